@@ -1,0 +1,97 @@
+"""The rows about frameworks: torch.save and safetensors, the framework's own time included."""
+
+import json
+import os
+import shutil
+import subprocess
+
+from machine import GIB, MIB, CannotRun, settle
+from measuring import Row, take_turns
+from subjects import Cairn
+
+# Serves saves until its input ends, so that the import and the making of the model are not timed.
+# One line in: FORMAT DIRECTORY COMMIT. One line out: seconds.
+SERVER = """
+import os, sys, time, torch
+total = int(sys.argv[1])
+torch.set_num_threads(os.cpu_count())
+state = {f"layers.{i}.weight": torch.randn(16 << 18) * 0.02 for i in range(max(1, total // (16 << 20)))}
+def change():
+    for tensor in state.values():
+        tensor.view(torch.int32).bitwise_xor_(int.from_bytes(os.urandom(3), "little") | 1)
+def sync(path, flags):
+    fd = os.open(path, flags)
+    os.fsync(fd)
+    os.close(fd)
+for line in sys.stdin:
+    kind, directory, commit = line.rstrip("\\n").split("\\t")
+    change()
+    os.sync()
+    begin = time.monotonic()
+    os.mkdir(directory + ".tmp")
+    path = directory + ".tmp/model"
+    if kind == "torch":
+        torch.save(state, path)
+    else:
+        from safetensors.torch import save_file
+        save_file(state, path)
+    if commit == "syncs":
+        sync(path, os.O_RDONLY)
+    os.rename(directory + ".tmp", directory)
+    if commit == "syncs":
+        sync(os.path.dirname(directory), os.O_RDONLY | os.O_DIRECTORY)
+    print(time.monotonic() - begin, flush=True)
+"""
+
+
+class Framework:
+    """A Python process that holds a state dict and saves it."""
+
+    def __init__(self, bench, size):
+        environment = {**os.environ, "OMP_NUM_THREADS": str(os.cpu_count())}
+        self.process = subprocess.Popen([bench.framework_python(), "-c", SERVER, str(size)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, env=environment,
+                                        start_new_session=True)
+        bench.scratch.on_exit(self.process.kill)
+
+    def save(self, kind, directory, commit):
+        self.process.stdin.write(f"{kind}\t{directory}\t{commit}\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise CannotRun(f"saving by {kind} failed; see the messages above")
+        return float(line)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+def framework_rows(bench):
+    size = min(bench.size, 2 * GIB)
+    rows = []
+    with Cairn(bench, "frameworks", free_segments_max=2 * size + GIB) as cairn:
+        cairn.warm()
+        framework = Framework(bench, size)
+        for kind in ("torch", "safetensors"):
+            row = Row(f"{'torch.save' if kind == 'torch' else kind} of {size // MIB} MiB, end to end")
+            rows.append(row)
+
+            def cairn_turn(kind=kind):
+                sample = {"total_s": framework.save(kind, cairn.path + "/step", "rename")}
+                cairn.remove("step")
+                return sample
+
+            def plain_turn(kind=kind):
+                path = bench.plain("step")
+                sample = {"total_s": framework.save(kind, path, "syncs")}
+                shutil.rmtree(path)
+                settle()
+                return sample
+
+            series = take_turns(bench.rounds, {bench.file_system: plain_turn, "CairnFS": cairn_turn})
+            for who in ("CairnFS", bench.file_system):
+                row.figure(who, series.rates(who, size), "B/s")
+            row.ratio(f"vs {bench.file_system} with fsync", "CairnFS", bench.file_system, at_least=1.2)
+        framework.close()
+    return rows

@@ -1,0 +1,169 @@
+"""The rows about reading back: cold and hot restores, mappings, several readers."""
+
+import os
+import shutil
+
+from machine import GIB, MIB, Usage, drop_caches, settle
+from measuring import Row, take_turns
+from saving import BLOCK, add_cpu, save_cairn
+from subjects import Cairn, Floor, fio
+
+
+def save_to_both(bench, cairn, size):
+    """One checkpoint on each side, durable; the paths of its file. The files are compared with what was saved."""
+    bench.load("fill", bench.next_seed(), 0, size)
+    save_cairn(bench, cairn, "step", size)
+    plain = bench.plain("step")
+    bench.load("save", "syncs", plain, 1, size, 0, BLOCK)
+    return f"{cairn.path}/step/part-0", f"{plain}/part-0"
+
+
+def must_equal(bench, path, size):
+    if bench.load("compare", path, 0, size)["equal"] != 1:
+        raise AssertionError(f"{path} does not hold what was saved")
+
+
+def cold(cairn):
+    """The daemon is restarted between dropped caches: nothing of the checkpoint is in memory."""
+    cairn.remount(between=drop_caches)
+    drop_caches(1)
+
+
+def cold_rows(bench):
+    size = bench.size
+    with Cairn(bench, "cold") as cairn:
+        ours, theirs = save_to_both(bench, cairn, size)
+
+        def cairn_turn():
+            cold(cairn)
+            with Usage(cairn.pid) as usage:
+                sample = bench.load("read", ours, BLOCK)
+            return {**sample, "daemon_s": usage.daemon_s, "system_s": usage.system_s}
+
+        def plain_turn():
+            drop_caches()
+            return bench.load("read", theirs, BLOCK)
+
+        def fio_turn():
+            drop_caches()
+            return {"rate": fio(theirs, size, "read")}
+
+        series = take_turns(bench.rounds, {bench.file_system: plain_turn, "CairnFS": cairn_turn, "fio": fio_turn},
+                            warm_up=False)
+        must_equal(bench, ours, size)
+    shutil.rmtree(os.path.dirname(theirs))
+    row = Row("restore, cold: read(2)")
+    row.figure("CairnFS", series.rates("CairnFS", size), "B/s")
+    row.figure(bench.file_system, series.rates(bench.file_system, size), "B/s")
+    row.figure("fio, read", series.get("fio", "rate"), "B/s")
+    row.ratio(f"vs {bench.file_system} cold", "CairnFS", bench.file_system, at_least=1.5)
+    row.ratio("vs fio read", "CairnFS", "fio, read", at_least=0.9)
+    add_cpu(row, series, "CairnFS", size)
+    return [row]
+
+
+def hot_row(bench, name, cairn, floor, size):
+    def cairn_turn():
+        bench.load("fill", bench.next_seed(), 0, size)
+        save_cairn(bench, cairn, "step", size)
+        with Usage(cairn.pid) as usage:
+            sample = bench.load("read", f"{cairn.path}/step/part-0", BLOCK)
+        must_equal(bench, f"{cairn.path}/step/part-0", size)
+        cairn.remove("step")
+        return {**sample, "daemon_s": usage.daemon_s, "system_s": usage.system_s}
+
+    plain = bench.plain("step")
+    bench.load("save", "none", bench.plain_directory("step"), 1, size, 0, BLOCK)
+    bench.load("save", "file-syncs", floor.path, 1, size, 0, BLOCK)
+    series = take_turns(bench.rounds, {
+        bench.file_system: lambda: bench.load("read", plain + "/part-0", BLOCK),
+        "CairnFS": cairn_turn,
+        "null": lambda: bench.load("read", floor.path + "/part-0", BLOCK),
+    })
+    shutil.rmtree(plain)
+    row = Row(f"restore, hot: just saved, {name}")
+    row.figure("CairnFS", series.rates("CairnFS", size), "B/s")
+    row.figure("FUSE from memory, no work", series.rates("null", size), "B/s")
+    row.figure(f"{bench.file_system}, page cache", series.rates(bench.file_system, size), "B/s")
+    row.ratio("vs FUSE from memory", "CairnFS", "FUSE from memory, no work", at_least=0.9)
+    row.ratio(f"vs {bench.file_system}'s page cache", "CairnFS", f"{bench.file_system}, page cache")
+    add_cpu(row, series, "CairnFS", size)
+    return row
+
+
+def hot_rows(bench):
+    with Cairn(bench, "hot", free_segments_max=2 * bench.size + GIB) as cairn, Floor(bench, "floor-null") as floor:
+        cairn.warm()
+        fitting = min(bench.size, bench.pool_bytes // 8)
+        rows = [hot_row(bench, f"{fitting // MIB} MiB, half of the daemon's cache", cairn, floor, fitting)]
+        if 2 * fitting < bench.size:
+            rows.append(hot_row(bench, f"{bench.size // MIB} MiB", cairn, floor, bench.size))
+    return rows
+
+
+def mmap_rows(bench):
+    """A safetensors file is read through a private mapping; every word of it."""
+    size = min(bench.size, 2 * GIB)
+    processes = 8
+    with Cairn(bench, "mmap") as cairn:
+        ours, theirs = save_to_both(bench, cairn, size)
+
+        def cairn_turn(count):
+            cold(cairn)
+            before = cairn.status()["disk_read_bytes_total"]
+            sample = bench.load("map_processes", ours, count)
+            sample["disk_read"] = cairn.status()["disk_read_bytes_total"] - before
+            return sample
+
+        def plain_turn(count):
+            drop_caches()
+            return bench.load("map_processes", theirs, count)
+
+        series = take_turns(bench.rounds, {
+            "plain 1": lambda: plain_turn(1),
+            "CairnFS 1": lambda: cairn_turn(1),
+            "plain 8": lambda: plain_turn(processes),
+            "CairnFS 8": lambda: cairn_turn(processes),
+        }, warm_up=False)
+        must_equal(bench, ours, size)
+    shutil.rmtree(os.path.dirname(theirs))
+    one = Row(f"mmap load of {size // MIB} MiB, cold")
+    one.figure("CairnFS", series.rates("CairnFS 1", size), "B/s")
+    one.figure(bench.file_system, series.rates("plain 1", size), "B/s")
+    one.ratio(f"vs {bench.file_system}", "CairnFS", bench.file_system, at_least=1.5)
+    many = Row(f"mmap load by {processes} processes at once, cold, total")
+    many.figure("CairnFS", series.rates("CairnFS 8", size * processes), "B/s")
+    many.figure("CairnFS, one process", series.rates("CairnFS 1", size), "B/s")
+    many.figure(bench.file_system, series.rates("plain 8", size * processes), "B/s")
+    many.ratio("vs one process", "CairnFS", "CairnFS, one process", at_least=4.0)
+    many.check("disk reads over size", [b / size for b in series.get("CairnFS 8", "disk_read")], at_most=1.1)
+    return [one, many]
+
+
+def readers_rows(bench):
+    size, processes = bench.size, 4
+    with Cairn(bench, "readers") as cairn:
+        ours, theirs = save_to_both(bench, cairn, size)
+
+        def cairn_turn():
+            cold(cairn)
+            before = cairn.status()["disk_read_bytes_total"]
+            with Usage(cairn.pid) as usage:
+                sample = bench.load("read_processes", ours, BLOCK, processes)
+            sample["disk_read"] = cairn.status()["disk_read_bytes_total"] - before
+            return {**sample, "daemon_s": usage.daemon_s, "system_s": usage.system_s}
+
+        def plain_turn():
+            drop_caches()
+            return bench.load("read_processes", theirs, BLOCK, processes)
+
+        series = take_turns(bench.rounds, {bench.file_system: plain_turn, "CairnFS": cairn_turn}, warm_up=False)
+    shutil.rmtree(os.path.dirname(theirs))
+    settle()
+    row = Row(f"{processes} processes reading one checkpoint at once, cold, total")
+    for who in ("CairnFS", bench.file_system):
+        row.figure(who, series.rates(who, size * processes), "B/s")
+    row.check("disk reads over size", [b / size for b in series.get("CairnFS", "disk_read")], at_most=1.1)
+    row.ratio(f"vs {bench.file_system}", "CairnFS", bench.file_system)
+    add_cpu(row, series, "CairnFS", size * processes)
+    return [row]

@@ -1,0 +1,74 @@
+"""What a run found: a table for people, JSON for programs."""
+
+import json
+
+
+def amount(value, unit):
+    if unit == "B/s":
+        return f"{value / 1e9:.2f} GB/s"
+    if unit == "B":
+        return f"{value / (1 << 20):.0f} MiB"
+    if unit == "/s":
+        return f"{value:,.0f}/s"
+    if unit == "s":
+        return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.2f} ms" if value >= 1e-3 else f"{value * 1e6:.2f} us"
+    if unit == "%":
+        return f"{value:.1f} %" if value >= 1 else f"{value:.2f} %"
+    return f"{value:.2f} {unit}".strip()
+
+
+def goal_of(check):
+    if check.at_least is not None:
+        return f">= {check.at_least:g} {check.unit}".strip()
+    if check.at_most is not None:
+        return f"<= {check.at_most:g} {check.unit}".strip()
+    return "reported"
+
+
+def verdict(check):
+    return {None: "", True: "met", False: "NOT MET"}[check.met]
+
+
+def show(row, write):
+    """One row, as it comes."""
+    write(f"\n{row.measure}   (load average {row.load[0]:.1f} to {row.load[1]:.1f}, {row.seconds:.0f} s)")
+    if row.cannot_run:
+        write(f"  CANNOT RUN: {row.cannot_run}")
+    for who, figure in row.figures.items():
+        write(f"  {who:<44} {amount(figure.median, figure.unit):>14}   "
+              f"({amount(figure.low, figure.unit)} .. {amount(figure.high, figure.unit)})")
+    for check in row.checks:
+        spread = f"({check.low:.2f} .. {check.high:.2f})" if check.low != check.high else ""
+        write(f"  -> {check.name:<41} {amount(check.value, check.unit):>14}   {goal_of(check):<14} {verdict(check):<8} {spread}")
+    for note in row.notes:
+        write(f"     {note}")
+
+
+def summary(rows, write):
+    checks = [check for row in rows for check in row.checks if check.met is not None]
+    missed = [(row, check) for row in rows for check in row.checks if check.met is False]
+    absent = [row for row in rows if row.cannot_run]
+    write(f"\n{len(checks) - len(missed)} of {len(checks)} goals met")
+    for row, check in missed:
+        write(f"  missed: {row.measure}: {check.name}: {amount(check.value, check.unit)}, goal {goal_of(check)}")
+    for row in absent:
+        write(f"  cannot run: {row.measure}: {row.cannot_run}")
+
+
+def as_json(bench, rows):
+    return json.dumps({"machine": bench.machine, "size_bytes": bench.size, "rounds": bench.rounds, "quick": bench.quick,
+                       "pool_bytes": bench.pool_bytes, "began": bench.began, "rows": [row.as_json() for row in rows]},
+                      indent=1) + "\n"
+
+
+def as_markdown(rows, write):
+    """The table of docs/performance.md."""
+    write("| measure | against | ratio or value | spread | goal | |")
+    write("| --- | --- | ---: | --- | --- | --- |")
+    for row in rows:
+        for check in row.checks:
+            spread = f"{check.low:.2f} to {check.high:.2f}" if check.low != check.high else ""
+            write(f"| {row.measure} | {check.name} | {amount(check.value, check.unit)} | {spread} | {goal_of(check)} | "
+                  f"{verdict(check)} |")
+        if row.cannot_run:
+            write(f"| {row.measure} | | | | | cannot run: {row.cannot_run} |")

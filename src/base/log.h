@@ -1,0 +1,30 @@
+// Logging: spdlog behind one name. Messages go to stderr, which systemd gives to the journal, or to a file.
+// The library logs what no caller will report; a returned Error is the caller's to log.
+#pragma once
+
+#include <spdlog/spdlog.h>
+
+#include <string>
+
+#include "base/result.h"
+
+namespace cairnfs {
+
+struct LogOptions {
+  std::string level = "info";  // trace, debug, info, warning, error
+  std::string file;            // empty or "/dev/stderr": stderr
+
+  // A regular file that has grown to `file_bytes_max` becomes FILE.1.log, and what was that FILE.2.log: the disk below
+  // is often the one that holds the data. A device, a pipe or a symbolic link is only appended to.
+  size_t file_bytes_max = 8 << 20;
+  size_t old_files_max = 2;
+};
+
+// kNotFound or kNotDirectory, with the directory's name, when `file` lies in none that is there.
+Status CheckLogDirectory(const std::string& file);
+
+// Installs the process-wide logger. Threads: call once, before others start. kInvalidArgument for an unknown level,
+// kIo when the file cannot be opened; else as CheckLogDirectory.
+Status InitLog(const LogOptions& options);
+
+}  // namespace cairnfs

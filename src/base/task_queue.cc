@@ -1,0 +1,50 @@
+#include "base/task_queue.h"
+
+#include <pthread.h>
+
+namespace cairnfs {
+
+TaskQueue::TaskQueue(std::string name, unsigned thread_count) {
+  for (unsigned i = 0; i < thread_count; i++) {
+    threads_.emplace_back([this, name] { Run(name); });
+  }
+}
+
+TaskQueue::~TaskQueue() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  posted_.NotifyAll();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void TaskQueue::Post(std::function<void()> task) {
+  // Notifies under the lock: once another thread has run the task, the queue may go.
+  MutexLock lock(mutex_);
+  tasks_.push_back(std::move(task));
+  posted_.NotifyOne();
+}
+
+void TaskQueue::PostFirst(std::function<void()> task) {
+  MutexLock lock(mutex_);
+  tasks_.push_front(std::move(task));
+  posted_.NotifyOne();
+}
+
+void TaskQueue::Run(const std::string& name) {
+  pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+  for (;;) {
+    std::function<void()> task;
+    {
+      MutexLock lock(mutex_);
+      while (tasks_.empty() && !stopping_) posted_.Wait(mutex_);
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+}
+
+}  // namespace cairnfs

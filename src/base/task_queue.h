@@ -1,0 +1,35 @@
+// Threads that run tasks in the order they came, from one queue. The queue has no bound of its own: each task stands
+// for something that is bounded elsewhere (a request in the kernel's queue, a chunk that holds pool buffers, a read).
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/thread_annotations.h"
+
+namespace cairnfs {
+
+class TaskQueue {
+ public:
+  // `name` shows in ps and gdb, its first 15 characters.
+  TaskQueue(std::string name, unsigned thread_count);
+  ~TaskQueue();  // runs what is queued, then joins
+  TaskQueue(const TaskQueue&) = delete;
+
+  // Any thread. PostFirst puts the task ahead of those that wait.
+  void Post(std::function<void()> task);
+  void PostFirst(std::function<void()> task);
+
+ private:
+  void Run(const std::string& name);
+  Mutex mutex_;
+  CondVar posted_;
+  std::deque<std::function<void()>> tasks_ GUARDED_BY(mutex_);
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace cairnfs

@@ -1,0 +1,32 @@
+// The command line's end of the control service.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "control/report.h"
+
+namespace cairnfs::control {
+
+// One connection; one thread at a time. Every call: kUnavailable when no daemon answers, kPermission when the socket is
+// another user's, else the daemon's own error.
+class Client {
+ public:
+  explicit Client(const std::string& socket_path);
+  Client(Client&&) noexcept;
+  ~Client();
+
+  Result<StatusReport> GetStatus();
+  Status Wait(const std::string& path);
+  Result<GcReport> Gc(const std::function<void(const GcReport&)>& on_progress);
+  Result<CheckReport> Check();
+  Status Stop();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cairnfs::control

@@ -1,0 +1,105 @@
+#include "control/metrics.h"
+
+#include <prometheus/collectable.h>
+#include <prometheus/exposer.h>
+#include <prometheus/metric_family.h>
+
+#include <exception>
+#include <vector>
+
+namespace cairnfs::control {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+class Collector final : public prometheus::Collectable {
+ public:
+  explicit Collector(std::function<StatusReport()> report) : report_(std::move(report)) {}
+
+  std::vector<MetricFamily> Collect() const override {
+    StatusReport report = report_();
+    std::vector<MetricFamily> families;
+    AddGauges(report, families);
+    AddCounters(report, families);
+    return families;
+  }
+
+ private:
+  static void AddGauges(const StatusReport& report, std::vector<MetricFamily>& families) {
+    const store::StoreStats& store = report.fs.store;
+    auto gauge = [&](const char* name, const char* help, double value) {
+      ClientMetric metric;
+      metric.gauge.value = value;
+      families.push_back({name, help, MetricType::Gauge, {metric}});
+    };
+    gauge("cairnfs_logical_bytes", "Sum of file sizes without holes.", static_cast<double>(report.fs.logical_bytes));
+    gauge("cairnfs_unique_bytes", "Sum of the lengths of distinct chunks.", static_cast<double>(store.unique_bytes));
+    gauge("cairnfs_on_disk_bytes", "Disk taken by segments with data and metadata.",
+          static_cast<double>(report.OnDiskBytes()));
+    gauge("cairnfs_free_segment_bytes", "Disk kept in freed segments for reuse.",
+          static_cast<double>(store.free_segment_bytes));
+    gauge("cairnfs_dead_bytes", "Bytes in segments that no chunk needs.", static_cast<double>(store.dead_bytes));
+    gauge("cairnfs_available_bytes", "New bytes that still fit.", static_cast<double>(report.available_bytes));
+    gauge("cairnfs_inodes", "Files, directories, symbolic links and special files.",
+          static_cast<double>(report.fs.inode_count));
+    gauge("cairnfs_chunks", "Distinct chunks.", static_cast<double>(store.chunk_count));
+    gauge("cairnfs_dirty_bytes", "Bytes written and not durable yet.", static_cast<double>(report.fs.dirty_bytes));
+    gauge("cairnfs_open_files", "Open file descriptions.", static_cast<double>(report.fs.open_files));
+    gauge("cairnfs_pool_buffers", "Buffers of the pool.", static_cast<double>(report.fs.pool_buffers));
+    gauge("cairnfs_pool_buffers_free", "Buffers of the pool that are free.",
+          static_cast<double>(report.fs.pool_buffers_free));
+    gauge("cairnfs_collecting", "1 while a collection runs.", report.fs.collecting ? 1 : 0);
+    gauge("cairnfs_failed", "1 once an error made the daemon refuse writes.", report.fs.last_error.empty() ? 0 : 1);
+  }
+
+  static void AddCounters(const StatusReport& report, std::vector<MetricFamily>& families) {
+    const store::StoreStats& store = report.fs.store;
+    auto counter = [&](const char* name, const char* help, uint64_t value) {
+      ClientMetric metric;
+      metric.counter.value = static_cast<double>(value);
+      families.push_back({name, help, MetricType::Counter, {metric}});
+    };
+    counter("cairnfs_write_bytes_total", "Bytes written through the mount.", report.fs.write_bytes_total);
+    counter("cairnfs_read_bytes_total", "Bytes read through the mount.", report.fs.read_bytes_total);
+    counter("cairnfs_new_bytes_total", "Chunk bytes stored that were not known.", store.new_bytes_total);
+    counter("cairnfs_known_bytes_total", "Chunk bytes that were stored already.", store.known_bytes_total);
+    counter("cairnfs_disk_read_bytes_total", "Bytes read from segments.", store.disk_read_bytes_total);
+    counter("cairnfs_disk_write_bytes_total", "Bytes written to segments.", store.disk_write_bytes_total);
+    counter("cairnfs_cache_hits_total", "Chunks served from memory.", store.cache_hits_total);
+    counter("cairnfs_cache_misses_total", "Chunks read from the disk.", store.cache_misses_total);
+    counter("cairnfs_corrupt_chunks_total", "Chunks that failed their digest.", store.corrupt_chunks_total);
+    counter("cairnfs_sync_rounds_total", "Sync rounds.", report.fs.sync_rounds_total);
+    counter("cairnfs_sync_points_total", "Sync points answered.", report.fs.sync_points_total);
+  }
+
+  const std::function<StatusReport()> report_;
+};
+
+}  // namespace
+
+class Metrics::Impl {
+ public:
+  Impl(const std::string& address, std::function<StatusReport()> report)
+      : collector_(std::make_shared<Collector>(std::move(report))), exposer_(address, 1) {
+    exposer_.RegisterCollectable(collector_);
+  }
+
+ private:
+  const std::shared_ptr<Collector> collector_;
+  prometheus::Exposer exposer_;
+};
+
+Metrics::Metrics(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Metrics::~Metrics() = default;
+
+Result<std::unique_ptr<Metrics>> Metrics::Start(const std::string& address, std::function<StatusReport()> report) {
+  try {
+    return std::unique_ptr<Metrics>(new Metrics(std::make_unique<Impl>(address, std::move(report))));
+  } catch (const std::exception& exception) {
+    return MakeError(ErrorCode::kIo, "cannot serve metrics on " + address + ": " + exception.what());
+  }
+}
+
+}  // namespace cairnfs::control

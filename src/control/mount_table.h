@@ -1,0 +1,27 @@
+// Which CairnFS mounts there are, and which one a path lies in. A mount's source is its data directory.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace cairnfs::control {
+
+struct MountEntry {
+  std::string mount_point;
+  std::string data;
+  uint64_t device_minor = 0;
+};
+
+// The CairnFS mounts in the text of a mountinfo file, in its order. Lines that do not parse are passed over.
+std::vector<MountEntry> ParseMountInfo(std::string_view text);
+// Those of this process's mount namespace.
+Result<std::vector<MountEntry>> ListMounts();
+// The topmost mount that `path` lies in; the path itself is not touched unless no mount matches its text, because a
+// dead daemon's mount cannot be asked. kNotFound says that no CairnFS is mounted there.
+Result<MountEntry> FindMount(const std::string& path);
+
+}  // namespace cairnfs::control

@@ -1,0 +1,203 @@
+#include "control/service.h"
+
+#include <grpcpp/grpcpp.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <filesystem>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "base/log.h"
+#include "base/thread_annotations.h"
+#include "control.grpc.pb.h"
+#include "control/convert.h"
+
+namespace cairnfs::control {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kRateWindow = std::chrono::seconds(10);
+constexpr auto kProgressInterval = std::chrono::milliseconds(200);
+
+uint64_t BytesBelow(const std::string& path) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+    struct stat info;
+    if (stat(entry->path().c_str(), &info) == 0) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+// Calls `start` with a Done and waits for it, or until `cancelled` says that nobody wants the answer any more; the
+// operation then goes on by itself, unless `start` gave it a way to be stopped.
+template <typename T>
+Result<T> Await(const std::function<void(fs::Done<T>)>& start, const std::function<bool()>& cancelled,
+                const std::function<void()>& on_tick = {}) {
+  auto promise = std::make_shared<std::promise<Result<T>>>();
+  std::future<Result<T>> future = promise->get_future();
+  start([promise](Result<T> result) { promise->set_value(std::move(result)); });
+  while (future.wait_for(kProgressInterval) != std::future_status::ready) {
+    // A client that went away does not read this.
+    if (cancelled()) return MakeError(ErrorCode::kInterrupted, "the daemon is stopping");
+    if (on_tick) on_tick();
+  }
+  return future.get();
+}
+
+}  // namespace
+
+class Service::Impl final : public Control::Service {
+ public:
+  Impl(Options options, fs::FileSystem& filesystem) : options_(std::move(options)), filesystem_(filesystem) {}
+
+  cairnfs::Status Listen();
+  void Shutdown();
+  StatusReport Report() const;
+
+  grpc::Status Status(grpc::ServerContext*, const StatusRequest*, StatusReply* reply) override {
+    ToMessage(Report(), *reply);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Wait(grpc::ServerContext* context, const WaitRequest* request, WaitReply*) override {
+    auto synced = Await<void>([this](fs::Done<void> done) { filesystem_.Sync(std::move(done)); }, Cancelled(context));
+    if (synced.ok()) return grpc::Status::OK;
+    return ToGrpc(synced.error().WithContext("cannot make " + request->path() + " durable"));
+  }
+
+  grpc::Status Gc(grpc::ServerContext* context, const GcRequest*, grpc::ServerWriter<GcProgress>* writer) override {
+    auto send = [&](const GcReport& report) {
+      GcProgress progress;
+      ToMessage(report, progress);
+      writer->Write(progress);
+    };
+    auto result =
+        Await<GcReport>([this](fs::Done<GcReport> done) { filesystem_.Collect(std::move(done)); }, Cancelled(context),
+                        [&] {
+                          GcReport report = filesystem_.GetCollection();
+                          report.running = true;
+                          send(report);
+                        });
+    if (!result.ok()) return ToGrpc(result.error());
+    result->running = false;
+    send(*result);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Check(grpc::ServerContext* context, const CheckRequest*, CheckReply* reply) override {
+    std::stop_source stop;
+    auto report = Await<CheckReport>(
+        [&](fs::Done<CheckReport> done) { filesystem_.Check(stop.get_token(), std::move(done)); }, Cancelled(context));
+    stop.request_stop();  // nobody waits for a check that goes on
+    if (!report.ok()) return ToGrpc(report.error());
+    ToMessage(*report, *reply);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Stop(grpc::ServerContext*, const StopRequest*, StopReply*) override {
+    options_.request_stop();
+    return grpc::Status::OK;
+  }
+
+ private:
+  struct Sample {
+    Clock::time_point when;
+    uint64_t written, read;
+  };
+
+  std::function<bool()> Cancelled(grpc::ServerContext* context) {
+    return [this, context] { return stopping_.load() || context->IsCancelled(); };
+  }
+  void SampleRates(const std::stop_token& stop);
+
+  const Options options_;
+  fs::FileSystem& filesystem_;
+  const Clock::time_point started_ = Clock::now();
+  std::atomic<bool> stopping_{false};
+  std::unique_ptr<grpc::Server> server_;
+
+  mutable Mutex mutex_;
+  std::condition_variable_any wake_;
+  std::mutex wake_mutex_;
+  std::deque<Sample> samples_ GUARDED_BY(mutex_);
+  std::jthread sampler_;
+};
+
+cairnfs::Status Service::Impl::Listen() {
+  grpc::ServerBuilder builder;
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
+  builder.AddListeningPort("unix:" + options_.socket_path, grpc::InsecureServerCredentials());
+  builder.RegisterService(this);
+  // The socket must never be reachable by others, not even between bind and a chmod.
+  mode_t mask = umask(0177);
+  server_ = builder.BuildAndStart();
+  umask(mask);
+  if (server_ == nullptr) {
+    return MakeError(ErrorCode::kIo, "cannot listen on the control socket " + options_.socket_path);
+  }
+  sampler_ = std::jthread([this](const std::stop_token& stop) { SampleRates(stop); });
+  return {};
+}
+
+void Service::Impl::Shutdown() {
+  if (server_ == nullptr) return;
+  stopping_.store(true);
+  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  server_->Wait();
+  server_.reset();
+  sampler_ = {};
+}
+
+void Service::Impl::SampleRates(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    fs::FsTraffic traffic = filesystem_.GetTraffic();
+    Clock::time_point now = Clock::now();
+    {
+      MutexLock lock(mutex_);
+      samples_.push_back({now, traffic.write_bytes_total, traffic.read_bytes_total});
+      while (samples_.front().when + kRateWindow < now) samples_.pop_front();
+    }
+    std::unique_lock wait_lock(wake_mutex_);
+    wake_.wait_for(wait_lock, stop, std::chrono::seconds(1), [] { return false; });
+  }
+}
+
+StatusReport Service::Impl::Report() const {
+  StatusReport report;
+  report.daemon = options_.daemon;
+  report.uptime_seconds =
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started_).count());
+  report.fs = filesystem_.GetStatus();
+  report.metadata_bytes = BytesBelow(options_.daemon.data + "/metadata");
+  if (auto space = filesystem_.GetSpace(); space.ok()) report.available_bytes = space->available_bytes;
+  MutexLock lock(mutex_);
+  if (!samples_.empty()) {
+    const Sample& first = samples_.front();
+    double seconds = std::max(0.5, std::chrono::duration<double>(Clock::now() - first.when).count());
+    report.write_bytes_per_second = static_cast<double>(report.fs.write_bytes_total - first.written) / seconds;
+    report.read_bytes_per_second = static_cast<double>(report.fs.read_bytes_total - first.read) / seconds;
+  }
+  return report;
+}
+
+Service::Service(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Service::~Service() { Shutdown(); }
+void Service::Shutdown() { impl_->Shutdown(); }
+StatusReport Service::Report() const { return impl_->Report(); }
+
+Result<std::unique_ptr<Service>> Service::Start(Options options, fs::FileSystem& filesystem) {
+  auto impl = std::make_unique<Impl>(std::move(options), filesystem);
+  CAIRNFS_RETURN_IF_ERROR(impl->Listen());
+  return std::unique_ptr<Service>(new Service(std::move(impl)));
+}
+
+}  // namespace cairnfs::control

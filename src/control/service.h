@@ -1,0 +1,37 @@
+// The control service: gRPC on a Unix socket with mode 0600.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "control/report.h"
+#include "fs/filesystem.h"
+
+namespace cairnfs::control {
+
+class Service {
+ public:
+  struct Options {
+    std::string socket_path;
+    DaemonInfo daemon;
+    std::function<void()> request_stop;  // begins the daemon's stop and returns; any thread
+  };
+  // `filesystem` outlives the service. kIo when the socket cannot be made.
+  static Result<std::unique_ptr<Service>> Start(Options options, fs::FileSystem& filesystem);
+  ~Service();  // Shutdown
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  // Cancels the calls in progress and waits for them; after it the filesystem may be stopped.
+  void Shutdown();
+  StatusReport Report() const;
+
+ private:
+  class Impl;
+  explicit Service(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cairnfs::control

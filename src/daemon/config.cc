@@ -1,0 +1,172 @@
+#include "daemon/config.h"
+
+#include <fmt/format.h>
+#include <sys/sysinfo.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include "daemon/config_keys.h"
+#include "fuse/server.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+Error UnknownKey(std::string_view name) {
+  return MakeError(ErrorCode::kInvalidArgument,
+                   fmt::format("unknown key '{}'; the nearest valid key is '{}'", name, NearestKey(name)));
+}
+
+Result<ConfigValue> ValueOf(const toml::node& node) {
+  if (const auto* flag = node.as_boolean()) return ConfigValue{flag->get()};
+  if (const auto* number = node.as_integer()) return ConfigValue{number->get()};
+  if (const auto* text = node.as_string()) return ConfigValue{text->get()};
+  if (const auto* array = node.as_array()) {
+    std::vector<std::string> words;
+    for (const toml::node& element : *array) {
+      const auto* word = element.as_string();
+      if (word == nullptr) return MakeError(ErrorCode::kInvalidArgument, "must be a list of texts in quotes");
+      words.push_back(word->get());
+    }
+    return ConfigValue{std::move(words)};
+  }
+  const char* kind = node.is_table()            ? "a table"
+                     : node.is_floating_point() ? "a number with a decimal point"
+                                                : "a date or time";
+  return MakeError(ErrorCode::kInvalidArgument,
+                   fmt::format("must be a text, a whole number, true or false, or a list of texts, not {}", kind));
+}
+
+Status ApplyTable(const std::string& path, const toml::table& table, Config& config) {
+  for (const auto& [name, node] : table) {
+    std::string where = fmt::format("{}:{}", path, name.source().begin.line);
+    const ConfigKey* key = FindKey(name.str());
+    if (key == nullptr) {
+      Error error = UnknownKey(name.str());
+      if (node.is_table()) error.message += " (keys stand at the top level: there are no [sections])";
+      return error.WithContext(where);
+    }
+    auto value = ValueOf(node);
+    Status stored = value.ok() ? StoreValue(*key, *value, config) : Status(value.error());
+    if (!stored.ok()) return stored.error().WithContext(fmt::format("{}: {}", where, key->name));
+  }
+  return {};
+}
+
+// "ro" among the words for the kernel is read_only: below a mount that only the kernel holds for read-only, times of
+// access would go on being written. "rw" is what a mount is anyway.
+void TakeReadOnlyWords(Config& config) {
+  auto& words = config.mount_options;
+  config.read_only |= std::find(words.begin(), words.end(), "ro") != words.end();
+  std::erase_if(words, [](const std::string& word) { return word == "ro" || word == "rw"; });
+}
+
+}  // namespace
+
+Status ReadConfigFile(const std::string& path, Config& config) {
+  errno = 0;
+  std::ifstream file(path);
+  std::ostringstream text;
+  if (!file || (file.peek(), file.bad()) || !(text << file.rdbuf() || file.eof())) {
+    return ErrnoError(errno == 0 ? EIO : errno, "cannot read the configuration " + path);
+  }
+  try {
+    toml::table table = toml::parse(text.str(), path);
+    CAIRNFS_RETURN_IF_ERROR(ApplyTable(path, table, config));
+    TakeReadOnlyWords(config);
+    return {};
+  } catch (const toml::parse_error& error) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{}:{}: not valid TOML: {}", path, error.source().begin.line, error.description()));
+  }
+}
+
+Status ApplyKey(std::string_view name, std::string_view value, Config& config) {
+  const ConfigKey* key = FindKey(name);
+  if (key == nullptr) return UnknownKey(name);
+  if (value.empty() && key->kind != ConfigKey::Kind::kFlag) {
+    return MakeError(ErrorCode::kInvalidArgument, fmt::format("{}: needs a value: {}=VALUE", name, name));
+  }
+  if (auto stored = StoreText(*key, value, config); !stored.ok()) return stored.error().WithContext(name);
+  return {};
+}
+
+Status ApplyMountOptions(std::string_view options, Config& config) {
+  while (!options.empty()) {
+    size_t comma = options.find(',');
+    std::string_view word = options.substr(0, comma);
+    options = comma == std::string_view::npos ? std::string_view{} : options.substr(comma + 1);
+    if (fuse::IsFstabWord(word)) continue;
+    if (word == "ro" || word == "rw") {
+      config.read_only = word == "ro";
+    } else if (fuse::IsMountFlag(word)) {
+      config.mount_options.emplace_back(word);
+    } else {
+      size_t equals = word.find('=');
+      std::string_view value = equals == std::string_view::npos ? std::string_view{} : word.substr(equals + 1);
+      Status applied = ApplyKey(word.substr(0, equals), value, config);
+      if (!applied.ok()) return applied.error().WithContext("option -o");
+      TakeReadOnlyWords(config);
+    }
+  }
+  return {};
+}
+
+Status MakePathsAbsolute(Config& config) {
+  for (std::string* path : {&config.data, &config.mount_point, &config.log_file}) {
+    if (path->empty() || path->front() == '/' || (path == &config.log_file && *path == kLogToJournal)) continue;
+    std::error_code error;
+    stdfs::path absolute = stdfs::absolute(*path, error);
+    if (error) return ErrnoError(error.value(), fmt::format("cannot make {} an absolute path", *path));
+    *path = absolute.lexically_normal().string();
+  }
+  return {};
+}
+
+uint64_t DefaultPoolSize() {
+  struct sysinfo info;
+  if (sysinfo(&info) != 0) return 256 * kMiB;
+  return std::clamp<uint64_t>(uint64_t{info.totalram} * info.mem_unit / 16, 64 * kMiB, 2 * kGiB);
+}
+
+std::string NearestKey(std::string_view name) {
+  std::string nearest;
+  size_t distance_min = SIZE_MAX;
+  for (const ConfigKey& key : ConfigKeys()) {
+    size_t distance = EditDistance(name, key.name);
+    if (distance < distance_min) {
+      distance_min = distance;
+      nearest = key.name;
+    }
+  }
+  return nearest;
+}
+
+std::vector<std::string> AllKeys() {
+  std::vector<std::string> names;
+  for (const ConfigKey& key : ConfigKeys()) names.emplace_back(key.name);
+  return names;
+}
+
+}  // namespace cairnfs::daemon

@@ -1,0 +1,82 @@
+// The daemon's configuration: one flat list of keys, read from a TOML file, from -o options and from the command line,
+// each overriding the one before. systemd/cairnfs.toml and docs/operating.md document every key.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/types.h"
+
+namespace cairnfs::daemon {
+
+inline constexpr const char* kDefaultConfigFile = "/etc/cairnfs/cairnfs.toml";
+inline constexpr const char* kDefaultData = "/var/lib/cairnfs";
+inline constexpr const char* kDefaultMountPoint = "/mnt/cairnfs";
+inline constexpr const char* kLogToJournal = "journal";  // as log_file
+
+struct Config {
+  std::string data = kDefaultData;
+  std::string mount_point = kDefaultMountPoint;
+
+  // Sizes in bytes. 0 means: chosen from the machine (see docs/operating.md).
+  uint64_t pool_size = 0;
+  uint64_t cache_size = 0;
+  uint64_t segment_size = 0;
+  uint64_t free_segments_max = 0;
+  uint64_t reserve = 0;
+  uint64_t metadata_cache_size = 64 * kMiB;
+  uint64_t read_ahead = 32 * kMiB;
+  uint64_t mmap_read_ahead = 4 * kMiB;
+
+  uint64_t worker_threads = 0;
+  uint64_t waiting_threads = 16;
+  uint64_t verify_threads = 0;
+  uint64_t receive_threads = 2;
+  uint64_t max_background = 64;
+
+  uint64_t flush_interval_ms = 1000;
+  uint64_t commit_wait_max_ms = 600'000;
+  std::string rename = "ordered";  // or "durable"
+
+  uint64_t collect_after = 64 * kMiB;
+  uint64_t collect_rate = 256 * kMiB;
+  uint64_t collect_delay_ms = 3000;
+
+  bool allow_other = true;
+  bool read_only = false;
+  std::vector<std::string> mount_options;  // words for the kernel: nosuid, nodev, noexec, ...; "ro" becomes read_only
+
+  bool direct_io = true;
+  bool io_uring = true;
+
+  std::string log_level = "info";
+  std::string log_file;         // empty: stderr in the foreground, DATA/cairnfs.log in the background; "journal"
+  std::string metrics_address;  // "127.0.0.1:9464"; empty: off
+};
+
+// Reads a TOML file over `config`. kNotFound, kPermission; kInvalidArgument with "FILE:LINE: what is wrong, what would
+// be right", for an unknown key with the nearest valid one.
+Status ReadConfigFile(const std::string& path, Config& config);
+
+// Applies "word[=value],word[=value]..." of -o. Words that mount(8) and fstab use for themselves (defaults, auto,
+// x-...) are dropped, flags of the kernel go to mount_options; else a key of the configuration, with its value.
+Status ApplyMountOptions(std::string_view options, Config& config);
+
+// Applies one key as text, as -o does.
+Status ApplyKey(std::string_view name, std::string_view value, Config& config);
+
+// Makes the paths of `config` absolute, from the working directory: a daemon in the background has "/" as its own. An
+// error when that directory is gone and a path needs it.
+Status MakePathsAbsolute(Config& config);
+
+// The pool's size when the configuration leaves it open: a 16th of the memory, 64 MiB at least, 2 GiB at most.
+uint64_t DefaultPoolSize();
+
+// The key most like `name`.
+std::string NearestKey(std::string_view name);
+std::vector<std::string> AllKeys();
+
+}  // namespace cairnfs::daemon

@@ -1,0 +1,40 @@
+// The table of configuration keys: name, type, range, and where in Config each goes.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "daemon/config.h"
+
+namespace cairnfs::daemon {
+
+// A value as it was written; text when it came from -o.
+using ConfigValue = std::variant<bool, int64_t, std::string, std::vector<std::string>>;
+
+struct ConfigKey {
+  enum class Kind { kPath, kSize, kDuration, kCount, kFlag, kChoice, kAddress, kText, kWords };
+  using Target =
+      std::variant<std::string Config::*, uint64_t Config::*, bool Config::*, std::vector<std::string> Config::*>;
+
+  std::string_view name;
+  Kind kind;
+  Target target;
+  uint64_t value_min = 0, value_max = 0;  // sizes, durations (ms), counts
+  bool zero_is_automatic = false;         // 0 is allowed below value_min
+  std::vector<std::string_view> choices = {};
+};
+
+std::span<const ConfigKey> ConfigKeys();
+const ConfigKey* FindKey(std::string_view name);
+
+// Checks type and range and stores the value. The message of an error says what would be right, without the key's name.
+Status StoreValue(const ConfigKey& key, const ConfigValue& value, Config& config);
+// As StoreValue for the text of an -o option: numbers and booleans are parsed first.
+Status StoreText(const ConfigKey& key, std::string_view text, Config& config);
+
+}  // namespace cairnfs::daemon

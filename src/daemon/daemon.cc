@@ -1,0 +1,252 @@
+#include "daemon/daemon.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <systemd/sd-journal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "control/metrics.h"
+#include "control/service.h"
+#include "daemon/data_directory.h"
+#include "daemon/exit_codes.h"
+#include "daemon/notify.h"
+#include "daemon/volume.h"
+#include "fuse/server.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+// Waits for SIGTERM and SIGINT on a thread of its own; they are blocked in all others.
+class SignalWaiter {
+ public:
+  // Blocks the signals. Call before any thread starts.
+  SignalWaiter() {
+    sigemptyset(&signals_);
+    for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&signals_, signal);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    signal(SIGPIPE, SIG_IGN);
+  }
+  ~SignalWaiter() { End(); }
+  SignalWaiter(const SignalWaiter&) = delete;
+  SignalWaiter& operator=(const SignalWaiter&) = delete;
+
+  void Start(std::function<void()> on_stop) {
+    thread_ = std::thread([this, on_stop = std::move(on_stop)] {
+      while (!ending_.load()) {
+        int signal = 0;
+        if (sigwait(&signals_, &signal) != 0 || (signal != SIGTERM && signal != SIGINT)) continue;
+        spdlog::info("{} received: unmounting", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+        on_stop();
+      }
+    });
+  }
+  // After it nothing is called any more; the signals stay blocked.
+  void End() {
+    if (!thread_.joinable()) return;
+    ending_.store(true);
+    pthread_kill(thread_.native_handle(), SIGUSR1);
+    thread_.join();
+  }
+
+ private:
+  sigset_t signals_;
+  std::atomic<bool> ending_{false};
+  std::thread thread_;
+};
+
+// RocksDB and segments keep many files open.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+bool SendStderrToJournal() {
+  int fd = sd_journal_stream_fd("cairnfs", 6 /* LOG_INFO */, 0);
+  if (fd < 0) return false;
+  bool redirected = dup2(fd, STDERR_FILENO) >= 0;
+  close(fd);
+  return redirected;
+}
+
+class Daemon {
+ public:
+  Daemon(const RunOptions& options, Notifier& notifier, SignalWaiter& signals)
+      : config_(options.config), background_(options.background), notifier_(notifier), signals_(signals) {}
+
+  // Everything up to a mount that is ready.
+  Status Start();
+  // Serves, then drains. The first error that cost data or may have.
+  Status Serve();
+
+ private:
+  Status StartLog();
+  fuse::MountOptions MountOptions() const;
+  Status MountIt();
+  Status StartControl();
+
+  const Config config_;
+  const bool background_;
+  Notifier& notifier_;
+  SignalWaiter& signals_;
+  std::string log_name_;
+  // Destroyed from the last to the first.
+  std::unique_ptr<DataDirectory> directory_;
+  std::unique_ptr<Volume> volume_;
+  std::unique_ptr<fs::FileSystem> filesystem_;
+  std::unique_ptr<fuse::Server> server_;
+  std::unique_ptr<control::Service> service_;
+  std::unique_ptr<control::Metrics> metrics_;
+};
+
+Status Daemon::StartLog() {
+  LogOptions options;
+  options.level = config_.log_level;
+  options.file = config_.log_file;
+  if (options.file == kLogToJournal) {
+    if (!SendStderrToJournal()) {
+      return MakeError(ErrorCode::kUnavailable, "log_file = \"journal\", but no systemd-journald runs; give a file");
+    }
+    options.file.clear();
+    log_name_ = "journal";
+  } else if (options.file.empty() && background_) {
+    options.file = directory_->log_path();
+  }
+  if (!options.file.empty()) log_name_ = options.file;
+  if (log_name_.empty()) log_name_ = "stderr";
+  return InitLog(options);
+}
+
+Status Daemon::Start() {
+  // A mount that cannot be leaves no data directory behind.
+  CAIRNFS_RETURN_IF_ERROR(fuse::Server::Check(MountOptions()));
+  if (config_.log_file != kLogToJournal) CAIRNFS_RETURN_IF_ERROR(CheckLogDirectory(config_.log_file));
+  DataDirectory::OpenOptions open;
+  open.path = config_.data;
+  open.purpose = "starting";
+  CAIRNFS_ASSIGN_OR_RETURN(directory_, DataDirectory::Open(open));
+  CAIRNFS_RETURN_IF_ERROR(StartLog());
+  spdlog::info("cairnfsd {} starts: data {}, mount point {}", CAIRNFS_VERSION, directory_->path(), config_.mount_point);
+  for (const std::string& note : directory_->notes()) spdlog::warn("{}", note);
+  if (!directory_->previous_state().empty()) {
+    spdlog::warn("{} was not closed cleanly (\"{}\"): what no sync point covered may be lost", directory_->path(),
+                 directory_->previous_state());
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(volume_, Volume::Open(*directory_, config_));
+  CAIRNFS_ASSIGN_OR_RETURN(filesystem_, fs::FileSystem::Start(volume_->Parts(), volume_->FileSystemOptions()));
+  Status mounted = MountIt();
+  if (mounted.ok()) mounted = StartControl();
+  if (!mounted.ok()) {
+    metrics_.reset();
+    service_.reset();
+    server_.reset();
+    // What failed is the mount; a failing stop would only hide that.
+    if (auto stopped = filesystem_->Stop(); stopped.ok()) directory_->MarkClean();
+    return mounted;
+  }
+  directory_->SetState("running");
+  notifier_.StartWatchdog([server = server_.get()] { return server->Alive(); });
+  return {};
+}
+
+fuse::MountOptions Daemon::MountOptions() const {
+  fuse::MountOptions options;
+  options.mount_point = config_.mount_point;
+  options.allow_other = config_.allow_other;
+  options.read_only = config_.read_only;
+  options.kernel_options = config_.mount_options;
+  options.receive_threads = static_cast<unsigned>(config_.receive_threads);
+  options.max_background = static_cast<unsigned>(config_.max_background);
+  options.read_ahead_bytes = config_.mmap_read_ahead;
+  return options;
+}
+
+Status Daemon::MountIt() {
+  fuse::MountOptions options = MountOptions();
+  options.source = directory_->path();
+  CAIRNFS_ASSIGN_OR_RETURN(server_, fuse::Server::Mount(options, volume_->pool()));
+  return {};
+}
+
+Status Daemon::StartControl() {
+  control::Service::Options options;
+  CAIRNFS_ASSIGN_OR_RETURN(options.socket_path, ControlSocketPath(directory_->path()));
+  std::error_code ignored;
+  std::string mount_point = std::filesystem::absolute(config_.mount_point, ignored).lexically_normal().string();
+  options.daemon = {CAIRNFS_VERSION,    directory_->path(), mount_point,
+                    directory_->uuid(), log_name_,          static_cast<uint64_t>(getpid())};
+  options.request_stop = [] { kill(getpid(), SIGTERM); };
+  CAIRNFS_ASSIGN_OR_RETURN(service_, control::Service::Start(options, *filesystem_));
+  if (!config_.metrics_address.empty()) {
+    CAIRNFS_ASSIGN_OR_RETURN(metrics_, control::Metrics::Start(config_.metrics_address, [service = service_.get()] {
+                               return service->Report();
+                             }));
+    spdlog::info("metrics on http://{}/metrics", config_.metrics_address);
+  }
+  signals_.Start([server = server_.get()] { server->Stop(); });
+  return {};
+}
+
+Status Daemon::Serve() {
+  Status served = server_->Serve(*filesystem_);
+  spdlog::info("unmounted; making everything durable");
+  signals_.End();
+  notifier_.StopWatchdog();
+  notifier_.StartWatchdog([] { return true; });  // draining may take longer than systemd's patience
+  directory_->SetState("stopping");
+  notifier_.Stopping("draining");
+  metrics_.reset();
+  service_.reset();
+  Status stopped = filesystem_->Stop();
+  if (!stopped.ok()) {
+    directory_->MarkFailed(stopped.error().message);
+    return stopped.error().WithContext("stopped, but not everything became durable");
+  }
+  filesystem_.reset();
+  server_.reset();
+  volume_.reset();
+  directory_->MarkClean();
+  spdlog::info("stopped; everything is durable");
+  return served;
+}
+
+}  // namespace
+
+int Run(const RunOptions& options) {
+  umask(0077);  // everything in the data directory is the daemon's alone
+  SignalWaiter signals;
+  Notifier notifier(options.ready_fd);
+  auto fail = [&](const Error& error) {
+    int exit_code = ExitCodeOf(error);
+    spdlog::error("{}", error.message);
+    notifier.Failed(error, exit_code);
+    return exit_code;
+  };
+  if (const char* failpoints = std::getenv("CAIRNFS_FAILPOINTS"); failpoints != nullptr && *failpoints != '\0') {
+    if (auto armed = Failpoint::Arm(failpoints); !armed.ok()) return fail(armed.error());
+  }
+  RaiseFileLimit();
+  Daemon daemon(options, notifier, signals);
+  if (auto started = daemon.Start(); !started.ok()) return fail(started.error());
+  notifier.Ready("serving " + options.config.mount_point);
+  if (auto served = daemon.Serve(); !served.ok()) {
+    spdlog::error("{}", served.error().message);
+    return ExitCodeOf(served.error());
+  }
+  return kExitDone;
+}
+
+}  // namespace cairnfs::daemon

@@ -1,0 +1,341 @@
+#include "daemon/data_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "base/user.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+Failpoint fail_making_begun("daemon.making_begun", Failpoint::Kind::kKill);
+Failpoint fail_before_format("daemon.before_format", Failpoint::Kind::kKill);
+Failpoint fail_after_format("daemon.after_format", Failpoint::Kind::kKill);
+
+constexpr const char* kOwnerProbe = "owner.probe";
+constexpr std::array<std::string_view, 11> kOwnNames = {
+    "LOCK",        "format",        "format.making", "segments",   "metadata", "control.sock",
+    "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe};
+// A holder that is on its way out is waited for; any other one only as long as it may take to notice an unmount.
+constexpr auto kStoppingWaitMax = std::chrono::seconds(30);
+constexpr auto kHolderWaitMax = std::chrono::seconds(1);
+
+std::string ReadAll(int fd) {
+  std::string text(4096, '\0');
+  ssize_t size = pread(fd, text.data(), text.size(), 0);
+  text.resize(size > 0 ? static_cast<size_t>(size) : 0);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+Result<std::string> ReadSmallFile(int directory, const char* name, const std::string& path) {
+  int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return ErrnoError(errno, fmt::format("cannot read {}/{}", path, name));
+  std::string text = ReadAll(fd);
+  close(fd);
+  return text;
+}
+
+Status WriteSmallFile(int directory, const char* name, const std::string& text, const std::string& path) {
+  int fd = openat(directory, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return ErrnoError(errno, fmt::format("cannot create {}/{}", path, name));
+  bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  bool synced = written && fsync(fd) == 0 && fsync(directory) == 0;
+  int error = errno;
+  close(fd);
+  if (!synced) return ErrnoError(error, fmt::format("cannot write {}/{}", path, name));
+  return {};
+}
+
+// The value of "name = value" in one of the text's lines.
+std::string_view Field(std::string_view text, std::string_view name) {
+  while (!text.empty()) {
+    size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+    if (line.starts_with(name) && line.substr(name.size()).starts_with(" = ")) return line.substr(name.size() + 3);
+  }
+  return {};
+}
+
+std::string RandomHex() {
+  std::array<unsigned char, 16> bytes{};
+  while (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+  }
+  std::string hex;
+  for (unsigned char byte : bytes) hex += fmt::format("{:02x}", byte);
+  return hex;
+}
+
+std::string HolderOf(const std::string& lock_text) {
+  size_t space = lock_text.find(' ');
+  std::string pid = lock_text.substr(0, space);
+  if (pid.empty() || pid.find_first_not_of("0123456789") != std::string::npos) return "another process";
+  return fmt::format("process {} ({})", pid, space == std::string::npos ? "running" : lock_text.substr(space + 1));
+}
+
+Status TakeLock(int lock, const std::string& path) {
+  auto began = std::chrono::steady_clock::now();
+  for (;;) {
+    if (flock(lock, LOCK_EX | LOCK_NB) == 0) return {};
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return ErrnoError(errno, fmt::format("cannot lock {}/LOCK", path));
+    std::string holder = ReadAll(lock);
+    bool is_stopping = holder.empty() || holder.ends_with(" stopping");
+    auto waited = std::chrono::steady_clock::now() - began;
+    if (waited > (is_stopping ? kStoppingWaitMax : kHolderWaitMax)) {
+      return MakeError(ErrorCode::kBusy, fmt::format("the data directory {} is in use by {}; stop that one first, or "
+                                                     "give another directory with --data",
+                                                     path, HolderOf(holder)));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+// Opens the directory, making its last component when it is absent and that is asked for.
+Result<int> OpenDirectory(const std::string& path, bool create) {
+  if (create && mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    int error = errno;
+    std::string parent = stdfs::path(path).parent_path().string();
+    if (error == ENOENT) {
+      return MakeError(ErrorCode::kNotFound,
+                       fmt::format("cannot make the data directory {}: {} does not exist; make it "
+                                   "first, or give another directory with --data",
+                                   path, parent));
+    }
+    return ErrnoError(error, fmt::format("cannot make the data directory {}", path));
+  }
+  int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory >= 0) return directory;
+  if (errno == ENOTDIR) {
+    return MakeError(ErrorCode::kNotDirectory,
+                     fmt::format("the data directory {} is not a directory; give one with --data", path));
+  }
+  if (errno == ENOENT) {
+    return MakeError(ErrorCode::kNotFound, fmt::format("the data directory {} does not exist", path));
+  }
+  return ErrnoError(errno, fmt::format("cannot open the data directory {}", path));
+}
+
+Error LockOpenError(int error, const std::string& path) {
+  if (error == EACCES || error == EPERM || error == EROFS) {
+    struct stat info;
+    bool has_owner = error != EROFS && stat(path.c_str(), &info) == 0 && info.st_uid != geteuid();
+    return MakeError(ErrorCode::kPermission,
+                     fmt::format("the data directory {} is not writable by user {}: {}{}", path, geteuid(),
+                                 ErrnoError(error, "LOCK").message,
+                                 has_owner ? "; the directory belongs to " + UserName(info.st_uid) : ""));
+  }
+  if (error == ENOSPC || error == EDQUOT) {
+    return MakeError(ErrorCode::kNoSpace,
+                     fmt::format("no space left in the data directory {}; make room there first", path));
+  }
+  return ErrnoError(error, fmt::format("cannot open {}/LOCK", path));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const OpenOptions& options) {
+  std::error_code ignored;
+  std::string path = stdfs::absolute(options.path, ignored).lexically_normal().string();
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  CAIRNFS_ASSIGN_OR_RETURN(int directory, OpenDirectory(path, options.create));
+  if (auto canonical = stdfs::canonical(path, ignored); !ignored) path = canonical.string();
+
+  // A check of some other directory must not leave a LOCK file behind there.
+  int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (options.create ? O_CREAT : 0);
+  bool had_lock_file = faccessat(directory, "LOCK", F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+  int lock = openat(directory, "LOCK", flags, 0600);
+  if (lock < 0) {
+    int error = errno;
+    close(directory);
+    if (error == ENOENT) {
+      return MakeError(ErrorCode::kInvalidArgument, fmt::format("{} is not a CairnFS data directory", path));
+    }
+    return LockOpenError(error, path);
+  }
+  auto opened = std::unique_ptr<DataDirectory>(new DataDirectory(path, directory, lock));
+  CAIRNFS_RETURN_IF_ERROR(TakeLock(lock, path));
+  opened->previous_state_ = ReadAll(lock);
+  if (auto recognised = opened->Recognise(options.create); !recognised.ok()) {
+    if (!had_lock_file) unlinkat(directory, "LOCK", 0);  // leaves no trace in a directory that is not ours
+    return recognised.error();
+  }
+  opened->SetState(options.purpose);
+  return opened;
+}
+
+DataDirectory::~DataDirectory() {
+  close(lock_);
+  close(directory_);
+}
+
+Status DataDirectory::Recognise(bool create) {
+  std::vector<std::string> strangers;
+  bool has_format = false, has_making = false, has_data = false;
+  std::error_code error;
+  for (stdfs::directory_iterator entry(path_, error), end; !error && entry != end; entry.increment(error)) {
+    std::string name = entry->path().filename().string();
+    has_format |= name == "format";
+    has_making |= name == "format.making";
+    has_data |= name == "segments" || name == "metadata";
+    if (std::find(kOwnNames.begin(), kOwnNames.end(), name) == kOwnNames.end()) strangers.push_back(name);
+  }
+  if (error) return ErrnoError(error.value(), fmt::format("cannot list the data directory {}", path_));
+  std::sort(strangers.begin(), strangers.end());
+  if (has_format) {
+    if (!strangers.empty()) {
+      notes_.push_back(fmt::format("{} holds '{}', which CairnFS did not put there", path_, strangers.front()));
+    }
+    CAIRNFS_RETURN_IF_ERROR(CheckOwner());
+    return ReadFormat();
+  }
+  if (!strangers.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{} is not a CairnFS data directory and holds '{}'; give an empty or absent directory "
+                                 "with --data",
+                                 path_, strangers.front()));
+  }
+  if (has_data && !has_making) {
+    return MakeError(ErrorCode::kCorrupt, fmt::format("{} holds CairnFS data but its file 'format' is missing; put it "
+                                                      "back (\"version = 1\" and the line \"uuid = ...\" of a backup)",
+                                                      path_));
+  }
+  if (!create) return MakeError(ErrorCode::kInvalidArgument, fmt::format("{} holds no filesystem yet", path_));
+  if (has_making) {
+    notes_.push_back(fmt::format("{} was left half-made by a crash at its first start: making it anew", path_));
+  }
+  return StartMaking();
+}
+
+Status DataDirectory::StartMaking() {
+  uuid_ = RandomHex();
+  std::string format = fmt::format("version = {}\nuuid = {}\n", kFormatVersion, uuid_);
+  CAIRNFS_RETURN_IF_ERROR(WriteSmallFile(directory_, "format.making", format, path_));
+  fail_making_begun.Pass();
+  for (const std::string& folder : {segments_path(), metadata_path()}) {
+    std::error_code error;
+    stdfs::remove_all(folder, error);
+    if (error) return ErrnoError(error.value(), fmt::format("cannot empty {}", folder));
+    if (mkdir(folder.c_str(), 0700) != 0) return ErrnoError(errno, fmt::format("cannot make {}", folder));
+  }
+  if (fsync(directory_) != 0) return ErrnoError(errno, fmt::format("cannot sync {}", path_));
+  is_new_ = true;
+  previous_state_.clear();
+  return {};
+}
+
+Status DataDirectory::FinishMaking() {
+  fail_before_format.Pass();
+  if (renameat(directory_, "format.making", directory_, "format") != 0 || fsync(directory_) != 0) {
+    return ErrnoError(errno, fmt::format("cannot finish making the data directory {}", path_));
+  }
+  fail_after_format.Pass();
+  is_new_ = false;
+  return {};
+}
+
+Status DataDirectory::CheckOwner() const {
+  struct stat info;
+  if (fstatat(directory_, "format", &info, AT_SYMLINK_NOFOLLOW) != 0) {
+    return ErrnoError(errno, fmt::format("cannot look at {}/format", path_));
+  }
+  if (info.st_uid == geteuid() || !KeepsOwners(info.st_uid)) return {};
+  return MakeError(ErrorCode::kPermission,
+                   fmt::format("the filesystem in {} belongs to {}: run this as that user; {} would leave files in it "
+                               "that its owner cannot read. To hand it over, as root: chown -R {} {}",
+                               path_, UserName(info.st_uid), UserName(geteuid()), UserWord(geteuid()), path_));
+}
+
+// False where every file has the same owner, whoever makes it, as on 9p, CIFS and FAT.
+bool DataDirectory::KeepsOwners(uid_t owner) const {
+  unlinkat(directory_, kOwnerProbe, 0);
+  int fd = openat(directory_, kOwnerProbe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return true;
+  struct stat info;
+  bool keeps = fstat(fd, &info) != 0 || info.st_uid != owner;
+  close(fd);
+  unlinkat(directory_, kOwnerProbe, 0);
+  return keeps;
+}
+
+Status DataDirectory::ReadFormat() {
+  CAIRNFS_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(directory_, "format", path_));
+  std::string_view version_text = Field(text, "version");
+  uint32_t version = 0;
+  auto [end, code] = std::from_chars(version_text.data(), version_text.data() + version_text.size(), version);
+  if (version_text.empty() || code != std::errc{} || end != version_text.data() + version_text.size() || version == 0) {
+    return MakeError(ErrorCode::kCorrupt,
+                     fmt::format("{}/format is damaged: its line \"version = NUMBER\" is missing or "
+                                 "wrong; put the file back from a backup",
+                                 path_));
+  }
+  if (version > kFormatVersion) {
+    return MakeError(
+        ErrorCode::kNotSupported,
+        fmt::format("{} has format version {}, and this is cairnfs {}, which reads versions up to {}; use a "
+                    "newer cairnfs",
+                    path_, version, CAIRNFS_VERSION, kFormatVersion));
+  }
+  uuid_ = Field(text, "uuid");
+  if (uuid_.size() != 32 || uuid_.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    return MakeError(ErrorCode::kCorrupt,
+                     fmt::format("{}/format is damaged: its line \"uuid = ...\" is missing or wrong; "
+                                 "put the file back from a backup",
+                                 path_));
+  }
+  for (const char* folder : {"segments", "metadata"}) {
+    struct stat info;
+    if (fstatat(directory_, folder, &info, 0) != 0 || !S_ISDIR(info.st_mode)) {
+      return MakeError(ErrorCode::kCorrupt,
+                       fmt::format("{}/{} is missing or no directory; put it back from a backup", path_, folder));
+    }
+  }
+  return {};
+}
+
+void DataDirectory::WriteLock(const std::string& text) {
+  // A failure here costs the text alone, never data, and the disk may be full: so it is no reason not to start.
+  if (ftruncate(lock_, 0) != 0 || pwrite(lock_, text.data(), text.size(), 0) < 0 || fdatasync(lock_) != 0) {
+    spdlog::warn("cannot write {}/LOCK", path_);
+  }
+}
+
+void DataDirectory::SetState(const std::string& state) { WriteLock(fmt::format("{} {}\n", getpid(), state)); }
+void DataDirectory::MarkFailed(const std::string& why) { WriteLock("failed: " + why + "\n"); }
+void DataDirectory::MarkClean() { WriteLock(""); }
+
+Result<std::string> ControlSocketPath(const std::string& data_path) {
+  std::string path = data_path + "/control.sock";
+  if (path.size() < sizeof(sockaddr_un::sun_path)) return path;
+  int directory = open(data_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return ErrnoError(errno, fmt::format("cannot open the data directory {}", data_path));
+  return fmt::format("/proc/self/fd/{}/control.sock", directory);
+}
+
+std::string ReadLockText(const std::string& data_path) {
+  int fd = open((data_path + "/LOCK").c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return {};
+  std::string text = ReadAll(fd);
+  close(fd);
+  return text;
+}
+
+}  // namespace cairnfs::daemon

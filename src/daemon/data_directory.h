@@ -1,0 +1,88 @@
+// The data directory: what lies in it, who holds it, and how it comes into being.
+//
+//   DATA/LOCK          flock'ed by whoever uses the directory; says who that is: "PID running|stopping|checking", or
+//                      "failed: why". Emptied by a clean stop: so text found at start tells of an unclean one.
+//   DATA/format        "version = 1" and "uuid = ...": written last, so its presence says that the directory is whole
+//   DATA/format.making the same while the directory is being made; renamed to `format` once everything else is durable
+//   DATA/segments/     chunks          DATA/metadata/   RocksDB
+//   DATA/control.sock  the control service        DATA/cairnfs.log   log of a daemon in the background
+//
+// A directory with format.making and without format was left by a crash in the middle of its making: nobody can have
+// stored anything in it, so it is emptied and made again.
+//
+// Who made the filesystem, the owner of DATA/format, is the only one who opens it: files that another user, root too,
+// made in it would be closed to the owner, and the next mount would find half a directory.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace cairnfs::daemon {
+
+class DataDirectory {
+ public:
+  static constexpr uint32_t kFormatVersion = 1;
+
+  struct OpenOptions {
+    std::string path;
+    bool create = true;               // make it when it is absent, empty or half-made
+    std::string purpose = "running";  // written into LOCK
+  };
+  // Takes the lock, waiting while its holder is stopping (half a minute at most). kBusy names the holder.
+  // kNotFound, kNotDirectory, kPermission (another user's, too), kNoSpace, kNotSupported (newer version),
+  // kInvalidArgument (holds something else), kCorrupt (damaged): the message says what would be right.
+  static Result<std::unique_ptr<DataDirectory>> Open(const OpenOptions& options);
+  // Unlocks. LOCK keeps its text unless MarkClean was called.
+  ~DataDirectory();
+  DataDirectory(const DataDirectory&) = delete;
+  DataDirectory& operator=(const DataDirectory&) = delete;
+
+  const std::string& path() const { return path_; }  // absolute, without symlinks
+  std::string segments_path() const { return path_ + "/segments"; }
+  std::string metadata_path() const { return path_ + "/metadata"; }
+  std::string log_path() const { return path_ + "/cairnfs.log"; }
+  const std::string& uuid() const { return uuid_; }  // 32 hex digits
+  bool is_new() const { return is_new_; }            // FinishMaking is still to be called
+  // What the last holder left in LOCK; empty after a clean stop.
+  const std::string& previous_state() const { return previous_state_; }
+  // What was odd and no error, for the log, which is opened after the directory.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  // Everything in the directory is durable: makes it a whole one. REQUIRES: is_new().
+  Status FinishMaking();
+  void SetState(const std::string& state);  // "PID state" into LOCK, durably
+  void MarkFailed(const std::string& why);
+  void MarkClean();
+
+ private:
+  DataDirectory(std::string path, int directory, int lock)
+      : path_(std::move(path)), directory_(directory), lock_(lock) {}
+  Status Recognise(bool create);
+  Status StartMaking();
+  Status ReadFormat();
+  Status CheckOwner() const;
+  bool KeepsOwners(uid_t owner) const;
+  void WriteLock(const std::string& text);
+
+  const std::string path_;
+  const int directory_;
+  const int lock_;
+  std::string uuid_;
+  std::string previous_state_;
+  std::vector<std::string> notes_;
+  bool is_new_ = false;
+};
+
+// The control socket of a data directory: a path short enough for a Unix socket. For a long directory name it leads
+// through /proc/self/fd, by a descriptor that stays open for the life of the process.
+Result<std::string> ControlSocketPath(const std::string& data_path);
+
+// The text in LOCK without taking it; empty when there is none or it cannot be read.
+std::string ReadLockText(const std::string& data_path);
+
+}  // namespace cairnfs::daemon

@@ -1,0 +1,39 @@
+// Who is told how the daemon is: systemd (sd_notify) and the process that started it (the readiness pipe).
+#pragma once
+
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "base/result.h"
+
+namespace cairnfs::daemon {
+
+class Notifier {
+ public:
+  // `ready_fd`: the pipe of `cairnfs mount`; -1: none.
+  explicit Notifier(int ready_fd) : ready_fd_(ready_fd) {}
+  ~Notifier();
+
+  void Ready(const std::string& status);
+  void Failed(const Error& error, int exit_code);  // before Ready
+  void Stopping(const std::string& status);
+  // Pats systemd's watchdog, when it asked for that, as long as `alive` says so.
+  void StartWatchdog(std::function<bool()> alive);
+  void StopWatchdog() { watchdog_ = {}; }
+
+ private:
+  void TellStarter(const std::string& text);
+  int ready_fd_;
+  std::jthread watchdog_;
+};
+
+// What comes out of the readiness pipe. The starter reads until the end of the stream.
+struct StartReport {
+  bool ready = false;
+  int exit_code = 0;
+  std::string message;
+};
+StartReport ParseStartReport(const std::string& text);
+
+}  // namespace cairnfs::daemon

@@ -1,0 +1,58 @@
+#include "daemon/offline_check.h"
+
+#include <future>
+
+#include "base/log.h"
+#include "daemon/data_directory.h"
+#include "daemon/volume.h"
+#include "kv/engine.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+Result<fs::CheckReport> CheckAndWait(fs::FileSystem& filesystem) {
+  std::promise<Result<fs::CheckReport>> promise;
+  filesystem.Check({}, [&](Result<fs::CheckReport> report) { promise.set_value(std::move(report)); });
+  return promise.get_future().get();
+}
+
+Result<fs::CheckReport> CheckOpened(DataDirectory& directory, const Config& config) {
+  CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<Volume> volume, Volume::Open(directory, config, Volume::Purpose::kCheck));
+  CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<fs::FileSystem> filesystem,
+                           fs::FileSystem::Start(volume->Parts(), volume->FileSystemOptions()));
+  auto report = CheckAndWait(*filesystem);
+  CAIRNFS_RETURN_IF_ERROR(filesystem->Stop());
+  return report;
+}
+
+}  // namespace
+
+Result<OfflineCheckResult> CheckOffline(const OfflineCheckOptions& options) {
+  DataDirectory::OpenOptions open;
+  open.path = options.config.data;
+  open.create = false;
+  open.purpose = "checking";
+  CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(open));
+  for (const std::string& note : directory->notes()) spdlog::warn("{}", note);
+  OfflineCheckResult result;
+  Status verified = kv::VerifyRocksChecksums(directory->metadata_path());
+  if (!verified.ok() && (verified.error().code != ErrorCode::kCorrupt || options.rebuild_index)) {
+    return verified.error().WithContext("cannot verify the metadata");
+  }
+  if (options.rebuild_index) {
+    CAIRNFS_ASSIGN_OR_RETURN(result.chunks_found, Volume::RebuildIndex(*directory, options.config));
+  }
+  auto report = CheckOpened(*directory, options.config);
+  // With damaged metadata, that is what keeps the rest from being checked.
+  if (!report.ok()) return verified.ok() ? report.error() : verified.error();
+  result.report = std::move(*report);
+  if (!verified.ok()) {
+    auto& problems = result.report.problems;
+    problems.insert(problems.begin(), verified.error().message);
+    ++result.report.problem_count;
+  }
+  directory->MarkClean();
+  return result;
+}
+
+}  // namespace cairnfs::daemon

@@ -1,0 +1,28 @@
+// `cairnfs check` without a daemon: opens the data directory itself.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "control/report.h"
+#include "daemon/config.h"
+
+namespace cairnfs::daemon {
+
+struct OfflineCheckOptions {
+  Config config;
+  bool rebuild_index = false;
+};
+struct OfflineCheckResult {
+  control::CheckReport report;
+  std::optional<uint64_t> chunks_found;  // by rebuild_index
+};
+
+// kBusy names the process that uses the directory. A segment that is missing or cannot be told, and blocks of metadata
+// that fail their checksum, are problems in the summary, and the check goes on with what is left. What keeps the
+// directory from being opened at all is an error, and so is damaged metadata when the index is to be rebuilt in it.
+Result<OfflineCheckResult> CheckOffline(const OfflineCheckOptions& options);
+
+}  // namespace cairnfs::daemon

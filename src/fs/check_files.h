@@ -1,0 +1,46 @@
+// The part of a check that looks at content: each file's recipe can be read, and each chunk that it names is there.
+#pragma once
+
+#include <stop_token>
+
+#include "fs/findings.h"
+#include "kv/store.h"
+#include "store/local_chunk_store.h"
+
+namespace cairnfs::fs {
+
+class FilesCheck {
+ public:
+  FilesCheck(kv::KvStore& kv, store::LocalChunkStore& chunks, Findings& findings)
+      : kv_(kv), chunks_(chunks), findings_(findings) {}
+
+  // Reads every recipe, and asks the index for every chunk. Beside everything else: a record that changed meanwhile is
+  // looked at again. Sets bytes, chunks and unreferenced_chunks of `report`.
+  Status FindMissing(const std::stop_token& stop, CheckReport& report);
+  // Tells the findings which files name the chunks that are missing or damaged. REQUIRES: all of those are known.
+  Status NoteDamagedFiles(const std::stop_token& stop);
+
+ private:
+  // What one look at a record found.
+  struct Look {
+    std::vector<Digest> missing;
+    std::vector<std::pair<Digest, std::string>> unreadable;  // pages, and why
+    std::string undecodable;                                 // why; empty: the recipe decodes
+    bool clean() const { return missing.empty() && unreadable.empty() && undecodable.empty(); }
+  };
+  struct UnreadablePage {
+    InodeId inode;
+    Digest page;
+    std::string why;
+  };
+  class LiveCount;
+  void CheckFile(kv::KvEntry entry, LiveCount& live, CheckReport& report);
+  Look LookAt(const std::string& recipe, LiveCount& live);
+
+  kv::KvStore& kv_;
+  store::LocalChunkStore& chunks_;
+  Findings& findings_;
+  std::vector<UnreadablePage> unreadable_pages_;
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,88 @@
+#include "fs/checker.h"
+
+#include <pthread.h>
+
+#include <future>
+
+#include "fs/check_files.h"
+#include "fs/check_names.h"
+#include "fs/findings.h"
+#include "fs/paths.h"
+
+namespace cairnfs::fs {
+
+void Checker::Request(const std::stop_token& stop, Done<CheckReport> done) {
+  std::optional<Error> refused;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) {
+      refused = MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
+    } else if (running_) {
+      refused = MakeError(ErrorCode::kBusy, "a check runs already; one at a time");
+    } else {
+      if (thread_.joinable()) thread_.join();  // it has given its answer, or is about to
+      running_ = true;
+      thread_ = std::thread([this, stop, done = std::move(done)] { Run(stop, done); });
+    }
+  }
+  if (refused) done(*refused);
+}
+
+void Checker::Stop() {
+  stop_.request_stop();
+  std::thread thread;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) thread.join();
+}
+
+void Checker::Run(const std::stop_token& asker, const Done<CheckReport>& done) {
+  pthread_setname_np(pthread_self(), "cairn-check");
+  std::stop_source either;
+  auto request_stop = [&] { either.request_stop(); };
+  Result<CheckReport> report = CheckReport{};
+  {
+    std::stop_callback by_asker(asker, request_stop);
+    std::stop_callback by_stop(stop_.get_token(), request_stop);
+    report = Check(either.get_token());
+  }
+  if (either.stop_requested() && !report.ok()) report = MakeError(ErrorCode::kInterrupted, "the check was stopped");
+  {
+    MutexLock lock(mutex_);
+    running_ = false;
+  }
+  done(std::move(report));
+}
+
+// The check is about what was written before it. A round may take long; whoever asked need not wait for its end.
+Status Checker::AwaitRound(const std::stop_token& stop) {
+  auto promise = std::make_shared<std::promise<Status>>();
+  std::future<Status> round = promise->get_future();
+  rounds_.RequestFlush([promise](Status status) { promise->set_value(std::move(status)); });
+  while (round.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
+    if (stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "stopped");
+  }
+  return round.get();
+}
+
+Result<CheckReport> Checker::Check(const std::stop_token& stop) {
+  CheckReport report;
+  Findings findings;
+  FilesCheck files(kv_, chunks_, findings);
+  CAIRNFS_RETURN_IF_ERROR(AwaitRound(stop));
+  CAIRNFS_RETURN_IF_ERROR(CheckNames(kv_, stop, findings, report));
+  CAIRNFS_RETURN_IF_ERROR(files.FindMissing(stop, report));
+  auto damaged = [&](const store::CheckProblem& problem) { findings.AddChunks(problem.what, problem.chunks); };
+  CAIRNFS_RETURN_IF_ERROR(chunks_.Check(damaged, stop));
+  CAIRNFS_RETURN_IF_ERROR(files.NoteDamagedFiles(stop));
+  CAIRNFS_ASSIGN_OR_RETURN(auto paths, FindPaths(kv_, names_, findings.InodesToName(), stop));
+  findings.Report(paths, report);
+  // Who stopped a check knows why it ends; half a report is none.
+  if (stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "stopped");
+  return report;
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,43 @@
+// Checker: reads a whole filesystem, beside everything else: every name leads to an inode, link counts are right,
+// every recipe can be read, every chunk that one names is there, and every stored byte is what its digest says.
+// One check at a time, in a thread of its own, so that it takes none from those that wait for chunks.
+#pragma once
+
+#include <stop_token>
+#include <thread>
+
+#include "fs/filesystem.h"
+#include "fs/sync_rounds.h"
+
+namespace cairnfs::fs {
+
+class Checker {
+ public:
+  Checker(kv::KvStore& kv, meta::Namespace& names, store::LocalChunkStore& chunks, SyncRounds& rounds)
+      : kv_(kv), names_(names), chunks_(chunks), rounds_(rounds) {}
+  ~Checker() { Stop(); }
+
+  // kBusy while another check runs; kInterrupted once `stop` is set, or Stop was called.
+  void Request(const std::stop_token& stop, Done<CheckReport> done);
+  // Gives up the check that runs and waits for its thread. Later requests are refused.
+  void Stop();
+
+ private:
+  void Run(const std::stop_token& asker, const Done<CheckReport>& done);
+  Result<CheckReport> Check(const std::stop_token& stop);
+  Status AwaitRound(const std::stop_token& stop);
+
+  // Constant.
+  kv::KvStore& kv_;
+  meta::Namespace& names_;
+  store::LocalChunkStore& chunks_;
+  SyncRounds& rounds_;
+
+  Mutex mutex_;
+  bool running_ GUARDED_BY(mutex_) = false;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::thread thread_ GUARDED_BY(mutex_);  // never takes mutex_ once running_ is false
+  std::stop_source stop_;                  // set by Stop
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,222 @@
+#include "fs/collector.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "fs/extent_map.h"
+
+namespace cairnfs::fs {
+namespace {
+
+Failpoint collect_marked("fs.collect_marked", Failpoint::Kind::kKill);
+Failpoint collect_synced("fs.collect_synced", Failpoint::Kind::kKill);
+Failpoint collect_swept("fs.collect_swept", Failpoint::Kind::kKill);
+
+constexpr size_t kRecordsPerRead = 1024;
+
+}  // namespace
+
+void LiveSet::Add(const Digest& digest) {
+  prefixes_.push_back(DigestHash()(digest));
+  if (prefixes_.size() >= compact_at_) Compact();
+}
+
+void LiveSet::Compact() {
+  std::sort(prefixes_.begin(), prefixes_.end());
+  prefixes_.erase(std::unique(prefixes_.begin(), prefixes_.end()), prefixes_.end());
+  compact_at_ = std::max(compact_at_, prefixes_.size() * 2);
+}
+
+void LiveSet::Seal() { Compact(); }
+
+bool LiveSet::Contains(const Digest& digest) const {
+  return std::binary_search(prefixes_.begin(), prefixes_.end(), DigestHash()(digest));
+}
+
+Collector::Collector(kv::KvStore& kv, store::LocalChunkStore& chunks, SyncRounds& rounds, const FsOptions& options)
+    : kv_(kv), chunks_(chunks), rounds_(rounds), options_(options) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+Collector::~Collector() { Stop(); }
+
+void Collector::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    wake_.NotifyAll();
+  }
+  stop_.request_stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Collector::NoteFreed(uint64_t bytes) {
+  MutexLock lock(mutex_);
+  freed_bytes_ += bytes;
+  last_freed_ = std::chrono::steady_clock::now();
+}
+
+void Collector::Request(Done<CollectionStatus> done) {
+  MutexLock lock(mutex_);
+  if (!stopping_) {
+    requests_.push_back(std::move(done));
+    wake_.NotifyAll();
+    return;
+  }
+  lock.Unlock();
+  done(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
+}
+
+CollectionStatus Collector::Status() const {
+  CollectionStatus status;
+  {
+    MutexLock lock(mutex_);
+    status.phase = phase_;
+    status.runs_total = runs_total_;
+  }
+  status.running = running_.load();
+  status.inodes_marked = inodes_marked_.load();
+  status.chunks_seen = progress_.chunks_seen.load();
+  status.chunks_total = progress_.chunks_total.load();
+  status.chunks_freed = progress_.chunks_freed.load();
+  status.bytes_freed = progress_.bytes_freed.load();
+  status.segments_compacted = progress_.segments_compacted.load();
+  status.segments_freed = progress_.segments_freed.load();
+  status.bytes_moved = progress_.bytes_moved.load();
+  return status;
+}
+
+void Collector::Run() {
+  pthread_setname_np(pthread_self(), "cairn-collect");
+  for (;;) {
+    std::vector<Done<CollectionStatus>> requests;
+    {
+      MutexLock lock(mutex_);
+      for (;;) {
+        if (stopping_ || !requests_.empty()) break;
+        auto quiet = std::chrono::steady_clock::now() - last_freed_;
+        if (freed_bytes_ >= options_.collect_after_bytes &&
+            quiet >= std::chrono::milliseconds(options_.collect_delay_ms)) {
+          break;
+        }
+        wake_.WaitFor(mutex_, std::chrono::milliseconds(500));
+      }
+      requests.swap(requests_);
+      if (!stopping_) freed_bytes_ = 0;
+    }
+    cairnfs::Status status = stop_.stop_requested()
+                                 ? cairnfs::Status(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"))
+                                 : CollectOnce();
+    {
+      MutexLock lock(mutex_);
+      phase_ = status.ok() ? "done" : "failed: " + status.error().message;
+      if (status.ok()) runs_total_++;
+    }
+    if (!status.ok() && !stop_.stop_requested()) spdlog::warn("collection failed: {}", status.error().message);
+    for (auto& done : requests) {
+      if (status.ok()) {
+        done(Status());
+      } else {
+        done(status.error());
+      }
+    }
+    MutexLock lock(mutex_);
+    if (stopping_ && requests_.empty()) return;
+  }
+}
+
+cairnfs::Status Collector::CollectOnce() {
+  running_ = true;
+  struct Clear {
+    std::atomic<bool>& flag;
+    ~Clear() { flag = false; }
+  } clear{running_};
+  auto set_phase = [this](const char* phase) {
+    MutexLock lock(mutex_);
+    phase_ = phase;
+  };
+  for (auto* counter :
+       {&inodes_marked_, &progress_.chunks_seen, &progress_.chunks_total, &progress_.chunks_freed,
+        &progress_.bytes_freed, &progress_.segments_compacted, &progress_.segments_freed, &progress_.bytes_moved}) {
+    counter->store(0);
+  }
+  // What was deleted just now counts: its records go before the next freeze.
+  set_phase("sync");
+  CAIRNFS_RETURN_IF_ERROR(rounds_.FlushAndWait());
+  set_phase("mark");
+  LiveSet live;
+  chunks_.BeginCollection();
+  cairnfs::Status status = Mark(live);
+  live.Seal();
+  collect_marked.Pass();
+  if (status.ok()) status = rounds_.FlushAndWait();
+  if (status.ok() && stop_.stop_requested()) status = MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
+  collect_synced.Pass();
+  if (!status.ok()) {
+    chunks_.AbortCollection();
+    return status;
+  }
+  set_phase("sweep");
+  store::SweepOptions sweep;
+  sweep.bytes_per_second_max = options_.collect_bytes_per_second_max;
+  sweep.stop = stop_.get_token();
+  status = chunks_.Sweep([&](const Digest& digest) { return live.Contains(digest); }, sweep, progress_);
+  collect_swept.Pass();
+  return status;
+}
+
+cairnfs::Status Collector::Mark(LiveSet& live) {
+  std::string begin = "D";
+  const std::string end = kv::PrefixEnd("D");
+  for (bool more = true; more;) {
+    if (stop_.stop_requested()) return MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
+    CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, kv_.Range(begin, end, kRecordsPerRead));
+    for (const kv::KvEntry& entry : range.entries) {
+      auto record = meta::FileRecord::Decode(entry.value);
+      if (!record.ok()) return record.error().WithContext("record of a file");
+      auto add = [&](const Digest& digest) { live.Add(digest); };
+      cairnfs::Status marked = MarkFile(*record, chunks_, add);
+      if (!marked.ok()) {
+        // Replaced and collected pages mean that the record changed under the mark: read it again.
+        CAIRNFS_ASSIGN_OR_RETURN(auto again, kv_.Get(entry.key));
+        if (again && again->revision == entry.revision) {
+          return marked.error().WithContext("the recipe of inode " +
+                                            std::to_string(meta::InodeOfKey(entry.key).value_or(InodeId{0}).value) +
+                                            " cannot be read, so nothing is known to be free: find the file with "
+                                            "cairnfs check, restore or remove it");
+        }
+        if (again) {
+          CAIRNFS_ASSIGN_OR_RETURN(meta::FileRecord newer, meta::FileRecord::Decode(again->value));
+          CAIRNFS_RETURN_IF_ERROR(MarkFile(newer, chunks_, add));
+        }
+      }
+      inodes_marked_++;
+    }
+    more = range.more && !range.entries.empty();
+    if (more) begin = range.entries.back().key + '\0';
+  }
+  return {};
+}
+
+cairnfs::Status Collector::MarkFile(const meta::FileRecord& record, store::ChunkStore& chunks,
+                                    const std::function<void(const Digest&)>& add) {
+  CAIRNFS_ASSIGN_OR_RETURN(Recipe recipe, Recipe::Decode(record.recipe));
+  for (const Extent& extent : recipe.extents) add(extent.digest);
+  for (const PageRef& inner : recipe.inner) {
+    add(inner.digest);
+    CAIRNFS_ASSIGN_OR_RETURN(std::string text, store::GetText(chunks, inner.digest));
+    CAIRNFS_ASSIGN_OR_RETURN(std::vector<PageRef> leaves, DecodePageRefs(text));
+    for (const PageRef& leaf : leaves) {
+      add(leaf.digest);
+      CAIRNFS_ASSIGN_OR_RETURN(std::string page, store::GetText(chunks, leaf.digest));
+      CAIRNFS_ASSIGN_OR_RETURN(std::vector<Extent> extents, DecodeExtents(page, leaf.index * kLeafBytes, kLeafBytes));
+      for (const Extent& extent : extents) add(extent.digest);
+    }
+  }
+  return {};
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,73 @@
+// Collector: finds which chunks are reachable, and has the store sweep the rest. One collection at a time, in a thread
+// of its own, either asked for or when enough was deleted.
+//
+// Why nothing reachable is lost: a reference that exists when the collection begins stands in a file's record, where
+// the mark finds it, or is pinned; one that is made later goes through Put or Pin, which the store records. After the
+// mark and before the sweep a sync round runs, so that no older record, which names chunks that the mark did not see,
+// can come back after a crash.
+#pragma once
+
+#include <thread>
+
+#include "fs/filesystem.h"
+#include "fs/sync_rounds.h"
+
+namespace cairnfs::fs {
+
+// The digests that records name: eight bytes of each, which is enough for a test that may err towards keeping.
+class LiveSet {
+ public:
+  void Add(const Digest& digest);
+  void Seal();                                // call once after the last Add
+  bool Contains(const Digest& digest) const;  // REQUIRES: sealed
+  size_t size() const { return prefixes_.size(); }
+
+ private:
+  void Compact();
+  std::vector<uint64_t> prefixes_;
+  size_t compact_at_ = 1 << 20;
+};
+
+class Collector {
+ public:
+  Collector(kv::KvStore& kv, store::LocalChunkStore& chunks, SyncRounds& rounds, const FsOptions& options);
+  ~Collector();
+
+  void NoteFreed(uint64_t bytes);
+  void Request(Done<CollectionStatus> done);  // joins the collection that is about to begin
+  CollectionStatus Status() const;
+  bool running() const { return running_.load(); }
+  // Ends the thread; a collection that runs is given up.
+  void Stop();
+
+  // Adds every digest that the record of a file names, pages too.
+  static cairnfs::Status MarkFile(const meta::FileRecord& record, store::ChunkStore& chunks,
+                                  const std::function<void(const Digest&)>& add);
+
+ private:
+  void Run();
+  cairnfs::Status CollectOnce();
+  cairnfs::Status Mark(LiveSet& live);
+
+  kv::KvStore& kv_;
+  store::LocalChunkStore& chunks_;
+  SyncRounds& rounds_;
+  const FsOptions options_;
+
+  mutable Mutex mutex_;
+  CondVar wake_;
+  std::vector<Done<CollectionStatus>> requests_ GUARDED_BY(mutex_);
+  uint64_t freed_bytes_ GUARDED_BY(mutex_) = 0;
+  std::chrono::steady_clock::time_point last_freed_ GUARDED_BY(mutex_);
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::string phase_ GUARDED_BY(mutex_) = "idle";
+  uint64_t runs_total_ GUARDED_BY(mutex_) = 0;
+
+  std::atomic<bool> running_{false};
+  std::atomic<uint64_t> inodes_marked_{0};
+  store::SweepProgress progress_;
+  std::stop_source stop_;
+  std::thread thread_;
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,219 @@
+// Content of files: loading it, changing it other than by writing, and what it lays over attributes.
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "fs/impl.h"
+
+namespace cairnfs::fs {
+
+Result<bool> FileSystem::Impl::LoadContent(const InodePtr& inode, bool may_wait) {
+  if (inode->content) return true;
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, parts.kv.Get(meta::FileKey(inode->id)));
+  auto content = std::make_unique<Content>(parts.chunk_params);
+  if (entry) {
+    CAIRNFS_ASSIGN_OR_RETURN(meta::FileRecord record, meta::FileRecord::Decode(entry->value));
+    CAIRNFS_ASSIGN_OR_RETURN(Recipe recipe, Recipe::Decode(record.recipe));
+    if (recipe.is_tree && !may_wait) return false;
+    CAIRNFS_RETURN_IF_ERROR(content->extents.Load(recipe, parts.chunks));
+    content->size = content->published_size = record.size;
+    content->mtime = record.mtime;
+    content->ctime = record.ctime;
+    // A record may name extents past its size, of bytes whose predecessors were not stored then.
+    if (content->extents.extent_count() > 0) {
+      if (!content->extents.IsLoaded(record.size, 1)) {
+        if (!may_wait) return false;
+        CAIRNFS_RETURN_IF_ERROR(content->extents.EnsureLoaded(record.size, 1, parts.chunks));
+      }
+      content->extents.Replace(record.size, kFileSizeMax - record.size, nullptr);
+    }
+  } else {
+    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, parts.names.GetAttr(inode->id));
+    content->mtime = attr.mtime;
+    content->ctime = attr.ctime;
+  }
+  inode->content = std::move(content);
+  return true;
+}
+
+void FileSystem::Impl::Touch(Content& content) { content.mtime = content.ctime = parts.clock.Now(); }
+
+void FileSystem::Impl::MarkChanged(const InodePtr& inode) {
+  if (!inode->content->changed) rounds->AddChanged(inode);
+}
+
+Result<meta::Attr> FileSystem::Impl::ReadAttr(const std::function<Result<meta::Attr>()>& read) {
+  for (;;) {
+    // Between the look at the record and the look at the content a round may publish the one and drop the other.
+    uint64_t dropped = table.contents_dropped;
+    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, read());
+    if (Overlay(attr) || (attr.mode & S_IFMT) != S_IFREG || dropped == table.contents_dropped) return attr;
+  }
+}
+
+bool FileSystem::Impl::Overlay(meta::Attr& attr) {
+  if ((attr.mode & S_IFMT) != S_IFREG) return false;
+  InodePtr inode = table.Find(attr.inode);
+  if (!inode) return false;
+  MutexLock lock(inode->mutex);
+  if (!inode->content) return false;
+  const Content& content = *inode->content;
+  attr.size = content.size;
+  attr.mtime = content.mtime;
+  attr.ctime = std::max(attr.ctime, content.ctime);
+  attr.allocated_bytes = content.AllocatedBytes();
+  return true;
+}
+
+std::optional<Status> FileSystem::Impl::TryChange(const InodePtr& inode, const std::function<Status(Content&)>& change,
+                                                  bool may_wait, bool empties) {
+  SyncRounds::Operation operation(*rounds);
+  MutexLock lock(inode->mutex);
+  auto loaded = LoadContent(inode, may_wait);
+  if (!loaded.ok() && empties) {
+    spdlog::warn("inode {} is emptied without its recipe, which cannot be read: {}", inode->id.value,
+                 loaded.error().message);
+    inode->content = std::make_unique<Content>(parts.chunk_params);
+    loaded = true;
+  }
+  if (!loaded.ok()) return loaded.error();
+  if (!*loaded || !inode->content->quiet()) return std::nullopt;
+  if (!may_wait && inode->content->extents.extent_count() > kInlineExtentsMax) return std::nullopt;
+  Status status = change(*inode->content);
+  if (status.ok()) MarkChanged(inode);
+  streams->ScheduleCut(inode);
+  return status;
+}
+
+Status FileSystem::Impl::ChangeQuietly(const InodePtr& inode, const std::function<Status(Content&)>& change,
+                                       bool empties) {
+  for (;;) {
+    if (auto status = TryChange(inode, change, true, empties)) return *status;
+    MutexLock lock(inode->mutex);
+    if (!inode->content) continue;
+    inode->content->barriers_waiting++;
+    while (inode->content && !inode->content->quiet()) {
+      if (inode->changed_state.WaitFor(inode->mutex, std::chrono::milliseconds(200))) continue;
+      // Chunks that found no space stay in flight until there is some: do not wait with them.
+      if (!inode->content || !inode->content->HasFailed()) continue;
+      inode->content->barriers_waiting--;
+      return MakeError(ErrorCode::kNoSpace, "no space for what was written to the file before");
+    }
+    if (inode->content) inode->content->barriers_waiting--;
+  }
+}
+
+void FileSystem::Impl::ChangeWhenQuiet(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
+                                       bool empties) {
+  if (auto status = TryChange(inode, change, false, empties)) return done(*status);
+  waiters->Post([this, inode, change = std::move(change), done = std::move(done), empties] {
+    done(ChangeQuietly(inode, change, empties));
+  });
+}
+
+Status FileSystem::Impl::Punch(const InodePtr& inode, Content& content, uint64_t offset, uint64_t length) {
+  if (length == 0) return {};
+  CAIRNFS_RETURN_IF_ERROR(content.extents.EnsureLoaded(offset, 1, parts.chunks));
+  CAIRNFS_RETURN_IF_ERROR(content.extents.EnsureLoaded(offset + length - 1, 1, parts.chunks));
+  uint64_t before = content.extents.allocated_bytes();
+  streams->RemoveRange(inode, offset, length);
+  content.extents.Replace(offset, length, nullptr);
+  content.ForgetLost(offset, offset + length);
+  if (uint64_t freed = before - content.extents.allocated_bytes()) collector->NoteFreed(freed);
+  return {};
+}
+
+Status FileSystem::Impl::Truncate(const InodePtr& inode, Content& content, uint64_t size) {
+  if (size == 0) {
+    collector->NoteFreed(content.extents.allocated_bytes());
+    streams->RemoveRange(inode, 0, kFileSizeMax);
+    content.extents = ExtentMap();
+    content.ForgetLost(0, kFileSizeMax);
+  } else if (size < content.size) {
+    CAIRNFS_RETURN_IF_ERROR(Punch(inode, content, size, kFileSizeMax - size));
+  }
+  content.published_size = std::min(content.published_size, size);
+  content.size = size;
+  Touch(content);
+  return {};
+}
+
+Status FileSystem::Impl::TakeError(const InodePtr& inode, Handle& handle) {
+  MutexLock lock(handle.mutex);
+  if (handle.error_seen == inode->error_sequence || !inode->error) return {};
+  handle.error_seen = inode->error_sequence;
+  inode->error_told = true;
+  return *inode->error;
+}
+
+Status FileSystem::Impl::TakeErrorLocked(Handle& handle) {
+  const InodePtr& inode = handle.inode;
+  MutexLock lock(inode->mutex);
+  return TakeError(inode, handle);
+}
+
+HandleId FileSystem::Impl::AddHandle(const InodePtr& inode, const OpenFlags& flags) {
+  auto handle = std::make_shared<Handle>();
+  handle->inode = inode;
+  handle->flags = flags;
+  {
+    // An error that nobody was told is told to whoever opens the file next.
+    MutexLock lock(handle->mutex);
+    handle->error_seen = inode->error_sequence - (inode->error && !inode->error_told ? 1 : 0);
+  }
+  inode->open_count++;
+  if (flags.write) inode->write_open_count++;
+  table.Hold(inode->id);
+  open_files++;
+  return handles.Add(std::move(handle));
+}
+
+uint32_t FileSystem::Impl::WithoutSetId(uint32_t mode) {
+  uint32_t kept = mode & 07777 & ~static_cast<uint32_t>(S_ISUID);
+  if ((mode & S_IXGRP) != 0) kept &= ~static_cast<uint32_t>(S_ISGID);
+  return kept;
+}
+
+void FileSystem::Impl::KillPrivileges(InodeId id) {
+  auto attr = parts.names.GetAttr(id);
+  if (!attr.ok()) return;
+  uint32_t kept = WithoutSetId(attr->mode);
+  if (kept == (attr->mode & 07777)) return;
+  SyncRounds::Operation operation(*rounds);
+  meta::AttrChanges changes;
+  changes.mode = kept;
+  if (auto status = parts.names.SetAttr(id, changes); !status.ok()) {
+    spdlog::warn("inode {}: its set-id bits could not be cleared: {}", id.value, status.error().message);
+  }
+}
+
+void FileSystem::Impl::KillCapability(const InodePtr& inode) {
+  constexpr std::string_view kCapability = "security.capability";
+  if (inode->no_capability.exchange(true)) return;
+  if (!parts.names.GetXattr(inode->id, kCapability).ok()) return;
+  SyncRounds::Operation operation(*rounds);
+  if (auto status = parts.names.RemoveXattr(inode->id, kCapability);
+      !status.ok() && status.error().code != ErrorCode::kNoData) {
+    spdlog::warn("inode {}: its file capabilities could not be cleared: {}", inode->id.value, status.error().message);
+    inode->no_capability = false;
+  }
+}
+
+// The pool has run dry: tails of streams, which wait for more bytes, are stored as they are and give their buffers
+// back.
+void FileSystem::Impl::OnPressure() {
+  if (pressure_posted.exchange(true)) return;
+  waiters->Post([this] {
+    table.ForEach([this](const InodePtr& inode) {
+      MutexLock lock(inode->mutex);
+      if (!inode->content || inode->content->overlay.runs().empty()) return;
+      inode->content->drop_runs = true;
+      if (inode->content->barriers_waiting == 0) streams->CutAll(inode);
+      streams->DropStoredRuns(inode);
+    });
+    pressure_posted = false;
+  });
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,41 @@
+// ErrorNames: says in the log which file an inode number in an error message belongs to.
+//
+// The message itself comes at once and names the inode, because finding a path takes a pass over all names; the path
+// follows in a line of its own. An inode is named again after a minute at the earliest.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <set>
+#include <stop_token>
+
+#include "base/task_queue.h"
+#include "base/thread_annotations.h"
+#include "kv/store.h"
+#include "meta/namespace.h"
+
+namespace cairnfs::fs {
+
+class ErrorNames {
+ public:
+  // `queue` runs the search; it must end before this is destroyed.
+  ErrorNames(kv::KvStore& kv, meta::Namespace& names, TaskQueue& queue) : kv_(kv), names_(names), queue_(queue) {}
+  // Ends a search that runs; nothing is posted to the queue after it.
+  void Stop();
+  // Any thread, any lock held.
+  void Note(InodeId inode);
+
+ private:
+  void Search();
+
+  kv::KvStore& kv_;
+  meta::Namespace& names_;
+  TaskQueue& queue_;
+  std::stop_source stop_;
+  Mutex mutex_;
+  bool stopped_ GUARDED_BY(mutex_) = false;
+  std::set<InodeId> wanted_ GUARDED_BY(mutex_);
+  std::map<InodeId, std::chrono::steady_clock::time_point> noted_ GUARDED_BY(mutex_);
+};
+
+}  // namespace cairnfs::fs

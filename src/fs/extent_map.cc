@@ -1,0 +1,250 @@
+#include "fs/extent_map.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "chunking/digest.h"
+
+namespace cairnfs::fs {
+namespace {
+
+uint64_t LeafOf(uint64_t offset) { return offset / kLeafBytes; }
+
+// The part of `extent` that lies in [begin, end).
+Extent Clip(const Extent& extent, uint64_t begin, uint64_t end) {
+  Extent part = extent;
+  begin = std::max(begin, extent.offset);
+  end = std::min(end, extent.end());
+  part.chunk_offset += static_cast<uint32_t>(begin - extent.offset);
+  part.offset = begin;
+  part.length = end - begin;
+  return part;
+}
+
+}  // namespace
+
+Status ExtentMap::Load(const Recipe& recipe, store::ChunkStore& chunks) {
+  for (const Extent& extent : recipe.extents) Replace(extent.offset, extent.length, &extent);
+  for (auto& [index, leaf] : leaves_) leaf.dirty = false;
+  for (const PageRef& ref : recipe.inner) {
+    CAIRNFS_ASSIGN_OR_RETURN(std::string text, store::GetText(chunks, ref.digest));
+    CAIRNFS_ASSIGN_OR_RETURN(std::vector<PageRef> pages, DecodePageRefs(text));
+    inner_[ref.index] = ref;
+    for (const PageRef& page : pages) {
+      if (page.index / kLeavesPerInner != ref.index) {
+        return MakeError(ErrorCode::kCorrupt, "recipe: a leaf stands in the wrong inner page");
+      }
+      leaves_[page.index].page = page;
+      allocated_bytes_ += page.allocated_bytes;
+      extent_count_ += page.extent_count;
+    }
+  }
+  return {};
+}
+
+Status ExtentMap::LoadLeaf(uint64_t index, Leaf& leaf, store::ChunkStore& chunks) {
+  CAIRNFS_ASSIGN_OR_RETURN(std::string text, store::GetText(chunks, leaf.page.digest));
+  CAIRNFS_ASSIGN_OR_RETURN(leaf.extents, DecodeExtents(text, index * kLeafBytes, kLeafBytes));
+  leaf.loaded = true;
+  return {};
+}
+
+bool ExtentMap::IsLoaded(uint64_t offset, uint64_t length) const {
+  if (length == 0) return true;
+  uint64_t last = LeafOf(offset + length - 1);
+  for (auto it = leaves_.lower_bound(LeafOf(offset)); it != leaves_.end() && it->first <= last; ++it) {
+    if (!it->second.loaded) return false;
+  }
+  return true;
+}
+
+Status ExtentMap::EnsureLoaded(uint64_t offset, uint64_t length, store::ChunkStore& chunks) {
+  if (length == 0) return {};
+  uint64_t last = LeafOf(offset + length - 1);
+  for (auto it = leaves_.lower_bound(LeafOf(offset)); it != leaves_.end() && it->first <= last; ++it) {
+    if (!it->second.loaded) CAIRNFS_RETURN_IF_ERROR(LoadLeaf(it->first, it->second, chunks));
+  }
+  return {};
+}
+
+void ExtentMap::ForEach(uint64_t offset, uint64_t length, const std::function<void(const Extent&)>& visit) const {
+  if (length == 0) return;
+  uint64_t end = offset + length;
+  uint64_t last = LeafOf(end - 1);
+  for (auto it = leaves_.lower_bound(LeafOf(offset)); it != leaves_.end() && it->first <= last; ++it) {
+    const auto& extents = it->second.extents;
+    auto at = std::partition_point(extents.begin(), extents.end(), [&](const Extent& e) { return e.end() <= offset; });
+    for (; at != extents.end() && at->offset < end; ++at) visit(Clip(*at, offset, end));
+  }
+}
+
+void ExtentMap::Replace(uint64_t offset, uint64_t length, const Extent* replacement) {
+  if (length == 0) return;
+  uint64_t end = offset + length;
+  uint64_t first = LeafOf(offset), last = LeafOf(end - 1);
+  if (replacement == nullptr) {
+    // Only leaves that exist can lose anything: a hole punched in a huge sparse file must not visit every leaf number.
+    auto it = leaves_.lower_bound(first);
+    while (it != leaves_.end() && it->first <= last) {
+      uint64_t index = it->first;
+      ++it;
+      ReplaceInLeaf(index, offset, end, nullptr);
+    }
+    return;
+  }
+  for (uint64_t index = first; index <= last; index++) ReplaceInLeaf(index, offset, end, replacement);
+}
+
+void ExtentMap::ReplaceInLeaf(uint64_t index, uint64_t offset, uint64_t end, const Extent* replacement) {
+  uint64_t begin = std::max(offset, index * kLeafBytes);
+  end = std::min(end, (index + 1) * kLeafBytes);
+  auto found = leaves_.try_emplace(index).first;
+  Leaf& leaf = found->second;
+  bool is_new = leaf.page.extent_count == 0 && !leaf.loaded;
+  inner_.erase(index / kLeavesPerInner);
+  if (!leaf.loaded) {
+    // Either a fresh leaf, or one that lies wholly in the range and loses everything.
+    if (!is_new) {
+      allocated_bytes_ -= leaf.page.allocated_bytes;
+      extent_count_ -= leaf.page.extent_count;
+    }
+    leaf.extents.clear();
+    leaf.loaded = true;
+  }
+  leaf.dirty = true;
+
+  auto& extents = leaf.extents;
+  auto low = std::partition_point(extents.begin(), extents.end(), [&](const Extent& e) { return e.end() <= begin; });
+  auto high = std::partition_point(low, extents.end(), [&](const Extent& e) { return e.offset < end; });
+  Extent parts[3];
+  size_t part_count = 0;
+  uint64_t removed = 0;
+  if (low != high) {
+    for (auto it = low; it != high; ++it) removed += it->length;
+    if (low->offset < begin) parts[part_count++] = Clip(*low, low->offset, begin);
+  }
+  Extent tail;
+  bool has_tail = low != high && std::prev(high)->end() > end;
+  if (has_tail) tail = Clip(*std::prev(high), end, std::prev(high)->end());
+  if (replacement != nullptr) parts[part_count++] = Clip(*replacement, begin, end);
+  if (has_tail) parts[part_count++] = tail;
+
+  extent_count_ -= static_cast<uint64_t>(high - low);
+  allocated_bytes_ -= removed;
+  for (size_t i = 0; i < part_count; i++) allocated_bytes_ += parts[i].length;
+  extent_count_ += part_count;
+
+  size_t position = static_cast<size_t>(low - extents.begin());
+  size_t overlap = std::min(part_count, static_cast<size_t>(high - low));
+  std::copy(parts, parts + overlap, low);
+  if (part_count > overlap) {
+    extents.insert(extents.begin() + static_cast<ptrdiff_t>(position + overlap), parts + overlap, parts + part_count);
+  } else {
+    extents.erase(low + static_cast<ptrdiff_t>(overlap), high);
+  }
+  if (extents.empty()) leaves_.erase(found);
+}
+
+Result<std::optional<uint64_t>> ExtentMap::FindData(uint64_t offset, uint64_t limit, store::ChunkStore& chunks) {
+  for (auto it = leaves_.lower_bound(LeafOf(offset)); it != leaves_.end(); ++it) {
+    if (it->first * kLeafBytes >= limit) break;
+    if (!it->second.loaded) CAIRNFS_RETURN_IF_ERROR(LoadLeaf(it->first, it->second, chunks));
+    const auto& extents = it->second.extents;
+    auto at = std::partition_point(extents.begin(), extents.end(), [&](const Extent& e) { return e.end() <= offset; });
+    if (at == extents.end()) continue;
+    uint64_t found = std::max(offset, at->offset);
+    if (found >= limit) break;
+    return std::optional<uint64_t>(found);
+  }
+  return std::optional<uint64_t>();
+}
+
+Result<uint64_t> ExtentMap::FindHole(uint64_t offset, uint64_t limit, store::ChunkStore& chunks) {
+  for (auto it = leaves_.lower_bound(LeafOf(offset)); it != leaves_.end() && offset < limit; ++it) {
+    if (!it->second.loaded) CAIRNFS_RETURN_IF_ERROR(LoadLeaf(it->first, it->second, chunks));
+    const auto& extents = it->second.extents;
+    auto at = std::partition_point(extents.begin(), extents.end(), [&](const Extent& e) { return e.end() <= offset; });
+    for (; at != extents.end(); ++at) {
+      if (at->offset > offset) return offset;
+      offset = at->end();
+    }
+    if (offset < (it->first + 1) * kLeafBytes) break;
+  }
+  return std::min(offset, limit);
+}
+
+Result<PageRef> ExtentMap::StorePage(uint64_t index, const std::string& text, store::ChunkStore& chunks,
+                                     std::vector<store::ChunkPin>& pins) {
+  PageRef ref;
+  ref.index = index;
+  ref.digest = chunking::ComputeDigest(AsBytes(text));
+  io::Slice slice;
+  slice.data = reinterpret_cast<const std::byte*>(text.data());
+  slice.size = text.size();
+  CAIRNFS_ASSIGN_OR_RETURN(store::PutResult put, chunks.Put(ref.digest, {&slice, 1}));
+  pins.push_back(std::move(put.pin));
+  return ref;
+}
+
+Result<Recipe> ExtentMap::Store(store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins) {
+  Recipe recipe;
+  bool all_loaded = std::all_of(leaves_.begin(), leaves_.end(), [](const auto& item) { return item.second.loaded; });
+  if (all_loaded && extent_count_ <= kInlineExtentsMax) {
+    for (auto& [index, leaf] : leaves_) {
+      recipe.extents.insert(recipe.extents.end(), leaf.extents.begin(), leaf.extents.end());
+      leaf.page = PageRef{};  // its page is named no longer and may be collected: should the file grow, store it anew
+    }
+    inner_.clear();
+    return recipe;
+  }
+  recipe.is_tree = true;
+  for (auto& [index, leaf] : leaves_) {
+    // Inline recipes load as clean leaves that have no page yet.
+    if (leaf.loaded && (leaf.dirty || leaf.page.extent_count == 0)) {
+      CAIRNFS_ASSIGN_OR_RETURN(PageRef ref,
+                               StorePage(index, EncodeExtents(leaf.extents, index * kLeafBytes), chunks, pins));
+      ref.extent_count = leaf.extents.size();
+      for (const Extent& extent : leaf.extents) ref.allocated_bytes += extent.length;
+      leaf.page = ref;
+      leaf.dirty = false;
+      inner_.erase(index / kLeavesPerInner);
+    }
+  }
+  for (auto it = leaves_.begin(); it != leaves_.end();) {
+    uint64_t inner_index = it->first / kLeavesPerInner;
+    auto end = leaves_.lower_bound((inner_index + 1) * kLeavesPerInner);
+    auto stored = inner_.find(inner_index);
+    if (stored == inner_.end()) {
+      std::vector<PageRef> pages;
+      PageRef sum;
+      for (auto leaf = it; leaf != end; ++leaf) {
+        pages.push_back(leaf->second.page);
+        sum.allocated_bytes += leaf->second.page.allocated_bytes;
+        sum.extent_count += leaf->second.page.extent_count;
+      }
+      CAIRNFS_ASSIGN_OR_RETURN(PageRef ref, StorePage(inner_index, EncodePageRefs(pages), chunks, pins));
+      ref.allocated_bytes = sum.allocated_bytes;
+      ref.extent_count = sum.extent_count;
+      stored = inner_.emplace(inner_index, ref).first;
+    }
+    recipe.inner.push_back(stored->second);
+    it = end;
+  }
+  return recipe;
+}
+
+Status ExtentMap::ForEachExtent(store::ChunkStore& chunks, const std::function<void(const Extent&)>& visit) {
+  for (auto& [index, leaf] : leaves_) {
+    bool was_loaded = leaf.loaded;
+    if (!was_loaded) CAIRNFS_RETURN_IF_ERROR(LoadLeaf(index, leaf, chunks));
+    for (const Extent& extent : leaf.extents) visit(extent);
+    if (!was_loaded) {
+      leaf.extents = {};
+      leaf.loaded = false;
+    }
+  }
+  return {};
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,67 @@
+// ExtentMap: the stored extents of one file in memory, loaded leaf by leaf as they are needed.
+//
+// Not thread-safe: the inode's lock guards it. Loading blocks on the chunk store.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "fs/recipe.h"
+#include "store/chunk_store.h"
+
+namespace cairnfs::fs {
+
+class ExtentMap {
+ public:
+  ExtentMap() = default;
+
+  // Takes over a decoded recipe. Loads the inner pages of a tree; leaves follow on demand.
+  Status Load(const Recipe& recipe, store::ChunkStore& chunks);
+
+  // True when every leaf that touches [offset, offset + length) is in memory, so that the functions below succeed
+  // without the chunk store.
+  bool IsLoaded(uint64_t offset, uint64_t length) const;
+  Status EnsureLoaded(uint64_t offset, uint64_t length, store::ChunkStore& chunks);
+
+  // Calls visit with each extent that touches the range, clipped to it, in file order. REQUIRES: IsLoaded(range).
+  void ForEach(uint64_t offset, uint64_t length, const std::function<void(const Extent&)>& visit) const;
+
+  // Removes what lies in the range; `replacement`, if given, takes its place (its offset and length are the range).
+  // REQUIRES: IsLoaded(range) - but leaves that lie wholly in the range need not be loaded.
+  void Replace(uint64_t offset, uint64_t length, const Extent* replacement);
+
+  // First byte >= offset that an extent covers (or not), nullopt if none below `limit`. Skips unloaded leaves by their
+  // page's summary where it can, else loads them.
+  Result<std::optional<uint64_t>> FindData(uint64_t offset, uint64_t limit, store::ChunkStore& chunks);
+  Result<uint64_t> FindHole(uint64_t offset, uint64_t limit, store::ChunkStore& chunks);
+
+  uint64_t allocated_bytes() const { return allocated_bytes_; }
+  uint64_t extent_count() const { return extent_count_; }
+
+  // Writes changed pages to the store (pins are appended to `pins`) and returns the recipe as it is now. After it, no
+  // page is dirty.
+  Result<Recipe> Store(store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins);
+
+  // All leaves in file order, loading what is missing one at a time without keeping it.
+  Status ForEachExtent(store::ChunkStore& chunks, const std::function<void(const Extent&)>& visit);
+
+ private:
+  struct Leaf {
+    bool loaded = false;
+    bool dirty = false;
+    PageRef page;                 // as stored; meaningless for a leaf that was never stored
+    std::vector<Extent> extents;  // loaded only
+  };
+  Status LoadLeaf(uint64_t index, Leaf& leaf, store::ChunkStore& chunks);
+  void ReplaceInLeaf(uint64_t index, uint64_t offset, uint64_t end, const Extent* replacement);
+  Result<PageRef> StorePage(uint64_t index, const std::string& text, store::ChunkStore& chunks,
+                            std::vector<store::ChunkPin>& pins);
+
+  std::map<uint64_t, Leaf> leaves_;    // by leaf number; absent: a hole
+  std::map<uint64_t, PageRef> inner_;  // stored inner pages that are not stale
+  uint64_t allocated_bytes_ = 0;
+  uint64_t extent_count_ = 0;
+};
+
+}  // namespace cairnfs::fs

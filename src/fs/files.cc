@@ -1,0 +1,225 @@
+// Opening, writing, closing and syncing files.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <future>
+
+#include "base/log.h"
+#include "fs/impl.h"
+
+namespace cairnfs::fs {
+
+Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
+                                               const OpenFlags& flags) {
+  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit());
+  Created created;
+  {
+    SyncRounds::Operation operation(*impl_->rounds);
+    CAIRNFS_ASSIGN_OR_RETURN(created.attr, impl_->parts.names.Create(parent, name, params));
+    impl_->inode_count++;
+  }
+  InodePtr inode = impl_->table.AddLookup(created.attr.inode);
+  MutexLock lock(inode->mutex);
+  inode->content = std::make_unique<Content>(impl_->parts.chunk_params);
+  inode->content->mtime = created.attr.mtime;
+  inode->content->ctime = created.attr.ctime;
+  created.handle = impl_->AddHandle(inode, flags);
+  return created;
+}
+
+void FileSystem::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done) {
+  auto attr = impl_->parts.names.GetAttr(id);
+  if (!attr.ok()) return done(attr.error());
+  if ((attr->mode & S_IFMT) == S_IFDIR) return done(MakeError(ErrorCode::kIsDirectory, "is a directory"));
+  InodePtr inode = impl_->table.Hold(id);
+  {
+    // Open from now on: should its last name go meanwhile, its bytes stay.
+    MutexLock lock(inode->mutex);
+    inode->open_count++;
+  }
+  auto finish = [this, inode, flags, done](Status status) {
+    Result<HandleId> handle = HandleId{0};
+    {
+      MutexLock lock(inode->mutex);
+      if (status.ok()) {
+        handle = impl_->AddHandle(inode, flags);
+      } else {
+        handle = status.error();
+      }
+      inode->open_count--;
+    }
+    impl_->table.Unhold(inode);
+    done(std::move(handle));
+  };
+  if (flags.truncate) {
+    auto change = [this, inode](Content& content) -> Status {
+      inode->mutex.AssertHeld();
+      content.must_publish = true;
+      return impl_->Truncate(inode, content, 0);
+    };
+    return impl_->ChangeWhenQuiet(inode, change, finish, /*empties=*/true);
+  }
+  Result<bool> loaded = false;
+  {
+    MutexLock lock(inode->mutex);
+    loaded = impl_->LoadContent(inode, false);
+  }
+  auto fail = [this, inode, finish](const Error& error) {
+    spdlog::error("inode {}: cannot be opened: {}", inode->id.value, error.message);
+    impl_->error_names->Note(inode->id);
+    finish(error);
+  };
+  if (!loaded.ok()) return fail(loaded.error());
+  if (*loaded) return finish({});
+  impl_->waiters->Post([this, inode, finish, fail] {
+    Result<bool> again = false;
+    {
+      MutexLock lock(inode->mutex);
+      again = impl_->LoadContent(inode, true);
+    }
+    if (again.ok()) return finish({});
+    fail(again.error());
+  });
+}
+
+void FileSystem::Write(WriteRequest request, Done<size_t> done) {
+  HandlePtr handle = request.handle == 0 ? nullptr : impl_->handles.Find(request.handle);
+  InodePtr inode = handle ? handle->inode : impl_->table.Find(request.inode);
+  if (!inode) return done(MakeError(ErrorCode::kStale, "the file is not open"));
+  if (request.data.size == 0) return done(size_t{0});
+  if (request.offset > kFileSizeMax || request.data.size > kFileSizeMax - request.offset) {
+    return done(MakeError(ErrorCode::kTooLarge, "write past the largest file size"));
+  }
+  if (impl_->parts.chunks.TryReserve(request.data.size)) {
+    return impl_->FinishWrite(request, handle, inode, std::move(done));
+  }
+  // Nearly full: the answer waits until it is known how much of what was accepted needs room at all. The bytes move out
+  // of the pool meanwhile is not needed: requests that are no writes have buffers of their own.
+  impl_->waiters->Post([this, request = std::move(request), handle, inode, done = std::move(done)] {
+    if (!impl_->ReserveOrWait(request.data.size)) {
+      return done(MakeError(ErrorCode::kNoSpace, "no space for new data"));
+    }
+    impl_->FinishWrite(request, handle, inode, done);
+  });
+}
+
+bool FileSystem::Impl::ReserveOrWait(uint64_t bytes) {
+  // A round stores all that was accepted; only what was new has used room.
+  auto status = rounds->FlushAndWait();
+  if (parts.chunks.TryReserve(bytes)) return true;
+  if (!status.ok() && status.error().code != ErrorCode::kNoSpace) return false;
+  // What nothing names any more may be most of the disk. One collection serves all who wait; when it was in vain, the
+  // next few writers need not try again.
+  using namespace std::chrono;
+  int64_t now_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+  if (now_ms - vain_collection_ms.load() < 1000) return false;
+  std::promise<void> collected;
+  collector->Request([&](Result<CollectionStatus>) { collected.set_value(); });
+  collected.get_future().wait();
+  if (parts.chunks.TryReserve(bytes)) return true;
+  vain_collection_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+  return false;
+}
+
+void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode,
+                                   Done<size_t> done) {
+  Status status = AcceptWrite(request, handle, inode);
+  if (!status.ok()) {
+    parts.chunks.ReleaseReservation(request.data.size);
+    return done(status.error());
+  }
+  write_bytes_total += request.data.size;
+  if (request.kill_suid_sgid) KillPrivileges(inode->id);
+  KillCapability(inode);
+  size_t size = request.data.size;
+  if (!request.sync && !(handle && handle->flags.sync)) return done(size);
+  rounds->Request([handle, done = std::move(done), size](Status synced) {
+    if (synced.ok() && handle) synced = TakeErrorLocked(*handle);
+    if (!synced.ok()) return done(synced.error());
+    done(size);
+  });
+}
+
+Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode) {
+  std::optional<SyncRounds::Operation> operation;
+  for (;;) {
+    MutexLock lock(inode->mutex);
+    CAIRNFS_ASSIGN_OR_RETURN(bool loaded, LoadContent(inode, true));
+    static_cast<void>(loaded);
+    if (!inode->content->changed && !operation) {
+      lock.Unlock();
+      operation.emplace(*rounds);
+      continue;
+    }
+    if (handle) CAIRNFS_RETURN_IF_ERROR(TakeError(inode, *handle));
+    Content& content = *inode->content;
+    uint64_t offset = request.offset;
+    if (request.append && !request.from_page_cache) offset = content.size;
+    if (request.data.size > kFileSizeMax - offset) {
+      return MakeError(ErrorCode::kTooLarge, "write past the largest file size");
+    }
+    MarkChanged(inode);
+    // Stores through a mapping count from msync, munmap or close on, which come here as such writes: no names after
+    // them may be durable before, though somebody still has the file open.
+    if (request.from_page_cache) content.must_publish = true;
+    content.size = std::max(content.size, offset + request.data.size);
+    Touch(content);
+    streams->Accept(inode, offset, request.data);
+    return {};
+  }
+}
+
+void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done) {
+  HandlePtr handle = impl_->handles.Find(handle_id);
+  if (!handle) return done({});
+  const InodePtr& inode = handle->inode;
+  Status status;
+  {
+    MutexLock lock(inode->mutex);
+    status = impl_->TakeError(inode, *handle);
+    if (handle->flags.write && inode->content && inode->content->changed) {
+      inode->content->must_publish = true;
+      if (inode->content->barriers_waiting == 0) impl_->streams->CutAll(inode);
+    }
+  }
+  done(status);
+}
+
+void FileSystem::Release(HandleId handle_id, InodeId) {
+  HandlePtr handle = impl_->handles.Take(handle_id);
+  if (!handle) return;
+  const InodePtr& inode = handle->inode;
+  {
+    MutexLock lock(inode->mutex);
+    inode->open_count--;
+    if (handle->flags.write) inode->write_open_count--;
+    if (inode->content) {
+      if (inode->content->changed) inode->content->must_publish = true;
+      if (inode->write_open_count == 0) {
+        if (inode->content->barriers_waiting == 0) impl_->streams->CutAll(inode);
+        impl_->streams->DropStoredRuns(inode);
+      }
+      if (inode->open_count == 0 && !inode->content->changed && !inode->content->unrecorded && inode->content->idle()) {
+        inode->content.reset();
+        impl_->table.contents_dropped++;
+      }
+    }
+  }
+  impl_->open_files--;
+  impl_->table.Unhold(inode);
+}
+
+void FileSystem::Fsync(HandleId handle_id, InodeId inode, bool, Done<void> done) {
+  // Handles of directories are numbered apart from those of files.
+  HandlePtr handle = impl_->handles.Find(handle_id);
+  if (handle && handle->inode->id != inode) handle = nullptr;
+  Status status = handle ? Impl::TakeErrorLocked(*handle) : Status();
+  if (!status.ok()) return done(status);
+  impl_->rounds->Request([handle, done = std::move(done)](Status synced) {
+    // What failed while the round ran is told too.
+    if (synced.ok() && handle) synced = Impl::TakeErrorLocked(*handle);
+    done(synced);
+  });
+}
+
+}  // namespace cairnfs::fs

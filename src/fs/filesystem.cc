@@ -1,0 +1,105 @@
+// Starting and stopping.
+#include "fs/filesystem.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "fs/impl.h"
+#include "fs/scan.h"
+
+namespace cairnfs::fs {
+namespace {
+
+Failpoint start_orphans("fs.start_orphans", Failpoint::Kind::kKill);
+
+}  // namespace
+
+FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options)
+    : parts(the_parts),
+      options(the_options),
+      table([this](const InodePtr& inode) { rounds->AddOrphan(inode); }),
+      record_totals(parts.kv) {
+  unsigned cores = std::max(2u, std::thread::hardware_concurrency());
+  workers = std::make_unique<TaskQueue>("cairn-worker", options.worker_threads > 0 ? options.worker_threads : cores);
+  waiters = std::make_unique<TaskQueue>("cairn-waiter", std::max(4u, options.waiting_threads));
+  error_names = std::make_unique<ErrorNames>(parts.kv, parts.names, *waiters);
+  Streams::Hooks hooks;
+  hooks.freed = [this](uint64_t bytes) { collector->NoteFreed(bytes); };
+  hooks.lost = [this](const InodePtr& inode) {
+    inode->mutex.AssertHeld();
+    NoteLost(inode);
+  };
+  hooks.failed = [this](InodeId inode) { error_names->Note(inode); };
+  streams = std::make_unique<Streams>(parts.chunks, parts.chunk_params, *workers, std::move(hooks));
+  rounds = std::make_unique<SyncRounds>(parts.kv, parts.chunks, parts.names, *streams, table,
+                                        SyncRounds::Options{options.flush_interval_ms});
+  collector = std::make_unique<Collector>(parts.kv, parts.chunks, *rounds, options);
+  checker = std::make_unique<Checker>(parts.kv, parts.names, parts.chunks, *rounds);
+  wait_watcher = std::thread([this] { WatchWaits(); });
+}
+
+void FileSystem::Impl::End() {
+  if (!wait_watcher.joinable()) return;
+  stop.request_stop();
+  {
+    MutexLock lock(waits_mutex);
+    waits_stopping = true;
+    waits_wake.NotifyAll();
+  }
+  wait_watcher.join();
+  checker->Stop();
+  collector->Stop();
+  error_names->Stop();
+  waiters.reset();
+  workers.reset();
+}
+
+// For df -i. Beside the work of others: what they make and remove meanwhile is counted as it comes, and may for that
+// one time be counted twice.
+void FileSystem::Impl::CountInodes() {
+  static_cast<void>(ScanPrefix(parts.kv, "I", stop.get_token(), [this](const kv::KvEntry&) {
+    inode_count++;
+    return true;
+  }));
+}
+
+FileSystem::Impl::~Impl() { End(); }
+
+FileSystem::FileSystem(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+FileSystem::~FileSystem() {
+  if (impl_ != nullptr) static_cast<void>(Stop());
+}
+
+Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const FsOptions& options) {
+  CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> orphans, parts.names.ListOrphans());
+  if (!orphans.empty()) {
+    spdlog::info("removing {} files that were deleted while open", orphans.size());
+    CAIRNFS_RETURN_IF_ERROR(parts.names.RemoveOrphans(orphans));
+    start_orphans.Pass();
+  }
+  auto impl = std::make_unique<Impl>(parts, options);
+  FileSystem::Impl* raw = impl.get();
+  impl->waiters->Post([raw] {
+    raw->record_totals.Count(raw->stop.get_token());
+    raw->CountInodes();
+  });
+  parts.pool.SetPressureCallback([raw] { raw->OnPressure(); });
+  return std::unique_ptr<FileSystem>(new FileSystem(std::move(impl)));
+}
+
+Status FileSystem::Stop() {
+  if (impl_ == nullptr) return {};
+  impl_->parts.pool.SetPressureCallback({});
+  impl_->checker->Stop();
+  impl_->collector->Stop();
+  // Nobody uses a file any more: what is open was left behind by a lazy unmount, and what was unlinked goes.
+  Status status = impl_->rounds->Stop();
+  impl_->End();  // what is still at work after its answer finds everything in place
+  impl_.reset();
+  return status;
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,222 @@
+// FileSystem: what a file and a commit mean. The FUSE front end calls it; it knows no libfuse types.
+//
+// Functions that return a Result do not wait for the disk longer than a metadata read takes and may be called on a
+// thread that receives requests. Functions that take a Done callback may take long; they call it exactly once, perhaps
+// before they return, perhaps later on a thread of the filesystem. All functions may be called from any thread at once.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/types.h"
+#include "chunking/chunker.h"
+#include "io/buffer_pool.h"
+#include "kv/local_store.h"
+#include "meta/namespace.h"
+#include "store/local_chunk_store.h"
+
+namespace cairnfs::fs {
+
+using HandleId = uint64_t;
+
+template <typename T>
+using Done = std::function<void(Result<T>)>;
+
+struct Caller {
+  uint32_t uid = 0, gid = 0;
+  uint32_t pid = 0;
+  // Asked while an operation waits: true once the caller is being killed (a pending SIGKILL). May be empty.
+  std::function<bool()> cancelled;
+};
+
+struct OpenFlags {
+  bool read = false, write = false, truncate = false;
+  bool sync = false;  // O_SYNC or O_DSYNC: each write is a sync point
+};
+
+struct SetAttrRequest {
+  std::optional<uint32_t> mode, uid, gid;
+  std::optional<uint64_t> size;
+  std::optional<Timestamp> atime, mtime;
+  bool atime_now = false, mtime_now = false;
+  bool kill_suid_sgid = false;
+  std::optional<HandleId> handle;  // ftruncate through an open file
+};
+
+struct FallocateRequest {
+  uint64_t offset = 0, length = 0;
+  bool keep_size = false, punch_hole = false, zero_range = false;
+};
+
+struct FsSpace {
+  uint64_t total_bytes, free_bytes, available_bytes;
+  uint64_t inodes_total, inodes_free;
+};
+
+struct FsOptions {
+  bool durable_file_rename = false;        // mount option rename=durable
+  bool update_atime = true;                // like relatime; false: noatime, read-only mounts
+  unsigned worker_threads = 0;             // cutting, hashing, storing; 0: as many as cores, 2 at least
+  unsigned waiting_threads = 16;           // operations that wait on chunks
+  unsigned flush_interval_ms = 1000;       // a sync round at least this often while something is not durable
+  unsigned commit_wait_seconds_max = 600;  // a directory rename waits no longer; then it fails with kUnavailable
+  size_t read_ahead_bytes = 32 * kMiB;
+  uint64_t collect_after_bytes = 64 * kMiB;  // freed bytes that make the background collector start
+  uint64_t collect_bytes_per_second_max = 256 * kMiB;
+  unsigned collect_delay_ms = 3000;  // after the last deletion
+};
+
+// Through the mount, since start.
+struct FsTraffic {
+  uint64_t write_bytes_total, read_bytes_total;
+};
+
+struct FsStatus {
+  uint64_t logical_bytes;  // sum of file sizes (without holes), what is not durable yet included
+  uint64_t inode_count;    // of every type; too few while a start still counts those that it found
+  uint64_t dirty_bytes;    // written and not durable yet
+  uint64_t open_files;
+  uint64_t write_bytes_total, read_bytes_total;  // through the mount, since start
+  uint64_t sync_rounds_total, sync_points_total;
+  size_t pool_buffers, pool_buffers_free;
+  bool collecting;
+  std::string last_error;  // empty: none
+  store::StoreStats store;
+};
+
+struct CollectionStatus {
+  bool running = false;
+  std::string phase;  // "mark", "sweep", "done", "idle", "failed: why"
+  uint64_t inodes_marked = 0, chunks_seen = 0, chunks_total = 0, chunks_freed = 0, bytes_freed = 0;
+  uint64_t segments_compacted = 0, segments_freed = 0, bytes_moved = 0;
+  uint64_t runs_total = 0;
+};
+
+struct CheckReport {
+  static constexpr size_t kProblemsMax = 1000, kDamagedFilesMax = 1000;
+  uint64_t files = 0, directories = 0, chunks = 0, bytes = 0;
+  uint64_t unreferenced_chunks = 0;        // in the index, named by no record: the next collection frees them
+  uint64_t problem_count = 0;              // 0: clean. A chunk is one problem, however many files name it
+  std::vector<std::string> problems;       // the first kProblemsMax, as sentences
+  uint64_t damaged_file_count = 0;         // that cannot be read as a whole
+  std::vector<std::string> damaged_files;  // paths below the root of the first kDamagedFilesMax; "#" and the inode
+                                           // number where no name leads to one
+};
+
+class FileSystem {
+ public:
+  struct Parts {  // all outlive the filesystem
+    io::BufferPool& pool;
+    kv::LocalKvStore& kv;
+    kv::KvEngine& engine;
+    meta::Namespace& names;
+    store::LocalChunkStore& chunks;
+    meta::Clock& clock;
+    chunking::ChunkParams chunk_params;
+  };
+  // Removes orphans of an earlier process, starts the threads.
+  static Result<std::unique_ptr<FileSystem>> Start(const Parts& parts, const FsOptions& options);
+  // Makes everything durable and stops the threads. No call may be in progress or follow. The error of the last sync.
+  Status Stop();
+  ~FileSystem();
+
+  // --- names ---------------------------------------------------------------------------------------------------
+  // Functions that return an Attr for a name (Lookup, Create, MakeNode, Link) add one to the inode's lookup count,
+  // which Forget takes away; an inode without a link goes when it is neither looked up nor open.
+  Result<meta::Attr> Lookup(InodeId parent, std::string_view name);
+  void Forget(InodeId inode, uint64_t count);
+  Result<meta::Attr> GetAttr(InodeId inode);
+  void SetAttr(InodeId inode, const SetAttrRequest& request, Done<meta::Attr> done);
+  Result<std::string> ReadLink(InodeId inode);
+  Result<meta::Attr> MakeNode(InodeId parent, std::string_view name, const meta::CreateParams& params);  // all types
+  Result<meta::Attr> Link(InodeId inode, InodeId new_parent, std::string_view new_name);
+  Status Unlink(InodeId parent, std::string_view name);
+  Status Rmdir(InodeId parent, std::string_view name);
+  void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done);
+
+  // --- files ---------------------------------------------------------------------------------------------------
+  struct Created {
+    meta::Attr attr;
+    HandleId handle;
+  };
+  Result<Created> Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
+                         const OpenFlags& flags);  // makes and opens; kAlreadyExists if the name is there
+  // kIsDirectory, kNotFound. With truncate: as ftruncate to 0 first.
+  void Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done);
+  struct WriteRequest {
+    HandleId handle = 0;  // 0: page writeback after the last handle of the inode went (never in practice)
+    InodeId inode;
+    uint64_t offset = 0;
+    io::Slice data;       // the payload; the filesystem keeps the buffer as long as it needs it
+    bool sync = false;    // this write is a sync point
+    bool append = false;  // at the end of the file, wherever that is
+    bool from_page_cache = false;
+    bool kill_suid_sgid = false;
+  };
+  // The reply may be sent as soon as `done` is called, which is before the bytes are hashed: kNoSpace, kTooLarge, or
+  // the error of an earlier failed write are reported here. Takes the data at once unless space is nearly out.
+  void Write(WriteRequest request, Done<size_t> done);
+  // Bytes in [offset, offset + size) up to the end of the file, as slices that keep their memory alive.
+  struct ReadResult {
+    std::vector<io::Slice> slices;
+    size_t size = 0;
+  };
+  void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<ReadResult> done);
+  void Flush(HandleId handle, InodeId inode, Done<void> done);                  // close(2) of one descriptor
+  void Release(HandleId handle, InodeId inode);                                 // the last descriptor is gone
+  void Fsync(HandleId handle, InodeId inode, bool data_only, Done<void> done);  // files and directories
+  void Fallocate(HandleId handle, InodeId inode, const FallocateRequest& request, Done<void> done);
+  enum class Seek { kData, kHole };
+  void SeekTo(HandleId handle, InodeId inode, uint64_t offset, Seek what, Done<uint64_t> done);  // kNoData
+  void CopyRange(HandleId from_handle, InodeId from, uint64_t from_offset, HandleId to_handle, InodeId to,
+                 uint64_t to_offset, uint64_t length, Done<size_t> done);
+
+  // --- directories, xattrs, space --------------------------------------------------------------------------------
+  // A listing is taken when the directory is read from offset 0, and is the handle's from then on.
+  Result<HandleId> OpenDirectory(InodeId inode);
+  struct ListedEntry {
+    std::string name;
+    InodeId inode;
+    uint32_t type;         // S_IFMT bits
+    uint64_t next_offset;  // cookie of the entry after this one
+  };
+  // At most `limit` entries from cookie `offset`, "." and ".." first; empty at the end.
+  Result<std::vector<ListedEntry>> ReadDirectory(HandleId handle, InodeId inode, uint64_t offset, size_t limit);
+  void ReleaseDirectory(HandleId handle);
+
+  // Answers user.cairnfs.durability ("local" once durable, "pending" before, "lost" where
+  // bytes could not be stored), .unique_bytes and .chunks itself; refuses
+  // to set those.
+  void GetXattr(InodeId inode, std::string_view name, Done<std::string> done);
+  Status SetXattr(InodeId inode, std::string_view name, std::string_view value, meta::Namespace::XattrMode mode);
+  Result<std::vector<std::string>> ListXattrs(InodeId inode);
+  Status RemoveXattr(InodeId inode, std::string_view name);
+  Result<FsSpace> GetSpace();
+
+  // --- for the control service ------------------------------------------------------------------------------------
+  // As many steps as there are files that are open or changed, however many there are. Right after a start it waits
+  // until all records were read once.
+  FsStatus GetStatus() const;
+  FsTraffic GetTraffic() const;  // two counters, at no cost
+  // A sync point for everything before the call.
+  void Sync(Done<void> done);
+  // Runs a collection now (or joins the one that runs); `done` when it is over. GetCollection tells how far it is.
+  void Collect(Done<CollectionStatus> done);
+  CollectionStatus GetCollection() const;
+  // Reads every inode, recipe and chunk. Beside everything else; one at a time: kBusy while another check runs.
+  // kInterrupted soon after `stop` is set, or Stop was called.
+  void Check(const std::stop_token& stop, Done<CheckReport> done);
+
+ private:
+  class Impl;
+  explicit FileSystem(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,196 @@
+// The inside of FileSystem, shared by its source files: the parts, the tables, and the helpers that more than one
+// theme needs. The public functions are grouped by theme: names.cc, files.cc, reading.cc, ranges.cc, directories.cc,
+// xattrs.cc, status.cc.
+#pragma once
+
+#include <set>
+#include <unordered_map>
+
+#include "base/task_queue.h"
+#include "fs/checker.h"
+#include "fs/collector.h"
+#include "fs/error_names.h"
+#include "fs/filesystem.h"
+#include "fs/inode.h"
+#include "fs/record_totals.h"
+#include "fs/streams.h"
+#include "fs/sync_rounds.h"
+
+namespace cairnfs::fs {
+
+// An open file.
+struct Handle {
+  InodePtr inode;
+  OpenFlags flags;
+
+  Mutex mutex;
+  uint64_t error_seen GUARDED_BY(mutex) = 0;
+  bool atime_checked GUARDED_BY(mutex) = false;
+  uint64_t next_offset GUARDED_BY(mutex) = 0;     // where the last read ended
+  uint64_t read_ahead_end GUARDED_BY(mutex) = 0;  // up to where chunks were asked for
+  uint64_t read_ahead_window GUARDED_BY(mutex) = 0;
+};
+using HandlePtr = std::shared_ptr<Handle>;
+
+struct DirectoryHandle {
+  InodeId inode;
+  Mutex mutex;
+  bool listed GUARDED_BY(mutex) = false;
+  std::vector<FileSystem::ListedEntry> entries GUARDED_BY(mutex);
+};
+
+// Things by id, in shards.
+template <typename T>
+class IdTable {
+ public:
+  HandleId Add(std::shared_ptr<T> item) {
+    HandleId id = next_.fetch_add(1);
+    Shard& shard = shards_[id % kShards];
+    MutexLock lock(shard.mutex);
+    shard.items.emplace(id, std::move(item));
+    return id;
+  }
+  std::shared_ptr<T> Find(HandleId id) {
+    Shard& shard = shards_[id % kShards];
+    MutexLock lock(shard.mutex);
+    auto found = shard.items.find(id);
+    return found == shard.items.end() ? nullptr : found->second;
+  }
+  std::shared_ptr<T> Take(HandleId id) {
+    Shard& shard = shards_[id % kShards];
+    MutexLock lock(shard.mutex);
+    auto found = shard.items.find(id);
+    if (found == shard.items.end()) return nullptr;
+    std::shared_ptr<T> item = std::move(found->second);
+    shard.items.erase(found);
+    return item;
+  }
+
+ private:
+  static constexpr size_t kShards = 16;
+  struct Shard {
+    Mutex mutex;
+    std::unordered_map<HandleId, std::shared_ptr<T>> items GUARDED_BY(mutex);
+  };
+  std::atomic<HandleId> next_{1};
+  std::array<Shard, kShards> shards_;
+};
+
+class FileSystem::Impl {
+ public:
+  Impl(const Parts& the_parts, const FsOptions& the_options);
+  ~Impl();
+  void End();  // ends all threads but the rounds'
+
+  // --- content (content.cc) ---
+  // Reads the inode's record if its content is not in memory. False when that would have to wait for chunks and
+  // `may_wait` is not set.
+  Result<bool> LoadContent(const InodePtr& inode, bool may_wait) REQUIRES_LOCK(inode->mutex);
+  void Touch(Content& content);                                         // mtime and ctime are now
+  void MarkChanged(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // REQUIRES: an Operation is held
+  // Lays what is in memory over attributes from the namespace.
+  bool Overlay(meta::Attr& attr);  // false: there is nothing in memory
+  // Attributes from the namespace with what is in memory laid over them, as of one moment.
+  Result<meta::Attr> ReadAttr(const std::function<Result<meta::Attr>()>& read);
+  // Makes a change that is no write to a file's content, once nothing of it is in flight or owed to a round; `change`
+  // is called with the inode's lock and an Operation held, and may wait for chunks.
+  // `empties`: the change leaves no byte of the old content, which need not be readable.
+  void ChangeWhenQuiet(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
+                       bool empties = false);
+  Status ChangeQuietly(const InodePtr& inode, const std::function<Status(Content&)>& change,
+                       bool empties = false);  // blocking
+  // One attempt: nullopt when it is not quiet.
+  std::optional<Status> TryChange(const InodePtr& inode, const std::function<Status(Content&)>& change, bool may_wait,
+                                  bool empties);
+  Status Truncate(const InodePtr& inode, Content& content, uint64_t size) REQUIRES_LOCK(inode->mutex);
+  // Makes [offset, offset + length) a hole.
+  Status Punch(const InodePtr& inode, Content& content, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
+  // The error that this handle has not been told yet.
+  static Status TakeError(const InodePtr& inode, Handle& handle) REQUIRES_LOCK(inode->mutex);
+  static Status TakeErrorLocked(Handle& handle);  // takes the inode's lock itself
+  HandleId AddHandle(const InodePtr& inode, const OpenFlags& flags) REQUIRES_LOCK(inode->mutex);
+  static uint32_t WithoutSetId(uint32_t mode);  // permission bits as a write by a stranger leaves them
+  void KillPrivileges(InodeId inode);           // set-id bits
+  void KillCapability(const InodePtr& inode);   // file capabilities, which any change of content or owner ends
+  void OnPressure();
+
+  // --- writing (files.cc) ---
+  Status AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode);
+  bool ReserveOrWait(uint64_t bytes);  // may take seconds near a full disk
+  void FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
+
+  // --- reading (reading.cc) ---
+  struct ReadPlan;
+  void StartRead(const std::shared_ptr<ReadPlan>& plan);
+  void ReadAhead(Handle& handle, const InodePtr& inode, uint64_t offset, size_t size);
+  void CheckAtime(Handle& handle);
+
+  // --- ranges (ranges.cc) ---
+  Result<size_t> CopyNow(const InodePtr& from, uint64_t from_offset, const InodePtr& to, uint64_t to_offset,
+                         uint64_t length);
+  Result<std::vector<Extent>> StoredExtents(const InodePtr& inode, uint64_t offset, uint64_t& length,
+                                            std::vector<store::ChunkPin>& pins);
+
+  // --- names (names.cc) ---
+  Status PrepareForNewName(InodeId id);
+  void RenameFile(const meta::RenameParams& params, Done<void> done);
+  void RenameDirectory(const meta::RenameParams& params, const Caller& caller, Done<void> done);
+  Status CommitRename(const meta::RenameParams& params);
+  void NoteRemoved(const meta::Attr& attr);
+  // Files with bytes that were accepted and could not be stored, until they are written again or removed.
+  void NoteLost(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  void ForgetLostInode(InodeId id);
+  std::set<InodeId> LostInodes();
+  Result<std::optional<std::string>> FindLost(InodeId directory, const std::set<InodeId>& lost);
+  Status CheckNothingLost(const meta::RenameParams& params);  // kIo names a file below the source
+
+  // A sync point whose caller may give up: calls `done` once, with kInterrupted when the caller is being killed, with
+  // kUnavailable when it took too long. `names_only`: as SyncRounds::RequestFlush.
+  void RequestUnlessCancelled(const Caller& caller, Done<void> done, bool names_only = false);
+  void WatchWaits();
+  // xattrs.cc
+  bool IsPending(InodeId id, uint32_t mode);
+  Result<std::string> DurabilityOf(InodeId id);
+  void CountInodes();
+  uint64_t UnrecordedBytes(uint64_t& dirty_bytes);  // status.cc
+
+  Parts parts;
+  FsOptions options;
+  // Declared before the threads that use them; destroyed after.
+  InodeTable table;
+  IdTable<Handle> handles;
+  IdTable<DirectoryHandle> directories;
+  RecordTotals record_totals;
+  std::stop_source stop;  // of what goes on by itself
+  std::atomic<uint64_t> write_bytes_total{0}, read_bytes_total{0}, open_files{0};
+  std::atomic<int64_t> inode_count{0};             // exact once CountInodes is through
+  std::atomic<int64_t> vain_collection_ms{-1000};  // steady clock: when a collection last made too little room
+  std::atomic<bool> pressure_posted{false};
+
+  Mutex lost_mutex;  // taken after an inode's
+  std::set<InodeId> lost_inodes GUARDED_BY(lost_mutex);
+
+  struct Wait {
+    // Held while `cancelled` is asked, so that the request, which ends with the answer, is there as long.
+    Mutex mutex;
+    bool answered GUARDED_BY(mutex) = false;
+    std::function<bool()> cancelled;
+    std::chrono::steady_clock::time_point deadline;
+    Done<void> done;
+  };
+  Mutex waits_mutex;
+  CondVar waits_wake;
+  std::vector<std::shared_ptr<Wait>> waits GUARDED_BY(waits_mutex);
+  bool waits_stopping GUARDED_BY(waits_mutex) = false;
+
+  std::unique_ptr<TaskQueue> workers;  // cut, hash, store
+  std::unique_ptr<TaskQueue> waiters;  // operations that wait for workers, chunks or rounds
+  std::unique_ptr<ErrorNames> error_names;
+  std::unique_ptr<Streams> streams;
+  std::unique_ptr<SyncRounds> rounds;
+  std::unique_ptr<Collector> collector;
+  std::unique_ptr<Checker> checker;
+  std::thread wait_watcher;
+};
+
+}  // namespace cairnfs::fs

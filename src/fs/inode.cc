@@ -1,0 +1,141 @@
+#include "fs/inode.h"
+
+#include <algorithm>
+
+namespace cairnfs::fs {
+
+bool Content::HasFailed() const {
+  return std::any_of(landed.begin(), landed.end(), [](const auto& item) { return !item.second.ok; });
+}
+
+uint64_t Content::AllocatedBytes() const {
+  uint64_t bytes = extents.allocated_bytes();
+  for (auto begin = overlay.FindData(0); begin;) {
+    const uint64_t end = overlay.FindGap(*begin);
+    bytes += end - *begin;
+    // What was stored before, or for the time being, lies below.
+    extents.ForEach(*begin, end - *begin, [&](const Extent& extent) { bytes -= extent.length; });
+    begin = overlay.FindData(end);
+  }
+  return std::min(bytes, (size + kPageBytes - 1) / kPageBytes * kPageBytes);
+}
+
+bool Content::HasLost(uint64_t begin, uint64_t end) const {
+  return std::any_of(lost.begin(), lost.end(),
+                     [&](const auto& range) { return range.first < end && begin < range.second; });
+}
+
+void Content::ForgetLost(uint64_t begin, uint64_t end) {
+  std::vector<std::pair<uint64_t, uint64_t>> left;
+  for (const auto& [first, last] : lost) {
+    if (first < begin) left.emplace_back(first, std::min(last, begin));
+    if (last > end) left.emplace_back(std::max(first, end), last);
+  }
+  lost = std::move(left);
+}
+
+InodePtr InodeTable::Find(InodeId id) {
+  Shard& shard = ShardOf(id);
+  MutexLock lock(shard.mutex);
+  auto found = shard.inodes.find(id);
+  return found == shard.inodes.end() ? nullptr : found->second;
+}
+
+InodePtr InodeTable::AddLookup(InodeId id) {
+  Shard& shard = ShardOf(id);
+  MutexLock lock(shard.mutex);
+  InodePtr& inode = shard.inodes[id];
+  if (!inode) inode = std::make_shared<Inode>(id);
+  inode->lookup_count++;
+  return inode;
+}
+
+InodePtr InodeTable::Hold(InodeId id) {
+  Shard& shard = ShardOf(id);
+  MutexLock lock(shard.mutex);
+  InodePtr& inode = shard.inodes[id];
+  if (!inode) inode = std::make_shared<Inode>(id);
+  if (inode->hold_count++ == 0) shard.held.emplace(id, inode);
+  return inode;
+}
+
+bool InodeTable::EraseIfUnused(Shard& shard, const InodePtr& inode) {
+  if (inode->lookup_count > 0 || inode->hold_count > 0) return false;
+  return shard.inodes.erase(inode->id) > 0 && inode->unlinked;
+}
+
+void InodeTable::Unhold(const InodePtr& inode) {
+  Shard& shard = ShardOf(inode->id);
+  bool orphan;
+  {
+    MutexLock lock(shard.mutex);
+    if (--inode->hold_count == 0) shard.held.erase(inode->id);
+    orphan = EraseIfUnused(shard, inode);
+  }
+  if (orphan) on_orphan_(inode);
+}
+
+void InodeTable::Forget(InodeId id, uint64_t count) {
+  Shard& shard = ShardOf(id);
+  InodePtr orphan;
+  {
+    MutexLock lock(shard.mutex);
+    auto found = shard.inodes.find(id);
+    if (found == shard.inodes.end()) return;
+    InodePtr inode = found->second;
+    inode->lookup_count -= std::min(count, inode->lookup_count);
+    if (EraseIfUnused(shard, inode)) orphan = inode;
+  }
+  if (orphan) on_orphan_(orphan);
+}
+
+void InodeTable::MarkUnlinked(InodeId id) {
+  Shard& shard = ShardOf(id);
+  InodePtr orphan;
+  {
+    MutexLock lock(shard.mutex);
+    auto found = shard.inodes.find(id);
+    if (found == shard.inodes.end()) {
+      orphan = std::make_shared<Inode>(id);
+      orphan->unlinked = true;
+    } else {
+      found->second->unlinked = true;
+      InodePtr inode = found->second;
+      if (EraseIfUnused(shard, inode)) orphan = inode;
+    }
+  }
+  if (orphan) on_orphan_(orphan);
+}
+
+void InodeTable::MarkLinked(InodeId id) {
+  Shard& shard = ShardOf(id);
+  MutexLock lock(shard.mutex);
+  auto found = shard.inodes.find(id);
+  if (found != shard.inodes.end()) found->second->unlinked = false;
+}
+
+void InodeTable::ForEach(const std::function<void(const InodePtr&)>& visit) {
+  for (Shard& shard : shards_) {
+    std::vector<InodePtr> inodes;
+    {
+      MutexLock lock(shard.mutex);
+      inodes.reserve(shard.inodes.size());
+      for (const auto& [id, inode] : shard.inodes) inodes.push_back(inode);
+    }
+    for (const InodePtr& inode : inodes) visit(inode);
+  }
+}
+
+void InodeTable::ForEachHeld(const std::function<void(const InodePtr&)>& visit) {
+  for (Shard& shard : shards_) {
+    std::vector<InodePtr> inodes;
+    {
+      MutexLock lock(shard.mutex);
+      inodes.reserve(shard.held.size());
+      for (const auto& [id, inode] : shard.held) inodes.push_back(inode);
+    }
+    for (const InodePtr& inode : inodes) visit(inode);
+  }
+}
+
+}  // namespace cairnfs::fs

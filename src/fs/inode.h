@@ -1,0 +1,131 @@
+// Inode: one inode that the kernel knows, is open, or has bytes that are not durable; and the table of them.
+//
+// Lock order: the gate of the sync rounds (sync_rounds.h), then Inode::mutex, then InodeTable's shards, the list of
+// changed inodes and the locks of other rooms. Never two inodes' locks at once, except CopyRange, which takes them in
+// order of inode number.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "fs/extent_map.h"
+#include "fs/overlay.h"
+#include "meta/namespace.h"
+
+namespace cairnfs::fs {
+
+// What is known of a regular file's bytes. Exists once the file was opened, or changed.
+struct Content {
+  explicit Content(const chunking::ChunkParams& params) : overlay(params) {}
+
+  uint64_t size = 0;
+  Timestamp mtime, ctime;
+  ExtentMap extents;
+  Overlay overlay;
+  std::vector<store::ChunkPin> pins;  // of chunks named by extents (or pages) that no published record names yet
+
+  // Chunks in flight: carved, and not applied to `extents`. Applied in order of id, so that `extents` always holds the
+  // bytes as of some carve, and newer bytes are never replaced by older ones that took longer.
+  struct Landed {
+    bool ok = false;  // false: there was no space; the next round tries again
+    Digest digest;
+    store::ChunkPin pin;
+  };
+  std::map<uint64_t, std::shared_ptr<FlyingChunk>> flying;
+  std::map<uint64_t, Landed> landed;
+  uint64_t next_chunk_id = 1;
+
+  // Ranges whose bytes could not be stored and are gone: reading them gives an error until they are written or cut off.
+  std::vector<std::pair<uint64_t, uint64_t>> lost;
+  bool loss_told = true;        // a round has taken note of it
+  bool no_space_noted = false;  // that a chunk of it found no space is in the log
+
+  uint64_t published_size = 0;    // of the last record, lowered by truncation since
+  bool changed = false;           // differs from the record last published
+  bool cutting = false;           // a worker looks for cuts, or is about to
+  bool must_publish = false;      // the next round may not leave it out: closed, renamed, synced
+  bool unrecorded = false;        // published, but the record cannot be read yet: do not forget the content
+  bool owed = false;              // the round that runs has to publish the state as of its start, and has not yet
+  uint64_t drain_target = 0;      // the round waits until every chunk with an id up to this one is applied
+  unsigned barriers_waiting = 0;  // operations that wait until nothing is in flight; no new cuts meanwhile
+  bool drop_runs = false;         // under memory pressure: runs that are stored give their buffers back
+
+  bool quiet() const { return flying.empty() && !owed; }
+  // Of the file as it is now, without holes. Counts bytes twice that lie over a part of `extents` that is not loaded.
+  uint64_t AllocatedBytes() const;
+  bool HasFailed() const;  // a chunk in flight found no space
+  bool HasLost(uint64_t begin, uint64_t end) const;
+  void ForgetLost(uint64_t begin, uint64_t end);
+  // Nothing of it is in anyone's hands.
+  bool idle() const { return quiet() && !cutting && barriers_waiting == 0 && lost.empty(); }
+};
+
+class Inode {
+ public:
+  explicit Inode(InodeId inode_id) : id(inode_id) {}
+  const InodeId id;
+
+  Mutex mutex;
+  CondVar changed_state;  // a chunk was applied, or the record published
+  std::unique_ptr<Content> content GUARDED_BY(mutex);
+  uint64_t open_count GUARDED_BY(mutex) = 0;
+  uint64_t write_open_count GUARDED_BY(mutex) = 0;
+  // The first error that a descriptor has not been told: each handle compares its own sequence.
+  std::optional<Error> error GUARDED_BY(mutex);
+  uint64_t error_sequence GUARDED_BY(mutex) = 0;
+  bool error_told GUARDED_BY(mutex) = false;  // somebody was told: those who open the file later are not
+
+  // Guarded by the table's shard.
+  uint64_t lookup_count = 0;
+  uint64_t hold_count = 0;  // open files, and the list of changed inodes
+
+  std::atomic<bool> no_capability{false};  // it was seen to have no security.capability
+  std::atomic<bool> unlinked{false};       // set while an Operation is held
+};
+
+using InodePtr = std::shared_ptr<Inode>;
+
+// Inodes by number. One stays as long as it is looked up or held; when it goes with no link left, `on_orphan` is told.
+class InodeTable {
+ public:
+  explicit InodeTable(std::function<void(InodePtr)> on_orphan) : on_orphan_(std::move(on_orphan)) {}
+
+  // Raised whenever some inode's content goes from memory, so that who read a record before and finds no content now
+  // knows to read again.
+  std::atomic<uint64_t> contents_dropped{0};
+
+  InodePtr Find(InodeId id);       // null when absent
+  InodePtr AddLookup(InodeId id);  // makes it if absent
+  InodePtr Hold(InodeId id);       // makes it if absent
+  void Unhold(const InodePtr& inode);
+  void Forget(InodeId id, uint64_t count);
+  // The inode has no link left. If nobody holds it, on_orphan is called at once.
+  void MarkUnlinked(InodeId id);
+  void MarkLinked(InodeId id);  // it got a link again
+  void ForEach(const std::function<void(const InodePtr&)>& visit);
+  // Those that are open or changed: few, where many are looked up.
+  void ForEachHeld(const std::function<void(const InodePtr&)>& visit);
+
+ private:
+  struct Shard {
+    Mutex mutex;
+    std::unordered_map<InodeId, InodePtr> inodes GUARDED_BY(mutex);
+    std::unordered_map<InodeId, InodePtr> held GUARDED_BY(mutex);  // of those, the ones with a hold_count
+  };
+  static constexpr size_t kShards = 16;
+  Shard& ShardOf(InodeId id) { return shards_[id.value % kShards]; }
+  // True when the inode was erased and is an orphan.
+  bool EraseIfUnused(Shard& shard, const InodePtr& inode) REQUIRES_LOCK(shard.mutex);
+
+  const std::function<void(InodePtr)> on_orphan_;
+  std::array<Shard, kShards> shards_;
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,335 @@
+// Operations on names.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <future>
+#include <set>
+#include <utility>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "fs/impl.h"
+
+namespace cairnfs::fs {
+namespace {
+
+Failpoint rename_data_durable("fs.rename_data_durable", Failpoint::Kind::kKill);
+Failpoint rename_committed("fs.rename_committed", Failpoint::Kind::kKill);
+
+}  // namespace
+
+Result<meta::Attr> FileSystem::Lookup(InodeId parent, std::string_view name) {
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->ReadAttr([&] { return impl_->parts.names.Lookup(parent, name); }));
+  impl_->table.AddLookup(attr.inode);
+  return attr;
+}
+
+void FileSystem::Forget(InodeId inode, uint64_t count) { impl_->table.Forget(inode, count); }
+
+Result<meta::Attr> FileSystem::GetAttr(InodeId inode) {
+  return impl_->ReadAttr([&] { return impl_->parts.names.GetAttr(inode); });
+}
+
+Result<std::string> FileSystem::ReadLink(InodeId inode) { return impl_->parts.names.ReadLink(inode); }
+
+Result<meta::Attr> FileSystem::MakeNode(InodeId parent, std::string_view name, const meta::CreateParams& params) {
+  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit());
+  SyncRounds::Operation operation(*impl_->rounds);
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.Create(parent, name, params));
+  impl_->inode_count++;
+  impl_->table.AddLookup(attr.inode);
+  return attr;
+}
+
+Result<meta::Attr> FileSystem::Link(InodeId inode, InodeId new_parent, std::string_view new_name) {
+  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit());
+  SyncRounds::Operation operation(*impl_->rounds);
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.Link(inode, new_parent, new_name));
+  impl_->table.AddLookup(attr.inode);
+  return impl_->ReadAttr([&] { return impl_->parts.names.GetAttr(inode); });
+}
+
+void FileSystem::Impl::NoteRemoved(const meta::Attr& attr) {
+  if (attr.nlink > 0) return;
+  inode_count--;
+  if ((attr.mode & S_IFMT) == S_IFREG) collector->NoteFreed(attr.allocated_bytes);
+  table.MarkUnlinked(attr.inode);
+  ForgetLostInode(attr.inode);
+}
+
+Status FileSystem::Unlink(InodeId parent, std::string_view name) {
+  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit(/*frees=*/true));
+  SyncRounds::Operation operation(*impl_->rounds);
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.Unlink(parent, name));
+  impl_->NoteRemoved(attr);
+  return {};
+}
+
+Status FileSystem::Rmdir(InodeId parent, std::string_view name) {
+  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit(/*frees=*/true));
+  SyncRounds::Operation operation(*impl_->rounds);
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.Rmdir(parent, name));
+  impl_->NoteRemoved(attr);
+  return {};
+}
+
+Status FileSystem::Impl::CommitRename(const meta::RenameParams& params) {
+  SyncRounds::Operation operation(*rounds);
+  CAIRNFS_ASSIGN_OR_RETURN(meta::RenameResult result, parts.names.Rename(params));
+  if (result.replaced) NoteRemoved(*result.replaced);
+  return {};
+}
+
+void FileSystem::Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
+  auto source = impl_->parts.names.Lookup(params.from_parent, params.from_name);
+  if (!source.ok()) return done(source.error());
+  bool directory = (source->mode & S_IFMT) == S_IFDIR;
+  InodeId target_inode;
+  if (!directory && params.mode == meta::RenameMode::kExchange) {
+    auto target = impl_->parts.names.Lookup(params.to_parent, params.to_name);
+    if (!target.ok()) return done(target.error());
+    directory = (target->mode & S_IFMT) == S_IFDIR;
+    target_inode = target->inode;
+  }
+  if (directory) return impl_->RenameDirectory(params, caller, std::move(done));
+  for (InodeId id : {source->inode, target_inode}) {
+    Status ready = impl_->PrepareForNewName(id);
+    if (!ready.ok()) return done(ready);
+  }
+  impl_->RenameFile(params, std::move(done));
+}
+
+// Whatever round takes the new name of a file takes every byte written before it. The error of a write that failed and
+// that nobody was told is told now.
+Status FileSystem::Impl::PrepareForNewName(InodeId id) {
+  InodePtr inode = table.Find(id);
+  if (!inode) return {};
+  MutexLock lock(inode->mutex);
+  if (inode->error && !inode->error_told) {
+    inode->error_told = true;
+    return *inode->error;
+  }
+  if (inode->content) inode->content->must_publish = true;
+  return {};
+}
+
+void FileSystem::Impl::RenameFile(const meta::RenameParams& params, Done<void> done) {
+  if (auto admitted = rounds->Admit(); !admitted.ok()) return done(admitted);
+  Status status = CommitRename(params);
+  if (!status.ok() || !options.durable_file_rename) return done(status);
+  rounds->Request(std::move(done));
+}
+
+void FileSystem::Impl::NoteLost(const InodePtr& inode) {
+  if (inode->unlinked) return;
+  MutexLock lock(lost_mutex);
+  // Held for as long as it has lost bytes: they are remembered nowhere else.
+  if (lost_inodes.insert(inode->id).second) table.Hold(inode->id);
+}
+
+void FileSystem::Impl::ForgetLostInode(InodeId id) {
+  {
+    MutexLock lock(lost_mutex);
+    if (lost_inodes.erase(id) == 0) return;  // somebody else did
+  }
+  if (InodePtr inode = table.Find(id)) table.Unhold(inode);
+}
+
+std::set<InodeId> FileSystem::Impl::LostInodes() {
+  std::set<InodeId> known;
+  {
+    MutexLock lock(lost_mutex);
+    known = lost_inodes;
+  }
+  for (InodeId id : std::set<InodeId>(known)) {
+    InodePtr inode = table.Find(id);
+    bool forgotten = false;
+    if (inode) {
+      MutexLock lock(inode->mutex);
+      if (inode->content && !inode->content->lost.empty() && !inode->unlinked) continue;
+      MutexLock list(lost_mutex);
+      forgotten = lost_inodes.erase(id) > 0;  // if not, somebody else did
+    }
+    known.erase(id);
+    if (forgotten) table.Unhold(inode);
+  }
+  return known;
+}
+
+// The path below `directory` of a file with lost bytes.
+Result<std::optional<std::string>> FileSystem::Impl::FindLost(InodeId directory, const std::set<InodeId>& lost) {
+  constexpr size_t kEntriesPerRead = 1024;
+  std::vector<std::pair<InodeId, std::string>> todo{{directory, ""}};
+  while (!todo.empty()) {
+    auto [inode, path] = std::move(todo.back());
+    todo.pop_back();
+    std::string after;
+    for (;;) {
+      CAIRNFS_ASSIGN_OR_RETURN(auto entries, parts.names.ReadDirectory(inode, after, kEntriesPerRead));
+      if (entries.empty()) break;
+      for (const meta::DirectoryEntry& entry : entries) {
+        if (lost.contains(entry.inode)) return std::optional(path + entry.name);
+        if (entry.type == S_IFDIR) todo.emplace_back(entry.inode, path + entry.name + "/");
+      }
+      after = entries.back().name;
+    }
+  }
+  return std::optional<std::string>();
+}
+
+Status FileSystem::Impl::CheckNothingLost(const meta::RenameParams& params) {
+  std::set<InodeId> lost = LostInodes();
+  if (lost.empty()) return {};
+  auto check = [&](InodeId parent, const std::string& name) -> Status {
+    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, parts.names.Lookup(parent, name));
+    std::optional<std::string> path;
+    if (lost.contains(attr.inode)) path = name;
+    if ((attr.mode & S_IFMT) == S_IFDIR) {
+      CAIRNFS_ASSIGN_OR_RETURN(auto below, FindLost(attr.inode, lost));
+      if (below) path = name + "/" + *below;
+    }
+    if (!path) return {};
+    return MakeError(ErrorCode::kIo,
+                     "bytes of '" + *path + "' could not be stored and are lost: write the file again or remove it");
+  };
+  CAIRNFS_RETURN_IF_ERROR(check(params.from_parent, params.from_name));
+  if (params.mode != meta::RenameMode::kExchange) return {};
+  return check(params.to_parent, params.to_name);
+}
+
+// Waits until everything written before is durable, shows the new name, and makes that durable too.
+void FileSystem::Impl::RenameDirectory(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
+  auto commit = [this, params, caller, done = std::move(done)](Status durable) mutable {
+    if (durable.ok()) {
+      rename_data_durable.Pass();
+      durable = CheckNothingLost(params);
+    }
+    if (!durable.ok()) {
+      spdlog::error("rename of '{}' to '{}' refused: {}", params.from_name, params.to_name, durable.error().message);
+      return done(durable);
+    }
+    Status status = CommitRename(params);
+    if (!status.ok()) return done(status);
+    rename_committed.Pass();
+    // Only the name is still owed: what has no space meanwhile is others', and no reason to deny what has happened.
+    RequestUnlessCancelled(caller, std::move(done), /*names_only=*/true);
+  };
+  RequestUnlessCancelled(caller, std::move(commit));
+}
+
+void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> done, bool names_only) {
+  auto wait = std::make_shared<Wait>();
+  wait->cancelled = caller.cancelled;
+  wait->deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max);
+  wait->done = std::move(done);
+  auto answer = [wait](Status status) {
+    {
+      MutexLock lock(wait->mutex);
+      if (std::exchange(wait->answered, true)) return;
+    }
+    wait->done(status);
+  };
+  if (names_only) {
+    rounds->RequestFlush(answer);
+  } else {
+    rounds->Request(answer);
+  }
+  {
+    MutexLock lock(wait->mutex);
+    if (wait->answered) return;
+  }
+  MutexLock lock(waits_mutex);
+  waits.push_back(std::move(wait));
+  waits_wake.NotifyOne();
+}
+
+void FileSystem::Impl::WatchWaits() {
+  for (;;) {
+    std::vector<std::shared_ptr<Wait>> current;
+    {
+      MutexLock lock(waits_mutex);
+      while (waits.empty() && !waits_stopping) waits_wake.Wait(waits_mutex);
+      if (waits_stopping) return;
+      std::erase_if(waits, [](const auto& wait) {
+        MutexLock answer(wait->mutex);
+        return wait->answered;
+      });
+      current = waits;
+    }
+    auto now = std::chrono::steady_clock::now();
+    for (const auto& wait : current) {
+      bool killed = false;
+      {
+        MutexLock lock(wait->mutex);
+        if (wait->answered) continue;
+        killed = wait->cancelled && wait->cancelled();
+        if (!killed && now < wait->deadline) continue;
+        wait->answered = true;
+      }
+      wait->done(killed ? MakeError(ErrorCode::kInterrupted, "the caller was killed while the commit waited")
+                        : MakeError(ErrorCode::kUnavailable, "the data did not become durable in " +
+                                                                 std::to_string(options.commit_wait_seconds_max) +
+                                                                 " s (commit_wait)"));
+    }
+    MutexLock lock(waits_mutex);
+    if (!waits_stopping && !current.empty()) waits_wake.WaitFor(waits_mutex, std::chrono::milliseconds(20));
+  }
+}
+
+void FileSystem::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::Attr> done) {
+  auto before = impl_->parts.names.GetAttr(id);
+  if (!before.ok()) return done(before.error());
+  bool regular = (before->mode & S_IFMT) == S_IFREG;
+  Timestamp now = impl_->parts.clock.Now();
+  std::optional<Timestamp> mtime = request.mtime_now ? now : request.mtime;
+
+  meta::AttrChanges changes;
+  changes.mode = request.mode;
+  changes.uid = request.uid;
+  changes.gid = request.gid;
+  changes.atime = request.atime_now ? now : request.atime;
+  if (!regular) changes.mtime = mtime;
+  // The kernel never clears these bits of a directory.
+  if (request.kill_suid_sgid && !request.mode && (before->mode & S_IFMT) != S_IFDIR) {
+    uint32_t kept = Impl::WithoutSetId(before->mode);
+    if (kept != (before->mode & 07777)) changes.mode = kept;
+  }
+  if (regular && (request.uid || request.gid || request.size)) {
+    InodePtr inode = impl_->table.Hold(id);
+    impl_->KillCapability(inode);
+    impl_->table.Unhold(inode);
+  }
+  if (changes.mode || changes.uid || changes.gid || changes.atime || changes.mtime) {
+    if (auto admitted = impl_->rounds->Admit(); !admitted.ok()) return done(admitted.error());
+    SyncRounds::Operation operation(*impl_->rounds);
+    auto changed = impl_->parts.names.SetAttr(id, changes);
+    if (!changed.ok()) return done(changed.error());
+  }
+  if (!regular || (!request.size && !mtime)) {
+    if (request.size && !regular) {
+      return done(MakeError((before->mode & S_IFMT) == S_IFDIR ? ErrorCode::kIsDirectory : ErrorCode::kInvalidArgument,
+                            "only a regular file can be truncated"));
+    }
+    return done(GetAttr(id));
+  }
+  if (request.size && *request.size > kFileSizeMax) {
+    return done(MakeError(ErrorCode::kTooLarge, "file size past the format's limit"));
+  }
+  InodePtr inode = impl_->table.Hold(id);
+  auto change = [this, inode, size = request.size, mtime, now](Content& content) -> Status {
+    inode->mutex.AssertHeld();
+    if (size) CAIRNFS_RETURN_IF_ERROR(impl_->Truncate(inode, content, *size));
+    if (mtime) content.mtime = *mtime;
+    content.ctime = now;
+    content.must_publish = true;
+    return {};
+  };
+  auto finish = [this, inode, done](Status status) {
+    Result<meta::Attr> attr = status.ok() ? GetAttr(inode->id) : Result<meta::Attr>(status.error());
+    impl_->table.Unhold(inode);
+    done(std::move(attr));
+  };
+  impl_->ChangeWhenQuiet(inode, change, finish, /*empties=*/request.size == uint64_t{0});
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,290 @@
+#include "fs/overlay.h"
+
+#include <algorithm>
+
+namespace cairnfs::fs {
+namespace {
+
+// Adds a slice to the end of a list of slices, growing the last one where the bytes are neighbours in one buffer.
+template <typename Pieces>
+void AppendSlice(Pieces& pieces, const io::Slice& slice) {
+  if (slice.size == 0) return;
+  if (!pieces.empty()) {
+    io::Slice& last = pieces.back();
+    if (last.data + last.size == slice.data && static_cast<bool>(last.owner) && static_cast<bool>(slice.owner) &&
+        last.owner.payload() == slice.owner.payload()) {
+      last.size += slice.size;
+      return;
+    }
+  }
+  pieces.push_back(slice);
+}
+
+// Calls visit with the slices that make up [begin, end) of the bytes that `pieces` hold.
+template <typename Pieces>
+void ForSlices(const Pieces& pieces, uint64_t begin, uint64_t end, const std::function<void(const io::Slice&)>& visit) {
+  uint64_t position = 0;
+  for (const io::Slice& piece : pieces) {
+    if (position >= end) break;
+    uint64_t piece_end = position + piece.size;
+    if (piece_end > begin) {
+      uint64_t from = std::max(begin, position), to = std::min(end, piece_end);
+      visit(piece.Sub(from - position, to - from));
+    }
+    position = piece_end;
+  }
+}
+
+void DropFront(std::deque<io::Slice>& pieces, uint64_t size) {
+  while (size > 0) {
+    io::Slice& front = pieces.front();
+    if (front.size <= size) {
+      size -= front.size;
+      pieces.pop_front();
+    } else {
+      front = front.Sub(size, front.size - size);
+      size = 0;
+    }
+  }
+}
+
+void DropBack(std::deque<io::Slice>& pieces, uint64_t size) {
+  while (size > 0) {
+    io::Slice& back = pieces.back();
+    if (back.size <= size) {
+      size -= back.size;
+      pieces.pop_back();
+    } else {
+      back.size -= size;
+      size = 0;
+    }
+  }
+}
+
+void ResetScan(Run& run) {
+  run.version++;
+  run.scanned = 0;
+  run.stored = 0;
+  run.finder.Reset();
+}
+
+}  // namespace
+
+void Overlay::Write(uint64_t offset, const io::Slice& data) {
+  Remove(offset, data.size);
+  auto next = runs_.lower_bound(offset);
+  auto run = runs_.end();
+  if (next != runs_.begin()) {
+    auto previous = std::prev(next);
+    if (previous->first + previous->second.length == offset) run = previous;
+  }
+  if (run == runs_.end()) {
+    run = runs_.emplace(offset, Run(params_)).first;
+    run->second.id = next_run_id_++;
+  }
+  AppendSlice(run->second.pieces, data);
+  run->second.length += data.size;
+  run_bytes_ += data.size;
+  JoinNext(run);
+}
+
+void Overlay::JoinNext(std::map<uint64_t, Run>::iterator run) {
+  auto next = std::next(run);
+  if (next == runs_.end() || run->first + run->second.length != next->first) return;
+  for (const io::Slice& piece : next->second.pieces) AppendSlice(run->second.pieces, piece);
+  run->second.length += next->second.length;
+  runs_.erase(next);
+}
+
+void Overlay::Remove(uint64_t offset, uint64_t length) {
+  if (length == 0) return;
+  RemoveFromRuns(offset, offset + length);
+  RemoveFromViews(offset, offset + length);
+}
+
+void Overlay::RemoveFromRuns(uint64_t begin, uint64_t end) {
+  auto it = runs_.lower_bound(begin);
+  if (it != runs_.begin() && std::prev(it)->first + std::prev(it)->second.length > begin) --it;
+  while (it != runs_.end() && it->first < end) {
+    uint64_t start = it->first, stop = start + it->second.length;
+    Run& run = it->second;
+    uint64_t cut_from = std::max(begin, start), cut_to = std::min(end, stop);
+    run_bytes_ -= cut_to - cut_from;
+    if (cut_to < stop) {
+      Run right(params_);
+      right.id = next_run_id_++;
+      ForSlices(run.pieces, cut_to - start, stop - start, [&](const io::Slice& s) { right.pieces.push_back(s); });
+      right.length = stop - cut_to;
+      runs_.emplace(cut_to, std::move(right));
+    }
+    if (cut_from > start) {
+      DropBack(run.pieces, stop - cut_from);
+      run.length = cut_from - start;
+      // What was scanned and stored of the part that stays is still true.
+      uint64_t stored = std::min(run.stored, run.length);
+      if (run.scanned > run.length) {
+        ResetScan(run);
+      } else {
+        run.version++;
+      }
+      run.stored = stored;
+      ++it;
+    } else {
+      it = runs_.erase(it);
+    }
+  }
+}
+
+void Overlay::RemoveFromViews(uint64_t begin, uint64_t end) {
+  auto it = views_.lower_bound(begin);
+  if (it != views_.begin() && std::prev(it)->first + std::prev(it)->second.length > begin) --it;
+  while (it != views_.end() && it->first < end) {
+    uint64_t start = it->first, stop = start + it->second.length;
+    View& view = it->second;
+    if (stop > end) {
+      views_.emplace(end, View{view.chunk, view.chunk_offset + (end - start), stop - end});
+    }
+    if (start < begin) {
+      view.length = begin - start;
+      ++it;
+    } else {
+      it = views_.erase(it);
+    }
+  }
+}
+
+void Overlay::Visit(uint64_t offset, uint64_t length, const std::function<void(uint64_t, const io::Slice&)>& bytes,
+                    const std::function<void(uint64_t, uint64_t)>& gap) const {
+  uint64_t position = offset, end = offset + length;
+  auto run = runs_.upper_bound(position);
+  if (run != runs_.begin() && std::prev(run)->first + std::prev(run)->second.length > position) --run;
+  auto view = views_.upper_bound(position);
+  if (view != views_.begin() && std::prev(view)->first + std::prev(view)->second.length > position) --view;
+  auto emit = [&](uint64_t start, uint64_t size, const auto& pieces, uint64_t skip) {
+    if (start > position) gap(position, start - position);
+    uint64_t from = std::max(position, start), to = std::min(end, start + size);
+    uint64_t at = from;
+    ForSlices(pieces, skip + from - start, skip + to - start, [&](const io::Slice& slice) {
+      bytes(at, slice);
+      at += slice.size;
+    });
+    position = to;
+  };
+  while (position < end) {
+    bool has_run = run != runs_.end() && run->first < end;
+    bool has_view = view != views_.end() && view->first < end;
+    if (!has_run && !has_view) break;
+    if (has_run && (!has_view || run->first < view->first)) {
+      emit(run->first, run->second.length, run->second.pieces, 0);
+      ++run;
+    } else {
+      emit(view->first, view->second.length, view->second.chunk->slices, view->second.chunk_offset);
+      ++view;
+    }
+  }
+  if (position < end) gap(position, end - position);
+}
+
+std::shared_ptr<FlyingChunk> Overlay::Carve(uint64_t start, uint64_t size, uint64_t id) {
+  auto found = runs_.find(start);
+  Run& run = found->second;
+  auto chunk = std::make_shared<FlyingChunk>();
+  chunk->id = id;
+  chunk->offset = start;
+  chunk->size = size;
+  ForSlices(run.pieces, 0, size, [&](const io::Slice& slice) { AppendSlice(chunk->slices, slice); });
+  views_.emplace(start, View{chunk, 0, size});
+  run_bytes_ -= size;
+  if (run.length == size) {
+    runs_.erase(found);
+    return chunk;
+  }
+  Run rest = std::move(run);
+  runs_.erase(found);
+  DropFront(rest.pieces, size);
+  rest.length -= size;
+  rest.scanned = rest.scanned > size ? rest.scanned - size : 0;
+  rest.stored = rest.stored > size ? rest.stored - size : 0;
+  runs_.emplace(start + size, std::move(rest));
+  return chunk;
+}
+
+std::shared_ptr<FlyingChunk> Overlay::CarveProvisional(uint64_t start, uint64_t id) {
+  Run& run = runs_.find(start)->second;
+  auto chunk = std::make_shared<FlyingChunk>();
+  chunk->id = id;
+  chunk->offset = start;
+  chunk->size = run.length;
+  chunk->provisional = true;
+  for (const io::Slice& slice : run.pieces) chunk->slices.push_back(slice);
+  run.stored = run.length;
+  return chunk;
+}
+
+void Overlay::DropViews(const FlyingChunk& chunk) {
+  auto it = views_.lower_bound(chunk.offset);
+  if (it != views_.begin() && std::prev(it)->first + std::prev(it)->second.length > chunk.offset) --it;
+  while (it != views_.end() && it->first < chunk.offset + chunk.size) {
+    it = it->second.chunk.get() == &chunk ? views_.erase(it) : std::next(it);
+  }
+}
+
+void Overlay::DropStoredRuns() {
+  for (auto it = runs_.begin(); it != runs_.end();) {
+    if (it->second.stored == it->second.length) {
+      run_bytes_ -= it->second.length;
+      it = runs_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+bool Overlay::HasUnstored() const {
+  if (!views_.empty()) return true;
+  return std::any_of(runs_.begin(), runs_.end(),
+                     [](const auto& item) { return item.second.stored < item.second.length; });
+}
+
+void Overlay::ForEachUnstored(const std::function<void(uint64_t, uint64_t)>& visit) const {
+  for (const auto& [start, view] : views_) visit(start, start + view.length);
+  for (const auto& [start, run] : runs_) {
+    if (run.stored < run.length) visit(start + run.stored, start + run.length);
+  }
+}
+
+std::optional<uint64_t> Overlay::FindData(uint64_t offset) const {
+  if (FindGap(offset) != offset) return offset;
+  std::optional<uint64_t> first;
+  if (auto run = runs_.lower_bound(offset); run != runs_.end()) first = run->first;
+  if (auto view = views_.lower_bound(offset); view != views_.end() && (!first || view->first < *first)) {
+    first = view->first;
+  }
+  return first;
+}
+
+uint64_t Overlay::FindGap(uint64_t offset) const {
+  for (bool moved = true; moved;) {
+    moved = false;
+    auto run = runs_.upper_bound(offset);
+    if (run != runs_.begin() && std::prev(run)->first + std::prev(run)->second.length > offset) {
+      offset = std::prev(run)->first + std::prev(run)->second.length;
+      moved = true;
+    }
+    auto view = views_.upper_bound(offset);
+    if (view != views_.begin() && std::prev(view)->first + std::prev(view)->second.length > offset) {
+      offset = std::prev(view)->first + std::prev(view)->second.length;
+      moved = true;
+    }
+  }
+  return offset;
+}
+
+uint64_t Overlay::CoveredBytes(uint64_t offset, uint64_t length) const {
+  uint64_t covered = 0;
+  Visit(
+      offset, length, [&](uint64_t, const io::Slice& slice) { covered += slice.size; }, [](uint64_t, uint64_t) {});
+  return covered;
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,21 @@
+// Paths of inodes, for messages. Directory entries are not indexed by inode, so finding some costs one pass over all of
+// them: ask for many at once.
+#pragma once
+
+#include <map>
+#include <set>
+#include <stop_token>
+#include <string>
+
+#include "base/result.h"
+#include "kv/store.h"
+#include "meta/namespace.h"
+
+namespace cairnfs::fs {
+
+// The paths ("a/b/c", below the root) of those of `inodes` that a name leads to; of several names, one. A directory on
+// the way whose name is not found stands as "#" and its number. As of about now: names may move meanwhile.
+Result<std::map<InodeId, std::string>> FindPaths(kv::KvStore& kv, meta::Namespace& names,
+                                                 const std::set<InodeId>& inodes, const std::stop_token& stop);
+
+}  // namespace cairnfs::fs

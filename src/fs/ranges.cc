@@ -1,0 +1,161 @@
+// Operations on ranges of a file: fallocate, lseek for data and holes, copy_file_range.
+#include <algorithm>
+
+#include "fs/impl.h"
+
+namespace cairnfs::fs {
+
+void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& request, Done<void> done) {
+  HandlePtr handle = impl_->handles.Find(handle_id);
+  if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
+  if (request.length == 0 || request.offset > kFileSizeMax || request.length > kFileSizeMax - request.offset) {
+    return done(MakeError(request.length == 0 ? ErrorCode::kInvalidArgument : ErrorCode::kTooLarge,
+                          "fallocate past the largest file size, or of nothing"));
+  }
+  bool allocate = !request.punch_hole && !request.zero_range;
+  if (allocate && request.length > impl_->parts.chunks.Stats().available_bytes) {
+    return done(MakeError(ErrorCode::kNoSpace, "no space for " + std::to_string(request.length) + " bytes"));
+  }
+  InodePtr inode = handle->inode;
+  auto change = [this, inode, request, allocate](Content& content) -> Status {
+    inode->mutex.AssertHeld();
+    uint64_t end = request.offset + request.length;
+    if (!allocate) CAIRNFS_RETURN_IF_ERROR(impl_->Punch(inode, content, request.offset, request.length));
+    if (!request.keep_size && !request.punch_hole) content.size = std::max(content.size, end);
+    impl_->Touch(content);
+    content.must_publish = true;
+    return {};
+  };
+  impl_->ChangeWhenQuiet(inode, change, std::move(done));
+}
+
+void FileSystem::SeekTo(HandleId handle_id, InodeId, uint64_t offset, Seek what, Done<uint64_t> done) {
+  HandlePtr handle = impl_->handles.Find(handle_id);
+  if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
+  // May load pages of the recipe.
+  impl_->waiters->Post([this, inode = handle->inode, offset, what, done = std::move(done)] {
+    MutexLock lock(inode->mutex);
+    auto loaded = impl_->LoadContent(inode, true);
+    if (!loaded.ok()) {
+      lock.Unlock();
+      return done(loaded.error());
+    }
+    Content& content = *inode->content;
+    Result<uint64_t> found = MakeError(ErrorCode::kNoData, "nothing behind this offset");
+    if (offset < content.size && what == Seek::kData) {
+      auto stored = content.extents.FindData(offset, content.size, impl_->parts.chunks);
+      auto waiting = content.overlay.FindData(offset);
+      if (!stored.ok()) {
+        found = stored.error();
+      } else {
+        uint64_t first = std::min(stored->value_or(kFileSizeMax), waiting.value_or(kFileSizeMax));
+        if (first < content.size) found = first;
+      }
+    } else if (offset < content.size) {
+      uint64_t position = offset;
+      for (;;) {
+        uint64_t past_waiting = content.overlay.FindGap(position);
+        auto past_stored = content.extents.FindHole(past_waiting, content.size, impl_->parts.chunks);
+        if (!past_stored.ok()) {
+          found = past_stored.error();
+          break;
+        }
+        if (*past_stored == position || *past_stored >= content.size) {
+          found = std::min(*past_stored, content.size);
+          break;
+        }
+        position = *past_stored;
+      }
+    }
+    lock.Unlock();
+    done(std::move(found));
+  });
+}
+
+// The extents of [offset, offset + length) with everything accepted before the call in them, pinned. Lowers `length` to
+// what the file has.
+Result<std::vector<Extent>> FileSystem::Impl::StoredExtents(const InodePtr& inode, uint64_t offset, uint64_t& length,
+                                                            std::vector<store::ChunkPin>& pins) {
+  std::vector<Extent> extents;
+  {
+    MutexLock lock(inode->mutex);
+    CAIRNFS_ASSIGN_OR_RETURN(bool loaded, LoadContent(inode, true));
+    static_cast<void>(loaded);
+    streams->CutAll(inode);
+    uint64_t target = inode->content->next_chunk_id - 1;
+    while (inode->content && !inode->content->flying.empty() && inode->content->flying.begin()->first <= target) {
+      auto landed = inode->content->landed.find(inode->content->flying.begin()->first);
+      if (landed != inode->content->landed.end() && !landed->second.ok) {
+        return MakeError(ErrorCode::kNoSpace, "no space for the bytes to copy");
+      }
+      inode->changed_state.Wait(inode->mutex);
+    }
+    CAIRNFS_ASSIGN_OR_RETURN(loaded, LoadContent(inode, true));
+    Content& content = *inode->content;
+    length = offset >= content.size ? 0 : std::min(length, content.size - offset);
+    if (content.HasLost(offset, offset + length)) {
+      return MakeError(ErrorCode::kIo, "bytes of this file could not be stored and are lost");
+    }
+    CAIRNFS_RETURN_IF_ERROR(content.extents.EnsureLoaded(offset, length, parts.chunks));
+    content.extents.ForEach(offset, length, [&](const Extent& extent) { extents.push_back(extent); });
+  }
+  for (const Extent& extent : extents) {
+    CAIRNFS_ASSIGN_OR_RETURN(store::ChunkPin pin, parts.chunks.Pin(extent.digest));
+    pins.push_back(std::move(pin));
+  }
+  return extents;
+}
+
+Result<size_t> FileSystem::Impl::CopyNow(const InodePtr& from, uint64_t from_offset, const InodePtr& to,
+                                         uint64_t to_offset, uint64_t length) {
+  std::vector<store::ChunkPin> pins;
+  Result<std::vector<Extent>> extents = std::vector<Extent>();
+  for (int attempt = 0; attempt < 8; attempt++) {
+    pins.clear();
+    uint64_t wanted = length;
+    extents = StoredExtents(from, from_offset, wanted, pins);
+    // A chunk may be collected between the look and the pin when the source changes at that moment.
+    if (extents.ok() || extents.error().code != ErrorCode::kNotFound) {
+      length = wanted;
+      break;
+    }
+  }
+  if (!extents.ok()) return extents.error();
+  if (length == 0) return size_t{0};
+  auto change = [&](Content& content) -> Status {
+    to->mutex.AssertHeld();
+    CAIRNFS_RETURN_IF_ERROR(Punch(to, content, to_offset, length));
+    for (Extent extent : *extents) {
+      extent.offset = extent.offset - from_offset + to_offset;
+      CAIRNFS_RETURN_IF_ERROR(content.extents.EnsureLoaded(extent.offset, extent.length, parts.chunks));
+      content.extents.Replace(extent.offset, extent.length, &extent);
+    }
+    std::move(pins.begin(), pins.end(), std::back_inserter(content.pins));
+    content.size = std::max(content.size, to_offset + length);
+    Touch(content);
+    return {};
+  };
+  CAIRNFS_RETURN_IF_ERROR(ChangeQuietly(to, change));
+  return static_cast<size_t>(length);
+}
+
+void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, HandleId to_handle, InodeId,
+                           uint64_t to_offset, uint64_t length, Done<size_t> done) {
+  HandlePtr from = impl_->handles.Find(from_handle), to = impl_->handles.Find(to_handle);
+  if (!from || !to) return done(MakeError(ErrorCode::kStale, "the file is not open"));
+  if (to_offset > kFileSizeMax || length > kFileSizeMax - to_offset || from_offset > kFileSizeMax ||
+      length > kFileSizeMax - from_offset) {
+    return done(MakeError(ErrorCode::kTooLarge, "copy past the largest file size"));
+  }
+  impl_->waiters->Post([this, from, to, from_offset, to_offset, length, done = std::move(done)] {
+    Status error;
+    {
+      MutexLock lock(to->inode->mutex);
+      error = Impl::TakeError(to->inode, *to);
+    }
+    if (!error.ok()) return done(error.error());
+    done(impl_->CopyNow(from->inode, from_offset, to->inode, to_offset, length));
+  });
+}
+
+}  // namespace cairnfs::fs

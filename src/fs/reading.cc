@@ -1,0 +1,271 @@
+// Reading: what is in memory from the overlay, what is stored from the chunk store, ahead of the reader.
+#include <algorithm>
+
+#include "base/log.h"
+#include "fs/impl.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr size_t kZeroBytes = kMiB;
+constexpr size_t kSlicesMax = 512;  // a reply is one writev: fewer than IOV_MAX pieces
+
+const std::byte* Zeros() {
+  static const std::vector<std::byte> zeros(kZeroBytes);
+  return zeros.data();
+}
+
+void AppendZeros(std::vector<io::Slice>& slices, uint64_t length) {
+  while (length > 0) {
+    io::Slice slice;
+    slice.data = Zeros();
+    slice.size = std::min<uint64_t>(length, kZeroBytes);
+    length -= slice.size;
+    slices.push_back(slice);
+  }
+}
+
+}  // namespace
+
+// One read in progress: parts in file order, each bytes in memory, a hole, or a chunk that is being fetched.
+struct FileSystem::Impl::ReadPlan {
+  struct Part {
+    uint64_t length = 0;
+    io::Slice bytes;               // in memory
+    std::optional<Extent> extent;  // stored
+    store::ChunkData chunk;        // once fetched
+  };
+  InodePtr inode;
+  uint64_t offset = 0;
+  size_t size = 0;
+  unsigned attempt = 0;
+  Done<ReadResult> done;
+  std::vector<Part> parts;
+  std::atomic<size_t> missing{0};
+  Mutex mutex;
+  std::optional<Error> error GUARDED_BY(mutex);
+
+  void AddExtents(const ExtentMap& extents, uint64_t from, uint64_t length) {
+    uint64_t position = from, end = from + length;
+    extents.ForEach(from, length, [&](const Extent& extent) {
+      AddHole(extent.offset - position);
+      Part part;
+      part.length = extent.length;
+      part.extent = extent;
+      parts.push_back(std::move(part));
+      position = extent.end();
+    });
+    AddHole(end - position);
+  }
+  void AddHole(uint64_t length) {
+    if (length == 0) return;
+    Part part;
+    part.length = length;
+    parts.push_back(std::move(part));
+  }
+  ReadResult Assemble() const;
+};
+
+FileSystem::ReadResult FileSystem::Impl::ReadPlan::Assemble() const {
+  ReadResult result;
+  for (const Part& part : parts) {
+    result.size += part.length;
+    if (part.extent) {
+      uint64_t skip = part.extent->chunk_offset, left = part.length;
+      for (const io::Slice& slice : part.chunk.slices) {
+        if (left == 0) break;
+        if (skip >= slice.size) {
+          skip -= slice.size;
+          continue;
+        }
+        uint64_t take = std::min<uint64_t>(left, slice.size - skip);
+        result.slices.push_back(slice.Sub(skip, take));
+        left -= take;
+        skip = 0;
+      }
+    } else if (part.bytes.data != nullptr) {
+      result.slices.push_back(part.bytes);
+    } else {
+      AppendZeros(result.slices, part.length);
+    }
+  }
+  return result;
+}
+
+namespace {
+
+// Many small pieces become one, which the reply can carry.
+void Coalesce(FileSystem::ReadResult& result, io::BufferPool& pool) {
+  if (result.slices.size() <= kSlicesMax || result.size > io::BufferPool::kPayloadBytes) return;
+  io::BufferRef buffer = pool.AcquireReserved();
+  if (!buffer) return;
+  size_t at = 0;
+  for (const io::Slice& slice : result.slices) {
+    std::memcpy(buffer.payload() + at, slice.data, slice.size);
+    at += slice.size;
+  }
+  io::Slice whole;
+  whole.data = buffer.payload();
+  whole.size = at;
+  whole.owner = std::move(buffer);
+  result.slices.assign(1, std::move(whole));
+}
+
+}  // namespace
+
+void FileSystem::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t size, Done<ReadResult> done) {
+  HandlePtr handle = impl_->handles.Find(handle_id);
+  InodePtr inode = handle ? handle->inode : impl_->table.Find(id);
+  if (!inode) return done(MakeError(ErrorCode::kStale, "the file is not open"));
+  auto plan = std::make_shared<Impl::ReadPlan>();
+  plan->inode = inode;
+  plan->offset = offset;
+  plan->size = size;
+  plan->done = [this, handle, done = std::move(done)](Result<ReadResult> result) {
+    if (result.ok()) {
+      impl_->read_bytes_total += result->size;
+      Coalesce(*result, impl_->parts.pool);
+    }
+    done(std::move(result));
+  };
+  if (handle) {
+    impl_->CheckAtime(*handle);
+    impl_->ReadAhead(*handle, inode, offset, size);
+  }
+  impl_->StartRead(plan);
+}
+
+void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
+  const InodePtr inode = plan->inode;
+  {
+    MutexLock lock(inode->mutex);
+    bool ready = inode->content != nullptr;
+    uint64_t length = 0;
+    if (ready) {
+      Content& content = *inode->content;
+      length = plan->offset >= content.size ? 0 : std::min<uint64_t>(plan->size, content.size - plan->offset);
+      ready = content.extents.IsLoaded(plan->offset, length);
+    }
+    if (!ready) {
+      lock.Unlock();
+      waiters->Post([this, plan] {
+        Status status;
+        {
+          const InodePtr& again = plan->inode;
+          MutexLock relock(again->mutex);
+          auto loaded = LoadContent(again, true);
+          status = loaded.ok() ? again->content->extents.EnsureLoaded(plan->offset, plan->size, parts.chunks)
+                               : Status(loaded.error());
+        }
+        if (!status.ok()) {
+          spdlog::error("inode {}: cannot read its recipe: {}", plan->inode->id.value, status.error().message);
+          error_names->Note(plan->inode->id);
+          return plan->done(status.error());
+        }
+        StartRead(plan);
+      });
+      return;
+    }
+    const Content& content = *inode->content;
+    if (content.HasLost(plan->offset, plan->offset + length)) {
+      lock.Unlock();
+      return plan->done(MakeError(ErrorCode::kIo, "bytes of this file could not be stored and are lost"));
+    }
+    plan->parts.clear();
+    content.overlay.Visit(
+        plan->offset, length,
+        [&](uint64_t, const io::Slice& slice) {
+          ReadPlan::Part part;
+          part.length = slice.size;
+          part.bytes = slice;
+          plan->parts.push_back(std::move(part));
+        },
+        [&](uint64_t from, uint64_t gap) { plan->AddExtents(content.extents, from, gap); });
+  }
+  auto finish = [this, plan] {
+    std::optional<Error> error;
+    {
+      MutexLock lock(plan->mutex);
+      error = std::exchange(plan->error, std::nullopt);
+    }
+    if (!error) return plan->done(plan->Assemble());
+    // The file may have changed under the read and its old chunks be collected: look once more at what it is now.
+    if (error->code == ErrorCode::kNotFound && plan->attempt++ == 0) return StartRead(plan);
+    spdlog::error("inode {}: read of {} bytes at {} failed: {}", plan->inode->id.value, plan->size, plan->offset,
+                  error->message);
+    error_names->Note(plan->inode->id);
+    // The file is there; a chunk of it that is missing is damage.
+    if (error->code == ErrorCode::kNotFound) error->code = ErrorCode::kCorrupt;
+    plan->done(*error);
+  };
+  size_t extents = 1;
+  for (const auto& part : plan->parts) extents += part.extent.has_value() ? 1 : 0;
+  plan->missing = extents;
+  for (size_t i = 0; i < plan->parts.size(); i++) {
+    if (!plan->parts[i].extent) continue;
+    parts.chunks.Get(plan->parts[i].extent->digest, [plan, i, finish](Result<store::ChunkData> chunk) {
+      ReadPlan::Part& part = plan->parts[i];
+      if (chunk.ok() && chunk->size >= part.extent->chunk_offset + part.length) {
+        part.chunk = std::move(*chunk);
+      } else {
+        MutexLock lock(plan->mutex);
+        plan->error = chunk.ok() ? MakeError(ErrorCode::kCorrupt, "a chunk is shorter than its extent") : chunk.error();
+      }
+      if (--plan->missing == 0) finish();
+    });
+  }
+  if (--plan->missing == 0) finish();
+}
+
+// A reader that goes on where it ended gets chunks asked for ahead of it, in a window that doubles.
+void FileSystem::Impl::ReadAhead(Handle& handle, const InodePtr& inode, uint64_t offset, size_t size) {
+  uint64_t from, to;
+  {
+    MutexLock lock(handle.mutex);
+    // Requests of one large read may come a little out of order.
+    bool sequential = offset <= handle.next_offset + 2 * kMiB && offset + 4 * kMiB >= handle.next_offset;
+    if (!sequential) {
+      handle.read_ahead_window = 0;
+      handle.read_ahead_end = 0;
+    } else {
+      uint64_t window = std::max<uint64_t>(handle.read_ahead_window * 2, 2 * std::max<uint64_t>(size, 64 * kKiB));
+      handle.read_ahead_window = std::min<uint64_t>(window, options.read_ahead_bytes);
+    }
+    handle.next_offset = offset + size;
+    if (!sequential) return;
+    from = std::max(handle.read_ahead_end, offset + size);
+    to = offset + size + handle.read_ahead_window;
+    // Ask in steps, not for every request anew.
+    if (to <= from || to - from < std::min<uint64_t>(handle.read_ahead_window / 4, 4 * kMiB)) return;
+    handle.read_ahead_end = to;
+  }
+  std::vector<Digest> digests;
+  {
+    MutexLock lock(inode->mutex);
+    if (!inode->content) return;
+    const Content& content = *inode->content;
+    to = std::min(to, content.size);
+    if (from >= to || !content.extents.IsLoaded(from, to - from)) return;
+    content.extents.ForEach(from, to - from, [&](const Extent& extent) { digests.push_back(extent.digest); });
+  }
+  for (const Digest& digest : digests) parts.chunks.Prefetch(digest);
+}
+
+// relatime: once per open, and only when the time is older than the last change or than a day.
+void FileSystem::Impl::CheckAtime(Handle& handle) {
+  if (!options.update_atime) return;
+  {
+    MutexLock lock(handle.mutex);
+    if (handle.atime_checked) return;
+    handle.atime_checked = true;
+  }
+  auto attr = parts.names.GetAttr(handle.inode->id);
+  if (!attr.ok()) return;
+  Overlay(*attr);
+  Timestamp now = parts.clock.Now();
+  if (attr->atime > attr->mtime && attr->atime > attr->ctime && now.seconds - attr->atime.seconds < 24 * 3600) return;
+  SyncRounds::Operation operation(*rounds);
+  parts.names.TouchAtime(handle.inode->id, now);
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,86 @@
+// What the filesystem tells of itself.
+#include <algorithm>
+
+#include "fs/impl.h"
+
+namespace cairnfs::fs {
+namespace {
+
+// More inodes than anyone makes; numbers are 64 bits wide.
+constexpr uint64_t kInodesMax = uint64_t{1} << 40;
+
+constexpr int kTriesMax = 4;
+
+}  // namespace
+
+Result<FsSpace> FileSystem::GetSpace() {
+  store::StoreStats stats = impl_->parts.chunks.Stats();
+  FsSpace space{};
+  uint64_t used = stats.segment_bytes - std::min(stats.segment_bytes, stats.free_segment_bytes);
+  space.available_bytes = space.free_bytes = stats.available_bytes;
+  space.total_bytes = used + stats.available_bytes;
+  space.inodes_total = kInodesMax;
+  space.inodes_free = kInodesMax - static_cast<uint64_t>(std::max<int64_t>(0, impl_->inode_count.load()));
+  return space;
+}
+
+// What files in memory hold beyond their records, modulo 2^64 (files may have shrunk); and into `dirty_bytes` what of
+// them is not stored yet.
+uint64_t FileSystem::Impl::UnrecordedBytes(uint64_t& dirty_bytes) {
+  uint64_t unrecorded = 0;
+  dirty_bytes = 0;
+  table.ForEachHeld([&](const InodePtr& inode) {
+    uint64_t allocated = 0;
+    {
+      MutexLock lock(inode->mutex);
+      if (!inode->content) return;
+      const Content& content = *inode->content;
+      dirty_bytes += content.overlay.run_bytes();
+      for (const auto& [id, chunk] : content.flying) dirty_bytes += chunk->provisional ? 0 : chunk->size;
+      if (!content.changed && !content.unrecorded) return;
+      allocated = content.AllocatedBytes();
+    }
+    unrecorded += allocated - record_totals.AllocatedBytesOf(inode->id);
+  });
+  return unrecorded;
+}
+
+FsTraffic FileSystem::GetTraffic() const { return {impl_->write_bytes_total, impl_->read_bytes_total}; }
+
+FsStatus FileSystem::GetStatus() const {
+  FsStatus status{};
+  status.store = impl_->parts.chunks.Stats();
+  status.inode_count = static_cast<uint64_t>(std::max<int64_t>(0, impl_->inode_count.load()));
+  for (int tries = 1;; tries++) {
+    // A record that is published between the two sums would be missing in both.
+    const uint64_t recorded = impl_->record_totals.AllocatedBytes();
+    status.logical_bytes = recorded + impl_->UnrecordedBytes(status.dirty_bytes);
+    if (recorded == impl_->record_totals.AllocatedBytes() || tries == kTriesMax) break;
+  }
+  if (static_cast<int64_t>(status.logical_bytes) < 0) status.logical_bytes = 0;
+  status.dirty_bytes += status.store.pending_bytes;
+  status.open_files = impl_->open_files;
+  const FsTraffic traffic = GetTraffic();
+  status.write_bytes_total = traffic.write_bytes_total;
+  status.read_bytes_total = traffic.read_bytes_total;
+  status.sync_rounds_total = impl_->rounds->rounds_total();
+  status.sync_points_total = impl_->rounds->requests_total();
+  status.pool_buffers = impl_->parts.pool.count();
+  status.pool_buffers_free = impl_->parts.pool.free_count();
+  status.collecting = impl_->collector->running();
+  status.last_error = impl_->rounds->last_error();
+  if (status.last_error.empty()) status.last_error = status.store.last_error;
+  return status;
+}
+
+void FileSystem::Sync(Done<void> done) { impl_->rounds->Request(std::move(done)); }
+
+void FileSystem::Collect(Done<CollectionStatus> done) { impl_->collector->Request(std::move(done)); }
+
+CollectionStatus FileSystem::GetCollection() const { return impl_->collector->Status(); }
+
+void FileSystem::Check(const std::stop_token& stop, Done<CheckReport> done) {
+  impl_->checker->Request(stop, std::move(done));
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,267 @@
+#include "fs/streams.h"
+
+#include <algorithm>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "chunking/digest.h"
+
+namespace cairnfs::fs {
+namespace {
+
+Failpoint chunk_put("fs.chunk_put", Failpoint::Kind::kKill);
+Failpoint chunk_applied("fs.chunk_applied", Failpoint::Kind::kKill);
+
+// Less than this is not worth a look for cuts on its own.
+constexpr uint64_t kScanBytesMin = 256 * kKiB;
+
+}  // namespace
+
+void Streams::SetError(const InodePtr& inode, const Error& error) {
+  inode->mutex.AssertHeld();
+  inode->error = error;
+  inode->error_sequence++;
+  inode->error_told = false;
+  hooks_.failed(inode->id);
+}
+
+void Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
+  Overlay& overlay = inode->content->overlay;
+  uint64_t before = overlay.run_bytes();
+  overlay.Write(offset, data);
+  // What was overwritten before it was cut needs no room any more.
+  if (uint64_t overwritten = before + data.size - overlay.run_bytes()) chunks_.ReleaseReservation(overwritten);
+  ScheduleCut(inode);
+}
+
+void Streams::ScheduleCut(const InodePtr& inode) {
+  Content& content = *inode->content;
+  if (content.cutting || content.barriers_waiting > 0) return;
+  for (const auto& [start, run] : content.overlay.runs()) {
+    if (run.length - run.scanned < kScanBytesMin) continue;
+    content.cutting = true;
+    workers_.PostFirst([this, inode] { Cut(inode); });
+    return;
+  }
+}
+
+void Streams::Cut(const InodePtr& inode) {
+  while (CutOnce(inode)) {
+  }
+}
+
+// Looks through what has come of one run, without the lock; false when nothing is left to look through.
+bool Streams::CutOnce(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  if (!inode->content) return false;
+  Content& content = *inode->content;
+  auto& runs = content.overlay.runs();
+  auto found = std::find_if(runs.begin(), runs.end(),
+                            [](const auto& item) { return item.second.length - item.second.scanned >= kScanBytesMin; });
+  if (found == runs.end() || content.barriers_waiting > 0) {
+    content.cutting = false;
+    return false;
+  }
+  uint64_t start = found->first, id = found->second.id, version = found->second.version;
+  uint64_t scanned = found->second.scanned;
+  chunking::CutFinder finder = found->second.finder;
+  std::vector<io::Slice> slices;
+  content.overlay.Visit(
+      start + scanned, found->second.length - scanned,
+      [&](uint64_t, const io::Slice& slice) { slices.push_back(slice); }, [](uint64_t, uint64_t) {});
+  lock.Unlock();
+
+  std::vector<uint64_t> cuts;
+  uint64_t position = start + scanned;
+  for (const io::Slice& slice : slices) {
+    ByteSpan rest = slice.bytes();
+    while (!rest.empty()) {
+      auto step = finder.Feed(rest);
+      position += step.consumed;
+      rest = rest.subspan(step.consumed);
+      if (step.cut) cuts.push_back(position);
+    }
+  }
+
+  lock.Lock();
+  if (!inode->content) return false;
+  auto run = runs.find(start);
+  if (run == runs.end() || run->second.id != id || run->second.version != version || run->second.scanned != scanned) {
+    return true;  // overwritten or drained meanwhile: what is left is looked through anew
+  }
+  uint64_t at = start;
+  for (uint64_t cut : cuts) {
+    Launch(inode, content.overlay.Carve(at, cut - at, content.next_chunk_id++));
+    at = cut;
+  }
+  if (auto rest = runs.find(at); rest != runs.end()) {
+    rest->second.scanned = position - at;
+    rest->second.finder = finder;
+  }
+  return true;
+}
+
+void Streams::CutAll(const InodePtr& inode) {
+  Content& content = *inode->content;
+  auto& runs = content.overlay.runs();
+  std::vector<uint64_t> starts;
+  for (const auto& [start, run] : runs) starts.push_back(start);
+  for (uint64_t start : starts) {
+    Run& run = runs.find(start)->second;
+    if (run.stored == run.length) continue;
+    // The run is looked through from its beginning: a scan that goes on elsewhere is thus made void.
+    run.version++;
+    chunking::CutFinder finder(params_);
+    std::vector<uint64_t> cuts;
+    uint64_t position = start;
+    for (const io::Slice& piece : run.pieces) {
+      ByteSpan rest = piece.bytes();
+      while (!rest.empty()) {
+        auto step = finder.Feed(rest);
+        position += step.consumed;
+        rest = rest.subspan(step.consumed);
+        if (step.cut) cuts.push_back(position);
+      }
+    }
+    uint64_t at = start;
+    for (uint64_t cut : cuts) {
+      Launch(inode, content.overlay.Carve(at, cut - at, content.next_chunk_id++));
+      at = cut;
+    }
+    auto tail = runs.find(at);
+    if (tail == runs.end()) continue;
+    tail->second.scanned = position - at;
+    tail->second.finder = finder;
+    if (tail->second.stored < tail->second.length) {
+      Launch(inode, content.overlay.CarveProvisional(at, content.next_chunk_id++));
+    }
+  }
+}
+
+void Streams::Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk) {
+  inode->content->flying.emplace(chunk->id, chunk);
+  workers_.Post([this, inode, chunk = std::move(chunk)] { Hash(inode, chunk); });
+}
+
+void Streams::Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk) {
+  chunking::Digester digester;
+  for (const io::Slice& slice : chunk->slices) digester.Update(slice.bytes());
+  Digest digest = digester.Finish();
+  auto put = chunks_.Put(digest, chunk->slices);
+  chunk_put.Pass();
+
+  MutexLock lock(inode->mutex);
+  if (!inode->content) return;
+  Content& content = *inode->content;
+  auto flying = content.flying.find(chunk->id);
+  if (flying == content.flying.end() || flying->second != chunk) return;  // discarded meanwhile
+  Content::Landed landed;
+  landed.digest = digest;
+  if (put.ok()) {
+    landed.ok = true;
+    landed.pin = std::move(put->pin);
+    content.no_space_noted = false;
+  } else {
+    const bool no_space = put.error().code == ErrorCode::kNoSpace;
+    // What finds no space is tried again and again; it is news once.
+    if (!no_space || !content.no_space_noted) {
+      spdlog::error("inode {}: bytes at {} (+{}) could not be stored: {}", inode->id.value, chunk->offset, chunk->size,
+                    put.error().message);
+      SetError(inode, put.error());
+    }
+    content.no_space_noted = no_space;
+    // Without space the bytes stay in memory and are tried again; a failed store will not take them any more.
+    if (!no_space) landed.ok = true;
+  }
+  content.landed[chunk->id] = std::move(landed);
+  ApplyLanded(inode);
+  inode->changed_state.NotifyAll();
+}
+
+void Streams::ApplyLanded(const InodePtr& inode) {
+  Content& content = *inode->content;
+  while (!content.flying.empty()) {
+    auto first = content.flying.begin();
+    auto landed = content.landed.find(first->first);
+    if (landed == content.landed.end() || !landed->second.ok) break;
+    std::shared_ptr<FlyingChunk> chunk = first->second;
+    Content::Landed result = std::move(landed->second);
+    content.landed.erase(landed);
+    content.flying.erase(first);
+    Apply(inode, *chunk, std::move(result));
+    chunk_applied.Pass();
+  }
+  if (content.flying.empty() && (content.drop_runs || inode->write_open_count == 0)) DropStoredRuns(inode);
+}
+
+void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed) {
+  Content& content = *inode->content;
+  bool stored = static_cast<bool>(landed.pin);
+  if (stored) {
+    auto loaded = content.extents.EnsureLoaded(chunk.offset, chunk.size, chunks_);
+    if (loaded.ok()) {
+      uint64_t before = content.extents.allocated_bytes();
+      Extent extent{chunk.offset, chunk.size, landed.digest, 0, static_cast<uint32_t>(chunk.size)};
+      content.extents.Replace(extent.offset, extent.length, &extent);
+      content.pins.push_back(std::move(landed.pin));
+      content.ForgetLost(chunk.offset, chunk.offset + chunk.size);
+      if (uint64_t replaced = before + chunk.size - content.extents.allocated_bytes()) hooks_.freed(replaced);
+    } else {
+      spdlog::error("inode {}: its recipe cannot be read: {}", inode->id.value, loaded.error().message);
+      SetError(inode, loaded.error());
+      stored = false;
+    }
+  }
+  if (!stored) {
+    content.lost.emplace_back(chunk.offset, chunk.offset + chunk.size);
+    content.loss_told = false;
+    hooks_.lost(inode);
+  }
+  if (!chunk.provisional) {
+    content.overlay.DropViews(chunk);
+    chunks_.ReleaseReservation(chunk.size);
+  }
+}
+
+void Streams::RetryFailed(const InodePtr& inode) {
+  Content& content = *inode->content;
+  for (auto it = content.landed.begin(); it != content.landed.end();) {
+    auto flying = content.flying.find(it->first);
+    if (it->second.ok || flying == content.flying.end()) {
+      ++it;
+      continue;
+    }
+    it = content.landed.erase(it);
+    workers_.Post([this, inode, chunk = flying->second] { Hash(inode, chunk); });
+  }
+}
+
+void Streams::RemoveRange(const InodePtr& inode, uint64_t offset, uint64_t length) {
+  Overlay& overlay = inode->content->overlay;
+  uint64_t before = overlay.run_bytes();
+  overlay.Remove(offset, length);
+  if (before > overlay.run_bytes()) chunks_.ReleaseReservation(before - overlay.run_bytes());
+}
+
+void Streams::DropStoredRuns(const InodePtr& inode) {
+  Content& content = *inode->content;
+  if (!content.flying.empty()) return;
+  uint64_t before = content.overlay.run_bytes();
+  content.overlay.DropStoredRuns();
+  if (before > content.overlay.run_bytes()) chunks_.ReleaseReservation(before - content.overlay.run_bytes());
+  content.drop_runs = false;
+}
+
+void Streams::Discard(const InodePtr& inode) {
+  Content& content = *inode->content;
+  RemoveRange(inode, 0, kFileSizeMax);
+  for (const auto& [id, chunk] : content.flying) {
+    if (!chunk->provisional) chunks_.ReleaseReservation(chunk->size);
+  }
+  content.flying.clear();
+  content.landed.clear();
+  hooks_.freed(content.extents.allocated_bytes());
+  inode->changed_state.NotifyAll();
+}
+
+}  // namespace cairnfs::fs

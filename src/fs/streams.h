@@ -1,0 +1,65 @@
+// Streams: the way of accepted bytes from a file's overlay to the chunk store: cut, hash, put, apply.
+//
+// Bytes leave for the store as they come. Workers look for cuts without holding the inode's lock, hash and put chunks
+// of one file in parallel, and apply the results in the order of the cuts.
+#pragma once
+
+#include <functional>
+
+#include "base/task_queue.h"
+#include "chunking/chunker.h"
+#include "fs/inode.h"
+#include "store/local_chunk_store.h"
+
+namespace cairnfs::fs {
+
+class Streams {
+ public:
+  // Called with the inode's lock held.
+  struct Hooks {
+    std::function<void(uint64_t)> freed;        // so many stored bytes lost their place in a file
+    std::function<void(const InodePtr&)> lost;  // it has bytes that could not be stored
+    std::function<void(InodeId)> failed;        // the log has an error of it
+  };
+  Streams(store::LocalChunkStore& chunks, const chunking::ChunkParams& params, TaskQueue& workers, Hooks hooks)
+      : chunks_(chunks), params_(params), workers_(workers), hooks_(std::move(hooks)) {}
+
+  // Lays accepted bytes, for which the caller has reserved room, into the overlay, and has them cut once there are
+  // enough. The caller updates size and times.
+  void Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
+
+  // Cuts everything that waits, tails too: tails as provisional chunks, so that a stream that goes on is cut as if
+  // nothing had happened. Everything accepted so far is applied once chunk number `next_chunk_id - 1` is.
+  void CutAll(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // Cuts what is worth cutting, if nobody is at it.
+  void ScheduleCut(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // Starts again what found no space.
+  void RetryFailed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+
+  // Drops bytes of the range that are not stored. REQUIRES: nothing is in flight.
+  void RemoveRange(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
+  // Gives up runs of which every byte is stored. No-op while chunks are in flight.
+  void DropStoredRuns(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // Forgets everything that is not stored: the file is gone.
+  void Discard(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+
+  // Notes the first error that nobody has been told.
+  void SetError(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
+
+  chunking::ChunkParams params() const { return params_; }
+
+ private:
+  void Cut(const InodePtr& inode);
+  bool CutOnce(const InodePtr& inode);
+  void Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk) REQUIRES_LOCK(inode->mutex);
+  void Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk);
+  void ApplyLanded(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  void Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed) REQUIRES_LOCK(inode->mutex);
+
+  store::LocalChunkStore& chunks_;
+  const chunking::ChunkParams params_;
+  TaskQueue& workers_;
+  const Hooks hooks_;
+};
+
+}  // namespace cairnfs::fs

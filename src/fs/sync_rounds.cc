@@ -1,0 +1,379 @@
+#include "fs/sync_rounds.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <future>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+
+namespace cairnfs::fs {
+namespace {
+
+Failpoint round_opened("fs.round_opened", Failpoint::Kind::kKill);
+Failpoint round_drained("fs.round_drained", Failpoint::Kind::kKill);
+Failpoint round_published("fs.round_published", Failpoint::Kind::kKill);
+Failpoint round_data_synced("fs.round_data_synced", Failpoint::Kind::kKill);
+Failpoint round_flushed("fs.round_flushed", Failpoint::Kind::kKill);
+// Leaves out the sync of chunk data before names are flushed: the bug that the whole design guards against.
+Failpoint round_data_sync("fs.round_data_sync", Failpoint::Kind::kSkippable);
+
+// A file that stays open for writing is left out of background rounds until this many of its chunks are unpublished.
+constexpr size_t kPinsMax = 8192;
+
+// Memory that names may take before they are flushed: past the first, a round is asked for; past the second, names
+// wait.
+constexpr size_t kUnflushedBytesKick = 16 * kMiB;
+constexpr size_t kUnflushedBytesMax = 64 * kMiB;
+
+}  // namespace
+
+SyncRounds::Operation::Operation(SyncRounds& rounds) : rounds_(rounds) {
+  MutexLock turn(rounds_.turnstile_);
+  rounds_.gate_.lock_shared();
+}
+
+SyncRounds::Operation::~Operation() { rounds_.gate_.unlock_shared(); }
+
+SyncRounds::SyncRounds(kv::LocalKvStore& kv, store::LocalChunkStore& chunks, meta::Namespace& names, Streams& streams,
+                       InodeTable& table, const Options& options)
+    : kv_(kv), chunks_(chunks), names_(names), streams_(streams), table_(table), options_(options) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+SyncRounds::~SyncRounds() {
+  if (thread_.joinable()) static_cast<void>(Stop());
+}
+
+Status SyncRounds::Admit(bool frees) {
+  const size_t limit = frees ? 2 * kUnflushedBytesMax : kUnflushedBytesMax;
+  if (kv_.UnflushedBytes() < kUnflushedBytesKick) return {};
+  for (;;) {
+    MutexLock lock(mutex_);
+    if (!kicked_ && !running_) {
+      kicked_ = true;
+      wake_.NotifyOne();
+    }
+    if (kv_.UnflushedBytes() < limit) return {};
+    if (failure_) return failure_->WithContext("too many changes wait for the disk");
+    if (stopping_) return MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
+    round_ended_.Wait(mutex_);
+  }
+}
+
+void SyncRounds::AddChanged(const InodePtr& inode) {
+  inode->content->changed = true;
+  table_.Hold(inode->id);
+  MutexLock lock(mutex_);
+  changed_.push_back(inode);
+}
+
+void SyncRounds::AddOrphan(const InodePtr& inode) {
+  MutexLock lock(mutex_);
+  orphans_.push_back(inode->id);
+}
+
+bool SyncRounds::NothingPending() const {
+  MutexLock lock(mutex_);
+  return changed_.empty() && orphans_.empty() && !running_ && !open_ && waiters_.empty() && flush_waiters_.empty() &&
+         !has_loss_ && !kv_.HasUnflushed();
+}
+
+void SyncRounds::Request(Done<void> done) {
+  requests_total_++;
+  if (NothingPending()) return done({});
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      waiters_.push_back(std::move(done));
+      wake_.NotifyOne();
+      return;
+    }
+  }
+  done(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
+}
+
+void SyncRounds::RequestFlush(Done<void> done) {
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      flush_waiters_.push_back(std::move(done));
+      wake_.NotifyOne();
+      return;
+    }
+  }
+  done(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
+}
+
+Status SyncRounds::FlushAndWait() {
+  std::promise<Status> promise;
+  RequestFlush([&](Status status) { promise.set_value(std::move(status)); });
+  return promise.get_future().get();
+}
+
+Status SyncRounds::RequestAndWait() {
+  std::promise<Status> promise;
+  Request([&](Status status) { promise.set_value(std::move(status)); });
+  return promise.get_future().get();
+}
+
+std::string SyncRounds::last_error() const {
+  MutexLock lock(mutex_);
+  return last_error_;
+}
+
+Status SyncRounds::Stop() {
+  Status status = RequestAndWait();
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    wake_.NotifyOne();
+    round_ended_.NotifyAll();
+  }
+  thread_.join();
+  return status;
+}
+
+void SyncRounds::Run() {
+  pthread_setname_np(pthread_self(), "cairn-rounds");
+  for (;;) {
+    std::vector<Done<void>> waiters, flush_waiters;
+    {
+      MutexLock lock(mutex_);
+      if (waiters_.empty() && flush_waiters_.empty() && !kicked_ && !stopping_) {
+        wake_.WaitFor(mutex_, std::chrono::milliseconds(options_.interval_ms));
+      }
+      if (stopping_ && waiters_.empty() && flush_waiters_.empty()) return;
+      waiters.swap(waiters_);
+      flush_waiters.swap(flush_waiters_);
+      kicked_ = false;
+      running_ = true;
+    }
+    const Status flushed = RunOnce(!waiters.empty() || !flush_waiters.empty());
+    Status status = flushed;
+    if (status.ok() && loss_) status = loss_->WithContext("bytes of a file are lost");
+    if (status.ok() && shortage_) status = *shortage_;
+    if (flushed.ok() && !waiters.empty()) loss_.reset();
+    has_loss_ = loss_.has_value();
+    {
+      MutexLock lock(mutex_);
+      running_ = false;
+      std::string error = status.ok() ? "" : status.error().message;
+      if (!error.empty() && error != last_error_) spdlog::error("a sync round failed: {}", error);
+      if (!error.empty()) last_error_ = error;
+      failure_.reset();
+      if (!flushed.ok()) failure_ = flushed.error();
+      round_ended_.NotifyAll();
+    }
+    for (Done<void>& done : waiters) done(status);
+    for (Done<void>& done : flush_waiters) done(flushed);
+    if (!status.ok()) {
+      // Do not spin on a disk that is full: whoever makes room asks again, and so does the interval.
+      MutexLock lock(mutex_);
+      if (waiters_.empty() && flush_waiters_.empty() && !stopping_)
+        wake_.WaitFor(mutex_, std::chrono::milliseconds(options_.interval_ms));
+    }
+  }
+}
+
+Status SyncRounds::RunOnce(bool everything) {
+  shortage_.reset();
+  if (open_) CAIRNFS_RETURN_IF_ERROR(Finish());  // one that failed comes first: order
+  RemoveOrphans();
+  Open(everything);
+  return Finish();
+}
+
+void SyncRounds::RemoveOrphans() {
+  std::vector<InodeId> orphans;
+  {
+    MutexLock lock(mutex_);
+    orphans.swap(orphans_);
+  }
+  if (orphans.empty()) return;
+  if (auto status = names_.RemoveOrphans(orphans); !status.ok()) {
+    spdlog::warn("{} deleted files could not be removed and are left to the next start: {}", orphans.size(),
+                 status.error().message);
+  }
+}
+
+void SyncRounds::Open(bool everything) {
+  MutexLock turn(turnstile_);
+  std::unique_lock gate(gate_);
+  std::vector<InodePtr> changed;
+  {
+    MutexLock lock(mutex_);
+    if (changed_.empty() && !kv_.HasUnflushed()) return;
+    changed.swap(changed_);
+  }
+  kv_.BeginFrozen();
+  open_ = true;
+  std::vector<InodePtr> left_out, gone;
+  for (const InodePtr& inode : changed) {
+    MutexLock lock(inode->mutex);
+    Content& content = *inode->content;
+    if (inode->unlinked && inode->open_count == 0) {
+      // Its last name went before this freeze: nothing of it is owed to anyone.
+      streams_.Discard(inode);
+      content.pins.clear();
+      content.changed = false;
+      gone.push_back(inode);
+    } else if (everything || content.must_publish || inode->write_open_count == 0 || content.pins.size() > kPinsMax) {
+      content.owed = true;
+      content.must_publish = false;
+      owed_.push_back(inode);
+    } else {
+      left_out.push_back(inode);
+    }
+  }
+  {
+    MutexLock lock(mutex_);
+    changed_.insert(changed_.end(), left_out.begin(), left_out.end());
+  }
+  gate.unlock();
+  turn.Unlock();
+  for (const InodePtr& inode : gone) table_.Unhold(inode);
+  round_opened.Pass();
+}
+
+void SyncRounds::StartDrain(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  streams_.RetryFailed(inode);
+  streams_.CutAll(inode);
+  inode->content->drain_target = inode->content->next_chunk_id - 1;
+}
+
+// A file for which there was no space, and which was deleted since, holds nobody up any more.
+bool SyncRounds::DiscardIfGone(const InodePtr& inode) {
+  {
+    MutexLock lock(inode->mutex);
+    if (!inode->unlinked || inode->open_count > 0) return false;
+    streams_.Discard(inode);
+    inode->content->pins.clear();
+    inode->content->changed = inode->content->owed = false;
+    inode->changed_state.NotifyAll();
+  }
+  table_.Unhold(inode);
+  return true;
+}
+
+Status SyncRounds::WaitDrained(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  Content& content = *inode->content;
+  for (;;) {
+    if (content.flying.empty() || content.flying.begin()->first > content.drain_target) return {};
+    auto landed = content.landed.find(content.flying.begin()->first);
+    if (landed != content.landed.end() && !landed->second.ok) {
+      return MakeError(ErrorCode::kNoSpace, "no space for the bytes of inode " + std::to_string(inode->id.value));
+    }
+    inode->changed_state.Wait(inode->mutex);
+  }
+}
+
+// The size that a record may have now: bytes beyond the last record's size count only up to the first one that no
+// extent covers and that was written, so that a crash never shows a file longer than its durable bytes. Where older
+// bytes of the range are in the extents, those are what the sync point covers.
+static uint64_t DurableSize(const Content& content) {
+  std::optional<uint64_t> limit;
+  auto consider = [&](uint64_t begin, uint64_t end) {
+    begin = std::max(begin, content.published_size);
+    if (limit) end = std::min(end, *limit);
+    if (begin >= end) return;
+    uint64_t position = begin;
+    content.extents.ForEach(begin, end - begin, [&](const Extent& extent) {
+      if (extent.offset <= position) position = extent.end();
+    });
+    if (position < end) limit = position;
+  };
+  content.overlay.ForEachUnstored(consider);
+  for (const auto& [begin, end] : content.lost) consider(begin, end);
+  for (const auto& [id, chunk] : content.flying) consider(chunk->offset, chunk->offset + chunk->size);
+  return limit ? std::min(content.size, *limit) : content.size;
+}
+
+Status SyncRounds::Publish(const InodePtr& inode, std::vector<kv::KvWrite>& writes,
+                           std::vector<store::ChunkPin>& pins) {
+  MutexLock lock(inode->mutex);
+  Content& content = *inode->content;
+  if (!content.loss_told && inode->error) loss_ = inode->error;
+  content.loss_told = true;
+  auto recipe = content.extents.Store(chunks_, content.pins);
+  if (!recipe.ok()) return recipe.error();
+  meta::FileRecord record;
+  record.size = DurableSize(content);
+  record.allocated_bytes = content.extents.allocated_bytes();
+  record.mtime = content.mtime;
+  record.ctime = content.ctime;
+  record.recipe = recipe->Encode();
+  writes.push_back({meta::FileKey(inode->id), record.Encode()});
+  content.published_size = record.size;
+  std::move(content.pins.begin(), content.pins.end(), std::back_inserter(pins));
+  content.pins.clear();
+  content.owed = false;
+  content.changed = content.overlay.HasUnstored() || !content.flying.empty();
+  if (content.changed) {
+    MutexLock list(mutex_);
+    changed_.push_back(inode);
+  } else {
+    content.unrecorded = true;
+    published_.push_back(inode);
+  }
+  inode->changed_state.NotifyAll();
+  return {};
+}
+
+// The record tells all there is to know again: what is kept in memory goes once nobody has the file open.
+void SyncRounds::LetGo(const InodePtr& inode) {
+  {
+    MutexLock lock(inode->mutex);
+    if (inode->content) inode->content->unrecorded = false;
+    if (inode->content && inode->open_count == 0 && !inode->content->changed && inode->content->idle()) {
+      streams_.RemoveRange(inode, 0, kFileSizeMax);
+      inode->content.reset();
+      table_.contents_dropped++;
+    }
+  }
+  table_.Unhold(inode);
+}
+
+Status SyncRounds::Finish() {
+  if (!open_) return {};
+  for (const InodePtr& inode : owed_) StartDrain(inode);
+  // Bytes that have no space must not hold up the names: among them are the deletions that make space. Their files are
+  // published as far as they are stored, and are owed to the next round.
+  std::erase_if(owed_, [this](const InodePtr& inode) {
+    Status drained = WaitDrained(inode);
+    if (drained.ok()) return false;
+    if (DiscardIfGone(inode)) return true;
+    shortage_ = drained.error();
+    MutexLock lock(inode->mutex);
+    inode->content->must_publish = true;  // by the next round, whoever has it open
+    return false;
+  });
+  round_drained.Pass();
+  std::vector<kv::KvWrite> writes;
+  std::vector<store::ChunkPin> pins;  // given up once the records that name the chunks can be read
+  Status published;
+  size_t done = 0;
+  for (; done < owed_.size(); done++) {
+    published = Publish(owed_[done], writes, pins);
+    if (!published.ok()) break;
+  }
+  owed_.erase(owed_.begin(), owed_.begin() + static_cast<ptrdiff_t>(done));
+  kv_.CommitLate(writes);
+  pins.clear();
+  for (const InodePtr& inode : published_) LetGo(inode);
+  published_.clear();
+  CAIRNFS_RETURN_IF_ERROR(published);
+  round_published.Pass();
+  if (!round_data_sync.PassOrSkip()) CAIRNFS_RETURN_IF_ERROR(chunks_.Sync());
+  round_data_synced.Pass();
+  CAIRNFS_RETURN_IF_ERROR(kv_.FlushFrozen());
+  round_flushed.Pass();
+  open_ = false;
+  rounds_total_++;
+  return {};
+}
+
+}  // namespace cairnfs::fs

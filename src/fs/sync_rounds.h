@@ -1,0 +1,113 @@
+// SyncRounds: makes names and bytes durable together, in order. docs/architecture.md tells how and why.
+//
+// Invariant: what FlushFrozen writes names only chunks that ChunkStore::Sync has made durable before, and holds for
+// each file changed before the freeze a record with every byte accepted before it.
+#pragma once
+
+#include <mutex>
+#include <shared_mutex>
+#include <thread>
+
+#include "fs/filesystem.h"
+#include "fs/inode.h"
+#include "fs/streams.h"
+
+namespace cairnfs::fs {
+
+class SyncRounds {
+ public:
+  struct Options {
+    unsigned interval_ms;
+  };
+  SyncRounds(kv::LocalKvStore& kv, store::LocalChunkStore& chunks, meta::Namespace& names, Streams& streams,
+             InodeTable& table, const Options& options);
+  ~SyncRounds();  // REQUIRES: Stop() returned
+
+  // Held (shared) by every operation that changes names, by the change of an inode from unchanged to changed, and by
+  // changes of a file that are no writes: so that a freeze falls between operations, never into one. Short: never wait
+  // for a round while holding it.
+  class Operation {
+   public:
+    explicit Operation(SyncRounds& rounds);
+    ~Operation();
+    Operation(const Operation&) = delete;
+
+   private:
+    SyncRounds& rounds_;
+  };
+
+  // Asked by operations on names before they take an Operation: names that are not flushed yet are kept in memory, and
+  // this bounds how much. Waits while the bound is passed and rounds go on; the error of the last round when rounds
+  // fail. Operations that make room (`frees`) are let in for longer. May take as long as a round.
+  Status Admit(bool frees = false);
+
+  // The inode's content differs from its record now. REQUIRES: an Operation is held.
+  void AddChanged(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // An inode without link that nobody uses: removed before the next freeze.
+  void AddOrphan(const InodePtr& inode);
+
+  // A sync point: `done` once everything that was done before the call is durable. At once if it is already.
+  void Request(Done<void> done);
+  Status RequestAndWait();
+  // As RequestAndWait, but for what has no space: names become durable, and so does what there is space for. For who
+  // makes space.
+  void RequestFlush(Done<void> done);
+  Status FlushAndWait();
+  bool NothingPending() const;
+  // Runs a last round and ends the thread.
+  Status Stop();
+
+  uint64_t rounds_total() const { return rounds_total_.load(); }
+  uint64_t requests_total() const { return requests_total_.load(); }
+  std::string last_error() const;
+
+ private:
+  void Run();
+  Status RunOnce(bool everything);
+  void RemoveOrphans();
+  void Open(bool everything);  // freezes and takes over what is owed
+  Status Finish();             // drains, publishes, syncs, flushes what Open took over
+  void LetGo(const InodePtr& inode);
+  bool DiscardIfGone(const InodePtr& inode);
+  void StartDrain(const InodePtr& inode);
+  Status WaitDrained(const InodePtr& inode);
+  Status Publish(const InodePtr& inode, std::vector<kv::KvWrite>& writes, std::vector<store::ChunkPin>& pins);
+
+  kv::LocalKvStore& kv_;
+  store::LocalChunkStore& chunks_;
+  meta::Namespace& names_;
+  Streams& streams_;
+  InodeTable& table_;
+  const Options options_;
+
+  // The gate: a freeze takes it exclusively. The turnstile keeps a stream of operations from shutting a freeze out.
+  Mutex turnstile_;
+  std::shared_mutex gate_;
+
+  mutable Mutex mutex_;
+  CondVar wake_;
+  std::vector<Done<void>> waiters_ GUARDED_BY(mutex_);
+  std::vector<Done<void>> flush_waiters_ GUARDED_BY(mutex_);
+  std::vector<InodePtr> changed_ GUARDED_BY(mutex_);
+  std::vector<InodeId> orphans_ GUARDED_BY(mutex_);
+  bool kicked_ GUARDED_BY(mutex_) = false;
+  bool running_ GUARDED_BY(mutex_) = false;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  CondVar round_ended_;
+  std::optional<Error> failure_ GUARDED_BY(mutex_);  // of the last round, when it could not be finished
+  std::string last_error_ GUARDED_BY(mutex_);
+
+  std::atomic<bool> has_loss_{false};  // there is a loss that nobody was told
+  std::atomic<bool> open_{false};      // a round was opened and is not finished; set by the round thread
+
+  // Of the round thread alone.
+  std::vector<InodePtr> owed_;  // and these are still to be published
+  std::vector<InodePtr> published_;
+  std::optional<Error> shortage_;  // of the last round: bytes of some file had no space and wait for the next
+  std::optional<Error> loss_;      // bytes of some file could not be stored: whoever waits for a round next is told
+
+  std::atomic<uint64_t> rounds_total_{0}, requests_total_{0};
+  std::thread thread_;
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,102 @@
+// Extended attributes, and those that CairnFS answers itself.
+#include <sys/stat.h>
+
+#include <unordered_map>
+
+#include "fs/impl.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr std::string_view kOwnPrefix = "user.cairnfs.";
+constexpr std::string_view kDurability = "user.cairnfs.durability";
+constexpr std::string_view kUniqueBytes = "user.cairnfs.unique_bytes";
+constexpr std::string_view kChunks = "user.cairnfs.chunks";
+
+bool IsOwn(std::string_view name) { return name.starts_with(kOwnPrefix); }
+
+}  // namespace
+
+// A directory stands for all that is below it, which nobody lists in memory: it is pending while anything is. A file is
+// when its bytes, its attributes or a name of it are. (Directories above it need no look: what made or moved them came
+// before its name, and names become durable in order; or is a rename that has not returned.)
+bool FileSystem::Impl::IsPending(InodeId id, uint32_t mode) {
+  if (rounds->NothingPending()) return false;
+  if ((mode & S_IFMT) == S_IFDIR) return true;
+  // First the memory, then the layers: a record goes from the one to the other.
+  if (InodePtr inode = table.Find(id)) {
+    MutexLock lock(inode->mutex);
+    const Content* content = inode->content.get();
+    if (content != nullptr && (content->changed || content->owed || content->unrecorded)) return true;
+  }
+  auto any = [](std::string_view, const std::optional<std::string>&) { return true; };
+  for (const std::string& key : {meta::InodeKey(id), meta::FileKey(id)}) {
+    if (parts.kv.HasUnflushed(key, key + '\0', any)) return true;
+  }
+  const std::string xattrs = meta::XattrPrefix(id);
+  if (parts.kv.HasUnflushed(xattrs, kv::PrefixEnd(xattrs), any)) return true;
+  return parts.kv.HasUnflushed("E", kv::PrefixEnd("E"), [id](std::string_view, const auto& value) {
+    if (!value) return false;
+    auto dentry = meta::DentryRecord::Decode(*value);
+    return dentry.ok() && dentry->inode == id;
+  });
+}
+
+Result<std::string> FileSystem::Impl::DurabilityOf(InodeId id) {
+  std::set<InodeId> lost = LostInodes();
+  if (lost.contains(id)) return std::string("lost");
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, parts.names.GetAttr(id));
+  if (!lost.empty() && (attr.mode & S_IFMT) == S_IFDIR) {
+    auto found = FindLost(id, lost);
+    if (found.ok() && *found) return std::string("lost");
+  }
+  return std::string(IsPending(id, attr.mode) ? "pending" : "local");
+}
+
+void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> done) {
+  if (!IsOwn(name)) return done(impl_->parts.names.GetXattr(id, name));
+  if (name == kDurability) return done(impl_->DurabilityOf(id));
+  if (name != kUniqueBytes && name != kChunks) {
+    return done(MakeError(ErrorCode::kNoData, "no attribute of this name"));
+  }
+  auto attr = impl_->parts.names.GetAttr(id);
+  if (!attr.ok()) return done(attr.error());
+  if ((attr->mode & S_IFMT) != S_IFREG) return done(MakeError(ErrorCode::kNoData, "only regular files have chunks"));
+  InodePtr inode = impl_->table.Hold(id);
+  impl_->waiters->Post([this, inode, unique = name == kUniqueBytes, done = std::move(done)] {
+    uint64_t length = kFileSizeMax;
+    std::unordered_map<Digest, uint64_t, DigestHash> chunks;
+    Result<std::vector<Extent>> extents = std::vector<Extent>();
+    {
+      std::vector<store::ChunkPin> pins;
+      extents = impl_->StoredExtents(inode, 0, length, pins);
+    }
+    impl_->table.Unhold(inode);
+    if (!extents.ok()) return done(extents.error());
+    for (const Extent& extent : *extents) chunks[extent.digest] = extent.chunk_size;
+    uint64_t bytes = 0;
+    for (const auto& [digest, size] : chunks) bytes += size;
+    done(std::to_string(unique ? bytes : chunks.size()));
+  });
+}
+
+Status FileSystem::SetXattr(InodeId inode, std::string_view name, std::string_view value,
+                            meta::Namespace::XattrMode mode) {
+  if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
+  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit());
+  SyncRounds::Operation operation(*impl_->rounds);
+  CAIRNFS_RETURN_IF_ERROR(impl_->parts.names.SetXattr(inode, name, value, mode));
+  if (InodePtr known = impl_->table.Find(inode)) known->no_capability = false;
+  return {};
+}
+
+Result<std::vector<std::string>> FileSystem::ListXattrs(InodeId inode) { return impl_->parts.names.ListXattrs(inode); }
+
+Status FileSystem::RemoveXattr(InodeId inode, std::string_view name) {
+  if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
+  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit());
+  SyncRounds::Operation operation(*impl_->rounds);
+  return impl_->parts.names.RemoveXattr(inode, name);
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,19 @@
+// The set-user-id helper that mounts and unmounts for unprivileged users.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace cairnfs::fuse {
+
+// Mounts on `mount_point` and returns the descriptor of /dev/fuse, which the caller owns. kPermission with what the
+// helper said, or that it is not installed.
+Result<int> FusermountMount(const std::string& mount_point, const std::vector<std::string>& options);
+Status FusermountUnmount(const std::string& mount_point, bool lazy);
+
+// True when /etc/fuse.conf lets unprivileged users say allow_other.
+bool UserMayAllowOther();
+
+}  // namespace cairnfs::fuse

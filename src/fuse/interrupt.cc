@@ -1,0 +1,53 @@
+#include "fuse/interrupt.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+
+#include "fuse/session.h"
+
+namespace cairnfs::fuse {
+namespace {
+
+bool MaskHasKill(std::string_view proc_status, std::string_view field) {
+  size_t at = proc_status.find(field);
+  if (at == std::string_view::npos) return false;
+  std::string_view rest = proc_status.substr(at + field.size());
+  rest.remove_prefix(std::min(rest.find_first_not_of(" \t"), rest.size()));
+  uint64_t mask = 0;
+  std::from_chars(rest.data(), rest.data() + rest.size(), mask, 16);
+  return mask & (1ULL << (SIGKILL - 1));
+}
+
+bool KillPending(pid_t thread) {
+  // Zero: the caller lives in a pid namespace that is not ours.
+  if (thread == 0) return false;
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/status", thread);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  char text[4096];
+  ssize_t size = read(fd, text, sizeof text);
+  close(fd);
+  return size > 0 && ShowsPendingKill({text, static_cast<size_t>(size)});
+}
+
+}  // namespace
+
+bool ShowsPendingKill(std::string_view proc_status) {
+  return MaskHasKill(proc_status, "\nSigPnd:") || MaskHasKill(proc_status, "\nShdPnd:");
+}
+
+std::function<bool()> CancelledFunction(fuse_req_t request) {
+  const Session& session = SessionOf(request);
+  const pid_t thread = fuse_req_ctx(request)->pid;
+  return [&session, request, thread] {
+    if (session.stopping()) return true;
+    return fuse_req_interrupted(request) != 0 && KillPending(thread);
+  };
+}
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,172 @@
+#include "fuse/mount_point.h"
+
+#include <dirent.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/log.h"
+#include "fuse/fusermount.h"
+#include "fuse/mount_table.h"
+#include "fuse/server.h"
+
+namespace cairnfs::fuse {
+namespace {
+
+constexpr int kStackedMountsMax = 8;
+constexpr int kNamedProcessesMax = 3;
+
+// `error_number`, when given, takes the errno of a failure.
+Result<std::string> RealPath(const std::string& path, int* error_number = nullptr) {
+  char* resolved = realpath(path.c_str(), nullptr);
+  if (resolved == nullptr) {
+    const int error = errno;
+    if (error_number != nullptr) *error_number = error;
+    return ErrnoError(error, path);
+  }
+  std::string result = resolved;
+  free(resolved);
+  return result;
+}
+
+// By statfs(2), which the kernel always passes on: it answers stat(2) of a dead mount from its cache for a second.
+bool IsDead(const std::string& path) {
+  struct statfs answer;
+  return statfs(path.c_str(), &answer) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+}
+
+Status CheckIsEmptyDirectory(const std::string& path) {
+  struct stat attributes;
+  if (stat(path.c_str(), &attributes) != 0) return ErrnoError(errno, "mount point " + path);
+  if (!S_ISDIR(attributes.st_mode)) {
+    return MakeError(ErrorCode::kNotDirectory, "mount point " + path + " is not a directory; give an empty directory");
+  }
+  DIR* directory = opendir(path.c_str());
+  if (directory == nullptr) return ErrnoError(errno, "mount point " + path);
+  std::string found;
+  while (dirent* entry = readdir(directory)) {
+    if (std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0) {
+      found = entry->d_name;
+      break;
+    }
+  }
+  closedir(directory);
+  if (found.empty()) return {};
+  return MakeError(ErrorCode::kNotEmpty, "mount point " + path + " is not empty (it holds \"" + found +
+                                             "\", which the mount would hide); give an empty directory");
+}
+
+// "PID (name)" of processes with a working directory, root or open file below `mount_point`. Best effort: an
+// unprivileged process sees its own only.
+std::string ProcessesUsing(const std::string& mount_point) {
+  namespace stdfs = std::filesystem;
+  std::string list;
+  int named = 0;
+  std::error_code error;
+  auto is_below = [&](const stdfs::path& link) {
+    std::error_code ignored;
+    std::string target = stdfs::read_symlink(link, ignored).string();
+    return target == mount_point || target.starts_with(mount_point + "/");
+  };
+  for (stdfs::directory_iterator processes("/proc", error), end; !error && processes != end;
+       processes.increment(error)) {
+    const stdfs::path process = processes->path();
+    if (process.filename().string().find_first_not_of("0123456789") != std::string::npos) continue;
+    bool uses = is_below(process / "cwd") || is_below(process / "root");
+    std::error_code fd_error;
+    for (stdfs::directory_iterator files(process / "fd", fd_error); !uses && !fd_error && files != end;
+         files.increment(fd_error)) {
+      uses = is_below(files->path());
+    }
+    if (!uses) continue;
+    if (++named > kNamedProcessesMax) return list + ", ...";
+    std::string name;
+    std::getline(std::ifstream(process / "comm") >> std::ws, name);
+    list += (list.empty() ? "" : ", ") + process.filename().string() + " (" + name + ")";
+  }
+  return list;
+}
+
+Error BusyError(const std::string& mount_point) {
+  std::string who = ProcessesUsing(mount_point);
+  return MakeError(ErrorCode::kBusy, mount_point + " is busy" + (who.empty() ? "" : ": used by process " + who) +
+                                         "; end what uses it, or unmount lazily");
+}
+
+Status RemoveDeadMounts(const std::string& canonical) {
+  for (int i = 0; i < kStackedMountsMax && IsDead(canonical); ++i) {
+    CAIRNFS_ASSIGN_OR_RETURN(auto table, ReadMountTable());
+    auto entry = FindMount(table, canonical);
+    if (!entry || entry->type != kFilesystemType) {
+      return MakeError(ErrorCode::kBusy, "mount point " + canonical + " holds a dead mount of type " +
+                                             (entry ? entry->type : "unknown") + ", which is not ours; unmount it");
+    }
+    spdlog::warn("{} was left mounted by a daemon that died; unmounting it lazily", canonical);
+    CAIRNFS_RETURN_IF_ERROR(UnmountAt(canonical, true));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> CanonicalMountPoint(const std::string& path) {
+  if (path.empty()) return MakeError(ErrorCode::kInvalidArgument, "the mount point is empty; give a directory");
+  int error_number = 0;
+  auto direct = RealPath(path, &error_number);
+  if (direct.ok() || error_number != ENOTCONN) return direct;
+  std::string trimmed = path;
+  while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
+  size_t slash = trimmed.rfind('/');
+  std::string parent = slash == std::string::npos ? "." : trimmed.substr(0, std::max<size_t>(slash, 1));
+  CAIRNFS_ASSIGN_OR_RETURN(std::string real_parent, RealPath(parent));
+  if (real_parent == "/") real_parent.clear();
+  return real_parent + "/" + trimmed.substr(slash == std::string::npos ? 0 : slash + 1);
+}
+
+Result<std::string> PrepareMountPoint(const std::string& path) {
+  auto canonical = CanonicalMountPoint(path);
+  if (!canonical.ok()) {
+    if (canonical.error().code == ErrorCode::kNotFound) {
+      return MakeError(ErrorCode::kNotFound,
+                       "mount point " + path + " does not exist; create it with: mkdir -p " + path);
+    }
+    return canonical.error().WithContext("mount point");
+  }
+  CAIRNFS_RETURN_IF_ERROR(RemoveDeadMounts(*canonical));
+  CAIRNFS_ASSIGN_OR_RETURN(auto table, ReadMountTable());
+  if (auto entry = FindMount(table, *canonical); entry && entry->type == kFilesystemType) {
+    return MakeError(ErrorCode::kBusy, "mount point " + *canonical + " is already a cairnfs mount (" + entry->source +
+                                           "); unmount it with: cairnfs umount " + *canonical);
+  }
+  CAIRNFS_RETURN_IF_ERROR(CheckIsEmptyDirectory(*canonical));
+  return *canonical;
+}
+
+Status UnmountAt(const std::string& canonical, bool lazy) {
+  if (umount2(canonical.c_str(), UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) == 0) return {};
+  if (errno == EBUSY) return BusyError(canonical);
+  if (errno != EPERM) return ErrnoError(errno, "unmount " + canonical);
+  Status status = FusermountUnmount(canonical, lazy);
+  if (!status.ok() && status.error().message.find("busy") != std::string::npos) return BusyError(canonical);
+  return status;
+}
+
+Status Unmount(const std::string& mount_point, bool lazy) {
+  CAIRNFS_ASSIGN_OR_RETURN(std::string canonical, CanonicalMountPoint(mount_point));
+  CAIRNFS_ASSIGN_OR_RETURN(auto table, ReadMountTable());
+  auto entry = FindMount(table, canonical);
+  if (!entry) return MakeError(ErrorCode::kNotFound, canonical + " is not a mount point");
+  if (entry->type != kFilesystemType) {
+    return MakeError(ErrorCode::kNotFound, canonical + " is a mount of type " + entry->type + ", not of cairnfs");
+  }
+  return UnmountAt(canonical, lazy);
+}
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,21 @@
+// Looks at a mount point before it is mounted on, and takes mounts away.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace cairnfs::fuse {
+
+// An absolute path without symbolic links. Works for the root of a mount whose daemon is dead.
+Result<std::string> CanonicalMountPoint(const std::string& path);
+
+// Checks that `path` can be mounted on and returns its canonical form. Takes away a dead cairnfs mount that is in the
+// way, with a warning. Errors as Server::Mount lists them.
+Result<std::string> PrepareMountPoint(const std::string& path);
+
+// Unmounts what is at `canonical`, by umount2 or, when that is not permitted, by fusermount3. kBusy names processes
+// that keep it busy, as far as they can be seen.
+Status UnmountAt(const std::string& canonical, bool lazy);
+
+}  // namespace cairnfs::fuse

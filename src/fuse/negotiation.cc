@@ -1,0 +1,57 @@
+#include "fuse/negotiation.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+namespace cairnfs::fuse {
+namespace {
+
+// Wanted, and why where it is not plain:
+//  - ATOMIC_O_TRUNC: open with O_TRUNC is one request.
+//  - ASYNC_DIO: one large asynchronous write is sent as several requests at once.
+//  - PARALLEL_DIROPS: look-ups in one directory do not wait for each other.
+//  - CACHE_SYMLINKS: a target never changes.
+//  - HANDLE_KILLPRIV_V2: saves a GETXATTR of security.capability before each write; the kernel tells which writes,
+//    truncations and opens take set-user-id away, and chown does always.
+// Not wanted, though offered:
+//  - WRITEBACK_CACHE: the page cache is the slow way in.
+//  - SPLICE_*: no faster than read(2), and pages would arrive unaligned.
+//  - POSIX_LOCKS, FLOCK_LOCKS: docs/decisions/locks-on-one-host.md.
+//  - AUTO_INVAL_DATA: every change passes this kernel, and it would drop a mapper's pages after its own msync.
+constexpr uint64_t kWantedFlags = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES | FUSE_ASYNC_DIO |
+                                  FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO | FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES |
+                                  FUSE_CACHE_SYMLINKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_INIT_EXT |
+                                  kFuseDirectIoAllowMmap;
+
+}  // namespace
+
+std::optional<KernelOffer> DecodeInitRequest(ByteSpan body) {
+  if (body.size() < offsetof(fuse_init_in, max_readahead)) return std::nullopt;
+  fuse_init_in request{};
+  std::memcpy(&request, body.data(), std::min(body.size(), sizeof request));
+  KernelOffer offer{request.major, request.minor, request.flags};
+  if (request.flags & FUSE_INIT_EXT) offer.flags |= uint64_t{request.flags2} << 32;
+  return offer;
+}
+
+uint64_t AgreedFlags(const KernelOffer& offer) {
+  uint64_t agreed = offer.flags & kWantedFlags;
+  if (!(agreed & FUSE_INIT_EXT)) agreed &= 0xffff'ffff;
+  return agreed;
+}
+
+void PatchInitReply(const KernelOffer& offer, fuse_init_out& reply) {
+  const uint64_t agreed = AgreedFlags(offer);
+  reply.flags = static_cast<uint32_t>(agreed);
+  reply.flags2 = static_cast<uint32_t>(agreed >> 32);
+  if (agreed & FUSE_MAX_PAGES) {
+    reply.max_write = kMaxWriteBytes;
+    reply.max_pages = kMaxWriteBytes / kPageBytes;
+  } else {
+    reply.max_write = kOldMaxWriteBytes;
+    reply.max_pages = 0;
+  }
+}
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,38 @@
+// What is agreed with the kernel in the INIT exchange.
+//
+// libfuse 3.14 answers INIT, but it knows no name for some flags and sets others by default that are wrong here. So the
+// answer's flags are made anew, from what the kernel offers alone, just before the answer is written.
+#pragma once
+
+#include <linux/fuse.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "base/types.h"
+
+namespace cairnfs::fuse {
+
+// Kernel 6.6; not in Debian 12's linux/fuse.h. A file opened with FOPEN_DIRECT_IO may be mapped shared.
+inline constexpr uint64_t kFuseDirectIoAllowMmap = 1ULL << 36;
+
+inline constexpr uint32_t kMaxWriteBytes = kMiB;
+// What a kernel without FUSE_MAX_PAGES sends at most.
+inline constexpr uint32_t kOldMaxWriteBytes = 32 * kPageBytes;
+
+struct KernelOffer {
+  uint32_t major = 0, minor = 0;
+  uint64_t flags = 0;  // flags2 is the upper half
+};
+
+// Reads the body of an INIT request. Older kernels send fewer fields: those missing are zero. nullopt when it is too
+// short to hold a version.
+std::optional<KernelOffer> DecodeInitRequest(ByteSpan body);
+
+// The subset of `offer` that is wanted.
+uint64_t AgreedFlags(const KernelOffer& offer);
+
+// Sets flags, flags2, max_write and max_pages of the answer.
+void PatchInitReply(const KernelOffer& offer, fuse_init_out& reply);
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,76 @@
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "fuse/ops.h"
+#include "fuse/receiver.h"
+#include "fuse/reply.h"
+#include "fuse/session.h"
+
+namespace cairnfs::fuse {
+namespace {
+
+// Kernel 5.11; not in Debian 12's linux/fuse.h. A truncation takes set-user-id and set-group-id away.
+constexpr uint32_t kFattrKillSuidGid = 1U << 11;
+
+Timestamp TimestampOf(const timespec& time) { return {time.tv_sec, static_cast<uint32_t>(time.tv_nsec)}; }
+
+}  // namespace
+
+fs::SetAttrRequest SetAttrRequestOf(uint32_t valid, const struct stat& values) {
+  fs::SetAttrRequest changes;
+  if (valid & FATTR_MODE) changes.mode = values.st_mode & 07777;
+  if (valid & FATTR_UID) changes.uid = values.st_uid;
+  if (valid & FATTR_GID) changes.gid = values.st_gid;
+  if (valid & FATTR_SIZE) changes.size = static_cast<uint64_t>(values.st_size);
+  if (valid & FATTR_ATIME_NOW) {
+    changes.atime_now = true;
+  } else if (valid & FATTR_ATIME) {
+    changes.atime = TimestampOf(values.st_atim);
+  }
+  if (valid & FATTR_MTIME_NOW) {
+    changes.mtime_now = true;
+  } else if (valid & FATTR_MTIME) {
+    changes.mtime = TimestampOf(values.st_mtim);
+  }
+  // With HANDLE_KILLPRIV_V2 the kernel leaves it to us that chown always takes the bits away. chown(-1, -1) comes as a
+  // request that sets nothing.
+  constexpr uint32_t kWithoutMeaning = FATTR_FH | FATTR_LOCKOWNER;
+  const bool is_chown = (valid & (FATTR_UID | FATTR_GID)) != 0 || (valid & ~kWithoutMeaning) == 0;
+  changes.kill_suid_sgid = is_chown || (valid & kFattrKillSuidGid) != 0;
+  return changes;
+}
+
+void OpGetAttr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
+  ReplyAttr(request, SessionOf(request).filesystem().GetAttr(InodeId{inode}));
+}
+
+void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, fuse_file_info* file) {
+  // libfuse masks bits out of `to_set` that are needed here.
+  const uint32_t valid = Receiver::Current().Body<fuse_setattr_in>().valid;
+  fs::SetAttrRequest changes = SetAttrRequestOf(valid, *values);
+  if (file != nullptr) changes.handle = file->fh;
+  SessionOf(request).filesystem().SetAttr(InodeId{inode}, changes,
+                                          [request](Result<meta::Attr> attr) { ReplyAttr(request, attr); });
+}
+
+void OpStatFs(fuse_req_t request, fuse_ino_t) {
+  auto space = SessionOf(request).filesystem().GetSpace();
+  if (!space.ok()) return ReplyError(request, space.error());
+  struct statvfs out {};
+  out.f_bsize = kPageBytes;
+  out.f_frsize = kPageBytes;
+  out.f_blocks = space->total_bytes / kPageBytes;
+  out.f_bfree = space->free_bytes / kPageBytes;
+  out.f_bavail = space->available_bytes / kPageBytes;
+  out.f_files = space->inodes_total;
+  out.f_ffree = space->inodes_free;
+  out.f_favail = space->inodes_free;
+  out.f_namemax = kNameBytesMax;
+  fuse_reply_statfs(request, &out);
+}
+
+void OpIoctl(fuse_req_t request, fuse_ino_t, unsigned, void*, fuse_file_info*, unsigned, const void*, size_t, size_t) {
+  fuse_reply_err(request, ENOTTY);
+}
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,123 @@
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "fuse/ops.h"
+#include "fuse/receiver.h"
+#include "fuse/reply.h"
+#include "fuse/session.h"
+
+namespace cairnfs::fuse {
+namespace {
+
+// writev(2) takes 1024, one of them the header.
+constexpr size_t kSlicesMax = 1000;
+// The answer has 32 bits for the count of bytes copied.
+constexpr size_t kCopyBytesMax = kGiB;
+
+void ReplyFlattened(fuse_req_t request, const fs::FileSystem::ReadResult& read) {
+  std::string flat;
+  flat.reserve(read.size);
+  for (const io::Slice& slice : read.slices) flat.append(AsText(slice.bytes()));
+  fuse_reply_buf(request, flat.data(), flat.size());
+}
+
+void ReplyRead(fuse_req_t request, const fs::FileSystem::ReadResult& read) {
+  if (read.slices.size() > kSlicesMax) return ReplyFlattened(request, read);
+  std::vector<iovec> parts;
+  parts.reserve(read.slices.size());
+  for (const io::Slice& slice : read.slices) parts.push_back({const_cast<std::byte*>(slice.data), slice.size});
+  fuse_reply_iov(request, parts.data(), static_cast<int>(parts.size()));
+}
+
+}  // namespace
+
+void OpRead(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
+  SessionOf(request).filesystem().Read(file->fh, InodeId{inode}, static_cast<uint64_t>(offset), size,
+                                       [request](Result<fs::FileSystem::ReadResult> read) {
+                                         if (!read.ok()) return ReplyError(request, read.error());
+                                         ReplyRead(request, *read);
+                                       });
+}
+
+void SubmitWrite(fuse_req_t request, fs::FileSystem::WriteRequest write) {
+  SessionOf(request).filesystem().Write(std::move(write), [request](Result<size_t> written) {
+    if (!written.ok()) return ReplyError(request, written.error());
+    fuse_reply_write(request, *written);
+  });
+}
+
+void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, off_t offset, fuse_file_info* file) {
+  Receiver& receiver = Receiver::Current();
+  const uint32_t write_flags = receiver.Body<fuse_write_in>().write_flags;
+  fs::FileSystem::WriteRequest write;
+  write.handle = file->fh;
+  write.inode = InodeId{inode};
+  write.offset = static_cast<uint64_t>(offset);
+  write.sync = (file->flags & O_DSYNC) != 0;
+  write.append = (file->flags & O_APPEND) != 0;  // of now: fcntl(2) may have changed it since the open
+  write.from_page_cache = (write_flags & FUSE_WRITE_CACHE) != 0;
+  write.kill_suid_sgid = (write_flags & FUSE_WRITE_KILL_SUIDGID) != 0;
+  const ByteSpan payload = AsBytes({data, size});
+  Receiver::Payload taken = receiver.TakePayload(payload);
+  switch (taken.outcome) {
+    case Receiver::Outcome::kTaken: write.data = std::move(taken.slice); return SubmitWrite(request, std::move(write));
+    case Receiver::Outcome::kPostponed: return SessionOf(request).overflow().Add(request, std::move(write), payload);
+    case Receiver::Outcome::kClosed:
+      return ReplyError(request, MakeError(ErrorCode::kFailed, "write: the buffer pool is closed"));
+  }
+}
+
+void OpFallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length, fuse_file_info* file) {
+  constexpr int kKnownModes = FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE;
+  if ((mode & ~kKnownModes) != 0) {
+    fuse_reply_err(request, EOPNOTSUPP);
+    return;
+  }
+  fs::FallocateRequest change;
+  change.offset = static_cast<uint64_t>(offset);
+  change.length = static_cast<uint64_t>(length);
+  change.keep_size = (mode & FALLOC_FL_KEEP_SIZE) != 0;
+  change.punch_hole = (mode & FALLOC_FL_PUNCH_HOLE) != 0;
+  change.zero_range = (mode & FALLOC_FL_ZERO_RANGE) != 0;
+  SessionOf(request).filesystem().Fallocate(file->fh, InodeId{inode}, change,
+                                            [request](Result<void> status) { ReplyStatus(request, status); });
+}
+
+void OpLseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fuse_file_info* file) {
+  if (whence != SEEK_DATA && whence != SEEK_HOLE) {
+    fuse_reply_err(request, EINVAL);
+    return;
+  }
+  auto what = whence == SEEK_DATA ? fs::FileSystem::Seek::kData : fs::FileSystem::Seek::kHole;
+  SessionOf(request).filesystem().SeekTo(file->fh, InodeId{inode}, static_cast<uint64_t>(offset), what,
+                                         [request](Result<uint64_t> found) {
+                                           if (found.ok()) {
+                                             fuse_reply_lseek(request, static_cast<off_t>(*found));
+                                           } else if (found.error().code == ErrorCode::kNoData) {
+                                             // Elsewhere it is a missing xattr's ENODATA.
+                                             fuse_reply_err(request, ENXIO);
+                                           } else {
+                                             ReplyError(request, found.error());
+                                           }
+                                         });
+}
+
+void OpCopyFileRange(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info* from_file, fuse_ino_t to,
+                     off_t to_offset, fuse_file_info* to_file, size_t length, int flags) {
+  if (flags != 0) {
+    fuse_reply_err(request, EINVAL);
+    return;
+  }
+  SessionOf(request).filesystem().CopyRange(from_file->fh, InodeId{from}, static_cast<uint64_t>(from_offset),
+                                            to_file->fh, InodeId{to}, static_cast<uint64_t>(to_offset),
+                                            std::min(length, kCopyBytesMax), [request](Result<size_t> copied) {
+                                              if (!copied.ok()) return ReplyError(request, copied.error());
+                                              fuse_reply_write(request, *copied);
+                                            });
+}
+
+}  // namespace cairnfs::fuse

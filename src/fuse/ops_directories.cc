@@ -1,0 +1,92 @@
+#include <linux/fuse.h>
+
+#include <algorithm>
+#include <string>
+
+#include "fuse/ops.h"
+#include "fuse/reply.h"
+#include "fuse/session.h"
+
+namespace cairnfs::fuse {
+namespace {
+
+// Names are at least this long with their padding, on average longer: a listing asks for as many as may fit.
+constexpr size_t kShortNameBytes = 16;
+
+size_t EntriesThatMayFit(size_t bytes, size_t header_bytes) {
+  return std::max<size_t>(1, bytes / (header_bytes + kShortNameBytes));
+}
+
+bool IsDots(const std::string& name) { return name == "." || name == ".."; }
+
+// The part of an entry that is known without a look-up. Inode 0: the kernel makes no dentry of it.
+fuse_entry_param EntryWithoutAttr(const fs::FileSystem::ListedEntry& listed) {
+  fuse_entry_param entry{};
+  entry.attr.st_ino = listed.inode.value;
+  entry.attr.st_mode = listed.type;
+  return entry;
+}
+
+}  // namespace
+
+void OpOpenDir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  auto handle = filesystem.OpenDirectory(InodeId{inode});
+  if (!handle.ok()) return ReplyError(request, handle.error());
+  file->fh = *handle;
+  if (fuse_reply_open(request, file) != 0) filesystem.ReleaseDirectory(*handle);
+}
+
+void OpReadDir(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
+  auto listed = SessionOf(request).filesystem().ReadDirectory(file->fh, InodeId{inode}, static_cast<uint64_t>(offset),
+                                                              EntriesThatMayFit(size, FUSE_NAME_OFFSET));
+  if (!listed.ok()) return ReplyError(request, listed.error());
+  std::string out(size, '\0');
+  size_t used = 0;
+  for (const auto& entry : *listed) {
+    const fuse_entry_param known = EntryWithoutAttr(entry);
+    const size_t needed = fuse_add_direntry(request, out.data() + used, size - used, entry.name.c_str(), &known.attr,
+                                            static_cast<off_t>(entry.next_offset));
+    if (needed > size - used) break;
+    used += needed;
+  }
+  fuse_reply_buf(request, out.data(), used);
+}
+
+void OpReadDirPlus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  auto listed = filesystem.ReadDirectory(file->fh, InodeId{inode}, static_cast<uint64_t>(offset),
+                                         EntriesThatMayFit(size, FUSE_NAME_OFFSET_DIRENTPLUS));
+  if (!listed.ok()) return ReplyError(request, listed.error());
+  std::string out(size, '\0');
+  std::vector<InodeId> looked_up;
+  size_t used = 0;
+  for (const auto& entry : *listed) {
+    if (fuse_add_direntry_plus(request, nullptr, 0, entry.name.c_str(), nullptr, 0) > size - used) break;
+    fuse_entry_param known = EntryWithoutAttr(entry);
+    if (!IsDots(entry.name)) {
+      // A name that went away since the listing was taken is listed without attributes.
+      auto attr = filesystem.Lookup(InodeId{inode}, entry.name);
+      if (attr.ok()) {
+        known = EntryOf(*attr);
+        looked_up.push_back(attr->inode);
+      }
+    }
+    used += fuse_add_direntry_plus(request, out.data() + used, size - used, entry.name.c_str(), &known,
+                                   static_cast<off_t>(entry.next_offset));
+  }
+  if (fuse_reply_buf(request, out.data(), used) == 0) return;
+  for (InodeId each : looked_up) filesystem.Forget(each, 1);
+}
+
+void OpReleaseDir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
+  SessionOf(request).filesystem().ReleaseDirectory(file->fh);
+  fuse_reply_err(request, 0);
+}
+
+void OpFsyncDir(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* file) {
+  SessionOf(request).filesystem().Fsync(file->fh, InodeId{inode}, data_only != 0,
+                                        [request](Result<void> status) { ReplyStatus(request, status); });
+}
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,104 @@
+#include <linux/fs.h>
+#include <sys/stat.h>
+
+#include "fuse/interrupt.h"
+#include "fuse/ops.h"
+#include "fuse/reply.h"
+#include "fuse/session.h"
+
+namespace cairnfs::fuse {
+namespace {
+
+meta::CreateParams ParamsOf(fuse_req_t request, uint32_t mode) {
+  const fuse_ctx* caller = fuse_req_ctx(request);
+  meta::CreateParams params;
+  params.mode = mode;
+  params.uid = caller->uid;
+  params.gid = caller->gid;
+  return params;
+}
+
+}  // namespace
+
+void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  auto attr = SessionOf(request).filesystem().Lookup(InodeId{parent}, name);
+  if (attr.ok() || attr.error().code != ErrorCode::kNotFound) return ReplyEntry(request, attr);
+  // Inode 0: the kernel remembers that the name is absent.
+  fuse_entry_param absent{};
+  absent.entry_timeout = kEntrySeconds;
+  fuse_reply_entry(request, &absent);
+}
+
+void OpForget(fuse_req_t request, fuse_ino_t inode, uint64_t count) {
+  SessionOf(request).filesystem().Forget(InodeId{inode}, count);
+  fuse_reply_none(request);
+}
+
+void OpForgetMulti(fuse_req_t request, size_t count, fuse_forget_data* forgets) {
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  for (size_t i = 0; i < count; ++i) filesystem.Forget(InodeId{forgets[i].ino}, forgets[i].nlookup);
+  fuse_reply_none(request);
+}
+
+void OpReadLink(fuse_req_t request, fuse_ino_t inode) {
+  auto target = SessionOf(request).filesystem().ReadLink(InodeId{inode});
+  if (!target.ok()) return ReplyError(request, target.error());
+  fuse_reply_readlink(request, target->c_str());
+}
+
+void OpMknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
+  if ((mode & S_IFMT) == 0) mode |= S_IFREG;
+  meta::CreateParams params = ParamsOf(request, mode);
+  params.rdev = device;
+  ReplyEntry(request, SessionOf(request).filesystem().MakeNode(InodeId{parent}, name, params));
+}
+
+void OpMkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
+  meta::CreateParams params = ParamsOf(request, (mode & 07777) | S_IFDIR);
+  ReplyEntry(request, SessionOf(request).filesystem().MakeNode(InodeId{parent}, name, params));
+}
+
+void OpSymlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
+  meta::CreateParams params = ParamsOf(request, 0777 | S_IFLNK);
+  params.symlink_target = target;
+  ReplyEntry(request, SessionOf(request).filesystem().MakeNode(InodeId{parent}, name, params));
+}
+
+void OpLink(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const char* new_name) {
+  ReplyEntry(request, SessionOf(request).filesystem().Link(InodeId{inode}, InodeId{new_parent}, new_name));
+}
+
+void OpUnlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  ReplyStatus(request, SessionOf(request).filesystem().Unlink(InodeId{parent}, name));
+}
+
+void OpRmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  ReplyStatus(request, SessionOf(request).filesystem().Rmdir(InodeId{parent}, name));
+}
+
+void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name, fuse_ino_t to_parent,
+              const char* to_name, unsigned flags) {
+  meta::RenameParams params;
+  params.from_parent = InodeId{from_parent};
+  params.from_name = from_name;
+  params.to_parent = InodeId{to_parent};
+  params.to_name = to_name;
+  if (flags == RENAME_NOREPLACE) {
+    params.mode = meta::RenameMode::kNoReplace;
+  } else if (flags == RENAME_EXCHANGE) {
+    params.mode = meta::RenameMode::kExchange;
+  } else if (flags != 0) {
+    fuse_reply_err(request, EINVAL);
+    return;
+  }
+  const fuse_ctx* context = fuse_req_ctx(request);
+  fs::Caller caller;
+  caller.uid = context->uid;
+  caller.gid = context->gid;
+  caller.pid = static_cast<uint32_t>(context->pid);
+  caller.cancelled = CancelledFunction(request);
+  SessionOf(request).filesystem().Rename(params, caller,
+                                         [request](Result<void> status) { ReplyStatus(request, status); });
+}
+
+}  // namespace cairnfs::fuse

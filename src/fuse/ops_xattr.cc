@@ -1,0 +1,87 @@
+#include <sys/xattr.h>
+
+#include <cerrno>
+#include <string>
+#include <string_view>
+
+#include "fuse/ops.h"
+#include "fuse/reply.h"
+#include "fuse/session.h"
+
+namespace cairnfs::fuse {
+namespace {
+
+using XattrMode = meta::Namespace::XattrMode;
+
+// 0, or the errno that ext4 gives for such a name. POSIX ACLs ("system.") would have to be enforced, not only stored;
+// default_permissions knows mode bits alone.
+int NameErrno(std::string_view name) {
+  for (std::string_view prefix : {"user.", "trusted.", "security."}) {
+    if (name.starts_with(prefix)) return name.size() == prefix.size() ? EINVAL : 0;
+  }
+  return EOPNOTSUPP;
+}
+
+// `wanted` 0 asks for the size.
+void ReplyValue(fuse_req_t request, std::string_view value, size_t wanted) {
+  if (wanted == 0) {
+    fuse_reply_xattr(request, value.size());
+  } else if (value.size() > wanted) {
+    fuse_reply_err(request, ERANGE);
+  } else {
+    fuse_reply_buf(request, value.data(), value.size());
+  }
+}
+
+}  // namespace
+
+void OpSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, const char* value, size_t size, int flags) {
+  XattrMode mode = XattrMode::kSet;
+  if (flags == XATTR_CREATE) {
+    mode = XattrMode::kCreate;
+  } else if (flags == XATTR_REPLACE) {
+    mode = XattrMode::kReplace;
+  } else if (flags != 0) {
+    fuse_reply_err(request, EINVAL);
+    return;
+  }
+  if (int error = NameErrno(name); error != 0) {
+    fuse_reply_err(request, error);
+    return;
+  }
+  ReplyStatus(request, SessionOf(request).filesystem().SetXattr(InodeId{inode}, name, {value, size}, mode));
+}
+
+void OpGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, size_t size) {
+  if (int error = NameErrno(name); error != 0) {
+    fuse_reply_err(request, error);
+    return;
+  }
+  SessionOf(request).filesystem().GetXattr(InodeId{inode}, name, [request, size](Result<std::string> value) {
+    if (!value.ok()) return ReplyError(request, value.error());
+    ReplyValue(request, *value, size);
+  });
+}
+
+void OpListXattr(fuse_req_t request, fuse_ino_t inode, size_t size) {
+  auto names = SessionOf(request).filesystem().ListXattrs(InodeId{inode});
+  if (!names.ok()) return ReplyError(request, names.error());
+  std::string list;
+  const bool privileged = fuse_req_ctx(request)->uid == 0;
+  for (const std::string& name : *names) {
+    // As the kernel's own filesystems do: who may not read them does not see them.
+    if (!privileged && name.starts_with("trusted.")) continue;
+    list.append(name).push_back('\0');
+  }
+  ReplyValue(request, list, size);
+}
+
+void OpRemoveXattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
+  if (int error = NameErrno(name); error != 0) {
+    fuse_reply_err(request, error);
+    return;
+  }
+  ReplyStatus(request, SessionOf(request).filesystem().RemoveXattr(InodeId{inode}, name));
+}
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,107 @@
+// A thread that receives requests, and how it shares the buffer pool with the data that it receives.
+//
+// A request is read into a pool buffer so that the payload of a WRITE begins at a page boundary. A large payload is not
+// copied: the filesystem takes the buffer, and the receiver goes on with another one. Small payloads are copied one
+// after another into a pack buffer of the thread, so that a small write does not hold a megabyte.
+//
+// Why the pool cannot make the mount stand still:
+//  1. Each receiver always holds a buffer of its own to read the next request into (the first comes from the pool's
+//     reserve). No request but a WRITE needs another one: its reply is small, or a READ's slices, which the filesystem
+//     takes from the reserve.
+//  2. A receiver that has a WRITE in hand gives its data away only after it has got a replacement. With the pool empty
+//     it waits for one, holding back the reply: that is the back-pressure. Buffers that the filesystem holds come back
+//     by cutting, hashing and storing, which need no request of the mount. So the wait ends, whatever else happens,
+//     unless the filesystem itself waits (for space on a full disk).
+//  3. For that case, and so that a look-up does not wait behind a slow disk, one receiver, the keeper, never waits
+//     longer than kKeeperPatience: it then copies the payload to ordinary memory, gives it to WriteOverflow, whose
+//     thread waits in its place, and receives on. So requests that are no writes (unlink among them, which makes the
+//     space) are served while every other receiver waits.
+//  4. The overflow is bounded (kOverflowBytesMax): a kernel queue of that many WRITEs ahead of another request, all of
+//     them refused by a full pool, makes the keeper wait as in 2. The queue is in order of arrival and each freed
+//     buffer takes one WRITE out of it, so the other request is reached.
+#pragma once
+
+#include <fuse_lowlevel.h>
+#include <linux/fuse.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "base/result.h"
+#include "base/types.h"
+#include "fuse/packer.h"
+#include "io/buffer_pool.h"
+
+namespace cairnfs::fuse {
+
+class Session;
+
+// Payloads from this size on keep the buffer that they came in.
+inline constexpr size_t kKeptPayloadBytesMin = 128 * kKiB;
+inline constexpr auto kKeeperPatience = std::chrono::milliseconds(20);
+// A receiver that works on one request for longer than this is stuck.
+inline constexpr auto kStuckAfter = std::chrono::seconds(60);
+
+class Receiver {
+ public:
+  enum class Role { kKeeper, kOther };
+  // Both outlive the receiver.
+  Receiver(Session& session, io::BufferPool& pool, Role role) : session_(session), pool_(pool), role_(role) {}
+  ~Receiver() { Join(); }
+  Receiver(const Receiver&) = delete;
+  Receiver& operator=(const Receiver&) = delete;
+
+  void Start();
+  // Makes a read of the device in progress return. A call that comes just before the read is without effect: repeat it
+  // until the thread ended.
+  void Wake();
+  void Join();
+  bool Stuck(std::chrono::steady_clock::time_point now) const;
+
+  // The receiver that runs on this thread. REQUIRES: called from an operation's handler.
+  static Receiver& Current();
+
+  // The body of the request in hand, as the kernel sent it: for what libfuse does not hand on. REQUIRES: the request
+  // has a body of type T; its payload was not taken.
+  template <typename T>
+  const T& Body() const {
+    return *reinterpret_cast<const T*>(message_ + sizeof(fuse_in_header));
+  }
+
+  enum class Outcome {
+    kTaken,      // `slice` holds the payload
+    kPostponed,  // no buffer in time: hand the write to the overflow
+    kClosed,     // the pool was closed
+  };
+  struct Payload {
+    Outcome outcome;
+    io::Slice slice;
+  };
+  // Takes the payload of the WRITE in hand; may wait for the pool.
+  Payload TakePayload(ByteSpan payload);
+
+ private:
+  void Run();
+  // Receives and processes one request; false when the thread shall end.
+  bool ReceiveOne();
+  void Process(size_t size);
+  // A buffer beside the one in hand.
+  Outcome Admit(io::BufferRef& buffer);
+  io::BufferRef AcquireWithPatience();
+  Payload Pack(ByteSpan payload);
+
+  Session& session_;
+  io::BufferPool& pool_;
+  const Role role_;
+  // Of the receiving thread alone.
+  io::BufferRef home_;                  // what the next request is read into
+  const std::byte* message_ = nullptr;  // the request in hand
+  Packer packer_;
+
+  std::atomic<int64_t> busy_since_{0};  // steady clock; 0: waits for a request or for the pool
+  std::atomic<bool> ended_{true};
+  std::thread thread_;
+};
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,133 @@
+#include "fuse/reply.h"
+
+#include <sys/stat.h>
+
+#include <cstring>
+
+#include "base/log.h"
+#include "fuse/server.h"
+#include "fuse/session.h"
+
+namespace cairnfs::fuse {
+namespace {
+
+constexpr uint64_t kBlockBytes = 512;  // unit of st_blocks
+
+static_assert(sizeof(fuse_entry_out) == 128 && sizeof(fuse_open_out) == 16);
+
+timespec TimeOf(const Timestamp& time) { return {time.seconds, static_cast<long>(time.nanoseconds)}; }
+
+bool IsWorthALine(ErrorCode code) {
+  return code == ErrorCode::kCorrupt || code == ErrorCode::kIo || code == ErrorCode::kFailed ||
+         code == ErrorCode::kUnavailable || code == ErrorCode::kConflict;
+}
+
+}  // namespace
+
+struct stat StatOf(const meta::Attr& attr) {
+  struct stat result {};
+  result.st_ino = attr.inode.value;
+  result.st_mode = attr.mode;
+  result.st_nlink = attr.nlink;
+  result.st_uid = attr.uid;
+  result.st_gid = attr.gid;
+  result.st_rdev = attr.rdev;
+  result.st_size = static_cast<off_t>(attr.size);
+  result.st_blksize = S_ISREG(attr.mode) ? kPreferredBytes : kPageBytes;
+  result.st_blocks = static_cast<blkcnt_t>((attr.allocated_bytes + kBlockBytes - 1) / kBlockBytes);
+  result.st_atim = TimeOf(attr.atime);
+  result.st_mtim = TimeOf(attr.mtime);
+  result.st_ctim = TimeOf(attr.ctime);
+  return result;
+}
+
+fuse_entry_param EntryOf(const meta::Attr& attr) {
+  fuse_entry_param entry{};
+  entry.ino = attr.inode.value;
+  entry.attr = StatOf(attr);
+  entry.attr_timeout = kAttrSeconds;
+  entry.entry_timeout = kEntrySeconds;
+  return entry;
+}
+
+fuse_open_out OpenOut(fs::HandleId handle) {
+  fuse_open_out out{};
+  out.fh = handle;
+  // An older kernel ignores the flags that it does not know.
+  out.open_flags = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
+  return out;
+}
+
+fuse_entry_out EntryOut(const meta::Attr& attr) {
+  fuse_entry_out out{};
+  out.nodeid = attr.inode.value;
+  out.entry_valid = static_cast<uint64_t>(kEntrySeconds);
+  out.attr_valid = static_cast<uint64_t>(kAttrSeconds);
+  const struct stat from = StatOf(attr);
+  fuse_attr& to = out.attr;
+  to.ino = from.st_ino;
+  to.size = static_cast<uint64_t>(from.st_size);
+  to.blocks = static_cast<uint64_t>(from.st_blocks);
+  to.atime = static_cast<uint64_t>(attr.atime.seconds);
+  to.mtime = static_cast<uint64_t>(attr.mtime.seconds);
+  to.ctime = static_cast<uint64_t>(attr.ctime.seconds);
+  to.atimensec = attr.atime.nanoseconds;
+  to.mtimensec = attr.mtime.nanoseconds;
+  to.ctimensec = attr.ctime.nanoseconds;
+  to.mode = attr.mode;
+  to.nlink = attr.nlink;
+  to.uid = attr.uid;
+  to.gid = attr.gid;
+  to.rdev = static_cast<uint32_t>(attr.rdev);
+  to.blksize = static_cast<uint32_t>(from.st_blksize);
+  return out;
+}
+
+void ReplyError(fuse_req_t request, const Error& error) {
+  if (IsWorthALine(error.code)) spdlog::error("{}: {}", ErrorCodeName(error.code), error.message);
+  fuse_reply_err(request, ErrnoOf(error));
+}
+
+void ReplyStatus(fuse_req_t request, const Status& status) {
+  if (status.ok()) {
+    fuse_reply_err(request, 0);
+  } else {
+    ReplyError(request, status.error());
+  }
+}
+
+void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr) {
+  if (!attr.ok()) return ReplyError(request, attr.error());
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  const fuse_entry_param entry = EntryOf(*attr);
+  if (fuse_reply_entry(request, &entry) != 0) filesystem.Forget(attr->inode, 1);
+}
+
+void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr) {
+  if (!attr.ok()) return ReplyError(request, attr.error());
+  const struct stat attributes = StatOf(*attr);
+  fuse_reply_attr(request, &attributes, kAttrSeconds);
+}
+
+void ReplyOpen(fuse_req_t request, InodeId inode, fs::HandleId handle) {
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  const fuse_open_out out = OpenOut(handle);
+  if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
+    filesystem.Release(handle, inode);
+  }
+}
+
+void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created) {
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  struct {
+    fuse_entry_out entry;
+    fuse_open_out open;
+  } out{EntryOut(created.attr), OpenOut(created.handle)};
+  static_assert(sizeof out == sizeof(fuse_entry_out) + sizeof(fuse_open_out));
+  if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
+    filesystem.Release(created.handle, created.attr.inode);
+    filesystem.Forget(created.attr.inode, 1);
+  }
+}
+
+}  // namespace cairnfs::fuse

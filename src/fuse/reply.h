@@ -1,0 +1,40 @@
+// Answers to requests: errors, and the structures that libfuse 3.14 cannot fill as they are needed here.
+#pragma once
+
+#include <fuse_lowlevel.h>
+#include <linux/fuse.h>
+
+#include "base/result.h"
+#include "fs/filesystem.h"
+#include "meta/namespace.h"
+
+namespace cairnfs::fuse {
+
+// Every name changes through this kernel only, so what it knows of a name, its absence included, stays true.
+inline constexpr double kEntrySeconds = 86400.0 * 365;
+// The kernel drops attributes that its own operations change. A second, not for ever: a stat whose reply crosses with
+// another process's operation in the same directory may store what was true just before it.
+inline constexpr double kAttrSeconds = 1.0;
+// st_blksize of a file: what cp, dd-like tools and buffered streams write at a time. One request.
+inline constexpr uint32_t kPreferredBytes = kMiB;
+
+struct stat StatOf(const meta::Attr& attr);
+fuse_entry_param EntryOf(const meta::Attr& attr);
+
+// Logs those that say that something is wrong with the store, since the errno alone tells nobody what.
+void ReplyError(fuse_req_t request, const Error& error);
+// errno 0 for success.
+void ReplyStatus(fuse_req_t request, const Status& status);
+// Takes the look-up back when the kernel does not take the answer.
+void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr);
+void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr);
+// Answers OPEN of a regular file, by hand because FOPEN_PARALLEL_DIRECT_WRITES has no name in libfuse 3.14. Releases
+// the handle when the kernel does not take the answer.
+void ReplyOpen(fuse_req_t request, InodeId inode, fs::HandleId handle);
+void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created);
+
+// --- pure, for the above and for tests ---
+fuse_open_out OpenOut(fs::HandleId handle);
+fuse_entry_out EntryOut(const meta::Attr& attr);
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,70 @@
+// The FUSE front end: mounts, receives requests, decodes them, calls fs::FileSystem and replies.
+//
+// The receive path, why it cannot deadlock on the buffer pool, and what is negotiated with the kernel stand in
+// receiver.h and negotiation.h.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/types.h"
+#include "fs/filesystem.h"
+#include "io/buffer_pool.h"
+
+namespace cairnfs::fuse {
+
+struct MountOptions {
+  std::string mount_point;
+  std::string source = "cairnfs";  // first column of /proc/mounts
+  bool allow_other = true;         // falls back to false with a warning when an unprivileged mount may not
+  bool read_only = false;
+  std::vector<std::string> kernel_options;  // further -o words passed on (nosuid, nodev, noexec, ...)
+  unsigned receive_threads = 2;
+  unsigned max_background = 64;
+  size_t read_ahead_bytes = 4 * kMiB;  // of the mount's bdi: what mmap reads ahead
+};
+
+class Server {
+ public:
+  // Mounts. The message of an error says what is wrong and what would be right: mount point missing (kNotFound), not a
+  // directory (kNotDirectory), not empty (kNotEmpty), already a cairnfs mount (kBusy), no /dev/fuse (kUnavailable), not
+  // root and fusermount3 missing or refusing (kPermission), an unknown kernel option (kInvalidArgument). A mount left
+  // over from a dead daemon (ENOTCONN) is unmounted lazily first, with a warning. `pool` outlives the server.
+  // What Mount refuses before it touches /dev/fuse, to be asked before anything is made for the mount. Takes a dead
+  // mount away as Mount does.
+  static Status Check(const MountOptions& options);
+  static Result<std::unique_ptr<Server>> Mount(const MountOptions& options, io::BufferPool& pool);
+  ~Server();  // unmounts if still mounted
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Serves requests until the mount is gone or Stop was called; returns once all receiving threads ended and every
+  // request that they took was answered. REQUIRES: called once; `filesystem` outlives the call.
+  Status Serve(fs::FileSystem& filesystem);
+  // Unmounts, lazily when it is busy, and lets Serve return. Any thread, but no signal handler; may be called more than
+  // once and before Serve.
+  void Stop();
+  // For the watchdog: no receiving thread has been at work on one request for longer than it ever should.
+  bool Alive() const;
+
+ private:
+  class Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// The words of -o, in one place: those that mount(2) takes as flags ("nosuid", ...; MountOptions::kernel_options), and
+// those that only mount(8), fstab and systemd read ("defaults", "nofail", "x-...").
+bool IsMountFlag(std::string_view word);
+bool IsFstabWord(std::string_view word);
+
+// Errno of an error code, and the only place that makes one.
+int ErrnoOf(const Error& error);
+
+// Unmounts a cairnfs mount point; lazily when asked. kNotFound when nothing of ours is mounted there, kBusy with the
+// reason, kPermission.
+Status Unmount(const std::string& mount_point, bool lazy);
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,181 @@
+#include "fuse/session.h"
+
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+
+#include "base/log.h"
+#include "fuse/ops.h"
+
+namespace cairnfs::fuse {
+namespace {
+
+constexpr auto kWakeInterval = std::chrono::milliseconds(10);
+constexpr uint64_t kInterruptBit = 1;  // of `unique`: an INTERRUPT; the kernel's other numbers are even
+
+bool OwesReply(const fuse_in_header& header) {
+  return header.opcode != FUSE_FORGET && header.opcode != FUSE_BATCH_FORGET && header.opcode != FUSE_INTERRUPT;
+}
+
+// libfuse asks for it, but the receivers read the descriptor themselves.
+ssize_t ReadNothing(int, void*, size_t, void*) {
+  errno = ENOSYS;
+  return -1;
+}
+
+void LogFromLibfuse(fuse_log_level level, const char* format, va_list arguments) {
+  char text[512];
+  int size = std::vsnprintf(text, sizeof text, format, arguments);
+  std::string_view message(text, std::min<size_t>(size < 0 ? 0 : static_cast<size_t>(size), sizeof text - 1));
+  while (message.ends_with('\n')) message.remove_suffix(1);
+  spdlog::log(level <= FUSE_LOG_ERR ? spdlog::level::err : spdlog::level::debug, "{}", message);
+}
+
+}  // namespace
+
+Session::Session(Device& device, io::BufferPool& pool, const SessionOptions& options)
+    : device_(device), options_(options), overflow_(pool) {
+  // One keeper (receiver.h), so one other at least.
+  const size_t count = std::max(2U, options.receive_threads);
+  for (size_t i = 0; i < count; ++i) {
+    auto role = i == 0 ? Receiver::Role::kKeeper : Receiver::Role::kOther;
+    receivers_.push_back(std::make_unique<Receiver>(*this, pool, role));
+  }
+}
+
+Session::~Session() {
+  if (session_ != nullptr) fuse_session_destroy(session_);
+}
+
+Result<std::unique_ptr<Session>> Session::Create(Device& device, io::BufferPool& pool, const SessionOptions& options) {
+  fuse_set_log_func(LogFromLibfuse);
+  std::unique_ptr<Session> session(new Session(device, pool, options));
+  char name[] = "cairnfs";
+  char* argv[] = {name, nullptr};
+  fuse_args arguments = FUSE_ARGS_INIT(1, argv);
+  const fuse_lowlevel_ops& operations = Operations(&Session::Init);
+  session->session_ = fuse_session_new(&arguments, &operations, sizeof operations, session.get());
+  fuse_opt_free_args(&arguments);
+  if (session->session_ == nullptr) return MakeError(ErrorCode::kIo, "libfuse could not make a session");
+  // The session closes its descriptor; the device keeps its own.
+  int fd = fcntl(device.fd(), F_DUPFD_CLOEXEC, 3);
+  if (fd < 0) return ErrnoError(errno, "duplicate the descriptor of /dev/fuse");
+  fuse_custom_io io{};
+  io.writev = &Session::WriteReply;
+  io.read = ReadNothing;
+  if (int error = fuse_session_custom_io(session->session_, &io, fd); error != 0) {
+    close(fd);
+    return ErrnoError(-error, "fuse_session_custom_io");
+  }
+  return session;
+}
+
+void Session::Init(void* user_data, fuse_conn_info* connection) {
+  auto* session = static_cast<Session*>(user_data);
+  connection->max_background = session->options_.max_background;
+  connection->congestion_threshold = std::max(1U, session->options_.max_background * 3 / 4);
+  // What libfuse itself does differently by these; the answer's flags are set by PatchInitReply.
+  connection->want &= ~(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
+}
+
+ssize_t Session::WriteReply(int fd, iovec* parts, int count, void* user_data) {
+  return static_cast<Session*>(user_data)->WriteAndCount(fd, parts, count);
+}
+
+ssize_t Session::WriteAndCount(int fd, iovec* parts, int count) {
+  const auto* header = static_cast<const fuse_out_header*>(parts[0].iov_base);
+  const uint64_t unique = header->unique;
+  if (unique != 0 && unique == init_unique_.load() && header->error == 0 && count == 2 &&
+      parts[1].iov_len >= sizeof(fuse_init_out)) {
+    PatchInitReply(offer_, *static_cast<fuse_init_out*>(parts[1].iov_base));
+  }
+  ssize_t written = writev(fd, parts, count);
+  const int error = errno;
+  if (unique != 0 && !(unique & kInterruptBit)) owed_replies_.fetch_sub(1, std::memory_order_release);
+  errno = error;
+  return written;
+}
+
+void Session::NoteRequest(const fuse_in_header& header, ByteSpan body) {
+  if (OwesReply(header)) owed_replies_.fetch_add(1, std::memory_order_relaxed);
+  if (header.opcode != FUSE_INIT) return;
+  if (auto offer = DecodeInitRequest(body)) {
+    offer_ = *offer;
+    init_unique_.store(header.unique);
+  }
+}
+
+void Session::NoteProcessed(const fuse_in_header& header) {
+  if (header.opcode != FUSE_INIT) return;
+  const uint64_t agreed = AgreedFlags(offer_);
+  spdlog::info("{}: kernel speaks FUSE {}.{}; shared mappings {}, requests up to {} KiB", device_.mount_point(),
+               offer_.major, offer_.minor, agreed & kFuseDirectIoAllowMmap ? "yes" : "no (kernel before 6.6)",
+               (agreed & FUSE_MAX_PAGES ? kMaxWriteBytes : kOldMaxWriteBytes) / kKiB);
+  // The kernel set its own value while it took the answer.
+  device_.SetReadAhead(options_.read_ahead_bytes);
+}
+
+void Session::NoteReceiverEnd(Status status) {
+  MutexLock lock(mutex_);
+  if (status.ok()) {
+    --running_;
+  } else if (receive_status_.ok()) {
+    receive_status_ = std::move(status);
+  }
+  changed_.NotifyAll();
+}
+
+Status Session::Serve(fs::FileSystem& filesystem) {
+  filesystem_ = &filesystem;
+  {
+    MutexLock lock(mutex_);
+    running_ = receivers_.size();
+  }
+  for (auto& receiver : receivers_) receiver->Start();
+  WaitForReceivers();
+  for (auto& receiver : receivers_) receiver->Join();
+  fuse_session_exit(session_);
+  overflow_.Stop();
+  WaitForReplies();
+  MutexLock lock(mutex_);
+  return receive_status_;
+}
+
+void Session::WaitForReceivers() {
+  MutexLock lock(mutex_);
+  while (running_ > 0) {
+    // One that ended takes the others with it: they would wait for ever when the descriptor failed.
+    if (running_ < receivers_.size()) stopping_.store(true);
+    if (!stopping()) {
+      changed_.Wait(mutex_);
+      continue;
+    }
+    for (auto& receiver : receivers_) receiver->Wake();
+    changed_.WaitFor(mutex_, kWakeInterval);
+  }
+}
+
+void Session::WaitForReplies() {
+  stopping_.store(true);
+  while (owed_replies_.load(std::memory_order_acquire) > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void Session::RequestStop() {
+  stopping_.store(true);
+  MutexLock lock(mutex_);
+  changed_.NotifyAll();
+}
+
+bool Session::Alive() const {
+  const auto now = std::chrono::steady_clock::now();
+  return std::none_of(receivers_.begin(), receivers_.end(), [&](const auto& receiver) { return receiver->Stuck(now); });
+}
+
+Session& SessionOf(fuse_req_t request) { return *static_cast<Session*>(fuse_req_userdata(request)); }
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,88 @@
+// One mount being served: the libfuse session, the receiving threads, and the count of requests that are owed a reply.
+#pragma once
+
+#include <fuse_lowlevel.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/result.h"
+#include "base/thread_annotations.h"
+#include "fs/filesystem.h"
+#include "fuse/device.h"
+#include "fuse/negotiation.h"
+#include "fuse/receiver.h"
+#include "fuse/write_overflow.h"
+#include "io/buffer_pool.h"
+
+namespace cairnfs::fuse {
+
+struct SessionOptions {
+  unsigned receive_threads = 2;
+  unsigned max_background = 64;
+  size_t read_ahead_bytes = 4 * kMiB;
+};
+
+class Session {
+ public:
+  // The device and the pool outlive the session.
+  static Result<std::unique_ptr<Session>> Create(Device& device, io::BufferPool& pool, const SessionOptions& options);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Receives until the connection is gone or RequestStop was called; every request taken is answered on return.
+  Status Serve(fs::FileSystem& filesystem);
+  // Makes the receiving threads end, also while the kernel keeps the connection open.
+  void RequestStop();
+  bool Alive() const;
+
+  // For the operations and the receivers.
+  fs::FileSystem& filesystem() const { return *filesystem_; }
+  WriteOverflow& overflow() { return overflow_; }
+  Device& device() { return device_; }
+  fuse_session* handle() const { return session_; }
+  bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
+  // Before the request in `header` is processed; `body` follows the header.
+  void NoteRequest(const fuse_in_header& header, ByteSpan body);
+  // After it was processed.
+  void NoteProcessed(const fuse_in_header& header);
+  // A receiver is about to end, by itself or with an error.
+  void NoteReceiverEnd(Status status);
+
+ private:
+  Session(Device& device, io::BufferPool& pool, const SessionOptions& options);
+  static ssize_t WriteReply(int fd, iovec* parts, int count, void* user_data);
+  static void Init(void* user_data, fuse_conn_info* connection);
+  ssize_t WriteAndCount(int fd, iovec* parts, int count);
+  void WaitForReceivers();
+  void WaitForReplies();
+
+  // Constant after construction (filesystem_: after Serve began).
+  Device& device_;
+  const SessionOptions options_;
+  fuse_session* session_ = nullptr;
+  fs::FileSystem* filesystem_ = nullptr;
+  std::vector<std::unique_ptr<Receiver>> receivers_;
+
+  WriteOverflow overflow_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<int64_t> owed_replies_{0};
+
+  // The INIT exchange happens on one thread, before any other request is sent.
+  std::atomic<uint64_t> init_unique_{0};
+  KernelOffer offer_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  size_t running_ GUARDED_BY(mutex_) = 0;
+  Status receive_status_ GUARDED_BY(mutex_);
+};
+
+// The session that a request came through.
+Session& SessionOf(fuse_req_t request);
+
+}  // namespace cairnfs::fuse

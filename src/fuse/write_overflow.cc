@@ -1,0 +1,79 @@
+#include "fuse/write_overflow.h"
+
+#include <cstring>
+
+#include "fuse/ops.h"
+#include "fuse/receiver.h"
+#include "fuse/reply.h"
+
+namespace cairnfs::fuse {
+
+WriteOverflow::~WriteOverflow() { Stop(); }
+
+bool WriteOverflow::HasRoom() const {
+  MutexLock lock(mutex_);
+  return queued_bytes_ < kOverflowBytesMax;
+}
+
+void WriteOverflow::Add(fuse_req_t request, fs::FileSystem::WriteRequest write, ByteSpan payload) {
+  // Not value-initialised: the bytes are overwritten at once.
+  std::unique_ptr<std::byte[]> copy(new std::byte[payload.size()]);
+  std::memcpy(copy.get(), payload.data(), payload.size());
+  {
+    MutexLock lock(mutex_);
+    queue_.push_back({request, std::move(write), std::move(copy), payload.size()});
+    queued_bytes_ += payload.size();
+  }
+  changed_.NotifyOne();
+  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+}
+
+void WriteOverflow::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.NotifyOne();
+  if (thread_.joinable()) thread_.join();
+}
+
+void WriteOverflow::Run() {
+  pthread_setname_np(pthread_self(), "fuse-overflow");
+  for (;;) {
+    MutexLock lock(mutex_);
+    while (queue_.empty() && !stopping_) changed_.Wait(mutex_);
+    if (queue_.empty()) return;
+    Postponed postponed = std::move(queue_.front());
+    queue_.pop_front();
+    queued_bytes_ -= postponed.size;
+    lock.Unlock();
+    HandOn(std::move(postponed));
+    lock.Lock();
+  }
+}
+
+io::Slice WriteOverflow::Place(ByteSpan payload) {
+  const bool small = payload.size() < kKeptPayloadBytesMin;
+  if (small && packer_.Fits(payload.size())) return packer_.Add(payload);
+  packer_.Drop();
+  io::BufferRef buffer = pool_.Acquire();
+  if (!buffer) return {};
+  if (small) {
+    packer_.Refill(std::move(buffer));
+    return packer_.Add(payload);
+  }
+  std::byte* to = buffer.payload();
+  std::memcpy(to, payload.data(), payload.size());
+  return io::Slice{std::move(buffer), to, payload.size()};
+}
+
+void WriteOverflow::HandOn(Postponed postponed) {
+  postponed.write.data = Place({postponed.payload.get(), postponed.size});
+  if (postponed.write.data.data == nullptr) {
+    ReplyError(postponed.request, MakeError(ErrorCode::kFailed, "write: the buffer pool is closed"));
+    return;
+  }
+  SubmitWrite(postponed.request, std::move(postponed.write));
+}
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,194 @@
+#include "io/buffer_pool.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+
+namespace cairnfs::io {
+namespace {
+
+constexpr size_t kHugePageBytes = 2 * kMiB;
+
+}  // namespace
+
+BufferRef::BufferRef(const BufferRef& other) : pool_(other.pool_), index_(other.index_) {
+  if (pool_ != nullptr) pool_->references_[index_].fetch_add(1, std::memory_order_relaxed);
+}
+
+BufferRef::BufferRef(BufferRef&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), index_(std::exchange(other.index_, 0)) {}
+
+BufferRef& BufferRef::operator=(BufferRef other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(index_, other.index_);
+  return *this;
+}
+
+BufferRef::~BufferRef() {
+  if (pool_ == nullptr) return;
+  // Acquire-release: what other holders did to the bytes happens before the next owner's use of them.
+  if (pool_->references_[index_].fetch_sub(1, std::memory_order_acq_rel) == 1) pool_->Release(index_);
+}
+
+std::byte* BufferRef::headroom() const {
+  assert(pool_ != nullptr);
+  return pool_->base_ + size_t{index_} * BufferPool::kBufferBytes;
+}
+
+std::byte* BufferRef::payload() const { return headroom() + BufferPool::kHeadroomBytes; }
+
+bool BufferRef::Unique() const {
+  return pool_ != nullptr && pool_->references_[index_].load(std::memory_order_acquire) == 1;
+}
+
+Result<std::unique_ptr<BufferPool>> BufferPool::Create(const Options& options) {
+  const size_t count = options.size_bytes_max / kBufferBytes;
+  if (count < 2 * size_t{options.reserved_count} || count == 0 || count > UINT32_MAX) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "a buffer pool of " + std::to_string(options.size_bytes_max) + " bytes is too small; give it " +
+                         std::to_string(2 * size_t{options.reserved_count} * kBufferBytes) + " bytes at least");
+  }
+  const size_t size = count * kBufferBytes;
+  const size_t memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  if (size > memory) {
+    return MakeError(ErrorCode::kIo, "a buffer pool of " + std::to_string(size) + " bytes does not fit the " +
+                                         std::to_string(memory) + " bytes of memory of this machine");
+  }
+  // Aligned, so that huge pages can serve all of it: the kernel pins pages for every direct read and write of them, and
+  // with huge pages that costs half.
+  const size_t mapped = size + kHugePageBytes;
+  void* mapping = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) {
+    return MakeError(ErrorCode::kIo,
+                     ErrnoError(errno, "mapping a buffer pool of " + std::to_string(size) + " bytes").message);
+  }
+  (void)madvise(mapping, mapped, MADV_HUGEPAGE);  // best effort
+  return std::unique_ptr<BufferPool>(
+      new BufferPool(static_cast<std::byte*>(mapping), mapped, count, options.reserved_count));
+}
+
+BufferPool::BufferPool(std::byte* mapping, size_t mapped, size_t count, uint32_t reserved_count)
+    : mapping_(mapping),
+      mapped_(mapped),
+      base_(mapping + (kHugePageBytes - reinterpret_cast<uintptr_t>(mapping) % kHugePageBytes) % kHugePageBytes),
+      count_(count),
+      reserved_count_(reserved_count),
+      references_(count) {
+  {
+    MutexLock lock(mutex_);
+    free_.reserve(count);
+    untouched_.reserve(count);
+    for (size_t index = count; index > 0; index--) untouched_.push_back(static_cast<uint32_t>(index - 1));
+    free_count_.store(count, std::memory_order_relaxed);
+  }
+  toucher_ = std::jthread([this](std::stop_token stop) { TouchAll(std::move(stop)); });
+}
+
+BufferPool::~BufferPool() {
+  toucher_.request_stop();
+  toucher_.join();
+  assert(free_count() == count_ && "a BufferRef outlives its pool");
+  munmap(mapping_, mapped_);
+}
+
+BufferRef BufferPool::Take(size_t keep_count) {
+  if (free_count_.load(std::memory_order_relaxed) <= keep_count) return {};
+  std::vector<uint32_t>& from = free_.empty() ? untouched_ : free_;
+  if (from.empty()) return {};  // the last one is being touched
+  const uint32_t index = from.back();
+  from.pop_back();
+  free_count_.fetch_sub(1, std::memory_order_relaxed);
+  references_[index].store(1, std::memory_order_relaxed);
+  return BufferRef(this, index);
+}
+
+BufferRef BufferPool::WaitAndTake(size_t keep_count, Waiters BufferPool::*waiters) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return {};
+    if (BufferRef buffer = Take(keep_count)) return buffer;
+  }
+  if (on_pressure_) on_pressure_();
+  MutexLock lock(mutex_);
+  while (!closed_) {
+    if (BufferRef buffer = Take(keep_count)) {
+      // The wake-up of another waiter may have come to this one.
+      WakeWaiters();
+      return buffer;
+    }
+    (this->*waiters).count++;
+    (this->*waiters).freed.Wait(mutex_);
+    (this->*waiters).count--;
+  }
+  return {};
+}
+
+BufferRef BufferPool::Acquire() { return WaitAndTake(reserved_count_, &BufferPool::ordinary_); }
+
+BufferRef BufferPool::AcquireReserved() { return WaitAndTake(0, &BufferPool::reserved_); }
+
+BufferRef BufferPool::TryAcquire() {
+  MutexLock lock(mutex_);
+  return closed_ ? BufferRef() : Take(reserved_count_);
+}
+
+void BufferPool::Close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  ordinary_.freed.NotifyAll();
+  reserved_.freed.NotifyAll();
+}
+
+void BufferPool::WakeWaiters() {
+  const size_t free_count = free_count_.load(std::memory_order_relaxed);
+  if (reserved_.count > 0 && free_count > 0) reserved_.freed.NotifyOne();
+  if (ordinary_.count > 0 && free_count > reserved_count_) ordinary_.freed.NotifyOne();
+}
+
+void BufferPool::Release(uint32_t index) {
+  MutexLock lock(mutex_);
+  free_.push_back(index);
+  free_count_.fetch_add(1, std::memory_order_relaxed);
+  WakeWaiters();
+}
+
+void BufferPool::Touch(std::byte* begin) {
+#if defined(MADV_POPULATE_WRITE)
+  // Unlike a store, this reports memory that cannot be had (EFAULT, ENOMEM) instead of ending the process.
+  if (madvise(begin, kBufferBytes, MADV_POPULATE_WRITE) == 0) return;
+  if (errno != EINVAL) {
+    spdlog::warn("memory for the buffer pool is short: {}", std::strerror(errno));
+    return;
+  }
+#endif
+  for (size_t offset = 0; offset < kBufferBytes; offset += kPageBytes) {
+    *reinterpret_cast<volatile std::byte*>(begin + offset) = std::byte{0};
+  }
+}
+
+void BufferPool::TouchAll(std::stop_token stop) {
+  pthread_setname_np(pthread_self(), "pool-touch");
+  while (!stop.stop_requested()) {
+    uint32_t index;
+    {
+      MutexLock lock(mutex_);
+      if (untouched_.empty()) return;
+      index = untouched_.back();
+      untouched_.pop_back();
+    }
+    // While it is touched, the buffer counts as free but is in neither list: nobody else can have it.
+    Touch(base_ + size_t{index} * kBufferBytes);
+    MutexLock lock(mutex_);
+    free_.push_back(index);
+    WakeWaiters();
+  }
+}
+
+}  // namespace cairnfs::io

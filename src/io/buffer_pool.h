@@ -1,0 +1,115 @@
+// The pool of page-aligned buffers that data lives in on its way through the daemon.
+//
+// One mapping of private memory in huge pages, cut into equal buffers. Each buffer has
+// kHeadroomBytes in front of a page boundary, where the headers of a FUSE request land, and kPayloadBytes after it.
+// The pool's size is the back-pressure of the whole data path.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include "base/result.h"
+#include "base/thread_annotations.h"
+#include "base/types.h"
+
+namespace cairnfs::io {
+
+class BufferPool;
+
+// A counted reference to one buffer; the last one gives it back to the pool. Copying is thread-safe as with shared_ptr.
+class BufferRef {
+ public:
+  BufferRef() = default;
+  BufferRef(const BufferRef& other);
+  BufferRef(BufferRef&& other) noexcept;
+  BufferRef& operator=(BufferRef other) noexcept;
+  ~BufferRef();
+
+  explicit operator bool() const { return pool_ != nullptr; }
+  std::byte* headroom() const;  // kHeadroomBytes, ends where payload() begins
+  std::byte* payload() const;   // page-aligned, kPayloadBytes
+  bool Unique() const;          // no other reference exists
+
+ private:
+  friend class BufferPool;
+  BufferRef(BufferPool* pool, uint32_t index) : pool_(pool), index_(index) {}
+  BufferPool* pool_ = nullptr;
+  uint32_t index_ = 0;
+};
+
+// Bytes inside a buffer, kept alive by it. `owner` may be null for bytes that outlive every user (static zeros).
+struct Slice {
+  BufferRef owner;
+  const std::byte* data = nullptr;
+  size_t size = 0;
+  std::shared_ptr<const void> memory = nullptr;  // owns the bytes instead of a buffer, where none fits or is free
+
+  Slice Sub(size_t offset, size_t length) const { return Slice{owner, data + offset, length, memory}; }
+  ByteSpan bytes() const { return {data, size}; }
+};
+
+class BufferPool {
+ public:
+  static constexpr size_t kHeadroomBytes = kPageBytes;
+  static constexpr size_t kPayloadBytes = kMiB + kPageBytes;  // 1 MiB, and room for an unaligned neighbour page
+  static constexpr size_t kBufferBytes = kHeadroomBytes + kPayloadBytes;
+
+  struct Options {
+    size_t size_bytes_max;        // rounded down to whole buffers
+    uint32_t reserved_count = 8;  // buffers that only AcquireReserved hands out: requests that are no writes, reads
+  };
+  // Maps the pool; kInvalidArgument when fewer than 2 * reserved_count buffers fit, kIo when memory cannot be had.
+  // A thread of the pool touches the memory; buffers already touched are handed out first.
+  static Result<std::unique_ptr<BufferPool>> Create(const Options& options);
+  ~BufferPool();  // REQUIRES: every BufferRef is gone
+
+  // Waits for a free buffer that is not of the reserve. Null only after Close().
+  BufferRef Acquire();
+  BufferRef TryAcquire();       // null when none is free beside the reserve
+  BufferRef AcquireReserved();  // may take from the reserve; waits; null only after Close()
+  void Close();                 // wakes all who wait
+
+  size_t count() const { return count_; }
+  size_t free_count() const { return free_count_.load(std::memory_order_relaxed); }
+  // True when fewer than an eighth of the buffers are free: streams should give their tails away.
+  bool UnderPressure() const { return free_count() < count_ / 8; }
+  // A function called (on the acquiring thread, no lock held) each time an Acquire finds nothing and starts to wait.
+  void SetPressureCallback(std::function<void()> callback) { on_pressure_ = std::move(callback); }
+
+ private:
+  friend class BufferRef;
+  BufferPool(std::byte* mapping, size_t mapped, size_t count, uint32_t reserved_count);
+  struct Waiters {
+    CondVar freed;
+    size_t count = 0;
+  };
+  // Takes a free buffer, touched ones first, when more than `keep_count` are free; else null.
+  BufferRef Take(size_t keep_count) REQUIRES_LOCK(mutex_);
+  BufferRef WaitAndTake(size_t keep_count, Waiters BufferPool::*waiters) EXCLUDES_LOCK(mutex_);
+  void WakeWaiters() REQUIRES_LOCK(mutex_);
+  void Release(uint32_t index) EXCLUDES_LOCK(mutex_);
+  static void Touch(std::byte* begin);
+  void TouchAll(std::stop_token stop) EXCLUDES_LOCK(mutex_);
+
+  std::byte* const mapping_;
+  const size_t mapped_;
+  std::byte* const base_;  // in the mapping, on the border of a huge page
+  const size_t count_;
+  const uint32_t reserved_count_;
+  std::function<void()> on_pressure_;  // set before threads start
+  std::vector<std::atomic<uint32_t>> references_;
+  std::atomic<size_t> free_count_{0};  // changed under mutex_ only
+  Mutex mutex_;                        // a leaf: nothing else is locked under it
+  Waiters ordinary_ GUARDED_BY(mutex_);
+  Waiters reserved_ GUARDED_BY(mutex_);
+  std::vector<uint32_t> free_ GUARDED_BY(mutex_);       // last in, first out: the warmest buffer is used again
+  std::vector<uint32_t> untouched_ GUARDED_BY(mutex_);  // free, and never used: the first use of each page is slow
+  bool closed_ GUARDED_BY(mutex_) = false;
+  std::jthread toucher_;
+};
+
+}  // namespace cairnfs::io

@@ -1,0 +1,36 @@
+// A file of the real disk. Internal.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "io/io_engine.h"
+
+namespace cairnfs::io {
+
+class PosixFile final : public File {
+ public:
+  // Takes over `fd`. The engine outlives the file.
+  PosixFile(int fd, std::string path, bool direct, IoEngine& engine);
+  ~PosixFile() override;
+
+  void ReadAsync(uint64_t offset, MutableByteSpan data, IoCallback done) override;
+  void WriteAsync(uint64_t offset, ByteSpan data, IoCallback done) override;
+  Status DataSync() override;
+  Status Allocate(uint64_t size) override;
+  Status Truncate(uint64_t size) override;
+  Result<uint64_t> Size() override;
+  bool direct() const override { return direct_; }
+  const std::string& path() const override { return path_; }
+
+ private:
+  void Start(bool write, uint64_t offset, std::byte* data, size_t size, IoCallback done);
+
+  const int fd_;
+  const std::string path_;
+  const bool direct_;
+  IoEngine& engine_;
+  std::atomic<uint64_t> in_flight_{0};
+};
+
+}  // namespace cairnfs::io

@@ -1,0 +1,57 @@
+// KvEngine: an ordered map of bytes on one node. RocksDB, or memory. No revisions, no transactions: KvStore adds those.
+// The chunk index of a node uses an engine directly, because it is bulk data of that node alone.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace cairnfs::kv {
+
+struct EngineWrite {
+  std::string key;
+  std::optional<std::string> value;  // nullopt deletes
+};
+
+// A frozen view. Engines keep it valid until it is destroyed.
+class EngineSnapshot {
+ public:
+  virtual ~EngineSnapshot() = default;
+};
+
+class KvEngine {
+ public:
+  virtual ~KvEngine() = default;
+  // All functions may be called from any thread at once. kCorrupt: a stored block failed its checksum.
+  // `snapshot` null: the newest state.
+  virtual Result<std::optional<std::string>> Get(std::string_view key, const EngineSnapshot* snapshot = nullptr) = 0;
+  // Visits keys in [begin, end) in byte order until `visit` returns false. `end` empty: to the end of the map.
+  virtual Status Scan(std::string_view begin, std::string_view end, const EngineSnapshot* snapshot,
+                      const std::function<bool(std::string_view key, std::string_view value)>& visit) = 0;
+  // Applies all writes atomically, in order. Writes become durable in the order of the calls; with `sync`, this one and
+  // all before it are durable on return. After a failed synced write the engine refuses writes (kFailed) until
+  // reopened, except after kNoSpace, from which it recovers once there is room.
+  virtual Status Write(const std::vector<EngineWrite>& writes, bool sync) = 0;
+  virtual std::unique_ptr<EngineSnapshot> GetSnapshot() = 0;
+};
+
+std::unique_ptr<KvEngine> OpenMemoryEngine();
+
+struct RocksOptions {
+  std::string path;  // directory; created if absent when create_if_missing
+  bool create_if_missing = true;
+  bool read_only = false;
+  size_t block_cache_bytes = 64 << 20;
+  size_t write_buffer_bytes = 32 << 20;
+};
+// kBusy when another process holds it; kCorrupt with RocksDB's words when files are damaged or missing.
+Result<std::unique_ptr<KvEngine>> OpenRocksEngine(const RocksOptions& options);
+
+// For `cairnfs check`: reads every block of every file and verifies its checksum.
+Status VerifyRocksChecksums(const std::string& path);
+
+}  // namespace cairnfs::kv

@@ -1,0 +1,265 @@
+#include "kv/local_store.h"
+
+#include <cassert>
+
+#include "base/coding.h"
+#include "base/failpoint.h"
+#include "kv/local_store_format.h"
+
+namespace cairnfs::kv {
+namespace {
+
+Failpoint flush_begin("kv.flush_begin", Failpoint::Kind::kKill);
+Failpoint flush_done("kv.flush_done", Failpoint::Kind::kKill);
+
+// Memory that a map node takes beside the bytes of key and value, roughly.
+constexpr size_t kEntryOverheadBytes = 128;
+
+void CheckRequirement(bool holds) {
+  if (!holds) std::abort();  // a caller broke a REQUIRES: going on would break the order promise
+}
+
+std::string PrintableKey(std::string_view key) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string text;
+  for (char c : key) {
+    auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      text.push_back(c);
+    } else {
+      text += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string EncodeStored(uint64_t revision, std::string_view value) {
+  std::string text = Encoder().U64(revision).Take();
+  text.append(value);
+  return text;
+}
+
+Result<StoredValue> DecodeStored(std::string_view engine_key, std::string_view text) {
+  if (text.size() < kRevisionBytes) {
+    return MakeError(ErrorCode::kCorrupt, "the stored value of key '" + PrintableKey(engine_key) + "' has " +
+                                              std::to_string(text.size()) + " bytes, too few for its revision");
+  }
+  Decoder decoder(text);
+  uint64_t revision = decoder.U64();
+  return StoredValue{revision, decoder.Rest()};
+}
+
+Result<std::unique_ptr<LocalKvStore>> LocalKvStore::Open(KvEngine& engine) {
+  CAIRNFS_ASSIGN_OR_RETURN(std::optional<std::string> stored, engine.Get(kRevisionKey));
+  std::unique_ptr<LocalKvStore> store(new LocalKvStore(engine));
+  if (stored) {
+    if (stored->size() != kRevisionBytes) {
+      return MakeError(ErrorCode::kCorrupt,
+                       "the store's revision (key 'R') has " + std::to_string(stored->size()) + " bytes instead of 8");
+    }
+    store->revision_ = Decoder(*stored).U64();
+    return store;
+  }
+  bool has_keys = false;
+  CAIRNFS_RETURN_IF_ERROR(engine.Scan(kKeysBegin, kKeysEnd, nullptr, [&](std::string_view, std::string_view) {
+    has_keys = true;
+    return false;
+  }));
+  if (has_keys) return MakeError(ErrorCode::kCorrupt, "the store holds keys, but its revision (key 'R') is missing");
+  return store;
+}
+
+LocalKvStore::~LocalKvStore() = default;
+
+const LocalKvStore::Value* LocalKvStore::FindInLayers(std::string_view key) const {
+  if (auto found = active_.find(key); found != active_.end()) return &found->second;
+  if (auto found = frozen_.find(key); found != frozen_.end()) return &found->second;
+  return nullptr;
+}
+
+void LocalKvStore::PutInLayer(Layer& layer, size_t& bytes, const KvWrite& write, uint64_t revision) {
+  auto [entry, is_new] = layer.try_emplace(write.key);
+  if (is_new) {
+    bytes += write.key.size() + kEntryOverheadBytes;
+  } else if (entry->second.value) {
+    bytes -= entry->second.value->size();
+  }
+  entry->second = Value{revision, write.value};
+  if (write.value) bytes += write.value->size();
+}
+
+Result<std::optional<KvEntry>> LocalKvStore::Get(std::string_view key) {
+  {
+    std::shared_lock lock(mutex_);
+    if (const Value* value = FindInLayers(key)) {
+      if (!value->value) return std::optional<KvEntry>();
+      return std::optional<KvEntry>(KvEntry{std::string(key), *value->value, value->revision});
+    }
+  }
+  // If the key was committed and flushed since, the engine's value is one that was current during this call.
+  const std::string engine_key = EngineKey(key);
+  CAIRNFS_ASSIGN_OR_RETURN(std::optional<std::string> text, engine_.Get(engine_key));
+  if (!text) return std::optional<KvEntry>();
+  CAIRNFS_ASSIGN_OR_RETURN(StoredValue stored, DecodeStored(engine_key, *text));
+  return std::optional<KvEntry>(KvEntry{std::string(key), std::string(stored.value), stored.revision});
+}
+
+KvLimits LocalKvStore::limits() const {
+  return KvLimits{.operations_per_transaction_max = 1 << 16, .transaction_bytes_max = 64 << 20};
+}
+
+bool LocalKvStore::Freeze() {
+  std::unique_lock lock(mutex_);
+  if (active_.empty()) return false;
+  CheckRequirement(!has_frozen_);
+  frozen_.swap(active_);
+  frozen_bytes_ = std::exchange(active_bytes_, 0);
+  has_frozen_ = true;
+  return true;
+}
+
+void LocalKvStore::BeginFrozen() {
+  std::unique_lock lock(mutex_);
+  CheckRequirement(!has_frozen_);
+  frozen_.swap(active_);
+  frozen_bytes_ = std::exchange(active_bytes_, 0);
+  has_frozen_ = true;
+}
+
+void LocalKvStore::CommitLate(const std::vector<KvWrite>& writes) {
+  if (writes.empty()) return;
+  const WatchedBefore before = ReadWatched(writes);
+  std::unique_lock lock(mutex_);
+  CheckRequirement(has_frozen_ && !is_flushing_);
+  ++revision_;
+  for (const KvWrite& write : writes) PutInLayer(frozen_, frozen_bytes_, write, revision_);
+  TellWatcher(writes, before, revision_);
+}
+
+void LocalKvStore::Watch(char letter, Watcher watcher) {
+  std::unique_lock lock(mutex_);
+  watched_letter_ = letter;
+  watcher_ = std::move(watcher);
+}
+
+bool LocalKvStore::IsWatched(const KvWrite& write) const {
+  return watcher_ != nullptr && !write.key.empty() && write.key[0] == watched_letter_;
+}
+
+LocalKvStore::WatchedBefore LocalKvStore::ReadWatched(const std::vector<KvWrite>& writes) {
+  std::vector<const KvWrite*> watched;
+  {
+    std::shared_lock lock(mutex_);
+    for (const KvWrite& write : writes) {
+      if (IsWatched(write)) watched.push_back(&write);
+    }
+  }
+  WatchedBefore before;
+  before.reserve(watched.size());
+  for (const KvWrite* write : watched) {
+    auto entry = Get(write->key);
+    bool there = entry.ok() && entry->has_value();
+    before.push_back(there ? std::optional<std::string>(std::move((*entry)->value)) : std::nullopt);
+  }
+  return before;
+}
+
+void LocalKvStore::TellWatcher(const std::vector<KvWrite>& writes, const WatchedBefore& before, uint64_t revision) {
+  auto was = before.begin();
+  for (const KvWrite& write : writes) {
+    if (was == before.end()) return;
+    if (!IsWatched(write)) continue;
+    // A late write below a newer one is not seen.
+    const Value* now = FindInLayers(write.key);
+    if (now != nullptr && now->revision == revision) watcher_(write.key, *was, now->value, revision);
+    ++was;
+  }
+}
+
+Status LocalKvStore::FlushFrozen() {
+  MutexLock lock(flush_mutex_);
+  return FlushFrozenLocked();
+}
+
+Status LocalKvStore::FlushFrozenLocked() {
+  uint64_t revision;
+  {
+    std::unique_lock lock(mutex_);
+    if (!has_frozen_) return {};
+    is_flushing_ = true;
+    revision = revision_;  // at least that of every write in the layer
+  }
+  flush_begin.Pass();
+  std::vector<EngineWrite> writes;
+  writes.reserve(frozen_.size() + 1);
+  for (const auto& [key, value] : frozen_) {
+    writes.push_back(EngineWrite{EngineKey(key), std::nullopt});
+    if (value.value) writes.back().value = EncodeStored(value.revision, *value.value);
+  }
+  writes.push_back(EngineWrite{std::string(kRevisionKey), Encoder().U64(revision).Take()});
+  Status status = engine_.Write(writes, /*sync=*/true);
+  if (status.ok()) flush_done.Pass();
+
+  Layer written;  // freed after the lock is released
+  std::unique_lock lock(mutex_);
+  is_flushing_ = false;
+  if (!status.ok()) return status;
+  written.swap(frozen_);
+  frozen_bytes_ = 0;
+  has_frozen_ = false;
+  ++engine_epoch_;
+  lock.unlock();
+  return {};
+}
+
+Status LocalKvStore::Sync() {
+  MutexLock lock(flush_mutex_);
+  // A layer that an earlier flush could not write comes first.
+  CAIRNFS_RETURN_IF_ERROR(FlushFrozenLocked());
+  if (!Freeze()) return {};
+  return FlushFrozenLocked();
+}
+
+bool LocalKvStore::HasUnflushed() const {
+  std::shared_lock lock(mutex_);
+  return !active_.empty() || !frozen_.empty();
+}
+
+bool LocalKvStore::HasUnflushed(std::string_view begin, std::string_view end, const ChangeMatcher& matches) const {
+  std::shared_lock lock(mutex_);
+  for (const Layer* layer : {&active_, &frozen_}) {
+    for (auto it = layer->lower_bound(begin); it != layer->end() && it->first < end; ++it) {
+      if (matches(it->first, it->second.value)) return true;
+    }
+  }
+  return false;
+}
+
+size_t LocalKvStore::UnflushedBytes() const {
+  std::shared_lock lock(mutex_);
+  return active_bytes_ + frozen_bytes_;
+}
+
+Status LocalKvStore::CommitDurable(const std::vector<KvWrite>& writes) {
+  MutexLock flush_lock(flush_mutex_);
+  uint64_t revision;
+  {
+    std::unique_lock lock(mutex_);
+    revision = ++revision_;
+  }
+  std::vector<EngineWrite> engine_writes;
+  engine_writes.reserve(writes.size() + 1);
+  for (const KvWrite& write : writes) {
+    engine_writes.push_back(EngineWrite{EngineKey(write.key), std::nullopt});
+    if (write.value) engine_writes.back().value = EncodeStored(revision, *write.value);
+  }
+  engine_writes.push_back(EngineWrite{std::string(kRevisionKey), Encoder().U64(revision).Take()});
+  CAIRNFS_RETURN_IF_ERROR(engine_.Write(engine_writes, /*sync=*/true));
+  std::unique_lock lock(mutex_);
+  ++engine_epoch_;
+  return {};
+}
+
+}  // namespace cairnfs::kv

@@ -1,0 +1,164 @@
+// LocalKvStore::Commit.
+//
+// The compares are evaluated without the exclusive lock, because they may have to read the disk. Then, under it, what
+// they saw is looked at again. If nothing was committed in between, it holds. Otherwise a key's state is its entry in a
+// layer, or what the engine said when it was asked, as long as no layer was flushed away since (engine_epoch_).
+#include <algorithm>
+
+#include "kv/local_store.h"
+#include "kv/local_store_format.h"
+
+namespace cairnfs::kv {
+namespace {
+
+constexpr size_t kOperationsRemembered = 4096;
+
+bool IsRange(const Compare& compare) {
+  return compare.kind == Compare::Kind::kRangeEmpty || compare.kind == Compare::Kind::kRangeUnchanged;
+}
+
+bool PointHolds(const Compare& compare, uint64_t revision) {
+  return compare.kind == Compare::Kind::kExists ? revision != 0 : revision == compare.revision;
+}
+
+Status CheckLimits(const Transaction& transaction, const KvLimits& limits) {
+  size_t operations = std::max(transaction.compares.size(), transaction.writes.size());
+  size_t bytes = 0;
+  for (const Compare& compare : transaction.compares) bytes += compare.key.size() + compare.range_end.size();
+  for (const KvWrite& write : transaction.writes) bytes += write.key.size() + (write.value ? write.value->size() : 0);
+  if (operations <= limits.operations_per_transaction_max && bytes <= limits.transaction_bytes_max) return {};
+  return MakeError(ErrorCode::kTooLarge, "a transaction of " + std::to_string(operations) + " operations and " +
+                                             std::to_string(bytes) + " bytes is past the store's limits of " +
+                                             std::to_string(limits.operations_per_transaction_max) + " and " +
+                                             std::to_string(limits.transaction_bytes_max));
+}
+
+}  // namespace
+
+Result<uint64_t> LocalKvStore::EngineRevision(std::string_view key) {
+  const std::string engine_key = EngineKey(key);
+  CAIRNFS_ASSIGN_OR_RETURN(std::optional<std::string> text, engine_.Get(engine_key));
+  if (!text) return uint64_t{0};
+  CAIRNFS_ASSIGN_OR_RETURN(StoredValue stored, DecodeStored(engine_key, *text));
+  return stored.revision;
+}
+
+const uint64_t* LocalKvStore::FindOperation(const std::string& operation_id) const {
+  if (operation_id.empty()) return nullptr;
+  auto found = operations_.find(operation_id);
+  return found == operations_.end() ? nullptr : &found->second;
+}
+
+// A compare that fails was false at some moment during the call, which is enough to refuse the transaction.
+Result<LocalKvStore::Evaluation> LocalKvStore::Evaluate(const Transaction& transaction) {
+  Evaluation evaluation;
+  CAIRNFS_ASSIGN_OR_RETURN(evaluation.holds, PointsHold(transaction, evaluation));
+  if (evaluation.earlier_result) return evaluation;
+  for (const Compare& compare : transaction.compares) {
+    if (!evaluation.holds) break;
+    if (!IsRange(compare)) continue;
+    CAIRNFS_ASSIGN_OR_RETURN(evaluation.holds, RangeHolds(compare));
+  }
+  return evaluation;
+}
+
+// Notes in `evaluation` the state of the store before anything is read, so that a change after it is noticed.
+Result<bool> LocalKvStore::PointsHold(const Transaction& transaction, Evaluation& evaluation) {
+  std::vector<const Compare*> ask_engine;
+  {
+    std::shared_lock lock(mutex_);
+    evaluation.revision = revision_;
+    evaluation.engine_epoch = engine_epoch_;
+    if (const uint64_t* earlier = FindOperation(transaction.operation_id)) {
+      evaluation.earlier_result = *earlier;
+      return true;
+    }
+    for (const Compare& compare : transaction.compares) {
+      if (IsRange(compare)) continue;
+      const Value* value = FindInLayers(compare.key);
+      if (value == nullptr) {
+        ask_engine.push_back(&compare);
+      } else if (!PointHolds(compare, value->value ? value->revision : 0)) {
+        return false;
+      }
+    }
+  }
+  for (const Compare* compare : ask_engine) {
+    CAIRNFS_ASSIGN_OR_RETURN(uint64_t revision, EngineRevision(compare->key));
+    if (!PointHolds(*compare, revision)) return false;
+  }
+  return true;
+}
+
+Result<bool> LocalKvStore::RangeHolds(const Compare& compare) {
+  const bool wants_empty = compare.kind == Compare::Kind::kRangeEmpty;
+  bool holds = true;
+  auto visit = [&](KvEntry&& entry) {
+    holds = !wants_empty && entry.revision <= compare.revision;
+    return holds;
+  };
+  RangeView view = TakeView(compare.key, compare.range_end, /*copies_max=*/0);
+  CAIRNFS_RETURN_IF_ERROR(VisitView(view, compare.key, compare.range_end, visit));
+  return holds;
+}
+
+bool LocalKvStore::LayersChangedSince(std::string_view begin, std::string_view end, uint64_t revision) const {
+  for (const Layer* layer : {&active_, &frozen_}) {
+    for (auto it = layer->lower_bound(begin); it != layer->end() && (end.empty() || it->first < end); ++it) {
+      if (it->second.revision > revision) return true;
+    }
+  }
+  return false;
+}
+
+std::optional<bool> LocalKvStore::StillHolds(const Transaction& transaction, const Evaluation& evaluation) const {
+  if (evaluation.engine_epoch != engine_epoch_) return std::nullopt;
+  if (evaluation.revision == revision_) return evaluation.holds;
+  for (size_t i = 0; i < transaction.compares.size(); ++i) {
+    const Compare& compare = transaction.compares[i];
+    if (IsRange(compare)) {
+      if (LayersChangedSince(compare.key, compare.range_end, evaluation.revision)) return std::nullopt;
+    } else if (const Value* value = FindInLayers(compare.key)) {
+      if (!PointHolds(compare, value->value ? value->revision : 0)) return false;
+    }
+  }
+  return evaluation.holds;
+}
+
+uint64_t LocalKvStore::Apply(const Transaction& transaction) {
+  if (!transaction.writes.empty()) ++revision_;
+  for (const KvWrite& write : transaction.writes) PutInLayer(active_, active_bytes_, write, revision_);
+  if (!transaction.operation_id.empty()) {
+    operations_[transaction.operation_id] = revision_;
+    operation_order_.push_back(transaction.operation_id);
+    if (operation_order_.size() > kOperationsRemembered) {
+      operations_.erase(operation_order_.front());
+      operation_order_.pop_front();
+    }
+  }
+  return revision_;
+}
+
+Result<uint64_t> LocalKvStore::Commit(const Transaction& transaction) {
+  CAIRNFS_RETURN_IF_ERROR(CheckLimits(transaction, limits()));
+  const WatchedBefore before = ReadWatched(transaction.writes);
+  for (;;) {
+    CAIRNFS_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(transaction));
+    if (evaluation.earlier_result) return *evaluation.earlier_result;
+    std::unique_lock lock(mutex_);
+    // The same operation may have been committed by another thread meanwhile, and its writes may be what failed us.
+    if (const uint64_t* earlier = FindOperation(transaction.operation_id)) return *earlier;
+    if (evaluation.holds) {
+      std::optional<bool> holds = StillHolds(transaction, evaluation);
+      if (!holds) continue;  // each round costs somebody else's commit into the range, or a flush
+      if (*holds) {
+        const uint64_t revision = Apply(transaction);
+        TellWatcher(transaction.writes, before, revision);
+        return revision;
+      }
+    }
+    return MakeError(ErrorCode::kConflict, "a key or range that the transaction relied on has changed");
+  }
+}
+
+}  // namespace cairnfs::kv

@@ -1,0 +1,100 @@
+// LocalKvStore::Range: the two layers and the engine merged at one revision. The lock is held only while the layers'
+// part is copied and the engine's snapshot is taken.
+#include <algorithm>
+
+#include "kv/local_store.h"
+#include "kv/local_store_format.h"
+
+namespace cairnfs::kv {
+
+LocalKvStore::RangeView LocalKvStore::TakeView(std::string_view begin, std::string_view end, size_t copies_max) {
+  RangeView view;
+  std::shared_lock lock(mutex_);
+  view.revision = revision_;
+  view.snapshot = engine_.GetSnapshot();
+  auto in_range = [&](const Layer& layer, Layer::const_iterator it) {
+    return it != layer.end() && (end.empty() || it->first < end);
+  };
+  auto active = active_.lower_bound(begin);
+  auto frozen = frozen_.lower_bound(begin);
+  for (;;) {
+    bool has_active = in_range(active_, active);
+    bool has_frozen = in_range(frozen_, frozen);
+    if (!has_active && !has_frozen) return view;
+    if (copies_max != 0 && view.upper.size() == copies_max) {
+      view.horizon = view.upper.back().first;
+      return view;
+    }
+    if (has_active && (!has_frozen || active->first <= frozen->first)) {
+      if (has_frozen && active->first == frozen->first) ++frozen;
+      view.upper.emplace_back(*active++);
+    } else {
+      view.upper.emplace_back(*frozen++);
+    }
+  }
+}
+
+Result<bool> LocalKvStore::VisitView(const RangeView& view, std::string_view begin, std::string_view end,
+                                     const EntryVisitor& visit) {
+  auto upper = view.upper.begin();
+  bool stopped = false;
+  auto visit_upper = [&] {
+    if (upper->second.value) {
+      stopped = !visit(KvEntry{upper->first, *upper->second.value, upper->second.revision});
+    }
+    ++upper;
+  };
+  Status decoded;
+  auto visit_engine = [&](std::string_view engine_key, std::string_view text) {
+    std::string_view key = engine_key.substr(1);
+    while (!stopped && upper != view.upper.end() && upper->first < key) visit_upper();
+    if (stopped) return false;
+    if (upper != view.upper.end() && upper->first == key) {
+      visit_upper();
+      return !stopped;
+    }
+    Result<StoredValue> stored = DecodeStored(engine_key, text);
+    if (!stored.ok()) {
+      decoded = stored.error();
+      return false;
+    }
+    stopped = !visit(KvEntry{std::string(key), std::string(stored->value), stored->revision});
+    return !stopped;
+  };
+  // Past the horizon the layers' part is unknown; '\0' makes the end just after it.
+  const std::string engine_end = view.horizon ? EngineKey(*view.horizon) + '\0' : EngineRangeEnd(end);
+  CAIRNFS_RETURN_IF_ERROR(engine_.Scan(EngineKey(begin), engine_end, view.snapshot.get(), visit_engine));
+  CAIRNFS_RETURN_IF_ERROR(decoded);
+  while (!stopped && upper != view.upper.end()) visit_upper();
+  return stopped || !view.horizon;
+}
+
+Result<KvRange> LocalKvStore::Range(std::string_view begin, std::string_view end, size_t limit) {
+  constexpr size_t kCopiesMin = 64;
+  KvRange range;
+  if (!end.empty() && end <= begin) {
+    std::shared_lock lock(mutex_);
+    range.revision = revision_;
+    return range;
+  }
+  auto visit = [&](KvEntry&& entry) {
+    if (limit != 0 && range.entries.size() == limit) {
+      range.more = true;
+      return false;
+    }
+    range.entries.push_back(std::move(entry));
+    return true;
+  };
+  // Deletions among the copied entries may leave fewer than `limit`: then again with more of them.
+  size_t copies_max = limit == 0 ? 0 : std::max(limit + 1, kCopiesMin);
+  for (;;) {
+    RangeView view = TakeView(begin, end, copies_max);
+    range = KvRange{};
+    range.revision = view.revision;
+    CAIRNFS_ASSIGN_OR_RETURN(bool complete, VisitView(view, begin, end, visit));
+    if (complete) return range;
+    copies_max *= 4;
+  }
+}
+
+}  // namespace cairnfs::kv

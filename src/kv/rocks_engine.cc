@@ -1,0 +1,338 @@
+#include <rocksdb/db.h>
+#include <rocksdb/listener.h>
+#include <rocksdb/options.h>
+#include <rocksdb/write_batch.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "base/failpoint.h"
+#include "base/thread_annotations.h"
+#include "kv/engine.h"
+#include "kv/rocks_support.h"
+
+namespace cairnfs::kv {
+namespace {
+
+Failpoint before_write("kv.before_write", Failpoint::Kind::kKill);
+Failpoint wal_sync("kv.wal_sync", Failpoint::Kind::kSkippable);
+Failpoint after_write("kv.after_write", Failpoint::Kind::kKill);
+
+rocksdb::Slice ToSlice(std::string_view text) { return {text.data(), text.size()}; }
+
+// A log's sync that failed for want of space, unlike an append, leaves unknown what of it is on the disk.
+bool IsFailedSync(const Error& error) {
+  return error.message.find("sync") != std::string::npos && error.message.find(".log") != std::string::npos;
+}
+std::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+// Holds the database that it is of, which cannot be reopened meanwhile.
+class RocksSnapshot final : public EngineSnapshot {
+ public:
+  explicit RocksSnapshot(std::shared_ptr<rocksdb::DB> db)
+      : db_(std::move(db)), snapshot_(db_ == nullptr ? nullptr : db_->GetSnapshot()) {}
+  ~RocksSnapshot() override {
+    if (db_ != nullptr) db_->ReleaseSnapshot(snapshot_);
+  }
+  const rocksdb::Snapshot* get() const { return snapshot_; }
+  const std::shared_ptr<rocksdb::DB>& db() const { return db_; }
+
+ private:
+  const std::shared_ptr<rocksdb::DB> db_;
+  const rocksdb::Snapshot* const snapshot_;
+};
+
+// Keeps the mark's knowledge of the manifest fresh, and RocksDB from recovering by itself.
+class Listener final : public rocksdb::EventListener {
+ public:
+  Listener(std::string path, SyncMark& mark) : path_(std::move(path)), mark_(mark) {}
+  void OnFlushCompleted(rocksdb::DB* db, const rocksdb::FlushJobInfo& /*info*/) override {
+    NoteManifest(*db, path_, mark_);
+  }
+  void OnCompactionCompleted(rocksdb::DB* db, const rocksdb::CompactionJobInfo& /*info*/) override {
+    NoteManifest(*db, path_, mark_);
+  }
+  // RocksDB would poll for space from a thread of its own.
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason /*reason*/, rocksdb::Status /*error*/,
+                            bool* auto_recovery) override {
+    *auto_recovery = false;
+  }
+
+ private:
+  const std::string path_;
+  SyncMark& mark_;
+};
+
+// After a full disk the database is closed and opened again before the next write: RocksDB 7.8's Resume leaves a log
+// writer in place that refuses every later write. Opening keeps all that was written, synced or not, because it is in
+// the log files; that is checked by the sequence number.
+class RocksEngine final : public KvEngine {
+ public:
+  explicit RocksEngine(std::string path, rocksdb::Options options)
+      : path_(std::move(path)), options_(std::move(options)) {}
+  ~RocksEngine() override;
+
+  Status OpenForWriting();
+  Status OpenForReading();
+
+  Result<std::optional<std::string>> Get(std::string_view key, const EngineSnapshot* snapshot) override;
+  Status Scan(std::string_view begin, std::string_view end, const EngineSnapshot* snapshot,
+              const std::function<bool(std::string_view key, std::string_view value)>& visit) override;
+  Status Write(const std::vector<EngineWrite>& writes, bool sync) override;
+  std::unique_ptr<EngineSnapshot> GetSnapshot() override { return std::make_unique<RocksSnapshot>(CurrentDb()); }
+
+ private:
+  std::shared_ptr<rocksdb::DB> CurrentDb();
+  // The database that a read with `snapshot` goes to; null when it could not be opened again.
+  std::shared_ptr<rocksdb::DB> DbOf(const EngineSnapshot* snapshot);
+  Result<std::shared_ptr<rocksdb::DB>> OpenDb();
+  Status WriteOnce(rocksdb::WriteBatch& batch, bool sync);
+  Status Reopen();
+  Error NoSpaceError() const {
+    return MakeError(ErrorCode::kNoSpace, "metadata in " + path_ + ": no space left on the device");
+  }
+  // Takes the database away from everyone once nobody uses it. Null when somebody does for long.
+  std::shared_ptr<rocksdb::DB> TakeUnusedDb() REQUIRES_LOCK(db_mutex_);
+  Error Fail(const Error& error);
+  Error Failure();
+
+  const std::string path_;
+  rocksdb::Options options_;              // constant once open
+  SyncMark mark_;                         // self-synchronised; outlives db_, whose threads use it
+  std::unique_ptr<RocksLock> read_lock_;  // held when open for reading; RocksDB holds it otherwise
+
+  std::atomic<bool> has_failed_{false};
+  std::atomic<bool> must_reopen_{false};
+
+  Mutex reopen_mutex_;  // taken before db_mutex_ and failure_mutex_
+  Mutex db_mutex_;
+  std::shared_ptr<rocksdb::DB> db_ GUARDED_BY(db_mutex_);
+  Mutex failure_mutex_;
+  Error failure_ GUARDED_BY(failure_mutex_){};
+};
+
+rocksdb::ReadOptions MakeReadOptions(const EngineSnapshot* snapshot) {
+  rocksdb::ReadOptions options;
+  options.verify_checksums = true;
+  options.total_order_seek = true;
+  if (snapshot != nullptr) options.snapshot = static_cast<const RocksSnapshot*>(snapshot)->get();
+  return options;
+}
+
+RocksEngine::~RocksEngine() {
+  std::shared_ptr<rocksdb::DB> db = CurrentDb();
+  if (db == nullptr || read_lock_ != nullptr || has_failed_.load() || must_reopen_.load()) return;
+  // A clean end leaves nothing unsynced, so that damage to any of it will be seen.
+  uint64_t sequence = db->GetLatestSequenceNumber();
+  if (db->SyncWAL().ok()) mark_.RaiseSequence(sequence);
+}
+
+Result<std::shared_ptr<rocksdb::DB>> RocksEngine::OpenDb() {
+  // RocksDB 7.8 may abort when the disk fills while it opens.
+  if (!HasRoomToRecover(path_, options_.write_buffer_size)) return NoSpaceError();
+  rocksdb::DB* raw = nullptr;
+  rocksdb::Status status = rocksdb::DB::Open(options_, path_, &raw);
+  std::shared_ptr<rocksdb::DB> db(raw);
+  if (status.ok()) return db;
+  Result<std::unique_ptr<RocksLock>> lock = RocksLock::Take(path_);
+  if (!lock.ok() && lock.error().code == ErrorCode::kBusy) return lock.error();
+  return ToError(status, path_);
+}
+
+Status RocksEngine::OpenForWriting() {
+  CAIRNFS_ASSIGN_OR_RETURN(bool exists, DatabaseExists(path_));
+  if (exists) {
+    // RocksDB drops what follows a bad record of the log when it opens: look before anything is changed.
+    CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<RocksLock> lock, RocksLock::Take(path_));
+    CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<rocksdb::DB> unchanged, OpenUnchanged(options_, path_));
+  } else if (!options_.create_if_missing) {
+    return MakeError(ErrorCode::kNotFound, "no database in " + path_);
+  } else {
+    RemoveHalfMade(path_);
+  }
+  options_.listeners.push_back(std::make_shared<Listener>(path_, mark_));
+  CAIRNFS_ASSIGN_OR_RETURN(std::shared_ptr<rocksdb::DB> db, OpenDb());
+  if (!exists) CAIRNFS_RETURN_IF_ERROR(SyncParentDirectory(path_));
+  CAIRNFS_RETURN_IF_ERROR(mark_.Open(path_));
+  NoteManifest(*db, path_, mark_);
+  options_.create_if_missing = false;
+  MutexLock lock(db_mutex_);
+  db_ = std::move(db);
+  return {};
+}
+
+Status RocksEngine::OpenForReading() {
+  CAIRNFS_ASSIGN_OR_RETURN(bool exists, DatabaseExists(path_));
+  if (!exists) return MakeError(ErrorCode::kNotFound, "no database in " + path_);
+  CAIRNFS_ASSIGN_OR_RETURN(read_lock_, RocksLock::Take(path_));
+  CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<rocksdb::DB> db, OpenUnchanged(options_, path_));
+  MutexLock lock(db_mutex_);
+  db_ = std::move(db);
+  return {};
+}
+
+std::shared_ptr<rocksdb::DB> RocksEngine::CurrentDb() {
+  MutexLock lock(db_mutex_);
+  return db_;
+}
+
+std::shared_ptr<rocksdb::DB> RocksEngine::DbOf(const EngineSnapshot* snapshot) {
+  return snapshot != nullptr ? static_cast<const RocksSnapshot*>(snapshot)->db() : CurrentDb();
+}
+
+Result<std::optional<std::string>> RocksEngine::Get(std::string_view key, const EngineSnapshot* snapshot) {
+  std::shared_ptr<rocksdb::DB> db = DbOf(snapshot);
+  if (db == nullptr) return Failure();
+  std::string value;
+  rocksdb::Status status = db->Get(MakeReadOptions(snapshot), ToSlice(key), &value);
+  if (status.IsNotFound()) return std::optional<std::string>();
+  if (!status.ok()) return ToError(status, path_);
+  return std::optional<std::string>(std::move(value));
+}
+
+Status RocksEngine::Scan(std::string_view begin, std::string_view end, const EngineSnapshot* snapshot,
+                         const std::function<bool(std::string_view key, std::string_view value)>& visit) {
+  if (!end.empty() && end <= begin) return {};
+  std::shared_ptr<rocksdb::DB> db = DbOf(snapshot);
+  if (db == nullptr) return Failure();
+  rocksdb::ReadOptions options = MakeReadOptions(snapshot);
+  rocksdb::Slice upper = ToSlice(end);
+  if (!end.empty()) options.iterate_upper_bound = &upper;
+  std::unique_ptr<rocksdb::Iterator> iterator(db->NewIterator(options));
+  for (iterator->Seek(ToSlice(begin)); iterator->Valid(); iterator->Next()) {
+    if (!visit(ToView(iterator->key()), ToView(iterator->value()))) return {};
+  }
+  if (!iterator->status().ok()) return ToError(iterator->status(), path_);
+  return {};
+}
+
+Status RocksEngine::Write(const std::vector<EngineWrite>& writes, bool sync) {
+  if (read_lock_ != nullptr) {
+    return MakeError(ErrorCode::kPermission, "the database in " + path_ + " is open read-only");
+  }
+  rocksdb::WriteBatch batch;
+  for (const EngineWrite& write : writes) {
+    rocksdb::Status status = write.value ? batch.Put(write.key, *write.value) : batch.Delete(write.key);
+    if (!status.ok()) return MakeError(ErrorCode::kTooLarge, "database in " + path_ + ": " + status.ToString());
+  }
+  before_write.Pass();
+  if (sync && wal_sync.PassOrSkip()) sync = false;
+  Status status;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (has_failed_.load()) return Failure();
+    if (must_reopen_.load()) CAIRNFS_RETURN_IF_ERROR(Reopen());
+    status = WriteOnce(batch, sync);
+    if (status.ok() || status.error().code != ErrorCode::kNoSpace) break;
+  }
+  if (status.ok()) after_write.Pass();
+  return status;
+}
+
+Status RocksEngine::WriteOnce(rocksdb::WriteBatch& batch, bool sync) {
+  std::shared_ptr<rocksdb::DB> db = CurrentDb();
+  if (db == nullptr) return Failure();
+  // Everything that is visible now is in the log before this batch, so the sync covers it and the batch.
+  const uint64_t sequence = db->GetLatestSequenceNumber() + static_cast<uint64_t>(batch.Count());
+  rocksdb::Status status;
+  if (batch.Count() != 0) {
+    rocksdb::WriteOptions options;
+    options.sync = sync;
+    status = db->Write(options, &batch);
+  } else if (sync) {
+    status = db->SyncWAL();
+  }
+  if (status.ok()) {
+    if (sync) mark_.RaiseSequence(sequence);
+    return {};
+  }
+  Error error = ToError(status, path_);
+  if (error.code != ErrorCode::kNoSpace || IsFailedSync(error)) return Fail(error);
+  must_reopen_.store(true);
+  return error;
+}
+
+Status RocksEngine::Reopen() {
+  MutexLock reopen_lock(reopen_mutex_);
+  if (!must_reopen_.load()) return {};  // another thread did it
+  if (has_failed_.load()) return Failure();
+  if (!HasRoomToRecover(path_, options_.write_buffer_size)) return NoSpaceError();
+  MutexLock lock(db_mutex_);
+  std::shared_ptr<rocksdb::DB> old = TakeUnusedDb();
+  if (old == nullptr) return NoSpaceError();
+  const uint64_t sequence = old->GetLatestSequenceNumber();
+  old.reset();
+  Result<std::shared_ptr<rocksdb::DB>> opened = OpenDb();
+  if (!opened.ok()) {
+    // The room went again: at least what is there can be read.
+    Result<std::unique_ptr<rocksdb::DB>> unchanged = OpenUnchanged(options_, path_);
+    if (!unchanged.ok()) return Fail(unchanged.error());
+    db_ = std::move(*unchanged);
+    return opened.error().code == ErrorCode::kNoSpace ? opened.error() : Fail(opened.error());
+  }
+  db_ = std::move(*opened);
+  if (db_->GetLatestSequenceNumber() < sequence) {
+    return Fail(MakeError(ErrorCode::kIo, "the database in " + path_ + " lost writes when the disk was full"));
+  }
+  NoteManifest(*db_, path_, mark_);
+  must_reopen_.store(false);
+  return {};
+}
+
+std::shared_ptr<rocksdb::DB> RocksEngine::TakeUnusedDb() {
+  // Nobody can take a new reference while the mutex is held; reads in progress end soon.
+  for (int wait = 0; wait < 200; ++wait) {
+    if (db_.use_count() == 1) return std::exchange(db_, nullptr);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return nullptr;
+}
+
+Error RocksEngine::Fail(const Error& error) {
+  MutexLock lock(failure_mutex_);
+  if (!has_failed_.load()) {
+    failure_ = MakeError(ErrorCode::kFailed,
+                         "an earlier write failed, and what is on the disk is unknown until the daemon is started "
+                         "again: " +
+                             error.message);
+    has_failed_.store(true);
+  }
+  return error;
+}
+
+Error RocksEngine::Failure() {
+  MutexLock lock(failure_mutex_);
+  if (has_failed_.load()) return failure_;
+  return MakeError(ErrorCode::kUnavailable, "the database in " + path_ + " is being opened again");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<KvEngine>> OpenRocksEngine(const RocksOptions& options) {
+  auto engine = std::make_unique<RocksEngine>(options.path, MakeRocksOptions(options));
+  try {
+    CAIRNFS_RETURN_IF_ERROR(options.read_only ? engine->OpenForReading() : engine->OpenForWriting());
+  } catch (const std::exception& exception) {  // damaged files can make RocksDB ask for absurd sizes
+    return ToError(rocksdb::Status::Corruption(exception.what()), options.path);
+  }
+  return std::unique_ptr<KvEngine>(std::move(engine));
+}
+
+Status VerifyRocksChecksums(const std::string& path) {
+  RocksOptions options;
+  options.path = path;
+  try {
+    CAIRNFS_ASSIGN_OR_RETURN(bool exists, DatabaseExists(path));
+    if (!exists) return MakeError(ErrorCode::kNotFound, "no database in " + path);
+    CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<RocksLock> lock, RocksLock::Take(path));
+    CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<rocksdb::DB> db, OpenUnchanged(MakeRocksOptions(options), path));
+    rocksdb::Status status = db->VerifyChecksum();
+    if (status.ok()) status = db->VerifyFileChecksums(rocksdb::ReadOptions());
+    if (!status.ok()) return ToError(status, path);
+  } catch (const std::exception& exception) {
+    return ToError(rocksdb::Status::Corruption(exception.what()), path);
+  }
+  return {};
+}
+
+}  // namespace cairnfs::kv

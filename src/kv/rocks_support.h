@@ -1,0 +1,56 @@
+// What the files of the RocksDB engine share: its options, its errors, its checks before opening. Room-internal.
+#pragma once
+
+#include <rocksdb/db.h>
+#include <rocksdb/options.h>
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "kv/engine.h"
+#include "kv/sync_mark.h"
+
+namespace cairnfs::kv {
+
+// An Error whose message names `path`. Corruption -> kCorrupt with advice; no space -> kNoSpace; the rest -> kIo and so
+// on.
+Error ToError(const rocksdb::Status& status, const std::string& path);
+
+rocksdb::Options MakeRocksOptions(const RocksOptions& options);
+
+// The lock that keeps a second process out: RocksDB's own LOCK file, held from here.
+class RocksLock {
+ public:
+  // kBusy when somebody holds it, in this process or another.
+  static Result<std::unique_ptr<RocksLock>> Take(const std::string& path);
+  ~RocksLock();
+  RocksLock(const RocksLock&) = delete;
+
+ private:
+  explicit RocksLock(rocksdb::FileLock* lock) : lock_(lock) {}
+  rocksdb::FileLock* const lock_;
+};
+
+// Opens without changing anything: recovers in memory, and fails with kCorrupt when that ends before the sync mark.
+// REQUIRES: the lock is held, or nobody writes.
+Result<std::unique_ptr<rocksdb::DB>> OpenUnchanged(const rocksdb::Options& options, const std::string& path);
+
+// True when `path` holds a database, false when it holds none and one may be made. kCorrupt when one was there and its
+// CURRENT file is gone: RocksDB would make an empty database over it.
+Result<bool> DatabaseExists(const std::string& path);
+
+// Removes the empty logs that a half-done making left: RocksDB makes no database beside a log.
+// REQUIRES: DatabaseExists said false.
+void RemoveHalfMade(const std::string& path);
+
+// Makes a new directory's own name durable.
+Status SyncParentDirectory(const std::string& path);
+
+// Whether opening the database, which writes what its logs hold into tables, will find room. An estimate.
+bool HasRoomToRecover(const std::string& path, size_t write_buffer_bytes);
+
+// Records the manifest as it is now in `mark`.
+void NoteManifest(rocksdb::DB& db, const std::string& path, SyncMark& mark);
+
+}  // namespace cairnfs::kv

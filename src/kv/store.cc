@@ -1,0 +1,48 @@
+#include "kv/store.h"
+
+namespace cairnfs::kv {
+
+Transaction& Transaction::IfRevision(std::string key, uint64_t revision) {
+  compares.push_back(Compare{Compare::Kind::kRevisionIs, std::move(key), {}, revision});
+  return *this;
+}
+
+Transaction& Transaction::IfExists(std::string key) {
+  compares.push_back(Compare{Compare::Kind::kExists, std::move(key), {}, 0});
+  return *this;
+}
+
+Transaction& Transaction::IfRangeEmpty(std::string begin, std::string end) {
+  compares.push_back(Compare{Compare::Kind::kRangeEmpty, std::move(begin), std::move(end), 0});
+  return *this;
+}
+
+Transaction& Transaction::IfRangeUnchanged(std::string begin, std::string end, uint64_t revision) {
+  compares.push_back(Compare{Compare::Kind::kRangeUnchanged, std::move(begin), std::move(end), revision});
+  return *this;
+}
+
+Transaction& Transaction::Put(std::string key, std::string value) {
+  writes.push_back(KvWrite{std::move(key), std::move(value)});
+  return *this;
+}
+
+Transaction& Transaction::Delete(std::string key) {
+  writes.push_back(KvWrite{std::move(key), std::nullopt});
+  return *this;
+}
+
+std::string PrefixEnd(std::string_view prefix) {
+  std::string end(prefix);
+  while (!end.empty()) {
+    auto last = static_cast<unsigned char>(end.back());
+    if (last != 0xff) {
+      end.back() = static_cast<char>(last + 1);
+      return end;
+    }
+    end.pop_back();
+  }
+  return end;
+}
+
+}  // namespace cairnfs::kv

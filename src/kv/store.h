@@ -1,0 +1,86 @@
+// KvStore: ordered keys with etcd's semantics, the interface that the namespace is written against.
+//
+// The store has a revision, a counter that each transaction with a write increases by one; each key carries the
+// revision of its last change. A transaction compares, then puts and deletes, atomically. Visible at once; durable as
+// the implementation says (a local store: after Sync; one that is reached over a network: on return).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace cairnfs::kv {
+
+struct KvEntry {
+  std::string key;
+  std::string value;
+  uint64_t revision = 0;  // of the key's last change; 0 means the key does not exist
+};
+
+struct Compare {
+  enum class Kind {
+    kRevisionIs,      // the key's revision equals `revision`; 0: the key does not exist
+    kExists,          // the key exists, whatever its revision
+    kRangeEmpty,      // no key in [key, range_end)
+    kRangeUnchanged,  // no key in [key, range_end) has a revision above `revision`. A deletion does not show:
+                      // compare the keys one depends on
+  };
+  Kind kind;
+  std::string key;
+  std::string range_end;
+  uint64_t revision = 0;
+};
+
+struct KvWrite {
+  std::string key;
+  std::optional<std::string> value;  // nullopt deletes; deleting an absent key is no error
+};
+
+struct Transaction {
+  std::vector<Compare> compares;
+  std::vector<KvWrite> writes;  // of two writes to one key the later one counts
+  std::string operation_id;     // if not empty: a second commit of the same id within the store's memory (at least the
+                                // last 1024 ids since open) changes nothing and returns the first one's result
+
+  Transaction& IfRevision(std::string key, uint64_t revision);
+  Transaction& IfAbsent(std::string key) { return IfRevision(std::move(key), 0); }
+  Transaction& IfExists(std::string key);
+  Transaction& IfRangeEmpty(std::string begin, std::string end);
+  Transaction& IfRangeUnchanged(std::string begin, std::string end, uint64_t revision);
+  Transaction& Put(std::string key, std::string value);
+  Transaction& Delete(std::string key);
+};
+
+struct KvRange {
+  std::vector<KvEntry> entries;  // in key order
+  bool more = false;             // the limit cut the answer off
+  uint64_t revision = 0;         // the store's, at which the answer held
+};
+
+struct KvLimits {
+  size_t operations_per_transaction_max;  // compares and writes each
+  size_t transaction_bytes_max;
+};
+
+class KvStore {
+ public:
+  virtual ~KvStore() = default;
+  // All functions may be called from any thread at once.
+  // Linearizable. nullopt: the key does not exist.
+  virtual Result<std::optional<KvEntry>> Get(std::string_view key) = 0;
+  // Keys in [begin, end) at one revision; `limit` 0: no limit.
+  virtual Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) = 0;
+  // The new revision. kConflict when a compare failed, with nothing changed; kTooLarge past the limits.
+  virtual Result<uint64_t> Commit(const Transaction& transaction) = 0;
+  // Every Commit that returned before is durable on return.
+  virtual Status Sync() = 0;
+  virtual KvLimits limits() const = 0;
+};
+
+// The end of the range of all keys that begin with `prefix`; empty when there is none (all 0xff).
+std::string PrefixEnd(std::string_view prefix);
+
+}  // namespace cairnfs::kv

@@ -1,0 +1,187 @@
+#include "meta/access.h"
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+namespace cairnfs::meta {
+namespace {
+
+constexpr uint64_t kDirectorySize = 4096;
+constexpr int kAttemptsWithoutWait = 8;
+
+template <typename Record>
+Result<std::optional<Versioned<Record>>> LoadRecord(kv::KvStore& store, const std::string& key) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(key));
+  if (!entry) return std::optional<Versioned<Record>>();
+  CAIRNFS_ASSIGN_OR_RETURN(auto record, Record::Decode(entry->value));
+  return std::optional(Versioned<Record>{std::move(record), entry->revision});
+}
+
+}  // namespace
+
+std::string Describe(InodeId inode) { return "inode " + std::to_string(inode.value); }
+
+std::string Describe(InodeId parent, std::string_view name) {
+  return "'" + std::string(name) + "' in directory " + std::to_string(parent.value);
+}
+
+Status ValidateName(std::string_view name) {
+  if (name.size() > kNameBytesMax) {
+    return MakeError(ErrorCode::kNameTooLong, "a name has at most " + std::to_string(kNameBytesMax) + " bytes, not " +
+                                                  std::to_string(name.size()));
+  }
+  if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos || name.find('\0') != name.npos) {
+    return MakeError(ErrorCode::kInvalidArgument, "'" + std::string(name) + "' can be the name of no entry");
+  }
+  return {};
+}
+
+Status ValidateXattrName(std::string_view name, const NamespaceOptions& options) {
+  if (!name.empty() && name.size() <= options.xattr_name_bytes_max) return {};
+  return MakeError(ErrorCode::kRange, "the name of an extended attribute has 1 to " +
+                                          std::to_string(options.xattr_name_bytes_max) + " bytes");
+}
+
+Error NoXattr(InodeId inode, std::string_view name) {
+  return MakeError(ErrorCode::kNoData, Describe(inode) + " has no extended attribute '" + std::string(name) + "'");
+}
+
+Result<std::optional<Versioned<DentryRecord>>> FindDentry(kv::KvStore& store, InodeId parent, std::string_view name) {
+  auto found = LoadRecord<DentryRecord>(store, DentryKey(parent, name));
+  if (!found.ok()) return found.error().WithContext(Describe(parent, name));
+  return found;
+}
+
+Result<Versioned<InodeRecord>> LoadInode(kv::KvStore& store, InodeId inode) {
+  auto found = LoadRecord<InodeRecord>(store, InodeKey(inode));
+  if (!found.ok()) return found.error().WithContext(Describe(inode));
+  if (!*found) return MakeError(ErrorCode::kNotFound, "there is no " + Describe(inode));
+  return std::move(**found);
+}
+
+Result<Versioned<InodeRecord>> LoadLiveDirectory(kv::KvStore& store, InodeId inode) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadInode(store, inode));
+  if (!IsDirectory(directory.record)) {
+    return MakeError(ErrorCode::kNotDirectory, Describe(inode) + " is not a directory");
+  }
+  if (directory.record.nlink == 0) {
+    return MakeError(ErrorCode::kNotFound, "directory " + std::to_string(inode.value) + " was removed");
+  }
+  return directory;
+}
+
+Result<std::optional<Entry>> FindEntry(kv::KvStore& store, InodeId parent, std::string_view name) {
+  std::optional<uint64_t> revision_without_inode;
+  for (;;) {
+    CAIRNFS_ASSIGN_OR_RETURN(auto dentry, FindDentry(store, parent, name));
+    if (!dentry) return std::optional<Entry>();
+    auto inode = LoadInode(store, dentry->record.inode);
+    if (inode.ok()) return std::optional(Entry{std::move(*dentry), std::move(*inode)});
+    if (inode.error().code != ErrorCode::kNotFound) return inode.error();
+    // The name was removed, and its inode forgotten, between the two reads; then the name has changed by now.
+    if (revision_without_inode == dentry->revision) {
+      return MakeError(ErrorCode::kCorrupt, Describe(parent, name) + " leads to " + Describe(dentry->record.inode) +
+                                                ", which does not exist");
+    }
+    revision_without_inode = dentry->revision;
+  }
+}
+
+Result<Entry> LoadEntry(kv::KvStore& store, InodeId parent, std::string_view name) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, FindEntry(store, parent, name));
+  if (entry) return std::move(*entry);
+  CAIRNFS_RETURN_IF_ERROR(LoadLiveDirectory(store, parent));
+  return MakeError(ErrorCode::kNotFound, "there is no " + Describe(parent, name));
+}
+
+Attr AttrOf(InodeId inode, const InodeRecord& record) {
+  Attr attr;
+  attr.inode = inode;
+  attr.mode = record.mode;
+  attr.uid = record.uid;
+  attr.gid = record.gid;
+  attr.nlink = record.nlink;
+  attr.rdev = record.rdev;
+  attr.size = IsDirectory(record) ? kDirectorySize : record.symlink_target.size();
+  attr.atime = record.atime;
+  attr.mtime = record.mtime;
+  attr.ctime = record.ctime;
+  return attr;
+}
+
+Result<Attr> LoadAttr(kv::KvStore& store, InodeId inode, const InodeRecord& record) {
+  Attr attr = AttrOf(inode, record);
+  if (IsRegular(record)) {
+    auto file = LoadRecord<FileRecord>(store, FileKey(inode));
+    if (!file.ok()) return file.error().WithContext(Describe(inode));
+    if (*file) {
+      const FileRecord& content = (*file)->record;
+      attr.size = content.size;
+      attr.allocated_bytes = content.allocated_bytes;
+      attr.mtime = content.mtime;
+      attr.ctime = std::max(attr.ctime, content.ctime);
+    }
+  } else if (IsDirectory(record)) {
+    auto times = LoadRecord<DirectoryTimes>(store, DirectoryTimesKey(inode));
+    if (!times.ok()) return times.error().WithContext(Describe(inode));
+    if (*times) {
+      attr.mtime = std::max(attr.mtime, (*times)->record.mtime);
+      attr.ctime = std::max(attr.ctime, (*times)->record.ctime);
+    }
+  }
+  return attr;
+}
+
+Attr LoadAttrOrBasics(kv::KvStore& store, InodeId inode, const InodeRecord& record) {
+  auto attr = LoadAttr(store, inode, record);
+  return attr.ok() ? *attr : AttrOf(inode, record);
+}
+
+Result<bool> IsEmptyDirectory(kv::KvStore& store, InodeId directory) {
+  const std::string prefix = DentryPrefix(directory);
+  CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(prefix, kv::PrefixEnd(prefix), 1));
+  return range.entries.empty();
+}
+
+void AddDirectoryEmptyCompare(kv::Transaction& transaction, InodeId directory) {
+  const std::string prefix = DentryPrefix(directory);
+  transaction.IfRangeEmpty(prefix, kv::PrefixEnd(prefix));
+}
+
+void PutDirectoryTimes(kv::Transaction& transaction, InodeId directory, Timestamp now) {
+  transaction.Put(DirectoryTimesKey(directory), DirectoryTimes{now, now}.Encode());
+}
+
+void DropLink(kv::Transaction& transaction, InodeId inode, InodeRecord& record, Timestamp now) {
+  if (record.nlink > 0) record.nlink--;
+  record.ctime = now;
+  transaction.Put(InodeKey(inode), record.Encode());
+  if (record.nlink == 0) transaction.Put(OrphanKey(inode), "");
+}
+
+DirectoryTimesLock::DirectoryTimesLock(std::array<Mutex, kDirectoryTimesStripes>& stripes, InodeId first,
+                                       InodeId second) {
+  size_t low = first.value % stripes.size();
+  size_t high = second.value % stripes.size();
+  if (low > high) std::swap(low, high);
+  low_ = &stripes[low];
+  high_ = low == high ? nullptr : &stripes[high];
+  low_->Lock();
+  if (high_ != nullptr) high_->Lock();
+}
+
+DirectoryTimesLock::~DirectoryTimesLock() {
+  if (high_ != nullptr) high_->Unlock();
+  low_->Unlock();
+}
+
+void BackOff(int attempt) {
+  if (attempt < kAttemptsWithoutWait) return;
+  thread_local std::minstd_rand random(std::random_device{}());
+  const int shift = std::min(attempt - kAttemptsWithoutWait, 6);
+  const int microseconds_max = 16 << shift;
+  std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned>(microseconds_max)));
+}
+
+}  // namespace cairnfs::meta

@@ -1,0 +1,101 @@
+// What the operations share: loading records with their revisions, retrying, and the order of a directory's times.
+// For src/meta alone.
+//
+// How operations keep each other out (docs/formats/namespace.md has the whole argument): whoever makes a name in a
+// directory compares the revision of the directory's I record, and whoever removes a directory rewrites that record
+// with nlink 0. Whoever removes a name compares the name, and rmdir compares that there are none. So names are never
+// made in, and T records never put for, a directory that is gone; and creates in one directory do not conflict.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "meta/namespace.h"
+
+namespace cairnfs::meta {
+
+inline constexpr size_t kSymlinkTargetBytesMax = 4095;
+
+template <typename Record>
+struct Versioned {
+  Record record;
+  uint64_t revision = 0;
+};
+
+// A name and the inode that it leads to.
+struct Entry {
+  Versioned<DentryRecord> dentry;
+  Versioned<InodeRecord> inode;
+  InodeId id() const { return dentry.record.inode; }
+};
+
+inline bool IsDirectory(const InodeRecord& record) { return S_ISDIR(record.mode); }
+inline bool IsRegular(const InodeRecord& record) { return S_ISREG(record.mode); }
+inline bool IsDirectory(const Entry& entry) { return IsDirectory(entry.inode.record); }
+
+std::string Describe(InodeId inode);                          // "inode 12"
+std::string Describe(InodeId parent, std::string_view name);  // "'name' in directory 12"
+
+// kNameTooLong, or kInvalidArgument for a name that no entry can have.
+Status ValidateName(std::string_view name);
+
+Status ValidateXattrName(std::string_view name, const NamespaceOptions& options);  // kRange
+Error NoXattr(InodeId inode, std::string_view name);                               // kNoData
+
+Result<std::optional<Versioned<DentryRecord>>> FindDentry(kv::KvStore& store, InodeId parent, std::string_view name);
+Result<Versioned<InodeRecord>> LoadInode(kv::KvStore& store, InodeId inode);  // kNotFound
+// kNotDirectory; kNotFound also when the directory was removed and only waits to be forgotten.
+Result<Versioned<InodeRecord>> LoadLiveDirectory(kv::KvStore& store, InodeId inode);
+// nullopt: no such name, be there a directory or not.
+Result<std::optional<Entry>> FindEntry(kv::KvStore& store, InodeId parent, std::string_view name);
+Result<Entry> LoadEntry(kv::KvStore& store, InodeId parent, std::string_view name);  // kNotFound, kNotDirectory
+// The inode's attributes, with those that its D or T record holds.
+Result<Attr> LoadAttr(kv::KvStore& store, InodeId inode, const InodeRecord& record);
+// LoadAttr for after the commit: what cannot be read any more no longer makes the operation fail.
+Attr LoadAttrOrBasics(kv::KvStore& store, InodeId inode, const InodeRecord& record);
+// The attributes that the record alone tells.
+Attr AttrOf(InodeId inode, const InodeRecord& record);
+Result<bool> IsEmptyDirectory(kv::KvStore& store, InodeId directory);
+
+void AddDirectoryEmptyCompare(kv::Transaction& transaction, InodeId directory);
+void PutDirectoryTimes(kv::Transaction& transaction, InodeId directory, Timestamp now);
+// Takes one link of the inode away: writes its I record, and its O record when that was the last link.
+void DropLink(kv::Transaction& transaction, InodeId inode, InodeRecord& record, Timestamp now);
+
+// Holds the stripes of one or two directories while an operation takes the time and commits, so that the times of a
+// directory do not run backwards although their records are put without compares. Held across nothing but Commit.
+class DirectoryTimesLock {
+ public:
+  DirectoryTimesLock(std::array<Mutex, kDirectoryTimesStripes>& stripes, InodeId first,
+                     InodeId second) NO_THREAD_SAFETY_ANALYSIS;
+  DirectoryTimesLock(std::array<Mutex, kDirectoryTimesStripes>& stripes, InodeId directory)
+      : DirectoryTimesLock(stripes, directory, directory) {}
+  ~DirectoryTimesLock() NO_THREAD_SAFETY_ANALYSIS;
+  DirectoryTimesLock(const DirectoryTimesLock&) = delete;
+
+ private:
+  Mutex* low_;
+  Mutex* high_;  // null when both stripes are one
+};
+
+inline constexpr int kAttemptsMax = 200;
+// Waits before attempt + 1: not at all for the first few, then up to a millisecond, at random.
+void BackOff(int attempt);
+
+// Runs `attempt(n)` for n = 0, 1, ... until it gives something other than kConflict; kBusy after kAttemptsMax.
+// Each conflict means that another transaction went through, so the whole always makes progress.
+template <typename Attempt>
+auto RetryOnConflict(std::string_view operation, Attempt attempt) -> decltype(attempt(0)) {
+  for (int n = 0; n < kAttemptsMax; n++) {
+    auto result = attempt(n);
+    if (result.ok() || result.error().code != ErrorCode::kConflict) return result;
+    BackOff(n);
+  }
+  return MakeError(ErrorCode::kBusy, std::string(operation) + " met a conflicting change " +
+                                         std::to_string(kAttemptsMax) + " times in a row; try again");
+}
+
+}  // namespace cairnfs::meta

@@ -1,0 +1,152 @@
+// The namespace: inodes, names and attributes as optimistic transactions on a KvStore.
+//
+// Each operation reads, checks, and commits with compares on what it relied on; on kConflict it starts again (a bounded
+// number of times, then kBusy). Nothing is cached here, so two hosts may run it on one KvStore at once. One operation
+// per file: src/meta/ops/. Names are any bytes but '/' and NUL, 1 to 255 of them, not "." or "..".
+//
+// Content of regular files is not handled here: fs publishes FileRecords itself (it alone knows what is durable). Where
+// an operation returns Attr, size, mtime, ctime and allocated bytes of a regular file are those of the FileRecord last
+// published; fs lays its newer state over them.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/thread_annotations.h"
+#include "base/types.h"
+#include "kv/store.h"
+#include "meta/records.h"
+
+namespace cairnfs::meta {
+
+// Where times come from; tests have their own.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual Timestamp Now() = 0;  // wall clock
+};
+Clock& SystemClock();
+
+struct Attr {
+  InodeId inode;
+  uint32_t mode = 0, uid = 0, gid = 0, nlink = 0;
+  uint64_t rdev = 0;
+  uint64_t size = 0;  // symlink: length of the target; directory: 4096
+  uint64_t allocated_bytes = 0;
+  Timestamp atime, mtime, ctime;
+};
+
+struct CreateParams {
+  uint32_t mode = 0;  // type and permission bits; the kernel applied the umask
+  uint32_t uid = 0,
+           gid = 0;  // of the caller; a set-group-id parent overrides gid, and a new directory inherits the bit
+  uint64_t rdev = 0;
+  std::string symlink_target;  // S_IFLNK only, at most 4095 bytes (kNameTooLong)
+};
+
+struct AttrChanges {
+  std::optional<uint32_t> mode;  // permission bits only
+  std::optional<uint32_t> uid, gid;
+  std::optional<Timestamp> atime, mtime;  // mtime: not for regular files (fs owns it)
+  std::optional<Timestamp> ctime;         // default: now
+};
+
+enum class RenameMode { kReplace, kNoReplace, kExchange };
+struct RenameParams {
+  InodeId from_parent;
+  std::string from_name;
+  InodeId to_parent;
+  std::string to_name;
+  RenameMode mode = RenameMode::kReplace;
+};
+struct RenameResult {
+  InodeId moved;
+  uint32_t moved_type = 0;       // S_IFMT bits
+  std::optional<Attr> replaced;  // the inode whose name went away; nlink as it is now
+  std::optional<InodeId> exchanged;
+  bool unchanged = false;  // both names were links to one file: nothing happened
+};
+
+struct DirectoryEntry {
+  std::string name;
+  InodeId inode;
+  uint32_t type;
+};
+
+struct NamespaceOptions {
+  uint32_t links_max = 65000;
+  size_t xattr_value_bytes_max = 64 * kKiB;
+  size_t xattr_name_bytes_max = 255;
+  uint64_t inode_batch = 65536;  // inode numbers reserved durably at a time
+};
+
+inline constexpr size_t kDirectoryTimesStripes = 64;
+
+class Namespace {
+ public:
+  using Options = NamespaceOptions;
+  // Puts keys durably before it returns: LocalKvStore::CommitDurable. For the inode number reservation.
+  using DurablePut = std::function<Status(const std::vector<kv::KvWrite>&)>;
+
+  // All of the store, the clock and `durable_put` must outlive the namespace.
+  Namespace(kv::KvStore& store, DurablePut durable_put, Clock& clock, Options options = {});
+
+  // Makes an empty filesystem: header, root directory (mode 0755, owned by uid and gid). kAlreadyExists if there is a
+  // header. The caller syncs.
+  Status Format(const FilesystemHeader& header, uint32_t uid, uint32_t gid);
+  // kNotFound: not formatted. kNotSupported: newer format.
+  Result<FilesystemHeader> ReadHeader();
+
+  Result<Attr> Lookup(InodeId parent, std::string_view name);  // kNotFound, kNotDirectory, kNameTooLong
+  Result<Attr> GetAttr(InodeId inode);                         // kNotFound: no such inode
+  // Regular files, directories, symlinks, devices, FIFOs, sockets. kAlreadyExists, kNotFound (the parent was removed).
+  Result<Attr> Create(InodeId parent, std::string_view name, const CreateParams& params);
+  Result<Attr> Link(InodeId inode, InodeId new_parent, std::string_view new_name);  // kPermission for a directory;
+                                                                                    // kNotFound if it has no link left
+  // The inode as it is afterwards. With nlink 0 it has become an orphan: it stays whole until RemoveOrphans.
+  Result<Attr> Unlink(InodeId parent, std::string_view name);  // kIsDirectory
+  Result<Attr> Rmdir(InodeId parent, std::string_view name);   // kNotDirectory, kNotEmpty; becomes an orphan too
+  // POSIX rename. kNotFound, kAlreadyExists (kNoReplace), kIsDirectory, kNotDirectory, kNotEmpty, kInvalidArgument (a
+  // directory into itself or below).
+  Result<RenameResult> Rename(const RenameParams& params);
+  Result<Attr> SetAttr(InodeId inode, const AttrChanges& changes);
+  // As SetAttr of atime alone, without touching ctime; no error if it went away.
+  void TouchAtime(InodeId inode, Timestamp atime);
+  Result<std::string> ReadLink(InodeId inode);
+  // Entries after `after` ("": from the start) in name order, at most `limit`. Without "." and "..".
+  Result<std::vector<DirectoryEntry>> ReadDirectory(InodeId directory, std::string_view after, size_t limit);
+  Result<InodeId> ParentOf(InodeId directory);
+
+  enum class XattrMode { kSet, kCreate, kReplace };
+  Result<std::string> GetXattr(InodeId inode, std::string_view name);  // kNoData
+  // kAlreadyExists (kCreate), kNoData (kReplace), kValueTooLarge, kRange (name too long). Touches ctime.
+  Status SetXattr(InodeId inode, std::string_view name, std::string_view value, XattrMode mode);
+  Result<std::vector<std::string>> ListXattrs(InodeId inode);
+  Status RemoveXattr(InodeId inode, std::string_view name);  // kNoData
+
+  // Inodes without a link, left by this process or one before it.
+  Result<std::vector<InodeId>> ListOrphans();
+  // Deletes them with their content and xattrs, a batch per transaction. Those that are no orphans are left alone.
+  Status RemoveOrphans(const std::vector<InodeId>& inodes);
+
+  // The path of a directory entry for messages: "a/b/c" below the root by walking up from `parent`; best effort.
+  std::string PathOf(InodeId parent, std::string_view name);
+
+ private:
+  Result<InodeId> AllocateInode();
+  kv::KvStore& store_;
+  const DurablePut durable_put_;
+  Clock& clock_;
+  const Options options_;
+  // Lock order: stripes by index. Held while an operation takes the time and commits: access.h, DirectoryTimesLock.
+  std::array<Mutex, kDirectoryTimesStripes> directory_times_stripes_;
+  Mutex allocation_mutex_;
+  uint64_t next_inode_ GUARDED_BY(allocation_mutex_) = 0;
+  uint64_t reserved_end_ GUARDED_BY(allocation_mutex_) = 0;
+};
+
+}  // namespace cairnfs::meta

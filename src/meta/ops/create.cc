@@ -1,0 +1,75 @@
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+namespace {
+
+Status Validate(const CreateParams& params) {
+  const uint32_t type = params.mode & S_IFMT;
+  switch (type) {
+    case S_IFREG:
+    case S_IFDIR:
+    case S_IFCHR:
+    case S_IFBLK:
+    case S_IFIFO:
+    case S_IFSOCK:
+      if (params.symlink_target.empty()) return {};
+      return MakeError(ErrorCode::kInvalidArgument, "only a symbolic link has a target");
+    case S_IFLNK: break;
+    default: return MakeError(ErrorCode::kInvalidArgument, "the mode names no type of file");
+  }
+  if (params.symlink_target.empty()) return MakeError(ErrorCode::kNotFound, "a symbolic link needs a target");
+  if (params.symlink_target.size() > kSymlinkTargetBytesMax) {
+    return MakeError(ErrorCode::kNameTooLong,
+                     "a symbolic link's target has at most " + std::to_string(kSymlinkTargetBytesMax) + " bytes");
+  }
+  return {};
+}
+
+InodeRecord MakeInode(const CreateParams& params, InodeId parent_id, const InodeRecord& parent) {
+  InodeRecord record;
+  record.mode = params.mode & (S_IFMT | 07777);
+  record.uid = params.uid;
+  record.gid = params.gid;
+  record.nlink = 1;
+  if (S_ISCHR(record.mode) || S_ISBLK(record.mode)) record.rdev = params.rdev;
+  if (S_ISDIR(record.mode)) record.parent = parent_id;
+  if (S_ISLNK(record.mode)) record.symlink_target = params.symlink_target;
+  if ((parent.mode & S_ISGID) != 0) {
+    record.gid = parent.gid;
+    if (S_ISDIR(record.mode)) record.mode |= S_ISGID;
+  }
+  return record;
+}
+
+}  // namespace
+
+Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const CreateParams& params) {
+  CAIRNFS_RETURN_IF_ERROR(ValidateName(name));
+  CAIRNFS_RETURN_IF_ERROR(Validate(params));
+  std::optional<InodeId> inode;
+  return RetryOnConflict("create", [&](int attempt) -> Result<Attr> {
+    CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(store_, parent));
+    // The first time the compare alone tells whether the name is taken.
+    if (attempt > 0) {
+      CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(store_, parent, name));
+      if (taken) return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(parent, name));
+    }
+    if (!inode) {
+      CAIRNFS_ASSIGN_OR_RETURN(inode, AllocateInode());
+    }
+    InodeRecord record = MakeInode(params, parent, directory.record);
+    DirectoryTimesLock lock(directory_times_stripes_, parent);
+    const Timestamp now = clock_.Now();
+    record.atime = record.mtime = record.ctime = now;
+    kv::Transaction transaction;
+    transaction.IfRevision(InodeKey(parent), directory.revision)
+        .IfAbsent(DentryKey(parent, name))
+        .Put(InodeKey(*inode), record.Encode())
+        .Put(DentryKey(parent, name), DentryRecord{*inode, record.mode & S_IFMT}.Encode());
+    PutDirectoryTimes(transaction, parent, now);
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    return AttrOf(*inode, record);
+  });
+}
+
+}  // namespace cairnfs::meta

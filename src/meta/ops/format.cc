@@ -1,0 +1,32 @@
+#include "base/coding.h"
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+
+Status Namespace::Format(const FilesystemHeader& header, uint32_t uid, uint32_t gid) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto existing, store_.Get(HeaderKey()));
+  if (existing) return MakeError(ErrorCode::kAlreadyExists, "there is a filesystem here");
+  // The reservation first, and never backwards: an earlier Format may have got no further than this.
+  CAIRNFS_ASSIGN_OR_RETURN(auto next_inode, store_.Get(NextInodeKey()));
+  if (!next_inode) {
+    CAIRNFS_RETURN_IF_ERROR(durable_put_({kv::KvWrite{NextInodeKey(), Encoder().U64(kRootInode.value + 1).Take()}}));
+  }
+  InodeRecord root;
+  root.mode = S_IFDIR | 0755;
+  root.uid = uid;
+  root.gid = gid;
+  root.nlink = 1;
+  root.atime = root.mtime = root.ctime = clock_.Now();
+  root.parent = kRootInode;
+  kv::Transaction transaction;
+  transaction.IfAbsent(HeaderKey())
+      .Put(HeaderKey(), header.Encode())
+      .Put(InodeKey(kRootInode), root.Encode())
+      .Put(MoveKey(), Encoder().U64(0).Take());
+  auto committed = store_.Commit(transaction);
+  if (committed.ok()) return {};
+  if (committed.error().code != ErrorCode::kConflict) return committed.error();
+  return MakeError(ErrorCode::kAlreadyExists, "there is a filesystem here");
+}
+
+}  // namespace cairnfs::meta

@@ -1,0 +1,39 @@
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+
+Result<Attr> Namespace::Link(InodeId inode, InodeId new_parent, std::string_view new_name) {
+  CAIRNFS_RETURN_IF_ERROR(ValidateName(new_name));
+  return RetryOnConflict("link", [&](int attempt) -> Result<Attr> {
+    CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(store_, new_parent));
+    if (attempt > 0) {
+      CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(store_, new_parent, new_name));
+      if (taken) return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(new_parent, new_name));
+    }
+    CAIRNFS_ASSIGN_OR_RETURN(auto target, LoadInode(store_, inode));
+    InodeRecord& record = target.record;
+    if (IsDirectory(record)) {
+      return MakeError(ErrorCode::kPermission, Describe(inode) + " is a directory and can have one link only");
+    }
+    if (record.nlink == 0) return MakeError(ErrorCode::kNotFound, Describe(inode) + " was removed");
+    if (record.nlink >= options_.links_max) {
+      return MakeError(ErrorCode::kTooManyLinks,
+                       Describe(inode) + " has " + std::to_string(record.nlink) + " links, as many as there may be");
+    }
+    DirectoryTimesLock lock(directory_times_stripes_, new_parent);
+    const Timestamp now = clock_.Now();
+    record.nlink++;
+    record.ctime = now;
+    kv::Transaction transaction;
+    transaction.IfRevision(InodeKey(new_parent), directory.revision)
+        .IfRevision(InodeKey(inode), target.revision)
+        .IfAbsent(DentryKey(new_parent, new_name))
+        .Put(InodeKey(inode), record.Encode())
+        .Put(DentryKey(new_parent, new_name), DentryRecord{inode, record.mode & S_IFMT}.Encode());
+    PutDirectoryTimes(transaction, new_parent, now);
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    return LoadAttrOrBasics(store_, inode, record);
+  });
+}
+
+}  // namespace cairnfs::meta

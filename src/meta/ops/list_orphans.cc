@@ -1,0 +1,23 @@
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+namespace {
+
+constexpr size_t kPageEntries = 1024;
+
+}  // namespace
+
+Result<std::vector<InodeId>> Namespace::ListOrphans() {
+  std::vector<InodeId> orphans;
+  std::string begin = "O";
+  for (;;) {
+    CAIRNFS_ASSIGN_OR_RETURN(auto range, store_.Range(begin, kv::PrefixEnd("O"), kPageEntries));
+    for (const kv::KvEntry& entry : range.entries) {
+      if (auto inode = InodeOfKey(entry.key)) orphans.push_back(*inode);
+    }
+    if (!range.more || range.entries.empty()) return orphans;
+    begin = range.entries.back().key + '\0';
+  }
+}
+
+}  // namespace cairnfs::meta

@@ -1,0 +1,23 @@
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+namespace {
+
+constexpr size_t kPageEntries = 1024;
+
+}  // namespace
+
+Result<std::vector<std::string>> Namespace::ListXattrs(InodeId inode) {
+  CAIRNFS_RETURN_IF_ERROR(LoadInode(store_, inode));
+  const std::string prefix = XattrPrefix(inode);
+  std::vector<std::string> names;
+  std::string begin = prefix;
+  for (;;) {
+    CAIRNFS_ASSIGN_OR_RETURN(auto range, store_.Range(begin, kv::PrefixEnd(prefix), kPageEntries));
+    for (const kv::KvEntry& entry : range.entries) names.push_back(entry.key.substr(prefix.size()));
+    if (!range.more || range.entries.empty()) return names;
+    begin = range.entries.back().key + '\0';
+  }
+}
+
+}  // namespace cairnfs::meta

@@ -1,0 +1,13 @@
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+
+Result<InodeId> Namespace::ParentOf(InodeId directory) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store_, directory));
+  if (!IsDirectory(loaded.record)) {
+    return MakeError(ErrorCode::kNotDirectory, Describe(directory) + " is not a directory");
+  }
+  return loaded.record.parent;
+}
+
+}  // namespace cairnfs::meta

@@ -1,0 +1,35 @@
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+namespace {
+
+constexpr int kLevelsMax = 64;
+constexpr size_t kEntriesSearchedMax = 10000;
+
+// The name that leads to `child` in `parent`, or "#" and its number: entries are not indexed by inode, and a message
+// is not worth reading a huge directory for.
+std::string NameOf(Namespace& names, InodeId parent, InodeId child) {
+  auto entries = names.ReadDirectory(parent, "", kEntriesSearchedMax);
+  if (entries.ok()) {
+    for (const DirectoryEntry& entry : *entries) {
+      if (entry.inode == child) return entry.name;
+    }
+  }
+  return "#" + std::to_string(child.value);
+}
+
+}  // namespace
+
+std::string Namespace::PathOf(InodeId parent, std::string_view name) {
+  std::string path(name);
+  InodeId current = parent;
+  for (int level = 0; current != kRootInode; level++) {
+    auto above = ParentOf(current);
+    if (!above.ok() || level == kLevelsMax) return "#" + std::to_string(current.value) + "/" + path;
+    path = NameOf(*this, *above, current) + "/" + path;
+    current = *above;
+  }
+  return path;
+}
+
+}  // namespace cairnfs::meta

@@ -1,0 +1,27 @@
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+
+Result<std::vector<DirectoryEntry>> Namespace::ReadDirectory(InodeId directory, std::string_view after, size_t limit) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store_, directory));
+  if (!IsDirectory(loaded.record)) {
+    return MakeError(ErrorCode::kNotDirectory, Describe(directory) + " is not a directory");
+  }
+  const std::string prefix = DentryPrefix(directory);
+  std::string begin = prefix;
+  // The least key after that of `after`, be that entry still there or not.
+  if (!after.empty()) begin.append(after).push_back('\0');
+  std::vector<DirectoryEntry> entries;
+  if (limit == 0) return entries;
+  CAIRNFS_ASSIGN_OR_RETURN(auto range, store_.Range(begin, kv::PrefixEnd(prefix), limit));
+  entries.reserve(range.entries.size());
+  for (const kv::KvEntry& entry : range.entries) {
+    std::string name = entry.key.substr(prefix.size());
+    auto dentry = DentryRecord::Decode(entry.value);
+    if (!dentry.ok()) return dentry.error().WithContext(Describe(directory, name));
+    entries.push_back({std::move(name), dentry->inode, dentry->type});
+  }
+  return entries;
+}
+
+}  // namespace cairnfs::meta

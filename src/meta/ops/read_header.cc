@@ -1,0 +1,11 @@
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+
+Result<FilesystemHeader> Namespace::ReadHeader() {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(HeaderKey()));
+  if (!entry) return MakeError(ErrorCode::kNotFound, "there is no filesystem here");
+  return FilesystemHeader::Decode(entry->value);
+}
+
+}  // namespace cairnfs::meta

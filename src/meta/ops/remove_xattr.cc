@@ -1,0 +1,20 @@
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+
+Status Namespace::RemoveXattr(InodeId inode, std::string_view name) {
+  CAIRNFS_RETURN_IF_ERROR(ValidateXattrName(name, options_));
+  return RetryOnConflict("removexattr", [&](int) -> Status {
+    CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store_, inode));
+    const std::string key = XattrKey(inode, name);
+    CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(key));
+    if (!entry) return NoXattr(inode, name);
+    loaded.record.ctime = clock_.Now();
+    kv::Transaction transaction;
+    transaction.IfRevision(InodeKey(inode), loaded.revision).Put(InodeKey(inode), loaded.record.Encode()).Delete(key);
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    return {};
+  });
+}
+
+}  // namespace cairnfs::meta

@@ -1,0 +1,177 @@
+// rename(2), with RENAME_NOREPLACE and RENAME_EXCHANGE.
+//
+// No cycles: whoever moves a directory to another parent reads V, walks up from the new parent to the root to see that
+// the directory is not on the way, and commits only if V is still the same; and bumps it. So of two such moves that
+// overlap, one starts again and walks over what the other one did.
+#include "base/coding.h"
+#include "base/failpoint.h"
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+namespace {
+
+Failpoint before_commit("meta.rename_before_commit", Failpoint::Kind::kKill);
+Failpoint after_commit("meta.rename_after_commit", Failpoint::Kind::kKill);
+
+// More levels than this are a cycle that should not exist.
+constexpr int kDepthMax = 1 << 20;
+
+// What a rename read, and decides on.
+struct Plan {
+  Entry from;
+  std::optional<Entry> to;
+  std::optional<uint64_t> to_parent_revision;  // compared when the name is new there
+  std::optional<Versioned<uint64_t>> moves;    // V: compared and bumped when a directory changes its parent
+  bool crosses = false;                        // the two parents differ
+  bool unchanged = false;
+};
+
+Result<Versioned<uint64_t>> LoadMoves(kv::KvStore& store) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(MoveKey()));
+  if (!entry) return Versioned<uint64_t>{0, 0};
+  Decoder decoder(entry->value);
+  const uint64_t count = decoder.U64();
+  if (!decoder.Finished()) return MakeError(ErrorCode::kCorrupt, "the count of directory moves does not decode");
+  return Versioned<uint64_t>{count, entry->revision};
+}
+
+// kInvalidArgument when `directory` is `below` or one of those above it.
+Status CheckNotAbove(kv::KvStore& store, InodeId directory, InodeId below) {
+  InodeId current = below;
+  for (int depth = 0; depth < kDepthMax; depth++) {
+    if (current == directory) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "directory " + std::to_string(directory.value) + " cannot be moved below itself");
+    }
+    if (current == kRootInode) return {};
+    auto loaded = LoadLiveDirectory(store, current);
+    if (!loaded.ok() && loaded.error().code == ErrorCode::kNotFound) {
+      // Moved away and removed while this walk went over it: start again.
+      return MakeError(ErrorCode::kConflict, loaded.error().message);
+    }
+    if (!loaded.ok()) return loaded.error();
+    current = loaded->record.parent;
+  }
+  return MakeError(ErrorCode::kCorrupt, "directory " + std::to_string(below.value) + " does not lead up to the root");
+}
+
+Status CheckAncestors(kv::KvStore& store, const RenameParams& params, Plan& plan) {
+  const bool moves_back = params.mode == RenameMode::kExchange && plan.to && IsDirectory(*plan.to);
+  if (!plan.crosses || (!IsDirectory(plan.from) && !moves_back)) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(plan.moves, LoadMoves(store));
+  Status status;
+  if (IsDirectory(plan.from)) status = CheckNotAbove(store, plan.from.id(), params.to_parent);
+  if (status.ok() && moves_back) status = CheckNotAbove(store, plan.to->id(), params.from_parent);
+  if (status.ok()) return {};
+  // A walk over directories that move meanwhile may see a path that never was.
+  CAIRNFS_ASSIGN_OR_RETURN(auto moves_now, LoadMoves(store));
+  if (moves_now.revision != plan.moves->revision) return MakeError(ErrorCode::kConflict, "directories moved");
+  return status;
+}
+
+Status CheckReplaceable(kv::KvStore& store, const RenameParams& params, const Plan& plan) {
+  const std::string target = Describe(params.to_parent, params.to_name);
+  if (!IsDirectory(*plan.to)) {
+    if (!IsDirectory(plan.from)) return {};
+    return MakeError(ErrorCode::kNotDirectory, "a directory cannot replace " + target);
+  }
+  if (!IsDirectory(plan.from)) return MakeError(ErrorCode::kIsDirectory, target + " is a directory");
+  CAIRNFS_ASSIGN_OR_RETURN(const bool empty, IsEmptyDirectory(store, plan.to->id()));
+  if (!empty) return MakeError(ErrorCode::kNotEmpty, target + " is not empty");
+  return {};
+}
+
+// The checks come in the order in which Linux makes them.
+Result<Plan> MakePlan(kv::KvStore& store, const RenameParams& params) {
+  Plan plan;
+  plan.crosses = params.from_parent != params.to_parent;
+  CAIRNFS_ASSIGN_OR_RETURN(plan.from, LoadEntry(store, params.from_parent, params.from_name));
+  CAIRNFS_ASSIGN_OR_RETURN(plan.to, FindEntry(store, params.to_parent, params.to_name));
+  if (!plan.to && plan.crosses) {
+    CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(store, params.to_parent));
+    plan.to_parent_revision = directory.revision;
+  }
+  if (plan.to && params.mode == RenameMode::kNoReplace) {
+    return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(params.to_parent, params.to_name));
+  }
+  if (!plan.to && params.mode == RenameMode::kExchange) {
+    return MakeError(ErrorCode::kNotFound, "there is no " + Describe(params.to_parent, params.to_name));
+  }
+  CAIRNFS_RETURN_IF_ERROR(CheckAncestors(store, params, plan));
+  if (plan.to && plan.to->id() == plan.from.id()) {
+    plan.unchanged = true;
+    return plan;
+  }
+  if (plan.to && params.mode == RenameMode::kReplace) {
+    CAIRNFS_RETURN_IF_ERROR(CheckReplaceable(store, params, plan));
+  }
+  return plan;
+}
+
+void AddCompares(const RenameParams& params, const Plan& plan, kv::Transaction& transaction) {
+  transaction.IfRevision(DentryKey(params.from_parent, params.from_name), plan.from.dentry.revision)
+      .IfRevision(DentryKey(params.to_parent, params.to_name), plan.to ? plan.to->dentry.revision : 0)
+      .IfRevision(InodeKey(plan.from.id()), plan.from.inode.revision);
+  if (plan.to) transaction.IfRevision(InodeKey(plan.to->id()), plan.to->inode.revision);
+  if (plan.to_parent_revision) transaction.IfRevision(InodeKey(params.to_parent), *plan.to_parent_revision);
+  if (plan.moves) {
+    transaction.IfRevision(MoveKey(), plan.moves->revision)
+        .Put(MoveKey(), Encoder().U64(plan.moves->record + 1).Take());
+  }
+}
+
+// Puts the entry's inode under a name, which may be in another directory.
+void PutMoved(Entry& entry, InodeId parent, std::string_view name, Timestamp now, kv::Transaction& transaction) {
+  InodeRecord& record = entry.inode.record;
+  record.ctime = now;
+  if (IsDirectory(record)) record.parent = parent;
+  transaction.Put(InodeKey(entry.id()), record.Encode()).Put(DentryKey(parent, name), entry.dentry.record.Encode());
+}
+
+kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timestamp now) {
+  kv::Transaction transaction;
+  AddCompares(params, plan, transaction);
+  if (params.mode == RenameMode::kExchange) {
+    PutMoved(*plan.to, params.from_parent, params.from_name, now, transaction);
+  } else {
+    transaction.Delete(DentryKey(params.from_parent, params.from_name));
+    if (plan.to) {
+      if (IsDirectory(*plan.to)) AddDirectoryEmptyCompare(transaction, plan.to->id());
+      DropLink(transaction, plan.to->id(), plan.to->inode.record, now);
+    }
+  }
+  PutMoved(plan.from, params.to_parent, params.to_name, now, transaction);
+  PutDirectoryTimes(transaction, params.from_parent, now);
+  if (plan.crosses) PutDirectoryTimes(transaction, params.to_parent, now);
+  return transaction;
+}
+
+}  // namespace
+
+Result<RenameResult> Namespace::Rename(const RenameParams& params) {
+  CAIRNFS_RETURN_IF_ERROR(ValidateName(params.from_name));
+  CAIRNFS_RETURN_IF_ERROR(ValidateName(params.to_name));
+  return RetryOnConflict("rename", [&](int) -> Result<RenameResult> {
+    CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(store_, params));
+    RenameResult result;
+    result.moved = plan.from.id();
+    result.moved_type = plan.from.inode.record.mode & S_IFMT;
+    result.unchanged = plan.unchanged;
+    if (plan.unchanged) return result;
+    {
+      DirectoryTimesLock lock(directory_times_stripes_, params.from_parent, params.to_parent);
+      const kv::Transaction transaction = BuildTransaction(params, plan, clock_.Now());
+      before_commit.Pass();
+      CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    }
+    after_commit.Pass();
+    if (params.mode == RenameMode::kExchange) {
+      result.exchanged = plan.to->id();
+    } else if (plan.to) {
+      result.replaced = LoadAttrOrBasics(store_, plan.to->id(), plan.to->inode.record);
+    }
+    return result;
+  });
+}
+
+}  // namespace cairnfs::meta

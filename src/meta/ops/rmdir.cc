@@ -1,0 +1,34 @@
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+
+Result<Attr> Namespace::Rmdir(InodeId parent, std::string_view name) {
+  CAIRNFS_RETURN_IF_ERROR(ValidateName(name));
+  return RetryOnConflict("rmdir", [&](int attempt) -> Result<Attr> {
+    CAIRNFS_ASSIGN_OR_RETURN(auto entry, LoadEntry(store_, parent, name));
+    if (!IsDirectory(entry)) {
+      return MakeError(ErrorCode::kNotDirectory, Describe(parent, name) + " is not a directory");
+    }
+    // The first time the compare alone tells whether the directory is empty.
+    if (attempt > 0) {
+      CAIRNFS_ASSIGN_OR_RETURN(const bool empty, IsEmptyDirectory(store_, entry.id()));
+      if (!empty) return MakeError(ErrorCode::kNotEmpty, Describe(parent, name) + " is not empty");
+    }
+    InodeRecord& record = entry.inode.record;
+    {
+      DirectoryTimesLock lock(directory_times_stripes_, parent);
+      const Timestamp now = clock_.Now();
+      kv::Transaction transaction;
+      transaction.IfRevision(DentryKey(parent, name), entry.dentry.revision)
+          .IfRevision(InodeKey(entry.id()), entry.inode.revision)
+          .Delete(DentryKey(parent, name));
+      AddDirectoryEmptyCompare(transaction, entry.id());
+      DropLink(transaction, entry.id(), record, now);
+      PutDirectoryTimes(transaction, parent, now);
+      CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    }
+    return LoadAttrOrBasics(store_, entry.id(), record);
+  });
+}
+
+}  // namespace cairnfs::meta

@@ -1,0 +1,33 @@
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+
+Result<Attr> Namespace::SetAttr(InodeId inode, const AttrChanges& changes) {
+  return RetryOnConflict("setattr", [&](int) -> Result<Attr> {
+    CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store_, inode));
+    InodeRecord& record = loaded.record;
+    if (changes.mtime && IsRegular(record)) {
+      return MakeError(ErrorCode::kInvalidArgument, "the content of " + Describe(inode) + " holds its mtime");
+    }
+    kv::Transaction transaction;
+    transaction.IfRevision(InodeKey(inode), loaded.revision);
+    if (IsDirectory(record) && (changes.mtime || changes.ctime)) {
+      // The later of the I and the T record counts, so a time in the past needs the T record out of the way.
+      CAIRNFS_ASSIGN_OR_RETURN(auto times, store_.Get(DirectoryTimesKey(inode)));
+      CAIRNFS_ASSIGN_OR_RETURN(const Attr attr, LoadAttr(store_, inode, record));
+      record.mtime = attr.mtime;
+      transaction.IfRevision(DirectoryTimesKey(inode), times ? times->revision : 0).Delete(DirectoryTimesKey(inode));
+    }
+    if (changes.mode) record.mode = (record.mode & S_IFMT) | (*changes.mode & 07777);
+    if (changes.uid) record.uid = *changes.uid;
+    if (changes.gid) record.gid = *changes.gid;
+    if (changes.atime) record.atime = *changes.atime;
+    if (changes.mtime) record.mtime = *changes.mtime;
+    record.ctime = changes.ctime ? *changes.ctime : clock_.Now();
+    transaction.Put(InodeKey(inode), record.Encode());
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    return LoadAttrOrBasics(store_, inode, record);
+  });
+}
+
+}  // namespace cairnfs::meta

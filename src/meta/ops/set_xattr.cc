@@ -1,0 +1,34 @@
+// Every change of an extended attribute rewrites the inode's I record (its ctime), so comparing that record's revision
+// is enough to know that none of the inode's attributes changed.
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+
+Status Namespace::SetXattr(InodeId inode, std::string_view name, std::string_view value, XattrMode mode) {
+  CAIRNFS_RETURN_IF_ERROR(ValidateXattrName(name, options_));
+  if (value.size() > options_.xattr_value_bytes_max) {
+    return MakeError(ErrorCode::kValueTooLarge, "the value of an extended attribute has at most " +
+                                                    std::to_string(options_.xattr_value_bytes_max) + " bytes");
+  }
+  return RetryOnConflict("setxattr", [&](int) -> Status {
+    CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store_, inode));
+    const std::string key = XattrKey(inode, name);
+    if (mode != XattrMode::kSet) {
+      CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(key));
+      if (!entry && mode == XattrMode::kReplace) return NoXattr(inode, name);
+      if (entry && mode == XattrMode::kCreate) {
+        return MakeError(ErrorCode::kAlreadyExists,
+                         Describe(inode) + " has the extended attribute '" + std::string(name) + "'");
+      }
+    }
+    loaded.record.ctime = clock_.Now();
+    kv::Transaction transaction;
+    transaction.IfRevision(InodeKey(inode), loaded.revision)
+        .Put(InodeKey(inode), loaded.record.Encode())
+        .Put(key, std::string(value));
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    return {};
+  });
+}
+
+}  // namespace cairnfs::meta

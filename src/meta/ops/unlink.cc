@@ -1,0 +1,26 @@
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+
+Result<Attr> Namespace::Unlink(InodeId parent, std::string_view name) {
+  CAIRNFS_RETURN_IF_ERROR(ValidateName(name));
+  return RetryOnConflict("unlink", [&](int) -> Result<Attr> {
+    CAIRNFS_ASSIGN_OR_RETURN(auto entry, LoadEntry(store_, parent, name));
+    if (IsDirectory(entry)) return MakeError(ErrorCode::kIsDirectory, Describe(parent, name) + " is a directory");
+    InodeRecord& record = entry.inode.record;
+    {
+      DirectoryTimesLock lock(directory_times_stripes_, parent);
+      const Timestamp now = clock_.Now();
+      kv::Transaction transaction;
+      transaction.IfRevision(DentryKey(parent, name), entry.dentry.revision)
+          .IfRevision(InodeKey(entry.id()), entry.inode.revision)
+          .Delete(DentryKey(parent, name));
+      DropLink(transaction, entry.id(), record, now);
+      PutDirectoryTimes(transaction, parent, now);
+      CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    }
+    return LoadAttrOrBasics(store_, entry.id(), record);
+  });
+}
+
+}  // namespace cairnfs::meta

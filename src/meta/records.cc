@@ -1,0 +1,187 @@
+// Encodings of the namespace's keys and values. Every value ends in a length-prefixed or fixed-width field, so a
+// truncated one never decodes.
+#include "meta/records.h"
+
+#include <sys/stat.h>
+
+#include "base/coding.h"
+
+namespace cairnfs::meta {
+namespace {
+
+constexpr uint8_t kRecordVersion = 1;
+constexpr std::string_view kHeaderMagic = "CairnFS\n";
+constexpr size_t kUuidBytes = 16;
+
+Error Corrupt(std::string_view record, std::string_view why) {
+  return MakeError(ErrorCode::kCorrupt, std::string(record) + " does not decode: " + std::string(why));
+}
+
+bool IsFileType(uint32_t type) {
+  switch (type) {
+    case S_IFREG:
+    case S_IFDIR:
+    case S_IFLNK:
+    case S_IFCHR:
+    case S_IFBLK:
+    case S_IFIFO:
+    case S_IFSOCK: return true;
+    default: return false;
+  }
+}
+
+std::string KeyOf(char kind, InodeId inode) {
+  return Encoder().U8(static_cast<uint8_t>(kind)).BigEndianU64(inode.value).Take();
+}
+
+std::string KeyOf(char kind, InodeId inode, std::string_view name) {
+  return Encoder().U8(static_cast<uint8_t>(kind)).BigEndianU64(inode.value).Text(name).Take();
+}
+
+}  // namespace
+
+std::string InodeRecord::Encode() const {
+  return Encoder()
+      .U8(kRecordVersion)
+      .U32(mode)
+      .U32(uid)
+      .U32(gid)
+      .U32(nlink)
+      .U64(rdev)
+      .Time(atime)
+      .Time(mtime)
+      .Time(ctime)
+      .U64(parent.value)
+      .LengthPrefixed(symlink_target)
+      .Take();
+}
+
+Result<InodeRecord> InodeRecord::Decode(std::string_view value) {
+  Decoder decoder(value);
+  InodeRecord record;
+  const uint8_t version = decoder.U8();
+  record.mode = decoder.U32();
+  record.uid = decoder.U32();
+  record.gid = decoder.U32();
+  record.nlink = decoder.U32();
+  record.rdev = decoder.U64();
+  record.atime = decoder.Time();
+  record.mtime = decoder.Time();
+  record.ctime = decoder.Time();
+  record.parent.value = decoder.U64();
+  record.symlink_target = decoder.LengthPrefixed();
+  if (!decoder.Finished()) return Corrupt("inode record", "it is cut short or too long");
+  if (version != kRecordVersion) return Corrupt("inode record", "unknown record version");
+  const uint32_t type = record.mode & S_IFMT;
+  if (!IsFileType(type) || (record.mode & ~uint32_t{S_IFMT | 07777}) != 0) {
+    return Corrupt("inode record", "its mode is none of a file");
+  }
+  if ((type == S_IFDIR) != (record.parent.value != 0)) return Corrupt("inode record", "parent and type disagree");
+  if ((type == S_IFLNK) == record.symlink_target.empty()) {
+    return Corrupt("inode record", "symlink target and type disagree");
+  }
+  return record;
+}
+
+std::string FileRecord::Encode() const {
+  return Encoder()
+      .U8(kRecordVersion)
+      .U64(size)
+      .U64(allocated_bytes)
+      .Time(mtime)
+      .Time(ctime)
+      .LengthPrefixed(recipe)
+      .Take();
+}
+
+Result<FileRecord> FileRecord::Decode(std::string_view value) {
+  Decoder decoder(value);
+  FileRecord record;
+  const uint8_t version = decoder.U8();
+  record.size = decoder.U64();
+  record.allocated_bytes = decoder.U64();
+  record.mtime = decoder.Time();
+  record.ctime = decoder.Time();
+  record.recipe = decoder.LengthPrefixed();
+  if (!decoder.Finished()) return Corrupt("file record", "it is cut short or too long");
+  if (version != kRecordVersion) return Corrupt("file record", "unknown record version");
+  if (record.size > kFileSizeMax) return Corrupt("file record", "its size is past the largest");
+  return record;
+}
+
+std::string DentryRecord::Encode() const { return Encoder().U8(kRecordVersion).U64(inode.value).U32(type).Take(); }
+
+Result<DentryRecord> DentryRecord::Decode(std::string_view value) {
+  Decoder decoder(value);
+  DentryRecord record;
+  const uint8_t version = decoder.U8();
+  record.inode.value = decoder.U64();
+  record.type = decoder.U32();
+  if (!decoder.Finished()) return Corrupt("directory entry", "it is cut short or too long");
+  if (version != kRecordVersion) return Corrupt("directory entry", "unknown record version");
+  if (record.inode.value == 0) return Corrupt("directory entry", "it names inode 0");
+  if (!IsFileType(record.type)) return Corrupt("directory entry", "its type is none of a file");
+  return record;
+}
+
+std::string DirectoryTimes::Encode() const { return Encoder().U8(kRecordVersion).Time(mtime).Time(ctime).Take(); }
+
+Result<DirectoryTimes> DirectoryTimes::Decode(std::string_view value) {
+  Decoder decoder(value);
+  DirectoryTimes record;
+  const uint8_t version = decoder.U8();
+  record.mtime = decoder.Time();
+  record.ctime = decoder.Time();
+  if (!decoder.Finished()) return Corrupt("directory times", "they are cut short or too long");
+  if (version != kRecordVersion) return Corrupt("directory times", "unknown record version");
+  return record;
+}
+
+std::string FilesystemHeader::Encode() const {
+  std::string id = uuid;
+  id.resize(kUuidBytes, '\0');
+  return Encoder().Text(kHeaderMagic).U32(format_version).Text(id).Time(created).LengthPrefixed(chunk_params).Take();
+}
+
+Result<FilesystemHeader> FilesystemHeader::Decode(std::string_view value) {
+  Decoder decoder(value);
+  FilesystemHeader header;
+  const std::string_view magic = decoder.Text(kHeaderMagic.size());
+  header.format_version = decoder.U32();
+  if (!decoder.ok() || magic != kHeaderMagic || header.format_version == 0) {
+    return Corrupt("filesystem header", "it does not begin as one");
+  }
+  if (header.format_version > kFormatVersion) {
+    return MakeError(ErrorCode::kNotSupported, "the filesystem has format version " +
+                                                   std::to_string(header.format_version) +
+                                                   ", and this program knows versions up to " +
+                                                   std::to_string(kFormatVersion) + ": use a newer program");
+  }
+  header.uuid = decoder.Text(kUuidBytes);
+  header.created = decoder.Time();
+  header.chunk_params = decoder.LengthPrefixed();
+  if (!decoder.Finished()) return Corrupt("filesystem header", "it is cut short or too long");
+  return header;
+}
+
+std::string HeaderKey() { return "H"; }
+std::string InodeKey(InodeId inode) { return KeyOf('I', inode); }
+std::string FileKey(InodeId inode) { return KeyOf('D', inode); }
+std::string DentryKey(InodeId parent, std::string_view name) { return KeyOf('E', parent, name); }
+std::string DentryPrefix(InodeId parent) { return KeyOf('E', parent); }
+std::string DirectoryTimesKey(InodeId inode) { return KeyOf('T', inode); }
+std::string XattrKey(InodeId inode, std::string_view name) { return KeyOf('X', inode, name); }
+std::string XattrPrefix(InodeId inode) { return KeyOf('X', inode); }
+std::string OrphanKey(InodeId inode) { return KeyOf('O', inode); }
+std::string MoveKey() { return "V"; }
+std::string NextInodeKey() { return "N"; }
+
+std::optional<InodeId> InodeOfKey(std::string_view key) {
+  Decoder decoder(key);
+  const char kind = static_cast<char>(decoder.U8());
+  const InodeId inode{decoder.BigEndianU64()};
+  if (!decoder.Finished() || (kind != 'I' && kind != 'D' && kind != 'O')) return std::nullopt;
+  return inode;
+}
+
+}  // namespace cairnfs::meta

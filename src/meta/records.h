@@ -1,0 +1,85 @@
+// Keys and values of the namespace: docs/formats/namespace.md has the byte tables.
+//
+//   H                     filesystem header
+//   I <ino be64>          inode: type, mode, owner, links, times, symlink target, parent of a directory
+//   D <ino be64>          content of a regular file: size, mtime, ctime, recipe. Absent: empty, never written
+//   E <parent be64> name  directory entry
+//   T <ino be64>          mtime and ctime of a directory, put blindly so that creates in one directory do not conflict
+//   X <ino be64> name     extended attribute
+//   O <ino be64>          orphan: an inode with no link left, kept until nobody has it open
+//   V                     bumped by every move of a directory between directories (no cycles)
+//   N                     next inode number that no process has reserved (written durably before any is used)
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "base/types.h"
+
+namespace cairnfs::meta {
+
+struct InodeRecord {
+  uint32_t mode = 0;  // type and permission bits, as st_mode
+  uint32_t uid = 0, gid = 0;
+  uint32_t nlink = 0;
+  uint64_t rdev = 0;
+  Timestamp atime, mtime, ctime;  // of a directory: mtime and ctime are the later of these and its T record's;
+                                  // of a regular file with a D record: that record's mtime, and the later ctime
+  InodeId parent;                 // directories only
+  std::string symlink_target;     // symbolic links only
+
+  std::string Encode() const;
+  static Result<InodeRecord> Decode(std::string_view value);
+};
+
+struct FileRecord {
+  uint64_t size = 0;
+  uint64_t allocated_bytes = 0;  // sum of extent lengths, for st_blocks
+  Timestamp mtime, ctime;
+  std::string recipe;  // src/fs/recipe.h; empty: all holes
+
+  std::string Encode() const;
+  static Result<FileRecord> Decode(std::string_view value);
+};
+
+struct DentryRecord {
+  InodeId inode;
+  uint32_t type = 0;  // the S_IFMT bits
+  std::string Encode() const;
+  static Result<DentryRecord> Decode(std::string_view value);
+};
+
+struct DirectoryTimes {
+  Timestamp mtime, ctime;
+  std::string Encode() const;
+  static Result<DirectoryTimes> Decode(std::string_view value);
+};
+
+// The filesystem's own header, made once by mkfs (Namespace::Format).
+struct FilesystemHeader {
+  static constexpr uint32_t kFormatVersion = 1;
+  uint32_t format_version = kFormatVersion;
+  std::string uuid;  // 16 random bytes
+  Timestamp created;
+  std::string chunk_params;  // chunking::ChunkParams::Encode()
+  std::string Encode() const;
+  // kNotSupported for a newer version, naming both versions.
+  static Result<FilesystemHeader> Decode(std::string_view value);
+};
+
+std::string HeaderKey();
+std::string InodeKey(InodeId inode);
+std::string FileKey(InodeId inode);
+std::string DentryKey(InodeId parent, std::string_view name);
+std::string DentryPrefix(InodeId parent);
+std::string DirectoryTimesKey(InodeId inode);
+std::string XattrKey(InodeId inode, std::string_view name);
+std::string XattrPrefix(InodeId inode);
+std::string OrphanKey(InodeId inode);
+std::string MoveKey();
+std::string NextInodeKey();
+// The inode of a key made by InodeKey, FileKey or OrphanKey; nullopt when the key is none.
+std::optional<InodeId> InodeOfKey(std::string_view key);
+
+}  // namespace cairnfs::meta

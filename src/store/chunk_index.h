@@ -1,0 +1,144 @@
+// Which chunks exist and where: the engine's entries, and in memory those that are pending (put and not in the engine
+// yet), pinned, recorded by a collection, or being deleted by it.
+//
+// A digest belongs to one shard. Put, Pin, Has and the sweep all decide under the shard's lock:
+//  - a put, pin or look-up marks the digest (in progress, pinned, recorded) before it asks the engine;
+//  - the sweep marks it dying only if it bears no such mark, and whoever comes while it is dying waits until the entry
+//    is gone and then finds nothing.
+// So a chunk that a save refers to again at that moment is either kept, or gone before the save asks.
+//
+// Lock order: write_mutex_, then a shard's mutex, then unindexed_mutex_. No shard lock is held across an engine call.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "kv/engine.h"
+#include "store/chunk_index_format.h"
+#include "store/segment.h"
+
+namespace cairnfs::store {
+
+// A chunk that was put, and whose entry the next sync writes.
+struct UnindexedChunk {
+  Digest digest;
+  Location location;
+  SegmentPtr segment;
+};
+
+class ChunkIndex {
+ public:
+  explicit ChunkIndex(kv::KvEngine& engine) : engine_(engine) {}
+
+  // Reads the counters and the segments' entries. kCorrupt, kNotSupported.
+  Status Load();
+  const IndexCounters& loaded_counters() const { return loaded_; }
+  const std::unordered_map<uint64_t, Generation>& loaded_segments() const { return loaded_segments_; }
+
+  // --- putting: Claim, then Stored or Abandon when it says so ---
+  enum class Claim { kKnown, kMustStore };
+  // Pins the digest on success. Waits while another thread stores the same chunk.
+  Result<Claim> ClaimForPut(const Digest& digest);
+  void Stored(const UnindexedChunk& chunk);
+  void Abandon(const Digest& digest);  // takes the pin back too
+
+  // --- looking up ---
+  Result<bool> PinIfPresent(const Digest& digest);
+  void Unpin(const Digest& digest);
+  Result<bool> Has(const Digest& digest);
+  Result<std::optional<Location>> Find(const Digest& digest);
+
+  // --- syncing ---
+  std::vector<UnindexedChunk> TakeUnindexed();
+  void PutBackUnindexed(std::vector<UnindexedChunk> chunks);
+  struct Tail {
+    uint64_t next_segment_id;
+    SegmentId open_segment;
+    uint64_t open_synced_end;
+  };
+  // Writes the entries, unsynced, and takes the chunks off the pending ones. On failure those written are off
+  // `chunks`.
+  Status WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail& tail);
+
+  // --- collecting ---
+  void BeginRecording();
+  void EndRecording();
+  // The engine's state, and what the counters said at that moment.
+  struct View {
+    std::unique_ptr<kv::EngineSnapshot> snapshot;
+    uint64_t chunk_count;
+    uint64_t unique_bytes;
+  };
+  View TakeView();
+  struct Entry {
+    Digest digest;
+    Location location;
+  };
+  // At most `limit` entries that follow `after` (empty: from the start) in the view. Empty at the end. Sets `after`.
+  Result<std::vector<Entry>> ReadEntries(const kv::EngineSnapshot* snapshot, std::string* after, size_t limit);
+  // Deletes those of `entries` that are not pending, pinned or recorded, unsynced. Returns the deleted ones.
+  Result<std::vector<Entry>> DeleteUnused(const std::vector<Entry>& entries);
+  struct Move {
+    Digest digest;
+    Location from, to;
+    SegmentPtr target;
+    bool moved = false;  // out: false when the entry had changed
+  };
+  // Points the entries at their new places, synced if told so.
+  Status MoveEntries(std::vector<Move>& moves, bool sync);
+  // Deletes the segments' entries: their files may be freed once it succeeded with `sync`.
+  Status ForgetSegments(std::span<const SegmentId> ids, bool sync);
+  bool NamesSegment(SegmentId id);  // it has an entry in the engine
+  // Corrects the counters by what a full scan found to be wrong.
+  void CorrectCounters(int64_t chunks, int64_t bytes);
+
+  uint64_t chunk_count() const { return chunk_count_.load(std::memory_order_relaxed); }
+  uint64_t unique_bytes() const { return unique_bytes_.load(std::memory_order_relaxed); }
+  uint64_t pending_bytes() const { return pending_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Pending {
+    bool stored = false;  // false: a thread is putting it
+    Location location;
+  };
+  struct Shard {
+    Mutex mutex;
+    CondVar changed;
+    std::unordered_map<Digest, Pending, DigestHash> pending GUARDED_BY(mutex);
+    std::unordered_map<Digest, uint32_t, DigestHash> pins GUARDED_BY(mutex);
+    std::unordered_set<Digest, DigestHash> recorded GUARDED_BY(mutex);
+    std::unordered_set<Digest, DigestHash> dying GUARDED_BY(mutex);
+    bool recording GUARDED_BY(mutex) = false;
+  };
+  static constexpr size_t kShardCount = 64;
+  Shard& ShardOf(const Digest& digest) { return shards_[static_cast<uint8_t>(digest.bytes[31]) % kShardCount]; }
+  static void WaitWhileDying(Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
+  static void DropPin(Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
+  Result<std::optional<Location>> FindInEngine(const Digest& digest);
+  std::string CountersValue() REQUIRES_LOCK(write_mutex_);
+  Status WriteBatch(std::span<const UnindexedChunk> chunks) REQUIRES_LOCK(write_mutex_);
+  void AddSegmentKey(const SegmentPtr& segment, std::vector<kv::EngineWrite>* writes, std::vector<uint64_t>* added)
+      REQUIRES_LOCK(write_mutex_);
+
+  kv::KvEngine& engine_;
+  IndexCounters loaded_;
+  std::unordered_map<uint64_t, Generation> loaded_segments_;
+  std::array<Shard, kShardCount> shards_;
+  std::atomic<uint64_t> chunk_count_{0}, unique_bytes_{0}, pending_bytes_{0};
+
+  Mutex unindexed_mutex_;
+  std::vector<UnindexedChunk> unindexed_ GUARDED_BY(unindexed_mutex_);
+
+  Mutex write_mutex_;  // one batch at a time, so that the counters fit the entries
+  IndexCounters counters_ GUARDED_BY(write_mutex_);
+  std::set<uint64_t> named_segments_ GUARDED_BY(write_mutex_);  // that have an entry in the engine
+};
+
+}  // namespace cairnfs::store

@@ -1,0 +1,140 @@
+// The part of the chunk index that collection and compaction use.
+#include <algorithm>
+
+#include "store/chunk_index.h"
+
+namespace cairnfs::store {
+
+void ChunkIndex::BeginRecording() {
+  for (Shard& shard : shards_) {
+    MutexLock lock(shard.mutex);
+    shard.recording = true;
+    shard.recorded.clear();
+    for (const auto& [digest, count] : shard.pins) shard.recorded.insert(digest);
+    // A put that is under way pins its chunk only later, and is recorded then.
+  }
+}
+
+void ChunkIndex::EndRecording() {
+  for (Shard& shard : shards_) {
+    std::unordered_set<Digest, DigestHash> dropped;
+    MutexLock lock(shard.mutex);
+    shard.recording = false;
+    dropped.swap(shard.recorded);
+  }
+}
+
+ChunkIndex::View ChunkIndex::TakeView() {
+  MutexLock lock(write_mutex_);
+  return View{engine_.GetSnapshot(), counters_.chunk_count, counters_.unique_bytes};
+}
+
+Result<std::vector<ChunkIndex::Entry>> ChunkIndex::ReadEntries(const kv::EngineSnapshot* snapshot, std::string* after,
+                                                               size_t limit) {
+  std::vector<Entry> entries;
+  Status decoded;
+  std::string begin = after->empty() ? std::string(kIndexBegin) : *after + '\0';
+  Status scanned = engine_.Scan(begin, kIndexEnd, snapshot, [&](std::string_view key, std::string_view value) {
+    auto digest = ParseChunkKey(key);
+    if (!digest) return true;
+    auto location = DecodeLocation(value);
+    if (!location.ok()) {
+      decoded = location.error().WithContext("chunk " + digest->ToHex());
+      return false;
+    }
+    entries.push_back({*digest, *location});
+    return entries.size() < limit;
+  });
+  CAIRNFS_RETURN_IF_ERROR(scanned);
+  CAIRNFS_RETURN_IF_ERROR(decoded);
+  if (!entries.empty()) *after = ChunkKey(entries.back().digest);
+  return entries;
+}
+
+Result<std::vector<ChunkIndex::Entry>> ChunkIndex::DeleteUnused(const std::vector<Entry>& entries) {
+  std::vector<Entry> deleted;
+  for (const Entry& entry : entries) {
+    Shard& shard = ShardOf(entry.digest);
+    MutexLock lock(shard.mutex);
+    if (shard.pending.contains(entry.digest) || shard.pins.contains(entry.digest) ||
+        shard.recorded.contains(entry.digest)) {
+      continue;
+    }
+    shard.dying.insert(entry.digest);
+    deleted.push_back(entry);
+  }
+  if (deleted.empty()) return deleted;
+  Status status;
+  {
+    MutexLock lock(write_mutex_);
+    IndexCounters before = counters_;
+    std::vector<kv::EngineWrite> writes;
+    for (const Entry& entry : deleted) {
+      writes.push_back({ChunkKey(entry.digest), std::nullopt});
+      counters_.chunk_count -= std::min<uint64_t>(counters_.chunk_count, 1);
+      counters_.unique_bytes -= std::min<uint64_t>(counters_.unique_bytes, entry.location.raw_bytes);
+    }
+    writes.push_back({std::string(kCountersKey), CountersValue()});
+    status = engine_.Write(writes, /*sync=*/false);
+    if (!status.ok()) counters_ = before;
+  }
+  for (const Entry& entry : deleted) {
+    if (status.ok()) {
+      chunk_count_.fetch_sub(1, std::memory_order_relaxed);
+      unique_bytes_.fetch_sub(entry.location.raw_bytes, std::memory_order_relaxed);
+    }
+    Shard& shard = ShardOf(entry.digest);
+    MutexLock lock(shard.mutex);
+    shard.dying.erase(entry.digest);
+    shard.changed.NotifyAll();
+  }
+  if (!status.ok()) return status.error().WithContext("deleting from the chunk index");
+  return deleted;
+}
+
+Status ChunkIndex::MoveEntries(std::vector<Move>& moves, bool sync) {
+  MutexLock lock(write_mutex_);
+  std::vector<kv::EngineWrite> writes;
+  std::vector<uint64_t> added;
+  for (Move& move : moves) {
+    // Only this function changes an entry that exists, and deletions come from the same thread, so what is read here
+    // still holds when it is written.
+    CAIRNFS_ASSIGN_OR_RETURN(auto current, FindInEngine(move.digest));
+    move.moved = current.has_value() && *current == move.from;
+    if (!move.moved) continue;
+    AddSegmentKey(move.target, &writes, &added);
+    writes.push_back({ChunkKey(move.digest), EncodeLocation(move.to)});
+  }
+  writes.push_back({std::string(kCountersKey), CountersValue()});
+  Status status = engine_.Write(writes, sync);
+  if (!status.ok()) {
+    for (uint64_t id : added) named_segments_.erase(id);
+    return status.error().WithContext("moving entries of the chunk index");
+  }
+  return {};
+}
+
+Status ChunkIndex::ForgetSegments(std::span<const SegmentId> ids, bool sync) {
+  MutexLock lock(write_mutex_);
+  std::vector<kv::EngineWrite> writes;
+  for (SegmentId id : ids) writes.push_back({SegmentKey(id), std::nullopt});
+  writes.push_back({std::string(kCountersKey), CountersValue()});
+  CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes, sync));
+  for (SegmentId id : ids) named_segments_.erase(id.value);
+  return {};
+}
+
+bool ChunkIndex::NamesSegment(SegmentId id) {
+  MutexLock lock(write_mutex_);
+  return named_segments_.contains(id.value);
+}
+
+void ChunkIndex::CorrectCounters(int64_t chunks, int64_t bytes) {
+  MutexLock lock(write_mutex_);
+  counters_.chunk_count += static_cast<uint64_t>(chunks);
+  counters_.unique_bytes += static_cast<uint64_t>(bytes);
+  chunk_count_.fetch_add(static_cast<uint64_t>(chunks), std::memory_order_relaxed);
+  unique_bytes_.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+}
+
+}  // namespace cairnfs::store

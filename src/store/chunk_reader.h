@@ -1,0 +1,69 @@
+// Reads chunks: cache, then the staging windows, then one disk read that all who ask at once share, then verification.
+//
+// A read never waits for pool buffers: when none is free after the cache gave some up, and for small chunks, it takes
+// memory of its own, so that reads that hold some buffers never wait for each other's. The threads of the I/O engine
+// only count down and post.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <unordered_map>
+
+#include "base/task_queue.h"
+#include "base/thread_annotations.h"
+#include "store/aligned_memory.h"
+#include "store/chunk_cache.h"
+#include "store/chunk_index.h"
+#include "store/segment_writer.h"
+
+namespace cairnfs::store {
+
+struct ReadCounters {
+  std::atomic<uint64_t> disk_read_bytes{0}, cache_hits{0}, cache_misses{0}, corrupt_chunks{0};
+};
+
+class ChunkReader {
+ public:
+  ChunkReader(io::BufferPool& pool, ChunkIndex& index, SegmentSet& segments, SegmentWriter& writer, ChunkCache& cache,
+              unsigned verify_threads, std::function<void(const Error&)> report);
+  ~ChunkReader();  // waits for the reads in flight
+
+  void Get(const Digest& digest, ChunkCallback done);
+  void Prefetch(const Digest& digest);
+  const ReadCounters& counters() const { return counters_; }
+
+ private:
+  struct Operation;
+  using OperationPtr = std::shared_ptr<Operation>;
+
+  void Locate(const OperationPtr& operation);
+  void TakeBuffers(const OperationPtr& operation);
+  bool TryTakeBuffers(Operation& operation);
+  static void TakeMemory(Operation& operation);
+  void StartRead(const OperationPtr& operation);
+  void ReadFromDisk(const OperationPtr& operation);
+  void Verify(const OperationPtr& operation);  // on verify_
+  void Retry(const OperationPtr& operation, Error error);
+  void Finish(const OperationPtr& operation, Result<ChunkData> result);
+  static ChunkData Slices(const Operation& operation);
+
+  io::BufferPool& pool_;
+  ChunkIndex& index_;
+  SegmentSet& segments_;
+  SegmentWriter& writer_;
+  ChunkCache& cache_;
+  const std::function<void(const Error&)> report_;
+  const size_t prefetch_bytes_max_;
+  ReadCounters counters_;
+  std::atomic<size_t> prefetch_bytes_{0};
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::unordered_map<Digest, OperationPtr, DigestHash> in_flight_ GUARDED_BY(mutex_);
+  size_t running_ GUARDED_BY(mutex_) = 0;
+
+  TaskQueue verify_;
+  TaskQueue slow_;
+};
+
+}  // namespace cairnfs::store

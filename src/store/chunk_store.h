@@ -1,0 +1,79 @@
+// ChunkStore: chunks by digest. fs knows only this interface; the local segments implement it, later a sharded one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/types.h"
+#include "io/buffer_pool.h"
+
+namespace cairnfs::store {
+
+class ChunkStore;
+
+// While a pin lives, its chunk is not collected. Movable. Must not outlive the store.
+class ChunkPin {
+ public:
+  ChunkPin() = default;
+  ChunkPin(ChunkStore* store, const Digest& digest) : store_(store), digest_(digest) {}
+  ChunkPin(ChunkPin&& other) noexcept : store_(std::exchange(other.store_, nullptr)), digest_(other.digest_) {}
+  ChunkPin& operator=(ChunkPin&& other) noexcept;
+  ~ChunkPin();
+  explicit operator bool() const { return store_ != nullptr; }
+  const Digest& digest() const { return digest_; }
+
+ private:
+  ChunkStore* store_ = nullptr;
+  Digest digest_;
+};
+
+struct PutResult {
+  ChunkPin pin;
+  bool is_new = false;  // false: the chunk was there (or on its way to the disk); nothing was copied
+};
+
+// Verified bytes of a chunk: slices in order, which together are the whole chunk. They keep their buffers alive.
+struct ChunkData {
+  std::vector<io::Slice> slices;
+  size_t size = 0;
+};
+using ChunkCallback = std::function<void(Result<ChunkData>)>;
+
+class ChunkStore {
+ public:
+  virtual ~ChunkStore() = default;
+  // All functions may be called from any thread at once.
+
+  // Stores the chunk unless it is known. `slices` in order are its bytes, `digest` is their digest (the caller computed
+  // it; not checked here). On return the bytes have been copied or were known; they are durable after a Sync that began
+  // later. kNoSpace: nothing stored. kFailed: an earlier write failed and the store refuses.
+  virtual Result<PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) = 0;
+  // Pins a chunk that exists. kNotFound if it does not.
+  virtual Result<ChunkPin> Pin(const Digest& digest) = 0;
+  virtual std::vector<bool> Has(std::span<const Digest> digests) = 0;
+
+  // Reads and verifies. `done` is called once, perhaps before Get returns, else on a thread of the store, and must not
+  // block. kNotFound: no such chunk. kCorrupt: the bytes fail their digest. kIo. Readers of one chunk at one time share
+  // one disk read, and chunks read lately come from memory.
+  virtual void Get(const Digest& digest, ChunkCallback done) = 0;
+  // Starts reading a chunk into the cache if it is not there and room can be had; never waits, reports nothing.
+  virtual void Prefetch(const Digest& digest) = 0;
+
+  // Every Put that returned before the call is durable on return. Concurrent calls share their syncs. On failure
+  // (kIo, kNoSpace) the store refuses further Puts and Syncs until reopened, except after kNoSpace.
+  virtual Status Sync() = 0;
+
+ protected:
+  friend class ChunkPin;
+  virtual void Unpin(const Digest& digest) = 0;
+};
+
+// Blocking form of Get, for start-up, checks, the collector and tests.
+Result<ChunkData> GetBlocking(ChunkStore& store, const Digest& digest);
+// The bytes of a small chunk (a recipe page) in one string.
+Result<std::string> GetText(ChunkStore& store, const Digest& digest);
+
+}  // namespace cairnfs::store

@@ -1,0 +1,123 @@
+// LocalChunkStore: chunks in append-only segment files of this node, and their index in the node's KvEngine.
+//
+// Rules it keeps:
+//  - The engine never holds an index entry for bytes that are not synced: Put notes the entry in memory (pending), Sync
+//    seals the tail of the open segment, waits for its writes, syncs the files touched, and only then writes the
+//    entries to the engine (unsynced: the caller's next synced engine write makes them durable).
+//  - A synced block of a segment is never written again until the whole segment is freed and gets a new generation.
+//  - A segment is freed only after the index entries that named it are gone durably and no reader holds it.
+// Formats: docs/formats/segment.md, docs/formats/chunk-index.md.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <stop_token>
+
+#include "chunking/digest.h"
+#include "io/file.h"
+#include "kv/engine.h"
+#include "store/chunk_store.h"
+
+namespace cairnfs::store {
+
+struct StoreOptions {
+  uint64_t segment_bytes = 0;  // 0: chosen from the disk's size (a 64th, a power of two, 32 to 256 MiB; less on
+                               // a disk below 512 MiB)
+  uint64_t free_segments_bytes_max = 0;  // freed segments kept for reuse; 0: 2 % of the disk, 4 segments at least
+  uint64_t reserve_bytes = 0;   // kept free on the disk for metadata; 0: the larger of 32 MiB and 1 %, at most a
+                                // tenth of the disk
+  size_t cache_bytes_max = 0;   // verified chunks kept after use; 0: a quarter of the pool
+  unsigned verify_threads = 0;  // 0: as many as cores
+  // For a check: a segment that is missing or cannot be told is a problem that Check reports, not an error of Open, and
+  // Has says no of the chunks in it. Nothing may be put, nothing collected.
+  bool tolerate_damage = false;
+};
+
+struct StoreStats {
+  uint64_t chunk_count;                         // in the index (pending ones included)
+  uint64_t unique_bytes;                        // sum of their lengths
+  uint64_t segment_count;                       // with data
+  uint64_t segment_bytes;                       // disk that all segment files take, free ones included
+  uint64_t free_segment_bytes;                  // freed segments kept for reuse
+  uint64_t dead_bytes;                          // estimate of bytes in segments that no index entry names
+  uint64_t pending_bytes;                       // put and not synced yet
+  uint64_t new_bytes_total, known_bytes_total;  // since open
+  uint64_t disk_read_bytes_total, disk_write_bytes_total;
+  uint64_t cache_hits_total, cache_misses_total, corrupt_chunks_total;
+  uint64_t available_bytes;  // new chunk bytes that still fit: free parts of segments + disk free - reserve
+  std::string last_error;    // empty: none
+};
+
+// Answers whether a digest is reachable. Made by the marker (src/fs) at one snapshot; may say true for what is not
+// reachable (a filter), never false for what is.
+using LiveTest = std::function<bool(const Digest&)>;
+
+struct SweepProgress {
+  std::atomic<uint64_t> chunks_seen{0}, chunks_total{0}, chunks_freed{0}, bytes_freed{0};
+  std::atomic<uint64_t> segments_compacted{0}, segments_freed{0}, bytes_moved{0};
+};
+
+struct SweepOptions {
+  double dead_share_min = 0.05;       // compact a segment when more than this share of it is dead
+  uint64_t bytes_per_second_max = 0;  // moved by compaction; 0: unbounded
+  std::stop_token stop;
+};
+
+struct CheckProblem {
+  std::string what;                 // a sentence: which segment or chunk, at which offset, what is wrong
+  std::vector<Digest> chunks = {};  // whose bytes cannot be had any more
+};
+
+class LocalChunkStore final : public ChunkStore {
+ public:
+  // Opens `disk` (the segments directory) with the index in `engine` (keys with prefix "C"). Never writes to a segment
+  // that was open before a crash: seals it. Removes what a crash left half-made. kCorrupt: a segment header or index
+  // entry cannot be decoded, or a segment that the index names is missing (the message names it and says what helps);
+  // data already stored stays untouched.
+  static Result<std::unique_ptr<LocalChunkStore>> Open(io::Disk& disk, kv::KvEngine& engine, io::BufferPool& pool,
+                                                       const StoreOptions& options);
+  ~LocalChunkStore() override;  // REQUIRES: no pin, no ChunkData, no call in progress. Does not sync.
+
+  Result<PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override;
+  Result<ChunkPin> Pin(const Digest& digest) override;
+  std::vector<bool> Has(std::span<const Digest> digests) override;
+  void Get(const Digest& digest, ChunkCallback done) override;
+  void Prefetch(const Digest& digest) override;
+  Status Sync() override;
+
+  // Collection, one at a time. BeginCollection starts recording every Put, Pin and Has that succeeds, and takes over
+  // all pins that are held; only after it may the caller take the snapshot that it marks from. Sweep then removes the
+  // index entries of chunks that are neither live nor recorded nor pinned, and compacts and frees segments.
+  // REQUIRES for Sweep: what the snapshot saw is durable, or a deletion that a crash undoes would bring back a name
+  // whose chunks are gone.
+  // AbortCollection ends recording without a sweep. A stopped sweep returns kInterrupted.
+  void BeginCollection();
+  Status Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
+  void AbortCollection();
+
+  StoreStats Stats() const;
+  // Admission of data that is not hashed yet: reserves room for `bytes` of possibly new data. False when it would not
+  // fit. ReleaseReservation gives it back once the data was put or dropped. Any thread; a few atomic operations.
+  bool TryReserve(uint64_t bytes);
+  void ReleaseReservation(uint64_t bytes);
+
+  // Reads every record of every segment, verifies each digest and that each index entry points at its record.
+  // `report` is called for each problem found. For `cairnfs check`; may run beside everything else. kInterrupted soon
+  // after `stop` is set.
+  Status Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop);
+  // Writes the index anew from the segments alone. For an engine whose index is lost; nothing else may use the store's
+  // files meanwhile. Returns how many chunks were found.
+  static Result<uint64_t> RebuildIndex(io::Disk& disk, kv::KvEngine& engine, io::BufferPool& pool);
+  // Drops every verified chunk from memory (tests, benchmarks).
+  void DropCache();
+
+ protected:
+  void Unpin(const Digest& digest) override;
+
+ private:
+  class Impl;
+  explicit LocalChunkStore(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cairnfs::store

@@ -1,0 +1,124 @@
+// Opening a store: what a crash left is put in order, and what the index names must be there.
+#include <algorithm>
+#include <set>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "store/aligned_memory.h"
+#include "store/segment_scanner.h"
+#include "store/store_impl.h"
+
+namespace cairnfs::store {
+namespace {
+
+Failpoint open_sealed("store.open_sealed", Failpoint::Kind::kKill);
+
+Error WithAdvice(Error error) {
+  error.message +=
+      "; put that file back from a copy, or: `cairnfs check --data DATA` tells what was in it, and `cairnfs check "
+      "--rebuild-index --data DATA` gives that up";
+  return error;
+}
+
+}  // namespace
+
+Status LocalChunkStore::Impl::Start() {
+  CAIRNFS_RETURN_IF_ERROR(index_.Load());
+  CAIRNFS_ASSIGN_OR_RETURN(std::vector<std::string> names, disk_.List());
+  uint64_t next_id = std::max<uint64_t>(1, index_.loaded_counters().next_segment_id);
+  for (const std::string& name : names) {
+    auto parsed = ParseSegmentName(name);
+    if (!parsed) continue;
+    next_id = std::max(next_id, parsed->id.value + 1);
+    switch (parsed->kind) {
+      case SegmentName::kNew: CAIRNFS_RETURN_IF_ERROR(disk_.Remove(name)); break;
+      case SegmentName::kFree: {
+        CAIRNFS_ASSIGN_OR_RETURN(auto file, disk_.Open(name));
+        CAIRNFS_ASSIGN_OR_RETURN(uint64_t bytes, file->Size());
+        segments_.AddFree(parsed->id, bytes);
+        break;
+      }
+      case SegmentName::kSegment: CAIRNFS_RETURN_IF_ERROR(AddUnlessDamaged(parsed->id)); break;
+    }
+  }
+  segments_.SetNextId(next_id);
+  CAIRNFS_RETURN_IF_ERROR(CheckNamedSegments());
+  if (segments_.HasReleased()) segments_.ProcessReleased(options_.free_segments_bytes_max);
+  space_.Refresh();
+  maintenance_ = std::thread([this] { Maintain(); });
+  return {};
+}
+
+Status LocalChunkStore::Impl::AddUnlessDamaged(SegmentId id) {
+  Status added = AddSegment(id);
+  if (added.ok() || added.error().code != ErrorCode::kCorrupt) return added;
+  if (!options_.tolerate_damage) return WithAdvice(added.error());
+  unusable_.emplace(id.value, added.error().message);
+  return {};
+}
+
+Status LocalChunkStore::Impl::AddSegment(SegmentId id) {
+  std::string name = MakeSegmentName(SegmentName::kSegment, id);
+  CAIRNFS_ASSIGN_OR_RETURN(auto file, disk_.Open(name));
+  CAIRNFS_ASSIGN_OR_RETURN(uint64_t file_bytes, file->Size());
+  AlignedMemory block = AllocateAligned(kSegmentHeaderBytes);
+  CAIRNFS_ASSIGN_OR_RETURN(size_t count, file->Read(0, MutableByteSpan(block.get(), kSegmentHeaderBytes)));
+  auto header = DecodeSegmentHeader(ByteSpan(block.get(), count));
+  if (header.ok() && header->id != id) {
+    header = MakeError(ErrorCode::kCorrupt, "the header is that of segment " + std::to_string(header->id.value));
+  }
+  if (!header.ok()) return header.error().WithContext(name);
+  auto named = index_.loaded_segments().find(id.value);
+  bool is_named = named != index_.loaded_segments().end();
+  if (is_named && named->second != header->generation) {
+    return MakeError(ErrorCode::kCorrupt, name + ": the file is of another generation than the index says");
+  }
+  SegmentPtr segment = segments_.Make(*header);
+  segment->sealed = true;
+  uint64_t end = AlignDown(file_bytes, kPageBytes);
+  if (file_bytes >= header->size_bytes) {
+    // Not cut to its used part yet: it was being written when the store went down, or just before.
+    CAIRNFS_ASSIGN_OR_RETURN(end, FindEnd(*file, *header));
+    if (end == kSegmentHeaderBytes && !is_named) {
+      segment->file_bytes = file_bytes;
+      file.reset();
+      segments_.Discard(std::move(segment));
+      return {};
+    }
+    if (end < file_bytes) CAIRNFS_RETURN_IF_ERROR(file->Truncate(end));
+    open_sealed.Pass();
+  }
+  segment->used_end = std::max<uint64_t>(end, kSegmentHeaderBytes);
+  segment->file_bytes = segment->used_end.load();
+  segments_.Publish(segment);
+  return {};
+}
+
+// The end of the last record, or what the index knows to be synced, whichever is later, to the next block.
+Result<uint64_t> LocalChunkStore::Impl::FindEnd(io::File& file, const SegmentHeader& header) {
+  const IndexCounters& counters = index_.loaded_counters();
+  uint64_t end = kSegmentHeaderBytes;
+  if (counters.open_segment == header.id && counters.open_synced_end <= header.size_bytes) {
+    end = std::max(end, counters.open_synced_end);
+  }
+  SegmentScanner scanner(file, header.generation, end, header.size_bytes, SegmentScanner::Want::kHeaders);
+  for (;;) {
+    CAIRNFS_ASSIGN_OR_RETURN(auto record, scanner.Next());
+    if (!record) return AlignUp(end, kPageBytes);
+    end = record->end();
+  }
+}
+
+Status LocalChunkStore::Impl::CheckNamedSegments() {
+  for (const auto& [id, generation] : index_.loaded_segments()) {
+    if (segments_.Find(SegmentId{id}) || unusable_.contains(id)) continue;
+    const std::string what = MakeSegmentName(SegmentName::kSegment, SegmentId{id}) + " is missing";
+    if (!options_.tolerate_damage) {
+      return WithAdvice(MakeError(ErrorCode::kCorrupt, what + ": the index names chunks in it"));
+    }
+    unusable_.emplace(id, what);
+  }
+  return {};
+}
+
+}  // namespace cairnfs::store

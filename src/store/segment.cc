@@ -1,0 +1,265 @@
+#include "store/segment.h"
+
+#include <algorithm>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "store/aligned_memory.h"
+
+namespace cairnfs::store {
+namespace {
+
+Failpoint segment_created("store.segment_created", Failpoint::Kind::kKill);
+Failpoint segment_header_written("store.segment_header_written", Failpoint::Kind::kKill);
+Failpoint segment_recycled("store.segment_recycled", Failpoint::Kind::kKill);
+Failpoint segment_freed("store.segment_freed", Failpoint::Kind::kKill);
+Failpoint segment_header_sync("store.segment_header_sync", Failpoint::Kind::kSkippable);
+Failpoint directory_sync("store.directory_sync", Failpoint::Kind::kSkippable);
+Failpoint recycle_directory_sync("store.recycle_directory_sync", Failpoint::Kind::kSkippable);
+
+// A terabyte in segments of 256 MiB has 4096 files; the default limit of descriptors is 1024.
+constexpr size_t kOpenFilesMax = 256;
+
+}  // namespace
+
+SegmentSet::SegmentSet(io::Disk& disk, SpaceMeter& space, std::function<void()> on_work)
+    : disk_(disk), space_(space), on_work_(std::move(on_work)) {}
+
+SegmentPtr SegmentSet::Make(const SegmentHeader& header) {
+  return SegmentPtr(new Segment(header), [this](Segment* last) { OnLastRelease(last); });
+}
+
+void SegmentSet::OnLastRelease(Segment* segment) {
+  std::unique_ptr<Segment> owned(segment);
+  if (!owned->freed.load()) return;
+  FreeFile file{owned->header.id, SegmentName::kSegment, owned->file_bytes.load()};
+  owned.reset();
+  {
+    MutexLock lock(mutex_);
+    released_.push_back(file);
+  }
+  on_work_();
+}
+
+void SegmentSet::Publish(const SegmentPtr& segment) {
+  MutexLock lock(mutex_);
+  table_.emplace(segment->header.id.value, segment);
+}
+
+void SegmentSet::AddFree(SegmentId id, uint64_t file_bytes) {
+  MutexLock lock(mutex_);
+  free_.push_back({id, SegmentName::kFree, file_bytes});
+  free_bytes_ += file_bytes;
+  UpdateFreeRoom();
+}
+
+void SegmentSet::SetNextId(uint64_t next_id) {
+  if (next_id > next_id_.load()) next_id_.store(next_id);
+}
+
+void SegmentSet::UpdateFreeRoom() {
+  uint64_t room = 0;
+  for (const FreeFile& file : free_) room += space_.RoomOfSegment(file.bytes);
+  space_.SetFreeSegmentsRoom(room);
+}
+
+// --- making ------------------------------------------------------------------------------------------------------
+
+Result<SegmentPtr> SegmentSet::Create(const CreateOptions& options) {
+  auto recycled = Recycle(options);
+  if (recycled.ok() || recycled.error().code != ErrorCode::kNotFound) return recycled;
+  return CreateFresh(options);
+}
+
+Result<SegmentPtr> SegmentSet::Recycle(const CreateOptions& options) {
+  for (;;) {
+    FreeFile free_file;
+    {
+      MutexLock lock(mutex_);
+      if (free_.empty()) return MakeError(ErrorCode::kNotFound, "no freed segment");
+      free_file = free_.back();
+      free_.pop_back();
+      free_bytes_ -= free_file.bytes;
+      UpdateFreeRoom();
+    }
+    SegmentHeader header{SegmentId{next_id_.fetch_add(1)}, RandomGeneration(), options.size_bytes};
+    std::string name = MakeSegmentName(SegmentName::kNew, header.id);
+    CAIRNFS_RETURN_IF_ERROR(disk_.Rename(MakeSegmentName(SegmentName::kFree, free_file.id), name));
+    segment_recycled.Pass();
+    // The old name must be gone for good before the header is overwritten, or a crash could leave a file whose name
+    // and header disagree.
+    if (!recycle_directory_sync.PassOrSkip()) CAIRNFS_RETURN_IF_ERROR(disk_.SyncDirectory());
+    CAIRNFS_ASSIGN_OR_RETURN(auto file, disk_.Open(name));
+    CAIRNFS_ASSIGN_OR_RETURN(uint64_t size_bytes, file->Size());
+    if (size_bytes != options.size_bytes) {
+      // Its tail was given back when it was sealed. Without room to grow again it serves as it is, if it is not tiny.
+      Status grown = size_bytes < options.size_bytes ? file->Allocate(options.size_bytes) : Status{};
+      if (!grown.ok()) {
+        header.size_bytes = AlignDown(size_bytes, kPageBytes);
+        if (header.size_bytes < options.size_bytes_min) {
+          file.reset();
+          CAIRNFS_RETURN_IF_ERROR(disk_.Remove(name));
+          continue;
+        }
+        CAIRNFS_RETURN_IF_ERROR(file->Truncate(header.size_bytes));
+      } else if (size_bytes > options.size_bytes) {
+        header.size_bytes = size_bytes;
+      }
+    }
+    CAIRNFS_RETURN_IF_ERROR(WriteHeader(*file, header));
+    file.reset();
+    return Finish(header);
+  }
+}
+
+Result<SegmentPtr> SegmentSet::CreateFresh(const CreateOptions& options) {
+  CAIRNFS_ASSIGN_OR_RETURN(io::Disk::Space space, disk_.GetSpace());
+  uint64_t usable = space.free_bytes > options.reserve_bytes ? space.free_bytes - options.reserve_bytes : 0;
+  uint64_t size_bytes = std::min(options.size_bytes, AlignDown(usable, kPageBytes));
+  for (; size_bytes >= options.size_bytes_min; size_bytes = AlignDown(size_bytes / 2, kPageBytes)) {
+    SegmentHeader header{SegmentId{next_id_.fetch_add(1)}, RandomGeneration(), size_bytes};
+    std::string name = MakeSegmentName(SegmentName::kNew, header.id);
+    CAIRNFS_ASSIGN_OR_RETURN(auto file, disk_.Create(name));
+    Status allocated = file->Allocate(size_bytes);
+    segment_created.Pass();
+    Status written = allocated.ok() ? WriteHeader(*file, header) : allocated;
+    file.reset();
+    if (written.ok()) return Finish(header);
+    CAIRNFS_RETURN_IF_ERROR(disk_.Remove(name));
+    if (written.error().code != ErrorCode::kNoSpace) return written.error();
+  }
+  space_.Refresh();
+  return MakeError(ErrorCode::kNoSpace, "the disk has no room for another segment beyond the reserve of " +
+                                            std::to_string(options.reserve_bytes) + " bytes");
+}
+
+Status SegmentSet::WriteHeader(io::File& file, const SegmentHeader& header) {
+  AlignedMemory block = AllocateAligned(kSegmentHeaderBytes);
+  MutableByteSpan bytes(block.get(), kSegmentHeaderBytes);
+  EncodeSegmentHeader(header, bytes);
+  CAIRNFS_RETURN_IF_ERROR(file.Write(0, bytes));
+  segment_header_written.Pass();
+  if (segment_header_sync.PassOrSkip()) return {};
+  return file.DataSync();
+}
+
+Result<SegmentPtr> SegmentSet::Finish(const SegmentHeader& header) {
+  std::string name = MakeSegmentName(SegmentName::kSegment, header.id);
+  CAIRNFS_RETURN_IF_ERROR(disk_.Rename(MakeSegmentName(SegmentName::kNew, header.id), name));
+  if (!directory_sync.PassOrSkip()) CAIRNFS_RETURN_IF_ERROR(disk_.SyncDirectory());
+  SegmentPtr segment = Make(header);
+  segment->file_bytes = header.size_bytes;
+  CAIRNFS_ASSIGN_OR_RETURN(auto file, FileOf(*segment));
+  space_.Refresh();
+  return segment;
+}
+
+// --- looking up --------------------------------------------------------------------------------------------------
+
+SegmentPtr SegmentSet::Find(SegmentId id) const {
+  MutexLock lock(mutex_);
+  auto found = table_.find(id.value);
+  return found == table_.end() ? nullptr : found->second;
+}
+
+std::vector<SegmentPtr> SegmentSet::All() const {
+  MutexLock lock(mutex_);
+  std::vector<SegmentPtr> all;
+  all.reserve(table_.size());
+  for (const auto& [id, segment] : table_) all.push_back(segment);
+  return all;
+}
+
+Result<std::shared_ptr<io::File>> SegmentSet::FileOf(Segment& segment) {
+  MutexLock file_lock(segment.file_mutex);
+  if (segment.file) return segment.file;
+  CAIRNFS_ASSIGN_OR_RETURN(segment.file, disk_.Open(segment.name()));
+  if (opened_.fetch_add(1) + 1 == kOpenFilesMax / 2) on_work_();
+  return segment.file;
+}
+
+void SegmentSet::CloseFilesBeyondLimit() {
+  if (opened_.load() < kOpenFilesMax / 2) return;
+  opened_ = 0;
+  std::vector<SegmentPtr> all = All();
+  size_t open_count = 0;
+  for (const SegmentPtr& segment : all) {
+    MutexLock lock(segment->file_mutex);
+    open_count += segment->file != nullptr;
+  }
+  for (const SegmentPtr& segment : all) {
+    if (open_count <= kOpenFilesMax / 2) break;
+    std::shared_ptr<io::File> closing;
+    MutexLock lock(segment->file_mutex);
+    if (!segment->file || !segment->sealed.load()) continue;
+    closing = std::move(segment->file);
+    segment->file = nullptr;
+    --open_count;
+  }
+}
+
+// --- freeing -----------------------------------------------------------------------------------------------------
+
+void SegmentSet::Free(SegmentId id) {
+  SegmentPtr segment;  // goes after the lock, because the last release takes it too
+  {
+    MutexLock lock(mutex_);
+    auto found = table_.find(id.value);
+    if (found == table_.end()) return;
+    segment = std::move(found->second);
+    table_.erase(found);
+    segment->freed = true;
+  }
+}
+
+void SegmentSet::Discard(SegmentPtr segment) { segment->freed = true; }
+
+bool SegmentSet::HasReleased() const {
+  MutexLock lock(mutex_);
+  return !released_.empty();
+}
+
+void SegmentSet::ProcessReleased(uint64_t free_bytes_max) {
+  for (;;) {
+    FreeFile file;
+    {
+      MutexLock lock(mutex_);
+      if (released_.empty()) break;
+      file = released_.back();
+      released_.pop_back();
+    }
+    ReleaseFile(file, free_bytes_max);
+  }
+  space_.Refresh();
+}
+
+void SegmentSet::ReleaseFile(const FreeFile& file, uint64_t free_bytes_max) {
+  std::string name = MakeSegmentName(file.kind, file.id);
+  bool keep;
+  {
+    MutexLock lock(mutex_);
+    keep = free_bytes_ + file.bytes <= free_bytes_max;
+  }
+  Status done = keep ? disk_.Rename(name, MakeSegmentName(SegmentName::kFree, file.id)) : disk_.Remove(name);
+  segment_freed.Pass();
+  if (!done.ok()) {
+    spdlog::warn("freeing segment file {}: {}", name, done.error().message);
+    return;
+  }
+  if (keep) AddFree(file.id, file.bytes);
+}
+
+SegmentSet::Totals SegmentSet::GetTotals() const {
+  MutexLock lock(mutex_);
+  Totals totals;
+  for (const auto& [id, segment] : table_) {
+    ++totals.segment_count;
+    totals.file_bytes += segment->file_bytes.load();
+  }
+  totals.free_bytes = free_bytes_;
+  totals.file_bytes += free_bytes_;
+  for (const FreeFile& file : released_) totals.file_bytes += file.bytes;
+  return totals;
+}
+
+}  // namespace cairnfs::store

@@ -1,0 +1,61 @@
+// Walks the records of a segment file from a given offset on, without an index.
+//
+// Where no record begins it looks for the next 8-byte boundary at which one does: padding at the end of a sync, a part
+// that a crash tore, and a damaged header are all stepped over the same way.
+#pragma once
+
+#include <optional>
+
+#include "io/file.h"
+#include "store/aligned_memory.h"
+#include "store/segment_format.h"
+
+namespace cairnfs::store {
+
+// A piece of a file in memory, read in large aligned pieces.
+class FileWindow {
+ public:
+  FileWindow(io::File& file, size_t bytes_max)
+      : file_(file), bytes_max_(bytes_max), buffer_(AllocateUntouched(bytes_max)) {}
+  // The bytes [offset, offset + size), fewer where the file or `limit` ends; valid until the next call. Reads at least
+  // those, and up to bytes_max when they are not there yet. REQUIRES: size + 2 * kPageBytes <= bytes_max.
+  Result<ByteSpan> Load(uint64_t offset, size_t size, uint64_t limit);
+  // What is there from `offset` on. REQUIRES: the last Load covered `offset`.
+  ByteSpan From(uint64_t offset) const {
+    return ByteSpan(buffer_.get() + (offset - begin_), static_cast<size_t>(begin_ + count_ - offset));
+  }
+
+ private:
+  io::File& file_;
+  const size_t bytes_max_;
+  AlignedMemory buffer_;
+  uint64_t begin_ = 0;
+  size_t count_ = 0;
+};
+
+class SegmentScanner {
+ public:
+  enum class Want { kHeaders, kData };
+  // Looks at [begin, end) of the file, which must outlive the scanner.
+  SegmentScanner(io::File& file, const Generation& generation, uint64_t begin, uint64_t end, Want want);
+
+  struct Record {
+    uint64_t offset;
+    RecordHeader header;
+    ByteSpan data;  // kData only; valid until the next call. Shorter than stored_bytes when the file ends.
+    uint64_t end() const { return offset + RecordBytes(header.stored_bytes); }
+  };
+  // The next record; nullopt at the end. The record's data is not checked against its digest.
+  Result<std::optional<Record>> Next();
+
+ private:
+  static uint64_t SkipToMagic(uint64_t offset, ByteSpan bytes);
+
+  const Generation generation_;
+  const uint64_t end_;
+  const Want want_;
+  uint64_t position_;
+  FileWindow window_;
+};
+
+}  // namespace cairnfs::store

@@ -1,0 +1,77 @@
+#include "store/space.h"
+
+#include <algorithm>
+
+#include "store/segment_format.h"
+
+namespace cairnfs::store {
+namespace {
+
+constexpr std::chrono::milliseconds kRefreshInterval{100};
+constexpr std::chrono::milliseconds kRefreshIntervalWhenShort{2};
+constexpr uint64_t kTailLoss = 2 * kMiB;
+
+int64_t NowNanoseconds() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+// Record headers, padding at syncs.
+uint64_t WithOverhead(uint64_t bytes) { return bytes + bytes / 128; }
+
+}  // namespace
+
+SpaceMeter::SpaceMeter(io::Disk& disk, uint64_t reserve_bytes, uint64_t segment_bytes, uint64_t segment_bytes_min)
+    : disk_(disk),
+      reserve_bytes_(reserve_bytes),
+      segment_bytes_(segment_bytes),
+      segment_bytes_min_(segment_bytes_min),
+      slack_bytes_(std::min<uint64_t>(kMiB, segment_bytes / 8)) {
+  Refresh();
+}
+
+uint64_t SpaceMeter::UsableBytes(uint64_t segment_bytes) {
+  if (segment_bytes <= kSegmentHeaderBytes) return 0;
+  uint64_t room = segment_bytes - kSegmentHeaderBytes;
+  return room - std::min(room / 2, kTailLoss);
+}
+
+void SpaceMeter::Refresh() {
+  refreshed_at_ns_.store(NowNanoseconds(), std::memory_order_relaxed);
+  auto space = disk_.GetSpace();
+  if (space.ok()) disk_free_.store(space->free_bytes, std::memory_order_relaxed);
+}
+
+void SpaceMeter::RefreshIfOlder(std::chrono::milliseconds age) {
+  auto too_old = [&] {
+    return NowNanoseconds() - refreshed_at_ns_.load(std::memory_order_relaxed) > std::chrono::nanoseconds(age).count();
+  };
+  if (!too_old() || !refreshing_.TryLock()) return;
+  if (too_old()) Refresh();
+  refreshing_.Unlock();
+}
+
+uint64_t SpaceMeter::RoomBytes() const {
+  uint64_t disk_free = disk_free_.load(std::memory_order_relaxed);
+  uint64_t allocatable = disk_free > reserve_bytes_ ? disk_free - reserve_bytes_ : 0;
+  uint64_t room = allocatable / segment_bytes_ * UsableBytes(segment_bytes_) +
+                  RoomOfSegment(AlignDown(allocatable % segment_bytes_, kPageBytes));
+  return room + open_room_.load(std::memory_order_relaxed) + prepared_room_.load(std::memory_order_relaxed) +
+         free_segments_room_.load(std::memory_order_relaxed);
+}
+
+uint64_t SpaceMeter::AvailableBytes() {
+  RefreshIfOlder(kRefreshInterval);
+  uint64_t taken = WithOverhead(reserved_.load(std::memory_order_relaxed)) + slack_bytes_;
+  uint64_t room = RoomBytes();
+  return room > taken ? room - taken : 0;
+}
+
+bool SpaceMeter::TryReserve(uint64_t bytes) {
+  RefreshIfOlder(kRefreshInterval);
+  uint64_t taken = reserved_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (WithOverhead(taken) + slack_bytes_ <= RoomBytes()) return true;
+  RefreshIfOlder(kRefreshIntervalWhenShort);
+  if (WithOverhead(taken) + slack_bytes_ <= RoomBytes()) return true;
+  reserved_.fetch_sub(bytes, std::memory_order_relaxed);
+  return false;
+}
+
+}  // namespace cairnfs::store

@@ -1,0 +1,55 @@
+// How many bytes of new chunks still fit, cheaply and on the safe side.
+//
+// What fits is: the rest of the open segment, the segments that stand ready (prepared or freed), and what the disk has
+// free beyond the reserve. The disk is asked at most every 100 ms, and sooner when a reservation would fail. From each
+// segment's room a chunk is taken off, because a chunk that does not fit the tail goes to the next segment.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+
+#include "base/thread_annotations.h"
+#include "io/file.h"
+
+namespace cairnfs::store {
+
+class SpaceMeter {
+ public:
+  // `segment_bytes_min`: no segment is made that is smaller, so lesser room is none.
+  SpaceMeter(io::Disk& disk, uint64_t reserve_bytes, uint64_t segment_bytes, uint64_t segment_bytes_min);
+
+  bool TryReserve(uint64_t bytes);
+  void ReleaseReservation(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
+  uint64_t AvailableBytes();  // less the reservations
+  void Refresh();             // asks the disk now
+
+  // Kept up to date by the writer and the segment set.
+  void SetOpenRoom(uint64_t bytes) { open_room_.store(bytes, std::memory_order_relaxed); }
+  void SetPreparedRoom(uint64_t bytes) { prepared_room_.store(bytes, std::memory_order_relaxed); }
+  void SetFreeSegmentsRoom(uint64_t bytes) { free_segments_room_.store(bytes, std::memory_order_relaxed); }
+
+  uint64_t reserve_bytes() const { return reserve_bytes_; }
+  // Chunk bytes that a segment of this size would bring, were it made or taken up now.
+  uint64_t RoomOfSegment(uint64_t segment_bytes) const {
+    return segment_bytes < segment_bytes_min_ ? 0 : UsableBytes(segment_bytes);
+  }
+  // Chunk bytes that surely fit into a fresh segment of this size.
+  static uint64_t UsableBytes(uint64_t segment_bytes);
+
+ private:
+  uint64_t RoomBytes() const;
+  void RefreshIfOlder(std::chrono::milliseconds age);
+
+  io::Disk& disk_;
+  const uint64_t reserve_bytes_;
+  const uint64_t segment_bytes_;
+  const uint64_t segment_bytes_min_;
+  const uint64_t slack_bytes_;
+  std::atomic<uint64_t> reserved_{0};
+  std::atomic<uint64_t> disk_free_{0};
+  std::atomic<int64_t> refreshed_at_ns_{0};
+  std::atomic<uint64_t> open_room_{0}, prepared_room_{0}, free_segments_room_{0};
+  Mutex refreshing_;
+};
+
+}  // namespace cairnfs::store

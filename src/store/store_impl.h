@@ -1,0 +1,133 @@
+// The parts of a LocalChunkStore and how they hang together. Private to src/store.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "store/chunk_cache.h"
+#include "store/chunk_index.h"
+#include "store/chunk_reader.h"
+#include "store/failure.h"
+#include "store/local_chunk_store.h"
+#include "store/segment.h"
+#include "store/segment_writer.h"
+#include "store/space.h"
+
+namespace cairnfs::store {
+
+// Replaces every 0 of `options` by what it stands for. kInvalidArgument.
+Result<StoreOptions> ResolveOptions(StoreOptions options, const io::Disk::Space& space, const io::BufferPool& pool);
+
+class LocalChunkStore::Impl {
+ public:
+  Impl(io::Disk& disk, kv::KvEngine& engine, io::BufferPool& pool, const StoreOptions& resolved);
+  ~Impl();
+
+  // open.cc
+  Status Start();
+
+  // local_chunk_store.cc
+  Result<PutResult> Put(LocalChunkStore* owner, const Digest& digest, std::span<const io::Slice> slices);
+  Status Sync();
+  StoreStats Stats() const;
+  void Report(const Error& error);
+
+  // sweep.cc
+  Status Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
+
+  // check.cc
+  Status Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop);
+
+  // False for a chunk of an unusable segment.
+  Result<bool> Has(const Digest& digest);
+
+  struct SegmentUse {
+    uint64_t live_bytes = 0;  // of records that the index names, headers included
+    uint64_t live_count = 0;
+  };
+  using SegmentUses = std::map<uint64_t, SegmentUse>;
+
+  // First, because the parts below wake the background thread until they are gone.
+  Mutex maintenance_mutex_;
+  CondVar maintenance_changed_;
+  bool stopping_ GUARDED_BY(maintenance_mutex_) = false;
+  bool kicked_ GUARDED_BY(maintenance_mutex_) = false;
+  uint64_t passes_begun_ GUARDED_BY(maintenance_mutex_) = 0;
+  uint64_t passes_ended_ GUARDED_BY(maintenance_mutex_) = 0;
+  std::vector<SegmentPtr> tails_ GUARDED_BY(maintenance_mutex_);  // sealed and written: the unused rest goes back
+
+  const StoreOptions options_;
+  std::map<uint64_t, std::string> unusable_;  // segment id: what is wrong; constant once open, empty unless tolerated
+  io::Disk& disk_;
+  io::BufferPool& pool_;
+  FailureState failure_;
+  ChunkIndex index_;
+  SpaceMeter space_;
+  SegmentSet segments_;
+  SegmentWriter writer_;
+  ChunkCache cache_;
+  ChunkReader reader_;
+
+ private:
+  Status SyncRound();
+  void Maintain();
+  void Wake();
+  void AwaitMaintenance();  // until what was due for the background thread is done
+  void GiveBackLater(SegmentPtr segment);
+  void GiveBackTails();
+
+  // open.cc
+  Status AddSegment(SegmentId id);
+  Status AddUnlessDamaged(SegmentId id);
+  Status CheckNamedSegments();
+  Result<uint64_t> FindEnd(io::File& file, const SegmentHeader& header);
+
+  // sweep.cc
+  Status DeleteDead(const LiveTest& live, const SweepOptions& options, SweepProgress& progress, SegmentUses* uses);
+  void SealOpenIfWasteful(const SegmentUses& uses, double dead_share_min);
+  std::vector<SegmentPtr> ChooseForCompaction(const SegmentUses& uses, double dead_share_min) const;
+
+  // compaction.cc
+  struct Victim {
+    SegmentPtr segment;
+    std::vector<ChunkIndex::Entry> entries;  // that name it, by offset
+  };
+  using Victims = std::vector<Victim>;
+  struct Batch;
+  Status CompactAll(std::vector<SegmentPtr> chosen, SegmentUses& uses, const SweepOptions& options,
+                    SweepProgress& progress);
+  // The index entries that name the segments.
+  Result<Victims> CollectEntries(std::span<const SegmentPtr> segments);
+  Status CompactGroup(Victims& victims, const SweepOptions& options, SweepProgress& progress);
+  Status CopyVictim(Victim& victim, const SweepOptions& options, SweepProgress& progress, Batch& batch);
+  Status CopyChunk(const ChunkIndex::Entry& entry, ByteSpan record, const SweepOptions& options,
+                   SweepProgress& progress, Batch& batch);
+  Status FinishBatch(Batch& batch, SweepProgress& progress);
+
+  // check.cc
+  using Reporter = std::function<void(const CheckProblem&)>;
+  Status CheckSegment(Victim& victim, const Reporter& report, std::stop_token stop);
+  // Fills in, for each segment that is a key, the chunks that the index names in it.
+  Status CollectChunks(const ChunkIndex::View& view, std::map<uint64_t, std::vector<Digest>>& chunks);
+  // True when the index still says so: what is wrong there is a problem, not a chunk that moved.
+  bool StillThere(const ChunkIndex::Entry& entry);
+  Status ReportMissing(const SegmentUses& uses, const ChunkIndex::View& view, const Reporter& report);
+
+  std::atomic<uint64_t> new_bytes_total_{0}, known_bytes_total_{0};
+
+  mutable Mutex error_mutex_;
+  std::string last_error_ GUARDED_BY(error_mutex_);
+
+  Mutex sync_mutex_;
+  CondVar sync_changed_;
+  bool sync_running_ GUARDED_BY(sync_mutex_) = false;
+  uint64_t sync_started_ GUARDED_BY(sync_mutex_) = 0;  // rounds
+  uint64_t sync_finished_ GUARDED_BY(sync_mutex_) = 0;
+  std::map<uint64_t, std::pair<unsigned, Status>> sync_results_ GUARDED_BY(sync_mutex_);  // by round: waiters, result
+
+  std::thread maintenance_;
+};
+
+}  // namespace cairnfs::store

@@ -1,0 +1,115 @@
+// A collection's second half: deletes the index entries of chunks that nothing refers to, then has the segments that
+// hold too much waste compacted.
+#include <algorithm>
+#include <unordered_set>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "store/store_impl.h"
+
+namespace cairnfs::store {
+namespace {
+
+Failpoint sweep_batch("store.sweep_batch", Failpoint::Kind::kKill);
+
+constexpr size_t kEntriesPerBatch = 512;
+// A segment with less waste than this is left alone, unless many such add up to the second figure.
+constexpr uint64_t kWasteBytesMin = 64 * kKiB;
+constexpr uint64_t kSmallWasteBytesMax = kMiB;
+
+bool IsWasteful(uint64_t waste_bytes, uint64_t total_bytes, double dead_share_min) {
+  return static_cast<double>(waste_bytes) > dead_share_min * static_cast<double>(total_bytes);
+}
+
+}  // namespace
+
+Status LocalChunkStore::Impl::Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress) {
+  SegmentUses uses;
+  Status status = DeleteDead(live, options, progress, &uses);
+  index_.EndRecording();
+  CAIRNFS_RETURN_IF_ERROR(status);
+  SealOpenIfWasteful(uses, options.dead_share_min);
+  // What the segments to be freed were named by must be in the engine.
+  CAIRNFS_RETURN_IF_ERROR(Sync());
+  Status compacted = CompactAll(ChooseForCompaction(uses, options.dead_share_min), uses, options, progress);
+  AwaitMaintenance();  // so that the space is there when the collection says that it is done
+  return compacted;
+}
+
+Status LocalChunkStore::Impl::DeleteDead(const LiveTest& live, const SweepOptions& options, SweepProgress& progress,
+                                         SegmentUses* uses) {
+  CAIRNFS_RETURN_IF_ERROR(Sync());
+  ChunkIndex::View view = index_.TakeView();
+  progress.chunks_total = view.chunk_count;
+  uint64_t seen_count = 0, seen_bytes = 0;
+  std::string after;
+  for (;;) {
+    if (options.stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "the collection was stopped");
+    CAIRNFS_ASSIGN_OR_RETURN(auto entries, index_.ReadEntries(view.snapshot.get(), &after, kEntriesPerBatch));
+    if (entries.empty()) break;
+    std::vector<ChunkIndex::Entry> candidates;
+    for (const ChunkIndex::Entry& entry : entries) {
+      ++seen_count;
+      seen_bytes += entry.location.raw_bytes;
+      if (!live(entry.digest)) candidates.push_back(entry);
+    }
+    CAIRNFS_ASSIGN_OR_RETURN(auto deleted, index_.DeleteUnused(candidates));
+    sweep_batch.Pass();
+    std::unordered_set<Digest, DigestHash> gone;
+    for (const ChunkIndex::Entry& entry : deleted) {
+      gone.insert(entry.digest);
+      progress.bytes_freed += entry.location.raw_bytes;
+    }
+    progress.chunks_freed += deleted.size();
+    progress.chunks_seen += entries.size();
+    for (const ChunkIndex::Entry& entry : entries) {
+      if (gone.contains(entry.digest)) continue;
+      SegmentUse& use = (*uses)[entry.location.segment.value];
+      use.live_bytes += RecordBytes(entry.location.stored_bytes);
+      ++use.live_count;
+    }
+  }
+  if (seen_count != view.chunk_count || seen_bytes != view.unique_bytes) {
+    spdlog::warn("the chunk index counted {} chunks of {} bytes and holds {} of {}; corrected", view.chunk_count,
+                 view.unique_bytes, seen_count, seen_bytes);
+    index_.CorrectCounters(static_cast<int64_t>(seen_count - view.chunk_count),
+                           static_cast<int64_t>(seen_bytes - view.unique_bytes));
+  }
+  return {};
+}
+
+void LocalChunkStore::Impl::SealOpenIfWasteful(const SegmentUses& uses, double dead_share_min) {
+  SegmentPtr open = writer_.open_segment();
+  if (!open || open->unindexed.load() > 0) return;
+  uint64_t used = open->used_end.load();
+  auto use = uses.find(open->header.id.value);
+  uint64_t live = use == uses.end() ? 0 : use->second.live_bytes;
+  uint64_t waste = used > live ? used - live : 0;
+  if (waste >= kWasteBytesMin && IsWasteful(waste, used, dead_share_min)) writer_.SealOpen();
+}
+
+// `uses` is a little old and only guides the choice: what is in a chosen segment is looked up again.
+std::vector<SegmentPtr> LocalChunkStore::Impl::ChooseForCompaction(const SegmentUses& uses,
+                                                                   double dead_share_min) const {
+  std::vector<SegmentPtr> chosen, small;
+  uint64_t small_waste = 0;
+  for (const SegmentPtr& segment : segments_.All()) {
+    // All its records have their index entries in the engine, so that the engine alone says what is live in it.
+    if (!segment->sealed.load() || segment->unindexed.load() > 0) continue;
+    auto use = uses.find(segment->header.id.value);
+    uint64_t live = use == uses.end() ? 0 : use->second.live_bytes;
+    uint64_t taken = segment->used_end.load();  // the file's unused end goes by itself
+    uint64_t waste = taken > live ? taken - live : 0;
+    if (live > 0 && !IsWasteful(waste, taken, dead_share_min)) continue;
+    if (live > 0 && waste < kWasteBytesMin) {
+      small.push_back(segment);
+      small_waste += waste;
+    } else {
+      chosen.push_back(segment);
+    }
+  }
+  if (small_waste > kSmallWasteBytesMax) chosen.insert(chosen.end(), small.begin(), small.end());
+  return chosen;
+}
+
+}  // namespace cairnfs::store

@@ -1,0 +1,473 @@
+#!/usr/bin/env python3
+"""The daemon as a service, and the command line as a user meets it. Run as root."""
+
+import contextlib
+import glob
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from cairnfs_mount import SMALL, Mount, Scratch, program, run, run_cases
+
+
+class SystemdSocket:
+    """What systemd offers a service: a socket that hears its notifications."""
+
+    def __init__(self, scratch):
+        self.path = os.path.join(scratch.path, "notify")
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
+        self.heard = ""
+
+    def wait_for(self, text, seconds=60):
+        self.socket.settimeout(seconds)
+        while text not in self.heard:
+            self.heard += self.socket.recv(65536).decode() + "\n"
+
+
+@contextlib.contextmanager
+def foreground(scratch, *words, data=None, **environment):
+    """cairnfsd in the foreground, its stderr in a file."""
+    point = scratch.directory("point")
+    log = open(os.path.join(scratch.path, "stderr"), "wb")
+    process = subprocess.Popen([program("cairnfsd"), point, "--data", data or scratch.path + "/data", "-o", SMALL, *words],
+                               stdout=log, stderr=log, env=dict(os.environ, **environment))
+    try:
+        yield process, point
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        subprocess.run(["umount", "-l", point], check=False, stderr=subprocess.DEVNULL)
+        log.close()
+
+
+def wait_for_mount(point):
+    for _ in range(600):
+        if os.path.ismount(point) and subprocess.run([program("cairnfs"), "status", point], check=False,
+                                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the mount did not come up")
+
+
+def systemd_is_told():
+    with Scratch() as scratch:
+        systemd = SystemdSocket(scratch)
+        with foreground(scratch, NOTIFY_SOCKET=systemd.path, WATCHDOG_USEC="300000") as (process, point):
+            systemd.wait_for("READY=1")
+            assert os.path.ismount(point)
+            systemd.heard = ""
+            systemd.wait_for("WATCHDOG=1", 2)
+            systemd.heard = ""
+            systemd.wait_for("WATCHDOG=1", 2)
+            with open(point + "/file", "wb") as file:
+                file.write(b"not synced")
+            process.send_signal(signal.SIGHUP)
+            process.terminate()
+            systemd.wait_for("STOPPING=1")
+            assert process.wait(60) == 0
+            assert not os.path.ismount(point)
+        with foreground(scratch) as (process, point):
+            wait_for_mount(point)
+            with open(point + "/file", "rb") as file:
+                assert file.read() == b"not synced"
+            with open(scratch.path + "/stderr", encoding="utf-8") as log:
+                assert "not closed cleanly" not in log.read()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+
+
+def umount_from_outside_ends_the_daemon():
+    with Scratch() as scratch, foreground(scratch) as (process, point):
+        wait_for_mount(point)
+        with open(point + "/file", "wb") as file:
+            file.write(bytes(5 << 20))
+        run("umount", point)
+        assert process.wait(60) == 0
+
+
+def fstab_helper_mounts():
+    with Scratch() as scratch:
+        point = scratch.directory("point")
+        data = scratch.path + "/data"
+        # As mount(8) calls it, with the options that fstab adds.
+        run(program("mount.cairnfs"), data, point, "-o", "rw,nosuid,_netdev,x-systemd.automount," + SMALL)
+        try:
+            with open("/proc/self/mounts", encoding="utf-8") as mounts:
+                line = next(line for line in mounts if line.split()[1] == point)
+            assert line.split()[0] == data and line.split()[2] == "fuse.cairnfs" and "nosuid" in line, line
+            with open(point + "/x", "w", encoding="ascii") as file:
+                file.write("x")
+        finally:
+            run(program("cairnfs"), "umount", point)
+        # A data directory that systemd's fstab generator would hand over read-only.
+        run(program("mount.cairnfs"), data, point, "-r", "-o", SMALL)
+        try:
+            with open(point + "/x", encoding="ascii") as file:
+                assert file.read() == "x"
+            try:
+                os.unlink(point + "/x")
+                raise AssertionError("a read-only mount was written to")
+            except OSError as error:
+                assert error.errno == 30, error  # EROFS
+        finally:
+            run(program("cairnfs"), "umount", point)
+
+
+def metrics_are_served():
+    with Scratch() as scratch:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        mount = Mount(scratch, options=f"{SMALL},metrics_address=127.0.0.1:{port}")
+        with open(mount.path + "/file", "wb", buffering=0) as file:
+            file.write(b"x" * 100000)
+            os.fsync(file.fileno())
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        values = {line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")}
+        assert values["cairnfs_write_bytes_total"] == 100000, values
+        assert values["cairnfs_failed"] == 0 and values["cairnfs_pool_buffers"] > 0
+        # Without being synced, and whatever else an inode is.
+        os.mkdir(mount.path + "/directory")
+        with open(mount.path + "/empty", "wb"):
+            pass
+        with open(mount.path + "/unsynced", "wb") as file:
+            file.write(b"y" * 5000)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        values = {line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")}
+        assert values["cairnfs_inodes"] == 5 and values["cairnfs_logical_bytes"] == 105000, values
+        mount.umount()
+
+
+def long_data_path():
+    """Longer than a Unix socket's name may be."""
+    with Scratch() as scratch:
+        mount = Mount(scratch, data=scratch.directory("d" * 120) + "/data")
+        assert mount.status()["data"] == mount.data
+        mount.umount()
+
+
+def commands_print_json():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        for copy in ("a", "b"):
+            with open(f"{mount.path}/{copy}", "wb") as file:
+                file.write(bytes(range(256)) * 20000)
+        assert json.loads(run(program("cairnfs"), "wait", mount.path + "/a", "--json")) == {"durable": True}
+        status = mount.status()
+        assert status["logical_bytes"] == 2 * 5120000, status
+        assert status["unique_bytes"] <= 5120000 and status["dedup_ratio"] >= 2, status
+        assert status["dirty_bytes"] == 0 and status["last_error"] == "", status
+        assert os.getxattr(mount.path + "/a", "user.cairnfs.durability") == b"local"
+        os.unlink(mount.path + "/a")
+        os.unlink(mount.path + "/b")
+        collected = mount.collect()
+        assert collected["running"] is False and mount.status()["chunk_count"] == 0, (collected, mount.status())
+        assert mount.check()["problem_count"] == 0
+        text = run(program("cairnfs"), "status", mount.path)
+        for word in ("logical", "unique", "on disk", "dedup ratio", "not durable", "rates", "pool", "last error"):
+            assert word in text, text
+        assert run(program("cairnfs"), "version").startswith("cairnfs ")
+        mount.umount()
+        offline = json.loads(run(program("cairnfs"), "check", "--data", mount.data, "--json"))
+        assert offline["clean"], offline
+
+
+def status_is_right_before_anything_is_durable():
+    with Scratch() as scratch:
+        mount = Mount(scratch, SMALL + ",flush_interval=4s")
+        os.mkdir(mount.path + "/directory")
+        os.symlink("elsewhere", mount.path + "/link")
+        with open(mount.path + "/file", "wb") as file:
+            file.write(os.urandom(3 << 20))
+        status = mount.status()
+        assert status["logical_bytes"] == 3 << 20 and status["inode_count"] == 4, status
+        assert "3.0 MiB in 4 inodes" in run(program("cairnfs"), "status", mount.path)
+        mount.umount()
+
+
+def fill(mount, megabytes):
+    with open(mount.path + "/big", "wb") as file:
+        for _ in range(megabytes):
+            file.write(os.urandom(1 << 20))
+    run(program("cairnfs"), "wait", mount.path)
+
+
+def drop_caches():
+    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as drop:
+        drop.write("1")
+
+
+def interrupted_checks_hold_nobody_up():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        fill(mount, 1024)
+        # Each of them would take seconds.
+        checks = [subprocess.Popen(["timeout", "0.3", program("cairnfs"), "check", mount.path], stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True) for _ in range(24)]
+        answers = [(check.communicate()[0], check.returncode) for check in checks]
+        refused = [text for text, code in answers if code == 5]
+        assert refused and all("a check runs already" in text for text in refused), answers
+        begin = time.monotonic()
+        drop_caches()
+        with open(mount.path + "/big", "rb") as file:
+            file.seek(500 << 20)
+            file.read(1 << 20)
+        os.rename(mount.path + "/big", mount.path + "/renamed")
+        read = time.monotonic() - begin
+        assert read < 2, f"a read and a rename took {read} s"
+        # A check that nobody waits for ends: another one is let in.
+        mount.check()
+        check = subprocess.Popen([program("cairnfs"), "check", mount.path], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, text=True)
+        time.sleep(0.3)
+        begin = time.monotonic()
+        mount.umount()
+        ended = time.monotonic() - begin
+        message = check.communicate(timeout=60)[1]
+        assert check.returncode == 1 and "stop" in message, (check.returncode, message)
+        assert ended < 3, f"umount took {ended} s"
+        return f"a read beside took {read:.2f} s, umount {ended:.2f} s, {len(refused)} refused"
+
+
+def flip(data, excerpt):
+    """Flips a bit of stored bytes."""
+    for path in glob.glob(data + "/segments/*"):
+        with open(path, "r+b") as file:
+            at = file.read().find(excerpt)
+            if at >= 0:
+                file.seek(at)
+                file.write(bytes([excerpt[0] ^ 1]))
+                return
+    raise AssertionError("the bytes are not stored")
+
+
+def damage_is_told_once_with_its_files():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        os.makedirs(mount.path + "/runs/seven")
+        contents = [os.urandom(2000) for _ in range(4)]
+        for index, name in enumerate(("runs/seven/model", "runs/optimizer", "new\nline", "whole")):
+            with open(f"{mount.path}/{name}", "wb") as file:
+                file.write(contents[index])
+        with open(mount.path + "/copy", "wb") as file:
+            file.write(contents[0])
+        mount.umount()
+        for content in contents[:3]:
+            flip(mount.data, content[500:600])
+        damaged = ["copy", "new\nline", "runs/optimizer", "runs/seven/model"]
+
+        def look(*where):
+            done = subprocess.run([program("cairnfs"), "check", *where], capture_output=True, text=True, check=False)
+            assert done.returncode == 4, done
+            return done.stdout
+
+        for where in ([mount.path], ["--data", mount.data]):
+            if where[0] == mount.path:
+                mount.mount()
+            report = json.loads(look(*where, "--json"))
+            assert report["problem_count"] == len(report["problems"]) == 3, report
+            assert sorted(report["damaged_files"]) == damaged and report["damaged_file_count"] == 4, report
+            lines = look(*where).splitlines()
+            assert len([line for line in lines if line.startswith("problem: ")]) == 3, lines
+            assert sorted(line[9:] for line in lines if line.startswith("damaged: ")) == [
+                "copy", "new\\x0aline", "runs/optimizer", "runs/seven/model"], lines
+            assert "runs/seven/model" in next(line for line in lines if "copy (" in line), lines
+            if where[0] == mount.path:
+                mount.umount()
+
+
+def background_leaves_nothing_of_the_starter():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        assert os.readlink(f"/proc/{mount.pid}/cwd") == "/"
+        with open(f"/proc/{mount.pid}/stat", encoding="ascii") as stat:
+            session = stat.read().rsplit(")", 1)[1].split()[3]
+        assert int(session) != os.getsid(0)
+        for fd in ("0", "1", "2"):
+            assert os.readlink(f"/proc/{mount.pid}/fd/{fd}") == "/dev/null"
+        assert not [fd for fd in glob.glob(f"/proc/{mount.pid}/fd/*") if os.readlink(fd) == os.readlink("/proc/self/fd/0")
+                    and os.readlink(fd) != "/dev/null"]
+        mount.umount()
+
+
+def remount_right_after_umount():
+    """umount(8) does not wait for the drain; the next mount does."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        for round_number in range(5):
+            with open(f"{mount.path}/file-{round_number}", "wb") as file:
+                file.write(os.urandom(8 << 20))
+            run("umount", mount.path)
+            mount.mount()
+        assert len(os.listdir(mount.path)) == 5
+        mount.check()
+        mount.umount()
+
+
+def unprivileged_user_mounts():
+    """Through fusermount3, with a /dev/fuse that everybody may open, as distributions have it."""
+    with Scratch() as scratch:
+        nobody = 65534
+        for name in ("data", "point"):
+            os.chown(scratch.directory(name), nobody, nobody)
+        cairnfs, point = program("cairnfs"), scratch.path + "/point"
+        steps = [f"{cairnfs} mount {point} --data {scratch.path}/data -o {SMALL}", f"echo hello > {point}/file",
+                 f"cat {point}/file", f"{cairnfs} status {point}", f"{cairnfs} wait {point}/file",
+                 f"{cairnfs} umount {point}"]
+        device = scratch.path + "/fuse"
+        os.mknod(device, 0o666 | 0o020000, os.makedev(10, 229))
+        os.chmod(device, 0o666)
+        script = (f"mount --bind {device} /dev/fuse && exec setpriv --reuid {nobody} --regid {nobody} --clear-groups "
+                  f"sh -ec '{' && '.join(steps)}'")
+        output = run("unshare", "-m", "sh", "-ec", script)
+        assert "hello" in output and "not durable" in output, output
+
+
+def umount_tells_when_not_everything_became_durable():
+    """The daemon dies while it drains."""
+    with Scratch() as scratch:
+        cairnfs, point = program("cairnfs"), scratch.directory("point")
+        run(cairnfs, "mount", "-o", SMALL + ",flush_interval=4s", point, "--data", scratch.path + "/data",
+            env=dict(os.environ, CAIRNFS_FAILPOINTS="fs.round_published=kill"))
+        os.mkdir(point + "/lost")
+        ended = subprocess.run([cairnfs, "umount", point], capture_output=True, text=True, check=False)
+        assert ended.returncode == 1 and "before everything was durable" in ended.stderr, ended
+
+
+def umount_of_a_folder_inside_is_refused():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        os.mkdir(mount.path + "/inside")
+        refused = subprocess.run([program("cairnfs"), "umount", mount.path + "/inside"], capture_output=True, text=True,
+                                 check=False)
+        assert refused.returncode == 3 and "is not a mount point" in refused.stderr, refused
+        mount.umount()
+
+
+def set_group_id_of_a_directory_survives_a_chown():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        os.mkdir(mount.path + "/shared")
+        os.chmod(mount.path + "/shared", 0o2775)
+        os.chown(mount.path + "/shared", 1234, 1234)
+        assert os.stat(mount.path + "/shared").st_mode & 0o7777 == 0o2775
+        with open(mount.path + "/program", "wb") as file:
+            os.fchmod(file.fileno(), 0o4755)
+        os.chown(mount.path + "/program", 1234, 1234)
+        assert os.stat(mount.path + "/program").st_mode & 0o7777 == 0o755
+        mount.umount()
+
+
+def noatime_leaves_times_alone():
+    for options, moves in (("", True), (",noatime", False)):
+        with Scratch() as scratch:
+            mount = Mount(scratch, SMALL + options)
+            path = mount.path + "/file"
+            with open(path, "wb") as file:
+                file.write(b"x" * 100)
+            os.utime(path, (1000, 2000))
+            with open(path, "rb") as file:
+                file.read()
+            time.sleep(1.2)  # the kernel may know attributes for a second
+            assert (os.stat(path).st_atime != 1000) == moves, (options, os.stat(path))
+            mount.umount()
+
+
+def relative_paths_are_the_callers():
+    """The daemon in the background has "/" as its working directory."""
+    with Scratch() as scratch:
+        here = scratch.directory("here")
+        with open(here + "/c.toml", "w", encoding="ascii") as file:
+            file.write('data = "from-config"\nmount_point = "point"\nlog_file = "daemon.log"\n')
+        scratch.directory("here/point")
+        cairnfs = program("cairnfs")
+        for words, data in ((["-o", SMALL, "--config", "c.toml"], "from-config"),
+                            (["point", "-o", SMALL + ",data=from-option,log_file=daemon.log"], "from-option"),
+                            (["-o", SMALL + ",data=from-option,mount_point=point,log_file=./daemon.log"], "from-option")):
+            run(cairnfs, "mount", *words, cwd=here)
+            status = json.loads(run(cairnfs, "status", here + "/point", "--json"))
+            assert status["data"] == f"{here}/{data}" and status["mount_point"] == here + "/point", status
+            assert status["log"] == here + "/daemon.log" and os.path.getsize(here + "/daemon.log") > 0, status
+            assert os.readlink(f"/proc/{status['pid']}/cwd") == "/"
+            run(cairnfs, "umount", here + "/point")
+            os.unlink(here + "/daemon.log")
+
+
+def log_file_is_bounded():
+    """8 MiB and two older files."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        mount.umount()
+        log = mount.data + "/cairnfs.log"
+        for _ in range(3):
+            with open(log, "ab") as file:
+                file.write(b"x" * (9 << 20))
+            mount.mount()
+            mount.umount()
+        names = sorted(name for name in os.listdir(mount.data) if name.startswith("cairnfs."))
+        assert names == ["cairnfs.1.log", "cairnfs.2.log", "cairnfs.log"], names
+        assert os.path.getsize(log) < 1 << 20
+        with open(log, encoding="utf-8") as file:
+            assert "which CairnFS did not put there" not in file.read()
+
+
+def log_goes_where_no_file_can_be_renamed():
+    with Scratch() as scratch, foreground(scratch, "-o", "log_file=/dev/stderr") as (process, point):
+        wait_for_mount(point)
+        process.terminate()
+        assert process.wait(60) == 0
+        assert os.path.islink("/dev/stderr")
+        with open(scratch.path + "/stderr", encoding="utf-8") as log:
+            assert "everything is durable" in log.read()
+
+
+def ro_among_the_words_for_the_kernel_is_read_only():
+    """Not even times of access are written."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        with open(mount.path + "/file", "wb") as file:
+            file.write(b"x" * 100)
+        os.utime(mount.path + "/file", (1000, 2000))
+        mount.umount()
+        config = scratch.path + "/c.toml"
+        with open(config, "w", encoding="ascii") as file:
+            file.write('mount_options = ["ro"]\n')
+        run(program("cairnfs"), "mount", mount.path, "--data", mount.data, "--config", config, "-o", SMALL)
+        with open(mount.path + "/file", "rb") as file:
+            file.read()
+        try:
+            os.unlink(mount.path + "/file")
+            raise AssertionError("a read-only mount was written to")
+        except OSError as error:
+            assert error.errno == 30, error  # EROFS
+        run(program("cairnfs"), "umount", mount.path)
+        mount.mount()
+        assert os.stat(mount.path + "/file").st_atime == 1000, os.stat(mount.path + "/file")
+        mount.umount()
+
+
+def main():
+    return run_cases([
+        relative_paths_are_the_callers, log_file_is_bounded, log_goes_where_no_file_can_be_renamed,
+        ro_among_the_words_for_the_kernel_is_read_only,
+        umount_tells_when_not_everything_became_durable, umount_of_a_folder_inside_is_refused,
+        set_group_id_of_a_directory_survives_a_chown, noatime_leaves_times_alone,
+        systemd_is_told, umount_from_outside_ends_the_daemon, fstab_helper_mounts, metrics_are_served, long_data_path,
+        commands_print_json, status_is_right_before_anything_is_durable, interrupted_checks_hold_nobody_up,
+        damage_is_told_once_with_its_files, unprivileged_user_mounts, background_leaves_nothing_of_the_starter,
+        remount_right_after_umount,
+    ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+#include "chunking/digest.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "random_bytes.h"
+
+namespace cairnfs::chunking {
+namespace {
+
+// From https://github.com/BLAKE3-team/BLAKE3/blob/master/test_vectors/test_vectors.json
+TEST(Digest, PublishedValues) {
+  EXPECT_EQ(ComputeDigest({}).ToHex(), "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
+  EXPECT_EQ(ComputeDigest(AsBytes(std::string_view("\0", 1))).ToHex(),
+            "2d3adedff11b61f14c886e35afa036736dcd87a74d27b5c1510225d0f592e213");
+}
+
+TEST(Digest, PiecesMakeNoDifference) {
+  auto bytes = RandomBytes(300'000, 1);
+  Digest whole = ComputeDigest(bytes);
+  std::mt19937_64 random(2);
+  Digester digester;
+  for (int round = 0; round < 20; round++) {
+    digester.Reset();
+    for (ByteSpan rest = bytes; !rest.empty();) {
+      size_t size = std::min<size_t>(rest.size(), random() % 70'000);
+      digester.Update(rest.first(size));
+      rest = rest.subspan(size);
+    }
+    EXPECT_EQ(digester.Finish(), whole);
+    EXPECT_EQ(digester.Finish(), whole);
+  }
+}
+
+TEST(Digest, AgreesWithB3sum) {
+  if (std::system("b3sum --version > /dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "b3sum is not installed; the digest was not compared with it";
+  }
+  std::string folder = (std::filesystem::temp_directory_path() / "cairnfs_digest_XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  for (size_t size : {0, 1, 63, 64, 65, 1023, 1024, 1025, 4096, 65537, 1'048'576, 3'000'001}) {
+    auto bytes = RandomBytes(size, size);
+    const std::string path = folder + "/bytes";
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(size));
+    FILE* pipe = popen(("b3sum --no-names " + path).c_str(), "r");
+    ASSERT_NE(pipe, nullptr);
+    char line[128] = {};
+    EXPECT_NE(std::fgets(line, sizeof line, pipe), nullptr);
+    pclose(pipe);
+    EXPECT_EQ(ComputeDigest(bytes).ToHex(), std::string(line).substr(0, 64)) << "size " << size;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace cairnfs::chunking

@@ -1,0 +1,208 @@
+#include "daemon/config.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace cairnfs::daemon {
+namespace {
+
+class ConfigTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "cairnfs-config-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string Write(const std::string& text) {
+    std::string path = folder_ + "/c.toml";
+    std::ofstream(path) << text;
+    return path;
+  }
+  // The message of the error that `text` gives.
+  std::string MessageOf(const std::string& text) {
+    Config config;
+    auto status = ReadConfigFile(Write(text), config);
+    return status.ok() ? "no error" : status.error().message.substr(folder_.size() + 1);
+  }
+
+  std::string folder_;
+};
+
+TEST_F(ConfigTest, ReadsEveryKind) {
+  Config config;
+  auto status = ReadConfigFile(Write("data = \"/srv/cairn\"\n"
+                                     "pool_size = \"256MiB\"\n"
+                                     "segment_size = 8388608\n"
+                                     "receive_threads = 4\n"
+                                     "flush_interval = \"500ms\"\n"
+                                     "rename = \"durable\"\n"
+                                     "allow_other = false\n"
+                                     "mount_options = [\"nosuid\", \"nodev\"]\n"
+                                     "metrics_address = \"127.0.0.1:9464\"\n"),
+                               config);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  EXPECT_EQ(config.data, "/srv/cairn");
+  EXPECT_EQ(config.pool_size, 256 * kMiB);
+  EXPECT_EQ(config.segment_size, 8 * kMiB);
+  EXPECT_EQ(config.receive_threads, 4U);
+  EXPECT_EQ(config.flush_interval_ms, 500U);
+  EXPECT_EQ(config.rename, "durable");
+  EXPECT_FALSE(config.allow_other);
+  EXPECT_EQ(config.mount_options, (std::vector<std::string>{"nosuid", "nodev"}));
+  EXPECT_EQ(config.metrics_address, "127.0.0.1:9464");
+}
+
+TEST_F(ConfigTest, NamesLineAndNearestKey) {
+  EXPECT_EQ(MessageOf("data = \"/a\"\npool_sise = 1\n"),
+            "c.toml:2: unknown key 'pool_sise'; the nearest valid key is 'pool_size'");
+  EXPECT_EQ(MessageOf("[store]\nx = 1\n").substr(0, 30), "c.toml:1: unknown key 'store';");
+  EXPECT_EQ(NearestKey("renam"), "rename");
+  EXPECT_EQ(NearestKey("log-level"), "log_level");
+}
+
+TEST_F(ConfigTest, SaysWhatIsRight) {
+  EXPECT_EQ(MessageOf("\n\npool_size = true"), "c.toml:3: pool_size: must be a size such as \"256MiB\", not true");
+  EXPECT_EQ(MessageOf("pool_size = \"1MiB\""),
+            "c.toml:1: pool_size: must lie between 32MiB and 1TiB, or be 0 (chosen automatically), not 1MiB");
+  EXPECT_EQ(MessageOf("receive_threads = \"two\""), "c.toml:1: receive_threads: must be a whole number, not \"two\"");
+  EXPECT_EQ(MessageOf("receive_threads = 0"), "c.toml:1: receive_threads: must lie between 1 and 64, not 0");
+  EXPECT_EQ(MessageOf("receive_threads = -1"), "c.toml:1: receive_threads: must not be negative, but is -1");
+  EXPECT_EQ(MessageOf("flush_interval = 5"),
+            "c.toml:1: flush_interval: needs a unit: ms, s, min or h, for example \"5s\"");
+  EXPECT_EQ(MessageOf("flush_interval = \"1h\""), "c.toml:1: flush_interval: must lie between 10ms and 4s, not 3600s");
+  EXPECT_EQ(MessageOf("rename = \"fast\""), "c.toml:1: rename: must be one of \"ordered\", \"durable\", not \"fast\"");
+  EXPECT_EQ(MessageOf("allow_other = 1"), "c.toml:1: allow_other: must be true or false, not 1");
+  EXPECT_EQ(MessageOf("data = 5"), "c.toml:1: data: must be a text in quotes, not 5");
+  EXPECT_EQ(MessageOf("data = 5.5").substr(0, 20), "c.toml:1: data: must");
+  EXPECT_EQ(MessageOf("mount_options = [1]"), "c.toml:1: mount_options: must be a list of texts in quotes");
+  EXPECT_EQ(MessageOf("metrics_address = \"here\""),
+            "c.toml:1: metrics_address: must be ADDRESS:PORT, for example \"127.0.0.1:9464\", not \"here\"");
+}
+
+TEST_F(ConfigTest, BadTomlAndMissingFile) {
+  EXPECT_EQ(MessageOf("data = \"x\"\ndata = \"y\"").substr(0, 26), "c.toml:2: not valid TOML: ");
+  EXPECT_EQ(MessageOf("a b c").substr(0, 26), "c.toml:1: not valid TOML: ");
+  Config config;
+  auto missing = ReadConfigFile(folder_ + "/none.toml", config);
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(missing.error().message.find("none.toml"), std::string::npos);
+  EXPECT_FALSE(ReadConfigFile(folder_, config).ok());
+}
+
+// Any prefix of a valid file either reads or gives an error, and never stops the process.
+TEST_F(ConfigTest, EveryTruncationIsHandled) {
+  std::string text =
+      "data = \"/srv\"\npool_size = \"256MiB\" # x\nmount_options = [\"a\", \"b\"]\nallow_other = true\n";
+  for (size_t size = 0; size <= text.size(); ++size) {
+    Config config;
+    (void)ReadConfigFile(Write(text.substr(0, size)), config).ok();
+  }
+}
+
+TEST(MountOptions, MapToTheSameKeys) {
+  Config config;
+  auto status = ApplyMountOptions(
+      "rw,nosuid,nodev,pool_size=512M,rename=durable,allow_other=false,flush_interval=2s,_netdev,x-systemd.automount,"
+      "read_only,receive_threads=3",
+      config);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  EXPECT_EQ(config.mount_options, (std::vector<std::string>{"nosuid", "nodev"}));
+  EXPECT_EQ(config.pool_size, 512 * kMiB);
+  EXPECT_EQ(config.rename, "durable");
+  EXPECT_FALSE(config.allow_other);
+  EXPECT_TRUE(config.read_only);
+  EXPECT_EQ(config.receive_threads, 3U);
+}
+
+TEST_F(ConfigTest, RoAmongTheWordsIsReadOnly) {
+  Config config;
+  ASSERT_TRUE(ReadConfigFile(Write("mount_options = [\"nosuid\", \"ro\"]\nread_only = false\n"), config).ok());
+  EXPECT_TRUE(config.read_only);
+  EXPECT_EQ(config.mount_options, (std::vector<std::string>{"nosuid"}));
+  ASSERT_TRUE(ApplyMountOptions("rw", config).ok());
+  EXPECT_FALSE(config.read_only);
+  ASSERT_TRUE(ApplyMountOptions("mount_options=ro", config).ok());
+  EXPECT_TRUE(config.read_only);
+}
+
+TEST_F(ConfigTest, PathsAreMadeAbsolute) {
+  std::string here = std::filesystem::current_path().string();
+  Config config;
+  config.data = "data";
+  config.mount_point = "../point";
+  config.log_file = "./logs/log";
+  ASSERT_TRUE(MakePathsAbsolute(config).ok());
+  EXPECT_EQ(config.data, here + "/data");
+  EXPECT_EQ(config.mount_point, std::filesystem::path(here).parent_path() / "point");
+  EXPECT_EQ(config.log_file, here + "/logs/log");
+  for (const char* log_file : {"", "journal", "/dev/stderr"}) {
+    config.log_file = log_file;
+    ASSERT_TRUE(MakePathsAbsolute(config).ok());
+    EXPECT_EQ(config.log_file, log_file);
+  }
+}
+
+TEST(MountOptions, SayWhatIsWrong) {
+  Config config;
+  EXPECT_EQ(ApplyMountOptions("pol_size=1G", config).error().message,
+            "option -o: unknown key 'pol_size'; the nearest valid key is 'pool_size'");
+  EXPECT_EQ(ApplyMountOptions("pool_size", config).error().message,
+            "option -o: pool_size: needs a value: pool_size=VALUE");
+  EXPECT_EQ(ApplyMountOptions("pool_size=big", config).error().message.substr(0, 38),
+            "option -o: pool_size: 'big' is not a s");
+  EXPECT_EQ(ApplyMountOptions("allow_other=perhaps", config).error().message,
+            "option -o: allow_other: must be true or false, not \"perhaps\"");
+}
+
+// The example documents every key and no other, with its true default.
+TEST(ExampleConfig, DocumentsEveryKey) {
+  std::ifstream file(EXAMPLE_CONFIG);
+  std::stringstream uncommented;
+  std::string text;
+  for (std::string line; std::getline(file, line);) {
+    text += line + "\n";
+    size_t equals = line.find(" = ");
+    bool is_key = line.starts_with("# ") && equals != std::string::npos &&
+                  line.substr(2, equals - 2).find(' ') == std::string::npos;
+    if (is_key) uncommented << line.substr(2) << "\n";
+  }
+  for (const std::string& key : AllKeys()) EXPECT_NE(text.find("# " + key + " = "), std::string::npos) << key;
+
+  std::string pattern = (std::filesystem::temp_directory_path() / "cairnfs-example-XXXXXX").string();
+  std::string folder = mkdtemp(pattern.data());
+  std::ofstream(folder + "/e.toml") << uncommented.str();
+  Config config, defaults;
+  auto status = ReadConfigFile(folder + "/e.toml", config);
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  EXPECT_EQ(config.data, defaults.data);
+  EXPECT_EQ(config.mount_point, defaults.mount_point);
+  EXPECT_EQ(config.pool_size, defaults.pool_size);
+  EXPECT_EQ(config.metadata_cache_size, defaults.metadata_cache_size);
+  EXPECT_EQ(config.read_ahead, defaults.read_ahead);
+  EXPECT_EQ(config.mmap_read_ahead, defaults.mmap_read_ahead);
+  EXPECT_EQ(config.waiting_threads, defaults.waiting_threads);
+  EXPECT_EQ(config.receive_threads, defaults.receive_threads);
+  EXPECT_EQ(config.max_background, defaults.max_background);
+  EXPECT_EQ(config.flush_interval_ms, defaults.flush_interval_ms);
+  EXPECT_EQ(config.commit_wait_max_ms, defaults.commit_wait_max_ms);
+  EXPECT_EQ(config.rename, defaults.rename);
+  EXPECT_EQ(config.collect_after, defaults.collect_after);
+  EXPECT_EQ(config.collect_rate, defaults.collect_rate);
+  EXPECT_EQ(config.collect_delay_ms, defaults.collect_delay_ms);
+  EXPECT_EQ(config.allow_other, defaults.allow_other);
+  EXPECT_EQ(config.read_only, defaults.read_only);
+  EXPECT_EQ(config.direct_io, defaults.direct_io);
+  EXPECT_EQ(config.io_uring, defaults.io_uring);
+  EXPECT_EQ(config.log_level, defaults.log_level);
+}
+
+}  // namespace
+}  // namespace cairnfs::daemon

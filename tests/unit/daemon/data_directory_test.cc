@@ -1,0 +1,177 @@
+#include "daemon/data_directory.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace cairnfs::daemon {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+class DataDirectoryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (stdfs::temp_directory_path() / "cairnfs-data-XXXXXX").string();
+    folder_ = stdfs::canonical(mkdtemp(pattern.data())).string();
+    data_ = folder_ + "/data";
+  }
+  void TearDown() override { stdfs::remove_all(folder_); }
+
+  Result<std::unique_ptr<DataDirectory>> Open(bool create = true) {
+    return DataDirectory::Open({data_, create, "testing"});
+  }
+  Error ErrorOf(bool create = true) {
+    auto opened = Open(create);
+    return opened.ok() ? MakeError(ErrorCode::kFailed, "no error") : opened.error();
+  }
+  void Make() {
+    auto made = Open();
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    ASSERT_TRUE((*made)->is_new());
+    ASSERT_TRUE((*made)->FinishMaking().ok());
+    (*made)->MarkClean();
+  }
+  void Write(const std::string& name, const std::string& text) { std::ofstream(data_ + "/" + name) << text; }
+  static bool Has(const Error& error, const std::string& text) { return error.message.find(text) != std::string::npos; }
+
+  std::string folder_, data_;
+};
+
+TEST_F(DataDirectoryTest, IsMadeOnceAndKeepsItsIdentity) {
+  Make();
+  auto again = Open();
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_FALSE((*again)->is_new());
+  EXPECT_EQ((*again)->path(), data_);
+  EXPECT_EQ((*again)->previous_state(), "");
+  std::string uuid = (*again)->uuid();
+  (*again)->MarkClean();
+  again->reset();
+  EXPECT_EQ(Open().value()->uuid(), uuid);
+}
+
+TEST_F(DataDirectoryTest, SecondOneSaysWhoHoldsIt) {
+  Make();
+  auto first = Open();
+  ASSERT_TRUE(first.ok());
+  Error error = ErrorOf();
+  EXPECT_EQ(error.code, ErrorCode::kBusy);
+  EXPECT_TRUE(Has(error, "process " + std::to_string(getpid()) + " (testing)")) << error.message;
+}
+
+TEST_F(DataDirectoryTest, WaitsForOneThatIsStopping) {
+  Make();
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    auto held = Open();
+    (*held)->SetState("stopping");
+    if (write(ends[1], "x", 1) != 1) _exit(1);
+    usleep(300'000);
+    (*held)->MarkClean();
+    _exit(0);
+  }
+  char byte;
+  ASSERT_EQ(read(ends[0], &byte, 1), 1);
+  EXPECT_TRUE(Open().ok());
+  waitpid(child, nullptr, 0);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST_F(DataDirectoryTest, UncleanEndIsSeen) {
+  Make();
+  Open().value()->SetState("running");
+  EXPECT_EQ(Open().value()->previous_state(), std::to_string(getpid()) + " running");
+}
+
+TEST_F(DataDirectoryTest, HalfMadeIsMadeAnew) {
+  ASSERT_TRUE(Open().ok());  // not finished
+  Write("segments/junk", "x");
+  auto again = Open();
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_TRUE((*again)->is_new());
+  EXPECT_FALSE(stdfs::exists(data_ + "/segments/junk"));
+}
+
+TEST_F(DataDirectoryTest, StrangersAreLeftAlone) {
+  stdfs::create_directory(data_);
+  Write("thesis.tex", "x");
+  Error error = ErrorOf();
+  EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(Has(error, "thesis.tex")) << error.message;
+  EXPECT_FALSE(stdfs::exists(data_ + "/LOCK"));
+}
+
+TEST_F(DataDirectoryTest, NewerVersionIsNamed) {
+  Make();
+  Write("format", "version = 7\nuuid = 0123456789abcdef0123456789abcdef\n");
+  Error error = ErrorOf();
+  EXPECT_EQ(error.code, ErrorCode::kNotSupported);
+  EXPECT_TRUE(Has(error, "format version 7") && Has(error, "versions up to 1")) << error.message;
+}
+
+TEST_F(DataDirectoryTest, DamagedFormatIsRefusedAtEveryTruncation) {
+  Make();
+  std::ifstream file(data_ + "/format");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  for (size_t size = 0; size + 1 < text.size(); ++size) {
+    Write("format", text.substr(0, size));
+    EXPECT_EQ(ErrorOf().code, ErrorCode::kCorrupt) << size;
+  }
+  Write("format", text);
+  EXPECT_TRUE(Open().ok());
+}
+
+TEST_F(DataDirectoryTest, MissingPartsAreNamed) {
+  Make();
+  stdfs::remove(data_ + "/format");
+  EXPECT_TRUE(Has(ErrorOf(), "'format' is missing"));
+  Write("format", "version = 1\nuuid = 0123456789abcdef0123456789abcdef\n");
+  stdfs::remove_all(data_ + "/segments");
+  EXPECT_TRUE(Has(ErrorOf(), "segments is missing"));
+}
+
+TEST_F(DataDirectoryTest, BelongsToWhoMadeIt) {
+  if (geteuid() != 0) GTEST_SKIP() << "gives a file away";
+  Make();
+  ASSERT_EQ(chown((data_ + "/format").c_str(), 12345, 12345), 0);
+  Error error = ErrorOf();
+  EXPECT_EQ(error.code, ErrorCode::kPermission);
+  EXPECT_TRUE(Has(error, "belongs to uid 12345: run this as that user")) << error.message;
+  EXPECT_TRUE(Has(error, "chown -R root " + data_)) << error.message;
+  EXPECT_FALSE(stdfs::exists(data_ + "/owner.probe"));
+  // The directory's own owner does not matter: root may have been given it.
+  ASSERT_EQ(chown((data_ + "/format").c_str(), 0, 0), 0);
+  ASSERT_EQ(chown(data_.c_str(), 12345, 12345), 0);
+  EXPECT_TRUE(Open().ok());
+}
+
+TEST_F(DataDirectoryTest, WrongPlaces) {
+  EXPECT_EQ(ErrorOf(false).code, ErrorCode::kNotFound);
+  data_ = folder_ + "/no/such";
+  EXPECT_TRUE(Has(ErrorOf(), folder_ + "/no does not exist"));
+  data_ = folder_ + "/file";
+  std::ofstream(data_) << "x";
+  EXPECT_EQ(ErrorOf().code, ErrorCode::kNotDirectory);
+  data_ = folder_ + "/empty";
+  stdfs::create_directory(data_);
+  EXPECT_TRUE(Has(ErrorOf(false), "is not a CairnFS data directory"));
+  EXPECT_FALSE(stdfs::exists(data_ + "/LOCK"));
+}
+
+TEST_F(DataDirectoryTest, LongPathsGetASocketThatFits) {
+  std::string path = folder_ + "/" + std::string(200, 'd');
+  stdfs::create_directory(path);
+  EXPECT_LT(ControlSocketPath(path).value().size(), 108U);
+  EXPECT_EQ(ControlSocketPath(folder_).value(), folder_ + "/control.sock");
+}
+
+}  // namespace
+}  // namespace cairnfs::daemon

@@ -1,0 +1,398 @@
+#include "fs/filesystem.h"
+
+#include <random>
+#include <thread>
+
+#include "fixture.h"
+
+namespace cairnfs::fs {
+namespace {
+
+TEST(FileSystem, BytesComeBackAfterAReopen) {
+  World world;
+  std::mt19937_64 random(1);
+  std::string text = RandomText(random, 3'000'001);
+  auto file = world.Create("a");
+  ASSERT_TRUE(world.Write(file, 0, text).ok());
+  EXPECT_EQ(*world.Read(file, 0, text.size()), text);
+  world.CloseFile(file);
+  world.Reopen();
+  auto again = world.OpenByName("a");
+  EXPECT_EQ(again.attr.size, text.size());
+  EXPECT_EQ(*world.Read(again, 0, text.size() + 10), text);
+  EXPECT_EQ(*world.Read(again, 12345, 70000), text.substr(12345, 70000));
+  world.CloseFile(again);
+}
+
+TEST(FileSystem, TheSameBytesAreStoredOnce) {
+  World world;
+  std::mt19937_64 random(2);
+  std::string text = RandomText(random, 2'000'000);
+  for (const char* name : {"a", "b"}) {
+    auto file = world.Create(name);
+    ASSERT_TRUE(world.Write(file, 0, text).ok());
+    ASSERT_TRUE(world.Fsync(file).ok());
+    world.CloseFile(file);
+  }
+  EXPECT_LT(world.chunks->Stats().unique_bytes, text.size() + 100'000);
+}
+
+TEST(FileSystem, SyncsInTheMiddleOfAStreamDoNotMoveItsCuts) {
+  World world;
+  std::mt19937_64 random(3);
+  std::string text = RandomText(random, 1'000'000);
+  auto plain = world.Create("plain");
+  ASSERT_TRUE(world.Write(plain, 0, text).ok());
+  ASSERT_TRUE(world.Fsync(plain).ok());
+  uint64_t before = world.chunks->Stats().chunk_count;
+  auto synced = world.Create("synced");
+  for (size_t at = 0; at < text.size(); at += 100'000) {
+    ASSERT_TRUE(world.Write(synced, at, std::string_view(text).substr(at, 100'000)).ok());
+    ASSERT_TRUE(world.Fsync(synced).ok());
+  }
+  world.CloseFile(synced);
+  world.CloseFile(plain);
+  // Each sync may store one tail that the next cut replaces, and pages of recipes; no more.
+  EXPECT_LE(world.chunks->Stats().chunk_count, before + 30);
+}
+
+TEST(FileSystem, ACollectionFreesWhatNothingNames) {
+  World world;
+  std::mt19937_64 random(4);
+  std::string kept_text = RandomText(random, 500'000);
+  auto kept = world.Create("kept");
+  ASSERT_TRUE(world.Write(kept, 0, kept_text).ok());
+  world.CloseFile(kept);
+  auto gone = world.Create("gone");
+  ASSERT_TRUE(world.Write(gone, 0, RandomText(random, 5'000'000)).ok());
+  world.CloseFile(gone);
+  ASSERT_TRUE(world.Fsync(kept).ok());
+  ASSERT_TRUE(world.fs->Unlink(kRootInode, "gone").ok());
+  world.fs->Forget(gone.attr.inode, 1);
+  auto collected =
+      World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world.fs->Collect(std::move(done)); });
+  ASSERT_TRUE(collected.ok()) << collected.error().message;
+  EXPECT_LT(world.chunks->Stats().unique_bytes, 600'000u);
+  auto report = World::Await<CheckReport>([&](Done<CheckReport> done) { world.fs->Check({}, std::move(done)); });
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->problems, std::vector<std::string>());
+  EXPECT_EQ(report->unreferenced_chunks, 0u);
+  auto again = world.OpenByName("kept");
+  EXPECT_EQ(*world.Read(again, 0, kept_text.size()), kept_text);
+  world.CloseFile(again);
+}
+
+TEST(FileSystem, CopiesAreReferences) {
+  World world;
+  std::mt19937_64 random(5);
+  std::string text = RandomText(random, 900'000);
+  auto from = world.Create("from");
+  auto to = world.Create("to");
+  ASSERT_TRUE(world.Write(from, 0, text).ok());
+  ASSERT_TRUE(world.Fsync(from).ok());
+  uint64_t before = world.chunks->Stats().unique_bytes;
+  auto copied = World::Await<size_t>([&](Done<size_t> done) {
+    world.fs->CopyRange(from.handle, from.attr.inode, 1000, to.handle, to.attr.inode, 77, 800'000, std::move(done));
+  });
+  ASSERT_TRUE(copied.ok());
+  EXPECT_EQ(*copied, 800'000u);
+  EXPECT_EQ(*world.Read(to, 0, 1'000'000), std::string(77, '\0') + text.substr(1000, 800'000));
+  ASSERT_TRUE(world.Fsync(to).ok());
+  EXPECT_LT(world.chunks->Stats().unique_bytes, before + 50'000);
+  world.CloseFile(from);
+  world.CloseFile(to);
+}
+
+// Random writes, truncations, syncs, copies, closings and reopenings of one file against a string, while rounds and
+// collections run beside.
+TEST(FileSystem, AFileIsAStringOfBytes) {
+  const char* given = std::getenv("CAIRNFS_FS_SEED");
+  uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  std::printf("replay with CAIRNFS_FS_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  World world;
+  std::string model;
+  auto file = world.Create("f");
+  for (int step = 0; step < 1500; step++) {
+    uint64_t offset = random() % 300'000;
+    switch (random() % 14) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+      case 4: {
+        if (random() % 2 == 0) offset = model.size();
+        std::string text = RandomText(random, 1 + random() % (random() % 4 == 0 ? 100'000 : 3000));
+        ASSERT_TRUE(world.Write(file, offset, text).ok());
+        if (model.size() < offset + text.size()) model.resize(offset + text.size());
+        model.replace(offset, text.size(), text);
+        break;
+      }
+      case 5:
+        if (random() % 3 != 0) break;
+        ASSERT_TRUE(world.Truncate(file, offset).ok());
+        model.resize(offset);
+        break;
+      case 6: {
+        FallocateRequest request;
+        request.offset = offset;
+        request.length = 1 + random() % 50'000;
+        request.keep_size = request.punch_hole = true;
+        ASSERT_TRUE(World::Await<void>([&](Done<void> done) {
+                      world.fs->Fallocate(file.handle, file.attr.inode, request, std::move(done));
+                    }).ok());
+        for (uint64_t i = offset; i < std::min<uint64_t>(model.size(), offset + request.length); i++) model[i] = '\0';
+        break;
+      }
+      case 7: ASSERT_TRUE(world.Fsync(file).ok()); break;
+      case 8:
+        if (random() % 4 != 0) break;
+        world.CloseFile(file);
+        if (random() % 3 == 0) world.Reopen();
+        file = world.OpenByName("f");
+        EXPECT_EQ(file.attr.size, model.size());
+        break;
+      case 9:
+        if (random() % 8 == 0) {
+          auto collected =
+              World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world.fs->Collect(std::move(done)); });
+          ASSERT_TRUE(collected.ok()) << collected.error().message;
+        }
+        break;
+      case 10: {
+        uint64_t from = random() % 150'000, to = 150'000 + random() % 150'000, length = random() % 100'000;
+        length = std::min(length, to - from);
+        auto copied = World::Await<size_t>([&](Done<size_t> done) {
+          world.fs->CopyRange(file.handle, file.attr.inode, from, file.handle, file.attr.inode, to, length,
+                              std::move(done));
+        });
+        ASSERT_TRUE(copied.ok());
+        uint64_t expected = from >= model.size() ? 0 : std::min(length, model.size() - from);
+        ASSERT_EQ(*copied, expected);
+        if (expected == 0) break;
+        std::string piece = model.substr(from, expected);
+        if (model.size() < to + expected) model.resize(to + expected);
+        model.replace(to, expected, piece);
+        break;
+      }
+      default: {
+        auto read = world.Read(file, offset, 100'000);
+        ASSERT_TRUE(read.ok()) << read.error().message;
+        ASSERT_EQ(*read == (offset < model.size() ? model.substr(offset, 100'000) : ""), true) << "step " << step;
+      }
+    }
+    ASSERT_EQ(world.fs->GetAttr(file.attr.inode)->size, model.size()) << "step " << step;
+  }
+  world.CloseFile(file);
+  world.Reopen();
+  file = world.OpenByName("f");
+  auto whole = world.Read(file, 0, model.size() + 1);
+  ASSERT_TRUE(whole.ok()) << whole.error().message;
+  ASSERT_TRUE(*whole == model);
+  world.CloseFile(file);
+}
+
+TEST(FileSystem, NamesDoNotPileUpWhileTheDiskIsFull) {
+  World world;
+  ASSERT_TRUE(
+      world.fs->SetXattr(world.Create("first").attr.inode, "user.a", "1", meta::Namespace::XattrMode::kSet).ok());
+  world.engine->full = true;
+  const std::string value(60 * kKiB, 'x');
+  std::vector<std::string> made;
+  Status refused;
+  for (int i = 0; i < 20000 && refused.ok(); ++i) {
+    meta::CreateParams params;
+    params.mode = S_IFIFO | 0600;
+    std::string name = "fifo-" + std::to_string(i);
+    auto attr = world.fs->MakeNode(kRootInode, name, params);
+    refused = attr.ok() ? Status() : Status(attr.error());
+    if (!refused.ok()) break;
+    made.push_back(name);
+    refused = world.fs->SetXattr(attr->inode, "user.big", value, meta::Namespace::XattrMode::kSet);
+  }
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace) << refused.error().message;
+  EXPECT_LT(world.kv->UnflushedBytes(), 200 * kMiB);
+  // Deleting makes room again.
+  for (const std::string& name : made) ASSERT_TRUE(world.fs->Unlink(kRootInode, name).ok()) << name;
+  world.engine->full = false;
+  Status admitted;
+  for (int i = 0; i < 200; ++i) {
+    meta::CreateParams params;
+    params.mode = S_IFIFO | 0600;
+    auto attr = world.fs->MakeNode(kRootInode, "again", params);
+    admitted = attr.ok() ? Status() : Status(attr.error());
+    if (admitted.ok()) break;
+    usleep(20000);
+  }
+  EXPECT_TRUE(admitted.ok()) << admitted.error().message;
+  world.Reopen();
+  EXPECT_TRUE(world.fs->Lookup(kRootInode, "again").ok());
+  EXPECT_FALSE(world.fs->Lookup(kRootInode, made.front()).ok());
+}
+
+// What others do does not make a file pending that is durable.
+TEST(FileSystem, DurabilityIsAFilesOwn) {
+  World world;
+  auto durability = [&](InodeId inode) {
+    auto value = World::Await<std::string>(
+        [&](Done<std::string> done) { world.fs->GetXattr(inode, "user.cairnfs.durability", std::move(done)); });
+    return value.ok() ? *value : value.error().message;
+  };
+  auto file = world.Create("file");
+  ASSERT_TRUE(world.Write(file, 0, "bytes").ok());
+  world.engine->full = true;  // nothing becomes durable
+  EXPECT_EQ(durability(file.attr.inode), "pending");
+  world.engine->full = false;
+  ASSERT_TRUE(world.Fsync(file).ok());
+  EXPECT_EQ(durability(file.attr.inode), "local");
+  world.engine->full = true;
+  auto other = world.Create("other");
+  EXPECT_EQ(durability(file.attr.inode), "local");
+  EXPECT_EQ(durability(other.attr.inode), "pending");
+  EXPECT_EQ(durability(kRootInode), "pending");
+  ASSERT_TRUE(world.fs->SetXattr(file.attr.inode, "user.a", "1", meta::Namespace::XattrMode::kSet).ok());
+  EXPECT_EQ(durability(file.attr.inode), "pending");
+  world.engine->full = false;
+}
+
+// Bytes that could not be stored are never published by the rename of a directory, nor called durable, whoever else was
+// told of them first.
+TEST(FileSystem, LostBytesAreNotPublished) {
+  World world;
+  meta::CreateParams params;
+  params.mode = S_IFDIR | 0755;
+  auto directory = world.fs->MakeNode(kRootInode, "step.tmp", params);
+  ASSERT_TRUE(directory.ok());
+  params.mode = S_IFREG | 0644;
+  auto file = world.fs->Create(directory->inode, "weights", params, {.read = true, .write = true});
+  ASSERT_TRUE(file.ok());
+  world.engine->index_unreadable = true;
+  ASSERT_TRUE(world.Write(*file, 0, std::string(100000, 'a')).ok());
+  auto other = world.Create("other");
+  EXPECT_FALSE(world.Fsync(other).ok());  // this one is told
+  world.engine->index_unreadable = false;
+  EXPECT_TRUE(world.Fsync(other).ok());
+
+  auto rename = [&] {
+    auto result = World::Await<void>([&](Done<void> done) {
+      world.fs->Rename({kRootInode, "step.tmp", kRootInode, "step", meta::RenameMode::kReplace}, {}, std::move(done));
+    });
+    return result;
+  };
+  auto durability = [&](InodeId inode) {
+    auto value = World::Await<std::string>(
+        [&](Done<std::string> done) { world.fs->GetXattr(inode, "user.cairnfs.durability", std::move(done)); });
+    return value.ok() ? *value : value.error().message;
+  };
+  Status refused = rename();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("weights"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(durability(file->attr.inode), "lost");
+  EXPECT_EQ(durability(directory->inode), "lost");
+  EXPECT_EQ(durability(other.attr.inode), "local");
+
+  // Written again, in other pieces, all is well.
+  EXPECT_FALSE(world.Write(*file, 0, "b").ok());  // the descriptor is told, once
+  ASSERT_TRUE(world.Truncate(*file, 0).ok());
+  ASSERT_TRUE(world.Write(*file, 0, std::string(100000, 'b')).ok());
+  EXPECT_TRUE(rename().ok());
+  EXPECT_EQ(durability(file->attr.inode), "local");
+}
+
+TEST(FileSystem, AFileWhoseRecipeIsUnreadableCanBeEmptied) {
+  World world;
+  auto file = world.Create("file");
+  std::mt19937_64 random(7);
+  ASSERT_TRUE(world.Write(file, 0, RandomText(random, 3 * kMiB)).ok());
+  ASSERT_TRUE(world.Fsync(file).ok());
+  world.fs->Release(file.handle, file.attr.inode);
+  world.Reopen();
+  auto attr = world.fs->Lookup(kRootInode, "file");
+  ASSERT_TRUE(attr.ok());
+  world.engine->index_unreadable = true;
+  auto open = [&](bool truncate) {
+    return World::Await<HandleId>([&](Done<HandleId> done) {
+      world.fs->Open(attr->inode, {.read = true, .write = true, .truncate = truncate}, std::move(done));
+    });
+  };
+  SetAttrRequest longer;
+  longer.size = 2 * kMiB;
+  EXPECT_FALSE(
+      World::Await<meta::Attr>([&](Done<meta::Attr> done) { world.fs->SetAttr(attr->inode, longer, done); }).ok());
+  EXPECT_TRUE(open(true).ok());
+  world.engine->index_unreadable = false;
+  auto after = world.fs->GetAttr(attr->inode);
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(after->size, 0u);
+  EXPECT_EQ(after->allocated_bytes, 0u);
+}
+
+// A caller is asked whether it is being killed only while its request is there.
+TEST(FileSystem, NobodyIsAskedAfterTheAnswer) {
+  World world;
+  meta::CreateParams params;
+  params.mode = S_IFDIR | 0755;
+  ASSERT_TRUE(world.fs->MakeNode(kRootInode, "a", params).ok());
+  std::atomic<int> asked_late{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    std::string name = "d" + std::to_string(i);
+    ASSERT_TRUE(world.fs->MakeNode(kRootInode, name, params).ok());
+    threads.emplace_back([&, name] {
+      std::string from = name, to = name + "-other";
+      for (int round = 0; round < 100; ++round) {
+        auto alive = std::make_shared<std::atomic<bool>>(true);
+        Caller caller;
+        caller.cancelled = [&asked_late, alive] {
+          usleep(200);
+          if (!*alive) asked_late++;
+          return false;
+        };
+        auto renamed = World::Await<void>([&](Done<void> done) {
+          auto answer = [alive, done = std::move(done)](Status status) {
+            *alive = false;
+            done(status);
+          };
+          world.fs->Rename({kRootInode, from, kRootInode, to, meta::RenameMode::kReplace}, caller, answer);
+        });
+        EXPECT_TRUE(renamed.ok());
+        std::swap(from, to);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(asked_late, 0);
+}
+
+TEST(FileSystem, ManyFilesByManyThreads) {
+  World world;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; t++) {
+    threads.emplace_back([&world, t] {
+      std::mt19937_64 random(static_cast<uint64_t>(t));
+      for (int i = 0; i < 40; i++) {
+        std::string name = "t" + std::to_string(t) + "-" + std::to_string(i);
+        std::string text = RandomText(random, random() % 200'000);
+        auto file = world.Create(name);
+        EXPECT_TRUE(world.Write(file, 0, text).ok());
+        if (i % 5 == 0) {
+          EXPECT_TRUE(world.Fsync(file).ok());
+        }
+        EXPECT_EQ(*world.Read(file, 0, text.size()) == text, true);
+        world.CloseFile(file);
+        if (i % 3 == 0) {
+          EXPECT_TRUE(world.fs->Unlink(kRootInode, name).ok());
+          world.fs->Forget(file.attr.inode, 1);
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  auto report = World::Await<CheckReport>([&](Done<CheckReport> done) { world.fs->Check({}, std::move(done)); });
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->problems, std::vector<std::string>());
+}
+
+}  // namespace
+}  // namespace cairnfs::fs

@@ -1,0 +1,204 @@
+// A whole filesystem in memory, without a mount: memory disk and memory engine below fs::FileSystem.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <random>
+#include <thread>
+
+#include "fs/filesystem.h"
+#include "io/memory_disk.h"
+
+namespace cairnfs::fs {
+
+inline std::string RandomText(std::mt19937_64& random, size_t size) {
+  std::string text(size, '\0');
+  for (char& c : text) c = static_cast<char>(random());
+  return text;
+}
+
+inline std::string RandomText(uint64_t seed, size_t size) {
+  std::mt19937_64 random(seed);
+  return RandomText(random, size);
+}
+
+inline io::Slice SliceOf(io::BufferPool& pool, std::string_view bytes) {
+  io::Slice slice;
+  slice.owner = pool.Acquire();
+  std::memcpy(slice.owner.payload(), bytes.data(), bytes.size());
+  slice.data = slice.owner.payload();
+  slice.size = bytes.size();
+  return slice;
+}
+
+inline meta::CreateParams WithMode(uint32_t mode) {
+  meta::CreateParams params;
+  params.mode = mode;
+  return params;
+}
+
+// An engine on a disk that can be full, and whose scans of directory entries can be held up.
+class FullableEngine final : public kv::KvEngine {
+ public:
+  std::atomic<bool> full{false};
+  std::atomic<bool> index_unreadable{false};   // the chunk index's part of it
+  std::atomic<int> name_scans_until_hold{-1};  // below zero: never
+  std::atomic<bool> holding{false};            // a scan waits; set to false to let it go on
+  std::atomic<uint64_t> scans_total{0};
+  void AwaitHold() const {
+    while (!holding) std::this_thread::yield();
+  }
+  Result<std::optional<std::string>> Get(std::string_view key, const kv::EngineSnapshot* snapshot) override {
+    if (index_unreadable && !key.starts_with('K')) return MakeError(ErrorCode::kCorrupt, "the index is damaged");
+    return memory_->Get(key, snapshot);
+  }
+  Status Scan(std::string_view begin, std::string_view end, const kv::EngineSnapshot* snapshot,
+              const std::function<bool(std::string_view, std::string_view)>& visit) override {
+    scans_total++;
+    if (begin == "KE" && name_scans_until_hold-- == 0) {
+      holding = true;
+      while (holding) std::this_thread::yield();
+    }
+    return memory_->Scan(begin, end, snapshot, visit);
+  }
+  Status Write(const std::vector<kv::EngineWrite>& writes, bool sync) override {
+    if (full) return MakeError(ErrorCode::kNoSpace, "the disk is full");
+    return memory_->Write(writes, sync);
+  }
+  std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override { return memory_->GetSnapshot(); }
+
+ private:
+  std::unique_ptr<kv::KvEngine> memory_ = kv::OpenMemoryEngine();
+};
+
+class World {
+ public:
+  explicit World(size_t pool_bytes = 64 * kMiB) {
+    auto pool_or = io::BufferPool::Create({.size_bytes_max = pool_bytes, .reserved_count = 4});
+    EXPECT_TRUE(pool_or.ok());
+    pool = std::move(*pool_or);
+    engine = std::make_unique<FullableEngine>();
+    disk = MakeDisk();
+    Open(true);
+  }
+  ~World() { Close(); }
+
+  void Open(bool format) {
+    auto kv_or = kv::LocalKvStore::Open(*engine);
+    ASSERT_TRUE(kv_or.ok());
+    kv = std::move(*kv_or);
+    store::StoreOptions store_options;
+    store_options.segment_bytes = 4 * kMiB;
+    auto chunks_or = store::LocalChunkStore::Open(*disk, *engine, *pool, store_options);
+    ASSERT_TRUE(chunks_or.ok()) << chunks_or.error().message;
+    chunks = std::move(*chunks_or);
+    names = std::make_unique<meta::Namespace>(
+        *kv, [this](const std::vector<kv::KvWrite>& writes) { return kv->CommitDurable(writes); }, meta::SystemClock());
+    params = {.size_bytes_min = 4096, .size_bytes_max = 32768, .mask_bits = 0};
+    if (format) {
+      meta::FilesystemHeader header;
+      header.uuid = std::string(16, 'u');
+      header.chunk_params = params.Encode();
+      ASSERT_TRUE(names->Format(header, 0, 0).ok());
+    }
+    FsOptions options;
+    options.flush_interval_ms = 50;
+    auto fs_or = FileSystem::Start({*pool, *kv, *engine, *names, *chunks, meta::SystemClock(), params}, options);
+    ASSERT_TRUE(fs_or.ok());
+    fs = std::move(*fs_or);
+  }
+  void Close() {
+    if (fs) {
+      EXPECT_TRUE(fs->Stop().ok());
+    }
+    fs.reset();
+    chunks.reset();
+    names.reset();
+    kv.reset();
+  }
+  void Reopen() {
+    Close();
+    Open(false);
+  }
+
+  // Blocking forms.
+  template <typename T, typename Start>
+  static Result<T> Await(Start start) {
+    auto promise = std::make_shared<std::promise<Result<T>>>();
+    auto future = promise->get_future();
+    start([promise](Result<T> result) { promise->set_value(std::move(result)); });
+    return future.get();
+  }
+  FileSystem::Created Create(std::string_view name) {
+    meta::CreateParams params_of_files;
+    params_of_files.mode = S_IFREG | 0644;
+    auto created = fs->Create(kRootInode, name, params_of_files, {.read = true, .write = true});
+    EXPECT_TRUE(created.ok());
+    return *created;
+  }
+  Status Write(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
+    while (!bytes.empty()) {
+      std::string_view part = bytes.substr(0, kMiB);
+      FileSystem::WriteRequest request;
+      request.handle = file.handle;
+      request.inode = file.attr.inode;
+      request.offset = offset;
+      request.data = SliceOf(*pool, part);
+      auto written = Await<size_t>([&](Done<size_t> done) { fs->Write(std::move(request), std::move(done)); });
+      if (!written.ok()) return written.error();
+      offset += part.size();
+      bytes.remove_prefix(part.size());
+    }
+    return {};
+  }
+  Result<std::string> Read(const FileSystem::Created& file, uint64_t offset, size_t size) {
+    auto read = Await<FileSystem::ReadResult>([&](Done<FileSystem::ReadResult> done) {
+      fs->Read(file.handle, file.attr.inode, offset, size, std::move(done));
+    });
+    if (!read.ok()) return read.error();
+    std::string text;
+    for (const io::Slice& slice : read->slices) text += AsText(slice.bytes());
+    EXPECT_EQ(text.size(), read->size);
+    return text;
+  }
+  Status Truncate(const FileSystem::Created& file, uint64_t size) {
+    SetAttrRequest request;
+    request.size = size;
+    auto result = Await<meta::Attr>([&](Done<meta::Attr> done) { fs->SetAttr(file.attr.inode, request, done); });
+    return result.ok() ? Status() : Status(result.error());
+  }
+  Status Fsync(const FileSystem::Created& file) {
+    return Await<void>([&](Done<void> done) { fs->Fsync(file.handle, file.attr.inode, false, done); });
+  }
+  void CloseFile(const FileSystem::Created& file) {
+    EXPECT_TRUE(Await<void>([&](Done<void> done) { fs->Flush(file.handle, file.attr.inode, std::move(done)); }).ok());
+    fs->Release(file.handle, file.attr.inode);
+  }
+  FileSystem::Created OpenByName(std::string_view name) {
+    FileSystem::Created file;
+    auto attr = fs->Lookup(kRootInode, name);
+    EXPECT_TRUE(attr.ok());
+    file.attr = *attr;
+    auto handle = Await<HandleId>(
+        [&](Done<HandleId> done) { fs->Open(attr->inode, {.read = true, .write = true}, std::move(done)); });
+    EXPECT_TRUE(handle.ok());
+    file.handle = *handle;
+    return file;
+  }
+  static std::unique_ptr<io::Disk> MakeDisk() { return std::make_unique<io::MemoryDisk>(); }
+
+  std::unique_ptr<io::BufferPool> pool;
+  std::unique_ptr<FullableEngine> engine;
+  std::unique_ptr<io::Disk> disk;
+  std::unique_ptr<kv::LocalKvStore> kv;
+  std::unique_ptr<store::LocalChunkStore> chunks;
+  std::unique_ptr<meta::Namespace> names;
+  chunking::ChunkParams params;
+  std::unique_ptr<FileSystem> fs;
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,87 @@
+// Status: right at any moment, and cheap.
+
+#include "fixture.h"
+
+namespace cairnfs::fs {
+namespace {
+
+TEST(Status, LogicalBytesAreRightBeforeWhileAndAfterARoundRuns) {
+  World world;
+  auto file = world.Create("a");
+  const size_t size = 1'000'000;
+  ASSERT_TRUE(world.Write(file, 0, RandomText(1, size)).ok());
+  auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+  while (std::chrono::steady_clock::now() < until) ASSERT_EQ(world.fs->GetStatus().logical_bytes, size);
+  ASSERT_TRUE(world.Fsync(file).ok());
+  EXPECT_EQ(world.fs->GetStatus().logical_bytes, size);
+  ASSERT_TRUE(world.Write(file, size, RandomText(2, 5'000)).ok());
+  EXPECT_EQ(world.fs->GetStatus().logical_bytes, size + 5'000);
+  ASSERT_TRUE(world.Truncate(file, 8192).ok());
+  EXPECT_EQ(world.fs->GetStatus().logical_bytes, 8192u);
+  world.CloseFile(file);
+  world.Reopen();
+  EXPECT_EQ(world.fs->GetStatus().logical_bytes, 8192u);
+  ASSERT_TRUE(world.fs->Unlink(kRootInode, "a").ok());
+  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }).ok());
+  EXPECT_EQ(world.fs->GetStatus().logical_bytes, 0u);
+}
+
+TEST(Status, CountsInodesOfEveryType) {
+  World world;
+  world.CloseFile(world.Create("empty"));
+  ASSERT_TRUE(world.fs->MakeNode(kRootInode, "directory", WithMode(S_IFDIR | 0755)).ok());
+  world.Reopen();
+  while (world.fs->GetStatus().inode_count < 3) std::this_thread::yield();
+  EXPECT_EQ(world.fs->GetStatus().inode_count, 3u);  // the root is one
+  ASSERT_TRUE(world.fs->Unlink(kRootInode, "empty").ok());
+  EXPECT_EQ(world.fs->GetStatus().inode_count, 2u);
+}
+
+TEST(Status, ReadsNoRecordsOnceTheyAreCounted) {
+  World world;
+  for (int i = 0; i < 50; i++) world.CloseFile(world.Create("f" + std::to_string(i)));
+  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }).ok());
+  static_cast<void>(world.fs->GetStatus());
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // inodes are counted too
+  uint64_t before = world.engine->scans_total;
+  for (int i = 0; i < 100; i++) {
+    static_cast<void>(world.fs->GetStatus());
+    static_cast<void>(world.fs->GetTraffic());
+  }
+  EXPECT_EQ(world.engine->scans_total, before);
+}
+
+// Records change while a start adds them up.
+TEST(Status, RecordsThatChangeWhileTheyAreCountedCountOnce) {
+  World world;
+  for (int i = 0; i < 5000; i++) {
+    auto file = world.Create("f" + std::to_string(i));
+    ASSERT_TRUE(world.Write(file, 0, "four").ok());
+    world.CloseFile(file);
+  }
+  for (int round = 0; round < 5; round++) {
+    world.Reopen();
+    for (int i = round; i < 5000; i += 500) {
+      std::string name = "f" + std::to_string(i);
+      if (round % 2 == 0) {
+        auto file = world.OpenByName(name);
+        ASSERT_TRUE(world.Write(file, 0, "eightbyt").ok());
+        ASSERT_TRUE(world.Fsync(file).ok());
+        world.CloseFile(file);
+      } else {
+        auto attr = world.fs->Lookup(kRootInode, name);
+        ASSERT_TRUE(attr.ok());
+        ASSERT_TRUE(world.fs->Unlink(kRootInode, name).ok());
+        world.fs->Forget(attr->inode, 1);
+        ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }).ok());
+      }
+    }
+    uint64_t now = world.fs->GetStatus().logical_bytes;
+    world.Reopen();
+    EXPECT_EQ(world.fs->GetStatus().logical_bytes, now) << round;
+  }
+}
+
+}  // namespace
+}  // namespace cairnfs::fs

@@ -1,0 +1,172 @@
+#include "io/buffer_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace cairnfs::io {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::unique_ptr<BufferPool> MakePool(size_t count, uint32_t reserved_count) {
+  auto pool =
+      BufferPool::Create({.size_bytes_max = count * BufferPool::kBufferBytes + 100, .reserved_count = reserved_count});
+  EXPECT_TRUE(pool.ok()) << pool.error().message;
+  return std::move(*pool);
+}
+
+TEST(BufferPool, BuffersAreAlignedDistinctAndWritable) {
+  auto pool = MakePool(6, 1);
+  EXPECT_EQ(pool->count(), 6u);
+  std::vector<BufferRef> buffers;
+  std::set<std::byte*> payloads;
+  for (int i = 0; i < 5; i++) {
+    buffers.push_back(pool->Acquire());
+    ASSERT_TRUE(buffers.back());
+    std::byte* payload = buffers.back().payload();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(payload) % kPageBytes, 0u);
+    EXPECT_EQ(buffers.back().headroom() + BufferPool::kHeadroomBytes, payload);
+    std::memset(buffers.back().headroom(), i, BufferPool::kBufferBytes);
+    payloads.insert(payload);
+  }
+  EXPECT_EQ(payloads.size(), 5u);
+  for (int i = 0; i < 5; i++) {
+    EXPECT_EQ(buffers[static_cast<size_t>(i)].headroom()[0], static_cast<std::byte>(i));
+    EXPECT_EQ(buffers[static_cast<size_t>(i)].payload()[BufferPool::kPayloadBytes - 1], static_cast<std::byte>(i));
+  }
+  EXPECT_EQ(pool->free_count(), 1u);
+}
+
+TEST(BufferPool, TheLastReferenceGivesBack) {
+  auto pool = MakePool(4, 1);
+  BufferRef first = pool->Acquire();
+  EXPECT_TRUE(first.Unique());
+  BufferRef second = first;
+  EXPECT_FALSE(first.Unique());
+  EXPECT_EQ(first.payload(), second.payload());
+  BufferRef third = std::move(first);
+  EXPECT_FALSE(first);  // NOLINT: what a move leaves is asserted
+  second = BufferRef();
+  EXPECT_TRUE(third.Unique());
+  EXPECT_EQ(pool->free_count(), 3u);
+  Slice slice{third, third.payload(), 100};
+  third = BufferRef();
+  EXPECT_EQ(pool->free_count(), 3u);
+  EXPECT_EQ(slice.Sub(10, 20).size, 20u);
+  slice = Slice();
+  EXPECT_EQ(pool->free_count(), 4u);
+}
+
+TEST(BufferPool, TheReserveIsForAcquireReservedOnly) {
+  auto pool = MakePool(4, 2);
+  std::vector<BufferRef> held;
+  held.push_back(pool->Acquire());
+  held.push_back(pool->Acquire());
+  EXPECT_FALSE(pool->TryAcquire());
+  held.push_back(pool->AcquireReserved());
+  held.push_back(pool->AcquireReserved());
+  EXPECT_TRUE(held.back());
+  EXPECT_EQ(pool->free_count(), 0u);
+  EXPECT_FALSE(pool->TryAcquire());
+}
+
+TEST(BufferPool, AcquireWaitsAndCallsThePressureCallback) {
+  auto pool = MakePool(4, 1);
+  std::atomic<int> calls = 0;
+  pool->SetPressureCallback([&] { calls++; });
+  std::vector<BufferRef> held;
+  for (int i = 0; i < 3; i++) held.push_back(pool->Acquire());
+  EXPECT_EQ(calls, 0);
+  std::atomic<bool> got = false;
+  std::thread waiter([&] {
+    BufferRef buffer = pool->Acquire();
+    EXPECT_TRUE(buffer);
+    got = true;
+  });
+  while (calls == 0) std::this_thread::sleep_for(1ms);
+  EXPECT_FALSE(got);
+  held.pop_back();
+  waiter.join();
+  EXPECT_TRUE(got);
+}
+
+// A freed buffer that only the reserve may use must wake the one who may use it.
+TEST(BufferPool, AReservedWaiterIsWokenBesideAnOrdinaryOne) {
+  auto pool = MakePool(2, 1);
+  BufferRef ordinary = pool->Acquire();
+  BufferRef reserved = pool->AcquireReserved();
+  std::atomic<bool> ordinary_got = false;
+  std::thread ordinary_waiter([&] { ordinary_got = static_cast<bool>(pool->Acquire()); });
+  std::this_thread::sleep_for(10ms);
+  std::atomic<bool> release = false;
+  std::atomic<bool> reserved_got = false;
+  std::thread reserved_waiter([&] {
+    BufferRef buffer = pool->AcquireReserved();
+    reserved_got = static_cast<bool>(buffer);
+    while (!release) std::this_thread::sleep_for(1ms);
+  });
+  std::this_thread::sleep_for(10ms);
+  reserved = BufferRef();
+  while (!reserved_got) std::this_thread::sleep_for(1ms);
+  EXPECT_FALSE(ordinary_got);
+  release = true;
+  reserved_waiter.join();
+  ordinary = BufferRef();
+  ordinary_waiter.join();
+  EXPECT_TRUE(ordinary_got);
+}
+
+TEST(BufferPool, CloseWakesAllWhoWait) {
+  auto pool = MakePool(2, 1);
+  BufferRef first = pool->AcquireReserved();
+  BufferRef second = pool->AcquireReserved();
+  std::thread ordinary([&] { EXPECT_FALSE(pool->Acquire()); });
+  std::thread reserved([&] { EXPECT_FALSE(pool->AcquireReserved()); });
+  std::this_thread::sleep_for(10ms);
+  pool->Close();
+  ordinary.join();
+  reserved.join();
+  EXPECT_FALSE(pool->TryAcquire());
+}
+
+TEST(BufferPool, PressureBelowAnEighth) {
+  auto pool = MakePool(16, 0);
+  std::vector<BufferRef> held;
+  for (int i = 0; i < 14; i++) held.push_back(pool->Acquire());
+  EXPECT_FALSE(pool->UnderPressure());
+  held.push_back(pool->Acquire());
+  EXPECT_TRUE(pool->UnderPressure());
+}
+
+TEST(BufferPool, ManyThreadsNeverShareABuffer) {
+  auto pool = MakePool(6, 2);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 6; t++) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 3000; i++) {
+        BufferRef buffer = t % 2 == 0 ? pool->Acquire() : pool->AcquireReserved();
+        std::memset(buffer.payload(), t, 64);
+        BufferRef copy = buffer;
+        buffer = BufferRef();
+        for (int b = 0; b < 64; b++) ASSERT_EQ(copy.payload()[b], static_cast<std::byte>(t));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(pool->free_count(), 6u);
+}
+
+TEST(BufferPool, RefusesSizesThatCannotWork) {
+  auto small = BufferPool::Create({.size_bytes_max = 3 * BufferPool::kBufferBytes, .reserved_count = 2});
+  ASSERT_FALSE(small.ok());
+  EXPECT_EQ(small.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(small.error().message.find("give it 4227072 bytes at least"), std::string::npos) << small.error().message;
+  EXPECT_FALSE(BufferPool::Create({.size_bytes_max = 0, .reserved_count = 0}).ok());
+  auto large = BufferPool::Create({.size_bytes_max = uint64_t{1} << 50, .reserved_count = 2});
+  ASSERT_FALSE(large.ok());
+  EXPECT_EQ(large.error().code, ErrorCode::kIo);
+}
+
+}  // namespace
+}  // namespace cairnfs::io

@@ -1,0 +1,183 @@
+// A full disk below the database, on a small tmpfs: refused writes, and recovery once there is room. Needs root.
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <map>
+
+#include "support.h"
+
+namespace cairnfs::kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+class NoSpace : public testing::Test {
+ protected:
+  void SetUp() override {
+    mounted_ = mount("none", directory_.path().c_str(), "tmpfs", 0, "size=24m") == 0;
+    if (!mounted_) GTEST_SKIP() << "cannot mount a tmpfs here";
+  }
+  void TearDown() override {
+    engine_.reset();
+    if (mounted_) umount2(directory_.path().c_str(), MNT_DETACH);
+  }
+
+  void Open() { engine_ = MustOpenRocks(directory_.path() + "/db"); }
+  Status Write(const std::string& key, size_t bytes = 100) {
+    return engine_->Write({EngineWrite{key, std::string(bytes, 'v')}}, true);
+  }
+  // Takes all the room there is, to the last byte.
+  void Fill() {
+    std::ofstream file(directory_.path() + "/ballast", std::ios::app | std::ios::binary);
+    for (size_t piece = 1 << 20; piece > 0; piece /= 2) {
+      while (file.write(std::string(piece, 'x').data(), static_cast<std::streamsize>(piece)).flush()) continue;
+      file.clear();
+    }
+  }
+  // Takes the room there is but for about `bytes`.
+  void Leave(uint64_t bytes) {
+    std::ofstream file(directory_.path() + "/ballast", std::ios::app | std::ios::binary);
+    const std::string piece(64 << 10, 'x');
+    for (uint64_t room = fs::space(directory_.path()).available; room > bytes + piece.size(); room -= piece.size()) {
+      file << piece;
+    }
+  }
+  void MakeRoom() { fs::remove(directory_.path() + "/ballast"); }
+  // Writes until one is refused. The count that was not.
+  int WriteUntilFull() {
+    for (int i = 0;; ++i) {
+      Status status = Write("fill" + std::to_string(i), 4000);
+      if (status.ok()) continue;
+      EXPECT_EQ(status.error().code, ErrorCode::kNoSpace) << status.error().message;
+      return i;
+    }
+  }
+
+  TemporaryDirectory directory_;
+  bool mounted_ = false;
+  std::unique_ptr<KvEngine> engine_;
+};
+
+TEST_F(NoSpace, WriteIsRefusedAndLaterWorks) {
+  Open();
+  MustSucceed(Write("before"));
+  Fill();
+  int count = WriteUntilFull();
+  EXPECT_EQ(Write("refused").error().code, ErrorCode::kNoSpace);
+  EXPECT_TRUE(Must(engine_->Get("before")).has_value());
+  MakeRoom();
+  MustSucceed(Write("after"));
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < count; ++i) EXPECT_TRUE(Must(engine_->Get("fill" + std::to_string(i))).has_value());
+    EXPECT_TRUE(Must(engine_->Get("before")).has_value());
+    EXPECT_TRUE(Must(engine_->Get("after")).has_value());
+    engine_.reset();
+    Open();
+  }
+}
+
+// The first write into an empty memory table finds the disk full: there is nothing to flush then.
+TEST_F(NoSpace, FirstWriteAfterOpeningIsRefused) {
+  Open();
+  Fill();
+  int count = WriteUntilFull();
+  printf("%d writes fitted\n", count);
+  MakeRoom();
+  for (int i = 0; i < 100; ++i) MustSucceed(Write("after" + std::to_string(i), 5000));
+  engine_.reset();
+  Open();
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(Must(engine_->Get("after" + std::to_string(i))).has_value()) << i;
+}
+
+TEST_F(NoSpace, AgainAndAgain) {
+  Open();
+  for (int round = 0; round < 8; ++round) {
+    Fill();
+    WriteUntilFull();
+    MakeRoom();
+    MustSucceed(Write("round" + std::to_string(round), 60'000));
+    if (round % 3 == 2) {
+      engine_.reset();
+      Open();
+    }
+    for (int i = 0; i <= round; ++i) EXPECT_TRUE(Must(engine_->Get("round" + std::to_string(i))).has_value()) << i;
+  }
+}
+
+TEST_F(NoSpace, StoreKeepsItsCommitsUntilThereIsRoom) {
+  Open();
+  std::unique_ptr<LocalKvStore> store = Must(LocalKvStore::Open(*engine_));
+  Must(store->Commit(Transaction().Put("a", std::string(8 << 20, 'x'))));
+  Fill();
+  Status status = store->Sync();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kNoSpace);
+  Must(store->Commit(Transaction().Put("b", "2")));
+  EXPECT_FALSE(store->Sync().ok());
+  EXPECT_EQ(Must(store->Get("b"))->value, "2");
+  MakeRoom();
+  MustSucceed(store->Sync());
+  store.reset();
+  engine_.reset();
+  Open();
+  store = Must(LocalKvStore::Open(*engine_));
+  EXPECT_EQ(Must(store->Get("a"))->value.size(), size_t{8} << 20);
+  EXPECT_EQ(Must(store->Get("b"))->value, "2");
+}
+
+TEST_F(NoSpace, OpeningOnAFullDiskSaysSo) {
+  Open();
+  MustSucceed(Write("a"));
+  engine_.reset();
+  Fill();
+  RocksOptions options;
+  options.path = directory_.path() + "/db";
+  Result<std::unique_ptr<KvEngine>> engine = OpenRocksEngine(options);
+  if (!engine.ok()) {
+    EXPECT_EQ(engine.error().code, ErrorCode::kNoSpace) << engine.error().message;
+  }
+  MakeRoom();
+  engine = MustOpenRocks(options.path);
+  EXPECT_TRUE(Must((*engine)->Get("a")).has_value());
+}
+
+// The room comes and goes at random while tables are written and merged in the background. What was acknowledged is
+// there, what was refused is there whole or not at all.
+TEST_F(NoSpace, RandomlyFullAndRoomyAgain) {
+  std::mt19937_64 random(TestSeed());
+  std::map<std::string, std::string> expected;
+  int accepted = 0, refused = 0;
+  Open();
+  for (int step = 0; step < 1500; ++step) {
+    if (random() % 100 == 0) {
+      if (fs::exists(directory_.path() + "/ballast")) {
+        MakeRoom();
+      } else {
+        Leave(random() % 2 == 0 ? 0 : random() % (3 << 20));
+      }
+    }
+    std::string key = "key" + std::to_string(random() % 100);
+    std::string value = std::to_string(step) + std::string(random() % 20'000, 'v');
+    Status status = engine_->Write({EngineWrite{key, value}}, random() % 3 == 0);
+    std::string found = Must(engine_->Get(key)).value_or("");
+    if (status.ok()) {
+      ++accepted;
+      ASSERT_EQ(found, value) << "step " << step;
+    } else {
+      ++refused;
+      ASSERT_EQ(status.error().code, ErrorCode::kNoSpace) << status.error().message;
+      ASSERT_TRUE(found == value || found == expected[key]) << "step " << step;
+    }
+    expected[key] = found;
+  }
+  printf("%d writes accepted, %d refused\n", accepted, refused);
+  EXPECT_GT(accepted, 0);
+  MakeRoom();
+  engine_.reset();
+  Open();
+  for (const auto& [key, value] : expected) EXPECT_EQ(Must(engine_->Get(key)).value_or(""), value);
+}
+
+}  // namespace
+}  // namespace cairnfs::kv

@@ -1,0 +1,179 @@
+// What the tests of kv share: temporary directories, failing engines, and every way to run a LocalKvStore.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "kv/local_store.h"
+
+namespace cairnfs::kv {
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string path = (std::filesystem::temp_directory_path() / "kv-test-XXXXXX").string();
+    path_ = mkdtemp(path.data());
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// A seed from the environment variable CAIRNFS_SEED, or from the clock; printed so that a failure can be replayed.
+inline uint64_t TestSeed() {
+  const char* text = getenv("CAIRNFS_SEED");
+  uint64_t seed = text != nullptr ? strtoull(text, nullptr, 10)
+                                  : static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+  printf("replay with CAIRNFS_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  return seed;
+}
+
+template <typename T>
+T Must(Result<T> result) {
+  if (!result.ok()) {
+    ADD_FAILURE() << ErrorCodeName(result.error().code) << ": " << result.error().message;
+    abort();
+  }
+  return std::move(result).value();
+}
+
+inline void MustSucceed(const Status& status) {
+  EXPECT_TRUE(status.ok()) << ErrorCodeName(status.error().code) << ": " << status.error().message;
+}
+
+inline std::unique_ptr<KvEngine> MustOpenRocks(const std::string& path) {
+  RocksOptions options;
+  options.path = path;
+  options.block_cache_bytes = 1 << 20;
+  options.write_buffer_bytes = 1 << 20;
+  return Must(OpenRocksEngine(options));
+}
+
+// Passes everything on, until it is told to fail.
+class FailingEngine final : public KvEngine {
+ public:
+  explicit FailingEngine(KvEngine& engine) : engine_(engine) {}
+  std::atomic<bool> fail_writes{false};
+  std::function<void()> before_write;  // called in each Write
+
+  Result<std::optional<std::string>> Get(std::string_view key, const EngineSnapshot* snapshot) override {
+    return engine_.Get(key, snapshot);
+  }
+  Status Scan(std::string_view begin, std::string_view end, const EngineSnapshot* snapshot,
+              const std::function<bool(std::string_view key, std::string_view value)>& visit) override {
+    return engine_.Scan(begin, end, snapshot, visit);
+  }
+  Status Write(const std::vector<EngineWrite>& writes, bool sync) override {
+    if (before_write) before_write();
+    if (fail_writes) return MakeError(ErrorCode::kNoSpace, "planted");
+    return engine_.Write(writes, sync);
+  }
+  std::unique_ptr<EngineSnapshot> GetSnapshot() override { return engine_.GetSnapshot(); }
+
+ private:
+  KvEngine& engine_;
+};
+
+enum class Setup {
+  kMemory,
+  kMemoryLayers,  // every third commit freezes, every third flushes: keys lie in all three places
+  kRocks,
+  kRocksLayers,
+  kRocksSync,    // each commit is synced
+  kRocksReopen,  // each commit is synced, and the database opened anew
+};
+
+inline const char* SetupName(Setup setup) {
+  switch (setup) {
+    case Setup::kMemory: return "Memory";
+    case Setup::kMemoryLayers: return "MemoryLayers";
+    case Setup::kRocks: return "Rocks";
+    case Setup::kRocksLayers: return "RocksLayers";
+    case Setup::kRocksSync: return "RocksSync";
+    case Setup::kRocksReopen: return "RocksReopen";
+  }
+  return "";
+}
+
+inline const auto kAllSetups = testing::Values(Setup::kMemory, Setup::kMemoryLayers, Setup::kRocks, Setup::kRocksLayers,
+                                               Setup::kRocksSync, Setup::kRocksReopen);
+
+// A KvStore that does to a LocalKvStore, after each commit, what the setup says. One thread at a time when it layers or
+// reopens.
+class StoreUnderTest final : public KvStore {
+ public:
+  explicit StoreUnderTest(Setup setup) : setup_(setup) { Open(); }
+
+  Result<std::optional<KvEntry>> Get(std::string_view key) override { return store_->Get(key); }
+  Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+    return store_->Range(begin, end, limit);
+  }
+  Result<uint64_t> Commit(const Transaction& transaction) override {
+    Result<uint64_t> revision = store_->Commit(transaction);
+    AfterCommit();
+    return revision;
+  }
+  Status Sync() override { return store_->Sync(); }
+  KvLimits limits() const override { return store_->limits(); }
+  LocalKvStore& local() { return *store_; }
+
+  // Closes all and opens it again, flushed or not.
+  void Reopen() {
+    store_.reset();
+    frozen_ = false;
+    if (setup_ != Setup::kMemory && setup_ != Setup::kMemoryLayers) engine_.reset();
+    Open();
+  }
+
+ private:
+  void Open() {
+    if (engine_ == nullptr) {
+      bool memory = setup_ == Setup::kMemory || setup_ == Setup::kMemoryLayers;
+      engine_ = memory ? OpenMemoryEngine() : MustOpenRocks(directory_.path() + "/db");
+    }
+    store_ = Must(LocalKvStore::Open(*engine_));
+  }
+
+  void AfterCommit() {
+    switch (setup_) {
+      case Setup::kMemory:
+      case Setup::kRocks: return;
+      case Setup::kMemoryLayers:
+      case Setup::kRocksLayers:
+        if (++commits_ % 3 == 0 && !frozen_) frozen_ = store_->Freeze();
+        if (commits_ % 3 == 2 && frozen_) {
+          MustSucceed(store_->FlushFrozen());
+          frozen_ = false;
+        }
+        return;
+      case Setup::kRocksSync: MustSucceed(store_->Sync()); return;
+      case Setup::kRocksReopen:
+        MustSucceed(store_->Sync());
+        Reopen();
+        return;
+    }
+  }
+
+  const Setup setup_;
+  TemporaryDirectory directory_;
+  std::unique_ptr<KvEngine> engine_;
+  std::unique_ptr<LocalKvStore> store_;
+  uint64_t commits_ = 0;
+  bool frozen_ = false;
+};
+
+}  // namespace cairnfs::kv

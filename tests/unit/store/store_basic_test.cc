@@ -1,0 +1,212 @@
+// Put, Get, Sync, reopen, space: what every user of the store relies on.
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "store_fixture.h"
+
+namespace cairnfs::store {
+namespace {
+
+constexpr size_t kSizes[] = {0, 1, 7, 8, 100, 4039, 4040, 4041, 4096, 65'536, 262'144, 500'001, 1'000'000};
+
+TEST_F(StoreTest, ReadsBackWhatWasPut) {
+  Open();
+  std::vector<TestChunk> chunks;
+  for (size_t size : kSizes) chunks.push_back(MakeChunk(1, size));
+  for (const TestChunk& chunk : chunks) Put(chunk);
+  for (const TestChunk& chunk : chunks) ExpectReads(chunk);  // from the windows
+  ASSERT_OK(store_->Sync());
+  for (const TestChunk& chunk : chunks) ExpectReads(chunk);
+  store_->DropCache();
+  for (const TestChunk& chunk : chunks) ExpectReads(chunk);  // from the disk
+  Open();
+  for (const TestChunk& chunk : chunks) ExpectReads(chunk);
+  EXPECT_EQ(store_->Stats().chunk_count, std::size(kSizes));
+}
+
+TEST_F(StoreTest, KnowsWhatItHolds) {
+  Open();
+  TestChunk chunk = MakeChunk(2, 10'000), other = MakeChunk(3, 10'000);
+  Put(chunk);
+  Put(chunk, /*is_new=*/false);
+  ASSERT_OK(store_->Sync());
+  Put(chunk, /*is_new=*/false);
+  Digest digests[] = {chunk.digest, other.digest};
+  EXPECT_EQ(store_->Has(digests), (std::vector<bool>{true, false}));
+  EXPECT_EQ(store_->Pin(other.digest).error().code, ErrorCode::kNotFound);
+  EXPECT_TRUE(store_->Pin(chunk.digest).ok());
+  EXPECT_EQ(GetText(*store_, other.digest).error().code, ErrorCode::kNotFound);
+  StoreStats stats = store_->Stats();
+  EXPECT_EQ(stats.new_bytes_total, 10'000u);
+  EXPECT_EQ(stats.known_bytes_total, 20'000u);
+  EXPECT_EQ(stats.unique_bytes, 10'000u);
+  EXPECT_EQ(stats.pending_bytes, 0u);
+}
+
+TEST_F(StoreTest, UnsyncedChunksAreGoneAfterReopen) {
+  Open();
+  TestChunk synced = MakeChunk(4, 50'000), lost = MakeChunk(5, 50'000);
+  Put(synced);
+  ASSERT_OK(store_->Sync());
+  Put(lost);
+  EXPECT_EQ(store_->Stats().pending_bytes, 50'000u);
+  Open();
+  ExpectReads(synced);
+  EXPECT_EQ(store_->Pin(lost.digest).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(store_->Stats().chunk_count, 1u);
+}
+
+TEST_F(StoreTest, ManySyncsAndReopens) {
+  std::vector<TestChunk> chunks;
+  for (uint64_t round = 0; round < 5; ++round) {
+    Open();
+    for (uint64_t i = 0; i < 20; ++i) {
+      chunks.push_back(MakeChunk(100 * round + i, 1 + 20'011 * i));
+      Put(chunks.back());
+      if (i % 3 == 0) ASSERT_OK(store_->Sync());
+    }
+    ASSERT_OK(store_->Sync());
+  }
+  Open();
+  for (const TestChunk& chunk : chunks) ExpectReads(chunk);
+}
+
+TEST_F(StoreTest, LargestChunkOfLargeSegments) {
+  StoreOptions options = SmallOptions();
+  options.segment_bytes = 16 * kMiB;
+  Open(options);
+  std::vector<TestChunk> chunks;
+  for (uint64_t i = 0; i < 12; ++i) chunks.push_back(MakeChunk(i, 2 * kMiB - i));
+  for (const TestChunk& chunk : chunks) Put(chunk);
+  for (const TestChunk& chunk : chunks) ExpectReads(chunk);
+  ASSERT_OK(store_->Sync());
+  store_->DropCache();
+  for (const TestChunk& chunk : chunks) ExpectReads(chunk);
+  TestChunk huge = MakeChunk(50, 5 * kMiB);
+  EXPECT_EQ(PutChunk(*store_, huge).error().code, ErrorCode::kTooLarge);
+}
+
+TEST_F(StoreTest, FullDiskRefusesAndStaysReadable) {
+  Open();
+  std::vector<TestChunk> chunks;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    TestChunk chunk = MakeChunk(i, 400'000);
+    auto result = PutChunk(*store_, chunk);
+    if (!result.ok()) {
+      EXPECT_EQ(result.error().code, ErrorCode::kNoSpace);
+      EXPECT_EQ(store_->Pin(chunk.digest).error().code, ErrorCode::kNotFound);
+      break;
+    }
+    chunks.push_back(std::move(chunk));
+  }
+  EXPECT_GT(chunks.size(), 450u);
+  EXPECT_LT(chunks.size(), 1000u);
+  ASSERT_OK(store_->Sync());
+  EXPECT_LT(store_->Stats().available_bytes, 2 * kMiB);
+  store_->DropCache();
+  for (size_t i = 0; i < chunks.size(); i += 37) ExpectReads(chunks[i]);
+  EXPECT_EQ(store_->Stats().last_error, "");
+}
+
+TEST_F(StoreTest, ReservationsAreKept) {
+  Open();
+  uint64_t available = store_->Stats().available_bytes;
+  EXPECT_GT(available, 100 * kMiB);
+  EXPECT_FALSE(store_->TryReserve(300 * kMiB));
+  uint64_t reserved = 0;
+  while (store_->TryReserve(100'000)) reserved += 100'000;
+  EXPECT_GT(reserved, available / 10 * 9);
+  // Everything that was admitted fits.
+  for (uint64_t i = 0; i * 100'000 < reserved; ++i) Put(MakeChunk(i, 100'000));
+  store_->ReleaseReservation(reserved);
+}
+
+TEST_F(StoreTest, ManyReadersShareOneDiskRead) {
+  Open();
+  TestChunk chunk = MakeChunk(6, 300'000);
+  Put(chunk);
+  ASSERT_OK(store_->Sync());
+  Open();
+  io::Faults slow;
+  slow.delay_max = std::chrono::milliseconds(20);
+  disk_.SetFaults(slow);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) threads.emplace_back([&] { ExpectReads(chunk); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(store_->Stats().disk_read_bytes_total, 2 * 310'000u);
+  store_->Prefetch(chunk.digest);
+}
+
+TEST_F(StoreTest, SameChunkFromManyThreadsIsStoredOnce) {
+  Open();
+  for (uint64_t round = 0; round < 20; ++round) {
+    TestChunk chunk = MakeChunk(round, 200'000);
+    std::atomic<int> new_count{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        auto result = PutChunk(*store_, chunk);
+        ASSERT_OK(result);
+        new_count += result->is_new;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(new_count, 1);
+  }
+}
+
+TEST_F(StoreTest, ReadsGoOnWhenThePoolIsEmpty) {
+  Open();
+  std::vector<TestChunk> chunks;
+  for (uint64_t i = 0; i < 10; ++i) chunks.push_back(MakeChunk(i, 700'000));
+  for (const TestChunk& chunk : chunks) Put(chunk);
+  ASSERT_OK(store_->Sync());
+  Open();
+  std::vector<io::BufferRef> taken;
+  while (io::BufferRef buffer = pool_->TryAcquire()) taken.push_back(std::move(buffer));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (const TestChunk& chunk : chunks) ExpectReads(chunk);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The real disk, with direct I/O where the file system below has it.
+TEST_F(StoreTest, OnARealDisk) {
+  std::string path = std::filesystem::temp_directory_path() / ("cairnfs-store-" + std::to_string(getpid()));
+  std::filesystem::create_directory(path);
+  std::vector<TestChunk> chunks;
+  for (uint64_t i = 0; i < 40; ++i) chunks.push_back(MakeChunk(i, 1 + 25'011 * i));
+  for (bool reopened : {false, true}) {
+    auto disk = io::OpenDisk({.path = path});
+    ASSERT_OK(disk);
+    auto store = LocalChunkStore::Open(**disk, *engine_, *pool_, SmallOptions());
+    ASSERT_OK(store);
+    for (const TestChunk& chunk : chunks) {
+      auto put = PutChunk(**store, chunk);
+      ASSERT_OK(put);
+      EXPECT_EQ(put->is_new, !reopened);
+    }
+    ASSERT_OK((*store)->Sync());
+    (*store)->DropCache();
+    for (const TestChunk& chunk : chunks) {
+      auto text = GetText(**store, chunk.digest);
+      ASSERT_OK(text);
+      EXPECT_TRUE(*text == chunk.bytes);
+    }
+    (*store)->BeginCollection();
+    SweepProgress progress;
+    ASSERT_OK((*store)->Sweep(
+        [&](const Digest& digest) { return (digest.bytes[0] & std::byte{1}) == std::byte{0} || !reopened; },
+        SweepOptions(), progress));
+  }
+  std::filesystem::remove_all(path);
+}
+
+}  // namespace
+}  // namespace cairnfs::store

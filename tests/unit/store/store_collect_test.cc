@@ -1,0 +1,257 @@
+// Collection: what is dead goes, what is live, pinned or recorded stays, and the disk gets its room back.
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "store_fixture.h"
+
+namespace cairnfs::store {
+namespace {
+
+class CollectTest : public StoreTest {
+ protected:
+  Status Collect(const std::set<Digest>& live, SweepProgress* progress = nullptr) {
+    SweepProgress own;
+    store_->BeginCollection();
+    return store_->Sweep([&](const Digest& digest) { return live.contains(digest); }, SweepOptions(),
+                         progress ? *progress : own);
+  }
+  void WaitForFreedFiles() {
+    for (int i = 0; i < 200; ++i) {
+      uint64_t before = store_->Stats().segment_bytes;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (i > 5 && store_->Stats().segment_bytes == before) return;
+    }
+  }
+  void ExpectClean() {
+    std::vector<std::string> problems;
+    ASSERT_OK(store_->Check([&](const CheckProblem& problem) { problems.push_back(problem.what); }, {}));
+    EXPECT_EQ(problems, std::vector<std::string>{});
+  }
+};
+
+TEST_F(CollectTest, DeadChunksGoAndTheDiskShrinks) {
+  Open();
+  std::set<Digest> live;
+  std::vector<TestChunk> kept, dropped;
+  uint64_t live_bytes = 0;
+  for (uint64_t i = 0; i < 300; ++i) {
+    TestChunk chunk = MakeChunk(i, 60'000 + 400 * (i % 100));
+    Put(chunk);
+    if (i % 7 == 0) ASSERT_OK(store_->Sync());
+    if (i % 3 == 0) {
+      live.insert(chunk.digest);
+      live_bytes += chunk.bytes.size();
+      kept.push_back(std::move(chunk));
+    } else {
+      dropped.push_back(std::move(chunk));
+    }
+  }
+  SweepProgress progress;
+  ASSERT_OK(Collect(live, &progress));
+  EXPECT_EQ(progress.chunks_freed, dropped.size());
+  EXPECT_EQ(progress.chunks_seen, 300u);
+  EXPECT_GT(progress.segments_freed, 15u);
+  for (const TestChunk& chunk : dropped) EXPECT_FALSE(store_->Pin(chunk.digest).ok());
+  store_->DropCache();
+  for (const TestChunk& chunk : kept) ExpectReads(chunk);
+  WaitForFreedFiles();
+  StoreStats stats = store_->Stats();
+  EXPECT_EQ(stats.chunk_count, kept.size());
+  EXPECT_EQ(stats.unique_bytes, live_bytes);
+  EXPECT_LE(stats.segment_bytes - stats.free_segment_bytes, live_bytes * 11 / 10 + 3 * kMiB);
+  EXPECT_LE(stats.free_segment_bytes, 4 * kMiB);
+  ExpectClean();
+  Open();
+  for (const TestChunk& chunk : kept) ExpectReads(chunk);
+  ExpectClean();
+  // Freed segments serve again.
+  for (const TestChunk& chunk : dropped) Put(chunk);
+  ASSERT_OK(store_->Sync());
+  store_->DropCache();
+  for (const TestChunk& chunk : dropped) ExpectReads(chunk);
+  ExpectClean();
+}
+
+TEST_F(CollectTest, PinnedAndRecordedChunksStay) {
+  Open();
+  TestChunk pinned = MakeChunk(1, 5000), put_again = MakeChunk(2, 5000), asked = MakeChunk(3, 5000),
+            unpinned_late = MakeChunk(4, 5000), dead = MakeChunk(5, 5000), fresh = MakeChunk(6, 5000);
+  for (const TestChunk* chunk : {&pinned, &put_again, &asked, &unpinned_late, &dead}) Put(*chunk);
+  ASSERT_OK(store_->Sync());
+  auto pin = store_->Pin(pinned.digest);
+  ASSERT_OK(pin);
+  {
+    auto late = store_->Pin(unpinned_late.digest);
+    ASSERT_OK(late);
+    store_->BeginCollection();
+  }
+  Put(put_again, /*is_new=*/false);
+  Put(fresh);
+  EXPECT_TRUE(store_->Has(std::span(&asked.digest, 1))[0]);
+  SweepProgress progress;
+  ASSERT_OK(store_->Sweep([](const Digest&) { return false; }, SweepOptions(), progress));
+  EXPECT_EQ(progress.chunks_freed, 1u);
+  for (const TestChunk* chunk : {&pinned, &put_again, &asked, &unpinned_late, &fresh}) ExpectReads(*chunk);
+  EXPECT_FALSE(store_->Pin(dead.digest).ok());
+  // The next collection remembers nothing of them.
+  ASSERT_OK(Collect({}));
+  EXPECT_EQ(store_->Stats().chunk_count, 1u);
+  ExpectReads(pinned);
+}
+
+TEST_F(CollectTest, AbortedCollectionDeletesNothing) {
+  Open();
+  TestChunk chunk = MakeChunk(1, 5000);
+  Put(chunk);
+  ASSERT_OK(store_->Sync());
+  store_->BeginCollection();
+  store_->AbortCollection();
+  ExpectReads(chunk);
+  std::stop_source stop;
+  stop.request_stop();
+  store_->BeginCollection();
+  SweepProgress progress;
+  Status status = store_->Sweep([](const Digest&) { return false; }, {.stop = stop.get_token()}, progress);
+  EXPECT_EQ(status.error().code, ErrorCode::kInterrupted);
+  ExpectReads(chunk);
+}
+
+TEST_F(CollectTest, DeletingMakesRoomOnAFullDisk) {
+  Open();
+  std::vector<TestChunk> chunks;
+  for (uint64_t i = 0;; ++i) {
+    TestChunk chunk = MakeChunk(i, 300'000);
+    auto result = PutChunk(*store_, chunk);
+    if (!result.ok()) break;
+    chunks.push_back(std::move(chunk));
+  }
+  ASSERT_OK(store_->Sync());
+  std::set<Digest> live;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (i % 2 == 0) live.insert(chunks[i].digest);  // half of every segment
+  }
+  ASSERT_OK(Collect(live));
+  WaitForFreedFiles();
+  EXPECT_GT(store_->Stats().available_bytes, 50 * kMiB);
+  for (uint64_t i = 0; i < 200; ++i) Put(MakeChunk(100'000 + i, 300'000));
+  ASSERT_OK(store_->Sync());
+  store_->DropCache();
+  for (size_t i = 0; i < chunks.size(); i += 10) ExpectReads(chunks[i]);
+  ExpectClean();
+}
+
+TEST_F(CollectTest, ManySmallLeftoversAreMerged) {
+  std::set<Digest> live;
+  for (uint64_t i = 0; i < 80; ++i) {
+    Open();
+    TestChunk chunk = MakeChunk(i, 100);
+    Put(chunk);
+    ASSERT_OK(store_->Sync());
+    Put(MakeChunk(1000 + i, 20'000));
+    ASSERT_OK(store_->Sync());
+    live.insert(chunk.digest);
+  }
+  EXPECT_GT(store_->Stats().segment_count, 70u);
+  ASSERT_OK(Collect(live));
+  WaitForFreedFiles();
+  EXPECT_LT(store_->Stats().segment_count, 3u);
+  ExpectClean();
+}
+
+TEST_F(CollectTest, CompactionKeepsToItsRate) {
+  Open();
+  std::set<Digest> live;
+  for (uint64_t i = 0; i < 40; ++i) {
+    TestChunk chunk = MakeChunk(i, 50'000);
+    Put(chunk);
+    if (i % 2) live.insert(chunk.digest);
+  }
+  ASSERT_OK(store_->Sync());
+  store_->BeginCollection();
+  SweepProgress progress;
+  SweepOptions options;
+  options.bytes_per_second_max = 4'000'000;
+  auto begin = std::chrono::steady_clock::now();
+  ASSERT_OK(store_->Sweep([&](const Digest& digest) { return live.contains(digest); }, options, progress));
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_GT(progress.bytes_moved, 500'000u);
+  EXPECT_GT(seconds, static_cast<double>(progress.bytes_moved) / 4e6 * 0.7);
+}
+
+// Savers, readers and a collector at once. The savers keep a register of what is named, as the namespace would.
+TEST_F(CollectTest, SavesAndReadsBesideCollections) {
+  Open();
+  constexpr uint64_t kDigests = 200;
+  std::vector<TestChunk> chunks;
+  for (uint64_t i = 0; i < kDigests; ++i) chunks.push_back(MakeChunk(i, 3000 + 97 * i));
+  std::mutex mutex;
+  std::set<Digest> named;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (unsigned worker = 0; worker < 3; ++worker) {
+    threads.emplace_back([&, worker] {
+      std::mt19937_64 random(worker);
+      while (!stop) {
+        const TestChunk& chunk = chunks[random() % kDigests];
+        bool is_named;
+        {
+          auto put = PutChunk(*store_, chunk);
+          ASSERT_OK(put);
+          if (random() % 8 == 0) ASSERT_OK(store_->Sync());
+          std::lock_guard lock(mutex);
+          is_named = random() % 2 == 0;
+          if (is_named) named.insert(chunk.digest);
+        }
+        std::lock_guard lock(mutex);
+        if (named.contains(chunk.digest)) {
+          auto pin = store_->Pin(chunk.digest);
+          ASSERT_OK(pin);
+        }
+        if (random() % 2 == 0) named.erase(chunk.digest);
+      }
+    });
+  }
+  threads.emplace_back([&] {
+    std::mt19937_64 random(99);
+    while (!stop) {
+      const TestChunk& chunk = chunks[random() % kDigests];
+      ChunkPin pin;
+      {
+        std::lock_guard lock(mutex);
+        if (!named.contains(chunk.digest)) continue;
+        auto pinned = store_->Pin(chunk.digest);
+        ASSERT_OK(pinned);
+        pin = *std::move(pinned);
+      }
+      if (random() % 4 == 0) store_->DropCache();
+      if (random() % 4 == 0) store_->Prefetch(chunk.digest);
+      ExpectReads(chunk);
+    }
+  });
+  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(4);
+  uint64_t freed = 0, rounds = 0;
+  while (std::chrono::steady_clock::now() < end) {
+    store_->BeginCollection();
+    std::set<Digest> marked;
+    {
+      std::lock_guard lock(mutex);
+      marked = named;
+    }
+    SweepProgress progress;
+    ASSERT_OK(store_->Sweep([&](const Digest& digest) { return marked.contains(digest); }, SweepOptions(), progress));
+    freed += progress.segments_freed;
+    ++rounds;
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(freed, 5u);
+  for (const TestChunk& chunk : chunks) {
+    if (named.contains(chunk.digest)) ExpectReads(chunk);
+  }
+  ASSERT_OK(store_->Sync());
+  ExpectClean();
+}
+
+}  // namespace
+}  // namespace cairnfs::store

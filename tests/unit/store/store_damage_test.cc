@@ -1,0 +1,286 @@
+// Damage: flipped, cut and missing segments, failing disks; clear errors, no crash, and what is sound stays readable.
+#include <algorithm>
+
+#include "base/log.h"
+#include "store/chunk_index_format.h"
+#include "store/segment_format.h"
+#include "store_fixture.h"
+
+namespace cairnfs::store {
+namespace {
+
+class DamageTest : public StoreTest {
+ protected:
+  void SetUp() override { spdlog::set_level(spdlog::level::off); }
+  void TearDown() override { spdlog::set_level(spdlog::level::info); }
+
+  void Fill(uint64_t count = 30) {
+    Open();
+    for (uint64_t i = 0; i < count; ++i) {
+      chunks_.push_back(MakeChunk(i, 40'000 + 13 * i));
+      Put(chunks_.back());
+      if (i % 4 == 0) ASSERT_OK(store_->Sync());
+    }
+    ASSERT_OK(store_->Sync());
+    Open();  // seals, cuts
+  }
+  Location Find(const TestChunk& chunk) {
+    auto value = engine_->Get(ChunkKey(chunk.digest));
+    return *DecodeLocation(**value);
+  }
+  std::string SegmentOf(const TestChunk& chunk) { return MakeSegmentName(SegmentName::kSegment, Find(chunk).segment); }
+  std::vector<std::string> Problems() {
+    std::vector<std::string> problems;
+    Status status = store_->Check([&](const CheckProblem& problem) { problems.push_back(problem.what); }, {});
+    EXPECT_TRUE(status.ok());
+    return problems;
+  }
+  Error OpenError() {
+    store_.reset();
+    auto store = LocalChunkStore::Open(disk_, *engine_, *pool_, SmallOptions());
+    return store.ok() ? Error{ErrorCode::kFailed, "it opened"} : store.error();
+  }
+  std::vector<TestChunk> chunks_;
+};
+
+TEST_F(DamageTest, FlippedByteIsCorrupt) {
+  Fill();
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+  Location location = Find(chunks_[3]);
+  ASSERT_TRUE(memory_.FlipBit(SegmentOf(chunks_[3]), (location.data_offset() + 100) * 8));
+  auto text = GetText(*store_, chunks_[3].digest);
+  ASSERT_FALSE(text.ok());
+  EXPECT_EQ(text.error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(text.error().message.find(SegmentOf(chunks_[3])), std::string::npos) << text.error().message;
+  EXPECT_NE(text.error().message.find(chunks_[3].digest.ToHex()), std::string::npos);
+  EXPECT_EQ(store_->Stats().corrupt_chunks_total, 1u);
+  ExpectReads(chunks_[4]);
+  ASSERT_EQ(Problems().size(), 1u);
+  EXPECT_NE(Problems()[0].find("do not match the digest"), std::string::npos) << Problems()[0];
+  // A collection leaves the damaged segment alone and goes on.
+  store_->BeginCollection();
+  SweepProgress progress;
+  ASSERT_OK(store_->Sweep([&](const Digest& d) { return d != chunks_[4].digest && d != chunks_[5].digest; },
+                          SweepOptions(), progress));
+  ExpectReads(chunks_[6]);
+}
+
+TEST_F(DamageTest, DamagedRecordHeaderIsReportedAndHarmless) {
+  Fill();
+  ASSERT_TRUE(memory_.FlipBit(SegmentOf(chunks_[3]), (Find(chunks_[3]).offset + 10) * 8));
+  ExpectReads(chunks_[3]);
+  ASSERT_EQ(Problems().size(), 1u);
+  EXPECT_NE(Problems()[0].find("header is damaged"), std::string::npos) << Problems()[0];
+}
+
+TEST_F(DamageTest, CutSegment) {
+  Fill();
+  std::string name = SegmentOf(chunks_[3]);
+  {
+    auto file = disk_.Open(name);
+    ASSERT_OK(file);
+    ASSERT_OK((*file)->Truncate(8192));
+  }
+  EXPECT_EQ(GetText(*store_, chunks_[3].digest).error().code, ErrorCode::kCorrupt);
+  EXPECT_GE(Problems().size(), 1u);
+  Open();
+  auto text = GetText(*store_, chunks_[3].digest);
+  EXPECT_EQ(text.error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(text.error().message.find("ends before"), std::string::npos) << text.error().message;
+  ExpectReads(chunks_[29]);
+}
+
+TEST_F(DamageTest, MissingSegment) {
+  Fill();
+  std::string name = SegmentOf(chunks_[3]);
+  store_.reset();
+  ASSERT_OK(disk_.Remove(name));
+  Error error = OpenError();
+  EXPECT_EQ(error.code, ErrorCode::kCorrupt);
+  EXPECT_NE(error.message.find(name), std::string::npos) << error.message;
+  EXPECT_NE(error.message.find("cairnfs check"), std::string::npos) << error.message;
+  ASSERT_OK(LocalChunkStore::RebuildIndex(disk_, *engine_, *pool_));
+  Open();
+  ExpectReads(chunks_[29]);
+  EXPECT_EQ(GetText(*store_, chunks_[3].digest).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+}
+
+TEST_F(DamageTest, DamagedSegmentHeader) {
+  Fill();
+  std::string name = SegmentOf(chunks_[3]);
+  ASSERT_TRUE(memory_.FlipBit(name, 20 * 8));
+  EXPECT_EQ(Problems().size(), 1u);
+  Error error = OpenError();
+  EXPECT_EQ(error.code, ErrorCode::kCorrupt);
+  EXPECT_NE(error.message.find(name), std::string::npos) << error.message;
+  ASSERT_OK(LocalChunkStore::RebuildIndex(disk_, *engine_, *pool_));
+  Open();
+  ExpectReads(chunks_[29]);
+  EXPECT_TRUE(memory_.Contents("damaged-" + name).has_value());
+}
+
+TEST_F(DamageTest, CheckGoesOnWithoutAMissingAndADamagedSegment) {
+  Fill();
+  const std::string missing = SegmentOf(chunks_[3]), damaged = SegmentOf(chunks_[29]);
+  ASSERT_NE(missing, damaged);
+  store_.reset();
+  ASSERT_OK(disk_.Remove(missing));
+  ASSERT_TRUE(memory_.FlipBit(damaged, 20 * 8));
+  StoreOptions options = SmallOptions();
+  options.tolerate_damage = true;
+  Open(options);
+  std::vector<std::string> problems = Problems();
+  ASSERT_EQ(problems.size(), 2u);
+  for (const std::string& name : {missing, damaged}) {
+    auto names_it = [&](const std::string& problem) { return problem.starts_with(name); };
+    EXPECT_EQ(std::count_if(problems.begin(), problems.end(), names_it), 1) << name;
+  }
+  std::vector<Digest> digests{chunks_[3].digest, chunks_[29].digest};
+  EXPECT_EQ(store_->Has(digests), (std::vector<bool>{false, false}));
+  EXPECT_EQ(GetText(*store_, chunks_[3].digest).error().code, ErrorCode::kCorrupt);
+}
+
+TEST_F(DamageTest, SegmentOfAnotherGeneration) {
+  Fill();
+  std::string name = SegmentOf(chunks_[3]);
+  store_.reset();
+  auto value = engine_->Get(SegmentKey(Find(chunks_[3]).segment));
+  ASSERT_OK(engine_->Write({{SegmentKey(Find(chunks_[3]).segment), std::string(16, 'x')}}, true));
+  Error error = OpenError();
+  EXPECT_EQ(error.code, ErrorCode::kCorrupt);
+  EXPECT_NE(error.message.find("generation"), std::string::npos) << error.message;
+}
+
+TEST_F(DamageTest, BadIndexEntries) {
+  Fill();
+  ASSERT_OK(engine_->Write({{ChunkKey(chunks_[0].digest), "garbage"}}, true));
+  EXPECT_EQ(GetText(*store_, chunks_[0].digest).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(PutChunk(*store_, chunks_[0]).error().code, ErrorCode::kCorrupt);
+  Location wrong = Find(chunks_[1]);
+  wrong.offset += 8;
+  ASSERT_OK(engine_->Write({{ChunkKey(chunks_[1].digest), EncodeLocation(wrong)}}, true));
+  EXPECT_EQ(GetText(*store_, chunks_[1].digest).error().code, ErrorCode::kCorrupt);
+  wrong.segment = SegmentId{999};
+  ASSERT_OK(engine_->Write({{ChunkKey(chunks_[1].digest), EncodeLocation(wrong)}}, true));
+  auto text = GetText(*store_, chunks_[1].digest);
+  EXPECT_EQ(text.error().code, ErrorCode::kCorrupt);
+  ASSERT_OK(engine_->Write({{std::string(kCountersKey), "garbage"}}, true));
+  EXPECT_FALSE(OpenError().message.empty());
+  EXPECT_NE(OpenError().code, ErrorCode::kFailed);
+}
+
+TEST_F(DamageTest, IndexIsRebuiltFromTheSegments) {
+  Fill();
+  // Some waste, some moved chunks, something unsynced.
+  store_->BeginCollection();
+  SweepProgress progress;
+  ASSERT_OK(store_->Sweep([&](const Digest& d) { return d != chunks_[1].digest && d != chunks_[2].digest; },
+                          SweepOptions(), progress));
+  Put(MakeChunk(500, 10'000));
+  store_.reset();
+  uint64_t before = 0;
+  ASSERT_OK(engine_->Scan(kIndexBegin, kIndexEnd, nullptr, [&](std::string_view key, std::string_view) {
+    before += ParseChunkKey(key).has_value();
+    return true;
+  }));
+  engine_ = kv::OpenMemoryEngine();
+  auto count = LocalChunkStore::RebuildIndex(disk_, *engine_, *pool_);
+  ASSERT_OK(count);
+  EXPECT_GE(*count, before);
+  Open();
+  for (size_t i = 3; i < chunks_.size(); ++i) ExpectReads(chunks_[i]);
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+  EXPECT_EQ(store_->Stats().chunk_count, *count);
+}
+
+TEST_F(DamageTest, UnfinishedRebuildIsNoticed) {
+  Fill();
+  ASSERT_OK(engine_->Write({{std::string(kCountersKey), std::string(kRebuildingValue)}}, true));
+  Error error = OpenError();
+  EXPECT_EQ(error.code, ErrorCode::kCorrupt);
+  EXPECT_NE(error.message.find("--rebuild-index"), std::string::npos) << error.message;
+}
+
+TEST_F(DamageTest, WrongCountersHealInASweep) {
+  Fill();
+  store_.reset();
+  IndexCounters counters = *DecodeCounters(**engine_->Get(kCountersKey));
+  counters.chunk_count += 7;
+  counters.unique_bytes -= 100;
+  ASSERT_OK(engine_->Write({{std::string(kCountersKey), EncodeCounters(counters)}}, true));
+  Open();
+  EXPECT_EQ(Problems().size(), 1u);
+  store_->BeginCollection();
+  SweepProgress progress;
+  ASSERT_OK(store_->Sweep([](const Digest&) { return true; }, SweepOptions(), progress));
+  EXPECT_EQ(store_->Stats().chunk_count, chunks_.size());
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+}
+
+TEST_F(DamageTest, FailedWriteClosesTheStoreForWriting) {
+  Fill();
+  Put(MakeChunk(900, 100'000));
+  io::Faults faults;
+  faults.failing_write = 1;
+  disk_.SetFaults(faults);
+  Status status = store_->Sync();
+  ASSERT_FALSE(status.ok());
+  disk_.SetFaults(io::Faults());
+  EXPECT_EQ(store_->Sync().error().code, ErrorCode::kFailed);
+  EXPECT_EQ(PutChunk(*store_, MakeChunk(901, 10)).error().code, ErrorCode::kFailed);
+  EXPECT_NE(store_->Stats().last_error.find("segment-"), std::string::npos) << store_->Stats().last_error;
+  ExpectReads(chunks_[0]);
+  Open();
+  ExpectReads(chunks_[0]);
+  Put(MakeChunk(901, 10));
+  ASSERT_OK(store_->Sync());
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+}
+
+TEST_F(DamageTest, FailedSyncClosesTheStoreForWriting) {
+  Fill();
+  Put(MakeChunk(900, 100'000));
+  ASSERT_OK(store_->Sync());
+  Put(MakeChunk(902, 100'000));
+  io::Faults faults;
+  faults.failing_sync = 1;
+  disk_.SetFaults(faults);
+  Status status = store_->Sync();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kIo);
+  disk_.SetFaults(io::Faults());
+  EXPECT_EQ(store_->Sync().error().code, ErrorCode::kFailed);
+  Open();
+  EXPECT_FALSE(store_->Pin(MakeChunk(902, 100'000).digest).ok());
+  ExpectReads(chunks_[7]);
+}
+
+TEST_F(DamageTest, ReadErrorsAreReported) {
+  Fill();
+  io::Faults faults;
+  faults.read_error_share = 1;
+  disk_.SetFaults(faults);
+  EXPECT_EQ(GetText(*store_, chunks_[0].digest).error().code, ErrorCode::kIo);
+  faults = io::Faults();
+  faults.bit_flip_share = 1;
+  disk_.SetFaults(faults);
+  // The flipped bit may fall beside the chunk, into what is read along for alignment.
+  int corrupt = 0;
+  for (int i = 0; i < 40; ++i) {
+    auto text = GetText(*store_, chunks_[0].digest);
+    if (text.ok()) {
+      EXPECT_TRUE(*text == chunks_[0].bytes);
+      store_->DropCache();
+    } else {
+      EXPECT_EQ(text.error().code, ErrorCode::kCorrupt);
+      ++corrupt;
+    }
+  }
+  EXPECT_GT(corrupt, 10);
+  disk_.SetFaults(io::Faults());
+  ExpectReads(chunks_[0]);
+}
+
+}  // namespace
+}  // namespace cairnfs::store

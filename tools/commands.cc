@@ -1,0 +1,229 @@
+#include "commands.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "control/mount_table.h"
+#include "daemon/data_directory.h"
+#include "daemon/exit_codes.h"
+#include "daemon/offline_check.h"
+#include "fuse/server.h"
+#include "output.h"
+#include "spawn.h"
+
+namespace cairnfs::tools {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+void Print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+std::string Absolute(const std::string& path) {
+  std::error_code error;
+  stdfs::path absolute = stdfs::absolute(path, error);
+  return error ? path : absolute.lexically_normal().string();
+}
+
+// Waits for the end of a process that is no child. True when it is gone.
+bool WaitForEnd(uint64_t pid) {
+  if (pid == 0) return true;
+  int fd = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
+  if (fd < 0) return errno == ESRCH;
+  pollfd wait{fd, POLLIN, 0};
+  int ready = 0;
+  do {
+    ready = poll(&wait, 1, -1);
+  } while (ready < 0 && errno == EINTR);
+  close(fd);
+  return ready == 1;
+}
+
+// The holder of a data directory by its LOCK, for a user who may not use the control socket it is unreadable too.
+uint64_t HolderPid(const std::string& data) {
+  std::string text = daemon::ReadLockText(data);
+  if (text.empty() || text.starts_with("failed")) return 0;
+  uint64_t pid = std::strtoull(text.c_str(), nullptr, 10);
+  // Left by a crash, the number may be another process's by now.
+  std::ifstream comm(fmt::format("/proc/{}/comm", pid));
+  std::string name;
+  return std::getline(comm, name) && name == "cairnfsd" ? pid : 0;
+}
+
+// Without touching the path unless its text is not the mount point's: a dead daemon's mount cannot be asked.
+bool NamesMountPoint(const std::string& path, const std::string& mount_point) {
+  std::string absolute = Absolute(path);
+  while (absolute.size() > 1 && absolute.back() == '/') absolute.pop_back();
+  if (absolute == mount_point) return true;
+  std::error_code error;
+  return stdfs::canonical(path, error).string() == mount_point && !error;
+}
+
+// fsync of anything in the mount is a sync point for all that this host did before.
+Status SyncThroughMount(const std::string& path) {
+  int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) {
+    std::string parent = stdfs::path(Absolute(path)).parent_path().string();
+    fd = open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  }
+  if (fd < 0) return ErrnoError(errno, "cannot open " + path);
+  int synced = fsync(fd);
+  int error = errno;
+  close(fd);
+  if (synced != 0) return ErrnoError(error, "cannot make " + path + " durable");
+  return {};
+}
+
+// "Not found" of a mount means that no daemon is there to be asked.
+int FailToLocate(const Error& error) {
+  int code = Fail(error);
+  return error.code == ErrorCode::kNotFound ? int{daemon::kExitNoDaemon} : code;
+}
+
+}  // namespace
+
+int Fail(const Error& error) {
+  fmt::print(stderr, "cairnfs: {}\n", error.message);
+  return daemon::ExitCodeOf(error);
+}
+
+std::vector<std::string> DaemonArguments(const MountCommand& command) {
+  std::vector<std::string> arguments;
+  if (!command.mount_point.empty()) arguments.push_back(Absolute(command.mount_point));
+  if (!command.data.empty()) arguments.insert(arguments.end(), {"--data", Absolute(command.data)});
+  if (!command.config.empty()) arguments.insert(arguments.end(), {"--config", Absolute(command.config)});
+  for (const std::string& option : command.options) arguments.insert(arguments.end(), {"-o", option});
+  return arguments;
+}
+
+int RunMount(const MountCommand& command) {
+  std::vector<std::string> arguments = DaemonArguments(command);
+  if (command.foreground) return Fail(BecomeDaemon(arguments));
+  auto report = StartInBackground(arguments);
+  if (!report.ok()) return Fail(report.error());
+  if (report->ready) return daemon::kExitDone;
+  fmt::print(stderr, "cairnfs: {}\n", report->message);
+  return report->exit_code;
+}
+
+int RunUmount(const UmountCommand& command) {
+  auto mount = control::FindMount(command.mount_point);
+  if (!mount.ok()) return FailToLocate(mount.error());
+  if (!NamesMountPoint(command.mount_point, mount->mount_point)) {
+    Fail(MakeError(ErrorCode::kInvalidArgument,
+                   command.mount_point + " is not a mount point; it lies in the mount " + mount->mount_point));
+    return daemon::kExitNoDaemon;
+  }
+  uint64_t pid = 0;
+  if (auto client = Connect({mount->data, mount->mount_point}); client.ok()) {
+    if (auto status = client->GetStatus(); status.ok()) pid = status->daemon.pid;
+  }
+  const bool answered = pid != 0;
+  if (!answered) pid = HolderPid(mount->data);
+  if (auto unmounted = fuse::Unmount(mount->mount_point, command.lazy); !unmounted.ok()) return Fail(unmounted.error());
+  if (command.lazy) return daemon::kExitDone;
+  WaitForEnd(pid);
+  std::string left = daemon::ReadLockText(mount->data);
+  if (left.starts_with("failed: ")) {
+    return Fail(MakeError(ErrorCode::kFailed, "unmounted, but not everything became durable: " + left.substr(8)));
+  }
+  if (answered && left.starts_with(std::to_string(pid))) {
+    return Fail(MakeError(ErrorCode::kFailed,
+                          "unmounted, but the daemon ended before everything was durable; its log tells why"));
+  }
+  return daemon::kExitDone;
+}
+
+int RunStatus(const Target& target, bool json) {
+  auto location = Locate(target);
+  if (!location.ok()) return FailToLocate(location.error());
+  auto client = Connect(*location);
+  if (!client.ok()) return Fail(client.error());
+  auto status = client->GetStatus();
+  if (!status.ok()) return Fail(status.error());
+  Print(json ? StatusJson(*status) : StatusText(*status));
+  return daemon::kExitDone;
+}
+
+int RunWait(const std::string& path) {
+  if (faccessat(AT_FDCWD, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
+    return Fail(ErrnoError(errno, "cannot wait for " + path));
+  }
+  auto mount = control::FindMount(path);
+  if (!mount.ok()) return FailToLocate(mount.error());
+  auto client = Connect({mount->data, mount->mount_point});
+  Status waited = client.ok() ? client->Wait(Absolute(path)) : Status(client.error());
+  bool not_reached =
+      !waited.ok() && (waited.error().code == ErrorCode::kPermission || waited.error().code == ErrorCode::kUnavailable);
+  if (not_reached) waited = SyncThroughMount(path);
+  char durability[16] = {};
+  if (waited.ok() && lgetxattr(path.c_str(), "user.cairnfs.durability", durability, sizeof durability - 1) > 0 &&
+      durability == std::string_view("lost")) {
+    waited =
+        MakeError(ErrorCode::kIo, "bytes of " + path + " could not be stored and are lost; the log names the files");
+  }
+  return waited.ok() ? int{daemon::kExitDone} : Fail(waited.error());
+}
+
+int RunGc(const Target& target, bool json) {
+  auto location = Locate(target);
+  if (!location.ok()) return FailToLocate(location.error());
+  auto client = Connect(*location);
+  if (!client.ok()) return Fail(client.error());
+  bool is_terminal = isatty(STDERR_FILENO) == 1;
+  std::string last_phase;
+  auto result = client->Gc([&](const control::GcReport& report) {
+    if (json || !report.running) return;
+    // On a terminal one line that moves; in a file one line for each phase.
+    if (is_terminal) {
+      fmt::print(stderr, "\r\x1b[K{}", GcLine(report));
+    } else if (report.phase != last_phase) {
+      fmt::print(stderr, "{}\n", GcLine(report));
+    }
+    last_phase = report.phase;
+  });
+  if (is_terminal && !last_phase.empty()) fmt::print(stderr, "\r\x1b[K");
+  if (!result.ok()) return Fail(result.error());
+  if (result->phase.starts_with("failed")) return Fail(MakeError(ErrorCode::kFailed, "collection " + result->phase));
+  Print(json ? GcJson(*result) : GcText(*result));
+  return daemon::kExitDone;
+}
+
+int RunCheck(const CheckCommand& command) {
+  auto location = Locate(command.target);
+  if (!location.ok() && command.target.path.empty()) {
+    location = Locate({{}, command.target.data.empty() ? daemon::kDefaultData : command.target.data});
+  }
+  if (!location.ok()) return FailToLocate(location.error());
+  Result<control::CheckReport> report = MakeError(ErrorCode::kUnavailable, "");
+  if (!command.rebuild_index) {
+    auto client = Connect(*location);
+    report = client.ok() ? client->Check() : Result<control::CheckReport>(client.error());
+  }
+  // Nobody serves the directory: then it can be opened here. If somebody does after all, its lock says so.
+  if (!report.ok() && report.error().code == ErrorCode::kUnavailable) {
+    daemon::OfflineCheckOptions options;
+    options.config.data = location->data;
+    options.rebuild_index = command.rebuild_index;
+    auto result = daemon::CheckOffline(options);
+    if (!result.ok()) return Fail(result.error());
+    if (result->chunks_found) fmt::print(stderr, "index rebuilt: {} chunks found\n", *result->chunks_found);
+    report = std::move(result->report);
+  }
+  if (!report.ok()) return Fail(report.error());
+  Print(command.json ? CheckJson(*report) : CheckText(*report));
+  return report->problem_count == 0 ? daemon::kExitDone : daemon::kExitProblems;
+}
+
+}  // namespace cairnfs::tools

@@ -1,0 +1,38 @@
+// The commands of `cairnfs`. Each prints its result to stdout, its errors to stderr, and returns the exit code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "locate.h"
+
+namespace cairnfs::tools {
+
+struct MountCommand {
+  std::string mount_point, data, config;
+  std::vector<std::string> options;
+  bool foreground = false;
+};
+struct UmountCommand {
+  std::string mount_point;
+  bool lazy = false;
+};
+struct CheckCommand {
+  Target target;
+  bool rebuild_index = false, json = false;
+};
+
+int RunMount(const MountCommand& command);
+int RunUmount(const UmountCommand& command);
+int RunStatus(const Target& target, bool json);
+int RunWait(const std::string& path);
+int RunGc(const Target& target, bool json);
+int RunCheck(const CheckCommand& command);
+
+// "cairnfs: message" on stderr; the exit code that fits.
+int Fail(const Error& error);
+// The words that hand a mount's settings to cairnfsd; paths are made absolute.
+std::vector<std::string> DaemonArguments(const MountCommand& command);
+
+}  // namespace cairnfs::tools

@@ -1,0 +1,170 @@
+#include "output.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "daemon/size_text.h"
+
+namespace cairnfs::tools {
+namespace {
+
+using daemon::FormatSize;
+
+double DedupRatio(const control::StatusReport& report) {
+  uint64_t unique = report.fs.store.unique_bytes;
+  return unique == 0 ? 1.0 : static_cast<double>(report.fs.logical_bytes) / static_cast<double>(unique);
+}
+
+// Names and messages may hold bytes that are no UTF-8.
+std::string Dump(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+// Names may hold any byte: what would break the line or drive a terminal is shown as its number.
+std::string OneLine(const std::string& text) {
+  std::string line;
+  for (char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      line += fmt::format("\\x{:02x}", byte);
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
+nlohmann::ordered_json GcObject(const control::GcReport& report) {
+  return {{"running", report.running},
+          {"phase", report.phase},
+          {"inodes_marked", report.inodes_marked},
+          {"chunks_seen", report.chunks_seen},
+          {"chunks_total", report.chunks_total},
+          {"chunks_freed", report.chunks_freed},
+          {"bytes_freed", report.bytes_freed},
+          {"segments_compacted", report.segments_compacted},
+          {"segments_freed", report.segments_freed},
+          {"bytes_moved", report.bytes_moved}};
+}
+
+}  // namespace
+
+std::string StatusText(const control::StatusReport& report) {
+  const store::StoreStats& store = report.fs.store;
+  std::string text;
+  auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<14}{}\n", name, value); };
+  line("mount point", report.daemon.mount_point);
+  line("data", report.daemon.data);
+  line("daemon", fmt::format("cairnfsd {}, process {}, up {} s, log {}", report.daemon.version, report.daemon.pid,
+                             report.uptime_seconds, report.daemon.log));
+  line("logical", fmt::format("{} in {} inodes", FormatSize(report.fs.logical_bytes), report.fs.inode_count));
+  line("unique", fmt::format("{} in {} chunks", FormatSize(store.unique_bytes), store.chunk_count));
+  line("on disk", fmt::format("{} ({} of it metadata; {} dead; {} more kept for reuse)",
+                              FormatSize(report.OnDiskBytes()), FormatSize(report.metadata_bytes),
+                              FormatSize(store.dead_bytes), FormatSize(store.free_segment_bytes)));
+  line("dedup ratio", fmt::format("{:.2f}", DedupRatio(report)));
+  line("available", FormatSize(report.available_bytes));
+  line("not durable", FormatSize(report.fs.dirty_bytes));
+  line("rates", fmt::format("{}/s written, {}/s read", FormatSize(static_cast<uint64_t>(report.write_bytes_per_second)),
+                            FormatSize(static_cast<uint64_t>(report.read_bytes_per_second))));
+  line("since start", fmt::format("{} written ({} stored anew, {} known), {} read",
+                                  FormatSize(report.fs.write_bytes_total), FormatSize(store.new_bytes_total),
+                                  FormatSize(store.known_bytes_total), FormatSize(report.fs.read_bytes_total)));
+  line("pool", fmt::format("{} of {} buffers free", report.fs.pool_buffers_free, report.fs.pool_buffers));
+  line("open files", fmt::format("{}", report.fs.open_files));
+  line("collecting", report.fs.collecting ? "yes" : "no");
+  line("last error", report.fs.last_error.empty() ? "none" : report.fs.last_error);
+  return text;
+}
+
+std::string StatusJson(const control::StatusReport& report) {
+  const store::StoreStats& store = report.fs.store;
+  nlohmann::ordered_json json = {
+      {"version", report.daemon.version},
+      {"mount_point", report.daemon.mount_point},
+      {"data", report.daemon.data},
+      {"uuid", report.daemon.uuid},
+      {"pid", report.daemon.pid},
+      {"log", report.daemon.log},
+      {"uptime_seconds", report.uptime_seconds},
+      {"logical_bytes", report.fs.logical_bytes},
+      {"unique_bytes", store.unique_bytes},
+      {"on_disk_bytes", report.OnDiskBytes()},
+      {"metadata_bytes", report.metadata_bytes},
+      {"free_segment_bytes", store.free_segment_bytes},
+      {"dead_bytes", store.dead_bytes},
+      {"available_bytes", report.available_bytes},
+      {"dedup_ratio", DedupRatio(report)},
+      {"inode_count", report.fs.inode_count},
+      {"chunk_count", store.chunk_count},
+      {"segment_count", store.segment_count},
+      {"dirty_bytes", report.fs.dirty_bytes},
+      {"open_files", report.fs.open_files},
+      {"write_bytes_per_second", report.write_bytes_per_second},
+      {"read_bytes_per_second", report.read_bytes_per_second},
+      {"write_bytes_total", report.fs.write_bytes_total},
+      {"read_bytes_total", report.fs.read_bytes_total},
+      {"new_bytes_total", store.new_bytes_total},
+      {"known_bytes_total", store.known_bytes_total},
+      {"disk_read_bytes_total", store.disk_read_bytes_total},
+      {"disk_write_bytes_total", store.disk_write_bytes_total},
+      {"cache_hits_total", store.cache_hits_total},
+      {"cache_misses_total", store.cache_misses_total},
+      {"corrupt_chunks_total", store.corrupt_chunks_total},
+      {"sync_rounds_total", report.fs.sync_rounds_total},
+      {"sync_points_total", report.fs.sync_points_total},
+      {"pool_buffers", report.fs.pool_buffers},
+      {"pool_buffers_free", report.fs.pool_buffers_free},
+      {"collecting", report.fs.collecting},
+      {"last_error", report.fs.last_error},
+  };
+  return Dump(json) + "\n";
+}
+
+std::string GcLine(const control::GcReport& report) {
+  return fmt::format("{}: {} inodes marked, {} of {} chunks seen, {} freed ({}), {} moved", report.phase,
+                     report.inodes_marked, report.chunks_seen, report.chunks_total, report.chunks_freed,
+                     FormatSize(report.bytes_freed), FormatSize(report.bytes_moved));
+}
+
+std::string GcText(const control::GcReport& report) {
+  return fmt::format("collected: {} chunks freed ({}), {} segments compacted ({} moved), {} segments freed\n",
+                     report.chunks_freed, FormatSize(report.bytes_freed), report.segments_compacted,
+                     FormatSize(report.bytes_moved), report.segments_freed);
+}
+
+std::string GcJson(const control::GcReport& report) { return Dump(GcObject(report)) + "\n"; }
+
+std::string CheckText(const control::CheckReport& report) {
+  std::string text;
+  for (const std::string& problem : report.problems) text += "problem: " + OneLine(problem) + "\n";
+  if (report.problem_count > report.problems.size()) {
+    text += fmt::format("... and {} more\n", report.problem_count - report.problems.size());
+  }
+  for (const std::string& path : report.damaged_files) text += "damaged: " + OneLine(path) + "\n";
+  if (report.damaged_file_count > report.damaged_files.size()) {
+    text += fmt::format("... and {} more files\n", report.damaged_file_count - report.damaged_files.size());
+  }
+  text += fmt::format("{} files, {} directories, {} chunks ({}) read: {}\n", report.files, report.directories,
+                      report.chunks, FormatSize(report.bytes),
+                      report.problem_count == 0 ? "clean" : fmt::format("{} problems", report.problem_count));
+  return text;
+}
+
+std::string CheckJson(const control::CheckReport& report) {
+  nlohmann::ordered_json json = {
+      {"clean", report.problem_count == 0},
+      {"files", report.files},
+      {"directories", report.directories},
+      {"chunks", report.chunks},
+      {"bytes", report.bytes},
+      {"problem_count", report.problem_count},
+      {"problems", report.problems},
+      {"damaged_file_count", report.damaged_file_count},
+      {"damaged_files", report.damaged_files},
+  };
+  return Dump(json) + "\n";
+}
+
+}  // namespace cairnfs::tools

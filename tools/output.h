@@ -1,0 +1,18 @@
+// What the command line prints: text for people, JSON for programs.
+#pragma once
+
+#include <string>
+
+#include "control/report.h"
+
+namespace cairnfs::tools {
+
+std::string StatusText(const control::StatusReport& report);
+std::string StatusJson(const control::StatusReport& report);
+std::string GcLine(const control::GcReport& report);  // one line of progress
+std::string GcText(const control::GcReport& report);  // the end of it
+std::string GcJson(const control::GcReport& report);
+std::string CheckText(const control::CheckReport& report);
+std::string CheckJson(const control::CheckReport& report);
+
+}  // namespace cairnfs::tools
