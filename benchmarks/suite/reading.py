@@ -94,11 +94,7 @@ def hot_row(bench, name, cairn, floor, size):
 def hot_rows(bench):
     with Cairn(bench, "hot", free_segments_max=2 * bench.size + GIB) as cairn, Floor(bench, "floor-null") as floor:
         cairn.warm()
-        fitting = min(bench.size, bench.pool_bytes // 8)
-        rows = [hot_row(bench, f"{fitting // MIB} MiB, half of the daemon's cache", cairn, floor, fitting)]
-        if 2 * fitting < bench.size:
-            rows.append(hot_row(bench, f"{bench.size // MIB} MiB", cairn, floor, bench.size))
-    return rows
+        return [hot_row(bench, f"{bench.size // MIB} MiB", cairn, floor, bench.size)]
 
 
 def mmap_rows(bench):

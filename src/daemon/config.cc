@@ -147,7 +147,7 @@ Status MakePathsAbsolute(Config& config) {
 uint64_t DefaultPoolSize() {
   struct sysinfo info;
   if (sysinfo(&info) != 0) return 256 * kMiB;
-  return std::clamp<uint64_t>(uint64_t{info.totalram} * info.mem_unit / 16, 64 * kMiB, 2 * kGiB);
+  return std::clamp<uint64_t>(uint64_t{info.totalram} * info.mem_unit / 4, 64 * kMiB, 8 * kGiB);
 }
 
 std::string NearestKey(std::string_view name) {

@@ -28,8 +28,8 @@ struct Config {
   uint64_t free_segments_max = 0;
   uint64_t reserve = 0;
   uint64_t metadata_cache_size = 64 * kMiB;
-  uint64_t read_ahead = 32 * kMiB;
-  uint64_t mmap_read_ahead = 4 * kMiB;
+  uint64_t read_ahead = 64 * kMiB;
+  uint64_t mmap_read_ahead = 8 * kMiB;
 
   uint64_t worker_threads = 0;
   uint64_t waiting_threads = 16;
@@ -72,7 +72,7 @@ Status ApplyKey(std::string_view name, std::string_view value, Config& config);
 // error when that directory is gone and a path needs it.
 Status MakePathsAbsolute(Config& config);
 
-// The pool's size when the configuration leaves it open: a 16th of the memory, 64 MiB at least, 2 GiB at most.
+// The pool's size when the configuration leaves it open: a quarter of the memory, 64 MiB at least, 8 GiB at most.
 uint64_t DefaultPoolSize();
 
 // The key most like `name`.

@@ -68,6 +68,16 @@ Status ExtentMap::EnsureLoaded(uint64_t offset, uint64_t length, store::ChunkSto
   return {};
 }
 
+std::vector<Digest> ExtentMap::MissingPages(uint64_t offset, uint64_t length) const {
+  std::vector<Digest> missing;
+  if (length == 0) return missing;
+  uint64_t last = LeafOf(offset + length - 1);
+  for (auto it = leaves_.lower_bound(LeafOf(offset)); it != leaves_.end() && it->first <= last; ++it) {
+    if (!it->second.loaded) missing.push_back(it->second.page.digest);
+  }
+  return missing;
+}
+
 void ExtentMap::ForEach(uint64_t offset, uint64_t length, const std::function<void(const Extent&)>& visit) const {
   if (length == 0) return;
   uint64_t end = offset + length;

@@ -23,6 +23,8 @@ class ExtentMap {
   // without the chunk store.
   bool IsLoaded(uint64_t offset, uint64_t length) const;
   Status EnsureLoaded(uint64_t offset, uint64_t length, store::ChunkStore& chunks);
+  // The chunks that EnsureLoaded would read.
+  std::vector<Digest> MissingPages(uint64_t offset, uint64_t length) const;
 
   // Calls visit with each extent that touches the range, clipped to it, in file order. REQUIRES: IsLoaded(range).
   void ForEach(uint64_t offset, uint64_t length, const std::function<void(const Extent&)>& visit) const;

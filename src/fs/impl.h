@@ -123,6 +123,7 @@ class FileSystem::Impl {
   struct ReadPlan;
   void StartRead(const std::shared_ptr<ReadPlan>& plan);
   void ReadAhead(Handle& handle, const InodePtr& inode, uint64_t offset, size_t size);
+  void PrefetchRange(const InodePtr& inode, uint64_t from, uint64_t to);
   void CheckAtime(Handle& handle);
 
   // --- ranges (ranges.cc) ---

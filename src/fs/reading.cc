@@ -239,16 +239,36 @@ void FileSystem::Impl::ReadAhead(Handle& handle, const InodePtr& inode, uint64_t
     if (to <= from || to - from < std::min<uint64_t>(handle.read_ahead_window / 4, 4 * kMiB)) return;
     handle.read_ahead_end = to;
   }
+  PrefetchRange(inode, from, to);
+}
+
+// Pages of the recipe are asked for earlier than the bytes that they name. Where one is missing all the same, as at the
+// beginning, a thread that may wait loads it and comes back.
+void FileSystem::Impl::PrefetchRange(const InodePtr& inode, uint64_t from, uint64_t to) {
   std::vector<Digest> digests;
+  bool loaded;
   {
     MutexLock lock(inode->mutex);
     if (!inode->content) return;
     const Content& content = *inode->content;
     to = std::min(to, content.size);
-    if (from >= to || !content.extents.IsLoaded(from, to - from)) return;
-    content.extents.ForEach(from, to - from, [&](const Extent& extent) { digests.push_back(extent.digest); });
+    if (from >= to) return;
+    digests = content.extents.MissingPages(from, to - from + kLeafBytes);
+    loaded = content.extents.IsLoaded(from, to - from);
+    if (loaded) {
+      content.extents.ForEach(from, to - from, [&](const Extent& extent) { digests.push_back(extent.digest); });
+    }
   }
-  for (const Digest& digest : digests) parts.chunks.Prefetch(digest);
+  parts.chunks.Prefetch(digests);
+  if (loaded) return;
+  waiters->Post([this, inode, from, to] {
+    {
+      MutexLock lock(inode->mutex);
+      // A failure shows when the bytes are read.
+      if (!inode->content || !inode->content->extents.EnsureLoaded(from, to - from, parts.chunks).ok()) return;
+    }
+    PrefetchRange(inode, from, to);
+  });
 }
 
 // relatime: once per open, and only when the time is older than the last change or than a day.

@@ -15,6 +15,7 @@
 #include "fuse/fusermount.h"
 #include "fuse/mount_point.h"
 #include "fuse/mount_table.h"
+#include "fuse/negotiation.h"
 
 namespace cairnfs::fuse {
 namespace {
@@ -77,6 +78,23 @@ std::string Escaped(const std::string& value) {
     escaped.push_back(c);
   }
   return escaped;
+}
+
+// The limit of all FUSE mounts of the machine on the size of a request (kernel 6.13), which the kernel looks at when it
+// mounts. It is only ever raised, and does nothing to a filesystem that does not ask for more.
+void RaiseRequestLimit() {
+  constexpr const char* kLimit = "/proc/sys/fs/fuse/max_pages_limit";
+  uint64_t pages = 0;
+  if (std::ifstream file(kLimit); !(file >> pages)) return;
+  constexpr uint64_t kWanted = kMaxReadBytes / kPageBytes;
+  if (pages >= kWanted) return;
+  std::ofstream file(kLimit);
+  file << kWanted << std::flush;
+  if (file) {
+    spdlog::info("raised fs.fuse.max_pages_limit from {} to {}", pages, kWanted);
+  } else {
+    spdlog::info("could not raise fs.fuse.max_pages_limit from {} to {}: reads go in smaller requests", pages, kWanted);
+  }
 }
 
 Result<int> MountAsRoot(const MountOptions& options, const std::string& mount_point, unsigned long flags) {
@@ -156,6 +174,7 @@ Result<std::unique_ptr<Device>> Device::Mount(const MountOptions& options) {
   CAIRNFS_ASSIGN_OR_RETURN(KernelMountFlags parsed, ParseKernelOptions(options.kernel_options));
   CAIRNFS_ASSIGN_OR_RETURN(std::string mount_point, PrepareMountPoint(options.mount_point));
   if (options.read_only) parsed.flags |= MS_RDONLY;
+  if (geteuid() == 0) RaiseRequestLimit();
   auto fd = geteuid() == 0 ? MountAsRoot(options, mount_point, parsed.flags) : MountAsUser(options, mount_point);
   if (!fd.ok()) return fd.error();
   return std::unique_ptr<Device>(new Device(*fd, std::move(mount_point)));

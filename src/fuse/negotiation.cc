@@ -47,7 +47,7 @@ void PatchInitReply(const KernelOffer& offer, fuse_init_out& reply) {
   reply.flags2 = static_cast<uint32_t>(agreed >> 32);
   if (agreed & FUSE_MAX_PAGES) {
     reply.max_write = kMaxWriteBytes;
-    reply.max_pages = kMaxWriteBytes / kPageBytes;
+    reply.max_pages = kMaxReadBytes / kPageBytes;
   } else {
     reply.max_write = kOldMaxWriteBytes;
     reply.max_pages = 0;

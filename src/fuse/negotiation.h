@@ -17,6 +17,8 @@ namespace cairnfs::fuse {
 inline constexpr uint64_t kFuseDirectIoAllowMmap = 1ULL << 36;
 
 inline constexpr uint32_t kMaxWriteBytes = kMiB;
+// Fewer and larger requests: a reader waits for each in turn. The kernel takes the least of this and its own limit.
+inline constexpr uint32_t kMaxReadBytes = 4 * kMiB;
 // What a kernel without FUSE_MAX_PAGES sends at most.
 inline constexpr uint32_t kOldMaxWriteBytes = 32 * kPageBytes;
 

@@ -113,7 +113,7 @@ void Session::NoteRequest(const fuse_in_header& header, ByteSpan body) {
 void Session::NoteProcessed(const fuse_in_header& header) {
   if (header.opcode != FUSE_INIT) return;
   const uint64_t agreed = AgreedFlags(offer_);
-  spdlog::info("{}: kernel speaks FUSE {}.{}; shared mappings {}, requests up to {} KiB", device_.mount_point(),
+  spdlog::info("{}: kernel speaks FUSE {}.{}; shared mappings {}, writes of up to {} KiB", device_.mount_point(),
                offer_.major, offer_.minor, agreed & kFuseDirectIoAllowMmap ? "yes" : "no (kernel before 6.6)",
                (agreed & FUSE_MAX_PAGES ? kMaxWriteBytes : kOldMaxWriteBytes) / kKiB);
   // The kernel set its own value while it took the answer.

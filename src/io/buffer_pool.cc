@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cassert>
@@ -175,6 +176,7 @@ void BufferPool::Touch(std::byte* begin) {
 
 void BufferPool::TouchAll(std::stop_token stop) {
   pthread_setname_np(pthread_self(), "pool-touch");
+  (void)setpriority(PRIO_PROCESS, 0, 19);  // of this thread: it is seconds of work that nobody waits for
   while (!stop.stop_requested()) {
     uint32_t index;
     {

@@ -14,7 +14,7 @@ std::optional<ChunkData> ChunkCache::Find(const Digest& digest) {
   MutexLock lock(mutex_);
   auto found = by_digest_.find(digest);
   if (found == by_digest_.end()) return std::nullopt;
-  items_.splice(items_.begin(), items_, found->second);
+  if (found->second->lasting) lasting_.splice(lasting_.begin(), lasting_, found->second);
   return found->second->data;
 }
 
@@ -26,22 +26,22 @@ bool ChunkCache::Contains(const Digest& digest) {
 ChunkData ChunkCache::InsertRead(const Digest& digest, ChunkData data) {
   if (data.size == 0) return data;
   if (data.size > kPackedBytesMax) {
-    Insert(digest, data, data.slices.size() * io::BufferPool::kBufferBytes);
+    Insert(digest, data, /*lasting=*/false);
     return data;
   }
   if (auto packed = Pack(data)) {
-    Insert(digest, *packed, packed->size);
+    Insert(digest, *packed, /*lasting=*/false);
     return *std::move(packed);
   }
   return data;
 }
 
 void ChunkCache::InsertWritten(const Digest& digest, std::span<const io::Slice> slices, size_t size) {
-  if (size < kWrittenBytesMin || pool_.free_count() < pool_.count() / 2) return;
+  if (size < kWrittenBytesMin) return;
   ChunkData data;
   data.slices.assign(slices.begin(), slices.end());
   data.size = size;
-  Insert(digest, data, size);
+  Insert(digest, data, /*lasting=*/true);
 }
 
 std::optional<ChunkData> ChunkCache::Pack(const ChunkData& data) {
@@ -65,23 +65,56 @@ std::optional<ChunkData> ChunkCache::Pack(const ChunkData& data) {
   return packed;
 }
 
-void ChunkCache::Insert(const Digest& digest, const ChunkData& data, size_t charge) {
-  if (charge > bytes_max_ || PoolIsShort()) return;
+// Also while the pool is short, the new takes the place of the old.
+void ChunkCache::Insert(const Digest& digest, const ChunkData& data, bool lasting) {
+  if (data.size > bytes_max_) return;
+  const bool short_of_buffers = PoolIsShort();
   Items evicted;  // released after the lock
   MutexLock lock(mutex_);
   if (by_digest_.contains(digest)) return;
-  while (bytes_.load(std::memory_order_relaxed) + charge > bytes_max_) EvictOldest(&evicted);
-  items_.push_front(Item{digest, data, charge});
-  by_digest_.emplace(digest, items_.begin());
-  bytes_.fetch_add(charge, std::memory_order_relaxed);
+  if (short_of_buffers && by_digest_.empty()) return;
+  lasting = ForgetLeft(digest) || lasting;
+  size_t given = 0;
+  while (!by_digest_.empty() && (bytes_.load(std::memory_order_relaxed) + data.size > bytes_max_ ||
+                                 (short_of_buffers && given < 2 * data.size))) {
+    EvictOne(&evicted);
+    given += evicted.back().data.size;
+  }
+  Items& queue = lasting ? lasting_ : recent_;
+  queue.push_front(Item{digest, data, lasting});
+  by_digest_.emplace(digest, queue.begin());
+  bytes_.fetch_add(data.size, std::memory_order_relaxed);
+  if (!lasting) recent_bytes_ += data.size;
   lock.Unlock();
 }
 
-void ChunkCache::EvictOldest(Items* evicted) {
-  auto oldest = std::prev(items_.end());
-  bytes_.fetch_sub(oldest->charge, std::memory_order_relaxed);
+void ChunkCache::EvictOne(Items* evicted) {
+  const bool from_recent = lasting_.empty() || (!recent_.empty() && recent_bytes_ > bytes_max_ / 4);
+  Items& queue = from_recent ? recent_ : lasting_;
+  auto oldest = std::prev(queue.end());
+  bytes_.fetch_sub(oldest->data.size, std::memory_order_relaxed);
   by_digest_.erase(oldest->digest);
-  evicted->splice(evicted->end(), items_, oldest);
+  if (from_recent) {
+    recent_bytes_ -= oldest->data.size;
+    Remember(*oldest);
+  }
+  evicted->splice(evicted->end(), queue, oldest);
+}
+
+void ChunkCache::Remember(const Item& item) {
+  left_.push_front(Left{item.digest, item.data.size});
+  left_by_digest_.emplace(item.digest, left_.begin());
+  left_bytes_ += item.data.size;
+  while (left_bytes_ > bytes_max_ / 2) ForgetLeft(Digest(left_.back().digest));
+}
+
+bool ChunkCache::ForgetLeft(const Digest& digest) {
+  auto found = left_by_digest_.find(digest);
+  if (found == left_by_digest_.end()) return false;
+  left_bytes_ -= found->second->size;
+  left_.erase(found->second);
+  left_by_digest_.erase(found);
+  return true;
 }
 
 void ChunkCache::Trim() {
@@ -93,8 +126,8 @@ void ChunkCache::Trim() {
   while (PoolIsShort()) {
     Items evicted;
     MutexLock lock(mutex_);
-    if (items_.empty()) return;
-    EvictOldest(&evicted);
+    if (by_digest_.empty()) return;
+    EvictOne(&evicted);
     lock.Unlock();
   }
 }
@@ -104,9 +137,9 @@ void ChunkCache::MakeRoom(size_t buffer_count) {
   while (given < buffer_count * io::BufferPool::kBufferBytes) {
     Items evicted;
     MutexLock lock(mutex_);
-    if (items_.empty()) return;
-    EvictOldest(&evicted);
-    given += evicted.back().charge;
+    if (by_digest_.empty()) return;
+    EvictOne(&evicted);
+    given += evicted.back().data.size;
     lock.Unlock();
   }
 }
@@ -118,8 +151,13 @@ void ChunkCache::Clear() {
   }
   Items evicted;
   MutexLock lock(mutex_);
-  evicted.swap(items_);
+  evicted.splice(evicted.end(), recent_);
+  evicted.splice(evicted.end(), lasting_);
+  recent_bytes_ = 0;
   by_digest_.clear();
+  left_.clear();
+  left_by_digest_.clear();
+  left_bytes_ = 0;
   bytes_.store(0, std::memory_order_relaxed);
   lock.Unlock();
 }

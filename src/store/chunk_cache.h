@@ -1,7 +1,13 @@
-// Verified chunks that were read or written lately, in pool buffers, least recently used first out.
+// Verified chunks that were read or written lately, in pool buffers.
 //
-// It never starves the pool: it keeps at most bytes_max, takes nothing while the pool is short, and gives buffers up
-// when Trim or MakeRoom asks. A chunk that would keep a whole buffer for a few bytes is packed with others of its kind.
+// Two queues, after 2Q (Johnson and Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement
+// Algorithm", VLDB 1994), so that reading much once does not drive out what was saved or is read again:
+//  - what was read for the first time enters `recent`, first in, first out, of a quarter of the cache;
+//  - what was written, and what is read again soon after it left `recent`, enters `lasting`, least recently used out.
+//
+// It never starves the pool: it keeps at most bytes_max, gives up more than it takes while the pool is short, and gives
+// buffers up when Trim or MakeRoom asks. A chunk that would keep a whole buffer for a few bytes is packed with others
+// of its kind.
 #pragma once
 
 #include <list>
@@ -22,7 +28,7 @@ class ChunkCache {
   // A chunk that was read into buffers of its own. Small ones are copied into a shared buffer: returns what the reader
   // should use.
   ChunkData InsertRead(const Digest& digest, ChunkData data);
-  // A chunk just put: keeps the caller's slices, if the pool has plenty free.
+  // A chunk just put: keeps the caller's slices.
   void InsertWritten(const Digest& digest, std::span<const io::Slice> slices, size_t size);
 
   // Gives up chunks until the pool is no longer short, or all are gone.
@@ -37,20 +43,32 @@ class ChunkCache {
   struct Item {
     Digest digest;
     ChunkData data;
-    size_t charge;
+    bool lasting;
   };
   using Items = std::list<Item>;
+  struct Left {
+    Digest digest;
+    size_t size;
+  };
   bool PoolIsShort() const { return pool_.free_count() < pool_.count() / 4; }
-  void Insert(const Digest& digest, const ChunkData& data, size_t charge);
-  void EvictOldest(Items* evicted) REQUIRES_LOCK(mutex_);
+  void Insert(const Digest& digest, const ChunkData& data, bool lasting);
+  void EvictOne(Items* evicted) REQUIRES_LOCK(mutex_);  // REQUIRES: not empty
+  void Remember(const Item& item) REQUIRES_LOCK(mutex_);
+  bool ForgetLeft(const Digest& digest) REQUIRES_LOCK(mutex_);
   std::optional<ChunkData> Pack(const ChunkData& data);
 
   io::BufferPool& pool_;
   const size_t bytes_max_;
   std::atomic<size_t> bytes_{0};
   Mutex mutex_;
-  Items items_ GUARDED_BY(mutex_);  // newest first
+  Items recent_ GUARDED_BY(mutex_);   // newest first
+  Items lasting_ GUARDED_BY(mutex_);  // used last first
+  size_t recent_bytes_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<Digest, Items::iterator, DigestHash> by_digest_ GUARDED_BY(mutex_);
+  // What left `recent_` of late, newest first: names only, for half as many bytes as the cache holds.
+  std::list<Left> left_ GUARDED_BY(mutex_);
+  size_t left_bytes_ GUARDED_BY(mutex_) = 0;
+  std::unordered_map<Digest, std::list<Left>::iterator, DigestHash> left_by_digest_ GUARDED_BY(mutex_);
   Mutex pack_mutex_;
   io::BufferRef packed_ GUARDED_BY(pack_mutex_);
   size_t packed_used_ GUARDED_BY(pack_mutex_) = 0;

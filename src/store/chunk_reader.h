@@ -1,4 +1,5 @@
 // Reads chunks: cache, then the staging windows, then one disk read that all who ask at once share, then verification.
+// Chunks that are asked for ahead of need are read together where they lie side by side, as those of one save do.
 //
 // A read never waits for pool buffers: when none is free after the cache gave some up, and for small chunks, it takes
 // memory of its own, so that reads that hold some buffers never wait for each other's. The threads of the I/O engine
@@ -11,9 +12,9 @@
 
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
-#include "store/aligned_memory.h"
 #include "store/chunk_cache.h"
 #include "store/chunk_index.h"
+#include "store/segment_read.h"
 #include "store/segment_writer.h"
 
 namespace cairnfs::store {
@@ -29,7 +30,8 @@ class ChunkReader {
   ~ChunkReader();  // waits for the reads in flight
 
   void Get(const Digest& digest, ChunkCallback done);
-  void Prefetch(const Digest& digest);
+  // Reads the chunks into the cache, unless there are many such reads already or the pool is short.
+  void Prefetch(std::span<const Digest> digests);
   const ReadCounters& counters() const { return counters_; }
 
  private:
@@ -37,15 +39,14 @@ class ChunkReader {
   using OperationPtr = std::shared_ptr<Operation>;
 
   void Locate(const OperationPtr& operation);
-  void TakeBuffers(const OperationPtr& operation);
-  bool TryTakeBuffers(Operation& operation);
-  static void TakeMemory(Operation& operation);
-  void StartRead(const OperationPtr& operation);
+  bool FindPlace(const OperationPtr& operation);  // false: it has ended
+  void StartAlone(const OperationPtr& operation);
+  void StartTogether(std::span<const OperationPtr> run);
+  void CopyOrRead(const OperationPtr& operation);
   void ReadFromDisk(const OperationPtr& operation);
   void Verify(const OperationPtr& operation);  // on verify_
   void Retry(const OperationPtr& operation, Error error);
   void Finish(const OperationPtr& operation, Result<ChunkData> result);
-  static ChunkData Slices(const Operation& operation);
 
   io::BufferPool& pool_;
   ChunkIndex& index_;

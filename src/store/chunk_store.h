@@ -59,8 +59,9 @@ class ChunkStore {
   // block. kNotFound: no such chunk. kCorrupt: the bytes fail their digest. kIo. Readers of one chunk at one time share
   // one disk read, and chunks read lately come from memory.
   virtual void Get(const Digest& digest, ChunkCallback done) = 0;
-  // Starts reading a chunk into the cache if it is not there and room can be had; never waits, reports nothing.
-  virtual void Prefetch(const Digest& digest) = 0;
+  // Starts reading chunks into the cache that are not there, as long as room can be had, those that lie side by side in
+  // one read; never waits, reports nothing.
+  virtual void Prefetch(std::span<const Digest> digests) = 0;
 
   // Every Put that returned before the call is durable on return. Concurrent calls share their syncs. On failure
   // (kIo, kNoSpace) the store refuses further Puts and Syncs until reopened, except after kNoSpace.

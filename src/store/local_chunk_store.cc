@@ -49,7 +49,7 @@ Result<StoreOptions> ResolveOptions(StoreOptions options, const io::Disk::Space&
   if (options.reserve_bytes == 0) {
     options.reserve_bytes = std::min(std::max<uint64_t>(32 * kMiB, space.total_bytes / 100), space.total_bytes / 10);
   }
-  if (options.cache_bytes_max == 0) options.cache_bytes_max = pool.count() * io::BufferPool::kBufferBytes / 4;
+  if (options.cache_bytes_max == 0) options.cache_bytes_max = pool.count() * io::BufferPool::kBufferBytes / 4 * 3;
   if (options.verify_threads == 0) options.verify_threads = std::max(1U, std::thread::hardware_concurrency());
   return options;
 }
@@ -310,7 +310,7 @@ std::vector<bool> LocalChunkStore::Has(std::span<const Digest> digests) {
 }
 
 void LocalChunkStore::Get(const Digest& digest, ChunkCallback done) { impl_->reader_.Get(digest, std::move(done)); }
-void LocalChunkStore::Prefetch(const Digest& digest) { impl_->reader_.Prefetch(digest); }
+void LocalChunkStore::Prefetch(std::span<const Digest> digests) { impl_->reader_.Prefetch(digests); }
 Status LocalChunkStore::Sync() { return impl_->Sync(); }
 void LocalChunkStore::Unpin(const Digest& digest) { impl_->index_.Unpin(digest); }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "store/stream_copy.h"
+
 namespace cairnfs::store {
 
 SegmentWriter::SegmentWriter(const Options& options, SegmentSet& segments, SpaceMeter& space, FailureState& failure,
@@ -163,7 +165,7 @@ void SegmentWriter::CopyRecord(const Grant& grant, const RecordHeader& header, s
         continue;
       }
       size_t count = std::min(size, part.size - at);
-      std::memcpy(part.window->memory.get() + part.offset + at, from, count);
+      StreamCopy(part.window->memory.get() + part.offset + at, from, count);
       from += count;
       at += count;
       size -= count;
@@ -283,6 +285,14 @@ SegmentPtr SegmentWriter::open_segment() const {
 }
 
 // --- reading what is not written yet -----------------------------------------------------------------------------
+
+bool SegmentWriter::HasStaged(SegmentId segment, uint64_t begin, uint64_t end) const {
+  MutexLock lock(mutex_);
+  return std::any_of(windows_.begin(), windows_.end(), [&](const auto& window) {
+    return window->busy && window->segment->header.id == segment && window->file_offset < end &&
+           begin < window->file_offset + window->used;
+  });
+}
 
 SegmentWriter::Staged SegmentWriter::CopyStaged(SegmentId segment, uint64_t offset,
                                                 std::span<const MutableByteSpan> out) {

@@ -71,6 +71,8 @@ class SegmentWriter {
   // Seals the open segment; the next append opens another.
   void SealOpen();
 
+  // Whether bytes of [begin, end) of the segment are still in the windows. What is not has been written.
+  bool HasStaged(SegmentId segment, uint64_t begin, uint64_t end) const;
   enum class Staged { kNo, kPartly, kCopied };
   // Copies [offset, offset + size) of the segment, if it is still in the windows, to `out` in order.
   Staged CopyStaged(SegmentId segment, uint64_t offset, std::span<const MutableByteSpan> out);

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "fixture.h"
+#include "fs/recipe.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -22,6 +23,27 @@ TEST(FileSystem, BytesComeBackAfterAReopen) {
   EXPECT_EQ(*world.Read(again, 0, text.size() + 10), text);
   EXPECT_EQ(*world.Read(again, 12345, 70000), text.substr(12345, 70000));
   world.CloseFile(again);
+}
+
+TEST(FileSystem, ReadAheadGoesOnIntoTheNextPageOfTheRecipe) {
+  World world;
+  FileSystem::Created file = world.Create("long");
+  const uint64_t begin = kLeafBytes - 2 * kMiB;
+  ASSERT_TRUE(world.Write(file, begin, RandomText(3, 4 * kMiB)).ok());
+  ASSERT_TRUE(world.Fsync(file).ok());
+  world.CloseFile(file);
+  world.Reopen();
+  file = world.OpenByName("long");
+  for (uint64_t offset = begin - 8 * kMiB; offset < begin + kMiB; offset += 256 * kKiB) {
+    ASSERT_TRUE(world.Read(file, offset, 256 * kKiB).ok());
+  }
+  // Everything comes without being read, also what the page names that no read has touched.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (world.chunks->Stats().disk_read_bytes_total < 4 * kMiB && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GE(world.chunks->Stats().disk_read_bytes_total, 4 * kMiB);
+  world.CloseFile(file);
 }
 
 TEST(FileSystem, TheSameBytesAreStoredOnce) {

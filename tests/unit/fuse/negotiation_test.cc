@@ -25,7 +25,7 @@ std::array<uint8_t, 64> GoldenReply() {
       64,   0,    48,   0,                 // max_background, congestion_threshold, as libfuse wrote them
       0,    0,    0x10, 0,                 // max_write
       1,    0,    0,    0,                 // time_gran
-      0,    1,    0,    0,                 // max_pages, map_alignment
+      0,    4,    0,    0,                 // max_pages, map_alignment
       0x10, 0,    0,    0,    0, 0, 0, 0,  // flags2
   };
   std::copy(start.begin(), start.end(), bytes.begin());

@@ -137,7 +137,28 @@ TEST_F(StoreTest, ManyReadersShareOneDiskRead) {
   for (int i = 0; i < 16; ++i) threads.emplace_back([&] { ExpectReads(chunk); });
   for (std::thread& thread : threads) thread.join();
   EXPECT_LT(store_->Stats().disk_read_bytes_total, 2 * 310'000u);
-  store_->Prefetch(chunk.digest);
+  store_->Prefetch({&chunk.digest, 1});
+}
+
+TEST_F(StoreTest, ChunksSideBySideAreReadTogether) {
+  Open();
+  std::vector<TestChunk> chunks;
+  std::vector<Digest> digests;
+  size_t bytes = 0;
+  for (uint64_t i = 0; i < 40; ++i) {
+    chunks.push_back(MakeChunk(1000 + i, i % 8 == 0 ? 100 : 9'000 + i * 1000));
+    Put(chunks.back());
+    digests.push_back(chunks.back().digest);
+    bytes += chunks.back().bytes.size();
+  }
+  ASSERT_OK(store_->Sync());
+  Open();
+  const uint64_t reads_before = disk_.GetCounts().reads;
+  digests.push_back(MakeChunk(1, 10).digest);  // not there: told to nobody
+  store_->Prefetch(digests);
+  for (const TestChunk& chunk : chunks) ExpectReads(chunk);
+  EXPECT_LE(disk_.GetCounts().reads - reads_before, 8U);
+  EXPECT_LE(store_->Stats().disk_read_bytes_total, bytes + 40 * kPageBytes);
 }
 
 TEST_F(StoreTest, SameChunkFromManyThreadsIsStoredOnce) {

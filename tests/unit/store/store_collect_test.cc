@@ -225,7 +225,7 @@ TEST_F(CollectTest, SavesAndReadsBesideCollections) {
         pin = *std::move(pinned);
       }
       if (random() % 4 == 0) store_->DropCache();
-      if (random() % 4 == 0) store_->Prefetch(chunk.digest);
+      if (random() % 4 == 0) store_->Prefetch({&chunk.digest, 1});
       ExpectReads(chunk);
     }
   });

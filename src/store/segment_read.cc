@@ -1,0 +1,99 @@
+#include "store/segment_read.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace cairnfs::store {
+
+SegmentRead::SegmentRead(SegmentPtr segment, std::shared_ptr<io::File> file, uint64_t begin, uint64_t end)
+    : segment_(std::move(segment)),
+      file_(std::move(file)),
+      begin_(AlignDown(begin, kPageBytes)),
+      bytes_(AlignUp(end, kPageBytes) - begin_),
+      end_read_(begin_ + bytes_) {}
+
+SegmentRead::~SegmentRead() {
+  if (charged_ != nullptr) charged_->fetch_sub(bytes_, std::memory_order_relaxed);
+}
+
+bool SegmentRead::TakeBuffers(io::BufferPool& pool) {
+  while (buffers_.size() < buffer_count()) {
+    io::BufferRef buffer = pool.TryAcquire();
+    if (!buffer) {
+      buffers_.clear();
+      return false;
+    }
+    buffers_.push_back(std::move(buffer));
+  }
+  return true;
+}
+
+void SegmentRead::TakeMemory() {
+  if (bytes_ == 0) return;
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, bytes_));
+  if (memory == nullptr) throw std::bad_alloc();
+  memory_ = std::shared_ptr<std::byte[]>(memory, FreeDeleter());
+}
+
+void SegmentRead::ChargeTo(std::atomic<size_t>& total) {
+  assert(charged_ == nullptr);
+  total.fetch_add(bytes_, std::memory_order_relaxed);
+  charged_ = &total;
+}
+
+MutableByteSpan SegmentRead::Piece(size_t index) const {
+  const size_t at = index * kPieceBytes;
+  std::byte* begin = memory_ ? memory_.get() + at : buffers_[index].payload();
+  return {begin, std::min(kPieceBytes, bytes_ - at)};
+}
+
+void SegmentRead::Start(const std::shared_ptr<SegmentRead>& read, std::function<void()> done) {
+  assert(read->bytes_ > 0);
+  read->done_ = std::move(done);
+  const size_t count = read->buffer_count();
+  read->pieces_left_ = count;
+  for (size_t i = 0; i < count; ++i) {
+    read->file_->ReadAsync(read->begin_ + i * kPieceBytes, read->Piece(i),
+                           [read, i](const Result<size_t>& result) { read->OnPiece(i, result); });
+  }
+}
+
+void SegmentRead::OnPiece(size_t index, const Result<size_t>& result) {
+  {
+    MutexLock lock(mutex_);
+    if (!result.ok()) {
+      error_ = result.error();
+    } else if (*result < Piece(index).size()) {
+      end_read_ = std::min(end_read_, begin_ + index * kPieceBytes + *result);
+    }
+  }
+  if (pieces_left_.fetch_sub(1) == 1) std::exchange(done_, nullptr)();
+}
+
+Status SegmentRead::Check(uint64_t end) const {
+  MutexLock lock(mutex_);
+  if (error_) return *error_;
+  if (end > end_read_) return MakeError(ErrorCode::kCorrupt, "the segment file ends before the chunk does");
+  return {};
+}
+
+std::vector<io::Slice> SegmentRead::Slices(uint64_t offset, size_t size) const {
+  assert(offset >= begin_ && offset + size <= begin_ + bytes_);
+  std::vector<io::Slice> slices;
+  size_t at = offset - begin_;
+  if (memory_) {
+    slices.push_back(io::Slice{{}, memory_.get() + at, size, memory_});
+    return slices;
+  }
+  while (size > 0) {
+    const io::BufferRef& buffer = buffers_[at / kPieceBytes];
+    const size_t skip = at % kPieceBytes;
+    const size_t part = std::min(size, kPieceBytes - skip);
+    slices.push_back(io::Slice{buffer, buffer.payload() + skip, part});
+    at += part;
+    size -= part;
+  }
+  return slices;
+}
+
+}  // namespace cairnfs::store

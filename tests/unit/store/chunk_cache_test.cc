@@ -1,0 +1,92 @@
+// What the cache keeps and what it gives up, and the copy past the processor's caches.
+#include "store/chunk_cache.h"
+
+#include "store/stream_copy.h"
+#include "store_fixture.h"
+
+namespace cairnfs::store {
+namespace {
+
+constexpr size_t kChunkBytes = kMiB;
+constexpr size_t kCacheChunks = 16;
+
+class ChunkCacheTest : public ::testing::Test {
+ protected:
+  static Digest DigestOf(uint64_t number) { return MakeChunk(number, 16).digest; }
+  ChunkData Data() {
+    ChunkData data;
+    io::BufferRef buffer = pool_->Acquire();
+    std::byte* begin = buffer.payload();
+    data.slices.push_back(io::Slice{std::move(buffer), begin, kChunkBytes});
+    data.size = kChunkBytes;
+    return data;
+  }
+  void Read(uint64_t number) {
+    if (!cache_.Find(DigestOf(number))) cache_.InsertRead(DigestOf(number), Data());
+  }
+  void Written(uint64_t number) {
+    ChunkData data = Data();
+    cache_.InsertWritten(DigestOf(number), data.slices, data.size);
+  }
+  size_t CountOf(uint64_t begin, uint64_t end) {
+    size_t count = 0;
+    for (uint64_t i = begin; i < end; ++i) count += cache_.Contains(DigestOf(i)) ? 1 : 0;
+    return count;
+  }
+
+  std::unique_ptr<io::BufferPool> pool_ = MakePool(48 * kMiB);
+  ChunkCache cache_{*pool_, kCacheChunks* kChunkBytes};
+};
+
+TEST_F(ChunkCacheTest, AScanLeavesWhatWasWritten) {
+  for (uint64_t i = 0; i < kCacheChunks; ++i) Written(i);
+  for (uint64_t i = 100; i < 300; ++i) Read(i);
+  EXPECT_GE(CountOf(0, kCacheChunks), kCacheChunks * 5 / 8);
+  EXPECT_EQ(CountOf(296, 300), 4U);
+}
+
+TEST_F(ChunkCacheTest, WhatIsReadAgainSoonStays) {
+  for (uint64_t i = 0; i < kCacheChunks; ++i) Written(i);
+  // More than the queue of new ones takes, less than is remembered of those that left it.
+  for (int turn = 0; turn < 3; ++turn) {
+    for (uint64_t i = 100; i < 108; ++i) Read(i);
+  }
+  for (uint64_t i = 200; i < 300; ++i) Read(i);
+  EXPECT_GE(CountOf(100, 108), 4U);
+}
+
+TEST_F(ChunkCacheTest, AllOfItIsForReadsWhenNothingElseWantsIt) {
+  for (uint64_t i = 0; i < kCacheChunks; ++i) Read(i);
+  EXPECT_EQ(CountOf(0, kCacheChunks), kCacheChunks);
+}
+
+TEST_F(ChunkCacheTest, GivesBuffersBackWhenThePoolIsShort) {
+  for (uint64_t i = 0; i < kCacheChunks; ++i) Written(i);
+  std::vector<io::BufferRef> taken;
+  while (pool_->free_count() >= pool_->count() / 8) taken.push_back(pool_->Acquire());
+  cache_.Trim();
+  EXPECT_GE(pool_->free_count(), pool_->count() / 4);
+  // The new takes the place of the old.
+  Written(50);
+  EXPECT_TRUE(cache_.Contains(DigestOf(50)));
+  cache_.Clear();
+  EXPECT_TRUE(cache_.empty());
+}
+
+TEST(StreamCopyTest, CopiesEveryByteAndNoMore) {
+  std::mt19937_64 random(7);
+  for (size_t size : {0, 1, 63, 64, 4095, 16'383, 16'384, 16'385, 20'000, 70'001, 1'000'003}) {
+    for (size_t shift : {0, 1, 15, 16, 63}) {
+      std::vector<std::byte> from(size + 128), to(size + 256, std::byte{0xee});
+      for (std::byte& b : from) b = static_cast<std::byte>(random());
+      const size_t begin = 64 + shift;
+      StreamCopy(to.data() + begin, from.data() + shift, size);
+      EXPECT_EQ(std::memcmp(to.data() + begin, from.data() + shift, size), 0);
+      for (size_t i = 0; i < begin; ++i) ASSERT_EQ(to[i], std::byte{0xee});
+      for (size_t i = begin + size; i < to.size(); ++i) ASSERT_EQ(to[i], std::byte{0xee});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cairnfs::store
