@@ -30,6 +30,7 @@ TEST(FileSystem, ReadAheadGoesOnIntoTheNextPageOfTheRecipe) {
   FileSystem::Created file = world.Create("long");
   const uint64_t begin = kLeafBytes - 2 * kMiB;
   ASSERT_TRUE(world.Write(file, begin, RandomText(3, 4 * kMiB)).ok());
+  ASSERT_TRUE(world.Write(file, 3 * kLeafBytes, "the end, whose page an open loads").ok());
   ASSERT_TRUE(world.Fsync(file).ok());
   world.CloseFile(file);
   world.Reopen();
