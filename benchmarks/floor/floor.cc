@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   app.add_option("--receive-threads", options.receive_threads);
   app.add_flag("--hash", options.hash, "BLAKE3 over every request");
   app.add_flag("--drop-known", options.drop_known, "do not write what was written before");
+  app.add_flag("--answer-from-all", options.answer_from_all, "reads come from all buffers in turn, not from one");
   app.add_flag("--fresh", options.fresh_pack, "new blocks for the pack each time the file is removed");
   CLI11_PARSE(app, argc, argv);
 

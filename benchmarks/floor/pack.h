@@ -27,6 +27,7 @@ struct FloorOptions {
   size_t buffer_count = 512;
   unsigned hash_threads = 2;
   unsigned receive_threads = 2;
+  bool answer_from_all = false;
   bool hash = false;
   bool drop_known = false;  // a request whose digest was seen before is not written
   bool fresh_pack = false;  // Restart gives the pack new blocks instead of writing the old ones again

@@ -26,6 +26,7 @@ struct Floor {
   Pack& pack;
   fuse_session* session = nullptr;
   size_t answer_buffer = 0;  // what reads are answered from
+  size_t answer_count = 1;   // or else from so many, by offset
   std::atomic<bool> exists{false};
   std::atomic<uint64_t> size{0};
 };
@@ -109,7 +110,12 @@ void Write(fuse_req_t request, fuse_ino_t, const char*, size_t size, off_t offse
 void Read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info*) {
   uint64_t end = floor_state->size;
   uint64_t left = static_cast<uint64_t>(offset) < end ? end - static_cast<uint64_t>(offset) : 0;
-  auto* memory = reinterpret_cast<const char*>(floor_state->buffers.payload(floor_state->answer_buffer));
+  // One buffer stays in the processor's cache; all of them are memory, as a checkpoint in a cache is.
+  size_t buffer = floor_state->answer_buffer;
+  if (floor_state->answer_count > 1) {
+    buffer = static_cast<uint64_t>(offset) / FloorBuffers::kPayloadBytes % floor_state->answer_count;
+  }
+  auto* memory = reinterpret_cast<const char*>(floor_state->buffers.payload(buffer));
   fuse_reply_buf(request, memory, std::min<uint64_t>({size, left, FloorBuffers::kPayloadBytes}));
 }
 
@@ -154,6 +160,7 @@ fuse_lowlevel_ops Operations() {
 int ServeFloor(const FloorOptions& options, FloorBuffers& buffers, Pack& pack) {
   Floor floor{buffers, pack};
   floor.answer_buffer = buffers.Take();
+  if (options.answer_from_all) floor.answer_count = options.buffer_count;
   floor_state = &floor;
   fuse_lowlevel_ops operations = Operations();
   char name[] = "bench_floor";

@@ -62,7 +62,7 @@ def cold_rows(bench):
     return [row]
 
 
-def hot_row(bench, name, cairn, floor, size):
+def hot_row(bench, name, cairn, floor, wide_floor, size):
     def cairn_turn():
         bench.load("fill", bench.next_seed(), 0, size)
         save_cairn(bench, cairn, "step", size)
@@ -74,27 +74,33 @@ def hot_row(bench, name, cairn, floor, size):
 
     plain = bench.plain("step")
     bench.load("save", "none", bench.plain_directory("step"), 1, size, 0, BLOCK)
-    bench.load("save", "file-syncs", floor.path, 1, size, 0, BLOCK)
+    for each in (floor, wide_floor):
+        bench.load("save", "file-syncs", each.path, 1, size, 0, BLOCK)
     series = take_turns(bench.rounds, {
         bench.file_system: lambda: bench.load("read", plain + "/part-0", BLOCK),
         "CairnFS": cairn_turn,
         "null": lambda: bench.load("read", floor.path + "/part-0", BLOCK),
+        "wide": lambda: bench.load("read", wide_floor.path + "/part-0", BLOCK),
     })
     shutil.rmtree(plain)
     row = Row(f"restore, hot: just saved, {name}")
     row.figure("CairnFS", series.rates("CairnFS", size), "B/s")
     row.figure("FUSE from memory, no work", series.rates("null", size), "B/s")
+    row.figure("FUSE from as much memory", series.rates("wide", size), "B/s")
     row.figure(f"{bench.file_system}, page cache", series.rates(bench.file_system, size), "B/s")
     row.ratio("vs FUSE from memory", "CairnFS", "FUSE from memory, no work", at_least=0.9)
+    row.ratio("vs FUSE from as much memory", "CairnFS", "FUSE from as much memory")
     row.ratio(f"vs {bench.file_system}'s page cache", "CairnFS", f"{bench.file_system}, page cache")
     add_cpu(row, series, "CairnFS", size)
     return row
 
 
 def hot_rows(bench):
-    with Cairn(bench, "hot", free_segments_max=2 * bench.size + GIB) as cairn, Floor(bench, "floor-null") as floor:
+    with Cairn(bench, "hot", free_segments_max=2 * bench.size + GIB) as cairn, \
+            Floor(bench, "floor-null", buffers=512) as floor, \
+            Floor(bench, "floor-wide", 0, "--answer-from-all", buffers=bench.size // MIB) as wide_floor:
         cairn.warm()
-        return [hot_row(bench, f"{bench.size // MIB} MiB", cairn, floor, bench.size)]
+        return [hot_row(bench, f"{bench.size // MIB} MiB", cairn, floor, wide_floor, bench.size)]
 
 
 def mmap_rows(bench):
