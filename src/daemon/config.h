@@ -72,7 +72,8 @@ Status ApplyKey(std::string_view name, std::string_view value, Config& config);
 // error when that directory is gone and a path needs it.
 Status MakePathsAbsolute(Config& config);
 
-// The pool's size when the configuration leaves it open: a quarter of the memory, 64 MiB at least, 8 GiB at most.
+// The pool's size when the configuration leaves it open: a quarter of the memory that the process may use (of the
+// machine, or of its control group), 64 MiB at least, 8 GiB at most.
 uint64_t DefaultPoolSize();
 
 // The key most like `name`.

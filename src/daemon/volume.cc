@@ -162,7 +162,10 @@ fs::FsOptions Volume::FileSystemOptions() const {
   options.update_atime = !config_.read_only && std::find(words.begin(), words.end(), "noatime") == words.end();
   options.flush_interval_ms = static_cast<unsigned>(config_.flush_interval_ms);
   options.commit_wait_seconds_max = static_cast<unsigned>((config_.commit_wait_max_ms + 999) / 1000);
-  options.read_ahead_bytes = config_.read_ahead;
+  // What is fetched for several readers must not drive out each other's.
+  const uint64_t pool_bytes = pool_->count() * io::BufferPool::kBufferBytes;
+  const uint64_t cache_bytes = config_.cache_size != 0 ? config_.cache_size : pool_bytes;
+  options.read_ahead_bytes = std::min<uint64_t>(config_.read_ahead, std::max<uint64_t>(cache_bytes / 16, 2 * kMiB));
   options.collect_after_bytes = config_.collect_after;
   options.collect_bytes_per_second_max = config_.collect_rate;
   options.collect_delay_ms = static_cast<unsigned>(config_.collect_delay_ms);

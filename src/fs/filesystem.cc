@@ -93,6 +93,7 @@ Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const 
 Status FileSystem::Stop() {
   if (impl_ == nullptr) return {};
   impl_->parts.pool.SetPressureCallback({});
+  impl_->stop.request_stop();  // whoever waits for the first count of records has what there is
   impl_->checker->Stop();
   impl_->collector->Stop();
   // Nobody uses a file any more: what is open was left behind by a lazy unmount, and what was unlinked goes.

@@ -66,7 +66,7 @@ struct FsOptions {
   unsigned waiting_threads = 16;           // operations that wait on chunks
   unsigned flush_interval_ms = 1000;       // a sync round at least this often while something is not durable
   unsigned commit_wait_seconds_max = 600;  // a directory rename waits no longer; then it fails with kUnavailable
-  size_t read_ahead_bytes = 32 * kMiB;
+  size_t read_ahead_bytes = 64 * kMiB;
   uint64_t collect_after_bytes = 64 * kMiB;  // freed bytes that make the background collector start
   uint64_t collect_bytes_per_second_max = 256 * kMiB;
   unsigned collect_delay_ms = 3000;  // after the last deletion

@@ -190,7 +190,10 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
     }
     if (!error) return plan->done(plan->Assemble());
     // The file may have changed under the read and its old chunks be collected: look once more at what it is now.
-    if (error->code == ErrorCode::kNotFound && plan->attempt++ == 0) return StartRead(plan);
+    // Not on this thread, for which others may wait.
+    if (error->code == ErrorCode::kNotFound && plan->attempt++ == 0) {
+      return waiters->Post([this, plan] { StartRead(plan); });
+    }
     spdlog::error("inode {}: read of {} bytes at {} failed: {}", plan->inode->id.value, plan->size, plan->offset,
                   error->message);
     error_names->Note(plan->inode->id);
@@ -223,7 +226,8 @@ void FileSystem::Impl::ReadAhead(Handle& handle, const InodePtr& inode, uint64_t
   {
     MutexLock lock(handle.mutex);
     // Requests of one large read may come a little out of order.
-    bool sequential = offset <= handle.next_offset + 2 * kMiB && offset + 4 * kMiB >= handle.next_offset;
+    const uint64_t nearby = std::max<uint64_t>(size, kMiB);
+    const bool sequential = offset <= handle.next_offset + 2 * nearby && offset + 4 * nearby >= handle.next_offset;
     if (!sequential) {
       handle.read_ahead_window = 0;
       handle.read_ahead_end = 0;
@@ -231,7 +235,7 @@ void FileSystem::Impl::ReadAhead(Handle& handle, const InodePtr& inode, uint64_t
       uint64_t window = std::max<uint64_t>(handle.read_ahead_window * 2, 2 * std::max<uint64_t>(size, 64 * kKiB));
       handle.read_ahead_window = std::min<uint64_t>(window, options.read_ahead_bytes);
     }
-    handle.next_offset = offset + size;
+    handle.next_offset = sequential ? std::max(handle.next_offset, offset + size) : offset + size;
     if (!sequential) return;
     from = std::max(handle.read_ahead_end, offset + size);
     to = offset + size + handle.read_ahead_window;
@@ -253,15 +257,18 @@ void FileSystem::Impl::PrefetchRange(const InodePtr& inode, uint64_t from, uint6
     const Content& content = *inode->content;
     to = std::min(to, content.size);
     if (from >= to) return;
-    digests = content.extents.MissingPages(from, to - from + kLeafBytes);
     loaded = content.extents.IsLoaded(from, to - from);
+    const bool enters_page = from % kLeafBytes < to - from || to / kLeafBytes != from / kLeafBytes;
+    if (!loaded || enters_page) digests = content.extents.MissingPages(from, to - from + kLeafBytes);
     if (loaded) {
       content.extents.ForEach(from, to - from, [&](const Extent& extent) { digests.push_back(extent.digest); });
     }
   }
   parts.chunks.Prefetch(digests);
   if (loaded) return;
-  waiters->Post([this, inode, from, to] {
+  waiters->Post([this, inode, from, to, pages = std::move(digests)] {
+    // Waited for here, so that nobody waits for them with the inode's lock.
+    for (const Digest& page : pages) static_cast<void>(store::GetBlocking(parts.chunks, page));
     {
       MutexLock lock(inode->mutex);
       // A failure shows when the bytes are read.

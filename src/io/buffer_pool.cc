@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cerrno>
 #include <cstring>
@@ -177,20 +178,26 @@ void BufferPool::Touch(std::byte* begin) {
 void BufferPool::TouchAll(std::stop_token stop) {
   pthread_setname_np(pthread_self(), "pool-touch");
   (void)setpriority(PRIO_PROCESS, 0, 19);  // of this thread: it is seconds of work that nobody waits for
+  std::vector<uint32_t> batch;
   while (!stop.stop_requested()) {
-    uint32_t index;
     {
       MutexLock lock(mutex_);
+      free_.insert(free_.end(), batch.begin(), batch.end());
+      if (!batch.empty()) WakeWaiters();
+      batch.clear();
       if (untouched_.empty()) return;
-      index = untouched_.back();
-      untouched_.pop_back();
+      // Seldom in the lock: whoever has it at the lowest priority may keep it for long.
+      while (!untouched_.empty() && batch.size() < std::clamp<size_t>(count_ / 64, 1, 16)) {
+        batch.push_back(untouched_.back());
+        untouched_.pop_back();
+      }
     }
-    // While it is touched, the buffer counts as free but is in neither list: nobody else can have it.
-    Touch(base_ + size_t{index} * kBufferBytes);
-    MutexLock lock(mutex_);
-    free_.push_back(index);
-    WakeWaiters();
+    // While they are touched, the buffers count as free but are in neither list: nobody else can have them.
+    for (uint32_t index : batch) Touch(base_ + size_t{index} * kBufferBytes);
   }
+  MutexLock lock(mutex_);
+  free_.insert(free_.end(), batch.begin(), batch.end());
+  WakeWaiters();
 }
 
 }  // namespace cairnfs::io

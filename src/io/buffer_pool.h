@@ -74,9 +74,10 @@ class BufferPool {
   void Close();                 // wakes all who wait
 
   size_t count() const { return count_; }
+  size_t reserved_count() const { return reserved_count_; }
   size_t free_count() const { return free_count_.load(std::memory_order_relaxed); }
-  // True when fewer than an eighth of the buffers are free: streams should give their tails away.
-  bool UnderPressure() const { return free_count() < count_ / 8; }
+  // True when fewer than an eighth of the buffers are free beside the reserve: nothing should be fetched ahead of need.
+  bool UnderPressure() const { return free_count() < reserved_count_ + count_ / 8; }
   // A function called (on the acquiring thread, no lock held) each time an Acquire finds nothing and starts to wait.
   void SetPressureCallback(std::function<void()> callback) { on_pressure_ = std::move(callback); }
 

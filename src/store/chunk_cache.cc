@@ -1,10 +1,19 @@
 #include "store/chunk_cache.h"
 
+#include <algorithm>
+
 namespace cairnfs::store {
 namespace {
 
-constexpr size_t kPackedBytesMax = 64 * kKiB;
+constexpr size_t kPackedBytesMax = 128 * kKiB;
 constexpr size_t kWrittenBytesMin = 256 * kKiB;
+
+// What a chunk counts for: its name takes memory too.
+size_t ChargeOf(const ChunkData& data) { return std::max(data.size, kPageBytes); }
+
+bool OwnedByPool(std::span<const io::Slice> slices) {
+  return std::all_of(slices.begin(), slices.end(), [](const io::Slice& slice) { return bool{slice.owner}; });
+}
 
 }  // namespace
 
@@ -14,6 +23,7 @@ std::optional<ChunkData> ChunkCache::Find(const Digest& digest) {
   MutexLock lock(mutex_);
   auto found = by_digest_.find(digest);
   if (found == by_digest_.end()) return std::nullopt;
+  found->second->used = true;
   if (found->second->lasting) lasting_.splice(lasting_.begin(), lasting_, found->second);
   return found->second->data;
 }
@@ -26,7 +36,7 @@ bool ChunkCache::Contains(const Digest& digest) {
 ChunkData ChunkCache::InsertRead(const Digest& digest, ChunkData data) {
   if (data.size == 0) return data;
   if (data.size > kPackedBytesMax) {
-    Insert(digest, data, /*lasting=*/false);
+    if (OwnedByPool(data.slices)) Insert(digest, data, /*lasting=*/false);
     return data;
   }
   if (auto packed = Pack(data)) {
@@ -37,7 +47,7 @@ ChunkData ChunkCache::InsertRead(const Digest& digest, ChunkData data) {
 }
 
 void ChunkCache::InsertWritten(const Digest& digest, std::span<const io::Slice> slices, size_t size) {
-  if (size < kWrittenBytesMin) return;
+  if (size < kWrittenBytesMin || !OwnedByPool(slices)) return;
   ChunkData data;
   data.slices.assign(slices.begin(), slices.end());
   data.size = size;
@@ -45,7 +55,6 @@ void ChunkCache::InsertWritten(const Digest& digest, std::span<const io::Slice> 
 }
 
 std::optional<ChunkData> ChunkCache::Pack(const ChunkData& data) {
-  if (PoolIsShort()) return std::nullopt;
   MutexLock lock(pack_mutex_);
   if (!packed_ || packed_used_ + data.size > io::BufferPool::kPayloadBytes) {
     packed_ = pool_.TryAcquire();
@@ -67,7 +76,8 @@ std::optional<ChunkData> ChunkCache::Pack(const ChunkData& data) {
 
 // Also while the pool is short, the new takes the place of the old.
 void ChunkCache::Insert(const Digest& digest, const ChunkData& data, bool lasting) {
-  if (data.size > bytes_max_) return;
+  const size_t charge = ChargeOf(data);
+  if (charge > bytes_max_) return;
   const bool short_of_buffers = PoolIsShort();
   Items evicted;  // released after the lock
   MutexLock lock(mutex_);
@@ -75,16 +85,16 @@ void ChunkCache::Insert(const Digest& digest, const ChunkData& data, bool lastin
   if (short_of_buffers && by_digest_.empty()) return;
   lasting = ForgetLeft(digest) || lasting;
   size_t given = 0;
-  while (!by_digest_.empty() && (bytes_.load(std::memory_order_relaxed) + data.size > bytes_max_ ||
-                                 (short_of_buffers && given < 2 * data.size))) {
+  while (!by_digest_.empty() &&
+         (bytes_.load(std::memory_order_relaxed) + charge > bytes_max_ || (short_of_buffers && given < 2 * charge))) {
     EvictOne(&evicted);
-    given += evicted.back().data.size;
+    given += ChargeOf(evicted.back().data);
   }
   Items& queue = lasting ? lasting_ : recent_;
-  queue.push_front(Item{digest, data, lasting});
+  queue.push_front(Item{digest, data, lasting, /*used=*/false});
   by_digest_.emplace(digest, queue.begin());
-  bytes_.fetch_add(data.size, std::memory_order_relaxed);
-  if (!lasting) recent_bytes_ += data.size;
+  bytes_.fetch_add(charge, std::memory_order_relaxed);
+  if (!lasting) recent_bytes_ += charge;
   lock.Unlock();
 }
 
@@ -92,19 +102,21 @@ void ChunkCache::EvictOne(Items* evicted) {
   const bool from_recent = lasting_.empty() || (!recent_.empty() && recent_bytes_ > bytes_max_ / 4);
   Items& queue = from_recent ? recent_ : lasting_;
   auto oldest = std::prev(queue.end());
-  bytes_.fetch_sub(oldest->data.size, std::memory_order_relaxed);
+  const size_t charge = ChargeOf(oldest->data);
+  bytes_.fetch_sub(charge, std::memory_order_relaxed);
   by_digest_.erase(oldest->digest);
   if (from_recent) {
-    recent_bytes_ -= oldest->data.size;
-    Remember(*oldest);
+    recent_bytes_ -= charge;
+    // What was fetched ahead and went before its reader came was not read yet.
+    if (oldest->used) Remember(oldest->digest, charge);
   }
   evicted->splice(evicted->end(), queue, oldest);
 }
 
-void ChunkCache::Remember(const Item& item) {
-  left_.push_front(Left{item.digest, item.data.size});
-  left_by_digest_.emplace(item.digest, left_.begin());
-  left_bytes_ += item.data.size;
+void ChunkCache::Remember(const Digest& digest, size_t size) {
+  left_.push_front(Left{digest, size});
+  left_by_digest_.emplace(digest, left_.begin());
+  left_bytes_ += size;
   while (left_bytes_ > bytes_max_ / 2) ForgetLeft(Digest(left_.back().digest));
 }
 
@@ -139,7 +151,7 @@ void ChunkCache::MakeRoom(size_t buffer_count) {
     MutexLock lock(mutex_);
     if (by_digest_.empty()) return;
     EvictOne(&evicted);
-    given += evicted.back().data.size;
+    given += ChargeOf(evicted.back().data);
     lock.Unlock();
   }
 }

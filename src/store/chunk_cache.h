@@ -5,9 +5,9 @@
 //  - what was read for the first time enters `recent`, first in, first out, of a quarter of the cache;
 //  - what was written, and what is read again soon after it left `recent`, enters `lasting`, least recently used out.
 //
-// It never starves the pool: it keeps at most bytes_max, gives up more than it takes while the pool is short, and gives
-// buffers up when Trim or MakeRoom asks. A chunk that would keep a whole buffer for a few bytes is packed with others
-// of its kind.
+// It never starves the pool: it keeps at most bytes_max, gives up more bytes than it takes while the pool is short, and
+// gives buffers up when Trim or MakeRoom asks. It counts bytes; a buffer stays taken as long as any chunk in it is
+// kept. So a chunk that would keep a whole buffer for a few bytes is packed with others of its kind.
 #pragma once
 
 #include <list>
@@ -25,10 +25,10 @@ class ChunkCache {
 
   std::optional<ChunkData> Find(const Digest& digest);
   bool Contains(const Digest& digest);
-  // A chunk that was read into buffers of its own. Small ones are copied into a shared buffer: returns what the reader
-  // should use.
+  // A chunk that was read. Small ones are copied into a shared buffer: returns what the reader should use. Larger ones
+  // are kept only when they lie in pool buffers.
   ChunkData InsertRead(const Digest& digest, ChunkData data);
-  // A chunk just put: keeps the caller's slices.
+  // A chunk just put: keeps the caller's slices, if they are of the pool.
   void InsertWritten(const Digest& digest, std::span<const io::Slice> slices, size_t size);
 
   // Gives up chunks until the pool is no longer short, or all are gone.
@@ -44,16 +44,17 @@ class ChunkCache {
     Digest digest;
     ChunkData data;
     bool lasting;
+    bool used;  // found since it came
   };
   using Items = std::list<Item>;
   struct Left {
     Digest digest;
     size_t size;
   };
-  bool PoolIsShort() const { return pool_.free_count() < pool_.count() / 4; }
+  bool PoolIsShort() const { return pool_.free_count() < pool_.reserved_count() + pool_.count() / 4; }
   void Insert(const Digest& digest, const ChunkData& data, bool lasting);
   void EvictOne(Items* evicted) REQUIRES_LOCK(mutex_);  // REQUIRES: not empty
-  void Remember(const Item& item) REQUIRES_LOCK(mutex_);
+  void Remember(const Digest& digest, size_t size) REQUIRES_LOCK(mutex_);
   bool ForgetLeft(const Digest& digest) REQUIRES_LOCK(mutex_);
   std::optional<ChunkData> Pack(const ChunkData& data);
 
@@ -65,7 +66,7 @@ class ChunkCache {
   Items lasting_ GUARDED_BY(mutex_);  // used last first
   size_t recent_bytes_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<Digest, Items::iterator, DigestHash> by_digest_ GUARDED_BY(mutex_);
-  // What left `recent_` of late, newest first: names only, for half as many bytes as the cache holds.
+  // What left `recent_` of late after use, newest first: names only, for half as many bytes as the cache holds.
   std::list<Left> left_ GUARDED_BY(mutex_);
   size_t left_bytes_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<Digest, std::list<Left>::iterator, DigestHash> left_by_digest_ GUARDED_BY(mutex_);

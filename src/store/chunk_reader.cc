@@ -24,6 +24,7 @@ struct ChunkReader::Operation {
   std::shared_ptr<io::File> file;
   std::shared_ptr<SegmentRead> read;
   int attempts = 0;
+  bool together = false;  // read with others
   // Guarded by the reader's mutex_.
   std::vector<ChunkCallback> waiting;
   bool prefetch = false;
@@ -160,6 +161,7 @@ void ChunkReader::StartAlone(const OperationPtr& operation) {
   }
   auto read = std::make_shared<SegmentRead>(operation->segment, operation->file, operation->begin(), operation->end());
   operation->read = read;
+  if (prefetch) read->ChargeTo(prefetch_bytes_);
   if (read->bytes() <= kSmallReadBytesMax) {
     read->TakeMemory();
     return CopyOrRead(operation);
@@ -172,7 +174,6 @@ void ChunkReader::StartAlone(const OperationPtr& operation) {
       read->TakeMemory();
     }
   }
-  if (prefetch) read->ChargeTo(prefetch_bytes_);
   CopyOrRead(operation);
 }
 
@@ -187,7 +188,10 @@ void ChunkReader::StartTogether(std::span<const OperationPtr> run) {
     return;
   }
   read->ChargeTo(prefetch_bytes_);
-  for (const OperationPtr& operation : run) operation->read = read;
+  for (const OperationPtr& operation : run) {
+    operation->read = read;
+    operation->together = true;
+  }
   counters_.disk_read_bytes.fetch_add(read->bytes(), std::memory_order_relaxed);
   SegmentRead::Start(read, [this, operations = std::vector<OperationPtr>(run.begin(), run.end())] {
     for (const OperationPtr& operation : operations) verify_.Post([this, operation] { Verify(operation); });
@@ -234,9 +238,11 @@ void ChunkReader::Verify(const OperationPtr& operation) {
   Finish(operation, cache_.InsertRead(operation->digest, std::move(data)));
 }
 
-// The chunk may have moved since it was looked up; a second look tells damage from that.
+// What failed may be a neighbour; and the chunk may have moved since it was looked up: a second look tells damage from
+// that.
 void ChunkReader::Retry(const OperationPtr& operation, Error error) {
   operation->LetGo();
+  if (std::exchange(operation->together, false)) return Locate(operation);
   Location before = operation->location;
   auto found = index_.Find(operation->digest);
   bool moved = found.ok() && found->has_value() && **found != before;

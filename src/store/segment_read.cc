@@ -53,8 +53,9 @@ void SegmentRead::Start(const std::shared_ptr<SegmentRead>& read, std::function<
   const size_t count = read->buffer_count();
   read->pieces_left_ = count;
   for (size_t i = 0; i < count; ++i) {
+    // The pieces hold no reference: the last one would be dropped by the engine's thread, at any time after `done`.
     read->file_->ReadAsync(read->begin_ + i * kPieceBytes, read->Piece(i),
-                           [read, i](const Result<size_t>& result) { read->OnPiece(i, result); });
+                           [raw = read.get(), i](const Result<size_t>& result) { raw->OnPiece(i, result); });
   }
 }
 
@@ -67,7 +68,9 @@ void SegmentRead::OnPiece(size_t index, const Result<size_t>& result) {
       end_read_ = std::min(end_read_, begin_ + index * kPieceBytes + *result);
     }
   }
-  if (pieces_left_.fetch_sub(1) == 1) std::exchange(done_, nullptr)();
+  if (pieces_left_.fetch_sub(1) != 1) return;
+  const std::function<void()> done = std::move(done_);
+  done();  // may end this
 }
 
 Status SegmentRead::Check(uint64_t end) const {

@@ -28,9 +28,9 @@ class SegmentRead {
   void ChargeTo(std::atomic<size_t>& total);
   size_t buffer_count() const { return (bytes_ + kPieceBytes - 1) / kPieceBytes; }
   size_t bytes() const { return bytes_; }
-  const Segment& segment() const { return *segment_; }
 
-  // REQUIRES: memory was taken, bytes() > 0. `done` is called once, on a thread of the I/O engine, with `read` alive.
+  // REQUIRES: memory was taken, bytes() > 0; the caller keeps a reference until `done` is called, once, on a thread of
+  // the I/O engine.
   static void Start(const std::shared_ptr<SegmentRead>& read, std::function<void()> done);
   // After done: whether everything before `end` came. kCorrupt when the file ends before it; the disk's error.
   Status Check(uint64_t end) const;

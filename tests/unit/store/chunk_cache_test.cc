@@ -22,7 +22,9 @@ class ChunkCacheTest : public ::testing::Test {
     return data;
   }
   void Read(uint64_t number) {
-    if (!cache_.Find(DigestOf(number))) cache_.InsertRead(DigestOf(number), Data());
+    if (cache_.Find(DigestOf(number))) return;
+    cache_.InsertRead(DigestOf(number), Data());
+    cache_.Find(DigestOf(number));
   }
   void Written(uint64_t number) {
     ChunkData data = Data();
@@ -58,6 +60,44 @@ TEST_F(ChunkCacheTest, WhatIsReadAgainSoonStays) {
 TEST_F(ChunkCacheTest, AllOfItIsForReadsWhenNothingElseWantsIt) {
   for (uint64_t i = 0; i < kCacheChunks; ++i) Read(i);
   EXPECT_EQ(CountOf(0, kCacheChunks), kCacheChunks);
+}
+
+TEST_F(ChunkCacheTest, WhatWentBeforeItsReaderCameWasNotReadYet) {
+  for (uint64_t i = 0; i < kCacheChunks; ++i) Written(i);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (uint64_t i = 100; i < 108; ++i) cache_.InsertRead(DigestOf(i), Data());
+  }
+  EXPECT_GE(CountOf(0, kCacheChunks), kCacheChunks * 5 / 8);
+}
+
+TEST_F(ChunkCacheTest, KeepsNoBytesThatAreSomebodyElses) {
+  TestChunk chunk = MakeChunk(1, kMiB);
+  cache_.InsertWritten(chunk.digest, chunk.slices(), chunk.bytes.size());
+  EXPECT_FALSE(cache_.Contains(chunk.digest));
+  // Memory beside the pool is not for the cache either; small chunks are copied into the pool.
+  for (size_t size : {kMiB, 100 * kKiB}) {
+    auto memory = std::shared_ptr<std::byte[]>(new std::byte[size]());
+    ChunkData data{{io::Slice{{}, memory.get(), size, memory}}, size};
+    cache_.InsertRead(DigestOf(size), std::move(data));
+    EXPECT_EQ(cache_.Contains(DigestOf(size)), size < kMiB);
+    EXPECT_EQ(memory.use_count(), 1);
+  }
+}
+
+TEST(ChunkCacheOfASmallPool, LeavesRoomForWriters) {
+  auto pool = io::BufferPool::Create({.size_bytes_max = 32 * kMiB, .reserved_count = 8});
+  ASSERT_TRUE(pool.ok());
+  ChunkCache cache(**pool, 24 * kMiB);
+  for (uint64_t i = 0; i < 200; ++i) {
+    io::BufferRef buffer = (*pool)->TryAcquire();
+    while (!buffer && (*pool)->free_count() > 8) buffer = (*pool)->TryAcquire();  // it is being touched
+    ASSERT_TRUE(buffer) << "after " << i;
+    std::byte* begin = buffer.payload();
+    const io::Slice slice{std::move(buffer), begin, kMiB};
+    cache.InsertWritten(MakeChunk(i, 16).digest, {&slice, 1}, kMiB);
+    cache.Trim();
+  }
+  cache.Clear();
 }
 
 TEST_F(ChunkCacheTest, GivesBuffersBackWhenThePoolIsShort) {
