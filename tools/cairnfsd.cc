@@ -69,9 +69,9 @@ int Main(int argc, char** argv) {
   options.background = arguments.ready_fd >= 0;
   if (auto configured = Configure(arguments, options.config); !configured.ok()) {
     spdlog::error("{}", configured.error().message);
-    int exit_code = daemon::ExitCodeOf(configured.error());
-    daemon::Notifier(arguments.ready_fd).Failed(configured.error(), exit_code);
-    return exit_code;
+    // Also a file that is missing or closed to the daemon.
+    daemon::Notifier(arguments.ready_fd).Failed(configured.error(), daemon::kExitUsage);
+    return daemon::kExitUsage;
   }
   // Keeps no directory in use. Never fails where a process can start at all; then only that is lost.
   if (options.background) static_cast<void>(chdir("/") == 0);

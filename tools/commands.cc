@@ -12,11 +12,13 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cairnfs/cairnfs.h"
 #include "control/mount_table.h"
 #include "daemon/data_directory.h"
 #include "daemon/exit_codes.h"
 #include "daemon/offline_check.h"
 #include "fuse/server.h"
+#include "mount_holders.h"
 #include "output.h"
 #include "spawn.h"
 
@@ -36,18 +38,37 @@ std::string Absolute(const std::string& path) {
   return error ? path : absolute.lexically_normal().string();
 }
 
-// Waits for the end of a process that is no child. True when it is gone.
-bool WaitForEnd(uint64_t pid) {
-  if (pid == 0) return true;
+constexpr int kLookForHoldersMs = 2000;
+
+// The daemon serves on as long as the filesystem is mounted anywhere, which may be for ever: true once that was told.
+bool TellWhoHolds(const control::MountEntry& mount, uint64_t daemon_pid) {
+  std::vector<MountHolder> holders = FindMountHolders(mount.device_minor);
+  if (holders.empty()) return false;
+  std::string message =
+      fmt::format("cairnfs: {} is unmounted, but the filesystem is still mounted elsewhere:\n", mount.mount_point);
+  for (const MountHolder& holder : holders) {
+    message +=
+        fmt::format("  at {} in the mount namespace of process {} ({})\n", holder.mount_point, holder.pid, holder.name);
+  }
+  fmt::print(stderr,
+             "{}cairnfs: waiting until it is unmounted there too (nsenter -t {} -m umount {}) or those processes end; "
+             "\"kill {}\" ends the daemon all the same, once everything is durable\n",
+             message, holders.front().pid, holders.front().mount_point, daemon_pid);
+  return true;
+}
+
+// Waits for the end of the daemon, which is no child.
+void WaitForEnd(uint64_t pid, const control::MountEntry& mount) {
+  if (pid == 0) return;
   int fd = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
-  if (fd < 0) return errno == ESRCH;
+  if (fd < 0) return;
   pollfd wait{fd, POLLIN, 0};
-  int ready = 0;
-  do {
-    ready = poll(&wait, 1, -1);
-  } while (ready < 0 && errno == EINTR);
+  for (bool told = false;;) {
+    int ready = poll(&wait, 1, told ? -1 : kLookForHoldersMs);
+    if (ready > 0 || (ready < 0 && errno != EINTR)) break;
+    if (ready == 0) told = TellWhoHolds(mount, pid);
+  }
   close(fd);
-  return ready == 1;
 }
 
 // The holder of a data directory by its LOCK, for a user who may not use the control socket it is unreadable too.
@@ -133,7 +154,7 @@ int RunUmount(const UmountCommand& command) {
   if (!answered) pid = HolderPid(mount->data);
   if (auto unmounted = fuse::Unmount(mount->mount_point, command.lazy); !unmounted.ok()) return Fail(unmounted.error());
   if (command.lazy) return daemon::kExitDone;
-  WaitForEnd(pid);
+  WaitForEnd(pid, *mount);
   std::string left = daemon::ReadLockText(mount->data);
   if (left.starts_with("failed: ")) {
     return Fail(MakeError(ErrorCode::kFailed, "unmounted, but not everything became durable: " + left.substr(8)));
@@ -168,8 +189,8 @@ int RunWait(const std::string& path) {
       !waited.ok() && (waited.error().code == ErrorCode::kPermission || waited.error().code == ErrorCode::kUnavailable);
   if (not_reached) waited = SyncThroughMount(path);
   char durability[16] = {};
-  if (waited.ok() && lgetxattr(path.c_str(), "user.cairnfs.durability", durability, sizeof durability - 1) > 0 &&
-      durability == std::string_view("lost")) {
+  if (waited.ok() && lgetxattr(path.c_str(), CAIRNFS_XATTR_DURABILITY, durability, sizeof durability - 1) > 0 &&
+      durability == std::string_view(CAIRNFS_DURABILITY_LOST)) {
     waited =
         MakeError(ErrorCode::kIo, "bytes of " + path + " could not be stored and are lost; the log names the files");
   }

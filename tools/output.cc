@@ -74,6 +74,7 @@ std::string StatusText(const control::StatusReport& report) {
   line("pool", fmt::format("{} of {} buffers free", report.fs.pool_buffers_free, report.fs.pool_buffers));
   line("open files", fmt::format("{}", report.fs.open_files));
   line("collecting", report.fs.collecting ? "yes" : "no");
+  line("state", report.fs.failing ? "failing: nothing becomes durable" : "good");
   line("last error", report.fs.last_error.empty() ? "none" : report.fs.last_error);
   return text;
 }
@@ -117,6 +118,7 @@ std::string StatusJson(const control::StatusReport& report) {
       {"pool_buffers", report.fs.pool_buffers},
       {"pool_buffers_free", report.fs.pool_buffers_free},
       {"collecting", report.fs.collecting},
+      {"failing", report.fs.failing},
       {"last_error", report.fs.last_error},
   };
   return Dump(json) + "\n";

@@ -1,12 +1,16 @@
 #include "base/log.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
 
 namespace cairnfs {
 namespace {
@@ -18,14 +22,51 @@ bool MayBeRotated(const std::string& file) {
   return S_ISREG(info.st_mode);
 }
 
+bool IsStderr(const std::string& file) { return file.empty() || file == "/dev/stderr"; }
+
 spdlog::sink_ptr MakeSink(const LogOptions& options) {
-  if (options.file.empty() || options.file == "/dev/stderr") return std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  if (IsStderr(options.file)) return std::make_shared<spdlog::sinks::stderr_sink_mt>();
   if (!MayBeRotated(options.file)) return std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.file);
   return std::make_shared<spdlog::sinks::rotating_file_sink_mt>(options.file, options.file_bytes_max,
                                                                 options.old_files_max);
 }
 
+// The number in front of a line by which the journal knows the message's priority.
+class PriorityFlag final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& line) override {
+    const char priority = PriorityOf(message.level);
+    for (char c : {'<', priority, '>'}) line.push_back(c);
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<PriorityFlag>(); }
+
+ private:
+  static char PriorityOf(spdlog::level::level_enum level) {
+    switch (level) {
+      case spdlog::level::trace:
+      case spdlog::level::debug: return '7';
+      case spdlog::level::info: return '6';
+      case spdlog::level::warn: return '4';
+      case spdlog::level::err: return '3';
+      default: return '2';
+    }
+  }
+};
+
+std::unique_ptr<spdlog::formatter> JournalFormat() {
+  auto format = std::make_unique<spdlog::pattern_formatter>();
+  format->add_flag<PriorityFlag>('*').set_pattern("%*%v");
+  return format;
+}
+
 }  // namespace
+
+bool StderrIsJournal() {
+  const char* stream = std::getenv("JOURNAL_STREAM");  // DEVICE:INODE, in decimal
+  struct stat info;
+  if (stream == nullptr || fstat(STDERR_FILENO, &info) != 0) return false;
+  return stream == std::to_string(info.st_dev) + ":" + std::to_string(info.st_ino);
+}
 
 Status CheckLogDirectory(const std::string& file) {
   std::string directory = std::filesystem::path(file).parent_path().string();
@@ -56,7 +97,11 @@ Status InitLog(const LogOptions& options) {
     auto logger = std::make_shared<spdlog::logger>("cairnfs", MakeSink(options));
     logger->set_level(level);
     logger->flush_on(spdlog::level::info);
-    logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+    if (IsStderr(options.file) && (options.to_journal || StderrIsJournal())) {
+      logger->set_formatter(JournalFormat());
+    } else {
+      logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+    }
     spdlog::set_default_logger(std::move(logger));
   } catch (const spdlog::spdlog_ex& exception) {
     return MakeError(ErrorCode::kIo, "cannot open the log file " + options.file + ": " + exception.what());

@@ -1,4 +1,5 @@
-// Logging: spdlog behind one name. Messages go to stderr, which systemd gives to the journal, or to a file.
+// Logging: spdlog behind one name. Messages go to stderr, which systemd gives to the journal, or to a file. The journal
+// knows times by itself and is told priorities: there a line is "<4>message" (sd-daemon(3)).
 // The library logs what no caller will report; a returned Error is the caller's to log.
 #pragma once
 
@@ -13,12 +14,16 @@ namespace cairnfs {
 struct LogOptions {
   std::string level = "info";  // trace, debug, info, warning, error
   std::string file;            // empty or "/dev/stderr": stderr
+  bool to_journal = false;     // stderr was connected with the journal since the process began
 
   // A regular file that has grown to `file_bytes_max` becomes FILE.1.log, and what was that FILE.2.log: the disk below
   // is often the one that holds the data. A device, a pipe or a symbolic link is only appended to.
   size_t file_bytes_max = 8 << 20;
   size_t old_files_max = 2;
 };
+
+// Whether stderr is the stream to the journal that systemd named in $JOURNAL_STREAM.
+bool StderrIsJournal();
 
 // kNotFound or kNotDirectory, with the directory's name, when `file` lies in none that is there.
 Status CheckLogDirectory(const std::string& file);

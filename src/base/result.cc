@@ -47,6 +47,8 @@ Error ErrnoError(int errno_value, std::string_view what) {
     case EINVAL: code = ErrorCode::kInvalidArgument; break;
     case EBUSY:
     case EAGAIN: code = ErrorCode::kBusy; break;
+    case ENOTDIR: code = ErrorCode::kNotDirectory; break;
+    case ENAMETOOLONG: code = ErrorCode::kNameTooLong; break;
     case EOPNOTSUPP:
     case ENOSYS: code = ErrorCode::kNotSupported; break;
     default: break;

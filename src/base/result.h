@@ -55,7 +55,7 @@ inline Error MakeError(ErrorCode code, std::string message) { return Error{code,
 
 // An Error from errno, with "what: strerror" as its message. ENOSPC, EDQUOT -> kNoSpace; ENOENT -> kNotFound;
 // EEXIST -> kAlreadyExists; EACCES, EPERM, EROFS -> kPermission; EINVAL -> kInvalidArgument; EBUSY, EAGAIN -> kBusy;
-// EOPNOTSUPP, ENOSYS -> kNotSupported; all else kIo.
+// ENOTDIR -> kNotDirectory; ENAMETOOLONG -> kNameTooLong; EOPNOTSUPP, ENOSYS -> kNotSupported; all else kIo.
 Error ErrnoError(int errno_value, std::string_view what);
 
 template <typename T>

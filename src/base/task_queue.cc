@@ -2,15 +2,25 @@
 
 #include <pthread.h>
 
+#include <system_error>
+
 namespace cairnfs {
 
 TaskQueue::TaskQueue(std::string name, unsigned thread_count) {
-  for (unsigned i = 0; i < thread_count; i++) {
-    threads_.emplace_back([this, name] { Run(name); });
+  try {
+    for (unsigned i = 0; i < thread_count; i++) {
+      threads_.emplace_back([this, name] { Run(name); });
+    }
+  } catch (const std::system_error& error) {
+    End();
+    throw std::system_error(error.code(), "thread " + std::to_string(threads_.size() + 1) + " of " +
+                                              std::to_string(thread_count) + " of " + name);
   }
 }
 
-TaskQueue::~TaskQueue() {
+TaskQueue::~TaskQueue() { End(); }
+
+void TaskQueue::End() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;

@@ -14,7 +14,8 @@ namespace cairnfs {
 
 class TaskQueue {
  public:
-  // `name` shows in ps and gdb, its first 15 characters.
+  // `name` shows in ps and gdb, its first 15 characters. Throws std::system_error, with no thread left behind, when the
+  // system lets no more threads start; who opens the process's parts catches that.
   TaskQueue(std::string name, unsigned thread_count);
   ~TaskQueue();  // runs what is queued, then joins
   TaskQueue(const TaskQueue&) = delete;
@@ -25,6 +26,7 @@ class TaskQueue {
 
  private:
   void Run(const std::string& name);
+  void End();
   Mutex mutex_;
   CondVar posted_;
   std::deque<std::function<void()>> tasks_ GUARDED_BY(mutex_);

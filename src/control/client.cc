@@ -11,6 +11,7 @@
 
 #include "control.grpc.pb.h"
 #include "control/convert.h"
+#include "control/socket_uri.h"
 
 namespace cairnfs::control {
 namespace {
@@ -21,7 +22,7 @@ constexpr int kReplyBytesMax = 64 << 20;
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
-  return grpc::CreateCustomChannel("unix:" + socket_path, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(SocketUri(socket_path), grpc::InsecureChannelCredentials(), arguments);
 }
 
 // gRPC reports any failure to connect alike; one plain connect tells them apart.

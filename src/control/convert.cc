@@ -31,6 +31,7 @@ void ToMessage(const StatusReport& report, StatusReply& reply) {
   reply.set_log(report.daemon.log);
   reply.set_uptime_seconds(report.uptime_seconds);
   reply.set_last_error(report.fs.last_error);
+  reply.set_failing(report.fs.failing);
 
   const store::StoreStats& store = report.fs.store;
   Space& space = *reply.mutable_space();
@@ -89,6 +90,7 @@ StatusReport FromMessage(const StatusReply& reply) {
   fs.pool_buffers_free = activity.pool_buffers_free();
   fs.collecting = activity.collecting();
   fs.last_error = reply.last_error();
+  fs.failing = reply.failing();
 
   store::StoreStats& store = fs.store;
   store.chunk_count = reply.space().chunk_count();

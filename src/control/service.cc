@@ -16,6 +16,7 @@
 #include "base/thread_annotations.h"
 #include "control.grpc.pb.h"
 #include "control/convert.h"
+#include "control/socket_uri.h"
 
 namespace cairnfs::control {
 namespace {
@@ -135,7 +136,7 @@ cairnfs::Status Service::Impl::Listen() {
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-  builder.AddListeningPort("unix:" + options_.socket_path, grpc::InsecureServerCredentials());
+  builder.AddListeningPort(SocketUri(options_.socket_path), grpc::InsecureServerCredentials());
   builder.RegisterService(this);
   // The socket must never be reachable by others, not even between bind and a chmod.
   mode_t mask = umask(0177);

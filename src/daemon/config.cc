@@ -1,7 +1,6 @@
 #include "daemon/config.h"
 
 #include <fmt/format.h>
-#include <sys/sysinfo.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <sstream>
 
 #include "daemon/config_keys.h"
+#include "daemon/machine_memory.h"
 #include "fuse/server.h"
 
 namespace cairnfs::daemon {
@@ -144,31 +144,9 @@ Status MakePathsAbsolute(Config& config) {
   return {};
 }
 
-namespace {
-
-// The least memory.max of the process's control group and those above it (cgroup v2); UINT64_MAX when there is none.
-uint64_t CgroupMemoryLimit() {
-  std::ifstream groups("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(groups, line) && !line.starts_with("0::/")) {
-  }
-  if (!line.starts_with("0::/")) return UINT64_MAX;
-  uint64_t least = UINT64_MAX;
-  for (std::string group = line.substr(3); !group.empty(); group.resize(group.rfind('/'))) {
-    std::ifstream file("/sys/fs/cgroup" + group + "/memory.max");
-    uint64_t limit;
-    if (file >> limit) least = std::min(least, limit);  // "max" is no number
-  }
-  return least;
-}
-
-}  // namespace
-
 uint64_t DefaultPoolSize() {
-  struct sysinfo info;
-  if (sysinfo(&info) != 0) return 256 * kMiB;
-  const uint64_t memory = std::min<uint64_t>(uint64_t{info.totalram} * info.mem_unit, CgroupMemoryLimit());
-  return std::clamp<uint64_t>(memory / 4, 64 * kMiB, 8 * kGiB);
+  const uint64_t memory = UsableMemory();
+  return memory == UINT64_MAX ? 256 * kMiB : std::clamp<uint64_t>(memory / 4, 64 * kMiB, 8 * kGiB);
 }
 
 std::string NearestKey(std::string_view name) {

@@ -116,7 +116,7 @@ const std::vector<ConfigKey>& Table() {
       {"flush_interval", Kind::kDuration, &Config::flush_interval_ms, 10, 4000},
       {"commit_wait_max", Kind::kDuration, &Config::commit_wait_max_ms, 1000, kDayMs},
       {"rename", Kind::kChoice, &Config::rename, 0, 0, false, {"ordered", "durable"}},
-      {"collect_after", Kind::kSize, &Config::collect_after, 0, 1024 * kTiB},
+      {"collect_after", Kind::kSize, &Config::collect_after, 1, 1024 * kTiB, true},
       {"collect_rate", Kind::kSize, &Config::collect_rate, kMiB, kTiB, true},
       {"collect_delay", Kind::kDuration, &Config::collect_delay_ms, 0, kDayMs},
       {"allow_other", Kind::kFlag, &Config::allow_other},

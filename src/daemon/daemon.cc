@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <system_error>
 #include <thread>
 
 #include "base/failpoint.h"
@@ -22,6 +23,7 @@
 #include "daemon/data_directory.h"
 #include "daemon/exit_codes.h"
 #include "daemon/notify.h"
+#include "daemon/preflight.h"
 #include "daemon/volume.h"
 #include "fuse/server.h"
 
@@ -75,7 +77,7 @@ void RaiseFileLimit() {
 }
 
 bool SendStderrToJournal() {
-  int fd = sd_journal_stream_fd("cairnfs", 6 /* LOG_INFO */, 0);
+  int fd = sd_journal_stream_fd("cairnfs", 6 /* LOG_INFO */, /* level_prefix */ 1);
   if (fd < 0) return false;
   bool redirected = dup2(fd, STDERR_FILENO) >= 0;
   close(fd);
@@ -93,6 +95,7 @@ class Daemon {
   Status Serve();
 
  private:
+  Status TakeWhatIsNamed();  // the mount point, the log's directory, the data directory
   Status StartLog();
   fuse::MountOptions MountOptions() const;
   Status MountIt();
@@ -121,23 +124,35 @@ Status Daemon::StartLog() {
       return MakeError(ErrorCode::kUnavailable, "log_file = \"journal\", but no systemd-journald runs; give a file");
     }
     options.file.clear();
+    options.to_journal = true;
     log_name_ = "journal";
   } else if (options.file.empty() && background_) {
     options.file = directory_->log_path();
   }
   if (!options.file.empty()) log_name_ = options.file;
-  if (log_name_.empty()) log_name_ = "stderr";
+  if (log_name_.empty()) log_name_ = StderrIsJournal() ? "journal" : "stderr";
   return InitLog(options);
+}
+
+Status Daemon::TakeWhatIsNamed() {
+  if (auto checked = fuse::Server::Check(MountOptions()); !checked.ok()) return AsWrongConfiguration(checked.error());
+  if (config_.log_file != kLogToJournal) {
+    if (auto found = CheckLogDirectory(config_.log_file); !found.ok()) return AsWrongConfiguration(found.error());
+  }
+  DataDirectory::OpenOptions open;
+  open.path = config_.data;
+  open.purpose = "starting";
+  auto directory = DataDirectory::Open(open);
+  if (!directory.ok()) return AsWrongConfiguration(directory.error());
+  directory_ = *std::move(directory);
+  return {};
 }
 
 Status Daemon::Start() {
   // A mount that cannot be leaves no data directory behind.
-  CAIRNFS_RETURN_IF_ERROR(fuse::Server::Check(MountOptions()));
-  if (config_.log_file != kLogToJournal) CAIRNFS_RETURN_IF_ERROR(CheckLogDirectory(config_.log_file));
-  DataDirectory::OpenOptions open;
-  open.path = config_.data;
-  open.purpose = "starting";
-  CAIRNFS_ASSIGN_OR_RETURN(directory_, DataDirectory::Open(open));
+  CAIRNFS_RETURN_IF_ERROR(CheckPoolSuffices(config_));
+  CAIRNFS_RETURN_IF_ERROR(CheckThreadsCanStart(config_));
+  CAIRNFS_RETURN_IF_ERROR(TakeWhatIsNamed());
   CAIRNFS_RETURN_IF_ERROR(StartLog());
   spdlog::info("cairnfsd {} starts: data {}, mount point {}", CAIRNFS_VERSION, directory_->path(), config_.mount_point);
   for (const std::string& note : directory_->notes()) spdlog::warn("{}", note);
@@ -154,7 +169,7 @@ Status Daemon::Start() {
     service_.reset();
     server_.reset();
     // What failed is the mount; a failing stop would only hide that.
-    if (auto stopped = filesystem_->Stop(); stopped.ok()) directory_->MarkClean();
+    if (auto stopped = filesystem_->Stop(); !stopped.ok()) directory_->MarkFailed(stopped.error().message);
     return mounted;
   }
   directory_->SetState("running");
@@ -223,6 +238,18 @@ Status Daemon::Serve() {
   return served;
 }
 
+// The number of threads was tried before; another process may have used them up since.
+Status StartOrExplain(Daemon& daemon) {
+  try {
+    return daemon.Start();
+  } catch (const std::system_error& error) {
+    return MakeError(ErrorCode::kIo,
+                     fmt::format("cannot start: {}; lower the number of threads in the configuration, or "
+                                 "raise the limit (pids.max, TasksMax=, ulimit -u)",
+                                 error.what()));
+  }
+}
+
 }  // namespace
 
 int Run(const RunOptions& options) {
@@ -240,7 +267,7 @@ int Run(const RunOptions& options) {
   }
   RaiseFileLimit();
   Daemon daemon(options, notifier, signals);
-  if (auto started = daemon.Start(); !started.ok()) return fail(started.error());
+  if (auto started = StartOrExplain(daemon); !started.ok()) return fail(started.error());
   notifier.Ready("serving " + options.config.mount_point);
   if (auto served = daemon.Serve(); !served.ok()) {
     spdlog::error("{}", served.error().message);

@@ -178,11 +178,13 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const OpenOptions& op
     if (!had_lock_file) unlinkat(directory, "LOCK", 0);  // leaves no trace in a directory that is not ours
     return recognised.error();
   }
-  opened->SetState(options.purpose);
+  opened->WriteLock(fmt::format("{} {}\n", getpid(), options.purpose));
+  opened->restores_lock_ = true;
   return opened;
 }
 
 DataDirectory::~DataDirectory() {
+  if (restores_lock_) WriteLock(previous_state_.empty() ? "" : previous_state_ + "\n");
   close(lock_);
   close(directory_);
 }
@@ -318,9 +320,14 @@ void DataDirectory::WriteLock(const std::string& text) {
   }
 }
 
-void DataDirectory::SetState(const std::string& state) { WriteLock(fmt::format("{} {}\n", getpid(), state)); }
-void DataDirectory::MarkFailed(const std::string& why) { WriteLock("failed: " + why + "\n"); }
-void DataDirectory::MarkClean() { WriteLock(""); }
+void DataDirectory::SettleLock(const std::string& text) {
+  restores_lock_ = false;
+  WriteLock(text);
+}
+
+void DataDirectory::SetState(const std::string& state) { SettleLock(fmt::format("{} {}\n", getpid(), state)); }
+void DataDirectory::MarkFailed(const std::string& why) { SettleLock("failed: " + why + "\n"); }
+void DataDirectory::MarkClean() { SettleLock(""); }
 
 Result<std::string> ControlSocketPath(const std::string& data_path) {
   std::string path = data_path + "/control.sock";

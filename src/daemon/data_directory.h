@@ -37,7 +37,8 @@ class DataDirectory {
   // kNotFound, kNotDirectory, kPermission (another user's, too), kNoSpace, kNotSupported (newer version),
   // kInvalidArgument (holds something else), kCorrupt (damaged): the message says what would be right.
   static Result<std::unique_ptr<DataDirectory>> Open(const OpenOptions& options);
-  // Unlocks. LOCK keeps its text unless MarkClean was called.
+  // Unlocks. LOCK keeps what SetState or a Mark function wrote last; if none was called, it gets back what it held
+  // before Open: who ends before serving anything leaves behind what the last one left.
   ~DataDirectory();
   DataDirectory(const DataDirectory&) = delete;
   DataDirectory& operator=(const DataDirectory&) = delete;
@@ -68,6 +69,7 @@ class DataDirectory {
   Status CheckOwner() const;
   bool KeepsOwners(uid_t owner) const;
   void WriteLock(const std::string& text);
+  void SettleLock(const std::string& text);
 
   const std::string path_;
   const int directory_;
@@ -76,6 +78,7 @@ class DataDirectory {
   std::string previous_state_;
   std::vector<std::string> notes_;
   bool is_new_ = false;
+  bool restores_lock_ = false;  // LOCK holds the purpose of Open
 };
 
 // The control socket of a data directory: a path short enough for a Unix socket. For a long directory name it leads

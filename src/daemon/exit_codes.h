@@ -1,19 +1,21 @@
-// Exit codes of cairnfs, cairnfsd and the Errors they come from. The table stands in docs/operating.md.
+// Exit codes of cairnfs, cairnfsd and the Errors they come from. Their numbers and meanings stand in the public header;
+// the table stands in docs/operating.md.
 #pragma once
 
 #include "base/result.h"
+#include "cairnfs/cairnfs.h"
 
 namespace cairnfs::daemon {
 
 enum ExitCode : int {
-  kExitDone = 0,
-  kExitFailed = 1,      // the operation failed; the message says why
-  kExitUsage = 2,       // command line or configuration
-  kExitNoDaemon = 3,    // no CairnFS there, no daemon that answers, or no /dev/fuse
-  kExitProblems = 4,    // check found problems
-  kExitBusy = 5,        // in use: data directory, mount point, files under the mount
-  kExitPermission = 6,  // not allowed
-  kExitCorrupt = 7,     // the data directory is damaged, or of a newer format
+  kExitDone = CAIRNFS_EXIT_DONE,
+  kExitFailed = CAIRNFS_EXIT_FAILED,
+  kExitUsage = CAIRNFS_EXIT_USAGE,
+  kExitNoDaemon = CAIRNFS_EXIT_NO_DAEMON,
+  kExitProblems = CAIRNFS_EXIT_PROBLEMS,
+  kExitBusy = CAIRNFS_EXIT_BUSY,
+  kExitPermission = CAIRNFS_EXIT_PERMISSION,
+  kExitCorrupt = CAIRNFS_EXIT_CORRUPT,
 };
 
 inline int ExitCodeOf(const Error& error) {
@@ -26,6 +28,20 @@ inline int ExitCodeOf(const Error& error) {
     case ErrorCode::kNotSupported: return kExitCorrupt;
     default: return kExitFailed;
   }
+}
+
+// Of something that a configuration or the command line of a start names (the mount point, the data directory, the log
+// file): where it is not there, or is something else, they are wrong, and starting again does not help.
+inline Error AsWrongConfiguration(Error error) {
+  switch (error.code) {
+    case ErrorCode::kNotFound:
+    case ErrorCode::kNotDirectory:
+    case ErrorCode::kIsDirectory:
+    case ErrorCode::kNotEmpty:
+    case ErrorCode::kNameTooLong: error.code = ErrorCode::kInvalidArgument; break;
+    default: break;
+  }
+  return error;
 }
 
 }  // namespace cairnfs::daemon

@@ -39,15 +39,19 @@ Result<OfflineCheckResult> CheckOffline(const OfflineCheckOptions& options) {
   if (!verified.ok() && (verified.error().code != ErrorCode::kCorrupt || options.rebuild_index)) {
     return verified.error().WithContext("cannot verify the metadata");
   }
+  store::RebuildResult rebuilt;
   if (options.rebuild_index) {
-    CAIRNFS_ASSIGN_OR_RETURN(result.chunks_found, Volume::RebuildIndex(*directory, options.config));
+    CAIRNFS_ASSIGN_OR_RETURN(rebuilt, Volume::RebuildIndex(*directory, options.config));
+    result.chunks_found = rebuilt.chunk_count;
   }
   auto report = CheckOpened(*directory, options.config);
   // With damaged metadata, that is what keeps the rest from being checked.
   if (!report.ok()) return verified.ok() ? report.error() : verified.error();
   result.report = std::move(*report);
+  auto& problems = result.report.problems;
+  problems.insert(problems.begin(), rebuilt.problems.begin(), rebuilt.problems.end());
+  result.report.problem_count += rebuilt.problems.size();
   if (!verified.ok()) {
-    auto& problems = result.report.problems;
     problems.insert(problems.begin(), verified.error().message);
     ++result.report.problem_count;
   }

@@ -100,17 +100,27 @@ Status Volume::OpenParts(Purpose purpose) {
 
 Status Volume::OpenLowerParts() {
   CAIRNFS_ASSIGN_OR_RETURN(pool_, io::BufferPool::Create(PoolOptions(config_)));
-  auto engine = kv::OpenRocksEngine(EngineOptions(directory_, config_));
+  CAIRNFS_ASSIGN_OR_RETURN(disk_, io::OpenDisk(SegmentDiskOptions(directory_, config_)));
+  auto engine = OpenEngine();
   if (!engine.ok()) return Explain(engine.error(), "cannot open the metadata", directory_.metadata_path());
   engine_ = std::move(engine).value();
   auto kv = kv::LocalKvStore::Open(*engine_);
   if (!kv.ok()) return Explain(kv.error(), "cannot read the metadata", directory_.metadata_path());
   kv_ = std::move(kv).value();
-  CAIRNFS_ASSIGN_OR_RETURN(disk_, io::OpenDisk(SegmentDiskOptions(directory_, config_)));
   names_ = std::make_unique<meta::Namespace>(
       *kv_, [store = kv_.get()](const std::vector<kv::KvWrite>& writes) { return store->CommitDurable(writes); },
       meta::SystemClock());
   return {};
+}
+
+// The metadata needs room to recover, which segments kept for reuse may take.
+Result<std::unique_ptr<kv::KvEngine>> Volume::OpenEngine() {
+  auto engine = kv::OpenRocksEngine(EngineOptions(directory_, config_));
+  if (engine.ok() || engine.error().code != ErrorCode::kNoSpace) return engine;
+  auto removed = store::LocalChunkStore::RemoveUnusedFiles(*disk_);
+  if (!removed.ok() || *removed == 0) return engine;
+  spdlog::warn("the disk is full: gave up {} unused segment files for the metadata", *removed);
+  return kv::OpenRocksEngine(EngineOptions(directory_, config_));
 }
 
 Status Volume::MakeOrReadHeader() {
@@ -143,7 +153,7 @@ Status Volume::MakeOrReadHeader() {
   return chunk_params_.Validate();
 }
 
-Result<uint64_t> Volume::RebuildIndex(DataDirectory& directory, const Config& config) {
+Result<store::RebuildResult> Volume::RebuildIndex(DataDirectory& directory, const Config& config) {
   Volume volume(directory, config);
   CAIRNFS_RETURN_IF_ERROR(volume.OpenLowerParts());
   return store::LocalChunkStore::RebuildIndex(*volume.disk_, *volume.engine_, *volume.pool_);
@@ -163,10 +173,9 @@ fs::FsOptions Volume::FileSystemOptions() const {
   options.flush_interval_ms = static_cast<unsigned>(config_.flush_interval_ms);
   options.commit_wait_seconds_max = static_cast<unsigned>((config_.commit_wait_max_ms + 999) / 1000);
   // What is fetched for several readers must not drive out each other's.
-  const uint64_t pool_bytes = pool_->count() * io::BufferPool::kBufferBytes;
-  const uint64_t cache_bytes = config_.cache_size != 0 ? config_.cache_size : pool_bytes;
-  options.read_ahead_bytes = std::min<uint64_t>(config_.read_ahead, std::max<uint64_t>(cache_bytes / 16, 2 * kMiB));
-  options.collect_after_bytes = config_.collect_after;
+  const uint64_t share_bytes = std::max<uint64_t>(chunks_->cache_bytes_max() / 16, 2 * kMiB);
+  options.read_ahead_bytes = std::min<uint64_t>(config_.read_ahead, share_bytes);
+  if (config_.collect_after != 0) options.collect_after_bytes = config_.collect_after;
   options.collect_bytes_per_second_max = config_.collect_rate;
   options.collect_delay_ms = static_cast<unsigned>(config_.collect_delay_ms);
   return options;

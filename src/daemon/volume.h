@@ -26,9 +26,8 @@ class Volume {
   // of an error names the part of the directory that is wrong and what would help.
   static Result<std::unique_ptr<Volume>> Open(DataDirectory& directory, const Config& config,
                                               Purpose purpose = Purpose::kMount);
-  // For `cairnfs check --rebuild-index`: before the store is opened, writes the index anew from the segments. The
-  // number of chunks found.
-  static Result<uint64_t> RebuildIndex(DataDirectory& directory, const Config& config);
+  // For `cairnfs check --rebuild-index`: before the store is opened, writes the index anew from the segments.
+  static Result<store::RebuildResult> RebuildIndex(DataDirectory& directory, const Config& config);
 
   io::BufferPool& pool() { return *pool_; }
   store::LocalChunkStore& chunks() { return *chunks_; }
@@ -39,6 +38,7 @@ class Volume {
   Volume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
   Status OpenParts(Purpose purpose);
   Status OpenLowerParts();
+  Result<std::unique_ptr<kv::KvEngine>> OpenEngine();
   Status MakeOrReadHeader();
 
   DataDirectory& directory_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/coding.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "fs/extent_map.h"
@@ -16,6 +17,10 @@ Failpoint collect_synced("fs.collect_synced", Failpoint::Kind::kKill);
 Failpoint collect_swept("fs.collect_swept", Failpoint::Kind::kKill);
 
 constexpr size_t kRecordsPerRead = 1024;
+// A collection that failed is not tried again by itself sooner; who asks for one, or needs room, is not held up.
+constexpr auto kRetryAfter = std::chrono::minutes(5);
+// Files that are removed all the time put a collection off, but not for ever.
+constexpr int kDelaysMax = 10;
 
 }  // namespace
 
@@ -36,27 +41,68 @@ bool LiveSet::Contains(const Digest& digest) const {
   return std::binary_search(prefixes_.begin(), prefixes_.end(), DigestHash()(digest));
 }
 
-Collector::Collector(kv::KvStore& kv, store::LocalChunkStore& chunks, SyncRounds& rounds, const FsOptions& options)
-    : kv_(kv), chunks_(chunks), rounds_(rounds), options_(options) {
+Collector::Collector(kv::KvStore& kv, store::LocalChunkStore& chunks, SyncRounds& rounds, const FsOptions& options,
+                     uint64_t owed)
+    : kv_(kv),
+      chunks_(chunks),
+      rounds_(rounds),
+      options_(options),
+      freed_bytes_(owed),
+      last_freed_(std::chrono::steady_clock::now()),
+      due_since_(last_freed_) {
   thread_ = std::thread([this] { Run(); });
 }
 
 Collector::~Collector() { Stop(); }
 
 void Collector::Stop() {
+  stop_.request_stop();
   {
     MutexLock lock(mutex_);
     stopping_ = true;
     wake_.NotifyAll();
   }
-  stop_.request_stop();
   if (thread_.joinable()) thread_.join();
 }
 
 void Collector::NoteFreed(uint64_t bytes) {
+  if (bytes == 0) return;
   MutexLock lock(mutex_);
-  freed_bytes_ += bytes;
   last_freed_ = std::chrono::steady_clock::now();
+  if (freed_bytes_ < options_.collect_after_bytes && freed_bytes_ + bytes >= options_.collect_after_bytes) {
+    due_since_ = last_freed_;
+  }
+  freed_bytes_ += bytes;
+}
+
+// When enough was freed, nothing more came for a while, or that while never comes.
+bool Collector::IsDue() const {
+  const auto now = std::chrono::steady_clock::now();
+  const auto delay = std::chrono::milliseconds(options_.collect_delay_ms);
+  if (freed_bytes_ < options_.collect_after_bytes || now < not_before_) return false;
+  return now - last_freed_ >= delay || now - due_since_ >= kDelaysMax * delay;
+}
+
+Result<uint64_t> Collector::TakeOwed(kv::KvStore& kv, const FsOptions& options) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto left, kv.Get(meta::FreedBytesKey()));
+  if (left) {
+    CAIRNFS_RETURN_IF_ERROR(kv.Commit(kv::Transaction().Delete(meta::FreedBytesKey())));
+    Decoder decoder(left->value);
+    const uint64_t bytes = decoder.U64();
+    return decoder.Finished() ? bytes : options.collect_after_bytes;
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange files, kv.Range("D", kv::PrefixEnd("D"), 1));
+  return files.entries.empty() ? 0 : options.collect_after_bytes;
+}
+
+cairnfs::Status Collector::LeaveOwed() {
+  uint64_t bytes = 0;
+  {
+    MutexLock lock(mutex_);
+    bytes = freed_bytes_;
+  }
+  CAIRNFS_RETURN_IF_ERROR(kv_.Commit(kv::Transaction().Put(meta::FreedBytesKey(), Encoder().U64(bytes).Take())));
+  return {};
 }
 
 void Collector::Request(Done<CollectionStatus> done) {
@@ -93,19 +139,16 @@ void Collector::Run() {
   pthread_setname_np(pthread_self(), "cairn-collect");
   for (;;) {
     std::vector<Done<CollectionStatus>> requests;
+    uint64_t freed_before = 0;
     {
       MutexLock lock(mutex_);
       for (;;) {
         if (stopping_ || !requests_.empty()) break;
-        auto quiet = std::chrono::steady_clock::now() - last_freed_;
-        if (freed_bytes_ >= options_.collect_after_bytes &&
-            quiet >= std::chrono::milliseconds(options_.collect_delay_ms)) {
-          break;
-        }
+        if (IsDue()) break;
         wake_.WaitFor(mutex_, std::chrono::milliseconds(500));
       }
       requests.swap(requests_);
-      if (!stopping_) freed_bytes_ = 0;
+      freed_before = std::exchange(freed_bytes_, 0);
     }
     cairnfs::Status status = stop_.stop_requested()
                                  ? cairnfs::Status(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"))
@@ -113,7 +156,13 @@ void Collector::Run() {
     {
       MutexLock lock(mutex_);
       phase_ = status.ok() ? "done" : "failed: " + status.error().message;
-      if (status.ok()) runs_total_++;
+      if (status.ok()) {
+        runs_total_++;
+      } else {
+        freed_bytes_ += freed_before;
+        due_since_ = std::chrono::steady_clock::now();
+        not_before_ = std::chrono::steady_clock::now() + kRetryAfter;
+      }
     }
     if (!status.ok() && !stop_.stop_requested()) spdlog::warn("collection failed: {}", status.error().message);
     for (auto& done : requests) {

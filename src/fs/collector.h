@@ -30,8 +30,16 @@ class LiveSet {
 
 class Collector {
  public:
-  Collector(kv::KvStore& kv, store::LocalChunkStore& chunks, SyncRounds& rounds, const FsOptions& options);
+  // `owed`: bytes freed before that no collection has looked at, of an earlier process; counted as freed now.
+  Collector(kv::KvStore& kv, store::LocalChunkStore& chunks, SyncRounds& rounds, const FsOptions& options,
+            uint64_t owed);
   ~Collector();
+
+  // What an earlier process left to collect, and forgets it: bytes that its Leave wrote, or as many as make a
+  // collection begin when it was killed and left none.
+  static Result<uint64_t> TakeOwed(kv::KvStore& kv, const FsOptions& options);
+  // Writes it for the next process; the last round makes it durable. After Stop.
+  cairnfs::Status LeaveOwed();
 
   void NoteFreed(uint64_t bytes);
   void Request(Done<CollectionStatus> done);  // joins the collection that is about to begin
@@ -46,6 +54,7 @@ class Collector {
 
  private:
   void Run();
+  bool IsDue() const REQUIRES_LOCK(mutex_);
   cairnfs::Status CollectOnce();
   cairnfs::Status Mark(LiveSet& live);
 
@@ -59,6 +68,8 @@ class Collector {
   std::vector<Done<CollectionStatus>> requests_ GUARDED_BY(mutex_);
   uint64_t freed_bytes_ GUARDED_BY(mutex_) = 0;
   std::chrono::steady_clock::time_point last_freed_ GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point due_since_ GUARDED_BY(mutex_);   // when enough was freed
+  std::chrono::steady_clock::time_point not_before_ GUARDED_BY(mutex_);  // by itself, after one that failed
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::string phase_ GUARDED_BY(mutex_) = "idle";
   uint64_t runs_total_ GUARDED_BY(mutex_) = 0;

@@ -37,6 +37,14 @@ Result<bool> FileSystem::Impl::LoadContent(const InodePtr& inode, bool may_wait)
   return true;
 }
 
+void FileSystem::Impl::DropContentIfUnused(const InodePtr& inode) {
+  if (!inode->content || inode->open_count > 0) return;
+  const Content& content = *inode->content;
+  if (content.changed || content.unrecorded || !content.idle() || !content.overlay.empty()) return;
+  inode->content.reset();
+  table.contents_dropped++;
+}
+
 void FileSystem::Impl::Touch(Content& content) { content.mtime = content.ctime = parts.clock.Now(); }
 
 void FileSystem::Impl::MarkChanged(const InodePtr& inode) {

@@ -22,6 +22,41 @@ Extent Clip(const Extent& extent, uint64_t begin, uint64_t end) {
   return part;
 }
 
+// A leaf with more extents than this is merged, a few leaves of a file at a time; with more than the second it is not
+// put off, or its page would pass what one chunk may hold.
+constexpr size_t kMergeExtentsMin = 4096;
+constexpr size_t kMergeExtentsMust = 32768;
+constexpr int kLeavesMergedMax = 4;
+constexpr uint64_t kMergedBytesMax = 256 * kKiB;
+
+using ExtentIterator = std::vector<Extent>::const_iterator;
+
+// The end of the pieces from `first` on that fit one merged chunk.
+ExtentIterator EndOfGroup(ExtentIterator first, ExtentIterator end) {
+  ExtentIterator last = first + 1;
+  while (last != end && last->end() - first->offset <= kMergedBytesMax) ++last;
+  return last;
+}
+
+// One chunk with the bytes of [first, last), zeros between them.
+Result<Extent> PutMerged(ExtentIterator first, ExtentIterator last, store::ChunkStore& chunks,
+                         std::vector<store::ChunkPin>& pins) {
+  std::string bytes(std::prev(last)->end() - first->offset, '\0');
+  for (ExtentIterator extent = first; extent != last; ++extent) {
+    CAIRNFS_ASSIGN_OR_RETURN(std::string chunk, store::GetText(chunks, extent->digest));
+    if (chunk.size() < extent->chunk_offset + extent->length) return MakeError(ErrorCode::kCorrupt, "a short chunk");
+    bytes.replace(extent->offset - first->offset, extent->length, chunk, extent->chunk_offset, extent->length);
+  }
+  io::Slice slice;
+  slice.data = reinterpret_cast<const std::byte*>(bytes.data());
+  slice.size = bytes.size();
+  Extent merged{first->offset, bytes.size(), chunking::ComputeDigest(AsBytes(bytes)), 0,
+                static_cast<uint32_t>(bytes.size())};
+  CAIRNFS_ASSIGN_OR_RETURN(store::PutResult put, chunks.Put(merged.digest, {&slice, 1}));
+  pins.push_back(std::move(put.pin));
+  return merged;
+}
+
 }  // namespace
 
 Status ExtentMap::Load(const Recipe& recipe, store::ChunkStore& chunks) {
@@ -182,6 +217,40 @@ Result<uint64_t> ExtentMap::FindHole(uint64_t offset, uint64_t limit, store::Chu
     if (offset < (it->first + 1) * kLeafBytes) break;
   }
   return std::min(offset, limit);
+}
+
+uint64_t ExtentMap::MergeSmall(store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins) {
+  uint64_t replaced = 0;
+  int merged = 0;
+  for (auto& [index, leaf] : leaves_) {
+    if (!leaf.dirty || leaf.extents.size() < kMergeExtentsMin) continue;
+    if (leaf.extents.size() < kMergeExtentsMust && merged++ >= kLeavesMergedMax) continue;
+    replaced += MergeInLeaf(leaf, chunks, pins);
+  }
+  return replaced;
+}
+
+uint64_t ExtentMap::MergeInLeaf(Leaf& leaf, store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins) {
+  uint64_t replaced = 0;
+  std::vector<Extent> extents;
+  for (auto first = leaf.extents.cbegin(); first != leaf.extents.cend();) {
+    const auto last = EndOfGroup(first, leaf.extents.cend());
+    Result<Extent> merged = last - first > 1 ? PutMerged(first, last, chunks, pins) : Result<Extent>(*first);
+    if (!merged.ok()) {
+      extents.insert(extents.end(), first, last);
+    } else {
+      for (auto extent = first; last - first > 1 && extent != last; ++extent) {
+        replaced += extent->length;
+        allocated_bytes_ -= extent->length;
+      }
+      if (last - first > 1) allocated_bytes_ += merged->length;
+      extents.push_back(*merged);
+    }
+    first = last;
+  }
+  extent_count_ -= leaf.extents.size() - extents.size();
+  leaf.extents = std::move(extents);
+  return replaced;
 }
 
 Result<PageRef> ExtentMap::StorePage(uint64_t index, const std::string& text, store::ChunkStore& chunks,

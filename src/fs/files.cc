@@ -11,7 +11,6 @@ namespace cairnfs::fs {
 
 Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
                                                const OpenFlags& flags) {
-  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit());
   Created created;
   {
     SyncRounds::Operation operation(*impl_->rounds);
@@ -95,7 +94,7 @@ void FileSystem::Write(WriteRequest request, Done<size_t> done) {
   }
   // Nearly full: the answer waits until it is known how much of what was accepted needs room at all. The bytes move out
   // of the pool meanwhile is not needed: requests that are no writes have buffers of their own.
-  impl_->waiters->Post([this, request = std::move(request), handle, inode, done = std::move(done)] {
+  impl_->space_waiters->Post([this, request = std::move(request), handle, inode, done = std::move(done)] {
     if (!impl_->ReserveOrWait(request.data.size)) {
       return done(MakeError(ErrorCode::kNoSpace, "no space for new data"));
     }
@@ -151,22 +150,38 @@ Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePt
       operation.emplace(*rounds);
       continue;
     }
-    if (handle) CAIRNFS_RETURN_IF_ERROR(TakeError(inode, *handle));
+    // The kernel would drop a page whose writeback is refused: an older error is no reason to.
+    if (handle && !request.from_page_cache) CAIRNFS_RETURN_IF_ERROR(TakeError(inode, *handle));
     Content& content = *inode->content;
-    uint64_t offset = request.offset;
-    if (request.append && !request.from_page_cache) offset = content.size;
-    if (request.data.size > kFileSizeMax - offset) {
-      return MakeError(ErrorCode::kTooLarge, "write past the largest file size");
-    }
     MarkChanged(inode);
     // Stores through a mapping count from msync, munmap or close on, which come here as such writes: no names after
     // them may be durable before, though somebody still has the file open.
     if (request.from_page_cache) content.must_publish = true;
-    content.size = std::max(content.size, offset + request.data.size);
+    content.size = std::max(content.size, request.offset + request.data.size);
     Touch(content);
-    streams->Accept(inode, offset, request.data);
+    if (request.from_page_cache) {
+      AcceptPages(inode, request.offset, request.data);
+      return {};
+    }
+    if (inode->mapped) inode->written_under_pages.Add(request.offset, request.offset + request.data.size);
+    streams->Accept(inode, request.offset, request.data);
     return {};
   }
+}
+
+// Pages that the kernel writes back. It filled some of them before a write(2) that came since (docs/decisions/
+// mappings.md): what they have where that wrote is not newer, and is left out.
+void FileSystem::Impl::AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
+  uint64_t taken = 0;
+  inode->written_under_pages.ForEachGap(offset, offset + data.size, [&](uint64_t begin, uint64_t end) {
+    inode->mutex.AssertHeld();
+    io::Slice piece = data;
+    piece.data += begin - offset;
+    piece.size = end - begin;
+    taken += piece.size;
+    streams->Accept(inode, begin, piece);
+  });
+  parts.chunks.ReleaseReservation(data.size - taken);
 }
 
 void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done) {
@@ -199,10 +214,7 @@ void FileSystem::Release(HandleId handle_id, InodeId) {
         if (inode->content->barriers_waiting == 0) impl_->streams->CutAll(inode);
         impl_->streams->DropStoredRuns(inode);
       }
-      if (inode->open_count == 0 && !inode->content->changed && !inode->content->unrecorded && inode->content->idle()) {
-        inode->content.reset();
-        impl_->table.contents_dropped++;
-      }
+      impl_->DropContentIfUnused(inode);
     }
   }
   impl_->open_files--;

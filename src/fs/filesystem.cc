@@ -12,18 +12,24 @@
 namespace cairnfs::fs {
 namespace {
 
+constexpr unsigned kSpaceWaiterThreads = 8;
+
 Failpoint start_orphans("fs.start_orphans", Failpoint::Kind::kKill);
 
 }  // namespace
 
-FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options)
+FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes)
     : parts(the_parts),
       options(the_options),
-      table([this](const InodePtr& inode) { rounds->AddOrphan(inode); }),
+      table([this](const InodePtr& inode) {
+        rounds->AddOrphan(inode);
+        collector->NoteFreed(inode->freed_bytes);
+      }),
       record_totals(parts.kv) {
   unsigned cores = std::max(2u, std::thread::hardware_concurrency());
   workers = std::make_unique<TaskQueue>("cairn-worker", options.worker_threads > 0 ? options.worker_threads : cores);
   waiters = std::make_unique<TaskQueue>("cairn-waiter", std::max(4u, options.waiting_threads));
+  space_waiters = std::make_unique<TaskQueue>("cairn-space", kSpaceWaiterThreads);
   error_names = std::make_unique<ErrorNames>(parts.kv, parts.names, *waiters);
   Streams::Hooks hooks;
   hooks.freed = [this](uint64_t bytes) { collector->NoteFreed(bytes); };
@@ -33,9 +39,9 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options)
   };
   hooks.failed = [this](InodeId inode) { error_names->Note(inode); };
   streams = std::make_unique<Streams>(parts.chunks, parts.chunk_params, *workers, std::move(hooks));
-  rounds = std::make_unique<SyncRounds>(parts.kv, parts.chunks, parts.names, *streams, table,
+  rounds = std::make_unique<SyncRounds>(parts.kv, parts.chunks, parts.names, *streams, table, *waiters,
                                         SyncRounds::Options{options.flush_interval_ms});
-  collector = std::make_unique<Collector>(parts.kv, parts.chunks, *rounds, options);
+  collector = std::make_unique<Collector>(parts.kv, parts.chunks, *rounds, options, owed_bytes);
   checker = std::make_unique<Checker>(parts.kv, parts.names, parts.chunks, *rounds);
   wait_watcher = std::thread([this] { WatchWaits(); });
 }
@@ -52,6 +58,7 @@ void FileSystem::Impl::End() {
   checker->Stop();
   collector->Stop();
   error_names->Stop();
+  space_waiters.reset();
   waiters.reset();
   workers.reset();
 }
@@ -80,7 +87,9 @@ Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const 
     CAIRNFS_RETURN_IF_ERROR(parts.names.RemoveOrphans(orphans));
     start_orphans.Pass();
   }
-  auto impl = std::make_unique<Impl>(parts, options);
+  CAIRNFS_ASSIGN_OR_RETURN(uint64_t owed_bytes, Collector::TakeOwed(parts.kv, options));
+  if (!orphans.empty()) owed_bytes = std::max(owed_bytes, options.collect_after_bytes);
+  auto impl = std::make_unique<Impl>(parts, options, owed_bytes);
   FileSystem::Impl* raw = impl.get();
   impl->waiters->Post([raw] {
     raw->record_totals.Count(raw->stop.get_token());
@@ -96,6 +105,9 @@ Status FileSystem::Stop() {
   impl_->stop.request_stop();  // whoever waits for the first count of records has what there is
   impl_->checker->Stop();
   impl_->collector->Stop();
+  if (auto left = impl_->collector->LeaveOwed(); !left.ok()) {
+    spdlog::warn("what is to be collected is not noted, so the next start collects: {}", left.error().message);
+  }
   // Nobody uses a file any more: what is open was left behind by a lazy unmount, and what was unlinked goes.
   Status status = impl_->rounds->Stop();
   impl_->End();  // what is still at work after its answer finds everything in place

@@ -35,6 +35,9 @@ struct Caller {
   std::function<bool()> cancelled;
 };
 
+// What an operation does to names, for FileSystem::WhenAdmitted.
+enum class NameChange { kMakes, kAlters, kRemoves };
+
 struct OpenFlags {
   bool read = false, write = false, truncate = false;
   bool sync = false;  // O_SYNC or O_DSYNC: each write is a sync point
@@ -87,6 +90,7 @@ struct FsStatus {
   size_t pool_buffers, pool_buffers_free;
   bool collecting;
   std::string last_error;  // empty: none
+  bool failing;            // nothing becomes durable at present: the last sync round could not be finished
   store::StoreStats store;
 };
 
@@ -126,6 +130,12 @@ class FileSystem {
   Status Stop();
   ~FileSystem();
 
+  // Calls `go` once names may be changed so: nearly always before it returns; after the next sync round, on another
+  // thread, when too many changes wait for the disk. kNoSpace for kMakes when little room is left for metadata. Asked
+  // by the caller before Create, MakeNode, Link, SetXattr (kMakes), RemoveXattr (kAlters), Unlink and Rmdir (kRemoves),
+  // which do not wait themselves; SetAttr and Rename ask by themselves.
+  void WhenAdmitted(NameChange change, Done<void> go);
+
   // --- names ---------------------------------------------------------------------------------------------------
   // Functions that return an Attr for a name (Lookup, Create, MakeNode, Link) add one to the inode's lookup count,
   // which Forget takes away; an inode without a link goes when it is neither looked up nor open.
@@ -152,10 +162,9 @@ class FileSystem {
   struct WriteRequest {
     HandleId handle = 0;  // 0: page writeback after the last handle of the inode went (never in practice)
     InodeId inode;
-    uint64_t offset = 0;
+    uint64_t offset = 0;  // of an O_APPEND write too: the kernel holds the file's size still meanwhile
     io::Slice data;       // the payload; the filesystem keeps the buffer as long as it needs it
     bool sync = false;    // this write is a sync point
-    bool append = false;  // at the end of the file, wherever that is
     bool from_page_cache = false;
     bool kill_suid_sgid = false;
   };
@@ -163,11 +172,13 @@ class FileSystem {
   // the error of an earlier failed write are reported here. Takes the data at once unless space is nearly out.
   void Write(WriteRequest request, Done<size_t> done);
   // Bytes in [offset, offset + size) up to the end of the file, as slices that keep their memory alive.
+  // `for_page_cache`: the kernel reads for a mapping.
   struct ReadResult {
     std::vector<io::Slice> slices;
     size_t size = 0;
   };
-  void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<ReadResult> done);
+  void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<ReadResult> done,
+            bool for_page_cache = false);
   void Flush(HandleId handle, InodeId inode, Done<void> done);                  // close(2) of one descriptor
   void Release(HandleId handle, InodeId inode);                                 // the last descriptor is gone
   void Fsync(HandleId handle, InodeId inode, bool data_only, Done<void> done);  // files and directories
@@ -215,6 +226,7 @@ class FileSystem {
 
  private:
   class Impl;
+  void SetAttrNow(InodeId inode, const SetAttrRequest& request, const Done<meta::Attr>& done);
   explicit FileSystem(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

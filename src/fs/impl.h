@@ -78,7 +78,7 @@ class IdTable {
 
 class FileSystem::Impl {
  public:
-  Impl(const Parts& the_parts, const FsOptions& the_options);
+  Impl(const Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes);
   ~Impl();
   void End();  // ends all threads but the rounds'
 
@@ -86,6 +86,8 @@ class FileSystem::Impl {
   // Reads the inode's record if its content is not in memory. False when that would have to wait for chunks and
   // `may_wait` is not set.
   Result<bool> LoadContent(const InodePtr& inode, bool may_wait) REQUIRES_LOCK(inode->mutex);
+  // Once nobody has the file open, and its record tells all there is to know.
+  void DropContentIfUnused(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void Touch(Content& content);                                         // mtime and ctime are now
   void MarkChanged(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // REQUIRES: an Operation is held
   // Lays what is in memory over attributes from the namespace.
@@ -116,6 +118,7 @@ class FileSystem::Impl {
 
   // --- writing (files.cc) ---
   Status AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode);
+  void AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
   bool ReserveOrWait(uint64_t bytes);  // may take seconds near a full disk
   void FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
 
@@ -184,8 +187,9 @@ class FileSystem::Impl {
   std::vector<std::shared_ptr<Wait>> waits GUARDED_BY(waits_mutex);
   bool waits_stopping GUARDED_BY(waits_mutex) = false;
 
-  std::unique_ptr<TaskQueue> workers;  // cut, hash, store
-  std::unique_ptr<TaskQueue> waiters;  // operations that wait for workers, chunks or rounds
+  std::unique_ptr<TaskQueue> workers;        // cut, hash, store
+  std::unique_ptr<TaskQueue> waiters;        // operations that wait for workers, chunks or rounds
+  std::unique_ptr<TaskQueue> space_waiters;  // writes that wait for space: those that need none pass them by
   std::unique_ptr<ErrorNames> error_names;
   std::unique_ptr<Streams> streams;
   std::unique_ptr<SyncRounds> rounds;

@@ -89,20 +89,24 @@ void InodeTable::Forget(InodeId id, uint64_t count) {
   if (orphan) on_orphan_(orphan);
 }
 
-void InodeTable::MarkUnlinked(InodeId id) {
+bool InodeTable::IsGone(const InodePtr& inode) {
+  inode->mutex.AssertHeld();
+  if (!inode->unlinked || inode->open_count > 0) return false;
+  Shard& shard = ShardOf(inode->id);
+  MutexLock lock(shard.mutex);
+  return inode->lookup_count == 0;
+}
+
+void InodeTable::MarkUnlinked(InodeId id, uint64_t freed_bytes) {
   Shard& shard = ShardOf(id);
   InodePtr orphan;
   {
     MutexLock lock(shard.mutex);
     auto found = shard.inodes.find(id);
-    if (found == shard.inodes.end()) {
-      orphan = std::make_shared<Inode>(id);
-      orphan->unlinked = true;
-    } else {
-      found->second->unlinked = true;
-      InodePtr inode = found->second;
-      if (EraseIfUnused(shard, inode)) orphan = inode;
-    }
+    InodePtr inode = found == shard.inodes.end() ? std::make_shared<Inode>(id) : found->second;
+    inode->unlinked = true;
+    inode->freed_bytes = freed_bytes;
+    if (found == shard.inodes.end() || EraseIfUnused(shard, inode)) orphan = inode;
   }
   if (orphan) on_orphan_(orphan);
 }

@@ -17,6 +17,7 @@
 #include "base/thread_annotations.h"
 #include "fs/extent_map.h"
 #include "fs/overlay.h"
+#include "fs/range_set.h"
 #include "meta/namespace.h"
 
 namespace cairnfs::fs {
@@ -48,6 +49,7 @@ struct Content {
   bool no_space_noted = false;  // that a chunk of it found no space is in the log
 
   uint64_t published_size = 0;    // of the last record, lowered by truncation since
+  uint64_t owed_size = 0;         // at the start of the round that runs, every byte of which it stores; 0: it cannot
   bool changed = false;           // differs from the record last published
   bool cutting = false;           // a worker looks for cuts, or is about to
   bool must_publish = false;      // the next round may not leave it out: closed, renamed, synced
@@ -82,12 +84,17 @@ class Inode {
   uint64_t error_sequence GUARDED_BY(mutex) = 0;
   bool error_told GUARDED_BY(mutex) = false;  // somebody was told: those who open the file later are not
 
+  // What write(2) has changed since the kernel last filled the pages that lie there (docs/decisions/mappings.md).
+  RangeSet written_under_pages GUARDED_BY(mutex);
+
   // Guarded by the table's shard.
   uint64_t lookup_count = 0;
   uint64_t hold_count = 0;  // open files, and the list of changed inodes
 
+  std::atomic<bool> mapped{false};         // the kernel has read into its page cache
   std::atomic<bool> no_capability{false};  // it was seen to have no security.capability
   std::atomic<bool> unlinked{false};       // set while an Operation is held
+  std::atomic<uint64_t> freed_bytes{0};    // of an unlinked one: what its removal lets a collection find
 };
 
 using InodePtr = std::shared_ptr<Inode>;
@@ -107,7 +114,9 @@ class InodeTable {
   void Unhold(const InodePtr& inode);
   void Forget(InodeId id, uint64_t count);
   // The inode has no link left. If nobody holds it, on_orphan is called at once.
-  void MarkUnlinked(InodeId id);
+  void MarkUnlinked(InodeId id, uint64_t freed_bytes);
+  // Nobody can reach an unlinked inode that is neither open nor known to the kernel.
+  bool IsGone(const InodePtr& inode);
   void MarkLinked(InodeId id);  // it got a link again
   void ForEach(const std::function<void(const InodePtr&)>& visit);
   // Those that are open or changed: few, where many are looked up.

@@ -32,8 +32,9 @@ Result<meta::Attr> FileSystem::GetAttr(InodeId inode) {
 
 Result<std::string> FileSystem::ReadLink(InodeId inode) { return impl_->parts.names.ReadLink(inode); }
 
+void FileSystem::WhenAdmitted(NameChange change, Done<void> go) { impl_->rounds->WhenAdmitted(change, std::move(go)); }
+
 Result<meta::Attr> FileSystem::MakeNode(InodeId parent, std::string_view name, const meta::CreateParams& params) {
-  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit());
   SyncRounds::Operation operation(*impl_->rounds);
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.Create(parent, name, params));
   impl_->inode_count++;
@@ -42,7 +43,6 @@ Result<meta::Attr> FileSystem::MakeNode(InodeId parent, std::string_view name, c
 }
 
 Result<meta::Attr> FileSystem::Link(InodeId inode, InodeId new_parent, std::string_view new_name) {
-  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit());
   SyncRounds::Operation operation(*impl_->rounds);
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.Link(inode, new_parent, new_name));
   impl_->table.AddLookup(attr.inode);
@@ -52,13 +52,11 @@ Result<meta::Attr> FileSystem::Link(InodeId inode, InodeId new_parent, std::stri
 void FileSystem::Impl::NoteRemoved(const meta::Attr& attr) {
   if (attr.nlink > 0) return;
   inode_count--;
-  if ((attr.mode & S_IFMT) == S_IFREG) collector->NoteFreed(attr.allocated_bytes);
-  table.MarkUnlinked(attr.inode);
+  table.MarkUnlinked(attr.inode, (attr.mode & S_IFMT) == S_IFREG ? attr.allocated_bytes : 0);
   ForgetLostInode(attr.inode);
 }
 
 Status FileSystem::Unlink(InodeId parent, std::string_view name) {
-  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit(/*frees=*/true));
   SyncRounds::Operation operation(*impl_->rounds);
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.Unlink(parent, name));
   impl_->NoteRemoved(attr);
@@ -66,7 +64,6 @@ Status FileSystem::Unlink(InodeId parent, std::string_view name) {
 }
 
 Status FileSystem::Rmdir(InodeId parent, std::string_view name) {
-  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit(/*frees=*/true));
   SyncRounds::Operation operation(*impl_->rounds);
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.Rmdir(parent, name));
   impl_->NoteRemoved(attr);
@@ -114,10 +111,12 @@ Status FileSystem::Impl::PrepareForNewName(InodeId id) {
 }
 
 void FileSystem::Impl::RenameFile(const meta::RenameParams& params, Done<void> done) {
-  if (auto admitted = rounds->Admit(); !admitted.ok()) return done(admitted);
-  Status status = CommitRename(params);
-  if (!status.ok() || !options.durable_file_rename) return done(status);
-  rounds->Request(std::move(done));
+  rounds->WhenAdmitted(NameChange::kAlters, [this, params, done = std::move(done)](const Status& admitted) {
+    if (!admitted.ok()) return done(admitted);
+    Status status = CommitRename(params);
+    if (!status.ok() || !options.durable_file_rename) return done(status);
+    rounds->Request(done);
+  });
 }
 
 void FileSystem::Impl::NoteLost(const InodePtr& inode) {
@@ -277,6 +276,13 @@ void FileSystem::Impl::WatchWaits() {
 }
 
 void FileSystem::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::Attr> done) {
+  impl_->rounds->WhenAdmitted(NameChange::kAlters, [this, id, request, done = std::move(done)](const Status& admitted) {
+    if (!admitted.ok()) return done(admitted.error());
+    SetAttrNow(id, request, done);
+  });
+}
+
+void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done) {
   auto before = impl_->parts.names.GetAttr(id);
   if (!before.ok()) return done(before.error());
   bool regular = (before->mode & S_IFMT) == S_IFREG;
@@ -300,7 +306,6 @@ void FileSystem::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::A
     impl_->table.Unhold(inode);
   }
   if (changes.mode || changes.uid || changes.gid || changes.atime || changes.mtime) {
-    if (auto admitted = impl_->rounds->Admit(); !admitted.ok()) return done(admitted.error());
     SyncRounds::Operation operation(*impl_->rounds);
     auto changed = impl_->parts.names.SetAttr(id, changes);
     if (!changed.ok()) return done(changed.error());

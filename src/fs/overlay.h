@@ -69,6 +69,7 @@ class Overlay {
 
   // The runs by start offset; the caller may look at them and change `scanned` and `finder`.
   std::map<uint64_t, Run>& runs() { return runs_; }
+  const std::map<uint64_t, Run>& runs() const { return runs_; }
   bool empty() const { return runs_.empty() && views_.empty(); }
   // Bytes in runs: accepted and not cut.
   uint64_t run_bytes() const { return run_bytes_; }

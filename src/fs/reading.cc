@@ -38,6 +38,7 @@ struct FileSystem::Impl::ReadPlan {
   InodePtr inode;
   uint64_t offset = 0;
   size_t size = 0;
+  bool for_page_cache = false;
   unsigned attempt = 0;
   Done<ReadResult> done;
   std::vector<Part> parts;
@@ -113,14 +114,17 @@ void Coalesce(FileSystem::ReadResult& result, io::BufferPool& pool) {
 
 }  // namespace
 
-void FileSystem::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t size, Done<ReadResult> done) {
+void FileSystem::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t size, Done<ReadResult> done,
+                      bool for_page_cache) {
   HandlePtr handle = impl_->handles.Find(handle_id);
   InodePtr inode = handle ? handle->inode : impl_->table.Find(id);
   if (!inode) return done(MakeError(ErrorCode::kStale, "the file is not open"));
+  if (for_page_cache) inode->mapped = true;
   auto plan = std::make_shared<Impl::ReadPlan>();
   plan->inode = inode;
   plan->offset = offset;
   plan->size = size;
+  plan->for_page_cache = for_page_cache;
   plan->done = [this, handle, done = std::move(done)](Result<ReadResult> result) {
     if (result.ok()) {
       impl_->read_bytes_total += result->size;
@@ -167,6 +171,7 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
       return;
     }
     const Content& content = *inode->content;
+    if (plan->for_page_cache) inode->written_under_pages.Remove(plan->offset, plan->offset + plan->size);
     if (content.HasLost(plan->offset, plan->offset + length)) {
       lock.Unlock();
       return plan->done(MakeError(ErrorCode::kIo, "bytes of this file could not be stored and are lost"));

@@ -35,8 +35,8 @@ uint64_t FileSystem::Impl::UnrecordedBytes(uint64_t& dirty_bytes) {
       MutexLock lock(inode->mutex);
       if (!inode->content) return;
       const Content& content = *inode->content;
-      dirty_bytes += content.overlay.run_bytes();
-      for (const auto& [id, chunk] : content.flying) dirty_bytes += chunk->provisional ? 0 : chunk->size;
+      for (const auto& [start, run] : content.overlay.runs()) dirty_bytes += run.length - run.stored;
+      for (const auto& [id, chunk] : content.flying) dirty_bytes += chunk->size;
       if (!content.changed && !content.unrecorded) return;
       allocated = content.AllocatedBytes();
     }
@@ -68,6 +68,7 @@ FsStatus FileSystem::GetStatus() const {
   status.pool_buffers = impl_->parts.pool.count();
   status.pool_buffers_free = impl_->parts.pool.free_count();
   status.collecting = impl_->collector->running();
+  status.failing = impl_->rounds->failing();
   status.last_error = impl_->rounds->last_error();
   if (status.last_error.empty()) status.last_error = status.store.last_error;
   return status;

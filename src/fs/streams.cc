@@ -15,6 +15,11 @@ Failpoint chunk_applied("fs.chunk_applied", Failpoint::Kind::kKill);
 // Less than this is not worth a look for cuts on its own.
 constexpr uint64_t kScanBytesMin = 256 * kKiB;
 
+// Scattered small writes are stored as they are once a file has this many of them in memory.
+constexpr size_t kRunsMax = 4096;
+
+bool IsWorthCutting(const Run& run) { return run.length - run.scanned >= kScanBytesMin; }
+
 }  // namespace
 
 void Streams::SetError(const InodePtr& inode, const Error& error) {
@@ -31,17 +36,32 @@ void Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& da
   overlay.Write(offset, data);
   // What was overwritten before it was cut needs no room any more.
   if (uint64_t overwritten = before + data.size - overlay.run_bytes()) chunks_.ReleaseReservation(overwritten);
-  ScheduleCut(inode);
+  auto& runs = overlay.runs();
+  const auto written = std::prev(runs.upper_bound(offset));
+  if (IsWorthCutting(written->second)) StartCutting(inode);
+  Content& content = *inode->content;
+  if (runs.size() > kRunsMax && !content.drop_runs && content.barriers_waiting == 0) {
+    content.drop_runs = true;  // once all of them are stored
+    CutAll(inode);
+  }
+}
+
+void Streams::MergeSmallExtents(const InodePtr& inode) {
+  Content& content = *inode->content;
+  if (uint64_t replaced = content.extents.MergeSmall(chunks_, content.pins)) hooks_.freed(replaced);
+}
+
+void Streams::StartCutting(const InodePtr& inode) {
+  Content& content = *inode->content;
+  if (content.cutting || content.barriers_waiting > 0) return;
+  content.cutting = true;
+  workers_.PostFirst([this, inode] { Cut(inode); });
 }
 
 void Streams::ScheduleCut(const InodePtr& inode) {
-  Content& content = *inode->content;
-  if (content.cutting || content.barriers_waiting > 0) return;
-  for (const auto& [start, run] : content.overlay.runs()) {
-    if (run.length - run.scanned < kScanBytesMin) continue;
-    content.cutting = true;
-    workers_.PostFirst([this, inode] { Cut(inode); });
-    return;
+  const auto& runs = inode->content->overlay.runs();
+  if (std::any_of(runs.begin(), runs.end(), [](const auto& item) { return IsWorthCutting(item.second); })) {
+    StartCutting(inode);
   }
 }
 
@@ -56,8 +76,7 @@ bool Streams::CutOnce(const InodePtr& inode) {
   if (!inode->content) return false;
   Content& content = *inode->content;
   auto& runs = content.overlay.runs();
-  auto found = std::find_if(runs.begin(), runs.end(),
-                            [](const auto& item) { return item.second.length - item.second.scanned >= kScanBytesMin; });
+  auto found = std::find_if(runs.begin(), runs.end(), [](const auto& item) { return IsWorthCutting(item.second); });
   if (found == runs.end() || content.barriers_waiting > 0) {
     content.cutting = false;
     return false;

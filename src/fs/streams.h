@@ -31,6 +31,9 @@ class Streams {
   // Cuts everything that waits, tails too: tails as provisional chunks, so that a stream that goes on is cut as if
   // nothing had happened. Everything accepted so far is applied once chunk number `next_chunk_id - 1` is.
   void CutAll(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // Rewrites the pieces of ranges that many small writes have cut up as larger chunks, as far as they can be read and
+  // stored, so that recipes stay small. Reads and puts chunks.
+  void MergeSmallExtents(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // Cuts what is worth cutting, if nobody is at it.
   void ScheduleCut(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // Starts again what found no space.
@@ -49,6 +52,7 @@ class Streams {
   chunking::ChunkParams params() const { return params_; }
 
  private:
+  void StartCutting(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void Cut(const InodePtr& inode);
   bool CutOnce(const InodePtr& inode);
   void Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk) REQUIRES_LOCK(inode->mutex);

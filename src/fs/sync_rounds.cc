@@ -37,8 +37,14 @@ SyncRounds::Operation::Operation(SyncRounds& rounds) : rounds_(rounds) {
 SyncRounds::Operation::~Operation() { rounds_.gate_.unlock_shared(); }
 
 SyncRounds::SyncRounds(kv::LocalKvStore& kv, store::LocalChunkStore& chunks, meta::Namespace& names, Streams& streams,
-                       InodeTable& table, const Options& options)
-    : kv_(kv), chunks_(chunks), names_(names), streams_(streams), table_(table), options_(options) {
+                       InodeTable& table, TaskQueue& waiters, const Options& options)
+    : kv_(kv),
+      chunks_(chunks),
+      names_(names),
+      streams_(streams),
+      table_(table),
+      waiters_queue_(waiters),
+      options_(options) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -46,19 +52,37 @@ SyncRounds::~SyncRounds() {
   if (thread_.joinable()) static_cast<void>(Stop());
 }
 
-Status SyncRounds::Admit(bool frees) {
-  const size_t limit = frees ? 2 * kUnflushedBytesMax : kUnflushedBytesMax;
-  if (kv_.UnflushedBytes() < kUnflushedBytesKick) return {};
-  for (;;) {
+std::optional<Status> SyncRounds::TryAdmit(NameChange change) {
+  const size_t unflushed = kv_.UnflushedBytes();
+  if (unflushed < kUnflushedBytesKick) return Status();
+  if (!kicked_ && !running_) {
+    kicked_ = true;
+    wake_.NotifyOne();
+  }
+  const size_t limit = change == NameChange::kRemoves ? 2 * kUnflushedBytesMax : kUnflushedBytesMax;
+  if (unflushed < limit) return Status();
+  if (failure_) return failure_->WithContext("too many changes wait for the disk");
+  if (stopping_) return MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
+  return std::nullopt;
+}
+
+void SyncRounds::WhenAdmitted(NameChange change, Done<void> go) {
+  if (change == NameChange::kMakes && chunks_.MetadataRoomIsLow()) {
+    return go(MakeError(ErrorCode::kNoSpace, "the disk has little room left, which is kept for removing files"));
+  }
+  std::optional<Status> admitted;
+  {
     MutexLock lock(mutex_);
-    if (!kicked_ && !running_) {
-      kicked_ = true;
-      wake_.NotifyOne();
-    }
-    if (kv_.UnflushedBytes() < limit) return {};
-    if (failure_) return failure_->WithContext("too many changes wait for the disk");
-    if (stopping_) return MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
-    round_ended_.Wait(mutex_);
+    admitted = TryAdmit(change);
+    if (!admitted) postponed_.push_back({change, std::move(go)});
+  }
+  if (admitted) go(*admitted);
+}
+
+// After a round. Those that find the bound passed again wait for the next.
+void SyncRounds::LetIn(std::vector<Postponed> postponed) {
+  for (Postponed& one : postponed) {
+    waiters_queue_.Post([this, change = one.change, go = std::move(one.go)] { WhenAdmitted(change, go); });
   }
 }
 
@@ -123,13 +147,17 @@ std::string SyncRounds::last_error() const {
   return last_error_;
 }
 
+bool SyncRounds::failing() const {
+  MutexLock lock(mutex_);
+  return failure_.has_value();
+}
+
 Status SyncRounds::Stop() {
   Status status = RequestAndWait();
   {
     MutexLock lock(mutex_);
     stopping_ = true;
     wake_.NotifyOne();
-    round_ended_.NotifyAll();
   }
   thread_.join();
   return status;
@@ -144,7 +172,7 @@ void SyncRounds::Run() {
       if (waiters_.empty() && flush_waiters_.empty() && !kicked_ && !stopping_) {
         wake_.WaitFor(mutex_, std::chrono::milliseconds(options_.interval_ms));
       }
-      if (stopping_ && waiters_.empty() && flush_waiters_.empty()) return;
+      if (stopping_ && waiters_.empty() && flush_waiters_.empty()) break;
       waiters.swap(waiters_);
       flush_waiters.swap(flush_waiters_);
       kicked_ = false;
@@ -156,16 +184,16 @@ void SyncRounds::Run() {
     if (status.ok() && shortage_) status = *shortage_;
     if (flushed.ok() && !waiters.empty()) loss_.reset();
     has_loss_ = loss_.has_value();
+    std::vector<Postponed> postponed;
     {
       MutexLock lock(mutex_);
       running_ = false;
-      std::string error = status.ok() ? "" : status.error().message;
-      if (!error.empty() && error != last_error_) spdlog::error("a sync round failed: {}", error);
-      if (!error.empty()) last_error_ = error;
+      NoteOutcome(status);
       failure_.reset();
       if (!flushed.ok()) failure_ = flushed.error();
-      round_ended_.NotifyAll();
+      postponed.swap(postponed_);
     }
+    LetIn(std::move(postponed));
     for (Done<void>& done : waiters) done(status);
     for (Done<void>& done : flush_waiters) done(flushed);
     if (!status.ok()) {
@@ -175,6 +203,23 @@ void SyncRounds::Run() {
         wake_.WaitFor(mutex_, std::chrono::milliseconds(options_.interval_ms));
     }
   }
+  std::vector<Postponed> postponed;
+  {
+    MutexLock lock(mutex_);
+    postponed.swap(postponed_);
+  }
+  LetIn(std::move(postponed));
+}
+
+void SyncRounds::NoteOutcome(const Status& status) {
+  const std::string error = status.ok() ? "" : status.error().message;
+  if (error == last_error_) return;
+  if (error.empty()) {
+    spdlog::info("sync rounds go well again");
+  } else {
+    spdlog::error("a sync round failed: {}", error);
+  }
+  last_error_ = error;
 }
 
 Status SyncRounds::RunOnce(bool everything) {
@@ -213,14 +258,15 @@ void SyncRounds::Open(bool everything) {
   for (const InodePtr& inode : changed) {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
-    if (inode->unlinked && inode->open_count == 0) {
-      // Its last name went before this freeze: nothing of it is owed to anyone.
+    if (table_.IsGone(inode)) {
+      // It went before this freeze: nothing of it is owed to anyone.
       streams_.Discard(inode);
       content.pins.clear();
       content.changed = false;
       gone.push_back(inode);
     } else if (everything || content.must_publish || inode->write_open_count == 0 || content.pins.size() > kPinsMax) {
       content.owed = true;
+      content.owed_size = content.size;
       content.must_publish = false;
       owed_.push_back(inode);
     } else {
@@ -248,7 +294,7 @@ void SyncRounds::StartDrain(const InodePtr& inode) {
 bool SyncRounds::DiscardIfGone(const InodePtr& inode) {
   {
     MutexLock lock(inode->mutex);
-    if (!inode->unlinked || inode->open_count > 0) return false;
+    if (!table_.IsGone(inode)) return false;
     streams_.Discard(inode);
     inode->content->pins.clear();
     inode->content->changed = inode->content->owed = false;
@@ -273,11 +319,13 @@ Status SyncRounds::WaitDrained(const InodePtr& inode) {
 
 // The size that a record may have now: bytes beyond the last record's size count only up to the first one that no
 // extent covers and that was written, so that a crash never shows a file longer than its durable bytes. Where older
-// bytes of the range are in the extents, those are what the sync point covers.
+// bytes of the range are in the extents, those are what the sync point covers. Up to the size at the freeze, what is
+// not stored was written after it: there the file was as the extents have it, or a hole.
 static uint64_t DurableSize(const Content& content) {
   std::optional<uint64_t> limit;
+  uint64_t floor = content.published_size;
   auto consider = [&](uint64_t begin, uint64_t end) {
-    begin = std::max(begin, content.published_size);
+    begin = std::max(begin, floor);
     if (limit) end = std::min(end, *limit);
     if (begin >= end) return;
     uint64_t position = begin;
@@ -286,8 +334,9 @@ static uint64_t DurableSize(const Content& content) {
     });
     if (position < end) limit = position;
   };
-  content.overlay.ForEachUnstored(consider);
   for (const auto& [begin, end] : content.lost) consider(begin, end);
+  floor = std::max(floor, content.owed_size);
+  content.overlay.ForEachUnstored(consider);
   for (const auto& [id, chunk] : content.flying) consider(chunk->offset, chunk->offset + chunk->size);
   return limit ? std::min(content.size, *limit) : content.size;
 }
@@ -298,8 +347,17 @@ Status SyncRounds::Publish(const InodePtr& inode, std::vector<kv::KvWrite>& writ
   Content& content = *inode->content;
   if (!content.loss_told && inode->error) loss_ = inode->error;
   content.loss_told = true;
+  streams_.MergeSmallExtents(inode);
   auto recipe = content.extents.Store(chunks_, content.pins);
-  if (!recipe.ok()) return recipe.error();
+  if (!recipe.ok()) {
+    // The file stays as it was recorded last, and comes again: no other waits for it.
+    content.owed = false;
+    content.must_publish = true;
+    MutexLock list(mutex_);
+    changed_.push_back(inode);
+    inode->changed_state.NotifyAll();
+    return recipe.error();
+  }
   meta::FileRecord record;
   record.size = DurableSize(content);
   record.allocated_bytes = content.extents.allocated_bytes();
@@ -340,32 +398,31 @@ void SyncRounds::LetGo(const InodePtr& inode) {
 Status SyncRounds::Finish() {
   if (!open_) return {};
   for (const InodePtr& inode : owed_) StartDrain(inode);
-  // Bytes that have no space must not hold up the names: among them are the deletions that make space. Their files are
-  // published as far as they are stored, and are owed to the next round.
+  // Bytes and recipes that have no space must not hold up the names: among them are the deletions that make space.
+  // Their files are published as far as they are stored, and are owed to the next round.
   std::erase_if(owed_, [this](const InodePtr& inode) {
     Status drained = WaitDrained(inode);
     if (drained.ok()) return false;
     if (DiscardIfGone(inode)) return true;
     shortage_ = drained.error();
     MutexLock lock(inode->mutex);
+    inode->content->owed_size = 0;
     inode->content->must_publish = true;  // by the next round, whoever has it open
     return false;
   });
   round_drained.Pass();
   std::vector<kv::KvWrite> writes;
   std::vector<store::ChunkPin> pins;  // given up once the records that name the chunks can be read
-  Status published;
-  size_t done = 0;
-  for (; done < owed_.size(); done++) {
-    published = Publish(owed_[done], writes, pins);
-    if (!published.ok()) break;
+  for (const InodePtr& inode : owed_) {
+    Status published = Publish(inode, writes, pins);
+    if (!published.ok())
+      shortage_ = published.error().WithContext("recipe of inode " + std::to_string(inode->id.value));
   }
-  owed_.erase(owed_.begin(), owed_.begin() + static_cast<ptrdiff_t>(done));
+  owed_.clear();
   kv_.CommitLate(writes);
   pins.clear();
   for (const InodePtr& inode : published_) LetGo(inode);
   published_.clear();
-  CAIRNFS_RETURN_IF_ERROR(published);
   round_published.Pass();
   if (!round_data_sync.PassOrSkip()) CAIRNFS_RETURN_IF_ERROR(chunks_.Sync());
   round_data_synced.Pass();

@@ -8,6 +8,7 @@
 #include <shared_mutex>
 #include <thread>
 
+#include "base/task_queue.h"
 #include "fs/filesystem.h"
 #include "fs/inode.h"
 #include "fs/streams.h"
@@ -20,7 +21,7 @@ class SyncRounds {
     unsigned interval_ms;
   };
   SyncRounds(kv::LocalKvStore& kv, store::LocalChunkStore& chunks, meta::Namespace& names, Streams& streams,
-             InodeTable& table, const Options& options);
+             InodeTable& table, TaskQueue& waiters, const Options& options);
   ~SyncRounds();  // REQUIRES: Stop() returned
 
   // Held (shared) by every operation that changes names, by the change of an inode from unchanged to changed, and by
@@ -36,10 +37,12 @@ class SyncRounds {
     SyncRounds& rounds_;
   };
 
-  // Asked by operations on names before they take an Operation: names that are not flushed yet are kept in memory, and
-  // this bounds how much. Waits while the bound is passed and rounds go on; the error of the last round when rounds
-  // fail. Operations that make room (`frees`) are let in for longer. May take as long as a round.
-  Status Admit(bool frees = false);
+  // Asked for operations on names before they take an Operation: names that are not flushed yet are kept in memory, and
+  // this bounds how much. Calls `go` once the change may be made: at once below the bound; else on a thread of
+  // `waiters` after a round, which takes no thread meanwhile. With the error of the last round when rounds fail, with
+  // kNoSpace for what makes names when the disk has little left for metadata. What removes names is let in for longer,
+  // because it makes room.
+  void WhenAdmitted(NameChange change, Done<void> go);
 
   // The inode's content differs from its record now. REQUIRES: an Operation is held.
   void AddChanged(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
@@ -59,10 +62,19 @@ class SyncRounds {
 
   uint64_t rounds_total() const { return rounds_total_.load(); }
   uint64_t requests_total() const { return requests_total_.load(); }
-  std::string last_error() const;
+  std::string last_error() const;  // of the last round; empty when it went well
+  bool failing() const;            // the last round could not be finished: nothing becomes durable at present
 
  private:
+  struct Postponed {
+    NameChange change;
+    Done<void> go;
+  };
   void Run();
+  // Whether the change may be made; nullopt: not before a round has ended, for which it asks.
+  std::optional<Status> TryAdmit(NameChange change) REQUIRES_LOCK(mutex_);
+  void LetIn(std::vector<Postponed> postponed);
+  void NoteOutcome(const Status& status) REQUIRES_LOCK(mutex_);
   Status RunOnce(bool everything);
   void RemoveOrphans();
   void Open(bool everything);  // freezes and takes over what is owed
@@ -78,6 +90,7 @@ class SyncRounds {
   meta::Namespace& names_;
   Streams& streams_;
   InodeTable& table_;
+  TaskQueue& waiters_queue_;
   const Options options_;
 
   // The gate: a freeze takes it exclusively. The turnstile keeps a stream of operations from shutting a freeze out.
@@ -93,8 +106,8 @@ class SyncRounds {
   bool kicked_ GUARDED_BY(mutex_) = false;
   bool running_ GUARDED_BY(mutex_) = false;
   bool stopping_ GUARDED_BY(mutex_) = false;
-  CondVar round_ended_;
-  std::optional<Error> failure_ GUARDED_BY(mutex_);  // of the last round, when it could not be finished
+  std::vector<Postponed> postponed_ GUARDED_BY(mutex_);  // until the next round has ended
+  std::optional<Error> failure_ GUARDED_BY(mutex_);      // of the last round, when it could not be finished
   std::string last_error_ GUARDED_BY(mutex_);
 
   std::atomic<bool> has_loss_{false};  // there is a loss that nobody was told

@@ -3,15 +3,16 @@
 
 #include <unordered_map>
 
+#include "cairnfs/cairnfs.h"
 #include "fs/impl.h"
 
 namespace cairnfs::fs {
 namespace {
 
-constexpr std::string_view kOwnPrefix = "user.cairnfs.";
-constexpr std::string_view kDurability = "user.cairnfs.durability";
-constexpr std::string_view kUniqueBytes = "user.cairnfs.unique_bytes";
-constexpr std::string_view kChunks = "user.cairnfs.chunks";
+constexpr std::string_view kOwnPrefix = CAIRNFS_XATTR_PREFIX;
+constexpr std::string_view kDurability = CAIRNFS_XATTR_DURABILITY;
+constexpr std::string_view kUniqueBytes = CAIRNFS_XATTR_UNIQUE_BYTES;
+constexpr std::string_view kChunks = CAIRNFS_XATTR_CHUNKS;
 
 bool IsOwn(std::string_view name) { return name.starts_with(kOwnPrefix); }
 
@@ -44,13 +45,13 @@ bool FileSystem::Impl::IsPending(InodeId id, uint32_t mode) {
 
 Result<std::string> FileSystem::Impl::DurabilityOf(InodeId id) {
   std::set<InodeId> lost = LostInodes();
-  if (lost.contains(id)) return std::string("lost");
+  if (lost.contains(id)) return std::string(CAIRNFS_DURABILITY_LOST);
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, parts.names.GetAttr(id));
   if (!lost.empty() && (attr.mode & S_IFMT) == S_IFDIR) {
     auto found = FindLost(id, lost);
-    if (found.ok() && *found) return std::string("lost");
+    if (found.ok() && *found) return std::string(CAIRNFS_DURABILITY_LOST);
   }
-  return std::string(IsPending(id, attr.mode) ? "pending" : "local");
+  return std::string(IsPending(id, attr.mode) ? CAIRNFS_DURABILITY_PENDING : CAIRNFS_DURABILITY_LOCAL);
 }
 
 void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> done) {
@@ -70,6 +71,8 @@ void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> d
     {
       std::vector<store::ChunkPin> pins;
       extents = impl_->StoredExtents(inode, 0, length, pins);
+      MutexLock lock(inode->mutex);
+      impl_->DropContentIfUnused(inode);
     }
     impl_->table.Unhold(inode);
     if (!extents.ok()) return done(extents.error());
@@ -83,7 +86,6 @@ void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> d
 Status FileSystem::SetXattr(InodeId inode, std::string_view name, std::string_view value,
                             meta::Namespace::XattrMode mode) {
   if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
-  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit());
   SyncRounds::Operation operation(*impl_->rounds);
   CAIRNFS_RETURN_IF_ERROR(impl_->parts.names.SetXattr(inode, name, value, mode));
   if (InodePtr known = impl_->table.Find(inode)) known->no_capability = false;
@@ -94,7 +96,6 @@ Result<std::vector<std::string>> FileSystem::ListXattrs(InodeId inode) { return 
 
 Status FileSystem::RemoveXattr(InodeId inode, std::string_view name) {
   if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
-  CAIRNFS_RETURN_IF_ERROR(impl_->rounds->Admit());
   SyncRounds::Operation operation(*impl_->rounds);
   return impl_->parts.names.RemoveXattr(inode, name);
 }

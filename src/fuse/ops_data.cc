@@ -36,11 +36,14 @@ void ReplyRead(fuse_req_t request, const fs::FileSystem::ReadResult& read) {
 }  // namespace
 
 void OpRead(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
-  SessionOf(request).filesystem().Read(file->fh, InodeId{inode}, static_cast<uint64_t>(offset), size,
-                                       [request](Result<fs::FileSystem::ReadResult> read) {
-                                         if (!read.ok()) return ReplyError(request, read.error());
-                                         ReplyRead(request, *read);
-                                       });
+  // The kernel names the owner of locks in reads for a process, and in none for its page cache.
+  const bool for_page_cache = (Receiver::Current().Body<fuse_read_in>().read_flags & FUSE_READ_LOCKOWNER) == 0;
+  auto reply = [request](Result<fs::FileSystem::ReadResult> read) {
+    if (!read.ok()) return ReplyError(request, read.error());
+    ReplyRead(request, *read);
+  };
+  SessionOf(request).filesystem().Read(file->fh, InodeId{inode}, static_cast<uint64_t>(offset), size, reply,
+                                       for_page_cache);
 }
 
 void SubmitWrite(fuse_req_t request, fs::FileSystem::WriteRequest write) {
@@ -58,7 +61,6 @@ void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
   write.inode = InodeId{inode};
   write.offset = static_cast<uint64_t>(offset);
   write.sync = (file->flags & O_DSYNC) != 0;
-  write.append = (file->flags & O_APPEND) != 0;  // of now: fcntl(2) may have changed it since the open
   write.from_page_cache = (write_flags & FUSE_WRITE_CACHE) != 0;
   write.kill_suid_sgid = (write_flags & FUSE_WRITE_KILL_SUIDGID) != 0;
   const ByteSpan payload = AsBytes({data, size});
@@ -93,17 +95,16 @@ void OpLseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fus
     return;
   }
   auto what = whence == SEEK_DATA ? fs::FileSystem::Seek::kData : fs::FileSystem::Seek::kHole;
-  SessionOf(request).filesystem().SeekTo(file->fh, InodeId{inode}, static_cast<uint64_t>(offset), what,
-                                         [request](Result<uint64_t> found) {
-                                           if (found.ok()) {
-                                             fuse_reply_lseek(request, static_cast<off_t>(*found));
-                                           } else if (found.error().code == ErrorCode::kNoData) {
-                                             // Elsewhere it is a missing xattr's ENODATA.
-                                             fuse_reply_err(request, ENXIO);
-                                           } else {
-                                             ReplyError(request, found.error());
-                                           }
-                                         });
+  auto reply = [request](Result<uint64_t> found) {
+    if (found.ok()) {
+      fuse_reply_lseek(request, static_cast<off_t>(*found));
+    } else if (found.error().code == ErrorCode::kNoData) {
+      fuse_reply_err(request, ENXIO);  // elsewhere it is a missing xattr's ENODATA
+    } else {
+      ReplyError(request, found.error());
+    }
+  };
+  SessionOf(request).filesystem().SeekTo(file->fh, InodeId{inode}, static_cast<uint64_t>(offset), what, reply);
 }
 
 void OpCopyFileRange(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info* from_file, fuse_ino_t to,

@@ -1,6 +1,9 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <string>
+
+#include "fuse/admitted.h"
 #include "fuse/ops.h"
 #include "fuse/receiver.h"
 #include "fuse/reply.h"
@@ -17,8 +20,8 @@ void OpenAndReply(fuse_req_t request, InodeId inode, const fs::OpenFlags& flags)
 }
 
 // CREATE of a name that is there after all and may be opened as it is.
-void OpenExistingAndReply(fuse_req_t request, InodeId parent, const char* name, const fs::OpenFlags& flags) {
-  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId parent, const std::string& name,
+                          const fs::OpenFlags& flags) {
   auto attr = filesystem.Lookup(parent, name);
   if (!attr.ok()) return ReplyError(request, attr.error());
   filesystem.Open(attr->inode, flags, [request, &filesystem, attr = *attr](Result<fs::HandleId> handle) {
@@ -61,13 +64,17 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
   params.mode = (mode & 07777) | S_IFREG;
   params.uid = caller->uid;
   params.gid = caller->gid;
-  const fs::OpenFlags flags = OpenFlagsOf(file->flags);
-  auto created = SessionOf(request).filesystem().Create(InodeId{parent}, name, params, flags);
-  if (created.ok()) return ReplyCreate(request, *created);
-  if (created.error().code == ErrorCode::kAlreadyExists && !(file->flags & O_EXCL)) {
-    return OpenExistingAndReply(request, InodeId{parent}, name, flags);
-  }
-  ReplyError(request, created.error());
+  auto create = [request, parent = InodeId{parent}, name = std::string(name), params,
+                 open_flags = file->flags](fs::FileSystem& filesystem) {
+    const fs::OpenFlags flags = OpenFlagsOf(open_flags);
+    auto created = filesystem.Create(parent, name, params, flags);
+    if (created.ok()) return ReplyCreate(request, *created);
+    if (created.error().code == ErrorCode::kAlreadyExists && !(open_flags & O_EXCL)) {
+      return OpenExistingAndReply(request, filesystem, parent, name, flags);
+    }
+    ReplyError(request, created.error());
+  };
+  WhenAdmitted(request, fs::NameChange::kMakes, std::move(create));
 }
 
 void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {

@@ -1,6 +1,9 @@
 #include <linux/fs.h>
 #include <sys/stat.h>
 
+#include <string>
+
+#include "fuse/admitted.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
 #include "fuse/reply.h"
@@ -16,6 +19,27 @@ meta::CreateParams ParamsOf(fuse_req_t request, uint32_t mode) {
   params.uid = caller->uid;
   params.gid = caller->gid;
   return params;
+}
+
+void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, const meta::CreateParams& params) {
+  WhenAdmitted(request, fs::NameChange::kMakes,
+               [request, parent, name = std::string(name), params](fs::FileSystem& filesystem) {
+                 ReplyEntry(request, filesystem.MakeNode(InodeId{parent}, name, params));
+               });
+}
+
+// A rename whose names changed, and which could then not be made durable, fails; the kernel believes that nothing
+// happened.
+bool MayHaveRenamed(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInterrupted:
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kNoSpace:
+    case ErrorCode::kIo:
+    case ErrorCode::kCorrupt:
+    case ErrorCode::kFailed: return true;
+    default: return false;
+  }
 }
 
 }  // namespace
@@ -50,30 +74,38 @@ void OpMknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mod
   if ((mode & S_IFMT) == 0) mode |= S_IFREG;
   meta::CreateParams params = ParamsOf(request, mode);
   params.rdev = device;
-  ReplyEntry(request, SessionOf(request).filesystem().MakeNode(InodeId{parent}, name, params));
+  MakeNodeAndReply(request, parent, name, params);
 }
 
 void OpMkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
-  meta::CreateParams params = ParamsOf(request, (mode & 07777) | S_IFDIR);
-  ReplyEntry(request, SessionOf(request).filesystem().MakeNode(InodeId{parent}, name, params));
+  MakeNodeAndReply(request, parent, name, ParamsOf(request, (mode & 07777) | S_IFDIR));
 }
 
 void OpSymlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
   meta::CreateParams params = ParamsOf(request, 0777 | S_IFLNK);
   params.symlink_target = target;
-  ReplyEntry(request, SessionOf(request).filesystem().MakeNode(InodeId{parent}, name, params));
+  MakeNodeAndReply(request, parent, name, params);
 }
 
 void OpLink(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const char* new_name) {
-  ReplyEntry(request, SessionOf(request).filesystem().Link(InodeId{inode}, InodeId{new_parent}, new_name));
+  WhenAdmitted(request, fs::NameChange::kMakes,
+               [request, inode, new_parent, name = std::string(new_name)](fs::FileSystem& filesystem) {
+                 ReplyEntry(request, filesystem.Link(InodeId{inode}, InodeId{new_parent}, name));
+               });
 }
 
 void OpUnlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  ReplyStatus(request, SessionOf(request).filesystem().Unlink(InodeId{parent}, name));
+  WhenAdmitted(request, fs::NameChange::kRemoves,
+               [request, parent, name = std::string(name)](fs::FileSystem& filesystem) {
+                 ReplyStatus(request, filesystem.Unlink(InodeId{parent}, name));
+               });
 }
 
 void OpRmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  ReplyStatus(request, SessionOf(request).filesystem().Rmdir(InodeId{parent}, name));
+  WhenAdmitted(request, fs::NameChange::kRemoves,
+               [request, parent, name = std::string(name)](fs::FileSystem& filesystem) {
+                 ReplyStatus(request, filesystem.Rmdir(InodeId{parent}, name));
+               });
 }
 
 void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name, fuse_ino_t to_parent,
@@ -97,8 +129,13 @@ void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name,
   caller.gid = context->gid;
   caller.pid = static_cast<uint32_t>(context->pid);
   caller.cancelled = CancelledFunction(request);
-  SessionOf(request).filesystem().Rename(params, caller,
-                                         [request](Result<void> status) { ReplyStatus(request, status); });
+  Session& session = SessionOf(request);
+  session.filesystem().Rename(params, caller, [request, &session, params](Result<void> status) {
+    ReplyStatus(request, status);
+    if (status.ok() || !MayHaveRenamed(status.error().code)) return;
+    session.InvalidateName(params.from_parent, params.from_name);
+    session.InvalidateName(params.to_parent, params.to_name);
+  });
 }
 
 }  // namespace cairnfs::fuse

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "fuse/admitted.h"
 #include "fuse/ops.h"
 #include "fuse/reply.h"
 #include "fuse/session.h"
@@ -49,7 +50,11 @@ void OpSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, const ch
     fuse_reply_err(request, error);
     return;
   }
-  ReplyStatus(request, SessionOf(request).filesystem().SetXattr(InodeId{inode}, name, {value, size}, mode));
+  WhenAdmitted(
+      request, fs::NameChange::kMakes,
+      [request, inode, name = std::string(name), value = std::string(value, size), mode](fs::FileSystem& filesystem) {
+        ReplyStatus(request, filesystem.SetXattr(InodeId{inode}, name, value, mode));
+      });
 }
 
 void OpGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, size_t size) {
@@ -81,7 +86,10 @@ void OpRemoveXattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
     fuse_reply_err(request, error);
     return;
   }
-  ReplyStatus(request, SessionOf(request).filesystem().RemoveXattr(InodeId{inode}, name));
+  WhenAdmitted(request, fs::NameChange::kAlters,
+               [request, inode, name = std::string(name)](fs::FileSystem& filesystem) {
+                 ReplyStatus(request, filesystem.RemoveXattr(InodeId{inode}, name));
+               });
 }
 
 }  // namespace cairnfs::fuse

@@ -43,11 +43,14 @@ class FaultyDisk::Plan {
     return {.fails = true, .size_kept = size < kPageBytes ? 0 : random_() % (size / kPageBytes) * kPageBytes};
   }
 
-  Read NextRead(size_t size) {
+  Read NextRead(const std::string& name, uint64_t offset, size_t size) {
     MutexLock lock(mutex_);
     counts_.reads++;
     Read read;
     read.fails = Chance(faults_.read_error_share);
+    for (const BadSectors& bad : faults_.bad_sectors) {
+      if (bad.name == name && bad.begin < offset + size && offset < bad.end) read.fails = true;
+    }
     if (Chance(faults_.short_read_share))
       read.size = size < kPageBytes ? 0 : random_() % (size / kPageBytes) * kPageBytes;
     if (size > 0 && Chance(faults_.bit_flip_share)) read.flipped = random_() % (size * 8);
@@ -113,11 +116,11 @@ class FaultyDisk::Plan {
 
 class FaultyFile final : public File {
  public:
-  FaultyFile(std::unique_ptr<File> base, std::shared_ptr<FaultyDisk::Plan> plan)
-      : base_(std::move(base)), plan_(std::move(plan)) {}
+  FaultyFile(std::unique_ptr<File> base, std::string name, std::shared_ptr<FaultyDisk::Plan> plan)
+      : base_(std::move(base)), name_(std::move(name)), plan_(std::move(plan)) {}
 
   void ReadAsync(uint64_t offset, MutableByteSpan data, IoCallback done) override {
-    auto fault = plan_->NextRead(data.size());
+    auto fault = plan_->NextRead(name_, offset, data.size());
     auto finish = [plan = plan_, fault, data, path = path(), done = std::move(done)](Result<size_t> result) {
       plan->Delay();
       if (!result.ok()) return done(std::move(result));
@@ -192,6 +195,7 @@ class FaultyFile final : public File {
   }
 
   const std::unique_ptr<File> base_;
+  const std::string name_;
   const std::shared_ptr<FaultyDisk::Plan> plan_;
 };
 
@@ -202,12 +206,12 @@ FaultyDisk::Counts FaultyDisk::GetCounts() const { return plan_->GetCounts(); }
 
 Result<std::unique_ptr<File>> FaultyDisk::Create(const std::string& name) {
   CAIRNFS_ASSIGN_OR_RETURN(auto file, base_.Create(name));
-  return std::unique_ptr<File>(new FaultyFile(std::move(file), plan_));
+  return std::unique_ptr<File>(new FaultyFile(std::move(file), name, plan_));
 }
 
 Result<std::unique_ptr<File>> FaultyDisk::Open(const std::string& name) {
   CAIRNFS_ASSIGN_OR_RETURN(auto file, base_.Open(name));
-  return std::unique_ptr<File>(new FaultyFile(std::move(file), plan_));
+  return std::unique_ptr<File>(new FaultyFile(std::move(file), name, plan_));
 }
 
 Result<uint64_t> FaultyDisk::SizeOf(const std::string& name) {

@@ -7,11 +7,20 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "base/thread_annotations.h"
 #include "io/file.h"
 
 namespace cairnfs::io {
+
+// A place on the disk that cannot be read.
+struct BadSectors {
+  std::string name;  // of the file when it was opened
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
 
 // Shares are probabilities between 0 and 1.
 struct Faults {
@@ -23,6 +32,7 @@ struct Faults {
   double write_error_share = 0;
   std::optional<uint64_t> failing_write = std::nullopt;  // the N-th write from now on fails, 1 is the next
   double read_error_share = 0;                           // kIo
+  std::vector<BadSectors> bad_sectors = {};              // kIo for each read that touches them
   double short_read_share = 0;                           // ends early, at a page, as if the file ended there
   double bit_flip_share = 0;                             // one bit of what was read is wrong
   double sync_error_share = 0;                           // DataSync and SyncDirectory sync nothing and give kIo

@@ -1,5 +1,7 @@
 #include "kv/local_store.h"
 
+#include <array>
+#include <atomic>
 #include <cassert>
 
 #include "base/coding.h"
@@ -14,6 +16,18 @@ Failpoint flush_done("kv.flush_done", Failpoint::Kind::kKill);
 
 // Memory that a map node takes beside the bytes of key and value, roughly.
 constexpr size_t kEntryOverheadBytes = 128;
+
+// The last reads of this thread that went to an engine.
+struct RecentRead {
+  uint64_t instance = 0;
+  uint64_t engine_epoch = 0;
+  std::string key;
+  uint64_t revision = 0;
+};
+thread_local std::array<RecentRead, 8> recent_reads;
+thread_local size_t next_recent_read = 0;
+
+std::atomic<uint64_t> next_instance{1};
 
 void CheckRequirement(bool holds) {
   if (!holds) std::abort();  // a caller broke a REQUIRES: going on would break the order promise
@@ -90,9 +104,28 @@ void LocalKvStore::PutInLayer(Layer& layer, size_t& bytes, const KvWrite& write,
   if (write.value) bytes += write.value->size();
 }
 
+LocalKvStore::LocalKvStore(KvEngine& engine) : engine_(engine), instance_(next_instance++) {}
+
+void LocalKvStore::RememberRead(std::string_view key, uint64_t revision, uint64_t engine_epoch) const {
+  RecentRead& read = recent_reads[next_recent_read++ % recent_reads.size()];
+  read.instance = instance_;
+  read.engine_epoch = engine_epoch;
+  read.key.assign(key);
+  read.revision = revision;
+}
+
+std::optional<uint64_t> LocalKvStore::RememberedRevision(std::string_view key, uint64_t engine_epoch) const {
+  for (const RecentRead& read : recent_reads) {
+    if (read.instance == instance_ && read.engine_epoch == engine_epoch && read.key == key) return read.revision;
+  }
+  return std::nullopt;
+}
+
 Result<std::optional<KvEntry>> LocalKvStore::Get(std::string_view key) {
+  uint64_t engine_epoch = 0;
   {
     std::shared_lock lock(mutex_);
+    engine_epoch = engine_epoch_;
     if (const Value* value = FindInLayers(key)) {
       if (!value->value) return std::optional<KvEntry>();
       return std::optional<KvEntry>(KvEntry{std::string(key), *value->value, value->revision});
@@ -101,8 +134,12 @@ Result<std::optional<KvEntry>> LocalKvStore::Get(std::string_view key) {
   // If the key was committed and flushed since, the engine's value is one that was current during this call.
   const std::string engine_key = EngineKey(key);
   CAIRNFS_ASSIGN_OR_RETURN(std::optional<std::string> text, engine_.Get(engine_key));
-  if (!text) return std::optional<KvEntry>();
+  if (!text) {
+    RememberRead(key, 0, engine_epoch);
+    return std::optional<KvEntry>();
+  }
   CAIRNFS_ASSIGN_OR_RETURN(StoredValue stored, DecodeStored(engine_key, *text));
+  RememberRead(key, stored.revision, engine_epoch);
   return std::optional<KvEntry>(KvEntry{std::string(key), std::string(stored.value), stored.revision});
 }
 

@@ -92,7 +92,7 @@ class LocalKvStore final : public KvStore {
   using WatchedBefore = std::vector<std::optional<std::string>>;
   using EntryVisitor = std::function<bool(KvEntry&& entry)>;
 
-  explicit LocalKvStore(KvEngine& engine) : engine_(engine) {}
+  explicit LocalKvStore(KvEngine& engine);
 
   // What can not be read counts as absent: the write goes on.
   WatchedBefore ReadWatched(const std::vector<KvWrite>& writes);
@@ -109,7 +109,11 @@ class LocalKvStore final : public KvStore {
   Result<Evaluation> Evaluate(const Transaction& transaction);
   Result<bool> PointsHold(const Transaction& transaction, Evaluation& evaluation);
   Result<bool> RangeHolds(const Compare& compare);
-  Result<uint64_t> EngineRevision(std::string_view key);
+  // `engine_epoch`: of the evaluation. What this thread has read at that epoch is not read again: nearly every
+  // transaction compares what its thread read just before.
+  Result<uint64_t> EngineRevision(std::string_view key, uint64_t engine_epoch);
+  void RememberRead(std::string_view key, uint64_t revision, uint64_t engine_epoch) const;
+  std::optional<uint64_t> RememberedRevision(std::string_view key, uint64_t engine_epoch) const;
   // nullopt: what Evaluate saw no longer tells. REQUIRES: mutex_ is held, evaluation.holds.
   std::optional<bool> StillHolds(const Transaction& transaction, const Evaluation& evaluation) const;
 
@@ -122,6 +126,7 @@ class LocalKvStore final : public KvStore {
   Status FlushFrozenLocked() REQUIRES_LOCK(flush_mutex_);
 
   KvEngine& engine_;
+  const uint64_t instance_;  // of this process; no two stores have the same
 
   Mutex flush_mutex_;  // serialises writes to the engine, so that the revision stored there never goes back
 

@@ -35,7 +35,8 @@ Status CheckLimits(const Transaction& transaction, const KvLimits& limits) {
 
 }  // namespace
 
-Result<uint64_t> LocalKvStore::EngineRevision(std::string_view key) {
+Result<uint64_t> LocalKvStore::EngineRevision(std::string_view key, uint64_t engine_epoch) {
+  if (auto remembered = RememberedRevision(key, engine_epoch)) return *remembered;
   const std::string engine_key = EngineKey(key);
   CAIRNFS_ASSIGN_OR_RETURN(std::optional<std::string> text, engine_.Get(engine_key));
   if (!text) return uint64_t{0};
@@ -84,7 +85,7 @@ Result<bool> LocalKvStore::PointsHold(const Transaction& transaction, Evaluation
     }
   }
   for (const Compare* compare : ask_engine) {
-    CAIRNFS_ASSIGN_OR_RETURN(uint64_t revision, EngineRevision(compare->key));
+    CAIRNFS_ASSIGN_OR_RETURN(uint64_t revision, EngineRevision(compare->key, evaluation.engine_epoch));
     if (!PointHolds(*compare, revision)) return false;
   }
   return true;

@@ -174,6 +174,7 @@ std::string XattrKey(InodeId inode, std::string_view name) { return KeyOf('X', i
 std::string XattrPrefix(InodeId inode) { return KeyOf('X', inode); }
 std::string OrphanKey(InodeId inode) { return KeyOf('O', inode); }
 std::string MoveKey() { return "V"; }
+std::string FreedBytesKey() { return "G"; }
 std::string NextInodeKey() { return "N"; }
 
 std::optional<InodeId> InodeOfKey(std::string_view key) {

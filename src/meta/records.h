@@ -8,6 +8,7 @@
 //   X <ino be64> name     extended attribute
 //   O <ino be64>          orphan: an inode with no link left, kept until nobody has it open
 //   V                     bumped by every move of a directory between directories (no cycles)
+//   G                     bytes freed that no collection has looked at: only between a clean stop and the next start
 //   N                     next inode number that no process has reserved (written durably before any is used)
 #pragma once
 
@@ -78,6 +79,7 @@ std::string XattrKey(InodeId inode, std::string_view name);
 std::string XattrPrefix(InodeId inode);
 std::string OrphanKey(InodeId inode);
 std::string MoveKey();
+std::string FreedBytesKey();
 std::string NextInodeKey();
 // The inode of a key made by InodeKey, FileKey or OrphanKey; nullopt when the key is none.
 std::optional<InodeId> InodeOfKey(std::string_view key);

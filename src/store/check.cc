@@ -70,6 +70,7 @@ Status LocalChunkStore::Impl::Check(const Reporter& report, std::stop_token stop
             std::to_string(seen_bytes) + "; a collection corrects that"});
   }
   CAIRNFS_RETURN_IF_ERROR(ReportMissing(uses, view, report));
+  view.snapshot.reset();  // while it lives, the engine cannot recover from a full disk; what follows takes long
   std::vector<SegmentPtr> segments = segments_.All();
   size_t begin = 0;
   while (begin < segments.size()) {
@@ -135,7 +136,9 @@ Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& repor
   const Segment& segment = *victim.segment;
   auto file = segments_.FileOf(*victim.segment);
   if (!file.ok()) {
-    if (!segment.freed.load()) report({segment.name() + ": " + file.error().message, DigestsOf(victim.entries)});
+    if (segment.freed.load()) return {};
+    for (const ChunkIndex::Entry& entry : victim.entries) index_.NoteDamaged(entry.digest, entry.location);
+    report({segment.name() + ": " + file.error().message, DigestsOf(victim.entries)});
     return {};
   }
   FileWindow window(**file, kReadBytesMax);
@@ -151,7 +154,9 @@ Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& repor
     if (stop.stop_requested()) return Stopped();
     auto record = window.Load(entry.location.offset, kRecordHeaderBytes + entry.location.stored_bytes, limit);
     auto wrong = WhatIsWrong(entry, record, segment.header.generation);
-    if (wrong && StillThere(entry)) report(*wrong);
+    if (!wrong || !StillThere(entry)) continue;
+    if (!wrong->chunks.empty()) index_.NoteDamaged(entry.digest, entry.location);
+    report(*wrong);
   }
   return {};
 }

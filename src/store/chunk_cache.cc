@@ -5,7 +5,6 @@
 namespace cairnfs::store {
 namespace {
 
-constexpr size_t kPackedBytesMax = 128 * kKiB;
 constexpr size_t kWrittenBytesMin = 256 * kKiB;
 
 // What a chunk counts for: its name takes memory too.
@@ -35,7 +34,7 @@ bool ChunkCache::Contains(const Digest& digest) {
 
 ChunkData ChunkCache::InsertRead(const Digest& digest, ChunkData data) {
   if (data.size == 0) return data;
-  if (data.size > kPackedBytesMax) {
+  if (data.size > kSmallChunkBytesMax) {
     if (OwnedByPool(data.slices)) Insert(digest, data, /*lasting=*/false);
     return data;
   }

@@ -19,6 +19,10 @@
 
 namespace cairnfs::store {
 
+// A pool buffer of a megabyte would be wasted on a chunk of less: such are read into memory of their own, and packed
+// together to be kept.
+inline constexpr size_t kSmallChunkBytesMax = 128 * kKiB;
+
 class ChunkCache {
  public:
   ChunkCache(io::BufferPool& pool, size_t bytes_max);

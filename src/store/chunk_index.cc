@@ -50,6 +50,17 @@ void ChunkIndex::DropPin(Shard& shard, const Digest& digest) {
   if (--pin->second == 0) shard.pins.erase(pin);
 }
 
+void ChunkIndex::PinAndRecord(Shard& shard, const Digest& digest) {
+  ++shard.pins[digest];
+  if (shard.recording) shard.recorded.insert(digest);
+}
+
+bool ChunkIndex::IsDamaged(const Shard& shard, const Digest& digest, const Location& location) {
+  if (shard.damaged.empty()) return false;
+  auto found = shard.damaged.find(digest);
+  return found != shard.damaged.end() && found->second == location;
+}
+
 Result<ChunkIndex::Claim> ChunkIndex::ClaimForPut(const Digest& digest) {
   Shard& shard = ShardOf(digest);
   {
@@ -58,41 +69,52 @@ Result<ChunkIndex::Claim> ChunkIndex::ClaimForPut(const Digest& digest) {
       WaitWhileDying(shard, digest);
       auto found = shard.pending.find(digest);
       if (found == shard.pending.end()) break;
-      if (found->second.stored) {
-        ++shard.pins[digest];
-        if (shard.recording) shard.recorded.insert(digest);
+      Pending& pending = found->second;
+      if (pending.putting) {
+        shard.changed.Wait(shard.mutex);
+        continue;
+      }
+      if (!IsDamaged(shard, digest, pending.location)) {
+        PinAndRecord(shard, digest);
         return Claim::kKnown;
       }
-      shard.changed.Wait(shard.mutex);
+      pending.putting = true;
+      pending.replaced_bytes = pending.location.raw_bytes;
+      return Claim::kMustStore;
     }
-    shard.pending.emplace(digest, Pending{});
+    shard.pending[digest].putting = true;
   }
   auto found = FindInEngine(digest);
   if (found.ok() && !found->has_value()) return Claim::kMustStore;
   MutexLock lock(shard.mutex);
+  if (found.ok() && IsDamaged(shard, digest, **found)) {
+    // The entry stays until the new copy's takes its place: a pending chunk is never collected.
+    shard.pending[digest].replaced_bytes = (*found)->raw_bytes;
+    return Claim::kMustStore;
+  }
   shard.pending.erase(digest);
   shard.changed.NotifyAll();
   if (!found.ok()) return found.error();
-  ++shard.pins[digest];
-  if (shard.recording) shard.recorded.insert(digest);
+  PinAndRecord(shard, digest);
   return Claim::kKnown;
 }
 
-void ChunkIndex::Stored(const UnindexedChunk& chunk) {
+void ChunkIndex::Stored(UnindexedChunk chunk) {
   Shard& shard = ShardOf(chunk.digest);
-  chunk_count_.fetch_add(1, std::memory_order_relaxed);
-  unique_bytes_.fetch_add(chunk.location.raw_bytes, std::memory_order_relaxed);
   pending_bytes_.fetch_add(chunk.location.raw_bytes, std::memory_order_relaxed);
   MutexLock lock(shard.mutex);
   Pending& pending = shard.pending[chunk.digest];
-  pending.stored = true;
-  pending.location = chunk.location;
-  ++shard.pins[chunk.digest];
-  if (shard.recording) shard.recorded.insert(chunk.digest);
+  chunk.replaced_bytes = pending.replaced_bytes;
+  chunk_count_.fetch_add(chunk.replaced_bytes ? 0 : 1, std::memory_order_relaxed);
+  unique_bytes_.fetch_add(uint64_t{chunk.location.raw_bytes} - chunk.replaced_bytes.value_or(0),
+                          std::memory_order_relaxed);
+  pending = {.putting = false, .stored = true, .location = chunk.location, .replaced_bytes = std::nullopt};
+  shard.damaged.erase(chunk.digest);
+  PinAndRecord(shard, chunk.digest);
   {
     // Before anybody can learn that the chunk is known: a sync of theirs must take it along.
     MutexLock unindexed_lock(unindexed_mutex_);
-    unindexed_.push_back(chunk);
+    unindexed_.push_back(std::move(chunk));
   }
   shard.changed.NotifyAll();
 }
@@ -100,8 +122,17 @@ void ChunkIndex::Stored(const UnindexedChunk& chunk) {
 void ChunkIndex::Abandon(const Digest& digest) {
   Shard& shard = ShardOf(digest);
   MutexLock lock(shard.mutex);
-  shard.pending.erase(digest);
+  Pending& pending = shard.pending[digest];
+  pending.putting = false;
+  pending.replaced_bytes.reset();
+  if (!pending.stored) shard.pending.erase(digest);
   shard.changed.NotifyAll();
+}
+
+void ChunkIndex::NoteDamaged(const Digest& digest, const Location& location) {
+  Shard& shard = ShardOf(digest);
+  MutexLock lock(shard.mutex);
+  if (shard.damaged.size() < kDamagedPerShardMax || shard.damaged.contains(digest)) shard.damaged[digest] = location;
 }
 
 // --- looking up --------------------------------------------------------------------------------------------------
@@ -130,8 +161,7 @@ Result<bool> ChunkIndex::PinIfPresent(const Digest& digest) {
   {
     MutexLock lock(shard.mutex);
     WaitWhileDying(shard, digest);
-    ++shard.pins[digest];
-    if (shard.recording) shard.recorded.insert(digest);
+    PinAndRecord(shard, digest);
   }
   auto found = Find(digest);
   if (found.ok() && found->has_value()) return true;
@@ -195,6 +225,16 @@ Status ChunkIndex::WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail&
   return status;
 }
 
+// The chunk is in the engine. A damaged copy may have a successor that is still pending, or be about to get one.
+void ChunkIndex::ForgetPending(Shard& shard, const UnindexedChunk& chunk) {
+  auto found = shard.pending.find(chunk.digest);
+  if (found == shard.pending.end()) return;
+  Pending& pending = found->second;
+  if (!pending.stored || pending.location != chunk.location) return;
+  pending.stored = false;
+  if (!pending.putting) shard.pending.erase(found);
+}
+
 Status ChunkIndex::WriteBatch(std::span<const UnindexedChunk> chunks) {
   std::vector<kv::EngineWrite> writes;
   writes.reserve(chunks.size() + 2);
@@ -205,9 +245,9 @@ Status ChunkIndex::WriteBatch(std::span<const UnindexedChunk> chunks) {
     AddSegmentKey(chunk.segment, &writes, &added);
     writes.push_back({ChunkKey(chunk.digest), EncodeLocation(chunk.location)});
     bytes += chunk.location.raw_bytes;
+    counters_.chunk_count += chunk.replaced_bytes ? 0 : 1;
+    counters_.unique_bytes += uint64_t{chunk.location.raw_bytes} - chunk.replaced_bytes.value_or(0);
   }
-  counters_.chunk_count += chunks.size();
-  counters_.unique_bytes += bytes;
   writes.push_back({std::string(kCountersKey), CountersValue()});
   Status status = engine_.Write(writes, /*sync=*/false);
   if (!status.ok()) {
@@ -219,7 +259,7 @@ Status ChunkIndex::WriteBatch(std::span<const UnindexedChunk> chunks) {
     chunk.segment->unindexed.fetch_sub(1);
     Shard& shard = ShardOf(chunk.digest);
     MutexLock lock(shard.mutex);
-    shard.pending.erase(chunk.digest);
+    ForgetPending(shard, chunk);
   }
   pending_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   return {};

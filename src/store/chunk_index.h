@@ -7,6 +7,10 @@
 //    is gone and then finds nothing.
 // So a chunk that a save refers to again at that moment is either kept, or gone before the save asks.
 //
+// A chunk whose stored copy was found damaged is not known to a put: it is stored anew, and its entry goes over to the
+// new copy in the same way as that of a new chunk comes to be. What was found is kept in memory only, by place, so that
+// it says nothing of a copy elsewhere.
+//
 // Lock order: write_mutex_, then a shard's mutex, then unindexed_mutex_. No shard lock is held across an engine call.
 #pragma once
 
@@ -31,6 +35,7 @@ struct UnindexedChunk {
   Digest digest;
   Location location;
   SegmentPtr segment;
+  std::optional<uint32_t> replaced_bytes = std::nullopt;  // length of the damaged copy whose entry it takes over
 };
 
 class ChunkIndex {
@@ -44,16 +49,20 @@ class ChunkIndex {
 
   // --- putting: Claim, then Stored or Abandon when it says so ---
   enum class Claim { kKnown, kMustStore };
-  // Pins the digest on success. Waits while another thread stores the same chunk.
+  // Pins the digest when it is known. Waits while another thread stores the same chunk.
   Result<Claim> ClaimForPut(const Digest& digest);
-  void Stored(const UnindexedChunk& chunk);
-  void Abandon(const Digest& digest);  // takes the pin back too
+  void Stored(UnindexedChunk chunk);  // pins it
+  void Abandon(const Digest& digest);
 
   // --- looking up ---
   Result<bool> PinIfPresent(const Digest& digest);
   void Unpin(const Digest& digest);
   Result<bool> Has(const Digest& digest);
   Result<std::optional<Location>> Find(const Digest& digest);
+  // As Find, of the engine alone: what a segment must not be freed before.
+  Result<std::optional<Location>> FindInEngine(const Digest& digest);
+  // The copy at that place cannot be read, or fails its digest. Forgotten when it is replaced, and beyond a bound.
+  void NoteDamaged(const Digest& digest, const Location& location);
 
   // --- syncing ---
   std::vector<UnindexedChunk> TakeUnindexed();
@@ -98,6 +107,10 @@ class ChunkIndex {
   bool NamesSegment(SegmentId id);  // it has an entry in the engine
   // Corrects the counters by what a full scan found to be wrong.
   void CorrectCounters(int64_t chunks, int64_t bytes);
+  // Fills in, by segment id, where the last record ends that an entry names. Reads every entry; leaves out those that
+  // do not decode.
+  using SegmentEnds = std::unordered_map<uint64_t, uint64_t>;
+  Status FindSegmentEnds(SegmentEnds* ends);
 
   uint64_t chunk_count() const { return chunk_count_.load(std::memory_order_relaxed); }
   uint64_t unique_bytes() const { return unique_bytes_.load(std::memory_order_relaxed); }
@@ -105,8 +118,10 @@ class ChunkIndex {
 
  private:
   struct Pending {
-    bool stored = false;  // false: a thread is putting it
+    bool putting = false;  // by some thread
+    bool stored = false;   // at `location`; while it is being put again, the damaged copy
     Location location;
+    std::optional<uint32_t> replaced_bytes;
   };
   struct Shard {
     Mutex mutex;
@@ -115,13 +130,17 @@ class ChunkIndex {
     std::unordered_map<Digest, uint32_t, DigestHash> pins GUARDED_BY(mutex);
     std::unordered_set<Digest, DigestHash> recorded GUARDED_BY(mutex);
     std::unordered_set<Digest, DigestHash> dying GUARDED_BY(mutex);
+    std::unordered_map<Digest, Location, DigestHash> damaged GUARDED_BY(mutex);
     bool recording GUARDED_BY(mutex) = false;
   };
   static constexpr size_t kShardCount = 64;
+  static constexpr size_t kDamagedPerShardMax = 1024;
   Shard& ShardOf(const Digest& digest) { return shards_[static_cast<uint8_t>(digest.bytes[31]) % kShardCount]; }
   static void WaitWhileDying(Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
   static void DropPin(Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
-  Result<std::optional<Location>> FindInEngine(const Digest& digest);
+  static void PinAndRecord(Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
+  static bool IsDamaged(const Shard& shard, const Digest& digest, const Location& location) REQUIRES_LOCK(shard.mutex);
+  static void ForgetPending(Shard& shard, const UnindexedChunk& chunk) REQUIRES_LOCK(shard.mutex);
   std::string CountersValue() REQUIRES_LOCK(write_mutex_);
   Status WriteBatch(std::span<const UnindexedChunk> chunks) REQUIRES_LOCK(write_mutex_);
   void AddSegmentKey(const SegmentPtr& segment, std::vector<kv::EngineWrite>* writes, std::vector<uint64_t>* added)

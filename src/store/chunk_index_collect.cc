@@ -86,6 +86,7 @@ Result<std::vector<ChunkIndex::Entry>> ChunkIndex::DeleteUnused(const std::vecto
     Shard& shard = ShardOf(entry.digest);
     MutexLock lock(shard.mutex);
     shard.dying.erase(entry.digest);
+    if (status.ok()) shard.damaged.erase(entry.digest);
     shard.changed.NotifyAll();
   }
   if (!status.ok()) return status.error().WithContext("deleting from the chunk index");
@@ -97,8 +98,7 @@ Status ChunkIndex::MoveEntries(std::vector<Move>& moves, bool sync) {
   std::vector<kv::EngineWrite> writes;
   std::vector<uint64_t> added;
   for (Move& move : moves) {
-    // Only this function changes an entry that exists, and deletions come from the same thread, so what is read here
-    // still holds when it is written.
+    // Entries change under write_mutex_, so what is read here still holds when it is written.
     CAIRNFS_ASSIGN_OR_RETURN(auto current, FindInEngine(move.digest));
     move.moved = current.has_value() && *current == move.from;
     if (!move.moved) continue;
@@ -127,6 +127,17 @@ Status ChunkIndex::ForgetSegments(std::span<const SegmentId> ids, bool sync) {
 bool ChunkIndex::NamesSegment(SegmentId id) {
   MutexLock lock(write_mutex_);
   return named_segments_.contains(id.value);
+}
+
+Status ChunkIndex::FindSegmentEnds(SegmentEnds* ends) {
+  return engine_.Scan(kIndexBegin, kIndexEnd, nullptr, [ends](std::string_view key, std::string_view value) {
+    if (!ParseChunkKey(key)) return true;
+    auto location = DecodeLocation(value);
+    if (!location.ok()) return true;
+    uint64_t& end = (*ends)[location->segment.value];
+    end = std::max(end, location->offset + RecordBytes(location->stored_bytes));
+    return true;
+  });
 }
 
 void ChunkIndex::CorrectCounters(int64_t chunks, int64_t bytes) {

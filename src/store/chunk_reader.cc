@@ -9,10 +9,11 @@ namespace cairnfs::store {
 namespace {
 
 constexpr int kAttemptsMax = 4;
-constexpr size_t kSmallReadBytesMax = 128 * kKiB;  // a pool buffer of a megabyte would be wasted on less
 // Chunks read together: so far apart at most, and so much in one read.
 constexpr uint64_t kGapBytesMax = 64 * kKiB;
 constexpr uint64_t kRunBytesMax = 4 * kMiB;
+// A few of the longest chunks.
+constexpr size_t kMemoryBytesMin = 16 * kMiB;
 
 }  // namespace
 
@@ -20,8 +21,6 @@ struct ChunkReader::Operation {
   explicit Operation(const Digest& digest_in) : digest(digest_in) {}
   const Digest digest;
   Location location;
-  SegmentPtr segment;
-  std::shared_ptr<io::File> file;
   std::shared_ptr<SegmentRead> read;
   int attempts = 0;
   bool together = false;  // read with others
@@ -32,11 +31,6 @@ struct ChunkReader::Operation {
   uint64_t begin() const { return location.data_offset(); }
   uint64_t end() const { return location.data_offset() + location.stored_bytes; }
   ChunkData Data() const { return ChunkData{read->Slices(begin(), location.raw_bytes), location.raw_bytes}; }
-  void LetGo() {
-    read.reset();
-    file.reset();
-    segment.reset();
-  }
 };
 
 ChunkReader::ChunkReader(io::BufferPool& pool, ChunkIndex& index, SegmentSet& segments, SegmentWriter& writer,
@@ -48,6 +42,7 @@ ChunkReader::ChunkReader(io::BufferPool& pool, ChunkIndex& index, SegmentSet& se
       cache_(cache),
       report_(std::move(report)),
       prefetch_bytes_max_(std::min(cache.bytes_max() / 2, 64 * kMiB)),
+      memory_(std::make_shared<ReadMemory>(std::max(pool.count() * io::BufferPool::kBufferBytes / 8, kMemoryBytesMin))),
       verify_("cairn-verify", verify_threads),
       slow_("cairn-slow-read", 1) {}
 
@@ -79,7 +74,7 @@ void ChunkReader::Get(const Digest& digest, ChunkCallback done) {
 }
 
 void ChunkReader::Prefetch(std::span<const Digest> digests) {
-  std::vector<OperationPtr> found;
+  std::vector<Located> found;
   size_t bytes = prefetch_bytes_.load(std::memory_order_relaxed);
   for (const Digest& digest : digests) {
     if (pool_.UnderPressure() || bytes >= prefetch_bytes_max_) break;
@@ -93,20 +88,23 @@ void ChunkReader::Prefetch(std::span<const Digest> digests) {
       operation->prefetch = true;
       ++running_;
     }
-    if (!FindPlace(operation)) continue;
+    auto place = FindPlace(operation);
+    if (!place) continue;
     bytes += operation->location.stored_bytes;
-    found.push_back(std::move(operation));
+    found.push_back({std::move(operation), *std::move(place)});
   }
   // In the order of the disk, those side by side in one read.
-  std::stable_sort(found.begin(), found.end(), [](const OperationPtr& a, const OperationPtr& b) {
-    return std::pair(a->location.segment.value, a->begin()) < std::pair(b->location.segment.value, b->begin());
+  std::stable_sort(found.begin(), found.end(), [](const Located& a, const Located& b) {
+    return std::pair(a.operation->location.segment.value, a.operation->begin()) <
+           std::pair(b.operation->location.segment.value, b.operation->begin());
   });
-  std::span<const OperationPtr> left(found);
+  std::span<const Located> left(found);
   while (!left.empty()) {
+    const Operation& first = *left[0].operation;
     size_t count = 1;
-    while (count < left.size() && left[count]->segment == left[0]->segment &&
-           left[count]->begin() <= left[count - 1]->end() + kGapBytesMax &&
-           left[count]->end() - left[0]->begin() <= kRunBytesMax) {
+    while (count < left.size() && left[count].place.segment == left[0].place.segment &&
+           left[count].operation->begin() <= left[count - 1].operation->end() + kGapBytesMax &&
+           left[count].operation->end() - first.begin() <= kRunBytesMax) {
       ++count;
     }
     StartTogether(left.first(count));
@@ -115,85 +113,97 @@ void ChunkReader::Prefetch(std::span<const Digest> digests) {
 }
 
 void ChunkReader::Locate(const OperationPtr& operation) {
-  if (FindPlace(operation)) StartAlone(operation);
+  if (auto place = FindPlace(operation)) StartAlone(operation, *std::move(place));
 }
 
-bool ChunkReader::FindPlace(const OperationPtr& operation) {
+std::optional<OpenSegment> ChunkReader::FindPlace(const OperationPtr& operation) {
   auto end = [&](Error error) {
     Finish(operation, std::move(error));
-    return false;
+    return std::nullopt;
   };
+  const Location& location = operation->location;
   for (;;) {
     auto found = index_.Find(operation->digest);
     if (!found.ok()) return end(found.error());
     if (!found->has_value()) return end(MakeError(ErrorCode::kNotFound, "no chunk " + operation->digest.ToHex()));
     operation->location = **found;
-    operation->segment = segments_.Find(operation->location.segment);
-    if (!operation->segment) {
+    SegmentPtr segment = segments_.Find(location.segment);
+    if (!segment) {
       // Compaction moves the entry before it frees the segment, so the next look finds the new place.
       if (++operation->attempts < kAttemptsMax) continue;
-      return end(
-          MakeError(ErrorCode::kCorrupt, "chunk " + operation->digest.ToHex() + ": the index names " +
-                                             MakeSegmentName(SegmentName::kSegment, operation->location.segment) +
-                                             ", which is missing; `cairnfs check` lists what is"));
+      index_.NoteDamaged(operation->digest, location);
+      return end(MakeError(ErrorCode::kCorrupt, "chunk " + operation->digest.ToHex() + ": the index names " +
+                                                    MakeSegmentName(SegmentName::kSegment, location.segment) +
+                                                    ", which is missing; `cairnfs check` lists what is"));
     }
-    auto file = segments_.FileOf(*operation->segment);
+    auto file = segments_.FileOf(*segment);
     if (!file.ok()) {
       // The segment was freed and its file renamed in between, or the disk failed: look again.
       if (++operation->attempts < kAttemptsMax) continue;
       Error error = file.error();
-      if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kCorrupt;  // the chunk exists, its file does not
+      if (error.code == ErrorCode::kNotFound) {
+        error.code = ErrorCode::kCorrupt;  // the chunk exists, its file does not
+        index_.NoteDamaged(operation->digest, location);
+      }
       report_(error);
       return end(std::move(error));
     }
-    operation->file = *std::move(file);
-    return true;
+    return OpenSegment{std::move(segment), *std::move(file)};
   }
 }
 
 // --- reading -----------------------------------------------------------------------------------------------------
 
-void ChunkReader::StartAlone(const OperationPtr& operation) {
+void ChunkReader::StartAlone(const OperationPtr& operation, OpenSegment place) {
   bool prefetch;
   {
     MutexLock lock(mutex_);
     prefetch = operation->prefetch && operation->waiting.empty();
   }
-  auto read = std::make_shared<SegmentRead>(operation->segment, operation->file, operation->begin(), operation->end());
+  auto read = std::make_shared<SegmentRead>(std::move(place), operation->begin(), operation->end());
   operation->read = read;
   if (prefetch) read->ChargeTo(prefetch_bytes_);
-  if (read->bytes() <= kSmallReadBytesMax) {
-    read->TakeMemory();
-    return CopyOrRead(operation);
+  const bool small = read->bytes() <= kSmallChunkBytesMax;
+  if (!small && TakeBuffers(*read)) return CopyOrRead(operation);
+  if (prefetch) {
+    if (small && memory_->TryEnter(read->bytes())) return StartWithMemory(operation);
+    return Finish(operation, MakeError(ErrorCode::kUnavailable, "no buffer is free"));
   }
-  if (!read->TakeBuffers(pool_)) {
-    cache_.MakeRoom(read->buffer_count());
-    if (!read->TakeBuffers(pool_)) {
-      if (prefetch) return Finish(operation, MakeError(ErrorCode::kUnavailable, "no buffer is free"));
-      // A read never waits for buffers, which other reads that wait for more may hold.
-      read->TakeMemory();
-    }
-  }
+  const bool entered = memory_->EnterOrWait(
+      read->bytes(), [this, operation] { verify_.Post([this, operation] { StartWithMemory(operation); }); });
+  if (entered) StartWithMemory(operation);
+}
+
+bool ChunkReader::TakeBuffers(SegmentRead& read) {
+  if (read.TakeBuffers(pool_)) return true;
+  cache_.MakeRoom(read.buffer_count());
+  return read.TakeBuffers(pool_);
+}
+
+void ChunkReader::StartWithMemory(const OperationPtr& operation) {
+  operation->read->TakeMemory(memory_);
   CopyOrRead(operation);
 }
 
 // Prefetches of one segment, in the order of their places.
-void ChunkReader::StartTogether(std::span<const OperationPtr> run) {
-  const Operation &first = *run.front(), &last = *run.back();
-  auto read = std::make_shared<SegmentRead>(first.segment, first.file, first.begin(), last.end());
+void ChunkReader::StartTogether(std::span<const Located> run) {
+  const Operation &first = *run.front().operation, &last = *run.back().operation;
+  auto read = std::make_shared<SegmentRead>(run.front().place, first.begin(), last.end());
   const bool alone = run.size() == 1 || writer_.HasStaged(first.location.segment, first.begin(), last.end()) ||
                      !read->TakeBuffers(pool_);
   if (alone) {
-    for (const OperationPtr& operation : run) StartAlone(operation);
+    for (const Located& located : run) StartAlone(located.operation, located.place);
     return;
   }
   read->ChargeTo(prefetch_bytes_);
-  for (const OperationPtr& operation : run) {
+  std::vector<OperationPtr> operations;
+  for (const auto& [operation, place] : run) {
     operation->read = read;
     operation->together = true;
+    operations.push_back(operation);
   }
   counters_.disk_read_bytes.fetch_add(read->bytes(), std::memory_order_relaxed);
-  SegmentRead::Start(read, [this, operations = std::vector<OperationPtr>(run.begin(), run.end())] {
+  SegmentRead::Start(read, [this, operations = std::move(operations)] {
     for (const OperationPtr& operation : operations) verify_.Post([this, operation] { Verify(operation); });
   });
 }
@@ -223,8 +233,8 @@ void ChunkReader::ReadFromDisk(const OperationPtr& operation) {
 }
 
 void ChunkReader::Verify(const OperationPtr& operation) {
-  const std::string where = "chunk " + operation->digest.ToHex() + " in " + operation->segment->name() + " at offset " +
-                            std::to_string(operation->location.offset);
+  const std::string where = "chunk " + operation->digest.ToHex() + " in " + operation->read->segment().name() +
+                            " at offset " + std::to_string(operation->location.offset);
   Status came = operation->read->Check(operation->end());
   if (!came.ok()) return Retry(operation, came.error().WithContext(where));
   ChunkData data = operation->Data();
@@ -234,26 +244,27 @@ void ChunkReader::Verify(const OperationPtr& operation) {
     data = {};
     return Retry(operation, MakeError(ErrorCode::kCorrupt, where + ": the bytes do not match the digest"));
   }
-  operation->LetGo();
+  operation->read.reset();
   Finish(operation, cache_.InsertRead(operation->digest, std::move(data)));
 }
 
 // What failed may be a neighbour; and the chunk may have moved since it was looked up: a second look tells damage from
 // that.
 void ChunkReader::Retry(const OperationPtr& operation, Error error) {
-  operation->LetGo();
+  operation->read.reset();
   if (std::exchange(operation->together, false)) return Locate(operation);
   Location before = operation->location;
   auto found = index_.Find(operation->digest);
-  bool moved = found.ok() && found->has_value() && **found != before;
-  if (moved && ++operation->attempts < kAttemptsMax) return Locate(operation);
+  const bool present = found.ok() && found->has_value();
+  if (present && **found != before && ++operation->attempts < kAttemptsMax) return Locate(operation);
+  if (present) index_.NoteDamaged(operation->digest, before);
   if (error.code == ErrorCode::kCorrupt) counters_.corrupt_chunks.fetch_add(1, std::memory_order_relaxed);
   report_(error);
   Finish(operation, std::move(error));
 }
 
 void ChunkReader::Finish(const OperationPtr& operation, Result<ChunkData> result) {
-  operation->LetGo();
+  operation->read.reset();
   std::vector<ChunkCallback> waiting;
   bool retry = false;
   {

@@ -1,13 +1,14 @@
 // Reads chunks: cache, then the staging windows, then one disk read that all who ask at once share, then verification.
 // Chunks that are asked for ahead of need are read together where they lie side by side, as those of one save do.
 //
-// A read never waits for pool buffers: when none is free after the cache gave some up, and for small chunks, it takes
-// memory of its own, so that reads that hold some buffers never wait for each other's. The threads of the I/O engine
-// only count down and post.
+// A read never waits for pool buffers, which writers that wait for the read's chunk may hold: when none is free after
+// the cache gave some up, and for small chunks, it takes memory of its own, waiting in line where that is all taken
+// (read_memory.h). The threads of the I/O engine only count down and post.
 #pragma once
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 #include "base/task_queue.h"
@@ -37,11 +38,17 @@ class ChunkReader {
  private:
   struct Operation;
   using OperationPtr = std::shared_ptr<Operation>;
+  struct Located {
+    OperationPtr operation;
+    OpenSegment place;
+  };
 
   void Locate(const OperationPtr& operation);
-  bool FindPlace(const OperationPtr& operation);  // false: it has ended
-  void StartAlone(const OperationPtr& operation);
-  void StartTogether(std::span<const OperationPtr> run);
+  std::optional<OpenSegment> FindPlace(const OperationPtr& operation);  // nullopt: it has ended
+  void StartAlone(const OperationPtr& operation, OpenSegment place);
+  void StartTogether(std::span<const Located> run);
+  bool TakeBuffers(SegmentRead& read);
+  void StartWithMemory(const OperationPtr& operation);
   void CopyOrRead(const OperationPtr& operation);
   void ReadFromDisk(const OperationPtr& operation);
   void Verify(const OperationPtr& operation);  // on verify_
@@ -55,6 +62,7 @@ class ChunkReader {
   ChunkCache& cache_;
   const std::function<void(const Error&)> report_;
   const size_t prefetch_bytes_max_;
+  const std::shared_ptr<ReadMemory> memory_;  // shared with the memory taken, which may outlive this
   ReadCounters counters_;
   std::atomic<size_t> prefetch_bytes_{0};
 

@@ -23,6 +23,18 @@ constexpr uint64_t kEntriesPerGroupMax = 1'000'000;  // about 80 MB of memory
 constexpr size_t kReadBytesMax = 8 * kMiB;
 constexpr uint64_t kReadGapMax = 64 * kKiB;  // dead bytes that are read along rather than skipped
 
+// Where the first of `entries`, which are in the order of their places, and those close behind it end.
+uint64_t FindExtentEnd(std::span<const ChunkIndex::Entry> entries) {
+  uint64_t extent_end = 0;
+  for (const ChunkIndex::Entry& entry : entries) {
+    const uint64_t end = entry.location.data_offset() + entry.location.stored_bytes;
+    if (extent_end != 0 && entry.location.offset > extent_end + kReadGapMax) break;
+    if (extent_end != 0 && end - entries[0].location.offset > kReadBytesMax - 2 * kPageBytes) break;
+    extent_end = std::max(extent_end, end);
+  }
+  return extent_end;
+}
+
 }  // namespace
 
 // Copies whose index entries are still the old ones, and segments that are empty once those change.
@@ -94,7 +106,7 @@ Status LocalChunkStore::Impl::CompactGroup(Victims& victims, const SweepOptions&
     status = CopyVictim(victim, options, progress, batch);
     if (!status.ok() && status.error().code == ErrorCode::kNoSpace && !batch.emptied.empty()) {
       CAIRNFS_RETURN_IF_ERROR(FinishBatch(batch, progress));
-      std::erase_if(victim.entries, [this](const ChunkIndex::Entry& entry) { return !StillThere(entry); });
+      std::erase_if(victim.entries, [this](const ChunkIndex::Entry& entry) { return !StillNamed(entry); });
       status = CopyVictim(victim, options, progress, batch);
     }
     if (!status.ok() && status.error().code == ErrorCode::kCorrupt) {
@@ -109,46 +121,46 @@ Status LocalChunkStore::Impl::CompactGroup(Victims& victims, const SweepOptions&
   return status;
 }
 
+// kCorrupt: some of it is damaged or cannot be read. The sound chunks move, the others stay where they are.
 Status LocalChunkStore::Impl::CopyVictim(Victim& victim, const SweepOptions& options, SweepProgress& progress,
                                          Batch& batch) {
-  CAIRNFS_ASSIGN_OR_RETURN(auto file, segments_.FileOf(*victim.segment));
-  FileWindow window(*file, victim.entries.empty() ? kPageBytes : kReadBytesMax);
+  auto file = segments_.FileOf(*victim.segment);
+  if (!file.ok()) return MakeError(ErrorCode::kCorrupt, file.error().message);
+  FileWindow window(**file, victim.entries.empty() ? kPageBytes : kReadBytesMax);
   const auto& entries = victim.entries;
   uint64_t extent_end = 0;
   std::optional<Error> damage;
   for (size_t i = 0; i < entries.size(); ++i) {
     const Location& location = entries[i].location;
     uint64_t end = location.data_offset() + location.stored_bytes;
-    if (end > extent_end) {
-      extent_end = end;
-      for (size_t next = i + 1; next < entries.size(); ++next) {
-        const Location& following = entries[next].location;
-        uint64_t following_end = following.data_offset() + following.stored_bytes;
-        if (following.offset > extent_end + kReadGapMax) break;
-        if (following_end - location.offset > kReadBytesMax - 2 * kPageBytes) break;
-        extent_end = std::max(extent_end, following_end);
-      }
-    }
-    CAIRNFS_ASSIGN_OR_RETURN(ByteSpan record, window.Load(location.offset, end - location.offset, extent_end));
+    if (end > extent_end) extent_end = FindExtentEnd(std::span(entries).subspan(i));
+    auto record = window.Load(location.offset, end - location.offset, extent_end);
     Status copied = CopyChunk(entries[i], record, options, progress, batch);
     if (copied.ok()) continue;
     if (copied.error().code != ErrorCode::kCorrupt) return copied;
+    if (!StillNamed(entries[i])) continue;  // it was put again meanwhile
+    index_.NoteDamaged(entries[i].digest, location);
     damage = copied.error().WithContext(victim.segment->name());
   }
-  // The sound chunks move, the damaged ones stay where they are for a repair.
   if (damage) return *damage;
   batch.emptied.push_back(victim.segment->header.id);
   if (!entries.empty()) ++progress.segments_compacted;
   return {};
 }
 
-Status LocalChunkStore::Impl::CopyChunk(const ChunkIndex::Entry& entry, ByteSpan record, const SweepOptions& options,
-                                        SweepProgress& progress, Batch& batch) {
+bool LocalChunkStore::Impl::StillNamed(const ChunkIndex::Entry& entry) {
+  auto found = index_.FindInEngine(entry.digest);
+  return !found.ok() || (found->has_value() && **found == entry.location);
+}
+
+Status LocalChunkStore::Impl::CopyChunk(const ChunkIndex::Entry& entry, const Result<ByteSpan>& record,
+                                        const SweepOptions& options, SweepProgress& progress, Batch& batch) {
   const Location& from = entry.location;
-  ByteSpan data = record.subspan(std::min(kRecordHeaderBytes, record.size()));
+  const std::string where = "chunk " + entry.digest.ToHex() + " at offset " + std::to_string(from.offset) + ": ";
+  if (!record.ok()) return MakeError(ErrorCode::kCorrupt, where + record.error().message);
+  ByteSpan data = record->subspan(std::min(kRecordHeaderBytes, record->size()));
   if (data.size() != from.stored_bytes || chunking::ComputeDigest(data) != entry.digest) {
-    return MakeError(ErrorCode::kCorrupt, "chunk " + entry.digest.ToHex() + " at offset " +
-                                              std::to_string(from.offset) + ": the bytes do not match the digest");
+    return MakeError(ErrorCode::kCorrupt, where + "the bytes do not match the digest");
   }
   io::Slice slice{io::BufferRef(), data.data(), data.size()};
   CAIRNFS_ASSIGN_OR_RETURN(auto appended, writer_.Append(entry.digest, std::span(&slice, 1), data.size(),

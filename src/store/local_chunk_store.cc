@@ -160,7 +160,11 @@ Status LocalChunkStore::Impl::SyncRound() {
   }
   after_segment_sync.Pass();
   if (!chunks.empty()) {
-    Status indexed = index_.WriteEntries(chunks, {segments_.next_id(), out->open_segment, out->open_end});
+    const ChunkIndex::Tail tail{segments_.next_id(), out->open_segment, out->open_end};
+    Status indexed = index_.WriteEntries(chunks, tail);
+    if (!indexed.ok() && indexed.error().code == ErrorCode::kNoSpace && segments_.GiveUpFree(UINT64_MAX)) {
+      indexed = index_.WriteEntries(chunks, tail);
+    }
     if (!indexed.ok()) {
       index_.PutBackUnindexed(std::move(chunks));
       if (indexed.error().code != ErrorCode::kNoSpace) {
@@ -211,6 +215,7 @@ void LocalChunkStore::Impl::Maintain() {
     }
     GiveBackTails();
     if (segments_.HasReleased()) segments_.ProcessReleased(options_.free_segments_bytes_max);
+    segments_.GiveUpFree(options_.reserve_bytes);  // what is kept for reuse must leave the metadata its room
     writer_.PrepareNext();
     segments_.CloseFilesBeyondLimit();
     cache_.Trim();
@@ -218,6 +223,12 @@ void LocalChunkStore::Impl::Maintain() {
     ++passes_ended_;
     maintenance_changed_.NotifyAll();
   }
+}
+
+bool LocalChunkStore::Impl::MetadataRoomIsLow() {
+  if (!space_.ReserveIsLow()) return false;
+  if (segments_.HasFree()) Wake();
+  return true;
 }
 
 void LocalChunkStore::Impl::GiveBackTails() {
@@ -321,12 +332,17 @@ Status LocalChunkStore::Sweep(const LiveTest& live, const SweepOptions& options,
 }
 
 StoreStats LocalChunkStore::Stats() const { return impl_->Stats(); }
+bool LocalChunkStore::MetadataRoomIsLow() const { return impl_->MetadataRoomIsLow(); }
+size_t LocalChunkStore::cache_bytes_max() const { return impl_->options_.cache_bytes_max; }
+
 bool LocalChunkStore::TryReserve(uint64_t bytes) { return impl_->space_.TryReserve(bytes); }
 void LocalChunkStore::ReleaseReservation(uint64_t bytes) { impl_->space_.ReleaseReservation(bytes); }
 
 Status LocalChunkStore::Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop) {
   return impl_->Check(report, stop);
 }
+
+Result<uint64_t> LocalChunkStore::RemoveUnusedFiles(io::Disk& disk) { return SegmentSet::RemoveUnused(disk); }
 
 void LocalChunkStore::DropCache() { impl_->cache_.Clear(); }
 

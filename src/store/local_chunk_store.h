@@ -5,6 +5,8 @@
 //    seals the tail of the open segment, waits for its writes, syncs the files touched, and only then writes the
 //    entries to the engine (unsynced: the caller's next synced engine write makes them durable).
 //  - A synced block of a segment is never written again until the whole segment is freed and gets a new generation.
+//  - A chunk found damaged is not known to a Put: it is stored anew, and its index entry goes over to the new copy by
+//    these rules.
 //  - A segment is freed only after the index entries that named it are gone durably and no reader holds it.
 // Formats: docs/formats/segment.md, docs/formats/chunk-index.md.
 #pragma once
@@ -68,6 +70,11 @@ struct CheckProblem {
   std::vector<Digest> chunks = {};  // whose bytes cannot be had any more
 };
 
+struct RebuildResult {
+  uint64_t chunk_count = 0;           // in the new index
+  std::vector<std::string> problems;  // a sentence for each segment of which something could not be read
+};
+
 class LocalChunkStore final : public ChunkStore {
  public:
   // Opens `disk` (the segments directory) with the index in `engine` (keys with prefix "C"). Never writes to a segment
@@ -99,17 +106,25 @@ class LocalChunkStore final : public ChunkStore {
   // Admission of data that is not hashed yet: reserves room for `bytes` of possibly new data. False when it would not
   // fit. ReleaseReservation gives it back once the data was put or dropped. Any thread; a few atomic operations.
   bool TryReserve(uint64_t bytes);
+  // Less than half of what is kept for metadata (StoreOptions::reserve_bytes) is left on the disk: what only adds names
+  // should be refused, so that removing them stays possible. Any thread; asks the disk at most every 100 ms.
+  bool MetadataRoomIsLow() const;
   void ReleaseReservation(uint64_t bytes);
 
   // Reads every record of every segment, verifies each digest and that each index entry points at its record.
   // `report` is called for each problem found. For `cairnfs check`; may run beside everything else. kInterrupted soon
   // after `stop` is set.
   Status Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop);
-  // Writes the index anew from the segments alone. For an engine whose index is lost; nothing else may use the store's
-  // files meanwhile. Returns how many chunks were found.
-  static Result<uint64_t> RebuildIndex(io::Disk& disk, kv::KvEngine& engine, io::BufferPool& pool);
+  // Writes the index anew from the segments, and takes over from the old one what the segments alone do not tell. For
+  // an index that is lost or wrong; nothing else may use the store's files meanwhile. What cannot be read is stepped
+  // over. kNoSpace and every other error leave what can be run again, and an index that was usable as usable as it was.
+  static Result<RebuildResult> RebuildIndex(io::Disk& disk, kv::KvEngine& engine, io::BufferPool& pool);
+  // Removes the files that hold no chunks: those kept for reuse and those half-made. How many. For a disk so full that
+  // the engine cannot be opened; no store may have the disk open.
+  static Result<uint64_t> RemoveUnusedFiles(io::Disk& disk);
   // Drops every verified chunk from memory (tests, benchmarks).
   void DropCache();
+  size_t cache_bytes_max() const;  // verified chunks kept after use
 
  protected:
   void Unpin(const Digest& digest) override;

@@ -41,6 +41,7 @@ Status LocalChunkStore::Impl::Start() {
       case SegmentName::kSegment: CAIRNFS_RETURN_IF_ERROR(AddUnlessDamaged(parsed->id)); break;
     }
   }
+  segment_ends_.reset();
   segments_.SetNextId(next_id);
   CAIRNFS_RETURN_IF_ERROR(CheckNamedSegments());
   if (segments_.HasReleased()) segments_.ProcessReleased(options_.free_segments_bytes_max);
@@ -62,8 +63,9 @@ Status LocalChunkStore::Impl::AddSegment(SegmentId id) {
   CAIRNFS_ASSIGN_OR_RETURN(auto file, disk_.Open(name));
   CAIRNFS_ASSIGN_OR_RETURN(uint64_t file_bytes, file->Size());
   AlignedMemory block = AllocateAligned(kSegmentHeaderBytes);
-  CAIRNFS_ASSIGN_OR_RETURN(size_t count, file->Read(0, MutableByteSpan(block.get(), kSegmentHeaderBytes)));
-  auto header = DecodeSegmentHeader(ByteSpan(block.get(), count));
+  auto read = file->Read(0, MutableByteSpan(block.get(), kSegmentHeaderBytes));
+  auto header = read.ok() ? DecodeSegmentHeader(ByteSpan(block.get(), *read))
+                          : MakeError(ErrorCode::kCorrupt, "the header cannot be read: " + read.error().message);
   if (header.ok() && header->id != id) {
     header = MakeError(ErrorCode::kCorrupt, "the header is that of segment " + std::to_string(header->id.value));
   }
@@ -78,7 +80,7 @@ Status LocalChunkStore::Impl::AddSegment(SegmentId id) {
   uint64_t end = AlignDown(file_bytes, kPageBytes);
   if (file_bytes >= header->size_bytes) {
     // Not cut to its used part yet: it was being written when the store went down, or just before.
-    CAIRNFS_ASSIGN_OR_RETURN(end, FindEnd(*file, *header));
+    CAIRNFS_ASSIGN_OR_RETURN(end, FindEnd(*file, *header, is_named));
     if (end == kSegmentHeaderBytes && !is_named) {
       segment->file_bytes = file_bytes;
       file.reset();
@@ -95,18 +97,26 @@ Status LocalChunkStore::Impl::AddSegment(SegmentId id) {
 }
 
 // The end of the last record, or what the index knows to be synced, whichever is later, to the next block.
-Result<uint64_t> LocalChunkStore::Impl::FindEnd(io::File& file, const SegmentHeader& header) {
+Result<uint64_t> LocalChunkStore::Impl::FindEnd(io::File& file, const SegmentHeader& header, bool is_named) {
   const IndexCounters& counters = index_.loaded_counters();
   uint64_t end = kSegmentHeaderBytes;
   if (counters.open_segment == header.id && counters.open_synced_end <= header.size_bytes) {
     end = std::max(end, counters.open_synced_end);
   }
   SegmentScanner scanner(file, header.generation, end, header.size_bytes, SegmentScanner::Want::kHeaders);
-  for (;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto record, scanner.Next());
-    if (!record) return AlignUp(end, kPageBytes);
-    end = record->end();
+  while (auto record = scanner.Next()) end = record->end();
+  if (is_named && !scanner.rest_is_zero()) {
+    // What an earlier life of the file left, or chunks whose record headers are damaged: the index tells.
+    CAIRNFS_ASSIGN_OR_RETURN(uint64_t named_end, FindNamedEnd(header));
+    end = std::max(end, named_end);
   }
+  return AlignUp(end, kPageBytes);
+}
+
+Result<uint64_t> LocalChunkStore::Impl::FindNamedEnd(const SegmentHeader& header) {
+  if (!segment_ends_) CAIRNFS_RETURN_IF_ERROR(index_.FindSegmentEnds(&segment_ends_.emplace()));
+  auto found = segment_ends_->find(header.id.value);
+  return found == segment_ends_->end() ? 0 : std::min(found->second, header.size_bytes);
 }
 
 Status LocalChunkStore::Impl::CheckNamedSegments() {

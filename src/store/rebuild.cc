@@ -1,4 +1,12 @@
-// Rebuilding the chunk index from the segments alone.
+// Rebuilding the chunk index from the segments.
+//
+// First every sound record that is found gets its entry, in place of an old one or beside it; an entry written is
+// right whatever comes after. Only when all segments were read do the old entries go that no record bears out. So a
+// rebuilding that ends early, for want of space too, can be begun again, and an index that the store opened before it
+// opens meanwhile. One that it did not open, or that is not there, is marked first, or a collection would free what the
+// half-made one does not name.
+#include <algorithm>
+#include <map>
 #include <unordered_set>
 
 #include "base/log.h"
@@ -16,11 +24,8 @@ class IndexBuilder {
  public:
   IndexBuilder(io::Disk& disk, kv::KvEngine& engine) : disk_(disk), engine_(engine) {}
 
-  Result<uint64_t> Run() {
-    // Until the counters are written again, the store refuses to open.
-    writes_.push_back({std::string(kCountersKey), std::string(kRebuildingValue)});
-    CAIRNFS_RETURN_IF_ERROR(Flush(/*sync=*/true));
-    CAIRNFS_RETURN_IF_ERROR(DeleteOldEntries());
+  Result<RebuildResult> Run() {
+    CAIRNFS_RETURN_IF_ERROR(MarkUnlessUsable());
     CAIRNFS_ASSIGN_OR_RETURN(std::vector<std::string> names, disk_.List());
     for (const std::string& name : names) {
       auto parsed = ParseSegmentName(name);
@@ -28,76 +33,156 @@ class IndexBuilder {
       counters_.next_segment_id = std::max(counters_.next_segment_id, parsed->id.value + 1);
       if (parsed->kind == SegmentName::kSegment) CAIRNFS_RETURN_IF_ERROR(AddSegment(name, parsed->id));
     }
+    if (nothing_readable_ && read_error_) return *read_error_;  // the disk is away, not damaged
+    CAIRNFS_RETURN_IF_ERROR(PutAside());
+    CAIRNFS_RETURN_IF_ERROR(SettleOldEntries());
     writes_.push_back({std::string(kCountersKey), EncodeCounters(counters_)});
     CAIRNFS_RETURN_IF_ERROR(Flush(/*sync=*/true));
-    return counters_.chunk_count;
+    result_.chunk_count = counters_.chunk_count;
+    return std::move(result_);
   }
 
  private:
+  Status MarkUnlessUsable() {
+    CAIRNFS_ASSIGN_OR_RETURN(auto value, engine_.Get(kCountersKey));
+    auto old = value ? DecodeCounters(*value) : Result<IndexCounters>(MakeError(ErrorCode::kNotFound, "no counters"));
+    if (old.ok()) {
+      counters_.next_segment_id = old->next_segment_id;
+      return {};
+    }
+    writes_.push_back({std::string(kCountersKey), std::string(kRebuildingValue)});
+    return Flush(/*sync=*/true);
+  }
+
   Status Flush(bool sync) {
     CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes_, sync));
     writes_.clear();
     return {};
   }
-
-  Status DeleteOldEntries() {
-    for (;;) {
-      CAIRNFS_RETURN_IF_ERROR(
-          engine_.Scan(kIndexBegin, kIndexEnd, nullptr, [&](std::string_view key, std::string_view) {
-            if (key != kCountersKey) writes_.push_back({std::string(key), std::nullopt});
-            return writes_.size() < kWritesPerBatch;
-          }));
-      if (writes_.empty()) return {};
-      CAIRNFS_RETURN_IF_ERROR(Flush(/*sync=*/false));
-    }
-  }
+  Status FlushIfMany() { return writes_.size() < kWritesPerBatch ? Status() : Flush(/*sync=*/false); }
 
   Status AddSegment(const std::string& name, SegmentId id) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto file, disk_.Open(name));
+    CAIRNFS_ASSIGN_OR_RETURN(std::shared_ptr<io::File> file, disk_.Open(name));
     FileWindow window(*file, kSegmentHeaderBytes);
-    CAIRNFS_ASSIGN_OR_RETURN(ByteSpan block, window.Load(0, kSegmentHeaderBytes, kSegmentHeaderBytes));
-    auto header = DecodeSegmentHeader(block);
+    auto block = window.Load(0, kSegmentHeaderBytes, kSegmentHeaderBytes);
+    if (block.ok()) {
+      nothing_readable_ = false;
+    } else if (!read_error_) {
+      read_error_ = block.error();
+    }
+    auto header = block.ok() ? DecodeSegmentHeader(*block) : Result<SegmentHeader>(block.error());
     if (!header.ok() || header->id != id) {
-      // Its records cannot be told from what an earlier life of the file left. It is put aside, not removed.
-      std::string why = header.ok() ? "the header is that of another segment" : header.error().message;
-      spdlog::error("{}: {}; put aside as damaged-{}", name, why, name);
-      file.reset();
-      return disk_.Rename(name, "damaged-" + name);
+      aside_.emplace_back(name, header.ok() ? "the header is that of another segment" : header.error().message);
+      return {};
     }
     CAIRNFS_ASSIGN_OR_RETURN(uint64_t file_bytes, file->Size());
     SegmentScanner scanner(*file, header->generation, kSegmentHeaderBytes, std::min(file_bytes, header->size_bytes),
                            SegmentScanner::Want::kData);
-    bool named = false;
-    for (;;) {
-      CAIRNFS_ASSIGN_OR_RETURN(auto record, scanner.Next());
-      if (!record) return {};
-      if (record->header.codec != kCodecRaw || record->data.size() != record->header.stored_bytes ||
-          chunking::ComputeDigest(record->data) != record->header.digest) {
-        spdlog::warn("{}: the record at offset {} is not whole; left out", name, record->offset);
-        continue;
-      }
-      if (!seen_.insert(record->header.digest).second) continue;
-      if (!named) writes_.push_back({SegmentKey(id), EncodeGeneration(header->generation)});
-      named = true;
-      Location location{id, record->offset, record->header.stored_bytes, record->header.raw_bytes,
-                        record->header.codec};
-      writes_.push_back({ChunkKey(record->header.digest), EncodeLocation(location)});
-      ++counters_.chunk_count;
-      counters_.unique_bytes += location.raw_bytes;
-      if (writes_.size() >= kWritesPerBatch) CAIRNFS_RETURN_IF_ERROR(Flush(/*sync=*/false));
+    sound_.emplace(id.value, header->generation);
+    while (auto record = scanner.Next()) CAIRNFS_RETURN_IF_ERROR(AddRecord(name, id, *record));
+    if (scanner.read_error()) {
+      result_.problems.push_back(name + ": " + std::to_string(scanner.unreadable_bytes()) +
+                                 " bytes cannot be read: " + scanner.read_error()->message);
+      spdlog::error("{}", result_.problems.back());
     }
+    return {};
+  }
+
+  Status AddRecord(const std::string& name, SegmentId id, const SegmentScanner::Record& record) {
+    const RecordHeader& header = record.header;
+    if (header.codec != kCodecRaw || record.data.size() != header.stored_bytes ||
+        chunking::ComputeDigest(record.data) != header.digest) {
+      spdlog::warn("{}: the record at offset {} is not whole; left out", name, record.offset);
+      return {};
+    }
+    Location location{id, record.offset, header.stored_bytes, header.raw_bytes, header.codec};
+    if (!Count(header.digest, location)) return {};
+    writes_.push_back({ChunkKey(header.digest), EncodeLocation(location)});
+    return FlushIfMany();
+  }
+
+  // False when another copy of the chunk has the entry. The entry of a segment comes before the first that names it.
+  bool Count(const Digest& digest, const Location& location) {
+    if (!seen_.insert(digest).second) return false;
+    if (named_.insert(location.segment.value).second) {
+      writes_.push_back({SegmentKey(location.segment), EncodeGeneration(sound_.at(location.segment.value))});
+    }
+    ++counters_.chunk_count;
+    counters_.unique_bytes += location.raw_bytes;
+    return true;
+  }
+
+  // Segments whose records cannot be told from what an earlier life of the file left. They are put aside, not removed.
+  Status PutAside() {
+    for (const auto& [name, why] : aside_) {
+      spdlog::error("{}: {}; put aside as damaged-{}", name, why, name);
+      CAIRNFS_RETURN_IF_ERROR(disk_.Rename(name, "damaged-" + name));
+    }
+    return {};
+  }
+
+  // Deletes the old entries that nothing bears out.
+  Status SettleOldEntries() {
+    std::string begin(kIndexBegin);
+    for (;;) {
+      std::vector<kv::EngineWrite> entries;
+      CAIRNFS_RETURN_IF_ERROR(Flush(/*sync=*/false));
+      CAIRNFS_RETURN_IF_ERROR(
+          engine_.Scan(begin, kIndexEnd, nullptr, [&](std::string_view key, std::string_view value) {
+            entries.push_back({std::string(key), std::string(value)});
+            return entries.size() < kWritesPerBatch;
+          }));
+      if (entries.empty()) break;
+      begin = entries.back().key + '\0';
+      for (kv::EngineWrite& entry : entries) SettleOldEntry(std::move(entry.key), *entry.value);
+    }
+    for (SegmentId id : old_segments_) {
+      if (!named_.contains(id.value)) writes_.push_back({SegmentKey(id), std::nullopt});
+    }
+    return {};
+  }
+
+  void SettleOldEntry(std::string key, const std::string& value) {
+    if (auto id = ParseSegmentKey(key)) return old_segments_.push_back(*id);
+    auto digest = ParseChunkKey(key);
+    if (!digest || seen_.contains(*digest)) return;
+    auto location = DecodeLocation(value);
+    if (location.ok() && sound_.contains(location->segment.value) && IsThere(*digest, *location)) {
+      Count(*digest, *location);
+    } else {
+      writes_.push_back({std::move(key), std::nullopt});
+    }
+  }
+
+  // Whether the chunk's bytes are there, though its record's header is not. Bytes that cannot be read now are not given
+  // up: reading the chunk tells.
+  bool IsThere(const Digest& digest, const Location& location) {
+    auto file = disk_.Open(MakeSegmentName(SegmentName::kSegment, location.segment));
+    if (!file.ok()) return true;
+    const uint64_t end = location.data_offset() + location.stored_bytes;
+    FileWindow window(**file, AlignUp(location.stored_bytes, kPageBytes) + 2 * kPageBytes);
+    auto data = window.Load(location.data_offset(), location.stored_bytes, end);
+    if (!data.ok()) return true;
+    return data->size() == location.stored_bytes && chunking::ComputeDigest(*data) == digest;
   }
 
   io::Disk& disk_;
   kv::KvEngine& engine_;
+  RebuildResult result_;
   IndexCounters counters_;
   std::vector<kv::EngineWrite> writes_;
-  std::unordered_set<Digest, DigestHash> seen_;
+  std::unordered_set<Digest, DigestHash> seen_;             // have their entry
+  std::map<uint64_t, Generation> sound_;                    // segments whose headers are
+  std::unordered_set<uint64_t> named_;                      // segments that have their entry
+  std::vector<SegmentId> old_segments_;                     // that had one
+  std::vector<std::pair<std::string, std::string>> aside_;  // file, why
+  bool nothing_readable_ = true;
+  std::optional<Error> read_error_;
 };
 
 }  // namespace
 
-Result<uint64_t> LocalChunkStore::RebuildIndex(io::Disk& disk, kv::KvEngine& engine, io::BufferPool&) {
+Result<RebuildResult> LocalChunkStore::RebuildIndex(io::Disk& disk, kv::KvEngine& engine, io::BufferPool&) {
   return IndexBuilder(disk, engine).Run();
 }
 

@@ -71,40 +71,33 @@ Result<SegmentPtr> SegmentSet::Create(const CreateOptions& options) {
   return CreateFresh(options);
 }
 
+std::optional<SegmentSet::FreeFile> SegmentSet::TakeFree() {
+  MutexLock lock(mutex_);
+  if (free_.empty()) return std::nullopt;
+  FreeFile file = free_.back();
+  free_.pop_back();
+  free_bytes_ -= file.bytes;
+  UpdateFreeRoom();
+  return file;
+}
+
 Result<SegmentPtr> SegmentSet::Recycle(const CreateOptions& options) {
   for (;;) {
-    FreeFile free_file;
-    {
-      MutexLock lock(mutex_);
-      if (free_.empty()) return MakeError(ErrorCode::kNotFound, "no freed segment");
-      free_file = free_.back();
-      free_.pop_back();
-      free_bytes_ -= free_file.bytes;
-      UpdateFreeRoom();
-    }
-    SegmentHeader header{SegmentId{next_id_.fetch_add(1)}, RandomGeneration(), options.size_bytes};
+    std::optional<FreeFile> free_file = TakeFree();
+    if (!free_file) return MakeError(ErrorCode::kNotFound, "no freed segment");
+    SegmentHeader header{SegmentId{next_id_.fetch_add(1)}, RandomGeneration(), 0};
     std::string name = MakeSegmentName(SegmentName::kNew, header.id);
-    CAIRNFS_RETURN_IF_ERROR(disk_.Rename(MakeSegmentName(SegmentName::kFree, free_file.id), name));
+    CAIRNFS_RETURN_IF_ERROR(disk_.Rename(MakeSegmentName(SegmentName::kFree, free_file->id), name));
     segment_recycled.Pass();
     // The old name must be gone for good before the header is overwritten, or a crash could leave a file whose name
     // and header disagree.
     if (!recycle_directory_sync.PassOrSkip()) CAIRNFS_RETURN_IF_ERROR(disk_.SyncDirectory());
     CAIRNFS_ASSIGN_OR_RETURN(auto file, disk_.Open(name));
-    CAIRNFS_ASSIGN_OR_RETURN(uint64_t size_bytes, file->Size());
-    if (size_bytes != options.size_bytes) {
-      // Its tail was given back when it was sealed. Without room to grow again it serves as it is, if it is not tiny.
-      Status grown = size_bytes < options.size_bytes ? file->Allocate(options.size_bytes) : Status{};
-      if (!grown.ok()) {
-        header.size_bytes = AlignDown(size_bytes, kPageBytes);
-        if (header.size_bytes < options.size_bytes_min) {
-          file.reset();
-          CAIRNFS_RETURN_IF_ERROR(disk_.Remove(name));
-          continue;
-        }
-        CAIRNFS_RETURN_IF_ERROR(file->Truncate(header.size_bytes));
-      } else if (size_bytes > options.size_bytes) {
-        header.size_bytes = size_bytes;
-      }
+    CAIRNFS_ASSIGN_OR_RETURN(header.size_bytes, FitRecycled(*file, options));
+    if (header.size_bytes == 0) {
+      file.reset();
+      CAIRNFS_RETURN_IF_ERROR(disk_.Remove(name));
+      continue;
     }
     CAIRNFS_RETURN_IF_ERROR(WriteHeader(*file, header));
     file.reset();
@@ -112,9 +105,28 @@ Result<SegmentPtr> SegmentSet::Recycle(const CreateOptions& options) {
   }
 }
 
-Result<SegmentPtr> SegmentSet::CreateFresh(const CreateOptions& options) {
+// The size that a freed file serves with; 0 when it is too small. Its tail was given back when it was sealed: it grows
+// by what the disk has beyond the reserve, and without that serves as it is.
+Result<uint64_t> SegmentSet::FitRecycled(io::File& file, const CreateOptions& options) {
+  CAIRNFS_ASSIGN_OR_RETURN(uint64_t size_bytes, file.Size());
+  if (size_bytes >= options.size_bytes) return size_bytes;
+  CAIRNFS_ASSIGN_OR_RETURN(uint64_t usable, BytesBeyondReserve(options));
+  const uint64_t own_bytes = AlignDown(size_bytes, kPageBytes);
+  const uint64_t grown_bytes = std::min(options.size_bytes, own_bytes + AlignDown(usable, kPageBytes));
+  if (grown_bytes < options.size_bytes_min) return 0;
+  if (grown_bytes > own_bytes && file.Allocate(grown_bytes).ok()) return grown_bytes;
+  if (own_bytes < options.size_bytes_min) return 0;
+  CAIRNFS_RETURN_IF_ERROR(file.Truncate(own_bytes));
+  return own_bytes;
+}
+
+Result<uint64_t> SegmentSet::BytesBeyondReserve(const CreateOptions& options) {
   CAIRNFS_ASSIGN_OR_RETURN(io::Disk::Space space, disk_.GetSpace());
-  uint64_t usable = space.free_bytes > options.reserve_bytes ? space.free_bytes - options.reserve_bytes : 0;
+  return space.free_bytes > options.reserve_bytes ? space.free_bytes - options.reserve_bytes : 0;
+}
+
+Result<SegmentPtr> SegmentSet::CreateFresh(const CreateOptions& options) {
+  CAIRNFS_ASSIGN_OR_RETURN(uint64_t usable, BytesBeyondReserve(options));
   uint64_t size_bytes = std::min(options.size_bytes, AlignDown(usable, kPageBytes));
   for (; size_bytes >= options.size_bytes_min; size_bytes = AlignDown(size_bytes / 2, kPageBytes)) {
     SegmentHeader header{SegmentId{next_id_.fetch_add(1)}, RandomGeneration(), size_bytes};
@@ -247,6 +259,42 @@ void SegmentSet::ReleaseFile(const FreeFile& file, uint64_t free_bytes_max) {
     return;
   }
   if (keep) AddFree(file.id, file.bytes);
+}
+
+bool SegmentSet::HasFree() const {
+  MutexLock lock(mutex_);
+  return !free_.empty();
+}
+
+bool SegmentSet::GiveUpFree(uint64_t disk_free_bytes_wanted) {
+  bool any_removed = false;
+  while (HasFree()) {
+    auto space = disk_.GetSpace();
+    if (!space.ok() || space->free_bytes >= disk_free_bytes_wanted) break;
+    std::optional<FreeFile> file = TakeFree();
+    if (!file) break;
+    std::string name = MakeSegmentName(SegmentName::kFree, file->id);
+    Status removed = disk_.Remove(name);
+    if (removed.ok()) {
+      any_removed = true;
+    } else {
+      spdlog::warn("removing {}: {}", name, removed.error().message);
+    }
+  }
+  if (any_removed) space_.Refresh();
+  return any_removed;
+}
+
+Result<uint64_t> SegmentSet::RemoveUnused(io::Disk& disk) {
+  CAIRNFS_ASSIGN_OR_RETURN(std::vector<std::string> names, disk.List());
+  uint64_t removed = 0;
+  for (const std::string& name : names) {
+    auto parsed = ParseSegmentName(name);
+    if (!parsed || parsed->kind == SegmentName::kSegment) continue;
+    CAIRNFS_RETURN_IF_ERROR(disk.Remove(name));
+    ++removed;
+  }
+  return removed;
 }
 
 SegmentSet::Totals SegmentSet::GetTotals() const {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/thread_annotations.h"
@@ -71,6 +72,11 @@ class SegmentSet {
   // Renames or removes the files of freed segments; keeps at most `free_bytes_max` for reuse. Blocking.
   void ProcessReleased(uint64_t free_bytes_max);
   bool HasReleased() const;
+  // Removes files kept for reuse until the disk has that much free or none is left. Whether any went. Blocking.
+  bool GiveUpFree(uint64_t disk_free_bytes_wanted);
+  bool HasFree() const;
+  // Removes every file that is kept for reuse or half-made; how many. For a disk that no store has open.
+  static Result<uint64_t> RemoveUnused(io::Disk& disk);
 
   struct Totals {
     uint64_t segment_count = 0, file_bytes = 0, free_bytes = 0;
@@ -84,7 +90,10 @@ class SegmentSet {
     uint64_t bytes;
   };
   void OnLastRelease(Segment* segment);
+  std::optional<FreeFile> TakeFree();
   Result<SegmentPtr> Recycle(const CreateOptions& options);
+  Result<uint64_t> FitRecycled(io::File& file, const CreateOptions& options);
+  Result<uint64_t> BytesBeyondReserve(const CreateOptions& options);
   Result<SegmentPtr> CreateFresh(const CreateOptions& options);
   Status WriteHeader(io::File& file, const SegmentHeader& header);
   Result<SegmentPtr> Finish(const SegmentHeader& header);

@@ -5,15 +5,16 @@
 
 namespace cairnfs::store {
 
-SegmentRead::SegmentRead(SegmentPtr segment, std::shared_ptr<io::File> file, uint64_t begin, uint64_t end)
-    : segment_(std::move(segment)),
-      file_(std::move(file)),
+SegmentRead::SegmentRead(OpenSegment from, uint64_t begin, uint64_t end)
+    : from_(std::move(from)),
       begin_(AlignDown(begin, kPageBytes)),
       bytes_(AlignUp(end, kPageBytes) - begin_),
       end_read_(begin_ + bytes_) {}
 
 SegmentRead::~SegmentRead() {
   if (charged_ != nullptr) charged_->fetch_sub(bytes_, std::memory_order_relaxed);
+  memory_.reset();
+  if (entered_) entered_->Leave();
 }
 
 bool SegmentRead::TakeBuffers(io::BufferPool& pool) {
@@ -28,11 +29,16 @@ bool SegmentRead::TakeBuffers(io::BufferPool& pool) {
   return true;
 }
 
-void SegmentRead::TakeMemory() {
+void SegmentRead::TakeMemory(const std::shared_ptr<ReadMemory>& memory) {
+  entered_ = memory;
   if (bytes_ == 0) return;
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, bytes_));
-  if (memory == nullptr) throw std::bad_alloc();
-  memory_ = std::shared_ptr<std::byte[]>(memory, FreeDeleter());
+  auto* bytes = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, bytes_));
+  if (bytes == nullptr) throw std::bad_alloc();
+  // The slices keep the memory longer than this lives.
+  memory_ = std::shared_ptr<std::byte[]>(bytes, [memory, size = bytes_](std::byte* begin) {
+    std::free(begin);
+    memory->GiveBack(size);
+  });
 }
 
 void SegmentRead::ChargeTo(std::atomic<size_t>& total) {
@@ -54,8 +60,8 @@ void SegmentRead::Start(const std::shared_ptr<SegmentRead>& read, std::function<
   read->pieces_left_ = count;
   for (size_t i = 0; i < count; ++i) {
     // The pieces hold no reference: the last one would be dropped by the engine's thread, at any time after `done`.
-    read->file_->ReadAsync(read->begin_ + i * kPieceBytes, read->Piece(i),
-                           [raw = read.get(), i](const Result<size_t>& result) { raw->OnPiece(i, result); });
+    read->from_.file->ReadAsync(read->begin_ + i * kPieceBytes, read->Piece(i),
+                                [raw = read.get(), i](const Result<size_t>& result) { raw->OnPiece(i, result); });
   }
 }
 

@@ -11,19 +11,28 @@
 #include "base/thread_annotations.h"
 #include "io/buffer_pool.h"
 #include "store/aligned_memory.h"
+#include "store/read_memory.h"
 #include "store/segment.h"
 
 namespace cairnfs::store {
 
+// A segment to read from, and its file.
+struct OpenSegment {
+  SegmentPtr segment;
+  std::shared_ptr<io::File> file;
+};
+
 class SegmentRead {
  public:
   // The range covers the bytes [begin, end) of the file; it may reach past the file's end.
-  SegmentRead(SegmentPtr segment, std::shared_ptr<io::File> file, uint64_t begin, uint64_t end);
+  SegmentRead(OpenSegment from, uint64_t begin, uint64_t end);
   ~SegmentRead();
+  const Segment& segment() const { return *from_.segment; }
 
-  // The memory that the bytes go to: pool buffers, or false and none taken; or memory of its own.
+  // The memory that the bytes go to: pool buffers, or false and none taken; or memory of its own, for which `memory`
+  // let this read in.
   bool TakeBuffers(io::BufferPool& pool);
-  void TakeMemory();
+  void TakeMemory(const std::shared_ptr<ReadMemory>& memory);
   // Counts the memory in `total` for as long as this lives.
   void ChargeTo(std::atomic<size_t>& total);
   size_t buffer_count() const { return (bytes_ + kPieceBytes - 1) / kPieceBytes; }
@@ -44,12 +53,12 @@ class SegmentRead {
   void OnPiece(size_t index, const Result<size_t>& result);
   MutableByteSpan Piece(size_t index) const;
 
-  const SegmentPtr segment_;
-  const std::shared_ptr<io::File> file_;
+  const OpenSegment from_;
   const uint64_t begin_;
   const size_t bytes_;
   std::vector<io::BufferRef> buffers_;  // or else
   std::shared_ptr<std::byte[]> memory_;
+  std::shared_ptr<ReadMemory> entered_;
   std::atomic<size_t>* charged_ = nullptr;
   std::function<void()> done_;
   std::atomic<size_t> pieces_left_{0};

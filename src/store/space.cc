@@ -64,6 +64,11 @@ uint64_t SpaceMeter::AvailableBytes() {
   return room > taken ? room - taken : 0;
 }
 
+bool SpaceMeter::ReserveIsLow() {
+  RefreshIfOlder(kRefreshInterval);
+  return disk_free_.load(std::memory_order_relaxed) < reserve_bytes_ / 2;
+}
+
 bool SpaceMeter::TryReserve(uint64_t bytes) {
   RefreshIfOlder(kRefreshInterval);
   uint64_t taken = reserved_.fetch_add(bytes, std::memory_order_relaxed) + bytes;

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -33,6 +34,7 @@ class LocalChunkStore::Impl {
   Status Sync();
   StoreStats Stats() const;
   void Report(const Error& error);
+  bool MetadataRoomIsLow();
 
   // sweep.cc
   Status Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
@@ -82,7 +84,8 @@ class LocalChunkStore::Impl {
   Status AddSegment(SegmentId id);
   Status AddUnlessDamaged(SegmentId id);
   Status CheckNamedSegments();
-  Result<uint64_t> FindEnd(io::File& file, const SegmentHeader& header);
+  Result<uint64_t> FindEnd(io::File& file, const SegmentHeader& header, bool is_named);
+  Result<uint64_t> FindNamedEnd(const SegmentHeader& header);
 
   // sweep.cc
   Status DeleteDead(const LiveTest& live, const SweepOptions& options, SweepProgress& progress, SegmentUses* uses);
@@ -102,8 +105,10 @@ class LocalChunkStore::Impl {
   Result<Victims> CollectEntries(std::span<const SegmentPtr> segments);
   Status CompactGroup(Victims& victims, const SweepOptions& options, SweepProgress& progress);
   Status CopyVictim(Victim& victim, const SweepOptions& options, SweepProgress& progress, Batch& batch);
-  Status CopyChunk(const ChunkIndex::Entry& entry, ByteSpan record, const SweepOptions& options,
+  Status CopyChunk(const ChunkIndex::Entry& entry, const Result<ByteSpan>& record, const SweepOptions& options,
                    SweepProgress& progress, Batch& batch);
+  // The engine says so too; a copy that is only pending might be lost, so it does not count.
+  bool StillNamed(const ChunkIndex::Entry& entry);
   Status FinishBatch(Batch& batch, SweepProgress& progress);
 
   // check.cc
@@ -114,6 +119,9 @@ class LocalChunkStore::Impl {
   // True when the index still says so: what is wrong there is a problem, not a chunk that moved.
   bool StillThere(const ChunkIndex::Entry& entry);
   Status ReportMissing(const SegmentUses& uses, const ChunkIndex::View& view, const Reporter& report);
+
+  // While opening, once a segment needs it.
+  std::optional<ChunkIndex::SegmentEnds> segment_ends_;
 
   std::atomic<uint64_t> new_bytes_total_{0}, known_bytes_total_{0};
 

@@ -1,10 +1,15 @@
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 
 namespace cairnfs {
 namespace {
@@ -58,6 +63,47 @@ TEST_F(LogTest, DevicesTakeALog) {
     options_.level = "off";
     auto opened = InitLog(options_);
     EXPECT_TRUE(opened.ok()) << opened.error().message;
+  }
+}
+
+// What a process whose stderr is a file, and that has this JOURNAL_STREAM, writes there.
+std::string WrittenToStderr(const std::string& file, const std::function<std::string(const struct stat&)>& journal) {
+  const pid_t child = fork();
+  if (child == 0) {
+    int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    struct stat info;
+    if (fd < 0 || dup2(fd, STDERR_FILENO) < 0 || fstat(fd, &info) != 0) _exit(1);
+    setenv("JOURNAL_STREAM", journal(info).c_str(), 1);
+    LogOptions options;
+    options.level = "trace";
+    if (!InitLog(options).ok()) _exit(1);
+    spdlog::debug("one");
+    spdlog::info("two");
+    spdlog::warn("three");
+    spdlog::error("four");
+    spdlog::critical("five");
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  std::ifstream text(file);
+  return {std::istreambuf_iterator<char>(text), {}};
+}
+
+TEST_F(LogTest, TheJournalGetsPrioritiesAndNoTimes) {
+  auto this_file = [](const struct stat& info) {
+    return std::to_string(info.st_dev) + ":" + std::to_string(info.st_ino);
+  };
+  EXPECT_EQ(WrittenToStderr(options_.file, this_file), "<7>one\n<6>two\n<4>three\n<3>four\n<2>five\n");
+}
+
+TEST_F(LogTest, StderrThatIsNotTheJournalGetsTimes) {
+  // As where a service's stderr was sent elsewhere: the variable names another stream.
+  for (const char* other : {"", "1:2", "nonsense"}) {
+    std::string text = WrittenToStderr(options_.file, [other](const struct stat&) { return other; });
+    EXPECT_EQ(text.find('<'), std::string::npos) << text;
+    EXPECT_NE(text.find(" warning three\n"), std::string::npos) << text;
   }
 }
 

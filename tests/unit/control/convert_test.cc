@@ -17,6 +17,7 @@ TEST(Convert, StatusSurvivesTheWire) {
   report.fs.pool_buffers = 64;
   report.fs.collecting = true;
   report.fs.last_error = "disk on fire";
+  report.fs.failing = true;
   report.fs.store.unique_bytes = 5;
   report.fs.store.segment_bytes = 5000;
   report.fs.store.free_segment_bytes = 2000;
@@ -29,6 +30,7 @@ TEST(Convert, StatusSurvivesTheWire) {
   EXPECT_EQ(back.OnDiskBytes(), report.OnDiskBytes());
   EXPECT_EQ(back.fs.store.segment_bytes, 5000U);
   EXPECT_EQ(back.fs.last_error, "disk on fire");
+  EXPECT_TRUE(back.fs.failing);
   EXPECT_EQ(back.fs.logical_bytes, 11U);
   EXPECT_TRUE(back.fs.collecting);
   EXPECT_EQ(back.write_bytes_per_second, 2.5);

@@ -71,6 +71,7 @@ TEST_F(ConfigTest, SaysWhatIsRight) {
   EXPECT_EQ(MessageOf("pool_size = \"1MiB\""),
             "c.toml:1: pool_size: must lie between 32MiB and 1TiB, or be 0 (chosen automatically), not 1MiB");
   EXPECT_EQ(MessageOf("receive_threads = \"two\""), "c.toml:1: receive_threads: must be a whole number, not \"two\"");
+  EXPECT_EQ(MessageOf("collect_after = 0"), "no error");
   EXPECT_EQ(MessageOf("receive_threads = 0"), "c.toml:1: receive_threads: must lie between 1 and 64, not 0");
   EXPECT_EQ(MessageOf("receive_threads = -1"), "c.toml:1: receive_threads: must not be negative, but is -1");
   EXPECT_EQ(MessageOf("flush_interval = 5"),

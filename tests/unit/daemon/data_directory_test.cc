@@ -91,6 +91,36 @@ TEST_F(DataDirectoryTest, UncleanEndIsSeen) {
   EXPECT_EQ(Open().value()->previous_state(), std::to_string(getpid()) + " running");
 }
 
+// A start or a check that fails before anything is served says nothing about how the last daemon ended.
+TEST_F(DataDirectoryTest, WhoServesNothingLeavesTheStateAlone) {
+  Make();
+  { auto failed = Open(); }
+  EXPECT_EQ(ReadLockText(data_), "");
+  EXPECT_EQ(Open().value()->previous_state(), "");
+  for (const char* state : {"123 running", "failed: the disk is on fire"}) {
+    Write("LOCK", std::string(state) + "\n");
+    for (int tries = 0; tries < 2; ++tries) {
+      auto failed = Open();
+      ASSERT_TRUE(failed.ok());
+      EXPECT_EQ((*failed)->previous_state(), state);
+      EXPECT_EQ(ReadLockText(data_), std::to_string(getpid()) + " testing");
+    }
+    EXPECT_EQ(ReadLockText(data_), state);
+  }
+  Open().value()->MarkFailed("another disk");
+  EXPECT_EQ(ReadLockText(data_), "failed: another disk");
+  Open().value()->MarkClean();
+  EXPECT_EQ(ReadLockText(data_), "");
+}
+
+TEST_F(DataDirectoryTest, WhoIsRefusedDoesNotTouchTheHoldersState) {
+  Make();
+  auto holder = Open();
+  (*holder)->SetState("running");
+  EXPECT_EQ(ErrorOf().code, ErrorCode::kBusy);
+  EXPECT_EQ(ReadLockText(data_), std::to_string(getpid()) + " running");
+}
+
 TEST_F(DataDirectoryTest, HalfMadeIsMadeAnew) {
   ASSERT_TRUE(Open().ok());  // not finished
   Write("segments/junk", "x");

@@ -215,6 +215,12 @@ TEST(FileSystem, AFileIsAStringOfBytes) {
   world.CloseFile(file);
 }
 
+Status Admitted(World& world, NameChange change) {
+  std::promise<Status> promise;
+  world.fs->WhenAdmitted(change, [&](Status status) { promise.set_value(std::move(status)); });
+  return promise.get_future().get();
+}
+
 TEST(FileSystem, NamesDoNotPileUpWhileTheDiskIsFull) {
   World world;
   ASSERT_TRUE(
@@ -227,9 +233,10 @@ TEST(FileSystem, NamesDoNotPileUpWhileTheDiskIsFull) {
     meta::CreateParams params;
     params.mode = S_IFIFO | 0600;
     std::string name = "fifo-" + std::to_string(i);
-    auto attr = world.fs->MakeNode(kRootInode, name, params);
-    refused = attr.ok() ? Status() : Status(attr.error());
+    refused = Admitted(world, NameChange::kMakes);
     if (!refused.ok()) break;
+    auto attr = world.fs->MakeNode(kRootInode, name, params);
+    ASSERT_TRUE(attr.ok()) << attr.error().message;
     made.push_back(name);
     refused = world.fs->SetXattr(attr->inode, "user.big", value, meta::Namespace::XattrMode::kSet);
   }
@@ -237,18 +244,21 @@ TEST(FileSystem, NamesDoNotPileUpWhileTheDiskIsFull) {
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace) << refused.error().message;
   EXPECT_LT(world.kv->UnflushedBytes(), 200 * kMiB);
   // Deleting makes room again.
-  for (const std::string& name : made) ASSERT_TRUE(world.fs->Unlink(kRootInode, name).ok()) << name;
+  for (const std::string& name : made) {
+    ASSERT_TRUE(Admitted(world, NameChange::kRemoves).ok());
+    ASSERT_TRUE(world.fs->Unlink(kRootInode, name).ok()) << name;
+  }
   world.engine->full = false;
   Status admitted;
   for (int i = 0; i < 200; ++i) {
-    meta::CreateParams params;
-    params.mode = S_IFIFO | 0600;
-    auto attr = world.fs->MakeNode(kRootInode, "again", params);
-    admitted = attr.ok() ? Status() : Status(attr.error());
+    admitted = Admitted(world, NameChange::kMakes);
     if (admitted.ok()) break;
     usleep(20000);
   }
-  EXPECT_TRUE(admitted.ok()) << admitted.error().message;
+  ASSERT_TRUE(admitted.ok()) << admitted.error().message;
+  meta::CreateParams params;
+  params.mode = S_IFIFO | 0600;
+  EXPECT_TRUE(world.fs->MakeNode(kRootInode, "again", params).ok());
   world.Reopen();
   EXPECT_TRUE(world.fs->Lookup(kRootInode, "again").ok());
   EXPECT_FALSE(world.fs->Lookup(kRootInode, made.front()).ok());

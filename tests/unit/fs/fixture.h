@@ -81,18 +81,23 @@ class World {
     auto pool_or = io::BufferPool::Create({.size_bytes_max = pool_bytes, .reserved_count = 4});
     EXPECT_TRUE(pool_or.ok());
     pool = std::move(*pool_or);
-    engine = std::make_unique<FullableEngine>();
-    disk = MakeDisk();
-    Open(true);
+    store_options.segment_bytes = 4 * kMiB;
+    fs_options.flush_interval_ms = 50;
+    Remake();
   }
   ~World() { Close(); }
 
+  // An empty filesystem on an empty disk, with the options as they are now.
+  void Remake() {
+    Close();
+    engine = std::make_unique<FullableEngine>();
+    disk = std::make_unique<io::MemoryDisk>(disk_options);
+    Open(true);
+  }
   void Open(bool format) {
     auto kv_or = kv::LocalKvStore::Open(*engine);
     ASSERT_TRUE(kv_or.ok());
     kv = std::move(*kv_or);
-    store::StoreOptions store_options;
-    store_options.segment_bytes = 4 * kMiB;
     auto chunks_or = store::LocalChunkStore::Open(*disk, *engine, *pool, store_options);
     ASSERT_TRUE(chunks_or.ok()) << chunks_or.error().message;
     chunks = std::move(*chunks_or);
@@ -105,9 +110,7 @@ class World {
       header.chunk_params = params.Encode();
       ASSERT_TRUE(names->Format(header, 0, 0).ok());
     }
-    FsOptions options;
-    options.flush_interval_ms = 50;
-    auto fs_or = FileSystem::Start({*pool, *kv, *engine, *names, *chunks, meta::SystemClock(), params}, options);
+    auto fs_or = FileSystem::Start({*pool, *kv, *engine, *names, *chunks, meta::SystemClock(), params}, fs_options);
     ASSERT_TRUE(fs_or.ok());
     fs = std::move(*fs_or);
   }
@@ -189,8 +192,10 @@ class World {
     file.handle = *handle;
     return file;
   }
-  static std::unique_ptr<io::Disk> MakeDisk() { return std::make_unique<io::MemoryDisk>(); }
 
+  io::MemoryDisk::Options disk_options;
+  store::StoreOptions store_options;
+  FsOptions fs_options;
   std::unique_ptr<io::BufferPool> pool;
   std::unique_ptr<FullableEngine> engine;
   std::unique_ptr<io::Disk> disk;

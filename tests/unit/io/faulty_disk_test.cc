@@ -121,6 +121,16 @@ TEST_F(FaultyDiskTest, ReadsFailEndEarlyAndLie) {
   EXPECT_TRUE(back.Text() == data.Text());
 }
 
+TEST_F(FaultyDiskTest, BadSectorsFailTheReadsThatTouchThem) {
+  ASSERT_TRUE(file_->Write(0, AlignedBytes(4 * kPageBytes, std::byte{'n'})).ok());
+  AlignedBytes back(4 * kPageBytes);
+  disk_.SetFaults({.bad_sectors = {{"a", kPageBytes, kPageBytes + 512}, {"other", 0, kPageBytes}}});
+  EXPECT_EQ(file_->Read(0, back).error().code, ErrorCode::kIo);
+  EXPECT_EQ(file_->Read(kPageBytes, MutableByteSpan(back).first(kPageBytes)).error().code, ErrorCode::kIo);
+  EXPECT_TRUE(file_->Read(0, MutableByteSpan(back).first(kPageBytes)).ok());
+  EXPECT_TRUE(file_->Read(2 * kPageBytes, MutableByteSpan(back).first(2 * kPageBytes)).ok());
+}
+
 TEST_F(FaultyDiskTest, TheSameSeedMakesTheSameFaults) {
   AlignedBytes page(kPageBytes);
   auto run = [&](uint64_t seed) {

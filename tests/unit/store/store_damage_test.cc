@@ -1,47 +1,10 @@
 // Damage: flipped, cut and missing segments, failing disks; clear errors, no crash, and what is sound stays readable.
 #include <algorithm>
 
-#include "base/log.h"
-#include "store/chunk_index_format.h"
-#include "store/segment_format.h"
-#include "store_fixture.h"
+#include "damage_fixture.h"
 
 namespace cairnfs::store {
 namespace {
-
-class DamageTest : public StoreTest {
- protected:
-  void SetUp() override { spdlog::set_level(spdlog::level::off); }
-  void TearDown() override { spdlog::set_level(spdlog::level::info); }
-
-  void Fill(uint64_t count = 30) {
-    Open();
-    for (uint64_t i = 0; i < count; ++i) {
-      chunks_.push_back(MakeChunk(i, 40'000 + 13 * i));
-      Put(chunks_.back());
-      if (i % 4 == 0) ASSERT_OK(store_->Sync());
-    }
-    ASSERT_OK(store_->Sync());
-    Open();  // seals, cuts
-  }
-  Location Find(const TestChunk& chunk) {
-    auto value = engine_->Get(ChunkKey(chunk.digest));
-    return *DecodeLocation(**value);
-  }
-  std::string SegmentOf(const TestChunk& chunk) { return MakeSegmentName(SegmentName::kSegment, Find(chunk).segment); }
-  std::vector<std::string> Problems() {
-    std::vector<std::string> problems;
-    Status status = store_->Check([&](const CheckProblem& problem) { problems.push_back(problem.what); }, {});
-    EXPECT_TRUE(status.ok());
-    return problems;
-  }
-  Error OpenError() {
-    store_.reset();
-    auto store = LocalChunkStore::Open(disk_, *engine_, *pool_, SmallOptions());
-    return store.ok() ? Error{ErrorCode::kFailed, "it opened"} : store.error();
-  }
-  std::vector<TestChunk> chunks_;
-};
 
 TEST_F(DamageTest, FlippedByteIsCorrupt) {
   Fill();
@@ -185,13 +148,13 @@ TEST_F(DamageTest, IndexIsRebuiltFromTheSegments) {
     return true;
   }));
   engine_ = kv::OpenMemoryEngine();
-  auto count = LocalChunkStore::RebuildIndex(disk_, *engine_, *pool_);
-  ASSERT_OK(count);
-  EXPECT_GE(*count, before);
+  auto rebuilt = LocalChunkStore::RebuildIndex(disk_, *engine_, *pool_);
+  ASSERT_OK(rebuilt);
+  EXPECT_GE(rebuilt->chunk_count, before);
   Open();
   for (size_t i = 3; i < chunks_.size(); ++i) ExpectReads(chunks_[i]);
   EXPECT_EQ(Problems(), std::vector<std::string>{});
-  EXPECT_EQ(store_->Stats().chunk_count, *count);
+  EXPECT_EQ(store_->Stats().chunk_count, rebuilt->chunk_count);
 }
 
 TEST_F(DamageTest, UnfinishedRebuildIsNoticed) {

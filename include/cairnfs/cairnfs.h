@@ -1,0 +1,35 @@
+/* What a program may rely on when it works with a CairnFS mount: the names and values of its extended attributes, and
+ * the exit codes of cairnfs and cairnfsd. Plain C, no library: the calls are those of POSIX. docs/operating.md says
+ * more. Names here keep their meaning from version to version; new ones may come. */
+#ifndef CAIRNFS_CAIRNFS_H_
+#define CAIRNFS_CAIRNFS_H_
+
+/* All attributes that CairnFS answers itself begin with this. They can be read with getxattr(2), by everybody who can
+ * open the path; listxattr(2) does not name them; setting or removing one gives EPERM. */
+#define CAIRNFS_XATTR_PREFIX "user.cairnfs."
+
+/* How safe a path is, as text without a final NUL: one of CAIRNFS_DURABILITY_... below. A file stands for its bytes,
+ * its attributes and its names; a directory for all that is below it. */
+#define CAIRNFS_XATTR_DURABILITY CAIRNFS_XATTR_PREFIX "durability"
+/* Of a regular file: how many bytes its distinct chunks take, and how many of those there are; decimal numbers as text
+ * without a final NUL. Other files: ENODATA. */
+#define CAIRNFS_XATTR_UNIQUE_BYTES CAIRNFS_XATTR_PREFIX "unique_bytes"
+#define CAIRNFS_XATTR_CHUNKS CAIRNFS_XATTR_PREFIX "chunks"
+
+#define CAIRNFS_DURABILITY_PENDING "pending" /* accepted, not durable yet; fsync(2) or `cairnfs wait` waits for it */
+#define CAIRNFS_DURABILITY_LOCAL "local"     /* durable on this host's disk */
+#define CAIRNFS_DURABILITY_LOST "lost"       /* accepted bytes could not be stored; the daemon's log names the file */
+
+/* Exit codes of cairnfs and cairnfsd. (mount.cairnfs has those of mount(8).) */
+enum cairnfs_exit_code {
+  CAIRNFS_EXIT_DONE = 0,
+  CAIRNFS_EXIT_FAILED = 1,    /* the operation failed; the message says why */
+  CAIRNFS_EXIT_USAGE = 2,     /* wrong command line or configuration, or what it names (the mount point) is not there */
+  CAIRNFS_EXIT_NO_DAEMON = 3, /* no CairnFS there, no daemon that answers, or no /dev/fuse */
+  CAIRNFS_EXIT_PROBLEMS = 4,  /* `cairnfs check` found problems */
+  CAIRNFS_EXIT_BUSY = 5,      /* in use: the data directory, the mount point, files in the mount; or a check runs */
+  CAIRNFS_EXIT_PERMISSION = 6, /* not allowed */
+  CAIRNFS_EXIT_CORRUPT = 7     /* the data directory is damaged, or of a newer format */
+};
+
+#endif /* CAIRNFS_CAIRNFS_H_ */

@@ -1,0 +1,22 @@
+#include "control/socket_uri.h"
+
+#include <string_view>
+
+namespace cairnfs::control {
+
+std::string SocketUri(const std::string& path) {
+  constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/";
+  constexpr std::string_view kHexDigits = "0123456789ABCDEF";
+  std::string uri = "unix:";
+  for (char c : path) {
+    if (kPlain.find(c) != std::string_view::npos) {
+      uri += c;
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(c);
+    uri += {'%', kHexDigits[byte >> 4], kHexDigits[byte & 15]};
+  }
+  return uri;
+}
+
+}  // namespace cairnfs::control

@@ -1,0 +1,12 @@
+// How gRPC is told the path of a Unix socket.
+#pragma once
+
+#include <string>
+
+namespace cairnfs::control {
+
+// "unix:" and the path, with what has a meaning of its own in a URI ('#', '?', '%') and all that is no plain letter or
+// digit as %XX: for channels, which take their target for a URI, and for servers, which undo %XX.
+std::string SocketUri(const std::string& path);
+
+}  // namespace cairnfs::control

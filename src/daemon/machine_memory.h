@@ -1,0 +1,13 @@
+// How much memory the process may use.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace cairnfs::daemon {
+
+// The least of the machine's memory and of the limits of the process's control group and of those above it (cgroup v1
+// and v2), in bytes; UINT64_MAX when none can be read. `root` is put before /proc and /sys: tests give a folder.
+uint64_t UsableMemory(const std::string& root = "");
+
+}  // namespace cairnfs::daemon

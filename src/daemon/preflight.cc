@@ -1,0 +1,96 @@
+#include "daemon/preflight.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <latch>
+#include <numeric>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "daemon/size_text.h"
+#include "io/buffer_pool.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+// Of each receiving thread: what it reads into, and what it packs small writes into (fuse/receiver.h).
+constexpr uint64_t kBuffersPerReceiver = 2;
+// The session never has fewer.
+constexpr uint64_t kReceiversMin = 2;
+// Of a mount beside those that the configuration counts: RocksDB, gRPC, the disk, rounds, collector, and a margin.
+constexpr uint64_t kOtherThreads = 40;
+
+uint64_t ReceiverCount(const Config& config) { return std::max(kReceiversMin, config.receive_threads); }
+
+struct ThreadGroup {
+  const char* key;
+  uint64_t configured;
+  uint64_t count;
+};
+
+std::array<ThreadGroup, 4> ThreadGroups(const Config& config) {
+  const uint64_t cores = std::max(2U, std::thread::hardware_concurrency());
+  auto or_cores = [cores](uint64_t count) { return count != 0 ? count : cores; };
+  return {{{"worker_threads", config.worker_threads, or_cores(config.worker_threads)},
+           {"verify_threads", config.verify_threads, or_cores(config.verify_threads)},
+           {"waiting_threads", config.waiting_threads, config.waiting_threads},
+           {"receive_threads", config.receive_threads, ReceiverCount(config)}}};
+}
+
+// How many of `wanted` threads the system lets run at once.
+uint64_t StartThreads(uint64_t wanted, std::string& refusal) {
+  std::latch all_started(1);
+  std::vector<std::jthread> threads;
+  threads.reserve(wanted);
+  try {
+    while (threads.size() < wanted) threads.emplace_back([&all_started] { all_started.wait(); });
+  } catch (const std::system_error& error) {
+    refusal = error.code().message();
+  }
+  all_started.count_down();
+  return threads.size();
+}
+
+}  // namespace
+
+Status CheckPoolSuffices(const Config& config) {
+  // At least as many buffers as the receivers hold are left to the data itself, beside the reserve.
+  constexpr uint64_t kReserved = io::BufferPool::Options{}.reserved_count;
+  constexpr uint64_t kPerReceiver = 2 * kBuffersPerReceiver;
+  const uint64_t pool = config.pool_size != 0 ? config.pool_size : DefaultPoolSize();
+  const uint64_t buffers = pool / io::BufferPool::kBufferBytes;
+  const uint64_t needed = ReceiverCount(config) * kPerReceiver + kReserved;
+  if (buffers >= needed) return {};
+  const uint64_t receivers_max = (buffers - std::min(buffers, kReserved)) / kPerReceiver;
+  const uint64_t pool_min = (needed * io::BufferPool::kBufferBytes + kMiB - 1) / kMiB * kMiB;
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      fmt::format(
+          "receive_threads = {} is too many for pool_size = {}{}: each receiving thread holds {} MiB of the pool, "
+          "and as much must be left for data; use receive_threads = {} or fewer, or pool_size = \"{}\" or more",
+          config.receive_threads, FormatSizeExact(config.pool_size),
+          config.pool_size != 0 ? "" : fmt::format(" (here {})", FormatSize(pool)), kBuffersPerReceiver,
+          std::max(kReceiversMin, receivers_max), FormatSizeExact(pool_min)));
+}
+
+Status CheckThreadsCanStart(const Config& config) {
+  const auto groups = ThreadGroups(config);
+  const uint64_t wanted = std::accumulate(groups.begin(), groups.end(), kOtherThreads,
+                                          [](uint64_t sum, const ThreadGroup& group) { return sum + group.count; });
+  std::string refusal;
+  const uint64_t started = StartThreads(wanted, refusal);
+  if (started == wanted) return {};
+  const ThreadGroup& largest = *std::max_element(
+      groups.begin(), groups.end(), [](const ThreadGroup& a, const ThreadGroup& b) { return a.count < b.count; });
+  return MakeError(
+      ErrorCode::kIo,
+      fmt::format("the mount needs {} threads, and the system lets only {} more start ({}): most of them are "
+                  "asked for by {} = {}; give it a smaller number, or raise the limit on threads "
+                  "(pids.max of the control group, TasksMax= of the unit, ulimit -u)",
+                  wanted, started, refusal, largest.key, largest.configured));
+}
+
+}  // namespace cairnfs::daemon

@@ -1,0 +1,17 @@
+// What is refused before anything is made or mounted, because the configuration and the machine do not fit each other.
+#pragma once
+
+#include "base/result.h"
+#include "daemon/config.h"
+
+namespace cairnfs::daemon {
+
+// kInvalidArgument, naming both keys and what would be right, when the receiving threads alone would take so much of
+// the pool that no data could pass: every write, and the stop too, would then wait for ever.
+Status CheckPoolSuffices(const Config& config);
+
+// Starts as many threads as a mount with this configuration will have, and ends them again. kIo, naming the key that
+// asks for most of them and the limits that there are, when the system refuses.
+Status CheckThreadsCanStart(const Config& config);
+
+}  // namespace cairnfs::daemon

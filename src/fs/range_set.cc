@@ -1,0 +1,43 @@
+#include "fs/range_set.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace cairnfs::fs {
+
+void RangeSet::Add(uint64_t begin, uint64_t end) {
+  if (begin >= end) return;
+  auto it = ends_.upper_bound(begin);
+  if (it != ends_.begin() && std::prev(it)->second >= begin) --it;
+  while (it != ends_.end() && it->first <= end) {
+    begin = std::min(begin, it->first);
+    end = std::max(end, it->second);
+    it = ends_.erase(it);
+  }
+  ends_.emplace(begin, end);
+  if (ends_.size() > kRangesMax) ends_.erase(ends_.begin());
+}
+
+void RangeSet::Remove(uint64_t begin, uint64_t end) {
+  if (begin >= end) return;
+  auto it = ends_.upper_bound(begin);
+  if (it != ends_.begin() && std::prev(it)->second > begin) --it;
+  while (it != ends_.end() && it->first < end) {
+    const auto [first, last] = *it;
+    it = ends_.erase(it);
+    if (first < begin) ends_.emplace(first, begin);
+    if (last > end) it = ends_.emplace(end, last).first;
+  }
+}
+
+void RangeSet::ForEachGap(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& visit) const {
+  auto it = ends_.upper_bound(begin);
+  if (it != ends_.begin() && std::prev(it)->second > begin) --it;
+  for (; it != ends_.end() && it->first < end; ++it) {
+    if (begin < it->first) visit(begin, it->first);
+    begin = std::max(begin, it->second);
+  }
+  if (begin < end) visit(begin, end);
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""What the daemon tells of its state, in its lock, its status and its metrics, and how it ends while others still have
+the mount. Run as root."""
+
+import contextlib
+import glob
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from cairnfs_mount import SMALL, Mount, Scratch, program, run, run_cases
+from refusals import CORRUPT, call, expect
+
+
+def lock_text(mount):
+    with open(mount.data + "/LOCK", encoding="ascii") as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def without(path):
+    """A start fails while this file of the data directory is away."""
+    os.rename(path, path + ".away")
+    try:
+        yield
+    finally:
+        os.rename(path + ".away", path)
+
+
+def starts_that_fail_say_nothing_of_the_last_end():
+    """The daemon died, or ended well; then starts and checks fail; then one works, and tells how the daemon ended."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        for died in (True, False):
+            if died:
+                pid = mount.pid
+                mount.kill()
+                while os.path.exists(f"/proc/{pid}"):
+                    time.sleep(0.05)
+            else:
+                mount.umount()
+            before = lock_text(mount)
+            assert before == (f"{pid} running\n" if died else ""), before
+            with without(mount.data + "/metadata/CURRENT"):
+                expect(call(*mount.mount_command()), CORRUPT, "CURRENT")
+                expect(call(program("cairnfs"), "check", "--data", mount.data), CORRUPT, "CURRENT")
+            assert lock_text(mount) == before, lock_text(mount)
+            taken = ["-o", "metrics_address=256.0.0.1:1"]  # found out after the mount
+            expect(call(*mount.mount_command(), *taken), 1, "cannot serve metrics")
+            assert lock_text(mount) == before, lock_text(mount)
+            log_size = os.path.getsize(mount.data + "/cairnfs.log")
+            mount.mount()
+            with open(mount.data + "/cairnfs.log", encoding="utf-8") as log:
+                log.seek(log_size)
+                assert ("not closed cleanly" in log.read()) == died
+        mount.umount()
+
+
+def data_paths_that_look_like_addresses():
+    """The control socket's path is a part of what gRPC takes for a URI."""
+    with Scratch() as scratch:
+        for name in ("run#7", "run?7", "run%417", "100%", "two words", "sch\xf6n"):
+            mount = Mount(scratch, name=name, data=scratch.path + "/data " + name)
+            assert mount.status()["data"] == mount.data
+            with open(mount.path + "/file", "wb") as file:
+                file.write(b"x" * 100000)
+            run(program("cairnfs"), "wait", mount.path + "/file")
+            mount.collect()
+            assert mount.check()["files"] == 1
+            mount.umount()
+
+
+def metric(port, name):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(name + " ")))
+
+
+def one_damaged_chunk_is_no_failure():
+    """It is told, but all else goes on: nobody needs to be called at night."""
+    with Scratch() as scratch:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        mount = Mount(scratch, options=f"{SMALL},metrics_address=127.0.0.1:{port}")
+        content = os.urandom(50000)
+        with open(mount.path + "/file", "wb") as file:
+            file.write(content)
+        mount.umount()
+        for path in glob.glob(mount.data + "/segments/*"):
+            with open(path, "r+b") as file:
+                at = file.read().find(content[5000:5100])
+                if at >= 0:
+                    file.seek(at)
+                    file.write(bytes([content[5000] ^ 1]))
+        mount.mount()
+        with open(mount.path + "/file", "rb") as file:
+            try:
+                file.read()
+                raise AssertionError("damaged bytes were read")
+            except OSError:
+                pass
+        status = mount.status()
+        assert status["last_error"] and status["corrupt_chunks_total"] == 1 and status["failing"] is False, status
+        assert metric(port, "cairnfs_failed") == 0 and metric(port, "cairnfs_corrupt_chunks_total") == 1
+        assert "state         good\n" in run(program("cairnfs"), "status", mount.path)
+        with open(mount.path + "/new", "wb") as file:
+            file.write(b"still taken")
+            os.fsync(file.fileno())
+        mount.umount()
+
+
+@contextlib.contextmanager
+def namespace_with(mount):
+    """A process in a mount namespace of its own, which has a copy of the mount and a file open in it."""
+    script = "exec 3>held && echo written there >&3 && echo ready && exec sleep 300"
+    process = subprocess.Popen(["unshare", "-m", "--propagation", "private", "sh", "-c", script], cwd=mount.path,
+                               stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for_end(pid, seconds):
+    for _ in range(seconds * 20):
+        if not os.path.exists(f"/proc/{pid}"):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"the daemon did not end within {seconds} s")
+
+
+def umount_says_whose_namespace_still_has_the_mount():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        for end in ("the holder ends", "SIGTERM"):
+            with namespace_with(mount) as holder:
+                # The holder's descriptor is of its own copy: here the mount is not busy.
+                umount = subprocess.Popen(mount.umount_command(), stderr=subprocess.PIPE, text=True)
+                begin = time.monotonic()
+                told = umount.stderr.readline() + umount.stderr.readline()
+                waited = time.monotonic() - begin
+                assert mount.path + " is unmounted" in told and f"at {mount.path} in the mount namespace" in told, told
+                assert f"process {holder.pid} (sleep)" in told and 1.5 < waited < 10, (told, waited)
+                assert f"nsenter -t {holder.pid} -m umount {mount.path}" in umount.stderr.readline()
+                time.sleep(3)
+                assert umount.poll() is None and not os.path.ismount(mount.path)
+                if end == "SIGTERM":
+                    os.kill(mount.pid, signal.SIGTERM)
+                else:
+                    holder.kill()
+                rest = umount.communicate(timeout=30)[1]
+                assert umount.returncode == 0 and rest == "", (umount.returncode, rest)  # told once
+            mount.mount()
+            with open(mount.path + "/held", encoding="ascii") as file:
+                assert file.read() == "written there\n"
+        mount.umount()
+
+
+def a_stop_ends_while_another_namespace_writes():
+    """What systemctl stop does. Bytes that a sync covered are there, and whoever writes on is told."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        with namespace_with(mount) as holder:
+            inside = ["nsenter", "-t", str(holder.pid), "-m"]
+            run(*inside, "sh", "-c", f"echo synced > {mount.path}/synced && sync {mount.path}/synced")
+            writer = subprocess.Popen([*inside, "dd", "if=/dev/urandom", f"of={mount.path}/much", "bs=1M"],
+                                      stderr=subprocess.PIPE, text=True)
+            time.sleep(1)
+            pid = mount.pid
+            os.kill(pid, signal.SIGTERM)
+            wait_for_end(pid, 30)
+            message = writer.communicate(timeout=30)[1]
+            assert writer.returncode != 0 and "not connected" in message, message
+            assert not os.path.ismount(mount.path)
+        assert lock_text(mount) == ""
+        mount.mount()
+        with open(mount.path + "/synced", encoding="ascii") as file:
+            assert file.read() == "synced\n"
+        mount.check()
+        mount.umount()
+
+
+def main():
+    return run_cases([
+        starts_that_fail_say_nothing_of_the_last_end, data_paths_that_look_like_addresses,
+        one_damaged_chunk_is_no_failure, umount_says_whose_namespace_still_has_the_mount,
+        a_stop_ends_while_another_namespace_writes,
+    ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+#include "daemon/preflight.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "../../support/few_threads.h"
+#include "io/buffer_pool.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+TEST(Preflight, PoolIsSharedWithTheReceivers) {
+  Config config;
+  EXPECT_TRUE(CheckPoolSuffices(config).ok());
+  config.pool_size = 32 * kMiB;  // the smallest
+  EXPECT_TRUE(CheckPoolSuffices(config).ok());
+  config.pool_size = 64 * kMiB;
+  config.receive_threads = 64;
+  auto refused = CheckPoolSuffices(config);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(
+      refused.error().message,
+      "receive_threads = 64 is too many for pool_size = 64MiB: each receiving thread holds 2 MiB of the pool, and "
+      "as much must be left for data; use receive_threads = 13 or fewer, or pool_size = \"267MiB\" or more");
+  // What the message says would be right is right.
+  config.receive_threads = 13;
+  EXPECT_TRUE(CheckPoolSuffices(config).ok());
+  config.receive_threads = 14;
+  EXPECT_FALSE(CheckPoolSuffices(config).ok());
+  config.receive_threads = 64;
+  config.pool_size = 267 * kMiB;
+  EXPECT_TRUE(CheckPoolSuffices(config).ok());
+}
+
+// Every combination that is let in leaves buffers beside the reserve when each receiver holds its two.
+TEST(Preflight, WhatIsLetInLeavesRoom) {
+  for (uint64_t megabytes = 32; megabytes <= 512; megabytes += 7) {
+    for (uint64_t receivers = 1; receivers <= 64; ++receivers) {
+      Config config;
+      config.pool_size = megabytes * kMiB;
+      config.receive_threads = receivers;
+      if (!CheckPoolSuffices(config).ok()) continue;
+      const uint64_t buffers = config.pool_size / io::BufferPool::kBufferBytes;
+      EXPECT_GE(buffers, 8 + 2 * receivers + 4) << megabytes << " MiB, " << receivers;
+    }
+  }
+}
+
+TEST(Preflight, ThreadsOfTheDefaultsStart) {
+  auto started = CheckThreadsCanStart(Config());
+  EXPECT_TRUE(started.ok()) << started.error().message;
+}
+
+TEST(Preflight, ALimitOnThreadsNamesTheKeyThatWantsMost) {
+  if (!MayLimitThreads()) GTEST_SKIP() << "becomes another user";
+  const int answer = WithFewThreads(100, [] {
+    Config config;
+    if (!CheckThreadsCanStart(config).ok() && std::thread::hardware_concurrency() < 8) return 1;
+    config.worker_threads = 1024;
+    auto refused = CheckThreadsCanStart(config);
+    if (refused.ok()) return 2;
+    const std::string& message = refused.error().message;
+    std::fprintf(stderr, "%s\n", message.c_str());
+    if (message.find("worker_threads = 1024") == std::string::npos) return 3;
+    if (message.find("lets only 9") == std::string::npos) return 4;  // a sanitizer has a thread of its own
+    return 0;
+  });
+  EXPECT_EQ(answer, 0);
+}
+
+}  // namespace
+}  // namespace cairnfs::daemon

@@ -1,0 +1,198 @@
+#include "fs/sync_rounds.h"
+
+#include <thread>
+
+#include "fixture.h"
+#include "fs/extent_map.h"
+#include "meta/records.h"
+
+namespace cairnfs::fs {
+namespace {
+
+uint64_t RecordedSize(World& world, InodeId inode) {
+  auto entry = world.kv->Get(meta::FileKey(inode));
+  EXPECT_TRUE(entry.ok() && *entry);
+  auto record = meta::FileRecord::Decode((*entry)->value);
+  EXPECT_TRUE(record.ok());
+  return record->size;
+}
+
+io::Slice Unowned(std::string_view bytes) {
+  io::Slice slice;
+  slice.data = reinterpret_cast<const std::byte*>(bytes.data());
+  slice.size = bytes.size();
+  return slice;
+}
+
+// What a sync point covered stays, though another writer is at work lower in the file when it ends.
+TEST(SyncRounds, AWriterElsewhereInTheFileDoesNotCutOffWhatWasSynced) {
+  World world;
+  for (int round = 0; round < 20; ++round) {
+    FileSystem::Created file = world.Create("f" + std::to_string(round));
+    ASSERT_TRUE(world.Write(file, 16 * kMiB, RandomText(round, kMiB)).ok());
+    std::atomic<bool> stop{false};
+    std::thread writer([&] {
+      const std::string piece = RandomText(1000 + round, 8 * kKiB);
+      for (uint64_t offset = 0; !stop && offset < 16 * kMiB; offset += piece.size()) {
+        ASSERT_TRUE(world.Write(file, offset, piece).ok());
+      }
+    });
+    EXPECT_TRUE(world.Fsync(file).ok());
+    EXPECT_GE(RecordedSize(world, file.attr.inode), 17 * kMiB) << "round " << round;
+    stop = true;
+    writer.join();
+    world.CloseFile(file);
+  }
+}
+
+// A file that is no more than many small pieces can be made durable, and the recipe is not as long as they are many.
+TEST(SyncRounds, ManySmallScatteredWritesAreMerged) {
+  constexpr uint64_t kStride = 512, kCount = 30'000;
+  World world;
+  FileSystem::Created file = world.Create("scattered");
+  std::string expected(kStride * kCount, '\0');
+  const std::string pieces = RandomText(1, 8 * kCount);
+  for (uint64_t i = 0; i < kCount; ++i) {
+    FileSystem::WriteRequest request;
+    request.handle = file.handle;
+    request.inode = file.attr.inode;
+    request.offset = i * kStride;
+    request.data = Unowned(std::string_view(pieces).substr(8 * i, 8));
+    auto written =
+        World::Await<size_t>([&](Done<size_t> done) { world.fs->Write(std::move(request), std::move(done)); });
+    ASSERT_TRUE(written.ok()) << written.error().message;
+    expected.replace(i * kStride, 8, pieces, 8 * i, 8);
+  }
+  expected.resize(kStride * (kCount - 1) + 8);
+  ASSERT_TRUE(world.Fsync(file).ok());
+  EXPECT_TRUE(*world.Read(file, 0, expected.size()) == expected);
+  world.CloseFile(file);
+  world.Reopen();
+  file = world.OpenByName("scattered");
+  EXPECT_TRUE(*world.Read(file, 0, expected.size()) == expected);
+  world.CloseFile(file);
+  auto entry = world.kv->Get(meta::FileKey(file.attr.inode));
+  auto record = meta::FileRecord::Decode((*entry)->value);
+  auto recipe = Recipe::Decode(record->recipe);
+  ASSERT_TRUE(recipe.ok());
+  uint64_t extents = recipe->extents.size();
+  for (const PageRef& inner : recipe->inner) extents += inner.extent_count;
+  EXPECT_LT(extents, kCount / 4);
+}
+
+// A recipe that can not be stored is one file's matter: names become durable, and the file follows.
+TEST(SyncRounds, ARecipeThatCanNotBeStoredHoldsNobodyUp) {
+  World world;
+  world.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
+  world.Remake();
+  FileSystem::Created big = world.Create("big");
+  ASSERT_TRUE(world.Write(big, 0, RandomText(1, 8 * kMiB)).ok());  // more chunks than an inline recipe holds
+  ASSERT_TRUE(world.Fsync(big).ok());
+  ASSERT_TRUE(world.Write(big, 12345, "changed").ok());
+  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Flush(big.handle, big.attr.inode, done); }).ok());
+  for (FsStatus status = world.fs->GetStatus(); status.dirty_bytes > status.store.pending_bytes;) {
+    std::this_thread::yield();
+    status = world.fs->GetStatus();
+  }
+  world.engine->index_unreadable = true;  // so that nothing can be put
+  FileSystem::Created other = world.Create("other");
+  Status synced = World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); });
+  ASSERT_FALSE(synced.ok());
+  EXPECT_NE(synced.error().message.find("recipe of inode"), std::string::npos) << synced.error().message;
+  EXPECT_FALSE(world.kv->HasUnflushed());
+  // Nor does it hold up changes of the file itself.
+  EXPECT_TRUE(world.Truncate(big, 7 * kMiB + 1).ok());
+  world.engine->index_unreadable = false;
+  EXPECT_TRUE(world.Fsync(big).ok());
+  EXPECT_EQ(RecordedSize(world, big.attr.inode), 7 * kMiB + 1);
+  world.CloseFile(big);
+  world.CloseFile(other);
+}
+
+TEST(SyncRounds, WithLittleRoomForMetadataNamesAreRefusedAndRemovalsAreNot) {
+  World world;
+  world.disk_options.size_bytes = 64 * kMiB;
+  world.store_options.reserve_bytes = 60 * kMiB;
+  world.Remake();
+  auto admitted = [&](NameChange change) {
+    return World::Await<void>([&](Done<void> done) { world.fs->WhenAdmitted(change, std::move(done)); });
+  };
+  EXPECT_TRUE(admitted(NameChange::kMakes).ok());
+  auto other = world.disk->Create("metadata-of-others");
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE((*other)->Allocate(40 * kMiB).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  Status refused = admitted(NameChange::kMakes);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
+  EXPECT_TRUE(admitted(NameChange::kAlters).ok());
+  EXPECT_TRUE(admitted(NameChange::kRemoves).ok());
+  ASSERT_TRUE(world.disk->Remove("metadata-of-others").ok());
+  other->reset();
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  EXPECT_TRUE(admitted(NameChange::kMakes).ok());
+}
+
+uint64_t AwaitCollections(World& world, uint64_t count) {
+  for (int i = 0; i < 500; ++i) {
+    if (world.fs->GetCollection().runs_total >= count) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return world.fs->GetCollection().runs_total;
+}
+
+TEST(Collector, WhatWasFreedBeforeAStopIsCollectedAfterIt) {
+  World world;
+  world.fs_options.collect_after_bytes = kMiB;
+  world.fs_options.collect_delay_ms = 200;
+  world.Remake();
+  FileSystem::Created file = world.Create("gone");
+  ASSERT_TRUE(world.Write(file, 0, RandomText(1, 3 * kMiB)).ok());
+  ASSERT_TRUE(world.Fsync(file).ok());
+  world.CloseFile(file);
+  ASSERT_TRUE(world.fs->Unlink(kRootInode, "gone").ok());
+  world.fs->Forget(file.attr.inode, 1);
+  world.Reopen();  // sooner than the delay
+  EXPECT_EQ(AwaitCollections(world, 1), 1u);
+  EXPECT_EQ(world.fs->GetStatus().store.chunk_count, 0u);
+  world.Reopen();  // and only once
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  EXPECT_EQ(world.fs->GetCollection().runs_total, 0u);
+}
+
+TEST(Collector, AFileThatIsOpenCountsWhenItIsClosed) {
+  World world;
+  world.fs_options.collect_after_bytes = kMiB;
+  world.fs_options.collect_delay_ms = 20;
+  world.Remake();
+  FileSystem::Created file = world.Create("open");
+  ASSERT_TRUE(world.Write(file, 0, RandomText(1, 3 * kMiB)).ok());
+  ASSERT_TRUE(world.Fsync(file).ok());
+  ASSERT_TRUE(world.fs->Unlink(kRootInode, "open").ok());
+  world.fs->Forget(file.attr.inode, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+  EXPECT_EQ(world.fs->GetCollection().runs_total, 0u);
+  world.CloseFile(file);
+  EXPECT_EQ(AwaitCollections(world, 1), 1u);
+  EXPECT_EQ(world.fs->GetStatus().store.chunk_count, 0u);
+}
+
+TEST(Collector, FilesThatGoAllTheTimeDoNotPutItOffForEver) {
+  World world;
+  world.fs_options.collect_after_bytes = 16 * kKiB;
+  world.fs_options.collect_delay_ms = 100;
+  world.Remake();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  for (int i = 0; std::chrono::steady_clock::now() < end && world.fs->GetCollection().runs_total == 0; ++i) {
+    FileSystem::Created file = world.Create("heartbeat");
+    ASSERT_TRUE(world.Write(file, 0, RandomText(static_cast<uint64_t>(i), 8 * kKiB)).ok());
+    ASSERT_TRUE(world.Fsync(file).ok());
+    world.CloseFile(file);
+    ASSERT_TRUE(world.fs->Unlink(kRootInode, "heartbeat").ok());
+    world.fs->Forget(file.attr.inode, 1);
+  }
+  EXPECT_GE(world.fs->GetCollection().runs_total, 1u);
+}
+
+}  // namespace
+}  // namespace cairnfs::fs

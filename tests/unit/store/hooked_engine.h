@@ -1,0 +1,52 @@
+// An engine that passes everything on, counts the snapshots that live, and lets a test refuse writes.
+#pragma once
+
+#include <atomic>
+#include <functional>
+
+#include "kv/engine.h"
+
+namespace cairnfs::store {
+
+class HookedEngine final : public kv::KvEngine {
+ public:
+  explicit HookedEngine(kv::KvEngine& base) : base_(base) {}
+  // Asked before each write; an error is the write's.
+  void SetWriteHook(std::function<Status()> hook) { hook_ = std::move(hook); }
+  int live_snapshots() const { return live_snapshots_.load(); }
+
+  Result<std::optional<std::string>> Get(std::string_view key, const kv::EngineSnapshot* snapshot) override {
+    return base_.Get(key, BaseOf(snapshot));
+  }
+  Status Scan(std::string_view begin, std::string_view end, const kv::EngineSnapshot* snapshot,
+              const std::function<bool(std::string_view, std::string_view)>& visit) override {
+    return base_.Scan(begin, end, BaseOf(snapshot), visit);
+  }
+  Status Write(const std::vector<kv::EngineWrite>& writes, bool sync) override {
+    if (hook_) CAIRNFS_RETURN_IF_ERROR(hook_());
+    return base_.Write(writes, sync);
+  }
+  std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override {
+    return std::make_unique<Snapshot>(base_.GetSnapshot(), live_snapshots_);
+  }
+
+ private:
+  struct Snapshot final : kv::EngineSnapshot {
+    Snapshot(std::unique_ptr<kv::EngineSnapshot> base_in, std::atomic<int>& live_in)
+        : base(std::move(base_in)), live(live_in) {
+      ++live;
+    }
+    ~Snapshot() override { --live; }
+    const std::unique_ptr<kv::EngineSnapshot> base;
+    std::atomic<int>& live;
+  };
+  static const kv::EngineSnapshot* BaseOf(const kv::EngineSnapshot* snapshot) {
+    return snapshot == nullptr ? nullptr : static_cast<const Snapshot*>(snapshot)->base.get();
+  }
+
+  kv::KvEngine& base_;
+  std::function<Status()> hook_;
+  std::atomic<int> live_snapshots_{0};
+};
+
+}  // namespace cairnfs::store

@@ -1,0 +1,139 @@
+// A short disk: what is kept for reuse, and the reserve that is for metadata.
+#include <algorithm>
+
+#include "base/log.h"
+#include "hooked_engine.h"
+#include "store/segment.h"
+#include "store_fixture.h"
+
+namespace cairnfs::store {
+namespace {
+
+constexpr uint64_t kReserve = 4 * kMiB;
+constexpr uint64_t kDiskBytes = 64 * kMiB;
+
+class SpaceTest : public StoreTest {
+ protected:
+  SpaceTest() { spdlog::set_level(spdlog::level::warn); }
+  ~SpaceTest() override { spdlog::set_level(spdlog::level::info); }
+
+  void CreateFile(const std::string& name, uint64_t bytes) {
+    auto file = small_.Create(name);
+    ASSERT_OK(file);
+    ASSERT_OK((*file)->Allocate(bytes));
+  }
+  // Other files take the disk but for so much.
+  void LeaveFree(uint64_t bytes) { CreateFile("others", small_.GetSpace()->free_bytes - bytes); }
+  uint64_t FreeBytes() { return small_.GetSpace()->free_bytes; }
+  size_t CountOf(const std::string& prefix) {
+    const std::vector<std::string> names = *small_.List();
+    return static_cast<size_t>(
+        std::count_if(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(prefix); }));
+  }
+
+  io::MemoryDisk small_{io::MemoryDisk::Options{.size_bytes = kDiskBytes}};
+  SpaceMeter meter_{small_, kReserve, kMiB, 64 * kKiB};
+  SegmentSet set_{small_, meter_, [] {}};
+};
+
+TEST_F(SpaceTest, ARecycledSegmentGrowsOnlyByWhatTheReserveLeaves) {
+  CreateFile(MakeSegmentName(SegmentName::kFree, SegmentId{7}), 256 * kKiB);
+  set_.AddFree(SegmentId{7}, 256 * kKiB);
+  set_.SetNextId(8);
+  LeaveFree(kReserve + 128 * kKiB);
+  auto segment = set_.Create({.size_bytes = kMiB, .size_bytes_min = 64 * kKiB, .reserve_bytes = kReserve});
+  ASSERT_OK(segment);
+  EXPECT_EQ((*segment)->header.size_bytes, 384 * kKiB);
+  EXPECT_EQ(FreeBytes(), kReserve);
+}
+
+TEST_F(SpaceTest, ARecycledSegmentServesAsItIsBelowTheReserve) {
+  CreateFile(MakeSegmentName(SegmentName::kFree, SegmentId{7}), 256 * kKiB);
+  CreateFile(MakeSegmentName(SegmentName::kFree, SegmentId{6}), 8 * kKiB);
+  set_.AddFree(SegmentId{7}, 256 * kKiB);
+  set_.AddFree(SegmentId{6}, 8 * kKiB);  // too small to be of use: removed
+  set_.SetNextId(8);
+  LeaveFree(kReserve / 2);
+  auto segment = set_.Create({.size_bytes = kMiB, .size_bytes_min = 64 * kKiB, .reserve_bytes = kReserve});
+  ASSERT_OK(segment);
+  EXPECT_EQ((*segment)->header.size_bytes, 256 * kKiB);
+  EXPECT_EQ(FreeBytes(), kReserve / 2 + 8 * kKiB);
+}
+
+TEST_F(SpaceTest, FreeSegmentsAreGivenUpForTheReserve) {
+  for (uint64_t id = 1; id <= 4; ++id) {
+    CreateFile(MakeSegmentName(SegmentName::kFree, SegmentId{id}), kMiB);
+    set_.AddFree(SegmentId{id}, kMiB);
+  }
+  EXPECT_FALSE(set_.GiveUpFree(kReserve));  // enough is free
+  LeaveFree(kReserve - kMiB - 1);
+  EXPECT_TRUE(set_.GiveUpFree(kReserve));
+  EXPECT_EQ(CountOf("free-"), 2u);
+  EXPECT_EQ(set_.GetTotals().free_bytes, 2 * kMiB);
+  EXPECT_GE(FreeBytes(), kReserve);
+}
+
+TEST_F(SpaceTest, TheStoreGivesFreeSegmentsUpByItself) {
+  StoreOptions options = SmallOptions();
+  options.reserve_bytes = kReserve;
+  auto store = LocalChunkStore::Open(small_, *engine_, *pool_, options);
+  ASSERT_OK(store);
+  for (uint64_t i = 0; i < 30; ++i) ASSERT_OK(PutChunk(**store, MakeChunk(i, 200'000)));
+  auto collect = [&] {
+    (*store)->BeginCollection();
+    SweepProgress progress;
+    ASSERT_OK((*store)->Sweep([](const Digest&) { return false; }, SweepOptions(), progress));
+  };
+  collect();
+  EXPECT_GE(CountOf("free-"), 2u);
+  LeaveFree(kReserve / 4);
+  collect();
+  EXPECT_EQ(CountOf("free-"), 0u);
+}
+
+TEST_F(SpaceTest, UnusedFilesGoBeforeAStoreIsOpened) {
+  Open();
+  TestChunk chunk = MakeChunk(1, 100'000);
+  Put(chunk);
+  ASSERT_OK(store_->Sync());
+  store_.reset();
+  for (const char* name : {"free-00000000000000aa", "new-00000000000000ab", "others"}) {
+    ASSERT_OK(disk_.Create(name));
+  }
+  auto removed = LocalChunkStore::RemoveUnusedFiles(disk_);
+  ASSERT_OK(removed);
+  EXPECT_GE(*removed, 2u);
+  EXPECT_FALSE(memory_.Contents("free-00000000000000aa").has_value());
+  EXPECT_FALSE(memory_.Contents("new-00000000000000ab").has_value());
+  EXPECT_TRUE(memory_.Contents("others").has_value());
+  Open();
+  ExpectReads(chunk);
+}
+
+// The engine shares the disk: what it finds no room for, it finds once the free segments are gone.
+TEST_F(SpaceTest, ASyncGivesFreeSegmentsUpForTheIndex) {
+  HookedEngine hooked(*engine_);
+  auto store = LocalChunkStore::Open(small_, hooked, *pool_, SmallOptions());
+  ASSERT_OK(store);
+  for (uint64_t i = 0; i < 30; ++i) ASSERT_OK(PutChunk(**store, MakeChunk(i, 200'000)));
+  (*store)->BeginCollection();
+  SweepProgress progress;
+  ASSERT_OK((*store)->Sweep([](const Digest&) { return false; }, SweepOptions(), progress));
+  ASSERT_GE(CountOf("free-"), 2u);
+  hooked.SetWriteHook([this]() -> Status {
+    if (CountOf("free-") > 0) return MakeError(ErrorCode::kNoSpace, "no room");
+    return {};
+  });
+  TestChunk chunk = MakeChunk(100, 50'000);
+  ASSERT_OK(PutChunk(**store, chunk));
+  ASSERT_OK((*store)->Sync());
+  EXPECT_EQ((*store)->Stats().pending_bytes, 0u);
+}
+
+TEST_F(SpaceTest, TheCacheSizeIsTold) {
+  Open();
+  EXPECT_EQ(store_->cache_bytes_max(), pool_->count() * io::BufferPool::kBufferBytes / 4 * 3);
+}
+
+}  // namespace
+}  // namespace cairnfs::store

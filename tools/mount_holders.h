@@ -1,0 +1,20 @@
+// Who keeps a mount that is unmounted here: copies of it in other mount namespaces.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cairnfs::tools {
+
+struct MountHolder {
+  uint64_t pid = 0;  // the lowest of its namespace
+  std::string name;
+  std::string mount_point;  // as that process sees it
+};
+
+// One process of each mount namespace that holds the mount of this device number ("0:MINOR"), in the order of their
+// pids. Best effort: without root, processes of others may not be seen.
+std::vector<MountHolder> FindMountHolders(uint64_t device_minor);
+
+}  // namespace cairnfs::tools
