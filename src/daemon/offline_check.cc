@@ -1,6 +1,7 @@
 #include "daemon/offline_check.h"
 
 #include <future>
+#include <system_error>
 
 #include "base/log.h"
 #include "daemon/data_directory.h"
@@ -18,8 +19,10 @@ Result<fs::CheckReport> CheckAndWait(fs::FileSystem& filesystem) {
 
 Result<fs::CheckReport> CheckOpened(DataDirectory& directory, const Config& config) {
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<Volume> volume, Volume::Open(directory, config, Volume::Purpose::kCheck));
+  fs::FsOptions fs_options = volume->FileSystemOptions();
+  fs_options.collect_by_itself = false;  // what is damaged may yet be put back
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<fs::FileSystem> filesystem,
-                           fs::FileSystem::Start(volume->Parts(), volume->FileSystemOptions()));
+                           fs::FileSystem::Start(volume->Parts(), fs_options));
   auto report = CheckAndWait(*filesystem);
   CAIRNFS_RETURN_IF_ERROR(filesystem->Stop());
   return report;
@@ -27,7 +30,7 @@ Result<fs::CheckReport> CheckOpened(DataDirectory& directory, const Config& conf
 
 }  // namespace
 
-Result<OfflineCheckResult> CheckOffline(const OfflineCheckOptions& options) {
+static Result<OfflineCheckResult> CheckClosed(const OfflineCheckOptions& options) {
   DataDirectory::OpenOptions open;
   open.path = options.config.data;
   open.create = false;
@@ -57,6 +60,15 @@ Result<OfflineCheckResult> CheckOffline(const OfflineCheckOptions& options) {
   }
   directory->MarkClean();
   return result;
+}
+
+Result<OfflineCheckResult> CheckOffline(const OfflineCheckOptions& options) {
+  try {
+    return CheckClosed(options);
+  } catch (const std::system_error& error) {
+    return MakeError(ErrorCode::kFailed, std::string("cannot start the threads of a check: ") + error.what() +
+                                             "; raise the limit on threads (ulimit -u, pids.max)");
+  }
 }
 
 }  // namespace cairnfs::daemon

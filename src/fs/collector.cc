@@ -79,11 +79,12 @@ void Collector::NoteFreed(uint64_t bytes) {
 bool Collector::IsDue() const {
   const auto now = std::chrono::steady_clock::now();
   const auto delay = std::chrono::milliseconds(options_.collect_delay_ms);
-  if (freed_bytes_ < options_.collect_after_bytes || now < not_before_) return false;
+  if (!options_.collect_by_itself || freed_bytes_ < options_.collect_after_bytes || now < not_before_) return false;
   return now - last_freed_ >= delay || now - due_since_ >= kDelaysMax * delay;
 }
 
 Result<uint64_t> Collector::TakeOwed(kv::KvStore& kv, const FsOptions& options) {
+  if (!options.collect_by_itself) return 0;
   CAIRNFS_ASSIGN_OR_RETURN(auto left, kv.Get(meta::FreedBytesKey()));
   if (left) {
     CAIRNFS_RETURN_IF_ERROR(kv.Commit(kv::Transaction().Delete(meta::FreedBytesKey())));
@@ -96,6 +97,7 @@ Result<uint64_t> Collector::TakeOwed(kv::KvStore& kv, const FsOptions& options) 
 }
 
 cairnfs::Status Collector::LeaveOwed() {
+  if (!options_.collect_by_itself) return {};  // what was left is there still
   uint64_t bytes = 0;
   {
     MutexLock lock(mutex_);

@@ -22,25 +22,35 @@ Extent Clip(const Extent& extent, uint64_t begin, uint64_t end) {
   return part;
 }
 
-// A leaf with more extents than this is merged, a few leaves of a file at a time; with more than the second it is not
-// put off, or its page would pass what one chunk may hold.
+// A leaf with more extents than this is merged, one of a file at a time; with more than the second it is not put off,
+// or its page would pass what one chunk may hold.
 constexpr size_t kMergeExtentsMin = 4096;
-constexpr size_t kMergeExtentsMust = 32768;
-constexpr int kLeavesMergedMax = 4;
+constexpr size_t kMergeExtentsMust = 16384;
+constexpr int kLeavesMergedMax = 1;
 constexpr uint64_t kMergedBytesMax = 256 * kKiB;
+// Holes are filled up to this many times the bytes between them, unless there is no choice.
+constexpr uint64_t kFillMax = 8;
 
 using ExtentIterator = std::vector<Extent>::const_iterator;
 
-// The end of the pieces from `first` on that fit one merged chunk.
-ExtentIterator EndOfGroup(ExtentIterator first, ExtentIterator end) {
+// The end of the pieces from `first` on that fit one merged chunk, and may be merged.
+ExtentIterator EndOfGroup(ExtentIterator first, ExtentIterator end, const RangeSet& keep, bool must) {
   ExtentIterator last = first + 1;
-  while (last != end && last->end() - first->offset <= kMergedBytesMax) ++last;
+  uint64_t bytes = first->length;
+  for (; last != end && last->end() - first->offset <= kMergedBytesMax; ++last) {
+    bytes += last->length;
+    if (!must && last->end() - first->offset > kFillMax * bytes) break;
+    if (keep.Touches(std::prev(last)->end(), last->offset)) break;
+  }
   return last;
 }
 
 // One chunk with the bytes of [first, last), zeros between them.
 Result<Extent> PutMerged(ExtentIterator first, ExtentIterator last, store::ChunkStore& chunks,
                          std::vector<store::ChunkPin>& pins) {
+  std::vector<Digest> digests;
+  for (ExtentIterator extent = first; extent != last; ++extent) digests.push_back(extent->digest);
+  chunks.Prefetch(digests);
   std::string bytes(std::prev(last)->end() - first->offset, '\0');
   for (ExtentIterator extent = first; extent != last; ++extent) {
     CAIRNFS_ASSIGN_OR_RETURN(std::string chunk, store::GetText(chunks, extent->digest));
@@ -219,34 +229,42 @@ Result<uint64_t> ExtentMap::FindHole(uint64_t offset, uint64_t limit, store::Chu
   return std::min(offset, limit);
 }
 
-uint64_t ExtentMap::MergeSmall(store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins) {
+uint64_t ExtentMap::MergeSmall(const RangeSet& keep, store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins) {
   uint64_t replaced = 0;
   int merged = 0;
   for (auto& [index, leaf] : leaves_) {
     if (!leaf.dirty || leaf.extents.size() < kMergeExtentsMin) continue;
     if (leaf.extents.size() < kMergeExtentsMust && merged++ >= kLeavesMergedMax) continue;
-    replaced += MergeInLeaf(leaf, chunks, pins);
+    replaced += MergeInLeaf(leaf, keep, chunks, pins);
   }
   return replaced;
 }
 
-uint64_t ExtentMap::MergeInLeaf(Leaf& leaf, store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins) {
+uint64_t ExtentMap::MergeInLeaf(Leaf& leaf, const RangeSet& keep, store::ChunkStore& chunks,
+                                std::vector<store::ChunkPin>& pins) {
+  const bool must = leaf.extents.size() >= kMergeExtentsMust;
   uint64_t replaced = 0;
   std::vector<Extent> extents;
+  bool failed = false;
   for (auto first = leaf.extents.cbegin(); first != leaf.extents.cend();) {
-    const auto last = EndOfGroup(first, leaf.extents.cend());
-    Result<Extent> merged = last - first > 1 ? PutMerged(first, last, chunks, pins) : Result<Extent>(*first);
-    if (!merged.ok()) {
-      extents.insert(extents.end(), first, last);
-    } else {
-      for (auto extent = first; last - first > 1 && extent != last; ++extent) {
-        replaced += extent->length;
-        allocated_bytes_ -= extent->length;
-      }
-      if (last - first > 1) allocated_bytes_ += merged->length;
-      extents.push_back(*merged);
+    const auto last = failed ? first + 1 : EndOfGroup(first, leaf.extents.cend(), keep, must);
+    if (last - first == 1) {
+      extents.push_back(*first++);
+      continue;
     }
-    first = last;
+    auto merged = PutMerged(first, last, chunks, pins);
+    if (merged.ok()) {
+      for (; first != last; ++first) {
+        replaced += first->length;
+        allocated_bytes_ -= first->length;
+      }
+      allocated_bytes_ += merged->length;
+      extents.push_back(*merged);
+    } else {
+      failed = true;  // the next round tries again
+      extents.insert(extents.end(), first, last);
+      first = last;
+    }
   }
   extent_count_ -= leaf.extents.size() - extents.size();
   leaf.extents = std::move(extents);

@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "fs/range_set.h"
 #include "fs/recipe.h"
 #include "store/chunk_store.h"
 
@@ -42,9 +43,9 @@ class ExtentMap {
   uint64_t extent_count() const { return extent_count_; }
 
   // In changed leaves that many small writes have cut into pieces, puts neighbouring pieces, with the holes between
-  // them, as one chunk each (pins are appended to `pins`). Returns the sum of the lengths replaced. What can not be
-  // read or put stays as it is.
-  uint64_t MergeSmall(store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins);
+  // them that do not touch `keep`, as one chunk each (pins are appended to `pins`). Returns the sum of the lengths
+  // replaced. What can not be read or put stays as it is.
+  uint64_t MergeSmall(const RangeSet& keep, store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins);
 
   // Writes changed pages to the store (pins are appended to `pins`) and returns the recipe as it is now. After it, no
   // page is dirty.
@@ -60,7 +61,7 @@ class ExtentMap {
     PageRef page;                 // as stored; meaningless for a leaf that was never stored
     std::vector<Extent> extents;  // loaded only
   };
-  uint64_t MergeInLeaf(Leaf& leaf, store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins);
+  uint64_t MergeInLeaf(Leaf& leaf, const RangeSet& keep, store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins);
   Status LoadLeaf(uint64_t index, Leaf& leaf, store::ChunkStore& chunks);
   void ReplaceInLeaf(uint64_t index, uint64_t offset, uint64_t end, const Extent* replacement);
   Result<PageRef> StorePage(uint64_t index, const std::string& text, store::ChunkStore& chunks,

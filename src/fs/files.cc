@@ -8,6 +8,12 @@
 #include "fs/impl.h"
 
 namespace cairnfs::fs {
+namespace {
+
+// The kernel writes back and drops the pages of a write(2) before that returns: after this long, what comes is newer.
+constexpr auto kOldPagesWrittenBackIn = std::chrono::seconds(10);
+
+}  // namespace
 
 Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
                                                const OpenFlags& flags) {
@@ -163,7 +169,10 @@ Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePt
       AcceptPages(inode, request.offset, request.data);
       return {};
     }
-    if (inode->mapped) inode->written_under_pages.Add(request.offset, request.offset + request.data.size);
+    if (inode->mapped) {
+      inode->written_under_pages.Add(request.offset, request.offset + request.data.size);
+      inode->written_under_pages_at = std::chrono::steady_clock::now();
+    }
     streams->Accept(inode, request.offset, request.data);
     return {};
   }
@@ -172,6 +181,9 @@ Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePt
 // Pages that the kernel writes back. It filled some of them before a write(2) that came since (docs/decisions/
 // mappings.md): what they have where that wrote is not newer, and is left out.
 void FileSystem::Impl::AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
+  if (std::chrono::steady_clock::now() - inode->written_under_pages_at > kOldPagesWrittenBackIn) {
+    inode->written_under_pages.Clear();
+  }
   uint64_t taken = 0;
   inode->written_under_pages.ForEachGap(offset, offset + data.size, [&](uint64_t begin, uint64_t end) {
     inode->mutex.AssertHeld();

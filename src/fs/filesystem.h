@@ -73,6 +73,7 @@ struct FsOptions {
   uint64_t collect_after_bytes = 64 * kMiB;  // freed bytes that make the background collector start
   uint64_t collect_bytes_per_second_max = 256 * kMiB;
   unsigned collect_delay_ms = 3000;  // after the last deletion
+  bool collect_by_itself = true;     // false: only when asked to (a check of what is damaged)
 };
 
 // Through the mount, since start.

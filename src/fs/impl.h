@@ -139,7 +139,8 @@ class FileSystem::Impl {
   Status PrepareForNewName(InodeId id);
   void RenameFile(const meta::RenameParams& params, Done<void> done);
   void RenameDirectory(const meta::RenameParams& params, const Caller& caller, Done<void> done);
-  Status CommitRename(const meta::RenameParams& params);
+  Result<bool> CommitRename(const meta::RenameParams& params);  // whether it replaced something
+  Status FinishRename(const meta::RenameParams& params, bool replaced, const Status& durable);
   void NoteRemoved(const meta::Attr& attr);
   // Files with bytes that were accepted and could not be stored, until they are written again or removed.
   void NoteLost(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -45,8 +46,9 @@ struct Content {
 
   // Ranges whose bytes could not be stored and are gone: reading them gives an error until they are written or cut off.
   std::vector<std::pair<uint64_t, uint64_t>> lost;
-  bool loss_told = true;        // a round has taken note of it
-  bool no_space_noted = false;  // that a chunk of it found no space is in the log
+  bool loss_told = true;            // a round has taken note of it
+  bool no_space_noted = false;      // that a chunk of it found no space is in the log
+  bool recipe_error_noted = false;  // that its recipe could not be stored was told
 
   uint64_t published_size = 0;    // of the last record, lowered by truncation since
   uint64_t owed_size = 0;         // at the start of the round that runs, every byte of which it stores; 0: it cannot
@@ -86,6 +88,7 @@ class Inode {
 
   // What write(2) has changed since the kernel last filled the pages that lie there (docs/decisions/mappings.md).
   RangeSet written_under_pages GUARDED_BY(mutex);
+  std::chrono::steady_clock::time_point written_under_pages_at GUARDED_BY(mutex);  // the last of it
 
   // Guarded by the table's shard.
   uint64_t lookup_count = 0;

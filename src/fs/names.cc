@@ -70,11 +70,26 @@ Status FileSystem::Rmdir(InodeId parent, std::string_view name) {
   return {};
 }
 
-Status FileSystem::Impl::CommitRename(const meta::RenameParams& params) {
+Result<bool> FileSystem::Impl::CommitRename(const meta::RenameParams& params) {
   SyncRounds::Operation operation(*rounds);
   CAIRNFS_ASSIGN_OR_RETURN(meta::RenameResult result, parts.names.Rename(params));
   if (result.replaced) NoteRemoved(*result.replaced);
-  return {};
+  return result.replaced.has_value();
+}
+
+// The answer to a rename that was made and should be durable now. One that is not fails, and the kernel then keeps the
+// names as they were: so do we, unless the old target is gone. Who was killed meanwhile has no use for an answer, and
+// the kernel shall know the new names.
+Status FileSystem::Impl::FinishRename(const meta::RenameParams& params, bool replaced, const Status& durable) {
+  if (durable.ok() || durable.error().code == ErrorCode::kInterrupted) return {};
+  if (replaced) return durable;
+  meta::RenameParams back{params.to_parent, params.to_name, params.from_parent, params.from_name,
+                          params.mode == meta::RenameMode::kExchange ? params.mode : meta::RenameMode::kNoReplace};
+  if (auto undone = CommitRename(back); !undone.ok()) {
+    spdlog::error("rename of '{}' to '{}' is not durable and could not be undone: {}", params.from_name, params.to_name,
+                  undone.error().message);
+  }
+  return durable;
 }
 
 void FileSystem::Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
@@ -113,9 +128,12 @@ Status FileSystem::Impl::PrepareForNewName(InodeId id) {
 void FileSystem::Impl::RenameFile(const meta::RenameParams& params, Done<void> done) {
   rounds->WhenAdmitted(NameChange::kAlters, [this, params, done = std::move(done)](const Status& admitted) {
     if (!admitted.ok()) return done(admitted);
-    Status status = CommitRename(params);
-    if (!status.ok() || !options.durable_file_rename) return done(status);
-    rounds->Request(done);
+    auto renamed = CommitRename(params);
+    if (!renamed.ok()) return done(renamed.error());
+    if (!options.durable_file_rename) return done({});
+    rounds->Request([this, params, replaced = *renamed, done](const Status& durable) {
+      done(FinishRename(params, replaced, durable));
+    });
   });
 }
 
@@ -207,11 +225,14 @@ void FileSystem::Impl::RenameDirectory(const meta::RenameParams& params, const C
       spdlog::error("rename of '{}' to '{}' refused: {}", params.from_name, params.to_name, durable.error().message);
       return done(durable);
     }
-    Status status = CommitRename(params);
-    if (!status.ok()) return done(status);
+    auto renamed = CommitRename(params);
+    if (!renamed.ok()) return done(renamed.error());
     rename_committed.Pass();
     // Only the name is still owed: what has no space meanwhile is others', and no reason to deny what has happened.
-    RequestUnlessCancelled(caller, std::move(done), /*names_only=*/true);
+    auto finish = [this, params, replaced = *renamed, done = std::move(done)](const Status& named) {
+      done(FinishRename(params, replaced, named));
+    };
+    RequestUnlessCancelled(caller, std::move(finish), /*names_only=*/true);
   };
   RequestUnlessCancelled(caller, std::move(commit));
 }

@@ -30,6 +30,11 @@ void RangeSet::Remove(uint64_t begin, uint64_t end) {
   }
 }
 
+bool RangeSet::Touches(uint64_t begin, uint64_t end) const {
+  auto it = ends_.lower_bound(end);
+  return begin < end && it != ends_.begin() && std::prev(it)->second > begin;
+}
+
 void RangeSet::ForEachGap(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& visit) const {
   auto it = ends_.upper_bound(begin);
   if (it != ends_.begin() && std::prev(it)->second > begin) --it;

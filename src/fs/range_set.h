@@ -15,6 +15,8 @@ class RangeSet {
   // Visits the parts of [begin, end) that are not in the set, in order.
   void ForEachGap(uint64_t begin, uint64_t end,
                   const std::function<void(uint64_t gap_begin, uint64_t gap_end)>& visit) const;
+  void Clear() { ends_.clear(); }
+  bool Touches(uint64_t begin, uint64_t end) const;  // some byte of [begin, end) is in the set
   bool empty() const { return ends_.empty(); }
 
   static constexpr size_t kRangesMax = 4096;

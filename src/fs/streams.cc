@@ -48,7 +48,13 @@ void Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& da
 
 void Streams::MergeSmallExtents(const InodePtr& inode) {
   Content& content = *inode->content;
-  if (uint64_t replaced = content.extents.MergeSmall(chunks_, content.pins)) hooks_.freed(replaced);
+  if (content.extents.extent_count() <= kInlineExtentsMax) return;
+  // What is not stored, or lost, must not come to look like zeros that are.
+  RangeSet keep;
+  content.overlay.ForEachUnstored([&](uint64_t begin, uint64_t end) { keep.Add(begin, end); });
+  for (const auto& [id, chunk] : content.flying) keep.Add(chunk->offset, chunk->offset + chunk->size);
+  for (const auto& [begin, end] : content.lost) keep.Add(begin, end);
+  if (uint64_t replaced = content.extents.MergeSmall(keep, chunks_, content.pins)) hooks_.freed(replaced);
 }
 
 void Streams::StartCutting(const InodePtr& inode) {

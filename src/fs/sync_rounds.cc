@@ -347,10 +347,12 @@ Status SyncRounds::Publish(const InodePtr& inode, std::vector<kv::KvWrite>& writ
   Content& content = *inode->content;
   if (!content.loss_told && inode->error) loss_ = inode->error;
   content.loss_told = true;
+  const uint64_t durable_size = DurableSize(content);  // before holes are filled
   streams_.MergeSmallExtents(inode);
   auto recipe = content.extents.Store(chunks_, content.pins);
   if (!recipe.ok()) {
     // The file stays as it was recorded last, and comes again: no other waits for it.
+    if (!std::exchange(content.recipe_error_noted, true)) streams_.SetError(inode, recipe.error());
     content.owed = false;
     content.must_publish = true;
     MutexLock list(mutex_);
@@ -358,8 +360,9 @@ Status SyncRounds::Publish(const InodePtr& inode, std::vector<kv::KvWrite>& writ
     inode->changed_state.NotifyAll();
     return recipe.error();
   }
+  content.recipe_error_noted = false;
   meta::FileRecord record;
-  record.size = DurableSize(content);
+  record.size = durable_size;
   record.allocated_bytes = content.extents.allocated_bytes();
   record.mtime = content.mtime;
   record.ctime = content.ctime;

@@ -28,20 +28,6 @@ void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, c
                });
 }
 
-// A rename whose names changed, and which could then not be made durable, fails; the kernel believes that nothing
-// happened.
-bool MayHaveRenamed(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInterrupted:
-    case ErrorCode::kUnavailable:
-    case ErrorCode::kNoSpace:
-    case ErrorCode::kIo:
-    case ErrorCode::kCorrupt:
-    case ErrorCode::kFailed: return true;
-    default: return false;
-  }
-}
-
 }  // namespace
 
 void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
@@ -129,13 +115,8 @@ void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name,
   caller.gid = context->gid;
   caller.pid = static_cast<uint32_t>(context->pid);
   caller.cancelled = CancelledFunction(request);
-  Session& session = SessionOf(request);
-  session.filesystem().Rename(params, caller, [request, &session, params](Result<void> status) {
-    ReplyStatus(request, status);
-    if (status.ok() || !MayHaveRenamed(status.error().code)) return;
-    session.InvalidateName(params.from_parent, params.from_name);
-    session.InvalidateName(params.to_parent, params.to_name);
-  });
+  SessionOf(request).filesystem().Rename(params, caller,
+                                         [request](Result<void> status) { ReplyStatus(request, status); });
 }
 
 }  // namespace cairnfs::fuse

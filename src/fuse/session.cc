@@ -39,10 +39,7 @@ void LogFromLibfuse(fuse_log_level level, const char* format, va_list arguments)
 }  // namespace
 
 Session::Session(Device& device, io::BufferPool& pool, const SessionOptions& options)
-    : device_(device),
-      options_(options),
-      overflow_(pool),
-      invalidations_(std::make_unique<TaskQueue>("fuse-inval", 1)) {
+    : device_(device), options_(options), overflow_(pool) {
   // One keeper (receiver.h), so one other at least.
   const size_t count = std::max(2U, options.receive_threads);
   for (size_t i = 0; i < count; ++i) {
@@ -52,7 +49,6 @@ Session::Session(Device& device, io::BufferPool& pool, const SessionOptions& opt
 }
 
 Session::~Session() {
-  invalidations_.reset();
   if (session_ != nullptr) fuse_session_destroy(session_);
 }
 
@@ -103,13 +99,6 @@ ssize_t Session::WriteAndCount(int fd, iovec* parts, int count) {
   if (unique != 0 && !(unique & kInterruptBit)) owed_replies_.fetch_sub(1, std::memory_order_release);
   errno = error;
   return written;
-}
-
-void Session::InvalidateName(InodeId parent, const std::string& name) {
-  invalidations_->Post([this, parent, name] {
-    // ENOENT: the kernel knows nothing of it. ENODEV: it was unmounted.
-    fuse_lowlevel_notify_inval_entry(session_, parent.value, name.c_str(), name.size());
-  });
 }
 
 void Session::NoteRequest(const fuse_in_header& header, ByteSpan body) {

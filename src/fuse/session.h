@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "fs/filesystem.h"
 #include "fuse/device.h"
@@ -44,9 +43,6 @@ class Session {
   // For the operations and the receivers.
   fs::FileSystem& filesystem() const { return *filesystem_; }
   WriteOverflow& overflow() { return overflow_; }
-  // Has the kernel forget what it knows of a name, soon: from a thread of its own, because the kernel may wait with it
-  // for operations in the directory.
-  void InvalidateName(InodeId parent, const std::string& name);
   Device& device() { return device_; }
   fuse_session* handle() const { return session_; }
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
@@ -73,7 +69,6 @@ class Session {
   std::vector<std::unique_ptr<Receiver>> receivers_;
 
   WriteOverflow overflow_;
-  std::unique_ptr<TaskQueue> invalidations_;
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> owed_replies_{0};
 

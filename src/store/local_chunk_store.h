@@ -106,8 +106,8 @@ class LocalChunkStore final : public ChunkStore {
   // Admission of data that is not hashed yet: reserves room for `bytes` of possibly new data. False when it would not
   // fit. ReleaseReservation gives it back once the data was put or dropped. Any thread; a few atomic operations.
   bool TryReserve(uint64_t bytes);
-  // Less than half of what is kept for metadata (StoreOptions::reserve_bytes) is left on the disk: what only adds names
-  // should be refused, so that removing them stays possible. Any thread; asks the disk at most every 100 ms.
+  // Less than a fifth of what is kept for metadata (StoreOptions::reserve_bytes) is left on the disk: what only adds
+  // names should be refused, so that removing them stays possible. Any thread; asks the disk at most every 100 ms.
   bool MetadataRoomIsLow() const;
   void ReleaseReservation(uint64_t bytes);
 

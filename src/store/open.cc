@@ -41,6 +41,7 @@ Status LocalChunkStore::Impl::Start() {
       case SegmentName::kSegment: CAIRNFS_RETURN_IF_ERROR(AddUnlessDamaged(parsed->id)); break;
     }
   }
+  if (header_error_ && !any_header_read_) return *header_error_;  // the disk is away, not damaged
   segment_ends_.reset();
   segments_.SetNextId(next_id);
   CAIRNFS_RETURN_IF_ERROR(CheckNamedSegments());
@@ -62,16 +63,10 @@ Status LocalChunkStore::Impl::AddSegment(SegmentId id) {
   std::string name = MakeSegmentName(SegmentName::kSegment, id);
   CAIRNFS_ASSIGN_OR_RETURN(auto file, disk_.Open(name));
   CAIRNFS_ASSIGN_OR_RETURN(uint64_t file_bytes, file->Size());
-  AlignedMemory block = AllocateAligned(kSegmentHeaderBytes);
-  auto read = file->Read(0, MutableByteSpan(block.get(), kSegmentHeaderBytes));
-  auto header = read.ok() ? DecodeSegmentHeader(ByteSpan(block.get(), *read))
-                          : MakeError(ErrorCode::kCorrupt, "the header cannot be read: " + read.error().message);
-  if (header.ok() && header->id != id) {
-    header = MakeError(ErrorCode::kCorrupt, "the header is that of segment " + std::to_string(header->id.value));
-  }
-  if (!header.ok()) return header.error().WithContext(name);
   auto named = index_.loaded_segments().find(id.value);
-  bool is_named = named != index_.loaded_segments().end();
+  const bool is_named = named != index_.loaded_segments().end();
+  auto header = ReadHeader(*file, id, is_named ? std::optional(named->second) : std::nullopt, file_bytes);
+  if (!header.ok()) return header.error().WithContext(name);
   if (is_named && named->second != header->generation) {
     return MakeError(ErrorCode::kCorrupt, name + ": the file is of another generation than the index says");
   }
@@ -94,6 +89,26 @@ Status LocalChunkStore::Impl::AddSegment(SegmentId id) {
   segment->file_bytes = segment->used_end.load();
   segments_.Publish(segment);
   return {};
+}
+
+// `generation`: as the index has it. A block that cannot be read costs no chunk when the index knows what records need
+// of it; the segment then counts as cut to its end.
+Result<SegmentHeader> LocalChunkStore::Impl::ReadHeader(io::File& file, SegmentId id,
+                                                        std::optional<Generation> generation, uint64_t file_bytes) {
+  AlignedMemory block = AllocateAligned(kSegmentHeaderBytes);
+  auto read = file.Read(0, MutableByteSpan(block.get(), kSegmentHeaderBytes));
+  if (!read.ok()) {
+    if (!header_error_) header_error_ = read.error();
+    if (!generation) return read.error();
+    spdlog::error("segment {}: its header cannot be read, the index is believed: {}", id.value, read.error().message);
+    return SegmentHeader{id, *generation, file_bytes + 1};
+  }
+  any_header_read_ = true;
+  auto header = DecodeSegmentHeader(ByteSpan(block.get(), *read));
+  if (header.ok() && header->id != id) {
+    return MakeError(ErrorCode::kCorrupt, "the header is that of segment " + std::to_string(header->id.value));
+  }
+  return header;
 }
 
 // The end of the last record, or what the index knows to be synced, whichever is later, to the next block.

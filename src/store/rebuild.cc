@@ -70,12 +70,12 @@ class IndexBuilder {
     } else if (!read_error_) {
       read_error_ = block.error();
     }
-    auto header = block.ok() ? DecodeSegmentHeader(*block) : Result<SegmentHeader>(block.error());
+    CAIRNFS_ASSIGN_OR_RETURN(uint64_t file_bytes, file->Size());
+    auto header = block.ok() ? DecodeSegmentHeader(*block) : HeaderFromIndex(id, file_bytes, block.error());
     if (!header.ok() || header->id != id) {
       aside_.emplace_back(name, header.ok() ? "the header is that of another segment" : header.error().message);
       return {};
     }
-    CAIRNFS_ASSIGN_OR_RETURN(uint64_t file_bytes, file->Size());
     SegmentScanner scanner(*file, header->generation, kSegmentHeaderBytes, std::min(file_bytes, header->size_bytes),
                            SegmentScanner::Want::kData);
     sound_.emplace(id.value, header->generation);
@@ -86,6 +86,20 @@ class IndexBuilder {
       spdlog::error("{}", result_.problems.back());
     }
     return {};
+  }
+
+  // For a header that cannot be read: what records need of it stands in the old index, if there is one.
+  Result<SegmentHeader> HeaderFromIndex(SegmentId id, uint64_t file_bytes, const Error& unreadable) {
+    CAIRNFS_ASSIGN_OR_RETURN(auto value, engine_.Get(SegmentKey(id)));
+    auto generation = value ? DecodeGeneration(*value) : Result<Generation>(unreadable);
+    if (!generation.ok()) return unreadable;
+    result_.problems.push_back(MakeSegmentName(SegmentName::kSegment, id) +
+                               ": the header cannot be read: " + unreadable.message);
+    SegmentHeader header;
+    header.id = id;
+    header.generation = *generation;
+    header.size_bytes = file_bytes;
+    return header;
   }
 
   Status AddRecord(const std::string& name, SegmentId id, const SegmentScanner::Record& record) {

@@ -66,7 +66,7 @@ uint64_t SpaceMeter::AvailableBytes() {
 
 bool SpaceMeter::ReserveIsLow() {
   RefreshIfOlder(kRefreshInterval);
-  return disk_free_.load(std::memory_order_relaxed) < reserve_bytes_ / 2;
+  return disk_free_.load(std::memory_order_relaxed) < reserve_bytes_ / 5;
 }
 
 bool SpaceMeter::TryReserve(uint64_t bytes) {

@@ -22,7 +22,7 @@ class SpaceMeter {
   void ReleaseReservation(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
   uint64_t AvailableBytes();  // less the reservations
   void Refresh();             // asks the disk now
-  // The disk has less free than half of the reserve: metadata itself took the other half.
+  // Metadata has taken most of the reserve. Less than what a compaction may leave for the while.
   bool ReserveIsLow();
 
   // Kept up to date by the writer and the segment set.

@@ -82,6 +82,8 @@ class LocalChunkStore::Impl {
 
   // open.cc
   Status AddSegment(SegmentId id);
+  Result<SegmentHeader> ReadHeader(io::File& file, SegmentId id, std::optional<Generation> generation,
+                                   uint64_t file_bytes);
   Status AddUnlessDamaged(SegmentId id);
   Status CheckNamedSegments();
   Result<uint64_t> FindEnd(io::File& file, const SegmentHeader& header, bool is_named);
@@ -122,6 +124,8 @@ class LocalChunkStore::Impl {
 
   // While opening, once a segment needs it.
   std::optional<ChunkIndex::SegmentEnds> segment_ends_;
+  std::optional<Error> header_error_;  // while opening: the first of a header that could not be read
+  bool any_header_read_ = false;
 
   std::atomic<uint64_t> new_bytes_total_{0}, known_bytes_total_{0};
 

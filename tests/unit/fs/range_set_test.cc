@@ -33,7 +33,12 @@ TEST(RangeSet, IsASetOfBytes) {
       for (uint64_t i = gap_begin; i < gap_end; ++i) seen[i] = false;
       last = gap_end;
     });
-    for (uint64_t i = from; i < to; ++i) ASSERT_EQ(seen[i], model[i]) << "byte " << i << " at step " << step;
+    bool touched = false;
+    for (uint64_t i = from; i < to; ++i) {
+      ASSERT_EQ(seen[i], model[i]) << "byte " << i << " at step " << step;
+      touched = touched || model[i];
+    }
+    ASSERT_EQ(set.Touches(from, to), touched) << "at step " << step;
   }
 }
 

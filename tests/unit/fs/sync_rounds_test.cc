@@ -47,23 +47,23 @@ TEST(SyncRounds, AWriterElsewhereInTheFileDoesNotCutOffWhatWasSynced) {
 
 // A file that is no more than many small pieces can be made durable, and the recipe is not as long as they are many.
 TEST(SyncRounds, ManySmallScatteredWritesAreMerged) {
-  constexpr uint64_t kStride = 512, kCount = 30'000;
+  constexpr uint64_t kStride = 512, kPiece = 64, kCount = 30'000;
   World world;
   FileSystem::Created file = world.Create("scattered");
   std::string expected(kStride * kCount, '\0');
-  const std::string pieces = RandomText(1, 8 * kCount);
+  const std::string pieces = RandomText(1, kPiece * kCount);
   for (uint64_t i = 0; i < kCount; ++i) {
     FileSystem::WriteRequest request;
     request.handle = file.handle;
     request.inode = file.attr.inode;
     request.offset = i * kStride;
-    request.data = Unowned(std::string_view(pieces).substr(8 * i, 8));
+    request.data = Unowned(std::string_view(pieces).substr(kPiece * i, kPiece));
     auto written =
         World::Await<size_t>([&](Done<size_t> done) { world.fs->Write(std::move(request), std::move(done)); });
     ASSERT_TRUE(written.ok()) << written.error().message;
-    expected.replace(i * kStride, 8, pieces, 8 * i, 8);
+    expected.replace(i * kStride, kPiece, pieces, kPiece * i, kPiece);
   }
-  expected.resize(kStride * (kCount - 1) + 8);
+  expected.resize(kStride * (kCount - 1) + kPiece);
   ASSERT_TRUE(world.Fsync(file).ok());
   EXPECT_TRUE(*world.Read(file, 0, expected.size()) == expected);
   world.CloseFile(file);
@@ -103,10 +103,35 @@ TEST(SyncRounds, ARecipeThatCanNotBeStoredHoldsNobodyUp) {
   // Nor does it hold up changes of the file itself.
   EXPECT_TRUE(world.Truncate(big, 7 * kMiB + 1).ok());
   world.engine->index_unreadable = false;
+  EXPECT_FALSE(world.Fsync(big).ok());  // its descriptor is told, once
   EXPECT_TRUE(world.Fsync(big).ok());
   EXPECT_EQ(RecordedSize(world, big.attr.inode), 7 * kMiB + 1);
   world.CloseFile(big);
   world.CloseFile(other);
+}
+
+// The kernel takes the names of a rename that failed to be what they were.
+TEST(SyncRounds, ARenameThatIsNotDurableIsTakenBack) {
+  World world;
+  world.fs_options.flush_interval_ms = 600'000;
+  world.Remake();
+  ASSERT_TRUE(world.fs->MakeNode(kRootInode, "step.tmp", WithMode(S_IFDIR | 0755)).ok());
+  auto rename = [&] {
+    return World::Await<void>([&](Done<void> done) {
+      world.fs->Rename({kRootInode, "step.tmp", kRootInode, "step", meta::RenameMode::kReplace}, {}, std::move(done));
+    });
+  };
+  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }).ok());
+  world.engine->full = true;
+  Status refused = rename();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace) << refused.error().message;
+  EXPECT_TRUE(world.fs->Lookup(kRootInode, "step.tmp").ok());
+  EXPECT_FALSE(world.fs->Lookup(kRootInode, "step").ok());
+  world.engine->full = false;
+  EXPECT_TRUE(rename().ok());
+  EXPECT_FALSE(world.fs->Lookup(kRootInode, "step.tmp").ok());
+  EXPECT_TRUE(world.fs->Lookup(kRootInode, "step").ok());
 }
 
 TEST(SyncRounds, WithLittleRoomForMetadataNamesAreRefusedAndRemovalsAreNot) {
@@ -120,7 +145,7 @@ TEST(SyncRounds, WithLittleRoomForMetadataNamesAreRefusedAndRemovalsAreNot) {
   EXPECT_TRUE(admitted(NameChange::kMakes).ok());
   auto other = world.disk->Create("metadata-of-others");
   ASSERT_TRUE(other.ok());
-  ASSERT_TRUE((*other)->Allocate(40 * kMiB).ok());
+  ASSERT_TRUE((*other)->Allocate(54 * kMiB).ok());
   std::this_thread::sleep_for(std::chrono::milliseconds(150));
   Status refused = admitted(NameChange::kMakes);
   ASSERT_FALSE(refused.ok());

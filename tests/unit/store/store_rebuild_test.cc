@@ -73,9 +73,24 @@ TEST_F(RebuildTest, DropsAChunkWhoseBytesAreDamaged) {
   Put(chunks_[3], /*is_new=*/true);
 }
 
-TEST_F(RebuildTest, PutsAsideASegmentWhoseHeaderCannotBeRead) {
+TEST_F(RebuildTest, KnowsFromTheOldIndexWhatAnUnreadableHeaderSaid) {
   Fill();
   const std::string name = SegmentOf(chunks_[3]);
+  io::Faults faults;
+  faults.bad_sectors.push_back({name, 0, 512});
+  disk_.SetFaults(faults);
+  RebuildResult result = Rebuild();
+  EXPECT_EQ(result.chunk_count, chunks_.size());
+  ASSERT_EQ(result.problems.size(), 1u);
+  EXPECT_NE(result.problems[0].find(name), std::string::npos) << result.problems[0];
+  Open();
+  ExpectReadsAllBut(chunks_.size());
+}
+
+TEST_F(RebuildTest, PutsAsideASegmentOfWhichNothingTellsTheGeneration) {
+  Fill();
+  const std::string name = SegmentOf(chunks_[3]);
+  ASSERT_OK(engine_->Write({{SegmentKey(Find(chunks_[3]).segment), std::nullopt}}, true));
   io::Faults faults;
   faults.bad_sectors.push_back({name, 0, 512});
   disk_.SetFaults(faults);

@@ -303,20 +303,27 @@ TEST_F(RepairTest, OpeningCutsNoChunkThatTheIndexNames) {
   EXPECT_LT(memory_.Contents(SegmentOf(chunks_[4]))->size(), size_before);  // and yet it was cut
 }
 
-TEST_F(RepairTest, AnUnreadableHeaderIsToldAtOpen) {
+TEST_F(RepairTest, AnUnreadableHeaderCostsNoChunk) {
   Fill();
   const std::string name = SegmentOf(chunks_[3]);
   store_.reset();
   io::Faults faults;
   faults.bad_sectors.push_back({name, 0, 512});
   disk_.SetFaults(faults);
-  Error error = OpenError();
-  EXPECT_EQ(error.code, ErrorCode::kCorrupt);
-  EXPECT_NE(error.message.find(name), std::string::npos) << error.message;
-  StoreOptions options = SmallOptions();
-  options.tolerate_damage = true;
-  Open(options);
-  EXPECT_EQ(Problems().size(), 1u);
+  Open();
+  for (const TestChunk& chunk : chunks_) ExpectReads(chunk);
+}
+
+TEST_F(RepairTest, ADiskThatIsAwayIsNoDamage) {
+  Fill();
+  store_.reset();
+  io::Faults faults;
+  faults.read_error_share = 1;
+  disk_.SetFaults(faults);
+  EXPECT_EQ(OpenError().code, ErrorCode::kIo);
+  disk_.SetFaults(io::Faults());
+  Open();
+  for (const TestChunk& chunk : chunks_) ExpectReads(chunk);
 }
 
 }  // namespace
