@@ -12,7 +12,7 @@ from machine import CannotRun, run
 STEPS = (  # name, what a sample's function matches; the first that fits counts
     ("BLAKE3", r"blake3"),
     ("cut points", r"FindAvx|FindScalar|CutFinder|MixPasses"),
-    ("copy into the segment window", r"\[\.\] .*(memmove|memcpy)"),
+    ("copy into the segment window", r"\[\.\] .*(memmove|memcpy|StreamCopy)"),
     ("copy out of the trainer's memory", r"\[k\] .*(memcpy|copy_user|copy_to|fuse_copy|rep_movs)"),
     ("pinning of pages", r"gup|pin_user|get_pages|unpin|bio_iov|folio_mark_dirty|set_page_dirty|folio_mark"),
     ("locks, waking and switching", r"futex|mutex|spin|rwsem|schedule|finish_task|pthread_cond|try_to_wake|lll_lock"),
