@@ -35,7 +35,7 @@ class Collector {
             uint64_t owed);
   ~Collector();
 
-  // What an earlier process left to collect, and forgets it: bytes that its Leave wrote, or as many as make a
+  // What an earlier process left to collect, and forgets it: bytes that its LeaveOwed wrote, or as many as make a
   // collection begin when it was killed and left none.
   static Result<uint64_t> TakeOwed(kv::KvStore& kv, const FsOptions& options);
   // Writes it for the next process; the last round makes it durable. After Stop.

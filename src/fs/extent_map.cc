@@ -45,6 +45,16 @@ ExtentIterator EndOfGroup(ExtentIterator first, ExtentIterator end, const RangeS
   return last;
 }
 
+Result<Digest> PutText(std::string_view text, store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins) {
+  const Digest digest = chunking::ComputeDigest(AsBytes(text));
+  io::Slice slice;
+  slice.data = reinterpret_cast<const std::byte*>(text.data());
+  slice.size = text.size();
+  CAIRNFS_ASSIGN_OR_RETURN(store::PutResult put, chunks.Put(digest, {&slice, 1}));
+  pins.push_back(std::move(put.pin));
+  return digest;
+}
+
 // One chunk with the bytes of [first, last), zeros between them.
 Result<Extent> PutMerged(ExtentIterator first, ExtentIterator last, store::ChunkStore& chunks,
                          std::vector<store::ChunkPin>& pins) {
@@ -57,14 +67,8 @@ Result<Extent> PutMerged(ExtentIterator first, ExtentIterator last, store::Chunk
     if (chunk.size() < extent->chunk_offset + extent->length) return MakeError(ErrorCode::kCorrupt, "a short chunk");
     bytes.replace(extent->offset - first->offset, extent->length, chunk, extent->chunk_offset, extent->length);
   }
-  io::Slice slice;
-  slice.data = reinterpret_cast<const std::byte*>(bytes.data());
-  slice.size = bytes.size();
-  Extent merged{first->offset, bytes.size(), chunking::ComputeDigest(AsBytes(bytes)), 0,
-                static_cast<uint32_t>(bytes.size())};
-  CAIRNFS_ASSIGN_OR_RETURN(store::PutResult put, chunks.Put(merged.digest, {&slice, 1}));
-  pins.push_back(std::move(put.pin));
-  return merged;
+  CAIRNFS_ASSIGN_OR_RETURN(Digest digest, PutText(bytes, chunks, pins));
+  return Extent{first->offset, bytes.size(), digest, 0, static_cast<uint32_t>(bytes.size())};
 }
 
 }  // namespace
@@ -275,12 +279,7 @@ Result<PageRef> ExtentMap::StorePage(uint64_t index, const std::string& text, st
                                      std::vector<store::ChunkPin>& pins) {
   PageRef ref;
   ref.index = index;
-  ref.digest = chunking::ComputeDigest(AsBytes(text));
-  io::Slice slice;
-  slice.data = reinterpret_cast<const std::byte*>(text.data());
-  slice.size = text.size();
-  CAIRNFS_ASSIGN_OR_RETURN(store::PutResult put, chunks.Put(ref.digest, {&slice, 1}));
-  pins.push_back(std::move(put.pin));
+  CAIRNFS_ASSIGN_OR_RETURN(ref.digest, PutText(text, chunks, pins));
   return ref;
 }
 

@@ -53,14 +53,12 @@ SyncRounds::~SyncRounds() {
 }
 
 std::optional<Status> SyncRounds::TryAdmit(NameChange change) {
-  const size_t unflushed = kv_.UnflushedBytes();
-  if (unflushed < kUnflushedBytesKick) return Status();
   if (!kicked_ && !running_) {
     kicked_ = true;
     wake_.NotifyOne();
   }
   const size_t limit = change == NameChange::kRemoves ? 2 * kUnflushedBytesMax : kUnflushedBytesMax;
-  if (unflushed < limit) return Status();
+  if (kv_.UnflushedBytes() < limit) return Status();
   if (failure_) return failure_->WithContext("too many changes wait for the disk");
   if (stopping_) return MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
   return std::nullopt;
@@ -70,6 +68,7 @@ void SyncRounds::WhenAdmitted(NameChange change, Done<void> go) {
   if (change == NameChange::kMakes && chunks_.MetadataRoomIsLow()) {
     return go(MakeError(ErrorCode::kNoSpace, "the disk has little room left, which is kept for removing files"));
   }
+  if (kv_.UnflushedBytes() < kUnflushedBytesKick) return go({});
   std::optional<Status> admitted;
   {
     MutexLock lock(mutex_);
@@ -80,7 +79,12 @@ void SyncRounds::WhenAdmitted(NameChange change, Done<void> go) {
 }
 
 // After a round. Those that find the bound passed again wait for the next.
-void SyncRounds::LetIn(std::vector<Postponed> postponed) {
+void SyncRounds::LetInPostponed() {
+  std::vector<Postponed> postponed;
+  {
+    MutexLock lock(mutex_);
+    postponed.swap(postponed_);
+  }
   for (Postponed& one : postponed) {
     waiters_queue_.Post([this, change = one.change, go = std::move(one.go)] { WhenAdmitted(change, go); });
   }
@@ -184,16 +188,14 @@ void SyncRounds::Run() {
     if (status.ok() && shortage_) status = *shortage_;
     if (flushed.ok() && !waiters.empty()) loss_.reset();
     has_loss_ = loss_.has_value();
-    std::vector<Postponed> postponed;
     {
       MutexLock lock(mutex_);
       running_ = false;
       NoteOutcome(status);
       failure_.reset();
       if (!flushed.ok()) failure_ = flushed.error();
-      postponed.swap(postponed_);
     }
-    LetIn(std::move(postponed));
+    LetInPostponed();
     for (Done<void>& done : waiters) done(status);
     for (Done<void>& done : flush_waiters) done(flushed);
     if (!status.ok()) {
@@ -203,12 +205,7 @@ void SyncRounds::Run() {
         wake_.WaitFor(mutex_, std::chrono::milliseconds(options_.interval_ms));
     }
   }
-  std::vector<Postponed> postponed;
-  {
-    MutexLock lock(mutex_);
-    postponed.swap(postponed_);
-  }
-  LetIn(std::move(postponed));
+  LetInPostponed();
 }
 
 void SyncRounds::NoteOutcome(const Status& status) {
@@ -418,8 +415,8 @@ Status SyncRounds::Finish() {
   std::vector<store::ChunkPin> pins;  // given up once the records that name the chunks can be read
   for (const InodePtr& inode : owed_) {
     Status published = Publish(inode, writes, pins);
-    if (!published.ok())
-      shortage_ = published.error().WithContext("recipe of inode " + std::to_string(inode->id.value));
+    if (published.ok()) continue;
+    shortage_ = published.error().WithContext("recipe of inode " + std::to_string(inode->id.value));
   }
   owed_.clear();
   kv_.CommitLate(writes);

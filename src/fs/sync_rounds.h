@@ -71,9 +71,9 @@ class SyncRounds {
     Done<void> go;
   };
   void Run();
-  // Whether the change may be made; nullopt: not before a round has ended, for which it asks.
+  // Asks for a round. Whether the change may be made; nullopt: not before that has ended.
   std::optional<Status> TryAdmit(NameChange change) REQUIRES_LOCK(mutex_);
-  void LetIn(std::vector<Postponed> postponed);
+  void LetInPostponed();
   void NoteOutcome(const Status& status) REQUIRES_LOCK(mutex_);
   Status RunOnce(bool everything);
   void RemoveOrphans();

@@ -6,14 +6,13 @@ import contextlib
 import glob
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import SMALL, Mount, Scratch, program, run, run_cases
+from cairnfs_mount import SMALL, Mount, Scratch, free_port, program, run, run_cases
 from refusals import CORRUPT, call, expect
 
 
@@ -84,9 +83,7 @@ def metric(port, name):
 def one_damaged_chunk_is_no_failure():
     """It is told, but all else goes on: nobody needs to be called at night."""
     with Scratch() as scratch:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         mount = Mount(scratch, options=f"{SMALL},metrics_address=127.0.0.1:{port}")
         content = os.urandom(50000)
         with open(mount.path + "/file", "wb") as file:

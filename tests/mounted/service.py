@@ -13,7 +13,7 @@ import time
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import SMALL, Mount, Scratch, program, run, run_cases
+from cairnfs_mount import SMALL, Mount, Scratch, free_port, program, run, run_cases
 
 
 class SystemdSocket:
@@ -123,9 +123,7 @@ def fstab_helper_mounts():
 
 def metrics_are_served():
     with Scratch() as scratch:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         mount = Mount(scratch, options=f"{SMALL},metrics_address=127.0.0.1:{port}")
         with open(mount.path + "/file", "wb", buffering=0) as file:
             file.write(b"x" * 100000)

@@ -158,6 +158,13 @@ TEST(SyncRounds, WithLittleRoomForMetadataNamesAreRefusedAndRemovalsAreNot) {
   EXPECT_TRUE(admitted(NameChange::kMakes).ok());
 }
 
+FileSystem::Created SaveAndSync(World& world, std::string_view name, const std::string& text) {
+  FileSystem::Created file = world.Create(name);
+  EXPECT_TRUE(world.Write(file, 0, text).ok());
+  EXPECT_TRUE(world.Fsync(file).ok());
+  return file;
+}
+
 uint64_t AwaitCollections(World& world, uint64_t count) {
   for (int i = 0; i < 500; ++i) {
     if (world.fs->GetCollection().runs_total >= count) break;
@@ -171,9 +178,7 @@ TEST(Collector, WhatWasFreedBeforeAStopIsCollectedAfterIt) {
   world.fs_options.collect_after_bytes = kMiB;
   world.fs_options.collect_delay_ms = 200;
   world.Remake();
-  FileSystem::Created file = world.Create("gone");
-  ASSERT_TRUE(world.Write(file, 0, RandomText(1, 3 * kMiB)).ok());
-  ASSERT_TRUE(world.Fsync(file).ok());
+  FileSystem::Created file = SaveAndSync(world, "gone", RandomText(1, 3 * kMiB));
   world.CloseFile(file);
   ASSERT_TRUE(world.fs->Unlink(kRootInode, "gone").ok());
   world.fs->Forget(file.attr.inode, 1);
@@ -190,9 +195,7 @@ TEST(Collector, AFileThatIsOpenCountsWhenItIsClosed) {
   world.fs_options.collect_after_bytes = kMiB;
   world.fs_options.collect_delay_ms = 20;
   world.Remake();
-  FileSystem::Created file = world.Create("open");
-  ASSERT_TRUE(world.Write(file, 0, RandomText(1, 3 * kMiB)).ok());
-  ASSERT_TRUE(world.Fsync(file).ok());
+  FileSystem::Created file = SaveAndSync(world, "open", RandomText(1, 3 * kMiB));
   ASSERT_TRUE(world.fs->Unlink(kRootInode, "open").ok());
   world.fs->Forget(file.attr.inode, 1);
   std::this_thread::sleep_for(std::chrono::milliseconds(1000));
@@ -209,9 +212,7 @@ TEST(Collector, FilesThatGoAllTheTimeDoNotPutItOffForEver) {
   world.Remake();
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   for (int i = 0; std::chrono::steady_clock::now() < end && world.fs->GetCollection().runs_total == 0; ++i) {
-    FileSystem::Created file = world.Create("heartbeat");
-    ASSERT_TRUE(world.Write(file, 0, RandomText(static_cast<uint64_t>(i), 8 * kKiB)).ok());
-    ASSERT_TRUE(world.Fsync(file).ok());
+    FileSystem::Created file = SaveAndSync(world, "heartbeat", RandomText(static_cast<uint64_t>(i), 8 * kKiB));
     world.CloseFile(file);
     ASSERT_TRUE(world.fs->Unlink(kRootInode, "heartbeat").ok());
     world.fs->Forget(file.attr.inode, 1);
