@@ -13,7 +13,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ROOMS = ["base", "io", "chunking", "kv", "store", "meta", "fs", "fuse", "control", "daemon"]
+ROOMS = ["base", "io", "chunking", "kv", "store", "rpc", "kvnet", "cluster", "meta", "fs", "fuse", "control", "daemon"]
 FORBIDDEN = {("control", "fuse")}  # above in the list, and still not its business
 FOREIGN = {  # include prefix -> the folders that may use it
     "spdlog/": {"src/base"},
@@ -25,8 +25,8 @@ FOREIGN = {  # include prefix -> the folders that may use it
     "fuse.h": {"src/fuse"},
     "fuse3/": {"src/fuse"},
     "linux/fuse.h": {"src/fuse", "benchmarks/floor"},
-    "grpcpp/": {"src/control"},
-    "google/protobuf/": {"src/control"},
+    "grpcpp/": {"src/rpc", "src/kvnet", "src/cluster", "src/control"},
+    "google/protobuf/": {"src/kvnet", "src/cluster", "src/control"},
     "prometheus/": {"src/control"},
     "toml++/": {"src/daemon"},
     "systemd/": {"src/daemon"},

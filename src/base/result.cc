@@ -34,6 +34,13 @@ std::string_view ErrorCodeName(ErrorCode code) {
   return "unknown";
 }
 
+std::optional<ErrorCode> ErrorCodeOfName(std::string_view name) {
+  for (int code = 0; code <= static_cast<int>(ErrorCode::kValueTooLarge); code++) {
+    if (ErrorCodeName(static_cast<ErrorCode>(code)) == name) return static_cast<ErrorCode>(code);
+  }
+  return std::nullopt;
+}
+
 Error ErrnoError(int errno_value, std::string_view what) {
   ErrorCode code = ErrorCode::kIo;
   switch (errno_value) {

@@ -40,6 +40,7 @@ enum class ErrorCode {
 };
 
 std::string_view ErrorCodeName(ErrorCode code);
+std::optional<ErrorCode> ErrorCodeOfName(std::string_view name);
 
 struct Error {
   ErrorCode code;

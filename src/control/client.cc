@@ -12,6 +12,7 @@
 #include "control.grpc.pb.h"
 #include "control/convert.h"
 #include "control/socket_uri.h"
+#include "rpc/status.h"
 
 namespace cairnfs::control {
 namespace {
@@ -63,7 +64,7 @@ class Client::Impl {
     grpc::ClientContext context;
     if (seconds != 0) context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
     grpc::Status status = (stub_.get()->*method)(&context, request, &reply);
-    if (!status.ok()) return FromGrpc(status);
+    if (!status.ok()) return rpc::FromGrpc(status);
     return {};
   }
 };
@@ -96,7 +97,7 @@ Result<GcReport> Client::Gc(const std::function<void(const GcReport&)>& on_progr
     on_progress(last);
   }
   grpc::Status status = reader->Finish();
-  if (!status.ok()) return FromGrpc(status);
+  if (!status.ok()) return rpc::FromGrpc(status);
   return last;
 }
 

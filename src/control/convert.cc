@@ -1,26 +1,6 @@
 #include "control/convert.h"
 
-#include <algorithm>
-#include <array>
-#include <utility>
-
 namespace cairnfs::control {
-namespace {
-
-constexpr std::array<std::pair<ErrorCode, grpc::StatusCode>, 10> kCodes = {{
-    {ErrorCode::kNotFound, grpc::StatusCode::NOT_FOUND},
-    {ErrorCode::kAlreadyExists, grpc::StatusCode::ALREADY_EXISTS},
-    {ErrorCode::kInvalidArgument, grpc::StatusCode::INVALID_ARGUMENT},
-    {ErrorCode::kCorrupt, grpc::StatusCode::DATA_LOSS},
-    {ErrorCode::kNoSpace, grpc::StatusCode::RESOURCE_EXHAUSTED},
-    {ErrorCode::kFailed, grpc::StatusCode::FAILED_PRECONDITION},
-    {ErrorCode::kPermission, grpc::StatusCode::PERMISSION_DENIED},
-    {ErrorCode::kInterrupted, grpc::StatusCode::CANCELLED},
-    {ErrorCode::kBusy, grpc::StatusCode::ABORTED},
-    {ErrorCode::kUnavailable, grpc::StatusCode::UNAVAILABLE},
-}};
-
-}  // namespace
 
 void ToMessage(const StatusReport& report, StatusReply& reply) {
   reply.set_version(report.daemon.version);
@@ -159,20 +139,6 @@ CheckReport FromMessage(const CheckReply& reply) {
   report.damaged_files.assign(reply.damaged_files().begin(), reply.damaged_files().end());
   report.damaged_file_count = reply.damaged_file_count();
   return report;
-}
-
-grpc::Status ToGrpc(const Error& error) {
-  for (const auto& [code, grpc_code] : kCodes) {
-    if (code == error.code) return {grpc_code, error.message};
-  }
-  return {grpc::StatusCode::INTERNAL, error.message};
-}
-
-Error FromGrpc(const grpc::Status& status) {
-  for (const auto& [code, grpc_code] : kCodes) {
-    if (grpc_code == status.error_code()) return MakeError(code, status.error_message());
-  }
-  return MakeError(ErrorCode::kIo, status.error_message());
 }
 
 }  // namespace cairnfs::control

@@ -1,8 +1,6 @@
 // Between the service's messages and the structs of report.h.
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include "base/result.h"
 #include "control.pb.h"
 #include "control/report.h"
@@ -15,9 +13,5 @@ void ToMessage(const GcReport& report, GcProgress& progress);
 GcReport FromMessage(const GcProgress& progress);
 void ToMessage(const CheckReport& report, CheckReply& reply);
 CheckReport FromMessage(const CheckReply& reply);
-
-// A code without a like in gRPC becomes INTERNAL, and comes out as kIo.
-grpc::Status ToGrpc(const Error& error);
-Error FromGrpc(const grpc::Status& status);
 
 }  // namespace cairnfs::control

@@ -17,6 +17,7 @@
 #include "control.grpc.pb.h"
 #include "control/convert.h"
 #include "control/socket_uri.h"
+#include "rpc/status.h"
 
 namespace cairnfs::control {
 namespace {
@@ -70,7 +71,7 @@ class Service::Impl final : public Control::Service {
   grpc::Status Wait(grpc::ServerContext* context, const WaitRequest* request, WaitReply*) override {
     auto synced = Await<void>([this](fs::Done<void> done) { filesystem_.Sync(std::move(done)); }, Cancelled(context));
     if (synced.ok()) return grpc::Status::OK;
-    return ToGrpc(synced.error().WithContext("cannot make " + request->path() + " durable"));
+    return rpc::ToGrpc(synced.error().WithContext("cannot make " + request->path() + " durable"));
   }
 
   grpc::Status Gc(grpc::ServerContext* context, const GcRequest*, grpc::ServerWriter<GcProgress>* writer) override {
@@ -86,7 +87,7 @@ class Service::Impl final : public Control::Service {
                           report.running = true;
                           send(report);
                         });
-    if (!result.ok()) return ToGrpc(result.error());
+    if (!result.ok()) return rpc::ToGrpc(result.error());
     result->running = false;
     send(*result);
     return grpc::Status::OK;
@@ -97,7 +98,7 @@ class Service::Impl final : public Control::Service {
     auto report = Await<CheckReport>(
         [&](fs::Done<CheckReport> done) { filesystem_.Check(stop.get_token(), std::move(done)); }, Cancelled(context));
     stop.request_stop();  // nobody waits for a check that goes on
-    if (!report.ok()) return ToGrpc(report.error());
+    if (!report.ok()) return rpc::ToGrpc(report.error());
     ToMessage(*report, *reply);
     return grpc::Status::OK;
   }

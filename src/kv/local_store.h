@@ -34,6 +34,7 @@ class LocalKvStore final : public KvStore {
 
   Result<std::optional<KvEntry>> Get(std::string_view key) override;
   Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
+  Result<KvSnapshot> Read(std::span<const KvSpan> spans) override;
   Result<uint64_t> Commit(const Transaction& transaction) override;
   // Freeze and FlushFrozen. Only for users who keep no data outside the store that its values name.
   Status Sync() override;
@@ -85,7 +86,7 @@ class LocalKvStore final : public KvStore {
   struct RangeView {
     std::vector<std::pair<std::string, Value>> upper;  // active over frozen, deletions included
     std::optional<std::string> horizon;                // `upper` knows nothing of keys after this one
-    std::unique_ptr<EngineSnapshot> snapshot;
+    std::shared_ptr<EngineSnapshot> snapshot;
     uint64_t revision = 0;
   };
   // The values that watched keys have before they are written, in the order of the writes.
@@ -119,6 +120,9 @@ class LocalKvStore final : public KvStore {
 
   // `copies_max` bounds how many entries of the layers are copied; 0: no bound.
   RangeView TakeView(std::string_view begin, std::string_view end, size_t copies_max);
+  // REQUIRES: mutex_ is held since before `snapshot` was taken.
+  RangeView TakeViewLocked(std::string_view begin, std::string_view end, size_t copies_max,
+                           std::shared_ptr<EngineSnapshot> snapshot) const;
   // Visits the live keys in order. False: the view's horizon was reached before the end of the range.
   Result<bool> VisitView(const RangeView& view, std::string_view begin, std::string_view end,
                          const EntryVisitor& visit);

@@ -8,10 +8,15 @@
 namespace cairnfs::kv {
 
 LocalKvStore::RangeView LocalKvStore::TakeView(std::string_view begin, std::string_view end, size_t copies_max) {
-  RangeView view;
   std::shared_lock lock(mutex_);
+  return TakeViewLocked(begin, end, copies_max, engine_.GetSnapshot());
+}
+
+LocalKvStore::RangeView LocalKvStore::TakeViewLocked(std::string_view begin, std::string_view end, size_t copies_max,
+                                                     std::shared_ptr<EngineSnapshot> snapshot) const {
+  RangeView view;
   view.revision = revision_;
-  view.snapshot = engine_.GetSnapshot();
+  view.snapshot = std::move(snapshot);
   auto in_range = [&](const Layer& layer, Layer::const_iterator it) {
     return it != layer.end() && (end.empty() || it->first < end);
   };
@@ -95,6 +100,36 @@ Result<KvRange> LocalKvStore::Range(std::string_view begin, std::string_view end
     if (complete) return range;
     copies_max *= 4;
   }
+}
+
+Result<KvSnapshot> LocalKvStore::Read(std::span<const KvSpan> spans) {
+  KvSnapshot result;
+  std::vector<RangeView> views;
+  {
+    std::shared_lock lock(mutex_);
+    result.revision = revision_;
+    const std::shared_ptr<EngineSnapshot> snapshot = engine_.GetSnapshot();
+    for (const KvSpan& span : spans) {
+      const std::string end = span.end.empty() ? span.begin + '\0' : span.end;
+      views.push_back(TakeViewLocked(span.begin, std::max(span.begin, end), /*copies_max=*/0, snapshot));
+    }
+  }
+  for (size_t i = 0; i < spans.size(); i++) {
+    KvRange& range = result.ranges.emplace_back();
+    range.revision = result.revision;
+    const std::string end = spans[i].end.empty() ? spans[i].begin + '\0' : spans[i].end;
+    if (end <= spans[i].begin) continue;
+    auto visit = [&](KvEntry&& entry) {
+      if (spans[i].limit != 0 && range.entries.size() == spans[i].limit) {
+        range.more = true;
+        return false;
+      }
+      range.entries.push_back(std::move(entry));
+      return true;
+    };
+    CAIRNFS_RETURN_IF_ERROR(VisitView(views[i], spans[i].begin, end, visit));
+  }
+  return result;
 }
 
 }  // namespace cairnfs::kv

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,9 +35,12 @@ struct Compare {
   uint64_t revision = 0;
 };
 
+using LeaseId = uint64_t;  // 0: none
+
 struct KvWrite {
   std::string key;
   std::optional<std::string> value;  // nullopt deletes; deleting an absent key is no error
+  LeaseId lease = 0;  // the key goes when the lease ends (SharedKvStore only: elsewhere kInvalidArgument)
 };
 
 struct Transaction {
@@ -60,6 +64,16 @@ struct KvRange {
   uint64_t revision = 0;         // the store's, at which the answer held
 };
 
+struct KvSpan {
+  std::string begin, end;  // keys in [begin, end); `end` empty: the one key `begin`
+  size_t limit = 0;        // 0: no limit
+};
+
+struct KvSnapshot {
+  std::vector<KvRange> ranges;  // one for each span asked for, all at the same revision
+  uint64_t revision = 0;
+};
+
 struct KvLimits {
   size_t operations_per_transaction_max;  // compares and writes each
   size_t transaction_bytes_max;
@@ -73,6 +87,8 @@ class KvStore {
   virtual Result<std::optional<KvEntry>> Get(std::string_view key) = 0;
   // Keys in [begin, end) at one revision; `limit` 0: no limit.
   virtual Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) = 0;
+  // Several ranges at one revision, in one round trip where the store is far away.
+  virtual Result<KvSnapshot> Read(std::span<const KvSpan> spans) = 0;
   // The new revision. kConflict when a compare failed, with nothing changed; kTooLarge past the limits.
   virtual Result<uint64_t> Commit(const Transaction& transaction) = 0;
   // Every Commit that returned before is durable on return.

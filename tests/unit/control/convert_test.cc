@@ -36,15 +36,6 @@ TEST(Convert, StatusSurvivesTheWire) {
   EXPECT_EQ(back.write_bytes_per_second, 2.5);
 }
 
-TEST(Convert, ErrorsKeepTheirCode) {
-  for (ErrorCode code : {ErrorCode::kNotFound, ErrorCode::kCorrupt, ErrorCode::kNoSpace, ErrorCode::kPermission,
-                         ErrorCode::kFailed, ErrorCode::kBusy, ErrorCode::kIo}) {
-    Error back = FromGrpc(ToGrpc(MakeError(code, "why")));
-    EXPECT_EQ(back.code, code);
-    EXPECT_EQ(back.message, "why");
-  }
-}
-
 TEST(Convert, ProblemsWithOddBytesTravel) {
   CheckReport report;
   report.problems = {"file \xff\xfe is torn"};

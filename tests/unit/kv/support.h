@@ -122,6 +122,7 @@ class StoreUnderTest final : public KvStore {
   Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
     return store_->Range(begin, end, limit);
   }
+  Result<KvSnapshot> Read(std::span<const KvSpan> spans) override { return store_->Read(spans); }
   Result<uint64_t> Commit(const Transaction& transaction) override {
     Result<uint64_t> revision = store_->Commit(transaction);
     AfterCommit();

@@ -37,6 +37,7 @@ class InterferingStore final : public kv::KvStore {
   Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
     return inner_.Range(begin, end, limit);
   }
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return inner_.Read(spans); }
   Result<uint64_t> Commit(const kv::Transaction& transaction) override {
     if (before_commit) std::exchange(before_commit, nullptr)();
     commits++;

@@ -1,0 +1,63 @@
+// ClusterChunkStore: the ChunkStore of a host in a cluster. docs/cluster.md has the protocol.
+//
+// A chunk is put once in the whole cluster: digests go to their homes in batches, and only what no R nodes hold durably
+// is stored, on this node and on the first others of its order. Put returns before that is known and keeps the slices
+// alive until it is; Sync waits until every chunk put before has its copies.
+#pragma once
+
+#include <memory>
+
+#include "cluster/membership.h"
+#include "cluster/peers.h"
+#include "store/local_chunk_store.h"
+
+namespace cairnfs::cluster {
+
+struct ClusterChunkOptions {
+  unsigned copies = 2;
+  unsigned copies_min = 0;                  // of nodes that are up, for a Sync to succeed; 0: as many as `copies`
+  size_t window_bytes_per_peer = 64 * kMiB;  // sent and not acknowledged
+  size_t cache_bytes_max = 256 * kMiB;       // verified chunks that came from other nodes
+  unsigned connections_per_peer = 2;
+  std::chrono::seconds sync_wait_max{600};   // a Sync that lacks nodes fails with kUnavailable after this
+  uint64_t repair_bytes_per_second_max = 256 * kMiB;
+};
+
+struct ClusterChunkStats {
+  uint64_t sent_bytes_total, received_bytes_total;  // chunk bytes over the network, to and from peers
+  uint64_t wire_sent_bytes_total;                   // with digests and framing
+  uint64_t known_elsewhere_bytes_total;             // put, and held by R nodes already: not stored, not sent
+  uint64_t remote_reads_total, remote_read_bytes_total, remote_cache_hits_total;
+  uint64_t unacknowledged_bytes;  // replication lag: put, and without all copies yet
+  uint64_t missing_copies;        // chunks of this node's knowledge with fewer than `copies` copies
+  uint64_t repair_bytes_total, repair_chunks_left;
+  std::string repair_phase;  // "", "scanning", "copying"
+};
+
+class ClusterChunkStore : public store::ChunkStore {
+ public:
+  // All outlive it. Membership's view tells whom to ask.
+  static std::unique_ptr<ClusterChunkStore> Create(store::LocalChunkStore& local, kv::KvEngine& engine,
+                                                   io::BufferPool& pool, Membership& membership,
+                                                   const ClusterChunkOptions& options);
+  virtual ClusterChunkStats ClusterStats() const = 0;
+  // Sync, for this node's own disk alone (durability level `local`); the copies follow by themselves.
+  virtual Status SyncLocal() = 0;
+};
+
+// The gRPC server of a node: chunks, and what the PeerHandler answers. Listens on `address`; the port may be 0.
+class PeerService {
+ public:
+  struct Options {
+    std::string listen;  // IP:PORT
+    unsigned threads = 4;
+  };
+  // kInvalidArgument: the address cannot be listened on; the message says why. All outlive it.
+  static Result<std::unique_ptr<PeerService>> Start(const Options& options, ClusterChunkStore& chunks,
+                                                    Membership& membership);
+  virtual ~PeerService() = default;  // ends calls in progress
+  virtual const std::string& address() const = 0;  // with the port that was taken
+  virtual Peers& peers() = 0;
+};
+
+}  // namespace cairnfs::cluster

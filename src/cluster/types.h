@@ -1,0 +1,58 @@
+// What the rooms above and below the cluster say about its nodes.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/types.h"
+
+namespace cairnfs::cluster {
+
+// A node is a data directory: its uuid. A directory that was wiped comes back as another node.
+struct NodeId {
+  static constexpr size_t kBytes = 16;
+  std::array<std::byte, kBytes> bytes{};
+  auto operator<=>(const NodeId&) const = default;
+  std::string ToHex() const;
+  std::string_view AsKey() const { return {reinterpret_cast<const char*>(bytes.data()), kBytes}; }
+  static std::optional<NodeId> FromKey(std::string_view key);  // kBytes of them
+  static std::optional<NodeId> FromHex(std::string_view hex);  // with or without dashes
+};
+
+struct NodeIdHash {
+  size_t operator()(const NodeId& id) const;
+};
+
+enum class NodeState {
+  kUp,    // has a session
+  kDown,  // its session ended lately: skipped, and expected back
+  kOut,   // down for longer than out_after: its copies are made anew elsewhere
+};
+
+struct NodeInfo {
+  NodeId id;
+  std::string name;     // for people: the host's name unless configured
+  std::string address;  // HOST:PORT of its peer service
+  std::string domain;   // failure domain; empty: the node is its own
+  double weight = 1;    // its share of the chunks, in proportion; the capacity in TiB unless configured; 0: draining
+  NodeState state = NodeState::kDown;
+  uint64_t session = 0;  // revision that made its session key, 0 when it has none
+  bool full = false;     // takes no new chunks at present
+};
+
+// The nodes at one moment. Immutable; sorted by id.
+struct View {
+  std::vector<NodeInfo> nodes;
+  uint64_t revision = 0;
+  const NodeInfo* Find(const NodeId& id) const;
+};
+using ViewPtr = std::shared_ptr<const View>;
+
+}  // namespace cairnfs::cluster

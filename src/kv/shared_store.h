@@ -1,0 +1,54 @@
+// SharedKvStore: a KvStore that several hosts use at once, with what they need to live together: leases and watches.
+//
+// Implementations: HostedStore (in the process that owns the engine), NodeStore (the same, reached over gRPC) and
+// EtcdStore. Every Commit is durable on return. While the store cannot be reached calls try again, at another endpoint
+// if there is one, for as long as the implementation's options say, then fail with kUnavailable. A Commit whose answer
+// was lost is found out: it never runs twice, and kUnavailable means that it may or may not have run.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "kv/store.h"
+
+namespace cairnfs::kv {
+
+struct KvEvent {
+  std::string key;
+  std::optional<std::string> value;  // nullopt: the key was deleted, or its lease ended
+  uint64_t revision = 0;
+};
+
+struct WatchCallbacks {
+  // Changes of one or more whole revisions, in order. `revision`: everything up to it was told.
+  std::function<void(std::vector<KvEvent> events, uint64_t revision)> changed;
+  // What happened meanwhile can not be told any more (compacted, or the store went back to an older state): read the
+  // range anew; the watch goes on with changes after `revision`, a revision of the store not older than this call.
+  std::function<void(uint64_t revision)> lost;
+};
+
+// Destroying it ends the watch, after a callback that runs. Must not be destroyed from its own callback.
+class KvWatch {
+ public:
+  virtual ~KvWatch() = default;
+};
+
+class SharedKvStore : public KvStore {
+ public:
+  // A lease ends `ttl` after it was granted or kept alive last, not before; then the keys written with it go, each as
+  // a change of its own or together. After a restart of the store every lease has its full ttl again.
+  virtual Result<LeaseId> GrantLease(std::chrono::milliseconds ttl) = 0;
+  // The time it has left, counted from when the request was sent. kNotFound: it has ended. Tries once per endpoint,
+  // then kUnavailable: whoever keeps a lease alive has a schedule of their own.
+  virtual Result<std::chrono::milliseconds> KeepLeaseAlive(LeaseId lease) = 0;
+  // Ends it now. No error when it has ended already.
+  virtual Status RevokeLease(LeaseId lease) = 0;
+
+  // Tells of changes in [begin, end) after `after_revision` (0: from now on), on a thread of the store, one call at a
+  // time for each watch. Callbacks may call the store.
+  virtual std::unique_ptr<KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                         WatchCallbacks callbacks) = 0;
+};
+
+}  // namespace cairnfs::kv
