@@ -15,11 +15,11 @@ namespace cairnfs::cluster {
 
 struct ClusterChunkOptions {
   unsigned copies = 2;
-  unsigned copies_min = 0;                  // of nodes that are up, for a Sync to succeed; 0: as many as `copies`
+  unsigned copies_min = 0;                   // of nodes that are up, for a Sync to succeed; 0: as many as `copies`
   size_t window_bytes_per_peer = 64 * kMiB;  // sent and not acknowledged
   size_t cache_bytes_max = 256 * kMiB;       // verified chunks that came from other nodes
   unsigned connections_per_peer = 2;
-  std::chrono::seconds sync_wait_max{600};   // a Sync that lacks nodes fails with kUnavailable after this
+  std::chrono::seconds sync_wait_max{600};  // a Sync that lacks nodes fails with kUnavailable after this
   uint64_t repair_bytes_per_second_max = 256 * kMiB;
 };
 
@@ -55,7 +55,7 @@ class PeerService {
   // kInvalidArgument: the address cannot be listened on; the message says why. All outlive it.
   static Result<std::unique_ptr<PeerService>> Start(const Options& options, ClusterChunkStore& chunks,
                                                     Membership& membership);
-  virtual ~PeerService() = default;  // ends calls in progress
+  virtual ~PeerService() = default;                // ends calls in progress
   virtual const std::string& address() const = 0;  // with the port that was taken
   virtual Peers& peers() = 0;
 };

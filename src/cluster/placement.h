@@ -15,8 +15,8 @@ namespace cairnfs::cluster {
 std::vector<const NodeInfo*> Order(const View& view, const Digest& digest);
 
 // The nodes that should hold the `copies` copies: `writer`, if not null and of weight above 0, and the first of the
-// order that are up and not full, no two of one failure domain as long as there are domains enough. Fewer when there are
-// not enough nodes.
+// order that are up and not full, no two of one failure domain as long as there are domains enough. Fewer when there
+// are not enough nodes.
 std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, const NodeInfo* writer, unsigned copies);
 
 }  // namespace cairnfs::cluster
