@@ -56,6 +56,7 @@ class PeerClient::Impl : public std::enable_shared_from_this<PeerClient::Impl> {
   void Call(const NodeId& node, PeerMethod method, PeerMessage request, std::chrono::milliseconds timeout, Done done);
   void EndCalls(const NodeId& node);
   void Close();
+  void AwaitCalls();
   void AwaitEnd();
 
  private:
@@ -126,9 +127,8 @@ void PeerClient::Impl::Call(const NodeId& node, PeerMethod method, PeerMessage r
     running_.insert(call);
   }
   grpc::GenericStub stub(call->channel);
-  stub.UnaryCall(
-      &call->context, PeerMethodPath(method), grpc::StubOptions(), &call->request, &call->reply,
-      [self = shared_from_this(), call](const grpc::Status& status) { self->Finish(call, status); });
+  stub.UnaryCall(&call->context, PeerMethodPath(method), grpc::StubOptions(), &call->request, &call->reply,
+                 [self = shared_from_this(), call](const grpc::Status& status) { self->Finish(call, status); });
 }
 
 void PeerClient::Impl::Finish(const std::shared_ptr<Running>& call, const grpc::Status& status) {
@@ -169,11 +169,16 @@ void PeerClient::Impl::Close() {
   for (const auto& call : running_) call->context.TryCancel();
 }
 
+void PeerClient::Impl::AwaitCalls() {
+  MutexLock lock(mutex_);
+  while (!running_.empty()) ended_.Wait(mutex_);
+}
+
 void PeerClient::Impl::AwaitEnd() {
+  AwaitCalls();
   std::unordered_map<NodeId, Connections, NodeIdHash> peers;
   {
     MutexLock lock(mutex_);
-    while (!running_.empty()) ended_.Wait(mutex_);
     peers.swap(peers_);
   }
   peers.clear();  // closes the connections, which may still hold slices
@@ -195,5 +200,6 @@ void PeerClient::Call(const NodeId& node, PeerMethod method, PeerMessage request
 
 void PeerClient::EndCalls(const NodeId& node) { impl_->EndCalls(node); }
 void PeerClient::Close() { impl_->Close(); }
+void PeerClient::AwaitCalls() { impl_->AwaitCalls(); }
 
 }  // namespace cairnfs::cluster

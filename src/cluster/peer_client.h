@@ -34,6 +34,7 @@ class PeerClient {
   void EndCalls(const NodeId& node);
   // Ends all calls, and refuses new ones.
   void Close();
+  void AwaitCalls();  // until no `done` runs or is still to come. REQUIRES: closed
 
  private:
   class Impl;

@@ -12,9 +12,9 @@ constexpr uint8_t kVersion = 1;
 constexpr size_t kNodesPerMessageMax = 65536;
 constexpr size_t kInodesPerMessageMax = 1 << 20;
 
-constexpr std::array<const char*, kPeerMethodCount> kPaths = {
-    "/cairnfs.Peer/Has", "/cairnfs.Peer/Confirm",     "/cairnfs.Peer/Put",
-    "/cairnfs.Peer/Get", "/cairnfs.Peer/FinishFiles", "/cairnfs.Peer/HoldOrphans"};
+constexpr std::array<const char*, kPeerMethodCount> kPaths = {"/cairnfs.Peer/Has",         "/cairnfs.Peer/Confirm",
+                                                              "/cairnfs.Peer/Put",         "/cairnfs.Peer/Get",
+                                                              "/cairnfs.Peer/FinishFiles", "/cairnfs.Peer/HoldOrphans"};
 
 // Node ids are written once in front of a message, and then by their place in that table.
 class NodeTable {
@@ -135,7 +135,7 @@ std::string EncodeHasReply(const std::vector<HasAnswer>& answers) {
   out.Varint(answers.size());
   for (const HasAnswer& answer : answers) {
     out.U8(static_cast<uint8_t>(answer.kind));
-    if (answer.kind == HasAnswer::Kind::kKnown) table.EncodeList(answer.holders, out);
+    if (answer.is_known()) table.EncodeList(answer.holders, out);
   }
   return out.Take();
 }
@@ -148,9 +148,9 @@ std::optional<std::vector<HasAnswer>> DecodeHasReply(std::string_view head) {
   std::vector<HasAnswer> answers(count);
   for (HasAnswer& answer : answers) {
     const uint8_t kind = in.U8();
-    if (!in.ok() || kind > static_cast<uint8_t>(HasAnswer::Kind::kKnown)) return std::nullopt;
+    if (!in.ok() || kind > static_cast<uint8_t>(HasAnswer::Kind::kKnownHere)) return std::nullopt;
     answer.kind = static_cast<HasAnswer::Kind>(kind);
-    if (answer.kind == HasAnswer::Kind::kKnown && !table.DecodeList(in, &answer.holders)) return std::nullopt;
+    if (answer.is_known() && !table.DecodeList(in, &answer.holders)) return std::nullopt;
   }
   if (!in.Finished()) return std::nullopt;
   return answers;

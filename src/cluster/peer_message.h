@@ -53,9 +53,11 @@ struct HasAnswer {
     kBring = 0,  // nobody has it: the asker has the claim now
     kWait = 1,   // another node brings it
     kKnown = 2,
+    kKnownHere = 3,  // and the node that answers has it durably itself
   };
   Kind kind = Kind::kBring;
-  std::vector<NodeId> holders = {};  // kKnown. The node that answers is among them only if it has it durably.
+  std::vector<NodeId> holders = {};  // of a known one; each but the one of kKnownHere is still to confirm
+  bool is_known() const { return kind == Kind::kKnown || kind == Kind::kKnownHere; }
 };
 std::string EncodeHasReply(const std::vector<HasAnswer>& answers);
 std::optional<std::vector<HasAnswer>> DecodeHasReply(std::string_view head);

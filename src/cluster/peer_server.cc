@@ -62,8 +62,8 @@ class Call final : public grpc::ServerGenericBidiReactor {
 
   Status Admit(const Envelope& envelope) const {
     if (envelope.to != shared_.membership->self()) {
-      return MakeError(ErrorCode::kNotFound, "this is node " + shared_.membership->self().ToHex() + ", not " +
-                                                 envelope.to.ToHex());
+      return MakeError(ErrorCode::kNotFound,
+                       "this is node " + shared_.membership->self().ToHex() + ", not " + envelope.to.ToHex());
     }
     const ViewPtr view = shared_.membership->view();
     const NodeInfo* caller = view->Find(envelope.from);
@@ -120,8 +120,9 @@ class ServerImpl final : public PeerServer {
     builder.RegisterCallbackGenericService(&service_);
     server_ = builder.BuildAndStart();
     if (!server_ || port == 0) {
-      return MakeError(ErrorCode::kInvalidArgument, "cannot listen on " + shared_.options.listen +
-                                                        " for other nodes; give IP:PORT of this host, with a free port");
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "cannot listen on " + shared_.options.listen +
+                           " for other nodes; give IP:PORT of this host, with a free port");
     }
     address_ = shared_.options.listen.substr(0, shared_.options.listen.rfind(':')) + ":" + std::to_string(port);
     return {};

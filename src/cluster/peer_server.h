@@ -16,8 +16,8 @@ class PeerServer {
   // Called on a thread of gRPC's: must not block.
   using Handler = std::function<void(PeerMethod method, const NodeId& caller, PeerMessage request, Respond respond)>;
   struct Options {
-    std::string listen;                            // IP:PORT
-    size_t request_bytes_max = 256 * kMiB;         // received and not answered; beyond it callers are told to come again
+    std::string listen;                     // IP:PORT
+    size_t request_bytes_max = 256 * kMiB;  // received and not answered; beyond it callers are told to come again
   };
 
   // kInvalidArgument: the address cannot be listened on. `membership` and `counters` outlive it.
