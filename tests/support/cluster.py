@@ -72,7 +72,11 @@ class Namespace:
 
     def start(self, *command, **options):
         """A process in this namespace, which ends with this one or with the test."""
-        process = subprocess.Popen(self.inside(*command), preexec_fn=_die_with_parent, **options)
+        if self.cluster.outlives_us:
+            options["start_new_session"] = True
+        else:
+            options["preexec_fn"] = _die_with_parent
+        process = subprocess.Popen(self.inside(*command), **options)
         self.processes.append(process)
         return process
 
@@ -234,10 +238,11 @@ class Host(Namespace):
 
 class Cluster:
     """metadata: "etcd" (with etcd_members of it), or "node" (the first host serves it). options: keys of the
-    configuration, of every host."""
+    configuration, of every host. outlives_us: what was started stays when this process ends without leaving the
+    cluster."""
 
-    def __init__(self, scratch, hosts=3, metadata="etcd", etcd_members=1, copies=2, options=None):
-        self.scratch, self.copies = scratch, copies
+    def __init__(self, scratch, hosts=3, metadata="etcd", etcd_members=1, copies=2, options=None, outlives_us=False):
+        self.scratch, self.copies, self.outlives_us = scratch, copies, outlives_us
         self.options = {**SMALL, **(options or {})}
         self.prefix = "cairn-" + secrets.token_hex(3)
         self.bridge_netns = self.prefix + "-net"
