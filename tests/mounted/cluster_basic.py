@@ -1,0 +1,328 @@
+#!/usr/bin/env python3
+"""Three hosts, each with a mount of one filesystem: what one does the others see at once, a checkpoint that all write
+and one renames, a host that dies with its disk, everything started again. On a node's store and on etcd.
+
+Options: --seed N; node, etcd: only on that store; names of cases run these alone.
+"""
+
+import concurrent.futures
+import errno
+import hashlib
+import os
+import random
+import stat
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from cairnfs_mount import Scratch, program, run_cases, seed_from_arguments
+from cluster import Cluster, wait_until
+
+MIB = 1 << 20
+STORES = ("node", "etcd")
+OPTIONS = {"lease": "2s", "out_after": "4s"}
+
+
+class World:
+    def __init__(self, cluster, seed):
+        self.cluster, self.random = cluster, random.Random(seed)
+        self.checkpoints = {}  # path -> {name: digest}
+
+    @property
+    def hosts(self):
+        return self.cluster.hosts
+
+    def pairs(self):
+        """Every host, and the ones that look on."""
+        for host in self.hosts:
+            yield host, [other for other in self.hosts if other is not host]
+
+    def content(self, size):
+        return self.random.randbytes(size)
+
+
+def write(path, content):
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def digest(path):
+    state = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(4 * MIB):
+            state.update(block)
+    return state.hexdigest()
+
+
+def error_of(call, *arguments):
+    try:
+        call(*arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def names_are_seen_at_once(world):
+    for host, others in world.pairs():
+        folder = f"names-{host.name}"
+        os.mkdir(host.path(folder))
+        for other in others:
+            assert os.listdir(other.path(folder)) == [], other.name
+            # Looked for before it is there: no host may remember that it was not.
+            assert error_of(os.stat, other.path(folder, "a")) == errno.ENOENT
+        write(host.path(folder, "a"), b"")
+        os.symlink("a", host.path(folder, "s"))
+        os.link(host.path(folder, "a"), host.path(folder, "l"))
+        for other in others:
+            assert sorted(os.listdir(other.path(folder))) == ["a", "l", "s"], other.name
+            assert os.readlink(other.path(folder, "s")) == "a"
+            assert os.stat(other.path(folder, "a")).st_nlink == 2
+            assert os.stat(other.path(folder, "l")).st_ino == os.stat(host.path(folder, "a")).st_ino
+        os.rename(host.path(folder, "a"), host.path(folder, "b"))
+        for other in others:
+            assert error_of(os.stat, other.path(folder, "a")) == errno.ENOENT
+            assert stat.S_ISREG(os.stat(other.path(folder, "b")).st_mode)
+        for name in ("b", "s", "l"):
+            os.unlink(host.path(folder, name))
+            for other in others:
+                assert error_of(os.lstat, other.path(folder, name)) == errno.ENOENT, (other.name, name)
+        os.rmdir(host.path(folder))
+        for other in others:
+            assert error_of(os.stat, other.path(folder)) == errno.ENOENT
+
+
+def bytes_are_seen_after_close_and_fsync(world):
+    for host, others in world.pairs():
+        name = f"bytes-{host.name}"
+        first, second = world.content(3 * MIB + 17), world.content(100_000)
+        write(host.path(name), first)
+        for other in others:
+            assert os.stat(other.path(name)).st_size == len(first), other.name
+            assert read(other.path(name)) == first, other.name
+        descriptor = os.open(host.path(name), os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, second, 1000)
+            os.fsync(descriptor)
+            expected = first[:1000] + second + first[1000 + len(second):]
+            for other in others:
+                assert read(other.path(name)) == expected, other.name
+        finally:
+            os.close(descriptor)
+        os.truncate(host.path(name), 5000)
+        for other in others:
+            assert read(other.path(name)) == expected[:5000], other.name
+        # The other way round: who looked on writes.
+        write(others[0].path(name), second)
+        assert read(host.path(name)) == second
+        assert read(others[1].path(name)) == second
+
+
+def attributes_are_seen_at_once(world):
+    for host, others in world.pairs():
+        name = f"attributes-{host.name}"
+        write(host.path(name), b"x")
+        for other in others:
+            os.stat(other.path(name))
+        os.chmod(host.path(name), 0o640)
+        os.chown(host.path(name), 12, 34)
+        os.utime(host.path(name), ns=(1_000_000_001, 2_000_000_002))
+        os.setxattr(host.path(name), "user.step", b"7")
+        for other in others:
+            seen = os.stat(other.path(name))
+            assert (stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid) == (0o640, 12, 34), other.name
+            assert seen.st_mtime_ns == 2_000_000_002
+            assert os.getxattr(other.path(name), "user.step") == b"7"
+        os.removexattr(host.path(name), "user.step")
+        for other in others:
+            assert "user.step" not in os.listxattr(other.path(name))
+
+
+def disjoint_ranges_of_one_file_stay(world):
+    """Three hosts write a third each, at the same time, through descriptors that were open before."""
+    size = 4 * MIB
+    write(world.hosts[0].path("shared"), bytes(size * len(world.hosts)))
+    parts = [world.content(size) for _ in world.hosts]
+    descriptors = [os.open(host.path("shared"), os.O_WRONLY) for host in world.hosts]
+
+    def write_part(number):
+        os.pwrite(descriptors[number], parts[number], number * size)
+        os.close(descriptors[number])
+
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        list(threads.map(write_part, range(len(parts))))
+    for host in world.hosts:
+        assert read(host.path("shared")) == b"".join(parts), host.name
+
+
+def save_checkpoint(world, folder, ranks_of=None):
+    """Every host writes its files below folder.tmp; what was written, by name."""
+    os.mkdir(world.hosts[0].path(folder + ".tmp"))
+    files = {}
+
+    def write_rank(rank, contents):
+        host = (ranks_of or world.hosts)[rank]
+        for name, content in contents.items():
+            write(host.path(folder + ".tmp", name), content)
+
+    ranks = range(len(ranks_of or world.hosts))
+    contents = [{f"rank-{rank}-{number}": world.content(world.random.randrange(1, 6 * MIB)) for number in range(3)}
+                for rank in ranks]
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        list(threads.map(write_rank, ranks, contents))
+    for content in contents:
+        files.update({name: hashlib.sha256(data).hexdigest() for name, data in content.items()})
+    return files
+
+
+def check_checkpoint(host, folder, files):
+    assert sorted(os.listdir(host.path(folder))) == sorted(files), host.name
+    for name, expected in files.items():
+        assert digest(host.path(folder, name)) == expected, (host.name, folder, name)
+
+
+def a_checkpoint_of_all_hosts(world):
+    for step, host in enumerate(world.hosts):
+        folder = f"step-{step}"
+        files = save_checkpoint(world, folder)
+        os.rename(host.path(folder + ".tmp"), host.path(folder))
+        for other in world.hosts:
+            assert error_of(os.stat, other.path(folder + ".tmp")) == errno.ENOENT
+            check_checkpoint(other, folder, files)
+            assert os.getxattr(other.path(folder), "user.cairnfs.durability") == b"replicated", other.name
+        world.checkpoints[folder] = files
+
+
+def a_commit_by_all_ranks(world):
+    """cairnfs commit on every host: all return when the last has come, and the directory has its final name."""
+    files = save_checkpoint(world, "gated")
+
+    def commit(rank, folder="gated", timeout="60s"):
+        host = world.hosts[rank]
+        command = [program("cairnfs"), "commit", "--ranks", str(len(world.hosts)), "--timeout", timeout,
+                   host.path(folder + ".tmp"), host.path(folder)]
+        return subprocess.run(host.inside(*command), check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=120, env={**os.environ, "RANK": str(rank)})
+
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        done = list(threads.map(commit, range(len(world.hosts))))
+    assert all(result.returncode == 0 for result in done), [result.stdout for result in done]
+    for host in world.hosts:
+        check_checkpoint(host, "gated", files)
+    world.checkpoints["gated"] = files
+    # One does not come: the others say which.
+    os.mkdir(world.hosts[0].path("late.tmp"))
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        done = list(threads.map(lambda rank: commit(rank, "late", "2s"), range(len(world.hosts) - 1)))
+    for result in done:
+        assert result.returncode == 1, result
+        assert "rank 2 did not come within 2 s" in result.stdout, result.stdout
+    assert error_of(os.stat, world.hosts[0].path("late")) == errno.ENOENT
+    os.rmdir(world.hosts[1].path("late.tmp"))
+
+
+def nodes_are_listed(world):
+    for host in world.hosts:
+        nodes = host.nodes()
+        assert sorted(nodes) == sorted(other.name for other in world.hosts), nodes
+        for other in world.hosts:
+            node = nodes[other.name]
+            assert node["state"] == "up" and node["address"] == other.listen, node
+            assert node["is_self"] == (other is host)
+        wait_until(lambda at=host: all("available_bytes" in node for node in at.nodes().values()), 30,
+                   "every node has told its space")
+        status = host.cluster_status()
+        assert status["copies"] == 2 and status["nodes_up"] == 3, status
+        assert "3 up" in host.cairnfs("cluster", "status", "--data", host.data)
+
+
+def a_host_dies_with_its_disk(world):
+    world.cluster.wait_for_copies()
+    victim = world.hosts[-1]
+    others = world.hosts[:-1]
+    victim.kill()
+    victim.wipe()
+    for host in others:
+        for folder, files in world.checkpoints.items():
+            check_checkpoint(host, folder, files)
+    world.cluster.wait_for_states({victim.name: "out"}, 60)
+    world.cluster.wait_for_copies(120)
+    # It comes back with an empty disk, as another node; now either of the others may be lost.
+    victim.mount()
+    for folder, files in world.checkpoints.items():
+        check_checkpoint(victim, folder, files)
+    out = [node for node in others[0].nodes().values() if node["state"] == "out"]
+    for node in out:
+        others[0].cairnfs("node", "forget", node["id"], "--data", others[0].data)
+    world.cluster.wait_for_states({host.name: "up" for host in world.hosts})
+    assert len(others[0].nodes()) == len(world.hosts), others[0].nodes()
+
+
+def everything_starts_again(world):
+    world.cluster.stop()
+    for host in world.hosts:
+        host.mount()
+    world.cluster.wait_for_states({host.name: "up" for host in world.hosts})
+    for host in world.hosts:
+        for folder, files in world.checkpoints.items():
+            check_checkpoint(host, folder, files)
+    # And after kill -9 of all at once.
+    for host in world.hosts:
+        host.kill()
+    for host in world.hosts:
+        host.mount()
+    for host in world.hosts:
+        for folder, files in world.checkpoints.items():
+            check_checkpoint(host, folder, files)
+
+
+def a_directory_belongs_to_its_cluster(world):
+    """What is refused: another cluster's directory, a host alone, an address outside the trusted network."""
+    host = world.hosts[-1]
+    host.umount()
+
+    def refusal(*words):
+        done = subprocess.run(host.inside(program("cairnfs"), "mount", host.mount_point, *words), check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        assert done.returncode == 2, done
+        return done.stdout
+
+    assert "belongs to filesystem" in refusal("--data", host.data)
+    assert "does not lie in trusted_network" in refusal("--config", host.config, "-o", "listen=127.0.0.1:7401")
+    assert "must be the same on every host" in refusal("--config", host.config, "-o", "copies=3")
+    alone = host.data + "-alone"
+    host.cairnfs("mount", host.mount_point, "--data", alone, "-o", "pool_size=64MiB,reserve=8MiB")
+    write(host.path("mine"), b"x")
+    host.cairnfs("umount", host.mount_point)
+    assert "of a host alone and holds files" in refusal("--config", host.config, "--data", alone)
+    host.mount()
+    world.cluster.wait_for_states({host.name: "up"})
+
+
+CASES = (nodes_are_listed, names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, attributes_are_seen_at_once,
+         disjoint_ranges_of_one_file_stay, a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_host_dies_with_its_disk,
+         everything_starts_again, a_directory_belongs_to_its_cluster)
+
+
+def main():
+    seed = seed_from_arguments()
+    stores = [store for store in STORES if store in sys.argv[1:]] or STORES
+    sys.argv = [word for word in sys.argv if word not in STORES]
+    worst = 0
+    for store in stores:
+        print(f"-- metadata: {store}", flush=True)
+        with Scratch() as scratch, Cluster(scratch, hosts=3, metadata=store, options=OPTIONS) as cluster:
+            cluster.start()
+            code = run_cases(CASES, World(cluster, seed))
+            if code != 0:
+                print(cluster.logs(), flush=True)
+            worst = max(worst, code)
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main())
