@@ -1,11 +1,14 @@
 // ClusterLocks: what is done to an inode's record, in one optimistic transaction for all operations that queued up.
 //
-// A transaction may have run although its commit failed with kUnavailable. So every operation is written to do nothing
-// when it finds itself done already, and the record is read again before the next try: of two tries only one can pass
-// the compare of the record's revision.
+// A transaction may have run although its commit failed with kUnavailable, or may run later. So every operation is
+// written to do nothing when it finds itself done already, and the record is read again before the next try. Of two
+// tries only one can pass the compare of the record's revision, but for one case: the record did not exist, and comes
+// and goes meanwhile. Against that each transaction also compares this host's guard key, and after a lost answer that
+// is written first: what was sent before it can no longer run.
 #include <algorithm>
 #include <set>
 
+#include "cluster/records.h"
 #include "fs/locks.h"
 
 namespace cairnfs::fs {
@@ -13,8 +16,6 @@ namespace {
 
 constexpr auto kPauseMin = std::chrono::milliseconds(20);
 constexpr auto kPauseMax = std::chrono::milliseconds(1000);
-
-std::string SessionKey(const cluster::NodeId& node) { return "S" + std::string(node.AsKey()); }
 
 Error Lost() { return MakeError(ErrorCode::kStale, "the host lost its session, and its locks with it"); }
 
@@ -38,11 +39,16 @@ void ClusterLocks::Transact(Batch& batch) {
 Status ClusterLocks::TryOnce(Batch& batch, bool must_read) {
   CAIRNFS_ASSIGN_OR_RETURN(const Session session, SessionOf(batch));
   batch.session = {parts_.membership.self(), session.revision};
+  if (batch.answer_lost) CAIRNFS_RETURN_IF_ERROR(WriteGuard(batch, session));
   if (must_read) CAIRNFS_RETURN_IF_ERROR(Reload(batch, batch.session_keys_read));
   for (;;) {
     Plan plan = MakePlan(batch);
     const bool doubts = plan.blocked && !batch.session_keys_read && Doubtful(batch.record.table);
-    if (!doubts && plan.table != batch.record.table) return CommitPlan(batch, session, plan);
+    if (!doubts && plan.table != batch.record.table) {
+      const Status committed = CommitPlan(batch, session, plan);
+      batch.answer_lost = !committed.ok() && committed.error().code == ErrorCode::kUnavailable;
+      return committed;
+    }
     if (!doubts && batch.proven) {
       batch.answers = std::move(plan.answers);
       batch.ended = std::move(plan.ended);
@@ -50,6 +56,15 @@ Status ClusterLocks::TryOnce(Batch& batch, bool must_read) {
     }
     CAIRNFS_RETURN_IF_ERROR(Reload(batch, doubts));
   }
+}
+
+Status ClusterLocks::WriteGuard(Batch& batch, const Session& session) {
+  kv::Transaction transaction;
+  transaction.IfRevision(session.key, session.revision);
+  transaction.writes.push_back({meta::LocksGuardKey(parts_.membership.self()), "", session.lease});
+  CAIRNFS_RETURN_IF_ERROR(parts_.fenced.Commit(transaction));
+  batch.answer_lost = false;
+  return {};
 }
 
 Result<ClusterLocks::Session> ClusterLocks::SessionOf(const Batch& batch) const {
@@ -84,7 +99,7 @@ void ClusterLocks::PurgeDead(const Batch& batch, const meta::LockSession& self, 
     auto key = batch.session_keys.find(session.node);
     if (session == self || key == batch.session_keys.end() || key->second == session.revision) continue;
     plan.table.RemoveSession(session);
-    plan.compares.push_back({kv::Compare::Kind::kRevisionIs, SessionKey(session.node), {}, key->second});
+    plan.compares.push_back({kv::Compare::Kind::kRevisionIs, cluster::SessionKey(session.node), {}, key->second});
     purged = true;
   }
   if (purged) Grant(self, plan);
@@ -174,25 +189,27 @@ void ClusterLocks::Grant(const meta::LockSession& self, Plan& plan) {
 }
 
 Status ClusterLocks::Reload(Batch& batch, bool with_session_keys) {
-  std::vector<kv::KvSpan> spans{{meta::LocksKey(batch.inode), {}}};
+  std::vector<kv::KvSpan> spans{{meta::LocksKey(batch.inode), {}}, {meta::LocksGuardKey(parts_.membership.self()), {}}};
   std::set<cluster::NodeId> nodes;
   if (with_session_keys) {
     for (const meta::LockSession& session : batch.record.table.Sessions()) nodes.insert(session.node);
   }
-  for (const cluster::NodeId& node : nodes) spans.push_back({SessionKey(node), {}});
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, parts_.shared.Read(spans));
+  for (const cluster::NodeId& node : nodes) spans.push_back({cluster::SessionKey(node), {}});
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, parts_.fenced.Read(spans));
   Record record;
   record.as_of = snapshot.revision;
   if (const auto& entries = snapshot.ranges[0].entries; !entries.empty()) {
     CAIRNFS_ASSIGN_OR_RETURN(record.table, meta::LockTable::Decode(entries[0].value));
     record.key_revision = entries[0].revision;
   }
+  const auto revision_of = [&](size_t span) {
+    const auto& entries = snapshot.ranges[span].entries;
+    return entries.empty() ? 0 : entries[0].revision;
+  };
+  batch.guard_revision = revision_of(1);
   batch.session_keys.clear();
-  size_t index = 1;
-  for (const cluster::NodeId& node : nodes) {
-    const auto& entries = snapshot.ranges[index++].entries;
-    batch.session_keys[node] = entries.empty() ? 0 : entries[0].revision;
-  }
+  size_t span = 2;
+  for (const cluster::NodeId& node : nodes) batch.session_keys[node] = revision_of(span++);
   batch.session_keys_read = with_session_keys;
   batch.record = std::move(record);
   batch.proven = true;
@@ -204,6 +221,7 @@ Status ClusterLocks::CommitPlan(Batch& batch, const Session& session, Plan& plan
   kv::Transaction transaction;
   // The session beside the fence's own compare of it: the entries name this one, not the one that may follow it.
   transaction.IfRevision(key, batch.record.key_revision).IfRevision(session.key, session.revision);
+  transaction.IfRevision(meta::LocksGuardKey(parts_.membership.self()), batch.guard_revision);
   for (const kv::Compare& compare : plan.compares) transaction.compares.push_back(compare);
   if (plan.table.empty()) {
     transaction.Delete(key);

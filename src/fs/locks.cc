@@ -150,6 +150,7 @@ void ClusterLocks::ForgetAll() {
   {
     MutexLock lock(mutex_);
     ++epoch_;
+    guard_revision_ = 0;
     changed_.NotifyAll();
     for (auto& [inode, state] : inodes_) {
       for (Operation& operation : state.queue) {
@@ -257,6 +258,7 @@ ClusterLocks::Step ClusterLocks::NextStep(InodeId inode, Batch& batch, Told& tol
     }
     for (const auto& [ticket, waiter] : state.waiters) batch.waiters.emplace(ticket, waiter.lock);
     batch.record = state.known;
+    batch.guard_revision = guard_revision_;
     return Step::kBatch;
   }
   if (state.waiters.empty() && state.watch != nullptr) return Step::kEndWatch;
@@ -275,7 +277,10 @@ void ClusterLocks::Finish(Batch& batch) {
     MutexLock lock(mutex_);
     Inode& state = inodes_[batch.inode];
     if (epoch_ != batch.epoch) batch.status = Lost();
-    if (batch.status.ok()) Adopt(state, std::move(batch.record));
+    if (batch.status.ok()) {
+      Adopt(state, std::move(batch.record));
+      guard_revision_ = std::max(guard_revision_, batch.guard_revision);
+    }
     for (size_t i = 0; i < batch.operations.size(); ++i) FinishOperation(batch, i, state, told);
     for (auto& [ticket, answer] : batch.ended) EndWait(state, ticket, std::move(answer), told);
     if (!batch.status.ok() && batch.status.error().code == ErrorCode::kStale) {
@@ -459,7 +464,7 @@ void ClusterLocks::SweepAll() {
       MutexLock lock(mutex_);
       if (ending_) return;
     }
-    const Result<kv::KvRange> page = parts_.shared.Range(begin, end, kSweepPageKeys);
+    const Result<kv::KvRange> page = parts_.fenced.Range(begin, end, kSweepPageKeys);
     // Whoever meets such a record sweeps it as well.
     if (!page.ok() || page->entries.empty()) return;
     for (const kv::KvEntry& entry : page->entries) {

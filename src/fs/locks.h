@@ -31,8 +31,8 @@ namespace cairnfs::fs {
 class ClusterLocks {
  public:
   struct Parts {                      // all outlive it
-    kv::SharedKvStore& shared;        // for reads and watches
-    kv::KvStore& fenced;              // for commits
+    kv::SharedKvStore& shared;        // for watches
+    kv::KvStore& fenced;              // for all else: cluster::MakeFencedStore
     cluster::Membership& membership;  // its view tells whom to doubt
   };
   struct Options {
@@ -136,6 +136,8 @@ class ClusterLocks {
     bool proven = false;                               // `record` was read or written by this batch
     std::map<cluster::NodeId, uint64_t> session_keys;  // revisions, read together with `record`
     bool session_keys_read = false;
+    uint64_t guard_revision = 0;
+    bool answer_lost = false;  // of the last commit
 
     meta::LockSession session;  // what was written was written in
     Status status;
@@ -190,6 +192,7 @@ class ClusterLocks {
   // lock_transactions.cc: what is done to a record.
   void Transact(Batch& batch);
   Status TryOnce(Batch& batch, bool must_read);
+  Status WriteGuard(Batch& batch, const Session& session);
   Result<Session> SessionOf(const Batch& batch) const;
   Plan MakePlan(const Batch& batch);
   static void PurgeDead(const Batch& batch, const meta::LockSession& self, Plan& plan);
@@ -216,6 +219,7 @@ class ClusterLocks {
   CondVar changed_;                        // of epoch_ and ending_
   uint64_t epoch_ GUARDED_BY(mutex_) = 0;  // counts ForgetAll
   bool ending_ GUARDED_BY(mutex_) = false;
+  uint64_t guard_revision_ GUARDED_BY(mutex_) = 0;  // of this host's guard key, as it was seen last
   std::unordered_map<InodeId, Inode> inodes_ GUARDED_BY(mutex_);
   std::unordered_map<Ticket, InodeId> tickets_ GUARDED_BY(mutex_);  // of waits that are not over
   std::multimap<uint64_t, WaitEdge> edges_ GUARDED_BY(mutex_);      // by the owner that waits

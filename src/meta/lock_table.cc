@@ -250,6 +250,8 @@ Result<LockTable> LockTable::Decode(std::string_view value) {
 
 std::string LocksKey(InodeId inode) { return Encoder().U8(kLocksKind).BigEndianU64(inode.value).Take(); }
 
+std::string LocksGuardKey(const cluster::NodeId& node) { return Encoder().U8(kLocksKind).Text(node.AsKey()).Take(); }
+
 std::string LocksPrefix() { return std::string(1, kLocksKind); }
 
 std::optional<InodeId> InodeOfLocksKey(std::string_view key) {

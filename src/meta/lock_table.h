@@ -104,7 +104,9 @@ class LockTable {
 
 std::string LocksKey(InodeId inode);
 std::string LocksPrefix();
-// nullopt: no key of locks.
+// Of a host's session: docs/formats/locks.md.
+std::string LocksGuardKey(const cluster::NodeId& node);
+// nullopt: no key of an inode's locks.
 std::optional<InodeId> InodeOfLocksKey(std::string_view key);
 
 }  // namespace cairnfs::meta
