@@ -4,7 +4,9 @@
 #include <iostream>
 
 #include "base/log.h"
+#include "cluster_commands.h"
 #include "commands.h"
+#include "commit_command.h"
 #include "daemon/config.h"
 #include "daemon/exit_codes.h"
 
@@ -14,6 +16,84 @@ namespace {
 void AddTarget(CLI::App& command, Target& target) {
   auto* path = command.add_option("DIR", target.path, "the mount point, or any path in the mount");
   command.add_option("--data", target.data, "the data directory")->excludes(path);
+}
+
+void AddCommit(CLI::App& app, CommitCommand& commit, int& exit_code) {
+  auto* command = app.add_subcommand("commit", "rename a directory once all ranks of a job have called this");
+  command->add_option("TMP", commit.from, "the directory that all ranks wrote into")->required();
+  command->add_option("FINAL", commit.to, "its final name")->required();
+  command->add_option("--ranks", commit.ranks, "how many ranks call")->required();
+  auto* rank = command->add_option("--rank", commit.rank,
+                                   "the number of this one, from 0 on (default: RANK, OMPI_COMM_WORLD_RANK, PMI_RANK "
+                                   "or SLURM_PROCID of the environment)");
+  command->add_option("--id", commit.id, "a name of its own in place of a number")->excludes(rank);
+  command->add_option("--timeout", commit.timeout, "how long to wait for the other ranks (default 10min)");
+  command->callback([&] { exit_code = RunCommit(commit); });
+}
+
+// Lives as long as the parser refers to it.
+struct ClusterCommands {
+  ClusterInitCommand init;
+  ClusterJoinCommand join;
+  Target target;
+  bool json = false;
+  std::string node;
+};
+
+void AddHostOptions(CLI::App& command, ClusterHostOptions& host) {
+  command.add_option("--data", host.data, std::string("data directory (default ") + daemon::kDefaultData + ")");
+  command.add_option("--mount-point", host.mount_point,
+                     std::string("mount point (default ") + daemon::kDefaultMountPoint + ")");
+  command.add_option("--config", host.config,
+                     std::string("the configuration to write (default ") + daemon::kDefaultConfigFile + ")");
+  command.add_option("--name", host.name, "name of this node (default: the host's)");
+  command.add_option("--domain", host.domain, "failure domain: what fails together with it");
+  command.add_option("--advertise", host.advertise, "HOST:PORT at which others reach it (default: --listen)");
+  command.add_flag("--force", host.force, "overwrite the configuration");
+}
+
+void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
+  auto* cluster = app.add_subcommand("cluster", "make, join and look at a cluster of several hosts");
+  cluster->require_subcommand(1);
+  auto* init = cluster->add_subcommand("init", "make a filesystem for several hosts, and configure the first of them");
+  init->add_option("--listen", commands.init.host.listen, "IP:PORT at which the other hosts reach this one")->required();
+  init->add_option("--trusted-network", commands.init.trusted_networks, "private network that the hosts are in")
+      ->required();
+  auto* metadata = init->add_option("--metadata", commands.init.metadata,
+                                    "an etcd that all hosts reach: etcd://HOST:PORT,HOST:PORT/prefix");
+  init->add_option("--serve-metadata", commands.init.serve_metadata,
+                   "IP:PORT at which this host serves the metadata itself (default: --listen, the next port)")
+      ->excludes(metadata);
+  init->add_option("--copies", commands.init.copies, "nodes that hold each chunk (default 2)");
+  AddHostOptions(*init, commands.init.host);
+  init->callback([&] { exit_code = RunClusterInit(commands.init); });
+
+  auto* join = cluster->add_subcommand("join", "configure this host for a cluster that there is");
+  join->add_option("ADDRESS", commands.join.address,
+                   "where its metadata is: etcd://HOST:PORT,..., or HOST:PORT of the host that serves it")
+      ->required();
+  join->add_option("--listen", commands.join.host.listen,
+                   "IP:PORT at which the others reach this host (default: its address in the trusted network)");
+  AddHostOptions(*join, commands.join.host);
+  join->callback([&] { exit_code = RunClusterJoin(commands.join); });
+
+  auto* status = cluster->add_subcommand("status", "the hosts, missing copies and repair");
+  AddTarget(*status, commands.target);
+  status->add_flag("--json", commands.json, "print JSON");
+  status->callback([&] { exit_code = RunClusterStatus(commands.target, commands.json); });
+}
+
+void AddNode(CLI::App& app, ClusterCommands& commands, int& exit_code) {
+  auto* node = app.add_subcommand("node", "the nodes of the cluster");
+  node->require_subcommand(1);
+  auto* list = node->add_subcommand("list", "list them");
+  AddTarget(*list, commands.target);
+  list->add_flag("--json", commands.json, "print JSON");
+  list->callback([&] { exit_code = RunNodeList(commands.target, commands.json); });
+  auto* forget = node->add_subcommand("forget", "take a node that is not coming back out of the cluster");
+  forget->add_option("NAME", commands.node, "its name, or its id")->required();
+  AddTarget(*forget, commands.target);
+  forget->callback([&] { exit_code = RunNodeForget(commands.target, commands.node); });
 }
 
 int Main(int argc, char** argv) {
@@ -69,6 +149,12 @@ int Main(int argc, char** argv) {
                           "first write the chunk index anew from the segments; only while unmounted");
   check_command->add_flag("--json", check.json, "print JSON");
   check_command->callback([&] { exit_code = RunCheck(check); });
+
+  CommitCommand commit;
+  AddCommit(app, commit, exit_code);
+  ClusterCommands cluster;
+  AddCluster(app, cluster, exit_code);
+  AddNode(app, cluster, exit_code);
 
   app.add_subcommand("version", "print the version")->callback([] {
     std::cout << "cairnfs " CAIRNFS_VERSION << std::endl;

@@ -7,6 +7,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "daemon/cluster_config.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/exit_codes.h"
@@ -35,6 +36,7 @@ Status Configure(const Arguments& arguments, daemon::Config& config) {
   }
   if (!arguments.data.empty()) config.data = arguments.data;
   if (!arguments.mount_point.empty()) config.mount_point = arguments.mount_point;
+  CAIRNFS_RETURN_IF_ERROR(daemon::CheckCluster(config));
   return daemon::MakePathsAbsolute(config);
 }
 

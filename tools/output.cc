@@ -21,18 +21,24 @@ std::string Dump(const nlohmann::ordered_json& json) {
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// Names may hold any byte: what would break the line or drive a terminal is shown as its number.
-std::string OneLine(const std::string& text) {
-  std::string line;
-  for (char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      line += fmt::format("\\x{:02x}", byte);
-    } else {
-      line += c;
-    }
-  }
-  return line;
+nlohmann::ordered_json ClusterObject(const control::ClusterActivityReport& report) {
+  const cluster::ClusterChunkStats& chunks = report.chunks;
+  return {{"nodes_up", report.nodes_up},
+          {"nodes_down", report.nodes_down},
+          {"nodes_out", report.nodes_out},
+          {"session_holds", report.session_holds},
+          {"sent_bytes_total", chunks.sent_bytes_total},
+          {"received_bytes_total", chunks.received_bytes_total},
+          {"wire_sent_bytes_total", chunks.wire_sent_bytes_total},
+          {"known_elsewhere_bytes_total", chunks.known_elsewhere_bytes_total},
+          {"remote_reads_total", chunks.remote_reads_total},
+          {"remote_read_bytes_total", chunks.remote_read_bytes_total},
+          {"remote_cache_hits_total", chunks.remote_cache_hits_total},
+          {"unacknowledged_bytes", chunks.unacknowledged_bytes},
+          {"missing_copies", chunks.missing_copies},
+          {"repair_phase", chunks.repair_phase},
+          {"repair_bytes_total", chunks.repair_bytes_total},
+          {"repair_chunks_left", chunks.repair_chunks_left}};
 }
 
 nlohmann::ordered_json GcObject(const control::GcReport& report) {
@@ -49,6 +55,19 @@ nlohmann::ordered_json GcObject(const control::GcReport& report) {
 }
 
 }  // namespace
+
+std::string OneLine(const std::string& text) {
+  std::string line;
+  for (char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      line += fmt::format("\\x{:02x}", byte);
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
 
 std::string StatusText(const control::StatusReport& report) {
   const store::StoreStats& store = report.fs.store;
@@ -75,6 +94,16 @@ std::string StatusText(const control::StatusReport& report) {
   line("open files", fmt::format("{}", report.fs.open_files));
   line("collecting", report.fs.collecting ? "yes" : "no");
   line("state", report.fs.failing ? "failing: nothing becomes durable" : "good");
+  if (report.cluster) {
+    const auto& cluster = *report.cluster;
+    line("cluster", fmt::format("{} nodes up, {} down, {} out; session {}", cluster.nodes_up, cluster.nodes_down,
+                                cluster.nodes_out, cluster.session_holds ? "good" : "not certain"));
+    line("network", fmt::format("{} sent, {} received; {} lack copies yet; {} copies missing",
+                                FormatSize(cluster.chunks.wire_sent_bytes_total),
+                                FormatSize(cluster.chunks.received_bytes_total),
+                                FormatSize(cluster.chunks.unacknowledged_bytes), cluster.chunks.missing_copies));
+  }
+  for (const std::string& failure : report.failures) line("failure", OneLine(failure));
   line("last error", report.fs.last_error.empty() ? "none" : report.fs.last_error);
   return text;
 }
@@ -120,7 +149,9 @@ std::string StatusJson(const control::StatusReport& report) {
       {"collecting", report.fs.collecting},
       {"failing", report.fs.failing},
       {"last_error", report.fs.last_error},
+      {"failures", report.failures},
   };
+  if (report.cluster) json["cluster"] = ClusterObject(*report.cluster);
   return Dump(json) + "\n";
 }
 

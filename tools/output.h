@@ -7,6 +7,8 @@
 
 namespace cairnfs::tools {
 
+// Names may hold any byte: what would break the line or drive a terminal is shown as its number.
+std::string OneLine(const std::string& text);
 std::string StatusText(const control::StatusReport& report);
 std::string StatusJson(const control::StatusReport& report);
 std::string GcLine(const control::GcReport& report);  // one line of progress

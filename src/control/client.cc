@@ -107,6 +107,39 @@ Result<CheckReport> Client::Check() {
   return FromMessage(reply);
 }
 
+Result<ClusterReport> Client::GetCluster() {
+  ClusterReply reply;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Cluster, ClusterRequest{}, reply, 60));
+  return FromMessage(reply);
+}
+
+Status Client::Forget(const std::string& node) {
+  ForgetRequest request;
+  request.set_node(node);
+  ForgetReply reply;
+  return impl_->Call(&Control::Stub::Forget, request, reply, 60);
+}
+
+Status Client::Commit(const GateCall& call, const std::function<Status()>& rename) {
+  CAIRNFS_RETURN_IF_ERROR(Reachable(impl_->socket_path_));
+  grpc::ClientContext context;
+  auto stream = impl_->stub_->Commit(&context);
+  CommitRequest arrival;
+  ToMessage(call, *arrival.mutable_arrival());
+  bool writes = stream->Write(arrival);
+  CommitReply reply;
+  while (writes && stream->Read(&reply)) {
+    CommitRequest outcome;
+    Status renamed = rename();
+    outcome.mutable_outcome()->set_error(renamed.ok() ? "" : renamed.error().message);
+    writes = stream->Write(outcome);
+  }
+  stream->WritesDone();
+  grpc::Status status = stream->Finish();
+  if (!status.ok()) return rpc::FromGrpc(status);
+  return {};
+}
+
 Status Client::Stop() {
   StopReply reply;
   return impl_->Call(&Control::Stub::Stop, StopRequest{}, reply, 60);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "control/rank_gate.h"
 #include "control/report.h"
 
 namespace cairnfs::control {
@@ -22,6 +23,10 @@ class Client {
   Status Wait(const std::string& path);
   Result<GcReport> Gc(const std::function<void(const GcReport&)>& on_progress);
   Result<CheckReport> Check();
+  Result<ClusterReport> GetCluster();
+  Status Forget(const std::string& node);
+  // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.
+  Status Commit(const GateCall& call, const std::function<Status()>& rename);
   Status Stop();
 
  private:

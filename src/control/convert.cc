@@ -1,6 +1,95 @@
 #include "control/convert.h"
 
+#include <array>
+#include <utility>
+
 namespace cairnfs::control {
+namespace {
+
+void ToMessage(const ClusterActivityReport& report, ClusterActivity& activity) {
+  const cluster::ClusterChunkStats& chunks = report.chunks;
+  activity.set_sent_bytes_total(chunks.sent_bytes_total);
+  activity.set_received_bytes_total(chunks.received_bytes_total);
+  activity.set_wire_sent_bytes_total(chunks.wire_sent_bytes_total);
+  activity.set_known_elsewhere_bytes_total(chunks.known_elsewhere_bytes_total);
+  activity.set_remote_reads_total(chunks.remote_reads_total);
+  activity.set_remote_read_bytes_total(chunks.remote_read_bytes_total);
+  activity.set_remote_cache_hits_total(chunks.remote_cache_hits_total);
+  activity.set_unacknowledged_bytes(chunks.unacknowledged_bytes);
+  activity.set_missing_copies(chunks.missing_copies);
+  activity.set_repair_bytes_total(chunks.repair_bytes_total);
+  activity.set_repair_chunks_left(chunks.repair_chunks_left);
+  activity.set_repair_phase(chunks.repair_phase);
+  activity.set_nodes_up(report.nodes_up);
+  activity.set_nodes_down(report.nodes_down);
+  activity.set_nodes_out(report.nodes_out);
+  activity.set_session_holds(report.session_holds);
+}
+
+ClusterActivityReport FromMessage(const ClusterActivity& activity) {
+  ClusterActivityReport report;
+  cluster::ClusterChunkStats& chunks = report.chunks;
+  chunks.sent_bytes_total = activity.sent_bytes_total();
+  chunks.received_bytes_total = activity.received_bytes_total();
+  chunks.wire_sent_bytes_total = activity.wire_sent_bytes_total();
+  chunks.known_elsewhere_bytes_total = activity.known_elsewhere_bytes_total();
+  chunks.remote_reads_total = activity.remote_reads_total();
+  chunks.remote_read_bytes_total = activity.remote_read_bytes_total();
+  chunks.remote_cache_hits_total = activity.remote_cache_hits_total();
+  chunks.unacknowledged_bytes = activity.unacknowledged_bytes();
+  chunks.missing_copies = activity.missing_copies();
+  chunks.repair_bytes_total = activity.repair_bytes_total();
+  chunks.repair_chunks_left = activity.repair_chunks_left();
+  chunks.repair_phase = activity.repair_phase();
+  report.nodes_up = activity.nodes_up();
+  report.nodes_down = activity.nodes_down();
+  report.nodes_out = activity.nodes_out();
+  report.session_holds = activity.session_holds();
+  return report;
+}
+
+constexpr std::array<std::pair<cluster::NodeState, const char*>, 3> kStates = {{
+    {cluster::NodeState::kUp, "up"},
+    {cluster::NodeState::kDown, "down"},
+    {cluster::NodeState::kOut, "out"},
+}};
+
+cluster::NodeState StateOf(const std::string& name) {
+  for (const auto& [state, text] : kStates) {
+    if (text == name) return state;
+  }
+  return cluster::NodeState::kDown;
+}
+
+void ToMessage(const NodeUsage& usage, UsageMessage& message) {
+  message.set_session_age_seconds(usage.session_age_seconds);
+  message.set_total_bytes(usage.total_bytes);
+  message.set_available_bytes(usage.available_bytes);
+  message.set_stored_bytes(usage.stored_bytes);
+  message.set_missing_copies(usage.missing_copies);
+  message.set_unacknowledged_bytes(usage.unacknowledged_bytes);
+  message.set_repair_phase(usage.repair_phase);
+  message.set_repair_chunks_left(usage.repair_chunks_left);
+  message.set_repair_bytes_per_second(usage.repair_bytes_per_second);
+  message.set_repair_chunks_per_second(usage.repair_chunks_per_second);
+}
+
+NodeUsage FromMessage(const UsageMessage& message) {
+  NodeUsage usage;
+  usage.session_age_seconds = message.session_age_seconds();
+  usage.total_bytes = message.total_bytes();
+  usage.available_bytes = message.available_bytes();
+  usage.stored_bytes = message.stored_bytes();
+  usage.missing_copies = message.missing_copies();
+  usage.unacknowledged_bytes = message.unacknowledged_bytes();
+  usage.repair_phase = message.repair_phase();
+  usage.repair_chunks_left = message.repair_chunks_left();
+  usage.repair_bytes_per_second = message.repair_bytes_per_second();
+  usage.repair_chunks_per_second = message.repair_chunks_per_second();
+  return usage;
+}
+
+}  // namespace
 
 void ToMessage(const StatusReport& report, StatusReply& reply) {
   reply.set_version(report.daemon.version);
@@ -12,6 +101,8 @@ void ToMessage(const StatusReport& report, StatusReply& reply) {
   reply.set_uptime_seconds(report.uptime_seconds);
   reply.set_last_error(report.fs.last_error);
   reply.set_failing(report.fs.failing);
+  if (report.cluster) ToMessage(*report.cluster, *reply.mutable_cluster());
+  for (const std::string& failure : report.failures) reply.add_failures(failure);
 
   const store::StoreStats& store = report.fs.store;
   Space& space = *reply.mutable_space();
@@ -47,6 +138,13 @@ void ToMessage(const StatusReport& report, StatusReply& reply) {
   activity.set_read_bytes_per_second(report.read_bytes_per_second);
 }
 
+const char* StateName(cluster::NodeState state) {
+  for (const auto& [value, text] : kStates) {
+    if (value == state) return text;
+  }
+  return "down";
+}
+
 StatusReport FromMessage(const StatusReply& reply) {
   StatusReport report;
   report.daemon = {reply.version(), reply.data(), reply.mount_point(), reply.uuid(), reply.log(), reply.pid()};
@@ -56,6 +154,9 @@ StatusReport FromMessage(const StatusReply& reply) {
   const Activity& activity = reply.activity();
   report.write_bytes_per_second = activity.write_bytes_per_second();
   report.read_bytes_per_second = activity.read_bytes_per_second();
+
+  if (reply.has_cluster()) report.cluster = FromMessage(reply.cluster());
+  report.failures.assign(reply.failures().begin(), reply.failures().end());
 
   fs::FsStatus& fs = report.fs;
   fs.logical_bytes = reply.space().logical_bytes();
@@ -87,6 +188,71 @@ StatusReport FromMessage(const StatusReply& reply) {
   store.cache_misses_total = activity.cache_misses_total();
   store.corrupt_chunks_total = activity.corrupt_chunks_total();
   return report;
+}
+
+void ToMessage(const ClusterReport& report, ClusterReply& reply) {
+  reply.set_filesystem(report.filesystem);
+  reply.set_metadata(report.metadata);
+  reply.set_copies(report.copies);
+  reply.set_min_replicas(report.min_replicas);
+  reply.set_session(report.session);
+  for (const NodeReport& node : report.nodes) {
+    Node& message = *reply.add_nodes();
+    message.set_id(node.info.id.ToHex());
+    message.set_name(node.info.name);
+    message.set_address(node.info.address);
+    message.set_domain(node.info.domain);
+    message.set_weight(node.info.weight);
+    message.set_state(StateName(node.info.state));
+    message.set_full(node.info.full);
+    message.set_is_self(node.is_self);
+    if (node.usage) ToMessage(*node.usage, *message.mutable_usage());
+  }
+}
+
+ClusterReport FromMessage(const ClusterReply& reply) {
+  ClusterReport report;
+  report.filesystem = reply.filesystem();
+  report.metadata = reply.metadata();
+  report.copies = reply.copies();
+  report.min_replicas = reply.min_replicas();
+  report.session = reply.session();
+  for (const Node& message : reply.nodes()) {
+    NodeReport node;
+    node.info.id = cluster::NodeId::FromHex(message.id()).value_or(cluster::NodeId());
+    node.info.name = message.name();
+    node.info.address = message.address();
+    node.info.domain = message.domain();
+    node.info.weight = message.weight();
+    node.info.state = StateOf(message.state());
+    node.info.full = message.full();
+    node.is_self = message.is_self();
+    if (message.has_usage()) node.usage = FromMessage(message.usage());
+    report.nodes.push_back(std::move(node));
+  }
+  return report;
+}
+
+void ToMessage(const GateCall& call, CommitArrival& arrival) {
+  arrival.set_directory(call.directory.value);
+  arrival.set_final_parent(call.final_parent.value);
+  arrival.set_final_name(call.final_name);
+  arrival.set_ranks(call.ranks);
+  if (call.rank) arrival.set_rank(*call.rank);
+  arrival.set_id(call.id);
+  arrival.set_timeout_ms(static_cast<uint64_t>(call.timeout.count()));
+}
+
+GateCall FromMessage(const CommitArrival& arrival) {
+  GateCall call;
+  call.directory.value = arrival.directory();
+  call.final_parent.value = arrival.final_parent();
+  call.final_name = arrival.final_name();
+  call.ranks = arrival.ranks();
+  if (arrival.has_rank()) call.rank = arrival.rank();
+  call.id = arrival.id();
+  call.timeout = std::chrono::milliseconds(arrival.timeout_ms());
+  return call;
 }
 
 void ToMessage(const GcReport& report, GcProgress& progress) {

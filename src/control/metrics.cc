@@ -5,6 +5,7 @@
 #include <prometheus/metric_family.h>
 
 #include <exception>
+#include <utility>
 #include <vector>
 
 namespace cairnfs::control {
@@ -23,6 +24,7 @@ class Collector final : public prometheus::Collectable {
     std::vector<MetricFamily> families;
     AddGauges(report, families);
     AddCounters(report, families);
+    if (report.cluster) AddCluster(*report.cluster, families);
     return families;
   }
 
@@ -73,6 +75,49 @@ class Collector final : public prometheus::Collectable {
     counter("cairnfs_corrupt_chunks_total", "Chunks that failed their digest.", store.corrupt_chunks_total);
     counter("cairnfs_sync_rounds_total", "Sync rounds.", report.fs.sync_rounds_total);
     counter("cairnfs_sync_points_total", "Sync points answered.", report.fs.sync_points_total);
+  }
+
+  static void AddCluster(const ClusterActivityReport& report, std::vector<MetricFamily>& families) {
+    auto add = [&](const char* name, const char* help, MetricType type, double value) {
+      ClientMetric metric;
+      (type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value;
+      families.push_back({name, help, type, {metric}});
+    };
+    auto gauge = [&](const char* name, const char* help, uint64_t value) {
+      add(name, help, MetricType::Gauge, static_cast<double>(value));
+    };
+    auto counter = [&](const char* name, const char* help, uint64_t value) {
+      add(name, help, MetricType::Counter, static_cast<double>(value));
+    };
+    const cluster::ClusterChunkStats& chunks = report.chunks;
+    counter("cairnfs_sent_bytes_total", "Chunk bytes sent to other nodes.", chunks.sent_bytes_total);
+    counter("cairnfs_received_bytes_total", "Chunk bytes received from other nodes.", chunks.received_bytes_total);
+    counter("cairnfs_wire_sent_bytes_total", "Bytes sent to other nodes, digests and framing included.",
+            chunks.wire_sent_bytes_total);
+    counter("cairnfs_known_elsewhere_bytes_total", "Chunk bytes that enough other nodes had: not stored, not sent.",
+            chunks.known_elsewhere_bytes_total);
+    counter("cairnfs_remote_reads_total", "Chunks read from other nodes.", chunks.remote_reads_total);
+    counter("cairnfs_remote_read_bytes_total", "Bytes read from other nodes.", chunks.remote_read_bytes_total);
+    counter("cairnfs_remote_cache_hits_total", "Chunks of other nodes served from memory.",
+            chunks.remote_cache_hits_total);
+    gauge("cairnfs_unacknowledged_bytes", "Replication lag: bytes put that have not all their copies yet.",
+          chunks.unacknowledged_bytes);
+    gauge("cairnfs_missing_copies", "Chunks known to this node with fewer copies than configured.",
+          chunks.missing_copies);
+    counter("cairnfs_repair_bytes_total", "Bytes copied to make missing copies.", chunks.repair_bytes_total);
+    gauge("cairnfs_repair_chunks_left", "Chunks whose missing copies this node is to make.", chunks.repair_chunks_left);
+    gauge("cairnfs_session", "1 while this host's session with the cluster certainly lives.",
+          report.session_holds ? 1 : 0);
+    MetricFamily nodes{"cairnfs_nodes", "Nodes of the cluster as this one sees them.", MetricType::Gauge, {}};
+    const std::pair<const char*, uint64_t> states[] = {
+        {"up", report.nodes_up}, {"down", report.nodes_down}, {"out", report.nodes_out}};
+    for (const auto& [state, count] : states) {
+      ClientMetric metric;
+      metric.label.push_back({"state", state});
+      metric.gauge.value = static_cast<double>(count);
+      nodes.metric.push_back(metric);
+    }
+    families.push_back(std::move(nodes));
   }
 
   const std::function<StatusReport()> report_;

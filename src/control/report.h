@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "cluster/cluster_chunk_store.h"
+#include "cluster/types.h"
 #include "fs/filesystem.h"
 
 namespace cairnfs::control {
@@ -15,6 +18,13 @@ struct DaemonInfo {
   uint64_t pid = 0;
 };
 
+// What a node of a cluster does for the others, and they for it.
+struct ClusterActivityReport {
+  cluster::ClusterChunkStats chunks{};
+  uint64_t nodes_up = 0, nodes_down = 0, nodes_out = 0;
+  bool session_holds = false;
+};
+
 struct StatusReport {
   DaemonInfo daemon;
   uint64_t uptime_seconds = 0;
@@ -22,10 +32,38 @@ struct StatusReport {
   uint64_t available_bytes = 0;
   uint64_t metadata_bytes = 0;
   double write_bytes_per_second = 0, read_bytes_per_second = 0;
+  std::optional<ClusterActivityReport> cluster;  // nullopt: this host is alone
+  std::vector<std::string> failures;             // of commits, the newest first
 
   uint64_t OnDiskBytes() const {
     return fs.store.segment_bytes - std::min(fs.store.segment_bytes, fs.store.free_segment_bytes) + metadata_bytes;
   }
+};
+
+// What a node tells the others about itself every now and then.
+struct NodeUsage {
+  uint64_t session_age_seconds = 0;
+  uint64_t total_bytes = 0, available_bytes = 0, stored_bytes = 0;
+  uint64_t missing_copies = 0, unacknowledged_bytes = 0;
+  std::string repair_phase;
+  uint64_t repair_chunks_left = 0;
+  double repair_bytes_per_second = 0, repair_chunks_per_second = 0;
+};
+
+struct NodeReport {
+  cluster::NodeInfo info;
+  bool is_self = false;
+  std::optional<NodeUsage> usage;  // nullopt while the node is not up
+};
+
+const char* StateName(cluster::NodeState state);  // up, down, out
+
+struct ClusterReport {
+  std::string filesystem;  // uuid, 32 hex digits
+  std::string metadata;
+  uint32_t copies = 0, min_replicas = 0;
+  std::string session;  // empty: good
+  std::vector<NodeReport> nodes;
 };
 
 using GcReport = fs::CollectionStatus;

@@ -103,6 +103,39 @@ class Service::Impl final : public Control::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status Cluster(grpc::ServerContext*, const ClusterRequest*, ClusterReply* reply) override {
+    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
+    auto report = options_.cluster->Report();
+    if (!report.ok()) return rpc::ToGrpc(report.error());
+    ToMessage(*report, *reply);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Forget(grpc::ServerContext*, const ForgetRequest* request, ForgetReply*) override {
+    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
+    auto forgotten = options_.cluster->Forget(request->node());
+    return forgotten.ok() ? grpc::Status::OK : rpc::ToGrpc(forgotten.error());
+  }
+
+  grpc::Status Commit(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<CommitReply, CommitRequest>* stream) override {
+    CommitRequest request;
+    if (!stream->Read(&request) || !request.has_arrival()) {
+      return rpc::ToGrpc(MakeError(ErrorCode::kInvalidArgument, "a commit begins with an arrival"));
+    }
+    // The caller is the one that renames: with its own rights, and through the kernel, which keeps names in memory.
+    auto rename = [&]() -> cairnfs::Status {
+      CommitRequest outcome;
+      if (!stream->Write(CommitReply()) || !stream->Read(&outcome) || !outcome.has_outcome()) {
+        return MakeError(ErrorCode::kInterrupted, "the process that renamed is gone");
+      }
+      if (outcome.outcome().error().empty()) return {};
+      return MakeError(ErrorCode::kFailed, outcome.outcome().error());
+    };
+    auto committed = options_.gate->Commit(FromMessage(request.arrival()), rename, Cancelled(context));
+    return committed.ok() ? grpc::Status::OK : rpc::ToGrpc(committed.error());
+  }
+
   grpc::Status Stop(grpc::ServerContext*, const StopRequest*, StopReply*) override {
     options_.request_stop();
     return grpc::Status::OK;
@@ -114,6 +147,11 @@ class Service::Impl final : public Control::Service {
     uint64_t written, read;
   };
 
+  static Error Alone() {
+    return MakeError(ErrorCode::kNotSupported,
+                     "this host is alone: its configuration names no metadata that it would share with others (cairnfs "
+                     "cluster init makes a cluster, cairnfs cluster join joins one)");
+  }
   std::function<bool()> Cancelled(grpc::ServerContext* context) {
     return [this, context] { return stopping_.load() || context->IsCancelled(); };
   }
@@ -181,6 +219,7 @@ StatusReport Service::Impl::Report() const {
   report.fs = filesystem_.GetStatus();
   report.metadata_bytes = BytesBelow(options_.daemon.data + "/metadata");
   if (auto space = filesystem_.GetSpace(); space.ok()) report.available_bytes = space->available_bytes;
+  if (options_.cluster != nullptr) report.cluster = options_.cluster->Activity();
   MutexLock lock(mutex_);
   if (!samples_.empty()) {
     const Sample& first = samples_.front();

@@ -6,10 +6,21 @@
 #include <string>
 
 #include "base/result.h"
+#include "control/rank_gate.h"
 #include "control/report.h"
 #include "fs/filesystem.h"
 
 namespace cairnfs::control {
+
+// What the service asks a host of a cluster. Any thread.
+class ClusterControl {
+ public:
+  virtual ~ClusterControl() = default;
+  virtual ClusterActivityReport Activity() const = 0;  // at no cost
+  virtual Result<ClusterReport> Report() = 0;          // asks the shared store
+  // By name or id in hex. kNotFound; kInvalidArgument: several have that name; kBusy: it is up.
+  virtual Status Forget(const std::string& node) = 0;
+};
 
 class Service {
  public:
@@ -17,6 +28,8 @@ class Service {
     std::string socket_path;
     DaemonInfo daemon;
     std::function<void()> request_stop;  // begins the daemon's stop and returns; any thread
+    RankGate* gate = nullptr;            // not null; outlives the service
+    ClusterControl* cluster = nullptr;   // null: this host is alone; outlives the service
   };
   // `filesystem` outlives the service. kIo when the socket cannot be made.
   static Result<std::unique_ptr<Service>> Start(Options options, fs::FileSystem& filesystem);

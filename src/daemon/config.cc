@@ -41,6 +41,7 @@ Error UnknownKey(std::string_view name) {
 Result<ConfigValue> ValueOf(const toml::node& node) {
   if (const auto* flag = node.as_boolean()) return ConfigValue{flag->get()};
   if (const auto* number = node.as_integer()) return ConfigValue{number->get()};
+  if (const auto* number = node.as_floating_point()) return ConfigValue{number->get()};
   if (const auto* text = node.as_string()) return ConfigValue{text->get()};
   if (const auto* array = node.as_array()) {
     std::vector<std::string> words;
@@ -51,9 +52,7 @@ Result<ConfigValue> ValueOf(const toml::node& node) {
     }
     return ConfigValue{std::move(words)};
   }
-  const char* kind = node.is_table()            ? "a table"
-                     : node.is_floating_point() ? "a number with a decimal point"
-                                                : "a date or time";
+  const char* kind = node.is_table() ? "a table" : "a date or time";
   return MakeError(ErrorCode::kInvalidArgument,
                    fmt::format("must be a text, a whole number, true or false, or a list of texts, not {}", kind));
 }

@@ -16,6 +16,7 @@ inline constexpr const char* kDefaultConfigFile = "/etc/cairnfs/cairnfs.toml";
 inline constexpr const char* kDefaultData = "/var/lib/cairnfs";
 inline constexpr const char* kDefaultMountPoint = "/mnt/cairnfs";
 inline constexpr const char* kLogToJournal = "journal";  // as log_file
+inline constexpr double kWeightOfCapacity = -1;          // as weight: the capacity of the disk in TiB
 
 struct Config {
   std::string data = kDefaultData;
@@ -55,6 +56,25 @@ struct Config {
   std::string log_level = "info";
   std::string log_file;         // empty: stderr in the foreground, DATA/cairnfs.log in the background; "journal"
   std::string metrics_address;  // "127.0.0.1:9464"; empty: off
+
+  // Several hosts. Alone on this host when neither `metadata` nor `serve_metadata` is set.
+  std::string metadata;        // "node:HOST:PORT" or "etcd://HOST:PORT,HOST:PORT/prefix"
+  std::string serve_metadata;  // IP:PORT at which this node serves the shared metadata from its own disk
+  std::string listen;          // IP:PORT of the peer service
+  std::string advertise;       // HOST:PORT at which others reach it; empty: `listen`
+  std::vector<std::string> trusted_network;
+  std::string node_name;       // empty: the host's name
+  std::string failure_domain;  // empty: the node is its own
+  double weight = kWeightOfCapacity;
+  uint64_t copies = 2;
+  uint64_t min_replicas = 0;  // 0: as many as `copies`
+  std::string durability = "replicated";
+  uint64_t lease_ms = 5000;
+  uint64_t out_after_ms = 300'000;
+  uint64_t repair_rate = 256 * kMiB;
+  uint64_t metadata_wait_ms = 600'000;
+
+  bool InCluster() const { return !metadata.empty() || !serve_metadata.empty(); }
 };
 
 // Reads a TOML file over `config`. kNotFound, kPermission; kInvalidArgument with "FILE:LINE: what is wrong, what would

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 
+#include "daemon/network.h"
 #include "daemon/size_text.h"
 
 namespace cairnfs::daemon {
@@ -15,6 +16,8 @@ using Kind = ConfigKey::Kind;
 
 constexpr uint64_t kTiB = 1024 * uint64_t{kGiB};
 constexpr uint64_t kDayMs = 24 * 3600 * uint64_t{1000};
+constexpr uint64_t kCopiesMax = 16;
+constexpr double kWeightMax = 1e6;
 
 Error Wrong(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
 
@@ -29,6 +32,7 @@ std::string Describe(const ConfigValue& value) {
   struct Visitor {
     std::string operator()(bool flag) const { return flag ? "true" : "false"; }
     std::string operator()(int64_t number) const { return fmt::format("{}", number); }
+    std::string operator()(double number) const { return fmt::format("{}", number); }
     std::string operator()(const std::string& text) const { return "\"" + text + "\""; }
     std::string operator()(const std::vector<std::string>& words) const { return "[" + Quoted(words) + "]"; }
   };
@@ -96,6 +100,39 @@ Status StoreString(const ConfigKey& key, const ConfigValue& value, Config& confi
   return {};
 }
 
+Status StoreWeight(const ConfigKey& key, const ConfigValue& value, Config& config) {
+  double weight = 0;
+  if (const auto* whole = std::get_if<int64_t>(&value)) {
+    weight = static_cast<double>(*whole);
+  } else if (const auto* number = std::get_if<double>(&value)) {
+    weight = *number;
+  } else {
+    return Wrong(fmt::format("must be a number such as 1.5, not {}", Describe(value)));
+  }
+  if (weight != kWeightOfCapacity && !(weight >= 0 && weight <= kWeightMax)) {
+    return Wrong(fmt::format("must lie between 0 (drained) and {}, or be -1 (the capacity of the disk in TiB), not {}",
+                             kWeightMax, weight));
+  }
+  config.*std::get<double Config::*>(key.target) = weight;
+  return {};
+}
+
+Status StoreNetworks(const ConfigKey& key, const ConfigValue& value, Config& config) {
+  std::vector<std::string> networks;
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    if (!text->empty()) networks.push_back(*text);
+  } else if (const auto* words = std::get_if<std::vector<std::string>>(&value)) {
+    networks = *words;
+  } else {
+    return Wrong(fmt::format("must be a network such as \"10.0.0.0/8\", or a list of them, not {}", Describe(value)));
+  }
+  for (const std::string& network : networks) {
+    if (auto parsed = ParseNetwork(network); !parsed.ok()) return parsed.error();
+  }
+  config.*std::get<std::vector<std::string> Config::*>(key.target) = std::move(networks);
+  return {};
+}
+
 const std::vector<ConfigKey>& Table() {
   static const std::vector<ConfigKey> table = {
       {"data", Kind::kPath, &Config::data},
@@ -133,6 +170,21 @@ const std::vector<ConfigKey>& Table() {
        {"trace", "debug", "info", "warning", "error", "off"}},
       {"log_file", Kind::kText, &Config::log_file},
       {"metrics_address", Kind::kAddress, &Config::metrics_address},
+      {"metadata", Kind::kText, &Config::metadata},
+      {"serve_metadata", Kind::kAddress, &Config::serve_metadata},
+      {"listen", Kind::kAddress, &Config::listen},
+      {"advertise", Kind::kAddress, &Config::advertise},
+      {"trusted_network", Kind::kNetworks, &Config::trusted_network},
+      {"node_name", Kind::kText, &Config::node_name},
+      {"failure_domain", Kind::kText, &Config::failure_domain},
+      {"weight", Kind::kWeight, &Config::weight},
+      {"copies", Kind::kCount, &Config::copies, 1, kCopiesMax},
+      {"min_replicas", Kind::kCount, &Config::min_replicas, 1, kCopiesMax, true},
+      {"durability", Kind::kChoice, &Config::durability, 0, 0, false, {"replicated", "local"}},
+      {"lease", Kind::kDuration, &Config::lease_ms, 1000, 600'000},
+      {"out_after", Kind::kDuration, &Config::out_after_ms, 1000, 30 * kDayMs},
+      {"repair_rate", Kind::kSize, &Config::repair_rate, kMiB, kTiB},
+      {"metadata_wait", Kind::kDuration, &Config::metadata_wait_ms, 1000, kDayMs},
   };
   return table;
 }
@@ -167,6 +219,8 @@ Status StoreValue(const ConfigKey& key, const ConfigValue& value, Config& config
       config.*std::get<std::vector<std::string> Config::*>(key.target) = *words;
       return {};
     }
+    case Kind::kWeight: return StoreWeight(key, value, config);
+    case Kind::kNetworks: return StoreNetworks(key, value, config);
     case Kind::kPath:
     case Kind::kChoice:
     case Kind::kAddress:
@@ -182,6 +236,11 @@ Status StoreText(const ConfigKey& key, std::string_view text, Config& config) {
   }
   if (key.kind == Kind::kCount || key.kind == Kind::kSize || key.kind == Kind::kDuration) {
     int64_t number = 0;
+    auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (code == std::errc{} && end == text.data() + text.size()) return StoreValue(key, number, config);
+  }
+  if (key.kind == Kind::kWeight) {
+    double number = 0;
     auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (code == std::errc{} && end == text.data() + text.size()) return StoreValue(key, number, config);
   }

@@ -14,12 +14,24 @@
 namespace cairnfs::daemon {
 
 // A value as it was written; text when it came from -o.
-using ConfigValue = std::variant<bool, int64_t, std::string, std::vector<std::string>>;
+using ConfigValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
 
 struct ConfigKey {
-  enum class Kind { kPath, kSize, kDuration, kCount, kFlag, kChoice, kAddress, kText, kWords };
-  using Target =
-      std::variant<std::string Config::*, uint64_t Config::*, bool Config::*, std::vector<std::string> Config::*>;
+  enum class Kind {
+    kPath,
+    kSize,
+    kDuration,
+    kCount,
+    kFlag,
+    kChoice,
+    kAddress,
+    kText,
+    kWords,
+    kWeight,    // a number from 0 on, or kWeightOfCapacity
+    kNetworks,  // a network as address/bits, or a list of them
+  };
+  using Target = std::variant<std::string Config::*, uint64_t Config::*, bool Config::*, double Config::*,
+                              std::vector<std::string> Config::*>;
 
   std::string_view name;
   Kind kind;

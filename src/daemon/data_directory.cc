@@ -30,9 +30,10 @@ Failpoint fail_before_format("daemon.before_format", Failpoint::Kind::kKill);
 Failpoint fail_after_format("daemon.after_format", Failpoint::Kind::kKill);
 
 constexpr const char* kOwnerProbe = "owner.probe";
-constexpr std::array<std::string_view, 11> kOwnNames = {
-    "LOCK",        "format",        "format.making", "segments",   "metadata", "control.sock",
-    "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe};
+constexpr const char* kNewFormat = "format.new";
+constexpr std::array<std::string_view, 13> kOwnNames = {
+    "LOCK",         "format",      "format.making", "format.new",    "segments",   "metadata", "shared",
+    "control.sock", "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe};
 // A holder that is on its way out is waited for; any other one only as long as it may take to notice an unmount.
 constexpr auto kStoppingWaitMax = std::chrono::seconds(30);
 constexpr auto kHolderWaitMax = std::chrono::seconds(1);
@@ -82,6 +83,10 @@ std::string RandomHex() {
   std::string hex;
   for (unsigned char byte : bytes) hex += fmt::format("{:02x}", byte);
   return hex;
+}
+
+bool IsUuid(std::string_view hex) {
+  return hex.size() == 32 && hex.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 std::string HolderOf(const std::string& lock_text) {
@@ -229,18 +234,34 @@ Status DataDirectory::Recognise(bool create) {
 
 Status DataDirectory::StartMaking() {
   uuid_ = RandomHex();
-  std::string format = fmt::format("version = {}\nuuid = {}\n", kFormatVersion, uuid_);
-  CAIRNFS_RETURN_IF_ERROR(WriteSmallFile(directory_, "format.making", format, path_));
+  CAIRNFS_RETURN_IF_ERROR(WriteSmallFile(directory_, "format.making", FormatText(), path_));
   fail_making_begun.Pass();
-  for (const std::string& folder : {segments_path(), metadata_path()}) {
+  for (const std::string& folder : {segments_path(), metadata_path(), shared_path()}) {
     std::error_code error;
     stdfs::remove_all(folder, error);
+    if (!error && folder == shared_path()) continue;
     if (error) return ErrnoError(error.value(), fmt::format("cannot empty {}", folder));
     if (mkdir(folder.c_str(), 0700) != 0) return ErrnoError(errno, fmt::format("cannot make {}", folder));
   }
   if (fsync(directory_) != 0) return ErrnoError(errno, fmt::format("cannot sync {}", path_));
   is_new_ = true;
   previous_state_.clear();
+  return {};
+}
+
+std::string DataDirectory::FormatText() const {
+  // What must be there comes last: a file that was cut off is seen to be damaged.
+  std::string joined = filesystem_.empty() ? "" : fmt::format("filesystem = {}\n", filesystem_);
+  return fmt::format("version = {}\n{}uuid = {}\n", kFormatVersion, joined, uuid_);
+}
+
+Status DataDirectory::JoinFilesystem(const std::string& uuid_hex) {
+  filesystem_ = uuid_hex;
+  const char* name = is_new_ ? "format.making" : "format";
+  CAIRNFS_RETURN_IF_ERROR(WriteSmallFile(directory_, kNewFormat, FormatText(), path_));
+  if (renameat(directory_, kNewFormat, directory_, name) != 0 || fsync(directory_) != 0) {
+    return ErrnoError(errno, fmt::format("cannot write {}/{}", path_, name));
+  }
   return {};
 }
 
@@ -297,11 +318,17 @@ Status DataDirectory::ReadFormat() {
                     path_, version, CAIRNFS_VERSION, kFormatVersion));
   }
   uuid_ = Field(text, "uuid");
-  if (uuid_.size() != 32 || uuid_.find_first_not_of("0123456789abcdef") != std::string::npos) {
+  if (!IsUuid(uuid_)) {
     return MakeError(ErrorCode::kCorrupt,
                      fmt::format("{}/format is damaged: its line \"uuid = ...\" is missing or wrong; "
                                  "put the file back from a backup",
                                  path_));
+  }
+  filesystem_ = Field(text, "filesystem");
+  if (!filesystem_.empty() && !IsUuid(filesystem_)) {
+    return MakeError(ErrorCode::kCorrupt, fmt::format("{}/format is damaged: its line \"filesystem = ...\" is wrong; "
+                                                      "put the file back from a backup",
+                                                      path_));
   }
   for (const char* folder : {"segments", "metadata"}) {
     struct stat info;

@@ -2,9 +2,11 @@
 //
 //   DATA/LOCK          flock'ed by whoever uses the directory; says who that is: "PID running|stopping|checking", or
 //                      "failed: why". Emptied by a clean stop: so text found at start tells of an unclean one.
-//   DATA/format        "version = 1" and "uuid = ...": written last, so its presence says that the directory is whole
+//   DATA/format        "version = 1" and "uuid = ...": written last, so its presence says that the directory is whole;
+//                      in a cluster also "filesystem = ...", the one whose chunks are kept here
 //   DATA/format.making the same while the directory is being made; renamed to `format` once everything else is durable
 //   DATA/segments/     chunks          DATA/metadata/   RocksDB
+//   DATA/shared/       RocksDB of the namespace that this node serves to the hosts of a cluster
 //   DATA/control.sock  the control service        DATA/cairnfs.log   log of a daemon in the background
 //
 // A directory with format.making and without format was left by a crash in the middle of its making: nobody can have
@@ -47,8 +49,11 @@ class DataDirectory {
   std::string segments_path() const { return path_ + "/segments"; }
   std::string metadata_path() const { return path_ + "/metadata"; }
   std::string log_path() const { return path_ + "/cairnfs.log"; }
+  std::string shared_path() const { return path_ + "/shared"; }
   const std::string& uuid() const { return uuid_; }  // 32 hex digits
-  bool is_new() const { return is_new_; }            // FinishMaking is still to be called
+  // 32 hex digits of the cluster's filesystem to which the directory belongs; empty: it is of a host alone.
+  const std::string& filesystem() const { return filesystem_; }
+  bool is_new() const { return is_new_; }  // FinishMaking is still to be called
   // What the last holder left in LOCK; empty after a clean stop.
   const std::string& previous_state() const { return previous_state_; }
   // What was odd and no error, for the log, which is opened after the directory.
@@ -56,6 +61,8 @@ class DataDirectory {
 
   // Everything in the directory is durable: makes it a whole one. REQUIRES: is_new().
   Status FinishMaking();
+  // Durably makes it a directory of that filesystem of a cluster. REQUIRES: filesystem().empty().
+  Status JoinFilesystem(const std::string& uuid_hex);
   void SetState(const std::string& state);  // "PID state" into LOCK, durably
   void MarkFailed(const std::string& why);
   void MarkClean();
@@ -65,6 +72,7 @@ class DataDirectory {
       : path_(std::move(path)), directory_(directory), lock_(lock) {}
   Status Recognise(bool create);
   Status StartMaking();
+  std::string FormatText() const;
   Status ReadFormat();
   Status CheckOwner() const;
   bool KeepsOwners(uid_t owner) const;
@@ -75,6 +83,7 @@ class DataDirectory {
   const int directory_;
   const int lock_;
   std::string uuid_;
+  std::string filesystem_;
   std::string previous_state_;
   std::vector<std::string> notes_;
   bool is_new_ = false;

@@ -86,6 +86,33 @@ TEST_F(ConfigTest, SaysWhatIsRight) {
             "c.toml:1: metrics_address: must be ADDRESS:PORT, for example \"127.0.0.1:9464\", not \"here\"");
 }
 
+TEST_F(ConfigTest, ReadsTheKeysOfACluster) {
+  Config config;
+  auto status = ReadConfigFile(Write("metadata = \"etcd://10.0.0.1:2379\"\n"
+                                     "listen = \"10.0.0.1:7401\"\n"
+                                     "trusted_network = [\"10.0.0.0/8\", \"fd00::/8\"]\n"
+                                     "weight = 1.5\n"
+                                     "lease = \"3s\"\n"),
+                               config);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  EXPECT_TRUE(config.InCluster());
+  EXPECT_EQ(config.trusted_network, (std::vector<std::string>{"10.0.0.0/8", "fd00::/8"}));
+  EXPECT_EQ(config.weight, 1.5);
+  EXPECT_EQ(config.lease_ms, 3000U);
+  EXPECT_EQ(MessageOf("trusted_network = \"10.0.0.0/8\"\nweight = 0"), "no error");
+  EXPECT_EQ(MessageOf("trusted_network = \"10.0.0.1/8\"").substr(0, 26), "c.toml:1: trusted_network:");
+  EXPECT_EQ(MessageOf("trusted_network = 10").substr(0, 26), "c.toml:1: trusted_network:");
+  EXPECT_EQ(MessageOf("weight = -2"),
+            "c.toml:1: weight: must lie between 0 (drained) and 1000000, or be -1 (the capacity of the disk in TiB), "
+            "not -2");
+  EXPECT_EQ(MessageOf("durability = \"none\""),
+            "c.toml:1: durability: must be one of \"replicated\", \"local\", not \"none\"");
+  EXPECT_EQ(MessageOf("copies = 0"), "c.toml:1: copies: must lie between 1 and 16, not 0");
+  ASSERT_TRUE(ApplyMountOptions("weight=0.5,copies=3", config).ok());
+  EXPECT_EQ(config.weight, 0.5);
+  EXPECT_EQ(config.copies, 3U);
+}
+
 TEST_F(ConfigTest, BadTomlAndMissingFile) {
   EXPECT_EQ(MessageOf("data = \"x\"\ndata = \"y\"").substr(0, 26), "c.toml:2: not valid TOML: ");
   EXPECT_EQ(MessageOf("a b c").substr(0, 26), "c.toml:1: not valid TOML: ");

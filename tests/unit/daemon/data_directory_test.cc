@@ -159,6 +159,35 @@ TEST_F(DataDirectoryTest, DamagedFormatIsRefusedAtEveryTruncation) {
   EXPECT_TRUE(Open().ok());
 }
 
+TEST_F(DataDirectoryTest, RemembersItsCluster) {
+  const std::string filesystem = "00112233445566778899aabbccddeeff";
+  {
+    auto made = Open();
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    EXPECT_EQ((*made)->filesystem(), "");
+    ASSERT_TRUE((*made)->JoinFilesystem(filesystem).ok());
+    ASSERT_TRUE((*made)->FinishMaking().ok());
+    (*made)->MarkClean();
+  }
+  EXPECT_EQ(Open().value()->filesystem(), filesystem);
+  std::ifstream file(data_ + "/format");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  for (size_t size = 0; size + 1 < text.size(); ++size) {
+    Write("format", text.substr(0, size));
+    EXPECT_EQ(ErrorOf().code, ErrorCode::kCorrupt) << size;
+  }
+}
+
+TEST_F(DataDirectoryTest, JoinsAClusterLater) {
+  Make();
+  std::string uuid = Open().value()->uuid();
+  ASSERT_TRUE(Open().value()->JoinFilesystem("00112233445566778899aabbccddeeff").ok());
+  auto again = Open();
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_EQ((*again)->uuid(), uuid);
+  EXPECT_EQ((*again)->filesystem(), "00112233445566778899aabbccddeeff");
+}
+
 TEST_F(DataDirectoryTest, MissingPartsAreNamed) {
   Make();
   stdfs::remove(data_ + "/format");

@@ -1,0 +1,69 @@
+// RankGate: `cairnfs commit`. Each of N ranks, on any hosts, calls once; when the last has come, one of them renames
+// the directory, and all learn how that went. A rank that does not come in time is named to all others.
+//
+// A gate belongs to the inode of the directory: a directory that was made anew has a gate of its own, and one that was
+// renamed already is known by its inode under the new name. Keys in the shared store (docs/formats/gate.md):
+//   B ino 0       the state: how many ranks, where to, gathering, renaming, done, failed
+//   B ino 1       who renames; under the session of its host, so another rank takes over from one that died
+//   B ino 2 rank  a rank that waits; under the session of its host
+//
+// Whoever sees all N ranks makes itself the one that renames, by one transaction that compares the state and that no
+// rank came, or gave up waiting, since. The rename itself is done by the caller, through the mount, with the rights and
+// through the kernel of its process. It may be asked of a second rank when the first one died in the middle: renaming
+// an inode to a name that it has already is no error, so the directory is renamed once.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "base/result.h"
+#include "base/thread_annotations.h"
+#include "base/types.h"
+#include "kv/shared_store.h"
+
+namespace cairnfs::control {
+
+struct GateCall {
+  static constexpr unsigned kRanksMax = 65536;
+  InodeId directory;     // the one to rename
+  InodeId final_parent;  // and where to
+  std::string final_name;
+  unsigned ranks = 0;
+  std::optional<unsigned> rank;  // 0 to ranks - 1; else
+  std::string id;                // a name that no other rank has
+  std::chrono::milliseconds timeout{0};
+};
+
+class RankGate {
+ public:
+  struct Options {
+    kv::KvStore& store;                          // commits compare this host's session
+    kv::SharedKvStore& watched;                  // the same keys
+    std::function<Result<kv::LeaseId>()> lease;  // of this host's session; 0: none is needed
+    std::string host;                            // for messages
+  };
+  // Renames, durably; no error when the inode has its final name already. kInterrupted: the caller is gone.
+  using Rename = std::function<Status()>;
+
+  explicit RankGate(Options options);  // what it refers to outlives it
+
+  // Blocks until the directory is renamed (ok), or is known not to be: kFailed names the ranks that did not come, or
+  // says why the rename failed. kInvalidArgument: the ranks do not agree. kAlreadyExists: this rank waits already.
+  // kInterrupted: `cancelled` said so; the rank counts as not come. Any thread, any number at once.
+  Status Commit(const GateCall& call, const Rename& rename, const std::function<bool()>& cancelled);
+
+ private:
+  class Visit;
+
+  const Options options_;
+  const uint64_t incarnation_;
+  Mutex mutex_;
+  uint64_t next_call_ GUARDED_BY(mutex_) = 1;
+  std::set<uint64_t> live_calls_ GUARDED_BY(mutex_);
+};
+
+}  // namespace cairnfs::control

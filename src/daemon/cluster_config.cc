@@ -1,0 +1,162 @@
+#include "daemon/cluster_config.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+
+#include "daemon/network.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+constexpr std::string_view kNodeScheme = "node:", kEtcdScheme = "etcd://";
+
+Error Wrong(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
+
+std::string Joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+Status CheckEndpoints(std::string_view endpoints) {
+  for (;;) {
+    const size_t comma = endpoints.find(',');
+    if (auto address = ParseHostPort(endpoints.substr(0, comma)); !address.ok()) return address.error();
+    if (comma == std::string_view::npos) return {};
+    endpoints.remove_prefix(comma + 1);
+  }
+}
+
+Status CheckMetadata(const std::string& url) {
+  Status checked;
+  if (url.starts_with(kNodeScheme)) {
+    auto address = ParseHostPort(url.substr(kNodeScheme.size()));
+    if (!address.ok()) checked = address.error();
+  } else if (url.starts_with(kEtcdScheme)) {
+    const std::string rest = url.substr(kEtcdScheme.size());
+    checked = CheckEndpoints(std::string_view(rest).substr(0, rest.find('/')));
+  } else {
+    return Wrong(
+        fmt::format("metadata must be \"node:HOST:PORT\", \"etcd://HOST:PORT,HOST:PORT/prefix\", or empty for "
+                    "a host alone, not \"{}\"",
+                    url));
+  }
+  return checked.ok() ? checked : checked.error().WithContext("metadata");
+}
+
+// Until nodes have certificates, whoever reaches a port is obeyed.
+Status CheckListens(const Config& config, std::string_view key, const std::string& text) {
+  auto address = ParseHostPort(text);
+  if (!address.ok()) return address.error().WithContext(key);
+  auto ip = ParseIp(address->host);
+  if (!ip.ok()) {
+    return Wrong(fmt::format("{} = \"{}\" must be an IP address of this host and a port, not a name", key, text));
+  }
+  if (config.trusted_network.empty()) {
+    return Wrong(
+        fmt::format("{} = \"{}\", but trusted_network is empty: nodes obey whoever reaches that port, so name "
+                    "the private network it lies in, for example trusted_network = \"10.0.0.0/8\"",
+                    key, text));
+  }
+  if (InNetworks(*ip, config.trusted_network)) return {};
+  return Wrong(
+      fmt::format("{} = \"{}\" does not lie in trusted_network ({}): {}", key, text, Joined(config.trusted_network),
+                  ip->IsAny() ? "give the address of the interface that does"
+                              : "give an address that does, or name the network it lies in if that is private"));
+}
+
+Status CheckAlone(const Config& config) {
+  struct Setting {
+    std::string_view key;
+    bool set;
+  };
+  const std::array settings = {
+      Setting{"listen", !config.listen.empty()},
+      Setting{"advertise", !config.advertise.empty()},
+      Setting{"failure_domain", !config.failure_domain.empty()},
+      Setting{"node_name", !config.node_name.empty()},
+      Setting{"weight", config.weight != kWeightOfCapacity},
+      Setting{"min_replicas", config.min_replicas != 0},
+  };
+  for (const Setting& setting : settings) {
+    if (!setting.set) continue;
+    return Wrong(
+        fmt::format("{} is set, but neither metadata nor serve_metadata: say where the cluster's metadata is "
+                    "(cairnfs cluster join writes a configuration that does), or leave {} out for a host alone",
+                    setting.key, setting.key));
+  }
+  return {};
+}
+
+Status CheckServed(const Config& config) {
+  CAIRNFS_RETURN_IF_ERROR(CheckListens(config, "serve_metadata", config.serve_metadata));
+  if (config.serve_metadata == config.listen) {
+    return Wrong(fmt::format("serve_metadata and listen are both \"{}\": give them different ports", config.listen));
+  }
+  if (config.metadata.empty()) return {};
+  if (config.metadata.starts_with(kNodeScheme)) {
+    auto used = ParseHostPort(config.metadata.substr(kNodeScheme.size()));
+    auto served = ParseHostPort(config.serve_metadata);
+    if (used.ok() && served.ok() && used->port == served->port) return {};
+  }
+  return Wrong(
+      fmt::format("serve_metadata = \"{}\" makes this host the one that serves the metadata, but metadata = "
+                  "\"{}\" is elsewhere: leave one of them out",
+                  config.serve_metadata, config.metadata));
+}
+
+}  // namespace
+
+Status CheckCluster(const Config& config) {
+  if (!config.InCluster()) return CheckAlone(config);
+  if (!config.metadata.empty()) CAIRNFS_RETURN_IF_ERROR(CheckMetadata(config.metadata));
+  if (config.listen.empty()) {
+    return Wrong(
+        "listen is not set: a host of a cluster serves chunks to the others; give an IP address of this host "
+        "and a port, for example listen = \"10.0.0.1:7401\"");
+  }
+  CAIRNFS_RETURN_IF_ERROR(CheckListens(config, "listen", config.listen));
+  if (!config.serve_metadata.empty()) CAIRNFS_RETURN_IF_ERROR(CheckServed(config));
+  if (!config.advertise.empty()) {
+    if (auto address = ParseHostPort(config.advertise); !address.ok()) return address.error().WithContext("advertise");
+  } else if (ParseIp(ParseHostPort(config.listen)->host)->IsAny()) {
+    return Wrong(fmt::format("listen = \"{}\" is no address that others could use: set advertise = \"HOST:PORT\"",
+                             config.listen));
+  }
+  if (config.min_replicas > config.copies) {
+    return Wrong(
+        fmt::format("min_replicas = {} is more than copies = {}: it says with how many of the copies a commit "
+                    "may do while nodes are missing",
+                    config.min_replicas, config.copies));
+  }
+  if (config.out_after_ms < config.lease_ms) {
+    return Wrong(
+        fmt::format("out_after = {} ms is shorter than lease = {} ms: a node is out some time after its lease "
+                    "has ended",
+                    config.out_after_ms, config.lease_ms));
+  }
+  return {};
+}
+
+std::string MetadataUrl(const Config& config) {
+  return config.metadata.empty() ? std::string(kNodeScheme) + config.serve_metadata : config.metadata;
+}
+
+std::string AdvertisedAddress(const Config& config) {
+  return config.advertise.empty() ? config.listen : config.advertise;
+}
+
+std::string NodeName(const Config& config) {
+  if (!config.node_name.empty()) return config.node_name;
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0' ? name.data() : "unnamed";
+}
+
+unsigned MinReplicas(const Config& config) {
+  return static_cast<unsigned>(config.min_replicas == 0 ? config.copies : config.min_replicas);
+}
+
+}  // namespace cairnfs::daemon

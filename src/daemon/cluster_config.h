@@ -1,0 +1,25 @@
+// What the configuration of a cluster's host must be to make sense, and what follows from it.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "daemon/config.h"
+
+namespace cairnfs::daemon {
+
+// kInvalidArgument: the keys of the configuration contradict each other, or would open the node to a network that
+// nobody called trusted. The message names the keys and says what would be right. Good for a host alone, too.
+Status CheckCluster(const Config& config);
+
+// Where this host finds the shared metadata: `metadata`, or, where only `serve_metadata` is set, the node itself.
+// REQUIRES: config.InCluster()
+std::string MetadataUrl(const Config& config);
+// The address that other nodes use. REQUIRES: config.InCluster()
+std::string AdvertisedAddress(const Config& config);
+// `node_name`, or the host's name.
+std::string NodeName(const Config& config);
+// The most copies of which min_replicas may be asked: `min_replicas`, or `copies`.
+unsigned MinReplicas(const Config& config);
+
+}  // namespace cairnfs::daemon

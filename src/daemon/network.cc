@@ -1,0 +1,98 @@
+#include "daemon/network.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace cairnfs::daemon {
+namespace {
+
+constexpr unsigned kIpv4Bits = 32, kIpv6Bits = 128;
+constexpr size_t kIpv4Offset = 12;  // of the address in its IPv6 form
+constexpr std::array<uint8_t, kIpv4Offset> kIpv4Prefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+Error Wrong(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
+
+template <typename Number>
+bool ParseNumber(std::string_view text, Number& number) {
+  auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return code == std::errc{} && end == text.data() + text.size();
+}
+
+bool BitOf(const IpAddress& address, unsigned index) { return (address.bytes[index / 8] >> (7 - index % 8) & 1) != 0; }
+
+}  // namespace
+
+bool IpAddress::IsAny() const {
+  const bool is_ipv4 = std::equal(kIpv4Prefix.begin(), kIpv4Prefix.end(), bytes.begin());
+  return std::all_of(bytes.begin() + (is_ipv4 ? kIpv4Offset : 0), bytes.end(), [](uint8_t byte) { return byte == 0; });
+}
+
+bool Network::Contains(const IpAddress& other) const {
+  for (unsigned bit = 0; bit < prefix_bits; ++bit) {
+    if (BitOf(address, bit) != BitOf(other, bit)) return false;
+  }
+  return true;
+}
+
+Result<IpAddress> ParseIp(std::string_view text) {
+  const std::string terminated(text);
+  IpAddress address;
+  if (inet_pton(AF_INET6, terminated.c_str(), address.bytes.data()) == 1) return address;
+  std::copy(kIpv4Prefix.begin(), kIpv4Prefix.end(), address.bytes.begin());
+  if (inet_pton(AF_INET, terminated.c_str(), address.bytes.data() + kIpv4Offset) == 1) return address;
+  return Wrong(fmt::format("\"{}\" is no IP address, such as 10.0.0.1 or fd00::1", text));
+}
+
+Result<Network> ParseNetwork(std::string_view text) {
+  const size_t slash = text.find('/');
+  auto wrong = [&] {
+    return Wrong(fmt::format(
+        "\"{}\" is no network; write an address and the bits of its prefix, for example \"10.0.0.0/8\"", text));
+  };
+  if (slash == std::string_view::npos) return wrong();
+  auto address = ParseIp(text.substr(0, slash));
+  unsigned bits = 0;
+  if (!address.ok() || !ParseNumber(text.substr(slash + 1), bits)) return wrong();
+  const bool is_ipv4 = text.substr(0, slash).find(':') == std::string_view::npos;
+  if (bits > (is_ipv4 ? kIpv4Bits : kIpv6Bits)) return wrong();
+  Network network{*address, is_ipv4 ? bits + kIpv6Bits - kIpv4Bits : bits};
+  for (unsigned bit = network.prefix_bits; bit < kIpv6Bits; ++bit) {
+    if (!BitOf(network.address, bit)) continue;
+    return Wrong(
+        fmt::format("\"{}\" names a host in a network: bits of the address after the first {} must be 0", text, bits));
+  }
+  return network;
+}
+
+Result<HostPort> ParseHostPort(std::string_view text) {
+  const size_t colon = text.rfind(':');
+  auto wrong = [&] {
+    return Wrong(fmt::format("\"{}\" is no HOST:PORT, such as 10.0.0.1:7401 or [fd00::1]:7401", text));
+  };
+  HostPort address;
+  if (colon == std::string_view::npos || !ParseNumber(text.substr(colon + 1), address.port)) return wrong();
+  std::string_view host = text.substr(0, colon);
+  const bool in_brackets = host.starts_with('[') && host.ends_with(']');
+  if (in_brackets) host = host.substr(1, host.size() - 2);
+  if (host.empty() || host.find_first_of("/ ,") != std::string_view::npos) return wrong();
+  if (in_brackets != (host.find(':') != std::string_view::npos)) return wrong();
+  address.host = host;
+  return address;
+}
+
+std::string FormatHostPort(const HostPort& address) {
+  return address.host.find(':') == std::string::npos ? fmt::format("{}:{}", address.host, address.port)
+                                                     : fmt::format("[{}]:{}", address.host, address.port);
+}
+
+bool InNetworks(const IpAddress& address, const std::vector<std::string>& networks) {
+  return std::any_of(networks.begin(), networks.end(), [&](const std::string& text) {
+    auto network = ParseNetwork(text);
+    return network.ok() && network->Contains(address);
+  });
+}
+
+}  // namespace cairnfs::daemon

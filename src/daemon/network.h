@@ -1,0 +1,38 @@
+// Addresses in the configuration: IP:PORT, HOST:PORT, networks as address/bits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace cairnfs::daemon {
+
+// IPv4 addresses lie in ::ffff:0:0/96, so that both kinds compare alike.
+struct IpAddress {
+  std::array<uint8_t, 16> bytes{};
+  bool IsAny() const;  // 0.0.0.0 or ::
+};
+struct Network {
+  IpAddress address;
+  unsigned prefix_bits = 0;  // of 128
+  bool Contains(const IpAddress& other) const;
+};
+struct HostPort {
+  std::string host;  // without the brackets of an IPv6 address
+  uint16_t port = 0;
+};
+
+// kInvalidArgument with what would be right, all of them.
+Result<IpAddress> ParseIp(std::string_view text);
+Result<Network> ParseNetwork(std::string_view text);    // "10.0.0.0/8", "fd00::/8"
+Result<HostPort> ParseHostPort(std::string_view text);  // "node1:7401", "10.0.0.1:7401", "[fd00::1]:7401"
+std::string FormatHostPort(const HostPort& address);
+
+// Whether the address lies in one of the networks. REQUIRES: each parses.
+bool InNetworks(const IpAddress& address, const std::vector<std::string>& networks);
+
+}  // namespace cairnfs::daemon

@@ -1,0 +1,341 @@
+"""Several hosts on one machine: a network namespace each, joined by a bridge, with a data directory and a mount each.
+
+Everything lies in namespaces of its own, with names of its own, so that runs do not meet: the hosts, the bridge, and the
+members of etcd. Mounts stay in the mount namespace of the caller (only the network of a process is another one), so a
+test looks into every host's mount. Leaving the cluster takes all of it down, also after a failure. Needs root.
+
+    with Scratch() as scratch, Cluster(scratch, hosts=3, metadata="etcd") as cluster:
+        cluster.start()
+        a, b, c = cluster.hosts
+        open(a.path("x"), "w").close()
+        cluster.cut(a, b)                # no packets between them, in either direction
+        c.kill()                         # as kill -9 of its daemon
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+
+from cairnfs_mount import program, run
+
+PEER_PORT, METADATA_PORT, CLIENT_PORT, ETCD_PORT = 7401, 7402, 2379, 2380
+NETWORK = "10.77.0.0/24"
+NOBODY = "02:00:00:00:00:00"  # a hardware address that no host has: what is sent there is lost
+SMALL = {"pool_size": "64MiB", "reserve": "8MiB", "segment_size": "32MiB"}
+
+
+def wait_until(condition, seconds=60, what="", every=0.1):
+    """Calls condition until it is true; its value."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not after {seconds} s: {what or condition}")
+        time.sleep(every)
+
+
+def _die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class Namespace:
+    """A network namespace with one interface, eth0, on the bridge of the cluster."""
+
+    def __init__(self, cluster, name, ip):
+        self.cluster, self.name, self.ip = cluster, name, ip
+        self.netns = f"{cluster.prefix}-{name}"
+        self.processes = []
+        run("ip", "netns", "add", self.netns)
+        cluster.namespaces.append(self)
+        port = f"to-{name}"
+        run("ip", "-n", self.netns, "link", "set", "lo", "up")
+        run("ip", "-n", self.netns, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns",
+            cluster.bridge_netns)
+        run("ip", "-n", cluster.bridge_netns, "link", "set", port, "master", "bridge", "up")
+        run("ip", "-n", self.netns, "addr", "add", f"{ip}/24", "dev", "eth0")
+        run("ip", "-n", self.netns, "link", "set", "eth0", "up")
+
+    def inside(self, *command):
+        """The command that runs `command` with this network."""
+        return ["nsenter", f"--net=/run/netns/{self.netns}", *(str(word) for word in command)]
+
+    def run(self, *command, **options):
+        return run(*self.inside(*command), **options)
+
+    def start(self, *command, **options):
+        """A process in this namespace, which ends with this one or with the test."""
+        process = subprocess.Popen(self.inside(*command), preexec_fn=_die_with_parent, **options)
+        self.processes.append(process)
+        return process
+
+    def set_link(self, up):
+        """The cable of the host: whatever it sends or should receive is lost while it is down."""
+        run("ip", "-n", self.cluster.bridge_netns, "link", "set", f"to-{self.name}", "up" if up else "down")
+
+    def kill_processes(self):
+        for process in self.processes:
+            with contextlib.suppress(OSError):
+                process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+        self.processes = []
+
+
+class Etcd(Namespace):
+    """One member of the etcd."""
+
+    def __init__(self, cluster, number):
+        super().__init__(cluster, f"etcd{number}", f"10.77.0.{100 + number}")
+        self.data = os.path.join(cluster.scratch.path, self.name)
+        self.process = None
+
+    @property
+    def endpoint(self):
+        return f"{self.ip}:{CLIENT_PORT}"
+
+    def serve(self):
+        members = ",".join(f"{m.name}=http://{m.ip}:{ETCD_PORT}" for m in self.cluster.etcd)
+        client, peer = f"http://{self.endpoint}", f"http://{self.ip}:{ETCD_PORT}"
+        with open(self.data + ".log", "ab") as log:
+            self.process = self.start(
+                "etcd", "--name", self.name, "--data-dir", self.data, "--listen-client-urls", client,
+                "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                "--initial-cluster", members, "--initial-cluster-token", self.cluster.prefix,
+                "--heartbeat-interval", "200", "--election-timeout", "2000", stdout=log, stderr=log)
+
+    def is_healthy(self):
+        done = subprocess.run(self.inside("etcdctl", "--endpoints", self.endpoint, "endpoint", "health"), check=False,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              env={**os.environ, "ETCDCTL_API": "3"})
+        return done.returncode == 0
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.processes.remove(self.process)
+
+
+class Host(Namespace):
+    """A host with CairnFS: configuration, data directory and mount are its own."""
+
+    def __init__(self, cluster, number):
+        super().__init__(cluster, f"host{number}", f"10.77.0.{number}")
+        self.number = number
+        self.config = os.path.join(cluster.scratch.path, self.name + ".toml")
+        self.data = os.path.join(cluster.scratch.path, self.name + "-data")
+        self.mount_point = cluster.scratch.directory(self.name)
+        self.pid = None
+
+    def path(self, *names):
+        return os.path.join(self.mount_point, *names)
+
+    def cairnfs(self, *words, **options):
+        return self.run(program("cairnfs"), *words, **options)
+
+    @property
+    def listen(self):
+        return f"{self.ip}:{PEER_PORT}"
+
+    def _own_options(self):
+        return ["--listen", self.listen, "--data", self.data, "--mount-point", self.mount_point, "--config",
+                self.config, "--name", self.name, "--force"]
+
+    def init(self):
+        where = (["--metadata", self.cluster.etcd_url] if self.cluster.etcd
+                 else ["--serve-metadata", f"{self.ip}:{METADATA_PORT}"])
+        output = self.cairnfs("cluster", "init", "--trusted-network", NETWORK, "--copies", self.cluster.copies, *where,
+                              *self._own_options())
+        self._add_options()
+        return output
+
+    def join(self):
+        address = self.cluster.etcd_url or f"{self.cluster.hosts[0].ip}:{METADATA_PORT}"
+        output = self.cairnfs("cluster", "join", address, *self._own_options())
+        self._add_options()
+        return output
+
+    def _add_options(self):
+        with open(self.config, "a", encoding="utf-8") as config:
+            for key, value in self.cluster.options.items():
+                config.write(f"{key} = {json.dumps(value)}\n")
+
+    def mount(self, timeout=120, **environment):
+        try:
+            self.cairnfs("mount", "--config", self.config, timeout=timeout, env={**os.environ, **environment})
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log()}") from None
+        self.pid = self.status()["pid"]
+
+    def umount(self, timeout=300):
+        self.cairnfs("umount", self.mount_point, timeout=timeout)
+        self.pid = None
+
+    def kill(self):
+        """kill -9 of the daemon; its mount goes too."""
+        if self.pid is not None:
+            self.signal(signal.SIGKILL)
+            wait_until(lambda: not self.is_alive(), 30, f"{self.name}'s daemon is gone")
+            self.pid = None
+        subprocess.run(["umount", "-l", self.mount_point], check=False, stderr=subprocess.DEVNULL)
+
+    def is_alive(self):
+        try:
+            with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as stat:
+                return stat.read().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+    def signal(self, number):
+        """To the daemon, if it still is one."""
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{self.pid}/comm", encoding="ascii") as name:
+                if name.read().strip() == "cairnfsd":
+                    os.kill(self.pid, number)
+
+    def pause(self):
+        self.signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.signal(signal.SIGCONT)
+
+    def wipe(self):
+        """Its disk is gone. REQUIRES: no daemon runs."""
+        shutil.rmtree(self.data)
+
+    def status(self):
+        return json.loads(self.cairnfs("status", "--data", self.data, "--json"))
+
+    def cluster_status(self):
+        return json.loads(self.cairnfs("cluster", "status", "--data", self.data, "--json"))
+
+    def nodes(self):
+        """What this host knows of the nodes, by name."""
+        nodes = json.loads(self.cairnfs("node", "list", "--data", self.data, "--json"))["nodes"]
+        return {node["name"]: node for node in nodes}
+
+    def states(self):
+        return {name: node["state"] for name, node in self.nodes().items()}
+
+    def log(self):
+        try:
+            with open(os.path.join(self.data, "cairnfs.log"), encoding="utf-8", errors="replace") as log:
+                return f"-- log of {self.name}\n{log.read()[-6000:]}"
+        except OSError:
+            return ""
+
+
+class Cluster:
+    """metadata: "etcd" (with etcd_members of it), or "node" (the first host serves it). options: keys of the
+    configuration, of every host."""
+
+    def __init__(self, scratch, hosts=3, metadata="etcd", etcd_members=1, copies=2, options=None):
+        self.scratch, self.copies = scratch, copies
+        self.options = {**SMALL, **(options or {})}
+        self.prefix = "cairn-" + secrets.token_hex(3)
+        self.bridge_netns = self.prefix + "-net"
+        self.namespaces, self.etcd, self.hosts, self.cuts = [], [], [], []
+        try:
+            self._make(hosts, etcd_members if metadata == "etcd" else 0)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _make(self, hosts, etcd_members):
+        run("ip", "netns", "add", self.bridge_netns)
+        run("ip", "-n", self.bridge_netns, "link", "add", "bridge", "type", "bridge")
+        run("ip", "-n", self.bridge_netns, "link", "set", "bridge", "up")
+        for number in range(1, etcd_members + 1):
+            self.etcd.append(Etcd(self, number))
+        for number in range(1, hosts + 1):
+            self.hosts.append(Host(self, number))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for host in self.hosts:
+            if host.pid is not None:
+                host.resume()
+                host.kill()
+        for namespace in self.namespaces:
+            namespace.kill_processes()
+        for name in [*(namespace.netns for namespace in self.namespaces), self.bridge_netns]:
+            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
+
+    @property
+    def etcd_url(self):
+        return "etcd://" + ",".join(member.endpoint for member in self.etcd) + "/cairnfs" if self.etcd else ""
+
+    def start_etcd(self):
+        for member in self.etcd:
+            member.serve()
+        for member in self.etcd:
+            wait_until(member.is_healthy, 60, f"{member.name} is healthy")
+
+    def start(self):
+        """Everything: the first host makes the cluster, the others join it, all mount it."""
+        self.start_etcd()
+        self.hosts[0].init()
+        for host in self.hosts:
+            if host is not self.hosts[0]:
+                host.join()
+            host.mount()
+        self.wait_for_states({host.name: "up" for host in self.hosts})
+
+    def stop(self):
+        """Unmounts every host; the one that serves the metadata last."""
+        for host in reversed(self.hosts):
+            if host.pid is not None:
+                host.umount()
+
+    def wait_for_states(self, states, seconds=60, at=None):
+        """Until the hosts `at` (default: all that run) see every node of `states` in that state."""
+        def agreed():
+            return all(states.items() <= host.states().items()
+                       for host in at or [host for host in self.hosts if host.pid is not None])
+        wait_until(agreed, seconds, f"nodes are {states}")
+
+    def wait_for_copies(self, seconds=120, at=None):
+        """Until no host that runs knows of a chunk that lacks copies."""
+        hosts = at or [host for host in self.hosts if host.pid is not None]
+
+        def whole():
+            clusters = [host.status()["cluster"] for host in hosts]
+            return all(not c["missing_copies"] and not c["unacknowledged_bytes"] and not c["repair_chunks_left"]
+                       and not c["repair_phase"] for c in clusters)
+        wait_until(whole, seconds, "every chunk has its copies", every=0.3)
+
+    def drop(self, source, target):
+        """What `source` sends to `target` is lost; not the other way round."""
+        run("ip", "-n", source.netns, "neigh", "replace", target.ip, "lladdr", NOBODY, "dev", "eth0", "nud",
+            "permanent")
+        self.cuts.append((source, target))
+
+    def cut(self, one, other):
+        self.drop(one, other)
+        self.drop(other, one)
+
+    def split(self, *groups):
+        """Only namespaces of one group reach each other."""
+        for index, group in enumerate(groups):
+            for other in groups[index + 1:]:
+                for a in group:
+                    for b in other:
+                        self.cut(a, b)
+
+    def heal(self):
+        for source, target in self.cuts:
+            subprocess.run(["ip", "-n", source.netns, "neigh", "del", target.ip, "dev", "eth0"], check=False,
+                           stderr=subprocess.DEVNULL)
+        self.cuts = []
+
+    def logs(self):
+        return "\n".join(host.log() for host in self.hosts)

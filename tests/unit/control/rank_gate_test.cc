@@ -1,0 +1,285 @@
+#include "control/rank_gate.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "control/rank_gate_records.h"
+#include "kv/engine.h"
+#include "kv/hosted_store.h"
+
+namespace cairnfs::control {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr InodeId kDirectory{17}, kParent{1};
+
+// A few hosts around one store, each with a lease of its own.
+class RankGateTest : public ::testing::Test {
+ protected:
+  struct Host {
+    kv::LeaseId lease = 0;
+    std::unique_ptr<RankGate> gate;
+  };
+
+  void SetUp() override {
+    engine_ = kv::OpenMemoryEngine();
+    auto store = kv::HostedStore::Open(*engine_);
+    ASSERT_TRUE(store.ok()) << store.error().message;
+    store_ = *std::move(store);
+    for (const char* name : {"a", "b", "c"}) {
+      auto host = std::make_unique<Host>();
+      host->lease = *store_->GrantLease(std::chrono::minutes(10));
+      host->gate = MakeGate(*host, name);
+      hosts_.push_back(std::move(host));
+    }
+  }
+
+  std::unique_ptr<RankGate> MakeGate(Host& host, const std::string& name) {
+    return std::make_unique<RankGate>(
+        RankGate::Options{*store_, *store_, [&host]() -> Result<kv::LeaseId> { return host.lease; }, name});
+  }
+
+  static GateCall Call(unsigned rank, unsigned ranks, milliseconds timeout = std::chrono::seconds(60)) {
+    GateCall call;
+    call.directory = kDirectory;
+    call.final_parent = kParent;
+    call.final_name = "step-5";
+    call.ranks = ranks;
+    call.rank = rank;
+    call.timeout = timeout;
+    return call;
+  }
+
+  std::future<Status> Start(unsigned host, GateCall call, RankGate::Rename rename) {
+    return std::async(std::launch::async, [this, host, call = std::move(call), rename = std::move(rename)] {
+      return hosts_[host]->gate->Commit(call, rename, [] { return false; });
+    });
+  }
+  std::future<Status> Start(unsigned host, const GateCall& call) {
+    return Start(host, call, [this]() -> Status {
+      ++renames_;
+      return {};
+    });
+  }
+
+  size_t KeysLeft() { return store_->Range("B", "C", 0)->entries.size(); }
+  // Until so many ranks wait.
+  void WaitForRanks(size_t count) {
+    const std::string begin = GateRanksPrefix(kDirectory);
+    for (int tries = 0; tries < 1000; ++tries) {
+      size_t waiting = 0;
+      const auto ranks = store_->Range(begin, kv::PrefixEnd(begin), 0);
+      for (const auto& entry : ranks->entries) {
+        waiting += DecodeGateVisitor(entry.value)->waits ? 1 : 0;
+      }
+      if (waiting == count) return;
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    FAIL() << "there are not " << count << " ranks";
+  }
+  static bool Has(const Status& status, std::string_view text) {
+    return !status.ok() && status.error().message.find(text) != std::string::npos;
+  }
+
+  std::unique_ptr<kv::KvEngine> engine_;
+  std::unique_ptr<kv::HostedStore> store_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::atomic<int> renames_{0};
+};
+
+TEST_F(RankGateTest, RenamesOnceForAll) {
+  for (unsigned ranks : {1U, 3U, 24U}) {
+    renames_ = 0;
+    std::vector<std::future<Status>> calls;
+    for (unsigned rank = 0; rank < ranks; ++rank) calls.push_back(Start(rank % 3, Call(rank, ranks)));
+    for (auto& call : calls) {
+      Status status = call.get();
+      EXPECT_TRUE(status.ok()) << status.error().message;
+    }
+    EXPECT_EQ(renames_, 1);
+    EXPECT_EQ(KeysLeft(), 0U);
+  }
+}
+
+TEST_F(RankGateTest, WaitsForTheLast) {
+  auto first = Start(0, Call(0, 2));
+  WaitForRanks(1);
+  EXPECT_EQ(first.wait_for(milliseconds(300)), std::future_status::timeout);
+  EXPECT_EQ(renames_, 0);
+  EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
+  EXPECT_TRUE(first.get().ok());
+}
+
+TEST_F(RankGateTest, NamesThoseWhoDoNotCome) {
+  std::vector<std::future<Status>> calls;
+  calls.push_back(Start(0, Call(0, 6, milliseconds(500))));
+  for (unsigned rank : {1U, 4U}) calls.push_back(Start(1, Call(rank, 6)));
+  for (auto& call : calls) {
+    Status status = call.get();
+    EXPECT_TRUE(Has(status, "ranks 2-3, 5 did not come within 500 ms (3 of 6 ranks are missing)"))
+        << status.error().message;
+    EXPECT_EQ(status.error().code, ErrorCode::kFailed);
+  }
+  EXPECT_EQ(renames_, 0);
+}
+
+TEST_F(RankGateTest, TheLateOneLearnsItToo_AndAllMayTryAgain) {
+  auto first = Start(0, Call(0, 2, milliseconds(300)));
+  EXPECT_TRUE(Has(first.get(), "rank 1 did not come"));
+  EXPECT_TRUE(Has(Start(1, Call(1, 2)).get(), "rank 1 came too late"));
+  auto again = Start(0, Call(0, 2));
+  EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
+  EXPECT_TRUE(again.get().ok());
+  EXPECT_EQ(renames_, 1);
+}
+
+TEST_F(RankGateTest, AFailedRenameFailsForAll) {
+  auto fail = []() -> Status { return MakeError(ErrorCode::kIo, "the disk is on fire"); };
+  auto first = Start(0, Call(0, 2), fail);
+  auto second = Start(1, Call(1, 2), fail);
+  EXPECT_TRUE(Has(first.get(), "the disk is on fire"));
+  EXPECT_TRUE(Has(second.get(), "the disk is on fire"));
+  auto again = Start(0, Call(0, 2));
+  EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
+  EXPECT_TRUE(again.get().ok());
+}
+
+// Whoever renames is killed: the others do it.
+TEST_F(RankGateTest, AnotherTakesOver) {
+  std::atomic<int> asked{0};
+  auto dies_first = [&]() -> Status {
+    if (asked++ == 0) return MakeError(ErrorCode::kInterrupted, "killed");
+    return {};
+  };
+  std::vector<std::future<Status>> calls;
+  for (unsigned rank = 0; rank < 3; ++rank) calls.push_back(Start(rank, Call(rank, 3), dies_first));
+  int failed = 0;
+  for (auto& call : calls) failed += call.get().ok() ? 0 : 1;
+  EXPECT_EQ(failed, 1);
+  EXPECT_EQ(asked, 2);
+}
+
+// As above, with its host: the session goes, and with it the record of who renames.
+TEST_F(RankGateTest, AnotherTakesOverFromADeadHost) {
+  std::promise<void> dead;
+  std::atomic<int> asked{0};
+  auto rename = [&]() -> Status {
+    if (asked++ == 0) {
+      dead.get_future().wait();
+      return {};
+    }
+    return {};
+  };
+  auto first = Start(0, Call(0, 2), rename);
+  auto second = Start(1, Call(1, 2), rename);
+  for (int tries = 0; asked == 0 && tries < 1000; ++tries) std::this_thread::sleep_for(milliseconds(10));
+  ASSERT_EQ(asked, 1);
+  auto elected = DecodeGateVisitor((*store_->Get(GateElectedKey(kDirectory)))->value);
+  ASSERT_TRUE(elected.ok());
+  const unsigned dead_host = elected->host == "a" ? 0 : 1;
+  ASSERT_TRUE(store_->RevokeLease(hosts_[dead_host]->lease).ok());
+  EXPECT_TRUE((dead_host == 0 ? second : first).get().ok());
+  EXPECT_EQ(asked, 2);
+  dead.set_value();
+  (dead_host == 0 ? first : second).wait();
+}
+
+TEST_F(RankGateTest, WhoIsInterruptedDoesNotCount) {
+  std::atomic<bool> interrupted{false};
+  auto first = std::async(std::launch::async, [&] {
+    return hosts_[0]->gate->Commit(
+        Call(0, 2), [] { return Status(); }, [&] { return interrupted.load(); });
+  });
+  WaitForRanks(1);
+  interrupted = true;
+  EXPECT_EQ(first.get().error().code, ErrorCode::kInterrupted);
+  EXPECT_TRUE(Has(Start(1, Call(1, 2, milliseconds(300))).get(), "rank 0 did not come"));
+}
+
+TEST_F(RankGateTest, ADeadHostsRankDoesNotCount) {
+  auto first = Start(0, Call(0, 2));
+  WaitForRanks(1);
+  ASSERT_TRUE(store_->RevokeLease(hosts_[0]->lease).ok());
+  EXPECT_TRUE(Has(Start(1, Call(1, 2, milliseconds(300))).get(), "rank 0 did not come"));
+  EXPECT_FALSE(first.get().ok());
+}
+
+TEST_F(RankGateTest, RanksMustAgree) {
+  auto first = Start(0, Call(0, 2));
+  WaitForRanks(1);
+  EXPECT_TRUE(Has(Start(1, Call(0, 2)).get(), "rank 0 waits already, on host a"));
+  EXPECT_TRUE(Has(Start(1, Call(1, 3)).get(), "the ranks do not agree"));
+  GateCall elsewhere = Call(1, 2);
+  elsewhere.final_name = "step-6";
+  EXPECT_TRUE(Has(Start(1, elsewhere).get(), "the ranks do not agree"));
+  EXPECT_TRUE(Has(Start(1, Call(2, 2)).get(), "numbered from 0 to 1"));
+  EXPECT_TRUE(Has(Start(1, Call(0, 0)).get(), "must lie between 1 and"));
+  EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
+  EXPECT_TRUE(first.get().ok());
+}
+
+TEST_F(RankGateTest, RanksMayHaveNames) {
+  auto named = [](const std::string& id) {
+    GateCall call = Call(0, 2, milliseconds(60'000));
+    call.rank.reset();
+    call.id = id;
+    return call;
+  };
+  auto first = Start(0, named("trainer"));
+  EXPECT_TRUE(Start(1, named("logger")).get().ok());
+  EXPECT_TRUE(first.get().ok());
+  GateCall alone = named("trainer");
+  alone.timeout = milliseconds(200);
+  EXPECT_TRUE(Has(Start(0, alone).get(), "1 rank without a number did not come within 200 ms"));
+}
+
+// A gate at which the ranks of a dead job are still written down does not hold up another job.
+TEST_F(RankGateTest, ADeadJobsGateIsTakenOver) {
+  auto first = Start(0, Call(0, 4));
+  WaitForRanks(1);
+  ASSERT_TRUE(store_->RevokeLease(hosts_[0]->lease).ok());
+  auto other = Start(1, Call(0, 2));
+  EXPECT_TRUE(Start(2, Call(1, 2)).get().ok());
+  EXPECT_TRUE(other.get().ok());
+  EXPECT_FALSE(first.get().ok());
+}
+
+// A rank whose answer was lost asks again, and hears the same.
+TEST_F(RankGateTest, TheOutcomeStaysUntilAllHaveHeardIt) {
+  ASSERT_TRUE(store_->RevokeLease(hosts_[0]->lease).ok());
+  hosts_[0]->lease = *store_->GrantLease(std::chrono::minutes(10));
+  GateState done;
+  done.ranks = 2;
+  done.phase = GatePhase::kDone;
+  done.final_parent = kParent;
+  done.final_name = "step-5";
+  kv::Transaction transaction;
+  transaction.Put(GateStateKey(kDirectory), done.Encode());
+  transaction.Put(GateRankKey(kDirectory, 1, ""), GateVisitor{1, true, "b", 5, 5}.Encode());
+  ASSERT_TRUE(store_->Commit(transaction).ok());
+  EXPECT_TRUE(Start(0, Call(0, 2)).get().ok());
+  EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
+  EXPECT_EQ(renames_, 0);
+  EXPECT_EQ(KeysLeft(), 0U);
+}
+
+TEST(RankGateRecordsTest, RefuseEveryTruncation) {
+  GateState state;
+  state.final_name = "x";
+  state.message = "why";
+  const std::string text = state.Encode();
+  ASSERT_TRUE(DecodeGateState(text).ok());
+  for (size_t size = 0; size < text.size(); ++size) EXPECT_FALSE(DecodeGateState(text.substr(0, size)).ok());
+  const std::string visitor = GateVisitor{1, true, "host", 2, 3}.Encode();
+  ASSERT_TRUE(DecodeGateVisitor(visitor).ok());
+  for (size_t size = 0; size < visitor.size(); ++size) EXPECT_FALSE(DecodeGateVisitor(visitor.substr(0, size)).ok());
+}
+
+}  // namespace
+}  // namespace cairnfs::control

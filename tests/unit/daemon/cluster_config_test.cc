@@ -1,0 +1,114 @@
+#include "daemon/cluster_config.h"
+
+#include <gtest/gtest.h>
+
+#include "daemon/network.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+Config Good() {
+  Config config;
+  config.metadata = "etcd://10.0.0.1:2379,10.0.0.2:2379/cairnfs";
+  config.listen = "10.0.0.5:7401";
+  config.trusted_network = {"192.168.0.0/16", "10.0.0.0/8"};
+  return config;
+}
+
+// The message of the error, or "no error".
+std::string MessageOf(const Config& config) {
+  Status checked = CheckCluster(config);
+  return checked.ok() ? "no error" : checked.error().message;
+}
+
+bool Mentions(const std::string& message, std::string_view text) { return message.find(text) != std::string::npos; }
+
+TEST(ClusterConfigTest, AcceptsGoodOnes) {
+  EXPECT_EQ(MessageOf(Config{}), "no error");
+  EXPECT_EQ(MessageOf(Good()), "no error");
+  Config serving = Good();
+  serving.metadata.clear();
+  serving.serve_metadata = "10.0.0.5:7402";
+  EXPECT_EQ(MessageOf(serving), "no error");
+  EXPECT_EQ(MetadataUrl(serving), "node:10.0.0.5:7402");
+  EXPECT_EQ(AdvertisedAddress(serving), "10.0.0.5:7401");
+  serving.metadata = "node:cairn1:7402";
+  EXPECT_EQ(MessageOf(serving), "no error");
+}
+
+TEST(ClusterConfigTest, ListensInTrustedNetworksOnly) {
+  Config config = Good();
+  config.trusted_network.clear();
+  EXPECT_TRUE(Mentions(MessageOf(config), "trusted_network is empty"));
+  config.trusted_network = {"10.1.0.0/16"};
+  EXPECT_TRUE(Mentions(MessageOf(config), "does not lie in trusted_network (10.1.0.0/16)"));
+  config = Good();
+  config.listen = "0.0.0.0:7401";
+  EXPECT_TRUE(Mentions(MessageOf(config), "give the address of the interface"));
+  config.trusted_network = {"0.0.0.0/0"};
+  EXPECT_TRUE(Mentions(MessageOf(config), "set advertise"));
+  config.advertise = "cairn1:7401";
+  EXPECT_EQ(MessageOf(config), "no error");
+  config.listen = "cairn1:7401";
+  EXPECT_TRUE(Mentions(MessageOf(config), "not a name"));
+  config = Good();
+  config.metadata.clear();
+  config.serve_metadata = "172.16.0.1:7402";
+  EXPECT_TRUE(Mentions(MessageOf(config), "serve_metadata = \"172.16.0.1:7402\" does not lie"));
+}
+
+TEST(ClusterConfigTest, RefusesWhatMakesNoSense) {
+  Config config;
+  config.listen = "10.0.0.5:7401";
+  EXPECT_TRUE(Mentions(MessageOf(config), "neither metadata nor serve_metadata"));
+  config = Good();
+  config.listen.clear();
+  EXPECT_TRUE(Mentions(MessageOf(config), "listen is not set"));
+  config = Good();
+  config.metadata = "zookeeper://a:1";
+  EXPECT_TRUE(Mentions(MessageOf(config), "metadata must be"));
+  config.metadata = "etcd://a:1,b";
+  EXPECT_TRUE(Mentions(MessageOf(config), "metadata: \"b\" is no HOST:PORT"));
+  config.metadata = "node:10.0.0.1";
+  EXPECT_TRUE(Mentions(MessageOf(config), "is no HOST:PORT"));
+  config = Good();
+  config.serve_metadata = "10.0.0.5:7402";
+  EXPECT_TRUE(Mentions(MessageOf(config), "leave one of them out"));
+  config = Good();
+  config.min_replicas = 3;
+  EXPECT_TRUE(Mentions(MessageOf(config), "min_replicas = 3 is more than copies = 2"));
+  config = Good();
+  config.lease_ms = 60'000;
+  config.out_after_ms = 30'000;
+  EXPECT_TRUE(Mentions(MessageOf(config), "out_after"));
+}
+
+TEST(NetworkTest, Contains) {
+  auto contains = [](std::string_view network, std::string_view address) {
+    return ParseNetwork(network)->Contains(*ParseIp(address));
+  };
+  EXPECT_TRUE(contains("10.0.0.0/8", "10.255.1.2"));
+  EXPECT_FALSE(contains("10.0.0.0/8", "11.0.0.0"));
+  EXPECT_TRUE(contains("10.1.2.128/25", "10.1.2.129"));
+  EXPECT_FALSE(contains("10.1.2.128/25", "10.1.2.127"));
+  EXPECT_TRUE(contains("0.0.0.0/0", "1.2.3.4"));
+  EXPECT_FALSE(contains("0.0.0.0/0", "fd00::1"));
+  EXPECT_TRUE(contains("fd00::/8", "fd12::1"));
+  EXPECT_FALSE(contains("fd00::/8", "fe80::1"));
+  for (const char* wrong : {"", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/", "10.0.0.1/8", "x/8", "fd00::/129"}) {
+    EXPECT_FALSE(ParseNetwork(wrong).ok()) << wrong;
+  }
+}
+
+TEST(NetworkTest, HostPorts) {
+  EXPECT_EQ(ParseHostPort("node1:7401")->host, "node1");
+  EXPECT_EQ(ParseHostPort("[fd00::1]:7401")->host, "fd00::1");
+  EXPECT_EQ(FormatHostPort(*ParseHostPort("[fd00::1]:7401")), "[fd00::1]:7401");
+  EXPECT_EQ(FormatHostPort({"10.0.0.1", 80}), "10.0.0.1:80");
+  for (const char* wrong : {"", ":1", "a", "a:", "a:x", "a:65536", "fd00::1:7401", "[a]:1", "a b:1", "a/b:1"}) {
+    EXPECT_FALSE(ParseHostPort(wrong).ok()) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace cairnfs::daemon

@@ -1,0 +1,34 @@
+// `cairnfs cluster ...` and `cairnfs node ...`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "locate.h"
+
+namespace cairnfs::tools {
+
+// What init and join write into the configuration of this host. Empty: the default.
+struct ClusterHostOptions {
+  std::string config, data, mount_point, listen, advertise, name, domain;
+  bool force = false;  // overwrites a configuration
+};
+struct ClusterInitCommand {
+  ClusterHostOptions host;
+  std::vector<std::string> trusted_networks;
+  std::string metadata, serve_metadata;  // at most one of them
+  uint64_t copies = 2;
+};
+struct ClusterJoinCommand {
+  ClusterHostOptions host;
+  std::string address;
+};
+
+int RunClusterInit(const ClusterInitCommand& command);
+int RunClusterJoin(const ClusterJoinCommand& command);
+int RunClusterStatus(const Target& target, bool json);
+int RunNodeList(const Target& target, bool json);
+int RunNodeForget(const Target& target, const std::string& node);
+
+}  // namespace cairnfs::tools

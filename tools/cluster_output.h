@@ -1,0 +1,15 @@
+// What `cairnfs cluster status` and `cairnfs node list` print.
+#pragma once
+
+#include <string>
+
+#include "control/report.h"
+
+namespace cairnfs::tools {
+
+std::string ClusterText(const control::ClusterReport& report);
+std::string ClusterJson(const control::ClusterReport& report);
+std::string NodesText(const control::ClusterReport& report);
+std::string NodesJson(const control::ClusterReport& report);
+
+}  // namespace cairnfs::tools

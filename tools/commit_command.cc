@@ -1,0 +1,130 @@
+#include "commit_command.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "commands.h"
+#include "control/mount_table.h"
+#include "control/rank_gate.h"
+#include "daemon/exit_codes.h"
+#include "daemon/size_text.h"
+#include "locate.h"
+
+namespace cairnfs::tools {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+// Where launchers say which rank a process is: torchrun, Open MPI, MPICH and Intel MPI, Slurm.
+constexpr std::array kRankVariables = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
+
+Error Wrong(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
+
+std::string WithoutSlashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+Status ChooseRank(const CommitCommand& command, control::GateCall& call) {
+  call.id = command.id;
+  if (!command.id.empty()) return {};
+  std::string text = command.rank, where = "--rank";
+  for (const char* name : kRankVariables) {
+    const char* value = std::getenv(name);
+    if (!text.empty() || value == nullptr) continue;
+    text = value;
+    where = name;
+  }
+  if (text.empty()) {
+    return Wrong("which rank is this? Give --rank NUMBER, or --id NAME; RANK, OMPI_COMM_WORLD_RANK, PMI_RANK and "
+                 "SLURM_PROCID are not set");
+  }
+  unsigned rank = 0;
+  auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), rank);
+  if (code != std::errc{} || end != text.data() + text.size()) {
+    return Wrong(fmt::format("{} must be a whole number, not \"{}\"", where, text));
+  }
+  call.rank = rank;
+  return {};
+}
+
+std::optional<struct stat> Look(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return std::nullopt;
+  return info;
+}
+
+// The directory, or, where a call before this one renamed it and its answer was lost, what has the final name by now.
+Result<struct stat> LookAtDirectory(const std::string& from, const std::string& to) {
+  auto info = Look(from);
+  const int error = errno;
+  if (!info && error == ENOENT) info = Look(to);
+  if (!info) return ErrnoError(error, "cannot commit " + from);
+  if (!S_ISDIR(info->st_mode)) return Wrong(fmt::format("{} is not a directory: only directories are committed", from));
+  return *info;
+}
+
+Result<control::GateCall> MakeCall(const CommitCommand& command, const std::string& from, const std::string& to) {
+  control::GateCall call;
+  call.ranks = command.ranks;
+  CAIRNFS_RETURN_IF_ERROR(ChooseRank(command, call));
+  CAIRNFS_ASSIGN_OR_RETURN(uint64_t timeout_ms, daemon::ParseDurationMs(command.timeout));
+  call.timeout = std::chrono::milliseconds(timeout_ms);
+  CAIRNFS_ASSIGN_OR_RETURN(struct stat directory, LookAtDirectory(from, to));
+  const stdfs::path final_path(to);
+  const std::string parent = final_path.has_parent_path() ? final_path.parent_path().string() : ".";
+  struct stat final_parent;
+  if (stat(parent.c_str(), &final_parent) != 0) return ErrnoError(errno, "cannot commit to " + to);
+  if (final_parent.st_dev != directory.st_dev) {
+    return Wrong(fmt::format("{} and {} do not lie in one mount", from, to));
+  }
+  call.directory = InodeId{directory.st_ino};
+  call.final_parent = InodeId{final_parent.st_ino};
+  call.final_name = final_path.filename().string();
+  return call;
+}
+
+bool HasFinalName(const std::string& to, InodeId directory) {
+  auto info = Look(to);
+  return info && info->st_ino == directory.value;
+}
+
+// Another rank may have been at it before and died: then there is nothing left to do.
+Status RenameOnce(const std::string& from, const std::string& to, InodeId directory) {
+  if (HasFinalName(to, directory)) return {};
+  if (rename(from.c_str(), to.c_str()) == 0) return {};
+  const int error = errno;
+  if (HasFinalName(to, directory)) return {};
+  return ErrnoError(error, fmt::format("cannot rename {} to {}", from, to));
+}
+
+}  // namespace
+
+int RunCommit(const CommitCommand& command) {
+  const std::string from = WithoutSlashes(command.from), to = WithoutSlashes(command.to);
+  auto call = MakeCall(command, from, to);
+  if (!call.ok()) return Fail(call.error());
+  std::error_code ignored;
+  const std::string parent = stdfs::absolute(to, ignored).parent_path().string();
+  auto mount = control::FindMount(parent);
+  if (!mount.ok()) {
+    Fail(mount.error());
+    return daemon::kExitNoDaemon;
+  }
+  auto client = Connect({mount->data, mount->mount_point});
+  if (!client.ok()) return Fail(client.error());
+  Status committed = client->Commit(*call, [&] { return RenameOnce(from, to, call->directory); });
+  return committed.ok() ? int{daemon::kExitDone} : Fail(committed.error());
+}
+
+}  // namespace cairnfs::tools
