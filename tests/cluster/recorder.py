@@ -24,8 +24,11 @@ SLOTS = 4
 PATHS = ["a", "b", "d", "d/a", "d/b"]
 
 
-class Hang(Exception):
-    """A call that did not end within the limit."""
+DEFINITE = {0, 1, 2, 11, 13, 17, 20, 21, 22, 31, 35, 36, 39, 61, 116}  # errnos that say what happened; ESTALE too
+
+
+class Stop(Exception):
+    """Ends the work of one client in a round."""
 
 
 class Client:
@@ -38,6 +41,7 @@ class Client:
         self.session = session or name
         self.limit_s = limit_s
         self.hangs = []
+        self.end_began_ns = None  # from then on what it holds may be let go of
         command = [program("cluster_client"), directory, "--limit-ms", str(int(limit_s * 1000)), "--seed", str(seed)]
         if planted:
             command += ["--planted", planted]
@@ -91,6 +95,7 @@ class Client:
 
     def close(self):
         """Ends the process. One whose call hangs in the kernel may stay until the mount is gone."""
+        self.end_began_ns = self.end_began_ns or time.monotonic_ns()
         with contextlib.suppress(OSError):
             self.process.stdin.close()
         try:
@@ -142,18 +147,23 @@ def tree_arguments(rng, token, sync, profile):
 
 
 class Round:
-    """Calls of several clients at once, each on a thread of its own. `lines` is the history."""
+    """Calls of several clients at once, each on a thread of its own. `lines` is the history.
 
-    def __init__(self, name, seed, clients):
+    first: the number of the first client, of which its random numbers and its tokens depend. stop_at_unknown: a client
+    that was not told whether a call took effect is killed, and does nothing more: it knows no more what it holds."""
+
+    def __init__(self, name, seed, clients, first=0, stop_at_unknown=False):
         self.name = name
         self.seed = seed
         self.clients = clients
+        self.first = first
+        self.stop_at_unknown = stop_at_unknown
         self.lines = []
         self.threads = []
         self.failure = None
 
     def start(self, work):
-        for index, client in enumerate(self.clients):
+        for index, client in enumerate(self.clients, self.first):
             rng = random.Random(f"{self.seed} {self.name} {index}")
             self.threads.append(threading.Thread(target=self._run, args=(work, client, index, rng), daemon=True))
         for thread in self.threads:
@@ -162,11 +172,16 @@ class Round:
     def _run(self, work, client, index, rng):
         try:
             work(self, client, index, rng)
+        except Stop:
+            client.kill()
         except Exception as failure:  # pylint: disable=broad-except
             self.failure = failure
 
-    def note(self, line):
+    def note(self, client, line):
         self.lines.append(line)
+        if self.stop_at_unknown and line.get("error", -1) not in DEFINITE:
+            client.end_began_ns = client.end_began_ns or time.monotonic_ns()
+            raise Stop
         return line
 
     def finish(self):
@@ -195,7 +210,7 @@ def tree_work(calls, sync=False, pause_s=0.0):
             op, arguments = tree_arguments(rng, index * 1000 + number + 1, sync, profile)
             if pause_s:
                 time.sleep(rng.random() * 2 * pause_s)
-            round_.note(client.call(op, root=round_.name, **arguments))
+            round_.note(client, client.call(op, root=round_.name, **arguments))
 
     return work
 
@@ -207,7 +222,7 @@ def lock_work(calls, pause_s=0.0, waits=True):
         held = set()  # (kind, path) of which it may hold something
 
         def lock(act, kind, path, **arguments):
-            line = round_.note(client.call("lock", root=round_.name, act=act, kind=kind, path=path, **arguments))
+            line = round_.note(client, client.call("lock", root=round_.name, act=act, kind=kind, path=path, **arguments))
             if act != "unlock" and line.get("error") != 11:
                 held.add((kind, path))
 
@@ -233,10 +248,37 @@ def lock_work(calls, pause_s=0.0, waits=True):
     return work
 
 
+def reading_work(calls):
+    """Work of a round: all but the first client look at a directory over and over, so that their hosts take it into
+    their caches; the first one changes it now and then, which they must see."""
+    names = ["a", "b", "c"]
+
+    def work(round_, client, index, rng):
+        if index == round_.first:
+            for number in range(max(4, calls // 10)):
+                time.sleep(rng.uniform(0.05, 0.4))
+                op = rng.choice(["create", "create", "unlink", "rename", "chmod", "write"])
+                arguments = {"path": rng.choice(names)}
+                if op == "rename":
+                    arguments.update(target=rng.choice(names), flags=0)
+                if op in ("create", "chmod"):
+                    arguments["mode"] = rng.choice([0o644, 0o600])
+                if op == "write":
+                    arguments.update(first_slot=0, slots=rng.randint(1, SLOTS), token=index * 1000 + number + 1, sync=True)
+                round_.note(client, client.call(op, root=round_.name, **arguments))
+            return
+        for _ in range(calls):
+            op = rng.choice(["stat", "stat", "stat", "readdir", "read"])
+            arguments = {"path": "" if op == "readdir" else rng.choice(names)}
+            round_.note(client, client.call(op, root=round_.name, **arguments))
+            time.sleep(rng.uniform(0, 0.02))
+
+    return work
+
+
 def unknown_outcomes(lines):
     """The calls that did not say whether they took effect: none while nothing is wrong with the cluster."""
-    definite = {0, 1, 2, 11, 13, 17, 20, 21, 22, 31, 35, 36, 39, 61, 116}
-    return [line for line in lines if line.get("error", -1) not in definite]
+    return [line for line in lines if line.get("error", -1) not in DEFINITE]
 
 
 def judge(paths):
