@@ -56,7 +56,8 @@ void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   auto* cluster = app.add_subcommand("cluster", "make, join and look at a cluster of several hosts");
   cluster->require_subcommand(1);
   auto* init = cluster->add_subcommand("init", "make a filesystem for several hosts, and configure the first of them");
-  init->add_option("--listen", commands.init.host.listen, "IP:PORT at which the other hosts reach this one")->required();
+  init->add_option("--listen", commands.init.host.listen, "IP:PORT at which the other hosts reach this one")
+      ->required();
   init->add_option("--trusted-network", commands.init.trusted_networks, "private network that the hosts are in")
       ->required();
   auto* metadata = init->add_option("--metadata", commands.init.metadata,

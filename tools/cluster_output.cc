@@ -60,10 +60,10 @@ std::string DurationText(uint64_t seconds) {
 std::string RepairText(const Repair& repair) {
   if (repair.chunks_left == 0) return repair.phase.empty() ? "nothing to do" : repair.phase;
   const double left = repair.SecondsLeft();
-  return fmt::format("{}, {} chunks left, {}/s, {}", repair.phase.empty() ? "waiting" : repair.phase,
-                     repair.chunks_left, FormatSize(static_cast<uint64_t>(repair.bytes_per_second)),
-                     left < 0 ? "end not known yet"
-                              : "about " + DurationText(static_cast<uint64_t>(std::ceil(left))) + " left");
+  return fmt::format(
+      "{}, {} chunks left, {}/s, {}", repair.phase.empty() ? "waiting" : repair.phase, repair.chunks_left,
+      FormatSize(static_cast<uint64_t>(repair.bytes_per_second)),
+      left < 0 ? "end not known yet" : "about " + DurationText(static_cast<uint64_t>(std::ceil(left))) + " left");
 }
 
 Row NodeRow(const control::NodeReport& node) {

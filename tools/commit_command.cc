@@ -46,8 +46,9 @@ Status ChooseRank(const CommitCommand& command, control::GateCall& call) {
     where = name;
   }
   if (text.empty()) {
-    return Wrong("which rank is this? Give --rank NUMBER, or --id NAME; RANK, OMPI_COMM_WORLD_RANK, PMI_RANK and "
-                 "SLURM_PROCID are not set");
+    return Wrong(
+        "which rank is this? Give --rank NUMBER, or --id NAME; RANK, OMPI_COMM_WORLD_RANK, PMI_RANK and "
+        "SLURM_PROCID are not set");
   }
   unsigned rank = 0;
   auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), rank);

@@ -98,10 +98,10 @@ std::string StatusText(const control::StatusReport& report) {
     const auto& cluster = *report.cluster;
     line("cluster", fmt::format("{} nodes up, {} down, {} out; session {}", cluster.nodes_up, cluster.nodes_down,
                                 cluster.nodes_out, cluster.session_holds ? "good" : "not certain"));
-    line("network", fmt::format("{} sent, {} received; {} lack copies yet; {} copies missing",
-                                FormatSize(cluster.chunks.wire_sent_bytes_total),
-                                FormatSize(cluster.chunks.received_bytes_total),
-                                FormatSize(cluster.chunks.unacknowledged_bytes), cluster.chunks.missing_copies));
+    line("network",
+         fmt::format("{} sent, {} received; {} lack copies yet; {} copies missing",
+                     FormatSize(cluster.chunks.wire_sent_bytes_total), FormatSize(cluster.chunks.received_bytes_total),
+                     FormatSize(cluster.chunks.unacknowledged_bytes), cluster.chunks.missing_copies));
   }
   for (const std::string& failure : report.failures) line("failure", OneLine(failure));
   line("last error", report.fs.last_error.empty() ? "none" : report.fs.last_error);

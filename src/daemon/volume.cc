@@ -16,59 +16,6 @@ namespace {
 
 Failpoint fail_after_header("daemon.header_written", Failpoint::Kind::kKill);
 
-// Open files of RocksDB and segments, beside buffers in flight: the least that a mount works with.
-constexpr uint64_t kMetadataWriteBufferBytes = 32 * kMiB;
-
-kv::RocksOptions EngineOptions(const DataDirectory& directory, const Config& config) {
-  kv::RocksOptions options;
-  options.path = directory.metadata_path();
-  options.create_if_missing = directory.is_new();
-  options.block_cache_bytes = config.metadata_cache_size;
-  options.write_buffer_bytes = kMetadataWriteBufferBytes;
-  return options;
-}
-
-io::DiskOptions SegmentDiskOptions(const DataDirectory& directory, const Config& config) {
-  io::DiskOptions options;
-  options.path = directory.segments_path();
-  options.direct = config.direct_io;
-  options.use_io_uring = config.io_uring;
-  return options;
-}
-
-io::BufferPool::Options PoolOptions(const Config& config) {
-  io::BufferPool::Options options;
-  options.size_bytes_max = config.pool_size != 0 ? config.pool_size : DefaultPoolSize();
-  return options;
-}
-
-Result<std::string> BytesOfHex(std::string_view hex) {
-  std::string bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-    bytes.push_back(static_cast<char>(std::stoi(std::string(hex.substr(i, 2)), nullptr, 16)));
-  }
-  return bytes;
-}
-
-Error Explain(const Error& error, const std::string& what, const std::string& path) {
-  Error explained = error.WithContext(fmt::format("{} in {}", what, path));
-  if (error.code == ErrorCode::kCorrupt && error.message.find("restore the data directory") == std::string::npos) {
-    explained.message += "; restore the data directory from a copy";
-  } else if (error.code == ErrorCode::kNoSpace) {
-    explained.message += "; make room on that disk first";
-  }
-  return explained;
-}
-
-// What helps when files in the directory are closed to its owner: another user, mostly root, left them there.
-Error ExplainDenied(Error error, const std::string& path) {
-  if (error.code == ErrorCode::kPermission && error.message.find(std::strerror(EACCES)) != std::string::npos) {
-    error.message += fmt::format("; give everything in the directory to one user, as root: chown -R {} {}",
-                                 UserWord(geteuid()), path);
-  }
-  return error;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Volume>> Volume::Open(DataDirectory& directory, const Config& config, Purpose purpose) {
@@ -78,49 +25,28 @@ Result<std::unique_ptr<Volume>> Volume::Open(DataDirectory& directory, const Con
 }
 
 Status Volume::OpenParts(Purpose purpose) {
+  if (!directory_.filesystem().empty()) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} belongs to filesystem {} of a cluster, and here it is to be opened by a host alone: "
+                    "use a configuration that says where the cluster's metadata is (cairnfs cluster join "
+                    "writes one), or give another directory with --data",
+                    directory_.path(), directory_.filesystem()));
+  }
   CAIRNFS_RETURN_IF_ERROR(OpenLowerParts());
   CAIRNFS_RETURN_IF_ERROR(MakeOrReadHeader());
-
-  store::StoreOptions options;
-  options.tolerate_damage = purpose == Purpose::kCheck;
-  options.segment_bytes = config_.segment_size;
-  options.free_segments_bytes_max = config_.free_segments_max;
-  options.reserve_bytes = config_.reserve;
-  options.cache_bytes_max = config_.cache_size;
-  options.verify_threads = static_cast<unsigned>(config_.verify_threads);
-  auto chunks = store::LocalChunkStore::Open(*disk_, *engine_, *pool_, options);
-  if (!chunks.ok()) {
-    Error error = chunks.error().WithContext("cannot open the chunks in " + directory_.segments_path());
-    if (error.code == ErrorCode::kNoSpace) error.message += "; make room on that disk first";
-    return error;
-  }
-  chunks_ = std::move(chunks).value();
-  return {};
+  return storage_->OpenChunks(purpose);
 }
 
 Status Volume::OpenLowerParts() {
-  CAIRNFS_ASSIGN_OR_RETURN(pool_, io::BufferPool::Create(PoolOptions(config_)));
-  CAIRNFS_ASSIGN_OR_RETURN(disk_, io::OpenDisk(SegmentDiskOptions(directory_, config_)));
-  auto engine = OpenEngine();
-  if (!engine.ok()) return Explain(engine.error(), "cannot open the metadata", directory_.metadata_path());
-  engine_ = std::move(engine).value();
-  auto kv = kv::LocalKvStore::Open(*engine_);
-  if (!kv.ok()) return Explain(kv.error(), "cannot read the metadata", directory_.metadata_path());
+  CAIRNFS_ASSIGN_OR_RETURN(storage_, Storage::Open(directory_, config_));
+  auto kv = kv::LocalKvStore::Open(storage_->engine());
+  if (!kv.ok()) return ExplainOpening(kv.error(), "cannot read the metadata", directory_.metadata_path());
   kv_ = std::move(kv).value();
   names_ = std::make_unique<meta::Namespace>(
       *kv_, [store = kv_.get()](const std::vector<kv::KvWrite>& writes) { return store->CommitDurable(writes); },
       meta::SystemClock());
   return {};
-}
-
-// The metadata needs room to recover, which segments kept for reuse may take.
-Result<std::unique_ptr<kv::KvEngine>> Volume::OpenEngine() {
-  auto engine = kv::OpenRocksEngine(EngineOptions(directory_, config_));
-  if (engine.ok() || engine.error().code != ErrorCode::kNoSpace) return engine;
-  auto removed = store::LocalChunkStore::RemoveUnusedFiles(*disk_);
-  if (!removed.ok() || *removed == 0) return engine;
-  spdlog::warn("the disk is full: gave up {} unused segment files for the metadata", *removed);
-  return kv::OpenRocksEngine(EngineOptions(directory_, config_));
 }
 
 Status Volume::MakeOrReadHeader() {
@@ -142,7 +68,7 @@ Status Volume::MakeOrReadHeader() {
                                                         "directory from a copy",
                                                         directory_.metadata_path()));
     }
-    return Explain(header.error(), "cannot read the filesystem header", directory_.metadata_path());
+    return ExplainOpening(header.error(), "cannot read the filesystem header", directory_.metadata_path());
   }
   CAIRNFS_ASSIGN_OR_RETURN(std::string uuid, BytesOfHex(directory_.uuid()));
   if (header->uuid != uuid) {
@@ -156,28 +82,33 @@ Status Volume::MakeOrReadHeader() {
 Result<store::RebuildResult> Volume::RebuildIndex(DataDirectory& directory, const Config& config) {
   Volume volume(directory, config);
   CAIRNFS_RETURN_IF_ERROR(volume.OpenLowerParts());
-  return store::LocalChunkStore::RebuildIndex(*volume.disk_, *volume.engine_, *volume.pool_);
+  return store::LocalChunkStore::RebuildIndex(volume.storage_->disk(), volume.storage_->engine(),
+                                              volume.storage_->pool());
 }
 
 fs::FileSystem::Parts Volume::Parts() {
-  return {*pool_, *kv_, *engine_, *names_, *chunks_, meta::SystemClock(), chunk_params_};
+  return {storage_->pool(), *kv_, storage_->engine(), *names_, storage_->chunks(), meta::SystemClock(), chunk_params_};
 }
 
 fs::FsOptions Volume::FileSystemOptions() const {
+  return daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
+}
+
+fs::FsOptions FileSystemOptions(const Config& config, size_t cache_bytes_max) {
   fs::FsOptions options;
-  options.durable_file_rename = config_.rename == "durable";
-  options.worker_threads = static_cast<unsigned>(config_.worker_threads);
-  options.waiting_threads = static_cast<unsigned>(config_.waiting_threads);
-  const auto& words = config_.mount_options;
-  options.update_atime = !config_.read_only && std::find(words.begin(), words.end(), "noatime") == words.end();
-  options.flush_interval_ms = static_cast<unsigned>(config_.flush_interval_ms);
-  options.commit_wait_seconds_max = static_cast<unsigned>((config_.commit_wait_max_ms + 999) / 1000);
+  options.durable_file_rename = config.rename == "durable";
+  options.worker_threads = static_cast<unsigned>(config.worker_threads);
+  options.waiting_threads = static_cast<unsigned>(config.waiting_threads);
+  const auto& words = config.mount_options;
+  options.update_atime = !config.read_only && std::find(words.begin(), words.end(), "noatime") == words.end();
+  options.flush_interval_ms = static_cast<unsigned>(config.flush_interval_ms);
+  options.commit_wait_seconds_max = static_cast<unsigned>((config.commit_wait_max_ms + 999) / 1000);
   // What is fetched for several readers must not drive out each other's.
-  const uint64_t share_bytes = std::max<uint64_t>(chunks_->cache_bytes_max() / 16, 2 * kMiB);
-  options.read_ahead_bytes = std::min<uint64_t>(config_.read_ahead, share_bytes);
-  if (config_.collect_after != 0) options.collect_after_bytes = config_.collect_after;
-  options.collect_bytes_per_second_max = config_.collect_rate;
-  options.collect_delay_ms = static_cast<unsigned>(config_.collect_delay_ms);
+  const uint64_t share_bytes = std::max<uint64_t>(cache_bytes_max / 16, 2 * kMiB);
+  options.read_ahead_bytes = std::min<uint64_t>(config.read_ahead, share_bytes);
+  if (config.collect_after != 0) options.collect_after_bytes = config.collect_after;
+  options.collect_bytes_per_second_max = config.collect_rate;
+  options.collect_delay_ms = static_cast<unsigned>(config.collect_delay_ms);
   return options;
 }
 

@@ -8,6 +8,7 @@
 #include "chunking/chunker.h"
 #include "daemon/config.h"
 #include "daemon/data_directory.h"
+#include "daemon/storage.h"
 #include "fs/filesystem.h"
 #include "io/buffer_pool.h"
 #include "io/file.h"
@@ -20,7 +21,7 @@ namespace cairnfs::daemon {
 
 class Volume {
  public:
-  enum class Purpose { kMount, kCheck };  // kCheck: missing and damaged segments are left for the check to report
+  using Purpose = Storage::Purpose;
 
   // `directory` is locked by the caller and outlives the volume. Makes the filesystem in a new directory. The message
   // of an error names the part of the directory that is wrong and what would help.
@@ -29,8 +30,8 @@ class Volume {
   // For `cairnfs check --rebuild-index`: before the store is opened, writes the index anew from the segments.
   static Result<store::RebuildResult> RebuildIndex(DataDirectory& directory, const Config& config);
 
-  io::BufferPool& pool() { return *pool_; }
-  store::LocalChunkStore& chunks() { return *chunks_; }
+  io::BufferPool& pool() { return storage_->pool(); }
+  store::LocalChunkStore& chunks() { return storage_->chunks(); }
   fs::FileSystem::Parts Parts();
   fs::FsOptions FileSystemOptions() const;
 
@@ -38,19 +39,18 @@ class Volume {
   Volume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
   Status OpenParts(Purpose purpose);
   Status OpenLowerParts();
-  Result<std::unique_ptr<kv::KvEngine>> OpenEngine();
   Status MakeOrReadHeader();
 
   DataDirectory& directory_;
   const Config config_;
   chunking::ChunkParams chunk_params_;
   // Destroyed from the last to the first.
-  std::unique_ptr<io::BufferPool> pool_;
-  std::unique_ptr<kv::KvEngine> engine_;
+  std::unique_ptr<Storage> storage_;
   std::unique_ptr<kv::LocalKvStore> kv_;
-  std::unique_ptr<io::Disk> disk_;
   std::unique_ptr<meta::Namespace> names_;
-  std::unique_ptr<store::LocalChunkStore> chunks_;
 };
+
+// What the configuration says about a filesystem, of a host alone and of one in a cluster.
+fs::FsOptions FileSystemOptions(const Config& config, size_t cache_bytes_max);
 
 }  // namespace cairnfs::daemon

@@ -20,6 +20,13 @@ uint64_t Content::AllocatedBytes() const {
   return std::min(bytes, (size + kPageBytes - 1) / kPageBytes * kPageBytes);
 }
 
+uint64_t Content::UnstoredEnd() const {
+  uint64_t last = 0;
+  overlay.ForEachUnstored([&](uint64_t, uint64_t end) { last = std::max(last, end); });
+  for (const auto& [id, chunk] : flying) last = std::max(last, chunk->offset + chunk->size);
+  return std::min(last, size);
+}
+
 bool Content::HasLost(uint64_t begin, uint64_t end) const {
   return std::any_of(lost.begin(), lost.end(),
                      [&](const auto& range) { return range.first < end && begin < range.second; });

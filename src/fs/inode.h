@@ -19,6 +19,7 @@
 #include "fs/extent_map.h"
 #include "fs/overlay.h"
 #include "fs/range_set.h"
+#include "fs/shared_content.h"
 #include "meta/namespace.h"
 
 namespace cairnfs::fs {
@@ -59,11 +60,16 @@ struct Content {
   bool owed = false;              // the round that runs has to publish the state as of its start, and has not yet
   uint64_t drain_target = 0;      // the round waits until every chunk with an id up to this one is applied
   unsigned barriers_waiting = 0;  // operations that wait until nothing is in flight; no new cuts meanwhile
+  std::unique_ptr<SharedContent> shared;  // where other hosts are; else null
+
   bool drop_runs = false;         // under memory pressure: runs that are stored give their buffers back
 
+  bool must_reload() const { return shared != nullptr && shared->must_reload; }
   bool quiet() const { return flying.empty() && !owed; }
   // Of the file as it is now, without holes. Counts bytes twice that lie over a part of `extents` that is not loaded.
   uint64_t AllocatedBytes() const;
+  // The end of what is accepted and not stored.
+  uint64_t UnstoredEnd() const;
   bool HasFailed() const;  // a chunk in flight found no space
   bool HasLost(uint64_t begin, uint64_t end) const;
   void ForgetLost(uint64_t begin, uint64_t end);
@@ -96,6 +102,8 @@ class Inode {
 
   std::atomic<bool> mapped{false};         // the kernel has read into its page cache
   std::atomic<bool> no_capability{false};  // it was seen to have no security.capability
+  std::atomic<bool> no_set_id{false};      // among other hosts: it was seen to have no set-id bits
+  std::atomic<uint64_t> published_revision{0};  // of the last record that this host published among other hosts
   std::atomic<bool> unlinked{false};       // set while an Operation is held
   std::atomic<uint64_t> freed_bytes{0};    // of an unlinked one: what its removal lets a collection find
 };

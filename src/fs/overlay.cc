@@ -192,6 +192,7 @@ std::shared_ptr<FlyingChunk> Overlay::Carve(uint64_t start, uint64_t size, uint6
   chunk->id = id;
   chunk->offset = start;
   chunk->size = size;
+  chunk->stored_before = std::min(run.stored, size);
   ForSlices(run.pieces, 0, size, [&](const io::Slice& slice) { AppendSlice(chunk->slices, slice); });
   views_.emplace(start, View{chunk, 0, size});
   run_bytes_ -= size;
@@ -215,6 +216,7 @@ std::shared_ptr<FlyingChunk> Overlay::CarveProvisional(uint64_t start, uint64_t 
   chunk->id = id;
   chunk->offset = start;
   chunk->size = run.length;
+  chunk->stored_before = run.stored;
   chunk->provisional = true;
   for (const io::Slice& slice : run.pieces) chunk->slices.push_back(slice);
   run.stored = run.length;

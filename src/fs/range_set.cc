@@ -15,7 +15,7 @@ void RangeSet::Add(uint64_t begin, uint64_t end) {
     it = ends_.erase(it);
   }
   ends_.emplace(begin, end);
-  if (ends_.size() > kRangesMax) ends_.erase(ends_.begin());
+  if (ends_.size() > ranges_max_) ends_.erase(ends_.begin());
 }
 
 void RangeSet::Remove(uint64_t begin, uint64_t end) {

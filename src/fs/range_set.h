@@ -9,19 +9,24 @@ namespace cairnfs::fs {
 
 class RangeSet {
  public:
-  // Adds [begin, end). Beyond kRangesMax ranges, the lowest is forgotten.
+  static constexpr size_t kRangesMax = 4096;
+  explicit RangeSet(size_t ranges_max = kRangesMax) : ranges_max_(ranges_max) {}
+  // Adds [begin, end). Beyond `ranges_max` ranges, the lowest is forgotten.
   void Add(uint64_t begin, uint64_t end);
   void Remove(uint64_t begin, uint64_t end);
   // Visits the parts of [begin, end) that are not in the set, in order.
   void ForEachGap(uint64_t begin, uint64_t end,
                   const std::function<void(uint64_t gap_begin, uint64_t gap_end)>& visit) const;
+  // Visits the ranges in order.
+  void ForEach(const std::function<void(uint64_t begin, uint64_t end)>& visit) const {
+    for (const auto& [begin, end] : ends_) visit(begin, end);
+  }
   void Clear() { ends_.clear(); }
   bool Touches(uint64_t begin, uint64_t end) const;  // some byte of [begin, end) is in the set
   bool empty() const { return ends_.empty(); }
 
-  static constexpr size_t kRangesMax = 4096;
-
  private:
+  size_t ranges_max_;
   std::map<uint64_t, uint64_t> ends_;  // by begin
 };
 

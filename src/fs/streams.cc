@@ -35,7 +35,7 @@ void Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& da
   uint64_t before = overlay.run_bytes();
   overlay.Write(offset, data);
   // What was overwritten before it was cut needs no room any more.
-  if (uint64_t overwritten = before + data.size - overlay.run_bytes()) chunks_.ReleaseReservation(overwritten);
+  if (uint64_t overwritten = before + data.size - overlay.run_bytes()) local_.ReleaseReservation(overwritten);
   auto& runs = overlay.runs();
   const auto written = std::prev(runs.upper_bound(offset));
   if (IsWorthCutting(written->second)) StartCutting(inode);
@@ -219,6 +219,13 @@ void Streams::ApplyLanded(const InodePtr& inode) {
   if (content.flying.empty() && (content.drop_runs || inode->write_open_count == 0)) DropStoredRuns(inode);
 }
 
+// What an earlier provisional chunk has brought may be published by now, and others may have written there since.
+static void NoteOwn(Content& content, const FlyingChunk& chunk) {
+  uint64_t begin = chunk.offset + chunk.stored_before;
+  if (content.HasLost(chunk.offset, begin)) begin = chunk.offset;
+  content.shared->own.ranges.Add(begin, chunk.offset + chunk.size);
+}
+
 void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed) {
   Content& content = *inode->content;
   bool stored = static_cast<bool>(landed.pin);
@@ -229,6 +236,7 @@ void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::La
       Extent extent{chunk.offset, chunk.size, landed.digest, 0, static_cast<uint32_t>(chunk.size)};
       content.extents.Replace(extent.offset, extent.length, &extent);
       content.pins.push_back(std::move(landed.pin));
+      if (content.shared) NoteOwn(content, chunk);
       content.ForgetLost(chunk.offset, chunk.offset + chunk.size);
       if (uint64_t replaced = before + chunk.size - content.extents.allocated_bytes()) hooks_.freed(replaced);
     } else {
@@ -244,7 +252,7 @@ void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::La
   }
   if (!chunk.provisional) {
     content.overlay.DropViews(chunk);
-    chunks_.ReleaseReservation(chunk.size);
+    local_.ReleaseReservation(chunk.size);
   }
 }
 
@@ -265,7 +273,7 @@ void Streams::RemoveRange(const InodePtr& inode, uint64_t offset, uint64_t lengt
   Overlay& overlay = inode->content->overlay;
   uint64_t before = overlay.run_bytes();
   overlay.Remove(offset, length);
-  if (before > overlay.run_bytes()) chunks_.ReleaseReservation(before - overlay.run_bytes());
+  if (before > overlay.run_bytes()) local_.ReleaseReservation(before - overlay.run_bytes());
 }
 
 void Streams::DropStoredRuns(const InodePtr& inode) {
@@ -273,7 +281,7 @@ void Streams::DropStoredRuns(const InodePtr& inode) {
   if (!content.flying.empty()) return;
   uint64_t before = content.overlay.run_bytes();
   content.overlay.DropStoredRuns();
-  if (before > content.overlay.run_bytes()) chunks_.ReleaseReservation(before - content.overlay.run_bytes());
+  if (before > content.overlay.run_bytes()) local_.ReleaseReservation(before - content.overlay.run_bytes());
   content.drop_runs = false;
 }
 
@@ -281,7 +289,7 @@ void Streams::Discard(const InodePtr& inode) {
   Content& content = *inode->content;
   RemoveRange(inode, 0, kFileSizeMax);
   for (const auto& [id, chunk] : content.flying) {
-    if (!chunk->provisional) chunks_.ReleaseReservation(chunk->size);
+    if (!chunk->provisional) local_.ReleaseReservation(chunk->size);
   }
   content.flying.clear();
   content.landed.clear();

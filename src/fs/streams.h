@@ -21,8 +21,10 @@ class Streams {
     std::function<void(const InodePtr&)> lost;  // it has bytes that could not be stored
     std::function<void(InodeId)> failed;        // the log has an error of it
   };
-  Streams(store::LocalChunkStore& chunks, const chunking::ChunkParams& params, TaskQueue& workers, Hooks hooks)
-      : chunks_(chunks), params_(params), workers_(workers), hooks_(std::move(hooks)) {}
+  // `local` has the reservations.
+  Streams(store::ChunkStore& chunks, store::LocalChunkStore& local, const chunking::ChunkParams& params,
+          TaskQueue& workers, Hooks hooks)
+      : chunks_(chunks), local_(local), params_(params), workers_(workers), hooks_(std::move(hooks)) {}
 
   // Lays accepted bytes, for which the caller has reserved room, into the overlay, and has them cut once there are
   // enough. The caller updates size and times.
@@ -60,7 +62,8 @@ class Streams {
   void ApplyLanded(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed) REQUIRES_LOCK(inode->mutex);
 
-  store::LocalChunkStore& chunks_;
+  store::ChunkStore& chunks_;
+  store::LocalChunkStore& local_;
   const chunking::ChunkParams params_;
   TaskQueue& workers_;
   const Hooks hooks_;

@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint64_t kDirectorySize = 4096;
 constexpr int kAttemptsWithoutWait = 8;
+constexpr int kRemoteAttemptsWithoutWait = 1;
 
 template <typename Record>
 Result<std::optional<Versioned<Record>>> LoadRecord(kv::KvStore& store, const std::string& key) {
@@ -117,6 +118,7 @@ Result<Attr> LoadAttr(kv::KvStore& store, InodeId inode, const InodeRecord& reco
     if (!file.ok()) return file.error().WithContext(Describe(inode));
     if (*file) {
       const FileRecord& content = (*file)->record;
+      attr.content_revision = (*file)->revision;
       attr.size = content.size;
       attr.allocated_bytes = content.allocated_bytes;
       attr.mtime = content.mtime;
@@ -131,6 +133,19 @@ Result<Attr> LoadAttr(kv::KvStore& store, InodeId inode, const InodeRecord& reco
     }
   }
   return attr;
+}
+
+Status LoadPending(kv::KvStore& store, InodeId inode, std::vector<Pending>& pending) {
+  const std::string prefix = PendingPrefix(inode);
+  CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(prefix, kv::PrefixEnd(prefix), 0));
+  for (const kv::KvEntry& entry : range.entries) {
+    auto key = DecodePendingKey(entry.key);
+    auto record = PendingRecord::Decode(entry.value);
+    if (!key) return MakeError(ErrorCode::kCorrupt, "the key of a pending record of " + Describe(inode));
+    if (!record.ok()) return record.error().WithContext(Describe(inode));
+    pending.push_back({std::move(key->node), *record, entry.revision});
+  }
+  return {};
 }
 
 Attr LoadAttrOrBasics(kv::KvStore& store, InodeId inode, const InodeRecord& record) {
@@ -156,12 +171,16 @@ void PutDirectoryTimes(kv::Transaction& transaction, InodeId directory, Timestam
 void DropLink(kv::Transaction& transaction, InodeId inode, InodeRecord& record, Timestamp now) {
   if (record.nlink > 0) record.nlink--;
   record.ctime = now;
+  // Where the names that are left stand is not known.
+  if (record.nlink > 0 && !IsDirectory(record)) record.parent = InodeId{};
   transaction.Put(InodeKey(inode), record.Encode());
   if (record.nlink == 0) transaction.Put(OrphanKey(inode), "");
 }
 
-DirectoryTimesLock::DirectoryTimesLock(std::array<Mutex, kDirectoryTimesStripes>& stripes, InodeId first,
-                                       InodeId second) {
+DirectoryTimesLock::DirectoryTimesLock(std::array<Mutex, kDirectoryTimesStripes>& stripes,
+                                       const NamespaceOptions& options, InodeId first, InodeId second)
+    : low_(nullptr), high_(nullptr) {
+  if (options.remote) return;
   size_t low = first.value % stripes.size();
   size_t high = second.value % stripes.size();
   if (low > high) std::swap(low, high);
@@ -173,14 +192,16 @@ DirectoryTimesLock::DirectoryTimesLock(std::array<Mutex, kDirectoryTimesStripes>
 
 DirectoryTimesLock::~DirectoryTimesLock() {
   if (high_ != nullptr) high_->Unlock();
-  low_->Unlock();
+  if (low_ != nullptr) low_->Unlock();
 }
 
-void BackOff(int attempt) {
-  if (attempt < kAttemptsWithoutWait) return;
+void BackOff(int attempt, Pace pace) {
+  const bool quick = pace == Pace::kMicroseconds;
+  const int without_wait = quick ? kAttemptsWithoutWait : kRemoteAttemptsWithoutWait;
+  if (attempt < without_wait) return;
   thread_local std::minstd_rand random(std::random_device{}());
-  const int shift = std::min(attempt - kAttemptsWithoutWait, 6);
-  const int microseconds_max = 16 << shift;
+  const int shift = std::min(attempt - without_wait, 6);
+  const int microseconds_max = (quick ? 16 : 2000) << shift;
   std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned>(microseconds_max)));
 }
 

@@ -56,6 +56,8 @@ Result<Entry> LoadEntry(kv::KvStore& store, InodeId parent, std::string_view nam
 Result<Attr> LoadAttr(kv::KvStore& store, InodeId inode, const InodeRecord& record);
 // LoadAttr for after the commit: what cannot be read any more no longer makes the operation fail.
 Attr LoadAttrOrBasics(kv::KvStore& store, InodeId inode, const InodeRecord& record);
+// What is pending of a regular file, appended.
+Status LoadPending(kv::KvStore& store, InodeId inode, std::vector<Pending>& pending);
 // The attributes that the record alone tells.
 Attr AttrOf(InodeId inode, const InodeRecord& record);
 Result<bool> IsEmptyDirectory(kv::KvStore& store, InodeId directory);
@@ -66,33 +68,42 @@ void PutDirectoryTimes(kv::Transaction& transaction, InodeId directory, Timestam
 void DropLink(kv::Transaction& transaction, InodeId inode, InodeRecord& record, Timestamp now);
 
 // Holds the stripes of one or two directories while an operation takes the time and commits, so that the times of a
-// directory do not run backwards although their records are put without compares. Held across nothing but Commit.
+// directory do not run backwards although their records are put without compares. Held across nothing but Commit. Where
+// the store is remote nothing is held: a lock over a round trip would make one host's creates in a directory wait for
+// each other, and other hosts' clocks differ anyway (Namespace::TimeFor does what it can).
 class DirectoryTimesLock {
  public:
-  DirectoryTimesLock(std::array<Mutex, kDirectoryTimesStripes>& stripes, InodeId first,
+  DirectoryTimesLock(std::array<Mutex, kDirectoryTimesStripes>& stripes, const NamespaceOptions& options, InodeId first,
                      InodeId second) NO_THREAD_SAFETY_ANALYSIS;
-  DirectoryTimesLock(std::array<Mutex, kDirectoryTimesStripes>& stripes, InodeId directory)
-      : DirectoryTimesLock(stripes, directory, directory) {}
+  DirectoryTimesLock(std::array<Mutex, kDirectoryTimesStripes>& stripes, const NamespaceOptions& options,
+                     InodeId directory)
+      : DirectoryTimesLock(stripes, options, directory, directory) {}
   ~DirectoryTimesLock() NO_THREAD_SAFETY_ANALYSIS;
   DirectoryTimesLock(const DirectoryTimesLock&) = delete;
 
  private:
-  Mutex* low_;
+  Mutex* low_;   // null: nothing is held
   Mutex* high_;  // null when both stripes are one
 };
 
 inline constexpr int kAttemptsMax = 200;
-// Waits before attempt + 1: not at all for the first few, then up to a millisecond, at random.
-void BackOff(int attempt);
+// How long a conflict takes to pass: about as long as a transaction.
+enum class Pace { kMicroseconds, kMilliseconds };
+inline Pace PaceOf(const NamespaceOptions& options) {
+  return options.remote ? Pace::kMilliseconds : Pace::kMicroseconds;
+}
+// Waits before attempt + 1: not at all for the first few, then up to a millisecond, at random; or up to a tenth of a
+// second where each attempt takes milliseconds itself.
+void BackOff(int attempt, Pace pace);
 
 // Runs `attempt(n)` for n = 0, 1, ... until it gives something other than kConflict; kBusy after kAttemptsMax.
 // Each conflict means that another transaction went through, so the whole always makes progress.
 template <typename Attempt>
-auto RetryOnConflict(std::string_view operation, Attempt attempt) -> decltype(attempt(0)) {
+auto RetryOnConflict(std::string_view operation, Pace pace, Attempt attempt) -> decltype(attempt(0)) {
   for (int n = 0; n < kAttemptsMax; n++) {
     auto result = attempt(n);
     if (result.ok() || result.error().code != ErrorCode::kConflict) return result;
-    BackOff(n);
+    BackOff(n, pace);
   }
   return MakeError(ErrorCode::kBusy, std::string(operation) + " met a conflicting change " +
                                          std::to_string(kAttemptsMax) + " times in a row; try again");

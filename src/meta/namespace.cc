@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "base/coding.h"
+#include "meta/look_ahead.h"
 
 namespace cairnfs::meta {
 namespace {
@@ -24,26 +25,94 @@ Clock& SystemClock() {
 }
 
 Namespace::Namespace(kv::KvStore& store, DurablePut durable_put, Clock& clock, Options options)
-    : store_(store), durable_put_(std::move(durable_put)), clock_(clock), options_(options) {}
+    : store_(store),
+      durable_put_(std::move(durable_put)),
+      clock_(clock),
+      options_(options),
+      hints_(options.remote ? std::make_unique<Hints>() : nullptr) {}
+
+Namespace::~Namespace() = default;
 
 // A number is used only once the record that says "taken up to here" is durable: after a crash the rest of the batch is
 // never given out.
 Result<InodeId> Namespace::AllocateInode() {
   MutexLock lock(allocation_mutex_);
   if (next_inode_ == reserved_end_) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(NextInodeKey()));
-    if (!entry) return MakeError(ErrorCode::kCorrupt, "the record of the next inode number is missing");
-    Decoder decoder(entry->value);
-    const uint64_t first = decoder.U64();
-    if (!decoder.Finished() || first <= kRootInode.value || first > UINT64_MAX - options_.inode_batch) {
-      return MakeError(ErrorCode::kCorrupt, "the record of the next inode number does not decode");
-    }
-    const uint64_t end = first + options_.inode_batch;
-    CAIRNFS_RETURN_IF_ERROR(durable_put_({kv::KvWrite{NextInodeKey(), Encoder().U64(end).Take()}}));
-    next_inode_ = first;
-    reserved_end_ = end;
+    CAIRNFS_RETURN_IF_ERROR(RetryOnConflict("the reservation of inode numbers", PaceOf(options_), [&](int) -> Status {
+      allocation_mutex_.AssertHeld();
+      return ReserveInodes();
+    }));
   }
   return InodeId{next_inode_++};
+}
+
+// Where other hosts reserve too, the compare tells who came first.
+Status Namespace::ReserveInodes() {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(NextInodeKey()));
+  if (!entry) return MakeError(ErrorCode::kCorrupt, "the record of the next inode number is missing");
+  Decoder decoder(entry->value);
+  const uint64_t first = decoder.U64();
+  if (!decoder.Finished() || first <= kRootInode.value || first > UINT64_MAX - options_.inode_batch) {
+    return MakeError(ErrorCode::kCorrupt, "the record of the next inode number does not decode");
+  }
+  const uint64_t end = first + options_.inode_batch;
+  const std::string value = Encoder().U64(end).Take();
+  if (options_.remote) {
+    kv::Transaction transaction;
+    transaction.IfRevision(NextInodeKey(), entry->revision).Put(NextInodeKey(), value);
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+  } else {
+    CAIRNFS_RETURN_IF_ERROR(durable_put_({kv::KvWrite{NextInodeKey(), value}}));
+  }
+  next_inode_ = first;
+  reserved_end_ = end;
+  return {};
+}
+
+namespace {
+
+void NoteDirectory(Hints& hints, const LookAhead& ahead, InodeId inode) {
+  const kv::KvEntry* entry = ahead.Peek(InodeKey(inode));
+  if (entry == nullptr) return;
+  auto record = InodeRecord::Decode(entry->value);
+  if (record.ok() && IsDirectory(*record)) hints.NoteDirectory(inode, {std::move(*record), entry->revision});
+}
+
+}  // namespace
+
+kv::KvStore& Namespace::LookAt(LookAhead& ahead, std::initializer_list<Name> names, bool with_pending) {
+  if (!hints_) return store_;
+  for (const Name& name : names) {
+    const std::string key = DentryKey(name.parent, name.name);
+    if (auto inode = hints_->InodeOf(key)) ahead.WantInode(*inode, with_pending);
+    ahead.Want(key);
+    ahead.Want(InodeKey(name.parent));
+  }
+  ahead.Fetch();
+  for (const Name& name : names) {
+    NoteDirectory(*hints_, ahead, name.parent);
+    const std::string key = DentryKey(name.parent, name.name);
+    const kv::KvEntry* entry = ahead.Peek(key);
+    auto dentry = entry == nullptr ? DentryRecord::Decode("") : DentryRecord::Decode(entry->value);
+    if (!dentry.ok()) continue;
+    if (ahead.Peek(InodeKey(dentry->inode)) == nullptr) ahead.WantInode(dentry->inode, with_pending);
+    hints_->NoteName(key, dentry->inode);
+  }
+  ahead.Fetch();
+  return ahead;
+}
+
+kv::KvStore& Namespace::LookAt(LookAhead& ahead, InodeId inode, bool with_pending) {
+  if (!hints_) return store_;
+  ahead.WantInode(inode, with_pending);
+  ahead.Fetch();
+  NoteDirectory(*hints_, ahead, inode);
+  return ahead;
+}
+
+Timestamp Namespace::TimeFor(InodeId directory) {
+  const Timestamp now = clock_.Now();
+  return hints_ ? hints_->AdvanceTime(directory, now) : now;
 }
 
 }  // namespace cairnfs::meta

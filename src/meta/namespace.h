@@ -4,6 +4,9 @@
 // number of times, then kBusy). Nothing is cached here, so two hosts may run it on one KvStore at once. One operation
 // per file: src/meta/ops/. Names are any bytes but '/' and NUL, 1 to 255 of them, not "." or "..".
 //
+// On a store that is far away (Options::remote) an operation first reads what it is about to need in one round trip,
+// guessing by what it saw before (src/meta/look_ahead.h); nothing it guessed is believed without a compare.
+//
 // Content of regular files is not handled here: fs publishes FileRecords itself (it alone knows what is durable). Where
 // an operation returns Attr, size, mtime, ctime and allocated bytes of a regular file are those of the FileRecord last
 // published; fs lays its newer state over them.
@@ -11,6 +14,8 @@
 
 #include <array>
 #include <functional>
+#include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +36,13 @@ class Clock {
 };
 Clock& SystemClock();
 
+// Somebody's bytes of a file that are not in its D record yet.
+struct Pending {
+  std::string node;  // id, kNodeIdBytes
+  PendingRecord record;
+  uint64_t revision = 0;  // of the P key
+};
+
 struct Attr {
   InodeId inode;
   uint32_t mode = 0, uid = 0, gid = 0, nlink = 0;
@@ -38,6 +50,20 @@ struct Attr {
   uint64_t size = 0;  // symlink: length of the target; directory: 4096
   uint64_t allocated_bytes = 0;
   Timestamp atime, mtime, ctime;
+  // On a remote store alone, of a regular file: the revision of its D record (0: there is none), and what is pending.
+  // Size and times above are those of the D record.
+  uint64_t content_revision = 0;
+  std::vector<Pending> pending;
+};
+
+// A regular file as the store has it at one revision.
+struct FileState {
+  InodeRecord inode;
+  std::optional<FileRecord> record;
+  uint64_t record_revision = 0;  // 0: there is no D record
+  std::vector<Pending> pending;
+  bool has_capability = false;  // the extended attribute security.capability
+  uint64_t revision = 0;        // of the store, at which all this held
 };
 
 struct CreateParams {
@@ -82,18 +108,26 @@ struct NamespaceOptions {
   size_t xattr_value_bytes_max = 64 * kKiB;
   size_t xattr_name_bytes_max = 255;
   uint64_t inode_batch = 65536;  // inode numbers reserved durably at a time
+  // The store is reached over a network and other hosts use it too: each Commit is durable, a round trip costs as much
+  // as all else. Inode numbers are then reserved by a compare, and every inode's record names its directory.
+  bool remote = false;
 };
 
 inline constexpr size_t kDirectoryTimesStripes = 64;
 
+class LookAhead;  // look_ahead.h
+class Hints;
+
 class Namespace {
  public:
   using Options = NamespaceOptions;
-  // Puts keys durably before it returns: LocalKvStore::CommitDurable. For the inode number reservation.
+  // Puts keys durably before it returns: LocalKvStore::CommitDurable. For the inode number reservation; not called
+  // where the store is remote.
   using DurablePut = std::function<Status(const std::vector<kv::KvWrite>&)>;
 
   // All of the store, the clock and `durable_put` must outlive the namespace.
   Namespace(kv::KvStore& store, DurablePut durable_put, Clock& clock, Options options = {});
+  ~Namespace();
 
   // Makes an empty filesystem: header, root directory (mode 0755, owned by uid and gid). kAlreadyExists if there is a
   // header. The caller syncs.
@@ -120,6 +154,17 @@ class Namespace {
   // Entries after `after` ("": from the start) in name order, at most `limit`. Without "." and "..".
   Result<std::vector<DirectoryEntry>> ReadDirectory(InodeId directory, std::string_view after, size_t limit);
   Result<InodeId> ParentOf(InodeId directory);
+  // All there is to know of a file, in one read. kNotFound: no such inode.
+  Result<FileState> ReadFile(InodeId inode);
+  // Every pending record that there is, at one revision; only where the store is remote.
+  struct PendingFile {
+    InodeId inode;
+    Pending pending;
+  };
+  Result<std::vector<PendingFile>> ListPending();
+  // Which of the inodes may lie below `directory`: those that names below it lead to, and those of which that is not
+  // known (more than one name). Inodes that are gone lie nowhere.
+  Result<std::vector<InodeId>> FindBelow(InodeId directory, const std::vector<InodeId>& inodes);
 
   enum class XattrMode { kSet, kCreate, kReplace };
   Result<std::string> GetXattr(InodeId inode, std::string_view name);  // kNoData
@@ -135,13 +180,28 @@ class Namespace {
 
   // The path of a directory entry for messages: "a/b/c" below the root by walking up from `parent`; best effort.
   std::string PathOf(InodeId parent, std::string_view name);
+  // Of an inode, by the directory that its record names: "#" and its number where it names none.
+  std::string PathOfInode(InodeId inode);
 
  private:
   Result<InodeId> AllocateInode();
+  Status ReserveInodes() REQUIRES_LOCK(allocation_mutex_);
+  // The store to read from in one attempt of an operation on these names or this inode: where it is remote, one that
+  // has fetched what those lead to. `ahead` lives as long.
+  struct Name {
+    InodeId parent;
+    std::string_view name;
+  };
+  kv::KvStore& LookAt(LookAhead& ahead, std::initializer_list<Name> names, bool with_pending = false);
+  kv::KvStore& LookAt(LookAhead& ahead, InodeId inode, bool with_pending = false);
+  // Now, but not before a time that this host has seen of the directory.
+  Timestamp TimeFor(InodeId directory);
+
   kv::KvStore& store_;
   const DurablePut durable_put_;
   Clock& clock_;
   const Options options_;
+  const std::unique_ptr<Hints> hints_;  // null unless remote
   // Lock order: stripes by index. Held while an operation takes the time and commits: access.h, DirectoryTimesLock.
   std::array<Mutex, kDirectoryTimesStripes> directory_times_stripes_;
   Mutex allocation_mutex_;

@@ -10,6 +10,7 @@ namespace cairnfs::meta {
 namespace {
 
 constexpr uint8_t kRecordVersion = 1;
+constexpr uint8_t kInodeWithParent = 2;  // record version of what is no directory and names one all the same
 constexpr std::string_view kHeaderMagic = "CairnFS\n";
 constexpr size_t kUuidBytes = 16;
 
@@ -42,7 +43,7 @@ std::string KeyOf(char kind, InodeId inode, std::string_view name) {
 
 std::string InodeRecord::Encode() const {
   return Encoder()
-      .U8(kRecordVersion)
+      .U8(parent.value != 0 && (mode & S_IFMT) != S_IFDIR ? kInodeWithParent : kRecordVersion)
       .U32(mode)
       .U32(uid)
       .U32(gid)
@@ -71,12 +72,17 @@ Result<InodeRecord> InodeRecord::Decode(std::string_view value) {
   record.parent.value = decoder.U64();
   record.symlink_target = decoder.LengthPrefixed();
   if (!decoder.Finished()) return Corrupt("inode record", "it is cut short or too long");
-  if (version != kRecordVersion) return Corrupt("inode record", "unknown record version");
+  if (version != kRecordVersion && version != kInodeWithParent) {
+    return Corrupt("inode record", "unknown record version");
+  }
   const uint32_t type = record.mode & S_IFMT;
   if (!IsFileType(type) || (record.mode & ~uint32_t{S_IFMT | 07777}) != 0) {
     return Corrupt("inode record", "its mode is none of a file");
   }
-  if ((type == S_IFDIR) != (record.parent.value != 0)) return Corrupt("inode record", "parent and type disagree");
+  const bool has_parent = type == S_IFDIR || version == kInodeWithParent;
+  if (has_parent != (record.parent.value != 0) || (type == S_IFDIR && version != kRecordVersion)) {
+    return Corrupt("inode record", "parent and type disagree");
+  }
   if ((type == S_IFLNK) == record.symlink_target.empty()) {
     return Corrupt("inode record", "symlink target and type disagree");
   }
@@ -106,6 +112,26 @@ Result<FileRecord> FileRecord::Decode(std::string_view value) {
   if (!decoder.Finished()) return Corrupt("file record", "it is cut short or too long");
   if (version != kRecordVersion) return Corrupt("file record", "unknown record version");
   if (record.size > kFileSizeMax) return Corrupt("file record", "its size is past the largest");
+  return record;
+}
+
+std::string PendingRecord::Encode() const {
+  return Encoder().U8(kRecordVersion).U64(session).U64(size).U8(times_are_set ? 1 : 0).Time(mtime).Time(ctime).Take();
+}
+
+Result<PendingRecord> PendingRecord::Decode(std::string_view value) {
+  Decoder decoder(value);
+  PendingRecord record;
+  const uint8_t version = decoder.U8();
+  record.session = decoder.U64();
+  record.size = decoder.U64();
+  const uint8_t times_are_set = decoder.U8();
+  record.mtime = decoder.Time();
+  record.ctime = decoder.Time();
+  if (!decoder.Finished()) return Corrupt("pending record", "it is cut short or too long");
+  if (version != kRecordVersion || times_are_set > 1) return Corrupt("pending record", "unknown record version");
+  if (record.size > kFileSizeMax) return Corrupt("pending record", "its size is past the largest");
+  record.times_are_set = times_are_set == 1;
   return record;
 }
 
@@ -173,9 +199,21 @@ std::string DirectoryTimesKey(InodeId inode) { return KeyOf('T', inode); }
 std::string XattrKey(InodeId inode, std::string_view name) { return KeyOf('X', inode, name); }
 std::string XattrPrefix(InodeId inode) { return KeyOf('X', inode); }
 std::string OrphanKey(InodeId inode) { return KeyOf('O', inode); }
+std::string PendingKey(InodeId inode, std::string_view node) { return KeyOf('P', inode, node); }
+std::string PendingPrefix(InodeId inode) { return KeyOf('P', inode); }
 std::string MoveKey() { return "V"; }
 std::string FreedBytesKey() { return "G"; }
 std::string NextInodeKey() { return "N"; }
+
+std::optional<PendingKeyParts> DecodePendingKey(std::string_view key) {
+  Decoder decoder(key);
+  const char kind = static_cast<char>(decoder.U8());
+  PendingKeyParts parts;
+  parts.inode.value = decoder.BigEndianU64();
+  parts.node = decoder.Text(kNodeIdBytes);
+  if (!decoder.Finished() || kind != 'P') return std::nullopt;
+  return parts;
+}
 
 std::optional<InodeId> InodeOfKey(std::string_view key) {
   Decoder decoder(key);

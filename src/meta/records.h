@@ -7,6 +7,7 @@
 //   T <ino be64>          mtime and ctime of a directory, put blindly so that creates in one directory do not conflict
 //   X <ino be64> name     extended attribute
 //   O <ino be64>          orphan: an inode with no link left, kept until nobody has it open
+//   P <ino be64> node     pending: this node of a cluster closed the file with bytes that are not in its D record yet
 //   V                     bumped by every move of a directory between directories (no cycles)
 //   G                     bytes freed that no collection has looked at: only between a clean stop and the next start
 //   N                     next inode number that no process has reserved (written durably before any is used)
@@ -27,8 +28,9 @@ struct InodeRecord {
   uint64_t rdev = 0;
   Timestamp atime, mtime, ctime;  // of a directory: mtime and ctime are the later of these and its T record's;
                                   // of a regular file with a D record: that record's mtime, and the later ctime
-  InodeId parent;                 // directories only
-  std::string symlink_target;     // symbolic links only
+  InodeId parent;              // directories; in a cluster also of others: where the last name was made, 0 where that
+                               // is not known
+  std::string symlink_target;  // symbolic links only
 
   std::string Encode() const;
   static Result<InodeRecord> Decode(std::string_view value);
@@ -42,6 +44,16 @@ struct FileRecord {
 
   std::string Encode() const;
   static Result<FileRecord> Decode(std::string_view value);
+};
+
+// What everybody may know at once of bytes that the node of the key has closed and not published. docs/cluster.md.
+struct PendingRecord {
+  uint64_t session = 0;        // revision of the node's session: once that is gone, so are the bytes
+  uint64_t size = 0;           // the file is at least this long
+  bool times_are_set = false;  // by utimensat: they count as they are, not as the latest
+  Timestamp mtime, ctime;
+  std::string Encode() const;
+  static Result<PendingRecord> Decode(std::string_view value);
 };
 
 struct DentryRecord {
@@ -78,6 +90,14 @@ std::string DirectoryTimesKey(InodeId inode);
 std::string XattrKey(InodeId inode, std::string_view name);
 std::string XattrPrefix(InodeId inode);
 std::string OrphanKey(InodeId inode);
+inline constexpr size_t kNodeIdBytes = 16;
+std::string PendingKey(InodeId inode, std::string_view node);  // kNodeIdBytes of it
+std::string PendingPrefix(InodeId inode);
+struct PendingKeyParts {
+  InodeId inode;
+  std::string node;
+};
+std::optional<PendingKeyParts> DecodePendingKey(std::string_view key);
 std::string MoveKey();
 std::string FreedBytesKey();
 std::string NextInodeKey();

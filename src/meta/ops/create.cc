@@ -1,4 +1,4 @@
-#include "meta/access.h"
+#include "meta/look_ahead.h"
 
 namespace cairnfs::meta {
 namespace {
@@ -25,14 +25,14 @@ Status Validate(const CreateParams& params) {
   return {};
 }
 
-InodeRecord MakeInode(const CreateParams& params, InodeId parent_id, const InodeRecord& parent) {
+InodeRecord MakeInode(const CreateParams& params, InodeId parent_id, const InodeRecord& parent, bool name_parent) {
   InodeRecord record;
   record.mode = params.mode & (S_IFMT | 07777);
   record.uid = params.uid;
   record.gid = params.gid;
   record.nlink = 1;
   if (S_ISCHR(record.mode) || S_ISBLK(record.mode)) record.rdev = params.rdev;
-  if (S_ISDIR(record.mode)) record.parent = parent_id;
+  if (S_ISDIR(record.mode) || name_parent) record.parent = parent_id;
   if (S_ISLNK(record.mode)) record.symlink_target = params.symlink_target;
   if ((parent.mode & S_ISGID) != 0) {
     record.gid = parent.gid;
@@ -47,19 +47,29 @@ Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const Crea
   CAIRNFS_RETURN_IF_ERROR(ValidateName(name));
   CAIRNFS_RETURN_IF_ERROR(Validate(params));
   std::optional<InodeId> inode;
-  return RetryOnConflict("create", [&](int attempt) -> Result<Attr> {
-    CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(store_, parent));
+  return RetryOnConflict("create", PaceOf(options_), [&](int attempt) -> Result<Attr> {
+    LookAhead ahead(store_);
+    // What this host saw last of the directory is as good as a look at it: the compare tells.
+    std::optional<Versioned<InodeRecord>> seen;
+    if (hints_ && attempt == 0) seen = hints_->DirectoryOf(parent);
+    kv::KvStore& store = seen ? store_ : LookAt(ahead, {{parent, name}});
+    Versioned<InodeRecord> directory;
+    if (seen && seen->record.nlink > 0) {
+      directory = std::move(*seen);
+    } else {
+      CAIRNFS_ASSIGN_OR_RETURN(directory, LoadLiveDirectory(store, parent));
+    }
     // The first time the compare alone tells whether the name is taken.
     if (attempt > 0) {
-      CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(store_, parent, name));
+      CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(store, parent, name));
       if (taken) return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(parent, name));
     }
     if (!inode) {
       CAIRNFS_ASSIGN_OR_RETURN(inode, AllocateInode());
     }
-    InodeRecord record = MakeInode(params, parent, directory.record);
-    DirectoryTimesLock lock(directory_times_stripes_, parent);
-    const Timestamp now = clock_.Now();
+    InodeRecord record = MakeInode(params, parent, directory.record, options_.remote);
+    DirectoryTimesLock lock(directory_times_stripes_, options_, parent);
+    const Timestamp now = TimeFor(parent);
     record.atime = record.mtime = record.ctime = now;
     kv::Transaction transaction;
     transaction.IfRevision(InodeKey(parent), directory.revision)
@@ -67,7 +77,11 @@ Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const Crea
         .Put(InodeKey(*inode), record.Encode())
         .Put(DentryKey(parent, name), DentryRecord{*inode, record.mode & S_IFMT}.Encode());
     PutDirectoryTimes(transaction, parent, now);
-    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t revision, store_.Commit(transaction));
+    if (hints_) {
+      hints_->NoteName(DentryKey(parent, name), *inode);
+      if (IsDirectory(record)) hints_->NoteDirectory(*inode, {record, revision});
+    }
     return AttrOf(*inode, record);
   });
 }

@@ -8,7 +8,7 @@ Status Namespace::Format(const FilesystemHeader& header, uint32_t uid, uint32_t 
   if (existing) return MakeError(ErrorCode::kAlreadyExists, "there is a filesystem here");
   // The reservation first, and never backwards: an earlier Format may have got no further than this.
   CAIRNFS_ASSIGN_OR_RETURN(auto next_inode, store_.Get(NextInodeKey()));
-  if (!next_inode) {
+  if (!next_inode && !options_.remote) {
     CAIRNFS_RETURN_IF_ERROR(durable_put_({kv::KvWrite{NextInodeKey(), Encoder().U64(kRootInode.value + 1).Take()}}));
   }
   InodeRecord root;
@@ -23,6 +23,10 @@ Status Namespace::Format(const FilesystemHeader& header, uint32_t uid, uint32_t 
       .Put(HeaderKey(), header.Encode())
       .Put(InodeKey(kRootInode), root.Encode())
       .Put(MoveKey(), Encoder().U64(0).Take());
+  // Another host may be at it too: what is all in one transaction is made by one of them.
+  if (!next_inode && options_.remote) {
+    transaction.IfAbsent(NextInodeKey()).Put(NextInodeKey(), Encoder().U64(kRootInode.value + 1).Take());
+  }
   auto committed = store_.Commit(transaction);
   if (committed.ok()) return {};
   if (committed.error().code != ErrorCode::kConflict) return committed.error();

@@ -1,12 +1,19 @@
-#include "meta/access.h"
+#include "meta/look_ahead.h"
 
 namespace cairnfs::meta {
 
 Result<std::string> Namespace::GetXattr(InodeId inode, std::string_view name) {
   CAIRNFS_RETURN_IF_ERROR(ValidateXattrName(name, options_));
-  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(XattrKey(inode, name)));
+  LookAhead ahead(store_);
+  kv::KvStore& store = options_.remote ? ahead : store_;
+  if (options_.remote) {
+    ahead.Want(XattrKey(inode, name));
+    ahead.Want(InodeKey(inode));
+    ahead.Fetch();
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(XattrKey(inode, name)));
   if (entry) return std::move(entry->value);
-  CAIRNFS_RETURN_IF_ERROR(LoadInode(store_, inode));
+  CAIRNFS_RETURN_IF_ERROR(LoadInode(store, inode));
   return NoXattr(inode, name);
 }
 

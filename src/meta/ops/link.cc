@@ -1,16 +1,19 @@
-#include "meta/access.h"
+#include "meta/look_ahead.h"
 
 namespace cairnfs::meta {
 
 Result<Attr> Namespace::Link(InodeId inode, InodeId new_parent, std::string_view new_name) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(new_name));
-  return RetryOnConflict("link", [&](int attempt) -> Result<Attr> {
-    CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(store_, new_parent));
+  return RetryOnConflict("link", PaceOf(options_), [&](int attempt) -> Result<Attr> {
+    LookAhead ahead(store_);
+    if (options_.remote) ahead.WantInode(inode, /*with_pending=*/false);
+    kv::KvStore& store = LookAt(ahead, {{new_parent, new_name}});
+    CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(store, new_parent));
     if (attempt > 0) {
-      CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(store_, new_parent, new_name));
+      CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(store, new_parent, new_name));
       if (taken) return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(new_parent, new_name));
     }
-    CAIRNFS_ASSIGN_OR_RETURN(auto target, LoadInode(store_, inode));
+    CAIRNFS_ASSIGN_OR_RETURN(auto target, LoadInode(store, inode));
     InodeRecord& record = target.record;
     if (IsDirectory(record)) {
       return MakeError(ErrorCode::kPermission, Describe(inode) + " is a directory and can have one link only");
@@ -20,9 +23,10 @@ Result<Attr> Namespace::Link(InodeId inode, InodeId new_parent, std::string_view
       return MakeError(ErrorCode::kTooManyLinks,
                        Describe(inode) + " has " + std::to_string(record.nlink) + " links, as many as there may be");
     }
-    DirectoryTimesLock lock(directory_times_stripes_, new_parent);
-    const Timestamp now = clock_.Now();
+    DirectoryTimesLock lock(directory_times_stripes_, options_, new_parent);
+    const Timestamp now = TimeFor(new_parent);
     record.nlink++;
+    if (options_.remote) record.parent = new_parent;
     record.ctime = now;
     kv::Transaction transaction;
     transaction.IfRevision(InodeKey(new_parent), directory.revision)
@@ -32,7 +36,7 @@ Result<Attr> Namespace::Link(InodeId inode, InodeId new_parent, std::string_view
         .Put(DentryKey(new_parent, new_name), DentryRecord{inode, record.mode & S_IFMT}.Encode());
     PutDirectoryTimes(transaction, new_parent, now);
     CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
-    return LoadAttrOrBasics(store_, inode, record);
+    return LoadAttrOrBasics(store, inode, record);
   });
 }
 

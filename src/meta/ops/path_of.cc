@@ -20,6 +20,13 @@ std::string NameOf(Namespace& names, InodeId parent, InodeId child) {
 
 }  // namespace
 
+std::string Namespace::PathOfInode(InodeId inode) {
+  auto loaded = LoadInode(store_, inode);
+  if (inode == kRootInode) return "/";
+  if (!loaded.ok() || loaded->record.parent.value == 0) return "#" + std::to_string(inode.value);
+  return PathOf(loaded->record.parent, NameOf(*this, loaded->record.parent, inode));
+}
+
 std::string Namespace::PathOf(InodeId parent, std::string_view name) {
   std::string path(name);
   InodeId current = parent;

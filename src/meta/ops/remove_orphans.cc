@@ -13,8 +13,8 @@ constexpr size_t kBatchBytesMax = 256 * kKiB;
 constexpr size_t kOwnKeys = 4;  // I, D, T, O
 
 struct Orphan {
-  uint64_t inode_revision = 0;  // 0: the I record is gone already
-  std::vector<std::string> xattr_keys;
+  uint64_t inode_revision = 0;          // 0: the I record is gone already
+  std::vector<std::string> xattr_keys;  // and those of pending records
 };
 
 struct BatchLimits {
@@ -34,8 +34,19 @@ size_t DeleteBytes(const Orphan& orphan) {
   return bytes;
 }
 
-// nullopt: not an orphan.
-Result<std::optional<Orphan>> LoadOrphan(kv::KvStore& store, InodeId inode) {
+Status AddKeys(kv::KvStore& store, const std::string& prefix, std::vector<std::string>& keys) {
+  std::string begin = prefix;
+  for (bool more = true; more;) {
+    CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(begin, kv::PrefixEnd(prefix), kPageEntries));
+    for (kv::KvEntry& entry : range.entries) keys.push_back(std::move(entry.key));
+    more = range.more && !range.entries.empty();
+    if (more) begin = keys.back() + '\0';
+  }
+  return {};
+}
+
+// nullopt: not an orphan. `with_pending`: others may have left pending records.
+Result<std::optional<Orphan>> LoadOrphan(kv::KvStore& store, InodeId inode, bool with_pending) {
   CAIRNFS_ASSIGN_OR_RETURN(auto mark, store.Get(OrphanKey(inode)));
   if (!mark) return std::optional<Orphan>();
   Orphan orphan;
@@ -46,14 +57,8 @@ Result<std::optional<Orphan>> LoadOrphan(kv::KvStore& store, InodeId inode) {
   } else if (loaded.error().code != ErrorCode::kNotFound) {
     return loaded.error();
   }
-  const std::string prefix = XattrPrefix(inode);
-  std::string begin = prefix;
-  for (bool more = true; more;) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(begin, kv::PrefixEnd(prefix), kPageEntries));
-    for (kv::KvEntry& entry : range.entries) orphan.xattr_keys.push_back(std::move(entry.key));
-    more = range.more && !range.entries.empty();
-    if (more) begin = orphan.xattr_keys.back() + '\0';
-  }
+  CAIRNFS_RETURN_IF_ERROR(AddKeys(store, XattrPrefix(inode), orphan.xattr_keys));
+  if (with_pending) CAIRNFS_RETURN_IF_ERROR(AddKeys(store, PendingPrefix(inode), orphan.xattr_keys));
   return std::optional(std::move(orphan));
 }
 
@@ -76,14 +81,14 @@ Status ShrinkOrphan(kv::KvStore& store, const BatchLimits& limits, Orphan& orpha
 
 // Deletes as many of the inodes from `first` on as fit one transaction; returns the index of the next one.
 // The compare of the I record keeps out a setxattr that came between.
-Result<size_t> RemoveBatch(kv::KvStore& store, const std::vector<InodeId>& inodes, size_t first) {
+Result<size_t> RemoveBatch(kv::KvStore& store, const std::vector<InodeId>& inodes, size_t first, bool with_pending) {
   const BatchLimits limits = LimitsOf(store);
   kv::Transaction transaction;
   size_t bytes = 0;
   size_t next = first;
   for (; next < inodes.size(); next++) {
     const InodeId inode = inodes[next];
-    CAIRNFS_ASSIGN_OR_RETURN(auto orphan, LoadOrphan(store, inode));
+    CAIRNFS_ASSIGN_OR_RETURN(auto orphan, LoadOrphan(store, inode, with_pending));
     if (!orphan) continue;
     CAIRNFS_RETURN_IF_ERROR(ShrinkOrphan(store, limits, *orphan));
     const size_t operations = transaction.writes.size() + orphan->xattr_keys.size() + kOwnKeys;
@@ -107,8 +112,9 @@ Result<size_t> RemoveBatch(kv::KvStore& store, const std::vector<InodeId>& inode
 
 Status Namespace::RemoveOrphans(const std::vector<InodeId>& inodes) {
   for (size_t next = 0; next < inodes.size();) {
-    CAIRNFS_ASSIGN_OR_RETURN(next, RetryOnConflict("the removal of orphans", [&](int) -> Result<size_t> {
-                               return RemoveBatch(store_, inodes, next);
+    CAIRNFS_ASSIGN_OR_RETURN(next,
+                             RetryOnConflict("the removal of orphans", PaceOf(options_), [&](int) -> Result<size_t> {
+                               return RemoveBatch(store_, inodes, next, options_.remote);
                              }));
   }
   return {};

@@ -4,7 +4,7 @@ namespace cairnfs::meta {
 
 Status Namespace::RemoveXattr(InodeId inode, std::string_view name) {
   CAIRNFS_RETURN_IF_ERROR(ValidateXattrName(name, options_));
-  return RetryOnConflict("removexattr", [&](int) -> Status {
+  return RetryOnConflict("removexattr", PaceOf(options_), [&](int) -> Status {
     CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store_, inode));
     const std::string key = XattrKey(inode, name);
     CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(key));

@@ -5,7 +5,7 @@
 // overlap, one starts again and walks over what the other one did.
 #include "base/coding.h"
 #include "base/failpoint.h"
-#include "meta/access.h"
+#include "meta/look_ahead.h"
 
 namespace cairnfs::meta {
 namespace {
@@ -15,6 +15,7 @@ Failpoint after_commit("meta.rename_after_commit", Failpoint::Kind::kKill);
 
 // More levels than this are a cycle that should not exist.
 constexpr int kDepthMax = 1 << 20;
+constexpr int kLevelsGuessedMax = 32;
 
 // What a rename read, and decides on.
 struct Plan {
@@ -23,6 +24,7 @@ struct Plan {
   std::optional<uint64_t> to_parent_revision;  // compared when the name is new there
   std::optional<Versioned<uint64_t>> moves;    // V: compared and bumped when a directory changes its parent
   bool crosses = false;                        // the two parents differ
+  bool names_parents = false;                  // records of all types name their directory
   bool unchanged = false;
 };
 
@@ -121,10 +123,11 @@ void AddCompares(const RenameParams& params, const Plan& plan, kv::Transaction& 
 }
 
 // Puts the entry's inode under a name, which may be in another directory.
-void PutMoved(Entry& entry, InodeId parent, std::string_view name, Timestamp now, kv::Transaction& transaction) {
+void PutMoved(Entry& entry, bool names_parent, InodeId parent, std::string_view name, Timestamp now,
+              kv::Transaction& transaction) {
   InodeRecord& record = entry.inode.record;
   record.ctime = now;
-  if (IsDirectory(record)) record.parent = parent;
+  if (IsDirectory(record) || names_parent) record.parent = parent;
   transaction.Put(InodeKey(entry.id()), record.Encode()).Put(DentryKey(parent, name), entry.dentry.record.Encode());
 }
 
@@ -132,7 +135,7 @@ kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timesta
   kv::Transaction transaction;
   AddCompares(params, plan, transaction);
   if (params.mode == RenameMode::kExchange) {
-    PutMoved(*plan.to, params.from_parent, params.from_name, now, transaction);
+    PutMoved(*plan.to, plan.names_parents, params.from_parent, params.from_name, now, transaction);
   } else {
     transaction.Delete(DentryKey(params.from_parent, params.from_name));
     if (plan.to) {
@@ -140,7 +143,7 @@ kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timesta
       DropLink(transaction, plan.to->id(), plan.to->inode.record, now);
     }
   }
-  PutMoved(plan.from, params.to_parent, params.to_name, now, transaction);
+  PutMoved(plan.from, plan.names_parents, params.to_parent, params.to_name, now, transaction);
   PutDirectoryTimes(transaction, params.from_parent, now);
   if (plan.crosses) PutDirectoryTimes(transaction, params.to_parent, now);
   return transaction;
@@ -151,24 +154,40 @@ kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timesta
 Result<RenameResult> Namespace::Rename(const RenameParams& params) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(params.from_name));
   CAIRNFS_RETURN_IF_ERROR(ValidateName(params.to_name));
-  return RetryOnConflict("rename", [&](int) -> Result<RenameResult> {
-    CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(store_, params));
+  return RetryOnConflict("rename", PaceOf(options_), [&](int) -> Result<RenameResult> {
+    LookAhead ahead(store_);
+    if (hints_ && params.from_parent != params.to_parent) {
+      // What a move of a directory looks at: V, and the way up, as it was when this host last saw it.
+      ahead.Want(MoveKey());
+      InodeId above = params.to_parent;
+      for (int level = 0; level < kLevelsGuessedMax && above != kRootInode; level++) {
+        auto seen = hints_->DirectoryOf(above);
+        if (!seen) break;
+        above = seen->record.parent;
+        ahead.Want(InodeKey(above));
+      }
+    }
+    kv::KvStore& store = LookAt(ahead, {{params.from_parent, params.from_name}, {params.to_parent, params.to_name}});
+    CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(store, params));
+    plan.names_parents = options_.remote;
     RenameResult result;
     result.moved = plan.from.id();
     result.moved_type = plan.from.inode.record.mode & S_IFMT;
     result.unchanged = plan.unchanged;
     if (plan.unchanged) return result;
     {
-      DirectoryTimesLock lock(directory_times_stripes_, params.from_parent, params.to_parent);
-      const kv::Transaction transaction = BuildTransaction(params, plan, clock_.Now());
+      DirectoryTimesLock lock(directory_times_stripes_, options_, params.from_parent, params.to_parent);
+      const kv::Transaction transaction =
+          BuildTransaction(params, plan, hints_ ? std::max(TimeFor(params.from_parent), TimeFor(params.to_parent)) : clock_.Now());
       before_commit.Pass();
       CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
     }
+    if (hints_) hints_->NoteName(DentryKey(params.to_parent, params.to_name), plan.from.id());
     after_commit.Pass();
     if (params.mode == RenameMode::kExchange) {
       result.exchanged = plan.to->id();
     } else if (plan.to) {
-      result.replaced = LoadAttrOrBasics(store_, plan.to->id(), plan.to->inode.record);
+      result.replaced = LoadAttrOrBasics(store, plan.to->id(), plan.to->inode.record);
     }
     return result;
   });

@@ -1,10 +1,12 @@
-#include "meta/access.h"
+#include "meta/look_ahead.h"
 
 namespace cairnfs::meta {
 
 Result<Attr> Namespace::SetAttr(InodeId inode, const AttrChanges& changes) {
-  return RetryOnConflict("setattr", [&](int) -> Result<Attr> {
-    CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store_, inode));
+  return RetryOnConflict("setattr", PaceOf(options_), [&](int) -> Result<Attr> {
+    LookAhead ahead(store_);
+    kv::KvStore& store = LookAt(ahead, inode);
+    CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store, inode));
     InodeRecord& record = loaded.record;
     if (changes.mtime && IsRegular(record)) {
       return MakeError(ErrorCode::kInvalidArgument, "the content of " + Describe(inode) + " holds its mtime");
@@ -13,8 +15,8 @@ Result<Attr> Namespace::SetAttr(InodeId inode, const AttrChanges& changes) {
     transaction.IfRevision(InodeKey(inode), loaded.revision);
     if (IsDirectory(record) && (changes.mtime || changes.ctime)) {
       // The later of the I and the T record counts, so a time in the past needs the T record out of the way.
-      CAIRNFS_ASSIGN_OR_RETURN(auto times, store_.Get(DirectoryTimesKey(inode)));
-      CAIRNFS_ASSIGN_OR_RETURN(const Attr attr, LoadAttr(store_, inode, record));
+      CAIRNFS_ASSIGN_OR_RETURN(auto times, store.Get(DirectoryTimesKey(inode)));
+      CAIRNFS_ASSIGN_OR_RETURN(const Attr attr, LoadAttr(store, inode, record));
       record.mtime = attr.mtime;
       transaction.IfRevision(DirectoryTimesKey(inode), times ? times->revision : 0).Delete(DirectoryTimesKey(inode));
     }
@@ -26,7 +28,7 @@ Result<Attr> Namespace::SetAttr(InodeId inode, const AttrChanges& changes) {
     record.ctime = changes.ctime ? *changes.ctime : clock_.Now();
     transaction.Put(InodeKey(inode), record.Encode());
     CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
-    return LoadAttrOrBasics(store_, inode, record);
+    return LoadAttrOrBasics(store, inode, record);
   });
 }
 

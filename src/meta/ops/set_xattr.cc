@@ -10,7 +10,7 @@ Status Namespace::SetXattr(InodeId inode, std::string_view name, std::string_vie
     return MakeError(ErrorCode::kValueTooLarge, "the value of an extended attribute has at most " +
                                                     std::to_string(options_.xattr_value_bytes_max) + " bytes");
   }
-  return RetryOnConflict("setxattr", [&](int) -> Status {
+  return RetryOnConflict("setxattr", PaceOf(options_), [&](int) -> Status {
     CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store_, inode));
     const std::string key = XattrKey(inode, name);
     if (mode != XattrMode::kSet) {

@@ -1,16 +1,18 @@
-#include "meta/access.h"
+#include "meta/look_ahead.h"
 
 namespace cairnfs::meta {
 
 Result<Attr> Namespace::Unlink(InodeId parent, std::string_view name) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(name));
-  return RetryOnConflict("unlink", [&](int) -> Result<Attr> {
-    CAIRNFS_ASSIGN_OR_RETURN(auto entry, LoadEntry(store_, parent, name));
+  return RetryOnConflict("unlink", PaceOf(options_), [&](int) -> Result<Attr> {
+    LookAhead ahead(store_);
+    kv::KvStore& store = LookAt(ahead, {{parent, name}});
+    CAIRNFS_ASSIGN_OR_RETURN(auto entry, LoadEntry(store, parent, name));
     if (IsDirectory(entry)) return MakeError(ErrorCode::kIsDirectory, Describe(parent, name) + " is a directory");
     InodeRecord& record = entry.inode.record;
     {
-      DirectoryTimesLock lock(directory_times_stripes_, parent);
-      const Timestamp now = clock_.Now();
+      DirectoryTimesLock lock(directory_times_stripes_, options_, parent);
+      const Timestamp now = TimeFor(parent);
       kv::Transaction transaction;
       transaction.IfRevision(DentryKey(parent, name), entry.dentry.revision)
           .IfRevision(InodeKey(entry.id()), entry.inode.revision)
@@ -19,7 +21,7 @@ Result<Attr> Namespace::Unlink(InodeId parent, std::string_view name) {
       PutDirectoryTimes(transaction, parent, now);
       CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
     }
-    return LoadAttrOrBasics(store_, entry.id(), record);
+    return LoadAttrOrBasics(store, entry.id(), record);
   });
 }
 

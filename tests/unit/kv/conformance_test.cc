@@ -1,278 +1,81 @@
-// What every KvStore must do. Each test runs on every setup of support.h.
-#include <thread>
-
-#include "support.h"
+// The conformance suites over the stores of this room.
+#include "conformance_suite.h"
+#include "kv/hosted_store.h"
+#include "shared_suite.h"
 
 namespace cairnfs::kv {
 namespace {
 
-class KvConformance : public testing::TestWithParam<Setup> {
- protected:
-  uint64_t Put(const std::string& key, const std::string& value) {
-    return Must(store_.Commit(Transaction().Put(key, value)));
+class LocalSubject final : public Subject {
+ public:
+  explicit LocalSubject(Setup setup) : store_(setup) {
+    remembers_operations = setup != Setup::kRocksReopen;
+    syncs_each_commit = setup == Setup::kRocksSync || setup == Setup::kRocksReopen;
   }
-  ErrorCode CommitError(const Transaction& transaction) {
-    Result<uint64_t> result = store_.Commit(transaction);
-    EXPECT_FALSE(result.ok());
-    return result.ok() ? ErrorCode::kIo : result.error().code;
-  }
-  std::string Keys(const std::string& begin, const std::string& end, size_t limit = 0) {
-    std::string text;
-    for (const KvEntry& entry : Must(store_.Range(begin, end, limit)).entries) text += entry.key + " ";
-    return text;
-  }
-  StoreUnderTest store_{GetParam()};
+  KvStore& store() override { return store_; }
+  void Reopen() override { store_.Reopen(); }
+
+ private:
+  StoreUnderTest store_;
 };
 
-INSTANTIATE_TEST_SUITE_P(All, KvConformance, kAllSetups,
-                         [](const testing::TestParamInfo<Setup>& info) { return SetupName(info.param); });
-
-TEST_P(KvConformance, EmptyStore) {
-  EXPECT_FALSE(Must(store_.Get("a")).has_value());
-  KvRange range = Must(store_.Range("", "", 0));
-  EXPECT_TRUE(range.entries.empty());
-  EXPECT_FALSE(range.more);
-  EXPECT_EQ(range.revision, 0u);
-  EXPECT_EQ(Must(store_.Commit(Transaction())), 0u);
+ConformanceSetup Local(Setup setup) {
+  return {SetupName(setup), [setup] { return std::make_unique<LocalSubject>(setup); }};
 }
 
-TEST_P(KvConformance, PutGetDelete) {
-  uint64_t first = Put("a", "1");
-  KvEntry entry = *Must(store_.Get("a"));
-  EXPECT_EQ(entry.key, "a");
-  EXPECT_EQ(entry.value, "1");
-  EXPECT_EQ(entry.revision, first);
-  uint64_t second = Put("a", "");
-  EXPECT_EQ(second, first + 1);
-  EXPECT_EQ(Must(store_.Get("a"))->value, "");
-  EXPECT_EQ(Must(store_.Get("a"))->revision, second);
-  EXPECT_EQ(Must(store_.Commit(Transaction().Delete("a"))), second + 1);
-  EXPECT_FALSE(Must(store_.Get("a")).has_value());
-  EXPECT_EQ(Must(store_.Commit(Transaction().Delete("a"))), second + 2);
-  Put("a", "again");
-  EXPECT_EQ(Must(store_.Get("a"))->value, "again");
-}
+INSTANTIATE_TEST_SUITE_P(Local, KvConformance,
+                         testing::Values(Local(Setup::kMemory), Local(Setup::kMemoryLayers), Local(Setup::kRocks),
+                                         Local(Setup::kRocksLayers), Local(Setup::kRocksSync),
+                                         Local(Setup::kRocksReopen)),
+                         SetupNameOf);
+INSTANTIATE_TEST_SUITE_P(Local, KvConcurrency, testing::Values(Local(Setup::kMemory), Local(Setup::kRocks)),
+                         SetupNameOf);
 
-TEST_P(KvConformance, KeysAndValuesAreAnyBytes) {
-  std::string key("\0\xff K\0", 5), value(100'000, '\0');
-  Put(key, value);
-  Put("", "the empty key");
-  Put(std::string(3, '\xff'), "high");
-  EXPECT_EQ(Must(store_.Get(key))->value, value);
-  EXPECT_EQ(Must(store_.Get(""))->value, "the empty key");
-  KvRange range = Must(store_.Range("", "", 0));
-  ASSERT_EQ(range.entries.size(), 3u);
-  EXPECT_EQ(range.entries[0].key, "");
-  EXPECT_EQ(range.entries[1].key, key);
-  EXPECT_EQ(range.entries[2].key, std::string(3, '\xff'));
-}
-
-TEST_P(KvConformance, TransactionIsAtomicAndHasOneRevision) {
-  Put("gone", "x");
-  uint64_t revision = Must(store_.Commit(Transaction().Put("a", "1").Put("b", "2").Delete("gone").Put("a", "3")));
-  EXPECT_EQ(Must(store_.Get("a"))->value, "3");
-  EXPECT_EQ(Must(store_.Get("a"))->revision, revision);
-  EXPECT_EQ(Must(store_.Get("b"))->revision, revision);
-  EXPECT_FALSE(Must(store_.Get("gone")).has_value());
-  EXPECT_EQ(CommitError(Transaction().IfAbsent("a").Put("c", "1").Delete("b")), ErrorCode::kConflict);
-  EXPECT_FALSE(Must(store_.Get("c")).has_value());
-  EXPECT_TRUE(Must(store_.Get("b")).has_value());
-  EXPECT_EQ(Must(store_.Range("", "", 0)).revision, revision);
-}
-
-TEST_P(KvConformance, PointCompares) {
-  EXPECT_EQ(CommitError(Transaction().IfExists("a").Put("x", "")), ErrorCode::kConflict);
-  EXPECT_EQ(CommitError(Transaction().IfRevision("a", 1).Put("x", "")), ErrorCode::kConflict);
-  uint64_t revision = Must(store_.Commit(Transaction().IfAbsent("a").Put("a", "1")));
-  EXPECT_EQ(CommitError(Transaction().IfAbsent("a").Put("a", "2")), ErrorCode::kConflict);
-  revision = Must(store_.Commit(Transaction().IfRevision("a", revision).IfExists("a").Put("a", "2")));
-  EXPECT_EQ(CommitError(Transaction().IfRevision("a", revision - 1).Put("a", "3")), ErrorCode::kConflict);
-  Must(store_.Commit(Transaction().Delete("a")));
-  EXPECT_EQ(CommitError(Transaction().IfExists("a")), ErrorCode::kConflict);
-  Must(store_.Commit(Transaction().IfAbsent("a").Put("a", "4")));
-}
-
-TEST_P(KvConformance, RangeEmptySeesDeletionsAndAdditions) {
-  Must(store_.Commit(Transaction().IfRangeEmpty("d/", "d0").Put("d/1", "")));
-  EXPECT_EQ(CommitError(Transaction().IfRangeEmpty("d/", "d0").Delete("d")), ErrorCode::kConflict);
-  Put("d/2", "");
-  Must(store_.Commit(Transaction().Delete("d/1")));
-  EXPECT_EQ(CommitError(Transaction().IfRangeEmpty("d/", "d0")), ErrorCode::kConflict);
-  Must(store_.Commit(Transaction().Delete("d/2")));
-  Put("d.", "");
-  Put("d0", "");
-  Must(store_.Commit(Transaction().IfRangeEmpty("d/", "d0").Put("d", "removed")));
-  EXPECT_EQ(CommitError(Transaction().IfRangeEmpty("d", "")), ErrorCode::kConflict);
-  Must(store_.Commit(Transaction().IfRangeEmpty("e", "")));
-  Must(store_.Commit(Transaction().IfRangeEmpty("d0", "d.")));  // an empty interval is empty
-}
-
-TEST_P(KvConformance, RangeUnchanged) {
-  Put("d/1", "");
-  uint64_t revision = Put("d/2", "");
-  Put("other", "");
-  Must(store_.Commit(Transaction().IfRangeUnchanged("d/", "d0", revision).Put("x", "1")));
-  EXPECT_EQ(CommitError(Transaction().IfRangeUnchanged("d/", "d0", revision - 1)), ErrorCode::kConflict);
-  Must(store_.Commit(Transaction().Delete("d/1")));  // a deletion does not show
-  Must(store_.Commit(Transaction().IfRangeUnchanged("d/", "d0", revision)));
-  Put("d/3", "");
-  EXPECT_EQ(CommitError(Transaction().IfRangeUnchanged("d/", "d0", revision)), ErrorCode::kConflict);
-}
-
-TEST_P(KvConformance, RangesAndLimits) {
-  for (int i = 0; i < 12; ++i) Put("k" + std::string(1, static_cast<char>('a' + i)), std::to_string(i));
-  for (const char* key : {"kb", "kc", "ke"}) Must(store_.Commit(Transaction().Delete(key)));
-  EXPECT_EQ(Keys("", ""), "ka kd kf kg kh ki kj kk kl ");
-  EXPECT_EQ(Keys("kb", "kh"), "kd kf kg ");
-  EXPECT_EQ(Keys("kd", "kd"), "");
-  EXPECT_EQ(Keys("kz", "ka"), "");
-  EXPECT_EQ(Keys("kk", ""), "kk kl ");
-  for (size_t limit = 1; limit < 12; ++limit) {
-    KvRange range = Must(store_.Range("", "", limit));
-    EXPECT_EQ(range.entries.size(), std::min<size_t>(limit, 9));
-    EXPECT_EQ(range.more, limit < 9) << limit;
-    EXPECT_EQ(range.entries[0].key, "ka");
+class HostedSubject final : public SharedSubject {
+ public:
+  explicit HostedSubject(bool on_disk) : on_disk_(on_disk) {
+    syncs_each_commit = on_disk;
+    HostedSubject::Reopen();
   }
-}
-
-TEST_P(KvConformance, LimitedRangePastManyDeletions) {
-  Put("z", "");
-  Transaction puts;
-  for (int i = 0; i < 500; ++i) puts.Put("k" + std::to_string(1000 + i), "");
-  Must(store_.Commit(puts));
-  for (int part = 0; part < 4; ++part) {
-    Transaction deletes;
-    for (int i = part; i < 499; i += 4) deletes.Delete("k" + std::to_string(1000 + i));
-    Must(store_.Commit(deletes));
+  SharedKvStore& shared() override { return handle_; }
+  void Reopen() override {
+    handle_.Set(nullptr);
+    store_.reset();
+    if (on_disk_) engine_.reset();
+    if (engine_ == nullptr) engine_ = on_disk_ ? MustOpenRocks(directory_.path() + "/db") : OpenMemoryEngine();
+    HostedStoreOptions options;
+    options.history_bytes_max = kHistoryBytes;
+    store_ = Must(HostedStore::Open(*engine_, options));
+    handle_.Set(store_.get());
   }
-  EXPECT_EQ(Keys("k", "", 1), "k1499 ");
-  EXPECT_EQ(Keys("k", "", 2), "k1499 z ");
-  EXPECT_FALSE(Must(store_.Range("k", "", 2)).more);
-  EXPECT_EQ(Keys("k", "l", 5), "k1499 ");
-}
-
-TEST_P(KvConformance, OperationIdsAreRemembered) {
-  Transaction create = Transaction().IfAbsent("a").Put("a", "1");
-  create.operation_id = "op-1";
-  uint64_t revision = Must(store_.Commit(create));
-  if (GetParam() != Setup::kRocksReopen) {  // the memory lasts as long as the store is open
-    EXPECT_EQ(Must(store_.Commit(create)), revision);
-    for (int i = 0; i < 1023; ++i) {
-      Transaction other = Transaction().IfExists("a");
-      other.operation_id = "other-" + std::to_string(i);
-      Must(store_.Commit(other));
+  bool OverflowHistory() override {
+    for (size_t bytes = 0; bytes <= kHistoryBytes; bytes += 10'000) {
+      Must(store_->Commit(Transaction().Put("overflow", std::string(10'000, 'x'))));
     }
-    EXPECT_EQ(Must(store_.Commit(create)), revision);
+    return true;
   }
-  create.operation_id = "op-2";
-  EXPECT_EQ(CommitError(create), ErrorCode::kConflict);
-  Must(store_.Commit(Transaction().Delete("a")));
-  EXPECT_TRUE(store_.Commit(create).ok()) << "a refused operation is not remembered";
+
+ private:
+  static constexpr size_t kHistoryBytes = 1 << 20;
+  const bool on_disk_;
+  TemporaryDirectory directory_;
+  std::unique_ptr<KvEngine> engine_;
+  std::unique_ptr<HostedStore> store_;
+  SharedHandle handle_;
+};
+
+ConformanceSetup Hosted(bool on_disk) {
+  return {on_disk ? "HostedRocks" : "HostedMemory", [on_disk] { return std::make_unique<HostedSubject>(on_disk); }};
+}
+SharedSetup HostedShared(bool on_disk) {
+  return {on_disk ? "HostedRocks" : "HostedMemory", [on_disk] { return std::make_unique<HostedSubject>(on_disk); }};
 }
 
-TEST_P(KvConformance, TooLarge) {
-  KvLimits limits = store_.limits();
-  Transaction wide;
-  for (size_t i = 0; i <= limits.operations_per_transaction_max; ++i) wide.Put(std::to_string(i), "");
-  EXPECT_EQ(CommitError(wide), ErrorCode::kTooLarge);
-  EXPECT_EQ(CommitError(Transaction().Put("a", std::string(limits.transaction_bytes_max + 1, 'x'))),
-            ErrorCode::kTooLarge);
-  EXPECT_EQ(Keys("", ""), "");
-}
-
-TEST_P(KvConformance, SyncedStateSurvivesReopening) {
-  Put("a", "1");
-  uint64_t revision = Put("b", "2");
-  Must(store_.Commit(Transaction().Delete("a")));
-  MustSucceed(store_.Sync());
-  store_.Reopen();
-  EXPECT_EQ(Keys("", ""), "b ");
-  EXPECT_EQ(Must(store_.Get("b"))->revision, revision);
-  EXPECT_EQ(Must(store_.Range("", "", 0)).revision, revision + 1);
-  EXPECT_EQ(Put("c", "3"), revision + 2);
-}
-
-// The setups that several threads may use at once.
-class KvConcurrency : public KvConformance {};
-INSTANTIATE_TEST_SUITE_P(All, KvConcurrency, testing::Values(Setup::kMemory, Setup::kRocks),
-                         [](const testing::TestParamInfo<Setup>& info) { return SetupName(info.param); });
-
-TEST_P(KvConcurrency, ConcurrentIncrementsLoseNothing) {
-  constexpr int kThreads = 4, kIncrements = 300;
-  Put("counter", "0");
-  std::atomic<bool> done{false};
-  std::jthread flusher([&] {
-    while (!done) MustSucceed(store_.Sync());
-  });
-  {
-    std::vector<std::jthread> threads;
-    for (int t = 0; t < kThreads; ++t) {
-      threads.emplace_back([&] {
-        for (int i = 0; i < kIncrements;) {
-          KvEntry entry = *Must(store_.Get("counter"));
-          Result<uint64_t> result = store_.Commit(Transaction()
-                                                      .IfRevision("counter", entry.revision)
-                                                      .Put("counter", std::to_string(std::stoi(entry.value) + 1)));
-          if (result.ok()) ++i;
-          if (!result.ok()) {
-            EXPECT_EQ(result.error().code, ErrorCode::kConflict);
-          }
-        }
-      });
-    }
-  }
-  done = true;
-  flusher.join();
-  EXPECT_EQ(Must(store_.Get("counter"))->value, std::to_string(kThreads * kIncrements));
-}
-
-// rmdir against create: a name is never left in a directory that was removed.
-TEST_P(KvConcurrency, RangeEmptyAgainstConcurrentPuts) {
-  for (int round = 0; round < 200; ++round) {
-    std::string dir = "dir" + std::to_string(round);
-    std::string begin = dir + "/", end = dir + "0";
-    Put(dir, "");
-    std::atomic<int> created{0};
-    bool removed = false;
-    {
-      std::jthread creator([&] {
-        for (int i = 0; i < 3; ++i) {
-          if (store_.Commit(Transaction().IfExists(dir).Put(begin + std::to_string(i), "")).ok()) ++created;
-        }
-      });
-      std::jthread flusher([&] { MustSucceed(store_.Sync()); });
-      std::jthread remover(
-          [&] { removed = store_.Commit(Transaction().IfExists(dir).IfRangeEmpty(begin, end).Delete(dir)).ok(); });
-    }
-    EXPECT_EQ(Must(store_.Range(begin, end, 0)).entries.size(), static_cast<size_t>(created));
-    EXPECT_EQ(removed, created == 0);
-    EXPECT_EQ(removed, !Must(store_.Get(dir)).has_value());
-  }
-}
-
-// Two keys that always change together are never seen apart, whatever is frozen and flushed meanwhile.
-TEST_P(KvConcurrency, RangesAreOfOneRevision) {
-  Must(store_.Commit(Transaction().Put("p/1", "0").Put("p/2", "0")));
-  std::atomic<bool> done{false};
-  std::jthread writer([&] {
-    for (int i = 1; i <= 3000; ++i) {
-      Must(store_.Commit(Transaction().Put("p/1", std::to_string(i)).Put("p/2", std::to_string(i))));
-    }
-    done = true;
-  });
-  std::jthread flusher([&] {
-    while (!done) MustSucceed(store_.Sync());
-  });
-  uint64_t last_revision = 0;
-  while (!done) {
-    KvRange range = Must(store_.Range("p/", "p0", 0));
-    ASSERT_EQ(range.entries.size(), 2u);
-    ASSERT_EQ(range.entries[0].value, range.entries[1].value);
-    ASSERT_EQ(range.entries[0].revision, range.revision);
-    ASSERT_GE(range.revision, last_revision);
-    last_revision = range.revision;
-  }
-}
+const auto kHosted = testing::Values(Hosted(false), Hosted(true));
+INSTANTIATE_TEST_SUITE_P(Hosted, KvConformance, kHosted, SetupNameOf);
+INSTANTIATE_TEST_SUITE_P(Hosted, KvConcurrency, kHosted, SetupNameOf);
+INSTANTIATE_TEST_SUITE_P(Hosted, SharedConformance, testing::Values(HostedShared(false), HostedShared(true)),
+                         SharedSetupNameOf);
 
 TEST(PrefixEnd, IsTheNextPrefix) {
   EXPECT_EQ(PrefixEnd("a"), "b");
@@ -280,6 +83,16 @@ TEST(PrefixEnd, IsTheNextPrefix) {
   EXPECT_EQ(PrefixEnd(std::string("a\0", 2)), std::string("a\1", 2));
   EXPECT_EQ(PrefixEnd("\xff\xff"), "");
   EXPECT_EQ(PrefixEnd(""), "");
+}
+
+TEST(LocalKvStore, RefusesLeases) {
+  StoreUnderTest store(Setup::kMemory);
+  Transaction transaction;
+  transaction.writes.push_back(KvWrite{"a", "1", 7});
+  Result<uint64_t> result = store.Commit(transaction);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_FALSE(Must(store.Get("a")).has_value());
 }
 
 }  // namespace

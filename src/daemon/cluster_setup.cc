@@ -1,0 +1,360 @@
+#include "daemon/cluster_setup.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+
+#include "base/coding.h"
+#include "base/log.h"
+#include "chunking/chunker.h"
+#include "daemon/cluster_config.h"
+#include "daemon/cluster_store.h"
+#include "daemon/network.h"
+#include "daemon/size_text.h"
+#include "daemon/storage.h"
+#include "kv/local_store.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+constexpr std::string_view kSettingsKey = "C";
+constexpr uint8_t kSettingsVersion = 1;
+constexpr uint64_t kSetupWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
+constexpr uint16_t kPeerPort = 7401;
+constexpr std::string_view kEtcdScheme = "etcd://", kNodeScheme = "node:";
+
+std::string RandomBytes(size_t size) {
+  std::string bytes(size, '\0');
+  while (getrandom(bytes.data(), size, 0) != static_cast<ssize_t>(size)) {
+  }
+  return bytes;
+}
+
+ClusterSettings SettingsOf(const Config& config) {
+  return {static_cast<uint32_t>(config.copies), static_cast<uint32_t>(config.min_replicas), config.lease_ms,
+          config.out_after_ms, config.trusted_network};
+}
+
+Result<ClusterSettings> ReadSettings(kv::KvStore& store) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(kSettingsKey));
+  if (!entry) return MakeError(ErrorCode::kNotFound, "the metadata has no settings of a cluster");
+  return ClusterSettings::Decode(entry->value);
+}
+
+// --- the configuration of a host ----------------------------------------------------------------------------------
+
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+std::string Duration(uint64_t milliseconds) {
+  return milliseconds % 1000 == 0 ? fmt::format("{}s", milliseconds / 1000) : fmt::format("{}ms", milliseconds);
+}
+
+std::string ConfigText(const Config& config, std::string_view made_by) {
+  const Config defaults;
+  std::string text = fmt::format("# Written by cairnfs cluster {}. See cairnfs.toml(5).\n", made_by);
+  auto line = [&](std::string_view key, const std::string& value) { text += fmt::format("{} = {}\n", key, value); };
+  auto words = [&](std::string_view key, const std::string& value, const std::string& unless) {
+    if (value != unless) line(key, Quoted(value));
+  };
+  words("data", config.data, defaults.data);
+  words("mount_point", config.mount_point, defaults.mount_point);
+  words("metadata", config.metadata, "");
+  words("serve_metadata", config.serve_metadata, "");
+  words("listen", config.listen, "");
+  words("advertise", config.advertise, "");
+  words("node_name", config.node_name, "");
+  words("failure_domain", config.failure_domain, "");
+  std::string networks;
+  for (const std::string& network : config.trusted_network)
+    networks += (networks.empty() ? "" : ", ") + Quoted(network);
+  line("trusted_network", "[" + networks + "]");
+  line("copies", fmt::format("{}", config.copies));
+  if (config.min_replicas != 0) line("min_replicas", fmt::format("{}", config.min_replicas));
+  if (config.lease_ms != defaults.lease_ms) line("lease", Quoted(Duration(config.lease_ms)));
+  if (config.out_after_ms != defaults.out_after_ms) line("out_after", Quoted(Duration(config.out_after_ms)));
+  return text;
+}
+
+Status CheckFileIsFree(const SetupOptions& options) {
+  std::error_code error;
+  if (options.overwrite || !stdfs::exists(options.file, error)) return {};
+  return MakeError(
+      ErrorCode::kAlreadyExists,
+      fmt::format("there is a configuration {} already: give --force to overwrite it, or another file with "
+                  "--config",
+                  options.file));
+}
+
+Status WriteConfig(const std::string& path, const std::string& text) {
+  std::error_code error;
+  const std::string folder = stdfs::path(path).parent_path().string();
+  if (!folder.empty()) stdfs::create_directories(folder, error);
+  if (error) return ErrnoError(error.value(), "cannot make the directory " + folder);
+  const std::string temporary = path + ".new";
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return ErrnoError(errno, "cannot write the configuration " + path);
+  const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;
+  const int failure = errno;
+  close(fd);
+  if (!written) return ErrnoError(failure, "cannot write the configuration " + path);
+  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoError(errno, "cannot write the configuration " + path);
+  return {};
+}
+
+// The address that this machine has towards another one: that of the route, no packet is sent.
+Result<std::string> AddressTowards(const HostPort& other) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (const int error = getaddrinfo(other.host.c_str(), fmt::format("{}", other.port).c_str(), &hints, &found);
+      error != 0) {
+    return MakeError(ErrorCode::kUnavailable, fmt::format("cannot resolve {}: {}", other.host, gai_strerror(error)));
+  }
+  const int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  const bool connected = fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
+                         getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0;
+  const int failure = errno;
+  if (fd >= 0) close(fd);
+  freeaddrinfo(found);
+  if (!connected) return ErrnoError(failure, "no route to " + other.host);
+  std::array<char, NI_MAXHOST> text{};
+  getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  return std::string(text.data());
+}
+
+Result<HostPort> FirstEndpoint(const std::string& url) {
+  std::string_view rest = url;
+  rest.remove_prefix(rest.starts_with(kEtcdScheme) ? kEtcdScheme.size() : kNodeScheme.size());
+  return ParseHostPort(rest.substr(0, rest.find_first_of(",/")));
+}
+
+Status ChooseListen(Config& config) {
+  if (!config.listen.empty()) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(HostPort metadata, FirstEndpoint(config.metadata));
+  CAIRNFS_ASSIGN_OR_RETURN(std::string address, AddressTowards(metadata));
+  config.listen = FormatHostPort({address, kPeerPort});
+  return {};
+}
+
+// The address of init's own server, from which others join.
+Status ChooseServed(Config& config) {
+  if (!config.metadata.empty() || !config.serve_metadata.empty()) return {};
+  auto listen = ParseHostPort(config.listen);
+  if (!listen.ok()) return listen.error().WithContext("listen");
+  config.serve_metadata = FormatHostPort({listen->host, static_cast<uint16_t>(listen->port + 1)});
+  return {};
+}
+
+Error ExplainUnreachable(const Error& error, const std::string& url) {
+  Error explained = error.WithContext("cannot read the cluster's metadata at " + url);
+  if (error.code == ErrorCode::kUnavailable) {
+    explained.message += url.starts_with(kNodeScheme)
+                             ? "; the host that serves it must be mounted, and its serve_metadata address be given"
+                             : "; is etcd running, and can this host reach it?";
+  }
+  return explained;
+}
+
+Result<ClusterIdentity> MakeCluster(kv::KvStore& store, const Config& config) {
+  auto existing = ReadCluster(store);
+  if (existing.ok()) {
+    return MakeError(
+        ErrorCode::kAlreadyExists,
+        fmt::format("there is a filesystem at {} already ({}): join it with cairnfs cluster join {}, or give "
+                    "another prefix or directory",
+                    MetadataUrl(config), HexOfBytes(existing->header.uuid), MetadataUrl(config)));
+  }
+  if (existing.error().code != ErrorCode::kNotFound) return existing.error();
+  return MakeOrReadCluster(store, config);
+}
+
+// The data directory of the host that keeps the metadata is made whole here; that of any other one by its first mount.
+Result<ClusterIdentity> MakeServedCluster(const Config& config) {
+  DataDirectory::OpenOptions open;
+  open.path = config.data;
+  open.purpose = "preparing";
+  CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(open));
+  CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(directory.get(), config, ClusterStore::Serve::kNo));
+  CAIRNFS_ASSIGN_OR_RETURN(ClusterIdentity identity, MakeCluster(store->store(), config));
+  CAIRNFS_RETURN_IF_ERROR(Adopt(*directory, config, HexOfBytes(identity.header.uuid)));
+  {
+    CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(*directory, config));
+    CAIRNFS_RETURN_IF_ERROR(storage->OpenChunks(Storage::Purpose::kMount));
+  }
+  if (directory->is_new()) CAIRNFS_RETURN_IF_ERROR(directory->FinishMaking());
+  directory->MarkClean();
+  return identity;
+}
+
+}  // namespace
+
+std::string ClusterSettings::Encode() const {
+  Encoder encoder;
+  encoder.U8(kSettingsVersion).U32(copies).U32(min_replicas).U64(lease_ms).U64(out_after_ms);
+  encoder.Varint(trusted_network.size());
+  for (const std::string& network : trusted_network) encoder.LengthPrefixed(network);
+  return encoder.Take();
+}
+
+Result<ClusterSettings> ClusterSettings::Decode(std::string_view value) {
+  Decoder decoder(value);
+  const uint8_t version = decoder.U8();
+  ClusterSettings settings;
+  settings.copies = decoder.U32();
+  settings.min_replicas = decoder.U32();
+  settings.lease_ms = decoder.U64();
+  settings.out_after_ms = decoder.U64();
+  for (uint64_t left = decoder.Varint(); left > 0 && decoder.ok(); --left) {
+    settings.trusted_network.emplace_back(decoder.LengthPrefixed());
+  }
+  if (decoder.Finished() && version == kSettingsVersion) return settings;
+  return MakeError(ErrorCode::kCorrupt, "the settings of the cluster in its metadata do not decode");
+}
+
+std::unique_ptr<meta::Namespace> MakeSharedNamespace(kv::KvStore& store) {
+  meta::NamespaceOptions options;
+  options.remote = true;
+  return std::make_unique<meta::Namespace>(
+      store, [](const std::vector<kv::KvWrite>&) -> Status { return {}; }, meta::SystemClock(), options);
+}
+
+Result<ClusterIdentity> ReadCluster(kv::KvStore& store) {
+  ClusterIdentity identity;
+  CAIRNFS_ASSIGN_OR_RETURN(identity.header, MakeSharedNamespace(store)->ReadHeader());
+  CAIRNFS_ASSIGN_OR_RETURN(identity.settings, ReadSettings(store));
+  return identity;
+}
+
+Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& config) {
+  kv::Transaction settings;
+  settings.IfAbsent(std::string(kSettingsKey)).Put(std::string(kSettingsKey), SettingsOf(config).Encode());
+  if (auto made = store.Commit(settings); !made.ok() && made.error().code != ErrorCode::kConflict) return made.error();
+  auto names = MakeSharedNamespace(store);
+  auto header = names->ReadHeader();
+  if (!header.ok() && header.error().code == ErrorCode::kNotFound) {
+    meta::FilesystemHeader fresh;
+    fresh.uuid = RandomBytes(16);
+    fresh.created = meta::SystemClock().Now();
+    fresh.chunk_params = chunking::ChunkParams().Encode();
+    Status made = names->Format(fresh, geteuid(), getegid());
+    if (made.ok()) spdlog::info("made a new filesystem at {}, uuid {}", MetadataUrl(config), HexOfBytes(fresh.uuid));
+    if (!made.ok() && made.error().code != ErrorCode::kAlreadyExists) return made.error();
+  }
+  return ReadCluster(store);
+}
+
+Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
+  struct Pair {
+    std::string_view key;
+    std::string here, there;
+  };
+  const std::array pairs = {
+      Pair{"copies", fmt::format("{}", config.copies), fmt::format("{}", settings.copies)},
+      Pair{"min_replicas", fmt::format("{}", config.min_replicas), fmt::format("{}", settings.min_replicas)},
+      Pair{"lease", Quoted(Duration(config.lease_ms)), Quoted(Duration(settings.lease_ms))},
+      Pair{"out_after", Quoted(Duration(config.out_after_ms)), Quoted(Duration(settings.out_after_ms))},
+  };
+  for (const Pair& pair : pairs) {
+    if (pair.here == pair.there) continue;
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{} = {} here, but the cluster was made with {}: it must be the same on every host",
+                                 pair.key, pair.here, pair.there));
+  }
+  return {};
+}
+
+Status Adopt(DataDirectory& directory, const Config& config, const std::string& filesystem) {
+  if (directory.filesystem() == filesystem) return {};
+  if (!directory.filesystem().empty()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{} belongs to filesystem {}, but the metadata at {} is of filesystem {}: correct "
+                                 "metadata, or give an empty directory with --data",
+                                 directory.path(), directory.filesystem(), MetadataUrl(config), filesystem));
+  }
+  if (!directory.is_new()) {
+    // Of a host alone. What its files are made of could be taken over, but not who has the name.
+    CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(directory, config));
+    CAIRNFS_ASSIGN_OR_RETURN(auto kv, kv::LocalKvStore::Open(storage->engine()));
+    const std::string inodes = meta::InodeKey({}).substr(0, 1);
+    CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange found, kv->Range(inodes, kv::PrefixEnd(inodes), 2));
+    if (found.entries.size() > 1) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       fmt::format("{} is the filesystem of a host alone and holds files, which a cluster would not "
+                                   "see: give an empty directory with --data; to bring the files along, mount {} "
+                                   "without metadata and copy them into the cluster's mount",
+                                   directory.path(), directory.path()));
+    }
+  }
+  return directory.JoinFilesystem(filesystem);
+}
+
+Result<SetupResult> InitCluster(const SetupOptions& options) {
+  CAIRNFS_RETURN_IF_ERROR(CheckFileIsFree(options));
+  Config config = options.config;
+  CAIRNFS_RETURN_IF_ERROR(ChooseServed(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
+  CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
+  Config patient = config;
+  patient.metadata_wait_ms = kSetupWaitMs;
+  Result<ClusterIdentity> identity = MakeError(ErrorCode::kFailed, "");
+  if (config.serve_metadata.empty()) {
+    CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, patient));
+    identity = MakeCluster(store->store(), config);
+    if (!identity.ok() && identity.error().code == ErrorCode::kUnavailable) {
+      return ExplainUnreachable(identity.error(), config.metadata);
+    }
+  } else {
+    identity = MakeServedCluster(config);
+  }
+  if (!identity.ok()) return identity.error();
+  CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, ConfigText(config, "init")));
+  return SetupResult{HexOfBytes(identity->header.uuid),
+                     config.serve_metadata.empty() ? config.metadata : config.serve_metadata, config};
+}
+
+Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& address) {
+  CAIRNFS_RETURN_IF_ERROR(CheckFileIsFree(options));
+  Config config = options.config;
+  const bool is_url = address.starts_with(kEtcdScheme) || address.starts_with(kNodeScheme);
+  config.metadata = is_url ? address : std::string(kNodeScheme) + address;
+  config.metadata_wait_ms = kSetupWaitMs;
+  CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, config));
+  auto identity = ReadCluster(store->store());
+  if (!identity.ok() && identity.error().code == ErrorCode::kNotFound) {
+    return MakeError(ErrorCode::kNotFound, fmt::format("there is no filesystem at {} yet: make it on the first host, "
+                                                       "with cairnfs cluster init",
+                                                       config.metadata));
+  }
+  if (!identity.ok()) return ExplainUnreachable(identity.error(), config.metadata);
+  config.metadata_wait_ms = Config().metadata_wait_ms;
+  config.copies = identity->settings.copies;
+  config.min_replicas = identity->settings.min_replicas;
+  config.lease_ms = identity->settings.lease_ms;
+  config.out_after_ms = identity->settings.out_after_ms;
+  config.trusted_network = identity->settings.trusted_network;
+  CAIRNFS_RETURN_IF_ERROR(ChooseListen(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
+  CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
+  CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, ConfigText(config, "join")));
+  return SetupResult{HexOfBytes(identity->header.uuid), address, config};
+}
+
+}  // namespace cairnfs::daemon

@@ -1,0 +1,43 @@
+// ClusterStore: the shared metadata as a host of a cluster reaches it, and on the host that keeps it, the server.
+#pragma once
+
+#include <memory>
+
+#include "base/result.h"
+#include "daemon/config.h"
+#include "daemon/data_directory.h"
+#include "kv/engine.h"
+#include "kv/hosted_store.h"
+#include "kv/shared_store.h"
+#include "kvnet/etcd_store.h"
+#include "kvnet/kv_service.h"
+
+namespace cairnfs::daemon {
+
+class ClusterStore {
+ public:
+  enum class Serve { kYes, kNo };  // kNo: this process alone uses it, to prepare it
+
+  // With `serve_metadata` the keys lie in DATA/shared of `directory`, which is locked; else wherever `metadata` says,
+  // and the connection is made when it is used. kInvalidArgument, kCorrupt, kUnavailable: the message says what is
+  // wrong with which key or path.
+  static Result<std::unique_ptr<ClusterStore>> Open(const DataDirectory* directory, const Config& config,
+                                                    Serve serve = Serve::kYes);
+  ~ClusterStore();
+
+  kv::SharedKvStore& store() { return hosted_ ? *hosted_ : *remote_; }
+  // Forgets old versions where the store keeps them until told so. Cheap where it does not.
+  Status CompactHistory();
+
+ private:
+  ClusterStore() = default;
+  Status OpenOwn(const DataDirectory& directory, const Config& config, Serve serve);
+
+  // Destroyed from the last to the first.
+  std::unique_ptr<kv::KvEngine> engine_;
+  std::unique_ptr<kv::HostedStore> hosted_;
+  std::unique_ptr<kvnet::KvServer> server_;
+  std::unique_ptr<kv::SharedKvStore> remote_;
+};
+
+}  // namespace cairnfs::daemon

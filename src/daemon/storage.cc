@@ -1,0 +1,118 @@
+#include "daemon/storage.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/user.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+// Open files of RocksDB and segments, beside buffers in flight: the least that a mount works with.
+constexpr uint64_t kMetadataWriteBufferBytes = 32 * kMiB;
+
+kv::RocksOptions EngineOptions(const DataDirectory& directory, const Config& config) {
+  kv::RocksOptions options;
+  options.path = directory.metadata_path();
+  options.create_if_missing = directory.is_new();
+  options.block_cache_bytes = config.metadata_cache_size;
+  options.write_buffer_bytes = kMetadataWriteBufferBytes;
+  return options;
+}
+
+io::DiskOptions SegmentDiskOptions(const DataDirectory& directory, const Config& config) {
+  io::DiskOptions options;
+  options.path = directory.segments_path();
+  options.direct = config.direct_io;
+  options.use_io_uring = config.io_uring;
+  return options;
+}
+
+io::BufferPool::Options PoolOptions(const Config& config) {
+  io::BufferPool::Options options;
+  options.size_bytes_max = config.pool_size != 0 ? config.pool_size : DefaultPoolSize();
+  return options;
+}
+
+}  // namespace
+
+Result<std::string> BytesOfHex(std::string_view hex) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+    bytes.push_back(static_cast<char>(std::stoi(std::string(hex.substr(i, 2)), nullptr, 16)));
+  }
+  return bytes;
+}
+
+std::string HexOfBytes(std::string_view bytes) {
+  std::string hex;
+  for (unsigned char byte : bytes) hex += fmt::format("{:02x}", byte);
+  return hex;
+}
+
+Error ExplainOpening(const Error& error, const std::string& what, const std::string& path) {
+  Error explained = error.WithContext(fmt::format("{} in {}", what, path));
+  if (error.code == ErrorCode::kCorrupt && error.message.find("restore the data directory") == std::string::npos) {
+    explained.message += "; restore the data directory from a copy";
+  } else if (error.code == ErrorCode::kNoSpace) {
+    explained.message += "; make room on that disk first";
+  }
+  return explained;
+}
+
+Error ExplainDenied(Error error, const std::string& path) {
+  if (error.code == ErrorCode::kPermission && error.message.find(std::strerror(EACCES)) != std::string::npos) {
+    error.message += fmt::format("; give everything in the directory to one user, as root: chown -R {} {}",
+                                 UserWord(geteuid()), path);
+  }
+  return error;
+}
+
+Result<std::unique_ptr<Storage>> Storage::Open(const DataDirectory& directory, const Config& config) {
+  auto storage = std::unique_ptr<Storage>(new Storage(directory, config));
+  CAIRNFS_RETURN_IF_ERROR(storage->OpenParts());
+  return storage;
+}
+
+Status Storage::OpenParts() {
+  CAIRNFS_ASSIGN_OR_RETURN(pool_, io::BufferPool::Create(PoolOptions(config_)));
+  CAIRNFS_ASSIGN_OR_RETURN(disk_, io::OpenDisk(SegmentDiskOptions(directory_, config_)));
+  auto engine = OpenEngine();
+  if (!engine.ok()) return ExplainOpening(engine.error(), "cannot open the metadata", directory_.metadata_path());
+  engine_ = std::move(engine).value();
+  return {};
+}
+
+// The metadata needs room to recover, which segments kept for reuse may take.
+Result<std::unique_ptr<kv::KvEngine>> Storage::OpenEngine() {
+  auto engine = kv::OpenRocksEngine(EngineOptions(directory_, config_));
+  if (engine.ok() || engine.error().code != ErrorCode::kNoSpace) return engine;
+  auto removed = store::LocalChunkStore::RemoveUnusedFiles(*disk_);
+  if (!removed.ok() || *removed == 0) return engine;
+  spdlog::warn("the disk is full: gave up {} unused segment files for the metadata", *removed);
+  return kv::OpenRocksEngine(EngineOptions(directory_, config_));
+}
+
+Status Storage::OpenChunks(Purpose purpose) {
+  store::StoreOptions options;
+  options.tolerate_damage = purpose == Purpose::kCheck;
+  options.segment_bytes = config_.segment_size;
+  options.free_segments_bytes_max = config_.free_segments_max;
+  options.reserve_bytes = config_.reserve;
+  options.cache_bytes_max = config_.cache_size;
+  options.verify_threads = static_cast<unsigned>(config_.verify_threads);
+  auto chunks = store::LocalChunkStore::Open(*disk_, *engine_, *pool_, options);
+  if (!chunks.ok()) {
+    Error error = chunks.error().WithContext("cannot open the chunks in " + directory_.segments_path());
+    if (error.code == ErrorCode::kNoSpace) error.message += "; make room on that disk first";
+    return error;
+  }
+  chunks_ = std::move(chunks).value();
+  return {};
+}
+
+}  // namespace cairnfs::daemon

@@ -1,0 +1,55 @@
+// Storage: what a node keeps on its own disk, opened in the order in which the parts need each other. Beneath the
+// filesystem of a host alone and of a host of a cluster.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "daemon/config.h"
+#include "daemon/data_directory.h"
+#include "io/buffer_pool.h"
+#include "io/file.h"
+#include "kv/engine.h"
+#include "store/local_chunk_store.h"
+
+namespace cairnfs::daemon {
+
+class Storage {
+ public:
+  enum class Purpose { kMount, kCheck };  // kCheck: missing and damaged segments are left for the check to report
+
+  // Pool, disk and metadata engine. `directory` is locked by the caller and outlives the storage. The message of an
+  // error names the part of the directory that is wrong and what would help.
+  static Result<std::unique_ptr<Storage>> Open(const DataDirectory& directory, const Config& config);
+  // The chunks, once what stands before them is known to be right.
+  Status OpenChunks(Purpose purpose);
+
+  io::BufferPool& pool() { return *pool_; }
+  io::Disk& disk() { return *disk_; }
+  kv::KvEngine& engine() { return *engine_; }
+  store::LocalChunkStore& chunks() { return *chunks_; }
+
+ private:
+  Storage(const DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
+  Status OpenParts();
+  Result<std::unique_ptr<kv::KvEngine>> OpenEngine();
+
+  const DataDirectory& directory_;
+  const Config config_;
+  // Destroyed from the last to the first.
+  std::unique_ptr<io::BufferPool> pool_;
+  std::unique_ptr<kv::KvEngine> engine_;
+  std::unique_ptr<io::Disk> disk_;
+  std::unique_ptr<store::LocalChunkStore> chunks_;
+};
+
+// "what in path: ..." with what helps against damage and against a full disk.
+Error ExplainOpening(const Error& error, const std::string& what, const std::string& path);
+// What helps when files in the directory are closed to its owner: another user, mostly root, left them there.
+Error ExplainDenied(Error error, const std::string& path);
+
+Result<std::string> BytesOfHex(std::string_view hex);
+std::string HexOfBytes(std::string_view bytes);
+
+}  // namespace cairnfs::daemon

@@ -1,0 +1,213 @@
+#include "kv/commit_slots.h"
+
+#include <random>
+
+namespace cairnfs::kv {
+namespace {
+
+constexpr std::chrono::minutes kLeaseTtl{60};
+constexpr size_t kOperationsRemembered = 4096;
+// In front of an attempt's name: that attempt did not run.
+constexpr char kRuledOut = '!';
+
+std::string RandomName() {
+  std::random_device device;
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string name;
+  for (int i = 0; i < 4; ++i) {
+    for (uint32_t bits = device(), digit = 0; digit < 8; ++digit, bits >>= 4) name.push_back(kHex[bits & 15]);
+  }
+  return name;
+}
+
+Error Unknown(const Error& cause) {
+  return MakeError(ErrorCode::kUnavailable, "it is not known whether the transaction ran: " + cause.message);
+}
+
+Error Conflict() {
+  return MakeError(ErrorCode::kConflict, "a key or range that the transaction relied on has changed");
+}
+
+}  // namespace
+
+CommitSlots::CommitSlots(SlotTransport& transport, const RetryOptions& options)
+    : transport_(transport), options_(options), instance_(RandomName()) {}
+
+CommitSlots::~CommitSlots() {
+  MutexLock lock(mutex_);
+  const LeaseId lease = lease_;
+  lock.Unlock();
+  // Where the store cannot be reached they go by themselves.
+  if (lease != 0) static_cast<void>(transport_.TryRevokeLease(lease));
+}
+
+std::string CommitSlots::NewName() {
+  MutexLock lock(mutex_);
+  return instance_ + "/" + std::to_string(++names_);
+}
+
+Result<uint64_t> CommitSlots::Commit(const Transaction& transaction) {
+  if (!transaction.operation_id.empty()) return CommitOperation(transaction);
+  std::optional<Attempt> open;
+  return CommitOnce(transaction, open);
+}
+
+Result<uint64_t> CommitSlots::CommitOperation(const Transaction& transaction) {
+  const std::string& id = transaction.operation_id;
+  std::optional<Attempt> open;
+  MutexLock lock(mutex_);
+  for (;;) {
+    auto [operation, is_new] = operations_.try_emplace(id);
+    if (is_new) break;
+    if (operation->second.revision) return *operation->second.revision;
+    if (!operation->second.in_progress) {
+      open = std::move(operation->second.open);
+      operation->second = Operation{};
+      break;
+    }
+    changed_.Wait(mutex_);
+  }
+  lock.Unlock();
+  Result<uint64_t> result = CommitOnce(transaction, open);
+  lock.Lock();
+  if (result.ok() || open) {
+    Operation& operation = operations_[id];
+    operation.in_progress = false;
+    if (result.ok()) operation.revision = *result;
+    operation.open = std::move(open);
+    Remember(id);
+  } else {
+    operations_.erase(id);
+  }
+  changed_.NotifyAll();
+  return result;
+}
+
+void CommitSlots::Remember(const std::string& operation_id) {
+  operation_order_.push_back(operation_id);
+  if (operation_order_.size() <= kOperationsRemembered) return;
+  auto oldest = operations_.find(operation_order_.front());
+  if (oldest != operations_.end() && !oldest->second.in_progress) operations_.erase(oldest);
+  operation_order_.pop_front();
+}
+
+Result<uint64_t> CommitSlots::CommitCompares(const Transaction& transaction, Retry& retry) {
+  for (;;) {
+    Result<SlottedAnswer> answer = transport_.TryCommit(transaction, nullptr);
+    if (answer.ok()) {
+      if (!answer->committed) return Conflict();
+      return answer->revision;
+    }
+    if (answer.error().code != ErrorCode::kUnavailable || !retry.Wait()) return answer.error();
+  }
+}
+
+// `open` is set on return exactly when it is not known whether the transaction ran.
+Result<uint64_t> CommitSlots::CommitOnce(const Transaction& transaction, std::optional<Attempt>& open) {
+  Retry retry(options_);
+  if (transaction.writes.empty() && !open) return CommitCompares(transaction, retry);
+  LeaseId dropped = 0;
+  for (;;) {
+    if (open) {
+      Result<std::optional<uint64_t>> found = FindOut(*open, retry);
+      if (!found.ok()) return Unknown(found.error());
+      GiveBack(std::move(open->slot));
+      open.reset();
+      if (*found) return **found;
+    }
+    CAIRNFS_ASSIGN_OR_RETURN(Slot slot, TakeSlot(retry));
+    open = Attempt{std::move(slot), NewName()};
+    const SlotClaim claim{open->slot.name, open->slot.revision, open->name, open->slot.lease};
+    Result<SlottedAnswer> answer = transport_.TryCommit(transaction, &claim);
+    if (answer.ok() && answer->committed) {
+      open->slot.revision = answer->revision;
+      GiveBack(std::move(open->slot));
+      open.reset();
+      return answer->revision;
+    }
+    if (!answer.ok() && answer.error().code == ErrorCode::kUnavailable) {
+      if (!retry.Wait()) return Unknown(answer.error());
+      continue;
+    }
+    Slot used = std::move(open->slot);
+    open.reset();
+    // The slots' lease may have ended, on a host that slept: once more with new ones.
+    const bool slot_is_gone =
+        answer.ok() ? answer->slot_revision != used.revision : answer.error().code == ErrorCode::kNotFound;
+    if (slot_is_gone && dropped == 0) {
+      dropped = used.lease;
+      DropLease(used.lease);
+      continue;
+    }
+    if (!slot_is_gone) GiveBack(std::move(used));
+    if (!answer.ok()) return answer.error();
+    return Conflict();
+  }
+}
+
+Result<std::optional<uint64_t>> CommitSlots::FindOut(Attempt& attempt, Retry& retry) {
+  const SlotClaim claim{attempt.slot.name, attempt.slot.revision, kRuledOut + attempt.name, attempt.slot.lease};
+  for (;;) {
+    Result<SlottedAnswer> answer = transport_.TryCommit(Transaction(), &claim);
+    if (!answer.ok()) {
+      if (answer.error().code != ErrorCode::kUnavailable || !retry.Wait()) return answer.error();
+      continue;
+    }
+    if (answer->committed) {
+      attempt.slot.revision = answer->revision;
+      return std::optional<uint64_t>();
+    }
+    if (answer->slot_value != attempt.name && answer->slot_value != claim.value) {
+      return MakeError(ErrorCode::kUnavailable, "the slot that would tell is gone with its lease");
+    }
+    attempt.slot.revision = answer->slot_revision;
+    if (answer->slot_value == claim.value) return std::optional<uint64_t>();
+    return std::optional<uint64_t>(answer->slot_revision);
+  }
+}
+
+Result<CommitSlots::Slot> CommitSlots::TakeSlot(Retry& retry) {
+  MutexLock lock(mutex_);
+  for (;;) {
+    if (lease_ != 0 && Retry::Clock::now() < lease_until_) {
+      if (free_.empty()) return Slot{instance_ + "/slot" + std::to_string(++names_), 0, lease_};
+      Slot slot = std::move(free_.back());
+      free_.pop_back();
+      return slot;
+    }
+    if (is_granting_) {
+      changed_.Wait(mutex_);
+      continue;
+    }
+    is_granting_ = true;
+    lock.Unlock();
+    const auto sent = Retry::Clock::now();
+    Result<LeaseId> lease = transport_.TryGrantLease(kLeaseTtl);
+    lock.Lock();
+    is_granting_ = false;
+    if (lease.ok()) {
+      lease_ = *lease;
+      lease_until_ = sent + kLeaseTtl / 2;
+      free_.clear();
+    }
+    changed_.NotifyAll();
+    if (lease.ok()) continue;
+    lock.Unlock();
+    if (lease.error().code != ErrorCode::kUnavailable || !retry.Wait()) return lease.error();
+    lock.Lock();
+  }
+}
+
+void CommitSlots::GiveBack(Slot slot) {
+  MutexLock lock(mutex_);
+  if (slot.lease == lease_) free_.push_back(std::move(slot));
+}
+
+void CommitSlots::DropLease(LeaseId lease) {
+  MutexLock lock(mutex_);
+  if (lease_ != lease) return;
+  lease_ = 0;
+  free_.clear();
+}
+
+}  // namespace cairnfs::kv

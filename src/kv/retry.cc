@@ -1,0 +1,28 @@
+#include "kv/retry.h"
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+namespace cairnfs::kv {
+
+using std::chrono::milliseconds;
+
+Retry::Retry(const RetryOptions& options)
+    : wait_max_(options.wait_max), deadline_(Clock::now() + options.give_up_after), wait_(options.wait_min) {}
+
+milliseconds Retry::NextWait() {
+  static thread_local std::minstd_rand random(std::random_device{}());
+  const auto most = wait_.count();
+  wait_ = std::min(wait_ * 2, wait_max_);
+  return milliseconds(std::uniform_int_distribution<milliseconds::rep>(most / 2, most)(random));
+}
+
+bool Retry::Wait() {
+  const milliseconds wait = NextWait();
+  if (Clock::now() + wait >= deadline_) return false;
+  std::this_thread::sleep_for(wait);
+  return true;
+}
+
+}  // namespace cairnfs::kv

@@ -1,0 +1,32 @@
+// How calls to a store far away are tried again.
+#pragma once
+
+#include <chrono>
+
+namespace cairnfs::kv {
+
+struct RetryOptions {
+  std::chrono::milliseconds give_up_after{60'000};  // of a call, tries and waits together
+  std::chrono::milliseconds try_timeout{5'000};     // of one try of a commit or of a lease's grant
+  std::chrono::milliseconds wait_min{20};           // before the second try; doubled for each after it
+  std::chrono::milliseconds wait_max{1'000};
+};
+
+// The tries of one call. Of one thread.
+class Retry {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit Retry(const RetryOptions& options);
+  // Waits before the next try, for a random time so that many clients do not come at once. False, at once: the time is
+  // over.
+  bool Wait();
+  // What Wait would sleep, for who sleeps on a condition of their own.
+  std::chrono::milliseconds NextWait();
+
+ private:
+  const std::chrono::milliseconds wait_max_;
+  const Clock::time_point deadline_;
+  std::chrono::milliseconds wait_;
+};
+
+}  // namespace cairnfs::kv

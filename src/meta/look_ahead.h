@@ -1,0 +1,65 @@
+// What makes operations on a store that is far away take few round trips. For src/meta alone.
+//
+// LookAhead is a store in front of the store: it fetches several keys and ranges at once, at one revision, and answers
+// the reads that follow from those. Each answer is given once: who asks again wants to know what is there now.
+// Hints are what this host saw last: which inode a name led to, a directory's record. They only say what to fetch, and
+// what to compare with; a transaction that relies on a wrong one fails and reads.
+#pragma once
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+
+class LookAhead final : public kv::KvStore {
+ public:
+  explicit LookAhead(kv::KvStore& store) : store_(store) {}
+
+  void Want(std::string key);
+  void WantRange(std::string begin, std::string end, size_t limit);
+  // Everything that an operation may ask of an inode: I, D and T, and what is pending if it is to be told.
+  void WantInode(InodeId inode, bool with_pending);
+  // One round trip for all that is wanted. What fails is left to the reads that follow.
+  void Fetch();
+  // What was fetched under the key and not given yet; null: nothing, or the key does not exist.
+  const kv::KvEntry* Peek(const std::string& key) const;
+
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override;
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return store_.Read(spans); }
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override { return store_.Commit(transaction); }
+  Status Sync() override { return store_.Sync(); }
+  kv::KvLimits limits() const override { return store_.limits(); }
+
+ private:
+  kv::KvStore& store_;
+  std::vector<kv::KvSpan> wanted_;
+  std::map<std::string, kv::KvRange, std::less<>> points_, ranges_;  // by (first) key
+};
+
+// Any thread.
+class Hints {
+ public:
+  std::optional<InodeId> InodeOf(const std::string& dentry_key);
+  void NoteName(const std::string& dentry_key, InodeId inode);
+  std::optional<Versioned<InodeRecord>> DirectoryOf(InodeId inode);
+  void NoteDirectory(InodeId inode, const Versioned<InodeRecord>& record);
+  // The latest of `now` and the times noted before, which it becomes.
+  Timestamp AdvanceTime(InodeId directory, Timestamp now);
+
+ private:
+  // Past this all are forgotten: they come back as they are needed.
+  static constexpr size_t kNamesMax = 100'000;
+  static constexpr size_t kDirectoriesMax = 20'000;
+  Mutex mutex_;
+  std::unordered_map<std::string, InodeId> names_ GUARDED_BY(mutex_);
+  std::unordered_map<InodeId, Versioned<InodeRecord>> directories_ GUARDED_BY(mutex_);
+  std::unordered_map<InodeId, Timestamp> times_ GUARDED_BY(mutex_);
+};
+
+}  // namespace cairnfs::meta

@@ -1,0 +1,65 @@
+// Ancestry by the directories that records name: a level of all inodes at once is one read.
+#include <set>
+#include <unordered_map>
+
+#include "meta/access.h"
+
+namespace cairnfs::meta {
+namespace {
+
+constexpr size_t kSpansMax = 512;
+constexpr int kLevelsMax = 4096;
+
+using Records = std::unordered_map<InodeId, std::optional<InodeRecord>>;
+
+Status LoadInodes(kv::KvStore& store, const std::vector<InodeId>& inodes, Records& records) {
+  for (size_t first = 0; first < inodes.size(); first += kSpansMax) {
+    const size_t end = std::min(inodes.size(), first + kSpansMax);
+    std::vector<kv::KvSpan> spans;
+    for (size_t i = first; i < end; i++) spans.push_back({InodeKey(inodes[i]), "", 0});
+    CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store.Read(spans));
+    for (size_t i = first; i < end; i++) {
+      std::optional<InodeRecord>& record = records[inodes[i]];
+      const auto& entries = snapshot.ranges[i - first].entries;
+      if (entries.empty()) continue;
+      CAIRNFS_ASSIGN_OR_RETURN(record, InodeRecord::Decode(entries.front().value));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<InodeId>> Namespace::FindBelow(InodeId directory, const std::vector<InodeId>& inodes) {
+  Records records;
+  std::vector<InodeId> unknown = inodes;
+  for (int level = 0; level < kLevelsMax && !unknown.empty(); level++) {
+    CAIRNFS_RETURN_IF_ERROR(LoadInodes(store_, unknown, records));
+    std::set<InodeId> above;
+    for (InodeId inode : unknown) {
+      const std::optional<InodeRecord>& record = records[inode];
+      if (!record || record->parent.value == 0 || inode == directory) continue;
+      if (!records.contains(record->parent)) above.insert(record->parent);
+    }
+    unknown.assign(above.begin(), above.end());
+  }
+  auto lies_below = [&](InodeId inode) {
+    const std::optional<InodeRecord>& file = records[inode];
+    if (!file || file->nlink == 0) return false;
+    if (!IsDirectory(*file) && (file->nlink > 1 || file->parent.value == 0)) return true;
+    for (int level = 0; level < kLevelsMax; level++) {
+      if (inode == directory) return true;
+      const std::optional<InodeRecord>& record = records[inode];
+      if (!record || inode == kRootInode) return false;
+      inode = record->parent;
+    }
+    return false;
+  };
+  std::vector<InodeId> below;
+  for (InodeId inode : inodes) {
+    if (lies_below(inode)) below.push_back(inode);
+  }
+  return below;
+}
+
+}  // namespace cairnfs::meta

@@ -1,0 +1,199 @@
+// What HostedStore promises beside what the conformance suites ask: group commit, and what failures and crashes leave.
+#include "kv/hosted_store.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "support.h"
+
+namespace cairnfs::kv {
+namespace {
+
+Transaction LeasedPut(const std::string& key, LeaseId lease) {
+  Transaction transaction;
+  transaction.writes.push_back(KvWrite{key, "", lease});
+  return transaction;
+}
+
+TEST(HostedStore, ConcurrentCommitsShareASync) {
+  const auto memory = OpenMemoryEngine();
+  FailingEngine engine(*memory);
+  std::atomic<int> syncs{0};
+  engine.before_write = [&] {
+    ++syncs;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
+  auto store = Must(HostedStore::Open(engine));
+  constexpr int kThreads = 16, kCommits = 20;
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < kCommits; ++i) {
+          const std::string key = std::to_string(t) + "/" + std::to_string(i);
+          const uint64_t revision = Must(store->Commit(Transaction().IfAbsent(key).Put(key, "")));
+          EXPECT_EQ(Must(store->Get(key))->revision, revision);
+        }
+      });
+    }
+  }
+  EXPECT_EQ(Must(store->Range("", "", 0)).revision, static_cast<uint64_t>(kThreads * kCommits));
+  EXPECT_LT(syncs, kThreads * kCommits / 4);
+}
+
+TEST(HostedStore, NothingIsSeenBeforeItIsDurable) {
+  const auto memory = OpenMemoryEngine();
+  FailingEngine engine(*memory);
+  std::atomic<bool> is_writing{false}, go_on{false};
+  engine.before_write = [&] {
+    is_writing = true;
+    while (!go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  auto store = Must(HostedStore::Open(engine));
+  std::atomic<int> told{0};
+  const auto watch = store->Watch("", "", 0, {[&](auto, auto) { ++told; }, [](auto) {}});
+  std::jthread writer([&] { Must(store->Commit(Transaction().Put("a", "1"))); });
+  while (!is_writing) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_FALSE(Must(store->Get("a")).has_value());
+  EXPECT_TRUE(Must(store->Range("", "", 0)).entries.empty());
+  EXPECT_EQ(told, 0);
+  go_on = true;
+  writer.join();
+  EXPECT_TRUE(Must(store->Get("a")).has_value());
+  while (told == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST(HostedStore, FailedWriteChangesNothingAndLaterOnesGoOn) {
+  const auto memory = OpenMemoryEngine();
+  FailingEngine engine(*memory);
+  auto store = Must(HostedStore::Open(engine));
+  const LeaseId lease = Must(store->GrantLease(std::chrono::milliseconds(50)));
+  const uint64_t revision = Must(store->Commit(LeasedPut("leased", lease)));
+  engine.fail_writes = true;
+  Transaction create = Transaction().IfAbsent("a").Put("a", "1");
+  create.operation_id = "create";
+  Result<uint64_t> refused = store->Commit(create);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
+  EXPECT_FALSE(store->GrantLease(std::chrono::seconds(1)).ok());
+  EXPECT_FALSE(Must(store->Get("a")).has_value());
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_TRUE(Must(store->Get("leased")).has_value()) << "its end could not be made durable";
+  EXPECT_FALSE(store->KeepLeaseAlive(lease).ok());
+  engine.fail_writes = false;
+  EXPECT_GT(Must(store->Commit(create)), revision);
+  for (int i = 0; i < 500 && Must(store->Get("leased")); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_FALSE(Must(store->Get("leased")).has_value());
+}
+
+TEST(HostedStore, RestartGivesLeasesTheirFullTime) {
+  const auto engine = OpenMemoryEngine();
+  LeaseId lease = 0;
+  {
+    auto store = Must(HostedStore::Open(*engine));
+    lease = Must(store->GrantLease(std::chrono::milliseconds(500)));
+    Must(store->Commit(LeasedPut("leased", lease)));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  auto store = Must(HostedStore::Open(*engine));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(Must(store->Get("leased")).has_value());
+  MustSucceed(store->RevokeLease(lease));
+  store.reset();
+  size_t records = 0;
+  for (const char* begin : {"A", "L"}) {
+    MustSucceed(engine->Scan(begin, std::string(1, static_cast<char>(begin[0] + 1)), nullptr,
+                             [&](std::string_view, std::string_view) { return ++records > 0; }));
+  }
+  EXPECT_EQ(records, 0u) << "nothing is left of a lease that ended";
+}
+
+TEST(HostedStore, WatchOverARestartIsLostUnlessNothingChanged) {
+  const auto engine = OpenMemoryEngine();
+  auto store = Must(HostedStore::Open(*engine));
+  const uint64_t first = Must(store->Commit(Transaction().Put("a", "1")));
+  const uint64_t second = Must(store->Commit(Transaction().Put("a", "2")));
+  store = nullptr;
+  store = Must(HostedStore::Open(*engine));
+  std::atomic<uint64_t> lost_first{0}, lost_second{0}, told{0};
+  const auto behind = store->Watch("", "", first, {[](auto, auto) {}, [&](uint64_t at) { lost_first = at; }});
+  const auto level =
+      store->Watch("", "", second, {[&](auto, uint64_t at) { told = at; }, [&](uint64_t at) { lost_second = at; }});
+  const uint64_t third = Must(store->Commit(Transaction().Put("a", "3")));
+  while (told == 0 || lost_first == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(told, third);
+  EXPECT_GE(lost_first, second);
+  EXPECT_EQ(lost_second, 0u);
+}
+
+TEST(HostedStore, DamagedRecordsAreNamed) {
+  const auto engine = OpenMemoryEngine();
+  for (const auto& [key, value] : {std::pair<std::string, std::string>{"Lshort", ""},
+                                   {"L\0\0\0\0\0\0\0\1" + std::string(), "short"},
+                                   {"A" + std::string(8, '\7') + "Kx", ""},
+                                   {"R", "short"}}) {
+    MustSucceed(engine->Write({{key, value}}, true));
+    Result<std::unique_ptr<HostedStore>> opened = HostedStore::Open(*engine);
+    ASSERT_FALSE(opened.ok()) << key;
+    EXPECT_EQ(opened.error().code, ErrorCode::kCorrupt);
+    MustSucceed(engine->Write({{key, std::nullopt}}, true));
+  }
+}
+
+// A child commits and writes down what was acknowledged, in memory that both share; it is killed in the middle.
+TEST(HostedStore, KilledProcessKeepsEveryAcknowledgedCommit) {
+  constexpr int kThreads = 4;
+  TemporaryDirectory directory;
+  for (int round = 0; round < 3; ++round) {
+    int pipes[2];
+    ASSERT_EQ(pipe(pipes), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      auto engine = MustOpenRocks(directory.path() + "/db");
+      auto store = Must(HostedStore::Open(*engine));
+      std::vector<std::thread> threads;
+      for (int t = 0; t < kThreads; ++t) {
+        threads.emplace_back([&, t] {
+          for (int i = 0;; ++i) {
+            const std::string key = std::to_string(round) + "/" + std::to_string(t) + "/" + std::to_string(i);
+            if (!store->Commit(Transaction().IfAbsent(key).Put(key, key)).ok()) _exit(1);
+            const std::string line = key + "\n";
+            if (write(pipes[1], line.data(), line.size()) < 0) _exit(1);
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+    close(pipes[1]);
+    std::string acknowledged(1, '\0');
+    ASSERT_EQ(read(pipes[0], acknowledged.data(), 1), 1);  // it has begun
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    kill(child, SIGKILL);
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    char buffer[1 << 16];
+    for (ssize_t size; (size = read(pipes[0], buffer, sizeof buffer)) > 0;) {
+      acknowledged.append(buffer, static_cast<size_t>(size));
+    }
+    close(pipes[0]);
+    auto engine = MustOpenRocks(directory.path() + "/db");
+    auto store = Must(HostedStore::Open(*engine));
+    size_t count = 0;
+    for (size_t begin = 0, end; (end = acknowledged.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      const std::string key = acknowledged.substr(begin, end - begin);
+      std::optional<KvEntry> entry = Must(store->Get(key));
+      ASSERT_TRUE(entry.has_value()) << key;
+      EXPECT_EQ(entry->value, key);
+      ++count;
+    }
+    EXPECT_GT(count, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace cairnfs::kv

@@ -1,0 +1,106 @@
+#include "cluster_commands.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <functional>
+
+#include "cluster_output.h"
+#include "commands.h"
+#include "daemon/cluster_setup.h"
+#include "daemon/exit_codes.h"
+
+namespace cairnfs::tools {
+namespace {
+
+void Print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+Status Apply(std::string_view key, const std::string& value, daemon::Config& config) {
+  return value.empty() ? Status() : daemon::ApplyKey(key, value, config);
+}
+
+Result<daemon::SetupOptions> OptionsOf(const ClusterHostOptions& host) {
+  daemon::SetupOptions options;
+  options.file = host.config.empty() ? daemon::kDefaultConfigFile : host.config;
+  options.overwrite = host.force;
+  daemon::Config& config = options.config;
+  CAIRNFS_RETURN_IF_ERROR(Apply("data", host.data, config));
+  CAIRNFS_RETURN_IF_ERROR(Apply("mount_point", host.mount_point, config));
+  CAIRNFS_RETURN_IF_ERROR(Apply("listen", host.listen, config));
+  CAIRNFS_RETURN_IF_ERROR(Apply("advertise", host.advertise, config));
+  CAIRNFS_RETURN_IF_ERROR(Apply("node_name", host.name, config));
+  CAIRNFS_RETURN_IF_ERROR(Apply("failure_domain", host.domain, config));
+  return options;
+}
+
+std::string MountWords(const daemon::SetupOptions& options) {
+  return options.file == daemon::kDefaultConfigFile ? "cairnfs mount" : "cairnfs mount --config " + options.file;
+}
+
+Result<daemon::SetupResult> Init(const ClusterInitCommand& command, daemon::SetupOptions& options) {
+  CAIRNFS_ASSIGN_OR_RETURN(options, OptionsOf(command.host));
+  CAIRNFS_RETURN_IF_ERROR(Apply("metadata", command.metadata, options.config));
+  CAIRNFS_RETURN_IF_ERROR(Apply("serve_metadata", command.serve_metadata, options.config));
+  CAIRNFS_RETURN_IF_ERROR(daemon::ApplyKey("copies", fmt::format("{}", command.copies), options.config));
+  options.config.trusted_network = command.trusted_networks;
+  return daemon::InitCluster(options);
+}
+
+// Asks the daemon, and prints what `text` makes of its answer.
+int Show(const Target& target, const std::function<std::string(const control::ClusterReport&)>& text) {
+  auto location = Locate(target);
+  if (!location.ok()) {
+    int code = Fail(location.error());
+    return location.error().code == ErrorCode::kNotFound ? int{daemon::kExitNoDaemon} : code;
+  }
+  auto client = Connect(*location);
+  if (!client.ok()) return Fail(client.error());
+  auto report = client->GetCluster();
+  if (!report.ok()) return Fail(report.error());
+  Print(text(*report));
+  return daemon::kExitDone;
+}
+
+}  // namespace
+
+int RunClusterInit(const ClusterInitCommand& command) {
+  daemon::SetupOptions options;
+  auto made = Init(command, options);
+  if (!made.ok()) return Fail(made.error());
+  const bool serves = !made->config.serve_metadata.empty();
+  Print(
+      fmt::format("made filesystem {}; {} is written\n"
+                  "mount it here:       {}\n"
+                  "on every other host: cairnfs cluster join {}\n"
+                  "                     cairnfs mount\n{}",
+                  made->filesystem, options.file, MountWords(options), made->join_address,
+                  serves ? "This host keeps the metadata: mount it here first, the others ask it.\n" : ""));
+  return daemon::kExitDone;
+}
+
+int RunClusterJoin(const ClusterJoinCommand& command) {
+  auto options = OptionsOf(command.host);
+  if (!options.ok()) return Fail(options.error());
+  auto joined = daemon::JoinCluster(*options, command.address);
+  if (!joined.ok()) return Fail(joined.error());
+  Print(fmt::format("filesystem {}; {} is written, this host listens on {}\nmount it: {}\n", joined->filesystem,
+                    options->file, joined->config.listen, MountWords(*options)));
+  return daemon::kExitDone;
+}
+
+int RunClusterStatus(const Target& target, bool json) { return Show(target, json ? ClusterJson : ClusterText); }
+int RunNodeList(const Target& target, bool json) { return Show(target, json ? NodesJson : NodesText); }
+
+int RunNodeForget(const Target& target, const std::string& node) {
+  auto location = Locate(target);
+  if (!location.ok()) return Fail(location.error());
+  auto client = Connect(*location);
+  if (!client.ok()) return Fail(client.error());
+  Status forgotten = client->Forget(node);
+  return forgotten.ok() ? int{daemon::kExitDone} : Fail(forgotten.error());
+}
+
+}  // namespace cairnfs::tools
