@@ -173,8 +173,9 @@ class Round:
                 self.problems += checkpoints.inspect(client, checkpoint, after_healing=True)
         if not self.problems:
             for checkpoint in self.test.ledger.take(CHECKPOINTS_KEPT):
-                for name in (checkpoint.name, checkpoint.name + ".tmp"):
-                    shutil.rmtree(self.cluster.hosts[0].path(name), ignore_errors=True)
+                # As a process of its own, which can be given up.
+                run("rm", "-rf", self.cluster.hosts[0].path(checkpoint.name),
+                    self.cluster.hosts[0].path(checkpoint.name + ".tmp"), timeout=120)
 
 
 class Test:
