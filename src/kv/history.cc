@@ -91,16 +91,22 @@ void History::Restart(uint64_t revision) {
   }
 }
 
-std::unique_ptr<KvWatch> History::Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                        bool is_lost, WatchCallbacks callbacks) {
+std::unique_ptr<KvWatch> History::WatchFromNowOn(std::string_view begin, std::string_view end,
+                                                 WatchCallbacks callbacks) {
+  MutexLock lock(mutex_);
+  const uint64_t now = revision_;
+  lock.Unlock();
+  return Watch(begin, end, {now, /*is_lost=*/false}, std::move(callbacks));
+}
+
+std::unique_ptr<KvWatch> History::Watch(std::string_view begin, std::string_view end, Start start,
+                                        WatchCallbacks callbacks) {
   auto watcher = std::make_unique<Watcher>(*this, begin, end, std::move(callbacks));
-  {
-    MutexLock lock(mutex_);
-    watcher->told = after_revision == 0 ? revision_ : after_revision;
-    watcher->is_lost = is_lost;
-    watchers_.push_back(watcher.get());
-  }
+  watcher->told = start.after_revision;
+  watcher->is_lost = start.is_lost;
+  MutexLock lock(mutex_);
   watcher->thread = std::thread([this, watcher = watcher.get()] { Run(*watcher); });
+  watchers_.push_back(watcher.get());
   return watcher;
 }
 

@@ -27,9 +27,13 @@ class History {
   // The store is at `revision`, and how it came there is not known.
   void Restart(uint64_t revision);
 
-  // As SharedKvStore::Watch; the watch must not outlive the history. `is_lost`: it begins with `lost`.
-  std::unique_ptr<KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision, bool is_lost,
-                                 WatchCallbacks callbacks);
+  // As SharedKvStore::Watch; the watches must not outlive the history.
+  struct Start {
+    uint64_t after_revision;
+    bool is_lost;  // it begins with `lost`
+  };
+  std::unique_ptr<KvWatch> Watch(std::string_view begin, std::string_view end, Start start, WatchCallbacks callbacks);
+  std::unique_ptr<KvWatch> WatchFromNowOn(std::string_view begin, std::string_view end, WatchCallbacks callbacks);
 
  private:
   class Watcher;

@@ -173,10 +173,16 @@ Status HostedStore::RevokeLease(LeaseId lease) {
 
 std::unique_ptr<KvWatch> HostedStore::Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
                                             WatchCallbacks callbacks) {
+  if (after_revision == 0) return history_.WatchFromNowOn(begin, end, std::move(callbacks));
+  return WatchAfter(begin, end, after_revision, std::move(callbacks));
+}
+
+std::unique_ptr<KvWatch> HostedStore::WatchAfter(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                                 WatchCallbacks callbacks) {
   // Whoever names a revision above the engine's has it from a store that was ahead of this one.
   Result<std::optional<uint64_t>> revision = ReadRevision(engine_, nullptr);
   const bool is_lost = !revision.ok() || after_revision > revision->value_or(0);
-  return history_.Watch(begin, end, after_revision, is_lost, std::move(callbacks));
+  return history_.Watch(begin, end, {after_revision, is_lost}, std::move(callbacks));
 }
 
 std::vector<HostedStore::Request*> HostedStore::TakeBatch() {

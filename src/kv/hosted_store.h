@@ -48,6 +48,9 @@ class HostedStore final : public SharedKvStore {
   std::unique_ptr<KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
                                  WatchCallbacks callbacks) override;
 
+  // As Watch, but 0 is the revision of a store that was never written to.
+  std::unique_ptr<KvWatch> WatchAfter(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                      WatchCallbacks callbacks);
   // Commit on behalf of a client far away (slots.h).
   Result<SlottedAnswer> CommitSlotted(const Transaction& transaction, const SlotClaim& slot);
 

@@ -23,18 +23,6 @@ bool PointHolds(const Compare& compare, uint64_t revision) {
   return compare.kind == Compare::Kind::kExists ? revision != 0 : revision == compare.revision;
 }
 
-Status CheckLimits(const Transaction& transaction, const KvLimits& limits) {
-  size_t operations = std::max(transaction.compares.size(), transaction.writes.size());
-  size_t bytes = 0;
-  for (const Compare& compare : transaction.compares) bytes += compare.key.size() + compare.range_end.size();
-  for (const KvWrite& write : transaction.writes) bytes += write.key.size() + (write.value ? write.value->size() : 0);
-  if (operations <= limits.operations_per_transaction_max && bytes <= limits.transaction_bytes_max) return {};
-  return MakeError(ErrorCode::kTooLarge, "a transaction of " + std::to_string(operations) + " operations and " +
-                                             std::to_string(bytes) + " bytes is past the store's limits of " +
-                                             std::to_string(limits.operations_per_transaction_max) + " and " +
-                                             std::to_string(limits.transaction_bytes_max));
-}
-
 Result<uint64_t> LocalKvStore::EngineRevision(std::string_view key, uint64_t engine_epoch) {
   if (auto remembered = RememberedRevision(key, engine_epoch)) return *remembered;
   const std::string engine_key = EngineKey(key);

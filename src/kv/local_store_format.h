@@ -49,8 +49,6 @@ Result<std::optional<uint64_t>> ReadRevision(KvEngine& engine, const EngineSnaps
 // kCorrupt when there are keys: asked of a store without a revision.
 Status CheckNoKeys(KvEngine& engine);
 
-// kTooLarge with what would be right.
-Status CheckLimits(const Transaction& transaction, const KvLimits& limits);
 bool IsRange(const Compare& compare);
 bool PointHolds(const Compare& compare, uint64_t revision);
 

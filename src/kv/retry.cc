@@ -9,7 +9,10 @@ namespace cairnfs::kv {
 using std::chrono::milliseconds;
 
 Retry::Retry(const RetryOptions& options)
-    : wait_max_(options.wait_max), deadline_(Clock::now() + options.give_up_after), wait_(options.wait_min) {}
+    : wait_min_(options.wait_min),
+      wait_max_(options.wait_max),
+      deadline_(Clock::now() + options.give_up_after),
+      wait_(options.wait_min) {}
 
 milliseconds Retry::NextWait() {
   static thread_local std::minstd_rand random(std::random_device{}());

@@ -22,9 +22,11 @@ class Retry {
   bool Wait();
   // What Wait would sleep, for who sleeps on a condition of their own.
   std::chrono::milliseconds NextWait();
+  // What is tried went well: the next wait is short again.
+  void NoteProgress() { wait_ = wait_min_; }
 
  private:
-  const std::chrono::milliseconds wait_max_;
+  const std::chrono::milliseconds wait_min_, wait_max_;
   const Clock::time_point deadline_;
   std::chrono::milliseconds wait_;
 };

@@ -1,5 +1,7 @@
 #include "kv/store.h"
 
+#include <algorithm>
+
 namespace cairnfs::kv {
 
 Transaction& Transaction::IfRevision(std::string key, uint64_t revision) {
@@ -30,6 +32,18 @@ Transaction& Transaction::Put(std::string key, std::string value) {
 Transaction& Transaction::Delete(std::string key) {
   writes.push_back(KvWrite{std::move(key), std::nullopt});
   return *this;
+}
+
+Status CheckLimits(const Transaction& transaction, const KvLimits& limits) {
+  size_t operations = std::max(transaction.compares.size(), transaction.writes.size());
+  size_t bytes = 0;
+  for (const Compare& compare : transaction.compares) bytes += compare.key.size() + compare.range_end.size();
+  for (const KvWrite& write : transaction.writes) bytes += write.key.size() + (write.value ? write.value->size() : 0);
+  if (operations <= limits.operations_per_transaction_max && bytes <= limits.transaction_bytes_max) return {};
+  return MakeError(ErrorCode::kTooLarge, "a transaction of " + std::to_string(operations) + " operations and " +
+                                             std::to_string(bytes) + " bytes is past the store's limits of " +
+                                             std::to_string(limits.operations_per_transaction_max) + " and " +
+                                             std::to_string(limits.transaction_bytes_max));
 }
 
 std::string PrefixEnd(std::string_view prefix) {

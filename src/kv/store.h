@@ -79,6 +79,9 @@ struct KvLimits {
   size_t transaction_bytes_max;
 };
 
+// kTooLarge, with what would be right, when the transaction is past the limits.
+Status CheckLimits(const Transaction& transaction, const KvLimits& limits);
+
 class KvStore {
  public:
   virtual ~KvStore() = default;

@@ -1,0 +1,74 @@
+#include "kvnet/channel.h"
+
+#include <charconv>
+
+namespace cairnfs::kvnet {
+namespace {
+
+constexpr int kPingMs = 6'000;  // an etcd server refuses clients that ping more often than every 5 s
+constexpr int kPingTimeoutMs = 3'000;
+constexpr int kReconnectMinMs = 50, kReconnectMaxMs = 1'000;
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const RemoteOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMinMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMaxMs);  // the time that a connection may take to make
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMaxMs);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (!options.tls.enabled()) return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (!options.tls.server_name.empty()) arguments.SetSslTargetNameOverride(options.tls.server_name);
+  grpc::SslCredentialsOptions ssl;
+  ssl.pem_root_certs = options.tls.ca;
+  ssl.pem_cert_chain = options.tls.certificate;
+  ssl.pem_private_key = options.tls.key;
+  return grpc::CreateCustomChannel(address, grpc::SslCredentials(ssl), arguments);
+}
+
+bool IsLostCall(const grpc::Status& status) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+    case grpc::StatusCode::CANCELLED:
+    case grpc::StatusCode::ABORTED:
+    case grpc::StatusCode::INTERNAL:
+    case grpc::StatusCode::UNKNOWN: return true;
+    default: return false;
+  }
+}
+
+void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout) {
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+}
+
+Status CheckAddress(const std::string& address, unsigned port_min) {
+  const size_t colon = address.rfind(':');
+  auto wrong = [&](const std::string& what) {
+    return MakeError(ErrorCode::kInvalidArgument, "'" + address + "' " + what + "; an address is HOST:PORT");
+  };
+  if (colon == std::string::npos) return wrong("has no port");
+  const std::string host = address.substr(0, colon), port_text = address.substr(colon + 1);
+  unsigned port = 0;
+  const char* end = port_text.data() + port_text.size();
+  auto [parsed, error] = std::from_chars(port_text.data(), end, port);
+  if (error != std::errc() || parsed != end || port < port_min || port > 65535) {
+    return wrong("has the port '" + port_text + "', and a port is a number from " + std::to_string(port_min) +
+                 " to 65535");
+  }
+  const bool in_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (in_brackets) return {};
+  if (host.empty()) return wrong("has no host");
+  if (host.find(':') != std::string::npos) return wrong("has an IPv6 host, which stands in brackets: [::1]:1234");
+  if (host.find_first_of("/@ []") != std::string::npos) return wrong("has a host with a letter that hosts do not have");
+  return {};
+}
+
+}  // namespace cairnfs::kvnet

@@ -1,0 +1,27 @@
+// Channels to servers of keys. Room-internal: gRPC is in here.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "kvnet/options.h"
+
+namespace cairnfs::kvnet {
+
+// To HOST:PORT, over one connection that is made when it is needed and again when it broke. Answers may be of any size,
+// and a peer that is silent for some seconds while a call waits for it counts as gone.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const RemoteOptions& options);
+
+// gRPC may send a call on its own again only when the server cannot have seen it: kUnavailable then, as for every
+// status of which it is not known that the server refused the call.
+bool IsLostCall(const grpc::Status& status);
+
+void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout);
+
+// kInvalidArgument unless `address` is HOST:PORT, with a port from `port_min` on; IPv6 hosts stand in brackets.
+Status CheckAddress(const std::string& address, unsigned port_min);
+
+}  // namespace cairnfs::kvnet

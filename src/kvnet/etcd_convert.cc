@@ -1,0 +1,95 @@
+#include "kvnet/etcd_convert.h"
+
+#include <map>
+
+namespace cairnfs::kvnet {
+namespace {
+
+using etcdserverpb::Compare;
+
+// A compare of a range holds in etcd when every key in it satisfies it. In an empty range one that does not exist is
+// looked at, with version and revisions 0.
+void AddCompare(const EtcdKeys& keys, const kv::Compare& compare, etcdserverpb::TxnRequest& request) {
+  using Kind = kv::Compare::Kind;
+  const bool is_range = compare.kind == Kind::kRangeEmpty || compare.kind == Kind::kRangeUnchanged;
+  if (is_range && !compare.range_end.empty() && compare.range_end <= compare.key) return;  // no key is in there
+  Compare& to = *request.add_compare();
+  to.set_key(keys.Key(compare.key));
+  if (is_range) to.set_range_end(keys.RangeEnd(compare.range_end));
+  switch (compare.kind) {
+    case Kind::kRevisionIs:
+      to.set_target(Compare::MOD);
+      to.set_result(Compare::EQUAL);
+      to.set_mod_revision(static_cast<int64_t>(compare.revision));
+      return;
+    case Kind::kExists:
+      to.set_target(Compare::VERSION);
+      to.set_result(Compare::GREATER);
+      to.set_version(0);
+      return;
+    case Kind::kRangeEmpty:
+      to.set_target(Compare::VERSION);
+      to.set_result(Compare::EQUAL);
+      to.set_version(0);
+      return;
+    case Kind::kRangeUnchanged:
+      to.set_target(Compare::MOD);
+      to.set_result(Compare::LESS);
+      to.set_mod_revision(static_cast<int64_t>(compare.revision + 1));
+      return;
+  }
+}
+
+void AddPut(std::string key, const std::string& value, kv::LeaseId lease, etcdserverpb::TxnRequest& request) {
+  etcdserverpb::PutRequest& put = *request.add_success()->mutable_request_put();
+  put.set_key(std::move(key));
+  put.set_value(value);
+  put.set_lease(static_cast<int64_t>(lease));
+}
+
+}  // namespace
+
+etcdserverpb::TxnRequest ToEtcd(const EtcdKeys& keys, const kv::Transaction& transaction, const kv::SlotClaim* slot) {
+  etcdserverpb::TxnRequest request;
+  for (const kv::Compare& compare : transaction.compares) AddCompare(keys, compare, request);
+  // etcd refuses two writes to one key.
+  std::map<std::string_view, const kv::KvWrite*> last;
+  for (const kv::KvWrite& write : transaction.writes) last[write.key] = &write;
+  for (const auto& [key, write] : last) {
+    if (write->value) {
+      AddPut(keys.Key(key), *write->value, write->lease, request);
+    } else {
+      request.add_success()->mutable_request_delete_range()->set_key(keys.Key(key));
+    }
+  }
+  if (slot == nullptr) return request;
+  const std::string slot_key = keys.Slot(slot->slot);
+  Compare& compare = *request.add_compare();
+  compare.set_key(slot_key);
+  compare.set_target(Compare::MOD);
+  compare.set_result(Compare::EQUAL);
+  compare.set_mod_revision(static_cast<int64_t>(slot->expected_revision));
+  AddPut(slot_key, slot->value, slot->lease, request);
+  request.add_failure()->mutable_request_range()->set_key(slot_key);
+  return request;
+}
+
+std::optional<kv::SlottedAnswer> FromEtcd(const etcdserverpb::TxnResponse& response, bool has_slot) {
+  kv::SlottedAnswer answer;
+  answer.committed = response.succeeded();
+  if (answer.committed) answer.revision = static_cast<uint64_t>(response.header().revision());
+  if (answer.committed || !has_slot) return answer;
+  if (response.responses_size() != 1 || !response.responses(0).has_response_range()) return std::nullopt;
+  const etcdserverpb::RangeResponse& range = response.responses(0).response_range();
+  if (range.kvs_size() == 0) return answer;
+  answer.slot_revision = static_cast<uint64_t>(range.kvs(0).mod_revision());
+  answer.slot_value = range.kvs(0).value();
+  return answer;
+}
+
+kv::KvEntry ToEntry(const EtcdKeys& keys, etcdserverpb::KeyValue&& from) {
+  return kv::KvEntry{keys.Strip(from.key()), std::move(*from.mutable_value()),
+                     static_cast<uint64_t>(from.mod_revision())};
+}
+
+}  // namespace cairnfs::kvnet

@@ -1,0 +1,34 @@
+// Transactions as etcd's. Room-internal: protobuf is in here.
+#pragma once
+
+#include "etcd.pb.h"
+#include "kv/shared_store.h"
+#include "kv/slots.h"
+
+namespace cairnfs::kvnet {
+
+// Where a store's keys lie among those of an etcd cluster: below PREFIX, its own keys with 'k' in front and its slots
+// with 's'.
+class EtcdKeys {
+ public:
+  explicit EtcdKeys(std::string prefix) : prefix_(std::move(prefix)), key_prefix_(prefix_ + 'k') {}
+
+  std::string Key(std::string_view key) const { return key_prefix_ + std::string(key); }
+  // Of a range that ends at `end`; empty: at the end of the store's keys.
+  std::string RangeEnd(std::string_view end) const { return end.empty() ? prefix_ + 'l' : Key(end); }
+  std::string Slot(std::string_view slot) const { return prefix_ + 's' + std::string(slot); }
+  // REQUIRES: it is a key of the store.
+  std::string Strip(std::string_view etcd_key) const { return std::string(etcd_key.substr(key_prefix_.size())); }
+
+ private:
+  const std::string prefix_, key_prefix_;
+};
+
+// With `slot` not null, its compare and put, and a failure branch that reads it.
+etcdserverpb::TxnRequest ToEtcd(const EtcdKeys& keys, const kv::Transaction& transaction, const kv::SlotClaim* slot);
+// nullopt: it is no answer to such a request.
+std::optional<kv::SlottedAnswer> FromEtcd(const etcdserverpb::TxnResponse& response, bool has_slot);
+
+kv::KvEntry ToEntry(const EtcdKeys& keys, etcdserverpb::KeyValue&& from);
+
+}  // namespace cairnfs::kvnet

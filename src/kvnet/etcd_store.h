@@ -1,0 +1,32 @@
+// EtcdStore: the keys of a cluster in an etcd cluster, over etcd's own gRPC API (version 3.4 or later).
+//
+// Reads are linearizable. A call goes to the endpoint that answered last, then to the next ones. etcd keeps every old
+// version of a key until somebody compacts its history: have etcd do it (--auto-compaction-retention=1h), or call
+// CompactHistory now and then from one host.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kv/shared_store.h"
+#include "kvnet/options.h"
+
+namespace cairnfs::kvnet {
+
+struct EtcdOptions {
+  std::vector<std::string> endpoints;  // HOST:PORT each
+  std::string prefix = "/cairnfs/";    // of all keys; not empty, at most 256 bytes
+  RemoteOptions remote;
+};
+
+class EtcdStore : public kv::SharedKvStore {
+ public:
+  // Connects when it is used. kInvalidArgument: an endpoint or the prefix is none.
+  static Result<std::unique_ptr<EtcdStore>> Create(const EtcdOptions& options);
+
+  // Has etcd forget what happened before the last `revisions_kept` revisions: watches from before are lost.
+  virtual Status CompactHistory(uint64_t revisions_kept) = 0;
+};
+
+}  // namespace cairnfs::kvnet

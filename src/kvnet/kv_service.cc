@@ -1,0 +1,258 @@
+#include "kvnet/kv_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <chrono>
+
+#include "kv.grpc.pb.h"
+#include "kvnet/channel.h"
+#include "kvnet/kv_convert.h"
+#include "rpc/status.h"
+
+namespace cairnfs::kvnet {
+namespace {
+
+// Of one part of an answer; one entry may be larger.
+constexpr size_t kPartBytes = 1 << 20;
+constexpr size_t kSpansMax = 1 << 14;
+constexpr int kWatchesMax = 4096;  // each is a thread
+constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
+
+grpc::Status Refused(const std::string& why) { return rpc::ToGrpc(MakeError(ErrorCode::kInvalidArgument, why)); }
+
+// One watch of a client. gRPC's threads and the watch's own meet here; it destroys itself when the call is over.
+class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
+ public:
+  WatchStream(kv::HostedStore& store, const proto::WatchRequest& request, std::atomic<int>& watches)
+      : watches_(watches) {
+    if (watches_++ >= kWatchesMax) {
+      Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "there are too many watches"});
+      return;
+    }
+    kv::WatchCallbacks callbacks;
+    callbacks.changed = [this](std::vector<kv::KvEvent> events, uint64_t revision) { Send(ToProto(events, revision)); };
+    callbacks.lost = [this](uint64_t revision) {
+      proto::WatchReply reply;
+      reply.set_lost(true);
+      reply.set_revision(revision);
+      Send(std::move(reply));
+    };
+    watch_ = store.WatchAfter(request.begin(), request.end(), request.after_revision(), std::move(callbacks));
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(mutex_);
+    is_writing_ = false;
+    if (!ok) has_ended_ = true;
+    if (has_ended_) FinishOnce();
+    written_.NotifyAll();
+  }
+  void OnCancel() override {
+    MutexLock lock(mutex_);
+    has_ended_ = true;
+    if (!is_writing_) FinishOnce();
+    written_.NotifyAll();
+  }
+  void OnDone() override {
+    watch_.reset();  // its callbacks see has_ended_
+    --watches_;
+    delete this;
+  }
+
+ private:
+  // Waits until the one before is on its way: what a slow client does not take stays in the store's history.
+  void Send(proto::WatchReply reply) {
+    MutexLock lock(mutex_);
+    while (is_writing_ && !has_ended_) written_.Wait(mutex_);
+    if (has_ended_) return;
+    reply_ = std::move(reply);
+    is_writing_ = true;
+    StartWrite(&reply_);
+  }
+  void FinishOnce() REQUIRES_LOCK(mutex_) {
+    if (!std::exchange(is_finished_, true)) Finish(grpc::Status::CANCELLED);
+  }
+
+  std::atomic<int>& watches_;
+  Mutex mutex_;
+  CondVar written_;
+  proto::WatchReply reply_;  // of gRPC while is_writing_
+  bool is_writing_ GUARDED_BY(mutex_) = false;
+  bool has_ended_ GUARDED_BY(mutex_) = false;
+  bool is_finished_ GUARDED_BY(mutex_) = false;
+  std::unique_ptr<kv::KvWatch> watch_;
+};
+
+using ServiceBase = proto::Kv::WithCallbackMethod_Watch<proto::Kv::Service>;
+
+}  // namespace
+
+class KvService::Impl final : public ServiceBase {
+ public:
+  explicit Impl(kv::HostedStore& store) : store_(store) {}
+
+  grpc::Status Read(grpc::ServerContext* context, const proto::ReadRequest* request,
+                    grpc::ServerWriter<proto::ReadPart>* writer) override {
+    if (request->spans_size() > static_cast<int>(kSpansMax)) return Refused("a read of too many spans");
+    if (request->to_the_end() && request->spans_size() != 1) return Refused("to_the_end goes with one span");
+    Result<kv::KvSnapshot> snapshot = ReadStore(*request);
+    if (!snapshot.ok()) return rpc::ToGrpc(snapshot.error());
+    proto::ReadPart part;
+    part.set_revision(snapshot->revision);
+    size_t bytes = 0;
+    bool is_sent = false;
+    auto send = [&] {
+      is_sent = writer->Write(part);
+      part.clear_entries();
+      bytes = 0;
+      return is_sent && !context->IsCancelled();
+    };
+    for (size_t i = 0; i < snapshot->ranges.size(); ++i) {
+      part.set_span(static_cast<uint32_t>(i));
+      part.set_more(snapshot->ranges[i].more);
+      for (kv::KvEntry& entry : snapshot->ranges[i].entries) {
+        bytes += entry.key.size() + entry.value.size() + 16;
+        proto::Entry& to = *part.add_entries();
+        to.set_key(std::move(entry.key));
+        to.set_value(std::move(entry.value));
+        to.set_revision(entry.revision);
+        if (bytes >= kPartBytes && !send()) return grpc::Status::CANCELLED;
+      }
+      if ((part.entries_size() != 0 || part.more()) && !send()) return grpc::Status::CANCELLED;
+    }
+    if (!is_sent) send();  // for the revision
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Commit(grpc::ServerContext* /*context*/, const proto::CommitRequest* request,
+                      proto::CommitReply* reply) override {
+    Result<kv::Transaction> transaction = FromProto(*request);
+    if (!transaction.ok()) return rpc::ToGrpc(transaction.error());
+    if (!request->has_slot()) return CommitCompares(*transaction, reply);
+    Result<kv::SlottedAnswer> answer = store_.CommitSlotted(*transaction, FromProto(request->slot()));
+    if (!answer.ok()) return rpc::ToGrpc(answer.error());
+    *reply = ToProto(*answer);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GrantLease(grpc::ServerContext* /*context*/, const proto::GrantLeaseRequest* request,
+                          proto::GrantLeaseReply* reply) override {
+    constexpr uint64_t kTtlMax = INT64_MAX / 1'000'000;
+    Result<kv::LeaseId> lease = store_.GrantLease(std::chrono::milliseconds(std::min(request->ttl_ms(), kTtlMax)));
+    if (!lease.ok()) return rpc::ToGrpc(lease.error());
+    reply->set_lease(*lease);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status KeepLeaseAlive(grpc::ServerContext* /*context*/, const proto::LeaseRequest* request,
+                              proto::KeepLeaseAliveReply* reply) override {
+    Result<std::chrono::milliseconds> left = store_.KeepLeaseAlive(request->lease());
+    if (!left.ok()) return rpc::ToGrpc(left.error());
+    reply->set_left_ms(static_cast<uint64_t>(left->count()));
+    return grpc::Status::OK;
+  }
+
+  grpc::Status RevokeLease(grpc::ServerContext* /*context*/, const proto::LeaseRequest* request,
+                           proto::RevokeLeaseReply* /*reply*/) override {
+    Status revoked = store_.RevokeLease(request->lease());
+    return revoked.ok() ? grpc::Status::OK : rpc::ToGrpc(revoked.error());
+  }
+
+  grpc::ServerWriteReactor<proto::WatchReply>* Watch(grpc::CallbackServerContext* /*context*/,
+                                                     const proto::WatchRequest* request) override {
+    return new WatchStream(store_, *request, watches_);
+  }
+
+ private:
+  Result<kv::KvSnapshot> ReadStore(const proto::ReadRequest& request) {
+    if (request.to_the_end()) {
+      const proto::Span& span = request.spans(0);
+      CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, store_.Range(span.begin(), "", span.limit()));
+      kv::KvSnapshot snapshot;
+      snapshot.revision = range.revision;
+      snapshot.ranges.push_back(std::move(range));
+      return snapshot;
+    }
+    std::vector<kv::KvSpan> spans;
+    for (const proto::Span& span : request.spans()) spans.push_back(kv::KvSpan{span.begin(), span.end(), span.limit()});
+    return store_.Read(spans);
+  }
+
+  grpc::Status CommitCompares(const kv::Transaction& transaction, proto::CommitReply* reply) {
+    if (!transaction.writes.empty()) return Refused("a transaction with writes and without a slot");
+    Result<uint64_t> revision = store_.Commit(transaction);
+    if (!revision.ok() && revision.error().code != ErrorCode::kConflict) return rpc::ToGrpc(revision.error());
+    reply->set_committed(revision.ok());
+    if (revision.ok()) reply->set_revision(*revision);
+    return grpc::Status::OK;
+  }
+
+  kv::HostedStore& store_;
+  std::atomic<int> watches_{0};
+};
+
+KvService::KvService(kv::HostedStore& store) : impl_(std::make_unique<Impl>(store)) {}
+KvService::~KvService() = default;
+grpc::Service& KvService::service() { return *impl_; }
+
+namespace {
+
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Tls& tls) {
+  if (!tls.enabled()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = tls.ca;
+  options.pem_key_cert_pairs.push_back({tls.key, tls.certificate});
+  return grpc::SslServerCredentials(options);
+}
+
+class Server final : public KvServer {
+ public:
+  explicit Server(kv::HostedStore& store) : service_(store) {}
+  ~Server() override {
+    if (server_ == nullptr) return;
+    server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+    server_->Wait();
+  }
+  const std::string& address() const override { return address_; }
+
+  Status Listen(const std::string& listen, const Tls& tls) {
+    constexpr int kPingMs = 5'000, kPingTimeoutMs = 3'000, kPingIntervalMinMs = 1'000;
+    CAIRNFS_RETURN_IF_ERROR(CheckAddress(listen, /*port_min=*/0));
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(listen, CredentialsOf(tls), &port);
+    builder.RegisterService(&service_.service());
+    builder.SetMaxReceiveMessageSize(KvService::kMessageBytesMax);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    // A client that is gone without a word would keep its watches here.
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingIntervalMinMs);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port == 0) {
+      return MakeError(ErrorCode::kUnavailable, "cannot listen on " + listen +
+                                                    ": it is in use, no address of this host, or needs rights; or the "
+                                                    "certificate and its key do not fit");
+    }
+    address_ = listen.substr(0, listen.rfind(':') + 1) + std::to_string(port);
+    return {};
+  }
+
+ private:
+  KvService service_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<KvServer>> KvServer::Start(kv::HostedStore& store, const std::string& listen, const Tls& tls) {
+  auto server = std::make_unique<Server>(store);
+  CAIRNFS_RETURN_IF_ERROR(server->Listen(listen, tls));
+  return std::unique_ptr<KvServer>(std::move(server));
+}
+
+}  // namespace cairnfs::kvnet

@@ -1,0 +1,245 @@
+#include "kvnet/node_store.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include "kv.grpc.pb.h"
+#include "kv/commit_slots.h"
+#include "kvnet/channel.h"
+#include "kvnet/kv_convert.h"
+#include "kvnet/remote_watch.h"
+#include "rpc/status.h"
+
+namespace cairnfs::kvnet {
+namespace {
+
+using std::chrono::milliseconds;
+
+class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
+ public:
+  NodeStore(std::string address, const RemoteOptions& options)
+      : address_(std::move(address)),
+        options_(options),
+        stub_(proto::Kv::NewStub(MakeChannel(address_, options))),
+        slots_(*this, options.retry) {}
+
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override;
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override;
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override;
+  Status Sync() override { return {}; }
+  // Those of HostedStore.
+  kv::KvLimits limits() const override {
+    return kv::KvLimits{.operations_per_transaction_max = 1 << 14, .transaction_bytes_max = 16 << 20};
+  }
+  Result<kv::LeaseId> GrantLease(milliseconds ttl) override;
+  Result<milliseconds> KeepLeaseAlive(kv::LeaseId lease) override;
+  Status RevokeLease(kv::LeaseId lease) override;
+  std::unique_ptr<kv::KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                     kv::WatchCallbacks callbacks) override;
+
+ private:
+  Result<kv::SlottedAnswer> TryCommit(const kv::Transaction& transaction, const kv::SlotClaim* slot) override;
+  Result<kv::LeaseId> TryGrantLease(milliseconds ttl) override;
+  Status TryRevokeLease(kv::LeaseId lease) override;
+
+  Error ErrorOf(const grpc::Status& status) const;
+  // `timeout` of this one try.
+  Result<kv::KvSnapshot> TryRead(const proto::ReadRequest& request, milliseconds timeout);
+  Result<kv::KvSnapshot> ReadRetrying(const proto::ReadRequest& request);
+  bool Follow(RemoteWatch& watch, const proto::WatchRequest& range, const kv::WatchCallbacks& callbacks,
+              uint64_t& after);
+
+  const std::string address_;
+  const RemoteOptions options_;
+  const std::unique_ptr<proto::Kv::Stub> stub_;  // self-synchronised
+  kv::CommitSlots slots_;                        // self-synchronised
+};
+
+Error NodeStore::ErrorOf(const grpc::Status& status) const {
+  const std::string context = "the node that serves the keys, " + address_;
+  // What the node itself says it says with a code of ours.
+  if (status.error_details().empty() && IsLostCall(status)) {
+    return MakeError(ErrorCode::kUnavailable, context + ": " + status.error_message());
+  }
+  return rpc::FromGrpc(status).WithContext(context);
+}
+
+Result<kv::KvSnapshot> NodeStore::TryRead(const proto::ReadRequest& request, milliseconds timeout) {
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  kv::KvSnapshot snapshot;
+  snapshot.ranges.resize(static_cast<size_t>(request.spans_size()));
+  auto reader = stub_->Read(&context, request);
+  bool is_valid = true;
+  for (proto::ReadPart part; reader->Read(&part);) {
+    snapshot.revision = part.revision();
+    if (snapshot.ranges.empty()) continue;
+    is_valid = is_valid && part.span() < snapshot.ranges.size();
+    if (!is_valid) continue;
+    kv::KvRange& range = snapshot.ranges[part.span()];
+    range.more = part.more();
+    for (proto::Entry& entry : *part.mutable_entries()) {
+      range.entries.push_back(
+          kv::KvEntry{std::move(*entry.mutable_key()), std::move(*entry.mutable_value()), entry.revision()});
+    }
+  }
+  const grpc::Status status = reader->Finish();
+  if (!status.ok()) return ErrorOf(status);
+  if (!is_valid) return MakeError(ErrorCode::kIo, address_ + " answers what it was not asked");
+  for (kv::KvRange& range : snapshot.ranges) range.revision = snapshot.revision;
+  return snapshot;
+}
+
+Result<kv::KvSnapshot> NodeStore::ReadRetrying(const proto::ReadRequest& request) {
+  kv::Retry retry(options_.retry);
+  for (;;) {
+    // A long answer is no reason to ask again; a silent peer is noticed by its pings.
+    Result<kv::KvSnapshot> snapshot = TryRead(request, options_.retry.give_up_after);
+    if (snapshot.ok() || snapshot.error().code != ErrorCode::kUnavailable || !retry.Wait()) return snapshot;
+  }
+}
+
+Result<std::optional<kv::KvEntry>> NodeStore::Get(std::string_view key) {
+  proto::ReadRequest request;
+  request.add_spans()->set_begin(std::string(key));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, ReadRetrying(request));
+  std::vector<kv::KvEntry>& entries = snapshot.ranges[0].entries;
+  if (entries.empty()) return std::optional<kv::KvEntry>();
+  return std::optional<kv::KvEntry>(std::move(entries[0]));
+}
+
+Result<kv::KvRange> NodeStore::Range(std::string_view begin, std::string_view end, size_t limit) {
+  proto::ReadRequest request;
+  proto::Span& span = *request.add_spans();
+  span.set_begin(std::string(begin));
+  span.set_end(std::string(end));
+  span.set_limit(limit);
+  request.set_to_the_end(end.empty());
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, ReadRetrying(request));
+  return std::move(snapshot.ranges[0]);
+}
+
+Result<kv::KvSnapshot> NodeStore::Read(std::span<const kv::KvSpan> spans) {
+  proto::ReadRequest request;
+  for (const kv::KvSpan& span : spans) {
+    proto::Span& to = *request.add_spans();
+    to.set_begin(span.begin);
+    to.set_end(span.end);
+    to.set_limit(span.limit);
+  }
+  return ReadRetrying(request);
+}
+
+Result<uint64_t> NodeStore::Commit(const kv::Transaction& transaction) {
+  CAIRNFS_RETURN_IF_ERROR(kv::CheckLimits(transaction, limits()));
+  return slots_.Commit(transaction);
+}
+
+Result<kv::SlottedAnswer> NodeStore::TryCommit(const kv::Transaction& transaction, const kv::SlotClaim* slot) {
+  grpc::ClientContext context;
+  SetTimeout(context, options_.retry.try_timeout);
+  proto::CommitReply reply;
+  const grpc::Status status = stub_->Commit(&context, ToProto(transaction, slot), &reply);
+  if (status.ok()) return FromProto(reply);
+  Error error = ErrorOf(status);
+  // Its disk failed: what that left is known when the node was started again.
+  if (error.code == ErrorCode::kFailed || error.code == ErrorCode::kIo) error.code = ErrorCode::kUnavailable;
+  return error;
+}
+
+Result<kv::LeaseId> NodeStore::TryGrantLease(milliseconds ttl) {
+  grpc::ClientContext context;
+  SetTimeout(context, options_.retry.try_timeout);
+  proto::GrantLeaseRequest request;
+  request.set_ttl_ms(ttl.count() < 0 ? 0 : static_cast<uint64_t>(ttl.count()));
+  proto::GrantLeaseReply reply;
+  const grpc::Status status = stub_->GrantLease(&context, request, &reply);
+  if (!status.ok()) return ErrorOf(status);
+  return reply.lease();
+}
+
+Status NodeStore::TryRevokeLease(kv::LeaseId lease) {
+  grpc::ClientContext context;
+  SetTimeout(context, options_.lease_timeout);
+  proto::LeaseRequest request;
+  request.set_lease(lease);
+  proto::RevokeLeaseReply reply;
+  const grpc::Status status = stub_->RevokeLease(&context, request, &reply);
+  if (!status.ok()) return ErrorOf(status);
+  return {};
+}
+
+// A grant whose answer was lost leaves a lease that nobody knows; it ends by itself.
+Result<kv::LeaseId> NodeStore::GrantLease(milliseconds ttl) {
+  kv::Retry retry(options_.retry);
+  for (;;) {
+    Result<kv::LeaseId> lease = TryGrantLease(ttl);
+    if (lease.ok() || lease.error().code != ErrorCode::kUnavailable || !retry.Wait()) return lease;
+  }
+}
+
+Status NodeStore::RevokeLease(kv::LeaseId lease) {
+  kv::Retry retry(options_.retry);
+  for (;;) {
+    Status revoked = TryRevokeLease(lease);
+    if (revoked.ok() || revoked.error().code != ErrorCode::kUnavailable || !retry.Wait()) return revoked;
+  }
+}
+
+Result<milliseconds> NodeStore::KeepLeaseAlive(kv::LeaseId lease) {
+  grpc::ClientContext context;
+  SetTimeout(context, options_.lease_timeout);
+  proto::LeaseRequest request;
+  request.set_lease(lease);
+  proto::KeepLeaseAliveReply reply;
+  const grpc::Status status = stub_->KeepLeaseAlive(&context, request, &reply);
+  if (!status.ok()) return ErrorOf(status);
+  return milliseconds(reply.left_ms());
+}
+
+std::unique_ptr<kv::KvWatch> NodeStore::Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                              kv::WatchCallbacks callbacks) {
+  proto::WatchRequest range;
+  range.set_begin(std::string(begin));
+  range.set_end(std::string(end));
+  if (after_revision == 0) {
+    // "From now on" is a revision that is read now. Where it cannot be, the watch begins with `lost`.
+    Result<kv::KvSnapshot> now = TryRead(proto::ReadRequest(), options_.retry.try_timeout);
+    after_revision = now.ok() ? now->revision : UINT64_MAX;
+  }
+  return std::make_unique<RemoteWatch>(
+      options_.retry, after_revision,
+      [this, range = std::move(range), callbacks = std::move(callbacks)](RemoteWatch& watch, uint64_t& after) {
+        return Follow(watch, range, callbacks, after);
+      });
+}
+
+bool NodeStore::Follow(RemoteWatch& watch, const proto::WatchRequest& range, const kv::WatchCallbacks& callbacks,
+                       uint64_t& after) {
+  grpc::ClientContext context;
+  RemoteWatch::Scope scope(watch, context);
+  proto::WatchRequest request = range;
+  request.set_after_revision(after);
+  auto reader = stub_->Watch(&context, request);
+  bool has_answered = false;
+  for (proto::WatchReply reply; reader->Read(&reply);) {
+    has_answered = true;
+    after = reply.revision();
+    if (reply.lost()) {
+      callbacks.lost(after);
+    } else {
+      callbacks.changed(EventsOf(reply), after);
+    }
+  }
+  static_cast<void>(reader->Finish());  // whatever ended it, it is made anew
+  return has_answered;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<kv::SharedKvStore>> MakeNodeStore(const std::string& address, const RemoteOptions& options) {
+  CAIRNFS_RETURN_IF_ERROR(CheckAddress(address, /*port_min=*/1));
+  return std::unique_ptr<kv::SharedKvStore>(std::make_unique<NodeStore>(address, options));
+}
+
+}  // namespace cairnfs::kvnet

@@ -1,0 +1,25 @@
+// How the stores of this room reach their servers.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "kv/retry.h"
+
+namespace cairnfs::kvnet {
+
+// Contents of PEM files, not their names. All empty: no TLS.
+struct Tls {
+  std::string ca, certificate, key;
+  std::string server_name;  // that the server's certificate must name, for clients; empty: the host of the address
+
+  bool enabled() const { return !ca.empty() || !certificate.empty() || !key.empty(); }
+};
+
+struct RemoteOptions {
+  kv::RetryOptions retry;
+  std::chrono::milliseconds lease_timeout{1'500};  // of one try to keep a lease alive
+  Tls tls;
+};
+
+}  // namespace cairnfs::kvnet
