@@ -255,8 +255,8 @@ def run_on_plain(damage, rounds, options, artefacts):
 
 
 def self_test(options, artefacts):
-    nemesis.time_scale, options.limit_s = 0.05, 5
-    run_on_plain("", 9, options, artefacts)
+    nemesis.time_scale, options.limit_s = 0.03, 5
+    run_on_plain("", 6, options, artefacts)
     print("a plain directory is accepted", flush=True)
     options.limit_s = 2
     for damage in plain_hosts.DAMAGES:
