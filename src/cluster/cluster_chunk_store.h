@@ -43,6 +43,7 @@ class ClusterChunkStore : public store::ChunkStore {
   virtual ClusterChunkStats ClusterStats() const = 0;
   // Sync, for this node's own disk alone (durability level `local`); the copies follow by themselves.
   virtual Status SyncLocal() = 0;
+  virtual class ChunkPeer& peer() = 0;  // what PeerService serves
 };
 
 // The gRPC server of a node: chunks, and what the PeerHandler answers. Listens on `address`; the port may be 0.

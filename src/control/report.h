@@ -42,7 +42,8 @@ struct StatusReport {
 
 // What a node tells the others about itself every now and then.
 struct NodeUsage {
-  uint64_t session_age_seconds = 0;
+  uint64_t session_began_seconds = 0;  // by its wall clock, since 1970
+  uint64_t session_age_seconds = 0;    // as the one who reports works it out
   uint64_t total_bytes = 0, available_bytes = 0, stored_bytes = 0;
   uint64_t missing_copies = 0, unacknowledged_bytes = 0;
   std::string repair_phase;

@@ -20,11 +20,11 @@
 #include "base/log.h"
 #include "control/metrics.h"
 #include "control/service.h"
+#include "daemon/any_volume.h"
 #include "daemon/data_directory.h"
 #include "daemon/exit_codes.h"
 #include "daemon/notify.h"
 #include "daemon/preflight.h"
-#include "daemon/volume.h"
 #include "fuse/server.h"
 
 namespace cairnfs::daemon {
@@ -108,7 +108,7 @@ class Daemon {
   std::string log_name_;
   // Destroyed from the last to the first.
   std::unique_ptr<DataDirectory> directory_;
-  std::unique_ptr<Volume> volume_;
+  std::unique_ptr<AnyVolume> volume_;
   std::unique_ptr<fs::FileSystem> filesystem_;
   std::unique_ptr<fuse::Server> server_;
   std::unique_ptr<control::Service> service_;
@@ -160,7 +160,7 @@ Status Daemon::Start() {
     spdlog::warn("{} was not closed cleanly (\"{}\"): what no sync point covered may be lost", directory_->path(),
                  directory_->previous_state());
   }
-  CAIRNFS_ASSIGN_OR_RETURN(volume_, Volume::Open(*directory_, config_));
+  CAIRNFS_ASSIGN_OR_RETURN(volume_, OpenVolume(*directory_, config_));
   CAIRNFS_ASSIGN_OR_RETURN(filesystem_, fs::FileSystem::Start(volume_->Parts(), volume_->FileSystemOptions()));
   Status mounted = MountIt();
   if (mounted.ok()) mounted = StartControl();
@@ -204,6 +204,8 @@ Status Daemon::StartControl() {
   options.daemon = {CAIRNFS_VERSION,    directory_->path(), mount_point,
                     directory_->uuid(), log_name_,          static_cast<uint64_t>(getpid())};
   options.request_stop = [] { kill(getpid(), SIGTERM); };
+  options.gate = &volume_->gate();
+  options.cluster = volume_->cluster();
   CAIRNFS_ASSIGN_OR_RETURN(service_, control::Service::Start(options, *filesystem_));
   if (!config_.metrics_address.empty()) {
     CAIRNFS_ASSIGN_OR_RETURN(metrics_, control::Metrics::Start(config_.metrics_address, [service = service_.get()] {

@@ -10,6 +10,8 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/user.h"
+#include "daemon/cluster_config.h"
+#include "daemon/cluster_volume.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -24,6 +26,15 @@ Result<std::unique_ptr<Volume>> Volume::Open(DataDirectory& directory, const Con
   return volume;
 }
 
+Result<std::unique_ptr<AnyVolume>> OpenVolume(DataDirectory& directory, const Config& config) {
+  if (config.InCluster()) {
+    CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<AnyVolume> volume, ClusterVolume::Open(directory, config));
+    return volume;
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<AnyVolume> volume, Volume::Open(directory, config));
+  return volume;
+}
+
 Status Volume::OpenParts(Purpose purpose) {
   if (!directory_.filesystem().empty()) {
     return MakeError(
@@ -35,7 +46,16 @@ Status Volume::OpenParts(Purpose purpose) {
   }
   CAIRNFS_RETURN_IF_ERROR(OpenLowerParts());
   CAIRNFS_RETURN_IF_ERROR(MakeOrReadHeader());
-  return storage_->OpenChunks(purpose);
+  CAIRNFS_RETURN_IF_ERROR(storage_->OpenChunks(purpose));
+  return MakeGate();
+}
+
+Status Volume::MakeGate() {
+  gate_engine_ = kv::OpenMemoryEngine();
+  CAIRNFS_ASSIGN_OR_RETURN(gate_store_, kv::HostedStore::Open(*gate_engine_));
+  gate_ = std::make_unique<control::RankGate>(control::RankGate::Options{
+      *gate_store_, *gate_store_, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, NodeName(config_)});
+  return {};
 }
 
 Status Volume::OpenLowerParts() {

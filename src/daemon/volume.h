@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "chunking/chunker.h"
+#include "daemon/any_volume.h"
 #include "daemon/config.h"
 #include "daemon/data_directory.h"
 #include "daemon/storage.h"
@@ -13,13 +14,14 @@
 #include "io/buffer_pool.h"
 #include "io/file.h"
 #include "kv/engine.h"
+#include "kv/hosted_store.h"
 #include "kv/local_store.h"
 #include "meta/namespace.h"
 #include "store/local_chunk_store.h"
 
 namespace cairnfs::daemon {
 
-class Volume {
+class Volume final : public AnyVolume {
  public:
   using Purpose = Storage::Purpose;
 
@@ -30,16 +32,18 @@ class Volume {
   // For `cairnfs check --rebuild-index`: before the store is opened, writes the index anew from the segments.
   static Result<store::RebuildResult> RebuildIndex(DataDirectory& directory, const Config& config);
 
-  io::BufferPool& pool() { return storage_->pool(); }
+  io::BufferPool& pool() override { return storage_->pool(); }
   store::LocalChunkStore& chunks() { return storage_->chunks(); }
-  fs::FileSystem::Parts Parts();
-  fs::FsOptions FileSystemOptions() const;
+  fs::FileSystem::Parts Parts() override;
+  fs::FsOptions FileSystemOptions() const override;
+  control::RankGate& gate() override { return *gate_; }
 
  private:
   Volume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
   Status OpenParts(Purpose purpose);
   Status OpenLowerParts();
   Status MakeOrReadHeader();
+  Status MakeGate();
 
   DataDirectory& directory_;
   const Config config_;
@@ -48,6 +52,10 @@ class Volume {
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<kv::LocalKvStore> kv_;
   std::unique_ptr<meta::Namespace> names_;
+  // Ranks of one host meet in memory: none of them outlives the daemon through which they wait.
+  std::unique_ptr<kv::KvEngine> gate_engine_;
+  std::unique_ptr<kv::HostedStore> gate_store_;
+  std::unique_ptr<control::RankGate> gate_;
 };
 
 // What the configuration says about a filesystem, of a host alone and of one in a cluster.

@@ -135,6 +135,12 @@ void ChunkIndex::NoteDamaged(const Digest& digest, const Location& location) {
   if (shard.damaged.size() < kDamagedPerShardMax || shard.damaged.contains(digest)) shard.damaged[digest] = location;
 }
 
+bool ChunkIndex::IsKnownDamaged(const Digest& digest) {
+  Shard& shard = ShardOf(digest);
+  MutexLock lock(shard.mutex);
+  return shard.damaged.contains(digest);
+}
+
 // --- looking up --------------------------------------------------------------------------------------------------
 
 Result<std::optional<Location>> ChunkIndex::FindInEngine(const Digest& digest) {

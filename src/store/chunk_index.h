@@ -63,6 +63,7 @@ class ChunkIndex {
   Result<std::optional<Location>> FindInEngine(const Digest& digest);
   // The copy at that place cannot be read, or fails its digest. Forgotten when it is replaced, and beyond a bound.
   void NoteDamaged(const Digest& digest, const Location& location);
+  bool IsKnownDamaged(const Digest& digest);  // and was not put again since
 
   // --- syncing ---
   std::vector<UnindexedChunk> TakeUnindexed();

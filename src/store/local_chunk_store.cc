@@ -320,6 +320,12 @@ std::vector<bool> LocalChunkStore::Has(std::span<const Digest> digests) {
   return has;
 }
 
+std::vector<bool> LocalChunkStore::HasSound(std::span<const Digest> digests) {
+  std::vector<bool> has = Has(digests);
+  for (size_t i = 0; i < digests.size(); ++i) has[i] = has[i] && !impl_->index_.IsKnownDamaged(digests[i]);
+  return has;
+}
+
 void LocalChunkStore::Get(const Digest& digest, ChunkCallback done) { impl_->reader_.Get(digest, std::move(done)); }
 void LocalChunkStore::Prefetch(std::span<const Digest> digests) { impl_->reader_.Prefetch(digests); }
 Status LocalChunkStore::Sync() { return impl_->Sync(); }

@@ -88,6 +88,8 @@ class LocalChunkStore final : public ChunkStore {
   Result<PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override;
   Result<ChunkPin> Pin(const Digest& digest) override;
   std::vector<bool> Has(std::span<const Digest> digests) override;
+  // As Has, but no for a chunk whose copy was found damaged: what other nodes may count on.
+  std::vector<bool> HasSound(std::span<const Digest> digests);
   void Get(const Digest& digest, ChunkCallback done) override;
   void Prefetch(std::span<const Digest> digests) override;
   Status Sync() override;

@@ -147,7 +147,8 @@ class MemberTest : public testing::Test {
   // The members by their state in `member`'s view: "1+ 2- 3x" for up, down and out, and an f for those that are full.
   static std::string Seen(const Membership& member) {
     std::string seen;
-    for (const NodeInfo& node : member.view()->nodes) {
+    const ViewPtr view = member.view();
+    for (const NodeInfo& node : view->nodes) {
       if (!seen.empty()) seen += ' ';
       seen += std::to_string(std::to_integer<int>(node.id.bytes.back()));
       seen += node.state == NodeState::kUp ? '+' : node.state == NodeState::kDown ? '-' : 'x';

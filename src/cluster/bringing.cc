@@ -1,0 +1,181 @@
+// A chunk that too few nodes have: it is stored here and sent to others, until enough have it.
+#include <algorithm>
+
+#include "base/log.h"
+#include "cluster/cluster_chunk_impl.h"
+#include "cluster/placement.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+bool Contains(const Holders& holders, const NodeId& node) {
+  return std::find(holders.begin(), holders.end(), node) != holders.end();
+}
+
+bool TakesChunks(const NodeInfo& node) { return node.state == NodeState::kUp && !node.full && node.weight > 0; }
+
+}  // namespace
+
+size_t ClusterChunkStoreImpl::CopiesOf(const Entry& entry) const {
+  return entry.holders.size() + (entry.local == Entry::Local::kStored ? 1 : 0);
+}
+
+// As many as were asked for; fewer only while there are too few nodes and the operator allows it.
+size_t ClusterChunkStoreImpl::CopiesNeeded() {
+  if (options_.copies_min == 0 || options_.copies_min >= options_.copies) return options_.copies;
+  const ViewPtr view = reachability_.view();
+  const auto usable = static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(), TakesChunks));
+  return std::clamp<size_t>(usable, options_.copies_min, options_.copies);
+}
+
+void ClusterChunkStoreImpl::StartBringing(const EntryPtr& entry) {
+  entry->state = Entry::State::kBringing;
+  // Holders that were confirmed do not know of those to come.
+  entry->must_tell = !entry->holders.empty() || entry->local == Entry::Local::kStored;
+  Settle(entry);
+}
+
+// Adds targets until there are enough. False: none could be added.
+bool ClusterChunkStoreImpl::ChooseTargets(Entry& entry, const EntryPtr& pointer) {
+  const ViewPtr view = reachability_.view();
+  const NodeInfo* writer = entry.local == Entry::Local::kRefused ? nullptr : view->Find(self_);
+  size_t count = CopiesOf(entry) + entry.sending.size() + (entry.local == Entry::Local::kQueued ? 1 : 0);
+  const bool was_told = !entry.told.empty();
+  bool any = false;
+  std::vector<NodeId> added;
+  for (unsigned wanted = options_.copies; count < options_.copies; wanted += options_.copies) {
+    const std::vector<const NodeInfo*> targets = Targets(*view, entry.digest, writer, wanted);
+    for (const NodeInfo* target : targets) {
+      if (count >= options_.copies) break;
+      if (target->id == self_) {
+        if (entry.local != Entry::Local::kNone) continue;
+        entry.local = Entry::Local::kQueued;
+        put_queue_.Post([this, pointer] { PutLocally(pointer); });
+      } else {
+        if (Contains(entry.holders, target->id) || Contains(entry.sending, target->id)) continue;
+        entry.sending.push_back(target->id);
+        added.push_back(target->id);
+      }
+      ++count;
+      any = true;
+    }
+    if (targets.size() < wanted) break;  // there are no more
+  }
+  if (!any) return false;
+  entry.must_tell = entry.must_tell || was_told;
+  entry.told = entry.holders;
+  entry.told.insert(entry.told.end(), entry.sending.begin(), entry.sending.end());
+  if (entry.local == Entry::Local::kQueued || entry.local == Entry::Local::kStored) entry.told.push_back(self_);
+  for (const NodeId& target : added) {
+    peers_[target].sends.push_back({pointer, entry.digest, {}});
+    SchedulePump(target);
+  }
+  return true;
+}
+
+void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
+  std::vector<io::Slice> slices;
+  Holders told;
+  {
+    MutexLock lock(mutex_);
+    slices = entry->slices;
+    told = entry->told;
+  }
+  commit_.SetHolders(entry->digest, told);
+  auto put = commit_.Put(entry->digest, slices);
+  slices.clear();
+  if (put.ok()) {
+    LocallyPinned(entry->digest, std::move(put->pin));
+  } else {
+    spdlog::warn("chunk {} is not stored on this node: {}", entry->digest.ToHex(), put.error().message);
+    reachability_.NoteFull(self_);
+  }
+  MutexLock lock(mutex_);
+  entry->local = put.ok() ? Entry::Local::kStored : Entry::Local::kRefused;
+  if (!put.ok()) {
+    entry->must_tell = true;
+    if (put.error().code != ErrorCode::kNoSpace) local_failure_ = put.error();
+  }
+  if (std::exchange(entry->is_reserved, false)) local_.ReleaseReservation(entry->size);
+  ++late_puts_;
+  Settle(entry);
+  if (sync_waiters_ > 0) changed_.NotifyAll();
+}
+
+// Looks whether the entry has come to its end, and what is to be done next.
+void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
+  if (closing_ || entry->state != Entry::State::kBringing) return;
+  if (CopiesOf(*entry) >= options_.copies) return Complete(entry);
+  ChooseTargets(*entry, entry);
+  if (!entry->sending.empty() || entry->local == Entry::Local::kQueued) {
+    stuck_.erase(entry);
+    return;
+  }
+  if (CopiesOf(*entry) >= CopiesNeeded()) return Complete(entry);
+  if (stuck_.insert(entry).second) entry->stuck_since = Clock::now();
+  if (sync_waiters_ > 0) changed_.NotifyAll();
+}
+
+void ClusterChunkStoreImpl::TellHolders(const Entry& entry, const Holders& holders) {
+  const bool here = entry.local == Entry::Local::kStored;
+  auto tell = [&](const NodeId& node) {
+    peers_[node].sends.push_back({nullptr, entry.digest, holders});
+    SchedulePump(node);
+  };
+  const bool has_changed = entry.must_tell || holders.size() != entry.told.size();
+  if (has_changed) {
+    for (const NodeId& holder : entry.holders) tell(holder);
+  }
+  if (entry.home == self_ || (here && has_changed)) {
+    commit_.SetHolders(entry.digest, holders);
+    ++late_puts_;
+  }
+  if (entry.home == self_) return home_.EndClaim(entry.digest);
+  // A home that is the only other holder knows by having it. Any other is told that the chunk has come.
+  const bool home_holds = Contains(entry.holders, entry.home);
+  if (!home_holds || (holders.size() > 2 && !has_changed)) tell(entry.home);
+}
+
+void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
+  const bool was_brought = entry->state == Entry::State::kBringing;
+  entry->state = Entry::State::kDone;
+  if (was_brought) {
+    Holders holders = entry->holders;
+    if (entry->local == Entry::Local::kStored) holders.push_back(self_);
+    TellHolders(*entry, holders);
+  } else {
+    known_elsewhere_bytes_.fetch_add(entry->size, std::memory_order_relaxed);
+  }
+  if (CopiesOf(*entry) >= options_.copies) {
+    confirmed_.Insert(entry->digest);
+  } else {
+    short_chunks_.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (std::exchange(entry->is_reserved, false)) local_.ReleaseReservation(entry->size);
+  entry->slices.clear();
+  stuck_.erase(entry);
+  pending_.erase(entry->digest);
+  if (entry->sequence != 0) {
+    unacknowledged_bytes_ -= entry->size;
+    by_sequence_.erase(entry->sequence);
+  }
+  if (auto repair = repairs_.find(entry->digest); repair != repairs_.end()) {
+    work_.Post(std::move(repair->second));
+    repairs_.erase(repair);
+  }
+  if (sync_waiters_ > 0) changed_.NotifyAll();
+}
+
+void ClusterChunkStoreImpl::RetryStuck() {
+  MutexLock lock(mutex_);
+  const std::vector<EntryPtr> stuck(stuck_.begin(), stuck_.end());
+  for (const EntryPtr& entry : stuck) {
+    // There may be room on this node again. What was dropped from memory is stored here.
+    if (entry->local == Entry::Local::kRefused && !entry->slices.empty() && !local_failure_) {
+      entry->local = Entry::Local::kNone;
+    }
+    Settle(entry);
+  }
+}
+
+}  // namespace cairnfs::cluster

@@ -1,0 +1,226 @@
+// The parts of a ClusterChunkStore and how they hang together. Private to src/cluster.
+//
+// Each chunk that was put and is not known to have its copies has an Entry, which goes
+//
+//   asking -> confirming -> done            R nodes have it durably
+//          -> waiting    -> asking          another node brings it
+//          -> bringing   -> done            stored here and sent to others until R have it
+//                        -> stuck           too few nodes can take it: tried again when that changes, and now and then
+//
+// What is to be said to a node waits in its Peer's queues. Pump, which runs on work_, says it, many at once. Replies
+// come on threads of gRPC's, and are handled on work_. Nothing here waits for the network but Sync.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/task_queue.h"
+#include "base/thread_annotations.h"
+#include "cluster/chunk_peer.h"
+#include "cluster/cluster_chunk_store.h"
+#include "cluster/confirmed_set.h"
+#include "cluster/group_commit.h"
+#include "cluster/home.h"
+#include "cluster/reachability.h"
+#include "cluster/remote_reader.h"
+#include "cluster/repair.h"
+
+namespace cairnfs::cluster {
+
+class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
+ public:
+  ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::KvEngine& engine, io::BufferPool& pool,
+                        Membership& membership, const ClusterChunkOptions& options);
+  ~ClusterChunkStoreImpl() override;
+
+  // cluster_chunk_store.cc
+  Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override;
+  Result<store::ChunkPin> Pin(const Digest& digest) override;
+  std::vector<bool> Has(std::span<const Digest> digests) override;
+  void Get(const Digest& digest, store::ChunkCallback done) override;
+  void Prefetch(std::span<const Digest> digests) override;
+  ClusterChunkStats ClusterStats() const override;
+  ChunkPeer& peer() override { return *this; }
+
+  // syncing.cc
+  Status Sync() override;
+  Status SyncLocal() override;
+
+  // serving.cc
+  void Handle(PeerMethod method, const NodeId& caller, PeerMessage request, PeerServer::Respond respond) override;
+  void StopHolding() override { home_.Close(); }
+  PeerClient& client() override { return client_; }
+  WireCounters& wire() override { return wire_; }
+
+ protected:
+  void Unpin(const Digest& digest) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Entry {
+    enum class State { kAsking, kWaiting, kConfirming, kBringing, kDone };
+    enum class Local { kNone, kQueued, kStored, kRefused };
+    Entry(const Digest& digest_in, size_t size_in) : digest(digest_in), size(size_in) {}
+    const Digest digest;
+    const size_t size;
+    uint64_t sequence = 0;          // of the Put; 0: nobody's Sync waits for it (repair)
+    std::vector<io::Slice> slices;  // empty: to be read from the local store
+    State state = State::kAsking;
+    Local local = Local::kNone;
+    bool is_reserved = false;  // room in the local store
+    NodeId home;               // that was asked
+    Holders holders;           // other nodes that said that they have it durably
+    Holders confirming;        // asked whether they do
+    Holders sending;           // it is on its way to these
+    Holders told;              // the list of holders that those were told to whom it was sent
+    bool must_tell = false;    // it has changed since
+    unsigned corrupt_count = 0;
+    Clock::time_point stuck_since{};
+  };
+  using EntryPtr = std::shared_ptr<Entry>;
+
+  // To be sent: a chunk, or (entry null) only the news of who holds it.
+  struct SendItem {
+    EntryPtr entry;
+    Digest digest;
+    Holders holders;
+    unsigned attempts = 0;
+  };
+  struct Peer {
+    std::deque<EntryPtr> asks, waits, confirms;
+    std::deque<SendItem> sends;
+    unsigned asks_running = 0, waits_running = 0, confirms_running = 0, sends_running = 0;
+    size_t window = 0;  // chunk bytes sent and not acknowledged, or being read to be sent
+    bool pump_posted = false;
+    Clock::time_point quiet_until{};  // it is busy
+  };
+
+  // asking.cc
+  void Ask(const EntryPtr& entry, const View& view) REQUIRES_LOCK(mutex_);
+  bool StartAsks(const NodeId& node, bool hold) EXCLUDES_LOCK(mutex_);
+  void OnAsked(const NodeId& node, bool hold, const std::vector<EntryPtr>& entries,
+               Result<std::vector<HasAnswer>> answers) EXCLUDES_LOCK(mutex_);
+  void OnAnswer(const NodeId& node, const EntryPtr& entry, const HasAnswer& answer, bool is_here, const View& view)
+      REQUIRES_LOCK(mutex_);
+  bool StartConfirms(const NodeId& node) EXCLUDES_LOCK(mutex_);
+  void OnConfirmed(const NodeId& node, const std::vector<EntryPtr>& entries, Result<std::vector<bool>> bits)
+      EXCLUDES_LOCK(mutex_);
+
+  // bringing.cc
+  void StartBringing(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
+  bool ChooseTargets(Entry& entry, const EntryPtr& pointer) REQUIRES_LOCK(mutex_);
+  void PutLocally(const EntryPtr& entry) EXCLUDES_LOCK(mutex_);
+  void Settle(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
+  void Complete(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
+  void TellHolders(const Entry& entry, const Holders& holders) REQUIRES_LOCK(mutex_);
+  size_t CopiesOf(const Entry& entry) const;
+  size_t CopiesNeeded() REQUIRES_LOCK(mutex_);
+  void RetryStuck() EXCLUDES_LOCK(mutex_);
+
+  // sending.cc
+  void SchedulePump(const NodeId& node) REQUIRES_LOCK(mutex_);
+  void Pump(const NodeId& node) EXCLUDES_LOCK(mutex_);
+  bool StartSend(const NodeId& node) EXCLUDES_LOCK(mutex_);
+  void LoadThenSend(const NodeId& node, SendItem item) EXCLUDES_LOCK(mutex_);
+  void OnSent(const NodeId& node, std::vector<SendItem> items, size_t bytes, Result<std::vector<PutAnswer>> answers)
+      EXCLUDES_LOCK(mutex_);
+  void GiveUpTarget(const NodeId& node, SendItem item) REQUIRES_LOCK(mutex_);
+  void RerouteQueue(const NodeId& node) REQUIRES_LOCK(mutex_);
+  template <typename Reply>
+  void Call(const NodeId& node, PeerMethod method, PeerMessage request, std::chrono::milliseconds timeout,
+            std::optional<Reply> (*decode)(std::string_view), std::function<void(Result<Reply>)> done);
+
+  // syncing.cc
+  Status SyncUntil(bool local_only);
+  bool IsPlaced(const Entry& entry) const;
+  Error Shortage(std::string_view what) REQUIRES_LOCK(mutex_);
+  bool IsFullEverywhere() REQUIRES_LOCK(mutex_);
+
+  // cluster_chunk_store.cc
+  bool OthersMayTake();
+  bool LocallyPinned(const Digest& digest, store::ChunkPin pin) EXCLUDES_LOCK(pins_mutex_);
+  store::ChunkPin MakePin(const Digest& digest) EXCLUDES_LOCK(pins_mutex_);
+  std::optional<store::ChunkData> FindPending(const Digest& digest) EXCLUDES_LOCK(mutex_);
+  void GetLocal(const Digest& digest, store::ChunkCallback done);
+  void OnLocalMiss(const Digest& digest, const Error& error, store::ChunkCallback done);
+  void Heal(const Digest& digest, const store::ChunkData& data);
+  void OnViewChange(const ViewPtr& view) EXCLUDES_LOCK(mutex_);
+  void Tick();
+  void LookWhetherFull();
+  void DropSlicesUnderPressure() EXCLUDES_LOCK(mutex_);
+
+  // serving.cc
+  void HandleHas(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond);
+  void HandleConfirm(const PeerMessage& request, PeerServer::Respond respond);
+  void HandlePut(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond);
+  void HandleGet(const PeerMessage& request, PeerServer::Respond respond);
+  PutAnswer StoreReceived(const PutItem& item, const std::vector<io::Slice>& slices);
+  struct Serving;
+  void AnswerGet(const std::shared_ptr<Serving>& serving);
+
+  // repair.cc
+  friend class Repair;
+  // Makes the missing copies of a chunk that this node has; `holders` are the others that have it. False: it is being
+  // put, or is here no more.
+  bool Replicate(const Digest& digest, const Holders& holders, store::ChunkData data, std::function<void()> ended)
+      EXCLUDES_LOCK(mutex_);
+  void Tell(const NodeId& node, const Digest& digest, const Holders& holders) EXCLUDES_LOCK(mutex_);
+
+  store::LocalChunkStore& local_;
+  kv::KvEngine& engine_;
+  io::BufferPool& pool_;
+  Membership& membership_;
+  const ClusterChunkOptions options_;
+  const NodeId self_;
+  WireCounters wire_;
+  Reachability reachability_;
+  GroupCommit commit_;
+  Home home_;
+  PeerClient client_;
+  RemoteReader reader_;
+
+  mutable Mutex mutex_;  // before commit_'s, home_'s and the queues'
+  CondVar changed_;      // an entry came further, while sync_waiters_ > 0
+  unsigned sync_waiters_ GUARDED_BY(mutex_) = 0;
+  bool closing_ GUARDED_BY(mutex_) = false;  // nothing new is begun
+  size_t loads_ GUARDED_BY(mutex_) = 0;      // reads of the local store that end on work_
+  std::unordered_map<Digest, EntryPtr, DigestHash> pending_ GUARDED_BY(mutex_);
+  std::map<uint64_t, EntryPtr> by_sequence_ GUARDED_BY(mutex_);
+  std::unordered_map<Digest, std::function<void()>, DigestHash> repairs_ GUARDED_BY(mutex_);
+  std::set<EntryPtr> stuck_ GUARDED_BY(mutex_);
+  uint64_t last_sequence_ GUARDED_BY(mutex_) = 0;
+  uint64_t unacknowledged_bytes_ GUARDED_BY(mutex_) = 0;
+  uint64_t late_puts_ GUARDED_BY(mutex_) = 0;  // local puts and lists that came after their entry was placed
+  std::unordered_map<NodeId, Peer, NodeIdHash> peers_ GUARDED_BY(mutex_);
+  ConfirmedSet confirmed_ GUARDED_BY(mutex_);
+  ViewPtr last_view_ GUARDED_BY(mutex_);
+  std::optional<Error> local_failure_ GUARDED_BY(mutex_);  // the local store refuses until it is reopened
+
+  struct PinRecord {
+    uint32_t count = 0;
+    store::ChunkPin local;
+  };
+  Mutex pins_mutex_;
+  std::unordered_map<Digest, PinRecord, DigestHash> pins_ GUARDED_BY(pins_mutex_);
+
+  std::atomic<uint64_t> sent_bytes_{0}, received_bytes_{0}, known_elsewhere_bytes_{0}, short_chunks_{0};
+  std::atomic<uint64_t> repair_bytes_{0};
+  bool is_full_ = false;  // of the ticker's thread
+
+  std::unique_ptr<Repair> repair_;
+  std::shared_ptr<void> view_subscription_;
+  Mutex ticker_mutex_;
+  CondVar ticker_wake_;
+  bool stopping_ GUARDED_BY(ticker_mutex_) = false;
+  std::thread ticker_;
+  TaskQueue put_queue_;  // local puts, which may wait for the disk
+  TaskQueue work_;       // ends first: its tasks use all of the above
+};
+
+}  // namespace cairnfs::cluster

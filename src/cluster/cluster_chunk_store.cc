@@ -1,0 +1,377 @@
+#include "cluster/cluster_chunk_store.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+#include <future>
+
+#include "base/log.h"
+#include "cluster/cluster_chunk_impl.h"
+#include "cluster/peer_call.h"
+#include "cluster/placement.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+constexpr std::chrono::milliseconds kTickInterval{20};
+constexpr std::chrono::milliseconds kSlowTickInterval{500};
+constexpr std::chrono::milliseconds kRetryInterval{200};
+constexpr uint64_t kFullBytes = 8 * kMiB;  // less room than this is none
+constexpr size_t kUncommittedMax = 16 * 1024;
+constexpr std::chrono::milliseconds kHasTimeout{5000};
+
+// The caller's memory may go when Put returns, unless a slice owns it.
+std::vector<io::Slice> KeepAlive(std::span<const io::Slice> slices) {
+  std::vector<io::Slice> kept;
+  kept.reserve(slices.size());
+  for (const io::Slice& slice : slices) {
+    if (slice.size == 0) continue;
+    if (slice.owner || slice.memory) {
+      kept.push_back(slice);
+      continue;
+    }
+    std::shared_ptr<std::byte[]> copy(new std::byte[slice.size]);
+    std::memcpy(copy.get(), slice.data, slice.size);
+    const std::byte* data = copy.get();
+    kept.push_back(io::Slice{{}, data, slice.size, std::move(copy)});
+  }
+  return kept;
+}
+
+}  // namespace
+
+ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::KvEngine& engine, io::BufferPool& pool,
+                                             Membership& membership, const ClusterChunkOptions& options)
+    : local_(local),
+      engine_(engine),
+      pool_(pool),
+      membership_(membership),
+      options_(options),
+      self_(membership.self()),
+      reachability_(membership),
+      commit_(local, engine),
+      home_(commit_, membership),
+      client_(membership, options.connections_per_peer, wire_),
+      reader_({pool, client_, membership, reachability_, commit_}, options.cache_bytes_max),
+      put_queue_("cairn-put", 2),
+      work_("cairn-peers", 2) {
+  {
+    MutexLock lock(mutex_);
+    last_view_ = membership.view();
+  }
+  repair_ = std::make_unique<Repair>(*this, options.repair_bytes_per_second_max);
+  view_subscription_ = membership.OnChange([this](const ViewPtr& view) { OnViewChange(view); });
+  ticker_ = std::thread([this] { Tick(); });
+}
+
+// What waits for copies stays short of them. Everything that is under way ends before the parts that it uses.
+ClusterChunkStoreImpl::~ClusterChunkStoreImpl() {
+  view_subscription_.reset();
+  {
+    MutexLock lock(mutex_);
+    closing_ = true;
+  }
+  {
+    MutexLock lock(ticker_mutex_);
+    stopping_ = true;
+    ticker_wake_.NotifyAll();
+  }
+  client_.Close();
+  home_.Close();
+  ticker_.join();
+  repair_->Stop();
+  reader_.AwaitIdle();
+  client_.AwaitCalls();
+  MutexLock lock(mutex_);
+  while (loads_ > 0) changed_.Wait(mutex_);
+}
+
+std::unique_ptr<ClusterChunkStore> ClusterChunkStore::Create(store::LocalChunkStore& local, kv::KvEngine& engine,
+                                                             io::BufferPool& pool, Membership& membership,
+                                                             const ClusterChunkOptions& options) {
+  return std::make_unique<ClusterChunkStoreImpl>(local, engine, pool, membership, options);
+}
+
+// --- putting -----------------------------------------------------------------------------------------------------
+
+bool ClusterChunkStoreImpl::OthersMayTake() {
+  const ViewPtr view = reachability_.view();
+  const auto count =
+      static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(), [&](const NodeInfo& node) {
+        return node.id != self_ && node.state == NodeState::kUp && !node.full && node.weight > 0;
+      }));
+  return count >= std::max(1U, options_.copies_min != 0 ? options_.copies_min : options_.copies);
+}
+
+Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::span<const io::Slice> slices) {
+  size_t size = 0;
+  for (const io::Slice& slice : slices) size += slice.size;
+  if (size == 0 || size > kPayloadBytesFull) {
+    return MakeError(ErrorCode::kInvalidArgument, "a chunk of " + std::to_string(size) + " bytes; 1 to " +
+                                                      std::to_string(kPayloadBytesFull) + " are possible");
+  }
+  {
+    MutexLock lock(mutex_);
+    if (local_failure_) return *local_failure_;
+    const bool is_known = confirmed_.Contains(digest);
+    if (is_known) known_elsewhere_bytes_.fetch_add(size, std::memory_order_relaxed);
+    if (is_known || pending_.contains(digest)) return store::PutResult{MakePin(digest), false};
+  }
+  // Room for it is reserved until it lies here, or is known not to have to.
+  const bool is_reserved = local_.TryReserve(size);
+  if (!is_reserved) {
+    if (!OthersMayTake()) {
+      return MakeError(ErrorCode::kNoSpace, "no space on this node, nor on enough others");
+    }
+    reachability_.NoteFull(self_);
+  }
+  auto entry = std::make_shared<Entry>(digest, size);
+  entry->slices = KeepAlive(slices);
+  entry->is_reserved = is_reserved;
+  if (!is_reserved) entry->local = Entry::Local::kRefused;
+  const ViewPtr view = reachability_.view();
+  MutexLock lock(mutex_);
+  auto [found, is_new] = pending_.try_emplace(digest, entry);
+  if (!is_new) {
+    if (is_reserved) local_.ReleaseReservation(size);
+    // A repair of this chunk may be under way; the Sync of this Put waits for it.
+    if (found->second->sequence == 0) {
+      found->second->sequence = ++last_sequence_;
+      by_sequence_.emplace(last_sequence_, found->second);
+      unacknowledged_bytes_ += size;
+    }
+    return store::PutResult{MakePin(digest), false};
+  }
+  entry->sequence = ++last_sequence_;
+  by_sequence_.emplace(entry->sequence, entry);
+  unacknowledged_bytes_ += size;
+  Ask(entry, *view);
+  return store::PutResult{MakePin(digest), true};
+}
+
+// --- pins --------------------------------------------------------------------------------------------------------
+
+store::ChunkPin ClusterChunkStoreImpl::MakePin(const Digest& digest) {
+  MutexLock lock(pins_mutex_);
+  ++pins_[digest].count;
+  return {this, digest};
+}
+
+// The local pin lives as long as there are pins of the chunk. False: there are none.
+bool ClusterChunkStoreImpl::LocallyPinned(const Digest& digest, store::ChunkPin pin) {
+  MutexLock lock(pins_mutex_);
+  auto found = pins_.find(digest);
+  if (found == pins_.end()) return false;
+  std::swap(found->second.local, pin);
+  lock.Unlock();
+  return true;
+}
+
+// Nothing is collected in a cluster yet, so a chunk that a record names is there: nobody is asked.
+Result<store::ChunkPin> ClusterChunkStoreImpl::Pin(const Digest& digest) {
+  store::ChunkPin pin = MakePin(digest);
+  auto local = local_.Pin(digest);
+  if (local.ok()) {
+    LocallyPinned(digest, *std::move(local));
+  } else if (local.error().code != ErrorCode::kNotFound) {
+    return local.error();
+  }
+  return pin;
+}
+
+void ClusterChunkStoreImpl::Unpin(const Digest& digest) {
+  store::ChunkPin local;  // ends after the lock
+  MutexLock lock(pins_mutex_);
+  auto found = pins_.find(digest);
+  if (found == pins_.end() || --found->second.count > 0) return;
+  local = std::move(found->second.local);
+  pins_.erase(found);
+  lock.Unlock();
+}
+
+// --- looking up and reading --------------------------------------------------------------------------------------
+
+std::vector<bool> ClusterChunkStoreImpl::Has(std::span<const Digest> digests) {
+  std::vector<bool> has = local_.Has(digests);
+  std::unordered_map<NodeId, std::vector<size_t>, NodeIdHash> questions;
+  const ViewPtr view = reachability_.view();
+  {
+    MutexLock lock(mutex_);
+    for (size_t i = 0; i < digests.size(); ++i) {
+      has[i] = has[i] || pending_.contains(digests[i]) || confirmed_.Contains(digests[i]);
+      if (has[i]) continue;
+      for (const NodeInfo* node : Order(*view, digests[i])) {
+        if (node->id != self_ && node->state == NodeState::kUp) questions[node->id].push_back(i);
+      }
+    }
+  }
+  for (auto& [node, indexes] : questions) {
+    std::erase_if(indexes, [&](size_t i) { return has[i]; });
+    for (size_t begin = 0; begin < indexes.size(); begin += kDigestsPerMessageMax) {
+      const size_t end = std::min(indexes.size(), begin + kDigestsPerMessageMax);
+      std::vector<Digest> asked;
+      for (size_t k = begin; k < end; ++k) asked.push_back(digests[indexes[k]]);
+      std::promise<Result<std::vector<bool>>> promise;
+      Call<std::vector<bool>>(node, PeerMethod::kConfirm, {EncodeDigests(asked), {}}, kHasTimeout, DecodeBits,
+                              [&](Result<std::vector<bool>> bits) { promise.set_value(std::move(bits)); });
+      auto bits = promise.get_future().get();
+      if (!bits.ok() || bits->size() != asked.size()) continue;
+      for (size_t k = begin; k < end; ++k) has[indexes[k]] = has[indexes[k]] || (*bits)[k - begin];
+    }
+  }
+  return has;
+}
+
+std::optional<store::ChunkData> ClusterChunkStoreImpl::FindPending(const Digest& digest) {
+  MutexLock lock(mutex_);
+  auto found = pending_.find(digest);
+  if (found == pending_.end() || found->second->slices.empty()) return std::nullopt;
+  return store::ChunkData{found->second->slices, found->second->size};
+}
+
+void ClusterChunkStoreImpl::Get(const Digest& digest, store::ChunkCallback done) {
+  if (auto pending = FindPending(digest)) return done(*std::move(pending));
+  if (auto cached = reader_.FindCached(digest)) return done(*std::move(cached));
+  local_.Get(digest, [this, digest, done = std::move(done)](Result<store::ChunkData> data) {
+    if (data.ok()) return done(std::move(data));
+    OnLocalMiss(digest, data.error(), done);
+  });
+}
+
+// The own store has it not, or in vain: another node has. What was damaged here is replaced.
+void ClusterChunkStoreImpl::OnLocalMiss(const Digest& digest, const Error& error, store::ChunkCallback done) {
+  const bool is_bad = error.code != ErrorCode::kNotFound;
+  reader_.Fetch(digest, [this, digest, error, is_bad, done = std::move(done)](Result<store::ChunkData> data) {
+    if (!is_bad) return done(std::move(data));
+    if (!data.ok()) return done(error);
+    put_queue_.Post([this, digest, good = *data] { Heal(digest, good); });
+    done(std::move(data));
+  });
+}
+
+void ClusterChunkStoreImpl::Heal(const Digest& digest, const store::ChunkData& data) {
+  auto put = commit_.Put(digest, data.slices);
+  if (!put.ok()) {
+    spdlog::error("chunk {} is damaged here and could not be replaced: {}", digest.ToHex(), put.error().message);
+  } else if (put->is_new) {
+    spdlog::warn("chunk {} was damaged on this node and is replaced by another node's copy", digest.ToHex());
+    commit_.Commit([](const Status&) {});
+  }
+}
+
+void ClusterChunkStoreImpl::Prefetch(std::span<const Digest> digests) {
+  local_.Prefetch(digests);
+  const std::vector<bool> has = local_.Has(digests);
+  for (size_t i = 0; i < digests.size(); ++i) {
+    if (has[i] || FindPending(digests[i])) continue;
+    reader_.Prefetch(digests[i]);
+  }
+}
+
+// --- background --------------------------------------------------------------------------------------------------
+
+void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
+  reachability_.Reset();
+  ViewPtr before;
+  bool any_lost = false, any_out = false, any_new = false;
+  std::vector<NodeId> down;
+  {
+    MutexLock lock(mutex_);
+    before = std::exchange(last_view_, view);
+  }
+  for (const NodeInfo& old : before->nodes) {
+    const NodeInfo* now = view->Find(old.id);
+    const bool is_up = now != nullptr && now->state == NodeState::kUp;
+    if (old.state == NodeState::kUp && (!is_up || now->session != old.session)) {
+      any_lost = true;
+      if (!is_up) down.push_back(old.id);
+    }
+    if (old.state != NodeState::kOut && (now == nullptr || now->state == NodeState::kOut)) any_out = true;
+  }
+  for (const NodeInfo& now : view->nodes) {
+    const NodeInfo* old = before->Find(now.id);
+    const bool takes = now.state == NodeState::kUp && !now.full;
+    const bool took = old != nullptr && old->state == NodeState::kUp && !old->full;
+    any_new = any_new || (takes && !took);
+  }
+  for (const NodeId& node : down) client_.EndCalls(node);
+  {
+    MutexLock lock(mutex_);
+    if (any_lost || any_out) confirmed_.Clear();
+    for (const NodeId& node : down) RerouteQueue(node);
+  }
+  home_.Tick();
+  RetryStuck();
+  if (any_out || any_new) repair_->Kick();
+}
+
+void ClusterChunkStoreImpl::LookWhetherFull() {
+  const bool has_room = local_.TryReserve(is_full_ ? 2 * kFullBytes : kFullBytes);
+  if (has_room) local_.ReleaseReservation(is_full_ ? 2 * kFullBytes : kFullBytes);
+  if (is_full_ == !has_room) return;
+  is_full_ = !has_room;
+  spdlog::info("this node {}", is_full_ ? "is full, and takes no more chunks" : "has room again");
+  membership_.SetFull(is_full_);
+}
+
+// Chunks that lie on this node's disk wait for slow or missing nodes without holding the buffers that writers need.
+void ClusterChunkStoreImpl::DropSlicesUnderPressure() {
+  if (!pool_.UnderPressure()) return;
+  MutexLock lock(mutex_);
+  for (auto& [sequence, entry] : by_sequence_) {
+    const bool lies_here = entry->local == Entry::Local::kStored && entry->state == Entry::State::kBringing;
+    if (lies_here) entry->slices.clear();
+  }
+}
+
+void ClusterChunkStoreImpl::Tick() {
+  pthread_setname_np(pthread_self(), "cairn-tick");
+  auto slow_at = Clock::now(), retry_at = Clock::now();
+  for (;;) {
+    {
+      MutexLock lock(ticker_mutex_);
+      if (!stopping_) ticker_wake_.WaitFor(ticker_mutex_, kTickInterval);
+      if (stopping_) return;
+    }
+    home_.Tick();
+    reader_.Trim();
+    DropSlicesUnderPressure();
+    const auto now = Clock::now();
+    if (now >= retry_at) {
+      retry_at = now + kRetryInterval;
+      RetryStuck();
+    }
+    {
+      MutexLock lock(mutex_);
+      for (auto& [node, peer] : peers_) {
+        if (!peer.sends.empty() && now >= peer.quiet_until) SchedulePump(node);
+      }
+    }
+    if (now < slow_at) continue;
+    slow_at = now + kSlowTickInterval;
+    LookWhetherFull();
+    if (commit_.uncommitted_count() > kUncommittedMax) commit_.Commit([](const Status&) {});
+  }
+}
+
+ClusterChunkStats ClusterChunkStoreImpl::ClusterStats() const {
+  ClusterChunkStats stats{};
+  stats.sent_bytes_total = sent_bytes_.load(std::memory_order_relaxed);
+  stats.received_bytes_total = received_bytes_.load(std::memory_order_relaxed) + reader_.counters().read_bytes.load();
+  stats.wire_sent_bytes_total = wire_.sent_bytes.load(std::memory_order_relaxed);
+  stats.known_elsewhere_bytes_total = known_elsewhere_bytes_.load(std::memory_order_relaxed);
+  stats.remote_reads_total = reader_.counters().reads.load(std::memory_order_relaxed);
+  stats.remote_read_bytes_total = reader_.counters().read_bytes.load(std::memory_order_relaxed);
+  stats.remote_cache_hits_total = reader_.counters().cache_hits.load(std::memory_order_relaxed);
+  stats.repair_bytes_total = repair_bytes_.load(std::memory_order_relaxed);
+  const Repair::Progress progress = repair_->progress();
+  stats.repair_chunks_left = progress.chunks_left;
+  stats.repair_phase = progress.phase;
+  stats.missing_copies = progress.missing_copies + short_chunks_.load(std::memory_order_relaxed);
+  MutexLock lock(mutex_);
+  stats.unacknowledged_bytes = unacknowledged_bytes_;
+  return stats;
+}
+
+}  // namespace cairnfs::cluster

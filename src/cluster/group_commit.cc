@@ -1,0 +1,125 @@
+#include "cluster/group_commit.h"
+
+#include <pthread.h>
+
+#include <future>
+
+#include "base/log.h"
+
+namespace cairnfs::cluster {
+
+GroupCommit::GroupCommit(store::LocalChunkStore& local, kv::KvEngine& engine) : local_(local), engine_(engine) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+GroupCommit::~GroupCommit() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    wake_.NotifyAll();
+  }
+  thread_.join();
+}
+
+Result<store::PutResult> GroupCommit::Put(const Digest& digest, std::span<const io::Slice> slices) {
+  {
+    MutexLock lock(mutex_);
+    storing_.insert(digest);
+  }
+  auto put = local_.Put(digest, slices);
+  MutexLock lock(mutex_);
+  storing_.erase(storing_.find(digest));
+  if (put.ok() && put->is_new) stored_.insert(digest);
+  return put;
+}
+
+void GroupCommit::SetHolders(const Digest& digest, Holders holders) {
+  MutexLock lock(mutex_);
+  lists_[digest] = std::move(holders);
+}
+
+std::optional<Holders> GroupCommit::FindHolders(const Digest& digest) {
+  {
+    MutexLock lock(mutex_);
+    for (const Lists* lists : {&lists_, &lists_running_}) {
+      if (auto found = lists->find(digest); found != lists->end()) return found->second;
+    }
+  }
+  auto holders = ReadHolders(engine_, digest);
+  if (holders.ok()) return *std::move(holders);
+  spdlog::error("the list of who holds a chunk cannot be read: {}", holders.error().message);
+  return std::nullopt;
+}
+
+std::vector<GroupCommit::Presence> GroupCommit::Find(const std::vector<Digest>& digests) {
+  // What is stored and not in these sets was committed: the sets are looked at first.
+  std::vector<bool> is_new(digests.size());
+  {
+    MutexLock lock(mutex_);
+    for (size_t i = 0; i < digests.size(); ++i) {
+      is_new[i] = storing_.contains(digests[i]) || stored_.contains(digests[i]) || stored_running_.contains(digests[i]);
+    }
+  }
+  const std::vector<bool> has = local_.HasSound(digests);
+  std::vector<Presence> found(digests.size(), Presence::kAbsent);
+  for (size_t i = 0; i < digests.size(); ++i) {
+    if (has[i]) found[i] = is_new[i] ? Presence::kNew : Presence::kDurable;
+  }
+  return found;
+}
+
+void GroupCommit::Commit(Done done) {
+  MutexLock lock(mutex_);
+  waiting_.push_back(std::move(done));
+  wake_.NotifyAll();
+}
+
+Status GroupCommit::CommitAndWait() {
+  std::promise<Status> promise;
+  Commit([&](Status status) { promise.set_value(std::move(status)); });
+  return promise.get_future().get();
+}
+
+size_t GroupCommit::uncommitted_count() const {
+  MutexLock lock(mutex_);
+  return stored_.size() + stored_running_.size() + lists_.size() + lists_running_.size();
+}
+
+void GroupCommit::Run() {
+  pthread_setname_np(pthread_self(), "cairn-commit");
+  for (;;) {
+    std::vector<Done> waiting;
+    Lists lists;
+    {
+      MutexLock lock(mutex_);
+      while (waiting_.empty() && !stopping_) wake_.Wait(mutex_);
+      if (waiting_.empty()) return;
+      waiting.swap(waiting_);
+      // What a failed round left over comes along again.
+      lists_running_.merge(lists_);
+      for (auto& [digest, holders] : lists_) lists_running_[digest] = std::move(holders);
+      lists_.clear();
+      stored_running_.merge(stored_);
+      stored_.clear();
+      lists = lists_running_;
+    }
+    const Status status = CommitOnce(lists);
+    if (status.ok()) {
+      MutexLock lock(mutex_);
+      lists_running_.clear();
+      stored_running_.clear();
+    }
+    for (Done& done : waiting) done(status);
+  }
+}
+
+Status GroupCommit::CommitOnce(const Lists& lists) {
+  std::vector<kv::EngineWrite> writes;
+  writes.reserve(lists.size());
+  for (const auto& [digest, holders] : lists) writes.push_back({HolderKey(digest), EncodeHolders(holders)});
+  if (!writes.empty()) CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes, /*sync=*/false));
+  CAIRNFS_RETURN_IF_ERROR(local_.Sync());
+  return engine_.Write({}, /*sync=*/true);
+}
+
+}  // namespace cairnfs::cluster

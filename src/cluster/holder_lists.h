@@ -1,0 +1,32 @@
+// Who holds a chunk, as far as this node was told: key `H` + digest in its own engine. docs/formats/cluster.md.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/types.h"
+#include "kv/engine.h"
+
+namespace cairnfs::cluster {
+
+using Holders = std::vector<NodeId>;
+
+inline constexpr char kHolderPrefix = 'H';
+std::string HolderKey(const Digest& digest);
+std::optional<Digest> ParseHolderKey(std::string_view key);
+std::string EncodeHolders(const Holders& holders);
+Result<Holders> DecodeHolders(std::string_view value);  // kCorrupt
+
+// Nullopt: nothing is known. kCorrupt and what the engine says.
+Result<std::optional<Holders>> ReadHolders(kv::KvEngine& engine, const Digest& digest);
+// Up to `limit` lists in the order of digests, from the first after `after` (nullopt: from the start). Those that do
+// not decode are left out.
+struct HolderEntry {
+  Digest digest;
+  Holders holders;
+};
+Result<std::vector<HolderEntry>> ScanHolders(kv::KvEngine& engine, const std::optional<Digest>& after, size_t limit);
+
+}  // namespace cairnfs::cluster

@@ -1,0 +1,66 @@
+// What a node answers as the home of digests: who has a chunk, who brings it.
+//
+// Whoever is told to bring a chunk has the claim on it; others who ask are told to wait. A claim ends when the chunk
+// has come, with the claimant's session, or after a bounded time; then one of those who wait gets it.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <list>
+#include <memory>
+#include <unordered_map>
+
+#include "base/thread_annotations.h"
+#include "cluster/group_commit.h"
+#include "cluster/membership.h"
+#include "cluster/peer_message.h"
+
+namespace cairnfs::cluster {
+
+class Home {
+ public:
+  using Respond = std::function<void(std::vector<HasAnswer>)>;
+  Home(GroupCommit& commit, Membership& membership) : commit_(commit), membership_(membership) {}
+
+  // One answer per digest, at once.
+  std::vector<HasAnswer> Ask(const std::vector<Digest>& digests, const NodeId& caller) EXCLUDES_LOCK(mutex_);
+  // As Ask, but while all answers would be kWait, the answer is held back for a bounded time; `respond` is called by
+  // any thread, at once or by Came or Tick.
+  void AskAndHold(std::vector<Digest> digests, const NodeId& caller, Respond respond) EXCLUDES_LOCK(mutex_);
+  // The chunk has its copies, or is given up: the claim on it ends.
+  void EndClaim(const Digest& digest) EXCLUDES_LOCK(mutex_);
+  // Ends claims that are over, and answers what was held long enough. To be called a few times per second.
+  void Tick() EXCLUDES_LOCK(mutex_);
+  // Answers all that is held.
+  void Close() EXCLUDES_LOCK(mutex_);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Claim {
+    NodeId claimant;
+    uint64_t session;
+    Clock::time_point until;
+  };
+  struct Held {
+    std::vector<Digest> digests;
+    NodeId caller;
+    Respond respond;
+    Clock::time_point until;  // answered then at the latest
+    bool any_came = false;
+  };
+  using HeldPtr = std::shared_ptr<Held>;
+
+  bool IsOver(const Claim& claim, const View& view, Clock::time_point now) const;
+  HasAnswer Find(const Digest& digest, GroupCommit::Presence here, const View& view);
+  void NoteCame(const Digest& digest, Clock::time_point now) REQUIRES_LOCK(mutex_);
+
+  GroupCommit& commit_;
+  Membership& membership_;
+  Mutex mutex_;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  std::unordered_map<Digest, Claim, DigestHash> claims_ GUARDED_BY(mutex_);
+  std::unordered_multimap<Digest, HeldPtr, DigestHash> waiting_ GUARDED_BY(mutex_);
+  std::list<HeldPtr> held_ GUARDED_BY(mutex_);
+};
+
+}  // namespace cairnfs::cluster

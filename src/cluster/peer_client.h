@@ -1,0 +1,44 @@
+// Calls to other nodes: a few connections to each, deadlines on every call.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "cluster/membership.h"
+#include "cluster/peer_message.h"
+
+namespace cairnfs::cluster {
+
+// Shared by the client and the server of a node.
+struct WireCounters {
+  std::atomic<uint64_t> sent_bytes{0};      // with heads and framing
+  std::atomic<uint64_t> received_bytes{0};  // the same
+};
+
+class PeerClient {
+ public:
+  // `done` is called once, on a thread of gRPC's, and must not block. Slices of the reply keep their memory alive.
+  using Done = std::function<void(Result<PeerMessage>)>;
+
+  // `membership` tells the addresses; it and `counters` outlive this.
+  PeerClient(Membership& membership, unsigned connections_per_peer, WireCounters& counters);
+  ~PeerClient();  // ends all calls (kUnavailable), and waits until gRPC has let go of the slices it was given
+
+  // Sends the request from the memory it lies in. Any thread; does not block. kNotFound: no such node, or another one
+  // answers at its address. kUnavailable: it cannot be reached, or did not answer within `timeout`. Else what the node
+  // answered.
+  void Call(const NodeId& node, PeerMethod method, PeerMessage request, std::chrono::milliseconds timeout, Done done);
+  // Ends the calls to a node that are under way: it is down.
+  void EndCalls(const NodeId& node);
+  // Ends all calls, and refuses new ones.
+  void Close();
+  void AwaitCalls();  // until no `done` runs or is still to come. REQUIRES: closed
+
+ private:
+  class Impl;
+  const std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace cairnfs::cluster

@@ -1,0 +1,190 @@
+// The peer service of a node: chunk questions go to the chunk store, on threads of their own; those that may take
+// minutes go to the PeerHandler, on others.
+#include <algorithm>
+#include <future>
+#include <random>
+#include <thread>
+
+#include "base/coding.h"
+#include "base/task_queue.h"
+#include "cluster/chunk_peer.h"
+#include "cluster/cluster_chunk_store.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using FinishFailures = std::vector<PeerHandler::FinishFailure>;
+
+constexpr unsigned kFinishThreads = 16;
+constexpr unsigned kOrphanThreads = 2;
+constexpr std::chrono::milliseconds kRetryPauseMax{400};
+constexpr size_t kFailuresMax = 10'000;
+
+std::string EncodeFailures(const FinishFailures& failures) {
+  Encoder out;
+  const size_t count = std::min(failures.size(), kFailuresMax);
+  out.Varint(count);
+  for (size_t i = 0; i < count; ++i) {
+    out.U64(failures[i].inode.value).LengthPrefixed(failures[i].path).LengthPrefixed(failures[i].why);
+  }
+  return out.Take();
+}
+
+std::optional<FinishFailures> DecodeFailures(std::string_view head) {
+  Decoder in(head);
+  const uint64_t count = in.Varint();
+  if (!in.ok() || count > kFailuresMax) return std::nullopt;
+  FinishFailures failures;
+  for (uint64_t i = 0; i < count && in.ok(); ++i) {
+    PeerHandler::FinishFailure failure;
+    failure.inode = InodeId{in.U64()};
+    failure.path = in.LengthPrefixed();
+    failure.why = in.LengthPrefixed();
+    failures.push_back(std::move(failure));
+  }
+  if (!in.Finished()) return std::nullopt;
+  return failures;
+}
+
+// The handler, and how many calls are in it.
+class HandlerSlot {
+ public:
+  void Set(PeerHandler* handler) {
+    MutexLock lock(mutex_);
+    handler_ = handler;
+    while (calls_ > 0) left_.Wait(mutex_);
+  }
+  // Null: there is none now. Leave after use.
+  PeerHandler* Enter() {
+    MutexLock lock(mutex_);
+    if (handler_ != nullptr) ++calls_;
+    return handler_;
+  }
+  void Leave() {
+    MutexLock lock(mutex_);
+    if (--calls_ == 0) left_.NotifyAll();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar left_;
+  PeerHandler* handler_ GUARDED_BY(mutex_) = nullptr;
+  size_t calls_ GUARDED_BY(mutex_) = 0;
+};
+
+class PeerServiceImpl final : public PeerService, public Peers {
+ public:
+  PeerServiceImpl(ChunkPeer& chunks, unsigned threads)
+      : chunks_(chunks),
+        serve_("cairn-serve", std::max(1U, threads)),
+        finish_("cairn-finish", kFinishThreads),
+        orphans_("cairn-orphans", kOrphanThreads) {}
+
+  Status Listen(const std::string& listen, Membership& membership) {
+    PeerServer::Options options;
+    options.listen = listen;
+    CAIRNFS_ASSIGN_OR_RETURN(
+        server_, PeerServer::Start(
+                     options, membership, chunks_.wire(),
+                     [this](PeerMethod method, const NodeId& caller, PeerMessage request, PeerServer::Respond respond) {
+                       Dispatch(method, caller, std::move(request), std::move(respond));
+                     }));
+    return {};
+  }
+
+  ~PeerServiceImpl() override {
+    handler_.Set(nullptr);
+    chunks_.StopHolding();
+    server_.reset();
+  }
+
+  const std::string& address() const override { return server_->address(); }
+  Peers& peers() override { return *this; }
+
+  void SetHandler(PeerHandler* handler) override { handler_.Set(handler); }
+
+  Result<FinishFailures> FinishFiles(const NodeId& node, const std::vector<InodeId>& inodes,
+                                     Clock::time_point deadline) override {
+    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallUntil(node, PeerMethod::kFinishFiles, inodes, deadline));
+    auto failures = DecodeFailures(reply.head);
+    if (!failures) return MakeError(ErrorCode::kIo, "node " + node.ToHex() + " answered what cannot be decoded");
+    return *std::move(failures);
+  }
+
+  Result<std::vector<bool>> HoldOrphans(const NodeId& node, const std::vector<InodeId>& inodes,
+                                        Clock::time_point deadline) override {
+    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallUntil(node, PeerMethod::kHoldOrphans, inodes, deadline));
+    auto bits = DecodeBits(reply.head);
+    if (!bits || bits->size() != inodes.size()) {
+      return MakeError(ErrorCode::kIo, "node " + node.ToHex() + " answered what cannot be decoded");
+    }
+    return *std::move(bits);
+  }
+
+ private:
+  void Dispatch(PeerMethod method, const NodeId& caller, PeerMessage request, PeerServer::Respond respond) {
+    const bool is_finish = method == PeerMethod::kFinishFiles;
+    auto shared = std::make_shared<PeerMessage>(std::move(request));
+    if (is_finish || method == PeerMethod::kHoldOrphans) {
+      return (is_finish ? finish_ : orphans_).Post([this, is_finish, shared, respond = std::move(respond)] {
+        AskHandler(is_finish, shared->head, respond);
+      });
+    }
+    serve_.Post([this, method, caller, shared, respond = std::move(respond)] {
+      chunks_.Handle(method, caller, std::move(*shared), respond);
+    });
+  }
+
+  void AskHandler(bool is_finish, std::string_view head, const PeerServer::Respond& respond) {
+    auto inodes = DecodeInodes(head);
+    if (!inodes) return respond(MakeError(ErrorCode::kInvalidArgument, "the request cannot be decoded"));
+    PeerHandler* handler = handler_.Enter();
+    if (handler == nullptr) return respond(MakeError(ErrorCode::kUnavailable, "no filesystem runs on this node"));
+    PeerMessage reply;
+    reply.head = is_finish ? EncodeFailures(handler->FinishFiles(*inodes)) : EncodeBits(handler->HoldOrphans(*inodes));
+    handler_.Leave();
+    respond(std::move(reply));
+  }
+
+  // Both questions may be asked again: until the deadline, with pauses that differ from host to host.
+  Result<PeerMessage> CallUntil(const NodeId& node, PeerMethod method, const std::vector<InodeId>& inodes,
+                                Clock::time_point deadline) {
+    static thread_local std::minstd_rand random(std::random_device{}());
+    for (;;) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+      if (left.count() <= 0) {
+        return MakeError(ErrorCode::kUnavailable, "node " + node.ToHex() + " did not answer in time");
+      }
+      auto promise = std::make_shared<std::promise<Result<PeerMessage>>>();
+      auto future = promise->get_future();
+      chunks_.client().Call(node, method, {EncodeInodes(inodes), {}}, left,
+                            [promise](Result<PeerMessage> reply) { promise->set_value(std::move(reply)); });
+      Result<PeerMessage> reply = future.get();
+      const auto pause = kRetryPauseMax / 4 + std::chrono::milliseconds(random() % (kRetryPauseMax.count() * 3 / 4));
+      if (reply.ok() || (reply.error().code != ErrorCode::kUnavailable && reply.error().code != ErrorCode::kBusy) ||
+          Clock::now() + pause >= deadline) {
+        return reply;
+      }
+      std::this_thread::sleep_for(pause);
+    }
+  }
+
+  ChunkPeer& chunks_;
+  HandlerSlot handler_;
+  std::unique_ptr<PeerServer> server_;
+  TaskQueue serve_;   // chunks; these may wait for the disk, and never for another node
+  TaskQueue finish_;  // may take minutes
+  TaskQueue orphans_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<PeerService>> PeerService::Start(const Options& options, ClusterChunkStore& chunks,
+                                                        Membership& membership) {
+  auto service = std::make_unique<PeerServiceImpl>(chunks.peer(), options.threads);
+  CAIRNFS_RETURN_IF_ERROR(service->Listen(options.listen, membership));
+  return std::unique_ptr<PeerService>(std::move(service));
+}
+
+}  // namespace cairnfs::cluster

@@ -1,0 +1,108 @@
+#include "cluster/peer_wire.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/coding.h"
+#include "base/log.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+constexpr size_t kHeadBytesMax = 8 * kMiB;
+constexpr size_t kLengthBytes = 4;
+constexpr size_t kFrameBytesMin = 16 * kKiB;
+constexpr size_t kFrameHeaderBytes = 9;
+constexpr size_t kCallBytes = 200;  // HTTP/2 headers and trailers, compressed, and gRPC's prefix
+
+}  // namespace
+
+struct Lending::Loan {
+  Lending* lender;
+  io::Slice slice;
+};
+
+grpc::Slice Lending::Lend(io::Slice slice) {
+  auto* data = const_cast<std::byte*>(slice.data);
+  const size_t size = slice.size;
+  {
+    MutexLock lock(mutex_);
+    ++lent_;
+  }
+  return {data, size, &Lending::Return, new Loan{this, std::move(slice)}};
+}
+
+void Lending::Return(void* loan) {
+  std::unique_ptr<Loan> owned(static_cast<Loan*>(loan));
+  Lending* lender = owned->lender;
+  owned.reset();
+  MutexLock lock(lender->mutex_);
+  if (--lender->lent_ == 0) lender->returned_.NotifyAll();
+}
+
+void Lending::AwaitReturn() {
+  MutexLock lock(mutex_);
+  while (lent_ > 0) {
+    if (!returned_.WaitFor(mutex_, std::chrono::seconds(10)) && lent_ > 0) {
+      spdlog::warn("{} buffers are still being sent to other nodes; waiting for them", lent_);
+    }
+  }
+}
+
+grpc::ByteBuffer ToByteBuffer(std::string_view envelope, const PeerMessage& message, Lending& lending) {
+  Encoder front;
+  front.U32(static_cast<uint32_t>(envelope.size() + message.head.size())).Text(envelope).Text(message.head);
+  std::vector<grpc::Slice> slices;
+  slices.reserve(1 + message.payload.size());
+  slices.emplace_back(front.Take());
+  for (const io::Slice& slice : message.payload) {
+    if (slice.size > 0) slices.push_back(lending.Lend(slice));
+  }
+  return {slices.data(), slices.size()};
+}
+
+std::optional<PeerMessage> FromByteBuffer(const grpc::ByteBuffer& buffer) {
+  // Alive as long as a slice of the payload is.
+  auto slices = std::make_shared<std::vector<grpc::Slice>>();
+  if (!buffer.Valid() || !buffer.Dump(slices.get()).ok()) return std::nullopt;
+  size_t index = 0, offset = 0;
+  auto copy_out = [&](char* to, size_t size) {
+    while (size > 0) {
+      if (index == slices->size()) return false;
+      const grpc::Slice& slice = (*slices)[index];
+      const size_t part = std::min(size, slice.size() - offset);
+      std::memcpy(to, slice.begin() + offset, part);
+      to += part;
+      size -= part;
+      offset += part;
+      if (offset == slice.size()) {
+        ++index;
+        offset = 0;
+      }
+    }
+    return true;
+  };
+  std::string length(kLengthBytes, '\0');
+  if (!copy_out(length.data(), length.size())) return std::nullopt;
+  const uint32_t head_bytes = Decoder(length).U32();
+  if (head_bytes > kHeadBytesMax || head_bytes > buffer.Length()) return std::nullopt;
+  PeerMessage message;
+  message.head.resize(head_bytes);
+  if (!copy_out(message.head.data(), message.head.size())) return std::nullopt;
+  for (; index < slices->size(); ++index, offset = 0) {
+    const grpc::Slice& slice = (*slices)[index];
+    if (slice.size() == offset) continue;
+    io::Slice part;
+    part.data = reinterpret_cast<const std::byte*>(slice.begin()) + offset;
+    part.size = slice.size() - offset;
+    part.memory = slices;
+    message.payload.push_back(std::move(part));
+  }
+  return message;
+}
+
+size_t WireBytes(size_t message_bytes) {
+  return message_bytes + kCallBytes + (message_bytes / kFrameBytesMin + 1) * kFrameHeaderBytes;
+}
+
+}  // namespace cairnfs::cluster

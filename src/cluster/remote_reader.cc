@@ -1,0 +1,284 @@
+#include "cluster/remote_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "chunking/digest.h"
+#include "cluster/placement.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+constexpr unsigned kCallsPerPeerMax = 3;
+constexpr size_t kChunksPerCall = 16;
+constexpr size_t kFetchesAheadMax = 64;
+constexpr size_t kOrderLooked = 4;
+constexpr std::chrono::seconds kCallTimeout{10};
+constexpr size_t kPackAlignment = 64;
+
+bool Contains(const std::vector<NodeId>& nodes, const NodeId& node) {
+  return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+}
+
+}  // namespace
+
+struct RemoteReader::Operation {
+  explicit Operation(const Digest& digest_in) : digest(digest_in) {}
+  const Digest digest;
+  // One thread at a time works on these.
+  std::vector<NodeId> tried;
+  std::vector<NodeId> named;  // said to have it
+  std::string unreachable;    // names of nodes
+  bool damaged_somewhere = false;
+  // Guarded by the reader's mutex_.
+  std::vector<store::ChunkCallback> waiting;
+};
+
+RemoteReader::RemoteReader(const Parts& parts, size_t cache_bytes_max)
+    : parts_(parts), cache_(parts.pool, cache_bytes_max), workers_("cairn-remote", 2) {}
+
+RemoteReader::~RemoteReader() { AwaitIdle(); }
+
+void RemoteReader::AwaitIdle() {
+  MutexLock lock(mutex_);
+  while (running_ > 0) ended_.Wait(mutex_);
+}
+
+std::optional<store::ChunkData> RemoteReader::FindCached(const Digest& digest) {
+  if (cache_.empty()) return std::nullopt;
+  auto found = cache_.Find(digest);
+  if (found) counters_.cache_hits.fetch_add(1, std::memory_order_relaxed);
+  return found;
+}
+
+void RemoteReader::Join(const Digest& digest, store::ChunkCallback done) {
+  OperationPtr operation;
+  {
+    MutexLock lock(mutex_);
+    OperationPtr& slot = in_flight_[digest];
+    if (slot) {
+      if (done) slot->waiting.push_back(std::move(done));
+      return;
+    }
+    slot = operation = std::make_shared<Operation>(digest);
+    if (done) operation->waiting.push_back(std::move(done));
+    ++running_;
+  }
+  workers_.Post([this, operation] { Start(operation); });
+}
+
+void RemoteReader::Fetch(const Digest& digest, store::ChunkCallback done) { Join(digest, std::move(done)); }
+
+void RemoteReader::Prefetch(const Digest& digest) {
+  if (parts_.pool.UnderPressure() || cache_.Contains(digest)) return;
+  {
+    MutexLock lock(mutex_);
+    if (running_ >= kFetchesAheadMax) return;
+  }
+  Join(digest, nullptr);
+}
+
+void RemoteReader::Start(const OperationPtr& operation) {
+  if (auto cached = cache_.Find(operation->digest)) return Finish(operation, *std::move(cached));
+  if (auto holders = parts_.commit.FindHolders(operation->digest)) operation->named = *std::move(holders);
+  AskNext(operation);
+}
+
+std::optional<NodeId> RemoteReader::ChooseNext(const Operation& operation) const {
+  const NodeId self = parts_.membership.self();
+  const ViewPtr view = parts_.reachability.view();
+  auto is_candidate = [&](const NodeInfo* node) {
+    return node != nullptr && node->state == NodeState::kUp && node->id != self && !Contains(operation.tried, node->id);
+  };
+  const auto first = First(*view, operation.digest, kOrderLooked);
+  if (operation.tried.empty()) {
+    // The home, so that readers on all hosts meet at one node, which reads its disk once.
+    for (const NodeInfo* node : first) {
+      if (is_candidate(node)) return node->id;
+      if (node->id == self) break;  // this node is the home, and has it not: it knows who does
+    }
+  }
+  for (const NodeId& named : operation.named) {
+    if (is_candidate(view->Find(named))) return named;
+  }
+  for (const NodeInfo* node : first) {
+    if (is_candidate(node)) return node->id;
+  }
+  for (const NodeInfo* node : Order(*view, operation.digest)) {
+    if (is_candidate(node)) return node->id;
+  }
+  const ViewPtr told = parts_.membership.view();  // with those that did not answer lately
+  for (const NodeInfo& node : told->nodes) {
+    if (is_candidate(&node)) return node.id;
+  }
+  return std::nullopt;
+}
+
+Error RemoteReader::NotFoundAnywhere(const Operation& operation) const {
+  const std::string chunk = "chunk " + operation.digest.ToHex();
+  if (operation.damaged_somewhere) return MakeError(ErrorCode::kCorrupt, chunk + ": no node has a copy that is sound");
+  std::string away = operation.unreachable;
+  const ViewPtr view = parts_.membership.view();
+  for (const NodeInfo& node : view->nodes) {
+    if (node.state != NodeState::kUp && node.id != parts_.membership.self()) away += " " + node.name;
+  }
+  if (away.empty()) return MakeError(ErrorCode::kNotFound, "no " + chunk + " on any node");
+  return MakeError(ErrorCode::kUnavailable, chunk + " is on no node that answers; these do not:" + away);
+}
+
+void RemoteReader::AskNext(const OperationPtr& operation) {
+  auto node = ChooseNext(*operation);
+  if (!node) return Finish(operation, NotFoundAnywhere(*operation));
+  operation->tried.push_back(*node);
+  {
+    MutexLock lock(mutex_);
+    peers_[*node].queue.push_back(operation);
+  }
+  Pump(*node);
+}
+
+void RemoteReader::Pump(const NodeId& node) {
+  for (;;) {
+    std::vector<OperationPtr> asked;
+    {
+      MutexLock lock(mutex_);
+      Peer& peer = peers_[node];
+      if (peer.queue.empty() || peer.calls >= kCallsPerPeerMax) return;
+      while (!peer.queue.empty() && asked.size() < kChunksPerCall) {
+        asked.push_back(std::move(peer.queue.front()));
+        peer.queue.pop_front();
+      }
+      ++peer.calls;
+    }
+    std::vector<Digest> digests;
+    for (const OperationPtr& operation : asked) digests.push_back(operation->digest);
+    parts_.client.Call(node, PeerMethod::kGet, {EncodeDigests(digests), {}}, kCallTimeout,
+                       [this, node, asked = std::move(asked)](Result<PeerMessage> reply) {
+                         auto shared = std::make_shared<Result<PeerMessage>>(std::move(reply));
+                         workers_.Post([this, node, asked, shared] { OnReply(node, asked, std::move(*shared)); });
+                       });
+  }
+}
+
+void RemoteReader::OnReply(const NodeId& node, const std::vector<OperationPtr>& asked, Result<PeerMessage> reply) {
+  {
+    MutexLock lock(mutex_);
+    --peers_[node].calls;
+  }
+  std::optional<std::vector<GetAnswer>> answers;
+  if (reply.ok()) answers = DecodeGetReply(reply->head);
+  if (!answers || answers->size() != asked.size()) {
+    if (!reply.ok() && reply.error().code != ErrorCode::kBusy) parts_.reachability.NoteFailed(node);
+    const ViewPtr view = parts_.membership.view();
+    const NodeInfo* info = view->Find(node);
+    for (const OperationPtr& operation : asked) {
+      operation->unreachable += " " + (info != nullptr ? info->name : node.ToHex());
+      AskNext(operation);
+    }
+    return Pump(node);
+  }
+  Pump(node);
+  PayloadReader payload(reply->payload);
+  for (size_t i = 0; i < asked.size(); ++i) OnAnswer(node, asked[i], std::move((*answers)[i]), payload);
+  Pump(node);
+}
+
+void RemoteReader::OnAnswer(const NodeId& node, const OperationPtr& operation, GetAnswer&& answer,
+                            PayloadReader& payload) {
+  switch (answer.kind) {
+    case GetAnswer::Kind::kBytes: {
+      auto slices = payload.Take(answer.size);
+      Result<store::ChunkData> data =
+          slices ? VerifyAndKeep(operation->digest, *slices, answer.size)
+                 : Result<store::ChunkData>(MakeError(ErrorCode::kCorrupt, "a reply is shorter than it says"));
+      if (data.ok()) return Finish(operation, std::move(data));
+      spdlog::warn("node {} sent a chunk that is wrong: {}", node.ToHex(), data.error().message);
+      operation->damaged_somewhere = true;
+      break;
+    }
+    case GetAnswer::Kind::kNotHere:
+      for (const NodeId& holder : answer.holders) {
+        if (!Contains(operation->named, holder)) operation->named.push_back(holder);
+      }
+      break;
+    case GetAnswer::Kind::kDamaged: operation->damaged_somewhere = true; break;
+    case GetAnswer::Kind::kLater: {
+      MutexLock lock(mutex_);
+      peers_[node].queue.push_front(operation);
+      return;
+    }
+  }
+  AskNext(operation);
+}
+
+// Side by side in shared buffers, so that a chunk does not take a megabyte of the pool. Memory of its own when the pool
+// has none to spare: a read never waits for buffers.
+std::vector<io::Slice> RemoteReader::CopyToPool(const std::vector<io::Slice>& slices, size_t size) {
+  std::vector<io::Slice> reserved;
+  {
+    MutexLock lock(packing_mutex_);
+    size_t left = size;
+    while (left > 0) {
+      if (!packed_ || packed_used_ >= io::BufferPool::kPayloadBytes) {
+        packed_ = parts_.pool.UnderPressure() ? io::BufferRef() : parts_.pool.TryAcquire();
+        packed_used_ = 0;
+        if (!packed_) break;
+      }
+      const size_t part = std::min(left, io::BufferPool::kPayloadBytes - packed_used_);
+      reserved.push_back(io::Slice{packed_, packed_.payload() + packed_used_, part});
+      packed_used_ += (part + kPackAlignment - 1) / kPackAlignment * kPackAlignment;
+      left -= part;
+    }
+    if (left > 0) reserved.clear();
+  }
+  if (reserved.empty()) {
+    std::shared_ptr<std::byte[]> memory(new std::byte[size]);
+    const std::byte* data = memory.get();
+    reserved.push_back(io::Slice{{}, data, size, std::move(memory)});
+  }
+  size_t index = 0, offset = 0;
+  for (const io::Slice& slice : slices) {
+    for (size_t copied = 0; copied < slice.size;) {
+      const io::Slice& target = reserved[index];
+      const size_t part = std::min(slice.size - copied, target.size - offset);
+      std::memcpy(const_cast<std::byte*>(target.data) + offset, slice.data + copied, part);
+      copied += part;
+      offset += part;
+      if (offset == target.size) {
+        ++index;
+        offset = 0;
+      }
+    }
+  }
+  return reserved;
+}
+
+Result<store::ChunkData> RemoteReader::VerifyAndKeep(const Digest& digest, const std::vector<io::Slice>& slices,
+                                                     size_t size) {
+  chunking::Digester digester;
+  for (const io::Slice& slice : slices) digester.Update(slice.bytes());
+  if (digester.Finish() != digest) {
+    return MakeError(ErrorCode::kCorrupt, "chunk " + digest.ToHex() + " does not match its digest");
+  }
+  counters_.reads.fetch_add(1, std::memory_order_relaxed);
+  counters_.read_bytes.fetch_add(size, std::memory_order_relaxed);
+  store::ChunkData data;
+  data.slices = CopyToPool(slices, size);
+  data.size = size;
+  return cache_.InsertRead(digest, std::move(data));
+}
+
+void RemoteReader::Finish(const OperationPtr& operation, Result<store::ChunkData> result) {
+  std::vector<store::ChunkCallback> waiting;
+  {
+    MutexLock lock(mutex_);
+    in_flight_.erase(operation->digest);
+    waiting.swap(operation->waiting);
+  }
+  for (store::ChunkCallback& done : waiting) done(result);
+  MutexLock lock(mutex_);
+  if (--running_ == 0) ended_.NotifyAll();
+}
+
+}  // namespace cairnfs::cluster

@@ -1,0 +1,81 @@
+// Reads chunks from other nodes, each verified, and keeps them in a bounded cache.
+//
+// Asked in turn: the chunk's home, the holders that it names, the others in the chunk's order, and last those that did
+// not answer lately. All who want one chunk share one fetch; several fetches from one node share a call.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <unordered_map>
+
+#include "base/task_queue.h"
+#include "base/thread_annotations.h"
+#include "cluster/group_commit.h"
+#include "cluster/peer_client.h"
+#include "cluster/reachability.h"
+#include "store/chunk_cache.h"
+
+namespace cairnfs::cluster {
+
+class RemoteReader {
+ public:
+  struct Parts {  // all outlive it
+    io::BufferPool& pool;
+    PeerClient& client;
+    Membership& membership;
+    Reachability& reachability;
+    GroupCommit& commit;
+  };
+  struct Counters {
+    std::atomic<uint64_t> reads{0}, read_bytes{0}, cache_hits{0};
+  };
+  RemoteReader(const Parts& parts, size_t cache_bytes_max);
+  ~RemoteReader();  // waits for the fetches under way. REQUIRES: the client is closed, so that they end
+
+  std::optional<store::ChunkData> FindCached(const Digest& digest);
+  // kNotFound: every node that is up says that it has no such chunk, and none is down. kUnavailable: some could not be
+  // asked. kCorrupt: those that have it cannot read it. Never blocks; `done` is called on a thread of its own.
+  void Fetch(const Digest& digest, store::ChunkCallback done);
+  // Starts fetching into the cache, as long as there is room.
+  void Prefetch(const Digest& digest);
+  void AwaitIdle() EXCLUDES_LOCK(mutex_);  // until no fetch is under way
+  void Trim() { cache_.Trim(); }
+  void DropCache() { cache_.Clear(); }
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Operation;
+  using OperationPtr = std::shared_ptr<Operation>;
+  struct Peer {
+    std::deque<OperationPtr> queue;
+    unsigned calls = 0;
+  };
+
+  void Start(const OperationPtr& operation);                          // on workers_
+  void AskNext(const OperationPtr& operation) EXCLUDES_LOCK(mutex_);  // the next node, or ends it
+  std::optional<NodeId> ChooseNext(const Operation& operation) const;
+  Error NotFoundAnywhere(const Operation& operation) const;
+  void Pump(const NodeId& node) EXCLUDES_LOCK(mutex_);
+  void OnReply(const NodeId& node, const std::vector<OperationPtr>& asked, Result<PeerMessage> reply)
+      EXCLUDES_LOCK(mutex_);
+  void OnAnswer(const NodeId& node, const OperationPtr& operation, struct GetAnswer&& answer, PayloadReader& payload);
+  Result<store::ChunkData> VerifyAndKeep(const Digest& digest, const std::vector<io::Slice>& slices, size_t size);
+  std::vector<io::Slice> CopyToPool(const std::vector<io::Slice>& slices, size_t size) EXCLUDES_LOCK(packing_mutex_);
+  void Finish(const OperationPtr& operation, Result<store::ChunkData> result) EXCLUDES_LOCK(mutex_);
+  void Join(const Digest& digest, store::ChunkCallback done) EXCLUDES_LOCK(mutex_);
+
+  const Parts parts_;
+  store::ChunkCache cache_;
+  Counters counters_;
+  Mutex mutex_;
+  CondVar ended_;
+  std::unordered_map<Digest, OperationPtr, DigestHash> in_flight_ GUARDED_BY(mutex_);
+  std::unordered_map<NodeId, Peer, NodeIdHash> peers_ GUARDED_BY(mutex_);
+  size_t running_ GUARDED_BY(mutex_) = 0;
+  Mutex packing_mutex_;
+  io::BufferRef packed_ GUARDED_BY(packing_mutex_);
+  size_t packed_used_ GUARDED_BY(packing_mutex_) = 0;
+  TaskQueue workers_;
+};
+
+}  // namespace cairnfs::cluster

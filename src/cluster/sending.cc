@@ -1,0 +1,187 @@
+// Chunks on their way to other nodes, a few MiB in a message, as many messages at once as the window allows.
+#include <algorithm>
+
+#include "base/log.h"
+#include "cluster/cluster_chunk_impl.h"
+#include "cluster/peer_call.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+// The receiver syncs before it answers.
+constexpr std::chrono::milliseconds kPutTimeout{20'000};
+constexpr std::chrono::milliseconds kBusyPause{50};
+// A message that is not full goes out at once while fewer than this are under way.
+constexpr unsigned kPartialSendsMax = 3;
+constexpr unsigned kAttemptsMax = 20;
+constexpr unsigned kCorruptMax = 3;
+
+}  // namespace
+
+void ClusterChunkStoreImpl::SchedulePump(const NodeId& node) {
+  Peer& peer = peers_[node];
+  if (closing_ || std::exchange(peer.pump_posted, true)) return;
+  work_.Post([this, node] { Pump(node); });
+}
+
+void ClusterChunkStoreImpl::Pump(const NodeId& node) {
+  {
+    MutexLock lock(mutex_);
+    peers_[node].pump_posted = false;
+    if (closing_) return;
+  }
+  while (StartAsks(node, /*hold=*/false)) {
+  }
+  while (StartAsks(node, /*hold=*/true)) {
+  }
+  while (StartConfirms(node)) {
+  }
+  while (StartSend(node)) {
+  }
+}
+
+// False: nothing is to be sent now.
+bool ClusterChunkStoreImpl::StartSend(const NodeId& node) {
+  std::vector<SendItem> items;
+  std::vector<PutItem> told;
+  PeerMessage request;
+  size_t bytes = 0;
+  {
+    MutexLock lock(mutex_);
+    Peer& peer = peers_[node];
+    if (closing_ || Clock::now() < peer.quiet_until) return false;
+    if (peer.sends_running >= kPartialSendsMax) {
+      size_t queued = 0;
+      for (auto item = peer.sends.begin(); item != peer.sends.end() && queued < kPayloadBytesFull; ++item) {
+        if (item->entry) queued += item->entry->size;
+      }
+      if (queued < kPayloadBytesFull && peer.sends.size() < kDigestsPerMessageMax) return false;
+    }
+    while (!peer.sends.empty() && bytes < kPayloadBytesFull && items.size() < kDigestsPerMessageMax) {
+      SendItem& next = peer.sends.front();
+      if (next.entry) {
+        Entry& entry = *next.entry;
+        if (entry.state == Entry::State::kDone) {
+          peer.sends.pop_front();
+          continue;
+        }
+        if (peer.window > 0 && peer.window + entry.size > options_.window_bytes_per_peer) break;
+        peer.window += entry.size;
+        if (entry.slices.empty()) {
+          SendItem load = std::move(next);
+          peer.sends.pop_front();
+          ++loads_;
+          put_queue_.Post([this, node, load = std::move(load)] { LoadThenSend(node, load); });
+          continue;
+        }
+        bytes += entry.size;
+        request.payload.insert(request.payload.end(), entry.slices.begin(), entry.slices.end());
+        told.push_back({entry.digest, static_cast<uint32_t>(entry.size), entry.told});
+      } else {
+        told.push_back({next.digest, 0, next.holders});
+      }
+      items.push_back(std::move(next));
+      peer.sends.pop_front();
+    }
+    if (items.empty()) return false;
+    ++peer.sends_running;
+  }
+  sent_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  request.head = EncodePut(told);
+  auto shared = std::make_shared<std::vector<SendItem>>(std::move(items));
+  Call<std::vector<PutAnswer>>(node, PeerMethod::kPut, std::move(request), kPutTimeout, DecodePutReply,
+                               [this, node, shared, bytes](Result<std::vector<PutAnswer>> answers) {
+                                 OnSent(node, std::move(*shared), bytes, std::move(answers));
+                               });
+  return true;
+}
+
+// The chunk's bytes had to leave memory: they are read from this node's disk. Its size is in the window already.
+void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, SendItem item) {
+  auto done = [this, node, item](Result<store::ChunkData> data) {
+    auto shared = std::make_shared<Result<store::ChunkData>>(std::move(data));
+    work_.Post([this, node, item, shared] {
+      MutexLock lock(mutex_);
+      Peer& peer = peers_[node];
+      peer.window -= item.entry->size;
+      if (--loads_ == 0 && closing_) changed_.NotifyAll();
+      if (shared->ok()) {
+        item.entry->slices = (*shared)->slices;
+        peer.sends.push_front(item);
+      } else {
+        spdlog::error("chunk {} cannot be sent: {}", item.digest.ToHex(), shared->error().message);
+        item.entry->local = Entry::Local::kNone;
+        GiveUpTarget(node, item);
+      }
+      SchedulePump(node);
+    });
+  };
+  local_.Get(item.digest, std::move(done));
+}
+
+void ClusterChunkStoreImpl::GiveUpTarget(const NodeId& node, SendItem item) {
+  if (item.entry) {
+    std::erase(item.entry->sending, node);
+    item.entry->must_tell = true;
+    return Settle(item.entry);
+  }
+  const ViewPtr view = membership_.view();
+  const NodeInfo* info = view->Find(node);
+  if (info == nullptr || info->state != NodeState::kUp || ++item.attempts > kAttemptsMax) return;
+  peers_[node].sends.push_back(std::move(item));
+}
+
+// The node does not answer: what waits for it goes elsewhere.
+void ClusterChunkStoreImpl::RerouteQueue(const NodeId& node) {
+  std::deque<SendItem> queue;
+  Peer& peer = peers_[node];
+  queue.swap(peer.sends);
+  for (SendItem& item : queue) GiveUpTarget(node, std::move(item));
+}
+
+void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> items, size_t bytes,
+                                   Result<std::vector<PutAnswer>> answers) {
+  const bool ok = answers.ok() && answers->size() == items.size();
+  const bool is_busy = !answers.ok() && answers.error().code == ErrorCode::kBusy;
+  if (!ok && !is_busy) {
+    spdlog::warn("sending chunks to node {}: {}", node.ToHex(),
+                 answers.ok() ? "it answered for another count of chunks" : answers.error().message);
+    reachability_.NoteFailed(node);
+  }
+  if (ok) {
+    const bool is_full = std::any_of(answers->begin(), answers->end(), [](const PutAnswer& answer) {
+      return answer.kind == PutAnswer::Kind::kNoSpace || answer.kind == PutAnswer::Kind::kFailed;
+    });
+    if (is_full) reachability_.NoteFull(node);
+  }
+  MutexLock lock(mutex_);
+  Peer& peer = peers_[node];
+  peer.window -= bytes;
+  --peer.sends_running;
+  if (is_busy) {
+    peer.quiet_until = Clock::now() + kBusyPause;
+    for (auto item = items.rbegin(); item != items.rend(); ++item) peer.sends.push_front(std::move(*item));
+    return;  // the ticker comes by
+  }
+  for (size_t i = 0; i < items.size(); ++i) {
+    SendItem& item = items[i];
+    if (!ok || (item.entry && (*answers)[i].kind != PutAnswer::Kind::kDurable)) {
+      if (ok && (*answers)[i].kind == PutAnswer::Kind::kCorrupt && ++item.entry->corrupt_count >= kCorruptMax) {
+        spdlog::error("chunk {} does not match its digest: its bytes changed in this node's memory",
+                      item.digest.ToHex());
+        item.entry->slices.clear();  // what is stored here is verified when it is read
+      }
+      GiveUpTarget(node, std::move(item));
+      continue;
+    }
+    if (!item.entry) continue;
+    std::erase(item.entry->sending, node);
+    if (item.entry->state == Entry::State::kDone) continue;
+    item.entry->holders.push_back(node);
+    Settle(item.entry);
+  }
+  if (!ok) RerouteQueue(node);
+  SchedulePump(node);
+}
+
+}  // namespace cairnfs::cluster

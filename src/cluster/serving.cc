@@ -1,0 +1,171 @@
+// What this node answers to others about chunks.
+#include <algorithm>
+
+#include "base/log.h"
+#include "chunking/digest.h"
+#include "cluster/cluster_chunk_impl.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+constexpr size_t kChunksPerGetMax = 64;
+
+Error Malformed() { return MakeError(ErrorCode::kInvalidArgument, "the request cannot be decoded"); }
+
+}  // namespace
+
+void ClusterChunkStoreImpl::Handle(PeerMethod method, const NodeId& caller, PeerMessage request,
+                                   PeerServer::Respond respond) {
+  switch (method) {
+    case PeerMethod::kHas: return HandleHas(caller, request, std::move(respond));
+    case PeerMethod::kConfirm: return HandleConfirm(request, std::move(respond));
+    case PeerMethod::kPut: return HandlePut(caller, request, std::move(respond));
+    case PeerMethod::kGet: return HandleGet(request, std::move(respond));
+    default: return respond(MakeError(ErrorCode::kNotSupported, "not a question about chunks"));
+  }
+}
+
+void ClusterChunkStoreImpl::HandleHas(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond) {
+  auto has = HasRequest::Decode(request.head);
+  if (!has) return respond(Malformed());
+  if (!has->hold) return respond(PeerMessage{EncodeHasReply(home_.Ask(has->digests, caller)), {}});
+  home_.AskAndHold(std::move(has->digests), caller, [respond = std::move(respond)](std::vector<HasAnswer> answers) {
+    respond(PeerMessage{EncodeHasReply(answers), {}});
+  });
+}
+
+void ClusterChunkStoreImpl::HandleConfirm(const PeerMessage& request, PeerServer::Respond respond) {
+  auto digests = DecodeDigests(request.head);
+  if (!digests) return respond(Malformed());
+  const auto found = commit_.Find(*digests);
+  std::vector<bool> bits(found.size());
+  bool any_new = false;
+  for (size_t i = 0; i < found.size(); ++i) {
+    bits[i] = found[i] != GroupCommit::Presence::kAbsent;
+    any_new = any_new || found[i] == GroupCommit::Presence::kNew;
+  }
+  PeerMessage reply{EncodeBits(bits), {}};
+  if (!any_new) return respond(std::move(reply));
+  // What is here and not synced yet is synced before it is vouched for.
+  commit_.Commit([reply = std::move(reply), respond = std::move(respond)](Status status) {
+    if (!status.ok()) return respond(status.error());
+    respond(reply);
+  });
+}
+
+PutAnswer ClusterChunkStoreImpl::StoreReceived(const PutItem& item, const std::vector<io::Slice>& slices) {
+  chunking::Digester digester;
+  for (const io::Slice& slice : slices) digester.Update(slice.bytes());
+  if (digester.Finish() != item.digest) return {PutAnswer::Kind::kCorrupt};
+  auto put = commit_.Put(item.digest, slices);
+  if (!put.ok()) {
+    spdlog::warn("a chunk from another node is not stored: {}", put.error().message);
+    return {put.error().code == ErrorCode::kNoSpace ? PutAnswer::Kind::kNoSpace : PutAnswer::Kind::kFailed};
+  }
+  received_bytes_.fetch_add(item.size, std::memory_order_relaxed);
+  return {PutAnswer::Kind::kDurable};
+}
+
+void ClusterChunkStoreImpl::HandlePut(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond) {
+  auto items = DecodePut(request.head);
+  if (!items) return respond(Malformed());
+  PayloadReader payload(request.payload);
+  std::vector<PutAnswer> answers(items->size());
+  std::vector<Digest> came;  // and nobody else's copy is waited for
+  bool any_stored = false;
+  for (size_t i = 0; i < items->size(); ++i) {
+    const PutItem& item = (*items)[i];
+    if (item.size > 0) {
+      auto slices = payload.Take(item.size);
+      if (!slices) return respond(Malformed());
+      answers[i] = StoreReceived(item, *slices);
+      if (answers[i].kind != PutAnswer::Kind::kDurable) continue;
+      any_stored = true;
+    }
+    const bool others = std::any_of(item.holders.begin(), item.holders.end(),
+                                    [&](const NodeId& holder) { return holder != caller && holder != self_; });
+    if (item.size == 0 || !others) came.push_back(item.digest);
+    commit_.SetHolders(item.digest, item.holders);
+  }
+  PeerMessage reply{EncodePutReply(answers), {}};
+  auto finish = [this, came = std::move(came), reply = std::move(reply), respond = std::move(respond)](Status status) {
+    if (!status.ok()) return respond(status.error());
+    for (const Digest& digest : came) home_.EndClaim(digest);
+    respond(reply);
+  };
+  if (!any_stored) return finish({});
+  commit_.Commit(std::move(finish));
+}
+
+struct ClusterChunkStoreImpl::Serving {
+  std::vector<Digest> digests;
+  PeerServer::Respond respond;
+  Mutex mutex;
+  std::vector<std::optional<Result<store::ChunkData>>> found GUARDED_BY(mutex);
+  size_t left GUARDED_BY(mutex) = 0;
+};
+
+void ClusterChunkStoreImpl::HandleGet(const PeerMessage& request, PeerServer::Respond respond) {
+  auto digests = DecodeDigests(request.head);
+  if (!digests || digests->size() > kChunksPerGetMax) return respond(Malformed());
+  if (digests->empty()) return respond(PeerMessage{EncodeGetReply({}), {}});
+  auto serving = std::make_shared<Serving>();
+  serving->respond = std::move(respond);
+  serving->digests = *std::move(digests);
+  {
+    MutexLock lock(serving->mutex);
+    serving->found.resize(serving->digests.size());
+    serving->left = serving->digests.size();
+  }
+  local_.Prefetch(serving->digests);  // those side by side in one read
+  for (size_t i = 0; i < serving->digests.size(); ++i) {
+    auto found = [this, serving, i](Result<store::ChunkData> data) {
+      {
+        MutexLock lock(serving->mutex);
+        serving->found[i] = std::move(data);
+        if (--serving->left > 0) return;
+      }
+      work_.Post([this, serving] { AnswerGet(serving); });
+    };
+    const Digest& digest = serving->digests[i];
+    if (auto pending = FindPending(digest)) {
+      found(*std::move(pending));
+    } else if (auto cached = reader_.FindCached(digest)) {
+      found(*std::move(cached));
+    } else {
+      local_.Get(digest, std::move(found));
+    }
+  }
+}
+
+void ClusterChunkStoreImpl::AnswerGet(const std::shared_ptr<Serving>& serving) {
+  MutexLock lock(serving->mutex);
+  std::vector<GetAnswer> answers(serving->digests.size());
+  PeerMessage reply;
+  size_t bytes = 0;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const Result<store::ChunkData>& found = *serving->found[i];
+    GetAnswer& answer = answers[i];
+    if (found.ok() && bytes > 0 && bytes + found->size > kPayloadBytesFull) {
+      answer.kind = GetAnswer::Kind::kLater;
+    } else if (found.ok()) {
+      answer.kind = GetAnswer::Kind::kBytes;
+      answer.size = static_cast<uint32_t>(found->size);
+      bytes += found->size;
+      reply.payload.insert(reply.payload.end(), found->slices.begin(), found->slices.end());
+    } else if (found.error().code == ErrorCode::kNotFound) {
+      answer.kind = GetAnswer::Kind::kNotHere;
+      if (auto holders = commit_.FindHolders(serving->digests[i])) answer.holders = *std::move(holders);
+      std::erase(answer.holders, self_);
+    } else {
+      answer.kind = GetAnswer::Kind::kDamaged;
+      // This node's own copy is bad: it gets itself a good one from another node.
+      OnLocalMiss(serving->digests[i], found.error(), [](const Result<store::ChunkData>&) {});
+    }
+  }
+  sent_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  reply.head = EncodeGetReply(answers);
+  serving->respond(std::move(reply));
+}
+
+}  // namespace cairnfs::cluster

@@ -1,0 +1,117 @@
+// Sync: what was put before the call has its copies.
+#include <algorithm>
+#include <future>
+
+#include "cluster/cluster_chunk_impl.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+constexpr std::chrono::milliseconds kLookInterval{100};
+constexpr std::chrono::milliseconds kFullPatience{1500};
+
+}  // namespace
+
+Status ClusterChunkStoreImpl::Sync() { return SyncUntil(/*local_only=*/false); }
+Status ClusterChunkStoreImpl::SyncLocal() { return SyncUntil(/*local_only=*/true); }
+
+// It is on this node's disk as far as it will be; a commit makes that durable.
+bool ClusterChunkStoreImpl::IsPlaced(const Entry& entry) const {
+  return entry.state == Entry::State::kBringing && entry.local == Entry::Local::kStored;
+}
+
+bool ClusterChunkStoreImpl::IsFullEverywhere() {
+  const ViewPtr view = reachability_.view();
+  size_t up = 0, taking = 0;
+  for (const NodeInfo& node : view->nodes) {
+    if (node.state != NodeState::kUp) continue;
+    ++up;
+    if (!node.full) ++taking;
+  }
+  return up >= options_.copies && taking < options_.copies;
+}
+
+Error ClusterChunkStoreImpl::Shortage(std::string_view what) {
+  std::string away, full;
+  const ViewPtr view = reachability_.view();
+  for (const NodeInfo& node : view->nodes) {
+    const std::string name = " " + (node.name.empty() ? node.id.ToHex() : node.name);
+    if (node.state != NodeState::kUp) {
+      away += name;
+    } else if (node.full) {
+      full += name;
+    }
+  }
+  const unsigned needed = options_.copies_min == 0 ? options_.copies : options_.copies_min;
+  std::string message(what);
+  message += ": " + std::to_string(by_sequence_.size()) + " chunks have fewer than " + std::to_string(needed) +
+             " durable copies";
+  if (!away.empty()) message += "; nodes that do not answer:" + away;
+  if (!full.empty()) message += "; nodes that are full:" + full;
+  if (away.empty() && full.empty()) message += "; the cluster has " + std::to_string(view->nodes.size()) + " nodes";
+  message += ". Bring nodes back, or lower copies_min (it is " + std::to_string(options_.copies_min) + ", copies is " +
+             std::to_string(options_.copies) + ")";
+  return MakeError(full.empty() || !away.empty() ? ErrorCode::kUnavailable : ErrorCode::kNoSpace, std::move(message));
+}
+
+Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {
+  const auto deadline = Clock::now() + options_.sync_wait_max;
+  struct Waiter {
+    ClusterChunkStoreImpl& store;
+    explicit Waiter(ClusterChunkStoreImpl& store_in) : store(store_in) {
+      store.mutex_.AssertHeld();
+      ++store.sync_waiters_;
+    }
+    ~Waiter() {
+      store.mutex_.AssertHeld();
+      --store.sync_waiters_;
+    }
+  };
+  MutexLock lock(mutex_);
+  const uint64_t last = last_sequence_;
+  Waiter waiter(*this);
+  auto check = [&]() -> Status {
+    mutex_.AssertHeld();
+    if (local_failure_) return *local_failure_;
+    if (Clock::now() >= deadline) return Shortage("waited " + std::to_string(options_.sync_wait_max.count()) + " s");
+    const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
+      return entry->sequence <= last && Clock::now() - entry->stuck_since > kFullPatience;
+    });
+    if (is_stuck && IsFullEverywhere()) return Shortage("no space");
+    return {};
+  };
+  // First what lies on this node's disk, so that its sync runs beside those of the others.
+  uint64_t placed = 0;
+  for (;;) {
+    auto entry = by_sequence_.upper_bound(placed);
+    while (entry != by_sequence_.end() && entry->first <= last && IsPlaced(*entry->second)) placed = (entry++)->first;
+    if (entry == by_sequence_.end() || entry->first > last) break;
+    // One that cannot lie here, because there is no room, is not waited for twice.
+    if (!local_only && entry->second->local == Entry::Local::kRefused) {
+      placed = entry->first;
+      continue;
+    }
+    CAIRNFS_RETURN_IF_ERROR(check());
+    changed_.WaitFor(mutex_, kLookInterval);
+  }
+  uint64_t late_before = late_puts_;
+  std::promise<Status> committed;
+  auto commit_started = [&] { commit_.Commit([&](Status status) { committed.set_value(std::move(status)); }); };
+  const bool must_commit = commit_.uncommitted_count() > 0;
+  if (must_commit) commit_started();
+  Status waited;
+  while (!local_only && waited.ok()) {
+    if (by_sequence_.empty() || by_sequence_.begin()->first > last) break;
+    waited = check();
+    if (waited.ok()) changed_.WaitFor(mutex_, kLookInterval);
+  }
+  const bool must_commit_again = waited.ok() && late_puts_ != late_before && commit_.uncommitted_count() > 0;
+  lock.Unlock();
+  Status status = must_commit ? committed.get_future().get() : Status();
+  if (status.ok() && must_commit_again) status = commit_.CommitAndWait();
+  lock.Lock();
+  if (!status.ok()) return status;
+  return waited;
+}
+
+}  // namespace cairnfs::cluster

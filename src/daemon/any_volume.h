@@ -1,0 +1,29 @@
+// AnyVolume: a data directory opened with all that lives in it, of a host alone (Volume) or of one in a cluster
+// (ClusterVolume).
+#pragma once
+
+#include <memory>
+
+#include "control/rank_gate.h"
+#include "control/service.h"
+#include "daemon/config.h"
+#include "daemon/data_directory.h"
+#include "fs/filesystem.h"
+#include "io/buffer_pool.h"
+
+namespace cairnfs::daemon {
+
+class AnyVolume {
+ public:
+  virtual ~AnyVolume() = default;
+  virtual io::BufferPool& pool() = 0;
+  virtual fs::FileSystem::Parts Parts() = 0;
+  virtual fs::FsOptions FileSystemOptions() const = 0;
+  virtual control::RankGate& gate() = 0;
+  virtual control::ClusterControl* cluster() { return nullptr; }  // null: this host is alone
+};
+
+// As the configuration says. `directory` is locked by the caller and outlives the volume.
+Result<std::unique_ptr<AnyVolume>> OpenVolume(DataDirectory& directory, const Config& config);
+
+}  // namespace cairnfs::daemon

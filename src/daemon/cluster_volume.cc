@@ -1,0 +1,239 @@
+#include "daemon/cluster_volume.h"
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "base/log.h"
+#include "daemon/cluster_config.h"
+#include "daemon/cluster_setup.h"
+#include "daemon/volume.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+constexpr double kTiB = 1024.0 * static_cast<double>(kGiB);
+constexpr double kWeightMin = 1.0 / 1024;  // a disk of no size is a node all the same
+
+struct DiskSize {
+  uint64_t total_bytes = 0;
+};
+
+DiskSize SizeOfDisk(const std::string& path) {
+  struct statvfs info;
+  if (statvfs(path.c_str(), &info) != 0) return {};
+  return {static_cast<uint64_t>(info.f_blocks) * info.f_frsize};
+}
+
+cluster::NodeInfo NodeOf(const DataDirectory& directory, const Config& config) {
+  cluster::NodeInfo node;
+  node.id = *cluster::NodeId::FromHex(directory.uuid());
+  node.name = NodeName(config);
+  node.address = AdvertisedAddress(config);
+  node.domain = config.failure_domain;
+  const double capacity = static_cast<double>(SizeOfDisk(directory.path()).total_bytes) / kTiB;
+  node.weight = config.weight == kWeightOfCapacity ? std::max(capacity, kWeightMin) : config.weight;
+  return node;
+}
+
+// The usage of this moment, with the rates that were worked out last.
+control::NodeUsage Newer(control::NodeUsage now, const std::optional<control::NodeUsage>& told) {
+  if (!told) return now;
+  now.repair_bytes_per_second = told->repair_bytes_per_second;
+  now.repair_chunks_per_second = told->repair_chunks_per_second;
+  return now;
+}
+
+uint64_t WallClockSeconds() {
+  auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ClusterVolume>> ClusterVolume::Open(DataDirectory& directory, const Config& config) {
+  auto volume = std::unique_ptr<ClusterVolume>(new ClusterVolume(directory, config));
+  if (auto opened = volume->OpenParts(); !opened.ok()) return ExplainDenied(opened.error(), directory.path());
+  return volume;
+}
+
+ClusterVolume::~ClusterVolume() = default;
+
+Status ClusterVolume::OpenParts() {
+  CAIRNFS_ASSIGN_OR_RETURN(cluster_store_, ClusterStore::Open(&directory_, config_));
+  CAIRNFS_RETURN_IF_ERROR(OpenFilesystem());
+  CAIRNFS_RETURN_IF_ERROR(JoinCluster());
+  return StartServing();
+}
+
+// To which filesystem the directory belongs, and its own disk.
+Status ClusterVolume::OpenFilesystem() {
+  kv::SharedKvStore& store = cluster_store_->store();
+  auto identity = directory_.is_new() ? MakeOrReadCluster(store, config_) : ReadCluster(store);
+  if (!identity.ok()) {
+    Error error = identity.error().WithContext("cannot read the cluster's metadata at " + MetadataUrl(config_));
+    if (error.code != ErrorCode::kNotFound) return error;
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("there is no filesystem in the metadata at {}, but {} is in use already: correct "
+                                 "metadata, or make a filesystem with cairnfs cluster init",
+                                 MetadataUrl(config_), directory_.path()));
+  }
+  CAIRNFS_RETURN_IF_ERROR(CheckAgreement(identity->settings, config_));
+  filesystem_ = HexOfBytes(identity->header.uuid);
+  CAIRNFS_ASSIGN_OR_RETURN(chunk_params_, chunking::ChunkParams::Decode(identity->header.chunk_params));
+  CAIRNFS_RETURN_IF_ERROR(chunk_params_.Validate());
+  CAIRNFS_RETURN_IF_ERROR(Adopt(directory_, config_, filesystem_));
+  CAIRNFS_ASSIGN_OR_RETURN(storage_, Storage::Open(directory_, config_));
+  CAIRNFS_RETURN_IF_ERROR(storage_->OpenChunks(Storage::Purpose::kMount));
+  if (!directory_.is_new()) return {};
+  CAIRNFS_RETURN_IF_ERROR(directory_.FinishMaking());
+  spdlog::info("made {} a node of filesystem {}, id {}", directory_.path(), filesystem_, directory_.uuid());
+  return {};
+}
+
+Status ClusterVolume::JoinCluster() {
+  cluster::MembershipOptions options;
+  options.self = NodeOf(directory_, config_);
+  options.lease = std::chrono::milliseconds(config_.lease_ms);
+  options.renew_every = options.lease / 5;
+  options.out_after = std::chrono::milliseconds(config_.out_after_ms);
+  auto joined = cluster::Membership::Join(cluster_store_->store(), options);
+  if (!joined.ok()) return joined.error().WithContext("cannot join the cluster at " + MetadataUrl(config_));
+  membership_ = *std::move(joined);
+  cluster::FencedStoreOptions fenced;
+  fenced.wait_max = std::chrono::milliseconds(config_.metadata_wait_ms);
+  fenced_ = cluster::MakeFencedStore(cluster_store_->store(), *membership_, fenced);
+  names_ = MakeSharedNamespace(*fenced_);
+  spdlog::info("joined the cluster at {} as {} ({}), {} nodes known", MetadataUrl(config_), options.self.name,
+               options.self.address, membership_->view()->nodes.size());
+  return {};
+}
+
+Status ClusterVolume::StartServing() {
+  cluster::ClusterChunkOptions options;
+  options.copies = static_cast<unsigned>(config_.copies);
+  options.copies_min = static_cast<unsigned>(config_.min_replicas);
+  options.cache_bytes_max = storage_->chunks().cache_bytes_max();
+  options.sync_wait_max = std::chrono::seconds((config_.commit_wait_max_ms + 999) / 1000);
+  options.repair_bytes_per_second_max = config_.repair_rate;
+  chunks_ = cluster::ClusterChunkStore::Create(storage_->chunks(), storage_->engine(), storage_->pool(), *membership_,
+                                               options);
+  cluster::PeerService::Options service;
+  service.listen = config_.listen;
+  auto started = cluster::PeerService::Start(service, *chunks_, *membership_);
+  if (!started.ok()) return started.error().WithContext("listen");
+  peer_service_ = *std::move(started);
+  control::RankGate::Options gate{*fenced_, cluster_store_->store(), {}, NodeName(config_)};
+  gate.lease = [this]() -> Result<kv::LeaseId> {
+    CAIRNFS_ASSIGN_OR_RETURN(cluster::Membership::Session session, membership_->session());
+    return session.lease;
+  };
+  gate_ = std::make_unique<control::RankGate>(std::move(gate));
+  usage_ = std::make_unique<UsagePublisher>(
+      *fenced_, *membership_,
+      [this] {
+        return UsagePublisher::Sample{OwnUsage(), chunks_->ClusterStats().repair_bytes_total};
+      },
+      [this] {
+        if (auto compacted = cluster_store_->CompactHistory(); !compacted.ok()) {
+          spdlog::warn("cannot compact the history of the metadata: {}", compacted.error().message);
+        }
+      });
+  return {};
+}
+
+fs::FileSystem::Parts ClusterVolume::Parts() {
+  return {storage_->pool(),   *fenced_,
+          storage_->engine(), *names_,
+          storage_->chunks(), meta::SystemClock(),
+          chunk_params_,      {*membership_, peer_service_->peers(), *chunks_}};
+}
+
+fs::FsOptions ClusterVolume::FileSystemOptions() const {
+  return daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
+}
+
+control::NodeUsage ClusterVolume::OwnUsage() const {
+  const store::StoreStats store = storage_->chunks().Stats();
+  const cluster::ClusterChunkStats chunks = chunks_->ClusterStats();
+  control::NodeUsage usage;
+  usage.total_bytes = SizeOfDisk(directory_.path()).total_bytes;
+  usage.available_bytes = store.available_bytes;
+  usage.stored_bytes = store.unique_bytes;
+  usage.missing_copies = chunks.missing_copies;
+  usage.unacknowledged_bytes = chunks.unacknowledged_bytes;
+  usage.repair_phase = chunks.repair_phase;
+  usage.repair_chunks_left = chunks.repair_chunks_left;
+  usage.session_began_seconds = SessionBegan();
+  return usage;
+}
+
+// When the session of this moment was first seen here.
+uint64_t ClusterVolume::SessionBegan() const {
+  auto session = membership_->session();
+  MutexLock lock(session_mutex_);
+  if (session.ok() && session->revision != session_revision_) {
+    session_revision_ = session->revision;
+    session_began_seconds_ = WallClockSeconds();
+  }
+  return session_began_seconds_;
+}
+
+control::ClusterActivityReport ClusterVolume::Activity() const {
+  control::ClusterActivityReport report;
+  report.chunks = chunks_->ClusterStats();
+  report.session_holds = membership_->LeaseHolds();
+  const auto view = membership_->view();
+  for (const cluster::NodeInfo& node : view->nodes) {
+    report.nodes_up += node.state == cluster::NodeState::kUp ? 1 : 0;
+    report.nodes_down += node.state == cluster::NodeState::kDown ? 1 : 0;
+    report.nodes_out += node.state == cluster::NodeState::kOut ? 1 : 0;
+  }
+  return report;
+}
+
+Result<control::ClusterReport> ClusterVolume::Report() {
+  control::ClusterReport report;
+  report.filesystem = filesystem_;
+  report.metadata = MetadataUrl(config_);
+  report.copies = static_cast<uint32_t>(config_.copies);
+  report.min_replicas = MinReplicas(config_);
+  if (auto session = membership_->session(); !session.ok()) report.session = session.error().message;
+  // Without its session the host knows what it saw last; the store may not answer for long.
+  std::map<cluster::NodeId, control::NodeUsage> usages;
+  if (report.session.empty()) {
+    CAIRNFS_ASSIGN_OR_RETURN(usages, ReadUsage(*fenced_));
+  }
+  const auto view = membership_->view();
+  const uint64_t now = WallClockSeconds();
+  for (const cluster::NodeInfo& info : view->nodes) {
+    control::NodeReport node;
+    node.info = info;
+    node.is_self = info.id == membership_->self();
+    if (auto usage = usages.find(info.id); usage != usages.end()) node.usage = usage->second;
+    if (node.is_self) node.usage = Newer(OwnUsage(), node.usage);
+    if (info.state != cluster::NodeState::kUp) node.usage.reset();
+    if (node.usage) node.usage->session_age_seconds = now - std::min(now, node.usage->session_began_seconds);
+    report.nodes.push_back(std::move(node));
+  }
+  return report;
+}
+
+Status ClusterVolume::Forget(const std::string& node) {
+  std::vector<cluster::NodeId> found;
+  const auto view = membership_->view();
+  for (const cluster::NodeInfo& info : view->nodes) {
+    if (info.name == node || info.id.ToHex() == node) found.push_back(info.id);
+  }
+  if (found.empty()) return MakeError(ErrorCode::kNotFound, fmt::format("there is no node '{}'", node));
+  if (found.size() == 1) return membership_->Forget(found.front());
+  std::string ids;
+  for (const cluster::NodeId& id : found) ids += (ids.empty() ? "" : ", ") + id.ToHex();
+  return MakeError(ErrorCode::kInvalidArgument,
+                   fmt::format("several nodes have the name '{}': give the id of one of them: {}", node, ids));
+}
+
+}  // namespace cairnfs::daemon

@@ -1,0 +1,68 @@
+// ClusterVolume: what a host of a cluster opens, in the order in which the parts need each other: its own disk, the
+// shared metadata (which one host also serves), its session, its chunks and those of the others, the peer service.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "base/thread_annotations.h"
+#include "chunking/chunker.h"
+#include "cluster/cluster_chunk_store.h"
+#include "cluster/membership.h"
+#include "daemon/any_volume.h"
+#include "daemon/cluster_store.h"
+#include "daemon/config.h"
+#include "daemon/data_directory.h"
+#include "daemon/node_usage.h"
+#include "daemon/storage.h"
+#include "meta/namespace.h"
+
+namespace cairnfs::daemon {
+
+class ClusterVolume final : public AnyVolume, public control::ClusterControl {
+ public:
+  // `directory` is locked by the caller and outlives the volume. Makes the filesystem when there is none yet and the
+  // directory is new. The message of an error names the key or the path that is wrong.
+  static Result<std::unique_ptr<ClusterVolume>> Open(DataDirectory& directory, const Config& config);
+  ~ClusterVolume() override;  // gives the session up
+
+  io::BufferPool& pool() override { return storage_->pool(); }
+  fs::FileSystem::Parts Parts() override;
+  fs::FsOptions FileSystemOptions() const override;
+  control::RankGate& gate() override { return *gate_; }
+  control::ClusterControl* cluster() override { return this; }
+
+  control::ClusterActivityReport Activity() const override;
+  Result<control::ClusterReport> Report() override;
+  Status Forget(const std::string& node) override;
+
+ private:
+  ClusterVolume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
+  Status OpenParts();
+  Status OpenFilesystem();
+  Status JoinCluster();
+  Status StartServing();
+  control::NodeUsage OwnUsage() const;
+  uint64_t SessionBegan() const;
+
+  DataDirectory& directory_;
+  const Config config_;
+  std::string filesystem_;  // uuid, in hex
+  chunking::ChunkParams chunk_params_;
+  mutable Mutex session_mutex_;
+  mutable uint64_t session_revision_ GUARDED_BY(session_mutex_) = 0;
+  mutable uint64_t session_began_seconds_ GUARDED_BY(session_mutex_) = 0;
+  // Destroyed from the last to the first: whoever serves the metadata ends that last.
+  std::unique_ptr<ClusterStore> cluster_store_;
+  std::unique_ptr<Storage> storage_;
+  std::unique_ptr<cluster::Membership> membership_;
+  std::unique_ptr<kv::KvStore> fenced_;
+  std::unique_ptr<cluster::ClusterChunkStore> chunks_;
+  std::unique_ptr<cluster::PeerService> peer_service_;
+  std::unique_ptr<meta::Namespace> names_;
+  std::unique_ptr<control::RankGate> gate_;
+  std::unique_ptr<UsagePublisher> usage_;
+};
+
+}  // namespace cairnfs::daemon

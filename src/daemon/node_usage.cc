@@ -1,0 +1,142 @@
+#include "daemon/node_usage.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "base/coding.h"
+#include "base/log.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::string_view kUsagePrefix = "U";
+constexpr uint8_t kVersion = 1;
+constexpr auto kSampleInterval = std::chrono::seconds(2);
+constexpr auto kHousekeepInterval = std::chrono::minutes(5);
+// All nodes together write no more often than this many times a second.
+constexpr size_t kWritesPerSecondMax = 20;
+
+std::string UsageKey(const cluster::NodeId& id) { return std::string(kUsagePrefix) + std::string(id.AsKey()); }
+
+double DoubleOf(uint64_t bits) { return std::bit_cast<double>(bits); }
+uint64_t BitsOf(double value) { return std::bit_cast<uint64_t>(value); }
+
+// One of all: the first that is up.
+bool IsFirst(const cluster::View& view, const cluster::NodeId& self) {
+  for (const cluster::NodeInfo& node : view.nodes) {
+    if (node.state == cluster::NodeState::kUp) return node.id == self;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string EncodeUsage(const control::NodeUsage& usage) {
+  return Encoder()
+      .U8(kVersion)
+      .U64(usage.total_bytes)
+      .U64(usage.available_bytes)
+      .U64(usage.stored_bytes)
+      .U64(usage.missing_copies)
+      .U64(usage.unacknowledged_bytes)
+      .LengthPrefixed(usage.repair_phase)
+      .U64(usage.repair_chunks_left)
+      .U64(BitsOf(usage.repair_bytes_per_second))
+      .U64(BitsOf(usage.repair_chunks_per_second))
+      .U64(usage.session_began_seconds)
+      .Take();
+}
+
+Result<control::NodeUsage> DecodeUsage(std::string_view value) {
+  Decoder decoder(value);
+  const uint8_t version = decoder.U8();
+  control::NodeUsage usage;
+  usage.total_bytes = decoder.U64();
+  usage.available_bytes = decoder.U64();
+  usage.stored_bytes = decoder.U64();
+  usage.missing_copies = decoder.U64();
+  usage.unacknowledged_bytes = decoder.U64();
+  usage.repair_phase = decoder.LengthPrefixed();
+  usage.repair_chunks_left = decoder.U64();
+  usage.repair_bytes_per_second = DoubleOf(decoder.U64());
+  usage.repair_chunks_per_second = DoubleOf(decoder.U64());
+  usage.session_began_seconds = decoder.U64();
+  if (decoder.Finished() && version == kVersion) return usage;
+  return MakeError(ErrorCode::kCorrupt, "what a node told of itself does not decode");
+}
+
+Result<std::map<cluster::NodeId, control::NodeUsage>> ReadUsage(kv::KvStore& store) {
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, store.Range(kUsagePrefix, kv::PrefixEnd(kUsagePrefix), 0));
+  std::map<cluster::NodeId, control::NodeUsage> usages;
+  for (const kv::KvEntry& entry : range.entries) {
+    const auto id = cluster::NodeId::FromKey(std::string_view(entry.key).substr(kUsagePrefix.size()));
+    auto usage = DecodeUsage(entry.value);
+    if (id && usage.ok()) usages[*id] = *std::move(usage);
+  }
+  return usages;
+}
+
+UsagePublisher::UsagePublisher(kv::KvStore& store, cluster::Membership& membership, std::function<Sample()> sample,
+                               std::function<void()> housekeep)
+    : store_(store),
+      membership_(membership),
+      sample_(std::move(sample)),
+      housekeep_(std::move(housekeep)),
+      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+
+UsagePublisher::~UsagePublisher() = default;
+
+void UsagePublisher::Run(const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any wake;
+  Sample last = sample_();
+  Clock::time_point last_time = Clock::now(), published{}, kept = Clock::now();
+  while (!stop.stop_requested()) {
+    Sample now = sample_();
+    const Clock::time_point time = Clock::now();
+    const double seconds = std::max(0.5, std::chrono::duration<double>(time - last_time).count());
+    if (last.usage.repair_chunks_left > now.usage.repair_chunks_left) {
+      const uint64_t done = last.usage.repair_chunks_left - now.usage.repair_chunks_left;
+      now.usage.repair_chunks_per_second = static_cast<double>(done) / seconds;
+    }
+    now.usage.repair_bytes_per_second =
+        static_cast<double>(now.repair_bytes_total - std::min(last.repair_bytes_total, now.repair_bytes_total)) /
+        seconds;
+    last = now;
+    last_time = time;
+    const auto view = membership_.view();
+    if (time - published >= std::chrono::seconds(view->nodes.size() / kWritesPerSecondMax)) {
+      Publish(now.usage);
+      published = time;
+    }
+    if (time - kept >= kHousekeepInterval) {
+      if (IsFirst(*view, membership_.self())) housekeep_();
+      kept = time;
+    }
+    std::unique_lock lock(mutex);
+    wake.wait_for(lock, stop, kSampleInterval, [] { return false; });
+  }
+}
+
+// A node whose session is not certain keeps quiet; the others show it without usage.
+void UsagePublisher::Publish(const control::NodeUsage& usage) {
+  auto session = membership_.session();
+  if (!session.ok() || !membership_.LeaseHolds()) return;
+  std::string value = EncodeUsage(usage);
+  if (value == published_ && session->revision == published_session_) return;
+  kv::Transaction transaction;
+  transaction.writes.push_back({UsageKey(membership_.self()), value, session->lease});
+  if (auto written = store_.Commit(transaction); !written.ok()) {
+    spdlog::debug("cannot tell the others of this node's usage: {}", written.error().message);
+    return;
+  }
+  published_ = std::move(value);
+  published_session_ = session->revision;
+}
+
+}  // namespace cairnfs::daemon

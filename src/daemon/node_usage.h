@@ -1,0 +1,48 @@
+// What each node tells the others about itself: space, missing copies, repair. Key `U` node-id of the shared store,
+// under the node's session. For people and dashboards: nothing is decided by it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "cluster/membership.h"
+#include "control/report.h"
+#include "kv/store.h"
+
+namespace cairnfs::daemon {
+
+std::string EncodeUsage(const control::NodeUsage& usage);
+Result<control::NodeUsage> DecodeUsage(std::string_view value);
+// Of all nodes that have told theirs.
+Result<std::map<cluster::NodeId, control::NodeUsage>> ReadUsage(kv::KvStore& store);
+
+// Writes this node's usage every few seconds, less often in a large cluster, and only when it changed.
+class UsagePublisher {
+ public:
+  struct Sample {
+    control::NodeUsage usage;         // without the rates
+    uint64_t repair_bytes_total = 0;  // from which they are made
+  };
+  // What it refers to outlives it. `housekeep` is called on the same thread every few minutes, on one node of all.
+  UsagePublisher(kv::KvStore& store, cluster::Membership& membership, std::function<Sample()> sample,
+                 std::function<void()> housekeep);
+  ~UsagePublisher();
+
+ private:
+  void Run(const std::stop_token& stop);
+  void Publish(const control::NodeUsage& usage);
+
+  kv::KvStore& store_;
+  cluster::Membership& membership_;
+  const std::function<Sample()> sample_;
+  const std::function<void()> housekeep_;
+  // Of the thread.
+  std::string published_;
+  uint64_t published_session_ = 0;
+
+  std::jthread thread_;
+};
+
+}  // namespace cairnfs::daemon

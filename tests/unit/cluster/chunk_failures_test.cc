@@ -1,0 +1,172 @@
+// What goes wrong: nodes that are down, full, gone; and that copies are made again.
+#include "chunk_fixture.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+TEST_F(ClusterChunkTest, SavesWhileTheHomeIsDown) {
+  AddNodes(4);
+  Down(*nodes_[3]);
+  const auto chunks = MakeChunks(1, 30);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks, 2);
+}
+
+TEST_F(ClusterChunkTest, SavesWhileANodeDoesNotAnswerAndNobodyKnowsYet) {
+  AddNodes(4);
+  Stop(*nodes_[3]);
+  const auto chunks = MakeChunks(1, 30);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks, 2);
+}
+
+TEST_F(ClusterChunkTest, ATargetThatGoesInTheMiddleIsReplaced) {
+  AddNodes(4);
+  const auto chunks = MakeChunks(1, 120);
+  std::thread killer([&] {
+    Eventually([&] { return nodes_[1]->chunks->ClusterStats().received_bytes_total > 0; });
+    Down(*nodes_[1]);
+  });
+  PutAll(*nodes_[0], chunks);
+  const Status synced = nodes_[0]->chunks->Sync();
+  killer.join();
+  ASSERT_OK(synced);
+  // Synced: each chunk has two copies, on disks that are there, whether the node that went counts among them or not.
+  Start(*nodes_[1]);
+  for (const TestChunk& chunk : chunks) EXPECT_GE(CopiesOf(chunk), 2u);
+}
+
+TEST_F(ClusterChunkTest, AFullNodeIsSkipped) {
+  AddNodes(2);
+  AddNode(/*disk_bytes=*/12 * kMiB);
+  const auto chunks = MakeChunks(1, 80, 500'000);  // 40 MB: a third would not fit
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks, 2);
+}
+
+TEST_F(ClusterChunkTest, AFullWriterStoresOnTheOthers) {
+  AddNode(/*disk_bytes=*/12 * kMiB);
+  AddNodes(2);
+  const auto chunks = MakeChunks(1, 80, 500'000);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks, 2);
+  ExpectReads(*nodes_[0], chunks);
+  EXPECT_TRUE(Eventually([&] { return cluster_.view()->Find(nodes_[0]->id)->full; }));
+}
+
+TEST_F(ClusterChunkTest, WhenAllAreFullThereIsNoSpace) {
+  AddNode(/*disk_bytes=*/12 * kMiB);
+  AddNode(/*disk_bytes=*/12 * kMiB);
+  const auto chunks = MakeChunks(1, 80, 500'000);
+  Status status;
+  for (const TestChunk& chunk : chunks) {
+    io::Slice slice;
+    slice.data = reinterpret_cast<const std::byte*>(chunk.bytes.data());
+    slice.size = chunk.bytes.size();
+    auto put = nodes_[0]->chunks->Put(chunk.digest, {&slice, 1});
+    if (put.ok()) continue;
+    status = put.error();
+    break;
+  }
+  if (status.ok()) status = nodes_[0]->chunks->Sync();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kNoSpace) << status.error().message;
+}
+
+TEST_F(ClusterChunkTest, SyncNamesTheNodesThatLackAndCanBeRepeated) {
+  options_.sync_wait_max = std::chrono::seconds(1);
+  AddNodes(2);
+  Down(*nodes_[1]);
+  const auto chunks = MakeChunks(1, 10);
+  PutAll(*nodes_[0], chunks);
+  const Status status = nodes_[0]->chunks->Sync();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(status.error().message.find("n2"), std::string::npos) << status.error().message;
+  EXPECT_NE(status.error().message.find("copies_min"), std::string::npos) << status.error().message;
+  ASSERT_OK(nodes_[0]->chunks->SyncLocal());
+  EXPECT_GT(nodes_[0]->chunks->ClusterStats().unacknowledged_bytes, 0u);
+  Start(*nodes_[1]);
+  EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->Sync().ok(); }));
+  ExpectCopies(chunks, 2);
+}
+
+TEST_F(ClusterChunkTest, CopiesMinLetsASaveGoOnAndRepairCatchesUp) {
+  options_.copies_min = 1;
+  AddNodes(2);
+  Down(*nodes_[1]);
+  const auto chunks = MakeChunks(1, 10);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks, 1);
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().missing_copies, chunks.size());
+  Start(*nodes_[1]);
+  EXPECT_TRUE(Eventually([&] {
+    return std::all_of(chunks.begin(), chunks.end(), [&](const TestChunk& chunk) { return CopiesOf(chunk) == 2; });
+  }));
+  EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->ClusterStats().missing_copies == 0; }));
+}
+
+TEST_F(ClusterChunkTest, CopiesMinDoesNotSaveCopiesWhileNodesAreThere) {
+  options_.copies_min = 1;
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 10);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks, 2);
+}
+
+TEST_F(ClusterChunkTest, ALostNodesCopiesAreMadeAnew) {
+  AddNodes(4);
+  const auto chunks = MakeChunks(1, 40);
+  for (size_t writer : {0, 1}) {
+    for (size_t i = writer; i < chunks.size(); i += 2) Put(*nodes_[writer], chunks[i]);
+    ASSERT_OK(nodes_[writer]->chunks->Sync());
+  }
+  Down(*nodes_[1]);
+  cluster_.SetState(nodes_[1]->id, NodeState::kOut);
+  EXPECT_TRUE(Eventually([&] {
+    return std::all_of(chunks.begin(), chunks.end(), [&](const TestChunk& chunk) { return CopiesOf(chunk) == 2; });
+  }));
+  for (size_t i : {0, 2, 3}) {
+    EXPECT_TRUE(Eventually([&] { return nodes_[i]->chunks->ClusterStats().repair_phase.empty(); }));
+    EXPECT_EQ(nodes_[i]->chunks->ClusterStats().missing_copies, 0u);
+    ExpectReads(*nodes_[i], chunks);
+  }
+  // Not more than two, and the lists name only who is there.
+  ExpectCopies(chunks, 2);
+  for (const TestChunk& chunk : chunks) {
+    for (size_t i : {0, 2, 3}) {
+      if (!IsHere(*nodes_[i], chunk)) continue;
+      EXPECT_TRUE(Eventually([&] {
+        if (!nodes_[i]->chunks->Sync().ok()) return false;
+        auto holders = ReadHolders(*nodes_[i]->engine, chunk.digest);
+        return holders.ok() && holders->has_value() && (*holders)->size() == 2 &&
+               std::find((*holders)->begin(), (*holders)->end(), nodes_[1]->id) == (*holders)->end();
+      }));
+    }
+  }
+}
+
+TEST_F(ClusterChunkTest, AFailedLocalDiskIsReported) {
+  AddNodes(3);
+  io::Faults faults;
+  faults.write_error_share = 1;
+  nodes_[0]->disk.SetFaults(faults);
+  const auto chunks = MakeChunks(1, 20);
+  for (const TestChunk& chunk : chunks) {
+    io::Slice slice;
+    slice.data = reinterpret_cast<const std::byte*>(chunk.bytes.data());
+    slice.size = chunk.bytes.size();
+    static_cast<void>(nodes_[0]->chunks->Put(chunk.digest, {&slice, 1}));
+  }
+  EXPECT_FALSE(nodes_[0]->chunks->Sync().ok());
+  nodes_[0]->disk.SetFaults({});
+}
+
+}  // namespace
+}  // namespace cairnfs::cluster

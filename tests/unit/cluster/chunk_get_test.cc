@@ -1,0 +1,197 @@
+// Reading in a cluster: from whoever has it, verified, repaired.
+#include <future>
+
+#include "chunk_fixture.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+TEST_F(ClusterChunkTest, AnyNodeReads) {
+  AddNodes(4);
+  const auto chunks = MakeChunks(1, 30);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  for (auto& node : nodes_) ExpectReads(*node, chunks);
+}
+
+TEST_F(ClusterChunkTest, ReadsWhatIsNotDurableYet) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 10);
+  PutAll(*nodes_[0], chunks);
+  ExpectReads(*nodes_[0], chunks);
+}
+
+TEST_F(ClusterChunkTest, UnknownChunkIsNotFound) {
+  AddNodes(3);
+  auto text = store::GetText(*nodes_[0]->chunks, MakeChunk(77, 1000).digest);
+  ASSERT_FALSE(text.ok());
+  EXPECT_EQ(text.error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(ClusterChunkTest, UnknownChunkWhileANodeIsDownIsUnavailable) {
+  AddNodes(3);
+  Down(*nodes_[2]);
+  auto text = store::GetText(*nodes_[0]->chunks, MakeChunk(77, 1000).digest);
+  ASSERT_FALSE(text.ok());
+  EXPECT_EQ(text.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(text.error().message.find("n3"), std::string::npos) << text.error().message;
+}
+
+TEST_F(ClusterChunkTest, ReadsWhileTheHomeIsDown) {
+  AddNodes(4);
+  const auto chunks = MakeChunks(1, 24);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  Down(*nodes_[1]);
+  for (size_t reader : {2, 3}) ExpectReads(*nodes_[reader], chunks);
+}
+
+TEST_F(ClusterChunkTest, ReadsWhileTheHomeDoesNotAnswerAndNobodyKnowsYet) {
+  AddNodes(4);
+  const auto chunks = MakeChunks(1, 24);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  Stop(*nodes_[1]);
+  for (size_t reader : {2, 3}) ExpectReads(*nodes_[reader], chunks);
+}
+
+TEST_F(ClusterChunkTest, RemoteChunksAreKeptInABoundedCache) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 60);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  std::vector<TestChunk> remote;
+  for (const TestChunk& chunk : chunks) {
+    if (!IsHere(*nodes_[1], chunk)) remote.push_back(chunk);
+  }
+  ASSERT_GT(remote.size(), 5u);
+  remote.resize(5);
+  ExpectReads(*nodes_[1], remote);
+  const uint64_t reads = nodes_[1]->chunks->ClusterStats().remote_reads_total;
+  EXPECT_EQ(reads, remote.size());
+  ExpectReads(*nodes_[1], remote);
+  EXPECT_EQ(nodes_[1]->chunks->ClusterStats().remote_reads_total, reads);
+  EXPECT_GE(nodes_[1]->chunks->ClusterStats().remote_cache_hits_total, remote.size());
+}
+
+TEST_F(ClusterChunkTest, ReadersOfOneChunkShareOneFetch) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 20);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  size_t index = 0;
+  while (IsHere(*nodes_[1], chunks[index])) ++index;
+  std::atomic<int> good{0}, left{20};
+  std::promise<void> all;
+  for (int i = 0; i < 20; ++i) {
+    nodes_[1]->chunks->Get(chunks[index].digest, [&](const Result<store::ChunkData>& data) {
+      if (data.ok() && data->size == chunks[index].bytes.size()) ++good;
+      if (--left == 0) all.set_value();
+    });
+  }
+  all.get_future().wait();
+  EXPECT_EQ(good, 20);
+  EXPECT_EQ(nodes_[1]->chunks->ClusterStats().remote_reads_total, 1u);
+}
+
+TEST_F(ClusterChunkTest, PrefetchBringsRemoteChunks) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 20);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  std::vector<Digest> digests;
+  size_t remote = 0;
+  for (const TestChunk& chunk : chunks) {
+    digests.push_back(chunk.digest);
+    remote += IsHere(*nodes_[2], chunk) ? 0 : 1;
+  }
+  ASSERT_GT(remote, 0u);
+  nodes_[2]->chunks->Prefetch(digests);
+  EXPECT_TRUE(Eventually([&] { return nodes_[2]->chunks->ClusterStats().remote_reads_total == remote; }));
+}
+
+TEST_F(ClusterChunkTest, EachChunkLeavesADiskAboutOnceWhenAllRead) {
+  AddNodes(4);
+  const auto chunks = MakeChunks(1, 20);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  uint64_t before = 0;
+  for (auto& node : nodes_) {
+    node->local->DropCache();
+    before += node->local->Stats().disk_read_bytes_total;
+  }
+  std::vector<std::thread> readers;
+  for (size_t i : {1, 2, 3}) readers.emplace_back([&, i] { ExpectReads(*nodes_[i], chunks); });
+  for (std::thread& reader : readers) reader.join();
+  uint64_t after = 0;
+  for (auto& node : nodes_) after += node->local->Stats().disk_read_bytes_total;
+  // A holder that is not the home reads its own copy: at R = 2 each chunk lies on one of the readers' disks at most
+  // beside its home's, and node 1, which holds all, reads nothing.
+  EXPECT_LT(after - before, SizeOf(chunks) * 2);
+}
+
+TEST_F(ClusterChunkTest, ADamagedOwnCopyIsReplaced) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 6);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  Damage(*nodes_[0], chunks[3]);
+  ExpectReads(*nodes_[0], chunks);
+  EXPECT_TRUE(Eventually([&] { return IsHere(*nodes_[0], chunks[3]); }));
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  nodes_[0]->local->DropCache();
+  auto text = store::GetText(*nodes_[0]->local, chunks[3].digest);
+  ASSERT_OK(text);
+  EXPECT_TRUE(*text == chunks[3].bytes);
+}
+
+TEST_F(ClusterChunkTest, ADamagedCopyElsewhereIsPassedOverAndReplaced) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 30);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  // Of one whose home is another node that holds it; node 3 reads.
+  size_t index = 0;
+  while (&HomeOf(chunks[index]) != nodes_[1].get()) ++index;
+  TestNode& holder = *nodes_[1];
+  ASSERT_TRUE(IsHere(holder, chunks[index]));
+  Damage(holder, chunks[index]);
+  ExpectReads(*nodes_[2], {chunks[index]});
+  EXPECT_TRUE(Eventually([&] {
+    holder.local->DropCache();
+    auto text = store::GetText(*holder.local, chunks[index].digest);
+    return text.ok() && *text == chunks[index].bytes;
+  }));
+}
+
+TEST_F(ClusterChunkTest, ADamagedOnlyCopyIsCorrupt) {
+  options_.copies = 1;
+  AddNodes(2);
+  const auto chunks = MakeChunks(1, 4);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  Damage(*nodes_[0], chunks[1]);
+  for (auto& node : nodes_) {
+    auto text = store::GetText(*node->chunks, chunks[1].digest);
+    ASSERT_FALSE(text.ok());
+    EXPECT_EQ(text.error().code, ErrorCode::kCorrupt);
+  }
+}
+
+TEST_F(ClusterChunkTest, HasAsksTheOthers) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 10);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  std::vector<Digest> digests;
+  for (const TestChunk& chunk : chunks) digests.push_back(chunk.digest);
+  digests.push_back(MakeChunk(99, 5000).digest);
+  for (auto& node : nodes_) {
+    const std::vector<bool> has = node->chunks->Has(digests);
+    EXPECT_EQ(std::count(has.begin(), has.end(), true), 10);
+    EXPECT_FALSE(has.back());
+  }
+}
+
+}  // namespace
+}  // namespace cairnfs::cluster

@@ -1,0 +1,186 @@
+// Saving in a cluster: each chunk is stored on as many nodes as asked for, and crosses the network as rarely as it can.
+#include <atomic>
+
+#include "chunk_fixture.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+TEST_F(ClusterChunkTest, PutIsDurableOnTwoNodesAfterSync) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 20);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks, 2);
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().unacknowledged_bytes, 0u);
+  // Durable: a power cut on every disk takes nothing.
+  for (auto& node : nodes_) {
+    node->service.reset();
+    Stop(*node);
+    node->memory.Crash(7);
+    Start(*node);
+  }
+  ExpectCopies(chunks, 2);
+  ExpectReads(*nodes_[1], chunks);
+}
+
+TEST_F(ClusterChunkTest, TheWriterHoldsACopyAndTheListsSayWhoElse) {
+  AddNodes(4);
+  const auto chunks = MakeChunks(10, 12);
+  PutAll(*nodes_[2], chunks);
+  ASSERT_OK(nodes_[2]->chunks->Sync());
+  for (const TestChunk& chunk : chunks) {
+    EXPECT_TRUE(IsHere(*nodes_[2], chunk));
+    auto holders = ReadHolders(*nodes_[2]->engine, chunk.digest);
+    ASSERT_OK(holders);
+    ASSERT_TRUE(holders->has_value());
+    ASSERT_EQ((*holders)->size(), 2u);
+    for (const NodeId& holder : **holders) {
+      EXPECT_TRUE(IsHere(NodeOf(holder), chunk));
+      auto theirs = ReadHolders(*NodeOf(holder).engine, chunk.digest);
+      ASSERT_OK(theirs);
+      ASSERT_TRUE(theirs->has_value());
+      EXPECT_EQ((*theirs)->size(), 2u);
+    }
+  }
+}
+
+TEST_F(ClusterChunkTest, PuttingAgainSendsNoBytes) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 20);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  const uint64_t sent = SentBytes(), wire = WireBytes();
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  EXPECT_EQ(WireBytes(), wire);  // confirmed lately: nobody is asked
+  for (size_t writer : {1, 2}) {
+    PutAll(*nodes_[writer], chunks);
+    ASSERT_OK(nodes_[writer]->chunks->Sync());
+  }
+  EXPECT_EQ(SentBytes(), sent);
+  EXPECT_LT(WireBytes() - wire, SizeOf(chunks) / 100);
+  ExpectCopies(chunks, 2);
+}
+
+TEST_F(ClusterChunkTest, PuttingAgainAfterARestartSendsNoBytes) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 20);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  for (auto& node : nodes_) Down(*node);
+  for (auto& node : nodes_) Start(*node);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  EXPECT_EQ(SentBytes(), 0u);
+  ExpectCopies(chunks, 2);
+}
+
+TEST_F(ClusterChunkTest, NodesThatPutTheSameAtOnceStoreItOnce) {
+  AddNodes(4);
+  const auto chunks = MakeChunks(1, 60);
+  std::vector<std::thread> writers;
+  std::atomic<int> failed{0};
+  for (auto& node : nodes_) {
+    writers.emplace_back([&] {
+      PutAll(*node, chunks);
+      if (!node->chunks->Sync().ok()) ++failed;
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(failed, 0);
+  ExpectCopies(chunks, 2);
+  EXPECT_EQ(SentBytes(), SizeOf(chunks));  // each chunk once
+}
+
+TEST_F(ClusterChunkTest, ThreeCopies) {
+  options_.copies = 3;
+  AddNodes(4);
+  const auto chunks = MakeChunks(1, 20);
+  std::vector<std::thread> writers;
+  for (size_t i : {0, 1}) {
+    writers.emplace_back([&, i] {
+      PutAll(*nodes_[i], chunks);
+      EXPECT_TRUE(nodes_[i]->chunks->Sync().ok());
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  ExpectCopies(chunks, 3);
+  EXPECT_EQ(SentBytes(), 2 * SizeOf(chunks));
+}
+
+TEST_F(ClusterChunkTest, FramingIsBelowTwoPercent) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 200);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  EXPECT_EQ(SentBytes(), SizeOf(chunks));
+  EXPECT_LE(static_cast<double>(WireBytes()), 1.02 * static_cast<double>(SizeOf(chunks)));
+}
+
+TEST_F(ClusterChunkTest, OnlyTheFirstOfTwoPutsIsNew) {
+  AddNodes(2);
+  const TestChunk chunk = MakeChunk(5, 100'000);
+  io::Slice slice;
+  slice.data = reinterpret_cast<const std::byte*>(chunk.bytes.data());
+  slice.size = chunk.bytes.size();
+  auto first = nodes_[0]->chunks->Put(chunk.digest, {&slice, 1});
+  ASSERT_OK(first);
+  EXPECT_TRUE(first->is_new);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  auto second = nodes_[0]->chunks->Put(chunk.digest, {&slice, 1});
+  ASSERT_OK(second);
+  EXPECT_FALSE(second->is_new);
+  EXPECT_EQ(second->pin.digest(), chunk.digest);
+}
+
+TEST_F(ClusterChunkTest, TheCallersMemoryIsFreeAfterPut) {
+  AddNodes(2);
+  TestChunk chunk = MakeChunk(5, 400'000);
+  const std::string bytes = chunk.bytes;
+  Put(*nodes_[0], chunk);
+  std::fill(chunk.bytes.begin(), chunk.bytes.end(), 'x');
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  for (auto& node : nodes_) {
+    auto text = store::GetText(*node->local, chunk.digest);
+    ASSERT_OK(text);
+    EXPECT_TRUE(*text == bytes);
+  }
+}
+
+TEST_F(ClusterChunkTest, ChunksOfASingleHostGetTheirCopies) {
+  AddNodes(2);
+  const TestChunk chunk = MakeChunk(9, 300'000);
+  io::Slice slice;
+  slice.data = reinterpret_cast<const std::byte*>(chunk.bytes.data());
+  slice.size = chunk.bytes.size();
+  ASSERT_OK(nodes_[0]->local->Put(chunk.digest, {&slice, 1}));
+  ASSERT_OK(nodes_[0]->local->Sync());
+  Put(*nodes_[0], chunk);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  EXPECT_EQ(CopiesOf(chunk), 2u);
+}
+
+TEST_F(ClusterChunkTest, BuffersAreGivenBackAndTheWindowBoundsWhatIsTaken) {
+  options_.window_bytes_per_peer = 8 * kMiB;
+  AddNodes(2);
+  TestNode& writer = *nodes_[0];
+  // Many times the pool, in its buffers, as fast as they come back.
+  uint64_t bytes = 0;
+  for (uint64_t i = 0; i < 150; ++i) {
+    io::BufferRef buffer = writer.pool->Acquire();
+    ASSERT_TRUE(buffer);
+    const TestChunk chunk = MakeChunk(i, kMiB);
+    std::memcpy(buffer.payload(), chunk.bytes.data(), chunk.bytes.size());
+    io::Slice slice{buffer, buffer.payload(), chunk.bytes.size()};
+    ASSERT_OK(writer.chunks->Put(chunk.digest, {&slice, 1}));
+    bytes += chunk.bytes.size();
+  }
+  ASSERT_OK(writer.chunks->Sync());
+  EXPECT_EQ(SentBytes(), bytes);
+  writer.local->DropCache();
+  EXPECT_TRUE(Eventually([&] { return writer.pool->free_count() == writer.pool->count(); }));
+}
+
+}  // namespace
+}  // namespace cairnfs::cluster
