@@ -1,0 +1,306 @@
+#!/usr/bin/env python3
+"""Several hosts, one filesystem, while hosts die, pause and lose sight of each other.
+
+    faults.py [--seed N] [--rounds N] [--hosts N] [--store node|etcd|both] [--faults NAME,...] [--planted FAILPOINT]
+    faults.py --self-test [--seed N]
+
+Each round: clients on every host carry out traced calls, save checkpoints, and look at what others saved; a fault
+strikes, lasts, and is healed; all nodes are up again and all copies there. Then new clients go on with the traced calls,
+and everything is judged: the history (check_history), the checkpoints on every host (checkpoints.py), a host that was
+paused or cut off past its lease and goes on writing (zombie.py), the time that each call took. README.md says more.
+
+--planted arms a failpoint that leaves a safeguard out, and the test fails unless it notices. --self-test runs on a
+plain directory (plain_hosts.py): nothing may be found, and then each kind of damage must be.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+import recorder  # first: it says where the support is found
+
+import checkpoints
+import nemesis
+import plain_hosts
+from cairnfs_mount import Scratch, run
+from cluster import Cluster
+from zombie import Zombie
+
+CHECKPOINTS_KEPT = 40
+SMALL_DISK = "400m"
+# Locks are freed at most so long after their client or their host's session is gone.
+UNLOCK_NS = 5 * 10**9
+# Faults in whose rounds a planted bug can show.
+PLANTED = {
+    "cluster.skip_session_compare": ["Pause", "CutOff", "LinkDown"],
+    "cluster.skip_delegation_recall": ["Nothing"],
+}
+
+
+class Violation(Exception):
+    """A promise was broken; the text says which."""
+
+
+class Round:
+    """One round on the cluster, from clean to clean."""
+
+    def __init__(self, test, number, kind):
+        self.test, self.cluster, self.options = test, test.cluster, test.options
+        self.number = number
+        self.rng = random.Random(f"{self.options.seed} {number}")
+        self.fault = kind(self.cluster, self.rng, test.environment)
+        self.name = f"round-{self.options.seed}-{number}"
+        self.problems = []
+        self.everybody = []
+        self.stop = threading.Event()
+        self.struck_ns = self.healthy_ns = 0
+        self.lines = []
+
+    def clients(self, what, hosts=None):
+        made = []
+        for host in hosts or self.cluster.hosts:
+            client = recorder.Client(f"{host.name}.{what}", host.mount_point, limit_s=self.options.limit_s)
+            client.host = host
+            made.append(client)
+        self.everybody += made
+        return made
+
+    def run(self):
+        try:
+            self._run()
+        finally:
+            self.stop.set()
+            for client in self.everybody:
+                client.close()
+        for client in self.everybody:
+            self.problems += [f"a call did not end within {self.options.limit_s} s: {recorder.describe(hang)}"
+                              for hang in client.hangs]
+
+    def _run(self):
+        tracers, savers, watchers = (self.clients(what) for what in ("trace", "save", "watch"))
+        tracers[0].must("mkdir", path=self.name, mode=0o755)
+        tracers[0].must("mkdir", path=self.name + "/trace", mode=0o755)
+        traced = recorder.Round(self.name + "/trace", self.options.seed, tracers, stop_at_unknown=True)
+        saved = recorder.Round(self.name, self.options.seed, savers)
+        watched = recorder.Round(self.name, self.options.seed + 1, watchers)
+        traced.start(self.work())
+        saved.start(checkpoints.saver_work(self.test.ledger, self.stop, 0.2))
+        watched.start(checkpoints.watcher_work(self.test.ledger, self.stop, self.problems))
+        nemesis.sleep(self.rng.uniform(0.3, 2))
+        self.strike_and_heal()
+        self.stop.set()
+        for part in (saved, watched, traced):
+            part.finish()
+        self.cluster.wait_for_copies(seconds=180)
+        self.healthy_ns = time.monotonic_ns()
+        if isinstance(self.fault, nemesis.Nothing):
+            self.problems += [f"without a fault: {recorder.describe(line)}"
+                              for line in recorder.unknown_outcomes(traced.lines)]
+        self.go_on(traced, tracers)
+        self.judge_checkpoints()
+
+    def work(self):
+        """Names, locks, and a directory that is read much take turns. Writes are synced where a host may die."""
+        pause_s = 0.0 if self.test.is_plain else 0.3
+        is_quiet = isinstance(self.fault, nemesis.Nothing)
+        works = [recorder.tree_work(9, sync=not is_quiet, pause_s=pause_s),
+                 recorder.lock_work(9, pause_s=pause_s), recorder.reading_work(40)]
+        return works[self.number % len(works)]
+
+    def strike_and_heal(self):
+        zombie = None
+        if self.fault.fences and (not self.test.is_plain or self.cluster.damage == "no_fencing"):
+            zombie = Zombie(self.clients("zombie", [self.fault.victim])[0], self.name)
+        self.struck_ns = time.monotonic_ns()
+        self.fault.strike()
+        self.fault.last()
+        if zombie:
+            other = self.rng.choice([host for host in self.cluster.hosts if host is not self.fault.victim])
+            zombie.overwrite(self.clients("heir", [other])[0])
+        self.fault.heal()
+        if zombie:
+            zombie.go_on()
+        self.cluster.wait_for_states({host.name: "up" for host in self.cluster.hosts}, seconds=120)
+        if zombie:
+            self.problems += zombie.judge(self.clients("look"))
+        if self.test.is_plain and self.cluster.damage == "hang":
+            self.clients("late")[0].call("verify", path=self.cluster.hang(), bytes=0, seed=0)
+
+    def go_on(self, traced, tracers):
+        """The traced calls by new clients, now that all is well; then the history."""
+        for client in tracers:
+            client.close()
+        closed_ns = time.monotonic_ns()
+        again = recorder.Round(traced.name, self.options.seed, self.clients("after"), first=len(tracers))
+        again.start(self.work())
+        again.finish()
+        self.problems += [f"after healing: {recorder.describe(line)}" for line in recorder.unknown_outcomes(again.lines)]
+        self.lines = traced.lines + again.lines
+        for line in traced.lines:
+            if line.get("error", -1) not in recorder.DEFINITE:
+                # Whatever is not decided when all is well again would be a write of a lost session.
+                line["effect_by"] = max(self.healthy_ns, line.get("end", 0), line["begin"])
+                line.pop("end", None)
+                line.pop("error", None)
+                line["end"] = line["effect_by"]
+        for client in tracers:
+            is_struck = client.host in self.fault.ends_sessions
+            self.lines.append({"client": client.name, "session": client.session, "op": "lose_session", "error": 0,
+                               "begin": min(client.end_began_ns, self.struck_ns) if is_struck else client.end_began_ns,
+                               "end": max(self.healthy_ns, closed_ns) + UNLOCK_NS})
+        path = os.path.join(self.test.artefacts, self.name + ".jsonl")
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in self.lines)
+        refused, given_up = recorder.judge([path])
+        self.test.given_up += given_up
+        if refused:
+            self.problems.append(refused)
+        else:
+            os.unlink(path)
+
+    def judge_checkpoints(self):
+        recent = self.test.ledger.checkpoints[-12:]
+        older = self.test.ledger.checkpoints[:-12]
+        for client in self.clients("judge"):
+            for checkpoint in recent + self.rng.sample(older, min(4, len(older))):
+                self.problems += checkpoints.inspect(client, checkpoint, after_healing=True)
+        if not self.problems:
+            for checkpoint in self.test.ledger.take(CHECKPOINTS_KEPT):
+                # As a process of its own, which can be given up.
+                run("rm", "-rf", self.cluster.hosts[0].path(checkpoint.name),
+                    self.cluster.hosts[0].path(checkpoint.name + ".tmp"), timeout=120)
+
+
+class Test:
+    """Rounds on one cluster. `kinds`: the faults, one for each round."""
+
+    def __init__(self, cluster, options, artefacts, environment):
+        self.cluster, self.options, self.artefacts = cluster, options, artefacts
+        self.environment = environment
+        self.is_plain = getattr(cluster, "is_plain", False)
+        self.ledger = cluster.ledger = checkpoints.Ledger()
+        self.calls = self.given_up = 0
+
+    def run(self, kinds, first=0):
+        for number, kind in enumerate(kinds, first):
+            began = time.monotonic()
+            round_ = Round(self, number, kind)
+            try:
+                round_.run()
+            except Exception:  # pylint: disable=broad-except
+                round_.problems.append(traceback.format_exc())
+            committed = sum(one.name.startswith(round_.name + "/") for one in self.ledger.committed())
+            print(f"{number:4} {round_.fault.describe():26} {len(round_.lines):4} calls traced, {committed:3} checkpoints "
+                  f"committed, {time.monotonic() - began:5.1f} s", flush=True)
+            self.calls += len(round_.lines)
+            if round_.problems:
+                self.keep(round_)
+                raise Violation(f"round {number}, {round_.fault.describe()}:\n" + "\n".join(round_.problems[:12]))
+            if number % 10 == 9 or number == first + len(kinds) - 1:
+                self.check_nodes()
+
+    def keep(self, round_):
+        """What a person needs to find out why."""
+        with open(os.path.join(self.artefacts, round_.name + ".txt"), "w", encoding="utf-8") as file:
+            file.write("\n".join(round_.problems) + "\n\n")
+            for checkpoint in self.ledger.checkpoints:
+                file.write(f"{checkpoint.name} of {checkpoint.host}, committed {checkpoint.committed_ns}: "
+                           f"{checkpoint.files} {checkpoint.answers}\n")
+            file.write(self.cluster.logs())
+
+    def check_nodes(self):
+        if self.is_plain:
+            return
+        for host in self.cluster.hosts:
+            report = json.loads(host.cairnfs("check", "--data", host.data, "--json", timeout=600))
+            if not report["clean"]:
+                raise Violation(f"cairnfs check of {host.name}: {report}")
+
+
+def run_on_cluster(store, rounds, options, artefacts):
+    """All rounds on one kind of store. Raises Violation."""
+    environment = {"CAIRNFS_FAILPOINTS": options.planted + "=skip"} if options.planted else {}
+    names = PLANTED.get(options.planted, []) or [name for name in options.faults.split(",") if name]
+    settings = {"out_after": "20s"}
+    with Scratch() as scratch, Cluster(scratch, hosts=options.hosts, metadata=store, etcd_members=3,
+                                       options=settings) as cluster:
+        nemesis.small_disk(cluster.hosts[-1], SMALL_DISK)
+        # The daemons that the support starts see it too.
+        os.environ.update(environment)
+        try:
+            cluster.start()
+        finally:
+            for name in environment:
+                del os.environ[name]
+        print(f"-- {options.hosts} hosts, metadata in {store}", flush=True)
+        test = Test(cluster, options, artefacts, environment)
+        test.run(nemesis.plan(random.Random(f"{options.seed} {store}"), rounds, names))
+        print(f"-- {test.calls} calls traced, {test.given_up} histories given up", flush=True)
+
+
+def run_on_plain(damage, rounds, options, artefacts):
+    with tempfile.TemporaryDirectory(prefix="cairnfs-plain-") as directory:
+        cluster = plain_hosts.PlainCluster(directory, options.hosts, damage, options.seed)
+        test = Test(cluster, options, artefacts, {})
+        needs_data = {"WipeData", "FullDisk", "KillMetadata", "RestartAll"}
+        names = [kind.__name__ for kind in nemesis.FAULTS if kind.__name__ not in needs_data]
+        test.run(nemesis.plan(random.Random(options.seed), rounds, ["Pause"] if damage == "no_fencing" else names))
+
+
+def self_test(options, artefacts):
+    nemesis.time_scale, options.limit_s = 0.03, 5
+    run_on_plain("", 6, options, artefacts)
+    print("a plain directory is accepted", flush=True)
+    options.limit_s = 2
+    for damage in plain_hosts.DAMAGES:
+        try:
+            run_on_plain(damage, 6, options, artefacts)
+        except Violation as violation:
+            print(f"{damage}: found: {str(violation).splitlines()[1][:150]}", flush=True)
+            continue
+        raise Violation(f"{damage} was not noticed")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--self-test", action="store_true")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--hosts", type=int, default=3)
+    parser.add_argument("--store", choices=["node", "etcd", "both"], default="both")
+    parser.add_argument("--faults", default="", help="only these, by the names of their classes in nemesis.py")
+    parser.add_argument("--planted", default="", choices=["", *PLANTED])
+    parser.add_argument("--limit-s", type=float, default=90, help="the time within which every call ends")
+    options = parser.parse_args()
+    print(" ".join(["faults.py", "--seed", str(options.seed), *(word for word in sys.argv[1:])]), flush=True)
+    artefacts = tempfile.mkdtemp(prefix="cairnfs-faults-")
+    found = None
+    try:
+        if options.self_test:
+            self_test(options, artefacts)
+        else:
+            stores = ["etcd", "node"] if options.store == "both" else [options.store]
+            for store in stores:
+                run_on_cluster(store, -(-options.rounds // len(stores)), options, artefacts)
+    except Violation as violation:
+        found = violation
+    if found and not options.planted:
+        print(f"FAILED: {found}\nkept: {artefacts}", flush=True)
+        return 1
+    shutil.rmtree(artefacts, ignore_errors=True)
+    if options.planted and not found:
+        print(f"FAILED: {options.planted} was left out in {options.rounds} rounds and nothing was noticed", flush=True)
+        return 1
+    print(f"PASSED{': found ' + str(found)[:2000] if found else ''}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""What goes wrong in a round, and how it is healed. A fault is a context: entered when it strikes, left healed.
+
+`victim` is the host that it strikes, None when it strikes what they share. `ends_sessions`: hosts whose session may be
+lost. `fences`: the victim's session is surely lost by the end.
+"""
+
+import contextlib
+import os
+import subprocess
+import time
+
+from cairnfs_mount import run
+from cluster import wait_until
+
+LEASE_S = 5
+# By then the store has ended the lease, wherever in it the host was cut off, on a busy machine.
+PAST_LEASE_S = LEASE_S + 4
+
+
+time_scale = 1.0  # less than 1 where faults do nothing and nobody needs to wait for their end
+
+
+def sleep(seconds):
+    time.sleep(seconds * time_scale)
+
+
+class Fault:
+    """Base of all. `cluster` is that of tests/support/cluster.py, or looks like it."""
+
+    fences = False
+
+    def __init__(self, cluster, rng, environment):
+        self.cluster = cluster
+        self.rng = rng
+        self.environment = environment  # of daemons that are started again
+        self.victim = None
+        self.ends_sessions = []
+        self.choose()
+
+    def choose(self):
+        """Sets what it will strike."""
+
+    def pick(self, hosts=None):
+        self.victim = self.rng.choice(hosts or self.cluster.hosts)
+        self.ends_sessions = [self.victim]
+        return self.victim
+
+    @property
+    def clients_only(self):
+        """Hosts that do not serve the metadata."""
+        return self.cluster.hosts if self.cluster.etcd else self.cluster.hosts[1:]
+
+    @property
+    def others(self):
+        """Everybody but the victim: hosts and members of etcd."""
+        return [host for host in self.cluster.hosts if host is not self.victim] + list(self.cluster.etcd)
+
+    def strike(self):
+        raise NotImplementedError
+
+    def last(self):
+        """Lets it last."""
+        sleep(self.rng.uniform(1, 4))
+
+    def heal(self):
+        raise NotImplementedError
+
+    def describe(self):
+        return f"{type(self).__name__}{' of ' + self.victim.name if self.victim else ''}"
+
+
+class Nothing(Fault):
+    """No fault: names, locks and bytes under load alone."""
+
+    def strike(self):
+        pass
+
+    def heal(self):
+        pass
+
+
+class KillDaemon(Fault):
+    def choose(self):
+        self.pick(self.clients_only)
+
+    def strike(self):
+        self.victim.kill()
+
+    def heal(self):
+        self.victim.mount(**self.environment)
+
+
+class WipeData(Fault):
+    """The host's disk is lost; it comes back as a new node."""
+
+    def choose(self):
+        self.pick([host for host in self.clients_only if not os.path.ismount(host.data)])
+        self.lost_node = ""
+
+    def strike(self):
+        nodes = self.victim.cluster_status()["nodes"]
+        self.lost_node = next(node["id"] for node in nodes if node["is_self"])
+        self.victim.kill()
+        self.victim.wipe()
+
+    def heal(self):
+        self.victim.join()
+        self.victim.mount(**self.environment)
+        # So that nobody waits for what it had. Refused while its old lease lasts.
+        wait_until(self._forget, 60, f"node {self.lost_node} is forgotten", every=1)
+
+    def _forget(self):
+        try:
+            self.victim.cairnfs("node", "forget", self.lost_node, "--data", self.victim.data)
+        except AssertionError:
+            return False
+        return True
+
+
+class KillMetadata(Fault):
+    """The node that serves the metadata, or the leader of etcd or another member, dies and comes back."""
+
+    def choose(self):
+        self.member = None
+        if self.cluster.etcd:
+            leader = leader_of(self.cluster)
+            is_leader = leader is not None and self.rng.random() < 0.6
+            self.member = leader if is_leader else self.rng.choice(self.cluster.etcd)
+        else:
+            self.pick(self.cluster.hosts[:1])
+        self.ends_sessions = list(self.cluster.hosts)
+
+    def strike(self):
+        (self.member or self.victim).kill()
+
+    def heal(self):
+        if self.member:
+            self.member.serve()
+        else:
+            self.victim.mount(**self.environment)
+
+    def describe(self):
+        return f"KillMetadata of {(self.member or self.victim).name}"
+
+
+class CutOff(Fault):
+    """No packets between the host and anybody, for longer than its lease."""
+
+    fences = True
+
+    def choose(self):
+        self.pick(self.clients_only)
+
+    def strike(self):
+        for other in self.others:
+            self.cluster.cut(self.victim, other)
+
+    def last(self):
+        sleep(PAST_LEASE_S + self.rng.uniform(0, 2))
+
+    def heal(self):
+        self.cluster.heal()
+
+
+class CutOffBriefly(CutOff):
+    """Shorter than its lease."""
+
+    fences = False
+
+    def last(self):
+        sleep(self.rng.uniform(0.5, 3))
+
+
+class LinkDown(CutOff):
+    """The cable is out."""
+
+    def strike(self):
+        self.victim.set_link(False)
+
+    def heal(self):
+        self.victim.set_link(True)
+
+
+class OneWay(Fault):
+    """What the host sends is lost, or what it should receive."""
+
+    def choose(self):
+        self.pick(self.clients_only)
+        self.sends = self.rng.random() < 0.5
+
+    def strike(self):
+        for other in self.others:
+            if self.sends:
+                self.cluster.drop(self.victim, other)
+            else:
+                self.cluster.drop(other, self.victim)
+
+    def last(self):
+        sleep(self.rng.uniform(1, PAST_LEASE_S))
+
+    def heal(self):
+        self.cluster.heal()
+
+
+class CutPair(Fault):
+    """Two hosts do not reach each other; both reach everybody else."""
+
+    def choose(self):
+        self.pair = self.rng.sample(self.clients_only, 2) if len(self.clients_only) > 1 else self.cluster.hosts[:2]
+
+    def strike(self):
+        self.cluster.cut(*self.pair)
+
+    def last(self):
+        sleep(self.rng.uniform(2, PAST_LEASE_S))
+
+    def heal(self):
+        self.cluster.heal()
+
+    def describe(self):
+        return f"CutPair {self.pair[0].name} {self.pair[1].name}"
+
+
+class Pause(Fault):
+    """SIGSTOP past the lease, then SIGCONT: the host does not know that time went by."""
+
+    fences = True
+
+    def choose(self):
+        self.pick(self.clients_only)
+
+    def strike(self):
+        self.victim.pause()
+
+    def last(self):
+        sleep(PAST_LEASE_S + self.rng.uniform(0, 2))
+
+    def heal(self):
+        self.victim.resume()
+
+
+class PauseBriefly(Pause):
+    fences = False
+
+    def last(self):
+        sleep(self.rng.uniform(0.5, 3))
+
+
+class FullDisk(Fault):
+    """The data directory of a host (on a small disk of its own) has no room left."""
+
+    def choose(self):
+        self.victim = self.rng.choice([host for host in self.cluster.hosts if os.path.ismount(host.data)])
+        self.ballast = os.path.join(self.victim.data, "ballast-of-the-test")
+
+    def strike(self):
+        with contextlib.suppress(OSError), open(self.ballast, "wb", buffering=0) as file:
+            while True:
+                file.write(b"\0" * (1 << 20))
+
+    def last(self):
+        sleep(self.rng.uniform(2, 5))
+
+    def heal(self):
+        os.unlink(self.ballast)
+
+
+class RestartAll(Fault):
+    """Power is lost everywhere at once."""
+
+    def choose(self):
+        self.ends_sessions = list(self.cluster.hosts)
+
+    def strike(self):
+        for host in self.cluster.hosts:
+            host.kill()
+        for member in self.cluster.etcd:
+            member.kill()
+
+    def last(self):
+        pass
+
+    def heal(self):
+        self.cluster.start_etcd()
+        for host in self.cluster.hosts:
+            host.mount(**self.environment)
+
+
+FAULTS = [KillDaemon, Pause, CutOff, KillMetadata, OneWay, CutPair, Nothing, WipeData, CutOffBriefly, FullDisk,
+          RestartAll, PauseBriefly, LinkDown]
+
+
+def plan(rng, rounds, names=()):
+    """The kinds of `rounds` rounds: each about as often, in random order."""
+    kinds = [kind for kind in FAULTS if not names or kind.__name__ in names]
+    chosen = []
+    while len(chosen) < rounds:
+        chosen += rng.sample(kinds, len(kinds))
+    return chosen[:rounds]
+
+
+def leader_of(cluster):
+    for member in cluster.etcd:
+        done = subprocess.run(
+            member.inside("etcdctl", "--endpoints", member.endpoint, "endpoint", "status", "--write-out", "fields"),
+            check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env={**os.environ, "ETCDCTL_API": "3"})
+        fields = dict(line.split(" : ", 1) for line in done.stdout.splitlines() if " : " in line)
+        if fields and fields.get('"Leader"') == fields.get('"MemberID"'):
+            return member
+    return None
+
+
+def small_disk(host, size):
+    """A disk of its own for the host's data, which a test can fill. Scratch unmounts it."""
+    os.makedirs(host.data, exist_ok=True)
+    run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", host.data)

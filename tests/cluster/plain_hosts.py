@@ -1,0 +1,88 @@
+"""Looks like the cluster of tests/support/cluster.py, but all hosts are one plain directory, and faults do nothing.
+
+A plain directory keeps every promise, so the test must accept it; and with `damage` it breaks one, which the test must
+find. This proves the test, not CairnFS.
+"""
+
+import os
+import random
+import time
+
+DAMAGES = ["lose_file", "corrupt_byte", "undo_commit", "half_commit", "no_fencing", "hang"]
+
+
+class PlainHost:
+    def __init__(self, cluster, number):
+        self.cluster, self.name, self.number = cluster, f"host{number}", number
+        self.mount_point = cluster.directory
+        self.data = os.path.join(cluster.directory, "none")
+        self.pid = 0
+
+    def path(self, *names):
+        return os.path.join(self.mount_point, *names)
+
+    def mount(self, **_):
+        pass
+
+    def log(self):
+        return ""
+
+    def set_link(self, up):
+        pass
+
+    kill = pause = resume = wipe = join = lambda self: None
+
+
+class PlainCluster:
+    """`ledger` is where the damage finds what was committed."""
+
+    is_plain = True
+
+    def __init__(self, directory, hosts, damage="", seed=1):
+        self.directory, self.damage = directory, damage
+        self.rng = random.Random(seed)
+        self.hosts = [PlainHost(self, number) for number in range(1, hosts + 1)]
+        self.etcd, self.ledger = [], None
+
+    def cut(self, one, other):
+        pass
+
+    drop = cut
+
+    def heal(self):
+        """Damages one committed checkpoint."""
+        committed = [one for one in self.ledger.committed() if os.path.isdir(os.path.join(self.directory, one.name))]
+        if not committed or self.damage not in ("lose_file", "corrupt_byte", "undo_commit", "half_commit"):
+            return
+        name = self.rng.choice(committed[-3:]).name
+        path = os.path.join(self.directory, name)
+        files = sorted(os.path.join(folder, file) for folder, _, names in os.walk(path) for file in names)
+        if self.damage == "lose_file":
+            os.unlink(self.rng.choice(files))
+        elif self.damage == "undo_commit":
+            os.rename(path, path + ".tmp")
+        elif self.damage == "half_commit":
+            os.truncate(max(files, key=os.path.getsize), 0)
+        else:
+            victim = max(files, key=os.path.getsize)
+            with open(victim, "r+b") as file:
+                file.seek(os.path.getsize(victim) // 2)
+                byte = file.read(1) or b"\0"
+                file.seek(-1 if byte else 0, os.SEEK_CUR)
+                file.write(bytes([byte[0] ^ 1]))
+
+    def hang(self):
+        """A call on this path does not end for a while."""
+        fifo = os.path.join(self.directory, "hang")
+        if not os.path.exists(fifo):
+            os.mkfifo(fifo)
+        return "hang"
+
+    def logs(self):
+        return ""
+
+    def wait_for_states(self, states, **_):
+        pass
+
+    def wait_for_copies(self, **_):
+        time.sleep(0)
