@@ -49,6 +49,12 @@ std::string PrintableKey(std::string_view key) {
 
 }  // namespace
 
+std::string LeaseKey(uint64_t lease) { return Encoder().Text(kLeasesBegin).BigEndianU64(lease).Take(); }
+
+std::string AttachmentKey(uint64_t lease, std::string_view engine_key) {
+  return Encoder().Text(kAttachmentsBegin).BigEndianU64(lease).Text(engine_key).Take();
+}
+
 std::string EncodeStored(uint64_t revision, std::string_view value) {
   std::string text = Encoder().U64(revision).Take();
   text.append(value);
@@ -65,23 +71,34 @@ Result<StoredValue> DecodeStored(std::string_view engine_key, std::string_view t
   return StoredValue{revision, decoder.Rest()};
 }
 
-Result<std::unique_ptr<LocalKvStore>> LocalKvStore::Open(KvEngine& engine) {
-  CAIRNFS_ASSIGN_OR_RETURN(std::optional<std::string> stored, engine.Get(kRevisionKey));
-  std::unique_ptr<LocalKvStore> store(new LocalKvStore(engine));
-  if (stored) {
-    if (stored->size() != kRevisionBytes) {
-      return MakeError(ErrorCode::kCorrupt,
-                       "the store's revision (key 'R') has " + std::to_string(stored->size()) + " bytes instead of 8");
-    }
-    store->revision_ = Decoder(*stored).U64();
-    return store;
+Result<std::optional<uint64_t>> ReadRevision(KvEngine& engine, const EngineSnapshot* snapshot) {
+  CAIRNFS_ASSIGN_OR_RETURN(std::optional<std::string> stored, engine.Get(kRevisionKey, snapshot));
+  if (!stored) return std::optional<uint64_t>();
+  if (stored->size() != kRevisionBytes) {
+    return MakeError(ErrorCode::kCorrupt,
+                     "the store's revision (key 'R') has " + std::to_string(stored->size()) + " bytes instead of 8");
   }
+  return std::optional<uint64_t>(Decoder(*stored).U64());
+}
+
+Status CheckNoKeys(KvEngine& engine) {
   bool has_keys = false;
   CAIRNFS_RETURN_IF_ERROR(engine.Scan(kKeysBegin, kKeysEnd, nullptr, [&](std::string_view, std::string_view) {
     has_keys = true;
     return false;
   }));
-  if (has_keys) return MakeError(ErrorCode::kCorrupt, "the store holds keys, but its revision (key 'R') is missing");
+  if (!has_keys) return {};
+  return MakeError(ErrorCode::kCorrupt, "the store holds keys, but its revision (key 'R') is missing");
+}
+
+Result<std::unique_ptr<LocalKvStore>> LocalKvStore::Open(KvEngine& engine) {
+  CAIRNFS_ASSIGN_OR_RETURN(std::optional<uint64_t> revision, ReadRevision(engine, nullptr));
+  std::unique_ptr<LocalKvStore> store(new LocalKvStore(engine));
+  if (revision) {
+    store->revision_ = *revision;
+    return store;
+  }
+  CAIRNFS_RETURN_IF_ERROR(CheckNoKeys(engine));
   return store;
 }
 

@@ -13,6 +13,8 @@ namespace {
 
 constexpr size_t kOperationsRemembered = 4096;
 
+}  // namespace
+
 bool IsRange(const Compare& compare) {
   return compare.kind == Compare::Kind::kRangeEmpty || compare.kind == Compare::Kind::kRangeUnchanged;
 }
@@ -32,8 +34,6 @@ Status CheckLimits(const Transaction& transaction, const KvLimits& limits) {
                                              std::to_string(limits.operations_per_transaction_max) + " and " +
                                              std::to_string(limits.transaction_bytes_max));
 }
-
-}  // namespace
 
 Result<uint64_t> LocalKvStore::EngineRevision(std::string_view key, uint64_t engine_epoch) {
   if (auto remembered = RememberedRevision(key, engine_epoch)) return *remembered;
@@ -142,6 +142,10 @@ uint64_t LocalKvStore::Apply(const Transaction& transaction) {
 
 Result<uint64_t> LocalKvStore::Commit(const Transaction& transaction) {
   CAIRNFS_RETURN_IF_ERROR(CheckLimits(transaction, limits()));
+  for (const KvWrite& write : transaction.writes) {
+    if (write.lease == 0) continue;
+    return MakeError(ErrorCode::kInvalidArgument, "a write names a lease, and the store of a single host has none");
+  }
   const WatchedBefore before = ReadWatched(transaction.writes);
   for (;;) {
     CAIRNFS_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(transaction));

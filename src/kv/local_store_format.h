@@ -1,4 +1,4 @@
-// How LocalKvStore lays its keys and values on the engine: docs/formats/kv.md. Room-internal.
+// How LocalKvStore and HostedStore lay their keys and values on the engine: docs/formats/kv.md. Room-internal.
 #pragma once
 
 #include <optional>
@@ -6,6 +6,8 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "kv/engine.h"
+#include "kv/store.h"
 
 namespace cairnfs::kv {
 
@@ -31,7 +33,27 @@ struct StoredValue {
   std::string_view value;
 };
 
+// What HostedStore adds.
+inline constexpr char kSlotPrefix = 'S';               // S, name: stored as an entry is
+inline constexpr std::string_view kLeasesBegin = "L";  // L, u64 big-endian id: u64 time to live in ms
+inline constexpr std::string_view kLeasesEnd = "M";
+inline constexpr std::string_view kAttachmentsBegin = "A";  // A, u64 big-endian id, engine key: nothing
+inline constexpr std::string_view kAttachmentsEnd = "B";
+
+std::string LeaseKey(uint64_t lease);
+std::string AttachmentKey(uint64_t lease, std::string_view engine_key);
+
 std::string EncodeStored(uint64_t revision, std::string_view value);
+// The engine's revision; nullopt: it has none.
+Result<std::optional<uint64_t>> ReadRevision(KvEngine& engine, const EngineSnapshot* snapshot);
+// kCorrupt when there are keys: asked of a store without a revision.
+Status CheckNoKeys(KvEngine& engine);
+
+// kTooLarge with what would be right.
+Status CheckLimits(const Transaction& transaction, const KvLimits& limits);
+bool IsRange(const Compare& compare);
+bool PointHolds(const Compare& compare, uint64_t revision);
+
 // kCorrupt when `text` is too short; the message names the key.
 Result<StoredValue> DecodeStored(std::string_view engine_key, std::string_view text);
 

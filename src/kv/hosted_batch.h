@@ -1,0 +1,62 @@
+// HostedBatch: transactions that a HostedStore writes to its engine together. Each sees what those before it in the
+// batch did; nobody else does until the batch is written.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kv/engine.h"
+#include "kv/lease_table.h"
+#include "kv/shared_store.h"
+#include "kv/slots.h"
+
+namespace cairnfs::kv {
+
+class HostedBatch {
+ public:
+  // `revision`: of the engine. Nobody may change engine or leases while the batch is made; KeepAlive may be called.
+  HostedBatch(KvEngine& engine, const LeaseTable& leases, uint64_t revision)
+      : engine_(engine), leases_(leases), revision_(revision) {}
+
+  // `slot` may be null. kNotFound: a lease that it names has ended. Errors of the engine leave the batch as it was.
+  Result<SlottedAnswer> Commit(const Transaction& transaction, const SlotClaim* slot);
+  void Grant(LeaseId lease, std::chrono::milliseconds ttl) { granted_[lease] = ttl; }
+  // Deletes the lease's keys. Nothing when it has ended already.
+  Status EndLease(LeaseId lease);
+
+  // For each revision that the batch makes, what watches are told, in order.
+  using Changes = std::vector<std::pair<uint64_t, std::vector<KvEvent>>>;
+
+  bool empty() const { return entries_.empty() && granted_.empty() && ended_.empty(); }
+  uint64_t revision() const { return revision_; }
+  std::vector<EngineWrite> Writes() const;
+  void ApplyTo(LeaseTable& leases) const;
+  Changes TakeChanges() { return std::move(changes_); }
+
+ private:
+  struct Entry {
+    uint64_t revision = 0;             // 0: the key does not exist
+    std::optional<std::string> value;  // nullopt: deleted
+    LeaseId lease = 0;
+  };
+
+  Status CheckLeases(const Transaction& transaction, const SlotClaim* slot) const;
+  Result<Entry> Find(const std::string& engine_key) const;
+  Result<bool> Holds(const Compare& compare) const;
+  Result<bool> RangeHolds(const Compare& compare) const;
+  // The events of the transaction's writes, those that change nothing left out.
+  Result<std::vector<KvEvent>> EventsOf(const Transaction& transaction, uint64_t revision) const;
+
+  KvEngine& engine_;
+  const LeaseTable& leases_;
+  uint64_t revision_;
+  std::map<std::string, Entry, std::less<>> entries_;  // engine key -> what the batch made of it
+  std::map<LeaseId, std::chrono::milliseconds> granted_;
+  std::set<LeaseId> ended_;
+  Changes changes_;
+};
+
+}  // namespace cairnfs::kv

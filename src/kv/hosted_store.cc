@@ -1,0 +1,301 @@
+#include "kv/hosted_store.h"
+
+#include <random>
+
+#include "base/log.h"
+#include "kv/hosted_batch.h"
+#include "kv/local_store_format.h"
+
+namespace cairnfs::kv {
+namespace {
+
+constexpr size_t kOperationsRemembered = 4096;
+constexpr size_t kBatchRequestsMax = 4096;
+constexpr size_t kBatchBytesMax = 16 << 20;
+constexpr std::chrono::milliseconds kExpiryTick{100};
+// A process that was stopped for longer could not hear who kept a lease alive.
+constexpr std::chrono::milliseconds kPauseNoticed{1500};
+constexpr std::chrono::milliseconds kLeaseMin{1}, kLeaseMax{std::chrono::hours(24 * 365)};
+
+LeaseId RandomLease() {
+  static thread_local std::random_device device;
+  const uint64_t random = (uint64_t{device()} << 32 | device()) >> 1;
+  return random == 0 ? 1 : random;
+}
+
+size_t BytesOf(const Transaction& transaction) {
+  size_t bytes = 0;
+  for (const KvWrite& write : transaction.writes) bytes += write.key.size() + (write.value ? write.value->size() : 0);
+  return bytes;
+}
+
+Error Conflict() {
+  return MakeError(ErrorCode::kConflict, "a key or range that the transaction relied on has changed");
+}
+
+}  // namespace
+
+// On the stack of the thread that waits for it.
+struct HostedStore::Request {
+  // One of these.
+  const Transaction* transaction = nullptr;
+  std::optional<std::chrono::milliseconds> grant;  // of `lease`
+  bool ends_lease = false;
+
+  const SlotClaim* slot = nullptr;
+  LeaseId lease = 0;
+  Result<SlottedAnswer> answer{SlottedAnswer{}};
+  bool is_done = false;  // guarded by queue_mutex_
+  CondVar woken;
+};
+
+Result<std::unique_ptr<HostedStore>> HostedStore::Open(KvEngine& engine, const HostedStoreOptions& options) {
+  CAIRNFS_ASSIGN_OR_RETURN(std::optional<uint64_t> revision, ReadRevision(engine, nullptr));
+  if (!revision) CAIRNFS_RETURN_IF_ERROR(CheckNoKeys(engine));
+  std::unique_ptr<HostedStore> store(new HostedStore(engine, options, revision.value_or(0)));
+  CAIRNFS_RETURN_IF_ERROR(store->leases_.Load(engine));
+  store->expiry_ = std::thread([store = store.get()] { store->EndLeases(); });
+  return store;
+}
+
+HostedStore::HostedStore(KvEngine& engine, const HostedStoreOptions& options, uint64_t revision)
+    : engine_(engine), history_(revision, options.history_bytes_max), revision_(revision) {}
+
+HostedStore::~HostedStore() {
+  {
+    MutexLock lock(stop_mutex_);
+    stopping_ = true;
+    stopped_.NotifyAll();
+  }
+  if (expiry_.joinable()) expiry_.join();
+}
+
+KvLimits HostedStore::limits() const {
+  return KvLimits{.operations_per_transaction_max = 1 << 14, .transaction_bytes_max = 16 << 20};
+}
+
+Result<std::optional<KvEntry>> HostedStore::Get(std::string_view key) {
+  const std::string engine_key = EngineKey(key);
+  CAIRNFS_ASSIGN_OR_RETURN(std::optional<std::string> text, engine_.Get(engine_key));
+  if (!text) return std::optional<KvEntry>();
+  CAIRNFS_ASSIGN_OR_RETURN(StoredValue stored, DecodeStored(engine_key, *text));
+  return std::optional<KvEntry>(KvEntry{std::string(key), std::string(stored.value), stored.revision});
+}
+
+Result<KvRange> HostedStore::ReadSpan(std::string_view begin, std::string_view end, size_t limit,
+                                      const EngineSnapshot& snapshot) {
+  KvRange range;
+  const std::string engine_begin = EngineKey(begin), engine_end = EngineRangeEnd(end);
+  if (engine_end <= engine_begin) return range;
+  Status decoded;
+  auto visit = [&](std::string_view engine_key, std::string_view text) {
+    if (limit != 0 && range.entries.size() == limit) {
+      range.more = true;
+      return false;
+    }
+    Result<StoredValue> stored = DecodeStored(engine_key, text);
+    if (!stored.ok()) {
+      decoded = stored.error();
+      return false;
+    }
+    range.entries.push_back(KvEntry{std::string(engine_key.substr(1)), std::string(stored->value), stored->revision});
+    return true;
+  };
+  CAIRNFS_RETURN_IF_ERROR(engine_.Scan(engine_begin, engine_end, &snapshot, visit));
+  CAIRNFS_RETURN_IF_ERROR(decoded);
+  return range;
+}
+
+Result<KvRange> HostedStore::Range(std::string_view begin, std::string_view end, size_t limit) {
+  const std::unique_ptr<EngineSnapshot> snapshot = engine_.GetSnapshot();
+  CAIRNFS_ASSIGN_OR_RETURN(std::optional<uint64_t> revision, ReadRevision(engine_, snapshot.get()));
+  CAIRNFS_ASSIGN_OR_RETURN(KvRange range, ReadSpan(begin, end, limit, *snapshot));
+  range.revision = revision.value_or(0);
+  return range;
+}
+
+Result<KvSnapshot> HostedStore::Read(std::span<const KvSpan> spans) {
+  const std::unique_ptr<EngineSnapshot> snapshot = engine_.GetSnapshot();
+  CAIRNFS_ASSIGN_OR_RETURN(std::optional<uint64_t> revision, ReadRevision(engine_, snapshot.get()));
+  KvSnapshot result;
+  result.revision = revision.value_or(0);
+  for (const KvSpan& span : spans) {
+    const std::string end = span.end.empty() ? span.begin + '\0' : span.end;
+    CAIRNFS_ASSIGN_OR_RETURN(KvRange range, ReadSpan(span.begin, end, span.limit, *snapshot));
+    range.revision = result.revision;
+    result.ranges.push_back(std::move(range));
+  }
+  return result;
+}
+
+Result<uint64_t> HostedStore::Commit(const Transaction& transaction) {
+  CAIRNFS_RETURN_IF_ERROR(CheckLimits(transaction, limits()));
+  Request request;
+  request.transaction = &transaction;
+  Submit(request);
+  CAIRNFS_RETURN_IF_ERROR(request.answer);
+  if (!request.answer->committed) return Conflict();
+  return request.answer->revision;
+}
+
+Result<SlottedAnswer> HostedStore::CommitSlotted(const Transaction& transaction, const SlotClaim& slot) {
+  CAIRNFS_RETURN_IF_ERROR(CheckLimits(transaction, limits()));
+  Request request;
+  request.transaction = &transaction;
+  request.slot = &slot;
+  Submit(request);
+  return request.answer;
+}
+
+Result<LeaseId> HostedStore::GrantLease(std::chrono::milliseconds ttl) {
+  if (ttl < kLeaseMin || ttl > kLeaseMax) {
+    return MakeError(ErrorCode::kInvalidArgument, "a lease of " + std::to_string(ttl.count()) +
+                                                      " ms: it must be of at least 1 ms and at most a year");
+  }
+  Request request;
+  request.grant = ttl;
+  do {
+    request.lease = RandomLease();
+  } while (leases_.Knows(request.lease));
+  Submit(request);
+  CAIRNFS_RETURN_IF_ERROR(request.answer);
+  return request.lease;
+}
+
+Status HostedStore::RevokeLease(LeaseId lease) {
+  Request request;
+  request.ends_lease = true;
+  request.lease = lease;
+  Submit(request);
+  CAIRNFS_RETURN_IF_ERROR(request.answer);
+  return {};
+}
+
+std::unique_ptr<KvWatch> HostedStore::Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                            WatchCallbacks callbacks) {
+  // Whoever names a revision above the engine's has it from a store that was ahead of this one.
+  Result<std::optional<uint64_t>> revision = ReadRevision(engine_, nullptr);
+  const bool is_lost = !revision.ok() || after_revision > revision->value_or(0);
+  return history_.Watch(begin, end, after_revision, is_lost, std::move(callbacks));
+}
+
+std::vector<HostedStore::Request*> HostedStore::TakeBatch() {
+  std::vector<Request*> batch;
+  size_t bytes = 0;
+  while (!queue_.empty() && batch.size() < kBatchRequestsMax && bytes < kBatchBytesMax) {
+    Request* request = queue_.front();
+    if (request->transaction != nullptr) bytes += BytesOf(*request->transaction);
+    batch.push_back(request);
+    queue_.pop_front();
+  }
+  return batch;
+}
+
+void HostedStore::Submit(Request& request) {
+  MutexLock lock(queue_mutex_);
+  queue_.push_back(&request);
+  while (!request.is_done) {
+    if (has_leader_) {
+      request.woken.Wait(queue_mutex_);
+      continue;
+    }
+    has_leader_ = true;
+    const std::vector<Request*> batch = TakeBatch();
+    lock.Unlock();
+    Process(batch);
+    lock.Lock();
+    has_leader_ = false;
+    for (Request* answered : batch) {
+      answered->is_done = true;
+      if (answered != &request) answered->woken.NotifyOne();
+    }
+    if (!queue_.empty()) queue_.front()->woken.NotifyOne();
+  }
+}
+
+void HostedStore::Process(const std::vector<Request*>& batch) {
+  auto fail = [&](const Error& error) {
+    for (Request* request : batch) request->answer = error;
+  };
+  if (must_reload_) {
+    if (Status reloaded = ReloadAfterFailure(); !reloaded.ok()) return fail(reloaded.error());
+  }
+  HostedBatch work(engine_, leases_, revision_);
+  std::unordered_map<std::string_view, uint64_t> operations;  // of this batch
+  for (Request* request : batch) {
+    if (request->transaction == nullptr) {
+      if (request->grant) work.Grant(request->lease, *request->grant);
+      if (request->ends_lease) {
+        if (Status ended = work.EndLease(request->lease); !ended.ok()) request->answer = ended.error();
+      }
+      continue;
+    }
+    const std::string& id = request->transaction->operation_id;
+    if (auto found = operations_.find(id); !id.empty() && found != operations_.end()) {
+      request->answer = SlottedAnswer{.committed = true, .revision = found->second};
+    } else if (auto pending = operations.find(id); !id.empty() && pending != operations.end()) {
+      request->answer = SlottedAnswer{.committed = true, .revision = pending->second};
+    } else {
+      request->answer = work.Commit(*request->transaction, request->slot);
+      if (!id.empty() && request->answer.ok() && request->answer->committed) {
+        operations.emplace(id, request->answer->revision);
+      }
+    }
+  }
+  if (!work.empty()) {
+    Status written = engine_.Write(work.Writes(), /*sync=*/true);
+    if (!written.ok()) {
+      must_reload_ = true;
+      return fail(written.error());  // those too that lost against a commit that is not there now
+    }
+    work.ApplyTo(leases_);
+    revision_ = work.revision();
+    for (auto& [revision, events] : work.TakeChanges()) history_.Append(revision, std::move(events));
+  }
+  for (const auto& [id, revision] : operations) RememberOperation(std::string(id), revision);
+}
+
+Status HostedStore::ReloadAfterFailure() {
+  CAIRNFS_ASSIGN_OR_RETURN(std::optional<uint64_t> revision, ReadRevision(engine_, nullptr));
+  if (revision.value_or(0) != revision_) {
+    CAIRNFS_RETURN_IF_ERROR(leases_.Load(engine_));
+    revision_ = revision.value_or(0);
+    history_.Restart(revision_);
+  }
+  must_reload_ = false;
+  return {};
+}
+
+void HostedStore::RememberOperation(const std::string& id, uint64_t revision) {
+  operations_[id] = revision;
+  operation_order_.push_back(id);
+  if (operation_order_.size() <= kOperationsRemembered) return;
+  operations_.erase(operation_order_.front());
+  operation_order_.pop_front();
+}
+
+void HostedStore::EndLeases() {
+  auto last = LeaseTable::Clock::now();
+  bool has_warned = false;
+  MutexLock lock(stop_mutex_);
+  while (!stopping_) {
+    stopped_.WaitFor(stop_mutex_, kExpiryTick);
+    if (stopping_) return;
+    lock.Unlock();
+    const auto now = LeaseTable::Clock::now();
+    if (now - last > kPauseNoticed) leases_.ExtendAll();
+    last = now;
+    for (LeaseId lease : leases_.TakeExpired()) {
+      // What cannot be written now is taken again at the next tick.
+      if (Status ended = RevokeLease(lease); !ended.ok()) {
+        if (!has_warned) spdlog::warn("leases that are over cannot be ended for now: {}", ended.error().message);
+        has_warned = true;
+        break;
+      }
+    }
+    last = LeaseTable::Clock::now();
+    lock.Lock();
+  }
+}
+
+}  // namespace cairnfs::kv

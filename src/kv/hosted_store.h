@@ -1,0 +1,90 @@
+// HostedStore: the SharedKvStore of the process that owns the engine.
+//
+// Commits queue up. The thread at the head of the queue takes what waits, evaluates it in order, writes it as one
+// synced batch of the engine and answers all; meanwhile the next ones queue up (group commit). An engine shows a batch
+// only once it is durable, and reads go to the engine alone: what anybody has read, a crash does not take back.
+//
+// The layout is LocalKvStore's, with leases and slots beside it (docs/formats/kv.md). It must not be opened as a
+// LocalKvStore while leases are held: those would not end.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "kv/engine.h"
+#include "kv/history.h"
+#include "kv/lease_table.h"
+#include "kv/shared_store.h"
+#include "kv/slots.h"
+
+namespace cairnfs::kv {
+
+struct HostedStoreOptions {
+  size_t history_bytes_max = 64 << 20;  // of changes that watches may still ask for
+};
+
+class HostedStore final : public SharedKvStore {
+ public:
+  // The engine must outlive the store, and nobody else may write this store's keys to it. kCorrupt when what is there
+  // does not decode.
+  static Result<std::unique_ptr<HostedStore>> Open(KvEngine& engine, const HostedStoreOptions& options = {});
+  ~HostedStore() override;  // REQUIRES: no call is in progress, and no watch is left
+
+  Result<std::optional<KvEntry>> Get(std::string_view key) override;
+  Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
+  Result<KvSnapshot> Read(std::span<const KvSpan> spans) override;
+  Result<uint64_t> Commit(const Transaction& transaction) override;
+  Status Sync() override { return {}; }
+  KvLimits limits() const override;
+
+  Result<LeaseId> GrantLease(std::chrono::milliseconds ttl) override;
+  Result<std::chrono::milliseconds> KeepLeaseAlive(LeaseId lease) override { return leases_.KeepAlive(lease); }
+  Status RevokeLease(LeaseId lease) override;
+  std::unique_ptr<KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                 WatchCallbacks callbacks) override;
+
+  // Commit on behalf of a client far away (slots.h).
+  Result<SlottedAnswer> CommitSlotted(const Transaction& transaction, const SlotClaim& slot);
+
+ private:
+  struct Request;
+
+  HostedStore(KvEngine& engine, const HostedStoreOptions& options, uint64_t revision);
+
+  // Waits until the request is answered; leads in writing others' requests meanwhile.
+  void Submit(Request& request) EXCLUDES_LOCK(queue_mutex_);
+  std::vector<Request*> TakeBatch() REQUIRES_LOCK(queue_mutex_);
+  // These three: REQUIRES: the caller leads.
+  void Process(const std::vector<Request*>& batch);
+  Status ReloadAfterFailure();
+  void RememberOperation(const std::string& id, uint64_t revision);
+
+  Result<KvRange> ReadSpan(std::string_view begin, std::string_view end, size_t limit, const EngineSnapshot& snapshot);
+  void EndLeases();
+
+  KvEngine& engine_;
+  History history_;    // self-synchronised
+  LeaseTable leases_;  // self-synchronised; but for KeepAlive and expiry, changed by the leader alone
+
+  // Of the leader.
+  uint64_t revision_;
+  bool must_reload_ = false;  // a write failed, and what it did is not known
+  std::unordered_map<std::string, uint64_t> operations_;
+  std::deque<std::string> operation_order_;
+
+  Mutex queue_mutex_;
+  std::deque<Request*> queue_ GUARDED_BY(queue_mutex_);
+  bool has_leader_ GUARDED_BY(queue_mutex_) = false;
+
+  Mutex stop_mutex_;
+  CondVar stopped_;
+  bool stopping_ GUARDED_BY(stop_mutex_) = false;
+  std::thread expiry_;
+};
+
+}  // namespace cairnfs::kv

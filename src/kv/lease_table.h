@@ -1,0 +1,56 @@
+// LeaseTable: the leases of a HostedStore in memory, and which keys they hold. What lasts is on the engine.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "kv/engine.h"
+#include "kv/store.h"
+
+namespace cairnfs::kv {
+
+class LeaseTable {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // All functions may be called from any thread at once.
+  // Puts what is on the engine in place of what is known. Every lease has its full time from now on.
+  Status Load(KvEngine& engine);
+  void Add(LeaseId lease, std::chrono::milliseconds ttl);
+  void Remove(LeaseId lease);
+  // The engine key belongs to `lease` now, 0: to none.
+  void Attach(const std::string& engine_key, LeaseId lease);
+
+  // False once the end of the lease has been decided on.
+  bool Lives(LeaseId lease) const;
+  bool Knows(LeaseId lease) const;  // whether or not it is ending
+  LeaseId LeaseOf(const std::string& engine_key) const;
+  std::set<std::string> KeysOf(LeaseId lease) const;
+
+  // kNotFound when it has ended.
+  Result<std::chrono::milliseconds> KeepAlive(LeaseId lease);
+  // From now on it does not live, whatever comes. Those whose time is over, and those told of before that are still
+  // there.
+  std::vector<LeaseId> TakeExpired();
+  void ExtendAll();  // gives each lease that lives its full time again
+
+ private:
+  struct Lease {
+    std::chrono::milliseconds ttl;
+    Clock::time_point deadline;
+    bool is_ending = false;
+    std::set<std::string> keys;
+  };
+  const Lease* Find(LeaseId lease) const REQUIRES_LOCK(mutex_);
+
+  mutable Mutex mutex_;
+  std::map<LeaseId, Lease> leases_ GUARDED_BY(mutex_);
+  std::unordered_map<std::string, LeaseId> lease_of_key_ GUARDED_BY(mutex_);
+};
+
+}  // namespace cairnfs::kv
