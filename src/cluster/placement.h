@@ -1,22 +1,31 @@
 // Where the copies of a chunk lie: weighted rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to
 // increase hit rates", 1998; weights after Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005).
+//
+// Each node gets a distance from the digest, -ln(u) / weight with u from a hash of both, which is exponentially
+// distributed; the nearest node wins, in proportion to its weight. All functions are pure, of the digest and the nodes'
+// ids and weights, and give the same on every host: they use only operations that IEEE 754 defines to the last bit.
+// A node that comes, goes or changes its weight moves only the copies that it gains or loses.
+//
+// The pointers point into the view. Time grows with the number of nodes: about 1 us for First and Targets with 1,000.
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include "cluster/types.h"
 
 namespace cairnfs::cluster {
 
-// All nodes that are not out, best first, for this digest: the first is its home. A pure function of digest, ids and
-// weights; nodes of weight 0 come last. Nodes that are down or full keep their places: who needs one that answers skips
-// them.
+// All nodes that are not out, best first, for this digest: the first is its home. Nodes of weight 0 come last. Nodes
+// that are down or full keep their places: who needs one that answers skips them.
 std::vector<const NodeInfo*> Order(const View& view, const Digest& digest);
+// The first `count` of Order, or all when there are fewer; much faster.
+std::vector<const NodeInfo*> First(const View& view, const Digest& digest, size_t count);
+// The first of Order; null in a view in which every node is out.
+const NodeInfo* Home(const View& view, const Digest& digest);
 
-// The nodes that should hold the `copies` copies: `writer`, if not null and of weight above 0, and the first of the
-// order that are up and not full, no two of one failure domain as long as there are domains enough. Fewer when there
-// are not enough nodes.
+// The nodes that should hold the `copies` copies: `writer` if not null, of weight above 0 and not full, and the first
+// of the order that are up, not full and of weight above 0, no two of one failure domain as long as there are domains
+// enough. Fewer when there are not enough nodes. The writer comes first whatever its state: it is the one that asks.
 std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, const NodeInfo* writer, unsigned copies);
 
 }  // namespace cairnfs::cluster

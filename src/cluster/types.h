@@ -41,17 +41,35 @@ struct NodeInfo {
   std::string name;     // for people: the host's name unless configured
   std::string address;  // HOST:PORT of its peer service
   std::string domain;   // failure domain; empty: the node is its own
-  double weight = 1;    // its share of the chunks, in proportion; the capacity in TiB unless configured; 0: draining
+  double weight = 1;    // its share of the chunks, in proportion; the capacity in TiB unless configured; 0: draining.
+                        // Finite and not negative.
   NodeState state = NodeState::kDown;
   uint64_t session = 0;  // revision that made its session key, 0 when it has none
   bool full = false;     // takes no new chunks at present
 };
 
 // The nodes at one moment. Immutable; sorted by id.
-struct View {
-  std::vector<NodeInfo> nodes;
-  uint64_t revision = 0;
-  const NodeInfo* Find(const NodeId& id) const;
+class View {
+ public:
+  View() = default;
+  View(std::vector<NodeInfo> nodes, uint64_t revision);  // sorts them
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+
+  const NodeInfo* Find(const NodeId& id) const;  // null: not registered
+
+  const std::vector<NodeInfo> nodes;
+  const uint64_t revision = 0;  // of the store, up to which this is told
+
+  // What placement reads of each node that is not out, in the order of ids: close together, because it reads all of
+  // them for each digest.
+  struct Candidate {
+    uint64_t seed;          // of the node's hash
+    double inverse_weight;  // infinite for weight 0
+    uint32_t domain;        // nodes of one failure domain have the same number
+    uint32_t node;          // index in `nodes`
+  };
+  const std::vector<Candidate> candidates;
 };
 using ViewPtr = std::shared_ptr<const View>;
 

@@ -1,0 +1,222 @@
+#include "cluster/placement.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cluster/mix.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// In (0, 1), uniform, with 52 bits: one more, and the last value would be rounded to 1. Near 0, where the winners are,
+// distances differ by as little as 2^-52.
+double Uniform(uint64_t hash) { return (static_cast<double>(hash >> 12) + 0.5) * 0x1p-52; }
+
+// -ln(1 - v) for v in (0, 1), never less than v. std::log1p may differ in its last bit from one libm to the next, or
+// with the processor that it finds; this does not. Relative error below 2^-45, which moves nothing that counts.
+double MinusLogOfOneMinus(double v) {
+  constexpr double kLn2 = 0x1.62e42fefa39efp-1;
+  double rest = 0;
+  double numerator = v;  // 1 - v = (1 - m) / 2^exponent; m, in [0, 1/2], is v itself as long as that is small
+  if (v > 0.5) {
+    int exponent;
+    numerator = 1 - 2 * std::frexp(1 - v, &exponent);  // in [-1, 0]: 2 * fraction lies in [1, 2)
+    rest = (1 - exponent) * kLn2;
+  }
+  // -ln(1 - m) = 2 artanh(m / (2 - m)); |m / (2 - m)| <= 1/3, so that 15 terms leave less than 2^-48.
+  const double z = numerator / (2 - numerator);
+  const double square = z * z;
+  double sum = 0;
+  for (int k = 29; k >= 1; k -= 2) sum = sum * square + 1.0 / k;
+  return std::max(v, rest + 2 * z * sum);
+}
+
+// How far a node is from the digest; its bound is less or equal and needs no logarithm. Both are rounded products of
+// the same positive factor with numbers of which one is not less, so that holds to the last bit.
+double Distance(double v, const View::Candidate& candidate) { return MinusLogOfOneMinus(v) * candidate.inverse_weight; }
+double DistanceBound(double v, const View::Candidate& candidate) { return v * candidate.inverse_weight; }
+
+double UniformOf(uint64_t digest_word, const View::Candidate& candidate) {
+  return Uniform(Mix(digest_word ^ candidate.seed));
+}
+
+uint64_t WordOf(const Digest& digest) { return LoadU64(digest.bytes.data()); }
+
+struct Ranked {
+  double distance;
+  const View::Candidate* candidate;
+};
+
+// Of two equally far nodes the one with the lesser id is nearer: candidates are in the order of ids.
+bool Nearer(const Ranked& a, const Ranked& b) {
+  return a.distance != b.distance ? a.distance < b.distance : a.candidate < b.candidate;
+}
+
+// The nearest few, in order.
+class Nearest {
+ public:
+  explicit Nearest(size_t count) : count_(count) { ranked_.reserve(count + 1); }
+
+  // Candidates come in the order of ids, so that one as far as the last that is kept is not nearer.
+  double limit() const { return ranked_.size() < count_ ? kInfinity : ranked_.back().distance; }
+  void Add(const Ranked& added) {
+    ranked_.insert(std::upper_bound(ranked_.begin(), ranked_.end(), added, Nearer), added);
+    if (ranked_.size() > count_) ranked_.pop_back();
+  }
+  // As Add, but keeps only the nearest of each failure domain.
+  void AddOfDomain(const Ranked& added) {
+    auto same = std::find_if(ranked_.begin(), ranked_.end(),
+                             [&](const Ranked& ranked) { return ranked.candidate->domain == added.candidate->domain; });
+    if (same != ranked_.end()) {
+      if (!Nearer(added, *same)) return;
+      ranked_.erase(same);
+    }
+    Add(added);
+  }
+  const std::vector<Ranked>& ranked() const { return ranked_; }
+
+ private:
+  const size_t count_;
+  std::vector<Ranked> ranked_;
+};
+
+// Offers each candidate that is nearer than `nearest.limit()` to `add`. Those of weight 0 are infinitely far.
+template <typename Add>
+void Scan(const View& view, uint64_t word, const Nearest& nearest, Add add) {
+  double limit = nearest.limit();
+  for (const View::Candidate& candidate : view.candidates) {
+    const double v = UniformOf(word, candidate);
+    if (DistanceBound(v, candidate) >= limit) continue;
+    const double distance = Distance(v, candidate);
+    if (distance >= limit) continue;
+    add(Ranked{distance, &candidate});
+    limit = nearest.limit();
+  }
+}
+
+// The candidates of weight 0, which come after all others, in an order of their own for each digest.
+std::vector<Ranked> Draining(const View& view, uint64_t word) {
+  std::vector<Ranked> draining;
+  for (const View::Candidate& candidate : view.candidates) {
+    if (candidate.inverse_weight == kInfinity) draining.push_back({UniformOf(word, candidate), &candidate});
+  }
+  std::sort(draining.begin(), draining.end(), Nearer);
+  return draining;
+}
+
+bool IsUsable(const NodeInfo& node) { return node.state == NodeState::kUp && !node.full && node.weight > 0; }
+
+// What is chosen for one digest.
+class Chosen {
+ public:
+  Chosen(const View& view, uint64_t word, const NodeInfo* writer) : view_(view), word_(word) {
+    if (writer == nullptr || !(writer->weight > 0) || writer->full) return;
+    nodes_.push_back(writer);
+    for (const View::Candidate& candidate : view.candidates) {
+      if (view.nodes[candidate.node].id == writer->id) writer_domain_ = candidate.domain;
+    }
+  }
+
+  // The nearest node of each domain; the nearest domains first.
+  void AddOfOtherDomains(size_t copies) {
+    if (nodes_.size() >= copies) return;
+    Nearest nearest(copies - nodes_.size());
+    Scan(view_, word_, nearest, [&](const Ranked& ranked) {
+      if (ranked.candidate->domain == writer_domain_ || !MayAdd(*ranked.candidate)) return;
+      nearest.AddOfDomain(ranked);
+    });
+    Take(nearest);
+  }
+
+  void AddOfAnyDomain(size_t copies) {
+    if (nodes_.size() >= copies) return;
+    Nearest nearest(copies - nodes_.size());
+    Scan(view_, word_, nearest, [&](const Ranked& ranked) {
+      if (MayAdd(*ranked.candidate)) nearest.Add(ranked);
+    });
+    Take(nearest);
+  }
+
+  std::vector<const NodeInfo*> Nodes() && { return std::move(nodes_); }
+
+ private:
+  bool MayAdd(const View::Candidate& candidate) const {
+    const NodeInfo& node = view_.nodes[candidate.node];
+    return IsUsable(node) &&
+           std::none_of(nodes_.begin(), nodes_.end(), [&](const NodeInfo* chosen) { return chosen->id == node.id; });
+  }
+  void Take(const Nearest& nearest) {
+    for (const Ranked& ranked : nearest.ranked()) nodes_.push_back(&view_.nodes[ranked.candidate->node]);
+  }
+
+  const View& view_;
+  const uint64_t word_;
+  uint32_t writer_domain_ = std::numeric_limits<uint32_t>::max();
+  std::vector<const NodeInfo*> nodes_;
+};
+
+}  // namespace
+
+std::vector<const NodeInfo*> First(const View& view, const Digest& digest, size_t count) {
+  count = std::min(count, view.candidates.size());
+  std::vector<const NodeInfo*> nodes;
+  if (count == 0) return nodes;
+  nodes.reserve(count);
+  const uint64_t word = WordOf(digest);
+  Nearest nearest(count);
+  Scan(view, word, nearest, [&](const Ranked& ranked) { nearest.Add(ranked); });
+  for (const Ranked& ranked : nearest.ranked()) nodes.push_back(&view.nodes[ranked.candidate->node]);
+  if (nodes.size() == count) return nodes;
+  for (const Ranked& ranked : Draining(view, word)) {
+    if (nodes.size() == count) break;
+    nodes.push_back(&view.nodes[ranked.candidate->node]);
+  }
+  return nodes;
+}
+
+std::vector<const NodeInfo*> Order(const View& view, const Digest& digest) {
+  const uint64_t word = WordOf(digest);
+  std::vector<Ranked> all;
+  all.reserve(view.candidates.size());
+  for (const View::Candidate& candidate : view.candidates) {
+    if (candidate.inverse_weight == kInfinity) continue;
+    all.push_back({Distance(UniformOf(word, candidate), candidate), &candidate});
+  }
+  std::sort(all.begin(), all.end(), Nearer);
+  const std::vector<Ranked> draining = Draining(view, word);
+  all.insert(all.end(), draining.begin(), draining.end());
+  std::vector<const NodeInfo*> nodes;
+  nodes.reserve(all.size());
+  for (const Ranked& ranked : all) nodes.push_back(&view.nodes[ranked.candidate->node]);
+  return nodes;
+}
+
+const NodeInfo* Home(const View& view, const Digest& digest) {
+  const uint64_t word = WordOf(digest);
+  const View::Candidate* home = nullptr;
+  double limit = kInfinity;
+  for (const View::Candidate& candidate : view.candidates) {
+    const double v = UniformOf(word, candidate);
+    if (DistanceBound(v, candidate) >= limit) continue;
+    const double distance = Distance(v, candidate);
+    if (distance >= limit) continue;
+    limit = distance;
+    home = &candidate;
+  }
+  if (home != nullptr) return &view.nodes[home->node];
+  const std::vector<Ranked> draining = Draining(view, word);
+  return draining.empty() ? nullptr : &view.nodes[draining.front().candidate->node];
+}
+
+std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, const NodeInfo* writer, unsigned copies) {
+  if (copies == 0) return {};
+  Chosen chosen(view, WordOf(digest), writer);
+  chosen.AddOfOtherDomains(copies);
+  chosen.AddOfAnyDomain(copies);
+  return std::move(chosen).Nodes();
+}
+
+}  // namespace cairnfs::cluster
