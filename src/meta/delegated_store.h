@@ -71,6 +71,7 @@ class DelegatedStore final : public kv::KvStore {
   using SpanName = std::tuple<std::string, std::string, size_t>;  // begin, end, limit
   struct Directory {
     bool held = false, taking = false;
+    unsigned giving_back = 0;  // its key is being deleted: not to be taken meanwhile
     uint64_t session = 0;      // under which it is held
     uint64_t valid_since = 0;  // answers of reads that began before this tick are not kept
     uint64_t recalls = 0;      // counted, so that a take notices one
@@ -106,7 +107,7 @@ class DelegatedStore final : public kv::KvStore {
   Result<Guards> FindGuards(const kv::Transaction& transaction);
   void BeforeCommit(const Guards& guards);
   void AfterCommit(const kv::Transaction& transaction, const Guards& guards, const Result<uint64_t>& committed);
-  // Has every other host give back what it holds of these. True when there was something to wait for.
+  // Has every other host give back what it holds of these now. True when there was something to wait for.
   Result<bool> Recall(const std::set<InodeId>& directories);
 
   kv::SharedKvStore& store_;

@@ -76,7 +76,7 @@ Result<InodeRecord> InodeRecord::Decode(std::string_view value) {
   if (!IsFileType(type) || (record.mode & ~uint32_t{S_IFMT | 07777}) != 0) {
     return Corrupt("inode record", "its mode is none of a file");
   }
-  if ((type == S_IFDIR) != (record.parent.value != 0)) return Corrupt("inode record", "parent and type disagree");
+  if (type == S_IFDIR && record.parent.value == 0) return Corrupt("inode record", "a directory without a parent");
   if ((type == S_IFLNK) == record.symlink_target.empty()) {
     return Corrupt("inode record", "symlink target and type disagree");
   }
