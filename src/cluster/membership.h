@@ -3,6 +3,11 @@
 // The session is a key under a lease that is kept alive once a second. Every transaction of this host compares that the
 // key is still the one it made (FencedStore), so a host that was cut off or paused past its lease can publish nothing.
 // Keys: docs/formats/cluster.md.
+//
+// A node is down as soon as its session ends, and out once some node that is up has seen it down for out_after; that
+// node writes it down in the store, so that all hosts have the same order of nodes for a chunk. Time in which the
+// observer was itself not running, or could not reach the store, does not count: when a whole cluster was off for an
+// hour nobody is out.
 #pragma once
 
 #include <chrono>
@@ -17,20 +22,37 @@ namespace cairnfs::cluster {
 struct MembershipOptions {
   NodeInfo self;  // id, name, address, domain, weight
   std::chrono::milliseconds lease{5000};
-  std::chrono::milliseconds renew_every{1000};
-  std::chrono::seconds out_after{300};
+  std::chrono::milliseconds renew_every{1000};  // at most half of `lease`
+  std::chrono::milliseconds out_after{300'000};
+  // Where this process runs. A session of the same node and place is that of a dead process, because the data
+  // directory's lock lets one live at a time; of another place it may be that of a copy of the directory, and is waited
+  // out. Empty: the kernel's boot id.
+  std::string place;
+};
+
+struct MembershipStats {
+  uint64_t sessions_lost_total = 0;
+  uint64_t renewals_total = 0;  // that succeeded
+  uint64_t renewals_failed_total = 0;
+  std::chrono::nanoseconds renewal_time_total{0};  // of those that succeeded
+  std::chrono::nanoseconds renewal_time_last{0};
+  std::chrono::nanoseconds lease_left{0};  // 0: it may have ended
 };
 
 class Membership {
  public:
-  // Registers the node, takes a session, reads who is there. `store` outlives it. kAlreadyExists: another process has
-  // a live session for this data directory (waits out its lease first). kUnavailable.
+  // Registers the node, takes a session, reads who is there. `store` outlives it. A session that a dead process of the
+  // same node and place left behind is replaced at once, which refuses whatever of it is still on its way.
+  // kAlreadyExists: another place has a live session for this data directory, after waiting for its lease to end.
+  // kInvalidArgument: the options. kUnavailable.
   static Result<std::unique_ptr<Membership>> Join(kv::SharedKvStore& store, const MembershipOptions& options);
   virtual ~Membership() = default;  // gives the session up
 
   virtual const NodeId& self() const = 0;
   virtual ViewPtr view() const = 0;  // any thread, cheap
-  // Called after each change of the view, on a thread of its own, one at a time. The returned handle ends it.
+  // Called after changes of the view, on a thread of its own, one call at a time, with the view of that moment: changes
+  // that come quickly after each other are told once. Destroying the handle waits for a call that runs, so it must not
+  // be done in the call itself; afterwards there is none.
   virtual std::shared_ptr<void> OnChange(std::function<void(const ViewPtr&)> changed) = 0;
 
   // The session that transactions compare. kUnavailable while it is not known whether it lives (the store cannot be
@@ -40,23 +62,43 @@ class Membership {
     std::string key;
     uint64_t revision = 0;
     kv::LeaseId lease = 0;
+    uint64_t number = 0;  // of those of this object: 1, 2, ...
   };
   virtual Result<Session> session() const = 0;
-  // Whether the lease certainly lives at this instant, by this host's own monotonic clock: what was cached under it may
-  // be used.
+  // As session(), but waits up to `wait_max` while it is not known whether it lives. kStale also when the session that
+  // there was at the call was lost and another one made meanwhile.
+  virtual Result<Session> WaitForSession(std::chrono::milliseconds wait_max) const = 0;
+  // Whether the lease certainly lives at this instant, by this host's own clock, which runs on while the process or the
+  // machine is suspended: what was cached under it may be used. Any thread, cheap.
   virtual bool LeaseHolds() const = 0;
-  // Called once when the session is known to be lost, on a thread of its own.
+  // `lost` is called once for each session that is known to be lost, on a thread of its own; it may call Rejoin. Set
+  // later than the loss it is called at once.
   virtual void OnLost(std::function<void()> lost) = 0;
+  // Takes a new session in place of a lost one; no error when none is lost. Whatever was read or prepared under the
+  // lost one must have been given up before: transactions that begin now are compared with the new session. Errors as
+  // Join; it may be tried again.
   virtual Status Rejoin() = 0;
+  // Somebody found out, by a transaction or a revision that went back, that this session is lost. Without effect on
+  // later ones.
+  virtual void ReportLost(const Session& session, const std::string& why) = 0;
 
   // Tells the others that this node takes no new chunks, or takes them again. Asynchronous.
   virtual void SetFull(bool full) = 0;
   // Removes a node that is not coming back, from any node: kNotFound, kBusy while it is up.
   virtual Status Forget(const NodeId& id) = 0;
+
+  virtual MembershipStats stats() const = 0;
+};
+
+struct FencedStoreOptions {
+  // How long a Commit waits while it is not known whether the session lives; then kUnavailable, and it did not run.
+  std::chrono::milliseconds wait_max{120'000};
 };
 
 // A KvStore whose commits also compare this host's session: kStale when that is lost, whatever the caller did. Reads
-// pass through. Both outlive it.
-std::unique_ptr<kv::KvStore> MakeFencedStore(kv::SharedKvStore& store, Membership& membership);
+// pass through. When the store turns out to have gone back to an older state (a backup was restored), the session is
+// lost, too. Both outlive it.
+std::unique_ptr<kv::KvStore> MakeFencedStore(kv::SharedKvStore& store, Membership& membership,
+                                             const FencedStoreOptions& options = {});
 
 }  // namespace cairnfs::cluster

@@ -1,0 +1,118 @@
+#include <algorithm>
+#include <atomic>
+
+#include "cluster/membership.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+// What the compare of the session key takes of a transaction's space, with a store's own framing of it.
+constexpr size_t kFenceBytes = 256;
+
+class FencedStore final : public kv::KvStore {
+ public:
+  FencedStore(kv::SharedKvStore& store, Membership& membership, const FencedStoreOptions& options)
+      : store_(store), membership_(membership), options_(options) {}
+
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return store_.Get(key); }
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override;
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override;
+  Status Sync() override { return store_.Sync(); }
+  kv::KvLimits limits() const override;
+
+ private:
+  // What of a store's revision was known when a call began.
+  struct Before {
+    uint64_t revision;
+    std::optional<Membership::Session> session;
+  };
+  Before Begin() const;
+  // Every answer is of a revision that is not less than those that were known when it was asked for.
+  Status CheckRevision(const Before& before, uint64_t revision);
+  Result<uint64_t> ExplainRefusal(const Membership::Session& session, Error error);
+
+  kv::SharedKvStore& store_;
+  Membership& membership_;
+  const FencedStoreOptions options_;
+  std::atomic<uint64_t> revision_{0};  // the highest that was seen
+};
+
+FencedStore::Before FencedStore::Begin() const {
+  Before before{revision_, std::nullopt};
+  if (Result<Membership::Session> session = membership_.session(); session.ok()) before.session = std::move(*session);
+  return before;
+}
+
+Status FencedStore::CheckRevision(const Before& before, uint64_t revision) {
+  if (revision < before.revision) {
+    const std::string why = "the cluster's store went back from revision " + std::to_string(before.revision) + " to " +
+                            std::to_string(revision) + ", as by a backup that was restored";
+    uint64_t seen = before.revision;
+    revision_.compare_exchange_strong(seen, revision);  // known now: not to be found again under the next session
+    if (before.session) membership_.ReportLost(*before.session, why);
+    return MakeError(ErrorCode::kStale, why);
+  }
+  uint64_t seen = revision_;
+  // A call that began before the store went back must not bring back what was known then.
+  while (seen >= before.revision && seen < revision && !revision_.compare_exchange_weak(seen, revision)) {
+  }
+  return {};
+}
+
+Result<kv::KvRange> FencedStore::Range(std::string_view begin, std::string_view end, size_t limit) {
+  const Before before = Begin();
+  Result<kv::KvRange> range = store_.Range(begin, end, limit);
+  if (range.ok()) CAIRNFS_RETURN_IF_ERROR(CheckRevision(before, range->revision));
+  return range;
+}
+
+Result<kv::KvSnapshot> FencedStore::Read(std::span<const kv::KvSpan> spans) {
+  const Before before = Begin();
+  Result<kv::KvSnapshot> snapshot = store_.Read(spans);
+  if (snapshot.ok()) CAIRNFS_RETURN_IF_ERROR(CheckRevision(before, snapshot->revision));
+  return snapshot;
+}
+
+Result<uint64_t> FencedStore::Commit(const kv::Transaction& transaction) {
+  CAIRNFS_ASSIGN_OR_RETURN(const Membership::Session session, membership_.WaitForSession(options_.wait_max));
+  const Before before{revision_, session};
+  kv::Transaction fenced = transaction;
+  fenced.IfRevision(session.key, session.revision);
+  Result<uint64_t> revision = store_.Commit(fenced);
+  if (revision.ok()) {
+    // The answer to a second commit of the same id is the first one's, which may be old.
+    if (transaction.operation_id.empty()) CAIRNFS_RETURN_IF_ERROR(CheckRevision(before, *revision));
+    return revision;
+  }
+  // kNotFound: the transaction writes under a lease that has ended, perhaps the session's.
+  const ErrorCode code = revision.error().code;
+  if (code != ErrorCode::kConflict && code != ErrorCode::kNotFound) return revision;
+  return ExplainRefusal(session, revision.error());
+}
+
+Result<uint64_t> FencedStore::ExplainRefusal(const Membership::Session& session, Error error) {
+  Result<std::optional<kv::KvEntry>> entry = store_.Get(session.key);
+  // The transaction certainly did not run; a caller that tries again is fenced again.
+  if (!entry.ok()) return error;
+  if (entry->has_value() && (*entry)->revision == session.revision) return error;
+  const std::string why = entry->has_value() ? "another process took it over" : "its lease ended, or it was revoked";
+  membership_.ReportLost(session, why);
+  return MakeError(ErrorCode::kStale, "this host's session with the cluster is lost: " + why);
+}
+
+kv::KvLimits FencedStore::limits() const {
+  kv::KvLimits limits = store_.limits();
+  limits.operations_per_transaction_max -= std::min<size_t>(limits.operations_per_transaction_max, 1);
+  limits.transaction_bytes_max -= std::min(limits.transaction_bytes_max, kFenceBytes);
+  return limits;
+}
+
+}  // namespace
+
+std::unique_ptr<kv::KvStore> MakeFencedStore(kv::SharedKvStore& store, Membership& membership,
+                                             const FencedStoreOptions& options) {
+  return std::make_unique<FencedStore>(store, membership, options);
+}
+
+}  // namespace cairnfs::cluster

@@ -1,0 +1,99 @@
+#include "cluster/records.h"
+
+#include <bit>
+#include <cmath>
+
+#include "base/coding.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+constexpr uint8_t kRecordVersion = 1;
+constexpr char kMembers = 'M';
+
+Error Corrupt(std::string_view record, std::string_view why) {
+  return MakeError(ErrorCode::kCorrupt, std::string(record) + " does not decode: " + std::string(why));
+}
+
+// The error of a record whose fields have all been read; nullopt: none.
+std::optional<Error> FramingError(std::string_view record, uint8_t version, const Decoder& decoder) {
+  if (!decoder.Finished()) return Corrupt(record, "it is cut short or too long");
+  if (version != kRecordVersion) return Corrupt(record, "unknown record version");
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string NodeRecord::Encode() const {
+  return Encoder()
+      .U8(kRecordVersion)
+      .U64(std::bit_cast<uint64_t>(weight))
+      .LengthPrefixed(name)
+      .LengthPrefixed(address)
+      .LengthPrefixed(domain)
+      .Take();
+}
+
+Result<NodeRecord> NodeRecord::Decode(std::string_view value) {
+  Decoder decoder(value);
+  NodeRecord record;
+  const uint8_t version = decoder.U8();
+  record.weight = std::bit_cast<double>(decoder.U64());
+  record.name = decoder.LengthPrefixed();
+  record.address = decoder.LengthPrefixed();
+  record.domain = decoder.LengthPrefixed();
+  if (auto error = FramingError("node record", version, decoder)) return *error;
+  if (!std::isfinite(record.weight) || record.weight < 0) {
+    return Corrupt("node record", "its weight is not a number from 0 up");
+  }
+  return record;
+}
+
+std::string SessionRecord::Encode() const {
+  return Encoder().U8(kRecordVersion).U64(incarnation).U64(lease).LengthPrefixed(place).Take();
+}
+
+Result<SessionRecord> SessionRecord::Decode(std::string_view value) {
+  Decoder decoder(value);
+  SessionRecord record;
+  const uint8_t version = decoder.U8();
+  record.incarnation = decoder.U64();
+  record.lease = decoder.U64();
+  record.place = decoder.LengthPrefixed();
+  if (auto error = FramingError("session record", version, decoder)) return *error;
+  return record;
+}
+
+std::string OutRecord::Encode() const { return Encoder().U8(kRecordVersion).Time(since).Text(found_by.AsKey()).Take(); }
+
+Result<OutRecord> OutRecord::Decode(std::string_view value) {
+  Decoder decoder(value);
+  OutRecord record;
+  const uint8_t version = decoder.U8();
+  record.since = decoder.Time();
+  const auto found_by = NodeId::FromKey(decoder.Text(NodeId::kBytes));
+  if (auto error = FramingError("out record", version, decoder)) return *error;
+  record.found_by = found_by.value_or(NodeId());
+  return record;
+}
+
+std::string KeyOf(MemberKey kind, const NodeId& id) {
+  return Encoder().U8(kMembers).U8(static_cast<uint8_t>(kind)).Text(id.AsKey()).Take();
+}
+
+std::optional<ParsedMemberKey> ParseMemberKey(std::string_view key) {
+  Decoder decoder(key);
+  const char members = static_cast<char>(decoder.U8());
+  const MemberKey kind{static_cast<char>(decoder.U8())};
+  const auto id = NodeId::FromKey(decoder.Text(NodeId::kBytes));
+  if (!decoder.Finished() || members != kMembers || !id) return std::nullopt;
+  switch (kind) {
+    case MemberKey::kNode:
+    case MemberKey::kSession:
+    case MemberKey::kFull:
+    case MemberKey::kOut: return ParsedMemberKey{kind, *id};
+  }
+  return std::nullopt;
+}
+
+}  // namespace cairnfs::cluster

@@ -1,0 +1,57 @@
+// Keys and values of membership in the shared store: docs/formats/cluster.md.
+//
+//   M N <node id>   node record, for as long as the node is known
+//   M S <node id>   session, under its lease: the node is up
+//   M F <node id>   the node takes no new chunks, under the session's lease
+//   M O <node id>   the node is out
+//
+// All lie in one range, so that one watch tells of all of them in the order in which they happened.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "cluster/types.h"
+#include "kv/store.h"
+
+namespace cairnfs::cluster {
+
+struct NodeRecord {
+  std::string name, address, domain;
+  double weight = 1;
+  bool operator==(const NodeRecord&) const = default;
+  std::string Encode() const;
+  static Result<NodeRecord> Decode(std::string_view value);
+};
+
+struct SessionRecord {
+  uint64_t incarnation = 0;  // random, of the process that made it
+  kv::LeaseId lease = 0;
+  std::string place;  // where that process ran: MembershipOptions::place
+  std::string Encode() const;
+  static Result<SessionRecord> Decode(std::string_view value);
+};
+
+struct OutRecord {
+  Timestamp since;  // by the clock of the node that found it out; for people
+  NodeId found_by;
+  std::string Encode() const;
+  static Result<OutRecord> Decode(std::string_view value);
+};
+
+enum class MemberKey : char { kNode = 'N', kSession = 'S', kFull = 'F', kOut = 'O' };
+
+std::string KeyOf(MemberKey kind, const NodeId& id);
+// Who depends on another node's session (its locks, its delegations) compares this key with NodeInfo::session.
+inline std::string SessionKey(const NodeId& id) { return KeyOf(MemberKey::kSession, id); }
+inline std::string MembersBegin() { return "M"; }
+inline std::string MembersEnd() { return "N"; }
+
+struct ParsedMemberKey {
+  MemberKey kind;
+  NodeId id;
+};
+std::optional<ParsedMemberKey> ParseMemberKey(std::string_view key);
+
+}  // namespace cairnfs::cluster

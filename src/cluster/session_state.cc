@@ -1,0 +1,77 @@
+#include "cluster/session_state.h"
+
+#include <algorithm>
+
+#include "cluster/boot_clock.h"
+
+namespace cairnfs::cluster {
+
+void SessionState::Begin(Membership::Session session, std::chrono::nanoseconds lease_end) {
+  MutexLock lock(mutex_);
+  session.number = session_.number + 1;
+  session_ = std::move(session);
+  has_session_ = true;
+  lease_end_ = lease_end.count();
+  changed_.NotifyAll();
+}
+
+void SessionState::Extend(uint64_t number, std::chrono::nanoseconds lease_end) {
+  MutexLock lock(mutex_);
+  if (!has_session_ || session_.number != number) return;
+  lease_end_ = std::max<int64_t>(lease_end_, lease_end.count());
+  changed_.NotifyAll();
+}
+
+bool SessionState::Lose(uint64_t number, const std::string& why) {
+  MutexLock lock(mutex_);
+  if (!has_session_ || session_.number != number) return false;
+  has_session_ = false;
+  lease_end_ = 0;
+  why_lost_ = why;
+  changed_.NotifyAll();
+  return true;
+}
+
+std::chrono::nanoseconds SessionState::LeaseLeft() const {
+  return std::max(std::chrono::nanoseconds(lease_end_) - BootTime(), std::chrono::nanoseconds(0));
+}
+
+Result<Membership::Session> SessionState::GetLocked() const {
+  if (!has_session_) {
+    return MakeError(ErrorCode::kStale, "this host's session with the cluster is lost: " + why_lost_);
+  }
+  if (!LeaseHolds()) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "the cluster's store has not answered for as long as this host's lease lasts, so it is not known "
+                     "whether its session lives");
+  }
+  return session_;
+}
+
+Result<Membership::Session> SessionState::Get() const {
+  MutexLock lock(mutex_);
+  return GetLocked();
+}
+
+Result<Membership::Session> SessionState::Wait(std::chrono::milliseconds wait_max) const {
+  const std::chrono::nanoseconds deadline = BootTime() + wait_max;
+  MutexLock lock(mutex_);
+  const uint64_t number = session_.number;
+  for (;;) {
+    if (session_.number != number) {
+      return MakeError(ErrorCode::kStale, "this host's session with the cluster was lost and made anew meanwhile");
+    }
+    Result<Membership::Session> session = GetLocked();
+    const std::chrono::nanoseconds left = deadline - BootTime();
+    if (session.ok() || session.error().code != ErrorCode::kUnavailable || left.count() <= 0) return session;
+    changed_.WaitFor(mutex_, left);
+  }
+}
+
+std::optional<Membership::Session> SessionState::Current() const {
+  MutexLock lock(mutex_);
+  if (!has_session_) return std::nullopt;
+  return session_;
+}
+
+}  // namespace cairnfs::cluster

@@ -1,0 +1,48 @@
+// SessionState: whether this host's session lives, as far as the host can know. Any thread.
+//
+//   none --Begin--> live --(the lease's end passes)--> unsure --Extend--> live
+//                   live or unsure --Lose--> lost --Begin--> live
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+
+#include "base/thread_annotations.h"
+#include "cluster/membership.h"
+
+namespace cairnfs::cluster {
+
+class SessionState {
+ public:
+  // Takes the key, revision and lease of `session` and gives it the next number. `lease_end`, here and below: in
+  // BootTime, at which the lease may end at the earliest.
+  void Begin(Membership::Session session, std::chrono::nanoseconds lease_end);
+  // Without effect unless the session of this number is there.
+  void Extend(uint64_t number, std::chrono::nanoseconds lease_end);
+  // Whether it was there until now.
+  bool Lose(uint64_t number, const std::string& why);
+
+  // As Membership's functions of these names.
+  Result<Membership::Session> Get() const;
+  Result<Membership::Session> Wait(std::chrono::milliseconds wait_max) const;
+  bool LeaseHolds() const { return LeaseLeft() > std::chrono::nanoseconds(0); }
+  std::chrono::nanoseconds LeaseLeft() const;
+
+  // The session, live or unsure; nullopt: lost, or none was made yet.
+  std::optional<Membership::Session> Current() const;
+
+ private:
+  Result<Membership::Session> GetLocked() const REQUIRES_LOCK(mutex_);
+
+  // Nanoseconds of BootTime; 0 while there is no session. Changed under the mutex, read without.
+  std::atomic<int64_t> lease_end_{0};
+
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  bool has_session_ GUARDED_BY(mutex_) = false;
+  Membership::Session session_ GUARDED_BY(mutex_);
+  std::string why_lost_ GUARDED_BY(mutex_) = "none was made yet";
+};
+
+}  // namespace cairnfs::cluster
