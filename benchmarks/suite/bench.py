@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import cluster
 import daemon
 import dedup
 import frameworks
@@ -42,6 +43,13 @@ EXPERIMENTS = {  # name: what measures its rows
     "memory": daemon.memory_rows,
     "parts": daemon.parts_rows,
 }
+CLUSTER_EXPERIMENTS = {  # with --cluster
+    "cluster-save": cluster.save_rows,
+    "cluster-restore": cluster.restore_rows,
+    "cluster-names": cluster.names_rows,
+    "cluster-commit": cluster.commit_rows,
+    "cluster-cpu": cluster.cpu_row,
+}
 PYTHON = "/usr/bin/python3"  # Debian's: it is the one that has python3-torch
 
 
@@ -56,7 +64,7 @@ class Bench:
 
     def __init__(self, options, scratch):
         self.scratch, self.quick = scratch, options.quick
-        self.build = options.build
+        self.build, self.source = options.build, SOURCE
         self.machine = describe(scratch.path)
         self.file_system = self.machine["file_system"]
         self.began = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -151,7 +159,7 @@ def measure(bench, name):
     """The rows of one experiment. What cannot run says so in its row."""
     before, begin = load_average(), time.monotonic()
     try:
-        rows = EXPERIMENTS[name](bench)
+        rows = {**EXPERIMENTS, **CLUSTER_EXPERIMENTS}[name](bench)
     except CannotRun as reason:
         rows = [Row(name, cannot_run=str(reason))]
     for row in rows:
@@ -175,8 +183,9 @@ def build(options):
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="tools/bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes and three rounds: two minutes")
-    parser.add_argument("--only", nargs="+", metavar="ROW", choices=list(EXPERIMENTS), default=list(EXPERIMENTS),
-                        help="only these: " + " ".join(EXPERIMENTS))
+    parser.add_argument("--cluster", action="store_true", help="the rows about three hosts on this machine")
+    parser.add_argument("--only", nargs="+", metavar="ROW", choices=[*EXPERIMENTS, *CLUSTER_EXPERIMENTS],
+                        help=f"only these: {' '.join(EXPERIMENTS)}; of several hosts: {' '.join(CLUSTER_EXPERIMENTS)}")
     parser.add_argument("--size", metavar="SIZE", help="of a checkpoint, such as 512M; default 4G where there is room")
     parser.add_argument("--rounds", type=int, metavar="N", help="default 10, with --quick 3")
     parser.add_argument("--data", metavar="DIR", default="/var/tmp", help="where to work; default /var/tmp")
@@ -188,6 +197,7 @@ def parse(arguments):
     parser.add_argument("--no-install", action="store_true", help="install no packages")
     options = parser.parse_args(arguments)
     options.build = os.path.abspath(options.build)
+    options.only = options.only or list(CLUSTER_EXPERIMENTS if options.cluster else EXPERIMENTS)
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be at least 1")
     try:

@@ -1,0 +1,248 @@
+"""The rows about several hosts: three of them on this machine, in network namespaces, on one disk and the same cores."""
+
+import contextlib
+import os
+import sys
+import threading
+
+from machine import GIB, KIB, MIB, Usage, drop_caches, process_io, settle
+from measuring import Row, take_turns
+from saving import BLOCK, save_cairn
+from subjects import Cairn, Load
+
+POOL = "1GiB"
+
+
+@contextlib.contextmanager
+def hosts_of(bench, name, metadata="etcd", last_stores=True):
+    """Three hosts that are up. `last_stores` false: the third has weight 0, and so keeps no chunks."""
+    os.environ["CAIRNFS_BIN_DIR"] = os.path.join(bench.build, "tools")
+    sys.path.insert(0, os.path.join(bench.source, "tests", "support"))
+    import cluster as support  # the tests' own, which finds the programs by the variable  pylint: disable=import-error
+
+    class Place:
+        """What the tests' hosts need of a scratch directory."""
+        path = bench.scratch.directory(name)
+
+        @staticmethod
+        def directory(*names):
+            return bench.scratch.directory(name, *names)
+
+    options = {"pool_size": POOL, "reserve": "64MiB", "segment_size": "256MiB"}
+    with support.Cluster(Place, hosts=3, metadata=metadata, options=options) as cluster:
+        cluster.start_etcd()
+        cluster.hosts[0].init()
+        for host in cluster.hosts:
+            if host is not cluster.hosts[0]:
+                host.join()
+            if host is cluster.hosts[-1] and not last_stores:
+                with open(host.config, "a", encoding="utf-8") as config:
+                    config.write("weight = 0\n")
+            host.mount()
+        cluster.wait_for_states({host.name: "up" for host in cluster.hosts})
+        yield cluster
+
+
+class Member:
+    """A host as the rows about one host see a mount."""
+
+    def __init__(self, host):
+        self.host, self.path = host, host.mount_point
+
+    @property
+    def pid(self):
+        return self.host.pid
+
+    def chunks(self):
+        return self.host.status()["cluster"]
+
+
+def wire_bytes(cluster):
+    return sum(host.status()["cluster"]["wire_sent_bytes_total"] for host in cluster.hosts)
+
+
+def disk_reads(cluster):
+    return sum(process_io(host.pid)["read"] for host in cluster.hosts)
+
+
+def remount_all(cluster):
+    """Every daemon is restarted between dropped caches: nothing of any checkpoint is in memory."""
+    for host in reversed(cluster.hosts):
+        host.umount()
+    drop_caches()
+    for host in cluster.hosts:
+        host.mount()
+    cluster.wait_for_states({host.name: "up" for host in cluster.hosts})
+    drop_caches(1)
+
+
+def save_rows(bench):
+    """New data, known data, and what fits in half of the pool, on one of three hosts and on one that is alone."""
+    size = min(bench.size, GIB)
+    half_pool = min(size, GIB // 2)
+    with Cairn(bench, "alone", pool_size=POOL, free_segments_max=MIB) as alone, \
+            hosts_of(bench, "cluster-save") as cluster:
+        member = Member(cluster.hosts[0])
+        alone.warm()
+
+        def save(who, name, bytes_count):
+            before = wire_bytes(cluster)
+            sample = save_cairn(bench, who, name, bytes_count)
+            return {**sample, "wire": wire_bytes(cluster) - before}
+
+        number = iter(range(1_000_000))
+
+        def alone_turn():
+            sample = save(alone, "step", size)
+            alone.remove("step")
+            return sample
+
+        def cluster_turn():
+            name = f"step-{next(number)}"
+            sample = save(member, name, size)
+            known = save(member, name + "-again", size)
+            return {**sample, "known_s": known["total_s"], "known_wire": known["wire"]}
+
+        series = take_turns(min(bench.rounds, 4), {"one host": alone_turn, "cluster": cluster_turn},
+                            before_round=lambda _: bench.load("fill", bench.next_seed(), 0, size))
+
+        def small_turn(who):
+            sample = save(who, f"small-{next(number)}", half_pool)
+            settle()
+            return sample
+
+        stalls = take_turns(min(bench.rounds, 4), {"one host": lambda: small_turn(alone),
+                                                   "cluster": lambda: small_turn(member)},
+                            before_round=lambda _: bench.load("fill", bench.next_seed(), 0, half_pool))
+    durable = Row(f"cluster: durable save of {size // MIB} MiB of new data, two copies")
+    for who in ("cluster", "one host"):
+        durable.figure(who, series.rates(who, size), "B/s")
+    durable.ratio("vs one host", "cluster", "one host", at_least=0.45)
+    durable.check("wire bytes per new byte", [b / size for b in series.get("cluster", "wire")], at_most=1.02)
+    stall = Row(f"cluster: stall, time in write(2) of {half_pool // MIB} MiB, half of the pool")
+    for who in ("cluster", "one host"):
+        stall.figure(who, stalls.get(who, "write_s"), "s")
+    stall.check("cluster over one host",
+                [a / b for a, b in zip(stalls.get("cluster", "write_s"), stalls.get("one host", "write_s"))],
+                at_most=1.2)
+    known = Row("cluster: save of known data again")
+    known.figure("known", [size / s for s in series.get("cluster", "known_s")], "B/s")
+    known.figure("new", series.rates("cluster", size), "B/s")
+    known.ratio("vs new", "known", "new", at_least=3.0)
+    known.check("wire bytes, share of the checkpoint", [100 * b / size for b in series.get("cluster", "known_wire")],
+                "%", at_most=0.5)
+    return [durable, stall, known]
+
+
+def restore_rows(bench):
+    size = min(bench.size, GIB)
+    bench.load("fill", bench.next_seed(), 0, size)
+    with Cairn(bench, "alone-restore", pool_size=POOL) as alone, \
+            hosts_of(bench, "cluster-restore", last_stores=False) as cluster:
+        save_cairn(bench, alone, "step", size)
+        save_cairn(bench, Member(cluster.hosts[0]), "step", size)
+
+        def alone_turn():
+            alone.remount(between=drop_caches)
+            drop_caches(1)
+            return bench.load("read", alone.path + "/step/part-0", BLOCK)
+
+        def far_turn():
+            remount_all(cluster)
+            return bench.load("read", cluster.hosts[2].path("step", "part-0"), BLOCK)
+
+        series = take_turns(min(bench.rounds, 4), {"one host": alone_turn, "far": far_turn}, warm_up=False)
+        if bench.load("compare", cluster.hosts[2].path("step", "part-0"), 0, size)["equal"] != 1:
+            raise AssertionError("the third host does not read what was saved")
+        all_rows = all_at_once(bench, cluster, size)
+    row = Row("cluster: restore on a host that has none of it, cold")
+    row.figure("far", series.rates("far", size), "B/s")
+    row.figure("one host", series.rates("one host", size), "B/s")
+    row.ratio("vs one host", "far", "one host", at_least=0.6)
+    return [row, *all_rows]
+
+
+def all_at_once(bench, cluster, size):
+    """Three processes with memory of their own, one per host."""
+    loads = [Load(bench) for _ in cluster.hosts]
+    reads, seconds = [], []
+    for _ in range(min(bench.rounds, 3)):
+        remount_all(cluster)
+        before = disk_reads(cluster)
+        answers = [None] * len(loads)
+
+        def read(index):
+            answers[index] = loads[index]("read", cluster.hosts[index].path("step", "part-0"), BLOCK)
+
+        threads = [threading.Thread(target=read, args=(index,)) for index in range(len(loads))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        reads.append((disk_reads(cluster) - before) / size)
+        seconds.append(max(answer["total_s"] for answer in answers))
+    for load in loads:
+        load.process.kill()
+    row = Row("cluster: three hosts restore one checkpoint at once, cold")
+    row.figure("the last one", [size / s for s in seconds], "B/s")
+    row.check("disk reads over size", reads, at_most=1.2)
+    return [row]
+
+
+def round_trips(cluster):
+    return sum(host.status()["cluster"].get("metadata_requests_total", 0) for host in cluster.hosts)
+
+
+def names_rows(bench):
+    """Small files in a directory that another host has made."""
+    count = bench.small_files if bench.quick else 10_000
+    row = Row(f"cluster: {count} small files in a directory of another host, per second")
+    for metadata in ("node", "etcd"):
+        with hosts_of(bench, "cluster-names-" + metadata, metadata) as cluster:
+            os.mkdir(cluster.hosts[0].path("files"))
+            directory = cluster.hosts[1].path("files")
+            steps = [("create, write 4 KiB, close", ["create", directory, count, 4 * KIB, bench.next_seed()]),
+                     ("stat", ["stat", directory, count]), ("stat again, under a delegation", ["stat", directory, count]),
+                     ("readdir", ["list", directory, count]), ("unlink", ["unlink", directory, count])]
+            for step, words in steps:
+                before = round_trips(cluster)
+                seconds = bench.load(*words)["total_s"]
+                row.figure(f"{metadata}: {step}", [count / seconds], "/s")
+                row.check(f"{metadata}: {step}, round trips each", [(round_trips(cluster) - before) / count])
+    return [row]
+
+
+def commit_rows(bench):
+    many = bench.commit_files
+    with hosts_of(bench, "cluster-commit") as cluster:
+        writer, reader = cluster.hosts[0], cluster.hosts[1]
+        os.mkdir(writer.path("many"))
+        bench.load("create", writer.path("many"), many, 16, bench.next_seed())
+        writer.cairnfs("wait", writer.mount_point)
+        seconds = []
+        names = ["many", "moved"]
+        for _ in range(10):
+            seconds.append(bench.load("rename", writer.path(names[0]), writer.path(names[1]))["total_s"])
+            if not os.path.isdir(reader.path(names[1])) or os.path.exists(reader.path(names[0])):
+                raise AssertionError("another host does not see the rename that has returned")
+            names.reverse()
+    row = Row(f"cluster: rename of a directory of {many} files, all durable, seen on another host")
+    row.check("rename", [1000 * s for s in seconds], "ms", at_most=50)
+    return [row]
+
+
+def cpu_row(bench):
+    """CPU time of all daemons per GiB of new data with two copies."""
+    size = min(bench.size, GIB)
+    bench.load("fill", bench.next_seed(), 0, size)
+    with hosts_of(bench, "cluster-cpu") as cluster:
+        usages = [Usage(host.pid) for host in cluster.hosts]
+        with contextlib.ExitStack() as stack:
+            for usage in usages:
+                stack.enter_context(usage)
+            save_cairn(bench, Member(cluster.hosts[0]), "step", size)
+    row = Row("cluster: CPU per GiB of new data, two copies")
+    row.figure("writer's daemon", [usages[0].daemon_s * GIB / size], "s/GiB")
+    row.figure("the other daemons", [sum(usage.daemon_s for usage in usages[1:]) * GIB / size], "s/GiB")
+    row.figure("system", [usages[0].system_s * GIB / size], "s/GiB")
+    return [row]
