@@ -124,8 +124,7 @@ Status FilesCheck::FindMissing(const std::stop_token& stop, CheckReport& report)
     CheckFile(entry, live, report);
     return !stop.stop_requested();
   }));
-  report.chunks = chunks_.Stats().chunk_count;
-  report.unreferenced_chunks = report.chunks - std::min<uint64_t>(report.chunks, live.Count());
+  live_chunks_ = live.Count();
   return {};
 }
 

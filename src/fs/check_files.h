@@ -5,18 +5,19 @@
 
 #include "fs/findings.h"
 #include "kv/store.h"
-#include "store/local_chunk_store.h"
+#include "store/chunk_store.h"
 
 namespace cairnfs::fs {
 
 class FilesCheck {
  public:
-  FilesCheck(kv::KvStore& kv, store::LocalChunkStore& chunks, Findings& findings)
+  FilesCheck(kv::KvStore& kv, store::ChunkStore& chunks, Findings& findings)
       : kv_(kv), chunks_(chunks), findings_(findings) {}
 
   // Reads every recipe, and asks the index for every chunk. Beside everything else: a record that changed meanwhile is
-  // looked at again. Sets bytes, chunks and unreferenced_chunks of `report`.
+  // looked at again. Sets bytes of `report`.
   Status FindMissing(const std::stop_token& stop, CheckReport& report);
+  uint64_t live_chunks() const { return live_chunks_; }  // that files name, and that are there
   // Tells the findings which files name the chunks that are missing or damaged. REQUIRES: all of those are known.
   Status NoteDamagedFiles(const std::stop_token& stop);
 
@@ -38,8 +39,9 @@ class FilesCheck {
   Look LookAt(const std::string& recipe, LiveCount& live);
 
   kv::KvStore& kv_;
-  store::LocalChunkStore& chunks_;
+  store::ChunkStore& chunks_;
   Findings& findings_;
+  uint64_t live_chunks_ = 0;
   std::vector<UnreadablePage> unreadable_pages_;
 };
 

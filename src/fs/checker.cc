@@ -75,8 +75,12 @@ Result<CheckReport> Checker::Check(const std::stop_token& stop) {
   CAIRNFS_RETURN_IF_ERROR(AwaitRound(stop));
   CAIRNFS_RETURN_IF_ERROR(CheckNames(kv_, stop, findings, report));
   CAIRNFS_RETURN_IF_ERROR(files.FindMissing(stop, report));
+  report.chunks = local_chunks_.Stats().chunk_count;
+  const uint64_t live = files.live_chunks();
+  // What only other nodes' files name may be here.
+  report.unreferenced_chunks = is_shared_ ? 0 : report.chunks - std::min<uint64_t>(report.chunks, live);
   auto damaged = [&](const store::CheckProblem& problem) { findings.AddChunks(problem.what, problem.chunks); };
-  CAIRNFS_RETURN_IF_ERROR(chunks_.Check(damaged, stop));
+  CAIRNFS_RETURN_IF_ERROR(local_chunks_.Check(damaged, stop));
   CAIRNFS_RETURN_IF_ERROR(files.NoteDamagedFiles(stop));
   CAIRNFS_ASSIGN_OR_RETURN(auto paths, FindPaths(kv_, names_, findings.InodesToName(), stop));
   findings.Report(paths, report);

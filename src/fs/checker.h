@@ -13,8 +13,13 @@ namespace cairnfs::fs {
 
 class Checker {
  public:
-  Checker(kv::KvStore& kv, meta::Namespace& names, store::LocalChunkStore& chunks, SyncRounds& rounds)
-      : kv_(kv), names_(names), chunks_(chunks), rounds_(rounds) {}
+  Checker(const FileSystem::Parts& parts, SyncRounds& rounds)
+      : kv_(parts.kv),
+        names_(parts.names),
+        chunks_(parts.chunks),
+        local_chunks_(parts.local_chunks),
+        is_shared_(parts.cluster.has_value()),
+        rounds_(rounds) {}
   ~Checker() { Stop(); }
 
   // kBusy while another check runs; kInterrupted once `stop` is set, or Stop was called.
@@ -30,7 +35,9 @@ class Checker {
   // Constant.
   kv::KvStore& kv_;
   meta::Namespace& names_;
-  store::LocalChunkStore& chunks_;
+  store::ChunkStore& chunks_;
+  store::LocalChunkStore& local_chunks_;
+  const bool is_shared_;  // this node has some of the chunks
   SyncRounds& rounds_;
 
   Mutex mutex_;

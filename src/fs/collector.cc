@@ -41,7 +41,7 @@ bool LiveSet::Contains(const Digest& digest) const {
   return std::binary_search(prefixes_.begin(), prefixes_.end(), DigestHash()(digest));
 }
 
-Collector::Collector(kv::KvStore& kv, store::LocalChunkStore& chunks, SyncRounds& rounds, const FsOptions& options,
+Collector::Collector(kv::KvStore& kv, store::LocalChunkStore* chunks, SyncRounds& rounds, const FsOptions& options,
                      uint64_t owed)
     : kv_(kv),
       chunks_(chunks),
@@ -79,7 +79,9 @@ void Collector::NoteFreed(uint64_t bytes) {
 bool Collector::IsDue() const {
   const auto now = std::chrono::steady_clock::now();
   const auto delay = std::chrono::milliseconds(options_.collect_delay_ms);
-  if (!options_.collect_by_itself || freed_bytes_ < options_.collect_after_bytes || now < not_before_) return false;
+  if (chunks_ == nullptr || !options_.collect_by_itself || freed_bytes_ < options_.collect_after_bytes ||
+      now < not_before_)
+    return false;
   return now - last_freed_ >= delay || now - due_since_ >= kDelaysMax * delay;
 }
 
@@ -97,7 +99,7 @@ Result<uint64_t> Collector::TakeOwed(kv::KvStore& kv, const FsOptions& options) 
 }
 
 cairnfs::Status Collector::LeaveOwed() {
-  if (!options_.collect_by_itself) return {};  // what was left is there still
+  if (chunks_ == nullptr || !options_.collect_by_itself) return {};  // what was left is there still
   uint64_t bytes = 0;
   {
     MutexLock lock(mutex_);
@@ -180,6 +182,9 @@ void Collector::Run() {
 }
 
 cairnfs::Status Collector::CollectOnce() {
+  if (chunks_ == nullptr) {
+    return MakeError(ErrorCode::kNotSupported, "chunks are not collected while several hosts share them");
+  }
   running_ = true;
   struct Clear {
     std::atomic<bool>& flag;
@@ -199,7 +204,7 @@ cairnfs::Status Collector::CollectOnce() {
   CAIRNFS_RETURN_IF_ERROR(rounds_.FlushAndWait());
   set_phase("mark");
   LiveSet live;
-  chunks_.BeginCollection();
+  chunks_->BeginCollection();
   cairnfs::Status status = Mark(live);
   live.Seal();
   collect_marked.Pass();
@@ -207,14 +212,14 @@ cairnfs::Status Collector::CollectOnce() {
   if (status.ok() && stop_.stop_requested()) status = MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
   collect_synced.Pass();
   if (!status.ok()) {
-    chunks_.AbortCollection();
+    chunks_->AbortCollection();
     return status;
   }
   set_phase("sweep");
   store::SweepOptions sweep;
   sweep.bytes_per_second_max = options_.collect_bytes_per_second_max;
   sweep.stop = stop_.get_token();
-  status = chunks_.Sweep([&](const Digest& digest) { return live.Contains(digest); }, sweep, progress_);
+  status = chunks_->Sweep([&](const Digest& digest) { return live.Contains(digest); }, sweep, progress_);
   collect_swept.Pass();
   return status;
 }
@@ -229,7 +234,7 @@ cairnfs::Status Collector::Mark(LiveSet& live) {
       auto record = meta::FileRecord::Decode(entry.value);
       if (!record.ok()) return record.error().WithContext("record of a file");
       auto add = [&](const Digest& digest) { live.Add(digest); };
-      cairnfs::Status marked = MarkFile(*record, chunks_, add);
+      cairnfs::Status marked = MarkFile(*record, *chunks_, add);
       if (!marked.ok()) {
         // Replaced and collected pages mean that the record changed under the mark: read it again.
         CAIRNFS_ASSIGN_OR_RETURN(auto again, kv_.Get(entry.key));
@@ -241,7 +246,7 @@ cairnfs::Status Collector::Mark(LiveSet& live) {
         }
         if (again) {
           CAIRNFS_ASSIGN_OR_RETURN(meta::FileRecord newer, meta::FileRecord::Decode(again->value));
-          CAIRNFS_RETURN_IF_ERROR(MarkFile(newer, chunks_, add));
+          CAIRNFS_RETURN_IF_ERROR(MarkFile(newer, *chunks_, add));
         }
       }
       inodes_marked_++;

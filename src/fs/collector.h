@@ -31,7 +31,8 @@ class LiveSet {
 class Collector {
  public:
   // `owed`: bytes freed before that no collection has looked at, of an earlier process; counted as freed now.
-  Collector(kv::KvStore& kv, store::LocalChunkStore& chunks, SyncRounds& rounds, const FsOptions& options,
+  // `chunks`: null where other hosts name chunks too, and this one alone cannot tell which are free: kNotSupported.
+  Collector(kv::KvStore& kv, store::LocalChunkStore* chunks, SyncRounds& rounds, const FsOptions& options,
             uint64_t owed);
   ~Collector();
 
@@ -59,7 +60,7 @@ class Collector {
   cairnfs::Status Mark(LiveSet& live);
 
   kv::KvStore& kv_;
-  store::LocalChunkStore& chunks_;
+  store::LocalChunkStore* const chunks_;
   SyncRounds& rounds_;
   const FsOptions options_;
 

@@ -9,7 +9,12 @@
 namespace cairnfs::fs {
 
 Result<bool> FileSystem::Impl::LoadContent(const InodePtr& inode, bool may_wait) {
-  if (inode->content) return true;
+  if (inode->content && !inode->content->must_reload()) return true;
+  if (host != nullptr) {
+    CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state, parts.names.ReadFile(inode->id));
+    CAIRNFS_RETURN_IF_ERROR(LoadShared(inode, state));
+    return true;
+  }
   CAIRNFS_ASSIGN_OR_RETURN(auto entry, parts.kv.Get(meta::FileKey(inode->id)));
   auto content = std::make_unique<Content>(parts.chunk_params);
   if (entry) {
@@ -48,7 +53,9 @@ void FileSystem::Impl::DropContentIfUnused(const InodePtr& inode) {
 void FileSystem::Impl::Touch(Content& content) { content.mtime = content.ctime = parts.clock.Now(); }
 
 void FileSystem::Impl::MarkChanged(const InodePtr& inode) {
-  if (!inode->content->changed) rounds->AddChanged(inode);
+  if (inode->content->changed) return;
+  if (host != nullptr) inode->content->shared->session = host->session();
+  rounds->AddChanged(inode);
 }
 
 Result<meta::Attr> FileSystem::Impl::ReadAttr(const std::function<Result<meta::Attr>()>& read) {
@@ -56,6 +63,12 @@ Result<meta::Attr> FileSystem::Impl::ReadAttr(const std::function<Result<meta::A
     // Between the look at the record and the look at the content a round may publish the one and drop the other.
     uint64_t dropped = table.contents_dropped;
     CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, read());
+    if (host != nullptr) {
+      if ((attr.mode & S_IFMT) != S_IFREG) return attr;
+      LayPending(attr);
+      if (OverlayShared(attr)) return attr;
+      continue;
+    }
     if (Overlay(attr) || (attr.mode & S_IFMT) != S_IFREG || dropped == table.contents_dropped) return attr;
   }
 }
@@ -82,7 +95,8 @@ std::optional<Status> FileSystem::Impl::TryChange(const InodePtr& inode, const s
   if (!loaded.ok() && empties) {
     spdlog::warn("inode {} is emptied without its recipe, which cannot be read: {}", inode->id.value,
                  loaded.error().message);
-    inode->content = std::make_unique<Content>(parts.chunk_params);
+    if (!inode->content || host == nullptr) inode->content = MakeContent();
+    if (inode->content->shared) inode->content->shared->must_reload = false;
     loaded = true;
   }
   if (!loaded.ok()) return loaded.error();
@@ -128,6 +142,7 @@ Status FileSystem::Impl::Punch(const InodePtr& inode, Content& content, uint64_t
   streams->RemoveRange(inode, offset, length);
   content.extents.Replace(offset, length, nullptr);
   content.ForgetLost(offset, offset + length);
+  if (content.shared) content.shared->own.ranges.Add(offset, offset + length);
   if (uint64_t freed = before - content.extents.allocated_bytes()) collector->NoteFreed(freed);
   return {};
 }
@@ -140,6 +155,10 @@ Status FileSystem::Impl::Truncate(const InodePtr& inode, Content& content, uint6
     content.ForgetLost(0, kFileSizeMax);
   } else if (size < content.size) {
     CAIRNFS_RETURN_IF_ERROR(Punch(inode, content, size, kFileSizeMax - size));
+  }
+  if (content.shared) {
+    content.shared->own.ranges.Add(size, kFileSizeMax);
+    content.shared->own.size_is_set = true;
   }
   content.published_size = std::min(content.published_size, size);
   content.size = size;
@@ -165,6 +184,7 @@ HandleId FileSystem::Impl::AddHandle(const InodePtr& inode, const OpenFlags& fla
   auto handle = std::make_shared<Handle>();
   handle->inode = inode;
   handle->flags = flags;
+  if (host != nullptr) handle->session = host->session();
   {
     // An error that nobody was told is told to whoever opens the file next.
     MutexLock lock(handle->mutex);
@@ -184,9 +204,12 @@ uint32_t FileSystem::Impl::WithoutSetId(uint32_t mode) {
 }
 
 void FileSystem::Impl::KillPrivileges(InodeId id) {
+  InodePtr known = host != nullptr ? table.Find(id) : nullptr;
+  if (known && known->no_set_id) return;
   auto attr = parts.names.GetAttr(id);
   if (!attr.ok()) return;
   uint32_t kept = WithoutSetId(attr->mode);
+  if (known) known->no_set_id = true;
   if (kept == (attr->mode & 07777)) return;
   SyncRounds::Operation operation(*rounds);
   meta::AttrChanges changes;

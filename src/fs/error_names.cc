@@ -32,6 +32,13 @@ void ErrorNames::Search() {
     MutexLock lock(mutex_);
     wanted.swap(wanted_);
   }
+  if (records_name_directories_) {
+    for (InodeId inode : wanted) {
+      if (stop_.stop_requested()) return;
+      spdlog::error("inode {} of the messages before is '{}'", inode.value, names_.PathOfInode(inode));
+    }
+    return;
+  }
   auto paths = FindPaths(kv_, names_, wanted, stop_.get_token());
   if (!paths.ok()) return;
   for (InodeId inode : wanted) {

@@ -1,7 +1,8 @@
 // ErrorNames: says in the log which file an inode number in an error message belongs to.
 //
-// The message itself comes at once and names the inode, because finding a path takes a pass over all names; the path
-// follows in a line of its own. An inode is named again after a minute at the earliest.
+// The message itself comes at once and names the inode, because finding a path takes a pass over all names (or, where
+// records name their directory, some reads); the path follows in a line of its own. An inode is named again after a
+// minute at the earliest.
 #pragma once
 
 #include <chrono>
@@ -19,7 +20,8 @@ namespace cairnfs::fs {
 class ErrorNames {
  public:
   // `queue` runs the search; it must end before this is destroyed.
-  ErrorNames(kv::KvStore& kv, meta::Namespace& names, TaskQueue& queue) : kv_(kv), names_(names), queue_(queue) {}
+  ErrorNames(kv::KvStore& kv, meta::Namespace& names, TaskQueue& queue, bool records_name_directories)
+      : kv_(kv), names_(names), queue_(queue), records_name_directories_(records_name_directories) {}
   // Ends a search that runs; nothing is posted to the queue after it.
   void Stop();
   // Any thread, any lock held.
@@ -31,6 +33,7 @@ class ErrorNames {
   kv::KvStore& kv_;
   meta::Namespace& names_;
   TaskQueue& queue_;
+  const bool records_name_directories_;
   std::stop_source stop_;
   Mutex mutex_;
   bool stopped_ GUARDED_BY(mutex_) = false;

@@ -25,7 +25,11 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
   }
   InodePtr inode = impl_->table.AddLookup(created.attr.inode);
   MutexLock lock(inode->mutex);
-  inode->content = std::make_unique<Content>(impl_->parts.chunk_params);
+  inode->content = impl_->MakeContent();
+  if (impl_->host != nullptr) {
+    inode->no_capability = true;
+    inode->no_set_id = Impl::WithoutSetId(created.attr.mode) == (created.attr.mode & 07777);
+  }
   inode->content->mtime = created.attr.mtime;
   inode->content->ctime = created.attr.ctime;
   created.handle = impl_->AddHandle(inode, flags);
@@ -33,6 +37,7 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
 }
 
 void FileSystem::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done) {
+  if (impl_->host != nullptr) return impl_->OpenShared(id, flags, std::move(done));
   auto attr = impl_->parts.names.GetAttr(id);
   if (!attr.ok()) return done(attr.error());
   if ((attr->mode & S_IFMT) == S_IFDIR) return done(MakeError(ErrorCode::kIsDirectory, "is a directory"));
@@ -95,7 +100,7 @@ void FileSystem::Write(WriteRequest request, Done<size_t> done) {
   if (request.offset > kFileSizeMax || request.data.size > kFileSizeMax - request.offset) {
     return done(MakeError(ErrorCode::kTooLarge, "write past the largest file size"));
   }
-  if (impl_->parts.chunks.TryReserve(request.data.size)) {
+  if (impl_->parts.local_chunks.TryReserve(request.data.size)) {
     return impl_->FinishWrite(request, handle, inode, std::move(done));
   }
   // Nearly full: the answer waits until it is known how much of what was accepted needs room at all. The bytes move out
@@ -111,7 +116,7 @@ void FileSystem::Write(WriteRequest request, Done<size_t> done) {
 bool FileSystem::Impl::ReserveOrWait(uint64_t bytes) {
   // A round stores all that was accepted; only what was new has used room.
   auto status = rounds->FlushAndWait();
-  if (parts.chunks.TryReserve(bytes)) return true;
+  if (parts.local_chunks.TryReserve(bytes)) return true;
   if (!status.ok() && status.error().code != ErrorCode::kNoSpace) return false;
   // What nothing names any more may be most of the disk. One collection serves all who wait; when it was in vain, the
   // next few writers need not try again.
@@ -121,7 +126,7 @@ bool FileSystem::Impl::ReserveOrWait(uint64_t bytes) {
   std::promise<void> collected;
   collector->Request([&](Result<CollectionStatus>) { collected.set_value(); });
   collected.get_future().wait();
-  if (parts.chunks.TryReserve(bytes)) return true;
+  if (parts.local_chunks.TryReserve(bytes)) return true;
   vain_collection_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
   return false;
 }
@@ -130,7 +135,7 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
                                    Done<size_t> done) {
   Status status = AcceptWrite(request, handle, inode);
   if (!status.ok()) {
-    parts.chunks.ReleaseReservation(request.data.size);
+    parts.local_chunks.ReleaseReservation(request.data.size);
     return done(status.error());
   }
   write_bytes_total += request.data.size;
@@ -146,6 +151,7 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
 }
 
 Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode) {
+  if (handle) CAIRNFS_RETURN_IF_ERROR(CheckSession(*handle));
   std::optional<SyncRounds::Operation> operation;
   for (;;) {
     MutexLock lock(inode->mutex);
@@ -164,6 +170,10 @@ Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePt
     // them may be durable before, though somebody still has the file open.
     if (request.from_page_cache) content.must_publish = true;
     content.size = std::max(content.size, request.offset + request.data.size);
+    if (content.shared) {
+      uint64_t& size_min = content.shared->own.size_min;
+      size_min = std::max(size_min, request.offset + request.data.size);
+    }
     Touch(content);
     if (request.from_page_cache) {
       AcceptPages(inode, request.offset, request.data);
@@ -193,7 +203,7 @@ void FileSystem::Impl::AcceptPages(const InodePtr& inode, uint64_t offset, const
     taken += piece.size;
     streams->Accept(inode, begin, piece);
   });
-  parts.chunks.ReleaseReservation(data.size - taken);
+  parts.local_chunks.ReleaseReservation(data.size - taken);
 }
 
 void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done) {
@@ -201,13 +211,19 @@ void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done) {
   if (!handle) return done({});
   const InodePtr& inode = handle->inode;
   Status status;
+  bool is_pending = false;
   {
     MutexLock lock(inode->mutex);
     status = impl_->TakeError(inode, *handle);
     if (handle->flags.write && inode->content && inode->content->changed) {
+      is_pending = true;
       inode->content->must_publish = true;
       if (inode->content->barriers_waiting == 0) impl_->streams->CutAll(inode);
     }
+  }
+  if (impl_->host != nullptr) {
+    if (status.ok()) status = impl_->CheckSession(*handle);
+    if (status.ok() && is_pending) status = impl_->PutPending(inode);
   }
   done(status);
 }
@@ -238,6 +254,7 @@ void FileSystem::Fsync(HandleId handle_id, InodeId inode, bool, Done<void> done)
   HandlePtr handle = impl_->handles.Find(handle_id);
   if (handle && handle->inode->id != inode) handle = nullptr;
   Status status = handle ? Impl::TakeErrorLocked(*handle) : Status();
+  if (status.ok() && handle) status = impl_->CheckSession(*handle);
   if (!status.ok()) return done(status);
   impl_->rounds->Request([handle, done = std::move(done)](Status synced) {
     // What failed while the round ran is told too.

@@ -13,6 +13,7 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr unsigned kSpaceWaiterThreads = 8;
+constexpr unsigned kBlockingThreads = 32;
 
 Failpoint start_orphans("fs.start_orphans", Failpoint::Kind::kKill);
 
@@ -22,15 +23,21 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
     : parts(the_parts),
       options(the_options),
       table([this](const InodePtr& inode) {
+        if (orphans != nullptr) return orphans->Add(inode->id);
         rounds->AddOrphan(inode);
         collector->NoteFreed(inode->freed_bytes);
       }),
-      record_totals(parts.kv) {
+      record_totals(parts.local_kv) {
   unsigned cores = std::max(2u, std::thread::hardware_concurrency());
   workers = std::make_unique<TaskQueue>("cairn-worker", options.worker_threads > 0 ? options.worker_threads : cores);
   waiters = std::make_unique<TaskQueue>("cairn-waiter", std::max(4u, options.waiting_threads));
   space_waiters = std::make_unique<TaskQueue>("cairn-space", kSpaceWaiterThreads);
-  error_names = std::make_unique<ErrorNames>(parts.kv, parts.names, *waiters);
+  if (parts.cluster) {
+    host = std::make_unique<ClusterHost>(*parts.cluster, options.durability);
+    blocking = std::make_unique<TaskQueue>("cairn-blocking", kBlockingThreads);
+    options.update_atime = false;
+  }
+  error_names = std::make_unique<ErrorNames>(parts.kv, parts.names, *waiters, parts.cluster.has_value());
   Streams::Hooks hooks;
   hooks.freed = [this](uint64_t bytes) { collector->NoteFreed(bytes); };
   hooks.lost = [this](const InodePtr& inode) {
@@ -38,11 +45,11 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
     NoteLost(inode);
   };
   hooks.failed = [this](InodeId inode) { error_names->Note(inode); };
-  streams = std::make_unique<Streams>(parts.chunks, parts.chunk_params, *workers, std::move(hooks));
-  rounds = std::make_unique<SyncRounds>(parts.kv, parts.chunks, parts.names, *streams, table, *waiters,
+  streams = std::make_unique<Streams>(parts.chunks, parts.local_chunks, parts.chunk_params, *workers, std::move(hooks));
+  rounds = std::make_unique<SyncRounds>(parts, host.get(), *streams, table, *waiters,
                                         SyncRounds::Options{options.flush_interval_ms});
-  collector = std::make_unique<Collector>(parts.kv, parts.chunks, *rounds, options, owed_bytes);
-  checker = std::make_unique<Checker>(parts.kv, parts.names, parts.chunks, *rounds);
+  collector = std::make_unique<Collector>(parts.kv, host ? nullptr : &parts.local_chunks, *rounds, options, owed_bytes);
+  checker = std::make_unique<Checker>(parts, *rounds);
   wait_watcher = std::thread([this] { WatchWaits(); });
 }
 
@@ -59,6 +66,7 @@ void FileSystem::Impl::End() {
   collector->Stop();
   error_names->Stop();
   space_waiters.reset();
+  blocking.reset();
   waiters.reset();
   workers.reset();
 }
@@ -74,13 +82,57 @@ void FileSystem::Impl::CountInodes() {
 
 FileSystem::Impl::~Impl() { End(); }
 
+bool FileSystem::blocks() const { return impl_->host != nullptr; }
+
+void FileSystem::RunBlocking(std::function<void()> task) {
+  if (impl_->blocking == nullptr) return task();
+  impl_->blocking->Post(std::move(task));
+}
+
 FileSystem::FileSystem(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 FileSystem::~FileSystem() {
   if (impl_ != nullptr) static_cast<void>(Stop());
 }
 
+FileSystem::Parts::Parts(io::BufferPool& the_pool, kv::LocalKvStore& local, kv::KvEngine& the_engine,
+                         meta::Namespace& the_names, store::LocalChunkStore& the_chunks, meta::Clock& the_clock,
+                         const chunking::ChunkParams& params)
+    : pool(the_pool),
+      kv(local),
+      local_kv(&local),
+      engine(the_engine),
+      names(the_names),
+      chunks(the_chunks),
+      local_chunks(the_chunks),
+      clock(the_clock),
+      chunk_params(params) {}
+
+FileSystem::Parts::Parts(io::BufferPool& the_pool, kv::KvStore& shared, kv::KvEngine& the_engine,
+                         meta::Namespace& the_names, store::LocalChunkStore& the_chunks, meta::Clock& the_clock,
+                         const chunking::ChunkParams& params, const ClusterParts& the_cluster)
+    : pool(the_pool),
+      kv(shared),
+      local_kv(nullptr),
+      engine(the_engine),
+      names(the_names),
+      chunks(the_cluster.chunks),
+      local_chunks(the_chunks),
+      clock(the_clock),
+      chunk_params(params),
+      cluster(the_cluster) {}
+
 Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const FsOptions& options) {
+  if (parts.cluster) {
+    auto shared = std::make_unique<Impl>(parts, options, 0);
+    if (Status began = shared->StartShared(); !began.ok()) {
+      static_cast<void>(shared->rounds->Stop());
+      return began.error();
+    }
+    Impl* started = shared.get();
+    parts.pool.SetPressureCallback([started] { started->OnPressure(); });
+    return std::unique_ptr<FileSystem>(new FileSystem(std::move(shared)));
+  }
   CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> orphans, parts.names.ListOrphans());
   if (!orphans.empty()) {
     spdlog::info("removing {} files that were deleted while open", orphans.size());
@@ -102,6 +154,7 @@ Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const 
 Status FileSystem::Stop() {
   if (impl_ == nullptr) return {};
   impl_->parts.pool.SetPressureCallback({});
+  impl_->StopShared();
   impl_->stop.request_stop();  // whoever waits for the first count of records has what there is
   impl_->checker->Stop();
   impl_->collector->Stop();

@@ -3,6 +3,10 @@
 // Functions that return a Result do not wait for the disk longer than a metadata read takes and may be called on a
 // thread that receives requests. Functions that take a Done callback may take long; they call it exactly once, perhaps
 // before they return, perhaps later on a thread of the filesystem. All functions may be called from any thread at once.
+//
+// Where other hosts share the namespace (Parts::cluster) a metadata read is a round trip over the network, or several:
+// blocks() is true then, and all functions but Forget, Write, Read, Release, Fsync and Sync belong on a thread that may
+// wait (RunBlocking).
 #pragma once
 
 #include <functional>
@@ -20,6 +24,12 @@
 #include "kv/local_store.h"
 #include "meta/namespace.h"
 #include "store/local_chunk_store.h"
+
+namespace cairnfs::cluster {
+class ClusterChunkStore;
+class Membership;
+class Peers;
+}  // namespace cairnfs::cluster
 
 namespace cairnfs::fs {
 
@@ -62,12 +72,19 @@ struct FsSpace {
   uint64_t inodes_total, inodes_free;
 };
 
+// What a sync point waits for, where there are several nodes.
+enum class Durability {
+  kLocal,       // this node's disk; the copies follow
+  kReplicated,  // as many nodes as the replication factor says
+};
+
 struct FsOptions {
-  bool durable_file_rename = false;        // mount option rename=durable
-  bool update_atime = true;                // like relatime; false: noatime, read-only mounts
-  unsigned worker_threads = 0;             // cutting, hashing, storing; 0: as many as cores, 2 at least
-  unsigned waiting_threads = 16;           // operations that wait on chunks
-  unsigned flush_interval_ms = 1000;       // a sync round at least this often while something is not durable
+  Durability durability = Durability::kReplicated;  // in a cluster
+  bool durable_file_rename = false;                 // mount option rename=durable
+  bool update_atime = true;                         // like relatime; false: noatime, read-only mounts
+  unsigned worker_threads = 0;                      // cutting, hashing, storing; 0: as many as cores, 2 at least
+  unsigned waiting_threads = 16;                    // operations that wait on chunks
+  unsigned flush_interval_ms = 1000;                // a sync round at least this often while something is not durable
   unsigned commit_wait_seconds_max = 600;  // a directory rename waits no longer; then it fails with kUnavailable
   size_t read_ahead_bytes = 64 * kMiB;
   uint64_t collect_after_bytes = 64 * kMiB;  // freed bytes that make the background collector start
@@ -81,10 +98,18 @@ struct FsTraffic {
   uint64_t write_bytes_total, read_bytes_total;
 };
 
+// A rename that was refused because bytes below it are lost or could not be made safe.
+struct CommitFailure {
+  Timestamp at;
+  std::string directory;            // path below the root of what was to be renamed
+  std::vector<std::string> causes;  // a sentence for each file: which host, which file, why
+};
+
 struct FsStatus {
-  uint64_t logical_bytes;  // sum of file sizes (without holes), what is not durable yet included
-  uint64_t inode_count;    // of every type; too few while a start still counts those that it found
-  uint64_t dirty_bytes;    // written and not durable yet
+  std::vector<CommitFailure> failed_commits;  // in a cluster: the last few, latest first
+  uint64_t logical_bytes;                     // sum of file sizes (without holes), what is not durable yet included
+  uint64_t inode_count;                       // of every type; too few while a start still counts those that it found
+  uint64_t dirty_bytes;                       // written and not durable yet
   uint64_t open_files;
   uint64_t write_bytes_total, read_bytes_total;  // through the mount, since start
   uint64_t sync_rounds_total, sync_points_total;
@@ -116,16 +141,33 @@ struct CheckReport {
 
 class FileSystem {
  public:
+  struct ClusterParts {  // all outlive the filesystem
+    cluster::Membership& membership;
+    cluster::Peers& peers;
+    cluster::ClusterChunkStore& chunks;
+  };
   struct Parts {  // all outlive the filesystem
+    // One host.
+    Parts(io::BufferPool& pool, kv::LocalKvStore& kv, kv::KvEngine& engine, meta::Namespace& names,
+          store::LocalChunkStore& chunks, meta::Clock& clock, const chunking::ChunkParams& chunk_params);
+    // One of several: `kv` compares the host's session in each commit (cluster::MakeFencedStore), `names` is remote on
+    // it. The filesystem ends its open files when the session is lost, and then has the membership rejoin.
+    Parts(io::BufferPool& pool, kv::KvStore& kv, kv::KvEngine& engine, meta::Namespace& names,
+          store::LocalChunkStore& chunks, meta::Clock& clock, const chunking::ChunkParams& chunk_params,
+          const ClusterParts& cluster);
+
     io::BufferPool& pool;
-    kv::LocalKvStore& kv;
+    kv::KvStore& kv;
+    kv::LocalKvStore* local_kv;  // null in a cluster
     kv::KvEngine& engine;
     meta::Namespace& names;
-    store::LocalChunkStore& chunks;
+    store::ChunkStore& chunks;
+    store::LocalChunkStore& local_chunks;
     meta::Clock& clock;
     chunking::ChunkParams chunk_params;
+    std::optional<ClusterParts> cluster;  // none: one host
   };
-  // Removes orphans of an earlier process, starts the threads.
+  // Removes orphans of an earlier process (not in a cluster), starts the threads.
   static Result<std::unique_ptr<FileSystem>> Start(const Parts& parts, const FsOptions& options);
   // Makes everything durable and stops the threads. No call may be in progress or follow. The error of the last sync.
   Status Stop();
@@ -134,8 +176,14 @@ class FileSystem {
   // Calls `go` once names may be changed so: nearly always before it returns; after the next sync round, on another
   // thread, when too many changes wait for the disk. kNoSpace for kMakes when little room is left for metadata. Asked
   // by the caller before Create, MakeNode, Link, SetXattr (kMakes), RemoveXattr (kAlters), Unlink and Rmdir (kRemoves),
-  // which do not wait themselves; SetAttr and Rename ask by themselves.
+  // which do not wait themselves; SetAttr and Rename ask by themselves. In a cluster kRemoves waits until what was
+  // closed on this host before is durable, and `go` runs on a thread that may wait.
   void WhenAdmitted(NameChange change, Done<void> go);
+
+  // Whether the functions below wait for other hosts.
+  bool blocks() const;
+  // Runs the task on a thread that may wait; at once on this one where nothing blocks. Any thread.
+  void RunBlocking(std::function<void()> task);
 
   // --- names ---------------------------------------------------------------------------------------------------
   // Functions that return an Attr for a name (Lookup, Create, MakeNode, Link) add one to the inode's lookup count,
@@ -202,8 +250,8 @@ class FileSystem {
   Result<std::vector<ListedEntry>> ReadDirectory(HandleId handle, InodeId inode, uint64_t offset, size_t limit);
   void ReleaseDirectory(HandleId handle);
 
-  // Answers user.cairnfs.durability ("local" once durable, "pending" before, "lost" where
-  // bytes could not be stored), .unique_bytes and .chunks itself; refuses
+  // Answers user.cairnfs.durability ("local" or "replicated" once durable, "pending" before, "lost" where
+  // bytes could not be stored, or a host died before they were safe), .unique_bytes and .chunks itself; refuses
   // to set those.
   void GetXattr(InodeId inode, std::string_view name, Done<std::string> done);
   Status SetXattr(InodeId inode, std::string_view name, std::string_view value, meta::Namespace::XattrMode mode);

@@ -3,15 +3,18 @@
 // xattrs.cc, status.cc.
 #pragma once
 
+#include <deque>
 #include <set>
 #include <unordered_map>
 
 #include "base/task_queue.h"
 #include "fs/checker.h"
+#include "fs/cluster_host.h"
 #include "fs/collector.h"
 #include "fs/error_names.h"
 #include "fs/filesystem.h"
 #include "fs/inode.h"
+#include "fs/orphans.h"
 #include "fs/record_totals.h"
 #include "fs/streams.h"
 #include "fs/sync_rounds.h"
@@ -22,6 +25,7 @@ namespace cairnfs::fs {
 struct Handle {
   InodePtr inode;
   OpenFlags flags;
+  uint64_t session = 0;  // of the host when it was opened
 
   Mutex mutex;
   uint64_t error_seen GUARDED_BY(mutex) = 0;
@@ -150,14 +154,57 @@ class FileSystem::Impl {
   Status CheckNothingLost(const meta::RenameParams& params);  // kIo names a file below the source
 
   // A sync point whose caller may give up: calls `done` once, with kInterrupted when the caller is being killed, with
-  // kUnavailable when it took too long. `names_only`: as SyncRounds::RequestFlush.
-  void RequestUnlessCancelled(const Caller& caller, Done<void> done, bool names_only = false);
+  // kUnavailable when it took too long.
+  enum class RoundKind { kAll, kNames, kClosed };  // SyncRounds::Request, RequestFlush, RequestClosed
+  void RequestUnlessCancelled(const Caller& caller, Done<void> done, RoundKind kind = RoundKind::kAll);
   void WatchWaits();
   // xattrs.cc
   bool IsPending(InodeId id, uint32_t mode);
   Result<std::string> DurabilityOf(InodeId id);
   void CountInodes();
   uint64_t UnrecordedBytes(uint64_t& dirty_bytes);  // status.cc
+  void CountShared();
+
+  // --- among other hosts; `host` is null on one host. What may block is for threads that may wait. ---
+  // shared_files.cc
+  std::unique_ptr<Content> MakeContent() const;
+  // Waits until what other hosts have closed of the file is published; what died with its host is not waited for.
+  Result<meta::FileState> ReadFinished(InodeId id, const Caller& caller = {});
+  // Brings the content in memory to what the store has, with this host's changes laid over it.
+  Status Refresh(const InodePtr& inode);
+  Status Adopt(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
+  Status LoadShared(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
+  void LayPending(meta::Attr& attr);     // size and times that other hosts' closed files have
+  bool OverlayShared(meta::Attr& attr);  // false: older than what this host has published, read it again
+  void OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done);
+  struct ChangeKind {
+    bool empties = false;    // as ChangeWhenQuiet
+    bool removes = false;    // bytes: what was closed before is durable first
+    bool publishes = false;  // others see it once the answer is given
+    bool sets_times = false;
+  };
+  void ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
+                    const ChangeKind& kind);
+  // Tells everybody what was closed and is not published yet.
+  Status PutPending(const InodePtr& inode);
+  // After a round for what is closed: why the file is not published, if so.
+  Status CheckPublished(const InodePtr& inode);
+  Status CheckSession(const Handle& handle) const;  // kIo: the one that it was opened under is lost
+  void AfterClosed(Done<void> then);                // on a thread that may wait
+  // commit.cc
+  void RenameShared(const meta::RenameParams& params, const Caller& caller, Done<void> done);
+  void CommitShared(const meta::RenameParams& params, const Caller& caller, const std::vector<meta::Attr>& sources,
+                    Done<void> done);
+  // A sentence for each file below them, or of them, that another host cannot make safe any more.
+  Result<std::vector<std::string>> FinishBelow(const std::vector<meta::Attr>& sources, const Caller& caller);
+  void NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes);
+  Result<std::string> DurabilityShared(InodeId id);
+  // sessions.cc
+  Status StartShared();
+  void StopShared();
+  void LoseSession();
+  class Answers;  // to other hosts
+  std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes);
 
   Parts parts;
   FsOptions options;
@@ -188,6 +235,18 @@ class FileSystem::Impl {
   std::vector<std::shared_ptr<Wait>> waits GUARDED_BY(waits_mutex);
   bool waits_stopping GUARDED_BY(waits_mutex) = false;
 
+  struct SessionGuard {
+    Mutex mutex;  // held while a loss is worked on
+    Impl* impl GUARDED_BY(mutex) = nullptr;
+  };
+  std::shared_ptr<SessionGuard> session_guard;
+  Mutex failed_commits_mutex;
+  std::deque<CommitFailure> failed_commits GUARDED_BY(failed_commits_mutex);
+  std::atomic<uint64_t> shared_bytes{0};       // of all records, as of the last count
+  std::atomic<int64_t> shared_counted_ms{-1};  // steady clock: when that began; -1: never
+
+  std::unique_ptr<ClusterHost> host;
+  std::unique_ptr<TaskQueue> blocking;       // operations that wait for other hosts
   std::unique_ptr<TaskQueue> workers;        // cut, hash, store
   std::unique_ptr<TaskQueue> waiters;        // operations that wait for workers, chunks or rounds
   std::unique_ptr<TaskQueue> space_waiters;  // writes that wait for space: those that need none pass them by
@@ -196,6 +255,8 @@ class FileSystem::Impl {
   std::unique_ptr<SyncRounds> rounds;
   std::unique_ptr<Collector> collector;
   std::unique_ptr<Checker> checker;
+  std::unique_ptr<Orphans> orphans;
+  std::unique_ptr<cluster::PeerHandler> answers;
   std::thread wait_watcher;
 };
 

@@ -62,7 +62,7 @@ struct Content {
   unsigned barriers_waiting = 0;  // operations that wait until nothing is in flight; no new cuts meanwhile
   std::unique_ptr<SharedContent> shared;  // where other hosts are; else null
 
-  bool drop_runs = false;         // under memory pressure: runs that are stored give their buffers back
+  bool drop_runs = false;  // under memory pressure: runs that are stored give their buffers back
 
   bool must_reload() const { return shared != nullptr && shared->must_reload; }
   bool quiet() const { return flying.empty() && !owed; }
@@ -87,6 +87,7 @@ class Inode {
   std::unique_ptr<Content> content GUARDED_BY(mutex);
   uint64_t open_count GUARDED_BY(mutex) = 0;
   uint64_t write_open_count GUARDED_BY(mutex) = 0;
+  unsigned pending_puts GUARDED_BY(mutex) = 0;  // P records that are on their way to the store
   // The first error that a descriptor has not been told: each handle compares its own sequence.
   std::optional<Error> error GUARDED_BY(mutex);
   uint64_t error_sequence GUARDED_BY(mutex) = 0;
@@ -100,12 +101,12 @@ class Inode {
   uint64_t lookup_count = 0;
   uint64_t hold_count = 0;  // open files, and the list of changed inodes
 
-  std::atomic<bool> mapped{false};         // the kernel has read into its page cache
-  std::atomic<bool> no_capability{false};  // it was seen to have no security.capability
-  std::atomic<bool> no_set_id{false};      // among other hosts: it was seen to have no set-id bits
+  std::atomic<bool> mapped{false};              // the kernel has read into its page cache
+  std::atomic<bool> no_capability{false};       // it was seen to have no security.capability
+  std::atomic<bool> no_set_id{false};           // among other hosts: it was seen to have no set-id bits
   std::atomic<uint64_t> published_revision{0};  // of the last record that this host published among other hosts
-  std::atomic<bool> unlinked{false};       // set while an Operation is held
-  std::atomic<uint64_t> freed_bytes{0};    // of an unlinked one: what its removal lets a collection find
+  std::atomic<bool> unlinked{false};            // set while an Operation is held
+  std::atomic<uint64_t> freed_bytes{0};         // of an unlinked one: what its removal lets a collection find
 };
 
 using InodePtr = std::shared_ptr<Inode>;

@@ -32,7 +32,11 @@ Result<meta::Attr> FileSystem::GetAttr(InodeId inode) {
 
 Result<std::string> FileSystem::ReadLink(InodeId inode) { return impl_->parts.names.ReadLink(inode); }
 
-void FileSystem::WhenAdmitted(NameChange change, Done<void> go) { impl_->rounds->WhenAdmitted(change, std::move(go)); }
+void FileSystem::WhenAdmitted(NameChange change, Done<void> go) {
+  // A crash never leaves a deletion without the data that was to take the place of what it deleted.
+  if (impl_->host != nullptr && change == NameChange::kRemoves) return impl_->AfterClosed(std::move(go));
+  impl_->rounds->WhenAdmitted(change, std::move(go));
+}
 
 Result<meta::Attr> FileSystem::MakeNode(InodeId parent, std::string_view name, const meta::CreateParams& params) {
   SyncRounds::Operation operation(*impl_->rounds);
@@ -93,6 +97,7 @@ Status FileSystem::Impl::FinishRename(const meta::RenameParams& params, bool rep
 }
 
 void FileSystem::Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
+  if (impl_->host != nullptr) return impl_->RenameShared(params, caller, std::move(done));
   auto source = impl_->parts.names.Lookup(params.from_parent, params.from_name);
   if (!source.ok()) return done(source.error());
   bool directory = (source->mode & S_IFMT) == S_IFDIR;
@@ -232,12 +237,12 @@ void FileSystem::Impl::RenameDirectory(const meta::RenameParams& params, const C
     auto finish = [this, params, replaced = *renamed, done = std::move(done)](const Status& named) {
       done(FinishRename(params, replaced, named));
     };
-    RequestUnlessCancelled(caller, std::move(finish), /*names_only=*/true);
+    RequestUnlessCancelled(caller, std::move(finish), RoundKind::kNames);
   };
   RequestUnlessCancelled(caller, std::move(commit));
 }
 
-void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> done, bool names_only) {
+void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> done, RoundKind kind) {
   auto wait = std::make_shared<Wait>();
   wait->cancelled = caller.cancelled;
   wait->deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max);
@@ -249,10 +254,10 @@ void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> d
     }
     wait->done(status);
   };
-  if (names_only) {
-    rounds->RequestFlush(answer);
-  } else {
-    rounds->Request(answer);
+  switch (kind) {
+    case RoundKind::kAll: rounds->Request(answer); break;
+    case RoundKind::kNames: rounds->RequestFlush(answer); break;
+    case RoundKind::kClosed: rounds->RequestClosed(answer); break;
   }
   {
     MutexLock lock(wait->mutex);
@@ -306,6 +311,9 @@ void FileSystem::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::A
 void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done) {
   auto before = impl_->parts.names.GetAttr(id);
   if (!before.ok()) return done(before.error());
+  if (impl_->host != nullptr && request.mode) {
+    if (InodePtr known = impl_->table.Find(id)) known->no_set_id = false;
+  }
   bool regular = (before->mode & S_IFMT) == S_IFREG;
   Timestamp now = impl_->parts.clock.Now();
   std::optional<Timestamp> mtime = request.mtime_now ? now : request.mtime;
@@ -347,6 +355,7 @@ void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Don
     if (size) CAIRNFS_RETURN_IF_ERROR(impl_->Truncate(inode, content, *size));
     if (mtime) content.mtime = *mtime;
     content.ctime = now;
+    if (content.shared) content.shared->own.times_are_set = true;
     content.must_publish = true;
     return {};
   };
@@ -355,7 +364,13 @@ void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Don
     impl_->table.Unhold(inode);
     done(std::move(attr));
   };
-  impl_->ChangeWhenQuiet(inode, change, finish, /*empties=*/request.size == uint64_t{0});
+  const bool empties = request.size == uint64_t{0};
+  if (impl_->host != nullptr) {
+    const bool cuts = request.size.has_value();
+    return impl_->ChangeShared(inode, change, finish,
+                               {.empties = empties, .removes = cuts, .publishes = cuts, .sets_times = !cuts});
+  }
+  impl_->ChangeWhenQuiet(inode, change, finish, empties);
 }
 
 }  // namespace cairnfs::fs

@@ -23,7 +23,7 @@ struct FlyingChunk {
   uint64_t offset = 0;  // in the file, of the chunk's first byte
   uint64_t size = 0;
   uint64_t stored_before = 0;  // so many of its first bytes lie in an earlier provisional chunk
-  bool provisional = false;  // the tail of a run that may still grow: the run keeps its bytes
+  bool provisional = false;    // the tail of a run that may still grow: the run keeps its bytes
   std::vector<io::Slice> slices;
 };
 

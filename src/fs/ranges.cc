@@ -13,7 +13,7 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
                           "fallocate past the largest file size, or of nothing"));
   }
   bool allocate = !request.punch_hole && !request.zero_range;
-  if (allocate && request.length > impl_->parts.chunks.Stats().available_bytes) {
+  if (allocate && request.length > impl_->parts.local_chunks.Stats().available_bytes) {
     return done(MakeError(ErrorCode::kNoSpace, "no space for " + std::to_string(request.length) + " bytes"));
   }
   InodePtr inode = handle->inode;
@@ -21,11 +21,15 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
     inode->mutex.AssertHeld();
     uint64_t end = request.offset + request.length;
     if (!allocate) CAIRNFS_RETURN_IF_ERROR(impl_->Punch(inode, content, request.offset, request.length));
-    if (!request.keep_size && !request.punch_hole) content.size = std::max(content.size, end);
+    if (!request.keep_size && !request.punch_hole) {
+      content.size = std::max(content.size, end);
+      if (content.shared) content.shared->own.size_min = std::max(content.shared->own.size_min, end);
+    }
     impl_->Touch(content);
     content.must_publish = true;
     return {};
   };
+  if (impl_->host != nullptr) return impl_->ChangeShared(inode, change, std::move(done), {});
   impl_->ChangeWhenQuiet(inode, change, std::move(done));
 }
 
@@ -132,6 +136,9 @@ Result<size_t> FileSystem::Impl::CopyNow(const InodePtr& from, uint64_t from_off
     }
     std::move(pins.begin(), pins.end(), std::back_inserter(content.pins));
     content.size = std::max(content.size, to_offset + length);
+    if (content.shared) {
+      content.shared->own.size_min = std::max(content.shared->own.size_min, to_offset + length);
+    }
     Touch(content);
     return {};
   };

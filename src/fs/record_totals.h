@@ -19,7 +19,9 @@ namespace cairnfs::fs {
 // Any thread.
 class RecordTotals {
  public:
-  explicit RecordTotals(kv::LocalKvStore& kv);  // begins to watch file records; nobody changes them before it is made
+  // Begins to watch file records; nobody changes them before it is made. null: there is nothing to watch, the totals
+  // are nothing.
+  explicit RecordTotals(kv::LocalKvStore* kv);
   ~RecordTotals();
   RecordTotals(const RecordTotals&) = delete;
 
@@ -43,7 +45,7 @@ class RecordTotals {
   void Note(std::string_view key, const std::optional<std::string>& before, const std::optional<std::string>& after,
             uint64_t revision);
 
-  kv::LocalKvStore& kv_;  // constant
+  kv::LocalKvStore* const kv_;
 
   // Lock order: after the store's lock.
   mutable Mutex mutex_;

@@ -2,8 +2,8 @@
 // this host's own. docs/cluster.md, "The namespace".
 //
 // Whoever publishes compares the revision of the record that the content is based on. Where another host has published
-// since, this host's own changes are laid over what is there (Rebase), and the publish is tried again: so ranges that do
-// not overlap all stay.
+// since, this host's own changes are laid over what is there (Rebase), and the publish is tried again: so ranges that
+// do not overlap all stay.
 #pragma once
 
 #include <algorithm>
@@ -29,14 +29,13 @@ struct SharedContent {
     void Add(const Changes& more);
   };
 
-  uint64_t base_revision = 0;        // of the D record that the extents are based on; 0: there was none
-  Changes own;                       // since then, and in no record that is on its way
-  Changes publishing;                // in the record that the round is about to publish
-  uint64_t session = 0;              // the host's session when it was changed
-  uint64_t pending_revision = 0;     // of this host's P key; 0: it has none
-  unsigned pending_puts = 0;         // that are on their way
-  std::vector<meta::Pending> lost;   // as last read: P keys of sessions that are gone
-  bool must_reload = false;          // nothing in memory counts any more
+  uint64_t base_revision = 0;       // of the D record that the extents are based on; 0: there was none
+  Changes own;                      // since then, and in no record that is on its way
+  Changes publishing;               // in the record that the round is about to publish
+  uint64_t session = 0;             // the host's session when it was changed
+  uint64_t pending_revision = 0;    // of this host's P key; 0: it has none
+  std::vector<meta::Pending> lost;  // as last read: P keys of sessions that are gone
+  bool must_reload = false;         // nothing in memory counts any more
 
   // Whether the size is what this host has set, not the greatest that any host made.
   bool SizeIsSet() const { return own.size_is_set || publishing.size_is_set; }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "fs/impl.h"
+#include "fs/scan.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -14,7 +15,7 @@ constexpr int kTriesMax = 4;
 }  // namespace
 
 Result<FsSpace> FileSystem::GetSpace() {
-  store::StoreStats stats = impl_->parts.chunks.Stats();
+  store::StoreStats stats = impl_->parts.local_chunks.Stats();
   FsSpace space{};
   uint64_t used = stats.segment_bytes - std::min(stats.segment_bytes, stats.free_segment_bytes);
   space.available_bytes = space.free_bytes = stats.available_bytes;
@@ -45,17 +46,50 @@ uint64_t FileSystem::Impl::UnrecordedBytes(uint64_t& dirty_bytes) {
   return unrecorded;
 }
 
+// Of a namespace that others change too, the sums are as of a count now and then, which somebody who wants to know
+// starts.
+void FileSystem::Impl::CountShared() {
+  constexpr int64_t kCountEveryMs = 600'000;
+  using namespace std::chrono;
+  const int64_t now_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+  int64_t counted_ms = shared_counted_ms;
+  if (counted_ms >= 0 && now_ms - counted_ms < kCountEveryMs) return;
+  if (!shared_counted_ms.compare_exchange_strong(counted_ms, now_ms)) return;
+  waiters->Post([this] {
+    uint64_t bytes = 0;
+    int64_t inodes = 0;
+    Status records = ScanPrefix(parts.kv, "D", stop.get_token(), [&](const kv::KvEntry& entry) {
+      auto record = meta::FileRecord::Decode(entry.value);
+      if (record.ok()) bytes += record->allocated_bytes;
+      return true;
+    });
+    Status counted = ScanPrefix(parts.kv, "I", stop.get_token(), [&](const kv::KvEntry&) {
+      inodes++;
+      return true;
+    });
+    if (!records.ok() || !counted.ok()) return;
+    shared_bytes = bytes;
+    inode_count = inodes;
+  });
+}
+
 FsTraffic FileSystem::GetTraffic() const { return {impl_->write_bytes_total, impl_->read_bytes_total}; }
 
 FsStatus FileSystem::GetStatus() const {
   FsStatus status{};
-  status.store = impl_->parts.chunks.Stats();
+  status.store = impl_->parts.local_chunks.Stats();
   status.inode_count = static_cast<uint64_t>(std::max<int64_t>(0, impl_->inode_count.load()));
+  if (impl_->host != nullptr) impl_->CountShared();
   for (int tries = 1;; tries++) {
     // A record that is published between the two sums would be missing in both.
     const uint64_t recorded = impl_->record_totals.AllocatedBytes();
     status.logical_bytes = recorded + impl_->UnrecordedBytes(status.dirty_bytes);
     if (recorded == impl_->record_totals.AllocatedBytes() || tries == kTriesMax) break;
+  }
+  if (impl_->host != nullptr) {
+    status.logical_bytes = impl_->shared_bytes;
+    MutexLock lock(impl_->failed_commits_mutex);
+    status.failed_commits.assign(impl_->failed_commits.begin(), impl_->failed_commits.end());
   }
   if (static_cast<int64_t>(status.logical_bytes) < 0) status.logical_bytes = 0;
   status.dirty_bytes += status.store.pending_bytes;

@@ -30,17 +30,23 @@ constexpr size_t kUnflushedBytesMax = 64 * kMiB;
 }  // namespace
 
 SyncRounds::Operation::Operation(SyncRounds& rounds) : rounds_(rounds) {
+  if (rounds_.host_ != nullptr) return;
   MutexLock turn(rounds_.turnstile_);
   rounds_.gate_.lock_shared();
 }
 
-SyncRounds::Operation::~Operation() { rounds_.gate_.unlock_shared(); }
+SyncRounds::Operation::~Operation() {
+  if (rounds_.host_ == nullptr) rounds_.gate_.unlock_shared();
+}
 
-SyncRounds::SyncRounds(kv::LocalKvStore& kv, store::LocalChunkStore& chunks, meta::Namespace& names, Streams& streams,
-                       InodeTable& table, TaskQueue& waiters, const Options& options)
-    : kv_(kv),
-      chunks_(chunks),
-      names_(names),
+SyncRounds::SyncRounds(const FileSystem::Parts& parts, ClusterHost* host, Streams& streams, InodeTable& table,
+                       TaskQueue& waiters, const Options& options)
+    : kv_(parts.kv),
+      local_kv_(parts.local_kv),
+      host_(host),
+      chunks_(parts.chunks),
+      local_chunks_(parts.local_chunks),
+      names_(parts.names),
       streams_(streams),
       table_(table),
       waiters_queue_(waiters),
@@ -58,17 +64,18 @@ std::optional<Status> SyncRounds::TryAdmit(NameChange change) {
     wake_.NotifyOne();
   }
   const size_t limit = change == NameChange::kRemoves ? 2 * kUnflushedBytesMax : kUnflushedBytesMax;
-  if (kv_.UnflushedBytes() < limit) return Status();
+  if (local_kv_->UnflushedBytes() < limit) return Status();
   if (failure_) return failure_->WithContext("too many changes wait for the disk");
   if (stopping_) return MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
   return std::nullopt;
 }
 
 void SyncRounds::WhenAdmitted(NameChange change, Done<void> go) {
-  if (change == NameChange::kMakes && chunks_.MetadataRoomIsLow()) {
+  if (local_kv_ == nullptr) return go({});
+  if (change == NameChange::kMakes && local_chunks_.MetadataRoomIsLow()) {
     return go(MakeError(ErrorCode::kNoSpace, "the disk has little room left, which is kept for removing files"));
   }
-  if (kv_.UnflushedBytes() < kUnflushedBytesKick) return go({});
+  if (local_kv_->UnflushedBytes() < kUnflushedBytesKick) return go({});
   std::optional<Status> admitted;
   {
     MutexLock lock(mutex_);
@@ -105,7 +112,7 @@ void SyncRounds::AddOrphan(const InodePtr& inode) {
 bool SyncRounds::NothingPending() const {
   MutexLock lock(mutex_);
   return changed_.empty() && orphans_.empty() && !running_ && !open_ && waiters_.empty() && flush_waiters_.empty() &&
-         !has_loss_ && !kv_.HasUnflushed();
+         !has_loss_ && !HasUnflushedNames();
 }
 
 void SyncRounds::Request(Done<void> done) {
@@ -132,6 +139,27 @@ void SyncRounds::RequestFlush(Done<void> done) {
     }
   }
   done(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
+}
+
+void SyncRounds::RequestClosed(Done<void> done) {
+  bool idle = false;
+  {
+    MutexLock lock(mutex_);
+    idle = changed_.empty() && !running_ && !open_;
+    if (!idle && !stopping_) {
+      closed_waiters_.push_back(std::move(done));
+      wake_.NotifyOne();
+      return;
+    }
+  }
+  if (idle) return done({});
+  done(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
+}
+
+Status SyncRounds::ClosedAndWait() {
+  std::promise<Status> promise;
+  RequestClosed([&](Status status) { promise.set_value(std::move(status)); });
+  return promise.get_future().get();
 }
 
 Status SyncRounds::FlushAndWait() {
@@ -170,15 +198,16 @@ Status SyncRounds::Stop() {
 void SyncRounds::Run() {
   pthread_setname_np(pthread_self(), "cairn-rounds");
   for (;;) {
-    std::vector<Done<void>> waiters, flush_waiters;
+    std::vector<Done<void>> waiters, flush_waiters, closed_waiters;
     {
       MutexLock lock(mutex_);
-      if (waiters_.empty() && flush_waiters_.empty() && !kicked_ && !stopping_) {
+      if (waiters_.empty() && flush_waiters_.empty() && closed_waiters_.empty() && !kicked_ && !stopping_) {
         wake_.WaitFor(mutex_, std::chrono::milliseconds(options_.interval_ms));
       }
-      if (stopping_ && waiters_.empty() && flush_waiters_.empty()) break;
+      if (stopping_ && waiters_.empty() && flush_waiters_.empty() && closed_waiters_.empty()) break;
       waiters.swap(waiters_);
       flush_waiters.swap(flush_waiters_);
+      closed_waiters.swap(closed_waiters_);
       kicked_ = false;
       running_ = true;
     }
@@ -198,10 +227,11 @@ void SyncRounds::Run() {
     LetInPostponed();
     for (Done<void>& done : waiters) done(status);
     for (Done<void>& done : flush_waiters) done(flushed);
+    for (Done<void>& done : closed_waiters) done(flushed);
     if (!status.ok()) {
       // Do not spin on a disk that is full: whoever makes room asks again, and so does the interval.
       MutexLock lock(mutex_);
-      if (waiters_.empty() && flush_waiters_.empty() && !stopping_)
+      if (waiters_.empty() && flush_waiters_.empty() && closed_waiters_.empty() && !stopping_)
         wake_.WaitFor(mutex_, std::chrono::milliseconds(options_.interval_ms));
     }
   }
@@ -246,14 +276,19 @@ void SyncRounds::Open(bool everything) {
   std::vector<InodePtr> changed;
   {
     MutexLock lock(mutex_);
-    if (changed_.empty() && !kv_.HasUnflushed()) return;
+    if (changed_.empty() && !HasUnflushedNames()) return;
     changed.swap(changed_);
   }
-  kv_.BeginFrozen();
+  if (local_kv_ != nullptr) local_kv_->BeginFrozen();
   open_ = true;
   std::vector<InodePtr> left_out, gone;
   for (const InodePtr& inode : changed) {
     MutexLock lock(inode->mutex);
+    // Given up meanwhile, because its session was lost; perhaps changed again since, and then twice in the list.
+    if (!inode->content || !inode->content->changed || inode->content->owed) {
+      gone.push_back(inode);
+      continue;
+    }
     Content& content = *inode->content;
     if (table_.IsGone(inode)) {
       // It went before this freeze: nothing of it is owed to anyone.
@@ -338,9 +373,7 @@ static uint64_t DurableSize(const Content& content) {
   return limit ? std::min(content.size, *limit) : content.size;
 }
 
-Status SyncRounds::Publish(const InodePtr& inode, std::vector<kv::KvWrite>& writes,
-                           std::vector<store::ChunkPin>& pins) {
-  MutexLock lock(inode->mutex);
+Result<meta::FileRecord> SyncRounds::MakeRecord(const InodePtr& inode) {
   Content& content = *inode->content;
   if (!content.loss_told && inode->error) loss_ = inode->error;
   content.loss_told = true;
@@ -364,7 +397,15 @@ Status SyncRounds::Publish(const InodePtr& inode, std::vector<kv::KvWrite>& writ
   record.mtime = content.mtime;
   record.ctime = content.ctime;
   record.recipe = recipe->Encode();
-  writes.push_back({meta::FileKey(inode->id), record.Encode()});
+  return record;
+}
+
+Status SyncRounds::Publish(const InodePtr& inode, std::vector<kv::KvWrite>& writes,
+                           std::vector<store::ChunkPin>& pins) {
+  MutexLock lock(inode->mutex);
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileRecord record, MakeRecord(inode));
+  Content& content = *inode->content;
+  writes.push_back({meta::FileKey(inode->id), record.Encode(), 0});
   content.published_size = record.size;
   std::move(content.pins.begin(), content.pins.end(), std::back_inserter(pins));
   content.pins.clear();
@@ -395,8 +436,7 @@ void SyncRounds::LetGo(const InodePtr& inode) {
   table_.Unhold(inode);
 }
 
-Status SyncRounds::Finish() {
-  if (!open_) return {};
+void SyncRounds::DrainOwed() {
   for (const InodePtr& inode : owed_) StartDrain(inode);
   // Bytes and recipes that have no space must not hold up the names: among them are the deletions that make space.
   // Their files are published as far as they are stored, and are owed to the next round.
@@ -411,6 +451,12 @@ Status SyncRounds::Finish() {
     return false;
   });
   round_drained.Pass();
+}
+
+Status SyncRounds::Finish() {
+  if (!open_) return {};
+  if (host_ != nullptr) return FinishShared();
+  DrainOwed();
   std::vector<kv::KvWrite> writes;
   std::vector<store::ChunkPin> pins;  // given up once the records that name the chunks can be read
   for (const InodePtr& inode : owed_) {
@@ -419,14 +465,14 @@ Status SyncRounds::Finish() {
     shortage_ = published.error().WithContext("recipe of inode " + std::to_string(inode->id.value));
   }
   owed_.clear();
-  kv_.CommitLate(writes);
+  local_kv_->CommitLate(writes);
   pins.clear();
   for (const InodePtr& inode : published_) LetGo(inode);
   published_.clear();
   round_published.Pass();
   if (!round_data_sync.PassOrSkip()) CAIRNFS_RETURN_IF_ERROR(chunks_.Sync());
   round_data_synced.Pass();
-  CAIRNFS_RETURN_IF_ERROR(kv_.FlushFrozen());
+  CAIRNFS_RETURN_IF_ERROR(local_kv_->FlushFrozen());
   round_flushed.Pass();
   open_ = false;
   rounds_total_++;

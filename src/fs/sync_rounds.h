@@ -15,18 +15,24 @@
 
 namespace cairnfs::fs {
 
+class ClusterHost;
+
+// Among other hosts (`host` is given) names need no round: each of their transactions is durable and visible when it
+// returns. A round then drains what it owes, has the chunks synced, and publishes the records, each with a compare on
+// the one that it is based on (shared_rounds.cc).
 class SyncRounds {
  public:
   struct Options {
     unsigned interval_ms;
   };
-  SyncRounds(kv::LocalKvStore& kv, store::LocalChunkStore& chunks, meta::Namespace& names, Streams& streams,
-             InodeTable& table, TaskQueue& waiters, const Options& options);
+  // `parts` outlive it.
+  SyncRounds(const FileSystem::Parts& parts, ClusterHost* host, Streams& streams, InodeTable& table, TaskQueue& waiters,
+             const Options& options);
   ~SyncRounds();  // REQUIRES: Stop() returned
 
   // Held (shared) by every operation that changes names, by the change of an inode from unchanged to changed, and by
   // changes of a file that are no writes: so that a freeze falls between operations, never into one. Short: never wait
-  // for a round while holding it.
+  // for a round while holding it. Nothing among other hosts.
   class Operation {
    public:
     explicit Operation(SyncRounds& rounds);
@@ -56,9 +62,17 @@ class SyncRounds {
   // makes space.
   void RequestFlush(Done<void> done);
   Status FlushAndWait();
+  // As RequestFlush, for the files that were closed, or marked with must_publish: those that are being written wait for
+  // a round of their own. Only among other hosts.
+  void RequestClosed(Done<void> done);
+  Status ClosedAndWait();
   bool NothingPending() const;
   // Runs a last round and ends the thread.
   Status Stop();
+
+  // Ends what the round or the next ones would do for this file: its bytes can never be published. REQUIRES: only among
+  // other hosts.
+  static void Forsake(Streams& streams, const InodePtr& inode, const Error& why) REQUIRES_LOCK(inode->mutex);
 
   uint64_t rounds_total() const { return rounds_total_.load(); }
   uint64_t requests_total() const { return requests_total_.load(); }
@@ -84,9 +98,38 @@ class SyncRounds {
   void StartDrain(const InodePtr& inode);
   Status WaitDrained(const InodePtr& inode);
   Status Publish(const InodePtr& inode, std::vector<kv::KvWrite>& writes, std::vector<store::ChunkPin>& pins);
+  // The record of what is stored of the file; on failure the file comes again in the next round.
+  Result<meta::FileRecord> MakeRecord(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  void DrainOwed();
+  bool HasUnflushedNames() const { return local_kv_ != nullptr && local_kv_->HasUnflushed(); }
 
-  kv::LocalKvStore& kv_;
-  store::LocalChunkStore& chunks_;
+  // shared_rounds.cc
+  struct SharedItem {
+    InodePtr inode;
+    meta::FileRecord record;
+    uint64_t base_revision = 0, session = 0;
+    uint64_t pending_revision = 0;    // of the P key that goes with the publish; 0: none
+    std::vector<meta::Pending> lost;  // of sessions that are gone: these too
+    std::vector<store::ChunkPin> pins;
+  };
+  Status FinishShared();
+  Status PublishShared(std::vector<SharedItem> items);
+  Result<SharedItem> Prepare(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  Result<uint64_t> CommitItems(std::span<const SharedItem> items);
+  // Publishes those that nothing stands against; appends the others to `conflicts`. The first error.
+  Status CommitBatches(std::vector<SharedItem>& items, bool one_by_one, std::vector<SharedItem>& conflicts);
+  void Complete(SharedItem& item, uint64_t revision);
+  static void Withdraw(SharedItem& item, Content& content);  // as if it had not been prepared
+  void GiveBack(SharedItem& item);                           // to the next round
+  void Abandon(const InodePtr& inode, const Error& why);
+  // After a conflict: takes over what another host published. nullopt: nothing is left to publish.
+  Result<std::optional<SharedItem>> Reconcile(SharedItem item);
+
+  kv::KvStore& kv_;
+  kv::LocalKvStore* const local_kv_;  // null among other hosts
+  ClusterHost* const host_;           // null on one host
+  store::ChunkStore& chunks_;
+  store::LocalChunkStore& local_chunks_;
   meta::Namespace& names_;
   Streams& streams_;
   InodeTable& table_;
@@ -101,6 +144,7 @@ class SyncRounds {
   CondVar wake_;
   std::vector<Done<void>> waiters_ GUARDED_BY(mutex_);
   std::vector<Done<void>> flush_waiters_ GUARDED_BY(mutex_);
+  std::vector<Done<void>> closed_waiters_ GUARDED_BY(mutex_);
   std::vector<InodePtr> changed_ GUARDED_BY(mutex_);
   std::vector<InodeId> orphans_ GUARDED_BY(mutex_);
   bool kicked_ GUARDED_BY(mutex_) = false;

@@ -32,11 +32,11 @@ bool FileSystem::Impl::IsPending(InodeId id, uint32_t mode) {
   }
   auto any = [](std::string_view, const std::optional<std::string>&) { return true; };
   for (const std::string& key : {meta::InodeKey(id), meta::FileKey(id)}) {
-    if (parts.kv.HasUnflushed(key, key + '\0', any)) return true;
+    if (parts.local_kv->HasUnflushed(key, key + '\0', any)) return true;
   }
   const std::string xattrs = meta::XattrPrefix(id);
-  if (parts.kv.HasUnflushed(xattrs, kv::PrefixEnd(xattrs), any)) return true;
-  return parts.kv.HasUnflushed("E", kv::PrefixEnd("E"), [id](std::string_view, const auto& value) {
+  if (parts.local_kv->HasUnflushed(xattrs, kv::PrefixEnd(xattrs), any)) return true;
+  return parts.local_kv->HasUnflushed("E", kv::PrefixEnd("E"), [id](std::string_view, const auto& value) {
     if (!value) return false;
     auto dentry = meta::DentryRecord::Decode(*value);
     return dentry.ok() && dentry->inode == id;
@@ -46,6 +46,7 @@ bool FileSystem::Impl::IsPending(InodeId id, uint32_t mode) {
 Result<std::string> FileSystem::Impl::DurabilityOf(InodeId id) {
   std::set<InodeId> lost = LostInodes();
   if (lost.contains(id)) return std::string(CAIRNFS_DURABILITY_LOST);
+  if (host != nullptr) return DurabilityShared(id);
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, parts.names.GetAttr(id));
   if (!lost.empty() && (attr.mode & S_IFMT) == S_IFDIR) {
     auto found = FindLost(id, lost);
@@ -65,6 +66,8 @@ void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> d
   if ((attr->mode & S_IFMT) != S_IFREG) return done(MakeError(ErrorCode::kNoData, "only regular files have chunks"));
   InodePtr inode = impl_->table.Hold(id);
   impl_->waiters->Post([this, inode, unique = name == kUniqueBytes, done = std::move(done)] {
+    // Where it cannot be had, what is in memory is told.
+    if (impl_->host != nullptr) static_cast<void>(impl_->Refresh(inode));
     uint64_t length = kFileSizeMax;
     std::unordered_map<Digest, uint64_t, DigestHash> chunks;
     Result<std::vector<Extent>> extents = std::vector<Extent>();

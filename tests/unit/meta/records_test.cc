@@ -231,7 +231,14 @@ TEST(RecordsTest, KindsThatDisagree) {
   EXPECT_FALSE(InodeRecord::Decode(record.Encode()).ok());
   record = SampleFile();
   record.parent = kRootInode;
-  EXPECT_FALSE(InodeRecord::Decode(record.Encode()).ok());
+  std::string with_parent = record.Encode();
+  EXPECT_TRUE(InodeRecord::Decode(with_parent).ok());
+  with_parent[0] = 1;  // the record version in which only directories have one
+  EXPECT_FALSE(InodeRecord::Decode(with_parent).ok());
+  record = SampleDirectory();
+  with_parent = record.Encode();
+  with_parent[0] = 2;
+  EXPECT_FALSE(InodeRecord::Decode(with_parent).ok());
   record = SampleFile();
   record.symlink_target = "x";
   EXPECT_FALSE(InodeRecord::Decode(record.Encode()).ok());

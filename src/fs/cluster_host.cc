@@ -1,0 +1,135 @@
+#include "fs/cluster_host.h"
+
+#include <algorithm>
+#include <future>
+#include <thread>
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr auto kAskAgain = std::chrono::milliseconds(100);
+constexpr auto kOrphanAnswer = std::chrono::seconds(10);
+
+}  // namespace
+
+ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, Durability durability)
+    : parts_(parts), durability_(durability), self_(parts.membership.self().AsKey()) {}
+
+Status ClusterHost::SyncChunks() {
+  return durability_ == Durability::kLocal ? parts_.chunks.SyncLocal() : parts_.chunks.Sync();
+}
+
+Status ClusterHost::BeginSession() {
+  CAIRNFS_ASSIGN_OR_RETURN(const cluster::Membership::Session session, parts_.membership.session());
+  if (session_key_.empty()) session_key_ = session.key;
+  session_.store(session.revision, std::memory_order_release);
+  return {};
+}
+
+bool ClusterHost::Lives(const meta::Pending& pending) const {
+  if (IsOwn(pending)) return pending.record.session == session();
+  const cluster::ViewPtr view = parts_.membership.view();
+  if (pending.record.session > view->revision) return true;
+  auto id = cluster::NodeId::FromKey(pending.node);
+  const cluster::NodeInfo* node = id ? view->Find(*id) : nullptr;
+  return node != nullptr && node->session == pending.record.session;
+}
+
+void ClusterHost::NotePending(const meta::FileState& state, SharedContent& shared) const {
+  shared.lost.clear();
+  uint64_t own_revision = 0;
+  for (const meta::Pending& pending : state.pending) {
+    if (!Lives(pending)) {
+      shared.lost.push_back(pending);
+    } else if (IsOwn(pending)) {
+      own_revision = pending.revision;
+    }
+  }
+  // One that was put since the look is newer.
+  if (shared.pending_revision <= state.revision) shared.pending_revision = own_revision;
+}
+
+std::string ClusterHost::NameOf(std::string_view node) const {
+  auto id = cluster::NodeId::FromKey(node);
+  if (!id) return "?";
+  const cluster::ViewPtr view = parts_.membership.view();
+  const cluster::NodeInfo* info = view->Find(*id);
+  return info == nullptr || info->name.empty() ? id->ToHex() : info->name;
+}
+
+bool ClusterHost::IsUp(const cluster::NodeId& node) const {
+  const cluster::ViewPtr view = parts_.membership.view();
+  const cluster::NodeInfo* info = view->Find(node);
+  return info != nullptr && info->state == cluster::NodeState::kUp;
+}
+
+std::vector<cluster::NodeId> ClusterHost::OthersUp() const {
+  std::vector<cluster::NodeId> others;
+  for (const cluster::NodeInfo& node : parts_.membership.view()->nodes) {
+    if (node.state == cluster::NodeState::kUp && node.id.AsKey() != self_) others.push_back(node.id);
+  }
+  return others;
+}
+
+bool ClusterHost::IsFirstUp() const {
+  for (const cluster::NodeInfo& node : parts_.membership.view()->nodes) {
+    if (node.state == cluster::NodeState::kUp) return node.id.AsKey() == self_;
+  }
+  return false;
+}
+
+std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node, const std::vector<InodeId>& inodes,
+                                                        const Patience& patience) {
+  std::string why = "it did not answer in time";
+  const std::string name = NameOf(node);
+  const auto id = cluster::NodeId::FromKey(node);
+  bool is_gone = !id.has_value();
+  while (!is_gone && std::chrono::steady_clock::now() < patience.deadline) {
+    if (patience.cancelled && patience.cancelled()) break;
+    auto failures = parts_.peers.FinishFiles(*id, inodes, patience.deadline);
+    if (failures.ok()) {
+      std::vector<Failure> told;
+      for (auto& failure : *failures) {
+        failure.why = "host " + name + ": " + failure.why;
+        told.push_back({node, std::move(failure), false});
+      }
+      return told;
+    }
+    why = failures.error().message;
+    is_gone = !IsUp(*id);
+    if (!is_gone) std::this_thread::sleep_for(kAskAgain);
+  }
+  why =
+      is_gone ? "host " + name + " is down, and its bytes of the file were not safe yet" : "host " + name + ": " + why;
+  std::vector<Failure> told;
+  for (InodeId inode : inodes) told.push_back({node, {inode, "", why}, is_gone});
+  return told;
+}
+
+std::vector<ClusterHost::Failure> ClusterHost::Finish(const Work& work, const Patience& patience) {
+  std::vector<std::future<std::vector<Failure>>> answers;
+  for (const auto& [node, inodes] : work) {
+    std::vector<InodeId> list(inodes.begin(), inodes.end());
+    // One node is asked on the caller's own thread.
+    const auto where = work.size() == 1 ? std::launch::deferred : std::launch::async;
+    answers.push_back(std::async(
+        where, [this, &patience, name = node, list = std::move(list)] { return FinishAt(name, list, patience); }));
+  }
+  std::vector<Failure> failures;
+  for (auto& answer : answers) {
+    for (Failure& failure : answer.get()) failures.push_back(std::move(failure));
+  }
+  return failures;
+}
+
+Result<std::vector<bool>> ClusterHost::HeldElsewhere(const std::vector<InodeId>& inodes) {
+  std::vector<bool> held(inodes.size(), false);
+  for (const cluster::NodeId& node : OthersUp()) {
+    const auto deadline = std::chrono::steady_clock::now() + kOrphanAnswer;
+    CAIRNFS_ASSIGN_OR_RETURN(std::vector<bool> there, parts_.peers.HoldOrphans(node, inodes, deadline));
+    for (size_t i = 0; i < held.size() && i < there.size(); i++) held[i] = held[i] || there[i];
+  }
+  return held;
+}
+
+}  // namespace cairnfs::fs

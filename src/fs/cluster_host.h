@@ -1,0 +1,82 @@
+// ClusterHost: what this host knows of the others and asks them. The namespace is shared, so is the chunk store; all
+// that is left are bytes that somebody has closed and not published, and inodes that somebody has open.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cluster/cluster_chunk_store.h"
+#include "cluster/membership.h"
+#include "cluster/peers.h"
+#include "fs/filesystem.h"
+#include "fs/shared_content.h"
+#include "meta/namespace.h"
+
+namespace cairnfs::fs {
+
+class ClusterHost {
+ public:
+  // `chunks` of the parts: what a round syncs.
+  ClusterHost(const FileSystem::ClusterParts& parts, Durability durability);
+
+  const std::string& self() const { return self_; }  // this node's id, as it stands in keys
+  cluster::Membership& membership() { return parts_.membership; }
+  cluster::Peers& peers() { return parts_.peers; }
+  Durability durability() const { return durability_; }
+  // Makes what was put durable, at the level that this filesystem has.
+  Status SyncChunks();
+
+  // The session of this host, by the revision of its key; 0 between the loss of one and the next. What was changed
+  // under an earlier one is never published.
+  uint64_t session() const { return session_.load(std::memory_order_acquire); }
+  void EndSession() { session_.store(0, std::memory_order_release); }
+  Status BeginSession();  // that of the membership; the error of that
+  // Compares in `transaction` that the session is the one at this revision.
+  void AddSessionCompare(kv::Transaction& transaction, uint64_t session) const {
+    transaction.IfRevision(session_key_, session);
+  }
+
+  // Whether the session still lives under which the record was made: else its bytes are lost. What the view does not
+  // know yet lives.
+  bool Lives(const meta::Pending& pending) const;
+  bool IsOwn(const meta::Pending& pending) const { return pending.node == self_; }
+  // Takes over what is pending of the file: this host's own P key, and those whose bytes are lost.
+  void NotePending(const meta::FileState& state, SharedContent& shared) const;
+  std::string NameOf(std::string_view node) const;  // for people
+  bool IsUp(const cluster::NodeId& node) const;
+  std::vector<cluster::NodeId> OthersUp() const;
+  bool IsFirstUp() const;  // in the order of ids
+
+  // What a node could not finish: `why` names it.
+  struct Failure {
+    std::string node;
+    cluster::PeerHandler::FinishFailure what;
+    bool is_gone = false;  // the node has no session any more
+  };
+  using Work = std::map<std::string, std::set<InodeId>>;  // by node id
+  struct Patience {
+    std::chrono::steady_clock::time_point deadline;
+    std::function<bool()> cancelled;  // may be empty
+  };
+  // Asks the nodes, all at once, to publish what they have closed of these files. Tries again where a node that is up
+  // does not answer. Blocks.
+  std::vector<Failure> Finish(const Work& work, const Patience& patience);
+  // Of each: whether a process on some other host that is up has it open. kUnavailable: one does not answer.
+  Result<std::vector<bool>> HeldElsewhere(const std::vector<InodeId>& inodes);
+
+ private:
+  std::vector<Failure> FinishAt(const std::string& node, const std::vector<InodeId>& inodes, const Patience& patience);
+
+  const FileSystem::ClusterParts parts_;
+  const Durability durability_;
+  const std::string self_;
+  std::string session_key_;  // constant once a session was begun: the same for all of them
+  std::atomic<uint64_t> session_{0};
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,164 @@
+// Renames among other hosts. A directory shows its new name once every byte that was closed below it before, on any
+// host, is durable and published; where that cannot be, the rename fails and says which host and which files.
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "cairnfs/cairnfs.h"
+#include "fs/impl.h"
+
+namespace cairnfs::fs {
+namespace {
+
+Failpoint shared_rename_ready("fs.shared_rename_ready", Failpoint::Kind::kKill);
+
+constexpr size_t kFailedCommitsMax = 16;
+constexpr size_t kCausesNamedMax = 5;  // in an error's message; all are in the log and the status
+
+std::string JoinSome(const std::vector<std::string>& causes) {
+  std::string text;
+  for (size_t i = 0; i < causes.size() && i < kCausesNamedMax; i++) text += (i > 0 ? "; " : "") + causes[i];
+  if (causes.size() > kCausesNamedMax) text += "; and " + std::to_string(causes.size() - kCausesNamedMax) + " more";
+  return text;
+}
+
+}  // namespace
+
+void FileSystem::Impl::RenameShared(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
+  std::vector<meta::Attr> sources;
+  auto source = parts.names.Lookup(params.from_parent, params.from_name);
+  if (!source.ok()) return done(source.error());
+  sources.push_back(std::move(*source));
+  if (params.mode == meta::RenameMode::kExchange) {
+    auto target = parts.names.Lookup(params.to_parent, params.to_name);
+    if (!target.ok()) return done(target.error());
+    sources.push_back(std::move(*target));
+  }
+  bool has_directory = false;
+  for (const meta::Attr& attr : sources) {
+    has_directory = has_directory || S_ISDIR(attr.mode);
+    Status ready = PrepareForNewName(attr.inode);
+    if (!ready.ok()) return done(ready);
+  }
+  auto commit = [this, params, caller, sources, done = std::move(done)](const Status& durable) {
+    if (durable.ok()) {
+      blocking->Post([this, params, caller, sources, done] { CommitShared(params, caller, sources, done); });
+      return;
+    }
+    spdlog::error("rename of '{}' to '{}' refused: {}", params.from_name, params.to_name, durable.error().message);
+    done(durable);
+  };
+  // Of a directory whatever was written; of a file what was closed before, which this one counts as.
+  RequestUnlessCancelled(caller, std::move(commit), has_directory ? RoundKind::kAll : RoundKind::kClosed);
+}
+
+void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Caller& caller,
+                                    const std::vector<meta::Attr>& sources, Done<void> done) {
+  Status status;
+  for (const meta::Attr& attr : sources) {
+    InodePtr inode = S_ISREG(attr.mode) ? table.Find(attr.inode) : nullptr;
+    if (inode && status.ok()) status = CheckPublished(inode);
+  }
+  if (status.ok()) status = CheckNothingLost(params);
+  if (status.ok()) {
+    auto causes = FinishBelow(sources, caller);
+    if (!causes.ok()) {
+      status = causes.error();
+    } else if (!causes->empty()) {
+      status = MakeError(ErrorCode::kIo, JoinSome(*causes));
+      NoteFailedCommit(params, std::move(*causes));
+    }
+  }
+  if (!status.ok()) {
+    spdlog::error("rename of '{}' to '{}' refused: {}", params.from_name, params.to_name, status.error().message);
+    return done(status);
+  }
+  shared_rename_ready.Pass();
+  auto renamed = CommitRename(params);
+  done(renamed.ok() ? Status() : Status(renamed.error()));
+}
+
+Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector<meta::Attr>& sources,
+                                                               const Caller& caller) {
+  std::vector<std::string> causes;
+  CAIRNFS_ASSIGN_OR_RETURN(std::vector<meta::Namespace::PendingFile> files, parts.names.ListPending());
+  // What this host has closed since its round began is not covered.
+  std::erase_if(files, [&](const auto& file) { return host->IsOwn(file.pending) && host->Lives(file.pending); });
+  if (files.empty()) return causes;
+  std::vector<InodeId> inodes;
+  for (const auto& file : files) inodes.push_back(file.inode);
+  std::set<InodeId> below;
+  for (const meta::Attr& attr : sources) {
+    if (!S_ISDIR(attr.mode)) {
+      below.insert(attr.inode);
+      continue;
+    }
+    CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> found, parts.names.FindBelow(attr.inode, inodes));
+    below.insert(found.begin(), found.end());
+  }
+  auto add_cause = [&](InodeId inode, const std::string& path, const std::string& why) {
+    causes.push_back("'" + (path.empty() ? parts.names.PathOfInode(inode) : path) + "': " + why);
+  };
+  ClusterHost::Work work;
+  for (const auto& file : files) {
+    if (!below.contains(file.inode)) continue;
+    if (host->Lives(file.pending)) {
+      work[file.pending.node].insert(file.inode);
+    } else {
+      add_cause(file.inode, "",
+                "host " + host->NameOf(file.pending.node) +
+                    " was lost before its bytes were safe: write the file again, truncate or remove it");
+    }
+  }
+  const ClusterHost::Patience patience{
+      std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max), caller.cancelled};
+  for (const ClusterHost::Failure& failure : host->Finish(work, patience)) {
+    add_cause(failure.what.inode, failure.what.path, failure.what.why);
+  }
+  return causes;
+}
+
+void FileSystem::Impl::NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes) {
+  CommitFailure failure;
+  failure.at = parts.clock.Now();
+  failure.directory = parts.names.PathOf(params.from_parent, params.from_name);
+  for (const std::string& cause : causes) spdlog::error("commit of '{}': {}", failure.directory, cause);
+  failure.causes = std::move(causes);
+  MutexLock lock(failed_commits_mutex);
+  failed_commits.push_front(std::move(failure));
+  if (failed_commits.size() > kFailedCommitsMax) failed_commits.pop_back();
+}
+
+Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, parts.names.GetAttr(id));
+  bool is_pending = false, is_lost = false;
+  auto note = [&](const meta::Pending& pending) {
+    is_pending = is_pending || host->Lives(pending);
+    is_lost = is_lost || !host->Lives(pending);
+  };
+  if (S_ISDIR(attr.mode)) {
+    is_pending = !rounds->NothingPending();
+    CAIRNFS_ASSIGN_OR_RETURN(std::vector<meta::Namespace::PendingFile> files, parts.names.ListPending());
+    std::vector<InodeId> inodes;
+    for (const auto& file : files) inodes.push_back(file.inode);
+    CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> found, parts.names.FindBelow(id, inodes));
+    const std::set<InodeId> below(found.begin(), found.end());
+    for (const auto& file : files) {
+      if (below.contains(file.inode)) note(file.pending);
+    }
+  } else {
+    for (const meta::Pending& pending : attr.pending) note(pending);
+    if (InodePtr inode = table.Find(id)) {
+      MutexLock lock(inode->mutex);
+      is_pending = is_pending || (inode->content && inode->content->changed);
+    }
+  }
+  if (is_lost) return std::string(CAIRNFS_DURABILITY_LOST);
+  if (is_pending) return std::string(CAIRNFS_DURABILITY_PENDING);
+  return std::string(host->durability() == Durability::kLocal ? CAIRNFS_DURABILITY_LOCAL
+                                                              : CAIRNFS_DURABILITY_REPLICATED);
+}
+
+}  // namespace cairnfs::fs

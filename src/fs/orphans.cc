@@ -1,0 +1,110 @@
+#include "fs/orphans.h"
+
+#include <pthread.h>
+
+#include "base/log.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr auto kTryAgain = std::chrono::seconds(1);
+constexpr auto kSweepEvery = std::chrono::seconds(60);
+// An inode that is removed is found missing; until then, and longer than any host asks again, its number is kept.
+constexpr auto kRefuseFor = std::chrono::minutes(30);
+constexpr size_t kRefusedTidyAt = 100'000;
+constexpr size_t kAskedAtOnce = 1024;
+
+}  // namespace
+
+Orphans::Orphans(ClusterHost& host, meta::Namespace& names,
+                 std::function<std::vector<bool>(const std::vector<InodeId>&)> holds)
+    : host_(host), names_(names), holds_(std::move(holds)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Orphans::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    wake_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Orphans::Add(InodeId inode) {
+  MutexLock lock(mutex_);
+  waiting_.push_back(inode);
+  wake_.NotifyAll();
+}
+
+void Orphans::Refuse(InodeId inode) {
+  const auto now = std::chrono::steady_clock::now();
+  MutexLock lock(mutex_);
+  if (refused_.size() >= kRefusedTidyAt) {
+    std::erase_if(refused_, [&](const auto& item) { return now - item.second > kRefuseFor; });
+  }
+  refused_[inode] = now;
+}
+
+void Orphans::Allow(InodeId inode) {
+  MutexLock lock(mutex_);
+  refused_.erase(inode);
+}
+
+bool Orphans::Refuses(InodeId inode) {
+  MutexLock lock(mutex_);
+  return refused_.contains(inode);
+}
+
+std::vector<InodeId> Orphans::Settle(const std::vector<InodeId>& inodes) {
+  std::vector<InodeId> left;
+  for (size_t first = 0; first < inodes.size(); first += kAskedAtOnce) {
+    const size_t end = std::min(inodes.size(), first + kAskedAtOnce);
+    std::vector<InodeId> asked;
+    const std::vector<InodeId> some(inodes.begin() + static_cast<ptrdiff_t>(first),
+                                    inodes.begin() + static_cast<ptrdiff_t>(end));
+    // Who has it open here asks again when it is closed.
+    const std::vector<bool> here = holds_(some);
+    for (size_t i = 0; i < some.size(); i++) {
+      if (!here[i]) asked.push_back(some[i]);
+    }
+    if (asked.empty()) continue;
+    auto held = host_.HeldElsewhere(asked);
+    std::vector<InodeId> gone;
+    for (size_t i = 0; held.ok() && i < asked.size(); i++) {
+      if (!(*held)[i]) gone.push_back(asked[i]);
+    }
+    Status removed = held.ok() ? names_.RemoveOrphans(gone) : Status(held.error());
+    if (removed.ok()) continue;
+    spdlog::debug("{} deleted files are not removed yet: {}", asked.size(), removed.error().message);
+    left.insert(left.end(), asked.begin(), asked.end());
+  }
+  return left;
+}
+
+void Orphans::Run() {
+  pthread_setname_np(pthread_self(), "cairn-orphans");
+  auto next_sweep = std::chrono::steady_clock::now() + kSweepEvery;
+  for (;;) {
+    std::vector<InodeId> inodes;
+    {
+      MutexLock lock(mutex_);
+      if (waiting_.empty() && !stopping_) wake_.WaitFor(mutex_, kTryAgain);
+      if (stopping_) return;
+      inodes.swap(waiting_);
+    }
+    if (std::chrono::steady_clock::now() >= next_sweep) {
+      next_sweep = std::chrono::steady_clock::now() + kSweepEvery;
+      auto all = host_.IsFirstUp() ? names_.ListOrphans() : Result<std::vector<InodeId>>(std::vector<InodeId>());
+      if (all.ok()) inodes.insert(inodes.end(), all->begin(), all->end());
+    }
+    if (inodes.empty()) continue;
+    std::vector<InodeId> left = Settle(inodes);
+    if (left.empty()) continue;
+    MutexLock lock(mutex_);
+    waiting_.insert(waiting_.end(), left.begin(), left.end());
+    if (!stopping_) wake_.WaitFor(mutex_, kTryAgain);
+  }
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,49 @@
+// Orphans: removes inodes that have no link left, once no process on any host has them open. docs/cluster.md.
+//
+// The host that takes the last name away asks, or the one that closes the inode last. Each host that says that nobody
+// has it open refuses to open it from then on, so nobody can come in between. What is left over (of a host that died
+// before it had asked all) is swept by the first node in the order of ids.
+#pragma once
+
+#include <chrono>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "fs/cluster_host.h"
+
+namespace cairnfs::fs {
+
+class Orphans {
+ public:
+  // `holds` answers for this host, as PeerHandler::HoldOrphans.
+  Orphans(ClusterHost& host, meta::Namespace& names,
+          std::function<std::vector<bool>(const std::vector<InodeId>&)> holds);
+  ~Orphans() { Stop(); }
+  void Add(InodeId inode);  // any thread, any lock held
+  void Stop();              // what is not removed yet is left to the sweep
+
+  // Inodes that this host said it does not hold.
+  void Refuse(InodeId inode);
+  void Allow(InodeId inode);
+  bool Refuses(InodeId inode);
+
+ private:
+  void Run();
+  // Those that could not be settled.
+  std::vector<InodeId> Settle(const std::vector<InodeId>& inodes);
+
+  ClusterHost& host_;
+  meta::Namespace& names_;
+  const std::function<std::vector<bool>(const std::vector<InodeId>&)> holds_;
+
+  Mutex mutex_;
+  CondVar wake_;
+  std::vector<InodeId> waiting_ GUARDED_BY(mutex_);
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::unordered_map<InodeId, std::chrono::steady_clock::time_point> refused_ GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace cairnfs::fs

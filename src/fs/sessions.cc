@@ -1,0 +1,130 @@
+// A filesystem's life among other hosts: what they ask, and what happens when this host's session is lost.
+#include "base/log.h"
+#include "fs/impl.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr auto kRejoinEvery = std::chrono::seconds(1);
+
+}  // namespace
+
+class FileSystem::Impl::Answers final : public cluster::PeerHandler {
+ public:
+  explicit Answers(Impl& impl) : impl_(impl) {}
+
+  std::vector<FinishFailure> FinishFiles(const std::vector<InodeId>& inodes) override {
+    std::vector<InodePtr> files;
+    for (InodeId id : inodes) {
+      InodePtr inode = impl_.table.Find(id);
+      if (!inode) continue;
+      MutexLock lock(inode->mutex);
+      if (!inode->content || (!inode->content->changed && inode->content->lost.empty())) continue;
+      inode->content->must_publish = true;
+      files.push_back(inode);
+    }
+    std::vector<FinishFailure> failures;
+    if (files.empty()) return failures;
+    const Status round = impl_.rounds->ClosedAndWait();
+    for (const InodePtr& inode : files) {
+      Status published = impl_.CheckPublished(inode);
+      if (published.ok() && !round.ok()) {
+        MutexLock lock(inode->mutex);
+        if (inode->content && inode->content->changed) published = round;
+      }
+      if (published.ok()) continue;
+      failures.push_back({inode->id, impl_.parts.names.PathOfInode(inode->id), published.error().message});
+    }
+    return failures;
+  }
+
+  std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes) override { return impl_.HoldOrphans(inodes); }
+
+ private:
+  Impl& impl_;
+};
+
+std::vector<bool> FileSystem::Impl::HoldOrphans(const std::vector<InodeId>& inodes) {
+  std::vector<bool> held;
+  for (InodeId id : inodes) {
+    // Refused first: whoever opens it counts itself in first, and then asks whether that is refused.
+    orphans->Refuse(id);
+    InodePtr inode = table.Find(id);
+    bool is_open = false;
+    if (inode) {
+      MutexLock lock(inode->mutex);
+      is_open = inode->open_count > 0;
+      // What was closed and is not published need not be any more.
+      if (!is_open && inode->content && inode->content->changed) inode->unlinked = true;
+    }
+    if (is_open) {
+      orphans->Allow(id);
+      table.MarkUnlinked(id, 0);  // asks again once it is closed
+    }
+    held.push_back(is_open);
+  }
+  return held;
+}
+
+Status FileSystem::Impl::StartShared() {
+  CAIRNFS_RETURN_IF_ERROR(host->BeginSession());
+  orphans = std::make_unique<Orphans>(*host, parts.names,
+                                      [this](const std::vector<InodeId>& inodes) { return HoldOrphans(inodes); });
+  answers = std::make_unique<Answers>(*this);
+  host->peers().SetHandler(answers.get());
+  session_guard = std::make_shared<SessionGuard>();
+  {
+    MutexLock lock(session_guard->mutex);
+    session_guard->impl = this;
+  }
+  host->membership().OnLost([guard = session_guard] {
+    MutexLock lock(guard->mutex);
+    if (guard->impl != nullptr) guard->impl->LoseSession();
+  });
+  return {};
+}
+
+void FileSystem::Impl::StopShared() {
+  if (session_guard == nullptr) return;
+  stop.request_stop();
+  host->membership().OnLost({});
+  {
+    MutexLock lock(session_guard->mutex);
+    session_guard->impl = nullptr;
+  }
+  host->peers().SetHandler(nullptr);
+  orphans->Stop();
+}
+
+// Whatever was accepted under the session that was lost can never be published: nobody knows what others have done to
+// these files since. Only when all of it is given up a new session is taken.
+void FileSystem::Impl::LoseSession() {
+  host->EndSession();
+  const Error why =
+      MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was not published is lost");
+  size_t files = 0;
+  table.ForEach([&](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    if (!inode->content || !inode->content->changed) return;
+    files++;
+    spdlog::error("inode {}: {}", inode->id.value, why.message);
+    error_names->Note(inode->id);
+    SyncRounds::Forsake(*streams, inode, why);
+  });
+  spdlog::error(
+      "the session with the cluster was lost, and with it changes of {} files; files that are open for "
+      "writing get errors",
+      files);
+  while (!stop.stop_requested()) {
+    Status status = host->membership().Rejoin();
+    if (status.ok()) status = host->BeginSession();
+    if (status.ok()) {
+      spdlog::info("this host has a new session with the cluster");
+      return;
+    }
+    spdlog::warn("no new session with the cluster yet: {}", status.error().message);
+    std::this_thread::sleep_for(kRejoinEvery);
+  }
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,253 @@
+// Files among other hosts: close-to-open. What was closed or synced elsewhere is there when a file is opened here; what
+// is closed here everybody can know of at once (a pending record), and it is published by the next round.
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "fs/impl.h"
+
+namespace cairnfs::fs {
+namespace {
+
+// A host that is up and does not publish what it closed: whoever opens the file gets an error after this long.
+constexpr auto kFinishWait = std::chrono::seconds(60);
+// Somebody who closes a file again and again need not keep readers from what was published meanwhile.
+constexpr int kFinishTriesMax = 8;
+
+}  // namespace
+
+std::unique_ptr<Content> FileSystem::Impl::MakeContent() const {
+  auto content = std::make_unique<Content>(parts.chunk_params);
+  if (host != nullptr) content->shared = std::make_unique<SharedContent>();
+  return content;
+}
+
+Status FileSystem::Impl::CheckSession(const Handle& handle) const {
+  if (host == nullptr || !handle.flags.write || handle.session == host->session()) return {};
+  return MakeError(ErrorCode::kIo,
+                   "this host lost its session with the cluster while the file was open; what was not published is "
+                   "lost: open it again");
+}
+
+void FileSystem::Impl::AfterClosed(Done<void> then) {
+  rounds->RequestClosed(
+      [this, then = std::move(then)](const Status& status) { blocking->Post([then, status] { then(status); }); });
+}
+
+Result<meta::FileState> FileSystem::Impl::ReadFinished(InodeId id, const Caller& caller) {
+  const ClusterHost::Patience patience{std::chrono::steady_clock::now() + kFinishWait, caller.cancelled};
+  for (int tries = 1;; tries++) {
+    CAIRNFS_ASSIGN_OR_RETURN(meta::FileState state, parts.names.ReadFile(id));
+    ClusterHost::Work work;
+    for (const meta::Pending& pending : state.pending) {
+      if (host->IsOwn(pending)) continue;
+      if (host->Lives(pending)) {
+        work[pending.node].insert(id);
+      } else if (tries == 1) {
+        spdlog::warn("inode {}: host {} was lost with bytes that it had closed; the file is as it was before", id.value,
+                     host->NameOf(pending.node));
+      }
+    }
+    if (work.empty() || tries == kFinishTriesMax) return state;
+    for (const ClusterHost::Failure& failure : host->Finish(work, patience)) {
+      if (failure.is_gone) continue;
+      if (std::chrono::steady_clock::now() >= patience.deadline) {
+        return MakeError(ErrorCode::kUnavailable, failure.what.why);
+      }
+      // It answers, and cannot: what was published is there.
+      spdlog::warn("inode {}: {}; the file is as it was published last", id.value, failure.what.why);
+      return parts.names.ReadFile(id);
+    }
+  }
+}
+
+// In place: whoever works on the content meanwhile finds it changed, not gone.
+Status FileSystem::Impl::LoadShared(const InodePtr& inode, const meta::FileState& state) {
+  auto fresh = MakeContent();
+  CAIRNFS_RETURN_IF_ERROR(Rebase(*fresh, state.record, state.record_revision, parts.chunks));
+  if (!state.record) {
+    fresh->mtime = state.inode.mtime;
+    fresh->ctime = state.inode.ctime;
+  }
+  if (!inode->content) inode->content = MakeContent();
+  Content& content = *inode->content;
+  streams->RemoveRange(inode, 0, kFileSizeMax);  // bytes that are stored, kept for a stream that goes on
+  content.extents = std::move(fresh->extents);
+  content.size = fresh->size;
+  content.published_size = fresh->published_size;
+  content.mtime = fresh->mtime;
+  content.ctime = fresh->ctime;
+  *content.shared = std::move(*fresh->shared);
+  host->NotePending(state, *content.shared);
+  inode->no_capability = !state.has_capability;
+  inode->no_set_id = WithoutSetId(state.inode.mode) == (state.inode.mode & 07777);
+  return {};
+}
+
+Status FileSystem::Impl::Adopt(const InodePtr& inode, const meta::FileState& state) {
+  if (!inode->content || inode->content->must_reload()) return LoadShared(inode, state);
+  inode->no_capability = !state.has_capability;
+  inode->no_set_id = WithoutSetId(state.inode.mode) == (state.inode.mode & 07777);
+  Content& content = *inode->content;
+  host->NotePending(state, *content.shared);
+  if (state.record_revision <= content.shared->base_revision) return {};
+  if (!content.changed && content.idle()) return LoadShared(inode, state);
+  streams->DropStoredRuns(inode);
+  return Rebase(content, state.record, state.record_revision, parts.chunks);
+}
+
+Status FileSystem::Impl::Refresh(const InodePtr& inode) {
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state, ReadFinished(inode->id));
+  MutexLock lock(inode->mutex);
+  return Adopt(inode, state);
+}
+
+void FileSystem::Impl::LayPending(meta::Attr& attr) {
+  for (const meta::Pending& pending : attr.pending) {
+    if (host->IsOwn(pending) || !host->Lives(pending)) continue;
+    attr.size = std::max(attr.size, pending.record.size);
+    attr.mtime = pending.record.times_are_set ? pending.record.mtime : std::max(attr.mtime, pending.record.mtime);
+    attr.ctime = std::max(attr.ctime, pending.record.ctime);
+  }
+}
+
+bool FileSystem::Impl::OverlayShared(meta::Attr& attr) {
+  InodePtr inode = table.Find(attr.inode);
+  if (!inode) return true;
+  MutexLock lock(inode->mutex);
+  if (attr.content_revision < inode->published_revision) return false;
+  // What is clean says nothing that the store does not say, which may be newer.
+  if (!inode->content || inode->content->must_reload() || !inode->content->changed) return true;
+  const Content& content = *inode->content;
+  const SharedContent& shared = *content.shared;
+  if (shared.SizeIsSet()) {
+    attr.size = content.size;
+  } else {
+    attr.size =
+        std::max({attr.size, shared.SizeMin(), attr.content_revision == shared.base_revision ? content.size : 0});
+  }
+  attr.mtime = shared.TimesAreSet() ? content.mtime : std::max(attr.mtime, content.mtime);
+  attr.ctime = std::max(attr.ctime, content.ctime);
+  attr.allocated_bytes = content.AllocatedBytes();
+  return true;
+}
+
+void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done) {
+  InodePtr inode = table.Hold(id);
+  {
+    // Open from now on: should its last name go meanwhile, its bytes stay.
+    MutexLock lock(inode->mutex);
+    inode->open_count++;
+  }
+  auto finish = [this, inode, flags, done = std::move(done)](const Status& status) {
+    Result<HandleId> handle = HandleId{0};
+    {
+      MutexLock lock(inode->mutex);
+      if (status.ok()) {
+        handle = AddHandle(inode, flags);
+      } else {
+        handle = status.error();
+      }
+      inode->open_count--;
+    }
+    table.Unhold(inode);
+    done(std::move(handle));
+  };
+  if (orphans->Refuses(id)) return finish(MakeError(ErrorCode::kStale, "the file was removed on another host"));
+  if (host->session() == 0) {
+    return finish(MakeError(ErrorCode::kUnavailable,
+                            "this host has lost its session with the cluster and waits for a "
+                            "new one"));
+  }
+  if (flags.truncate) {
+    auto change = [this, inode](Content& content) -> Status {
+      inode->mutex.AssertHeld();
+      content.must_publish = true;
+      return Truncate(inode, content, 0);
+    };
+    return ChangeShared(inode, change, finish, {.empties = true, .removes = true, .publishes = true});
+  }
+  Status status;
+  auto state = ReadFinished(id);
+  if (!state.ok()) {
+    status = state.error();
+  } else if (S_ISDIR(state->inode.mode)) {
+    status = MakeError(ErrorCode::kIsDirectory, "is a directory");
+  } else {
+    MutexLock lock(inode->mutex);
+    status = Adopt(inode, *state);
+  }
+  if (!status.ok() && status.error().code != ErrorCode::kNotFound && status.error().code != ErrorCode::kIsDirectory) {
+    spdlog::error("inode {}: cannot be opened: {}", id.value, status.error().message);
+    error_names->Note(id);
+  }
+  finish(status);
+}
+
+void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
+                                    const ChangeKind& kind) {
+  auto act = [this, inode, change = std::move(change), done = std::move(done), kind](const Status& ordered) {
+    if (!ordered.ok()) return done(ordered);
+    Status status = Refresh(inode);
+    if (!status.ok() && (!kind.empties || status.error().code == ErrorCode::kNotFound)) return done(status);
+    status = ChangeQuietly(inode, change, kind.empties);
+    if (status.ok() && kind.sets_times) status = PutPending(inode);
+    if (!status.ok() || !kind.publishes) return done(status);
+    AfterClosed(
+        [this, inode, done](const Status& published) { done(published.ok() ? CheckPublished(inode) : published); });
+  };
+  if (kind.removes) return AfterClosed(act);
+  act({});
+}
+
+Status FileSystem::Impl::CheckPublished(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  const Content* content = inode->content.get();
+  if (content == nullptr) return {};
+  if (!content->lost.empty()) {
+    return MakeError(ErrorCode::kIo, "bytes of the file could not be stored and are lost: write it again or remove it");
+  }
+  if (!content->changed || !content->must_publish) return {};
+  if (content->HasFailed()) return MakeError(ErrorCode::kNoSpace, "no space for bytes of the file");
+  if (content->recipe_error_noted) return MakeError(ErrorCode::kIo, "the file's recipe could not be stored");
+  return {};
+}
+
+Status FileSystem::Impl::PutPending(const InodePtr& inode) {
+  meta::PendingRecord record;
+  {
+    MutexLock lock(inode->mutex);
+    if (!inode->content || !inode->content->changed || inode->unlinked) return {};
+    Content& content = *inode->content;
+    content.must_publish = true;
+    record.session = content.shared->session;
+    record.size = content.shared->SizeMin();
+    record.times_are_set = content.shared->TimesAreSet();
+    record.mtime = content.mtime;
+    record.ctime = content.ctime;
+    inode->pending_puts++;
+  }
+  kv::Transaction transaction;
+  host->AddSessionCompare(transaction, record.session);
+  transaction.IfExists(meta::InodeKey(inode->id)).Put(meta::PendingKey(inode->id, host->self()), record.Encode());
+  auto revision = parts.kv.Commit(transaction);
+  {
+    MutexLock lock(inode->mutex);
+    inode->pending_puts--;
+    if (revision.ok() && inode->content && inode->content->shared->session == record.session) {
+      SharedContent& shared = *inode->content->shared;
+      shared.pending_revision = std::max(shared.pending_revision, *revision);
+      MarkChanged(inode);  // should all have been published meanwhile, a round takes the record away again
+      inode->content->must_publish = true;
+    }
+  }
+  if (revision.ok() || revision.error().code != ErrorCode::kConflict)
+    return revision.ok() ? Status() : revision.error();
+  // The file is gone, which is no error of those who close it; or so is the session.
+  return record.session == host->session()
+             ? Status()
+             : MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was written is lost");
+}
+
+}  // namespace cairnfs::fs

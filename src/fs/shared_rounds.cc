@@ -1,0 +1,285 @@
+// The rounds of a filesystem among other hosts: what was closed, or is asked for, is drained, its chunks are synced,
+// and its records are published, several to a transaction.
+//
+// A transaction compares for each file the record that its content is based on, that the inode is there, and the
+// session under which the bytes were accepted. When another host has published the file meanwhile, its record is taken
+// over with this host's own ranges laid over it, and the publish is tried again. Bytes of a session that is gone are
+// given up: nobody may publish them.
+#include <algorithm>
+
+#include "base/log.h"
+#include "fs/cluster_host.h"
+#include "fs/sync_rounds.h"
+
+namespace cairnfs::fs {
+namespace {
+
+// Of one file: compares and writes that it takes at most beside pending records that are lost.
+constexpr size_t kOperationsOfFile = 3;
+constexpr size_t kBatchBytesMax = 512 * kKiB;
+constexpr int kConflictsMax = 100;
+
+Error SessionLost() {
+  return MakeError(
+      ErrorCode::kIo,
+      "this host lost its session with the cluster before bytes of the file were published: they are lost");
+}
+
+}  // namespace
+
+// REQUIRES: the content stays what it is until the record is published, but for what is accepted meanwhile.
+Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
+  Content& content = *inode->content;
+  SharedContent& shared = *content.shared;
+  SharedItem item;
+  item.inode = inode;
+  CAIRNFS_ASSIGN_OR_RETURN(item.record, MakeRecord(inode));
+  item.base_revision = shared.base_revision;
+  item.session = shared.session;
+  // What was closed before the round began is in the record.
+  if (!content.must_publish && inode->pending_puts == 0) item.pending_revision = shared.pending_revision;
+  const bool is_written = !shared.own.ranges.empty() || shared.own.size_is_set;
+  if (is_written) item.lost = shared.lost;
+  item.pins = std::move(content.pins);
+  content.pins.clear();
+  shared.publishing = std::move(shared.own);
+  shared.own = {};
+  shared.own.size_min = content.UnstoredEnd();
+  return item;
+}
+
+void SyncRounds::Withdraw(SharedItem& item, Content& content) {
+  SharedContent& shared = *content.shared;
+  shared.own.Add(shared.publishing);
+  shared.publishing = {};
+  std::move(item.pins.begin(), item.pins.end(), std::back_inserter(content.pins));
+  item.pins.clear();
+}
+
+void SyncRounds::GiveBack(SharedItem& item) {
+  const InodePtr& inode = item.inode;
+  bool is_forsaken = false;
+  {
+    MutexLock lock(inode->mutex);
+    Content& content = *inode->content;
+    content.owed = false;
+    is_forsaken = !content.changed;
+    if (is_forsaken) {
+      item.pins.clear();
+    } else {
+      Withdraw(item, content);
+      content.must_publish = true;
+      MutexLock list(mutex_);
+      changed_.push_back(inode);
+    }
+    inode->changed_state.NotifyAll();
+  }
+  if (is_forsaken) LetGo(inode);
+}
+
+void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& why) {
+  Content& content = *inode->content;
+  SharedContent& shared = *content.shared;
+  streams.Discard(inode);
+  content.pins.clear();
+  content.lost.clear();
+  shared.own = {};
+  shared.publishing = {};
+  shared.pending_revision = 0;
+  shared.must_reload = true;
+  content.changed = content.must_publish = false;
+  if (inode->open_count > 0) streams.SetError(inode, why);
+  inode->changed_state.NotifyAll();
+}
+
+void SyncRounds::Abandon(const InodePtr& inode, const Error& why) {
+  {
+    MutexLock lock(inode->mutex);
+    Content& content = *inode->content;
+    if (content.changed) {
+      spdlog::error("inode {}: what was not published is given up: {}", inode->id.value, why.message);
+      Forsake(streams_, inode, why);
+    }
+    content.owed = false;
+    inode->changed_state.NotifyAll();
+  }
+  LetGo(inode);
+}
+
+void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
+  const InodePtr& inode = item.inode;
+  item.pins.clear();
+  bool is_changed = false;
+  {
+    MutexLock lock(inode->mutex);
+    Content& content = *inode->content;
+    SharedContent& shared = *content.shared;
+    content.owed = false;
+    inode->published_revision = std::max(inode->published_revision.load(), revision);
+    if (content.changed) {  // else it was forsaken while the answer was on its way
+      shared.publishing = {};
+      // Also where the content was rebased on a later record meanwhile: the next look at that finds it newer.
+      shared.base_revision = revision;
+      if (item.pending_revision != 0 && shared.pending_revision == item.pending_revision) shared.pending_revision = 0;
+      if (!item.lost.empty()) shared.lost.clear();
+      content.published_size = item.record.size;
+      is_changed = !shared.own.empty() || content.overlay.HasUnstored() || !content.flying.empty() ||
+                   inode->pending_puts > 0 || shared.pending_revision != 0;
+      content.changed = is_changed;
+      if (is_changed) {
+        MutexLock list(mutex_);
+        changed_.push_back(inode);
+      } else {
+        // Others may write there from now on: bytes that are published are not kept to be cut anew.
+        streams_.DropStoredRuns(inode);
+      }
+    }
+    inode->changed_state.NotifyAll();
+  }
+  if (!is_changed) LetGo(inode);
+}
+
+Result<uint64_t> SyncRounds::CommitItems(std::span<const SharedItem> items) {
+  kv::Transaction transaction;
+  host_->AddSessionCompare(transaction, items.front().session);
+  for (const SharedItem& item : items) {
+    const InodeId id = item.inode->id;
+    transaction.IfExists(meta::InodeKey(id))
+        .IfRevision(meta::FileKey(id), item.base_revision)
+        .Put(meta::FileKey(id), item.record.Encode());
+    if (item.pending_revision != 0) {
+      const std::string key = meta::PendingKey(id, host_->self());
+      transaction.IfRevision(key, item.pending_revision).Delete(key);
+    }
+    for (const meta::Pending& lost : item.lost) {
+      const std::string key = meta::PendingKey(id, lost.node);
+      if (item.pending_revision != 0 && host_->IsOwn(lost)) continue;
+      transaction.IfRevision(key, lost.revision).Delete(key);
+    }
+  }
+  return kv_.Commit(transaction);
+}
+
+Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one, std::vector<SharedItem>& conflicts) {
+  Status first;
+  const kv::KvLimits limits = kv_.limits();
+  for (size_t begin = 0, end; begin < items.size(); begin = end) {
+    size_t operations = 1, bytes = 0;
+    for (end = begin; end < items.size(); end++) {
+      const SharedItem& item = items[end];
+      operations += kOperationsOfFile + item.lost.size();
+      bytes += item.record.recipe.size() + kPageBytes;
+      const bool fits = operations <= limits.operations_per_transaction_max - 2 &&
+                        bytes <= std::min(kBatchBytesMax, limits.transaction_bytes_max / 2) && !one_by_one;
+      if (end > begin && (!fits || item.session != items[begin].session)) break;
+    }
+    auto revision = CommitItems(std::span(items).subspan(begin, end - begin));
+    for (size_t i = begin; i < end; i++) {
+      if (revision.ok()) {
+        Complete(items[i], *revision);
+      } else if (revision.error().code == ErrorCode::kConflict) {
+        conflicts.push_back(std::move(items[i]));
+      } else if (revision.error().code == ErrorCode::kStale) {
+        Abandon(items[i].inode, SessionLost());
+      } else {
+        GiveBack(items[i]);
+      }
+    }
+    const bool is_lost = !revision.ok() && revision.error().code != ErrorCode::kConflict;
+    if (is_lost && first.ok()) first = revision.error().WithContext("records of files");
+  }
+  return first;
+}
+
+Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem item) {
+  const InodePtr& inode = item.inode;
+  auto state = names_.ReadFile(inode->id);
+  if (!state.ok() && state.error().code != ErrorCode::kNotFound) {
+    GiveBack(item);
+    return state.error();
+  }
+  if (!state.ok()) {
+    Abandon(inode, MakeError(ErrorCode::kStale, "the file was removed on another host"));
+    return std::optional<SharedItem>();
+  }
+  if (item.session != host_->session()) {
+    Abandon(inode, SessionLost());
+    return std::optional<SharedItem>();
+  }
+  Result<SharedItem> again = SharedItem();
+  {
+    MutexLock lock(inode->mutex);
+    Content& content = *inode->content;
+    if (content.changed) {
+      Withdraw(item, content);
+      host_->NotePending(*state, *content.shared);
+      Status rebased;
+      if (state->record_revision != content.shared->base_revision) {
+        rebased = Rebase(content, state->record, state->record_revision, chunks_);
+      }
+      if (rebased.ok()) {
+        again = Prepare(inode);
+        if (again.ok()) return std::optional(std::move(*again));
+        return again.error();  // it is in the list of the next round
+      }
+      again = rebased.error();
+    } else {
+      again = SessionLost();
+    }
+  }
+  GiveBack(item);
+  return again.error();
+}
+
+Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
+  Status first;
+  for (int attempt = 0; !items.empty(); attempt++) {
+    if (Status synced = host_->SyncChunks(); !synced.ok()) {
+      for (SharedItem& item : items) GiveBack(item);
+      return synced;
+    }
+    std::vector<SharedItem> conflicts;
+    Status committed = CommitBatches(items, attempt > 0, conflicts);
+    if (first.ok()) first = committed;
+    items.clear();
+    for (SharedItem& item : conflicts) {
+      if (attempt == kConflictsMax) {
+        GiveBack(item);
+        if (first.ok()) first = MakeError(ErrorCode::kBusy, "another host publishes a file all the time");
+        continue;
+      }
+      auto again = Reconcile(std::move(item));
+      if (again.ok() && *again) items.push_back(std::move(**again));
+      if (!again.ok() && first.ok()) first = again.error();
+    }
+  }
+  return first;
+}
+
+Status SyncRounds::FinishShared() {
+  DrainOwed();
+  std::vector<SharedItem> items;
+  for (const InodePtr& inode : owed_) {
+    Result<SharedItem> item = SharedItem();
+    bool is_abandoned = false;
+    {
+      MutexLock lock(inode->mutex);
+      is_abandoned = !inode->content->changed || inode->content->shared->session != host_->session();
+      if (!is_abandoned) item = Prepare(inode);
+    }
+    if (is_abandoned) {
+      Abandon(inode, SessionLost());
+    } else if (item.ok()) {
+      items.push_back(std::move(*item));
+    } else {
+      shortage_ = item.error().WithContext("recipe of inode " + std::to_string(inode->id.value));
+    }
+  }
+  owed_.clear();
+  open_ = false;
+  CAIRNFS_RETURN_IF_ERROR(PublishShared(std::move(items)));
+  rounds_total_++;
+  return {};
+}
+
+}  // namespace cairnfs::fs

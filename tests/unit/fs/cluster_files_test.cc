@@ -1,0 +1,300 @@
+// Files that several hosts use: close-to-open, disjoint writers, truncation, times.
+#include "cluster_fixture.h"
+
+namespace cairnfs::fs {
+namespace {
+
+using ClusterFilesTest = ClusterTest;
+
+TEST_F(ClusterFilesTest, WhatWasClosedIsReadElsewhere) {
+  MakeHosts(2);
+  const std::string text = TextOf(1, 100'000);
+  host(0).Put("file", text);
+  EXPECT_EQ(host(1).Cat("file"), text);
+}
+
+TEST_F(ClusterFilesTest, SizeAndTimesAreSeenAtOnceAfterClose) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, TextOf(1, 5000)).ok());
+  EXPECT_EQ(host(1).fs->Lookup(kRootInode, "file")->size, 0u) << "it is not closed yet";
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+  auto here = host(0).fs->GetAttr(file.attr.inode);
+  auto there = host(1).fs->GetAttr(file.attr.inode);
+  ASSERT_TRUE(here.ok() && there.ok());
+  EXPECT_EQ(there->size, 5000u);
+  EXPECT_EQ(there->mtime, here->mtime);
+  EXPECT_EQ(board_.finish_calls, 0) << "a look at attributes asks nobody";
+  EXPECT_FALSE(HasKey(meta::FileKey(file.attr.inode))) << "nothing was published for that";
+}
+
+TEST_F(ClusterFilesTest, PublishingTakesThePendingRecordAway) {
+  MakeHosts(2);
+  const InodeId inode = host(0).Put("file", "bytes");
+  EXPECT_EQ(KeyCount(meta::PendingPrefix(inode)), 1u);
+  EXPECT_EQ(*host(1).Durability(inode), "pending");
+  EXPECT_EQ(host(1).Cat("file"), "bytes");
+  EXPECT_EQ(KeyCount(meta::PendingPrefix(inode)), 0u);
+  EXPECT_EQ(*host(1).Durability(inode), "replicated");
+  EXPECT_EQ(*host(0).Durability(inode), "replicated");
+}
+
+TEST_F(ClusterFilesTest, AReaderSeesWhatWasClosedSinceItOpenedTheFileLast) {
+  MakeHosts(2);
+  host(0).Put("file", "first");
+  auto reader = host(1).Open("file", {.read = true});
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ(*host(1).Read(*reader, 0, 100), "first");
+  auto writer = host(0).Open("file");
+  ASSERT_TRUE(writer.ok());
+  ASSERT_TRUE(host(0).Write(*writer, 0, "SECOND").ok());
+  ASSERT_TRUE(host(0).CloseFile(*writer).ok());
+  EXPECT_EQ(*host(1).Read(*reader, 0, 100), "first") << "open since before the close";
+  EXPECT_EQ(host(1).Cat("file"), "SECOND");
+  EXPECT_EQ(*host(1).Read(*reader, 0, 100), "SECOND");
+  ASSERT_TRUE(host(1).CloseFile(*reader).ok());
+}
+
+TEST_F(ClusterFilesTest, FsyncPublishes) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "synced").ok());
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  EXPECT_EQ(host(0).chunks->syncs, 1u);
+  EXPECT_EQ(host(1).Cat("file"), "synced");
+  EXPECT_EQ(board_.finish_calls, 0);
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterFilesTest, LocalLevelSyncsThisNodeAlone) {
+  options_.durability = Durability::kLocal;
+  MakeHosts(1);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "synced").ok());
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  EXPECT_EQ(host(0).chunks->syncs, 0u);
+  EXPECT_EQ(host(0).chunks->local_syncs, 1u);
+  EXPECT_EQ(*host(0).Durability(file.attr.inode), "local");
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterFilesTest, DisjointRangesOfTwoWritersBothStay) {
+  MakeHosts(2);
+  host(0).Put("file", std::string(40'000, '.'));
+  auto one = host(0).Open("file"), two = host(1).Open("file");
+  ASSERT_TRUE(one.ok() && two.ok());
+  std::string expected(40'000, '.');
+  for (int i = 0; i < 10; i++) {
+    const uint64_t at = static_cast<uint64_t>(i) * 4000;
+    ASSERT_TRUE(host(0).Write(*one, at, std::string(1000, '1')).ok());
+    ASSERT_TRUE(host(1).Write(*two, at + 2000, std::string(1000, '2')).ok());
+    expected.replace(at, 1000, std::string(1000, '1')).replace(at + 2000, 1000, std::string(1000, '2'));
+    ASSERT_TRUE(host(i % 2 == 0 ? 0 : 1).Fsync(i % 2 == 0 ? *one : *two).ok());
+  }
+  ASSERT_TRUE(host(0).CloseFile(*one).ok());
+  ASSERT_TRUE(host(1).CloseFile(*two).ok());
+  EXPECT_EQ(host(0).Cat("file"), expected);
+  EXPECT_EQ(host(1).Cat("file"), expected);
+}
+
+TEST_F(ClusterFilesTest, WritersThatPublishAtTheSameTimeBothStay) {
+  MakeHosts(3);
+  constexpr int kWrites = 40;
+  constexpr uint64_t kPiece = 500;
+  host(0).Put("file", "");
+  std::vector<std::thread> threads;
+  for (unsigned h = 0; h < 3; h++) {
+    threads.emplace_back([&, h] {
+      auto file = host(h).Open("file");
+      ASSERT_TRUE(file.ok());
+      for (uint64_t i = 0; i < kWrites; i++) {
+        ASSERT_TRUE(host(h).Write(*file, (i * 3 + h) * kPiece, std::string(kPiece, static_cast<char>('a' + h))).ok());
+        if (i % 4 == h) {
+          ASSERT_TRUE(host(h).Fsync(*file).ok());
+        }
+      }
+      ASSERT_TRUE(host(h).CloseFile(*file).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::string expected;
+  for (int i = 0; i < kWrites * 3; i++) expected += std::string(kPiece, static_cast<char>('a' + i % 3));
+  for (unsigned h = 0; h < 3; h++) EXPECT_EQ(host(h).Cat("file"), expected) << h;
+}
+
+// A stream that goes on cuts again what it had stored for the time being: not over what others wrote there since.
+TEST_F(ClusterFilesTest, AStreamThatGoesOnKeepsOffWhatOthersWroteBehindIt) {
+  MakeHosts(2);
+  auto stream = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(stream, 0, std::string(3000, 'a')).ok());
+  ASSERT_TRUE(host(0).Fsync(stream).ok());
+  auto other = host(1).Open("file");
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE(host(1).Write(*other, 1000, std::string(500, 'b')).ok());
+  ASSERT_TRUE(host(1).Fsync(*other).ok());
+  ASSERT_TRUE(host(0).Write(stream, 3000, std::string(3000, 'a')).ok());
+  ASSERT_TRUE(host(0).Fsync(stream).ok());
+  ASSERT_TRUE(host(0).CloseFile(stream).ok());
+  ASSERT_TRUE(host(1).CloseFile(*other).ok());
+  const std::string expected = std::string(1000, 'a') + std::string(500, 'b') + std::string(4500, 'a');
+  EXPECT_EQ(host(0).Cat("file"), expected);
+  EXPECT_EQ(host(1).Cat("file"), expected);
+}
+
+TEST_F(ClusterFilesTest, ALargeRecipeIsMergedToo) {
+  MakeHosts(2);
+  std::string expected(400'000, '.');
+  host(0).Put("file", expected);
+  auto one = host(0).Open("file"), two = host(1).Open("file");
+  ASSERT_TRUE(one.ok() && two.ok());
+  for (uint64_t at = 0; at + 4096 <= expected.size(); at += 8192) {  // far more pieces than a record holds inline
+    const std::string mine = TextOf(at, 2048), theirs = TextOf(at + 1, 2048);
+    ASSERT_TRUE(host(0).Write(*one, at, mine).ok());
+    ASSERT_TRUE(host(1).Write(*two, at + 2048, theirs).ok());
+    expected.replace(at, 2048, mine).replace(at + 2048, 2048, theirs);
+  }
+  ASSERT_TRUE(host(0).Fsync(*one).ok());
+  ASSERT_TRUE(host(1).Fsync(*two).ok());
+  ASSERT_TRUE(host(0).CloseFile(*one).ok());
+  ASSERT_TRUE(host(1).CloseFile(*two).ok());
+  EXPECT_EQ(host(0).Cat("file"), expected);
+  EXPECT_EQ(host(1).Cat("file"), expected);
+}
+
+TEST_F(ClusterFilesTest, TruncationIsSeenWhenItReturned) {
+  MakeHosts(2);
+  const InodeId inode = host(0).Put("file", std::string(10'000, 'x'));
+  ASSERT_TRUE(host(1).Truncate(inode, 3000).ok());
+  EXPECT_EQ(host(0).fs->GetAttr(inode)->size, 3000u);
+  EXPECT_EQ(host(0).Cat("file"), std::string(3000, 'x'));
+  ASSERT_TRUE(host(0).Truncate(inode, 6000).ok());
+  EXPECT_EQ(host(1).fs->GetAttr(inode)->size, 6000u);
+  EXPECT_EQ(host(1).Cat("file"), std::string(3000, 'x') + std::string(3000, '\0'));
+  EXPECT_EQ(KeyCount("P"), 0u);
+}
+
+TEST_F(ClusterFilesTest, TruncationAtOpenReplacesWhatOthersWrote) {
+  MakeHosts(2);
+  host(0).Put("file", std::string(10'000, 'x'));
+  auto file = host(1).Open("file", {.read = true, .write = true, .truncate = true});
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(host(0).fs->GetAttr(file->attr.inode)->size, 0u);
+  ASSERT_TRUE(host(1).Write(*file, 0, "new").ok());
+  ASSERT_TRUE(host(1).CloseFile(*file).ok());
+  EXPECT_EQ(host(0).Cat("file"), "new");
+}
+
+TEST_F(ClusterFilesTest, AWriterSeesThatTheFileWasTruncatedElsewhere) {
+  MakeHosts(2);
+  host(0).Put("file", std::string(10'000, 'x'));
+  auto writer = host(0).Open("file");
+  ASSERT_TRUE(writer.ok());
+  ASSERT_TRUE(host(1).Truncate(writer->attr.inode, 100).ok());
+  ASSERT_TRUE(host(0).Write(*writer, 200, "tail").ok());
+  ASSERT_TRUE(host(0).CloseFile(*writer).ok());
+  const std::string expected = std::string(100, 'x') + std::string(100, '\0') + "tail";
+  EXPECT_EQ(host(1).Cat("file"), expected);
+  EXPECT_EQ(host(0).Cat("file"), expected);
+}
+
+TEST_F(ClusterFilesTest, AppendsOfTwoHostsInTurn) {
+  MakeHosts(2);
+  host(0).Put("log", "");
+  std::string expected;
+  for (unsigned i = 0; i < 6; i++) {
+    Host& writer = host(i % 2);
+    auto file = writer.Open("log", {.read = true, .write = true});
+    ASSERT_TRUE(file.ok());
+    const uint64_t end = writer.fs->GetAttr(file->attr.inode)->size;
+    EXPECT_EQ(end, expected.size());
+    const std::string line = "line " + std::to_string(i) + "\n";
+    ASSERT_TRUE(writer.Write(*file, end, line).ok());
+    ASSERT_TRUE(writer.CloseFile(*file).ok());
+    expected += line;
+  }
+  EXPECT_EQ(host(0).Cat("log"), expected);
+}
+
+TEST_F(ClusterFilesTest, HolesPunchedHereStayHoles) {
+  MakeHosts(2);
+  host(0).Put("file", std::string(30'000, 'x'));
+  auto file = host(1).Open("file");
+  ASSERT_TRUE(file.ok());
+  FallocateRequest request{.offset = 10'000, .length = 5000, .keep_size = true, .punch_hole = true};
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) {
+                host(1).fs->Fallocate(file->handle, file->attr.inode, request, done);
+              }).ok());
+  auto other = host(0).Open("file");
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE(host(0).Write(*other, 0, "first").ok());
+  ASSERT_TRUE(host(0).Fsync(*other).ok());
+  ASSERT_TRUE(host(1).CloseFile(*file).ok());
+  ASSERT_TRUE(host(0).CloseFile(*other).ok());
+  std::string expected(30'000, 'x');
+  expected.replace(10'000, 5000, std::string(5000, '\0')).replace(0, 5, "first");
+  EXPECT_EQ(host(0).Cat("file"), expected);
+}
+
+TEST_F(ClusterFilesTest, TimesThatAreSetAreSeenAndStay) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  SetAttrRequest request;
+  request.mtime = Timestamp{1'000'000'000, 5};
+  ASSERT_TRUE(host(0).SetAttr(file.attr.inode, request).ok());
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+  EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->mtime, *request.mtime) << "while pending";
+  EXPECT_EQ(host(1).Cat("file"), "bytes");
+  EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->mtime, *request.mtime) << "once published";
+  EXPECT_EQ(host(0).fs->GetAttr(file.attr.inode)->mtime, *request.mtime);
+}
+
+TEST_F(ClusterFilesTest, ChunksAreSyncedBeforeTheirRecordIsPublished) {
+  MakeHosts(2);
+  host(0).chunks->syncs_fail = true;
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  Status synced = host(0).Fsync(file);
+  ASSERT_FALSE(synced.ok());
+  EXPECT_EQ(synced.error().code, ErrorCode::kUnavailable);
+  EXPECT_FALSE(HasKey(meta::FileKey(file.attr.inode)));
+  host(0).chunks->syncs_fail = false;
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  EXPECT_TRUE(HasKey(meta::FileKey(file.attr.inode)));
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+  EXPECT_EQ(host(1).Cat("file"), "bytes");
+}
+
+TEST_F(ClusterFilesTest, ManyFilesArePublishedInFewTransactions) {
+  MakeHosts(1);
+  constexpr int kFiles = 100;
+  for (int i = 0; i < kFiles; i++) host(0).Put("file" + std::to_string(i), TextOf(static_cast<uint64_t>(i), 100));
+  const uint64_t before = host(0).gate->commits;
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  EXPECT_LE(host(0).gate->commits - before, 5u);
+  EXPECT_EQ(KeyCount("P"), 0u);
+  for (int i = 0; i < kFiles; i++) {
+    EXPECT_EQ(host(0).Cat("file" + std::to_string(i)), TextOf(static_cast<uint64_t>(i), 100));
+  }
+}
+
+TEST_F(ClusterFilesTest, ACloseWhileTheRoundPublishesKeepsItsPendingRecord) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "one").ok());
+  ASSERT_TRUE(host(0).Flush(file).ok());
+  // Between the record's making and its publication.
+  host(0).gate->before_commit = [&] {
+    EXPECT_TRUE(host(0).Write(file, 3, "two").ok());
+    EXPECT_TRUE(host(0).Flush(file).ok());
+  };
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->size, 6u);
+  EXPECT_EQ(host(1).Cat("file"), "onetwo");
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  EXPECT_EQ(KeyCount("P"), 0u);
+}
+
+}  // namespace
+}  // namespace cairnfs::fs

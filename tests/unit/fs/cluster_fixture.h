@@ -1,0 +1,455 @@
+// Several filesystems in one process on one shared store: real membership, real chunk stores of each host, chunks that
+// every host can read from the others, and peers that call each other's handlers.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "cluster/cluster_chunk_store.h"
+#include "fs/filesystem.h"
+#include "io/memory_disk.h"
+#include "kv/hosted_store.h"
+
+namespace cairnfs::fs {
+
+inline std::string TextOf(uint64_t seed, size_t size) {
+  std::mt19937_64 random(seed);
+  std::string text(size, '\0');
+  for (char& c : text) c = static_cast<char>(random());
+  return text;
+}
+
+// What lies between a host and the store: counts round trips, and can be shut.
+class Gate final : public kv::KvStore {
+ public:
+  explicit Gate(kv::KvStore& inner) : inner_(inner) {}
+  std::atomic<bool> shut{false};
+  std::atomic<uint64_t> trips{0}, commits{0};
+  // Called before the next commit, once.
+  std::function<void()> before_commit;
+
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override {
+    trips++;
+    if (shut) return Away();
+    return inner_.Get(key);
+  }
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+    trips++;
+    if (shut) return Away();
+    return inner_.Range(begin, end, limit);
+  }
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
+    trips++;
+    if (shut) return Away();
+    return inner_.Read(spans);
+  }
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+    trips++;
+    commits++;
+    if (before_commit) std::exchange(before_commit, nullptr)();
+    if (shut) return Away();
+    return inner_.Commit(transaction);
+  }
+  Status Sync() override { return inner_.Sync(); }
+  kv::KvLimits limits() const override { return {128, 1 << 20}; }
+
+ private:
+  static Error Away() { return MakeError(ErrorCode::kUnavailable, "the store cannot be reached"); }
+  kv::KvStore& inner_;
+};
+
+// A membership that a test can keep from taking a new session.
+class TestMembership final : public cluster::Membership {
+ public:
+  explicit TestMembership(std::unique_ptr<cluster::Membership> inner) : inner_(std::move(inner)) {}
+  std::atomic<bool> may_rejoin{true};
+  std::atomic<int> rejoins{0};
+
+  const cluster::NodeId& self() const override { return inner_->self(); }
+  cluster::ViewPtr view() const override { return inner_->view(); }
+  std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)> changed) override {
+    return inner_->OnChange(std::move(changed));
+  }
+  Result<Session> session() const override { return inner_->session(); }
+  Result<Session> WaitForSession(std::chrono::milliseconds wait_max) const override {
+    return inner_->WaitForSession(wait_max);
+  }
+  bool LeaseHolds() const override { return inner_->LeaseHolds(); }
+  void OnLost(std::function<void()> lost) override { inner_->OnLost(std::move(lost)); }
+  Status Rejoin() override {
+    rejoins++;
+    if (!may_rejoin) return MakeError(ErrorCode::kUnavailable, "the test does not let it");
+    return inner_->Rejoin();
+  }
+  void ReportLost(const Session& session, const std::string& why) override { inner_->ReportLost(session, why); }
+  void SetFull(bool full) override { inner_->SetFull(full); }
+  Status Forget(const cluster::NodeId& id) override { return inner_->Forget(id); }
+  cluster::MembershipStats stats() const override { return inner_->stats(); }
+
+ private:
+  std::unique_ptr<cluster::Membership> inner_;
+};
+
+// Chunks on this host's own store, and read from the others' where they are not there.
+class TestChunks final : public cluster::ClusterChunkStore {
+ public:
+  using Stores = std::vector<store::LocalChunkStore*>;
+  TestChunks(store::LocalChunkStore& own, const Stores& all) : own_(own), all_(all) {}
+  std::atomic<bool> syncs_fail{false};
+  std::atomic<uint64_t> syncs{0}, local_syncs{0};
+
+  Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override {
+    return own_.Put(digest, slices);
+  }
+  Result<store::ChunkPin> Pin(const Digest& digest) override {
+    auto pin = own_.Pin(digest);
+    if (pin.ok() || !Find(digest)) return pin;
+    return store::ChunkPin(this, digest);
+  }
+  std::vector<bool> Has(std::span<const Digest> digests) override {
+    std::vector<bool> has;
+    for (const Digest& digest : digests) has.push_back(Find(digest) != nullptr);
+    return has;
+  }
+  void Get(const Digest& digest, store::ChunkCallback done) override {
+    store::LocalChunkStore* found = Find(digest);
+    (found == nullptr ? own_ : *found).Get(digest, std::move(done));
+  }
+  void Prefetch(std::span<const Digest>) override {}
+  Status Sync() override {
+    syncs++;
+    if (syncs_fail) return MakeError(ErrorCode::kUnavailable, "too few nodes");
+    return own_.Sync();
+  }
+  Status SyncLocal() override {
+    local_syncs++;
+    return own_.Sync();
+  }
+  cluster::ClusterChunkStats ClusterStats() const override { return {}; }
+
+ protected:
+  void Unpin(const Digest&) override {}
+
+ private:
+  store::LocalChunkStore* Find(const Digest& digest) {
+    if (own_.Has({&digest, 1})[0]) return &own_;
+    for (store::LocalChunkStore* each : all_) {
+      if (each->Has({&digest, 1})[0]) return each;
+    }
+    return nullptr;
+  }
+  store::LocalChunkStore& own_;
+  const Stores& all_;
+};
+
+// Who answers for which node. A node without a handler cannot be reached.
+struct Switchboard {
+  std::mutex mutex;
+  std::map<cluster::NodeId, cluster::PeerHandler*> handlers;
+  std::map<cluster::NodeId, int> busy;
+  std::atomic<int> finish_calls{0}, hold_calls{0};
+};
+
+class TestPeers final : public cluster::Peers {
+ public:
+  TestPeers(Switchboard& board, const cluster::NodeId& self) : board_(board), self_(self) {}
+  void SetHandler(cluster::PeerHandler* handler) override {
+    std::unique_lock lock(board_.mutex);
+    if (handler != nullptr) {
+      board_.handlers[self_] = handler;
+      return;
+    }
+    board_.handlers.erase(self_);
+    while (board_.busy[self_] > 0) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
+  }
+  Result<std::vector<cluster::PeerHandler::FinishFailure>> FinishFiles(const cluster::NodeId& node,
+                                                                       const std::vector<InodeId>& inodes,
+                                                                       std::chrono::steady_clock::time_point) override {
+    board_.finish_calls++;
+    using Failures = std::vector<cluster::PeerHandler::FinishFailure>;
+    return Call<Failures>(node, [&](cluster::PeerHandler& handler) { return handler.FinishFiles(inodes); });
+  }
+  Result<std::vector<bool>> HoldOrphans(const cluster::NodeId& node, const std::vector<InodeId>& inodes,
+                                        std::chrono::steady_clock::time_point) override {
+    board_.hold_calls++;
+    return Call<std::vector<bool>>(node, [&](cluster::PeerHandler& handler) { return handler.HoldOrphans(inodes); });
+  }
+
+ private:
+  template <typename Answer, typename Ask>
+  Result<Answer> Call(const cluster::NodeId& node, Ask ask) {
+    cluster::PeerHandler* handler = nullptr;
+    {
+      std::lock_guard lock(board_.mutex);
+      auto found = board_.handlers.find(node);
+      if (found == board_.handlers.end()) return MakeError(ErrorCode::kUnavailable, "nobody answers");
+      handler = found->second;
+      board_.busy[node]++;
+    }
+    Answer answer = ask(*handler);
+    std::lock_guard lock(board_.mutex);
+    board_.busy[node]--;
+    return answer;
+  }
+  Switchboard& board_;
+  const cluster::NodeId self_;
+};
+
+class Host {
+ public:
+  struct Shared {
+    kv::SharedKvStore& store;
+    Switchboard& board;
+    TestChunks::Stores& stores;
+    chunking::ChunkParams params;
+  };
+  Host(const Shared& shared, unsigned number, const FsOptions& the_options) : shared_(shared), options(the_options) {
+    auto pool_or = io::BufferPool::Create({.size_bytes_max = 32 * kMiB, .reserved_count = 4});
+    EXPECT_TRUE(pool_or.ok());
+    pool = std::move(*pool_or);
+    engine = kv::OpenMemoryEngine();
+    disk = std::make_unique<io::MemoryDisk>(io::MemoryDisk::Options{});
+    store::StoreOptions store_options;
+    store_options.segment_bytes = 4 * kMiB;
+    auto local_or = store::LocalChunkStore::Open(*disk, *engine, *pool, store_options);
+    EXPECT_TRUE(local_or.ok());
+    local = std::move(*local_or);
+    shared_.stores.push_back(local.get());
+    cluster::MembershipOptions membership_options;
+    membership_options.self.id.bytes[15] = static_cast<std::byte>(number);
+    membership_options.self.name = "host" + std::to_string(number);
+    membership_options.self.address = "test:" + std::to_string(number);
+    membership_options.lease = std::chrono::milliseconds(1000);
+    membership_options.renew_every = std::chrono::milliseconds(200);
+    auto joined = cluster::Membership::Join(shared_.store, membership_options);
+    EXPECT_TRUE(joined.ok());
+    membership = std::make_unique<TestMembership>(std::move(*joined));
+    fenced = cluster::MakeFencedStore(shared_.store, *membership);
+    gate = std::make_unique<Gate>(*fenced);
+    meta::NamespaceOptions names_options;
+    names_options.remote = true;
+    names = std::make_unique<meta::Namespace>(*gate, nullptr, meta::SystemClock(), names_options);
+    chunks = std::make_unique<TestChunks>(*local, shared_.stores);
+    peers = std::make_unique<TestPeers>(shared_.board, membership->self());
+  }
+  ~Host() { Close(); }
+  void Start() {
+    auto started = FileSystem::Start({*pool, *gate, *engine, *names, *local, meta::SystemClock(), shared_.params,
+                                      FileSystem::ClusterParts{*membership, *peers, *chunks}},
+                                     options);
+    ASSERT_TRUE(started.ok()) << started.error().message;
+    fs = std::move(*started);
+  }
+  void Close() {
+    if (fs) static_cast<void>(fs->Stop());
+    fs.reset();
+    membership.reset();
+    // Its chunks can be read still, as those of a node that is up again.
+  }
+  // As by a power cut: nothing of it gets through any more, and its session ends.
+  void Die() {
+    membership->may_rejoin = false;
+    gate->shut = true;
+    {
+      std::lock_guard lock(shared_.board.mutex);
+      shared_.board.handlers.erase(membership->self());
+    }
+    EndSession();
+  }
+  void EndSession() {
+    auto session = membership->session();
+    ASSERT_TRUE(session.ok());
+    ASSERT_TRUE(shared_.store.RevokeLease(session->lease).ok());
+  }
+  const std::string name() const { return "host" + std::to_string(std::to_integer<int>(membership->self().bytes[15])); }
+
+  // Blocking forms.
+  template <typename T, typename Start>
+  static Result<T> Await(Start start) {
+    auto promise = std::make_shared<std::promise<Result<T>>>();
+    auto future = promise->get_future();
+    start([promise](Result<T> result) { promise->set_value(std::move(result)); });
+    return future.get();
+  }
+  FileSystem::Created Create(std::string_view file_name, InodeId parent = kRootInode) {
+    meta::CreateParams params;
+    params.mode = S_IFREG | 0644;
+    auto created = fs->Create(parent, file_name, params, {.read = true, .write = true});
+    EXPECT_TRUE(created.ok()) << (created.ok() ? "" : created.error().message);
+    return created.ok() ? *created : FileSystem::Created{};
+  }
+  InodeId MakeDirectory(std::string_view directory_name, InodeId parent = kRootInode) {
+    meta::CreateParams params;
+    params.mode = S_IFDIR | 0755;
+    auto made = fs->MakeNode(parent, directory_name, params);
+    EXPECT_TRUE(made.ok());
+    return made.ok() ? made->inode : InodeId{};
+  }
+  Status Write(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
+    FileSystem::WriteRequest request;
+    request.handle = file.handle;
+    request.inode = file.attr.inode;
+    request.offset = offset;
+    request.data.owner = pool->Acquire();
+    std::memcpy(request.data.owner.payload(), bytes.data(), bytes.size());
+    request.data.data = request.data.owner.payload();
+    request.data.size = bytes.size();
+    auto written = Await<size_t>([&](Done<size_t> done) { fs->Write(std::move(request), std::move(done)); });
+    return written.ok() ? Status() : Status(written.error());
+  }
+  Result<std::string> Read(const FileSystem::Created& file, uint64_t offset, size_t size) {
+    auto read = Await<FileSystem::ReadResult>([&](Done<FileSystem::ReadResult> done) {
+      fs->Read(file.handle, file.attr.inode, offset, size, std::move(done));
+    });
+    if (!read.ok()) return read.error();
+    std::string text;
+    for (const io::Slice& slice : read->slices) text += AsText(slice.bytes());
+    return text;
+  }
+  Result<FileSystem::Created> Open(std::string_view file_name, OpenFlags flags = {.read = true, .write = true},
+                                   InodeId parent = kRootInode) {
+    FileSystem::Created file;
+    CAIRNFS_ASSIGN_OR_RETURN(file.attr, fs->Lookup(parent, file_name));
+    fs->Forget(file.attr.inode, 1);
+    CAIRNFS_ASSIGN_OR_RETURN(file.handle, OpenInode(file.attr.inode, flags));
+    return file;
+  }
+  Result<HandleId> OpenInode(InodeId inode, OpenFlags flags = {.read = true, .write = true}) {
+    return Await<HandleId>([&](Done<HandleId> done) { fs->Open(inode, flags, std::move(done)); });
+  }
+  Status Flush(const FileSystem::Created& file) {
+    return Await<void>([&](Done<void> done) { fs->Flush(file.handle, file.attr.inode, std::move(done)); });
+  }
+  Status CloseFile(const FileSystem::Created& file) {
+    Status status = Flush(file);
+    fs->Release(file.handle, file.attr.inode);
+    return status;
+  }
+  Status Fsync(const FileSystem::Created& file) {
+    return Await<void>([&](Done<void> done) { fs->Fsync(file.handle, file.attr.inode, false, done); });
+  }
+  Result<meta::Attr> SetAttr(InodeId inode, const SetAttrRequest& request) {
+    return Await<meta::Attr>([&](Done<meta::Attr> done) { fs->SetAttr(inode, request, done); });
+  }
+  Status Truncate(InodeId inode, uint64_t size) {
+    SetAttrRequest request;
+    request.size = size;
+    auto attr = SetAttr(inode, request);
+    return attr.ok() ? Status() : Status(attr.error());
+  }
+  Status Rename(InodeId from, std::string from_name, InodeId to, std::string to_name) {
+    meta::RenameParams params{from, std::move(from_name), to, std::move(to_name), meta::RenameMode::kReplace};
+    return Await<void>([&](Done<void> done) { fs->Rename(params, {}, std::move(done)); });
+  }
+  Status Unlink(std::string_view file_name, InodeId parent = kRootInode) {
+    Status admitted = Await<void>([&](Done<void> done) { fs->WhenAdmitted(NameChange::kRemoves, std::move(done)); });
+    return admitted.ok() ? fs->Unlink(parent, file_name) : admitted;
+  }
+  Result<std::string> Durability(InodeId inode) {
+    return Await<std::string>(
+        [&](Done<std::string> done) { fs->GetXattr(inode, "user.cairnfs.durability", std::move(done)); });
+  }
+  // The whole content, as a process finds it that opens the file, reads and closes it.
+  std::string Cat(std::string_view file_name, InodeId parent = kRootInode) {
+    auto file = Open(file_name, {.read = true}, parent);
+    if (!file.ok()) return "cannot open: " + file.error().message;
+    auto text = Read(*file, 0, kMiB);
+    EXPECT_TRUE(CloseFile(*file).ok());
+    return text.ok() ? *text : "cannot read: " + text.error().message;
+  }
+  // Writes a whole new file and closes it.
+  InodeId Put(std::string_view file_name, std::string_view bytes, InodeId parent = kRootInode) {
+    auto file = Create(file_name, parent);
+    EXPECT_TRUE(Write(file, 0, bytes).ok());
+    EXPECT_TRUE(CloseFile(file).ok());
+    return file.attr.inode;
+  }
+
+  const Shared shared_;
+  FsOptions options;
+  std::unique_ptr<io::BufferPool> pool;
+  std::unique_ptr<kv::KvEngine> engine;
+  std::unique_ptr<io::Disk> disk;
+  std::unique_ptr<store::LocalChunkStore> local;
+  std::unique_ptr<TestMembership> membership;
+  std::unique_ptr<kv::KvStore> fenced;
+  std::unique_ptr<Gate> gate;
+  std::unique_ptr<meta::Namespace> names;
+  std::unique_ptr<TestChunks> chunks;
+  std::unique_ptr<TestPeers> peers;
+  std::unique_ptr<FileSystem> fs;
+};
+
+class ClusterTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    engine_ = kv::OpenMemoryEngine();
+    auto store = kv::HostedStore::Open(*engine_);
+    ASSERT_TRUE(store.ok());
+    store_ = std::move(*store);
+    // By themselves rounds come late: what a test sees is what was asked for.
+    options_.flush_interval_ms = 3'600'000;
+    options_.commit_wait_seconds_max = 20;
+  }
+  void TearDown() override {
+    for (auto& host : hosts_) host->Close();
+    hosts_.clear();
+  }
+  void MakeHosts(unsigned count) {
+    for (unsigned i = 1; i <= count; i++) AddHost(i);
+  }
+  Host& AddHost(unsigned number) {
+    hosts_.push_back(std::make_unique<Host>(Host::Shared{*store_, board_, stores_, params_}, number, options_));
+    Host& host = *hosts_.back();
+    if (!is_formatted_) {
+      is_formatted_ = true;
+      meta::FilesystemHeader header;
+      header.uuid = std::string(16, 'u');
+      header.chunk_params = params_.Encode();
+      EXPECT_TRUE(host.names->Format(header, 0, 0).ok());
+    }
+    host.Start();
+    return host;
+  }
+  Host& host(size_t index) { return *hosts_[index]; }
+  size_t KeyCount(std::string_view prefix) {
+    auto range = store_->Range(prefix, kv::PrefixEnd(prefix), 0);
+    return range.ok() ? range->entries.size() : SIZE_MAX;
+  }
+  // Keys of inodes: those of members begin with letters of their own.
+  bool HasKey(const std::string& key) {
+    auto entry = store_->Get(key);
+    return entry.ok() && entry->has_value();
+  }
+  template <typename Condition>
+  static bool Eventually(Condition condition) {
+    for (int i = 0; i < 1000; i++) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+
+  FsOptions options_;
+  chunking::ChunkParams params_{.size_bytes_min = 4096, .size_bytes_max = 32768, .mask_bits = 0};
+  std::unique_ptr<kv::KvEngine> engine_;
+  std::unique_ptr<kv::HostedStore> store_;
+  Switchboard board_;
+  TestChunks::Stores stores_;
+  bool is_formatted_ = false;
+  std::vector<std::unique_ptr<Host>> hosts_;
+};
+
+}  // namespace cairnfs::fs
