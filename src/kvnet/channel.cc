@@ -1,5 +1,6 @@
 #include "kvnet/channel.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace cairnfs::kvnet {
@@ -7,7 +8,8 @@ namespace {
 
 constexpr int kPingMs = 6'000;  // an etcd server refuses clients that ping more often than every 5 s
 constexpr int kPingTimeoutMs = 3'000;
-constexpr int kReconnectMinMs = 50, kReconnectMaxMs = 1'000;
+constexpr int kReconnectMinMs = 50, kReconnectMaxMs = 500;
+constexpr int kConnectMs = 1'000;
 
 }  // namespace
 
@@ -19,7 +21,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Rem
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMinMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMaxMs);  // the time that a connection may take to make
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);  // the time that making one may take
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMaxMs);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -32,6 +34,21 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Rem
   ssl.pem_private_key = options.tls.key;
   return grpc::CreateCustomChannel(address, grpc::SslCredentials(ssl), arguments);
 }
+
+bool Connect(grpc::Channel& channel, std::chrono::milliseconds timeout) {
+  const auto deadline =
+      std::chrono::system_clock::now() + std::min(timeout, std::chrono::milliseconds(kConnectMs + kReconnectMaxMs));
+  bool has_tried = false;
+  for (;;) {
+    const grpc_connectivity_state state = channel.GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) return true;
+    if (state == GRPC_CHANNEL_SHUTDOWN || (state == GRPC_CHANNEL_TRANSIENT_FAILURE && has_tried)) return false;
+    has_tried = has_tried || state == GRPC_CHANNEL_CONNECTING;
+    if (!channel.WaitForStateChange(state, deadline)) return false;
+  }
+}
+
+grpc::Status NotConnected() { return {grpc::StatusCode::UNAVAILABLE, "no connection can be made"}; }
 
 bool IsLostCall(const grpc::Status& status) {
   switch (status.error_code()) {

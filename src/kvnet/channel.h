@@ -15,6 +15,12 @@ namespace cairnfs::kvnet {
 // and a peer that is silent for some seconds while a call waits for it counts as gone.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const RemoteOptions& options);
 
+// False: it cannot be connected now. To be asked before each call: connections are made only while some thread waits
+// for one, and a call that does not wait for a connection fails while there is none.
+bool Connect(grpc::Channel& channel, std::chrono::milliseconds timeout);
+// What a call would have ended with.
+grpc::Status NotConnected();
+
 // gRPC may send a call on its own again only when the server cannot have seen it: kUnavailable then, as for every
 // status of which it is not known that the server refused the call.
 bool IsLostCall(const grpc::Status& status);

@@ -2,8 +2,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cmath>
 
 #include "etcd.grpc.pb.h"
 #include "kv/commit_slots.h"
@@ -120,7 +120,7 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
     Endpoint& endpoint = *endpoints_[index];
     grpc::ClientContext context;
     SetTimeout(context, timeout);
-    const grpc::Status status = call(endpoint, context);
+    const grpc::Status status = Connect(*endpoint.channel, timeout) ? call(endpoint, context) : NotConnected();
     if (status.ok()) return {};
     Error error = ErrorOf(endpoint.address, status);
     if (error.code == ErrorCode::kUnavailable) LeaveEndpoint(index);
@@ -355,7 +355,9 @@ Result<EtcdStoreImpl::Now> EtcdStoreImpl::ReadNow(grpc::ClientContext& context) 
   request.set_key(keys_.Key(""));
   request.set_count_only(true);
   pb::RangeResponse response;
-  const grpc::Status status = endpoint.kv->Range(&context, request, &response);
+  const grpc::Status status = Connect(*endpoint.channel, options_.retry.try_timeout)
+                                  ? endpoint.kv->Range(&context, request, &response)
+                                  : NotConnected();
   if (status.ok()) return Now{static_cast<uint64_t>(response.header().revision()), response.header().cluster_id()};
   Error error = ErrorOf(endpoint.address, status);
   if (error.code == ErrorCode::kUnavailable) LeaveEndpoint(index);
@@ -426,7 +428,9 @@ bool EtcdStoreImpl::FollowStream(grpc::ClientReaderWriter<pb::WatchRequest, pb::
   pb::WatchCreateRequest& create = *request.mutable_create_request();
   create.set_key(state.begin);
   create.set_range_end(state.end);
-  create.set_start_revision(static_cast<int64_t>(after + 1));
+  // With what was told last, which Tell leaves out: etcd before 3.4.36 and 3.5.18 silently leaves out what was deleted
+  // at the revision that a watch starts at when the history was compacted there.
+  create.set_start_revision(static_cast<int64_t>(std::max<uint64_t>(after, 1)));
   if (!stream.Write(request)) return false;
   for (pb::WatchResponse response; stream.Read(&response);) {
     if (response.compact_revision() != 0) return true;
@@ -442,10 +446,12 @@ void EtcdStoreImpl::Tell(pb::WatchResponse& response, WatchState& state, uint64_
   for (pb::Event& event : *response.mutable_events()) {
     pb::KeyValue& entry = *event.mutable_kv();
     const auto revision = static_cast<uint64_t>(entry.mod_revision());
+    if (revision <= after) continue;
     std::optional<std::string> value;
     if (event.type() == pb::Event::PUT) value = std::move(*entry.mutable_value());
     events.push_back(kv::KvEvent{keys_.Strip(entry.key()), std::move(value), revision});
   }
+  if (events.empty()) return;
   after = events.back().revision;  // etcd sends whole revisions, and may not have sent all up to the header's
   state.callbacks.changed(std::move(events), after);
 }

@@ -19,7 +19,8 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
   NodeStore(std::string address, const RemoteOptions& options)
       : address_(std::move(address)),
         options_(options),
-        stub_(proto::Kv::NewStub(MakeChannel(address_, options))),
+        channel_(MakeChannel(address_, options)),
+        stub_(proto::Kv::NewStub(channel_)),
         slots_(*this, options.retry) {}
 
   Result<std::optional<kv::KvEntry>> Get(std::string_view key) override;
@@ -43,6 +44,12 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
   Status TryRevokeLease(kv::LeaseId lease) override;
 
   Error ErrorOf(const grpc::Status& status) const;
+  template <typename Call>
+  grpc::Status Try(milliseconds timeout, const Call& call) {
+    grpc::ClientContext context;
+    SetTimeout(context, timeout);
+    return Connect(*channel_, timeout) ? call(context) : NotConnected();
+  }
   // `timeout` of this one try.
   Result<kv::KvSnapshot> TryRead(const proto::ReadRequest& request, milliseconds timeout);
   Result<kv::KvSnapshot> ReadRetrying(const proto::ReadRequest& request);
@@ -51,6 +58,7 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
 
   const std::string address_;
   const RemoteOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<proto::Kv::Stub> stub_;  // self-synchronised
   kv::CommitSlots slots_;                        // self-synchronised
 };
@@ -65,6 +73,7 @@ Error NodeStore::ErrorOf(const grpc::Status& status) const {
 }
 
 Result<kv::KvSnapshot> NodeStore::TryRead(const proto::ReadRequest& request, milliseconds timeout) {
+  if (!Connect(*channel_, timeout)) return ErrorOf(NotConnected());
   grpc::ClientContext context;
   SetTimeout(context, timeout);
   kv::KvSnapshot snapshot;
@@ -136,10 +145,11 @@ Result<uint64_t> NodeStore::Commit(const kv::Transaction& transaction) {
 }
 
 Result<kv::SlottedAnswer> NodeStore::TryCommit(const kv::Transaction& transaction, const kv::SlotClaim* slot) {
-  grpc::ClientContext context;
-  SetTimeout(context, options_.retry.try_timeout);
+  const proto::CommitRequest request = ToProto(transaction, slot);
   proto::CommitReply reply;
-  const grpc::Status status = stub_->Commit(&context, ToProto(transaction, slot), &reply);
+  const grpc::Status status = Try(options_.retry.try_timeout, [&](grpc::ClientContext& context) {
+    return stub_->Commit(&context, request, &reply);
+  });
   if (status.ok()) return FromProto(reply);
   Error error = ErrorOf(status);
   // Its disk failed: what that left is known when the node was started again.
@@ -148,23 +158,23 @@ Result<kv::SlottedAnswer> NodeStore::TryCommit(const kv::Transaction& transactio
 }
 
 Result<kv::LeaseId> NodeStore::TryGrantLease(milliseconds ttl) {
-  grpc::ClientContext context;
-  SetTimeout(context, options_.retry.try_timeout);
   proto::GrantLeaseRequest request;
   request.set_ttl_ms(ttl.count() < 0 ? 0 : static_cast<uint64_t>(ttl.count()));
   proto::GrantLeaseReply reply;
-  const grpc::Status status = stub_->GrantLease(&context, request, &reply);
+  const grpc::Status status = Try(options_.retry.try_timeout, [&](grpc::ClientContext& context) {
+    return stub_->GrantLease(&context, request, &reply);
+  });
   if (!status.ok()) return ErrorOf(status);
   return reply.lease();
 }
 
 Status NodeStore::TryRevokeLease(kv::LeaseId lease) {
-  grpc::ClientContext context;
-  SetTimeout(context, options_.lease_timeout);
   proto::LeaseRequest request;
   request.set_lease(lease);
   proto::RevokeLeaseReply reply;
-  const grpc::Status status = stub_->RevokeLease(&context, request, &reply);
+  const grpc::Status status = Try(options_.lease_timeout, [&](grpc::ClientContext& context) {
+    return stub_->RevokeLease(&context, request, &reply);
+  });
   if (!status.ok()) return ErrorOf(status);
   return {};
 }
@@ -187,12 +197,12 @@ Status NodeStore::RevokeLease(kv::LeaseId lease) {
 }
 
 Result<milliseconds> NodeStore::KeepLeaseAlive(kv::LeaseId lease) {
-  grpc::ClientContext context;
-  SetTimeout(context, options_.lease_timeout);
   proto::LeaseRequest request;
   request.set_lease(lease);
   proto::KeepLeaseAliveReply reply;
-  const grpc::Status status = stub_->KeepLeaseAlive(&context, request, &reply);
+  const grpc::Status status = Try(options_.lease_timeout, [&](grpc::ClientContext& context) {
+    return stub_->KeepLeaseAlive(&context, request, &reply);
+  });
   if (!status.ok()) return ErrorOf(status);
   return milliseconds(reply.left_ms());
 }
@@ -216,6 +226,7 @@ std::unique_ptr<kv::KvWatch> NodeStore::Watch(std::string_view begin, std::strin
 
 bool NodeStore::Follow(RemoteWatch& watch, const proto::WatchRequest& range, const kv::WatchCallbacks& callbacks,
                        uint64_t& after) {
+  if (!Connect(*channel_, options_.retry.try_timeout)) return false;
   grpc::ClientContext context;
   RemoteWatch::Scope scope(watch, context);
   proto::WatchRequest request = range;

@@ -1,0 +1,249 @@
+// Lost answers, servers that die in the middle, leaders that change.
+#include <map>
+
+#include "support.h"
+
+namespace cairnfs::kvnet {
+namespace {
+
+// Adds one to a counter. False: the store could not be reached, or the outcome is not known.
+bool Increment(kv::KvStore& store, const std::string& key) {
+  for (;;) {
+    Result<std::optional<kv::KvEntry>> entry = store.Get(key);
+    if (!entry.ok()) return false;
+    const uint64_t revision = *entry ? (*entry)->revision : 0;
+    const int value = *entry ? std::stoi((*entry)->value) : 0;
+    Result<uint64_t> result = store.Commit(Transaction().IfRevision(key, revision).Put(key, std::to_string(value + 1)));
+    if (result.ok()) return true;
+    if (result.error().code != ErrorCode::kConflict) {
+      ADD_FAILURE() << result.error().message;
+      return false;
+    }
+  }
+}
+
+int Counter(kv::KvStore& store, const std::string& key) {
+  std::optional<kv::KvEntry> entry = Must(store.Get(key));
+  return entry ? std::stoi(entry->value) : 0;
+}
+
+// Several stores, as of several hosts, behind a proxy that cuts connections.
+void CountThroughCuts(const std::vector<std::unique_ptr<kv::SharedKvStore>>& stores, CuttingProxy& proxy) {
+  constexpr int kThreads = 3, kIncrements = 60;
+  proxy.cut_per_mille = 60;
+  std::vector<std::jthread> threads;
+  for (size_t s = 0; s < stores.size(); ++s) {
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, s, t] {
+        const std::string own = "own" + std::to_string(s) + "/" + std::to_string(t);
+        for (int i = 0; i < kIncrements; ++i) {
+          EXPECT_TRUE(Increment(*stores[s], i % 4 == 0 ? "all" : own));
+        }
+      });
+    }
+  }
+  threads.clear();
+  proxy.cut_per_mille = 0;
+  EXPECT_GT(proxy.cuts, 3);
+  int sum = Counter(*stores[0], "all");
+  for (size_t s = 0; s < stores.size(); ++s) {
+    for (int t = 0; t < kThreads; ++t) {
+      sum += Counter(*stores[0], "own" + std::to_string(s) + "/" + std::to_string(t));
+    }
+  }
+  EXPECT_EQ(sum, static_cast<int>(stores.size()) * kThreads * kIncrements);
+}
+
+TEST(LostAnswers, NodeCountsEachIncrementOnce) {
+  Node node;
+  CuttingProxy proxy(node.address(), kv::TestSeed());
+  std::vector<std::unique_ptr<kv::SharedKvStore>> stores;
+  for (int i = 0; i < 2; ++i) stores.push_back(Must(MakeNodeStore(proxy.address(), {})));
+  CountThroughCuts(stores, proxy);
+}
+
+TEST(LostAnswers, EtcdCountsEachIncrementOnce) {
+  EtcdCluster etcd(1);
+  etcd.WaitUntilReady();
+  CuttingProxy proxy(etcd.Address(0), kv::TestSeed());
+  EtcdOptions options;
+  options.endpoints = {proxy.address()};
+  std::vector<std::unique_ptr<kv::SharedKvStore>> stores;
+  for (int i = 0; i < 2; ++i) stores.push_back(Must(EtcdStore::Create(options)));
+  CountThroughCuts(stores, proxy);
+}
+
+// Creates key after key; those that were acknowledged, and no others, must be there at the end.
+class Creator {
+ public:
+  Creator(kv::KvStore& store, std::string name) : store_(store), name_(std::move(name)) {}
+  void Run(const std::atomic<bool>& done) {
+    for (int i = 0; !done; ++i) {
+      const std::string key = name_ + "/" + std::to_string(i);
+      Result<uint64_t> result = store_.Commit(Transaction().IfAbsent(key).Put(key, key));
+      ASSERT_TRUE(result.ok()) << result.error().message;  // a conflict would be its own write that was applied twice
+      created_[key] = *result;
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+  }
+  void Check(kv::KvStore& store) {
+    EXPECT_FALSE(created_.empty());
+    std::map<std::string, uint64_t> stored;
+    for (const kv::KvEntry& entry : Must(store.Range(name_ + "/", name_ + "0", 0)).entries) {
+      stored[entry.key] = entry.revision;
+    }
+    EXPECT_EQ(stored, created_);
+  }
+
+ private:
+  kv::KvStore& store_;
+  const std::string name_;
+  std::map<std::string, uint64_t> created_;
+};
+
+// What a watch was told, put together: with `lost` the range is read anew, as a user would.
+class Mirror {
+ public:
+  explicit Mirror(kv::SharedKvStore& store) : store_(store) {
+    kv::WatchCallbacks callbacks;
+    callbacks.changed = [this](std::vector<kv::KvEvent> events, uint64_t revision) {
+      MutexLock lock(mutex_);
+      for (const kv::KvEvent& event : events) {
+        if (event.value) {
+          keys_[event.key] = *event.value;
+        } else {
+          keys_.erase(event.key);
+        }
+      }
+      revision_ = revision;
+    };
+    callbacks.lost = [this](uint64_t /*revision*/) {
+      ++times_lost;
+      kv::KvRange range = Must(store_.Range("", "", 0));
+      MutexLock lock(mutex_);
+      keys_.clear();
+      for (kv::KvEntry& entry : range.entries) keys_[entry.key] = entry.value;
+    };
+    watch_ = store.Watch("", "", 0, callbacks);
+  }
+  // Whether it becomes what the store holds.
+  bool BecomesEqual() {
+    std::map<std::string, std::string> expected;
+    for (kv::KvEntry& entry : Must(store_.Range("", "", 0)).entries) expected[entry.key] = entry.value;
+    for (int i = 0; i < 1500; ++i) {
+      {
+        MutexLock lock(mutex_);
+        if (keys_ == expected) return true;
+      }
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return false;
+  }
+  std::atomic<int> times_lost{0};
+
+ private:
+  kv::SharedKvStore& store_;
+  Mutex mutex_;
+  std::map<std::string, std::string> keys_ GUARDED_BY(mutex_);
+  uint64_t revision_ GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<kv::KvWatch> watch_;
+};
+
+TEST(Restart, NodeKeepsEveryAcknowledgedCommitAndWatchesGoOn) {
+  kv::TemporaryDirectory directory;
+  Node node(directory.path() + "/db");
+  auto store = Must(MakeNodeStore(node.address(), {}));
+  auto other = Must(MakeNodeStore(node.address(), {}));
+  Mirror mirror(*other);
+  const kv::LeaseId lease = Must(store->GrantLease(std::chrono::seconds(60)));
+  std::atomic<bool> done{false};
+  std::vector<std::unique_ptr<Creator>> creators;
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t) {
+    creators.push_back(std::make_unique<Creator>(*store, std::to_string(t)));
+    threads.emplace_back([&, t] { creators[static_cast<size_t>(t)]->Run(done); });
+  }
+  for (int round = 0; round < 3; ++round) {
+    std::this_thread::sleep_for(milliseconds(200));
+    node.Stop();
+    std::this_thread::sleep_for(milliseconds(100));
+    node.Start();
+  }
+  std::this_thread::sleep_for(milliseconds(200));
+  done = true;
+  threads.clear();
+  for (const auto& creator : creators) creator->Check(node.store());
+  EXPECT_TRUE(mirror.BecomesEqual());
+  EXPECT_TRUE(store->KeepLeaseAlive(lease).ok());
+}
+
+TEST(Restart, WatchesSeeThroughCuts) {
+  Node node;
+  CuttingProxy proxy(node.address(), kv::TestSeed());
+  auto store = Must(MakeNodeStore(proxy.address(), {}));
+  Mirror mirror(*store);
+  proxy.cut_per_mille = 200;
+  for (int i = 0; i < 200; ++i) {
+    Must(node.store().Commit(Transaction().Put("k" + std::to_string(i % 50), "v" + std::to_string(i))));
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  proxy.cut_per_mille = 0;
+  EXPECT_GT(proxy.cuts, 0);
+  EXPECT_TRUE(mirror.BecomesEqual());
+  EXPECT_EQ(mirror.times_lost, 0) << "the history covers it";
+}
+
+TEST(Etcd, ThreeMembersLoseTheirLeader) {
+  EtcdCluster etcd(3);
+  etcd.WaitUntilReady();
+  EtcdOptions options;
+  options.endpoints = etcd.Addresses();
+  options.remote.retry.try_timeout = std::chrono::seconds(2);
+  auto store = Must(EtcdStore::Create(options));
+  auto other = Must(EtcdStore::Create(options));
+  Mirror mirror(*other);
+  const kv::LeaseId lease = Must(store->GrantLease(std::chrono::seconds(30)));
+  Transaction leased;
+  leased.writes.push_back(kv::KvWrite{"leased", "", lease});
+  Must(store->Commit(leased));
+  std::atomic<bool> done{false};
+  std::vector<std::unique_ptr<Creator>> creators;
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t) {
+    creators.push_back(std::make_unique<Creator>(t % 2 == 0 ? *store : *other, std::to_string(t)));
+    threads.emplace_back([&, t] { creators[static_cast<size_t>(t)]->Run(done); });
+  }
+  // One of them is the leader, and each but the last comes back.
+  for (size_t member = 0; member < etcd.size(); ++member) {
+    std::this_thread::sleep_for(milliseconds(200));
+    etcd.Kill(member);
+    std::this_thread::sleep_for(milliseconds(800));
+    EXPECT_TRUE(Must(store->Get("leased")).has_value());
+    if (member + 1 < etcd.size()) etcd.Start(member);
+    std::this_thread::sleep_for(milliseconds(500));
+  }
+  done = true;
+  threads.clear();
+  for (const auto& creator : creators) creator->Check(*store);
+  EXPECT_TRUE(mirror.BecomesEqual());
+  EXPECT_TRUE(store->KeepLeaseAlive(lease).ok());
+}
+
+TEST(Etcd, StoppedMemberIsLeftForAnother) {
+  EtcdCluster etcd(3);
+  etcd.WaitUntilReady();
+  EtcdOptions options;
+  options.endpoints = etcd.Addresses();
+  options.remote.retry.try_timeout = milliseconds(700);
+  options.remote.lease_timeout = milliseconds(500);
+  auto store = Must(EtcdStore::Create(options));
+  const kv::LeaseId lease = Must(store->GrantLease(std::chrono::seconds(30)));
+  etcd.Signal(0, SIGSTOP);  // the store is connected with it, and nothing says that it is gone
+  EXPECT_TRUE(store->KeepLeaseAlive(lease).ok());
+  Must(store->Commit(Transaction().Put("a", "1")));
+  EXPECT_EQ(Must(store->Get("a"))->value, "1");
+  etcd.Signal(0, SIGCONT);
+}
+
+}  // namespace
+}  // namespace cairnfs::kvnet
