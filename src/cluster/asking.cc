@@ -115,7 +115,7 @@ void ClusterChunkStoreImpl::OnAnswer(const NodeId& node, const EntryPtr& entry, 
   }
   if (!answer.is_known()) return StartBringing(entry);
   // This node's own copy counts: the Sync that waits for the entry makes it durable, if it is not.
-  if (is_here) entry->local = Entry::Local::kStored;
+  if (is_here && entry->local != Entry::Local::kQueued) entry->local = Entry::Local::kStored;
   entry->holders.clear();
   entry->confirming.clear();
   for (const NodeId& holder : answer.holders) {

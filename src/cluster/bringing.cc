@@ -75,29 +75,30 @@ bool ClusterChunkStoreImpl::ChooseTargets(Entry& entry, const EntryPtr& pointer)
 
 void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
   std::vector<io::Slice> slices;
-  Holders told;
   {
     MutexLock lock(mutex_);
+    if (entry->state == Entry::State::kDone) return;
     slices = entry->slices;
-    told = entry->told;
   }
-  commit_.SetHolders(entry->digest, told);
   auto put = commit_.Put(entry->digest, slices);
   slices.clear();
   if (put.ok()) {
     LocallyPinned(entry->digest, std::move(put->pin));
   } else {
-    spdlog::warn("chunk {} is not stored on this node: {}", entry->digest.ToHex(), put.error().message);
     reachability_.NoteFull(self_);
   }
   MutexLock lock(mutex_);
+  if (put.ok() && !entry->told.empty()) commit_.SetHolders(entry->digest, entry->told);
+  ++late_puts_;
+  if (std::exchange(entry->is_reserved, false)) local_.ReleaseReservation(entry->size);
   entry->local = put.ok() ? Entry::Local::kStored : Entry::Local::kRefused;
   if (!put.ok()) {
     entry->must_tell = true;
-    if (put.error().code != ErrorCode::kNoSpace) local_failure_ = put.error();
+    if (put.error().code != ErrorCode::kNoSpace) {
+      spdlog::error("chunk {} is not stored on this node: {}", entry->digest.ToHex(), put.error().message);
+      local_failure_ = put.error();
+    }
   }
-  if (std::exchange(entry->is_reserved, false)) local_.ReleaseReservation(entry->size);
-  ++late_puts_;
   Settle(entry);
   if (sync_waiters_ > 0) changed_.NotifyAll();
 }

@@ -81,6 +81,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     Holders told;              // the list of holders that those were told to whom it was sent
     bool must_tell = false;    // it has changed since
     unsigned corrupt_count = 0;
+    Clock::time_point put_at = Clock::now();
     Clock::time_point stuck_since{};
   };
   using EntryPtr = std::shared_ptr<Entry>;
@@ -138,7 +139,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
 
   // syncing.cc
   Status SyncUntil(bool local_only);
-  bool IsPlaced(const Entry& entry) const;
+  bool IsPlaced(const Entry& entry, bool local_only) const;
+  void PutAllLocally(uint64_t last) REQUIRES_LOCK(mutex_);
   Error Shortage(std::string_view what) REQUIRES_LOCK(mutex_);
   bool IsFullEverywhere() REQUIRES_LOCK(mutex_);
 
@@ -157,6 +159,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
 
   // serving.cc
   void HandleHas(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond);
+  void PutQueued(const std::vector<Digest>& digests) EXCLUDES_LOCK(mutex_);
   void HandleConfirm(const PeerMessage& request, PeerServer::Respond respond);
   void HandlePut(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond);
   void HandleGet(const PeerMessage& request, PeerServer::Respond respond);
@@ -170,7 +173,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   // put, or is here no more.
   bool Replicate(const Digest& digest, const Holders& holders, store::ChunkData data, std::function<void()> ended)
       EXCLUDES_LOCK(mutex_);
-  void Tell(const NodeId& node, const Digest& digest, const Holders& holders) EXCLUDES_LOCK(mutex_);
+  // Returns how much waits to be said to the node.
+  size_t Tell(const NodeId& node, const Digest& digest, const Holders& holders) EXCLUDES_LOCK(mutex_);
 
   store::LocalChunkStore& local_;
   kv::KvEngine& engine_;

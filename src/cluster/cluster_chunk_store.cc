@@ -17,6 +17,7 @@ namespace {
 constexpr std::chrono::milliseconds kTickInterval{20};
 constexpr std::chrono::milliseconds kSlowTickInterval{500};
 constexpr std::chrono::milliseconds kRetryInterval{200};
+constexpr std::chrono::seconds kSlicesKeptFor{2};
 constexpr uint64_t kFullBytes = 8 * kMiB;  // less room than this is none
 constexpr size_t kUncommittedMax = 16 * 1024;
 constexpr std::chrono::milliseconds kHasTimeout{5000};
@@ -274,7 +275,7 @@ void ClusterChunkStoreImpl::Prefetch(std::span<const Digest> digests) {
 void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
   reachability_.Reset();
   ViewPtr before;
-  bool any_lost = false, any_out = false, any_new = false;
+  bool any_lost = false, any_out = false, any_new = false, any_room = false;
   std::vector<NodeId> down;
   {
     MutexLock lock(mutex_);
@@ -293,7 +294,8 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
     const NodeInfo* old = before->Find(now.id);
     const bool takes = now.state == NodeState::kUp && !now.full;
     const bool took = old != nullptr && old->state == NodeState::kUp && !old->full;
-    any_new = any_new || (takes && !took);
+    any_room = any_room || (takes && !took);
+    any_new = any_new || old == nullptr || (old->state == NodeState::kOut && now.state != NodeState::kOut);
   }
   for (const NodeId& node : down) client_.EndCalls(node);
   {
@@ -303,7 +305,9 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
   }
   home_.Tick();
   RetryStuck();
-  if (any_out || any_new) repair_->Kick();
+  // A node that comes or goes for good moves homes; one that comes back may take copies that are missing.
+  const bool any_short = short_chunks_.load() + repair_->progress().missing_copies > 0;
+  if (any_out || any_new || (any_room && any_short)) repair_->Kick();
 }
 
 void ClusterChunkStoreImpl::LookWhetherFull() {
@@ -316,10 +320,13 @@ void ClusterChunkStoreImpl::LookWhetherFull() {
 }
 
 // Chunks that lie on this node's disk wait for slow or missing nodes without holding the buffers that writers need.
+// While sends go on, writers wait for them instead: reading back costs more.
 void ClusterChunkStoreImpl::DropSlicesUnderPressure() {
   if (!pool_.UnderPressure()) return;
   MutexLock lock(mutex_);
+  const auto now = Clock::now();
   for (auto& [sequence, entry] : by_sequence_) {
+    if (now - entry->put_at < kSlicesKeptFor) break;
     const bool lies_here = entry->local == Entry::Local::kStored && entry->state == Entry::State::kBringing;
     if (lies_here) entry->slices.clear();
   }

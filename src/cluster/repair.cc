@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kEntriesPerScan = 1024;
 constexpr size_t kBytesInFlightMax = 16 * kMiB;
+constexpr size_t kTellsWaitingMax = 32 * 1024;
 constexpr std::chrono::seconds kAgainAfter{5};
 
 }  // namespace
@@ -145,7 +146,8 @@ std::optional<Repair::Todo> Repair::Examine(const HolderEntry& entry, const View
   // A home that is new to the chunk learns who has it.
   const NodeInfo* home = order.front();
   if (home->state == NodeState::kUp && std::find(left.begin(), left.end(), home->id) == left.end()) {
-    store_.Tell(home->id, entry.digest, left);
+    // So many wait only when the node is slow: it gets time.
+    if (store_.Tell(home->id, entry.digest, left) > kTellsWaitingMax) StopsWithin(std::chrono::milliseconds(10));
   }
   return std::nullopt;
 }
@@ -185,7 +187,9 @@ bool ClusterChunkStoreImpl::Replicate(const Digest& digest, const Holders& holde
   auto entry = std::make_shared<Entry>(digest, data.size);
   entry->slices = std::move(data.slices);
   entry->holders = holders;
-  entry->local = Entry::Local::kStored;
+  // A copy that is damaged or not there after all is stored anew.
+  const bool is_here = local_.HasSound({&digest, 1})[0];
+  entry->local = is_here ? Entry::Local::kStored : Entry::Local::kNone;
   entry->home = self_;  // nobody's claim ends with it
   MutexLock lock(mutex_);
   if (!pending_.try_emplace(digest, entry).second) return false;
@@ -195,10 +199,12 @@ bool ClusterChunkStoreImpl::Replicate(const Digest& digest, const Holders& holde
   return true;
 }
 
-void ClusterChunkStoreImpl::Tell(const NodeId& node, const Digest& digest, const Holders& holders) {
+size_t ClusterChunkStoreImpl::Tell(const NodeId& node, const Digest& digest, const Holders& holders) {
   MutexLock lock(mutex_);
-  peers_[node].sends.push_back({nullptr, digest, holders});
+  Peer& peer = peers_[node];
+  peer.sends.push_back({nullptr, digest, holders});
   SchedulePump(node);
+  return peer.sends.size();
 }
 
 }  // namespace cairnfs::cluster

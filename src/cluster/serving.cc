@@ -34,9 +34,24 @@ void ClusterChunkStoreImpl::HandleHas(const NodeId& caller, const PeerMessage& r
   });
 }
 
+// Others may be told of a chunk that is on its way to this node's disk before it has got there.
+void ClusterChunkStoreImpl::PutQueued(const std::vector<Digest>& digests) {
+  std::vector<std::pair<Digest, std::vector<io::Slice>>> queued;
+  {
+    MutexLock lock(mutex_);
+    for (const Digest& digest : digests) {
+      auto found = pending_.find(digest);
+      if (found == pending_.end() || found->second->local != Entry::Local::kQueued) continue;
+      queued.emplace_back(digest, found->second->slices);
+    }
+  }
+  for (const auto& [digest, slices] : queued) static_cast<void>(commit_.Put(digest, slices));  // its own put tells
+}
+
 void ClusterChunkStoreImpl::HandleConfirm(const PeerMessage& request, PeerServer::Respond respond) {
   auto digests = DecodeDigests(request.head);
   if (!digests) return respond(Malformed());
+  PutQueued(*digests);
   const auto found = commit_.Find(*digests);
   std::vector<bool> bits(found.size());
   bool any_new = false;
@@ -59,8 +74,9 @@ PutAnswer ClusterChunkStoreImpl::StoreReceived(const PutItem& item, const std::v
   if (digester.Finish() != item.digest) return {PutAnswer::Kind::kCorrupt};
   auto put = commit_.Put(item.digest, slices);
   if (!put.ok()) {
-    spdlog::warn("a chunk from another node is not stored: {}", put.error().message);
-    return {put.error().code == ErrorCode::kNoSpace ? PutAnswer::Kind::kNoSpace : PutAnswer::Kind::kFailed};
+    if (put.error().code == ErrorCode::kNoSpace) return {PutAnswer::Kind::kNoSpace};
+    spdlog::error("a chunk from another node is not stored: {}", put.error().message);
+    return {PutAnswer::Kind::kFailed};
   }
   received_bytes_.fetch_add(item.size, std::memory_order_relaxed);
   return {PutAnswer::Kind::kDurable};

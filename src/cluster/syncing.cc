@@ -15,9 +15,20 @@ constexpr std::chrono::milliseconds kFullPatience{1500};
 Status ClusterChunkStoreImpl::Sync() { return SyncUntil(/*local_only=*/false); }
 Status ClusterChunkStoreImpl::SyncLocal() { return SyncUntil(/*local_only=*/true); }
 
-// It is on this node's disk as far as it will be; a commit makes that durable.
-bool ClusterChunkStoreImpl::IsPlaced(const Entry& entry) const {
-  return entry.state == Entry::State::kBringing && entry.local == Entry::Local::kStored;
+// It lies on this node's disk; a commit makes that durable.
+bool ClusterChunkStoreImpl::IsPlaced(const Entry& entry, bool local_only) const {
+  if (entry.local != Entry::Local::kStored) return false;
+  return local_only || entry.state == Entry::State::kBringing;
+}
+
+// Durable here is all that is asked for: who else has the chunk need not be known first.
+void ClusterChunkStoreImpl::PutAllLocally(uint64_t last) {
+  for (auto& [sequence, entry] : by_sequence_) {
+    if (sequence > last) break;
+    if (entry->local != Entry::Local::kNone || entry->slices.empty()) continue;
+    entry->local = Entry::Local::kQueued;
+    put_queue_.Post([this, entry = entry] { PutLocally(entry); });
+  }
 }
 
 bool ClusterChunkStoreImpl::IsFullEverywhere() {
@@ -80,11 +91,13 @@ Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {
     if (is_stuck && IsFullEverywhere()) return Shortage("no space");
     return {};
   };
+  if (local_only) PutAllLocally(last);
   // First what lies on this node's disk, so that its sync runs beside those of the others.
   uint64_t placed = 0;
   for (;;) {
     auto entry = by_sequence_.upper_bound(placed);
-    while (entry != by_sequence_.end() && entry->first <= last && IsPlaced(*entry->second)) placed = (entry++)->first;
+    while (entry != by_sequence_.end() && entry->first <= last && IsPlaced(*entry->second, local_only))
+      placed = (entry++)->first;
     if (entry == by_sequence_.end() || entry->first > last) break;
     // One that cannot lie here, because there is no room, is not waited for twice.
     if (!local_only && entry->second->local == Entry::Local::kRefused) {

@@ -258,9 +258,11 @@ TEST_F(MembershipTest, WhileTheObserverWasCutOffNobodyWentOut) {
   auto second = Must(Membership::Join(*store_, OptionsOf(2)));
   second.reset();
   ExpectSeen(*first, "1+ 2-");
+  uint64_t renewals = first->stats().renewals_total;
+  EXPECT_TRUE(Eventually([&] { return first->stats().renewals_total > renewals + 2; }));  // it has begun to count
   line_.cut = true;
   std::this_thread::sleep_for(options.out_after * 2);
-  const uint64_t renewals = first->stats().renewals_total;
+  renewals = first->stats().renewals_total;
   line_.cut = false;
   EXPECT_TRUE(Eventually([&] { return first->stats().renewals_total > renewals + 1; }));
   EXPECT_FALSE(Exists(KeyOf(MemberKey::kOut, IdOf(2))));

@@ -1,0 +1,114 @@
+// Claims at a home: one brings, the others wait and are told.
+#include "cluster/home.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "chunk_fixture.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+using Kind = HasAnswer::Kind;
+
+class HomeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (uint8_t i = 0; i < 3; ++i) {
+      ids_[i].bytes.fill(static_cast<std::byte>(i + 1));
+      NodeInfo info;
+      info.id = ids_[i];
+      info.state = NodeState::kUp;
+      info.session = 1;
+      cluster_.Add(info);
+    }
+    auto local = store::LocalChunkStore::Open(node_.disk, *node_.engine, *node_.pool, {});
+    ASSERT_OK(local);
+    node_.local = std::move(local).value();
+    membership_ = std::make_unique<FakeMembership>(cluster_, ids_[0]);
+    commit_ = std::make_unique<GroupCommit>(*node_.local, *node_.engine);
+    home_ = std::make_unique<cluster::Home>(*commit_, *membership_);
+  }
+  void Store(const TestChunk& chunk) {
+    io::Slice slice;
+    slice.data = reinterpret_cast<const std::byte*>(chunk.bytes.data());
+    slice.size = chunk.bytes.size();
+    ASSERT_OK(commit_->Put(chunk.digest, {&slice, 1}));
+    commit_->SetHolders(chunk.digest, {ids_[0], ids_[1]});
+  }
+  Kind Ask(const NodeId& caller) { return home_->Ask({chunk_.digest}, caller)[0].kind; }
+
+  NodeId ids_[3];
+  FakeCluster cluster_;
+  TestNode node_{64 * kMiB};
+  std::unique_ptr<FakeMembership> membership_;
+  std::unique_ptr<GroupCommit> commit_;
+  std::unique_ptr<cluster::Home> home_;
+  TestChunk chunk_ = MakeChunk(1, 10'000);
+};
+
+TEST_F(HomeTest, OneBringsAndTheOthersWait) {
+  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  EXPECT_EQ(Ask(ids_[2]), Kind::kWait);
+  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);  // the same asks again: its answer may have been lost
+  Store(chunk_);
+  EXPECT_EQ(Ask(ids_[2]), Kind::kWait);  // not before the claim ends
+  home_->EndClaim(chunk_.digest);
+  EXPECT_EQ(Ask(ids_[2]), Kind::kKnown);  // here, and not synced: the asker has it confirmed
+  ASSERT_OK(commit_->CommitAndWait());
+  const auto answers = home_->Ask({chunk_.digest}, ids_[2]);
+  EXPECT_EQ(answers[0].kind, Kind::kKnownHere);
+  EXPECT_EQ(answers[0].holders.size(), 2u);
+}
+
+TEST_F(HomeTest, AClaimEndsWithTheSession) {
+  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  cluster_.SetState(ids_[1], NodeState::kDown);
+  EXPECT_EQ(Ask(ids_[2]), Kind::kBring);
+  EXPECT_EQ(Ask(ids_[0]), Kind::kWait);
+  cluster_.Edit(ids_[2], [](NodeInfo& node) { node.session++; });  // restarted: it forgot
+  EXPECT_EQ(Ask(ids_[0]), Kind::kBring);
+}
+
+TEST_F(HomeTest, AHeldAnswerComesWhenTheChunkHasCome) {
+  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  std::promise<std::vector<HasAnswer>> promise;
+  auto future = promise.get_future();
+  home_->AskAndHold({chunk_.digest}, ids_[2], [&](std::vector<HasAnswer> answers) { promise.set_value(answers); });
+  home_->Tick();
+  EXPECT_EQ(future.wait_for(std::chrono::milliseconds(30)), std::future_status::timeout);
+  Store(chunk_);
+  ASSERT_OK(commit_->CommitAndWait());
+  home_->EndClaim(chunk_.digest);
+  while (future.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) home_->Tick();
+  EXPECT_EQ(future.get()[0].kind, Kind::kKnownHere);
+}
+
+TEST_F(HomeTest, AHeldAskerGetsTheClaimOfANodeThatWentDown) {
+  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  std::promise<std::vector<HasAnswer>> promise;
+  auto future = promise.get_future();
+  home_->AskAndHold({chunk_.digest}, ids_[2], [&](std::vector<HasAnswer> answers) { promise.set_value(answers); });
+  cluster_.SetState(ids_[1], NodeState::kDown);
+  while (future.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) home_->Tick();
+  EXPECT_EQ(future.get()[0].kind, Kind::kBring);
+}
+
+TEST_F(HomeTest, CloseAnswersAll) {
+  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  bool answered = false;
+  home_->AskAndHold({chunk_.digest}, ids_[2], [&](const std::vector<HasAnswer>&) { answered = true; });
+  home_->Close();
+  EXPECT_TRUE(answered);
+}
+
+TEST_F(HomeTest, HoldersThatAreOutAreNotNamed) {
+  Store(chunk_);
+  ASSERT_OK(commit_->CommitAndWait());
+  cluster_.SetState(ids_[1], NodeState::kOut);
+  EXPECT_EQ(home_->Ask({chunk_.digest}, ids_[2])[0].holders, Holders{ids_[0]});
+}
+
+}  // namespace
+}  // namespace cairnfs::cluster

@@ -1,0 +1,155 @@
+// What hosts ask each other beside chunks, and who may ask.
+#include <atomic>
+#include <future>
+
+#include "chunk_fixture.h"
+#include "cluster/peer_client.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class Handler final : public PeerHandler {
+ public:
+  std::vector<FinishFailure> FinishFiles(const std::vector<InodeId>& inodes) override {
+    ++running;
+    while (blocked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --running;
+    std::vector<FinishFailure> failures;
+    for (const InodeId& inode : inodes) {
+      if (inode.value % 2 == 1) failures.push_back({inode, "a/b", "its bytes are lost"});
+    }
+    return failures;
+  }
+  std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes) override {
+    std::vector<bool> held;
+    for (const InodeId& inode : inodes) held.push_back(inode.value > 10);
+    return held;
+  }
+  std::atomic<bool> blocked{false};
+  std::atomic<int> running{0};
+};
+
+class PeerServiceTest : public ClusterChunkTest {
+ protected:
+  void SetUp() override {
+    ClusterChunkTest::SetUp();
+    AddNodes(2);
+    nodes_[1]->service->peers().SetHandler(&handler_);
+  }
+  Peers& peers() { return nodes_[0]->service->peers(); }
+  static Clock::time_point Soon(std::chrono::milliseconds time = std::chrono::seconds(20)) {
+    return Clock::now() + time;
+  }
+  Handler handler_;
+};
+
+TEST_F(PeerServiceTest, FinishFilesAndHoldOrphans) {
+  auto failures = peers().FinishFiles(nodes_[1]->id, {InodeId{2}, InodeId{3}}, Soon());
+  ASSERT_OK(failures);
+  ASSERT_EQ(failures->size(), 1u);
+  EXPECT_EQ((*failures)[0].inode, InodeId{3});
+  EXPECT_EQ((*failures)[0].path, "a/b");
+  EXPECT_EQ((*failures)[0].why, "its bytes are lost");
+  auto held = peers().HoldOrphans(nodes_[1]->id, {InodeId{5}, InodeId{50}}, Soon());
+  ASSERT_OK(held);
+  EXPECT_EQ(*held, (std::vector<bool>{false, true}));
+}
+
+TEST_F(PeerServiceTest, ErrorsAreToldApart) {
+  NodeId stranger;
+  stranger.bytes.fill(std::byte{0xee});
+  auto unknown = peers().HoldOrphans(stranger, {InodeId{1}}, Soon());
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.error().code, ErrorCode::kNotFound);
+  auto nobody = nodes_[1]->service->peers().HoldOrphans(nodes_[0]->id, {InodeId{1}}, Soon(std::chrono::seconds(1)));
+  ASSERT_FALSE(nobody.ok());
+  EXPECT_EQ(nobody.error().code, ErrorCode::kUnavailable);
+  handler_.blocked = true;
+  auto late = peers().FinishFiles(nodes_[1]->id, {InodeId{1}}, Soon(std::chrono::milliseconds(300)));
+  handler_.blocked = false;
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code, ErrorCode::kUnavailable);
+}
+
+TEST_F(PeerServiceTest, AnotherNodeAtTheAddressIsNotFound) {
+  // Node 1's address leads to node 2 now.
+  cluster_.Edit(nodes_[0]->id, [&](NodeInfo& node) { node.address = nodes_[1]->service->address(); });
+  auto held = nodes_[1]->service->peers().HoldOrphans(nodes_[0]->id, {InodeId{1}}, Soon());
+  ASSERT_FALSE(held.ok());
+  EXPECT_EQ(held.error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(PeerServiceTest, ANodeThatIsOutIsNotAnswered) {
+  cluster_.SetState(nodes_[0]->id, NodeState::kOut);
+  auto held = peers().HoldOrphans(nodes_[1]->id, {InodeId{1}}, Soon(std::chrono::seconds(1)));
+  ASSERT_FALSE(held.ok());
+  EXPECT_EQ(held.error().code, ErrorCode::kUnavailable);
+}
+
+TEST_F(PeerServiceTest, BlockedFinishesDoNotHoldUpChunks) {
+  handler_.blocked = true;
+  std::vector<std::thread> askers;
+  for (int i = 0; i < 12; ++i) {
+    askers.emplace_back([&] { EXPECT_TRUE(peers().FinishFiles(nodes_[1]->id, {InodeId{2}}, Soon()).ok()); });
+  }
+  EXPECT_TRUE(Eventually([&] { return handler_.running == 12; }));
+  const auto chunks = MakeChunks(1, 10);
+  PutAll(*nodes_[0], chunks);
+  EXPECT_TRUE(nodes_[0]->chunks->Sync().ok());
+  EXPECT_TRUE(peers().HoldOrphans(nodes_[1]->id, {InodeId{5}}, Soon()).ok());
+  handler_.blocked = false;
+  for (std::thread& asker : askers) asker.join();
+}
+
+TEST_F(PeerServiceTest, TakingTheHandlerAwayWaitsForItsCalls) {
+  handler_.blocked = true;
+  std::thread asker([&] { static_cast<void>(peers().FinishFiles(nodes_[1]->id, {InodeId{2}}, Soon())); });
+  EXPECT_TRUE(Eventually([&] { return handler_.running == 1; }));
+  std::thread unblocker([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    handler_.blocked = false;
+  });
+  nodes_[1]->service->peers().SetHandler(nullptr);
+  EXPECT_EQ(handler_.running, 0);
+  unblocker.join();
+  asker.join();
+}
+
+TEST_F(PeerServiceTest, AnAddressThatIsTakenIsRefused) {
+  PeerService::Options options;
+  options.listen = nodes_[0]->service->address();
+  auto service = PeerService::Start(options, *nodes_[1]->chunks, *nodes_[1]->membership);
+  ASSERT_FALSE(service.ok());
+  EXPECT_EQ(service.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(service.error().message.find(options.listen), std::string::npos);
+}
+
+TEST_F(PeerServiceTest, ANodeThatComesBackIsFoundAgainSoon) {
+  Down(*nodes_[1]);
+  auto away = peers().HoldOrphans(nodes_[1]->id, {InodeId{5}}, Soon(std::chrono::milliseconds(300)));
+  EXPECT_FALSE(away.ok());
+  Start(*nodes_[1]);
+  nodes_[1]->service->peers().SetHandler(&handler_);
+  const auto begin = Clock::now();
+  ASSERT_OK(peers().HoldOrphans(nodes_[1]->id, {InodeId{5}}, Soon()));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST_F(PeerServiceTest, MalformedRequestsAreRefused) {
+  WireCounters counters;
+  PeerClient client(*nodes_[0]->membership, 1, counters);
+  for (PeerMethod method : {PeerMethod::kHas, PeerMethod::kConfirm, PeerMethod::kPut, PeerMethod::kGet,
+                            PeerMethod::kFinishFiles, PeerMethod::kHoldOrphans}) {
+    std::promise<ErrorCode> promise;
+    client.Call(nodes_[1]->id, method, {"\xff\xff\xff\xff nonsense", {}}, std::chrono::seconds(10),
+                [&](const Result<PeerMessage>& reply) {
+                  promise.set_value(reply.ok() ? ErrorCode::kFailed : reply.error().code);
+                });
+    EXPECT_EQ(promise.get_future().get(), ErrorCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace cairnfs::cluster
