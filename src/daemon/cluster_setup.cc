@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <filesystem>
@@ -313,7 +314,7 @@ Result<SetupResult> InitCluster(const SetupOptions& options) {
   CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   Config patient = config;
-  patient.metadata_wait_ms = kSetupWaitMs;
+  patient.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
   Result<ClusterIdentity> identity = MakeError(ErrorCode::kFailed, "");
   if (config.serve_metadata.empty()) {
     CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, patient));
@@ -335,7 +336,7 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   Config config = options.config;
   const bool is_url = address.starts_with(kEtcdScheme) || address.starts_with(kNodeScheme);
   config.metadata = is_url ? address : std::string(kNodeScheme) + address;
-  config.metadata_wait_ms = kSetupWaitMs;
+  config.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
   CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, config));
   auto identity = ReadCluster(store->store());
   if (!identity.ok() && identity.error().code == ErrorCode::kNotFound) {

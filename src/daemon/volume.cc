@@ -116,6 +116,7 @@ fs::FsOptions Volume::FileSystemOptions() const {
 
 fs::FsOptions FileSystemOptions(const Config& config, size_t cache_bytes_max) {
   fs::FsOptions options;
+  options.durability = config.durability == "local" ? fs::Durability::kLocal : fs::Durability::kReplicated;
   options.durable_file_rename = config.rename == "durable";
   options.worker_threads = static_cast<unsigned>(config.worker_threads);
   options.waiting_threads = static_cast<unsigned>(config.waiting_threads);

@@ -1,4 +1,4 @@
-// Lets a request that changes names wait for the disk without holding up the thread that received it.
+// Lets a request wait, for the disk or for other hosts, without holding up the thread that received it.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -11,14 +11,24 @@
 
 namespace cairnfs::fuse {
 
+// Calls `act(filesystem)`: at once where nothing waits for other hosts, else on another thread, perhaps after the
+// handler has returned: `act` owns what it needs of the request's message.
+template <typename Act>
+void WhereItMayWait(fuse_req_t request, Act act) {
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  if (!filesystem.blocks()) return act(filesystem);
+  filesystem.RunBlocking([&filesystem, act = std::move(act)] { act(filesystem); });
+}
+
 // Calls `act(filesystem)` once the change is let in (fs::FileSystem::WhenAdmitted), perhaps on another thread and after
 // the handler has returned: `act` owns what it needs of the request's message. Replies when it is refused.
 template <typename Act>
 void WhenAdmitted(fuse_req_t request, fs::NameChange change, Act act) {
-  fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  filesystem.WhenAdmitted(change, [request, &filesystem, act = std::move(act)](const Status& admitted) {
-    if (!admitted.ok()) return ReplyError(request, admitted.error());
-    act(filesystem);
+  WhereItMayWait(request, [request, change, act = std::move(act)](fs::FileSystem& filesystem) {
+    filesystem.WhenAdmitted(change, [request, &filesystem, act](const Status& admitted) {
+      if (!admitted.ok()) return ReplyError(request, admitted.error());
+      act(filesystem);
+    });
   });
 }
 

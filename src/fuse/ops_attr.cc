@@ -1,6 +1,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include "fuse/admitted.h"
 #include "fuse/ops.h"
 #include "fuse/receiver.h"
 #include "fuse/reply.h"
@@ -13,6 +14,21 @@ namespace {
 constexpr uint32_t kFattrKillSuidGid = 1U << 11;
 
 Timestamp TimestampOf(const timespec& time) { return {time.tv_sec, static_cast<uint32_t>(time.tv_nsec)}; }
+
+void ReplySpace(fuse_req_t request, const Result<fs::FsSpace>& space) {
+  if (!space.ok()) return ReplyError(request, space.error());
+  struct statvfs out {};
+  out.f_bsize = kPageBytes;
+  out.f_frsize = kPageBytes;
+  out.f_blocks = space->total_bytes / kPageBytes;
+  out.f_bfree = space->free_bytes / kPageBytes;
+  out.f_bavail = space->available_bytes / kPageBytes;
+  out.f_files = space->inodes_total;
+  out.f_ffree = space->inodes_free;
+  out.f_favail = space->inodes_free;
+  out.f_namemax = kNameBytesMax;
+  fuse_reply_statfs(request, &out);
+}
 
 }  // namespace
 
@@ -41,7 +57,9 @@ fs::SetAttrRequest SetAttrRequestOf(uint32_t valid, const struct stat& values) {
 }
 
 void OpGetAttr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
-  ReplyAttr(request, SessionOf(request).filesystem().GetAttr(InodeId{inode}));
+  WhereItMayWait(request, [request, inode](fs::FileSystem& filesystem) {
+    ReplyAttr(request, filesystem.GetAttr(InodeId{inode}));
+  });
 }
 
 void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, fuse_file_info* file) {
@@ -49,24 +67,13 @@ void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, f
   const uint32_t valid = Receiver::Current().Body<fuse_setattr_in>().valid;
   fs::SetAttrRequest changes = SetAttrRequestOf(valid, *values);
   if (file != nullptr) changes.handle = file->fh;
-  SessionOf(request).filesystem().SetAttr(InodeId{inode}, changes,
-                                          [request](Result<meta::Attr> attr) { ReplyAttr(request, attr); });
+  WhereItMayWait(request, [request, inode, changes](fs::FileSystem& filesystem) {
+    filesystem.SetAttr(InodeId{inode}, changes, [request](Result<meta::Attr> attr) { ReplyAttr(request, attr); });
+  });
 }
 
 void OpStatFs(fuse_req_t request, fuse_ino_t) {
-  auto space = SessionOf(request).filesystem().GetSpace();
-  if (!space.ok()) return ReplyError(request, space.error());
-  struct statvfs out {};
-  out.f_bsize = kPageBytes;
-  out.f_frsize = kPageBytes;
-  out.f_blocks = space->total_bytes / kPageBytes;
-  out.f_bfree = space->free_bytes / kPageBytes;
-  out.f_bavail = space->available_bytes / kPageBytes;
-  out.f_files = space->inodes_total;
-  out.f_ffree = space->inodes_free;
-  out.f_favail = space->inodes_free;
-  out.f_namemax = kNameBytesMax;
-  fuse_reply_statfs(request, &out);
+  WhereItMayWait(request, [request](fs::FileSystem& filesystem) { ReplySpace(request, filesystem.GetSpace()); });
 }
 
 void OpIoctl(fuse_req_t request, fuse_ino_t, unsigned, void*, fuse_file_info*, unsigned, const void*, size_t, size_t) {

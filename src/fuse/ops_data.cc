@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fuse/admitted.h"
 #include "fuse/ops.h"
 #include "fuse/receiver.h"
 #include "fuse/reply.h"
@@ -85,8 +86,10 @@ void OpFallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, o
   change.keep_size = (mode & FALLOC_FL_KEEP_SIZE) != 0;
   change.punch_hole = (mode & FALLOC_FL_PUNCH_HOLE) != 0;
   change.zero_range = (mode & FALLOC_FL_ZERO_RANGE) != 0;
-  SessionOf(request).filesystem().Fallocate(file->fh, InodeId{inode}, change,
-                                            [request](Result<void> status) { ReplyStatus(request, status); });
+  WhereItMayWait(request, [request, inode, change, handle = file->fh](fs::FileSystem& filesystem) {
+    filesystem.Fallocate(handle, InodeId{inode}, change,
+                         [request](Result<void> status) { ReplyStatus(request, status); });
+  });
 }
 
 void OpLseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fuse_file_info* file) {
@@ -104,7 +107,9 @@ void OpLseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fus
       ReplyError(request, found.error());
     }
   };
-  SessionOf(request).filesystem().SeekTo(file->fh, InodeId{inode}, static_cast<uint64_t>(offset), what, reply);
+  WhereItMayWait(request, [=, handle = file->fh](fs::FileSystem& filesystem) {
+    filesystem.SeekTo(handle, InodeId{inode}, static_cast<uint64_t>(offset), what, reply);
+  });
 }
 
 void OpCopyFileRange(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info* from_file, fuse_ino_t to,
@@ -113,12 +118,14 @@ void OpCopyFileRange(fuse_req_t request, fuse_ino_t from, off_t from_offset, fus
     fuse_reply_err(request, EINVAL);
     return;
   }
-  SessionOf(request).filesystem().CopyRange(from_file->fh, InodeId{from}, static_cast<uint64_t>(from_offset),
-                                            to_file->fh, InodeId{to}, static_cast<uint64_t>(to_offset),
-                                            std::min(length, kCopyBytesMax), [request](Result<size_t> copied) {
-                                              if (!copied.ok()) return ReplyError(request, copied.error());
-                                              fuse_reply_write(request, *copied);
-                                            });
+  WhereItMayWait(request, [=, from_handle = from_file->fh, to_handle = to_file->fh](fs::FileSystem& filesystem) {
+    filesystem.CopyRange(from_handle, InodeId{from}, static_cast<uint64_t>(from_offset), to_handle, InodeId{to},
+                         static_cast<uint64_t>(to_offset), std::min(length, kCopyBytesMax),
+                         [request](Result<size_t> copied) {
+                           if (!copied.ok()) return ReplyError(request, copied.error());
+                           fuse_reply_write(request, *copied);
+                         });
+  });
 }
 
 }  // namespace cairnfs::fuse

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "fuse/admitted.h"
 #include "fuse/ops.h"
 #include "fuse/reply.h"
 #include "fuse/session.h"
@@ -27,19 +28,9 @@ fuse_entry_param EntryWithoutAttr(const fs::FileSystem::ListedEntry& listed) {
   return entry;
 }
 
-}  // namespace
-
-void OpOpenDir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  auto handle = filesystem.OpenDirectory(InodeId{inode});
-  if (!handle.ok()) return ReplyError(request, handle.error());
-  file->fh = *handle;
-  if (fuse_reply_open(request, file) != 0) filesystem.ReleaseDirectory(*handle);
-}
-
-void OpReadDir(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
-  auto listed = SessionOf(request).filesystem().ReadDirectory(file->fh, InodeId{inode}, static_cast<uint64_t>(offset),
-                                                              EntriesThatMayFit(size, FUSE_NAME_OFFSET));
+void ListAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, fs::HandleId handle, size_t size,
+                  uint64_t offset) {
+  auto listed = filesystem.ReadDirectory(handle, inode, offset, EntriesThatMayFit(size, FUSE_NAME_OFFSET));
   if (!listed.ok()) return ReplyError(request, listed.error());
   std::string out(size, '\0');
   size_t used = 0;
@@ -53,10 +44,9 @@ void OpReadDir(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, 
   fuse_reply_buf(request, out.data(), used);
 }
 
-void OpReadDirPlus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
-  fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  auto listed = filesystem.ReadDirectory(file->fh, InodeId{inode}, static_cast<uint64_t>(offset),
-                                         EntriesThatMayFit(size, FUSE_NAME_OFFSET_DIRENTPLUS));
+void ListWithAttrAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, fs::HandleId handle,
+                          size_t size, uint64_t offset) {
+  auto listed = filesystem.ReadDirectory(handle, inode, offset, EntriesThatMayFit(size, FUSE_NAME_OFFSET_DIRENTPLUS));
   if (!listed.ok()) return ReplyError(request, listed.error());
   std::string out(size, '\0');
   std::vector<InodeId> looked_up;
@@ -64,11 +54,12 @@ void OpReadDirPlus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offs
   for (const auto& entry : *listed) {
     if (fuse_add_direntry_plus(request, nullptr, 0, entry.name.c_str(), nullptr, 0) > size - used) break;
     fuse_entry_param known = EntryWithoutAttr(entry);
-    if (!IsDots(entry.name)) {
+    // Attributes that the kernel may not keep are not worth a round trip each.
+    if (!IsDots(entry.name) && !filesystem.blocks()) {
       // A name that went away since the listing was taken is listed without attributes.
-      auto attr = filesystem.Lookup(InodeId{inode}, entry.name);
+      auto attr = filesystem.Lookup(inode, entry.name);
       if (attr.ok()) {
-        known = EntryOf(*attr);
+        known = EntryOf(*attr, CacheTimesOf(request));
         looked_up.push_back(attr->inode);
       }
     }
@@ -77,6 +68,30 @@ void OpReadDirPlus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offs
   }
   if (fuse_reply_buf(request, out.data(), used) == 0) return;
   for (InodeId each : looked_up) filesystem.Forget(each, 1);
+}
+
+}  // namespace
+
+void OpOpenDir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
+  WhereItMayWait(request, [request, inode, file = *file](fs::FileSystem& filesystem) {
+    auto handle = filesystem.OpenDirectory(InodeId{inode});
+    if (!handle.ok()) return ReplyError(request, handle.error());
+    fuse_file_info opened = file;
+    opened.fh = *handle;
+    if (fuse_reply_open(request, &opened) != 0) filesystem.ReleaseDirectory(*handle);
+  });
+}
+
+void OpReadDir(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
+  WhereItMayWait(request, [=, handle = file->fh](fs::FileSystem& filesystem) {
+    ListAndReply(request, filesystem, InodeId{inode}, handle, size, static_cast<uint64_t>(offset));
+  });
+}
+
+void OpReadDirPlus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
+  WhereItMayWait(request, [=, handle = file->fh](fs::FileSystem& filesystem) {
+    ListWithAttrAndReply(request, filesystem, InodeId{inode}, handle, size, static_cast<uint64_t>(offset));
+  });
 }
 
 void OpReleaseDir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {

@@ -12,8 +12,8 @@
 namespace cairnfs::fuse {
 namespace {
 
-void OpenAndReply(fuse_req_t request, InodeId inode, const fs::OpenFlags& flags) {
-  SessionOf(request).filesystem().Open(inode, flags, [request, inode](Result<fs::HandleId> handle) {
+void OpenAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, const fs::OpenFlags& flags) {
+  filesystem.Open(inode, flags, [request, inode](Result<fs::HandleId> handle) {
     if (!handle.ok()) return ReplyError(request, handle.error());
     ReplyOpen(request, inode, *handle);
   });
@@ -49,12 +49,14 @@ fs::OpenFlags OpenFlagsOf(int flags) {
 void OpOpen(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   const fs::OpenFlags flags = OpenFlagsOf(file->flags);
   const bool kill = (Receiver::Current().Body<fuse_open_in>().open_flags & FUSE_OPEN_KILL_SUIDGID) != 0;
-  if (!kill) return OpenAndReply(request, InodeId{inode}, flags);
-  fs::SetAttrRequest changes;
-  changes.kill_suid_sgid = true;
-  SessionOf(request).filesystem().SetAttr(InodeId{inode}, changes, [request, inode, flags](Result<meta::Attr> attr) {
-    if (!attr.ok()) return ReplyError(request, attr.error());
-    OpenAndReply(request, InodeId{inode}, flags);
+  WhereItMayWait(request, [request, inode, flags, kill](fs::FileSystem& filesystem) {
+    if (!kill) return OpenAndReply(request, filesystem, InodeId{inode}, flags);
+    fs::SetAttrRequest changes;
+    changes.kill_suid_sgid = true;
+    filesystem.SetAttr(InodeId{inode}, changes, [request, &filesystem, inode, flags](Result<meta::Attr> attr) {
+      if (!attr.ok()) return ReplyError(request, attr.error());
+      OpenAndReply(request, filesystem, InodeId{inode}, flags);
+    });
   });
 }
 
@@ -78,8 +80,9 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
 }
 
 void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  SessionOf(request).filesystem().Flush(file->fh, InodeId{inode},
-                                        [request](Result<void> status) { ReplyStatus(request, status); });
+  WhereItMayWait(request, [request, inode, handle = file->fh](fs::FileSystem& filesystem) {
+    filesystem.Flush(handle, InodeId{inode}, [request](Result<void> status) { ReplyStatus(request, status); });
+  });
 }
 
 void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {

@@ -31,12 +31,14 @@ void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, c
 }  // namespace
 
 void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  auto attr = SessionOf(request).filesystem().Lookup(InodeId{parent}, name);
-  if (attr.ok() || attr.error().code != ErrorCode::kNotFound) return ReplyEntry(request, attr);
-  // Inode 0: the kernel remembers that the name is absent.
-  fuse_entry_param absent{};
-  absent.entry_timeout = kEntrySeconds;
-  fuse_reply_entry(request, &absent);
+  WhereItMayWait(request, [request, parent, name = std::string(name)](fs::FileSystem& filesystem) {
+    auto attr = filesystem.Lookup(InodeId{parent}, name);
+    if (attr.ok() || attr.error().code != ErrorCode::kNotFound) return ReplyEntry(request, attr);
+    // Inode 0: the kernel remembers that the name is absent.
+    fuse_entry_param absent{};
+    absent.entry_timeout = CacheTimesOf(request).entry_seconds;
+    fuse_reply_entry(request, &absent);
+  });
 }
 
 void OpForget(fuse_req_t request, fuse_ino_t inode, uint64_t count) {
@@ -51,9 +53,11 @@ void OpForgetMulti(fuse_req_t request, size_t count, fuse_forget_data* forgets) 
 }
 
 void OpReadLink(fuse_req_t request, fuse_ino_t inode) {
-  auto target = SessionOf(request).filesystem().ReadLink(InodeId{inode});
-  if (!target.ok()) return ReplyError(request, target.error());
-  fuse_reply_readlink(request, target->c_str());
+  WhereItMayWait(request, [request, inode](fs::FileSystem& filesystem) {
+    auto target = filesystem.ReadLink(InodeId{inode});
+    if (!target.ok()) return ReplyError(request, target.error());
+    fuse_reply_readlink(request, target->c_str());
+  });
 }
 
 void OpMknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
@@ -115,8 +119,9 @@ void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name,
   caller.gid = context->gid;
   caller.pid = static_cast<uint32_t>(context->pid);
   caller.cancelled = CancelledFunction(request);
-  SessionOf(request).filesystem().Rename(params, caller,
-                                         [request](Result<void> status) { ReplyStatus(request, status); });
+  WhereItMayWait(request, [request, params, caller](fs::FileSystem& filesystem) {
+    filesystem.Rename(params, caller, [request](Result<void> status) { ReplyStatus(request, status); });
+  });
 }
 
 }  // namespace cairnfs::fuse

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "fuse/admitted.h"
 #include "fuse/ops.h"
@@ -34,6 +35,18 @@ void ReplyValue(fuse_req_t request, std::string_view value, size_t wanted) {
   }
 }
 
+void ReplyNames(fuse_req_t request, const Result<std::vector<std::string>>& names, size_t size) {
+  if (!names.ok()) return ReplyError(request, names.error());
+  std::string list;
+  const bool privileged = fuse_req_ctx(request)->uid == 0;
+  for (const std::string& name : *names) {
+    // As the kernel's own filesystems do: who may not read them does not see them.
+    if (!privileged && name.starts_with("trusted.")) continue;
+    list.append(name).push_back('\0');
+  }
+  ReplyValue(request, list, size);
+}
+
 }  // namespace
 
 void OpSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, const char* value, size_t size, int flags) {
@@ -62,23 +75,18 @@ void OpGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, size_t s
     fuse_reply_err(request, error);
     return;
   }
-  SessionOf(request).filesystem().GetXattr(InodeId{inode}, name, [request, size](Result<std::string> value) {
-    if (!value.ok()) return ReplyError(request, value.error());
-    ReplyValue(request, *value, size);
+  WhereItMayWait(request, [request, inode, name = std::string(name), size](fs::FileSystem& filesystem) {
+    filesystem.GetXattr(InodeId{inode}, name, [request, size](Result<std::string> value) {
+      if (!value.ok()) return ReplyError(request, value.error());
+      ReplyValue(request, *value, size);
+    });
   });
 }
 
 void OpListXattr(fuse_req_t request, fuse_ino_t inode, size_t size) {
-  auto names = SessionOf(request).filesystem().ListXattrs(InodeId{inode});
-  if (!names.ok()) return ReplyError(request, names.error());
-  std::string list;
-  const bool privileged = fuse_req_ctx(request)->uid == 0;
-  for (const std::string& name : *names) {
-    // As the kernel's own filesystems do: who may not read them does not see them.
-    if (!privileged && name.starts_with("trusted.")) continue;
-    list.append(name).push_back('\0');
-  }
-  ReplyValue(request, list, size);
+  WhereItMayWait(request, [request, inode, size](fs::FileSystem& filesystem) {
+    ReplyNames(request, filesystem.ListXattrs(InodeId{inode}), size);
+  });
 }
 
 void OpRemoveXattr(fuse_req_t request, fuse_ino_t inode, const char* name) {

@@ -40,7 +40,7 @@ TEST(ReplyTest, DirectoriesAskForSmallReads) {
 TEST(ReplyTest, TheHandMadeEntryAgreesWithStat) {
   const meta::Attr attr = FileAttr();
   const struct stat expected = StatOf(attr);
-  const fuse_entry_out out = EntryOut(attr);
+  const fuse_entry_out out = EntryOut(attr, CacheTimes{});
   EXPECT_EQ(out.nodeid, 77U);
   EXPECT_EQ(out.generation, 0U);
   EXPECT_EQ(out.entry_valid, static_cast<uint64_t>(kEntrySeconds));

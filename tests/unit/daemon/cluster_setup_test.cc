@@ -1,0 +1,140 @@
+#include "daemon/cluster_setup.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "daemon/cluster_store.h"
+#include "daemon/node_usage.h"
+#include "daemon/storage.h"
+#include "kv/engine.h"
+#include "kv/hosted_store.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+// The host that serves the metadata itself: all of init can run here. Port 0 is never listened on by init.
+class ClusterSetupTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (stdfs::temp_directory_path() / "cairnfs-setup-XXXXXX").string();
+    folder_ = stdfs::canonical(mkdtemp(pattern.data())).string();
+    options_.file = folder_ + "/etc/cairnfs.toml";
+    options_.config.data = folder_ + "/data";
+    options_.config.listen = "127.0.0.1:7401";
+    options_.config.trusted_network = {"127.0.0.0/8"};
+    options_.config.pool_size = 32 * kMiB;
+    options_.config.reserve = 8 * kMiB;
+    options_.config.copies = 3;
+  }
+  void TearDown() override { stdfs::remove_all(folder_); }
+
+  static bool Has(const Error& error, std::string_view text) { return error.message.find(text) != std::string::npos; }
+
+  std::string folder_;
+  SetupOptions options_;
+};
+
+TEST_F(ClusterSetupTest, InitMakesAFilesystemAndAConfiguration) {
+  auto made = InitCluster(options_);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_EQ(made->join_address, "127.0.0.1:7402");
+  Config config;
+  ASSERT_TRUE(ReadConfigFile(options_.file, config).ok());
+  EXPECT_EQ(config.data, folder_ + "/data");
+  EXPECT_EQ(config.serve_metadata, "127.0.0.1:7402");
+  EXPECT_EQ(config.listen, "127.0.0.1:7401");
+  EXPECT_EQ(config.copies, 3U);
+  EXPECT_EQ(config.trusted_network, std::vector<std::string>{"127.0.0.0/8"});
+
+  auto directory = DataDirectory::Open({config.data, false, "testing"});
+  ASSERT_TRUE(directory.ok()) << directory.error().message;
+  EXPECT_FALSE((*directory)->is_new());
+  EXPECT_EQ((*directory)->filesystem(), made->filesystem);
+  auto store = ClusterStore::Open(directory->get(), config, ClusterStore::Serve::kNo);
+  ASSERT_TRUE(store.ok()) << store.error().message;
+  auto identity = ReadCluster((*store)->store());
+  ASSERT_TRUE(identity.ok()) << identity.error().message;
+  EXPECT_EQ(HexOfBytes(identity->header.uuid), made->filesystem);
+  EXPECT_TRUE(CheckAgreement(identity->settings, config).ok());
+  config.copies = 2;
+  EXPECT_TRUE(
+      Has(CheckAgreement(identity->settings, config).error(), "copies = 2 here, but the cluster was made with 3"));
+}
+
+TEST_F(ClusterSetupTest, InitMakesNothingTwice) {
+  ASSERT_TRUE(InitCluster(options_).ok());
+  EXPECT_TRUE(Has(InitCluster(options_).error(), "there is a configuration"));
+  options_.overwrite = true;
+  auto again = InitCluster(options_);
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().code, ErrorCode::kAlreadyExists);
+  EXPECT_TRUE(Has(again.error(), "there is a filesystem at")) << again.error().message;
+}
+
+TEST_F(ClusterSetupTest, RefusesAnUntrustedAddressBeforeItMakesAnything) {
+  options_.config.trusted_network = {"10.0.0.0/8"};
+  EXPECT_TRUE(Has(InitCluster(options_).error(), "does not lie in trusted_network"));
+  EXPECT_FALSE(stdfs::exists(options_.config.data));
+  EXPECT_FALSE(stdfs::exists(options_.file));
+}
+
+TEST_F(ClusterSetupTest, JoinSaysThatNobodyAnswers) {
+  options_.config.metadata_wait_ms = 1000;
+  auto joined = JoinCluster(options_, "127.0.0.1:1");
+  ASSERT_FALSE(joined.ok());
+  EXPECT_TRUE(Has(joined.error(), "must be mounted")) << joined.error().message;
+  EXPECT_FALSE(stdfs::exists(options_.file));
+}
+
+TEST_F(ClusterSetupTest, HostsThatStartAtOnceAgree) {
+  auto engine = kv::OpenMemoryEngine();
+  auto store = kv::HostedStore::Open(*engine);
+  ASSERT_TRUE(store.ok());
+  auto first = MakeOrReadCluster(**store, options_.config);
+  auto second = MakeOrReadCluster(**store, options_.config);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->header.uuid, second->header.uuid);
+  EXPECT_EQ(first->header.uuid.size(), 16U);
+}
+
+TEST_F(ClusterSetupTest, ADirectoryKeepsToItsFilesystem) {
+  const std::string one(32, '1'), other(32, '2');
+  auto directory = DataDirectory::Open({options_.config.data, true, "testing"});
+  ASSERT_TRUE(directory.ok());
+  EXPECT_TRUE(Adopt(**directory, options_.config, one).ok());
+  EXPECT_TRUE(Adopt(**directory, options_.config, one).ok());
+  Config config = options_.config;
+  config.metadata = "node:10.0.0.1:7402";
+  EXPECT_TRUE(Has(Adopt(**directory, config, other).error(), "belongs to filesystem " + one));
+}
+
+TEST(ClusterSettingsTest, RefuseEveryTruncation) {
+  ClusterSettings settings;
+  settings.copies = 2;
+  settings.trusted_network = {"10.0.0.0/8", "fd00::/8"};
+  const std::string text = settings.Encode();
+  auto decoded = ClusterSettings::Decode(text);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->trusted_network, settings.trusted_network);
+  for (size_t size = 0; size < text.size(); ++size) EXPECT_FALSE(ClusterSettings::Decode(text.substr(0, size)).ok());
+}
+
+TEST(NodeUsageTest, RefusesEveryTruncation) {
+  control::NodeUsage usage;
+  usage.available_bytes = 7;
+  usage.repair_phase = "copying";
+  usage.repair_bytes_per_second = 1.5;
+  const std::string text = EncodeUsage(usage);
+  auto decoded = DecodeUsage(text);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->available_bytes, 7U);
+  EXPECT_EQ(decoded->repair_phase, "copying");
+  EXPECT_EQ(decoded->repair_bytes_per_second, 1.5);
+  for (size_t size = 0; size < text.size(); ++size) EXPECT_FALSE(DecodeUsage(text.substr(0, size)).ok());
+}
+
+}  // namespace
+}  // namespace cairnfs::daemon
