@@ -19,8 +19,8 @@ Error Lost() { return MakeError(ErrorCode::kStale, "the host lost its session, a
 std::unique_ptr<ClusterLocks> ClusterLocks::Start(const Parts& parts, const Options& options) {
   std::unique_ptr<ClusterLocks> locks(new ClusterLocks(parts, options));
   ClusterLocks* self = locks.get();
-  locks->tasks_->Post([self] { self->SweepAll(); });
-  locks->view_changes_ = parts.membership.OnChange([self](const cluster::ViewPtr& view) { self->OnView(view); });
+  locks->view_changes_ = parts.membership.OnChange([self](const cluster::ViewPtr&) { self->OnView(); });
+  self->OnView();
   return locks;
 }
 
@@ -82,7 +82,7 @@ ClusterLocks::Ticket ClusterLocks::Lock(const Request& request, Done<Outcome> do
 }
 
 void ClusterLocks::Cancel(Ticket ticket) {
-  Told told;
+  auto told = std::make_shared<Told>();
   {
     MutexLock lock(mutex_);
     auto found = tickets_.find(ticket);
@@ -94,12 +94,12 @@ void ClusterLocks::Cancel(Ticket ticket) {
     if (queued == state.queue.end()) {
       Enqueue(inode, state, {Operation::Kind::kCancel, {}, ticket, false, {}});
     } else if (queued->kind == Operation::Kind::kWait) {
-      told.emplace_back(std::move(queued->done), Answer{Outcome::kInterrupted, {}});
+      told->emplace_back(std::move(queued->done), Answer{Outcome::kInterrupted, {}});
       state.queue.erase(queued);
       tickets_.erase(found);
     }
   }
-  Tell(told);
+  if (!told->empty()) tasks_->Post([told] { Tell(*told); });
 }
 
 void ClusterLocks::Unlock(const Request& request, Done<void> done) {
@@ -427,16 +427,9 @@ void ClusterLocks::OnEvent(InodeId inode, const kv::KvEvent& event) {
 // --- sessions that end
 // ------------------------------------------------------------------------------------------------
 
-void ClusterLocks::OnView(const cluster::ViewPtr& view) {
-  std::vector<uint64_t> sessions;
-  for (const cluster::NodeInfo& node : view->nodes) {
-    if (node.session != 0) sessions.push_back(node.session);
-  }
-  std::sort(sessions.begin(), sessions.end());
-  const bool some_ended =
-      !std::includes(sessions.begin(), sessions.end(), sessions_seen_.begin(), sessions_seen_.end());
-  sessions_seen_ = std::move(sessions);
-  if (some_ended) tasks_->Post([this] { SweepAll(); });
+void ClusterLocks::OnView() {
+  // Every time: a session that came and went between two calls is seen in neither view.
+  if (!sweep_due_.exchange(true)) tasks_->Post([this] { SweepAll(); });
   MutexLock lock(mutex_);
   for (auto& [inode, state] : inodes_) SweepIfDoubtful(inode, state);
 }
@@ -453,6 +446,7 @@ void ClusterLocks::SweepIfDoubtful(InodeId inode, Inode& state) {
 void ClusterLocks::SweepNow(InodeId inode) { Ask(inode, {Operation::Kind::kSweep, {}, 0, false, {}}); }
 
 void ClusterLocks::SweepAll() {
+  sweep_due_.store(false);  // a change from here on asks anew
   const cluster::ViewPtr view = parts_.membership.view();
   auto is_up = [](const cluster::NodeInfo& node) { return node.state == cluster::NodeState::kUp; };
   const auto first = std::find_if(view->nodes.begin(), view->nodes.end(), is_up);

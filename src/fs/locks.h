@@ -72,7 +72,8 @@ class ClusterLocks {
   void TryLock(const Request& request, Done<Outcome> done);
   // Waits in the order of arrival over all hosts. The ticket is for Cancel.
   Ticket Lock(const Request& request, Done<Outcome> done);
-  // Ends a wait with kInterrupted, or lets it end with kGranted when that came first. Nothing when it has ended.
+  // Ends a wait with kInterrupted, or lets it end with kGranted when that came first. Nothing when it has ended. Calls
+  // `done` on another thread.
   void Cancel(Ticket ticket);
   // Frees the owner's locks in the range. At once when it has none.
   void Unlock(const Request& request, Done<void> done);
@@ -173,7 +174,7 @@ class ClusterLocks {
   void StartWatch(InodeId inode);
   void EndWatch(InodeId inode);
   void OnEvent(InodeId inode, const kv::KvEvent& event);
-  void OnView(const cluster::ViewPtr& view);
+  void OnView();
   void Finish(Batch& batch);
   void FinishOperation(Batch& batch, size_t index, Inode& state, Told& told) REQUIRES_LOCK(mutex_);
   void Adopt(Inode& state, Record record) REQUIRES_LOCK(mutex_);
@@ -224,7 +225,7 @@ class ClusterLocks {
   std::unordered_map<Ticket, InodeId> tickets_ GUARDED_BY(mutex_);  // of waits that are not over
   std::multimap<uint64_t, WaitEdge> edges_ GUARDED_BY(mutex_);      // by the owner that waits
 
-  std::vector<uint64_t> sessions_seen_;  // of OnView's thread: those of the view before
+  std::atomic<bool> sweep_due_{false};
   std::optional<TaskQueue> tasks_;
   std::shared_ptr<void> view_changes_;
 };
