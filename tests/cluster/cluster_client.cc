@@ -1,6 +1,9 @@
 // One client of a cluster test: carries out calls on a directory and says when each began and ended.
 //
-//   cluster_client DIR [--limit-ms N] [--planted LIE] [--seed N]
+//   cluster_client DIR [--mounted] [--limit-ms N] [--planted LIE] [--seed N]
+//
+// --mounted: DIR is a mount point. While nothing is mounted there, because its host is being started again, what lies
+// under it must not be taken for the filesystem: each call then answers ENOTCONN.
 //
 // Reads one JSON object per line from stdin: "id", "op" and arguments. Writes one line per answer to stdout: "id",
 // "begin", "end" (ns, CLOCK_MONOTONIC, comparable among all clients of a machine), "error" and what else there is.
@@ -226,12 +229,29 @@ class Liar {
   std::map<std::string, TreeResult> seen_;
 };
 
+// Which mount has its root there; 0: none. Asks the kernel alone, so it does not wait for a daemon.
+uint64_t MountAt(const std::string& directory) {
+  struct statx info {};
+  if (statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC, STATX_MNT_ID, &info) != 0) return 0;
+  return (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0 ? info.stx_mnt_id : 0;
+}
+
 class Client {
  public:
-  Client(std::string directory, std::string lie, uint64_t seed)
-      : directory_(std::move(directory)), liar_(std::move(lie), seed) {}
+  Client(std::string directory, bool is_mounted, std::string lie, uint64_t seed)
+      : directory_(std::move(directory)), is_mounted_(is_mounted), liar_(std::move(lie), seed) {}
 
   json Answer(const json& line) {
+    uint64_t mount = is_mounted_ ? MountAt(directory_) : 0;
+    json answer = AnswerThere(line);
+    if (is_mounted_ && (mount == 0 || MountAt(directory_) != mount)) {
+      return {{"error", ENOTCONN}, {"begin", answer["begin"]}, {"end", answer["end"]}};
+    }
+    return answer;
+  }
+
+ private:
+  json AnswerThere(const json& line) {
     std::string op = line.at("op"), path = directory_ + "/" + line.value("path", "");
     int64_t begin = 0;
     json answer;
@@ -254,7 +274,6 @@ class Client {
     return answer;
   }
 
- private:
   json Tree(const std::string& root, const TreeOperation& operation, const PerformOptions& options) {
     TreeResult result;
     if (!liar_.Skips(operation, result)) {
@@ -289,14 +308,19 @@ class Client {
   }
 
   const std::string directory_;
+  const bool is_mounted_;
   Liar liar_;
   LockFiles locks_;
   std::map<std::string, int> handles_;
 };
 
 int Main(int argc, char** argv) {
-  static const option kLong[] = {
-      {"limit-ms", 1, nullptr, 'l'}, {"planted", 1, nullptr, 'p'}, {"seed", 1, nullptr, 's'}, {nullptr, 0, nullptr, 0}};
+  static const option kLong[] = {{"limit-ms", 1, nullptr, 'l'},
+                                 {"planted", 1, nullptr, 'p'},
+                                 {"seed", 1, nullptr, 's'},
+                                 {"mounted", 0, nullptr, 'm'},
+                                 {nullptr, 0, nullptr, 0}};
+  bool is_mounted = false;
   int64_t limit_ms = 60000;
   std::string lie;
   uint64_t seed = 1;
@@ -305,18 +329,19 @@ int Main(int argc, char** argv) {
       case 'l': limit_ms = std::strtoll(optarg, nullptr, 10); break;
       case 'p': lie = optarg; break;
       case 's': seed = std::strtoull(optarg, nullptr, 10); break;
+      case 'm': is_mounted = true; break;
       default: return 2;
     }
   }
   if (optind + 1 != argc || limit_ms <= 0) {
-    fmt::print(stderr, "usage: cluster_client DIR [--limit-ms N] [--planted LIE] [--seed N]\n");
+    fmt::print(stderr, "usage: cluster_client DIR [--mounted] [--limit-ms N] [--planted LIE] [--seed N]\n");
     return 2;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   umask(0);
   Output output;
   Watchdog watchdog(output, limit_ms);
-  Client client(argv[optind], lie, seed);
+  Client client(argv[optind], is_mounted, lie, seed);
   for (std::string row; std::getline(std::cin, row);) {
     try {
       json line = json::parse(row);

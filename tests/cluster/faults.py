@@ -35,8 +35,8 @@ from zombie import Zombie
 
 CHECKPOINTS_KEPT = 40
 SMALL_DISK = "400m"
-# Locks are freed at most so long after their client or their host's session is gone.
-UNLOCK_NS = 5 * 10**9
+# Locks are freed at most so long after their client or their host's lease has ended.
+UNLOCK_S = 1
 # Faults in whose rounds a planted bug can show.
 PLANTED = {
     "cluster.skip_session_compare": ["Pause", "CutOff", "LinkDown"],
@@ -66,7 +66,8 @@ class Round:
     def clients(self, what, hosts=None):
         made = []
         for host in hosts or self.cluster.hosts:
-            client = recorder.Client(f"{host.name}.{what}", host.mount_point, limit_s=self.options.limit_s)
+            client = recorder.Client(f"{host.name}.{what}", host.mount_point, limit_s=self.options.limit_s,
+                                     mounted=not self.test.is_plain)
             client.host = host
             made.append(client)
         self.everybody += made
@@ -114,6 +115,9 @@ class Round:
                  recorder.lock_work(9, pause_s=pause_s), recorder.reading_work(40)]
         return works[self.number % len(works)]
 
+    def is_about_locks(self):
+        return self.number % 3 == 1
+
     def strike_and_heal(self):
         zombie = None
         if self.fault.fences and (not self.test.is_plain or self.cluster.damage == "no_fencing"):
@@ -141,6 +145,12 @@ class Round:
         again = recorder.Round(traced.name, self.options.seed, self.clients("after"), first=len(tracers))
         again.start(self.work())
         again.finish()
+        freed_ns = max(closed_ns, self.healthy_ns) + UNLOCK_S * 10**9
+        if self.fault.ends_sessions:
+            freed_ns = max(freed_ns, self.struck_ns + int((nemesis.past_lease_s() + UNLOCK_S) * 10**9))
+        if self.is_about_locks():
+            time.sleep(max(0.0, (freed_ns - time.monotonic_ns()) / 1e9))
+            recorder.free_locks(again, again.clients[0])
         self.problems += [f"after healing: {recorder.describe(line)}" for line in recorder.unknown_outcomes(again.lines)]
         self.lines = traced.lines + again.lines
         for line in traced.lines:
@@ -154,7 +164,7 @@ class Round:
             is_struck = client.host in self.fault.ends_sessions
             self.lines.append({"client": client.name, "session": client.session, "op": "lose_session", "error": 0,
                                "begin": min(client.end_began_ns, self.struck_ns) if is_struck else client.end_began_ns,
-                               "end": max(self.healthy_ns, closed_ns) + UNLOCK_NS})
+                               "end": freed_ns})
         path = os.path.join(self.test.artefacts, self.name + ".jsonl")
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in self.lines)

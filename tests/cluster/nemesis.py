@@ -24,6 +24,10 @@ def sleep(seconds):
     time.sleep(seconds * time_scale)
 
 
+def past_lease_s():
+    return PAST_LEASE_S * time_scale
+
+
 class Fault:
     """Base of all. `cluster` is that of tests/support/cluster.py, or looks like it."""
 
@@ -247,16 +251,19 @@ class PauseBriefly(Pause):
 
 
 class FullDisk(Fault):
-    """The data directory of a host (on a small disk of its own) has no room left."""
+    """The disk of a host's data (small, and of its own) has hardly room left."""
+
+    LEFT_BYTES = 12 << 20  # more than the daemon keeps for itself, less than a few checkpoints
 
     def choose(self):
         self.victim = self.rng.choice([host for host in self.cluster.hosts if os.path.ismount(host.data)])
         self.ballast = os.path.join(self.victim.data, "ballast-of-the-test")
 
     def strike(self):
+        space = os.statvfs(self.victim.data)
+        free = space.f_bavail * space.f_frsize
         with contextlib.suppress(OSError), open(self.ballast, "wb", buffering=0) as file:
-            while True:
-                file.write(b"\0" * (1 << 20))
+            os.posix_fallocate(file.fileno(), 0, max(1, free - self.LEFT_BYTES))
 
     def last(self):
         sleep(self.rng.uniform(2, 5))

@@ -36,13 +36,15 @@ class Client:
 
     It dies with the thread that made it (PR_SET_PDEATHSIG), so make it on one that stays."""
 
-    def __init__(self, name, directory, limit_s=60, session="", planted="", seed=1):
+    def __init__(self, name, directory, limit_s=60, session="", planted="", seed=1, mounted=None):
         self.name = name
         self.session = session or name
         self.limit_s = limit_s
         self.hangs = []
         self.end_began_ns = None  # from then on what it holds may be let go of
         command = [program("cluster_client"), directory, "--limit-ms", str(int(limit_s * 1000)), "--seed", str(seed)]
+        if os.path.ismount(directory) if mounted is None else mounted:
+            command.append("--mounted")
         if planted:
             command += ["--planted", planted]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
@@ -246,6 +248,14 @@ def lock_work(calls, pause_s=0.0, waits=True):
                 lock("unlock", kind, path)
 
     return work
+
+
+def free_locks(round_, client):
+    """Recorded when nobody should hold anything: each file is lockable, in every way."""
+    for path in ("l0", "l1"):
+        for kind in ("flock", "process", "file"):
+            round_.note(client, client.call("lock", root=round_.name, act="try", kind=kind, path=path, shared=False))
+            round_.note(client, client.call("lock", root=round_.name, act="unlock", kind=kind, path=path))
 
 
 def reading_work(calls):
