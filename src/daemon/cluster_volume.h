@@ -16,6 +16,8 @@
 #include "daemon/data_directory.h"
 #include "daemon/node_usage.h"
 #include "daemon/storage.h"
+#include "fs/locks.h"
+#include "meta/delegated_store.h"
 #include "meta/namespace.h"
 
 namespace cairnfs::daemon {
@@ -58,6 +60,8 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<cluster::Membership> membership_;
   std::unique_ptr<kv::KvStore> fenced_;
+  std::unique_ptr<meta::DelegatedStore> delegated_;
+  std::unique_ptr<fs::ClusterLocks> locks_;
   std::unique_ptr<cluster::ClusterChunkStore> chunks_;
   std::unique_ptr<cluster::PeerService> peer_service_;
   std::unique_ptr<meta::Namespace> names_;

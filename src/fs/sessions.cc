@@ -1,6 +1,7 @@
 // A filesystem's life among other hosts: what they ask, and what happens when this host's session is lost.
 #include "base/log.h"
 #include "fs/impl.h"
+#include "fs/locks.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -100,6 +101,7 @@ void FileSystem::Impl::StopShared() {
 // these files since. Only when all of it is given up a new session is taken.
 void FileSystem::Impl::LoseSession() {
   host->EndSession();
+  if (parts.locks != nullptr) parts.locks->ForgetAll();
   const Error why =
       MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was not published is lost");
   size_t files = 0;
