@@ -27,7 +27,7 @@ struct DelegationOptions {
   unsigned reads_to_take = 16;  // of a directory from the store within `read_window`, to take a delegation on it
   std::chrono::milliseconds read_window{2000};
   std::chrono::milliseconds rest_after_recall{1000};  // doubled with each recall that follows soon, up to 32 times
-  std::chrono::seconds recall_wait_max{120};
+  std::chrono::milliseconds recall_wait_max{120'000};
   size_t directories_max = 4096;  // delegations held
   size_t answers_max = 1 << 20;   // remembered reads
 };
