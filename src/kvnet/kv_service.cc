@@ -2,7 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
+#include <algorithm>
 #include <chrono>
 
 #include "kv.grpc.pb.h"
@@ -21,12 +21,37 @@ constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
 
 grpc::Status Refused(const std::string& why) { return rpc::ToGrpc(MakeError(ErrorCode::kInvalidArgument, why)); }
 
+// How many watches there are. gRPC may end a call a moment after its server is shut down.
+class WatchCount {
+ public:
+  bool Add() {
+    MutexLock lock(mutex_);
+    ++count_;
+    return count_ <= kWatchesMax;
+  }
+  void Remove() {
+    MutexLock lock(mutex_);
+    --count_;
+    removed_.NotifyAll();
+  }
+  void WaitForNone() {
+    MutexLock lock(mutex_);
+    while (count_ != 0) removed_.Wait(mutex_);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar removed_;
+  int count_ GUARDED_BY(mutex_) = 0;
+};
+
 // One watch of a client. gRPC's threads and the watch's own meet here; it destroys itself when the call is over.
 class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
  public:
-  WatchStream(kv::HostedStore& store, const proto::WatchRequest& request, std::atomic<int>& watches)
-      : watches_(watches) {
-    if (watches_++ >= kWatchesMax) {
+  WatchStream(kv::HostedStore& store, const proto::WatchRequest& request, WatchCount& watches) : watches_(watches) {
+    if (!watches_.Add()) {
+      MutexLock lock(mutex_);
+      has_ended_ = is_finished_ = true;
       Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "there are too many watches"});
       return;
     }
@@ -56,8 +81,9 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
   }
   void OnDone() override {
     watch_.reset();  // its callbacks see has_ended_
-    --watches_;
+    WatchCount& watches = watches_;
     delete this;
+    watches.Remove();
   }
 
  private:
@@ -74,7 +100,7 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
     if (!std::exchange(is_finished_, true)) Finish(grpc::Status::CANCELLED);
   }
 
-  std::atomic<int>& watches_;
+  WatchCount& watches_;
   Mutex mutex_;
   CondVar written_;
   proto::WatchReply reply_;  // of gRPC while is_writing_
@@ -91,6 +117,7 @@ using ServiceBase = proto::Kv::WithCallbackMethod_Watch<proto::Kv::Service>;
 class KvService::Impl final : public ServiceBase {
  public:
   explicit Impl(kv::HostedStore& store) : store_(store) {}
+  ~Impl() override { watches_.WaitForNone(); }
 
   grpc::Status Read(grpc::ServerContext* context, const proto::ReadRequest* request,
                     grpc::ServerWriter<proto::ReadPart>* writer) override {
@@ -189,7 +216,7 @@ class KvService::Impl final : public ServiceBase {
   }
 
   kv::HostedStore& store_;
-  std::atomic<int> watches_{0};
+  WatchCount watches_;
 };
 
 KvService::KvService(kv::HostedStore& store) : impl_(std::make_unique<Impl>(store)) {}

@@ -8,9 +8,9 @@ namespace {
 
 RemoteOptions Impatient() {
   RemoteOptions options;
-  options.retry.give_up_after = milliseconds(300);
-  options.retry.try_timeout = milliseconds(200);
-  options.lease_timeout = milliseconds(200);
+  options.retry.give_up_after = milliseconds(100);
+  options.retry.try_timeout = milliseconds(100);
+  options.lease_timeout = milliseconds(100);
   return options;
 }
 
