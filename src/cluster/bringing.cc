@@ -96,7 +96,7 @@ void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
     entry->must_tell = true;
     if (put.error().code != ErrorCode::kNoSpace) {
       spdlog::error("chunk {} is not stored on this node: {}", entry->digest.ToHex(), put.error().message);
-      local_failure_ = put.error();
+      failure_ = put.error();
     }
   }
   Settle(entry);
@@ -113,13 +113,14 @@ void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
     return;
   }
   if (CopiesOf(*entry) >= CopiesNeeded()) return Complete(entry);
-  if (stuck_.insert(entry).second) entry->stuck_since = Clock::now();
+  if (stuck_.insert(entry).second && entry->stuck_since == Clock::time_point{}) entry->stuck_since = Clock::now();
   if (sync_waiters_ > 0) changed_.NotifyAll();
 }
 
 void ClusterChunkStoreImpl::TellHolders(const Entry& entry, const Holders& holders) {
   const bool here = entry.local == Entry::Local::kStored;
   auto tell = [&](const NodeId& node) {
+    mutex_.AssertHeld();
     peers_[node].sends.push_back({nullptr, entry.digest, holders});
     SchedulePump(node);
   };
@@ -132,9 +133,13 @@ void ClusterChunkStoreImpl::TellHolders(const Entry& entry, const Holders& holde
     ++late_puts_;
   }
   if (entry.home == self_) return home_.EndClaim(entry.digest);
-  // A home that is the only other holder knows by having it. Any other is told that the chunk has come.
   const bool home_holds = Contains(entry.holders, entry.home);
-  if (!home_holds || (holders.size() > 2 && !has_changed)) tell(entry.home);
+  if (home_holds && has_changed) return;  // told above
+  // A home to which the chunk came, and that waits for nobody else's copy, has ended the claim by itself.
+  const bool home_knows = home_holds && std::all_of(holders.begin(), holders.end(), [&](const NodeId& holder) {
+                            return holder == self_ || holder == entry.home;
+                          });
+  if (!home_knows) tell(entry.home);
 }
 
 void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
@@ -172,7 +177,7 @@ void ClusterChunkStoreImpl::RetryStuck() {
   const std::vector<EntryPtr> stuck(stuck_.begin(), stuck_.end());
   for (const EntryPtr& entry : stuck) {
     // There may be room on this node again. What was dropped from memory is stored here.
-    if (entry->local == Entry::Local::kRefused && !entry->slices.empty() && !local_failure_) {
+    if (entry->local == Entry::Local::kRefused && !entry->slices.empty() && !failure_) {
       entry->local = Entry::Local::kNone;
     }
     Settle(entry);

@@ -82,7 +82,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     bool must_tell = false;    // it has changed since
     unsigned corrupt_count = 0;
     Clock::time_point put_at = Clock::now();
-    Clock::time_point stuck_since{};
+    Clock::time_point stuck_since{};  // for the first time
   };
   using EntryPtr = std::shared_ptr<Entry>;
 
@@ -185,7 +185,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   WireCounters wire_;
   Reachability reachability_;
   GroupCommit commit_;
-  Home home_;
+  HomeClaims home_;
   PeerClient client_;
   RemoteReader reader_;
 
@@ -204,7 +204,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   std::unordered_map<NodeId, Peer, NodeIdHash> peers_ GUARDED_BY(mutex_);
   ConfirmedSet confirmed_ GUARDED_BY(mutex_);
   ViewPtr last_view_ GUARDED_BY(mutex_);
-  std::optional<Error> local_failure_ GUARDED_BY(mutex_);  // the local store refuses until it is reopened
+  std::optional<Error> failure_ GUARDED_BY(mutex_);  // the store refuses until it is reopened
 
   struct PinRecord {
     uint32_t count = 0;

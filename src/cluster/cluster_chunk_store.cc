@@ -114,7 +114,7 @@ Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::s
   }
   {
     MutexLock lock(mutex_);
-    if (local_failure_) return *local_failure_;
+    if (failure_) return *failure_;
     const bool is_known = confirmed_.Contains(digest);
     if (is_known) known_elsewhere_bytes_.fetch_add(size, std::memory_order_relaxed);
     if (is_known || pending_.contains(digest)) return store::PutResult{MakePin(digest), false};

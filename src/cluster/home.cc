@@ -12,14 +12,14 @@ constexpr std::chrono::milliseconds kGatherTime{20};
 
 }  // namespace
 
-bool Home::IsOver(const Claim& claim, const View& view, Clock::time_point now) const {
+bool HomeClaims::IsOver(const Claim& claim, const View& view, Clock::time_point now) const {
   if (now >= claim.until) return true;
   const NodeInfo* claimant = view.Find(claim.claimant);
   return claimant == nullptr || claimant->state != NodeState::kUp || claimant->session != claim.session;
 }
 
 // What this node knows of a chunk on which there is no claim.
-HasAnswer Home::Find(const Digest& digest, GroupCommit::Presence here, const View& view) {
+HasAnswer HomeClaims::Find(const Digest& digest, GroupCommit::Presence here, const View& view) {
   using Presence = GroupCommit::Presence;
   HasAnswer answer{here == Presence::kDurable ? HasAnswer::Kind::kKnownHere : HasAnswer::Kind::kKnown, {}};
   if (here != Presence::kAbsent) answer.holders.push_back(membership_.self());
@@ -34,7 +34,7 @@ HasAnswer Home::Find(const Digest& digest, GroupCommit::Presence here, const Vie
   return answer;
 }
 
-std::vector<HasAnswer> Home::Ask(const std::vector<Digest>& digests, const NodeId& caller) {
+std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const NodeId& caller) {
   const ViewPtr view = membership_.view();
   const auto now = Clock::now();
   const NodeInfo* info = view->Find(caller);
@@ -69,7 +69,7 @@ std::vector<HasAnswer> Home::Ask(const std::vector<Digest>& digests, const NodeI
   return answers;
 }
 
-void Home::AskAndHold(std::vector<Digest> digests, const NodeId& caller, Respond respond) {
+void HomeClaims::AskAndHold(std::vector<Digest> digests, const NodeId& caller, Respond respond) {
   std::vector<HasAnswer> answers = Ask(digests, caller);
   const bool all_wait = std::all_of(answers.begin(), answers.end(),
                                     [](const HasAnswer& answer) { return answer.kind == HasAnswer::Kind::kWait; });
@@ -90,7 +90,7 @@ void Home::AskAndHold(std::vector<Digest> digests, const NodeId& caller, Respond
   respond(std::move(answers));
 }
 
-void Home::NoteCame(const Digest& digest, Clock::time_point now) {
+void HomeClaims::NoteCame(const Digest& digest, Clock::time_point now) {
   auto [first, last] = waiting_.equal_range(digest);
   for (auto it = first; it != last; ++it) {
     Held& held = *it->second;
@@ -98,13 +98,13 @@ void Home::NoteCame(const Digest& digest, Clock::time_point now) {
   }
 }
 
-void Home::EndClaim(const Digest& digest) {
+void HomeClaims::EndClaim(const Digest& digest) {
   MutexLock lock(mutex_);
   if (claims_.erase(digest) == 0) return;
   NoteCame(digest, Clock::now());
 }
 
-void Home::Tick() {
+void HomeClaims::Tick() {
   const ViewPtr view = membership_.view();
   const auto now = Clock::now();
   std::vector<HeldPtr> due;
@@ -133,7 +133,7 @@ void Home::Tick() {
   for (const HeldPtr& held : due) held->respond(Ask(held->digests, held->caller));
 }
 
-void Home::Close() {
+void HomeClaims::Close() {
   {
     MutexLock lock(mutex_);
     closed_ = true;

@@ -17,10 +17,10 @@
 
 namespace cairnfs::cluster {
 
-class Home {
+class HomeClaims {
  public:
   using Respond = std::function<void(std::vector<HasAnswer>)>;
-  Home(GroupCommit& commit, Membership& membership) : commit_(commit), membership_(membership) {}
+  HomeClaims(GroupCommit& commit, Membership& membership) : commit_(commit), membership_(membership) {}
 
   // One answer per digest, at once.
   std::vector<HasAnswer> Ask(const std::vector<Digest>& digests, const NodeId& caller) EXCLUDES_LOCK(mutex_);

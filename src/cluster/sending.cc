@@ -96,7 +96,8 @@ bool ClusterChunkStoreImpl::StartSend(const NodeId& node) {
   return true;
 }
 
-// The chunk's bytes had to leave memory: they are read from this node's disk. Its size is in the window already.
+// The chunk's bytes had to leave memory: they are read from this node's disk, or from who has them already. Its size is
+// in the window.
 void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, SendItem item) {
   auto done = [this, node, item](Result<store::ChunkData> data) {
     auto shared = std::make_shared<Result<store::ChunkData>>(std::move(data));
@@ -108,15 +109,18 @@ void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, SendItem item) {
       if (shared->ok()) {
         item.entry->slices = (*shared)->slices;
         peer.sends.push_front(item);
-      } else {
-        spdlog::error("chunk {} cannot be sent: {}", item.digest.ToHex(), shared->error().message);
-        item.entry->local = Entry::Local::kNone;
-        GiveUpTarget(node, item);
+      } else if (!closing_) {
+        failure_ = shared->error().WithContext("a chunk that was put cannot be read back to be sent");
+        spdlog::error("{}", failure_->message);
+        if (sync_waiters_ > 0) changed_.NotifyAll();
       }
       SchedulePump(node);
     });
   };
-  local_.Get(item.digest, std::move(done));
+  local_.Get(item.digest, [this, digest = item.digest, done = std::move(done)](Result<store::ChunkData> data) {
+    if (data.ok()) return done(std::move(data));
+    OnLocalMiss(digest, data.error(), done);
+  });
 }
 
 void ClusterChunkStoreImpl::GiveUpTarget(const NodeId& node, SendItem item) {

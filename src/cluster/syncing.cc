@@ -83,7 +83,7 @@ Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {
   Waiter waiter(*this);
   auto check = [&]() -> Status {
     mutex_.AssertHeld();
-    if (local_failure_) return *local_failure_;
+    if (failure_) return *failure_;
     if (Clock::now() >= deadline) return Shortage("waited " + std::to_string(options_.sync_wait_max.count()) + " s");
     const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
       return entry->sequence <= last && Clock::now() - entry->stuck_since > kFullPatience;

@@ -84,10 +84,13 @@ class FakeMembership final : public Membership {
     auto listener = cluster_.Subscribe(std::move(changed));
     return {nullptr, [this, listener](void*) { cluster_.Unsubscribe(listener); }};
   }
-  Result<Session> session() const override { return Session{"S", 1, {}}; }
+  Result<Session> session() const override { return Session{"S", 1, {}, 1}; }
+  Result<Session> WaitForSession(std::chrono::milliseconds) const override { return session(); }
   bool LeaseHolds() const override { return true; }
   void OnLost(std::function<void()>) override {}
   Status Rejoin() override { return {}; }
+  void ReportLost(const Session&, const std::string&) override {}
+  MembershipStats stats() const override { return {}; }
   void SetFull(bool full) override {
     cluster_.Edit(self_, [&](NodeInfo& node) { node.full = full; });
   }

@@ -28,7 +28,7 @@ class HomeTest : public ::testing::Test {
     node_.local = std::move(local).value();
     membership_ = std::make_unique<FakeMembership>(cluster_, ids_[0]);
     commit_ = std::make_unique<GroupCommit>(*node_.local, *node_.engine);
-    home_ = std::make_unique<cluster::Home>(*commit_, *membership_);
+    home_ = std::make_unique<HomeClaims>(*commit_, *membership_);
   }
   void Store(const TestChunk& chunk) {
     io::Slice slice;
@@ -44,7 +44,7 @@ class HomeTest : public ::testing::Test {
   TestNode node_{64 * kMiB};
   std::unique_ptr<FakeMembership> membership_;
   std::unique_ptr<GroupCommit> commit_;
-  std::unique_ptr<cluster::Home> home_;
+  std::unique_ptr<HomeClaims> home_;
   TestChunk chunk_ = MakeChunk(1, 10'000);
 };
 
