@@ -66,6 +66,11 @@ void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
                    "IP:PORT at which this host serves the metadata itself (default: --listen, the next port)")
       ->excludes(metadata);
   init->add_option("--copies", commands.init.copies, "nodes that hold each chunk (default 2)");
+  init->add_option("--min-replicas", commands.init.min_replicas,
+                   "copies that suffice for a commit while nodes are missing (default: all)");
+  init->add_option("--lease", commands.init.lease, "a host that is not heard of for so long is down (default 5s)");
+  init->add_option("--out-after", commands.init.out_after,
+                   "a node that is down for so long has its copies made anew elsewhere (default 5min)");
   AddHostOptions(*init, commands.init.host);
   init->callback([&] { exit_code = RunClusterInit(commands.init); });
 

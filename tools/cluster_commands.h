@@ -19,6 +19,8 @@ struct ClusterInitCommand {
   std::vector<std::string> trusted_networks;
   std::string metadata, serve_metadata;  // at most one of them
   uint64_t copies = 2;
+  uint64_t min_replicas = 0;     // 0: as many as copies
+  std::string lease, out_after;  // empty: the default
 };
 struct ClusterJoinCommand {
   ClusterHostOptions host;

@@ -22,7 +22,8 @@ from cluster import Cluster, wait_until
 PYTHON = "/usr/bin/python3"  # Debian's: it is the one that has python3-torch
 RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "quickstart_ranks.py")
 RENDEZVOUS_PORT = 29500
-DEMO = {"lease": "2s", "out_after": "5s"}  # so that nobody waits minutes for a host to be out
+# So that nobody waits minutes for a host to be out, and the repair can be seen.
+DEMO = {"lease": "2s", "out_after": "15s", "repair_rate": "8MiB"}
 STATE = "quickstart.json"
 
 
@@ -44,20 +45,26 @@ def run_job(what, hosts, folder, port):
     assert codes == [0] * len(hosts), f"the ranks ended with {codes}"
 
 
-def show_repair(host):
+def stored_bytes(host):
+    """On all nodes that are up, copies counted one by one."""
+    return sum(node.get("stored_bytes", 0) for node in host.nodes().values())
+
+
+def show_repair(host, bytes_of_two_copies):
     began = time.monotonic()
     last = None
 
     def whole():
         nonlocal last
-        status = host.cluster_status()
+        status, stored = host.cluster_status(), stored_bytes(host)
         line = (f"{status['nodes_up']} up, {status['nodes_down']} down, {status['nodes_out']} out; "
-                f"{status['missing_copies']} copies missing, {status['repair_chunks_left']} chunks to copy")
+                f"{status['repair_chunks_left']} chunks to copy; {stored / 2**20:.1f} of "
+                f"{bytes_of_two_copies / 2**20:.1f} MiB stored")
         if line != last:
             print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
         last = line
-        return (status["nodes_out"] > 0 and not status["missing_copies"] and not status["repair_chunks_left"]
-                and not status["repair_phase"])
+        return (status["nodes_out"] > 0 and stored >= bytes_of_two_copies and not status["missing_copies"]
+                and not status["repair_chunks_left"])
 
     wait_until(whole, 300, "every chunk has two copies again", every=0.5)
 
@@ -73,9 +80,14 @@ def demonstrate(cluster):
     say(f"{len(cluster.hosts)} ranks of torch.distributed.checkpoint, one on each host, save one checkpoint")
     run_job("save", cluster.hosts, "step-100", RENDEZVOUS_PORT)
     victim = others[-1]
-    print(victim.run("ls", "-l", victim.path("step-100")), end="")
-    print("durability:", os.getxattr(victim.path("step-100"), "user.cairnfs.durability").decode(), flush=True)
+    names = os.listdir(victim.path("step-100"))
+    print(f"{victim.name} sees {len(names)} files in {victim.path('step-100')}; durability:", os.getxattr(victim.path("step-100"), "user.cairnfs.durability").decode(), flush=True)
     cluster.wait_for_copies()
+    size = sum(os.path.getsize(victim.path("step-100", name)) for name in names)
+    # No two tensors of it are alike, so that each byte is stored twice. Nodes tell their space every few seconds.
+    wait_until(lambda: stored_bytes(first) >= 2 * size * 0.99, 30, "both copies are counted")
+    two_copies = stored_bytes(first)
+    print(f"{size / 2**20:.1f} MiB in files, {two_copies / 2**20:.1f} MiB stored")
 
     say(f"{victim.name} dies, and its disk with it")
     victim.kill()
@@ -86,7 +98,7 @@ def demonstrate(cluster):
     run_job("load", survivors[::-1], "step-100", RENDEZVOUS_PORT + 1)
 
     say("and make the missing copies anew")
-    show_repair(survivors[0])
+    show_repair(survivors[0], two_copies)
     show(survivors[0], "cluster", "status")
 
 

@@ -27,6 +27,7 @@ from cairnfs_mount import program, run
 PEER_PORT, METADATA_PORT, CLIENT_PORT, ETCD_PORT = 7401, 7402, 2379, 2380
 NETWORK = "10.77.0.0/24"
 NOBODY = "02:00:00:00:00:00"  # a hardware address that no host has: what is sent there is lost
+AGREED = ("min_replicas", "lease", "out_after")  # keys that are the same on every host: init writes them down
 SMALL = {"pool_size": "64MiB", "reserve": "8MiB", "segment_size": "32MiB"}
 
 
@@ -155,8 +156,10 @@ class Host(Namespace):
     def init(self):
         where = (["--metadata", self.cluster.etcd_url] if self.cluster.etcd
                  else ["--serve-metadata", f"{self.ip}:{METADATA_PORT}"])
+        agreed = [word for key in AGREED if key in self.cluster.options
+                  for word in ("--" + key.replace("_", "-"), self.cluster.options[key])]
         output = self.cairnfs("cluster", "init", "--trusted-network", NETWORK, "--copies", self.cluster.copies, *where,
-                              *self._own_options())
+                              *agreed, *self._own_options())
         self._add_options()
         return output
 
@@ -169,6 +172,8 @@ class Host(Namespace):
     def _add_options(self):
         with open(self.config, "a", encoding="utf-8") as config:
             for key, value in self.cluster.options.items():
+                if key in AGREED:
+                    continue
                 config.write(f"{key} = {json.dumps(value)}\n")
 
     def mount(self, timeout=120, **environment):
