@@ -51,7 +51,7 @@ struct NodeInfo {
 // The nodes at one moment. Immutable; sorted by id.
 class View {
  public:
-  View() = default;
+  View() : View({}, 0) {}
   View(std::vector<NodeInfo> nodes, uint64_t revision);  // sorts them
   View(const View&) = delete;
   View& operator=(const View&) = delete;
@@ -59,7 +59,7 @@ class View {
   const NodeInfo* Find(const NodeId& id) const;  // null: not registered
 
   const std::vector<NodeInfo> nodes;
-  const uint64_t revision = 0;  // of the store, up to which this is told
+  const uint64_t revision;  // of the store, up to which this is told
 
   // What placement reads of each node that is not out, in the order of ids: close together, because it reads all of
   // them for each digest.
