@@ -247,7 +247,8 @@ def a_process_that_dies_frees(mounts):
 
 
 def waits_are_interrupted(mounts):
-    for wait in (("flock", "f", EX), ("record", fcntl.F_SETLKW, "f", "w", 0, 0), ("record", OFD_SETLKW, "f", "w", 0, 0)):
+    for wait in (("flock", "f", EX), ("record", fcntl.F_SETLKW, "f", "w", 0, 0),
+                 ("record", OFD_SETLKW, "f", "w", 0, 0)):
         with processes(mounts, 0, 1, 1) as (a, b, c):
             assert a.call(*wait)[0] == "ok"
             assert b.call("alarm", 0.3)[0] == "ok"
