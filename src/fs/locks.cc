@@ -279,7 +279,7 @@ void ClusterLocks::Finish(Batch& batch) {
     if (epoch_ != batch.epoch) batch.status = Lost();
     if (batch.status.ok()) {
       Adopt(state, std::move(batch.record));
-      guard_revision_ = std::max(guard_revision_, batch.guard_revision);
+      guard_revision_ = batch.guard_revision;
     }
     for (size_t i = 0; i < batch.operations.size(); ++i) FinishOperation(batch, i, state, told);
     for (auto& [ticket, answer] : batch.ended) EndWait(state, ticket, std::move(answer), told);

@@ -18,6 +18,7 @@ using fs::ClusterLocks;
 
 // A lock that waits, as FUSE_INTERRUPT finds it.
 struct WaitingRequest {
+  explicit WaitingRequest(ClusterLocks& the_locks) : locks(the_locks) {}
   ClusterLocks& locks;
   std::atomic<ClusterLocks::Ticket> ticket{0};  // 0: not known yet
   std::atomic<bool> interrupted{false};
