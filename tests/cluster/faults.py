@@ -238,9 +238,7 @@ def run_on_cluster(store, rounds, options, artefacts):
     """All rounds on one kind of store. Raises Violation."""
     environment = {"CAIRNFS_FAILPOINTS": options.planted + "=skip"} if options.planted else {}
     names = PLANTED.get(options.planted, []) or [name for name in options.faults.split(",") if name]
-    settings = {"out_after": "20s"}
-    with Scratch() as scratch, Cluster(scratch, hosts=options.hosts, metadata=store, etcd_members=3,
-                                       options=settings) as cluster:
+    with Scratch() as scratch, Cluster(scratch, hosts=options.hosts, metadata=store, etcd_members=3) as cluster:
         nemesis.small_disk(cluster.hosts[-1], SMALL_DISK)
         # The daemons that the support starts see it too.
         os.environ.update(environment)
@@ -289,7 +287,8 @@ def main():
     parser.add_argument("--planted", default="", choices=["", *PLANTED])
     parser.add_argument("--limit-s", type=float, default=90, help="the time within which every call ends")
     options = parser.parse_args()
-    print(" ".join(["faults.py", "--seed", str(options.seed), *(word for word in sys.argv[1:])]), flush=True)
+    seed = [] if "--seed" in sys.argv else ["--seed", str(options.seed)]
+    print(" ".join(["faults.py", *sys.argv[1:], *seed]), flush=True)
     artefacts = tempfile.mkdtemp(prefix="cairnfs-faults-")
     found = None
     try:
