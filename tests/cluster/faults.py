@@ -29,6 +29,7 @@ import recorder  # first: it says where the support is found
 import checkpoints
 import nemesis
 import plain_hosts
+from burst import Burst
 from cairnfs_mount import Scratch, run
 from cluster import Cluster
 from zombie import Zombie
@@ -62,6 +63,7 @@ class Round:
         self.stop = threading.Event()
         self.struck_ns = self.healthy_ns = 0
         self.lines = []
+        self.committed = 0  # checkpoints of this round
 
     def clients(self, what, hosts=None):
         made = []
@@ -119,21 +121,26 @@ class Round:
         return self.number % 3 == 1
 
     def strike_and_heal(self):
-        zombie = None
+        zombie = burst = None
         if self.fault.fences and (not self.test.is_plain or self.cluster.damage == "no_fencing"):
             zombie = Zombie(self.clients("zombie", [self.fault.victim])[0], self.name)
+            burst = Burst(self.clients("burst", [self.fault.victim] * 6), self.name + "/burst")
+            nemesis.sleep(1)
         self.struck_ns = time.monotonic_ns()
         self.fault.strike()
         self.fault.last()
         if zombie:
             other = self.rng.choice([host for host in self.cluster.hosts if host is not self.fault.victim])
-            zombie.overwrite(self.clients("heir", [other])[0])
+            heir = self.clients("heir", [other])[0]
+            zombie.overwrite(heir)
+            burst.look(heir)
         self.fault.heal()
         if zombie:
             zombie.go_on()
         self.cluster.wait_for_states({host.name: "up" for host in self.cluster.hosts}, seconds=120)
         if zombie:
-            self.problems += zombie.judge(self.clients("look"))
+            burst.stop()
+            self.problems += zombie.judge(self.clients("look")) + burst.judge(heir)
         if self.test.is_plain and self.cluster.damage == "hang":
             self.clients("late")[0].call("verify", path=self.cluster.hang(), bytes=0, seed=0)
 
@@ -176,6 +183,7 @@ class Round:
             os.unlink(path)
 
     def judge_checkpoints(self):
+        self.committed = sum(one.name.startswith(self.name + "/") for one in self.test.ledger.committed())
         recent = self.test.ledger.checkpoints[-12:]
         older = self.test.ledger.checkpoints[:-12]
         for client in self.clients("judge"):
@@ -206,8 +214,7 @@ class Test:
                 round_.run()
             except Exception:  # pylint: disable=broad-except
                 round_.problems.append(traceback.format_exc())
-            committed = sum(one.name.startswith(round_.name + "/") for one in self.ledger.committed())
-            print(f"{number:4} {round_.fault.describe():26} {len(round_.lines):4} calls traced, {committed:3} checkpoints "
+            print(f"{number:4} {round_.fault.describe():26} {len(round_.lines):4} calls traced, {round_.committed:3} checkpoints "
                   f"committed, {time.monotonic() - began:5.1f} s", flush=True)
             self.calls += len(round_.lines)
             if round_.problems:
@@ -238,9 +245,7 @@ def run_on_cluster(store, rounds, options, artefacts):
     """All rounds on one kind of store. Raises Violation."""
     environment = {"CAIRNFS_FAILPOINTS": options.planted + "=skip"} if options.planted else {}
     names = PLANTED.get(options.planted, []) or [name for name in options.faults.split(",") if name]
-    settings = {"out_after": "20s"}
-    with Scratch() as scratch, Cluster(scratch, hosts=options.hosts, metadata=store, etcd_members=3,
-                                       options=settings) as cluster:
+    with Scratch() as scratch, Cluster(scratch, hosts=options.hosts, metadata=store, etcd_members=3) as cluster:
         nemesis.small_disk(cluster.hosts[-1], SMALL_DISK)
         # The daemons that the support starts see it too.
         os.environ.update(environment)
@@ -289,7 +294,8 @@ def main():
     parser.add_argument("--planted", default="", choices=["", *PLANTED])
     parser.add_argument("--limit-s", type=float, default=90, help="the time within which every call ends")
     options = parser.parse_args()
-    print(" ".join(["faults.py", "--seed", str(options.seed), *(word for word in sys.argv[1:])]), flush=True)
+    seed = [] if "--seed" in sys.argv else ["--seed", str(options.seed)]
+    print(" ".join(["faults.py", *sys.argv[1:], *seed]), flush=True)
     artefacts = tempfile.mkdtemp(prefix="cairnfs-faults-")
     found = None
     try:
