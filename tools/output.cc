@@ -27,6 +27,11 @@ nlohmann::ordered_json ClusterObject(const control::ClusterActivityReport& repor
           {"nodes_down", report.nodes_down},
           {"nodes_out", report.nodes_out},
           {"session_holds", report.session_holds},
+          {"metadata_reads_total", report.names.read_total},
+          {"metadata_commits_total", report.names.commits_total},
+          {"metadata_answers_total", report.names.answered_total},
+          {"delegations", report.names.held},
+          {"delegations_recalled_total", report.names.recalled_total},
           {"sent_bytes_total", chunks.sent_bytes_total},
           {"received_bytes_total", chunks.received_bytes_total},
           {"wire_sent_bytes_total", chunks.wire_sent_bytes_total},
@@ -102,6 +107,9 @@ std::string StatusText(const control::StatusReport& report) {
          fmt::format("{} sent, {} received; {} lack copies yet; {} copies missing",
                      FormatSize(cluster.chunks.wire_sent_bytes_total), FormatSize(cluster.chunks.received_bytes_total),
                      FormatSize(cluster.chunks.unacknowledged_bytes), cluster.chunks.missing_copies));
+    line("metadata",
+         fmt::format("{} reads, {} transactions; {} answers from memory under {} delegations", cluster.names.read_total,
+                     cluster.names.commits_total, cluster.names.answered_total, cluster.names.held));
   }
   for (const std::string& failure : report.failures) line("failure", OneLine(failure));
   line("last error", report.fs.last_error.empty() ? "none" : report.fs.last_error);

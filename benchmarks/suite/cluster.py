@@ -190,7 +190,8 @@ def all_at_once(bench, cluster, size):
 
 
 def round_trips(cluster):
-    return sum(host.status()["cluster"].get("metadata_requests_total", 0) for host in cluster.hosts)
+    activities = [host.status()["cluster"] for host in cluster.hosts]
+    return sum(activity["metadata_reads_total"] + activity["metadata_commits_total"] for activity in activities)
 
 
 def names_rows(bench):

@@ -24,6 +24,11 @@ void ToMessage(const ClusterActivityReport& report, ClusterActivity& activity) {
   activity.set_nodes_down(report.nodes_down);
   activity.set_nodes_out(report.nodes_out);
   activity.set_session_holds(report.session_holds);
+  activity.set_metadata_reads_total(report.names.read_total);
+  activity.set_metadata_commits_total(report.names.commits_total);
+  activity.set_metadata_answers_total(report.names.answered_total);
+  activity.set_delegations(report.names.held);
+  activity.set_delegations_recalled_total(report.names.recalled_total);
 }
 
 ClusterActivityReport FromMessage(const ClusterActivity& activity) {
@@ -45,6 +50,11 @@ ClusterActivityReport FromMessage(const ClusterActivity& activity) {
   report.nodes_down = activity.nodes_down();
   report.nodes_out = activity.nodes_out();
   report.session_holds = activity.session_holds();
+  report.names.read_total = activity.metadata_reads_total();
+  report.names.commits_total = activity.metadata_commits_total();
+  report.names.answered_total = activity.metadata_answers_total();
+  report.names.held = activity.delegations();
+  report.names.recalled_total = activity.delegations_recalled_total();
   return report;
 }
 

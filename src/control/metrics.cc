@@ -106,6 +106,14 @@ class Collector final : public prometheus::Collectable {
           chunks.missing_copies);
     counter("cairnfs_repair_bytes_total", "Bytes copied to make missing copies.", chunks.repair_bytes_total);
     gauge("cairnfs_repair_chunks_left", "Chunks whose missing copies this node is to make.", chunks.repair_chunks_left);
+    counter("cairnfs_metadata_reads_total", "Reads of the shared metadata: round trips.", report.names.read_total);
+    counter("cairnfs_metadata_commits_total", "Transactions on the shared metadata: round trips.",
+            report.names.commits_total);
+    counter("cairnfs_metadata_answers_total", "Reads of metadata answered from memory, under delegations.",
+            report.names.answered_total);
+    gauge("cairnfs_delegations", "Read delegations held.", report.names.held);
+    counter("cairnfs_delegations_recalled_total", "Read delegations that this host has recalled from others.",
+            report.names.recalled_total);
     gauge("cairnfs_session", "1 while this host's session with the cluster certainly lives.",
           report.session_holds ? 1 : 0);
     MetricFamily nodes{"cairnfs_nodes", "Nodes of the cluster as this one sees them.", MetricType::Gauge, {}};

@@ -9,6 +9,7 @@
 #include "cluster/cluster_chunk_store.h"
 #include "cluster/types.h"
 #include "fs/filesystem.h"
+#include "meta/delegated_store.h"
 
 namespace cairnfs::control {
 
@@ -21,6 +22,7 @@ struct DaemonInfo {
 // What a node of a cluster does for the others, and they for it.
 struct ClusterActivityReport {
   cluster::ClusterChunkStats chunks{};
+  meta::DelegationStats names{};
   uint64_t nodes_up = 0, nodes_down = 0, nodes_out = 0;
   bool session_holds = false;
 };

@@ -189,6 +189,7 @@ uint64_t ClusterVolume::SessionBegan() const {
 control::ClusterActivityReport ClusterVolume::Activity() const {
   control::ClusterActivityReport report;
   report.chunks = chunks_->ClusterStats();
+  report.names = delegated_->Stats();
   report.session_holds = membership_->LeaseHolds();
   const auto view = membership_->view();
   for (const cluster::NodeInfo& node : view->nodes) {

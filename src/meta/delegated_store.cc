@@ -85,7 +85,12 @@ Result<std::optional<kv::KvEntry>> DelegatedStore::Get(std::string_view key) {
 }
 
 Result<kv::KvRange> DelegatedStore::Range(std::string_view begin, std::string_view end, size_t limit) {
-  if (end.empty()) return fenced_.Range(begin, end, limit);
+  if (end.empty()) {
+    MutexLock lock(mutex_);
+    stats_.read_total++;
+    lock.Unlock();
+    return fenced_.Range(begin, end, limit);
+  }
   const kv::KvSpan span{std::string(begin), std::string(end), limit};
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, Read({&span, 1}));
   return std::move(snapshot.ranges[0]);
@@ -376,6 +381,7 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
   if (unknown.empty()) return guards;
   std::vector<kv::KvSpan> spans;
   for (InodeId inode : unknown) spans.push_back({InodeKey(inode), {}, 0});
+  stats_.read_total++;
   lock.Unlock();
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, fenced_.Read(spans));
   lock.Lock();
@@ -389,6 +395,7 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
 
 void DelegatedStore::BeforeCommit(const Guards& guards) {
   MutexLock lock(mutex_);
+  stats_.commits_total++;
   for (InodeId id : guards.directories) {
     if (Directory* directory = FindHeld(id)) directory->valid_since = ++tick_;
   }
