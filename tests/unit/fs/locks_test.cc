@@ -93,6 +93,28 @@ class LossyStore final : public kv::KvStore {
   std::vector<kv::Transaction> late_;
 };
 
+// Knows of no node, as a host whose view lags far behind.
+class BlindMembership final : public cluster::Membership {
+ public:
+  explicit BlindMembership(cluster::Membership& below) : below_(below) {}
+  const cluster::NodeId& self() const override { return below_.self(); }
+  cluster::ViewPtr view() const override { return nothing_; }
+  std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)>) override { return nullptr; }
+  Result<Session> session() const override { return below_.session(); }
+  Result<Session> WaitForSession(milliseconds wait_max) const override { return below_.WaitForSession(wait_max); }
+  bool LeaseHolds() const override { return below_.LeaseHolds(); }
+  void OnLost(std::function<void()> lost) override { below_.OnLost(std::move(lost)); }
+  Status Rejoin() override { return below_.Rejoin(); }
+  void ReportLost(const Session& session, const std::string& why) override { below_.ReportLost(session, why); }
+  void SetFull(bool full) override { below_.SetFull(full); }
+  Status Forget(const cluster::NodeId& id) override { return below_.Forget(id); }
+  cluster::MembershipStats stats() const override { return below_.stats(); }
+
+ private:
+  cluster::Membership& below_;
+  const cluster::ViewPtr nothing_ = std::make_shared<const cluster::View>();
+};
+
 struct Host {
   std::unique_ptr<cluster::Membership> membership;
   std::unique_ptr<LossyStore> store;
@@ -348,6 +370,21 @@ TEST_F(LocksTest, LocksOfADeadSessionDoNotBlockATry) {
   EndSession(0);
   const auto deadline = std::chrono::steady_clock::now() + kSoon;  // until the others' views tell
   while (Try(1, Posix(1, kExclusive)) != Outcome::kGranted) ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+}
+
+TEST_F(LocksTest, WhoIsOnlyDoubtedKeepsItsLocks) {
+  EXPECT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+  BlindMembership blind(*hosts_[1].membership);
+  hosts_[1].locks = ClusterLocks::Start({*store_, *hosts_[1].store, blind}, {});
+  EXPECT_EQ(Try(1, Posix(1, kExclusive)), Outcome::kWouldBlock);
+  Wait wait = Lock(1, Posix(1, kExclusive));
+  AwaitWaiting(1);
+  EXPECT_FALSE(wait.IsOver(kWhile));
+  EndSession(0);
+  // Whoever meets the doubted lock next asks the store, which knows; who waited longest comes in.
+  EXPECT_EQ(Try(1, Posix(2, kShared, 5, 5)), Outcome::kWouldBlock);
+  ExpectGranted(wait);
+  hosts_[1].locks.reset();
 }
 
 TEST_F(LocksTest, RecordsOfDeadSessionsAreSweptThoughNobodyAsks) {
