@@ -213,6 +213,8 @@ class Test:
             try:
                 round_.run()
             except Exception:  # pylint: disable=broad-except
+                if self.options.planted:
+                    raise  # the test itself got stuck: that is not how a planted bug is found
                 round_.problems.append(traceback.format_exc())
             print(f"{number:4} {round_.fault.describe():26} {len(round_.lines):4} calls traced, {round_.committed:3} checkpoints "
                   f"committed, {time.monotonic() - began:5.1f} s", flush=True)
