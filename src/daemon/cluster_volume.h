@@ -40,6 +40,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
  private:
   ClusterVolume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
   Status OpenParts();
+  Status ReachMetadata() const;
   Status OpenFilesystem();
   Status JoinCluster();
   Status StartServing();
