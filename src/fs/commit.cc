@@ -80,42 +80,61 @@ void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Call
   done(renamed.ok() ? Status() : Status(renamed.error()));
 }
 
-Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector<meta::Attr>& sources,
-                                                               const Caller& caller) {
-  std::vector<std::string> causes;
-  CAIRNFS_ASSIGN_OR_RETURN(std::vector<meta::Namespace::PendingFile> files, parts.names.ListPending());
-  // What this host has closed since its round began is not covered.
-  std::erase_if(files, [&](const auto& file) { return host->IsOwn(file.pending) && host->Lives(file.pending); });
-  if (files.empty()) return causes;
+// What is pending of the sources as this operation has read them, or of files below them. What this host has closed
+// since its round began is not covered.
+Result<std::vector<meta::Namespace::PendingFile>> FileSystem::Impl::PendingBelow(
+    const std::vector<meta::Attr>& sources) {
+  std::vector<meta::Namespace::PendingFile> pending;
+  const bool has_directory =
+      std::any_of(sources.begin(), sources.end(), [](const auto& attr) { return S_ISDIR(attr.mode); });
+  std::vector<meta::Namespace::PendingFile> all;
   std::vector<InodeId> inodes;
-  for (const auto& file : files) inodes.push_back(file.inode);
+  if (has_directory) {
+    CAIRNFS_ASSIGN_OR_RETURN(all, parts.names.ListPending());
+    for (const auto& file : all) inodes.push_back(file.inode);
+  }
   std::set<InodeId> below;
   for (const meta::Attr& attr : sources) {
-    if (!S_ISDIR(attr.mode)) {
-      below.insert(attr.inode);
-      continue;
-    }
+    for (const meta::Pending& each : attr.pending) pending.push_back({attr.inode, each});
+    if (!S_ISDIR(attr.mode) || inodes.empty()) continue;
     CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> found, parts.names.FindBelow(attr.inode, inodes));
     below.insert(found.begin(), found.end());
   }
+  for (auto& file : all) {
+    if (below.contains(file.inode)) pending.push_back(std::move(file));
+  }
+  std::erase_if(pending, [&](const auto& file) { return host->IsOwn(file.pending) && host->Lives(file.pending); });
+  return pending;
+}
+
+Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector<meta::Attr>& sources,
+                                                               const Caller& caller) {
+  std::vector<std::string> causes;
   auto add_cause = [&](InodeId inode, const std::string& path, const std::string& why) {
     causes.push_back("'" + (path.empty() ? parts.names.PathOfInode(inode) : path) + "': " + why);
   };
+  CAIRNFS_ASSIGN_OR_RETURN(auto pending, PendingBelow(sources));
   ClusterHost::Work work;
-  for (const auto& file : files) {
-    if (!below.contains(file.inode)) continue;
+  std::vector<meta::Namespace::PendingFile> lost;
+  for (auto& file : pending) {
     if (host->Lives(file.pending)) {
       work[file.pending.node].insert(file.inode);
     } else {
-      add_cause(file.inode, "",
-                "host " + host->NameOf(file.pending.node) +
-                    " was lost before its bytes were safe: write the file again, truncate or remove it");
+      lost.push_back(std::move(file));
     }
   }
   const ClusterHost::Patience patience{
       std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max), caller.cancelled};
   for (const ClusterHost::Failure& failure : host->Finish(work, patience)) {
     add_cause(failure.what.inode, failure.what.path, failure.what.why);
+  }
+  for (const auto& file : lost) {
+    // Somebody who has written the file anew has settled it, perhaps just now.
+    CAIRNFS_ASSIGN_OR_RETURN(auto now, parts.kv.Get(meta::PendingKey(file.inode, file.pending.node)));
+    if (!now || now->revision != file.pending.revision) continue;
+    add_cause(file.inode, "",
+              "host " + host->NameOf(file.pending.node) +
+                  " was lost before its bytes were safe: write the file again, truncate or remove it");
   }
   return causes;
 }

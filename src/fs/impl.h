@@ -195,6 +195,7 @@ class FileSystem::Impl {
   void RenameShared(const meta::RenameParams& params, const Caller& caller, Done<void> done);
   void CommitShared(const meta::RenameParams& params, const Caller& caller, const std::vector<meta::Attr>& sources,
                     Done<void> done);
+  Result<std::vector<meta::Namespace::PendingFile>> PendingBelow(const std::vector<meta::Attr>& sources);
   // A sentence for each file below them, or of them, that another host cannot make safe any more.
   Result<std::vector<std::string>> FinishBelow(const std::vector<meta::Attr>& sources, const Caller& caller);
   void NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes);

@@ -11,6 +11,7 @@
 #include <future>
 #include <map>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "cluster/cluster_chunk_store.h"

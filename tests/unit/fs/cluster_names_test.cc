@@ -1,0 +1,322 @@
+// Names among several hosts: visibility, commits, order, orphans, lost sessions.
+#include "cluster_fixture.h"
+
+namespace cairnfs::fs {
+namespace {
+
+using ClusterNamesTest = ClusterTest;
+
+TEST_F(ClusterNamesTest, NamesAreSeenAtOnce) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("dir");
+  EXPECT_EQ(host(1).fs->Lookup(kRootInode, "dir")->inode, directory);
+  host(1).Create("file", directory);
+  EXPECT_TRUE(host(0).fs->Lookup(directory, "file").ok());
+  ASSERT_TRUE(host(0).Unlink("file", directory).ok());
+  EXPECT_EQ(host(1).fs->Lookup(directory, "file").error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(host(1).fs->Rmdir(kRootInode, "dir").ok());
+  EXPECT_EQ(host(0).fs->Lookup(kRootInode, "dir").error().code, ErrorCode::kNotFound);
+  meta::CreateParams params;
+  params.mode = S_IFREG | 0644;
+  auto made = host(0).fs->Create(directory, "late", params, {.write = true});
+  EXPECT_EQ(made.error().code, ErrorCode::kNotFound) << "a directory that another host removed";
+}
+
+TEST_F(ClusterNamesTest, HostsNeverShareInodeNumbers) {
+  MakeHosts(3);
+  std::mutex mutex;
+  std::set<InodeId> seen;
+  std::vector<std::thread> threads;
+  for (unsigned h = 0; h < 3; h++) {
+    threads.emplace_back([&, h] {
+      for (int i = 0; i < 20; i++) {
+        const InodeId made = host(h).MakeDirectory("d" + std::to_string(h) + "-" + std::to_string(i));
+        std::lock_guard lock(mutex);
+        EXPECT_TRUE(seen.insert(made).second);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(seen.size(), 60u);
+}
+
+TEST_F(ClusterNamesTest, OperationsTakeFewRoundTrips) {
+  MakeHosts(1);
+  const InodeId directory = host(0).MakeDirectory("dir");
+  host(0).Create("warm", directory);
+  auto trips = [&](const std::function<void()>& act) {
+    const uint64_t before = host(0).gate->trips;
+    act();
+    return host(0).gate->trips - before;
+  };
+  EXPECT_EQ(trips([&] { host(0).Create("file", directory); }), 1u) << "the commit alone";
+  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->Lookup(directory, "file").ok()); }), 1u);
+  EXPECT_EQ(trips([&] { EXPECT_FALSE(host(0).fs->Lookup(directory, "none").ok()); }), 1u);
+  const InodeId file = host(0).fs->Lookup(directory, "file")->inode;
+  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->GetAttr(file).ok()); }), 1u);
+  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).OpenInode(file).ok()); }), 1u);
+  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).Rename(directory, "file", directory, "new").ok()); }), 3u)
+      << "the look that tells what it is, the look at all, the commit";
+  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->Unlink(directory, "new").ok()); }), 2u);
+}
+
+TEST_F(ClusterNamesTest, CommitWaitsForWhatOtherHostsClosedBelow) {
+  MakeHosts(4);
+  const InodeId temporary = host(0).MakeDirectory("tmp");
+  const InodeId deep = host(0).MakeDirectory("deep", temporary);
+  const InodeId one = host(1).Put("one", TextOf(1, 10'000), temporary);
+  const InodeId two = host(2).Put("two", TextOf(2, 10'000), deep);
+  const InodeId other = host(3).Put("elsewhere", "x");
+  ASSERT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
+  EXPECT_TRUE(HasKey(meta::FileKey(one)));
+  EXPECT_TRUE(HasKey(meta::FileKey(two)));
+  EXPECT_FALSE(HasKey(meta::FileKey(other))) << "not below, and not waited for";
+  EXPECT_EQ(board_.finish_calls, 2);
+  EXPECT_EQ(host(1).Cat("two", deep), TextOf(2, 10'000));
+  EXPECT_TRUE(host(2).fs->Lookup(kRootInode, "step-1").ok());
+}
+
+TEST_F(ClusterNamesTest, CommitFailsWithTheNamesOfWhatADeadHostHadNotSaved) {
+  MakeHosts(3);
+  const InodeId temporary = host(0).MakeDirectory("tmp");
+  host(1).Put("good", "good", temporary);
+  const InodeId bad = host(2).Put("bad", TextOf(1, 1000), temporary);
+  host(2).Die();
+  Status renamed = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
+  ASSERT_FALSE(renamed.ok());
+  EXPECT_EQ(renamed.error().code, ErrorCode::kIo);
+  EXPECT_NE(renamed.error().message.find("host3"), std::string::npos) << renamed.error().message;
+  EXPECT_NE(renamed.error().message.find("tmp/bad"), std::string::npos) << renamed.error().message;
+  EXPECT_EQ(renamed.error().message.find("good"), std::string::npos) << renamed.error().message;
+  EXPECT_TRUE(host(1).fs->Lookup(kRootInode, "tmp").ok());
+  EXPECT_FALSE(host(1).fs->Lookup(kRootInode, "step-1").ok());
+  const FsStatus status = host(0).fs->GetStatus();
+  ASSERT_EQ(status.failed_commits.size(), 1u);
+  EXPECT_EQ(status.failed_commits[0].directory, "tmp");
+  ASSERT_EQ(status.failed_commits[0].causes.size(), 1u);
+  EXPECT_NE(status.failed_commits[0].causes[0].find("tmp/bad"), std::string::npos);
+  EXPECT_EQ(*host(0).Durability(bad), "lost");
+  EXPECT_EQ(*host(1).Durability(temporary), "lost");
+
+  // The file has what was published of it, which is nothing; written anew it is whole, and the commit goes through.
+  EXPECT_EQ(host(1).fs->GetAttr(bad)->size, 0u);
+  auto again = host(1).Open("bad", {.read = true, .write = true}, temporary);
+  ASSERT_TRUE(again.ok());
+  ASSERT_TRUE(host(1).Write(*again, 0, "anew").ok());
+  ASSERT_TRUE(host(1).CloseFile(*again).ok());
+  ASSERT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
+  EXPECT_EQ(host(0).Cat("bad", temporary), "anew");
+  EXPECT_EQ(KeyCount("P"), 0u);
+}
+
+TEST_F(ClusterNamesTest, RemovingOrTruncatingALostFileLetsTheCommitThrough) {
+  MakeHosts(2);
+  const InodeId temporary = host(0).MakeDirectory("tmp");
+  host(1).Put("removed", "x", temporary);
+  const InodeId cut = host(1).Put("cut", "x", temporary);
+  host(1).Die();
+  ASSERT_TRUE(Eventually([&] { return *host(0).Durability(cut) == "lost"; }));
+  EXPECT_FALSE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
+  ASSERT_TRUE(host(0).Unlink("removed", temporary).ok());
+  ASSERT_TRUE(host(0).Truncate(cut, 0).ok());
+  Status renamed = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
+  EXPECT_TRUE(renamed.ok()) << renamed.error().message;
+  EXPECT_TRUE(Eventually([&] { return KeyCount("P") == 0; }));
+}
+
+TEST_F(ClusterNamesTest, CommitNamesWhatAHostCannotStore) {
+  options_.commit_wait_seconds_max = 2;
+  MakeHosts(2);
+  const InodeId temporary = host(0).MakeDirectory("tmp");
+  host(1).Put("file", TextOf(1, 1000), temporary);
+  host(1).chunks->syncs_fail = true;
+  Status renamed = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
+  ASSERT_FALSE(renamed.ok());
+  EXPECT_NE(renamed.error().message.find("host2: too few nodes"), std::string::npos) << renamed.error().message;
+  EXPECT_NE(renamed.error().message.find("tmp/file"), std::string::npos) << renamed.error().message;
+  host(1).chunks->syncs_fail = false;
+  EXPECT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
+}
+
+TEST_F(ClusterNamesTest, AFileThatMovedIsBelowItsNewDirectory) {
+  MakeHosts(2);
+  const InodeId from = host(0).MakeDirectory("from"), to = host(0).MakeDirectory("to");
+  auto file = host(1).Create("file", from);
+  ASSERT_TRUE(host(1).Rename(from, "file", to, "file").ok());
+  ASSERT_TRUE(host(1).Write(file, 0, "bytes").ok());
+  ASSERT_TRUE(host(1).CloseFile(file).ok());
+  ASSERT_TRUE(host(0).Rename(kRootInode, "from", kRootInode, "other").ok());
+  EXPECT_EQ(board_.finish_calls, 0);
+  ASSERT_TRUE(host(0).Rename(kRootInode, "to", kRootInode, "done").ok());
+  EXPECT_EQ(board_.finish_calls, 1);
+  EXPECT_TRUE(HasKey(meta::FileKey(file.attr.inode)));
+}
+
+TEST_F(ClusterNamesTest, RenameOfAFileWaitsForItsBytesOnWhateverHost) {
+  MakeHosts(2);
+  const InodeId inode = host(1).Put("new", "new");
+  host(0).Put("old", "old");
+  ASSERT_TRUE(host(0).Rename(kRootInode, "new", kRootInode, "old").ok());
+  EXPECT_TRUE(HasKey(meta::FileKey(inode)));
+  EXPECT_EQ(host(0).Cat("old"), "new");
+  const InodeId own = host(0).Put("own", "own");
+  ASSERT_TRUE(host(0).Rename(kRootInode, "own", kRootInode, "old").ok());
+  EXPECT_TRUE(HasKey(meta::FileKey(own)));
+  EXPECT_EQ(host(1).Cat("old"), "own");
+}
+
+TEST_F(ClusterNamesTest, DeletionComesAfterWhatWasClosedBefore) {
+  MakeHosts(2);
+  host(0).Put("old", "old");
+  const InodeId fresh = host(0).Put("new", "new");
+  auto open = host(0).Create("open");
+  ASSERT_TRUE(host(0).Write(open, 0, "not closed").ok());
+  EXPECT_FALSE(HasKey(meta::FileKey(fresh)));
+  ASSERT_TRUE(host(0).Unlink("old").ok());
+  EXPECT_TRUE(HasKey(meta::FileKey(fresh)));
+  EXPECT_FALSE(HasKey(meta::FileKey(open.attr.inode))) << "nobody has closed it";
+  host(0).chunks->syncs_fail = true;
+  host(0).Put("newer", "newer");
+  EXPECT_FALSE(host(0).Unlink("new").ok()) << "before what was closed is safe nothing is removed";
+  EXPECT_TRUE(host(1).fs->Lookup(kRootInode, "new").ok());
+  host(0).chunks->syncs_fail = false;
+  ASSERT_TRUE(host(0).Unlink("new").ok());
+  ASSERT_TRUE(host(0).CloseFile(open).ok());
+}
+
+TEST_F(ClusterNamesTest, UnlinkedHereStaysOpenThere) {
+  MakeHosts(3);
+  const InodeId inode = host(0).Put("file", "bytes");
+  auto open = host(1).Open("file");
+  ASSERT_TRUE(open.ok());
+  ASSERT_TRUE(host(0).Unlink("file").ok());
+  host(0).fs->Forget(inode, 1);
+  ASSERT_TRUE(Eventually([&] { return board_.hold_calls >= 2; }));
+  EXPECT_TRUE(HasKey(meta::InodeKey(inode)));
+  ASSERT_TRUE(host(1).Write(*open, 5, " more").ok());
+  ASSERT_TRUE(host(1).Fsync(*open).ok());
+  EXPECT_EQ(*host(1).Read(*open, 0, 100), "bytes more");
+  EXPECT_FALSE(host(2).OpenInode(inode).ok()) << "it has said that it does not hold it";
+  ASSERT_TRUE(host(1).CloseFile(*open).ok());
+  EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(inode)); })) << "the last to close it has it removed";
+  EXPECT_FALSE(HasKey(meta::FileKey(inode)));
+  EXPECT_FALSE(HasKey(meta::OrphanKey(inode)));
+  EXPECT_EQ(KeyCount(meta::PendingPrefix(inode)), 0u);
+}
+
+TEST_F(ClusterNamesTest, AStartLeavesOrphansThatOthersHold) {
+  MakeHosts(1);
+  const InodeId inode = host(0).Put("file", "bytes");
+  auto open = host(0).Open("file");
+  ASSERT_TRUE(open.ok());
+  ASSERT_TRUE(host(0).Unlink("file").ok());
+  host(0).fs->Forget(inode, 1);
+  AddHost(2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(*host(0).Read(*open, 0, 100), "bytes");
+  EXPECT_TRUE(HasKey(meta::InodeKey(inode)));
+  ASSERT_TRUE(host(0).CloseFile(*open).ok());
+  EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(inode)); }));
+}
+
+TEST_F(ClusterNamesTest, AHostThatLostItsSessionPublishesNothingOfIt) {
+  MakeHosts(2);
+  const InodeId closed = host(0).Put("closed", "closed under the first session");
+  auto open = host(0).Create("open");
+  ASSERT_TRUE(host(0).Write(open, 0, "written under the first session").ok());
+  auto reader = host(0).Open("closed", {.read = true});
+  ASSERT_TRUE(reader.ok());
+  host(0).EndSession();
+  ASSERT_TRUE(Eventually([&] { return host(0).membership->rejoins > 0 && host(0).membership->session().ok(); }));
+  ASSERT_TRUE(Eventually([&] {
+    auto handle = host(0).OpenInode(closed, {.read = true});
+    if (handle.ok()) host(0).fs->Release(*handle, closed);
+    return handle.ok();
+  }));
+  Status synced = host(0).Fsync(open);
+  ASSERT_FALSE(synced.ok());
+  EXPECT_EQ(synced.error().code, ErrorCode::kIo);
+  EXPECT_FALSE(host(0).Write(open, 0, "more").ok()) << "for good: what it wrote before is lost";
+  EXPECT_FALSE(host(0).CloseFile(open).ok());
+  EXPECT_FALSE(host(0).CloseFile(*reader).ok()) << "bytes of what it had open are lost";
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  EXPECT_FALSE(HasKey(meta::FileKey(closed)));
+  EXPECT_FALSE(HasKey(meta::FileKey(open.attr.inode)));
+  EXPECT_EQ(host(1).Cat("closed"), "");
+  EXPECT_EQ(host(1).fs->GetAttr(closed)->size, 0u);
+  EXPECT_EQ(host(0).fs->GetAttr(closed)->size, 0u);
+  EXPECT_EQ(*host(0).Durability(closed), "lost") << "its own old pending record tells so";
+  EXPECT_EQ(*host(1).Durability(closed), "lost");
+  // New opens go on.
+  host(0).Put("after", "after");
+  EXPECT_EQ(host(1).Cat("after"), "after");
+  auto again = host(0).Open("closed");
+  ASSERT_TRUE(again.ok());
+  ASSERT_TRUE(host(0).Write(*again, 0, "written anew").ok());
+  ASSERT_TRUE(host(0).CloseFile(*again).ok());
+  EXPECT_EQ(host(1).Cat("closed"), "written anew");
+  EXPECT_EQ(*host(1).Durability(closed), "replicated");
+}
+
+TEST_F(ClusterNamesTest, ASessionThatEndsWhileARecordIsOnItsWayRefusesIt) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  host(0).gate->before_commit = [&] { host(0).EndSession(); };
+  EXPECT_FALSE(host(0).Fsync(file).ok());
+  EXPECT_FALSE(HasKey(meta::FileKey(file.attr.inode)));
+  ASSERT_TRUE(Eventually([&] { return host(0).membership->session().ok(); }));
+  static_cast<void>(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }));
+  EXPECT_FALSE(HasKey(meta::FileKey(file.attr.inode)));
+  EXPECT_FALSE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterNamesTest, AStoreThatIsAwayLosesNothing) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  host(0).gate->shut = true;
+  EXPECT_FALSE(host(0).Fsync(file).ok());
+  EXPECT_FALSE(host(0).Flush(file).ok());
+  host(0).gate->shut = false;
+  ASSERT_TRUE(host(0).Write(file, 5, " and more").ok());
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+  EXPECT_EQ(host(1).Cat("file"), "bytes and more");
+}
+
+TEST_F(ClusterNamesTest, AStopLeavesNothingPending) {
+  MakeHosts(2);
+  const InodeId inode = host(0).Put("file", "bytes");
+  host(0).Close();
+  EXPECT_TRUE(HasKey(meta::FileKey(inode)));
+  EXPECT_EQ(KeyCount("P"), 0u);
+  EXPECT_EQ(host(1).Cat("file"), "bytes");
+}
+
+TEST_F(ClusterNamesTest, AFileRemovedElsewhereHoldsUpNoRound) {
+  MakeHosts(2);
+  const InodeId inode = host(0).Put("file", "bytes");
+  host(0).fs->Forget(inode, 1);
+  ASSERT_TRUE(host(1).Unlink("file").ok());
+  EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(inode)); }));
+  EXPECT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  EXPECT_FALSE(HasKey(meta::FileKey(inode)));
+  EXPECT_EQ(KeyCount("P"), 0u);
+}
+
+TEST_F(ClusterNamesTest, TheCheckFindsChunksOfOtherNodes) {
+  MakeHosts(2);
+  host(0).Put("file", TextOf(1, 200'000));
+  EXPECT_EQ(host(1).Cat("file"), TextOf(1, 200'000));
+  auto report = Host::Await<CheckReport>([&](Done<CheckReport> done) { host(1).fs->Check({}, std::move(done)); });
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->problem_count, 0u) << report->problems[0];
+  EXPECT_EQ(report->files, 1u);
+  auto collected =
+      Host::Await<CollectionStatus>([&](Done<CollectionStatus> done) { host(1).fs->Collect(std::move(done)); });
+  EXPECT_EQ(collected.error().code, ErrorCode::kNotSupported);
+}
+
+}  // namespace
+}  // namespace cairnfs::fs
