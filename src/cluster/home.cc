@@ -111,6 +111,7 @@ void HomeClaims::Tick() {
   {
     MutexLock lock(mutex_);
     std::erase_if(claims_, [&](const auto& item) {
+      mutex_.AssertHeld();
       if (!IsOver(item.second, *view, now)) return false;
       NoteCame(item.first, now);
       return true;

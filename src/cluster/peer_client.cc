@@ -186,7 +186,7 @@ void PeerClient::Impl::AwaitEnd() {
 }
 
 PeerClient::PeerClient(Membership& membership, unsigned connections_per_peer, WireCounters& counters)
-    : impl_(std::make_shared<Impl>(membership, connections_per_peer, counters)) {}
+    : impl_((KeepGrpcRunning(), std::make_shared<Impl>(membership, connections_per_peer, counters))) {}
 
 PeerClient::~PeerClient() {
   impl_->Close();

@@ -1,5 +1,7 @@
 #include "cluster/peer_wire.h"
 
+#include <grpc/grpc.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -99,6 +101,11 @@ std::optional<PeerMessage> FromByteBuffer(const grpc::ByteBuffer& buffer) {
     message.payload.push_back(std::move(part));
   }
   return message;
+}
+
+void KeepGrpcRunning() {
+  static const bool kIsRunning = (grpc_init(), true);
+  static_cast<void>(kIsRunning);
 }
 
 size_t WireBytes(size_t message_bytes) {

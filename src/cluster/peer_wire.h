@@ -32,6 +32,10 @@ grpc::ByteBuffer ToByteBuffer(std::string_view envelope, const PeerMessage& mess
 // Nullopt: malformed.
 std::optional<PeerMessage> FromByteBuffer(const grpc::ByteBuffer& buffer);
 
+// Keeps gRPC's threads until the process ends. Else whoever drops its last channel or server stops them, and may have to
+// wait 10 s for one that polls.
+void KeepGrpcRunning();
+
 // What a message of so many bytes takes on the wire, HTTP/2 frames and headers included.
 size_t WireBytes(size_t message_bytes);
 

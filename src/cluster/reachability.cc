@@ -20,8 +20,9 @@ ViewPtr Reachability::view() {
   std::vector<NodeInfo> nodes = base->nodes;
   std::erase_if(noticed_,
                 [&](const auto& item) { return item.second.failed_until <= now && item.second.full_until <= now; });
-  for (const auto& [id, noticed] : noticed_) {
-    auto node = std::find_if(nodes.begin(), nodes.end(), [&](const NodeInfo& info) { return info.id == id; });
+  for (const auto& item : noticed_) {
+    const Noticed& noticed = item.second;
+    auto node = std::find_if(nodes.begin(), nodes.end(), [&](const NodeInfo& info) { return info.id == item.first; });
     if (node == nodes.end()) continue;
     if (noticed.failed_until > now) {
       if (node->state == NodeState::kUp) node->state = NodeState::kDown;

@@ -152,6 +152,49 @@ TEST_F(ClusterChunkTest, ALostNodesCopiesAreMadeAnew) {
   }
 }
 
+TEST_F(ClusterChunkTest, AFullHomeTellsThoseThatWait) {
+  AddNodes(4);
+  cluster_.Edit(nodes_[3]->id, [](NodeInfo& node) { node.full = true; });
+  const auto chunks = MakeChunks(1, 40);
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::thread> writers;
+  for (size_t i : {0, 1, 2}) {
+    writers.emplace_back([&, i] {
+      PutAll(*nodes_[i], chunks);
+      EXPECT_TRUE(nodes_[i]->chunks->Sync().ok());
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));  // a claim lasts 30 s
+  ExpectCopies(chunks, 2);
+  EXPECT_EQ(SentBytes(), SizeOf(chunks));
+  for (const TestChunk& chunk : chunks) EXPECT_FALSE(IsHere(*nodes_[3], chunk));
+}
+
+TEST_F(ClusterChunkTest, ANewHomeIsToldWhatThereIs) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 60);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  TestNode& added = AddNode();
+  size_t homes = 0;
+  for (const TestChunk& chunk : chunks) {
+    if (&HomeOf(chunk) != &added) continue;
+    ++homes;
+    EXPECT_TRUE(Eventually([&] {
+      if (!added.chunks->Sync().ok()) return false;
+      auto holders = ReadHolders(*added.engine, chunk.digest);
+      return holders.ok() && holders->has_value() && (*holders)->size() == 2;
+    }));
+  }
+  ASSERT_GT(homes, 0u);
+  const uint64_t sent = SentBytes();
+  PutAll(*nodes_[1], chunks);
+  ASSERT_OK(nodes_[1]->chunks->Sync());
+  EXPECT_EQ(SentBytes(), sent);
+  ExpectCopies(chunks, 2);
+}
+
 TEST_F(ClusterChunkTest, AFailedLocalDiskIsReported) {
   AddNodes(3);
   io::Faults faults;
