@@ -161,7 +161,7 @@ TEST(Restart, NodeKeepsEveryAcknowledgedCommitAndWatchesGoOn) {
   std::vector<std::jthread> threads;
   for (int t = 0; t < 4; ++t) {
     creators.push_back(std::make_unique<Creator>(*store, std::to_string(t)));
-    threads.emplace_back([&, t] { creators[static_cast<size_t>(t)]->Run(done); });
+    threads.emplace_back([&done, creator = creators.back().get()] { creator->Run(done); });
   }
   for (int round = 0; round < 3; ++round) {
     std::this_thread::sleep_for(milliseconds(200));
@@ -211,7 +211,7 @@ TEST(Etcd, ThreeMembersLoseTheirLeader) {
   std::vector<std::jthread> threads;
   for (int t = 0; t < 4; ++t) {
     creators.push_back(std::make_unique<Creator>(t % 2 == 0 ? *store : *other, std::to_string(t)));
-    threads.emplace_back([&, t] { creators[static_cast<size_t>(t)]->Run(done); });
+    threads.emplace_back([&done, creator = creators.back().get()] { creator->Run(done); });
   }
   // One of them is the leader, and each but the last comes back.
   for (size_t member = 0; member < etcd.size(); ++member) {

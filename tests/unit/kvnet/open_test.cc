@@ -64,22 +64,26 @@ TEST(OpenSharedStore, UnreachableStoreGivesUp) {
   Node node;
   const std::string texts[] = {"node:127.0.0.1:1", "etcd://127.0.0.1:1,127.0.0.1:2", "node:" + address,
                                "etcd://" + address};
+  std::vector<std::jthread> threads;
   for (const std::string& text : texts) {
-    auto store = Must(OpenSharedStore(text, Impatient()));
-    const auto start = steady_clock::now();
-    const kv::KvSpan span{"a", "b", 0};
-    std::vector<Error> errors;
-    errors.push_back(store->Get("a").error());
-    errors.push_back(store->Read({&span, 1}).error());
-    errors.push_back(store->Commit(Transaction().Put("a", "1")).error());
-    errors.push_back(store->Commit(Transaction().IfExists("a")).error());
-    errors.push_back(store->GrantLease(std::chrono::seconds(5)).error());
-    errors.push_back(store->KeepLeaseAlive(1).error());
-    errors.push_back(store->RevokeLease(1).error());
-    for (const Error& error : errors) EXPECT_EQ(error.code, ErrorCode::kUnavailable) << text << error.message;
-    EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(30));
-    const auto watch = store->Watch("", "", 1, {[](auto, auto) {}, [](auto) {}});
+    threads.emplace_back([&text] {
+      auto store = Must(OpenSharedStore(text, Impatient()));
+      const auto start = steady_clock::now();
+      const kv::KvSpan span{"a", "b", 0};
+      std::vector<Error> errors;
+      errors.push_back(store->Get("a").error());
+      errors.push_back(store->Read({&span, 1}).error());
+      errors.push_back(store->Commit(Transaction().Put("a", "1")).error());
+      errors.push_back(store->Commit(Transaction().IfExists("a")).error());
+      errors.push_back(store->GrantLease(std::chrono::seconds(5)).error());
+      errors.push_back(store->KeepLeaseAlive(1).error());
+      errors.push_back(store->RevokeLease(1).error());
+      for (const Error& error : errors) EXPECT_EQ(error.code, ErrorCode::kUnavailable) << text << error.message;
+      EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(30));
+      const auto watch = store->Watch("", "", 1, {[](auto, auto) {}, [](auto) {}});
+    });
   }
+  threads.clear();
   close(mute);
 }
 
