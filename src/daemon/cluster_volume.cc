@@ -141,6 +141,7 @@ Status ClusterVolume::StartServing() {
   auto started = cluster::PeerService::Start(service, *chunks_, *membership_);
   if (!started.ok()) return started.error().WithContext("listen");
   peer_service_ = *std::move(started);
+  locks_ = fs::ClusterLocks::Start({cluster_store_->store(), *fenced_, *membership_}, {});
   control::RankGate::Options gate{*fenced_, cluster_store_->store(), {}, NodeName(config_)};
   gate.lease = [this]() -> Result<kv::LeaseId> {
     CAIRNFS_ASSIGN_OR_RETURN(cluster::Membership::Session session, membership_->session());
@@ -161,10 +162,10 @@ Status ClusterVolume::StartServing() {
 }
 
 fs::FileSystem::Parts ClusterVolume::Parts() {
-  return {storage_->pool(),   *fenced_,
-          storage_->engine(), *names_,
-          storage_->chunks(), meta::SystemClock(),
-          chunk_params_,      {*membership_, peer_service_->peers(), *chunks_}};
+  fs::FileSystem::Parts parts(storage_->pool(), *fenced_, storage_->engine(), *names_, storage_->chunks(),
+                              meta::SystemClock(), chunk_params_, {*membership_, peer_service_->peers(), *chunks_});
+  parts.locks = locks_.get();
+  return parts;
 }
 
 fs::FsOptions ClusterVolume::FileSystemOptions() const {

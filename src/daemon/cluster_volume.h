@@ -16,6 +16,7 @@
 #include "daemon/data_directory.h"
 #include "daemon/node_usage.h"
 #include "daemon/storage.h"
+#include "fs/locks.h"
 #include "meta/namespace.h"
 
 namespace cairnfs::daemon {
@@ -62,6 +63,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   std::unique_ptr<cluster::ClusterChunkStore> chunks_;
   std::unique_ptr<cluster::PeerService> peer_service_;
   std::unique_ptr<meta::Namespace> names_;
+  std::unique_ptr<fs::ClusterLocks> locks_;
   std::unique_ptr<control::RankGate> gate_;
   std::unique_ptr<UsagePublisher> usage_;
 };

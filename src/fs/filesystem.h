@@ -139,6 +139,8 @@ struct CheckReport {
                                            // number where no name leads to one
 };
 
+class ClusterLocks;
+
 class FileSystem {
  public:
   struct ClusterParts {  // all outlive the filesystem
@@ -166,6 +168,7 @@ class FileSystem {
     meta::Clock& clock;
     chunking::ChunkParams chunk_params;
     std::optional<ClusterParts> cluster;  // none: one host
+    ClusterLocks* locks = nullptr;        // null: one host, whose kernel keeps the locks
   };
   // Removes orphans of an earlier process (not in a cluster), starts the threads.
   static Result<std::unique_ptr<FileSystem>> Start(const Parts& parts, const FsOptions& options);
@@ -258,6 +261,9 @@ class FileSystem {
   Result<std::vector<std::string>> ListXattrs(InodeId inode);
   Status RemoveXattr(InodeId inode, std::string_view name);
   Result<FsSpace> GetSpace();
+
+  // Parts::locks. The front end brings its lock requests there, and tells of closed descriptors.
+  ClusterLocks* locks() const;
 
   // --- for the control service ------------------------------------------------------------------------------------
   // As many steps as there are files that are open or changed, however many there are. Right after a start it waits

@@ -1,6 +1,7 @@
 // A filesystem's life among other hosts: what they ask, and what happens when this host's session is lost.
 #include "base/log.h"
 #include "fs/impl.h"
+#include "fs/locks.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -115,6 +116,7 @@ void FileSystem::Impl::LoseSession() {
       "the session with the cluster was lost, and with it changes of {} files; files that are open for "
       "writing get errors",
       files);
+  if (parts.locks != nullptr) parts.locks->ForgetAll();
   while (!stop.stop_requested()) {
     Status status = host->membership().Rejoin();
     if (status.ok()) status = host->BeginSession();

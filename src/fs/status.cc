@@ -14,6 +14,8 @@ constexpr int kTriesMax = 4;
 
 }  // namespace
 
+ClusterLocks* FileSystem::locks() const { return impl_->parts.locks; }
+
 Result<FsSpace> FileSystem::GetSpace() {
   store::StoreStats stats = impl_->parts.local_chunks.Stats();
   FsSpace space{};

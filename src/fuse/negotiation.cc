@@ -17,12 +17,14 @@ namespace {
 // Not wanted, though offered:
 //  - WRITEBACK_CACHE: the page cache is the slow way in.
 //  - SPLICE_*: no faster than read(2), and pages would arrive unaligned.
-//  - POSIX_LOCKS, FLOCK_LOCKS: docs/decisions/locks-on-one-host.md.
+//  - POSIX_LOCKS, FLOCK_LOCKS, on one host: docs/decisions/locks-on-one-host.md. In a cluster the daemon keeps the
+//    locks.
 //  - AUTO_INVAL_DATA: every change passes this kernel, and it would drop a mapper's pages after its own msync.
 constexpr uint64_t kWantedFlags = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES | FUSE_ASYNC_DIO |
                                   FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO | FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES |
                                   FUSE_CACHE_SYMLINKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_INIT_EXT |
                                   kFuseDirectIoAllowMmap;
+constexpr uint64_t kLockFlags = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
 
 }  // namespace
 
@@ -35,14 +37,14 @@ std::optional<KernelOffer> DecodeInitRequest(ByteSpan body) {
   return offer;
 }
 
-uint64_t AgreedFlags(const KernelOffer& offer) {
-  uint64_t agreed = offer.flags & kWantedFlags;
+uint64_t AgreedFlags(const KernelOffer& offer, LockKeeper keeper) {
+  uint64_t agreed = offer.flags & (kWantedFlags | (keeper == LockKeeper::kDaemon ? kLockFlags : 0));
   if (!(agreed & FUSE_INIT_EXT)) agreed &= 0xffff'ffff;
   return agreed;
 }
 
-void PatchInitReply(const KernelOffer& offer, fuse_init_out& reply) {
-  const uint64_t agreed = AgreedFlags(offer);
+void PatchInitReply(const KernelOffer& offer, fuse_init_out& reply, LockKeeper keeper) {
+  const uint64_t agreed = AgreedFlags(offer, keeper);
   reply.flags = static_cast<uint32_t>(agreed);
   reply.flags2 = static_cast<uint32_t>(agreed >> 32);
   if (agreed & FUSE_MAX_PAGES) {

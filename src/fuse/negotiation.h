@@ -31,10 +31,13 @@ struct KernelOffer {
 // short to hold a version.
 std::optional<KernelOffer> DecodeInitRequest(ByteSpan body);
 
+// Who keeps flocks and record locks.
+enum class LockKeeper { kKernel, kDaemon };
+
 // The subset of `offer` that is wanted.
-uint64_t AgreedFlags(const KernelOffer& offer);
+uint64_t AgreedFlags(const KernelOffer& offer, LockKeeper keeper = LockKeeper::kKernel);
 
 // Sets flags, flags2, max_write and max_pages of the answer.
-void PatchInitReply(const KernelOffer& offer, fuse_init_out& reply);
+void PatchInitReply(const KernelOffer& offer, fuse_init_out& reply, LockKeeper keeper = LockKeeper::kKernel);
 
 }  // namespace cairnfs::fuse

@@ -30,6 +30,9 @@ const fuse_lowlevel_ops& Operations(void (*init)(void* user_data, fuse_conn_info
     table.fallocate = OpFallocate;
     table.lseek = OpLseek;
     table.copy_file_range = OpCopyFileRange;
+    table.getlk = OpGetLk;
+    table.setlk = OpSetLk;
+    table.flock = OpFlock;
     table.opendir = OpOpenDir;
     table.readdir = OpReadDir;
     table.readdirplus = OpReadDirPlus;

@@ -1,9 +1,8 @@
 // The FUSE operations: one small function each, by theme in ops_*.cc. Each decodes its request, calls the filesystem
 // and replies, at once or from the filesystem's callback. No lock is held meanwhile.
 //
-// Left out on purpose: access (default_permissions: the kernel checks), getlk, setlk and flock
-// (docs/decisions/locks-on-one-host.md), bmap, poll, and O_TMPFILE, which libfuse 3.14 answers with ENOSYS and the
-// kernel turns into EOPNOTSUPP.
+// Left out on purpose: access (default_permissions: the kernel checks), bmap, poll, and O_TMPFILE, which libfuse 3.14
+// answers with ENOSYS and the kernel turns into EOPNOTSUPP.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -65,6 +64,11 @@ void OpReadDir(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, 
 void OpReadDirPlus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file);
 void OpReleaseDir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file);
 void OpFsyncDir(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* file);
+
+// ops_locks.cc: asked only where FileSystem::locks is there.
+void OpGetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct flock* range);
+void OpSetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct flock* range, int sleep);
+void OpFlock(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, int operation);
 
 // ops_xattr.cc
 void OpSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, const char* value, size_t size, int flags);

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "fs/locks.h"
 #include "fuse/admitted.h"
 #include "fuse/ops.h"
 #include "fuse/receiver.h"
@@ -80,13 +81,25 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
 }
 
 void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  WhereItMayWait(request, [request, inode, handle = file->fh](fs::FileSystem& filesystem) {
-    filesystem.Flush(handle, InodeId{inode}, [request](Result<void> status) { ReplyStatus(request, status); });
+  WhereItMayWait(request, [request, inode, handle = file->fh, owner = file->lock_owner](fs::FileSystem& filesystem) {
+    fs::ClusterLocks* locks = filesystem.locks();
+    filesystem.Flush(handle, InodeId{inode}, [=](Result<void> flushed) {
+      if (locks == nullptr) return ReplyStatus(request, flushed);
+      // POSIX: closing any descriptor of a file frees all that the process locked in it. After the flush, so that
+      // whoever gets the lock next finds what was written under it.
+      locks->ReleaseOwner(InodeId{inode}, owner, [request, flushed](const Result<void>& released) {
+        ReplyStatus(request, flushed.ok() ? released : flushed);
+      });
+    });
   });
 }
 
 void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  SessionOf(request).filesystem().Release(file->fh, InodeId{inode});
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  // First: what asks for a lock after this request must find it asked for. Flocks, and OFD locks, for which the kernel
+  // sends no unlock and no owner.
+  if (fs::ClusterLocks* locks = filesystem.locks()) locks->ReleaseHandle(InodeId{inode}, file->fh);
+  filesystem.Release(file->fh, InodeId{inode});
   fuse_reply_err(request, 0);
 }
 

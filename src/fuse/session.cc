@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "fs/locks.h"
 #include "fuse/ops.h"
 
 namespace cairnfs::fuse {
@@ -92,7 +93,8 @@ ssize_t Session::WriteAndCount(int fd, iovec* parts, int count) {
   const uint64_t unique = header->unique;
   if (unique != 0 && unique == init_unique_.load() && header->error == 0 && count == 2 &&
       parts[1].iov_len >= sizeof(fuse_init_out)) {
-    PatchInitReply(offer_, *static_cast<fuse_init_out*>(parts[1].iov_base));
+    PatchInitReply(offer_, *static_cast<fuse_init_out*>(parts[1].iov_base),
+                   filesystem_->locks() != nullptr ? LockKeeper::kDaemon : LockKeeper::kKernel);
   }
   ssize_t written = writev(fd, parts, count);
   const int error = errno;
@@ -141,6 +143,8 @@ Status Session::Serve(fs::FileSystem& filesystem) {
   for (auto& receiver : receivers_) receiver->Join();
   fuse_session_exit(session_);
   overflow_.Stop();
+  // Nobody is there any more who could free what they wait for.
+  if (fs::ClusterLocks* locks = filesystem.locks()) locks->EndWaits();
   WaitForReplies();
   MutexLock lock(mutex_);
   return receive_status_;

@@ -93,6 +93,15 @@ TEST(NegotiationTest, WhatWouldBeWrongHereIsNeverTaken) {
   EXPECT_EQ(agreed & never, 0U);
 }
 
+TEST(NegotiationTest, LocksComeToTheDaemonWhereItKeepsThem) {
+  constexpr uint64_t kLocks = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
+  EXPECT_EQ(AgreedFlags({7, 45, ~0ULL}, LockKeeper::kDaemon), AgreedFlags({7, 45, ~0ULL}) | kLocks);
+  EXPECT_EQ(AgreedFlags({7, 45, 0}, LockKeeper::kDaemon), 0U);
+  fuse_init_out reply = ReplyOfLibfuse();
+  PatchInitReply({7, 45, ~0ULL}, reply, LockKeeper::kDaemon);
+  EXPECT_EQ(reply.flags & kLocks, kLocks);
+}
+
 TEST(NegotiationTest, EveryTruncationOfTheRequestIsReadWithoutHarm) {
   for (size_t size = 0; size <= kInitRequest.size(); ++size) {
     auto offer = DecodeInitRequest(Span(kInitRequest, size));

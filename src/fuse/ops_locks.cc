@@ -1,0 +1,134 @@
+// Locks that hold across hosts. The kernel sends these requests only where a cluster's locks were negotiated: else it
+// keeps the locks itself (docs/decisions/locks-on-one-host.md, docs/decisions/locks-over-hosts.md).
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <atomic>
+#include <memory>
+
+#include "fs/locks.h"
+#include "fuse/ops.h"
+#include "fuse/reply.h"
+#include "fuse/session.h"
+
+namespace cairnfs::fuse {
+namespace {
+
+using fs::ClusterLocks;
+
+// A lock that waits, as FUSE_INTERRUPT finds it.
+struct WaitingRequest {
+  explicit WaitingRequest(ClusterLocks& the_locks) : locks(the_locks) {}
+  ClusterLocks& locks;
+  std::atomic<ClusterLocks::Ticket> ticket{0};  // 0: not known yet
+  std::atomic<bool> interrupted{false};
+};
+
+// libfuse calls it on a receiving thread and holds the request's mutex: it must not reply, and Cancel does not wait.
+void OnInterrupt(fuse_req_t, void* data) {
+  auto* waiting = static_cast<WaitingRequest*>(data);
+  waiting->interrupted.store(true);
+  if (const ClusterLocks::Ticket ticket = waiting->ticket.load(); ticket != 0) waiting->locks.Cancel(ticket);
+}
+
+int ErrnoOfLock(const Result<ClusterLocks::Outcome>& outcome) {
+  if (!outcome.ok()) return outcome.error().code == ErrorCode::kTooLarge ? ENOLCK : ErrnoOf(outcome.error());
+  switch (*outcome) {
+    case ClusterLocks::Outcome::kGranted: return 0;
+    case ClusterLocks::Outcome::kWouldBlock: return EAGAIN;
+    case ClusterLocks::Outcome::kDeadlock: return EDEADLK;
+    case ClusterLocks::Outcome::kInterrupted: return EINTR;
+  }
+  return EIO;
+}
+
+// A lock that the kernel did not learn of is nobody's.
+void ReplyLock(fuse_req_t request, ClusterLocks& locks, const ClusterLocks::Request& lock,
+               const Result<ClusterLocks::Outcome>& outcome) {
+  const int error = ErrnoOfLock(outcome);
+  if (fuse_reply_err(request, error) != 0 && error == 0) locks.Unlock(lock, [](const Result<void>&) {});
+}
+
+void Wait(fuse_req_t request, ClusterLocks& locks, const ClusterLocks::Request& lock) {
+  auto waiting = std::make_shared<WaitingRequest>(locks);
+  fuse_req_interrupt_func(request, &OnInterrupt, waiting.get());
+  const auto ticket = locks.Lock(lock, [request, &locks, lock, waiting](Result<ClusterLocks::Outcome> outcome) {
+    // Returns once OnInterrupt has, and lets it not be called again: `waiting` may go.
+    fuse_req_interrupt_func(request, nullptr, nullptr);
+    ReplyLock(request, locks, lock, outcome);
+  });
+  waiting->ticket.store(ticket);
+  if (waiting->interrupted.load()) locks.Cancel(ticket);
+}
+
+void Unlock(fuse_req_t request, ClusterLocks& locks, const ClusterLocks::Request& lock) {
+  locks.Unlock(lock, [request](const Result<void>& status) { ReplyStatus(request, status); });
+}
+
+void Lock(fuse_req_t request, ClusterLocks& locks, const ClusterLocks::Request& lock, bool sleep) {
+  if (sleep) return Wait(request, locks, lock);
+  locks.TryLock(lock, [request, &locks, lock](Result<ClusterLocks::Outcome> outcome) {
+    ReplyLock(request, locks, lock, outcome);
+  });
+}
+
+ClusterLocks::Request RequestOf(fuse_req_t request, fuse_ino_t inode, const fuse_file_info& file) {
+  ClusterLocks::Request lock;
+  lock.inode = InodeId{inode};
+  lock.owner = file.lock_owner;
+  lock.handle = file.fh;
+  lock.pid = static_cast<uint32_t>(fuse_req_ctx(request)->pid);
+  return lock;
+}
+
+// The kernel has made start and length of what the caller gave, and checked them.
+void TakeRange(const struct flock& range, ClusterLocks::Request& lock) {
+  lock.start = static_cast<uint64_t>(range.l_start);
+  lock.last = range.l_len == 0 ? meta::kLockOffsetMax : lock.start + static_cast<uint64_t>(range.l_len) - 1;
+  lock.type = range.l_type == F_WRLCK ? meta::LockType::kExclusive : meta::LockType::kShared;
+  // The thread group's, where the context has the thread's.
+  if (range.l_pid != 0) lock.pid = static_cast<uint32_t>(range.l_pid);
+}
+
+}  // namespace
+
+void OpGetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct flock* range) {
+  ClusterLocks* locks = SessionOf(request).filesystem().locks();
+  if (locks == nullptr) return (void)fuse_reply_err(request, ENOSYS);
+  ClusterLocks::Request lock = RequestOf(request, inode, *file);
+  TakeRange(*range, lock);
+  locks->Test(lock, [request](Result<std::optional<ClusterLocks::Holder>> holder) {
+    if (!holder.ok()) return ReplyError(request, holder.error());
+    struct flock answer {};
+    answer.l_type = F_UNLCK;
+    answer.l_whence = SEEK_SET;
+    if (const auto& held = *holder) {
+      answer.l_type = held->type == meta::LockType::kExclusive ? F_WRLCK : F_RDLCK;
+      answer.l_start = static_cast<off_t>(held->start);
+      answer.l_len = held->last == meta::kLockOffsetMax ? 0 : static_cast<off_t>(held->last - held->start + 1);
+      answer.l_pid = static_cast<pid_t>(held->pid);
+    }
+    fuse_reply_lock(request, &answer);
+  });
+}
+
+void OpSetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct flock* range, int sleep) {
+  ClusterLocks* locks = SessionOf(request).filesystem().locks();
+  if (locks == nullptr) return (void)fuse_reply_err(request, ENOSYS);
+  ClusterLocks::Request lock = RequestOf(request, inode, *file);
+  TakeRange(*range, lock);
+  if (range->l_type == F_UNLCK) return Unlock(request, *locks, lock);
+  Lock(request, *locks, lock, sleep != 0);
+}
+
+void OpFlock(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, int operation) {
+  ClusterLocks* locks = SessionOf(request).filesystem().locks();
+  if (locks == nullptr) return (void)fuse_reply_err(request, ENOSYS);
+  ClusterLocks::Request lock = RequestOf(request, inode, *file);
+  lock.kind = meta::LockKind::kFlock;
+  lock.type = (operation & LOCK_EX) != 0 ? meta::LockType::kExclusive : meta::LockType::kShared;
+  if ((operation & LOCK_UN) != 0) return Unlock(request, *locks, lock);
+  Lock(request, *locks, lock, (operation & LOCK_NB) == 0);
+}
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,334 @@
+#!/usr/bin/env python3
+"""Locks of processes on several hosts: flock, POSIX and OFD record locks, waits, interrupts, processes and daemons that
+die. Run as root: makes a cluster of three hosts on this machine.
+
+With --mounts A B (directories of two hosts that run already) only the cases that leave the hosts alone are run.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from cairnfs_mount import Scratch, run_cases
+
+LEASE_SECONDS = 5
+OFD_GETLK, OFD_SETLK, OFD_SETLKW = 36, 37, 38
+FLOCK = struct.Struct("@hhqqi4x")
+TYPES = {"r": fcntl.F_RDLCK, "w": fcntl.F_WRLCK, "u": fcntl.F_UNLCK}
+
+
+# --- a process that does what it is told ------------------------------------------------------------------------------
+
+class Alarm(Exception):
+    pass
+
+
+def on_alarm(*_):
+    raise Alarm
+
+
+def record_lock(files, command, name, kind, start, length):
+    packed = FLOCK.pack(TYPES[kind], os.SEEK_SET, start, length, 0)
+    kind, _, start, length, pid = FLOCK.unpack(fcntl.fcntl(files[name], command, packed))
+    return [kind, start, length, pid]
+
+
+def take_turns(path, counter, rounds):
+    """Adds to the counter with a lock as the only protection, opening the file for each turn."""
+    for _ in range(rounds):
+        with open(path, "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with open(counter, "r+", encoding="ascii") as counted:
+                value = int(counted.read())
+                counted.seek(0)
+                counted.write(str(value + 1))
+                counted.flush()
+
+
+def obey(files, verb, *words):
+    if verb == "open":
+        name, path = words
+        files[name] = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    elif verb == "close":
+        os.close(files.pop(words[0]))
+    elif verb == "flock":
+        fcntl.flock(files[words[0]], words[1])
+    elif verb == "record":
+        return record_lock(files, *words)
+    elif verb == "alarm":
+        signal.setitimer(signal.ITIMER_REAL, words[0])
+    elif verb == "turns":
+        take_turns(*words)
+    return None
+
+
+def worker():
+    signal.signal(signal.SIGALRM, on_alarm)
+    files = {}
+    for line in sys.stdin:
+        try:
+            answer = ["ok", obey(files, *json.loads(line))]
+        except Alarm:
+            answer = ["alarm", None]
+        except OSError as error:
+            answer = [errno.errorcode[error.errno], None]
+        print(json.dumps(answer), flush=True)
+
+
+class Process:
+    def __init__(self, path):
+        self.path = path
+        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--worker"], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.call("open", "f", path)
+
+    def ask(self, *words):
+        self.process.stdin.write(json.dumps(words) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self):
+        return json.loads(self.process.stdout.readline())
+
+    def call(self, *words):
+        self.ask(*words)
+        return self.answer()
+
+    def flock(self, operation, name="f"):
+        return self.call("flock", name, operation | fcntl.LOCK_NB)[0]
+
+    def posix(self, kind, start=0, length=0, name="f"):
+        return self.call("record", fcntl.F_SETLK, name, kind, start, length)[0]
+
+    def ofd(self, kind, start=0, length=0, name="f"):
+        return self.call("record", OFD_SETLK, name, kind, start, length)[0]
+
+    def waits(self, seconds=0.3):
+        """Whether the call that was asked for goes on for so long."""
+        import select  # pylint: disable=import-outside-toplevel
+        return not select.select([self.process.stdout], [], [], seconds)[0]
+
+    def kill(self):
+        self.process.kill()
+        begin = time.monotonic()
+        self.process.wait(timeout=20)
+        return time.monotonic() - begin
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def processes(mounts, *where):
+    """One on each of the mounts with these numbers, all with one new file open as "f"."""
+    name = "locked-" + os.urandom(4).hex()
+    made = []
+    try:
+        for number in where:
+            made.append(Process(os.path.join(mounts[number], name)))
+        yield made
+    finally:
+        for process in made:
+            process.end()
+        for mount in mounts:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(mount, name))
+
+
+def eventually(call, wanted="ok", seconds=10):
+    """What is freed by the end of a process or an open file: the kernel tells of that a moment later."""
+    deadline = time.monotonic() + seconds
+    while (got := call()) != wanted:
+        assert time.monotonic() < deadline, got
+        time.sleep(0.01)
+
+
+EX, SH, UN = fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_UN
+
+
+# --- cases for two mounts ---------------------------------------------------------------------------------------------
+
+def locks_exclude_each_other(mounts):
+    with processes(mounts, 0, 1, 0) as (a, b, a2):
+        assert a.flock(EX) == "ok"
+        assert b.flock(EX) == b.flock(SH) == a2.flock(SH) == "EAGAIN"
+        assert b.posix("w") == "ok"  # another kind
+        assert a.posix("r") == a.ofd("w") == "EAGAIN"
+        assert a.flock(SH) == "ok" and b.flock(SH) == "ok" and a2.flock(EX) == "EAGAIN"
+        assert a.flock(UN) == b.flock(UN) == "ok" and a2.flock(EX) == "ok"
+        assert b.posix("u") == "ok" and a.ofd("w") == "ok"
+        assert b.posix("r") == "EAGAIN" and a2.posix("r") == "EAGAIN" and b.ofd("r") == "EAGAIN"
+
+
+def ranges_are_split_and_joined(mounts):
+    with processes(mounts, 0, 1) as (a, b):
+        assert a.posix("w", 0, 100) == "ok" and a.posix("u", 40, 20) == "ok" and a.posix("r", 80, 20) == "ok"
+        assert b.posix("w", 40, 20) == "ok" and b.posix("w", 39, 1) == "EAGAIN" and b.posix("w", 60, 1) == "EAGAIN"
+        assert b.posix("r", 80, 20) == "ok" and b.posix("w", 80, 20) == "EAGAIN"
+        assert b.posix("w", 100, 0) == "ok" and a.posix("r", 1 << 40, 1) == "EAGAIN"
+        assert a.posix("w", 80, 20) == "EAGAIN"  # b reads it, too
+
+
+def who_is_in_the_way_is_told(mounts):
+    with processes(mounts, 0, 1, 0) as (a, b, a2):
+        assert a.posix("w", 10, 20) == "ok"
+        assert a2.call("record", fcntl.F_GETLK, "f", "r", 0, 0)[1] == [fcntl.F_WRLCK, 10, 20, a.process.pid]
+        kind, start, length, pid = b.call("record", fcntl.F_GETLK, "f", "r", 0, 0)[1]
+        assert (kind, start, length) == (fcntl.F_WRLCK, 10, 20) and pid == 0, pid  # no process of this host
+        assert b.call("record", fcntl.F_GETLK, "f", "w", 30, 5)[1][0] == fcntl.F_UNLCK
+        assert b.call("record", OFD_GETLK, "f", "w", 0, 0)[1] == [fcntl.F_WRLCK, 10, 20, -1]
+
+
+def waits_end_when_the_lock_is_free(mounts):
+    times = []
+    for wait, free in ((("flock", "f", EX), ("flock", "f", UN)),
+                       (("record", fcntl.F_SETLKW, "f", "w", 0, 9), ("record", fcntl.F_SETLK, "f", "u", 0, 0)),
+                       (("record", OFD_SETLKW, "f", "w", 0, 9), ("record", OFD_SETLK, "f", "u", 0, 0))):
+        with processes(mounts, 0, 1, 0) as (a, b, a2):
+            assert a.call(*wait)[0] == "ok"
+            b.ask(*wait)
+            assert b.waits()
+            a2.ask(*wait)
+            assert a2.waits()
+            begin = time.monotonic()
+            assert a.call(*free)[0] == "ok"
+            assert b.answer()[0] == "ok"
+            times.append(time.monotonic() - begin)
+            assert a2.waits()
+            b.end()  # its end frees it as well
+            assert a2.answer()[0] == "ok"
+    assert max(times) < 1, times
+    return f"handed over in {max(times) * 1000:.1f} ms at most"
+
+
+def closing_frees(mounts):
+    with processes(mounts, 0, 1) as (a, b):
+        assert a.call("open", "g", a.path)[0] == "ok"
+        # POSIX: any descriptor of the file frees the process's locks, at once.
+        assert a.posix("w") == "ok" and b.posix("w") == "EAGAIN"
+        assert a.call("close", "g")[0] == "ok" and b.posix("w") == "ok" and b.posix("u") == "ok"
+        # The others belong to the open file.
+        assert a.call("open", "g", a.path)[0] == "ok"
+        assert a.flock(EX) == "ok" and a.ofd("w", 0, 5) == "ok" and a.ofd("w", 5, 5, "g") == "ok"
+        assert a.call("close", "g")[0] == "ok"
+        eventually(lambda: b.ofd("w", 5, 5))
+        assert b.ofd("w", 0, 5) == "EAGAIN" and b.flock(EX) == "EAGAIN"
+        assert a.call("close", "f")[0] == "ok"
+        eventually(lambda: b.flock(EX))
+        eventually(lambda: b.ofd("w", 0, 5))
+
+
+def a_flock_is_free_for_who_comes_after_its_close(mounts):
+    """RELEASE is not waited for by close(2); whoever asks on the same host afterwards still finds the lock free."""
+    with processes(mounts, 0, 1) as (a, _):
+        for _ in range(200):
+            assert a.call("open", "g", a.path)[0] == "ok"
+            assert a.flock(EX, "g") == "ok"
+            assert a.call("close", "g")[0] == "ok"
+
+
+def a_process_that_dies_frees(mounts):
+    with processes(mounts, 0, 1) as (a, b):
+        assert a.flock(EX) == "ok" and a.posix("w", 0, 5) == "ok" and a.ofd("w", 5, 5) == "ok"
+        a.kill()
+        eventually(lambda: b.flock(EX))
+        eventually(lambda: b.posix("w", 0, 10))
+
+
+def waits_are_interrupted(mounts):
+    for wait in (("flock", "f", EX), ("record", fcntl.F_SETLKW, "f", "w", 0, 0),
+                 ("record", OFD_SETLKW, "f", "w", 0, 0)):
+        with processes(mounts, 0, 1, 1) as (a, b, c):
+            assert a.call(*wait)[0] == "ok"
+            assert b.call("alarm", 0.3)[0] == "ok"
+            begin = time.monotonic()
+            assert b.call(*wait)[0] == "alarm" and time.monotonic() - begin < 5
+            c.ask(*wait)
+            assert c.waits()
+            assert c.kill() < 5  # of a process in the wait
+            a.end()
+            b.ask(*wait)  # nobody of those is in the way
+            assert b.answer()[0] == "ok"
+
+
+def deadlocks_of_a_host_are_refused(mounts):
+    with processes(mounts, 0, 0, 1) as (a, b, _):
+        assert a.posix("w", 0, 1) == "ok" and b.posix("w", 1, 1) == "ok"
+        a.ask("record", fcntl.F_SETLKW, "f", "w", 1, 1)
+        assert a.waits()
+        assert b.call("record", fcntl.F_SETLKW, "f", "w", 0, 1)[0] == errno.errorcode[errno.EDEADLK]
+        assert b.posix("u") == "ok" and a.answer()[0] == "ok"
+
+
+def one_at_a_time(mounts):
+    rounds = 50
+    with tempfile.NamedTemporaryFile("w", encoding="ascii") as counter:
+        counter.write("0")
+        counter.flush()
+        with processes(mounts, 0, 1, 0, 1) as workers:
+            for process in workers:
+                process.ask("turns", process.path, counter.name, rounds)
+            assert all(process.answer()[0] == "ok" for process in workers)
+        with open(counter.name, encoding="ascii") as counted:
+            assert int(counted.read()) == rounds * 4
+
+
+ON_MOUNTS = [locks_exclude_each_other, ranges_are_split_and_joined, who_is_in_the_way_is_told,
+             waits_end_when_the_lock_is_free, closing_frees, a_flock_is_free_for_who_comes_after_its_close,
+             a_process_that_dies_frees, waits_are_interrupted, deadlocks_of_a_host_are_refused, one_at_a_time]
+
+
+# --- cases with hosts that die ----------------------------------------------------------------------------------------
+
+def on_cluster(case):
+    def run_it(cluster):
+        return case([host.mount_point for host in cluster.hosts[:2]])
+    run_it.__name__ = case.__name__
+    return run_it
+
+
+def a_host_that_dies_frees(cluster):
+    """Its locks and its places in the queue go with its lease, not before and not much later."""
+    mounts = [host.mount_point for host in cluster.hosts]
+    with processes(mounts, 0, 1, 2) as (a, b, c):
+        assert c.flock(EX) == "ok" and c.posix("w", 0, 9) == "ok"
+        a.ask("flock", "f", EX)
+        assert a.waits()
+        begin = time.monotonic()
+        cluster.hosts[2].kill()
+        assert a.answer()[0] == "ok"
+        waited = time.monotonic() - begin
+        assert waited < LEASE_SECONDS + 5, waited
+        eventually(lambda: b.posix("w", 0, 9))
+        assert b.flock(SH) == "EAGAIN"
+    cluster.hosts[2].mount()
+    with processes(mounts, 2, 0) as (c, a):
+        assert c.flock(EX) == "ok" and a.flock(EX) == "EAGAIN"
+    return f"free {waited:.1f} s after the kill"
+
+
+def main():
+    if "--mounts" in sys.argv:
+        at = sys.argv.index("--mounts")
+        mounts = sys.argv[at + 1:at + 3]
+        del sys.argv[at:at + 3]
+        return run_cases(ON_MOUNTS, mounts)
+    from cluster import Cluster  # pylint: disable=import-outside-toplevel
+    with Scratch() as scratch, Cluster(scratch, hosts=3, options={"lease": f"{LEASE_SECONDS}s"}) as cluster:
+        cluster.start()
+        return run_cases([*map(on_cluster, ON_MOUNTS), a_host_that_dies_frees], cluster)
+
+
+if __name__ == "__main__":
+    sys.exit(worker() if "--worker" in sys.argv else main())

@@ -1,0 +1,584 @@
+// ClusterLocks of several hosts over one store.
+#include "fs/locks.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "../../support/random.h"
+#include "cluster/records.h"
+#include "kv/engine.h"
+#include "kv/hosted_store.h"
+
+namespace cairnfs::fs {
+namespace {
+
+using std::chrono::milliseconds;
+using Outcome = ClusterLocks::Outcome;
+using Request = ClusterLocks::Request;
+
+constexpr InodeId kFile{100};
+constexpr auto kSoon = std::chrono::seconds(20);  // what happens at all has happened by then
+constexpr auto kWhile = milliseconds(50);         // what should not happen is looked for so long
+
+// A store whose commits are counted, and whose answers get lost when it is told so. What was sent and not answered runs
+// at once, or later, or never.
+class LossyStore final : public kv::KvStore {
+ public:
+  explicit LossyStore(std::unique_ptr<kv::KvStore> below) : below_(std::move(below)) {}
+  void LoseAnswers(unsigned percent, uint64_t seed) {
+    std::lock_guard lock(mutex_);
+    percent_ = percent;
+    random_ = testing::Random(seed);
+  }
+  void DelayNextCommit() { delay_next_ = true; }
+  size_t commits() const { return commits_; }
+  size_t reads() const { return reads_; }
+
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return below_->Get(key); }
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+    return below_->Range(begin, end, limit);
+  }
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
+    ++reads_;
+    if (Draw(2)) RunLate();
+    return below_->Read(spans);
+  }
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+    ++commits_;
+    if (delay_next_.exchange(false)) {
+      std::lock_guard lock(mutex_);
+      late_.push_back(transaction);
+      return MakeError(ErrorCode::kUnavailable, "the answer was lost");
+    }
+    if (Draw(2)) RunLate();
+    if (!Draw()) return below_->Commit(transaction);
+    std::unique_lock lock(mutex_);
+    switch (random_.Below(3)) {
+      case 0:
+        lock.unlock();
+        (void)below_->Commit(transaction).ok();
+        break;
+      case 1: late_.push_back(transaction); break;
+      default: break;
+    }
+    return MakeError(ErrorCode::kUnavailable, "the answer was lost");
+  }
+  Status Sync() override { return below_->Sync(); }
+  kv::KvLimits limits() const override { return below_->limits(); }
+  void RunLate() {
+    std::vector<kv::Transaction> late;
+    {
+      std::lock_guard lock(mutex_);
+      late.swap(late_);
+    }
+    for (const kv::Transaction& transaction : late) (void)below_->Commit(transaction).ok();
+  }
+
+ private:
+  bool Draw(unsigned divisor = 1) {
+    std::lock_guard lock(mutex_);
+    return percent_ > 0 && random_.Percent(percent_ / divisor);
+  }
+
+  std::unique_ptr<kv::KvStore> below_;
+  std::atomic<bool> delay_next_{false};
+  std::atomic<size_t> commits_{0}, reads_{0};
+  std::mutex mutex_;
+  unsigned percent_ = 0;
+  testing::Random random_{0};
+  std::vector<kv::Transaction> late_;
+};
+
+// Knows of no node, as a host whose view lags far behind.
+class BlindMembership final : public cluster::Membership {
+ public:
+  explicit BlindMembership(cluster::Membership& below) : below_(below) {}
+  const cluster::NodeId& self() const override { return below_.self(); }
+  cluster::ViewPtr view() const override { return nothing_; }
+  std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)>) override { return nullptr; }
+  Result<Session> session() const override { return below_.session(); }
+  Result<Session> WaitForSession(milliseconds wait_max) const override { return below_.WaitForSession(wait_max); }
+  bool LeaseHolds() const override { return below_.LeaseHolds(); }
+  void OnLost(std::function<void()> lost) override { below_.OnLost(std::move(lost)); }
+  Status Rejoin() override { return below_.Rejoin(); }
+  void ReportLost(const Session& session, const std::string& why) override { below_.ReportLost(session, why); }
+  void SetFull(bool full) override { below_.SetFull(full); }
+  Status Forget(const cluster::NodeId& id) override { return below_.Forget(id); }
+  cluster::MembershipStats stats() const override { return below_.stats(); }
+
+ private:
+  cluster::Membership& below_;
+  const cluster::ViewPtr nothing_ = std::make_shared<const cluster::View>();
+};
+
+struct Host {
+  std::unique_ptr<cluster::Membership> membership;
+  std::unique_ptr<LossyStore> store;
+  std::unique_ptr<ClusterLocks> locks;
+};
+
+struct Wait {
+  std::future<Result<Outcome>> outcome;
+  ClusterLocks::Ticket ticket = 0;
+  bool IsOver(std::chrono::nanoseconds within) { return outcome.wait_for(within) == std::future_status::ready; }
+};
+
+class LocksTest : public ::testing::Test {
+ protected:
+  LocksTest() {
+    engine_ = kv::OpenMemoryEngine();
+    auto store = kv::HostedStore::Open(*engine_);
+    EXPECT_TRUE(store.ok());
+    store_ = std::move(*store);
+    for (int i = 0; i < 3; ++i) hosts_.push_back(Join(i));
+  }
+  ~LocksTest() override {
+    for (Host& host : hosts_) host.locks.reset();
+    hosts_.clear();
+  }
+
+  Host Join(int number) {
+    Host host;
+    cluster::MembershipOptions options;
+    options.self.id.bytes[0] = static_cast<std::byte>(number + 1);
+    options.self.name = "host" + std::to_string(number);
+    options.lease = milliseconds(60'000);  // sessions end when a test says so
+    options.renew_every = milliseconds(20'000);
+    auto membership = cluster::Membership::Join(*store_, options);
+    EXPECT_TRUE(membership.ok()) << membership.error().message;
+    host.membership = std::move(*membership);
+    host.store = std::make_unique<LossyStore>(cluster::MakeFencedStore(*store_, *host.membership));
+    host.locks = ClusterLocks::Start({*store_, *host.store, *host.membership}, {});
+    return host;
+  }
+  // Its lease ends, and it does not know yet.
+  void EndSession(int host) {
+    auto session = hosts_[host].membership->session();
+    ASSERT_TRUE(session.ok());
+    ASSERT_TRUE(store_->RevokeLease(session->lease).ok());
+  }
+  // As a daemon does once it knows.
+  void LearnOfTheEndAndRejoin(int host) {
+    const auto deadline = std::chrono::steady_clock::now() + kSoon;
+    while (hosts_[host].membership->session().ok()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    hosts_[host].locks->ForgetAll();
+    ASSERT_TRUE(hosts_[host].membership->Rejoin().ok());
+  }
+
+  static Request Posix(uint64_t owner, meta::LockType type, uint64_t start = 0, uint64_t last = meta::kLockOffsetMax) {
+    return {kFile, meta::LockKind::kRecord, owner, owner, static_cast<uint32_t>(owner), type, start, last};
+  }
+  static Request Flock(HandleId handle, meta::LockType type) {
+    Request request;
+    request.inode = kFile;
+    request.kind = meta::LockKind::kFlock;
+    request.handle = handle;
+    request.type = type;
+    return request;
+  }
+  Result<Outcome> TryResult(int host, const Request& request) {
+    std::promise<Result<Outcome>> told;
+    hosts_[host].locks->TryLock(request, [&](Result<Outcome> outcome) { told.set_value(std::move(outcome)); });
+    return told.get_future().get();
+  }
+  Outcome Try(int host, const Request& request) {
+    Result<Outcome> outcome = TryResult(host, request);
+    EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+    return outcome.ok() ? *outcome : Outcome::kWouldBlock;
+  }
+  Wait Lock(int host, const Request& request) {
+    auto told = std::make_shared<std::promise<Result<Outcome>>>();
+    Wait wait;
+    wait.outcome = told->get_future();
+    wait.ticket = hosts_[host].locks->Lock(request, [told](Result<Outcome> o) { told->set_value(std::move(o)); });
+    return wait;
+  }
+  void Unlock(int host, const Request& request) {
+    std::promise<Result<void>> told;
+    hosts_[host].locks->Unlock(request, [&](Result<void> status) { told.set_value(std::move(status)); });
+    Result<void> status = told.get_future().get();
+    EXPECT_TRUE(status.ok()) << status.error().message;
+  }
+  std::optional<ClusterLocks::Holder> Test(int host, const Request& request) {
+    std::promise<Result<std::optional<ClusterLocks::Holder>>> told;
+    hosts_[host].locks->Test(request, [&](auto holder) { told.set_value(std::move(holder)); });
+    auto holder = told.get_future().get();
+    EXPECT_TRUE(holder.ok()) << holder.error().message;
+    return holder.ok() ? *holder : std::nullopt;
+  }
+  static void ExpectGranted(Wait& wait) {
+    ASSERT_TRUE(wait.IsOver(kSoon));
+    Result<Outcome> outcome = wait.outcome.get();
+    ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+    EXPECT_EQ(*outcome, Outcome::kGranted);
+  }
+  meta::LockTable Stored(InodeId inode = kFile) {
+    auto entry = store_->Get(meta::LocksKey(inode));
+    EXPECT_TRUE(entry.ok());
+    if (!entry.ok() || !entry->has_value()) return {};
+    auto table = meta::LockTable::Decode((*entry)->value);
+    EXPECT_TRUE(table.ok());
+    return table.ok() ? *table : meta::LockTable();
+  }
+  // Until `count` wait, as everybody sees.
+  void AwaitWaiting(size_t count) {
+    const auto deadline = std::chrono::steady_clock::now() + kSoon;
+    while (Stored().waiting().size() != count) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+
+  std::unique_ptr<kv::KvEngine> engine_;
+  std::unique_ptr<kv::HostedStore> store_;
+  std::vector<Host> hosts_;
+};
+
+constexpr auto kExclusive = meta::LockType::kExclusive;
+constexpr auto kShared = meta::LockType::kShared;
+
+TEST_F(LocksTest, HoldAcrossHosts) {
+  EXPECT_EQ(Try(0, Posix(1, kExclusive, 10, 19)), Outcome::kGranted);
+  EXPECT_EQ(Try(1, Posix(1, kShared, 0, 10)), Outcome::kWouldBlock);
+  EXPECT_EQ(Try(1, Posix(1, kExclusive, 20, 29)), Outcome::kGranted);
+  EXPECT_EQ(Try(2, Flock(5, kExclusive)), Outcome::kGranted);  // another kind
+  EXPECT_EQ(Try(0, Flock(5, kShared)), Outcome::kWouldBlock);
+  Unlock(2, Flock(5, kExclusive));
+  EXPECT_EQ(Try(0, Flock(5, kShared)), Outcome::kGranted);
+  EXPECT_EQ(Try(2, Flock(6, kShared)), Outcome::kGranted);
+
+  auto holder = Test(0, Posix(2, kShared, 12, 100));
+  ASSERT_TRUE(holder.has_value());
+  EXPECT_EQ(holder->start, 10U);
+  EXPECT_EQ(holder->last, 19U);
+  EXPECT_EQ(holder->type, kExclusive);
+  EXPECT_EQ(holder->pid, 1U);
+  holder = Test(0, Posix(2, kShared, 20, 100));
+  ASSERT_TRUE(holder.has_value());
+  EXPECT_EQ(holder->pid, 0U);  // of another host
+  Unlock(0, Posix(1, kExclusive, 10, 14));
+  EXPECT_EQ(Test(2, Posix(1, kShared, 0, 14)), std::nullopt);
+  EXPECT_EQ(Try(1, Posix(1, kShared, 0, 14)), Outcome::kGranted);
+}
+
+TEST_F(LocksTest, ALockAndItsReleaseAreOneRoundTripEach) {
+  const size_t commits = hosts_[0].store->commits(), reads = hosts_[0].store->reads();
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+    Unlock(0, Posix(1, kExclusive));
+  }
+  EXPECT_EQ(hosts_[0].store->commits() - commits, 20U);
+  EXPECT_EQ(hosts_[0].store->reads() - reads, 0U);
+  EXPECT_TRUE(Stored().empty());
+  // A process without locks closes the file.
+  std::promise<void> told;
+  hosts_[0].locks->ReleaseOwner(kFile, 77, [&](const Result<void>&) { told.set_value(); });
+  told.get_future().get();
+  hosts_[0].locks->ReleaseHandle(kFile, 77);
+  EXPECT_EQ(hosts_[0].store->commits() - commits, 20U);
+}
+
+TEST_F(LocksTest, WaitsInOrderOverHosts) {
+  EXPECT_EQ(Try(0, Flock(1, kExclusive)), Outcome::kGranted);
+  std::vector<Wait> waits;
+  for (int i = 0; i < 6; ++i) {
+    waits.push_back(Lock(i % 3, Flock(10 + i, kExclusive)));
+    AwaitWaiting(i + 1);
+  }
+  EXPECT_FALSE(waits[0].IsOver(kWhile));
+  const size_t commits = hosts_[1].store->commits() + hosts_[2].store->commits();
+  Unlock(0, Flock(1, kExclusive));
+  for (int i = 0; i < 6; ++i) {
+    ExpectGranted(waits[i]);
+    for (int later = i + 1; later < 6; ++later) EXPECT_FALSE(waits[later].IsOver({}));
+    Unlock(i % 3, Flock(10 + i, kExclusive));
+  }
+  // Each was handed over by who freed it: waiting cost no transaction.
+  EXPECT_EQ(hosts_[1].store->commits() + hosts_[2].store->commits() - commits, 4U);
+  EXPECT_TRUE(Stored().empty());
+}
+
+TEST_F(LocksTest, ReadersComeInTogether) {
+  EXPECT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+  Wait one = Lock(1, Posix(1, kShared)), two = Lock(2, Posix(1, kShared));
+  AwaitWaiting(2);
+  Unlock(0, Posix(1, kExclusive));
+  ExpectGranted(one);
+  ExpectGranted(two);
+}
+
+TEST_F(LocksTest, AnInterruptedWaitLeavesNothing) {
+  EXPECT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+  Wait wait = Lock(1, Posix(1, kExclusive));
+  AwaitWaiting(1);
+  hosts_[1].locks->Cancel(wait.ticket);
+  EXPECT_EQ(*wait.outcome.get(), Outcome::kInterrupted);
+  EXPECT_TRUE(Stored().waiting().empty());
+  hosts_[1].locks->Cancel(wait.ticket);  // over: without effect
+  Unlock(0, Posix(1, kExclusive));
+  EXPECT_TRUE(Stored().empty());
+  EXPECT_EQ(Try(2, Posix(1, kExclusive)), Outcome::kGranted);
+}
+
+TEST_F(LocksTest, AnInterruptThatMeetsTheGrantEndsInOneOfThem) {
+  int granted = 0, interrupted = 0;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+    Wait wait = Lock(1, Posix(1, kExclusive));
+    if (i % 2 == 0) AwaitWaiting(1);
+    std::thread canceller([&] { hosts_[1].locks->Cancel(wait.ticket); });
+    Unlock(0, Posix(1, kExclusive));
+    canceller.join();
+    const Result<Outcome> outcome = wait.outcome.get();
+    ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+    if (*outcome == Outcome::kGranted) {
+      ++granted;
+      ASSERT_EQ(Try(2, Posix(1, kExclusive)), Outcome::kWouldBlock);
+      Unlock(1, Posix(1, kExclusive));
+    } else {
+      ++interrupted;
+    }
+    ASSERT_TRUE(Stored().empty());
+  }
+  EXPECT_EQ(granted + interrupted, 100);
+}
+
+TEST_F(LocksTest, TheEndOfASessionFreesItsLocks) {
+  EXPECT_EQ(Try(0, Flock(1, kExclusive)), Outcome::kGranted);
+  Wait dead = Lock(1, Flock(1, kExclusive));
+  AwaitWaiting(1);
+  Wait wait = Lock(2, Flock(1, kExclusive));
+  AwaitWaiting(2);
+  EXPECT_FALSE(wait.IsOver(kWhile));
+  EndSession(1);  // it waits first, and must not get it
+  EndSession(0);
+  ExpectGranted(wait);
+  const meta::LockTable table = Stored();
+  ASSERT_EQ(table.held().size(), 1U);
+  EXPECT_EQ(table.held()[0].owner.session.node, hosts_[2].membership->self());
+}
+
+TEST_F(LocksTest, LocksOfADeadSessionDoNotBlockATry) {
+  EXPECT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+  EndSession(0);
+  const auto deadline = std::chrono::steady_clock::now() + kSoon;  // until the others' views tell
+  while (Try(1, Posix(1, kExclusive)) != Outcome::kGranted) ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+}
+
+TEST_F(LocksTest, WhoIsOnlyDoubtedKeepsItsLocks) {
+  EXPECT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+  BlindMembership blind(*hosts_[1].membership);
+  hosts_[1].locks = ClusterLocks::Start({*store_, *hosts_[1].store, blind}, {});
+  EXPECT_EQ(Try(1, Posix(1, kExclusive)), Outcome::kWouldBlock);
+  Wait wait = Lock(1, Posix(1, kExclusive));
+  AwaitWaiting(1);
+  EXPECT_FALSE(wait.IsOver(kWhile));
+  EndSession(0);
+  // Whoever meets the doubted lock next asks the store, which knows; who waited longest comes in.
+  EXPECT_EQ(Try(1, Posix(2, kShared, 5, 5)), Outcome::kWouldBlock);
+  ExpectGranted(wait);
+  hosts_[1].locks.reset();
+}
+
+TEST_F(LocksTest, RecordsOfDeadSessionsAreSweptThoughNobodyAsks) {
+  for (uint64_t i = 0; i < 20; ++i) {
+    Request request = Flock(1, kExclusive);
+    request.inode = InodeId{200 + i};
+    EXPECT_EQ(Try(2, request), Outcome::kGranted);
+  }
+  EndSession(2);
+  const auto deadline = std::chrono::steady_clock::now() + kSoon;
+  for (;;) {
+    auto left = store_->Range(meta::LocksPrefix(), kv::PrefixEnd(meta::LocksPrefix()), 0);
+    ASSERT_TRUE(left.ok());
+    if (left->entries.empty()) break;
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+TEST_F(LocksTest, AHostThatLostItsSessionHoldsNothing) {
+  EXPECT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+  EXPECT_EQ(Try(1, Posix(9, kExclusive, 5, 6)), Outcome::kWouldBlock);
+  Wait wait = Lock(1, Posix(1, kExclusive));
+  AwaitWaiting(1);
+  EndSession(1);
+  const Result<Outcome> refused = TryResult(1, Posix(2, kShared, 0, 0));
+  EXPECT_FALSE(refused.ok() && *refused == Outcome::kGranted);
+  LearnOfTheEndAndRejoin(1);
+  const Result<Outcome> ended = wait.outcome.get();
+  ASSERT_FALSE(ended.ok());
+  EXPECT_EQ(ended.error().code, ErrorCode::kStale);
+  // In its new session it is like any other host.
+  Wait again = Lock(1, Posix(1, kExclusive));
+  Unlock(0, Posix(1, kExclusive));
+  ExpectGranted(again);
+  EXPECT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kWouldBlock);
+}
+
+TEST_F(LocksTest, OwnLocksOfAnEarlierSessionDoNotCount) {
+  EXPECT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+  EndSession(0);
+  LearnOfTheEndAndRejoin(0);
+  EXPECT_EQ(Try(0, Posix(2, kExclusive)), Outcome::kGranted);
+  EXPECT_EQ(Stored().held().size(), 1U);
+}
+
+TEST_F(LocksTest, ClosingFreesWhatWasLocked) {
+  Request two_handles = Posix(1, kExclusive, 0, 9);
+  EXPECT_EQ(Try(0, two_handles), Outcome::kGranted);
+  two_handles.handle = 50;
+  two_handles.start = 20;
+  two_handles.last = 29;
+  EXPECT_EQ(Try(0, two_handles), Outcome::kGranted);
+  EXPECT_EQ(Try(0, Flock(50, kExclusive)), Outcome::kGranted);
+  // An OFD lock goes with its open file, and nothing else does.
+  hosts_[0].locks->ReleaseHandle(kFile, 50);
+  EXPECT_EQ(Try(0, Flock(51, kExclusive)), Outcome::kGranted);  // after the release, though nobody waited for it
+  EXPECT_EQ(Try(1, Posix(1, kExclusive, 20, 29)), Outcome::kGranted);
+  EXPECT_EQ(Try(1, Posix(1, kExclusive, 0, 9)), Outcome::kWouldBlock);
+  std::promise<void> told;
+  hosts_[0].locks->ReleaseOwner(kFile, 1, [&](const Result<void>& status) {
+    EXPECT_TRUE(status.ok());
+    told.set_value();
+  });
+  told.get_future().get();
+  EXPECT_EQ(Try(1, Posix(1, kExclusive, 0, 9)), Outcome::kGranted);
+}
+
+TEST_F(LocksTest, AFailedConversionOfAFlockLosesIt) {
+  EXPECT_EQ(Try(0, Flock(1, kShared)), Outcome::kGranted);
+  EXPECT_EQ(Try(1, Flock(1, kShared)), Outcome::kGranted);
+  EXPECT_EQ(Try(0, Flock(1, kExclusive)), Outcome::kWouldBlock);
+  EXPECT_EQ(Try(1, Flock(1, kExclusive)), Outcome::kGranted);  // alone by now
+}
+
+TEST_F(LocksTest, DeadlocksOnOneHostAreRefused) {
+  EXPECT_EQ(Try(0, Posix(1, kExclusive, 0, 0)), Outcome::kGranted);
+  EXPECT_EQ(Try(0, Posix(2, kExclusive, 1, 1)), Outcome::kGranted);
+  EXPECT_EQ(Try(0, Posix(3, kExclusive, 2, 2)), Outcome::kGranted);
+  Wait one = Lock(0, Posix(1, kExclusive, 1, 1));
+  Wait two = Lock(0, Posix(2, kExclusive, 2, 2));
+  AwaitWaiting(2);
+  Wait three = Lock(0, Posix(3, kExclusive, 0, 0));
+  EXPECT_EQ(*three.outcome.get(), Outcome::kDeadlock);
+  Unlock(0, Posix(3, kExclusive, 2, 2));
+  ExpectGranted(two);
+  Unlock(0, Posix(2, kExclusive));
+  ExpectGranted(one);
+}
+
+TEST_F(LocksTest, TheEndOfTheMountEndsWaits) {
+  EXPECT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+  Wait wait = Lock(1, Posix(1, kExclusive));
+  AwaitWaiting(1);
+  hosts_[1].locks->EndWaits();
+  EXPECT_EQ(*wait.outcome.get(), Outcome::kInterrupted);
+  Wait later = Lock(1, Posix(2, kExclusive));
+  EXPECT_EQ(*later.outcome.get(), Outcome::kInterrupted);
+}
+
+// Threads on three hosts take turns in a critical section; some give up waiting.
+class Contest {
+ public:
+  explicit Contest(int rounds) : rounds_(rounds) {}
+
+  void Run(ClusterLocks& locks, const Request& request, uint64_t seed) {
+    testing::Random random(seed);
+    for (int i = 0; i < rounds_; ++i) {
+      if (!Acquire(locks, request, random)) continue;
+      EXPECT_EQ(inside_.fetch_add(1), 0);
+      ++turns_;
+      if (random.OneIn(4)) std::this_thread::yield();
+      EXPECT_EQ(inside_.fetch_sub(1), 1);
+      std::promise<void> told;
+      locks.Unlock(request, [&](const Result<void>& status) {
+        EXPECT_TRUE(status.ok()) << status.error().message;
+        told.set_value();
+      });
+      told.get_future().get();
+    }
+  }
+  int turns() const { return turns_; }
+
+ private:
+  static bool Acquire(ClusterLocks& locks, const Request& request, testing::Random& random) {
+    std::promise<Result<Outcome>> told;
+    auto outcome = told.get_future();
+    auto done = [&](Result<Outcome> answer) { told.set_value(std::move(answer)); };
+    if (random.OneIn(4)) {
+      locks.TryLock(request, done);
+    } else {
+      const auto ticket = locks.Lock(request, done);
+      if (random.OneIn(4)) {
+        outcome.wait_for(std::chrono::microseconds(random.Below(500)));
+        locks.Cancel(ticket);
+      }
+    }
+    const Result<Outcome> answer = outcome.get();
+    EXPECT_TRUE(answer.ok()) << answer.error().message;
+    return answer.ok() && *answer == Outcome::kGranted;
+  }
+
+  const int rounds_;
+  std::atomic<int> inside_{0}, turns_{0};
+};
+
+TEST_F(LocksTest, NoLockIsEverHeldByTwo) {
+  Contest contest(150);
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < 6; ++i) {
+    threads.emplace_back([&, i] { contest.Run(*hosts_[i % 3].locks, Posix(i + 1, kExclusive), i); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(contest.turns(), 100);
+  EXPECT_TRUE(Stored().empty());
+}
+
+TEST_F(LocksTest, LostAnswersChangeNothing) {
+  for (int i = 0; i < 3; ++i) hosts_[i].store->LoseAnswers(15, i);
+  Contest contest(12);
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < 6; ++i) {
+    threads.emplace_back([&, i] { contest.Run(*hosts_[i % 3].locks, Flock(i + 1, kExclusive), i); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(contest.turns(), 10);
+  for (Host& host : hosts_) host.store->RunLate();
+  EXPECT_TRUE(Stored().empty());
+}
+
+TEST_F(LocksTest, ACommitThatComesLateFindsTheDoorShut) {
+  hosts_[0].store->DelayNextCommit();
+  EXPECT_EQ(Try(0, Flock(1, kExclusive)), Outcome::kGranted);
+  Unlock(0, Flock(1, kExclusive));
+  // The record is absent again, as it was when the delayed one was sent.
+  hosts_[0].store->RunLate();
+  EXPECT_TRUE(Stored().empty());
+}
+
+TEST_F(LocksTest, AHandOverTakesMilliseconds) {
+  std::vector<milliseconds> times;
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+    Wait wait = Lock(1, Posix(1, kExclusive));
+    AwaitWaiting(1);
+    const auto begin = std::chrono::steady_clock::now();
+    Unlock(0, Posix(1, kExclusive));
+    ExpectGranted(wait);
+    times.push_back(std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin));
+    Unlock(1, Posix(1, kExclusive));
+  }
+  std::sort(times.begin(), times.end());
+  EXPECT_LT(times[times.size() / 2], milliseconds(200));  // no poll: those are a second apart
+}
+
+}  // namespace
+}  // namespace cairnfs::fs
