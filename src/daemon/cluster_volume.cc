@@ -121,7 +121,8 @@ Status ClusterVolume::JoinCluster() {
   cluster::FencedStoreOptions fenced;
   fenced.wait_max = std::chrono::milliseconds(config_.metadata_wait_ms);
   fenced_ = cluster::MakeFencedStore(cluster_store_->store(), *membership_, fenced);
-  names_ = MakeSharedNamespace(*fenced_);
+  delegated_ = std::make_unique<meta::DelegatedStore>(cluster_store_->store(), *fenced_, *membership_);
+  names_ = MakeSharedNamespace(*delegated_);
   spdlog::info("joined the cluster at {} as {} ({}), {} nodes known", MetadataUrl(config_), options.self.name,
                options.self.address, membership_->view()->nodes.size());
   return {};
@@ -162,7 +163,7 @@ Status ClusterVolume::StartServing() {
 }
 
 fs::FileSystem::Parts ClusterVolume::Parts() {
-  fs::FileSystem::Parts parts(storage_->pool(), *fenced_, storage_->engine(), *names_, storage_->chunks(),
+  fs::FileSystem::Parts parts(storage_->pool(), *delegated_, storage_->engine(), *names_, storage_->chunks(),
                               meta::SystemClock(), chunk_params_, {*membership_, peer_service_->peers(), *chunks_});
   parts.locks = locks_.get();
   return parts;

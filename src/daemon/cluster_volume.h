@@ -17,6 +17,7 @@
 #include "daemon/node_usage.h"
 #include "daemon/storage.h"
 #include "fs/locks.h"
+#include "meta/delegated_store.h"
 #include "meta/namespace.h"
 
 namespace cairnfs::daemon {
@@ -60,6 +61,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<cluster::Membership> membership_;
   std::unique_ptr<kv::KvStore> fenced_;
+  std::unique_ptr<meta::DelegatedStore> delegated_;  // on fenced_: what the namespace and the filesystem use
   std::unique_ptr<cluster::ClusterChunkStore> chunks_;
   std::unique_ptr<cluster::PeerService> peer_service_;
   std::unique_ptr<meta::Namespace> names_;

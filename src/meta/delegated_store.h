@@ -1,0 +1,128 @@
+// DelegatedStore: the shared store as the namespace sees it, with what this host may remember (docs/cluster.md,
+// "Delegations").
+//
+// A delegation on a directory is a key under the host's session lease. It covers the directory's entries, times and own
+// records, and the records of the inodes whose I record names it as their parent. While a host holds one, and its lease
+// certainly lives, it answers reads of what is covered from memory. Every commit compares that no other host holds a
+// delegation on what it changes; if one does, it is recalled, and the commit waits until it is given back or its
+// host's lease has ended. So a cached answer is never older than the last change that any host was told of.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+
+#include "base/thread_annotations.h"
+#include "base/types.h"
+#include "cluster/membership.h"
+#include "kv/shared_store.h"
+
+namespace cairnfs::meta {
+
+struct DelegationOptions {
+  unsigned reads_to_take = 16;  // of a directory from the store within `read_window`, to take a delegation on it
+  std::chrono::milliseconds read_window{2000};
+  std::chrono::milliseconds rest_after_recall{1000};  // doubled with each recall that follows soon, up to 32 times
+  std::chrono::seconds recall_wait_max{120};
+  size_t directories_max = 4096;  // delegations held
+  size_t answers_max = 1 << 20;   // remembered reads
+};
+
+struct DelegationStats {
+  uint64_t held = 0;
+  uint64_t answered_total = 0, read_total = 0;                         // reads from memory, and from the store
+  uint64_t taken_total = 0, given_back_total = 0, recalled_total = 0;  // the last: from other hosts, by this one
+};
+
+// The keys of delegations and of their recalls: docs/formats/cluster.md.
+std::string DelegationKey(InodeId directory, const cluster::NodeId& holder);
+std::string DelegationPrefix(InodeId directory);
+std::string RecallKey(const cluster::NodeId& holder, InodeId directory);
+std::string RecallPrefix(const cluster::NodeId& holder);
+
+class DelegatedStore final : public kv::KvStore {
+ public:
+  // `store` is watched for recalls; `fenced` is the same store with this host's session in each commit. All outlive it.
+  DelegatedStore(kv::SharedKvStore& store, kv::KvStore& fenced, cluster::Membership& membership,
+                 const DelegationOptions& options = {});
+  ~DelegatedStore() override;  // what it holds ends with the session
+
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override;
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override;
+  // As KvStore says; also kUnavailable when a delegation is not given back within recall_wait_max.
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override;
+  Status Sync() override { return fenced_.Sync(); }
+  kv::KvLimits limits() const override;
+
+  DelegationStats Stats() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // The directory whose delegation covers an inode's own records.
+  struct Home {
+    InodeId directory;      // 0: none
+    uint64_t revision = 0;  // of the I record that says so
+  };
+  using SpanName = std::tuple<std::string, std::string, size_t>;  // begin, end, limit
+  struct Directory {
+    bool held = false, taking = false;
+    unsigned giving_back = 0;  // its key is being deleted: not to be taken meanwhile
+    uint64_t session = 0;      // under which it is held
+    uint64_t valid_since = 0;  // answers of reads that began before this tick are not kept
+    uint64_t recalls = 0;      // counted, so that a take notices one
+    unsigned rests = 0;        // recalls that followed each other soon
+    Clock::time_point rest_until, window_begin, held_since;
+    unsigned reads = 0;                                      // in the window
+    std::map<std::string, kv::KvRange, std::less<>> points;  // by key
+    std::map<SpanName, kv::KvRange> ranges;
+  };
+  // What a commit has to respect.
+  struct Guards {
+    std::set<InodeId> directories;
+    std::vector<std::pair<std::string, uint64_t>> inode_records;  // keys of I records that told where, and revisions
+  };
+
+  // The directory that covers the key as far as is known; 0: none, or not known.
+  InodeId CoverOf(std::string_view key) const REQUIRES_LOCK(mutex_);
+  Directory* FindHeld(InodeId directory) REQUIRES_LOCK(mutex_);
+  static const kv::KvRange* FindAnswer(const Directory& directory, const kv::KvSpan& span);
+  std::optional<kv::KvSnapshot> AnswerFromMemory(std::span<const kv::KvSpan> spans, uint64_t session)
+      REQUIRES_LOCK(mutex_);
+  void LearnHomes(const kv::KvRange& range) REQUIRES_LOCK(mutex_);
+  void Keep(std::span<const kv::KvSpan> spans, const kv::KvSnapshot& snapshot, uint64_t began) REQUIRES_LOCK(mutex_);
+  void Drop(Directory& directory) REQUIRES_LOCK(mutex_);  // it is no longer held
+  void ForgetAnswers(Directory& directory) REQUIRES_LOCK(mutex_);
+  void DropKey(std::string_view key) REQUIRES_LOCK(mutex_);
+  std::vector<InodeId> CountReads(std::span<const kv::KvSpan> spans) REQUIRES_LOCK(mutex_);  // those worth taking
+  void MakeRoom() REQUIRES_LOCK(mutex_);
+
+  void Take(InodeId directory);
+  void GiveBack(InodeId directory);
+  void StartRecallWatch();
+  Result<Guards> FindGuards(const kv::Transaction& transaction);
+  void BeforeCommit(const Guards& guards);
+  void AfterCommit(const kv::Transaction& transaction, const Guards& guards, const Result<uint64_t>& committed);
+  // Has every other host give back what it holds of these now. True when there was something to wait for.
+  Result<bool> Recall(const std::set<InodeId>& directories);
+
+  kv::SharedKvStore& store_;
+  kv::KvStore& fenced_;
+  cluster::Membership& membership_;
+  const DelegationOptions options_;
+
+  mutable Mutex mutex_;
+  uint64_t tick_ GUARDED_BY(mutex_) = 1;
+  std::unordered_map<uint64_t, Directory> directories_ GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, Home> homes_
+      GUARDED_BY(mutex_);  // of inodes; a hint for commits, exact under delegation
+  size_t answers_ GUARDED_BY(mutex_) = 0;
+  DelegationStats stats_ GUARDED_BY(mutex_);
+  std::unique_ptr<kv::KvWatch> watch_;
+};
+
+}  // namespace cairnfs::meta
