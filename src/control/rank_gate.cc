@@ -384,8 +384,8 @@ Status RankGate::Visit::GiveUp(const Seen& seen, const std::vector<unsigned>& pr
   const std::string who = present.size() == present_count
                               ? MissingRanks(present, call_.ranks)
                               : fmt::format("{} rank{} without a number", missing, missing == 1 ? "" : "s");
-  state.message = fmt::format("not committed: {} did not come within {} ({} of {} ranks are missing)", who,
-                              DurationText(call_.timeout), missing, call_.ranks);
+  state.message = fmt::format("not committed: {} did not come within {} ({} of {} ranks {} missing)", who,
+                              DurationText(call_.timeout), missing, call_.ranks, missing == 1 ? "is" : "are");
   kv::Transaction transaction;
   transaction.IfRevision(state_key_, seen.state_revision).IfRangeUnchanged(ranks_begin_, ranks_end_, ranks_revision);
   transaction.Put(state_key_, state.Encode());

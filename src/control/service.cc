@@ -163,7 +163,7 @@ class Service::Impl final : public Control::Service {
   };
 
   static Error Alone() {
-    return MakeError(ErrorCode::kNotSupported,
+    return MakeError(ErrorCode::kFailed,
                      "this host is alone: its configuration names no metadata that it would share with others (cairnfs "
                      "cluster init makes a cluster, cairnfs cluster join joins one)");
   }

@@ -16,6 +16,7 @@ namespace cairnfs::daemon {
 namespace {
 
 constexpr double kTiB = 1024.0 * static_cast<double>(kGiB);
+constexpr uint64_t kStartWaitMs = 60'000;
 constexpr double kWeightMin = 1.0 / 1024;  // a disk of no size is a node all the same
 
 struct DiskSize {
@@ -63,10 +64,24 @@ Result<std::unique_ptr<ClusterVolume>> ClusterVolume::Open(DataDirectory& direct
 ClusterVolume::~ClusterVolume() = default;
 
 Status ClusterVolume::OpenParts() {
+  CAIRNFS_RETURN_IF_ERROR(ReachMetadata());
   CAIRNFS_ASSIGN_OR_RETURN(cluster_store_, ClusterStore::Open(&directory_, config_));
   CAIRNFS_RETURN_IF_ERROR(OpenFilesystem());
   CAIRNFS_RETURN_IF_ERROR(JoinCluster());
   return StartServing();
+}
+
+// Somebody waits for the mount, and not as long as what runs may wait for metadata that comes back.
+Status ClusterVolume::ReachMetadata() const {
+  if (!config_.serve_metadata.empty()) return {};
+  Config impatient = config_;
+  impatient.metadata_wait_ms = std::min(config_.metadata_wait_ms, kStartWaitMs);
+  CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(&directory_, impatient));
+  auto reached = store->store().Get(meta::HeaderKey());
+  if (reached.ok()) return {};
+  Error error = reached.error().WithContext("cannot reach the cluster's metadata at " + MetadataUrl(config_));
+  error.message += "; is it running, and can this host reach it?";
+  return error;
 }
 
 // To which filesystem the directory belongs, and its own disk.
@@ -130,6 +145,7 @@ Status ClusterVolume::StartServing() {
   auto started = cluster::PeerService::Start(service, *chunks_, *membership_);
   if (!started.ok()) return started.error().WithContext("listen");
   peer_service_ = *std::move(started);
+  locks_ = fs::ClusterLocks::Start({cluster_store_->store(), *fenced_, *membership_}, {});
   control::RankGate::Options gate{*fenced_, cluster_store_->store(), {}, NodeName(config_)};
   gate.lease = [this]() -> Result<kv::LeaseId> {
     CAIRNFS_ASSIGN_OR_RETURN(cluster::Membership::Session session, membership_->session());

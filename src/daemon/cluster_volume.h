@@ -42,6 +42,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
  private:
   ClusterVolume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
   Status OpenParts();
+  Status ReachMetadata() const;
   Status OpenFilesystem();
   Status JoinCluster();
   Status StartServing();
@@ -65,6 +66,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   std::unique_ptr<cluster::ClusterChunkStore> chunks_;
   std::unique_ptr<cluster::PeerService> peer_service_;
   std::unique_ptr<meta::Namespace> names_;
+  std::unique_ptr<fs::ClusterLocks> locks_;
   std::unique_ptr<control::RankGate> gate_;
   std::unique_ptr<UsagePublisher> usage_;
 };

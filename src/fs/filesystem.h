@@ -168,7 +168,7 @@ class FileSystem {
     meta::Clock& clock;
     chunking::ChunkParams chunk_params;
     std::optional<ClusterParts> cluster;  // none: one host
-    ClusterLocks* locks = nullptr;  // null: one host, whose kernel keeps the locks
+    ClusterLocks* locks = nullptr;        // null: one host, whose kernel keeps the locks
   };
   // Removes orphans of an earlier process (not in a cluster), starts the threads.
   static Result<std::unique_ptr<FileSystem>> Start(const Parts& parts, const FsOptions& options);

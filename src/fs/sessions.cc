@@ -117,6 +117,7 @@ void FileSystem::Impl::LoseSession() {
       "the session with the cluster was lost, and with it changes of {} files; files that are open for "
       "writing get errors",
       files);
+  if (parts.locks != nullptr) parts.locks->ForgetAll();
   while (!stop.stop_requested()) {
     Status status = host->membership().Rejoin();
     if (status.ok()) status = host->BeginSession();

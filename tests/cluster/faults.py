@@ -41,7 +41,7 @@ UNLOCK_S = 1
 # Faults in whose rounds a planted bug can show.
 PLANTED = {
     "cluster.skip_session_compare": ["Pause", "CutOff", "LinkDown"],
-    "cluster.skip_delegation_recall": ["Nothing"],
+    "meta.skip_delegation_recall": ["Nothing"],
 }
 
 

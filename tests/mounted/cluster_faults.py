@@ -13,7 +13,7 @@ from cairnfs_mount import run_cpp  # noqa: E402
 
 FAULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster", "faults.py")
 # A safeguard that is left out has to be noticed within so many rounds.
-PLANTED = {"cluster.skip_session_compare": 6, "cluster.skip_delegation_recall": 9}
+PLANTED = {"cluster.skip_session_compare": 6, "meta.skip_delegation_recall": 9}
 
 
 def main():
