@@ -1,9 +1,11 @@
 #include "cluster/peer_wire.h"
 
-#include <grpc/grpc.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 
 #include "base/coding.h"
 #include "base/log.h"
@@ -103,9 +105,26 @@ std::optional<PeerMessage> FromByteBuffer(const grpc::ByteBuffer& buffer) {
   return message;
 }
 
+// A channel that never connects, and has made a call with a callback, holds both.
 void KeepGrpcRunning() {
-  static const bool kIsRunning = (grpc_init(), true);
-  static_cast<void>(kIsRunning);
+  struct Kept {
+    std::shared_ptr<grpc::Channel> channel =
+        grpc::CreateCustomChannel("unused", /*creds=*/nullptr, grpc::ChannelArguments());
+    grpc::ClientContext context;
+    grpc::ByteBuffer request, reply;
+    std::promise<void> failed;
+  };
+  static const Kept* const kKept = [] {
+    auto* kept = new Kept;
+    grpc::Slice empty;
+    kept->request = grpc::ByteBuffer(&empty, 1);
+    grpc::GenericStub(kept->channel)
+        .UnaryCall(&kept->context, PeerMethodPath(PeerMethod::kHas), grpc::StubOptions(), &kept->request, &kept->reply,
+                   [kept](const grpc::Status&) { kept->failed.set_value(); });
+    kept->failed.get_future().wait();
+    return kept;
+  }();
+  static_cast<void>(kKept);
 }
 
 size_t WireBytes(size_t message_bytes) {

@@ -32,8 +32,9 @@ grpc::ByteBuffer ToByteBuffer(std::string_view envelope, const PeerMessage& mess
 // Nullopt: malformed.
 std::optional<PeerMessage> FromByteBuffer(const grpc::ByteBuffer& buffer);
 
-// Keeps gRPC's threads until the process ends. Else whoever drops its last channel or server stops them, and may have to
-// wait 10 s for one that polls.
+// Keeps gRPC, and the threads that run its callbacks, until the process ends. Else whoever drops its last channel or
+// server ends them: that may wait 10 s for a thread that polls, and in gRPC 1.51 it now and then fails an assertion of
+// the completion queue (`prior > 0` in ref_counted.h).
 void KeepGrpcRunning();
 
 // What a message of so many bytes takes on the wire, HTTP/2 frames and headers included.
