@@ -46,7 +46,7 @@ void OpGetAttr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
 
 void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, fuse_file_info* file) {
   // libfuse masks bits out of `to_set` that are needed here.
-  const uint32_t valid = Receiver::Current().Body<fuse_setattr_in>().valid;
+  const uint32_t valid = Receiver::Body<fuse_setattr_in>().valid;
   fs::SetAttrRequest changes = SetAttrRequestOf(valid, *values);
   if (file != nullptr) changes.handle = file->fh;
   SessionOf(request).filesystem().SetAttr(InodeId{inode}, changes,

@@ -37,7 +37,7 @@ void ReplyRead(fuse_req_t request, const fs::FileSystem::ReadResult& read) {
 
 void OpRead(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
   // The kernel names the owner of locks in reads for a process, and in none for its page cache.
-  const bool for_page_cache = (Receiver::Current().Body<fuse_read_in>().read_flags & FUSE_READ_LOCKOWNER) == 0;
+  const bool for_page_cache = (Receiver::Body<fuse_read_in>().read_flags & FUSE_READ_LOCKOWNER) == 0;
   auto reply = [request](Result<fs::FileSystem::ReadResult> read) {
     if (!read.ok()) return ReplyError(request, read.error());
     ReplyRead(request, *read);
@@ -55,7 +55,7 @@ void SubmitWrite(fuse_req_t request, fs::FileSystem::WriteRequest write) {
 
 void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, off_t offset, fuse_file_info* file) {
   Receiver& receiver = Receiver::Current();
-  const uint32_t write_flags = receiver.Body<fuse_write_in>().write_flags;
+  const uint32_t write_flags = Receiver::Body<fuse_write_in>().write_flags;
   fs::FileSystem::WriteRequest write;
   write.handle = file->fh;
   write.inode = InodeId{inode};

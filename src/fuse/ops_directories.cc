@@ -64,7 +64,8 @@ void OpReadDirPlus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offs
   for (const auto& entry : *listed) {
     if (fuse_add_direntry_plus(request, nullptr, 0, entry.name.c_str(), nullptr, 0) > size - used) break;
     fuse_entry_param known = EntryWithoutAttr(entry);
-    if (!IsDots(entry.name)) {
+    // Attributes that the kernel may not keep are not worth a look-up over the network.
+    if (!IsDots(entry.name) && !filesystem.blocks()) {
       // A name that went away since the listing was taken is listed without attributes.
       auto attr = filesystem.Lookup(InodeId{inode}, entry.name);
       if (attr.ok()) {

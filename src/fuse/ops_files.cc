@@ -48,7 +48,7 @@ fs::OpenFlags OpenFlagsOf(int flags) {
 
 void OpOpen(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   const fs::OpenFlags flags = OpenFlagsOf(file->flags);
-  const bool kill = (Receiver::Current().Body<fuse_open_in>().open_flags & FUSE_OPEN_KILL_SUIDGID) != 0;
+  const bool kill = (Receiver::Body<fuse_open_in>().open_flags & FUSE_OPEN_KILL_SUIDGID) != 0;
   if (!kill) return OpenAndReply(request, InodeId{inode}, flags);
   fs::SetAttrRequest changes;
   changes.kill_suid_sgid = true;

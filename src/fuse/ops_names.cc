@@ -35,7 +35,7 @@ void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   if (attr.ok() || attr.error().code != ErrorCode::kNotFound) return ReplyEntry(request, attr);
   // Inode 0: the kernel remembers that the name is absent.
   fuse_entry_param absent{};
-  absent.entry_timeout = kEntrySeconds;
+  absent.entry_timeout = CacheTimesOf(request).entry_seconds;
   fuse_reply_entry(request, &absent);
 }
 

@@ -22,6 +22,7 @@ constexpr size_t kRequestBytesMax = kWriteHeaderBytes + io::BufferPool::kPayload
 static_assert(kRequestBytesMax >= kWriteHeaderBytes + kMaxWriteBytes);
 
 thread_local Receiver* current_receiver = nullptr;
+thread_local const std::byte* current_message = nullptr;
 
 int WakeSignal() { return SIGRTMIN + 4; }
 
@@ -56,7 +57,47 @@ class IdleScope {
   std::atomic<int64_t>& busy_since_;
 };
 
+// Whether the operation waits for other hosts where the filesystem blocks. The others touch memory only, or answer from
+// a callback.
+bool MayBlock(uint32_t opcode) {
+  switch (opcode) {
+    case FUSE_INIT:
+    case FUSE_DESTROY:
+    case FUSE_INTERRUPT:
+    case FUSE_NOTIFY_REPLY:
+    case FUSE_FORGET:
+    case FUSE_BATCH_FORGET:
+    case FUSE_READ:
+    case FUSE_WRITE:
+    case FUSE_LSEEK:
+    case FUSE_COPY_FILE_RANGE:
+    case FUSE_RELEASE:
+    case FUSE_RELEASEDIR:
+    case FUSE_FSYNC:
+    case FUSE_FSYNCDIR:
+    case FUSE_STATFS: return false;
+    default: return true;
+  }
+}
+
 }  // namespace
+
+const std::byte* Receiver::Message() {
+  if (current_message == nullptr) std::abort();
+  return current_message;
+}
+
+void Receiver::Dispatch(Session& session, const std::byte* message, size_t size) {
+  fuse_in_header header;
+  std::memcpy(&header, message, sizeof header);
+  current_message = message;
+  fuse_buf buffer{};
+  buffer.mem = const_cast<std::byte*>(message);
+  buffer.size = size;
+  fuse_session_process_buf(session.handle(), &buffer);
+  current_message = nullptr;
+  session.NoteProcessed(header);
+}
 
 void Receiver::Join() {
   if (thread_.joinable()) thread_.join();
@@ -120,11 +161,13 @@ void Receiver::Process(size_t size) {
   fuse_in_header header;
   std::memcpy(&header, message_, sizeof header);
   session_.NoteRequest(header, {message_ + sizeof header, size - sizeof header});
-  fuse_buf buffer{};
-  buffer.mem = const_cast<std::byte*>(message_);
-  buffer.size = size;
-  fuse_session_process_buf(session_.handle(), &buffer);
-  session_.NoteProcessed(header);
+  fs::FileSystem& filesystem = session_.filesystem();
+  if (filesystem.blocks() && MayBlock(header.opcode)) {
+    auto message = std::make_shared<std::vector<std::byte>>(message_, message_ + size);
+    filesystem.RunBlocking([&session = session_, message] { Dispatch(session, message->data(), message->size()); });
+  } else {
+    Dispatch(session_, message_, size);
+  }
   busy_since_.store(0, std::memory_order_relaxed);
 }
 

@@ -59,14 +59,15 @@ class Receiver {
   void Join();
   bool Stuck(std::chrono::steady_clock::time_point now) const;
 
-  // The receiver that runs on this thread. REQUIRES: called from an operation's handler.
+  // The receiver that runs on this thread. REQUIRES: called from the handler of an operation that never waits for other
+  // hosts (WRITE): those that may run on threads of the filesystem where it blocks.
   static Receiver& Current();
 
-  // The body of the request in hand, as the kernel sent it: for what libfuse does not hand on. REQUIRES: the request
-  // has a body of type T; its payload was not taken.
+  // The body of the request that is in hand on this thread, as the kernel sent it: for what libfuse does not hand on.
+  // REQUIRES: called from an operation's handler; the request has a body of type T; its payload was not taken.
   template <typename T>
-  const T& Body() const {
-    return *reinterpret_cast<const T*>(message_ + sizeof(fuse_in_header));
+  static const T& Body() {
+    return *reinterpret_cast<const T*>(Message() + sizeof(fuse_in_header));
   }
 
   enum class Outcome {
@@ -86,6 +87,9 @@ class Receiver {
   // Receives and processes one request; false when the thread shall end.
   bool ReceiveOne();
   void Process(size_t size);
+  static const std::byte* Message();
+  // Hands the message, header included, to libfuse, on this thread.
+  static void Dispatch(Session& session, const std::byte* message, size_t size);
   // A buffer beside the one in hand.
   Outcome Admit(io::BufferRef& buffer);
   io::BufferRef AcquireWithPatience();

@@ -41,12 +41,16 @@ struct stat StatOf(const meta::Attr& attr) {
   return result;
 }
 
-fuse_entry_param EntryOf(const meta::Attr& attr) {
+CacheTimes CacheTimesOf(fuse_req_t request) {
+  return SessionOf(request).filesystem().blocks() ? CacheTimes{0, 0} : CacheTimes{};
+}
+
+fuse_entry_param EntryOf(const meta::Attr& attr, const CacheTimes& times) {
   fuse_entry_param entry{};
   entry.ino = attr.inode.value;
   entry.attr = StatOf(attr);
-  entry.attr_timeout = kAttrSeconds;
-  entry.entry_timeout = kEntrySeconds;
+  entry.attr_timeout = times.attr_seconds;
+  entry.entry_timeout = times.entry_seconds;
   return entry;
 }
 
@@ -58,11 +62,11 @@ fuse_open_out OpenOut(fs::HandleId handle) {
   return out;
 }
 
-fuse_entry_out EntryOut(const meta::Attr& attr) {
+fuse_entry_out EntryOut(const meta::Attr& attr, const CacheTimes& times) {
   fuse_entry_out out{};
   out.nodeid = attr.inode.value;
-  out.entry_valid = static_cast<uint64_t>(kEntrySeconds);
-  out.attr_valid = static_cast<uint64_t>(kAttrSeconds);
+  out.entry_valid = static_cast<uint64_t>(times.entry_seconds);
+  out.attr_valid = static_cast<uint64_t>(times.attr_seconds);
   const struct stat from = StatOf(attr);
   fuse_attr& to = out.attr;
   to.ino = from.st_ino;
@@ -99,14 +103,14 @@ void ReplyStatus(fuse_req_t request, const Status& status) {
 void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr) {
   if (!attr.ok()) return ReplyError(request, attr.error());
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  const fuse_entry_param entry = EntryOf(*attr);
+  const fuse_entry_param entry = EntryOf(*attr, CacheTimesOf(request));
   if (fuse_reply_entry(request, &entry) != 0) filesystem.Forget(attr->inode, 1);
 }
 
 void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr) {
   if (!attr.ok()) return ReplyError(request, attr.error());
   const struct stat attributes = StatOf(*attr);
-  fuse_reply_attr(request, &attributes, kAttrSeconds);
+  fuse_reply_attr(request, &attributes, CacheTimesOf(request).attr_seconds);
 }
 
 void ReplyOpen(fuse_req_t request, InodeId inode, fs::HandleId handle) {
@@ -122,7 +126,7 @@ void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created) {
   struct {
     fuse_entry_out entry;
     fuse_open_out open;
-  } out{EntryOut(created.attr), OpenOut(created.handle)};
+  } out{EntryOut(created.attr, CacheTimesOf(request)), OpenOut(created.handle)};
   static_assert(sizeof out == sizeof(fuse_entry_out) + sizeof(fuse_open_out));
   if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
     filesystem.Release(created.handle, created.attr.inode);

@@ -10,7 +10,8 @@
 
 namespace cairnfs::fuse {
 
-// Every name changes through this kernel only, so what it knows of a name, its absence included, stays true.
+// On one host every name changes through this kernel only, so what it knows of a name, its absence included, stays
+// true.
 inline constexpr double kEntrySeconds = 86400.0 * 365;
 // The kernel drops attributes that its own operations change. A second, not for ever: a stat whose reply crosses with
 // another process's operation in the same directory may store what was true just before it.
@@ -18,8 +19,15 @@ inline constexpr double kAttrSeconds = 1.0;
 // st_blksize of a file: what cp, dd-like tools and buffered streams write at a time. One request.
 inline constexpr uint32_t kPreferredBytes = kMiB;
 
+// How long the kernel may keep what it was told. Where other hosts change names too it asks each time.
+struct CacheTimes {
+  double entry_seconds = kEntrySeconds;
+  double attr_seconds = kAttrSeconds;
+};
+CacheTimes CacheTimesOf(fuse_req_t request);
+
 struct stat StatOf(const meta::Attr& attr);
-fuse_entry_param EntryOf(const meta::Attr& attr);
+fuse_entry_param EntryOf(const meta::Attr& attr, const CacheTimes& times = {});
 
 // Logs those that say that something is wrong with the store, since the errno alone tells nobody what.
 void ReplyError(fuse_req_t request, const Error& error);
@@ -35,6 +43,6 @@ void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created);
 
 // --- pure, for the above and for tests ---
 fuse_open_out OpenOut(fs::HandleId handle);
-fuse_entry_out EntryOut(const meta::Attr& attr);
+fuse_entry_out EntryOut(const meta::Attr& attr, const CacheTimes& times = {});
 
 }  // namespace cairnfs::fuse
