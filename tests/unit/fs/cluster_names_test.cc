@@ -95,8 +95,8 @@ TEST_F(ClusterNamesTest, CommitFailsWithTheNamesOfWhatADeadHostHadNotSaved) {
   EXPECT_EQ(status.failed_commits[0].directory, "tmp");
   ASSERT_EQ(status.failed_commits[0].causes.size(), 1u);
   EXPECT_NE(status.failed_commits[0].causes[0].find("tmp/bad"), std::string::npos);
-  EXPECT_EQ(*host(0).Durability(bad), "lost");
-  EXPECT_EQ(*host(1).Durability(temporary), "lost");
+  EXPECT_TRUE(Eventually([&] { return *host(0).Durability(bad) == "lost"; }));
+  EXPECT_TRUE(Eventually([&] { return *host(1).Durability(temporary) == "lost"; }));
 
   // The file has what was published of it, which is nothing; written anew it is whole, and the commit goes through.
   EXPECT_EQ(host(1).fs->GetAttr(bad)->size, 0u);

@@ -250,6 +250,40 @@ TEST(RecordsTest, KindsThatDisagree) {
   EXPECT_FALSE(FileRecord::Decode(content.Encode()).ok());
 }
 
+TEST(RecordsTest, PendingRecordsAndTheirKeys) {
+  PendingRecord record;
+  record.session = 0x0102;
+  record.size = 5000;
+  record.times_are_set = true;
+  record.mtime = {1'700'000'000, 1};
+  record.ctime = {1'700'000'001, 2};
+  const std::string encoded = record.Encode();
+  EXPECT_EQ(encoded.size(), 42u);
+  EXPECT_EQ(encoded.substr(0, 18), std::string("\x01\x02\x01\0\0\0\0\0\0\x88\x13\0\0\0\0\0\0\x01", 18));
+  auto decoded = PendingRecord::Decode(encoded);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->session, record.session);
+  EXPECT_EQ(decoded->size, record.size);
+  EXPECT_TRUE(decoded->times_are_set);
+  EXPECT_EQ(decoded->mtime, record.mtime);
+  EXPECT_EQ(decoded->ctime, record.ctime);
+  for (size_t size = 0; size < encoded.size(); size++) {
+    EXPECT_FALSE(PendingRecord::Decode(encoded.substr(0, size)).ok()) << size;
+  }
+  EXPECT_FALSE(PendingRecord::Decode(encoded + "x").ok());
+
+  const std::string node = "0123456789abcdef";
+  const std::string key = PendingKey(InodeId{77}, node);
+  EXPECT_TRUE(key.starts_with(PendingPrefix(InodeId{77})));
+  auto parts = DecodePendingKey(key);
+  ASSERT_TRUE(parts.has_value());
+  EXPECT_EQ(parts->inode, InodeId{77});
+  EXPECT_EQ(parts->node, node);
+  EXPECT_FALSE(DecodePendingKey(key.substr(0, key.size() - 1)).has_value());
+  EXPECT_FALSE(DecodePendingKey(key + "x").has_value());
+  EXPECT_FALSE(DecodePendingKey(XattrKey(InodeId{77}, node)).has_value());
+}
+
 TEST(RecordsTest, InodeOfKey) {
   const InodeId inode{77};
   EXPECT_EQ(InodeOfKey(InodeKey(inode)), inode);
