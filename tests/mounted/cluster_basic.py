@@ -13,6 +13,7 @@ import random
 import stat
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import Scratch, Skip, program, run_cases, seed_from_arguments
@@ -20,7 +21,8 @@ from cluster import Cluster, wait_until
 
 MIB = 1 << 20
 STORES = ("node", "etcd")
-OPTIONS = {"lease": "2s", "out_after": "4s"}
+LEASE_SECONDS = 2
+OPTIONS = {"lease": f"{LEASE_SECONDS}s", "out_after": "4s"}
 
 
 class World:
@@ -140,6 +142,56 @@ def attributes_are_seen_at_once(world):
         os.removexattr(host.path(name), "user.step")
         for other in others:
             assert "user.step" not in os.listxattr(other.path(name))
+
+
+def read_much(host, folder, rounds=40):
+    """So often that the host may answer from memory, if it ever does."""
+    for _ in range(rounds):
+        for name in os.listdir(host.path(folder)):
+            os.stat(host.path(folder, name))
+
+
+def what_is_read_much_stays_true(world):
+    writer, *readers = world.hosts
+    os.mkdir(writer.path("hot"))
+    for number in range(5):
+        write(writer.path("hot", f"f{number}"), world.content(1000))
+    for turn in range(4):
+        for reader in readers:
+            read_much(reader, "hot")
+        content = world.content(2000 + turn)
+        write(writer.path("hot", "f0"), content)
+        os.chmod(writer.path("hot", "f1"), 0o600 + turn)
+        os.rename(writer.path("hot", f"f2{'x' * turn}"), writer.path("hot", f"f2{'x' * (turn + 1)}"))
+        write(writer.path("hot", f"new-{turn}"), b"new")
+        for reader in readers:
+            assert os.stat(reader.path("hot", "f0")).st_size == len(content), (turn, reader.name)
+            assert read(reader.path("hot", "f0")) == content, (turn, reader.name)
+            assert stat.S_IMODE(os.stat(reader.path("hot", "f1")).st_mode) == 0o600 + turn, (turn, reader.name)
+            assert error_of(os.stat, reader.path("hot", f"f2{'x' * turn}")) == errno.ENOENT
+            assert f"f2{'x' * (turn + 1)}" in os.listdir(reader.path("hot"))
+            assert read(reader.path("hot", f"new-{turn}")) == b"new", (turn, reader.name)
+
+
+def a_paused_host_holds_nobody_up(world):
+    """A stopped daemon that may remember what is changed delays the change by no more than its lease."""
+    writer, *_, paused = world.hosts
+    os.mkdir(writer.path("paused"))
+    write(writer.path("paused", "f"), b"before")
+    read_much(paused, "paused")
+    paused.pause()
+    try:
+        began = time.monotonic()
+        os.chmod(writer.path("paused", "f"), 0o600)
+        os.mkdir(writer.path("paused", "d"))
+        seconds = time.monotonic() - began
+    finally:
+        paused.resume()
+    assert seconds < 3 * LEASE_SECONDS, seconds
+    assert stat.S_IMODE(os.stat(paused.path("paused", "f")).st_mode) == 0o600
+    assert sorted(os.listdir(paused.path("paused"))) == ["d", "f"]
+    world.cluster.wait_for_states({host.name: "up" for host in world.hosts})
+    return f"delayed by {seconds:.1f} s"
 
 
 def disjoint_ranges_of_one_file_stay(world):
@@ -333,8 +385,8 @@ def a_commit_that_lost_bytes_says_so(world):
 
 
 CASES = (nodes_are_listed, names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, attributes_are_seen_at_once,
-         disjoint_ranges_of_one_file_stay, a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_host_dies_with_its_disk,
-         a_commit_that_lost_bytes_says_so, everything_starts_again, a_directory_belongs_to_its_cluster)
+         what_is_read_much_stays_true, a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay,
+         a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_host_dies_with_its_disk, a_commit_that_lost_bytes_says_so, everything_starts_again, a_directory_belongs_to_its_cluster)
 
 
 def main():

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 namespace cairnfs::control {
 namespace {
 
@@ -49,6 +51,80 @@ TEST(Convert, ProblemsWithOddBytesTravel) {
   EXPECT_EQ(back.problem_count, 3U);
   EXPECT_EQ(back.damaged_files, report.damaged_files);
   EXPECT_EQ(back.damaged_file_count, 2U);
+}
+
+TEST(Convert, AHostAloneHasNoCluster) {
+  StatusReport report;
+  StatusReply reply;
+  ToMessage(report, reply);
+  EXPECT_FALSE(FromMessage(reply).cluster.has_value());
+  report.cluster.emplace();
+  report.cluster->chunks.missing_copies = 5;
+  report.cluster->chunks.repair_phase = "copying";
+  report.cluster->nodes_out = 1;
+  report.failures = {"step \xff was not renamed"};
+  reply.Clear();
+  ToMessage(report, reply);
+  StatusReport back = FromMessage(reply);
+  ASSERT_TRUE(back.cluster.has_value());
+  EXPECT_EQ(back.cluster->chunks.missing_copies, 5U);
+  EXPECT_EQ(back.cluster->chunks.repair_phase, "copying");
+  EXPECT_EQ(back.cluster->nodes_out, 1U);
+  EXPECT_EQ(back.failures, report.failures);
+}
+
+TEST(Convert, NodesSurviveTheWire) {
+  ClusterReport report;
+  report.filesystem = "ff";
+  report.copies = 3;
+  NodeReport node;
+  node.info.id = *cluster::NodeId::FromHex("00112233445566778899aabbccddeeff");
+  node.info.name = "rack 1 \xff";
+  node.info.state = cluster::NodeState::kOut;
+  node.info.weight = 1.5;
+  report.nodes.push_back(node);
+  node.is_self = true;
+  node.info.state = cluster::NodeState::kUp;
+  node.usage.emplace();
+  node.usage->available_bytes = 77;
+  node.usage->repair_bytes_per_second = 2.5;
+  report.nodes.push_back(node);
+  ClusterReply reply;
+  ToMessage(report, reply);
+  ClusterReport back = FromMessage(reply);
+  EXPECT_EQ(back.copies, 3U);
+  ASSERT_EQ(back.nodes.size(), 2U);
+  EXPECT_EQ(back.nodes[0].info.id, node.info.id);
+  EXPECT_EQ(back.nodes[0].info.name, node.info.name);
+  EXPECT_EQ(back.nodes[0].info.state, cluster::NodeState::kOut);
+  EXPECT_EQ(back.nodes[0].info.weight, 1.5);
+  EXPECT_FALSE(back.nodes[0].usage.has_value());
+  ASSERT_TRUE(back.nodes[1].usage.has_value());
+  EXPECT_EQ(back.nodes[1].usage->available_bytes, 77U);
+  EXPECT_EQ(back.nodes[1].usage->repair_bytes_per_second, 2.5);
+}
+
+TEST(Convert, ArrivalsSurviveTheWire) {
+  GateCall call;
+  call.directory = InodeId{17};
+  call.final_parent = InodeId{1};
+  call.final_name = "step\xff";
+  call.ranks = 4;
+  call.rank = 0;
+  call.timeout = std::chrono::milliseconds(1500);
+  CommitArrival arrival;
+  ToMessage(call, arrival);
+  GateCall back = FromMessage(arrival);
+  EXPECT_EQ(back.directory, call.directory);
+  EXPECT_EQ(back.final_name, call.final_name);
+  EXPECT_EQ(back.rank, call.rank);
+  EXPECT_EQ(back.timeout, call.timeout);
+  call.rank.reset();
+  call.id = "logger";
+  arrival.Clear();
+  ToMessage(call, arrival);
+  EXPECT_FALSE(FromMessage(arrival).rank.has_value());
+  EXPECT_EQ(FromMessage(arrival).id, "logger");
 }
 
 }  // namespace
