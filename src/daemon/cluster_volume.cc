@@ -121,11 +121,8 @@ Status ClusterVolume::JoinCluster() {
   cluster::FencedStoreOptions fenced;
   fenced.wait_max = std::chrono::milliseconds(config_.metadata_wait_ms);
   fenced_ = cluster::MakeFencedStore(cluster_store_->store(), *membership_, fenced);
-  meta::DelegationOptions delegations;
-  delegations.recall_wait_max = fenced.wait_max;
-  delegated_ = std::make_unique<meta::DelegatedStore>(cluster_store_->store(), *fenced_, *membership_, delegations);
+  delegated_ = std::make_unique<meta::DelegatedStore>(cluster_store_->store(), *fenced_, *membership_);
   names_ = MakeSharedNamespace(*delegated_);
-  locks_ = fs::ClusterLocks::Start({cluster_store_->store(), *fenced_, *membership_}, {});
   spdlog::info("joined the cluster at {} as {} ({}), {} nodes known", MetadataUrl(config_), options.self.name,
                options.self.address, membership_->view()->nodes.size());
   return {};

@@ -61,8 +61,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<cluster::Membership> membership_;
   std::unique_ptr<kv::KvStore> fenced_;
-  std::unique_ptr<meta::DelegatedStore> delegated_;
-  std::unique_ptr<fs::ClusterLocks> locks_;
+  std::unique_ptr<meta::DelegatedStore> delegated_;  // on fenced_: what the namespace and the filesystem use
   std::unique_ptr<cluster::ClusterChunkStore> chunks_;
   std::unique_ptr<cluster::PeerService> peer_service_;
   std::unique_ptr<meta::Namespace> names_;

@@ -101,7 +101,6 @@ void FileSystem::Impl::StopShared() {
 // these files since. Only when all of it is given up a new session is taken.
 void FileSystem::Impl::LoseSession() {
   host->EndSession();
-  if (parts.locks != nullptr) parts.locks->ForgetAll();
   const Error why =
       MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was not published is lost");
   size_t files = 0;

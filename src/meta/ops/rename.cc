@@ -177,8 +177,8 @@ Result<RenameResult> Namespace::Rename(const RenameParams& params) {
     if (plan.unchanged) return result;
     {
       DirectoryTimesLock lock(directory_times_stripes_, options_, params.from_parent, params.to_parent);
-      const kv::Transaction transaction =
-          BuildTransaction(params, plan, hints_ ? std::max(TimeFor(params.from_parent), TimeFor(params.to_parent)) : clock_.Now());
+      const kv::Transaction transaction = BuildTransaction(
+          params, plan, hints_ ? std::max(TimeFor(params.from_parent), TimeFor(params.to_parent)) : clock_.Now());
       before_commit.Pass();
       CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
     }
