@@ -295,7 +295,8 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
     const bool takes = now.state == NodeState::kUp && !now.full;
     const bool took = old != nullptr && old->state == NodeState::kUp && !old->full;
     any_room = any_room || (takes && !took);
-    any_new = any_new || old == nullptr || (old->state == NodeState::kOut && now.state != NodeState::kOut);
+    const bool was_up = old != nullptr && old->state == NodeState::kUp;
+    any_new = any_new || (now.state == NodeState::kUp && !was_up);
   }
   for (const NodeId& node : down) client_.EndCalls(node);
   {
@@ -305,7 +306,8 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
   }
   home_.Tick();
   RetryStuck();
-  // A node that comes or goes for good moves homes; one that comes back may take copies that are missing.
+  // A node that goes for good moves homes, and one that comes has missed what it is the home of; one that has room
+  // again may take copies that are missing.
   const bool any_short = short_chunks_.load() + repair_->progress().missing_copies > 0;
   if (any_out || any_new || (any_room && any_short)) repair_->Kick();
 }

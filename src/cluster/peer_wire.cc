@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <future>
 
@@ -114,7 +115,7 @@ void KeepGrpcRunning() {
     grpc::ByteBuffer request, reply;
     std::promise<void> failed;
   };
-  static const Kept* const kKept = [] {
+  static std::atomic<Kept*> kept_for_ever = [] {
     auto* kept = new Kept;
     grpc::Slice empty;
     kept->request = grpc::ByteBuffer(&empty, 1);
@@ -124,7 +125,7 @@ void KeepGrpcRunning() {
     kept->failed.get_future().wait();
     return kept;
   }();
-  static_cast<void>(kKept);
+  static_cast<void>(kept_for_ever.load());
 }
 
 size_t WireBytes(size_t message_bytes) {
