@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <map>
@@ -135,6 +136,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
     return own_.Sync();
   }
   cluster::ClusterChunkStats ClusterStats() const override { return {}; }
+  cluster::ChunkPeer& peer() override { abort(); }  // these are asked directly, by no service
 
  protected:
   void Unpin(const Digest&) override {}
