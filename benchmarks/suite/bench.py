@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 
-import cluster
 import daemon
 import dedup
 import frameworks
@@ -15,6 +14,7 @@ import names
 import reading
 import report
 import saving
+import several_hosts
 from machine import GIB, MIB, CannotRun, Scratch, describe, load_average, memory, process_memory, run, size_of
 from measuring import Row
 from plots import write_plots
@@ -44,11 +44,11 @@ EXPERIMENTS = {  # name: what measures its rows
     "parts": daemon.parts_rows,
 }
 CLUSTER_EXPERIMENTS = {  # with --cluster
-    "cluster-save": cluster.save_rows,
-    "cluster-restore": cluster.restore_rows,
-    "cluster-names": cluster.names_rows,
-    "cluster-commit": cluster.commit_rows,
-    "cluster-cpu": cluster.cpu_row,
+    "cluster-save": several_hosts.save_rows,
+    "cluster-restore": several_hosts.restore_rows,
+    "cluster-names": several_hosts.names_rows,
+    "cluster-commit": several_hosts.commit_rows,
+    "cluster-cpu": several_hosts.cpu_row,
 }
 PYTHON = "/usr/bin/python3"  # Debian's: it is the one that has python3-torch
 

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/coding.h"
 #include "base/failpoint.h"
@@ -61,10 +62,12 @@ DelegatedStore::DelegatedStore(kv::SharedKvStore& store, kv::KvStore& fenced, cl
 DelegatedStore::~DelegatedStore() { watch_.reset(); }
 
 kv::KvLimits DelegatedStore::limits() const {
-  // A rename touches at most four directories, with two compares and an I record each.
+  // For each inode that a transaction writes, a compare of its I record and two of its directory's delegations are
+  // added; whoever fills a transaction has three operations or more for each inode. A rename touches four directories.
   constexpr size_t kOwnCompares = 12;
   kv::KvLimits limits = fenced_.limits();
-  limits.operations_per_transaction_max -= std::min(limits.operations_per_transaction_max / 2, kOwnCompares);
+  const size_t most = limits.operations_per_transaction_max;
+  limits.operations_per_transaction_max = most > 2 * kOwnCompares ? (most - kOwnCompares) / 2 : most;
   return limits;
 }
 
@@ -127,7 +130,8 @@ Result<kv::KvSnapshot> DelegatedStore::Read(std::span<const kv::KvSpan> spans) {
 InodeId DelegatedStore::CoverOf(std::string_view key) const {
   const ParsedKey parsed = Parse(key);
   if (parsed.kind == 0) return {};
-  if (parsed.kind == 'E' || parsed.kind == 'T') return parsed.inode;
+  if (parsed.kind == 'E') return parsed.inode;
+  // T keys are asked for of every inode; only directories have one.
   auto home = homes_.find(parsed.inode.value);
   return home == homes_.end() ? InodeId{} : home->second.directory;
 }
@@ -173,8 +177,27 @@ void DelegatedStore::LearnHomes(const kv::KvRange& range) {
     auto record = InodeRecord::Decode(entry.value);
     if (!record.ok()) continue;
     if (homes_.size() >= kHomesMax) MakeRoom();
-    Home& home = homes_[parsed.inode.value];
-    if (entry.revision >= home.revision) home = {HomeOf(parsed.inode, *record), entry.revision};
+    auto known = homes_.find(parsed.inode.value);
+    if (known != homes_.end() && known->second.revision > entry.revision) continue;
+    SetHome(parsed.inode, {HomeOf(parsed.inode, *record), entry.revision});
+  }
+}
+
+// What is remembered of an inode lies with its directory, and does not move: should it come back, that would be old.
+void DelegatedStore::SetHome(InodeId inode, const Home& home) {
+  Home& known = homes_[inode.value];
+  const InodeId before = std::exchange(known, home).directory;
+  if (before == home.directory) return;
+  Directory* directory = FindHeld(before);
+  if (directory == nullptr) return;
+  for (char kind : std::string_view("ITDXP")) {
+    const std::string prefix = Encoder().U8(static_cast<uint8_t>(kind)).BigEndianU64(inode.value).Take();
+    const auto begin = directory->points.lower_bound(prefix);
+    const auto end = directory->points.lower_bound(kv::PrefixEnd(prefix));
+    answers_ -= static_cast<size_t>(std::distance(begin, end));
+    directory->points.erase(begin, end);
+    answers_ -= std::erase_if(directory->ranges,
+                              [&](const auto& range) { return std::get<0>(range.first).starts_with(prefix); });
   }
 }
 
@@ -366,7 +389,9 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
     auto home = homes_.find(inode.value);
     const std::string key = InodeKey(inode);
     const kv::Compare* compare = FindRevisionCompare(transaction, key);
-    if (home == homes_.end() || (compare != nullptr && compare->revision != home->second.revision)) return false;
+    if (home == homes_.end() || home->second.doubted ||
+        (compare != nullptr && compare->revision != home->second.revision))
+      return false;
     note(home->second.directory);
     if (compare == nullptr) guards.inode_records.emplace_back(key, home->second.revision);
     return true;
@@ -410,16 +435,18 @@ void DelegatedStore::AfterCommit(const kv::Transaction& transaction, const Guard
   for (const kv::KvWrite& write : transaction.writes) DropKey(write.key);
   if (!committed.ok()) {
     for (const kv::Compare& compare : transaction.compares) DropKey(compare.key);
-    for (const auto& [key, revision] : guards.inode_records) homes_.erase(Parse(key).inode.value);
+    for (const auto& [key, revision] : guards.inode_records) {
+      if (auto home = homes_.find(Parse(key).inode.value); home != homes_.end()) home->second.doubted = true;
+    }
     return;
   }
   for (const kv::KvWrite& write : transaction.writes) {
     const ParsedKey parsed = Parse(write.key);
     if (parsed.kind != 'I') continue;
-    if (!write.value) {
-      homes_.erase(parsed.inode.value);
-    } else if (auto record = InodeRecord::Decode(*write.value); record.ok()) {
-      homes_[parsed.inode.value] = {HomeOf(parsed.inode, *record), *committed};
+    // Numbers of inodes are never used again: what is remembered of one that is gone stays true.
+    if (!write.value) continue;
+    if (auto record = InodeRecord::Decode(*write.value); record.ok()) {
+      SetHome(parsed.inode, {HomeOf(parsed.inode, *record), *committed});
     }
   }
   // What this host wrote is what it would read: nobody else could change it since, if the directory is held.

@@ -68,6 +68,7 @@ class DelegatedStore final : public kv::KvStore {
   struct Home {
     InodeId directory;      // 0: none
     uint64_t revision = 0;  // of the I record that says so
+    bool doubted = false;   // a commit that compared this record failed: to be read again before the next
   };
   using SpanName = std::tuple<std::string, std::string, size_t>;  // begin, end, limit
   struct Directory {
@@ -95,6 +96,7 @@ class DelegatedStore final : public kv::KvStore {
   std::optional<kv::KvSnapshot> AnswerFromMemory(std::span<const kv::KvSpan> spans, uint64_t session)
       REQUIRES_LOCK(mutex_);
   void LearnHomes(const kv::KvRange& range) REQUIRES_LOCK(mutex_);
+  void SetHome(InodeId inode, const Home& home) REQUIRES_LOCK(mutex_);
   void Keep(std::span<const kv::KvSpan> spans, const kv::KvSnapshot& snapshot, uint64_t began) REQUIRES_LOCK(mutex_);
   void Drop(Directory& directory) REQUIRES_LOCK(mutex_);  // it is no longer held
   void ForgetAnswers(Directory& directory) REQUIRES_LOCK(mutex_);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Several hosts under faults (tests/cluster): with metadata in etcd and on a node, then with safeguards left out.
 
-Options: those of tests/cluster/faults.py, which is then run alone with them. By hand, a long run: --rounds 300.
+The test run has one round of each kind. Options: those of tests/cluster/faults.py, which is then run alone with them;
+by hand, a long run: --rounds 300.
 """
 
 import os
@@ -12,6 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from cairnfs_mount import run_cpp  # noqa: E402
 
 FAULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster", "faults.py")
+ROUNDS = 14
 # A safeguard that is left out has to be noticed within so many rounds.
 PLANTED = {"cluster.skip_session_compare": 6, "meta.skip_delegation_recall": 9}
 
@@ -20,7 +22,7 @@ def main():
     if sys.argv[1:]:
         return run_cpp([FAULTS, *sys.argv[1:]], timeout=6 * 3600)
     seed = random.randrange(10**6)
-    failures = run_cpp([FAULTS, "--seed", str(seed), "--rounds", "60"], timeout=2000)
+    failures = run_cpp([FAULTS, "--seed", str(seed), "--rounds", str(ROUNDS)], timeout=900)
     for name, rounds in PLANTED.items():
         failures += run_cpp([FAULTS, "--seed", str(seed), "--store", "etcd", "--planted", name, "--rounds", str(rounds)],
                             timeout=450)

@@ -193,6 +193,33 @@ TEST_F(DelegatedStoreTest, AFileThatMovesTakesItsRecordsAlong) {
   EXPECT_EQ(ValueOf(*reader.names, FileKey(kFile)), "new");
 }
 
+TEST_F(DelegatedStoreTest, WhatComesBackIsNotAsItWasRemembered) {
+  MakeDirectory(kDirectory);
+  MakeDirectory(kOther);
+  MakeFile(kFile, kDirectory);
+  Host host(*store_, 1);
+  ReadUntilHeld(host, InodeKey(kFile), 1);
+  ReadUntilHeld(host, DentryKey(kOther, "x"), 2);
+  EXPECT_EQ(ValueOf(*host.names, FileKey(kFile)), std::nullopt);
+  for (InodeId to : {kOther, kDirectory}) {
+    ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(InodeKey(kFile), RecordOf(S_IFREG, to))).ok());
+    ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(FileKey(kFile), "in " + std::to_string(to.value))).ok());
+  }
+  EXPECT_EQ(ValueOf(*host.names, FileKey(kFile)), "in 100");
+  EXPECT_EQ(ValueOf(*host.names, InodeKey(kFile)), RecordOf(S_IFREG, kDirectory));
+}
+
+TEST_F(DelegatedStoreTest, TheTimesThatAFileHasNotAreRemembered) {
+  MakeDirectory(kDirectory);
+  MakeFile(kFile, kDirectory);
+  Host host(*store_, 1);
+  ReadUntilHeld(host, InodeKey(kFile), 1);
+  EXPECT_EQ(ValueOf(*host.names, DirectoryTimesKey(kFile)), std::nullopt);
+  const uint64_t before = host.names->Stats().read_total;
+  EXPECT_EQ(ValueOf(*host.names, DirectoryTimesKey(kFile)), std::nullopt);
+  EXPECT_EQ(host.names->Stats().read_total, before);
+}
+
 TEST_F(DelegatedStoreTest, AConflictOfTheCallersOwnIsOne) {
   Host reader(*store_, 1), writer(*store_, 2);
   const std::string key = DentryKey(kDirectory, "a");
