@@ -169,7 +169,8 @@ void ClusterChunkStoreImpl::OnConfirmed(const NodeId& node, const std::vector<En
   --peers_[node].confirms_running;
   for (size_t i = 0; i < entries.size(); ++i) {
     const EntryPtr& entry = entries[i];
-    std::erase(entry->confirming, node);
+    // A list may name a node twice, and then it was asked twice.
+    if (std::erase(entry->confirming, node) == 0) continue;
     if (ok && (*bits)[i]) entry->holders.push_back(node);
     if (!entry->confirming.empty()) continue;
     if (CopiesOf(*entry) >= options_.copies) {

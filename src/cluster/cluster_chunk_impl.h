@@ -118,6 +118,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   bool ChooseTargets(Entry& entry, const EntryPtr& pointer) REQUIRES_LOCK(mutex_);
   void PutLocally(const EntryPtr& entry) EXCLUDES_LOCK(mutex_);
   void Settle(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
+  void CoverBySync(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void Complete(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void TellHolders(const Entry& entry, const Holders& holders) REQUIRES_LOCK(mutex_);
   size_t CopiesOf(const Entry& entry) const;

@@ -105,6 +105,14 @@ bool ClusterChunkStoreImpl::OthersMayTake() {
   return count >= std::max(1U, options_.copies_min != 0 ? options_.copies_min : options_.copies);
 }
 
+// A repair of the chunk may be under way, which no Sync waits for: from now on those that begin later do.
+void ClusterChunkStoreImpl::CoverBySync(const EntryPtr& entry) {
+  if (entry->sequence != 0) return;
+  entry->sequence = ++last_sequence_;
+  by_sequence_.emplace(last_sequence_, entry);
+  unacknowledged_bytes_ += entry->size;
+}
+
 Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::span<const io::Slice> slices) {
   size_t size = 0;
   for (const io::Slice& slice : slices) size += slice.size;
@@ -117,7 +125,11 @@ Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::s
     if (failure_) return *failure_;
     const bool is_known = confirmed_.Contains(digest);
     if (is_known) known_elsewhere_bytes_.fetch_add(size, std::memory_order_relaxed);
-    if (is_known || pending_.contains(digest)) return store::PutResult{MakePin(digest), false};
+    if (is_known) return store::PutResult{MakePin(digest), false};
+    if (auto found = pending_.find(digest); found != pending_.end()) {
+      CoverBySync(found->second);
+      return store::PutResult{MakePin(digest), false};
+    }
   }
   // Room for it is reserved until it lies here, or is known not to have to.
   const bool is_reserved = local_.TryReserve(size);
@@ -136,12 +148,7 @@ Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::s
   auto [found, is_new] = pending_.try_emplace(digest, entry);
   if (!is_new) {
     if (is_reserved) local_.ReleaseReservation(size);
-    // A repair of this chunk may be under way; the Sync of this Put waits for it.
-    if (found->second->sequence == 0) {
-      found->second->sequence = ++last_sequence_;
-      by_sequence_.emplace(last_sequence_, found->second);
-      unacknowledged_bytes_ += size;
-    }
+    CoverBySync(found->second);
     return store::PutResult{MakePin(digest), false};
   }
   entry->sequence = ++last_sequence_;

@@ -52,7 +52,8 @@ std::optional<Holders> GroupCommit::FindHolders(const Digest& digest) {
 }
 
 std::vector<GroupCommit::Presence> GroupCommit::Find(const std::vector<Digest>& digests) {
-  // What is stored and not in these sets was committed: the sets are looked at first.
+  // The sets are looked at last: what is stored when the store is asked, and not in them afterwards, was committed.
+  const std::vector<bool> has = local_.HasSound(digests);
   std::vector<bool> is_new(digests.size());
   {
     MutexLock lock(mutex_);
@@ -60,7 +61,6 @@ std::vector<GroupCommit::Presence> GroupCommit::Find(const std::vector<Digest>& 
       is_new[i] = storing_.contains(digests[i]) || stored_.contains(digests[i]) || stored_running_.contains(digests[i]);
     }
   }
-  const std::vector<bool> has = local_.HasSound(digests);
   std::vector<Presence> found(digests.size(), Presence::kAbsent);
   for (size_t i = 0; i < digests.size(); ++i) {
     if (has[i]) found[i] = is_new[i] ? Presence::kNew : Presence::kDurable;
@@ -82,7 +82,7 @@ Status GroupCommit::CommitAndWait() {
 
 size_t GroupCommit::uncommitted_count() const {
   MutexLock lock(mutex_);
-  return stored_.size() + stored_running_.size() + lists_.size() + lists_running_.size();
+  return storing_.size() + stored_.size() + stored_running_.size() + lists_.size() + lists_running_.size();
 }
 
 void GroupCommit::Run() {

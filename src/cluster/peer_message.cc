@@ -50,6 +50,7 @@ class NodeTable {
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t index = in.Varint();
       if (!in.ok() || index >= ids_.size()) return false;
+      if (std::find(nodes->begin(), nodes->end(), ids_[index]) != nodes->end()) return false;  // each counts once
       nodes->push_back(ids_[index]);
     }
     return true;

@@ -86,7 +86,7 @@ Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {
     if (failure_) return *failure_;
     if (Clock::now() >= deadline) return Shortage("waited " + std::to_string(options_.sync_wait_max.count()) + " s");
     const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
-      return entry->sequence <= last && Clock::now() - entry->stuck_since > kFullPatience;
+      return entry->sequence != 0 && entry->sequence <= last && Clock::now() - entry->stuck_since > kFullPatience;
     });
     if (is_stuck && IsFullEverywhere()) return Shortage("no space");
     return {};

@@ -8,6 +8,7 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr auto kAskAgain = std::chrono::milliseconds(100);
+constexpr auto kAskFor = std::chrono::seconds(3);
 constexpr auto kOrphanAnswer = std::chrono::seconds(10);
 
 }  // namespace
@@ -86,7 +87,10 @@ std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node,
   bool is_gone = !id.has_value();
   while (!is_gone && std::chrono::steady_clock::now() < patience.deadline) {
     if (patience.cancelled && patience.cancelled()) break;
-    auto failures = parts_.peers.FinishFiles(*id, inodes, patience.deadline);
+    // A call is short, so that who asks notices soon that the node is gone, or that nobody waits any more. What the
+    // node has begun for it goes on.
+    const auto deadline = std::min(patience.deadline, std::chrono::steady_clock::now() + kAskFor);
+    auto failures = parts_.peers.FinishFiles(*id, inodes, deadline);
     if (failures.ok()) {
       std::vector<Failure> told;
       for (auto& failure : *failures) {

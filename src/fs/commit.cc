@@ -3,6 +3,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
+#include <set>
+#include <thread>
 
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -13,6 +16,10 @@ namespace cairnfs::fs {
 namespace {
 
 Failpoint shared_rename_ready("fs.shared_rename_ready", Failpoint::Kind::kKill);
+
+// How often a node is asked that answers, and whose pending record stays.
+constexpr int kAskedMax = 20;
+constexpr auto kAskAgain = std::chrono::milliseconds(100);
 
 constexpr size_t kFailedCommitsMax = 16;
 constexpr size_t kCausesNamedMax = 5;  // in an error's message; all are in the log and the status
@@ -107,6 +114,27 @@ Result<std::vector<meta::Namespace::PendingFile>> FileSystem::Impl::PendingBelow
   return pending;
 }
 
+// Of the files those whose pending record is as it was, by node; without those of which a failure was told.
+Result<ClusterHost::Work> FileSystem::Impl::StillPending(const std::vector<meta::Namespace::PendingFile>& files,
+                                                         const std::set<InodeId>& told) {
+  constexpr size_t kKeysPerRead = 64;
+  ClusterHost::Work work;
+  for (size_t begin = 0; begin < files.size(); begin += kKeysPerRead) {
+    const size_t end = std::min(files.size(), begin + kKeysPerRead);
+    std::vector<kv::KvSpan> spans;
+    for (size_t i = begin; i < end; i++) {
+      spans.push_back({meta::PendingKey(files[i].inode, files[i].pending.node), {}, 0});
+    }
+    CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot now, parts.kv.Read(spans));
+    for (size_t i = begin; i < end; i++) {
+      const auto& entries = now.ranges[i - begin].entries;
+      if (entries.empty() || entries[0].revision != files[i].pending.revision) continue;
+      if (!told.contains(files[i].inode)) work[files[i].pending.node].insert(files[i].inode);
+    }
+  }
+  return work;
+}
+
 Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector<meta::Attr>& sources,
                                                                const Caller& caller) {
   std::vector<std::string> causes;
@@ -115,18 +143,32 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   };
   CAIRNFS_ASSIGN_OR_RETURN(auto pending, PendingBelow(sources));
   ClusterHost::Work work;
-  std::vector<meta::Namespace::PendingFile> lost;
+  std::vector<meta::Namespace::PendingFile> alive, lost;
   for (auto& file : pending) {
     if (host->Lives(file.pending)) {
       work[file.pending.node].insert(file.inode);
+      alive.push_back(std::move(file));
     } else {
       lost.push_back(std::move(file));
     }
   }
   const ClusterHost::Patience patience{
       std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max), caller.cancelled};
-  for (const ClusterHost::Failure& failure : host->Finish(work, patience)) {
-    add_cause(failure.what.inode, failure.what.path, failure.what.why);
+  std::set<InodeId> told;
+  for (int asked = 0; !work.empty(); asked++) {
+    for (const ClusterHost::Failure& failure : host->Finish(work, patience)) {
+      if (told.insert(failure.what.inode).second) add_cause(failure.what.inode, failure.what.path, failure.what.why);
+    }
+    // A node that has nothing to do says so too when it has lost what it had: the record tells.
+    CAIRNFS_ASSIGN_OR_RETURN(work, StillPending(alive, told));
+    if (work.empty()) break;
+    if (asked == kAskedMax) {
+      for (const auto& [node, inodes] : work) {
+        for (InodeId inode : inodes) add_cause(inode, "", "host " + host->NameOf(node) + " does not publish its bytes");
+      }
+      break;
+    }
+    std::this_thread::sleep_for(kAskAgain);
   }
   for (const auto& file : lost) {
     // Somebody who has written the file anew has settled it, perhaps just now.

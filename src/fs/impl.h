@@ -196,6 +196,8 @@ class FileSystem::Impl {
   void CommitShared(const meta::RenameParams& params, const Caller& caller, const std::vector<meta::Attr>& sources,
                     Done<void> done);
   Result<std::vector<meta::Namespace::PendingFile>> PendingBelow(const std::vector<meta::Attr>& sources);
+  Result<ClusterHost::Work> StillPending(const std::vector<meta::Namespace::PendingFile>& files,
+                                         const std::set<InodeId>& told);
   // A sentence for each file below them, or of them, that another host cannot make safe any more.
   Result<std::vector<std::string>> FinishBelow(const std::vector<meta::Attr>& sources, const Caller& caller);
   void NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes);

@@ -12,6 +12,7 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
     return done(MakeError(request.length == 0 ? ErrorCode::kInvalidArgument : ErrorCode::kTooLarge,
                           "fallocate past the largest file size, or of nothing"));
   }
+  if (auto session = impl_->CheckSession(*handle); !session.ok()) return done(session);
   bool allocate = !request.punch_hole && !request.zero_range;
   if (allocate && request.length > impl_->parts.local_chunks.Stats().available_bytes) {
     return done(MakeError(ErrorCode::kNoSpace, "no space for " + std::to_string(request.length) + " bytes"));
@@ -160,6 +161,7 @@ void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, 
       MutexLock lock(to->inode->mutex);
       error = Impl::TakeError(to->inode, *to);
     }
+    if (error.ok()) error = impl_->CheckSession(*to);
     if (!error.ok()) return done(error.error());
     done(impl_->CopyNow(from->inode, from_offset, to->inode, to_offset, length));
   });

@@ -143,7 +143,7 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
   const InodePtr inode = plan->inode;
   {
     MutexLock lock(inode->mutex);
-    bool ready = inode->content != nullptr;
+    bool ready = inode->content != nullptr && !inode->content->must_reload();
     uint64_t length = 0;
     if (ready) {
       Content& content = *inode->content;
@@ -258,7 +258,7 @@ void FileSystem::Impl::PrefetchRange(const InodePtr& inode, uint64_t from, uint6
   bool loaded;
   {
     MutexLock lock(inode->mutex);
-    if (!inode->content) return;
+    if (!inode->content || inode->content->must_reload()) return;
     const Content& content = *inode->content;
     to = std::min(to, content.size);
     if (from >= to) return;

@@ -37,7 +37,9 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   item.base_revision = shared.base_revision;
   item.session = shared.session;
   // What was closed before the round began is in the record.
-  if (!content.must_publish && inode->pending_puts == 0) item.pending_revision = shared.pending_revision;
+  // What was closed and could not be stored stays told by the pending record.
+  if (!content.must_publish && inode->pending_puts == 0 && content.lost.empty())
+    item.pending_revision = shared.pending_revision;
   const bool is_written = !shared.own.ranges.empty() || shared.own.size_is_set;
   if (is_written) item.lost = shared.lost;
   item.pins = std::move(content.pins);

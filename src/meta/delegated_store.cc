@@ -18,6 +18,7 @@ Failpoint skip_recall("meta.skip_delegation_recall", Failpoint::Kind::kSkippable
 
 constexpr size_t kHomesMax = 1 << 20;
 constexpr int kGuardAttemptsMax = 8;
+constexpr auto kUnknownOutcomeLasts = std::chrono::minutes(10);
 
 struct ParsedKey {
   char kind = 0;
@@ -105,6 +106,7 @@ Result<kv::KvSnapshot> DelegatedStore::Read(std::span<const kv::KvSpan> spans) {
   {
     MutexLock lock(mutex_);
     if (session.ok()) {
+      ForgetOldSession(session->revision);
       auto answer = AnswerFromMemory(spans, session->revision);
       // Asked after the look: then the lease lived at the look.
       if (answer && membership_.LeaseHolds()) {
@@ -168,6 +170,16 @@ std::optional<kv::KvSnapshot> DelegatedStore::AnswerFromMemory(std::span<const k
   }
   for (kv::KvRange& range : snapshot.ranges) range.revision = snapshot.revision;
   return snapshot;
+}
+
+// A session may have been lost because the store went back: what was learned before may never have been.
+void DelegatedStore::ForgetOldSession(uint64_t session) {
+  if (std::exchange(session_, session) == session) return;
+  for (auto& [id, directory] : directories_) {
+    Drop(directory);
+    directory.rest_until = {};
+  }
+  homes_.clear();
 }
 
 void DelegatedStore::LearnHomes(const kv::KvRange& range) {
@@ -410,30 +422,51 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
   lock.Unlock();
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, fenced_.Read(spans));
   lock.Lock();
-  for (const kv::KvRange& range : snapshot.ranges) LearnHomes(range);
-  for (InodeId inode : unknown) {
-    // Gone, or changed since the caller looked: the caller's own compares tell.
-    static_cast<void>(add_home(inode));
+  for (const kv::KvRange& range : snapshot.ranges) {
+    LearnHomes(range);
+    // One that is gone has no home, and nobody remembers it.
+    for (const kv::KvEntry& entry : range.entries) {
+      CAIRNFS_ASSIGN_OR_RETURN(InodeRecord record, InodeRecord::Decode(entry.value));
+      note(HomeOf(Parse(entry.key).inode, record));
+      // Where the caller compares another revision, the commit fails by that.
+      if (FindRevisionCompare(transaction, entry.key) == nullptr) {
+        guards.inode_records.emplace_back(entry.key, entry.revision);
+      }
+    }
   }
   return guards;
 }
 
-void DelegatedStore::BeforeCommit(const Guards& guards) {
+void DelegatedStore::BeforeCommit(Guards& guards) {
   MutexLock lock(mutex_);
   stats_.commits_total++;
   for (InodeId id : guards.directories) {
-    if (Directory* directory = FindHeld(id)) directory->valid_since = ++tick_;
+    if (Directory* directory = FindHeld(id)) guards.ticks[id] = directory->valid_since = ++tick_;
   }
 }
 
 void DelegatedStore::AfterCommit(const kv::Transaction& transaction, const Guards& guards,
                                  const Result<uint64_t>& committed) {
   MutexLock lock(mutex_);
+  // Whether nothing else was changed or taken meanwhile: then what was written is what is there.
+  std::set<InodeId> undisturbed;
   for (InodeId id : guards.directories) {
-    if (Directory* directory = FindHeld(id)) directory->valid_since = ++tick_;
+    Directory* directory = FindHeld(id);
+    if (directory == nullptr) continue;
+    auto began = guards.ticks.find(id);
+    if (began != guards.ticks.end() && began->second == directory->valid_since) undisturbed.insert(id);
+    directory->valid_since = ++tick_;
   }
   for (const kv::KvWrite& write : transaction.writes) DropKey(write.key);
   if (!committed.ok()) {
+    // It may run yet, and then nobody recalls what this host holds: nothing is to be remembered for as long.
+    if (committed.error().code != ErrorCode::kConflict) {
+      for (InodeId id : guards.directories) {
+        Directory& directory = directories_[id.value];
+        if (directory.held) Drop(directory);
+        directory.rest_until = Clock::now() + kUnknownOutcomeLasts;
+      }
+    }
     for (const kv::Compare& compare : transaction.compares) DropKey(compare.key);
     for (const auto& [key, revision] : guards.inode_records) {
       if (auto home = homes_.find(Parse(key).inode.value); home != homes_.end()) home->second.doubted = true;
@@ -445,14 +478,17 @@ void DelegatedStore::AfterCommit(const kv::Transaction& transaction, const Guard
     if (parsed.kind != 'I') continue;
     // Numbers of inodes are never used again: what is remembered of one that is gone stays true.
     if (!write.value) continue;
-    if (auto record = InodeRecord::Decode(*write.value); record.ok()) {
-      SetHome(parsed.inode, {HomeOf(parsed.inode, *record), *committed});
-    }
+    auto record = InodeRecord::Decode(*write.value);
+    auto known = homes_.find(parsed.inode.value);
+    if (!record.ok() || (known != homes_.end() && known->second.revision > *committed)) continue;
+    if (homes_.size() >= kHomesMax) MakeRoom();
+    SetHome(parsed.inode, {HomeOf(parsed.inode, *record), *committed});
   }
   // What this host wrote is what it would read: nobody else could change it since, if the directory is held.
   for (const kv::KvWrite& write : transaction.writes) {
-    Directory* directory = FindHeld(CoverOf(write.key));
-    if (directory == nullptr || answers_ >= options_.answers_max) continue;
+    const InodeId id = CoverOf(write.key);
+    Directory* directory = FindHeld(id);
+    if (directory == nullptr || !undisturbed.contains(id) || answers_ >= options_.answers_max) continue;
     kv::KvRange range;
     range.revision = *committed;
     if (write.value) range.entries.push_back({write.key, *write.value, *committed});

@@ -87,6 +87,7 @@ class DelegatedStore final : public kv::KvStore {
   struct Guards {
     std::set<InodeId> directories;
     std::vector<std::pair<std::string, uint64_t>> inode_records;  // keys of I records that told where, and revisions
+    std::map<InodeId, uint64_t> ticks;                            // of those held when the commit began
   };
 
   // The directory that covers the key as far as is known; 0: none, or not known.
@@ -100,6 +101,7 @@ class DelegatedStore final : public kv::KvStore {
   void Keep(std::span<const kv::KvSpan> spans, const kv::KvSnapshot& snapshot, uint64_t began) REQUIRES_LOCK(mutex_);
   void Drop(Directory& directory) REQUIRES_LOCK(mutex_);  // it is no longer held
   void ForgetAnswers(Directory& directory) REQUIRES_LOCK(mutex_);
+  void ForgetOldSession(uint64_t session) REQUIRES_LOCK(mutex_);
   void DropKey(std::string_view key) REQUIRES_LOCK(mutex_);
   std::vector<InodeId> CountReads(std::span<const kv::KvSpan> spans) REQUIRES_LOCK(mutex_);  // those worth taking
   void MakeRoom() REQUIRES_LOCK(mutex_);
@@ -108,7 +110,7 @@ class DelegatedStore final : public kv::KvStore {
   void GiveBack(InodeId directory);
   void StartRecallWatch();
   Result<Guards> FindGuards(const kv::Transaction& transaction);
-  void BeforeCommit(const Guards& guards);
+  void BeforeCommit(Guards& guards);
   void AfterCommit(const kv::Transaction& transaction, const Guards& guards, const Result<uint64_t>& committed);
   // Has every other host give back what it holds of these now. True when there was something to wait for.
   Result<bool> Recall(const std::set<InodeId>& directories);
@@ -119,6 +121,7 @@ class DelegatedStore final : public kv::KvStore {
   const DelegationOptions options_;
 
   mutable Mutex mutex_;
+  uint64_t session_ GUARDED_BY(mutex_) = 0;  // under which all below was learned
   uint64_t tick_ GUARDED_BY(mutex_) = 1;
   std::unordered_map<uint64_t, Directory> directories_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Home> homes_

@@ -412,6 +412,10 @@ class ClusterTest : public testing::Test {
   }
   void MakeHosts(unsigned count) {
     for (unsigned i = 1; i <= count; i++) AddHost(i);
+    // What one says of another names it, once its view does.
+    for (const auto& host : hosts_) {
+      while (host->membership->view()->nodes.size() < count) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   Host& AddHost(unsigned number) {
     hosts_.push_back(std::make_unique<Host>(Host::Shared{*store_, board_, stores_, params_}, number, options_));

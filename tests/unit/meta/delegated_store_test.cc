@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 // A session without anything behind it but a lease.
 class FakeMembership final : public cluster::Membership {
  public:
-  FakeMembership(kv::SharedKvStore& store, int number, milliseconds ttl) : store_(store) {
+  FakeMembership(kv::SharedKvStore& store, int number, milliseconds ttl) {
     self_.bytes[0] = static_cast<std::byte>(number);
     session_.key = "S" + std::string(self_.AsKey());
     auto lease = store.GrantLease(ttl);
@@ -47,7 +47,6 @@ class FakeMembership final : public cluster::Membership {
   Status Forget(const cluster::NodeId&) override { return {}; }
 
  private:
-  kv::SharedKvStore& store_;
   cluster::NodeId self_;
   Session session_;
   std::chrono::steady_clock::time_point expires_;
