@@ -65,6 +65,38 @@ Answer List(LoadState&, Arguments& arguments) {
   return {{"total_s", seconds}};
 }
 
+// list-stat DIRECTORY COUNT: readdir and the attributes of each entry, as ls -l does; the entries must be so many.
+Answer ListStat(LoadState&, Arguments& arguments) {
+  const std::string& directory = arguments.Text();
+  uint64_t expected = arguments.Number();
+  Stopwatch total;
+  DIR* stream = opendir(directory.c_str());
+  if (stream == nullptr) ThrowErrno(directory);
+  uint64_t count = 0;
+  while (const dirent* entry = readdir(stream)) {
+    struct stat status {};
+    if (fstatat(dirfd(stream), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) ThrowErrno(directory);
+    count += entry->d_name[0] != '.';
+  }
+  closedir(stream);
+  double seconds = total.Seconds();
+  if (count != expected) throw LoadError(directory + " lists " + std::to_string(count) + " files");
+  return {{"total_s", seconds}};
+}
+
+// rename-files FROM TO COUNT: each file of the directory FROM, under its name, into the directory TO
+Answer RenameFiles(LoadState&, Arguments& arguments) {
+  const std::string& from = arguments.Text();
+  const std::string& to = arguments.Text();
+  uint64_t count = arguments.Number();
+  Stopwatch total;
+  for (uint64_t i = 0; i < count; i++) {
+    std::string name = FileName(from, i);
+    if (std::rename(name.c_str(), FileName(to, i).c_str()) != 0) ThrowErrno(name);
+  }
+  return {{"total_s", total.Seconds()}};
+}
+
 // unlink DIRECTORY COUNT
 Answer Unlink(LoadState&, Arguments& arguments) {
   const std::string& directory = arguments.Text();
@@ -83,6 +115,8 @@ void AddNameCommands(CommandTable& table) {
   table["create"] = Create;
   table["stat"] = Stat;
   table["list"] = List;
+  table["list-stat"] = ListStat;
+  table["rename-files"] = RenameFiles;
   table["unlink"] = Unlink;
 }
 

@@ -44,6 +44,11 @@ PLOTS = (  # file, title, how the measure begins, unit of the figures
     ("cpu-new", "CPU time of the daemon by step, new data", "CPU of the daemon per GiB saved, new", "ns/KiB"),
     ("cpu-known", "CPU time of the daemon by step, known data", "CPU of the daemon per GiB saved, known", "ns/KiB"),
     ("cut-points", "Cut points, one core", "cut points", "B/s"),
+    ("cluster-save", "Three hosts: durable save of new data, two copies", "cluster: durable save", "B/s"),
+    ("cluster-stall", "Three hosts: time in write(2)", "cluster: stall", "s"),
+    ("cluster-known", "Three hosts: save of known data", "cluster: save of known", "B/s"),
+    ("cluster-restore", "Three hosts: restore where nothing of it lies, cold", "cluster: restore", "B/s"),
+    ("cluster-names", "Three hosts: small files in a directory of another host", "cluster: names", "/s"),
 )
 
 

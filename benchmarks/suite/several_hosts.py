@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import sys
 import threading
 
@@ -76,9 +77,16 @@ def remount_all(cluster):
     drop_caches(1)
 
 
+def size_of_saves(bench, rounds):
+    """What is deleted in a cluster stays on its disks, so each round takes the size twice."""
+    room = shutil.disk_usage(bench.scratch.path).free * 3 // 4
+    return min(bench.size, room // (2 * rounds + 4) // (16 * MIB) * (16 * MIB))
+
+
 def save_rows(bench):
     """New data, known data, and what fits in half of the pool, on one of three hosts and on one that is alone."""
-    size = min(bench.size, GIB)
+    rounds = min(bench.rounds, 4)
+    size = size_of_saves(bench, rounds)
     half_pool = min(size, GIB // 2)
     with Cairn(bench, "alone", pool_size=POOL, free_segments_max=MIB) as alone, \
             hosts_of(bench, "cluster-save") as cluster:
@@ -103,7 +111,7 @@ def save_rows(bench):
             known = save(member, name + "-again", size)
             return {**sample, "known_s": known["total_s"], "known_wire": known["wire"]}
 
-        series = take_turns(min(bench.rounds, 4), {"one host": alone_turn, "cluster": cluster_turn},
+        series = take_turns(rounds, {"one host": alone_turn, "cluster": cluster_turn},
                             before_round=lambda _: bench.load("fill", bench.next_seed(), 0, size))
 
         def small_turn(who):
@@ -135,7 +143,7 @@ def save_rows(bench):
 
 
 def restore_rows(bench):
-    size = min(bench.size, GIB)
+    size = size_of_saves(bench, rounds=1)
     bench.load("fill", bench.next_seed(), 0, size)
     with Cairn(bench, "alone-restore", pool_size=POOL) as alone, \
             hosts_of(bench, "cluster-restore", last_stores=False) as cluster:
@@ -197,14 +205,16 @@ def round_trips(cluster):
 def names_rows(bench):
     """Small files in a directory that another host has made."""
     count = bench.small_files if bench.quick else 10_000
-    row = Row(f"cluster: {count} small files in a directory of another host, per second")
+    row = Row(f"cluster: names, {count} small files in a directory of another host")
     for metadata in ("node", "etcd"):
         with hosts_of(bench, "cluster-names-" + metadata, metadata) as cluster:
-            os.mkdir(cluster.hosts[0].path("files"))
-            directory = cluster.hosts[1].path("files")
+            for name in ("files", "moved"):
+                os.mkdir(cluster.hosts[0].path(name))
+            directory, moved = (cluster.hosts[1].path(name) for name in ("files", "moved"))
             steps = [("create, write 4 KiB, close", ["create", directory, count, 4 * KIB, bench.next_seed()]),
                      ("stat", ["stat", directory, count]), ("stat again, under a delegation", ["stat", directory, count]),
-                     ("readdir", ["list", directory, count]), ("unlink", ["unlink", directory, count])]
+                     ("readdir", ["list", directory, count]), ("readdir and stat", ["list-stat", directory, count]),
+                     ("rename", ["rename-files", directory, moved, count]), ("unlink", ["unlink", moved, count])]
             for step, words in steps:
                 before = round_trips(cluster)
                 seconds = bench.load(*words)["total_s"]

@@ -9,20 +9,12 @@
 #include <random>
 #include <set>
 
+#include "../../support/sanitizers.h"
+
 namespace cairnfs::cluster {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr size_t kScale = 10;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr size_t kScale = 10;
-#else
-constexpr size_t kScale = 1;
-#endif
-#else
-constexpr size_t kScale = 1;
-#endif
+constexpr size_t kScale = kAddressSanitizer || kThreadSanitizer ? 10 : 1;
 
 class Source {
  public:

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 
+#include "../../support/sanitizers.h"
 #include "support.h"
 
 namespace cairnfs::kv {
@@ -122,9 +123,8 @@ class Damage : public testing::Test {
     bool all = getenv("CAIRNFS_EXHAUSTIVE") != nullptr;
     bool holds_data = name.ends_with(".log") || name.ends_with(".sst") || name.starts_with("MANIFEST");
     if (!holds_data) count = count / 4;
-#ifdef __SANITIZE_THREAD__
-    count = std::max<size_t>(1, count / 8);  // processes are slow to start there, and threads are not what is tried
-#endif
+    // Processes are slow to start there, and threads are not what is tried.
+    if (kThreadSanitizer) count = std::max<size_t>(1, count / 8);
     size_t stride = all ? 1 : std::max<size_t>(1, size / count);
     std::vector<size_t> positions;
     for (size_t position = 0; position < size; position += stride) positions.push_back(position);
