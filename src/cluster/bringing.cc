@@ -12,8 +12,6 @@ bool Contains(const Holders& holders, const NodeId& node) {
   return std::find(holders.begin(), holders.end(), node) != holders.end();
 }
 
-bool TakesChunks(const NodeInfo& node) { return node.state == NodeState::kUp && !node.full && node.weight > 0; }
-
 }  // namespace
 
 size_t ClusterChunkStoreImpl::CopiesOf(const Entry& entry) const {
@@ -24,7 +22,8 @@ size_t ClusterChunkStoreImpl::CopiesOf(const Entry& entry) const {
 size_t ClusterChunkStoreImpl::CopiesNeeded() {
   if (options_.copies_min == 0 || options_.copies_min >= options_.copies) return options_.copies;
   const ViewPtr view = reachability_.view();
-  const auto usable = static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(), TakesChunks));
+  const auto usable =
+      static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(), std::mem_fn(&NodeInfo::takes_chunks)));
   return std::clamp<size_t>(usable, options_.copies_min, options_.copies);
 }
 
@@ -75,11 +74,16 @@ bool ClusterChunkStoreImpl::ChooseTargets(Entry& entry, const EntryPtr& pointer)
 
 void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
   std::vector<io::Slice> slices;
+  Holders told;
   {
     MutexLock lock(mutex_);
     if (entry->state == Entry::State::kDone) return;
     slices = entry->slices;
+    told = entry->told;
   }
+  // Nobody else was asked yet: whoever goes through the lists finds out.
+  if (told.empty() && !commit_.FindHolders(entry->digest)) told = {self_};
+  if (!told.empty()) commit_.SetHolders(entry->digest, told);
   auto put = commit_.Put(entry->digest, slices);
   slices.clear();
   if (put.ok()) {
@@ -88,7 +92,7 @@ void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
     reachability_.NoteFull(self_);
   }
   MutexLock lock(mutex_);
-  if (put.ok() && !entry->told.empty()) commit_.SetHolders(entry->digest, entry->told);
+  if (put.ok() && !entry->told.empty() && entry->told != told) commit_.SetHolders(entry->digest, entry->told);
   ++late_puts_;
   if (std::exchange(entry->is_reserved, false)) local_.ReleaseReservation(entry->size);
   entry->local = put.ok() ? Entry::Local::kStored : Entry::Local::kRefused;

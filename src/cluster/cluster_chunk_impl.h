@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <deque>
+#include <future>
 #include <map>
 #include <set>
 #include <thread>
@@ -91,7 +92,6 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     EntryPtr entry;
     Digest digest;
     Holders holders;
-    unsigned attempts = 0;
   };
   struct Peer {
     std::deque<EntryPtr> asks, waits, confirms;
@@ -99,7 +99,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     unsigned asks_running = 0, waits_running = 0, confirms_running = 0, sends_running = 0;
     size_t window = 0;  // chunk bytes sent and not acknowledged, or being read to be sent
     bool pump_posted = false;
-    Clock::time_point quiet_until{};  // it is busy
+    Clock::time_point quiet_until{};  // it is busy, or does not answer
   };
 
   // asking.cc
@@ -147,6 +147,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
 
   // cluster_chunk_store.cc
   bool OthersMayTake();
+  std::future<Result<std::vector<bool>>> AskWhetherThere(const NodeId& node, const std::vector<Digest>& digests);
   bool LocallyPinned(const Digest& digest, store::ChunkPin pin) EXCLUDES_LOCK(pins_mutex_);
   store::ChunkPin MakePin(const Digest& digest) EXCLUDES_LOCK(pins_mutex_);
   std::optional<store::ChunkData> FindPending(const Digest& digest) EXCLUDES_LOCK(mutex_);
@@ -155,6 +156,12 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void Heal(const Digest& digest, const store::ChunkData& data);
   void OnViewChange(const ViewPtr& view) EXCLUDES_LOCK(mutex_);
   void Tick();
+  struct ShortWatch {  // of the ticker
+    uint64_t count = 0;
+    Clock::time_point kicked_at{};
+    std::chrono::seconds interval{5};
+  };
+  void KickRepair(ShortWatch& watch, Clock::time_point now);
   void LookWhetherFull();
   void DropSlicesUnderPressure() EXCLUDES_LOCK(mutex_);
 
@@ -164,6 +171,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void HandleConfirm(const PeerMessage& request, PeerServer::Respond respond);
   void HandlePut(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond);
   void HandleGet(const PeerMessage& request, PeerServer::Respond respond);
+  void HandleNews(const PutItem& item);
   PutAnswer StoreReceived(const PutItem& item, const std::vector<io::Slice>& slices);
   struct Serving;
   void AnswerGet(const std::shared_ptr<Serving>& serving);
@@ -216,7 +224,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
 
   std::atomic<uint64_t> sent_bytes_{0}, received_bytes_{0}, known_elsewhere_bytes_{0}, short_chunks_{0};
   std::atomic<uint64_t> repair_bytes_{0};
-  bool is_full_ = false;  // of the ticker's thread
+  std::atomic<bool> news_dropped_{false};  // of who holds a chunk, that a node should have been told
+  bool is_full_ = false;                   // of the ticker's thread
 
   std::unique_ptr<Repair> repair_;
   std::shared_ptr<void> view_subscription_;

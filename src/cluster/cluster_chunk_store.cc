@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <future>
 
 #include "base/log.h"
 #include "cluster/cluster_chunk_impl.h"
@@ -21,6 +20,8 @@ constexpr std::chrono::seconds kSlicesKeptFor{2};
 constexpr uint64_t kFullBytes = 8 * kMiB;  // less room than this is none
 constexpr size_t kUncommittedMax = 16 * 1024;
 constexpr std::chrono::milliseconds kHasTimeout{5000};
+constexpr std::chrono::seconds kShortInterval{5};
+constexpr std::chrono::seconds kShortIntervalMax{160};
 
 // The caller's memory may go when Put returns, unless a slice owns it.
 std::vector<io::Slice> KeepAlive(std::span<const io::Slice> slices) {
@@ -99,9 +100,8 @@ std::unique_ptr<ClusterChunkStore> ClusterChunkStore::Create(store::LocalChunkSt
 bool ClusterChunkStoreImpl::OthersMayTake() {
   const ViewPtr view = reachability_.view();
   const auto count =
-      static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(), [&](const NodeInfo& node) {
-        return node.id != self_ && node.state == NodeState::kUp && !node.full && node.weight > 0;
-      }));
+      static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(),
+                                        [&](const NodeInfo& node) { return node.id != self_ && node.takes_chunks(); }));
   return count >= std::max(1U, options_.copies_min != 0 ? options_.copies_min : options_.copies);
 }
 
@@ -200,6 +200,15 @@ void ClusterChunkStoreImpl::Unpin(const Digest& digest) {
 
 // --- looking up and reading --------------------------------------------------------------------------------------
 
+std::future<Result<std::vector<bool>>> ClusterChunkStoreImpl::AskWhetherThere(const NodeId& node,
+                                                                              const std::vector<Digest>& digests) {
+  auto promise = std::make_shared<std::promise<Result<std::vector<bool>>>>();
+  auto answer = promise->get_future();
+  Call<std::vector<bool>>(node, PeerMethod::kConfirm, {EncodeDigests(digests), {}}, kHasTimeout, DecodeBits,
+                          [promise](Result<std::vector<bool>> bits) { promise->set_value(std::move(bits)); });
+  return answer;
+}
+
 std::vector<bool> ClusterChunkStoreImpl::Has(std::span<const Digest> digests) {
   std::vector<bool> has = local_.Has(digests);
   std::unordered_map<NodeId, std::vector<size_t>, NodeIdHash> questions;
@@ -220,10 +229,7 @@ std::vector<bool> ClusterChunkStoreImpl::Has(std::span<const Digest> digests) {
       const size_t end = std::min(indexes.size(), begin + kDigestsPerMessageMax);
       std::vector<Digest> asked;
       for (size_t k = begin; k < end; ++k) asked.push_back(digests[indexes[k]]);
-      std::promise<Result<std::vector<bool>>> promise;
-      Call<std::vector<bool>>(node, PeerMethod::kConfirm, {EncodeDigests(asked), {}}, kHasTimeout, DecodeBits,
-                              [&](Result<std::vector<bool>> bits) { promise.set_value(std::move(bits)); });
-      auto bits = promise.get_future().get();
+      auto bits = AskWhetherThere(node, asked).get();
       if (!bits.ok() || bits->size() != asked.size()) continue;
       for (size_t k = begin; k < end; ++k) has[indexes[k]] = has[indexes[k]] || (*bits)[k - begin];
     }
@@ -316,7 +322,7 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
   // A node that goes for good moves homes, and one that comes has missed what it is the home of; one that has room
   // again may take copies that are missing.
   const bool any_short = short_chunks_.load() + repair_->progress().missing_copies > 0;
-  if (any_out || any_new || (any_room && any_short)) repair_->Kick();
+  if (any_out || any_new || (any_room && any_short)) repair_->Kick(Repair::Depth::kHolders);
 }
 
 void ClusterChunkStoreImpl::LookWhetherFull() {
@@ -341,9 +347,27 @@ void ClusterChunkStoreImpl::DropSlicesUnderPressure() {
   }
 }
 
+// Chunks that fell short by what lasted a moment are tried again without news of the nodes: soon, when enough nodes
+// take chunks, and more and more rarely, when it does not help.
+void ClusterChunkStoreImpl::KickRepair(ShortWatch& watch, Clock::time_point now) {
+  if (news_dropped_.exchange(false)) repair_->Kick(Repair::Depth::kHolders);
+  const uint64_t count = short_chunks_.load();
+  if (count == 0) watch = {};
+  if (count == 0 || now - watch.kicked_at < watch.interval) return;
+  const ViewPtr view = reachability_.view();
+  const bool may_help = static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(),
+                                                          std::mem_fn(&NodeInfo::takes_chunks))) >= options_.copies;
+  const bool has_grown = count > watch.count;
+  watch.interval = may_help && has_grown ? kShortInterval : std::min(2 * watch.interval, kShortIntervalMax);
+  watch.count = count;
+  watch.kicked_at = now;
+  if (may_help || watch.interval == kShortIntervalMax) repair_->Kick(Repair::Depth::kLists);
+}
+
 void ClusterChunkStoreImpl::Tick() {
   pthread_setname_np(pthread_self(), "cairn-tick");
   auto slow_at = Clock::now(), retry_at = Clock::now();
+  ShortWatch watch;
   for (;;) {
     {
       MutexLock lock(ticker_mutex_);
@@ -367,6 +391,7 @@ void ClusterChunkStoreImpl::Tick() {
     if (now < slow_at) continue;
     slow_at = now + kSlowTickInterval;
     LookWhetherFull();
+    KickRepair(watch, now);
     if (commit_.uncommitted_count() > kUncommittedMax) commit_.Commit([](const Status&) {});
   }
 }

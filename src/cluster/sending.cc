@@ -13,7 +13,8 @@ constexpr std::chrono::milliseconds kPutTimeout{20'000};
 constexpr std::chrono::milliseconds kBusyPause{50};
 // A message that is not full goes out at once while fewer than this are under way.
 constexpr unsigned kPartialSendsMax = 3;
-constexpr unsigned kAttemptsMax = 20;
+constexpr std::chrono::milliseconds kFailedPause{300};
+constexpr size_t kNewsKeptMax = 64 * 1024;
 constexpr unsigned kCorruptMax = 3;
 
 }  // namespace
@@ -123,6 +124,8 @@ void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, SendItem item) {
   });
 }
 
+// News of who holds a chunk is kept for a node that is up. One that is not goes through its lists with the other
+// holders when it comes back, and so does this node when there is more news than it can keep.
 void ClusterChunkStoreImpl::GiveUpTarget(const NodeId& node, SendItem item) {
   if (item.entry) {
     std::erase(item.entry->sending, node);
@@ -131,8 +134,13 @@ void ClusterChunkStoreImpl::GiveUpTarget(const NodeId& node, SendItem item) {
   }
   const ViewPtr view = membership_.view();
   const NodeInfo* info = view->Find(node);
-  if (info == nullptr || info->state != NodeState::kUp || ++item.attempts > kAttemptsMax) return;
-  peers_[node].sends.push_back(std::move(item));
+  if (info == nullptr || info->state != NodeState::kUp) return;
+  Peer& peer = peers_[node];
+  if (peer.sends.size() >= kNewsKeptMax) {
+    news_dropped_ = true;
+    return;
+  }
+  peer.sends.push_back(std::move(item));
 }
 
 // The node does not answer: what waits for it goes elsewhere.
@@ -184,7 +192,10 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
     item.entry->holders.push_back(node);
     Settle(item.entry);
   }
-  if (!ok) RerouteQueue(node);
+  if (!ok) {
+    peer.quiet_until = Clock::now() + kFailedPause;
+    RerouteQueue(node);
+  }
   SchedulePump(node);
 }
 

@@ -72,6 +72,7 @@ PutAnswer ClusterChunkStoreImpl::StoreReceived(const PutItem& item, const std::v
   chunking::Digester digester;
   for (const io::Slice& slice : slices) digester.Update(slice.bytes());
   if (digester.Finish() != item.digest) return {PutAnswer::Kind::kCorrupt};
+  commit_.SetHolders(item.digest, item.holders);
   auto put = commit_.Put(item.digest, slices);
   if (!put.ok()) {
     if (put.error().code == ErrorCode::kNoSpace) return {PutAnswer::Kind::kNoSpace};
@@ -88,20 +89,22 @@ void ClusterChunkStoreImpl::HandlePut(const NodeId& caller, const PeerMessage& r
   PayloadReader payload(request.payload);
   std::vector<PutAnswer> answers(items->size());
   std::vector<Digest> came;  // and nobody else's copy is waited for
-  bool any_stored = false;
+  bool any = false;
   for (size_t i = 0; i < items->size(); ++i) {
     const PutItem& item = (*items)[i];
-    if (item.size > 0) {
-      auto slices = payload.Take(item.size);
-      if (!slices) return respond(Malformed());
-      answers[i] = StoreReceived(item, *slices);
-      if (answers[i].kind != PutAnswer::Kind::kDurable) continue;
-      any_stored = true;
+    if (item.size == 0) {
+      HandleNews(item);
+      any = true;
+      continue;
     }
+    auto slices = payload.Take(item.size);
+    if (!slices) return respond(Malformed());
+    answers[i] = StoreReceived(item, *slices);
+    if (answers[i].kind != PutAnswer::Kind::kDurable) continue;
+    any = true;
     const bool others = std::any_of(item.holders.begin(), item.holders.end(),
                                     [&](const NodeId& holder) { return holder != caller && holder != self_; });
-    if (item.size == 0 || !others) came.push_back(item.digest);
-    commit_.SetHolders(item.digest, item.holders);
+    if (!others) came.push_back(item.digest);
   }
   PeerMessage reply{EncodePutReply(answers), {}};
   auto finish = [this, came = std::move(came), reply = std::move(reply), respond = std::move(respond)](Status status) {
@@ -109,8 +112,15 @@ void ClusterChunkStoreImpl::HandlePut(const NodeId& caller, const PeerMessage& r
     for (const Digest& digest : came) home_.EndClaim(digest);
     respond(reply);
   };
-  if (!any_stored) return finish({});
-  commit_.Commit(std::move(finish));
+  if (!any) return finish({});
+  commit_.Commit(std::move(finish));  // news too is forgotten by the sender once it was answered
+}
+
+// Those that wait for the chunk confirm it with the holders that they are told now.
+void ClusterChunkStoreImpl::HandleNews(const PutItem& item) {
+  commit_.SetHolders(item.digest, item.holders);
+  if (item.holders.size() < options_.copies) short_chunks_.fetch_add(1, std::memory_order_relaxed);
+  home_.EndClaim(item.digest);
 }
 
 struct ClusterChunkStoreImpl::Serving {

@@ -152,6 +152,52 @@ TEST_F(ClusterChunkTest, ALostNodesCopiesAreMadeAnew) {
   }
 }
 
+TEST_F(ClusterChunkTest, AHolderThatHasNotWhatItWasToGetIsNotCountedOn) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 20);
+  // Node 1 was sent these by node 2, which went before it stored them itself.
+  for (const TestChunk& chunk : chunks) Plant(*nodes_[0], chunk, {nodes_[0]->id, nodes_[1]->id});
+  Down(*nodes_[1]);
+  Start(*nodes_[1]);
+  EXPECT_TRUE(Eventually([&] {
+    return std::all_of(chunks.begin(), chunks.end(), [&](const TestChunk& chunk) { return CopiesOf(chunk) == 2; });
+  }));
+  // Both copies are in the lists of both.
+  for (const TestChunk& chunk : chunks) {
+    for (auto& node : nodes_) {
+      if (IsHere(*node, chunk)) EXPECT_TRUE(Eventually([&] { return ListOf(*node, chunk).size() == 2; }));
+    }
+  }
+}
+
+TEST_F(ClusterChunkTest, AChunkThatNoListNamesThisNodeForIsRepairedAllTheSame) {
+  AddNodes(3);
+  const TestChunk chunk = MakeChunk(3, 200'000);
+  Plant(*nodes_[0], chunk, {nodes_[1]->id, nodes_[2]->id});
+  Down(*nodes_[1]);
+  Start(*nodes_[1]);
+  EXPECT_TRUE(Eventually([&] { return CopiesOf(chunk) == 2; }));
+}
+
+TEST_F(ClusterChunkTest, WhatFellShortForAMomentIsToppedUpWithoutNews) {
+  options_.copies_min = 1;
+  AddNodes(2);
+  const std::string address = nodes_[1]->service->address();
+  nodes_[1]->service.reset();
+  const auto chunks = MakeChunks(1, 10);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks, 1);
+  PeerService::Options options;
+  options.listen = address;
+  auto service = PeerService::Start(options, *nodes_[1]->chunks, *nodes_[1]->membership);
+  ASSERT_OK(service);
+  nodes_[1]->service = std::move(service).value();
+  EXPECT_TRUE(Eventually([&] {
+    return std::all_of(chunks.begin(), chunks.end(), [&](const TestChunk& chunk) { return CopiesOf(chunk) == 2; });
+  }));
+}
+
 TEST_F(ClusterChunkTest, AFullHomeTellsThoseThatWait) {
   AddNodes(4);
   cluster_.Edit(nodes_[3]->id, [](NodeInfo& node) { node.full = true; });

@@ -103,6 +103,15 @@ TEST_F(HomeTest, CloseAnswersAll) {
   EXPECT_TRUE(answered);
 }
 
+TEST_F(HomeTest, ListsThatNobodyWaitedForAreKept) {
+  Store(chunk_);
+  home_.reset();
+  commit_.reset();
+  auto holders = ReadHolders(*node_.engine, chunk_.digest);
+  ASSERT_OK(holders);
+  EXPECT_EQ(*holders, (Holders{ids_[0], ids_[1]}));
+}
+
 TEST_F(HomeTest, HoldersThatAreOutAreNotNamed) {
   Store(chunk_);
   ASSERT_OK(commit_->CommitAndWait());

@@ -137,6 +137,18 @@ TEST_F(PeerServiceTest, ANodeThatComesBackIsFoundAgainSoon) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
 }
 
+TEST_F(PeerServiceTest, NewsIsDurableWhenItIsAnswered) {
+  WireCounters counters;
+  PeerClient client(*nodes_[0]->membership, 1, counters);
+  const TestChunk chunk = MakeChunk(1, 1000);
+  const Holders holders = {nodes_[0]->id, nodes_[1]->id};
+  std::promise<bool> answered;
+  client.Call(nodes_[1]->id, PeerMethod::kPut, {EncodePut({{chunk.digest, 0, holders}}), {}}, std::chrono::seconds(10),
+              [&](const Result<PeerMessage>& reply) { answered.set_value(reply.ok()); });
+  EXPECT_TRUE(answered.get_future().get());
+  EXPECT_EQ(ListOf(*nodes_[1], chunk), holders);
+}
+
 TEST_F(PeerServiceTest, MalformedRequestsAreRefused) {
   WireCounters counters;
   PeerClient client(*nodes_[0]->membership, 1, counters);
