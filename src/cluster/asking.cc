@@ -116,12 +116,13 @@ void ClusterChunkStoreImpl::OnAnswer(const NodeId& node, const EntryPtr& entry, 
   if (!answer.is_known()) return StartBringing(entry);
   // This node's own copy counts: the Sync that waits for the entry makes it durable, if it is not.
   if (is_here && entry->local != Entry::Local::kQueued) entry->local = Entry::Local::kStored;
+  entry->listed = answer.holders;
   entry->holders.clear();
   entry->confirming.clear();
   for (const NodeId& holder : answer.holders) {
     if (holder == self_) continue;
     const NodeInfo* info = view.Find(holder);
-    if (info == nullptr || info->state != NodeState::kUp) continue;
+    if (info == nullptr || info->state != NodeState::kUp || !IsUp(holder)) continue;
     if (holder == node && answer.kind == HasAnswer::Kind::kKnownHere) {
       entry->holders.push_back(holder);
     } else {
@@ -171,7 +172,8 @@ void ClusterChunkStoreImpl::OnConfirmed(const NodeId& node, const std::vector<En
     const EntryPtr& entry = entries[i];
     // A list may name a node twice, and then it was asked twice.
     if (std::erase(entry->confirming, node) == 0) continue;
-    if (ok && (*bits)[i]) entry->holders.push_back(node);
+    if (ok && !(*bits)[i]) std::erase(entry->listed, node);
+    if (ok && (*bits)[i] && IsUp(node)) entry->holders.push_back(node);
     if (!entry->confirming.empty()) continue;
     if (CopiesOf(*entry) >= options_.copies) {
       Complete(entry);

@@ -121,6 +121,34 @@ void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
   if (sync_waiters_ > 0) changed_.NotifyAll();
 }
 
+// By the membership itself: one that is lost is told of to OnViewChange afterwards, which drops what was counted
+// before.
+bool ClusterChunkStoreImpl::IsUp(const NodeId& node) const {
+  const ViewPtr view = membership_.view();
+  const NodeInfo* info = view->Find(node);
+  return info != nullptr && info->state == NodeState::kUp;
+}
+
+// What these nodes acknowledged counts no more for what is not done yet.
+void ClusterChunkStoreImpl::DropLost(const std::vector<NodeId>& nodes) {
+  if (nodes.empty()) return;
+  std::vector<EntryPtr> short_now;
+  for (const auto& [digest, entry] : pending_) {
+    const auto lost = std::erase_if(entry->holders, [&](const NodeId& holder) { return Contains(nodes, holder); });
+    if (lost > 0 && entry->state == Entry::State::kBringing) short_now.push_back(entry);
+  }
+  for (const EntryPtr& entry : short_now) {
+    entry->must_tell = true;
+    Settle(entry);
+  }
+}
+
+bool ClusterChunkStoreImpl::IsListed(const Entry& entry) const {
+  if (entry.local == Entry::Local::kStored && !Contains(entry.listed, self_)) return false;
+  return std::all_of(entry.holders.begin(), entry.holders.end(),
+                     [&](const NodeId& holder) { return Contains(entry.listed, holder); });
+}
+
 void ClusterChunkStoreImpl::TellHolders(const Entry& entry, const Holders& holders) {
   const bool here = entry.local == Entry::Local::kStored;
   auto tell = [&](const NodeId& node) {
@@ -149,13 +177,19 @@ void ClusterChunkStoreImpl::TellHolders(const Entry& entry, const Holders& holde
 void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
   const bool was_brought = entry->state == Entry::State::kBringing;
   entry->state = Entry::State::kDone;
+  Holders holders = entry->holders;
+  if (entry->local == Entry::Local::kStored) holders.push_back(self_);
   if (was_brought) {
-    Holders holders = entry->holders;
-    if (entry->local == Entry::Local::kStored) holders.push_back(self_);
     TellHolders(*entry, holders);
-  } else {
-    known_elsewhere_bytes_.fetch_add(entry->size, std::memory_order_relaxed);
+  } else if (!IsListed(*entry)) {
+    // A copy that counts must be in the lists, or nobody makes it anew when it is lost.
+    for (const NodeId& node : entry->listed) {
+      if (node != self_ && !Contains(holders, node)) holders.push_back(node);
+    }
+    entry->must_tell = true;
+    TellHolders(*entry, holders);
   }
+  if (!was_brought && entry->sequence != 0) known_elsewhere_bytes_.fetch_add(entry->size, std::memory_order_relaxed);
   if (CopiesOf(*entry) >= options_.copies) {
     confirmed_.Insert(entry->digest);
   } else {

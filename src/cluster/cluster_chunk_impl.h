@@ -77,6 +77,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     bool is_reserved = false;  // room in the local store
     NodeId home;               // that was asked
     Holders holders;           // other nodes that said that they have it durably
+    Holders listed;            // the home's list of who has it, less those that denied it
     Holders confirming;        // asked whether they do
     Holders sending;           // it is on its way to these
     Holders told;              // the list of holders that those were told to whom it was sent
@@ -121,6 +122,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void CoverBySync(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void Complete(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void TellHolders(const Entry& entry, const Holders& holders) REQUIRES_LOCK(mutex_);
+  void DropLost(const std::vector<NodeId>& nodes) REQUIRES_LOCK(mutex_);
+  bool IsListed(const Entry& entry) const;
+  bool IsUp(const NodeId& node) const;
   size_t CopiesOf(const Entry& entry) const;
   size_t CopiesNeeded() REQUIRES_LOCK(mutex_);
   void RetryStuck() EXCLUDES_LOCK(mutex_);

@@ -316,6 +316,7 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
     MutexLock lock(mutex_);
     if (any_lost || any_out) confirmed_.Clear();
     for (const NodeId& node : down) RerouteQueue(node);
+    DropLost(down);
   }
   home_.Tick();
   RetryStuck();

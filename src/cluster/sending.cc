@@ -177,8 +177,9 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
   }
   for (size_t i = 0; i < items.size(); ++i) {
     SendItem& item = items[i];
-    if (!ok || (item.entry && (*answers)[i].kind != PutAnswer::Kind::kDurable)) {
-      if (ok && (*answers)[i].kind == PutAnswer::Kind::kCorrupt && ++item.entry->corrupt_count >= kCorruptMax) {
+    if (!ok || !IsUp(node) || (item.entry && (*answers)[i].kind != PutAnswer::Kind::kDurable)) {
+      if (ok && item.entry && (*answers)[i].kind == PutAnswer::Kind::kCorrupt &&
+          ++item.entry->corrupt_count >= kCorruptMax) {
         spdlog::error("chunk {} does not match its digest: its bytes changed in this node's memory",
                       item.digest.ToHex());
         item.entry->slices.clear();  // what is stored here is verified when it is read
