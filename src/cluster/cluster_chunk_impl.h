@@ -100,7 +100,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     unsigned asks_running = 0, waits_running = 0, confirms_running = 0, sends_running = 0;
     size_t window = 0;  // chunk bytes sent and not acknowledged, or being read to be sent
     bool pump_posted = false;
-    Clock::time_point quiet_until{};  // it is busy, or does not answer
+    Clock::time_point quiet_until{};      // for chunks: it is busy, or does not answer
+    Clock::time_point ask_quiet_until{};  // for questions
   };
 
   // asking.cc
@@ -109,6 +110,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void OnAsked(const NodeId& node, bool hold, const std::vector<EntryPtr>& entries,
                Result<std::vector<HasAnswer>> answers) EXCLUDES_LOCK(mutex_);
   void OnAnswer(const NodeId& node, const EntryPtr& entry, const HasAnswer& answer, bool is_here, const View& view)
+      REQUIRES_LOCK(mutex_);
+  void AskAgainLater(const NodeId& node, std::deque<EntryPtr>& queue, const std::vector<EntryPtr>& entries)
       REQUIRES_LOCK(mutex_);
   bool StartConfirms(const NodeId& node) EXCLUDES_LOCK(mutex_);
   void OnConfirmed(const NodeId& node, const std::vector<EntryPtr>& entries, Result<std::vector<bool>> bits)

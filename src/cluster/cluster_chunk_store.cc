@@ -386,7 +386,9 @@ void ClusterChunkStoreImpl::Tick() {
     {
       MutexLock lock(mutex_);
       for (auto& [node, peer] : peers_) {
+        const bool asks = !peer.asks.empty() || !peer.waits.empty() || !peer.confirms.empty();
         if (!peer.sends.empty() && now >= peer.quiet_until) SchedulePump(node);
+        if (asks && now >= peer.ask_quiet_until) SchedulePump(node);
       }
     }
     if (now < slow_at) continue;
