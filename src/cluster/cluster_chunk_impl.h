@@ -181,6 +181,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void HandleNews(const PutItem& item);
   PutAnswer StoreReceived(const PutItem& item, const std::vector<io::Slice>& slices);
   struct Serving;
+  void ReadWave(const std::shared_ptr<Serving>& serving);
   void AnswerGet(const std::shared_ptr<Serving>& serving);
 
   // repair.cc

@@ -9,8 +9,13 @@ namespace cairnfs::cluster {
 namespace {
 
 constexpr size_t kChunksPerGetMax = 64;
+// Read at once for one request: a reply is full with one chunk or with hundreds.
+constexpr size_t kChunksPerWave = 4;
 
-Error Malformed() { return MakeError(ErrorCode::kInvalidArgument, "the request cannot be decoded"); }
+Error Malformed() {
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "the request cannot be decoded, or has more of something than docs/formats/cluster.md allows");
+}
 
 }  // namespace
 
@@ -127,31 +132,41 @@ struct ClusterChunkStoreImpl::Serving {
   std::vector<Digest> digests;
   PeerServer::Respond respond;
   Mutex mutex;
-  std::vector<std::optional<Result<store::ChunkData>>> found GUARDED_BY(mutex);
-  size_t left GUARDED_BY(mutex) = 0;
+  std::vector<std::optional<Result<store::ChunkData>>> found GUARDED_BY(mutex);  // the first so many digests'
+  size_t bytes GUARDED_BY(mutex) = 0;
+  size_t left GUARDED_BY(mutex) = 0;  // of those that are being read
 };
 
 void ClusterChunkStoreImpl::HandleGet(const PeerMessage& request, PeerServer::Respond respond) {
   auto digests = DecodeDigests(request.head);
   if (!digests || digests->size() > kChunksPerGetMax) return respond(Malformed());
-  if (digests->empty()) return respond(PeerMessage{EncodeGetReply({}), {}});
   auto serving = std::make_shared<Serving>();
   serving->respond = std::move(respond);
   serving->digests = *std::move(digests);
+  local_.Prefetch(serving->digests);  // those side by side in one read
+  ReadWave(serving);
+}
+
+// Reads the next few chunks, until the reply is full.
+void ClusterChunkStoreImpl::ReadWave(const std::shared_ptr<Serving>& serving) {
+  size_t begin, end;
   {
     MutexLock lock(serving->mutex);
-    serving->found.resize(serving->digests.size());
-    serving->left = serving->digests.size();
+    begin = serving->found.size();
+    end = serving->bytes < kPayloadBytesFull ? std::min(begin + kChunksPerWave, serving->digests.size()) : begin;
+    serving->found.resize(end);
+    serving->left = end - begin;
   }
-  local_.Prefetch(serving->digests);  // those side by side in one read
-  for (size_t i = 0; i < serving->digests.size(); ++i) {
+  if (begin == end) return AnswerGet(serving);
+  for (size_t i = begin; i < end; ++i) {
     auto found = [this, serving, i](Result<store::ChunkData> data) {
       {
         MutexLock lock(serving->mutex);
+        if (data.ok()) serving->bytes += data->size;
         serving->found[i] = std::move(data);
         if (--serving->left > 0) return;
       }
-      work_.Post([this, serving] { AnswerGet(serving); });
+      work_.Post([this, serving] { ReadWave(serving); });
     };
     const Digest& digest = serving->digests[i];
     if (auto pending = FindPending(digest)) {
@@ -170,11 +185,12 @@ void ClusterChunkStoreImpl::AnswerGet(const std::shared_ptr<Serving>& serving) {
   PeerMessage reply;
   size_t bytes = 0;
   for (size_t i = 0; i < answers.size(); ++i) {
-    const Result<store::ChunkData>& found = *serving->found[i];
     GetAnswer& answer = answers[i];
-    if (found.ok() && bytes > 0 && bytes + found->size > kPayloadBytesFull) {
-      answer.kind = GetAnswer::Kind::kLater;
-    } else if (found.ok()) {
+    answer.kind = GetAnswer::Kind::kLater;
+    if (i >= serving->found.size()) continue;
+    const Result<store::ChunkData>& found = *serving->found[i];
+    if (found.ok() && bytes > 0 && bytes + found->size > kPayloadBytesFull) continue;
+    if (found.ok()) {
       answer.kind = GetAnswer::Kind::kBytes;
       answer.size = static_cast<uint32_t>(found->size);
       bytes += found->size;
