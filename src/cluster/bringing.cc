@@ -47,7 +47,7 @@ bool ClusterChunkStoreImpl::ChooseTargets(Entry& entry, const EntryPtr& pointer)
     for (const NodeInfo* target : targets) {
       if (count >= options_.copies) break;
       if (target->id == self_) {
-        if (entry.local != Entry::Local::kNone) continue;
+        if (entry.local != Entry::Local::kNone || entry.slices.empty()) continue;
         entry.local = Entry::Local::kQueued;
         put_queue_.Post([this, pointer] { PutLocally(pointer); });
       } else {
@@ -78,6 +78,10 @@ void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
   {
     MutexLock lock(mutex_);
     if (entry->state == Entry::State::kDone) return;
+    if (entry->slices.empty()) {  // they were wrong, which a node that they were sent to found
+      entry->local = Entry::Local::kNone;
+      return Settle(entry);
+    }
     slices = entry->slices;
     told = entry->told;
   }
@@ -111,6 +115,10 @@ void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
 void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
   if (closing_ || entry->state != Entry::State::kBringing) return;
   if (CopiesOf(*entry) >= options_.copies) return Complete(entry);
+  if (entry->failure && Clock::now() < entry->read_again_at) {
+    stuck_.insert(entry);
+    return;
+  }
   ChooseTargets(*entry, entry);
   if (!entry->sending.empty() || entry->local == Entry::Local::kQueued) {
     stuck_.erase(entry);
@@ -195,6 +203,18 @@ void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
   } else {
     short_chunks_.fetch_add(1, std::memory_order_relaxed);
   }
+  Remove(entry);
+}
+
+// Its bytes are lost, and nobody needs them any more.
+void ClusterChunkStoreImpl::Abandon(const EntryPtr& entry) {
+  spdlog::error("{}", entry->failure->message);
+  if (CopiesOf(*entry) > 0) short_chunks_.fetch_add(1, std::memory_order_relaxed);
+  Remove(entry);
+}
+
+void ClusterChunkStoreImpl::Remove(const EntryPtr& entry) {
+  entry->state = Entry::State::kDone;
   if (std::exchange(entry->is_reserved, false)) local_.ReleaseReservation(entry->size);
   entry->slices.clear();
   stuck_.erase(entry);
@@ -214,6 +234,10 @@ void ClusterChunkStoreImpl::RetryStuck() {
   MutexLock lock(mutex_);
   const std::vector<EntryPtr> stuck(stuck_.begin(), stuck_.end());
   for (const EntryPtr& entry : stuck) {
+    if (entry->failure && !IsPinned(entry->digest)) {
+      Abandon(entry);
+      continue;
+    }
     // There may be room on this node again. What was dropped from memory is stored here.
     if (entry->local == Entry::Local::kRefused && !entry->slices.empty() && !failure_) {
       entry->local = Entry::Local::kNone;

@@ -5,7 +5,8 @@
 //   asking -> confirming -> done            R nodes have it durably
 //          -> waiting    -> asking          another node brings it
 //          -> bringing   -> done            stored here and sent to others until R have it
-//                        -> stuck           too few nodes can take it: tried again when that changes, and now and then
+//                        -> stuck           too few nodes can take it, or its bytes cannot be read: tried again when
+//                                           that changes, and now and then
 //
 // What is to be said to a node waits in its Peer's queues. Pump, which runs on work_, says it, many at once. Replies
 // come on threads of gRPC's, and are handled on work_. Nothing here waits for the network but Sync.
@@ -83,6 +84,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     Holders told;              // the list of holders that those were told to whom it was sent
     bool must_tell = false;    // it has changed since
     unsigned corrupt_count = 0;
+    std::optional<Error> failure;  // its bytes are in memory no more, and cannot be read
+    Clock::time_point read_again_at{};
     Clock::time_point put_at = Clock::now();
     Clock::time_point stuck_since{};  // for the first time
   };
@@ -124,6 +127,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void Settle(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void CoverBySync(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void Complete(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
+  void Abandon(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
+  void Remove(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void TellHolders(const Entry& entry, const Holders& holders) REQUIRES_LOCK(mutex_);
   void DropLost(const std::vector<NodeId>& nodes) REQUIRES_LOCK(mutex_);
   bool IsListed(const Entry& entry) const;
@@ -139,6 +144,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void LoadThenSend(const NodeId& node, SendItem item) EXCLUDES_LOCK(mutex_);
   void OnSent(const NodeId& node, std::vector<SendItem> items, size_t bytes, Result<std::vector<PutAnswer>> answers)
       EXCLUDES_LOCK(mutex_);
+  void OnLoadFailed(const NodeId& node, const EntryPtr& entry, const Error& error) REQUIRES_LOCK(mutex_);
+  static std::vector<io::Slice> KeepAlive(std::span<const io::Slice> slices);
+  void TakeBytesAgain(Entry& entry, std::span<const io::Slice> slices) REQUIRES_LOCK(mutex_);
   void GiveUpTarget(const NodeId& node, SendItem item) REQUIRES_LOCK(mutex_);
   void RerouteQueue(const NodeId& node) REQUIRES_LOCK(mutex_);
   template <typename Reply>
@@ -156,6 +164,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   bool OthersMayTake();
   std::future<Result<std::vector<bool>>> AskWhetherThere(const NodeId& node, const std::vector<Digest>& digests);
   bool LocallyPinned(const Digest& digest, store::ChunkPin pin) EXCLUDES_LOCK(pins_mutex_);
+  bool IsPinned(const Digest& digest) EXCLUDES_LOCK(pins_mutex_);
   store::ChunkPin MakePin(const Digest& digest) EXCLUDES_LOCK(pins_mutex_);
   std::optional<store::ChunkData> FindPending(const Digest& digest) EXCLUDES_LOCK(mutex_);
   void GetLocal(const Digest& digest, store::ChunkCallback done);
@@ -206,7 +215,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   PeerClient client_;
   RemoteReader reader_;
 
-  mutable Mutex mutex_;  // before commit_'s, home_'s and the queues'
+  mutable Mutex mutex_;  // before pins_mutex_, commit_'s, home_'s and the queues'
   CondVar changed_;      // an entry came further, while sync_waiters_ > 0
   unsigned sync_waiters_ GUARDED_BY(mutex_) = 0;
   bool closing_ GUARDED_BY(mutex_) = false;  // nothing new is begun

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/log.h"
 #include "cluster/cluster_chunk_impl.h"
@@ -22,24 +21,6 @@ constexpr size_t kUncommittedMax = 16 * 1024;
 constexpr std::chrono::milliseconds kHasTimeout{5000};
 constexpr std::chrono::seconds kShortInterval{5};
 constexpr std::chrono::seconds kShortIntervalMax{160};
-
-// The caller's memory may go when Put returns, unless a slice owns it.
-std::vector<io::Slice> KeepAlive(std::span<const io::Slice> slices) {
-  std::vector<io::Slice> kept;
-  kept.reserve(slices.size());
-  for (const io::Slice& slice : slices) {
-    if (slice.size == 0) continue;
-    if (slice.owner || slice.memory) {
-      kept.push_back(slice);
-      continue;
-    }
-    std::shared_ptr<std::byte[]> copy(new std::byte[slice.size]);
-    std::memcpy(copy.get(), slice.data, slice.size);
-    const std::byte* data = copy.get();
-    kept.push_back(io::Slice{{}, data, slice.size, std::move(copy)});
-  }
-  return kept;
-}
 
 }  // namespace
 
@@ -128,6 +109,7 @@ Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::s
     if (is_known) return store::PutResult{MakePin(digest), false};
     if (auto found = pending_.find(digest); found != pending_.end()) {
       CoverBySync(found->second);
+      TakeBytesAgain(*found->second, slices);
       return store::PutResult{MakePin(digest), false};
     }
   }
@@ -164,6 +146,11 @@ store::ChunkPin ClusterChunkStoreImpl::MakePin(const Digest& digest) {
   MutexLock lock(pins_mutex_);
   ++pins_[digest].count;
   return {this, digest};
+}
+
+bool ClusterChunkStoreImpl::IsPinned(const Digest& digest) {
+  MutexLock lock(pins_mutex_);
+  return pins_.contains(digest);
 }
 
 // The local pin lives as long as there are pins of the chunk. False: there are none.

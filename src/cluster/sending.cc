@@ -1,5 +1,6 @@
 // Chunks on their way to other nodes, a few MiB in a message, as many messages at once as the window allows.
 #include <algorithm>
+#include <cstring>
 
 #include "base/log.h"
 #include "cluster/cluster_chunk_impl.h"
@@ -15,6 +16,7 @@ constexpr std::chrono::milliseconds kBusyPause{50};
 constexpr unsigned kPartialSendsMax = 3;
 constexpr std::chrono::milliseconds kFailedPause{300};
 constexpr size_t kNewsKeptMax = 64 * 1024;
+constexpr std::chrono::seconds kReadAgainAfter{5};
 constexpr unsigned kCorruptMax = 3;
 
 }  // namespace
@@ -110,10 +112,9 @@ void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, SendItem item) {
       if (shared->ok()) {
         item.entry->slices = (*shared)->slices;
         peer.sends.push_front(item);
+        item.entry->failure.reset();
       } else if (!closing_) {
-        failure_ = shared->error().WithContext("a chunk that was put cannot be read back to be sent");
-        spdlog::error("{}", failure_->message);
-        if (sync_waiters_ > 0) changed_.NotifyAll();
+        OnLoadFailed(node, item.entry, shared->error());
       }
       SchedulePump(node);
     });
@@ -122,6 +123,46 @@ void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, SendItem item) {
     if (data.ok()) return done(std::move(data));
     OnLocalMiss(digest, data.error(), done);
   });
+}
+
+// Only what needs this chunk fails: a Sync that covers it, for as long as somebody has it pinned. It is read again now
+// and then, and a Put brings its bytes anew.
+void ClusterChunkStoreImpl::OnLoadFailed(const NodeId& node, const EntryPtr& entry, const Error& error) {
+  if (!entry->failure) {
+    spdlog::error("chunk {} cannot be read back to be sent: {}", entry->digest.ToHex(), error.message);
+  }
+  entry->failure = error.WithContext("chunk " + entry->digest.ToHex() +
+                                     " was put and cannot be read back to be sent to other nodes; save it once more");
+  entry->read_again_at = Clock::now() + kReadAgainAfter;
+  std::erase(entry->sending, node);
+  const bool is_damaged = error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kNotFound;
+  if (is_damaged && entry->local == Entry::Local::kStored) entry->local = Entry::Local::kNone;
+  Settle(entry);
+  if (sync_waiters_ > 0) changed_.NotifyAll();
+}
+
+// The caller's memory may go when Put returns, unless a slice owns it.
+std::vector<io::Slice> ClusterChunkStoreImpl::KeepAlive(std::span<const io::Slice> slices) {
+  std::vector<io::Slice> kept;
+  kept.reserve(slices.size());
+  for (const io::Slice& slice : slices) {
+    if (slice.size == 0) continue;
+    if (slice.owner || slice.memory) {
+      kept.push_back(slice);
+      continue;
+    }
+    std::shared_ptr<std::byte[]> copy(new std::byte[slice.size]);
+    std::memcpy(copy.get(), slice.data, slice.size);
+    const std::byte* data = copy.get();
+    kept.push_back(io::Slice{{}, data, slice.size, std::move(copy)});
+  }
+  return kept;
+}
+
+void ClusterChunkStoreImpl::TakeBytesAgain(Entry& entry, std::span<const io::Slice> slices) {
+  if (!entry.failure || entry.state == Entry::State::kDone) return;
+  entry.slices = KeepAlive(slices);
+  entry.failure.reset();  // RetryStuck comes by
 }
 
 // News of who holds a chunk is kept for a node that is up. One that is not goes through its lists with the other
