@@ -99,8 +99,10 @@ bool Repair::RunOnce(Depth depth) {
   if (StopsWithin({})) return true;
   const size_t missing = todo.size();
   chunks_left_ = missing_copies_ = missing;
-  if (all_seen) store_.short_chunks_.fetch_sub(short_before);
-  store_.short_chunks_.fetch_add(short_count);
+  if (all_seen) {
+    store_.short_chunks_.fetch_add(short_count);
+    store_.short_chunks_.fetch_sub(short_before);
+  }
   if (todo.empty()) return all_seen;
   spdlog::info("repair: {} chunks of this node lack copies", missing);
   SetPhase("copying");

@@ -128,6 +128,7 @@ void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, SendItem item) {
 // Only what needs this chunk fails: a Sync that covers it, for as long as somebody has it pinned. It is read again now
 // and then, and a Put brings its bytes anew.
 void ClusterChunkStoreImpl::OnLoadFailed(const NodeId& node, const EntryPtr& entry, const Error& error) {
+  if (entry->state == Entry::State::kDone) return;
   if (!entry->failure) {
     spdlog::error("chunk {} cannot be read back to be sent: {}", entry->digest.ToHex(), error.message);
   }
