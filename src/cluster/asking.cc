@@ -13,19 +13,6 @@ constexpr std::chrono::milliseconds kHoldTimeout{6000};
 constexpr std::chrono::milliseconds kConfirmTimeout{15000};  // the holder may have to sync first
 constexpr std::chrono::milliseconds kBusyPause{50};
 constexpr unsigned kHeldAsksMax = 4;
-constexpr size_t kOrderLooked = 4;
-
-// The home is the first of the order that answers: while it is down, the next plays its part.
-NodeId ChooseHome(const View& view, const Digest& digest, const NodeId& self) {
-  auto answers = [&](const NodeInfo* node) { return node->state == NodeState::kUp || node->id == self; };
-  for (const NodeInfo* node : First(view, digest, kOrderLooked)) {
-    if (answers(node)) return node->id;
-  }
-  for (const NodeInfo* node : Order(view, digest)) {
-    if (answers(node)) return node->id;
-  }
-  return self;
-}
 
 template <typename T>
 std::vector<T> TakeFront(std::deque<T>& queue, size_t count_max) {
@@ -47,7 +34,7 @@ std::vector<Digest> DigestsOf(const auto& entries) {
 
 void ClusterChunkStoreImpl::Ask(const EntryPtr& entry, const View& view) {
   entry->state = Entry::State::kAsking;
-  entry->home = ChooseHome(view, entry->digest, self_);
+  entry->home = ActingHome(view, entry->digest, self_);
   peers_[entry->home].asks.push_back(entry);
   SchedulePump(entry->home);
 }

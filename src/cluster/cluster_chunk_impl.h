@@ -31,6 +31,7 @@
 #include "cluster/reachability.h"
 #include "cluster/remote_reader.h"
 #include "cluster/repair.h"
+#include "cluster/shared_reads.h"
 
 namespace cairnfs::cluster {
 
@@ -167,7 +168,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   bool IsPinned(const Digest& digest) EXCLUDES_LOCK(pins_mutex_);
   store::ChunkPin MakePin(const Digest& digest) EXCLUDES_LOCK(pins_mutex_);
   std::optional<store::ChunkData> FindPending(const Digest& digest) EXCLUDES_LOCK(mutex_);
-  void GetLocal(const Digest& digest, store::ChunkCallback done);
+  void GetLocalFirst(const Digest& digest, store::ChunkCallback done);
+  bool IsReadElsewhere(const View& view, const Digest& digest) const;
   void OnLocalMiss(const Digest& digest, const Error& error, store::ChunkCallback done);
   void Heal(const Digest& digest, const store::ChunkData& data);
   void OnViewChange(const ViewPtr& view) EXCLUDES_LOCK(mutex_);
@@ -175,7 +177,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   struct ShortWatch {  // of the ticker
     uint64_t count = 0;
     Clock::time_point kicked_at{};
-    std::chrono::seconds interval{5};
+    std::chrono::seconds interval{2};
   };
   void KickRepair(ShortWatch& watch, Clock::time_point now);
   void LookWhetherFull();
@@ -214,6 +216,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   HomeClaims home_;
   PeerClient client_;
   RemoteReader reader_;
+  SharedReads shared_reads_;
 
   mutable Mutex mutex_;  // before pins_mutex_, commit_'s, home_'s and the queues'
   CondVar changed_;      // an entry came further, while sync_waiters_ > 0

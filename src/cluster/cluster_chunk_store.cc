@@ -19,7 +19,7 @@ constexpr std::chrono::seconds kSlicesKeptFor{2};
 constexpr uint64_t kFullBytes = 8 * kMiB;  // less room than this is none
 constexpr size_t kUncommittedMax = 16 * 1024;
 constexpr std::chrono::milliseconds kHasTimeout{5000};
-constexpr std::chrono::seconds kShortInterval{5};
+constexpr std::chrono::seconds kShortInterval{2};
 constexpr std::chrono::seconds kShortIntervalMax{160};
 
 }  // namespace
@@ -233,7 +233,23 @@ std::optional<store::ChunkData> ClusterChunkStoreImpl::FindPending(const Digest&
 
 void ClusterChunkStoreImpl::Get(const Digest& digest, store::ChunkCallback done) {
   if (auto pending = FindPending(digest)) return done(*std::move(pending));
+  shared_reads_.NoteRead(digest);
   if (auto cached = reader_.FindCached(digest)) return done(*std::move(cached));
+  if (shared_reads_.AreGoingOn() && IsReadElsewhere(*reachability_.view(), digest)) {
+    return reader_.Fetch(digest, [this, digest, done = std::move(done)](Result<store::ChunkData> data) {
+      if (data.ok()) return done(std::move(data));
+      GetLocalFirst(digest, done);
+    });
+  }
+  GetLocalFirst(digest, std::move(done));
+}
+
+// Hosts that read the same at once meet at the chunk's home, whose disk reads it once.
+bool ClusterChunkStoreImpl::IsReadElsewhere(const View& view, const Digest& digest) const {
+  return ActingHome(view, digest, self_) != self_;
+}
+
+void ClusterChunkStoreImpl::GetLocalFirst(const Digest& digest, store::ChunkCallback done) {
   local_.Get(digest, [this, digest, done = std::move(done)](Result<store::ChunkData> data) {
     if (data.ok()) return done(std::move(data));
     OnLocalMiss(digest, data.error(), done);
@@ -262,12 +278,18 @@ void ClusterChunkStoreImpl::Heal(const Digest& digest, const store::ChunkData& d
 }
 
 void ClusterChunkStoreImpl::Prefetch(std::span<const Digest> digests) {
-  local_.Prefetch(digests);
+  const bool is_shared = shared_reads_.AreGoingOn();
+  const ViewPtr view = reachability_.view();
   const std::vector<bool> has = local_.Has(digests);
+  std::vector<Digest> own;
   for (size_t i = 0; i < digests.size(); ++i) {
-    if (has[i] || FindPending(digests[i])) continue;
-    reader_.Prefetch(digests[i]);
+    if (has[i] && !(is_shared && IsReadElsewhere(*view, digests[i]))) {
+      own.push_back(digests[i]);
+    } else if (!FindPending(digests[i])) {
+      reader_.Prefetch(digests[i]);
+    }
   }
+  local_.Prefetch(own);
 }
 
 // --- background --------------------------------------------------------------------------------------------------

@@ -124,7 +124,9 @@ void ClusterChunkStoreImpl::HandlePut(const NodeId& caller, const PeerMessage& r
 // Those that wait for the chunk confirm it with the holders that they are told now.
 void ClusterChunkStoreImpl::HandleNews(const PutItem& item) {
   commit_.SetHolders(item.digest, item.holders);
-  if (item.holders.size() < options_.copies) short_chunks_.fetch_add(1, std::memory_order_relaxed);
+  // It may be up to this node to make the missing copies, if it is not merely the home.
+  const bool is_short = item.holders.size() < options_.copies && local_.HasSound({&item.digest, 1})[0];
+  if (is_short) short_chunks_.fetch_add(1, std::memory_order_relaxed);
   home_.EndClaim(item.digest);
 }
 
@@ -169,6 +171,7 @@ void ClusterChunkStoreImpl::ReadWave(const std::shared_ptr<Serving>& serving) {
       work_.Post([this, serving] { ReadWave(serving); });
     };
     const Digest& digest = serving->digests[i];
+    shared_reads_.NoteServed(digest);
     if (auto pending = FindPending(digest)) {
       found(*std::move(pending));
     } else if (auto cached = reader_.FindCached(digest)) {
