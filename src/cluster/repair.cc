@@ -134,7 +134,7 @@ bool Repair::Scan(Depth depth, std::vector<Todo>* todo, size_t* short_count) {
     spdlog::warn("repair: {}", status.error().message);
     return false;
   }
-  bool ok = true;
+  std::set<NodeId> silent;
   std::optional<Digest> after;
   for (;;) {
     auto entries = ScanHolders(store_.engine_, after, kEntriesPerScan);
@@ -142,16 +142,16 @@ bool Repair::Scan(Depth depth, std::vector<Todo>* todo, size_t* short_count) {
       spdlog::error("repair: {}", entries.error().message);
       return false;
     }
-    if (entries->empty()) return ok;
+    if (entries->empty()) return silent.empty();
     after = entries->back().digest;
     std::vector<Finding> findings = Look(*entries);
-    if (depth == Depth::kHolders) ok = AskHolders(*entries, &findings) && ok;
+    if (depth == Depth::kHolders) AskHolders(*entries, &findings, &silent);
     const ViewPtr view = store_.membership_.view();
     for (size_t i = 0; i < entries->size(); ++i) {
       if (auto found = Examine((*entries)[i], findings[i], *view, short_count)) todo->push_back(*std::move(found));
     }
     const auto pause = depth == Depth::kHolders ? kPausePerQuestion : std::chrono::nanoseconds();
-    if (StopsWithin(pause * entries->size())) return ok;
+    if (StopsWithin(pause * entries->size())) return true;
   }
 }
 
@@ -168,14 +168,17 @@ std::vector<Repair::Finding> Repair::Look(const std::vector<HolderEntry>& entrie
   return findings;
 }
 
-bool Repair::AskHolders(const std::vector<HolderEntry>& entries, std::vector<Finding>* findings) {
+void Repair::AskHolders(const std::vector<HolderEntry>& entries, std::vector<Finding>* findings,
+                        std::set<NodeId>* silent) {
   const ViewPtr view = store_.membership_.view();
   std::map<NodeId, std::vector<size_t>> questions;
   for (size_t i = 0; i < entries.size(); ++i) {
     if ((*findings)[i].is_being_put) continue;
     for (const NodeId& holder : entries[i].holders) {
       const NodeInfo* node = view->Find(holder);
-      if (holder == store_.self_ || node == nullptr || node->state != NodeState::kUp) continue;
+      if (holder == store_.self_ || node == nullptr || node->state != NodeState::kUp || silent->contains(holder)) {
+        continue;
+      }
       questions[holder].push_back(i);
     }
   }
@@ -185,19 +188,17 @@ bool Repair::AskHolders(const std::vector<HolderEntry>& entries, std::vector<Fin
     for (size_t i : indexes) digests.push_back(entries[i].digest);
     answers.emplace(node, store_.AskWhetherThere(node, digests));
   }
-  bool all_answered = true;
   for (auto& [node, answer] : answers) {
     const Result<std::vector<bool>> bits = answer.get();
     const std::vector<size_t>& indexes = questions[node];
     if (!bits.ok() || bits->size() != indexes.size()) {
-      all_answered = false;
+      silent->insert(node);
       continue;
     }
     for (size_t k = 0; k < indexes.size(); ++k) {
       if (!(*bits)[k]) (*findings)[indexes[k]].denied.push_back(node);
     }
   }
-  return all_answered;
 }
 
 std::optional<Repair::Todo> Repair::Examine(const HolderEntry& entry, const Finding& finding, const View& view,

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -51,8 +52,8 @@ class Repair {
   bool RunOnce(Depth depth);  // false: to be done again, for something failed
   bool Scan(Depth depth, std::vector<Todo>* todo, size_t* short_count);
   std::vector<Finding> Look(const std::vector<HolderEntry>& entries);
-  // Adds to the findings what the nodes say. False: some did not answer.
-  bool AskHolders(const std::vector<HolderEntry>& entries, std::vector<Finding>* findings);
+  // Adds to the findings what the nodes say, and to `silent` those that did not answer; these are asked no more.
+  void AskHolders(const std::vector<HolderEntry>& entries, std::vector<Finding>* findings, std::set<NodeId>* silent);
   std::optional<Todo> Examine(const HolderEntry& entry, const Finding& finding, const View& view, size_t* short_count);
   bool Copy(const Todo& todo);
   bool StopsWithin(std::chrono::nanoseconds time);
