@@ -11,20 +11,8 @@ namespace {
 constexpr std::chrono::milliseconds kAskTimeout{3000};
 constexpr std::chrono::milliseconds kHoldTimeout{6000};
 constexpr std::chrono::milliseconds kConfirmTimeout{15000};  // the holder may have to sync first
+constexpr std::chrono::milliseconds kBusyPause{50};
 constexpr unsigned kHeldAsksMax = 4;
-constexpr size_t kOrderLooked = 4;
-
-// The home is the first of the order that answers: while it is down, the next plays its part.
-NodeId ChooseHome(const View& view, const Digest& digest, const NodeId& self) {
-  auto answers = [&](const NodeInfo* node) { return node->state == NodeState::kUp || node->id == self; };
-  for (const NodeInfo* node : First(view, digest, kOrderLooked)) {
-    if (answers(node)) return node->id;
-  }
-  for (const NodeInfo* node : Order(view, digest)) {
-    if (answers(node)) return node->id;
-  }
-  return self;
-}
 
 template <typename T>
 std::vector<T> TakeFront(std::deque<T>& queue, size_t count_max) {
@@ -46,7 +34,7 @@ std::vector<Digest> DigestsOf(const auto& entries) {
 
 void ClusterChunkStoreImpl::Ask(const EntryPtr& entry, const View& view) {
   entry->state = Entry::State::kAsking;
-  entry->home = ChooseHome(view, entry->digest, self_);
+  entry->home = ActingHome(view, entry->digest, self_);
   peers_[entry->home].asks.push_back(entry);
   SchedulePump(entry->home);
 }
@@ -59,6 +47,7 @@ bool ClusterChunkStoreImpl::StartAsks(const NodeId& node, bool hold) {
     Peer& peer = peers_[node];
     auto& queue = hold ? peer.waits : peer.asks;
     unsigned& running = hold ? peer.waits_running : peer.asks_running;
+    if (Clock::now() < peer.ask_quiet_until) return false;
     if (queue.empty() || (running > 0 && queue.size() < kDigestsPerMessageMax)) return false;
     if (hold && running >= kHeldAsksMax) return false;
     entries = TakeFront(queue, kDigestsPerMessageMax);
@@ -85,13 +74,15 @@ bool ClusterChunkStoreImpl::StartAsks(const NodeId& node, bool hold) {
 void ClusterChunkStoreImpl::OnAsked(const NodeId& node, bool hold, const std::vector<EntryPtr>& entries,
                                     Result<std::vector<HasAnswer>> answers) {
   const bool ok = answers.ok() && answers->size() == entries.size();
-  if (!ok) reachability_.NoteFailed(node);
+  const bool is_busy = !answers.ok() && answers.error().code == ErrorCode::kBusy;
+  if (!ok && !is_busy) reachability_.NoteFailed(node);
   std::vector<bool> is_here(entries.size());
   if (ok) is_here = local_.HasSound(DigestsOf(entries));
   const ViewPtr view = reachability_.view();
   MutexLock lock(mutex_);
   Peer& peer = peers_[node];
   --(hold ? peer.waits_running : peer.asks_running);
+  if (is_busy) return AskAgainLater(node, hold ? peer.waits : peer.asks, entries);
   if (!ok) {
     // Whatever else waits for this node goes to the next one as well.
     std::vector<EntryPtr> all = entries;
@@ -116,12 +107,13 @@ void ClusterChunkStoreImpl::OnAnswer(const NodeId& node, const EntryPtr& entry, 
   if (!answer.is_known()) return StartBringing(entry);
   // This node's own copy counts: the Sync that waits for the entry makes it durable, if it is not.
   if (is_here && entry->local != Entry::Local::kQueued) entry->local = Entry::Local::kStored;
+  entry->listed = answer.holders;
   entry->holders.clear();
   entry->confirming.clear();
   for (const NodeId& holder : answer.holders) {
     if (holder == self_) continue;
     const NodeInfo* info = view.Find(holder);
-    if (info == nullptr || info->state != NodeState::kUp) continue;
+    if (info == nullptr || info->state != NodeState::kUp || !IsUp(holder)) continue;
     if (holder == node && answer.kind == HasAnswer::Kind::kKnownHere) {
       entry->holders.push_back(holder);
     } else {
@@ -144,12 +136,19 @@ void ClusterChunkStoreImpl::OnAnswer(const NodeId& node, const EntryPtr& entry, 
   }
 }
 
+// A node that is busy is not down: the ticker comes by.
+void ClusterChunkStoreImpl::AskAgainLater(const NodeId& node, std::deque<EntryPtr>& queue,
+                                          const std::vector<EntryPtr>& entries) {
+  peers_[node].ask_quiet_until = Clock::now() + kBusyPause;
+  queue.insert(queue.begin(), entries.begin(), entries.end());
+}
+
 bool ClusterChunkStoreImpl::StartConfirms(const NodeId& node) {
   std::vector<EntryPtr> entries;
   {
     MutexLock lock(mutex_);
     Peer& peer = peers_[node];
-    if (peer.confirms.empty()) return false;
+    if (peer.confirms.empty() || Clock::now() < peer.ask_quiet_until) return false;
     if (peer.confirms_running > 0 && peer.confirms.size() < kDigestsPerMessageMax) return false;
     entries = TakeFront(peer.confirms, kDigestsPerMessageMax);
     ++peer.confirms_running;
@@ -164,14 +163,18 @@ bool ClusterChunkStoreImpl::StartConfirms(const NodeId& node) {
 void ClusterChunkStoreImpl::OnConfirmed(const NodeId& node, const std::vector<EntryPtr>& entries,
                                         Result<std::vector<bool>> bits) {
   const bool ok = bits.ok() && bits->size() == entries.size();
-  if (!ok) reachability_.NoteFailed(node);
+  const bool is_busy = !bits.ok() && bits.error().code == ErrorCode::kBusy;
+  if (!ok && !is_busy) reachability_.NoteFailed(node);
   MutexLock lock(mutex_);
-  --peers_[node].confirms_running;
+  Peer& peer = peers_[node];
+  --peer.confirms_running;
+  if (is_busy) return AskAgainLater(node, peer.confirms, entries);
   for (size_t i = 0; i < entries.size(); ++i) {
     const EntryPtr& entry = entries[i];
     // A list may name a node twice, and then it was asked twice.
     if (std::erase(entry->confirming, node) == 0) continue;
-    if (ok && (*bits)[i]) entry->holders.push_back(node);
+    if (ok && !(*bits)[i]) std::erase(entry->listed, node);
+    if (ok && (*bits)[i] && IsUp(node)) entry->holders.push_back(node);
     if (!entry->confirming.empty()) continue;
     if (CopiesOf(*entry) >= options_.copies) {
       Complete(entry);

@@ -12,8 +12,6 @@ bool Contains(const Holders& holders, const NodeId& node) {
   return std::find(holders.begin(), holders.end(), node) != holders.end();
 }
 
-bool TakesChunks(const NodeInfo& node) { return node.state == NodeState::kUp && !node.full && node.weight > 0; }
-
 }  // namespace
 
 size_t ClusterChunkStoreImpl::CopiesOf(const Entry& entry) const {
@@ -24,7 +22,8 @@ size_t ClusterChunkStoreImpl::CopiesOf(const Entry& entry) const {
 size_t ClusterChunkStoreImpl::CopiesNeeded() {
   if (options_.copies_min == 0 || options_.copies_min >= options_.copies) return options_.copies;
   const ViewPtr view = reachability_.view();
-  const auto usable = static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(), TakesChunks));
+  const auto usable =
+      static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(), std::mem_fn(&NodeInfo::takes_chunks)));
   return std::clamp<size_t>(usable, options_.copies_min, options_.copies);
 }
 
@@ -48,7 +47,7 @@ bool ClusterChunkStoreImpl::ChooseTargets(Entry& entry, const EntryPtr& pointer)
     for (const NodeInfo* target : targets) {
       if (count >= options_.copies) break;
       if (target->id == self_) {
-        if (entry.local != Entry::Local::kNone) continue;
+        if (entry.local != Entry::Local::kNone || entry.slices.empty()) continue;
         entry.local = Entry::Local::kQueued;
         put_queue_.Post([this, pointer] { PutLocally(pointer); });
       } else {
@@ -75,11 +74,20 @@ bool ClusterChunkStoreImpl::ChooseTargets(Entry& entry, const EntryPtr& pointer)
 
 void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
   std::vector<io::Slice> slices;
+  Holders told;
   {
     MutexLock lock(mutex_);
     if (entry->state == Entry::State::kDone) return;
+    if (entry->slices.empty()) {  // they were wrong, which a node that they were sent to found
+      entry->local = Entry::Local::kNone;
+      return Settle(entry);
+    }
     slices = entry->slices;
+    told = entry->told;
   }
+  // Nobody else was asked yet: whoever goes through the lists finds out.
+  if (told.empty() && !commit_.FindHolders(entry->digest)) told = {self_};
+  if (!told.empty()) commit_.SetHolders(entry->digest, told);
   auto put = commit_.Put(entry->digest, slices);
   slices.clear();
   if (put.ok()) {
@@ -88,7 +96,7 @@ void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
     reachability_.NoteFull(self_);
   }
   MutexLock lock(mutex_);
-  if (put.ok() && !entry->told.empty()) commit_.SetHolders(entry->digest, entry->told);
+  if (put.ok() && !entry->told.empty() && entry->told != told) commit_.SetHolders(entry->digest, entry->told);
   ++late_puts_;
   if (std::exchange(entry->is_reserved, false)) local_.ReleaseReservation(entry->size);
   entry->local = put.ok() ? Entry::Local::kStored : Entry::Local::kRefused;
@@ -107,6 +115,10 @@ void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
 void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
   if (closing_ || entry->state != Entry::State::kBringing) return;
   if (CopiesOf(*entry) >= options_.copies) return Complete(entry);
+  if (entry->failure && Clock::now() < entry->read_again_at) {
+    stuck_.insert(entry);
+    return;
+  }
   ChooseTargets(*entry, entry);
   if (!entry->sending.empty() || entry->local == Entry::Local::kQueued) {
     stuck_.erase(entry);
@@ -115,6 +127,34 @@ void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
   if (CopiesOf(*entry) >= CopiesNeeded()) return Complete(entry);
   if (stuck_.insert(entry).second && entry->stuck_since == Clock::time_point{}) entry->stuck_since = Clock::now();
   if (sync_waiters_ > 0) changed_.NotifyAll();
+}
+
+// By the membership itself: one that is lost is told of to OnViewChange afterwards, which drops what was counted
+// before.
+bool ClusterChunkStoreImpl::IsUp(const NodeId& node) const {
+  const ViewPtr view = membership_.view();
+  const NodeInfo* info = view->Find(node);
+  return info != nullptr && info->state == NodeState::kUp;
+}
+
+// What these nodes acknowledged counts no more for what is not done yet.
+void ClusterChunkStoreImpl::DropLost(const std::vector<NodeId>& nodes) {
+  if (nodes.empty()) return;
+  std::vector<EntryPtr> short_now;
+  for (const auto& [digest, entry] : pending_) {
+    const auto lost = std::erase_if(entry->holders, [&](const NodeId& holder) { return Contains(nodes, holder); });
+    if (lost > 0 && entry->state == Entry::State::kBringing) short_now.push_back(entry);
+  }
+  for (const EntryPtr& entry : short_now) {
+    entry->must_tell = true;
+    Settle(entry);
+  }
+}
+
+bool ClusterChunkStoreImpl::IsListed(const Entry& entry) const {
+  if (entry.local == Entry::Local::kStored && !Contains(entry.listed, self_)) return false;
+  return std::all_of(entry.holders.begin(), entry.holders.end(),
+                     [&](const NodeId& holder) { return Contains(entry.listed, holder); });
 }
 
 void ClusterChunkStoreImpl::TellHolders(const Entry& entry, const Holders& holders) {
@@ -145,18 +185,36 @@ void ClusterChunkStoreImpl::TellHolders(const Entry& entry, const Holders& holde
 void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
   const bool was_brought = entry->state == Entry::State::kBringing;
   entry->state = Entry::State::kDone;
+  Holders holders = entry->holders;
+  if (entry->local == Entry::Local::kStored) holders.push_back(self_);
   if (was_brought) {
-    Holders holders = entry->holders;
-    if (entry->local == Entry::Local::kStored) holders.push_back(self_);
     TellHolders(*entry, holders);
-  } else {
-    known_elsewhere_bytes_.fetch_add(entry->size, std::memory_order_relaxed);
+  } else if (!IsListed(*entry)) {
+    // A copy that counts must be in the lists, or nobody makes it anew when it is lost.
+    for (const NodeId& node : entry->listed) {
+      if (node != self_ && !Contains(holders, node)) holders.push_back(node);
+    }
+    entry->must_tell = true;
+    TellHolders(*entry, holders);
   }
+  if (!was_brought && entry->sequence != 0) known_elsewhere_bytes_.fetch_add(entry->size, std::memory_order_relaxed);
   if (CopiesOf(*entry) >= options_.copies) {
     confirmed_.Insert(entry->digest);
   } else {
     short_chunks_.fetch_add(1, std::memory_order_relaxed);
   }
+  Remove(entry);
+}
+
+// Its bytes are lost, and nobody needs them any more.
+void ClusterChunkStoreImpl::Abandon(const EntryPtr& entry) {
+  spdlog::error("{}", entry->failure->message);
+  if (CopiesOf(*entry) > 0) short_chunks_.fetch_add(1, std::memory_order_relaxed);
+  Remove(entry);
+}
+
+void ClusterChunkStoreImpl::Remove(const EntryPtr& entry) {
+  entry->state = Entry::State::kDone;
   if (std::exchange(entry->is_reserved, false)) local_.ReleaseReservation(entry->size);
   entry->slices.clear();
   stuck_.erase(entry);
@@ -176,6 +234,10 @@ void ClusterChunkStoreImpl::RetryStuck() {
   MutexLock lock(mutex_);
   const std::vector<EntryPtr> stuck(stuck_.begin(), stuck_.end());
   for (const EntryPtr& entry : stuck) {
+    if (entry->failure && !IsPinned(entry->digest)) {
+      Abandon(entry);
+      continue;
+    }
     // There may be room on this node again. What was dropped from memory is stored here.
     if (entry->local == Entry::Local::kRefused && !entry->slices.empty() && !failure_) {
       entry->local = Entry::Local::kNone;

@@ -5,7 +5,8 @@
 //   asking -> confirming -> done            R nodes have it durably
 //          -> waiting    -> asking          another node brings it
 //          -> bringing   -> done            stored here and sent to others until R have it
-//                        -> stuck           too few nodes can take it: tried again when that changes, and now and then
+//                        -> stuck           too few nodes can take it, or its bytes cannot be read: tried again when
+//                                           that changes, and now and then
 //
 // What is to be said to a node waits in its Peer's queues. Pump, which runs on work_, says it, many at once. Replies
 // come on threads of gRPC's, and are handled on work_. Nothing here waits for the network but Sync.
@@ -13,6 +14,7 @@
 
 #include <atomic>
 #include <deque>
+#include <future>
 #include <map>
 #include <set>
 #include <thread>
@@ -29,6 +31,7 @@
 #include "cluster/reachability.h"
 #include "cluster/remote_reader.h"
 #include "cluster/repair.h"
+#include "cluster/shared_reads.h"
 
 namespace cairnfs::cluster {
 
@@ -76,11 +79,14 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     bool is_reserved = false;  // room in the local store
     NodeId home;               // that was asked
     Holders holders;           // other nodes that said that they have it durably
+    Holders listed;            // the home's list of who has it, less those that denied it
     Holders confirming;        // asked whether they do
     Holders sending;           // it is on its way to these
     Holders told;              // the list of holders that those were told to whom it was sent
     bool must_tell = false;    // it has changed since
     unsigned corrupt_count = 0;
+    std::optional<Error> failure;  // its bytes are in memory no more, and cannot be read
+    Clock::time_point read_again_at{};
     Clock::time_point put_at = Clock::now();
     Clock::time_point stuck_since{};  // for the first time
   };
@@ -91,7 +97,6 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     EntryPtr entry;
     Digest digest;
     Holders holders;
-    unsigned attempts = 0;
   };
   struct Peer {
     std::deque<EntryPtr> asks, waits, confirms;
@@ -99,7 +104,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     unsigned asks_running = 0, waits_running = 0, confirms_running = 0, sends_running = 0;
     size_t window = 0;  // chunk bytes sent and not acknowledged, or being read to be sent
     bool pump_posted = false;
-    Clock::time_point quiet_until{};  // it is busy
+    Clock::time_point quiet_until{};      // for chunks: it is busy, or does not answer
+    Clock::time_point ask_quiet_until{};  // for questions
   };
 
   // asking.cc
@@ -108,6 +114,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void OnAsked(const NodeId& node, bool hold, const std::vector<EntryPtr>& entries,
                Result<std::vector<HasAnswer>> answers) EXCLUDES_LOCK(mutex_);
   void OnAnswer(const NodeId& node, const EntryPtr& entry, const HasAnswer& answer, bool is_here, const View& view)
+      REQUIRES_LOCK(mutex_);
+  void AskAgainLater(const NodeId& node, std::deque<EntryPtr>& queue, const std::vector<EntryPtr>& entries)
       REQUIRES_LOCK(mutex_);
   bool StartConfirms(const NodeId& node) EXCLUDES_LOCK(mutex_);
   void OnConfirmed(const NodeId& node, const std::vector<EntryPtr>& entries, Result<std::vector<bool>> bits)
@@ -120,7 +128,12 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void Settle(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void CoverBySync(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void Complete(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
+  void Abandon(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
+  void Remove(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void TellHolders(const Entry& entry, const Holders& holders) REQUIRES_LOCK(mutex_);
+  void DropLost(const std::vector<NodeId>& nodes) REQUIRES_LOCK(mutex_);
+  bool IsListed(const Entry& entry) const;
+  bool IsUp(const NodeId& node) const;
   size_t CopiesOf(const Entry& entry) const;
   size_t CopiesNeeded() REQUIRES_LOCK(mutex_);
   void RetryStuck() EXCLUDES_LOCK(mutex_);
@@ -132,6 +145,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void LoadThenSend(const NodeId& node, SendItem item) EXCLUDES_LOCK(mutex_);
   void OnSent(const NodeId& node, std::vector<SendItem> items, size_t bytes, Result<std::vector<PutAnswer>> answers)
       EXCLUDES_LOCK(mutex_);
+  void OnLoadFailed(const NodeId& node, const EntryPtr& entry, const Error& error) REQUIRES_LOCK(mutex_);
+  static std::vector<io::Slice> KeepAlive(std::span<const io::Slice> slices);
+  void TakeBytesAgain(Entry& entry, std::span<const io::Slice> slices) REQUIRES_LOCK(mutex_);
   void GiveUpTarget(const NodeId& node, SendItem item) REQUIRES_LOCK(mutex_);
   void RerouteQueue(const NodeId& node) REQUIRES_LOCK(mutex_);
   template <typename Reply>
@@ -147,14 +163,23 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
 
   // cluster_chunk_store.cc
   bool OthersMayTake();
+  std::future<Result<std::vector<bool>>> AskWhetherThere(const NodeId& node, const std::vector<Digest>& digests);
   bool LocallyPinned(const Digest& digest, store::ChunkPin pin) EXCLUDES_LOCK(pins_mutex_);
+  bool IsPinned(const Digest& digest) EXCLUDES_LOCK(pins_mutex_);
   store::ChunkPin MakePin(const Digest& digest) EXCLUDES_LOCK(pins_mutex_);
   std::optional<store::ChunkData> FindPending(const Digest& digest) EXCLUDES_LOCK(mutex_);
-  void GetLocal(const Digest& digest, store::ChunkCallback done);
+  void GetLocalFirst(const Digest& digest, store::ChunkCallback done);
+  bool IsReadElsewhere(const View& view, const Digest& digest) const;
   void OnLocalMiss(const Digest& digest, const Error& error, store::ChunkCallback done);
   void Heal(const Digest& digest, const store::ChunkData& data);
   void OnViewChange(const ViewPtr& view) EXCLUDES_LOCK(mutex_);
   void Tick();
+  struct ShortWatch {  // of the ticker
+    uint64_t count = 0;
+    Clock::time_point kicked_at{};
+    std::chrono::seconds interval{2};
+  };
+  void KickRepair(ShortWatch& watch, Clock::time_point now);
   void LookWhetherFull();
   void DropSlicesUnderPressure() EXCLUDES_LOCK(mutex_);
 
@@ -164,8 +189,10 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void HandleConfirm(const PeerMessage& request, PeerServer::Respond respond);
   void HandlePut(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond);
   void HandleGet(const PeerMessage& request, PeerServer::Respond respond);
+  void HandleNews(const PutItem& item);
   PutAnswer StoreReceived(const PutItem& item, const std::vector<io::Slice>& slices);
   struct Serving;
+  void ReadWave(const std::shared_ptr<Serving>& serving);
   void AnswerGet(const std::shared_ptr<Serving>& serving);
 
   // repair.cc
@@ -189,8 +216,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   HomeClaims home_;
   PeerClient client_;
   RemoteReader reader_;
+  SharedReads shared_reads_;
 
-  mutable Mutex mutex_;  // before commit_'s, home_'s and the queues'
+  mutable Mutex mutex_;  // before pins_mutex_, commit_'s, home_'s and the queues'
   CondVar changed_;      // an entry came further, while sync_waiters_ > 0
   unsigned sync_waiters_ GUARDED_BY(mutex_) = 0;
   bool closing_ GUARDED_BY(mutex_) = false;  // nothing new is begun
@@ -216,7 +244,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
 
   std::atomic<uint64_t> sent_bytes_{0}, received_bytes_{0}, known_elsewhere_bytes_{0}, short_chunks_{0};
   std::atomic<uint64_t> repair_bytes_{0};
-  bool is_full_ = false;  // of the ticker's thread
+  std::atomic<bool> news_dropped_{false};  // of who holds a chunk, that a node should have been told
+  bool is_full_ = false;                   // of the ticker's thread
 
   std::unique_ptr<Repair> repair_;
   std::shared_ptr<void> view_subscription_;

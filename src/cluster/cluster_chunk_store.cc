@@ -3,8 +3,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cstring>
-#include <future>
 
 #include "base/log.h"
 #include "cluster/cluster_chunk_impl.h"
@@ -21,24 +19,8 @@ constexpr std::chrono::seconds kSlicesKeptFor{2};
 constexpr uint64_t kFullBytes = 8 * kMiB;  // less room than this is none
 constexpr size_t kUncommittedMax = 16 * 1024;
 constexpr std::chrono::milliseconds kHasTimeout{5000};
-
-// The caller's memory may go when Put returns, unless a slice owns it.
-std::vector<io::Slice> KeepAlive(std::span<const io::Slice> slices) {
-  std::vector<io::Slice> kept;
-  kept.reserve(slices.size());
-  for (const io::Slice& slice : slices) {
-    if (slice.size == 0) continue;
-    if (slice.owner || slice.memory) {
-      kept.push_back(slice);
-      continue;
-    }
-    std::shared_ptr<std::byte[]> copy(new std::byte[slice.size]);
-    std::memcpy(copy.get(), slice.data, slice.size);
-    const std::byte* data = copy.get();
-    kept.push_back(io::Slice{{}, data, slice.size, std::move(copy)});
-  }
-  return kept;
-}
+constexpr std::chrono::seconds kShortInterval{2};
+constexpr std::chrono::seconds kShortIntervalMax{160};
 
 }  // namespace
 
@@ -99,9 +81,8 @@ std::unique_ptr<ClusterChunkStore> ClusterChunkStore::Create(store::LocalChunkSt
 bool ClusterChunkStoreImpl::OthersMayTake() {
   const ViewPtr view = reachability_.view();
   const auto count =
-      static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(), [&](const NodeInfo& node) {
-        return node.id != self_ && node.state == NodeState::kUp && !node.full && node.weight > 0;
-      }));
+      static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(),
+                                        [&](const NodeInfo& node) { return node.id != self_ && node.takes_chunks(); }));
   return count >= std::max(1U, options_.copies_min != 0 ? options_.copies_min : options_.copies);
 }
 
@@ -128,6 +109,7 @@ Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::s
     if (is_known) return store::PutResult{MakePin(digest), false};
     if (auto found = pending_.find(digest); found != pending_.end()) {
       CoverBySync(found->second);
+      TakeBytesAgain(*found->second, slices);
       return store::PutResult{MakePin(digest), false};
     }
   }
@@ -166,6 +148,11 @@ store::ChunkPin ClusterChunkStoreImpl::MakePin(const Digest& digest) {
   return {this, digest};
 }
 
+bool ClusterChunkStoreImpl::IsPinned(const Digest& digest) {
+  MutexLock lock(pins_mutex_);
+  return pins_.contains(digest);
+}
+
 // The local pin lives as long as there are pins of the chunk. False: there are none.
 bool ClusterChunkStoreImpl::LocallyPinned(const Digest& digest, store::ChunkPin pin) {
   MutexLock lock(pins_mutex_);
@@ -200,6 +187,15 @@ void ClusterChunkStoreImpl::Unpin(const Digest& digest) {
 
 // --- looking up and reading --------------------------------------------------------------------------------------
 
+std::future<Result<std::vector<bool>>> ClusterChunkStoreImpl::AskWhetherThere(const NodeId& node,
+                                                                              const std::vector<Digest>& digests) {
+  auto promise = std::make_shared<std::promise<Result<std::vector<bool>>>>();
+  auto answer = promise->get_future();
+  Call<std::vector<bool>>(node, PeerMethod::kConfirm, {EncodeDigests(digests), {}}, kHasTimeout, DecodeBits,
+                          [promise](Result<std::vector<bool>> bits) { promise->set_value(std::move(bits)); });
+  return answer;
+}
+
 std::vector<bool> ClusterChunkStoreImpl::Has(std::span<const Digest> digests) {
   std::vector<bool> has = local_.Has(digests);
   std::unordered_map<NodeId, std::vector<size_t>, NodeIdHash> questions;
@@ -220,10 +216,7 @@ std::vector<bool> ClusterChunkStoreImpl::Has(std::span<const Digest> digests) {
       const size_t end = std::min(indexes.size(), begin + kDigestsPerMessageMax);
       std::vector<Digest> asked;
       for (size_t k = begin; k < end; ++k) asked.push_back(digests[indexes[k]]);
-      std::promise<Result<std::vector<bool>>> promise;
-      Call<std::vector<bool>>(node, PeerMethod::kConfirm, {EncodeDigests(asked), {}}, kHasTimeout, DecodeBits,
-                              [&](Result<std::vector<bool>> bits) { promise.set_value(std::move(bits)); });
-      auto bits = promise.get_future().get();
+      auto bits = AskWhetherThere(node, asked).get();
       if (!bits.ok() || bits->size() != asked.size()) continue;
       for (size_t k = begin; k < end; ++k) has[indexes[k]] = has[indexes[k]] || (*bits)[k - begin];
     }
@@ -240,7 +233,23 @@ std::optional<store::ChunkData> ClusterChunkStoreImpl::FindPending(const Digest&
 
 void ClusterChunkStoreImpl::Get(const Digest& digest, store::ChunkCallback done) {
   if (auto pending = FindPending(digest)) return done(*std::move(pending));
+  shared_reads_.NoteRead(digest);
   if (auto cached = reader_.FindCached(digest)) return done(*std::move(cached));
+  if (shared_reads_.AreGoingOn() && IsReadElsewhere(*reachability_.view(), digest)) {
+    return reader_.Fetch(digest, [this, digest, done = std::move(done)](Result<store::ChunkData> data) {
+      if (data.ok()) return done(std::move(data));
+      GetLocalFirst(digest, done);
+    });
+  }
+  GetLocalFirst(digest, std::move(done));
+}
+
+// Hosts that read the same at once meet at the chunk's home, whose disk reads it once.
+bool ClusterChunkStoreImpl::IsReadElsewhere(const View& view, const Digest& digest) const {
+  return ActingHome(view, digest, self_) != self_;
+}
+
+void ClusterChunkStoreImpl::GetLocalFirst(const Digest& digest, store::ChunkCallback done) {
   local_.Get(digest, [this, digest, done = std::move(done)](Result<store::ChunkData> data) {
     if (data.ok()) return done(std::move(data));
     OnLocalMiss(digest, data.error(), done);
@@ -269,12 +278,18 @@ void ClusterChunkStoreImpl::Heal(const Digest& digest, const store::ChunkData& d
 }
 
 void ClusterChunkStoreImpl::Prefetch(std::span<const Digest> digests) {
-  local_.Prefetch(digests);
+  const bool is_shared = shared_reads_.AreGoingOn();
+  const ViewPtr view = reachability_.view();
   const std::vector<bool> has = local_.Has(digests);
+  std::vector<Digest> own;
   for (size_t i = 0; i < digests.size(); ++i) {
-    if (has[i] || FindPending(digests[i])) continue;
-    reader_.Prefetch(digests[i]);
+    if (has[i] && !(is_shared && IsReadElsewhere(*view, digests[i]))) {
+      own.push_back(digests[i]);
+    } else if (!FindPending(digests[i])) {
+      reader_.Prefetch(digests[i]);
+    }
   }
+  local_.Prefetch(own);
 }
 
 // --- background --------------------------------------------------------------------------------------------------
@@ -310,13 +325,14 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
     MutexLock lock(mutex_);
     if (any_lost || any_out) confirmed_.Clear();
     for (const NodeId& node : down) RerouteQueue(node);
+    DropLost(down);
   }
   home_.Tick();
   RetryStuck();
   // A node that goes for good moves homes, and one that comes has missed what it is the home of; one that has room
   // again may take copies that are missing.
   const bool any_short = short_chunks_.load() + repair_->progress().missing_copies > 0;
-  if (any_out || any_new || (any_room && any_short)) repair_->Kick();
+  if (any_out || any_new || (any_room && any_short)) repair_->Kick(Repair::Depth::kHolders);
 }
 
 void ClusterChunkStoreImpl::LookWhetherFull() {
@@ -341,9 +357,27 @@ void ClusterChunkStoreImpl::DropSlicesUnderPressure() {
   }
 }
 
+// Chunks that fell short by what lasted a moment are tried again without news of the nodes: soon, when enough nodes
+// take chunks, and more and more rarely, when it does not help.
+void ClusterChunkStoreImpl::KickRepair(ShortWatch& watch, Clock::time_point now) {
+  if (news_dropped_.exchange(false)) repair_->Kick(Repair::Depth::kHolders);
+  const uint64_t count = short_chunks_.load();
+  if (count == 0) watch = {};
+  if (count == 0 || now - watch.kicked_at < watch.interval) return;
+  const ViewPtr view = reachability_.view();
+  const bool may_help = static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(),
+                                                          std::mem_fn(&NodeInfo::takes_chunks))) >= options_.copies;
+  const bool has_grown = count > watch.count;
+  watch.interval = may_help && has_grown ? kShortInterval : std::min(2 * watch.interval, kShortIntervalMax);
+  watch.count = count;
+  watch.kicked_at = now;
+  if (may_help || watch.interval == kShortIntervalMax) repair_->Kick(Repair::Depth::kLists);
+}
+
 void ClusterChunkStoreImpl::Tick() {
   pthread_setname_np(pthread_self(), "cairn-tick");
   auto slow_at = Clock::now(), retry_at = Clock::now();
+  ShortWatch watch;
   for (;;) {
     {
       MutexLock lock(ticker_mutex_);
@@ -361,12 +395,15 @@ void ClusterChunkStoreImpl::Tick() {
     {
       MutexLock lock(mutex_);
       for (auto& [node, peer] : peers_) {
+        const bool asks = !peer.asks.empty() || !peer.waits.empty() || !peer.confirms.empty();
         if (!peer.sends.empty() && now >= peer.quiet_until) SchedulePump(node);
+        if (asks && now >= peer.ask_quiet_until) SchedulePump(node);
       }
     }
     if (now < slow_at) continue;
     slow_at = now + kSlowTickInterval;
     LookWhetherFull();
+    KickRepair(watch, now);
     if (commit_.uncommitted_count() > kUncommittedMax) commit_.Commit([](const Status&) {});
   }
 }

@@ -89,37 +89,45 @@ void GroupCommit::Run() {
   pthread_setname_np(pthread_self(), "cairn-commit");
   for (;;) {
     std::vector<Done> waiting;
-    Lists lists;
+    bool is_last;
     {
       MutexLock lock(mutex_);
       while (waiting_.empty() && !stopping_) wake_.Wait(mutex_);
-      if (waiting_.empty()) return;
+      is_last = waiting_.empty();
+      if (is_last && stored_.empty() && stored_running_.empty() && lists_.empty() && lists_running_.empty()) return;
       waiting.swap(waiting_);
-      // What a failed round left over comes along again.
-      lists_running_.merge(lists_);
-      for (auto& [digest, holders] : lists_) lists_running_[digest] = std::move(holders);
-      lists_.clear();
-      stored_running_.merge(stored_);
+      stored_running_.merge(stored_);  // what a failed round left over comes along again
       stored_.clear();
-      lists = lists_running_;
     }
-    const Status status = CommitOnce(lists);
+    const Status status = CommitOnce();
     if (status.ok()) {
       MutexLock lock(mutex_);
       lists_running_.clear();
       stored_running_.clear();
     }
     for (Done& done : waiting) done(status);
+    if (!is_last) continue;
+    if (!status.ok()) spdlog::warn("what was stored last is not durable: {}", status.error().message);
+    return;
   }
 }
 
-Status GroupCommit::CommitOnce(const Lists& lists) {
+GroupCommit::Lists GroupCommit::TakeLists() {
+  MutexLock lock(mutex_);
+  for (auto& [digest, holders] : lists_) lists_running_[digest] = std::move(holders);
+  lists_.clear();
+  return lists_running_;
+}
+
+// The lists are taken after the chunks: a chunk's list is set before the chunk is put, so that none is durable here
+// without one.
+Status GroupCommit::CommitOnce() {
+  CAIRNFS_RETURN_IF_ERROR(local_.Sync());
+  const Lists lists = TakeLists();
   std::vector<kv::EngineWrite> writes;
   writes.reserve(lists.size());
   for (const auto& [digest, holders] : lists) writes.push_back({HolderKey(digest), EncodeHolders(holders)});
-  if (!writes.empty()) CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes, /*sync=*/false));
-  CAIRNFS_RETURN_IF_ERROR(local_.Sync());
-  return engine_.Write({}, /*sync=*/true);
+  return engine_.Write(writes, /*sync=*/true);
 }
 
 }  // namespace cairnfs::cluster

@@ -1,7 +1,7 @@
 // Makes what this node stored durable, for all who wait at once: the segments, the index and the lists of holders.
 //
-// One round at a time: lists of holders (unsynced), LocalChunkStore::Sync, and one synced write of the engine, which
-// covers both the lists and the index. While it runs, the next gathers.
+// One round at a time: LocalChunkStore::Sync, and one synced write of the engine, of the lists of holders, which covers
+// the index too. While it runs, the next gathers.
 #pragma once
 
 #include <functional>
@@ -18,12 +18,13 @@ namespace cairnfs::cluster {
 class GroupCommit {
  public:
   GroupCommit(store::LocalChunkStore& local, kv::KvEngine& engine);
-  ~GroupCommit();  // runs what is asked for, then ends
+  ~GroupCommit();  // runs what is asked for, makes durable what was noted since, then ends
   using Done = std::function<void(Status)>;
 
   // Puts the chunk into the local store; what that says.
   Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) EXCLUDES_LOCK(mutex_);
-  // Replaces the list of who holds the chunk; seen by FindHolders at once.
+  // Replaces the list of who holds the chunk; seen by FindHolders at once. To be set before the chunk is put, so that
+  // no chunk is durable here without a list: that is what repair goes by.
   void SetHolders(const Digest& digest, Holders holders) EXCLUDES_LOCK(mutex_);
   // Nullopt: nothing is known.
   std::optional<Holders> FindHolders(const Digest& digest) EXCLUDES_LOCK(mutex_);
@@ -38,7 +39,8 @@ class GroupCommit {
   using Lists = std::unordered_map<Digest, Holders, DigestHash>;
   using Digests = std::unordered_set<Digest, DigestHash>;
   void Run();
-  Status CommitOnce(const Lists& lists);
+  Status CommitOnce() EXCLUDES_LOCK(mutex_);
+  Lists TakeLists() EXCLUDES_LOCK(mutex_);
 
   store::LocalChunkStore& local_;
   kv::KvEngine& engine_;

@@ -9,6 +9,10 @@ constexpr std::chrono::seconds kClaimTimeMax{30};
 constexpr std::chrono::seconds kHoldTimeMax{2};
 // Once one of the chunks of a held answer has come, more are likely to.
 constexpr std::chrono::milliseconds kGatherTime{20};
+// More than the hosts of a cluster have on their way, and than one waits with. Beyond it a node that asks without end
+// costs no more memory: whoever asks brings, and is answered at once.
+constexpr size_t kClaimsMax = 1024 * 1024;
+constexpr size_t kHeldPerCallerMax = 64;
 
 }  // namespace
 
@@ -58,6 +62,7 @@ std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const
   MutexLock lock(mutex_);
   for (size_t i = 0; i < digests.size(); ++i) {
     if (!unclaimed[i] || answers[i].kind != HasAnswer::Kind::kBring) continue;
+    if (claims_.size() >= kClaimsMax && !claims_.contains(digests[i])) continue;
     auto [claim, is_first] = claims_.try_emplace(digests[i], Claim{caller, session, now + kClaimTimeMax});
     if (is_first) continue;
     if (claim->second.claimant != caller && !IsOver(claim->second, *view, now)) {
@@ -79,7 +84,9 @@ void HomeClaims::AskAndHold(std::vector<Digest> digests, const NodeId& caller, R
     held->until = Clock::now() + kHoldTimeMax;
     MutexLock lock(mutex_);
     // A claim may have ended since: then nobody would wake this before its time, which is bounded.
-    if (!closed_) {
+    const auto held_already =
+        std::count_if(held_.begin(), held_.end(), [&](const HeldPtr& other) { return other->caller == caller; });
+    if (!closed_ && static_cast<size_t>(held_already) < kHeldPerCallerMax) {
       for (const Digest& digest : digests) waiting_.emplace(digest, held);
       held->digests = std::move(digests);
       held->respond = std::move(respond);

@@ -20,8 +20,8 @@ constexpr std::array<const char*, kPeerMethodCount> kPaths = {"/cairnfs.Peer/Has
 class NodeTable {
  public:
   void Add(const std::vector<NodeId>& nodes) {
-    for (const NodeId& node : nodes) {
-      if (std::find(ids_.begin(), ids_.end(), node) == ids_.end()) ids_.push_back(node);
+    for (size_t i = 0; i < std::min(nodes.size(), kHoldersMax); ++i) {
+      if (std::find(ids_.begin(), ids_.end(), nodes[i]) == ids_.end()) ids_.push_back(nodes[i]);
     }
   }
   void EncodeTable(Encoder& out) const {
@@ -29,9 +29,10 @@ class NodeTable {
     for (const NodeId& id : ids_) out.Text(id.AsKey());
   }
   void EncodeList(const std::vector<NodeId>& nodes, Encoder& out) const {
-    out.Varint(nodes.size());
-    for (const NodeId& node : nodes) {
-      out.Varint(static_cast<uint64_t>(std::find(ids_.begin(), ids_.end(), node) - ids_.begin()));
+    const size_t count = std::min(nodes.size(), kHoldersMax);
+    out.Varint(count);
+    for (size_t i = 0; i < count; ++i) {
+      out.Varint(static_cast<uint64_t>(std::find(ids_.begin(), ids_.end(), nodes[i]) - ids_.begin()));
     }
   }
   bool DecodeTable(Decoder& in) {
@@ -46,7 +47,7 @@ class NodeTable {
   }
   bool DecodeList(Decoder& in, std::vector<NodeId>* nodes) const {
     const uint64_t count = in.Varint();
-    if (!in.ok() || count > ids_.size()) return false;
+    if (!in.ok() || count > std::min(ids_.size(), kHoldersMax)) return false;
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t index = in.Varint();
       if (!in.ok() || index >= ids_.size()) return false;
@@ -198,7 +199,7 @@ std::optional<std::vector<PutItem>> DecodePut(std::string_view head) {
   for (PutItem& item : items) {
     item.digest = in.Id();
     const uint64_t size = in.Varint();
-    if (!in.ok() || size > kMessageBytesMax) return std::nullopt;
+    if (!in.ok() || size > kChunkBytesMax) return std::nullopt;
     item.size = static_cast<uint32_t>(size);
     if (!table.DecodeList(in, &item.holders)) return std::nullopt;
   }
@@ -253,7 +254,7 @@ std::optional<std::vector<GetAnswer>> DecodeGetReply(std::string_view head) {
     answer.kind = static_cast<GetAnswer::Kind>(kind);
     if (answer.kind == GetAnswer::Kind::kBytes) {
       const uint64_t size = in.Varint();
-      if (!in.ok() || size > kMessageBytesMax) return std::nullopt;
+      if (!in.ok() || size > kChunkBytesMax) return std::nullopt;
       answer.size = static_cast<uint32_t>(size);
     }
     if (answer.kind == GetAnswer::Kind::kNotHere && !table.DecodeList(in, &answer.holders)) return std::nullopt;

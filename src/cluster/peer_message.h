@@ -24,6 +24,9 @@ inline constexpr size_t kDigestsPerMessageMax = 1024;
 // A message is closed once its payload has reached this; the chunk that reaches it may be of any size.
 inline constexpr size_t kPayloadBytesFull = 4 * kMiB;
 inline constexpr size_t kMessageBytesMax = 12 * kMiB;
+inline constexpr size_t kChunkBytesMax = kPayloadBytesFull;
+// Of one chunk, in a message. Who encodes a longer list leaves out the rest, which repair finds to be copies too many.
+inline constexpr size_t kHoldersMax = 64;
 
 struct PeerMessage {
   std::string head;

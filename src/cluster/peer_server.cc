@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <deque>
 
 #include "cluster/peer_wire.h"
 #include "rpc/status.h"
@@ -14,29 +15,68 @@ namespace {
 constexpr int kPingIntervalMinMs = 5'000;
 constexpr std::chrono::milliseconds kShutdownGrace{100};
 
+class Call;
+
+// Replies with chunks take memory until the network has taken them: so many at once, the others wait.
+class GetGate {
+ public:
+  // False: the call waits, and is given out by a later Leave.
+  bool Enter(Call* call, size_t count_max) {
+    MutexLock lock(mutex_);
+    if (inside_ >= count_max) {
+      waiting_.push_back(call);
+      return false;
+    }
+    ++inside_;
+    return true;
+  }
+  // Whose turn it is now; null: nobody's.
+  Call* Leave() {
+    MutexLock lock(mutex_);
+    if (waiting_.empty()) {
+      --inside_;
+      return nullptr;
+    }
+    Call* next = waiting_.front();
+    waiting_.pop_front();
+    return next;
+  }
+
+ private:
+  Mutex mutex_;
+  size_t inside_ GUARDED_BY(mutex_) = 0;
+  std::deque<Call*> waiting_ GUARDED_BY(mutex_);
+};
+
 struct Shared {
   PeerServer::Options options;
   Membership* membership;
   WireCounters* counters;
   PeerServer::Handler handler;
   Lending lending;
-  std::atomic<size_t> request_bytes{0};
+  std::atomic<size_t> put_bytes{0}, question_bytes{0};
+  GetGate gets;
 };
 
 // One call. It lives until gRPC says OnDone, which comes only after the answer.
 class Call final : public grpc::ServerGenericBidiReactor {
  public:
-  Call(Shared& shared, std::string path) : shared_(shared), path_(std::move(path)) { StartRead(&request_); }
+  Call(Shared& shared, grpc::GenericCallbackServerContext* context)
+      : shared_(shared), context_(context), method_(PeerMethodOfPath(context->method())) {
+    StartRead(&request_);
+  }
 
   void OnReadDone(bool ok) override {
     if (!ok) return Finish({grpc::StatusCode::INVALID_ARGUMENT, "the call has no message"});
     request_bytes_ = request_.Length();
     shared_.counters->received_bytes.fetch_add(WireBytes(request_bytes_), std::memory_order_relaxed);
-    if (shared_.request_bytes.fetch_add(request_bytes_) + request_bytes_ > shared_.options.request_bytes_max) {
-      return Fail(MakeError(ErrorCode::kBusy, "this node has too many requests in memory"));
+    const bool is_put = method_ == PeerMethod::kPut;
+    const size_t bytes_max = is_put ? shared_.options.put_bytes_max : shared_.options.question_bytes_max;
+    if (InMemory().fetch_add(request_bytes_) + request_bytes_ > bytes_max) {
+      return Fail(MakeError(ErrorCode::kBusy, is_put ? "this node has too many chunks in memory that it is to store"
+                                                     : "this node has too many questions in memory"));
     }
-    auto method = PeerMethodOfPath(path_);
-    if (!method) return Fail(MakeError(ErrorCode::kNotSupported, "no method " + path_));
+    if (!method_) return Fail(MakeError(ErrorCode::kNotSupported, "no method " + context_->method()));
     auto message = FromByteBuffer(request_);
     request_.Clear();
     if (!message) return Fail(MakeError(ErrorCode::kInvalidArgument, "the message cannot be decoded"));
@@ -44,7 +84,18 @@ class Call final : public grpc::ServerGenericBidiReactor {
     if (!envelope) return Fail(MakeError(ErrorCode::kInvalidArgument, "the message is of another version"));
     if (Status admitted = Admit(*envelope); !admitted.ok()) return Fail(admitted.error());
     message->head.erase(0, kEnvelopeBytes);
-    shared_.handler(*method, envelope->from, *std::move(message), [this](Result<PeerMessage> reply) {
+    caller_ = envelope->from;
+    message_ = *std::move(message);
+    if (method_ == PeerMethod::kGet) {
+      is_get_inside_ = true;  // once it has its turn, and nothing is done before
+      if (!shared_.gets.Enter(this, shared_.options.gets_at_once_max)) return;
+    }
+    Answer();
+  }
+
+  void Answer() {
+    if (context_->IsCancelled()) return Fail(MakeError(ErrorCode::kUnavailable, "the caller waits no more"));
+    shared_.handler(*method_, caller_, std::move(message_), [this](Result<PeerMessage> reply) {
       if (!reply.ok()) return Fail(reply.error());
       reply_ = ToByteBuffer("", *reply, shared_.lending);
       shared_.counters->sent_bytes.fetch_add(WireBytes(reply_.Length()), std::memory_order_relaxed);
@@ -53,11 +104,15 @@ class Call final : public grpc::ServerGenericBidiReactor {
   }
 
   void OnDone() override {
-    shared_.request_bytes.fetch_sub(request_bytes_);
+    InMemory().fetch_sub(request_bytes_);
+    reply_.Clear();
+    Call* next = is_get_inside_ ? shared_.gets.Leave() : nullptr;
     delete this;
+    if (next != nullptr) next->Answer();
   }
 
  private:
+  std::atomic<size_t>& InMemory() { return method_ == PeerMethod::kPut ? shared_.put_bytes : shared_.question_bytes; }
   void Fail(const Error& error) { Finish(rpc::ToGrpc(error)); }
 
   Status Admit(const Envelope& envelope) const {
@@ -74,8 +129,12 @@ class Call final : public grpc::ServerGenericBidiReactor {
   }
 
   Shared& shared_;
-  const std::string path_;
+  grpc::GenericCallbackServerContext* const context_;
+  const std::optional<PeerMethod> method_;
   size_t request_bytes_ = 0;
+  bool is_get_inside_ = false;
+  NodeId caller_;
+  PeerMessage message_;
   grpc::ByteBuffer request_, reply_;
 };
 
@@ -83,7 +142,7 @@ class Service final : public grpc::CallbackGenericService {
  public:
   explicit Service(Shared& shared) : shared_(shared) {}
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
-    return new Call(shared_, context->method());
+    return new Call(shared_, context);
   }
 
  private:

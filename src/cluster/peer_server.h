@@ -16,8 +16,13 @@ class PeerServer {
   // Called on a thread of gRPC's: must not block.
   using Handler = std::function<void(PeerMethod method, const NodeId& caller, PeerMessage request, Respond respond)>;
   struct Options {
-    std::string listen;                     // IP:PORT
-    size_t request_bytes_max = 256 * kMiB;  // received and not answered; beyond it callers are told to come again
+    std::string listen;  // IP:PORT
+    // Received and not answered; beyond these callers are told to come again (kBusy). Chunks count apart from all else,
+    // so that a node which cannot take more of them still answers questions.
+    size_t put_bytes_max = 256 * kMiB;
+    size_t question_bytes_max = 64 * kMiB;
+    // Requests for chunks that are worked on or whose replies are on their way; the others wait in their order.
+    size_t gets_at_once_max = 48;
   };
 
   // kInvalidArgument: the address cannot be listened on. `membership` and `counters` outlive it.

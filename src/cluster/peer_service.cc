@@ -16,6 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using FinishFailures = std::vector<PeerHandler::FinishFailure>;
 
+constexpr unsigned kAskThreads = 2;
 constexpr unsigned kFinishThreads = 16;
 constexpr unsigned kOrphanThreads = 2;
 constexpr std::chrono::milliseconds kRetryPauseMax{400};
@@ -78,6 +79,7 @@ class PeerServiceImpl final : public PeerService, public Peers {
   PeerServiceImpl(ChunkPeer& chunks, unsigned threads)
       : chunks_(chunks),
         serve_("cairn-serve", std::max(1U, threads)),
+        ask_("cairn-ask", kAskThreads),
         finish_("cairn-finish", kFinishThreads),
         orphans_("cairn-orphans", kOrphanThreads) {}
 
@@ -131,7 +133,9 @@ class PeerServiceImpl final : public PeerService, public Peers {
         AskHandler(is_finish, shared->head, respond);
       });
     }
-    serve_.Post([this, method, caller, shared, respond = std::move(respond)] {
+    // Questions do not wait behind chunks that are being stored.
+    TaskQueue& queue = method == PeerMethod::kPut ? serve_ : ask_;
+    queue.Post([this, method, caller, shared, respond = std::move(respond)] {
       chunks_.Handle(method, caller, std::move(*shared), respond);
     });
   }
@@ -173,7 +177,8 @@ class PeerServiceImpl final : public PeerService, public Peers {
   ChunkPeer& chunks_;
   HandlerSlot handler_;
   std::unique_ptr<PeerServer> server_;
-  TaskQueue serve_;   // chunks; these may wait for the disk, and never for another node
+  TaskQueue serve_;   // chunks to store; these may wait for the disk, and never for another node
+  TaskQueue ask_;     // who has chunks, and to read them; the same
   TaskQueue finish_;  // may take minutes
   TaskQueue orphans_;
 };

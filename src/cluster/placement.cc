@@ -219,4 +219,16 @@ std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, con
   return std::move(chosen).Nodes();
 }
 
+NodeId ActingHome(const View& view, const Digest& digest, const NodeId& self) {
+  constexpr size_t kLookedAtFirst = 4;
+  auto answers = [&](const NodeInfo* node) { return node->state == NodeState::kUp || node->id == self; };
+  for (const NodeInfo* node : First(view, digest, kLookedAtFirst)) {
+    if (answers(node)) return node->id;
+  }
+  for (const NodeInfo* node : Order(view, digest)) {
+    if (answers(node)) return node->id;
+  }
+  return self;
+}
+
 }  // namespace cairnfs::cluster

@@ -20,6 +20,9 @@ namespace cairnfs::cluster {
 std::vector<const NodeInfo*> Order(const View& view, const Digest& digest);
 // The first `count` of Order, or all when there are fewer; much faster.
 std::vector<const NodeInfo*> First(const View& view, const Digest& digest, size_t count);
+// The first of the order that is up, or `self`, which counts as up: it plays the part of the home. `self` when there is
+// none.
+NodeId ActingHome(const View& view, const Digest& digest, const NodeId& self);
 // The first of Order; null in a view in which every node is out.
 const NodeInfo* Home(const View& view, const Digest& digest);
 

@@ -16,6 +16,9 @@ constexpr size_t kFetchesAheadMax = 64;
 constexpr size_t kOrderLooked = 4;
 constexpr std::chrono::seconds kCallTimeout{10};
 constexpr size_t kPackAlignment = 64;
+// A node that works serves the first chunk that it is asked for at least: those that it put off come first the next
+// time, so each is served after kChunksPerCall calls.
+constexpr unsigned kLatersMax = 2 * kChunksPerCall;
 
 bool Contains(const std::vector<NodeId>& nodes, const NodeId& node) {
   return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
@@ -31,6 +34,7 @@ struct RemoteReader::Operation {
   std::vector<NodeId> named;  // said to have it
   std::string unreachable;    // names of nodes
   bool damaged_somewhere = false;
+  unsigned laters = 0;  // the node that is asked now put it off so often
   // Guarded by the reader's mutex_.
   std::vector<store::ChunkCallback> waiting;
 };
@@ -131,6 +135,7 @@ void RemoteReader::AskNext(const OperationPtr& operation) {
   auto node = ChooseNext(*operation);
   if (!node) return Finish(operation, NotFoundAnywhere(*operation));
   operation->tried.push_back(*node);
+  operation->laters = 0;
   {
     MutexLock lock(mutex_);
     peers_[*node].queue.push_back(operation);
@@ -180,7 +185,19 @@ void RemoteReader::OnReply(const NodeId& node, const std::vector<OperationPtr>& 
   }
   Pump(node);
   PayloadReader payload(reply->payload);
-  for (size_t i = 0; i < asked.size(); ++i) OnAnswer(node, asked[i], std::move((*answers)[i]), payload);
+  std::vector<OperationPtr> later;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    if ((*answers)[i].kind == GetAnswer::Kind::kLater && ++asked[i]->laters <= kLatersMax) {
+      later.push_back(asked[i]);
+    } else {
+      OnAnswer(node, asked[i], std::move((*answers)[i]), payload);
+    }
+  }
+  {
+    MutexLock lock(mutex_);
+    std::deque<OperationPtr>& queue = peers_[node].queue;
+    queue.insert(queue.begin(), later.begin(), later.end());
+  }
   Pump(node);
 }
 
@@ -203,11 +220,10 @@ void RemoteReader::OnAnswer(const NodeId& node, const OperationPtr& operation, G
       }
       break;
     case GetAnswer::Kind::kDamaged: operation->damaged_somewhere = true; break;
-    case GetAnswer::Kind::kLater: {
-      MutexLock lock(mutex_);
-      peers_[node].queue.push_front(operation);
-      return;
-    }
+    case GetAnswer::Kind::kLater:
+      spdlog::warn("node {} puts off chunk {} again and again", node.ToHex(), operation->digest.ToHex());
+      operation->unreachable += " " + node.ToHex();
+      break;
   }
   AskNext(operation);
 }

@@ -3,6 +3,8 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <future>
+#include <map>
 
 #include "base/log.h"
 #include "cluster/cluster_chunk_impl.h"
@@ -14,7 +16,10 @@ namespace {
 constexpr size_t kEntriesPerScan = 1024;
 constexpr size_t kBytesInFlightMax = 16 * kMiB;
 constexpr size_t kTellsWaitingMax = 32 * 1024;
-constexpr std::chrono::seconds kAgainAfter{5};
+constexpr std::chrono::nanoseconds kAgainAfter = std::chrono::seconds(5);
+constexpr std::chrono::nanoseconds kAgainAfterMax = std::chrono::minutes(5);
+constexpr std::chrono::nanoseconds kLookEvery = std::chrono::hours(1);
+constexpr std::chrono::nanoseconds kPausePerQuestion{20'000};  // 50,000 chunks a second are asked about at most
 
 }  // namespace
 
@@ -32,9 +37,9 @@ void Repair::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Repair::Kick() {
+void Repair::Kick(Depth depth) {
   MutexLock lock(mutex_);
-  kicked_ = true;
+  kicked_ = std::max(depth, kicked_.value_or(depth));
   wake_.NotifyAll();
 }
 
@@ -57,49 +62,51 @@ bool Repair::StopsWithin(std::chrono::nanoseconds time) {
   return stopping_;
 }
 
-// Once at the start too: copies may have been missing when this node stopped.
+// Once at the start too: copies may have been missing when this node stopped. And now and then without a reason, for
+// what nobody noticed.
 void Repair::Run() {
   pthread_setname_np(pthread_self(), "cairn-repair");
-  bool again = true;
+  using Clock = std::chrono::steady_clock;
+  std::chrono::nanoseconds pause = kAgainAfter;
+  auto look_at = Clock::now() + pause;
   for (;;) {
+    Depth depth = Depth::kHolders;
     {
       MutexLock lock(mutex_);
-      if (!kicked_ && !stopping_ && again) wake_.WaitFor(mutex_, kAgainAfter);
-      while (!kicked_ && !stopping_ && !again) wake_.Wait(mutex_);
+      while (!kicked_ && !stopping_ && Clock::now() < look_at) wake_.WaitFor(mutex_, look_at - Clock::now());
       if (stopping_) return;
-      kicked_ = false;
+      depth = std::exchange(kicked_, std::nullopt).value_or(depth);
     }
-    again = !RunOnce();
+    const bool ok = RunOnce(depth);
     SetPhase("");
+    if (!ok) {
+      look_at = Clock::now() + pause;
+      pause = std::min(2 * pause, kAgainAfterMax);
+    } else if (depth == Depth::kHolders) {
+      look_at = Clock::now() + kLookEvery;
+      pause = kAgainAfter;
+    }
   }
 }
 
-bool Repair::RunOnce() {
+bool Repair::RunOnce(Depth depth) {
   SetPhase("scanning");
-  store_.short_chunks_ = 0;  // their lists say so, and are gone through now
+  // What is short of copies has lists that say so, and these are gone through now.
+  const uint64_t short_before = store_.short_chunks_.load();
   std::vector<Todo> todo;
-  std::optional<Digest> after;
-  size_t missing = 0;
-  for (;;) {
-    auto entries = ScanHolders(store_.engine_, after, kEntriesPerScan);
-    if (!entries.ok()) {
-      spdlog::error("repair: {}", entries.error().message);
-      return false;
-    }
-    if (entries->empty()) break;
-    after = entries->back().digest;
-    const ViewPtr view = store_.membership_.view();
-    for (const HolderEntry& entry : *entries) {
-      if (auto found = Examine(entry, *view)) todo.push_back(*std::move(found));
-    }
-    if (StopsWithin({})) return true;
-  }
-  missing = todo.size();
+  size_t short_count = 0;
+  const bool all_seen = Scan(depth, &todo, &short_count);
+  if (StopsWithin({})) return true;
+  const size_t missing = todo.size();
   chunks_left_ = missing_copies_ = missing;
-  if (todo.empty()) return true;
+  if (all_seen) {
+    store_.short_chunks_.fetch_add(short_count);
+    store_.short_chunks_.fetch_sub(short_before);
+  }
+  if (todo.empty()) return all_seen;
   spdlog::info("repair: {} chunks of this node lack copies", missing);
   SetPhase("copying");
-  bool ok = true;
+  bool ok = all_seen;
   for (const Todo& one : todo) {
     {
       MutexLock lock(mutex_);
@@ -120,12 +127,92 @@ bool Repair::RunOnce() {
   return ok && chunks_left_ == 0;
 }
 
-std::optional<Repair::Todo> Repair::Examine(const HolderEntry& entry, const View& view) {
+// False: something could not be read, or somebody did not answer.
+bool Repair::Scan(Depth depth, std::vector<Todo>* todo, size_t* short_count) {
+  // So that the lists of this moment are seen, and no older ones.
+  if (Status status = store_.commit_.CommitAndWait(); !status.ok()) {
+    spdlog::warn("repair: {}", status.error().message);
+    return false;
+  }
+  std::set<NodeId> silent;
+  std::optional<Digest> after;
+  for (;;) {
+    auto entries = ScanHolders(store_.engine_, after, kEntriesPerScan);
+    if (!entries.ok()) {
+      spdlog::error("repair: {}", entries.error().message);
+      return false;
+    }
+    if (entries->empty()) return silent.empty();
+    after = entries->back().digest;
+    std::vector<Finding> findings = Look(*entries);
+    if (depth == Depth::kHolders) AskHolders(*entries, &findings, &silent);
+    const ViewPtr view = store_.membership_.view();
+    for (size_t i = 0; i < entries->size(); ++i) {
+      if (auto found = Examine((*entries)[i], findings[i], *view, short_count)) todo->push_back(*std::move(found));
+    }
+    const auto pause = depth == Depth::kHolders ? kPausePerQuestion : std::chrono::nanoseconds();
+    if (StopsWithin(pause * entries->size())) return true;
+  }
+}
+
+std::vector<Repair::Finding> Repair::Look(const std::vector<HolderEntry>& entries) {
+  std::vector<Digest> digests;
+  for (const HolderEntry& entry : entries) digests.push_back(entry.digest);
+  const std::vector<bool> here = store_.local_.HasSound(digests);
+  std::vector<Finding> findings(entries.size());
+  MutexLock lock(store_.mutex_);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    findings[i].is_here = here[i];
+    findings[i].is_being_put = store_.pending_.contains(digests[i]);
+  }
+  return findings;
+}
+
+void Repair::AskHolders(const std::vector<HolderEntry>& entries, std::vector<Finding>* findings,
+                        std::set<NodeId>* silent) {
+  const ViewPtr view = store_.membership_.view();
+  std::map<NodeId, std::vector<size_t>> questions;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if ((*findings)[i].is_being_put) continue;
+    for (const NodeId& holder : entries[i].holders) {
+      const NodeInfo* node = view->Find(holder);
+      if (holder == store_.self_ || node == nullptr || node->state != NodeState::kUp || silent->contains(holder)) {
+        continue;
+      }
+      questions[holder].push_back(i);
+    }
+  }
+  std::map<NodeId, std::future<Result<std::vector<bool>>>> answers;
+  for (const auto& [node, indexes] : questions) {
+    std::vector<Digest> digests;
+    for (size_t i : indexes) digests.push_back(entries[i].digest);
+    answers.emplace(node, store_.AskWhetherThere(node, digests));
+  }
+  for (auto& [node, answer] : answers) {
+    const Result<std::vector<bool>> bits = answer.get();
+    const std::vector<size_t>& indexes = questions[node];
+    if (!bits.ok() || bits->size() != indexes.size()) {
+      silent->insert(node);
+      continue;
+    }
+    for (size_t k = 0; k < indexes.size(); ++k) {
+      if (!(*bits)[k]) (*findings)[indexes[k]].denied.push_back(node);
+    }
+  }
+}
+
+std::optional<Repair::Todo> Repair::Examine(const HolderEntry& entry, const Finding& finding, const View& view,
+                                            size_t* short_count) {
+  if (finding.is_being_put) return std::nullopt;
   Holders left;  // down ones are expected back
   for (const NodeId& holder : entry.holders) {
     const NodeInfo* node = view.Find(holder);
-    if (node != nullptr && node->state != NodeState::kOut) left.push_back(holder);
+    if (holder == store_.self_ || node == nullptr || node->state == NodeState::kOut) continue;
+    if (std::find(finding.denied.begin(), finding.denied.end(), holder) == finding.denied.end()) left.push_back(holder);
   }
+  const bool is_named = std::find(entry.holders.begin(), entry.holders.end(), store_.self_) != entry.holders.end();
+  Holders others = left;
+  if (finding.is_here) left.push_back(store_.self_);
   // Of those that have it, the first that is up does what is to be done.
   const NodeInfo* first = nullptr;
   const std::vector<const NodeInfo*> order = Order(view, entry.digest);
@@ -135,20 +222,20 @@ std::optional<Repair::Todo> Repair::Examine(const HolderEntry& entry, const View
     break;
   }
   if (first == nullptr || first->id != store_.self_) return std::nullopt;
-  Holders others = left;
-  std::erase(others, store_.self_);
-  const size_t possible = static_cast<size_t>(std::count_if(order.begin(), order.end(), [&](const NodeInfo* node) {
-    return (node->state == NodeState::kUp && !node->full && node->weight > 0) ||
-           std::find(left.begin(), left.end(), node->id) != left.end();
-  }));
-  if (left.size() < store_.options_.copies && possible > left.size()) return Todo{entry.digest, std::move(others)};
-  if (left.size() < store_.options_.copies) store_.short_chunks_.fetch_add(1);
   // A home that is new to the chunk learns who has it.
   const NodeInfo* home = order.front();
   if (home->state == NodeState::kUp && std::find(left.begin(), left.end(), home->id) == left.end()) {
     // So many wait only when the node is slow: it gets time.
     if (store_.Tell(home->id, entry.digest, left) > kTellsWaitingMax) StopsWithin(std::chrono::milliseconds(10));
   }
+  if (left.size() < store_.options_.copies) {
+    const size_t possible = static_cast<size_t>(std::count_if(order.begin(), order.end(), [&](const NodeInfo* node) {
+      return node->takes_chunks() || std::find(left.begin(), left.end(), node->id) != left.end();
+    }));
+    if (possible > left.size()) return Todo{entry.digest, std::move(others)};
+    ++*short_count;
+  }
+  if (!finding.denied.empty() || !is_named) store_.commit_.SetHolders(entry.digest, left);
   return std::nullopt;
 }
 
@@ -191,11 +278,22 @@ bool ClusterChunkStoreImpl::Replicate(const Digest& digest, const Holders& holde
   const bool is_here = local_.HasSound({&digest, 1})[0];
   entry->local = is_here ? Entry::Local::kStored : Entry::Local::kNone;
   entry->home = self_;  // nobody's claim ends with it
+  const ViewPtr view = reachability_.view();
   MutexLock lock(mutex_);
   if (!pending_.try_emplace(digest, entry).second) return false;
   confirmed_.Erase(digest);
   repairs_.emplace(digest, std::move(ended));
-  StartBringing(entry);
+  // A list may not name all who have the chunk: those that would get it now are asked first.
+  for (const NodeInfo* target : Targets(*view, digest, view->Find(self_), options_.copies)) {
+    const bool is_known = std::find(holders.begin(), holders.end(), target->id) != holders.end();
+    if (target->id != self_ && !is_known) entry->confirming.push_back(target->id);
+  }
+  entry->state = Entry::State::kConfirming;
+  if (entry->confirming.empty()) StartBringing(entry);
+  for (const NodeId& target : entry->confirming) {
+    peers_[target].confirms.push_back(entry);
+    SchedulePump(target);
+  }
   return true;
 }
 

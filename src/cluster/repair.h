@@ -1,11 +1,14 @@
-// Makes missing copies of chunks, when a node is out for good or chunks were stored with fewer copies than asked for.
+// Makes missing copies of chunks, when a node is out for good, chunks were stored with fewer copies than asked for, or
+// a node has not what others were told that it would have.
 //
-// Each node goes through the lists of holders that it keeps. Of the holders of a chunk that are left, the first in the
-// chunk's order that is up makes the copies. It also tells the chunk's home, when that has changed, who holds it.
+// Each node goes through the lists of holders that it keeps, and asks those that they name whether they have the
+// chunks. Of the holders of a chunk that are left, the first in the chunk's order that is up makes the copies. It also
+// tells the chunk's home, when that has changed, who holds it.
 #pragma once
 
 #include <atomic>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -23,8 +26,10 @@ class Repair {
   ~Repair() { Stop(); }
   void Stop();
 
+  // kLists: what the lists say is taken as true. kHolders: who is named is asked.
+  enum class Depth { kLists, kHolders };
   // Goes through the lists once more. Any thread; does not block.
-  void Kick();
+  void Kick(Depth depth);
   struct Progress {
     uint64_t chunks_left, missing_copies;
     std::string phase;
@@ -36,9 +41,20 @@ class Repair {
     Digest digest;
     Holders others;  // that have it, beside this node
   };
+  // Who of a list's nodes have the chunk. Those that are down are expected back with it, and who does not answer is
+  // asked again by the next scan.
+  struct Finding {
+    bool is_here = false;
+    bool is_being_put = false;
+    Holders denied;  // said that they have it not
+  };
   void Run();
-  bool RunOnce();  // false: to be done again, for something failed
-  std::optional<Todo> Examine(const HolderEntry& entry, const View& view);
+  bool RunOnce(Depth depth);  // false: to be done again, for something failed
+  bool Scan(Depth depth, std::vector<Todo>* todo, size_t* short_count);
+  std::vector<Finding> Look(const std::vector<HolderEntry>& entries);
+  // Adds to the findings what the nodes say, and to `silent` those that did not answer; these are asked no more.
+  void AskHolders(const std::vector<HolderEntry>& entries, std::vector<Finding>* findings, std::set<NodeId>* silent);
+  std::optional<Todo> Examine(const HolderEntry& entry, const Finding& finding, const View& view, size_t* short_count);
   bool Copy(const Todo& todo);
   bool StopsWithin(std::chrono::nanoseconds time);
   void SetPhase(const char* phase);
@@ -49,7 +65,7 @@ class Repair {
   mutable Mutex mutex_;
   CondVar wake_;
   bool stopping_ GUARDED_BY(mutex_) = false;
-  bool kicked_ GUARDED_BY(mutex_) = false;
+  std::optional<Depth> kicked_ GUARDED_BY(mutex_);
   size_t bytes_in_flight_ GUARDED_BY(mutex_) = 0;
   const char* phase_ GUARDED_BY(mutex_) = "";
   std::thread thread_;

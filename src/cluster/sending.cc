@@ -1,5 +1,6 @@
 // Chunks on their way to other nodes, a few MiB in a message, as many messages at once as the window allows.
 #include <algorithm>
+#include <cstring>
 
 #include "base/log.h"
 #include "cluster/cluster_chunk_impl.h"
@@ -13,7 +14,9 @@ constexpr std::chrono::milliseconds kPutTimeout{20'000};
 constexpr std::chrono::milliseconds kBusyPause{50};
 // A message that is not full goes out at once while fewer than this are under way.
 constexpr unsigned kPartialSendsMax = 3;
-constexpr unsigned kAttemptsMax = 20;
+constexpr std::chrono::milliseconds kFailedPause{300};
+constexpr size_t kNewsKeptMax = 64 * 1024;
+constexpr std::chrono::seconds kReadAgainAfter{5};
 constexpr unsigned kCorruptMax = 3;
 
 }  // namespace
@@ -109,10 +112,9 @@ void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, SendItem item) {
       if (shared->ok()) {
         item.entry->slices = (*shared)->slices;
         peer.sends.push_front(item);
+        item.entry->failure.reset();
       } else if (!closing_) {
-        failure_ = shared->error().WithContext("a chunk that was put cannot be read back to be sent");
-        spdlog::error("{}", failure_->message);
-        if (sync_waiters_ > 0) changed_.NotifyAll();
+        OnLoadFailed(node, item.entry, shared->error());
       }
       SchedulePump(node);
     });
@@ -123,6 +125,49 @@ void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, SendItem item) {
   });
 }
 
+// Only what needs this chunk fails: a Sync that covers it, for as long as somebody has it pinned. It is read again now
+// and then, and a Put brings its bytes anew.
+void ClusterChunkStoreImpl::OnLoadFailed(const NodeId& node, const EntryPtr& entry, const Error& error) {
+  if (entry->state == Entry::State::kDone) return;
+  if (!entry->failure) {
+    spdlog::error("chunk {} cannot be read back to be sent: {}", entry->digest.ToHex(), error.message);
+  }
+  entry->failure = error.WithContext("chunk " + entry->digest.ToHex() +
+                                     " was put and cannot be read back to be sent to other nodes; save it once more");
+  entry->read_again_at = Clock::now() + kReadAgainAfter;
+  std::erase(entry->sending, node);
+  const bool is_damaged = error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kNotFound;
+  if (is_damaged && entry->local == Entry::Local::kStored) entry->local = Entry::Local::kNone;
+  Settle(entry);
+  if (sync_waiters_ > 0) changed_.NotifyAll();
+}
+
+// The caller's memory may go when Put returns, unless a slice owns it.
+std::vector<io::Slice> ClusterChunkStoreImpl::KeepAlive(std::span<const io::Slice> slices) {
+  std::vector<io::Slice> kept;
+  kept.reserve(slices.size());
+  for (const io::Slice& slice : slices) {
+    if (slice.size == 0) continue;
+    if (slice.owner || slice.memory) {
+      kept.push_back(slice);
+      continue;
+    }
+    std::shared_ptr<std::byte[]> copy(new std::byte[slice.size]);
+    std::memcpy(copy.get(), slice.data, slice.size);
+    const std::byte* data = copy.get();
+    kept.push_back(io::Slice{{}, data, slice.size, std::move(copy)});
+  }
+  return kept;
+}
+
+void ClusterChunkStoreImpl::TakeBytesAgain(Entry& entry, std::span<const io::Slice> slices) {
+  if (!entry.failure || entry.state == Entry::State::kDone) return;
+  entry.slices = KeepAlive(slices);
+  entry.failure.reset();  // RetryStuck comes by
+}
+
+// News of who holds a chunk is kept for a node that is up. One that is not goes through its lists with the other
+// holders when it comes back, and so does this node when there is more news than it can keep.
 void ClusterChunkStoreImpl::GiveUpTarget(const NodeId& node, SendItem item) {
   if (item.entry) {
     std::erase(item.entry->sending, node);
@@ -131,8 +176,13 @@ void ClusterChunkStoreImpl::GiveUpTarget(const NodeId& node, SendItem item) {
   }
   const ViewPtr view = membership_.view();
   const NodeInfo* info = view->Find(node);
-  if (info == nullptr || info->state != NodeState::kUp || ++item.attempts > kAttemptsMax) return;
-  peers_[node].sends.push_back(std::move(item));
+  if (info == nullptr || info->state != NodeState::kUp) return;
+  Peer& peer = peers_[node];
+  if (peer.sends.size() >= kNewsKeptMax) {
+    news_dropped_ = true;
+    return;
+  }
+  peer.sends.push_back(std::move(item));
 }
 
 // The node does not answer: what waits for it goes elsewhere.
@@ -169,8 +219,9 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
   }
   for (size_t i = 0; i < items.size(); ++i) {
     SendItem& item = items[i];
-    if (!ok || (item.entry && (*answers)[i].kind != PutAnswer::Kind::kDurable)) {
-      if (ok && (*answers)[i].kind == PutAnswer::Kind::kCorrupt && ++item.entry->corrupt_count >= kCorruptMax) {
+    if (!ok || !IsUp(node) || (item.entry && (*answers)[i].kind != PutAnswer::Kind::kDurable)) {
+      if (ok && item.entry && (*answers)[i].kind == PutAnswer::Kind::kCorrupt &&
+          ++item.entry->corrupt_count >= kCorruptMax) {
         spdlog::error("chunk {} does not match its digest: its bytes changed in this node's memory",
                       item.digest.ToHex());
         item.entry->slices.clear();  // what is stored here is verified when it is read
@@ -184,7 +235,10 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
     item.entry->holders.push_back(node);
     Settle(item.entry);
   }
-  if (!ok) RerouteQueue(node);
+  if (!ok) {
+    peer.quiet_until = Clock::now() + kFailedPause;
+    RerouteQueue(node);
+  }
   SchedulePump(node);
 }
 

@@ -9,8 +9,13 @@ namespace cairnfs::cluster {
 namespace {
 
 constexpr size_t kChunksPerGetMax = 64;
+// Read at once for one request: a reply is full with one chunk or with hundreds.
+constexpr size_t kChunksPerWave = 4;
 
-Error Malformed() { return MakeError(ErrorCode::kInvalidArgument, "the request cannot be decoded"); }
+Error Malformed() {
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "the request cannot be decoded, or has more of something than docs/formats/cluster.md allows");
+}
 
 }  // namespace
 
@@ -72,6 +77,7 @@ PutAnswer ClusterChunkStoreImpl::StoreReceived(const PutItem& item, const std::v
   chunking::Digester digester;
   for (const io::Slice& slice : slices) digester.Update(slice.bytes());
   if (digester.Finish() != item.digest) return {PutAnswer::Kind::kCorrupt};
+  commit_.SetHolders(item.digest, item.holders);
   auto put = commit_.Put(item.digest, slices);
   if (!put.ok()) {
     if (put.error().code == ErrorCode::kNoSpace) return {PutAnswer::Kind::kNoSpace};
@@ -88,20 +94,22 @@ void ClusterChunkStoreImpl::HandlePut(const NodeId& caller, const PeerMessage& r
   PayloadReader payload(request.payload);
   std::vector<PutAnswer> answers(items->size());
   std::vector<Digest> came;  // and nobody else's copy is waited for
-  bool any_stored = false;
+  bool any = false;
   for (size_t i = 0; i < items->size(); ++i) {
     const PutItem& item = (*items)[i];
-    if (item.size > 0) {
-      auto slices = payload.Take(item.size);
-      if (!slices) return respond(Malformed());
-      answers[i] = StoreReceived(item, *slices);
-      if (answers[i].kind != PutAnswer::Kind::kDurable) continue;
-      any_stored = true;
+    if (item.size == 0) {
+      HandleNews(item);
+      any = true;
+      continue;
     }
+    auto slices = payload.Take(item.size);
+    if (!slices) return respond(Malformed());
+    answers[i] = StoreReceived(item, *slices);
+    if (answers[i].kind != PutAnswer::Kind::kDurable) continue;
+    any = true;
     const bool others = std::any_of(item.holders.begin(), item.holders.end(),
                                     [&](const NodeId& holder) { return holder != caller && holder != self_; });
-    if (item.size == 0 || !others) came.push_back(item.digest);
-    commit_.SetHolders(item.digest, item.holders);
+    if (!others) came.push_back(item.digest);
   }
   PeerMessage reply{EncodePutReply(answers), {}};
   auto finish = [this, came = std::move(came), reply = std::move(reply), respond = std::move(respond)](Status status) {
@@ -109,41 +117,61 @@ void ClusterChunkStoreImpl::HandlePut(const NodeId& caller, const PeerMessage& r
     for (const Digest& digest : came) home_.EndClaim(digest);
     respond(reply);
   };
-  if (!any_stored) return finish({});
-  commit_.Commit(std::move(finish));
+  if (!any) return finish({});
+  commit_.Commit(std::move(finish));  // news too is forgotten by the sender once it was answered
+}
+
+// Those that wait for the chunk confirm it with the holders that they are told now.
+void ClusterChunkStoreImpl::HandleNews(const PutItem& item) {
+  commit_.SetHolders(item.digest, item.holders);
+  // It may be up to this node to make the missing copies, if it is not merely the home.
+  const bool is_short = item.holders.size() < options_.copies && local_.HasSound({&item.digest, 1})[0];
+  if (is_short) short_chunks_.fetch_add(1, std::memory_order_relaxed);
+  home_.EndClaim(item.digest);
 }
 
 struct ClusterChunkStoreImpl::Serving {
   std::vector<Digest> digests;
   PeerServer::Respond respond;
   Mutex mutex;
-  std::vector<std::optional<Result<store::ChunkData>>> found GUARDED_BY(mutex);
-  size_t left GUARDED_BY(mutex) = 0;
+  std::vector<std::optional<Result<store::ChunkData>>> found GUARDED_BY(mutex);  // the first so many digests'
+  size_t bytes GUARDED_BY(mutex) = 0;
+  size_t left GUARDED_BY(mutex) = 0;  // of those that are being read
 };
 
 void ClusterChunkStoreImpl::HandleGet(const PeerMessage& request, PeerServer::Respond respond) {
   auto digests = DecodeDigests(request.head);
   if (!digests || digests->size() > kChunksPerGetMax) return respond(Malformed());
-  if (digests->empty()) return respond(PeerMessage{EncodeGetReply({}), {}});
   auto serving = std::make_shared<Serving>();
   serving->respond = std::move(respond);
   serving->digests = *std::move(digests);
+  local_.Prefetch(serving->digests);  // those side by side in one read
+  ReadWave(serving);
+}
+
+// Reads the next few chunks, until the reply is full.
+void ClusterChunkStoreImpl::ReadWave(const std::shared_ptr<Serving>& serving) {
+  size_t begin, end;
   {
     MutexLock lock(serving->mutex);
-    serving->found.resize(serving->digests.size());
-    serving->left = serving->digests.size();
+    begin = serving->found.size();
+    end = serving->bytes < kPayloadBytesFull ? std::min(begin + kChunksPerWave, serving->digests.size()) : begin;
+    serving->found.resize(end);
+    serving->left = end - begin;
   }
-  local_.Prefetch(serving->digests);  // those side by side in one read
-  for (size_t i = 0; i < serving->digests.size(); ++i) {
+  if (begin == end) return AnswerGet(serving);
+  for (size_t i = begin; i < end; ++i) {
     auto found = [this, serving, i](Result<store::ChunkData> data) {
       {
         MutexLock lock(serving->mutex);
+        if (data.ok()) serving->bytes += data->size;
         serving->found[i] = std::move(data);
         if (--serving->left > 0) return;
       }
-      work_.Post([this, serving] { AnswerGet(serving); });
+      work_.Post([this, serving] { ReadWave(serving); });
     };
     const Digest& digest = serving->digests[i];
+    shared_reads_.NoteServed(digest);
     if (auto pending = FindPending(digest)) {
       found(*std::move(pending));
     } else if (auto cached = reader_.FindCached(digest)) {
@@ -160,11 +188,12 @@ void ClusterChunkStoreImpl::AnswerGet(const std::shared_ptr<Serving>& serving) {
   PeerMessage reply;
   size_t bytes = 0;
   for (size_t i = 0; i < answers.size(); ++i) {
-    const Result<store::ChunkData>& found = *serving->found[i];
     GetAnswer& answer = answers[i];
-    if (found.ok() && bytes > 0 && bytes + found->size > kPayloadBytesFull) {
-      answer.kind = GetAnswer::Kind::kLater;
-    } else if (found.ok()) {
+    answer.kind = GetAnswer::Kind::kLater;
+    if (i >= serving->found.size()) continue;
+    const Result<store::ChunkData>& found = *serving->found[i];
+    if (found.ok() && bytes > 0 && bytes + found->size > kPayloadBytesFull) continue;
+    if (found.ok()) {
       answer.kind = GetAnswer::Kind::kBytes;
       answer.size = static_cast<uint32_t>(found->size);
       bytes += found->size;

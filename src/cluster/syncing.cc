@@ -84,6 +84,10 @@ Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {
   auto check = [&]() -> Status {
     mutex_.AssertHeld();
     if (failure_) return *failure_;
+    for (const EntryPtr& entry : stuck_) {
+      const bool is_covered = entry->sequence != 0 && entry->sequence <= last;
+      if (entry->failure && is_covered && IsPinned(entry->digest)) return *entry->failure;
+    }
     if (Clock::now() >= deadline) return Shortage("waited " + std::to_string(options_.sync_wait_max.count()) + " s");
     const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
       return entry->sequence != 0 && entry->sequence <= last && Clock::now() - entry->stuck_since > kFullPatience;

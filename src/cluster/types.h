@@ -46,6 +46,7 @@ struct NodeInfo {
   NodeState state = NodeState::kDown;
   uint64_t session = 0;  // revision that made its session key, 0 when it has none
   bool full = false;     // takes no new chunks at present
+  bool takes_chunks() const { return state == NodeState::kUp && !full && weight > 0; }
 };
 
 // The nodes at one moment. Immutable; sorted by id.

@@ -152,6 +152,53 @@ TEST_F(ClusterChunkTest, ALostNodesCopiesAreMadeAnew) {
   }
 }
 
+TEST_F(ClusterChunkTest, AHolderThatHasNotWhatItWasToGetIsNotCountedOn) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 20);
+  // Node 1 was sent these by node 2, which went before it stored them itself.
+  for (const TestChunk& chunk : chunks) Plant(*nodes_[0], chunk, {nodes_[0]->id, nodes_[1]->id});
+  Down(*nodes_[1]);
+  Start(*nodes_[1]);
+  EXPECT_TRUE(Eventually([&] {
+    return std::all_of(chunks.begin(), chunks.end(), [&](const TestChunk& chunk) { return CopiesOf(chunk) == 2; });
+  }));
+  // Both copies are in the lists of both.
+  for (const TestChunk& chunk : chunks) {
+    for (auto& node : nodes_) {
+      if (!IsHere(*node, chunk)) continue;
+      EXPECT_TRUE(Eventually([&] { return ListOf(*node, chunk).size() == 2; }));
+    }
+  }
+}
+
+TEST_F(ClusterChunkTest, AChunkThatNoListNamesThisNodeForIsRepairedAllTheSame) {
+  AddNodes(3);
+  const TestChunk chunk = MakeChunk(3, 200'000);
+  Plant(*nodes_[0], chunk, {nodes_[1]->id, nodes_[2]->id});
+  Down(*nodes_[1]);
+  Start(*nodes_[1]);
+  EXPECT_TRUE(Eventually([&] { return CopiesOf(chunk) == 2; }));
+}
+
+TEST_F(ClusterChunkTest, WhatFellShortForAMomentIsToppedUpWithoutNews) {
+  options_.copies_min = 1;
+  AddNodes(2);
+  const std::string address = nodes_[1]->service->address();
+  nodes_[1]->service.reset();
+  const auto chunks = MakeChunks(1, 10);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks, 1);
+  PeerService::Options options;
+  options.listen = address;
+  auto service = PeerService::Start(options, *nodes_[1]->chunks, *nodes_[1]->membership);
+  ASSERT_OK(service);
+  nodes_[1]->service = std::move(service).value();
+  EXPECT_TRUE(Eventually([&] {
+    return std::all_of(chunks.begin(), chunks.end(), [&](const TestChunk& chunk) { return CopiesOf(chunk) == 2; });
+  }));
+}
+
 TEST_F(ClusterChunkTest, AFullHomeTellsThoseThatWait) {
   AddNodes(4);
   cluster_.Edit(nodes_[3]->id, [](NodeInfo& node) { node.full = true; });
@@ -192,6 +239,58 @@ TEST_F(ClusterChunkTest, ANewHomeIsToldWhatThereIs) {
   PutAll(*nodes_[1], chunks);
   ASSERT_OK(nodes_[1]->chunks->Sync());
   EXPECT_EQ(SentBytes(), sent);
+  ExpectCopies(chunks, 2);
+}
+
+TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackFailsOnlyWhatNeedsIt) {
+  AddNodes(2);
+  Down(*nodes_[1]);
+  TestNode& writer = *nodes_[0];
+  const TestChunk lost = MakeChunk(1, 300'000), good = MakeChunk(2, 300'000);
+  auto put = [&](const TestChunk& chunk) {
+    io::Slice slice;
+    slice.data = reinterpret_cast<const std::byte*>(chunk.bytes.data());
+    slice.size = chunk.bytes.size();
+    auto result = writer.chunks->Put(chunk.digest, {&slice, 1});
+    EXPECT_TRUE(result.ok());
+    return result.ok() ? std::move(result->pin) : store::ChunkPin();
+  };
+  store::ChunkPin lost_pin = put(lost), good_pin = put(good);
+  ASSERT_OK(writer.chunks->SyncLocal());
+  // Buffers are short for so long that the chunks leave memory.
+  std::vector<io::BufferRef> buffers;
+  while (io::BufferRef buffer = writer.pool->TryAcquire()) buffers.push_back(std::move(buffer));
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  buffers.clear();
+  Damage(writer, lost);
+  Start(*nodes_[1]);
+  const Status status = writer.chunks->Sync();
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find(lost.digest.ToHex()), std::string::npos) << status.error().message;
+  EXPECT_TRUE(Eventually([&] { return CopiesOf(good) == 2; }));
+  // Who needs it saves it once more.
+  store::ChunkPin again = put(lost);
+  ASSERT_OK(writer.chunks->Sync());
+  EXPECT_EQ(CopiesOf(lost), 2u);
+}
+
+TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackAndThatNobodyNeedsIsForgotten) {
+  AddNodes(2);
+  Down(*nodes_[1]);
+  TestNode& writer = *nodes_[0];
+  const TestChunk lost = MakeChunk(1, 300'000);
+  Put(writer, lost);
+  ASSERT_OK(writer.chunks->SyncLocal());
+  std::vector<io::BufferRef> buffers;
+  while (io::BufferRef buffer = writer.pool->TryAcquire()) buffers.push_back(std::move(buffer));
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  buffers.clear();
+  Damage(writer, lost);
+  Start(*nodes_[1]);
+  EXPECT_TRUE(Eventually([&] { return writer.chunks->ClusterStats().unacknowledged_bytes == 0; }));
+  const auto chunks = MakeChunks(10, 3);
+  PutAll(writer, chunks);
+  ASSERT_OK(writer.chunks->Sync());
   ExpectCopies(chunks, 2);
 }
 

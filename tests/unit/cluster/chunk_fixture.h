@@ -148,6 +148,21 @@ class ClusterChunkTest : public ::testing::Test {
   static void PutAll(TestNode& node, const std::vector<TestChunk>& chunks) {
     for (const TestChunk& chunk : chunks) Put(node, chunk);
   }
+  // On the node's disk alone, with this list of who else is said to have it (none: no list).
+  static void Plant(TestNode& node, const TestChunk& chunk, const Holders& list) {
+    io::Slice slice;
+    slice.data = reinterpret_cast<const std::byte*>(chunk.bytes.data());
+    slice.size = chunk.bytes.size();
+    ASSERT_OK(node.local->Put(chunk.digest, {&slice, 1}));
+    ASSERT_OK(node.local->Sync());
+    std::vector<kv::EngineWrite> writes;
+    if (!list.empty()) writes.push_back({HolderKey(chunk.digest), EncodeHolders(list)});
+    ASSERT_OK(node.engine->Write(writes, /*sync=*/true));
+  }
+  static Holders ListOf(TestNode& node, const TestChunk& chunk) {
+    auto holders = ReadHolders(*node.engine, chunk.digest);
+    return holders.ok() && holders->has_value() ? **holders : Holders{};
+  }
   static bool IsHere(TestNode& node, const TestChunk& chunk) {
     return node.local != nullptr && node.local->HasSound({&chunk.digest, 1})[0];
   }

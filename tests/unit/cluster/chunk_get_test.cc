@@ -2,6 +2,8 @@
 #include <future>
 
 #include "chunk_fixture.h"
+#include "cluster/peer_message.h"
+#include "cluster/peer_server.h"
 
 namespace cairnfs::cluster {
 namespace {
@@ -130,6 +132,28 @@ TEST_F(ClusterChunkTest, EachChunkLeavesADiskAboutOnceWhenAllRead) {
   EXPECT_LT(after - before, SizeOf(chunks) * 2);
 }
 
+TEST_F(ClusterChunkTest, HostsThatReadTheSameAtOnceReadOneDisk) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 80);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  auto read_from_disks = [&] {
+    uint64_t bytes = 0;
+    for (auto& node : nodes_) bytes += node->local->Stats().disk_read_bytes_total;
+    return bytes;
+  };
+  for (auto& node : nodes_) node->local->DropCache();
+  // One alone that has all reads its own disk.
+  ExpectReads(*nodes_[0], chunks);
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().remote_reads_total, 0u);
+  for (auto& node : nodes_) node->local->DropCache();
+  const uint64_t before = read_from_disks();
+  for (const TestChunk& chunk : chunks) {
+    for (auto& node : nodes_) ExpectReads(*node, {chunk});
+  }
+  EXPECT_LT(static_cast<double>(read_from_disks() - before), 1.2 * static_cast<double>(SizeOf(chunks)));
+}
+
 TEST_F(ClusterChunkTest, ADamagedOwnCopyIsReplaced) {
   AddNodes(3);
   const auto chunks = MakeChunks(1, 6);
@@ -162,6 +186,32 @@ TEST_F(ClusterChunkTest, ADamagedCopyElsewhereIsPassedOverAndReplaced) {
     auto text = store::GetText(*holder.local, chunks[index].digest);
     return text.ok() && *text == chunks[index].bytes;
   }));
+}
+
+TEST_F(ClusterChunkTest, ANodeThatPutsOffForEverIsPassedOver) {
+  AddNodes(3);
+  WireCounters counters;
+  PeerServer::Options options;
+  options.listen = "127.0.0.1:0";
+  auto server =
+      PeerServer::Start(options, *nodes_[1]->membership, counters,
+                        [](PeerMethod, const NodeId&, const PeerMessage& request, const PeerServer::Respond& respond) {
+                          auto digests = DecodeDigests(request.head);
+                          if (!digests)
+                            return respond(MakeError(ErrorCode::kInvalidArgument, "only Get is asked here"));
+                          std::vector<GetAnswer> answers(digests->size());
+                          for (GetAnswer& answer : answers) answer.kind = GetAnswer::Kind::kLater;
+                          respond(PeerMessage{EncodeGetReply(answers), {}});
+                        });
+  ASSERT_OK(server);
+  cluster_.Edit(nodes_[1]->id, [&](NodeInfo& node) { node.address = (*server)->address(); });
+  uint64_t seed = 1;
+  while (&HomeOf(MakeChunk(seed, 100'000)) != nodes_[1].get()) ++seed;
+  const TestChunk chunk = MakeChunk(seed, 100'000);
+  Plant(*nodes_[2], chunk, {});
+  ExpectReads(*nodes_[0], {chunk});
+  nodes_[0]->service.reset();
+  Stop(*nodes_[0]);  // its connections
 }
 
 TEST_F(ClusterChunkTest, ADamagedOnlyCopyIsCorrupt) {

@@ -93,6 +93,23 @@ TEST_F(ClusterChunkTest, NodesThatPutTheSameAtOnceStoreItOnce) {
   EXPECT_EQ(SentBytes(), SizeOf(chunks));  // each chunk once
 }
 
+TEST_F(ClusterChunkTest, ACopyThatCountsIsInTheLists) {
+  AddNodes(2);
+  const auto chunks = MakeChunks(1, 20);
+  TestNode& writer = *nodes_[0];
+  for (const TestChunk& chunk : chunks) {
+    TestNode& home = HomeOf(chunk);
+    TestNode& other = &home == &writer ? *nodes_[1] : writer;
+    Plant(home, chunk, {home.id});
+    Plant(other, chunk, {});  // of which nobody knows
+  }
+  PutAll(writer, chunks);
+  ASSERT_OK(writer.chunks->Sync());
+  for (const TestChunk& chunk : chunks) {
+    for (auto& node : nodes_) EXPECT_TRUE(Eventually([&] { return ListOf(*node, chunk).size() == 2; }));
+  }
+}
+
 TEST_F(ClusterChunkTest, ThreeCopies) {
   options_.copies = 3;
   AddNodes(4);

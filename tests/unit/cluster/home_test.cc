@@ -95,12 +95,33 @@ TEST_F(HomeTest, AHeldAskerGetsTheClaimOfANodeThatWentDown) {
   EXPECT_EQ(future.get()[0].kind, Kind::kBring);
 }
 
+TEST_F(HomeTest, ANodeThatAsksWithoutEndCostsBoundedMemory) {
+  constexpr size_t kHeldAtMost = 64;
+  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  size_t answered = 0;
+  for (size_t i = 0; i < kHeldAtMost + 5; ++i) {
+    home_->AskAndHold({chunk_.digest}, ids_[2], [&](const std::vector<HasAnswer>&) { ++answered; });
+  }
+  EXPECT_EQ(answered, 5u);
+  home_->Close();
+  EXPECT_EQ(answered, kHeldAtMost + 5);
+}
+
 TEST_F(HomeTest, CloseAnswersAll) {
   EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
   bool answered = false;
   home_->AskAndHold({chunk_.digest}, ids_[2], [&](const std::vector<HasAnswer>&) { answered = true; });
   home_->Close();
   EXPECT_TRUE(answered);
+}
+
+TEST_F(HomeTest, ListsThatNobodyWaitedForAreKept) {
+  Store(chunk_);
+  home_.reset();
+  commit_.reset();
+  auto holders = ReadHolders(*node_.engine, chunk_.digest);
+  ASSERT_OK(holders);
+  EXPECT_EQ(*holders, (Holders{ids_[0], ids_[1]}));
 }
 
 TEST_F(HomeTest, HoldersThatAreOutAreNotNamed) {

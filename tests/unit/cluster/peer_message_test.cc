@@ -76,6 +76,20 @@ TEST(PeerMessage, Put) {
                       [](std::string_view bytes) { return DecodePutReply(bytes).has_value(); });
 }
 
+TEST(PeerMessage, ListsAndChunksAreBounded) {
+  std::vector<NodeId> many;
+  for (int i = 0; i < 200; ++i) many.push_back(NodeOf(static_cast<uint8_t>(i)));
+  auto decoded = DecodePut(EncodePut({{DigestOf(1), 1, many}}));
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ((*decoded)[0].holders.size(), kHoldersMax);
+  EXPECT_TRUE(DecodePut(EncodePut({{DigestOf(1), kChunkBytesMax, {}}})));
+  EXPECT_FALSE(DecodePut(EncodePut({{DigestOf(1), kChunkBytesMax + 1, {}}})));
+  GetAnswer answer;
+  answer.kind = GetAnswer::Kind::kBytes;
+  answer.size = kChunkBytesMax + 1;
+  EXPECT_FALSE(DecodeGetReply(EncodeGetReply({answer})));
+}
+
 TEST(PeerMessage, Get) {
   using Kind = GetAnswer::Kind;
   const std::vector<GetAnswer> answers = {

@@ -4,6 +4,7 @@
 
 #include "chunk_fixture.h"
 #include "cluster/peer_client.h"
+#include "cluster/peer_server.h"
 
 namespace cairnfs::cluster {
 namespace {
@@ -135,6 +136,107 @@ TEST_F(PeerServiceTest, ANodeThatComesBackIsFoundAgainSoon) {
   const auto begin = Clock::now();
   ASSERT_OK(peers().HoldOrphans(nodes_[1]->id, {InodeId{5}}, Soon()));
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST_F(PeerServiceTest, NewsIsDurableWhenItIsAnswered) {
+  WireCounters counters;
+  PeerClient client(*nodes_[0]->membership, 1, counters);
+  const TestChunk chunk = MakeChunk(1, 1000);
+  const Holders holders = {nodes_[0]->id, nodes_[1]->id};
+  std::promise<bool> answered;
+  client.Call(nodes_[1]->id, PeerMethod::kPut, {EncodePut({{chunk.digest, 0, holders}}), {}}, std::chrono::seconds(10),
+              [&](const Result<PeerMessage>& reply) { answered.set_value(reply.ok()); });
+  EXPECT_TRUE(answered.get_future().get());
+  EXPECT_EQ(ListOf(*nodes_[1], chunk), holders);
+}
+
+// Node 2's answers come from the test.
+class PeerServerTest : public ClusterChunkTest {
+ protected:
+  void SetUp() override {
+    ClusterChunkTest::SetUp();
+    AddNodes(2);
+  }
+  void TearDown() override {
+    Release();
+    server_.reset();
+    client_.reset();
+    ClusterChunkTest::TearDown();
+  }
+  void Listen(PeerServer::Options options, PeerMethod held) {
+    options.listen = "127.0.0.1:0";
+    auto server =
+        PeerServer::Start(options, *nodes_[1]->membership, counters_,
+                          [this, held](PeerMethod method, const NodeId&, PeerMessage, PeerServer::Respond respond) {
+                            if (method != held) return respond(PeerMessage{});
+                            ++begun_;
+                            MutexLock lock(mutex_);
+                            held_.push_back(std::move(respond));
+                          });
+    ASSERT_OK(server);
+    server_ = std::move(server).value();
+    cluster_.Edit(nodes_[1]->id, [&](NodeInfo& node) { node.address = server_->address(); });
+    client_ = std::make_unique<PeerClient>(*nodes_[0]->membership, 1, counters_);
+  }
+  std::future<ErrorCode> Call(PeerMethod method, size_t payload_bytes) {
+    auto promise = std::make_shared<std::promise<ErrorCode>>();
+    PeerMessage message;
+    if (payload_bytes > 0)
+      message.payload.push_back({{}, reinterpret_cast<const std::byte*>(bytes_.data()), payload_bytes});
+    client_->Call(nodes_[1]->id, method, std::move(message), std::chrono::seconds(20),
+                  [promise](const Result<PeerMessage>& reply) {
+                    promise->set_value(reply.ok() ? ErrorCode::kAlreadyExists : reply.error().code);
+                  });
+    return promise->get_future();
+  }
+  static constexpr ErrorCode kAnswered = ErrorCode::kAlreadyExists;
+  void Release() {
+    std::vector<PeerServer::Respond> held;
+    {
+      MutexLock lock(mutex_);
+      held.swap(held_);
+    }
+    for (auto& respond : held) respond(PeerMessage{});
+  }
+
+  const std::string bytes_ = std::string(kMiB, 'b');
+  WireCounters counters_;
+  std::atomic<int> begun_{0};
+  Mutex mutex_;
+  std::vector<PeerServer::Respond> held_ GUARDED_BY(mutex_);
+  std::unique_ptr<PeerServer> server_;
+  std::unique_ptr<PeerClient> client_;
+};
+
+TEST_F(PeerServerTest, ANodeThatCannotTakeMoreChunksAnswersQuestions) {
+  PeerServer::Options options;
+  options.put_bytes_max = kMiB;
+  Listen(options, PeerMethod::kPut);
+  auto first = Call(PeerMethod::kPut, 700'000);
+  ASSERT_TRUE(Eventually([&] { return begun_ == 1; }));
+  EXPECT_EQ(Call(PeerMethod::kPut, 700'000).get(), ErrorCode::kBusy);
+  for (PeerMethod method : {PeerMethod::kHas, PeerMethod::kConfirm, PeerMethod::kGet}) {
+    EXPECT_EQ(Call(method, 0).get(), kAnswered);
+  }
+  Release();
+  EXPECT_EQ(first.get(), kAnswered);
+}
+
+TEST_F(PeerServerTest, GetsWaitForThoseWhoseRepliesTakeMemory) {
+  PeerServer::Options options;
+  options.gets_at_once_max = 2;
+  Listen(options, PeerMethod::kGet);
+  std::vector<std::future<ErrorCode>> calls;
+  for (int i = 0; i < 5; ++i) calls.push_back(Call(PeerMethod::kGet, 0));
+  ASSERT_TRUE(Eventually([&] { return begun_ == 2; }));
+  EXPECT_EQ(Call(PeerMethod::kHas, 0).get(), kAnswered);  // which came after them
+  EXPECT_EQ(begun_, 2);
+  EXPECT_TRUE(Eventually([&] {
+    Release();
+    return begun_ == 5;
+  }));
+  Release();
+  for (auto& call : calls) EXPECT_EQ(call.get(), kAnswered);
 }
 
 TEST_F(PeerServiceTest, MalformedRequestsAreRefused) {

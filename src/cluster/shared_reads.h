@@ -1,0 +1,40 @@
+// Whether other hosts read now what this host reads, as when all restore one checkpoint. Then a chunk is best read from
+// one disk for all, also by those that have it on their own.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+
+#include "base/thread_annotations.h"
+#include "cluster/confirmed_set.h"
+
+namespace cairnfs::cluster {
+
+// The sign is a chunk that was both read here and served to another host within the last so many of each. Any thread.
+class SharedReads {
+ public:
+  void NoteRead(const Digest& digest) EXCLUDES_LOCK(mutex_) {
+    MutexLock lock(mutex_);
+    read_.Insert(digest);
+    if (served_.Contains(digest)) SeenShared();
+  }
+  void NoteServed(const Digest& digest) EXCLUDES_LOCK(mutex_) {
+    MutexLock lock(mutex_);
+    served_.Insert(digest);
+    if (read_.Contains(digest)) SeenShared();
+  }
+  // Such a chunk was seen in the last second.
+  bool AreGoingOn() const { return Clock::now() < until_.load(std::memory_order_relaxed); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr size_t kRemembered = 16 * 1024;
+  static constexpr std::chrono::seconds kLasting{1};
+  void SeenShared() { until_.store(Clock::now() + kLasting, std::memory_order_relaxed); }
+
+  Mutex mutex_;
+  ConfirmedSet read_ GUARDED_BY(mutex_){kRemembered}, served_ GUARDED_BY(mutex_){kRemembered};
+  std::atomic<Clock::time_point> until_{Clock::time_point{}};
+};
+
+}  // namespace cairnfs::cluster
