@@ -180,7 +180,7 @@ Status MembershipImpl::Start() {
   kv::WatchCallbacks callbacks;
   callbacks.changed = [this](std::vector<kv::KvEvent> events, uint64_t at) { TakeEvents(std::move(events), at); };
   callbacks.lost = [this](uint64_t at) { WatchLost(at); };
-  watch_ = store_.Watch(MembersBegin(), MembersEnd(), revision, std::move(callbacks));
+  CAIRNFS_ASSIGN_OR_RETURN(watch_, store_.Watch(MembersBegin(), MembersEnd(), revision, std::move(callbacks)));
   // What else the dead process held ends with its lease: now, and not in some seconds.
   if (replaced != 0) (void)store_.RevokeLease(replaced).ok();
   return {};

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "kv/hosted_batch.h"
 #include "kv/local_store_format.h"
+#include "kv/start_thread.h"
 
 namespace cairnfs::kv {
 namespace {
@@ -54,7 +55,8 @@ Result<std::unique_ptr<HostedStore>> HostedStore::Open(KvEngine& engine, const H
   if (!revision) CAIRNFS_RETURN_IF_ERROR(CheckNoKeys(engine));
   std::unique_ptr<HostedStore> store(new HostedStore(engine, options, revision.value_or(0)));
   CAIRNFS_RETURN_IF_ERROR(store->leases_.Load(engine));
-  store->expiry_ = std::thread([store = store.get()] { store->EndLeases(); });
+  CAIRNFS_ASSIGN_OR_RETURN(store->expiry_,
+                           StartThread("the ends of leases", [store = store.get()] { store->EndLeases(); }));
   return store;
 }
 
@@ -171,14 +173,14 @@ Status HostedStore::RevokeLease(LeaseId lease) {
   return {};
 }
 
-std::unique_ptr<KvWatch> HostedStore::Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                            WatchCallbacks callbacks) {
+Result<std::unique_ptr<KvWatch>> HostedStore::Watch(std::string_view begin, std::string_view end,
+                                                    uint64_t after_revision, WatchCallbacks callbacks) {
   if (after_revision == 0) return history_.WatchFromNowOn(begin, end, std::move(callbacks));
   return WatchAfter(begin, end, after_revision, std::move(callbacks));
 }
 
-std::unique_ptr<KvWatch> HostedStore::WatchAfter(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                                 WatchCallbacks callbacks) {
+Result<std::unique_ptr<KvWatch>> HostedStore::WatchAfter(std::string_view begin, std::string_view end,
+                                                         uint64_t after_revision, WatchCallbacks callbacks) {
   // Whoever names a revision above the engine's has it from a store that was ahead of this one.
   Result<std::optional<uint64_t>> revision = ReadRevision(engine_, nullptr);
   const bool is_lost = !revision.ok() || after_revision > revision->value_or(0);

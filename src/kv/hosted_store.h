@@ -45,12 +45,12 @@ class HostedStore final : public SharedKvStore {
   Result<LeaseId> GrantLease(std::chrono::milliseconds ttl) override;
   Result<std::chrono::milliseconds> KeepLeaseAlive(LeaseId lease) override { return leases_.KeepAlive(lease); }
   Status RevokeLease(LeaseId lease) override;
-  std::unique_ptr<KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                 WatchCallbacks callbacks) override;
+  Result<std::unique_ptr<KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                         WatchCallbacks callbacks) override;
 
   // As Watch, but 0 is the revision of a store that was never written to.
-  std::unique_ptr<KvWatch> WatchAfter(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                      WatchCallbacks callbacks);
+  Result<std::unique_ptr<KvWatch>> WatchAfter(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                              WatchCallbacks callbacks);
   // Commit on behalf of a client far away (slots.h).
   Result<SlottedAnswer> CommitSlotted(const Transaction& transaction, const SlotClaim& slot);
 

@@ -46,9 +46,9 @@ class SharedKvStore : public KvStore {
   virtual Status RevokeLease(LeaseId lease) = 0;
 
   // Tells of changes in [begin, end) after `after_revision` (0: from now on), on a thread of the store, one call at a
-  // time for each watch. Callbacks may call the store.
-  virtual std::unique_ptr<KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                         WatchCallbacks callbacks) = 0;
+  // time for each watch. Callbacks may call the store. kUnavailable: no thread can be started for it.
+  virtual Result<std::unique_ptr<KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                                 WatchCallbacks callbacks) = 0;
 };
 
 }  // namespace cairnfs::kv

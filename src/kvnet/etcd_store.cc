@@ -90,8 +90,8 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
   Result<kv::LeaseId> GrantLease(milliseconds ttl) override;
   Result<milliseconds> KeepLeaseAlive(kv::LeaseId lease) override;
   Status RevokeLease(kv::LeaseId lease) override;
-  std::unique_ptr<kv::KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                     kv::WatchCallbacks callbacks) override;
+  Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                             kv::WatchCallbacks callbacks) override;
   Status CompactHistory(uint64_t revisions_kept) override;
 
  private:
@@ -364,8 +364,8 @@ Result<EtcdStoreImpl::Now> EtcdStoreImpl::ReadNow(grpc::ClientContext& context) 
   return error;
 }
 
-std::unique_ptr<kv::KvWatch> EtcdStoreImpl::Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                                  kv::WatchCallbacks callbacks) {
+Result<std::unique_ptr<kv::KvWatch>> EtcdStoreImpl::Watch(std::string_view begin, std::string_view end,
+                                                          uint64_t after_revision, kv::WatchCallbacks callbacks) {
   auto state = std::make_shared<WatchState>();
   state->begin = keys_.Key(begin);
   state->end = keys_.RangeEnd(end);
@@ -377,9 +377,9 @@ std::unique_ptr<kv::KvWatch> EtcdStoreImpl::Watch(std::string_view begin, std::s
     after_revision = now.ok() ? now->revision : UINT64_MAX;
     if (now.ok()) state->cluster = now->cluster;
   }
-  return std::make_unique<RemoteWatch>(
-      options_.retry, after_revision,
-      [this, state](RemoteWatch& watch, uint64_t& after) { return Follow(watch, *state, after); });
+  return RemoteWatch::Start(options_.retry, after_revision, [this, state](RemoteWatch& watch, uint64_t& after) {
+    return Follow(watch, *state, after);
+  });
 }
 
 bool EtcdStoreImpl::Follow(RemoteWatch& watch, WatchState& state, uint64_t& after) {

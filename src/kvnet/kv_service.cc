@@ -50,9 +50,7 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
  public:
   WatchStream(kv::HostedStore& store, const proto::WatchRequest& request, WatchCount& watches) : watches_(watches) {
     if (!watches_.Add()) {
-      MutexLock lock(mutex_);
-      has_ended_ = is_finished_ = true;
-      Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "there are too many watches"});
+      Refuse({grpc::StatusCode::RESOURCE_EXHAUSTED, "there are too many watches"});
       return;
     }
     kv::WatchCallbacks callbacks;
@@ -63,7 +61,9 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
       reply.set_revision(revision);
       Send(std::move(reply));
     };
-    watch_ = store.WatchAfter(request.begin(), request.end(), request.after_revision(), std::move(callbacks));
+    auto watch = store.WatchAfter(request.begin(), request.end(), request.after_revision(), std::move(callbacks));
+    if (!watch.ok()) return Refuse(rpc::ToGrpc(watch.error()));
+    watch_ = std::move(*watch);
   }
 
   void OnWriteDone(bool ok) override {
@@ -95,6 +95,11 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
     reply_ = std::move(reply);
     is_writing_ = true;
     StartWrite(&reply_);
+  }
+  void Refuse(const grpc::Status& why) {
+    MutexLock lock(mutex_);
+    has_ended_ = is_finished_ = true;
+    Finish(why);
   }
   void FinishOnce() REQUIRES_LOCK(mutex_) {
     if (!std::exchange(is_finished_, true)) Finish(grpc::Status::CANCELLED);

@@ -35,8 +35,8 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
   Result<kv::LeaseId> GrantLease(milliseconds ttl) override;
   Result<milliseconds> KeepLeaseAlive(kv::LeaseId lease) override;
   Status RevokeLease(kv::LeaseId lease) override;
-  std::unique_ptr<kv::KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                     kv::WatchCallbacks callbacks) override;
+  Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                             kv::WatchCallbacks callbacks) override;
 
  private:
   Result<kv::SlottedAnswer> TryCommit(const kv::Transaction& transaction, const kv::SlotClaim* slot) override;
@@ -207,8 +207,8 @@ Result<milliseconds> NodeStore::KeepLeaseAlive(kv::LeaseId lease) {
   return milliseconds(reply.left_ms());
 }
 
-std::unique_ptr<kv::KvWatch> NodeStore::Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                              kv::WatchCallbacks callbacks) {
+Result<std::unique_ptr<kv::KvWatch>> NodeStore::Watch(std::string_view begin, std::string_view end,
+                                                      uint64_t after_revision, kv::WatchCallbacks callbacks) {
   proto::WatchRequest range;
   range.set_begin(std::string(begin));
   range.set_end(std::string(end));
@@ -217,7 +217,7 @@ std::unique_ptr<kv::KvWatch> NodeStore::Watch(std::string_view begin, std::strin
     Result<kv::KvSnapshot> now = TryRead(proto::ReadRequest(), options_.retry.try_timeout);
     after_revision = now.ok() ? now->revision : UINT64_MAX;
   }
-  return std::make_unique<RemoteWatch>(
+  return RemoteWatch::Start(
       options_.retry, after_revision,
       [this, range = std::move(range), callbacks = std::move(callbacks)](RemoteWatch& watch, uint64_t& after) {
         return Follow(watch, range, callbacks, after);

@@ -263,6 +263,7 @@ void DelegatedStore::DropKey(std::string_view key) {
 
 // The directories that are read so much that a delegation pays.
 std::vector<InodeId> DelegatedStore::CountReads(std::span<const kv::KvSpan> spans) {
+  if (watch_ == nullptr) return {};
   std::set<InodeId> touched;
   for (const kv::KvSpan& span : spans) touched.insert(CoverOf(span.begin));
   touched.erase(InodeId{});
@@ -370,7 +371,12 @@ void DelegatedStore::StartRecallWatch() {
     if (!pending.ok()) return;
     for (const kv::KvEntry& entry : pending->entries) answer(entry.key);
   };
-  watch_ = store_.Watch(prefix, kv::PrefixEnd(prefix), 0, std::move(callbacks));
+  auto watch = store_.Watch(prefix, kv::PrefixEnd(prefix), 0, std::move(callbacks));
+  if (watch.ok()) {
+    watch_ = std::move(*watch);
+  } else {
+    spdlog::warn("this host takes no delegations, for it cannot hear of recalls: {}", watch.error().message);
+  }
 }
 
 // --- committing ----------------------------------------------------------------------------------------------------
@@ -574,7 +580,9 @@ Result<bool> DelegatedStore::Recall(const std::set<InodeId>& directories) {
     kv::WatchCallbacks callbacks;
     callbacks.changed = [notify](const std::vector<kv::KvEvent>&, uint64_t) { notify(); };
     callbacks.lost = [notify](uint64_t) { notify(); };
-    watches.push_back(store_.Watch(span.begin, span.end, snapshot.revision, std::move(callbacks)));
+    // Without one the wait below looks once a second.
+    auto watch = store_.Watch(span.begin, span.end, snapshot.revision, std::move(callbacks));
+    if (watch.ok()) watches.push_back(std::move(*watch));
   }
   if (auto committed = fenced_.Commit(ask); !committed.ok()) return committed.error();
   {

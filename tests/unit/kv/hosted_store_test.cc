@@ -20,6 +20,49 @@ Transaction LeasedPut(const std::string& key, LeaseId lease) {
   return transaction;
 }
 
+// While one lives, no thread can be started: no stack is as large as this asks for.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_attr_t attributes;
+    pthread_getattr_default_np(&before_);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, size_t{1} << 50);
+    EXPECT_EQ(pthread_setattr_default_np(&attributes), 0);
+    pthread_attr_destroy(&attributes);
+  }
+  ~NoThreads() {
+    EXPECT_EQ(pthread_setattr_default_np(&before_), 0);
+    pthread_attr_destroy(&before_);
+  }
+  NoThreads(const NoThreads&) = delete;
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST(HostedStore, AWatchWithoutAThreadIsAnError) {
+  const auto memory = OpenMemoryEngine();
+  auto store = Must(HostedStore::Open(*memory));
+  std::atomic<int> told{0};
+  const WatchCallbacks callbacks{[&](auto, auto) { ++told; }, [](auto) {}};
+  {
+    const NoThreads none;
+    for (uint64_t after : {0, 1}) {
+      auto watch = store->Watch("", "", after, callbacks);
+      ASSERT_FALSE(watch.ok());
+      EXPECT_EQ(watch.error().code, ErrorCode::kUnavailable);
+    }
+    auto other = HostedStore::Open(*memory);
+    ASSERT_FALSE(other.ok());
+    EXPECT_EQ(other.error().code, ErrorCode::kUnavailable);
+  }
+  // What could not start is in nobody's way.
+  const auto watch = Must(store->Watch("", "", 0, callbacks));
+  Must(store->Commit(Transaction().Put("a", "1")));
+  while (told == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 TEST(HostedStore, ConcurrentCommitsShareASync) {
   const auto memory = OpenMemoryEngine();
   FailingEngine engine(*memory);
@@ -56,7 +99,7 @@ TEST(HostedStore, NothingIsSeenBeforeItIsDurable) {
   };
   auto store = Must(HostedStore::Open(engine));
   std::atomic<int> told{0};
-  const auto watch = store->Watch("", "", 0, {[&](auto, auto) { ++told; }, [](auto) {}});
+  const auto watch = Must(store->Watch("", "", 0, {[&](auto, auto) { ++told; }, [](auto) {}}));
   std::jthread writer([&] { Must(store->Commit(Transaction().Put("a", "1"))); });
   while (!is_writing) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_FALSE(Must(store->Get("a")).has_value());
@@ -122,9 +165,9 @@ TEST(HostedStore, WatchOverARestartIsLostUnlessNothingChanged) {
   store = nullptr;
   store = Must(HostedStore::Open(*engine));
   std::atomic<uint64_t> lost_first{0}, lost_second{0}, told{0};
-  const auto behind = store->Watch("", "", first, {[](auto, auto) {}, [&](uint64_t at) { lost_first = at; }});
-  const auto level =
-      store->Watch("", "", second, {[&](auto, uint64_t at) { told = at; }, [&](uint64_t at) { lost_second = at; }});
+  const auto behind = Must(store->Watch("", "", first, {[](auto, auto) {}, [&](uint64_t at) { lost_first = at; }}));
+  const auto level = Must(
+      store->Watch("", "", second, {[&](auto, uint64_t at) { told = at; }, [&](uint64_t at) { lost_second = at; }}));
   const uint64_t third = Must(store->Commit(Transaction().Put("a", "3")));
   while (told == 0 || lost_first == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(told, third);

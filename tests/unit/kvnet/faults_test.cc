@@ -124,7 +124,7 @@ class Mirror {
       keys_.clear();
       for (kv::KvEntry& entry : range.entries) keys_[entry.key] = entry.value;
     };
-    watch_ = store.Watch("", "", 0, callbacks);
+    watch_ = Must(store.Watch("", "", 0, callbacks));
   }
   // Whether it becomes what the store holds.
   bool BecomesEqual() {
