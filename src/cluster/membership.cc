@@ -112,7 +112,7 @@ class MembershipImpl final : public Membership {
   // --- What the store tells. ---
   Status Reread();
   void TakeEvents(std::vector<kv::KvEvent> events, uint64_t revision);
-  void WatchLost(uint64_t revision);
+  void WatchLost(uint64_t revision, bool went_back);
   std::optional<std::string> WhyOwnSessionIsGone(const Session& session) const REQUIRES_LOCK(mutex_);
   void Publish() REQUIRES_LOCK(mutex_);
 
@@ -179,7 +179,8 @@ Status MembershipImpl::Start() {
   thread_ = std::thread([this] { Run(); });
   kv::WatchCallbacks callbacks;
   callbacks.changed = [this](std::vector<kv::KvEvent> events, uint64_t at) { TakeEvents(std::move(events), at); };
-  callbacks.lost = [this](uint64_t at) { WatchLost(at); };
+  callbacks.lost = [this](uint64_t at) { WatchLost(at, /*went_back=*/false); };
+  callbacks.went_back = [this](uint64_t at) { WatchLost(at, /*went_back=*/true); };
   CAIRNFS_ASSIGN_OR_RETURN(watch_, store_.Watch(MembersBegin(), MembersEnd(), revision, std::move(callbacks)));
   // What else the dead process held ends with its lease: now, and not in some seconds.
   if (replaced != 0) (void)store_.RevokeLease(replaced).ok();
@@ -383,12 +384,11 @@ void MembershipImpl::TakeEvents(std::vector<kv::KvEvent> events, uint64_t revisi
   if (why) Lose(session->number, *why);
 }
 
-void MembershipImpl::WatchLost(uint64_t revision) {
+void MembershipImpl::WatchLost(uint64_t revision, bool went_back) {
   const std::optional<Session> session = state_.Current();
-  bool went_back;
   {
     MutexLock lock(mutex_);
-    went_back = revision < watch_revision_;
+    went_back |= revision < watch_revision_;
     watch_revision_ = revision;
     must_reread_ = true;
     wakes_ = true;

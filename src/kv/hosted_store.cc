@@ -55,6 +55,7 @@ Result<std::unique_ptr<HostedStore>> HostedStore::Open(KvEngine& engine, const H
   if (!revision) CAIRNFS_RETURN_IF_ERROR(CheckNoKeys(engine));
   std::unique_ptr<HostedStore> store(new HostedStore(engine, options, revision.value_or(0)));
   CAIRNFS_RETURN_IF_ERROR(store->leases_.Load(engine));
+  CAIRNFS_ASSIGN_OR_RETURN(store->openings_, Openings::Begin(engine, store->revision_));
   CAIRNFS_ASSIGN_OR_RETURN(store->expiry_,
                            StartThread("the ends of leases", [store = store.get()] { store->EndLeases(); }));
   return store;
@@ -185,6 +186,12 @@ Result<std::unique_ptr<KvWatch>> HostedStore::WatchAfter(std::string_view begin,
   Result<std::optional<uint64_t>> revision = ReadRevision(engine_, nullptr);
   const bool is_lost = !revision.ok() || after_revision > revision->value_or(0);
   return history_.Watch(begin, end, {after_revision, is_lost}, std::move(callbacks));
+}
+
+bool HostedStore::WasAt(uint64_t opening, uint64_t revision) {
+  if (opening != 0 && !openings_.Contain(opening, revision)) return false;
+  Result<std::optional<uint64_t>> now = ReadRevision(engine_, nullptr);
+  return now.ok() && revision <= now->value_or(0);
 }
 
 std::vector<HostedStore::Request*> HostedStore::TakeBatch() {

@@ -19,6 +19,7 @@
 #include "kv/engine.h"
 #include "kv/history.h"
 #include "kv/lease_table.h"
+#include "kv/openings.h"
 #include "kv/shared_store.h"
 #include "kv/slots.h"
 
@@ -51,6 +52,10 @@ class HostedStore final : public SharedKvStore {
   // As Watch, but 0 is the revision of a store that was never written to.
   Result<std::unique_ptr<KvWatch>> WatchAfter(std::string_view begin, std::string_view end, uint64_t after_revision,
                                               WatchCallbacks callbacks);
+  // The id of this opening of the store, and whether a state that a client knows is one of this store's, in the past or
+  // now: `opening` told it of `revision` (0: which one did is not known). Where it is not, the store went back.
+  uint64_t opening() const { return openings_.current(); }
+  bool WasAt(uint64_t opening, uint64_t revision);
   // Commit on behalf of a client far away (slots.h).
   Result<SlottedAnswer> CommitSlotted(const Transaction& transaction, const SlotClaim& slot);
 
@@ -71,6 +76,7 @@ class HostedStore final : public SharedKvStore {
   void EndLeases();
 
   KvEngine& engine_;
+  Openings openings_;  // constant once open
   History history_;    // self-synchronised
   LeaseTable leases_;  // self-synchronised; but for KeepAlive and expiry, changed by the leader alone
 

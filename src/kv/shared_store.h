@@ -26,6 +26,11 @@ struct WatchCallbacks {
   // What happened meanwhile can not be told any more (compacted, or the store went back to an older state): read the
   // range anew; the watch goes on with changes after `revision`, a revision of the store not older than this call.
   std::function<void(uint64_t revision)> lost;
+  // In place of `lost`, where the store went back to an older state (a backup was restored) and perhaps on from there:
+  // every revision that was read before may stand for something else now, also one below `revision`. Empty: `lost`.
+  std::function<void(uint64_t revision)> went_back = {};
+
+  void TellWentBack(uint64_t revision) const { went_back ? went_back(revision) : lost(revision); }
 };
 
 // Destroying it ends the watch, after a callback that runs. Must not be destroyed from its own callback.

@@ -61,9 +61,8 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
       reply.set_revision(revision);
       Send(std::move(reply));
     };
-    auto watch = store.WatchAfter(request.begin(), request.end(), request.after_revision(), std::move(callbacks));
-    if (!watch.ok()) return Refuse(rpc::ToGrpc(watch.error()));
-    watch_ = std::move(*watch);
+    Status begun = Begin(store, request, std::move(callbacks));
+    if (!begun.ok()) Refuse(rpc::ToGrpc(begun.error()));
   }
 
   void OnWriteDone(bool ok) override {
@@ -87,6 +86,26 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
   }
 
  private:
+  // The watch, and before anything that it tells the first reply.
+  Status Begin(kv::HostedStore& store, const proto::WatchRequest& request, kv::WatchCallbacks callbacks) {
+    proto::WatchReply first;
+    first.set_opening(store.opening());
+    first.set_went_back(!store.WasAt(request.opening(), request.after_revision()));
+    first.set_revision(request.after_revision());
+    if (first.went_back()) {
+      CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot now, store.Read({}));
+      first.set_revision(now.revision);
+    }
+    {
+      MutexLock lock(mutex_);
+      reply_ = std::move(first);
+      is_writing_ = true;  // so that the watch waits
+    }
+    CAIRNFS_ASSIGN_OR_RETURN(watch_,
+                             store.WatchAfter(request.begin(), request.end(), reply_.revision(), std::move(callbacks)));
+    StartWrite(&reply_);
+    return {};
+  }
   // Waits until the one before is on its way: what a slow client does not take stays in the store's history.
   void Send(proto::WatchReply reply) {
     MutexLock lock(mutex_);

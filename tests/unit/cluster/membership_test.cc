@@ -343,6 +343,16 @@ TEST_F(MembershipTest, AStoreThatWentBackEndsTheSession) {
   EXPECT_NE(Must(member->session()).lease, old_session.lease);
 }
 
+TEST_F(MembershipTest, AStoreThatWentBackAndOnEndsTheSessionToo) {
+  auto member = Must(Membership::Join(line_, OptionsOf(1)));
+  const Membership::Session old_session = Must(member->session());
+  line_.callbacks().lost(old_session.revision + 100);
+  EXPECT_TRUE(member->session().ok()) << "what was compacted is no reason";
+  line_.callbacks().went_back(old_session.revision + 200);
+  EXPECT_EQ(CodeOf(member->session()), ErrorCode::kStale);
+  EXPECT_TRUE(member->Rejoin().ok());
+}
+
 // --- The clock of a session. ---
 
 TEST(SessionState, LivesUntilTheLeaseMayHaveEnded) {

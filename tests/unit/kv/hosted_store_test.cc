@@ -89,15 +89,45 @@ TEST(HostedStore, ConcurrentCommitsShareASync) {
   EXPECT_LT(syncs, kThreads * kCommits / 4);
 }
 
+TEST(HostedStore, OpeningsTellWhichStatesWereItsOwn) {
+  const auto engine = OpenMemoryEngine();
+  auto put = [](HostedStore& store, int count) {
+    for (int i = 0; i < count; ++i) Must(store.Commit(Transaction().Put("a", "")));
+  };
+  auto store = Must(HostedStore::Open(*engine));
+  const uint64_t first = store->opening();
+  put(*store, 3);
+  EXPECT_TRUE(store->WasAt(first, 3) && store->WasAt(0, 3));
+  EXPECT_FALSE(store->WasAt(first, 4) || store->WasAt(0, 4) || store->WasAt(first + 1, 1));
+  store.reset();
+  store = Must(HostedStore::Open(*engine));
+  EXPECT_NE(store->opening(), first);
+  put(*store, 3);
+  EXPECT_TRUE(store->WasAt(first, 3));
+  EXPECT_FALSE(store->WasAt(first, 4)) << "the first opening ended at 3";
+  EXPECT_TRUE(store->WasAt(store->opening(), 6));
+  for (size_t i = 0; i < Openings::kKept; ++i) {
+    store.reset();
+    store = Must(HostedStore::Open(*engine));
+  }
+  EXPECT_FALSE(store->WasAt(first, 3)) << "it is forgotten";
+  EXPECT_EQ(Must(engine->Get("O"))->size(), Openings::kKept * 16);
+  store.reset();
+  MustSucceed(engine->Write({EngineWrite{"O", "short"}}, true));
+  auto damaged = HostedStore::Open(*engine);
+  ASSERT_FALSE(damaged.ok());
+  EXPECT_EQ(damaged.error().code, ErrorCode::kCorrupt);
+}
+
 TEST(HostedStore, NothingIsSeenBeforeItIsDurable) {
   const auto memory = OpenMemoryEngine();
   FailingEngine engine(*memory);
+  auto store = Must(HostedStore::Open(engine));
   std::atomic<bool> is_writing{false}, go_on{false};
   engine.before_write = [&] {
     is_writing = true;
     while (!go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
-  auto store = Must(HostedStore::Open(engine));
   std::atomic<int> told{0};
   const auto watch = Must(store->Watch("", "", 0, {[&](auto, auto) { ++told; }, [](auto) {}}));
   std::jthread writer([&] { Must(store->Commit(Transaction().Put("a", "1"))); });
