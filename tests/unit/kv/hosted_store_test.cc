@@ -119,6 +119,27 @@ TEST(HostedStore, OpeningsTellWhichStatesWereItsOwn) {
   EXPECT_EQ(damaged.error().code, ErrorCode::kCorrupt);
 }
 
+TEST(HostedStore, APieceIsHandedOverBeforeTheNextIsRead) {
+  const auto memory = OpenMemoryEngine();
+  FailingEngine engine(*memory);
+  auto store = Must(HostedStore::Open(engine));
+  Transaction transaction;
+  for (int i = 10; i < 90; ++i) transaction.Put("k" + std::to_string(i), std::string(100, 'x'));
+  const uint64_t revision = Must(store->Commit(transaction));
+  engine.visits = 0;
+  std::vector<std::string> seen;
+  const std::vector<KvSpan> spans{{"k2", "k21", 0}, {"k3", "k4", 2}, {"k5", "", 0}, {"k6", "", 0}};
+  auto take = [&](HostedStore::Piece piece) {
+    EXPECT_EQ(piece.revision, revision);
+    seen.push_back(std::to_string(piece.span) + (piece.entry ? piece.entry->key : " and more"));
+    EXPECT_EQ(engine.visits, seen.size()) << "it read ahead";
+    return seen.size() < 6;
+  };
+  EXPECT_EQ(Must(store->ReadPieces(spans, take)), revision);
+  EXPECT_EQ(seen, (std::vector<std::string>{"0k20", "1k30", "1k31", "1 and more", "2k50", "2k51"}));
+  EXPECT_EQ(engine.visits, 6);
+}
+
 TEST(HostedStore, NothingIsSeenBeforeItIsDurable) {
   const auto memory = OpenMemoryEngine();
   FailingEngine engine(*memory);
