@@ -3,11 +3,13 @@
 
 #include "base/failpoint.h"
 #include "cluster/membership.h"
+#include "cluster/records.h"
 
 namespace cairnfs::cluster {
 namespace {
 
-// Leaves out the compare of the session: a host that was cut off could publish what nobody waits for any more.
+// Leaves the fence out: commits neither wait until the session is known to live nor compare it, and a compare of it
+// that the caller made is dropped. A host that was cut off can publish what nobody waits for any more.
 Failpoint skip_session_compare("cluster.skip_session_compare", Failpoint::Kind::kSkippable);
 
 // What the compare of the session key takes of a transaction's space, with a store's own framing of it.
@@ -34,6 +36,7 @@ class FencedStore final : public kv::KvStore {
   Before Begin() const;
   // Every answer is of a revision that is not less than those that were known when it was asked for.
   Status CheckRevision(const Before& before, uint64_t revision);
+  Result<uint64_t> CommitUnfenced(kv::Transaction transaction);
   Result<uint64_t> ExplainRefusal(const Membership::Session& session, Error error);
 
   kv::SharedKvStore& store_;
@@ -78,11 +81,18 @@ Result<kv::KvSnapshot> FencedStore::Read(std::span<const kv::KvSpan> spans) {
   return snapshot;
 }
 
+Result<uint64_t> FencedStore::CommitUnfenced(kv::Transaction transaction) {
+  const std::string own = KeyOf(MemberKey::kSession, membership_.self());
+  std::erase_if(transaction.compares, [&](const kv::Compare& compare) { return compare.key == own; });
+  return store_.Commit(transaction);
+}
+
 Result<uint64_t> FencedStore::Commit(const kv::Transaction& transaction) {
+  if (skip_session_compare.PassOrSkip()) return CommitUnfenced(transaction);
   CAIRNFS_ASSIGN_OR_RETURN(const Membership::Session session, membership_.WaitForSession(options_.wait_max));
   const Before before{revision_, session};
   kv::Transaction fenced = transaction;
-  if (!skip_session_compare.PassOrSkip()) fenced.IfRevision(session.key, session.revision);
+  fenced.IfRevision(session.key, session.revision);
   Result<uint64_t> revision = store_.Commit(fenced);
   if (revision.ok()) {
     // The answer to a second commit of the same id is the first one's, which may be old.

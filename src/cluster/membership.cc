@@ -74,7 +74,8 @@ class MembershipImpl final : public Membership {
         incarnation_(RandomU64()),
         view_(std::make_shared<const View>()),
         subscribers_(std::make_unique<Subscribers>([this] { return view(); })),
-        lost_thread_(std::make_unique<TaskQueue>("cluster-lost", 1)) {}
+        lost_thread_(std::make_unique<TaskQueue>("cluster-lost", 1)),
+        chores_thread_(std::make_unique<TaskQueue>("cluster-chores", 1)) {}
   ~MembershipImpl() override;
   Status Start();
 
@@ -112,14 +113,18 @@ class MembershipImpl final : public Membership {
   // --- What the store tells. ---
   Status Reread();
   void TakeEvents(std::vector<kv::KvEvent> events, uint64_t revision);
-  void WatchLost(uint64_t revision);
+  void WatchLost(uint64_t revision, bool went_back);
   std::optional<std::string> WhyOwnSessionIsGone(const Session& session) const REQUIRES_LOCK(mutex_);
   void Publish() REQUIRES_LOCK(mutex_);
 
-  // --- On the thread that renews. ---
+  // --- On the thread that renews: nothing there may wait for the store but the renewals. ---
   void Run();
   void Tick();
   bool Renew(const Session& session);
+  nanoseconds PassedSinceRenewal(const Session& session);
+  // --- On the thread of chores. ---
+  // `session`: if it was renewed just now, `passed` after it was before.
+  void DoChores(const std::optional<Session>& session, nanoseconds passed);
   void ApplyFull(const Session& session);
   void CountDown(const Session& session, nanoseconds passed);
   void MarkOut(const Session& session, const NodeInfo& node);
@@ -138,8 +143,11 @@ class MembershipImpl final : public Membership {
   bool renewal_fails_ = false;
   nanoseconds renewed_at_{0};  // BootTime; 0: not yet in this session
   uint64_t renewed_session_ = 0;
+
+  // Of the chores alone.
   std::map<NodeId, nanoseconds> down_for_;
-  uint64_t full_session_ = 0;  // number of the session under which `full_told_` is so
+  uint64_t counted_session_ = 0;  // number of the session under which `down_for_` was counted
+  uint64_t full_session_ = 0;     // number of the session under which `full_told_` is so
   bool full_told_ = false;
 
   Mutex rejoin_mutex_;  // one Rejoin at a time; taken before the others
@@ -162,6 +170,8 @@ class MembershipImpl final : public Membership {
 
   std::unique_ptr<Subscribers> subscribers_;
   std::unique_ptr<TaskQueue> lost_thread_;
+  std::unique_ptr<TaskQueue> chores_thread_;
+  std::atomic<bool> chores_run_{false};  // one at a time, and none waits
   std::unique_ptr<kv::KvWatch> watch_;
   std::thread thread_;
 };
@@ -179,8 +189,9 @@ Status MembershipImpl::Start() {
   thread_ = std::thread([this] { Run(); });
   kv::WatchCallbacks callbacks;
   callbacks.changed = [this](std::vector<kv::KvEvent> events, uint64_t at) { TakeEvents(std::move(events), at); };
-  callbacks.lost = [this](uint64_t at) { WatchLost(at); };
-  watch_ = store_.Watch(MembersBegin(), MembersEnd(), revision, std::move(callbacks));
+  callbacks.lost = [this](uint64_t at) { WatchLost(at, /*went_back=*/false); };
+  callbacks.went_back = [this](uint64_t at) { WatchLost(at, /*went_back=*/true); };
+  CAIRNFS_ASSIGN_OR_RETURN(watch_, store_.Watch(MembersBegin(), MembersEnd(), revision, std::move(callbacks)));
   // What else the dead process held ends with its lease: now, and not in some seconds.
   if (replaced != 0) (void)store_.RevokeLease(replaced).ok();
   return {};
@@ -194,6 +205,7 @@ MembershipImpl::~MembershipImpl() {
     wake_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
+  chores_thread_.reset();
   watch_.reset();
   lost_thread_.reset();
   subscribers_.reset();
@@ -264,8 +276,11 @@ Result<kv::LeaseId> MembershipImpl::TakeSession(bool joins) {
       return own.session_record.lease;
     }
     // When the answer was lost and it did run, the next attempt finds a session of this incarnation.
-    if (revision.error().code != ErrorCode::kConflict || attempt == kAttemptsMax) return revision.error();
-    (void)store_.RevokeLease(lease).ok();
+    // A store that was slow may have let the lease end before the key came.
+    const ErrorCode code = revision.error().code;
+    const bool is_late = code == ErrorCode::kNotFound;
+    if ((code != ErrorCode::kConflict && !is_late) || attempt == kAttemptsMax) return revision.error();
+    if (!is_late) (void)store_.RevokeLease(lease).ok();
   }
 }
 
@@ -383,12 +398,11 @@ void MembershipImpl::TakeEvents(std::vector<kv::KvEvent> events, uint64_t revisi
   if (why) Lose(session->number, *why);
 }
 
-void MembershipImpl::WatchLost(uint64_t revision) {
+void MembershipImpl::WatchLost(uint64_t revision, bool went_back) {
   const std::optional<Session> session = state_.Current();
-  bool went_back;
   {
     MutexLock lock(mutex_);
-    went_back = revision < watch_revision_;
+    went_back |= revision < watch_revision_;
     watch_revision_ = revision;
     must_reread_ = true;
     wakes_ = true;
@@ -417,29 +431,45 @@ void MembershipImpl::Run() {
   }
 }
 
+// The chores may wait for the store for long, while it still answers those who keep leases alive: a full disk lets each
+// commit wait, and what tells the others that this node is full is a commit.
 void MembershipImpl::Tick() {
+  std::optional<Session> session = state_.Current();
+  if (session && !Renew(*session)) session.reset();
+  const nanoseconds passed = session ? PassedSinceRenewal(*session) : nanoseconds(0);
+  if (chores_run_.exchange(true)) return;
+  chores_thread_->Post([this, session, passed] {
+    DoChores(session, passed);
+    chores_run_ = false;
+  });
+}
+
+// A pause of this process, or of the store, counts as one round: who was down could not come back, or not be seen.
+nanoseconds MembershipImpl::PassedSinceRenewal(const Session& session) {
+  const nanoseconds now = BootTime();
+  const bool counts = renewed_at_.count() != 0 && renewed_session_ == session.number;
+  const nanoseconds passed =
+      counts ? std::min<nanoseconds>(now - renewed_at_, 2 * options_.renew_every) : nanoseconds(0);
+  renewed_at_ = now;
+  renewed_session_ = session.number;
+  return passed;
+}
+
+void MembershipImpl::DoChores(const std::optional<Session>& session, nanoseconds passed) {
   bool must_reread;
   {
     MutexLock lock(mutex_);
+    if (stopping_) return;
     must_reread = must_reread_;
   }
-  std::optional<Session> session = state_.Current();
-  const bool renewed = session && Renew(*session);
   if (must_reread) {
     down_for_.clear();  // what happened meanwhile is not known: a node may have been up
     if (Status read = Reread(); !read.ok())
       spdlog::debug("the cluster's nodes cannot be read: {}", read.error().message);
   }
-  if (!renewed) return;
+  if (!session) return;
   ApplyFull(*session);
-  const nanoseconds now = BootTime();
-  const bool counts = renewed_at_.count() != 0 && renewed_session_ == session->number;
-  // A pause of this process, or of the store, counts as one round: who was down could not come back, or not be seen.
-  const nanoseconds passed =
-      counts ? std::min<nanoseconds>(now - renewed_at_, 2 * options_.renew_every) : nanoseconds(0);
-  if (renewed_session_ != session->number) down_for_.clear();
-  renewed_at_ = now;
-  renewed_session_ = session->number;
+  if (std::exchange(counted_session_, session->number) != session->number) down_for_.clear();
   CountDown(*session, passed);
 }
 

@@ -185,9 +185,10 @@ Status RankGate::Visit::Run(const Rename& rename, const std::function<bool()>& c
   Signal signal;
   // From now on is early enough: what came before is looked at below.
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange now, store_.Range(state_key_, ranks_begin_, 0));
-  auto watch = gate_.options_.watched.Watch(
-      state_key_, ranks_begin_, now.revision,
-      {[&](std::vector<kv::KvEvent>, uint64_t) { signal.Raise(); }, [&](uint64_t) { signal.Raise(); }});
+  CAIRNFS_ASSIGN_OR_RETURN(const std::unique_ptr<kv::KvWatch> watch,
+                           gate_.options_.watched.Watch(state_key_, ranks_begin_, now.revision,
+                                                        {[&](std::vector<kv::KvEvent>, uint64_t) { signal.Raise(); },
+                                                         [&](uint64_t) { signal.Raise(); }}));
   for (;;) {
     const uint64_t seen = signal.count();
     bool is_over = false;

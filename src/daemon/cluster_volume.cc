@@ -121,7 +121,9 @@ Status ClusterVolume::JoinCluster() {
   cluster::FencedStoreOptions fenced;
   fenced.wait_max = std::chrono::milliseconds(config_.metadata_wait_ms);
   fenced_ = cluster::MakeFencedStore(cluster_store_->store(), *membership_, fenced);
-  delegated_ = std::make_unique<meta::DelegatedStore>(cluster_store_->store(), *fenced_, *membership_);
+  meta::DelegationOptions delegations;
+  delegations.recall_wait_max = fenced.wait_max;
+  delegated_ = std::make_unique<meta::DelegatedStore>(cluster_store_->store(), *fenced_, *membership_, delegations);
   names_ = MakeSharedNamespace(*delegated_);
   spdlog::info("joined the cluster at {} as {} ({}), {} nodes known", MetadataUrl(config_), options.self.name,
                options.self.address, membership_->view()->nodes.size());

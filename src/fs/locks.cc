@@ -11,6 +11,7 @@ constexpr size_t kSweepPageKeys = 512;
 // The kernel sends RELEASE without waiting for it, so that a lock may be asked for just ahead of the release that the
 // same program did before. What is refused because of a lock of this host is tried once more after this.
 constexpr auto kReleaseGrace = std::chrono::milliseconds(3);
+constexpr auto kWatchRetry = std::chrono::milliseconds(100);  // after a watch that could not be made
 
 Error Lost() { return MakeError(ErrorCode::kStale, "the host lost its session, and its locks with it"); }
 
@@ -248,7 +249,8 @@ ClusterLocks::Step ClusterLocks::NextStep(InodeId inode, Batch& batch, Told& tol
   Inode& state = inodes_[inode];
   EndGranted(state, told);
   SweepIfDoubtful(inode, state);
-  if (!state.waiters.empty() && state.watch == nullptr) return Step::kStartWatch;
+  if (!state.waiters.empty() && state.watch == nullptr && (state.queue.empty() || !state.watch_failed))
+    return Step::kStartWatch;
   if (!state.queue.empty()) {
     batch.inode = inode;
     batch.epoch = epoch_;
@@ -387,10 +389,20 @@ void ClusterLocks::StartWatch(InodeId inode) {
     }
   };
   callbacks.lost = [this, inode](uint64_t) { SweepNow(inode); };
-  std::unique_ptr<kv::KvWatch> watch =
-      parts_.shared.Watch(key, std::string(key) + std::string(1, '\0'), after, std::move(callbacks));
-  MutexLock lock(mutex_);
-  inodes_[inode].watch = std::move(watch);
+  auto watch = parts_.shared.Watch(key, std::string(key) + std::string(1, '\0'), after, std::move(callbacks));
+  {
+    MutexLock lock(mutex_);
+    Inode& state = inodes_[inode];
+    state.watch_failed = !watch.ok();
+    if (watch.ok()) {
+      state.watch = std::move(*watch);
+      return;
+    }
+  }
+  // Until there is one, a look now and then tells the same.
+  spdlog::warn("locks of inode {} cannot be watched: {}", inode.value, watch.error().message);
+  std::this_thread::sleep_for(kWatchRetry);
+  SweepNow(inode);
 }
 
 void ClusterLocks::EndWatch(InodeId inode) {

@@ -119,6 +119,7 @@ class ClusterLocks {
     Record known;
     std::map<Ticket, Waiter> waiters;
     std::unique_ptr<kv::KvWatch> watch;  // made and ended by the task alone
+    bool watch_failed = false;           // the last try to make it: what is asked goes first, then it is tried again
     // With what the last sweep was asked for: it is not asked for twice with the same.
     uint64_t swept_revision = 0;
     cluster::ViewPtr swept_view;

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "kv/start_thread.h"
+
 namespace cairnfs::kv {
 namespace {
 
@@ -26,6 +28,7 @@ class History::Watcher final : public KvWatch {
       stopping = true;
       changed.NotifyAll();
     }
+    if (!thread.joinable()) return;  // it never ran, and is in no list
     thread.join();
     MutexLock lock(history.mutex_);
     history.watchers_.remove(this);
@@ -91,23 +94,23 @@ void History::Restart(uint64_t revision) {
   }
 }
 
-std::unique_ptr<KvWatch> History::WatchFromNowOn(std::string_view begin, std::string_view end,
-                                                 WatchCallbacks callbacks) {
+Result<std::unique_ptr<KvWatch>> History::WatchFromNowOn(std::string_view begin, std::string_view end,
+                                                         WatchCallbacks callbacks) {
   MutexLock lock(mutex_);
   const uint64_t now = revision_;
   lock.Unlock();
   return Watch(begin, end, {now, /*is_lost=*/false}, std::move(callbacks));
 }
 
-std::unique_ptr<KvWatch> History::Watch(std::string_view begin, std::string_view end, Start start,
-                                        WatchCallbacks callbacks) {
+Result<std::unique_ptr<KvWatch>> History::Watch(std::string_view begin, std::string_view end, Start start,
+                                                WatchCallbacks callbacks) {
   auto watcher = std::make_unique<Watcher>(*this, begin, end, std::move(callbacks));
   watcher->told = start.after_revision;
   watcher->is_lost = start.is_lost;
   MutexLock lock(mutex_);
-  watcher->thread = std::thread([this, watcher = watcher.get()] { Run(*watcher); });
+  CAIRNFS_ASSIGN_OR_RETURN(watcher->thread, StartThread("a watch", [this, watcher = watcher.get()] { Run(*watcher); }));
   watchers_.push_back(watcher.get());
-  return watcher;
+  return std::unique_ptr<KvWatch>(std::move(watcher));
 }
 
 void History::Run(Watcher& watcher) {

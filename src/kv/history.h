@@ -32,8 +32,10 @@ class History {
     uint64_t after_revision;
     bool is_lost;  // it begins with `lost`
   };
-  std::unique_ptr<KvWatch> Watch(std::string_view begin, std::string_view end, Start start, WatchCallbacks callbacks);
-  std::unique_ptr<KvWatch> WatchFromNowOn(std::string_view begin, std::string_view end, WatchCallbacks callbacks);
+  Result<std::unique_ptr<KvWatch>> Watch(std::string_view begin, std::string_view end, Start start,
+                                         WatchCallbacks callbacks);
+  Result<std::unique_ptr<KvWatch>> WatchFromNowOn(std::string_view begin, std::string_view end,
+                                                  WatchCallbacks callbacks);
 
  private:
   class Watcher;

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "kv/hosted_batch.h"
 #include "kv/local_store_format.h"
+#include "kv/start_thread.h"
 
 namespace cairnfs::kv {
 namespace {
@@ -54,7 +55,9 @@ Result<std::unique_ptr<HostedStore>> HostedStore::Open(KvEngine& engine, const H
   if (!revision) CAIRNFS_RETURN_IF_ERROR(CheckNoKeys(engine));
   std::unique_ptr<HostedStore> store(new HostedStore(engine, options, revision.value_or(0)));
   CAIRNFS_RETURN_IF_ERROR(store->leases_.Load(engine));
-  store->expiry_ = std::thread([store = store.get()] { store->EndLeases(); });
+  CAIRNFS_ASSIGN_OR_RETURN(store->openings_, Openings::Begin(engine, store->revision_));
+  CAIRNFS_ASSIGN_OR_RETURN(store->expiry_,
+                           StartThread("the ends of leases", [store = store.get()] { store->EndLeases(); }));
   return store;
 }
 
@@ -82,49 +85,68 @@ Result<std::optional<KvEntry>> HostedStore::Get(std::string_view key) {
   return std::optional<KvEntry>(KvEntry{std::string(key), std::string(stored.value), stored.revision});
 }
 
-Result<KvRange> HostedStore::ReadSpan(std::string_view begin, std::string_view end, size_t limit,
-                                      const EngineSnapshot& snapshot) {
-  KvRange range;
-  const std::string engine_begin = EngineKey(begin), engine_end = EngineRangeEnd(end);
-  if (engine_end <= engine_begin) return range;
+// An empty end: that of all keys.
+Status HostedStore::ReadSpan(const KvSpan& span, const EngineSnapshot& snapshot,
+                             const std::function<bool(std::optional<KvEntry>)>& take) {
+  const std::string engine_begin = EngineKey(span.begin), engine_end = EngineRangeEnd(span.end);
+  if (engine_end <= engine_begin) return {};
   Status decoded;
+  size_t count = 0;
   auto visit = [&](std::string_view engine_key, std::string_view text) {
-    if (limit != 0 && range.entries.size() == limit) {
-      range.more = true;
+    if (span.limit != 0 && count == span.limit) {
+      take(std::nullopt);
       return false;
     }
+    ++count;
     Result<StoredValue> stored = DecodeStored(engine_key, text);
     if (!stored.ok()) {
       decoded = stored.error();
       return false;
     }
-    range.entries.push_back(KvEntry{std::string(engine_key.substr(1)), std::string(stored->value), stored->revision});
-    return true;
+    return take(KvEntry{std::string(engine_key.substr(1)), std::string(stored->value), stored->revision});
   };
   CAIRNFS_RETURN_IF_ERROR(engine_.Scan(engine_begin, engine_end, &snapshot, visit));
-  CAIRNFS_RETURN_IF_ERROR(decoded);
-  return range;
+  return decoded;
+}
+
+Result<uint64_t> HostedStore::ReadPieces(std::span<const KvSpan> spans, const std::function<bool(Piece)>& take) {
+  const std::unique_ptr<EngineSnapshot> snapshot = engine_.GetSnapshot();
+  CAIRNFS_ASSIGN_OR_RETURN(std::optional<uint64_t> revision, ReadRevision(engine_, snapshot.get()));
+  bool goes_on = true;
+  for (size_t i = 0; i < spans.size() && goes_on; ++i) {
+    CAIRNFS_RETURN_IF_ERROR(ReadSpan(spans[i], *snapshot, [&](std::optional<KvEntry> entry) {
+      goes_on = take({revision.value_or(0), i, std::move(entry)});
+      return goes_on;
+    }));
+  }
+  return revision.value_or(0);
 }
 
 Result<KvRange> HostedStore::Range(std::string_view begin, std::string_view end, size_t limit) {
-  const std::unique_ptr<EngineSnapshot> snapshot = engine_.GetSnapshot();
-  CAIRNFS_ASSIGN_OR_RETURN(std::optional<uint64_t> revision, ReadRevision(engine_, snapshot.get()));
-  CAIRNFS_ASSIGN_OR_RETURN(KvRange range, ReadSpan(begin, end, limit, *snapshot));
-  range.revision = revision.value_or(0);
+  KvRange range;
+  const KvSpan span{std::string(begin), std::string(end), limit};
+  CAIRNFS_ASSIGN_OR_RETURN(range.revision, ReadPieces({&span, 1}, [&](Piece piece) {
+                             range.more = !piece.entry;
+                             if (piece.entry) range.entries.push_back(std::move(*piece.entry));
+                             return true;
+                           }));
   return range;
 }
 
 Result<KvSnapshot> HostedStore::Read(std::span<const KvSpan> spans) {
-  const std::unique_ptr<EngineSnapshot> snapshot = engine_.GetSnapshot();
-  CAIRNFS_ASSIGN_OR_RETURN(std::optional<uint64_t> revision, ReadRevision(engine_, snapshot.get()));
   KvSnapshot result;
-  result.revision = revision.value_or(0);
-  for (const KvSpan& span : spans) {
-    const std::string end = span.end.empty() ? span.begin + '\0' : span.end;
-    CAIRNFS_ASSIGN_OR_RETURN(KvRange range, ReadSpan(span.begin, end, span.limit, *snapshot));
-    range.revision = result.revision;
-    result.ranges.push_back(std::move(range));
+  result.ranges.resize(spans.size());
+  std::vector<KvSpan> ended(spans.begin(), spans.end());
+  for (KvSpan& span : ended) {
+    if (span.end.empty()) span.end = span.begin + '\0';
   }
+  CAIRNFS_ASSIGN_OR_RETURN(result.revision, ReadPieces(ended, [&](Piece piece) {
+                             KvRange& range = result.ranges[piece.span];
+                             range.more = !piece.entry;
+                             if (piece.entry) range.entries.push_back(std::move(*piece.entry));
+                             return true;
+                           }));
+  for (KvRange& range : result.ranges) range.revision = result.revision;
   return result;
 }
 
@@ -171,18 +193,24 @@ Status HostedStore::RevokeLease(LeaseId lease) {
   return {};
 }
 
-std::unique_ptr<KvWatch> HostedStore::Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                            WatchCallbacks callbacks) {
+Result<std::unique_ptr<KvWatch>> HostedStore::Watch(std::string_view begin, std::string_view end,
+                                                    uint64_t after_revision, WatchCallbacks callbacks) {
   if (after_revision == 0) return history_.WatchFromNowOn(begin, end, std::move(callbacks));
   return WatchAfter(begin, end, after_revision, std::move(callbacks));
 }
 
-std::unique_ptr<KvWatch> HostedStore::WatchAfter(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                                 WatchCallbacks callbacks) {
+Result<std::unique_ptr<KvWatch>> HostedStore::WatchAfter(std::string_view begin, std::string_view end,
+                                                         uint64_t after_revision, WatchCallbacks callbacks) {
   // Whoever names a revision above the engine's has it from a store that was ahead of this one.
   Result<std::optional<uint64_t>> revision = ReadRevision(engine_, nullptr);
   const bool is_lost = !revision.ok() || after_revision > revision->value_or(0);
   return history_.Watch(begin, end, {after_revision, is_lost}, std::move(callbacks));
+}
+
+bool HostedStore::WasAt(uint64_t opening, uint64_t revision) {
+  if (opening != 0 && !openings_.Contain(opening, revision)) return false;
+  Result<std::optional<uint64_t>> now = ReadRevision(engine_, nullptr);
+  return now.ok() && revision <= now->value_or(0);
 }
 
 std::vector<HostedStore::Request*> HostedStore::TakeBatch() {

@@ -19,6 +19,7 @@
 #include "kv/engine.h"
 #include "kv/history.h"
 #include "kv/lease_table.h"
+#include "kv/openings.h"
 #include "kv/shared_store.h"
 #include "kv/slots.h"
 
@@ -45,12 +46,26 @@ class HostedStore final : public SharedKvStore {
   Result<LeaseId> GrantLease(std::chrono::milliseconds ttl) override;
   Result<std::chrono::milliseconds> KeepLeaseAlive(LeaseId lease) override { return leases_.KeepAlive(lease); }
   Status RevokeLease(LeaseId lease) override;
-  std::unique_ptr<KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                 WatchCallbacks callbacks) override;
+  Result<std::unique_ptr<KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                         WatchCallbacks callbacks) override;
 
   // As Watch, but 0 is the revision of a store that was never written to.
-  std::unique_ptr<KvWatch> WatchAfter(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                      WatchCallbacks callbacks);
+  Result<std::unique_ptr<KvWatch>> WatchAfter(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                              WatchCallbacks callbacks);
+  // As Read, but hands over each entry as it is read, and keeps none. An empty end is that of all keys here. The state
+  // that it reads is kept for as long as it runs.
+  struct Piece {
+    uint64_t revision;             // of the store, the same for all
+    size_t span;                   // index of the span that it is of; they come in order
+    std::optional<KvEntry> entry;  // nullopt: the span's limit cut off what follows
+  };
+  // `take` says whether to go on. The revision.
+  Result<uint64_t> ReadPieces(std::span<const KvSpan> spans, const std::function<bool(Piece)>& take);
+
+  // The id of this opening of the store, and whether a state that a client knows is one of this store's, in the past or
+  // now: `opening` told it of `revision` (0: which one did is not known). Where it is not, the store went back.
+  uint64_t opening() const { return openings_.current(); }
+  bool WasAt(uint64_t opening, uint64_t revision);
   // Commit on behalf of a client far away (slots.h).
   Result<SlottedAnswer> CommitSlotted(const Transaction& transaction, const SlotClaim& slot);
 
@@ -67,10 +82,12 @@ class HostedStore final : public SharedKvStore {
   Status ReloadAfterFailure();
   void RememberOperation(const std::string& id, uint64_t revision);
 
-  Result<KvRange> ReadSpan(std::string_view begin, std::string_view end, size_t limit, const EngineSnapshot& snapshot);
+  Status ReadSpan(const KvSpan& span, const EngineSnapshot& snapshot,
+                  const std::function<bool(std::optional<KvEntry>)>& take);
   void EndLeases();
 
   KvEngine& engine_;
+  Openings openings_;  // constant once open
   History history_;    // self-synchronised
   LeaseTable leases_;  // self-synchronised; but for KeepAlive and expiry, changed by the leader alone
 

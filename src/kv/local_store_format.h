@@ -40,6 +40,8 @@ inline constexpr std::string_view kLeasesEnd = "M";
 inline constexpr std::string_view kAttachmentsBegin = "A";  // A, u64 big-endian id, engine key: nothing
 inline constexpr std::string_view kAttachmentsEnd = "B";
 
+inline constexpr std::string_view kOpeningsKey = "O";  // u64 id, u64 revision of each (openings.h)
+
 std::string LeaseKey(uint64_t lease);
 std::string AttachmentKey(uint64_t lease, std::string_view engine_key);
 

@@ -6,7 +6,7 @@
 
 namespace cairnfs::kv {
 
-using std::chrono::milliseconds;
+using std::chrono::microseconds;
 
 Retry::Retry(const RetryOptions& options)
     : wait_min_(options.wait_min),
@@ -14,15 +14,15 @@ Retry::Retry(const RetryOptions& options)
       deadline_(Clock::now() + options.give_up_after),
       wait_(options.wait_min) {}
 
-milliseconds Retry::NextWait() {
+microseconds Retry::NextWait() {
   static thread_local std::minstd_rand random(std::random_device{}());
   const auto most = wait_.count();
   wait_ = std::min(wait_ * 2, wait_max_);
-  return milliseconds(std::uniform_int_distribution<milliseconds::rep>(most / 2, most)(random));
+  return microseconds(std::uniform_int_distribution<microseconds::rep>(most / 2, most)(random));
 }
 
 bool Retry::Wait() {
-  const milliseconds wait = NextWait();
+  const microseconds wait = NextWait();
   if (Clock::now() + wait >= deadline_) return false;
   std::this_thread::sleep_for(wait);
   return true;

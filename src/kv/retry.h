@@ -1,4 +1,4 @@
-// How calls to a store far away are tried again.
+// How calls to a store far away, and transactions that conflict, are tried again.
 #pragma once
 
 #include <chrono>
@@ -8,8 +8,8 @@ namespace cairnfs::kv {
 struct RetryOptions {
   std::chrono::milliseconds give_up_after{60'000};  // of a call, tries and waits together
   std::chrono::milliseconds try_timeout{5'000};     // of one try of a commit or of a lease's grant
-  std::chrono::milliseconds wait_min{20};           // before the second try; doubled for each after it
-  std::chrono::milliseconds wait_max{1'000};
+  std::chrono::microseconds wait_min{20'000};       // before the second try; doubled for each after it
+  std::chrono::microseconds wait_max{1'000'000};
 };
 
 // The tries of one call. Of one thread.
@@ -21,14 +21,14 @@ class Retry {
   // over.
   bool Wait();
   // What Wait would sleep, for who sleeps on a condition of their own.
-  std::chrono::milliseconds NextWait();
+  std::chrono::microseconds NextWait();
   // What is tried went well: the next wait is short again.
   void NoteProgress() { wait_ = wait_min_; }
 
  private:
-  const std::chrono::milliseconds wait_min_, wait_max_;
+  const std::chrono::microseconds wait_min_, wait_max_;
   const Clock::time_point deadline_;
-  std::chrono::milliseconds wait_;
+  std::chrono::microseconds wait_;
 };
 
 }  // namespace cairnfs::kv

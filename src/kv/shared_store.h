@@ -26,6 +26,11 @@ struct WatchCallbacks {
   // What happened meanwhile can not be told any more (compacted, or the store went back to an older state): read the
   // range anew; the watch goes on with changes after `revision`, a revision of the store not older than this call.
   std::function<void(uint64_t revision)> lost;
+  // In place of `lost`, where the store went back to an older state (a backup was restored) and perhaps on from there:
+  // every revision that was read before may stand for something else now, also one below `revision`. Empty: `lost`.
+  std::function<void(uint64_t revision)> went_back = {};
+
+  void TellWentBack(uint64_t revision) const { went_back ? went_back(revision) : lost(revision); }
 };
 
 // Destroying it ends the watch, after a callback that runs. Must not be destroyed from its own callback.
@@ -46,9 +51,9 @@ class SharedKvStore : public KvStore {
   virtual Status RevokeLease(LeaseId lease) = 0;
 
   // Tells of changes in [begin, end) after `after_revision` (0: from now on), on a thread of the store, one call at a
-  // time for each watch. Callbacks may call the store.
-  virtual std::unique_ptr<KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                         WatchCallbacks callbacks) = 0;
+  // time for each watch. Callbacks may call the store. kUnavailable: no thread can be started for it.
+  virtual Result<std::unique_ptr<KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                                 WatchCallbacks callbacks) = 0;
 };
 
 }  // namespace cairnfs::kv

@@ -46,6 +46,19 @@ Status CheckLimits(const Transaction& transaction, const KvLimits& limits) {
                                              std::to_string(limits.transaction_bytes_max));
 }
 
+bool MayHaveRun(ErrorCode code) {
+  switch (code) {
+    // The store looked at the transaction, and refused it.
+    case ErrorCode::kConflict:
+    case ErrorCode::kTooLarge:
+    case ErrorCode::kNotFound:
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kPermission:
+    case ErrorCode::kNotSupported: return false;
+    default: return true;
+  }
+}
+
 std::string PrefixEnd(std::string_view prefix) {
   std::string end(prefix);
   while (!end.empty()) {

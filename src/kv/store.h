@@ -82,6 +82,9 @@ struct KvLimits {
 // kTooLarge, with what would be right, when the transaction is past the limits.
 Status CheckLimits(const Transaction& transaction, const KvLimits& limits);
 
+// Whether a Commit that failed with this code may have run, or may run yet.
+bool MayHaveRun(ErrorCode code);
+
 class KvStore {
  public:
   virtual ~KvStore() = default;

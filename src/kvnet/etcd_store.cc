@@ -23,6 +23,8 @@ constexpr size_t kOperationsMax = 128;
 constexpr size_t kTransactionBytesMax = 1'280 << 10;
 constexpr size_t kPrefixBytesMax = 256;
 constexpr int64_t kPageKeys = 2048;
+// After which revision a watch goes on that could not ask what the revision was when it began.
+constexpr uint64_t kNotKnown = UINT64_MAX;
 
 // The code that etcd's words mean. `status` is not OK.
 Error ErrorOf(const std::string& endpoint, const grpc::Status& status) {
@@ -90,8 +92,8 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
   Result<kv::LeaseId> GrantLease(milliseconds ttl) override;
   Result<milliseconds> KeepLeaseAlive(kv::LeaseId lease) override;
   Status RevokeLease(kv::LeaseId lease) override;
-  std::unique_ptr<kv::KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                     kv::WatchCallbacks callbacks) override;
+  Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                             kv::WatchCallbacks callbacks) override;
   Status CompactHistory(uint64_t revisions_kept) override;
 
  private:
@@ -364,8 +366,8 @@ Result<EtcdStoreImpl::Now> EtcdStoreImpl::ReadNow(grpc::ClientContext& context) 
   return error;
 }
 
-std::unique_ptr<kv::KvWatch> EtcdStoreImpl::Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                                  kv::WatchCallbacks callbacks) {
+Result<std::unique_ptr<kv::KvWatch>> EtcdStoreImpl::Watch(std::string_view begin, std::string_view end,
+                                                          uint64_t after_revision, kv::WatchCallbacks callbacks) {
   auto state = std::make_shared<WatchState>();
   state->begin = keys_.Key(begin);
   state->end = keys_.RangeEnd(end);
@@ -374,12 +376,12 @@ std::unique_ptr<kv::KvWatch> EtcdStoreImpl::Watch(std::string_view begin, std::s
     // "From now on" is a revision that is read now. Where it cannot be, the watch begins with `lost`.
     grpc::ClientContext context;
     Result<Now> now = ReadNow(context);
-    after_revision = now.ok() ? now->revision : UINT64_MAX;
+    after_revision = now.ok() ? now->revision : kNotKnown;
     if (now.ok()) state->cluster = now->cluster;
   }
-  return std::make_unique<RemoteWatch>(
-      options_.retry, after_revision,
-      [this, state](RemoteWatch& watch, uint64_t& after) { return Follow(watch, *state, after); });
+  return RemoteWatch::Start(options_.retry, after_revision, [this, state](RemoteWatch& watch, uint64_t& after) {
+    return Follow(watch, *state, after);
+  });
 }
 
 bool EtcdStoreImpl::Follow(RemoteWatch& watch, WatchState& state, uint64_t& after) {
@@ -394,9 +396,12 @@ bool EtcdStoreImpl::Follow(RemoteWatch& watch, WatchState& state, uint64_t& afte
   // A restored backup has another cluster id, or at least an older revision.
   const bool is_another = state.cluster != 0 && state.cluster != now.cluster;
   state.cluster = now.cluster;
-  if (now.revision < after || is_another) {
+  if (after == kNotKnown) {
     after = now.revision;
     state.callbacks.lost(after);
+  } else if (now.revision < after || is_another) {
+    after = now.revision;
+    state.callbacks.TellWentBack(after);
   }
   const size_t index = current_.load();
   bool is_compacted = false;

@@ -15,6 +15,7 @@ namespace {
 
 // Of one part of an answer; one entry may be larger.
 constexpr size_t kPartBytes = 1 << 20;
+constexpr size_t kEntryOverheadBytes = 16;
 constexpr size_t kSpansMax = 1 << 14;
 constexpr int kWatchesMax = 4096;  // each is a thread
 constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
@@ -50,9 +51,7 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
  public:
   WatchStream(kv::HostedStore& store, const proto::WatchRequest& request, WatchCount& watches) : watches_(watches) {
     if (!watches_.Add()) {
-      MutexLock lock(mutex_);
-      has_ended_ = is_finished_ = true;
-      Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "there are too many watches"});
+      Refuse({grpc::StatusCode::RESOURCE_EXHAUSTED, "there are too many watches"});
       return;
     }
     kv::WatchCallbacks callbacks;
@@ -63,7 +62,8 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
       reply.set_revision(revision);
       Send(std::move(reply));
     };
-    watch_ = store.WatchAfter(request.begin(), request.end(), request.after_revision(), std::move(callbacks));
+    Status begun = Begin(store, request, std::move(callbacks));
+    if (!begun.ok()) Refuse(rpc::ToGrpc(begun.error()));
   }
 
   void OnWriteDone(bool ok) override {
@@ -87,6 +87,26 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
   }
 
  private:
+  // The watch, and before anything that it tells the first reply.
+  Status Begin(kv::HostedStore& store, const proto::WatchRequest& request, kv::WatchCallbacks callbacks) {
+    proto::WatchReply first;
+    first.set_opening(store.opening());
+    first.set_went_back(!store.WasAt(request.opening(), request.after_revision()));
+    first.set_revision(request.after_revision());
+    if (first.went_back()) {
+      CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot now, store.Read({}));
+      first.set_revision(now.revision);
+    }
+    {
+      MutexLock lock(mutex_);
+      reply_ = std::move(first);
+      is_writing_ = true;  // so that the watch waits
+    }
+    CAIRNFS_ASSIGN_OR_RETURN(watch_,
+                             store.WatchAfter(request.begin(), request.end(), reply_.revision(), std::move(callbacks)));
+    StartWrite(&reply_);
+    return {};
+  }
   // Waits until the one before is on its way: what a slow client does not take stays in the store's history.
   void Send(proto::WatchReply reply) {
     MutexLock lock(mutex_);
@@ -95,6 +115,11 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
     reply_ = std::move(reply);
     is_writing_ = true;
     StartWrite(&reply_);
+  }
+  void Refuse(const grpc::Status& why) {
+    MutexLock lock(mutex_);
+    has_ended_ = is_finished_ = true;
+    Finish(why);
   }
   void FinishOnce() REQUIRES_LOCK(mutex_) {
     if (!std::exchange(is_finished_, true)) Finish(grpc::Status::CANCELLED);
@@ -110,6 +135,52 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
   std::unique_ptr<kv::KvWatch> watch_;
 };
 
+// The parts of an answer, each sent once it is large enough.
+class PartWriter {
+ public:
+  PartWriter(grpc::ServerContext& context, grpc::ServerWriter<proto::ReadPart>& writer)
+      : context_(context), writer_(writer) {}
+
+  // False: the client is gone.
+  bool Add(kv::HostedStore::Piece piece) {
+    if (piece.span != part_.span() && !Send()) return false;
+    part_.set_span(static_cast<uint32_t>(piece.span));
+    part_.set_revision(piece.revision);
+    part_.set_more(!piece.entry);
+    is_empty_ = false;
+    if (!piece.entry) return true;
+    bytes_ += piece.entry->key.size() + piece.entry->value.size() + kEntryOverheadBytes;
+    proto::Entry& to = *part_.add_entries();
+    to.set_key(std::move(piece.entry->key));
+    to.set_value(std::move(piece.entry->value));
+    to.set_revision(piece.entry->revision);
+    return bytes_ < kPartBytes || Send();
+  }
+  bool End(uint64_t revision) {
+    if (is_sent_) return Send();
+    part_.set_revision(revision);  // an answer without entries says so much
+    is_empty_ = false;
+    return Send();
+  }
+
+ private:
+  bool Send() {
+    if (is_empty_) return is_alive_;
+    is_alive_ = is_alive_ && writer_.Write(part_) && !context_.IsCancelled();
+    is_sent_ = is_empty_ = true;
+    part_.clear_entries();
+    part_.set_more(false);
+    bytes_ = 0;
+    return is_alive_;
+  }
+
+  grpc::ServerContext& context_;
+  grpc::ServerWriter<proto::ReadPart>& writer_;
+  proto::ReadPart part_;
+  size_t bytes_ = 0;
+  bool is_empty_ = true, is_sent_ = false, is_alive_ = true;
+};
+
 using ServiceBase = proto::Kv::WithCallbackMethod_Watch<proto::Kv::Service>;
 
 }  // namespace
@@ -123,33 +194,12 @@ class KvService::Impl final : public ServiceBase {
                     grpc::ServerWriter<proto::ReadPart>* writer) override {
     if (request->spans_size() > static_cast<int>(kSpansMax)) return Refused("a read of too many spans");
     if (request->to_the_end() && request->spans_size() != 1) return Refused("to_the_end goes with one span");
-    Result<kv::KvSnapshot> snapshot = ReadStore(*request);
-    if (!snapshot.ok()) return rpc::ToGrpc(snapshot.error());
-    proto::ReadPart part;
-    part.set_revision(snapshot->revision);
-    size_t bytes = 0;
-    bool is_sent = false;
-    auto send = [&] {
-      is_sent = writer->Write(part);
-      part.clear_entries();
-      bytes = 0;
-      return is_sent && !context->IsCancelled();
-    };
-    for (size_t i = 0; i < snapshot->ranges.size(); ++i) {
-      part.set_span(static_cast<uint32_t>(i));
-      part.set_more(snapshot->ranges[i].more);
-      for (kv::KvEntry& entry : snapshot->ranges[i].entries) {
-        bytes += entry.key.size() + entry.value.size() + 16;
-        proto::Entry& to = *part.add_entries();
-        to.set_key(std::move(entry.key));
-        to.set_value(std::move(entry.value));
-        to.set_revision(entry.revision);
-        if (bytes >= kPartBytes && !send()) return grpc::Status::CANCELLED;
-      }
-      if ((part.entries_size() != 0 || part.more()) && !send()) return grpc::Status::CANCELLED;
-    }
-    if (!is_sent) send();  // for the revision
-    return grpc::Status::OK;
+    // Sent as it is read: of an answer of any size this process holds one part, and what gRPC has on its way.
+    PartWriter parts(*context, *writer);
+    Result<uint64_t> revision =
+        store_.ReadPieces(SpansOf(*request), [&](kv::HostedStore::Piece piece) { return parts.Add(std::move(piece)); });
+    if (!revision.ok()) return rpc::ToGrpc(revision.error());
+    return parts.End(*revision) ? grpc::Status::OK : grpc::Status::CANCELLED;
   }
 
   grpc::Status Commit(grpc::ServerContext* /*context*/, const proto::CommitRequest* request,
@@ -192,18 +242,13 @@ class KvService::Impl final : public ServiceBase {
   }
 
  private:
-  Result<kv::KvSnapshot> ReadStore(const proto::ReadRequest& request) {
-    if (request.to_the_end()) {
-      const proto::Span& span = request.spans(0);
-      CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, store_.Range(span.begin(), "", span.limit()));
-      kv::KvSnapshot snapshot;
-      snapshot.revision = range.revision;
-      snapshot.ranges.push_back(std::move(range));
-      return snapshot;
-    }
+  static std::vector<kv::KvSpan> SpansOf(const proto::ReadRequest& request) {
     std::vector<kv::KvSpan> spans;
-    for (const proto::Span& span : request.spans()) spans.push_back(kv::KvSpan{span.begin(), span.end(), span.limit()});
-    return store_.Read(spans);
+    for (const proto::Span& span : request.spans()) {
+      const bool is_key = span.end().empty() && !request.to_the_end();
+      spans.push_back({span.begin(), is_key ? span.begin() + '\0' : span.end(), span.limit()});
+    }
+    return spans;
   }
 
   grpc::Status CommitCompares(const kv::Transaction& transaction, proto::CommitReply* reply) {

@@ -14,6 +14,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// After which revision a watch goes on that could not ask what the revision was when it began.
+constexpr uint64_t kNotKnown = UINT64_MAX;
+
 class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
  public:
   NodeStore(std::string address, const RemoteOptions& options)
@@ -35,8 +38,8 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
   Result<kv::LeaseId> GrantLease(milliseconds ttl) override;
   Result<milliseconds> KeepLeaseAlive(kv::LeaseId lease) override;
   Status RevokeLease(kv::LeaseId lease) override;
-  std::unique_ptr<kv::KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                     kv::WatchCallbacks callbacks) override;
+  Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                             kv::WatchCallbacks callbacks) override;
 
  private:
   Result<kv::SlottedAnswer> TryCommit(const kv::Transaction& transaction, const kv::SlotClaim* slot) override;
@@ -53,8 +56,11 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
   // `timeout` of this one try.
   Result<kv::KvSnapshot> TryRead(const proto::ReadRequest& request, milliseconds timeout);
   Result<kv::KvSnapshot> ReadRetrying(const proto::ReadRequest& request);
-  bool Follow(RemoteWatch& watch, const proto::WatchRequest& range, const kv::WatchCallbacks& callbacks,
-              uint64_t& after);
+  struct WatchState {
+    proto::WatchRequest request;  // its opening is that of whoever told last
+    kv::WatchCallbacks callbacks;
+  };
+  bool Follow(RemoteWatch& watch, WatchState& state, uint64_t& after);
 
   const std::string address_;
   const RemoteOptions options_;
@@ -207,40 +213,41 @@ Result<milliseconds> NodeStore::KeepLeaseAlive(kv::LeaseId lease) {
   return milliseconds(reply.left_ms());
 }
 
-std::unique_ptr<kv::KvWatch> NodeStore::Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                              kv::WatchCallbacks callbacks) {
-  proto::WatchRequest range;
-  range.set_begin(std::string(begin));
-  range.set_end(std::string(end));
+Result<std::unique_ptr<kv::KvWatch>> NodeStore::Watch(std::string_view begin, std::string_view end,
+                                                      uint64_t after_revision, kv::WatchCallbacks callbacks) {
+  auto state = std::make_shared<WatchState>();
+  state->request.set_begin(std::string(begin));
+  state->request.set_end(std::string(end));
+  state->callbacks = std::move(callbacks);
   if (after_revision == 0) {
     // "From now on" is a revision that is read now. Where it cannot be, the watch begins with `lost`.
     Result<kv::KvSnapshot> now = TryRead(proto::ReadRequest(), options_.retry.try_timeout);
-    after_revision = now.ok() ? now->revision : UINT64_MAX;
+    after_revision = now.ok() ? now->revision : kNotKnown;
   }
-  return std::make_unique<RemoteWatch>(
-      options_.retry, after_revision,
-      [this, range = std::move(range), callbacks = std::move(callbacks)](RemoteWatch& watch, uint64_t& after) {
-        return Follow(watch, range, callbacks, after);
-      });
+  return RemoteWatch::Start(options_.retry, after_revision, [this, state](RemoteWatch& watch, uint64_t& after) {
+    return Follow(watch, *state, after);
+  });
 }
 
-bool NodeStore::Follow(RemoteWatch& watch, const proto::WatchRequest& range, const kv::WatchCallbacks& callbacks,
-                       uint64_t& after) {
+bool NodeStore::Follow(RemoteWatch& watch, WatchState& state, uint64_t& after) {
   if (!Connect(*channel_, options_.retry.try_timeout)) return false;
   grpc::ClientContext context;
   RemoteWatch::Scope scope(watch, context);
-  proto::WatchRequest request = range;
-  request.set_after_revision(after);
-  auto reader = stub_->Watch(&context, request);
+  state.request.set_after_revision(after);
+  auto reader = stub_->Watch(&context, state.request);
   bool has_answered = false;
   for (proto::WatchReply reply; reader->Read(&reply);) {
     has_answered = true;
+    const bool began = after != kNotKnown;
     after = reply.revision();
-    if (reply.lost()) {
-      callbacks.lost(after);
-    } else {
-      callbacks.changed(EventsOf(reply), after);
+    if (reply.went_back() && began) {
+      state.callbacks.TellWentBack(after);
+    } else if (reply.went_back() || reply.lost()) {
+      state.callbacks.lost(after);
+    } else if (reply.events_size() != 0) {
+      state.callbacks.changed(EventsOf(reply), after);
     }
+    if (reply.opening() != 0) state.request.set_opening(reply.opening());
   }
   static_cast<void>(reader->Finish());  // whatever ended it, it is made anew
   return has_answered;

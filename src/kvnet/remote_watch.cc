@@ -1,5 +1,7 @@
 #include "kvnet/remote_watch.h"
 
+#include "kv/start_thread.h"
+
 namespace cairnfs::kvnet {
 
 RemoteWatch::Scope::Scope(RemoteWatch& watch, grpc::ClientContext& context) : watch_(watch) {
@@ -13,8 +15,12 @@ RemoteWatch::Scope::~Scope() {
   watch_.context_ = nullptr;
 }
 
-RemoteWatch::RemoteWatch(const kv::RetryOptions& options, uint64_t after, Follow follow)
-    : options_(options), follow_(std::move(follow)), after_(after), thread_([this] { Run(); }) {}
+Result<std::unique_ptr<kv::KvWatch>> RemoteWatch::Start(const kv::RetryOptions& options, uint64_t after,
+                                                        Follow follow) {
+  std::unique_ptr<RemoteWatch> watch(new RemoteWatch(options, after, std::move(follow)));
+  CAIRNFS_ASSIGN_OR_RETURN(watch->thread_, kv::StartThread("a watch", [watch = watch.get()] { watch->Run(); }));
+  return std::unique_ptr<kv::KvWatch>(std::move(watch));
+}
 
 RemoteWatch::~RemoteWatch() {
   {
@@ -23,7 +29,7 @@ RemoteWatch::~RemoteWatch() {
     if (context_ != nullptr) context_->TryCancel();
     stopped_.NotifyAll();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void RemoteWatch::Run() {

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <memory>
 #include <thread>
 
 #include "base/thread_annotations.h"
@@ -29,10 +30,13 @@ class RemoteWatch final : public kv::KvWatch {
   // calls have a Scope each. `after`: everything up to this revision was told; it keeps that up to date. True: the
   // stream was a good one, so the next try need not wait long.
   using Follow = std::function<bool(RemoteWatch& watch, uint64_t& after)>;
-  RemoteWatch(const kv::RetryOptions& options, uint64_t after, Follow follow);
+  // kUnavailable: no thread can be started.
+  static Result<std::unique_ptr<kv::KvWatch>> Start(const kv::RetryOptions& options, uint64_t after, Follow follow);
   ~RemoteWatch() override;
 
  private:
+  RemoteWatch(const kv::RetryOptions& options, uint64_t after, Follow follow)
+      : options_(options), follow_(std::move(follow)), after_(after) {}
   void Run();
 
   const kv::RetryOptions options_;

@@ -1,7 +1,6 @@
 #include "meta/access.h"
 
 #include <chrono>
-#include <random>
 #include <thread>
 
 namespace cairnfs::meta {
@@ -195,14 +194,16 @@ DirectoryTimesLock::~DirectoryTimesLock() {
   if (low_ != nullptr) low_->Unlock();
 }
 
-void BackOff(int attempt, Pace pace) {
-  const bool quick = pace == Pace::kMicroseconds;
-  const int without_wait = quick ? kAttemptsWithoutWait : kRemoteAttemptsWithoutWait;
-  if (attempt < without_wait) return;
-  thread_local std::minstd_rand random(std::random_device{}());
-  const int shift = std::min(attempt - without_wait, 6);
-  const int microseconds_max = (quick ? 16 : 2000) << shift;
-  std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned>(microseconds_max)));
+void ConflictWaits::WaitAfter(int attempt) {
+  const bool quick = pace_ == Pace::kMicroseconds;
+  if (attempt < (quick ? kAttemptsWithoutWait : kRemoteAttemptsWithoutWait)) return;
+  if (!retry_) {
+    kv::RetryOptions options;
+    options.wait_min = std::chrono::microseconds(quick ? 16 : 2'000);
+    options.wait_max = 64 * options.wait_min;
+    retry_.emplace(options);
+  }
+  std::this_thread::sleep_for(retry_->NextWait());
 }
 
 }  // namespace cairnfs::meta

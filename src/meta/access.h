@@ -13,6 +13,7 @@
 #include <array>
 #include <string>
 
+#include "kv/retry.h"
 #include "meta/namespace.h"
 
 namespace cairnfs::meta {
@@ -92,18 +93,27 @@ enum class Pace { kMicroseconds, kMilliseconds };
 inline Pace PaceOf(const NamespaceOptions& options) {
   return options.remote ? Pace::kMilliseconds : Pace::kMicroseconds;
 }
-// Waits before attempt + 1: not at all for the first few, then up to a millisecond, at random; or up to a tenth of a
-// second where each attempt takes milliseconds itself.
-void BackOff(int attempt, Pace pace);
+// The waits of one operation: none after the first few attempts, then up to a millisecond, at random; or up to a tenth
+// of a second where each attempt takes milliseconds itself.
+class ConflictWaits {
+ public:
+  explicit ConflictWaits(Pace pace) : pace_(pace) {}
+  void WaitAfter(int attempt);
+
+ private:
+  const Pace pace_;
+  std::optional<kv::Retry> retry_;  // made when it is first needed: few operations meet a conflict
+};
 
 // Runs `attempt(n)` for n = 0, 1, ... until it gives something other than kConflict; kBusy after kAttemptsMax.
 // Each conflict means that another transaction went through, so the whole always makes progress.
 template <typename Attempt>
 auto RetryOnConflict(std::string_view operation, Pace pace, Attempt attempt) -> decltype(attempt(0)) {
+  ConflictWaits waits(pace);
   for (int n = 0; n < kAttemptsMax; n++) {
     auto result = attempt(n);
     if (result.ok() || result.error().code != ErrorCode::kConflict) return result;
-    BackOff(n, pace);
+    waits.WaitAfter(n);
   }
   return MakeError(ErrorCode::kBusy, std::string(operation) + " met a conflicting change " +
                                          std::to_string(kAttemptsMax) + " times in a row; try again");

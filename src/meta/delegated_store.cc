@@ -17,6 +17,7 @@ namespace {
 Failpoint skip_recall("meta.skip_delegation_recall", Failpoint::Kind::kSkippable);
 
 constexpr size_t kHomesMax = 1 << 20;
+constexpr size_t kUnsureNamesMax = 1024;  // of a directory; beyond them its names are not known
 constexpr int kGuardAttemptsMax = 8;
 constexpr auto kUnknownOutcomeLasts = std::chrono::minutes(10);
 
@@ -35,6 +36,25 @@ ParsedKey Parse(std::string_view key) {
 }
 
 InodeId HomeOf(InodeId inode, const InodeRecord& record) { return S_ISDIR(record.mode) ? inode : record.parent; }
+
+bool IsIn(const std::tuple<std::string, std::string, size_t>& span, std::string_view key) {
+  return std::get<0>(span) <= key && key < std::get<1>(span);
+}
+
+// The range as it is after the write to a key in it.
+void ApplyTo(kv::KvRange& range, const kv::KvWrite& write, uint64_t revision) {
+  auto at = std::lower_bound(range.entries.begin(), range.entries.end(), write.key,
+                             [](const kv::KvEntry& entry, const std::string& key) { return entry.key < key; });
+  const bool is_there = at != range.entries.end() && at->key == write.key;
+  if (!write.value) {
+    if (is_there) range.entries.erase(at);
+  } else if (is_there) {
+    *at = {write.key, *write.value, revision};
+  } else {
+    range.entries.insert(at, {write.key, *write.value, revision});
+  }
+  range.revision = revision;
+}
 
 const kv::Compare* FindRevisionCompare(const kv::Transaction& transaction, std::string_view key) {
   for (const kv::Compare& compare : transaction.compares) {
@@ -75,7 +95,7 @@ kv::KvLimits DelegatedStore::limits() const {
 DelegationStats DelegatedStore::Stats() const {
   MutexLock lock(mutex_);
   DelegationStats stats = stats_;
-  for (const auto& [id, directory] : directories_) stats.held += directory.held ? 1 : 0;
+  stats.held = held_;
   return stats;
 }
 
@@ -106,8 +126,8 @@ Result<kv::KvSnapshot> DelegatedStore::Read(std::span<const kv::KvSpan> spans) {
   {
     MutexLock lock(mutex_);
     if (session.ok()) {
-      ForgetOldSession(session->revision);
-      auto answer = AnswerFromMemory(spans, session->revision);
+      ForgetOldSession(*session);
+      auto answer = AnswerFromMemory(spans);
       // Asked after the look: then the lease lived at the look.
       if (answer && membership_.LeaseHolds()) {
         stats_.answered_total++;
@@ -125,7 +145,7 @@ Result<kv::KvSnapshot> DelegatedStore::Read(std::span<const kv::KvSpan> spans) {
     Keep(spans, snapshot, began);
     if (session.ok()) wanted = CountReads(spans);
   }
-  for (InodeId directory : wanted) Take(directory);
+  for (InodeId directory : wanted) Take(directory, *session);
   return snapshot;
 }
 
@@ -144,37 +164,39 @@ DelegatedStore::Directory* DelegatedStore::FindHeld(InodeId directory) {
   return found == directories_.end() || !found->second.held ? nullptr : &found->second;
 }
 
-const kv::KvRange* DelegatedStore::FindAnswer(const Directory& directory, const kv::KvSpan& span) {
-  if (span.end.empty()) {
-    auto point = directory.points.find(span.begin);
-    return point == directory.points.end() ? nullptr : &point->second;
+std::optional<kv::KvRange> DelegatedStore::FindAnswer(const Directory& directory, const kv::KvSpan& span) {
+  if (!span.end.empty()) {
+    auto range = directory.ranges.find({span.begin, span.end, span.limit});
+    return range == directory.ranges.end() ? std::nullopt : std::optional(range->second);
   }
-  auto range = directory.ranges.find({span.begin, span.end, span.limit});
-  return range == directory.ranges.end() ? nullptr : &range->second;
+  auto point = directory.points.find(span.begin);
+  if (point != directory.points.end()) return point->second;
+  if (directory.all_names_at == 0 || Parse(span.begin).kind != 'E') return std::nullopt;
+  if (directory.unsure_names.contains(span.begin)) return std::nullopt;
+  kv::KvRange absent;
+  absent.revision = directory.all_names_at;
+  return absent;
 }
 
-std::optional<kv::KvSnapshot> DelegatedStore::AnswerFromMemory(std::span<const kv::KvSpan> spans, uint64_t session) {
+std::optional<kv::KvSnapshot> DelegatedStore::AnswerFromMemory(std::span<const kv::KvSpan> spans) {
   kv::KvSnapshot snapshot;
   for (const kv::KvSpan& span : spans) {
     Directory* directory = FindHeld(CoverOf(span.begin));
-    if (directory == nullptr) return std::nullopt;
-    if (directory->session != session) {
-      Drop(*directory);
-      return std::nullopt;
-    }
-    const kv::KvRange* answer = FindAnswer(*directory, span);
-    if (answer == nullptr) return std::nullopt;
-    snapshot.ranges.push_back(*answer);
+    if (directory == nullptr || IsInFlight(span)) return std::nullopt;
+    std::optional<kv::KvRange> answer = FindAnswer(*directory, span);
+    if (!answer) return std::nullopt;
     // Each holds now as it did then, so all hold at the latest of the revisions.
     snapshot.revision = std::max(snapshot.revision, answer->revision);
+    snapshot.ranges.push_back(std::move(*answer));
   }
   for (kv::KvRange& range : snapshot.ranges) range.revision = snapshot.revision;
   return snapshot;
 }
 
 // A session may have been lost because the store went back: what was learned before may never have been.
-void DelegatedStore::ForgetOldSession(uint64_t session) {
-  if (std::exchange(session_, session) == session) return;
+void DelegatedStore::ForgetOldSession(const cluster::Membership::Session& session) {
+  if (session.number <= session_) return;
+  session_ = session.number;
   for (auto& [id, directory] : directories_) {
     Drop(directory);
     directory.rest_until = {};
@@ -188,20 +210,21 @@ void DelegatedStore::LearnHomes(const kv::KvRange& range) {
     if (parsed.kind != 'I') continue;
     auto record = InodeRecord::Decode(entry.value);
     if (!record.ok()) continue;
-    if (homes_.size() >= kHomesMax) MakeRoom();
-    auto known = homes_.find(parsed.inode.value);
-    if (known != homes_.end() && known->second.revision > entry.revision) continue;
     SetHome(parsed.inode, {HomeOf(parsed.inode, *record), entry.revision});
   }
 }
 
 // What is remembered of an inode lies with its directory, and does not move: should it come back, that would be old.
 void DelegatedStore::SetHome(InodeId inode, const Home& home) {
+  if (homes_.size() >= kHomesMax) MakeRoom();
   Home& known = homes_[inode.value];
+  if (known.revision > home.revision) return;
   const InodeId before = std::exchange(known, home).directory;
-  if (before == home.directory) return;
+  if (before == home.directory || before.value == 0) return;
+  if (Directory* now = FindHeld(home.directory)) now->generation = ++tick_;
   Directory* directory = FindHeld(before);
   if (directory == nullptr) return;
+  directory->generation = ++tick_;
   for (char kind : std::string_view("ITDXP")) {
     const std::string prefix = Encoder().U8(static_cast<uint8_t>(kind)).BigEndianU64(inode.value).Take();
     const auto begin = directory->points.lower_bound(prefix);
@@ -216,33 +239,46 @@ void DelegatedStore::SetHome(InodeId inode, const Home& home) {
 void DelegatedStore::Keep(std::span<const kv::KvSpan> spans, const kv::KvSnapshot& snapshot, uint64_t began) {
   for (size_t i = 0; i < spans.size(); i++) {
     Directory* directory = FindHeld(CoverOf(spans[i].begin));
-    if (directory == nullptr || directory->valid_since > began) continue;
+    if (directory == nullptr || directory->valid_since > began || IsInFlight(spans[i])) continue;
     if (answers_ >= options_.answers_max) MakeRoom();
-    const kv::KvSpan& span = spans[i];
-    const bool added =
-        span.end.empty()
-            ? directory->points.insert_or_assign(span.begin, snapshot.ranges[i]).second
-            : directory->ranges.insert_or_assign({span.begin, span.end, span.limit}, snapshot.ranges[i]).second;
-    if (added) answers_++;
+    Remember(*directory, spans[i], snapshot.ranges[i]);
   }
+}
+
+bool DelegatedStore::IsInFlight(const kv::KvSpan& span) const {
+  if (span.end.empty()) return flights_.contains(span.begin);
+  const auto first = flights_.lower_bound(span.begin);
+  return first != flights_.end() && first->first < span.end;
+}
+
+void DelegatedStore::Remember(Directory& directory, const kv::KvSpan& span, kv::KvRange answer) {
+  directory.unsure_names.erase(span.begin);
+  const bool added =
+      span.end.empty()
+          ? directory.points.insert_or_assign(span.begin, std::move(answer)).second
+          : directory.ranges.insert_or_assign({span.begin, span.end, span.limit}, std::move(answer)).second;
+  if (added) answers_++;
 }
 
 void DelegatedStore::ForgetAnswers(Directory& directory) {
   answers_ -= directory.points.size() + directory.ranges.size();
   directory.points.clear();
   directory.ranges.clear();
+  directory.all_names_at = 0;
+  directory.reading_names = false;
+  directory.unsure_names.clear();
 }
 
 void DelegatedStore::Drop(Directory& directory) {
   ForgetAnswers(directory);
-  directory.held = false;
+  if (std::exchange(directory.held, false)) held_--;
 }
 
 // Everything that is remembered goes; what is held stays, and fills again.
 void DelegatedStore::MakeRoom() {
   for (auto& [id, directory] : directories_) {
     ForgetAnswers(directory);
-    directory.valid_since = ++tick_;
+    directory.valid_since = directory.generation = ++tick_;
   }
   homes_.clear();
 }
@@ -254,15 +290,40 @@ void DelegatedStore::DropKey(std::string_view key) {
     directory->points.erase(point);
     answers_--;
   }
+  if (Parse(key).kind == 'E' && (directory->all_names_at != 0 || directory->reading_names)) {
+    directory->unsure_names.emplace(key);
+    if (directory->unsure_names.size() > kUnsureNamesMax) {
+      directory->all_names_at = 0;
+      directory->reading_names = false;
+      directory->unsure_names.clear();
+    }
+  }
   // Listings of a directory, extended attributes of an inode: few of each.
-  answers_ -= std::erase_if(directory->ranges, [key](const auto& range) {
-    const auto& [begin, end, limit] = range.first;
-    return begin <= key && key < end;
-  });
+  answers_ -= std::erase_if(directory->ranges, [key](const auto& range) { return IsIn(range.first, key); });
+}
+
+// What was written is what would be read: nobody else could change it since.
+void DelegatedStore::Apply(Directory& directory, const kv::KvWrite& write, uint64_t revision) {
+  kv::KvRange answer;
+  answer.revision = revision;
+  if (write.value) answer.entries.push_back({write.key, *write.value, revision});
+  for (auto range = directory.ranges.begin(); range != directory.ranges.end();) {
+    if (!IsIn(range->first, write.key)) {
+      ++range;
+    } else if (std::get<size_t>(range->first) != 0) {
+      range = directory.ranges.erase(range);  // where its limit cuts it off now is not known
+      answers_--;
+    } else {
+      ApplyTo(range->second, write, revision);
+      ++range;
+    }
+  }
+  Remember(directory, {write.key, {}, 0}, std::move(answer));
 }
 
 // The directories that are read so much that a delegation pays.
 std::vector<InodeId> DelegatedStore::CountReads(std::span<const kv::KvSpan> spans) {
+  if (watch_ == nullptr) return {};
   std::set<InodeId> touched;
   for (const kv::KvSpan& span : spans) touched.insert(CoverOf(span.begin));
   touched.erase(InodeId{});
@@ -281,96 +342,13 @@ std::vector<InodeId> DelegatedStore::CountReads(std::span<const kv::KvSpan> span
       directory.reads = 0;
     }
     if (++directory.reads < options_.reads_to_take) continue;
-    const auto held = std::count_if(directories_.begin(), directories_.end(),
-                                    [](const auto& one) { return one.second.held || one.second.taking; });
-    if (static_cast<size_t>(held) >= options_.directories_max) continue;
+    if (held_ + taking_ >= options_.directories_max) continue;
     directory.taking = true;
+    taking_++;
     directory.reads = 0;
     wanted.push_back(id);
   }
   return wanted;
-}
-
-// --- taking and giving back ----------------------------------------------------------------------------------------
-
-void DelegatedStore::Take(InodeId id) {
-  const auto session = membership_.session();
-  uint64_t recalls = 0;
-  {
-    MutexLock lock(mutex_);
-    recalls = directories_[id.value].recalls;
-  }
-  Status taken = session.ok() ? Status() : session.error();
-  if (session.ok()) {
-    kv::Transaction transaction;
-    transaction.writes.push_back({DelegationKey(id, membership_.self()), std::string(), session->lease});
-    auto committed = fenced_.Commit(transaction);
-    if (!committed.ok()) taken = committed.error();
-  }
-  bool recalled = false;
-  {
-    MutexLock lock(mutex_);
-    Directory& directory = directories_[id.value];
-    directory.taking = false;
-    recalled = directory.recalls != recalls;
-    if (taken.ok() && !recalled) {
-      directory.held = true;
-      directory.held_since = Clock::now();
-      directory.session = session->revision;
-      directory.valid_since = ++tick_;
-      stats_.taken_total++;
-    }
-  }
-  // It was recalled before it was here: whoever waits saw the key.
-  if (recalled) GiveBack(id);
-}
-
-void DelegatedStore::GiveBack(InodeId id) {
-  {
-    MutexLock lock(mutex_);
-    Directory& directory = directories_[id.value];
-    directory.recalls++;
-    directory.giving_back++;
-    const auto now = Clock::now();
-    if (directory.held) {
-      // One that was held for long was worth it: the rest begins small again.
-      const bool soon = now - directory.held_since < 16 * options_.rest_after_recall;
-      directory.rests = soon ? std::min(directory.rests + 1, 5U) : 0;
-      Drop(directory);
-      stats_.given_back_total++;
-    }
-    directory.rest_until = now + options_.rest_after_recall * (1 << directory.rests);
-  }
-  kv::Transaction transaction;
-  transaction.Delete(DelegationKey(id, membership_.self()));
-  transaction.Delete(RecallKey(membership_.self(), id));
-  if (auto committed = fenced_.Commit(transaction); !committed.ok()) {
-    // The key ends with the lease, and the recall with that of whoever asked.
-    spdlog::warn("the delegation on directory {} could not be given back: {}", id.value, committed.error().message);
-  }
-  MutexLock lock(mutex_);
-  directories_[id.value].giving_back--;
-}
-
-void DelegatedStore::StartRecallWatch() {
-  const std::string prefix = RecallPrefix(membership_.self());
-  auto answer = [this, prefix](std::string_view key) {
-    Decoder decoder(key.substr(prefix.size()));
-    const InodeId directory{decoder.BigEndianU64()};
-    if (decoder.Finished()) GiveBack(directory);
-  };
-  kv::WatchCallbacks callbacks;
-  callbacks.changed = [answer](const std::vector<kv::KvEvent>& events, uint64_t) {
-    for (const kv::KvEvent& event : events) {
-      if (event.value) answer(event.key);
-    }
-  };
-  callbacks.lost = [this, prefix, answer](uint64_t) {
-    auto pending = store_.Range(prefix, kv::PrefixEnd(prefix), 0);
-    if (!pending.ok()) return;
-    for (const kv::KvEntry& entry : pending->entries) answer(entry.key);
-  };
-  watch_ = store_.Watch(prefix, kv::PrefixEnd(prefix), 0, std::move(callbacks));
 }
 
 // --- committing ----------------------------------------------------------------------------------------------------
@@ -388,12 +366,14 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
     const ParsedKey parsed = Parse(write.key);
     if (parsed.kind == 'E' || parsed.kind == 'T') note(parsed.inode);
     if (parsed.kind != 'I') continue;
-    if (write.value) {
-      CAIRNFS_ASSIGN_OR_RETURN(InodeRecord record, InodeRecord::Decode(*write.value));
-      note(HomeOf(parsed.inode, record));
-    }
     const kv::Compare* compare = FindRevisionCompare(transaction, write.key);
-    if (compare != nullptr && compare->revision == 0) homeless.insert(parsed.inode);
+    const bool is_new = compare != nullptr && compare->revision == 0;
+    if (is_new) homeless.insert(parsed.inode);
+    // Numbers of inodes are never used again: what is remembered of one that is gone stays true.
+    if (!write.value) continue;
+    CAIRNFS_ASSIGN_OR_RETURN(InodeRecord record, InodeRecord::Decode(*write.value));
+    note(HomeOf(parsed.inode, record));
+    guards.written.push_back({parsed.inode, HomeOf(parsed.inode, record), is_new});
   }
   MutexLock lock(mutex_);
   auto add_home = [&](InodeId inode) {
@@ -437,62 +417,85 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
   return guards;
 }
 
-void DelegatedStore::BeforeCommit(Guards& guards) {
+// From now on until the answer is here nobody knows what the keys hold: others may see the new values already.
+void DelegatedStore::BeforeCommit(const kv::Transaction& transaction, Guards& guards) {
   MutexLock lock(mutex_);
   stats_.commits_total++;
   for (InodeId id : guards.directories) {
-    if (Directory* directory = FindHeld(id)) guards.ticks[id] = directory->valid_since = ++tick_;
+    if (Directory* directory = FindHeld(id)) guards.generations[id] = directory->generation;
+  }
+  for (const kv::KvWrite& write : transaction.writes) {
+    if (Parse(write.key).kind == 0) continue;
+    Flight& flight = flights_[write.key];
+    flight.is_shared |= flight.commits > 0;
+    flight.commits++;
   }
 }
 
 void DelegatedStore::AfterCommit(const kv::Transaction& transaction, const Guards& guards,
                                  const Result<uint64_t>& committed) {
   MutexLock lock(mutex_);
-  // Whether nothing else was changed or taken meanwhile: then what was written is what is there.
-  std::set<InodeId> undisturbed;
+  std::set<const kv::KvWrite*> last;  // those that nobody else wrote at the same time
+  for (const kv::KvWrite& write : transaction.writes) {
+    auto flight = flights_.find(write.key);
+    if (flight == flights_.end()) continue;
+    if (!flight->second.is_shared) last.insert(&write);
+    if (--flight->second.commits == 0) flights_.erase(flight);
+  }
   for (InodeId id : guards.directories) {
-    Directory* directory = FindHeld(id);
-    if (directory == nullptr) continue;
-    auto began = guards.ticks.find(id);
-    if (began != guards.ticks.end() && began->second == directory->valid_since) undisturbed.insert(id);
-    directory->valid_since = ++tick_;
+    if (Directory* directory = FindHeld(id)) directory->valid_since = ++tick_;
   }
+  if (!committed.ok()) return AfterFailure(transaction, guards, committed.error());
+  // What this host wrote is what it would read, where it held the directory all the time.
+  auto find_sure = [&](InodeId id) -> Directory* {
+    mutex_.AssertHeld();
+    Directory* directory = FindHeld(id);
+    auto before = guards.generations.find(id);
+    const bool is_sure = directory != nullptr && before != guards.generations.end() &&
+                         before->second == directory->generation && answers_ < options_.answers_max;
+    return is_sure ? directory : nullptr;
+  };
+  auto drop_unless_sure = [&](const kv::KvWrite& write) -> Directory* {
+    mutex_.AssertHeld();
+    Directory* directory = last.contains(&write) ? find_sure(CoverOf(write.key)) : nullptr;
+    if (directory == nullptr) DropKey(write.key);
+    return directory;
+  };
+  // Where an inode lay before the commit, and where it lies now.
+  for (const kv::KvWrite& write : transaction.writes) drop_unless_sure(write);
+  for (const Guards::Written& written : guards.written) SetHome(written.inode, {written.home, *committed});
+  for (const kv::KvWrite& write : transaction.writes) {
+    if (Directory* directory = drop_unless_sure(write)) Apply(*directory, write, *committed);
+  }
+  for (const Guards::Written& written : guards.written) {
+    if (!written.is_new) continue;
+    if (Directory* directory = find_sure(written.home)) RememberNew(*directory, written.inode, *committed);
+  }
+}
+
+// A new inode has what the transaction gave it, and nothing else.
+void DelegatedStore::RememberNew(Directory& directory, InodeId inode, uint64_t revision) {
+  kv::KvRange nothing;
+  nothing.revision = revision;
+  for (const std::string& key : {FileKey(inode), DirectoryTimesKey(inode)}) {
+    if (!directory.points.contains(key)) Remember(directory, {key, {}, 0}, nothing);
+  }
+  const std::string pending = PendingPrefix(inode);
+  Remember(directory, {pending, kv::PrefixEnd(pending), 0}, nothing);
+}
+
+void DelegatedStore::AfterFailure(const kv::Transaction& transaction, const Guards& guards, const Error& error) {
   for (const kv::KvWrite& write : transaction.writes) DropKey(write.key);
-  if (!committed.ok()) {
-    // It may run yet, and then nobody recalls what this host holds: nothing is to be remembered for as long.
-    if (committed.error().code != ErrorCode::kConflict) {
-      for (InodeId id : guards.directories) {
-        Directory& directory = directories_[id.value];
-        if (directory.held) Drop(directory);
-        directory.rest_until = Clock::now() + kUnknownOutcomeLasts;
-      }
-    }
-    for (const kv::Compare& compare : transaction.compares) DropKey(compare.key);
-    for (const auto& [key, revision] : guards.inode_records) {
-      if (auto home = homes_.find(Parse(key).inode.value); home != homes_.end()) home->second.doubted = true;
-    }
-    return;
+  for (const kv::Compare& compare : transaction.compares) DropKey(compare.key);
+  for (const auto& [key, revision] : guards.inode_records) {
+    if (auto home = homes_.find(Parse(key).inode.value); home != homes_.end()) home->second.doubted = true;
   }
-  for (const kv::KvWrite& write : transaction.writes) {
-    const ParsedKey parsed = Parse(write.key);
-    if (parsed.kind != 'I') continue;
-    // Numbers of inodes are never used again: what is remembered of one that is gone stays true.
-    if (!write.value) continue;
-    auto record = InodeRecord::Decode(*write.value);
-    auto known = homes_.find(parsed.inode.value);
-    if (!record.ok() || (known != homes_.end() && known->second.revision > *committed)) continue;
-    if (homes_.size() >= kHomesMax) MakeRoom();
-    SetHome(parsed.inode, {HomeOf(parsed.inode, *record), *committed});
-  }
-  // What this host wrote is what it would read: nobody else could change it since, if the directory is held.
-  for (const kv::KvWrite& write : transaction.writes) {
-    const InodeId id = CoverOf(write.key);
-    Directory* directory = FindHeld(id);
-    if (directory == nullptr || !undisturbed.contains(id) || answers_ >= options_.answers_max) continue;
-    kv::KvRange range;
-    range.revision = *committed;
-    if (write.value) range.entries.push_back({write.key, *write.value, *committed});
-    if (directory->points.insert_or_assign(write.key, std::move(range)).second) answers_++;
+  if (!kv::MayHaveRun(error.code)) return;
+  // It may run yet, and then nobody recalls what this host holds: nothing is to be remembered for as long.
+  for (InodeId id : guards.directories) {
+    Directory& directory = directories_[id.value];
+    if (directory.held) Drop(directory);
+    directory.rest_until = Clock::now() + kUnknownOutcomeLasts;
   }
 }
 
@@ -509,7 +512,7 @@ Result<uint64_t> DelegatedStore::Commit(const kv::Transaction& transaction) {
         guarded.IfRangeEmpty(prefix, own).IfRangeEmpty(own + '\0', kv::PrefixEnd(prefix));
       }
     }
-    BeforeCommit(guards);
+    BeforeCommit(transaction, guards);
     auto committed = fenced_.Commit(guarded);
     AfterCommit(transaction, guards, committed);
     if (committed.ok() || committed.error().code != ErrorCode::kConflict) return committed;
@@ -521,91 +524,6 @@ Result<uint64_t> DelegatedStore::Commit(const kv::Transaction& transaction) {
     // No delegation was in the way. It was a record: one of the caller's, or one that told a home.
     if (guards.inode_records.empty() || ++attempt == kGuardAttemptsMax) return committed;
   }
-}
-
-Result<bool> DelegatedStore::Recall(const std::set<InodeId>& directories) {
-  if (directories.empty()) return false;
-  std::vector<kv::KvSpan> spans;
-  for (InodeId directory : directories) {
-    const std::string prefix = DelegationPrefix(directory);
-    spans.push_back({prefix, kv::PrefixEnd(prefix), 0});
-  }
-  struct Holding {
-    InodeId directory;
-    cluster::NodeId holder;
-    uint64_t revision;  // one that is taken again after it was given back has another
-  };
-  auto foreign = [&](const kv::KvSnapshot& snapshot) {
-    std::vector<Holding> holdings;
-    for (const kv::KvRange& range : snapshot.ranges) {
-      for (const kv::KvEntry& entry : range.entries) {
-        Decoder decoder(entry.key);
-        decoder.U8();
-        const InodeId directory{decoder.BigEndianU64()};
-        auto holder = cluster::NodeId::FromKey(decoder.Rest());
-        if (holder && *holder != membership_.self()) holdings.push_back({directory, *holder, entry.revision});
-      }
-    }
-    return holdings;
-  };
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(spans));
-  const std::vector<Holding> asked = foreign(snapshot);
-  if (asked.empty()) return false;
-
-  CAIRNFS_ASSIGN_OR_RETURN(auto session, membership_.session());
-  kv::Transaction ask;
-  for (const auto& [directory, holder, revision] : asked) {
-    ask.writes.push_back({RecallKey(holder, directory), std::string(membership_.self().AsKey()), session.lease});
-  }
-  // Watched from before the question, so that no answer is missed.
-  struct Wake {
-    Mutex mutex;
-    CondVar changed;
-    uint64_t changes GUARDED_BY(mutex) = 0;
-  };
-  auto wake = std::make_shared<Wake>();
-  auto notify = [wake] {
-    MutexLock lock(wake->mutex);
-    wake->changes++;
-    wake->changed.NotifyAll();
-  };
-  std::vector<std::unique_ptr<kv::KvWatch>> watches;
-  for (const kv::KvSpan& span : spans) {
-    kv::WatchCallbacks callbacks;
-    callbacks.changed = [notify](const std::vector<kv::KvEvent>&, uint64_t) { notify(); };
-    callbacks.lost = [notify](uint64_t) { notify(); };
-    watches.push_back(store_.Watch(span.begin, span.end, snapshot.revision, std::move(callbacks)));
-  }
-  if (auto committed = fenced_.Commit(ask); !committed.ok()) return committed.error();
-  {
-    MutexLock lock(mutex_);
-    stats_.recalled_total += asked.size();
-  }
-  const auto deadline = Clock::now() + options_.recall_wait_max;
-  for (uint64_t seen = 0;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(snapshot, store_.Read(spans));
-    const std::vector<Holding> left = foreign(snapshot);
-    auto waited_for = std::find_if(left.begin(), left.end(), [&](const Holding& holding) {
-      return std::any_of(asked.begin(), asked.end(), [&](const Holding& one) {
-        return one.directory == holding.directory && one.holder == holding.holder && one.revision == holding.revision;
-      });
-    });
-    if (waited_for == left.end()) break;
-    if (Clock::now() >= deadline) {
-      return MakeError(ErrorCode::kUnavailable,
-                       "node " + waited_for->holder.ToHex() + " does not give back its delegation on directory " +
-                           std::to_string(waited_for->directory.value) + ", and its lease lives");
-    }
-    MutexLock lock(wake->mutex);
-    // The end of a lease comes as a change too; the second is for a watch that says nothing.
-    if (wake->changes == seen) static_cast<void>(wake->changed.WaitFor(wake->mutex, std::chrono::seconds(1)));
-    seen = wake->changes;
-  }
-  // A holder that is gone does not take its recall away.
-  kv::Transaction clean;
-  for (const Holding& one : asked) clean.Delete(RecallKey(one.holder, one.directory));
-  static_cast<void>(fenced_.Commit(clean));
-  return true;
 }
 
 }  // namespace cairnfs::meta

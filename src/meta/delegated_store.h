@@ -74,44 +74,65 @@ class DelegatedStore final : public kv::KvStore {
   struct Directory {
     bool held = false, taking = false;
     unsigned giving_back = 0;  // its key is being deleted: not to be taken meanwhile
-    uint64_t session = 0;      // under which it is held
     uint64_t valid_since = 0;  // answers of reads that began before this tick are not kept
+    uint64_t generation = 0;   // the tick since which all that changed what it covers went through this object
     uint64_t recalls = 0;      // counted, so that a take notices one
     unsigned rests = 0;        // recalls that followed each other soon
     Clock::time_point rest_until, window_begin, held_since;
     unsigned reads = 0;                                      // in the window
     std::map<std::string, kv::KvRange, std::less<>> points;  // by key
     std::map<SpanName, kv::KvRange> ranges;
+    // Not 0: a name that is neither in `points` nor among the unsure ones is absent, as it was at this revision.
+    uint64_t all_names_at = 0;
+    bool reading_names = false;  // for that
+    std::set<std::string, std::less<>> unsure_names;
   };
   // What a commit has to respect.
   struct Guards {
     std::set<InodeId> directories;
     std::vector<std::pair<std::string, uint64_t>> inode_records;  // keys of I records that told where, and revisions
-    std::map<InodeId, uint64_t> ticks;                            // of those held when the commit began
+    std::map<InodeId, uint64_t> generations;                      // of those held when the commit began
+    struct Written {
+      InodeId inode, home;
+      bool is_new;  // the commit compares that it was not there
+    };
+    std::vector<Written> written;  // inodes whose I record the transaction puts
+  };
+
+  // Commits on their way that write a key. Until they are back nothing that is read of it is remembered.
+  struct Flight {
+    unsigned commits = 0;
+    bool is_shared = false;  // there were several at once: which came last is not known
   };
 
   // The directory that covers the key as far as is known; 0: none, or not known.
   InodeId CoverOf(std::string_view key) const REQUIRES_LOCK(mutex_);
   Directory* FindHeld(InodeId directory) REQUIRES_LOCK(mutex_);
-  static const kv::KvRange* FindAnswer(const Directory& directory, const kv::KvSpan& span);
-  std::optional<kv::KvSnapshot> AnswerFromMemory(std::span<const kv::KvSpan> spans, uint64_t session)
-      REQUIRES_LOCK(mutex_);
+  static std::optional<kv::KvRange> FindAnswer(const Directory& directory, const kv::KvSpan& span);
+  std::optional<kv::KvSnapshot> AnswerFromMemory(std::span<const kv::KvSpan> spans) REQUIRES_LOCK(mutex_);
   void LearnHomes(const kv::KvRange& range) REQUIRES_LOCK(mutex_);
   void SetHome(InodeId inode, const Home& home) REQUIRES_LOCK(mutex_);
+  void Remember(Directory& directory, const kv::KvSpan& span, kv::KvRange answer) REQUIRES_LOCK(mutex_);
+  bool IsInFlight(const kv::KvSpan& span) const REQUIRES_LOCK(mutex_);
   void Keep(std::span<const kv::KvSpan> spans, const kv::KvSnapshot& snapshot, uint64_t began) REQUIRES_LOCK(mutex_);
   void Drop(Directory& directory) REQUIRES_LOCK(mutex_);  // it is no longer held
   void ForgetAnswers(Directory& directory) REQUIRES_LOCK(mutex_);
-  void ForgetOldSession(uint64_t session) REQUIRES_LOCK(mutex_);
+  void ForgetOldSession(const cluster::Membership::Session& session) REQUIRES_LOCK(mutex_);
   void DropKey(std::string_view key) REQUIRES_LOCK(mutex_);
+  void Apply(Directory& directory, const kv::KvWrite& write, uint64_t revision) REQUIRES_LOCK(mutex_);
+  void RememberNew(Directory& directory, InodeId inode, uint64_t revision) REQUIRES_LOCK(mutex_);
   std::vector<InodeId> CountReads(std::span<const kv::KvSpan> spans) REQUIRES_LOCK(mutex_);  // those worth taking
   void MakeRoom() REQUIRES_LOCK(mutex_);
 
-  void Take(InodeId directory);
+  // REQUIRES: marked as `taking`.
+  void Take(InodeId directory, const cluster::Membership::Session& session);
+  void ReadNames(InodeId directory);
   void GiveBack(InodeId directory);
   void StartRecallWatch();
   Result<Guards> FindGuards(const kv::Transaction& transaction);
-  void BeforeCommit(Guards& guards);
+  void BeforeCommit(const kv::Transaction& transaction, Guards& guards);
   void AfterCommit(const kv::Transaction& transaction, const Guards& guards, const Result<uint64_t>& committed);
+  void AfterFailure(const kv::Transaction& transaction, const Guards& guards, const Error& error) REQUIRES_LOCK(mutex_);
   // Has every other host give back what it holds of these now. True when there was something to wait for.
   Result<bool> Recall(const std::set<InodeId>& directories);
 
@@ -121,12 +142,14 @@ class DelegatedStore final : public kv::KvStore {
   const DelegationOptions options_;
 
   mutable Mutex mutex_;
-  uint64_t session_ GUARDED_BY(mutex_) = 0;  // under which all below was learned
+  uint64_t session_ GUARDED_BY(mutex_) = 0;  // number of that under which all below was learned
   uint64_t tick_ GUARDED_BY(mutex_) = 1;
   std::unordered_map<uint64_t, Directory> directories_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Home> homes_
       GUARDED_BY(mutex_);  // of inodes; a hint for commits, exact under delegation
   size_t answers_ GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Flight, std::less<>> flights_ GUARDED_BY(mutex_);  // by key
+  size_t held_ GUARDED_BY(mutex_) = 0, taking_ GUARDED_BY(mutex_) = 0;     // of directories_
   DelegationStats stats_ GUARDED_BY(mutex_);
   std::unique_ptr<kv::KvWatch> watch_;
 };

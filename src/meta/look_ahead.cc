@@ -62,6 +62,22 @@ void Hints::NoteName(const std::string& dentry_key, InodeId inode) {
   names_[dentry_key] = inode;
 }
 
+std::optional<Hints::SeenEntry> Hints::TakeEntry(const std::string& dentry_key) {
+  MutexLock lock(mutex_);
+  auto found = entries_.find(dentry_key);
+  if (found == entries_.end()) return std::nullopt;
+  SeenEntry seen = std::move(found->second);
+  entries_.erase(found);
+  return seen;
+}
+
+void Hints::NoteEntry(const std::string& dentry_key, Entry entry, Attr attr) {
+  NoteName(dentry_key, entry.id());
+  MutexLock lock(mutex_);
+  if (entries_.size() >= kEntriesMax) entries_.clear();
+  entries_.insert_or_assign(dentry_key, SeenEntry{std::move(entry), std::move(attr)});
+}
+
 std::optional<Versioned<InodeRecord>> Hints::DirectoryOf(InodeId inode) {
   MutexLock lock(mutex_);
   auto found = directories_.find(inode);

@@ -47,6 +47,14 @@ class Hints {
  public:
   std::optional<InodeId> InodeOf(const std::string& dentry_key);
   void NoteName(const std::string& dentry_key, InodeId inode);
+  // A name of what is no directory with its inode, and the inode's attributes, for an operation that takes the name
+  // away. Given once.
+  struct SeenEntry {
+    Entry entry;
+    Attr attr;
+  };
+  std::optional<SeenEntry> TakeEntry(const std::string& dentry_key);
+  void NoteEntry(const std::string& dentry_key, Entry entry, Attr attr);  // and the name
   std::optional<Versioned<InodeRecord>> DirectoryOf(InodeId inode);
   void NoteDirectory(InodeId inode, const Versioned<InodeRecord>& record);
   // The latest of `now` and the times noted before, which it becomes.
@@ -55,9 +63,11 @@ class Hints {
  private:
   // Past this all are forgotten: they come back as they are needed.
   static constexpr size_t kNamesMax = 100'000;
+  static constexpr size_t kEntriesMax = 10'000;
   static constexpr size_t kDirectoriesMax = 20'000;
   Mutex mutex_;
   std::unordered_map<std::string, InodeId> names_ GUARDED_BY(mutex_);
+  std::unordered_map<std::string, SeenEntry> entries_ GUARDED_BY(mutex_);
   std::unordered_map<InodeId, Versioned<InodeRecord>> directories_ GUARDED_BY(mutex_);
   std::unordered_map<InodeId, Timestamp> times_ GUARDED_BY(mutex_);
 };

@@ -117,6 +117,7 @@ inline constexpr size_t kDirectoryTimesStripes = 64;
 
 class LookAhead;  // look_ahead.h
 class Hints;
+struct Entry;  // access.h
 
 class Namespace {
  public:
@@ -194,6 +195,7 @@ class Namespace {
   };
   kv::KvStore& LookAt(LookAhead& ahead, std::initializer_list<Name> names, bool with_pending = false);
   kv::KvStore& LookAt(LookAhead& ahead, InodeId inode, bool with_pending = false);
+  Status CommitUnlink(InodeId parent, std::string_view name, Entry& entry);
   // Now, but not before a time that this host has seen of the directory.
   Timestamp TimeFor(InodeId directory);
 

@@ -76,11 +76,17 @@ Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const Crea
         .IfAbsent(DentryKey(parent, name))
         .Put(InodeKey(*inode), record.Encode())
         .Put(DentryKey(parent, name), DentryRecord{*inode, record.mode & S_IFMT}.Encode());
+    // Says that it is new, and so lies nowhere yet: what covers the records of an old one would have to be asked for.
+    if (options_.remote) transaction.IfAbsent(InodeKey(*inode));
     PutDirectoryTimes(transaction, parent, now);
     CAIRNFS_ASSIGN_OR_RETURN(const uint64_t revision, store_.Commit(transaction));
-    if (hints_) {
-      hints_->NoteName(DentryKey(parent, name), *inode);
-      if (IsDirectory(record)) hints_->NoteDirectory(*inode, {record, revision});
+    const std::string key = DentryKey(parent, name);
+    if (hints_ && IsDirectory(record)) {
+      hints_->NoteName(key, *inode);
+      hints_->NoteDirectory(*inode, {record, revision});
+    } else if (hints_) {
+      const DentryRecord dentry{*inode, record.mode & S_IFMT};
+      hints_->NoteEntry(key, {{dentry, revision}, {record, revision}}, AttrOf(*inode, record));
     }
     return AttrOf(*inode, record);
   });

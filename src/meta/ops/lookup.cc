@@ -9,6 +9,7 @@ Result<Attr> Namespace::Lookup(InodeId parent, std::string_view name) {
   CAIRNFS_ASSIGN_OR_RETURN(auto entry, LoadEntry(store, parent, name));
   CAIRNFS_ASSIGN_OR_RETURN(Attr attr, LoadAttr(store, entry.id(), entry.inode.record));
   if (options_.remote && IsRegular(entry.inode.record)) {
+    hints_->NoteEntry(DentryKey(parent, name), entry, attr);
     CAIRNFS_RETURN_IF_ERROR(LoadPending(store, entry.id(), attr.pending));
   }
   return attr;

@@ -4,25 +4,37 @@ namespace cairnfs::meta {
 
 Result<Attr> Namespace::Unlink(InodeId parent, std::string_view name) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(name));
-  return RetryOnConflict("unlink", PaceOf(options_), [&](int) -> Result<Attr> {
+  return RetryOnConflict("unlink", PaceOf(options_), [&](int attempt) -> Result<Attr> {
+    // What this host saw last of a file is as good as a look at it: the compares tell.
+    std::optional<Hints::SeenEntry> seen;
+    if (hints_ && attempt == 0) seen = hints_->TakeEntry(DentryKey(parent, name));
+    if (seen) {
+      CAIRNFS_RETURN_IF_ERROR(CommitUnlink(parent, name, seen->entry));
+      seen->attr.nlink = seen->entry.inode.record.nlink;
+      seen->attr.ctime = std::max(seen->attr.ctime, seen->entry.inode.record.ctime);
+      return std::move(seen->attr);
+    }
     LookAhead ahead(store_);
     kv::KvStore& store = LookAt(ahead, {{parent, name}});
     CAIRNFS_ASSIGN_OR_RETURN(auto entry, LoadEntry(store, parent, name));
     if (IsDirectory(entry)) return MakeError(ErrorCode::kIsDirectory, Describe(parent, name) + " is a directory");
-    InodeRecord& record = entry.inode.record;
-    {
-      DirectoryTimesLock lock(directory_times_stripes_, options_, parent);
-      const Timestamp now = TimeFor(parent);
-      kv::Transaction transaction;
-      transaction.IfRevision(DentryKey(parent, name), entry.dentry.revision)
-          .IfRevision(InodeKey(entry.id()), entry.inode.revision)
-          .Delete(DentryKey(parent, name));
-      DropLink(transaction, entry.id(), record, now);
-      PutDirectoryTimes(transaction, parent, now);
-      CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
-    }
-    return LoadAttrOrBasics(store, entry.id(), record);
+    CAIRNFS_RETURN_IF_ERROR(CommitUnlink(parent, name, entry));
+    return LoadAttrOrBasics(store, entry.id(), entry.inode.record);
   });
+}
+
+// The entry's inode is as it is afterwards.
+Status Namespace::CommitUnlink(InodeId parent, std::string_view name, Entry& entry) {
+  DirectoryTimesLock lock(directory_times_stripes_, options_, parent);
+  const Timestamp now = TimeFor(parent);
+  kv::Transaction transaction;
+  transaction.IfRevision(DentryKey(parent, name), entry.dentry.revision)
+      .IfRevision(InodeKey(entry.id()), entry.inode.revision)
+      .Delete(DentryKey(parent, name));
+  DropLink(transaction, entry.id(), entry.inode.record, now);
+  PutDirectoryTimes(transaction, parent, now);
+  CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+  return {};
 }
 
 }  // namespace cairnfs::meta

@@ -1,3 +1,6 @@
+#include <stdlib.h>
+
+#include "base/failpoint.h"
 #include "member_fixture.h"
 
 namespace cairnfs::cluster {
@@ -163,6 +166,24 @@ TEST_F(FencedStoreTest, LimitsLeaveRoomForTheFence) {
   Must(fenced->Commit(full));
   full.IfAbsent("y");
   EXPECT_EQ(CodeOf(fenced->Commit(full)), ErrorCode::kTooLarge);
+}
+
+// That the tests above can fail: without the fence each of their zombies gets through, whichever way it comes.
+TEST_F(FencedStoreTest, PlantedWithoutTheFenceALostSessionWrites) {
+  if (getenv("CAIRNFS_PLANTED") == nullptr) GTEST_SKIP();
+  ASSERT_TRUE(Failpoint::Arm("cluster.skip_session_compare=skip").ok());
+  auto member = Must(Membership::Join(line_, OptionsOf(1)));
+  auto fenced = Fence(*member);
+  line_.watches_are_silent = true;
+  line_.keep_alive_fails = true;
+  const Membership::Session session = Must(member->session());
+  EndSession(*member);
+  kv::Transaction own_compare = PutOf("a");
+  Must(fenced->Commit(own_compare.IfRevision(session.key, session.revision)));
+  member->ReportLost(session, "the test says so");
+  EXPECT_EQ(CodeOf(member->session()), ErrorCode::kStale);
+  Must(fenced->Commit(PutOf("b")));
+  EXPECT_TRUE(Exists("a") && Exists("b"));
 }
 
 }  // namespace

@@ -101,8 +101,8 @@ class Line final : public kv::SharedKvStore {
     if (cut) return Away();
     return store_.RevokeLease(lease);
   }
-  std::unique_ptr<kv::KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                     kv::WatchCallbacks callbacks) override {
+  Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                             kv::WatchCallbacks callbacks) override {
     callbacks_ = callbacks;
     callbacks.changed = [this, told = callbacks.changed](std::vector<kv::KvEvent> events, uint64_t revision) {
       if (!cut && !watches_are_silent) told(std::move(events), revision);

@@ -343,6 +343,36 @@ TEST_F(MembershipTest, AStoreThatWentBackEndsTheSession) {
   EXPECT_NE(Must(member->session()).lease, old_session.lease);
 }
 
+// Its disk is full, or slow: commits wait, and renewals are answered.
+TEST_F(MembershipTest, ACommitThatWaitsDoesNotHoldUpTheRenewals) {
+  MembershipOptions options = OptionsOf(1);
+  options.lease = milliseconds(1000);
+  std::atomic<bool> waits{false}, go_on{false};
+  auto member = Must(Membership::Join(line_, options));
+  line_.before_commit = [&](const kv::Transaction&) {
+    waits = true;
+    while (!go_on) std::this_thread::sleep_for(milliseconds(5));
+  };
+  member->SetFull(true);
+  while (!waits) std::this_thread::sleep_for(milliseconds(5));
+  for (int i = 0; i < 25; i++) {
+    std::this_thread::sleep_for(milliseconds(100));
+    EXPECT_TRUE(member->session().ok());
+  }
+  go_on = true;
+  EXPECT_EQ(member->stats().sessions_lost_total, 0u);
+}
+
+TEST_F(MembershipTest, AStoreThatWentBackAndOnEndsTheSessionToo) {
+  auto member = Must(Membership::Join(line_, OptionsOf(1)));
+  const Membership::Session old_session = Must(member->session());
+  line_.callbacks().lost(old_session.revision + 100);
+  EXPECT_TRUE(member->session().ok()) << "what was compacted is no reason";
+  line_.callbacks().went_back(old_session.revision + 200);
+  EXPECT_EQ(CodeOf(member->session()), ErrorCode::kStale);
+  EXPECT_TRUE(member->Rejoin().ok());
+}
+
 // --- The clock of a session. ---
 
 TEST(SessionState, LivesUntilTheLeaseMayHaveEnded) {

@@ -20,6 +20,49 @@ Transaction LeasedPut(const std::string& key, LeaseId lease) {
   return transaction;
 }
 
+// While one lives, no thread can be started: no stack is as large as this asks for.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_attr_t attributes;
+    pthread_getattr_default_np(&before_);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, size_t{1} << 50);
+    EXPECT_EQ(pthread_setattr_default_np(&attributes), 0);
+    pthread_attr_destroy(&attributes);
+  }
+  ~NoThreads() {
+    EXPECT_EQ(pthread_setattr_default_np(&before_), 0);
+    pthread_attr_destroy(&before_);
+  }
+  NoThreads(const NoThreads&) = delete;
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST(HostedStore, AWatchWithoutAThreadIsAnError) {
+  const auto memory = OpenMemoryEngine();
+  auto store = Must(HostedStore::Open(*memory));
+  std::atomic<int> told{0};
+  const WatchCallbacks callbacks{[&](auto, auto) { ++told; }, [](auto) {}};
+  {
+    const NoThreads none;
+    for (uint64_t after : {0, 1}) {
+      auto watch = store->Watch("", "", after, callbacks);
+      ASSERT_FALSE(watch.ok());
+      EXPECT_EQ(watch.error().code, ErrorCode::kUnavailable);
+    }
+    auto other = HostedStore::Open(*memory);
+    ASSERT_FALSE(other.ok());
+    EXPECT_EQ(other.error().code, ErrorCode::kUnavailable);
+  }
+  // What could not start is in nobody's way.
+  const auto watch = Must(store->Watch("", "", 0, callbacks));
+  Must(store->Commit(Transaction().Put("a", "1")));
+  while (told == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 TEST(HostedStore, ConcurrentCommitsShareASync) {
   const auto memory = OpenMemoryEngine();
   FailingEngine engine(*memory);
@@ -46,17 +89,68 @@ TEST(HostedStore, ConcurrentCommitsShareASync) {
   EXPECT_LT(syncs, kThreads * kCommits / 4);
 }
 
+TEST(HostedStore, OpeningsTellWhichStatesWereItsOwn) {
+  const auto engine = OpenMemoryEngine();
+  auto put = [](HostedStore& store, int count) {
+    for (int i = 0; i < count; ++i) Must(store.Commit(Transaction().Put("a", "")));
+  };
+  auto store = Must(HostedStore::Open(*engine));
+  const uint64_t first = store->opening();
+  put(*store, 3);
+  EXPECT_TRUE(store->WasAt(first, 3) && store->WasAt(0, 3));
+  EXPECT_FALSE(store->WasAt(first, 4) || store->WasAt(0, 4) || store->WasAt(first + 1, 1));
+  store.reset();
+  store = Must(HostedStore::Open(*engine));
+  EXPECT_NE(store->opening(), first);
+  put(*store, 3);
+  EXPECT_TRUE(store->WasAt(first, 3));
+  EXPECT_FALSE(store->WasAt(first, 4)) << "the first opening ended at 3";
+  EXPECT_TRUE(store->WasAt(store->opening(), 6));
+  for (size_t i = 0; i < Openings::kKept; ++i) {
+    store.reset();
+    store = Must(HostedStore::Open(*engine));
+  }
+  EXPECT_FALSE(store->WasAt(first, 3)) << "it is forgotten";
+  EXPECT_EQ(Must(engine->Get("O"))->size(), Openings::kKept * 16);
+  store.reset();
+  MustSucceed(engine->Write({EngineWrite{"O", "short"}}, true));
+  auto damaged = HostedStore::Open(*engine);
+  ASSERT_FALSE(damaged.ok());
+  EXPECT_EQ(damaged.error().code, ErrorCode::kCorrupt);
+}
+
+TEST(HostedStore, APieceIsHandedOverBeforeTheNextIsRead) {
+  const auto memory = OpenMemoryEngine();
+  FailingEngine engine(*memory);
+  auto store = Must(HostedStore::Open(engine));
+  Transaction transaction;
+  for (int i = 10; i < 90; ++i) transaction.Put("k" + std::to_string(i), std::string(100, 'x'));
+  const uint64_t revision = Must(store->Commit(transaction));
+  engine.visits = 0;
+  std::vector<std::string> seen;
+  const std::vector<KvSpan> spans{{"k2", "k21", 0}, {"k3", "k4", 2}, {"k5", "", 0}, {"k6", "", 0}};
+  auto take = [&](HostedStore::Piece piece) {
+    EXPECT_EQ(piece.revision, revision);
+    seen.push_back(std::to_string(piece.span) + (piece.entry ? piece.entry->key : " and more"));
+    EXPECT_EQ(engine.visits, seen.size()) << "it read ahead";
+    return seen.size() < 6;
+  };
+  EXPECT_EQ(Must(store->ReadPieces(spans, take)), revision);
+  EXPECT_EQ(seen, (std::vector<std::string>{"0k20", "1k30", "1k31", "1 and more", "2k50", "2k51"}));
+  EXPECT_EQ(engine.visits, 6);
+}
+
 TEST(HostedStore, NothingIsSeenBeforeItIsDurable) {
   const auto memory = OpenMemoryEngine();
   FailingEngine engine(*memory);
+  auto store = Must(HostedStore::Open(engine));
   std::atomic<bool> is_writing{false}, go_on{false};
   engine.before_write = [&] {
     is_writing = true;
     while (!go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
-  auto store = Must(HostedStore::Open(engine));
   std::atomic<int> told{0};
-  const auto watch = store->Watch("", "", 0, {[&](auto, auto) { ++told; }, [](auto) {}});
+  const auto watch = Must(store->Watch("", "", 0, {[&](auto, auto) { ++told; }, [](auto) {}}));
   std::jthread writer([&] { Must(store->Commit(Transaction().Put("a", "1"))); });
   while (!is_writing) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_FALSE(Must(store->Get("a")).has_value());
@@ -122,9 +216,9 @@ TEST(HostedStore, WatchOverARestartIsLostUnlessNothingChanged) {
   store = nullptr;
   store = Must(HostedStore::Open(*engine));
   std::atomic<uint64_t> lost_first{0}, lost_second{0}, told{0};
-  const auto behind = store->Watch("", "", first, {[](auto, auto) {}, [&](uint64_t at) { lost_first = at; }});
-  const auto level =
-      store->Watch("", "", second, {[&](auto, uint64_t at) { told = at; }, [&](uint64_t at) { lost_second = at; }});
+  const auto behind = Must(store->Watch("", "", first, {[](auto, auto) {}, [&](uint64_t at) { lost_first = at; }}));
+  const auto level = Must(
+      store->Watch("", "", second, {[&](auto, uint64_t at) { told = at; }, [&](uint64_t at) { lost_second = at; }}));
   const uint64_t third = Must(store->Commit(Transaction().Put("a", "3")));
   while (told == 0 || lost_first == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(told, third);

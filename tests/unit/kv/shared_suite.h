@@ -29,8 +29,8 @@ class SharedHandle final : public SharedKvStore {
   Result<LeaseId> GrantLease(milliseconds ttl) override { return store_->GrantLease(ttl); }
   Result<milliseconds> KeepLeaseAlive(LeaseId lease) override { return store_->KeepLeaseAlive(lease); }
   Status RevokeLease(LeaseId lease) override { return store_->RevokeLease(lease); }
-  std::unique_ptr<KvWatch> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                 WatchCallbacks callbacks) override {
+  Result<std::unique_ptr<KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                         WatchCallbacks callbacks) override {
     return store_->Watch(begin, end, after_revision, std::move(callbacks));
   }
 
@@ -145,7 +145,7 @@ class SharedConformance : public testing::TestWithParam<SharedSetup> {
 };
 
 TEST_P(SharedConformance, LeaseEndsAndItsKeysGo) {
-  const auto watch = store_.Watch("", "", 0, log_.Callbacks());
+  const auto watch = Must(store_.Watch("", "", 0, log_.Callbacks()));
   const auto start = steady_clock::now();
   const LeaseId lease = Must(store_.GrantLease(subject_->lease_min));
   Put("leased/1", "a", lease);
@@ -216,7 +216,7 @@ TEST_P(SharedConformance, LeasesLastOverReopening) {
 
 TEST_P(SharedConformance, WatchTellsWholeRevisionsInOrder) {
   Put("d/before", "0");
-  const auto watch = store_.Watch("d/", "d0", 0, log_.Callbacks());
+  const auto watch = Must(store_.Watch("d/", "d0", 0, log_.Callbacks()));
   Put("d/first", "1");
   Put("d", "outside");
   const uint64_t revision = Must(store_.Commit(
@@ -245,7 +245,7 @@ TEST_P(SharedConformance, WatchBeginsAfterTheRevisionItIsGiven) {
   const uint64_t second = Put("k/2", "2");
   Put("k/3", "3");
   Put("k/4", "4");
-  const auto watch = store_.Watch("k/", "k0", second, log_.Callbacks());
+  const auto watch = Must(store_.Watch("k/", "k0", second, log_.Callbacks()));
   Put("k/5", "5");
   ASSERT_TRUE(log_.WaitForKey("k/5"));
   EXPECT_EQ(log_.Text(), "k/3=3; k/4=4; k/5=5; ");
@@ -255,7 +255,7 @@ TEST_P(SharedConformance, WatchOfForgottenChangesIsLostAndGoesOn) {
   const uint64_t old = Put("k/1", "1");
   Put("k/2", "2");
   if (!subject_->OverflowHistory()) GTEST_SKIP() << "its history has no end";
-  const auto watch = store_.Watch("k/", "k0", old, log_.Callbacks());
+  const auto watch = Must(store_.Watch("k/", "k0", old, log_.Callbacks()));
   ASSERT_TRUE(log_.WaitForLost());
   EXPECT_GT(log_.lost()[0], old);
   EXPECT_EQ(Must(store_.Range("k/", "k0", 0)).entries.size(), 2u);
@@ -267,7 +267,7 @@ TEST_P(SharedConformance, WatchOfForgottenChangesIsLostAndGoesOn) {
 
 TEST_P(SharedConformance, WatchAfterARevisionThatIsNotThereYetIsLost) {
   const uint64_t revision = Put("k/1", "1");
-  const auto watch = store_.Watch("k/", "k0", revision + 1'000'000, log_.Callbacks());
+  const auto watch = Must(store_.Watch("k/", "k0", revision + 1'000'000, log_.Callbacks()));
   ASSERT_TRUE(log_.WaitForLost());
   EXPECT_GE(log_.lost()[0], revision);
   EXPECT_LT(log_.lost()[0], revision + 1'000'000);
@@ -277,7 +277,7 @@ TEST_P(SharedConformance, WatchAfterARevisionThatIsNotThereYetIsLost) {
 
 TEST_P(SharedConformance, WatchesOfConcurrentCommitsMissNothing) {
   constexpr int kThreads = 4, kCommits = 40;
-  const auto watch = store_.Watch("k/", "k0", 0, log_.Callbacks());
+  const auto watch = Must(store_.Watch("k/", "k0", 0, log_.Callbacks()));
   {
     std::vector<std::jthread> threads;
     for (int t = 0; t < kThreads; ++t) {
@@ -298,7 +298,7 @@ TEST_P(SharedConformance, CallbacksMayCallTheStore) {
     if (events[0].key == "k/question") Put("k/answer", *events[0].value);
     log(std::move(events), revision);
   };
-  const auto watch = store_.Watch("k/", "k0", 0, callbacks);
+  const auto watch = Must(store_.Watch("k/", "k0", 0, callbacks));
   Put("k/question", "42");
   ASSERT_TRUE(log_.WaitForKey("k/answer"));
   EXPECT_EQ(log_.Text(), "k/question=42; k/answer=42; ");
@@ -307,7 +307,7 @@ TEST_P(SharedConformance, CallbacksMayCallTheStore) {
 TEST_P(SharedConformance, DestroyedWatchTellsNothing) {
   for (int i = 0; i < 20; ++i) {
     auto told = std::make_unique<std::atomic<int>>(0);
-    auto watch = store_.Watch("k/", "k0", 0, {[&](auto, auto) { ++*told; }, [&](auto) { ++*told; }});
+    auto watch = Must(store_.Watch("k/", "k0", 0, {[&](auto, auto) { ++*told; }, [&](auto) { ++*told; }}));
     if (i % 2 == 0) Put("k/1", std::to_string(i));
     watch.reset();
     told.reset();  // a callback after this would use freed memory

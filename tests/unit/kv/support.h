@@ -69,13 +69,17 @@ class FailingEngine final : public KvEngine {
   explicit FailingEngine(KvEngine& engine) : engine_(engine) {}
   std::atomic<bool> fail_writes{false};
   std::function<void()> before_write;  // called in each Write
+  std::atomic<size_t> visits{0};       // keys that scans came to
 
   Result<std::optional<std::string>> Get(std::string_view key, const EngineSnapshot* snapshot) override {
     return engine_.Get(key, snapshot);
   }
   Status Scan(std::string_view begin, std::string_view end, const EngineSnapshot* snapshot,
               const std::function<bool(std::string_view key, std::string_view value)>& visit) override {
-    return engine_.Scan(begin, end, snapshot, visit);
+    return engine_.Scan(begin, end, snapshot, [&](std::string_view key, std::string_view value) {
+      ++visits;
+      return visit(key, value);
+    });
   }
   Status Write(const std::vector<EngineWrite>& writes, bool sync) override {
     if (before_write) before_write();

@@ -80,7 +80,7 @@ TEST(OpenSharedStore, UnreachableStoreGivesUp) {
       errors.push_back(store->RevokeLease(1).error());
       for (const Error& error : errors) EXPECT_EQ(error.code, ErrorCode::kUnavailable) << text << error.message;
       EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(30));
-      const auto watch = store->Watch("", "", 1, {[](auto, auto) {}, [](auto) {}});
+      const auto watch = Must(store->Watch("", "", 1, {[](auto, auto) {}, [](auto) {}}));
     });
   }
   threads.clear();

@@ -226,12 +226,14 @@ class Node {
     kv::HostedStoreOptions options;
     options.history_bytes_max = kHistoryBytes;
     store_ = Must(kv::HostedStore::Open(*engine_, options));
+    if (before_serving) before_serving(*store_);
     server_ = Must(KvServer::Start(*store_, address_));
     address_ = server_->address();
   }
   const std::string& address() const { return address_; }
   kv::HostedStore& store() { return *store_; }
   static constexpr size_t kHistoryBytes = 1 << 20;
+  std::function<void(kv::HostedStore& store)> before_serving;  // what others did before a client could come
 
  private:
   const std::string path_;

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/failpoint.h"
+#include "fake_session.h"
 #include "kv/engine.h"
 #include "kv/hosted_store.h"
 #include "meta/records.h"
@@ -19,48 +20,41 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A session without anything behind it but a lease.
-class FakeMembership final : public cluster::Membership {
+// Passes all on, until its commits fail, whether they ran or not.
+class UnsureStore final : public kv::KvStore {
  public:
-  FakeMembership(kv::SharedKvStore& store, int number, milliseconds ttl) {
-    self_.bytes[0] = static_cast<std::byte>(number);
-    session_.key = "S" + std::string(self_.AsKey());
-    auto lease = store.GrantLease(ttl);
-    EXPECT_TRUE(lease.ok());
-    session_.lease = *lease;
-    kv::Transaction transaction;
-    transaction.writes.push_back({session_.key, "", session_.lease});
-    session_.revision = *store.Commit(transaction);
-    expires_ = std::chrono::steady_clock::now() + ttl;
+  explicit UnsureStore(kv::KvStore& inner) : inner_(inner) {}
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return inner_.Get(key); }
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+    return inner_.Range(begin, end, limit);
   }
-  const cluster::NodeId& self() const override { return self_; }
-  cluster::ViewPtr view() const override { return std::make_shared<cluster::View>(); }
-  Result<Session> WaitForSession(milliseconds) const override { return session_; }
-  void ReportLost(const Session&, const std::string&) override {}
-  cluster::MembershipStats stats() const override { return {}; }
-  std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)>) override { return nullptr; }
-  Result<Session> session() const override { return session_; }
-  bool LeaseHolds() const override { return std::chrono::steady_clock::now() < expires_ - milliseconds(100); }
-  void OnLost(std::function<void()>) override {}
-  Status Rejoin() override { return {}; }
-  void SetFull(bool) override {}
-  Status Forget(const cluster::NodeId&) override { return {}; }
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return inner_.Read(spans); }
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+    if (commits_fail_with) return MakeError(*commits_fail_with, "as the test says");
+    auto committed = inner_.Commit(transaction);
+    if (auto once = std::exchange(before_answer, nullptr)) once();
+    return committed;
+  }
+  Status Sync() override { return inner_.Sync(); }
+  kv::KvLimits limits() const override { return inner_.limits(); }
+
+  std::optional<ErrorCode> commits_fail_with;
+  std::function<void()> before_answer;  // once, between the next commit and its answer
 
  private:
-  cluster::NodeId self_;
-  Session session_;
-  std::chrono::steady_clock::time_point expires_;
+  kv::KvStore& inner_;
 };
 
 struct Host {
   Host(kv::SharedKvStore& store, int number, milliseconds ttl = std::chrono::minutes(10))
-      : membership(store, number, ttl) {
+      : membership(store, number, ttl), fenced(store) {
     DelegationOptions options;
     options.reads_to_take = 4;
     options.rest_after_recall = milliseconds(1);
-    names = std::make_unique<DelegatedStore>(store, store, membership, options);
+    names = std::make_unique<DelegatedStore>(store, fenced, membership, options);
   }
-  FakeMembership membership;
+  FakeSession membership;
+  UnsureStore fenced;
   std::unique_ptr<DelegatedStore> names;
 };
 
@@ -109,15 +103,101 @@ std::optional<std::string> ValueOf(DelegatedStore& names, const std::string& key
 }
 
 TEST_F(DelegatedStoreTest, ReadsOfAMuchReadDirectoryComeFromMemory) {
+  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(DentryKey(kDirectory, "c"), "old")).ok());
   Host host(*store_, 1);
   ReadUntilHeld(host, DentryKey(kDirectory, "a"), 1);
   const uint64_t before = host.names->Stats().read_total;
   for (int i = 0; i < 10; i++) EXPECT_EQ(ValueOf(*host.names, DentryKey(kDirectory, "a")), std::nullopt);
+  // Names are known that were never asked for, and so are those that are not there.
+  EXPECT_EQ(ValueOf(*host.names, DentryKey(kDirectory, "b")), std::nullopt);
+  EXPECT_EQ(ValueOf(*host.names, DentryKey(kDirectory, "c")), "old");
   EXPECT_EQ(host.names->Stats().read_total, before);
-  // One that was not read yet is read once.
-  EXPECT_EQ(ValueOf(*host.names, DentryKey(kDirectory, "b")), std::nullopt);
-  EXPECT_EQ(ValueOf(*host.names, DentryKey(kDirectory, "b")), std::nullopt);
+  // What is no name is read once.
+  EXPECT_EQ(ValueOf(*host.names, DirectoryTimesKey(kDirectory)), std::nullopt);
   EXPECT_EQ(host.names->Stats().read_total, before + 1);
+}
+
+TEST_F(DelegatedStoreTest, ANameMadeElsewhereIsNoLongerAbsent) {
+  Host reader(*store_, 1), writer(*store_, 2);
+  ReadUntilHeld(reader, DentryKey(kDirectory, "a"), 1);
+  EXPECT_EQ(ValueOf(*reader.names, DentryKey(kDirectory, "b")), std::nullopt);
+  ASSERT_TRUE(writer.names->Commit(kv::Transaction().Put(DentryKey(kDirectory, "b"), "new")).ok());
+  EXPECT_EQ(ValueOf(*reader.names, DentryKey(kDirectory, "b")), "new");
+}
+
+TEST_F(DelegatedStoreTest, ADirectoryWithTooManyNamesIsReadNameByName) {
+  constexpr int kNames = 5000;
+  for (int first = 0; first < kNames; first += 1000) {
+    kv::Transaction transaction;
+    for (int i = first; i < first + 1000; i++) transaction.Put(DentryKey(kDirectory, std::to_string(i)), "x");
+    ASSERT_TRUE(store_->Commit(transaction).ok());
+  }
+  Host host(*store_, 1);
+  ReadUntilHeld(host, DentryKey(kDirectory, "0"), 1);
+  const uint64_t before = host.names->Stats().read_total;
+  EXPECT_EQ(ValueOf(*host.names, DentryKey(kDirectory, "4999")), "x");
+  EXPECT_EQ(ValueOf(*host.names, DentryKey(kDirectory, "none")), std::nullopt);
+  EXPECT_EQ(host.names->Stats().read_total, before + 2);
+}
+
+// Between a commit and its answer others may have seen the new value.
+TEST_F(DelegatedStoreTest, AnOwnChangeIsSeenBeforeItsAnswer) {
+  Host host(*store_, 1);
+  const std::string key = DentryKey(kDirectory, "a"), absent = DentryKey(kDirectory, "b");
+  ReadUntilHeld(host, key, 1);
+  host.fenced.before_answer = [&] {
+    EXPECT_EQ(ValueOf(*host.names, key), "1");
+    EXPECT_EQ(ValueOf(*host.names, absent), "2");
+    // Whose answer comes last is not known here to be whose value stays.
+    ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(key, "3")).ok());
+    EXPECT_EQ(ValueOf(*host.names, key), "3");
+  };
+  ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(key, "1").Put(absent, "2")).ok());
+  EXPECT_EQ(ValueOf(*host.names, key), "3");
+  EXPECT_EQ(ValueOf(*host.names, absent), "2");
+}
+
+TEST_F(DelegatedStoreTest, RangesFollowOwnChanges) {
+  MakeDirectory(kDirectory);
+  MakeFile(kFile, kDirectory);
+  Host host(*store_, 1);
+  const std::string begin = PendingPrefix(kFile), end = kv::PrefixEnd(begin);
+  ReadUntilHeld(host, InodeKey(kFile), 1);
+  EXPECT_TRUE(host.names->Range(begin, end, 0)->entries.empty());
+  const std::string first = begin + std::string(16, 'a'), second = begin + std::string(16, 'b');
+  const uint64_t before = host.names->Stats().read_total;
+  ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(second, "2")).ok());
+  ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(first, "1")).ok());
+  ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(second, "3")).ok());
+  auto range = host.names->Range(begin, end, 0);
+  const auto there = store_->Range(begin, end, 0);
+  ASSERT_EQ(range->entries.size(), 2U);
+  for (size_t i = 0; i < 2; i++) {
+    EXPECT_EQ(range->entries[i].key, there->entries[i].key);
+    EXPECT_EQ(range->entries[i].value, there->entries[i].value);
+    EXPECT_EQ(range->entries[i].revision, there->entries[i].revision);
+  }
+  ASSERT_TRUE(host.names->Commit(kv::Transaction().Delete(first).Delete(begin + "none")).ok());
+  EXPECT_EQ(host.names->Range(begin, end, 0)->entries.size(), 1U);
+  EXPECT_EQ(host.names->Stats().read_total, before);
+}
+
+TEST_F(DelegatedStoreTest, ARefusalIsNoReasonToRest) {
+  Host host(*store_, 1);
+  const std::string key = DentryKey(kDirectory, "a");
+  for (ErrorCode refusal : {ErrorCode::kTooLarge, ErrorCode::kNotFound}) {
+    ReadUntilHeld(host, key, 1);
+    host.fenced.commits_fail_with = refusal;
+    EXPECT_FALSE(host.names->Commit(kv::Transaction().Put(key, "1")).ok());
+    host.fenced.commits_fail_with.reset();
+    EXPECT_EQ(host.names->Stats().held, 1U);
+  }
+  host.fenced.commits_fail_with = ErrorCode::kUnavailable;
+  EXPECT_FALSE(host.names->Commit(kv::Transaction().Put(key, "1")).ok());
+  host.fenced.commits_fail_with.reset();
+  EXPECT_EQ(host.names->Stats().held, 0U) << "it may run yet";
+  for (int i = 0; i < 20; i++) EXPECT_EQ(ValueOf(*host.names, key), std::nullopt);
+  EXPECT_EQ(host.names->Stats().held, 0U);
 }
 
 TEST_F(DelegatedStoreTest, AChangeElsewhereIsSeenAtOnce) {

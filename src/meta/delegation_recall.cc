@@ -1,0 +1,224 @@
+// The part of DelegatedStore that takes delegations, gives them back when they are recalled, and recalls those of
+// others.
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/coding.h"
+#include "base/log.h"
+#include "meta/delegated_store.h"
+#include "meta/records.h"
+
+namespace cairnfs::meta {
+namespace {
+
+constexpr size_t kNamesAtOnceMax = 4096;  // a directory with more is not read whole
+
+}  // namespace
+
+void DelegatedStore::Take(InodeId id, const cluster::Membership::Session& session) {
+  uint64_t recalls = 0;
+  {
+    MutexLock lock(mutex_);
+    recalls = directories_[id.value].recalls;
+  }
+  kv::Transaction transaction;
+  transaction.writes.push_back({DelegationKey(id, membership_.self()), std::string(), session.lease});
+  const auto taken = fenced_.Commit(transaction);
+  bool recalled = false, held = false;
+  {
+    MutexLock lock(mutex_);
+    Directory& directory = directories_[id.value];
+    directory.taking = false;
+    taking_--;
+    recalled = directory.recalls != recalls;
+    // Under a session that is over by now the key is, or will be, gone.
+    held = taken.ok() && !recalled && session_ == session.number;
+    if (held) {
+      directory.held = true;
+      held_++;
+      directory.held_since = Clock::now();
+      directory.valid_since = directory.generation = ++tick_;
+      stats_.taken_total++;
+    }
+  }
+  // It was recalled before it was here: whoever waits saw the key.
+  if (recalled) GiveBack(id);
+  if (held) ReadNames(id);
+}
+
+// With all names at hand those that are not there need no look: each name that is made is looked up before.
+void DelegatedStore::ReadNames(InodeId id) {
+  const std::string prefix = DentryPrefix(id), end = kv::PrefixEnd(prefix);
+  uint64_t generation = 0;
+  {
+    MutexLock lock(mutex_);
+    Directory* directory = FindHeld(id);
+    if (directory == nullptr) return;
+    stats_.read_total++;
+    generation = directory->generation;
+    directory->reading_names = true;
+    // What is written meanwhile the answer may show or not.
+    for (auto flight = flights_.lower_bound(prefix); flight != flights_.end() && flight->first < end; ++flight) {
+      directory->unsure_names.insert(flight->first);
+    }
+  }
+  auto names = fenced_.Range(prefix, end, kNamesAtOnceMax);
+  MutexLock lock(mutex_);
+  Directory* directory = FindHeld(id);
+  if (directory == nullptr || directory->generation != generation || !directory->reading_names) return;
+  directory->reading_names = false;
+  if (!names.ok() || names->more || answers_ + names->entries.size() >= options_.answers_max) return;
+  for (kv::KvEntry& entry : names->entries) {
+    // What was learned of a name meanwhile is newer.
+    if (directory->unsure_names.contains(entry.key) || directory->points.contains(entry.key)) continue;
+    kv::KvRange name;
+    name.revision = names->revision;
+    std::string key = entry.key;
+    name.entries.push_back(std::move(entry));
+    Remember(*directory, {std::move(key), {}, 0}, std::move(name));
+  }
+  directory->all_names_at = names->revision;
+}
+
+void DelegatedStore::GiveBack(InodeId id) {
+  {
+    MutexLock lock(mutex_);
+    Directory& directory = directories_[id.value];
+    directory.recalls++;
+    directory.giving_back++;
+    const auto now = Clock::now();
+    if (directory.held) {
+      // One that was held for long was worth it: the rest begins small again.
+      const bool soon = now - directory.held_since < 16 * options_.rest_after_recall;
+      directory.rests = soon ? std::min(directory.rests + 1, 5U) : 0;
+      Drop(directory);
+      stats_.given_back_total++;
+    }
+    directory.rest_until = now + options_.rest_after_recall * (1 << directory.rests);
+  }
+  kv::Transaction transaction;
+  transaction.Delete(DelegationKey(id, membership_.self()));
+  transaction.Delete(RecallKey(membership_.self(), id));
+  if (auto committed = fenced_.Commit(transaction); !committed.ok()) {
+    // The key ends with the lease, and the recall with that of whoever asked.
+    spdlog::warn("the delegation on directory {} could not be given back: {}", id.value, committed.error().message);
+  }
+  MutexLock lock(mutex_);
+  directories_[id.value].giving_back--;
+}
+
+void DelegatedStore::StartRecallWatch() {
+  const std::string prefix = RecallPrefix(membership_.self());
+  auto answer = [this, prefix](std::string_view key) {
+    Decoder decoder(key.substr(prefix.size()));
+    const InodeId directory{decoder.BigEndianU64()};
+    if (decoder.Finished()) GiveBack(directory);
+  };
+  kv::WatchCallbacks callbacks;
+  callbacks.changed = [answer](const std::vector<kv::KvEvent>& events, uint64_t) {
+    for (const kv::KvEvent& event : events) {
+      if (event.value) answer(event.key);
+    }
+  };
+  callbacks.lost = [this, prefix, answer](uint64_t) {
+    auto pending = store_.Range(prefix, kv::PrefixEnd(prefix), 0);
+    if (!pending.ok()) return;
+    for (const kv::KvEntry& entry : pending->entries) answer(entry.key);
+  };
+  auto watch = store_.Watch(prefix, kv::PrefixEnd(prefix), 0, std::move(callbacks));
+  if (watch.ok()) {
+    watch_ = std::move(*watch);
+  } else {
+    spdlog::warn("this host takes no delegations, for it cannot hear of recalls: {}", watch.error().message);
+  }
+}
+
+Result<bool> DelegatedStore::Recall(const std::set<InodeId>& directories) {
+  if (directories.empty()) return false;
+  std::vector<kv::KvSpan> spans;
+  for (InodeId directory : directories) {
+    const std::string prefix = DelegationPrefix(directory);
+    spans.push_back({prefix, kv::PrefixEnd(prefix), 0});
+  }
+  struct Holding {
+    InodeId directory;
+    cluster::NodeId holder;
+    uint64_t revision;  // one that is taken again after it was given back has another
+  };
+  auto foreign = [&](const kv::KvSnapshot& snapshot) {
+    std::vector<Holding> holdings;
+    for (const kv::KvRange& range : snapshot.ranges) {
+      for (const kv::KvEntry& entry : range.entries) {
+        Decoder decoder(entry.key);
+        decoder.U8();
+        const InodeId directory{decoder.BigEndianU64()};
+        auto holder = cluster::NodeId::FromKey(decoder.Rest());
+        if (holder && *holder != membership_.self()) holdings.push_back({directory, *holder, entry.revision});
+      }
+    }
+    return holdings;
+  };
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(spans));
+  const std::vector<Holding> asked = foreign(snapshot);
+  if (asked.empty()) return false;
+
+  CAIRNFS_ASSIGN_OR_RETURN(auto session, membership_.session());
+  kv::Transaction ask;
+  for (const auto& [directory, holder, revision] : asked) {
+    ask.writes.push_back({RecallKey(holder, directory), std::string(membership_.self().AsKey()), session.lease});
+  }
+  // Watched from before the question, so that no answer is missed.
+  struct Wake {
+    Mutex mutex;
+    CondVar changed;
+    uint64_t changes GUARDED_BY(mutex) = 0;
+  };
+  auto wake = std::make_shared<Wake>();
+  auto notify = [wake] {
+    MutexLock lock(wake->mutex);
+    wake->changes++;
+    wake->changed.NotifyAll();
+  };
+  std::vector<std::unique_ptr<kv::KvWatch>> watches;
+  for (const kv::KvSpan& span : spans) {
+    kv::WatchCallbacks callbacks;
+    callbacks.changed = [notify](const std::vector<kv::KvEvent>&, uint64_t) { notify(); };
+    callbacks.lost = [notify](uint64_t) { notify(); };
+    // Without one the wait below looks once a second.
+    auto watch = store_.Watch(span.begin, span.end, snapshot.revision, std::move(callbacks));
+    if (watch.ok()) watches.push_back(std::move(*watch));
+  }
+  if (auto committed = fenced_.Commit(ask); !committed.ok()) return committed.error();
+  {
+    MutexLock lock(mutex_);
+    stats_.recalled_total += asked.size();
+  }
+  const auto deadline = Clock::now() + options_.recall_wait_max;
+  for (uint64_t seen = 0;;) {
+    CAIRNFS_ASSIGN_OR_RETURN(snapshot, store_.Read(spans));
+    const std::vector<Holding> left = foreign(snapshot);
+    auto waited_for = std::find_if(left.begin(), left.end(), [&](const Holding& holding) {
+      return std::any_of(asked.begin(), asked.end(), [&](const Holding& one) {
+        return one.directory == holding.directory && one.holder == holding.holder && one.revision == holding.revision;
+      });
+    });
+    if (waited_for == left.end()) break;
+    if (Clock::now() >= deadline) {
+      return MakeError(ErrorCode::kUnavailable,
+                       "node " + waited_for->holder.ToHex() + " does not give back its delegation on directory " +
+                           std::to_string(waited_for->directory.value) + ", and its lease lives");
+    }
+    MutexLock lock(wake->mutex);
+    // The end of a lease comes as a change too; the second is for a watch that says nothing.
+    if (wake->changes == seen) static_cast<void>(wake->changed.WaitFor(wake->mutex, std::chrono::seconds(1)));
+    seen = wake->changes;
+  }
+  // A holder that is gone does not take its recall away.
+  kv::Transaction clean;
+  for (const Holding& one : asked) clean.Delete(RecallKey(one.holder, one.directory));
+  static_cast<void>(fenced_.Commit(clean));
+  return true;
+}
+
+}  // namespace cairnfs::meta

@@ -1,0 +1,47 @@
+// A host's session for tests of what runs under one.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "cluster/membership.h"
+#include "kv/shared_store.h"
+
+namespace cairnfs::meta {
+
+using std::chrono::milliseconds;
+
+// A session without anything behind it but a lease.
+class FakeSession final : public cluster::Membership {
+ public:
+  FakeSession(kv::SharedKvStore& store, int number, milliseconds ttl) {
+    self_.bytes[0] = static_cast<std::byte>(number);
+    session_.key = "S" + std::string(self_.AsKey());
+    auto lease = store.GrantLease(ttl);
+    EXPECT_TRUE(lease.ok());
+    session_.lease = *lease;
+    session_.number = 1;
+    kv::Transaction transaction;
+    transaction.writes.push_back({session_.key, "", session_.lease});
+    session_.revision = *store.Commit(transaction);
+    expires_ = std::chrono::steady_clock::now() + ttl;
+  }
+  const cluster::NodeId& self() const override { return self_; }
+  cluster::ViewPtr view() const override { return std::make_shared<cluster::View>(); }
+  Result<Session> WaitForSession(milliseconds) const override { return session_; }
+  void ReportLost(const Session&, const std::string&) override {}
+  cluster::MembershipStats stats() const override { return {}; }
+  std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)>) override { return nullptr; }
+  Result<Session> session() const override { return session_; }
+  bool LeaseHolds() const override { return std::chrono::steady_clock::now() < expires_ - milliseconds(100); }
+  void OnLost(std::function<void()>) override {}
+  Status Rejoin() override { return {}; }
+  void SetFull(bool) override {}
+  Status Forget(const cluster::NodeId&) override { return {}; }
+
+ private:
+  cluster::NodeId self_;
+  Session session_;
+  std::chrono::steady_clock::time_point expires_;
+};
+
+}  // namespace cairnfs::meta

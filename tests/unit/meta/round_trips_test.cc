@@ -1,0 +1,122 @@
+// How many round trips to a shared store each operation takes: what docs/performance.md ("Several hosts") promises.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "fake_session.h"
+#include "kv/engine.h"
+#include "kv/hosted_store.h"
+#include "meta/delegated_store.h"
+#include "meta/namespace.h"
+
+namespace cairnfs::meta {
+namespace {
+
+// Each call is a round trip.
+class CountingStore final : public kv::KvStore {
+ public:
+  explicit CountingStore(kv::KvStore& inner) : inner_(inner) {}
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override {
+    reads++;
+    return inner_.Get(key);
+  }
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+    reads++;
+    return inner_.Range(begin, end, limit);
+  }
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
+    reads++;
+    return inner_.Read(spans);
+  }
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+    commits++;
+    return inner_.Commit(transaction);
+  }
+  Status Sync() override { return inner_.Sync(); }
+  kv::KvLimits limits() const override { return inner_.limits(); }
+
+  int reads = 0, commits = 0;
+
+ private:
+  kv::KvStore& inner_;
+};
+
+struct Host {
+  Host(kv::SharedKvStore& shared, int number)
+      : session(shared, number, std::chrono::minutes(10)), counted(shared), delegated(shared, counted, session) {
+    NamespaceOptions options;
+    options.remote = true;
+    names = std::make_unique<Namespace>(
+        delegated, [](const auto&) { return Status(); }, SystemClock(), options);
+  }
+  FakeSession session;
+  CountingStore counted;
+  DelegatedStore delegated;
+  std::unique_ptr<Namespace> names;
+};
+
+class RoundTripsTest : public testing::Test {
+ protected:
+  RoundTripsTest() : engine_(kv::OpenMemoryEngine()), shared_(*kv::HostedStore::Open(*engine_)) {
+    maker_ = std::make_unique<Host>(*shared_, 1);
+    user_ = std::make_unique<Host>(*shared_, 2);
+    FilesystemHeader header;
+    header.uuid = "0123456789abcdef";
+    EXPECT_TRUE(maker_->names->Format(header, 0, 0).ok());
+    CreateParams params;
+    params.mode = S_IFDIR | 0755;
+    directory_ = maker_->names->Create(kRootInode, "d", params)->inode;
+    // Inode numbers are reserved once in 65,536.
+    EXPECT_TRUE(Create("first").ok());
+  }
+
+  Result<Attr> Create(const std::string& name) {
+    CreateParams params;
+    params.mode = S_IFREG | 0644;
+    return user_->names->Create(directory_, name, params);
+  }
+  // The round trips of the host that did not make the directory.
+  template <typename Function>
+  std::string Count(Function function) {
+    user_->counted.reads = user_->counted.commits = 0;
+    function();
+    return std::to_string(user_->counted.reads) + " reads, " + std::to_string(user_->counted.commits) + " commits";
+  }
+  // What reads of the directory until this host holds it.
+  void Hold() {
+    for (int i = 0; i < 100 && user_->delegated.Stats().held == 0; i++) {
+      static_cast<void>(user_->names->Lookup(directory_, "absent" + std::to_string(i)));
+    }
+    ASSERT_EQ(user_->delegated.Stats().held, 1U);
+  }
+  void LookUp(const std::string& name) { static_cast<void>(user_->names->Lookup(directory_, name)); }
+
+  std::unique_ptr<kv::KvEngine> engine_;
+  std::unique_ptr<kv::HostedStore> shared_;
+  std::unique_ptr<Host> maker_, user_;
+  InodeId directory_;
+};
+
+TEST_F(RoundTripsTest, WithoutADelegation) {
+  EXPECT_EQ(Count([&] { LookUp("a"); }), "1 reads, 0 commits") << "look-up of what is not there";
+  InodeId a;
+  EXPECT_EQ(Count([&] { a = Create("a")->inode; }), "0 reads, 1 commits") << "create";
+  EXPECT_EQ(Count([&] { LookUp("a"); }), "1 reads, 0 commits") << "look-up";
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->GetAttr(a).ok()); }), "1 reads, 0 commits") << "stat";
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->Unlink(directory_, "a").ok()); }), "0 reads, 1 commits") << "unlink";
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->RemoveOrphans({a}).ok()); }), "1 reads, 1 commits");
+}
+
+TEST_F(RoundTripsTest, UnderADelegation) {
+  InodeId a = Create("a")->inode;
+  Hold();
+  LookUp("a");
+  EXPECT_EQ(Count([&] { LookUp("a"); }), "0 reads, 0 commits") << "look-up";
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->GetAttr(a).ok()); }), "0 reads, 0 commits") << "stat";
+  EXPECT_EQ(Count([&] { LookUp("b"); }), "0 reads, 0 commits") << "look-up of what is not there";
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(Create("b").ok()); }), "0 reads, 1 commits") << "create";
+  EXPECT_EQ(Count([&] { LookUp("b"); }), "0 reads, 0 commits") << "look-up of what was made here";
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->Unlink(directory_, "a").ok()); }), "0 reads, 1 commits") << "unlink";
+}
+
+}  // namespace
+}  // namespace cairnfs::meta
