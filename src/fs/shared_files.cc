@@ -93,8 +93,9 @@ Status FileSystem::Impl::Adopt(const InodePtr& inode, const meta::FileState& sta
   host->NotePending(state, *content.shared);
   if (state.record_revision <= content.shared->base_revision) return {};
   if (!content.changed && content.idle()) return LoadShared(inode, state);
-  streams->DropStoredRuns(inode);
-  return Rebase(content, state.record, state.record_revision, parts.chunks);
+  CAIRNFS_RETURN_IF_ERROR(Rebase(content, state.record, state.record_revision, parts.chunks));
+  streams->DropStoredFronts(inode);
+  return {};
 }
 
 Status FileSystem::Impl::Refresh(const InodePtr& inode) {

@@ -207,6 +207,7 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
   if (item.session != host_->session()) {
     Abandon(inode, SessionLost());
     return std::optional<SharedItem>();
+        if (rebased.ok()) streams_.DropStoredFronts(inode);
   }
   Result<SharedItem> again = SharedItem();
   {

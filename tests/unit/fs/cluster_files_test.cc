@@ -141,6 +141,28 @@ TEST_F(ClusterFilesTest, AStreamThatGoesOnKeepsOffWhatOthersWroteBehindIt) {
   EXPECT_EQ(host(1).Cat("file"), expected);
 }
 
+// The same where the stream never stood still, and the file was opened once more between.
+TEST_F(ClusterFilesTest, AStreamThatGoesOnKeepsOffWhatWasTakenOverMeanwhile) {
+  MakeHosts(2);
+  auto stream = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(stream, 0, std::string(3000, 'a')).ok());
+  // What comes while the round publishes keeps the stored bytes before it in memory.
+  host(0).gate->before_commit = [&] { EXPECT_TRUE(host(0).Write(stream, 3000, std::string(1000, 'a')).ok()); };
+  ASSERT_TRUE(host(0).Fsync(stream).ok());
+  auto other = host(1).Open("file");
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE(host(1).Write(*other, 1000, std::string(500, 'b')).ok());
+  ASSERT_TRUE(host(1).CloseFile(*other).ok());
+  std::string expected = std::string(1000, 'a') + std::string(500, 'b') + std::string(2500, 'a');
+  EXPECT_EQ(host(0).Cat("file"), expected) << "on the stream's own host";
+  ASSERT_TRUE(host(0).Write(stream, 4000, std::string(2000, 'a')).ok());
+  ASSERT_TRUE(host(0).Fsync(stream).ok());
+  ASSERT_TRUE(host(0).CloseFile(stream).ok());
+  expected += std::string(2000, 'a');
+  EXPECT_EQ(host(0).Cat("file"), expected);
+  EXPECT_EQ(host(1).Cat("file"), expected);
+}
+
 TEST_F(ClusterFilesTest, ALargeRecipeIsMergedToo) {
   MakeHosts(2);
   std::string expected(400'000, '.');
