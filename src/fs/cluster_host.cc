@@ -37,17 +37,19 @@ bool ClusterHost::Lives(const meta::Pending& pending) const {
 }
 
 void ClusterHost::NotePending(const meta::FileState& state, SharedContent& shared) const {
-  shared.lost.clear();
+  // One that was put since the look is newer.
+  const bool own_is_newer = shared.pending_revision > state.revision;
+  std::erase_if(shared.lost, [&](const LostBytes& bytes) { return bytes.node != self_ || !own_is_newer; });
   uint64_t own_revision = 0;
   for (const meta::Pending& pending : state.pending) {
-    if (!Lives(pending)) {
-      shared.lost.push_back(pending);
-    } else if (IsOwn(pending)) {
-      own_revision = pending.revision;
-    }
+    if (IsOwn(pending) && own_is_newer) continue;
+    const bool lives = Lives(pending);
+    if (IsOwn(pending) && lives) own_revision = pending.revision;
+    // What another's living session knows of an earlier one it tells by itself once it has published.
+    auto bytes = lives && !IsOwn(pending) ? std::nullopt : LostBytes::Of(pending, lives);
+    if (bytes) shared.lost.push_back(std::move(*bytes));
   }
-  // One that was put since the look is newer.
-  if (shared.pending_revision <= state.revision) shared.pending_revision = own_revision;
+  if (!own_is_newer) shared.pending_revision = own_revision;
 }
 
 std::string ClusterHost::NameOf(std::string_view node) const {

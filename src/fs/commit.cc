@@ -110,7 +110,7 @@ Result<std::vector<meta::Namespace::PendingFile>> FileSystem::Impl::PendingBelow
   for (auto& file : all) {
     if (below.contains(file.inode)) pending.push_back(std::move(file));
   }
-  std::erase_if(pending, [&](const auto& file) { return host->IsOwn(file.pending) && host->Lives(file.pending); });
+  std::erase_if(pending, [&](const auto& file) { return host->IsOwn(file.pending) && !host->HasLost(file.pending); });
   return pending;
 }
 
@@ -145,12 +145,10 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   ClusterHost::Work work;
   std::vector<meta::Namespace::PendingFile> alive, lost;
   for (auto& file : pending) {
-    if (host->Lives(file.pending)) {
-      work[file.pending.node].insert(file.inode);
-      alive.push_back(std::move(file));
-    } else {
-      lost.push_back(std::move(file));
-    }
+    if (host->HasLost(file.pending)) lost.push_back(file);
+    if (!host->Lives(file.pending) || host->IsOwn(file.pending)) continue;
+    work[file.pending.node].insert(file.inode);
+    alive.push_back(std::move(file));
   }
   const ClusterHost::Patience patience{
       std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max), caller.cancelled};
@@ -171,9 +169,11 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
     std::this_thread::sleep_for(kAskAgain);
   }
   for (const auto& file : lost) {
-    // Somebody who has written the file anew has settled it, perhaps just now.
+    // Somebody who has written the file anew has settled it, perhaps just now, and perhaps not all of it.
     CAIRNFS_ASSIGN_OR_RETURN(auto now, parts.kv.Get(meta::PendingKey(file.inode, file.pending.node)));
-    if (!now || now->revision != file.pending.revision) continue;
+    if (!now) continue;
+    CAIRNFS_ASSIGN_OR_RETURN(auto record, meta::PendingRecord::Decode(now->value));
+    if (!host->HasLost({file.pending.node, std::move(record), now->revision})) continue;
     add_cause(file.inode, "",
               "host " + host->NameOf(file.pending.node) +
                   " was lost before its bytes were safe: write the file again, truncate or remove it");
@@ -197,7 +197,7 @@ Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
   bool is_pending = false, is_lost = false;
   auto note = [&](const meta::Pending& pending) {
     is_pending = is_pending || host->Lives(pending);
-    is_lost = is_lost || !host->Lives(pending);
+    is_lost = is_lost || host->HasLost(pending);
   };
   if (S_ISDIR(attr.mode)) {
     is_pending = !rounds->NothingPending();

@@ -187,6 +187,7 @@ class FileSystem::Impl {
                     const ChangeKind& kind);
   // Tells everybody what was closed and is not published yet.
   Status PutPending(const InodePtr& inode);
+  Result<bool> TryPutPending(const InodePtr& inode);
   // After a round for what is closed: why the file is not published, if so.
   Status CheckPublished(const InodePtr& inode);
   Status CheckSession(const Handle& handle) const;  // kIo: the one that it was opened under is lost

@@ -216,39 +216,63 @@ Status FileSystem::Impl::CheckPublished(const InodePtr& inode) {
 }
 
 Status FileSystem::Impl::PutPending(const InodePtr& inode) {
+  constexpr int kTriesMax = 16;
+  for (int tries = 1;; tries++) {
+    CAIRNFS_ASSIGN_OR_RETURN(const bool done, TryPutPending(inode));
+    if (done) return {};
+    if (tries == kTriesMax) return MakeError(ErrorCode::kBusy, "the file is closed by others all the time");
+    auto state = parts.names.ReadFile(inode->id);
+    if (!state.ok() && state.error().code == ErrorCode::kNotFound) return {};  // no error of those who close it
+    if (!state.ok()) return state.error();
+    MutexLock lock(inode->mutex);
+    if (!inode->content) return {};
+    host->NotePending(*state, *inode->content->shared);
+  }
+}
+
+// One attempt. False: the record that was there is not what was known of it, or the file is gone. It must be known,
+// because what it tells of lost bytes must stay told.
+Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
   meta::PendingRecord record;
+  uint64_t revision_before = 0;
   {
     MutexLock lock(inode->mutex);
-    if (!inode->content || !inode->content->changed || inode->unlinked) return {};
+    if (!inode->content || !inode->content->changed || inode->unlinked) return true;
     Content& content = *inode->content;
+    const SharedContent& shared = *content.shared;
     content.must_publish = true;
-    record.session = content.shared->session;
-    record.size = content.shared->SizeMin();
-    record.times_are_set = content.shared->TimesAreSet();
+    record.session = shared.session;
+    record.size = shared.SizeMin();
+    record.times_are_set = shared.TimesAreSet();
     record.mtime = content.mtime;
     record.ctime = content.ctime;
+    record.ranges = UnpublishedRanges(content);
+    revision_before = shared.pending_revision;
+    if (const LostBytes* lost = shared.LostOf(host->self())) {
+      record.lost_session = lost->session;
+      record.lost = FewRanges(lost->ranges);
+      revision_before = lost->revision;
+    }
     inode->pending_puts++;
   }
+  const std::string key = meta::PendingKey(inode->id, host->self());
   kv::Transaction transaction;
   host->AddSessionCompare(transaction, record.session);
-  transaction.IfExists(meta::InodeKey(inode->id)).Put(meta::PendingKey(inode->id, host->self()), record.Encode());
+  transaction.IfExists(meta::InodeKey(inode->id)).IfRevision(key, revision_before).Put(key, record.Encode());
   auto revision = parts.kv.Commit(transaction);
   {
     MutexLock lock(inode->mutex);
     inode->pending_puts--;
     if (revision.ok() && inode->content && inode->content->shared->session == record.session) {
-      SharedContent& shared = *inode->content->shared;
-      shared.pending_revision = std::max(shared.pending_revision, *revision);
+      inode->content->shared->NotePut(host->self(), *revision);
       MarkChanged(inode);  // should all have been published meanwhile, a round takes the record away again
       inode->content->must_publish = true;
     }
   }
-  if (revision.ok() || revision.error().code != ErrorCode::kConflict)
-    return revision.ok() ? Status() : revision.error();
-  // The file is gone, which is no error of those who close it; or so is the session.
-  return record.session == host->session()
-             ? Status()
-             : MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was written is lost");
+  if (revision.ok()) return true;
+  if (revision.error().code != ErrorCode::kConflict) return revision.error();
+  if (record.session == host->session()) return false;
+  return MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was written is lost");
 }
 
 }  // namespace cairnfs::fs

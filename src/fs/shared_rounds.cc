@@ -38,10 +38,8 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   item.session = shared.session;
   // What was closed before the round began is in the record.
   // What was closed and could not be stored stays told by the pending record.
-  if (!content.must_publish && inode->pending_puts == 0 && content.lost.empty())
-    item.pending_revision = shared.pending_revision;
-  const bool is_written = !shared.own.ranges.empty() || shared.own.size_is_set;
-  if (is_written) item.lost = shared.lost;
+  const bool ends_pending = !content.must_publish && inode->pending_puts == 0 && content.lost.empty();
+  item.pending = shared.PendingChanges(host_->self(), ends_pending);
   item.pins = std::move(content.pins);
   content.pins.clear();
   shared.publishing = std::move(shared.own);
@@ -122,8 +120,7 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
       shared.publishing = {};
       // Also where the content was rebased on a later record meanwhile: the next look at that finds it newer.
       shared.base_revision = revision;
-      if (item.pending_revision != 0 && shared.pending_revision == item.pending_revision) shared.pending_revision = 0;
-      if (!item.lost.empty()) shared.lost.clear();
+      shared.Apply(item.pending, revision);
       content.published_size = item.record.size;
       is_changed = !shared.own.empty() || content.overlay.HasUnstored() || !content.flying.empty() ||
                    inode->pending_puts > 0 || shared.pending_revision != 0;
@@ -149,15 +146,7 @@ Result<uint64_t> SyncRounds::CommitItems(std::span<const SharedItem> items) {
     transaction.IfExists(meta::InodeKey(id))
         .IfRevision(meta::FileKey(id), item.base_revision)
         .Put(meta::FileKey(id), item.record.Encode());
-    if (item.pending_revision != 0) {
-      const std::string key = meta::PendingKey(id, host_->self());
-      transaction.IfRevision(key, item.pending_revision).Delete(key);
-    }
-    for (const meta::Pending& lost : item.lost) {
-      const std::string key = meta::PendingKey(id, lost.node);
-      if (item.pending_revision != 0 && host_->IsOwn(lost)) continue;
-      transaction.IfRevision(key, lost.revision).Delete(key);
-    }
+    for (const PendingChange& change : item.pending) AddPendingChange(transaction, id, change);
   }
   return kv_.Commit(transaction);
 }
@@ -169,8 +158,8 @@ Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one
     size_t operations = 1, bytes = 0;
     for (end = begin; end < items.size(); end++) {
       const SharedItem& item = items[end];
-      operations += kOperationsOfFile + item.lost.size();
-      bytes += item.record.recipe.size() + kPageBytes;
+      operations += kOperationsOfFile + item.pending.size();
+      bytes += item.record.recipe.size() + kPageBytes * (1 + item.pending.size());
       const bool fits = operations <= limits.operations_per_transaction_max - 2 &&
                         bytes <= std::min(kBatchBytesMax, limits.transaction_bytes_max / 2) && !one_by_one;
       if (end > begin && (!fits || item.session != items[begin].session)) break;
@@ -207,7 +196,6 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
   if (item.session != host_->session()) {
     Abandon(inode, SessionLost());
     return std::optional<SharedItem>();
-        if (rebased.ok()) streams_.DropStoredFronts(inode);
   }
   Result<SharedItem> again = SharedItem();
   {
@@ -219,6 +207,7 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
       Status rebased;
       if (state->record_revision != content.shared->base_revision) {
         rebased = Rebase(content, state->record, state->record_revision, chunks_);
+        if (rebased.ok()) streams_.DropStoredFronts(inode);
       }
       if (rebased.ok()) {
         again = Prepare(inode);

@@ -108,8 +108,7 @@ class SyncRounds {
     InodePtr inode;
     meta::FileRecord record;
     uint64_t base_revision = 0, session = 0;
-    uint64_t pending_revision = 0;    // of the P key that goes with the publish; 0: none
-    std::vector<meta::Pending> lost;  // of sessions that are gone: these too
+    std::vector<PendingChange> pending;  // what becomes of P keys with the publish
     std::vector<store::ChunkPin> pins;
   };
   Status FinishShared();

@@ -15,6 +15,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/types.h"
@@ -48,10 +49,20 @@ struct FileRecord {
 
 // What everybody may know at once of bytes that the node of the key has closed and not published. docs/cluster.md.
 struct PendingRecord {
+  struct Range {
+    uint64_t begin = 0, end = 0;  // bytes [begin, end) of the file
+    bool operator==(const Range&) const = default;
+  };
+  static constexpr size_t kRangesMax = 64;
+
   uint64_t session = 0;        // revision of the node's session: once that is gone, so are the bytes
   uint64_t size = 0;           // the file is at least this long
   bool times_are_set = false;  // by utimensat: they count as they are, not as the latest
   Timestamp mtime, ctime;
+  std::vector<Range> ranges;  // where the bytes lie, or more: in order, kRangesMax at most; none: no byte was changed
+  // Of an earlier session of the node that is gone, whose record this one took the place of: what was lost with it.
+  uint64_t lost_session = 0;  // 0: nothing was
+  std::vector<Range> lost;
   std::string Encode() const;
   static Result<PendingRecord> Decode(std::string_view value);
 };
