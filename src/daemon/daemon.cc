@@ -196,6 +196,13 @@ Status Daemon::MountIt() {
   return {};
 }
 
+// To the socket for ranks. All else in the directory is the daemon's alone by its own mode, and nobody may list it.
+void LetOthersPass(const std::string& data) {
+  struct stat info;
+  if (stat(data.c_str(), &info) == 0 && chmod(data.c_str(), (info.st_mode & 07777) | S_IXGRP | S_IXOTH) == 0) return;
+  spdlog::warn("{}: ranks of other users cannot reach its socket: {}", data, std::strerror(errno));
+}
+
 Status Daemon::StartControl() {
   control::Service::Options options;
   CAIRNFS_ASSIGN_OR_RETURN(options.socket_path, ControlSocketPath(directory_->path()));
@@ -207,6 +214,7 @@ Status Daemon::StartControl() {
   options.gate = &volume_->gate();
   options.cluster = volume_->cluster();
   CAIRNFS_ASSIGN_OR_RETURN(service_, control::Service::Start(options, *filesystem_));
+  if (config_.allow_other) LetOthersPass(directory_->path());
   if (!config_.metrics_address.empty()) {
     CAIRNFS_ASSIGN_OR_RETURN(metrics_, control::Metrics::Start(config_.metrics_address, [service = service_.get()] {
                                return service->Report();

@@ -33,7 +33,7 @@ constexpr const char* kOwnerProbe = "owner.probe";
 constexpr const char* kNewFormat = "format.new";
 constexpr std::array<std::string_view, 13> kOwnNames = {
     "LOCK",         "format",      "format.making", "format.new",    "segments",   "metadata", "shared",
-    "control.sock", "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe};
+    "control.sock", "ranks.sock", "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe};
 // A holder that is on its way out is waited for; any other one only as long as it may take to notice an unmount.
 constexpr auto kStoppingWaitMax = std::chrono::seconds(30);
 constexpr auto kHolderWaitMax = std::chrono::seconds(1);

@@ -45,6 +45,12 @@ struct Caller {
   std::function<bool()> cancelled;
 };
 
+// Who asks for something that no file operation of the kernel stands for.
+struct Credentials {
+  uint32_t uid = 0, gid = 0;
+  std::vector<uint32_t> groups;  // supplementary
+};
+
 // What an operation does to names, for FileSystem::WhenAdmitted.
 enum class NameChange { kMakes, kAlters, kRemoves };
 
@@ -201,6 +207,9 @@ class FileSystem {
   Status Unlink(InodeId parent, std::string_view name);
   Status Rmdir(InodeId parent, std::string_view name);
   void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done);
+  // Whether rename(2) would let the caller give the directory a name in `final_parent`, by the modes and owners of both
+  // and of the directory that it lies in: kPermission says what is missing. May wait for other hosts.
+  Status CheckMayRename(const Credentials& caller, InodeId directory, InodeId final_parent);
 
   // --- files ---------------------------------------------------------------------------------------------------
   struct Created {
