@@ -4,6 +4,8 @@
 #include <future>
 #include <thread>
 
+#include "cluster/records.h"
+
 namespace cairnfs::fs {
 namespace {
 
@@ -13,8 +15,8 @@ constexpr auto kOrphanAnswer = std::chrono::seconds(10);
 
 }  // namespace
 
-ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, Durability durability)
-    : parts_(parts), durability_(durability), self_(parts.membership.self().AsKey()) {}
+ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, Durability durability)
+    : parts_(parts), kv_(kv), durability_(durability), self_(parts.membership.self().AsKey()) {}
 
 Status ClusterHost::SyncChunks() {
   return durability_ == Durability::kLocal ? parts_.chunks.SyncLocal() : parts_.chunks.Sync();
@@ -66,10 +68,13 @@ bool ClusterHost::IsUp(const cluster::NodeId& node) const {
   return info != nullptr && info->state == cluster::NodeState::kUp;
 }
 
-std::vector<cluster::NodeId> ClusterHost::OthersUp() const {
+Result<std::vector<cluster::NodeId>> ClusterHost::OthersWithSession() {
   std::vector<cluster::NodeId> others;
-  for (const cluster::NodeInfo& node : parts_.membership.view()->nodes) {
-    if (node.state == cluster::NodeState::kUp && node.id.AsKey() != self_) others.push_back(node.id);
+  CAIRNFS_ASSIGN_OR_RETURN(auto members, kv_.Range(cluster::MembersBegin(), cluster::MembersEnd(), 0));
+  for (const kv::KvEntry& entry : members.entries) {
+    const auto key = cluster::ParseMemberKey(entry.key);
+    if (!key || key->kind != cluster::MemberKey::kSession || key->id.AsKey() == self_) continue;
+    others.push_back(key->id);
   }
   return others;
 }
@@ -130,7 +135,9 @@ std::vector<ClusterHost::Failure> ClusterHost::Finish(const Work& work, const Pa
 
 Result<std::vector<bool>> ClusterHost::HeldElsewhere(const std::vector<InodeId>& inodes) {
   std::vector<bool> held(inodes.size(), false);
-  for (const cluster::NodeId& node : OthersUp()) {
+  // The view may lag behind a node that has just joined, and has opened the file since.
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<cluster::NodeId> others, OthersWithSession());
+  for (const cluster::NodeId& node : others) {
     const auto deadline = std::chrono::steady_clock::now() + kOrphanAnswer;
     CAIRNFS_ASSIGN_OR_RETURN(std::vector<bool> there, parts_.peers.HoldOrphans(node, inodes, deadline));
     for (size_t i = 0; i < held.size() && i < there.size(); i++) held[i] = held[i] || there[i];

@@ -22,7 +22,7 @@ namespace cairnfs::fs {
 class ClusterHost {
  public:
   // `chunks` of the parts: what a round syncs.
-  ClusterHost(const FileSystem::ClusterParts& parts, Durability durability);
+  ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, Durability durability);
 
   const std::string& self() const { return self_; }  // this node's id, as it stands in keys
   cluster::Membership& membership() { return parts_.membership; }
@@ -50,7 +50,6 @@ class ClusterHost {
   void NotePending(const meta::FileState& state, SharedContent& shared) const;
   std::string NameOf(std::string_view node) const;  // for people
   bool IsUp(const cluster::NodeId& node) const;
-  std::vector<cluster::NodeId> OthersUp() const;
   bool IsFirstUp() const;  // in the order of ids
 
   // What a node could not finish: `why` names it.
@@ -73,7 +72,10 @@ class ClusterHost {
  private:
   std::vector<Failure> FinishAt(const std::string& node, const std::vector<InodeId>& inodes, const Patience& patience);
 
+  Result<std::vector<cluster::NodeId>> OthersWithSession();  // as the store has it now
+
   const FileSystem::ClusterParts parts_;
+  kv::KvStore& kv_;
   const Durability durability_;
   const std::string self_;
   std::string session_key_;  // constant once a session was begun: the same for all of them

@@ -17,10 +17,31 @@ constexpr auto kOldPagesWrittenBackIn = std::chrono::seconds(10);
 
 Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
                                                const OpenFlags& flags) {
+  // Another host may find the name, and remove it, before this call has returned: then the file is open already.
+  InodePtr held;
+  auto hold = [&](InodeId id) {
+    held = impl_->table.Hold(id);
+    MutexLock lock(held->mutex);
+    held->open_count++;
+  };
+  auto unhold = [&] {
+    if (!held) return;
+    {
+      MutexLock lock(held->mutex);
+      held->open_count--;
+    }
+    impl_->table.Unhold(held);
+  };
   Created created;
   {
     SyncRounds::Operation operation(*impl_->rounds);
-    CAIRNFS_ASSIGN_OR_RETURN(created.attr, impl_->parts.names.Create(parent, name, params));
+    auto attr = impl_->parts.names.Create(parent, name, params,
+                                          impl_->host != nullptr ? std::function<void(InodeId)>(hold) : nullptr);
+    if (!attr.ok()) {
+      unhold();
+      return attr.error();
+    }
+    created.attr = std::move(*attr);
     impl_->inode_count++;
   }
   InodePtr inode = impl_->table.AddLookup(created.attr.inode);
@@ -30,9 +51,7 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
     inode->no_capability = true;
     inode->no_set_id = Impl::WithoutSetId(created.attr.mode) == (created.attr.mode & 07777);
   }
-  inode->content->mtime = created.attr.mtime;
-  inode->content->ctime = created.attr.ctime;
-  created.handle = impl_->AddHandle(inode, flags);
+  unhold();
   return created;
 }
 

@@ -138,7 +138,9 @@ class Namespace {
   Result<Attr> Lookup(InodeId parent, std::string_view name);  // kNotFound, kNotDirectory, kNameTooLong
   Result<Attr> GetAttr(InodeId inode);                         // kNotFound: no such inode
   // Regular files, directories, symlinks, devices, FIFOs, sockets. kAlreadyExists, kNotFound (the parent was removed).
-  Result<Attr> Create(InodeId parent, std::string_view name, const CreateParams& params);
+  // `numbered` (may be empty) is called once, with its number, before anybody can find it; Create may fail after that.
+  Result<Attr> Create(InodeId parent, std::string_view name, const CreateParams& params,
+                      const std::function<void(InodeId)>& numbered = {});
   Result<Attr> Link(InodeId inode, InodeId new_parent, std::string_view new_name);  // kPermission for a directory;
                                                                                     // kNotFound if it has no link left
   // The inode as it is afterwards. With nlink 0 it has become an orphan: it stays whole until RemoveOrphans.
