@@ -106,7 +106,13 @@ void FileSystem::Impl::LoseSession() {
   size_t files = 0;
   table.ForEach([&](const InodePtr& inode) {
     MutexLock lock(inode->mutex);
-    if (!inode->content || !inode->content->changed) return;
+    // The store may have gone back to an older state: revisions that were read may come to mean something else.
+    inode->published_revision = 0;
+    if (!inode->content) return;
+    if (!inode->content->changed) {
+      inode->content->shared->must_reload = !inode->unlinked;
+      return;
+    }
     files++;
     spdlog::error("inode {}: {}", inode->id.value, why.message);
     error_names->Note(inode->id);
