@@ -34,6 +34,7 @@ std::string JoinSome(const std::vector<std::string>& causes) {
 }  // namespace
 
 void FileSystem::Impl::RenameShared(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
+  const uint64_t session = host->session();
   std::vector<meta::Attr> sources;
   auto source = parts.names.Lookup(params.from_parent, params.from_name);
   if (!source.ok()) return done(source.error());
@@ -49,9 +50,10 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& params, const Call
     Status ready = PrepareForNewName(attr.inode);
     if (!ready.ok()) return done(ready);
   }
-  auto commit = [this, params, caller, sources, done = std::move(done)](const Status& durable) {
+  auto commit = [this, params, caller, sources, session, done = std::move(done)](const Status& durable) {
     if (durable.ok()) {
-      blocking->Post([this, params, caller, sources, done] { CommitShared(params, caller, sources, done); });
+      blocking->Post(
+          [this, params, caller, sources, session, done] { CommitShared(params, caller, sources, session, done); });
       return;
     }
     spdlog::error("rename of '{}' to '{}' refused: {}", params.from_name, params.to_name, durable.error().message);
@@ -62,7 +64,7 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& params, const Call
 }
 
 void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Caller& caller,
-                                    const std::vector<meta::Attr>& sources, Done<void> done) {
+                                    const std::vector<meta::Attr>& sources, uint64_t session, Done<void> done) {
   Status status;
   for (const meta::Attr& attr : sources) {
     InodePtr inode = S_ISREG(attr.mode) ? table.Find(attr.inode) : nullptr;
@@ -78,6 +80,9 @@ void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Call
       NoteFailedCommit(params, std::move(*causes));
     }
   }
+  // What was given up with the session looks as if it were published. From here on the rename's own compare would not
+  // tell: it is with the session that there is by then.
+  if (status.ok()) status = CheckSameSession(session);
   if (!status.ok()) {
     spdlog::error("rename of '{}' to '{}' refused: {}", params.from_name, params.to_name, status.error().message);
     return done(status);

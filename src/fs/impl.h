@@ -193,9 +193,10 @@ class FileSystem::Impl {
   Status CheckSession(const Handle& handle) const;  // kIo: the one that it was opened under is lost
   void AfterClosed(Done<void> then);                // on a thread that may wait
   // commit.cc
+  Status CheckSameSession(uint64_t session) const;  // kIo: it is not this one any more
   void RenameShared(const meta::RenameParams& params, const Caller& caller, Done<void> done);
   void CommitShared(const meta::RenameParams& params, const Caller& caller, const std::vector<meta::Attr>& sources,
-                    Done<void> done);
+                    uint64_t session, Done<void> done);
   Result<std::vector<meta::Namespace::PendingFile>> PendingBelow(const std::vector<meta::Attr>& sources);
   Result<ClusterHost::Work> StillPending(const std::vector<meta::Namespace::PendingFile>& files,
                                          const std::set<InodeId>& told);

@@ -23,6 +23,12 @@ std::unique_ptr<Content> FileSystem::Impl::MakeContent() const {
   return content;
 }
 
+Status FileSystem::Impl::CheckSameSession(uint64_t session) const {
+  if (session == host->session()) return {};
+  return MakeError(ErrorCode::kIo,
+                   "this host lost its session with the cluster meanwhile; what was not published is lost: try again");
+}
+
 Status FileSystem::Impl::CheckSession(const Handle& handle) const {
   if (host == nullptr || !handle.flags.write || handle.session == host->session()) return {};
   return MakeError(ErrorCode::kIo,
@@ -188,15 +194,25 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
 
 void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
                                     const ChangeKind& kind) {
-  auto act = [this, inode, change = std::move(change), done = std::move(done), kind](const Status& ordered) {
+  const uint64_t session = host->session();
+  if (session == 0) {
+    return done(
+        MakeError(ErrorCode::kUnavailable, "this host has lost its session with the cluster and waits for a new one"));
+  }
+  auto act = [this, inode, change = std::move(change), done = std::move(done), kind, session](const Status& ordered) {
     if (!ordered.ok()) return done(ordered);
     Status status = Refresh(inode);
     if (!status.ok() && (!kind.empties || status.error().code == ErrorCode::kNotFound)) return done(status);
     status = ChangeQuietly(inode, change, kind.empties);
     if (status.ok() && kind.sets_times) status = PutPending(inode);
+    if (status.ok() && !kind.publishes) status = CheckSameSession(session);
     if (!status.ok() || !kind.publishes) return done(status);
-    AfterClosed(
-        [this, inode, done](const Status& published) { done(published.ok() ? CheckPublished(inode) : published); });
+    AfterClosed([this, inode, done, session](Status published) {
+      if (published.ok()) published = CheckPublished(inode);
+      // What was given up with the session looks as if it were published.
+      if (published.ok()) published = CheckSameSession(session);
+      done(published);
+    });
   };
   if (kind.removes) return AfterClosed(act);
   act({});
