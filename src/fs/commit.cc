@@ -215,7 +215,14 @@ Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
       if (below.contains(file.inode)) note(file.pending);
     }
   } else {
-    for (const meta::Pending& pending : attr.pending) note(pending);
+    for (const meta::Pending& pending : attr.pending) {
+      if (host->IsOwn(pending) && host->Lives(pending) && IsPublished(id)) {
+        is_lost = is_lost || host->HasLost(pending);
+        DropStalePending({id});
+      } else {
+        note(pending);
+      }
+    }
     if (InodePtr inode = table.Find(id)) {
       MutexLock lock(inode->mutex);
       is_pending = is_pending || (inode->content && inode->content->changed);

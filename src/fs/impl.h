@@ -208,7 +208,10 @@ class FileSystem::Impl {
   Status StartShared();
   void StopShared();
   void LoseSession();
-  class Answers;  // to other hosts
+  class Answers;                 // to other hosts
+  bool IsPublished(InodeId id);  // nothing of the file waits for a round
+  // Deletes this host's pending records of these files, of which nothing is pending: their puts seemed to fail.
+  void DropStalePending(const std::vector<InodeId>& inodes);
   std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes);
 
   Parts parts;

@@ -18,6 +18,10 @@ class FileSystem::Impl::Answers final : public cluster::PeerHandler {
     std::vector<InodePtr> files;
     for (InodeId id : inodes) {
       InodePtr inode = impl_.table.Find(id);
+      if (impl_.IsPublished(id)) {
+        done.push_back(id);
+        continue;
+      }
       if (!inode) continue;
       MutexLock lock(inode->mutex);
       if (!inode->content || (!inode->content->changed && inode->content->lost.empty())) continue;
@@ -25,6 +29,7 @@ class FileSystem::Impl::Answers final : public cluster::PeerHandler {
       files.push_back(inode);
     }
     std::vector<FinishFailure> failures;
+    impl_.DropStalePending(done);
     if (files.empty()) return failures;
     const Status round = impl_.rounds->ClosedAndWait();
     for (const InodePtr& inode : files) {
@@ -46,6 +51,34 @@ class FileSystem::Impl::Answers final : public cluster::PeerHandler {
 };
 
 std::vector<bool> FileSystem::Impl::HoldOrphans(const std::vector<InodeId>& inodes) {
+bool FileSystem::Impl::IsPublished(InodeId id) {
+  InodePtr inode = table.Find(id);
+  if (!inode) return true;
+  MutexLock lock(inode->mutex);
+  if (inode->pending_puts > 0) return false;
+  return !inode->content || (!inode->content->changed && inode->content->lost.empty());
+}
+
+void FileSystem::Impl::DropStalePending(const std::vector<InodeId>& inodes) {
+  for (InodeId id : inodes) {
+    const std::string key = meta::PendingKey(id, host->self());
+    const uint64_t session = host->session();
+    auto entry = parts.kv.Get(key);
+    if (!entry.ok() || !*entry) continue;
+    auto record = meta::PendingRecord::Decode((*entry)->value);
+    // A put that is on its way compares what is there: it does not take this for its own.
+    if (!record.ok() || record->session != session || !IsPublished(id)) continue;
+    const meta::Pending pending{host->self(), std::move(*record), (*entry)->revision};
+    kv::Transaction transaction;
+    host->AddSessionCompare(transaction, session);
+    AddPendingChange(transaction, id, {pending.node, pending.revision, LostBytes::Of(pending, true)});
+    auto dropped = parts.kv.Commit(transaction);
+    if (!dropped.ok() && dropped.error().code != ErrorCode::kConflict) {
+      spdlog::warn("inode {}: its pending record cannot be removed: {}", id.value, dropped.error().message);
+    }
+  }
+}
+
   std::vector<bool> held;
   for (InodeId id : inodes) {
     // Refused first: whoever opens it counts itself in first, and then asks whether that is refused.
