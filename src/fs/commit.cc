@@ -146,6 +146,16 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   auto add_cause = [&](InodeId inode, const std::string& path, const std::string& why) {
     causes.push_back("'" + (path.empty() ? parts.names.PathOfInode(inode) : path) + "': " + why);
   };
+  const std::map<InodeId, Error> left_behind = rounds->LeftBehind();
+  std::vector<InodeId> left_ids;
+  for (const auto& [inode, why] : left_behind) left_ids.push_back(inode);
+  for (const meta::Attr& attr : sources) {
+    if (!S_ISDIR(attr.mode) || left_ids.empty()) continue;
+    CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> found, parts.names.FindBelow(attr.inode, left_ids));
+    for (InodeId inode : found) {
+      add_cause(inode, "", "host " + host->NameOf(host->self()) + ": " + left_behind.at(inode).message);
+    }
+  }
   CAIRNFS_ASSIGN_OR_RETURN(auto pending, PendingBelow(sources));
   ClusterHost::Work work;
   std::vector<meta::Namespace::PendingFile> alive, lost;

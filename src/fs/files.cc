@@ -45,11 +45,16 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
     impl_->inode_count++;
   }
   InodePtr inode = impl_->table.AddLookup(created.attr.inode);
-  MutexLock lock(inode->mutex);
-  inode->content = impl_->MakeContent();
-  if (impl_->host != nullptr) {
-    inode->no_capability = true;
-    inode->no_set_id = Impl::WithoutSetId(created.attr.mode) == (created.attr.mode & 07777);
+  {
+    MutexLock lock(inode->mutex);
+    inode->content = impl_->MakeContent();
+    if (impl_->host != nullptr) {
+      inode->no_capability = true;
+      inode->no_set_id = Impl::WithoutSetId(created.attr.mode) == (created.attr.mode & 07777);
+    }
+    inode->content->mtime = created.attr.mtime;
+    inode->content->ctime = created.attr.ctime;
+    created.handle = impl_->AddHandle(inode, flags);
   }
   unhold();
   return created;
@@ -162,8 +167,8 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
   KillCapability(inode);
   size_t size = request.data.size;
   if (!request.sync && !(handle && handle->flags.sync)) return done(size);
-  rounds->Request([handle, done = std::move(done), size](Status synced) {
-    if (synced.ok() && handle) synced = TakeErrorLocked(*handle);
+  rounds->Request([this, handle, done = std::move(done), size](Status synced) {
+    if (synced.ok() && handle) synced = CheckSynced(*handle);
     if (!synced.ok()) return done(synced.error());
     done(size);
   });
@@ -275,9 +280,9 @@ void FileSystem::Fsync(HandleId handle_id, InodeId inode, bool, Done<void> done)
   Status status = handle ? Impl::TakeErrorLocked(*handle) : Status();
   if (status.ok() && handle) status = impl_->CheckSession(*handle);
   if (!status.ok()) return done(status);
-  impl_->rounds->Request([handle, done = std::move(done)](Status synced) {
+  impl_->rounds->Request([this, handle, done = std::move(done)](Status synced) {
     // What failed while the round ran is told too.
-    if (synced.ok() && handle) synced = Impl::TakeErrorLocked(*handle);
+    if (synced.ok() && handle) synced = impl_->CheckSynced(*handle);
     done(synced);
   });
 }

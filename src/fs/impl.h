@@ -190,10 +190,12 @@ class FileSystem::Impl {
   Result<bool> TryPutPending(const InodePtr& inode);
   // After a round for what is closed: why the file is not published, if so.
   Status CheckPublished(const InodePtr& inode);
+  // After a sync point: what the round that made it did not make durable of this file.
+  Status CheckSynced(Handle& handle) const;
   Status CheckSession(const Handle& handle) const;  // kIo: the one that it was opened under is lost
+  Status CheckSameSession(uint64_t session) const;  // kIo: it is not this one any more
   void AfterClosed(Done<void> then);                // on a thread that may wait
   // commit.cc
-  Status CheckSameSession(uint64_t session) const;  // kIo: it is not this one any more
   void RenameShared(const meta::RenameParams& params, const Caller& caller, Done<void> done);
   void CommitShared(const meta::RenameParams& params, const Caller& caller, const std::vector<meta::Attr>& sources,
                     uint64_t session, Done<void> done);

@@ -16,20 +16,21 @@ class FileSystem::Impl::Answers final : public cluster::PeerHandler {
 
   std::vector<FinishFailure> FinishFiles(const std::vector<InodeId>& inodes) override {
     std::vector<InodePtr> files;
+    std::vector<InodeId> done;
     for (InodeId id : inodes) {
-      InodePtr inode = impl_.table.Find(id);
       if (impl_.IsPublished(id)) {
         done.push_back(id);
         continue;
       }
+      InodePtr inode = impl_.table.Find(id);
       if (!inode) continue;
       MutexLock lock(inode->mutex);
-      if (!inode->content || (!inode->content->changed && inode->content->lost.empty())) continue;
+      if (!inode->content) continue;
       inode->content->must_publish = true;
       files.push_back(inode);
     }
-    std::vector<FinishFailure> failures;
     impl_.DropStalePending(done);
+    std::vector<FinishFailure> failures;
     if (files.empty()) return failures;
     const Status round = impl_.rounds->ClosedAndWait();
     for (const InodePtr& inode : files) {
@@ -50,7 +51,6 @@ class FileSystem::Impl::Answers final : public cluster::PeerHandler {
   Impl& impl_;
 };
 
-std::vector<bool> FileSystem::Impl::HoldOrphans(const std::vector<InodeId>& inodes) {
 bool FileSystem::Impl::IsPublished(InodeId id) {
   InodePtr inode = table.Find(id);
   if (!inode) return true;
@@ -79,6 +79,7 @@ void FileSystem::Impl::DropStalePending(const std::vector<InodeId>& inodes) {
   }
 }
 
+std::vector<bool> FileSystem::Impl::HoldOrphans(const std::vector<InodeId>& inodes) {
   std::vector<bool> held;
   for (InodeId id : inodes) {
     // Refused first: whoever opens it counts itself in first, and then asks whether that is refused.

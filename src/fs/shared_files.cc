@@ -226,9 +226,19 @@ Status FileSystem::Impl::CheckPublished(const InodePtr& inode) {
     return MakeError(ErrorCode::kIo, "bytes of the file could not be stored and are lost: write it again or remove it");
   }
   if (!content->changed || !content->must_publish) return {};
+  if (content->publish_error) return *content->publish_error;
   if (content->HasFailed()) return MakeError(ErrorCode::kNoSpace, "no space for bytes of the file");
   if (content->recipe_error_noted) return MakeError(ErrorCode::kIo, "the file's recipe could not be stored");
   return {};
+}
+
+Status FileSystem::Impl::CheckSynced(Handle& handle) const {
+  CAIRNFS_RETURN_IF_ERROR(TakeErrorLocked(handle));
+  CAIRNFS_RETURN_IF_ERROR(CheckSession(handle));
+  MutexLock lock(handle.inode->mutex);
+  const Content* content = handle.inode->content.get();
+  if (content == nullptr || !content->changed || !content->publish_error) return {};
+  return *content->publish_error;
 }
 
 Status FileSystem::Impl::PutPending(const InodePtr& inode) {

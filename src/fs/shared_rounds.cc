@@ -77,6 +77,45 @@ void SyncRounds::GiveBack(SharedItem& item) {
   if (is_forsaken) LetGo(inode);
 }
 
+void SyncRounds::LeaveBehind(SharedItem& item, const Error& why) {
+  const InodePtr& inode = item.inode;
+  {
+    MutexLock lock(inode->mutex);
+    Content& content = *inode->content;
+    if (content.changed) {
+      if (!content.publish_error) {
+        spdlog::error("inode {}: cannot be published: {}", inode->id.value, why.message);
+        streams_.SetError(inode, why);
+      }
+      content.publish_error = why;
+      MutexLock list(mutex_);
+      left_behind_.insert(inode->id);
+    }
+  }
+  GiveBack(item);
+}
+
+std::map<InodeId, Error> SyncRounds::LeftBehind() {
+  std::set<InodeId> known;
+  {
+    MutexLock lock(mutex_);
+    known = left_behind_;
+  }
+  std::map<InodeId, Error> files;
+  for (InodeId id : known) {
+    InodePtr inode = table_.Find(id);
+    std::optional<MutexLock> lock;
+    if (inode) lock.emplace(inode->mutex);
+    if (inode && inode->content && inode->content->changed && inode->content->publish_error) {
+      files.emplace(id, *inode->content->publish_error);
+      continue;
+    }
+    MutexLock list(mutex_);
+    left_behind_.erase(id);
+  }
+  return files;
+}
+
 void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& why) {
   Content& content = *inode->content;
   SharedContent& shared = *content.shared;
@@ -88,6 +127,7 @@ void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& w
   shared.pending_revision = 0;
   shared.must_reload = true;
   content.changed = content.must_publish = false;
+  content.publish_error.reset();
   if (inode->open_count > 0) streams.SetError(inode, why);
   inode->changed_state.NotifyAll();
 }
@@ -115,8 +155,9 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
     Content& content = *inode->content;
     SharedContent& shared = *content.shared;
     content.owed = false;
-    inode->published_revision = std::max(inode->published_revision.load(), revision);
     if (content.changed) {  // else it was forsaken while the answer was on its way
+      inode->published_revision = std::max(inode->published_revision.load(), revision);
+      content.publish_error.reset();
       shared.publishing = {};
       // Also where the content was rebased on a later record meanwhile: the next look at that finds it newer.
       shared.base_revision = revision;
@@ -185,6 +226,10 @@ Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one
 Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem item) {
   const InodePtr& inode = item.inode;
   auto state = names_.ReadFile(inode->id);
+  if (!state.ok() && state.error().code == ErrorCode::kCorrupt) {
+    LeaveBehind(item, state.error());
+    return std::optional<SharedItem>();
+  }
   if (!state.ok() && state.error().code != ErrorCode::kNotFound) {
     GiveBack(item);
     return state.error();
@@ -197,30 +242,35 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
     Abandon(inode, SessionLost());
     return std::optional<SharedItem>();
   }
-  Result<SharedItem> again = SharedItem();
+  Status rebased;
   {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
     if (content.changed) {
       Withdraw(item, content);
       host_->NotePending(*state, *content.shared);
-      Status rebased;
       if (state->record_revision != content.shared->base_revision) {
         rebased = Rebase(content, state->record, state->record_revision, chunks_);
         if (rebased.ok()) streams_.DropStoredFronts(inode);
       }
       if (rebased.ok()) {
-        again = Prepare(inode);
+        auto again = Prepare(inode);
         if (again.ok()) return std::optional(std::move(*again));
-        return again.error();  // it is in the list of the next round
+        NoteShortage(inode, again.error());  // it is in the list of the next round
+        return std::optional<SharedItem>();
       }
-      again = rebased.error();
-    } else {
-      again = SessionLost();
     }
   }
-  GiveBack(item);
-  return again.error();
+  if (rebased.ok()) {
+    GiveBack(item);
+  } else {
+    LeaveBehind(item, rebased.error().WithContext("what another host has written of the file cannot be read"));
+  }
+  return std::optional<SharedItem>();
+}
+
+void SyncRounds::NoteShortage(const InodePtr& inode, const Error& error) {
+  shortage_ = error.WithContext("recipe of inode " + std::to_string(inode->id.value));
 }
 
 Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
@@ -236,8 +286,7 @@ Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
     items.clear();
     for (SharedItem& item : conflicts) {
       if (attempt == kConflictsMax) {
-        GiveBack(item);
-        if (first.ok()) first = MakeError(ErrorCode::kBusy, "another host publishes a file all the time");
+        LeaveBehind(item, MakeError(ErrorCode::kBusy, "another host publishes the file all the time"));
         continue;
       }
       auto again = Reconcile(std::move(item));
@@ -264,7 +313,7 @@ Status SyncRounds::FinishShared() {
     } else if (item.ok()) {
       items.push_back(std::move(*item));
     } else {
-      shortage_ = item.error().WithContext("recipe of inode " + std::to_string(inode->id.value));
+      NoteShortage(inode, item.error());
     }
   }
   owed_.clear();

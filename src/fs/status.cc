@@ -110,7 +110,15 @@ FsStatus FileSystem::GetStatus() const {
   return status;
 }
 
-void FileSystem::Sync(Done<void> done) { impl_->rounds->Request(std::move(done)); }
+void FileSystem::Sync(Done<void> done) {
+  impl_->rounds->Request([this, done = std::move(done)](const Status& synced) {
+    if (!synced.ok()) return done(synced);
+    const auto left = impl_->rounds->LeftBehind();
+    if (left.empty()) return done({});
+    const auto& [inode, why] = *left.begin();
+    done(why.WithContext("inode " + std::to_string(inode.value)));
+  });
+}
 
 void FileSystem::Collect(Done<CollectionStatus> done) { impl_->collector->Request(std::move(done)); }
 
