@@ -174,7 +174,13 @@ class FileSystem {
     meta::Clock& clock;
     chunking::ChunkParams chunk_params;
     std::optional<ClusterParts> cluster;  // none: one host
-    ClusterLocks* locks = nullptr;        // null: one host, whose kernel keeps the locks
+    // In a cluster: bytes of all nodes that are up, as many as fit in so many copies; nullopt: not known yet. May wait
+    // for the shared store.
+    struct Space {
+      uint64_t total_bytes = 0, available_bytes = 0;
+    };
+    std::function<std::optional<Space>()> cluster_space;
+    ClusterLocks* locks = nullptr;  // null: one host, whose kernel keeps the locks
   };
   // Removes orphans of an earlier process (not in a cluster), starts the threads.
   static Result<std::unique_ptr<FileSystem>> Start(const Parts& parts, const FsOptions& options);
