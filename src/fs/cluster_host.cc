@@ -15,11 +15,12 @@ constexpr auto kOrphanAnswer = std::chrono::seconds(10);
 
 }  // namespace
 
-ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, Durability durability)
-    : parts_(parts), kv_(kv), durability_(durability), self_(parts.membership.self().AsKey()) {}
+ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names,
+                         Durability durability)
+    : parts_(parts), kv_(kv), levels_(kv, names, durability), self_(parts.membership.self().AsKey()) {}
 
-Status ClusterHost::SyncChunks() {
-  return durability_ == Durability::kLocal ? parts_.chunks.SyncLocal() : parts_.chunks.Sync();
+Status ClusterHost::SyncChunks(Durability level) {
+  return level == Durability::kLocal ? parts_.chunks.SyncLocal() : parts_.chunks.Sync();
 }
 
 Status ClusterHost::BeginSession() {

@@ -14,6 +14,7 @@
 #include "cluster/membership.h"
 #include "cluster/peers.h"
 #include "fs/filesystem.h"
+#include "fs/levels.h"
 #include "fs/shared_content.h"
 #include "meta/namespace.h"
 
@@ -21,15 +22,15 @@ namespace cairnfs::fs {
 
 class ClusterHost {
  public:
-  // `chunks` of the parts: what a round syncs.
-  ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, Durability durability);
+  // `chunks` of the parts: what a round syncs. `durability`: where no directory says otherwise.
+  ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names, Durability durability);
 
   const std::string& self() const { return self_; }  // this node's id, as it stands in keys
   cluster::Membership& membership() { return parts_.membership; }
   cluster::Peers& peers() { return parts_.peers; }
-  Durability durability() const { return durability_; }
-  // Makes what was put durable, at the level that this filesystem has.
-  Status SyncChunks();
+  Levels& levels() { return levels_; }
+  // Makes what was put durable, at this level.
+  Status SyncChunks(Durability level);
 
   // The session of this host, by the revision of its key; 0 between the loss of one and the next. What was changed
   // under an earlier one is never published.
@@ -76,7 +77,7 @@ class ClusterHost {
 
   const FileSystem::ClusterParts parts_;
   kv::KvStore& kv_;
-  const Durability durability_;
+  Levels levels_;
   const std::string self_;
   std::string session_key_;  // constant once a session was begun: the same for all of them
   std::atomic<uint64_t> session_{0};

@@ -240,8 +240,8 @@ Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
   }
   if (is_lost) return std::string(CAIRNFS_DURABILITY_LOST);
   if (is_pending) return std::string(CAIRNFS_DURABILITY_PENDING);
-  return std::string(host->durability() == Durability::kLocal ? CAIRNFS_DURABILITY_LOCAL
-                                                              : CAIRNFS_DURABILITY_REPLICATED);
+  CAIRNFS_ASSIGN_OR_RETURN(const Durability level, host->levels().Of(id));
+  return std::string(NameOf(level));
 }
 
 }  // namespace cairnfs::fs

@@ -168,7 +168,7 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
   size_t size = request.data.size;
   if (!request.sync && !(handle && handle->flags.sync)) return done(size);
   rounds->Request([this, handle, done = std::move(done), size](Status synced) {
-    if (synced.ok() && handle) synced = CheckSynced(*handle);
+    if (handle && (synced.ok() || IsDurableHere(handle->inode))) synced = CheckSynced(*handle);
     if (!synced.ok()) return done(synced.error());
     done(size);
   });
@@ -282,7 +282,7 @@ void FileSystem::Fsync(HandleId handle_id, InodeId inode, bool, Done<void> done)
   if (!status.ok()) return done(status);
   impl_->rounds->Request([this, handle, done = std::move(done)](Status synced) {
     // What failed while the round ran is told too.
-    if (synced.ok() && handle) synced = impl_->CheckSynced(*handle);
+    if (handle && (synced.ok() || impl_->IsDurableHere(handle->inode))) synced = impl_->CheckSynced(*handle);
     done(synced);
   });
 }

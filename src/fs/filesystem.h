@@ -269,8 +269,8 @@ class FileSystem {
   void ReleaseDirectory(HandleId handle);
 
   // Answers user.cairnfs.durability ("local" or "replicated" once durable, "pending" before, "lost" where
-  // bytes could not be stored, or a host died before they were safe), .unique_bytes and .chunks itself; refuses
-  // to set those.
+  // bytes could not be stored, or a host died before they were safe), .level, .unique_bytes and .chunks itself; refuses
+  // to set those, but for the level of a directory of a cluster.
   void GetXattr(InodeId inode, std::string_view name, Done<std::string> done);
   Status SetXattr(InodeId inode, std::string_view name, std::string_view value, meta::Namespace::XattrMode mode);
   Result<std::vector<std::string>> ListXattrs(InodeId inode);

@@ -161,6 +161,8 @@ class FileSystem::Impl {
   // xattrs.cc
   bool IsPending(InodeId id, uint32_t mode);
   Result<std::string> DurabilityOf(InodeId id);
+  Result<std::string> LevelOf(InodeId id);
+  Status SetLevel(InodeId id, std::optional<std::string_view> name);  // nullopt: takes it away
   void CountInodes();
   uint64_t UnrecordedBytes(uint64_t& dirty_bytes);  // status.cc
   void CountShared();
@@ -190,6 +192,8 @@ class FileSystem::Impl {
   Result<bool> TryPutPending(const InodePtr& inode);
   // After a round for what is closed: why the file is not published, if so.
   Status CheckPublished(const InodePtr& inode);
+  // Whether all of the file is published at level `local`: what other files wait for is no matter then.
+  bool IsDurableHere(const InodePtr& inode) const;
   // After a sync point: what the round that made it did not make durable of this file.
   Status CheckSynced(Handle& handle) const;
   Status CheckSession(const Handle& handle) const;  // kIo: the one that it was opened under is lost

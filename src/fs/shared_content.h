@@ -52,13 +52,14 @@ struct SharedContent {
     void Add(const Changes& more);
   };
 
-  uint64_t base_revision = 0;     // of the D record that the extents are based on; 0: there was none
-  Changes own;                    // since then, and in no record that is on its way
-  Changes publishing;             // in the record that the round is about to publish
-  uint64_t session = 0;           // the host's session when it was changed
-  uint64_t pending_revision = 0;  // of this host's P key, if it is of this session; 0: it has none
-  std::vector<LostBytes> lost;    // as last read: what P keys tell
-  bool must_reload = false;       // nothing in memory counts any more
+  uint64_t base_revision = 0;      // of the D record that the extents are based on; 0: there was none
+  Changes own;                     // since then, and in no record that is on its way
+  Changes publishing;              // in the record that the round is about to publish
+  uint64_t session = 0;            // the host's session when it was changed
+  uint64_t pending_revision = 0;   // of this host's P key, if it is of this session; 0: it has none
+  std::vector<LostBytes> lost;     // as last read: what P keys tell
+  bool published_locally = false;  // the last record of this host waited for this node's disk alone
+  bool must_reload = false;        // nothing in memory counts any more
 
   // Whether the size is what this host has set, not the greatest that any host made.
   bool SizeIsSet() const { return own.size_is_set || publishing.size_is_set; }

@@ -232,6 +232,13 @@ Status FileSystem::Impl::CheckPublished(const InodePtr& inode) {
   return {};
 }
 
+bool FileSystem::Impl::IsDurableHere(const InodePtr& inode) const {
+  if (host == nullptr) return false;
+  MutexLock lock(inode->mutex);
+  const Content* content = inode->content.get();
+  return content != nullptr && !content->changed && content->shared->published_locally;
+}
+
 Status FileSystem::Impl::CheckSynced(Handle& handle) const {
   CAIRNFS_RETURN_IF_ERROR(TakeErrorLocked(handle));
   CAIRNFS_RETURN_IF_ERROR(CheckSession(handle));

@@ -161,6 +161,7 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
       shared.publishing = {};
       // Also where the content was rebased on a later record meanwhile: the next look at that finds it newer.
       shared.base_revision = revision;
+      shared.published_locally = item.level == Durability::kLocal;
       shared.Apply(item.pending, revision);
       content.published_size = item.record.size;
       is_changed = !shared.own.empty() || content.overlay.HasUnstored() || !content.flying.empty() ||
@@ -273,10 +274,30 @@ void SyncRounds::NoteShortage(const InodePtr& inode, const Error& error) {
   shortage_ = error.WithContext("recipe of inode " + std::to_string(inode->id.value));
 }
 
+// What needs this node's disk alone does not wait for other nodes.
 Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
+  if (items.empty()) return {};
+  std::vector<InodeId> inodes;
+  for (const SharedItem& item : items) inodes.push_back(item.inode->id);
+  auto levels = host_->levels().Of(inodes);
+  if (!levels.ok()) {
+    for (SharedItem& item : items) GiveBack(item);
+    return levels.error();
+  }
+  std::vector<SharedItem> local, replicated;
+  for (size_t i = 0; i < items.size(); i++) {
+    items[i].level = (*levels)[i];
+    (items[i].level == Durability::kLocal ? local : replicated).push_back(std::move(items[i]));
+  }
+  const Status here = PublishAt(Durability::kLocal, std::move(local));
+  const Status everywhere = PublishAt(Durability::kReplicated, std::move(replicated));
+  return here.ok() ? everywhere : here;
+}
+
+Status SyncRounds::PublishAt(Durability level, std::vector<SharedItem> items) {
   Status first;
   for (int attempt = 0; !items.empty(); attempt++) {
-    if (Status synced = host_->SyncChunks(); !synced.ok()) {
+    if (Status synced = host_->SyncChunks(level); !synced.ok()) {
       for (SharedItem& item : items) GiveBack(item);
       return synced;
     }
@@ -290,7 +311,10 @@ Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
         continue;
       }
       auto again = Reconcile(std::move(item));
-      if (again.ok() && *again) items.push_back(std::move(**again));
+      if (again.ok() && *again) {
+        (*again)->level = level;
+        items.push_back(std::move(**again));
+      }
       if (!again.ok() && first.ok()) first = again.error();
     }
   }

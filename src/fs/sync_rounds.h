@@ -114,11 +114,13 @@ class SyncRounds {
     InodePtr inode;
     meta::FileRecord record;
     uint64_t base_revision = 0, session = 0;
+    Durability level = Durability::kReplicated;
     std::vector<PendingChange> pending;  // what becomes of P keys with the publish
     std::vector<store::ChunkPin> pins;
   };
   Status FinishShared();
   Status PublishShared(std::vector<SharedItem> items);
+  Status PublishAt(Durability level, std::vector<SharedItem> items);
   Result<SharedItem> Prepare(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   Result<uint64_t> CommitItems(std::span<const SharedItem> items);
   // Publishes those that nothing stands against; appends the others to `conflicts`. The first error.

@@ -17,6 +17,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -167,6 +168,11 @@ class Namespace {
   // Which of the inodes may lie below `directory`: those that names below it lead to, and those of which that is not
   // known (more than one name). Inodes that are gone lie nowhere.
   Result<std::vector<InodeId>> FindBelow(InodeId directory, const std::vector<InodeId>& inodes);
+
+  // Of each inode: which of these directories it is, or lies below, the nearest one; 0: none. nullopt: it has more than
+  // one name, or where it lies is not known. Only where the store is remote.
+  Result<std::vector<std::optional<InodeId>>> FindNearest(const std::set<InodeId>& directories,
+                                                          const std::vector<InodeId>& inodes);
 
   enum class XattrMode { kSet, kCreate, kReplace };
   Result<std::string> GetXattr(InodeId inode, std::string_view name);  // kNoData

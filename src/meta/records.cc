@@ -176,6 +176,16 @@ Result<PendingRecord> PendingRecord::Decode(std::string_view value) {
   return record;
 }
 
+std::string LevelRecord::Encode() const { return Encoder().U8(kRecordVersion).U8(is_replicated ? 1 : 0).Take(); }
+
+Result<LevelRecord> LevelRecord::Decode(std::string_view value) {
+  Decoder decoder(value);
+  const uint8_t version = decoder.U8(), is_replicated = decoder.U8();
+  if (!decoder.Finished()) return Corrupt("level", "it is cut short or too long");
+  if (version != kRecordVersion || is_replicated > 1) return Corrupt("level", "unknown record version");
+  return LevelRecord{is_replicated == 1};
+}
+
 std::string DentryRecord::Encode() const { return Encoder().U8(kRecordVersion).U64(inode.value).U32(type).Take(); }
 
 Result<DentryRecord> DentryRecord::Decode(std::string_view value) {
@@ -240,6 +250,15 @@ std::string DirectoryTimesKey(InodeId inode) { return KeyOf('T', inode); }
 std::string XattrKey(InodeId inode, std::string_view name) { return KeyOf('X', inode, name); }
 std::string XattrPrefix(InodeId inode) { return KeyOf('X', inode); }
 std::string OrphanKey(InodeId inode) { return KeyOf('O', inode); }
+std::string LevelKey(InodeId directory) { return KeyOf('Y', directory); }
+std::string LevelsPrefix() { return "Y"; }
+std::optional<InodeId> InodeOfLevelKey(std::string_view key) {
+  Decoder decoder(key);
+  const uint8_t kind = decoder.U8();
+  const InodeId inode{decoder.BigEndianU64()};
+  if (!decoder.Finished() || kind != 'Y') return std::nullopt;
+  return inode;
+}
 std::string PendingKey(InodeId inode, std::string_view node) { return KeyOf('P', inode, node); }
 std::string PendingPrefix(InodeId inode) { return KeyOf('P', inode); }
 std::string MoveKey() { return "V"; }

@@ -8,6 +8,7 @@
 //   X <ino be64> name     extended attribute
 //   O <ino be64>          orphan: an inode with no link left, kept until nobody has it open
 //   P <ino be64> node     pending: this node of a cluster closed the file with bytes that are not in its D record yet
+//   Y <ino be64>          durability level that was set for a directory of a cluster, and what is below it
 //   V                     bumped by every move of a directory between directories (no cycles)
 //   G                     bytes freed that no collection has looked at: only between a clean stop and the next start
 //   N                     next inode number that no process has reserved (written durably before any is used)
@@ -67,6 +68,13 @@ struct PendingRecord {
   static Result<PendingRecord> Decode(std::string_view value);
 };
 
+// What `user.cairnfs.level` says of a directory.
+struct LevelRecord {
+  bool is_replicated = true;  // else local
+  std::string Encode() const;
+  static Result<LevelRecord> Decode(std::string_view value);
+};
+
 struct DentryRecord {
   InodeId inode;
   uint32_t type = 0;  // the S_IFMT bits
@@ -109,6 +117,9 @@ struct PendingKeyParts {
   std::string node;
 };
 std::optional<PendingKeyParts> DecodePendingKey(std::string_view key);
+std::string LevelKey(InodeId directory);
+std::string LevelsPrefix();
+std::optional<InodeId> InodeOfLevelKey(std::string_view key);
 std::string MoveKey();
 std::string FreedBytesKey();
 std::string NextInodeKey();

@@ -389,6 +389,7 @@ TEST_F(ClusterFilesTest, ARenameWhoseSessionWasLostHasFailed) {
 
 TEST_F(ClusterFilesTest, AFileIsOpenBeforeItsNameIsSeen) {
   MakeHosts(2);
+  host(0).Put("other", "");  // inode numbers are reserved
   host(0).gate->after_commit = [&] {
     ASSERT_TRUE(host(1).Unlink("file").ok());
     EXPECT_TRUE(Eventually([&] { return board_.hold_calls > 0; }));
@@ -407,7 +408,7 @@ TEST_F(ClusterFilesTest, AFileIsOpenBeforeItsNameIsSeen) {
 
 TEST_F(ClusterFilesTest, AHostThatHasJustJoinedIsAskedToo) {
   MakeHosts(2);
-  host(0).Put("file", "bytes");
+  host(0).fs->Forget(host(0).Put("file", "bytes"), 1);
   host(0).membership->FreezeView();
   Host& fresh = AddHost(3);
   auto file = fresh.Open("file", {.read = true});
@@ -455,6 +456,54 @@ TEST_F(ClusterFilesTest, ARecordThatWentBackIsToldAsItIs) {
   EXPECT_EQ(attr->size, 0u);
   host(0).LoseSession();
   EXPECT_EQ(host(0).Cat("file"), "") << "and nothing in memory counts any more";
+}
+
+TEST_F(ClusterFilesTest, ADirectoryHasALevelOfItsOwn) {
+  MakeHosts(2);
+  constexpr auto kSet = meta::Namespace::XattrMode::kSet;
+  constexpr const char* kLevel = "user.cairnfs.level";
+  auto level_of = [](Host& asked, InodeId inode) {
+    auto level = Host::Await<std::string>([&](Done<std::string> done) { asked.fs->GetXattr(inode, kLevel, done); });
+    return level.ok() ? *level : level.error().message;
+  };
+  const InodeId scratch = host(0).MakeDirectory("scratch"), deep = host(0).MakeDirectory("deep", scratch);
+  const InodeId kept = host(0).MakeDirectory("kept", deep);
+  ASSERT_TRUE(host(0).fs->SetXattr(scratch, kLevel, "local", kSet).ok());
+  ASSERT_TRUE(host(0).fs->SetXattr(kept, kLevel, "replicated", kSet).ok());
+  EXPECT_EQ(host(0).fs->SetXattr(scratch, kLevel, "both", kSet).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(level_of(host(0), kRootInode), "replicated");
+  EXPECT_EQ(level_of(host(0), deep), "local");
+  EXPECT_EQ(level_of(host(0), kept), "replicated");
+  EXPECT_TRUE(Eventually([&] { return level_of(host(1), deep) == "local"; }));
+
+  // Copies cannot be made: that is no matter where none are asked for.
+  host(0).chunks->syncs_fail = true;
+  auto fast = host(0).Create("fast", deep), safe = host(0).Create("safe", kept);
+  ASSERT_TRUE(host(0).Write(fast, 0, "bytes").ok());
+  ASSERT_TRUE(host(0).Write(safe, 0, "bytes").ok());
+  Status synced = host(0).Fsync(fast);
+  EXPECT_TRUE(synced.ok()) << synced.error().message;
+  EXPECT_GE(host(0).chunks->local_syncs, 1u);
+  EXPECT_FALSE(host(0).Fsync(safe).ok());
+  EXPECT_EQ(host(1).Cat("fast", deep), "bytes");
+  EXPECT_EQ(*host(0).Durability(fast.attr.inode), "local");
+  EXPECT_EQ(*host(0).Durability(safe.attr.inode), "pending");
+  host(0).chunks->syncs_fail = false;
+  EXPECT_TRUE(host(0).Fsync(safe).ok());
+  EXPECT_EQ(*host(0).Durability(safe.attr.inode), "replicated");
+  ASSERT_TRUE(host(0).CloseFile(fast).ok());
+  ASSERT_TRUE(host(0).CloseFile(safe).ok());
+
+  EXPECT_EQ(host(0).fs->SetXattr(fast.attr.inode, kLevel, "local", kSet).error().code, ErrorCode::kNotDirectory);
+  ASSERT_TRUE(host(0).fs->RemoveXattr(kept, kLevel).ok());
+  EXPECT_EQ(host(0).fs->RemoveXattr(kept, kLevel).error().code, ErrorCode::kNoData);
+  EXPECT_EQ(level_of(host(0), kept), "local");
+  EXPECT_TRUE(host(0).fs->ListXattrs(scratch)->empty());
+  const InodeId gone = host(0).MakeDirectory("gone");
+  ASSERT_TRUE(host(0).fs->SetXattr(gone, kLevel, "local", kSet).ok());
+  EXPECT_EQ(level_of(host(0), gone), "local");
+  ASSERT_TRUE(host(0).fs->Rmdir(kRootInode, "gone").ok());
+  EXPECT_EQ(KeyCount("Y"), 1u);
 }
 
 }  // namespace

@@ -298,7 +298,7 @@ TEST_F(ClusterNamesTest, AHostThatLostItsSessionPublishesNothingOfIt) {
   // New opens go on.
   host(0).Put("after", "after");
   EXPECT_EQ(host(1).Cat("after"), "after");
-  auto again = host(0).Open("closed");
+  auto again = host(0).Open("closed", {.read = true, .write = true, .truncate = true});
   ASSERT_TRUE(again.ok());
   ASSERT_TRUE(host(0).Write(*again, 0, "written anew").ok());
   ASSERT_TRUE(host(0).CloseFile(*again).ok());

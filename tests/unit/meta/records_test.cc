@@ -308,6 +308,22 @@ TEST(RecordsTest, PendingRecordsAndTheirKeys) {
   EXPECT_FALSE(DecodePendingKey(XattrKey(InodeId{77}, node)).has_value());
 }
 
+TEST(RecordsTest, LevelsAndTheirKeys) {
+  for (bool is_replicated : {false, true}) {
+    const std::string encoded = LevelRecord{is_replicated}.Encode();
+    auto decoded = LevelRecord::Decode(encoded);
+    ASSERT_TRUE(decoded.ok());
+    EXPECT_EQ(decoded->is_replicated, is_replicated);
+    EXPECT_FALSE(LevelRecord::Decode(encoded.substr(0, 1)).ok());
+    EXPECT_FALSE(LevelRecord::Decode(encoded + "x").ok());
+  }
+  EXPECT_FALSE(LevelRecord::Decode("\x01\x02").ok());
+  EXPECT_EQ(InodeOfLevelKey(LevelKey(InodeId{77})), InodeId{77});
+  EXPECT_TRUE(LevelKey(InodeId{77}).starts_with(LevelsPrefix()));
+  EXPECT_FALSE(InodeOfLevelKey(InodeKey(InodeId{77})).has_value());
+  EXPECT_FALSE(InodeOfLevelKey("Y").has_value());
+}
+
 TEST(RecordsTest, InodeOfKey) {
   const InodeId inode{77};
   EXPECT_EQ(InodeOfKey(InodeKey(inode)), inode);
