@@ -5,12 +5,16 @@
 #define CAIRNFS_CAIRNFS_H_
 
 /* All attributes that CairnFS answers itself begin with this. They can be read with getxattr(2), by everybody who can
- * open the path; listxattr(2) does not name them; setting or removing one gives EPERM. */
+ * open the path; listxattr(2) does not name them; setting or removing one gives EPERM, but for CAIRNFS_XATTR_LEVEL. */
 #define CAIRNFS_XATTR_PREFIX "user.cairnfs."
 
 /* How safe a path is, as text without a final NUL: one of CAIRNFS_DURABILITY_... below. A file stands for its bytes,
  * its attributes and its names; a directory for all that is below it. */
 #define CAIRNFS_XATTR_DURABILITY CAIRNFS_XATTR_PREFIX "durability"
+/* At which level a path becomes durable: CAIRNFS_DURABILITY_LOCAL or CAIRNFS_DURABILITY_REPLICATED. In a cluster it can
+ * be set for a directory, by who may write to it, and counts for all below it for which no directory in between has one
+ * of its own; removing it gives the directory that of the one above it, in the end of the mount. */
+#define CAIRNFS_XATTR_LEVEL CAIRNFS_XATTR_PREFIX "level"
 /* Of a regular file: how many bytes its distinct chunks take, and how many of those there are; decimal numbers as text
  * without a final NUL. Other files: ENODATA. */
 #define CAIRNFS_XATTR_UNIQUE_BYTES CAIRNFS_XATTR_PREFIX "unique_bytes"

@@ -121,9 +121,17 @@ Status Client::Forget(const std::string& node) {
 }
 
 Status Client::Commit(const GateCall& call, const std::function<Status()>& rename) {
-  CAIRNFS_RETURN_IF_ERROR(Reachable(impl_->socket_path_));
+  const std::string path = RankSocketPath(impl_->socket_path_);
+  Status reachable = Reachable(path);
+  if (!reachable.ok() && reachable.error().code == ErrorCode::kPermission) {
+    return MakeError(ErrorCode::kPermission,
+                     "the socket for ranks, " + path +
+                         ", cannot be reached: the directories above it must let every user pass (chmod o+x)");
+  }
+  CAIRNFS_RETURN_IF_ERROR(reachable);
+  auto stub = Control::NewStub(ChannelTo(path));
   grpc::ClientContext context;
-  auto stream = impl_->stub_->Commit(&context);
+  auto stream = stub->Commit(&context);
   CommitRequest arrival;
   ToMessage(call, *arrival.mutable_arrival());
   bool writes = stream->Write(arrival);

@@ -1,6 +1,7 @@
 #include "control/service.h"
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/server_posix.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -18,6 +19,7 @@
 #include "base/thread_annotations.h"
 #include "control.grpc.pb.h"
 #include "control/convert.h"
+#include "control/rank_door.h"
 #include "control/socket_uri.h"
 #include "rpc/status.h"
 
@@ -70,11 +72,60 @@ Result<T> Await(const std::function<void(fs::Done<T>)>& start, const std::functi
 
 }  // namespace
 
+// What ranks of every user may ask: this alone.
+class RankService final : public Control::Service {
+ public:
+  RankService(RankGate& gate, fs::FileSystem& filesystem, const std::atomic<bool>& stopping)
+      : gate_(gate), filesystem_(filesystem), stopping_(stopping) {}
+  void SetDoor(RankDoor* door) {
+    door_ = door;
+    door_.notify_all();
+  }
+  void WaitForDoor() { door_.wait(nullptr); }
+
+  grpc::Status Commit(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<CommitReply, CommitRequest>* stream) override {
+    CommitRequest request;
+    if (!stream->Read(&request) || !request.has_arrival()) {
+      return rpc::ToGrpc(MakeError(ErrorCode::kInvalidArgument, "a commit begins with an arrival"));
+    }
+    const GateCall call = FromMessage(request.arrival());
+    if (auto allowed = CheckRights(*context, call); !allowed.ok()) return rpc::ToGrpc(allowed.error());
+    // The caller is the one that renames: with its own rights, and through the kernel, which keeps names in memory.
+    auto rename = [&]() -> cairnfs::Status {
+      CommitRequest outcome;
+      if (!stream->Write(CommitReply()) || !stream->Read(&outcome) || !outcome.has_outcome()) {
+        return MakeError(ErrorCode::kInterrupted, "the process that renamed is gone");
+      }
+      if (outcome.outcome().error().empty()) return {};
+      return MakeError(ErrorCode::kFailed, outcome.outcome().error());
+    };
+    auto committed = gate_.Commit(call, rename, [this, context] { return stopping_ || context->IsCancelled(); });
+    return committed.ok() ? grpc::Status::OK : rpc::ToGrpc(committed.error());
+  }
+
+ private:
+  // Who could not rename the directory has no say in when others do.
+  cairnfs::Status CheckRights(const grpc::ServerContext& context, const GateCall& call) {
+    const auto caller = door_.load()->CallerOf(context.peer());
+    // Only when a connection is gone, and its calls with it, another gets its descriptor's number.
+    if (!caller || context.IsCancelled()) return MakeError(ErrorCode::kInterrupted, "the caller is gone");
+    return filesystem_.CheckMayRename(*caller, call.directory, call.final_parent);
+  }
+
+  RankGate& gate_;
+  fs::FileSystem& filesystem_;
+  const std::atomic<bool>& stopping_;
+  std::atomic<RankDoor*> door_{nullptr};  // set before a connection is admitted
+};
+
 class Service::Impl final : public Control::Service {
  public:
-  Impl(Options options, fs::FileSystem& filesystem) : options_(std::move(options)), filesystem_(filesystem) {}
+  Impl(Options options, fs::FileSystem& filesystem)
+      : options_(std::move(options)), filesystem_(filesystem), ranks_(*options_.gate, filesystem, stopping_) {}
 
   cairnfs::Status Listen();
+  cairnfs::Status ListenForRanks();
   void Shutdown();
   StatusReport Report() const;
 
@@ -132,25 +183,6 @@ class Service::Impl final : public Control::Service {
     return forgotten.ok() ? grpc::Status::OK : rpc::ToGrpc(forgotten.error());
   }
 
-  grpc::Status Commit(grpc::ServerContext* context,
-                      grpc::ServerReaderWriter<CommitReply, CommitRequest>* stream) override {
-    CommitRequest request;
-    if (!stream->Read(&request) || !request.has_arrival()) {
-      return rpc::ToGrpc(MakeError(ErrorCode::kInvalidArgument, "a commit begins with an arrival"));
-    }
-    // The caller is the one that renames: with its own rights, and through the kernel, which keeps names in memory.
-    auto rename = [&]() -> cairnfs::Status {
-      CommitRequest outcome;
-      if (!stream->Write(CommitReply()) || !stream->Read(&outcome) || !outcome.has_outcome()) {
-        return MakeError(ErrorCode::kInterrupted, "the process that renamed is gone");
-      }
-      if (outcome.outcome().error().empty()) return {};
-      return MakeError(ErrorCode::kFailed, outcome.outcome().error());
-    };
-    auto committed = options_.gate->Commit(FromMessage(request.arrival()), rename, Cancelled(context));
-    return committed.ok() ? grpc::Status::OK : rpc::ToGrpc(committed.error());
-  }
-
   grpc::Status Stop(grpc::ServerContext*, const StopRequest*, StopReply*) override {
     options_.request_stop();
     return grpc::Status::OK;
@@ -176,7 +208,9 @@ class Service::Impl final : public Control::Service {
   fs::FileSystem& filesystem_;
   const Clock::time_point started_ = Clock::now();
   std::atomic<bool> stopping_{false};
-  std::unique_ptr<grpc::Server> server_;
+  RankService ranks_;
+  std::unique_ptr<grpc::Server> server_, rank_server_;
+  std::unique_ptr<RankDoor> door_;
 
   mutable Mutex mutex_;
   std::condition_variable_any wake_;
@@ -199,13 +233,37 @@ cairnfs::Status Service::Impl::Listen() {
   if (server_ == nullptr) {
     return MakeError(ErrorCode::kIo, "cannot listen on the control socket " + options_.socket_path);
   }
+  CAIRNFS_RETURN_IF_ERROR(ListenForRanks());
   sampler_ = std::jthread([this](const std::stop_token& stop) { SampleRates(stop); });
+  return {};
+}
+
+cairnfs::Status Service::Impl::ListenForRanks() {
+  grpc::ServerBuilder builder;
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
+  builder.RegisterService(&ranks_);
+  rank_server_ = builder.BuildAndStart();
+  if (rank_server_ == nullptr) return MakeError(ErrorCode::kIo, "cannot start the service for ranks");
+  auto admit = [this](int connection) {
+    ranks_.WaitForDoor();
+    grpc::AddInsecureChannelFromFd(rank_server_.get(), connection);
+  };
+  CAIRNFS_ASSIGN_OR_RETURN(door_, RankDoor::Open(RankSocketPath(options_.socket_path), admit));
+  ranks_.SetDoor(door_.get());
   return {};
 }
 
 void Service::Impl::Shutdown() {
   if (server_ == nullptr) return;
   stopping_.store(true);
+  if (rank_server_ != nullptr) {
+    rank_server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    rank_server_->Wait();
+    door_.reset();
+    rank_server_.reset();
+  }
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
   server_->Wait();
   server_.reset();

@@ -19,4 +19,8 @@ std::string SocketUri(const std::string& path) {
   return uri;
 }
 
+std::string RankSocketPath(const std::string& control_socket_path) {
+  return control_socket_path.substr(0, control_socket_path.rfind('/') + 1) + "ranks.sock";
+}
+
 }  // namespace cairnfs::control

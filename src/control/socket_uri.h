@@ -9,4 +9,7 @@ namespace cairnfs::control {
 // digit as %XX: for channels, which take their target for a URI, and for servers, which undo %XX.
 std::string SocketUri(const std::string& path);
 
+// Of the socket for ranks of every user, which lies beside the control socket.
+std::string RankSocketPath(const std::string& control_socket_path);
+
 }  // namespace cairnfs::control

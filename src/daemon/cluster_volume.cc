@@ -17,6 +17,7 @@ namespace {
 
 constexpr double kTiB = 1024.0 * static_cast<double>(kGiB);
 constexpr uint64_t kStartWaitMs = 60'000;
+constexpr auto kSpaceReadEvery = std::chrono::seconds(2);
 constexpr double kWeightMin = 1.0 / 1024;  // a disk of no size is a node all the same
 
 struct DiskSize {
@@ -54,6 +55,20 @@ uint64_t WallClockSeconds() {
 }
 
 }  // namespace
+
+fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReport& report) {
+  fs::FileSystem::Parts::Space space;
+  for (const control::NodeReport& node : report.nodes) {
+    if (!node.usage) continue;
+    const uint64_t available = node.info.weight > 0 ? node.usage->available_bytes : 0;
+    space.available_bytes += available;
+    space.total_bytes += node.usage->stored_bytes + available;
+  }
+  const uint64_t copies = std::max<uint32_t>(1, report.copies);
+  space.total_bytes /= copies;
+  space.available_bytes /= copies;
+  return space;
+}
 
 Result<std::unique_ptr<ClusterVolume>> ClusterVolume::Open(DataDirectory& directory, const Config& config) {
   auto volume = std::unique_ptr<ClusterVolume>(new ClusterVolume(directory, config));
@@ -168,6 +183,7 @@ fs::FileSystem::Parts ClusterVolume::Parts() {
   fs::FileSystem::Parts parts(storage_->pool(), *delegated_, storage_->engine(), *names_, storage_->chunks(),
                               meta::SystemClock(), chunk_params_, {*membership_, peer_service_->peers(), *chunks_});
   parts.locks = locks_.get();
+  parts.cluster_space = [this] { return SpaceOfAll(); };
   return parts;
 }
 
@@ -188,6 +204,27 @@ control::NodeUsage ClusterVolume::OwnUsage() const {
   usage.repair_chunks_left = chunks.repair_chunks_left;
   usage.session_began_seconds = SessionBegan();
   return usage;
+}
+
+// For df: what all nodes tell, not newer than they tell it.
+std::optional<fs::FileSystem::Parts::Space> ClusterVolume::SpaceOfAll() {
+  const auto now = std::chrono::steady_clock::now();
+  {
+    MutexLock lock(space_mutex_);
+    if (space_ && now - space_read_at_ < kSpaceReadEvery) return space_;
+  }
+  // Without a session nobody can save; what was known last is told at once.
+  std::optional<fs::FileSystem::Parts::Space> space;
+  if (membership_->session().ok()) {
+    auto report = Report();
+    if (report.ok()) space = SpaceOf(*report);
+  }
+  MutexLock lock(space_mutex_);
+  if (space) {
+    space_ = space;
+    space_read_at_ = now;
+  }
+  return space_;
 }
 
 // When the session of this moment was first seen here.

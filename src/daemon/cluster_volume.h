@@ -22,6 +22,10 @@
 
 namespace cairnfs::daemon {
 
+// What fits in the cluster, in bytes of files whose chunks are all different: the nodes' together, divided by the
+// copies. Those that have not told theirs yet are left out, and those that are draining have nothing available.
+fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReport& report);
+
 class ClusterVolume final : public AnyVolume, public control::ClusterControl {
  public:
   // `directory` is locked by the caller and outlives the volume. Makes the filesystem when there is none yet and the
@@ -48,6 +52,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Status StartServing();
   control::NodeUsage OwnUsage() const;
   uint64_t SessionBegan() const;
+  std::optional<fs::FileSystem::Parts::Space> SpaceOfAll();
 
   DataDirectory& directory_;
   const Config config_;
@@ -56,6 +61,9 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   mutable Mutex session_mutex_;
   mutable uint64_t session_revision_ GUARDED_BY(session_mutex_) = 0;
   mutable uint64_t session_began_seconds_ GUARDED_BY(session_mutex_) = 0;
+  Mutex space_mutex_;
+  std::optional<fs::FileSystem::Parts::Space> space_ GUARDED_BY(space_mutex_);
+  std::chrono::steady_clock::time_point space_read_at_ GUARDED_BY(space_mutex_);
   // Destroyed from the last to the first: whoever serves the metadata ends that last.
   std::unique_ptr<ClusterStore> cluster_store_;
   std::unique_ptr<Storage> storage_;

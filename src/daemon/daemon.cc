@@ -9,15 +9,19 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/thread_annotations.h"
 #include "control/metrics.h"
 #include "control/service.h"
 #include "daemon/any_volume.h"
@@ -44,15 +48,27 @@ class SignalWaiter {
   SignalWaiter(const SignalWaiter&) = delete;
   SignalWaiter& operator=(const SignalWaiter&) = delete;
 
-  void Start(std::function<void()> on_stop) {
-    thread_ = std::thread([this, on_stop = std::move(on_stop)] {
+  // From here on a signal ends the process at once, as if it were not blocked: while the daemon starts, perhaps waiting
+  // for a metadata store that does not answer, there is nothing that has to be made durable. REQUIRES: the process has
+  // no thread that must not be killed.
+  void Start() {
+    thread_ = std::thread([this] {
       while (!ending_.load()) {
         int signal = 0;
-        if (sigwait(&signals_, &signal) != 0 || (signal != SIGTERM && signal != SIGINT)) continue;
-        spdlog::info("{} received: unmounting", signal == SIGTERM ? "SIGTERM" : "SIGINT");
-        on_stop();
+        if (sigwait(&signals_, &signal) == 0 && (signal == SIGTERM || signal == SIGINT)) OnSignal(signal);
       }
     });
+  }
+  // From here on a signal waits for OnStop: there is about to be a mount, which must not be left behind.
+  void Hold() {
+    MutexLock lock(mutex_);
+    is_held_ = true;
+  }
+  // What a signal does from now on, the one that came meanwhile too.
+  void OnStop(std::function<void()> on_stop) {
+    MutexLock lock(mutex_);
+    on_stop_ = std::move(on_stop);
+    if (std::exchange(was_asked_, false)) on_stop_();
   }
   // After it nothing is called any more; the signals stay blocked.
   void End() {
@@ -63,6 +79,30 @@ class SignalWaiter {
   }
 
  private:
+  void OnSignal(int signal) {
+    const char* name = signal == SIGTERM ? "SIGTERM" : "SIGINT";
+    MutexLock lock(mutex_);
+    if (on_stop_) {
+      spdlog::info("{} received: unmounting", name);
+      return on_stop_();
+    }
+    if (is_held_) {
+      was_asked_ = true;
+      return;
+    }
+    spdlog::info("{} received while starting: ending", name);
+    ::signal(signal, SIG_DFL);
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, signal);
+    raise(signal);
+    pthread_sigmask(SIG_UNBLOCK, &only, nullptr);  // it ends the process here
+  }
+
+  Mutex mutex_;
+  bool is_held_ GUARDED_BY(mutex_) = false;
+  bool was_asked_ GUARDED_BY(mutex_) = false;
+  std::function<void()> on_stop_ GUARDED_BY(mutex_);
   sigset_t signals_;
   std::atomic<bool> ending_{false};
   std::thread thread_;
@@ -162,6 +202,7 @@ Status Daemon::Start() {
   }
   CAIRNFS_ASSIGN_OR_RETURN(volume_, OpenVolume(*directory_, config_));
   CAIRNFS_ASSIGN_OR_RETURN(filesystem_, fs::FileSystem::Start(volume_->Parts(), volume_->FileSystemOptions()));
+  signals_.Hold();
   Status mounted = MountIt();
   if (mounted.ok()) mounted = StartControl();
   if (!mounted.ok()) {
@@ -196,6 +237,13 @@ Status Daemon::MountIt() {
   return {};
 }
 
+// To the socket for ranks. All else in the directory is the daemon's alone by its own mode, and nobody may list it.
+void LetOthersPass(const std::string& data) {
+  struct stat info;
+  if (stat(data.c_str(), &info) == 0 && chmod(data.c_str(), (info.st_mode & 07777) | S_IXGRP | S_IXOTH) == 0) return;
+  spdlog::warn("{}: ranks of other users cannot reach its socket: {}", data, std::strerror(errno));
+}
+
 Status Daemon::StartControl() {
   control::Service::Options options;
   CAIRNFS_ASSIGN_OR_RETURN(options.socket_path, ControlSocketPath(directory_->path()));
@@ -207,13 +255,14 @@ Status Daemon::StartControl() {
   options.gate = &volume_->gate();
   options.cluster = volume_->cluster();
   CAIRNFS_ASSIGN_OR_RETURN(service_, control::Service::Start(options, *filesystem_));
+  if (config_.allow_other) LetOthersPass(directory_->path());
   if (!config_.metrics_address.empty()) {
     CAIRNFS_ASSIGN_OR_RETURN(metrics_, control::Metrics::Start(config_.metrics_address, [service = service_.get()] {
                                return service->Report();
                              }));
     spdlog::info("metrics on http://{}/metrics", config_.metrics_address);
   }
-  signals_.Start([server = server_.get()] { server->Stop(); });
+  signals_.OnStop([server = server_.get()] { server->Stop(); });
   return {};
 }
 
@@ -268,6 +317,7 @@ int Run(const RunOptions& options) {
     if (auto armed = Failpoint::Arm(failpoints); !armed.ok()) return fail(armed.error());
   }
   RaiseFileLimit();
+  signals.Start();
   Daemon daemon(options, notifier, signals);
   if (auto started = StartOrExplain(daemon); !started.ok()) return fail(started.error());
   notifier.Ready("serving " + options.config.mount_point);

@@ -32,8 +32,8 @@ Failpoint fail_after_format("daemon.after_format", Failpoint::Kind::kKill);
 constexpr const char* kOwnerProbe = "owner.probe";
 constexpr const char* kNewFormat = "format.new";
 constexpr std::array<std::string_view, 13> kOwnNames = {
-    "LOCK",         "format",      "format.making", "format.new",    "segments",   "metadata", "shared",
-    "control.sock", "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe};
+    "LOCK",         "format",     "format.making", "format.new",    "segments",      "metadata",   "shared",
+    "control.sock", "ranks.sock", "cairnfs.log",   "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe};
 // A holder that is on its way out is waited for; any other one only as long as it may take to notice an unmount.
 constexpr auto kStoppingWaitMax = std::chrono::seconds(30);
 constexpr auto kHolderWaitMax = std::chrono::seconds(1);

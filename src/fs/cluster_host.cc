@@ -4,6 +4,8 @@
 #include <future>
 #include <thread>
 
+#include "cluster/records.h"
+
 namespace cairnfs::fs {
 namespace {
 
@@ -13,11 +15,12 @@ constexpr auto kOrphanAnswer = std::chrono::seconds(10);
 
 }  // namespace
 
-ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, Durability durability)
-    : parts_(parts), durability_(durability), self_(parts.membership.self().AsKey()) {}
+ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names,
+                         Durability durability)
+    : parts_(parts), kv_(kv), levels_(kv, names, durability), self_(parts.membership.self().AsKey()) {}
 
-Status ClusterHost::SyncChunks() {
-  return durability_ == Durability::kLocal ? parts_.chunks.SyncLocal() : parts_.chunks.Sync();
+Status ClusterHost::SyncChunks(Durability level) {
+  return level == Durability::kLocal ? parts_.chunks.SyncLocal() : parts_.chunks.Sync();
 }
 
 Status ClusterHost::BeginSession() {
@@ -37,17 +40,19 @@ bool ClusterHost::Lives(const meta::Pending& pending) const {
 }
 
 void ClusterHost::NotePending(const meta::FileState& state, SharedContent& shared) const {
-  shared.lost.clear();
+  // One that was put since the look is newer.
+  const bool own_is_newer = shared.pending_revision > state.revision;
+  std::erase_if(shared.lost, [&](const LostBytes& bytes) { return bytes.node != self_ || !own_is_newer; });
   uint64_t own_revision = 0;
   for (const meta::Pending& pending : state.pending) {
-    if (!Lives(pending)) {
-      shared.lost.push_back(pending);
-    } else if (IsOwn(pending)) {
-      own_revision = pending.revision;
-    }
+    if (IsOwn(pending) && own_is_newer) continue;
+    const bool lives = Lives(pending);
+    if (IsOwn(pending) && lives) own_revision = pending.revision;
+    // What another's living session knows of an earlier one it tells by itself once it has published.
+    auto bytes = lives && !IsOwn(pending) ? std::nullopt : LostBytes::Of(pending, lives);
+    if (bytes) shared.lost.push_back(std::move(*bytes));
   }
-  // One that was put since the look is newer.
-  if (shared.pending_revision <= state.revision) shared.pending_revision = own_revision;
+  if (!own_is_newer) shared.pending_revision = own_revision;
 }
 
 std::string ClusterHost::NameOf(std::string_view node) const {
@@ -64,10 +69,13 @@ bool ClusterHost::IsUp(const cluster::NodeId& node) const {
   return info != nullptr && info->state == cluster::NodeState::kUp;
 }
 
-std::vector<cluster::NodeId> ClusterHost::OthersUp() const {
+Result<std::vector<cluster::NodeId>> ClusterHost::OthersWithSession() {
   std::vector<cluster::NodeId> others;
-  for (const cluster::NodeInfo& node : parts_.membership.view()->nodes) {
-    if (node.state == cluster::NodeState::kUp && node.id.AsKey() != self_) others.push_back(node.id);
+  CAIRNFS_ASSIGN_OR_RETURN(auto members, kv_.Range(cluster::MembersBegin(), cluster::MembersEnd(), 0));
+  for (const kv::KvEntry& entry : members.entries) {
+    const auto key = cluster::ParseMemberKey(entry.key);
+    if (!key || key->kind != cluster::MemberKey::kSession || key->id.AsKey() == self_) continue;
+    others.push_back(key->id);
   }
   return others;
 }
@@ -128,7 +136,9 @@ std::vector<ClusterHost::Failure> ClusterHost::Finish(const Work& work, const Pa
 
 Result<std::vector<bool>> ClusterHost::HeldElsewhere(const std::vector<InodeId>& inodes) {
   std::vector<bool> held(inodes.size(), false);
-  for (const cluster::NodeId& node : OthersUp()) {
+  // The view may lag behind a node that has just joined, and has opened the file since.
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<cluster::NodeId> others, OthersWithSession());
+  for (const cluster::NodeId& node : others) {
     const auto deadline = std::chrono::steady_clock::now() + kOrphanAnswer;
     CAIRNFS_ASSIGN_OR_RETURN(std::vector<bool> there, parts_.peers.HoldOrphans(node, inodes, deadline));
     for (size_t i = 0; i < held.size() && i < there.size(); i++) held[i] = held[i] || there[i];

@@ -14,6 +14,7 @@
 #include "cluster/membership.h"
 #include "cluster/peers.h"
 #include "fs/filesystem.h"
+#include "fs/levels.h"
 #include "fs/shared_content.h"
 #include "meta/namespace.h"
 
@@ -21,15 +22,15 @@ namespace cairnfs::fs {
 
 class ClusterHost {
  public:
-  // `chunks` of the parts: what a round syncs.
-  ClusterHost(const FileSystem::ClusterParts& parts, Durability durability);
+  // `chunks` of the parts: what a round syncs. `durability`: where no directory says otherwise.
+  ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names, Durability durability);
 
   const std::string& self() const { return self_; }  // this node's id, as it stands in keys
   cluster::Membership& membership() { return parts_.membership; }
   cluster::Peers& peers() { return parts_.peers; }
-  Durability durability() const { return durability_; }
-  // Makes what was put durable, at the level that this filesystem has.
-  Status SyncChunks();
+  Levels& levels() { return levels_; }
+  // Makes what was put durable, at this level.
+  Status SyncChunks(Durability level);
 
   // The session of this host, by the revision of its key; 0 between the loss of one and the next. What was changed
   // under an earlier one is never published.
@@ -44,12 +45,12 @@ class ClusterHost {
   // Whether the session still lives under which the record was made: else its bytes are lost. What the view does not
   // know yet lives.
   bool Lives(const meta::Pending& pending) const;
+  bool HasLost(const meta::Pending& pending) const { return pending.record.lost_session != 0 || !Lives(pending); }
   bool IsOwn(const meta::Pending& pending) const { return pending.node == self_; }
-  // Takes over what is pending of the file: this host's own P key, and those whose bytes are lost.
+  // Takes over what is pending of the file: this host's own P key, and what is lost.
   void NotePending(const meta::FileState& state, SharedContent& shared) const;
   std::string NameOf(std::string_view node) const;  // for people
   bool IsUp(const cluster::NodeId& node) const;
-  std::vector<cluster::NodeId> OthersUp() const;
   bool IsFirstUp() const;  // in the order of ids
 
   // What a node could not finish: `why` names it.
@@ -72,8 +73,11 @@ class ClusterHost {
  private:
   std::vector<Failure> FinishAt(const std::string& node, const std::vector<InodeId>& inodes, const Patience& patience);
 
+  Result<std::vector<cluster::NodeId>> OthersWithSession();  // as the store has it now
+
   const FileSystem::ClusterParts parts_;
-  const Durability durability_;
+  kv::KvStore& kv_;
+  Levels levels_;
   const std::string self_;
   std::string session_key_;  // constant once a session was begun: the same for all of them
   std::atomic<uint64_t> session_{0};

@@ -34,6 +34,7 @@ std::string JoinSome(const std::vector<std::string>& causes) {
 }  // namespace
 
 void FileSystem::Impl::RenameShared(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
+  const uint64_t session = host->session();
   std::vector<meta::Attr> sources;
   auto source = parts.names.Lookup(params.from_parent, params.from_name);
   if (!source.ok()) return done(source.error());
@@ -49,9 +50,10 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& params, const Call
     Status ready = PrepareForNewName(attr.inode);
     if (!ready.ok()) return done(ready);
   }
-  auto commit = [this, params, caller, sources, done = std::move(done)](const Status& durable) {
+  auto commit = [this, params, caller, sources, session, done = std::move(done)](const Status& durable) {
     if (durable.ok()) {
-      blocking->Post([this, params, caller, sources, done] { CommitShared(params, caller, sources, done); });
+      blocking->Post(
+          [this, params, caller, sources, session, done] { CommitShared(params, caller, sources, session, done); });
       return;
     }
     spdlog::error("rename of '{}' to '{}' refused: {}", params.from_name, params.to_name, durable.error().message);
@@ -62,7 +64,7 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& params, const Call
 }
 
 void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Caller& caller,
-                                    const std::vector<meta::Attr>& sources, Done<void> done) {
+                                    const std::vector<meta::Attr>& sources, uint64_t session, Done<void> done) {
   Status status;
   for (const meta::Attr& attr : sources) {
     InodePtr inode = S_ISREG(attr.mode) ? table.Find(attr.inode) : nullptr;
@@ -78,6 +80,9 @@ void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Call
       NoteFailedCommit(params, std::move(*causes));
     }
   }
+  // What was given up with the session looks as if it were published. From here on the rename's own compare would not
+  // tell: it is with the session that there is by then.
+  if (status.ok()) status = CheckSameSession(session);
   if (!status.ok()) {
     spdlog::error("rename of '{}' to '{}' refused: {}", params.from_name, params.to_name, status.error().message);
     return done(status);
@@ -110,7 +115,7 @@ Result<std::vector<meta::Namespace::PendingFile>> FileSystem::Impl::PendingBelow
   for (auto& file : all) {
     if (below.contains(file.inode)) pending.push_back(std::move(file));
   }
-  std::erase_if(pending, [&](const auto& file) { return host->IsOwn(file.pending) && host->Lives(file.pending); });
+  std::erase_if(pending, [&](const auto& file) { return host->IsOwn(file.pending) && !host->HasLost(file.pending); });
   return pending;
 }
 
@@ -141,16 +146,24 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   auto add_cause = [&](InodeId inode, const std::string& path, const std::string& why) {
     causes.push_back("'" + (path.empty() ? parts.names.PathOfInode(inode) : path) + "': " + why);
   };
+  const std::map<InodeId, Error> left_behind = rounds->LeftBehind();
+  std::vector<InodeId> left_ids;
+  for (const auto& [inode, why] : left_behind) left_ids.push_back(inode);
+  for (const meta::Attr& attr : sources) {
+    if (!S_ISDIR(attr.mode) || left_ids.empty()) continue;
+    CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> found, parts.names.FindBelow(attr.inode, left_ids));
+    for (InodeId inode : found) {
+      add_cause(inode, "", "host " + host->NameOf(host->self()) + ": " + left_behind.at(inode).message);
+    }
+  }
   CAIRNFS_ASSIGN_OR_RETURN(auto pending, PendingBelow(sources));
   ClusterHost::Work work;
   std::vector<meta::Namespace::PendingFile> alive, lost;
   for (auto& file : pending) {
-    if (host->Lives(file.pending)) {
-      work[file.pending.node].insert(file.inode);
-      alive.push_back(std::move(file));
-    } else {
-      lost.push_back(std::move(file));
-    }
+    if (host->HasLost(file.pending)) lost.push_back(file);
+    if (!host->Lives(file.pending) || host->IsOwn(file.pending)) continue;
+    work[file.pending.node].insert(file.inode);
+    alive.push_back(std::move(file));
   }
   const ClusterHost::Patience patience{
       std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max), caller.cancelled};
@@ -171,9 +184,11 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
     std::this_thread::sleep_for(kAskAgain);
   }
   for (const auto& file : lost) {
-    // Somebody who has written the file anew has settled it, perhaps just now.
+    // Somebody who has written the file anew has settled it, perhaps just now, and perhaps not all of it.
     CAIRNFS_ASSIGN_OR_RETURN(auto now, parts.kv.Get(meta::PendingKey(file.inode, file.pending.node)));
-    if (!now || now->revision != file.pending.revision) continue;
+    if (!now) continue;
+    CAIRNFS_ASSIGN_OR_RETURN(auto record, meta::PendingRecord::Decode(now->value));
+    if (!host->HasLost({file.pending.node, std::move(record), now->revision})) continue;
     add_cause(file.inode, "",
               "host " + host->NameOf(file.pending.node) +
                   " was lost before its bytes were safe: write the file again, truncate or remove it");
@@ -197,7 +212,7 @@ Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
   bool is_pending = false, is_lost = false;
   auto note = [&](const meta::Pending& pending) {
     is_pending = is_pending || host->Lives(pending);
-    is_lost = is_lost || !host->Lives(pending);
+    is_lost = is_lost || host->HasLost(pending);
   };
   if (S_ISDIR(attr.mode)) {
     is_pending = !rounds->NothingPending();
@@ -210,7 +225,14 @@ Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
       if (below.contains(file.inode)) note(file.pending);
     }
   } else {
-    for (const meta::Pending& pending : attr.pending) note(pending);
+    for (const meta::Pending& pending : attr.pending) {
+      if (host->IsOwn(pending) && host->Lives(pending) && IsPublished(id)) {
+        is_lost = is_lost || host->HasLost(pending);
+        DropStalePending({id});
+      } else {
+        note(pending);
+      }
+    }
     if (InodePtr inode = table.Find(id)) {
       MutexLock lock(inode->mutex);
       is_pending = is_pending || (inode->content && inode->content->changed);
@@ -218,8 +240,8 @@ Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
   }
   if (is_lost) return std::string(CAIRNFS_DURABILITY_LOST);
   if (is_pending) return std::string(CAIRNFS_DURABILITY_PENDING);
-  return std::string(host->durability() == Durability::kLocal ? CAIRNFS_DURABILITY_LOCAL
-                                                              : CAIRNFS_DURABILITY_REPLICATED);
+  CAIRNFS_ASSIGN_OR_RETURN(const Durability level, host->levels().Of(id));
+  return std::string(NameOf(level));
 }
 
 }  // namespace cairnfs::fs

@@ -59,14 +59,16 @@ void FileSystem::Impl::MarkChanged(const InodePtr& inode) {
 }
 
 Result<meta::Attr> FileSystem::Impl::ReadAttr(const std::function<Result<meta::Attr>()>& read) {
-  for (;;) {
+  // A store that gave a record's revision gives no older one; should it all the same, what it gives is told.
+  constexpr int kTriesMax = 64;
+  for (int tries = 1;; tries++) {
     // Between the look at the record and the look at the content a round may publish the one and drop the other.
     uint64_t dropped = table.contents_dropped;
     CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, read());
     if (host != nullptr) {
       if ((attr.mode & S_IFMT) != S_IFREG) return attr;
       LayPending(attr);
-      if (OverlayShared(attr)) return attr;
+      if (OverlayShared(attr) || tries >= kTriesMax) return attr;
       continue;
     }
     if (Overlay(attr) || (attr.mode & S_IFMT) != S_IFREG || dropped == table.contents_dropped) return attr;

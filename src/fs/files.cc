@@ -17,22 +17,46 @@ constexpr auto kOldPagesWrittenBackIn = std::chrono::seconds(10);
 
 Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
                                                const OpenFlags& flags) {
+  // Another host may find the name, and remove it, before this call has returned: then the file is open already.
+  InodePtr held;
+  auto hold = [&](InodeId id) {
+    held = impl_->table.Hold(id);
+    MutexLock lock(held->mutex);
+    held->open_count++;
+  };
+  auto unhold = [&] {
+    if (!held) return;
+    {
+      MutexLock lock(held->mutex);
+      held->open_count--;
+    }
+    impl_->table.Unhold(held);
+  };
   Created created;
   {
     SyncRounds::Operation operation(*impl_->rounds);
-    CAIRNFS_ASSIGN_OR_RETURN(created.attr, impl_->parts.names.Create(parent, name, params));
+    auto attr = impl_->parts.names.Create(parent, name, params,
+                                          impl_->host != nullptr ? std::function<void(InodeId)>(hold) : nullptr);
+    if (!attr.ok()) {
+      unhold();
+      return attr.error();
+    }
+    created.attr = std::move(*attr);
     impl_->inode_count++;
   }
   InodePtr inode = impl_->table.AddLookup(created.attr.inode);
-  MutexLock lock(inode->mutex);
-  inode->content = impl_->MakeContent();
-  if (impl_->host != nullptr) {
-    inode->no_capability = true;
-    inode->no_set_id = Impl::WithoutSetId(created.attr.mode) == (created.attr.mode & 07777);
+  {
+    MutexLock lock(inode->mutex);
+    inode->content = impl_->MakeContent();
+    if (impl_->host != nullptr) {
+      inode->no_capability = true;
+      inode->no_set_id = Impl::WithoutSetId(created.attr.mode) == (created.attr.mode & 07777);
+    }
+    inode->content->mtime = created.attr.mtime;
+    inode->content->ctime = created.attr.ctime;
+    created.handle = impl_->AddHandle(inode, flags);
   }
-  inode->content->mtime = created.attr.mtime;
-  inode->content->ctime = created.attr.ctime;
-  created.handle = impl_->AddHandle(inode, flags);
+  unhold();
   return created;
 }
 
@@ -143,8 +167,8 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
   KillCapability(inode);
   size_t size = request.data.size;
   if (!request.sync && !(handle && handle->flags.sync)) return done(size);
-  rounds->Request([handle, done = std::move(done), size](Status synced) {
-    if (synced.ok() && handle) synced = TakeErrorLocked(*handle);
+  rounds->Request([this, handle, done = std::move(done), size](Status synced) {
+    if (handle && (synced.ok() || IsDurableHere(handle->inode))) synced = CheckSynced(*handle);
     if (!synced.ok()) return done(synced.error());
     done(size);
   });
@@ -256,9 +280,9 @@ void FileSystem::Fsync(HandleId handle_id, InodeId inode, bool, Done<void> done)
   Status status = handle ? Impl::TakeErrorLocked(*handle) : Status();
   if (status.ok() && handle) status = impl_->CheckSession(*handle);
   if (!status.ok()) return done(status);
-  impl_->rounds->Request([handle, done = std::move(done)](Status synced) {
+  impl_->rounds->Request([this, handle, done = std::move(done)](Status synced) {
     // What failed while the round ran is told too.
-    if (synced.ok() && handle) synced = Impl::TakeErrorLocked(*handle);
+    if (handle && (synced.ok() || impl_->IsDurableHere(handle->inode))) synced = impl_->CheckSynced(*handle);
     done(synced);
   });
 }

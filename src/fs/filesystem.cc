@@ -33,7 +33,7 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
   waiters = std::make_unique<TaskQueue>("cairn-waiter", std::max(4u, options.waiting_threads));
   space_waiters = std::make_unique<TaskQueue>("cairn-space", kSpaceWaiterThreads);
   if (parts.cluster) {
-    host = std::make_unique<ClusterHost>(*parts.cluster, options.durability);
+    host = std::make_unique<ClusterHost>(*parts.cluster, parts.kv, parts.names, options.durability);
     blocking = std::make_unique<TaskQueue>("cairn-blocking", kBlockingThreads);
     options.update_atime = false;
   }

@@ -45,6 +45,12 @@ struct Caller {
   std::function<bool()> cancelled;
 };
 
+// Who asks for something that no file operation of the kernel stands for.
+struct Credentials {
+  uint32_t uid = 0, gid = 0;
+  std::vector<uint32_t> groups;  // supplementary
+};
+
 // What an operation does to names, for FileSystem::WhenAdmitted.
 enum class NameChange { kMakes, kAlters, kRemoves };
 
@@ -168,7 +174,13 @@ class FileSystem {
     meta::Clock& clock;
     chunking::ChunkParams chunk_params;
     std::optional<ClusterParts> cluster;  // none: one host
-    ClusterLocks* locks = nullptr;        // null: one host, whose kernel keeps the locks
+    // In a cluster: bytes of all nodes that are up, as many as fit in so many copies; nullopt: not known yet. May wait
+    // for the shared store.
+    struct Space {
+      uint64_t total_bytes = 0, available_bytes = 0;
+    };
+    std::function<std::optional<Space>()> cluster_space;
+    ClusterLocks* locks = nullptr;  // null: one host, whose kernel keeps the locks
   };
   // Removes orphans of an earlier process (not in a cluster), starts the threads.
   static Result<std::unique_ptr<FileSystem>> Start(const Parts& parts, const FsOptions& options);
@@ -201,6 +213,9 @@ class FileSystem {
   Status Unlink(InodeId parent, std::string_view name);
   Status Rmdir(InodeId parent, std::string_view name);
   void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done);
+  // Whether rename(2) would let the caller give the directory a name in `final_parent`, by the modes and owners of both
+  // and of the directory that it lies in: kPermission says what is missing. May wait for other hosts.
+  Status CheckMayRename(const Credentials& caller, InodeId directory, InodeId final_parent);
 
   // --- files ---------------------------------------------------------------------------------------------------
   struct Created {
@@ -254,8 +269,8 @@ class FileSystem {
   void ReleaseDirectory(HandleId handle);
 
   // Answers user.cairnfs.durability ("local" or "replicated" once durable, "pending" before, "lost" where
-  // bytes could not be stored, or a host died before they were safe), .unique_bytes and .chunks itself; refuses
-  // to set those.
+  // bytes could not be stored, or a host died before they were safe), .level, .unique_bytes and .chunks itself; refuses
+  // to set those, but for the level of a directory of a cluster.
   void GetXattr(InodeId inode, std::string_view name, Done<std::string> done);
   Status SetXattr(InodeId inode, std::string_view name, std::string_view value, meta::Namespace::XattrMode mode);
   Result<std::vector<std::string>> ListXattrs(InodeId inode);

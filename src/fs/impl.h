@@ -161,6 +161,8 @@ class FileSystem::Impl {
   // xattrs.cc
   bool IsPending(InodeId id, uint32_t mode);
   Result<std::string> DurabilityOf(InodeId id);
+  Result<std::string> LevelOf(InodeId id);
+  Status SetLevel(InodeId id, std::optional<std::string_view> name);  // nullopt: takes it away
   void CountInodes();
   uint64_t UnrecordedBytes(uint64_t& dirty_bytes);  // status.cc
   void CountShared();
@@ -187,14 +189,20 @@ class FileSystem::Impl {
                     const ChangeKind& kind);
   // Tells everybody what was closed and is not published yet.
   Status PutPending(const InodePtr& inode);
+  Result<bool> TryPutPending(const InodePtr& inode);
   // After a round for what is closed: why the file is not published, if so.
   Status CheckPublished(const InodePtr& inode);
+  // Whether all of the file is published at level `local`: what other files wait for is no matter then.
+  bool IsDurableHere(const InodePtr& inode) const;
+  // After a sync point: what the round that made it did not make durable of this file.
+  Status CheckSynced(Handle& handle) const;
   Status CheckSession(const Handle& handle) const;  // kIo: the one that it was opened under is lost
+  Status CheckSameSession(uint64_t session) const;  // kIo: it is not this one any more
   void AfterClosed(Done<void> then);                // on a thread that may wait
   // commit.cc
   void RenameShared(const meta::RenameParams& params, const Caller& caller, Done<void> done);
   void CommitShared(const meta::RenameParams& params, const Caller& caller, const std::vector<meta::Attr>& sources,
-                    Done<void> done);
+                    uint64_t session, Done<void> done);
   Result<std::vector<meta::Namespace::PendingFile>> PendingBelow(const std::vector<meta::Attr>& sources);
   Result<ClusterHost::Work> StillPending(const std::vector<meta::Namespace::PendingFile>& files,
                                          const std::set<InodeId>& told);
@@ -206,7 +214,10 @@ class FileSystem::Impl {
   Status StartShared();
   void StopShared();
   void LoseSession();
-  class Answers;  // to other hosts
+  class Answers;                 // to other hosts
+  bool IsPublished(InodeId id);  // nothing of the file waits for a round
+  // Deletes this host's pending records of these files, of which nothing is pending: their puts seemed to fail.
+  void DropStalePending(const std::vector<InodeId>& inodes);
   std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes);
 
   Parts parts;

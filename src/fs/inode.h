@@ -47,9 +47,10 @@ struct Content {
 
   // Ranges whose bytes could not be stored and are gone: reading them gives an error until they are written or cut off.
   std::vector<std::pair<uint64_t, uint64_t>> lost;
-  bool loss_told = true;            // a round has taken note of it
-  bool no_space_noted = false;      // that a chunk of it found no space is in the log
-  bool recipe_error_noted = false;  // that its recipe could not be stored was told
+  bool loss_told = true;               // a round has taken note of it
+  bool no_space_noted = false;         // that a chunk of it found no space is in the log
+  bool recipe_error_noted = false;     // that its recipe could not be stored was told
+  std::optional<Error> publish_error;  // why the last round left it behind, while other files were published
 
   uint64_t published_size = 0;    // of the last record, lowered by truncation since
   uint64_t owed_size = 0;         // at the start of the round that runs, every byte of which it stores; 0: it cannot

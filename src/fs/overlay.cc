@@ -198,16 +198,31 @@ std::shared_ptr<FlyingChunk> Overlay::Carve(uint64_t start, uint64_t size, uint6
   run_bytes_ -= size;
   if (run.length == size) {
     runs_.erase(found);
-    return chunk;
+  } else {
+    MoveStart(found, size);
   }
-  Run rest = std::move(run);
-  runs_.erase(found);
+  return chunk;
+}
+
+void Overlay::MoveStart(std::map<uint64_t, Run>::iterator run, uint64_t size) {
+  const uint64_t start = run->first + size;
+  Run rest = std::move(run->second);
+  runs_.erase(run);
   DropFront(rest.pieces, size);
   rest.length -= size;
   rest.scanned = rest.scanned > size ? rest.scanned - size : 0;
   rest.stored = rest.stored > size ? rest.stored - size : 0;
-  runs_.emplace(start + size, std::move(rest));
-  return chunk;
+  runs_.emplace(start, std::move(rest));
+}
+
+void Overlay::DropRunFront(uint64_t start, uint64_t size) {
+  run_bytes_ -= size;
+  auto run = runs_.find(start);
+  // Where cuts were looked for from its old start on, they are looked for anew.
+  run->second.version++;
+  run->second.scanned = 0;
+  run->second.finder.Reset();
+  MoveStart(run, size);
 }
 
 std::shared_ptr<FlyingChunk> Overlay::CarveProvisional(uint64_t start, uint64_t id) {

@@ -24,6 +24,8 @@ struct FlyingChunk {
   uint64_t size = 0;
   uint64_t stored_before = 0;  // so many of its first bytes lie in an earlier provisional chunk
   bool provisional = false;    // the tail of a run that may still grow: the run keeps its bytes
+  // Others may have written over what was stored before: applied without it. Guarded by the inode's lock.
+  bool skips_stored = false;
   std::vector<io::Slice> slices;
 };
 
@@ -65,6 +67,9 @@ class Overlay {
   std::shared_ptr<FlyingChunk> CarveProvisional(uint64_t start, uint64_t id);
   // Drops the views of `chunk`: its bytes are stored now.
   void DropViews(const FlyingChunk& chunk);
+  // Drops the first `size` bytes of the run at `start`; what was scanned and stored of the rest stays so. REQUIRES: a
+  // run starts at `start` and is longer.
+  void DropRunFront(uint64_t start, uint64_t size);
   // Drops runs of which every byte is stored provisionally.
   void DropStoredRuns();
 
@@ -87,6 +92,8 @@ class Overlay {
  private:
   void RemoveFromRuns(uint64_t begin, uint64_t end);
   void RemoveFromViews(uint64_t begin, uint64_t end);
+  // The run goes on without its first `size` bytes, of which there are more. Leaves `run_bytes_` to the caller.
+  void MoveStart(std::map<uint64_t, Run>::iterator run, uint64_t size);
   void JoinNext(std::map<uint64_t, Run>::iterator run);
 
   const chunking::ChunkParams params_;

@@ -24,6 +24,8 @@ class RangeSet {
   void Clear() { ends_.clear(); }
   bool Touches(uint64_t begin, uint64_t end) const;  // some byte of [begin, end) is in the set
   bool empty() const { return ends_.empty(); }
+  size_t size() const { return ends_.size(); }  // how many ranges
+  bool operator==(const RangeSet& other) const { return ends_ == other.ends_; }
 
  private:
   size_t ranges_max_;

@@ -16,14 +16,20 @@ class FileSystem::Impl::Answers final : public cluster::PeerHandler {
 
   std::vector<FinishFailure> FinishFiles(const std::vector<InodeId>& inodes) override {
     std::vector<InodePtr> files;
+    std::vector<InodeId> done;
     for (InodeId id : inodes) {
+      if (impl_.IsPublished(id)) {
+        done.push_back(id);
+        continue;
+      }
       InodePtr inode = impl_.table.Find(id);
       if (!inode) continue;
       MutexLock lock(inode->mutex);
-      if (!inode->content || (!inode->content->changed && inode->content->lost.empty())) continue;
+      if (!inode->content) continue;
       inode->content->must_publish = true;
       files.push_back(inode);
     }
+    impl_.DropStalePending(done);
     std::vector<FinishFailure> failures;
     if (files.empty()) return failures;
     const Status round = impl_.rounds->ClosedAndWait();
@@ -44,6 +50,34 @@ class FileSystem::Impl::Answers final : public cluster::PeerHandler {
  private:
   Impl& impl_;
 };
+
+bool FileSystem::Impl::IsPublished(InodeId id) {
+  InodePtr inode = table.Find(id);
+  if (!inode) return true;
+  MutexLock lock(inode->mutex);
+  if (inode->pending_puts > 0) return false;
+  return !inode->content || (!inode->content->changed && inode->content->lost.empty());
+}
+
+void FileSystem::Impl::DropStalePending(const std::vector<InodeId>& inodes) {
+  for (InodeId id : inodes) {
+    const std::string key = meta::PendingKey(id, host->self());
+    const uint64_t session = host->session();
+    auto entry = parts.kv.Get(key);
+    if (!entry.ok() || !*entry) continue;
+    auto record = meta::PendingRecord::Decode((*entry)->value);
+    // A put that is on its way compares what is there: it does not take this for its own.
+    if (!record.ok() || record->session != session || !IsPublished(id)) continue;
+    const meta::Pending pending{host->self(), std::move(*record), (*entry)->revision};
+    kv::Transaction transaction;
+    host->AddSessionCompare(transaction, session);
+    AddPendingChange(transaction, id, {pending.node, pending.revision, LostBytes::Of(pending, true)});
+    auto dropped = parts.kv.Commit(transaction);
+    if (!dropped.ok() && dropped.error().code != ErrorCode::kConflict) {
+      spdlog::warn("inode {}: its pending record cannot be removed: {}", id.value, dropped.error().message);
+    }
+  }
+}
 
 std::vector<bool> FileSystem::Impl::HoldOrphans(const std::vector<InodeId>& inodes) {
   std::vector<bool> held;
@@ -106,7 +140,13 @@ void FileSystem::Impl::LoseSession() {
   size_t files = 0;
   table.ForEach([&](const InodePtr& inode) {
     MutexLock lock(inode->mutex);
-    if (!inode->content || !inode->content->changed) return;
+    // The store may have gone back to an older state: revisions that were read may come to mean something else.
+    inode->published_revision = 0;
+    if (!inode->content) return;
+    if (!inode->content->changed) {
+      inode->content->shared->must_reload = !inode->unlinked;
+      return;
+    }
     files++;
     spdlog::error("inode {}: {}", inode->id.value, why.message);
     error_names->Note(inode->id);

@@ -13,6 +13,119 @@ void SharedContent::Changes::Add(const Changes& more) {
   times_are_set = times_are_set || more.times_are_set;
 }
 
+std::optional<LostBytes> LostBytes::Of(const meta::Pending& pending, bool lives) {
+  const meta::PendingRecord& record = pending.record;
+  if (lives && record.lost_session == 0) return std::nullopt;
+  LostBytes bytes;
+  bytes.node = pending.node;
+  bytes.revision = pending.revision;
+  bytes.session = lives ? record.lost_session : record.session;
+  bytes.size = record.size;
+  for (const auto& range : record.lost) bytes.ranges.Add(range.begin, range.end);
+  if (lives) return bytes;
+  for (const auto& range : record.ranges) bytes.ranges.Add(range.begin, range.end);
+  return bytes;
+}
+
+meta::PendingRecord LostBytes::Record() const {
+  meta::PendingRecord record;
+  record.session = session;
+  record.size = size;
+  record.ranges = FewRanges(ranges);
+  return record;
+}
+
+std::vector<PendingChange> SharedContent::PendingChanges(const std::string& self, bool ends_pending) const {
+  std::vector<PendingChange> changes;
+  bool own_is_told = false;
+  const bool is_written = !own.ranges.empty() || own.size_is_set;
+  for (const LostBytes& bytes : lost) {
+    const bool is_own = bytes.node == self && pending_revision != 0;  // then the key tells what is pending too
+    if (is_own && !ends_pending) continue;
+    PendingChange change{bytes.node, bytes.revision, bytes};
+    own.ranges.ForEach([&](uint64_t begin, uint64_t end) { change.left->ranges.Remove(begin, end); });
+    const bool is_same = change.left->ranges == bytes.ranges && !(bytes.ranges.empty() && is_written);
+    if (is_same && !is_own) continue;
+    if (!is_same && change.left->ranges.empty()) change.left.reset();
+    changes.push_back(std::move(change));
+    own_is_told = own_is_told || is_own;
+  }
+  if (ends_pending && pending_revision != 0 && !own_is_told) changes.push_back({self, pending_revision, std::nullopt});
+  return changes;
+}
+
+void SharedContent::Apply(const std::vector<PendingChange>& changes, uint64_t revision) {
+  for (const PendingChange& change : changes) {
+    if (pending_revision == change.revision) pending_revision = 0;
+    auto bytes = std::find_if(lost.begin(), lost.end(), [&](const LostBytes& each) {
+      return each.node == change.node && each.revision == change.revision;
+    });
+    if (bytes == lost.end()) continue;  // read again since
+    if (change.left) {
+      *bytes = *change.left;
+      bytes->revision = revision;
+    } else {
+      lost.erase(bytes);
+    }
+  }
+}
+
+void SharedContent::NotePut(const std::string& self, uint64_t revision) {
+  if (revision < pending_revision) return;
+  pending_revision = revision;
+  for (LostBytes& bytes : lost) {
+    if (bytes.node == self) bytes.revision = revision;
+  }
+}
+
+const LostBytes* SharedContent::LostOf(const std::string& node) const {
+  auto found = std::find_if(lost.begin(), lost.end(), [&](const LostBytes& bytes) { return bytes.node == node; });
+  return found == lost.end() ? nullptr : &*found;
+}
+
+void AddPendingChange(kv::Transaction& transaction, InodeId inode, const PendingChange& change) {
+  const std::string key = meta::PendingKey(inode, change.node);
+  transaction.IfRevision(key, change.revision);
+  if (change.left) {
+    transaction.Put(key, change.left->Record().Encode());
+  } else {
+    transaction.Delete(key);
+  }
+}
+
+std::vector<meta::PendingRecord::Range> UnpublishedRanges(const Content& content) {
+  RangeSet ranges(SIZE_MAX);
+  auto add = [&](uint64_t begin, uint64_t end) { ranges.Add(begin, end); };
+  content.shared->own.ranges.ForEach(add);
+  content.shared->publishing.ranges.ForEach(add);
+  content.overlay.ForEachUnstored(add);
+  for (const auto& [id, chunk] : content.flying) add(chunk->offset + chunk->stored_before, chunk->offset + chunk->size);
+  for (const auto& [begin, end] : content.lost) add(begin, end);
+  return FewRanges(ranges);
+}
+
+std::vector<meta::PendingRecord::Range> FewRanges(const RangeSet& ranges) {
+  constexpr size_t kMax = meta::PendingRecord::kRangesMax;
+  std::vector<meta::PendingRecord::Range> all;
+  ranges.ForEach([&](uint64_t begin, uint64_t end) { all.push_back({begin, end}); });
+  if (all.size() <= kMax) return all;
+  // The widest gaps stay.
+  std::vector<size_t> after(all.size() - 1);  // gap i lies after range i
+  for (size_t i = 0; i < after.size(); i++) after[i] = i;
+  std::nth_element(after.begin(), after.begin() + (kMax - 1), after.end(),
+                   [&](size_t a, size_t b) { return all[a + 1].begin - all[a].end > all[b + 1].begin - all[b].end; });
+  after.resize(kMax - 1);
+  std::sort(after.begin(), after.end());
+  std::vector<meta::PendingRecord::Range> few;
+  size_t first = 0;
+  for (size_t last : after) {
+    few.push_back({all[first].begin, all[last].end});
+    first = last + 1;
+  }
+  few.push_back({all[first].begin, all.back().end});
+  return few;
+}
+
 namespace {
 
 // What lies in [begin, end) of `from`, holes included, takes the place of what lies there in `to`.

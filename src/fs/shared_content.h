@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "fs/extent_map.h"
@@ -18,6 +19,28 @@
 namespace cairnfs::fs {
 
 struct Content;
+
+// Bytes that were closed under a session that is gone, and are lost: told by that node's P key, which a later session
+// of the node may have put since. The key stays until all of them were written again, or cut off.
+struct LostBytes {
+  std::string node;
+  uint64_t revision = 0;  // of the key
+  uint64_t session = 0;   // that is gone
+  uint64_t size = 0;
+  RangeSet ranges{SIZE_MAX};  // empty: size or times alone were lost
+
+  // nullopt: the record tells of none. `lives`: so does the session that put it.
+  static std::optional<LostBytes> Of(const meta::Pending& pending, bool lives);
+  // The record that tells of them alone.
+  meta::PendingRecord Record() const;
+};
+
+// What a publish does to a P key.
+struct PendingChange {
+  std::string node;
+  uint64_t revision = 0;          // compared
+  std::optional<LostBytes> left;  // of what it told of lost bytes; none: the key goes
+};
 
 struct SharedContent {
   struct Changes {
@@ -29,19 +52,37 @@ struct SharedContent {
     void Add(const Changes& more);
   };
 
-  uint64_t base_revision = 0;       // of the D record that the extents are based on; 0: there was none
-  Changes own;                      // since then, and in no record that is on its way
-  Changes publishing;               // in the record that the round is about to publish
-  uint64_t session = 0;             // the host's session when it was changed
-  uint64_t pending_revision = 0;    // of this host's P key; 0: it has none
-  std::vector<meta::Pending> lost;  // as last read: P keys of sessions that are gone
-  bool must_reload = false;         // nothing in memory counts any more
+  uint64_t base_revision = 0;      // of the D record that the extents are based on; 0: there was none
+  Changes own;                     // since then, and in no record that is on its way
+  Changes publishing;              // in the record that the round is about to publish
+  uint64_t session = 0;            // the host's session when it was changed
+  uint64_t pending_revision = 0;   // of this host's P key, if it is of this session; 0: it has none
+  std::vector<LostBytes> lost;     // as last read: what P keys tell
+  bool published_locally = false;  // the last record of this host waited for this node's disk alone
+  bool must_reload = false;        // nothing in memory counts any more
 
   // Whether the size is what this host has set, not the greatest that any host made.
   bool SizeIsSet() const { return own.size_is_set || publishing.size_is_set; }
   bool TimesAreSet() const { return own.times_are_set || publishing.times_are_set; }
   uint64_t SizeMin() const { return std::max(own.size_min, publishing.size_min); }
+
+  // What a publish of `own` does to P keys. `ends_pending`: nothing is pending of `self` afterwards.
+  std::vector<PendingChange> PendingChanges(const std::string& self, bool ends_pending) const;
+  // It was published at this revision.
+  void Apply(const std::vector<PendingChange>& changes, uint64_t revision);
+  // This host's P key was put at this revision, with what it told as lost.
+  void NotePut(const std::string& self, uint64_t revision);
+  // What P key `node` tells as lost; null: nothing.
+  const LostBytes* LostOf(const std::string& node) const;
 };
+
+// Compare and write of the change.
+void AddPendingChange(kv::Transaction& transaction, InodeId inode, const PendingChange& change);
+
+// Where bytes lie that no record has yet, for a P key.
+std::vector<meta::PendingRecord::Range> UnpublishedRanges(const Content& content);
+// At most kRangesMax of them: those closest to each other as one.
+std::vector<meta::PendingRecord::Range> FewRanges(const RangeSet& ranges);
 
 // Takes over what the record says (nullopt: there is none yet), with this host's own changes laid over it. Reads recipe
 // pages; on failure the content is as it was. REQUIRES: the content's inode is locked, and `content.shared`.

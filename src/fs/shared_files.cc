@@ -23,6 +23,12 @@ std::unique_ptr<Content> FileSystem::Impl::MakeContent() const {
   return content;
 }
 
+Status FileSystem::Impl::CheckSameSession(uint64_t session) const {
+  if (session == host->session()) return {};
+  return MakeError(ErrorCode::kIo,
+                   "this host lost its session with the cluster meanwhile; what was not published is lost: try again");
+}
+
 Status FileSystem::Impl::CheckSession(const Handle& handle) const {
   if (host == nullptr || !handle.flags.write || handle.session == host->session()) return {};
   return MakeError(ErrorCode::kIo,
@@ -93,8 +99,9 @@ Status FileSystem::Impl::Adopt(const InodePtr& inode, const meta::FileState& sta
   host->NotePending(state, *content.shared);
   if (state.record_revision <= content.shared->base_revision) return {};
   if (!content.changed && content.idle()) return LoadShared(inode, state);
-  streams->DropStoredRuns(inode);
-  return Rebase(content, state.record, state.record_revision, parts.chunks);
+  CAIRNFS_RETURN_IF_ERROR(Rebase(content, state.record, state.record_revision, parts.chunks));
+  streams->DropStoredFronts(inode);
+  return {};
 }
 
 Status FileSystem::Impl::Refresh(const InodePtr& inode) {
@@ -187,15 +194,25 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
 
 void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
                                     const ChangeKind& kind) {
-  auto act = [this, inode, change = std::move(change), done = std::move(done), kind](const Status& ordered) {
+  const uint64_t session = host->session();
+  if (session == 0) {
+    return done(
+        MakeError(ErrorCode::kUnavailable, "this host has lost its session with the cluster and waits for a new one"));
+  }
+  auto act = [this, inode, change = std::move(change), done = std::move(done), kind, session](const Status& ordered) {
     if (!ordered.ok()) return done(ordered);
     Status status = Refresh(inode);
     if (!status.ok() && (!kind.empties || status.error().code == ErrorCode::kNotFound)) return done(status);
     status = ChangeQuietly(inode, change, kind.empties);
     if (status.ok() && kind.sets_times) status = PutPending(inode);
+    if (status.ok() && !kind.publishes) status = CheckSameSession(session);
     if (!status.ok() || !kind.publishes) return done(status);
-    AfterClosed(
-        [this, inode, done](const Status& published) { done(published.ok() ? CheckPublished(inode) : published); });
+    AfterClosed([this, inode, done, session](Status published) {
+      if (published.ok()) published = CheckPublished(inode);
+      // What was given up with the session looks as if it were published.
+      if (published.ok()) published = CheckSameSession(session);
+      done(published);
+    });
   };
   if (kind.removes) return AfterClosed(act);
   act({});
@@ -209,45 +226,86 @@ Status FileSystem::Impl::CheckPublished(const InodePtr& inode) {
     return MakeError(ErrorCode::kIo, "bytes of the file could not be stored and are lost: write it again or remove it");
   }
   if (!content->changed || !content->must_publish) return {};
+  if (content->publish_error) return *content->publish_error;
   if (content->HasFailed()) return MakeError(ErrorCode::kNoSpace, "no space for bytes of the file");
   if (content->recipe_error_noted) return MakeError(ErrorCode::kIo, "the file's recipe could not be stored");
   return {};
 }
 
+bool FileSystem::Impl::IsDurableHere(const InodePtr& inode) const {
+  if (host == nullptr) return false;
+  MutexLock lock(inode->mutex);
+  const Content* content = inode->content.get();
+  return content != nullptr && !content->changed && content->shared->published_locally;
+}
+
+Status FileSystem::Impl::CheckSynced(Handle& handle) const {
+  CAIRNFS_RETURN_IF_ERROR(TakeErrorLocked(handle));
+  CAIRNFS_RETURN_IF_ERROR(CheckSession(handle));
+  MutexLock lock(handle.inode->mutex);
+  const Content* content = handle.inode->content.get();
+  if (content == nullptr || !content->changed || !content->publish_error) return {};
+  return *content->publish_error;
+}
+
 Status FileSystem::Impl::PutPending(const InodePtr& inode) {
+  constexpr int kTriesMax = 16;
+  for (int tries = 1;; tries++) {
+    CAIRNFS_ASSIGN_OR_RETURN(const bool done, TryPutPending(inode));
+    if (done) return {};
+    if (tries == kTriesMax) return MakeError(ErrorCode::kBusy, "the file is closed by others all the time");
+    auto state = parts.names.ReadFile(inode->id);
+    if (!state.ok() && state.error().code == ErrorCode::kNotFound) return {};  // no error of those who close it
+    if (!state.ok()) return state.error();
+    MutexLock lock(inode->mutex);
+    if (!inode->content) return {};
+    host->NotePending(*state, *inode->content->shared);
+  }
+}
+
+// One attempt. False: the record that was there is not what was known of it, or the file is gone. It must be known,
+// because what it tells of lost bytes must stay told.
+Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
   meta::PendingRecord record;
+  uint64_t revision_before = 0;
   {
     MutexLock lock(inode->mutex);
-    if (!inode->content || !inode->content->changed || inode->unlinked) return {};
+    if (!inode->content || !inode->content->changed || inode->unlinked) return true;
     Content& content = *inode->content;
+    const SharedContent& shared = *content.shared;
     content.must_publish = true;
-    record.session = content.shared->session;
-    record.size = content.shared->SizeMin();
-    record.times_are_set = content.shared->TimesAreSet();
+    record.session = shared.session;
+    record.size = shared.SizeMin();
+    record.times_are_set = shared.TimesAreSet();
     record.mtime = content.mtime;
     record.ctime = content.ctime;
+    record.ranges = UnpublishedRanges(content);
+    revision_before = shared.pending_revision;
+    if (const LostBytes* lost = shared.LostOf(host->self())) {
+      record.lost_session = lost->session;
+      record.lost = FewRanges(lost->ranges);
+      revision_before = lost->revision;
+    }
     inode->pending_puts++;
   }
+  const std::string key = meta::PendingKey(inode->id, host->self());
   kv::Transaction transaction;
   host->AddSessionCompare(transaction, record.session);
-  transaction.IfExists(meta::InodeKey(inode->id)).Put(meta::PendingKey(inode->id, host->self()), record.Encode());
+  transaction.IfExists(meta::InodeKey(inode->id)).IfRevision(key, revision_before).Put(key, record.Encode());
   auto revision = parts.kv.Commit(transaction);
   {
     MutexLock lock(inode->mutex);
     inode->pending_puts--;
     if (revision.ok() && inode->content && inode->content->shared->session == record.session) {
-      SharedContent& shared = *inode->content->shared;
-      shared.pending_revision = std::max(shared.pending_revision, *revision);
+      inode->content->shared->NotePut(host->self(), *revision);
       MarkChanged(inode);  // should all have been published meanwhile, a round takes the record away again
       inode->content->must_publish = true;
     }
   }
-  if (revision.ok() || revision.error().code != ErrorCode::kConflict)
-    return revision.ok() ? Status() : revision.error();
-  // The file is gone, which is no error of those who close it; or so is the session.
-  return record.session == host->session()
-             ? Status()
-             : MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was written is lost");
+  if (revision.ok()) return true;
+  if (revision.error().code != ErrorCode::kConflict) return revision.error();
+  if (record.session == host->session()) return false;
+  return MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was written is lost");
 }
 
 }  // namespace cairnfs::fs

@@ -38,10 +38,8 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   item.session = shared.session;
   // What was closed before the round began is in the record.
   // What was closed and could not be stored stays told by the pending record.
-  if (!content.must_publish && inode->pending_puts == 0 && content.lost.empty())
-    item.pending_revision = shared.pending_revision;
-  const bool is_written = !shared.own.ranges.empty() || shared.own.size_is_set;
-  if (is_written) item.lost = shared.lost;
+  const bool ends_pending = !content.must_publish && inode->pending_puts == 0 && content.lost.empty();
+  item.pending = shared.PendingChanges(host_->self(), ends_pending);
   item.pins = std::move(content.pins);
   content.pins.clear();
   shared.publishing = std::move(shared.own);
@@ -79,6 +77,45 @@ void SyncRounds::GiveBack(SharedItem& item) {
   if (is_forsaken) LetGo(inode);
 }
 
+void SyncRounds::LeaveBehind(SharedItem& item, const Error& why) {
+  const InodePtr& inode = item.inode;
+  {
+    MutexLock lock(inode->mutex);
+    Content& content = *inode->content;
+    if (content.changed) {
+      if (!content.publish_error) {
+        spdlog::error("inode {}: cannot be published: {}", inode->id.value, why.message);
+        streams_.SetError(inode, why);
+      }
+      content.publish_error = why;
+      MutexLock list(mutex_);
+      left_behind_.insert(inode->id);
+    }
+  }
+  GiveBack(item);
+}
+
+std::map<InodeId, Error> SyncRounds::LeftBehind() {
+  std::set<InodeId> known;
+  {
+    MutexLock lock(mutex_);
+    known = left_behind_;
+  }
+  std::map<InodeId, Error> files;
+  for (InodeId id : known) {
+    InodePtr inode = table_.Find(id);
+    std::optional<MutexLock> lock;
+    if (inode) lock.emplace(inode->mutex);
+    if (inode && inode->content && inode->content->changed && inode->content->publish_error) {
+      files.emplace(id, *inode->content->publish_error);
+      continue;
+    }
+    MutexLock list(mutex_);
+    left_behind_.erase(id);
+  }
+  return files;
+}
+
 void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& why) {
   Content& content = *inode->content;
   SharedContent& shared = *content.shared;
@@ -90,6 +127,7 @@ void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& w
   shared.pending_revision = 0;
   shared.must_reload = true;
   content.changed = content.must_publish = false;
+  content.publish_error.reset();
   if (inode->open_count > 0) streams.SetError(inode, why);
   inode->changed_state.NotifyAll();
 }
@@ -117,13 +155,14 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
     Content& content = *inode->content;
     SharedContent& shared = *content.shared;
     content.owed = false;
-    inode->published_revision = std::max(inode->published_revision.load(), revision);
     if (content.changed) {  // else it was forsaken while the answer was on its way
+      inode->published_revision = std::max(inode->published_revision.load(), revision);
+      content.publish_error.reset();
       shared.publishing = {};
       // Also where the content was rebased on a later record meanwhile: the next look at that finds it newer.
       shared.base_revision = revision;
-      if (item.pending_revision != 0 && shared.pending_revision == item.pending_revision) shared.pending_revision = 0;
-      if (!item.lost.empty()) shared.lost.clear();
+      shared.published_locally = item.level == Durability::kLocal;
+      shared.Apply(item.pending, revision);
       content.published_size = item.record.size;
       is_changed = !shared.own.empty() || content.overlay.HasUnstored() || !content.flying.empty() ||
                    inode->pending_puts > 0 || shared.pending_revision != 0;
@@ -149,15 +188,7 @@ Result<uint64_t> SyncRounds::CommitItems(std::span<const SharedItem> items) {
     transaction.IfExists(meta::InodeKey(id))
         .IfRevision(meta::FileKey(id), item.base_revision)
         .Put(meta::FileKey(id), item.record.Encode());
-    if (item.pending_revision != 0) {
-      const std::string key = meta::PendingKey(id, host_->self());
-      transaction.IfRevision(key, item.pending_revision).Delete(key);
-    }
-    for (const meta::Pending& lost : item.lost) {
-      const std::string key = meta::PendingKey(id, lost.node);
-      if (item.pending_revision != 0 && host_->IsOwn(lost)) continue;
-      transaction.IfRevision(key, lost.revision).Delete(key);
-    }
+    for (const PendingChange& change : item.pending) AddPendingChange(transaction, id, change);
   }
   return kv_.Commit(transaction);
 }
@@ -169,8 +200,8 @@ Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one
     size_t operations = 1, bytes = 0;
     for (end = begin; end < items.size(); end++) {
       const SharedItem& item = items[end];
-      operations += kOperationsOfFile + item.lost.size();
-      bytes += item.record.recipe.size() + kPageBytes;
+      operations += kOperationsOfFile + item.pending.size();
+      bytes += item.record.recipe.size() + kPageBytes * (1 + item.pending.size());
       const bool fits = operations <= limits.operations_per_transaction_max - 2 &&
                         bytes <= std::min(kBatchBytesMax, limits.transaction_bytes_max / 2) && !one_by_one;
       if (end > begin && (!fits || item.session != items[begin].session)) break;
@@ -196,6 +227,10 @@ Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one
 Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem item) {
   const InodePtr& inode = item.inode;
   auto state = names_.ReadFile(inode->id);
+  if (!state.ok() && state.error().code == ErrorCode::kCorrupt) {
+    LeaveBehind(item, state.error());
+    return std::optional<SharedItem>();
+  }
   if (!state.ok() && state.error().code != ErrorCode::kNotFound) {
     GiveBack(item);
     return state.error();
@@ -208,35 +243,61 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
     Abandon(inode, SessionLost());
     return std::optional<SharedItem>();
   }
-  Result<SharedItem> again = SharedItem();
+  Status rebased;
   {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
     if (content.changed) {
       Withdraw(item, content);
       host_->NotePending(*state, *content.shared);
-      Status rebased;
       if (state->record_revision != content.shared->base_revision) {
         rebased = Rebase(content, state->record, state->record_revision, chunks_);
+        if (rebased.ok()) streams_.DropStoredFronts(inode);
       }
       if (rebased.ok()) {
-        again = Prepare(inode);
+        auto again = Prepare(inode);
         if (again.ok()) return std::optional(std::move(*again));
-        return again.error();  // it is in the list of the next round
+        NoteShortage(inode, again.error());  // it is in the list of the next round
+        return std::optional<SharedItem>();
       }
-      again = rebased.error();
-    } else {
-      again = SessionLost();
     }
   }
-  GiveBack(item);
-  return again.error();
+  if (rebased.ok()) {
+    GiveBack(item);
+  } else {
+    LeaveBehind(item, rebased.error().WithContext("what another host has written of the file cannot be read"));
+  }
+  return std::optional<SharedItem>();
 }
 
+void SyncRounds::NoteShortage(const InodePtr& inode, const Error& error) {
+  shortage_ = error.WithContext("recipe of inode " + std::to_string(inode->id.value));
+}
+
+// What needs this node's disk alone does not wait for other nodes.
 Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
+  if (items.empty()) return {};
+  std::vector<InodeId> inodes;
+  for (const SharedItem& item : items) inodes.push_back(item.inode->id);
+  auto levels = host_->levels().Of(inodes);
+  if (!levels.ok()) {
+    for (SharedItem& item : items) GiveBack(item);
+    return levels.error();
+  }
+  std::vector<SharedItem> local, replicated;
+  for (size_t i = 0; i < items.size(); i++) {
+    items[i].level = (*levels)[i];
+    (items[i].level == Durability::kLocal ? local : replicated).push_back(std::move(items[i]));
+  }
+  const Status here = PublishAt(Durability::kLocal, std::move(local));
+  const Status everywhere = PublishAt(Durability::kReplicated, std::move(replicated));
+  return here.ok() ? everywhere : here;
+}
+
+Status SyncRounds::PublishAt(Durability level, std::vector<SharedItem> items) {
   Status first;
   for (int attempt = 0; !items.empty(); attempt++) {
-    if (Status synced = host_->SyncChunks(); !synced.ok()) {
+    if (Status synced = host_->SyncChunks(level); !synced.ok()) {
       for (SharedItem& item : items) GiveBack(item);
       return synced;
     }
@@ -246,12 +307,14 @@ Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
     items.clear();
     for (SharedItem& item : conflicts) {
       if (attempt == kConflictsMax) {
-        GiveBack(item);
-        if (first.ok()) first = MakeError(ErrorCode::kBusy, "another host publishes a file all the time");
+        LeaveBehind(item, MakeError(ErrorCode::kBusy, "another host publishes the file all the time"));
         continue;
       }
       auto again = Reconcile(std::move(item));
-      if (again.ok() && *again) items.push_back(std::move(**again));
+      if (again.ok() && *again) {
+        (*again)->level = level;
+        items.push_back(std::move(**again));
+      }
       if (!again.ok() && first.ok()) first = again.error();
     }
   }
@@ -274,7 +337,7 @@ Status SyncRounds::FinishShared() {
     } else if (item.ok()) {
       items.push_back(std::move(*item));
     } else {
-      shortage_ = item.error().WithContext("recipe of inode " + std::to_string(inode->id.value));
+      NoteShortage(inode, item.error());
     }
   }
   owed_.clear();

@@ -22,6 +22,12 @@ Result<FsSpace> FileSystem::GetSpace() {
   uint64_t used = stats.segment_bytes - std::min(stats.segment_bytes, stats.free_segment_bytes);
   space.available_bytes = space.free_bytes = stats.available_bytes;
   space.total_bytes = used + stats.available_bytes;
+  if (const auto& ask = impl_->parts.cluster_space) {
+    if (const auto all = ask()) {
+      space.total_bytes = all->total_bytes;
+      space.available_bytes = space.free_bytes = all->available_bytes;
+    }
+  }
   space.inodes_total = kInodesMax;
   space.inodes_free = kInodesMax - static_cast<uint64_t>(std::max<int64_t>(0, impl_->inode_count.load()));
   return space;
@@ -110,7 +116,15 @@ FsStatus FileSystem::GetStatus() const {
   return status;
 }
 
-void FileSystem::Sync(Done<void> done) { impl_->rounds->Request(std::move(done)); }
+void FileSystem::Sync(Done<void> done) {
+  impl_->rounds->Request([this, done = std::move(done)](const Status& synced) {
+    if (!synced.ok()) return done(synced);
+    const auto left = impl_->rounds->LeftBehind();
+    if (left.empty()) return done({});
+    const auto& [inode, why] = *left.begin();
+    done(why.WithContext("inode " + std::to_string(inode.value)));
+  });
+}
 
 void FileSystem::Collect(Done<CollectionStatus> done) { impl_->collector->Request(std::move(done)); }
 

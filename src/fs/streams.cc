@@ -219,11 +219,33 @@ void Streams::ApplyLanded(const InodePtr& inode) {
   if (content.flying.empty() && (content.drop_runs || inode->write_open_count == 0)) DropStoredRuns(inode);
 }
 
-// What an earlier provisional chunk has brought may be published by now, and others may have written there since.
-static void NoteOwn(Content& content, const FlyingChunk& chunk) {
-  uint64_t begin = chunk.offset + chunk.stored_before;
-  if (content.HasLost(chunk.offset, begin)) begin = chunk.offset;
-  content.shared->own.ranges.Add(begin, chunk.offset + chunk.size);
+// The ranges of a chunk that no earlier provisional chunk has brought. What one has brought may be published by now,
+// and others may have written there since.
+static RangeSet NewRanges(const Content& content, const FlyingChunk& chunk) {
+  const uint64_t begin = chunk.offset + chunk.stored_before;
+  RangeSet ranges(SIZE_MAX);
+  ranges.Add(begin, chunk.offset + chunk.size);
+  for (const auto& [first, last] : content.lost) ranges.Add(std::max(first, chunk.offset), std::min(last, begin));
+  return ranges;
+}
+
+// Lays the chunk over the extents. Bytes that an earlier chunk has brought take its place too where only this host can
+// have written since, so that a stream that is synced again and again keeps few extents. Returns how many bytes.
+static uint64_t LayChunk(Content& content, const FlyingChunk& chunk, const Digest& digest) {
+  RangeSet ranges(SIZE_MAX);
+  if (content.shared) {
+    ranges = NewRanges(content, chunk);
+    ranges.ForEach([&](uint64_t begin, uint64_t end) { content.shared->own.ranges.Add(begin, end); });
+  }
+  if (!chunk.skips_stored) ranges.Add(chunk.offset, chunk.offset + chunk.size);
+  uint64_t laid = 0;
+  ranges.ForEach([&](uint64_t begin, uint64_t end) {
+    const Extent part{begin, end - begin, digest, static_cast<uint32_t>(begin - chunk.offset),
+                      static_cast<uint32_t>(chunk.size)};
+    content.extents.Replace(part.offset, part.length, &part);
+    laid += part.length;
+  });
+  return laid;
 }
 
 void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed) {
@@ -233,12 +255,10 @@ void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::La
     auto loaded = content.extents.EnsureLoaded(chunk.offset, chunk.size, chunks_);
     if (loaded.ok()) {
       uint64_t before = content.extents.allocated_bytes();
-      Extent extent{chunk.offset, chunk.size, landed.digest, 0, static_cast<uint32_t>(chunk.size)};
-      content.extents.Replace(extent.offset, extent.length, &extent);
+      const uint64_t laid = LayChunk(content, chunk, landed.digest);
       content.pins.push_back(std::move(landed.pin));
-      if (content.shared) NoteOwn(content, chunk);
       content.ForgetLost(chunk.offset, chunk.offset + chunk.size);
-      if (uint64_t replaced = before + chunk.size - content.extents.allocated_bytes()) hooks_.freed(replaced);
+      if (uint64_t replaced = before + laid - content.extents.allocated_bytes()) hooks_.freed(replaced);
     } else {
       spdlog::error("inode {}: its recipe cannot be read: {}", inode->id.value, loaded.error().message);
       SetError(inode, loaded.error());
@@ -283,6 +303,34 @@ void Streams::DropStoredRuns(const InodePtr& inode) {
   content.overlay.DropStoredRuns();
   if (before > content.overlay.run_bytes()) local_.ReleaseReservation(before - content.overlay.run_bytes());
   content.drop_runs = false;
+}
+
+void Streams::DropStoredFronts(const InodePtr& inode) {
+  Content& content = *inode->content;
+  Overlay& overlay = content.overlay;
+  const uint64_t before = overlay.run_bytes();
+  // What an earlier chunk still brings is not stored yet.
+  std::map<uint64_t, uint64_t> stored_by_start;
+  for (const auto& [start, run] : overlay.runs()) stored_by_start[start] = run.stored;
+  for (const auto& [id, chunk] : content.flying) {
+    chunk->skips_stored = true;
+    if (!chunk->provisional) continue;
+    const uint64_t begin = chunk->offset + chunk->stored_before, end = chunk->offset + chunk->size;
+    auto run = stored_by_start.upper_bound(begin);
+    if (run != stored_by_start.begin()) --run;
+    for (; run != stored_by_start.end() && run->first < end; ++run) {
+      run->second = std::min(run->second, std::max(begin, run->first) - run->first);
+    }
+  }
+  for (const auto& [start, stored] : stored_by_start) {
+    const uint64_t length = overlay.runs().find(start)->second.length;
+    if (stored == length) {
+      overlay.Remove(start, length);
+    } else if (stored > 0) {
+      overlay.DropRunFront(start, stored);
+    }
+  }
+  if (before > overlay.run_bytes()) local_.ReleaseReservation(before - overlay.run_bytes());
 }
 
 void Streams::Discard(const InodePtr& inode) {

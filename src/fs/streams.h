@@ -45,6 +45,9 @@ class Streams {
   void RemoveRange(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
   // Gives up runs of which every byte is stored. No-op while chunks are in flight.
   void DropStoredRuns(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // Others may have written where bytes are stored already and kept to be cut anew with what follows them: those are
+  // given up, and what is in flight is applied without them. Called when the content was based on another record.
+  void DropStoredFronts(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // Forgets everything that is not stored: the file is gone.
   void Discard(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 

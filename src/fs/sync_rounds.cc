@@ -186,6 +186,7 @@ bool SyncRounds::failing() const {
 
 Status SyncRounds::Stop() {
   Status status = RequestAndWait();
+  if (auto left = LeftBehind(); status.ok() && !left.empty()) status = left.begin()->second;
   {
     MutexLock lock(mutex_);
     stopping_ = true;

@@ -4,7 +4,9 @@
 // each file changed before the freeze a record with every byte accepted before it.
 #pragma once
 
+#include <map>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <thread>
 
@@ -74,6 +76,10 @@ class SyncRounds {
   // other hosts.
   static void Forsake(Streams& streams, const InodePtr& inode, const Error& why) REQUIRES_LOCK(inode->mutex);
 
+  // Files that the last round could not publish, each with why, while others went on: whoever waits for one of them, or
+  // for all, is to be told. Takes inodes' locks.
+  std::map<InodeId, Error> LeftBehind();
+
   uint64_t rounds_total() const { return rounds_total_.load(); }
   uint64_t requests_total() const { return requests_total_.load(); }
   std::string last_error() const;  // of the last round; empty when it went well
@@ -108,12 +114,13 @@ class SyncRounds {
     InodePtr inode;
     meta::FileRecord record;
     uint64_t base_revision = 0, session = 0;
-    uint64_t pending_revision = 0;    // of the P key that goes with the publish; 0: none
-    std::vector<meta::Pending> lost;  // of sessions that are gone: these too
+    Durability level = Durability::kReplicated;
+    std::vector<PendingChange> pending;  // what becomes of P keys with the publish
     std::vector<store::ChunkPin> pins;
   };
   Status FinishShared();
   Status PublishShared(std::vector<SharedItem> items);
+  Status PublishAt(Durability level, std::vector<SharedItem> items);
   Result<SharedItem> Prepare(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   Result<uint64_t> CommitItems(std::span<const SharedItem> items);
   // Publishes those that nothing stands against; appends the others to `conflicts`. The first error.
@@ -121,8 +128,11 @@ class SyncRounds {
   void Complete(SharedItem& item, uint64_t revision);
   static void Withdraw(SharedItem& item, Content& content);  // as if it had not been prepared
   void GiveBack(SharedItem& item);                           // to the next round
+  void NoteShortage(const InodePtr& inode, const Error& error);
+  void LeaveBehind(SharedItem& item, const Error& why);  // to the next round, which others need not wait for
   void Abandon(const InodePtr& inode, const Error& why);
-  // After a conflict: takes over what another host published. nullopt: nothing is left to publish.
+  // After a conflict: takes over what another host published. nullopt: nothing is left to publish, or it cannot be,
+  // which is noted.
   Result<std::optional<SharedItem>> Reconcile(SharedItem item);
 
   kv::KvStore& kv_;
@@ -147,6 +157,7 @@ class SyncRounds {
   std::vector<Done<void>> closed_waiters_ GUARDED_BY(mutex_);
   std::vector<InodePtr> changed_ GUARDED_BY(mutex_);
   std::vector<InodeId> orphans_ GUARDED_BY(mutex_);
+  std::set<InodeId> left_behind_ GUARDED_BY(mutex_);  // and perhaps published or given up since
   bool kicked_ GUARDED_BY(mutex_) = false;
   bool running_ GUARDED_BY(mutex_) = false;
   bool stopping_ GUARDED_BY(mutex_) = false;

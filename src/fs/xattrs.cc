@@ -14,6 +14,8 @@ constexpr std::string_view kDurability = CAIRNFS_XATTR_DURABILITY;
 constexpr std::string_view kUniqueBytes = CAIRNFS_XATTR_UNIQUE_BYTES;
 constexpr std::string_view kChunks = CAIRNFS_XATTR_CHUNKS;
 
+constexpr std::string_view kLevel = CAIRNFS_XATTR_LEVEL;
+
 bool IsOwn(std::string_view name) { return name.starts_with(kOwnPrefix); }
 
 }  // namespace
@@ -43,6 +45,27 @@ bool FileSystem::Impl::IsPending(InodeId id, uint32_t mode) {
   });
 }
 
+Result<std::string> FileSystem::Impl::LevelOf(InodeId id) {
+  if (host == nullptr) return std::string(CAIRNFS_DURABILITY_LOCAL);
+  CAIRNFS_ASSIGN_OR_RETURN(const Durability level, host->levels().Of(id));
+  return std::string(NameOf(level));
+}
+
+Status FileSystem::Impl::SetLevel(InodeId id, std::optional<std::string_view> name) {
+  if (host == nullptr) {
+    return MakeError(ErrorCode::kNotSupported, "this host is alone: there is one level, " CAIRNFS_DURABILITY_LOCAL);
+  }
+  std::optional<Durability> level;
+  if (name) {
+    level = DurabilityOfName(*name);
+    if (!level) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "a level is " CAIRNFS_DURABILITY_LOCAL " or " CAIRNFS_DURABILITY_REPLICATED);
+    }
+  }
+  return host->levels().Set(id, level);
+}
+
 Result<std::string> FileSystem::Impl::DurabilityOf(InodeId id) {
   std::set<InodeId> lost = LostInodes();
   if (lost.contains(id)) return std::string(CAIRNFS_DURABILITY_LOST);
@@ -58,6 +81,7 @@ Result<std::string> FileSystem::Impl::DurabilityOf(InodeId id) {
 void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> done) {
   if (!IsOwn(name)) return done(impl_->parts.names.GetXattr(id, name));
   if (name == kDurability) return done(impl_->DurabilityOf(id));
+  if (name == kLevel) return done(impl_->LevelOf(id));
   if (name != kUniqueBytes && name != kChunks) {
     return done(MakeError(ErrorCode::kNoData, "no attribute of this name"));
   }
@@ -88,6 +112,7 @@ void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> d
 
 Status FileSystem::SetXattr(InodeId inode, std::string_view name, std::string_view value,
                             meta::Namespace::XattrMode mode) {
+  if (name == kLevel) return impl_->SetLevel(inode, value);
   if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
   SyncRounds::Operation operation(*impl_->rounds);
   CAIRNFS_RETURN_IF_ERROR(impl_->parts.names.SetXattr(inode, name, value, mode));
@@ -98,6 +123,7 @@ Status FileSystem::SetXattr(InodeId inode, std::string_view name, std::string_vi
 Result<std::vector<std::string>> FileSystem::ListXattrs(InodeId inode) { return impl_->parts.names.ListXattrs(inode); }
 
 Status FileSystem::RemoveXattr(InodeId inode, std::string_view name) {
+  if (name == kLevel) return impl_->SetLevel(inode, std::nullopt);
   if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
   SyncRounds::Operation operation(*impl_->rounds);
   return impl_->parts.names.RemoveXattr(inode, name);

@@ -17,6 +17,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -139,7 +140,9 @@ class Namespace {
   Result<Attr> Lookup(InodeId parent, std::string_view name);  // kNotFound, kNotDirectory, kNameTooLong
   Result<Attr> GetAttr(InodeId inode);                         // kNotFound: no such inode
   // Regular files, directories, symlinks, devices, FIFOs, sockets. kAlreadyExists, kNotFound (the parent was removed).
-  Result<Attr> Create(InodeId parent, std::string_view name, const CreateParams& params);
+  // `numbered` (may be empty) is called once, with its number, before anybody can find it; Create may fail after that.
+  Result<Attr> Create(InodeId parent, std::string_view name, const CreateParams& params,
+                      const std::function<void(InodeId)>& numbered = {});
   Result<Attr> Link(InodeId inode, InodeId new_parent, std::string_view new_name);  // kPermission for a directory;
                                                                                     // kNotFound if it has no link left
   // The inode as it is afterwards. With nlink 0 it has become an orphan: it stays whole until RemoveOrphans.
@@ -166,6 +169,11 @@ class Namespace {
   // Which of the inodes may lie below `directory`: those that names below it lead to, and those of which that is not
   // known (more than one name). Inodes that are gone lie nowhere.
   Result<std::vector<InodeId>> FindBelow(InodeId directory, const std::vector<InodeId>& inodes);
+
+  // Of each inode: which of these directories it is, or lies below, the nearest one; 0: none. nullopt: it has more than
+  // one name, or where it lies is not known. Only where the store is remote.
+  Result<std::vector<std::optional<InodeId>>> FindNearest(const std::set<InodeId>& directories,
+                                                          const std::vector<InodeId>& inodes);
 
   enum class XattrMode { kSet, kCreate, kReplace };
   Result<std::string> GetXattr(InodeId inode, std::string_view name);  // kNoData

@@ -115,8 +115,38 @@ Result<FileRecord> FileRecord::Decode(std::string_view value) {
   return record;
 }
 
+namespace {
+
+constexpr uint8_t kPendingVersion = 2;
+
+void EncodeRanges(Encoder& encoder, const std::vector<PendingRecord::Range>& ranges) {
+  encoder.Varint(ranges.size());
+  for (const PendingRecord::Range& range : ranges) encoder.Varint(range.begin).Varint(range.end - range.begin);
+}
+
+// False where they are none that EncodeRanges makes.
+bool DecodeRanges(Decoder& decoder, std::vector<PendingRecord::Range>& ranges) {
+  const uint64_t count = decoder.Varint();
+  if (count > PendingRecord::kRangesMax) return false;
+  uint64_t last = 0;
+  for (uint64_t i = 0; i < count && decoder.ok(); i++) {
+    const uint64_t begin = decoder.Varint(), length = decoder.Varint();
+    if (begin < last || begin > kFileSizeMax || length == 0 || length > kFileSizeMax - begin) return false;
+    last = begin + length;
+    ranges.push_back({begin, last});
+  }
+  return decoder.ok();
+}
+
+}  // namespace
+
 std::string PendingRecord::Encode() const {
-  return Encoder().U8(kRecordVersion).U64(session).U64(size).U8(times_are_set ? 1 : 0).Time(mtime).Time(ctime).Take();
+  Encoder encoder;
+  encoder.U8(kPendingVersion).U64(session).U64(size).U8(times_are_set ? 1 : 0).Time(mtime).Time(ctime);
+  EncodeRanges(encoder, ranges);
+  encoder.U64(lost_session);
+  EncodeRanges(encoder, lost);
+  return encoder.Take();
 }
 
 Result<PendingRecord> PendingRecord::Decode(std::string_view value) {
@@ -128,11 +158,32 @@ Result<PendingRecord> PendingRecord::Decode(std::string_view value) {
   const uint8_t times_are_set = decoder.U8();
   record.mtime = decoder.Time();
   record.ctime = decoder.Time();
-  if (!decoder.Finished()) return Corrupt("pending record", "it is cut short or too long");
-  if (version != kRecordVersion || times_are_set > 1) return Corrupt("pending record", "unknown record version");
+  if (decoder.ok() && version != 1 && version != kPendingVersion) {
+    return Corrupt("pending record", "unknown record version");
+  }
   if (record.size > kFileSizeMax) return Corrupt("pending record", "its size is past the largest");
+  if (version == kPendingVersion) {
+    bool sound = DecodeRanges(decoder, record.ranges);
+    record.lost_session = decoder.U64();
+    sound = sound && DecodeRanges(decoder, record.lost) && (record.lost_session != 0 || record.lost.empty());
+    if (!sound) return Corrupt("pending record", "its ranges are cut short, out of order or too many");
+  } else if (record.size > 0) {
+    record.ranges.push_back({0, record.size});  // which of them it did not tell
+  }
+  if (!decoder.Finished()) return Corrupt("pending record", "it is cut short or too long");
+  if (times_are_set > 1) return Corrupt("pending record", "unknown record version");
   record.times_are_set = times_are_set == 1;
   return record;
+}
+
+std::string LevelRecord::Encode() const { return Encoder().U8(kRecordVersion).U8(is_replicated ? 1 : 0).Take(); }
+
+Result<LevelRecord> LevelRecord::Decode(std::string_view value) {
+  Decoder decoder(value);
+  const uint8_t version = decoder.U8(), is_replicated = decoder.U8();
+  if (!decoder.Finished()) return Corrupt("level", "it is cut short or too long");
+  if (version != kRecordVersion || is_replicated > 1) return Corrupt("level", "unknown record version");
+  return LevelRecord{is_replicated == 1};
 }
 
 std::string DentryRecord::Encode() const { return Encoder().U8(kRecordVersion).U64(inode.value).U32(type).Take(); }
@@ -199,6 +250,15 @@ std::string DirectoryTimesKey(InodeId inode) { return KeyOf('T', inode); }
 std::string XattrKey(InodeId inode, std::string_view name) { return KeyOf('X', inode, name); }
 std::string XattrPrefix(InodeId inode) { return KeyOf('X', inode); }
 std::string OrphanKey(InodeId inode) { return KeyOf('O', inode); }
+std::string LevelKey(InodeId directory) { return KeyOf('Y', directory); }
+std::string LevelsPrefix() { return "Y"; }
+std::optional<InodeId> InodeOfLevelKey(std::string_view key) {
+  Decoder decoder(key);
+  const uint8_t kind = decoder.U8();
+  const InodeId inode{decoder.BigEndianU64()};
+  if (!decoder.Finished() || kind != 'Y') return std::nullopt;
+  return inode;
+}
 std::string PendingKey(InodeId inode, std::string_view node) { return KeyOf('P', inode, node); }
 std::string PendingPrefix(InodeId inode) { return KeyOf('P', inode); }
 std::string MoveKey() { return "V"; }

@@ -8,6 +8,7 @@
 //   X <ino be64> name     extended attribute
 //   O <ino be64>          orphan: an inode with no link left, kept until nobody has it open
 //   P <ino be64> node     pending: this node of a cluster closed the file with bytes that are not in its D record yet
+//   Y <ino be64>          durability level that was set for a directory of a cluster, and what is below it
 //   V                     bumped by every move of a directory between directories (no cycles)
 //   G                     bytes freed that no collection has looked at: only between a clean stop and the next start
 //   N                     next inode number that no process has reserved (written durably before any is used)
@@ -15,6 +16,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/types.h"
@@ -48,12 +50,29 @@ struct FileRecord {
 
 // What everybody may know at once of bytes that the node of the key has closed and not published. docs/cluster.md.
 struct PendingRecord {
+  struct Range {
+    uint64_t begin = 0, end = 0;  // bytes [begin, end) of the file
+    bool operator==(const Range&) const = default;
+  };
+  static constexpr size_t kRangesMax = 64;
+
   uint64_t session = 0;        // revision of the node's session: once that is gone, so are the bytes
   uint64_t size = 0;           // the file is at least this long
   bool times_are_set = false;  // by utimensat: they count as they are, not as the latest
   Timestamp mtime, ctime;
+  std::vector<Range> ranges;  // where the bytes lie, or more: in order, kRangesMax at most; none: no byte was changed
+  // Of an earlier session of the node that is gone, whose record this one took the place of: what was lost with it.
+  uint64_t lost_session = 0;  // 0: nothing was
+  std::vector<Range> lost;
   std::string Encode() const;
   static Result<PendingRecord> Decode(std::string_view value);
+};
+
+// What `user.cairnfs.level` says of a directory.
+struct LevelRecord {
+  bool is_replicated = true;  // else local
+  std::string Encode() const;
+  static Result<LevelRecord> Decode(std::string_view value);
 };
 
 struct DentryRecord {
@@ -98,6 +117,9 @@ struct PendingKeyParts {
   std::string node;
 };
 std::optional<PendingKeyParts> DecodePendingKey(std::string_view key);
+std::string LevelKey(InodeId directory);
+std::string LevelsPrefix();
+std::optional<InodeId> InodeOfLevelKey(std::string_view key);
 std::string MoveKey();
 std::string FreedBytesKey();
 std::string NextInodeKey();

@@ -277,6 +277,39 @@ def a_commit_by_all_ranks(world):
     os.rmdir(world.hosts[1].path("late.tmp"))
 
 
+def a_commit_by_ranks_of_another_user(world):
+    """Ranks need not run as the daemon's user: they may commit what they may rename, and nothing else."""
+    nobody = 65534
+    ranks = range(len(world.hosts))
+
+    def commit(rank, folder, timeout="60s"):
+        host = world.hosts[rank]
+        command = ["setpriv", f"--reuid={nobody}", f"--regid={nobody}", "--clear-groups", program("cairnfs"), "commit",
+                   "--ranks", str(len(world.hosts)), "--timeout", timeout, host.path(folder + ".tmp"),
+                   host.path(folder)]
+        return subprocess.run(host.inside(*command), check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=120, env={**os.environ, "RANK": str(rank)})
+
+    home = world.hosts[0].path("home")
+    os.mkdir(home)
+    os.chown(home, nobody, nobody)
+    os.mkdir(os.path.join(home, "step.tmp"))
+    os.chown(os.path.join(home, "step.tmp"), nobody, nobody)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        done = list(threads.map(lambda rank: commit(rank, "home/step"), ranks))
+    assert all(result.returncode == 0 for result in done), [result.stdout for result in done]
+    assert os.path.isdir(world.hosts[1].path("home", "step"))
+    os.mkdir(world.hosts[0].path("roots.tmp"))
+    refused = commit(0, "roots", "30s")
+    assert refused.returncode == 1 and "Permission denied" in refused.stdout, refused
+    status = world.hosts[0].inside("setpriv", f"--reuid={nobody}", f"--regid={nobody}", "--clear-groups",
+                                   program("cairnfs"), "status", "--data", world.hosts[0].data)
+    assert subprocess.run(status, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0
+    os.rmdir(world.hosts[1].path("roots.tmp"))
+    os.rmdir(world.hosts[1].path("home", "step"))
+    os.rmdir(world.hosts[2].path("home"))
+
+
 def nodes_are_listed(world):
     for host in world.hosts:
         nodes = host.nodes()
@@ -386,7 +419,7 @@ def a_commit_that_lost_bytes_says_so(world):
 
 CASES = (nodes_are_listed, names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, attributes_are_seen_at_once,
          what_is_read_much_stays_true, a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay,
-         a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_host_dies_with_its_disk, a_commit_that_lost_bytes_says_so, everything_starts_again, a_directory_belongs_to_its_cluster)
+         a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_commit_by_ranks_of_another_user, a_host_dies_with_its_disk, a_commit_that_lost_bytes_says_so, everything_starts_again, a_directory_belongs_to_its_cluster)
 
 
 def main():

@@ -43,7 +43,8 @@ InodeRecord MakeInode(const CreateParams& params, InodeId parent_id, const Inode
 
 }  // namespace
 
-Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const CreateParams& params) {
+Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const CreateParams& params,
+                               const std::function<void(InodeId)>& numbered) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(name));
   CAIRNFS_RETURN_IF_ERROR(Validate(params));
   std::optional<InodeId> inode;
@@ -66,6 +67,7 @@ Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const Crea
     }
     if (!inode) {
       CAIRNFS_ASSIGN_OR_RETURN(inode, AllocateInode());
+      if (numbered) numbered(*inode);
     }
     InodeRecord record = MakeInode(params, parent, directory.record, options_.remote);
     DirectoryTimesLock lock(directory_times_stripes_, options_, parent);

@@ -28,21 +28,28 @@ Status LoadInodes(kv::KvStore& store, const std::vector<InodeId>& inodes, Record
   return {};
 }
 
-}  // namespace
-
-Result<std::vector<InodeId>> Namespace::FindBelow(InodeId directory, const std::vector<InodeId>& inodes) {
-  Records records;
+// Of the inodes and all directories above them, but for what is above `ends`.
+Status LoadAncestry(kv::KvStore& store, const std::set<InodeId>& ends, const std::vector<InodeId>& inodes,
+                    Records& records) {
   std::vector<InodeId> unknown = inodes;
   for (int level = 0; level < kLevelsMax && !unknown.empty(); level++) {
-    CAIRNFS_RETURN_IF_ERROR(LoadInodes(store_, unknown, records));
+    CAIRNFS_RETURN_IF_ERROR(LoadInodes(store, unknown, records));
     std::set<InodeId> above;
     for (InodeId inode : unknown) {
       const std::optional<InodeRecord>& record = records[inode];
-      if (!record || record->parent.value == 0 || inode == directory) continue;
+      if (!record || record->parent.value == 0 || ends.contains(inode)) continue;
       if (!records.contains(record->parent)) above.insert(record->parent);
     }
     unknown.assign(above.begin(), above.end());
   }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<InodeId>> Namespace::FindBelow(InodeId directory, const std::vector<InodeId>& inodes) {
+  Records records;
+  CAIRNFS_RETURN_IF_ERROR(LoadAncestry(store_, {directory}, inodes, records));
   auto lies_below = [&](InodeId inode) {
     const std::optional<InodeRecord>& file = records[inode];
     if (!file || file->nlink == 0) return false;
@@ -60,6 +67,26 @@ Result<std::vector<InodeId>> Namespace::FindBelow(InodeId directory, const std::
     if (lies_below(inode)) below.push_back(inode);
   }
   return below;
+}
+
+Result<std::vector<std::optional<InodeId>>> Namespace::FindNearest(const std::set<InodeId>& directories,
+                                                                   const std::vector<InodeId>& inodes) {
+  Records records;
+  CAIRNFS_RETURN_IF_ERROR(LoadAncestry(store_, directories, inodes, records));
+  auto nearest_of = [&](InodeId inode) -> std::optional<InodeId> {
+    const std::optional<InodeRecord>& file = records[inode];
+    if (file && !IsDirectory(*file) && (file->nlink > 1 || file->parent.value == 0)) return std::nullopt;
+    for (int level = 0; level < kLevelsMax; level++) {
+      if (directories.contains(inode)) return inode;
+      const std::optional<InodeRecord>& record = records[inode];
+      if (!record || inode == kRootInode) break;
+      inode = record->parent;
+    }
+    return InodeId{};
+  };
+  std::vector<std::optional<InodeId>> nearest;
+  for (InodeId inode : inodes) nearest.push_back(nearest_of(inode));
+  return nearest;
 }
 
 }  // namespace cairnfs::meta

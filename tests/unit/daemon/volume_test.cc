@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "daemon/cluster_volume.h"
+
 namespace cairnfs::daemon {
 namespace {
 
@@ -36,6 +38,30 @@ TEST_F(VolumeTest, NoCollectAfterIsTheDefault) {
   EXPECT_EQ(Options().collect_after_bytes, fs::FsOptions().collect_after_bytes);
   config_.collect_after = 5;
   EXPECT_EQ(Options().collect_after_bytes, 5U);
+}
+
+TEST(ClusterSpace, IsThatOfAllNodesDividedByTheCopies) {
+  control::ClusterReport report;
+  report.copies = 2;
+  auto add = [&](double weight, std::optional<uint64_t> stored, uint64_t available) {
+    control::NodeReport node;
+    node.info.weight = weight;
+    if (stored) {
+      node.usage.emplace();
+      node.usage->stored_bytes = *stored;
+      node.usage->available_bytes = available;
+    }
+    report.nodes.push_back(std::move(node));
+  };
+  EXPECT_EQ(SpaceOf(report).total_bytes, 0u);
+  add(1, 100, 1000);
+  add(2, 300, 3000);
+  add(1, std::nullopt, 0);  // down
+  add(0, 50, 700);          // draining: it takes nothing new
+  EXPECT_EQ(SpaceOf(report).available_bytes, 2000u);
+  EXPECT_EQ(SpaceOf(report).total_bytes, 2225u);
+  report.copies = 0;
+  EXPECT_EQ(SpaceOf(report).available_bytes, 4000u);
 }
 
 }  // namespace

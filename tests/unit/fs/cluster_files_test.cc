@@ -141,6 +141,28 @@ TEST_F(ClusterFilesTest, AStreamThatGoesOnKeepsOffWhatOthersWroteBehindIt) {
   EXPECT_EQ(host(1).Cat("file"), expected);
 }
 
+// The same where the stream never stood still, and the file was opened once more between.
+TEST_F(ClusterFilesTest, AStreamThatGoesOnKeepsOffWhatWasTakenOverMeanwhile) {
+  MakeHosts(2);
+  auto stream = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(stream, 0, std::string(3000, 'a')).ok());
+  // What comes while the round publishes keeps the stored bytes before it in memory.
+  host(0).gate->before_commit = [&] { EXPECT_TRUE(host(0).Write(stream, 3000, std::string(1000, 'a')).ok()); };
+  ASSERT_TRUE(host(0).Fsync(stream).ok());
+  auto other = host(1).Open("file");
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE(host(1).Write(*other, 1000, std::string(500, 'b')).ok());
+  ASSERT_TRUE(host(1).CloseFile(*other).ok());
+  std::string expected = std::string(1000, 'a') + std::string(500, 'b') + std::string(2500, 'a');
+  EXPECT_EQ(host(0).Cat("file"), expected) << "on the stream's own host";
+  ASSERT_TRUE(host(0).Write(stream, 4000, std::string(2000, 'a')).ok());
+  ASSERT_TRUE(host(0).Fsync(stream).ok());
+  ASSERT_TRUE(host(0).CloseFile(stream).ok());
+  expected += std::string(2000, 'a');
+  EXPECT_EQ(host(0).Cat("file"), expected);
+  EXPECT_EQ(host(1).Cat("file"), expected);
+}
+
 TEST_F(ClusterFilesTest, ALargeRecipeIsMergedToo) {
   MakeHosts(2);
   std::string expected(400'000, '.');
@@ -294,6 +316,194 @@ TEST_F(ClusterFilesTest, ACloseWhileTheRoundPublishesKeepsItsPendingRecord) {
   ASSERT_TRUE(host(0).CloseFile(file).ok());
   ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
   EXPECT_EQ(KeyCount("P"), 0u);
+}
+
+TEST_F(ClusterFilesTest, AFileThatCannotBePublishedHoldsUpNoOther) {
+  MakeHosts(2);
+  const InodeId directory = host(1).MakeDirectory("dir");
+  host(0).Put("bad", "first", directory);
+  EXPECT_EQ(host(1).Cat("bad", directory), "first");
+  auto bad = host(1).Open("bad", {.read = true, .write = true}, directory);
+  auto good = host(1).Create("good", directory);
+  ASSERT_TRUE(bad.ok());
+  ASSERT_TRUE(host(1).Write(*bad, 100, "bytes").ok());
+  ASSERT_TRUE(host(1).Write(good, 0, "bytes").ok());
+  // Another host publishes a record whose recipe cannot be read.
+  const std::string key = meta::FileKey(bad->attr.inode);
+  auto sound = store_->Get(key);
+  ASSERT_TRUE(sound.ok() && *sound);
+  auto record = meta::FileRecord::Decode((*sound)->value);
+  ASSERT_TRUE(record.ok());
+  record->recipe = "no recipe";
+  kv::Transaction damage;
+  damage.Put(key, record->Encode());
+  ASSERT_TRUE(store_->Commit(damage).ok());
+
+  ASSERT_FALSE(host(1).Fsync(*bad).ok());
+  Status synced = host(1).Fsync(good);
+  EXPECT_TRUE(synced.ok()) << synced.error().message;
+  EXPECT_EQ(host(0).Cat("good", directory), "bytes");
+  Status again = host(1).Fsync(*bad);
+  ASSERT_FALSE(again.ok()) << "each time";
+  EXPECT_NE(again.error().message.find("cannot be read"), std::string::npos) << again.error().message;
+  EXPECT_FALSE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  for (unsigned i : {1, 0}) {
+    ASSERT_TRUE(host(1).Flush(*bad).ok());
+    Status renamed = host(i).Rename(kRootInode, "dir", kRootInode, "final");
+    ASSERT_FALSE(renamed.ok());
+    EXPECT_NE(renamed.error().message.find("host2"), std::string::npos) << renamed.error().message;
+    EXPECT_NE(renamed.error().message.find("dir/bad"), std::string::npos) << renamed.error().message;
+  }
+  kv::Transaction mend;
+  mend.Put(key, (*sound)->value);
+  ASSERT_TRUE(store_->Commit(mend).ok());
+  EXPECT_TRUE(host(1).Fsync(*bad).ok());
+  ASSERT_TRUE(host(1).CloseFile(*bad).ok());
+  ASSERT_TRUE(host(1).CloseFile(good).ok());
+  EXPECT_TRUE(host(0).Rename(kRootInode, "dir", kRootInode, "final").ok());
+  EXPECT_EQ(host(0).Cat("bad", directory), "first" + std::string(95, '\0') + "bytes");
+}
+
+TEST_F(ClusterFilesTest, ATruncationWhoseSessionWasLostHasFailed) {
+  MakeHosts(2);
+  const InodeId inode = host(0).Put("file", "0123456789");
+  EXPECT_EQ(host(1).Cat("file"), "0123456789");
+  host(0).gate->before_commit = [&] { host(0).LoseSession(); };
+  EXPECT_FALSE(host(0).Truncate(inode, 3).ok());
+  EXPECT_EQ(host(1).Cat("file"), "0123456789");
+  EXPECT_TRUE(Eventually([&] { return host(0).Truncate(inode, 3).ok(); }));
+  EXPECT_EQ(host(1).Cat("file"), "012");
+}
+
+TEST_F(ClusterFilesTest, ARenameWhoseSessionWasLostHasFailed) {
+  MakeHosts(2);
+  host(0).Put("final", "old");
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  auto file = host(0).Create("new");
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  host(0).gate->before_commit = [&] { host(0).LoseSession(); };
+  EXPECT_FALSE(host(0).Rename(kRootInode, "new", kRootInode, "final").ok());
+  EXPECT_EQ(host(1).Cat("final"), "old");
+  EXPECT_FALSE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterFilesTest, AFileIsOpenBeforeItsNameIsSeen) {
+  MakeHosts(2);
+  host(0).Put("other", "");  // inode numbers are reserved
+  host(0).gate->after_commit = [&] {
+    ASSERT_TRUE(host(1).Unlink("file").ok());
+    EXPECT_TRUE(Eventually([&] { return board_.hold_calls > 0; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  };
+  auto file = host(0).Create("file");
+  EXPECT_TRUE(HasKey(meta::InodeKey(file.attr.inode)));
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  EXPECT_EQ(*host(0).Read(file, 0, 100), "bytes");
+  EXPECT_TRUE(HasKey(meta::FileKey(file.attr.inode)));
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+  host(0).fs->Forget(file.attr.inode, 1);
+  EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(file.attr.inode)); }));
+}
+
+TEST_F(ClusterFilesTest, AHostThatHasJustJoinedIsAskedToo) {
+  MakeHosts(2);
+  host(0).fs->Forget(host(0).Put("file", "bytes"), 1);
+  host(0).membership->FreezeView();
+  Host& fresh = AddHost(3);
+  auto file = fresh.Open("file", {.read = true});
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(host(0).Unlink("file").ok());
+  EXPECT_TRUE(Eventually([&] { return board_.hold_calls >= 2; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_TRUE(HasKey(meta::InodeKey(file->attr.inode)));
+  EXPECT_EQ(*fresh.Read(*file, 0, 100), "bytes");
+  ASSERT_TRUE(fresh.CloseFile(*file).ok());
+  EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(file->attr.inode)); }));
+}
+
+TEST_F(ClusterFilesTest, APendingRecordWhosePutSeemedToFailGoesAway) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("dir");
+  auto file = host(1).Create("file", directory);
+  ASSERT_TRUE(host(1).Write(file, 0, "bytes").ok());
+  host(1).gate->lose_answer = true;
+  EXPECT_FALSE(host(1).Flush(file).ok());
+  EXPECT_EQ(KeyCount("P"), 1u);
+  ASSERT_TRUE(host(1).Fsync(file).ok());
+  Status renamed = host(0).Rename(kRootInode, "dir", kRootInode, "final");
+  EXPECT_TRUE(renamed.ok()) << renamed.error().message;
+  EXPECT_EQ(KeyCount("P"), 0u);
+
+  ASSERT_TRUE(host(1).Write(file, 5, "more").ok());
+  host(1).gate->lose_answer = true;
+  EXPECT_FALSE(host(1).Flush(file).ok());
+  ASSERT_TRUE(host(1).Write(file, 9, "still").ok());
+  EXPECT_TRUE(host(1).CloseFile(file).ok()) << "that there is a record by now is no error";
+  EXPECT_EQ(host(0).Cat("file", directory), "bytesmorestill");
+  EXPECT_EQ(KeyCount("P"), 0u);
+}
+
+TEST_F(ClusterFilesTest, ARecordThatWentBackIsToldAsItIs) {
+  MakeHosts(1);
+  const InodeId inode = host(0).Put("file", "bytes");
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  kv::Transaction older;
+  older.Delete(meta::FileKey(inode));
+  ASSERT_TRUE(store_->Commit(older).ok());
+  auto attr = host(0).fs->GetAttr(inode);
+  ASSERT_TRUE(attr.ok());
+  EXPECT_EQ(attr->size, 0u);
+  host(0).LoseSession();
+  EXPECT_EQ(host(0).Cat("file"), "") << "and nothing in memory counts any more";
+}
+
+TEST_F(ClusterFilesTest, ADirectoryHasALevelOfItsOwn) {
+  MakeHosts(2);
+  constexpr auto kSet = meta::Namespace::XattrMode::kSet;
+  constexpr const char* kLevel = "user.cairnfs.level";
+  auto level_of = [](Host& asked, InodeId inode) {
+    auto level = Host::Await<std::string>([&](Done<std::string> done) { asked.fs->GetXattr(inode, kLevel, done); });
+    return level.ok() ? *level : level.error().message;
+  };
+  const InodeId scratch = host(0).MakeDirectory("scratch"), deep = host(0).MakeDirectory("deep", scratch);
+  const InodeId kept = host(0).MakeDirectory("kept", deep);
+  ASSERT_TRUE(host(0).fs->SetXattr(scratch, kLevel, "local", kSet).ok());
+  ASSERT_TRUE(host(0).fs->SetXattr(kept, kLevel, "replicated", kSet).ok());
+  EXPECT_EQ(host(0).fs->SetXattr(scratch, kLevel, "both", kSet).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(level_of(host(0), kRootInode), "replicated");
+  EXPECT_EQ(level_of(host(0), deep), "local");
+  EXPECT_EQ(level_of(host(0), kept), "replicated");
+  EXPECT_TRUE(Eventually([&] { return level_of(host(1), deep) == "local"; }));
+
+  // Copies cannot be made: that is no matter where none are asked for.
+  host(0).chunks->syncs_fail = true;
+  auto fast = host(0).Create("fast", deep), safe = host(0).Create("safe", kept);
+  ASSERT_TRUE(host(0).Write(fast, 0, "bytes").ok());
+  ASSERT_TRUE(host(0).Write(safe, 0, "bytes").ok());
+  Status synced = host(0).Fsync(fast);
+  EXPECT_TRUE(synced.ok()) << synced.error().message;
+  EXPECT_GE(host(0).chunks->local_syncs, 1u);
+  EXPECT_FALSE(host(0).Fsync(safe).ok());
+  EXPECT_EQ(host(1).Cat("fast", deep), "bytes");
+  EXPECT_EQ(*host(0).Durability(fast.attr.inode), "local");
+  EXPECT_EQ(*host(0).Durability(safe.attr.inode), "pending");
+  host(0).chunks->syncs_fail = false;
+  EXPECT_TRUE(host(0).Fsync(safe).ok());
+  EXPECT_EQ(*host(0).Durability(safe.attr.inode), "replicated");
+  ASSERT_TRUE(host(0).CloseFile(fast).ok());
+  ASSERT_TRUE(host(0).CloseFile(safe).ok());
+
+  EXPECT_EQ(host(0).fs->SetXattr(fast.attr.inode, kLevel, "local", kSet).error().code, ErrorCode::kNotDirectory);
+  ASSERT_TRUE(host(0).fs->RemoveXattr(kept, kLevel).ok());
+  EXPECT_EQ(host(0).fs->RemoveXattr(kept, kLevel).error().code, ErrorCode::kNoData);
+  EXPECT_EQ(level_of(host(0), kept), "local");
+  EXPECT_TRUE(host(0).fs->ListXattrs(scratch)->empty());
+  const InodeId gone = host(0).MakeDirectory("gone");
+  ASSERT_TRUE(host(0).fs->SetXattr(gone, kLevel, "local", kSet).ok());
+  EXPECT_EQ(level_of(host(0), gone), "local");
+  ASSERT_TRUE(host(0).fs->Rmdir(kRootInode, "gone").ok());
+  EXPECT_EQ(KeyCount("Y"), 1u);
 }
 
 }  // namespace

@@ -35,8 +35,9 @@ class Gate final : public kv::KvStore {
   explicit Gate(kv::KvStore& inner) : inner_(inner) {}
   std::atomic<bool> shut{false};
   std::atomic<uint64_t> trips{0}, commits{0};
-  // Called before the next commit, once.
-  std::function<void()> before_commit;
+  // Called before the next commit, once; and after one that went well.
+  std::function<void()> before_commit, after_commit;
+  std::atomic<bool> lose_answer{false};  // of the next commit, which is made
 
   Result<std::optional<kv::KvEntry>> Get(std::string_view key) override {
     trips++;
@@ -58,7 +59,10 @@ class Gate final : public kv::KvStore {
     commits++;
     if (before_commit) std::exchange(before_commit, nullptr)();
     if (shut) return Away();
-    return inner_.Commit(transaction);
+    auto committed = inner_.Commit(transaction);
+    if (committed.ok() && after_commit) std::exchange(after_commit, nullptr)();
+    if (lose_answer.exchange(false)) return Away();
+    return committed;
   }
   Status Sync() override { return inner_.Sync(); }
   kv::KvLimits limits() const override { return {128, 1 << 20}; }
@@ -76,7 +80,14 @@ class TestMembership final : public cluster::Membership {
   std::atomic<int> rejoins{0};
 
   const cluster::NodeId& self() const override { return inner_->self(); }
-  cluster::ViewPtr view() const override { return inner_->view(); }
+  cluster::ViewPtr view() const override {
+    std::lock_guard lock(frozen_mutex_);
+    return frozen_ ? frozen_ : inner_->view();
+  }
+  void FreezeView() {
+    std::lock_guard lock(frozen_mutex_);
+    frozen_ = inner_->view();
+  }
   std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)> changed) override {
     return inner_->OnChange(std::move(changed));
   }
@@ -98,6 +109,8 @@ class TestMembership final : public cluster::Membership {
 
  private:
   std::unique_ptr<cluster::Membership> inner_;
+  mutable std::mutex frozen_mutex_;
+  cluster::ViewPtr frozen_;
 };
 
 // Chunks on this host's own store, and read from the others' where they are not there.
@@ -275,6 +288,23 @@ class Host {
     auto session = membership->session();
     ASSERT_TRUE(session.ok());
     ASSERT_TRUE(shared_.store.RevokeLease(session->lease).ok());
+  }
+  // Its session ends, everything it has not published is given up, and it takes a new one.
+  void LoseSession() {
+    const uint64_t before = membership->session()->revision;
+    EndSession();
+    for (int i = 0; i < 1000; i++) {
+      auto session = membership->session();
+      // The filesystem has the new one once it can open files.
+      if (session.ok() && session->revision != before && rejoined()) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << "no new session";
+  }
+  bool rejoined() {
+    SetAttrRequest request;
+    request.mtime = Timestamp{1, 0};
+    return SetAttr(kRootInode, request).ok() && membership->rejoins > 0;
   }
   const std::string name() const { return "host" + std::to_string(std::to_integer<int>(membership->self().bytes[15])); }
 

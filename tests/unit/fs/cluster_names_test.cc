@@ -98,14 +98,62 @@ TEST_F(ClusterNamesTest, CommitFailsWithTheNamesOfWhatADeadHostHadNotSaved) {
   EXPECT_TRUE(Eventually([&] { return *host(0).Durability(bad) == "lost"; }));
   EXPECT_TRUE(Eventually([&] { return *host(1).Durability(temporary) == "lost"; }));
 
-  // The file has what was published of it, which is nothing; written anew it is whole, and the commit goes through.
+  // The file has what was published of it, which is nothing. Other bytes of it settle nothing; once all that were lost
+  // are written anew, by whomever, the commit goes through.
   EXPECT_EQ(host(1).fs->GetAttr(bad)->size, 0u);
-  auto again = host(1).Open("bad", {.read = true, .write = true}, temporary);
-  ASSERT_TRUE(again.ok());
-  ASSERT_TRUE(host(1).Write(*again, 0, "anew").ok());
-  ASSERT_TRUE(host(1).CloseFile(*again).ok());
+  auto write_again = [&](Host& writer, uint64_t offset, std::string_view bytes) {
+    auto again = writer.Open("bad", {.read = true, .write = true}, temporary);
+    ASSERT_TRUE(again.ok());
+    ASSERT_TRUE(writer.Write(*again, offset, bytes).ok());
+    ASSERT_TRUE(writer.Fsync(*again).ok());
+    ASSERT_TRUE(writer.CloseFile(*again).ok());
+  };
+  auto is_refused = [&] {
+    Status refused = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
+    return !refused.ok() && refused.error().message.find("host3") != std::string::npos &&
+           refused.error().message.find("tmp/bad") != std::string::npos;
+  };
+  const std::string anew = TextOf(2, 1010);
+  write_again(host(1), 1000, anew.substr(1000));
+  EXPECT_TRUE(is_refused()) << "bytes behind the lost ones";
+  EXPECT_EQ(*host(1).Durability(bad), "lost");
+  write_again(host(1), 0, anew.substr(0, 300));
+  EXPECT_TRUE(is_refused()) << "some of them";
+  write_again(host(0), 300, anew.substr(300, 700));
   ASSERT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
-  EXPECT_EQ(host(0).Cat("bad", temporary), "anew");
+  EXPECT_EQ(host(0).Cat("bad", temporary), anew);
+  EXPECT_EQ(KeyCount("P"), 0u);
+}
+
+TEST_F(ClusterNamesTest, AHostThatCameBackDoesNotHideWhatItLost) {
+  MakeHosts(2);
+  const InodeId temporary = host(0).MakeDirectory("tmp");
+  const InodeId bad = host(1).Put("bad", TextOf(1, 1000), temporary);
+  const int rejoins = host(1).membership->rejoins;
+  host(1).EndSession();
+  ASSERT_TRUE(Eventually([&] { return host(1).membership->rejoins > rejoins && host(1).membership->session().ok(); }));
+  auto write_again = [&](uint64_t offset, size_t size) {
+    FileSystem::Created again;
+    ASSERT_TRUE(Eventually([&] {
+      auto opened = host(1).Open("bad", {.read = true, .write = true}, temporary);
+      if (opened.ok()) again = *opened;
+      return opened.ok();
+    }));
+    ASSERT_TRUE(host(1).Write(again, offset, TextOf(2, size)).ok());
+    ASSERT_TRUE(host(1).CloseFile(again).ok());
+  };
+  write_again(1000, 10);
+  for (int i = 0; i < 2; i++) {  // while that is pending, and once it is published
+    Status renamed = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
+    ASSERT_FALSE(renamed.ok());
+    EXPECT_NE(renamed.error().message.find("host2"), std::string::npos) << renamed.error().message;
+    EXPECT_NE(renamed.error().message.find("tmp/bad"), std::string::npos) << renamed.error().message;
+    ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  }
+  EXPECT_EQ(*host(0).Durability(bad), "lost");
+  EXPECT_EQ(*host(1).Durability(bad), "lost");
+  write_again(0, 1000);
+  ASSERT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
   EXPECT_EQ(KeyCount("P"), 0u);
 }
 
@@ -250,7 +298,7 @@ TEST_F(ClusterNamesTest, AHostThatLostItsSessionPublishesNothingOfIt) {
   // New opens go on.
   host(0).Put("after", "after");
   EXPECT_EQ(host(1).Cat("after"), "after");
-  auto again = host(0).Open("closed");
+  auto again = host(0).Open("closed", {.read = true, .write = true, .truncate = true});
   ASSERT_TRUE(again.ok());
   ASSERT_TRUE(host(0).Write(*again, 0, "written anew").ok());
   ASSERT_TRUE(host(0).CloseFile(*again).ok());

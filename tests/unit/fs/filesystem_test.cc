@@ -427,5 +427,42 @@ TEST(FileSystem, ManyFilesByManyThreads) {
   EXPECT_EQ(report->problems, std::vector<std::string>());
 }
 
+TEST(FileSystem, WhoMayRenameADirectoryIsJudgedAsByTheKernel) {
+  World world;
+  auto make = [&](InodeId parent, const char* name, uint32_t mode, uint32_t uid, uint32_t gid) {
+    meta::CreateParams params = WithMode(S_IFDIR | mode);
+    params.uid = uid;
+    params.gid = gid;
+    auto made = world.fs->MakeNode(parent, name, params);
+    EXPECT_TRUE(made.ok());
+    return made.ok() ? made->inode : InodeId{};
+  };
+  auto may = [&](const Credentials& caller, InodeId directory, InodeId final_parent) {
+    Status status = world.fs->CheckMayRename(caller, directory, final_parent);
+    EXPECT_TRUE(status.ok() || status.error().code == ErrorCode::kPermission);
+    return status.ok();
+  };
+  const Credentials root{0, 0, {}}, owner{1000, 100, {}}, member{1001, 101, {7, 100}}, stranger{1002, 102, {}};
+  const InodeId home = make(kRootInode, "home", 0770, 1000, 100);
+  const InodeId step = make(home, "step", 0755, 1000, 100);
+  for (const Credentials& caller : {root, owner, member}) EXPECT_TRUE(may(caller, step, home)) << caller.uid;
+  EXPECT_FALSE(may(stranger, step, home));
+  EXPECT_FALSE(may(owner, home, kRootInode)) << "the root directory is root's";
+  const InodeId other = make(kRootInode, "other", 0777, 0, 0);
+  EXPECT_TRUE(may(owner, step, other));
+  EXPECT_FALSE(may(member, step, other)) << "its .. changes, and it may not be written to";
+  EXPECT_FALSE(may(stranger, step, other));
+  const InodeId locked = make(kRootInode, "locked", 0707, 1000, 100);
+  const InodeId inner = make(locked, "inner", 0777, 1000, 100);
+  EXPECT_TRUE(may(stranger, inner, locked));
+  EXPECT_FALSE(may(member, inner, locked)) << "the class of the group counts, not that of others";
+  const InodeId sticky = make(kRootInode, "sticky", 01777, 0, 0);
+  const InodeId mine = make(sticky, "mine", 0777, 1001, 101);
+  EXPECT_TRUE(may(member, mine, sticky));
+  EXPECT_TRUE(may(root, mine, sticky));
+  EXPECT_FALSE(may(owner, mine, sticky));
+  EXPECT_EQ(world.fs->CheckMayRename(root, InodeId{9999}, home).error().code, ErrorCode::kNotFound);
+}
+
 }  // namespace
 }  // namespace cairnfs::fs

@@ -46,6 +46,21 @@ TEST(Overlay, GrowsOneRunAndJoinsTheNext) {
   EXPECT_EQ(overlay.run_bytes(), 8u);
 }
 
+TEST(Overlay, ARunWithoutItsFrontKeepsWhatIsStoredOfTheRest) {
+  Bytes bytes;
+  Overlay overlay(kParams);
+  overlay.Write(0, bytes.Make("abcd"));
+  overlay.CarveProvisional(0, 1);
+  overlay.Write(4, bytes.Make("efgh"));
+  overlay.DropRunFront(0, 3);
+  EXPECT_EQ(Show(overlay, 0, 8), "...defgh");
+  EXPECT_EQ(overlay.run_bytes(), 5u);
+  auto chunk = overlay.CarveProvisional(3, 2);
+  EXPECT_EQ(chunk->offset, 3u);
+  EXPECT_EQ(chunk->stored_before, 1u);
+  EXPECT_EQ(chunk->size, 5u);
+}
+
 TEST(Overlay, CarvedBytesStayReadableUntilTheyAreDropped) {
   Bytes bytes;
   Overlay overlay(kParams);

@@ -257,9 +257,12 @@ TEST(RecordsTest, PendingRecordsAndTheirKeys) {
   record.times_are_set = true;
   record.mtime = {1'700'000'000, 1};
   record.ctime = {1'700'000'001, 2};
+  record.ranges = {{0, 10}, {20, 5000}};
+  record.lost_session = 7;
+  record.lost = {{5, 6}};
   const std::string encoded = record.Encode();
-  EXPECT_EQ(encoded.size(), 42u);
-  EXPECT_EQ(encoded.substr(0, 18), std::string("\x01\x02\x01\0\0\0\0\0\0\x88\x13\0\0\0\0\0\0\x01", 18));
+  EXPECT_EQ(encoded.size(), 42u + 6 + 8 + 3);
+  EXPECT_EQ(encoded.substr(0, 18), std::string("\x02\x02\x01\0\0\0\0\0\0\x88\x13\0\0\0\0\0\0\x01", 18));
   auto decoded = PendingRecord::Decode(encoded);
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->session, record.session);
@@ -267,10 +270,31 @@ TEST(RecordsTest, PendingRecordsAndTheirKeys) {
   EXPECT_TRUE(decoded->times_are_set);
   EXPECT_EQ(decoded->mtime, record.mtime);
   EXPECT_EQ(decoded->ctime, record.ctime);
+  EXPECT_EQ(decoded->ranges, record.ranges);
+  EXPECT_EQ(decoded->lost_session, 7u);
+  EXPECT_EQ(decoded->lost, record.lost);
   for (size_t size = 0; size < encoded.size(); size++) {
     EXPECT_FALSE(PendingRecord::Decode(encoded.substr(0, size)).ok()) << size;
   }
   EXPECT_FALSE(PendingRecord::Decode(encoded + "x").ok());
+
+  // Those of version 1 do not tell which bytes: all of them.
+  const std::string old = "\x01" + encoded.substr(1, 41);
+  auto first = PendingRecord::Decode(old);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(first->ranges, (std::vector<PendingRecord::Range>{{0, 5000}}));
+  EXPECT_EQ(first->lost_session, 0u);
+  for (size_t size = 0; size < old.size(); size++) {
+    EXPECT_FALSE(PendingRecord::Decode(old.substr(0, size)).ok()) << size;
+  }
+  EXPECT_FALSE(PendingRecord::Decode(old + "x").ok());
+  record.ranges = {{20, 30}, {0, 10}};
+  EXPECT_FALSE(PendingRecord::Decode(record.Encode()).ok()) << "out of order";
+  record.ranges = {{10, 10}};
+  EXPECT_FALSE(PendingRecord::Decode(record.Encode()).ok()) << "of nothing";
+  record.ranges.clear();
+  record.lost_session = 0;
+  EXPECT_FALSE(PendingRecord::Decode(record.Encode()).ok()) << "lost with no session";
 
   const std::string node = "0123456789abcdef";
   const std::string key = PendingKey(InodeId{77}, node);
@@ -282,6 +306,22 @@ TEST(RecordsTest, PendingRecordsAndTheirKeys) {
   EXPECT_FALSE(DecodePendingKey(key.substr(0, key.size() - 1)).has_value());
   EXPECT_FALSE(DecodePendingKey(key + "x").has_value());
   EXPECT_FALSE(DecodePendingKey(XattrKey(InodeId{77}, node)).has_value());
+}
+
+TEST(RecordsTest, LevelsAndTheirKeys) {
+  for (bool is_replicated : {false, true}) {
+    const std::string encoded = LevelRecord{is_replicated}.Encode();
+    auto decoded = LevelRecord::Decode(encoded);
+    ASSERT_TRUE(decoded.ok());
+    EXPECT_EQ(decoded->is_replicated, is_replicated);
+    EXPECT_FALSE(LevelRecord::Decode(encoded.substr(0, 1)).ok());
+    EXPECT_FALSE(LevelRecord::Decode(encoded + "x").ok());
+  }
+  EXPECT_FALSE(LevelRecord::Decode("\x01\x02").ok());
+  EXPECT_EQ(InodeOfLevelKey(LevelKey(InodeId{77})), InodeId{77});
+  EXPECT_TRUE(LevelKey(InodeId{77}).starts_with(LevelsPrefix()));
+  EXPECT_FALSE(InodeOfLevelKey(InodeKey(InodeId{77})).has_value());
+  EXPECT_FALSE(InodeOfLevelKey("Y").has_value());
 }
 
 TEST(RecordsTest, InodeOfKey) {

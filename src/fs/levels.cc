@@ -1,0 +1,99 @@
+#include "fs/levels.h"
+
+#include <sys/stat.h>
+
+#include "cairnfs/cairnfs.h"
+
+namespace cairnfs::fs {
+
+std::string_view NameOf(Durability level) {
+  return level == Durability::kLocal ? CAIRNFS_DURABILITY_LOCAL : CAIRNFS_DURABILITY_REPLICATED;
+}
+
+std::optional<Durability> DurabilityOfName(std::string_view name) {
+  for (Durability level : {Durability::kLocal, Durability::kReplicated}) {
+    if (name == NameOf(level)) return level;
+  }
+  return std::nullopt;
+}
+
+Result<Levels::ByDirectory> Levels::Read() {
+  const auto now = std::chrono::steady_clock::now();
+  {
+    MutexLock lock(mutex_);
+    if (read_at_ && now - *read_at_ < kReadEvery) return known_;
+  }
+  const std::string prefix = meta::LevelsPrefix();
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, kv_.Range(prefix, kv::PrefixEnd(prefix), 0));
+  ByDirectory levels;
+  for (const kv::KvEntry& entry : range.entries) {
+    CAIRNFS_ASSIGN_OR_RETURN(const meta::LevelRecord record, meta::LevelRecord::Decode(entry.value));
+    const auto directory = meta::InodeOfLevelKey(entry.key);
+    if (!directory) return MakeError(ErrorCode::kCorrupt, "the key of a directory's level does not decode");
+    levels[*directory] = record.is_replicated ? Durability::kReplicated : Durability::kLocal;
+  }
+  MutexLock lock(mutex_);
+  known_ = levels;
+  read_at_ = now;
+  return levels;
+}
+
+Result<std::vector<Durability>> Levels::Of(const std::vector<InodeId>& inodes) {
+  std::vector<Durability> levels(inodes.size(), of_mount_);
+  CAIRNFS_ASSIGN_OR_RETURN(const ByDirectory set, Read());
+  if (set.empty() || inodes.empty()) return levels;
+  std::set<InodeId> directories;
+  for (const auto& [directory, level] : set) directories.insert(directory);
+  CAIRNFS_ASSIGN_OR_RETURN(const auto nearest, names_.FindNearest(directories, inodes));
+  for (size_t i = 0; i < inodes.size(); i++) {
+    if (!nearest[i]) {
+      levels[i] = Durability::kReplicated;  // where it lies is not known: no less than somebody may rely on
+    } else if (nearest[i]->value != 0) {
+      levels[i] = set.at(*nearest[i]);
+    }
+  }
+  return levels;
+}
+
+Result<Durability> Levels::Of(InodeId inode) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<Durability> levels, Of(std::vector<InodeId>{inode}));
+  return levels[0];
+}
+
+Status Levels::Set(InodeId directory, std::optional<Durability> level) {
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(directory));
+  if (!S_ISDIR(attr.mode)) {
+    return MakeError(ErrorCode::kNotDirectory, "a level is set for a directory, and counts for all that is below it");
+  }
+  const std::string key = meta::LevelKey(directory);
+  kv::Transaction transaction;
+  transaction.IfExists(meta::InodeKey(directory));
+  if (level) {
+    transaction.Put(key, meta::LevelRecord{*level == Durability::kReplicated}.Encode());
+  } else {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto entry, kv_.Get(key));
+    if (!entry) return MakeError(ErrorCode::kNoData, "no level is set for this directory");
+    transaction.Delete(key);
+  }
+  auto committed = kv_.Commit(transaction);
+  {
+    MutexLock lock(mutex_);
+    read_at_.reset();
+  }
+  if (committed.ok()) return {};
+  if (committed.error().code == ErrorCode::kConflict) return MakeError(ErrorCode::kNotFound, "it was removed");
+  return committed.error();
+}
+
+void Levels::Forget(InodeId directory) {
+  {
+    MutexLock lock(mutex_);
+    if (!known_.contains(directory)) return;
+    read_at_.reset();
+  }
+  kv::Transaction transaction;
+  transaction.Delete(meta::LevelKey(directory));
+  static_cast<void>(kv_.Commit(transaction));  // one that stays is nobody's
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,49 @@
+// Levels: which durability the files below a directory have, where that was set (user.cairnfs.level). Of the
+// directories above a file the nearest one counts for which it was; without one, the level of the mount.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "fs/filesystem.h"
+#include "meta/namespace.h"
+
+namespace cairnfs::fs {
+
+std::string_view NameOf(Durability level);  // "local", "replicated"
+std::optional<Durability> DurabilityOfName(std::string_view name);
+
+// All functions read or write the shared store, and any thread may call them.
+class Levels {
+ public:
+  // What other hosts set counts here after this long.
+  static constexpr auto kReadEvery = std::chrono::seconds(1);
+  Levels(kv::KvStore& kv, meta::Namespace& names, Durability of_mount) : kv_(kv), names_(names), of_mount_(of_mount) {}
+
+  // Of each inode. At no cost while no directory has a level, but for a look once a second.
+  Result<std::vector<Durability>> Of(const std::vector<InodeId>& inodes);
+  Result<Durability> Of(InodeId inode);
+  // Of a directory; nullopt: it has those of the directory above it again. kNotDirectory, kNotFound; kNoData when there
+  // was none to take away.
+  Status Set(InodeId directory, std::optional<Durability> level);
+  // It was removed.
+  void Forget(InodeId directory);
+
+ private:
+  using ByDirectory = std::map<InodeId, Durability>;
+  Result<ByDirectory> Read();
+
+  kv::KvStore& kv_;
+  meta::Namespace& names_;
+  const Durability of_mount_;
+  Mutex mutex_;
+  ByDirectory known_ GUARDED_BY(mutex_);
+  std::optional<std::chrono::steady_clock::time_point> read_at_ GUARDED_BY(mutex_);
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,49 @@
+// Rights that the kernel does not check for us, because it is not asked through a mount.
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "fs/impl.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr uint32_t kWrite = 2, kSearch = 1;
+
+// As the kernel judges by the mode: the class of the owner, of a group, or of all others.
+bool Allows(const meta::Attr& attr, const Credentials& caller, uint32_t rights) {
+  if (caller.uid == 0) return true;
+  const bool is_member =
+      caller.gid == attr.gid || std::find(caller.groups.begin(), caller.groups.end(), attr.gid) != caller.groups.end();
+  const uint32_t shift = caller.uid == attr.uid ? 6 : (is_member ? 3 : 0);
+  return ((attr.mode >> shift) & rights) == rights;
+}
+
+Error Denied(const std::string& what) { return MakeError(ErrorCode::kPermission, "Permission denied: " + what); }
+
+}  // namespace
+
+Status FileSystem::CheckMayRename(const Credentials& caller, InodeId directory, InodeId final_parent) {
+  meta::Namespace& names = impl_->parts.names;
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr moved, names.GetAttr(directory));
+  if (!S_ISDIR(moved.mode)) return MakeError(ErrorCode::kNotDirectory, "only directories are committed");
+  CAIRNFS_ASSIGN_OR_RETURN(const InodeId parent_id, names.ParentOf(directory));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr parent, names.GetAttr(parent_id));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr target, names.GetAttr(final_parent));
+  if (!S_ISDIR(target.mode)) return MakeError(ErrorCode::kNotDirectory, "the final name does not lie in a directory");
+  if (!Allows(parent, caller, kWrite | kSearch)) {
+    return Denied("you may not change the names in the directory that it lies in");
+  }
+  if ((parent.mode & S_ISVTX) != 0 && caller.uid != 0 && caller.uid != parent.uid && caller.uid != moved.uid) {
+    return Denied("it is another user's, in a directory with the sticky bit");
+  }
+  if (parent_id == final_parent) return {};
+  if (!Allows(target, caller, kWrite | kSearch)) {
+    return Denied("you may not change the names in the directory that it is to lie in");
+  }
+  // Its entry ".." changes.
+  if (!Allows(moved, caller, kWrite)) return Denied("you may not write to the directory itself");
+  return {};
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,84 @@
+#include "control/rank_door.h"
+
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <future>
+
+namespace cairnfs::control {
+namespace {
+
+class RankDoorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/cairnfs-door-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder_ = name;
+    ASSERT_EQ(chmod(name, 0711), 0);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string Path() const { return folder_ + "/ranks.sock"; }
+
+  // In another process, as that user if it may become one; it stays until it is killed.
+  pid_t ConnectAs(uid_t uid) const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, Path().c_str(), sizeof address.sun_path - 1);
+    const pid_t child = fork();
+    if (child != 0) return child;
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (geteuid() == 0 && (setgid(uid) != 0 || setuid(uid) != 0)) _exit(1);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) _exit(2);
+    for (;;) pause();
+  }
+
+  std::string folder_;
+};
+
+TEST_F(RankDoorTest, TellsWhoConnects) {
+  std::promise<int> admitted;
+  auto door = RankDoor::Open(Path(), [&](int connection) { admitted.set_value(connection); });
+  ASSERT_TRUE(door.ok()) << door.error().message;
+  constexpr uid_t kNobody = 65534;
+  const pid_t child = ConnectAs(kNobody);
+  auto connection = admitted.get_future();
+  ASSERT_EQ(connection.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  const int fd = connection.get();
+  auto caller = (*door)->CallerOf("fd:" + std::to_string(fd));
+  ASSERT_TRUE(caller.has_value());
+  EXPECT_EQ(caller->uid, geteuid() == 0 ? kNobody : geteuid());
+  EXPECT_EQ(caller->gid, geteuid() == 0 ? kNobody : getegid());
+  EXPECT_FALSE((*door)->CallerOf("fd:" + std::to_string(fd + 1)).has_value());
+  EXPECT_FALSE((*door)->CallerOf("unix:").has_value());
+  close(fd);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+TEST_F(RankDoorTest, IsThereAgainAfterADaemonThatDied) {
+  {
+    auto door = RankDoor::Open(Path(), [](int connection) { close(connection); });
+    ASSERT_TRUE(door.ok());
+    struct stat info;
+    ASSERT_EQ(stat(Path().c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777u, 0666u);
+    std::filesystem::rename(Path(), Path() + ".old");
+  }
+  std::filesystem::rename(Path() + ".old", Path());
+  EXPECT_TRUE(RankDoor::Open(Path(), [](int connection) { close(connection); }).ok());
+  EXPECT_FALSE(std::filesystem::exists(Path()));
+  EXPECT_EQ(RankDoor::Open("/tmp/" + std::string(200, 'x'), [](int) {}).error().code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace cairnfs::control
