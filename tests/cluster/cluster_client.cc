@@ -261,10 +261,9 @@ class Client {
       begin = NowNs();
       answer = Tree(root, operation, {line.value("sync", false)});
     } else if (op == "lock") {
-      LockOperation operation = LockOperationFrom(line);
       path = directory_ + "/" + line.value("root", "") + "/" + line.value("path", "");
       begin = NowNs();
-      answer = {{"error", liar_.ChangeLock(operation, locks_.Perform(path, LockKindFrom(line), operation))}};
+      answer = Lock(path, line);
     } else {
       begin = NowNs();
       answer = Plain(op, path, line);
@@ -281,6 +280,20 @@ class Client {
       liar_.Change(root, operation, result);
     }
     return ToJson(operation, result);
+  }
+
+  // With "opened", when the file was opened, in the first call on it.
+  json Lock(const std::string& path, const json& line) {
+    LockOperation operation = LockOperationFrom(line);
+    LockFiles::Kind kind = LockKindFrom(line);
+    json answer;
+    if (!locks_.IsOpen(path, kind)) {
+      int64_t begin = NowNs();
+      if (int error = locks_.Open(path, kind); error != 0) return {{"error", error}, {"call", "open"}};
+      answer["opened"] = {begin, NowNs()};
+    }
+    answer["error"] = liar_.ChangeLock(operation, locks_.Perform(path, kind, operation));
+    return answer;
   }
 
   json Plain(const std::string& op, const std::string& path, const json& line) {

@@ -168,10 +168,7 @@ class Round:
                 line.pop("error", None)
                 line["end"] = line["effect_by"]
         for client in tracers:
-            is_struck = client.host in self.fault.ends_sessions
-            self.lines.append({"client": client.name, "session": client.session, "op": "lose_session", "error": 0,
-                               "begin": min(client.end_began_ns, self.struck_ns) if is_struck else client.end_began_ns,
-                               "end": freed_ns})
+            self.lines += self.losses(client, freed_ns)
         path = os.path.join(self.test.artefacts, self.name + ".jsonl")
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in self.lines)
@@ -181,6 +178,16 @@ class Round:
             self.problems.append(refused)
         else:
             os.unlink(path)
+
+    def losses(self, client, freed_ns):
+        """Lines of the history: the moments at which the client loses its locks."""
+        line = {"client": client.name, "session": client.session, "op": "lose_session", "end": freed_ns}
+        lines = [{**line, "begin": client.end_began_ns, "error": 0}]  # it ends, as a program does
+        if client.host in self.fault.ends_sessions:
+            # Its host loses its session, and perhaps the next one too.
+            lines += [{**line, "begin": self.struck_ns, **({"error": 0} if self.fault.fences else {})},
+                      {**line, "begin": self.struck_ns}]
+        return lines
 
     def judge_checkpoints(self):
         self.committed = sum(one.name.startswith(self.name + "/") for one in self.test.ledger.committed())
