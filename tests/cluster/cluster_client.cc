@@ -13,7 +13,7 @@
 // Ops: those of history.h, with "root", a directory below DIR, and "sync" for writes; and for checkpoints, with "path"
 // below DIR: "put" (file of "bytes" made from "seed", created or replaced, fsync if "sync"), "verify" (is it that? "is"
 // is "same", "different", "missing"), "fsync_directory"; and on a file that stays open under the name "handle": "open"
-// ("path"), "pwrite" ("offset", "bytes", "seed"), "fsync", "close".
+// ("path"), "pwrite" ("offset", "bytes", "seed"), "fsetxattr" ("token"), "fsync", "close".
 //
 // --planted makes it tell a lie now and then, so that a test can show that the lie is found.
 #include <fcntl.h>
@@ -21,6 +21,7 @@
 #include <getopt.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -312,6 +313,10 @@ class Client {
     if (op == "pwrite")
       return {{"error", WriteAll(place->second, line.at("seed"), line.at("offset"), line.at("bytes"))}};
     if (op == "fsync") return {{"error", ErrorOf(fsync(place->second))}};
+    if (op == "fsetxattr") {
+      std::string value = std::to_string(line.at("token").get<int64_t>());
+      return {{"error", ErrorOf(fsetxattr(place->second, kTokenXattr, value.data(), value.size(), 0))}};
+    }
     if (op == "close") {
       int error = ErrorOf(close(place->second));
       handles_.erase(place);
