@@ -13,6 +13,7 @@ import random
 import stat
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -171,6 +172,43 @@ def what_is_read_much_stays_true(world):
             assert error_of(os.stat, reader.path("hot", f"f2{'x' * turn}")) == errno.ENOENT
             assert f"f2{'x' * (turn + 1)}" in os.listdir(reader.path("hot"))
             assert read(reader.path("hot", f"new-{turn}")) == b"new", (turn, reader.name)
+
+
+def a_file_that_is_replaced_is_always_there(world):
+    """One host renames new files over a name; whoever opens or looks at it on another finds the old one or the new. Where
+    it is replaced twice within one call the caller may be told to look again (ESTALE), but never that nothing is there."""
+    maker, others = world.hosts[0], world.hosts[1:]
+    write(maker.path("latest"), b"step 0")
+    done = threading.Event()
+
+    def replace():
+        for step in range(1, 150):
+            write(maker.path("latest.tmp"), b"step %d" % step)
+            os.rename(maker.path("latest.tmp"), maker.path("latest"))
+            time.sleep(0.02)
+
+    def look(host):
+        path, looks, stale = host.path("latest"), 0, 0
+        while not done.is_set():
+            for call in (lambda: os.stat(path), lambda: read(path), lambda: os.utime(path),
+                         lambda: os.close(os.open(path, os.O_RDWR | os.O_CREAT)), lambda: os.listxattr(path)):
+                looks += 1
+                if error := error_of(call):
+                    assert error == errno.ESTALE, (host.name, errno.errorcode[error])
+                    stale += 1
+        return looks, stale
+
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        looking = [threads.submit(look, host) for host in others]
+        try:
+            replace()
+        finally:
+            done.set()
+        looks, stale = map(sum, zip(*(one.result() for one in looking)))
+    assert stale <= looks / 20, (looks, stale)
+    for host in others:
+        assert read(host.path("latest")) == b"step 149"
+    return f"looked at {looks} times, of which {stale} were to look again"
 
 
 def a_paused_host_holds_nobody_up(world):
@@ -385,7 +423,7 @@ def a_commit_that_lost_bytes_says_so(world):
 
 
 CASES = (nodes_are_listed, names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, attributes_are_seen_at_once,
-         what_is_read_much_stays_true, a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay,
+         what_is_read_much_stays_true, a_file_that_is_replaced_is_always_there, a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay,
          a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_host_dies_with_its_disk, a_commit_that_lost_bytes_says_so, everything_starts_again, a_directory_belongs_to_its_cluster)
 
 
