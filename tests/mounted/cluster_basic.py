@@ -355,6 +355,38 @@ def a_host_dies_with_its_disk(world):
     assert len(others[0].nodes()) == len(world.hosts), others[0].nodes()
 
 
+def a_host_that_stays_away_is_replaced(world):
+    """Past out_after the others copy what it held, until each chunk has its copies again; it comes back with its disk."""
+    world.cluster.wait_for_copies()
+    first, second, victim = world.hosts
+    node = first.nodes()[victim.name]["id"]
+    victim.kill()
+    began = time.monotonic()
+    world.cluster.wait_for_states({victim.name: "down"})
+    folder = "while-away"
+    os.mkdir(first.path(folder + ".tmp"))
+    content = world.content(3 * MIB)
+    write(second.path(folder + ".tmp", "file"), content)
+    os.rename(first.path(folder + ".tmp"), first.path(folder))
+    world.checkpoints[folder] = {"file": hashlib.sha256(content).hexdigest()}
+    world.cluster.wait_for_states({victim.name: "out"})
+    away = time.monotonic() - began
+    assert away >= 4, away
+    world.cluster.wait_for_copies()
+    # Two copies on two hosts: either of them has all of it.
+    second.kill()
+    for name, files in world.checkpoints.items():
+        check_checkpoint(first, name, files)
+    second.mount()
+    victim.mount()
+    world.cluster.wait_for_states({host.name: "up" for host in world.hosts})
+    assert first.nodes()[victim.name]["id"] == node, first.nodes()
+    world.cluster.wait_for_copies()
+    for name, files in world.checkpoints.items():
+        check_checkpoint(victim, name, files)
+    return f"out after {away:.1f} s"
+
+
 def everything_starts_again(world):
     world.cluster.stop()
     for host in world.hosts:
@@ -424,7 +456,9 @@ def a_commit_that_lost_bytes_says_so(world):
 
 CASES = (nodes_are_listed, names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, attributes_are_seen_at_once,
          what_is_read_much_stays_true, a_file_that_is_replaced_is_always_there, a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay,
-         a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_host_dies_with_its_disk, a_commit_that_lost_bytes_says_so, everything_starts_again, a_directory_belongs_to_its_cluster)
+         a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_host_dies_with_its_disk,
+         a_host_that_stays_away_is_replaced, a_commit_that_lost_bytes_says_so, everything_starts_again,
+         a_directory_belongs_to_its_cluster)
 
 
 def main():
