@@ -37,6 +37,7 @@ from zombie import Zombie
 
 CHECKPOINTS_KEPT = 40
 SMALL_DISK = "400m"
+KEPT = os.environ.get("CAIRNFS_KEEP_FAILURES", "/var/tmp")
 # Locks are freed at most so long after their client or their host's lease has ended.
 UNLOCK_S = 1
 # Faults in whose rounds a planted bug can show.
@@ -241,7 +242,8 @@ class Test:
             self.calls += len(round_.lines)
             if round_.problems:
                 self.keep(round_)
-                raise Violation(f"round {number}, {round_.fault.describe()}:\n" + "\n".join(round_.problems[:12]))
+                raise Violation("\n".join([f"round {number}, {round_.fault.describe()}:", *round_.problems[:12],
+                                           *self.complaints()]))
             if number % 10 == 9 or number == first + len(kinds) - 1:
                 self.check_nodes()
 
@@ -253,6 +255,14 @@ class Test:
                 file.write(f"{checkpoint.name} of {checkpoint.host}, committed {checkpoint.committed_ns}: "
                            f"{checkpoint.files} {checkpoint.answers}\n")
             file.write(self.cluster.logs())
+
+    def complaints(self):
+        """The last lines of the hosts' logs that say that something is wrong."""
+        lines = []
+        for host in self.cluster.hosts:
+            worth = [line[:200] for line in host.log().splitlines() if " error " in line or " warning " in line]
+            lines += [f"-- {host.name} said:", *worth[-6:]] if worth else []
+        return lines
 
     def check_nodes(self):
         if self.is_plain:
@@ -330,7 +340,9 @@ def main():
     except Violation as violation:
         found = violation
     if found and not options.planted:
-        print(f"FAILED: {found}\nkept: {artefacts}", flush=True)
+        # Outside of the run's own folder, which is deleted when it ends.
+        kept = shutil.move(artefacts, tempfile.mkdtemp(prefix="cairnfs-failed-", dir=KEPT))
+        print(f"FAILED: {found}\nkept: {kept}: {' '.join(sorted(os.listdir(kept)))}", flush=True)
         return 1
     shutil.rmtree(artefacts, ignore_errors=True)
     if options.planted and not found:
