@@ -81,7 +81,8 @@ def demonstrate(cluster):
     run_job("save", cluster.hosts, "step-100", RENDEZVOUS_PORT)
     victim = others[-1]
     names = os.listdir(victim.path("step-100"))
-    print(f"{victim.name} sees {len(names)} files in {victim.path('step-100')}; durability:", os.getxattr(victim.path("step-100"), "user.cairnfs.durability").decode(), flush=True)
+    durability = os.getxattr(victim.path("step-100"), "user.cairnfs.durability").decode()
+    print(f"{victim.name} sees {len(names)} files in {victim.path('step-100')}; durability: {durability}", flush=True)
     cluster.wait_for_copies()
     size = sum(os.path.getsize(victim.path("step-100", name)) for name in names)
     # No two tensors of it are alike, so that each byte is stored twice. Nodes tell their space every few seconds.
@@ -99,6 +100,7 @@ def demonstrate(cluster):
 
     say("and make the missing copies anew")
     show_repair(survivors[0], two_copies)
+    print("every chunk has two copies again\n", flush=True)
     show(survivors[0], "cluster", "status")
 
 

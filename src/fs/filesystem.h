@@ -279,6 +279,9 @@ class FileSystem {
 
   // Parts::locks. The front end brings its lock requests there, and tells of closed descriptors.
   ClusterLocks* locks() const;
+  // kIo: the host's session under which the file was opened is lost, and every lock with it. The front end asks before
+  // a lock is asked for and once it is granted.
+  Status CheckSession(HandleId handle) const;
 
   // --- for the control service ------------------------------------------------------------------------------------
   // As many steps as there are files that are open or changed, however many there are. Right after a start it waits

@@ -16,6 +16,16 @@ constexpr int kTriesMax = 4;
 
 ClusterLocks* FileSystem::locks() const { return impl_->parts.locks; }
 
+Status FileSystem::CheckSession(HandleId handle_id) const {
+  if (impl_->host == nullptr) return {};
+  HandlePtr handle = impl_->handles.Find(handle_id);
+  if (!handle) return MakeError(ErrorCode::kStale, "the file is not open");
+  if (handle->session == impl_->host->session()) return {};
+  return MakeError(ErrorCode::kIo,
+                   "this host lost its session with the cluster while the file was open, and what was locked in it: "
+                   "open it again");
+}
+
 Result<FsSpace> FileSystem::GetSpace() {
   store::StoreStats stats = impl_->parts.local_chunks.Stats();
   FsSpace space{};

@@ -75,7 +75,7 @@ void ListWithAttrAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeI
 void OpOpenDir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   WhereItMayWait(request, [request, inode, file = *file](fs::FileSystem& filesystem) {
     auto handle = filesystem.OpenDirectory(InodeId{inode});
-    if (!handle.ok()) return ReplyError(request, handle.error());
+    if (!handle.ok()) return ReplyInodeError(request, handle.error());
     fuse_file_info opened = file;
     opened.fh = *handle;
     if (fuse_reply_open(request, &opened) != 0) filesystem.ReleaseDirectory(*handle);

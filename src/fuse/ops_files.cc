@@ -15,24 +15,50 @@ namespace {
 
 void OpenAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, const fs::OpenFlags& flags) {
   filesystem.Open(inode, flags, [request, inode](Result<fs::HandleId> handle) {
-    if (!handle.ok()) return ReplyError(request, handle.error());
+    if (!handle.ok()) return ReplyInodeError(request, handle.error());
     ReplyOpen(request, inode, *handle);
   });
 }
 
+struct CreateRequest {
+  InodeId parent;
+  std::string name;
+  meta::CreateParams params;
+  int open_flags = 0;
+  // Other hosts may make and remove the name between our calls.
+  int tries_left = 100;
+};
+
+void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create);
+
 // CREATE of a name that is there after all and may be opened as it is.
-void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId parent, const std::string& name,
-                          const fs::OpenFlags& flags) {
-  auto attr = filesystem.Lookup(parent, name);
-  if (!attr.ok()) return ReplyError(request, attr.error());
-  filesystem.Open(attr->inode, flags, [request, &filesystem, attr = *attr](Result<fs::HandleId> handle) {
-    if (!handle.ok()) {
-      filesystem.Forget(attr.inode, 1);
-      return ReplyError(request, handle.error());
-    }
-    auto now = filesystem.GetAttr(attr.inode);
-    ReplyCreate(request, {now.ok() ? *now : attr, *handle});
-  });
+void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
+  auto fail = [request, &filesystem](const Error& error, CreateRequest again) {
+    const bool is_gone = error.code == ErrorCode::kNotFound || error.code == ErrorCode::kStale;
+    if (!is_gone || again.tries_left-- == 0) return ReplyError(request, error);
+    CreateAndReply(request, filesystem, std::move(again));
+  };
+  auto attr = filesystem.Lookup(create.parent, create.name);
+  if (!attr.ok()) return fail(attr.error(), std::move(create));
+  const fs::OpenFlags flags = OpenFlagsOf(create.open_flags);
+  filesystem.Open(attr->inode, flags,
+                  [request, &filesystem, attr = *attr, create, fail](Result<fs::HandleId> handle) mutable {
+                    if (!handle.ok()) {
+                      filesystem.Forget(attr.inode, 1);
+                      return fail(handle.error(), std::move(create));
+                    }
+                    auto now = filesystem.GetAttr(attr.inode);
+                    ReplyCreate(request, {now.ok() ? *now : attr, *handle});
+                  });
+}
+
+void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
+  auto created = filesystem.Create(create.parent, create.name, create.params, OpenFlagsOf(create.open_flags));
+  if (created.ok()) return ReplyCreate(request, *created);
+  if (created.error().code == ErrorCode::kAlreadyExists && !(create.open_flags & O_EXCL)) {
+    return OpenExistingAndReply(request, filesystem, std::move(create));
+  }
+  ReplyError(request, created.error());
 }
 
 }  // namespace
@@ -67,16 +93,8 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
   params.mode = (mode & 07777) | S_IFREG;
   params.uid = caller->uid;
   params.gid = caller->gid;
-  auto create = [request, parent = InodeId{parent}, name = std::string(name), params,
-                 open_flags = file->flags](fs::FileSystem& filesystem) {
-    const fs::OpenFlags flags = OpenFlagsOf(open_flags);
-    auto created = filesystem.Create(parent, name, params, flags);
-    if (created.ok()) return ReplyCreate(request, *created);
-    if (created.error().code == ErrorCode::kAlreadyExists && !(open_flags & O_EXCL)) {
-      return OpenExistingAndReply(request, filesystem, parent, name, flags);
-    }
-    ReplyError(request, created.error());
-  };
+  auto create = [request, create = CreateRequest{InodeId{parent}, name, params, file->flags}](
+                    fs::FileSystem& filesystem) { CreateAndReply(request, filesystem, create); };
   WhenAdmitted(request, fs::NameChange::kMakes, std::move(create));
 }
 

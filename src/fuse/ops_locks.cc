@@ -42,20 +42,27 @@ int ErrnoOfLock(const Result<ClusterLocks::Outcome>& outcome) {
   return EIO;
 }
 
-// A lock that the kernel did not learn of is nobody's.
-void ReplyLock(fuse_req_t request, ClusterLocks& locks, const ClusterLocks::Request& lock,
+// A lock that the kernel did not learn of is nobody's. Nor is one that was granted in the host's next session: what the
+// open file locked before is lost, and its process has to be told.
+void ReplyLock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock,
                const Result<ClusterLocks::Outcome>& outcome) {
-  const int error = ErrnoOfLock(outcome);
-  if (fuse_reply_err(request, error) != 0 && error == 0) locks.Unlock(lock, [](const Result<void>&) {});
+  int error = ErrnoOfLock(outcome);
+  const bool is_granted = error == 0;
+  if (is_granted) {
+    if (const Status session = filesystem.CheckSession(lock.handle); !session.ok()) error = ErrnoOf(session.error());
+  }
+  const bool is_told = fuse_reply_err(request, error) == 0;
+  if (is_granted && (error != 0 || !is_told)) filesystem.locks()->Unlock(lock, [](const Result<void>&) {});
 }
 
-void Wait(fuse_req_t request, ClusterLocks& locks, const ClusterLocks::Request& lock) {
+void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock) {
+  ClusterLocks& locks = *filesystem.locks();
   auto waiting = std::make_shared<WaitingRequest>(locks);
   fuse_req_interrupt_func(request, &OnInterrupt, waiting.get());
-  const auto ticket = locks.Lock(lock, [request, &locks, lock, waiting](Result<ClusterLocks::Outcome> outcome) {
+  const auto ticket = locks.Lock(lock, [request, &filesystem, lock, waiting](Result<ClusterLocks::Outcome> outcome) {
     // Returns once OnInterrupt has, and lets it not be called again: `waiting` may go.
     fuse_req_interrupt_func(request, nullptr, nullptr);
-    ReplyLock(request, locks, lock, outcome);
+    ReplyLock(request, filesystem, lock, outcome);
   });
   waiting->ticket.store(ticket);
   if (waiting->interrupted.load()) locks.Cancel(ticket);
@@ -65,10 +72,13 @@ void Unlock(fuse_req_t request, ClusterLocks& locks, const ClusterLocks::Request
   locks.Unlock(lock, [request](const Result<void>& status) { ReplyStatus(request, status); });
 }
 
-void Lock(fuse_req_t request, ClusterLocks& locks, const ClusterLocks::Request& lock, bool sleep) {
-  if (sleep) return Wait(request, locks, lock);
-  locks.TryLock(lock, [request, &locks, lock](Result<ClusterLocks::Outcome> outcome) {
-    ReplyLock(request, locks, lock, outcome);
+void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock, bool sleep) {
+  if (const Status session = filesystem.CheckSession(lock.handle); !session.ok()) {
+    return ReplyError(request, session.error());
+  }
+  if (sleep) return Wait(request, filesystem, lock);
+  filesystem.locks()->TryLock(lock, [request, &filesystem, lock](Result<ClusterLocks::Outcome> outcome) {
+    ReplyLock(request, filesystem, lock, outcome);
   });
 }
 
@@ -118,7 +128,7 @@ void OpSetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct 
   ClusterLocks::Request lock = RequestOf(request, inode, *file);
   TakeRange(*range, lock);
   if (range->l_type == F_UNLCK) return Unlock(request, *locks, lock);
-  Lock(request, *locks, lock, sleep != 0);
+  Lock(request, SessionOf(request).filesystem(), lock, sleep != 0);
 }
 
 void OpFlock(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, int operation) {
@@ -128,7 +138,7 @@ void OpFlock(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, int ope
   lock.kind = meta::LockKind::kFlock;
   lock.type = (operation & LOCK_EX) != 0 ? meta::LockType::kExclusive : meta::LockType::kShared;
   if ((operation & LOCK_UN) != 0) return Unlock(request, *locks, lock);
-  Lock(request, *locks, lock, (operation & LOCK_NB) == 0);
+  Lock(request, SessionOf(request).filesystem(), lock, (operation & LOCK_NB) == 0);
 }
 
 }  // namespace cairnfs::fuse

@@ -55,7 +55,7 @@ void OpForgetMulti(fuse_req_t request, size_t count, fuse_forget_data* forgets) 
 void OpReadLink(fuse_req_t request, fuse_ino_t inode) {
   WhereItMayWait(request, [request, inode](fs::FileSystem& filesystem) {
     auto target = filesystem.ReadLink(InodeId{inode});
-    if (!target.ok()) return ReplyError(request, target.error());
+    if (!target.ok()) return ReplyInodeError(request, target.error());
     fuse_reply_readlink(request, target->c_str());
   });
 }

@@ -36,7 +36,7 @@ void ReplyValue(fuse_req_t request, std::string_view value, size_t wanted) {
 }
 
 void ReplyNames(fuse_req_t request, const Result<std::vector<std::string>>& names, size_t size) {
-  if (!names.ok()) return ReplyError(request, names.error());
+  if (!names.ok()) return ReplyInodeError(request, names.error());
   std::string list;
   const bool privileged = fuse_req_ctx(request)->uid == 0;
   for (const std::string& name : *names) {
@@ -66,7 +66,9 @@ void OpSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, const ch
   WhenAdmitted(
       request, fs::NameChange::kMakes,
       [request, inode, name = std::string(name), value = std::string(value, size), mode](fs::FileSystem& filesystem) {
-        ReplyStatus(request, filesystem.SetXattr(InodeId{inode}, name, value, mode));
+        const Status set = filesystem.SetXattr(InodeId{inode}, name, value, mode);
+        if (!set.ok()) return ReplyInodeError(request, set.error());
+        fuse_reply_err(request, 0);
       });
 }
 
@@ -77,7 +79,7 @@ void OpGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, size_t s
   }
   WhereItMayWait(request, [request, inode, name = std::string(name), size](fs::FileSystem& filesystem) {
     filesystem.GetXattr(InodeId{inode}, name, [request, size](Result<std::string> value) {
-      if (!value.ok()) return ReplyError(request, value.error());
+      if (!value.ok()) return ReplyInodeError(request, value.error());
       ReplyValue(request, *value, size);
     });
   });
@@ -96,7 +98,9 @@ void OpRemoveXattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
   }
   WhenAdmitted(request, fs::NameChange::kAlters,
                [request, inode, name = std::string(name)](fs::FileSystem& filesystem) {
-                 ReplyStatus(request, filesystem.RemoveXattr(InodeId{inode}, name));
+                 const Status removed = filesystem.RemoveXattr(InodeId{inode}, name);
+                 if (!removed.ok()) return ReplyInodeError(request, removed.error());
+                 fuse_reply_err(request, 0);
                });
 }
 

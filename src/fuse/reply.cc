@@ -92,6 +92,11 @@ void ReplyError(fuse_req_t request, const Error& error) {
   fuse_reply_err(request, ErrnoOf(error));
 }
 
+void ReplyInodeError(fuse_req_t request, const Error& error) {
+  if (error.code != ErrorCode::kNotFound) return ReplyError(request, error);
+  fuse_reply_err(request, ESTALE);
+}
+
 void ReplyStatus(fuse_req_t request, const Status& status) {
   if (status.ok()) {
     fuse_reply_err(request, 0);
@@ -108,7 +113,7 @@ void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr) {
 }
 
 void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr) {
-  if (!attr.ok()) return ReplyError(request, attr.error());
+  if (!attr.ok()) return ReplyInodeError(request, attr.error());
   const struct stat attributes = StatOf(*attr);
   fuse_reply_attr(request, &attributes, CacheTimesOf(request).attr_seconds);
 }

@@ -30,6 +30,9 @@ fuse_entry_param EntryOf(const meta::Attr& attr, const CacheTimes& times);
 
 // Logs those that say that something is wrong with the store, since the errno alone tells nobody what.
 void ReplyError(fuse_req_t request, const Error& error);
+// To a request on the inode that a path led to. One that is not there any more was removed, or replaced under its name,
+// by another host since the kernel looked the path up: with ESTALE the kernel looks it up once more.
+void ReplyInodeError(fuse_req_t request, const Error& error);
 // errno 0 for success.
 void ReplyStatus(fuse_req_t request, const Status& status);
 // Takes the look-up back when the kernel does not take the answer.

@@ -184,15 +184,15 @@ LockFiles::~LockFiles() {
   for (const auto& [name, fd] : descriptors_) close(fd);
 }
 
+int LockFiles::Open(const std::string& path, Kind kind) {
+  int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return errno;
+  descriptors_[{path, kind}] = fd;
+  return 0;
+}
+
 int LockFiles::Perform(const std::string& path, Kind kind, const LockOperation& operation) {
-  std::string key = path + (kind == Kind::kFlock ? ":flock" : kind == Kind::kProcess ? ":process" : ":file");
-  auto [place, is_new] = descriptors_.try_emplace(key, -1);
-  if (is_new) place->second = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  int fd = place->second;
-  if (fd < 0) {
-    descriptors_.erase(place);
-    return errno;
-  }
+  int fd = descriptors_.at({path, kind});
   bool waits = operation.act == LockAct::kWait, unlocks = operation.act == LockAct::kUnlock;
   if (kind == Kind::kFlock) {
     int how = unlocks ? LOCK_UN : (operation.shared ? LOCK_SH : LOCK_EX) | (waits ? 0 : LOCK_NB);

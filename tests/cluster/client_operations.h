@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "lock_specification.h"
 #include "tree_specification.h"
@@ -33,11 +34,14 @@ class LockFiles {
   LockFiles(const LockFiles&) = delete;
   LockFiles& operator=(const LockFiles&) = delete;
   ~LockFiles();
-  // errno. `operation` says what to do and on which range; kLoseSession is not for it.
+  bool IsOpen(const std::string& path, Kind kind) const { return descriptors_.contains({path, kind}); }
+  // errno.
+  int Open(const std::string& path, Kind kind);
+  // errno. `operation` says what to do and on which range: kTry, kWait or kUnlock. REQUIRES: IsOpen.
   int Perform(const std::string& path, Kind kind, const LockOperation& operation);
 
  private:
-  std::map<std::string, int> descriptors_;  // by path and kind
+  std::map<std::pair<std::string, Kind>, int> descriptors_;
 };
 
 }  // namespace cairnfs::testing

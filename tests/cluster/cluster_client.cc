@@ -13,7 +13,7 @@
 // Ops: those of history.h, with "root", a directory below DIR, and "sync" for writes; and for checkpoints, with "path"
 // below DIR: "put" (file of "bytes" made from "seed", created or replaced, fsync if "sync"), "verify" (is it that? "is"
 // is "same", "different", "missing"), "fsync_directory"; and on a file that stays open under the name "handle": "open"
-// ("path"), "pwrite" ("offset", "bytes", "seed"), "fsync", "close".
+// ("path"), "pwrite" ("offset", "bytes", "seed"), "fsetxattr" ("token"), "fsync", "close".
 //
 // --planted makes it tell a lie now and then, so that a test can show that the lie is found.
 #include <fcntl.h>
@@ -21,6 +21,7 @@
 #include <getopt.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -261,10 +262,9 @@ class Client {
       begin = NowNs();
       answer = Tree(root, operation, {line.value("sync", false)});
     } else if (op == "lock") {
-      LockOperation operation = LockOperationFrom(line);
       path = directory_ + "/" + line.value("root", "") + "/" + line.value("path", "");
       begin = NowNs();
-      answer = {{"error", liar_.ChangeLock(operation, locks_.Perform(path, LockKindFrom(line), operation))}};
+      answer = Lock(path, line);
     } else {
       begin = NowNs();
       answer = Plain(op, path, line);
@@ -283,6 +283,20 @@ class Client {
     return ToJson(operation, result);
   }
 
+  // With "opened", when the file was opened, in the first call on it.
+  json Lock(const std::string& path, const json& line) {
+    LockOperation operation = LockOperationFrom(line);
+    LockFiles::Kind kind = LockKindFrom(line);
+    json answer;
+    if (!locks_.IsOpen(path, kind)) {
+      int64_t begin = NowNs();
+      if (int error = locks_.Open(path, kind); error != 0) return {{"error", error}, {"call", "open"}};
+      answer["opened"] = {begin, NowNs()};
+    }
+    answer["error"] = liar_.ChangeLock(operation, locks_.Perform(path, kind, operation));
+    return answer;
+  }
+
   json Plain(const std::string& op, const std::string& path, const json& line) {
     if (op == "put") return Put(path, line);
     if (op == "verify") return Verify(path, line);
@@ -299,6 +313,10 @@ class Client {
     if (op == "pwrite")
       return {{"error", WriteAll(place->second, line.at("seed"), line.at("offset"), line.at("bytes"))}};
     if (op == "fsync") return {{"error", ErrorOf(fsync(place->second))}};
+    if (op == "fsetxattr") {
+      std::string value = std::to_string(line.at("token").get<int64_t>());
+      return {{"error", ErrorOf(fsetxattr(place->second, kTokenXattr, value.data(), value.size(), 0))}};
+    }
     if (op == "close") {
       int error = ErrorOf(close(place->second));
       handles_.erase(place);

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <set>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 namespace cairnfs::testing {
 namespace {
@@ -35,6 +37,22 @@ TreeResult TreeResultFrom(const nlohmann::json& line) {
   result.names = line.value("names", std::vector<std::string>{});
   result.tokens = line.value("tokens", std::vector<int64_t>{});
   return result;
+}
+
+// The opening of the lock's owner, which is a part of its first call. A client keeps its files open, so whoever has
+// opened one does not do it again; where the first call was not answered nobody knows whether it came to that.
+void NoteOpen(const nlohmann::json& line, const LockOperation& lock,
+              std::set<std::pair<std::string, std::string>>& opened, History& history) {
+  bool is_told = line.contains("opened");
+  if (!is_told && (lock.error || opened.contains({lock.space, lock.owner}))) return;
+  LockOperation open = lock;
+  open.act = LockAct::kOpen;
+  if (is_told) {
+    opened.emplace(lock.space, lock.owner);
+    open.interval = {line["opened"].at(0).get<int64_t>(), line["opened"].at(1).get<int64_t>()};
+    open.error = 0;
+  }
+  history.locks.push_back(std::move(open));
 }
 
 }  // namespace
@@ -121,6 +139,7 @@ nlohmann::json ToJson(const TreeOperation& operation, const TreeResult& result) 
 
 History ParseHistory(const std::string& text) {
   History history;
+  std::set<std::pair<std::string, std::string>> opened;
   std::istringstream stream(text);
   for (std::string row; std::getline(stream, row);) {
     if (row.empty()) continue;
@@ -137,11 +156,8 @@ History ParseHistory(const std::string& text) {
     } else if (op == "lock" || op == "lose_session") {
       LockOperation operation = LockOperationFrom(line);
       operation.interval = interval;
-      if (op == "lose_session") {
-        operation.error = 0;
-      } else if (is_known) {
-        operation.error = line["error"].get<int>();
-      }
+      if (is_known) operation.error = line["error"].get<int>();
+      if (op == "lock") NoteOpen(line, operation, opened, history);
       history.locks.push_back(std::move(operation));
     } else {
       throw std::invalid_argument("no such operation: " + op);

@@ -7,7 +7,8 @@
 //
 // Ops: those of TreeAct in small letters with "path", "target", "flags", "first_slot", "slots", "token", "mode";
 // "lock" with "act" ("try", "wait", "unlock"), "path", "kind" ("flock", "process", "file"), "shared", "start", "length"
-// (0: to the end), "session"; "lose_session" with "session".
+// (0: to the end), "session", and "opened", [begin, end] of the open(2) that the client's first call on a file and kind
+// begins with; "lose_session" with "session", and without "error" when nobody knows whether it came to that.
 #pragma once
 
 #include <nlohmann/json.hpp>

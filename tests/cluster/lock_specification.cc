@@ -22,17 +22,18 @@ struct Held {
   }
 };
 
-// What is held, sorted and with neighbours joined, so that equal states have equal bytes; and the sessions lost.
+// What is held, sorted and with neighbours joined, so that equal states have equal bytes; and which owners there are.
 struct LockState {
   std::vector<Held> locks;
-  std::set<std::string> lost;
+  std::set<std::string> opened;  // by a kOpen, and not ended since
+  std::set<std::string> ended;   // of those that were open from the beginning
 
   static LockState Decode(const std::string& bytes) {
     LockState state;
     std::istringstream stream(bytes);
     for (std::string word, name; stream >> word >> name;) {
-      if (word == "lost") {
-        state.lost.insert(name);
+      if (word == "opened" || word == "ended") {
+        (word == "opened" ? state.opened : state.ended).insert(name);
         continue;
       }
       Held held{name};
@@ -54,7 +55,8 @@ struct LockState {
       }
     }
     std::string bytes;
-    for (const std::string& session : lost) bytes += fmt::format("lost {}\n", session);
+    for (const std::string& owner : opened) bytes += fmt::format("opened {}\n", owner);
+    for (const std::string& owner : ended) bytes += fmt::format("ended {}\n", owner);
     for (const Held& held : joined) {
       bytes += fmt::format("held {} {} {} {}\n", held.owner, held.start, held.end, int{held.shared});
     }
@@ -80,12 +82,23 @@ struct LockState {
     }
     locks = std::move(left);
   }
+
+  void End(const std::set<std::string>& owners) {
+    std::erase_if(locks, [&](const Held& held) { return owners.contains(held.owner); });
+    for (const std::string& owner : owners) opened.erase(owner);
+    ended.insert(owners.begin(), owners.end());
+  }
 };
 
 }  // namespace
 
 LockSpecification::LockSpecification(std::vector<LockOperation> operations) : operations_(std::move(operations)) {
-  for (const LockOperation& operation : operations_) calls_.push_back(operation.interval);
+  for (const LockOperation& operation : operations_) {
+    calls_.push_back(operation.interval);
+    if (operation.act == LockAct::kLoseSession) continue;
+    owners_[operation.session].insert(operation.owner);
+    if (operation.act == LockAct::kOpen) opened_by_record_.emplace(operation.space, operation.owner);
+  }
 }
 
 std::vector<std::vector<size_t>> LockSpecification::PartsOf() const {
@@ -108,16 +121,19 @@ std::vector<std::vector<size_t>> LockSpecification::PartsOf() const {
 std::vector<std::string> LockSpecification::Step(const std::string& encoded, size_t call) const {
   const LockOperation& operation = operations_[call];
   LockState state = LockState::Decode(encoded);
-  if (operation.act == LockAct::kLoseSession) {
-    state.lost.insert(operation.session);
-    std::set<std::string> owners;
-    for (const LockOperation& other : operations_) {
-      if (other.session == operation.session) owners.insert(other.owner);
+  if (operation.act == LockAct::kLoseSession || operation.act == LockAct::kOpen) {
+    if (operation.act == LockAct::kOpen) {
+      state.opened.insert(operation.owner);
+    } else if (auto owners = owners_.find(operation.session); owners != owners_.end()) {
+      state.End(owners->second);
     }
-    std::erase_if(state.locks, [&](const Held& held) { return owners.contains(held.owner); });
-    return {state.Encode()};
+    std::vector<std::string> after{state.Encode()};
+    if (!operation.error && after[0] != encoded) after.push_back(encoded);
+    return after;
   }
-  bool is_lost = state.lost.contains(operation.session);
+  bool is_live = opened_by_record_.contains({operation.space, operation.owner})
+                     ? state.opened.contains(operation.owner)
+                     : !state.ended.contains(operation.owner);
   if (operation.error && *operation.error != 0) {
     bool explains = (*operation.error == EAGAIN || *operation.error == EACCES) && operation.act == LockAct::kTry &&
                     state.IsInTheWay(operation);
@@ -125,8 +141,11 @@ std::vector<std::string> LockSpecification::Step(const std::string& encoded, siz
   }
   std::vector<std::string> after;
   if (!operation.error) after.push_back(encoded);
-  // Nothing of a lost session takes effect, whatever it was told.
-  if (is_lost) return after;
+  if (!is_live) {
+    // Nothing of a lost session takes effect. To unlock what is not held succeeds.
+    if (operation.error && operation.act == LockAct::kUnlock) after.push_back(encoded);
+    return after;
+  }
   if (operation.act != LockAct::kUnlock && state.IsInTheWay(operation)) return after;
   state.Release(operation.owner, operation.start, operation.end);
   if (operation.act != LockAct::kUnlock) {
@@ -138,7 +157,12 @@ std::vector<std::string> LockSpecification::Step(const std::string& encoded, siz
 
 std::string LockSpecification::Describe(size_t call) const {
   const LockOperation& operation = operations_[call];
-  if (operation.act == LockAct::kLoseSession) return fmt::format("session {} is lost", operation.session);
+  if (operation.act == LockAct::kLoseSession) {
+    return fmt::format("session {} is lost{}", operation.session, operation.error ? "" : ", perhaps");
+  }
+  if (operation.act == LockAct::kOpen) {
+    return fmt::format("{}: open {}{}", operation.owner, operation.space, operation.error ? "" : " = ?");
+  }
   const char* act = operation.act == LockAct::kTry ? "try" : operation.act == LockAct::kWait ? "wait for" : "unlock";
   std::string range = operation.end == kNever && operation.start == 0
                           ? std::string("all")

@@ -3,11 +3,15 @@
 // other: PartsOf takes them apart.
 //
 // A host's locks are freed when its session is lost. When that is nobody sees: it is an operation of its own
-// (kLoseSession), from the moment the host was cut off to the moment by which its lease has surely ended.
+// (kLoseSession), from the moment the host was cut off to the moment by which its lease has surely ended. A host may
+// lose several sessions one after the other. Files that are opened afterwards (kOpen) belong to its next session.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "linearizability.h"
@@ -18,19 +22,22 @@ enum class LockAct {
   kTry,     // succeeds, or EAGAIN when another owner's lock is in its way
   kWait,    // succeeds once nothing is in its way; never returns otherwise
   kUnlock,  // always succeeds
+  kOpen,    // the owner's file is opened: what is locked through it belongs to the session of that moment
   kLoseSession,
 };
 
 struct LockOperation {
   LockAct act = LockAct::kTry;
   std::string space;  // the file and the kind of lock
-  // Who holds it: a process, or an open file description. An owner belongs to one session, and ends with it.
+  // Who holds it: a process, or an open file description. It belongs to the session in which its file was opened, and
+  // ends with it. One that no kOpen of this space tells of is open from the beginning.
   std::string owner;
   std::string session;
   bool shared = false;
   int64_t start = 0, end = kNever;  // [start, end) in bytes; all of it for flock
   CallInterval interval;
-  std::optional<int> error;  // errno, 0: success; none: nobody knows whether it took effect
+  // errno, 0: success; none: nobody knows whether it took effect, or, kLoseSession, whether it came to that.
+  std::optional<int> error;
 };
 
 class LockSpecification final : public Specification {
@@ -48,6 +55,8 @@ class LockSpecification final : public Specification {
  private:
   std::vector<LockOperation> operations_;
   std::vector<CallInterval> calls_;
+  std::map<std::string, std::set<std::string>> owners_;             // by session
+  std::set<std::pair<std::string, std::string>> opened_by_record_;  // (space, owner) that a kOpen tells of
 };
 
 }  // namespace cairnfs::testing

@@ -13,8 +13,10 @@ from cairnfs_mount import run
 from cluster import wait_until
 
 LEASE_S = 5
-# By then the store has ended the lease, wherever in it the host was cut off, on a busy machine.
+# By then the store has ended the lease, wherever in it the host was cut off.
 PAST_LEASE_S = LEASE_S + 4
+# And on a machine that is busy with something else.
+LEASE_END_MAX_S = 60
 
 
 time_scale = 1.0  # less than 1 where faults do nothing and nobody needs to wait for their end
@@ -65,6 +67,15 @@ class Fault:
     def last(self):
         """Lets it last."""
         sleep(self.rng.uniform(1, 4))
+
+    def last_past_lease(self):
+        """Until the session of the victim has ended, as the other hosts see it, and a moment more."""
+        if getattr(self.cluster, "is_plain", False):
+            sleep(PAST_LEASE_S)
+            return
+        others = [host for host in self.cluster.hosts if host is not self.victim]
+        self.cluster.wait_for_states({self.victim.name: "down"}, seconds=LEASE_END_MAX_S, at=others)
+        sleep(self.rng.uniform(0, 1.5))
 
     def heal(self):
         raise NotImplementedError
@@ -160,7 +171,7 @@ class CutOff(Fault):
             self.cluster.cut(self.victim, other)
 
     def last(self):
-        sleep(PAST_LEASE_S + self.rng.uniform(0, 2))
+        self.last_past_lease()
 
     def heal(self):
         self.cluster.heal()
@@ -200,7 +211,7 @@ class OneWay(Fault):
                 self.cluster.drop(other, self.victim)
 
     def last(self):
-        sleep(self.rng.uniform(1, PAST_LEASE_S))
+        sleep(self.rng.uniform(1, LEASE_S + 2))
 
     def heal(self):
         self.cluster.heal()
@@ -216,7 +227,7 @@ class CutPair(Fault):
         self.cluster.cut(*self.pair)
 
     def last(self):
-        sleep(self.rng.uniform(2, PAST_LEASE_S))
+        sleep(self.rng.uniform(2, LEASE_S + 2))
 
     def heal(self):
         self.cluster.heal()
@@ -237,7 +248,7 @@ class Pause(Fault):
         self.victim.pause()
 
     def last(self):
-        sleep(PAST_LEASE_S + self.rng.uniform(0, 2))
+        self.last_past_lease()
 
     def heal(self):
         self.victim.resume()

@@ -13,6 +13,7 @@ import random
 import stat
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -171,6 +172,43 @@ def what_is_read_much_stays_true(world):
             assert error_of(os.stat, reader.path("hot", f"f2{'x' * turn}")) == errno.ENOENT
             assert f"f2{'x' * (turn + 1)}" in os.listdir(reader.path("hot"))
             assert read(reader.path("hot", f"new-{turn}")) == b"new", (turn, reader.name)
+
+
+def a_file_that_is_replaced_is_always_there(world):
+    """One host renames new files over a name; whoever opens or looks at it on another finds the old one or the new. Where
+    it is replaced twice within one call the caller may be told to look again (ESTALE), but never that nothing is there."""
+    maker, others = world.hosts[0], world.hosts[1:]
+    write(maker.path("latest"), b"step 0")
+    done = threading.Event()
+
+    def replace():
+        for step in range(1, 150):
+            write(maker.path("latest.tmp"), b"step %d" % step)
+            os.rename(maker.path("latest.tmp"), maker.path("latest"))
+            time.sleep(0.02)
+
+    def look(host):
+        path, looks, stale = host.path("latest"), 0, 0
+        while not done.is_set():
+            for call in (lambda: os.stat(path), lambda: read(path), lambda: os.utime(path),
+                         lambda: os.close(os.open(path, os.O_RDWR | os.O_CREAT)), lambda: os.listxattr(path)):
+                looks += 1
+                if error := error_of(call):
+                    assert error == errno.ESTALE, (host.name, errno.errorcode[error])
+                    stale += 1
+        return looks, stale
+
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        looking = [threads.submit(look, host) for host in others]
+        try:
+            replace()
+        finally:
+            done.set()
+        looks, stale = map(sum, zip(*(one.result() for one in looking)))
+    assert stale <= looks / 20, (looks, stale)
+    for host in others:
+        assert read(host.path("latest")) == b"step 149"
+    return f"looked at {looks} times, of which {stale} were to look again"
 
 
 def a_paused_host_holds_nobody_up(world):
@@ -350,6 +388,38 @@ def a_host_dies_with_its_disk(world):
     assert len(others[0].nodes()) == len(world.hosts), others[0].nodes()
 
 
+def a_host_that_stays_away_is_replaced(world):
+    """Past out_after the others copy what it held, until each chunk has its copies again; it comes back with its disk."""
+    world.cluster.wait_for_copies()
+    first, second, victim = world.hosts
+    node = first.nodes()[victim.name]["id"]
+    victim.kill()
+    began = time.monotonic()
+    world.cluster.wait_for_states({victim.name: "down"})
+    folder = "while-away"
+    os.mkdir(first.path(folder + ".tmp"))
+    content = world.content(3 * MIB)
+    write(second.path(folder + ".tmp", "file"), content)
+    os.rename(first.path(folder + ".tmp"), first.path(folder))
+    world.checkpoints[folder] = {"file": hashlib.sha256(content).hexdigest()}
+    world.cluster.wait_for_states({victim.name: "out"})
+    away = time.monotonic() - began
+    assert away >= 4, away
+    world.cluster.wait_for_copies()
+    # Two copies on two hosts: either of them has all of it.
+    second.kill()
+    for name, files in world.checkpoints.items():
+        check_checkpoint(first, name, files)
+    second.mount()
+    victim.mount()
+    world.cluster.wait_for_states({host.name: "up" for host in world.hosts})
+    assert first.nodes()[victim.name]["id"] == node, first.nodes()
+    world.cluster.wait_for_copies()
+    for name, files in world.checkpoints.items():
+        check_checkpoint(victim, name, files)
+    return f"out after {away:.1f} s"
+
+
 def everything_starts_again(world):
     world.cluster.stop()
     for host in world.hosts:
@@ -418,8 +488,10 @@ def a_commit_that_lost_bytes_says_so(world):
 
 
 CASES = (nodes_are_listed, names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, attributes_are_seen_at_once,
-         what_is_read_much_stays_true, a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay,
-         a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_commit_by_ranks_of_another_user, a_host_dies_with_its_disk, a_commit_that_lost_bytes_says_so, everything_starts_again, a_directory_belongs_to_its_cluster)
+         what_is_read_much_stays_true, a_file_that_is_replaced_is_always_there, a_paused_host_holds_nobody_up,
+         disjoint_ranges_of_one_file_stay, a_checkpoint_of_all_hosts, a_commit_by_all_ranks,
+         a_commit_by_ranks_of_another_user, a_host_dies_with_its_disk, a_host_that_stays_away_is_replaced,
+         a_commit_that_lost_bytes_says_so, everything_starts_again, a_directory_belongs_to_its_cluster)
 
 
 def main():

@@ -1,33 +1,118 @@
 #!/usr/bin/env python3
-"""Several hosts under faults (tests/cluster): with metadata in etcd and on a node, then with safeguards left out.
+"""Several hosts under faults (tests/cluster), on several clusters at the same time: with metadata in etcd and on a node;
+and with safeguards left out, which has to be noticed.
 
-The test run has one round of each kind. Options: those of tests/cluster/faults.py, which is then run alone with them;
-by hand, a long run: --rounds 300.
+Rounds mostly wait, so clusters side by side take hardly longer than one. What each prints has its name in front. Options:
+--seed N. With others they are those of tests/cluster/faults.py, which is then run alone with them; by hand, a long run:
+--rounds 300.
 """
 
+import concurrent.futures
+import contextlib
+import ctypes
 import os
 import random
+import signal
+import subprocess
 import sys
+import threading
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import run_cpp  # noqa: E402
 
-FAULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster", "faults.py")
-ROUNDS = 14
-# A safeguard that is left out has to be noticed within so many rounds. (cluster.skip_session_compare shows in a round
-# that has a transaction on its way while its lease ends: seldom, so it is tried by hand, with more rounds.)
-PLANTED = {"meta.skip_delegation_recall": 20}
+CLUSTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster")
+CLUSTERS = {"etcd-1": "etcd", "node-1": "node", "etcd-2": "etcd", "node-2": "node"}
+ROUNDS = 15  # of each cluster: more than there are kinds of faults, so that each has all of them
+AT_ONCE = 5
+LIMIT_S = 1200
+TOLD_AGAIN = 60  # lines of a failure, at the end
+
+
+class Job:
+    """One program with a cluster of its own. `lines` is what it said."""
+
+    def __init__(self, name, script, *words):
+        self.name, self.words = name, [os.path.join(CLUSTER, script), *map(str, words)]
+        self.lines, self.status, self.process = [], 1, None
+
+    def run(self):
+        self.say(" ".join(self.words))
+        try:
+            self.process = subprocess.Popen(self.words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                            errors="replace", preexec_fn=end_with_parent)
+            late = threading.Timer(LIMIT_S, self.end_late)
+            late.start()
+            for line in self.process.stdout:
+                self.say(line.rstrip())
+            self.status = self.process.wait()
+            late.cancel()
+        finally:
+            self.say(f"ended with {self.status}")
+
+    def say(self, line):
+        self.lines.append(line)
+        print(f"{self.name:8} {line}", flush=True)
+
+    def end_late(self):
+        self.say(f"FAILED: not done after {LIMIT_S} s")
+        self.end()
+
+    def end(self):
+        """Told to end it takes its cluster down."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(60)
+        self.process.kill()
+
+
+def end_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def jobs_of(seed):
+    jobs = [Job(name, "faults.py", "--seed", seed + number, "--store", store, "--rounds", ROUNDS)
+            for number, (name, store) in enumerate(CLUSTERS.items())]
+    # A safeguard that is left out has to be noticed.
+    jobs.append(Job("recall", "faults.py", "--seed", seed, "--store", "etcd", "--planted", "meta.skip_delegation_recall",
+                    "--rounds", 20))
+    jobs.append(Job("fence", "late_transactions.py", "--tries", 1))
+    jobs.append(Job("unfenced", "late_transactions.py", "--tries", 3, "--planted"))
+    return jobs
+
+
+def run_all(jobs):
+    def interrupted(number, _):
+        raise SystemExit(128 + number)
+    signal.signal(signal.SIGTERM, interrupted)
+    # The threads stay until all is done: their children end with them.
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            for done in [pool.submit(job.run) for job in jobs]:
+                done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for job in jobs:
+                job.end()
+    return [job for job in jobs if job.status != 0]
 
 
 def main():
-    if sys.argv[1:]:
-        return run_cpp([FAULTS, *sys.argv[1:]], timeout=6 * 3600)
-    seed = random.randrange(10**6)
-    failures = run_cpp([FAULTS, "--seed", str(seed), "--rounds", str(ROUNDS)], timeout=900)
-    for name, rounds in PLANTED.items():
-        failures += run_cpp([FAULTS, "--seed", str(seed), "--store", "etcd", "--planted", name, "--rounds", str(rounds)],
-                            timeout=450)
-    return 1 if failures else 0
+    words = sys.argv[1:]
+    if words and (len(words) != 2 or words[0] != "--seed"):
+        return run_cpp([os.path.join(CLUSTER, "faults.py"), *words], timeout=6 * 3600)
+    seed = int(words[1]) if words else random.randrange(10**6)
+    print(f"cluster_faults.py --seed {seed}", flush=True)
+    began = time.monotonic()
+    jobs = jobs_of(seed)
+    failed = run_all(jobs)
+    for job in failed:
+        print(f"\n-- {job.name} again: the end of what it said", *job.lines[-TOLD_AGAIN:], sep="\n", flush=True)
+    print(f"{len(jobs) - len(failed)} of {len(jobs)} clusters passed, {time.monotonic() - began:.0f} s", flush=True)
+    print(f"FAILED: {' '.join(job.name for job in failed)}" if failed else "PASSED", flush=True)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

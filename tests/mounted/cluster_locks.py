@@ -318,6 +318,34 @@ def a_host_that_dies_frees(cluster):
     return f"free {waited:.1f} s after the kill"
 
 
+def an_open_file_of_a_lost_session_locks_nothing(cluster):
+    """Its process may believe that it still has what it locked before: it is told, whatever it asks for."""
+    victim = cluster.hosts[2]
+    with processes([host.mount_point for host in cluster.hosts], 0, 2, 2, 2) as (a, flocked, ranged, idle):
+        assert flocked.flock(EX) == "ok" and ranged.ofd("w", 0, 9) == "ok"
+        victim.pause()
+        try:
+            eventually(lambda: a.flock(EX), seconds=LEASE_SECONDS + 10)
+            eventually(lambda: a.posix("w", 0, 9), seconds=LEASE_SECONDS + 10)
+            assert a.flock(UN) == "ok" and a.posix("u") == "ok"
+        finally:
+            victim.resume()
+        cluster.wait_for_states({victim.name: "up"})
+
+        lost = ("ESTALE", "EIO")
+        # It may not know yet; from the moment on at which it knows, for good.
+        for _ in range(2):
+            assert flocked.flock(EX) in lost
+            assert ranged.ofd("w", 20, 9) in lost
+            assert idle.posix("r", 40, 9) in lost
+        assert flocked.flock(UN) == "ok" and ranged.ofd("u", 0, 9) == "ok"
+        for process in (flocked, ranged, idle):
+            process.call("close", "f")
+            assert process.call("open", "f", process.path)[0] == "ok"
+        assert flocked.flock(EX) == "ok" and ranged.ofd("w", 20, 9) == "ok"
+        assert a.flock(EX) == "EAGAIN" and a.posix("w") == "EAGAIN"
+
+
 def main():
     if "--mounts" in sys.argv:
         at = sys.argv.index("--mounts")
@@ -327,7 +355,8 @@ def main():
     from cluster import Cluster  # pylint: disable=import-outside-toplevel
     with Scratch() as scratch, Cluster(scratch, hosts=3, options={"lease": f"{LEASE_SECONDS}s"}) as cluster:
         cluster.start()
-        return run_cases([*map(on_cluster, ON_MOUNTS), a_host_that_dies_frees], cluster)
+        return run_cases([*map(on_cluster, ON_MOUNTS), a_host_that_dies_frees,
+                          an_open_file_of_a_lost_session_locks_nothing], cluster)
 
 
 if __name__ == "__main__":

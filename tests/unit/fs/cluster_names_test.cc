@@ -285,6 +285,8 @@ TEST_F(ClusterNamesTest, AHostThatLostItsSessionPublishesNothingOfIt) {
   ASSERT_FALSE(synced.ok());
   EXPECT_EQ(synced.error().code, ErrorCode::kIo);
   EXPECT_FALSE(host(0).Write(open, 0, "more").ok()) << "for good: what it wrote before is lost";
+  EXPECT_EQ(host(0).fs->CheckSession(open.handle).error().code, ErrorCode::kIo) << "nothing can be locked in it";
+  EXPECT_EQ(host(0).fs->CheckSession(reader->handle).error().code, ErrorCode::kIo);
   EXPECT_FALSE(host(0).CloseFile(open).ok());
   EXPECT_FALSE(host(0).CloseFile(*reader).ok()) << "bytes of what it had open are lost";
   ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
@@ -300,6 +302,7 @@ TEST_F(ClusterNamesTest, AHostThatLostItsSessionPublishesNothingOfIt) {
   EXPECT_EQ(host(1).Cat("after"), "after");
   auto again = host(0).Open("closed", {.read = true, .write = true, .truncate = true});
   ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(host(0).fs->CheckSession(again->handle).ok());
   ASSERT_TRUE(host(0).Write(*again, 0, "written anew").ok());
   ASSERT_TRUE(host(0).CloseFile(*again).ok());
   EXPECT_EQ(host(1).Cat("closed"), "written anew");
