@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/log.h"
+
 namespace cairnfs::fs {
 namespace {
 

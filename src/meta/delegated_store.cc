@@ -1,67 +1,17 @@
 #include "meta/delegated_store.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "base/coding.h"
-#include "base/failpoint.h"
-#include "base/log.h"
+#include "meta/delegated_keys.h"
 #include "meta/records.h"
 
 namespace cairnfs::meta {
 namespace {
 
-// Leaves out the compare that no other host holds a delegation: readers there would see old names.
-Failpoint skip_recall("meta.skip_delegation_recall", Failpoint::Kind::kSkippable);
-
 constexpr size_t kHomesMax = 1 << 20;
 constexpr size_t kUnsureNamesMax = 1024;  // of a directory; beyond them its names are not known
-constexpr int kGuardAttemptsMax = 8;
-constexpr auto kUnknownOutcomeLasts = std::chrono::minutes(10);
-
-struct ParsedKey {
-  char kind = 0;
-  InodeId inode;
-};
-
-// Keys of records that delegations cover: a kind and an inode, whatever follows. kind 0: another key.
-ParsedKey Parse(std::string_view key) {
-  Decoder decoder(key);
-  const char kind = static_cast<char>(decoder.U8());
-  const InodeId inode{decoder.BigEndianU64()};
-  if (!decoder.ok() || std::string_view("EITDXP").find(kind) == std::string_view::npos) return {};
-  return {kind, inode};
-}
-
-InodeId HomeOf(InodeId inode, const InodeRecord& record) { return S_ISDIR(record.mode) ? inode : record.parent; }
-
-bool IsIn(const std::tuple<std::string, std::string, size_t>& span, std::string_view key) {
-  return std::get<0>(span) <= key && key < std::get<1>(span);
-}
-
-// The range as it is after the write to a key in it.
-void ApplyTo(kv::KvRange& range, const kv::KvWrite& write, uint64_t revision) {
-  auto at = std::lower_bound(range.entries.begin(), range.entries.end(), write.key,
-                             [](const kv::KvEntry& entry, const std::string& key) { return entry.key < key; });
-  const bool is_there = at != range.entries.end() && at->key == write.key;
-  if (!write.value) {
-    if (is_there) range.entries.erase(at);
-  } else if (is_there) {
-    *at = {write.key, *write.value, revision};
-  } else {
-    range.entries.insert(at, {write.key, *write.value, revision});
-  }
-  range.revision = revision;
-}
-
-const kv::Compare* FindRevisionCompare(const kv::Transaction& transaction, std::string_view key) {
-  for (const kv::Compare& compare : transaction.compares) {
-    if (compare.kind == kv::Compare::Kind::kRevisionIs && compare.key == key) return &compare;
-  }
-  return nullptr;
-}
 
 }  // namespace
 
@@ -302,25 +252,6 @@ void DelegatedStore::DropKey(std::string_view key) {
   answers_ -= std::erase_if(directory->ranges, [key](const auto& range) { return IsIn(range.first, key); });
 }
 
-// What was written is what would be read: nobody else could change it since.
-void DelegatedStore::Apply(Directory& directory, const kv::KvWrite& write, uint64_t revision) {
-  kv::KvRange answer;
-  answer.revision = revision;
-  if (write.value) answer.entries.push_back({write.key, *write.value, revision});
-  for (auto range = directory.ranges.begin(); range != directory.ranges.end();) {
-    if (!IsIn(range->first, write.key)) {
-      ++range;
-    } else if (std::get<size_t>(range->first) != 0) {
-      range = directory.ranges.erase(range);  // where its limit cuts it off now is not known
-      answers_--;
-    } else {
-      ApplyTo(range->second, write, revision);
-      ++range;
-    }
-  }
-  Remember(directory, {write.key, {}, 0}, std::move(answer));
-}
-
 // The directories that are read so much that a delegation pays.
 std::vector<InodeId> DelegatedStore::CountReads(std::span<const kv::KvSpan> spans) {
   if (watch_ == nullptr) return {};
@@ -349,181 +280,6 @@ std::vector<InodeId> DelegatedStore::CountReads(std::span<const kv::KvSpan> span
     wanted.push_back(id);
   }
   return wanted;
-}
-
-// --- committing ----------------------------------------------------------------------------------------------------
-
-// Whose delegations the transaction's writes touch. Where an inode's records lie is told by its I record, which the
-// commit then compares: its home may change at any time.
-Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction& transaction) {
-  Guards guards;
-  std::set<InodeId> unknown;
-  std::set<InodeId> homeless;  // made by this transaction, or whose home is in it
-  auto note = [&](InodeId directory) {
-    if (directory.value != 0) guards.directories.insert(directory);
-  };
-  for (const kv::KvWrite& write : transaction.writes) {
-    const ParsedKey parsed = Parse(write.key);
-    if (parsed.kind == 'E' || parsed.kind == 'T') note(parsed.inode);
-    if (parsed.kind != 'I') continue;
-    const kv::Compare* compare = FindRevisionCompare(transaction, write.key);
-    const bool is_new = compare != nullptr && compare->revision == 0;
-    if (is_new) homeless.insert(parsed.inode);
-    // Numbers of inodes are never used again: what is remembered of one that is gone stays true.
-    if (!write.value) continue;
-    CAIRNFS_ASSIGN_OR_RETURN(InodeRecord record, InodeRecord::Decode(*write.value));
-    note(HomeOf(parsed.inode, record));
-    guards.written.push_back({parsed.inode, HomeOf(parsed.inode, record), is_new});
-  }
-  MutexLock lock(mutex_);
-  auto add_home = [&](InodeId inode) {
-    mutex_.AssertHeld();
-    auto home = homes_.find(inode.value);
-    const std::string key = InodeKey(inode);
-    const kv::Compare* compare = FindRevisionCompare(transaction, key);
-    if (home == homes_.end() || home->second.doubted ||
-        (compare != nullptr && compare->revision != home->second.revision))
-      return false;
-    note(home->second.directory);
-    if (compare == nullptr) guards.inode_records.emplace_back(key, home->second.revision);
-    return true;
-  };
-  std::set<InodeId> seen;
-  for (const kv::KvWrite& write : transaction.writes) {
-    const ParsedKey parsed = Parse(write.key);
-    if (parsed.kind == 0 || parsed.kind == 'E' || parsed.kind == 'T') continue;
-    if (homeless.contains(parsed.inode) || !seen.insert(parsed.inode).second) continue;
-    if (!add_home(parsed.inode)) unknown.insert(parsed.inode);
-  }
-  if (unknown.empty()) return guards;
-  std::vector<kv::KvSpan> spans;
-  for (InodeId inode : unknown) spans.push_back({InodeKey(inode), {}, 0});
-  stats_.read_total++;
-  lock.Unlock();
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, fenced_.Read(spans));
-  lock.Lock();
-  for (const kv::KvRange& range : snapshot.ranges) {
-    LearnHomes(range);
-    // One that is gone has no home, and nobody remembers it.
-    for (const kv::KvEntry& entry : range.entries) {
-      CAIRNFS_ASSIGN_OR_RETURN(InodeRecord record, InodeRecord::Decode(entry.value));
-      note(HomeOf(Parse(entry.key).inode, record));
-      // Where the caller compares another revision, the commit fails by that.
-      if (FindRevisionCompare(transaction, entry.key) == nullptr) {
-        guards.inode_records.emplace_back(entry.key, entry.revision);
-      }
-    }
-  }
-  return guards;
-}
-
-// From now on until the answer is here nobody knows what the keys hold: others may see the new values already.
-void DelegatedStore::BeforeCommit(const kv::Transaction& transaction, Guards& guards) {
-  MutexLock lock(mutex_);
-  stats_.commits_total++;
-  for (InodeId id : guards.directories) {
-    if (Directory* directory = FindHeld(id)) guards.generations[id] = directory->generation;
-  }
-  for (const kv::KvWrite& write : transaction.writes) {
-    if (Parse(write.key).kind == 0) continue;
-    Flight& flight = flights_[write.key];
-    flight.is_shared |= flight.commits > 0;
-    flight.commits++;
-  }
-}
-
-void DelegatedStore::AfterCommit(const kv::Transaction& transaction, const Guards& guards,
-                                 const Result<uint64_t>& committed) {
-  MutexLock lock(mutex_);
-  std::set<const kv::KvWrite*> last;  // those that nobody else wrote at the same time
-  for (const kv::KvWrite& write : transaction.writes) {
-    auto flight = flights_.find(write.key);
-    if (flight == flights_.end()) continue;
-    if (!flight->second.is_shared) last.insert(&write);
-    if (--flight->second.commits == 0) flights_.erase(flight);
-  }
-  for (InodeId id : guards.directories) {
-    if (Directory* directory = FindHeld(id)) directory->valid_since = ++tick_;
-  }
-  if (!committed.ok()) return AfterFailure(transaction, guards, committed.error());
-  // What this host wrote is what it would read, where it held the directory all the time.
-  auto find_sure = [&](InodeId id) -> Directory* {
-    mutex_.AssertHeld();
-    Directory* directory = FindHeld(id);
-    auto before = guards.generations.find(id);
-    const bool is_sure = directory != nullptr && before != guards.generations.end() &&
-                         before->second == directory->generation && answers_ < options_.answers_max;
-    return is_sure ? directory : nullptr;
-  };
-  auto drop_unless_sure = [&](const kv::KvWrite& write) -> Directory* {
-    mutex_.AssertHeld();
-    Directory* directory = last.contains(&write) ? find_sure(CoverOf(write.key)) : nullptr;
-    if (directory == nullptr) DropKey(write.key);
-    return directory;
-  };
-  // Where an inode lay before the commit, and where it lies now.
-  for (const kv::KvWrite& write : transaction.writes) drop_unless_sure(write);
-  for (const Guards::Written& written : guards.written) SetHome(written.inode, {written.home, *committed});
-  for (const kv::KvWrite& write : transaction.writes) {
-    if (Directory* directory = drop_unless_sure(write)) Apply(*directory, write, *committed);
-  }
-  for (const Guards::Written& written : guards.written) {
-    if (!written.is_new) continue;
-    if (Directory* directory = find_sure(written.home)) RememberNew(*directory, written.inode, *committed);
-  }
-}
-
-// A new inode has what the transaction gave it, and nothing else.
-void DelegatedStore::RememberNew(Directory& directory, InodeId inode, uint64_t revision) {
-  kv::KvRange nothing;
-  nothing.revision = revision;
-  for (const std::string& key : {FileKey(inode), DirectoryTimesKey(inode)}) {
-    if (!directory.points.contains(key)) Remember(directory, {key, {}, 0}, nothing);
-  }
-  const std::string pending = PendingPrefix(inode);
-  Remember(directory, {pending, kv::PrefixEnd(pending), 0}, nothing);
-}
-
-void DelegatedStore::AfterFailure(const kv::Transaction& transaction, const Guards& guards, const Error& error) {
-  for (const kv::KvWrite& write : transaction.writes) DropKey(write.key);
-  for (const kv::Compare& compare : transaction.compares) DropKey(compare.key);
-  for (const auto& [key, revision] : guards.inode_records) {
-    if (auto home = homes_.find(Parse(key).inode.value); home != homes_.end()) home->second.doubted = true;
-  }
-  if (!kv::MayHaveRun(error.code)) return;
-  // It may run yet, and then nobody recalls what this host holds: nothing is to be remembered for as long.
-  for (InodeId id : guards.directories) {
-    Directory& directory = directories_[id.value];
-    if (directory.held) Drop(directory);
-    directory.rest_until = Clock::now() + kUnknownOutcomeLasts;
-  }
-}
-
-Result<uint64_t> DelegatedStore::Commit(const kv::Transaction& transaction) {
-  const auto deadline = Clock::now() + options_.recall_wait_max;
-  for (int attempt = 0;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(Guards guards, FindGuards(transaction));
-    kv::Transaction guarded = transaction;
-    for (const auto& [key, revision] : guards.inode_records) guarded.IfRevision(key, revision);
-    if (!skip_recall.PassOrSkip()) {
-      for (InodeId directory : guards.directories) {
-        const std::string own = DelegationKey(directory, membership_.self());
-        const std::string prefix = DelegationPrefix(directory);
-        guarded.IfRangeEmpty(prefix, own).IfRangeEmpty(own + '\0', kv::PrefixEnd(prefix));
-      }
-    }
-    BeforeCommit(transaction, guards);
-    auto committed = fenced_.Commit(guarded);
-    AfterCommit(transaction, guards, committed);
-    if (committed.ok() || committed.error().code != ErrorCode::kConflict) return committed;
-    CAIRNFS_ASSIGN_OR_RETURN(bool recalled, Recall(guards.directories));
-    if (recalled) {
-      if (Clock::now() < deadline) continue;
-      return MakeError(ErrorCode::kUnavailable, "other hosts take delegations on the directory again and again");
-    }
-    // No delegation was in the way. It was a record: one of the caller's, or one that told a home.
-    if (guards.inode_records.empty() || ++attempt == kGuardAttemptsMax) return committed;
-  }
 }
 
 }  // namespace cairnfs::meta
