@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/log.h"
@@ -93,7 +94,8 @@ void ReplyError(fuse_req_t request, const Error& error) {
 }
 
 void ReplyInodeError(fuse_req_t request, const Error& error) {
-  if (error.code != ErrorCode::kNotFound) return ReplyError(request, error);
+  const bool has_other_hosts = SessionOf(request).filesystem().blocks();
+  if (error.code != ErrorCode::kNotFound || !has_other_hosts) return ReplyError(request, error);
   fuse_reply_err(request, ESTALE);
 }
 

