@@ -1,0 +1,117 @@
+// Ranks of another user commit through the daemon's service, as far as they may rename.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "../fs/fixture.h"
+#include "control/client.h"
+#include "control/service.h"
+#include "kv/hosted_store.h"
+
+namespace cairnfs::control {
+namespace {
+
+constexpr uid_t kNobody = 65534;
+
+GateCall CallFor(InodeId directory) {
+  GateCall call;
+  call.directory = directory;
+  call.final_parent = kRootInode;
+  call.final_name = "final";
+  call.ranks = 1;
+  call.rank = 0;
+  call.timeout = std::chrono::seconds(30);
+  return call;
+}
+
+// What a rank of that user is answered: nothing, or the message of its error. It is made before gRPC has threads here,
+// which a fork would not take along.
+class Rank {
+ public:
+  Rank(std::string socket, uid_t uid) {
+    if (pipe(ask_) != 0 || pipe(answer_) != 0) abort();
+    child_ = fork();
+    if (child_ != 0) return;
+    close(ask_[1]);  // with the test that ends, so does this
+    if (setgid(uid) != 0 || setuid(uid) != 0) _exit(1);
+    InodeId directory;
+    while (read(ask_[0], &directory.value, sizeof directory.value) == sizeof directory.value) {
+      Client client(socket);
+      Status status = client.Commit(CallFor(directory), [] { return Status(); });
+      std::string text = status.ok() ? "" : status.error().message;
+      if (status.ok() && client.GetStatus().ok()) text = "it was told the daemon's status";
+      text.resize(1000);
+      if (write(answer_[1], text.data(), text.size()) != 1000) break;
+    }
+    _exit(0);
+  }
+  ~Rank() {
+    close(ask_[1]);
+    waitpid(child_, nullptr, 0);
+    for (int fd : {ask_[0], answer_[0], answer_[1]}) close(fd);
+  }
+  std::string Commit(InodeId directory) {
+    std::string text(1000, '\0');
+    if (write(ask_[1], &directory.value, sizeof directory.value) != sizeof directory.value) return "it is gone";
+    for (size_t done = 0; done < text.size();) {
+      const ssize_t got = read(answer_[0], text.data() + done, text.size() - done);
+      if (got <= 0) return "it is gone";
+      done += static_cast<size_t>(got);
+    }
+    return text.c_str();
+  }
+
+ private:
+  int ask_[2], answer_[2];
+  pid_t child_ = 0;
+};
+
+TEST(RankCommit, IsForThoseWhoMayRename) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can act as another user";
+  char folder[] = "/tmp/cairnfs-ranks-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  ASSERT_EQ(chmod(folder, 0711), 0);
+  const std::string socket = std::string(folder) + "/control.sock";
+  {
+    Rank rank(socket, kNobody);
+    fs::World world;
+    auto engine = kv::OpenMemoryEngine();
+    auto store = kv::HostedStore::Open(*engine);
+    ASSERT_TRUE(store.ok());
+    RankGate gate({**store, **store, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
+    Service::Options options;
+    options.socket_path = socket;
+    options.gate = &gate;
+    auto service = Service::Start(options, *world.fs);
+    ASSERT_TRUE(service.ok()) << service.error().message;
+
+    auto make = [&](const char* name, uint32_t uid) {
+      meta::CreateParams params = fs::WithMode(S_IFDIR | 0755);
+      params.uid = params.gid = uid;
+      auto made = world.fs->MakeNode(kRootInode, name, params);
+      EXPECT_TRUE(made.ok());
+      return made.ok() ? made->inode : InodeId{};
+    };
+    const InodeId mine = make("mine", kNobody);
+    EXPECT_NE(rank.Commit(mine).find("Permission denied"), std::string::npos) << "the directory above is root's";
+    fs::SetAttrRequest open_to_all;
+    open_to_all.mode = 01777;
+    auto changed = fs::World::Await<meta::Attr>(
+        [&](fs::Done<meta::Attr> done) { world.fs->SetAttr(kRootInode, open_to_all, std::move(done)); });
+    ASSERT_TRUE(changed.ok());
+    EXPECT_EQ(rank.Commit(mine), "");
+    EXPECT_NE(rank.Commit(make("roots", 0)).find("Permission denied"), std::string::npos) << "sticky";
+    Client own(socket);
+    EXPECT_TRUE(own.Commit(CallFor(make("own", 0)), [] { return Status(); }).ok());
+    EXPECT_TRUE(own.GetStatus().ok());
+  }
+  EXPECT_FALSE(std::filesystem::exists(std::string(folder) + "/ranks.sock"));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace cairnfs::control
