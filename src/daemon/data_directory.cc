@@ -31,7 +31,7 @@ Failpoint fail_after_format("daemon.after_format", Failpoint::Kind::kKill);
 
 constexpr const char* kOwnerProbe = "owner.probe";
 constexpr const char* kNewFormat = "format.new";
-constexpr std::array<std::string_view, 13> kOwnNames = {
+constexpr std::array<std::string_view, 14> kOwnNames = {
     "LOCK",         "format",     "format.making", "format.new",    "segments",      "metadata",   "shared",
     "control.sock", "ranks.sock", "cairnfs.log",   "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe};
 // A holder that is on its way out is waited for; any other one only as long as it may take to notice an unmount.
