@@ -132,12 +132,13 @@ void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& w
   inode->changed_state.NotifyAll();
 }
 
-void SyncRounds::Abandon(const InodePtr& inode, const Error& why) {
+void SyncRounds::Abandon(const InodePtr& inode, const Error& why, bool is_needed) {
   {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
     if (content.changed) {
-      spdlog::error("inode {}: what was not published is given up: {}", inode->id.value, why.message);
+      const auto level = is_needed || inode->open_count > 0 ? spdlog::level::err : spdlog::level::debug;
+      spdlog::log(level, "inode {}: what was not published is given up: {}", inode->id.value, why.message);
       Forsake(streams_, inode, why);
     }
     content.owed = false;
@@ -236,7 +237,7 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
     return state.error();
   }
   if (!state.ok()) {
-    Abandon(inode, MakeError(ErrorCode::kStale, "the file was removed on another host"));
+    Abandon(inode, MakeError(ErrorCode::kStale, "the file was removed on another host"), /*is_needed=*/false);
     return std::optional<SharedItem>();
   }
   if (item.session != host_->session()) {

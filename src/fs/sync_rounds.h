@@ -130,7 +130,8 @@ class SyncRounds {
   void GiveBack(SharedItem& item);                           // to the next round
   void NoteShortage(const InodePtr& inode, const Error& error);
   void LeaveBehind(SharedItem& item, const Error& why);  // to the next round, which others need not wait for
-  void Abandon(const InodePtr& inode, const Error& why);
+  // is_needed false: an error only for who has the file open.
+  void Abandon(const InodePtr& inode, const Error& why, bool is_needed = true);
   // After a conflict: takes over what another host published. nullopt: nothing is left to publish, or it cannot be,
   // which is noted.
   Result<std::optional<SharedItem>> Reconcile(SharedItem item);
