@@ -146,6 +146,7 @@ class RankGate::Visit {
   bool RenamerIsGone(const GateVisitor& renamer) const;
   Result<bool> NobodyWaits();
 
+  Status AwaitOthers(const Rename& rename, const std::function<bool()>& cancelled);
   void Withdraw();
   void Leave();
   void Sweep();
@@ -157,6 +158,7 @@ class RankGate::Visit {
   const Clock::time_point deadline_;
   const std::string state_key_, elected_key_, ranks_begin_, ranks_end_, own_key_;
   uint32_t generation_ = 0;
+  bool is_over_ = false;                                    // the outcome is that of all ranks
   std::optional<std::pair<GateState, uint64_t>> renaming_;  // the state under which this rank renames, its revision
 };
 
@@ -182,6 +184,13 @@ Status RankGate::Visit::Run(const Rename& rename, const std::function<bool()>& c
     if (arrived.ok()) break;
     if (arrived.error().code != ErrorCode::kConflict) return arrived;
   }
+  Status result = AwaitOthers(rename, cancelled);
+  // Who is told of an error takes no part any more, whatever the others are told.
+  if (!result.ok() && !is_over_) Withdraw();
+  return result;
+}
+
+Status RankGate::Visit::AwaitOthers(const Rename& rename, const std::function<bool()>& cancelled) {
   Signal signal;
   // From now on is early enough: what came before is looked at below.
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange now, store_.Range(state_key_, ranks_begin_, 0));
@@ -191,17 +200,13 @@ Status RankGate::Visit::Run(const Rename& rename, const std::function<bool()>& c
                                                          [&](uint64_t) { signal.Raise(); }}));
   for (;;) {
     const uint64_t seen = signal.count();
-    bool is_over = false;
-    Status result = Evaluate(rename, is_over);
-    if (is_over) return result;
+    Status result = Evaluate(rename, is_over_);
+    if (is_over_) return result;
     if (!result.ok()) continue;  // a conflict
     const auto again =
         std::min(deadline_ > Clock::now() ? deadline_ : Clock::time_point::max(), Clock::now() + kLookAgainInterval);
     while (signal.count() == seen && Clock::now() < again) {
-      if (cancelled()) {
-        Withdraw();
-        return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
-      }
+      if (cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
       signal.WaitPast(seen, std::min(again, Clock::now() + kCancelledInterval));
     }
   }

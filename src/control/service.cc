@@ -28,6 +28,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int kRankThreadsMax = 256;
+constexpr int kRankIdleMs = 60'000;
 constexpr auto kRateWindow = std::chrono::seconds(10);
 constexpr auto kProgressInterval = std::chrono::milliseconds(200);
 
@@ -243,6 +245,11 @@ cairnfs::Status Service::Impl::ListenForRanks() {
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
+  // A rank that waits holds a thread. Any user may connect, and must not take all that the daemon can have.
+  grpc::ResourceQuota quota("ranks");
+  quota.SetMaxThreads(kRankThreadsMax);
+  builder.SetResourceQuota(quota);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kRankIdleMs);
   builder.RegisterService(&ranks_);
   rank_server_ = builder.BuildAndStart();
   if (rank_server_ == nullptr) return MakeError(ErrorCode::kIo, "cannot start the service for ranks");

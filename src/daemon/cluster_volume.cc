@@ -1,6 +1,7 @@
 #include "daemon/cluster_volume.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -54,6 +55,15 @@ uint64_t WallClockSeconds() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
 }
 
+// gRPC takes and frees a MiB for each that crosses the network. By default each of these is mapped anew, and touching
+// pages for the first time costs more than what is done with them: a save to two hosts took 13 % longer.
+void KeepFreedMemory() {
+  constexpr int kMappedBytesMin = 32 << 20;  // the most that malloc takes
+  constexpr int kKeptBytesMax = 64 << 20;
+  mallopt(M_MMAP_THRESHOLD, kMappedBytesMin);
+  mallopt(M_TRIM_THRESHOLD, kKeptBytesMax);
+}
+
 }  // namespace
 
 fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReport& report) {
@@ -71,6 +81,7 @@ fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReport& report) {
 }
 
 Result<std::unique_ptr<ClusterVolume>> ClusterVolume::Open(DataDirectory& directory, const Config& config) {
+  KeepFreedMemory();
   auto volume = std::unique_ptr<ClusterVolume>(new ClusterVolume(directory, config));
   if (auto opened = volume->OpenParts(); !opened.ok()) return ExplainDenied(opened.error(), directory.path());
   return volume;

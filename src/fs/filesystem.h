@@ -213,6 +213,8 @@ class FileSystem {
   Status Unlink(InodeId parent, std::string_view name);
   Status Rmdir(InodeId parent, std::string_view name);
   void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done);
+  // Whether open(2) would let the caller open the file with these attributes: kPermission if not.
+  static Status CheckMayOpen(const Credentials& caller, const meta::Attr& attr, const OpenFlags& flags);
   // Whether rename(2) would let the caller give the directory a name in `final_parent`, by the modes and owners of both
   // and of the directory that it lies in: kPermission says what is missing. May wait for other hosts.
   Status CheckMayRename(const Credentials& caller, InodeId directory, InodeId final_parent);

@@ -8,7 +8,7 @@
 namespace cairnfs::fs {
 namespace {
 
-constexpr uint32_t kWrite = 2, kSearch = 1;
+constexpr uint32_t kRead = 4, kWrite = 2, kSearch = 1;
 
 // As the kernel judges by the mode: the class of the owner, of a group, or of all others.
 bool Allows(const meta::Attr& attr, const Credentials& caller, uint32_t rights) {
@@ -22,6 +22,11 @@ bool Allows(const meta::Attr& attr, const Credentials& caller, uint32_t rights) 
 Error Denied(const std::string& what) { return MakeError(ErrorCode::kPermission, "Permission denied: " + what); }
 
 }  // namespace
+
+Status FileSystem::CheckMayOpen(const Credentials& caller, const meta::Attr& attr, const OpenFlags& flags) {
+  const uint32_t rights = (flags.read ? kRead : 0) | (flags.write || flags.truncate ? kWrite : 0);
+  return Allows(attr, caller, rights) ? Status() : Denied("the file's mode does not let you open it so");
+}
 
 Status FileSystem::CheckMayRename(const Credentials& caller, InodeId directory, InodeId final_parent) {
   meta::Namespace& names = impl_->parts.names;

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <string>
 
 #include "fs/locks.h"
@@ -31,6 +32,17 @@ struct CreateRequest {
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create);
 
+fs::Credentials CallerOf(fuse_req_t request) {
+  const fuse_ctx* context = fuse_req_ctx(request);
+  fs::Credentials caller{context->uid, context->gid, {}};
+  const int count = fuse_req_getgroups(request, 0, nullptr);
+  if (count <= 0) return caller;
+  caller.groups.resize(static_cast<size_t>(count));
+  const int now = fuse_req_getgroups(request, count, caller.groups.data());
+  caller.groups.resize(static_cast<size_t>(std::clamp(now, 0, count)));
+  return caller;
+}
+
 // CREATE of a name that is there after all and may be opened as it is.
 void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
   auto fail = [request, &filesystem](const Error& error, CreateRequest again) {
@@ -41,6 +53,11 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
   auto attr = filesystem.Lookup(create.parent, create.name);
   if (!attr.ok()) return fail(attr.error(), std::move(create));
   const fs::OpenFlags flags = OpenFlagsOf(create.open_flags);
+  // The kernel takes the file for a new one, whose mode it need not judge.
+  if (Status allowed = fs::FileSystem::CheckMayOpen(CallerOf(request), *attr, flags); !allowed.ok()) {
+    filesystem.Forget(attr->inode, 1);
+    return ReplyError(request, allowed.error());
+  }
   filesystem.Open(attr->inode, flags,
                   [request, &filesystem, attr = *attr, create, fail](Result<fs::HandleId> handle) mutable {
                     if (!handle.ok()) {
@@ -81,7 +98,7 @@ void OpOpen(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
     fs::SetAttrRequest changes;
     changes.kill_suid_sgid = true;
     filesystem.SetAttr(InodeId{inode}, changes, [request, &filesystem, inode, flags](Result<meta::Attr> attr) {
-      if (!attr.ok()) return ReplyError(request, attr.error());
+      if (!attr.ok()) return ReplyInodeError(request, attr.error());
       OpenAndReply(request, filesystem, InodeId{inode}, flags);
     });
   });

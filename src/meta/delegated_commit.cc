@@ -14,7 +14,6 @@ namespace {
 Failpoint skip_recall("meta.skip_delegation_recall", Failpoint::Kind::kSkippable);
 
 constexpr int kGuardAttemptsMax = 8;
-constexpr auto kUnknownOutcomeLasts = std::chrono::minutes(10);
 
 // The range as it is after the write to a key in it.
 void ApplyTo(kv::KvRange& range, const kv::KvWrite& write, uint64_t revision) {
@@ -201,14 +200,19 @@ void DelegatedStore::AfterFailure(const kv::Transaction& transaction, const Guar
   for (InodeId id : guards.directories) {
     Directory& directory = directories_[id.value];
     if (directory.held) Drop(directory);
+    directory.recalls++;  // one that is being taken is given back
     directory.rest_until = Clock::now() + kUnknownOutcomeLasts;
   }
 }
 
 Result<uint64_t> DelegatedStore::Commit(const kv::Transaction& transaction) {
   const auto deadline = Clock::now() + options_.recall_wait_max;
+  std::optional<Error> conflict;
+  std::vector<std::pair<std::string, uint64_t>> compared;
   for (int attempt = 0;;) {
     CAIRNFS_ASSIGN_OR_RETURN(Guards guards, FindGuards(transaction));
+    // What told a home has not changed, so it was a compare of the caller's.
+    if (conflict && guards.inode_records == compared) return *conflict;
     kv::Transaction guarded = transaction;
     for (const auto& [key, revision] : guards.inode_records) guarded.IfRevision(key, revision);
     if (!skip_recall.PassOrSkip()) {
@@ -223,12 +227,15 @@ Result<uint64_t> DelegatedStore::Commit(const kv::Transaction& transaction) {
     AfterCommit(transaction, guards, committed);
     if (committed.ok() || committed.error().code != ErrorCode::kConflict) return committed;
     CAIRNFS_ASSIGN_OR_RETURN(bool recalled, Recall(guards.directories));
+    conflict.reset();
     if (recalled) {
       if (Clock::now() < deadline) continue;
       return MakeError(ErrorCode::kUnavailable, "other hosts take delegations on the directory again and again");
     }
     // No delegation was in the way. It was a record: one of the caller's, or one that told a home.
     if (guards.inode_records.empty() || ++attempt == kGuardAttemptsMax) return committed;
+    conflict = committed.error();
+    compared = std::move(guards.inode_records);
   }
 }
 

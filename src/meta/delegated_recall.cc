@@ -95,17 +95,23 @@ void DelegatedStore::GiveBack(InodeId id) {
       Drop(directory);
       stats_.given_back_total++;
     }
-    directory.rest_until = now + options_.rest_after_recall * (1 << directory.rests);
+    // It may rest already, for a commit whose outcome is unknown.
+    directory.rest_until = std::max(directory.rest_until, now + options_.rest_after_recall * (1 << directory.rests));
   }
   kv::Transaction transaction;
   transaction.Delete(DelegationKey(id, membership_.self()));
   transaction.Delete(RecallKey(membership_.self(), id));
+  bool may_run_yet = false;
   if (auto committed = fenced_.Commit(transaction); !committed.ok()) {
+    may_run_yet = kv::MayHaveRun(committed.error().code);
     // The key ends with the lease, and the recall with that of whoever asked.
     spdlog::warn("the delegation on directory {} could not be given back: {}", id.value, committed.error().message);
   }
   MutexLock lock(mutex_);
-  directories_[id.value].giving_back--;
+  Directory& directory = directories_[id.value];
+  directory.giving_back--;
+  // It would take away a delegation that is taken now.
+  if (may_run_yet) directory.rest_until = Clock::now() + kUnknownOutcomeLasts;
 }
 
 void DelegatedStore::StartRecallWatch() {

@@ -99,6 +99,14 @@ Result<kv::KvSnapshot> DelegatedStore::Read(std::span<const kv::KvSpan> spans) {
   return snapshot;
 }
 
+// A range over more than one inode lies with no directory.
+InodeId DelegatedStore::CoverOf(const kv::KvSpan& span) const {
+  constexpr size_t kInodePrefixBytes = 1 + sizeof(uint64_t);
+  const bool is_wide = !span.end.empty() && (span.begin.size() < kInodePrefixBytes ||
+                                             span.end > kv::PrefixEnd(span.begin.substr(0, kInodePrefixBytes)));
+  return is_wide ? InodeId{} : CoverOf(span.begin);
+}
+
 InodeId DelegatedStore::CoverOf(std::string_view key) const {
   const ParsedKey parsed = Parse(key);
   if (parsed.kind == 0) return {};
@@ -131,7 +139,7 @@ std::optional<kv::KvRange> DelegatedStore::FindAnswer(const Directory& directory
 std::optional<kv::KvSnapshot> DelegatedStore::AnswerFromMemory(std::span<const kv::KvSpan> spans) {
   kv::KvSnapshot snapshot;
   for (const kv::KvSpan& span : spans) {
-    Directory* directory = FindHeld(CoverOf(span.begin));
+    Directory* directory = FindHeld(CoverOf(span));
     if (directory == nullptr || IsInFlight(span)) return std::nullopt;
     std::optional<kv::KvRange> answer = FindAnswer(*directory, span);
     if (!answer) return std::nullopt;
@@ -188,9 +196,9 @@ void DelegatedStore::SetHome(InodeId inode, const Home& home) {
 
 void DelegatedStore::Keep(std::span<const kv::KvSpan> spans, const kv::KvSnapshot& snapshot, uint64_t began) {
   for (size_t i = 0; i < spans.size(); i++) {
-    Directory* directory = FindHeld(CoverOf(spans[i].begin));
+    Directory* directory = FindHeld(CoverOf(spans[i]));
     if (directory == nullptr || directory->valid_since > began || IsInFlight(spans[i])) continue;
-    if (answers_ >= options_.answers_max) MakeRoom();
+    if (answers_ >= options_.answers_max) return MakeRoom();  // which forgets where inodes lie, too
     Remember(*directory, spans[i], snapshot.ranges[i]);
   }
 }
@@ -256,14 +264,14 @@ void DelegatedStore::DropKey(std::string_view key) {
 std::vector<InodeId> DelegatedStore::CountReads(std::span<const kv::KvSpan> spans) {
   if (watch_ == nullptr) return {};
   std::set<InodeId> touched;
-  for (const kv::KvSpan& span : spans) touched.insert(CoverOf(span.begin));
+  for (const kv::KvSpan& span : spans) touched.insert(CoverOf(span));
   touched.erase(InodeId{});
   std::vector<InodeId> wanted;
   const auto now = Clock::now();
   for (InodeId id : touched) {
     if (directories_.size() >= 2 * options_.directories_max) {
-      std::erase_if(directories_, [](const auto& one) {
-        return !one.second.held && !one.second.taking && one.second.giving_back == 0;
+      std::erase_if(directories_, [now](const auto& one) {
+        return !one.second.held && !one.second.taking && one.second.giving_back == 0 && one.second.rest_until <= now;
       });
     }
     Directory& directory = directories_[id.value];

@@ -88,6 +88,9 @@ class DelegatedStore final : public kv::KvStore {
     std::set<std::string, std::less<>> unsure_names;
   };
   // What a commit has to respect.
+  // A commit without an answer may still run for so long.
+  static constexpr std::chrono::minutes kUnknownOutcomeLasts{10};
+
   struct Guards {
     std::set<InodeId> directories;
     std::vector<std::pair<std::string, uint64_t>> inode_records;  // keys of I records that told where, and revisions
@@ -107,6 +110,7 @@ class DelegatedStore final : public kv::KvStore {
 
   // The directory that covers the key as far as is known; 0: none, or not known.
   InodeId CoverOf(std::string_view key) const REQUIRES_LOCK(mutex_);
+  InodeId CoverOf(const kv::KvSpan& span) const REQUIRES_LOCK(mutex_);
   Directory* FindHeld(InodeId directory) REQUIRES_LOCK(mutex_);
   static std::optional<kv::KvRange> FindAnswer(const Directory& directory, const kv::KvSpan& span);
   std::optional<kv::KvSnapshot> AnswerFromMemory(std::span<const kv::KvSpan> spans) REQUIRES_LOCK(mutex_);
