@@ -60,6 +60,10 @@ struct SharedContent {
   std::vector<LostBytes> lost;     // as last read: what P keys tell
   bool published_locally = false;  // the last record of this host waited for this node's disk alone
   bool must_reload = false;        // nothing in memory counts any more
+  // Puts of this host's P key, of which there is one at a time: each tells all that was closed before it began.
+  uint64_t puts_begun = 0;
+  uint64_t put_ended = 0;          // the number of the last that was made, or failed for good
+  std::optional<Error> put_error;  // why that failed
 
   // Whether the size is what this host has set, not the greatest that any host made.
   bool SizeIsSet() const { return own.size_is_set || publishing.size_is_set; }

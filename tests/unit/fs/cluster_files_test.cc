@@ -318,6 +318,45 @@ TEST_F(ClusterFilesTest, ACloseWhileTheRoundPublishesKeepsItsPendingRecord) {
   EXPECT_EQ(KeyCount("P"), 0u);
 }
 
+TEST_F(ClusterFilesTest, ManyThatCloseAFileAtOnceAllSucceed) {
+  MakeHosts(2);
+  constexpr size_t kClosers = 32, kRounds = 10;
+  host(0).Put("file", "");
+  std::vector<FileSystem::Created> files;
+  for (size_t i = 0; i < kClosers; i++) {
+    auto file = host(0).Open("file");
+    ASSERT_TRUE(file.ok());
+    files.push_back(*file);
+  }
+  std::string expected;
+  std::atomic<int> failed = 0;
+  for (size_t round = 0; round < kRounds; round++) {
+    const uint64_t before = host(0).gate->commits;
+    // The first is still on its way when the others come: one more tells all of theirs.
+    if (round == 0) host(0).gate->before_commit = [] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); };
+    for (size_t i = 0; i < kClosers; i++) {
+      const std::string piece = TextOf(round * kClosers + i, 100);
+      ASSERT_TRUE(host(0).Write(files[i], expected.size(), piece).ok());
+      expected += piece;
+    }
+    std::vector<std::thread> closers;
+    for (size_t i = 0; i < kClosers; i++) {
+      closers.emplace_back([&, i] {
+        if (!host(0).Flush(files[i]).ok()) failed++;
+      });
+    }
+    for (std::thread& closer : closers) closer.join();
+    if (round == 0) {
+      EXPECT_LE(host(0).gate->commits - before, 4u);
+    }
+  }
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(host(1).fs->GetAttr(files[0].attr.inode)->size, expected.size());
+  for (const auto& file : files) ASSERT_TRUE(host(0).CloseFile(file).ok());
+  EXPECT_EQ(host(1).Cat("file"), expected);
+  EXPECT_EQ(KeyCount("P"), 0u);
+}
+
 TEST_F(ClusterFilesTest, AFileThatCannotBePublishedHoldsUpNoOther) {
   MakeHosts(2);
   const InodeId directory = host(1).MakeDirectory("dir");
