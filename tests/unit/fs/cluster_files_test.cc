@@ -357,6 +357,18 @@ TEST_F(ClusterFilesTest, ManyThatCloseAFileAtOnceAllSucceed) {
   EXPECT_EQ(KeyCount("P"), 0u);
 }
 
+TEST_F(ClusterFilesTest, WhatIsPublishedLongSinceIsAskedForInFewRoundTrips) {
+  MakeHosts(2);
+  std::vector<InodeId> inodes;
+  for (int i = 0; i < 200; i++) inodes.push_back(host(1).Put("file" + std::to_string(i), "bytes"));
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  const uint64_t before = host(1).gate->trips;
+  auto failures = host(0).peers->FinishFiles(host(1).membership->self(), inodes, {});
+  ASSERT_TRUE(failures.ok());
+  EXPECT_TRUE(failures->empty());
+  EXPECT_LE(host(1).gate->trips - before, 10u);
+}
+
 TEST_F(ClusterFilesTest, AFileThatCannotBePublishedHoldsUpNoOther) {
   MakeHosts(2);
   const InodeId directory = host(1).MakeDirectory("dir");
