@@ -306,23 +306,24 @@ Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
   {
     MutexLock lock(inode->mutex);
     inode->pending_puts--;
-    const bool is_settled = revision.ok() || revision.error().code != ErrorCode::kConflict;
-    if (is_settled && inode->content && inode->content->shared->session == record.session) {
+    // Forsaken meanwhile, it is nobody's to publish: not under the session that came after either.
+    const bool is_known = inode->content && inode->content->shared->session == record.session &&
+                          record.session == host->session() && !inode->content->must_reload();
+    if (is_known && (revision.ok() || revision.error().code != ErrorCode::kConflict)) {
       SharedContent& shared = *inode->content->shared;
       shared.put_ended = number;
       shared.put_error.reset();
       if (!revision.ok()) shared.put_error = revision.error();
     }
-    if (revision.ok() && inode->content && inode->content->shared->session == record.session) {
+    if (is_known && revision.ok()) {
       inode->content->shared->NotePut(host->self(), *revision);
       MarkChanged(inode);  // should all have been published meanwhile, a round takes the record away again
       inode->content->must_publish = true;
     }
     inode->changed_state.NotifyAll();
   }
-  if (revision.ok()) return true;
-  if (revision.error().code != ErrorCode::kConflict) return revision.error();
-  if (record.session == host->session()) return false;
+  if (!revision.ok() && revision.error().code != ErrorCode::kConflict) return revision.error();
+  if (record.session == host->session()) return revision.ok();
   return MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was written is lost");
 }
 

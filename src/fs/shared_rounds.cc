@@ -330,7 +330,8 @@ Status SyncRounds::FinishShared() {
     bool is_abandoned = false;
     {
       MutexLock lock(inode->mutex);
-      is_abandoned = !inode->content->changed || inode->content->shared->session != host_->session();
+      const Content& content = *inode->content;
+      is_abandoned = !content.changed || content.must_reload() || content.shared->session != host_->session();
       if (!is_abandoned) item = Prepare(inode);
     }
     if (is_abandoned) {

@@ -438,6 +438,19 @@ TEST_F(ClusterFilesTest, ARenameWhoseSessionWasLostHasFailed) {
   EXPECT_FALSE(host(0).CloseFile(file).ok());
 }
 
+TEST_F(ClusterFilesTest, WhatWasClosedAsTheSessionWasLostIsNotPublishedUnderTheNext) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, TextOf(1, 50'000)).ok());
+  host(0).gate->after_commit = [&] { host(0).LoseSession(); };
+  EXPECT_FALSE(host(0).CloseFile(file).ok());
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  EXPECT_FALSE(HasKey(meta::FileKey(file.attr.inode)));
+  EXPECT_EQ(*host(0).Durability(file.attr.inode), "lost");
+  EXPECT_EQ(*host(1).Durability(file.attr.inode), "lost");
+  EXPECT_EQ(host(1).Cat("file"), "");
+}
+
 TEST_F(ClusterFilesTest, AFileIsOpenBeforeItsNameIsSeen) {
   MakeHosts(2);
   host(0).Put("other", "");  // inode numbers are reserved
