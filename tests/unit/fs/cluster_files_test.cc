@@ -570,5 +570,37 @@ TEST_F(ClusterFilesTest, ADirectoryHasALevelOfItsOwn) {
   EXPECT_EQ(KeyCount("Y"), 1u);
 }
 
+TEST_F(ClusterFilesTest, WhatMovesToWhereCopiesArePromisedHasThem) {
+  MakeHosts(2);
+  const InodeId scratch = host(0).MakeDirectory("scratch"), below = host(0).MakeDirectory("below", scratch);
+  ASSERT_TRUE(host(0).fs->SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  host(0).chunks->syncs_fail = true;
+  auto file = host(0).Create("file", scratch), deep = host(0).Create("deep", below);
+  for (const auto& each : {file, deep}) {
+    ASSERT_TRUE(host(0).Write(each, 0, TextOf(1, 50'000)).ok());
+    Status synced = host(0).Fsync(each);
+    ASSERT_TRUE(synced.ok()) << synced.error().message;
+    EXPECT_EQ(*host(0).Durability(each.attr.inode), "local");
+  }
+  EXPECT_TRUE(host(0).Rename(scratch, "file", below, "file").ok()) << "no copies are promised there either";
+  EXPECT_FALSE(host(0).Rename(below, "file", kRootInode, "file").ok());
+  EXPECT_FALSE(host(0).Rename(scratch, "below", kRootInode, "final").ok());
+  host(0).chunks->syncs_fail = false;
+  const uint64_t syncs = host(0).chunks->syncs;
+  EXPECT_TRUE(host(0).Rename(below, "file", kRootInode, "file").ok());
+  EXPECT_GT(host(0).chunks->syncs, syncs);
+  EXPECT_EQ(*host(0).Durability(file.attr.inode), "replicated");
+  EXPECT_EQ(*host(0).Durability(deep.attr.inode), "local");
+  EXPECT_TRUE(host(0).Rename(scratch, "below", kRootInode, "final").ok());
+  EXPECT_EQ(*host(0).Durability(deep.attr.inode), "replicated");
+  // Published before its directory had another level: as it was then.
+  auto old = host(0).Create("old", scratch);
+  ASSERT_TRUE(host(0).Write(old, 0, "bytes").ok());
+  ASSERT_TRUE(host(0).Fsync(old).ok());
+  ASSERT_TRUE(host(0).fs->RemoveXattr(scratch, "user.cairnfs.level").ok());
+  EXPECT_EQ(*host(0).Durability(old.attr.inode), "local");
+  for (const auto& each : {file, deep, old}) ASSERT_TRUE(host(0).CloseFile(each).ok());
+}
+
 }  // namespace
 }  // namespace cairnfs::fs
