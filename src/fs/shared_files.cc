@@ -291,10 +291,10 @@ Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
     record.ctime = content.ctime;
     record.ranges = UnpublishedRanges(content);
     revision_before = shared.pending_revision;
-    if (const LostBytes* lost = shared.LostOf(host->self())) {
-      record.lost_session = lost->session;
-      record.lost = FewRanges(lost->ranges);
-      revision_before = lost->revision;
+    if (const LostBytes* lost = shared.LostOf(host->self())) revision_before = lost->revision;
+    if (const auto left = shared.LeftOfOwn(host->self())) {
+      record.lost_session = left->session;
+      record.lost = FewRanges(left->ranges);
     }
     inode->pending_puts++;
   }
