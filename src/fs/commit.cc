@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -29,6 +30,46 @@ std::string JoinSome(const std::vector<std::string>& causes) {
   for (size_t i = 0; i < causes.size() && i < kCausesNamedMax; i++) text += (i > 0 ? "; " : "") + causes[i];
   if (causes.size() > kCausesNamedMax) text += "; and " + std::to_string(causes.size() - kCausesNamedMax) + " more";
   return text;
+}
+
+struct Moved {
+  const meta::RenameParams& params;
+  const std::vector<meta::Attr>& sources;
+};
+
+// What this host has published at level `local` gets its copies before it is seen where they are promised.
+Status MakeReplicated(const Moved& moved, ClusterHost& host, InodeTable& table, meta::Namespace& names) {
+  const meta::RenameParams& params = moved.params;
+  if (params.from_parent == params.to_parent) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<Durability> levels,
+                           host.levels().Of({params.from_parent, params.to_parent}));
+  // Where two are exchanged one of them comes to lie there, whichever of the parents it is.
+  const bool is_exchange = params.mode == meta::RenameMode::kExchange;
+  if (levels[0] == levels[1] || (!is_exchange && levels[1] == Durability::kLocal)) return {};
+  std::map<InodeId, uint64_t> published;  // revisions of the records
+  std::vector<InodeId> ids;
+  table.ForEachHeld([&](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    if (!inode->content || !inode->content->shared->published_locally) return;
+    published.emplace(inode->id, inode->content->shared->base_revision);
+    ids.push_back(inode->id);
+  });
+  CAIRNFS_RETURN_IF_ERROR(host.SyncChunks(Durability::kReplicated));
+  std::set<InodeId> replicated;
+  for (const meta::Attr& attr : moved.sources) {
+    if (published.contains(attr.inode)) replicated.insert(attr.inode);
+    if (!S_ISDIR(attr.mode) || ids.empty()) continue;
+    CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> found, names.FindBelow(attr.inode, ids));
+    replicated.insert(found.begin(), found.end());
+  }
+  for (InodeId id : replicated) {
+    InodePtr inode = table.Find(id);
+    if (!inode) continue;
+    MutexLock lock(inode->mutex);
+    if (!inode->content || inode->content->shared->base_revision != published[id]) continue;
+    inode->content->shared->published_locally = false;
+  }
+  return {};
 }
 
 }  // namespace
@@ -80,6 +121,7 @@ void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Call
       NoteFailedCommit(params, std::move(*causes));
     }
   }
+  if (status.ok()) status = MakeReplicated({params, sources}, *host, table, parts.names);
   // What was given up with the session looks as if it were published. From here on the rename's own compare would not
   // tell: it is with the session that there is by then.
   if (status.ok()) status = CheckSameSession(session);
@@ -209,7 +251,7 @@ void FileSystem::Impl::NoteFailedCommit(const meta::RenameParams& params, std::v
 
 Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
   CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, parts.names.GetAttr(id));
-  bool is_pending = false, is_lost = false;
+  bool is_pending = false, is_lost = false, is_local = false;
   auto note = [&](const meta::Pending& pending) {
     is_pending = is_pending || host->Lives(pending);
     is_lost = is_lost || host->HasLost(pending);
@@ -236,10 +278,13 @@ Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
     if (InodePtr inode = table.Find(id)) {
       MutexLock lock(inode->mutex);
       is_pending = is_pending || (inode->content && inode->content->changed);
+      is_local = inode->content && inode->content->shared->published_locally;
     }
   }
   if (is_lost) return std::string(CAIRNFS_DURABILITY_LOST);
   if (is_pending) return std::string(CAIRNFS_DURABILITY_PENDING);
+  // Wherever it lies by now.
+  if (is_local) return std::string(CAIRNFS_DURABILITY_LOCAL);
   CAIRNFS_ASSIGN_OR_RETURN(const Durability level, host->levels().Of(id));
   return std::string(NameOf(level));
 }

@@ -1,4 +1,6 @@
 // A filesystem's life among other hosts: what they ask, and what happens when this host's session is lost.
+#include <algorithm>
+
 #include "base/log.h"
 #include "fs/impl.h"
 #include "fs/locks.h"
@@ -59,22 +61,30 @@ bool FileSystem::Impl::IsPublished(InodeId id) {
   return !inode->content || (!inode->content->changed && inode->content->lost.empty());
 }
 
+// Many at a time: of nearly all of them there is none, and whoever asks waits for the answer.
 void FileSystem::Impl::DropStalePending(const std::vector<InodeId>& inodes) {
-  for (InodeId id : inodes) {
-    const std::string key = meta::PendingKey(id, host->self());
-    const uint64_t session = host->session();
-    auto entry = parts.kv.Get(key);
-    if (!entry.ok() || !*entry) continue;
-    auto record = meta::PendingRecord::Decode((*entry)->value);
-    // A put that is on its way compares what is there: it does not take this for its own.
-    if (!record.ok() || record->session != session || !IsPublished(id)) continue;
-    const meta::Pending pending{host->self(), std::move(*record), (*entry)->revision};
-    kv::Transaction transaction;
-    host->AddSessionCompare(transaction, session);
-    AddPendingChange(transaction, id, {pending.node, pending.revision, LostBytes::Of(pending, true)});
-    auto dropped = parts.kv.Commit(transaction);
-    if (!dropped.ok() && dropped.error().code != ErrorCode::kConflict) {
-      spdlog::warn("inode {}: its pending record cannot be removed: {}", id.value, dropped.error().message);
+  constexpr size_t kKeysPerRead = 64;
+  const uint64_t session = host->session();
+  for (size_t begin = 0; begin < inodes.size(); begin += kKeysPerRead) {
+    const size_t end = std::min(inodes.size(), begin + kKeysPerRead);
+    std::vector<kv::KvSpan> spans;
+    for (size_t i = begin; i < end; i++) spans.push_back({meta::PendingKey(inodes[i], host->self()), {}, 0});
+    auto now = parts.kv.Read(spans);
+    if (!now.ok()) return;  // the others would wait for the store as long each
+    for (size_t i = begin; i < end; i++) {
+      const auto& entries = now->ranges[i - begin].entries;
+      if (entries.empty()) continue;
+      auto record = meta::PendingRecord::Decode(entries[0].value);
+      // A put that is on its way compares what is there: it does not take this for its own.
+      if (!record.ok() || record->session != session || !IsPublished(inodes[i])) continue;
+      const meta::Pending pending{host->self(), std::move(*record), entries[0].revision};
+      kv::Transaction transaction;
+      host->AddSessionCompare(transaction, session);
+      AddPendingChange(transaction, inodes[i], {pending.node, pending.revision, LostBytes::Of(pending, true)});
+      auto dropped = parts.kv.Commit(transaction);
+      if (!dropped.ok() && dropped.error().code != ErrorCode::kConflict) {
+        spdlog::warn("inode {}: its pending record cannot be removed: {}", inodes[i].value, dropped.error().message);
+      }
     }
   }
 }

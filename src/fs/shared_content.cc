@@ -38,12 +38,14 @@ meta::PendingRecord LostBytes::Record() const {
 std::vector<PendingChange> SharedContent::PendingChanges(const std::string& self, bool ends_pending) const {
   std::vector<PendingChange> changes;
   bool own_is_told = false;
-  const bool is_written = !own.ranges.empty() || own.size_is_set;
   for (const LostBytes& bytes : lost) {
     const bool is_own = bytes.node == self && pending_revision != 0;  // then the key tells what is pending too
     if (is_own && !ends_pending) continue;
     PendingChange change{bytes.node, bytes.revision, bytes};
-    own.ranges.ForEach([&](uint64_t begin, uint64_t end) { change.left->ranges.Remove(begin, end); });
+    const auto take_off = [&](uint64_t begin, uint64_t end) { change.left->ranges.Remove(begin, end); };
+    own.ranges.ForEach(take_off);
+    if (is_own) republished.ForEach(take_off);
+    const bool is_written = !own.ranges.empty() || own.size_is_set || (is_own && !republished.empty());
     const bool is_same = change.left->ranges == bytes.ranges && !(bytes.ranges.empty() && is_written);
     if (is_same && !is_own) continue;
     if (!is_same && change.left->ranges.empty()) change.left.reset();
@@ -81,6 +83,25 @@ void SharedContent::NotePut(const std::string& self, uint64_t revision) {
 const LostBytes* SharedContent::LostOf(const std::string& node) const {
   auto found = std::find_if(lost.begin(), lost.end(), [&](const LostBytes& bytes) { return bytes.node == node; });
   return found == lost.end() ? nullptr : &*found;
+}
+
+std::optional<LostBytes> SharedContent::LeftOfOwn(const std::string& self) const {
+  const LostBytes* told = LostOf(self);
+  if (told == nullptr) return std::nullopt;
+  LostBytes left = *told;
+  republished.ForEach([&](uint64_t begin, uint64_t end) { left.ranges.Remove(begin, end); });
+  if (left.ranges.empty() && !republished.empty()) return std::nullopt;
+  return left;
+}
+
+void SharedContent::NotePublished(const std::string& self, const std::vector<PendingChange>& changes) {
+  const bool is_told = std::any_of(changes.begin(), changes.end(), [&](const auto& each) { return each.node == self; });
+  if (is_told) {
+    republished.Clear();
+  } else if (LostOf(self) != nullptr) {
+    publishing.ranges.ForEach([this](uint64_t begin, uint64_t end) { republished.Add(begin, end); });
+  }
+  publishing = {};
 }
 
 void AddPendingChange(kv::Transaction& transaction, InodeId inode, const PendingChange& change) {

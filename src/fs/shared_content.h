@@ -52,14 +52,21 @@ struct SharedContent {
     void Add(const Changes& more);
   };
 
-  uint64_t base_revision = 0;      // of the D record that the extents are based on; 0: there was none
-  Changes own;                     // since then, and in no record that is on its way
-  Changes publishing;              // in the record that the round is about to publish
-  uint64_t session = 0;            // the host's session when it was changed
-  uint64_t pending_revision = 0;   // of this host's P key, if it is of this session; 0: it has none
-  std::vector<LostBytes> lost;     // as last read: what P keys tell
+  uint64_t base_revision = 0;     // of the D record that the extents are based on; 0: there was none
+  Changes own;                    // since then, and in no record that is on its way
+  Changes publishing;             // in the record that the round is about to publish
+  uint64_t session = 0;           // the host's session when it was changed
+  uint64_t pending_revision = 0;  // of this host's P key, if it is of this session; 0: it has none
+  std::vector<LostBytes> lost;    // as last read: what P keys tell
+  // Published since this host's P key, which told some of it as lost, was put last: it goes with that key's next
+  // change.
+  RangeSet republished{SIZE_MAX};
   bool published_locally = false;  // the last record of this host waited for this node's disk alone
   bool must_reload = false;        // nothing in memory counts any more
+  // Puts of this host's P key, of which there is one at a time: each tells all that was closed before it began.
+  uint64_t puts_begun = 0;
+  uint64_t put_ended = 0;          // the number of the last that was made, or failed for good
+  std::optional<Error> put_error;  // why that failed
 
   // Whether the size is what this host has set, not the greatest that any host made.
   bool SizeIsSet() const { return own.size_is_set || publishing.size_is_set; }
@@ -74,6 +81,10 @@ struct SharedContent {
   void NotePut(const std::string& self, uint64_t revision);
   // What P key `node` tells as lost; null: nothing.
   const LostBytes* LostOf(const std::string& node) const;
+  // What is left of that for this host's own P key; nullopt: nothing.
+  std::optional<LostBytes> LeftOfOwn(const std::string& self) const;
+  // `publishing` was published, with these changes.
+  void NotePublished(const std::string& self, const std::vector<PendingChange>& changes);
 };
 
 // Compare and write of the change.

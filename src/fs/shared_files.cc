@@ -267,12 +267,22 @@ Status FileSystem::Impl::PutPending(const InodePtr& inode) {
 // because what it tells of lost bytes must stay told.
 Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
   meta::PendingRecord record;
-  uint64_t revision_before = 0;
+  uint64_t revision_before = 0, number = 0;
   {
     MutexLock lock(inode->mutex);
+    // One at a time: each compares what the one before has put, so that those who close the file at once would refuse
+    // each other. A put that began after this call tells what this one would, and what became of it counts for both:
+    // else a queue of them would wait for each other one by one.
+    const uint64_t seen = inode->content ? inode->content->shared->puts_begun : 0;
+    while (inode->pending_puts > 0) inode->changed_state.Wait(inode->mutex);
     if (!inode->content || !inode->content->changed || inode->unlinked) return true;
     Content& content = *inode->content;
-    const SharedContent& shared = *content.shared;
+    SharedContent& shared = *content.shared;
+    if (shared.put_ended > seen) {
+      if (shared.put_error) return *shared.put_error;
+      return true;
+    }
+    number = ++shared.puts_begun;
     content.must_publish = true;
     record.session = shared.session;
     record.size = shared.SizeMin();
@@ -281,10 +291,10 @@ Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
     record.ctime = content.ctime;
     record.ranges = UnpublishedRanges(content);
     revision_before = shared.pending_revision;
-    if (const LostBytes* lost = shared.LostOf(host->self())) {
-      record.lost_session = lost->session;
-      record.lost = FewRanges(lost->ranges);
-      revision_before = lost->revision;
+    if (const LostBytes* lost = shared.LostOf(host->self())) revision_before = lost->revision;
+    if (const auto left = shared.LeftOfOwn(host->self())) {
+      record.lost_session = left->session;
+      record.lost = FewRanges(left->ranges);
     }
     inode->pending_puts++;
   }
@@ -296,15 +306,24 @@ Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
   {
     MutexLock lock(inode->mutex);
     inode->pending_puts--;
-    if (revision.ok() && inode->content && inode->content->shared->session == record.session) {
+    // Forsaken meanwhile, it is nobody's to publish: not under the session that came after either.
+    const bool is_known = inode->content && inode->content->shared->session == record.session &&
+                          record.session == host->session() && !inode->content->must_reload();
+    if (is_known && (revision.ok() || revision.error().code != ErrorCode::kConflict)) {
+      SharedContent& shared = *inode->content->shared;
+      shared.put_ended = number;
+      shared.put_error.reset();
+      if (!revision.ok()) shared.put_error = revision.error();
+    }
+    if (is_known && revision.ok()) {
       inode->content->shared->NotePut(host->self(), *revision);
       MarkChanged(inode);  // should all have been published meanwhile, a round takes the record away again
       inode->content->must_publish = true;
     }
+    inode->changed_state.NotifyAll();
   }
-  if (revision.ok()) return true;
-  if (revision.error().code != ErrorCode::kConflict) return revision.error();
-  if (record.session == host->session()) return false;
+  if (!revision.ok() && revision.error().code != ErrorCode::kConflict) return revision.error();
+  if (record.session == host->session()) return revision.ok();
   return MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was written is lost");
 }
 

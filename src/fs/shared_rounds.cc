@@ -124,6 +124,7 @@ void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& w
   content.lost.clear();
   shared.own = {};
   shared.publishing = {};
+  shared.republished.Clear();
   shared.pending_revision = 0;
   shared.must_reload = true;
   content.changed = content.must_publish = false;
@@ -159,7 +160,7 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
     if (content.changed) {  // else it was forsaken while the answer was on its way
       inode->published_revision = std::max(inode->published_revision.load(), revision);
       content.publish_error.reset();
-      shared.publishing = {};
+      shared.NotePublished(host_->self(), item.pending);
       // Also where the content was rebased on a later record meanwhile: the next look at that finds it newer.
       shared.base_revision = revision;
       shared.published_locally = item.level == Durability::kLocal;
@@ -330,7 +331,8 @@ Status SyncRounds::FinishShared() {
     bool is_abandoned = false;
     {
       MutexLock lock(inode->mutex);
-      is_abandoned = !inode->content->changed || inode->content->shared->session != host_->session();
+      const Content& content = *inode->content;
+      is_abandoned = !content.changed || content.must_reload() || content.shared->session != host_->session();
       if (!is_abandoned) item = Prepare(inode);
     }
     if (is_abandoned) {

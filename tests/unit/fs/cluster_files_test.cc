@@ -318,6 +318,57 @@ TEST_F(ClusterFilesTest, ACloseWhileTheRoundPublishesKeepsItsPendingRecord) {
   EXPECT_EQ(KeyCount("P"), 0u);
 }
 
+TEST_F(ClusterFilesTest, ManyThatCloseAFileAtOnceAllSucceed) {
+  MakeHosts(2);
+  constexpr size_t kClosers = 32, kRounds = 10;
+  host(0).Put("file", "");
+  std::vector<FileSystem::Created> files;
+  for (size_t i = 0; i < kClosers; i++) {
+    auto file = host(0).Open("file");
+    ASSERT_TRUE(file.ok());
+    files.push_back(*file);
+  }
+  std::string expected;
+  std::atomic<int> failed = 0;
+  for (size_t round = 0; round < kRounds; round++) {
+    const uint64_t before = host(0).gate->commits;
+    // The first is still on its way when the others come: one more tells all of theirs.
+    if (round == 0) host(0).gate->before_commit = [] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); };
+    for (size_t i = 0; i < kClosers; i++) {
+      const std::string piece = TextOf(round * kClosers + i, 100);
+      ASSERT_TRUE(host(0).Write(files[i], expected.size(), piece).ok());
+      expected += piece;
+    }
+    std::vector<std::thread> closers;
+    for (size_t i = 0; i < kClosers; i++) {
+      closers.emplace_back([&, i] {
+        if (!host(0).Flush(files[i]).ok()) failed++;
+      });
+    }
+    for (std::thread& closer : closers) closer.join();
+    if (round == 0) {
+      EXPECT_LE(host(0).gate->commits - before, 4u);
+    }
+  }
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(host(1).fs->GetAttr(files[0].attr.inode)->size, expected.size());
+  for (const auto& file : files) ASSERT_TRUE(host(0).CloseFile(file).ok());
+  EXPECT_EQ(host(1).Cat("file"), expected);
+  EXPECT_EQ(KeyCount("P"), 0u);
+}
+
+TEST_F(ClusterFilesTest, WhatIsPublishedLongSinceIsAskedForInFewRoundTrips) {
+  MakeHosts(2);
+  std::vector<InodeId> inodes;
+  for (int i = 0; i < 200; i++) inodes.push_back(host(1).Put("file" + std::to_string(i), "bytes"));
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  const uint64_t before = host(1).gate->trips;
+  auto failures = host(0).peers->FinishFiles(host(1).membership->self(), inodes, {});
+  ASSERT_TRUE(failures.ok());
+  EXPECT_TRUE(failures->empty());
+  EXPECT_LE(host(1).gate->trips - before, 10u);
+}
+
 TEST_F(ClusterFilesTest, AFileThatCannotBePublishedHoldsUpNoOther) {
   MakeHosts(2);
   const InodeId directory = host(1).MakeDirectory("dir");
@@ -385,6 +436,19 @@ TEST_F(ClusterFilesTest, ARenameWhoseSessionWasLostHasFailed) {
   EXPECT_FALSE(host(0).Rename(kRootInode, "new", kRootInode, "final").ok());
   EXPECT_EQ(host(1).Cat("final"), "old");
   EXPECT_FALSE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterFilesTest, WhatWasClosedAsTheSessionWasLostIsNotPublishedUnderTheNext) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, TextOf(1, 50'000)).ok());
+  host(0).gate->after_commit = [&] { host(0).LoseSession(); };
+  EXPECT_FALSE(host(0).CloseFile(file).ok());
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  EXPECT_FALSE(HasKey(meta::FileKey(file.attr.inode)));
+  EXPECT_EQ(*host(0).Durability(file.attr.inode), "lost");
+  EXPECT_EQ(*host(1).Durability(file.attr.inode), "lost");
+  EXPECT_EQ(host(1).Cat("file"), "");
 }
 
 TEST_F(ClusterFilesTest, AFileIsOpenBeforeItsNameIsSeen) {
@@ -504,6 +568,38 @@ TEST_F(ClusterFilesTest, ADirectoryHasALevelOfItsOwn) {
   EXPECT_EQ(level_of(host(0), gone), "local");
   ASSERT_TRUE(host(0).fs->Rmdir(kRootInode, "gone").ok());
   EXPECT_EQ(KeyCount("Y"), 1u);
+}
+
+TEST_F(ClusterFilesTest, WhatMovesToWhereCopiesArePromisedHasThem) {
+  MakeHosts(2);
+  const InodeId scratch = host(0).MakeDirectory("scratch"), below = host(0).MakeDirectory("below", scratch);
+  ASSERT_TRUE(host(0).fs->SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  host(0).chunks->syncs_fail = true;
+  auto file = host(0).Create("file", scratch), deep = host(0).Create("deep", below);
+  for (const auto& each : {file, deep}) {
+    ASSERT_TRUE(host(0).Write(each, 0, TextOf(1, 50'000)).ok());
+    Status synced = host(0).Fsync(each);
+    ASSERT_TRUE(synced.ok()) << synced.error().message;
+    EXPECT_EQ(*host(0).Durability(each.attr.inode), "local");
+  }
+  EXPECT_TRUE(host(0).Rename(scratch, "file", below, "file").ok()) << "no copies are promised there either";
+  EXPECT_FALSE(host(0).Rename(below, "file", kRootInode, "file").ok());
+  EXPECT_FALSE(host(0).Rename(scratch, "below", kRootInode, "final").ok());
+  host(0).chunks->syncs_fail = false;
+  const uint64_t syncs = host(0).chunks->syncs;
+  EXPECT_TRUE(host(0).Rename(below, "file", kRootInode, "file").ok());
+  EXPECT_GT(host(0).chunks->syncs, syncs);
+  EXPECT_EQ(*host(0).Durability(file.attr.inode), "replicated");
+  EXPECT_EQ(*host(0).Durability(deep.attr.inode), "local");
+  EXPECT_TRUE(host(0).Rename(scratch, "below", kRootInode, "final").ok());
+  EXPECT_EQ(*host(0).Durability(deep.attr.inode), "replicated");
+  // Published before its directory had another level: as it was then.
+  auto old = host(0).Create("old", scratch);
+  ASSERT_TRUE(host(0).Write(old, 0, "bytes").ok());
+  ASSERT_TRUE(host(0).Fsync(old).ok());
+  ASSERT_TRUE(host(0).fs->RemoveXattr(scratch, "user.cairnfs.level").ok());
+  EXPECT_EQ(*host(0).Durability(old.attr.inode), "local");
+  for (const auto& each : {file, deep, old}) ASSERT_TRUE(host(0).CloseFile(each).ok());
 }
 
 }  // namespace

@@ -157,6 +157,39 @@ TEST_F(ClusterNamesTest, AHostThatCameBackDoesNotHideWhatItLost) {
   EXPECT_EQ(KeyCount("P"), 0u);
 }
 
+TEST_F(ClusterNamesTest, WhatWasWrittenAgainIsNotLostWhoeverClosesMeanwhile) {
+  MakeHosts(2);
+  const InodeId temporary = host(0).MakeDirectory("tmp");
+  const InodeId bad = host(1).Put("bad", TextOf(1, 1000), temporary);
+  host(1).LoseSession();
+  auto one = host(1).Open("bad", {.read = true, .write = true}, temporary);
+  auto two = host(1).Open("bad", {.read = true, .write = true}, temporary);
+  ASSERT_TRUE(one.ok() && two.ok());
+  ASSERT_TRUE(host(1).Write(*one, 0, TextOf(2, 600)).ok());
+  ASSERT_TRUE(host(1).CloseFile(*one).ok());
+  // Between the record's making and its publication, so that the key stays with the record.
+  host(1).gate->before_commit = [&] {
+    EXPECT_TRUE(host(1).Write(*two, 2000, "more").ok());
+    EXPECT_TRUE(host(1).Flush(*two).ok());
+  };
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  EXPECT_EQ(*host(0).Durability(bad), "lost") << "not all of it was written again";
+  ASSERT_TRUE(host(1).Write(*two, 600, TextOf(3, 400)).ok());
+  ASSERT_TRUE(host(1).Flush(*two).ok());
+  host(1).gate->before_commit = [&] {
+    EXPECT_TRUE(host(1).Write(*two, 3000, "still more").ok());
+    EXPECT_TRUE(host(1).Flush(*two).ok());
+  };
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  EXPECT_EQ(KeyCount("P"), 1u) << "what was closed last";
+  ASSERT_TRUE(host(1).CloseFile(*two).ok());
+  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  EXPECT_EQ(KeyCount("P"), 0u);
+  EXPECT_EQ(*host(0).Durability(bad), "replicated");
+  EXPECT_EQ(*host(1).Durability(bad), "replicated");
+}
+
 TEST_F(ClusterNamesTest, RemovingOrTruncatingALostFileLetsTheCommitThrough) {
   MakeHosts(2);
   const InodeId temporary = host(0).MakeDirectory("tmp");
