@@ -124,7 +124,10 @@ void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
     stuck_.erase(entry);
     return;
   }
-  if (CopiesOf(*entry) >= CopiesNeeded()) return Complete(entry);
+  // What nobody waits for ends short, is counted, and is tried again by a later scan.
+  const bool nobody_waits = entry->sequence == 0 && CopiesOf(*entry) > 0;
+  if (nobody_waits || CopiesOf(*entry) >= CopiesNeeded()) return Complete(entry);
+  EndRepair(entry->digest);  // a Sync has taken it over: the repair goes on with others
   if (stuck_.insert(entry).second && entry->stuck_since == Clock::time_point{}) entry->stuck_since = Clock::now();
   if (sync_waiters_ > 0) changed_.NotifyAll();
 }
@@ -223,11 +226,15 @@ void ClusterChunkStoreImpl::Remove(const EntryPtr& entry) {
     unacknowledged_bytes_ -= entry->size;
     by_sequence_.erase(entry->sequence);
   }
-  if (auto repair = repairs_.find(entry->digest); repair != repairs_.end()) {
-    work_.Post(std::move(repair->second));
-    repairs_.erase(repair);
-  }
+  EndRepair(entry->digest);
   if (sync_waiters_ > 0) changed_.NotifyAll();
+}
+
+void ClusterChunkStoreImpl::EndRepair(const Digest& digest) {
+  auto repair = repairs_.find(digest);
+  if (repair == repairs_.end()) return;
+  work_.Post(std::move(repair->second));
+  repairs_.erase(repair);
 }
 
 void ClusterChunkStoreImpl::RetryStuck() {

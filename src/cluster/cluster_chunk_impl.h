@@ -130,6 +130,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void Complete(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void Abandon(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void Remove(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
+  void EndRepair(const Digest& digest) REQUIRES_LOCK(mutex_);
   void TellHolders(const Entry& entry, const Holders& holders) REQUIRES_LOCK(mutex_);
   void DropLost(const std::vector<NodeId>& nodes) REQUIRES_LOCK(mutex_);
   bool IsListed(const Entry& entry) const;
