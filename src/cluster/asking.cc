@@ -174,7 +174,7 @@ void ClusterChunkStoreImpl::OnConfirmed(const NodeId& node, const std::vector<En
     // A list may name a node twice, and then it was asked twice.
     if (std::erase(entry->confirming, node) == 0) continue;
     if (ok && !(*bits)[i]) std::erase(entry->listed, node);
-    if (ok && (*bits)[i] && IsUp(node)) entry->holders.push_back(node);
+    if (ok && (*bits)[i] && IsUp(node)) AddHolder(*entry, node);
     if (!entry->confirming.empty()) continue;
     if (CopiesOf(*entry) >= options_.copies) {
       Complete(entry);

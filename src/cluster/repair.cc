@@ -274,6 +274,7 @@ bool ClusterChunkStoreImpl::Replicate(const Digest& digest, const Holders& holde
   auto entry = std::make_shared<Entry>(digest, data.size);
   entry->slices = std::move(data.slices);
   entry->holders = holders;
+  entry->hearsay = !holders.empty();  // some are down, or did not answer, or nobody asked them
   // A copy that is damaged or not there after all is stored anew.
   const bool is_here = local_.HasSound({&digest, 1})[0];
   entry->local = is_here ? Entry::Local::kStored : Entry::Local::kNone;

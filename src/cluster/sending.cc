@@ -232,7 +232,7 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
     if (!item.entry) continue;
     std::erase(item.entry->sending, node);
     if (item.entry->state == Entry::State::kDone) continue;
-    item.entry->holders.push_back(node);
+    AddHolder(*item.entry, node);
     Settle(item.entry);
   }
   if (!ok) {
