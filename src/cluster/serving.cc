@@ -63,6 +63,8 @@ void ClusterChunkStoreImpl::HandleConfirm(const PeerMessage& request, PeerServer
   for (size_t i = 0; i < found.size(); ++i) {
     bits[i] = found[i] != GroupCommit::Presence::kAbsent;
     any_new = any_new || found[i] == GroupCommit::Presence::kNew;
+    // Others count on it from now on, so repair must see it.
+    if (bits[i]) commit_.SetHoldersIfNone((*digests)[i], {self_});
   }
   PeerMessage reply{EncodeBits(bits), {}};
   if (!any_new) return respond(std::move(reply));
