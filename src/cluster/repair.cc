@@ -98,7 +98,10 @@ bool Repair::RunOnce(Depth depth) {
   const bool all_seen = Scan(depth, &todo, &short_count);
   if (StopsWithin({})) return true;
   const size_t missing = todo.size();
-  chunks_left_ = missing_copies_ = missing;
+  {
+    MutexLock lock(mutex_);
+    chunks_left_ = missing_copies_ = missing + replicating_;
+  }
   if (all_seen) {
     store_.short_chunks_.fetch_add(short_count);
     store_.short_chunks_.fetch_sub(short_before);
@@ -249,18 +252,21 @@ bool Repair::Copy(const Todo& todo) {
   {
     MutexLock lock(mutex_);
     bytes_in_flight_ += size;
+    ++replicating_;
   }
   auto ended = [this, size] {
     store_.repair_bytes_.fetch_add(size);
+    MutexLock lock(mutex_);
     chunks_left_.fetch_sub(1);
     missing_copies_.fetch_sub(1);
-    MutexLock lock(mutex_);
     bytes_in_flight_ -= size;
+    --replicating_;
     wake_.NotifyAll();
   };
   if (!store_.Replicate(todo.digest, todo.others, *std::move(data), ended)) {
     MutexLock lock(mutex_);
     bytes_in_flight_ -= size;
+    --replicating_;
     return false;
   }
   StopsWithin(std::chrono::nanoseconds(std::chrono::seconds(1)) * size / bytes_per_second_max_);

@@ -67,6 +67,7 @@ class Repair {
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::optional<Depth> kicked_ GUARDED_BY(mutex_);
   size_t bytes_in_flight_ GUARDED_BY(mutex_) = 0;
+  size_t replicating_ GUARDED_BY(mutex_) = 0;  // chunks, perhaps of an earlier scan: scans pass over them
   const char* phase_ GUARDED_BY(mutex_) = "";
   std::thread thread_;
 };
