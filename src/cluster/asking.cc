@@ -111,8 +111,8 @@ void ClusterChunkStoreImpl::OnAnswer(const NodeId& node, const EntryPtr& entry, 
     return;
   }
   if (!answer.is_known()) return StartBringing(entry);
-  // This node's own copy counts: the Sync that waits for the entry makes it durable, if it is not. It may have begun its
-  // commit before the copy came.
+  // This node's own copy counts: the Sync that waits for the entry makes it durable, if it is not. It may have begun
+  // its commit before the copy came.
   if (is_here && entry->local != Entry::Local::kQueued) {
     entry->local = Entry::Local::kStored;
     ++late_puts_;

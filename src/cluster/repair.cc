@@ -151,7 +151,9 @@ bool Repair::Scan(Depth depth, std::vector<Todo>* todo, size_t* short_count) {
     if (depth == Depth::kHolders) AskHolders(*entries, &findings, &silent);
     const ViewPtr view = store_.membership_.view();
     for (size_t i = 0; i < entries->size(); ++i) {
-      if (auto found = Examine((*entries)[i], findings[i], *view, short_count)) todo->push_back(*std::move(found));
+      if (auto found = Examine(depth, (*entries)[i], findings[i], *view, short_count)) {
+        todo->push_back(*std::move(found));
+      }
     }
     const auto pause = depth == Depth::kHolders ? kPausePerQuestion : std::chrono::nanoseconds();
     if (StopsWithin(pause * entries->size())) return true;
@@ -204,8 +206,8 @@ void Repair::AskHolders(const std::vector<HolderEntry>& entries, std::vector<Fin
   }
 }
 
-std::optional<Repair::Todo> Repair::Examine(const HolderEntry& entry, const Finding& finding, const View& view,
-                                            size_t* short_count) {
+std::optional<Repair::Todo> Repair::Examine(Depth depth, const HolderEntry& entry, const Finding& finding,
+                                            const View& view, size_t* short_count) {
   if (finding.is_being_put) return std::nullopt;
   Holders left;  // down ones are expected back
   for (const NodeId& holder : entry.holders) {
@@ -225,9 +227,11 @@ std::optional<Repair::Todo> Repair::Examine(const HolderEntry& entry, const Find
     break;
   }
   if (first == nullptr || first->id != store_.self_) return std::nullopt;
-  // A home that is new to the chunk learns who has it.
+  // A home that is new to the chunk learns who has it. It became so by a change that brings a full pass; the short ones
+  // in between would only say it again.
   const NodeInfo* home = order.front();
-  if (home->state == NodeState::kUp && std::find(left.begin(), left.end(), home->id) == left.end()) {
+  if (depth == Depth::kHolders && home->state == NodeState::kUp &&
+      std::find(left.begin(), left.end(), home->id) == left.end()) {
     // So many wait only when the node is slow: it gets time.
     if (store_.Tell(home->id, entry.digest, left) > kTellsWaitingMax) StopsWithin(std::chrono::milliseconds(10));
   }
