@@ -128,6 +128,8 @@ class MembershipImpl final : public Membership {
   // --- On the thread of chores. ---
   // `session`: if it was renewed just now, `passed` after it was before.
   void DoChores(const std::optional<Session>& session, nanoseconds passed);
+  // Each of them may wait for the store for long: the end waits for one at most.
+  bool IsStopping() const EXCLUDES_LOCK(mutex_);
   void ApplyFull(const Session& session);
   void CountDown(const Session& session, nanoseconds passed);
   void MarkOut(const Session& session, const NodeInfo& node);
@@ -501,10 +503,16 @@ void MembershipImpl::DoChores(const std::optional<Session>& session, nanoseconds
     if (Status read = Reread(); !read.ok())
       spdlog::debug("the cluster's nodes cannot be read: {}", read.error().message);
   }
-  if (!session) return;
+  if (!session || IsStopping()) return;
   ApplyFull(*session);
+  if (IsStopping()) return;
   if (std::exchange(counted_session_, session->number) != session->number) down_for_.clear();
   CountDown(*session, passed);
+}
+
+bool MembershipImpl::IsStopping() const {
+  MutexLock lock(mutex_);
+  return stopping_;
 }
 
 bool MembershipImpl::Renew(const Session& session) {
@@ -568,6 +576,7 @@ void MembershipImpl::CountDown(const Session& session, nanoseconds passed) {
   // One after the other, so that a thousand nodes do not all write the same.
   const nanoseconds limit = options_.out_after + std::min(rank, kOutFindersMax) * options_.renew_every;
   for (const NodeInfo& node : view->nodes) {
+    if (IsStopping()) return;
     auto down = down_for_.find(node.id);
     if (down != down_for_.end() && down->second >= limit) MarkOut(session, node);
   }
