@@ -78,6 +78,12 @@ void ClusterChunkStoreImpl::OnAsked(const NodeId& node, bool hold, const std::ve
   if (!ok && !is_busy) reachability_.NoteFailed(node);
   std::vector<bool> is_here(entries.size());
   if (ok) is_here = local_.HasSound(DigestsOf(entries));
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (!is_here[i] || !(*answers)[i].is_known()) continue;
+    Holders holders = (*answers)[i].holders;  // and this node's copy counts, so repair must see it
+    if (std::find(holders.begin(), holders.end(), self_) == holders.end()) holders.push_back(self_);
+    commit_.SetHoldersIfNone(entries[i]->digest, std::move(holders));
+  }
   const ViewPtr view = reachability_.view();
   MutexLock lock(mutex_);
   Peer& peer = peers_[node];
@@ -105,8 +111,12 @@ void ClusterChunkStoreImpl::OnAnswer(const NodeId& node, const EntryPtr& entry, 
     return;
   }
   if (!answer.is_known()) return StartBringing(entry);
-  // This node's own copy counts: the Sync that waits for the entry makes it durable, if it is not.
-  if (is_here && entry->local != Entry::Local::kQueued) entry->local = Entry::Local::kStored;
+  // This node's own copy counts: the Sync that waits for the entry makes it durable, if it is not. It may have begun
+  // its commit before the copy came.
+  if (is_here && entry->local != Entry::Local::kQueued) {
+    entry->local = Entry::Local::kStored;
+    ++late_puts_;
+  }
   entry->listed = answer.holders;
   entry->holders.clear();
   entry->confirming.clear();
@@ -174,7 +184,7 @@ void ClusterChunkStoreImpl::OnConfirmed(const NodeId& node, const std::vector<En
     // A list may name a node twice, and then it was asked twice.
     if (std::erase(entry->confirming, node) == 0) continue;
     if (ok && !(*bits)[i]) std::erase(entry->listed, node);
-    if (ok && (*bits)[i] && IsUp(node)) entry->holders.push_back(node);
+    if (ok && (*bits)[i] && IsUp(node)) AddHolder(*entry, node);
     if (!entry->confirming.empty()) continue;
     if (CopiesOf(*entry) >= options_.copies) {
       Complete(entry);

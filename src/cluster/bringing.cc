@@ -124,7 +124,10 @@ void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
     stuck_.erase(entry);
     return;
   }
-  if (CopiesOf(*entry) >= CopiesNeeded()) return Complete(entry);
+  // What nobody waits for ends short, is counted, and is tried again by a later scan.
+  const bool nobody_waits = entry->sequence == 0 && CopiesOf(*entry) > 0;
+  if (nobody_waits || CopiesOf(*entry) >= CopiesNeeded()) return Complete(entry);
+  EndRepair(entry->digest);  // a Sync has taken it over: the repair goes on with others
   if (stuck_.insert(entry).second && entry->stuck_since == Clock::time_point{}) entry->stuck_since = Clock::now();
   if (sync_waiters_ > 0) changed_.NotifyAll();
 }
@@ -184,6 +187,14 @@ void ClusterChunkStoreImpl::TellHolders(const Entry& entry, const Holders& holde
 
 void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
   const bool was_brought = entry->state == Entry::State::kBringing;
+  // A Sync that joined a repair trusts none but those that said that they have it.
+  if (entry->hearsay && entry->sequence != 0) {
+    entry->hearsay = false;
+    EndRepair(entry->digest);
+    stuck_.erase(entry);
+    entry->holders.clear();
+    return Ask(entry, *reachability_.view());
+  }
   entry->state = Entry::State::kDone;
   Holders holders = entry->holders;
   if (entry->local == Entry::Local::kStored) holders.push_back(self_);
@@ -198,10 +209,10 @@ void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
     TellHolders(*entry, holders);
   }
   if (!was_brought && entry->sequence != 0) known_elsewhere_bytes_.fetch_add(entry->size, std::memory_order_relaxed);
-  if (CopiesOf(*entry) >= options_.copies) {
-    confirmed_.Insert(entry->digest);
-  } else {
+  if (CopiesOf(*entry) < options_.copies) {
     short_chunks_.fetch_add(1, std::memory_order_relaxed);
+  } else if (!entry->hearsay) {
+    confirmed_.Insert(entry->digest);
   }
   Remove(entry);
 }
@@ -223,11 +234,20 @@ void ClusterChunkStoreImpl::Remove(const EntryPtr& entry) {
     unacknowledged_bytes_ -= entry->size;
     by_sequence_.erase(entry->sequence);
   }
-  if (auto repair = repairs_.find(entry->digest); repair != repairs_.end()) {
-    work_.Post(std::move(repair->second));
-    repairs_.erase(repair);
-  }
+  EndRepair(entry->digest);
   if (sync_waiters_ > 0) changed_.NotifyAll();
+}
+
+// An entry that was asked about anew may hear of a node twice: from the send and from the question.
+void ClusterChunkStoreImpl::AddHolder(Entry& entry, const NodeId& node) {
+  if (!Contains(entry.holders, node)) entry.holders.push_back(node);
+}
+
+void ClusterChunkStoreImpl::EndRepair(const Digest& digest) {
+  auto repair = repairs_.find(digest);
+  if (repair == repairs_.end()) return;
+  work_.Post(std::move(repair->second));
+  repairs_.erase(repair);
 }
 
 void ClusterChunkStoreImpl::RetryStuck() {

@@ -84,6 +84,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     Holders sending;           // it is on its way to these
     Holders told;              // the list of holders that those were told to whom it was sent
     bool must_tell = false;    // it has changed since
+    bool hearsay = false;      // `holders` has some that a list names and that were not asked (repair)
     unsigned corrupt_count = 0;
     std::optional<Error> failure;  // its bytes are in memory no more, and cannot be read
     Clock::time_point read_again_at{};
@@ -130,6 +131,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void Complete(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void Abandon(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void Remove(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
+  static void AddHolder(Entry& entry, const NodeId& node);
+  void EndRepair(const Digest& digest) REQUIRES_LOCK(mutex_);
   void TellHolders(const Entry& entry, const Holders& holders) REQUIRES_LOCK(mutex_);
   void DropLost(const std::vector<NodeId>& nodes) REQUIRES_LOCK(mutex_);
   bool IsListed(const Entry& entry) const;

@@ -259,6 +259,10 @@ void ClusterChunkStoreImpl::GetLocalFirst(const Digest& digest, store::ChunkCall
 // The own store has it not, or in vain: another node has. What was damaged here is replaced.
 void ClusterChunkStoreImpl::OnLocalMiss(const Digest& digest, const Error& error, store::ChunkCallback done) {
   const bool is_bad = error.code != ErrorCode::kNotFound;
+  if (is_bad) {  // one copy fewer than was confirmed, unless it is replaced
+    MutexLock lock(mutex_);
+    confirmed_.Erase(digest);
+  }
   reader_.Fetch(digest, [this, digest, error, is_bad, done = std::move(done)](Result<store::ChunkData> data) {
     if (!is_bad) return done(std::move(data));
     if (!data.ok()) return done(error);

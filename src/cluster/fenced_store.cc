@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <atomic>
 
 #include "base/failpoint.h"
+#include "base/thread_annotations.h"
 #include "cluster/membership.h"
 #include "cluster/records.h"
 
@@ -30,40 +30,58 @@ class FencedStore final : public kv::KvStore {
  private:
   // What of a store's revision was known when a call began.
   struct Before {
+    uint64_t number;  // of the session under which `revision` was seen
     uint64_t revision;
     std::optional<Membership::Session> session;
   };
-  Before Begin() const;
+  Before Begin(std::optional<Membership::Session> session) EXCLUDES_LOCK(mutex_);
+  Before Begin() EXCLUDES_LOCK(mutex_);
   // Every answer is of a revision that is not less than those that were known when it was asked for.
-  Status CheckRevision(const Before& before, uint64_t revision);
+  Status CheckRevision(const Before& before, uint64_t revision) EXCLUDES_LOCK(mutex_);
   Result<uint64_t> CommitUnfenced(kv::Transaction transaction);
   Result<uint64_t> ExplainRefusal(const Membership::Session& session, Error error);
 
   kv::SharedKvStore& store_;
   Membership& membership_;
   const FencedStoreOptions options_;
-  std::atomic<uint64_t> revision_{0};  // the highest that was seen
+  Mutex mutex_;
+  // The highest revision that was seen under the newest session. Earlier ones' may be of a state that the store went
+  // back from, which is no fault of a session that began after that.
+  uint64_t number_ GUARDED_BY(mutex_) = 0;
+  uint64_t revision_ GUARDED_BY(mutex_) = 0;
 };
 
-FencedStore::Before FencedStore::Begin() const {
-  Before before{revision_, std::nullopt};
-  if (Result<Membership::Session> session = membership_.session(); session.ok()) before.session = std::move(*session);
-  return before;
+FencedStore::Before FencedStore::Begin(std::optional<Membership::Session> session) {
+  MutexLock lock(mutex_);
+  if (session && session->number > number_) {
+    number_ = session->number;
+    revision_ = session->revision;
+  }
+  // A newer session's revisions say nothing about the one that this call goes by.
+  if (session && session->number < number_) return Before{session->number, session->revision, std::move(session)};
+  return Before{number_, revision_, std::move(session)};
+}
+
+FencedStore::Before FencedStore::Begin() {
+  Result<Membership::Session> session = membership_.session();
+  return Begin(session.ok() ? std::optional(*std::move(session)) : std::nullopt);
 }
 
 Status FencedStore::CheckRevision(const Before& before, uint64_t revision) {
   if (revision < before.revision) {
     const std::string why = "the cluster's store went back from revision " + std::to_string(before.revision) + " to " +
                             std::to_string(revision) + ", as by a backup that was restored";
-    uint64_t seen = before.revision;
-    revision_.compare_exchange_strong(seen, revision);  // known now: not to be found again under the next session
+    {
+      MutexLock lock(mutex_);
+      // Known now: not to be found again by calls without a session.
+      if (number_ == before.number && revision_ == before.revision) revision_ = revision;
+    }
     if (before.session) membership_.ReportLost(*before.session, why);
     return MakeError(ErrorCode::kStale, why);
   }
-  uint64_t seen = revision_;
+  MutexLock lock(mutex_);
   // A call that began before the store went back must not bring back what was known then.
-  while (seen >= before.revision && seen < revision && !revision_.compare_exchange_weak(seen, revision)) {
-  }
+  if (number_ == before.number && revision_ >= before.revision) revision_ = std::max(revision_, revision);
   return {};
 }
 
@@ -90,7 +108,7 @@ Result<uint64_t> FencedStore::CommitUnfenced(kv::Transaction transaction) {
 Result<uint64_t> FencedStore::Commit(const kv::Transaction& transaction) {
   if (skip_session_compare.PassOrSkip()) return CommitUnfenced(transaction);
   CAIRNFS_ASSIGN_OR_RETURN(const Membership::Session session, membership_.WaitForSession(options_.wait_max));
-  const Before before{revision_, session};
+  const Before before = Begin(session);
   kv::Transaction fenced = transaction;
   fenced.IfRevision(session.key, session.revision);
   Result<uint64_t> revision = store_.Commit(fenced);

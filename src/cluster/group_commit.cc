@@ -38,6 +38,19 @@ void GroupCommit::SetHolders(const Digest& digest, Holders holders) {
   lists_[digest] = std::move(holders);
 }
 
+void GroupCommit::SetHoldersIfNone(const Digest& digest, Holders holders) {
+  {
+    // First, so that a list that is being written is seen here or there.
+    MutexLock lock(mutex_);
+    if (lists_.contains(digest) || lists_running_.contains(digest)) return;
+  }
+  // One that cannot be read may be better than what is known here.
+  const auto written = ReadHolders(engine_, digest);
+  if (!written.ok() || *written) return;
+  MutexLock lock(mutex_);
+  if (!lists_running_.contains(digest)) lists_.try_emplace(digest, std::move(holders));
+}
+
 std::optional<Holders> GroupCommit::FindHolders(const Digest& digest) {
   {
     MutexLock lock(mutex_);

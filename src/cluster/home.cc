@@ -33,6 +33,8 @@ HasAnswer HomeClaims::Find(const Digest& digest, GroupCommit::Presence here, con
       if (holder == membership_.self() || node == nullptr || node->state == NodeState::kOut) continue;
       answer.holders.push_back(holder);
     }
+  } else if (here != GroupCommit::Presence::kAbsent) {
+    commit_.SetHoldersIfNone(digest, {membership_.self()});  // others count on it from now on, so repair must see it
   }
   if (answer.holders.empty()) answer.kind = HasAnswer::Kind::kBring;
   return answer;

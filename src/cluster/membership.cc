@@ -112,8 +112,11 @@ class MembershipImpl final : public Membership {
 
   // --- What the store tells. ---
   Status Reread();
-  void TakeEvents(std::vector<kv::KvEvent> events, uint64_t revision);
-  void WatchLost(uint64_t revision, bool went_back);
+  // Tells of what comes after the session began; in place of the watch of the session before.
+  Status BeginWatch(uint64_t number, uint64_t revision);
+  // `number`: of the session with which the watch began.
+  void TakeEvents(uint64_t number, std::vector<kv::KvEvent> events, uint64_t revision);
+  void WatchLost(uint64_t number, uint64_t revision, bool went_back);
   std::optional<std::string> WhyOwnSessionIsGone(const Session& session) const REQUIRES_LOCK(mutex_);
   void Publish() REQUIRES_LOCK(mutex_);
 
@@ -125,6 +128,8 @@ class MembershipImpl final : public Membership {
   // --- On the thread of chores. ---
   // `session`: if it was renewed just now, `passed` after it was before.
   void DoChores(const std::optional<Session>& session, nanoseconds passed);
+  // Each of them may wait for the store for long: the end waits for one at most.
+  bool IsStopping() const EXCLUDES_LOCK(mutex_);
   void ApplyFull(const Session& session);
   void CountDown(const Session& session, nanoseconds passed);
   void MarkOut(const Session& session, const NodeInfo& node);
@@ -163,6 +168,7 @@ class MembershipImpl final : public Membership {
   bool is_rereading_ GUARDED_BY(mutex_) = false;
   // What was told while a Reread was under way: it may be newer than what that read.
   std::vector<std::pair<std::vector<kv::KvEvent>, uint64_t>> told_meanwhile_ GUARDED_BY(mutex_);
+  uint64_t watch_number_ GUARDED_BY(mutex_) = 0;    // of the session with which the watch began
   uint64_t watch_revision_ GUARDED_BY(mutex_) = 0;  // up to which the watch told
   ViewPtr view_ GUARDED_BY(mutex_);
   std::function<void()> lost_ GUARDED_BY(mutex_);
@@ -184,14 +190,10 @@ Status MembershipImpl::Start() {
   uint64_t revision;
   {
     MutexLock lock(mutex_);
-    revision = watch_revision_ = table_.revision();
+    revision = table_.revision();
   }
   thread_ = std::thread([this] { Run(); });
-  kv::WatchCallbacks callbacks;
-  callbacks.changed = [this](std::vector<kv::KvEvent> events, uint64_t at) { TakeEvents(std::move(events), at); };
-  callbacks.lost = [this](uint64_t at) { WatchLost(at, /*went_back=*/false); };
-  callbacks.went_back = [this](uint64_t at) { WatchLost(at, /*went_back=*/true); };
-  CAIRNFS_ASSIGN_OR_RETURN(watch_, store_.Watch(MembersBegin(), MembersEnd(), revision, std::move(callbacks)));
+  CAIRNFS_RETURN_IF_ERROR(BeginWatch(/*number=*/1, revision));
   // What else the dead process held ends with its lease: now, and not in some seconds.
   if (replaced != 0) (void)store_.RevokeLease(replaced).ok();
   return {};
@@ -206,7 +208,10 @@ MembershipImpl::~MembershipImpl() {
   }
   if (thread_.joinable()) thread_.join();
   chores_thread_.reset();
-  watch_.reset();
+  {
+    MutexLock rejoin(rejoin_mutex_);  // which replaces it
+    watch_.reset();
+  }
   lost_thread_.reset();
   subscribers_.reset();
   // A store that cannot be reached would be tried for long; the lease ends by itself.
@@ -318,6 +323,12 @@ Status MembershipImpl::Rejoin() {
     lost_untold_ = false;
   }
   if (replaced != 0) (void)store_.RevokeLease(replaced).ok();
+  // The old watch may yet find out that the store went back to the state that the new session began with.
+  if (const std::optional<Session> session = state_.Current()) {
+    if (Status begun = BeginWatch(session->number, session->revision); !begun.ok()) {
+      spdlog::warn("the cluster's nodes are watched as before: {}", begun.error().message);
+    }
+  }
   if (Status read = Reread(); !read.ok()) {
     spdlog::warn("the cluster's nodes cannot be read now: {}", read.error().message);
     MutexLock lock(mutex_);
@@ -380,11 +391,36 @@ Status MembershipImpl::Reread() {
   return {};
 }
 
-void MembershipImpl::TakeEvents(std::vector<kv::KvEvent> events, uint64_t revision) {
+Status MembershipImpl::BeginWatch(uint64_t number, uint64_t revision) {
+  uint64_t number_before;
+  {
+    MutexLock lock(mutex_);
+    number_before = std::exchange(watch_number_, number);
+    watch_revision_ = revision;
+  }
+  kv::WatchCallbacks callbacks;
+  callbacks.changed = [this, number](std::vector<kv::KvEvent> events, uint64_t at) {
+    TakeEvents(number, std::move(events), at);
+  };
+  callbacks.lost = [this, number](uint64_t at) { WatchLost(number, at, /*went_back=*/false); };
+  callbacks.went_back = [this, number](uint64_t at) { WatchLost(number, at, /*went_back=*/true); };
+  auto watch = store_.Watch(MembersBegin(), MembersEnd(), revision, std::move(callbacks));
+  if (!watch.ok()) {
+    MutexLock lock(mutex_);
+    watch_number_ = number_before;
+    must_reread_ = true;  // what it told meanwhile was not listened to
+    return watch.error();
+  }
+  watch_ = *std::move(watch);
+  return {};
+}
+
+void MembershipImpl::TakeEvents(uint64_t number, std::vector<kv::KvEvent> events, uint64_t revision) {
   const std::optional<Session> session = state_.Current();
   std::optional<std::string> why;
   {
     MutexLock lock(mutex_);
+    if (number != watch_number_) return;
     watch_revision_ = revision;
     if (is_rereading_) {
       told_meanwhile_.emplace_back(std::move(events), revision);
@@ -398,10 +434,10 @@ void MembershipImpl::TakeEvents(std::vector<kv::KvEvent> events, uint64_t revisi
   if (why) Lose(session->number, *why);
 }
 
-void MembershipImpl::WatchLost(uint64_t revision, bool went_back) {
-  const std::optional<Session> session = state_.Current();
+void MembershipImpl::WatchLost(uint64_t number, uint64_t revision, bool went_back) {
   {
     MutexLock lock(mutex_);
+    if (number != watch_number_) return;
     went_back |= revision < watch_revision_;
     watch_revision_ = revision;
     must_reread_ = true;
@@ -409,7 +445,7 @@ void MembershipImpl::WatchLost(uint64_t revision, bool went_back) {
     wake_.NotifyAll();
   }
   // Whatever was read since that state may be otherwise now, under the same revisions.
-  if (went_back && session) Lose(session->number, "the cluster's store went back to an older state");
+  if (went_back) Lose(number, "the cluster's store went back to an older state");
 }
 
 // --- The thread that renews. ---
@@ -467,10 +503,16 @@ void MembershipImpl::DoChores(const std::optional<Session>& session, nanoseconds
     if (Status read = Reread(); !read.ok())
       spdlog::debug("the cluster's nodes cannot be read: {}", read.error().message);
   }
-  if (!session) return;
+  if (!session || IsStopping()) return;
   ApplyFull(*session);
+  if (IsStopping()) return;
   if (std::exchange(counted_session_, session->number) != session->number) down_for_.clear();
   CountDown(*session, passed);
+}
+
+bool MembershipImpl::IsStopping() const {
+  MutexLock lock(mutex_);
+  return stopping_;
 }
 
 bool MembershipImpl::Renew(const Session& session) {
@@ -534,6 +576,7 @@ void MembershipImpl::CountDown(const Session& session, nanoseconds passed) {
   // One after the other, so that a thousand nodes do not all write the same.
   const nanoseconds limit = options_.out_after + std::min(rank, kOutFindersMax) * options_.renew_every;
   for (const NodeInfo& node : view->nodes) {
+    if (IsStopping()) return;
     auto down = down_for_.find(node.id);
     if (down != down_for_.end() && down->second >= limit) MarkOut(session, node);
   }

@@ -98,7 +98,10 @@ bool Repair::RunOnce(Depth depth) {
   const bool all_seen = Scan(depth, &todo, &short_count);
   if (StopsWithin({})) return true;
   const size_t missing = todo.size();
-  chunks_left_ = missing_copies_ = missing;
+  {
+    MutexLock lock(mutex_);
+    chunks_left_ = missing_copies_ = missing + replicating_;
+  }
   if (all_seen) {
     store_.short_chunks_.fetch_add(short_count);
     store_.short_chunks_.fetch_sub(short_before);
@@ -148,7 +151,9 @@ bool Repair::Scan(Depth depth, std::vector<Todo>* todo, size_t* short_count) {
     if (depth == Depth::kHolders) AskHolders(*entries, &findings, &silent);
     const ViewPtr view = store_.membership_.view();
     for (size_t i = 0; i < entries->size(); ++i) {
-      if (auto found = Examine((*entries)[i], findings[i], *view, short_count)) todo->push_back(*std::move(found));
+      if (auto found = Examine(depth, (*entries)[i], findings[i], *view, short_count)) {
+        todo->push_back(*std::move(found));
+      }
     }
     const auto pause = depth == Depth::kHolders ? kPausePerQuestion : std::chrono::nanoseconds();
     if (StopsWithin(pause * entries->size())) return true;
@@ -201,8 +206,8 @@ void Repair::AskHolders(const std::vector<HolderEntry>& entries, std::vector<Fin
   }
 }
 
-std::optional<Repair::Todo> Repair::Examine(const HolderEntry& entry, const Finding& finding, const View& view,
-                                            size_t* short_count) {
+std::optional<Repair::Todo> Repair::Examine(Depth depth, const HolderEntry& entry, const Finding& finding,
+                                            const View& view, size_t* short_count) {
   if (finding.is_being_put) return std::nullopt;
   Holders left;  // down ones are expected back
   for (const NodeId& holder : entry.holders) {
@@ -222,9 +227,11 @@ std::optional<Repair::Todo> Repair::Examine(const HolderEntry& entry, const Find
     break;
   }
   if (first == nullptr || first->id != store_.self_) return std::nullopt;
-  // A home that is new to the chunk learns who has it.
+  // A home that is new to the chunk learns who has it. It became so by a change that brings a full pass; the short ones
+  // in between would only say it again.
   const NodeInfo* home = order.front();
-  if (home->state == NodeState::kUp && std::find(left.begin(), left.end(), home->id) == left.end()) {
+  if (depth == Depth::kHolders && home->state == NodeState::kUp &&
+      std::find(left.begin(), left.end(), home->id) == left.end()) {
     // So many wait only when the node is slow: it gets time.
     if (store_.Tell(home->id, entry.digest, left) > kTellsWaitingMax) StopsWithin(std::chrono::milliseconds(10));
   }
@@ -249,18 +256,21 @@ bool Repair::Copy(const Todo& todo) {
   {
     MutexLock lock(mutex_);
     bytes_in_flight_ += size;
+    ++replicating_;
   }
   auto ended = [this, size] {
     store_.repair_bytes_.fetch_add(size);
+    MutexLock lock(mutex_);
     chunks_left_.fetch_sub(1);
     missing_copies_.fetch_sub(1);
-    MutexLock lock(mutex_);
     bytes_in_flight_ -= size;
+    --replicating_;
     wake_.NotifyAll();
   };
   if (!store_.Replicate(todo.digest, todo.others, *std::move(data), ended)) {
     MutexLock lock(mutex_);
     bytes_in_flight_ -= size;
+    --replicating_;
     return false;
   }
   StopsWithin(std::chrono::nanoseconds(std::chrono::seconds(1)) * size / bytes_per_second_max_);
@@ -274,6 +284,7 @@ bool ClusterChunkStoreImpl::Replicate(const Digest& digest, const Holders& holde
   auto entry = std::make_shared<Entry>(digest, data.size);
   entry->slices = std::move(data.slices);
   entry->holders = holders;
+  entry->hearsay = !holders.empty();  // some are down, or did not answer, or nobody asked them
   // A copy that is damaged or not there after all is stored anew.
   const bool is_here = local_.HasSound({&digest, 1})[0];
   entry->local = is_here ? Entry::Local::kStored : Entry::Local::kNone;

@@ -54,7 +54,8 @@ class Repair {
   std::vector<Finding> Look(const std::vector<HolderEntry>& entries);
   // Adds to the findings what the nodes say, and to `silent` those that did not answer; these are asked no more.
   void AskHolders(const std::vector<HolderEntry>& entries, std::vector<Finding>* findings, std::set<NodeId>* silent);
-  std::optional<Todo> Examine(const HolderEntry& entry, const Finding& finding, const View& view, size_t* short_count);
+  std::optional<Todo> Examine(Depth depth, const HolderEntry& entry, const Finding& finding, const View& view,
+                              size_t* short_count);
   bool Copy(const Todo& todo);
   bool StopsWithin(std::chrono::nanoseconds time);
   void SetPhase(const char* phase);
@@ -67,6 +68,7 @@ class Repair {
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::optional<Depth> kicked_ GUARDED_BY(mutex_);
   size_t bytes_in_flight_ GUARDED_BY(mutex_) = 0;
+  size_t replicating_ GUARDED_BY(mutex_) = 0;  // chunks, perhaps of an earlier scan: scans pass over them
   const char* phase_ GUARDED_BY(mutex_) = "";
   std::thread thread_;
 };

@@ -166,8 +166,9 @@ void ClusterChunkStoreImpl::TakeBytesAgain(Entry& entry, std::span<const io::Sli
   entry.failure.reset();  // RetryStuck comes by
 }
 
-// News of who holds a chunk is kept for a node that is up. One that is not goes through its lists with the other
-// holders when it comes back, and so does this node when there is more news than it can keep.
+// To be called for the last of several items first. News of who holds a chunk is kept for a node that is up. One that
+// is not goes through its lists with the other holders when it comes back, and so does this node when there is more
+// news than it can keep.
 void ClusterChunkStoreImpl::GiveUpTarget(const NodeId& node, SendItem item) {
   if (item.entry) {
     std::erase(item.entry->sending, node);
@@ -182,7 +183,7 @@ void ClusterChunkStoreImpl::GiveUpTarget(const NodeId& node, SendItem item) {
     news_dropped_ = true;
     return;
   }
-  peer.sends.push_back(std::move(item));
+  peer.sends.push_front(std::move(item));  // newer news of the same chunk must come after it
 }
 
 // The node does not answer: what waits for it goes elsewhere.
@@ -190,7 +191,7 @@ void ClusterChunkStoreImpl::RerouteQueue(const NodeId& node) {
   std::deque<SendItem> queue;
   Peer& peer = peers_[node];
   queue.swap(peer.sends);
-  for (SendItem& item : queue) GiveUpTarget(node, std::move(item));
+  for (auto item = queue.rbegin(); item != queue.rend(); ++item) GiveUpTarget(node, std::move(*item));
 }
 
 void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> items, size_t bytes,
@@ -217,7 +218,7 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
     for (auto item = items.rbegin(); item != items.rend(); ++item) peer.sends.push_front(std::move(*item));
     return;  // the ticker comes by
   }
-  for (size_t i = 0; i < items.size(); ++i) {
+  for (size_t i = items.size(); i-- > 0;) {  // backwards, for news that failed goes to the front again
     SendItem& item = items[i];
     if (!ok || !IsUp(node) || (item.entry && (*answers)[i].kind != PutAnswer::Kind::kDurable)) {
       if (ok && item.entry && (*answers)[i].kind == PutAnswer::Kind::kCorrupt &&
@@ -232,7 +233,7 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
     if (!item.entry) continue;
     std::erase(item.entry->sending, node);
     if (item.entry->state == Entry::State::kDone) continue;
-    item.entry->holders.push_back(node);
+    AddHolder(*item.entry, node);
     Settle(item.entry);
   }
   if (!ok) {

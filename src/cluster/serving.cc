@@ -41,16 +41,26 @@ void ClusterChunkStoreImpl::HandleHas(const NodeId& caller, const PeerMessage& r
 
 // Others may be told of a chunk that is on its way to this node's disk before it has got there.
 void ClusterChunkStoreImpl::PutQueued(const std::vector<Digest>& digests) {
-  std::vector<std::pair<Digest, std::vector<io::Slice>>> queued;
+  struct Queued {
+    Digest digest;
+    std::vector<io::Slice> slices;
+    Holders told;
+  };
+  std::vector<Queued> queued;
   {
     MutexLock lock(mutex_);
     for (const Digest& digest : digests) {
       auto found = pending_.find(digest);
       if (found == pending_.end() || found->second->local != Entry::Local::kQueued) continue;
-      queued.emplace_back(digest, found->second->slices);
+      if (found->second->slices.empty()) continue;  // they were wrong, or are not in memory any more
+      queued.push_back({digest, found->second->slices, found->second->told});
     }
   }
-  for (const auto& [digest, slices] : queued) static_cast<void>(commit_.Put(digest, slices));  // its own put tells
+  for (Queued& one : queued) {
+    // Its own put may have set a newer list by now.
+    commit_.SetHoldersIfNone(one.digest, one.told.empty() ? Holders{self_} : std::move(one.told));
+    static_cast<void>(commit_.Put(one.digest, one.slices));  // its own put tells
+  }
 }
 
 void ClusterChunkStoreImpl::HandleConfirm(const PeerMessage& request, PeerServer::Respond respond) {
@@ -63,6 +73,8 @@ void ClusterChunkStoreImpl::HandleConfirm(const PeerMessage& request, PeerServer
   for (size_t i = 0; i < found.size(); ++i) {
     bits[i] = found[i] != GroupCommit::Presence::kAbsent;
     any_new = any_new || found[i] == GroupCommit::Presence::kNew;
+    // Others count on it from now on, so repair must see it.
+    if (bits[i]) commit_.SetHoldersIfNone((*digests)[i], {self_});
   }
   PeerMessage reply{EncodeBits(bits), {}};
   if (!any_new) return respond(std::move(reply));

@@ -180,6 +180,46 @@ TEST_F(ClusterChunkTest, AChunkThatNoListNamesThisNodeForIsRepairedAllTheSame) {
   EXPECT_TRUE(Eventually([&] { return CopiesOf(chunk) == 2; }));
 }
 
+// More than repair has under way at once, and too few nodes for what it is to make.
+TEST_F(ClusterChunkTest, RepairGoesOnWhereThereAreTooFewNodes) {
+  options_.copies = 3;
+  AddNode();
+  const auto chunks = MakeChunks(9500, 70);
+  ASSERT_GT(SizeOf(chunks), 16 * kMiB);
+  for (const TestChunk& chunk : chunks) Plant(*nodes_[0], chunk, {nodes_[0]->id});
+  AddNode();
+  EXPECT_TRUE(Eventually([&] {
+    return std::all_of(chunks.begin(), chunks.end(), [&](const TestChunk& chunk) { return CopiesOf(chunk) == 2; });
+  }));
+  EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->ClusterStats().repair_phase.empty(); }));
+}
+
+TEST_F(ClusterChunkTest, WhatARepairTookFromAListIsNotConfirmed) {
+  options_.copies = 3;
+  AddNodes(2);
+  const TestChunk chunk = MakeChunk(9600, 300'000);
+  Plant(*nodes_[0], chunk, {nodes_[0]->id, nodes_[1]->id});
+  Down(*nodes_[1]);  // without the chunk, which nobody knows
+  AddNodes(2);
+  EXPECT_TRUE(Eventually([&] { return CopiesOf(chunk) >= 2; }));
+  EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->ClusterStats().repair_chunks_left == 0; }));
+  Put(*nodes_[0], chunk);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  EXPECT_EQ(CopiesOf(chunk), 3u);
+}
+
+TEST_F(ClusterChunkTest, AChunkThatLostItsListGetsOneWhenItIsAskedFor) {
+  AddNodes(3);
+  const TestChunk chunk = MakeChunk(9700, 300'000);
+  for (auto& node : nodes_) Plant(*node, chunk, {});
+  Put(*nodes_[0], chunk);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  for (auto& node : nodes_) ASSERT_OK(node->chunks->SyncLocal());
+  size_t lists = 0;
+  for (auto& node : nodes_) lists += ListOf(*node, chunk).empty() ? 0 : 1;
+  EXPECT_GE(lists, 2u);
+}
+
 TEST_F(ClusterChunkTest, WhatFellShortForAMomentIsToppedUpWithoutNews) {
   options_.copies_min = 1;
   AddNodes(2);

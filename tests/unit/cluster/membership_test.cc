@@ -343,6 +343,20 @@ TEST_F(MembershipTest, AStoreThatWentBackEndsTheSession) {
   EXPECT_NE(Must(member->session()).lease, old_session.lease);
 }
 
+TEST_F(MembershipTest, TheOldWatchEndsNoNewSession) {
+  auto member = Must(Membership::Join(line_, OptionsOf(1)));
+  const kv::WatchCallbacks old_watch = line_.callbacks();
+  old_watch.went_back(Must(member->session()).revision);
+  EXPECT_EQ(CodeOf(member->session()), ErrorCode::kStale);
+  ASSERT_TRUE(member->Rejoin().ok());
+  const uint64_t revision = Must(member->session()).revision;
+  old_watch.went_back(revision);
+  old_watch.lost(revision - 1);
+  EXPECT_TRUE(member->session().ok());
+  line_.callbacks().went_back(revision);
+  EXPECT_EQ(CodeOf(member->session()), ErrorCode::kStale);
+}
+
 // Its disk is full, or slow: commits wait, and renewals are answered.
 TEST_F(MembershipTest, ACommitThatWaitsDoesNotHoldUpTheRenewals) {
   MembershipOptions options = OptionsOf(1);
