@@ -1,4 +1,4 @@
-// The control service: gRPC on a Unix socket with mode 0600; and beside it, on one with mode 0666, the commits of ranks.
+// The control service: gRPC on a Unix socket with mode 0600, and on another with mode 0666 the commits of ranks.
 #pragma once
 
 #include <functional>
