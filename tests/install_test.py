@@ -78,7 +78,7 @@ def check_tmpfiles(root, config):
             os.chown(data, owner, owner)
         run("systemd-tmpfiles", "--create", "--root=" + root + "/boot", config)
         info = os.stat(data)
-        assert (info.st_uid, info.st_gid, info.st_mode & 0o777) == (owner, owner, 0o700), info
+        assert (info.st_uid, info.st_gid, info.st_mode & 0o777) == (owner, owner, 0o711), info
 
 
 def main():

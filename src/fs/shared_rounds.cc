@@ -95,6 +95,22 @@ void SyncRounds::LeaveBehind(SharedItem& item, const Error& why) {
   GiveBack(item);
 }
 
+// Nullopt: it is not any more, and forgotten.
+std::optional<Error> SyncRounds::WhyLeftBehind(InodeId id) {
+  if (InodePtr inode = table_.Find(id)) {
+    MutexLock lock(inode->mutex);
+    if (inode->content && inode->content->changed && inode->content->publish_error) {
+      return inode->content->publish_error;
+    }
+    MutexLock list(mutex_);
+    left_behind_.erase(id);
+    return std::nullopt;
+  }
+  MutexLock list(mutex_);
+  left_behind_.erase(id);
+  return std::nullopt;
+}
+
 std::map<InodeId, Error> SyncRounds::LeftBehind() {
   std::set<InodeId> known;
   {
@@ -103,15 +119,7 @@ std::map<InodeId, Error> SyncRounds::LeftBehind() {
   }
   std::map<InodeId, Error> files;
   for (InodeId id : known) {
-    InodePtr inode = table_.Find(id);
-    std::optional<MutexLock> lock;
-    if (inode) lock.emplace(inode->mutex);
-    if (inode && inode->content && inode->content->changed && inode->content->publish_error) {
-      files.emplace(id, *inode->content->publish_error);
-      continue;
-    }
-    MutexLock list(mutex_);
-    left_behind_.erase(id);
+    if (auto why = WhyLeftBehind(id)) files.emplace(id, *std::move(why));
   }
   return files;
 }

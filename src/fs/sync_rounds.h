@@ -129,6 +129,7 @@ class SyncRounds {
   static void Withdraw(SharedItem& item, Content& content);  // as if it had not been prepared
   void GiveBack(SharedItem& item);                           // to the next round
   void NoteShortage(const InodePtr& inode, const Error& error);
+  std::optional<Error> WhyLeftBehind(InodeId id) EXCLUDES_LOCK(mutex_);
   void LeaveBehind(SharedItem& item, const Error& why);  // to the next round, which others need not wait for
   // is_needed false: an error only for who has the file open.
   void Abandon(const InodePtr& inode, const Error& why, bool is_needed = true);
