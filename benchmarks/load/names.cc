@@ -50,23 +50,9 @@ Answer Stat(LoadState&, Arguments& arguments) {
   return {{"total_s", total.Seconds()}};
 }
 
-// list DIRECTORY COUNT: readdir alone; the entries must be so many.
-Answer List(LoadState&, Arguments& arguments) {
-  const std::string& directory = arguments.Text();
-  uint64_t expected = arguments.Number();
-  Stopwatch total;
-  DIR* stream = opendir(directory.c_str());
-  if (stream == nullptr) ThrowErrno(directory);
-  uint64_t count = 0;
-  while (const dirent* entry = readdir(stream)) count += entry->d_name[0] != '.';
-  closedir(stream);
-  double seconds = total.Seconds();
-  if (count != expected) throw LoadError(directory + " lists " + std::to_string(count) + " files");
-  return {{"total_s", seconds}};
-}
-
-// list-stat DIRECTORY COUNT: readdir and the attributes of each entry, as ls -l does; the entries must be so many.
-Answer ListStat(LoadState&, Arguments& arguments) {
+// Visits all entries of the directory DIRECTORY; they must be COUNT.
+template <typename Visit>
+Answer VisitEntries(Arguments& arguments, Visit visit) {
   const std::string& directory = arguments.Text();
   uint64_t expected = arguments.Number();
   Stopwatch total;
@@ -74,14 +60,26 @@ Answer ListStat(LoadState&, Arguments& arguments) {
   if (stream == nullptr) ThrowErrno(directory);
   uint64_t count = 0;
   while (const dirent* entry = readdir(stream)) {
-    struct stat status {};
-    if (fstatat(dirfd(stream), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) ThrowErrno(directory);
+    visit(stream, *entry, directory);
     count += entry->d_name[0] != '.';
   }
   closedir(stream);
   double seconds = total.Seconds();
   if (count != expected) throw LoadError(directory + " lists " + std::to_string(count) + " files");
   return {{"total_s", seconds}};
+}
+
+// list DIRECTORY COUNT: readdir alone.
+Answer List(LoadState&, Arguments& arguments) {
+  return VisitEntries(arguments, [](DIR*, const dirent&, const std::string&) {});
+}
+
+// list-stat DIRECTORY COUNT: readdir and the attributes of each entry, as ls -l does.
+Answer ListStat(LoadState&, Arguments& arguments) {
+  return VisitEntries(arguments, [](DIR* stream, const dirent& entry, const std::string& directory) {
+    struct stat status {};
+    if (fstatat(dirfd(stream), entry.d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) ThrowErrno(directory);
+  });
 }
 
 // rename-files FROM TO COUNT: each file of the directory FROM, under its name, into the directory TO

@@ -81,7 +81,7 @@ void ClusterChunkStoreImpl::OnAsked(const NodeId& node, bool hold, const std::ve
   for (size_t i = 0; i < entries.size(); ++i) {
     if (!is_here[i] || !(*answers)[i].is_known()) continue;
     Holders holders = (*answers)[i].holders;  // and this node's copy counts, so repair must see it
-    if (std::find(holders.begin(), holders.end(), self_) == holders.end()) holders.push_back(self_);
+    if (!Contains(holders, self_)) holders.push_back(self_);
     commit_.SetHoldersIfNone(entries[i]->digest, std::move(holders));
   }
   const ViewPtr view = reachability_.view();

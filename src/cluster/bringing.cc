@@ -6,13 +6,7 @@
 #include "cluster/placement.h"
 
 namespace cairnfs::cluster {
-namespace {
-
-bool Contains(const Holders& holders, const NodeId& node) {
-  return std::find(holders.begin(), holders.end(), node) != holders.end();
-}
-
-}  // namespace
+namespace {}  // namespace
 
 size_t ClusterChunkStoreImpl::CopiesOf(const Entry& entry) const {
   return entry.holders.size() + (entry.local == Entry::Local::kStored ? 1 : 0);

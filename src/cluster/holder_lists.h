@@ -1,6 +1,7 @@
 // Who holds a chunk, as far as this node was told: key `H` + digest in its own engine. docs/formats/cluster.md.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,6 +13,10 @@
 namespace cairnfs::cluster {
 
 using Holders = std::vector<NodeId>;
+
+inline bool Contains(const Holders& holders, const NodeId& node) {
+  return std::find(holders.begin(), holders.end(), node) != holders.end();
+}
 
 inline constexpr char kHolderPrefix = 'H';
 std::string HolderKey(const Digest& digest);

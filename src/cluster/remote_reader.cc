@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "chunking/digest.h"
+#include "cluster/holder_lists.h"
 #include "cluster/placement.h"
 
 namespace cairnfs::cluster {
@@ -19,10 +20,6 @@ constexpr size_t kPackAlignment = 64;
 // A node that works serves the first chunk that it is asked for at least: those that it put off come first the next
 // time, so each is served after kChunksPerCall calls.
 constexpr unsigned kLatersMax = 2 * kChunksPerCall;
-
-bool Contains(const std::vector<NodeId>& nodes, const NodeId& node) {
-  return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
-}
 
 }  // namespace
 

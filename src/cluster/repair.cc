@@ -213,16 +213,16 @@ std::optional<Repair::Todo> Repair::Examine(Depth depth, const HolderEntry& entr
   for (const NodeId& holder : entry.holders) {
     const NodeInfo* node = view.Find(holder);
     if (holder == store_.self_ || node == nullptr || node->state == NodeState::kOut) continue;
-    if (std::find(finding.denied.begin(), finding.denied.end(), holder) == finding.denied.end()) left.push_back(holder);
+    if (!Contains(finding.denied, holder)) left.push_back(holder);
   }
-  const bool is_named = std::find(entry.holders.begin(), entry.holders.end(), store_.self_) != entry.holders.end();
+  const bool is_named = Contains(entry.holders, store_.self_);
   Holders others = left;
   if (finding.is_here) left.push_back(store_.self_);
   // Of those that have it, the first that is up does what is to be done.
   const NodeInfo* first = nullptr;
   const std::vector<const NodeInfo*> order = Order(view, entry.digest);
   for (const NodeInfo* node : order) {
-    if (node->state != NodeState::kUp || std::find(left.begin(), left.end(), node->id) == left.end()) continue;
+    if (node->state != NodeState::kUp || !Contains(left, node->id)) continue;
     first = node;
     break;
   }
@@ -230,14 +230,13 @@ std::optional<Repair::Todo> Repair::Examine(Depth depth, const HolderEntry& entr
   // A home that is new to the chunk learns who has it. It became so by a change that brings a full pass; the short ones
   // in between would only say it again.
   const NodeInfo* home = order.front();
-  if (depth == Depth::kHolders && home->state == NodeState::kUp &&
-      std::find(left.begin(), left.end(), home->id) == left.end()) {
+  if (depth == Depth::kHolders && home->state == NodeState::kUp && !Contains(left, home->id)) {
     // So many wait only when the node is slow: it gets time.
     if (store_.Tell(home->id, entry.digest, left) > kTellsWaitingMax) StopsWithin(std::chrono::milliseconds(10));
   }
   if (left.size() < store_.options_.copies) {
     const size_t possible = static_cast<size_t>(std::count_if(order.begin(), order.end(), [&](const NodeInfo* node) {
-      return node->takes_chunks() || std::find(left.begin(), left.end(), node->id) != left.end();
+      return node->takes_chunks() || Contains(left, node->id);
     }));
     if (possible > left.size()) return Todo{entry.digest, std::move(others)};
     ++*short_count;
@@ -296,7 +295,7 @@ bool ClusterChunkStoreImpl::Replicate(const Digest& digest, const Holders& holde
   repairs_.emplace(digest, std::move(ended));
   // A list may not name all who have the chunk: those that would get it now are asked first.
   for (const NodeInfo* target : Targets(*view, digest, view->Find(self_), options_.copies)) {
-    const bool is_known = std::find(holders.begin(), holders.end(), target->id) != holders.end();
+    const bool is_known = Contains(holders, target->id);
     if (target->id != self_ && !is_known) entry->confirming.push_back(target->id);
   }
   entry->state = Entry::State::kConfirming;

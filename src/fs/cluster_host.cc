@@ -9,7 +9,6 @@
 namespace cairnfs::fs {
 namespace {
 
-constexpr auto kAskAgain = std::chrono::milliseconds(100);
 constexpr auto kAskFor = std::chrono::seconds(3);
 constexpr auto kOrphanAnswer = std::chrono::seconds(10);
 

@@ -22,6 +22,9 @@ namespace cairnfs::fs {
 
 class ClusterHost {
  public:
+  static constexpr std::chrono::milliseconds kAskAgain{100};  // after an answer that did not settle it
+  static constexpr size_t kKeysPerRead = 64;                  // of pending records
+
   // `chunks` of the parts: what a round syncs. `durability`: where no directory says otherwise.
   ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names, Durability durability);
 

@@ -20,7 +20,6 @@ Failpoint shared_rename_ready("fs.shared_rename_ready", Failpoint::Kind::kKill);
 
 // How often a node is asked that answers, and whose pending record stays.
 constexpr int kAskedMax = 20;
-constexpr auto kAskAgain = std::chrono::milliseconds(100);
 
 constexpr size_t kFailedCommitsMax = 16;
 constexpr size_t kCausesNamedMax = 5;  // in an error's message; all are in the log and the status
@@ -164,21 +163,16 @@ Result<std::vector<meta::Namespace::PendingFile>> FileSystem::Impl::PendingBelow
 // Of the files those whose pending record is as it was, by node; without those of which a failure was told.
 Result<ClusterHost::Work> FileSystem::Impl::StillPending(const std::vector<meta::Namespace::PendingFile>& files,
                                                          const std::set<InodeId>& told) {
-  constexpr size_t kKeysPerRead = 64;
+  std::vector<std::string> keys;
+  for (const auto& file : files) keys.push_back(meta::PendingKey(file.inode, file.pending.node));
   ClusterHost::Work work;
-  for (size_t begin = 0; begin < files.size(); begin += kKeysPerRead) {
-    const size_t end = std::min(files.size(), begin + kKeysPerRead);
-    std::vector<kv::KvSpan> spans;
-    for (size_t i = begin; i < end; i++) {
-      spans.push_back({meta::PendingKey(files[i].inode, files[i].pending.node), {}, 0});
-    }
-    CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot now, parts.kv.Read(spans));
-    for (size_t i = begin; i < end; i++) {
-      const auto& entries = now.ranges[i - begin].entries;
-      if (entries.empty() || entries[0].revision != files[i].pending.revision) continue;
-      if (!told.contains(files[i].inode)) work[files[i].pending.node].insert(files[i].inode);
-    }
-  }
+  auto take = [&](size_t i, const kv::KvEntry* entry) -> Status {
+    const auto& [inode, pending] = files[i];
+    const bool is_as_it_was = entry != nullptr && entry->revision == pending.revision;
+    if (is_as_it_was && !told.contains(inode)) work[pending.node].insert(inode);
+    return {};
+  };
+  CAIRNFS_RETURN_IF_ERROR(kv::ReadKeys(parts.kv, keys, ClusterHost::kKeysPerRead, take));
   return work;
 }
 
@@ -223,7 +217,7 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
       }
       break;
     }
-    std::this_thread::sleep_for(kAskAgain);
+    std::this_thread::sleep_for(ClusterHost::kAskAgain);
   }
   for (const auto& file : lost) {
     // Somebody who has written the file anew has settled it, perhaps just now, and perhaps not all of it.

@@ -30,6 +30,14 @@ void RangeSet::Remove(uint64_t begin, uint64_t end) {
   }
 }
 
+void RangeSet::Add(const RangeSet& more) {
+  for (const auto& [begin, end] : more.ends_) Add(begin, end);
+}
+
+void RangeSet::Remove(const RangeSet& other) {
+  for (const auto& [begin, end] : other.ends_) Remove(begin, end);
+}
+
 bool RangeSet::Touches(uint64_t begin, uint64_t end) const {
   auto it = ends_.lower_bound(end);
   return begin < end && it != ends_.begin() && std::prev(it)->second > begin;

@@ -14,6 +14,9 @@ class RangeSet {
   // Adds [begin, end). Beyond `ranges_max` ranges, the lowest is forgotten.
   void Add(uint64_t begin, uint64_t end);
   void Remove(uint64_t begin, uint64_t end);
+  // Every range of another set.
+  void Add(const RangeSet& more);
+  void Remove(const RangeSet& other);
   // Visits the parts of [begin, end) that are not in the set, in order.
   void ForEachGap(uint64_t begin, uint64_t end,
                   const std::function<void(uint64_t gap_begin, uint64_t gap_end)>& visit) const;

@@ -63,30 +63,26 @@ bool FileSystem::Impl::IsPublished(InodeId id) {
 
 // Many at a time: of nearly all of them there is none, and whoever asks waits for the answer.
 void FileSystem::Impl::DropStalePending(const std::vector<InodeId>& inodes) {
-  constexpr size_t kKeysPerRead = 64;
   const uint64_t session = host->session();
-  for (size_t begin = 0; begin < inodes.size(); begin += kKeysPerRead) {
-    const size_t end = std::min(inodes.size(), begin + kKeysPerRead);
-    std::vector<kv::KvSpan> spans;
-    for (size_t i = begin; i < end; i++) spans.push_back({meta::PendingKey(inodes[i], host->self()), {}, 0});
-    auto now = parts.kv.Read(spans);
-    if (!now.ok()) return;  // the others would wait for the store as long each
-    for (size_t i = begin; i < end; i++) {
-      const auto& entries = now->ranges[i - begin].entries;
-      if (entries.empty()) continue;
-      auto record = meta::PendingRecord::Decode(entries[0].value);
-      // A put that is on its way compares what is there: it does not take this for its own.
-      if (!record.ok() || record->session != session || !IsPublished(inodes[i])) continue;
-      const meta::Pending pending{host->self(), std::move(*record), entries[0].revision};
-      kv::Transaction transaction;
-      host->AddSessionCompare(transaction, session);
-      AddPendingChange(transaction, inodes[i], {pending.node, pending.revision, LostBytes::Of(pending, true)});
-      auto dropped = parts.kv.Commit(transaction);
-      if (!dropped.ok() && dropped.error().code != ErrorCode::kConflict) {
-        spdlog::warn("inode {}: its pending record cannot be removed: {}", inodes[i].value, dropped.error().message);
-      }
+  std::vector<std::string> keys;
+  for (InodeId inode : inodes) keys.push_back(meta::PendingKey(inode, host->self()));
+  auto drop = [&](size_t i, const kv::KvEntry* entry) -> Status {
+    if (entry == nullptr) return {};
+    auto record = meta::PendingRecord::Decode(entry->value);
+    // A put that is on its way compares what is there: it does not take this for its own.
+    if (!record.ok() || record->session != session || !IsPublished(inodes[i])) return {};
+    const meta::Pending pending{host->self(), std::move(*record), entry->revision};
+    kv::Transaction transaction;
+    host->AddSessionCompare(transaction, session);
+    AddPendingChange(transaction, inodes[i], {pending.node, pending.revision, LostBytes::Of(pending, true)});
+    auto dropped = parts.kv.Commit(transaction);
+    if (!dropped.ok() && dropped.error().code != ErrorCode::kConflict) {
+      spdlog::warn("inode {}: its pending record cannot be removed: {}", inodes[i].value, dropped.error().message);
     }
-  }
+    return {};
+  };
+  // A read that fails ends it: the others would wait for the store as long each.
+  (void)kv::ReadKeys(parts.kv, keys, ClusterHost::kKeysPerRead, drop).ok();
 }
 
 std::vector<bool> FileSystem::Impl::HoldOrphans(const std::vector<InodeId>& inodes) {

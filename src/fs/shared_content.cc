@@ -7,7 +7,7 @@
 namespace cairnfs::fs {
 
 void SharedContent::Changes::Add(const Changes& more) {
-  more.ranges.ForEach([this](uint64_t begin, uint64_t end) { ranges.Add(begin, end); });
+  ranges.Add(more.ranges);
   size_min = std::max(size_min, more.size_min);
   size_is_set = size_is_set || more.size_is_set;
   times_are_set = times_are_set || more.times_are_set;
@@ -42,9 +42,8 @@ std::vector<PendingChange> SharedContent::PendingChanges(const std::string& self
     const bool is_own = bytes.node == self && pending_revision != 0;  // then the key tells what is pending too
     if (is_own && !ends_pending) continue;
     PendingChange change{bytes.node, bytes.revision, bytes};
-    const auto take_off = [&](uint64_t begin, uint64_t end) { change.left->ranges.Remove(begin, end); };
-    own.ranges.ForEach(take_off);
-    if (is_own) republished.ForEach(take_off);
+    change.left->ranges.Remove(own.ranges);
+    if (is_own) change.left->ranges.Remove(republished);
     const bool is_written = !own.ranges.empty() || own.size_is_set || (is_own && !republished.empty());
     const bool is_same = change.left->ranges == bytes.ranges && !(bytes.ranges.empty() && is_written);
     if (is_same && !is_own) continue;
@@ -89,7 +88,7 @@ std::optional<LostBytes> SharedContent::LeftOfOwn(const std::string& self) const
   const LostBytes* told = LostOf(self);
   if (told == nullptr) return std::nullopt;
   LostBytes left = *told;
-  republished.ForEach([&](uint64_t begin, uint64_t end) { left.ranges.Remove(begin, end); });
+  left.ranges.Remove(republished);
   if (left.ranges.empty() && !republished.empty()) return std::nullopt;
   return left;
 }
@@ -99,7 +98,7 @@ void SharedContent::NotePublished(const std::string& self, const std::vector<Pen
   if (is_told) {
     republished.Clear();
   } else if (LostOf(self) != nullptr) {
-    publishing.ranges.ForEach([this](uint64_t begin, uint64_t end) { republished.Add(begin, end); });
+    republished.Add(publishing.ranges);
   }
   publishing = {};
 }
@@ -117,8 +116,8 @@ void AddPendingChange(kv::Transaction& transaction, InodeId inode, const Pending
 std::vector<meta::PendingRecord::Range> UnpublishedRanges(const Content& content) {
   RangeSet ranges(SIZE_MAX);
   auto add = [&](uint64_t begin, uint64_t end) { ranges.Add(begin, end); };
-  content.shared->own.ranges.ForEach(add);
-  content.shared->publishing.ranges.ForEach(add);
+  ranges.Add(content.shared->own.ranges);
+  ranges.Add(content.shared->publishing.ranges);
   content.overlay.ForEachUnstored(add);
   for (const auto& [id, chunk] : content.flying) add(chunk->offset + chunk->stored_before, chunk->offset + chunk->size);
   for (const auto& [begin, end] : content.lost) add(begin, end);

@@ -235,7 +235,7 @@ static uint64_t LayChunk(Content& content, const FlyingChunk& chunk, const Diges
   RangeSet ranges(SIZE_MAX);
   if (content.shared) {
     ranges = NewRanges(content, chunk);
-    ranges.ForEach([&](uint64_t begin, uint64_t end) { content.shared->own.ranges.Add(begin, end); });
+    content.shared->own.ranges.Add(ranges);
   }
   if (!chunk.skips_stored) ranges.Add(chunk.offset, chunk.offset + chunk.size);
   uint64_t laid = 0;

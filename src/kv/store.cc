@@ -34,6 +34,21 @@ Transaction& Transaction::Delete(std::string key) {
   return *this;
 }
 
+Status ReadKeys(KvStore& store, const std::vector<std::string>& keys, size_t keys_per_read,
+                const std::function<Status(size_t index, const KvEntry* entry)>& visit) {
+  for (size_t begin = 0; begin < keys.size(); begin += keys_per_read) {
+    const size_t end = std::min(keys.size(), begin + keys_per_read);
+    std::vector<KvSpan> spans;
+    for (size_t i = begin; i < end; i++) spans.push_back({keys[i], {}, 0});
+    CAIRNFS_ASSIGN_OR_RETURN(const KvSnapshot snapshot, store.Read(spans));
+    for (size_t i = begin; i < end; i++) {
+      const std::vector<KvEntry>& entries = snapshot.ranges[i - begin].entries;
+      CAIRNFS_RETURN_IF_ERROR(visit(i, entries.empty() ? nullptr : &entries.front()));
+    }
+  }
+  return {};
+}
+
 Status CheckLimits(const Transaction& transaction, const KvLimits& limits) {
   size_t operations = std::max(transaction.compares.size(), transaction.writes.size());
   size_t bytes = 0;

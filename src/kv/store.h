@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -102,6 +103,11 @@ class KvStore {
   virtual Status Sync() = 0;
   virtual KvLimits limits() const = 0;
 };
+
+// Reads the keys, `keys_per_read` in a round trip, and visits each with its index and what is there (null: nothing), in
+// order, before the next are read. Ends with what Read or `visit` say first.
+Status ReadKeys(KvStore& store, const std::vector<std::string>& keys, size_t keys_per_read,
+                const std::function<Status(size_t index, const KvEntry* entry)>& visit);
 
 // The end of the range of all keys that begin with `prefix`; empty when there is none (all 0xff).
 std::string PrefixEnd(std::string_view prefix);

@@ -203,7 +203,7 @@ class Namespace {
   };
   kv::KvStore& LookAt(LookAhead& ahead, std::initializer_list<Name> names, bool with_pending = false);
   kv::KvStore& LookAt(LookAhead& ahead, InodeId inode, bool with_pending = false);
-  Status CommitUnlink(InodeId parent, std::string_view name, Entry& entry);
+  Status CommitRemoval(InodeId parent, std::string_view name, Entry& entry);
   // Now, but not before a time that this host has seen of the directory.
   Timestamp TimeFor(InodeId directory);
 

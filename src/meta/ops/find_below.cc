@@ -13,19 +13,14 @@ constexpr int kLevelsMax = 4096;
 using Records = std::unordered_map<InodeId, std::optional<InodeRecord>>;
 
 Status LoadInodes(kv::KvStore& store, const std::vector<InodeId>& inodes, Records& records) {
-  for (size_t first = 0; first < inodes.size(); first += kSpansMax) {
-    const size_t end = std::min(inodes.size(), first + kSpansMax);
-    std::vector<kv::KvSpan> spans;
-    for (size_t i = first; i < end; i++) spans.push_back({InodeKey(inodes[i]), "", 0});
-    CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store.Read(spans));
-    for (size_t i = first; i < end; i++) {
-      std::optional<InodeRecord>& record = records[inodes[i]];
-      const auto& entries = snapshot.ranges[i - first].entries;
-      if (entries.empty()) continue;
-      CAIRNFS_ASSIGN_OR_RETURN(record, InodeRecord::Decode(entries.front().value));
-    }
-  }
-  return {};
+  std::vector<std::string> keys;
+  for (InodeId inode : inodes) keys.push_back(InodeKey(inode));
+  return kv::ReadKeys(store, keys, kSpansMax, [&](size_t i, const kv::KvEntry* entry) -> Status {
+    std::optional<InodeRecord>& record = records[inodes[i]];
+    if (entry == nullptr) return {};
+    CAIRNFS_ASSIGN_OR_RETURN(record, InodeRecord::Decode(entry->value));
+    return {};
+  });
 }
 
 // Of the inodes and all directories above them, but for what is above `ends`.

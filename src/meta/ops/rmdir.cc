@@ -16,20 +16,8 @@ Result<Attr> Namespace::Rmdir(InodeId parent, std::string_view name) {
       CAIRNFS_ASSIGN_OR_RETURN(const bool empty, IsEmptyDirectory(store_, entry.id()));
       if (!empty) return MakeError(ErrorCode::kNotEmpty, Describe(parent, name) + " is not empty");
     }
-    InodeRecord& record = entry.inode.record;
-    {
-      DirectoryTimesLock lock(directory_times_stripes_, options_, parent);
-      const Timestamp now = TimeFor(parent);
-      kv::Transaction transaction;
-      transaction.IfRevision(DentryKey(parent, name), entry.dentry.revision)
-          .IfRevision(InodeKey(entry.id()), entry.inode.revision)
-          .Delete(DentryKey(parent, name));
-      AddDirectoryEmptyCompare(transaction, entry.id());
-      DropLink(transaction, entry.id(), record, now);
-      PutDirectoryTimes(transaction, parent, now);
-      CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
-    }
-    return LoadAttrOrBasics(store, entry.id(), record);
+    CAIRNFS_RETURN_IF_ERROR(CommitRemoval(parent, name, entry));
+    return LoadAttrOrBasics(store, entry.id(), entry.inode.record);
   });
 }
 

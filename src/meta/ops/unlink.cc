@@ -9,7 +9,7 @@ Result<Attr> Namespace::Unlink(InodeId parent, std::string_view name) {
     std::optional<Hints::SeenEntry> seen;
     if (hints_ && attempt == 0) seen = hints_->TakeEntry(DentryKey(parent, name));
     if (seen) {
-      CAIRNFS_RETURN_IF_ERROR(CommitUnlink(parent, name, seen->entry));
+      CAIRNFS_RETURN_IF_ERROR(CommitRemoval(parent, name, seen->entry));
       seen->attr.nlink = seen->entry.inode.record.nlink;
       seen->attr.ctime = std::max(seen->attr.ctime, seen->entry.inode.record.ctime);
       return std::move(seen->attr);
@@ -18,19 +18,20 @@ Result<Attr> Namespace::Unlink(InodeId parent, std::string_view name) {
     kv::KvStore& store = LookAt(ahead, {{parent, name}});
     CAIRNFS_ASSIGN_OR_RETURN(auto entry, LoadEntry(store, parent, name));
     if (IsDirectory(entry)) return MakeError(ErrorCode::kIsDirectory, Describe(parent, name) + " is a directory");
-    CAIRNFS_RETURN_IF_ERROR(CommitUnlink(parent, name, entry));
+    CAIRNFS_RETURN_IF_ERROR(CommitRemoval(parent, name, entry));
     return LoadAttrOrBasics(store, entry.id(), entry.inode.record);
   });
 }
 
-// The entry's inode is as it is afterwards.
-Status Namespace::CommitUnlink(InodeId parent, std::string_view name, Entry& entry) {
+// Takes the name away, of a directory if that is empty. The entry's inode is as it is afterwards.
+Status Namespace::CommitRemoval(InodeId parent, std::string_view name, Entry& entry) {
   DirectoryTimesLock lock(directory_times_stripes_, options_, parent);
   const Timestamp now = TimeFor(parent);
   kv::Transaction transaction;
   transaction.IfRevision(DentryKey(parent, name), entry.dentry.revision)
       .IfRevision(InodeKey(entry.id()), entry.inode.revision)
       .Delete(DentryKey(parent, name));
+  if (IsDirectory(entry)) AddDirectoryEmptyCompare(transaction, entry.id());
   DropLink(transaction, entry.id(), entry.inode.record, now);
   PutDirectoryTimes(transaction, parent, now);
   CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));

@@ -297,11 +297,7 @@ TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackFailsOnlyWhatNeedsIt) {
   };
   store::ChunkPin lost_pin = put(lost), good_pin = put(good);
   ASSERT_OK(writer.chunks->SyncLocal());
-  // Buffers are short for so long that the chunks leave memory.
-  std::vector<io::BufferRef> buffers;
-  while (io::BufferRef buffer = writer.pool->TryAcquire()) buffers.push_back(std::move(buffer));
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
-  buffers.clear();
+  LetChunksLeaveMemory(writer);
   Damage(writer, lost);
   Start(*nodes_[1]);
   const Status status = writer.chunks->Sync();
@@ -321,10 +317,7 @@ TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackAndThatNobodyNeedsIsForgotten
   const TestChunk lost = MakeChunk(1, 300'000);
   Put(writer, lost);
   ASSERT_OK(writer.chunks->SyncLocal());
-  std::vector<io::BufferRef> buffers;
-  while (io::BufferRef buffer = writer.pool->TryAcquire()) buffers.push_back(std::move(buffer));
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
-  buffers.clear();
+  LetChunksLeaveMemory(writer);
   Damage(writer, lost);
   Start(*nodes_[1]);
   EXPECT_TRUE(Eventually([&] { return writer.chunks->ClusterStats().unacknowledged_bytes == 0; }));

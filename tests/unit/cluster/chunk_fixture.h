@@ -207,6 +207,12 @@ class ClusterChunkTest : public ::testing::Test {
     ASSERT_TRUE(node.memory.FlipBit(name, (location.data_offset() + 100) * 8));
     node.local->DropCache();
   }
+  // Buffers are short for so long that the chunks leave memory.
+  static void LetChunksLeaveMemory(TestNode& node) {
+    std::vector<io::BufferRef> buffers;
+    while (io::BufferRef buffer = node.pool->TryAcquire()) buffers.push_back(std::move(buffer));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  }
   template <typename Condition>
   static bool Eventually(Condition condition, std::chrono::milliseconds within = std::chrono::seconds(30)) {
     const auto until = std::chrono::steady_clock::now() + within;

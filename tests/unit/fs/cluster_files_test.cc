@@ -292,7 +292,7 @@ TEST_F(ClusterFilesTest, ManyFilesArePublishedInFewTransactions) {
   constexpr int kFiles = 100;
   for (int i = 0; i < kFiles; i++) host(0).Put("file" + std::to_string(i), TextOf(static_cast<uint64_t>(i), 100));
   const uint64_t before = host(0).gate->commits;
-  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
   EXPECT_LE(host(0).gate->commits - before, 5u);
   EXPECT_EQ(KeyCount("P"), 0u);
   for (int i = 0; i < kFiles; i++) {
@@ -314,7 +314,7 @@ TEST_F(ClusterFilesTest, ACloseWhileTheRoundPublishesKeepsItsPendingRecord) {
   EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->size, 6u);
   EXPECT_EQ(host(1).Cat("file"), "onetwo");
   ASSERT_TRUE(host(0).CloseFile(file).ok());
-  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
   EXPECT_EQ(KeyCount("P"), 0u);
 }
 
@@ -361,7 +361,7 @@ TEST_F(ClusterFilesTest, WhatIsPublishedLongSinceIsAskedForInFewRoundTrips) {
   MakeHosts(2);
   std::vector<InodeId> inodes;
   for (int i = 0; i < 200; i++) inodes.push_back(host(1).Put("file" + std::to_string(i), "bytes"));
-  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(host(1).Sync().ok());
   const uint64_t before = host(1).gate->trips;
   auto failures = host(0).peers->FinishFiles(host(1).membership->self(), inodes, {});
   ASSERT_TRUE(failures.ok());
@@ -397,7 +397,7 @@ TEST_F(ClusterFilesTest, AFileThatCannotBePublishedHoldsUpNoOther) {
   Status again = host(1).Fsync(*bad);
   ASSERT_FALSE(again.ok()) << "each time";
   EXPECT_NE(again.error().message.find("cannot be read"), std::string::npos) << again.error().message;
-  EXPECT_FALSE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  EXPECT_FALSE(host(1).Sync().ok());
   for (unsigned i : {1, 0}) {
     ASSERT_TRUE(host(1).Flush(*bad).ok());
     Status renamed = host(i).Rename(kRootInode, "dir", kRootInode, "final");
@@ -429,7 +429,7 @@ TEST_F(ClusterFilesTest, ATruncationWhoseSessionWasLostHasFailed) {
 TEST_F(ClusterFilesTest, ARenameWhoseSessionWasLostHasFailed) {
   MakeHosts(2);
   host(0).Put("final", "old");
-  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
   auto file = host(0).Create("new");
   ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
   host(0).gate->before_commit = [&] { host(0).LoseSession(); };
@@ -444,7 +444,7 @@ TEST_F(ClusterFilesTest, WhatWasClosedAsTheSessionWasLostIsNotPublishedUnderTheN
   ASSERT_TRUE(host(0).Write(file, 0, TextOf(1, 50'000)).ok());
   host(0).gate->after_commit = [&] { host(0).LoseSession(); };
   EXPECT_FALSE(host(0).CloseFile(file).ok());
-  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
   EXPECT_FALSE(HasKey(meta::FileKey(file.attr.inode)));
   EXPECT_EQ(*host(0).Durability(file.attr.inode), "lost");
   EXPECT_EQ(*host(1).Durability(file.attr.inode), "lost");
@@ -511,7 +511,7 @@ TEST_F(ClusterFilesTest, APendingRecordWhosePutSeemedToFailGoesAway) {
 TEST_F(ClusterFilesTest, ARecordThatWentBackIsToldAsItIs) {
   MakeHosts(1);
   const InodeId inode = host(0).Put("file", "bytes");
-  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
   kv::Transaction older;
   older.Delete(meta::FileKey(inode));
   ASSERT_TRUE(store_->Commit(older).ok());

@@ -247,7 +247,7 @@ class Host {
     membership_options.self.id.bytes[15] = static_cast<std::byte>(number);
     membership_options.self.name = "host" + std::to_string(number);
     membership_options.self.address = "test:" + std::to_string(number);
-    membership_options.lease = std::chrono::milliseconds(1000);
+    membership_options.lease = std::chrono::seconds(20);  // a busy machine loses none by itself
     membership_options.renew_every = std::chrono::milliseconds(200);
     auto joined = cluster::Membership::Join(shared_.store, membership_options);
     EXPECT_TRUE(joined.ok());
@@ -372,6 +372,9 @@ class Host {
   }
   Status Fsync(const FileSystem::Created& file) {
     return Await<void>([&](Done<void> done) { fs->Fsync(file.handle, file.attr.inode, false, done); });
+  }
+  Status Sync() {
+    return Await<void>([&](Done<void> done) { fs->Sync(std::move(done)); });
   }
   Result<meta::Attr> SetAttr(InodeId inode, const SetAttrRequest& request) {
     return Await<meta::Attr>([&](Done<meta::Attr> done) { fs->SetAttr(inode, request, done); });

@@ -148,7 +148,7 @@ TEST_F(ClusterNamesTest, AHostThatCameBackDoesNotHideWhatItLost) {
     ASSERT_FALSE(renamed.ok());
     EXPECT_NE(renamed.error().message.find("host2"), std::string::npos) << renamed.error().message;
     EXPECT_NE(renamed.error().message.find("tmp/bad"), std::string::npos) << renamed.error().message;
-    ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+    ASSERT_TRUE(host(1).Sync().ok());
   }
   EXPECT_EQ(*host(0).Durability(bad), "lost");
   EXPECT_EQ(*host(1).Durability(bad), "lost");
@@ -172,8 +172,8 @@ TEST_F(ClusterNamesTest, WhatWasWrittenAgainIsNotLostWhoeverClosesMeanwhile) {
     EXPECT_TRUE(host(1).Write(*two, 2000, "more").ok());
     EXPECT_TRUE(host(1).Flush(*two).ok());
   };
-  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
-  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(host(1).Sync().ok());
+  ASSERT_TRUE(host(1).Sync().ok());
   EXPECT_EQ(*host(0).Durability(bad), "lost") << "not all of it was written again";
   ASSERT_TRUE(host(1).Write(*two, 600, TextOf(3, 400)).ok());
   ASSERT_TRUE(host(1).Flush(*two).ok());
@@ -181,10 +181,10 @@ TEST_F(ClusterNamesTest, WhatWasWrittenAgainIsNotLostWhoeverClosesMeanwhile) {
     EXPECT_TRUE(host(1).Write(*two, 3000, "still more").ok());
     EXPECT_TRUE(host(1).Flush(*two).ok());
   };
-  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(host(1).Sync().ok());
   EXPECT_EQ(KeyCount("P"), 1u) << "what was closed last";
   ASSERT_TRUE(host(1).CloseFile(*two).ok());
-  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(host(1).Sync().ok());
   EXPECT_EQ(KeyCount("P"), 0u);
   EXPECT_EQ(*host(0).Durability(bad), "replicated");
   EXPECT_EQ(*host(1).Durability(bad), "replicated");
@@ -322,7 +322,7 @@ TEST_F(ClusterNamesTest, AHostThatLostItsSessionPublishesNothingOfIt) {
   EXPECT_EQ(host(0).fs->CheckSession(reader->handle).error().code, ErrorCode::kIo);
   EXPECT_FALSE(host(0).CloseFile(open).ok());
   EXPECT_FALSE(host(0).CloseFile(*reader).ok()) << "bytes of what it had open are lost";
-  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
   EXPECT_FALSE(HasKey(meta::FileKey(closed)));
   EXPECT_FALSE(HasKey(meta::FileKey(open.attr.inode)));
   EXPECT_EQ(host(1).Cat("closed"), "");
@@ -350,7 +350,7 @@ TEST_F(ClusterNamesTest, ASessionThatEndsWhileARecordIsOnItsWayRefusesIt) {
   EXPECT_FALSE(host(0).Fsync(file).ok());
   EXPECT_FALSE(HasKey(meta::FileKey(file.attr.inode)));
   ASSERT_TRUE(Eventually([&] { return host(0).membership->session().ok(); }));
-  static_cast<void>(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }));
+  static_cast<void>(host(0).Sync());
   EXPECT_FALSE(HasKey(meta::FileKey(file.attr.inode)));
   EXPECT_FALSE(host(0).CloseFile(file).ok());
 }
@@ -384,7 +384,7 @@ TEST_F(ClusterNamesTest, AFileRemovedElsewhereHoldsUpNoRound) {
   host(0).fs->Forget(inode, 1);
   ASSERT_TRUE(host(1).Unlink("file").ok());
   EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(inode)); }));
-  EXPECT_TRUE(Host::Await<void>([&](Done<void> done) { host(0).fs->Sync(std::move(done)); }).ok());
+  EXPECT_TRUE(host(0).Sync().ok());
   EXPECT_FALSE(HasKey(meta::FileKey(inode)));
   EXPECT_EQ(KeyCount("P"), 0u);
 }
