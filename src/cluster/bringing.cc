@@ -6,8 +6,6 @@
 #include "cluster/placement.h"
 
 namespace cairnfs::cluster {
-namespace {}  // namespace
-
 size_t ClusterChunkStoreImpl::CopiesOf(const Entry& entry) const {
   return entry.holders.size() + (entry.local == Entry::Local::kStored ? 1 : 0);
 }
