@@ -40,15 +40,20 @@ HasAnswer HomeClaims::Find(const Digest& digest, GroupCommit::Presence here, con
   return answer;
 }
 
+// What there is, is looked up without the lock, so a claim that another takes meanwhile is seen afterwards; so is one
+// that even ended: then the chunk may have come behind the look, and is looked up once more.
 std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const NodeId& caller) {
+  using Presence = GroupCommit::Presence;
   const ViewPtr view = membership_.view();
   const auto now = Clock::now();
   const NodeInfo* info = view->Find(caller);
   const uint64_t session = info != nullptr ? info->session : 0;
   std::vector<HasAnswer> answers(digests.size());
   std::vector<bool> unclaimed(digests.size());
+  uint64_t ended_before;
   {
     MutexLock lock(mutex_);
+    ended_before = ended_count_;
     for (size_t i = 0; i < digests.size(); ++i) {
       auto claim = claims_.find(digests[i]);
       unclaimed[i] = claim == claims_.end() || IsOver(claim->second, *view, now);
@@ -57,23 +62,43 @@ std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const
       if (claim->second.claimant == caller) claim->second.until = now + kClaimTimeMax;
     }
   }
-  const std::vector<GroupCommit::Presence> here = commit_.Find(digests);
+  const std::vector<Presence> here = commit_.Find(digests);
   for (size_t i = 0; i < digests.size(); ++i) {
     if (unclaimed[i]) answers[i] = Find(digests[i], here[i], *view);
   }
-  MutexLock lock(mutex_);
-  for (size_t i = 0; i < digests.size(); ++i) {
-    if (!unclaimed[i] || answers[i].kind != HasAnswer::Kind::kBring) continue;
-    if (claims_.size() >= kClaimsMax && !claims_.contains(digests[i])) continue;
-    auto [claim, is_first] = claims_.try_emplace(digests[i], Claim{caller, session, now + kClaimTimeMax});
-    if (is_first) continue;
-    if (claim->second.claimant != caller && !IsOver(claim->second, *view, now)) {
-      answers[i].kind = HasAnswer::Kind::kWait;  // another caller came in between
-    } else {
-      claim->second = Claim{caller, session, now + kClaimTimeMax};
+  std::vector<size_t> outdated;
+  {
+    MutexLock lock(mutex_);
+    for (size_t i = 0; i < digests.size(); ++i) {
+      if (!unclaimed[i] || here[i] != Presence::kAbsent) continue;
+      auto claim = claims_.find(digests[i]);
+      const bool is_claimed = claim != claims_.end() && !IsOver(claim->second, *view, now);
+      if (is_claimed && claim->second.claimant != caller) {
+        answers[i] = {HasAnswer::Kind::kWait, {}};  // another caller came in between
+        continue;
+      }
+      if (ended_count_ != ended_before) outdated.push_back(i);
+      if (answers[i].kind != HasAnswer::Kind::kBring) continue;
+      if (claim == claims_.end() && claims_.size() >= kClaimsMax) continue;
+      claims_.insert_or_assign(digests[i], Claim{caller, session, now + kClaimTimeMax});
     }
   }
+  if (!outdated.empty()) AskAgain(digests, outdated, *view, answers);
   return answers;
+}
+
+// The caller has the claim on those that it is to bring, so nobody else brings them now.
+void HomeClaims::AskAgain(const std::vector<Digest>& digests, const std::vector<size_t>& indexes, const View& view,
+                          std::vector<HasAnswer>& answers) {
+  std::vector<Digest> asked;
+  for (size_t i : indexes) asked.push_back(digests[i]);
+  const std::vector<GroupCommit::Presence> here = commit_.Find(asked);
+  for (size_t k = 0; k < asked.size(); ++k) {
+    HasAnswer answer = Find(asked[k], here[k], view);
+    if (!answer.is_known()) continue;
+    if (answers[indexes[k]].kind == HasAnswer::Kind::kBring) EndClaim(asked[k]);
+    answers[indexes[k]] = std::move(answer);
+  }
 }
 
 void HomeClaims::AskAndHold(std::vector<Digest> digests, const NodeId& caller, Respond respond) {
@@ -110,6 +135,7 @@ void HomeClaims::NoteCame(const Digest& digest, Clock::time_point now) {
 void HomeClaims::EndClaim(const Digest& digest) {
   MutexLock lock(mutex_);
   if (claims_.erase(digest) == 0) return;
+  ++ended_count_;
   NoteCame(digest, Clock::now());
 }
 
@@ -123,6 +149,7 @@ void HomeClaims::Tick() {
       mutex_.AssertHeld();
       if (!IsOver(item.second, *view, now)) return false;
       NoteCame(item.first, now);
+      ++ended_count_;
       return true;
     });
     for (auto it = held_.begin(); it != held_.end();) {

@@ -52,6 +52,8 @@ class HomeClaims {
 
   bool IsOver(const Claim& claim, const View& view, Clock::time_point now) const;
   HasAnswer Find(const Digest& digest, GroupCommit::Presence here, const View& view);
+  void AskAgain(const std::vector<Digest>& digests, const std::vector<size_t>& indexes, const View& view,
+                std::vector<HasAnswer>& answers) EXCLUDES_LOCK(mutex_);
   void NoteCame(const Digest& digest, Clock::time_point now) REQUIRES_LOCK(mutex_);
 
   GroupCommit& commit_;
@@ -59,6 +61,7 @@ class HomeClaims {
   Mutex mutex_;
   bool closed_ GUARDED_BY(mutex_) = false;
   std::unordered_map<Digest, Claim, DigestHash> claims_ GUARDED_BY(mutex_);
+  uint64_t ended_count_ GUARDED_BY(mutex_) = 0;  // claims that are there no more
   std::unordered_multimap<Digest, HeldPtr, DigestHash> waiting_ GUARDED_BY(mutex_);
   std::list<HeldPtr> held_ GUARDED_BY(mutex_);
 };

@@ -131,24 +131,27 @@ class RankGate::Visit {
   };
   Result<Seen> Look(const std::string& other_key);
   Status Commit(const kv::Transaction& transaction);
+  Status CommitArrival(const kv::Transaction& transaction);
   Result<kv::KvWrite> OwnRecord(bool waits);
   GateVisitor OwnVisitor(bool waits) const;
 
   // All of these: kConflict when something changed since it was looked at.
   Status Arrive();
   Status ArriveAt(const Seen& seen);
-  Status Begin(const Seen& seen, uint32_t generation, const std::string& message);
+  Status Begin(const Seen& seen, uint32_t generation, const std::string& message,
+               std::optional<uint64_t> ranks_revision = std::nullopt);
   Status Evaluate(const Rename& rename, bool& is_over);
   Status Gather(const Seen& seen, const Rename& rename, bool& is_over);
   Status GiveUp(const Seen& seen, const std::vector<unsigned>& present, size_t present_count, uint64_t ranks_revision);
   Status Elect(const Seen& seen, std::optional<uint64_t> ranks_revision);
   Status DoRename(const Rename& rename, bool& is_over);
   bool RenamerIsGone(const GateVisitor& renamer) const;
-  Result<bool> NobodyWaits();
+  Status TakeOver(const Seen& seen);
+  Error Disagreement(const GateState& state) const;
 
   Status AwaitOthers(const Rename& rename, const std::function<bool()>& cancelled);
   void Withdraw();
-  void Leave();
+  void Leave(uint64_t done_revision);
   void Sweep();
 
   RankGate& gate_;
@@ -158,6 +161,7 @@ class RankGate::Visit {
   const Clock::time_point deadline_;
   const std::string state_key_, elected_key_, ranks_begin_, ranks_end_, own_key_;
   uint32_t generation_ = 0;
+  uint64_t own_revision_ = 0;                               // of the record of this rank's arrival
   bool is_over_ = false;                                    // the outcome is that of all ranks
   std::optional<std::pair<GateState, uint64_t>> renaming_;  // the state under which this rank renames, its revision
 };
@@ -234,6 +238,12 @@ Status RankGate::Visit::Commit(const kv::Transaction& transaction) {
   return {};
 }
 
+// Of a transaction that writes that this rank waits.
+Status RankGate::Visit::CommitArrival(const kv::Transaction& transaction) {
+  CAIRNFS_ASSIGN_OR_RETURN(own_revision_, store_.Commit(transaction));
+  return {};
+}
+
 GateVisitor RankGate::Visit::OwnVisitor(bool waits) const {
   return {generation_, waits, gate_.options_.host, gate_.incarnation_, call_number_};
 }
@@ -262,11 +272,25 @@ Status RankGate::Visit::Arrive() {
   const bool agrees =
       state.ranks == call_.ranks && state.final_parent == call_.final_parent && state.final_name == call_.final_name;
   if (agrees) return ArriveAt(seen);
-  if (state.phase == GatePhase::kGathering) {
-    // Ranks of a job that died leave a gate behind at which nobody waits.
-    CAIRNFS_ASSIGN_OR_RETURN(bool nobody_waits, NobodyWaits());
-    if (nobody_waits) return Begin(seen, state.generation + 1, state.message);
+  if (state.phase == GatePhase::kGathering) return TakeOver(seen);
+  return Disagreement(state);
+}
+
+// Ranks of a job that died leave a gate behind at which nobody waits. At any other this rank is wrong.
+Status RankGate::Visit::TakeOver(const Seen& seen) {
+  const std::vector<kv::KvSpan> spans = {{state_key_, {}, 0}, {ranks_begin_, ranks_end_, 0}};
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot now, store_.Read(spans));
+  // Another rank may have taken the gate over meanwhile: then those that wait are of its job, not of the dead one.
+  const auto& states = now.ranges[0].entries;
+  if (states.empty() || states[0].revision != seen.state_revision) return Conflict();
+  for (const kv::KvEntry& entry : now.ranges[1].entries) {
+    CAIRNFS_ASSIGN_OR_RETURN(GateVisitor visitor, DecodeGateVisitor(entry.value));
+    if (visitor.waits && !RenamerIsGone(visitor)) return Disagreement(*seen.state);
   }
+  return Begin(seen, seen.state->generation + 1, seen.state->message, now.revision);
+}
+
+Error RankGate::Visit::Disagreement(const GateState& state) const {
   return MakeError(
       ErrorCode::kInvalidArgument,
       fmt::format("the ranks do not agree: {} commits to '{}' with {} ranks, others to {}'{}' with {}", RankName(call_),
@@ -288,11 +312,12 @@ Status RankGate::Visit::ArriveAt(const Seen& seen) {
   kv::Transaction transaction;
   transaction.IfRevision(state_key_, seen.state_revision).IfRevision(own_key_, seen.other_revision);
   transaction.writes.push_back(std::move(record));
-  return Commit(transaction);
+  return CommitArrival(transaction);
 }
 
-// A generation of the gate begins with the first rank that comes.
-Status RankGate::Visit::Begin(const Seen& seen, uint32_t generation, const std::string& message) {
+// A generation of the gate begins with the first rank that comes. `ranks_revision`: nobody waited then.
+Status RankGate::Visit::Begin(const Seen& seen, uint32_t generation, const std::string& message,
+                              std::optional<uint64_t> ranks_revision) {
   generation_ = generation;
   GateState state;
   state.generation = generation;
@@ -304,18 +329,10 @@ Status RankGate::Visit::Begin(const Seen& seen, uint32_t generation, const std::
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvWrite record, OwnRecord(true));
   kv::Transaction transaction;
   transaction.IfRevision(state_key_, seen.state_revision).Put(state_key_, state.Encode());
+  if (ranks_revision) transaction.IfRangeUnchanged(ranks_begin_, ranks_end_, *ranks_revision);
   transaction.Delete(elected_key_);
   transaction.writes.push_back(std::move(record));
-  return Commit(transaction);
-}
-
-Result<bool> RankGate::Visit::NobodyWaits() {
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange ranks, store_.Range(ranks_begin_, ranks_end_, 0));
-  for (const kv::KvEntry& entry : ranks.entries) {
-    CAIRNFS_ASSIGN_OR_RETURN(GateVisitor visitor, DecodeGateVisitor(entry.value));
-    if (visitor.waits && !RenamerIsGone(visitor)) return false;
-  }
-  return true;
+  return CommitArrival(transaction);
 }
 
 // True for a call of this daemon that is over. Those of other daemons go with their session.
@@ -338,7 +355,7 @@ Status RankGate::Visit::Evaluate(const Rename& rename, bool& is_over) {
   const GateState& state = *seen.state;
   if (state.generation != generation_) return over(MakeError(ErrorCode::kFailed, state.message));
   switch (state.phase) {
-    case GatePhase::kDone: Leave(); return over({});
+    case GatePhase::kDone: Leave(seen.state_revision); return over({});
     case GatePhase::kFailed: return over(MakeError(ErrorCode::kFailed, state.message));
     case GatePhase::kGathering: return Gather(seen, rename, is_over);
     case GatePhase::kRenaming: break;
@@ -437,25 +454,27 @@ Status RankGate::Visit::DoRename(const Rename& rename, bool& is_over) {
                                                    : renamed.error().message);
 }
 
-// A record that says so, and not its removal: whoever counts the ranks compares that none of them changed.
+// A record that says so, and not its removal: whoever counts the ranks compares that none of them changed. Where the
+// session ended, another call may be there as this rank by now: its record stays.
 void RankGate::Visit::Withdraw() {
   auto record = OwnRecord(false);
   if (!record.ok()) return;
   kv::Transaction transaction;
-  transaction.IfExists(own_key_).writes.push_back(*std::move(record));
+  transaction.IfRevision(own_key_, own_revision_).writes.push_back(*std::move(record));
   if (auto left = store_.Commit(transaction); !left.ok() && left.error().code != ErrorCode::kConflict) {
     spdlog::warn("cannot take {} from its gate: {}", RankName(call_), left.error().message);
   }
 }
 
-// The last one takes the gate down. What fails here is left for a sweep.
-void RankGate::Visit::Leave() {
+// The last one takes the gate down, unless a next job uses it already. What fails here is left for a sweep.
+void RankGate::Visit::Leave(uint64_t done_revision) {
   kv::Transaction transaction;
   transaction.Delete(own_key_);
   if (!store_.Commit(transaction).ok()) return;
   auto left = store_.Range(ranks_begin_, ranks_end_, 1);
   if (left.ok() && left->entries.empty()) {
     kv::Transaction last;
+    last.IfRevision(state_key_, done_revision).IfRangeUnchanged(ranks_begin_, ranks_end_, left->revision);
     last.Delete(state_key_).Delete(elected_key_);
     static_cast<void>(store_.Commit(last).ok());
   }

@@ -238,6 +238,7 @@ void FileSystem::Impl::KillCapability(const InodePtr& inode) {
 void FileSystem::Impl::OnPressure() {
   if (pressure_posted.exchange(true)) return;
   waiters->Post([this] {
+    pressure_posted = false;  // who runs dry from here on may have written behind this pass: it gets one of its own
     table.ForEach([this](const InodePtr& inode) {
       MutexLock lock(inode->mutex);
       if (!inode->content || inode->content->overlay.runs().empty()) return;
@@ -245,7 +246,6 @@ void FileSystem::Impl::OnPressure() {
       if (inode->content->barriers_waiting == 0) streams->CutAll(inode);
       streams->DropStoredRuns(inode);
     });
-    pressure_posted = false;
   });
 }
 

@@ -241,6 +241,7 @@ TEST_F(ClusterChunkTest, WhatFellShortForAMomentIsToppedUpWithoutNews) {
 
 TEST_F(ClusterChunkTest, AFullHomeTellsThoseThatWait) {
   AddNodes(4);
+  ConnectAll();
   cluster_.Edit(nodes_[3]->id, [](NodeInfo& node) { node.full = true; });
   const auto chunks = MakeChunks(1, 40);
   const auto begin = std::chrono::steady_clock::now();
@@ -260,10 +261,12 @@ TEST_F(ClusterChunkTest, AFullHomeTellsThoseThatWait) {
 
 TEST_F(ClusterChunkTest, ANewHomeIsToldWhatThereIs) {
   AddNodes(3);
+  ConnectAll();
   const auto chunks = MakeChunks(1, 60);
   PutAll(*nodes_[0], chunks);
   ASSERT_OK(nodes_[0]->chunks->Sync());
   TestNode& added = AddNode();
+  ConnectAll();
   size_t homes = 0;
   for (const TestChunk& chunk : chunks) {
     if (&HomeOf(chunk) != &added) continue;
@@ -287,17 +290,9 @@ TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackFailsOnlyWhatNeedsIt) {
   Down(*nodes_[1]);
   TestNode& writer = *nodes_[0];
   const TestChunk lost = MakeChunk(1, 300'000), good = MakeChunk(2, 300'000);
-  auto put = [&](const TestChunk& chunk) {
-    io::Slice slice;
-    slice.data = reinterpret_cast<const std::byte*>(chunk.bytes.data());
-    slice.size = chunk.bytes.size();
-    auto result = writer.chunks->Put(chunk.digest, {&slice, 1});
-    EXPECT_TRUE(result.ok());
-    return result.ok() ? std::move(result->pin) : store::ChunkPin();
-  };
-  store::ChunkPin lost_pin = put(lost), good_pin = put(good);
+  const Kept lost_kept = PutKept(writer, lost), good_kept = PutKept(writer, good);
   ASSERT_OK(writer.chunks->SyncLocal());
-  LetChunksLeaveMemory(writer);
+  LetLeaveMemory(writer, {lost_kept.bytes, good_kept.bytes});
   Damage(writer, lost);
   Start(*nodes_[1]);
   const Status status = writer.chunks->Sync();
@@ -305,7 +300,7 @@ TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackFailsOnlyWhatNeedsIt) {
   EXPECT_NE(status.error().message.find(lost.digest.ToHex()), std::string::npos) << status.error().message;
   EXPECT_TRUE(Eventually([&] { return CopiesOf(good) == 2; }));
   // Who needs it saves it once more.
-  store::ChunkPin again = put(lost);
+  const Kept again = PutKept(writer, lost);
   ASSERT_OK(writer.chunks->Sync());
   EXPECT_EQ(CopiesOf(lost), 2u);
 }
@@ -315,9 +310,9 @@ TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackAndThatNobodyNeedsIsForgotten
   Down(*nodes_[1]);
   TestNode& writer = *nodes_[0];
   const TestChunk lost = MakeChunk(1, 300'000);
-  Put(writer, lost);
+  const std::weak_ptr<std::byte[]> bytes = PutKept(writer, lost).bytes;  // which nobody has pinned
   ASSERT_OK(writer.chunks->SyncLocal());
-  LetChunksLeaveMemory(writer);
+  LetLeaveMemory(writer, {bytes});
   Damage(writer, lost);
   Start(*nodes_[1]);
   EXPECT_TRUE(Eventually([&] { return writer.chunks->ClusterStats().unacknowledged_bytes == 0; }));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -13,8 +14,10 @@
 
 #include "base/log.h"
 #include "chunking/digest.h"
+#include "cluster/chunk_peer.h"
 #include "cluster/cluster_chunk_store.h"
 #include "cluster/holder_lists.h"
+#include "cluster/peer_message.h"
 #include "cluster/placement.h"
 #include "fake_membership.h"
 #include "io/faulty_disk.h"
@@ -139,6 +142,28 @@ class ClusterChunkTest : public ::testing::Test {
     cluster_.SetState(node.id, NodeState::kDown);
   }
 
+  // Makes the connections between all nodes. On a busy machine that may take longer than a node has until it counts as
+  // down for a while, and others get what it was to get.
+  void ConnectAll() {
+    for (auto& from : nodes_) {
+      for (auto& to : nodes_) {
+        if (from == to) continue;
+        unsigned in_a_row = 0;  // each call takes the next connection
+        EXPECT_TRUE(Eventually([&] {
+          in_a_row = Answers(*from, *to) ? in_a_row + 1 : 0;
+          return in_a_row == options_.connections_per_peer;
+        }));
+      }
+    }
+  }
+  static bool Answers(TestNode& from, TestNode& to) {
+    std::promise<bool> answered;
+    from.chunks->peer().client().Call(to.id, PeerMethod::kConfirm, {EncodeDigests({Digest()}), {}},
+                                      std::chrono::seconds(20),
+                                      [&](const Result<PeerMessage>& reply) { answered.set_value(reply.ok()); });
+    return answered.get_future().get();
+  }
+
   static void Put(TestNode& node, const TestChunk& chunk) {
     io::Slice slice;
     slice.data = reinterpret_cast<const std::byte*>(chunk.bytes.data());
@@ -207,14 +232,28 @@ class ClusterChunkTest : public ::testing::Test {
     ASSERT_TRUE(node.memory.FlipBit(name, (location.data_offset() + 100) * 8));
     node.local->DropCache();
   }
-  // Buffers are short for so long that the chunks leave memory.
-  static void LetChunksLeaveMemory(TestNode& node) {
+  // A chunk that was put, and its bytes, which live for as long as the store keeps them in memory.
+  struct Kept {
+    store::ChunkPin pin;
+    std::weak_ptr<std::byte[]> bytes;
+  };
+  static Kept PutKept(TestNode& node, const TestChunk& chunk) {
+    std::shared_ptr<std::byte[]> bytes(new std::byte[chunk.bytes.size()]);
+    std::memcpy(bytes.get(), chunk.bytes.data(), chunk.bytes.size());
+    const io::Slice slice{{}, bytes.get(), chunk.bytes.size(), bytes};
+    auto result = node.chunks->Put(chunk.digest, {&slice, 1});
+    EXPECT_TRUE(result.ok());
+    return {result.ok() ? std::move(result->pin) : store::ChunkPin(), bytes};
+  }
+  // Buffers are short until these have left memory.
+  static void LetLeaveMemory(TestNode& node, const std::vector<std::weak_ptr<std::byte[]>>& chunks) {
     std::vector<io::BufferRef> buffers;
     while (io::BufferRef buffer = node.pool->TryAcquire()) buffers.push_back(std::move(buffer));
-    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    EXPECT_TRUE(Eventually(
+        [&] { return std::all_of(chunks.begin(), chunks.end(), [](const auto& chunk) { return chunk.expired(); }); }));
   }
   template <typename Condition>
-  static bool Eventually(Condition condition, std::chrono::milliseconds within = std::chrono::seconds(30)) {
+  static bool Eventually(Condition condition, std::chrono::milliseconds within = std::chrono::seconds(60)) {
     const auto until = std::chrono::steady_clock::now() + within;
     while (!condition()) {
       if (std::chrono::steady_clock::now() > until) return false;

@@ -47,6 +47,7 @@ TEST_F(ClusterChunkTest, TheWriterHoldsACopyAndTheListsSayWhoElse) {
 
 TEST_F(ClusterChunkTest, PuttingAgainSendsNoBytes) {
   AddNodes(3);
+  ConnectAll();
   const auto chunks = MakeChunks(1, 20);
   PutAll(*nodes_[0], chunks);
   ASSERT_OK(nodes_[0]->chunks->Sync());
@@ -78,6 +79,7 @@ TEST_F(ClusterChunkTest, PuttingAgainAfterARestartSendsNoBytes) {
 
 TEST_F(ClusterChunkTest, NodesThatPutTheSameAtOnceStoreItOnce) {
   AddNodes(4);
+  ConnectAll();
   const auto chunks = MakeChunks(1, 60);
   std::vector<std::thread> writers;
   std::atomic<int> failed{0};
@@ -113,6 +115,7 @@ TEST_F(ClusterChunkTest, ACopyThatCountsIsInTheLists) {
 TEST_F(ClusterChunkTest, ThreeCopies) {
   options_.copies = 3;
   AddNodes(4);
+  ConnectAll();
   const auto chunks = MakeChunks(1, 20);
   std::vector<std::thread> writers;
   for (size_t i : {0, 1}) {
@@ -128,6 +131,7 @@ TEST_F(ClusterChunkTest, ThreeCopies) {
 
 TEST_F(ClusterChunkTest, FramingIsBelowTwoPercent) {
   AddNodes(3);
+  ConnectAll();
   const auto chunks = MakeChunks(1, 200);
   PutAll(*nodes_[0], chunks);
   ASSERT_OK(nodes_[0]->chunks->Sync());
@@ -181,6 +185,7 @@ TEST_F(ClusterChunkTest, ChunksOfASingleHostGetTheirCopies) {
 TEST_F(ClusterChunkTest, BuffersAreGivenBackAndTheWindowBoundsWhatIsTaken) {
   options_.window_bytes_per_peer = 8 * kMiB;
   AddNodes(2);
+  ConnectAll();
   TestNode& writer = *nodes_[0];
   // Many times the pool, in its buffers, as fast as they come back.
   uint64_t bytes = 0;

@@ -5,6 +5,7 @@
 
 #include <future>
 
+#include "../store/hooked_engine.h"
 #include "chunk_fixture.h"
 
 namespace cairnfs::cluster {
@@ -27,7 +28,7 @@ class HomeTest : public ::testing::Test {
     ASSERT_OK(local);
     node_.local = std::move(local).value();
     membership_ = std::make_unique<FakeMembership>(cluster_, ids_[0]);
-    commit_ = std::make_unique<GroupCommit>(*node_.local, *node_.engine);
+    commit_ = std::make_unique<GroupCommit>(*node_.local, engine_);
     home_ = std::make_unique<HomeClaims>(*commit_, *membership_);
   }
   void Store(const TestChunk& chunk) {
@@ -42,6 +43,7 @@ class HomeTest : public ::testing::Test {
   NodeId ids_[3];
   FakeCluster cluster_;
   TestNode node_{64 * kMiB};
+  store::HookedEngine engine_{*node_.engine};  // in which the lists of holders are
   std::unique_ptr<FakeMembership> membership_;
   std::unique_ptr<GroupCommit> commit_;
   std::unique_ptr<HomeClaims> home_;
@@ -60,6 +62,34 @@ TEST_F(HomeTest, OneBringsAndTheOthersWait) {
   const auto answers = home_->Ask({chunk_.digest}, ids_[2]);
   EXPECT_EQ(answers[0].kind, Kind::kKnownHere);
   EXPECT_EQ(answers[0].holders.size(), 2u);
+}
+
+// Another asks, brings the chunk and ends its claim between this one's look at the claims and its look at what is here,
+// or right after it.
+TEST_F(HomeTest, AChunkThatComesWhileItIsLookedUpIsNotBroughtAgain) {
+  auto come = [&] {
+    EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+    Store(chunk_);
+    ASSERT_OK(commit_->CommitAndWait());
+    home_->EndClaim(chunk_.digest);
+  };
+  for (std::function<void()>* hook : {&engine_.before_get, &engine_.after_get}) {
+    *hook = come;
+    const auto answers = home_->Ask({chunk_.digest}, ids_[2]);
+    EXPECT_EQ(answers[0].kind, Kind::kKnownHere);
+    EXPECT_EQ(answers[0].holders.size(), 2u);
+    EXPECT_EQ(Ask(ids_[0]), Kind::kKnownHere) << "nobody has a claim on it";
+    chunk_ = MakeChunk(2, 10'000);
+  }
+}
+
+TEST_F(HomeTest, AChunkThatIsOnItsWayIsWaitedForThoughItsListIsHere) {
+  engine_.before_get = [&] {
+    EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+    commit_->SetHolders(chunk_.digest, {ids_[0], ids_[1]});
+    ASSERT_OK(commit_->CommitAndWait());
+  };
+  EXPECT_EQ(Ask(ids_[2]), Kind::kWait);
 }
 
 TEST_F(HomeTest, AClaimEndsWithTheSession) {

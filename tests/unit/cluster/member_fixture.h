@@ -19,6 +19,7 @@
 namespace cairnfs::cluster {
 
 using std::chrono::milliseconds;
+using std::chrono::steady_clock;
 
 template <typename T>
 T Must(Result<T> result) {
@@ -140,7 +141,7 @@ class MemberTest : public testing::Test {
   // Its lease ends soon after it is not kept alive any more.
   static MembershipOptions BriefOptionsOf(uint8_t number) {
     MembershipOptions options = OptionsOf(number);
-    options.lease = milliseconds(1000);
+    options.lease = milliseconds(2000);
     return options;
   }
 

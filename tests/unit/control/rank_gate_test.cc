@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "control/rank_gate_records.h"
@@ -19,11 +21,60 @@ using std::chrono::milliseconds;
 
 constexpr InodeId kDirectory{17}, kParent{1};
 
+// The store as one host sees it: a test may do something between two steps of a call.
+class Line final : public kv::KvStore {
+ public:
+  explicit Line(kv::KvStore& store) : store_(store) {}
+  // Called once. Set while no call of the host is at the store.
+  std::function<void()> after_read, before_commit;
+
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return store_.Get(key); }
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+    return store_.Range(begin, end, limit);
+  }
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
+    auto snapshot = store_.Read(spans);
+    if (after_read) std::exchange(after_read, nullptr)();
+    return snapshot;
+  }
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+    if (before_commit) std::exchange(before_commit, nullptr)();
+    return store_.Commit(transaction);
+  }
+  Status Sync() override { return store_.Sync(); }
+  kv::KvLimits limits() const override { return store_.limits(); }
+
+ private:
+  kv::KvStore& store_;
+};
+
+// A rank's call that runs. It is cancelled when nobody is interested any more, so that a test that failed ends.
+class Pending {
+ public:
+  Pending() = default;
+  Pending(std::future<Status> status, std::shared_ptr<std::atomic<bool>> cancelled)
+      : status_(std::move(status)), cancelled_(std::move(cancelled)) {}
+  Pending(Pending&&) = default;
+  Pending& operator=(Pending&&) = default;
+  ~Pending() {
+    if (cancelled_) *cancelled_ = true;
+  }
+  Status get() { return status_.get(); }
+  void wait() { status_.wait(); }
+  void Cancel() { *cancelled_ = true; }
+  bool IsOverWithin(milliseconds time) { return status_.wait_for(time) == std::future_status::ready; }
+
+ private:
+  std::future<Status> status_;  // waits when it goes
+  std::shared_ptr<std::atomic<bool>> cancelled_;
+};
+
 // A few hosts around one store, each with a lease of its own.
 class RankGateTest : public ::testing::Test {
  protected:
   struct Host {
-    kv::LeaseId lease = 0;
+    std::atomic<kv::LeaseId> lease = 0;
+    std::unique_ptr<Line> line;
     std::unique_ptr<RankGate> gate;
   };
 
@@ -35,6 +86,7 @@ class RankGateTest : public ::testing::Test {
     for (const char* name : {"a", "b", "c"}) {
       auto host = std::make_unique<Host>();
       host->lease = *store_->GrantLease(std::chrono::minutes(10));
+      host->line = std::make_unique<Line>(*store_);
       host->gate = MakeGate(*host, name);
       hosts_.push_back(std::move(host));
     }
@@ -42,7 +94,7 @@ class RankGateTest : public ::testing::Test {
 
   std::unique_ptr<RankGate> MakeGate(Host& host, const std::string& name) {
     return std::make_unique<RankGate>(
-        RankGate::Options{*store_, *store_, [&host]() -> Result<kv::LeaseId> { return host.lease; }, name});
+        RankGate::Options{*host.line, *store_, [&host]() -> Result<kv::LeaseId> { return host.lease.load(); }, name});
   }
 
   static GateCall Call(unsigned rank, unsigned ranks, milliseconds timeout = std::chrono::seconds(60)) {
@@ -56,32 +108,49 @@ class RankGateTest : public ::testing::Test {
     return call;
   }
 
-  std::future<Status> Start(unsigned host, GateCall call, RankGate::Rename rename) {
-    return std::async(std::launch::async, [this, host, call = std::move(call), rename = std::move(rename)] {
-      return hosts_[host]->gate->Commit(call, rename, [] { return false; });
-    });
+  Pending Start(unsigned host, GateCall call, RankGate::Rename rename) {
+    auto cancelled = std::make_shared<std::atomic<bool>>(false);
+    auto commit = [this, host, call = std::move(call), rename = std::move(rename), cancelled] {
+      return hosts_[host]->gate->Commit(call, rename, [&] { return cancelled->load(); });
+    };
+    return {std::async(std::launch::async, std::move(commit)), cancelled};
   }
-  std::future<Status> Start(unsigned host, const GateCall& call) {
+  Pending Start(unsigned host, const GateCall& call) {
     return Start(host, call, [this]() -> Status {
       ++renames_;
       return {};
     });
   }
 
+  static GateState DoneState() {
+    GateState done;
+    done.ranks = 2;
+    done.phase = GatePhase::kDone;
+    done.final_parent = kParent;
+    done.final_name = "step-5";
+    return done;
+  }
   size_t KeysLeft() { return store_->Range("B", "C", 0)->entries.size(); }
+  size_t WaitingRanks() {
+    const std::string begin = GateRanksPrefix(kDirectory);
+    size_t waiting = 0;
+    const auto ranks = store_->Range(begin, kv::PrefixEnd(begin), 0);
+    for (const auto& entry : ranks->entries) waiting += DecodeGateVisitor(entry.value)->waits ? 1 : 0;
+    return waiting;
+  }
   // Until so many ranks wait.
   void WaitForRanks(size_t count) {
-    const std::string begin = GateRanksPrefix(kDirectory);
-    for (int tries = 0; tries < 1000; ++tries) {
-      size_t waiting = 0;
-      const auto ranks = store_->Range(begin, kv::PrefixEnd(begin), 0);
-      for (const auto& entry : ranks->entries) {
-        waiting += DecodeGateVisitor(entry.value)->waits ? 1 : 0;
-      }
-      if (waiting == count) return;
-      std::this_thread::sleep_for(milliseconds(10));
+    EXPECT_TRUE(Eventually([&] { return WaitingRanks() == count; })) << "there are not " << count << " ranks";
+  }
+  // Whether `condition` becomes true; a time that no machine needs.
+  template <typename Condition>
+  static bool Eventually(Condition condition) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      std::this_thread::sleep_for(milliseconds(2));
     }
-    FAIL() << "there are not " << count << " ranks";
+    return true;
   }
   static bool Has(const Status& status, std::string_view text) {
     return !status.ok() && status.error().message.find(text) != std::string::npos;
@@ -96,7 +165,7 @@ class RankGateTest : public ::testing::Test {
 TEST_F(RankGateTest, RenamesOnceForAll) {
   for (unsigned ranks : {1U, 3U, 24U}) {
     renames_ = 0;
-    std::vector<std::future<Status>> calls;
+    std::vector<Pending> calls;
     for (unsigned rank = 0; rank < ranks; ++rank) calls.push_back(Start(rank % 3, Call(rank, ranks)));
     for (auto& call : calls) {
       Status status = call.get();
@@ -110,16 +179,17 @@ TEST_F(RankGateTest, RenamesOnceForAll) {
 TEST_F(RankGateTest, WaitsForTheLast) {
   auto first = Start(0, Call(0, 2));
   WaitForRanks(1);
-  EXPECT_EQ(first.wait_for(milliseconds(300)), std::future_status::timeout);
+  EXPECT_FALSE(first.IsOverWithin(milliseconds(300)));
   EXPECT_EQ(renames_, 0);
-  EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
+  ASSERT_TRUE(Start(1, Call(1, 2)).get().ok());
   EXPECT_TRUE(first.get().ok());
 }
 
 TEST_F(RankGateTest, NamesThoseWhoDoNotCome) {
-  std::vector<std::future<Status>> calls;
-  calls.push_back(Start(0, Call(0, 6, milliseconds(500))));
+  std::vector<Pending> calls;
   for (unsigned rank : {1U, 4U}) calls.push_back(Start(1, Call(rank, 6)));
+  WaitForRanks(2);
+  calls.push_back(Start(0, Call(0, 6, milliseconds(500))));
   for (auto& call : calls) {
     Status status = call.get();
     EXPECT_TRUE(Has(status, "ranks 2-3, 5 did not come within 500 ms (3 of 6 ranks are missing)"))
@@ -134,7 +204,7 @@ TEST_F(RankGateTest, TheLateOneLearnsItToo_AndAllMayTryAgain) {
   EXPECT_TRUE(Has(first.get(), "rank 1 did not come"));
   EXPECT_TRUE(Has(Start(1, Call(1, 2)).get(), "rank 1 came too late"));
   auto again = Start(0, Call(0, 2));
-  EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
+  ASSERT_TRUE(Start(1, Call(1, 2)).get().ok());
   EXPECT_TRUE(again.get().ok());
   EXPECT_EQ(renames_, 1);
 }
@@ -146,7 +216,7 @@ TEST_F(RankGateTest, AFailedRenameFailsForAll) {
   EXPECT_TRUE(Has(first.get(), "the disk is on fire"));
   EXPECT_TRUE(Has(second.get(), "the disk is on fire"));
   auto again = Start(0, Call(0, 2));
-  EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
+  ASSERT_TRUE(Start(1, Call(1, 2)).get().ok());
   EXPECT_TRUE(again.get().ok());
 }
 
@@ -157,7 +227,7 @@ TEST_F(RankGateTest, AnotherTakesOver) {
     if (asked++ == 0) return MakeError(ErrorCode::kInterrupted, "killed");
     return {};
   };
-  std::vector<std::future<Status>> calls;
+  std::vector<Pending> calls;
   for (unsigned rank = 0; rank < 3; ++rank) calls.push_back(Start(rank, Call(rank, 3), dies_first));
   int failed = 0;
   for (auto& call : calls) failed += call.get().ok() ? 0 : 1;
@@ -167,26 +237,24 @@ TEST_F(RankGateTest, AnotherTakesOver) {
 
 // As above, with its host: the session goes, and with it the record of who renames.
 TEST_F(RankGateTest, AnotherTakesOverFromADeadHost) {
-  std::promise<void> dead;
+  std::atomic<bool> is_dead{true};
   std::atomic<int> asked{0};
   auto rename = [&]() -> Status {
-    if (asked++ == 0) {
-      dead.get_future().wait();
-      return {};
-    }
+    if (asked++ > 0) return {};
+    while (is_dead) std::this_thread::sleep_for(milliseconds(1));
     return {};
   };
   auto first = Start(0, Call(0, 2), rename);
   auto second = Start(1, Call(1, 2), rename);
-  for (int tries = 0; asked == 0 && tries < 1000; ++tries) std::this_thread::sleep_for(milliseconds(10));
-  ASSERT_EQ(asked, 1);
+  const std::shared_ptr<void> always_ends(nullptr, [&](void*) { is_dead = false; });
+  ASSERT_TRUE(Eventually([&] { return asked > 0; }));
   auto elected = DecodeGateVisitor((*store_->Get(GateElectedKey(kDirectory)))->value);
   ASSERT_TRUE(elected.ok());
   const unsigned dead_host = elected->host == "a" ? 0 : 1;
   ASSERT_TRUE(store_->RevokeLease(hosts_[dead_host]->lease).ok());
   EXPECT_TRUE((dead_host == 0 ? second : first).get().ok());
   EXPECT_EQ(asked, 2);
-  dead.set_value();
+  is_dead = false;
   (dead_host == 0 ? first : second).wait();
 }
 
@@ -220,7 +288,7 @@ TEST_F(RankGateTest, RanksMustAgree) {
   EXPECT_TRUE(Has(Start(1, elsewhere).get(), "the ranks do not agree"));
   EXPECT_TRUE(Has(Start(1, Call(2, 2)).get(), "numbered from 0 to 1"));
   EXPECT_TRUE(Has(Start(1, Call(0, 0)).get(), "must lie between 1 and"));
-  EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
+  ASSERT_TRUE(Start(1, Call(1, 2)).get().ok());
   EXPECT_TRUE(first.get().ok());
 }
 
@@ -232,7 +300,7 @@ TEST_F(RankGateTest, RanksMayHaveNames) {
     return call;
   };
   auto first = Start(0, named("trainer"));
-  EXPECT_TRUE(Start(1, named("logger")).get().ok());
+  ASSERT_TRUE(Start(1, named("logger")).get().ok());
   EXPECT_TRUE(first.get().ok());
   GateCall alone = named("trainer");
   alone.timeout = milliseconds(200);
@@ -245,28 +313,80 @@ TEST_F(RankGateTest, ADeadJobsGateIsTakenOver) {
   WaitForRanks(1);
   ASSERT_TRUE(store_->RevokeLease(hosts_[0]->lease).ok());
   auto other = Start(1, Call(0, 2));
-  EXPECT_TRUE(Start(2, Call(1, 2)).get().ok());
+  ASSERT_TRUE(Start(2, Call(1, 2)).get().ok());
   EXPECT_TRUE(other.get().ok());
   EXPECT_FALSE(first.get().ok());
+}
+
+// The state is looked at first, and then who waits: by then it may be a rank of the same job.
+TEST_F(RankGateTest, RanksThatTakeADeadJobsGateOverAtOnceMeet) {
+  auto dead = Start(0, Call(0, 4));
+  WaitForRanks(1);
+  ASSERT_TRUE(store_->RevokeLease(hosts_[0]->lease).ok());
+  EXPECT_FALSE(dead.get().ok());
+  Pending other;
+  hosts_[2]->line->after_read = [&] {
+    other = Start(1, Call(0, 2));
+    WaitForRanks(1);
+  };
+  Status status = Start(2, Call(1, 2)).get();
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  EXPECT_TRUE(other.get().ok());
+}
+
+// What a rank says that is interrupted, as its session has ended, is not written over the record of its successor.
+TEST_F(RankGateTest, WhoIsInterruptedDoesNotTakeItsSuccessorAway) {
+  auto first = Start(0, Call(0, 2));
+  WaitForRanks(1);
+  Pending successor;
+  hosts_[0]->line->before_commit = [&, lost = hosts_[0]->lease.load()] {
+    EXPECT_TRUE(store_->RevokeLease(lost).ok());
+    successor = Start(1, Call(0, 2));
+    WaitForRanks(1);
+  };
+  hosts_[0]->lease = *store_->GrantLease(std::chrono::minutes(10));
+  first.Cancel();
+  EXPECT_EQ(first.get().error().code, ErrorCode::kInterrupted);
+  ASSERT_EQ(WaitingRanks(), 1U);
+  Status status = Start(2, Call(1, 2)).get();
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  EXPECT_TRUE(successor.get().ok());
 }
 
 // A rank whose answer was lost asks again, and hears the same.
 TEST_F(RankGateTest, TheOutcomeStaysUntilAllHaveHeardIt) {
   ASSERT_TRUE(store_->RevokeLease(hosts_[0]->lease).ok());
   hosts_[0]->lease = *store_->GrantLease(std::chrono::minutes(10));
-  GateState done;
-  done.ranks = 2;
-  done.phase = GatePhase::kDone;
-  done.final_parent = kParent;
-  done.final_name = "step-5";
   kv::Transaction transaction;
-  transaction.Put(GateStateKey(kDirectory), done.Encode());
+  transaction.Put(GateStateKey(kDirectory), DoneState().Encode());
   transaction.Put(GateRankKey(kDirectory, 1, ""), GateVisitor{1, true, "b", 5, 5}.Encode());
   ASSERT_TRUE(store_->Commit(transaction).ok());
   EXPECT_TRUE(Start(0, Call(0, 2)).get().ok());
   EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
   EXPECT_EQ(renames_, 0);
   EXPECT_EQ(KeysLeft(), 0U);
+}
+
+// Whoever leaves last takes the gate down; where two do, the second one must not take down that of a job that follows.
+TEST_F(RankGateTest, WhoLeavesDoesNotTakeDownTheNextGate) {
+  kv::Transaction done;
+  ASSERT_TRUE(store_->Commit(done.Put(GateStateKey(kDirectory), DoneState().Encode())).ok());
+  Pending next;
+  std::function<void()>& before_commit = hosts_[0]->line->before_commit;
+  auto next_job_begins = [&] {
+    kv::Transaction taken_down;
+    EXPECT_TRUE(store_->Commit(taken_down.Delete(GateStateKey(kDirectory))).ok());
+    next = Start(2, Call(0, 2));
+    WaitForRanks(1);
+  };
+  // It comes, removes its record, and takes the gate down.
+  before_commit = [&] { before_commit = [&] { before_commit = next_job_begins; }; };
+  ASSERT_TRUE(Start(0, Call(0, 2)).get().ok());
+  EXPECT_EQ(WaitingRanks(), 1U);
+  Status status = Start(1, Call(1, 2)).get();
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  EXPECT_TRUE(next.get().ok());
+  EXPECT_EQ(renames_, 1);
 }
 
 TEST(RankGateRecordsTest, RefuseEveryTruncation) {

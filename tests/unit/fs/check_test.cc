@@ -152,7 +152,8 @@ TEST_F(Checked, StopOfTheFilesystemEndsIt) {
   world_.fs->Check({}, [&](Result<CheckReport> report) { answer.set_value(std::move(report)); });
   world_.engine->AwaitHold();
   std::thread stop([&] { EXPECT_TRUE(world_.fs->Stop().ok()); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  // Whoever asks now is told that another check runs, until Stop has come so far.
+  EXPECT_TRUE(Eventually([&] { return Check(world_).error().code == ErrorCode::kUnavailable; }));
   world_.engine->holding = false;
   stop.join();
   auto report = answer.get_future().get();

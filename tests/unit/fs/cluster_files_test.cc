@@ -333,7 +333,13 @@ TEST_F(ClusterFilesTest, ManyThatCloseAFileAtOnceAllSucceed) {
   for (size_t round = 0; round < kRounds; round++) {
     const uint64_t before = host(0).gate->commits;
     // The first is still on its way when the others come: one more tells all of theirs.
-    if (round == 0) host(0).gate->before_commit = [] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); };
+    std::atomic<size_t> closing = 0;
+    if (round == 0) {
+      host(0).gate->before_commit = [&] {
+        EXPECT_TRUE(Eventually([&] { return closing == kClosers; }));
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      };
+    }
     for (size_t i = 0; i < kClosers; i++) {
       const std::string piece = TextOf(round * kClosers + i, 100);
       ASSERT_TRUE(host(0).Write(files[i], expected.size(), piece).ok());
@@ -342,6 +348,7 @@ TEST_F(ClusterFilesTest, ManyThatCloseAFileAtOnceAllSucceed) {
     std::vector<std::thread> closers;
     for (size_t i = 0; i < kClosers; i++) {
       closers.emplace_back([&, i] {
+        closing++;
         if (!host(0).Flush(files[i]).ok()) failed++;
       });
     }
@@ -419,7 +426,7 @@ TEST_F(ClusterFilesTest, ATruncationWhoseSessionWasLostHasFailed) {
   MakeHosts(2);
   const InodeId inode = host(0).Put("file", "0123456789");
   EXPECT_EQ(host(1).Cat("file"), "0123456789");
-  host(0).gate->before_commit = [&] { host(0).LoseSession(); };
+  host(0).gate->before_commit = [&] { LoseSession(0); };
   EXPECT_FALSE(host(0).Truncate(inode, 3).ok());
   EXPECT_EQ(host(1).Cat("file"), "0123456789");
   EXPECT_TRUE(Eventually([&] { return host(0).Truncate(inode, 3).ok(); }));
@@ -432,7 +439,7 @@ TEST_F(ClusterFilesTest, ARenameWhoseSessionWasLostHasFailed) {
   ASSERT_TRUE(host(0).Sync().ok());
   auto file = host(0).Create("new");
   ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
-  host(0).gate->before_commit = [&] { host(0).LoseSession(); };
+  host(0).gate->before_commit = [&] { LoseSession(0); };
   EXPECT_FALSE(host(0).Rename(kRootInode, "new", kRootInode, "final").ok());
   EXPECT_EQ(host(1).Cat("final"), "old");
   EXPECT_FALSE(host(0).CloseFile(file).ok());
@@ -442,7 +449,7 @@ TEST_F(ClusterFilesTest, WhatWasClosedAsTheSessionWasLostIsNotPublishedUnderTheN
   MakeHosts(2);
   auto file = host(0).Create("file");
   ASSERT_TRUE(host(0).Write(file, 0, TextOf(1, 50'000)).ok());
-  host(0).gate->after_commit = [&] { host(0).LoseSession(); };
+  host(0).gate->after_commit = [&] { LoseSession(0); };
   EXPECT_FALSE(host(0).CloseFile(file).ok());
   ASSERT_TRUE(host(0).Sync().ok());
   EXPECT_FALSE(HasKey(meta::FileKey(file.attr.inode)));
@@ -518,7 +525,7 @@ TEST_F(ClusterFilesTest, ARecordThatWentBackIsToldAsItIs) {
   auto attr = host(0).fs->GetAttr(inode);
   ASSERT_TRUE(attr.ok());
   EXPECT_EQ(attr->size, 0u);
-  host(0).LoseSession();
+  LoseSession(0);
   EXPECT_EQ(host(0).Cat("file"), "") << "and nothing in memory counts any more";
 }
 

@@ -29,6 +29,17 @@ inline std::string TextOf(uint64_t seed, size_t size) {
   return text;
 }
 
+// Whether `condition` becomes true; a time that no machine needs.
+template <typename Condition>
+bool Eventually(Condition condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
 // What lies between a host and the store: counts round trips, and can be shut.
 class Gate final : public kv::KvStore {
  public:
@@ -77,7 +88,6 @@ class TestMembership final : public cluster::Membership {
  public:
   explicit TestMembership(std::unique_ptr<cluster::Membership> inner) : inner_(std::move(inner)) {}
   std::atomic<bool> may_rejoin{true};
-  std::atomic<int> rejoins{0};
 
   const cluster::NodeId& self() const override { return inner_->self(); }
   cluster::ViewPtr view() const override {
@@ -98,7 +108,6 @@ class TestMembership final : public cluster::Membership {
   bool LeaseHolds() const override { return inner_->LeaseHolds(); }
   void OnLost(std::function<void()> lost) override { inner_->OnLost(std::move(lost)); }
   Status Rejoin() override {
-    rejoins++;
     if (!may_rejoin) return MakeError(ErrorCode::kUnavailable, "the test does not let it");
     return inner_->Rejoin();
   }
@@ -289,22 +298,10 @@ class Host {
     ASSERT_TRUE(session.ok());
     ASSERT_TRUE(shared_.store.RevokeLease(session->lease).ok());
   }
-  // Its session ends, everything it has not published is given up, and it takes a new one.
-  void LoseSession() {
-    const uint64_t before = membership->session()->revision;
-    EndSession();
-    for (int i = 0; i < 1000; i++) {
-      auto session = membership->session();
-      // The filesystem has the new one once it can open files.
-      if (session.ok() && session->revision != before && rejoined()) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    ADD_FAILURE() << "no new session";
-  }
-  bool rejoined() {
-    SetAttrRequest request;
-    request.mtime = Timestamp{1, 0};
-    return SetAttr(kRootInode, request).ok() && membership->rejoins > 0;
+  // Whether the filesystem opens files: it takes a new session after the membership has it.
+  bool HasSession() {
+    auto root = OpenInode(kRootInode);
+    return !root.ok() && root.error().code == ErrorCode::kIsDirectory;
   }
   const std::string name() const { return "host" + std::to_string(std::to_integer<int>(membership->self().bytes[15])); }
 
@@ -464,6 +461,21 @@ class ClusterTest : public testing::Test {
     return host;
   }
   Host& host(size_t index) { return *hosts_[index]; }
+  // A host's session ends, everything it has not published is given up, and it takes a new one, which all hosts see.
+  void LoseSession(size_t index) {
+    Host& loser = host(index);
+    const uint64_t before = loser.membership->session()->revision;
+    loser.EndSession();
+    EXPECT_TRUE(Eventually([&] {
+      const auto session = loser.membership->session();
+      if (!session.ok() || session->revision == before || !loser.HasSession()) return false;
+      return std::all_of(hosts_.begin(), hosts_.end(), [&](const auto& each) {
+        const cluster::ViewPtr view = each->membership->view();
+        const cluster::NodeInfo* seen = view->Find(loser.membership->self());
+        return seen != nullptr && seen->session == session->revision;
+      });
+    })) << "no new session";
+  }
   size_t KeyCount(std::string_view prefix) {
     auto range = store_->Range(prefix, kv::PrefixEnd(prefix), 0);
     return range.ok() ? range->entries.size() : SIZE_MAX;
@@ -472,14 +484,6 @@ class ClusterTest : public testing::Test {
   bool HasKey(const std::string& key) {
     auto entry = store_->Get(key);
     return entry.ok() && entry->has_value();
-  }
-  template <typename Condition>
-  static bool Eventually(Condition condition) {
-    for (int i = 0; i < 1000; i++) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
   }
 
   FsOptions options_;

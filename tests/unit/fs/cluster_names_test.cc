@@ -129,9 +129,7 @@ TEST_F(ClusterNamesTest, AHostThatCameBackDoesNotHideWhatItLost) {
   MakeHosts(2);
   const InodeId temporary = host(0).MakeDirectory("tmp");
   const InodeId bad = host(1).Put("bad", TextOf(1, 1000), temporary);
-  const int rejoins = host(1).membership->rejoins;
-  host(1).EndSession();
-  ASSERT_TRUE(Eventually([&] { return host(1).membership->rejoins > rejoins && host(1).membership->session().ok(); }));
+  LoseSession(1);
   auto write_again = [&](uint64_t offset, size_t size) {
     FileSystem::Created again;
     ASSERT_TRUE(Eventually([&] {
@@ -161,7 +159,7 @@ TEST_F(ClusterNamesTest, WhatWasWrittenAgainIsNotLostWhoeverClosesMeanwhile) {
   MakeHosts(2);
   const InodeId temporary = host(0).MakeDirectory("tmp");
   const InodeId bad = host(1).Put("bad", TextOf(1, 1000), temporary);
-  host(1).LoseSession();
+  LoseSession(1);
   auto one = host(1).Open("bad", {.read = true, .write = true}, temporary);
   auto two = host(1).Open("bad", {.read = true, .write = true}, temporary);
   ASSERT_TRUE(one.ok() && two.ok());
@@ -307,13 +305,7 @@ TEST_F(ClusterNamesTest, AHostThatLostItsSessionPublishesNothingOfIt) {
   ASSERT_TRUE(host(0).Write(open, 0, "written under the first session").ok());
   auto reader = host(0).Open("closed", {.read = true});
   ASSERT_TRUE(reader.ok());
-  host(0).EndSession();
-  ASSERT_TRUE(Eventually([&] { return host(0).membership->rejoins > 0 && host(0).membership->session().ok(); }));
-  ASSERT_TRUE(Eventually([&] {
-    auto handle = host(0).OpenInode(closed, {.read = true});
-    if (handle.ok()) host(0).fs->Release(*handle, closed);
-    return handle.ok();
-  }));
+  LoseSession(0);
   Status synced = host(0).Fsync(open);
   ASSERT_FALSE(synced.ok());
   EXPECT_EQ(synced.error().code, ErrorCode::kIo);

@@ -39,11 +39,7 @@ TEST(FileSystem, ReadAheadGoesOnIntoTheNextPageOfTheRecipe) {
     ASSERT_TRUE(world.Read(file, offset, 256 * kKiB).ok());
   }
   // Everything comes without being read, also what the page names that no read has touched.
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (world.chunks->Stats().disk_read_bytes_total < 4 * kMiB && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_GE(world.chunks->Stats().disk_read_bytes_total, 4 * kMiB);
+  EXPECT_TRUE(Eventually([&] { return world.chunks->Stats().disk_read_bytes_total >= 4 * kMiB; }));
   world.CloseFile(file);
 }
 

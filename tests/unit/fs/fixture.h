@@ -26,6 +26,17 @@ inline std::string RandomText(uint64_t seed, size_t size) {
   return RandomText(random, size);
 }
 
+// Whether `condition` becomes true; a time that no machine needs.
+template <typename Condition>
+bool Eventually(Condition condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
 inline io::Slice SliceOf(io::BufferPool& pool, std::string_view bytes) {
   io::Slice slice;
   slice.owner = pool.Acquire();

@@ -66,22 +66,27 @@ TEST(HostedStore, AWatchWithoutAThreadIsAnError) {
 TEST(HostedStore, ConcurrentCommitsShareASync) {
   const auto memory = OpenMemoryEngine();
   FailingEngine engine(*memory);
-  std::atomic<int> syncs{0};
-  engine.before_write = [&] {
-    ++syncs;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  };
   auto store = Must(HostedStore::Open(engine));
   constexpr int kThreads = 16, kCommits = 20;
+  std::atomic<int> syncs{0}, committing{0}, working{kThreads};
+  engine.before_write = [&] {
+    ++syncs;
+    // However slow the machine is: whoever is not in this write has come to wait for the next one.
+    while (committing < working) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
   {
     std::vector<std::jthread> threads;
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
         for (int i = 0; i < kCommits; ++i) {
           const std::string key = std::to_string(t) + "/" + std::to_string(i);
+          ++committing;
           const uint64_t revision = Must(store->Commit(Transaction().IfAbsent(key).Put(key, "")));
+          --committing;
           EXPECT_EQ(Must(store->Get(key))->revision, revision);
         }
+        --working;
       });
     }
   }
@@ -166,7 +171,8 @@ TEST(HostedStore, FailedWriteChangesNothingAndLaterOnesGoOn) {
   const auto memory = OpenMemoryEngine();
   FailingEngine engine(*memory);
   auto store = Must(HostedStore::Open(engine));
-  const LeaseId lease = Must(store->GrantLease(std::chrono::milliseconds(50)));
+  constexpr std::chrono::milliseconds kLease{2000};  // it outlasts the commit, also on a busy machine
+  const LeaseId lease = Must(store->GrantLease(kLease));
   const uint64_t revision = Must(store->Commit(LeasedPut("leased", lease)));
   engine.fail_writes = true;
   Transaction create = Transaction().IfAbsent("a").Put("a", "1");
@@ -176,25 +182,27 @@ TEST(HostedStore, FailedWriteChangesNothingAndLaterOnesGoOn) {
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
   EXPECT_FALSE(store->GrantLease(std::chrono::seconds(1)).ok());
   EXPECT_FALSE(Must(store->Get("a")).has_value());
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::this_thread::sleep_for(kLease + std::chrono::milliseconds(300));
   EXPECT_TRUE(Must(store->Get("leased")).has_value()) << "its end could not be made durable";
   EXPECT_FALSE(store->KeepLeaseAlive(lease).ok());
   engine.fail_writes = false;
   EXPECT_GT(Must(store->Commit(create)), revision);
-  for (int i = 0; i < 500 && Must(store->Get("leased")); ++i)
+  for (int i = 0; i < 6000 && Must(store->Get("leased")); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   EXPECT_FALSE(Must(store->Get("leased")).has_value());
 }
 
 TEST(HostedStore, RestartGivesLeasesTheirFullTime) {
   const auto engine = OpenMemoryEngine();
+  constexpr std::chrono::milliseconds kLease{2000};  // it outlasts a few calls, also on a busy machine
   LeaseId lease = 0;
   {
     auto store = Must(HostedStore::Open(*engine));
-    lease = Must(store->GrantLease(std::chrono::milliseconds(500)));
+    lease = Must(store->GrantLease(kLease));
     Must(store->Commit(LeasedPut("leased", lease)));
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  std::this_thread::sleep_for(kLease + std::chrono::milliseconds(200));
   auto store = Must(HostedStore::Open(*engine));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_TRUE(Must(store->Get("leased")).has_value());

@@ -44,7 +44,7 @@ class SharedSubject : public Subject {
   virtual SharedKvStore& shared() = 0;
   // Makes the store forget the changes so far. False: it cannot be made to.
   virtual bool OverflowHistory() = 0;
-  milliseconds lease_min{300};
+  milliseconds lease_min{1000};  // it outlasts a few calls, also on a busy machine
 };
 
 struct SharedSetup {

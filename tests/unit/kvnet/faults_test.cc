@@ -290,7 +290,10 @@ TEST(Etcd, StoppedMemberIsLeftForAnother) {
   auto store = Must(EtcdStore::Create(options));
   const kv::LeaseId lease = Must(store->GrantLease(std::chrono::seconds(30)));
   etcd.Signal(0, SIGSTOP);  // the store is connected with it, and nothing says that it is gone
-  EXPECT_TRUE(store->KeepLeaseAlive(lease).ok());
+  // Each call tries each member once, and the others may have a leader to elect.
+  bool is_kept = false;
+  for (int i = 0; !is_kept && i < 15; ++i) is_kept = store->KeepLeaseAlive(lease).ok();
+  EXPECT_TRUE(is_kept);
   Must(store->Commit(Transaction().Put("a", "1")));
   EXPECT_EQ(Must(store->Get("a"))->value, "1");
   etcd.Signal(0, SIGCONT);

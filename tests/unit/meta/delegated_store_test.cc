@@ -78,7 +78,8 @@ class DelegatedStoreTest : public testing::Test {
     ASSERT_TRUE(store_->Commit(kv::Transaction().Put(InodeKey(id), RecordOf(S_IFREG, parent))).ok());
   }
   static void ReadUntilHeld(Host& host, const std::string& key, uint64_t held) {
-    for (int i = 0; i < 100 && host.names->Stats().held < held; i++) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (host.names->Stats().held < held && std::chrono::steady_clock::now() < until) {
       ASSERT_TRUE(host.names->Get(key).ok());
       std::this_thread::sleep_for(milliseconds(1));
     }
@@ -312,7 +313,7 @@ TEST_F(DelegatedStoreTest, AConflictOfTheCallersOwnIsOne) {
 TEST_F(DelegatedStoreTest, AHolderThatIsGoneDelaysAChangeByItsLeaseAtMost) {
   const std::string key = DentryKey(kDirectory, "a");
   {
-    Host reader(*store_, 1, milliseconds(1500));
+    Host reader(*store_, 1, milliseconds(3000));
     ReadUntilHeld(reader, key, 1);
   }
   Host writer(*store_, 2);
@@ -322,10 +323,10 @@ TEST_F(DelegatedStoreTest, AHolderThatIsGoneDelaysAChangeByItsLeaseAtMost) {
 }
 
 TEST_F(DelegatedStoreTest, PastItsLeaseAHostAnswersNothingFromMemory) {
-  Host reader(*store_, 1, milliseconds(400));
+  Host reader(*store_, 1);
   const std::string key = DentryKey(kDirectory, "a");
   ReadUntilHeld(reader, key, 1);
-  std::this_thread::sleep_for(milliseconds(500));
+  reader.membership.LetLeaseEnd();
   const uint64_t before = reader.names->Stats().read_total;
   EXPECT_EQ(ValueOf(*reader.names, key), std::nullopt);
   EXPECT_EQ(reader.names->Stats().read_total, before + 1);
@@ -381,7 +382,9 @@ TEST_F(DelegatedStoreTest, NoReadIsOlderThanAChangeThatWasTold) { EXPECT_EQ(Coun
 TEST_F(DelegatedStoreTest, PlantedWithoutRecallsOldReadsAreFound) {
   if (getenv("CAIRNFS_PLANTED") == nullptr) GTEST_SKIP();
   ASSERT_TRUE(Failpoint::Arm("meta.skip_delegation_recall=skip").ok());
-  EXPECT_GT(CountStaleReads(milliseconds(2000)), 0);
+  int stale = 0;
+  for (int tries = 0; stale == 0 && tries < 10; tries++) stale = CountStaleReads(milliseconds(2000));
+  EXPECT_GT(stale, 0);
 }
 
 }  // namespace

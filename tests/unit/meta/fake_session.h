@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "cluster/membership.h"
 #include "kv/shared_store.h"
 
@@ -32,16 +34,18 @@ class FakeSession final : public cluster::Membership {
   cluster::MembershipStats stats() const override { return {}; }
   std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)>) override { return nullptr; }
   Result<Session> session() const override { return session_; }
-  bool LeaseHolds() const override { return std::chrono::steady_clock::now() < expires_ - milliseconds(100); }
+  bool LeaseHolds() const override { return std::chrono::steady_clock::now() < expires_.load() - milliseconds(100); }
   void OnLost(std::function<void()>) override {}
   Status Rejoin() override { return {}; }
+  // By this host's clock; the store may keep it yet.
+  void LetLeaseEnd() { expires_ = std::chrono::steady_clock::now(); }
   void SetFull(bool) override {}
   Status Forget(const cluster::NodeId&) override { return {}; }
 
  private:
   cluster::NodeId self_;
   Session session_;
-  std::chrono::steady_clock::time_point expires_;
+  std::atomic<std::chrono::steady_clock::time_point> expires_;
 };
 
 }  // namespace cairnfs::meta

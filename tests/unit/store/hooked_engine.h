@@ -1,8 +1,10 @@
-// An engine that passes everything on, counts the snapshots that live, and lets a test refuse writes.
+// An engine that passes everything on, counts the snapshots that live, and lets a test refuse writes or do something
+// beside a read.
 #pragma once
 
 #include <atomic>
 #include <functional>
+#include <utility>
 
 #include "kv/engine.h"
 
@@ -13,10 +15,15 @@ class HookedEngine final : public kv::KvEngine {
   explicit HookedEngine(kv::KvEngine& base) : base_(base) {}
   // Asked before each write; an error is the write's.
   void SetWriteHook(std::function<Status()> hook) { hook_ = std::move(hook); }
+  // Called once, before and after the next Get. Set while nothing is read.
+  std::function<void()> before_get, after_get;
   int live_snapshots() const { return live_snapshots_.load(); }
 
   Result<std::optional<std::string>> Get(std::string_view key, const kv::EngineSnapshot* snapshot) override {
-    return base_.Get(key, BaseOf(snapshot));
+    if (before_get) std::exchange(before_get, nullptr)();
+    auto value = base_.Get(key, BaseOf(snapshot));
+    if (after_get) std::exchange(after_get, nullptr)();
+    return value;
   }
   Status Scan(std::string_view begin, std::string_view end, const kv::EngineSnapshot* snapshot,
               const std::function<bool(std::string_view, std::string_view)>& visit) override {
