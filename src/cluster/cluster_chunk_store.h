@@ -20,6 +20,8 @@ struct ClusterChunkOptions {
   size_t cache_bytes_max = 256 * kMiB;       // verified chunks that came from other nodes
   unsigned connections_per_peer = 2;
   std::chrono::seconds sync_wait_max{600};  // a Sync that lacks nodes fails with kUnavailable after this
+  // Of the store that keeps the names: when it is over a Sync waits for nodes no more, since nothing can be published.
+  std::shared_ptr<kv::Patience> patience;
   uint64_t repair_bytes_per_second_max = 256 * kMiB;
 };
 

@@ -72,6 +72,7 @@ class MembershipImpl final : public Membership {
         options_(options),
         place_(options.place.empty() ? PlaceOfThisKernel() : options.place),
         incarnation_(RandomU64()),
+        state_(options.patience),
         view_(std::make_shared<const View>()),
         subscribers_(std::make_unique<Subscribers>([this] { return view(); })),
         lost_thread_(std::make_unique<TaskQueue>("cluster-lost", 1)),

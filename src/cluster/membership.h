@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "cluster/types.h"
+#include "kv/patience.h"
 #include "kv/shared_store.h"
 
 namespace cairnfs::cluster {
@@ -28,6 +29,7 @@ struct MembershipOptions {
   // directory's lock lets one live at a time; of another place it may be that of a copy of the directory, and is waited
   // out. Empty: the kernel's boot id.
   std::string place;
+  std::shared_ptr<kv::Patience> patience;  // of the store, also for WaitForSession; null: each wait has its own time
 };
 
 struct MembershipStats {

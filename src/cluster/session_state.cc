@@ -55,8 +55,18 @@ Result<Membership::Session> SessionState::Get() const {
 
 Result<Membership::Session> SessionState::Wait(std::chrono::milliseconds wait_max) const {
   const std::chrono::nanoseconds deadline = BootTime() + wait_max;
+  uint64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = session_.number;
+    Result<Membership::Session> session = GetLocked();
+    if (session.ok() || session.error().code != ErrorCode::kUnavailable) return session;
+  }
+  const kv::Patience::Call patient(patience_.get(), [this] {
+    MutexLock lock(mutex_);
+    changed_.NotifyAll();
+  });
   MutexLock lock(mutex_);
-  const uint64_t number = session_.number;
   for (;;) {
     if (session_.number != number) {
       return MakeError(ErrorCode::kStale, "this host's session with the cluster was lost and made anew meanwhile");
@@ -64,6 +74,7 @@ Result<Membership::Session> SessionState::Wait(std::chrono::milliseconds wait_ma
     Result<Membership::Session> session = GetLocked();
     const std::chrono::nanoseconds left = deadline - BootTime();
     if (session.ok() || session.error().code != ErrorCode::kUnavailable || left.count() <= 0) return session;
+    if (patience_ != nullptr && patience_->IsOver()) return session;
     changed_.WaitFor(mutex_, left);
   }
 }

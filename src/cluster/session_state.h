@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <optional>
 
 #include "base/thread_annotations.h"
@@ -15,6 +16,9 @@ namespace cairnfs::cluster {
 
 class SessionState {
  public:
+  // `patience`: of the store that says whether the session lives; null: Wait has its own time alone.
+  explicit SessionState(std::shared_ptr<kv::Patience> patience = nullptr) : patience_(std::move(patience)) {}
+
   // Takes the key, revision and lease of `session` and gives it the next number. `lease_end`, here and below: in
   // BootTime, at which the lease may end at the earliest.
   void Begin(Membership::Session session, std::chrono::nanoseconds lease_end);
@@ -35,6 +39,7 @@ class SessionState {
  private:
   Result<Membership::Session> GetLocked() const REQUIRES_LOCK(mutex_);
 
+  const std::shared_ptr<kv::Patience> patience_;
   // Nanoseconds of BootTime; 0 while there is no session. Changed under the mutex, read without.
   std::atomic<int64_t> lease_end_{0};
 

@@ -88,6 +88,9 @@ Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {
       const bool is_covered = entry->sequence != 0 && entry->sequence <= last;
       if (entry->failure && is_covered && IsPinned(entry->digest)) return *entry->failure;
     }
+    if (options_.patience != nullptr && options_.patience->IsOver()) {
+      return Shortage("this host is stopping, and the shared metadata does not answer");
+    }
     if (Clock::now() >= deadline) return Shortage("waited " + std::to_string(options_.sync_wait_max.count()) + " s");
     const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
       return entry->sequence != 0 && entry->sequence <= last && Clock::now() - entry->stuck_since > kFullPatience;

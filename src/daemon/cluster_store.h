@@ -25,6 +25,8 @@ class ClusterStore {
                                                     Serve serve = Serve::kYes);
   ~ClusterStore();
 
+  // Of a store that is elsewhere; null: it is here.
+  const std::shared_ptr<kv::Patience>& patience() const { return patience_; }
   kv::SharedKvStore& store() { return hosted_ ? *hosted_ : *remote_; }
   // Forgets old versions where the store keeps them until told so. Cheap where it does not.
   Status CompactHistory();
@@ -33,6 +35,7 @@ class ClusterStore {
   ClusterStore() = default;
   Status OpenOwn(const DataDirectory& directory, const Config& config, Serve serve);
 
+  std::shared_ptr<kv::Patience> patience_;
   // Destroyed from the last to the first.
   std::unique_ptr<kv::KvEngine> engine_;
   std::unique_ptr<kv::HostedStore> hosted_;

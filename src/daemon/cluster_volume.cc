@@ -18,6 +18,8 @@ namespace {
 
 constexpr double kTiB = 1024.0 * static_cast<double>(kGiB);
 constexpr uint64_t kStartWaitMs = 60'000;
+constexpr uint64_t kAnswersSoonMs = 2'000;
+constexpr auto kStopSilenceMax = std::chrono::seconds(10);  // of metadata, while this host stops
 constexpr auto kSpaceReadEvery = std::chrono::seconds(2);
 constexpr double kWeightMin = 1.0 / 1024;  // a disk of no size is a node all the same
 
@@ -100,10 +102,19 @@ Status ClusterVolume::OpenParts() {
 // Somebody waits for the mount, and not as long as what runs may wait for metadata that comes back.
 Status ClusterVolume::ReachMetadata() const {
   if (!config_.serve_metadata.empty()) return {};
-  Config impatient = config_;
-  impatient.metadata_wait_ms = std::min(config_.metadata_wait_ms, kStartWaitMs);
-  CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(&directory_, impatient));
-  auto reached = store->store().Get(meta::HeaderKey());
+  auto try_for = [&](uint64_t wait_ms) -> Status {
+    Config impatient = config_;
+    impatient.metadata_wait_ms = std::min(config_.metadata_wait_ms, wait_ms);
+    CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(&directory_, impatient));
+    auto header = store->store().Get(meta::HeaderKey());
+    return header.ok() ? Status() : header.error();
+  };
+  Status reached = try_for(kAnswersSoonMs);
+  if (!reached.ok() && reached.error().code == ErrorCode::kUnavailable) {
+    spdlog::warn("waiting for the cluster's metadata at {}, {} s at most: {}", MetadataUrl(config_),
+                 std::min(config_.metadata_wait_ms, kStartWaitMs) / 1000, reached.error().message);
+    reached = try_for(kStartWaitMs);
+  }
   if (reached.ok()) return {};
   Error error = reached.error().WithContext("cannot reach the cluster's metadata at " + MetadataUrl(config_));
   error.message += "; is it running, and can this host reach it?";
@@ -141,6 +152,7 @@ Status ClusterVolume::JoinCluster() {
   options.lease = std::chrono::milliseconds(config_.lease_ms);
   options.renew_every = options.lease / 5;
   options.out_after = std::chrono::milliseconds(config_.out_after_ms);
+  options.patience = cluster_store_->patience();
   auto joined = cluster::Membership::Join(cluster_store_->store(), options);
   if (!joined.ok()) return joined.error().WithContext("cannot join the cluster at " + MetadataUrl(config_));
   membership_ = *std::move(joined);
@@ -163,6 +175,7 @@ Status ClusterVolume::StartServing() {
   options.cache_bytes_max = storage_->chunks().cache_bytes_max();
   options.sync_wait_max = std::chrono::seconds((config_.commit_wait_max_ms + 999) / 1000);
   options.repair_bytes_per_second_max = config_.repair_rate;
+  options.patience = cluster_store_->patience();
   chunks_ = cluster::ClusterChunkStore::Create(storage_->chunks(), storage_->engine(), storage_->pool(), *membership_,
                                                options);
   cluster::PeerService::Options service;
@@ -188,6 +201,10 @@ Status ClusterVolume::StartServing() {
         }
       });
   return {};
+}
+
+void ClusterVolume::Stopping() {
+  if (cluster_store_->patience() != nullptr) cluster_store_->patience()->Limit(kStopSilenceMax);
 }
 
 fs::FileSystem::Parts ClusterVolume::Parts() {

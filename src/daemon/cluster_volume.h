@@ -37,6 +37,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   fs::FileSystem::Parts Parts() override;
   fs::FsOptions FileSystemOptions() const override;
   control::RankGate& gate() override { return *gate_; }
+  void Stopping() override;
   control::ClusterControl* cluster() override { return this; }
 
   control::ClusterActivityReport Activity() const override;

@@ -59,6 +59,11 @@ class SignalWaiter {
       }
     });
   }
+  // What is done before a signal ends the process.
+  void WhileStarting(std::function<void()> before_end) {
+    MutexLock lock(mutex_);
+    before_end_ = std::move(before_end);
+  }
   // From here on a signal waits for OnStop: there is about to be a mount, which must not be left behind.
   void Hold() {
     MutexLock lock(mutex_);
@@ -91,6 +96,7 @@ class SignalWaiter {
       return;
     }
     spdlog::info("{} received while starting: ending", name);
+    if (before_end_) before_end_();
     ::signal(signal, SIG_DFL);
     sigset_t only;
     sigemptyset(&only);
@@ -102,6 +108,7 @@ class SignalWaiter {
   Mutex mutex_;
   bool is_held_ GUARDED_BY(mutex_) = false;
   bool was_asked_ GUARDED_BY(mutex_) = false;
+  std::function<void()> before_end_ GUARDED_BY(mutex_);
   std::function<void()> on_stop_ GUARDED_BY(mutex_);
   sigset_t signals_;
   std::atomic<bool> ending_{false};
@@ -128,6 +135,8 @@ class Daemon {
  public:
   Daemon(const RunOptions& options, Notifier& notifier, SignalWaiter& signals)
       : config_(options.config), background_(options.background), notifier_(notifier), signals_(signals) {}
+  ~Daemon() { signals_.WhileStarting({}); }
+  Daemon(const Daemon&) = delete;
 
   // Everything up to a mount that is ready.
   Status Start();
@@ -193,6 +202,8 @@ Status Daemon::Start() {
   CAIRNFS_RETURN_IF_ERROR(CheckPoolSuffices(config_));
   CAIRNFS_RETURN_IF_ERROR(CheckThreadsCanStart(config_));
   CAIRNFS_RETURN_IF_ERROR(TakeWhatIsNamed());
+  // Nothing was served: the next start is told what the last one that served had left.
+  signals_.WhileStarting([directory = directory_.get()] { directory->RestoreLock(); });
   CAIRNFS_RETURN_IF_ERROR(StartLog());
   spdlog::info("cairnfsd {} starts: data {}, mount point {}", CAIRNFS_VERSION, directory_->path(), config_.mount_point);
   for (const std::string& note : directory_->notes()) spdlog::warn("{}", note);
@@ -200,12 +211,15 @@ Status Daemon::Start() {
     spdlog::warn("{} was not closed cleanly (\"{}\"): what no sync point covered may be lost", directory_->path(),
                  directory_->previous_state());
   }
+  notifier_.Starting(config_.metadata.empty() ? "opening " + directory_->path()
+                                              : "joining the cluster at " + config_.metadata);
   CAIRNFS_ASSIGN_OR_RETURN(volume_, OpenVolume(*directory_, config_));
   CAIRNFS_ASSIGN_OR_RETURN(filesystem_, fs::FileSystem::Start(volume_->Parts(), volume_->FileSystemOptions()));
   signals_.Hold();
   Status mounted = MountIt();
   if (mounted.ok()) mounted = StartControl();
   if (!mounted.ok()) {
+    volume_->Stopping();
     metrics_.reset();
     service_.reset();
     server_.reset();
@@ -262,12 +276,16 @@ Status Daemon::StartControl() {
                              }));
     spdlog::info("metrics on http://{}/metrics", config_.metrics_address);
   }
-  signals_.OnStop([server = server_.get()] { server->Stop(); });
+  signals_.OnStop([server = server_.get(), volume = volume_.get()] {
+    volume->Stopping();
+    server->Stop();
+  });
   return {};
 }
 
 Status Daemon::Serve() {
   Status served = server_->Serve(*filesystem_);
+  volume_->Stopping();  // unmounted by somebody, perhaps without a signal
   spdlog::info("unmounted; making everything durable");
   signals_.End();
   notifier_.StopWatchdog();

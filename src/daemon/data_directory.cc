@@ -189,7 +189,7 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const OpenOptions& op
 }
 
 DataDirectory::~DataDirectory() {
-  if (restores_lock_) WriteLock(previous_state_.empty() ? "" : previous_state_ + "\n");
+  RestoreLock();
   close(lock_);
   close(directory_);
 }
@@ -345,6 +345,10 @@ void DataDirectory::WriteLock(const std::string& text) {
   if (ftruncate(lock_, 0) != 0 || pwrite(lock_, text.data(), text.size(), 0) < 0 || fdatasync(lock_) != 0) {
     spdlog::warn("cannot write {}/LOCK", path_);
   }
+}
+
+void DataDirectory::RestoreLock() {
+  if (restores_lock_) WriteLock(previous_state_.empty() ? "" : previous_state_ + "\n");
 }
 
 void DataDirectory::SettleLock(const std::string& text) {

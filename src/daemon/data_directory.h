@@ -66,6 +66,9 @@ class DataDirectory {
   void SetState(const std::string& state);  // "PID state" into LOCK, durably
   void MarkFailed(const std::string& why);
   void MarkClean();
+  // What the destructor does to LOCK where nothing was served, for a process that ends without it. Any thread, while
+  // none of the above is called.
+  void RestoreLock();
 
  private:
   DataDirectory(std::string path, int directory, int lock)

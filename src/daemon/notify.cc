@@ -35,6 +35,8 @@ void Notifier::Ready(const std::string& status) {
   sd_notifyf(0, "READY=1\nSTATUS=%s", status.c_str());
 }
 
+void Notifier::Starting(const std::string& status) { sd_notifyf(0, "STATUS=%s", status.c_str()); }
+
 void Notifier::Failed(const Error& error, int exit_code) {
   TellStarter(fmt::format("{}{}\n{}", kFailed, exit_code, error.message));
   sd_notifyf(0, "STATUS=%s", error.message.c_str());

@@ -15,6 +15,7 @@ class Notifier {
   explicit Notifier(int ready_fd) : ready_fd_(ready_fd) {}
   ~Notifier();
 
+  void Starting(const std::string& status);  // what is being waited for
   void Ready(const std::string& status);
   void Failed(const Error& error, int exit_code);  // before Ready
   void Stopping(const std::string& status);

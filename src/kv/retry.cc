@@ -12,6 +12,7 @@ Retry::Retry(const RetryOptions& options)
     : wait_min_(options.wait_min),
       wait_max_(options.wait_max),
       deadline_(Clock::now() + options.give_up_after),
+      patience_(options.patience),
       wait_(options.wait_min) {}
 
 microseconds Retry::NextWait() {
@@ -24,6 +25,7 @@ microseconds Retry::NextWait() {
 bool Retry::Wait() {
   const microseconds wait = NextWait();
   if (Clock::now() + wait >= deadline_) return false;
+  if (patience_ != nullptr) return patience_->Sleep(wait);
   std::this_thread::sleep_for(wait);
   return true;
 }

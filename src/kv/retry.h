@@ -2,6 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
+
+#include "kv/patience.h"
 
 namespace cairnfs::kv {
 
@@ -10,6 +13,7 @@ struct RetryOptions {
   std::chrono::milliseconds try_timeout{5'000};     // of one try of a commit or of a lease's grant
   std::chrono::microseconds wait_min{20'000};       // before the second try; doubled for each after it
   std::chrono::microseconds wait_max{1'000'000};
+  std::shared_ptr<Patience> patience;  // of the store's calls together; null: each has its own time alone
 };
 
 // The tries of one call. Of one thread.
@@ -18,7 +22,7 @@ class Retry {
   using Clock = std::chrono::steady_clock;
   explicit Retry(const RetryOptions& options);
   // Waits before the next try, for a random time so that many clients do not come at once. False, at once: the time is
-  // over.
+  // over. False also as soon as the patience is over.
   bool Wait();
   // What Wait would sleep, for who sleeps on a condition of their own.
   std::chrono::microseconds NextWait();
@@ -28,6 +32,7 @@ class Retry {
  private:
   const std::chrono::microseconds wait_min_, wait_max_;
   const Clock::time_point deadline_;
+  const std::shared_ptr<Patience> patience_;
   std::chrono::microseconds wait_;
 };
 

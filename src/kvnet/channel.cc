@@ -50,6 +50,10 @@ bool Connect(grpc::Channel& channel, std::chrono::milliseconds timeout) {
 
 grpc::Status NotConnected() { return {grpc::StatusCode::UNAVAILABLE, "no connection can be made"}; }
 
+grpc::Status GivenUp() {
+  return {grpc::StatusCode::UNAVAILABLE, "it has not answered for long, and this host is stopping"};
+}
+
 bool IsLostCall(const grpc::Status& status) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:

@@ -20,12 +20,29 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Rem
 bool Connect(grpc::Channel& channel, std::chrono::milliseconds timeout);
 // What a call would have ended with.
 grpc::Status NotConnected();
+// Of calls that are not made, because nobody waits for them any more.
+grpc::Status GivenUp();
 
 // gRPC may send a call on its own again only when the server cannot have seen it: kUnavailable then, as for every
 // status of which it is not known that the server refused the call.
 bool IsLostCall(const grpc::Status& status);
 
 void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout);
+
+// One try of a call: it is cancelled when the patience of `options` is over, and not made when it is already; an answer
+// is noted there. `call(context)` sends it on `channel`, which is connected.
+template <typename Call>
+grpc::Status TryCall(grpc::Channel& channel, const RemoteOptions& options, std::chrono::milliseconds timeout,
+                     grpc::ClientContext& context, const Call& call) {
+  kv::Patience* patience = options.retry.patience.get();
+  SetTimeout(context, timeout);
+  kv::Patience::Call patient(patience, [&context] { context.TryCancel(); });
+  if (patience != nullptr && patience->IsOver()) return GivenUp();
+  if (!Connect(channel, timeout)) return NotConnected();
+  const grpc::Status status = call(context);
+  if (!IsLostCall(status)) patient.NoteAnswer();
+  return status;
+}
 
 // kInvalidArgument unless `address` is HOST:PORT, with a port from `port_min` on; IPv6 hosts stand in brackets.
 Status CheckAddress(const std::string& address, unsigned port_min);

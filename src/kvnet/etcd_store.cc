@@ -121,8 +121,8 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
     const size_t index = current_.load();
     Endpoint& endpoint = *endpoints_[index];
     grpc::ClientContext context;
-    SetTimeout(context, timeout);
-    const grpc::Status status = Connect(*endpoint.channel, timeout) ? call(endpoint, context) : NotConnected();
+    const grpc::Status status = TryCall(*endpoint.channel, options_, timeout, context,
+                                        [&](grpc::ClientContext& connected) { return call(endpoint, connected); });
     if (status.ok()) return {};
     Error error = ErrorOf(endpoint.address, status);
     if (error.code == ErrorCode::kUnavailable) LeaveEndpoint(index);
@@ -352,14 +352,13 @@ Status EtcdStoreImpl::RevokeLease(kv::LeaseId lease) {
 Result<EtcdStoreImpl::Now> EtcdStoreImpl::ReadNow(grpc::ClientContext& context) {
   const size_t index = current_.load();
   Endpoint& endpoint = *endpoints_[index];
-  SetTimeout(context, options_.retry.try_timeout);
   pb::RangeRequest request;
   request.set_key(keys_.Key(""));
   request.set_count_only(true);
   pb::RangeResponse response;
-  const grpc::Status status = Connect(*endpoint.channel, options_.retry.try_timeout)
-                                  ? endpoint.kv->Range(&context, request, &response)
-                                  : NotConnected();
+  const grpc::Status status =
+      TryCall(*endpoint.channel, options_, options_.retry.try_timeout, context,
+              [&](grpc::ClientContext& connected) { return endpoint.kv->Range(&connected, request, &response); });
   if (status.ok()) return Now{static_cast<uint64_t>(response.header().revision()), response.header().cluster_id()};
   Error error = ErrorOf(endpoint.address, status);
   if (error.code == ErrorCode::kUnavailable) LeaveEndpoint(index);

@@ -50,8 +50,7 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
   template <typename Call>
   grpc::Status Try(milliseconds timeout, const Call& call) {
     grpc::ClientContext context;
-    SetTimeout(context, timeout);
-    return Connect(*channel_, timeout) ? call(context) : NotConnected();
+    return TryCall(*channel_, options_, timeout, context, call);
   }
   // `timeout` of this one try.
   Result<kv::KvSnapshot> TryRead(const proto::ReadRequest& request, milliseconds timeout);
@@ -78,27 +77,28 @@ Error NodeStore::ErrorOf(const grpc::Status& status) const {
   return rpc::FromGrpc(status).WithContext(context);
 }
 
+void Take(proto::ReadPart& part, kv::KvRange& range) {
+  range.more = part.more();
+  for (proto::Entry& entry : *part.mutable_entries()) {
+    range.entries.push_back(
+        kv::KvEntry{std::move(*entry.mutable_key()), std::move(*entry.mutable_value()), entry.revision()});
+  }
+}
+
 Result<kv::KvSnapshot> NodeStore::TryRead(const proto::ReadRequest& request, milliseconds timeout) {
-  if (!Connect(*channel_, timeout)) return ErrorOf(NotConnected());
-  grpc::ClientContext context;
-  SetTimeout(context, timeout);
   kv::KvSnapshot snapshot;
   snapshot.ranges.resize(static_cast<size_t>(request.spans_size()));
-  auto reader = stub_->Read(&context, request);
   bool is_valid = true;
-  for (proto::ReadPart part; reader->Read(&part);) {
-    snapshot.revision = part.revision();
-    if (snapshot.ranges.empty()) continue;
-    is_valid = is_valid && part.span() < snapshot.ranges.size();
-    if (!is_valid) continue;
-    kv::KvRange& range = snapshot.ranges[part.span()];
-    range.more = part.more();
-    for (proto::Entry& entry : *part.mutable_entries()) {
-      range.entries.push_back(
-          kv::KvEntry{std::move(*entry.mutable_key()), std::move(*entry.mutable_value()), entry.revision()});
+  const grpc::Status status = Try(timeout, [&](grpc::ClientContext& context) {
+    auto reader = stub_->Read(&context, request);
+    for (proto::ReadPart part; reader->Read(&part);) {
+      snapshot.revision = part.revision();
+      if (snapshot.ranges.empty()) continue;
+      is_valid = is_valid && part.span() < snapshot.ranges.size();
+      if (is_valid) Take(part, snapshot.ranges[part.span()]);
     }
-  }
-  const grpc::Status status = reader->Finish();
+    return reader->Finish();
+  });
   if (!status.ok()) return ErrorOf(status);
   if (!is_valid) return MakeError(ErrorCode::kIo, address_ + " answers what it was not asked");
   for (kv::KvRange& range : snapshot.ranges) range.revision = snapshot.revision;

@@ -423,5 +423,19 @@ TEST(SessionState, WhoWaitsAcrossALossIsRefused) {
   EXPECT_EQ(Must(state.Wait(milliseconds(0))).revision, 9u);
 }
 
+TEST(SessionState, NobodyWaitsForAStoreThatIsGivenUp) {
+  auto patience = std::make_shared<kv::Patience>();
+  SessionState state(patience);
+  state.Begin({"key", 7, 3}, BootTime());
+  std::thread waits([&] { EXPECT_EQ(CodeOf(state.Wait(std::chrono::minutes(10))), ErrorCode::kUnavailable); });
+  std::this_thread::sleep_for(milliseconds(20));
+  patience->Limit(milliseconds(50));
+  waits.join();
+  EXPECT_EQ(CodeOf(state.Wait(std::chrono::minutes(10))), ErrorCode::kUnavailable);
+  // One that is known to live needs no store.
+  state.Extend(1, BootTime() + std::chrono::seconds(60));
+  EXPECT_EQ(Must(state.Wait(milliseconds(0))).revision, 7u);
+}
+
 }  // namespace
 }  // namespace cairnfs::cluster

@@ -299,5 +299,73 @@ TEST(Etcd, StoppedMemberIsLeftForAnother) {
   etcd.Signal(0, SIGCONT);
 }
 
+template <typename T>
+ErrorCode CodeOf(const Result<T>& result) {
+  if (!result.ok()) return result.error().code;
+  ADD_FAILURE() << "succeeded";
+  return ErrorCode::kIo;
+}
+
+// The store is connected and says nothing: what waits for it ends when this host is told to stop, and nothing is sent
+// after that.
+void ExpectStopEndsCalls(kv::SharedKvStore& store, kv::Patience& patience, const std::function<void()>& silence) {
+  Must(store.Commit(Transaction().Put("a", "1")));
+  silence();
+  std::vector<std::jthread> calls;
+  calls.emplace_back([&] { EXPECT_EQ(CodeOf(store.Get("a")), ErrorCode::kUnavailable); });
+  calls.emplace_back([&] { EXPECT_EQ(CodeOf(store.Range("a", "b", 0)), ErrorCode::kUnavailable); });
+  calls.emplace_back([&] { EXPECT_EQ(CodeOf(store.Commit(Transaction().Put("b", "1"))), ErrorCode::kUnavailable); });
+  std::this_thread::sleep_for(milliseconds(100));
+  const auto begin = steady_clock::now();
+  patience.Limit(milliseconds(300));
+  calls.clear();
+  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(30)) << "of the minutes that calls may take";
+  EXPECT_GE(steady_clock::now() - begin, milliseconds(300));
+  const auto later = steady_clock::now();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(CodeOf(store.Get("a")), ErrorCode::kUnavailable);
+  EXPECT_LT(steady_clock::now() - later, std::chrono::seconds(10));
+}
+
+RemoteOptions WithPatience(const std::shared_ptr<kv::Patience>& patience) {
+  RemoteOptions options;
+  options.retry.give_up_after = std::chrono::minutes(10);
+  options.retry.try_timeout = std::chrono::minutes(5);
+  options.retry.patience = patience;
+  return options;
+}
+
+TEST(Stop, CallsToASilentNodeEnd) {
+  Node node;
+  CuttingProxy proxy(node.address(), kv::TestSeed());
+  auto patience = std::make_shared<kv::Patience>();
+  auto store = Must(MakeNodeStore(proxy.address(), WithPatience(patience)));
+  ExpectStopEndsCalls(*store, *patience, [&] { proxy.is_silent = true; });
+}
+
+TEST(Stop, CallsToASilentEtcdEnd) {
+  EtcdCluster etcd(1);
+  etcd.WaitUntilReady();
+  auto patience = std::make_shared<kv::Patience>();
+  EtcdOptions options;
+  options.endpoints = etcd.Addresses();
+  options.remote = WithPatience(patience);
+  auto store = Must(EtcdStore::Create(options));
+  ExpectStopEndsCalls(*store, *patience, [&] { etcd.Signal(0, SIGSTOP); });
+  etcd.Signal(0, SIGCONT);
+}
+
+TEST(Stop, AStoreThatAnswersIsUsedToTheEnd) {
+  Node node;
+  auto patience = std::make_shared<kv::Patience>();
+  auto store = Must(MakeNodeStore(node.address(), WithPatience(patience)));
+  patience->Limit(milliseconds(200));
+  std::this_thread::sleep_for(milliseconds(500));  // nobody asked, so nothing was kept from anybody
+  for (int i = 0; i < 20; ++i) {
+    Must(store->Commit(Transaction().Put("a", std::to_string(i))));
+    std::this_thread::sleep_for(milliseconds(25));
+  }
+  EXPECT_FALSE(patience->IsOver());
+}
+
 }  // namespace
 }  // namespace cairnfs::kvnet

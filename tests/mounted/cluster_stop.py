@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Daemons that are told to end while the metadata of their cluster does not answer: before they are mounted and after.
+On a node's store and on etcd. Run as root.
+
+Options: names of cases run these alone.
+"""
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from cairnfs_mount import Scratch, program, run_cases
+from cluster import Cluster, wait_until
+
+STORES = ("node", "etcd")
+SILENCE_SECONDS = 10  # of the metadata, after which a daemon that stops gives up
+MIB = 1 << 20
+
+
+class Foreground:
+    """The daemon of a host as a service has it: not in the background."""
+
+    def __init__(self, host):
+        self.host, self.log_path = host, host.data + ".stderr"
+        with open(self.log_path, "wb") as log:
+            self.process = host.start(program("cairnfsd"), "--config", host.config, stdout=log, stderr=log)
+        host.pid = self.process.pid
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8") as log:
+            return log.read()
+
+    def wait_for(self, text, seconds=30):
+        wait_until(lambda: text in self.log(), seconds, f"the log of {self.host.name} says: {text}")
+
+    def ends(self, seconds):
+        """Its exit code, as subprocess has it."""
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.host.name} still runs after {seconds} s:\n{self.log()}") from None
+        self.host.processes.remove(self.process)
+        self.host.pid = None
+        return code
+
+
+def metadata_goes(cluster, kind):
+    """killed: connections are refused; silent: what is sent there is lost."""
+    holder = cluster.etcd[0] if cluster.etcd else cluster.hosts[0]
+    if kind == "killed":
+        holder.kill()
+    else:
+        for host in cluster.hosts:
+            if host is not holder:
+                cluster.cut(host, holder)
+
+
+def assert_nothing_is_left(host):
+    assert not os.path.ismount(host.mount_point), host.mount_point
+    assert os.listdir(host.mount_point) == []
+    for name in ("control.sock", "ranks.sock"):
+        path = os.path.join(host.data, name)
+        if not os.path.exists(path):
+            continue
+        with socket.socket(socket.AF_UNIX) as probe:
+            assert probe.connect_ex(path) in (errno.ECONNREFUSED, errno.ENOENT), path
+    # The lock is free: whoever checks the directory takes it.
+    done = subprocess.run(["flock", "--nonblock", os.path.join(host.data, "LOCK"), "true"], check=False)
+    assert done.returncode == 0, "the lock of the data directory is held"
+
+
+def lock_text(host):
+    with open(os.path.join(host.data, "LOCK"), encoding="utf-8") as lock:
+        return lock.read()
+
+
+def a_daemon_that_starts_ends_at_once(store):
+    with Scratch() as scratch, Cluster(scratch, hosts=2, metadata=store) as cluster:
+        cluster.start()
+        host = cluster.hosts[1]
+        host.umount()
+        for kind in ("killed", "silent"):
+            metadata_goes(cluster, kind)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                daemon = Foreground(host)
+                daemon.wait_for("waiting for the cluster's metadata")
+                begin = time.monotonic()
+                daemon.process.send_signal(number)
+                assert daemon.ends(2) == -number, daemon.log()
+                assert time.monotonic() - begin < 1, time.monotonic() - begin
+                assert "received while starting" in daemon.log(), daemon.log()
+                assert_nothing_is_left(host)
+                assert lock_text(host) == "", "the next start would tell of an unclean end"
+            if kind == "silent":
+                continue
+            # It comes up all the same once the metadata is there.
+            daemon = Foreground(host)
+            daemon.wait_for("waiting for the cluster's metadata")
+            if cluster.etcd:
+                cluster.etcd[0].serve()
+            else:
+                cluster.hosts[0].mount()
+            wait_until(lambda: os.path.ismount(host.mount_point), 30, "the mount")
+            daemon.process.terminate()
+            assert daemon.ends(30) == 0, daemon.log()
+
+
+def a_stop_without_metadata_is_brief(store):
+    """What a sync point covered is there afterwards; who waits for the metadata gets an error, and the log says why."""
+    notes = []
+    for kind in ("killed", "silent"):
+        with Scratch() as scratch, Cluster(scratch, hosts=3, metadata=store) as cluster:
+            cluster.start()
+            host, witness = cluster.hosts[1:]
+            host.umount()
+            daemon = Foreground(host)
+            wait_until(lambda: os.path.ismount(host.mount_point), 30, "the mount")
+            content = os.urandom(3 * MIB)
+            with open(host.path("durable"), "wb") as file:
+                file.write(content)
+                os.fsync(file.fileno())
+            metadata_goes(cluster, kind)
+            failures = []
+
+            def wait_for_metadata():
+                try:
+                    os.mkdir(host.path("never"))
+                except OSError as error:
+                    failures.append(error.errno)
+            waiter = threading.Thread(target=wait_for_metadata)
+            waiter.start()
+            with open(host.path("durable"), "r+b") as file:
+                file.write(b"not durable")
+            time.sleep(1)
+            begin = time.monotonic()
+            daemon.process.terminate()
+            code = daemon.ends(SILENCE_SECONDS + 15)
+            took = time.monotonic() - begin
+            waiter.join(10)
+            assert failures and failures[0] in (errno.EIO, errno.ENOTCONN), failures
+            log = daemon.log()
+            assert "has not answered for 10 s" in log and "not everything became durable" in log, log
+            assert code not in (0, -signal.SIGTERM), code
+            assert_nothing_is_left(host)
+            notes.append(f"{kind}: {took:.1f} s")
+            cluster.heal()
+            if kind == "killed":
+                if cluster.etcd:
+                    cluster.etcd[0].serve()
+                else:
+                    cluster.hosts[0].mount()
+            with open(witness.path("durable"), "rb") as file:
+                assert file.read() == content, "what was durable is lost"
+    return ", ".join(notes)
+
+
+def an_idle_host_stops_without_metadata(store):
+    """Nothing waits to become durable: that is no failure."""
+    with Scratch() as scratch, Cluster(scratch, hosts=2, metadata=store) as cluster:
+        cluster.start()
+        host = cluster.hosts[1]
+        host.umount()
+        daemon = Foreground(host)
+        wait_until(lambda: os.path.ismount(host.mount_point), 30, "the mount")
+        metadata_goes(cluster, "killed")
+        begin = time.monotonic()
+        daemon.process.terminate()
+        assert daemon.ends(SILENCE_SECONDS + 10) == 0, daemon.log()
+        assert "everything is durable" in daemon.log(), daemon.log()
+        assert_nothing_is_left(host)
+        return f"{time.monotonic() - begin:.1f} s"
+
+
+def on(store, case):
+    def run_case():
+        return case(store)
+    run_case.__name__ = f"{case.__name__}_{store}"
+    return run_case
+
+
+def main():
+    return run_cases([on(store, case) for store in STORES for case in (
+        a_daemon_that_starts_ends_at_once, an_idle_host_stops_without_metadata, a_stop_without_metadata_is_brief)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

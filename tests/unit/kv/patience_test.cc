@@ -1,0 +1,92 @@
+// How long calls wait once their host is told to stop.
+#include "kv/patience.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "kv/retry.h"
+
+namespace cairnfs::kv {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = Patience::Clock;
+
+TEST(Patience, HasNoEndUntilItIsLimited) {
+  Patience patience;
+  bool given_up = false;
+  Patience::Call call(&patience, [&] { given_up = true; });
+  EXPECT_TRUE(patience.Sleep(milliseconds(50)));
+  EXPECT_FALSE(patience.IsOver());
+  EXPECT_FALSE(given_up);
+}
+
+TEST(Patience, EndsWithTheSilenceOfAStoreThatIsAsked) {
+  Patience patience;
+  const auto begin = Clock::now();
+  std::atomic<int> given_up{0};
+  Patience::Call before(&patience, [&] { ++given_up; });
+  patience.Limit(milliseconds(100));
+  patience.Limit(std::chrono::hours(1));
+  EXPECT_FALSE(patience.Sleep(std::chrono::hours(1)));
+  EXPECT_GE(Clock::now() - begin, milliseconds(100));
+  EXPECT_TRUE(patience.IsOver());
+  Patience::Call after(&patience, [&] { ++given_up; });
+  EXPECT_EQ(given_up, 2);
+  EXPECT_FALSE(patience.Sleep(milliseconds(0)));
+  // An answer that comes too late changes nothing.
+  after.NoteAnswer();
+  EXPECT_TRUE(patience.IsOver());
+}
+
+TEST(Patience, ACallThatFailedIsNoAnswer) {
+  Patience patience;
+  patience.Limit(milliseconds(50));
+  {
+    Patience::Call failed(&patience, [] {});
+  }
+  EXPECT_FALSE(patience.Sleep(std::chrono::hours(1)));
+}
+
+TEST(Patience, LastsWhileThereAreAnswers) {
+  Patience patience;
+  patience.Limit(milliseconds(300));
+  EXPECT_TRUE(patience.Sleep(milliseconds(500)));  // nobody asked
+  for (int i = 0; i < 25; ++i) {
+    Patience::Call call(&patience, [] { ADD_FAILURE() << "given up"; });
+    std::this_thread::sleep_for(milliseconds(20));
+    call.NoteAnswer();
+  }
+  EXPECT_FALSE(patience.IsOver());
+}
+
+// The one that is left waits from then on.
+TEST(Patience, AnAnswerToOneCallCountsForTheOthers) {
+  Patience patience;
+  const auto begin = Clock::now();
+  patience.Limit(milliseconds(400));
+  Patience::Call stuck(&patience, [] {});
+  {
+    Patience::Call call(&patience, [] {});
+    std::this_thread::sleep_for(milliseconds(200));
+    call.NoteAnswer();
+  }
+  EXPECT_FALSE(patience.Sleep(std::chrono::hours(1)));
+  EXPECT_GE(Clock::now() - begin, milliseconds(600));
+}
+
+TEST(Patience, EndsTheWaitBetweenTries) {
+  RetryOptions options;
+  options.give_up_after = std::chrono::hours(2);
+  options.wait_min = options.wait_max = std::chrono::hours(1);
+  options.patience = std::make_shared<Patience>();
+  Retry retry(options);
+  Patience::Call call(options.patience.get(), [] {});
+  options.patience->Limit(milliseconds(50));
+  EXPECT_FALSE(retry.Wait());
+  EXPECT_FALSE(retry.Wait());
+}
+
+}  // namespace
+}  // namespace cairnfs::kv
