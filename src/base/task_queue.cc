@@ -4,12 +4,14 @@
 
 #include <system_error>
 
+#include "base/thread_priority.h"
+
 namespace cairnfs {
 
-TaskQueue::TaskQueue(std::string name, unsigned thread_count) {
+TaskQueue::TaskQueue(std::string name, unsigned thread_count, Priority priority) {
   try {
     for (unsigned i = 0; i < thread_count; i++) {
-      threads_.emplace_back([this, name] { Run(name); });
+      threads_.emplace_back([this, name, priority] { Run(name, priority); });
     }
   } catch (const std::system_error& error) {
     End();
@@ -42,8 +44,9 @@ void TaskQueue::PostFirst(std::function<void()> task) {
   posted_.NotifyOne();
 }
 
-void TaskQueue::Run(const std::string& name) {
+void TaskQueue::Run(const std::string& name, Priority priority) {
   pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+  if (priority == Priority::kBackground) MakeThreadBackground();
   for (;;) {
     std::function<void()> task;
     {

@@ -16,7 +16,8 @@ class TaskQueue {
  public:
   // `name` shows in ps and gdb, its first 15 characters. Throws std::system_error, with no thread left behind, when the
   // system lets no more threads start; who opens the process's parts catches that.
-  TaskQueue(std::string name, unsigned thread_count);
+  enum class Priority { kNormal, kBackground };  // see base/thread_priority.h
+  TaskQueue(std::string name, unsigned thread_count, Priority priority = Priority::kNormal);
   ~TaskQueue();  // runs what is queued, then joins
   TaskQueue(const TaskQueue&) = delete;
 
@@ -25,7 +26,7 @@ class TaskQueue {
   void PostFirst(std::function<void()> task);
 
  private:
-  void Run(const std::string& name);
+  void Run(const std::string& name, Priority priority);
   void End();
   Mutex mutex_;
   CondVar posted_;

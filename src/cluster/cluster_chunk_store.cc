@@ -37,8 +37,8 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
       home_(commit_, membership),
       client_(membership, options.connections_per_peer, wire_),
       reader_({pool, client_, membership, reachability_, commit_}, options.cache_bytes_max),
-      put_queue_("cairn-put", 2),
-      work_("cairn-peers", 2) {
+      put_queue_("cairn-put", 2, TaskQueue::Priority::kBackground),
+      work_("cairn-peers", 2, TaskQueue::Priority::kBackground) {
   {
     MutexLock lock(mutex_);
     last_view_ = membership.view();

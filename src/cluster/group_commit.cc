@@ -5,6 +5,7 @@
 #include <future>
 
 #include "base/log.h"
+#include "base/thread_priority.h"
 
 namespace cairnfs::cluster {
 
@@ -100,6 +101,7 @@ size_t GroupCommit::uncommitted_count() const {
 
 void GroupCommit::Run() {
   pthread_setname_np(pthread_self(), "cairn-commit");
+  MakeThreadBackground();
   for (;;) {
     std::vector<Done> waiting;
     bool is_last;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <deque>
 
+#include "base/thread_priority.h"
 #include "cluster/peer_wire.h"
 #include "rpc/status.h"
 
@@ -177,7 +178,7 @@ class ServerImpl final : public PeerServer {
     builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
     builder.SetMaxSendMessageSize(static_cast<int>(kMessageBytesMax));
     builder.RegisterCallbackGenericService(&service_);
-    server_ = builder.BuildAndStart();
+    RunInBackground([&] { server_ = builder.BuildAndStart(); });
     if (!server_ || port == 0) {
       return MakeError(ErrorCode::kInvalidArgument,
                        "cannot listen on " + shared_.options.listen +

@@ -78,7 +78,7 @@ class PeerServiceImpl final : public PeerService, public Peers {
  public:
   PeerServiceImpl(ChunkPeer& chunks, unsigned threads)
       : chunks_(chunks),
-        serve_("cairn-serve", std::max(1U, threads)),
+        serve_("cairn-serve", std::max(1U, threads), TaskQueue::Priority::kBackground),
         ask_("cairn-ask", kAskThreads),
         finish_("cairn-finish", kFinishThreads),
         orphans_("cairn-orphans", kOrphanThreads) {}

@@ -34,7 +34,7 @@ std::optional<PeerMessage> FromByteBuffer(const grpc::ByteBuffer& buffer);
 
 // Keeps gRPC, and the threads that run its callbacks, until the process ends. Else whoever drops its last channel or
 // server ends them: that may wait 10 s for a thread that polls, and in gRPC 1.51 it now and then fails an assertion of
-// the completion queue (`prior > 0` in ref_counted.h).
+// the completion queue (`prior > 0` in ref_counted.h). Also makes its locks cheaper: see the code.
 void KeepGrpcRunning();
 
 // What a message of so many bytes takes on the wire, HTTP/2 frames and headers included.

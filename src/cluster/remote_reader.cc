@@ -269,15 +269,16 @@ std::vector<io::Slice> RemoteReader::CopyToPool(const std::vector<io::Slice>& sl
 
 Result<store::ChunkData> RemoteReader::VerifyAndKeep(const Digest& digest, const std::vector<io::Slice>& slices,
                                                      size_t size) {
-  chunking::Digester digester;
-  for (const io::Slice& slice : slices) digester.Update(slice.bytes());
+  std::vector<io::Slice> copied = CopyToPool(slices, size);
+  chunking::Digester digester;  // of the copy, which lies in the cores' caches
+  for (const io::Slice& slice : copied) digester.Update(slice.bytes());
   if (digester.Finish() != digest) {
     return MakeError(ErrorCode::kCorrupt, "chunk " + digest.ToHex() + " does not match its digest");
   }
   counters_.reads.fetch_add(1, std::memory_order_relaxed);
   counters_.read_bytes.fetch_add(size, std::memory_order_relaxed);
   store::ChunkData data;
-  data.slices = CopyToPool(slices, size);
+  data.slices = std::move(copied);
   data.size = size;
   return cache_.InsertRead(digest, std::move(data));
 }
