@@ -55,7 +55,7 @@ class PeerService {
     std::string listen;  // IP:PORT
     unsigned threads = 4;
   };
-  // kInvalidArgument: the address cannot be listened on; the message says why. All outlive it.
+  // kUnavailable: the address cannot be listened on; the message says why. All outlive it.
   static Result<std::unique_ptr<PeerService>> Start(const Options& options, ClusterChunkStore& chunks,
                                                     Membership& membership);
   virtual ~PeerService() = default;                // ends calls in progress

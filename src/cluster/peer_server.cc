@@ -180,9 +180,12 @@ class ServerImpl final : public PeerServer {
     builder.RegisterCallbackGenericService(&service_);
     RunInBackground([&] { server_ = builder.BuildAndStart(); });
     if (!server_ || port == 0) {
-      return MakeError(ErrorCode::kInvalidArgument,
-                       "cannot listen on " + shared_.options.listen +
-                           " for other nodes; give IP:PORT of this host, with a free port");
+      // At a boot the address may come later.
+      return MakeError(
+          ErrorCode::kUnavailable,
+          "cannot listen on " + shared_.options.listen +
+              " for other nodes: it is in use, or no address of this host; give IP:PORT of this host, with a "
+              "free port");
     }
     address_ = shared_.options.listen.substr(0, shared_.options.listen.rfind(':')) + ":" + std::to_string(port);
     return {};

@@ -25,7 +25,7 @@ class PeerServer {
     size_t gets_at_once_max = 48;
   };
 
-  // kInvalidArgument: the address cannot be listened on. `membership` and `counters` outlive it.
+  // kUnavailable: the address cannot be listened on. `membership` and `counters` outlive it.
   static Result<std::unique_ptr<PeerServer>> Start(const Options& options, Membership& membership,
                                                    WireCounters& counters, Handler handler);
   // Calls under way end for their callers. REQUIRES: whatever was given to the handler is answered soon.
