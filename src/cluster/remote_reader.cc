@@ -113,6 +113,12 @@ std::optional<NodeId> RemoteReader::ChooseNext(const Operation& operation) const
   for (const NodeInfo& node : told->nodes) {
     if (is_candidate(&node)) return node.id;
   }
+  // One whose session ended may live: after metadata that was away for long, all of them are like that for a moment.
+  // What it says is verified as always.
+  for (const NodeInfo& node : told->nodes) {
+    const bool was_asked = node.id == self || Contains(operation.tried, node.id);
+    if (node.state == NodeState::kDown && !node.address.empty() && !was_asked) return node.id;
+  }
   return std::nullopt;
 }
 
@@ -122,7 +128,8 @@ Error RemoteReader::NotFoundAnywhere(const Operation& operation) const {
   std::string away = operation.unreachable;
   const ViewPtr view = parts_.membership.view();
   for (const NodeInfo& node : view->nodes) {
-    if (node.state != NodeState::kUp && node.id != parts_.membership.self()) away += " " + node.name;
+    const bool was_asked = node.id == parts_.membership.self() || Contains(operation.tried, node.id);
+    if (node.state != NodeState::kUp && !was_asked) away += " " + node.name;
   }
   if (away.empty()) return MakeError(ErrorCode::kNotFound, "no " + chunk + " on any node");
   return MakeError(ErrorCode::kUnavailable, chunk + " is on no node that answers; these do not:" + away);

@@ -1,7 +1,8 @@
 // Reads chunks from other nodes, each verified, and keeps them in a bounded cache.
 //
-// Asked in turn: the chunk's home, the holders that it names, the others in the chunk's order, and last those that did
-// not answer lately. All who want one chunk share one fetch; several fetches from one node share a call.
+// Asked in turn: the chunk's home, the holders that it names, the others in the chunk's order, then those that did not
+// answer lately, and last those that are down. All who want one chunk share one fetch; several fetches from one node
+// share a call.
 #pragma once
 
 #include <atomic>
@@ -33,8 +34,8 @@ class RemoteReader {
   ~RemoteReader();  // waits for the fetches under way. REQUIRES: the client is closed, so that they end
 
   std::optional<store::ChunkData> FindCached(const Digest& digest);
-  // kNotFound: every node that is up says that it has no such chunk, and none is down. kUnavailable: some could not be
-  // asked. kCorrupt: those that have it cannot read it. Never blocks; `done` is called on a thread of its own.
+  // kNotFound: every node says that it has no such chunk. kUnavailable: some could not be asked. kCorrupt: those that
+  // have it cannot read it. Never blocks; `done` is called on a thread of its own.
   void Fetch(const Digest& digest, store::ChunkCallback done);
   // Starts fetching into the cache, as long as there is room.
   void Prefetch(const Digest& digest);

@@ -57,6 +57,16 @@ TEST_F(ClusterChunkTest, ReadsWhileTheHomeDoesNotAnswerAndNobodyKnowsYet) {
   for (size_t reader : {2, 3}) ExpectReads(*nodes_[reader], chunks);
 }
 
+// As when the metadata was away for so long that all sessions have ended.
+TEST_F(ClusterChunkTest, ReadsFromNodesThatOnlySeemToBeDown) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 12);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  for (auto& node : nodes_) cluster_.SetState(node->id, NodeState::kDown);
+  ExpectReads(*nodes_[2], chunks);
+}
+
 TEST_F(ClusterChunkTest, RemoteChunksAreKeptInABoundedCache) {
   AddNodes(3);
   const auto chunks = MakeChunks(1, 60);
