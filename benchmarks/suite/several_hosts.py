@@ -208,10 +208,11 @@ def names_rows(bench):
     row = Row(f"cluster: names, {count} small files in a directory of another host")
     for metadata in ("node", "etcd"):
         with hosts_of(bench, "cluster-names-" + metadata, metadata) as cluster:
-            for name in ("files", "moved"):
+            for name in ("files", "moved", "empty"):
                 os.mkdir(cluster.hosts[0].path(name))
-            directory, moved = (cluster.hosts[1].path(name) for name in ("files", "moved"))
-            steps = [("create, write 4 KiB, close", ["create", directory, count, 4 * KIB, bench.next_seed()]),
+            directory, moved, empty = (cluster.hosts[1].path(name) for name in ("files", "moved", "empty"))
+            steps = [("create, close", ["create", empty, count, 0, bench.next_seed()]),
+                     ("create, write 4 KiB, close", ["create", directory, count, 4 * KIB, bench.next_seed()]),
                      ("stat", ["stat", directory, count]), ("stat again, under a delegation", ["stat", directory, count]),
                      ("readdir", ["list", directory, count]), ("readdir and stat", ["list-stat", directory, count]),
                      ("rename", ["rename-files", directory, moved, count]), ("unlink", ["unlink", moved, count])]
