@@ -13,7 +13,8 @@ namespace {
 
 constexpr unsigned kCallsPerPeerMax = 3;
 constexpr size_t kChunksPerCall = 16;
-constexpr size_t kFetchesAheadMax = 64;
+// More than a reader asks for ahead: what is refused here is waited for later.
+constexpr size_t kFetchesAheadMax = 256;
 constexpr size_t kOrderLooked = 4;
 constexpr std::chrono::seconds kCallTimeout{10};
 constexpr size_t kPackAlignment = 64;
