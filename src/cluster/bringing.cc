@@ -6,6 +6,7 @@
 #include "cluster/placement.h"
 
 namespace cairnfs::cluster {
+
 size_t ClusterChunkStoreImpl::CopiesOf(const Entry& entry) const {
   return entry.holders.size() + (entry.local == Entry::Local::kStored ? 1 : 0);
 }

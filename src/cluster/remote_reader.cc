@@ -87,11 +87,16 @@ void RemoteReader::Start(const OperationPtr& operation) {
   AskNext(operation);
 }
 
+// This node needs no asking.
+bool RemoteReader::WasAsked(const Operation& operation, const NodeId& node) const {
+  return node == parts_.membership.self() || Contains(operation.tried, node);
+}
+
 std::optional<NodeId> RemoteReader::ChooseNext(const Operation& operation) const {
   const NodeId self = parts_.membership.self();
   const ViewPtr view = parts_.reachability.view();
   auto is_candidate = [&](const NodeInfo* node) {
-    return node != nullptr && node->state == NodeState::kUp && node->id != self && !Contains(operation.tried, node->id);
+    return node != nullptr && node->state == NodeState::kUp && !WasAsked(operation, node->id);
   };
   const auto first = First(*view, operation.digest, kOrderLooked);
   if (operation.tried.empty()) {
@@ -117,8 +122,7 @@ std::optional<NodeId> RemoteReader::ChooseNext(const Operation& operation) const
   // One whose session ended may live: after metadata that was away for long, all of them are like that for a moment.
   // What it says is verified as always.
   for (const NodeInfo& node : told->nodes) {
-    const bool was_asked = node.id == self || Contains(operation.tried, node.id);
-    if (node.state == NodeState::kDown && !node.address.empty() && !was_asked) return node.id;
+    if (node.state == NodeState::kDown && !node.address.empty() && !WasAsked(operation, node.id)) return node.id;
   }
   return std::nullopt;
 }
@@ -129,8 +133,7 @@ Error RemoteReader::NotFoundAnywhere(const Operation& operation) const {
   std::string away = operation.unreachable;
   const ViewPtr view = parts_.membership.view();
   for (const NodeInfo& node : view->nodes) {
-    const bool was_asked = node.id == parts_.membership.self() || Contains(operation.tried, node.id);
-    if (node.state != NodeState::kUp && !was_asked) away += " " + node.name;
+    if (node.state != NodeState::kUp && !WasAsked(operation, node.id)) away += " " + node.name;
   }
   if (away.empty()) return MakeError(ErrorCode::kNotFound, "no " + chunk + " on any node");
   return MakeError(ErrorCode::kUnavailable, chunk + " is on no node that answers; these do not:" + away);

@@ -54,6 +54,7 @@ class RemoteReader {
 
   void Start(const OperationPtr& operation);                          // on workers_
   void AskNext(const OperationPtr& operation) EXCLUDES_LOCK(mutex_);  // the next node, or ends it
+  bool WasAsked(const Operation& operation, const NodeId& node) const;
   std::optional<NodeId> ChooseNext(const Operation& operation) const;
   Error NotFoundAnywhere(const Operation& operation) const;
   void Pump(const NodeId& node) EXCLUDES_LOCK(mutex_);

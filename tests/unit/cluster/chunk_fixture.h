@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "../../support/eventually.h"
 #include "base/log.h"
 #include "chunking/digest.h"
 #include "cluster/chunk_peer.h"
@@ -251,15 +252,6 @@ class ClusterChunkTest : public ::testing::Test {
     while (io::BufferRef buffer = node.pool->TryAcquire()) buffers.push_back(std::move(buffer));
     EXPECT_TRUE(Eventually(
         [&] { return std::all_of(chunks.begin(), chunks.end(), [](const auto& chunk) { return chunk.expired(); }); }));
-  }
-  template <typename Condition>
-  static bool Eventually(Condition condition, std::chrono::milliseconds within = std::chrono::seconds(60)) {
-    const auto until = std::chrono::steady_clock::now() + within;
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > until) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return true;
   }
   static uint64_t SizeOf(const std::vector<TestChunk>& chunks) {
     uint64_t size = 0;

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "../../support/eventually.h"
 #include "base/thread_annotations.h"
 #include "cluster/membership.h"
 #include "cluster/records.h"
@@ -35,16 +36,6 @@ ErrorCode CodeOf(const Result<T>& result) {
   if (!result.ok()) return result.error().code;
   ADD_FAILURE() << "succeeded";
   return ErrorCode::kIo;
-}
-
-// Whether `condition` becomes true; a time that no machine needs.
-inline bool Eventually(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  return true;
 }
 
 // A SharedKvStore as one host sees it.

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../support/eventually.h"
 #include "control/rank_gate_records.h"
 #include "kv/engine.h"
 #include "kv/hosted_store.h"
@@ -141,16 +142,6 @@ class RankGateTest : public ::testing::Test {
   // Until so many ranks wait.
   void WaitForRanks(size_t count) {
     EXPECT_TRUE(Eventually([&] { return WaitingRanks() == count; })) << "there are not " << count << " ranks";
-  }
-  // Whether `condition` becomes true; a time that no machine needs.
-  template <typename Condition>
-  static bool Eventually(Condition condition) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > until) return false;
-      std::this_thread::sleep_for(milliseconds(2));
-    }
-    return true;
   }
   static bool Has(const Status& status, std::string_view text) {
     return !status.ok() && status.error().message.find(text) != std::string::npos;

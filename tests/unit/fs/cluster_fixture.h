@@ -15,6 +15,7 @@
 #include <set>
 #include <thread>
 
+#include "../../support/eventually.h"
 #include "cluster/cluster_chunk_store.h"
 #include "fs/filesystem.h"
 #include "io/memory_disk.h"
@@ -27,17 +28,6 @@ inline std::string TextOf(uint64_t seed, size_t size) {
   std::string text(size, '\0');
   for (char& c : text) c = static_cast<char>(random());
   return text;
-}
-
-// Whether `condition` becomes true; a time that no machine needs.
-template <typename Condition>
-bool Eventually(Condition condition) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
 }
 
 // What lies between a host and the store: counts round trips, and can be shut.

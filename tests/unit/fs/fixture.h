@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "../../support/eventually.h"
 #include "fs/filesystem.h"
 #include "io/memory_disk.h"
 
@@ -24,17 +25,6 @@ inline std::string RandomText(std::mt19937_64& random, size_t size) {
 inline std::string RandomText(uint64_t seed, size_t size) {
   std::mt19937_64 random(seed);
   return RandomText(random, size);
-}
-
-// Whether `condition` becomes true; a time that no machine needs.
-template <typename Condition>
-bool Eventually(Condition condition) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
 }
 
 inline io::Slice SliceOf(io::BufferPool& pool, std::string_view bytes) {
