@@ -14,9 +14,10 @@ namespace cairnfs {
 
 class TaskQueue {
  public:
+  enum class Priority { kNormal, kBackground };  // see base/thread_priority.h
+
   // `name` shows in ps and gdb, its first 15 characters. Throws std::system_error, with no thread left behind, when the
   // system lets no more threads start; who opens the process's parts catches that.
-  enum class Priority { kNormal, kBackground };  // see base/thread_priority.h
   TaskQueue(std::string name, unsigned thread_count, Priority priority = Priority::kNormal);
   ~TaskQueue();  // runs what is queued, then joins
   TaskQueue(const TaskQueue&) = delete;
