@@ -13,6 +13,7 @@ constexpr std::chrono::milliseconds kHoldTimeout{6000};
 constexpr std::chrono::milliseconds kConfirmTimeout{15000};  // the holder may have to sync first
 constexpr std::chrono::milliseconds kBusyPause{50};
 constexpr unsigned kHeldAsksMax = 4;
+constexpr size_t kAskedBesideWriters = 32;  // fewer wait until writers have gone first
 
 template <typename T>
 std::vector<T> TakeFront(std::deque<T>& queue, size_t count_max) {
@@ -50,6 +51,7 @@ bool ClusterChunkStoreImpl::StartAsks(const NodeId& node, bool hold) {
     if (Clock::now() < peer.ask_quiet_until) return false;
     if (queue.empty() || (running > 0 && queue.size() < kDigestsPerMessageMax)) return false;
     if (hold && running >= kHeldAsksMax) return false;
+    if (queue.size() < kAskedBesideWriters && LetsWritersGoFirst()) return false;  // the ticker comes by
     entries = TakeFront(queue, kDigestsPerMessageMax);
     ++running;
   }

@@ -142,7 +142,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void RetryStuck() EXCLUDES_LOCK(mutex_);
 
   // sending.cc
+  bool LetsWritersGoFirst() REQUIRES_LOCK(mutex_);
   void SchedulePump(const NodeId& node) REQUIRES_LOCK(mutex_);
+  void PumpAll() REQUIRES_LOCK(mutex_);
   void Pump(const NodeId& node) EXCLUDES_LOCK(mutex_);
   bool StartSend(const NodeId& node) EXCLUDES_LOCK(mutex_);
   void LoadThenSend(const NodeId& node, SendItem item) EXCLUDES_LOCK(mutex_);
@@ -232,6 +234,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   std::set<EntryPtr> stuck_ GUARDED_BY(mutex_);
   uint64_t last_sequence_ GUARDED_BY(mutex_) = 0;
   uint64_t unacknowledged_bytes_ GUARDED_BY(mutex_) = 0;
+  Clock::time_point last_put_at_ GUARDED_BY(mutex_){};
   uint64_t late_puts_ GUARDED_BY(mutex_) = 0;  // local puts and lists that came after their entry was placed
   std::unordered_map<NodeId, Peer, NodeIdHash> peers_ GUARDED_BY(mutex_);
   ConfirmedSet confirmed_ GUARDED_BY(mutex_);

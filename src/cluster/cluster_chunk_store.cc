@@ -136,6 +136,7 @@ Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::s
   entry->sequence = ++last_sequence_;
   by_sequence_.emplace(entry->sequence, entry);
   unacknowledged_bytes_ += size;
+  last_put_at_ = entry->put_at;
   Ask(entry, *view);
   return store::PutResult{MakePin(digest), true};
 }
@@ -398,11 +399,7 @@ void ClusterChunkStoreImpl::Tick() {
     }
     {
       MutexLock lock(mutex_);
-      for (auto& [node, peer] : peers_) {
-        const bool asks = !peer.asks.empty() || !peer.waits.empty() || !peer.confirms.empty();
-        if (!peer.sends.empty() && now >= peer.quiet_until) SchedulePump(node);
-        if (asks && now >= peer.ask_quiet_until) SchedulePump(node);
-      }
+      PumpAll();
     }
     if (now < slow_at) continue;
     slow_at = now + kSlowTickInterval;

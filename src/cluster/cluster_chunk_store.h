@@ -23,6 +23,10 @@ struct ClusterChunkOptions {
   // Of the store that keeps the names: when it is over a Sync waits for nodes no more, since nothing can be published.
   std::shared_ptr<kv::Patience> patience;
   uint64_t repair_bytes_per_second_max = 256 * kMiB;
+  // Chunks are sent to other nodes, and small batches of questions asked, once nobody has put one for so long, memory
+  // gets short, or a Sync waits; and half a second later in any case. For hosts with few cores, where copying takes
+  // from those who write. 0: at once.
+  std::chrono::milliseconds writer_pause{0};
 };
 
 struct ClusterChunkStats {

@@ -18,13 +18,32 @@ constexpr std::chrono::milliseconds kFailedPause{300};
 constexpr size_t kNewsKeptMax = 64 * 1024;
 constexpr std::chrono::seconds kReadAgainAfter{5};
 constexpr unsigned kCorruptMax = 3;
+// Writers go first no longer than this after the first chunk that waits.
+constexpr std::chrono::milliseconds kWritersFirstMax{500};
 
 }  // namespace
+
+bool ClusterChunkStoreImpl::LetsWritersGoFirst() {
+  if (options_.writer_pause.count() == 0 || sync_waiters_ > 0 || by_sequence_.empty()) return false;
+  const auto now = Clock::now();
+  if (now - last_put_at_ >= options_.writer_pause || now - by_sequence_.begin()->second->put_at >= kWritersFirstMax)
+    return false;
+  return unacknowledged_bytes_ < pool_.count() * io::BufferPool::kPayloadBytes / 8 * 5;
+}
 
 void ClusterChunkStoreImpl::SchedulePump(const NodeId& node) {
   Peer& peer = peers_[node];
   if (closing_ || std::exchange(peer.pump_posted, true)) return;
   work_.Post([this, node] { Pump(node); });
+}
+
+void ClusterChunkStoreImpl::PumpAll() {
+  const auto now = Clock::now();
+  for (auto& [node, peer] : peers_) {
+    const bool asks = !peer.asks.empty() || !peer.waits.empty() || !peer.confirms.empty();
+    if (!peer.sends.empty() && now >= peer.quiet_until) SchedulePump(node);
+    if (asks && now >= peer.ask_quiet_until) SchedulePump(node);
+  }
 }
 
 void ClusterChunkStoreImpl::Pump(const NodeId& node) {
@@ -53,6 +72,7 @@ bool ClusterChunkStoreImpl::StartSend(const NodeId& node) {
     MutexLock lock(mutex_);
     Peer& peer = peers_[node];
     if (closing_ || Clock::now() < peer.quiet_until) return false;
+    if (LetsWritersGoFirst()) return false;  // the ticker comes by
     if (peer.sends_running >= kPartialSendsMax) {
       size_t queued = 0;
       for (auto item = peer.sends.begin(); item != peer.sends.end() && queued < kPayloadBytesFull; ++item) {

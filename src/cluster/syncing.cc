@@ -81,6 +81,7 @@ Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {
   MutexLock lock(mutex_);
   const uint64_t last = last_sequence_;
   Waiter waiter(*this);
+  PumpAll();  // what waited for writers
   auto check = [&]() -> Status {
     mutex_.AssertHeld();
     if (failure_) return *failure_;

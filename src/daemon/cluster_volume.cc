@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <vector>
 
 #include "base/log.h"
@@ -21,6 +22,9 @@ constexpr uint64_t kStartWaitMs = 60'000;
 constexpr uint64_t kAnswersSoonMs = 2'000;
 constexpr auto kStopSilenceMax = std::chrono::seconds(10);  // of metadata, while this host stops
 constexpr auto kSpaceReadEvery = std::chrono::seconds(2);
+// So many cores do not feel the copies that are made while others write; with fewer, copies wait for such a pause.
+constexpr unsigned kCoresForAll = 8;
+constexpr std::chrono::milliseconds kWriterPause{5};
 constexpr double kWeightMin = 1.0 / 1024;  // a disk of no size is a node all the same
 
 struct DiskSize {
@@ -176,6 +180,7 @@ Status ClusterVolume::StartServing() {
   options.sync_wait_max = std::chrono::seconds((config_.commit_wait_max_ms + 999) / 1000);
   options.repair_bytes_per_second_max = config_.repair_rate;
   options.patience = cluster_store_->patience();
+  if (std::thread::hardware_concurrency() < kCoresForAll) options.writer_pause = kWriterPause;
   chunks_ = cluster::ClusterChunkStore::Create(storage_->chunks(), storage_->engine(), storage_->pool(), *membership_,
                                                options);
   cluster::PeerService::Options service;

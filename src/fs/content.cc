@@ -7,6 +7,14 @@
 #include "fs/impl.h"
 
 namespace cairnfs::fs {
+namespace {
+
+// Under memory pressure: a stream to which nothing was added for so long counts as one that nobody goes on with.
+constexpr std::chrono::seconds kIdleFor{1};
+// No buffer given back for so long: those that should be are not counted on any more.
+constexpr std::chrono::seconds kStuckFor{1};
+
+}  // namespace
 
 Result<bool> FileSystem::Impl::LoadContent(const InodePtr& inode, bool may_wait) {
   if (inode->content && !inode->content->must_reload()) return true;
@@ -233,19 +241,41 @@ void FileSystem::Impl::KillCapability(const InodePtr& inode) {
   }
 }
 
-// The pool has run dry: tails of streams, which wait for more bytes, are stored as they are and give their buffers
-// back.
-void FileSystem::Impl::OnPressure() {
+// The pool has run dry. What is on its way gives its buffers back by itself; tails of streams do not, which wait for
+// more bytes.
+void FileSystem::Impl::OnPressure(std::chrono::milliseconds without_release) {
+  auto told = pressure_without_release.load();
+  while (told < without_release && !pressure_without_release.compare_exchange_weak(told, without_release)) {
+  }
   if (pressure_posted.exchange(true)) return;
   waiters->Post([this] {
     pressure_posted = false;  // who runs dry from here on may have written behind this pass: it gets one of its own
-    table.ForEach([this](const InodePtr& inode) {
+    GiveBackBuffers(pressure_without_release.exchange({}));
+  });
+}
+
+// A tail that is given up ends a chunk where no cut is, and equal bytes written another time are cut otherwise there.
+// So it is done to streams that nobody goes on with; to all only when nothing else will give buffers back.
+void FileSystem::Impl::GiveBackBuffers(std::chrono::milliseconds without_release) {
+  bool is_stuck = without_release >= kStuckFor;
+  if (without_release > std::chrono::milliseconds(0) && !is_stuck) {
+    bool any_on_its_way = false;
+    table.ForEachHeld([&any_on_its_way](const InodePtr& inode) {
       MutexLock lock(inode->mutex);
-      if (!inode->content || inode->content->overlay.runs().empty()) return;
-      inode->content->drop_runs = true;
-      if (inode->content->barriers_waiting == 0) streams->CutAll(inode);
-      streams->DropStoredRuns(inode);
+      any_on_its_way = any_on_its_way || (inode->content && inode->content->IsOnItsWay());
     });
+    is_stuck = !any_on_its_way;
+  }
+  const auto idle_since = std::chrono::steady_clock::now() - kIdleFor;
+  table.ForEachHeld([this, is_stuck, idle_since](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    if (!inode->content || inode->content->overlay.runs().empty()) return;
+    Content& content = *inode->content;
+    const bool goes_on = inode->write_open_count > 0 && content.written_at > idle_since;
+    if (goes_on && !is_stuck) return;
+    content.drop_runs = true;
+    if (content.barriers_waiting == 0) streams->CutAll(inode);
+    streams->DropStoredRuns(inode);
   });
 }
 

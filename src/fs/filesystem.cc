@@ -130,7 +130,7 @@ Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const 
       return began.error();
     }
     Impl* started = shared.get();
-    parts.pool.SetPressureCallback([started] { started->OnPressure(); });
+    parts.pool.SetPressureCallback([started](auto without_release) { started->OnPressure(without_release); });
     return std::unique_ptr<FileSystem>(new FileSystem(std::move(shared)));
   }
   CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> orphans, parts.names.ListOrphans());
@@ -147,7 +147,7 @@ Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const 
     raw->record_totals.Count(raw->stop.get_token());
     raw->CountInodes();
   });
-  parts.pool.SetPressureCallback([raw] { raw->OnPressure(); });
+  parts.pool.SetPressureCallback([raw](auto without_release) { raw->OnPressure(without_release); });
   return std::unique_ptr<FileSystem>(new FileSystem(std::move(impl)));
 }
 

@@ -118,7 +118,8 @@ class FileSystem::Impl {
   static uint32_t WithoutSetId(uint32_t mode);  // permission bits as a write by a stranger leaves them
   void KillPrivileges(InodeId inode);           // set-id bits
   void KillCapability(const InodePtr& inode);   // file capabilities, which any change of content or owner ends
-  void OnPressure();
+  void OnPressure(std::chrono::milliseconds without_release);
+  void GiveBackBuffers(std::chrono::milliseconds without_release);
 
   // --- writing (files.cc) ---
   Status AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode);
@@ -232,6 +233,7 @@ class FileSystem::Impl {
   std::atomic<int64_t> inode_count{0};             // exact once CountInodes is through
   std::atomic<int64_t> vain_collection_ms{-1000};  // steady clock: when a collection last made too little room
   std::atomic<bool> pressure_posted{false};
+  std::atomic<std::chrono::milliseconds> pressure_without_release{};  // the longest told since the last pass
 
   Mutex lost_mutex;  // taken after an inode's
   std::set<InodeId> lost_inodes GUARDED_BY(lost_mutex);

@@ -64,6 +64,7 @@ struct Content {
   std::unique_ptr<SharedContent> shared;  // where other hosts are; else null
 
   bool drop_runs = false;  // under memory pressure: runs that are stored give their buffers back
+  std::chrono::steady_clock::time_point written_at;  // when bytes were last laid into `overlay`
 
   bool must_reload() const { return shared != nullptr && shared->must_reload; }
   bool quiet() const { return flying.empty() && !owed; }
@@ -72,6 +73,8 @@ struct Content {
   // The end of what is accepted and not stored.
   uint64_t UnstoredEnd() const;
   bool HasFailed() const;  // a chunk in flight found no space
+  // Buffers of it will be given back without more bytes coming.
+  bool IsOnItsWay() const { return cutting || flying.size() > landed.size(); }
   bool HasLost(uint64_t begin, uint64_t end) const;
   void ForgetLost(uint64_t begin, uint64_t end);
   // Nothing of it is in anyone's hands.

@@ -31,7 +31,9 @@ void Streams::SetError(const InodePtr& inode, const Error& error) {
 }
 
 void Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
-  Overlay& overlay = inode->content->overlay;
+  Content& content = *inode->content;
+  Overlay& overlay = content.overlay;
+  content.written_at = std::chrono::steady_clock::now();
   uint64_t before = overlay.run_bytes();
   overlay.Write(offset, data);
   // What was overwritten before it was cut needs no room any more.
@@ -39,7 +41,6 @@ void Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& da
   auto& runs = overlay.runs();
   const auto written = std::prev(runs.upper_bound(offset));
   if (IsWorthCutting(written->second)) StartCutting(inode);
-  Content& content = *inode->content;
   if (runs.size() > kRunsMax && !content.drop_runs && content.barriers_waiting == 0) {
     content.drop_runs = true;  // once all of them are stored
     CutAll(inode);

@@ -112,24 +112,30 @@ BufferRef BufferPool::Take(size_t keep_count) {
 }
 
 BufferRef BufferPool::WaitAndTake(size_t keep_count, Waiters BufferPool::*waiters) {
-  {
-    MutexLock lock(mutex_);
-    if (closed_) return {};
-    if (BufferRef buffer = Take(keep_count)) return buffer;
-  }
-  if (on_pressure_) on_pressure_();
   MutexLock lock(mutex_);
-  while (!closed_) {
-    if (BufferRef buffer = Take(keep_count)) {
-      // The wake-up of another waiter may have come to this one.
-      WakeWaiters();
-      return buffer;
+  if (closed_) return {};
+  if (BufferRef buffer = Take(keep_count)) return buffer;
+  std::chrono::milliseconds without_release{0};
+  for (;;) {
+    lock.Unlock();
+    if (on_pressure_) on_pressure_(without_release);
+    lock.Lock();
+    const uint64_t release_count = release_count_;
+    const auto ask_again_at = std::chrono::steady_clock::now() + kPressureInterval;
+    for (auto now = ask_again_at - kPressureInterval; now < ask_again_at; now = std::chrono::steady_clock::now()) {
+      if (closed_) return {};
+      if (BufferRef buffer = Take(keep_count)) {
+        // The wake-up of another waiter may have come to this one.
+        WakeWaiters();
+        return buffer;
+      }
+      (this->*waiters).count++;
+      (this->*waiters).freed.WaitFor(mutex_, ask_again_at - now);
+      (this->*waiters).count--;
     }
-    (this->*waiters).count++;
-    (this->*waiters).freed.Wait(mutex_);
-    (this->*waiters).count--;
+    without_release =
+        release_count_ == release_count ? without_release + kPressureInterval : decltype(without_release)(0);
   }
-  return {};
 }
 
 BufferRef BufferPool::Acquire() { return WaitAndTake(reserved_count_, &BufferPool::ordinary_); }
@@ -157,6 +163,7 @@ void BufferPool::WakeWaiters() {
 void BufferPool::Release(uint32_t index) {
   MutexLock lock(mutex_);
   free_.push_back(index);
+  release_count_++;
   free_count_.fetch_add(1, std::memory_order_relaxed);
   WakeWaiters();
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <stop_token>
@@ -78,8 +79,11 @@ class BufferPool {
   size_t free_count() const { return free_count_.load(std::memory_order_relaxed); }
   // True when fewer than an eighth of the buffers are free beside the reserve: nothing should be fetched ahead of need.
   bool UnderPressure() const { return free_count() < reserved_count_ + count_ / 8; }
-  // A function called (on the acquiring thread, no lock held) each time an Acquire finds nothing and starts to wait.
-  void SetPressureCallback(std::function<void()> callback) { on_pressure_ = std::move(callback); }
+  // Called each time an Acquire finds nothing and starts to wait, and every kPressureInterval while it waits, with the
+  // time for which it has seen no buffer given back. On the acquiring thread, no lock held.
+  using PressureCallback = std::function<void(std::chrono::milliseconds without_release)>;
+  static constexpr std::chrono::milliseconds kPressureInterval{50};
+  void SetPressureCallback(PressureCallback callback) { on_pressure_ = std::move(callback); }
 
  private:
   friend class BufferRef;
@@ -101,10 +105,11 @@ class BufferPool {
   std::byte* const base_;  // in the mapping, on the border of a huge page
   const size_t count_;
   const uint32_t reserved_count_;
-  std::function<void()> on_pressure_;  // set before threads start
+  PressureCallback on_pressure_;  // set before threads start
   std::vector<std::atomic<uint32_t>> references_;
   std::atomic<size_t> free_count_{0};  // changed under mutex_ only
   Mutex mutex_;                        // a leaf: nothing else is locked under it
+  uint64_t release_count_ GUARDED_BY(mutex_) = 0;
   Waiters ordinary_ GUARDED_BY(mutex_);
   Waiters reserved_ GUARDED_BY(mutex_);
   std::vector<uint32_t> free_ GUARDED_BY(mutex_);       // last in, first out: the warmest buffer is used again

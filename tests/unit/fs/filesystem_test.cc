@@ -75,6 +75,39 @@ TEST(FileSystem, SyncsInTheMiddleOfAStreamDoNotMoveItsCuts) {
   EXPECT_LE(world.chunks->Stats().chunk_count, before + 30);
 }
 
+// Where the pool runs dry in a stream, its chunks do not end there.
+TEST(FileSystem, EqualBytesAreCutAlikeThoughThePoolIsSmaller) {
+  World world(10 * kMiB);
+  const std::string text = RandomText(4, 24 * kMiB);
+  std::vector<uint64_t> new_bytes;
+  for (std::string_view name : {"first", "second"}) {
+    const uint64_t before = world.chunks->Stats().new_bytes_total;
+    auto file = world.Create(name);
+    ASSERT_TRUE(world.Write(file, 0, text).ok());
+    ASSERT_TRUE(world.Fsync(file).ok());
+    world.CloseFile(file);
+    new_bytes.push_back(world.chunks->Stats().new_bytes_total - before);
+  }
+  EXPECT_GE(new_bytes[0], text.size());
+  // A page of the recipe, and a tail for each sync that came by.
+  EXPECT_LE(new_bytes[1], 200'000U);
+}
+
+TEST(FileSystem, TailsOfMoreStreamsThanThePoolHasBuffersGiveTheirsBack) {
+  World world(10 * kMiB);
+  std::vector<FileSystem::Created> files;
+  for (int i = 0; i < 40; ++i) {
+    files.push_back(world.Create("f" + std::to_string(i)));
+    ASSERT_TRUE(world.Write(files.back(), 0, RandomText(i, 1000)).ok());
+  }
+  for (int i = 0; i < 40; ++i) {
+    auto read = world.Read(files[i], 0, 1000);
+    ASSERT_TRUE(read.ok());
+    EXPECT_EQ(*read, RandomText(i, 1000));
+    world.CloseFile(files[i]);
+  }
+}
+
 TEST(FileSystem, ACollectionFreesWhatNothingNames) {
   World world;
   std::mt19937_64 random(4);

@@ -71,10 +71,14 @@ TEST(BufferPool, TheReserveIsForAcquireReservedOnly) {
   EXPECT_FALSE(pool->TryAcquire());
 }
 
-TEST(BufferPool, AcquireWaitsAndCallsThePressureCallback) {
+TEST(BufferPool, AcquireWaitsAndCallsThePressureCallbackAgainAndAgain) {
   auto pool = MakePool(4, 1);
   std::atomic<int> calls = 0;
-  pool->SetPressureCallback([&] { calls++; });
+  std::atomic<bool> got_stuck = false;
+  pool->SetPressureCallback([&](std::chrono::milliseconds without_release) {
+    calls++;
+    if (without_release >= 2 * BufferPool::kPressureInterval) got_stuck = true;
+  });
   std::vector<BufferRef> held;
   for (int i = 0; i < 3; i++) held.push_back(pool->Acquire());
   EXPECT_EQ(calls, 0);
@@ -84,7 +88,8 @@ TEST(BufferPool, AcquireWaitsAndCallsThePressureCallback) {
     EXPECT_TRUE(buffer);
     got = true;
   });
-  while (calls == 0) std::this_thread::sleep_for(1ms);
+  while (!got_stuck) std::this_thread::sleep_for(1ms);
+  EXPECT_GE(calls, 3);
   EXPECT_FALSE(got);
   held.pop_back();
   waiter.join();
