@@ -109,11 +109,10 @@ def a_daemon_that_starts_ends_at_once(store):
             assert daemon.ends(30) == 0, daemon.log()
 
 
-def content_of(path):
-    """None while it cannot be read."""
+def opened(path):
+    """None while its host has no session."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return open(path, "rb")
     except OSError:
         return None
 
@@ -164,8 +163,9 @@ def a_stop_without_metadata_is_brief(store):
                     cluster.etcd[0].serve()
                 else:
                     cluster.hosts[0].mount()
-            wait_until(lambda: content_of(witness.path("durable")) is not None, 60, "the cluster is back")
-            assert content_of(witness.path("durable")) == content, "what was durable is lost"
+            with wait_until(lambda: opened(witness.path("durable")), 60, "the cluster is back") as file:
+                # Its other holder may be on its way back yet: the read waits for that.
+                assert file.read() == content, "what was durable is lost"
     return ", ".join(notes)
 
 
