@@ -32,6 +32,7 @@
 #include "cluster/remote_reader.h"
 #include "cluster/repair.h"
 #include "cluster/shared_reads.h"
+#include "cluster/waiting_reads.h"
 
 namespace cairnfs::cluster {
 
@@ -46,6 +47,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   Result<store::ChunkPin> Pin(const Digest& digest) override;
   std::vector<bool> Has(std::span<const Digest> digests) override;
   void Get(const Digest& digest, store::ChunkCallback done) override;
+  void GetForReader(const Digest& digest, store::ChunkCallback done) override;
+  void EndWaits() override { waiting_reads_.Close(); }
   void Prefetch(std::span<const Digest> digests) override;
   ClusterChunkStats ClusterStats() const override;
   ChunkPeer& peer() override { return *this; }
@@ -173,9 +176,10 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   bool IsPinned(const Digest& digest) EXCLUDES_LOCK(pins_mutex_);
   store::ChunkPin MakePin(const Digest& digest) EXCLUDES_LOCK(pins_mutex_);
   std::optional<store::ChunkData> FindPending(const Digest& digest) EXCLUDES_LOCK(mutex_);
-  void GetLocalFirst(const Digest& digest, store::ChunkCallback done);
+  void GetOnce(const Digest& digest, RemoteReader::FetchCallback done);
+  void GetLocalFirst(const Digest& digest, RemoteReader::FetchCallback done);
   bool IsReadElsewhere(const View& view, const Digest& digest) const;
-  void OnLocalMiss(const Digest& digest, const Error& error, store::ChunkCallback done);
+  void OnLocalMiss(const Digest& digest, const Error& error, RemoteReader::FetchCallback done);
   void Heal(const Digest& digest, const store::ChunkData& data);
   void OnViewChange(const ViewPtr& view) EXCLUDES_LOCK(mutex_);
   void Tick();
@@ -221,6 +225,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   HomeClaims home_;
   PeerClient client_;
   RemoteReader reader_;
+  WaitingReads waiting_reads_;
   SharedReads shared_reads_;
 
   mutable Mutex mutex_;  // before pins_mutex_, commit_'s, home_'s and the queues'

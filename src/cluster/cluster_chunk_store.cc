@@ -37,6 +37,11 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
       home_(commit_, membership),
       client_(membership, options.connections_per_peer, wire_),
       reader_({pool, client_, membership, reachability_, commit_}, options.cache_bytes_max),
+      waiting_reads_(
+          [this](const Digest& digest, RemoteReader::FetchCallback done) {
+            work_.Post([this, digest, done = std::move(done)] { GetOnce(digest, done); });
+          },
+          options.read_wait_max),
       put_queue_("cairn-put", 2, TaskQueue::Priority::kBackground),
       work_("cairn-peers", 2, TaskQueue::Priority::kBackground) {
   {
@@ -60,10 +65,12 @@ ClusterChunkStoreImpl::~ClusterChunkStoreImpl() {
     stopping_ = true;
     ticker_wake_.NotifyAll();
   }
+  waiting_reads_.Close();
   client_.Close();
   home_.Close();
   ticker_.join();
   repair_->Stop();
+  waiting_reads_.AwaitAttempts();
   reader_.AwaitIdle();
   client_.AwaitCalls();
   MutexLock lock(mutex_);
@@ -233,12 +240,24 @@ std::optional<store::ChunkData> ClusterChunkStoreImpl::FindPending(const Digest&
 }
 
 void ClusterChunkStoreImpl::Get(const Digest& digest, store::ChunkCallback done) {
-  if (auto pending = FindPending(digest)) return done(*std::move(pending));
+  GetOnce(digest, [done = std::move(done)](Result<store::ChunkData> data, const auto&) { done(std::move(data)); });
+}
+
+void ClusterChunkStoreImpl::GetForReader(const Digest& digest, store::ChunkCallback done) {
+  GetOnce(digest, [this, digest, began = Clock::now(), done = std::move(done)](Result<store::ChunkData> data,
+                                                                               const auto& away_since) {
+    if (data.ok() || !away_since) return done(std::move(data));
+    waiting_reads_.Add({digest, began, done}, data.error(), *away_since);
+  });
+}
+
+void ClusterChunkStoreImpl::GetOnce(const Digest& digest, RemoteReader::FetchCallback done) {
+  if (auto pending = FindPending(digest)) return done(*std::move(pending), {});
   shared_reads_.NoteRead(digest);
-  if (auto cached = reader_.FindCached(digest)) return done(*std::move(cached));
+  if (auto cached = reader_.FindCached(digest)) return done(*std::move(cached), {});
   if (shared_reads_.AreGoingOn() && IsReadElsewhere(*reachability_.view(), digest)) {
-    return reader_.Fetch(digest, [this, digest, done = std::move(done)](Result<store::ChunkData> data) {
-      if (data.ok()) return done(std::move(data));
+    return reader_.Fetch(digest, [this, digest, done = std::move(done)](Result<store::ChunkData> data, const auto&) {
+      if (data.ok()) return done(std::move(data), {});
       GetLocalFirst(digest, done);
     });
   }
@@ -250,25 +269,26 @@ bool ClusterChunkStoreImpl::IsReadElsewhere(const View& view, const Digest& dige
   return ActingHome(view, digest, self_) != self_;
 }
 
-void ClusterChunkStoreImpl::GetLocalFirst(const Digest& digest, store::ChunkCallback done) {
+void ClusterChunkStoreImpl::GetLocalFirst(const Digest& digest, RemoteReader::FetchCallback done) {
   local_.Get(digest, [this, digest, done = std::move(done)](Result<store::ChunkData> data) {
-    if (data.ok()) return done(std::move(data));
+    if (data.ok()) return done(std::move(data), {});
     OnLocalMiss(digest, data.error(), done);
   });
 }
 
 // The own store has it not, or in vain: another node has. What was damaged here is replaced.
-void ClusterChunkStoreImpl::OnLocalMiss(const Digest& digest, const Error& error, store::ChunkCallback done) {
+void ClusterChunkStoreImpl::OnLocalMiss(const Digest& digest, const Error& error, RemoteReader::FetchCallback done) {
   const bool is_bad = error.code != ErrorCode::kNotFound;
   if (is_bad) {  // one copy fewer than was confirmed, unless it is replaced
     MutexLock lock(mutex_);
     confirmed_.Erase(digest);
   }
-  reader_.Fetch(digest, [this, digest, error, is_bad, done = std::move(done)](Result<store::ChunkData> data) {
-    if (!is_bad) return done(std::move(data));
-    if (!data.ok()) return done(error);
+  reader_.Fetch(digest, [this, digest, error, is_bad, done = std::move(done)](Result<store::ChunkData> data,
+                                                                              const auto& away_since) {
+    if (!is_bad) return done(std::move(data), away_since);
+    if (!data.ok()) return done(error, away_since);
     put_queue_.Post([this, digest, good = *data] { Heal(digest, good); });
-    done(std::move(data));
+    done(std::move(data), {});
   });
 }
 
@@ -303,7 +323,7 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
   reachability_.Reset();
   ViewPtr before;
   bool any_lost = false, any_out = false, any_new = false, any_room = false;
-  std::vector<NodeId> down;
+  std::vector<NodeId> down, came;
   {
     MutexLock lock(mutex_);
     before = std::exchange(last_view_, view);
@@ -324,6 +344,7 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
     any_room = any_room || (takes && !took);
     const bool was_up = old != nullptr && old->state == NodeState::kUp;
     any_new = any_new || (now.state == NodeState::kUp && !was_up);
+    if (now.state == NodeState::kUp && (!was_up || now.session != old->session)) came.push_back(now.id);
   }
   for (const NodeId& node : down) client_.EndCalls(node);
   {
@@ -332,6 +353,8 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
     for (const NodeId& node : down) RerouteQueue(node);
     DropLost(down);
   }
+  for (const NodeId& node : came) reader_.NoteUp(node);
+  if (any_out || !came.empty()) waiting_reads_.RetryNow();
   home_.Tick();
   RetryStuck();
   // A node that goes for good moves homes, and one that comes has missed what it is the home of; one that has room
@@ -391,6 +414,7 @@ void ClusterChunkStoreImpl::Tick() {
     }
     home_.Tick();
     reader_.Trim();
+    waiting_reads_.Tick();
     DropSlicesUnderPressure();
     const auto now = Clock::now();
     if (now >= retry_at) {

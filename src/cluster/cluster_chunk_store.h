@@ -13,13 +13,17 @@
 
 namespace cairnfs::cluster {
 
+// A read waits so long for a node that may have the chunk and cannot be reached.
+inline constexpr std::chrono::seconds kReadWaitMax{30};
+
 struct ClusterChunkOptions {
   unsigned copies = 2;
   unsigned copies_min = 0;                   // of nodes that are up, for a Sync to succeed; 0: as many as `copies`
   size_t window_bytes_per_peer = 64 * kMiB;  // sent and not acknowledged
   size_t cache_bytes_max = 256 * kMiB;       // verified chunks that came from other nodes
   unsigned connections_per_peer = 2;
-  std::chrono::seconds sync_wait_max{600};  // a Sync that lacks nodes fails with kUnavailable after this
+  std::chrono::seconds sync_wait_max{600};                 // a Sync that lacks nodes fails with kUnavailable after this
+  std::chrono::milliseconds read_wait_max = kReadWaitMax;  // of GetForReader, since it was called
   // Of the store that keeps the names: when it is over a Sync waits for nodes no more, since nothing can be published.
   std::shared_ptr<kv::Patience> patience;
   uint64_t repair_bytes_per_second_max = 256 * kMiB;

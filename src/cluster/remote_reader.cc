@@ -21,6 +21,8 @@ constexpr size_t kPackAlignment = 64;
 // A node that works serves the first chunk that it is asked for at least: those that it put off come first the next
 // time, so each is served after kChunksPerCall calls.
 constexpr unsigned kLatersMax = 2 * kChunksPerCall;
+// A node that nobody asked for so long may have been back meanwhile.
+constexpr std::chrono::seconds kAwayKnownFor{60};
 
 }  // namespace
 
@@ -29,12 +31,12 @@ struct RemoteReader::Operation {
   const Digest digest;
   // One thread at a time works on these.
   std::vector<NodeId> tried;
-  std::vector<NodeId> named;  // said to have it
-  std::string unreachable;    // names of nodes
+  std::vector<NodeId> named;   // said to have it
+  std::vector<NodeId> silent;  // of those tried
   bool damaged_somewhere = false;
   unsigned laters = 0;  // the node that is asked now put it off so often
   // Guarded by the reader's mutex_.
-  std::vector<store::ChunkCallback> waiting;
+  std::vector<FetchCallback> waiting;
 };
 
 RemoteReader::RemoteReader(const Parts& parts, size_t cache_bytes_max)
@@ -54,7 +56,7 @@ std::optional<store::ChunkData> RemoteReader::FindCached(const Digest& digest) {
   return found;
 }
 
-void RemoteReader::Join(const Digest& digest, store::ChunkCallback done) {
+void RemoteReader::Join(const Digest& digest, FetchCallback done) {
   OperationPtr operation;
   {
     MutexLock lock(mutex_);
@@ -70,7 +72,7 @@ void RemoteReader::Join(const Digest& digest, store::ChunkCallback done) {
   workers_.Post([this, operation] { Start(operation); });
 }
 
-void RemoteReader::Fetch(const Digest& digest, store::ChunkCallback done) { Join(digest, std::move(done)); }
+void RemoteReader::Fetch(const Digest& digest, FetchCallback done) { Join(digest, std::move(done)); }
 
 void RemoteReader::Prefetch(const Digest& digest) {
   if (parts_.pool.UnderPressure() || cache_.Contains(digest)) return;
@@ -127,21 +129,58 @@ std::optional<NodeId> RemoteReader::ChooseNext(const Operation& operation) const
   return std::nullopt;
 }
 
+// False also of one that came up when the others had been asked.
+bool RemoteReader::HasAnswered(const Operation& operation, const NodeId& node) const {
+  return WasAsked(operation, node) && !Contains(operation.silent, node);
+}
+
 Error RemoteReader::NotFoundAnywhere(const Operation& operation) const {
   const std::string chunk = "chunk " + operation.digest.ToHex();
   if (operation.damaged_somewhere) return MakeError(ErrorCode::kCorrupt, chunk + ": no node has a copy that is sound");
-  std::string away = operation.unreachable;
+  std::string away;
   const ViewPtr view = parts_.membership.view();
   for (const NodeInfo& node : view->nodes) {
-    if (node.state != NodeState::kUp && !WasAsked(operation, node.id)) away += " " + node.name;
+    if (!HasAnswered(operation, node.id)) away += " " + node.name;
+  }
+  for (const NodeId& node : operation.silent) {
+    if (view->Find(node) == nullptr) away += " " + node.ToHex();
   }
   if (away.empty()) return MakeError(ErrorCode::kNotFound, "no " + chunk + " on any node");
   return MakeError(ErrorCode::kUnavailable, chunk + " is on no node that answers; these do not:" + away);
 }
 
+void RemoteReader::NoteAway(Peer& peer) {
+  const auto now = Clock::now();
+  if (!peer.away_since || now - peer.away_seen > kAwayKnownFor) peer.away_since = now;
+  peer.away_seen = now;
+}
+
+void RemoteReader::NoteUp(const NodeId& node) {
+  MutexLock lock(mutex_);
+  if (auto found = peers_.find(node); found != peers_.end()) found->second.away_since.reset();
+}
+
+// Nodes that are out are not expected back.
+std::optional<RemoteReader::Clock::time_point> RemoteReader::AwaySince(const Operation& operation) {
+  const ViewPtr view = parts_.membership.view();
+  std::optional<Clock::time_point> since;
+  MutexLock lock(mutex_);
+  for (const NodeInfo& node : view->nodes) {
+    if (node.state == NodeState::kOut || HasAnswered(operation, node.id)) continue;
+    Peer& peer = peers_[node.id];
+    NoteAway(peer);  // it may have been passed over without a call
+    since = since ? std::max(*since, *peer.away_since) : *peer.away_since;
+  }
+  return since;
+}
+
 void RemoteReader::AskNext(const OperationPtr& operation) {
   auto node = ChooseNext(*operation);
-  if (!node) return Finish(operation, NotFoundAnywhere(*operation));
+  if (!node) {
+    Error error = NotFoundAnywhere(*operation);
+    const bool is_away = error.code == ErrorCode::kUnavailable;
+    return Finish(operation, std::move(error), is_away ? AwaySince(*operation) : std::nullopt);
+  }
   operation->tried.push_back(*node);
   operation->laters = 0;
   {
@@ -175,18 +214,23 @@ void RemoteReader::Pump(const NodeId& node) {
 }
 
 void RemoteReader::OnReply(const NodeId& node, const std::vector<OperationPtr>& asked, Result<PeerMessage> reply) {
-  {
-    MutexLock lock(mutex_);
-    --peers_[node].calls;
-  }
   std::optional<std::vector<GetAnswer>> answers;
   if (reply.ok()) answers = DecodeGetReply(reply->head);
-  if (!answers || answers->size() != asked.size()) {
+  const bool has_answered = answers && answers->size() == asked.size();
+  {
+    MutexLock lock(mutex_);
+    Peer& peer = peers_[node];
+    --peer.calls;
+    if (has_answered) {
+      peer.away_since.reset();
+    } else {
+      NoteAway(peer);
+    }
+  }
+  if (!has_answered) {
     if (!reply.ok() && reply.error().code != ErrorCode::kBusy) parts_.reachability.NoteFailed(node);
-    const ViewPtr view = parts_.membership.view();
-    const NodeInfo* info = view->Find(node);
     for (const OperationPtr& operation : asked) {
-      operation->unreachable += " " + (info != nullptr ? info->name : node.ToHex());
+      operation->silent.push_back(node);
       AskNext(operation);
     }
     return Pump(node);
@@ -230,7 +274,7 @@ void RemoteReader::OnAnswer(const NodeId& node, const OperationPtr& operation, G
     case GetAnswer::Kind::kDamaged: operation->damaged_somewhere = true; break;
     case GetAnswer::Kind::kLater:
       spdlog::warn("node {} puts off chunk {} again and again", node.ToHex(), operation->digest.ToHex());
-      operation->unreachable += " " + node.ToHex();
+      operation->silent.push_back(node);
       break;
   }
   AskNext(operation);
@@ -294,14 +338,15 @@ Result<store::ChunkData> RemoteReader::VerifyAndKeep(const Digest& digest, const
   return cache_.InsertRead(digest, std::move(data));
 }
 
-void RemoteReader::Finish(const OperationPtr& operation, Result<store::ChunkData> result) {
-  std::vector<store::ChunkCallback> waiting;
+void RemoteReader::Finish(const OperationPtr& operation, Result<store::ChunkData> result,
+                          const std::optional<Clock::time_point>& away_since) {
+  std::vector<FetchCallback> waiting;
   {
     MutexLock lock(mutex_);
     in_flight_.erase(operation->digest);
     waiting.swap(operation->waiting);
   }
-  for (store::ChunkCallback& done : waiting) done(result);
+  for (FetchCallback& done : waiting) done(result, away_since);
   MutexLock lock(mutex_);
   if (--running_ == 0) ended_.NotifyAll();
 }

@@ -30,15 +30,22 @@ class RemoteReader {
   struct Counters {
     std::atomic<uint64_t> reads{0}, read_bytes{0}, cache_hits{0};
   };
+  // What a fetch came to. `away_since` comes with kUnavailable where nodes that may come back could not be asked: the
+  // moment since when not one of them has answered a read, or of the last of them that fell silent.
+  using Clock = std::chrono::steady_clock;
+  using FetchCallback =
+      std::function<void(Result<store::ChunkData>, const std::optional<Clock::time_point>& away_since)>;
   RemoteReader(const Parts& parts, size_t cache_bytes_max);
   ~RemoteReader();  // waits for the fetches under way. REQUIRES: the client is closed, so that they end
 
   std::optional<store::ChunkData> FindCached(const Digest& digest);
   // kNotFound: every node says that it has no such chunk. kUnavailable: some could not be asked. kCorrupt: those that
   // have it cannot read it. Never blocks; `done` is called on a thread of its own.
-  void Fetch(const Digest& digest, store::ChunkCallback done);
+  void Fetch(const Digest& digest, FetchCallback done);
   // Starts fetching into the cache, as long as there is room.
   void Prefetch(const Digest& digest);
+  // The node came up: that it could not be asked before is over.
+  void NoteUp(const NodeId& node) EXCLUDES_LOCK(mutex_);
   void AwaitIdle() EXCLUDES_LOCK(mutex_);  // until no fetch is under way
   void Trim() { cache_.Trim(); }
   void DropCache() { cache_.Clear(); }
@@ -50,21 +57,27 @@ class RemoteReader {
   struct Peer {
     std::deque<OperationPtr> queue;
     unsigned calls = 0;
+    std::optional<Clock::time_point> away_since;  // it has not answered since
+    Clock::time_point away_seen{};                // when that was seen last
   };
 
   void Start(const OperationPtr& operation);                          // on workers_
   void AskNext(const OperationPtr& operation) EXCLUDES_LOCK(mutex_);  // the next node, or ends it
   bool WasAsked(const Operation& operation, const NodeId& node) const;
   std::optional<NodeId> ChooseNext(const Operation& operation) const;
+  bool HasAnswered(const Operation& operation, const NodeId& node) const;
   Error NotFoundAnywhere(const Operation& operation) const;
+  static void NoteAway(Peer& peer);
+  std::optional<Clock::time_point> AwaySince(const Operation& operation) EXCLUDES_LOCK(mutex_);
   void Pump(const NodeId& node) EXCLUDES_LOCK(mutex_);
   void OnReply(const NodeId& node, const std::vector<OperationPtr>& asked, Result<PeerMessage> reply)
       EXCLUDES_LOCK(mutex_);
   void OnAnswer(const NodeId& node, const OperationPtr& operation, struct GetAnswer&& answer, PayloadReader& payload);
   Result<store::ChunkData> VerifyAndKeep(const Digest& digest, const std::vector<io::Slice>& slices, size_t size);
   std::vector<io::Slice> CopyToPool(const std::vector<io::Slice>& slices, size_t size) EXCLUDES_LOCK(packing_mutex_);
-  void Finish(const OperationPtr& operation, Result<store::ChunkData> result) EXCLUDES_LOCK(mutex_);
-  void Join(const Digest& digest, store::ChunkCallback done) EXCLUDES_LOCK(mutex_);
+  void Finish(const OperationPtr& operation, Result<store::ChunkData> result,
+              const std::optional<Clock::time_point>& away_since = std::nullopt) EXCLUDES_LOCK(mutex_);
+  void Join(const Digest& digest, FetchCallback done) EXCLUDES_LOCK(mutex_);
 
   const Parts parts_;
   store::ChunkCache cache_;

@@ -141,7 +141,7 @@ void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, SendItem item) {
   };
   local_.Get(item.digest, [this, digest = item.digest, done = std::move(done)](Result<store::ChunkData> data) {
     if (data.ok()) return done(std::move(data));
-    OnLocalMiss(digest, data.error(), done);
+    OnLocalMiss(digest, data.error(), [done](Result<store::ChunkData> good, const auto&) { done(std::move(good)); });
   });
 }
 

@@ -217,7 +217,7 @@ void ClusterChunkStoreImpl::AnswerGet(const std::shared_ptr<Serving>& serving) {
     } else {
       answer.kind = GetAnswer::Kind::kDamaged;
       // This node's own copy is bad: it gets itself a good one from another node.
-      OnLocalMiss(serving->digests[i], found.error(), [](const Result<store::ChunkData>&) {});
+      OnLocalMiss(serving->digests[i], found.error(), [](const auto&, const auto&) {});
     }
   }
   sent_bytes_.fetch_add(bytes, std::memory_order_relaxed);

@@ -281,6 +281,9 @@ class FileSystem {
 
   // Parts::locks. The front end brings its lock requests there, and tells of closed descriptors.
   ClusterLocks* locks() const;
+  // Ends, with errors, requests that wait for others: locks, and reads of what is on hosts that do not answer. None
+  // waits from now on. For the front end, once it takes no more requests.
+  void EndWaits();
   // kIo: the host's session under which the file was opened is lost, and every lock with it. The front end asks before
   // a lock is asked for and once it is granted.
   Status CheckSession(HandleId handle) const;

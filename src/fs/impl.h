@@ -130,6 +130,12 @@ class FileSystem::Impl {
   // --- reading (reading.cc) ---
   struct ReadPlan;
   void StartRead(const std::shared_ptr<ReadPlan>& plan);
+  void LoadForRead(const std::shared_ptr<ReadPlan>& plan);  // blocking
+  void FailLoad(const std::shared_ptr<ReadPlan>& plan, const Error& error);
+  // Calls `done`, which must not block, once all pages of a recipe could be read: from now on they are at hand. Waits
+  // for hosts that do not answer, without a lock or a thread.
+  void AwaitPages(const std::vector<Digest>& pages, Done<void> done);
+  static constexpr unsigned kPageWaitsMax = 4;  // of one request
   void ReadAhead(Handle& handle, const InodePtr& inode, uint64_t offset, size_t size);
   void PrefetchRange(const InodePtr& inode, uint64_t from, uint64_t to);
   void CheckAtime(Handle& handle);
@@ -180,6 +186,9 @@ class FileSystem::Impl {
   void LayPending(meta::Attr& attr);     // size and times that other hosts' closed files have
   bool OverlayShared(meta::Attr& attr);  // false: older than what this host has published, read it again
   void OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done);
+  void LoadForOpen(const InodePtr& inode, Done<void> done, unsigned page_waits);
+  // Of those that loading a file begins with, the next that cannot be read as they are.
+  std::vector<Digest> PagesToOpen(const meta::FileState& state);
   struct ChangeKind {
     bool empties = false;    // as ChangeWhenQuiet
     bool removes = false;    // bytes: what was closed before is durable first

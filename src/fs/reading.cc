@@ -39,7 +39,7 @@ struct FileSystem::Impl::ReadPlan {
   uint64_t offset = 0;
   size_t size = 0;
   bool for_page_cache = false;
-  unsigned attempt = 0;
+  unsigned attempt = 0, page_waits = 0;
   Done<ReadResult> done;
   std::vector<Part> parts;
   std::atomic<size_t> missing{0};
@@ -152,22 +152,7 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
     }
     if (!ready) {
       lock.Unlock();
-      waiters->Post([this, plan] {
-        Status status;
-        {
-          const InodePtr& again = plan->inode;
-          MutexLock relock(again->mutex);
-          auto loaded = LoadContent(again, true);
-          status = loaded.ok() ? again->content->extents.EnsureLoaded(plan->offset, plan->size, parts.chunks)
-                               : Status(loaded.error());
-        }
-        if (!status.ok()) {
-          spdlog::error("inode {}: cannot read its recipe: {}", plan->inode->id.value, status.error().message);
-          error_names->Note(plan->inode->id);
-          return plan->done(status.error());
-        }
-        StartRead(plan);
-      });
+      waiters->Post([this, plan] { LoadForRead(plan); });
       return;
     }
     const Content& content = *inode->content;
@@ -211,7 +196,7 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
   plan->missing = extents;
   for (size_t i = 0; i < plan->parts.size(); i++) {
     if (!plan->parts[i].extent) continue;
-    parts.chunks.Get(plan->parts[i].extent->digest, [plan, i, finish](Result<store::ChunkData> chunk) {
+    parts.chunks.GetForReader(plan->parts[i].extent->digest, [plan, i, finish](Result<store::ChunkData> chunk) {
       ReadPlan::Part& part = plan->parts[i];
       if (chunk.ok() && chunk->size >= part.extent->chunk_offset + part.length) {
         part.chunk = std::move(*chunk);
@@ -223,6 +208,59 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
     });
   }
   if (--plan->missing == 0) finish();
+}
+
+void FileSystem::Impl::FailLoad(const std::shared_ptr<ReadPlan>& plan, const Error& error) {
+  spdlog::error("inode {}: cannot read its recipe: {}", plan->inode->id.value, error.message);
+  error_names->Note(plan->inode->id);
+  plan->done(error);
+}
+
+void FileSystem::Impl::LoadForRead(const std::shared_ptr<ReadPlan>& plan) {
+  Status status;
+  std::vector<Digest> away;
+  {
+    const InodePtr& inode = plan->inode;
+    MutexLock lock(inode->mutex);
+    auto loaded = LoadContent(inode, true);
+    status = loaded.ok() ? inode->content->extents.EnsureLoaded(plan->offset, plan->size, parts.chunks)
+                         : Status(loaded.error());
+    const bool is_away = loaded.ok() && !status.ok() && status.error().code == ErrorCode::kUnavailable;
+    if (is_away) away = inode->content->extents.MissingPages(plan->offset, plan->size);
+  }
+  if (!away.empty() && plan->page_waits++ < kPageWaitsMax) {
+    return AwaitPages(away, [this, plan](const Status& there) {
+      if (!there.ok()) return FailLoad(plan, there.error());
+      waiters->Post([this, plan] { LoadForRead(plan); });
+    });
+  }
+  if (!status.ok()) return FailLoad(plan, status.error());
+  StartRead(plan);
+}
+
+void FileSystem::Impl::AwaitPages(const std::vector<Digest>& pages, Done<void> done) {
+  struct Waiting {
+    std::atomic<size_t> left;
+    Mutex mutex;
+    Status status GUARDED_BY(mutex);
+  };
+  auto waiting = std::make_shared<Waiting>();
+  waiting->left = pages.size();
+  for (const Digest& page : pages) {
+    parts.chunks.GetForReader(page, [waiting, done](const Result<store::ChunkData>& data) {
+      if (!data.ok()) {
+        MutexLock lock(waiting->mutex);
+        waiting->status = data.error();
+      }
+      if (--waiting->left > 0) return;
+      Status status;
+      {
+        MutexLock lock(waiting->mutex);
+        status = waiting->status;
+      }
+      done(status);
+    });
+  }
 }
 
 // A reader that goes on where it ended gets chunks asked for ahead of it, in a window that doubles.

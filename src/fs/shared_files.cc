@@ -175,21 +175,46 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
     };
     return ChangeShared(inode, change, finish, {.empties = true, .removes = true, .publishes = true});
   }
+  auto tell = [this, id, finish = std::move(finish)](const Status& status) {
+    if (!status.ok() && status.error().code != ErrorCode::kNotFound && status.error().code != ErrorCode::kIsDirectory) {
+      spdlog::error("inode {}: cannot be opened: {}", id.value, status.error().message);
+      error_names->Note(id);
+    }
+    finish(status);
+  };
+  LoadForOpen(inode, std::move(tell), 0);
+}
+
+void FileSystem::Impl::LoadForOpen(const InodePtr& inode, Done<void> done, unsigned page_waits) {
+  auto state = ReadFinished(inode->id);
+  if (!state.ok()) return done(state.error());
+  if (S_ISDIR(state->inode.mode)) return done(MakeError(ErrorCode::kIsDirectory, "is a directory"));
   Status status;
-  auto state = ReadFinished(id);
-  if (!state.ok()) {
-    status = state.error();
-  } else if (S_ISDIR(state->inode.mode)) {
-    status = MakeError(ErrorCode::kIsDirectory, "is a directory");
-  } else {
+  {
     MutexLock lock(inode->mutex);
     status = Adopt(inode, *state);
   }
-  if (!status.ok() && status.error().code != ErrorCode::kNotFound && status.error().code != ErrorCode::kIsDirectory) {
-    spdlog::error("inode {}: cannot be opened: {}", id.value, status.error().message);
-    error_names->Note(id);
-  }
-  finish(status);
+  std::vector<Digest> away;
+  const bool is_away = !status.ok() && status.error().code == ErrorCode::kUnavailable;
+  if (is_away && page_waits < kPageWaitsMax) away = PagesToOpen(*state);
+  if (away.empty()) return done(status);
+  AwaitPages(away, [this, inode, page_waits, done = std::move(done)](const Status& there) {
+    blocking->Post([this, inode, page_waits, done, there] {
+      if (!there.ok()) return done(there);
+      LoadForOpen(inode, done, page_waits + 1);
+    });
+  });
+}
+
+std::vector<Digest> FileSystem::Impl::PagesToOpen(const meta::FileState& state) {
+  std::vector<Digest> pages;
+  if (!state.record) return pages;
+  auto recipe = Recipe::Decode(state.record->recipe);
+  if (!recipe.ok()) return pages;
+  ExtentMap extents;
+  if (extents.Load(*recipe, parts.chunks).ok()) return extents.MissingPages(state.record->size, 1);
+  for (const PageRef& inner : recipe->inner) pages.push_back(inner.digest);
+  return pages;
 }
 
 void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "fs/impl.h"
+#include "fs/locks.h"
 #include "fs/scan.h"
 
 namespace cairnfs::fs {
@@ -15,6 +16,11 @@ constexpr int kTriesMax = 4;
 }  // namespace
 
 ClusterLocks* FileSystem::locks() const { return impl_->parts.locks; }
+
+void FileSystem::EndWaits() {
+  if (impl_->parts.locks != nullptr) impl_->parts.locks->EndWaits();
+  impl_->parts.chunks.EndWaits();
+}
 
 Status FileSystem::CheckSession(HandleId handle_id) const {
   if (impl_->host == nullptr) return {};

@@ -144,7 +144,7 @@ Status Session::Serve(fs::FileSystem& filesystem) {
   fuse_session_exit(session_);
   overflow_.Stop();
   // Nobody is there any more who could free what they wait for.
-  if (fs::ClusterLocks* locks = filesystem.locks()) locks->EndWaits();
+  filesystem.EndWaits();
   WaitForReplies();
   MutexLock lock(mutex_);
   return receive_status_;

@@ -59,6 +59,12 @@ class ChunkStore {
   // block. kNotFound: no such chunk. kCorrupt: the bytes fail their digest. kIo. Readers of one chunk at one time share
   // one disk read, and chunks read lately come from memory.
   virtual void Get(const Digest& digest, ChunkCallback done) = 0;
+  // As Get, for somebody who reads a file and would rather wait than fail: while the chunk is on hosts alone that
+  // cannot be reached, and are expected back, it waits for them for some time, without a thread or buffers. Not for
+  // what holds things that others need meanwhile.
+  virtual void GetForReader(const Digest& digest, ChunkCallback done) { Get(digest, std::move(done)); }
+  // Reads wait no more from now on, and those that do end with kUnavailable at once.
+  virtual void EndWaits() {}
   // Starts reading chunks into the cache that are not there, as long as room can be had, those that lie side by side in
   // one read; never waits, reports nothing.
   virtual void Prefetch(std::span<const Digest> digests) = 0;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Daemons that are told to end while the metadata of their cluster does not answer: before they are mounted and after.
-On a node's store and on etcd. Run as root.
+"""Daemons that are told to end while the metadata of their cluster does not answer: before they are mounted and after;
+and reads while the daemon that has the bytes is started anew. On a node's store and on etcd. Run as root.
 
 Options: names of cases run these alone.
 """
@@ -109,11 +109,10 @@ def a_daemon_that_starts_ends_at_once(store):
             assert daemon.ends(30) == 0, daemon.log()
 
 
-def content_of(path):
-    """None while it cannot be read."""
+def opened(path):
+    """None while its host has no session."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return open(path, "rb")
     except OSError:
         return None
 
@@ -164,8 +163,9 @@ def a_stop_without_metadata_is_brief(store):
                     cluster.etcd[0].serve()
                 else:
                     cluster.hosts[0].mount()
-            wait_until(lambda: content_of(witness.path("durable")) is not None, 60, "the cluster is back")
-            assert content_of(witness.path("durable")) == content, "what was durable is lost"
+            with wait_until(lambda: opened(witness.path("durable")), 60, "the cluster is back") as file:
+                # Its other holder may be on its way back yet: the read waits for that.
+                assert file.read() == content, "what was durable is lost"
     return ", ".join(notes)
 
 
@@ -186,6 +186,56 @@ def an_idle_host_stops_without_metadata(store):
         return f"{time.monotonic() - begin:.1f} s"
 
 
+class Reading(threading.Thread):
+    """Of a file, as any program reads it."""
+
+    def __init__(self, path):
+        super().__init__(daemon=True)
+        self.path, self.result = path, None
+        self.start()
+
+    def run(self):
+        try:
+            with open(self.path, "rb") as file:
+                self.result = file.read()
+        except OSError as error:
+            self.result = error.errno
+
+    def outcome(self, seconds):
+        self.join(seconds)
+        return self.result
+
+
+def a_read_outlasts_a_restart(store):
+    """Of the one host that has the bytes. A stop of the reader's own host is not held up by a read that waits."""
+    with Scratch() as scratch, Cluster(scratch, hosts=2, metadata=store, copies=1) as cluster:
+        cluster.start()
+        reader, holder = cluster.hosts
+        contents = {name: os.urandom(3 * MIB) for name in ("first", "second")}
+        for name, content in contents.items():
+            with open(holder.path(name), "wb") as file:
+                file.write(content)
+                os.fsync(file.fileno())
+        holder.kill()
+        reading = Reading(reader.path("first"))
+        assert reading.outcome(2) is None, "it did not wait"
+        begin = time.monotonic()
+        holder.mount()
+        assert reading.outcome(30) == contents["first"], "the read did not outlast the restart"
+        took = time.monotonic() - begin
+        holder.kill()
+        reading = Reading(reader.path("second"))
+        assert reading.outcome(2) is None, "it did not wait"
+        begin = time.monotonic()
+        reader.signal(signal.SIGTERM)  # `cairnfs umount` would refuse: the mount is in use
+        wait_until(lambda: not reader.is_alive(), 60, "the reader's daemon ends")
+        outcome = reading.outcome(10)
+        assert isinstance(outcome, int), "the read does not end with an error"
+        stop = time.monotonic() - begin
+        assert stop < 15, f"the stop took {stop:.0f} s"
+        return f"read {took:.1f} s after the holder's start, stop {stop:.1f} s"
+
+
 def on(store, case):
     def run_case():
         return case(store)
@@ -195,7 +245,8 @@ def on(store, case):
 
 def main():
     return run_cases([on(store, case) for store in STORES for case in (
-        a_daemon_that_starts_ends_at_once, an_idle_host_stops_without_metadata, a_stop_without_metadata_is_brief)])
+        a_daemon_that_starts_ends_at_once, an_idle_host_stops_without_metadata, a_stop_without_metadata_is_brief,
+        a_read_outlasts_a_restart)])
 
 
 if __name__ == "__main__":

@@ -135,7 +135,31 @@ class TestChunks final : public cluster::ClusterChunkStore {
   }
   void Get(const Digest& digest, store::ChunkCallback done) override {
     store::LocalChunkStore* found = Find(digest);
+    if (found != nullptr && found != &own_ && others_are_away_) return done(Away());
     (found == nullptr ? own_ : *found).Get(digest, std::move(done));
+  }
+  void GetForReader(const Digest& digest, store::ChunkCallback done) override {
+    {
+      std::lock_guard lock(mutex_);
+      if (others_are_away_ && !waits_ended_) {
+        waiting_.emplace_back(digest, std::move(done));
+        return;
+      }
+    }
+    Get(digest, std::move(done));
+  }
+  void EndWaits() override {
+    for (auto& [digest, done] : TakeWaiting(/*end=*/true)) done(Away());
+  }
+  // What only other hosts have cannot be read until they are back.
+  void OthersGo() { others_are_away_ = true; }
+  void OthersComeBack() {
+    others_are_away_ = false;
+    for (auto& [digest, done] : TakeWaiting(/*end=*/false)) Get(digest, std::move(done));
+  }
+  size_t waiting_count() {
+    std::lock_guard lock(mutex_);
+    return waiting_.size();
   }
   void Prefetch(std::span<const Digest>) override {}
   Status Sync() override {
@@ -161,8 +185,19 @@ class TestChunks final : public cluster::ClusterChunkStore {
     }
     return nullptr;
   }
+  using Waiting = std::vector<std::pair<Digest, store::ChunkCallback>>;
+  static Error Away() { return MakeError(ErrorCode::kUnavailable, "the others are away"); }
+  Waiting TakeWaiting(bool end) {
+    std::lock_guard lock(mutex_);
+    waits_ended_ = end;
+    return std::exchange(waiting_, {});
+  }
   store::LocalChunkStore& own_;
   const Stores& all_;
+  std::atomic<bool> others_are_away_{false};
+  std::mutex mutex_;
+  bool waits_ended_ = false;
+  Waiting waiting_;
 };
 
 // Who answers for which node. A node without a handler cannot be reached.
