@@ -51,7 +51,7 @@ bool ClusterChunkStoreImpl::StartAsks(const NodeId& node, bool hold) {
     if (Clock::now() < peer.ask_quiet_until) return false;
     if (queue.empty() || (running > 0 && queue.size() < kDigestsPerMessageMax)) return false;
     if (hold && running >= kHeldAsksMax) return false;
-    if (queue.size() < kAskedBesideWriters && LetsWritersGoFirst()) return false;  // the ticker comes by
+    if (queue.size() < kAskedBesideWriters && WritersGoFirst()) return false;  // the ticker comes by
     entries = TakeFront(queue, kDigestsPerMessageMax);
     ++running;
   }

@@ -48,6 +48,10 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   std::vector<bool> Has(std::span<const Digest> digests) override;
   void Get(const Digest& digest, store::ChunkCallback done) override;
   void GetForReader(const Digest& digest, store::ChunkCallback done) override;
+  bool KeepsPutSlices() override EXCLUDES_LOCK(mutex_) {
+    MutexLock lock(mutex_);
+    return unacknowledged_bytes_ > 0;
+  }
   void EndWaits() override { waiting_reads_.Close(); }
   void Prefetch(std::span<const Digest> digests) override;
   ClusterChunkStats ClusterStats() const override;
@@ -145,7 +149,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void RetryStuck() EXCLUDES_LOCK(mutex_);
 
   // sending.cc
-  bool LetsWritersGoFirst() REQUIRES_LOCK(mutex_);
+  bool WritersGoFirst() REQUIRES_LOCK(mutex_);
   void SchedulePump(const NodeId& node) REQUIRES_LOCK(mutex_);
   void PumpAll() REQUIRES_LOCK(mutex_);
   void Pump(const NodeId& node) EXCLUDES_LOCK(mutex_);
@@ -240,6 +244,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   uint64_t last_sequence_ GUARDED_BY(mutex_) = 0;
   uint64_t unacknowledged_bytes_ GUARDED_BY(mutex_) = 0;
   Clock::time_point last_put_at_ GUARDED_BY(mutex_){};
+  std::optional<Clock::time_point> writers_first_since_ GUARDED_BY(mutex_);
   uint64_t late_puts_ GUARDED_BY(mutex_) = 0;  // local puts and lists that came after their entry was placed
   std::unordered_map<NodeId, Peer, NodeIdHash> peers_ GUARDED_BY(mutex_);
   ConfirmedSet confirmed_ GUARDED_BY(mutex_);

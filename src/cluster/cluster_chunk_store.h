@@ -28,9 +28,10 @@ struct ClusterChunkOptions {
   std::shared_ptr<kv::Patience> patience;
   uint64_t repair_bytes_per_second_max = 256 * kMiB;
   // Chunks are sent to other nodes, and small batches of questions asked, once nobody has put one for so long, memory
-  // gets short, or a Sync waits; and half a second later in any case. For hosts with few cores, where copying takes
-  // from those who write. 0: at once.
+  // gets short, a Sync waits, or `writers_first_max` has passed. For hosts with few cores, where copying takes from
+  // those who write. 0: at once.
   std::chrono::milliseconds writer_pause{0};
+  std::chrono::milliseconds writers_first_max{500};
 };
 
 struct ClusterChunkStats {

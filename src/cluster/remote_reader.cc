@@ -13,8 +13,9 @@ namespace {
 
 constexpr unsigned kCallsPerPeerMax = 3;
 constexpr size_t kChunksPerCall = 16;
-// More than a reader asks for ahead: what is refused here is waited for later.
-constexpr size_t kFetchesAheadMax = 256;
+// With 256, hosts that restore at once drift apart: disks read 1.41 times what is restored, where with 64 it is 1.25. One
+// host alone reads a tenth faster with 256.
+constexpr size_t kFetchesAheadMax = 64;
 constexpr size_t kOrderLooked = 4;
 constexpr std::chrono::seconds kCallTimeout{10};
 constexpr size_t kPackAlignment = 64;
@@ -178,8 +179,8 @@ void RemoteReader::AskNext(const OperationPtr& operation) {
   auto node = ChooseNext(*operation);
   if (!node) {
     Error error = NotFoundAnywhere(*operation);
-    const bool is_away = error.code == ErrorCode::kUnavailable;
-    return Finish(operation, std::move(error), is_away ? AwaySince(*operation) : std::nullopt);
+    const auto away_since = error.code != ErrorCode::kNotFound ? AwaySince(*operation) : std::nullopt;
+    return Finish(operation, std::move(error), away_since);
   }
   operation->tried.push_back(*node);
   operation->laters = 0;

@@ -30,8 +30,8 @@ class RemoteReader {
   struct Counters {
     std::atomic<uint64_t> reads{0}, read_bytes{0}, cache_hits{0};
   };
-  // What a fetch came to. `away_since` comes with kUnavailable where nodes that may come back could not be asked: the
-  // moment since when not one of them has answered a read, or of the last of them that fell silent.
+  // What a fetch came to. `away_since` comes with kUnavailable and kCorrupt where nodes that may come back could not be
+  // asked, or were busy: when the last of them fell silent.
   using Clock = std::chrono::steady_clock;
   using FetchCallback =
       std::function<void(Result<store::ChunkData>, const std::optional<Clock::time_point>& away_since)>;

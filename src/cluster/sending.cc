@@ -18,17 +18,19 @@ constexpr std::chrono::milliseconds kFailedPause{300};
 constexpr size_t kNewsKeptMax = 64 * 1024;
 constexpr std::chrono::seconds kReadAgainAfter{5};
 constexpr unsigned kCorruptMax = 3;
-// Writers go first no longer than this after the first chunk that waits.
-constexpr std::chrono::milliseconds kWritersFirstMax{500};
 
 }  // namespace
 
-bool ClusterChunkStoreImpl::LetsWritersGoFirst() {
-  if (options_.writer_pause.count() == 0 || sync_waiters_ > 0 || by_sequence_.empty()) return false;
+bool ClusterChunkStoreImpl::WritersGoFirst() {
   const auto now = Clock::now();
-  if (now - last_put_at_ >= options_.writer_pause || now - by_sequence_.begin()->second->put_at >= kWritersFirstMax)
+  const bool do_write = now - last_put_at_ < options_.writer_pause && sync_waiters_ == 0 &&
+                        unacknowledged_bytes_ < pool_.count() * io::BufferPool::kPayloadBytes / 8 * 5;
+  if (!do_write) {
+    writers_first_since_.reset();
     return false;
-  return unacknowledged_bytes_ < pool_.count() * io::BufferPool::kPayloadBytes / 8 * 5;
+  }
+  if (!writers_first_since_) writers_first_since_ = now;
+  return now - *writers_first_since_ < options_.writers_first_max;
 }
 
 void ClusterChunkStoreImpl::SchedulePump(const NodeId& node) {
@@ -72,7 +74,7 @@ bool ClusterChunkStoreImpl::StartSend(const NodeId& node) {
     MutexLock lock(mutex_);
     Peer& peer = peers_[node];
     if (closing_ || Clock::now() < peer.quiet_until) return false;
-    if (LetsWritersGoFirst()) return false;  // the ticker comes by
+    if (WritersGoFirst()) return false;  // the ticker comes by
     if (peer.sends_running >= kPartialSendsMax) {
       size_t queued = 0;
       for (auto item = peer.sends.begin(); item != peer.sends.end() && queued < kPayloadBytesFull; ++item) {

@@ -259,7 +259,7 @@ void FileSystem::Impl::OnPressure(std::chrono::milliseconds without_release) {
 void FileSystem::Impl::GiveBackBuffers(std::chrono::milliseconds without_release) {
   bool is_stuck = without_release >= kStuckFor;
   if (without_release > std::chrono::milliseconds(0) && !is_stuck) {
-    bool any_on_its_way = false;
+    bool any_on_its_way = parts.chunks.KeepsPutSlices();
     table.ForEachHeld([&any_on_its_way](const InodePtr& inode) {
       MutexLock lock(inode->mutex);
       any_on_its_way = any_on_its_way || (inode->content && inode->content->IsOnItsWay());

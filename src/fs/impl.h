@@ -131,11 +131,12 @@ class FileSystem::Impl {
   struct ReadPlan;
   void StartRead(const std::shared_ptr<ReadPlan>& plan);
   void LoadForRead(const std::shared_ptr<ReadPlan>& plan);  // blocking
+  void FailRead(const std::shared_ptr<ReadPlan>& plan, Error error);
   void FailLoad(const std::shared_ptr<ReadPlan>& plan, const Error& error);
-  // Calls `done`, which must not block, once all pages of a recipe could be read: from now on they are at hand. Waits
-  // for hosts that do not answer, without a lock or a thread.
-  void AwaitPages(const std::vector<Digest>& pages, Done<void> done);
-  static constexpr unsigned kPageWaitsMax = 4;  // of one request
+  // Calls `done`, which must not block, once all chunks could be read: from now on they are at hand. Waits for hosts
+  // that do not answer, without a lock or a thread.
+  void AwaitChunks(const std::vector<Digest>& digests, Done<void> done);
+  static constexpr unsigned kWaitsMax = 4;  // of one request for hosts that do not answer
   void ReadAhead(Handle& handle, const InodePtr& inode, uint64_t offset, size_t size);
   void PrefetchRange(const InodePtr& inode, uint64_t from, uint64_t to);
   void CheckAtime(Handle& handle);

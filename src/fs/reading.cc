@@ -8,6 +8,7 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr size_t kZeroBytes = kMiB;
+constexpr std::chrono::seconds kWaitsWithin{30};
 constexpr size_t kSlicesMax = 512;  // a reply is one writev: fewer than IOV_MAX pieces
 
 const std::byte* Zeros() {
@@ -39,12 +40,21 @@ struct FileSystem::Impl::ReadPlan {
   uint64_t offset = 0;
   size_t size = 0;
   bool for_page_cache = false;
-  unsigned attempt = 0, page_waits = 0;
+  unsigned attempt = 0, waits = 0;
+  std::optional<std::chrono::steady_clock::time_point> waits_since;  // for hosts that do not answer
   Done<ReadResult> done;
   std::vector<Part> parts;
   std::atomic<size_t> missing{0};
   Mutex mutex;
   std::optional<Error> error GUARDED_BY(mutex);
+  std::vector<Digest> away GUARDED_BY(mutex);  // chunks that other hosts may have
+
+  // A host that answers may lack what came meanwhile, and is asked again: some times, and not for ever.
+  bool MayWait() {
+    const auto now = std::chrono::steady_clock::now();
+    if (!waits_since) waits_since = now;
+    return waits++ < kWaitsMax && now - *waits_since < kWaitsWithin;
+  }
 
   void AddExtents(const ExtentMap& extents, uint64_t from, uint64_t length) {
     uint64_t position = from, end = from + length;
@@ -174,9 +184,11 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
   }
   auto finish = [this, plan] {
     std::optional<Error> error;
+    std::vector<Digest> away;
     {
       MutexLock lock(plan->mutex);
       error = std::exchange(plan->error, std::nullopt);
+      away.swap(plan->away);
     }
     if (!error) return plan->done(plan->Assemble());
     // The file may have changed under the read and its old chunks be collected: look once more at what it is now.
@@ -184,30 +196,45 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
     if (error->code == ErrorCode::kNotFound && plan->attempt++ == 0) {
       return waiters->Post([this, plan] { StartRead(plan); });
     }
-    spdlog::error("inode {}: read of {} bytes at {} failed: {}", plan->inode->id.value, plan->size, plan->offset,
-                  error->message);
-    error_names->Note(plan->inode->id);
-    // The file is there; a chunk of it that is missing is damage.
-    if (error->code == ErrorCode::kNotFound) error->code = ErrorCode::kCorrupt;
-    plan->done(*error);
+    // The wait holds no buffers, and what the file is after it is looked up anew: others may have written.
+    if (!away.empty() && plan->MayWait()) {
+      plan->parts.clear();
+      return AwaitChunks(away, [this, plan](const Status& there) {
+        if (!there.ok()) return FailRead(plan, there.error());
+        waiters->Post([this, plan] { StartRead(plan); });
+      });
+    }
+    FailRead(plan, *error);
   };
   size_t extents = 1;
   for (const auto& part : plan->parts) extents += part.extent.has_value() ? 1 : 0;
   plan->missing = extents;
   for (size_t i = 0; i < plan->parts.size(); i++) {
     if (!plan->parts[i].extent) continue;
-    parts.chunks.GetForReader(plan->parts[i].extent->digest, [plan, i, finish](Result<store::ChunkData> chunk) {
+    parts.chunks.Get(plan->parts[i].extent->digest, [this, plan, i, finish](Result<store::ChunkData> chunk) {
       ReadPlan::Part& part = plan->parts[i];
       if (chunk.ok() && chunk->size >= part.extent->chunk_offset + part.length) {
         part.chunk = std::move(*chunk);
       } else {
         MutexLock lock(plan->mutex);
         plan->error = chunk.ok() ? MakeError(ErrorCode::kCorrupt, "a chunk is shorter than its extent") : chunk.error();
+        if (host != nullptr && !chunk.ok() && chunk.error().code != ErrorCode::kNotFound) {
+          plan->away.push_back(part.extent->digest);
+        }
       }
       if (--plan->missing == 0) finish();
     });
   }
   if (--plan->missing == 0) finish();
+}
+
+void FileSystem::Impl::FailRead(const std::shared_ptr<ReadPlan>& plan, Error error) {
+  spdlog::error("inode {}: read of {} bytes at {} failed: {}", plan->inode->id.value, plan->size, plan->offset,
+                error.message);
+  error_names->Note(plan->inode->id);
+  // The file is there; a chunk of it that is missing is damage.
+  if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kCorrupt;
+  plan->done(std::move(error));
 }
 
 void FileSystem::Impl::FailLoad(const std::shared_ptr<ReadPlan>& plan, const Error& error) {
@@ -219,17 +246,21 @@ void FileSystem::Impl::FailLoad(const std::shared_ptr<ReadPlan>& plan, const Err
 void FileSystem::Impl::LoadForRead(const std::shared_ptr<ReadPlan>& plan) {
   Status status;
   std::vector<Digest> away;
+  bool is_away = false;
   {
     const InodePtr& inode = plan->inode;
     MutexLock lock(inode->mutex);
     auto loaded = LoadContent(inode, true);
     status = loaded.ok() ? inode->content->extents.EnsureLoaded(plan->offset, plan->size, parts.chunks)
                          : Status(loaded.error());
-    const bool is_away = loaded.ok() && !status.ok() && status.error().code == ErrorCode::kUnavailable;
-    if (is_away) away = inode->content->extents.MissingPages(plan->offset, plan->size);
+    is_away = !status.ok() && status.error().code == ErrorCode::kUnavailable;
+    if (is_away && loaded.ok()) away = inode->content->extents.MissingPages(plan->offset, plan->size);
   }
-  if (!away.empty() && plan->page_waits++ < kPageWaitsMax) {
-    return AwaitPages(away, [this, plan](const Status& there) {
+  if (is_away && away.empty()) {  // not even the top of the recipe could be read
+    if (auto state = ReadFinished(plan->inode->id); state.ok()) away = PagesToOpen(*state);
+  }
+  if (!away.empty() && plan->MayWait()) {
+    return AwaitChunks(away, [this, plan](const Status& there) {
       if (!there.ok()) return FailLoad(plan, there.error());
       waiters->Post([this, plan] { LoadForRead(plan); });
     });
@@ -238,16 +269,16 @@ void FileSystem::Impl::LoadForRead(const std::shared_ptr<ReadPlan>& plan) {
   StartRead(plan);
 }
 
-void FileSystem::Impl::AwaitPages(const std::vector<Digest>& pages, Done<void> done) {
+void FileSystem::Impl::AwaitChunks(const std::vector<Digest>& digests, Done<void> done) {
   struct Waiting {
     std::atomic<size_t> left;
     Mutex mutex;
     Status status GUARDED_BY(mutex);
   };
   auto waiting = std::make_shared<Waiting>();
-  waiting->left = pages.size();
-  for (const Digest& page : pages) {
-    parts.chunks.GetForReader(page, [waiting, done](const Result<store::ChunkData>& data) {
+  waiting->left = digests.size();
+  for (const Digest& digest : digests) {
+    parts.chunks.GetForReader(digest, [waiting, done](const Result<store::ChunkData>& data) {
       if (!data.ok()) {
         MutexLock lock(waiting->mutex);
         waiting->status = data.error();

@@ -196,9 +196,9 @@ void FileSystem::Impl::LoadForOpen(const InodePtr& inode, Done<void> done, unsig
   }
   std::vector<Digest> away;
   const bool is_away = !status.ok() && status.error().code == ErrorCode::kUnavailable;
-  if (is_away && page_waits < kPageWaitsMax) away = PagesToOpen(*state);
+  if (is_away && page_waits < kWaitsMax) away = PagesToOpen(*state);
   if (away.empty()) return done(status);
-  AwaitPages(away, [this, inode, page_waits, done = std::move(done)](const Status& there) {
+  AwaitChunks(away, [this, inode, page_waits, done = std::move(done)](const Status& there) {
     blocking->Post([this, inode, page_waits, done, there] {
       if (!there.ok()) return done(there);
       LoadForOpen(inode, done, page_waits + 1);

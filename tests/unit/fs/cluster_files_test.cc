@@ -44,6 +44,23 @@ TEST_F(ClusterFilesTest, OpeningAndReadingOutlastThatOthersAreAway) {
   ASSERT_TRUE(host(1).CloseFile(*opened).ok());
 }
 
+TEST_F(ClusterFilesTest, AReadThatWaitedGivesWhatTheFileIsThen) {
+  MakeHosts(2);
+  host(0).Put("file", TextOf(1, 5000));
+  auto file = host(1).Open("file", {.read = true, .write = true});
+  ASSERT_TRUE(file.ok());
+  TestChunks& chunks = *host(1).chunks;
+  chunks.OthersGo();
+  auto read = std::async(std::launch::async, [&] { return host(1).Read(*file, 0, 5000); });
+  EXPECT_TRUE(Eventually([&] { return chunks.waiting_count() > 0; }));
+  EXPECT_TRUE(host(1).Write(*file, 0, TextOf(2, 5000)).ok());
+  chunks.OthersComeBack();
+  const auto text = read.get();
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  EXPECT_EQ(*text, TextOf(2, 5000));
+  ASSERT_TRUE(host(1).CloseFile(*file).ok());
+}
+
 TEST_F(ClusterFilesTest, ReadsThatWaitForOthersEnd) {
   MakeHosts(2);
   host(0).Put("file", TextOf(1, 5000));
