@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kCallsPerPeerMax = 3;
 constexpr size_t kChunksPerCall = 16;
-// With 256, hosts that restore at once drift apart: disks read 1.41 times what is restored, where with 64 it is 1.25. One
+// With 256, hosts that restore at once drift apart: disks read 1.41 times what is restored, with 64 it is 1.25 times. One
 // host alone reads a tenth faster with 256.
 constexpr size_t kFetchesAheadMax = 64;
 constexpr size_t kOrderLooked = 4;
