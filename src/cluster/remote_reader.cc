@@ -13,8 +13,8 @@ namespace {
 
 constexpr unsigned kCallsPerPeerMax = 3;
 constexpr size_t kChunksPerCall = 16;
-// With 256, hosts that restore at once drift apart: disks read 1.41 times what is restored, with 64 it is 1.25 times. One
-// host alone reads a tenth faster with 256.
+// With 256, hosts that restore at once drift apart: disks read 1.41 times what is restored, with 64 it is 1.25 times.
+// One host alone reads a tenth faster with 256.
 constexpr size_t kFetchesAheadMax = 64;
 constexpr size_t kOrderLooked = 4;
 constexpr std::chrono::seconds kCallTimeout{10};
