@@ -2,13 +2,13 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "cluster/cluster_chunk_store.h"
 #include "fs/impl.h"
 
 namespace cairnfs::fs {
 namespace {
 
 constexpr size_t kZeroBytes = kMiB;
-constexpr std::chrono::seconds kWaitsWithin{30};
 constexpr size_t kSlicesMax = 512;  // a reply is one writev: fewer than IOV_MAX pieces
 
 const std::byte* Zeros() {
@@ -53,7 +53,7 @@ struct FileSystem::Impl::ReadPlan {
   bool MayWait() {
     const auto now = std::chrono::steady_clock::now();
     if (!waits_since) waits_since = now;
-    return waits++ < kWaitsMax && now - *waits_since < kWaitsWithin;
+    return waits++ < kWaitsMax && now - *waits_since < cluster::kReadWaitMax;
   }
 
   void AddExtents(const ExtentMap& extents, uint64_t from, uint64_t length) {

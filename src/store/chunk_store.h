@@ -65,7 +65,7 @@ class ChunkStore {
   virtual void GetForReader(const Digest& digest, ChunkCallback done) { Get(digest, std::move(done)); }
   // Slices of what was put lie in memory until other hosts have it.
   virtual bool KeepsPutSlices() { return false; }
-  // Reads wait no more from now on, and those that do end with kUnavailable at once.
+  // Reads wait no more from now on, and those that do end with their error at once.
   virtual void EndWaits() {}
   // Starts reading chunks into the cache that are not there, as long as room can be had, those that lie side by side in
   // one read; never waits, reports nothing.
