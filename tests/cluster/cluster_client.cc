@@ -1,9 +1,11 @@
 // One client of a cluster test: carries out calls on a directory and says when each began and ended.
 //
-//   cluster_client DIR [--mounted] [--limit-ms N] [--planted LIE] [--seed N]
+//   cluster_client DIR [--mounted | --plain] [--limit-ms N] [--planted LIE] [--seed N]
 //
 // --mounted: DIR is a mount point. While nothing is mounted there, because its host is being started again, what lies
 // under it must not be taken for the filesystem: each call then answers ENOTCONN.
+// --plain: DIR is a directory of a file system where a read may see half of a write, as on ext4 and tmpfs, whose reads
+// take no lock. Clients then keep reads and changes of contents apart by a flock on the round's directory.
 //
 // Reads one JSON object per line from stdin: "id", "op" and arguments. Writes one line per answer to stdout: "id",
 // "begin", "end" (ns, CLOCK_MONOTONIC, comparable among all clients of a machine), "error" and what else there is.
@@ -19,6 +21,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <getopt.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -32,6 +35,8 @@
 #include <iostream>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <system_error>
 #include <thread>
 
 #include "history.h"
@@ -237,15 +242,37 @@ uint64_t MountAt(const std::string& directory) {
   return (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0 ? info.stx_mnt_id : 0;
 }
 
+// Keeps reads and changes of contents apart, where the file system does not.
+class ContentLock {
+ public:
+  ContentLock(const std::string& root, TreeAct act) {
+    if (act != TreeAct::kRead && act != TreeAct::kWrite && act != TreeAct::kTruncate) return;
+    fd_ = open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd_ < 0 || flock(fd_, act == TreeAct::kRead ? LOCK_SH : LOCK_EX) != 0) {
+      throw std::system_error(errno, std::generic_category(), root);
+    }
+  }
+  ContentLock(const ContentLock&) = delete;
+  ~ContentLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+
+ private:
+  int fd_ = -1;
+};
+
 class Client {
  public:
-  Client(std::string directory, bool is_mounted, std::string lie, uint64_t seed)
-      : directory_(std::move(directory)), is_mounted_(is_mounted), liar_(std::move(lie), seed) {}
+  enum class Kind { kAny, kMounted, kPlain };
+
+  Client(std::string directory, Kind kind, std::string lie, uint64_t seed)
+      : directory_(std::move(directory)), kind_(kind), liar_(std::move(lie), seed) {}
 
   json Answer(const json& line) {
-    uint64_t mount = is_mounted_ ? MountAt(directory_) : 0;
+    bool is_mounted = kind_ == Kind::kMounted;
+    uint64_t mount = is_mounted ? MountAt(directory_) : 0;
     json answer = AnswerThere(line);
-    if (is_mounted_ && (mount == 0 || MountAt(directory_) != mount)) {
+    if (is_mounted && (mount == 0 || MountAt(directory_) != mount)) {
       return {{"error", ENOTCONN}, {"begin", answer["begin"]}, {"end", answer["end"]}};
     }
     return answer;
@@ -277,6 +304,8 @@ class Client {
   json Tree(const std::string& root, const TreeOperation& operation, const PerformOptions& options) {
     TreeResult result;
     if (!liar_.Skips(operation, result)) {
+      std::optional<ContentLock> lock;
+      if (kind_ == Kind::kPlain) lock.emplace(root, operation.act);
       result = Perform(root, operation, options);
       liar_.Change(root, operation, result);
     }
@@ -326,19 +355,16 @@ class Client {
   }
 
   const std::string directory_;
-  const bool is_mounted_;
+  const Kind kind_;
   Liar liar_;
   LockFiles locks_;
   std::map<std::string, int> handles_;
 };
 
 int Main(int argc, char** argv) {
-  static const option kLong[] = {{"limit-ms", 1, nullptr, 'l'},
-                                 {"planted", 1, nullptr, 'p'},
-                                 {"seed", 1, nullptr, 's'},
-                                 {"mounted", 0, nullptr, 'm'},
-                                 {nullptr, 0, nullptr, 0}};
-  bool is_mounted = false;
+  static const option kLong[] = {{"limit-ms", 1, nullptr, 'l'}, {"planted", 1, nullptr, 'p'}, {"seed", 1, nullptr, 's'},
+                                 {"mounted", 0, nullptr, 'm'},  {"plain", 0, nullptr, 'f'},   {nullptr, 0, nullptr, 0}};
+  auto kind = Client::Kind::kAny;
   int64_t limit_ms = 60000;
   std::string lie;
   uint64_t seed = 1;
@@ -347,19 +373,20 @@ int Main(int argc, char** argv) {
       case 'l': limit_ms = std::strtoll(optarg, nullptr, 10); break;
       case 'p': lie = optarg; break;
       case 's': seed = std::strtoull(optarg, nullptr, 10); break;
-      case 'm': is_mounted = true; break;
+      case 'm': kind = Client::Kind::kMounted; break;
+      case 'f': kind = Client::Kind::kPlain; break;
       default: return 2;
     }
   }
   if (optind + 1 != argc || limit_ms <= 0) {
-    fmt::print(stderr, "usage: cluster_client DIR [--mounted] [--limit-ms N] [--planted LIE] [--seed N]\n");
+    fmt::print(stderr, "usage: cluster_client DIR [--mounted | --plain] [--limit-ms N] [--planted LIE] [--seed N]\n");
     return 2;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   umask(0);
   Output output;
   Watchdog watchdog(output, limit_ms);
-  Client client(argv[optind], is_mounted, lie, seed);
+  Client client(argv[optind], kind, lie, seed);
   for (std::string row; std::getline(std::cin, row);) {
     try {
       json line = json::parse(row);

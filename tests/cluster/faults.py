@@ -83,7 +83,7 @@ class Round:
         made = []
         for host in hosts or self.cluster.hosts:
             client = recorder.Client(f"{host.name}.{what}", host.mount_point, limit_s=self.options.limit_s,
-                                     mounted=not self.test.is_plain)
+                                     mounted=not self.test.is_plain, plain=self.test.is_plain)
             client.host = host
             made.append(client)
         self.everybody += made

@@ -32,11 +32,13 @@ class Stop(Exception):
 
 
 class Client:
-    """A process that carries out calls on one host's mount. Made and used by one thread at a time.
+    """A process that carries out calls on one host's mount, or with `plain` on a directory of an ordinary file system.
+    Made and used by one thread at a time.
 
     It dies with the thread that made it (PR_SET_PDEATHSIG), so make it on one that stays."""
 
-    def __init__(self, name, directory, limit_s=60, session="", planted="", seed=1, mounted=None):
+    def __init__(self, name, directory, limit_s=60, session="", planted="", seed=1, mounted=None,
+                 plain=False):
         self.name = name
         self.session = session or name
         self.limit_s = limit_s
@@ -45,6 +47,8 @@ class Client:
         command = [program("cluster_client"), directory, "--limit-ms", str(int(limit_s * 1000)), "--seed", str(seed)]
         if os.path.ismount(directory) if mounted is None else mounted:
             command.append("--mounted")
+        if plain:
+            command.append("--plain")
         if planted:
             command += ["--planted", planted]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
