@@ -38,7 +38,6 @@ nlohmann::ordered_json ClusterObject(const control::ClusterActivityReport& repor
           {"known_elsewhere_bytes_total", chunks.known_elsewhere_bytes_total},
           {"remote_reads_total", chunks.remote_reads_total},
           {"remote_read_bytes_total", chunks.remote_read_bytes_total},
-          {"remote_cache_hits_total", chunks.remote_cache_hits_total},
           {"unacknowledged_bytes", chunks.unacknowledged_bytes},
           {"missing_copies", chunks.missing_copies},
           {"repair_phase", chunks.repair_phase},

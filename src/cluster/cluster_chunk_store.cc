@@ -36,7 +36,7 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
       commit_(local, engine),
       home_(commit_, membership),
       client_(membership, options.connections_per_peer, wire_),
-      reader_({pool, client_, membership, reachability_, commit_}, options.cache_bytes_max),
+      reader_({pool, client_, membership, reachability_, commit_, local.cache()}),
       waiting_reads_(
           [this](const Digest& digest, RemoteReader::FetchCallback done) {
             work_.Post([this, digest, done = std::move(done)] { GetOnce(digest, done); });
@@ -254,7 +254,7 @@ void ClusterChunkStoreImpl::GetForReader(const Digest& digest, store::ChunkCallb
 void ClusterChunkStoreImpl::GetOnce(const Digest& digest, RemoteReader::FetchCallback done) {
   if (auto pending = FindPending(digest)) return done(*std::move(pending), {});
   shared_reads_.NoteRead(digest);
-  if (auto cached = reader_.FindCached(digest)) return done(*std::move(cached), {});
+  if (auto cached = local_.FindCached(digest)) return done(*std::move(cached), {});
   if (shared_reads_.AreGoingOn() && IsReadElsewhere(*reachability_.view(), digest)) {
     return reader_.Fetch(digest, [this, digest, done = std::move(done)](Result<store::ChunkData> data, const auto&) {
       if (data.ok()) return done(std::move(data), {});
@@ -413,7 +413,7 @@ void ClusterChunkStoreImpl::Tick() {
       if (stopping_) return;
     }
     home_.Tick();
-    reader_.Trim();
+    local_.cache().Trim();
     waiting_reads_.Tick();
     DropSlicesUnderPressure();
     const auto now = Clock::now();
@@ -441,7 +441,6 @@ ClusterChunkStats ClusterChunkStoreImpl::ClusterStats() const {
   stats.known_elsewhere_bytes_total = known_elsewhere_bytes_.load(std::memory_order_relaxed);
   stats.remote_reads_total = reader_.counters().reads.load(std::memory_order_relaxed);
   stats.remote_read_bytes_total = reader_.counters().read_bytes.load(std::memory_order_relaxed);
-  stats.remote_cache_hits_total = reader_.counters().cache_hits.load(std::memory_order_relaxed);
   stats.repair_bytes_total = repair_bytes_.load(std::memory_order_relaxed);
   const Repair::Progress progress = repair_->progress();
   stats.repair_chunks_left = progress.chunks_left;

@@ -20,7 +20,6 @@ struct ClusterChunkOptions {
   unsigned copies = 2;
   unsigned copies_min = 0;                   // of nodes that are up, for a Sync to succeed; 0: as many as `copies`
   size_t window_bytes_per_peer = 64 * kMiB;  // sent and not acknowledged
-  size_t cache_bytes_max = 256 * kMiB;       // verified chunks that came from other nodes
   unsigned connections_per_peer = 2;
   std::chrono::seconds sync_wait_max{600};                 // a Sync that lacks nodes fails with kUnavailable after this
   std::chrono::milliseconds read_wait_max = kReadWaitMax;  // of GetForReader, since it was called
@@ -38,7 +37,7 @@ struct ClusterChunkStats {
   uint64_t sent_bytes_total, received_bytes_total;  // chunk bytes over the network, to and from peers
   uint64_t wire_sent_bytes_total;                   // with digests and framing
   uint64_t known_elsewhere_bytes_total;             // put, and held by R nodes already: not stored, not sent
-  uint64_t remote_reads_total, remote_read_bytes_total, remote_cache_hits_total;
+  uint64_t remote_reads_total, remote_read_bytes_total;
   uint64_t unacknowledged_bytes;  // replication lag: put, and without all copies yet
   uint64_t missing_copies;        // chunks of this node's knowledge with fewer than `copies` copies
   uint64_t repair_bytes_total, repair_chunks_left;

@@ -1,4 +1,4 @@
-// Reads chunks from other nodes, each verified, and keeps them in a bounded cache.
+// Reads chunks from other nodes, each verified, and keeps them in the cache of this node's own chunks.
 //
 // Asked in turn: the chunk's home, the holders that it names, the others in the chunk's order, then those that did not
 // answer lately, and last those that are down. All who want one chunk share one fetch; several fetches from one node
@@ -26,19 +26,19 @@ class RemoteReader {
     Membership& membership;
     Reachability& reachability;
     GroupCommit& commit;
+    store::ChunkCache& cache;
   };
   struct Counters {
-    std::atomic<uint64_t> reads{0}, read_bytes{0}, cache_hits{0};
+    std::atomic<uint64_t> reads{0}, read_bytes{0};
   };
   // What a fetch came to. `away_since` comes with kUnavailable and kCorrupt where nodes that may come back could not be
   // asked, or were busy: when the last of them fell silent.
   using Clock = std::chrono::steady_clock;
   using FetchCallback =
       std::function<void(Result<store::ChunkData>, const std::optional<Clock::time_point>& away_since)>;
-  RemoteReader(const Parts& parts, size_t cache_bytes_max);
+  explicit RemoteReader(const Parts& parts);
   ~RemoteReader();  // waits for the fetches under way. REQUIRES: the client is closed, so that they end
 
-  std::optional<store::ChunkData> FindCached(const Digest& digest);
   // kNotFound: every node says that it has no such chunk. kUnavailable: some could not be asked. kCorrupt: those that
   // have it cannot read it. Never blocks; `done` is called on a thread of its own.
   void Fetch(const Digest& digest, FetchCallback done);
@@ -47,8 +47,6 @@ class RemoteReader {
   // The node came up: that it could not be asked before is over.
   void NoteUp(const NodeId& node) EXCLUDES_LOCK(mutex_);
   void AwaitIdle() EXCLUDES_LOCK(mutex_);  // until no fetch is under way
-  void Trim() { cache_.Trim(); }
-  void DropCache() { cache_.Clear(); }
   const Counters& counters() const { return counters_; }
 
  private:
@@ -80,7 +78,6 @@ class RemoteReader {
   void Join(const Digest& digest, FetchCallback done) EXCLUDES_LOCK(mutex_);
 
   const Parts parts_;
-  store::ChunkCache cache_;
   Counters counters_;
   Mutex mutex_;
   CondVar ended_;

@@ -186,8 +186,6 @@ void ClusterChunkStoreImpl::ReadWave(const std::shared_ptr<Serving>& serving) {
     shared_reads_.NoteServed(digest);
     if (auto pending = FindPending(digest)) {
       found(*std::move(pending));
-    } else if (auto cached = reader_.FindCached(digest)) {
-      found(*std::move(cached));
     } else {
       local_.Get(digest, std::move(found));
     }

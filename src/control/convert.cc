@@ -14,7 +14,6 @@ void ToMessage(const ClusterActivityReport& report, ClusterActivity& activity) {
   activity.set_known_elsewhere_bytes_total(chunks.known_elsewhere_bytes_total);
   activity.set_remote_reads_total(chunks.remote_reads_total);
   activity.set_remote_read_bytes_total(chunks.remote_read_bytes_total);
-  activity.set_remote_cache_hits_total(chunks.remote_cache_hits_total);
   activity.set_unacknowledged_bytes(chunks.unacknowledged_bytes);
   activity.set_missing_copies(chunks.missing_copies);
   activity.set_repair_bytes_total(chunks.repair_bytes_total);
@@ -40,7 +39,6 @@ ClusterActivityReport FromMessage(const ClusterActivity& activity) {
   chunks.known_elsewhere_bytes_total = activity.known_elsewhere_bytes_total();
   chunks.remote_reads_total = activity.remote_reads_total();
   chunks.remote_read_bytes_total = activity.remote_read_bytes_total();
-  chunks.remote_cache_hits_total = activity.remote_cache_hits_total();
   chunks.unacknowledged_bytes = activity.unacknowledged_bytes();
   chunks.missing_copies = activity.missing_copies();
   chunks.repair_bytes_total = activity.repair_bytes_total();

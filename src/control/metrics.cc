@@ -98,8 +98,6 @@ class Collector final : public prometheus::Collectable {
             chunks.known_elsewhere_bytes_total);
     counter("cairnfs_remote_reads_total", "Chunks read from other nodes.", chunks.remote_reads_total);
     counter("cairnfs_remote_read_bytes_total", "Bytes read from other nodes.", chunks.remote_read_bytes_total);
-    counter("cairnfs_remote_cache_hits_total", "Chunks of other nodes served from memory.",
-            chunks.remote_cache_hits_total);
     gauge("cairnfs_unacknowledged_bytes", "Replication lag: bytes put that have not all their copies yet.",
           chunks.unacknowledged_bytes);
     gauge("cairnfs_missing_copies", "Chunks known to this node with fewer copies than configured.",

@@ -176,7 +176,6 @@ Status ClusterVolume::StartServing() {
   cluster::ClusterChunkOptions options;
   options.copies = static_cast<unsigned>(config_.copies);
   options.copies_min = static_cast<unsigned>(config_.min_replicas);
-  options.cache_bytes_max = storage_->chunks().cache_bytes_max();
   options.sync_wait_max = std::chrono::seconds((config_.commit_wait_max_ms + 999) / 1000);
   options.repair_bytes_per_second_max = config_.repair_rate;
   options.patience = cluster_store_->patience();

@@ -23,7 +23,8 @@ std::optional<ChunkData> ChunkCache::Find(const Digest& digest) {
   auto found = by_digest_.find(digest);
   if (found == by_digest_.end()) return std::nullopt;
   found->second->used = true;
-  if (found->second->lasting) lasting_.splice(lasting_.begin(), lasting_, found->second);
+  Items& lasting = queues_[kLasting].items;
+  if (found->second->queue == kLasting) lasting.splice(lasting.begin(), lasting, found->second);
   return found->second->data;
 }
 
@@ -32,14 +33,14 @@ bool ChunkCache::Contains(const Digest& digest) {
   return by_digest_.contains(digest);
 }
 
-ChunkData ChunkCache::InsertRead(const Digest& digest, ChunkData data) {
+ChunkData ChunkCache::Keep(const Digest& digest, ChunkData data, QueueName queue) {
   if (data.size == 0) return data;
   if (data.size > kSmallChunkBytesMax) {
-    if (OwnedByPool(data.slices)) Insert(digest, data, /*lasting=*/false);
+    if (OwnedByPool(data.slices)) Insert(digest, data, queue);
     return data;
   }
   if (auto packed = Pack(data)) {
-    Insert(digest, *packed, /*lasting=*/false);
+    Insert(digest, *packed, queue);
     return *std::move(packed);
   }
   return data;
@@ -50,7 +51,7 @@ void ChunkCache::InsertWritten(const Digest& digest, std::span<const io::Slice> 
   ChunkData data;
   data.slices.assign(slices.begin(), slices.end());
   data.size = size;
-  Insert(digest, data, /*lasting=*/true);
+  Insert(digest, data, kLasting);
 }
 
 std::optional<ChunkData> ChunkCache::Pack(const ChunkData& data) {
@@ -74,7 +75,7 @@ std::optional<ChunkData> ChunkCache::Pack(const ChunkData& data) {
 }
 
 // Also while the pool is short, the new takes the place of the old.
-void ChunkCache::Insert(const Digest& digest, const ChunkData& data, bool lasting) {
+void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName queue) {
   const size_t charge = ChargeOf(data);
   if (charge > bytes_max_) return;
   const bool short_of_buffers = PoolIsShort();
@@ -82,34 +83,40 @@ void ChunkCache::Insert(const Digest& digest, const ChunkData& data, bool lastin
   MutexLock lock(mutex_);
   if (by_digest_.contains(digest)) return;
   if (short_of_buffers && by_digest_.empty()) return;
-  lasting = ForgetLeft(digest) || lasting;
+  if (ForgetLeft(digest)) queue = kLasting;
   size_t given = 0;
   while (!by_digest_.empty() &&
          (bytes_.load(std::memory_order_relaxed) + charge > bytes_max_ || (short_of_buffers && given < 2 * charge))) {
     EvictOne(&evicted);
     given += ChargeOf(evicted.back().data);
   }
-  Items& queue = lasting ? lasting_ : recent_;
-  queue.push_front(Item{digest, data, lasting, /*used=*/false});
-  by_digest_.emplace(digest, queue.begin());
+  Items& items = queues_[queue].items;
+  items.push_front(Item{digest, data, queue, /*used=*/false});
+  by_digest_.emplace(digest, items.begin());
   bytes_.fetch_add(charge, std::memory_order_relaxed);
-  if (!lasting) recent_bytes_ += charge;
+  queues_[queue].bytes += charge;
   lock.Unlock();
 }
 
+ChunkCache::Queue& ChunkCache::QueueToShorten() {
+  Queue &fetched = queues_[kFetched], &recent = queues_[kRecent], &lasting = queues_[kLasting];
+  const size_t share = bytes_max_ / 4;
+  if (fetched.bytes > share) return fetched;
+  if (recent.bytes > share) return recent;
+  if (!lasting.items.empty()) return lasting;
+  return recent.items.empty() ? fetched : recent;
+}
+
 void ChunkCache::EvictOne(Items* evicted) {
-  const bool from_recent = lasting_.empty() || (!recent_.empty() && recent_bytes_ > bytes_max_ / 4);
-  Items& queue = from_recent ? recent_ : lasting_;
-  auto oldest = std::prev(queue.end());
+  Queue& queue = QueueToShorten();
+  auto oldest = std::prev(queue.items.end());
   const size_t charge = ChargeOf(oldest->data);
   bytes_.fetch_sub(charge, std::memory_order_relaxed);
+  queue.bytes -= charge;
   by_digest_.erase(oldest->digest);
-  if (from_recent) {
-    recent_bytes_ -= charge;
-    // What was fetched ahead and went before its reader came was not read yet.
-    if (oldest->used) Remember(oldest->digest, charge);
-  }
-  evicted->splice(evicted->end(), queue, oldest);
+  // What was fetched ahead and went before its reader came was not read yet.
+  if (oldest->queue != kLasting && oldest->used) Remember(oldest->digest, charge);
+  evicted->splice(evicted->end(), queue.items, oldest);
 }
 
 void ChunkCache::Remember(const Digest& digest, size_t size) {
@@ -162,9 +169,10 @@ void ChunkCache::Clear() {
   }
   Items evicted;
   MutexLock lock(mutex_);
-  evicted.splice(evicted.end(), recent_);
-  evicted.splice(evicted.end(), lasting_);
-  recent_bytes_ = 0;
+  for (Queue& queue : queues_) {
+    evicted.splice(evicted.end(), queue.items);
+    queue.bytes = 0;
+  }
   by_digest_.clear();
   left_.clear();
   left_by_digest_.clear();

@@ -51,12 +51,14 @@ ChunkReader::~ChunkReader() {
   while (running_ > 0) changed_.Wait(mutex_);
 }
 
+std::optional<ChunkData> ChunkReader::FindCached(const Digest& digest) {
+  auto cached = cache_.Find(digest);
+  if (cached) counters_.cache_hits.fetch_add(1, std::memory_order_relaxed);
+  return cached;
+}
+
 void ChunkReader::Get(const Digest& digest, ChunkCallback done) {
-  if (auto cached = cache_.Find(digest)) {
-    counters_.cache_hits.fetch_add(1, std::memory_order_relaxed);
-    done(*std::move(cached));
-    return;
-  }
+  if (auto cached = FindCached(digest)) return done(*std::move(cached));
   counters_.cache_misses.fetch_add(1, std::memory_order_relaxed);
   OperationPtr operation;
   {

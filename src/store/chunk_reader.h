@@ -30,6 +30,7 @@ class ChunkReader {
               unsigned verify_threads, std::function<void(const Error&)> report);
   ~ChunkReader();  // waits for the reads in flight
 
+  std::optional<ChunkData> FindCached(const Digest& digest);
   void Get(const Digest& digest, ChunkCallback done);
   // Reads the chunks into the cache, unless there are many such reads already or the pool is short.
   void Prefetch(std::span<const Digest> digests);

@@ -351,5 +351,7 @@ Status LocalChunkStore::Check(const std::function<void(const CheckProblem&)>& re
 Result<uint64_t> LocalChunkStore::RemoveUnusedFiles(io::Disk& disk) { return SegmentSet::RemoveUnused(disk); }
 
 void LocalChunkStore::DropCache() { impl_->cache_.Clear(); }
+ChunkCache& LocalChunkStore::cache() { return impl_->cache_; }
+std::optional<ChunkData> LocalChunkStore::FindCached(const Digest& digest) { return impl_->reader_.FindCached(digest); }
 
 }  // namespace cairnfs::store

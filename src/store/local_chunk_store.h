@@ -127,6 +127,10 @@ class LocalChunkStore final : public ChunkStore {
   // Drops every verified chunk from memory (tests, benchmarks).
   void DropCache();
   size_t cache_bytes_max() const;  // verified chunks kept after use
+  // Get finds there what others have put in, too: verified chunks that this store does not hold.
+  class ChunkCache& cache();
+  // What Get would give without a disk; counted as it is there.
+  std::optional<ChunkData> FindCached(const Digest& digest);
 
  protected:
   void Unpin(const Digest& digest) override;

@@ -262,7 +262,6 @@ class ClusterChunkTest : public ::testing::Test {
   FakeCluster cluster_;
   ClusterChunkOptions options_ = [] {
     ClusterChunkOptions options;
-    options.cache_bytes_max = 8 * kMiB;
     options.sync_wait_max = std::chrono::seconds(60);
     return options;
   }();

@@ -26,6 +26,10 @@ class ChunkCacheTest : public ::testing::Test {
     cache_.InsertRead(DigestOf(number), Data());
     cache_.Find(DigestOf(number));
   }
+  void Fetched(uint64_t number) {
+    cache_.InsertFetched(DigestOf(number), Data());
+    cache_.Find(DigestOf(number));
+  }
   void Written(uint64_t number) {
     ChunkData data = Data();
     cache_.InsertWritten(DigestOf(number), data.slices, data.size);
@@ -67,6 +71,29 @@ TEST_F(ChunkCacheTest, WhatWentBeforeItsReaderCameWasNotReadYet) {
   for (int turn = 0; turn < 3; ++turn) {
     for (uint64_t i = 100; i < 108; ++i) cache_.InsertRead(DigestOf(i), Data());
   }
+  EXPECT_GE(CountOf(0, kCacheChunks), kCacheChunks * 5 / 8);
+}
+
+// A restore on several hosts at once: what this node's disk gave is for all of them, what came from others for this
+// one.
+TEST_F(ChunkCacheTest, WhatCameFromOtherNodesGoesFirst) {
+  for (uint64_t i = 0; i < 100; ++i) {
+    Read(i);
+    Fetched(1000 + i);
+    Fetched(2000 + i);
+  }
+  EXPECT_GE(CountOf(100 - kCacheChunks * 3 / 4, 100), kCacheChunks * 3 / 4 - 1);
+  EXPECT_EQ(CountOf(1098, 1100) + CountOf(2098, 2100), 4U);
+}
+
+TEST_F(ChunkCacheTest, AllOfItIsForWhatCameFromOtherNodesWhenNothingElseWantsIt) {
+  for (uint64_t i = 0; i < kCacheChunks; ++i) Fetched(i);
+  EXPECT_EQ(CountOf(0, kCacheChunks), kCacheChunks);
+}
+
+TEST_F(ChunkCacheTest, WhatCameFromOtherNodesLeavesWhatWasWritten) {
+  for (uint64_t i = 0; i < kCacheChunks; ++i) Written(i);
+  for (uint64_t i = 100; i < 300; ++i) Fetched(i);
   EXPECT_GE(CountOf(0, kCacheChunks), kCacheChunks * 5 / 8);
 }
 
