@@ -289,14 +289,14 @@ TEST(Etcd, StoppedMemberIsLeftForAnother) {
   options.remote.lease_timeout = milliseconds(500);
   auto store = Must(EtcdStore::Create(options));
   const kv::LeaseId lease = Must(store->GrantLease(std::chrono::seconds(30)));
-  etcd.Signal(0, SIGSTOP);  // the store is connected with it, and nothing says that it is gone
+  etcd.Pause(0);  // the store is connected with it, and nothing says that it is gone
   // Each call tries each member once, and the others may have a leader to elect.
   bool is_kept = false;
   for (int i = 0; !is_kept && i < 15; ++i) is_kept = store->KeepLeaseAlive(lease).ok();
   EXPECT_TRUE(is_kept);
   Must(store->Commit(Transaction().Put("a", "1")));
   EXPECT_EQ(Must(store->Get("a"))->value, "1");
-  etcd.Signal(0, SIGCONT);
+  etcd.Resume(0);
 }
 
 template <typename T>
@@ -350,8 +350,8 @@ TEST(Stop, CallsToASilentEtcdEnd) {
   options.endpoints = etcd.Addresses();
   options.remote = WithPatience(patience);
   auto store = Must(EtcdStore::Create(options));
-  ExpectStopEndsCalls(*store, *patience, [&] { etcd.Signal(0, SIGSTOP); });
-  etcd.Signal(0, SIGCONT);
+  ExpectStopEndsCalls(*store, *patience, [&] { etcd.Pause(0); });
+  etcd.Resume(0);
 }
 
 TEST(Stop, AStoreThatAnswersIsUsedToTheEnd) {

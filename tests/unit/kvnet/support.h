@@ -81,7 +81,11 @@ class EtcdCluster {
     }
     members_[index].pid = child;
   }
-  void Signal(size_t index, int signal) { kill(members_[index].pid, signal); }
+  void Pause(size_t index) {
+    kill(members_[index].pid, SIGSTOP);
+    waitpid(members_[index].pid, nullptr, WUNTRACED);  // a thread of it may be answering yet
+  }
+  void Resume(size_t index) { kill(members_[index].pid, SIGCONT); }
   void Kill(size_t index) {
     if (members_[index].pid == 0) return;
     kill(members_[index].pid, SIGKILL);
