@@ -60,8 +60,8 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
   return created;
 }
 
-void FileSystem::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done) {
-  if (impl_->host != nullptr) return impl_->OpenShared(id, flags, std::move(done));
+void FileSystem::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
+  if (impl_->host != nullptr) return impl_->OpenShared(id, flags, std::move(done), caller);
   auto attr = impl_->parts.names.GetAttr(id);
   if (!attr.ok()) return done(attr.error());
   if ((attr->mode & S_IFMT) == S_IFDIR) return done(MakeError(ErrorCode::kIsDirectory, "is a directory"));

@@ -226,8 +226,9 @@ class FileSystem {
   };
   Result<Created> Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
                          const OpenFlags& flags);  // makes and opens; kAlreadyExists if the name is there
-  // kIsDirectory, kNotFound. With truncate: as ftruncate to 0 first.
-  void Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done);
+  // kIsDirectory, kNotFound. With truncate: as ftruncate to 0 first. kInterrupted: the caller was killed while it
+  // waited for hosts that do not answer.
+  void Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller = {});
   struct WriteRequest {
     HandleId handle = 0;  // 0: page writeback after the last handle of the inode went (never in practice)
     InodeId inode;
@@ -241,13 +242,20 @@ class FileSystem {
   // the error of an earlier failed write are reported here. Takes the data at once unless space is nearly out.
   void Write(WriteRequest request, Done<size_t> done);
   // Bytes in [offset, offset + size) up to the end of the file, as slices that keep their memory alive.
-  // `for_page_cache`: the kernel reads for a mapping.
+  // kInterrupted: the caller was killed while the read waited for hosts that do not answer.
+  struct ReadOptions {
+    bool for_page_cache = false;  // the kernel reads for a mapping
+    Caller caller;
+  };
   struct ReadResult {
     std::vector<io::Slice> slices;
     size_t size = 0;
   };
   void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<ReadResult> done,
-            bool for_page_cache = false);
+            const ReadOptions& options);
+  void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<ReadResult> done) {
+    Read(handle, inode, offset, size, std::move(done), {});
+  }
   void Flush(HandleId handle, InodeId inode, Done<void> done);                  // close(2) of one descriptor
   void Release(HandleId handle, InodeId inode);                                 // the last descriptor is gone
   void Fsync(HandleId handle, InodeId inode, bool data_only, Done<void> done);  // files and directories

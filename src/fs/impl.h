@@ -134,9 +134,18 @@ class FileSystem::Impl {
   void FailRead(const std::shared_ptr<ReadPlan>& plan, Error error);
   void FailLoad(const std::shared_ptr<ReadPlan>& plan, const Error& error);
   // Calls `done`, which must not block, once all chunks could be read: from now on they are at hand. Waits for hosts
-  // that do not answer, without a lock or a thread.
-  void AwaitChunks(const std::vector<Digest>& digests, Done<void> done);
-  static constexpr unsigned kWaitsMax = 4;  // of one request for hosts that do not answer
+  // that do not answer, without a lock or a thread; kInterrupted once the caller is being killed.
+  void AwaitChunks(const std::vector<Digest>& digests, const Caller& caller, Done<void> done);
+  // The waits of one request for hosts that do not answer. One that answers may lack what came meanwhile, so there may
+  // be several: not too many, and not for ever.
+  class HostWaits {
+   public:
+    bool MayWait();
+
+   private:
+    unsigned count_ = 0;
+    std::optional<std::chrono::steady_clock::time_point> since_;
+  };
   void ReadAhead(Handle& handle, const InodePtr& inode, uint64_t offset, size_t size);
   void PrefetchRange(const InodePtr& inode, uint64_t from, uint64_t to);
   void CheckAtime(Handle& handle);
@@ -165,6 +174,10 @@ class FileSystem::Impl {
   // kUnavailable when it took too long.
   enum class RoundKind { kAll, kNames, kClosed };  // SyncRounds::Request, RequestFlush, RequestClosed
   void RequestUnlessCancelled(const Caller& caller, Done<void> done, RoundKind kind = RoundKind::kAll);
+  // `done` is called once: with what the returned function is given, with kInterrupted once the caller is being killed,
+  // or at the deadline with `late`, whichever comes first.
+  Done<void> UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline, const Error& late,
+                             Done<void> done);
   void WatchWaits();
   // xattrs.cc
   bool IsPending(InodeId id, uint32_t mode);
@@ -186,8 +199,8 @@ class FileSystem::Impl {
   Status LoadShared(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
   void LayPending(meta::Attr& attr);     // size and times that other hosts' closed files have
   bool OverlayShared(meta::Attr& attr);  // false: older than what this host has published, read it again
-  void OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done);
-  void LoadForOpen(const InodePtr& inode, Done<void> done, unsigned page_waits);
+  void OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller);
+  void LoadForOpen(const InodePtr& inode, const Caller& caller, HostWaits waits, Done<void> done);
   // Of those that loading a file begins with, the next that cannot be read as they are.
   std::vector<Digest> PagesToOpen(const meta::FileState& state);
   struct ChangeKind {
@@ -254,6 +267,7 @@ class FileSystem::Impl {
     bool answered GUARDED_BY(mutex) = false;
     std::function<bool()> cancelled;
     std::chrono::steady_clock::time_point deadline;
+    Error late;
     Done<void> done;
   };
   Mutex waits_mutex;

@@ -244,29 +244,37 @@ void FileSystem::Impl::RenameDirectory(const meta::RenameParams& params, const C
 }
 
 void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> done, RoundKind kind) {
+  const unsigned seconds_max = options.commit_wait_seconds_max;
+  const Error late = MakeError(ErrorCode::kUnavailable, "the data did not become durable in " +
+                                                            std::to_string(seconds_max) + " s (commit_wait)");
+  auto answer = UnlessCancelled(caller, std::chrono::steady_clock::now() + std::chrono::seconds(seconds_max), late,
+                                std::move(done));
+  switch (kind) {
+    case RoundKind::kAll: rounds->Request(answer); break;
+    case RoundKind::kNames: rounds->RequestFlush(answer); break;
+    case RoundKind::kClosed: rounds->RequestClosed(answer); break;
+  }
+}
+
+Done<void> FileSystem::Impl::UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline,
+                                             const Error& late, Done<void> done) {
   auto wait = std::make_shared<Wait>();
   wait->cancelled = caller.cancelled;
-  wait->deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max);
+  wait->deadline = deadline;
+  wait->late = late;
   wait->done = std::move(done);
-  auto answer = [wait](Status status) {
+  {
+    MutexLock lock(waits_mutex);
+    waits.push_back(wait);
+    waits_wake.NotifyOne();
+  }
+  return [wait](const Status& status) {
     {
       MutexLock lock(wait->mutex);
       if (std::exchange(wait->answered, true)) return;
     }
     wait->done(status);
   };
-  switch (kind) {
-    case RoundKind::kAll: rounds->Request(answer); break;
-    case RoundKind::kNames: rounds->RequestFlush(answer); break;
-    case RoundKind::kClosed: rounds->RequestClosed(answer); break;
-  }
-  {
-    MutexLock lock(wait->mutex);
-    if (wait->answered) return;
-  }
-  MutexLock lock(waits_mutex);
-  waits.push_back(std::move(wait));
-  waits_wake.NotifyOne();
 }
 
 void FileSystem::Impl::WatchWaits() {
@@ -292,10 +300,7 @@ void FileSystem::Impl::WatchWaits() {
         if (!killed && now < wait->deadline) continue;
         wait->answered = true;
       }
-      wait->done(killed ? MakeError(ErrorCode::kInterrupted, "the caller was killed while the commit waited")
-                        : MakeError(ErrorCode::kUnavailable, "the data did not become durable in " +
-                                                                 std::to_string(options.commit_wait_seconds_max) +
-                                                                 " s (commit_wait)"));
+      wait->done(killed ? MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited") : wait->late);
     }
     MutexLock lock(waits_mutex);
     if (!waits_stopping && !current.empty()) waits_wake.WaitFor(waits_mutex, std::chrono::milliseconds(20));

@@ -39,22 +39,15 @@ struct FileSystem::Impl::ReadPlan {
   InodePtr inode;
   uint64_t offset = 0;
   size_t size = 0;
-  bool for_page_cache = false;
-  unsigned attempt = 0, waits = 0;
-  std::optional<std::chrono::steady_clock::time_point> waits_since;  // for hosts that do not answer
+  ReadOptions options;
+  unsigned attempt = 0;
+  HostWaits waits;
   Done<ReadResult> done;
   std::vector<Part> parts;
   std::atomic<size_t> missing{0};
   Mutex mutex;
   std::optional<Error> error GUARDED_BY(mutex);
   std::vector<Digest> away GUARDED_BY(mutex);  // chunks that other hosts may have
-
-  // A host that answers may lack what came meanwhile, and is asked again: some times, and not for ever.
-  bool MayWait() {
-    const auto now = std::chrono::steady_clock::now();
-    if (!waits_since) waits_since = now;
-    return waits++ < kWaitsMax && now - *waits_since < cluster::kReadWaitMax;
-  }
 
   void AddExtents(const ExtentMap& extents, uint64_t from, uint64_t length) {
     uint64_t position = from, end = from + length;
@@ -125,16 +118,16 @@ void Coalesce(FileSystem::ReadResult& result, io::BufferPool& pool) {
 }  // namespace
 
 void FileSystem::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t size, Done<ReadResult> done,
-                      bool for_page_cache) {
+                      const ReadOptions& options) {
   HandlePtr handle = impl_->handles.Find(handle_id);
   InodePtr inode = handle ? handle->inode : impl_->table.Find(id);
   if (!inode) return done(MakeError(ErrorCode::kStale, "the file is not open"));
-  if (for_page_cache) inode->mapped = true;
+  if (options.for_page_cache) inode->mapped = true;
   auto plan = std::make_shared<Impl::ReadPlan>();
   plan->inode = inode;
   plan->offset = offset;
   plan->size = size;
-  plan->for_page_cache = for_page_cache;
+  plan->options = options;
   plan->done = [this, handle, done = std::move(done)](Result<ReadResult> result) {
     if (result.ok()) {
       impl_->read_bytes_total += result->size;
@@ -166,7 +159,7 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
       return;
     }
     const Content& content = *inode->content;
-    if (plan->for_page_cache) inode->written_under_pages.Remove(plan->offset, plan->offset + plan->size);
+    if (plan->options.for_page_cache) inode->written_under_pages.Remove(plan->offset, plan->offset + plan->size);
     if (content.HasLost(plan->offset, plan->offset + length)) {
       lock.Unlock();
       return plan->done(MakeError(ErrorCode::kIo, "bytes of this file could not be stored and are lost"));
@@ -197,9 +190,9 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
       return waiters->Post([this, plan] { StartRead(plan); });
     }
     // The wait holds no buffers, and what the file is after it is looked up anew: others may have written.
-    if (!away.empty() && plan->MayWait()) {
+    if (!away.empty() && plan->waits.MayWait()) {
       plan->parts.clear();
-      return AwaitChunks(away, [this, plan](const Status& there) {
+      return AwaitChunks(away, plan->options.caller, [this, plan](const Status& there) {
         if (!there.ok()) return FailRead(plan, there.error());
         waiters->Post([this, plan] { StartRead(plan); });
       });
@@ -229,6 +222,7 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
 }
 
 void FileSystem::Impl::FailRead(const std::shared_ptr<ReadPlan>& plan, Error error) {
+  if (error.code == ErrorCode::kInterrupted) return plan->done(std::move(error));
   spdlog::error("inode {}: read of {} bytes at {} failed: {}", plan->inode->id.value, plan->size, plan->offset,
                 error.message);
   error_names->Note(plan->inode->id);
@@ -238,6 +232,7 @@ void FileSystem::Impl::FailRead(const std::shared_ptr<ReadPlan>& plan, Error err
 }
 
 void FileSystem::Impl::FailLoad(const std::shared_ptr<ReadPlan>& plan, const Error& error) {
+  if (error.code == ErrorCode::kInterrupted) return plan->done(error);
   spdlog::error("inode {}: cannot read its recipe: {}", plan->inode->id.value, error.message);
   error_names->Note(plan->inode->id);
   plan->done(error);
@@ -257,10 +252,10 @@ void FileSystem::Impl::LoadForRead(const std::shared_ptr<ReadPlan>& plan) {
     if (is_away && loaded.ok()) away = inode->content->extents.MissingPages(plan->offset, plan->size);
   }
   if (is_away && away.empty()) {  // not even the top of the recipe could be read
-    if (auto state = ReadFinished(plan->inode->id); state.ok()) away = PagesToOpen(*state);
+    if (auto state = ReadFinished(plan->inode->id, plan->options.caller); state.ok()) away = PagesToOpen(*state);
   }
-  if (!away.empty() && plan->MayWait()) {
-    return AwaitChunks(away, [this, plan](const Status& there) {
+  if (!away.empty() && plan->waits.MayWait()) {
+    return AwaitChunks(away, plan->options.caller, [this, plan](const Status& there) {
       if (!there.ok()) return FailLoad(plan, there.error());
       waiters->Post([this, plan] { LoadForRead(plan); });
     });
@@ -269,7 +264,16 @@ void FileSystem::Impl::LoadForRead(const std::shared_ptr<ReadPlan>& plan) {
   StartRead(plan);
 }
 
-void FileSystem::Impl::AwaitChunks(const std::vector<Digest>& digests, Done<void> done) {
+bool FileSystem::Impl::HostWaits::MayWait() {
+  constexpr unsigned kCountMax = 4;
+  const auto now = std::chrono::steady_clock::now();
+  if (!since_) since_ = now;
+  return count_++ < kCountMax && now - *since_ < cluster::kReadWaitMax;
+}
+
+void FileSystem::Impl::AwaitChunks(const std::vector<Digest>& digests, const Caller& caller, Done<void> done) {
+  if (caller.cancelled)
+    done = UnlessCancelled(caller, std::chrono::steady_clock::time_point::max(), {}, std::move(done));
   struct Waiting {
     std::atomic<size_t> left;
     Mutex mutex;

@@ -140,7 +140,7 @@ bool FileSystem::Impl::OverlayShared(meta::Attr& attr) {
   return true;
 }
 
-void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done) {
+void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
   InodePtr inode = table.Hold(id);
   {
     // Open from now on: should its last name go meanwhile, its bytes stay.
@@ -176,17 +176,20 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
     return ChangeShared(inode, change, finish, {.empties = true, .removes = true, .publishes = true});
   }
   auto tell = [this, id, finish = std::move(finish)](const Status& status) {
-    if (!status.ok() && status.error().code != ErrorCode::kNotFound && status.error().code != ErrorCode::kIsDirectory) {
+    const ErrorCode code = status.ok() ? ErrorCode{} : status.error().code;
+    const bool is_no_fault =
+        code == ErrorCode::kNotFound || code == ErrorCode::kIsDirectory || code == ErrorCode::kInterrupted;
+    if (!status.ok() && !is_no_fault) {
       spdlog::error("inode {}: cannot be opened: {}", id.value, status.error().message);
       error_names->Note(id);
     }
     finish(status);
   };
-  LoadForOpen(inode, std::move(tell), 0);
+  LoadForOpen(inode, caller, {}, std::move(tell));
 }
 
-void FileSystem::Impl::LoadForOpen(const InodePtr& inode, Done<void> done, unsigned page_waits) {
-  auto state = ReadFinished(inode->id);
+void FileSystem::Impl::LoadForOpen(const InodePtr& inode, const Caller& caller, HostWaits waits, Done<void> done) {
+  auto state = ReadFinished(inode->id, caller);
   if (!state.ok()) return done(state.error());
   if (S_ISDIR(state->inode.mode)) return done(MakeError(ErrorCode::kIsDirectory, "is a directory"));
   Status status;
@@ -196,12 +199,12 @@ void FileSystem::Impl::LoadForOpen(const InodePtr& inode, Done<void> done, unsig
   }
   std::vector<Digest> away;
   const bool is_away = !status.ok() && status.error().code == ErrorCode::kUnavailable;
-  if (is_away && page_waits < kWaitsMax) away = PagesToOpen(*state);
+  if (is_away && waits.MayWait()) away = PagesToOpen(*state);
   if (away.empty()) return done(status);
-  AwaitChunks(away, [this, inode, page_waits, done = std::move(done)](const Status& there) {
-    blocking->Post([this, inode, page_waits, done, there] {
+  AwaitChunks(away, caller, [this, inode, caller, waits, done = std::move(done)](const Status& there) {
+    blocking->Post([this, inode, caller, waits, done, there] {
       if (!there.ok()) return done(there);
-      LoadForOpen(inode, done, page_waits + 1);
+      LoadForOpen(inode, caller, waits, done);
     });
   });
 }

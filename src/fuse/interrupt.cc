@@ -41,13 +41,14 @@ bool ShowsPendingKill(std::string_view proc_status) {
   return MaskHasKill(proc_status, "\nSigPnd:") || MaskHasKill(proc_status, "\nShdPnd:");
 }
 
-std::function<bool()> CancelledFunction(fuse_req_t request) {
+fs::Caller CallerOf(fuse_req_t request) {
   const Session& session = SessionOf(request);
-  const pid_t thread = fuse_req_ctx(request)->pid;
-  return [&session, request, thread] {
+  const fuse_ctx* context = fuse_req_ctx(request);
+  auto cancelled = [&session, request, thread = context->pid] {
     if (session.stopping()) return true;
     return fuse_req_interrupted(request) != 0 && KillPending(thread);
   };
+  return {context->uid, context->gid, static_cast<uint32_t>(context->pid), cancelled};
 }
 
 }  // namespace cairnfs::fuse

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "fuse/admitted.h"
+#include "fuse/interrupt.h"
 #include "fuse/ops.h"
 #include "fuse/receiver.h"
 #include "fuse/reply.h"
@@ -38,13 +39,14 @@ void ReplyRead(fuse_req_t request, const fs::FileSystem::ReadResult& read) {
 
 void OpRead(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
   // The kernel names the owner of locks in reads for a process, and in none for its page cache.
-  const bool for_page_cache = (Receiver::Current().Body<fuse_read_in>().read_flags & FUSE_READ_LOCKOWNER) == 0;
+  fs::FileSystem::ReadOptions options;
+  options.for_page_cache = (Receiver::Current().Body<fuse_read_in>().read_flags & FUSE_READ_LOCKOWNER) == 0;
+  options.caller = CallerOf(request);
   auto reply = [request](Result<fs::FileSystem::ReadResult> read) {
     if (!read.ok()) return ReplyError(request, read.error());
     ReplyRead(request, *read);
   };
-  SessionOf(request).filesystem().Read(file->fh, InodeId{inode}, static_cast<uint64_t>(offset), size, reply,
-                                       for_page_cache);
+  SessionOf(request).filesystem().Read(file->fh, InodeId{inode}, static_cast<uint64_t>(offset), size, reply, options);
 }
 
 void SubmitWrite(fuse_req_t request, fs::FileSystem::WriteRequest write) {

@@ -6,6 +6,7 @@
 
 #include "fs/locks.h"
 #include "fuse/admitted.h"
+#include "fuse/interrupt.h"
 #include "fuse/ops.h"
 #include "fuse/receiver.h"
 #include "fuse/reply.h"
@@ -15,10 +16,11 @@ namespace cairnfs::fuse {
 namespace {
 
 void OpenAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, const fs::OpenFlags& flags) {
-  filesystem.Open(inode, flags, [request, inode](Result<fs::HandleId> handle) {
+  auto reply = [request, inode](Result<fs::HandleId> handle) {
     if (!handle.ok()) return ReplyInodeError(request, handle.error());
     ReplyOpen(request, inode, *handle);
-  });
+  };
+  filesystem.Open(inode, flags, reply, CallerOf(request));
 }
 
 struct CreateRequest {
@@ -32,7 +34,7 @@ struct CreateRequest {
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create);
 
-fs::Credentials CallerOf(fuse_req_t request) {
+fs::Credentials CredentialsOf(fuse_req_t request) {
   const fuse_ctx* context = fuse_req_ctx(request);
   fs::Credentials caller{context->uid, context->gid, {}};
   const int count = fuse_req_getgroups(request, 0, nullptr);
@@ -54,19 +56,19 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
   if (!attr.ok()) return fail(attr.error(), std::move(create));
   const fs::OpenFlags flags = OpenFlagsOf(create.open_flags);
   // The kernel takes the file for a new one, whose mode it need not judge.
-  if (Status allowed = fs::FileSystem::CheckMayOpen(CallerOf(request), *attr, flags); !allowed.ok()) {
+  if (Status allowed = fs::FileSystem::CheckMayOpen(CredentialsOf(request), *attr, flags); !allowed.ok()) {
     filesystem.Forget(attr->inode, 1);
     return ReplyError(request, allowed.error());
   }
-  filesystem.Open(attr->inode, flags,
-                  [request, &filesystem, attr = *attr, create, fail](Result<fs::HandleId> handle) mutable {
-                    if (!handle.ok()) {
-                      filesystem.Forget(attr.inode, 1);
-                      return fail(handle.error(), std::move(create));
-                    }
-                    auto now = filesystem.GetAttr(attr.inode);
-                    ReplyCreate(request, {now.ok() ? *now : attr, *handle});
-                  });
+  auto reply = [request, &filesystem, attr = *attr, create, fail](Result<fs::HandleId> handle) mutable {
+    if (!handle.ok()) {
+      filesystem.Forget(attr.inode, 1);
+      return fail(handle.error(), std::move(create));
+    }
+    auto now = filesystem.GetAttr(attr.inode);
+    ReplyCreate(request, {now.ok() ? *now : attr, *handle});
+  };
+  filesystem.Open(attr->inode, flags, std::move(reply), CallerOf(request));
 }
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {

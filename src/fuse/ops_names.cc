@@ -113,13 +113,7 @@ void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name,
     fuse_reply_err(request, EINVAL);
     return;
   }
-  const fuse_ctx* context = fuse_req_ctx(request);
-  fs::Caller caller;
-  caller.uid = context->uid;
-  caller.gid = context->gid;
-  caller.pid = static_cast<uint32_t>(context->pid);
-  caller.cancelled = CancelledFunction(request);
-  WhereItMayWait(request, [request, params, caller](fs::FileSystem& filesystem) {
+  WhereItMayWait(request, [request, params, caller = CallerOf(request)](fs::FileSystem& filesystem) {
     filesystem.Rename(params, caller, [request](Result<void> status) { ReplyStatus(request, status); });
   });
 }

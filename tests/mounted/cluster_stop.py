@@ -206,8 +206,16 @@ class Reading(threading.Thread):
         return self.result
 
 
+def ends(process, seconds):
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+        return True
+    return False
+
+
 def a_read_outlasts_a_restart(store):
-    """Of the one host that has the bytes. A stop of the reader's own host is not held up by a read that waits."""
+    """Of the one host that has the bytes. A stop of the reader's own host is not held up by a read that waits, and who
+    is killed waits no more."""
     with Scratch() as scratch, Cluster(scratch, hosts=2, metadata=store, copies=1) as cluster:
         cluster.start()
         reader, holder = cluster.hosts
@@ -224,6 +232,17 @@ def a_read_outlasts_a_restart(store):
         assert reading.outcome(30) == contents["first"], "the read did not outlast the restart"
         took = time.monotonic() - begin
         holder.kill()
+        with open(reader.path("second"), "rb", buffering=0) as file:  # waits in its read alone
+            program_that_reads = subprocess.Popen(["cat"], stdin=file, stdout=subprocess.PIPE)
+        try:
+            assert not ends(program_that_reads, 2), "it did not wait"
+            begin = time.monotonic()
+            program_that_reads.kill()
+            assert ends(program_that_reads, 5), "a killed reader goes on waiting"
+            killed = time.monotonic() - begin
+        finally:
+            program_that_reads.kill()
+            program_that_reads.stdout.close()
         reading = Reading(reader.path("second"))
         assert reading.outcome(2) is None, "it did not wait"
         begin = time.monotonic()
@@ -233,7 +252,7 @@ def a_read_outlasts_a_restart(store):
         assert isinstance(outcome, int), "the read does not end with an error"
         stop = time.monotonic() - begin
         assert stop < 15, f"the stop took {stop:.0f} s"
-        return f"read {took:.1f} s after the holder's start, stop {stop:.1f} s"
+        return f"read {took:.1f} s after the holder's start, ends {killed:.1f} s after a kill, stop {stop:.1f} s"
 
 
 def on(store, case):

@@ -77,6 +77,38 @@ TEST_F(ClusterFilesTest, ReadsThatWaitForOthersEnd) {
   ASSERT_TRUE(host(1).CloseFile(*file).ok());
 }
 
+TEST_F(ClusterFilesTest, WhoIsKilledWaitsForOthersNoMore) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, TextOf(1, kMiB)).ok());
+  ASSERT_TRUE(host(0).Write(file, kLeafBytes, TextOf(2, kMiB)).ok());
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
+  TestChunks& chunks = *host(1).chunks;
+  std::atomic<bool> killed{false};
+  Caller caller;
+  caller.cancelled = [&] { return killed.load(); };
+  // What a call gives whose caller is killed while others are away.
+  auto kill = [&](auto call) {
+    killed = false;
+    chunks.OthersGo();
+    auto result = std::async(std::launch::async, call);
+    EXPECT_TRUE(Eventually([&] { return chunks.waiting_count() > 0; }));
+    EXPECT_EQ(result.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+    killed = true;
+    auto outcome = result.get();
+    EXPECT_TRUE(!outcome.ok() && outcome.error().code == ErrorCode::kInterrupted);
+    chunks.OthersComeBack();
+  };
+  kill([&] { return host(1).Open("file", {.read = true}, kRootInode, caller); });
+  auto opened = host(1).Open("file", {.read = true});
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  kill([&] { return host(1).Read(*opened, 0, kMiB, caller); });  // waits for a page of the recipe
+  ASSERT_TRUE(host(1).Read(*opened, 4096, 1).ok());
+  kill([&] { return host(1).Read(*opened, 0, kMiB, caller); });  // for bytes
+  ASSERT_TRUE(host(1).CloseFile(*opened).ok());
+}
+
 TEST_F(ClusterFilesTest, SizeAndTimesAreSeenAtOnceAfterClose) {
   MakeHosts(2);
   auto file = host(0).Create("file");

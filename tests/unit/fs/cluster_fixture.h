@@ -364,9 +364,9 @@ class Host {
     auto written = Await<size_t>([&](Done<size_t> done) { fs->Write(std::move(request), std::move(done)); });
     return written.ok() ? Status() : Status(written.error());
   }
-  Result<std::string> Read(const FileSystem::Created& file, uint64_t offset, size_t size) {
+  Result<std::string> Read(const FileSystem::Created& file, uint64_t offset, size_t size, const Caller& caller = {}) {
     auto read = Await<FileSystem::ReadResult>([&](Done<FileSystem::ReadResult> done) {
-      fs->Read(file.handle, file.attr.inode, offset, size, std::move(done));
+      fs->Read(file.handle, file.attr.inode, offset, size, std::move(done), {.caller = caller});
     });
     if (!read.ok()) return read.error();
     std::string text;
@@ -374,15 +374,16 @@ class Host {
     return text;
   }
   Result<FileSystem::Created> Open(std::string_view file_name, OpenFlags flags = {.read = true, .write = true},
-                                   InodeId parent = kRootInode) {
+                                   InodeId parent = kRootInode, const Caller& caller = {}) {
     FileSystem::Created file;
     CAIRNFS_ASSIGN_OR_RETURN(file.attr, fs->Lookup(parent, file_name));
     fs->Forget(file.attr.inode, 1);
-    CAIRNFS_ASSIGN_OR_RETURN(file.handle, OpenInode(file.attr.inode, flags));
+    CAIRNFS_ASSIGN_OR_RETURN(file.handle, OpenInode(file.attr.inode, flags, caller));
     return file;
   }
-  Result<HandleId> OpenInode(InodeId inode, OpenFlags flags = {.read = true, .write = true}) {
-    return Await<HandleId>([&](Done<HandleId> done) { fs->Open(inode, flags, std::move(done)); });
+  Result<HandleId> OpenInode(InodeId inode, OpenFlags flags = {.read = true, .write = true},
+                             const Caller& caller = {}) {
+    return Await<HandleId>([&](Done<HandleId> done) { fs->Open(inode, flags, std::move(done), caller); });
   }
   Status Flush(const FileSystem::Created& file) {
     return Await<void>([&](Done<void> done) { fs->Flush(file.handle, file.attr.inode, std::move(done)); });
