@@ -8,6 +8,8 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr auto kTryAgain = std::chrono::seconds(1);
+// Many cost little more than one: three round trips.
+constexpr auto kGatherFor = std::chrono::milliseconds(100);
 constexpr auto kSweepEvery = std::chrono::seconds(60);
 // An inode that is removed is found missing; until then, and longer than any host asks again, its number is kept.
 constexpr auto kRefuseFor = std::chrono::minutes(30);
@@ -34,7 +36,7 @@ void Orphans::Stop() {
 void Orphans::Add(InodeId inode) {
   MutexLock lock(mutex_);
   waiting_.push_back(inode);
-  wake_.NotifyAll();
+  if (waiting_.size() == 1 || waiting_.size() == kAskedAtOnce) wake_.NotifyAll();
 }
 
 void Orphans::Refuse(InodeId inode) {
@@ -90,6 +92,12 @@ void Orphans::Run() {
     {
       MutexLock lock(mutex_);
       if (waiting_.empty() && !stopping_) wake_.WaitFor(mutex_, kTryAgain);
+      const auto gathered = std::chrono::steady_clock::now() + kGatherFor;
+      while (!stopping_ && !waiting_.empty() && waiting_.size() < kAskedAtOnce) {
+        const auto left = gathered - std::chrono::steady_clock::now();
+        if (left <= left.zero()) break;
+        wake_.WaitFor(mutex_, left);
+      }
       if (stopping_) return;
       inodes.swap(waiting_);
     }

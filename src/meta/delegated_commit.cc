@@ -132,14 +132,16 @@ void DelegatedStore::AfterCommit(const kv::Transaction& transaction, const Guard
     if (Directory* directory = FindHeld(id)) directory->valid_since = ++tick_;
   }
   if (!committed.ok()) return AfterFailure(transaction, guards, committed.error());
-  // What this host wrote is what it would read, where it held the directory all the time.
+  // What this host wrote is what it would read, where it held the directory all the time. Told before homes move, which
+  // begins a new generation for whoever else is on the way.
+  std::set<InodeId> sure;
+  for (const auto& [id, generation] : guards.generations) {
+    const Directory* directory = FindHeld(id);
+    if (directory != nullptr && directory->generation == generation) sure.insert(id);
+  }
   auto find_sure = [&](InodeId id) -> Directory* {
     mutex_.AssertHeld();
-    Directory* directory = FindHeld(id);
-    auto before = guards.generations.find(id);
-    const bool is_sure = directory != nullptr && before != guards.generations.end() &&
-                         before->second == directory->generation && answers_ < options_.answers_max;
-    return is_sure ? directory : nullptr;
+    return sure.contains(id) && answers_ < options_.answers_max ? FindHeld(id) : nullptr;
   };
   auto drop_unless_sure = [&](const kv::KvWrite& write) -> Directory* {
     mutex_.AssertHeld();
@@ -164,7 +166,8 @@ void DelegatedStore::Apply(Directory& directory, const kv::KvWrite& write, uint6
   kv::KvRange answer;
   answer.revision = revision;
   if (write.value) answer.entries.push_back({write.key, *write.value, revision});
-  for (auto range = directory.ranges.begin(); range != directory.ranges.end();) {
+  auto [range, last] = RangesNear(directory.ranges, write.key);
+  while (range != last) {
     if (!IsIn(range->first, write.key)) {
       ++range;
     } else if (std::get<size_t>(range->first) != 0) {

@@ -26,6 +26,9 @@ inline ParsedKey Parse(std::string_view key) {
   return {kind, inode};
 }
 
+// What keys of one kind of record of one inode have in common.
+inline constexpr size_t kInodePrefixBytes = 1 + sizeof(uint64_t);
+
 // The directory whose delegation covers an inode's own records.
 inline InodeId HomeOf(InodeId inode, const InodeRecord& record) { return S_ISDIR(record.mode) ? inode : record.parent; }
 

@@ -101,7 +101,6 @@ Result<kv::KvSnapshot> DelegatedStore::Read(std::span<const kv::KvSpan> spans) {
 
 // A range over more than one inode lies with no directory.
 InodeId DelegatedStore::CoverOf(const kv::KvSpan& span) const {
-  constexpr size_t kInodePrefixBytes = 1 + sizeof(uint64_t);
   const bool is_wide = !span.end.empty() && (span.begin.size() < kInodePrefixBytes ||
                                              span.end > kv::PrefixEnd(span.begin.substr(0, kInodePrefixBytes)));
   return is_wide ? InodeId{} : CoverOf(span.begin);
@@ -189,8 +188,9 @@ void DelegatedStore::SetHome(InodeId inode, const Home& home) {
     const auto end = directory->points.lower_bound(kv::PrefixEnd(prefix));
     answers_ -= static_cast<size_t>(std::distance(begin, end));
     directory->points.erase(begin, end);
-    answers_ -= std::erase_if(directory->ranges,
-                              [&](const auto& range) { return std::get<0>(range.first).starts_with(prefix); });
+    const auto [first, last] = RangesNear(directory->ranges, prefix);
+    answers_ -= static_cast<size_t>(std::distance(first, last));
+    directory->ranges.erase(first, last);
   }
 }
 
@@ -256,8 +256,23 @@ void DelegatedStore::DropKey(std::string_view key) {
       directory->unsure_names.clear();
     }
   }
-  // Listings of a directory, extended attributes of an inode: few of each.
-  answers_ -= std::erase_if(directory->ranges, [key](const auto& range) { return IsIn(range.first, key); });
+  EraseRangesWith(*directory, key);
+}
+
+// A directory may have remembered ranges of each of its files, so no change looks at all of them.
+std::pair<DelegatedStore::Ranges::iterator, DelegatedStore::Ranges::iterator> DelegatedStore::RangesNear(
+    Ranges& ranges, std::string_view key) {
+  const std::string prefix(key.substr(0, kInodePrefixBytes));
+  return {ranges.lower_bound({prefix, "", 0}), ranges.lower_bound({kv::PrefixEnd(prefix), "", 0})};
+}
+
+void DelegatedStore::EraseRangesWith(Directory& directory, std::string_view key) {
+  auto [range, last] = RangesNear(directory.ranges, key);
+  while (range != last) {
+    const bool contains = IsIn(range->first, key);
+    if (contains) answers_--;
+    range = contains ? directory.ranges.erase(range) : std::next(range);
+  }
 }
 
 // The directories that are read so much that a delegation pays.

@@ -71,6 +71,7 @@ class DelegatedStore final : public kv::KvStore {
     bool doubted = false;   // a commit that compared this record failed: to be read again before the next
   };
   using SpanName = std::tuple<std::string, std::string, size_t>;  // begin, end, limit
+  using Ranges = std::map<SpanName, kv::KvRange>;                 // each over one kind of record of one inode
   struct Directory {
     bool held = false, taking = false;
     unsigned giving_back = 0;  // its key is being deleted: not to be taken meanwhile
@@ -81,7 +82,7 @@ class DelegatedStore final : public kv::KvStore {
     Clock::time_point rest_until, window_begin, held_since;
     unsigned reads = 0;                                      // in the window
     std::map<std::string, kv::KvRange, std::less<>> points;  // by key
-    std::map<SpanName, kv::KvRange> ranges;
+    Ranges ranges;
     // Not 0: a name that is neither in `points` nor among the unsure ones is absent, as it was at this revision.
     uint64_t all_names_at = 0;
     bool reading_names = false;  // for that
@@ -123,6 +124,9 @@ class DelegatedStore final : public kv::KvStore {
   void ForgetAnswers(Directory& directory) REQUIRES_LOCK(mutex_);
   void ForgetOldSession(const cluster::Membership::Session& session) REQUIRES_LOCK(mutex_);
   void DropKey(std::string_view key) REQUIRES_LOCK(mutex_);
+  // Those of the kind of record and the inode of the key: only these can contain it.
+  static std::pair<Ranges::iterator, Ranges::iterator> RangesNear(Ranges& ranges, std::string_view key);
+  void EraseRangesWith(Directory& directory, std::string_view key) REQUIRES_LOCK(mutex_);
   void Apply(Directory& directory, const kv::KvWrite& write, uint64_t revision) REQUIRES_LOCK(mutex_);
   void RememberNew(Directory& directory, InodeId inode, uint64_t revision) REQUIRES_LOCK(mutex_);
   std::vector<InodeId> CountReads(std::span<const kv::KvSpan> spans) REQUIRES_LOCK(mutex_);  // those worth taking

@@ -71,6 +71,11 @@ std::optional<Hints::SeenEntry> Hints::TakeEntry(const std::string& dentry_key) 
   return seen;
 }
 
+bool Hints::IsFile(const std::string& dentry_key) {
+  MutexLock lock(mutex_);
+  return entries_.contains(dentry_key);
+}
+
 void Hints::NoteEntry(const std::string& dentry_key, Entry entry, Attr attr) {
   NoteName(dentry_key, entry.id());
   MutexLock lock(mutex_);

@@ -54,6 +54,7 @@ class Hints {
     Attr attr;
   };
   std::optional<SeenEntry> TakeEntry(const std::string& dentry_key);
+  bool IsFile(const std::string& dentry_key);                             // a name of what is no directory was noted
   void NoteEntry(const std::string& dentry_key, Entry entry, Attr attr);  // and the name
   std::optional<Versioned<InodeRecord>> DirectoryOf(InodeId inode);
   void NoteDirectory(InodeId inode, const Versioned<InodeRecord>& record);

@@ -156,7 +156,11 @@ Result<RenameResult> Namespace::Rename(const RenameParams& params) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(params.to_name));
   return RetryOnConflict("rename", PaceOf(options_), [&](int) -> Result<RenameResult> {
     LookAhead ahead(store_);
-    if (hints_ && params.from_parent != params.to_parent) {
+    auto is_file = [&](InodeId parent, const std::string& name) { return hints_->IsFile(DentryKey(parent, name)); };
+    const bool crosses = params.from_parent != params.to_parent;
+    const bool exchanges = params.mode == RenameMode::kExchange;
+    if (hints_ && crosses &&
+        !(is_file(params.from_parent, params.from_name) && (!exchanges || is_file(params.to_parent, params.to_name)))) {
       // What a move of a directory looks at: V, and the way up, as it was when this host last saw it.
       ahead.Want(MoveKey());
       InodeId above = params.to_parent;

@@ -82,11 +82,13 @@ class RoundTripsTest : public testing::Test {
     return std::to_string(user_->counted.reads) + " reads, " + std::to_string(user_->counted.commits) + " commits";
   }
   // What reads of the directory until this host holds it.
-  void Hold() {
-    for (int i = 0; i < 100 && user_->delegated.Stats().held == 0; i++) {
-      static_cast<void>(user_->names->Lookup(directory_, "absent" + std::to_string(i)));
+  void Hold() { Hold(directory_); }
+  void Hold(InodeId directory) {
+    const size_t before = user_->delegated.Stats().held;
+    for (int i = 0; i < 100 && user_->delegated.Stats().held == before; i++) {
+      static_cast<void>(user_->names->Lookup(directory, "absent" + std::to_string(i)));
     }
-    ASSERT_EQ(user_->delegated.Stats().held, 1U);
+    ASSERT_EQ(user_->delegated.Stats().held, before + 1);
   }
   void LookUp(const std::string& name) { static_cast<void>(user_->names->Lookup(directory_, name)); }
 
@@ -116,6 +118,35 @@ TEST_F(RoundTripsTest, UnderADelegation) {
   EXPECT_EQ(Count([&] { EXPECT_TRUE(Create("b").ok()); }), "0 reads, 1 commits") << "create";
   EXPECT_EQ(Count([&] { LookUp("b"); }), "0 reads, 0 commits") << "look-up of what was made here";
   EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->Unlink(directory_, "a").ok()); }), "0 reads, 1 commits") << "unlink";
+}
+
+TEST_F(RoundTripsTest, RenamesUnderDelegations) {
+  CreateParams params;
+  params.mode = S_IFDIR | 0755;
+  const InodeId other = maker_->names->Create(kRootInode, "other", params)->inode;
+  for (const char* name : {"a", "b"}) ASSERT_TRUE(Create(name).ok());
+  for (InodeId directory : {directory_, other, kRootInode}) Hold(directory);
+  for (const char* name : {"a", "b"}) LookUp(name);
+  static_cast<void>(user_->names->Lookup(kRootInode, "d"));
+  static_cast<void>(user_->names->Lookup(kRootInode, "other"));
+  auto rename = [&](const char* name, InodeId to) {
+    RenameParams rename_params;
+    rename_params.from_parent = directory_;
+    rename_params.from_name = name;
+    rename_params.to_parent = to;
+    rename_params.to_name = std::string(name) + "2";
+    EXPECT_TRUE(user_->names->Rename(rename_params).ok());
+  };
+  EXPECT_EQ(Count([&] { rename("a", directory_); }), "0 reads, 1 commits");
+  EXPECT_EQ(Count([&] { rename("b", other); }), "0 reads, 1 commits");
+  // What this host has changed it knows, the times of both directories among it.
+  const std::vector<std::pair<InodeId, const char*>> names = {
+      {kRootInode, "d"}, {kRootInode, "other"}, {directory_, "c"}, {other, "b"}};
+  for (const auto& [directory, name] : names) {
+    EXPECT_EQ(Count([&] { static_cast<void>(user_->names->Lookup(directory, name)); }), "0 reads, 0 commits") << name;
+  }
+  EXPECT_EQ(user_->names->Lookup(other, "b2")->nlink, 1U);
+  EXPECT_FALSE(user_->names->Lookup(directory_, "b").ok());
 }
 
 }  // namespace
