@@ -413,7 +413,6 @@ void ClusterChunkStoreImpl::Tick() {
       if (stopping_) return;
     }
     home_.Tick();
-    local_.cache().Trim();
     waiting_reads_.Tick();
     DropSlicesUnderPressure();
     const auto now = Clock::now();

@@ -59,6 +59,11 @@ struct OpenFlags {
   bool sync = false;  // O_SYNC or O_DSYNC: each write is a sync point
 };
 
+struct ReadOptions {
+  bool for_page_cache = false;  // the kernel reads for a mapping
+  Caller caller;
+};
+
 struct SetAttrRequest {
   std::optional<uint32_t> mode, uid, gid;
   std::optional<uint64_t> size;
@@ -243,19 +248,12 @@ class FileSystem {
   void Write(WriteRequest request, Done<size_t> done);
   // Bytes in [offset, offset + size) up to the end of the file, as slices that keep their memory alive.
   // kInterrupted: the caller was killed while the read waited for hosts that do not answer.
-  struct ReadOptions {
-    bool for_page_cache = false;  // the kernel reads for a mapping
-    Caller caller;
-  };
   struct ReadResult {
     std::vector<io::Slice> slices;
     size_t size = 0;
   };
   void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<ReadResult> done,
-            const ReadOptions& options);
-  void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<ReadResult> done) {
-    Read(handle, inode, offset, size, std::move(done), {});
-  }
+            const ReadOptions& options = {});
   void Flush(HandleId handle, InodeId inode, Done<void> done);                  // close(2) of one descriptor
   void Release(HandleId handle, InodeId inode);                                 // the last descriptor is gone
   void Fsync(HandleId handle, InodeId inode, bool data_only, Done<void> done);  // files and directories

@@ -170,8 +170,7 @@ class FileSystem::Impl {
   Result<std::optional<std::string>> FindLost(InodeId directory, const std::set<InodeId>& lost);
   Status CheckNothingLost(const meta::RenameParams& params);  // kIo names a file below the source
 
-  // A sync point whose caller may give up: calls `done` once, with kInterrupted when the caller is being killed, with
-  // kUnavailable when it took too long.
+  // A sync point whose caller may give up; kUnavailable when it took too long.
   enum class RoundKind { kAll, kNames, kClosed };  // SyncRounds::Request, RequestFlush, RequestClosed
   void RequestUnlessCancelled(const Caller& caller, Done<void> done, RoundKind kind = RoundKind::kAll);
   // `done` is called once: with what the returned function is given, with kInterrupted once the caller is being killed,

@@ -269,11 +269,13 @@ Done<void> FileSystem::Impl::UnlessCancelled(const Caller& caller, std::chrono::
     waits_wake.NotifyOne();
   }
   return [wait](const Status& status) {
+    Done<void> answer;
     {
       MutexLock lock(wait->mutex);
       if (std::exchange(wait->answered, true)) return;
+      answer = std::move(wait->done);
     }
-    wait->done(status);
+    answer(status);
   };
 }
 
@@ -293,14 +295,16 @@ void FileSystem::Impl::WatchWaits() {
     auto now = std::chrono::steady_clock::now();
     for (const auto& wait : current) {
       bool killed = false;
+      Done<void> answer;
       {
         MutexLock lock(wait->mutex);
         if (wait->answered) continue;
         killed = wait->cancelled && wait->cancelled();
         if (!killed && now < wait->deadline) continue;
         wait->answered = true;
+        answer = std::move(wait->done);
       }
-      wait->done(killed ? MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited") : wait->late);
+      answer(killed ? MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited") : wait->late);
     }
     MutexLock lock(waits_mutex);
     if (!waits_stopping && !current.empty()) waits_wake.WaitFor(waits_mutex, std::chrono::milliseconds(20));

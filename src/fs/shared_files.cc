@@ -56,7 +56,11 @@ Result<meta::FileState> FileSystem::Impl::ReadFinished(InodeId id, const Caller&
       }
     }
     if (work.empty() || tries == kFinishTriesMax) return state;
-    for (const ClusterHost::Failure& failure : host->Finish(work, patience)) {
+    const auto failures = host->Finish(work, patience);
+    if (caller.cancelled && caller.cancelled()) {
+      return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited");
+    }
+    for (const ClusterHost::Failure& failure : failures) {
       if (failure.is_gone) continue;
       if (std::chrono::steady_clock::now() >= patience.deadline) {
         return MakeError(ErrorCode::kUnavailable, failure.what.why);

@@ -39,7 +39,7 @@ void ReplyRead(fuse_req_t request, const fs::FileSystem::ReadResult& read) {
 
 void OpRead(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
   // The kernel names the owner of locks in reads for a process, and in none for its page cache.
-  fs::FileSystem::ReadOptions options;
+  fs::ReadOptions options;
   options.for_page_cache = (Receiver::Current().Body<fuse_read_in>().read_flags & FUSE_READ_LOCKOWNER) == 0;
   options.caller = CallerOf(request);
   auto reply = [request](Result<fs::FileSystem::ReadResult> read) {

@@ -60,6 +60,7 @@ void Hints::NoteName(const std::string& dentry_key, InodeId inode) {
   MutexLock lock(mutex_);
   if (names_.size() >= kNamesMax) names_.clear();
   names_[dentry_key] = inode;
+  entries_.erase(dentry_key);
 }
 
 std::optional<Hints::SeenEntry> Hints::TakeEntry(const std::string& dentry_key) {

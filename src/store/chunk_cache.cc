@@ -99,12 +99,10 @@ void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName q
 }
 
 ChunkCache::Queue& ChunkCache::QueueToShorten() {
-  Queue &fetched = queues_[kFetched], &recent = queues_[kRecent], &lasting = queues_[kLasting];
-  const size_t share = bytes_max_ / 4;
-  if (fetched.bytes > share) return fetched;
-  if (recent.bytes > share) return recent;
-  if (!lasting.items.empty()) return lasting;
-  return recent.items.empty() ? fetched : recent;
+  const size_t share = bytes_.load(std::memory_order_relaxed) / 4;
+  if (queues_[kFetched].bytes > share) return queues_[kFetched];
+  if (queues_[kRecent].bytes > share) return queues_[kRecent];
+  return queues_[kLasting];
 }
 
 void ChunkCache::EvictOne(Items* evicted) {

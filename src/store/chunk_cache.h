@@ -2,8 +2,8 @@
 //
 // Queues after 2Q (Johnson and Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement
 // Algorithm", VLDB 1994), so that reading much once does not drive out what was saved or is read again:
-//  - what was read from this node's disk for the first time enters `recent`, first in, first out, of a quarter of the
-//    cache;
+//  - what was read from this node's disk for the first time enters `recent`, first in, first out, of a quarter of
+//    what the cache holds;
 //  - what came from another node enters `fetched`, the same again: only readers on this host get it from there, while
 //    those of other hosts may still come for what is in `recent`;
 //  - what was written, and what is read again soon after it left one of these, enters `lasting`, least recently used

@@ -75,6 +75,8 @@ struct RebuildResult {
   std::vector<std::string> problems;  // a sentence for each segment of which something could not be read
 };
 
+class ChunkCache;
+
 class LocalChunkStore final : public ChunkStore {
  public:
   // Opens `disk` (the segments directory) with the index in `engine` (keys with prefix "C"). Never writes to a segment
@@ -128,7 +130,7 @@ class LocalChunkStore final : public ChunkStore {
   void DropCache();
   size_t cache_bytes_max() const;  // verified chunks kept after use
   // Get finds there what others have put in, too: verified chunks that this store does not hold.
-  class ChunkCache& cache();
+  ChunkCache& cache();
   // What Get would give without a disk; counted as it is there.
   std::optional<ChunkData> FindCached(const Digest& digest);
 

@@ -24,6 +24,7 @@ struct Plan {
   std::optional<uint64_t> to_parent_revision;  // compared when the name is new there
   std::optional<Versioned<uint64_t>> moves;    // V: compared and bumped when a directory changes its parent
   bool crosses = false;                        // the two parents differ
+  bool may_move_directory = true;              // V was read before, or with, all else
   bool names_parents = false;                  // records of all types name their directory
   bool unchanged = false;
 };
@@ -60,6 +61,7 @@ Status CheckNotAbove(kv::KvStore& store, InodeId directory, InodeId below) {
 Status CheckAncestors(kv::KvStore& store, const RenameParams& params, Plan& plan) {
   const bool moves_back = params.mode == RenameMode::kExchange && plan.to && IsDirectory(*plan.to);
   if (!plan.crosses || (!IsDirectory(plan.from) && !moves_back)) return {};
+  if (!plan.may_move_directory) return MakeError(ErrorCode::kConflict, "a directory is where a file was");
   CAIRNFS_ASSIGN_OR_RETURN(plan.moves, LoadMoves(store));
   Status status;
   if (IsDirectory(plan.from)) status = CheckNotAbove(store, plan.from.id(), params.to_parent);
@@ -84,8 +86,9 @@ Status CheckReplaceable(kv::KvStore& store, const RenameParams& params, const Pl
 }
 
 // The checks come in the order in which Linux makes them.
-Result<Plan> MakePlan(kv::KvStore& store, const RenameParams& params) {
+Result<Plan> MakePlan(kv::KvStore& store, const RenameParams& params, bool may_move_directory) {
   Plan plan;
+  plan.may_move_directory = may_move_directory;
   plan.crosses = params.from_parent != params.to_parent;
   CAIRNFS_ASSIGN_OR_RETURN(plan.from, LoadEntry(store, params.from_parent, params.from_name));
   CAIRNFS_ASSIGN_OR_RETURN(plan.to, FindEntry(store, params.to_parent, params.to_name));
@@ -154,13 +157,16 @@ kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timesta
 Result<RenameResult> Namespace::Rename(const RenameParams& params) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(params.from_name));
   CAIRNFS_RETURN_IF_ERROR(ValidateName(params.to_name));
-  return RetryOnConflict("rename", PaceOf(options_), [&](int) -> Result<RenameResult> {
+  return RetryOnConflict("rename", PaceOf(options_), [&](int attempt) -> Result<RenameResult> {
     LookAhead ahead(store_);
-    auto is_file = [&](InodeId parent, const std::string& name) { return hints_->IsFile(DentryKey(parent, name)); };
-    const bool crosses = params.from_parent != params.to_parent;
+    // As far as was seen last: where a directory is after all, the next attempt knows.
+    auto is_file = [&](InodeId parent, const std::string& name) {
+      return hints_ && attempt == 0 && hints_->IsFile(DentryKey(parent, name));
+    };
     const bool exchanges = params.mode == RenameMode::kExchange;
-    if (hints_ && crosses &&
-        !(is_file(params.from_parent, params.from_name) && (!exchanges || is_file(params.to_parent, params.to_name)))) {
+    const bool may_move_directory =
+        !is_file(params.from_parent, params.from_name) || (exchanges && !is_file(params.to_parent, params.to_name));
+    if (hints_ && may_move_directory && params.from_parent != params.to_parent) {
       // What a move of a directory looks at: V, and the way up, as it was when this host last saw it.
       ahead.Want(MoveKey());
       InodeId above = params.to_parent;
@@ -172,7 +178,7 @@ Result<RenameResult> Namespace::Rename(const RenameParams& params) {
       }
     }
     kv::KvStore& store = LookAt(ahead, {{params.from_parent, params.from_name}, {params.to_parent, params.to_name}});
-    CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(store, params));
+    CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(store, params, may_move_directory));
     plan.names_parents = options_.remote;
     RenameResult result;
     result.moved = plan.from.id();

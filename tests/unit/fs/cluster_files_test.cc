@@ -89,23 +89,25 @@ TEST_F(ClusterFilesTest, WhoIsKilledWaitsForOthersNoMore) {
   Caller caller;
   caller.cancelled = [&] { return killed.load(); };
   // What a call gives whose caller is killed while others are away.
-  auto kill = [&](auto call) {
+  auto end_by_kill = [&](auto call) {
     killed = false;
     chunks.OthersGo();
     auto result = std::async(std::launch::async, call);
     EXPECT_TRUE(Eventually([&] { return chunks.waiting_count() > 0; }));
     EXPECT_EQ(result.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
     killed = true;
+    EXPECT_EQ(result.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    if (result.wait_for(std::chrono::seconds(0)) != std::future_status::ready) chunks.OthersComeBack();
     auto outcome = result.get();
     EXPECT_TRUE(!outcome.ok() && outcome.error().code == ErrorCode::kInterrupted);
     chunks.OthersComeBack();
   };
-  kill([&] { return host(1).Open("file", {.read = true}, kRootInode, caller); });
+  end_by_kill([&] { return host(1).Open("file", {.read = true}, kRootInode, caller); });
   auto opened = host(1).Open("file", {.read = true});
   ASSERT_TRUE(opened.ok()) << opened.error().message;
-  kill([&] { return host(1).Read(*opened, 0, kMiB, caller); });  // waits for a page of the recipe
+  end_by_kill([&] { return host(1).Read(*opened, 0, kMiB, caller); });  // waits for a page of the recipe
   ASSERT_TRUE(host(1).Read(*opened, 4096, 1).ok());
-  kill([&] { return host(1).Read(*opened, 0, kMiB, caller); });  // for bytes
+  end_by_kill([&] { return host(1).Read(*opened, 0, kMiB, caller); });  // for bytes
   ASSERT_TRUE(host(1).CloseFile(*opened).ok());
 }
 

@@ -25,7 +25,9 @@ class CountingStore final : public kv::KvStore {
   }
   Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
     reads++;
-    return inner_.Read(spans);
+    auto snapshot = inner_.Read(spans);
+    if (after_read) after_read();
+    return snapshot;
   }
   Result<uint64_t> Commit(const kv::Transaction& transaction) override {
     commits++;
@@ -35,6 +37,7 @@ class CountingStore final : public kv::KvStore {
   kv::KvLimits limits() const override { return inner_.limits(); }
 
   int reads = 0, commits = 0;
+  std::function<void()> after_read;
 
  private:
   kv::KvStore& inner_;
@@ -69,10 +72,11 @@ class RoundTripsTest : public testing::Test {
     EXPECT_TRUE(Create("first").ok());
   }
 
-  Result<Attr> Create(const std::string& name) {
+  Result<Attr> Create(const std::string& name) { return CreateIn(directory_, name); }
+  Result<Attr> CreateIn(InodeId directory, const std::string& name) {
     CreateParams params;
     params.mode = S_IFREG | 0644;
-    return user_->names->Create(directory_, name, params);
+    return user_->names->Create(directory, name, params);
   }
   // The round trips of the host that did not make the directory.
   template <typename Function>
@@ -89,6 +93,15 @@ class RoundTripsTest : public testing::Test {
       static_cast<void>(user_->names->Lookup(directory, "absent" + std::to_string(i)));
     }
     ASSERT_EQ(user_->delegated.Stats().held, before + 1);
+  }
+  void ExpectBothSeeTheSame(InodeId directory, const std::string& name) {
+    const auto here = user_->names->Lookup(directory, name), there = maker_->names->Lookup(directory, name);
+    ASSERT_TRUE(here.ok() && there.ok()) << name;
+    EXPECT_EQ(here->inode, there->inode) << name;
+    EXPECT_EQ(here->mode, there->mode) << name;
+    EXPECT_EQ(here->nlink, there->nlink) << name;
+    EXPECT_EQ(here->mtime, there->mtime) << name;
+    EXPECT_EQ(here->ctime, there->ctime) << name;
   }
   void LookUp(const std::string& name) { static_cast<void>(user_->names->Lookup(directory_, name)); }
 
@@ -145,8 +158,42 @@ TEST_F(RoundTripsTest, RenamesUnderDelegations) {
   for (const auto& [directory, name] : names) {
     EXPECT_EQ(Count([&] { static_cast<void>(user_->names->Lookup(directory, name)); }), "0 reads, 0 commits") << name;
   }
-  EXPECT_EQ(user_->names->Lookup(other, "b2")->nlink, 1U);
+  for (const auto& [directory, name] : {std::pair(kRootInode, "d"), {kRootInode, "other"}, {other, "b2"}}) {
+    ExpectBothSeeTheSame(directory, name);
+  }
   EXPECT_FALSE(user_->names->Lookup(directory_, "b").ok());
+  // What another host changes then is not what this one remembers.
+  const InodeId moved = user_->names->Lookup(other, "b2")->inode;
+  AttrChanges changes;
+  changes.mode = 0600;
+  ASSERT_TRUE(maker_->names->SetAttr(moved, changes).ok());
+  ExpectBothSeeTheSame(other, "b2");
+}
+
+// A file that this host has seen was replaced by a directory, and while that is moved, another host moves what it is
+// moved into below it: one of both must fail, or each would be below the other.
+TEST_F(RoundTripsTest, AFileThatIsADirectoryByNowMovesAsOne) {
+  CreateParams params;
+  params.mode = S_IFDIR | 0755;
+  for (int when = 1; when < 6; when++) {
+    const std::string a = "a" + std::to_string(when), b = "b" + std::to_string(when);
+    ASSERT_TRUE(CreateIn(kRootInode, a).ok());
+    const InodeId into = maker_->names->Create(kRootInode, b, params)->inode;
+    ASSERT_TRUE(maker_->names->Create(into, "x", params).ok());
+    ASSERT_TRUE(user_->names->Lookup(kRootInode, a).ok());
+    ASSERT_TRUE(user_->names->Lookup(into, "x").ok());
+    ASSERT_TRUE(maker_->names->Unlink(kRootInode, a).ok());
+    const InodeId directory = maker_->names->Create(kRootInode, a, params)->inode;
+    bool moved_there = false;
+    user_->counted.after_read = [&, reads = 0]() mutable {
+      if (++reads == when)
+        moved_there = maker_->names->Rename({kRootInode, b, directory, b, RenameMode::kReplace}).ok();
+    };
+    const bool moved_here = user_->names->Rename({kRootInode, a, into, "x", RenameMode::kReplace}).ok();
+    user_->counted.after_read = nullptr;
+    EXPECT_TRUE(moved_here || moved_there);
+    EXPECT_FALSE(moved_here && moved_there) << "after read " << when;
+  }
 }
 
 }  // namespace

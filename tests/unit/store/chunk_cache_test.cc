@@ -86,6 +86,16 @@ TEST_F(ChunkCacheTest, WhatCameFromOtherNodesGoesFirst) {
   EXPECT_EQ(CountOf(1098, 1100) + CountOf(2098, 2100), 4U);
 }
 
+TEST_F(ChunkCacheTest, WhatCameFromOtherNodesGoesFirstWhereMemoryIsShort) {
+  for (uint64_t i = 0; i < kCacheChunks / 2; ++i) {
+    Written(i);
+    Fetched(100 + i);
+  }
+  cache_.MakeRoom(kCacheChunks * 3 / 4 - 1);  // a buffer is larger than what it holds
+  EXPECT_EQ(CountOf(0, kCacheChunks / 2), 3U);
+  EXPECT_EQ(CountOf(100, 100 + kCacheChunks / 2), 1U);
+}
+
 TEST_F(ChunkCacheTest, AllOfItIsForWhatCameFromOtherNodesWhenNothingElseWantsIt) {
   for (uint64_t i = 0; i < kCacheChunks; ++i) Fetched(i);
   EXPECT_EQ(CountOf(0, kCacheChunks), kCacheChunks);
