@@ -272,8 +272,9 @@ bool FileSystem::Impl::HostWaits::MayWait() {
 }
 
 void FileSystem::Impl::AwaitChunks(const std::vector<Digest>& digests, const Caller& caller, Done<void> done) {
-  if (caller.cancelled)
+  if (caller.cancelled) {
     done = UnlessCancelled(caller, std::chrono::steady_clock::time_point::max(), {}, std::move(done));
+  }
   struct Waiting {
     std::atomic<size_t> left;
     Mutex mutex;
