@@ -254,14 +254,14 @@ void ClusterChunkStoreImpl::GetForReader(const Digest& digest, store::ChunkCallb
 void ClusterChunkStoreImpl::GetOnce(const Digest& digest, RemoteReader::FetchCallback done) {
   if (auto pending = FindPending(digest)) return done(*std::move(pending), {});
   shared_reads_.NoteRead(digest);
-  if (auto cached = local_.FindCached(digest)) return done(*std::move(cached), {});
-  if (shared_reads_.AreGoingOn() && IsReadElsewhere(*reachability_.view(), digest)) {
-    return reader_.Fetch(digest, [this, digest, done = std::move(done)](Result<store::ChunkData> data, const auto&) {
-      if (data.ok()) return done(std::move(data), {});
-      GetLocalFirst(digest, done);
-    });
+  if (!shared_reads_.AreGoingOn() || !IsReadElsewhere(*reachability_.view(), digest)) {
+    return GetLocalFirst(digest, std::move(done));
   }
-  GetLocalFirst(digest, std::move(done));
+  if (auto cached = local_.FindCached(digest)) return done(*std::move(cached), {});
+  reader_.Fetch(digest, [this, digest, done = std::move(done)](Result<store::ChunkData> data, const auto&) {
+    if (data.ok()) return done(std::move(data), {});
+    GetLocalFirst(digest, done);
+  });
 }
 
 // Hosts that read the same at once meet at the chunk's home, whose disk reads it once.

@@ -1,8 +1,5 @@
 // Files that several hosts use: close-to-open, disjoint writers, truncation, times.
-#include <future>
-
 #include "cluster_fixture.h"
-#include "fs/recipe.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -14,101 +11,6 @@ TEST_F(ClusterFilesTest, WhatWasClosedIsReadElsewhere) {
   const std::string text = TextOf(1, 100'000);
   host(0).Put("file", text);
   EXPECT_EQ(host(1).Cat("file"), text);
-}
-
-// A recipe of two leaves, of which opening the file needs the last, and reading its begin the first.
-TEST_F(ClusterFilesTest, OpeningAndReadingOutlastThatOthersAreAway) {
-  MakeHosts(2);
-  const std::string text = TextOf(1, kMiB);
-  auto file = host(0).Create("file");
-  ASSERT_TRUE(host(0).Write(file, 0, text).ok());
-  ASSERT_TRUE(host(0).Write(file, kLeafBytes, TextOf(2, kMiB)).ok());
-  ASSERT_TRUE(host(0).CloseFile(file).ok());
-  ASSERT_TRUE(host(0).Sync().ok());
-  TestChunks& chunks = *host(1).chunks;
-  // What a call gives that begins while they are away.
-  auto outlast = [&](auto call) {
-    chunks.OthersGo();
-    auto result = std::async(std::launch::async, call);
-    EXPECT_TRUE(Eventually([&] { return chunks.waiting_count() > 0; }));
-    chunks.OthersComeBack();
-    return result.get();
-  };
-  auto opened = outlast([&] { return host(1).Open("file", {.read = true}); });
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  for (int i = 0; i < 2; i++) {  // a page of the recipe is missing at first, then only bytes
-    auto read = outlast([&] { return host(1).Read(*opened, 0, kMiB); });
-    ASSERT_TRUE(read.ok()) << read.error().message;
-    EXPECT_EQ(*read, text);
-  }
-  ASSERT_TRUE(host(1).CloseFile(*opened).ok());
-}
-
-TEST_F(ClusterFilesTest, AReadThatWaitedGivesWhatTheFileIsThen) {
-  MakeHosts(2);
-  host(0).Put("file", TextOf(1, 5000));
-  auto file = host(1).Open("file", {.read = true, .write = true});
-  ASSERT_TRUE(file.ok());
-  TestChunks& chunks = *host(1).chunks;
-  chunks.OthersGo();
-  auto read = std::async(std::launch::async, [&] { return host(1).Read(*file, 0, 5000); });
-  EXPECT_TRUE(Eventually([&] { return chunks.waiting_count() > 0; }));
-  EXPECT_TRUE(host(1).Write(*file, 0, TextOf(2, 5000)).ok());
-  chunks.OthersComeBack();
-  const auto text = read.get();
-  ASSERT_TRUE(text.ok()) << text.error().message;
-  EXPECT_EQ(*text, TextOf(2, 5000));
-  ASSERT_TRUE(host(1).CloseFile(*file).ok());
-}
-
-TEST_F(ClusterFilesTest, ReadsThatWaitForOthersEnd) {
-  MakeHosts(2);
-  host(0).Put("file", TextOf(1, 5000));
-  auto file = host(1).Open("file", {.read = true});
-  ASSERT_TRUE(file.ok());
-  TestChunks& chunks = *host(1).chunks;
-  chunks.OthersGo();
-  auto read = std::async(std::launch::async, [&] { return host(1).Read(*file, 0, 5000); });
-  EXPECT_TRUE(Eventually([&] { return chunks.waiting_count() > 0; }));
-  host(1).fs->EndWaits();
-  const auto text = read.get();
-  ASSERT_FALSE(text.ok());
-  EXPECT_EQ(text.error().code, ErrorCode::kUnavailable);
-  ASSERT_TRUE(host(1).CloseFile(*file).ok());
-}
-
-TEST_F(ClusterFilesTest, WhoIsKilledWaitsForOthersNoMore) {
-  MakeHosts(2);
-  auto file = host(0).Create("file");
-  ASSERT_TRUE(host(0).Write(file, 0, TextOf(1, kMiB)).ok());
-  ASSERT_TRUE(host(0).Write(file, kLeafBytes, TextOf(2, kMiB)).ok());
-  ASSERT_TRUE(host(0).CloseFile(file).ok());
-  ASSERT_TRUE(host(0).Sync().ok());
-  TestChunks& chunks = *host(1).chunks;
-  std::atomic<bool> killed{false};
-  Caller caller;
-  caller.cancelled = [&] { return killed.load(); };
-  // What a call gives whose caller is killed while others are away.
-  auto end_by_kill = [&](auto call) {
-    killed = false;
-    chunks.OthersGo();
-    auto result = std::async(std::launch::async, call);
-    EXPECT_TRUE(Eventually([&] { return chunks.waiting_count() > 0; }));
-    EXPECT_EQ(result.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
-    killed = true;
-    EXPECT_EQ(result.wait_for(std::chrono::seconds(20)), std::future_status::ready);
-    if (result.wait_for(std::chrono::seconds(0)) != std::future_status::ready) chunks.OthersComeBack();
-    auto outcome = result.get();
-    EXPECT_TRUE(!outcome.ok() && outcome.error().code == ErrorCode::kInterrupted);
-    chunks.OthersComeBack();
-  };
-  end_by_kill([&] { return host(1).Open("file", {.read = true}, kRootInode, caller); });
-  auto opened = host(1).Open("file", {.read = true});
-  ASSERT_TRUE(opened.ok()) << opened.error().message;
-  end_by_kill([&] { return host(1).Read(*opened, 0, kMiB, caller); });  // waits for a page of the recipe
-  ASSERT_TRUE(host(1).Read(*opened, 4096, 1).ok());
-  end_by_kill([&] { return host(1).Read(*opened, 0, kMiB, caller); });  // for bytes
-  ASSERT_TRUE(host(1).CloseFile(*opened).ok());
 }
 
 TEST_F(ClusterFilesTest, SizeAndTimesAreSeenAtOnceAfterClose) {

@@ -187,8 +187,8 @@ TEST_F(RoundTripsTest, AFileThatIsADirectoryByNowMovesAsOne) {
     const InodeId directory = maker_->names->Create(kRootInode, a, params)->inode;
     bool moved_there = false;
     user_->counted.after_read = [&, reads = 0]() mutable {
-      if (++reads == when)
-        moved_there = maker_->names->Rename({kRootInode, b, directory, b, RenameMode::kReplace}).ok();
+      if (++reads != when) return;
+      moved_there = maker_->names->Rename({kRootInode, b, directory, b, RenameMode::kReplace}).ok();
     };
     const bool moved_here = user_->names->Rename({kRootInode, a, into, "x", RenameMode::kReplace}).ok();
     user_->counted.after_read = nullptr;
