@@ -22,6 +22,7 @@
 
 #include "base/thread_annotations.h"
 #include "kv/engine.h"
+#include "kv/read_cache.h"
 #include "kv/store.h"
 
 namespace cairnfs::kv {
@@ -79,6 +80,7 @@ class LocalKvStore final : public KvStore {
   struct Evaluation {
     uint64_t revision = 0;
     uint64_t engine_epoch = 0;
+    uint64_t cache_epoch = 0;
     std::optional<uint64_t> earlier_result;  // of the same operation id
     bool holds = true;
   };
@@ -110,11 +112,12 @@ class LocalKvStore final : public KvStore {
   Result<Evaluation> Evaluate(const Transaction& transaction);
   Result<bool> PointsHold(const Transaction& transaction, Evaluation& evaluation);
   Result<bool> RangeHolds(const Compare& compare);
-  // `engine_epoch`: of the evaluation. What this thread has read at that epoch is not read again: nearly every
-  // transaction compares what its thread read just before.
-  Result<uint64_t> EngineRevision(std::string_view key, uint64_t engine_epoch);
-  void RememberRead(std::string_view key, uint64_t revision, uint64_t engine_epoch) const;
-  std::optional<uint64_t> RememberedRevision(std::string_view key, uint64_t engine_epoch) const;
+  // Of the engine. REQUIRES: the key was in no layer after `cache_epoch` was taken.
+  Result<ReadCache::Known> ReadPastLayers(std::string_view key, uint64_t cache_epoch);
+  // The revision alone; 0: the key is absent.
+  Result<uint64_t> EngineRevision(std::string_view key, uint64_t cache_epoch);
+  // Once the engine has the writes of `layer`, and as long as readers find them in a layer.
+  void TellCache(const Layer& layer);
   // nullopt: what Evaluate saw no longer tells. REQUIRES: mutex_ is held, evaluation.holds.
   std::optional<bool> StillHolds(const Transaction& transaction, const Evaluation& evaluation) const;
 
@@ -130,7 +133,7 @@ class LocalKvStore final : public KvStore {
   Status FlushFrozenLocked() REQUIRES_LOCK(flush_mutex_);
 
   KvEngine& engine_;
-  const uint64_t instance_;  // of this process; no two stores have the same
+  ReadCache cache_;  // of what the engine says; asked for keys that are in no layer
 
   Mutex flush_mutex_;  // serialises writes to the engine, so that the revision stored there never goes back
 

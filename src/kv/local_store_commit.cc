@@ -23,13 +23,11 @@ bool PointHolds(const Compare& compare, uint64_t revision) {
   return compare.kind == Compare::Kind::kExists ? revision != 0 : revision == compare.revision;
 }
 
-Result<uint64_t> LocalKvStore::EngineRevision(std::string_view key, uint64_t engine_epoch) {
-  if (auto remembered = RememberedRevision(key, engine_epoch)) return *remembered;
-  const std::string engine_key = EngineKey(key);
-  CAIRNFS_ASSIGN_OR_RETURN(std::optional<std::string> text, engine_.Get(engine_key));
-  if (!text) return uint64_t{0};
-  CAIRNFS_ASSIGN_OR_RETURN(StoredValue stored, DecodeStored(engine_key, *text));
-  return stored.revision;
+Result<uint64_t> LocalKvStore::EngineRevision(std::string_view key, uint64_t cache_epoch) {
+  // Nearly always: a transaction compares what was read just before.
+  if (auto revision = cache_.FindRevision(key)) return *revision;
+  CAIRNFS_ASSIGN_OR_RETURN(ReadCache::Known known, ReadPastLayers(key, cache_epoch));
+  return known.revision;
 }
 
 const uint64_t* LocalKvStore::FindOperation(const std::string& operation_id) const {
@@ -54,6 +52,7 @@ Result<LocalKvStore::Evaluation> LocalKvStore::Evaluate(const Transaction& trans
 // Notes in `evaluation` the state of the store before anything is read, so that a change after it is noticed.
 Result<bool> LocalKvStore::PointsHold(const Transaction& transaction, Evaluation& evaluation) {
   std::vector<const Compare*> ask_engine;
+  evaluation.cache_epoch = cache_.epoch();
   {
     std::shared_lock lock(mutex_);
     evaluation.revision = revision_;
@@ -73,7 +72,7 @@ Result<bool> LocalKvStore::PointsHold(const Transaction& transaction, Evaluation
     }
   }
   for (const Compare* compare : ask_engine) {
-    CAIRNFS_ASSIGN_OR_RETURN(uint64_t revision, EngineRevision(compare->key, evaluation.engine_epoch));
+    CAIRNFS_ASSIGN_OR_RETURN(uint64_t revision, EngineRevision(compare->key, evaluation.cache_epoch));
     if (!PointHolds(*compare, revision)) return false;
   }
   return true;

@@ -212,6 +212,33 @@ TEST_F(WriteBehind, CompareDuringAFlushIsNotFooled) {
   EXPECT_EQ(Value("counter"), std::to_string(kThreads * kIncrements));
 }
 
+// Whatever layer, engine or cache of the engine's values it comes from.
+TEST_F(WriteBehind, AReadNeverGoesBackDuringFlushes) {
+  std::atomic<uint64_t> committed{Must(store_->Commit(Transaction().Put("key", "value")))};
+  std::atomic<bool> stop{false};
+  std::jthread flusher([&] {
+    while (!stop) MustSucceed(store_->Sync());
+  });
+  std::vector<std::jthread> readers;
+  std::atomic<int> stale{0};
+  for (int i = 0; i < 2; i++) {
+    readers.emplace_back([&] {
+      while (!stop) {
+        const uint64_t at_least = committed;
+        auto entry = Must(store_->Get("key"));
+        stale += !entry || entry->revision < at_least;
+      }
+    });
+  }
+  for (int i = 0; i < 3'000; i++) {
+    committed = Must(store_->Commit(Transaction().Put("key", std::to_string(i))));
+    if (i % 16 == 0) std::this_thread::yield();
+  }
+  stop = true;
+  readers.clear();
+  EXPECT_EQ(stale, 0);
+}
+
 TEST_F(WriteBehind, ConcurrentSyncsMakeEverythingDurable) {
   std::vector<std::jthread> threads;
   for (int t = 0; t < 4; ++t) {
