@@ -1,16 +1,9 @@
 #include "base/types.h"
 
+#include "base/hex.h"
+
 namespace cairnfs {
 
-std::string Digest::ToHex() const {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  text.reserve(kBytes * 2);
-  for (std::byte value : bytes) {
-    text.push_back(kDigits[std::to_integer<unsigned>(value) >> 4]);
-    text.push_back(kDigits[std::to_integer<unsigned>(value) & 15]);
-  }
-  return text;
-}
+std::string Digest::ToHex() const { return cairnfs::ToHex(AsKey()); }
 
 }  // namespace cairnfs

@@ -5,18 +5,11 @@
 #include <limits>
 #include <unordered_map>
 
+#include "base/hex.h"
 #include "cluster/mix.h"
 
 namespace cairnfs::cluster {
 namespace {
-
-// -1: no hexadecimal digit.
-int HexValue(char digit) {
-  if (digit >= '0' && digit <= '9') return digit - '0';
-  if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
-  if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
-  return -1;
-}
 
 std::vector<NodeInfo> Sorted(std::vector<NodeInfo> nodes) {
   std::sort(nodes.begin(), nodes.end(), [](const NodeInfo& a, const NodeInfo& b) { return a.id < b.id; });
@@ -41,16 +34,7 @@ std::vector<View::Candidate> CandidatesOf(const std::vector<NodeInfo>& nodes) {
 
 }  // namespace
 
-std::string NodeId::ToHex() const {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  hex.reserve(2 * kBytes);
-  for (std::byte byte : bytes) {
-    hex += kDigits[std::to_integer<unsigned>(byte >> 4)];
-    hex += kDigits[std::to_integer<unsigned>(byte & std::byte{15})];
-  }
-  return hex;
-}
+std::string NodeId::ToHex() const { return cairnfs::ToHex(AsKey()); }
 
 std::optional<NodeId> NodeId::FromKey(std::string_view key) {
   if (key.size() != kBytes) return std::nullopt;
@@ -60,18 +44,10 @@ std::optional<NodeId> NodeId::FromKey(std::string_view key) {
 }
 
 std::optional<NodeId> NodeId::FromHex(std::string_view hex) {
-  NodeId id;
-  size_t digits = 0;
-  for (char character : hex) {
-    if (character == '-') continue;
-    const int value = HexValue(character);
-    if (value < 0 || digits == 2 * kBytes) return std::nullopt;
-    std::byte& byte = id.bytes[digits / 2];
-    byte = byte << 4 | static_cast<std::byte>(value);
-    digits++;
-  }
-  if (digits != 2 * kBytes) return std::nullopt;
-  return id;
+  std::string digits(hex);
+  std::erase(digits, '-');
+  const auto key = cairnfs::FromHex(digits);
+  return key ? FromKey(*key) : std::nullopt;
 }
 
 size_t NodeIdHash::operator()(const NodeId& id) const { return SeedOf(id); }

@@ -14,6 +14,7 @@
 #include <filesystem>
 
 #include "base/coding.h"
+#include "base/hex.h"
 #include "base/log.h"
 #include "chunking/chunker.h"
 #include "daemon/cluster_config.h"
@@ -181,7 +182,7 @@ Result<ClusterIdentity> MakeCluster(kv::KvStore& store, const Config& config) {
         ErrorCode::kAlreadyExists,
         fmt::format("there is a filesystem at {} already ({}): join it with cairnfs cluster join {}, or give "
                     "another prefix or directory",
-                    MetadataUrl(config), HexOfBytes(existing->header.uuid), MetadataUrl(config)));
+                    MetadataUrl(config), ToHex(existing->header.uuid), MetadataUrl(config)));
   }
   if (existing.error().code != ErrorCode::kNotFound) return existing.error();
   return MakeOrReadCluster(store, config);
@@ -195,7 +196,7 @@ Result<ClusterIdentity> MakeServedCluster(const Config& config) {
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(open));
   CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(directory.get(), config, ClusterStore::Serve::kNo));
   CAIRNFS_ASSIGN_OR_RETURN(ClusterIdentity identity, MakeCluster(store->store(), config));
-  CAIRNFS_RETURN_IF_ERROR(Adopt(*directory, config, HexOfBytes(identity.header.uuid)));
+  CAIRNFS_RETURN_IF_ERROR(Adopt(*directory, config, ToHex(identity.header.uuid)));
   {
     CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(*directory, config));
     CAIRNFS_RETURN_IF_ERROR(storage->OpenChunks(Storage::Purpose::kMount));
@@ -256,7 +257,7 @@ Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& conf
     fresh.created = meta::SystemClock().Now();
     fresh.chunk_params = chunking::ChunkParams().Encode();
     Status made = names->Format(fresh, geteuid(), getegid());
-    if (made.ok()) spdlog::info("made a new filesystem at {}, uuid {}", MetadataUrl(config), HexOfBytes(fresh.uuid));
+    if (made.ok()) spdlog::info("made a new filesystem at {}, uuid {}", MetadataUrl(config), ToHex(fresh.uuid));
     if (!made.ok() && made.error().code != ErrorCode::kAlreadyExists) return made.error();
   }
   return ReadCluster(store);
@@ -327,7 +328,7 @@ Result<SetupResult> InitCluster(const SetupOptions& options) {
   }
   if (!identity.ok()) return identity.error();
   CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, ConfigText(config, "init")));
-  return SetupResult{HexOfBytes(identity->header.uuid),
+  return SetupResult{ToHex(identity->header.uuid),
                      config.serve_metadata.empty() ? config.metadata : config.serve_metadata, config};
 }
 
@@ -355,7 +356,7 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, ConfigText(config, "join")));
-  return SetupResult{HexOfBytes(identity->header.uuid), address, config};
+  return SetupResult{ToHex(identity->header.uuid), address, config};
 }
 
 }  // namespace cairnfs::daemon

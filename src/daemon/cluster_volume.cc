@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/hex.h"
 #include "base/log.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_setup.h"
@@ -138,7 +139,7 @@ Status ClusterVolume::OpenFilesystem() {
                                  MetadataUrl(config_), directory_.path()));
   }
   CAIRNFS_RETURN_IF_ERROR(CheckAgreement(identity->settings, config_));
-  filesystem_ = HexOfBytes(identity->header.uuid);
+  filesystem_ = ToHex(identity->header.uuid);
   CAIRNFS_ASSIGN_OR_RETURN(chunk_params_, chunking::ChunkParams::Decode(identity->header.chunk_params));
   CAIRNFS_RETURN_IF_ERROR(chunk_params_.Validate());
   CAIRNFS_RETURN_IF_ERROR(Adopt(directory_, config_, filesystem_));

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "base/failpoint.h"
+#include "base/hex.h"
 #include "base/log.h"
 #include "base/user.h"
 
@@ -76,13 +77,11 @@ std::string_view Field(std::string_view text, std::string_view name) {
   return {};
 }
 
-std::string RandomHex() {
-  std::array<unsigned char, 16> bytes{};
+std::string RandomUuid() {
+  std::string bytes(16, '\0');
   while (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
   }
-  std::string hex;
-  for (unsigned char byte : bytes) hex += fmt::format("{:02x}", byte);
-  return hex;
+  return ToHex(bytes);
 }
 
 bool IsUuid(std::string_view hex) {
@@ -233,7 +232,7 @@ Status DataDirectory::Recognise(bool create) {
 }
 
 Status DataDirectory::StartMaking() {
-  uuid_ = RandomHex();
+  uuid_ = RandomUuid();
   CAIRNFS_RETURN_IF_ERROR(WriteSmallFile(directory_, "format.making", FormatText(), path_));
   fail_making_begun.Pass();
   for (const std::string& folder : {segments_path(), metadata_path(), shared_path()}) {

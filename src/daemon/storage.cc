@@ -40,20 +40,6 @@ io::BufferPool::Options PoolOptions(const Config& config) {
 
 }  // namespace
 
-Result<std::string> BytesOfHex(std::string_view hex) {
-  std::string bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-    bytes.push_back(static_cast<char>(std::stoi(std::string(hex.substr(i, 2)), nullptr, 16)));
-  }
-  return bytes;
-}
-
-std::string HexOfBytes(std::string_view bytes) {
-  std::string hex;
-  for (unsigned char byte : bytes) hex += fmt::format("{:02x}", byte);
-  return hex;
-}
-
 Error ExplainOpening(const Error& error, const std::string& what, const std::string& path) {
   Error explained = error.WithContext(fmt::format("{} in {}", what, path));
   if (error.code == ErrorCode::kCorrupt && error.message.find("restore the data directory") == std::string::npos) {

@@ -49,7 +49,4 @@ Error ExplainOpening(const Error& error, const std::string& what, const std::str
 // What helps when files in the directory are closed to its owner: another user, mostly root, left them there.
 Error ExplainDenied(Error error, const std::string& path);
 
-Result<std::string> BytesOfHex(std::string_view hex);
-std::string HexOfBytes(std::string_view bytes);
-
 }  // namespace cairnfs::daemon

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/failpoint.h"
+#include "base/hex.h"
 #include "base/log.h"
 #include "base/user.h"
 #include "daemon/cluster_config.h"
@@ -70,9 +71,10 @@ Status Volume::OpenLowerParts() {
 }
 
 Status Volume::MakeOrReadHeader() {
+  const std::string uuid = *FromHex(directory_.uuid());
   if (directory_.is_new()) {
     meta::FilesystemHeader header;
-    CAIRNFS_ASSIGN_OR_RETURN(header.uuid, BytesOfHex(directory_.uuid()));
+    header.uuid = uuid;
     header.created = meta::SystemClock().Now();
     header.chunk_params = chunk_params_.Encode();
     CAIRNFS_RETURN_IF_ERROR(names_->Format(header, geteuid(), getegid()));
@@ -90,7 +92,6 @@ Status Volume::MakeOrReadHeader() {
     }
     return ExplainOpening(header.error(), "cannot read the filesystem header", directory_.metadata_path());
   }
-  CAIRNFS_ASSIGN_OR_RETURN(std::string uuid, BytesOfHex(directory_.uuid()));
   if (header->uuid != uuid) {
     return MakeError(ErrorCode::kCorrupt, fmt::format("{}/format and {} belong to different filesystems",
                                                       directory_.path(), directory_.metadata_path()));

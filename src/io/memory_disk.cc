@@ -131,9 +131,7 @@ class MemoryFile final : public File {
   std::atomic<uint64_t> in_flight_{0};
 };
 
-MemoryDisk::MemoryDisk(const Options& options)
-    : options_(options),
-      queue_({.thread_count = options.thread_count, .size_max = 256, .thread_name = "memory-disk"}) {}
+MemoryDisk::MemoryDisk(const Options& options) : options_(options), queue_("memory-disk", options.thread_count) {}
 
 MemoryDisk::~MemoryDisk() = default;
 

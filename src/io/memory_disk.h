@@ -16,9 +16,9 @@
 #include <optional>
 #include <random>
 
+#include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "io/file.h"
-#include "io/task_queue.h"
 
 namespace cairnfs::io {
 

@@ -159,7 +159,7 @@ std::unique_ptr<IoEngine> MakeEngine(const DiskOptions& options) {
     spdlog::warn("io_uring cannot be used for {} ({}); using threads, which is slower", options.path,
                  engine.error().message);
   }
-  return MakeThreadEngine(options.queue_depth);
+  return MakeThreadEngine();
 }
 
 }  // namespace

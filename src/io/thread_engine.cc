@@ -2,8 +2,8 @@
 
 #include <cerrno>
 
+#include "base/task_queue.h"
 #include "io/io_engine.h"
-#include "io/task_queue.h"
 
 namespace cairnfs::io {
 namespace {
@@ -19,9 +19,6 @@ int64_t Call(const IoRequest& request) {
 
 class ThreadEngine final : public IoEngine {
  public:
-  explicit ThreadEngine(unsigned queue_depth)
-      : queue_({.thread_count = kThreadCount, .size_max = queue_depth, .thread_name = "disk-io"}) {}
-
   void Submit(std::unique_ptr<IoRequest> request) override {
     queue_.Post([raw = request.release()] {
       std::unique_ptr<IoRequest> owned(raw);
@@ -32,11 +29,11 @@ class ThreadEngine final : public IoEngine {
   }
 
  private:
-  TaskQueue queue_;
+  TaskQueue queue_{"disk-io", kThreadCount};
 };
 
 }  // namespace
 
-std::unique_ptr<IoEngine> MakeThreadEngine(unsigned queue_depth) { return std::make_unique<ThreadEngine>(queue_depth); }
+std::unique_ptr<IoEngine> MakeThreadEngine() { return std::make_unique<ThreadEngine>(); }
 
 }  // namespace cairnfs::io

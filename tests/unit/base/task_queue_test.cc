@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <system_error>
+#include <vector>
 
 #include "../../support/few_threads.h"
 
@@ -17,6 +19,16 @@ TEST(TaskQueue, RunsWhatIsQueuedBeforeItEnds) {
     for (int i = 0; i < 100; ++i) queue.Post([&run] { run++; });
   }
   EXPECT_EQ(run.load(), 100);
+}
+
+TEST(TaskQueue, OneThreadKeepsTheOrder) {
+  std::vector<int> order;
+  {
+    TaskQueue queue("test-queue", 1);
+    for (int i = 0; i < 100; ++i) queue.Post([&order, i] { order.push_back(i); });
+  }
+  ASSERT_EQ(order.size(), 100u);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
 }
 
 TEST(TaskQueue, TooManyThreadsAreAnExceptionAndLeaveNone) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "base/hex.h"
 #include "daemon/cluster_store.h"
 #include "daemon/node_usage.h"
 #include "daemon/storage.h"
@@ -57,7 +58,7 @@ TEST_F(ClusterSetupTest, InitMakesAFilesystemAndAConfiguration) {
   ASSERT_TRUE(store.ok()) << store.error().message;
   auto identity = ReadCluster((*store)->store());
   ASSERT_TRUE(identity.ok()) << identity.error().message;
-  EXPECT_EQ(HexOfBytes(identity->header.uuid), made->filesystem);
+  EXPECT_EQ(ToHex(identity->header.uuid), made->filesystem);
   EXPECT_TRUE(CheckAgreement(identity->settings, config).ok());
   config.copies = 2;
   EXPECT_TRUE(
