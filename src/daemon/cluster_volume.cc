@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 #include <vector>
 
 #include "base/hex.h"
 #include "base/log.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_setup.h"
+#include "daemon/machine_limits.h"
 #include "daemon/volume.h"
 
 namespace cairnfs::daemon {
@@ -180,7 +180,7 @@ Status ClusterVolume::StartServing() {
   options.sync_wait_max = std::chrono::seconds((config_.commit_wait_max_ms + 999) / 1000);
   options.repair_bytes_per_second_max = config_.repair_rate;
   options.patience = cluster_store_->patience();
-  if (std::thread::hardware_concurrency() < kCoresForAll) options.writer_pause = kWriterPause;
+  if (UsableCores() < kCoresForAll) options.writer_pause = kWriterPause;
   chunks_ = cluster::ClusterChunkStore::Create(storage_->chunks(), storage_->engine(), storage_->pool(), *membership_,
                                                options);
   cluster::PeerService::Options service;

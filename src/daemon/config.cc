@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "daemon/config_keys.h"
-#include "daemon/machine_memory.h"
+#include "daemon/machine_limits.h"
 #include "fuse/server.h"
 
 namespace cairnfs::daemon {

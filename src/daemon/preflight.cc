@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/machine_limits.h"
 #include "daemon/size_text.h"
 #include "io/buffer_pool.h"
 
@@ -32,7 +33,7 @@ struct ThreadGroup {
 };
 
 std::array<ThreadGroup, 4> ThreadGroups(const Config& config) {
-  const uint64_t cores = std::max(2U, std::thread::hardware_concurrency());
+  const uint64_t cores = std::max(2U, UsableCores());
   auto or_cores = [cores](uint64_t count) { return count != 0 ? count : cores; };
   return {{{"worker_threads", config.worker_threads, or_cores(config.worker_threads)},
            {"verify_threads", config.verify_threads, or_cores(config.verify_threads)},

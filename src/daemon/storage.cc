@@ -8,11 +8,12 @@
 
 #include "base/log.h"
 #include "base/user.h"
+#include "daemon/machine_limits.h"
 
 namespace cairnfs::daemon {
 namespace {
 
-// Open files of RocksDB and segments, beside buffers in flight: the least that a mount works with.
+// Each of RocksDB's memtables, of which four may exist.
 constexpr uint64_t kMetadataWriteBufferBytes = 32 * kMiB;
 
 kv::RocksOptions EngineOptions(const DataDirectory& directory, const Config& config) {
@@ -90,7 +91,7 @@ Status Storage::OpenChunks(Purpose purpose) {
   options.free_segments_bytes_max = config_.free_segments_max;
   options.reserve_bytes = config_.reserve;
   options.cache_bytes_max = config_.cache_size;
-  options.verify_threads = static_cast<unsigned>(config_.verify_threads);
+  options.verify_threads = config_.verify_threads > 0 ? static_cast<unsigned>(config_.verify_threads) : UsableCores();
   auto chunks = store::LocalChunkStore::Open(*disk_, *engine_, *pool_, options);
   if (!chunks.ok()) {
     Error error = chunks.error().WithContext("cannot open the chunks in " + directory_.segments_path());

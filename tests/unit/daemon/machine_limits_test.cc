@@ -1,10 +1,12 @@
-#include "daemon/machine_memory.h"
+#include "daemon/machine_limits.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "base/types.h"
 
@@ -14,10 +16,10 @@ namespace {
 namespace stdfs = std::filesystem;
 
 // A made-up /proc and /sys.
-class MachineMemoryTest : public ::testing::Test {
+class MachineLimitsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (stdfs::temp_directory_path() / "cairnfs-memory-XXXXXX").string();
+    std::string pattern = (stdfs::temp_directory_path() / "cairnfs-limits-XXXXXX").string();
     root_ = mkdtemp(pattern.data());
     Write("proc/meminfo", "MemFree:  1 kB\nMemTotal:       16777216 kB\nSwapTotal: 5 kB\n");
   }
@@ -32,7 +34,7 @@ class MachineMemoryTest : public ::testing::Test {
   std::string root_;
 };
 
-TEST_F(MachineMemoryTest, WithoutGroupsItIsTheMachines) {
+TEST_F(MachineLimitsTest, WithoutGroupsItIsTheMachines) {
   EXPECT_EQ(GiBs(), 16U);
   stdfs::remove(root_ + "/proc/meminfo");
   EXPECT_EQ(UsableMemory(root_), UINT64_MAX);
@@ -40,7 +42,7 @@ TEST_F(MachineMemoryTest, WithoutGroupsItIsTheMachines) {
   EXPECT_EQ(UsableMemory(root_), UINT64_MAX);
 }
 
-TEST_F(MachineMemoryTest, SecondVersionCountsTheLeastUpwards) {
+TEST_F(MachineLimitsTest, SecondVersionCountsTheLeastUpwards) {
   Write("proc/self/cgroup", "0::/system.slice/cairnfs.service\n");
   Write("sys/fs/cgroup/system.slice/cairnfs.service/memory.max", "max\n");
   EXPECT_EQ(GiBs(), 16U);
@@ -50,7 +52,7 @@ TEST_F(MachineMemoryTest, SecondVersionCountsTheLeastUpwards) {
   EXPECT_EQ(GiBs(), 2U);
 }
 
-TEST_F(MachineMemoryTest, FirstVersionCountsTheLeastUpwards) {
+TEST_F(MachineLimitsTest, FirstVersionCountsTheLeastUpwards) {
   Write("proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/jobs/17\n3:cpuset:/memory\n0::/\n");
   Write("sys/fs/cgroup/memory/jobs/17/memory.limit_in_bytes", "9223372036854771712\n");  // none
   EXPECT_EQ(GiBs(), 16U);
@@ -59,7 +61,7 @@ TEST_F(MachineMemoryTest, FirstVersionCountsTheLeastUpwards) {
 }
 
 // In a container, /proc may name the group by its path on the host, which the container does not see.
-TEST_F(MachineMemoryTest, TheRootOfAHierarchyCounts) {
+TEST_F(MachineLimitsTest, TheRootOfAHierarchyCounts) {
   Write("proc/self/cgroup", "4:memory:/docker/0123\n0::/../../docker/0123\n");
   Write("sys/fs/cgroup/memory/memory.limit_in_bytes", "5368709120\n");
   EXPECT_EQ(GiBs(), 5U);
@@ -67,12 +69,37 @@ TEST_F(MachineMemoryTest, TheRootOfAHierarchyCounts) {
   EXPECT_EQ(GiBs(), 1U);
 }
 
-TEST_F(MachineMemoryTest, StrangeLinesArePassedOver) {
+TEST_F(MachineLimitsTest, StrangeLinesArePassedOver) {
   Write("proc/self/cgroup", "\n0\n0:\n:::\n::/\nmemory\n1:memory:relative\n");
   EXPECT_EQ(GiBs(), 16U);
 }
 
-TEST(MachineMemory, OfThisMachineIsSomething) {
+TEST_F(MachineLimitsTest, CoresAreThoseOfTheMachineOrOfTheQuota) {
+  const unsigned all = std::max(1U, std::thread::hardware_concurrency());
+  EXPECT_EQ(UsableCores(root_), all);
+  Write("proc/self/cgroup", "0::/jobs/17\n");
+  Write("sys/fs/cgroup/jobs/17/cpu.max", "max 100000\n");
+  EXPECT_EQ(UsableCores(root_), all);
+  Write("sys/fs/cgroup/jobs/17/cpu.max", "1000000000 100000\n");
+  EXPECT_EQ(UsableCores(root_), all) << "a quota of more than there is";
+  Write("sys/fs/cgroup/jobs/cpu.max", "20000 100000\n");
+  EXPECT_EQ(UsableCores(root_), 1U) << "a fifth of a core";
+  Write("sys/fs/cgroup/jobs/cpu.max", "110000 100000\n");
+  EXPECT_EQ(UsableCores(root_), std::min(all, 2U)) << "rounded up";
+  Write("sys/fs/cgroup/jobs/cpu.max", "5 0\n");
+  EXPECT_EQ(UsableCores(root_), all);
+}
+
+TEST_F(MachineLimitsTest, CoresOfTheFirstVersion) {
+  Write("proc/self/cgroup", "4:cpu,cpuacct:/jobs/17\n");
+  Write("sys/fs/cgroup/cpu/jobs/17/cpu.cfs_quota_us", "-1\n");
+  Write("sys/fs/cgroup/cpu/jobs/17/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(UsableCores(root_), std::max(1U, std::thread::hardware_concurrency()));
+  Write("sys/fs/cgroup/cpu/jobs/17/cpu.cfs_quota_us", "100000\n");
+  EXPECT_EQ(UsableCores(root_), 1U);
+}
+
+TEST(MachineLimits, OfThisMachineIsSomething) {
   EXPECT_GE(UsableMemory(), 16 * kMiB);
   EXPECT_NE(UsableMemory(), UINT64_MAX);
 }

@@ -1,0 +1,112 @@
+#include "daemon/machine_limits.h"
+
+#include <algorithm>
+#include <fstream>
+#include <string_view>
+#include <thread>
+
+#include "base/types.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+// UINT64_MAX for a file that is not there or holds no number: "max", where nothing is limited.
+uint64_t NumberIn(const std::string& path) {
+  std::ifstream file(path);
+  uint64_t number;
+  return file >> number ? number : UINT64_MAX;
+}
+
+// Cores that a group's share of time comes to: `quota` of each `period`, in microseconds.
+uint64_t CoresIn(uint64_t quota, uint64_t period) {
+  if (quota == UINT64_MAX || period == UINT64_MAX || period == 0) return UINT64_MAX;
+  return std::max<uint64_t>(1, (quota + period - 1) / period);
+}
+
+// What the group in a folder of cgroup v1 or v2 is limited to; UINT64_MAX: nothing.
+struct Limit {
+  std::string_view controller;  // of v1, and the name of its hierarchy
+  uint64_t (*first_version)(const std::string& group);
+  uint64_t (*second_version)(const std::string& group);
+};
+
+const Limit kMemory = {
+    "memory",
+    [](const std::string& group) { return NumberIn(group + "/memory.limit_in_bytes"); },
+    [](const std::string& group) { return NumberIn(group + "/memory.max"); },
+};
+
+const Limit kCores = {
+    "cpu",
+    [](const std::string& group) {
+      return CoresIn(NumberIn(group + "/cpu.cfs_quota_us"), NumberIn(group + "/cpu.cfs_period_us"));
+    },
+    [](const std::string& group) {
+      std::ifstream file(group + "/cpu.max");  // "max 100000", or two numbers
+      uint64_t quota, period;
+      return file >> quota >> period ? CoresIn(quota, period) : UINT64_MAX;
+    },
+};
+
+// The least of a group and of those above it. The root counts too: in a container it is often the container's own
+// group, while /proc names the group by its path on the host.
+uint64_t LeastUpwards(const std::string& hierarchy, std::string group, uint64_t (*limit)(const std::string& group)) {
+  uint64_t least = UINT64_MAX;
+  while (group.ends_with('/')) group.pop_back();
+  for (;;) {
+    least = std::min(least, limit(hierarchy + group));
+    if (group.empty()) return least;
+    const size_t slash = group.rfind('/');
+    group.resize(slash == std::string::npos ? 0 : slash);
+  }
+}
+
+bool HoldsWord(std::string_view list, std::string_view word) {
+  while (!list.empty()) {
+    const size_t comma = list.find(',');
+    if (list.substr(0, comma) == word) return true;
+    list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
+  }
+  return false;
+}
+
+// By the lines ID:CONTROLLERS:PATH of /proc/self/cgroup; without controllers it is the one of cgroup v2.
+uint64_t ControlGroupLimit(const std::string& root, const Limit& limit) {
+  uint64_t least = UINT64_MAX;
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string group = line.substr(second + 1);
+    if (controllers.empty()) {
+      least = std::min(least, LeastUpwards(root + "/sys/fs/cgroup", group, limit.second_version));
+    } else if (HoldsWord(controllers, limit.controller)) {
+      const std::string hierarchy = root + "/sys/fs/cgroup/" + std::string(limit.controller);
+      least = std::min(least, LeastUpwards(hierarchy, group, limit.first_version));
+    }
+  }
+  return least;
+}
+
+uint64_t MachineMemory(const std::string& root) {
+  std::ifstream file(root + "/proc/meminfo");
+  for (std::string name; file >> name; std::getline(file, name)) {
+    if (uint64_t kibibytes; name == "MemTotal:" && file >> kibibytes) return kibibytes * kKiB;
+  }
+  return UINT64_MAX;
+}
+
+}  // namespace
+
+uint64_t UsableMemory(const std::string& root) {
+  return std::min(MachineMemory(root), ControlGroupLimit(root, kMemory));
+}
+
+unsigned UsableCores(const std::string& root) {
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  return static_cast<unsigned>(std::min<uint64_t>(cores, ControlGroupLimit(root, kCores)));
+}
+
+}  // namespace cairnfs::daemon
