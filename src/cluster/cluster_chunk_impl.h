@@ -60,6 +60,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   // syncing.cc
   Status Sync() override;
   Status SyncLocal() override;
+  std::string WhatIsLacking() override EXCLUDES_LOCK(mutex_);
 
   // serving.cc
   void Handle(PeerMethod method, const NodeId& caller, PeerMessage request, PeerServer::Respond respond) override;
@@ -170,6 +171,11 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   Status SyncUntil(bool local_only);
   bool IsPlaced(const Entry& entry, bool local_only) const;
   void PutAllLocally(uint64_t last) REQUIRES_LOCK(mutex_);
+  struct AwayNodes {
+    std::string away, full;  // names, each after a space
+  };
+  static AwayNodes NodesThatTakeNothing(const View& view);
+  std::string DescribeShortage(const View& view, const AwayNodes& nodes) const REQUIRES_LOCK(mutex_);
   Error Shortage(std::string_view what) REQUIRES_LOCK(mutex_);
   bool IsFullEverywhere() REQUIRES_LOCK(mutex_);
 

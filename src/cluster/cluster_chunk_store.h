@@ -54,6 +54,9 @@ class ClusterChunkStore : public store::ChunkStore {
   // Sync, for this node's own disk alone (durability level `local`); the copies follow by themselves.
   virtual Status SyncLocal() = 0;
   virtual class ChunkPeer& peer() = 0;  // what PeerService serves
+  // For people: what the chunks that wait for copies lack, with the nodes that are away and the setting. Empty: none
+  // waits.
+  virtual std::string WhatIsLacking() = 0;
 };
 
 // The gRPC server of a node: chunks, and what the PeerHandler answers. Listens on `address`; the port may be 0.

@@ -42,27 +42,44 @@ bool ClusterChunkStoreImpl::IsFullEverywhere() {
   return up >= options_.copies && taking < options_.copies;
 }
 
-Error ClusterChunkStoreImpl::Shortage(std::string_view what) {
-  std::string away, full;
-  const ViewPtr view = reachability_.view();
-  for (const NodeInfo& node : view->nodes) {
+ClusterChunkStoreImpl::AwayNodes ClusterChunkStoreImpl::NodesThatTakeNothing(const View& view) {
+  AwayNodes nodes;
+  for (const NodeInfo& node : view.nodes) {
     const std::string name = " " + (node.name.empty() ? node.id.ToHex() : node.name);
     if (node.state != NodeState::kUp) {
-      away += name;
+      nodes.away += name;
     } else if (node.full) {
-      full += name;
+      nodes.full += name;
     }
   }
+  return nodes;
+}
+
+std::string ClusterChunkStoreImpl::DescribeShortage(const View& view, const AwayNodes& nodes) const {
   const unsigned needed = options_.copies_min == 0 ? options_.copies : options_.copies_min;
-  std::string message(what);
-  message += ": " + std::to_string(by_sequence_.size()) + " chunks have fewer than " + std::to_string(needed) +
-             " durable copies";
-  if (!away.empty()) message += "; nodes that do not answer:" + away;
-  if (!full.empty()) message += "; nodes that are full:" + full;
-  if (away.empty() && full.empty()) message += "; the cluster has " + std::to_string(view->nodes.size()) + " nodes";
-  message += ". Bring nodes back, or lower copies_min (it is " + std::to_string(options_.copies_min) + ", copies is " +
-             std::to_string(options_.copies) + ")";
-  return MakeError(full.empty() || !away.empty() ? ErrorCode::kUnavailable : ErrorCode::kNoSpace, std::move(message));
+  std::string text =
+      std::to_string(by_sequence_.size()) + " chunks have fewer than " + std::to_string(needed) + " durable copies";
+  if (!nodes.away.empty()) text += "; nodes that do not answer:" + nodes.away;
+  if (!nodes.full.empty()) text += "; nodes that are full:" + nodes.full;
+  if (nodes.away.empty() && nodes.full.empty()) {
+    text += "; the cluster has " + std::to_string(view.nodes.size()) + " nodes";
+  }
+  text += needed > 1 ? ". Bring nodes back, or lower min_replicas" : ". Bring nodes back";
+  return text + " (min_replicas is " + std::to_string(needed) + ", copies is " + std::to_string(options_.copies) + ")";
+}
+
+Error ClusterChunkStoreImpl::Shortage(std::string_view what) {
+  const ViewPtr view = reachability_.view();
+  const AwayNodes nodes = NodesThatTakeNothing(*view);
+  const bool is_space = nodes.away.empty() && !nodes.full.empty();
+  return MakeError(is_space ? ErrorCode::kNoSpace : ErrorCode::kUnavailable,
+                   std::string(what) + ": " + DescribeShortage(*view, nodes));
+}
+
+std::string ClusterChunkStoreImpl::WhatIsLacking() {
+  const ViewPtr view = reachability_.view();
+  MutexLock lock(mutex_);
+  return by_sequence_.empty() ? "" : DescribeShortage(*view, NodesThatTakeNothing(*view));
 }
 
 Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {

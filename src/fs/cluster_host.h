@@ -35,6 +35,8 @@ class ClusterHost {
   // Makes what was put durable, at this level.
   Status SyncChunks(Durability level);
 
+  std::string WhatIsLacking() { return parts_.chunks.WhatIsLacking(); }
+
   // The session of this host, by the revision of its key; 0 between the loss of one and the next. What was changed
   // under an earlier one is never published.
   uint64_t session() const { return session_.load(std::memory_order_acquire); }

@@ -96,8 +96,9 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& params, const Call
           [this, params, caller, sources, session, done] { CommitShared(params, caller, sources, session, done); });
       return;
     }
-    spdlog::error("rename of '{}' to '{}' refused: {}", params.from_name, params.to_name, durable.error().message);
-    done(durable);
+    // Who is killed is not kept waiting.
+    if (durable.error().code == ErrorCode::kInterrupted) return done(durable);
+    blocking->Post([this, params, why = durable.error(), done] { RefuseRename(params, why, done); });
   };
   // Of a directory whatever was written; of a file what was closed before, which this one counts as.
   RequestUnlessCancelled(caller, std::move(commit), has_directory ? RoundKind::kAll : RoundKind::kClosed);
@@ -106,6 +107,7 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& params, const Call
 void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Caller& caller,
                                     const std::vector<meta::Attr>& sources, uint64_t session, Done<void> done) {
   Status status;
+  bool is_noted = false;
   for (const meta::Attr& attr : sources) {
     InodePtr inode = S_ISREG(attr.mode) ? table.Find(attr.inode) : nullptr;
     if (inode && status.ok()) status = CheckPublished(inode);
@@ -118,16 +120,15 @@ void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Call
     } else if (!causes->empty()) {
       status = MakeError(ErrorCode::kIo, JoinSome(*causes));
       NoteFailedCommit(params, std::move(*causes));
+      is_noted = true;
     }
   }
   if (status.ok()) status = MakeReplicated({params, sources}, *host, table, parts.names);
   // What was given up with the session looks as if it were published. From here on the rename's own compare would not
   // tell: it is with the session that there is by then.
   if (status.ok()) status = CheckSameSession(session);
-  if (!status.ok()) {
-    spdlog::error("rename of '{}' to '{}' refused: {}", params.from_name, params.to_name, status.error().message);
-    return done(status);
-  }
+  if (is_noted) return done(status);
+  if (!status.ok()) return RefuseRename(params, status.error(), done);
   shared_rename_ready.Pass();
   auto renamed = CommitRename(params);
   done(renamed.ok() ? Status() : Status(renamed.error()));
@@ -232,10 +233,22 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   return causes;
 }
 
+void FileSystem::Impl::RefuseRename(const meta::RenameParams& params, Error why, const Done<void>& done) {
+  if (why.code == ErrorCode::kInterrupted) return done(why);
+  // The wait for a round may end before the round does, which alone knows what it waits for.
+  if (why.message == TookTooLong().message) {
+    if (const std::string lacking = host->WhatIsLacking(); !lacking.empty()) why.message += ": " + lacking;
+  }
+  NoteFailedCommit(params, {"host " + host->NameOf(host->self()) + ": " + why.message});
+  done(why);
+}
+
 void FileSystem::Impl::NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes) {
   CommitFailure failure;
   failure.at = parts.clock.Now();
-  failure.directory = parts.names.PathOf(params.from_parent, params.from_name);
+  // The path is read from the metadata, for which nobody who is to hear of a failure waits once more.
+  failure.directory =
+      host->membership().LeaseHolds() ? parts.names.PathOf(params.from_parent, params.from_name) : params.from_name;
   for (const std::string& cause : causes) spdlog::error("commit of '{}': {}", failure.directory, cause);
   failure.causes = std::move(causes);
   MutexLock lock(failed_commits_mutex);

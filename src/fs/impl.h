@@ -177,6 +177,7 @@ class FileSystem::Impl {
   // or at the deadline with `late`, whichever comes first.
   Done<void> UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline, const Error& late,
                              Done<void> done);
+  Error TookTooLong() const;  // the sync point
   void WatchWaits();
   // xattrs.cc
   bool IsPending(InodeId id, uint32_t mode);
@@ -232,6 +233,8 @@ class FileSystem::Impl {
   // A sentence for each file below them, or of them, that another host cannot make safe any more.
   Result<std::vector<std::string>> FinishBelow(const std::vector<meta::Attr>& sources, const Caller& caller);
   void NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes);
+  // Ends a rename that waited in vain for what is to be durable before: says why, to the caller and to who asks later.
+  void RefuseRename(const meta::RenameParams& params, Error why, const Done<void>& done);
   Result<std::string> DurabilityShared(InodeId id);
   // sessions.cc
   Status StartShared();

@@ -245,15 +245,19 @@ void FileSystem::Impl::RenameDirectory(const meta::RenameParams& params, const C
 
 void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> done, RoundKind kind) {
   const unsigned seconds_max = options.commit_wait_seconds_max;
-  const Error late = MakeError(ErrorCode::kUnavailable, "the data did not become durable in " +
-                                                            std::to_string(seconds_max) + " s (commit_wait)");
-  auto answer = UnlessCancelled(caller, std::chrono::steady_clock::now() + std::chrono::seconds(seconds_max), late,
-                                std::move(done));
+  auto answer = UnlessCancelled(caller, std::chrono::steady_clock::now() + std::chrono::seconds(seconds_max),
+                                TookTooLong(), std::move(done));
   switch (kind) {
     case RoundKind::kAll: rounds->Request(answer); break;
     case RoundKind::kNames: rounds->RequestFlush(answer); break;
     case RoundKind::kClosed: rounds->RequestClosed(answer); break;
   }
+}
+
+Error FileSystem::Impl::TookTooLong() const {
+  return MakeError(
+      ErrorCode::kUnavailable,
+      "the data did not become durable in " + std::to_string(options.commit_wait_seconds_max) + " s (commit_wait_max)");
 }
 
 Done<void> FileSystem::Impl::UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline,

@@ -87,7 +87,9 @@ TEST_F(ClusterChunkTest, SyncNamesTheNodesThatLackAndCanBeRepeated) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
   EXPECT_NE(status.error().message.find("n2"), std::string::npos) << status.error().message;
-  EXPECT_NE(status.error().message.find("copies_min"), std::string::npos) << status.error().message;
+  EXPECT_NE(status.error().message.find("lower min_replicas (min_replicas is 2, copies is 2)"), std::string::npos)
+      << status.error().message;
+  EXPECT_NE(nodes_[0]->chunks->WhatIsLacking().find("nodes that do not answer: n2"), std::string::npos);
   ASSERT_OK(nodes_[0]->chunks->SyncLocal());
   EXPECT_GT(nodes_[0]->chunks->ClusterStats().unacknowledged_bytes, 0u);
   Start(*nodes_[1]);

@@ -117,7 +117,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
  public:
   using Stores = std::vector<store::LocalChunkStore*>;
   TestChunks(store::LocalChunkStore& own, const Stores& all) : own_(own), all_(all) {}
-  std::atomic<bool> syncs_fail{false};
+  std::atomic<bool> syncs_fail{false}, syncs_hang{false};
   std::atomic<uint64_t> syncs{0}, local_syncs{0};
 
   Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override {
@@ -164,6 +164,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
   void Prefetch(std::span<const Digest>) override {}
   Status Sync() override {
     syncs++;
+    while (syncs_hang) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (syncs_fail) return MakeError(ErrorCode::kUnavailable, "too few nodes");
     return own_.Sync();
   }
@@ -171,6 +172,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
     local_syncs++;
     return own_.Sync();
   }
+  std::string WhatIsLacking() override { return syncs_hang ? "nodes that do not answer: other" : ""; }
   cluster::ClusterChunkStats ClusterStats() const override { return {}; }
   cluster::ChunkPeer& peer() override { abort(); }  // these are asked directly, by no service
 

@@ -217,6 +217,39 @@ TEST_F(ClusterNamesTest, CommitNamesWhatAHostCannotStore) {
   EXPECT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
 }
 
+TEST_F(ClusterNamesTest, ACommitThatLacksCopiesIsListed) {
+  MakeHosts(1);
+  const InodeId temporary = host(0).MakeDirectory("tmp");
+  host(0).Put("file", TextOf(1, 1000), temporary);
+  host(0).chunks->syncs_fail = true;
+  Status renamed = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
+  ASSERT_FALSE(renamed.ok());
+  EXPECT_EQ(renamed.error().code, ErrorCode::kUnavailable);
+  const FsStatus status = host(0).fs->GetStatus();
+  ASSERT_EQ(status.failed_commits.size(), 1u);
+  EXPECT_EQ(status.failed_commits[0].directory, "tmp");
+  ASSERT_EQ(status.failed_commits[0].causes.size(), 1u);
+  EXPECT_EQ(status.failed_commits[0].causes[0], "host host1: too few nodes");
+  host(0).chunks->syncs_fail = false;
+  EXPECT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
+}
+
+// The rename gives up before the round that it waits for does.
+TEST_F(ClusterNamesTest, ACommitThatTakesTooLongSaysWhatIsLacking) {
+  options_.commit_wait_seconds_max = 1;
+  MakeHosts(1);
+  const InodeId temporary = host(0).MakeDirectory("tmp");
+  host(0).Put("file", TextOf(1, 1000), temporary);
+  host(0).chunks->syncs_hang = true;
+  Status renamed = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
+  const FsStatus status = host(0).fs->GetStatus();
+  host(0).chunks->syncs_hang = false;
+  ASSERT_FALSE(renamed.ok());
+  EXPECT_NE(renamed.error().message.find("do not answer: other"), std::string::npos) << renamed.error().message;
+  ASSERT_EQ(status.failed_commits.size(), 1u);
+  EXPECT_NE(status.failed_commits[0].causes[0].find("do not answer: other"), std::string::npos);
+}
+
 TEST_F(ClusterNamesTest, AFileThatMovedIsBelowItsNewDirectory) {
   MakeHosts(2);
   const InodeId from = host(0).MakeDirectory("from"), to = host(0).MakeDirectory("to");
