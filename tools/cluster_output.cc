@@ -58,7 +58,10 @@ std::string DurationText(uint64_t seconds) {
 }
 
 std::string RepairText(const Repair& repair) {
-  if (repair.chunks_left == 0) return repair.phase.empty() ? "nothing to do" : repair.phase;
+  if (repair.chunks_left == 0 && !repair.phase.empty()) return repair.phase;
+  if (repair.chunks_left == 0) {
+    return repair.missing_copies > 0 ? "waiting for nodes that can take the missing copies" : "nothing to do";
+  }
   const double left = repair.SecondsLeft();
   return fmt::format(
       "{}, {} chunks left, {}/s, {}", repair.phase.empty() ? "waiting" : repair.phase, repair.chunks_left,

@@ -160,7 +160,9 @@ void ClusterChunkStoreImpl::TellHolders(const Entry& entry, const Holders& holde
     peers_[node].sends.push_back({nullptr, entry.digest, holders});
     SchedulePump(node);
   };
-  const bool has_changed = entry.must_tell || holders.size() != entry.told.size();
+  // The holder whose part it is to make the missing copies must know of them.
+  const bool is_short = holders.size() < options_.copies;
+  const bool has_changed = entry.must_tell || holders.size() != entry.told.size() || is_short;
   if (has_changed) {
     for (const NodeId& holder : entry.holders) tell(holder);
   }

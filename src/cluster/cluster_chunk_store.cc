@@ -444,6 +444,7 @@ ClusterChunkStats ClusterChunkStoreImpl::ClusterStats() const {
   const Repair::Progress progress = repair_->progress();
   stats.repair_chunks_left = progress.chunks_left;
   stats.repair_phase = progress.phase;
+  stats.knows_missing_copies = progress.has_looked;
   stats.missing_copies = progress.missing_copies + short_chunks_.load(std::memory_order_relaxed);
   MutexLock lock(mutex_);
   stats.unacknowledged_bytes = unacknowledged_bytes_;

@@ -41,7 +41,8 @@ struct ClusterChunkStats {
   uint64_t unacknowledged_bytes;  // replication lag: put, and without all copies yet
   uint64_t missing_copies;        // chunks of this node's knowledge with fewer than `copies` copies
   uint64_t repair_bytes_total, repair_chunks_left;
-  std::string repair_phase;  // "", "scanning", "copying"
+  std::string repair_phase;           // "", "scanning", "copying"
+  bool knows_missing_copies = false;  // those of an earlier process are counted too
 };
 
 class ClusterChunkStore : public store::ChunkStore {
@@ -53,10 +54,10 @@ class ClusterChunkStore : public store::ChunkStore {
   virtual ClusterChunkStats ClusterStats() const = 0;
   // Sync, for this node's own disk alone (durability level `local`); the copies follow by themselves.
   virtual Status SyncLocal() = 0;
-  virtual class ChunkPeer& peer() = 0;  // what PeerService serves
   // For people: what the chunks that wait for copies lack, with the nodes that are away and the setting. Empty: none
   // waits.
   virtual std::string WhatIsLacking() = 0;
+  virtual class ChunkPeer& peer() = 0;  // what PeerService serves
 };
 
 // The gRPC server of a node: chunks, and what the PeerHandler answers. Listens on `address`; the port may be 0.

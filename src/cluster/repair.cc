@@ -45,7 +45,7 @@ void Repair::Kick(Depth depth) {
 
 Repair::Progress Repair::progress() const {
   MutexLock lock(mutex_);
-  return {chunks_left_.load(), missing_copies_.load(), phase_};
+  return {chunks_left_.load(), missing_copies_.load(), phase_, has_looked_};
 }
 
 void Repair::SetPhase(const char* phase) {
@@ -105,6 +105,8 @@ bool Repair::RunOnce(Depth depth) {
   if (all_seen) {
     store_.short_chunks_.fetch_add(short_count);
     store_.short_chunks_.fetch_sub(short_before);
+    MutexLock lock(mutex_);
+    has_looked_ = true;
   }
   if (todo.empty()) return all_seen;
   spdlog::info("repair: {} chunks of this node lack copies", missing);

@@ -33,6 +33,7 @@ class Repair {
   struct Progress {
     uint64_t chunks_left, missing_copies;
     std::string phase;
+    bool has_looked;
   };
   Progress progress() const;
 
@@ -67,6 +68,7 @@ class Repair {
   CondVar wake_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::optional<Depth> kicked_ GUARDED_BY(mutex_);
+  bool has_looked_ GUARDED_BY(mutex_) = false;  // through all lists, since the start
   size_t bytes_in_flight_ GUARDED_BY(mutex_) = 0;
   size_t replicating_ GUARDED_BY(mutex_) = 0;  // chunks, perhaps of an earlier scan: scans pass over them
   const char* phase_ GUARDED_BY(mutex_) = "";

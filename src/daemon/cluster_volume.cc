@@ -77,6 +77,7 @@ fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReport& report) {
   fs::FileSystem::Parts::Space space;
   for (const control::NodeReport& node : report.nodes) {
     if (!node.usage) continue;
+    space.missing_copies += node.usage->missing_copies;
     const uint64_t available = node.info.weight > 0 ? node.usage->available_bytes : 0;
     space.available_bytes += available;
     space.total_bytes += node.usage->stored_bytes + available;
@@ -217,6 +218,7 @@ fs::FileSystem::Parts ClusterVolume::Parts() {
                               meta::SystemClock(), chunk_params_, {*membership_, peer_service_->peers(), *chunks_});
   parts.locks = locks_.get();
   parts.cluster_space = [this] { return SpaceOfAll(); };
+  if (MinReplicas(config_) < config_.copies) parts.lacks_copies = [this] { return LacksCopies(); };
   return parts;
 }
 
@@ -258,6 +260,14 @@ std::optional<fs::FileSystem::Parts::Space> ClusterVolume::SpaceOfAll() {
     space_read_at_ = now;
   }
   return space_;
+}
+
+// This node knows at once what a commit of its own left out; what others know of is some seconds old.
+bool ClusterVolume::LacksCopies() {
+  const cluster::ClusterChunkStats own = chunks_->ClusterStats();
+  if (own.missing_copies > 0 || !own.knows_missing_copies) return true;
+  const auto all = SpaceOfAll();
+  return all && all->missing_copies > 0;
 }
 
 // When the session of this moment was first seen here.

@@ -54,6 +54,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   control::NodeUsage OwnUsage() const;
   uint64_t SessionBegan() const;
   std::optional<fs::FileSystem::Parts::Space> SpaceOfAll();
+  bool LacksCopies();
 
   DataDirectory& directory_;
   const Config config_;

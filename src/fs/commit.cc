@@ -290,7 +290,8 @@ Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
   }
   if (is_lost) return std::string(CAIRNFS_DURABILITY_LOST);
   if (is_pending) return std::string(CAIRNFS_DURABILITY_PENDING);
-  // Wherever it lies by now.
+  // Wherever it lies by now. Which of the missing copies are of this file is not looked up.
+  if (!is_local && parts.lacks_copies) is_local = parts.lacks_copies();
   if (is_local) return std::string(CAIRNFS_DURABILITY_LOCAL);
   CAIRNFS_ASSIGN_OR_RETURN(const Durability level, host->levels().Of(id));
   return std::string(NameOf(level));

@@ -183,8 +183,11 @@ class FileSystem {
     // for the shared store.
     struct Space {
       uint64_t total_bytes = 0, available_bytes = 0;
+      uint64_t missing_copies = 0;  // of which these nodes know
     };
     std::function<std::optional<Space>()> cluster_space;
+    // In a cluster whose commits may lack copies: whether some are known to be missing. May wait for the shared store.
+    std::function<bool()> lacks_copies;
     ClusterLocks* locks = nullptr;  // null: one host, whose kernel keeps the locks
   };
   // Removes orphans of an earlier process (not in a cluster), starts the threads.

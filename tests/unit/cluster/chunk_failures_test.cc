@@ -95,6 +95,30 @@ TEST_F(ClusterChunkTest, SyncNamesTheNodesThatLackAndCanBeRepeated) {
   Start(*nodes_[1]);
   EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->Sync().ok(); }));
   ExpectCopies(chunks, 2);
+  EXPECT_EQ(nodes_[0]->chunks->WhatIsLacking(), "");
+}
+
+// Whichever holder's part it is to make the missing copies counts them.
+TEST_F(ClusterChunkTest, AllHoldersOfAChunkThatLacksCopiesKnow) {
+  options_.copies = 3;
+  options_.copies_min = 2;
+  AddNodes(3);
+  Down(*nodes_[2]);
+  const auto chunks = MakeChunks(1, 10);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  EXPECT_TRUE(Eventually([&] {
+    const uint64_t of_writer = nodes_[0]->chunks->ClusterStats().missing_copies;
+    const uint64_t of_other = nodes_[1]->chunks->ClusterStats().missing_copies;
+    return of_other > 0 && of_writer + of_other >= chunks.size();
+  }));
+  Start(*nodes_[2]);
+  EXPECT_TRUE(Eventually([&] {
+    return std::all_of(chunks.begin(), chunks.end(), [&](const TestChunk& chunk) { return CopiesOf(chunk) == 3; });
+  }));
+  for (auto& node : nodes_) {
+    EXPECT_TRUE(Eventually([&] { return node->chunks->ClusterStats().missing_copies == 0; }));
+  }
 }
 
 TEST_F(ClusterChunkTest, CopiesMinLetsASaveGoOnAndRepairCatchesUp) {
@@ -111,6 +135,19 @@ TEST_F(ClusterChunkTest, CopiesMinLetsASaveGoOnAndRepairCatchesUp) {
     return std::all_of(chunks.begin(), chunks.end(), [&](const TestChunk& chunk) { return CopiesOf(chunk) == 2; });
   }));
   EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->ClusterStats().missing_copies == 0; }));
+}
+
+TEST_F(ClusterChunkTest, MissingCopiesAreKnownAgainAfterARestart) {
+  options_.copies_min = 1;
+  AddNodes(2);
+  Down(*nodes_[1]);
+  const auto chunks = MakeChunks(1, 10);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  Down(*nodes_[0]);
+  Start(*nodes_[0]);
+  EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->ClusterStats().knows_missing_copies; }));
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().missing_copies, chunks.size());
 }
 
 TEST_F(ClusterChunkTest, CopiesMinDoesNotSaveCopiesWhileNodesAreThere) {

@@ -50,6 +50,7 @@ TEST(ClusterSpace, IsThatOfAllNodesDividedByTheCopies) {
       node.usage.emplace();
       node.usage->stored_bytes = *stored;
       node.usage->available_bytes = available;
+      node.usage->missing_copies = 2;
     }
     report.nodes.push_back(std::move(node));
   };
@@ -60,6 +61,7 @@ TEST(ClusterSpace, IsThatOfAllNodesDividedByTheCopies) {
   add(0, 50, 700);          // draining: it takes nothing new
   EXPECT_EQ(SpaceOf(report).available_bytes, 2000u);
   EXPECT_EQ(SpaceOf(report).total_bytes, 2225u);
+  EXPECT_EQ(SpaceOf(report).missing_copies, 6u);
   report.copies = 0;
   EXPECT_EQ(SpaceOf(report).available_bytes, 4000u);
 }

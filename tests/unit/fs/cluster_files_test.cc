@@ -577,6 +577,21 @@ TEST_F(ClusterFilesTest, ADirectoryHasALevelOfItsOwn) {
   EXPECT_EQ(KeyCount("Y"), 1u);
 }
 
+TEST_F(ClusterFilesTest, NothingIsReplicatedWhileCopiesAreMissing) {
+  MakeHosts(1);
+  const InodeId directory = host(0).MakeDirectory("directory");
+  const InodeId file = host(0).Put("file", "bytes", directory);
+  EXPECT_EQ(*host(0).Durability(file), "pending");
+  host(0).lacks_copies = true;
+  EXPECT_EQ(*host(0).Durability(file), "pending");
+  ASSERT_TRUE(host(0).Sync().ok());
+  EXPECT_EQ(*host(0).Durability(file), "local");
+  EXPECT_EQ(*host(0).Durability(directory), "local");
+  host(0).lacks_copies = false;
+  EXPECT_EQ(*host(0).Durability(file), "replicated");
+  EXPECT_EQ(*host(0).Durability(directory), "replicated");
+}
+
 TEST_F(ClusterFilesTest, WhatMovesToWhereCopiesArePromisedHasThem) {
   MakeHosts(2);
   const InodeId scratch = host(0).MakeDirectory("scratch"), below = host(0).MakeDirectory("below", scratch);

@@ -298,9 +298,10 @@ class Host {
   }
   ~Host() { Close(); }
   void Start() {
-    auto started = FileSystem::Start({*pool, *gate, *engine, *names, *local, meta::SystemClock(), shared_.params,
-                                      FileSystem::ClusterParts{*membership, *peers, *chunks}},
-                                     options);
+    FileSystem::Parts parts(*pool, *gate, *engine, *names, *local, meta::SystemClock(), shared_.params,
+                            FileSystem::ClusterParts{*membership, *peers, *chunks});
+    parts.lacks_copies = [this] { return lacks_copies.load(); };
+    auto started = FileSystem::Start(parts, options);
     ASSERT_TRUE(started.ok()) << started.error().message;
     fs = std::move(*started);
   }
@@ -438,6 +439,7 @@ class Host {
     return file.attr.inode;
   }
 
+  std::atomic<bool> lacks_copies{false};
   const Shared shared_;
   FsOptions options;
   std::unique_ptr<io::BufferPool> pool;
