@@ -1,5 +1,7 @@
 #include "control/client.h"
 
+#include <fcntl.h>
+#include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -20,26 +22,20 @@ namespace {
 // A check may name thousands of paths.
 constexpr int kReplyBytesMax = 64 << 20;
 
-std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
-  return grpc::CreateCustomChannel(SocketUri(socket_path), grpc::InsecureChannelCredentials(), arguments);
-}
-
-// gRPC reports any failure to connect alike; one plain connect tells them apart.
-Status Reachable(const std::string& path) {
+// A connection made by hand tells apart what gRPC reports alike, and takes the path as it is: gRPC would take it for a
+// list at each comma.
+Result<int> ConnectTo(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
     return MakeError(ErrorCode::kInvalidArgument, "the path of the control socket is too long: " + path);
   }
   std::memcpy(address.sun_path, path.data(), path.size());
-  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoError(errno, "cannot make a socket");
-  int connected = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  int error = errno;
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
+  const int error = errno;
   close(fd);
-  if (connected == 0) return {};
   if (error == EACCES || error == EPERM) {
     return MakeError(ErrorCode::kPermission,
                      "only root and the user whom the daemon runs as may use its control socket " + path);
@@ -47,23 +43,31 @@ Status Reachable(const std::string& path) {
   return MakeError(ErrorCode::kUnavailable, "no daemon answers on " + path + ": " + std::strerror(error));
 }
 
+// Over a new connection, which ends with the stub.
+Result<std::unique_ptr<Control::Stub>> StubFor(const std::string& path) {
+  CAIRNFS_ASSIGN_OR_RETURN(const int fd, ConnectTo(path));
+  // gRPC wants it so; made only now, since connect would otherwise not wait while the daemon is busy.
+  fcntl(fd, F_SETFL, O_NONBLOCK);
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
+  return Control::NewStub(grpc::CreateCustomInsecureChannelFromFd("control", fd, arguments));
+}
+
 }  // namespace
 
 class Client::Impl {
  public:
-  explicit Impl(const std::string& socket_path)
-      : socket_path_(socket_path), stub_(Control::NewStub(ChannelTo(socket_path))) {}
+  explicit Impl(const std::string& socket_path) : socket_path_(socket_path) {}
 
   const std::string socket_path_;
-  const std::unique_ptr<Control::Stub> stub_;
 
   // One unary call; it takes as long as it takes, unless `seconds` bounds it.
   template <typename Request, typename Reply, typename Method>
   Status Call(Method method, const Request& request, Reply& reply, int seconds = 0) {
-    CAIRNFS_RETURN_IF_ERROR(Reachable(socket_path_));
+    CAIRNFS_ASSIGN_OR_RETURN(const auto stub, StubFor(socket_path_));
     grpc::ClientContext context;
     if (seconds != 0) context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
-    grpc::Status status = (stub_.get()->*method)(&context, request, &reply);
+    grpc::Status status = (stub.get()->*method)(&context, request, &reply);
     if (!status.ok()) return rpc::FromGrpc(status);
     return {};
   }
@@ -87,9 +91,9 @@ Status Client::Wait(const std::string& path) {
 }
 
 Result<GcReport> Client::Gc(const std::function<void(const GcReport&)>& on_progress) {
-  CAIRNFS_RETURN_IF_ERROR(Reachable(impl_->socket_path_));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto stub, StubFor(impl_->socket_path_));
   grpc::ClientContext context;
-  auto reader = impl_->stub_->Gc(&context, GcRequest{});
+  auto reader = stub->Gc(&context, GcRequest{});
   GcProgress progress;
   GcReport last;
   while (reader->Read(&progress)) {
@@ -122,16 +126,15 @@ Status Client::Forget(const std::string& node) {
 
 Status Client::Commit(const GateCall& call, const std::function<Status()>& rename) {
   const std::string path = RankSocketPath(impl_->socket_path_);
-  Status reachable = Reachable(path);
-  if (!reachable.ok() && reachable.error().code == ErrorCode::kPermission) {
+  auto stub = StubFor(path);
+  if (!stub.ok() && stub.error().code == ErrorCode::kPermission) {
     return MakeError(ErrorCode::kPermission,
                      "the socket for ranks, " + path +
                          ", cannot be reached: the directories above it must let every user pass (chmod o+x)");
   }
-  CAIRNFS_RETURN_IF_ERROR(reachable);
-  auto stub = Control::NewStub(ChannelTo(path));
+  if (!stub.ok()) return stub.error();
   grpc::ClientContext context;
-  auto stream = stub->Commit(&context);
+  auto stream = (*stub)->Commit(&context);
   CommitRequest arrival;
   ToMessage(call, *arrival.mutable_arrival());
   bool writes = stream->Write(arrival);

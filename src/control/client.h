@@ -11,8 +11,8 @@
 
 namespace cairnfs::control {
 
-// One connection; one thread at a time. Every call: kUnavailable when no daemon answers, kPermission when the socket is
-// another user's, else the daemon's own error.
+// A connection for each call; one thread at a time. Every call: kUnavailable when no daemon answers, kPermission when
+// the socket is another user's, else the daemon's own error.
 class Client {
  public:
   explicit Client(const std::string& socket_path);

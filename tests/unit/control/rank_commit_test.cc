@@ -72,7 +72,7 @@ class Rank {
 
 TEST(RankCommit, IsForThoseWhoMayRename) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can act as another user";
-  char folder[] = "/tmp/cairnfs-ranks-XXXXXX";
+  char folder[] = "/tmp/cairnfs ranks,a#b%41-XXXXXX";  // with all that gRPC would not take for a path
   ASSERT_NE(mkdtemp(folder), nullptr);
   ASSERT_EQ(chmod(folder, 0711), 0);
   const std::string socket = std::string(folder) + "/control.sock";
