@@ -1,14 +1,15 @@
 #include "daemon/config.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <toml++/toml.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
-#include <sstream>
 
 #include "daemon/config_keys.h"
 #include "daemon/machine_limits.h"
@@ -18,6 +19,9 @@ namespace cairnfs::daemon {
 namespace {
 
 namespace stdfs = std::filesystem;
+
+// The parser goes one call deeper with each dot of a key, and a file of any size could use up the stack.
+constexpr size_t kConfigBytesMax = 32 * kKiB;
 
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -38,23 +42,27 @@ Error UnknownKey(std::string_view name) {
                    fmt::format("unknown key '{}'; the nearest valid key is '{}'", name, NearestKey(name)));
 }
 
-Result<ConfigValue> ValueOf(const toml::node& node) {
-  if (const auto* flag = node.as_boolean()) return ConfigValue{flag->get()};
-  if (const auto* number = node.as_integer()) return ConfigValue{number->get()};
-  if (const auto* number = node.as_floating_point()) return ConfigValue{number->get()};
-  if (const auto* text = node.as_string()) return ConfigValue{text->get()};
-  if (const auto* array = node.as_array()) {
-    std::vector<std::string> words;
-    for (const toml::node& element : *array) {
-      const auto* word = element.as_string();
-      if (word == nullptr) return MakeError(ErrorCode::kInvalidArgument, "must be a list of texts in quotes");
-      words.push_back(word->get());
-    }
-    return ConfigValue{std::move(words)};
+std::string KindOf(const toml::node& node) {
+  if (node.is_table()) return "a table";
+  if (node.is_array()) return "a list";
+  if (node.is_number()) return "a number";
+  return node.is_boolean() ? "true or false" : "a date or time";
+}
+
+ConfigValue ValueOf(const toml::node& node) {
+  if (const auto* flag = node.as_boolean()) return flag->get();
+  if (const auto* number = node.as_integer()) return number->get();
+  if (const auto* number = node.as_floating_point()) return number->get();
+  if (const auto* text = node.as_string()) return text->get();
+  const auto* array = node.as_array();
+  if (array == nullptr) return OtherValue{KindOf(node)};
+  std::vector<std::string> words;
+  for (const toml::node& element : *array) {
+    const auto* word = element.as_string();
+    if (word == nullptr) return OtherValue{"a list with " + KindOf(element) + " in it"};
+    words.push_back(word->get());
   }
-  const char* kind = node.is_table() ? "a table" : "a date or time";
-  return MakeError(ErrorCode::kInvalidArgument,
-                   fmt::format("must be a text, a whole number, true or false, or a list of texts, not {}", kind));
+  return words;
 }
 
 Status ApplyTable(const std::string& path, const toml::table& table, Config& config) {
@@ -66,8 +74,7 @@ Status ApplyTable(const std::string& path, const toml::table& table, Config& con
       if (node.is_table()) error.message += " (keys stand at the top level: there are no [sections])";
       return error.WithContext(where);
     }
-    auto value = ValueOf(node);
-    Status stored = value.ok() ? StoreValue(*key, *value, config) : Status(value.error());
+    Status stored = StoreValue(*key, ValueOf(node), config);
     if (!stored.ok()) return stored.error().WithContext(fmt::format("{}: {}", where, key->name));
   }
   return {};
@@ -81,17 +88,34 @@ void TakeReadOnlyWords(Config& config) {
   std::erase_if(words, [](const std::string& word) { return word == "ro" || word == "rw"; });
 }
 
+// Only a regular file has an end that is sure to come.
+Result<std::string> ReadSmallFile(const std::string& path) {
+  const std::string failure = "cannot read the configuration " + path;
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO would wait for its writer
+  if (fd < 0) return ErrnoError(errno, failure);
+  std::string text(kConfigBytesMax + 1, '\0');
+  struct stat info;
+  const bool looked = fstat(fd, &info) == 0;
+  const bool is_regular = looked && S_ISREG(info.st_mode);
+  const ssize_t size = is_regular ? pread(fd, text.data(), text.size(), 0) : 0;
+  const int error = errno;
+  close(fd);
+  if (!looked || size < 0) return ErrnoError(error, failure);
+  if (!is_regular) return MakeError(ErrorCode::kInvalidArgument, failure + ": it is not a regular file");
+  if (static_cast<size_t>(size) > kConfigBytesMax) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{}: it is larger than {} KiB", failure, kConfigBytesMax / kKiB));
+  }
+  text.resize(static_cast<size_t>(size));
+  return text;
+}
+
 }  // namespace
 
 Status ReadConfigFile(const std::string& path, Config& config) {
-  errno = 0;
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (!file || (file.peek(), file.bad()) || !(text << file.rdbuf() || file.eof())) {
-    return ErrnoError(errno == 0 ? EIO : errno, "cannot read the configuration " + path);
-  }
+  CAIRNFS_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path));
   try {
-    toml::table table = toml::parse(text.str(), path);
+    toml::table table = toml::parse(text, path);
     CAIRNFS_RETURN_IF_ERROR(ApplyTable(path, table, config));
     TakeReadOnlyWords(config);
     return {};

@@ -78,7 +78,7 @@ struct Config {
 };
 
 // Reads a TOML file over `config`. kNotFound, kPermission; kInvalidArgument with "FILE:LINE: what is wrong, what would
-// be right", for an unknown key with the nearest valid one.
+// be right", for an unknown key with the nearest valid one; for what is no regular file; for one larger than 32 KiB.
 Status ReadConfigFile(const std::string& path, Config& config);
 
 // Applies "word[=value],word[=value]..." of -o. Words that mount(8) and fstab use for themselves (defaults, auto,

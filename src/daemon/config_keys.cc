@@ -35,6 +35,7 @@ std::string Describe(const ConfigValue& value) {
     std::string operator()(double number) const { return fmt::format("{}", number); }
     std::string operator()(const std::string& text) const { return "\"" + text + "\""; }
     std::string operator()(const std::vector<std::string>& words) const { return "[" + Quoted(words) + "]"; }
+    std::string operator()(const OtherValue& other) const { return other.kind; }
   };
   return std::visit(Visitor{}, value);
 }
@@ -77,14 +78,8 @@ Status StoreQuantity(const ConfigKey& key, const ConfigValue& value, Config& con
 }
 
 Status CheckAddress(const std::string& text) {
-  size_t colon = text.rfind(':');
-  unsigned port = 0;
-  if (colon != std::string::npos) {
-    const char* end = text.data() + text.size();
-    auto [rest, code] = std::from_chars(text.data() + colon + 1, end, port);
-    if (code == std::errc{} && rest == end && port <= 65535 && colon > 0) return {};
-  }
-  return Wrong(fmt::format("must be ADDRESS:PORT, for example \"127.0.0.1:9464\", not \"{}\"", text));
+  if (ParseHostPort(text).ok()) return {};
+  return Wrong(fmt::format("must be ADDRESS:PORT, for example \"127.0.0.1:9464\" or \"[::1]:9464\", not \"{}\"", text));
 }
 
 Status StoreString(const ConfigKey& key, const ConfigValue& value, Config& config) {

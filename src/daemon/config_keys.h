@@ -13,8 +13,13 @@
 
 namespace cairnfs::daemon {
 
+// A value of a kind that no key takes.
+struct OtherValue {
+  std::string kind;  // in words: "a table"
+};
+
 // A value as it was written; text when it came from -o.
-using ConfigValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
+using ConfigValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>, OtherValue>;
 
 struct ConfigKey {
   enum class Kind {

@@ -1,6 +1,7 @@
 #include "daemon/config.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -81,9 +82,28 @@ TEST_F(ConfigTest, SaysWhatIsRight) {
   EXPECT_EQ(MessageOf("allow_other = 1"), "c.toml:1: allow_other: must be true or false, not 1");
   EXPECT_EQ(MessageOf("data = 5"), "c.toml:1: data: must be a text in quotes, not 5");
   EXPECT_EQ(MessageOf("data = 5.5").substr(0, 20), "c.toml:1: data: must");
-  EXPECT_EQ(MessageOf("mount_options = [1]"), "c.toml:1: mount_options: must be a list of texts in quotes");
-  EXPECT_EQ(MessageOf("metrics_address = \"here\""),
-            "c.toml:1: metrics_address: must be ADDRESS:PORT, for example \"127.0.0.1:9464\", not \"here\"");
+  EXPECT_EQ(
+      MessageOf("mount_options = [1]"),
+      "c.toml:1: mount_options: must be a list of texts such as [\"nosuid\", \"nodev\"], not a list with a number "
+      "in it");
+  EXPECT_EQ(MessageOf("pool_size = [1]"),
+            "c.toml:1: pool_size: must be a size such as \"256MiB\", not a list with a number in it");
+  EXPECT_EQ(MessageOf("pool_size = [\"1GiB\"]"),
+            "c.toml:1: pool_size: must be a size such as \"256MiB\", not [\"1GiB\"]");
+  EXPECT_EQ(MessageOf("lease = {a = 1}"), "c.toml:1: lease: must be a duration such as \"5s\", not a table");
+  EXPECT_EQ(MessageOf("data = 2020-01-01"), "c.toml:1: data: must be a text in quotes, not a date or time");
+}
+
+TEST_F(ConfigTest, AnAddressHasAPortAndIpv6Brackets) {
+  for (const char* wrong : {"here", "::1", "::1:9464", "fe80::1", "[::1]", "[]:1", "127.0.0.1:70000", ":9464"}) {
+    EXPECT_EQ(MessageOf(std::string("metrics_address = \"") + wrong + "\""),
+              std::string("c.toml:1: metrics_address: must be ADDRESS:PORT, for example \"127.0.0.1:9464\" or "
+                          "\"[::1]:9464\", not \"") +
+                  wrong + "\"");
+  }
+  for (const char* right : {"127.0.0.1:9464", "[::1]:9464", "localhost:9464", "127.0.0.1:0"}) {
+    EXPECT_EQ(MessageOf(std::string("metrics_address = \"") + right + "\""), "no error");
+  }
 }
 
 TEST_F(ConfigTest, ReadsTheKeysOfACluster) {
@@ -121,7 +141,26 @@ TEST_F(ConfigTest, BadTomlAndMissingFile) {
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
   EXPECT_NE(missing.error().message.find("none.toml"), std::string::npos);
-  EXPECT_FALSE(ReadConfigFile(folder_, config).ok());
+}
+
+TEST_F(ConfigTest, OnlySmallRegularFilesAreRead) {
+  Config config;
+  const std::string fifo = folder_ + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& path : {folder_, fifo, std::string("/dev/zero")}) {
+    auto refused = ReadConfigFile(path, config);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refused.error().message, "cannot read the configuration " + path + ": it is not a regular file");
+  }
+  std::string text = "# ";
+  text.resize(32 * kKiB - 1, 'x');
+  EXPECT_EQ(MessageOf(text + "\n"), "no error");
+  text += "x\n";
+  auto refused = ReadConfigFile(Write(text), config);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused.error().message, "cannot read the configuration " + folder_ + "/c.toml: it is larger than 32 KiB");
 }
 
 // Any prefix of a valid file either reads or gives an error, and never stops the process.
