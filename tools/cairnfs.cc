@@ -9,13 +9,14 @@
 #include "commit_command.h"
 #include "daemon/config.h"
 #include "daemon/exit_codes.h"
+#include "not_empty.h"
 
 namespace cairnfs::tools {
 namespace {
 
 void AddTarget(CLI::App& command, Target& target) {
-  auto* path = command.add_option("DIR", target.path, "the mount point, or any path in the mount");
-  command.add_option("--data", target.data, "the data directory")->excludes(path);
+  auto* path = command.add_option("DIR", target.path, "the mount point, or any path in the mount")->check(NotEmpty());
+  command.add_option("--data", target.data, "the data directory")->check(NotEmpty())->excludes(path);
 }
 
 void AddCommit(CLI::App& app, CommitCommand& commit, int& exit_code) {
@@ -41,11 +42,16 @@ struct ClusterCommands {
 };
 
 void AddHostOptions(CLI::App& command, ClusterHostOptions& host) {
-  command.add_option("--data", host.data, std::string("data directory (default ") + daemon::kDefaultData + ")");
-  command.add_option("--mount-point", host.mount_point,
-                     std::string("mount point (default ") + daemon::kDefaultMountPoint + ")");
-  command.add_option("--config", host.config,
-                     std::string("the configuration to write (default ") + daemon::kDefaultConfigFile + ")");
+  command.add_option("--data", host.data, std::string("data directory (default ") + daemon::kDefaultData + ")")
+      ->check(NotEmpty());
+  command
+      .add_option("--mount-point", host.mount_point,
+                  std::string("mount point (default ") + daemon::kDefaultMountPoint + ")")
+      ->check(NotEmpty());
+  command
+      .add_option("--config", host.config,
+                  std::string("the configuration to write (default ") + daemon::kDefaultConfigFile + ")")
+      ->check(NotEmpty());
   command.add_option("--name", host.name, "name of this node (default: the host's)");
   command.add_option("--domain", host.domain, "failure domain: what fails together with it");
   command.add_option("--advertise", host.advertise, "HOST:PORT at which others reach it (default: --listen)");
@@ -110,12 +116,14 @@ int Main(int argc, char** argv) {
 
   MountCommand mount;
   auto* mount_command = app.add_subcommand("mount", "mount a CairnFS; returns when it is ready");
-  mount_command->add_option("DIR", mount.mount_point,
-                            std::string("mount point (default ") + daemon::kDefaultMountPoint + ")");
-  mount_command->add_option("--data", mount.data, std::string("data directory (default ") + daemon::kDefaultData + ")");
+  mount_command
+      ->add_option("DIR", mount.mount_point, std::string("mount point (default ") + daemon::kDefaultMountPoint + ")")
+      ->check(NotEmpty());
+  mount_command->add_option("--data", mount.data, std::string("data directory (default ") + daemon::kDefaultData + ")")
+      ->check(NotEmpty());
   mount_command->add_option("-o", mount.options, "options: key=value of the configuration, or nosuid, nodev, ...")
       ->allow_extra_args(false);
-  mount_command->add_option("--config", mount.config, "configuration file");
+  mount_command->add_option("--config", mount.config, "configuration file")->check(NotEmpty());
   mount_command->add_flag("--foreground,-f", mount.foreground, "stay in the foreground, log to stderr");
   mount_command->callback([&] { exit_code = RunMount(mount); });
 

@@ -12,6 +12,7 @@
 #include "daemon/daemon.h"
 #include "daemon/exit_codes.h"
 #include "daemon/notify.h"
+#include "not_empty.h"
 
 namespace cairnfs {
 namespace {
@@ -49,9 +50,9 @@ void ListFailpoints() {
 int Main(int argc, char** argv) {
   CLI::App app("cairnfsd: serves one CairnFS mount. See cairnfsd(8).", "cairnfsd");
   Arguments arguments;
-  app.add_option("DIR", arguments.mount_point, "mount point");
-  app.add_option("--data", arguments.data, "data directory");
-  app.add_option("--config", arguments.config, "configuration file");
+  app.add_option("DIR", arguments.mount_point, "mount point")->check(tools::NotEmpty());
+  app.add_option("--data", arguments.data, "data directory")->check(tools::NotEmpty());
+  app.add_option("--config", arguments.config, "configuration file")->check(tools::NotEmpty());
   app.add_option("-o", arguments.options, "options: key=value of the configuration, or nosuid, nodev, ...")
       ->allow_extra_args(false);
   app.add_option("--ready-fd", arguments.ready_fd, "a pipe that is told when the mount is ready, and why it is not");

@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <optional>
+#include <string_view>
 
 #include "commands.h"
 #include "spawn.h"
@@ -16,7 +17,7 @@ constexpr int kWrongCall = 1;
 constexpr int kMountFailed = 32;
 
 // -o "config=FILE,a,b" -> the file, and "a,b".
-std::string TakeConfig(std::string_view options, std::string& config) {
+std::string TakeConfig(std::string_view options, std::optional<std::string>& config) {
   std::string rest;
   while (!options.empty()) {
     size_t comma = options.find(',');
@@ -34,12 +35,13 @@ std::string TakeConfig(std::string_view options, std::string& config) {
 int Main(int argc, char** argv) {
   // mount(8) may put the two names before the options; getopt gathers them at the end.
   MountCommand command;
+  std::optional<std::string> config;
   bool fake = false;
   for (int option; (option = getopt(argc, argv, "sfnvrwN:t:o:h")) != -1;) {
     switch (option) {
       case 'f': fake = true; break;
       case 'r': command.options.emplace_back("ro"); break;
-      case 'o': command.options.push_back(TakeConfig(optarg, command.config)); break;
+      case 'o': command.options.push_back(TakeConfig(optarg, config)); break;
       case 's':
       case 'n':
       case 'v':
@@ -57,6 +59,12 @@ int Main(int argc, char** argv) {
   }
   command.data = argv[optind];
   command.mount_point = argv[optind + 1];
+  // Left empty they would mean the default ones.
+  if (command.data.empty() || command.mount_point.empty() || (config && config->empty())) {
+    fmt::print(stderr, "mount.cairnfs: DATA, DIR and the FILE of -o config=FILE must not be empty\n");
+    return kWrongCall;
+  }
+  command.config = config.value_or("");
   if (fake) return 0;
   auto report = StartInBackground(DaemonArguments(command));
   if (report.ok() && report->ready) return 0;

@@ -79,7 +79,8 @@ Status StoreQuantity(const ConfigKey& key, const ConfigValue& value, Config& con
 
 Status CheckAddress(const std::string& text) {
   if (ParseHostPort(text).ok()) return {};
-  return Wrong(fmt::format("must be ADDRESS:PORT, for example \"127.0.0.1:9464\" or \"[::1]:9464\", not \"{}\"", text));
+  return Wrong(fmt::format(
+      "must be ADDRESS:PORT, for example \"127.0.0.1:9464\" (an IPv6 address in brackets), not \"{}\"", text));
 }
 
 Status StoreString(const ConfigKey& key, const ConfigValue& value, Config& config) {

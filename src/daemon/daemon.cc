@@ -185,6 +185,7 @@ Status Daemon::StartLog() {
 
 Status Daemon::TakeWhatIsNamed() {
   if (auto checked = fuse::Server::Check(MountOptions()); !checked.ok()) return AsWrongConfiguration(checked.error());
+  CAIRNFS_RETURN_IF_ERROR(CheckNothingIsHidden(config_));
   if (config_.log_file != kLogToJournal) {
     if (auto found = CheckLogDirectory(config_.log_file); !found.ok()) return AsWrongConfiguration(found.error());
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <latch>
 #include <numeric>
 #include <system_error>
@@ -16,6 +17,8 @@
 
 namespace cairnfs::daemon {
 namespace {
+
+namespace stdfs = std::filesystem;
 
 // Of each receiving thread: what it reads into, and what it packs small writes into (fuse/receiver.h).
 constexpr uint64_t kBuffersPerReceiver = 2;
@@ -92,6 +95,28 @@ Status CheckThreadsCanStart(const Config& config) {
                   "asked for by {} = {}; give it a smaller number, or raise the limit on threads "
                   "(pids.max of the control group, TasksMax= of the unit, ulimit -u)",
                   wanted, started, refusal, largest.key, largest.configured));
+}
+
+Status CheckNothingIsHidden(const Config& config) {
+  std::error_code error;
+  const stdfs::path mount_point = stdfs::canonical(config.mount_point, error);
+  if (error) return ErrnoError(error.value(), "mount point " + config.mount_point);
+  struct Named {
+    const char* what;
+    std::string path;
+  };
+  const std::string log_file = config.log_file == kLogToJournal ? "" : config.log_file;
+  for (const auto& [what, path] : {Named{"data directory", config.data}, Named{"log file", log_file}}) {
+    // What cannot be looked at is refused by whoever opens it.
+    const stdfs::path full = path.empty() ? stdfs::path() : stdfs::weakly_canonical(path, error);
+    if (std::mismatch(mount_point.begin(), mount_point.end(), full.begin(), full.end()).first != mount_point.end()) {
+      continue;
+    }
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("the {} {} lies in the mount point {}, which would hide it; give one elsewhere", what,
+                                 path, config.mount_point));
+  }
+  return {};
 }
 
 }  // namespace cairnfs::daemon

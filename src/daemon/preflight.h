@@ -14,4 +14,8 @@ Status CheckPoolSuffices(const Config& config);
 // asks for most of them and the limits that there are, when the system refuses.
 Status CheckThreadsCanStart(const Config& config);
 
+// kInvalidArgument when the data directory or the log file is the mount point or lies below it: what is made there
+// would be hidden by the mount. REQUIRES: the mount point is there.
+Status CheckNothingIsHidden(const Config& config);
+
 }  // namespace cairnfs::daemon

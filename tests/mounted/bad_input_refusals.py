@@ -32,6 +32,8 @@ def config_file_errors_name_line_and_key(_):
         expect(with_config("a = = b\n"), USAGE, "c.toml:1: not valid TOML")
         expect(try_mount(scratch, "--config", path + ".none"), USAGE, "cannot read the configuration", "c.toml.none")
         expect(try_mount(scratch, "--config", scratch.path), USAGE, "cannot read the configuration", scratch.path)
+        expect(try_mount(scratch, "--config", "/dev/zero"), USAGE, "/dev/zero: it is not a regular file")
+        expect(with_config("a." * 50000 + "b = 1\n"), USAGE, "c.toml: it is larger than 32 KiB")
         expect(with_config("receive_threads = 64\n"), USAGE, "receive_threads = 64 is too many for pool_size = 64MiB",
                "receive_threads = 13 or fewer", "pool_size = \"267MiB\" or more")
         assert not os.path.exists(os.path.join(scratch.path, "data")), "a wrong configuration made a data directory"
@@ -40,6 +42,8 @@ def config_file_errors_name_line_and_key(_):
 def mount_options_are_checked(_):
     with Scratch() as scratch:
         expect(try_mount(scratch, "-o", "pol_size=1G"), USAGE, "unknown key 'pol_size'", "'pool_size'")
+        expect(try_mount(scratch, "-o", "data="), USAGE, "data: needs a value")
+        expect(try_mount(scratch, "-o", "metrics_address=::1"), USAGE, "must be ADDRESS:PORT", "IPv6 address in brackets")
         expect(try_mount(scratch, "-o", "pool_size=lots"), USAGE, "pool_size: 'lots' is not a size")
         expect(call(program("mount.cairnfs"), "only-one"), 1, "use: mount.cairnfs")
         expect(call(program("mount.cairnfs"), "/x", scratch.directory("point"), "-o", "renam=durable"), 32,
@@ -59,6 +63,15 @@ def command_line_errors(_):
         expect(call(cairnfs, "wait", plain + "/none"), 1, "none", "No such file")
         expect(call(cairnfs, "check", "--data", plain), USAGE, "is not a CairnFS data directory")
         assert not os.listdir(plain), "a check left something in a directory that is not ours"
+        for words in (["mount", "", "--data", plain], ["mount", plain, "--data", ""], ["mount", plain, "--config", ""],
+                      ["check", "--data", ""], ["status", ""]):
+            expect(call(cairnfs, *words), USAGE, "must not be empty")
+        expect(call(program("cairnfsd"), plain, "--data", ""), USAGE, "must not be empty")
+        expect(call(program("mount.cairnfs"), "", plain), 1, "must not be empty")
+        expect(call(program("mount.cairnfs"), plain, plain, "-o", "config="), 1, "must not be empty")
+        for data in ("point", "point/sub"):
+            expect(try_mount(scratch, data=os.path.join(scratch.path, data)), USAGE, "lies in the mount point")
+        assert not os.listdir(scratch.path + "/point"), "a data directory was made in the mount point"
         expect(call(program("cairnfsd"), "--no-such"), USAGE)
         expect(call(program("cairnfsd"), plain, "--data", scratch.path + "/d",
                     env=dict(os.environ, CAIRNFS_FAILPOINTS="no.such=kill")), USAGE, "no failpoint 'no.such'")

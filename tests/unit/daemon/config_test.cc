@@ -97,8 +97,8 @@ TEST_F(ConfigTest, SaysWhatIsRight) {
 TEST_F(ConfigTest, AnAddressHasAPortAndIpv6Brackets) {
   for (const char* wrong : {"here", "::1", "::1:9464", "fe80::1", "[::1]", "[]:1", "127.0.0.1:70000", ":9464"}) {
     EXPECT_EQ(MessageOf(std::string("metrics_address = \"") + wrong + "\""),
-              std::string("c.toml:1: metrics_address: must be ADDRESS:PORT, for example \"127.0.0.1:9464\" or "
-                          "\"[::1]:9464\", not \"") +
+              std::string("c.toml:1: metrics_address: must be ADDRESS:PORT, for example \"127.0.0.1:9464\" (an IPv6 "
+                          "address in brackets), not \"") +
                   wrong + "\"");
   }
   for (const char* right : {"127.0.0.1:9464", "[::1]:9464", "localhost:9464", "127.0.0.1:0"}) {

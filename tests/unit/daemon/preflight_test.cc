@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 
 #include "../../support/few_threads.h"
 #include "io/buffer_pool.h"
@@ -46,6 +48,34 @@ TEST(Preflight, WhatIsLetInLeavesRoom) {
       EXPECT_GE(buffers, 8 + 2 * receivers + 4) << megabytes << " MiB, " << receivers;
     }
   }
+}
+
+TEST(Preflight, NothingLiesInTheMountPoint) {
+  namespace stdfs = std::filesystem;
+  std::string pattern = (stdfs::temp_directory_path() / "cairnfs-preflight-XXXXXX").string();
+  const std::string folder = mkdtemp(pattern.data());
+  stdfs::create_directory(folder + "/point");
+  stdfs::create_directory_symlink("point", folder + "/link");
+  Config config;
+  config.mount_point = folder + "/point";
+  for (const char* data : {"/point", "/point/", "/point/sub", "/link", "/link/a/b", "/other/../point"}) {
+    config.data = folder + data;
+    auto refused = CheckNothingIsHidden(config);
+    ASSERT_FALSE(refused.ok()) << data;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refused.error().message, "the data directory " + config.data + " lies in the mount point " +
+                                           config.mount_point + ", which would hide it; give one elsewhere");
+  }
+  for (const char* data : {"", "/point2", "/point.data/sub", "/none/data"}) {
+    config.data = folder + data;
+    EXPECT_TRUE(CheckNothingIsHidden(config).ok()) << data;
+  }
+  config.mount_point = folder + "/link/";
+  config.log_file = folder + "/point/log";
+  EXPECT_FALSE(CheckNothingIsHidden(config).ok());
+  config.log_file = folder + "/log";
+  EXPECT_TRUE(CheckNothingIsHidden(config).ok());
+  stdfs::remove_all(folder);
 }
 
 TEST(Preflight, ThreadsOfTheDefaultsStart) {
