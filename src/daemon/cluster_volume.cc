@@ -76,7 +76,10 @@ void KeepFreedMemory() {
 fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReport& report) {
   fs::FileSystem::Parts::Space space;
   for (const control::NodeReport& node : report.nodes) {
-    if (!node.usage) continue;
+    if (!node.usage) {
+      space.has_silent_nodes = space.has_silent_nodes || node.info.state != cluster::NodeState::kOut;
+      continue;
+    }
     space.missing_copies += node.usage->missing_copies;
     const uint64_t available = node.info.weight > 0 ? node.usage->available_bytes : 0;
     space.available_bytes += available;
@@ -267,7 +270,7 @@ bool ClusterVolume::LacksCopies() {
   const cluster::ClusterChunkStats own = chunks_->ClusterStats();
   if (own.missing_copies > 0 || !own.knows_missing_copies) return true;
   const auto all = SpaceOfAll();
-  return all && all->missing_copies > 0;
+  return !all || all->has_silent_nodes || all->missing_copies > 0;
 }
 
 // When the session of this moment was first seen here.

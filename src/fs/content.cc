@@ -153,13 +153,14 @@ Status FileSystem::Impl::Punch(const InodePtr& inode, Content& content, uint64_t
   content.extents.Replace(offset, length, nullptr);
   content.ForgetLost(offset, offset + length);
   if (content.shared) content.shared->own.ranges.Add(offset, offset + length);
-  if (uint64_t freed = before - content.extents.allocated_bytes()) collector->NoteFreed(freed);
+  if (uint64_t freed = before - content.extents.allocated_bytes()) NoteFreed(freed);
   return {};
 }
 
 Status FileSystem::Impl::Truncate(const InodePtr& inode, Content& content, uint64_t size) {
+  inode->others_end = std::min(inode->others_end, size);
   if (size == 0) {
-    collector->NoteFreed(content.extents.allocated_bytes());
+    NoteFreed(content.extents.allocated_bytes());
     streams->RemoveRange(inode, 0, kFileSizeMax);
     content.extents = ExtentMap();
     content.ForgetLost(0, kFileSizeMax);

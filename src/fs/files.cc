@@ -124,16 +124,39 @@ void FileSystem::Write(WriteRequest request, Done<size_t> done) {
   if (request.offset > kFileSizeMax || request.data.size > kFileSizeMax - request.offset) {
     return done(MakeError(ErrorCode::kTooLarge, "write past the largest file size"));
   }
-  if (impl_->parts.local_chunks.TryReserve(request.data.size)) {
-    return impl_->FinishWrite(request, handle, inode, std::move(done));
+  if (request.append && impl_->host != nullptr) {
+    bool has_own = false;
+    {
+      MutexLock lock(inode->mutex);
+      has_own = inode->content && inode->content->changed;
+    }
+    // What others have appended comes before it. A stream of appends is of one host: it does not ask each time.
+    if (!has_own) {
+      const Caller caller = request.caller;
+      return impl_->SeeOthers(inode, caller,
+                              [this, request = std::move(request), handle, inode, done](const Status& seen) {
+                                if (!seen.ok()) return done(seen.error());
+                                impl_->ReserveAndWrite(request, handle, inode, done);
+                              });
+    }
+  }
+  impl_->ReserveAndWrite(std::move(request), handle, inode, std::move(done));
+}
+
+void FileSystem::Impl::ReserveAndWrite(WriteRequest request, const HandlePtr& handle, const InodePtr& inode,
+                                       Done<size_t> done) {
+  if (parts.local_chunks.TryReserve(request.data.size)) {
+    return FinishWrite(request, handle, inode, std::move(done));
   }
   // Nearly full: the answer waits until it is known how much of what was accepted needs room at all. The bytes move out
   // of the pool meanwhile is not needed: requests that are no writes have buffers of their own.
-  impl_->space_waiters->Post([this, request = std::move(request), handle, inode, done = std::move(done)] {
-    if (!impl_->ReserveOrWait(request.data.size)) {
-      return done(MakeError(ErrorCode::kNoSpace, "no space for new data"));
+  space_waiters->Post([this, request = std::move(request), handle, inode, done = std::move(done)] {
+    if (!ReserveOrWait(request.data.size)) {
+      Error error = MakeError(ErrorCode::kNoSpace, "no space for new data");
+      if (request.from_page_cache) LosePages(request, inode, error);
+      return done(std::move(error));
     }
-    impl_->FinishWrite(request, handle, inode, done);
+    FinishWrite(request, handle, inode, done);
   });
 }
 
@@ -143,14 +166,16 @@ bool FileSystem::Impl::ReserveOrWait(uint64_t bytes) {
   if (parts.local_chunks.TryReserve(bytes)) return true;
   if (!status.ok() && status.error().code != ErrorCode::kNoSpace) return false;
   // What nothing names any more may be most of the disk. One collection serves all who wait; when it was in vain, the
-  // next few writers need not try again.
+  // next few writers need not try again, unless something was freed since.
   using namespace std::chrono;
   int64_t now_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
-  if (now_ms - vain_collection_ms.load() < 1000) return false;
+  const uint64_t count_before = free_count;
+  if (now_ms - vain_collection_ms < 1000 && count_before == free_count_at_vain_collection) return false;
   std::promise<void> collected;
   collector->Request([&](Result<CollectionStatus>) { collected.set_value(); });
   collected.get_future().wait();
   if (parts.local_chunks.TryReserve(bytes)) return true;
+  free_count_at_vain_collection = count_before;
   vain_collection_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
   return false;
 }
@@ -159,6 +184,7 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
                                    Done<size_t> done) {
   Status status = AcceptWrite(request, handle, inode);
   if (!status.ok()) {
+    if (request.from_page_cache) LosePages(request, inode, status.error());
     parts.local_chunks.ReleaseReservation(request.data.size);
     return done(status.error());
   }
@@ -193,10 +219,20 @@ Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePt
     // Stores through a mapping count from msync, munmap or close on, which come here as such writes: no names after
     // them may be durable before, though somebody still has the file open.
     if (request.from_page_cache) content.must_publish = true;
-    content.size = std::max(content.size, request.offset + request.data.size);
+    uint64_t offset = request.offset;
+    // The kernel appends at the size that it saw last. Pieces of one large write may come out of order: they are not
+    // moved, unless another host has moved the end.
+    if (request.append && content.shared) {
+      const bool is_stale = offset < inode->others_end || (offset > content.size && offset <= inode->others_cut_from);
+      if (is_stale) offset = content.size;
+    }
+    if (request.data.size > kFileSizeMax - offset) {
+      return MakeError(ErrorCode::kTooLarge, "write past the largest file size");
+    }
+    content.size = std::max(content.size, offset + request.data.size);
     if (content.shared) {
       uint64_t& size_min = content.shared->own.size_min;
-      size_min = std::max(size_min, request.offset + request.data.size);
+      size_min = std::max(size_min, offset + request.data.size);
     }
     Touch(content);
     if (request.from_page_cache) {
@@ -204,20 +240,46 @@ Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePt
       return {};
     }
     if (inode->mapped) {
-      inode->written_under_pages.Add(request.offset, request.offset + request.data.size);
+      inode->written_under_pages.Add(offset, offset + request.data.size);
       inode->written_under_pages_at = std::chrono::steady_clock::now();
     }
-    streams->Accept(inode, request.offset, request.data);
+    streams->Accept(inode, offset, request.data);
     return {};
+  }
+}
+
+// Pages that the kernel wrote back are refused. It drops them, and tells at most one descriptor: nobody but us
+// remembers.
+void FileSystem::Impl::LosePages(const WriteRequest& request, const InodePtr& inode, const Error& why) {
+  SyncRounds::Operation operation(*rounds);
+  spdlog::error("inode {}: stores through a mapping at {} (+{}) are lost: {}", inode->id.value, request.offset,
+                request.data.size, why.message);
+  MutexLock lock(inode->mutex);
+  // With the host's session went all that was not published.
+  const bool counts = host == nullptr || why.code == ErrorCode::kNoSpace;
+  if (!counts || !LoadContent(inode, true).ok()) return streams->SetError(inode, why);
+  MarkChanged(inode);
+  inode->content->must_publish = true;
+  const uint64_t end = std::max(request.offset, std::min(request.offset + request.data.size, inode->content->size));
+  streams->SetError(inode, why);
+  ForgetOldWrites(inode);
+  inode->written_under_pages.ForEachGap(request.offset, end, [&](uint64_t first, uint64_t last) {
+    inode->mutex.AssertHeld();
+    streams->Lose(inode, first, last - first);
+  });
+}
+
+// Pages that are written back so long after write(2) hold what was stored after it.
+void FileSystem::Impl::ForgetOldWrites(const InodePtr& inode) {
+  if (std::chrono::steady_clock::now() - inode->written_under_pages_at > kOldPagesWrittenBackIn) {
+    inode->written_under_pages.Clear();
   }
 }
 
 // Pages that the kernel writes back. It filled some of them before a write(2) that came since (docs/decisions/
 // mappings.md): what they have where that wrote is not newer, and is left out.
 void FileSystem::Impl::AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
-  if (std::chrono::steady_clock::now() - inode->written_under_pages_at > kOldPagesWrittenBackIn) {
-    inode->written_under_pages.Clear();
-  }
+  ForgetOldWrites(inode);
   uint64_t taken = 0;
   inode->written_under_pages.ForEachGap(offset, offset + data.size, [&](uint64_t begin, uint64_t end) {
     inode->mutex.AssertHeld();
@@ -273,18 +335,20 @@ void FileSystem::Release(HandleId handle_id, InodeId) {
   impl_->table.Unhold(inode);
 }
 
-void FileSystem::Fsync(HandleId handle_id, InodeId inode, bool, Done<void> done) {
+void FileSystem::Fsync(HandleId handle_id, InodeId inode, bool, Done<void> done, const Caller& caller) {
   // Handles of directories are numbered apart from those of files.
   HandlePtr handle = impl_->handles.Find(handle_id);
   if (handle && handle->inode->id != inode) handle = nullptr;
   Status status = handle ? Impl::TakeErrorLocked(*handle) : Status();
   if (status.ok() && handle) status = impl_->CheckSession(*handle);
   if (!status.ok()) return done(status);
-  impl_->rounds->Request([this, handle, done = std::move(done)](Status synced) {
+  auto finish = [this, handle, done = std::move(done)](Status synced) {
+    if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced);
     // What failed while the round ran is told too.
     if (handle && (synced.ok() || impl_->IsDurableHere(handle->inode))) synced = impl_->CheckSynced(*handle);
     done(synced);
-  });
+  };
+  impl_->rounds->Request(impl_->UnlessKilled(caller, std::move(finish)));
 }
 
 }  // namespace cairnfs::fs

@@ -25,7 +25,7 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
       table([this](const InodePtr& inode) {
         if (orphans != nullptr) return orphans->Add(inode->id);
         rounds->AddOrphan(inode);
-        collector->NoteFreed(inode->freed_bytes);
+        NoteFreed(inode->freed_bytes);
       }),
       record_totals(parts.local_kv) {
   unsigned cores = std::max(2u, std::thread::hardware_concurrency());
@@ -39,7 +39,7 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
   }
   error_names = std::make_unique<ErrorNames>(parts.kv, parts.names, *waiters, parts.cluster.has_value());
   Streams::Hooks hooks;
-  hooks.freed = [this](uint64_t bytes) { collector->NoteFreed(bytes); };
+  hooks.freed = [this](uint64_t bytes) { collector->NoteFreed(bytes); };  // little each time, and often
   hooks.lost = [this](const InodePtr& inode) {
     inode->mutex.AssertHeld();
     NoteLost(inode);

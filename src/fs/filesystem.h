@@ -183,7 +183,8 @@ class FileSystem {
     // for the shared store.
     struct Space {
       uint64_t total_bytes = 0, available_bytes = 0;
-      uint64_t missing_copies = 0;  // of which these nodes know
+      uint64_t missing_copies = 0;    // of which these nodes know
+      bool has_silent_nodes = false;  // that may know of more
     };
     std::function<std::optional<Space>()> cluster_space;
     // In a cluster whose commits may lack copies: whether some are known to be missing. May wait for the shared store.
@@ -200,8 +201,9 @@ class FileSystem {
   // thread, when too many changes wait for the disk. kNoSpace for kMakes when little room is left for metadata. Asked
   // by the caller before Create, MakeNode, Link, SetXattr (kMakes), RemoveXattr (kAlters), Unlink and Rmdir (kRemoves),
   // which do not wait themselves; SetAttr and Rename ask by themselves. In a cluster kRemoves waits until what was
-  // closed on this host before is durable, and `go` runs on a thread that may wait.
-  void WhenAdmitted(NameChange change, Done<void> go);
+  // closed on this host before is durable, and `go` runs on a thread that may wait; or is told kInterrupted, when the
+  // caller is killed meanwhile.
+  void WhenAdmitted(NameChange change, Done<void> go, const Caller& caller = {});
 
   // Whether the functions below wait for other hosts.
   bool blocks() const;
@@ -240,11 +242,13 @@ class FileSystem {
   struct WriteRequest {
     HandleId handle = 0;  // 0: page writeback after the last handle of the inode went (never in practice)
     InodeId inode;
-    uint64_t offset = 0;  // of an O_APPEND write too: the kernel holds the file's size still meanwhile
+    uint64_t offset = 0;  // of an O_APPEND write on one host too: the kernel holds the file's size still meanwhile
     io::Slice data;       // the payload; the filesystem keeps the buffer as long as it needs it
     bool sync = false;    // this write is a sync point
+    bool append = false;  // goes to the end of the file, which another host may have moved
     bool from_page_cache = false;
     bool kill_suid_sgid = false;
+    Caller caller;  // with `append` in a cluster: who waits for what other hosts have closed
   };
   // The reply may be sent as soon as `done` is called, which is before the bytes are hashed: kNoSpace, kTooLarge, or
   // the error of an earlier failed write are reported here. Takes the data at once unless space is nearly out.
@@ -257,9 +261,10 @@ class FileSystem {
   };
   void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<ReadResult> done,
             const ReadOptions& options = {});
-  void Flush(HandleId handle, InodeId inode, Done<void> done);                  // close(2) of one descriptor
-  void Release(HandleId handle, InodeId inode);                                 // the last descriptor is gone
-  void Fsync(HandleId handle, InodeId inode, bool data_only, Done<void> done);  // files and directories
+  void Flush(HandleId handle, InodeId inode, Done<void> done);  // close(2) of one descriptor
+  void Release(HandleId handle, InodeId inode);                 // the last descriptor is gone
+  // Of a file or directory. kInterrupted: the caller was killed meanwhile.
+  void Fsync(HandleId handle, InodeId inode, bool data_only, Done<void> done, const Caller& caller = {});
   void Fallocate(HandleId handle, InodeId inode, const FallocateRequest& request, Done<void> done);
   enum class Seek { kData, kHole };
   void SeekTo(HandleId handle, InodeId inode, uint64_t offset, Seek what, Done<uint64_t> done);  // kNoData
@@ -296,6 +301,8 @@ class FileSystem {
   // kIo: the host's session under which the file was opened is lost, and every lock with it. The front end asks before
   // a lock is asked for and once it is granted.
   Status CheckSession(HandleId handle) const;
+  // Somebody was granted a lock on the file: what other hosts have synced or closed of it by now is read from now on.
+  void NoteLocked(HandleId handle);
 
   // --- for the control service ------------------------------------------------------------------------------------
   // As many steps as there are files that are open or changed, however many there are. Right after a start it waits

@@ -123,7 +123,10 @@ class FileSystem::Impl {
 
   // --- writing (files.cc) ---
   Status AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode);
+  void LosePages(const WriteRequest& request, const InodePtr& inode, const Error& why);
   void AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
+  void ReserveAndWrite(WriteRequest request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
+  void ForgetOldWrites(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   bool ReserveOrWait(uint64_t bytes);  // may take seconds near a full disk
   void FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
 
@@ -163,6 +166,7 @@ class FileSystem::Impl {
   Result<bool> CommitRename(const meta::RenameParams& params);  // whether it replaced something
   Status FinishRename(const meta::RenameParams& params, bool replaced, const Status& durable);
   void NoteRemoved(const meta::Attr& attr);
+  void NoteFreed(uint64_t bytes);  // that a collection may find
   // Files with bytes that were accepted and could not be stored, until they are written again or removed.
   void NoteLost(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void ForgetLostInode(InodeId id);
@@ -177,7 +181,8 @@ class FileSystem::Impl {
   // or at the deadline with `late`, whichever comes first.
   Done<void> UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline, const Error& late,
                              Done<void> done);
-  Error TookTooLong() const;  // the sync point
+  Done<void> UnlessKilled(const Caller& caller, Done<void> done);  // without a deadline
+  Error TookTooLong() const;                                       // the sync point
   void WatchWaits();
   // xattrs.cc
   bool IsPending(InodeId id, uint32_t mode);
@@ -201,6 +206,16 @@ class FileSystem::Impl {
   bool OverlayShared(meta::Attr& attr);  // false: older than what this host has published, read it again
   void OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller);
   void LoadForOpen(const InodePtr& inode, const Caller& caller, HostWaits waits, Done<void> done);
+  // As for who opens the file now: what others have closed is published, and in the content. On another thread.
+  void SeeOthers(const InodePtr& inode, const Caller& caller, Done<void> done);
+  // The same where something was noticed of them since; else at once.
+  void WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done);
+  // Whether others have published, or closed, what the content has not.
+  bool IsBehind(const InodePtr& inode, uint64_t revision, const std::vector<meta::Pending>& pending)
+      REQUIRES_LOCK(inode->mutex);
+  // For an open file that is read: notices, beside the reads and now and then, what others have done.
+  void LookAgain(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  void NoteEnd(const InodePtr& inode, uint64_t before, uint64_t now) REQUIRES_LOCK(inode->mutex);
   // Of those that loading a file begins with, the next that cannot be read as they are.
   std::vector<Digest> PagesToOpen(const meta::FileState& state);
   struct ChangeKind {
@@ -257,7 +272,10 @@ class FileSystem::Impl {
   std::atomic<uint64_t> write_bytes_total{0}, read_bytes_total{0}, open_files{0};
   std::atomic<int64_t> inode_count{0};             // exact once CountInodes is through
   std::atomic<int64_t> vain_collection_ms{-1000};  // steady clock: when a collection last made too little room
+  // How often something was freed; and before that collection.
+  std::atomic<uint64_t> free_count{0}, free_count_at_vain_collection{0};
   std::atomic<bool> pressure_posted{false};
+  std::atomic<unsigned> looks_under_way{0};                           // LookAgain
   std::atomic<std::chrono::milliseconds> pressure_without_release{};  // the longest told since the last pass
 
   Mutex lost_mutex;  // taken after an inode's

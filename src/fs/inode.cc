@@ -29,14 +29,18 @@ uint64_t Content::UnstoredEnd() const {
 
 bool Content::HasLost(uint64_t begin, uint64_t end) const {
   return std::any_of(lost.begin(), lost.end(),
-                     [&](const auto& range) { return range.first < end && begin < range.second; });
+                     [&](const LostRange& range) { return range.begin < end && begin < range.end; });
 }
 
-void Content::ForgetLost(uint64_t begin, uint64_t end) {
-  std::vector<std::pair<uint64_t, uint64_t>> left;
-  for (const auto& [first, last] : lost) {
-    if (first < begin) left.emplace_back(first, std::min(last, begin));
-    if (last > end) left.emplace_back(std::max(first, end), last);
+void Content::ForgetLost(uint64_t begin, uint64_t end, uint64_t chunk_id) {
+  std::vector<LostRange> left;
+  for (const LostRange& range : lost) {
+    if (range.chunk_id >= chunk_id) {
+      left.push_back(range);
+      continue;
+    }
+    if (range.begin < begin) left.push_back({range.begin, std::min(range.end, begin), range.chunk_id});
+    if (range.end > end) left.push_back({std::max(range.begin, end), range.end, range.chunk_id});
   }
   lost = std::move(left);
 }

@@ -46,7 +46,11 @@ struct Content {
   uint64_t next_chunk_id = 1;
 
   // Ranges whose bytes could not be stored and are gone: reading them gives an error until they are written or cut off.
-  std::vector<std::pair<uint64_t, uint64_t>> lost;
+  struct LostRange {
+    uint64_t begin, end;
+    uint64_t chunk_id;  // chunks up to this one hold older bytes of it
+  };
+  std::vector<LostRange> lost;
   bool loss_told = true;               // a round has taken note of it
   bool no_space_noted = false;         // that a chunk of it found no space is in the log
   bool recipe_error_noted = false;     // that its recipe could not be stored was told
@@ -76,7 +80,8 @@ struct Content {
   // Buffers of it will be given back without more bytes coming.
   bool IsOnItsWay() const { return cutting || flying.size() > landed.size(); }
   bool HasLost(uint64_t begin, uint64_t end) const;
-  void ForgetLost(uint64_t begin, uint64_t end);
+  // Chunk `chunk_id` brought bytes of the range; by default, they are cut off or all are newer.
+  void ForgetLost(uint64_t begin, uint64_t end, uint64_t chunk_id = UINT64_MAX);
   // Nothing of it is in anyone's hands.
   bool idle() const { return quiet() && !cutting && barriers_waiting == 0 && lost.empty(); }
 };
@@ -96,6 +101,15 @@ class Inode {
   std::optional<Error> error GUARDED_BY(mutex);
   uint64_t error_sequence GUARDED_BY(mutex) = 0;
   bool error_told GUARDED_BY(mutex) = false;  // somebody was told: those who open the file later are not
+
+  // How often it was noticed that another host may have published or closed bytes of the file, and how often by the
+  // time at which the content that is there was read.
+  uint64_t others_noticed GUARDED_BY(mutex) = 0, others_seen GUARDED_BY(mutex) = 0;
+  std::chrono::steady_clock::time_point looked_at GUARDED_BY(mutex);  // whether others have changed it
+  std::chrono::milliseconds look_after GUARDED_BY(mutex){};           // from then on, again
+  // The end of the file as another host last left it, and where it was here before, if that was further on: the kernel
+  // may believe so still, and append there.
+  uint64_t others_end GUARDED_BY(mutex) = 0, others_cut_from GUARDED_BY(mutex) = 0;
 
   // What write(2) has changed since the kernel last filled the pages that lie there (docs/decisions/mappings.md).
   RangeSet written_under_pages GUARDED_BY(mutex);

@@ -32,9 +32,11 @@ Result<meta::Attr> FileSystem::GetAttr(InodeId inode) {
 
 Result<std::string> FileSystem::ReadLink(InodeId inode) { return impl_->parts.names.ReadLink(inode); }
 
-void FileSystem::WhenAdmitted(NameChange change, Done<void> go) {
+void FileSystem::WhenAdmitted(NameChange change, Done<void> go, const Caller& caller) {
   // A crash never leaves a deletion without the data that was to take the place of what it deleted.
-  if (impl_->host != nullptr && change == NameChange::kRemoves) return impl_->AfterClosed(std::move(go));
+  if (impl_->host != nullptr && change == NameChange::kRemoves) {
+    return impl_->AfterClosed(impl_->UnlessKilled(caller, std::move(go)));
+  }
   impl_->rounds->WhenAdmitted(change, std::move(go));
 }
 
@@ -56,8 +58,14 @@ Result<meta::Attr> FileSystem::Link(InodeId inode, InodeId new_parent, std::stri
 void FileSystem::Impl::NoteRemoved(const meta::Attr& attr) {
   if (attr.nlink > 0) return;
   inode_count--;
+  if (attr.allocated_bytes > 0) free_count++;
   table.MarkUnlinked(attr.inode, (attr.mode & S_IFMT) == S_IFREG ? attr.allocated_bytes : 0);
   ForgetLostInode(attr.inode);
+}
+
+void FileSystem::Impl::NoteFreed(uint64_t bytes) {
+  if (bytes > 0) free_count++;
+  collector->NoteFreed(bytes);
 }
 
 Status FileSystem::Unlink(InodeId parent, std::string_view name) {
@@ -252,6 +260,11 @@ void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> d
     case RoundKind::kNames: rounds->RequestFlush(answer); break;
     case RoundKind::kClosed: rounds->RequestClosed(answer); break;
   }
+}
+
+Done<void> FileSystem::Impl::UnlessKilled(const Caller& caller, Done<void> done) {
+  if (!caller.cancelled) return done;
+  return UnlessCancelled(caller, std::chrono::steady_clock::time_point::max(), {}, std::move(done));
 }
 
 Error FileSystem::Impl::TookTooLong() const {

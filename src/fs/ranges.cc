@@ -37,8 +37,7 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
 void FileSystem::SeekTo(HandleId handle_id, InodeId, uint64_t offset, Seek what, Done<uint64_t> done) {
   HandlePtr handle = impl_->handles.Find(handle_id);
   if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
-  // May load pages of the recipe.
-  impl_->waiters->Post([this, inode = handle->inode, offset, what, done = std::move(done)] {
+  auto seek = [this, inode = handle->inode, offset, what, done] {
     MutexLock lock(inode->mutex);
     auto loaded = impl_->LoadContent(inode, true);
     if (!loaded.ok()) {
@@ -74,6 +73,10 @@ void FileSystem::SeekTo(HandleId handle_id, InodeId, uint64_t offset, Seek what,
     }
     lock.Unlock();
     done(std::move(found));
+  };
+  impl_->WhenCurrent(handle->inode, {}, [this, seek, done](const Status& current) {
+    if (!current.ok()) return done(current.error());
+    impl_->waiters->Post(seek);  // may load pages of the recipe
   });
 }
 
@@ -155,7 +158,7 @@ void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, 
       length > kFileSizeMax - from_offset) {
     return done(MakeError(ErrorCode::kTooLarge, "copy past the largest file size"));
   }
-  impl_->waiters->Post([this, from, to, from_offset, to_offset, length, done = std::move(done)] {
+  auto copy = [this, from, to, from_offset, to_offset, length, done] {
     Status error;
     {
       MutexLock lock(to->inode->mutex);
@@ -164,6 +167,10 @@ void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, 
     if (error.ok()) error = impl_->CheckSession(*to);
     if (!error.ok()) return done(error.error());
     done(impl_->CopyNow(from->inode, from_offset, to->inode, to_offset, length));
+  };
+  impl_->WhenCurrent(from->inode, {}, [this, copy, done](const Status& current) {
+    if (!current.ok()) return done(current.error());
+    impl_->waiters->Post(copy);
   });
 }
 

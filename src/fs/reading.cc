@@ -41,6 +41,7 @@ struct FileSystem::Impl::ReadPlan {
   size_t size = 0;
   ReadOptions options;
   unsigned attempt = 0;
+  bool saw_others = false;
   HostWaits waits;
   Done<ReadResult> done;
   std::vector<Part> parts;
@@ -159,6 +160,16 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
       return;
     }
     const Content& content = *inode->content;
+    if (host != nullptr) {
+      if (inode->others_seen != inode->others_noticed && !std::exchange(plan->saw_others, true)) {
+        lock.Unlock();
+        return SeeOthers(inode, plan->options.caller, [this, plan](const Status& seen) {
+          if (!seen.ok()) return FailLoad(plan, seen.error());
+          StartRead(plan);
+        });
+      }
+      LookAgain(inode);
+    }
     if (plan->options.for_page_cache) inode->written_under_pages.Remove(plan->offset, plan->offset + plan->size);
     if (content.HasLost(plan->offset, plan->offset + length)) {
       lock.Unlock();
@@ -272,9 +283,7 @@ bool FileSystem::Impl::HostWaits::MayWait() {
 }
 
 void FileSystem::Impl::AwaitChunks(const std::vector<Digest>& digests, const Caller& caller, Done<void> done) {
-  if (caller.cancelled) {
-    done = UnlessCancelled(caller, std::chrono::steady_clock::time_point::max(), {}, std::move(done));
-  }
+  done = UnlessKilled(caller, std::move(done));
   struct Waiting {
     std::atomic<size_t> left;
     Mutex mutex;

@@ -120,7 +120,7 @@ std::vector<meta::PendingRecord::Range> UnpublishedRanges(const Content& content
   ranges.Add(content.shared->publishing.ranges);
   content.overlay.ForEachUnstored(add);
   for (const auto& [id, chunk] : content.flying) add(chunk->offset + chunk->stored_before, chunk->offset + chunk->size);
-  for (const auto& [begin, end] : content.lost) add(begin, end);
+  for (const auto& range : content.lost) add(range.begin, range.end);
   return FewRanges(ranges);
 }
 

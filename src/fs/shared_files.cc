@@ -14,6 +14,11 @@ namespace {
 constexpr auto kFinishWait = std::chrono::seconds(60);
 // Somebody who closes a file again and again need not keep readers from what was published meanwhile.
 constexpr int kFinishTriesMax = 8;
+// An open file that is read is compared with the store so often, more seldom while nothing changes; and no more than so
+// many files at once.
+constexpr auto kLookAfterMin = std::chrono::milliseconds(100);
+constexpr auto kLookAfterMax = std::chrono::milliseconds(2000);
+constexpr unsigned kLooksMax = 4;
 
 }  // namespace
 
@@ -84,6 +89,7 @@ Status FileSystem::Impl::LoadShared(const InodePtr& inode, const meta::FileState
   Content& content = *inode->content;
   streams->RemoveRange(inode, 0, kFileSizeMax);  // bytes that are stored, kept for a stream that goes on
   content.extents = std::move(fresh->extents);
+  NoteEnd(inode, content.size, fresh->size);
   content.size = fresh->size;
   content.published_size = fresh->published_size;
   content.mtime = fresh->mtime;
@@ -95,16 +101,24 @@ Status FileSystem::Impl::LoadShared(const InodePtr& inode, const meta::FileState
   return {};
 }
 
+void FileSystem::Impl::NoteEnd(const InodePtr& inode, uint64_t before, uint64_t now) {
+  inode->others_end = now;
+  inode->others_cut_from = before > now ? before : 0;
+}
+
 Status FileSystem::Impl::Adopt(const InodePtr& inode, const meta::FileState& state) {
   if (!inode->content || inode->content->must_reload()) return LoadShared(inode, state);
   inode->no_capability = !state.has_capability;
   inode->no_set_id = WithoutSetId(state.inode.mode) == (state.inode.mode & 07777);
   Content& content = *inode->content;
   host->NotePending(state, *content.shared);
-  if (state.record_revision <= content.shared->base_revision) return {};
-  if (!content.changed && content.idle()) return LoadShared(inode, state);
-  CAIRNFS_RETURN_IF_ERROR(Rebase(content, state.record, state.record_revision, parts.chunks));
-  streams->DropStoredFronts(inode);
+  if (state.record_revision > content.shared->base_revision) {
+    if (!content.changed && content.idle()) return LoadShared(inode, state);
+    const uint64_t size_before = content.size;
+    CAIRNFS_RETURN_IF_ERROR(Rebase(content, state.record, state.record_revision, parts.chunks));
+    NoteEnd(inode, size_before, content.size);
+    streams->DropStoredFronts(inode);
+  }
   return {};
 }
 
@@ -128,8 +142,11 @@ bool FileSystem::Impl::OverlayShared(meta::Attr& attr) {
   if (!inode) return true;
   MutexLock lock(inode->mutex);
   if (attr.content_revision < inode->published_revision) return false;
+  // Who has seen the size or time of what another host did reads its bytes.
+  if (IsBehind(inode, attr.content_revision, attr.pending)) inode->others_noticed++;
+  if (!inode->content || inode->content->must_reload()) return true;
   // What is clean says nothing that the store does not say, which may be newer.
-  if (!inode->content || inode->content->must_reload() || !inode->content->changed) return true;
+  if (!inode->content->changed) return true;
   const Content& content = *inode->content;
   const SharedContent& shared = *content.shared;
   if (shared.SizeIsSet()) {
@@ -193,6 +210,11 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
 }
 
 void FileSystem::Impl::LoadForOpen(const InodePtr& inode, const Caller& caller, HostWaits waits, Done<void> done) {
+  uint64_t noticed = 0;
+  {
+    MutexLock lock(inode->mutex);
+    noticed = inode->others_noticed;
+  }
   auto state = ReadFinished(inode->id, caller);
   if (!state.ok()) return done(state.error());
   if (S_ISDIR(state->inode.mode)) return done(MakeError(ErrorCode::kIsDirectory, "is a directory"));
@@ -200,6 +222,11 @@ void FileSystem::Impl::LoadForOpen(const InodePtr& inode, const Caller& caller, 
   {
     MutexLock lock(inode->mutex);
     status = Adopt(inode, *state);
+    if (status.ok()) {
+      inode->others_seen = std::max(inode->others_seen, noticed);
+      inode->looked_at = std::chrono::steady_clock::now();
+      inode->look_after = kLookAfterMin;
+    }
   }
   std::vector<Digest> away;
   const bool is_away = !status.ok() && status.error().code == ErrorCode::kUnavailable;
@@ -210,6 +237,54 @@ void FileSystem::Impl::LoadForOpen(const InodePtr& inode, const Caller& caller, 
       if (!there.ok()) return done(there);
       LoadForOpen(inode, caller, waits, done);
     });
+  });
+}
+
+bool FileSystem::Impl::IsBehind(const InodePtr& inode, uint64_t revision, const std::vector<meta::Pending>& pending) {
+  if (!inode->content) return false;  // it will be read
+  const bool others_closed = std::any_of(pending.begin(), pending.end(), [&](const meta::Pending& each) {
+    return !host->IsOwn(each) && host->Lives(each);
+  });
+  return others_closed || revision > inode->content->shared->base_revision;
+}
+
+void FileSystem::Impl::SeeOthers(const InodePtr& inode, const Caller& caller, Done<void> done) {
+  blocking->Post([this, inode, caller, done = std::move(done)] {
+    LoadForOpen(inode, caller, {}, [inode, done](const Status& status) {
+      if (status.ok() || status.error().code != ErrorCode::kNotFound) return done(status);
+      // Removed, and open here: nobody else writes to it any more.
+      {
+        MutexLock lock(inode->mutex);
+        inode->others_seen = inode->others_noticed;
+      }
+      done({});
+    });
+  });
+}
+
+void FileSystem::Impl::WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) {
+  bool is_current = true;
+  if (host != nullptr) {
+    MutexLock lock(inode->mutex);
+    is_current = inode->others_seen == inode->others_noticed;
+  }
+  if (is_current) return done({});
+  SeeOthers(inode, caller, std::move(done));
+}
+
+void FileSystem::Impl::LookAgain(const InodePtr& inode) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - inode->looked_at < inode->look_after || looks_under_way >= kLooksMax || host->session() == 0) return;
+  inode->looked_at = now;
+  looks_under_way++;
+  blocking->Post([this, inode] {
+    const auto state = parts.names.ReadFile(inode->id);
+    looks_under_way--;
+    if (!state.ok()) return;
+    MutexLock lock(inode->mutex);
+    const bool is_behind = IsBehind(inode, state->record_revision, state->pending);
+    if (is_behind) inode->others_noticed++;
+    inode->look_after = is_behind ? kLookAfterMin : std::min(2 * inode->look_after, kLookAfterMax);
   });
 }
 

@@ -32,6 +32,13 @@ Status FileSystem::CheckSession(HandleId handle_id) const {
                    "open it again");
 }
 
+void FileSystem::NoteLocked(HandleId handle_id) {
+  HandlePtr handle = impl_->host == nullptr ? nullptr : impl_->handles.Find(handle_id);
+  if (!handle) return;
+  MutexLock lock(handle->inode->mutex);
+  handle->inode->others_noticed++;
+}
+
 Result<FsSpace> FileSystem::GetSpace() {
   store::StoreStats stats = impl_->parts.local_chunks.Stats();
   FsSpace space{};

@@ -54,7 +54,7 @@ void Streams::MergeSmallExtents(const InodePtr& inode) {
   RangeSet keep;
   content.overlay.ForEachUnstored([&](uint64_t begin, uint64_t end) { keep.Add(begin, end); });
   for (const auto& [id, chunk] : content.flying) keep.Add(chunk->offset, chunk->offset + chunk->size);
-  for (const auto& [begin, end] : content.lost) keep.Add(begin, end);
+  for (const auto& range : content.lost) keep.Add(range.begin, range.end);
   if (uint64_t replaced = content.extents.MergeSmall(keep, chunks_, content.pins)) hooks_.freed(replaced);
 }
 
@@ -226,7 +226,9 @@ static RangeSet NewRanges(const Content& content, const FlyingChunk& chunk) {
   const uint64_t begin = chunk.offset + chunk.stored_before;
   RangeSet ranges(SIZE_MAX);
   ranges.Add(begin, chunk.offset + chunk.size);
-  for (const auto& [first, last] : content.lost) ranges.Add(std::max(first, chunk.offset), std::min(last, begin));
+  for (const auto& range : content.lost) {
+    ranges.Add(std::max(range.begin, chunk.offset), std::min(range.end, begin));
+  }
   return ranges;
 }
 
@@ -258,7 +260,7 @@ void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::La
       uint64_t before = content.extents.allocated_bytes();
       const uint64_t laid = LayChunk(content, chunk, landed.digest);
       content.pins.push_back(std::move(landed.pin));
-      content.ForgetLost(chunk.offset, chunk.offset + chunk.size);
+      content.ForgetLost(chunk.offset, chunk.offset + chunk.size, chunk.id);
       if (uint64_t replaced = before + laid - content.extents.allocated_bytes()) hooks_.freed(replaced);
     } else {
       spdlog::error("inode {}: its recipe cannot be read: {}", inode->id.value, loaded.error().message);
@@ -267,14 +269,23 @@ void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::La
     }
   }
   if (!stored) {
-    content.lost.emplace_back(chunk.offset, chunk.offset + chunk.size);
-    content.loss_told = false;
-    hooks_.lost(inode);
+    AddLost(inode, {chunk.offset, chunk.offset + chunk.size, chunk.id});
   }
   if (!chunk.provisional) {
     content.overlay.DropViews(chunk);
     local_.ReleaseReservation(chunk.size);
   }
+}
+
+void Streams::AddLost(const InodePtr& inode, const Content::LostRange& range) {
+  inode->content->lost.push_back(range);
+  inode->content->loss_told = false;
+  hooks_.lost(inode);
+}
+
+void Streams::Lose(const InodePtr& inode, uint64_t offset, uint64_t length) {
+  RemoveRange(inode, offset, length);
+  AddLost(inode, {offset, offset + length, inode->content->next_chunk_id - 1});
 }
 
 void Streams::RetryFailed(const InodePtr& inode) {

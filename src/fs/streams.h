@@ -41,13 +41,15 @@ class Streams {
   // Starts again what found no space.
   void RetryFailed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 
-  // Drops bytes of the range that are not stored. REQUIRES: nothing is in flight.
+  // Drops bytes of the range that are not stored. What is in flight stays so.
   void RemoveRange(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
   // Gives up runs of which every byte is stored. No-op while chunks are in flight.
   void DropStoredRuns(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // Others may have written where bytes are stored already and kept to be cut anew with what follows them: those are
   // given up, and what is in flight is applied without them. Called when the content was based on another record.
   void DropStoredFronts(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // The newest bytes of the range are gone and can never be stored: so are those that lie there and are not stored yet.
+  void Lose(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
   // Forgets everything that is not stored: the file is gone.
   void Discard(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 
@@ -63,6 +65,7 @@ class Streams {
   void Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk) REQUIRES_LOCK(inode->mutex);
   void Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk);
   void ApplyLanded(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  void AddLost(const InodePtr& inode, const Content::LostRange& range) REQUIRES_LOCK(inode->mutex);
   void Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed) REQUIRES_LOCK(inode->mutex);
 
   store::ChunkStore& chunks_;

@@ -367,7 +367,7 @@ static uint64_t DurableSize(const Content& content) {
     });
     if (position < end) limit = position;
   };
-  for (const auto& [begin, end] : content.lost) consider(begin, end);
+  for (const auto& range : content.lost) consider(range.begin, range.end);
   floor = std::max(floor, content.owed_size);
   content.overlay.ForEachUnstored(consider);
   for (const auto& [id, chunk] : content.flying) consider(chunk->offset, chunk->offset + chunk->size);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fs/filesystem.h"
+#include "fuse/interrupt.h"
 #include "fuse/reply.h"
 #include "fuse/session.h"
 
@@ -25,10 +26,11 @@ void WhereItMayWait(fuse_req_t request, Act act) {
 template <typename Act>
 void WhenAdmitted(fuse_req_t request, fs::NameChange change, Act act) {
   WhereItMayWait(request, [request, change, act = std::move(act)](fs::FileSystem& filesystem) {
-    filesystem.WhenAdmitted(change, [request, &filesystem, act](const Status& admitted) {
+    auto go = [request, &filesystem, act](const Status& admitted) {
       if (!admitted.ok()) return ReplyError(request, admitted.error());
       act(filesystem);
-    });
+    };
+    filesystem.WhenAdmitted(change, std::move(go), CallerThatStopAwaits(request));
   });
 }
 

@@ -41,14 +41,18 @@ bool ShowsPendingKill(std::string_view proc_status) {
   return MaskHasKill(proc_status, "\nSigPnd:") || MaskHasKill(proc_status, "\nShdPnd:");
 }
 
-fs::Caller CallerOf(fuse_req_t request) {
-  const Session& session = SessionOf(request);
+fs::Caller CallerThatStopAwaits(fuse_req_t request) {
   const fuse_ctx* context = fuse_req_ctx(request);
-  auto cancelled = [&session, request, thread = context->pid] {
-    if (session.stopping()) return true;
-    return fuse_req_interrupted(request) != 0 && KillPending(thread);
+  auto killed = [request, thread = context->pid] { return fuse_req_interrupted(request) != 0 && KillPending(thread); };
+  return {context->uid, context->gid, static_cast<uint32_t>(context->pid), killed};
+}
+
+fs::Caller CallerOf(fuse_req_t request) {
+  fs::Caller caller = CallerThatStopAwaits(request);
+  caller.cancelled = [&session = SessionOf(request), killed = std::move(caller.cancelled)] {
+    return session.stopping() || killed();
   };
-  return {context->uid, context->gid, static_cast<uint32_t>(context->pid), cancelled};
+  return caller;
 }
 
 }  // namespace cairnfs::fuse

@@ -16,5 +16,7 @@ bool ShowsPendingKill(std::string_view proc_status);
 // caller has a SIGKILL pending. The kernel sends FUSE_INTERRUPT for any signal, a handled SIGALRM too, so the second
 // question is asked of /proc. May be called until the request is answered, not after.
 fs::Caller CallerOf(fuse_req_t request);
+// The same, but a server that stops waits for the answer.
+fs::Caller CallerThatStopAwaits(fuse_req_t request);
 
 }  // namespace cairnfs::fuse

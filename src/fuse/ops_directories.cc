@@ -4,6 +4,7 @@
 #include <string>
 
 #include "fuse/admitted.h"
+#include "fuse/interrupt.h"
 #include "fuse/ops.h"
 #include "fuse/reply.h"
 #include "fuse/session.h"
@@ -100,8 +101,9 @@ void OpReleaseDir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
 }
 
 void OpFsyncDir(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* file) {
-  SessionOf(request).filesystem().Fsync(file->fh, InodeId{inode}, data_only != 0,
-                                        [request](Result<void> status) { ReplyStatus(request, status); });
+  SessionOf(request).filesystem().Fsync(
+      file->fh, InodeId{inode}, data_only != 0, [request](Result<void> status) { ReplyStatus(request, status); },
+      CallerThatStopAwaits(request));
 }
 
 }  // namespace cairnfs::fuse

@@ -141,8 +141,9 @@ void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
 }
 
 void OpFsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* file) {
-  SessionOf(request).filesystem().Fsync(file->fh, InodeId{inode}, data_only != 0,
-                                        [request](Result<void> status) { ReplyStatus(request, status); });
+  SessionOf(request).filesystem().Fsync(
+      file->fh, InodeId{inode}, data_only != 0, [request](Result<void> status) { ReplyStatus(request, status); },
+      CallerThatStopAwaits(request));
 }
 
 }  // namespace cairnfs::fuse

@@ -43,13 +43,15 @@ int ErrnoOfLock(const Result<ClusterLocks::Outcome>& outcome) {
 }
 
 // A lock that the kernel did not learn of is nobody's. Nor is one that was granted in the host's next session: what the
-// open file locked before is lost, and its process has to be told.
+// open file locked before is lost, and its process has to be told. Who has the lock reads what those wrote and synced
+// who had it before, through a descriptor that was open meanwhile too.
 void ReplyLock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock,
                const Result<ClusterLocks::Outcome>& outcome) {
   int error = ErrnoOfLock(outcome);
   const bool is_granted = error == 0;
   if (is_granted) {
     if (const Status session = filesystem.CheckSession(lock.handle); !session.ok()) error = ErrnoOf(session.error());
+    filesystem.NoteLocked(lock.handle);
   }
   const bool is_told = fuse_reply_err(request, error) == 0;
   if (is_granted && (error != 0 || !is_told)) filesystem.locks()->Unlock(lock, [](const Result<void>&) {});

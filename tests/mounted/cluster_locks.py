@@ -284,9 +284,65 @@ def one_at_a_time(mounts):
             assert int(counted.read()) == rounds * 4
 
 
+@contextlib.contextmanager
+def opened(mounts, name, flags):
+    """One descriptor of the same file on each mount."""
+    files = [os.open(f"{mount}/{name}", flags | os.O_CREAT, 0o644) for mount in mounts]
+    try:
+        yield files
+    finally:
+        for file in files:
+            os.close(file)
+        os.unlink(f"{mounts[0]}/{name}")
+
+
+def who_has_the_lock_reads_what_others_synced(mounts):
+    """Through descriptors that stay open; nobody opens the file anew."""
+    for lock in (fcntl.flock, fcntl.lockf):
+        with opened(mounts, "counter", os.O_RDWR) as files:
+            os.write(files[0], b"0000")
+            os.fsync(files[0])
+            for turn in range(12):
+                file = files[turn % len(files)]
+                lock(file, fcntl.LOCK_EX)
+                assert int(os.pread(file, 4, 0)) == turn, (lock, turn)
+                os.pwrite(file, b"%04d" % (turn + 1), 0)
+                os.fsync(file)
+                lock(file, fcntl.LOCK_UN)
+
+
+def lines_that_hosts_append_in_turns(mounts):
+    with opened(mounts, "log", os.O_RDWR | os.O_APPEND) as files:
+        for turn in range(12):
+            os.write(files[turn % len(files)], b"line %02d\n" % turn)
+            os.fsync(files[turn % len(files)])
+        with open(f"{mounts[-1]}/log", "rb") as log:
+            assert log.read() == b"".join(b"line %02d\n" % turn for turn in range(12))
+
+
+def a_reader_follows_a_file_that_grows_and_shrinks(mounts):
+    with opened(mounts, "grows", os.O_RDWR) as (writer, reader):
+        os.write(writer, b"one\n")
+        os.fsync(writer)
+        assert os.fstat(reader).st_size == 4 and os.read(reader, 100) == b"one\n"
+        os.write(writer, b"two\n")
+        os.fsync(writer)
+        assert os.fstat(reader).st_size == 8 and os.read(reader, 100) == b"two\n"
+        os.truncate(f"{mounts[0]}/grows", 2)
+        assert os.fstat(reader).st_size == 2 and os.pread(reader, 100, 0) == b"on"
+        os.pwrite(writer, b"ON", 0)
+        os.fsync(writer)
+        end = time.monotonic() + 10  # without a look at the size: before long
+        while os.pread(reader, 2, 0) != b"ON":
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
 ON_MOUNTS = [locks_exclude_each_other, ranges_are_split_and_joined, who_is_in_the_way_is_told,
              waits_end_when_the_lock_is_free, closing_frees, a_flock_is_free_for_who_comes_after_its_close,
-             a_process_that_dies_frees, waits_are_interrupted, deadlocks_of_a_host_are_refused, one_at_a_time]
+             a_process_that_dies_frees, waits_are_interrupted, deadlocks_of_a_host_are_refused, one_at_a_time,
+             who_has_the_lock_reads_what_others_synced, lines_that_hosts_append_in_turns,
+             a_reader_follows_a_file_that_grows_and_shrinks]
 
 
 # --- cases with hosts that die ----------------------------------------------------------------------------------------

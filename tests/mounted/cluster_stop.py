@@ -255,6 +255,36 @@ def a_read_outlasts_a_restart(store):
         return f"read {took:.1f} s after the holder's start, ends {killed:.1f} s after a kill, stop {stop:.1f} s"
 
 
+def who_waits_for_copies_ends_when_killed(store):
+    """An fsync, and a removal, which waits for what was closed before it and holds its directory in the kernel."""
+    with Scratch() as scratch, Cluster(scratch, hosts=2, metadata=store) as cluster:
+        cluster.start()
+        host, other = cluster.hosts
+        with open(host.path("old"), "wb") as file:
+            file.write(os.urandom(MIB))
+        cluster.wait_for_copies()
+        other.kill()
+        with open(host.path("new"), "wb", buffering=0) as file:
+            file.write(os.urandom(MIB))
+            syncs = "import os, sys; os.fsync(0); os._exit(7)"
+            waiting = [subprocess.Popen([sys.executable, "-c", syncs], stdin=file)]
+        waiting.append(subprocess.Popen(["rm", host.path("old")]))
+        try:
+            assert not ends(waiting[0], 3) and not ends(waiting[1], 0.1), "it did not wait"
+            begin = time.monotonic()
+            for process in waiting:
+                process.kill()
+            assert all(ends(process, 5) for process in waiting), "who was killed goes on waiting"
+            took = time.monotonic() - begin
+        finally:
+            for process in waiting:
+                process.kill()
+        assert os.path.exists(host.path("old")), "removed after its remover was told that it was not"
+        other.mount()
+        cluster.wait_for_copies()
+        return f"{took:.1f} s after the kill"
+
+
 def on(store, case):
     def run_case():
         return case(store)
@@ -265,7 +295,7 @@ def on(store, case):
 def main():
     return run_cases([on(store, case) for store in STORES for case in (
         a_daemon_that_starts_ends_at_once, an_idle_host_stops_without_metadata, a_stop_without_metadata_is_brief,
-        a_read_outlasts_a_restart)])
+        a_read_outlasts_a_restart, who_waits_for_copies_ends_when_killed)])
 
 
 if __name__ == "__main__":

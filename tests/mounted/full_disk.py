@@ -5,6 +5,7 @@ Options: --seed N.
 """
 
 import errno
+import mmap
 import os
 import random
 import sys
@@ -77,8 +78,78 @@ def deleting_makes_room(seed):
         print(f"{sum(content is not None for content in small.values())} of {len(small)} small files fitted")
 
 
+def fill(path, rng):
+    with open(path, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(rng.randbytes(1 << 20))
+        except OSError as error:
+            assert error.errno == errno.ENOSPC, error
+
+
+def stores_through_a_mapping_are_not_lost_in_silence(seed):
+    """The kernel accepts them, and drops the pages when there is no room: the checkpoint must not be published."""
+    rng = random.Random(seed)
+    size = 24 << 20
+    with Scratch() as scratch:
+        mount = Mount(scratch, "pool_size=64MiB", data=scratch.ext4("disk", 200 << 20) + "/data")
+        step = mount.path + "/step.tmp"
+        os.mkdir(step)
+        with open(step + "/weights", "w+b") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+            fill(mount.path + "/fill", rng)
+            content = rng.randbytes(size)
+            with mmap.mmap(file.fileno(), size) as mapped:
+                mapped[:] = content  # and nobody asks whether it went well
+            try:
+                file.close()
+            except OSError as error:
+                assert error.errno == errno.ENOSPC, error
+        assert os.getxattr(step + "/weights", "user.cairnfs.durability") == b"lost"
+        os.unlink(mount.path + "/fill")
+        try:
+            os.rename(step, mount.path + "/step")
+            raise AssertionError("published a checkpoint whose bytes are lost")
+        except OSError as error:
+            assert error.errno in (errno.EIO, errno.ENOSPC), error
+        with open(mount.data + "/cairnfs.log", encoding="utf-8") as log:
+            assert "weights" in log.read()
+        # The way out: the bytes are written again.
+        with open(step + "/weights", "r+b") as file:
+            file.write(content)
+        os.rename(step, mount.path + "/step")
+        durability = os.getxattr(mount.path + "/step/weights", "user.cairnfs.durability")
+        assert durability == b"local", durability
+        with open(mount.path + "/step/weights", "rb") as file:
+            assert file.read() == content
+        mount.umount()
+
+
+def the_oldest_goes_and_the_save_is_tried_again(seed):
+    """What a trainer does that runs out of room, without a pause."""
+    rng = random.Random(seed)
+    with Scratch() as scratch:
+        mount = Mount(scratch, "pool_size=64MiB", data=scratch.ext4("disk", 300 << 20) + "/data")
+        size, kept = 60 << 20, []
+        for step in range(8):
+            name, content = f"{mount.path}/step-{step}", rng.randbytes(size)
+            while (code := save(name, content)) != 0:
+                assert code == errno.ENOSPC, os.strerror(code)
+                os.unlink(name)
+                assert kept, "nothing is left to delete"
+                os.unlink(kept.pop(0))
+            kept.append(name)
+        assert len(kept) >= 2, kept
+        with open(kept[-1], "rb") as file:
+            assert file.read() == content
+        mount.check()
+        mount.umount()
+
+
 def main():
-    return run_cases([deleting_makes_room], seed_from_arguments())
+    return run_cases([deleting_makes_room, stores_through_a_mapping_are_not_lost_in_silence,
+                      the_oldest_goes_and_the_save_is_tried_again], seed_from_arguments())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,145 @@
+// Files that stay open on one host while others write them: what a process sees that does not open them anew.
+#include "cluster_fixture.h"
+
+namespace cairnfs::fs {
+namespace {
+
+class ClusterOpenFilesTest : public ClusterTest {
+ protected:
+  // `end`: where the kernel of that host believes that the file ends, as it goes by its own appends.
+  static Status Append(Host& host, const FileSystem::Created& file, std::string_view bytes, uint64_t& end) {
+    FileSystem::WriteRequest request;
+    request.handle = file.handle;
+    request.inode = file.attr.inode;
+    request.offset = end;
+    end += bytes.size();
+    request.append = true;
+    request.data.owner = host.pool->Acquire();
+    std::memcpy(request.data.owner.payload(), bytes.data(), bytes.size());
+    request.data.data = request.data.owner.payload();
+    request.data.size = bytes.size();
+    auto written = Host::Await<size_t>([&](Done<size_t> done) { host.fs->Write(std::move(request), std::move(done)); });
+    return written.ok() ? Status() : Status(written.error());
+  }
+  void Rewrite(Host& host, std::string_view name, std::string_view bytes) {
+    auto writer = host.Open(name);
+    ASSERT_TRUE(writer.ok());
+    ASSERT_TRUE(host.Write(*writer, 0, bytes).ok());
+    ASSERT_TRUE(host.CloseFile(*writer).ok());
+  }
+};
+
+TEST_F(ClusterOpenFilesTest, WhoHasSeenTheSizeReadsTheBytes) {
+  MakeHosts(2);
+  host(0).Put("file", "first");
+  auto reader = host(1).Open("file", {.read = true});
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ(*host(1).Read(*reader, 0, 100), "first");
+  Rewrite(host(0), "file", "SECOND");
+  EXPECT_EQ(host(1).fs->GetAttr(reader->attr.inode)->size, 6u);
+  EXPECT_EQ(*host(1).Read(*reader, 0, 100), "SECOND") << "closed, and not published";
+  ASSERT_TRUE(host(0).Truncate(reader->attr.inode, 3).ok());
+  EXPECT_EQ(host(1).fs->GetAttr(reader->attr.inode)->size, 3u);
+  EXPECT_EQ(*host(1).Read(*reader, 0, 100), "SEC") << "published";
+  ASSERT_TRUE(host(1).CloseFile(*reader).ok());
+}
+
+TEST_F(ClusterOpenFilesTest, AReaderThatReadsOnSeesItBeforeLong) {
+  MakeHosts(2);
+  host(0).Put("file", "first");
+  auto reader = host(1).Open("file", {.read = true});
+  ASSERT_TRUE(reader.ok());
+  Rewrite(host(0), "file", "SECOND");
+  EXPECT_TRUE(Eventually([&] { return *host(1).Read(*reader, 0, 100) == "SECOND"; }));
+  ASSERT_TRUE(host(1).CloseFile(*reader).ok());
+}
+
+TEST_F(ClusterOpenFilesTest, ReadsGoOnWhileTheStoreIsAway) {
+  MakeHosts(2);
+  host(0).Put("file", "bytes");
+  auto reader = host(1).Open("file", {.read = true});
+  ASSERT_TRUE(reader.ok());
+  host(1).gate->shut = true;
+  for (int i = 0; i < 4; i++) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(120));  // long enough for another look at the store
+    EXPECT_EQ(*host(1).Read(*reader, 0, 100), "bytes");
+  }
+  host(1).gate->shut = false;
+  ASSERT_TRUE(host(1).CloseFile(*reader).ok());
+}
+
+// The hosts take turns as under a lock.
+TEST_F(ClusterOpenFilesTest, ACounterThatHostsIncrementInTurns) {
+  MakeHosts(3);
+  host(0).Put("counter", "00");
+  std::vector<FileSystem::Created> files;
+  for (size_t i = 0; i < 3; i++) files.push_back(*host(i).Open("counter"));
+  for (int i = 0; i < 12; i++) {
+    Host& turn = host(i % 3);
+    const auto& file = files[i % 3];
+    turn.fs->NoteLocked(file.handle);
+    const int count = std::stoi(*turn.Read(file, 0, 2));
+    EXPECT_EQ(count, i);
+    const std::string next = std::to_string(count + 101).substr(1);
+    ASSERT_TRUE(turn.Write(file, 0, next).ok());
+    ASSERT_TRUE(turn.Fsync(file).ok());
+  }
+  for (size_t i = 0; i < 3; i++) ASSERT_TRUE(host(i).CloseFile(files[i]).ok());
+  EXPECT_EQ(host(1).Cat("counter"), "12");
+}
+
+TEST_F(ClusterOpenFilesTest, AppendsOfSeveralHostsComeAfterEachOther) {
+  MakeHosts(2);
+  host(0).Put("log", "");
+  std::vector<FileSystem::Created> files{*host(0).Open("log"), *host(1).Open("log")};
+  std::string expected;
+  uint64_t ends[2] = {0, 0};
+  for (int i = 0; i < 8; i++) {
+    const std::string line = "line " + std::to_string(i) + "\n";
+    ASSERT_TRUE(Append(host(i % 2), files[i % 2], line, ends[i % 2]).ok());
+    ASSERT_TRUE(Append(host(i % 2), files[i % 2], line, ends[i % 2]).ok()) << "upon bytes that nobody has published";
+    ASSERT_TRUE(host(i % 2).Fsync(files[i % 2]).ok());
+    expected += line + line;
+  }
+  for (size_t i = 0; i < 2; i++) ASSERT_TRUE(host(i).CloseFile(files[i]).ok());
+  EXPECT_EQ(host(0).Cat("log"), expected);
+}
+
+TEST_F(ClusterOpenFilesTest, AnAppendAfterAnotherHostCutTheFile) {
+  MakeHosts(2);
+  const InodeId inode = host(0).Put("log", "a long line\n");
+  auto file = host(1).Open("log");
+  ASSERT_TRUE(file.ok());
+  uint64_t end = 12;
+  ASSERT_TRUE(host(0).Truncate(inode, 2).ok());
+  ASSERT_TRUE(Append(host(1), *file, "b\n", end).ok());
+  ASSERT_TRUE(host(1).CloseFile(*file).ok());
+  EXPECT_EQ(host(0).Cat("log"), "a b\n");
+}
+
+// As pieces of one asynchronous write come that is larger than a request.
+TEST_F(ClusterOpenFilesTest, PiecesOfOneAppendKeepTheirPlaces) {
+  MakeHosts(2);
+  host(0).Put("log", "head ");
+  auto file = host(1).Open("log");
+  ASSERT_TRUE(file.ok());
+  uint64_t second = 10, first = 5;
+  ASSERT_TRUE(Append(host(1), *file, "two, ", second).ok());
+  ASSERT_TRUE(Append(host(1), *file, "one, ", first).ok());
+  ASSERT_TRUE(host(1).CloseFile(*file).ok());
+  EXPECT_EQ(host(0).Cat("log"), "head one, two, ");
+}
+
+TEST_F(ClusterOpenFilesTest, ALockOnAFileThatWasRemovedElsewhere) {
+  MakeHosts(2);
+  host(0).Put("file", "bytes");
+  auto open = host(1).Open("file");
+  ASSERT_TRUE(open.ok());
+  ASSERT_TRUE(host(0).Unlink("file").ok());
+  host(1).fs->NoteLocked(open->handle);
+  EXPECT_EQ(*host(1).Read(*open, 0, 100), "bytes");
+  ASSERT_TRUE(host(1).CloseFile(*open).ok());
+}
+
+}  // namespace
+}  // namespace cairnfs::fs

@@ -1,0 +1,108 @@
+// A disk without room for new bytes: what is refused, what is lost, and the way out.
+#include "fixture.h"
+
+namespace cairnfs::fs {
+namespace {
+
+class FullDiskTest : public testing::Test {
+ protected:
+  FullDiskTest() {
+    world_.disk_options.size_bytes = 96 * kMiB;
+    world_.store_options.reserve_bytes = 8 * kMiB;
+    world_.Remake();
+  }
+  // Until the disk refuses even small pieces.
+  void Fill(const FileSystem::Created& file) {
+    uint64_t offset = 0;
+    for (size_t size : {kMiB, 64 * kKiB}) {
+      Status status;
+      for (; status.ok() && offset < kGiB; offset += size)
+        status = world_.Write(file, offset, RandomText(offset, size));
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::kNoSpace) << status.error().message;
+    }
+  }
+  Status WriteBackPages(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
+    FileSystem::WriteRequest request;
+    request.handle = file.handle;
+    request.inode = file.attr.inode;
+    request.offset = offset;
+    request.from_page_cache = true;
+    request.data = SliceOf(*world_.pool, bytes);
+    auto written = World::Await<size_t>([&](Done<size_t> done) { world_.fs->Write(std::move(request), done); });
+    return written.ok() ? Status() : Status(written.error());
+  }
+  std::string Durability(InodeId inode) {
+    auto value = World::Await<std::string>(
+        [&](Done<std::string> done) { world_.fs->GetXattr(inode, "user.cairnfs.durability", std::move(done)); });
+    return value.ok() ? *value : value.error().message;
+  }
+  void Remove(const FileSystem::Created& file, std::string_view name) {
+    world_.fs->Release(file.handle, file.attr.inode);
+    ASSERT_TRUE(world_.fs->Unlink(kRootInode, name).ok());
+    world_.fs->Forget(file.attr.inode, 1);
+  }
+  Status RenameStep() {
+    return World::Await<void>([&](Done<void> done) {
+      world_.fs->Rename({kRootInode, "step.tmp", kRootInode, "step", meta::RenameMode::kReplace}, {}, std::move(done));
+    });
+  }
+
+  World world_;
+};
+
+// The kernel drops pages whose writeback is refused, and tells one descriptor at most.
+TEST_F(FullDiskTest, StoresThroughAMappingThatFindNoRoomAreLostAndKnown) {
+  meta::CreateParams params;
+  params.mode = S_IFDIR | 0755;
+  auto directory = world_.fs->MakeNode(kRootInode, "step.tmp", params);
+  ASSERT_TRUE(directory.ok());
+  params.mode = S_IFREG | 0644;
+  auto mapped = world_.fs->Create(directory->inode, "weights", params, {.read = true, .write = true});
+  ASSERT_TRUE(mapped.ok());
+  ASSERT_TRUE(world_.Write(*mapped, 0, std::string(kMiB, 'o')).ok());
+  ASSERT_TRUE(world_.Fsync(*mapped).ok());
+  auto fill = world_.Create("fill");
+  Fill(fill);
+
+  const std::string stores = RandomText(7, 512 * kKiB);
+  const Status refused = WriteBackPages(*mapped, 64 * kKiB, stores);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
+  EXPECT_EQ(Durability(mapped->attr.inode), "lost");
+  EXPECT_EQ(Durability(directory->inode), "lost");
+  EXPECT_FALSE(world_.Read(*mapped, 64 * kKiB, 4096).ok());
+  EXPECT_EQ(*world_.Read(*mapped, 0, 4), "oooo") << "beside them";
+  EXPECT_FALSE(RenameStep().ok());
+  EXPECT_FALSE(world_.Fsync(*mapped).ok());
+
+  // Room alone brings nothing back; the bytes written again do.
+  Remove(fill, "fill");
+  static_cast<void>(world_.Fsync(*mapped));
+  Status step = RenameStep();
+  ASSERT_FALSE(step.ok());
+  EXPECT_NE(step.error().message.find("weights"), std::string::npos) << step.error().message;
+  ASSERT_TRUE(world_.Write(*mapped, 64 * kKiB, stores).ok());
+  ASSERT_TRUE(world_.Fsync(*mapped).ok());
+  EXPECT_EQ(*world_.Read(*mapped, 64 * kKiB, stores.size()), stores);
+  EXPECT_EQ(Durability(mapped->attr.inode), "local");
+  EXPECT_TRUE(RenameStep().ok());
+  world_.fs->Release(mapped->handle, mapped->attr.inode);
+}
+
+TEST_F(FullDiskTest, WhoDeletesAndTriesAgainFindsRoomAtOnce) {
+  auto old = world_.Create("old");
+  ASSERT_TRUE(world_.Write(old, 0, RandomText(1, 40 * kMiB)).ok());
+  ASSERT_TRUE(world_.Fsync(old).ok());
+  auto fill = world_.Create("fill");
+  Fill(fill);
+  auto file = world_.Create("new");
+  ASSERT_FALSE(world_.Write(file, 0, RandomText(2, 4 * kMiB)).ok());  // a collection was in vain
+  Remove(old, "old");
+  EXPECT_TRUE(world_.Write(file, 0, RandomText(2, 4 * kMiB)).ok());
+  world_.fs->Release(file.handle, file.attr.inode);
+  Remove(fill, "fill");
+}
+
+}  // namespace
+}  // namespace cairnfs::fs
