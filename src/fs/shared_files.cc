@@ -284,7 +284,7 @@ void FileSystem::Impl::LookAgain(const InodePtr& inode) {
     MutexLock lock(inode->mutex);
     const bool is_behind = IsBehind(inode, state->record_revision, state->pending);
     if (is_behind) inode->others_noticed++;
-    inode->look_after = is_behind ? kLookAfterMin : std::min(2 * inode->look_after, kLookAfterMax);
+    inode->look_after = is_behind ? kLookAfterMin : std::clamp(2 * inode->look_after, kLookAfterMin, kLookAfterMax);
   });
 }
 
