@@ -10,9 +10,9 @@
 
 #include "base/hex.h"
 #include "base/log.h"
+#include "base/machine_limits.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_setup.h"
-#include "daemon/machine_limits.h"
 #include "daemon/volume.h"
 
 namespace cairnfs::daemon {

@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <numeric>
 
+#include "base/machine_limits.h"
 #include "daemon/config_keys.h"
-#include "daemon/machine_limits.h"
 #include "fuse/server.h"
 
 namespace cairnfs::daemon {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/machine_limits.h"
+#include "base/machine_limits.h"
 #include "daemon/size_text.h"
 #include "io/buffer_pool.h"
 

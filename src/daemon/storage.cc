@@ -8,7 +8,6 @@
 
 #include "base/log.h"
 #include "base/user.h"
-#include "daemon/machine_limits.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -91,7 +90,7 @@ Status Storage::OpenChunks(Purpose purpose) {
   options.free_segments_bytes_max = config_.free_segments_max;
   options.reserve_bytes = config_.reserve;
   options.cache_bytes_max = config_.cache_size;
-  options.verify_threads = config_.verify_threads > 0 ? static_cast<unsigned>(config_.verify_threads) : UsableCores();
+  options.verify_threads = static_cast<unsigned>(config_.verify_threads);
   auto chunks = store::LocalChunkStore::Open(*disk_, *engine_, *pool_, options);
   if (!chunks.ok()) {
     Error error = chunks.error().WithContext("cannot open the chunks in " + directory_.segments_path());

@@ -13,7 +13,6 @@
 #include "base/user.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_volume.h"
-#include "daemon/machine_limits.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -120,8 +119,7 @@ fs::FsOptions FileSystemOptions(const Config& config, size_t cache_bytes_max) {
   fs::FsOptions options;
   options.durability = config.durability == "local" ? fs::Durability::kLocal : fs::Durability::kReplicated;
   options.durable_file_rename = config.rename == "durable";
-  options.worker_threads =
-      config.worker_threads > 0 ? static_cast<unsigned>(config.worker_threads) : std::max(2U, UsableCores());
+  options.worker_threads = static_cast<unsigned>(config.worker_threads);
   options.waiting_threads = static_cast<unsigned>(config.waiting_threads);
   const auto& words = config.mount_options;
   options.update_atime = !config.read_only && std::find(words.begin(), words.end(), "noatime") == words.end();

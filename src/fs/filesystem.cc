@@ -6,6 +6,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/machine_limits.h"
 #include "fs/impl.h"
 #include "fs/scan.h"
 
@@ -28,7 +29,7 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
         NoteFreed(inode->freed_bytes);
       }),
       record_totals(parts.local_kv) {
-  unsigned cores = std::max(2u, std::thread::hardware_concurrency());
+  unsigned cores = std::max(2u, UsableCores());
   workers = std::make_unique<TaskQueue>("cairn-worker", options.worker_threads > 0 ? options.worker_threads : cores);
   waiters = std::make_unique<TaskQueue>("cairn-waiter", std::max(4u, options.waiting_threads));
   space_waiters = std::make_unique<TaskQueue>("cairn-space", kSpaceWaiterThreads);

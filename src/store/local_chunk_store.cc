@@ -5,6 +5,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/machine_limits.h"
 #include "store/store_impl.h"
 
 namespace cairnfs::store {
@@ -50,7 +51,7 @@ Result<StoreOptions> ResolveOptions(StoreOptions options, const io::Disk::Space&
     options.reserve_bytes = std::min(std::max<uint64_t>(32 * kMiB, space.total_bytes / 100), space.total_bytes / 10);
   }
   if (options.cache_bytes_max == 0) options.cache_bytes_max = pool.count() * io::BufferPool::kBufferBytes / 4 * 3;
-  if (options.verify_threads == 0) options.verify_threads = std::max(1U, std::thread::hardware_concurrency());
+  if (options.verify_threads == 0) options.verify_threads = UsableCores();
   return options;
 }
 

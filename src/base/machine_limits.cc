@@ -1,4 +1,4 @@
-#include "daemon/machine_limits.h"
+#include "base/machine_limits.h"
 
 #include <algorithm>
 #include <fstream>
@@ -7,7 +7,7 @@
 
 #include "base/types.h"
 
-namespace cairnfs::daemon {
+namespace cairnfs {
 namespace {
 
 // UINT64_MAX for a file that is not there or holds no number: "max", where nothing is limited.
@@ -109,4 +109,4 @@ unsigned UsableCores(const std::string& root) {
   return static_cast<unsigned>(std::min<uint64_t>(cores, ControlGroupLimit(root, kCores)));
 }
 
-}  // namespace cairnfs::daemon
+}  // namespace cairnfs

@@ -1,4 +1,4 @@
-#include "daemon/machine_limits.h"
+#include "base/machine_limits.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "base/types.h"
 
-namespace cairnfs::daemon {
+namespace cairnfs {
 namespace {
 
 namespace stdfs = std::filesystem;
@@ -105,4 +105,4 @@ TEST(MachineLimits, OfThisMachineIsSomething) {
 }
 
 }  // namespace
-}  // namespace cairnfs::daemon
+}  // namespace cairnfs

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace cairnfs::daemon {
+namespace cairnfs {
 
 // The least of the machine's memory and of the limits of the process's control group and of those above it (cgroup v1
 // and v2), in bytes; UINT64_MAX when none can be read. `root` is put before /proc and /sys: tests give a folder.
@@ -14,4 +14,4 @@ uint64_t UsableMemory(const std::string& root = "");
 // that its control group and those above it may have of them; 1 at least.
 unsigned UsableCores(const std::string& root = "");
 
-}  // namespace cairnfs::daemon
+}  // namespace cairnfs
