@@ -74,7 +74,7 @@ Result<Membership::Session> SessionState::Wait(std::chrono::milliseconds wait_ma
     Result<Membership::Session> session = GetLocked();
     const std::chrono::nanoseconds left = deadline - BootTime();
     if (session.ok() || session.error().code != ErrorCode::kUnavailable || left.count() <= 0) return session;
-    if (patience_ != nullptr && patience_->IsOver()) return session;
+    if (kv::Patience::IsWaitOver(patience_.get())) return session;
     changed_.WaitFor(mutex_, left);
   }
 }

@@ -35,7 +35,7 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
   space_waiters = std::make_unique<TaskQueue>("cairn-space", kSpaceWaiterThreads);
   if (parts.cluster) {
     host = std::make_unique<ClusterHost>(*parts.cluster, parts.kv, parts.names, options.durability);
-    blocking = std::make_unique<TaskQueue>("cairn-blocking", kBlockingThreads);
+    blocking = std::make_unique<BlockingCalls>(kBlockingThreads);
     options.update_atime = false;
   }
   error_names = std::make_unique<ErrorNames>(parts.kv, parts.names, *waiters, parts.cluster.has_value());
@@ -88,6 +88,12 @@ bool FileSystem::blocks() const { return impl_->host != nullptr; }
 void FileSystem::RunBlocking(std::function<void()> task) {
   if (impl_->blocking == nullptr) return task();
   impl_->blocking->Post(std::move(task));
+}
+
+void FileSystem::RunBlocking(std::function<void()> task, std::function<bool()> is_killed,
+                             std::function<void(const Error&)> refused) {
+  if (impl_->blocking == nullptr) return task();
+  impl_->blocking->Post(std::move(task), std::move(is_killed), std::move(refused));
 }
 
 FileSystem::FileSystem(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -207,8 +207,11 @@ class FileSystem {
 
   // Whether the functions below wait for other hosts.
   bool blocks() const;
-  // Runs the task on a thread that may wait; at once on this one where nothing blocks. Any thread.
+  // Runs the task on a thread that may wait; at once on this one where nothing blocks. Any thread. The second is for a
+  // caller that can be killed, and is then not to wait for the shared store any more (fs/blocking_calls.h).
   void RunBlocking(std::function<void()> task);
+  void RunBlocking(std::function<void()> task, std::function<bool()> is_killed,
+                   std::function<void(const Error&)> refused);
 
   // --- names ---------------------------------------------------------------------------------------------------
   // Functions that return an Attr for a name (Lookup, Create, MakeNode, Link) add one to the inode's lookup count,

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/task_queue.h"
+#include "fs/blocking_calls.h"
 #include "fs/checker.h"
 #include "fs/cluster_host.h"
 #include "fs/collector.h"
@@ -306,7 +307,7 @@ class FileSystem::Impl {
   std::atomic<int64_t> shared_counted_ms{-1};  // steady clock: when that began; -1: never
 
   std::unique_ptr<ClusterHost> host;
-  std::unique_ptr<TaskQueue> blocking;       // operations that wait for other hosts
+  std::unique_ptr<BlockingCalls> blocking;   // operations that wait for other hosts
   std::unique_ptr<TaskQueue> workers;        // cut, hash, store
   std::unique_ptr<TaskQueue> waiters;        // operations that wait for workers, chunks or rounds
   std::unique_ptr<TaskQueue> space_waiters;  // writes that wait for space: those that need none pass them by

@@ -13,9 +13,20 @@
 namespace cairnfs::fuse {
 
 // Calls `act(filesystem)`: at once where nothing waits for other hosts, else on another thread, perhaps after the
-// handler has returned: `act` owns what it needs of the request's message.
+// handler has returned: `act` owns what it needs of the request's message. When the caller is killed meanwhile, `act`
+// soon fails, or is not called and the request answered with EINTR.
 template <typename Act>
 void WhereItMayWait(fuse_req_t request, Act act) {
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  if (!filesystem.blocks()) return act(filesystem);
+  filesystem.RunBlocking([&filesystem, act = std::move(act)] { act(filesystem); },
+                         [thread = fuse_req_ctx(request)->pid] { return IsBeingKilled(thread); },
+                         [request](const Error& killed) { ReplyError(request, killed); });
+}
+
+// The same for what must happen whoever is killed.
+template <typename Act>
+void WhereItMayWaitToTheEnd(fuse_req_t request, Act act) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   if (!filesystem.blocks()) return act(filesystem);
   filesystem.RunBlocking([&filesystem, act = std::move(act)] { act(filesystem); });

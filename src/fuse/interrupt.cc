@@ -22,8 +22,13 @@ bool MaskHasKill(std::string_view proc_status, std::string_view field) {
   return mask & (1ULL << (SIGKILL - 1));
 }
 
-bool KillPending(pid_t thread) {
-  // Zero: the caller lives in a pid namespace that is not ours.
+}  // namespace
+
+bool ShowsPendingKill(std::string_view proc_status) {
+  return MaskHasKill(proc_status, "\nSigPnd:") || MaskHasKill(proc_status, "\nShdPnd:");
+}
+
+bool IsBeingKilled(pid_t thread) {
   if (thread == 0) return false;
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/status", thread);
@@ -35,15 +40,11 @@ bool KillPending(pid_t thread) {
   return size > 0 && ShowsPendingKill({text, static_cast<size_t>(size)});
 }
 
-}  // namespace
-
-bool ShowsPendingKill(std::string_view proc_status) {
-  return MaskHasKill(proc_status, "\nSigPnd:") || MaskHasKill(proc_status, "\nShdPnd:");
-}
-
 fs::Caller CallerThatStopAwaits(fuse_req_t request) {
   const fuse_ctx* context = fuse_req_ctx(request);
-  auto killed = [request, thread = context->pid] { return fuse_req_interrupted(request) != 0 && KillPending(thread); };
+  auto killed = [request, thread = context->pid] {
+    return fuse_req_interrupted(request) != 0 && IsBeingKilled(thread);
+  };
   return {context->uid, context->gid, static_cast<uint32_t>(context->pid), killed};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fuse_lowlevel.h>
+#include <sys/types.h>
 
 #include <string_view>
 
@@ -11,6 +12,10 @@ namespace cairnfs::fuse {
 
 // True when the text of a /proc/TID/status shows a pending SIGKILL.
 bool ShowsPendingKill(std::string_view proc_status);
+
+// Whether a thread of that id has a SIGKILL pending. False for 0, which the kernel says of threads in other pid
+// namespaces. Reads /proc.
+bool IsBeingKilled(pid_t thread);
 
 // Who made the request. Its `cancelled` is true once the server stops, or the kernel interrupted the request and its
 // caller has a SIGKILL pending. The kernel sends FUSE_INTERRUPT for any signal, a handled SIGALRM too, so the second

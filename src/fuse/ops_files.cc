@@ -118,7 +118,7 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
 }
 
 void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  WhereItMayWait(request, [request, inode, handle = file->fh, owner = file->lock_owner](fs::FileSystem& filesystem) {
+  auto flush = [request, inode, handle = file->fh, owner = file->lock_owner](fs::FileSystem& filesystem) {
     fs::ClusterLocks* locks = filesystem.locks();
     filesystem.Flush(handle, InodeId{inode}, [=](Result<void> flushed) {
       if (locks == nullptr) return ReplyStatus(request, flushed);
@@ -128,7 +128,8 @@ void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
         ReplyStatus(request, flushed.ok() ? released : flushed);
       });
     });
-  });
+  };
+  WhereItMayWaitToTheEnd(request, flush);
 }
 
 void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {

@@ -6,6 +6,11 @@
 #include "kv/start_thread.h"
 
 namespace cairnfs::kv {
+namespace {
+
+thread_local Patience* of_this_thread = nullptr;
+
+}  // namespace
 
 Patience::~Patience() {
   {
@@ -37,36 +42,72 @@ void Patience::Run(Clock::time_point since, std::chrono::milliseconds silence_ma
       continue;
     }
     const auto left = std::max(since, *unanswered_since_) + silence_max - Clock::now();
-    if (left <= Clock::duration::zero()) return End(silence_max);
+    if (left <= Clock::duration::zero()) {
+      spdlog::warn(
+          "the shared metadata has not answered for {} s and this host is stopping: what waits for it is given up",
+          std::chrono::duration<double>(silence_max).count());
+      return EndLocked();
+    }
     changed_.WaitFor(mutex_, left);
   }
 }
 
-void Patience::End(std::chrono::milliseconds silence_max) {
-  spdlog::warn("the shared metadata has not answered for {} s and this host is stopping: what waits for it is given up",
-               std::chrono::duration<double>(silence_max).count());
+void Patience::EndLocked() {
   is_over_ = true;
   changed_.NotifyAll();
-  for (const std::function<void()>& give_up : calls_) give_up();
+  for (const std::function<void()>& give_up : entries_) give_up();
 }
 
-bool Patience::Sleep(std::chrono::microseconds time) {
-  const auto until = Clock::now() + time;
+void Patience::End() {
   MutexLock lock(mutex_);
-  while (!is_over_) {
+  EndLocked();
+}
+
+Patience::OfThread::OfThread(Patience& patience) { of_this_thread = &patience; }
+
+Patience::OfThread::~OfThread() { of_this_thread = nullptr; }
+
+bool Patience::IsWaitOver(const Patience* patience) {
+  return (patience != nullptr && patience->IsOver()) || (of_this_thread != nullptr && of_this_thread->IsOver());
+}
+
+bool Patience::Sleep(Patience* patience, std::chrono::microseconds time) {
+  const auto until = Clock::now() + time;
+  Mutex mutex;
+  CondVar changed;
+  const std::function<void()> wake = [&] {
+    MutexLock lock(mutex);
+    changed.NotifyAll();
+  };
+  const Entry at_store(patience, wake), at_thread(of_this_thread, wake);
+  MutexLock lock(mutex);
+  while (!IsWaitOver(patience)) {
     const auto left = until - Clock::now();
     if (left <= Clock::duration::zero()) return true;
-    changed_.WaitFor(mutex_, left);
+    changed.WaitFor(mutex, left);
   }
   return false;
 }
 
-Patience::Call::Call(Patience* patience, std::function<void()> give_up) : patience_(patience) {
+Patience::Entry::Entry(Patience* patience, const std::function<void()>& give_up) : patience_(patience) {
   if (patience_ == nullptr) return;
   MutexLock lock(patience_->mutex_);
   if (patience_->is_over_) give_up();
-  patience_->calls_.push_front(std::move(give_up));
-  place_ = patience_->calls_.begin();
+  patience_->entries_.push_front(give_up);
+  place_ = patience_->entries_.begin();
+}
+
+Patience::Entry::~Entry() {
+  if (patience_ == nullptr) return;
+  MutexLock lock(patience_->mutex_);
+  patience_->entries_.erase(place_);
+}
+
+Patience::Call::Call(Patience* patience, const std::function<void()>& give_up)
+    : patience_(patience), at_store_(patience, give_up), at_thread_(of_this_thread, give_up) {
+  if (patience_ == nullptr) return;
+  MutexLock lock(patience_->mutex_);
+  patience_->calls_++;
   if (patience_->unanswered_since_) return;
   patience_->unanswered_since_ = Clock::now();
   if (patience_->is_limited_) patience_->changed_.NotifyAll();
@@ -76,13 +117,13 @@ void Patience::Call::NoteAnswer() {
   if (patience_ == nullptr) return;
   MutexLock lock(patience_->mutex_);
   patience_->unanswered_since_.reset();
-  if (patience_->calls_.size() > 1) patience_->unanswered_since_ = Clock::now();
+  if (patience_->calls_ > 1) patience_->unanswered_since_ = Clock::now();
 }
 
 Patience::Call::~Call() {
   if (patience_ == nullptr) return;
   MutexLock lock(patience_->mutex_);
-  patience_->calls_.erase(place_);
+  patience_->calls_--;
 }
 
 }  // namespace cairnfs::kv

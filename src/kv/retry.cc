@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <random>
-#include <thread>
 
 namespace cairnfs::kv {
 
@@ -25,9 +24,7 @@ microseconds Retry::NextWait() {
 bool Retry::Wait() {
   const microseconds wait = NextWait();
   if (Clock::now() + wait >= deadline_) return false;
-  if (patience_ != nullptr) return patience_->Sleep(wait);
-  std::this_thread::sleep_for(wait);
-  return true;
+  return Patience::Sleep(patience_.get(), wait);
 }
 
 }  // namespace cairnfs::kv

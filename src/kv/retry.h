@@ -22,7 +22,7 @@ class Retry {
   using Clock = std::chrono::steady_clock;
   explicit Retry(const RetryOptions& options);
   // Waits before the next try, for a random time so that many clients do not come at once. False, at once: the time is
-  // over. False also as soon as the patience is over.
+  // over. False also as soon as the patience is over, or that of this thread (Patience::OfThread).
   bool Wait();
   // What Wait would sleep, for who sleeps on a condition of their own.
   std::chrono::microseconds NextWait();

@@ -51,7 +51,7 @@ bool Connect(grpc::Channel& channel, std::chrono::milliseconds timeout) {
 grpc::Status NotConnected() { return {grpc::StatusCode::UNAVAILABLE, "no connection can be made"}; }
 
 grpc::Status GivenUp() {
-  return {grpc::StatusCode::UNAVAILABLE, "it has not answered for long, and this host is stopping"};
+  return {grpc::StatusCode::UNAVAILABLE, "it has not answered for long, and nobody waits for its answer any more"};
 }
 
 bool IsLostCall(const grpc::Status& status) {

@@ -37,7 +37,7 @@ grpc::Status TryCall(grpc::Channel& channel, const RemoteOptions& options, std::
   kv::Patience* patience = options.retry.patience.get();
   SetTimeout(context, timeout);
   kv::Patience::Call patient(patience, [&context] { context.TryCancel(); });
-  if (patience != nullptr && patience->IsOver()) return GivenUp();
+  if (kv::Patience::IsWaitOver(patience)) return GivenUp();
   if (!Connect(channel, timeout)) return NotConnected();
   const grpc::Status status = call(context);
   if (!IsLostCall(status)) patient.NoteAnswer();

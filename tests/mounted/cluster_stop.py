@@ -285,6 +285,48 @@ def who_waits_for_copies_ends_when_killed(store):
         return f"{took:.1f} s after the kill"
 
 
+def who_waits_for_metadata_ends_when_killed(store):
+    """More of them than the daemon has threads for; and nothing is lost by it once the metadata is back."""
+    with Scratch() as scratch, Cluster(scratch, hosts=2, metadata=store) as cluster:
+        cluster.start()
+        host = cluster.hosts[1]
+        os.mkdir(host.path("directory"))
+        with open(host.path("directory", "file"), "wb") as file:
+            file.write(b"content")
+            file.flush()
+            os.fsync(file.fileno())
+        metadata_goes(cluster, "silent")
+        time.sleep(1)
+        commands = [["mkdir", host.path("directory", f"made-{i}")] for i in range(12)]
+        commands += [["stat", host.path("directory", f"absent-{i}")] for i in range(12)]
+        commands += [["cp", host.path("directory", "file"), host.path(f"copy-{i}")] for i in range(12)]
+        commands += [["mv", host.path("directory", f"absent-{i}"), host.path(f"moved-{i}")] for i in range(6)]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        waiting = [subprocess.Popen(command, **quiet) for command in commands]
+        try:
+            assert not ends(waiting[0], 4), "it did not wait"
+            late = [process.args for process in waiting if process.poll() is not None]
+            assert len(late) < 6, f"these did not wait: {late}"
+            begin = time.monotonic()
+            for process in waiting:
+                process.kill()
+            stuck = [process.args for process in waiting if not ends(process, begin + 10 - time.monotonic())]
+            assert not stuck, f"who was killed goes on waiting: {stuck}"
+            took = time.monotonic() - begin
+        finally:
+            for process in waiting:
+                process.kill()
+        cluster.heal()
+        wait_until(lambda: opened(host.path("directory", "file")), 60, "the metadata answers")
+        for each in cluster.hosts:
+            with open(each.path("directory", "file"), "rb") as file:
+                found = file.read()
+                assert found == b"content", f"{each.name} finds {found!r}"
+        os.mkdir(host.path("directory", "after"))
+        assert sorted(os.listdir(cluster.hosts[0].path("directory"))) == sorted(os.listdir(host.path("directory")))
+        return f"{len(waiting)} ended {took:.1f} s after the kill"
+
+
 def on(store, case):
     def run_case():
         return case(store)
@@ -295,7 +337,8 @@ def on(store, case):
 def main():
     return run_cases([on(store, case) for store in STORES for case in (
         a_daemon_that_starts_ends_at_once, an_idle_host_stops_without_metadata, a_stop_without_metadata_is_brief,
-        a_read_outlasts_a_restart, who_waits_for_copies_ends_when_killed)])
+        a_read_outlasts_a_restart, who_waits_for_copies_ends_when_killed,
+        who_waits_for_metadata_ends_when_killed)])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ TEST(Patience, HasNoEndUntilItIsLimited) {
   Patience patience;
   bool given_up = false;
   Patience::Call call(&patience, [&] { given_up = true; });
-  EXPECT_TRUE(patience.Sleep(milliseconds(50)));
+  EXPECT_TRUE(Patience::Sleep(&patience, milliseconds(50)));
   EXPECT_FALSE(patience.IsOver());
   EXPECT_FALSE(given_up);
 }
@@ -29,12 +29,12 @@ TEST(Patience, EndsWithTheSilenceOfAStoreThatIsAsked) {
   Patience::Call before(&patience, [&] { ++given_up; });
   patience.Limit(milliseconds(100));
   patience.Limit(std::chrono::hours(1));
-  EXPECT_FALSE(patience.Sleep(std::chrono::hours(1)));
+  EXPECT_FALSE(Patience::Sleep(&patience, std::chrono::hours(1)));
   EXPECT_GE(Clock::now() - begin, milliseconds(100));
   EXPECT_TRUE(patience.IsOver());
   Patience::Call after(&patience, [&] { ++given_up; });
   EXPECT_EQ(given_up, 2);
-  EXPECT_FALSE(patience.Sleep(milliseconds(0)));
+  EXPECT_FALSE(Patience::Sleep(&patience, milliseconds(0)));
   // An answer that comes too late changes nothing.
   after.NoteAnswer();
   EXPECT_TRUE(patience.IsOver());
@@ -46,13 +46,13 @@ TEST(Patience, ACallThatFailedIsNoAnswer) {
   {
     Patience::Call failed(&patience, [] {});
   }
-  EXPECT_FALSE(patience.Sleep(std::chrono::hours(1)));
+  EXPECT_FALSE(Patience::Sleep(&patience, std::chrono::hours(1)));
 }
 
 TEST(Patience, LastsWhileThereAreAnswers) {
   Patience patience;
   patience.Limit(milliseconds(300));
-  EXPECT_TRUE(patience.Sleep(milliseconds(500)));  // nobody asked
+  EXPECT_TRUE(Patience::Sleep(&patience, milliseconds(500)));  // nobody asked
   for (int i = 0; i < 25; ++i) {
     Patience::Call call(&patience, [] { ADD_FAILURE() << "given up"; });
     std::this_thread::sleep_for(milliseconds(20));
@@ -72,8 +72,28 @@ TEST(Patience, AnAnswerToOneCallCountsForTheOthers) {
     std::this_thread::sleep_for(milliseconds(200));
     call.NoteAnswer();
   }
-  EXPECT_FALSE(patience.Sleep(std::chrono::hours(1)));
+  EXPECT_FALSE(Patience::Sleep(&patience, std::chrono::hours(1)));
   EXPECT_GE(Clock::now() - begin, milliseconds(600));
+}
+
+TEST(Patience, OfAThreadEndsWhatThatThreadWaitsFor) {
+  Patience store, caller;
+  std::atomic<int> given_up{0};
+  Patience::Call of_another(&store, [] { ADD_FAILURE() << "given up"; });
+  std::thread waiting([&] {
+    const Patience::OfThread scope(caller);
+    Patience::Call call(&store, [&] { ++given_up; });
+    EXPECT_FALSE(Patience::Sleep(&store, std::chrono::hours(1)));
+    EXPECT_TRUE(Patience::IsWaitOver(&store));
+    EXPECT_TRUE(Patience::IsWaitOver(nullptr));
+    Patience::Call later(nullptr, [&] { ++given_up; });
+  });
+  EXPECT_TRUE(Patience::Sleep(&store, milliseconds(50)));
+  EXPECT_EQ(given_up, 0);
+  caller.End();
+  waiting.join();
+  EXPECT_EQ(given_up, 2);
+  EXPECT_FALSE(Patience::IsWaitOver(&store));
 }
 
 TEST(Patience, EndsTheWaitBetweenTries) {
