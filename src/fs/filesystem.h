@@ -219,7 +219,8 @@ class FileSystem {
   Result<meta::Attr> Lookup(InodeId parent, std::string_view name);
   void Forget(InodeId inode, uint64_t count);
   Result<meta::Attr> GetAttr(InodeId inode);
-  void SetAttr(InodeId inode, const SetAttrRequest& request, Done<meta::Attr> done);
+  // In a cluster a new size waits until what was closed on this host before is durable, unless `caller` is killed.
+  void SetAttr(InodeId inode, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller = {});
   Result<std::string> ReadLink(InodeId inode);
   Result<meta::Attr> MakeNode(InodeId parent, std::string_view name, const meta::CreateParams& params);  // all types
   Result<meta::Attr> Link(InodeId inode, InodeId new_parent, std::string_view new_name);
@@ -323,7 +324,7 @@ class FileSystem {
 
  private:
   class Impl;
-  void SetAttrNow(InodeId inode, const SetAttrRequest& request, const Done<meta::Attr>& done);
+  void SetAttrNow(InodeId inode, const SetAttrRequest& request, const Done<meta::Attr>& done, const Caller& caller);
   explicit FileSystem(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

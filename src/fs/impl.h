@@ -226,7 +226,7 @@ class FileSystem::Impl {
     bool sets_times = false;
   };
   void ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
-                    const ChangeKind& kind);
+                    const ChangeKind& kind, const Caller& caller = {});
   // Tells everybody what was closed and is not published yet.
   Status PutPending(const InodePtr& inode);
   Result<bool> TryPutPending(const InodePtr& inode);

@@ -328,14 +328,16 @@ void FileSystem::Impl::WatchWaits() {
   }
 }
 
-void FileSystem::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::Attr> done) {
-  impl_->rounds->WhenAdmitted(NameChange::kAlters, [this, id, request, done = std::move(done)](const Status& admitted) {
+void FileSystem::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller) {
+  auto set = [this, id, request, caller, done = std::move(done)](const Status& admitted) {
     if (!admitted.ok()) return done(admitted.error());
-    SetAttrNow(id, request, done);
-  });
+    SetAttrNow(id, request, done, caller);
+  };
+  impl_->rounds->WhenAdmitted(NameChange::kAlters, std::move(set));
 }
 
-void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done) {
+void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done,
+                            const Caller& caller) {
   auto before = impl_->parts.names.GetAttr(id);
   if (!before.ok()) return done(before.error());
   if (impl_->host != nullptr && request.mode) {
@@ -395,7 +397,7 @@ void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Don
   if (impl_->host != nullptr) {
     const bool cuts = request.size.has_value();
     return impl_->ChangeShared(inode, change, finish,
-                               {.empties = empties, .removes = cuts, .publishes = cuts, .sets_times = !cuts});
+                               {.empties = empties, .removes = cuts, .publishes = cuts, .sets_times = !cuts}, caller);
   }
   impl_->ChangeWhenQuiet(inode, change, finish, empties);
 }

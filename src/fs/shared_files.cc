@@ -194,7 +194,7 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
       content.must_publish = true;
       return Truncate(inode, content, 0);
     };
-    return ChangeShared(inode, change, finish, {.empties = true, .removes = true, .publishes = true});
+    return ChangeShared(inode, change, finish, {.empties = true, .removes = true, .publishes = true}, caller);
   }
   auto tell = [this, id, finish = std::move(finish)](const Status& status) {
     const ErrorCode code = status.ok() ? ErrorCode{} : status.error().code;
@@ -300,13 +300,14 @@ std::vector<Digest> FileSystem::Impl::PagesToOpen(const meta::FileState& state) 
 }
 
 void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
-                                    const ChangeKind& kind) {
+                                    const ChangeKind& kind, const Caller& caller) {
   const uint64_t session = host->session();
   if (session == 0) {
     return done(
         MakeError(ErrorCode::kUnavailable, "this host has lost its session with the cluster and waits for a new one"));
   }
-  auto act = [this, inode, change = std::move(change), done = std::move(done), kind, session](const Status& ordered) {
+  auto act = [this, inode, change = std::move(change), done = std::move(done), kind, session,
+              caller](const Status& ordered) {
     if (!ordered.ok()) return done(ordered);
     Status status = Refresh(inode);
     if (!status.ok() && (!kind.empties || status.error().code == ErrorCode::kNotFound)) return done(status);
@@ -314,14 +315,14 @@ void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(
     if (status.ok() && kind.sets_times) status = PutPending(inode);
     if (status.ok() && !kind.publishes) status = CheckSameSession(session);
     if (!status.ok() || !kind.publishes) return done(status);
-    AfterClosed([this, inode, done, session](Status published) {
+    AfterClosed(UnlessKilled(caller, [this, inode, done, session](Status published) {
       if (published.ok()) published = CheckPublished(inode);
       // What was given up with the session looks as if it were published.
       if (published.ok()) published = CheckSameSession(session);
       done(published);
-    });
+    }));
   };
-  if (kind.removes) return AfterClosed(act);
+  if (kind.removes) return AfterClosed(UnlessKilled(caller, act));
   act({});
 }
 

@@ -68,7 +68,9 @@ void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, f
   fs::SetAttrRequest changes = SetAttrRequestOf(valid, *values);
   if (file != nullptr) changes.handle = file->fh;
   WhereItMayWait(request, [request, inode, changes](fs::FileSystem& filesystem) {
-    filesystem.SetAttr(InodeId{inode}, changes, [request](Result<meta::Attr> attr) { ReplyAttr(request, attr); });
+    filesystem.SetAttr(
+        InodeId{inode}, changes, [request](Result<meta::Attr> attr) { ReplyAttr(request, attr); },
+        CallerThatStopAwaits(request));
   });
 }
 

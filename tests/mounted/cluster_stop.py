@@ -256,21 +256,25 @@ def a_read_outlasts_a_restart(store):
 
 
 def who_waits_for_copies_ends_when_killed(store):
-    """An fsync, and a removal, which waits for what was closed before it and holds its directory in the kernel."""
+    """An fsync; a removal, which waits for what was closed before it and holds its directory in the kernel; and a
+    truncation, which waits for the same."""
     with Scratch() as scratch, Cluster(scratch, hosts=2, metadata=store) as cluster:
         cluster.start()
         host, other = cluster.hosts
-        with open(host.path("old"), "wb") as file:
-            file.write(os.urandom(MIB))
+        for name in ("old", "cut"):
+            with open(host.path(name), "wb") as file:
+                file.write(os.urandom(MIB))
         cluster.wait_for_copies()
         other.kill()
         with open(host.path("new"), "wb", buffering=0) as file:
             file.write(os.urandom(MIB))
             syncs = "import os, sys; os.fsync(0); os._exit(7)"
             waiting = [subprocess.Popen([sys.executable, "-c", syncs], stdin=file)]
-        waiting.append(subprocess.Popen(["rm", host.path("old")]))
+        waiting += [subprocess.Popen(["truncate", "--size=1", host.path("cut")]),
+                    subprocess.Popen(["rm", host.path("old")])]
         try:
-            assert not ends(waiting[0], 3) and not ends(waiting[1], 0.1), "it did not wait"
+            assert not ends(waiting[0], 3), "it did not wait"
+            assert all(process.poll() is None for process in waiting), "not all waited"
             begin = time.monotonic()
             for process in waiting:
                 process.kill()
