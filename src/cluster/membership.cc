@@ -33,13 +33,6 @@ uint64_t RandomU64() {
   return uint64_t{random()} << 32 | random();
 }
 
-// Distinct for each running kernel; when there is none to read, for each process.
-std::string PlaceOfThisKernel() {
-  std::string boot_id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
-  return !boot_id.empty() ? boot_id : std::to_string(RandomU64());
-}
-
 Timestamp WallClock() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto seconds = std::chrono::floor<std::chrono::seconds>(now);
@@ -638,6 +631,12 @@ MembershipStats MembershipImpl::stats() const {
 }
 
 }  // namespace
+
+std::string PlaceOfThisKernel() {
+  std::string boot_id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  return !boot_id.empty() ? boot_id : std::to_string(RandomU64());
+}
 
 Result<std::unique_ptr<Membership>> Membership::Join(kv::SharedKvStore& store, const MembershipOptions& options) {
   CAIRNFS_RETURN_IF_ERROR(CheckOptions(options));

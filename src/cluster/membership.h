@@ -20,14 +20,17 @@
 
 namespace cairnfs::cluster {
 
+// Distinct for each running kernel; when there is none to read, for each process.
+std::string PlaceOfThisKernel();
+
 struct MembershipOptions {
   NodeInfo self;  // id, name, address, domain, weight
   std::chrono::milliseconds lease{5000};
   std::chrono::milliseconds renew_every{1000};  // at most half of `lease`
   std::chrono::milliseconds out_after{300'000};
-  // Where this process runs. A session of the same node and place is that of a dead process, because the data
-  // directory's lock lets one live at a time; of another place it may be that of a copy of the directory, and is waited
-  // out. Empty: the kernel's boot id.
+  // The data directory, on this kernel, that this process has locked. A session of the same node and place is that of a
+  // dead process, because that lock lets one live at a time; of another place it may be that of a copy of the
+  // directory, and is waited out. Empty: PlaceOfThisKernel().
   std::string place;
   std::shared_ptr<kv::Patience> patience;  // of the store, also for WaitForSession; null: each wait has its own time
 };

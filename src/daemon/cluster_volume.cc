@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <malloc.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -47,6 +48,13 @@ cluster::NodeInfo NodeOf(const DataDirectory& directory, const Config& config) {
   const double capacity = static_cast<double>(SizeOfDisk(directory.path()).total_bytes) / kTiB;
   node.weight = config.weight == kWeightOfCapacity ? std::max(capacity, kWeightMin) : config.weight;
   return node;
+}
+
+// A copy of the directory is another place, also on the same machine.
+std::string PlaceOf(const DataDirectory& directory) {
+  struct stat found {};
+  if (stat(directory.path().c_str(), &found) != 0) return {};
+  return fmt::format("{} {:x}:{:x}", cluster::PlaceOfThisKernel(), found.st_dev, found.st_ino);
 }
 
 // The usage of this moment, with the rates that were worked out last.
@@ -161,6 +169,7 @@ Status ClusterVolume::JoinCluster() {
   options.lease = std::chrono::milliseconds(config_.lease_ms);
   options.renew_every = options.lease / 5;
   options.out_after = std::chrono::milliseconds(config_.out_after_ms);
+  options.place = PlaceOf(directory_);
   options.patience = cluster_store_->patience();
   auto joined = cluster::Membership::Join(cluster_store_->store(), options);
   if (!joined.ok()) return joined.error().WithContext("cannot join the cluster at " + MetadataUrl(config_));

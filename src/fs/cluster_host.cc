@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <future>
+#include <system_error>
 #include <thread>
 
 #include "cluster/records.h"
@@ -120,11 +121,19 @@ std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node,
 std::vector<ClusterHost::Failure> ClusterHost::Finish(const Work& work, const Patience& patience) {
   std::vector<std::future<std::vector<Failure>>> answers;
   for (const auto& [node, inodes] : work) {
-    std::vector<InodeId> list(inodes.begin(), inodes.end());
-    // One node is asked on the caller's own thread.
-    const auto where = work.size() == 1 ? std::launch::deferred : std::launch::async;
-    answers.push_back(std::async(
-        where, [this, &patience, name = node, list = std::move(list)] { return FinishAt(name, list, patience); }));
+    auto ask = [this, &patience, name = node, list = std::vector<InodeId>(inodes.begin(), inodes.end())] {
+      return FinishAt(name, list, patience);
+    };
+    // One node is asked on the caller's own thread, and so are those for which the system gives no other.
+    bool has_thread = work.size() > 1;
+    if (has_thread) {
+      try {
+        answers.push_back(std::async(std::launch::async, ask));
+      } catch (const std::system_error&) {
+        has_thread = false;
+      }
+    }
+    if (!has_thread) answers.push_back(std::async(std::launch::deferred, ask));
   }
   std::vector<Failure> failures;
   for (auto& answer : answers) {

@@ -183,7 +183,7 @@ void Collector::Run() {
 
 cairnfs::Status Collector::CollectOnce() {
   if (chunks_ == nullptr) {
-    return MakeError(ErrorCode::kNotSupported, "chunks are not collected while several hosts share them");
+    return MakeError(ErrorCode::kBusy, "chunks are not collected while several hosts share them");
   }
   running_ = true;
   struct Clear {

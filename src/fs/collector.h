@@ -31,7 +31,7 @@ class LiveSet {
 class Collector {
  public:
   // `owed`: bytes freed before that no collection has looked at, of an earlier process; counted as freed now.
-  // `chunks`: null where other hosts name chunks too, and this one alone cannot tell which are free: kNotSupported.
+  // `chunks`: null where other hosts name chunks too, and this one alone cannot tell which are free: kBusy.
   Collector(kv::KvStore& kv, store::LocalChunkStore* chunks, SyncRounds& rounds, const FsOptions& options,
             uint64_t owed);
   ~Collector();

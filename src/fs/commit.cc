@@ -124,13 +124,23 @@ void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Call
     }
   }
   if (status.ok()) status = MakeReplicated({params, sources}, *host, table, parts.names);
-  // What was given up with the session looks as if it were published. From here on the rename's own compare would not
-  // tell: it is with the session that there is by then.
+  // What was given up with the session looks as if it were published.
   if (status.ok()) status = CheckSameSession(session);
   if (is_noted) return done(status);
   if (!status.ok()) return RefuseRename(params, status.error(), done);
   shared_rename_ready.Pass();
-  auto renamed = CommitRename(params);
+  meta::RenameParams guarded = params;
+  guarded.expected_from = sources.front().inode;
+  if (params.mode == meta::RenameMode::kExchange) guarded.expected_to = sources.back().inode;
+  // The compare that every transaction has is with the session that there is by then.
+  guarded.guard = [this, session](kv::Transaction& transaction) {
+    host->AddSessionCompare(transaction, session);
+    return CheckSameSession(session);
+  };
+  auto renamed = CommitRename(guarded);
+  // Another host has put something else there, which was not waited for.
+  const bool is_another = !renamed.ok() && renamed.error().code == ErrorCode::kStale && session == host->session();
+  if (is_another) return RenameShared(params, caller, std::move(done));
   done(renamed.ok() ? Status() : Status(renamed.error()));
 }
 

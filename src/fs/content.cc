@@ -98,10 +98,12 @@ bool FileSystem::Impl::Overlay(meta::Attr& attr) {
 }
 
 std::optional<Status> FileSystem::Impl::TryChange(const InodePtr& inode, const std::function<Status(Content&)>& change,
-                                                  bool may_wait, bool empties) {
+                                                  bool may_wait, bool empties, uint64_t session) {
   SyncRounds::Operation operation(*rounds);
   MutexLock lock(inode->mutex);
   auto loaded = LoadContent(inode, may_wait);
+  // A session that is lost from here on finds the change made, and gives it up.
+  if (host != nullptr) CAIRNFS_RETURN_IF_ERROR(CheckSameSession(session));
   if (!loaded.ok() && empties) {
     spdlog::warn("inode {} is emptied without its recipe, which cannot be read: {}", inode->id.value,
                  loaded.error().message);
@@ -119,18 +121,19 @@ std::optional<Status> FileSystem::Impl::TryChange(const InodePtr& inode, const s
 }
 
 Status FileSystem::Impl::ChangeQuietly(const InodePtr& inode, const std::function<Status(Content&)>& change,
-                                       bool empties) {
+                                       bool empties, uint64_t session) {
   for (;;) {
-    if (auto status = TryChange(inode, change, true, empties)) return *status;
+    if (auto status = TryChange(inode, change, true, empties, session)) return *status;
     MutexLock lock(inode->mutex);
     if (!inode->content) continue;
     inode->content->barriers_waiting++;
     while (inode->content && !inode->content->quiet()) {
       if (inode->changed_state.WaitFor(inode->mutex, std::chrono::milliseconds(200))) continue;
       // Chunks that found no space stay in flight until there is some: do not wait with them.
-      if (!inode->content || !inode->content->HasFailed()) continue;
+      const Error* failure = inode->content ? inode->content->Failure() : nullptr;
+      if (failure == nullptr) continue;
       inode->content->barriers_waiting--;
-      return MakeError(ErrorCode::kNoSpace, "no space for what was written to the file before");
+      return failure->WithContext("what was written to the file before");
     }
     if (inode->content) inode->content->barriers_waiting--;
   }
@@ -138,9 +141,9 @@ Status FileSystem::Impl::ChangeQuietly(const InodePtr& inode, const std::functio
 
 void FileSystem::Impl::ChangeWhenQuiet(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
                                        bool empties) {
-  if (auto status = TryChange(inode, change, false, empties)) return done(*status);
+  if (auto status = TryChange(inode, change, false, empties, 0)) return done(*status);
   waiters->Post([this, inode, change = std::move(change), done = std::move(done), empties] {
-    done(ChangeQuietly(inode, change, empties));
+    done(ChangeQuietly(inode, change, empties, 0));
   });
 }
 
@@ -158,7 +161,7 @@ Status FileSystem::Impl::Punch(const InodePtr& inode, Content& content, uint64_t
 }
 
 Status FileSystem::Impl::Truncate(const InodePtr& inode, Content& content, uint64_t size) {
-  inode->others_end = std::min(inode->others_end, size);
+  inode->late_appends.Clear();
   if (size == 0) {
     NoteFreed(content.extents.allocated_bytes());
     streams->RemoveRange(inode, 0, kFileSizeMax);
@@ -197,9 +200,10 @@ HandleId FileSystem::Impl::AddHandle(const InodePtr& inode, const OpenFlags& fla
   handle->flags = flags;
   if (host != nullptr) handle->session = host->session();
   {
-    // An error that nobody was told is told to whoever opens the file next.
+    // An error that nobody was told is told to whoever opens the file for writing next. Who only reads it is told by
+    // the reads of what is lost.
     MutexLock lock(handle->mutex);
-    handle->error_seen = inode->error_sequence - (inode->error && !inode->error_told ? 1 : 0);
+    handle->error_seen = inode->error_sequence - (flags.write && inode->error && !inode->error_told ? 1 : 0);
   }
   inode->open_count++;
   if (flags.write) inode->write_open_count++;
@@ -220,14 +224,16 @@ void FileSystem::Impl::KillPrivileges(InodeId id) {
   auto attr = parts.names.GetAttr(id);
   if (!attr.ok()) return;
   uint32_t kept = WithoutSetId(attr->mode);
-  if (known) known->no_set_id = true;
-  if (kept == (attr->mode & 07777)) return;
-  SyncRounds::Operation operation(*rounds);
-  meta::AttrChanges changes;
-  changes.mode = kept;
-  if (auto status = parts.names.SetAttr(id, changes); !status.ok()) {
-    spdlog::warn("inode {}: its set-id bits could not be cleared: {}", id.value, status.error().message);
+  if (kept != (attr->mode & 07777)) {
+    SyncRounds::Operation operation(*rounds);
+    meta::AttrChanges changes;
+    changes.mode = kept;
+    if (auto status = parts.names.SetAttr(id, changes); !status.ok()) {
+      spdlog::warn("inode {}: its set-id bits could not be cleared: {}", id.value, status.error().message);
+      return;  // the next write tries again
+    }
   }
+  if (known) known->no_set_id = true;
 }
 
 void FileSystem::Impl::KillCapability(const InodePtr& inode) {

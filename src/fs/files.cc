@@ -125,13 +125,13 @@ void FileSystem::Write(WriteRequest request, Done<size_t> done) {
     return done(MakeError(ErrorCode::kTooLarge, "write past the largest file size"));
   }
   if (request.append && impl_->host != nullptr) {
-    bool has_own = false;
+    bool is_stream = false;
     {
       MutexLock lock(inode->mutex);
-      has_own = inode->content && inode->content->changed;
+      is_stream = inode->content && inode->content->changed && inode->others_seen == inode->others_noticed;
     }
     // What others have appended comes before it. A stream of appends is of one host: it does not ask each time.
-    if (!has_own) {
+    if (!is_stream) {
       const Caller caller = request.caller;
       return impl_->SeeOthers(inode, caller,
                               [this, request = std::move(request), handle, inode, done](const Status& seen) {
@@ -215,17 +215,14 @@ Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePt
     // The kernel would drop a page whose writeback is refused: an older error is no reason to.
     if (handle && !request.from_page_cache) CAIRNFS_RETURN_IF_ERROR(TakeError(inode, *handle));
     Content& content = *inode->content;
+    // Once more, for that may have been lost since: a loss from here on finds the content changed, and gives it up.
+    if (handle) CAIRNFS_RETURN_IF_ERROR(CheckSession(*handle));
     MarkChanged(inode);
     // Stores through a mapping count from msync, munmap or close on, which come here as such writes: no names after
     // them may be durable before, though somebody still has the file open.
     if (request.from_page_cache) content.must_publish = true;
     uint64_t offset = request.offset;
-    // The kernel appends at the size that it saw last. Pieces of one large write may come out of order: they are not
-    // moved, unless another host has moved the end.
-    if (request.append && content.shared) {
-      const bool is_stale = offset < inode->others_end || (offset > content.size && offset <= inode->others_cut_from);
-      if (is_stale) offset = content.size;
-    }
+    if (request.append && content.shared) offset = PlaceAppend(inode, offset, request.data.size);
     if (request.data.size > kFileSizeMax - offset) {
       return MakeError(ErrorCode::kTooLarge, "write past the largest file size");
     }
@@ -246,6 +243,23 @@ Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePt
     streams->Accept(inode, offset, request.data);
     return {};
   }
+}
+
+// The kernel appends at the size that it believes in, which other hosts' appends, and where those had this host's go,
+// leave behind: an append goes to the end. Only pieces of one large write may come out of order, and lie where they
+// say.
+uint64_t FileSystem::Impl::PlaceAppend(const InodePtr& inode, uint64_t offset, uint64_t length) {
+  const uint64_t end = inode->content->size;
+  if (offset > end) {
+    if (offset <= inode->others_cut_from) return end;
+    inode->late_appends.Add(end, offset);
+    return offset;
+  }
+  bool is_late_piece = offset < end;
+  inode->late_appends.ForEachGap(offset, offset + length, [&](uint64_t, uint64_t) { is_late_piece = false; });
+  if (!is_late_piece) return end;
+  inode->late_appends.Remove(offset, offset + length);
+  return offset;
 }
 
 // Pages that the kernel wrote back are refused. It drops them, and tells at most one descriptor: nobody but us

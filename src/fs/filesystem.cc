@@ -15,6 +15,7 @@ namespace {
 
 constexpr unsigned kSpaceWaiterThreads = 8;
 constexpr unsigned kBlockingThreads = 32;
+constexpr unsigned kHostWaitThreads = 32;
 
 Failpoint start_orphans("fs.start_orphans", Failpoint::Kind::kKill);
 
@@ -36,6 +37,7 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
   if (parts.cluster) {
     host = std::make_unique<ClusterHost>(*parts.cluster, parts.kv, parts.names, options.durability);
     blocking = std::make_unique<BlockingCalls>(kBlockingThreads);
+    host_waits = std::make_unique<TaskQueue>("cairn-hosts", kHostWaitThreads);
     options.update_atime = false;
   }
   error_names = std::make_unique<ErrorNames>(parts.kv, parts.names, *waiters, parts.cluster.has_value());
@@ -68,6 +70,7 @@ void FileSystem::Impl::End() {
   error_names->Stop();
   space_waiters.reset();
   blocking.reset();
+  host_waits.reset();  // where nobody waits for an answer any more
   waiters.reset();
   workers.reset();
 }

@@ -307,6 +307,10 @@ class FileSystem {
   Status CheckSession(HandleId handle) const;
   // Somebody was granted a lock on the file: what other hosts have synced or closed of it by now is read from now on.
   void NoteLocked(HandleId handle);
+  // To be called before a lock is given up, where this filesystem blocks: whoever gets it next finds what was written
+  // under it, as after a close. On a thread that may wait.
+  void TellBeforeUnlock(HandleId handle);
+  bool HasToTell(HandleId handle);  // whether that may take more than a moment
 
   // --- for the control service ------------------------------------------------------------------------------------
   // As many steps as there are files that are open or changed, however many there are. Right after a start it waits

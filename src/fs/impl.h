@@ -101,14 +101,15 @@ class FileSystem::Impl {
   Result<meta::Attr> ReadAttr(const std::function<Result<meta::Attr>()>& read);
   // Makes a change that is no write to a file's content, once nothing of it is in flight or owed to a round; `change`
   // is called with the inode's lock and an Operation held, and may wait for chunks.
-  // `empties`: the change leaves no byte of the old content, which need not be readable.
+  // `empties`: the change leaves no byte of the old content, which need not be readable. `session`: the change fails
+  // unless this host's session with the cluster is that one still; 0 on one host.
   void ChangeWhenQuiet(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
                        bool empties = false);
-  Status ChangeQuietly(const InodePtr& inode, const std::function<Status(Content&)>& change,
-                       bool empties = false);  // blocking
+  Status ChangeQuietly(const InodePtr& inode, const std::function<Status(Content&)>& change, bool empties,
+                       uint64_t session);  // blocking
   // One attempt: nullopt when it is not quiet.
   std::optional<Status> TryChange(const InodePtr& inode, const std::function<Status(Content&)>& change, bool may_wait,
-                                  bool empties);
+                                  bool empties, uint64_t session);
   Status Truncate(const InodePtr& inode, Content& content, uint64_t size) REQUIRES_LOCK(inode->mutex);
   // Makes [offset, offset + length) a hole.
   Status Punch(const InodePtr& inode, Content& content, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
@@ -125,6 +126,8 @@ class FileSystem::Impl {
   // --- writing (files.cc) ---
   Status AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode);
   void LosePages(const WriteRequest& request, const InodePtr& inode, const Error& why);
+  // Where an append of `length` bytes goes that the kernel wants at `offset`. Among other hosts.
+  uint64_t PlaceAppend(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
   void AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
   void ReserveAndWrite(WriteRequest request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
   void ForgetOldWrites(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
@@ -156,7 +159,7 @@ class FileSystem::Impl {
 
   // --- ranges (ranges.cc) ---
   Result<size_t> CopyNow(const InodePtr& from, uint64_t from_offset, const InodePtr& to, uint64_t to_offset,
-                         uint64_t length);
+                         uint64_t length, uint64_t session);
   Result<std::vector<Extent>> StoredExtents(const InodePtr& inode, uint64_t offset, uint64_t& length,
                                             std::vector<store::ChunkPin>& pins);
 
@@ -197,6 +200,8 @@ class FileSystem::Impl {
   // --- among other hosts; `host` is null on one host. What may block is for threads that may wait. ---
   // shared_files.cc
   std::unique_ptr<Content> MakeContent() const;
+  // What live hosts have closed of the file and not published. `tells`: of those that were lost, to the log.
+  ClusterHost::Work UnfinishedElsewhere(InodeId id, const meta::FileState& state, bool tells);
   // Waits until what other hosts have closed of the file is published; what died with its host is not waited for.
   Result<meta::FileState> ReadFinished(InodeId id, const Caller& caller = {});
   // Brings the content in memory to what the store has, with this host's changes laid over it.
@@ -207,6 +212,8 @@ class FileSystem::Impl {
   bool OverlayShared(meta::Attr& attr);  // false: older than what this host has published, read it again
   void OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller);
   void LoadForOpen(const InodePtr& inode, const Caller& caller, HostWaits waits, Done<void> done);
+  void AdoptForOpen(const InodePtr& inode, const Caller& caller, HostWaits waits, uint64_t noticed,
+                    Result<meta::FileState> state, Done<void> done);
   // As for who opens the file now: what others have closed is published, and in the content. On another thread.
   void SeeOthers(const InodePtr& inode, const Caller& caller, Done<void> done);
   // The same where something was noticed of them since; else at once.
@@ -310,6 +317,7 @@ class FileSystem::Impl {
   std::unique_ptr<BlockingCalls> blocking;   // operations that wait for other hosts
   std::unique_ptr<TaskQueue> workers;        // cut, hash, store
   std::unique_ptr<TaskQueue> waiters;        // operations that wait for workers, chunks or rounds
+  std::unique_ptr<TaskQueue> host_waits;     // opens that wait until another host has published what it closed
   std::unique_ptr<TaskQueue> space_waiters;  // writes that wait for space: those that need none pass them by
   std::unique_ptr<ErrorNames> error_names;
   std::unique_ptr<Streams> streams;

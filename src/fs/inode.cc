@@ -4,8 +4,11 @@
 
 namespace cairnfs::fs {
 
-bool Content::HasFailed() const {
-  return std::any_of(landed.begin(), landed.end(), [](const auto& item) { return !item.second.ok; });
+const Error* Content::Failure() const {
+  for (const auto& [id, chunk] : landed) {
+    if (chunk.failure) return &*chunk.failure;
+  }
+  return nullptr;
 }
 
 uint64_t Content::AllocatedBytes() const {

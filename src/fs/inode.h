@@ -37,9 +37,9 @@ struct Content {
   // Chunks in flight: carved, and not applied to `extents`. Applied in order of id, so that `extents` always holds the
   // bytes as of some carve, and newer bytes are never replaced by older ones that took longer.
   struct Landed {
-    bool ok = false;  // false: there was no space; the next round tries again
     Digest digest;
-    store::ChunkPin pin;
+    store::ChunkPin pin;           // empty without a failure: the bytes are lost
+    std::optional<Error> failure;  // no space, or a part of the recipe that is away: the next round tries again
   };
   std::map<uint64_t, std::shared_ptr<FlyingChunk>> flying;
   std::map<uint64_t, Landed> landed;
@@ -52,7 +52,7 @@ struct Content {
   };
   std::vector<LostRange> lost;
   bool loss_told = true;               // a round has taken note of it
-  bool no_space_noted = false;         // that a chunk of it found no space is in the log
+  bool failure_noted = false;          // that a chunk of it found no space is in the log
   bool recipe_error_noted = false;     // that its recipe could not be stored was told
   std::optional<Error> publish_error;  // why the last round left it behind, while other files were published
 
@@ -76,7 +76,7 @@ struct Content {
   uint64_t AllocatedBytes() const;
   // The end of what is accepted and not stored.
   uint64_t UnstoredEnd() const;
-  bool HasFailed() const;  // a chunk in flight found no space
+  const Error* Failure() const;  // of a chunk in flight, which is tried again; null: none
   // Buffers of it will be given back without more bytes coming.
   bool IsOnItsWay() const { return cutting || flying.size() > landed.size(); }
   bool HasLost(uint64_t begin, uint64_t end) const;
@@ -107,9 +107,10 @@ class Inode {
   uint64_t others_noticed GUARDED_BY(mutex) = 0, others_seen GUARDED_BY(mutex) = 0;
   std::chrono::steady_clock::time_point looked_at GUARDED_BY(mutex);  // whether others have changed it
   std::chrono::milliseconds look_after GUARDED_BY(mutex){};           // from then on, again
-  // The end of the file as another host last left it, and where it was here before, if that was further on: the kernel
-  // may believe so still, and append there.
-  uint64_t others_end GUARDED_BY(mutex) = 0, others_cut_from GUARDED_BY(mutex) = 0;
+  // Where the file ended here before another host cut it: the kernel may believe so still, and append there.
+  uint64_t others_cut_from GUARDED_BY(mutex) = 0;
+  // Before the end: earlier pieces of large appends, of which later ones came first.
+  RangeSet late_appends GUARDED_BY(mutex);
 
   // What write(2) has changed since the kernel last filled the pages that lie there (docs/decisions/mappings.md).
   RangeSet written_under_pages GUARDED_BY(mutex);

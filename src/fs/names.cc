@@ -34,8 +34,12 @@ Result<std::string> FileSystem::ReadLink(InodeId inode) { return impl_->parts.na
 
 void FileSystem::WhenAdmitted(NameChange change, Done<void> go, const Caller& caller) {
   // A crash never leaves a deletion without the data that was to take the place of what it deleted.
+  // But what makes room does not wait for room.
   if (impl_->host != nullptr && change == NameChange::kRemoves) {
-    return impl_->AfterClosed(impl_->UnlessKilled(caller, std::move(go)));
+    auto unless_full = [go = std::move(go)](const Status& durable) {
+      go(!durable.ok() && durable.error().code == ErrorCode::kNoSpace ? Status() : durable);
+    };
+    return impl_->AfterClosed(impl_->UnlessKilled(caller, std::move(unless_full)));
   }
   impl_->rounds->WhenAdmitted(change, std::move(go));
 }

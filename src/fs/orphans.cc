@@ -13,7 +13,7 @@ constexpr auto kGatherFor = std::chrono::milliseconds(100);
 constexpr auto kSweepEvery = std::chrono::seconds(60);
 // An inode that is removed is found missing; until then, and longer than any host asks again, its number is kept.
 constexpr auto kRefuseFor = std::chrono::minutes(30);
-constexpr size_t kRefusedTidyAt = 100'000;
+constexpr auto kTidyEvery = std::chrono::minutes(1);
 constexpr size_t kAskedAtOnce = 1024;
 
 }  // namespace
@@ -42,7 +42,8 @@ void Orphans::Add(InodeId inode) {
 void Orphans::Refuse(InodeId inode) {
   const auto now = std::chrono::steady_clock::now();
   MutexLock lock(mutex_);
-  if (refused_.size() >= kRefusedTidyAt) {
+  if (now >= next_tidy_) {
+    next_tidy_ = now + kTidyEvery;
     std::erase_if(refused_, [&](const auto& item) { return now - item.second > kRefuseFor; });
   }
   refused_[inode] = now;

@@ -43,6 +43,7 @@ class Orphans {
   std::vector<InodeId> waiting_ GUARDED_BY(mutex_);
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::unordered_map<InodeId, std::chrono::steady_clock::time_point> refused_ GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point next_tidy_ GUARDED_BY(mutex_){};
   std::thread thread_;
 };
 

@@ -93,8 +93,8 @@ Result<std::vector<Extent>> FileSystem::Impl::StoredExtents(const InodePtr& inod
     uint64_t target = inode->content->next_chunk_id - 1;
     while (inode->content && !inode->content->flying.empty() && inode->content->flying.begin()->first <= target) {
       auto landed = inode->content->landed.find(inode->content->flying.begin()->first);
-      if (landed != inode->content->landed.end() && !landed->second.ok) {
-        return MakeError(ErrorCode::kNoSpace, "no space for the bytes to copy");
+      if (landed != inode->content->landed.end() && landed->second.failure) {
+        return landed->second.failure->WithContext("the bytes to copy");
       }
       inode->changed_state.Wait(inode->mutex);
     }
@@ -115,7 +115,7 @@ Result<std::vector<Extent>> FileSystem::Impl::StoredExtents(const InodePtr& inod
 }
 
 Result<size_t> FileSystem::Impl::CopyNow(const InodePtr& from, uint64_t from_offset, const InodePtr& to,
-                                         uint64_t to_offset, uint64_t length) {
+                                         uint64_t to_offset, uint64_t length, uint64_t session) {
   std::vector<store::ChunkPin> pins;
   Result<std::vector<Extent>> extents = std::vector<Extent>();
   for (int attempt = 0; attempt < 8; attempt++) {
@@ -146,7 +146,7 @@ Result<size_t> FileSystem::Impl::CopyNow(const InodePtr& from, uint64_t from_off
     Touch(content);
     return {};
   };
-  CAIRNFS_RETURN_IF_ERROR(ChangeQuietly(to, change));
+  CAIRNFS_RETURN_IF_ERROR(ChangeQuietly(to, change, false, session));
   return static_cast<size_t>(length);
 }
 
@@ -166,7 +166,7 @@ void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, 
     }
     if (error.ok()) error = impl_->CheckSession(*to);
     if (!error.ok()) return done(error.error());
-    done(impl_->CopyNow(from->inode, from_offset, to->inode, to_offset, length));
+    done(impl_->CopyNow(from->inode, from_offset, to->inode, to_offset, length, to->session));
   };
   impl_->WhenCurrent(from->inode, {}, [this, copy, done](const Status& current) {
     if (!current.ok()) return done(current.error());

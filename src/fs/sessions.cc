@@ -140,6 +140,9 @@ void FileSystem::Impl::StopShared() {
 // Whatever was accepted under the session that was lost can never be published: nobody knows what others have done to
 // these files since. Only when all of it is given up a new session is taken.
 void FileSystem::Impl::LoseSession() {
+  // Two losses in quick succession are told twice, and the first time may have been enough.
+  const auto now = host->membership().session();
+  if (now.ok() && now->revision == host->session()) return;
   host->EndSession();
   const Error why =
       MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was not published is lost");

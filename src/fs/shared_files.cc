@@ -46,20 +46,25 @@ void FileSystem::Impl::AfterClosed(Done<void> then) {
       [this, then = std::move(then)](const Status& status) { blocking->Post([then, status] { then(status); }); });
 }
 
+ClusterHost::Work FileSystem::Impl::UnfinishedElsewhere(InodeId id, const meta::FileState& state, bool tells) {
+  ClusterHost::Work work;
+  for (const meta::Pending& pending : state.pending) {
+    if (host->IsOwn(pending)) continue;
+    if (host->Lives(pending)) {
+      work[pending.node].insert(id);
+    } else if (tells) {
+      spdlog::warn("inode {}: host {} was lost with bytes that it had closed; the file is as it was before", id.value,
+                   host->NameOf(pending.node));
+    }
+  }
+  return work;
+}
+
 Result<meta::FileState> FileSystem::Impl::ReadFinished(InodeId id, const Caller& caller) {
   const ClusterHost::Patience patience{std::chrono::steady_clock::now() + kFinishWait, caller.cancelled};
   for (int tries = 1;; tries++) {
     CAIRNFS_ASSIGN_OR_RETURN(meta::FileState state, parts.names.ReadFile(id));
-    ClusterHost::Work work;
-    for (const meta::Pending& pending : state.pending) {
-      if (host->IsOwn(pending)) continue;
-      if (host->Lives(pending)) {
-        work[pending.node].insert(id);
-      } else if (tries == 1) {
-        spdlog::warn("inode {}: host {} was lost with bytes that it had closed; the file is as it was before", id.value,
-                     host->NameOf(pending.node));
-      }
-    }
+    const ClusterHost::Work work = UnfinishedElsewhere(id, state, /*tells=*/tries == 1);
     if (work.empty() || tries == kFinishTriesMax) return state;
     const auto failures = host->Finish(work, patience);
     if (caller.cancelled && caller.cancelled()) {
@@ -102,8 +107,8 @@ Status FileSystem::Impl::LoadShared(const InodePtr& inode, const meta::FileState
 }
 
 void FileSystem::Impl::NoteEnd(const InodePtr& inode, uint64_t before, uint64_t now) {
-  inode->others_end = now;
   inode->others_cut_from = before > now ? before : 0;
+  inode->late_appends.Clear();
 }
 
 Status FileSystem::Impl::Adopt(const InodePtr& inode, const meta::FileState& state) {
@@ -215,7 +220,26 @@ void FileSystem::Impl::LoadForOpen(const InodePtr& inode, const Caller& caller, 
     MutexLock lock(inode->mutex);
     noticed = inode->others_noticed;
   }
-  auto state = ReadFinished(inode->id, caller);
+  auto state = parts.names.ReadFile(inode->id);
+  if (!state.ok() || UnfinishedElsewhere(inode->id, *state, /*tells=*/true).empty()) {
+    return AdoptForOpen(inode, caller, waits, noticed, std::move(state), std::move(done));
+  }
+  // A host can take its time. That is waited for elsewhere, so that all that asks no host does not wait with it. Who is
+  // killed is answered at once, and then is asked about no more.
+  auto is_answered = std::make_shared<std::atomic<bool>>(false);
+  Caller inside = caller;
+  inside.cancelled = [is_answered] { return is_answered->load(); };
+  auto answer = UnlessKilled(caller, [is_answered, done = std::move(done)](const Status& status) {
+    *is_answered = true;
+    done(status);
+  });
+  host_waits->Post([this, inode, inside, waits, noticed, answer] {
+    AdoptForOpen(inode, inside, waits, noticed, ReadFinished(inode->id, inside), answer);
+  });
+}
+
+void FileSystem::Impl::AdoptForOpen(const InodePtr& inode, const Caller& caller, HostWaits waits, uint64_t noticed,
+                                    Result<meta::FileState> state, Done<void> done) {
   if (!state.ok()) return done(state.error());
   if (S_ISDIR(state->inode.mode)) return done(MakeError(ErrorCode::kIsDirectory, "is a directory"));
   Status status;
@@ -230,7 +254,7 @@ void FileSystem::Impl::LoadForOpen(const InodePtr& inode, const Caller& caller, 
   }
   std::vector<Digest> away;
   const bool is_away = !status.ok() && status.error().code == ErrorCode::kUnavailable;
-  if (is_away && waits.MayWait()) away = PagesToOpen(*state);
+  if (is_away && !stop.stop_requested() && waits.MayWait()) away = PagesToOpen(*state);
   if (away.empty()) return done(status);
   AwaitChunks(away, caller, [this, inode, caller, waits, done = std::move(done)](const Status& there) {
     blocking->Post([this, inode, caller, waits, done, there] {
@@ -311,7 +335,7 @@ void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(
     if (!ordered.ok()) return done(ordered);
     Status status = Refresh(inode);
     if (!status.ok() && (!kind.empties || status.error().code == ErrorCode::kNotFound)) return done(status);
-    status = ChangeQuietly(inode, change, kind.empties);
+    status = ChangeQuietly(inode, change, kind.empties, session);
     if (status.ok() && kind.sets_times) status = PutPending(inode);
     if (status.ok() && !kind.publishes) status = CheckSameSession(session);
     if (!status.ok() || !kind.publishes) return done(status);
@@ -335,7 +359,7 @@ Status FileSystem::Impl::CheckPublished(const InodePtr& inode) {
   }
   if (!content->changed || !content->must_publish) return {};
   if (content->publish_error) return *content->publish_error;
-  if (content->HasFailed()) return MakeError(ErrorCode::kNoSpace, "no space for bytes of the file");
+  if (const Error* failure = content->Failure()) return failure->WithContext("bytes of the file");
   if (content->recipe_error_noted) return MakeError(ErrorCode::kIo, "the file's recipe could not be stored");
   return {};
 }
@@ -383,7 +407,7 @@ Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
     // else a queue of them would wait for each other one by one.
     const uint64_t seen = inode->content ? inode->content->shared->puts_begun : 0;
     while (inode->pending_puts > 0) inode->changed_state.Wait(inode->mutex);
-    if (!inode->content || !inode->content->changed || inode->unlinked) return true;
+    if (!inode->content || !inode->content->changed) return true;
     Content& content = *inode->content;
     SharedContent& shared = *content.shared;
     if (shared.put_ended > seen) {

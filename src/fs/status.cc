@@ -1,6 +1,7 @@
 // What the filesystem tells of itself.
 #include <algorithm>
 
+#include "base/log.h"
 #include "fs/impl.h"
 #include "fs/locks.h"
 #include "fs/scan.h"
@@ -30,6 +31,23 @@ Status FileSystem::CheckSession(HandleId handle_id) const {
   return MakeError(ErrorCode::kIo,
                    "this host lost its session with the cluster while the file was open, and what was locked in it: "
                    "open it again");
+}
+
+bool FileSystem::HasToTell(HandleId handle_id) {
+  HandlePtr handle = impl_->handles.Find(handle_id);
+  if (!handle || impl_->host == nullptr) return false;
+  MutexLock lock(handle->inode->mutex);
+  return handle->inode->content && handle->inode->content->changed;
+}
+
+void FileSystem::TellBeforeUnlock(HandleId handle_id) {
+  HandlePtr handle = impl_->handles.Find(handle_id);
+  if (!handle || impl_->host == nullptr) return;
+  // Whoever unlocks is not told of an error: fsync and close tell it.
+  if (Status told = impl_->PutPending(handle->inode); !told.ok()) {
+    spdlog::warn("inode {}: unlocked before others could be told of what was written: {}", handle->inode->id.value,
+                 told.error().message);
+  }
 }
 
 void FileSystem::NoteLocked(HandleId handle_id) {

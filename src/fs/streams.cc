@@ -51,7 +51,7 @@ void Streams::MergeSmallExtents(const InodePtr& inode) {
   Content& content = *inode->content;
   if (content.extents.extent_count() <= kInlineExtentsMax) return;
   // What is not stored, or lost, must not come to look like zeros that are.
-  RangeSet keep;
+  RangeSet keep(SIZE_MAX);
   content.overlay.ForEachUnstored([&](uint64_t begin, uint64_t end) { keep.Add(begin, end); });
   for (const auto& [id, chunk] : content.flying) keep.Add(chunk->offset, chunk->offset + chunk->size);
   for (const auto& range : content.lost) keep.Add(range.begin, range.end);
@@ -184,24 +184,34 @@ void Streams::Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& ch
   Content::Landed landed;
   landed.digest = digest;
   if (put.ok()) {
-    landed.ok = true;
     landed.pin = std::move(put->pin);
-    content.no_space_noted = false;
   } else {
     const bool no_space = put.error().code == ErrorCode::kNoSpace;
     // What finds no space is tried again and again; it is news once.
-    if (!no_space || !content.no_space_noted) {
+    if (!no_space || !content.failure_noted) {
       spdlog::error("inode {}: bytes at {} (+{}) could not be stored: {}", inode->id.value, chunk->offset, chunk->size,
                     put.error().message);
       SetError(inode, put.error());
     }
-    content.no_space_noted = no_space;
+    content.failure_noted = no_space;
     // Without space the bytes stay in memory and are tried again; a failed store will not take them any more.
-    if (!no_space) landed.ok = true;
+    if (no_space) landed.failure = put.error();
   }
   content.landed[chunk->id] = std::move(landed);
   ApplyLanded(inode);
   inode->changed_state.NotifyAll();
+}
+
+// The extents below the chunk may lie on nodes that do not answer just now. That is no reason to lose what is stored.
+std::optional<Error> Streams::WhyNotYet(const InodePtr& inode, const FlyingChunk& chunk) {
+  Content& content = *inode->content;
+  const Status loaded = content.extents.EnsureLoaded(chunk.offset, chunk.size, chunks_);
+  if (loaded.ok() || loaded.error().code != ErrorCode::kUnavailable) return std::nullopt;
+  if (!std::exchange(content.failure_noted, true)) {
+    spdlog::warn("inode {}: bytes at {} (+{}) wait for its recipe: {}", inode->id.value, chunk.offset, chunk.size,
+                 loaded.error().message);
+  }
+  return loaded.error().WithContext("the recipe");
 }
 
 void Streams::ApplyLanded(const InodePtr& inode) {
@@ -209,9 +219,12 @@ void Streams::ApplyLanded(const InodePtr& inode) {
   while (!content.flying.empty()) {
     auto first = content.flying.begin();
     auto landed = content.landed.find(first->first);
-    if (landed == content.landed.end() || !landed->second.ok) break;
+    if (landed == content.landed.end() || landed->second.failure) break;
     std::shared_ptr<FlyingChunk> chunk = first->second;
+    if (landed->second.pin) landed->second.failure = WhyNotYet(inode, *chunk);
+    if (landed->second.failure) break;
     Content::Landed result = std::move(landed->second);
+    content.failure_noted = false;
     content.landed.erase(landed);
     content.flying.erase(first);
     Apply(inode, *chunk, std::move(result));
@@ -292,7 +305,7 @@ void Streams::RetryFailed(const InodePtr& inode) {
   Content& content = *inode->content;
   for (auto it = content.landed.begin(); it != content.landed.end();) {
     auto flying = content.flying.find(it->first);
-    if (it->second.ok || flying == content.flying.end()) {
+    if (!it->second.failure || flying == content.flying.end()) {
       ++it;
       continue;
     }

@@ -343,8 +343,8 @@ Status SyncRounds::WaitDrained(const InodePtr& inode) {
   for (;;) {
     if (content.flying.empty() || content.flying.begin()->first > content.drain_target) return {};
     auto landed = content.landed.find(content.flying.begin()->first);
-    if (landed != content.landed.end() && !landed->second.ok) {
-      return MakeError(ErrorCode::kNoSpace, "no space for the bytes of inode " + std::to_string(inode->id.value));
+    if (landed != content.landed.end() && landed->second.failure) {
+      return landed->second.failure->WithContext("bytes of inode " + std::to_string(inode->id.value));
     }
     inode->changed_state.Wait(inode->mutex);
   }

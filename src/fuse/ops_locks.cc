@@ -70,18 +70,35 @@ void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
   if (waiting->interrupted.load()) locks.Cancel(ticket);
 }
 
-void Unlock(fuse_req_t request, ClusterLocks& locks, const ClusterLocks::Request& lock) {
-  locks.Unlock(lock, [request](const Result<void>& status) { ReplyStatus(request, status); });
+// Calls `act()` when others can find what was written under the lock.
+template <typename Act>
+void AfterTelling(fs::FileSystem& filesystem, const ClusterLocks::Request& lock, Act act) {
+  if (!filesystem.HasToTell(lock.handle)) return act();
+  filesystem.RunBlocking([&filesystem, handle = lock.handle, act = std::move(act)] {
+    filesystem.TellBeforeUnlock(handle);
+    act();
+  });
+}
+
+void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock) {
+  AfterTelling(filesystem, lock, [request, &filesystem, lock] {
+    filesystem.locks()->Unlock(lock, [request](const Result<void>& status) { ReplyStatus(request, status); });
+  });
 }
 
 void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock, bool sleep) {
   if (const Status session = filesystem.CheckSession(lock.handle); !session.ok()) {
     return ReplyError(request, session.error());
   }
-  if (sleep) return Wait(request, filesystem, lock);
-  filesystem.locks()->TryLock(lock, [request, &filesystem, lock](Result<ClusterLocks::Outcome> outcome) {
-    ReplyLock(request, filesystem, lock, outcome);
-  });
+  auto ask = [request, &filesystem, lock, sleep] {
+    if (sleep) return Wait(request, filesystem, lock);
+    filesystem.locks()->TryLock(lock, [request, &filesystem, lock](Result<ClusterLocks::Outcome> outcome) {
+      ReplyLock(request, filesystem, lock, outcome);
+    });
+  };
+  // A shared lock may take the place of an exclusive one.
+  if (lock.type == meta::LockType::kShared) return AfterTelling(filesystem, lock, ask);
+  ask();
 }
 
 ClusterLocks::Request RequestOf(fuse_req_t request, fuse_ino_t inode, const fuse_file_info& file) {
@@ -129,7 +146,7 @@ void OpSetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct 
   if (locks == nullptr) return (void)fuse_reply_err(request, ENOSYS);
   ClusterLocks::Request lock = RequestOf(request, inode, *file);
   TakeRange(*range, lock);
-  if (range->l_type == F_UNLCK) return Unlock(request, *locks, lock);
+  if (range->l_type == F_UNLCK) return Unlock(request, SessionOf(request).filesystem(), lock);
   Lock(request, SessionOf(request).filesystem(), lock, sleep != 0);
 }
 
@@ -139,7 +156,7 @@ void OpFlock(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, int ope
   ClusterLocks::Request lock = RequestOf(request, inode, *file);
   lock.kind = meta::LockKind::kFlock;
   lock.type = (operation & LOCK_EX) != 0 ? meta::LockType::kExclusive : meta::LockType::kShared;
-  if ((operation & LOCK_UN) != 0) return Unlock(request, *locks, lock);
+  if ((operation & LOCK_UN) != 0) return Unlock(request, SessionOf(request).filesystem(), lock);
   Lock(request, SessionOf(request).filesystem(), lock, (operation & LOCK_NB) == 0);
 }
 

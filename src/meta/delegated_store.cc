@@ -78,8 +78,9 @@ Result<kv::KvSnapshot> DelegatedStore::Read(std::span<const kv::KvSpan> spans) {
     if (session.ok()) {
       ForgetOldSession(*session);
       auto answer = AnswerFromMemory(spans);
-      // Asked after the look: then the lease lived at the look.
-      if (answer && membership_.LeaseHolds()) {
+      // Asked after the look: then the lease lived at the look, and was the same all along.
+      const auto now = answer ? membership_.session() : session;
+      if (answer && now.ok() && now->number == session->number) {
         stats_.answered_total++;
         return std::move(*answer);
       }

@@ -89,6 +89,11 @@ struct RenameParams {
   InodeId to_parent;
   std::string to_name;
   RenameMode mode = RenameMode::kReplace;
+  // For who has waited for what these names stood for: kStale when they stand for others by now. `expected_to` is for
+  // kExchange.
+  std::optional<InodeId> expected_from = {}, expected_to = {};
+  // Called for each attempt: an error ends the rename, and what it adds to the transaction is compared with it.
+  std::function<Status(kv::Transaction&)> guard = {};
 };
 struct RenameResult {
   InodeId moved;

@@ -42,6 +42,7 @@ Status LocalChunkStore::Impl::DeleteDead(const LiveTest& live, const SweepOption
   ChunkIndex::View view = index_.TakeView();
   progress.chunks_total = view.chunk_count;
   uint64_t seen_count = 0, seen_bytes = 0;
+  bool is_one_view = true;
   std::string after;
   for (;;) {
     if (options.stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "the collection was stopped");
@@ -53,7 +54,15 @@ Status LocalChunkStore::Impl::DeleteDead(const LiveTest& live, const SweepOption
       seen_bytes += entry.location.raw_bytes;
       if (!live(entry.digest)) candidates.push_back(entry);
     }
-    CAIRNFS_ASSIGN_OR_RETURN(auto deleted, index_.DeleteUnused(candidates));
+    auto tried = index_.DeleteUnused(candidates);
+    if (!tried.ok() && tried.error().code == ErrorCode::kNoSpace) {
+      // While a snapshot lives, the engine cannot recover from a full disk, and this is what makes room there.
+      view.snapshot.reset();
+      tried = index_.DeleteUnused(candidates);
+      view = index_.TakeView();
+      is_one_view = false;
+    }
+    CAIRNFS_ASSIGN_OR_RETURN(auto deleted, std::move(tried));
     sweep_batch.Pass();
     std::unordered_set<Digest, DigestHash> gone;
     for (const ChunkIndex::Entry& entry : deleted) {
@@ -69,7 +78,7 @@ Status LocalChunkStore::Impl::DeleteDead(const LiveTest& live, const SweepOption
       ++use.live_count;
     }
   }
-  if (seen_count != view.chunk_count || seen_bytes != view.unique_bytes) {
+  if (is_one_view && (seen_count != view.chunk_count || seen_bytes != view.unique_bytes)) {
     spdlog::warn("the chunk index counted {} chunks of {} bytes and holds {} of {}; corrected", view.chunk_count,
                  view.unique_bytes, seen_count, seen_bytes);
     index_.CorrectCounters(static_cast<int64_t>(seen_count - view.chunk_count),

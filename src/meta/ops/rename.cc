@@ -92,6 +92,9 @@ Result<Plan> MakePlan(kv::KvStore& store, const RenameParams& params, bool may_m
   plan.crosses = params.from_parent != params.to_parent;
   CAIRNFS_ASSIGN_OR_RETURN(plan.from, LoadEntry(store, params.from_parent, params.from_name));
   CAIRNFS_ASSIGN_OR_RETURN(plan.to, FindEntry(store, params.to_parent, params.to_name));
+  const bool is_expected = plan.from.id() == params.expected_from.value_or(plan.from.id()) &&
+                           (!plan.to || plan.to->id() == params.expected_to.value_or(plan.to->id()));
+  if (!is_expected) return MakeError(ErrorCode::kStale, "the name stands for something else by now");
   if (!plan.to && plan.crosses) {
     CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(store, params.to_parent));
     plan.to_parent_revision = directory.revision;
@@ -187,8 +190,9 @@ Result<RenameResult> Namespace::Rename(const RenameParams& params) {
     if (plan.unchanged) return result;
     {
       DirectoryTimesLock lock(directory_times_stripes_, options_, params.from_parent, params.to_parent);
-      const kv::Transaction transaction = BuildTransaction(
+      kv::Transaction transaction = BuildTransaction(
           params, plan, hints_ ? std::max(TimeFor(params.from_parent), TimeFor(params.to_parent)) : clock_.Now());
+      if (params.guard) CAIRNFS_RETURN_IF_ERROR(params.guard(transaction));
       before_commit.Pass();
       CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
     }

@@ -36,8 +36,8 @@ class Gate final : public kv::KvStore {
   explicit Gate(kv::KvStore& inner) : inner_(inner) {}
   std::atomic<bool> shut{false};
   std::atomic<uint64_t> trips{0}, commits{0};
-  // Called before the next commit, once; and after one that went well.
-  std::function<void()> before_commit, after_commit;
+  // Called before the next read of several keys, or commit, once; and after a commit that went well.
+  std::function<void()> before_read, before_commit, after_commit;
   std::atomic<bool> lose_answer{false};  // of the next commit, which is made
 
   Result<std::optional<kv::KvEntry>> Get(std::string_view key) override {
@@ -52,6 +52,7 @@ class Gate final : public kv::KvStore {
   }
   Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
     trips++;
+    if (before_read) std::exchange(before_read, nullptr)();
     if (shut) return Away();
     return inner_.Read(spans);
   }
@@ -119,11 +120,13 @@ class TestChunks final : public cluster::ClusterChunkStore {
   TestChunks(store::LocalChunkStore& own, const Stores& all) : own_(own), all_(all) {}
   std::atomic<bool> syncs_fail{false}, syncs_hang{false};
   std::atomic<uint64_t> syncs{0}, local_syncs{0};
+  std::function<void()> before_pin;  // called before the next pin, once
 
   Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override {
     return own_.Put(digest, slices);
   }
   Result<store::ChunkPin> Pin(const Digest& digest) override {
+    if (before_pin) std::exchange(before_pin, nullptr)();
     auto pin = own_.Pin(digest);
     if (pin.ok() || !Find(digest)) return pin;
     return store::ChunkPin(this, digest);

@@ -424,7 +424,7 @@ TEST_F(ClusterNamesTest, TheCheckFindsChunksOfOtherNodes) {
   EXPECT_EQ(report->files, 1u);
   auto collected =
       Host::Await<CollectionStatus>([&](Done<CollectionStatus> done) { host(1).fs->Collect(std::move(done)); });
-  EXPECT_EQ(collected.error().code, ErrorCode::kNotSupported);
+  EXPECT_EQ(collected.error().code, ErrorCode::kBusy);
 }
 
 }  // namespace

@@ -105,6 +105,56 @@ TEST_F(ClusterOpenFilesTest, AppendsOfSeveralHostsComeAfterEachOther) {
   EXPECT_EQ(host(0).Cat("log"), expected);
 }
 
+// Its own append moved the end further than its kernel knows.
+TEST_F(ClusterOpenFilesTest, AHostThatAppendsTwiceInARow) {
+  MakeHosts(2);
+  host(0).Put("log", "");
+  std::vector<FileSystem::Created> files{*host(0).Open("log"), *host(1).Open("log")};
+  std::string expected;
+  uint64_t ends[2] = {0, 0};
+  auto append = [&](size_t by, const std::string& bytes) {
+    ASSERT_TRUE(Append(host(by), files[by], bytes, ends[by]).ok());
+    ASSERT_TRUE(host(by).Fsync(files[by]).ok());
+    expected += bytes;
+  };
+  append(0, std::string(10, 'a'));
+  for (char c : std::string("bcd")) append(1, std::string(200, c));
+  append(0, std::string(20, 'e'));
+  append(0, std::string(300, 'f'));
+  append(1, std::string(5, 'g'));
+  append(1, std::string(5, 'h'));
+  for (size_t i = 0; i < 2; i++) ASSERT_TRUE(host(i).CloseFile(files[i]).ok());
+  EXPECT_EQ(host(0).Cat("log"), expected);
+}
+
+TEST_F(ClusterOpenFilesTest, WhatWasWrittenUnderALockIsTheNextHolders) {
+  MakeHosts(2);
+  host(0).Put("file", "");
+  std::vector<FileSystem::Created> files{*host(0).Open("file"), *host(1).Open("file")};
+  ASSERT_TRUE(host(0).Write(files[0], 0, "first").ok());
+  EXPECT_TRUE(host(0).fs->HasToTell(files[0].handle));
+  host(0).fs->TellBeforeUnlock(files[0].handle);
+  host(1).fs->NoteLocked(files[1].handle);
+  EXPECT_EQ(*host(1).Read(files[1], 0, 100), "first");
+  for (size_t i = 0; i < 2; i++) ASSERT_TRUE(host(i).CloseFile(files[i]).ok());
+}
+
+TEST_F(ClusterOpenFilesTest, WhatIsClosedAfterTheFileWasRemovedElsewhere) {
+  MakeHosts(3);
+  host(0).Put("file", "old bytes");
+  auto writer = host(0).Open("file");
+  auto reader = host(2).Open("file", {.read = true});
+  ASSERT_TRUE(writer.ok() && reader.ok());
+  ASSERT_TRUE(host(1).Unlink("file").ok());
+  EXPECT_EQ(*host(2).Read(*reader, 0, 100), "old bytes");
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // all hosts were asked whether they have it open
+  ASSERT_TRUE(host(0).Write(*writer, 0, "new bytes, and more").ok());
+  ASSERT_TRUE(host(0).CloseFile(*writer).ok());
+  EXPECT_EQ(host(2).fs->GetAttr(reader->attr.inode)->size, 19u);
+  EXPECT_EQ(*host(2).Read(*reader, 0, 100), "new bytes, and more");
+  ASSERT_TRUE(host(2).CloseFile(*reader).ok());
+}
+
 TEST_F(ClusterOpenFilesTest, AnAppendAfterAnotherHostCutTheFile) {
   MakeHosts(2);
   const InodeId inode = host(0).Put("log", "a long line\n");

@@ -118,6 +118,25 @@ TEST_F(DelegatedStoreTest, ReadsOfAMuchReadDirectoryComeFromMemory) {
   EXPECT_EQ(host.names->Stats().read_total, before + 1);
 }
 
+// The reader is held up after it asked for its session.
+TEST_F(DelegatedStoreTest, WhatWasHeldInTheSessionBeforeIsNotAnswered) {
+  const std::string key = DentryKey(kDirectory, "latest");
+  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(key, "old")).ok());
+  Host reader(*store_, 1), writer(*store_, 2);
+  ReadUntilHeld(reader, key, 1);
+  bool is_asked = false;  // the first call is the one before the look at what is held
+  reader.membership.between_calls = [&] {
+    is_asked = true;
+    reader.membership.between_calls = [&] {
+      ASSERT_TRUE(store_->RevokeLease(reader.membership.lease()).ok());
+      ASSERT_TRUE(writer.names->Commit(kv::Transaction().Put(key, "new")).ok());
+      reader.membership.Begin(*store_, std::chrono::minutes(10));
+    };
+  };
+  EXPECT_EQ(ValueOf(*reader.names, key), "new");
+  EXPECT_TRUE(is_asked);
+}
+
 TEST_F(DelegatedStoreTest, ANameMadeElsewhereIsNoLongerAbsent) {
   Host reader(*store_, 1), writer(*store_, 2);
   ReadUntilHeld(reader, DentryKey(kDirectory, "a"), 1);

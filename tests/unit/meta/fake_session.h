@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 
 #include "cluster/membership.h"
 #include "kv/shared_store.h"
@@ -18,10 +19,14 @@ class FakeSession final : public cluster::Membership {
   FakeSession(kv::SharedKvStore& store, int number, milliseconds ttl) {
     self_.bytes[0] = static_cast<std::byte>(number);
     session_.key = "S" + std::string(self_.AsKey());
+    Begin(store, ttl);
+  }
+  // The first session, or another.
+  void Begin(kv::SharedKvStore& store, milliseconds ttl) {
     auto lease = store.GrantLease(ttl);
     EXPECT_TRUE(lease.ok());
     session_.lease = *lease;
-    session_.number = 1;
+    session_.number++;
     kv::Transaction transaction;
     transaction.writes.push_back({session_.key, "", session_.lease});
     session_.revision = *store.Commit(transaction);
@@ -33,10 +38,17 @@ class FakeSession final : public cluster::Membership {
   void ReportLost(const Session&, const std::string&) override {}
   cluster::MembershipStats stats() const override { return {}; }
   std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)>) override { return nullptr; }
-  Result<Session> session() const override { return session_; }
+  Result<Session> session() const override {
+    if (auto between = std::exchange(between_calls, nullptr)) between();
+    if (LeaseHolds()) return session_;
+    return MakeError(ErrorCode::kUnavailable, "the lease may have ended");
+  }
   bool LeaseHolds() const override { return std::chrono::steady_clock::now() < expires_.load() - milliseconds(100); }
   void OnLost(std::function<void()>) override {}
   Status Rejoin() override { return {}; }
+  // Called at the next call of session(), once.
+  mutable std::function<void()> between_calls;
+  kv::LeaseId lease() const { return session_.lease; }
   // By this host's clock; the store may keep it yet.
   void LetLeaseEnd() { expires_ = std::chrono::steady_clock::now(); }
   void SetFull(bool) override {}

@@ -1,0 +1,128 @@
+// What was asked for under a session that is lost before it is done, and names that come to stand for something else.
+#include "cluster_fixture.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr const char* kSince = "what host 2 saved since, and synced";
+
+class ClusterSessionsTest : public ClusterTest {
+ protected:
+  // The first host loses its session and has another, and the second writes to the file meanwhile.
+  void LoseSessionAndRewrite(const char* name) {
+    LoseSession(0);
+    auto file = host(1).Open(name);
+    ASSERT_TRUE(file.ok());
+    EXPECT_TRUE(host(1).Write(*file, 0, kSince).ok());
+    EXPECT_TRUE(host(1).Fsync(*file).ok());
+    EXPECT_TRUE(host(1).CloseFile(*file).ok());
+  }
+  // Another directory takes the name, with a file whose copies cannot be made.
+  void Swap(Host& by) {
+    EXPECT_TRUE(by.Rename(kRootInode, "step.tmp", kRootInode, "old.tmp").ok());
+    const InodeId directory = by.MakeDirectory("step.tmp");
+    by.chunks->syncs_fail = true;
+    by.Put("file", "new bytes", directory);
+  }
+};
+
+TEST_F(ClusterSessionsTest, ACopyThatWaitedIsNotMadeUnderTheNextSession) {
+  MakeHosts(2);
+  host(0).Put("from", std::string(9000, 'z'));
+  host(0).Put("to", "of before");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto from = host(0).Open("from", {.read = true}), to = host(0).Open("to");
+  ASSERT_TRUE(from.ok() && to.ok());
+  host(0).chunks->before_pin = [&] { LoseSessionAndRewrite("to"); };
+  auto copied = Host::Await<size_t>([&](Done<size_t> done) {
+    host(0).fs->CopyRange(from->handle, from->attr.inode, 0, to->handle, to->attr.inode, 0, 9000, std::move(done));
+  });
+  EXPECT_FALSE(copied.ok());
+  EXPECT_TRUE(host(0).CloseFile(*from).ok());
+  EXPECT_FALSE(host(0).CloseFile(*to).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
+  EXPECT_EQ(host(1).Cat("to"), kSince);
+}
+
+TEST_F(ClusterSessionsTest, AFileIsNotEmptiedUnderTheNextSession) {
+  MakeHosts(2);
+  const InodeId inode = host(0).Put("file", "of before");
+  ASSERT_TRUE(host(0).Sync().ok());
+  host(0).gate->before_read = [&] { LoseSessionAndRewrite("file"); };
+  OpenFlags flags;
+  flags.read = flags.write = flags.truncate = true;
+  EXPECT_FALSE(host(0).OpenInode(inode, flags).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
+  EXPECT_EQ(host(1).Cat("file"), kSince);
+  EXPECT_EQ(host(0).Cat("file"), kSince);
+}
+
+TEST_F(ClusterSessionsTest, ARenameThatWaitedPublishesWhatItWaitedFor) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("step.tmp");
+  host(0).Put("file", "old bytes", directory);
+  ASSERT_TRUE(host(0).Sync().ok());
+  host(0).gate->before_commit = [&] { Swap(host(1)); };
+  EXPECT_FALSE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
+  EXPECT_FALSE(host(1).fs->Lookup(kRootInode, "step").ok());
+  host(1).chunks->syncs_fail = false;
+  EXPECT_TRUE(Eventually([&] { return host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok(); }));
+  const auto step = host(1).fs->Lookup(kRootInode, "step");
+  ASSERT_TRUE(step.ok());
+  EXPECT_NE(step->inode, directory);
+  EXPECT_EQ(host(0).Cat("file", step->inode), "new bytes");
+}
+
+TEST_F(ClusterSessionsTest, ARenameIsNotCommittedUnderTheNextSession) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("step.tmp");
+  host(0).Put("file", "bytes", directory);
+  ASSERT_TRUE(host(0).Sync().ok());
+  host(0).gate->before_commit = [&] { LoseSession(0); };
+  EXPECT_FALSE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
+  EXPECT_FALSE(host(1).fs->Lookup(kRootInode, "step").ok());
+  EXPECT_TRUE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
+}
+
+// A write below an extent that lies in a page of the recipe, which this host has to fetch.
+TEST_F(ClusterSessionsTest, BytesWaitForTheRecipeThatTheyBelongTo) {
+  MakeHosts(2);
+  auto writer = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(writer, 0, TextOf(1, 1000000)).ok());
+  ASSERT_TRUE(host(0).Write(writer, 200 * kMiB, TextOf(2, 5000)).ok());
+  ASSERT_TRUE(host(0).CloseFile(writer).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto file = host(1).Open("file");
+  ASSERT_TRUE(file.ok());
+  host(1).chunks->OthersGo();
+  const std::string mine = TextOf(3, 5000);
+  ASSERT_TRUE(host(1).Write(*file, 10000, mine).ok());
+  EXPECT_FALSE(host(1).Fsync(*file).ok()) << "the recipe is away";
+  host(1).chunks->OthersComeBack();
+  EXPECT_TRUE(Eventually([&] { return host(1).Fsync(*file).ok(); }));
+  EXPECT_EQ(*host(1).Read(*file, 10000, 5000), mine);
+  EXPECT_TRUE(host(1).CloseFile(*file).ok());
+  EXPECT_EQ(host(0).Cat("file").substr(9000, 6000), TextOf(1, 1000000).substr(9000, 1000) + mine);
+}
+
+TEST_F(ClusterSessionsTest, OpensThatWaitForAHostLeaveTheOthersAlone) {
+  constexpr int kOpens = 40;
+  MakeHosts(2);
+  std::vector<InodeId> files;
+  for (int i = 0; i < kOpens; i++) files.push_back(host(0).Put("file-" + std::to_string(i), "x"));
+  host(0).chunks->syncs_hang = true;
+  std::atomic<int> opened{0};
+  for (InodeId id : files) {
+    host(1).fs->RunBlocking([&, id] { host(1).fs->Open(id, {.read = true}, [&](Result<HandleId>) { opened++; }, {}); });
+  }
+  std::promise<bool> stat;
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  host(1).fs->RunBlocking([&] { stat.set_value(host(1).fs->GetAttr(kRootInode).ok()); });
+  EXPECT_TRUE(stat.get_future().get());
+  EXPECT_EQ(opened, 0);
+  host(0).chunks->syncs_hang = false;
+  EXPECT_TRUE(Eventually([&] { return opened == kOpens; }));
+}
+
+}  // namespace
+}  // namespace cairnfs::fs
