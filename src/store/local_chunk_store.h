@@ -80,9 +80,9 @@ class ChunkCache;
 class LocalChunkStore final : public ChunkStore {
  public:
   // Opens `disk` (the segments directory) with the index in `engine` (keys with prefix "C"). Never writes to a segment
-  // that was open before a crash: seals it. Removes what a crash left half-made. kCorrupt: a segment header or index
-  // entry cannot be decoded, or a segment that the index names is missing (the message names it and says what helps);
-  // data already stored stays untouched.
+  // that was open before a crash: seals it. Removes what a crash left half-made. A segment whose header is damaged is
+  // used as a sealed one. kCorrupt: an index entry cannot be decoded, or a segment that the index names is missing,
+  // empty or another one (the message names it and says what helps); data already stored stays untouched.
   static Result<std::unique_ptr<LocalChunkStore>> Open(io::Disk& disk, kv::KvEngine& engine, io::BufferPool& pool,
                                                        const StoreOptions& options);
   ~LocalChunkStore() override;  // REQUIRES: no pin, no ChunkData, no call in progress. Does not sync.

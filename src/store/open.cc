@@ -65,17 +65,18 @@ Status LocalChunkStore::Impl::AddSegment(SegmentId id) {
   CAIRNFS_ASSIGN_OR_RETURN(uint64_t file_bytes, file->Size());
   auto named = index_.loaded_segments().find(id.value);
   const bool is_named = named != index_.loaded_segments().end();
-  auto header = ReadHeader(*file, id, is_named ? std::optional(named->second) : std::nullopt, file_bytes);
-  if (!header.ok()) return header.error().WithContext(name);
-  if (is_named && named->second != header->generation) {
+  auto made = MakeFromHeader(*file, id, is_named ? std::optional(named->second) : std::nullopt, file_bytes);
+  if (!made.ok()) return made.error().WithContext(name);
+  SegmentPtr segment = std::move(made).value();
+  const SegmentHeader& header = segment->header;
+  if (is_named && named->second != header.generation) {
     return MakeError(ErrorCode::kCorrupt, name + ": the file is of another generation than the index says");
   }
-  SegmentPtr segment = segments_.Make(*header);
   segment->sealed = true;
   uint64_t end = AlignDown(file_bytes, kPageBytes);
-  if (file_bytes >= header->size_bytes) {
+  if (file_bytes >= header.size_bytes) {
     // Not cut to its used part yet: it was being written when the store went down, or just before.
-    CAIRNFS_ASSIGN_OR_RETURN(end, FindEnd(*file, *header, is_named));
+    CAIRNFS_ASSIGN_OR_RETURN(end, FindEnd(*file, header, is_named));
     if (end == kSegmentHeaderBytes && !is_named) {
       segment->file_bytes = file_bytes;
       file.reset();
@@ -91,24 +92,33 @@ Status LocalChunkStore::Impl::AddSegment(SegmentId id) {
   return {};
 }
 
-// `generation`: as the index has it. A block that cannot be read costs no chunk when the index knows what records need
-// of it; the segment then counts as cut to its end.
-Result<SegmentHeader> LocalChunkStore::Impl::ReadHeader(io::File& file, SegmentId id,
-                                                        std::optional<Generation> generation, uint64_t file_bytes) {
+// `generation`: as the index has it. A header that is damaged or cannot be read costs no chunk, for reading one needs
+// only the index and the digest; the segment then counts as cut to its end.
+Result<SegmentPtr> LocalChunkStore::Impl::MakeFromHeader(io::File& file, SegmentId id,
+                                                         std::optional<Generation> generation, uint64_t file_bytes) {
   AlignedMemory block = AllocateAligned(kSegmentHeaderBytes);
   auto read = file.Read(0, MutableByteSpan(block.get(), kSegmentHeaderBytes));
   if (!read.ok()) {
     if (!header_error_) header_error_ = read.error();
     if (!generation) return read.error();
     spdlog::error("segment {}: its header cannot be read, the index is believed: {}", id.value, read.error().message);
-    return SegmentHeader{id, *generation, file_bytes + 1};
+    return segments_.Make({id, *generation, file_bytes + 1});
   }
   any_header_read_ = true;
   auto header = DecodeSegmentHeader(ByteSpan(block.get(), *read));
-  if (header.ok() && header->id != id) {
+  if (header.ok()) {
+    if (header->id == id) return segments_.Make(*header);
     return MakeError(ErrorCode::kCorrupt, "the header is that of segment " + std::to_string(header->id.value));
   }
-  return header;
+  // Of a file that short nothing is left.
+  if (header.error().code != ErrorCode::kCorrupt || *read < kSegmentHeaderBytes) return header.error();
+  spdlog::error(
+      "{}: {}; its chunks are read by what the index says and verified by their digests, and the next collection moves "
+      "them to another segment (`cairnfs gc`)",
+      MakeSegmentName(SegmentName::kSegment, id), header.error().message);
+  SegmentPtr segment = segments_.Make({id, generation.value_or(Generation{}), file_bytes + 1});
+  segment->header_damaged = true;
+  return segment;
 }
 
 // The end of the last record, or what the index knows to be synced, whichever is later, to the next block.

@@ -71,7 +71,15 @@ class IndexBuilder {
       read_error_ = block.error();
     }
     CAIRNFS_ASSIGN_OR_RETURN(uint64_t file_bytes, file->Size());
-    auto header = block.ok() ? DecodeSegmentHeader(*block) : HeaderFromIndex(id, file_bytes, block.error());
+    auto header = block.ok() ? DecodeSegmentHeader(*block) : Result<SegmentHeader>(block.error());
+    const bool is_cut = block.ok() && block->size() < kSegmentHeaderBytes;
+    if (!header.ok() && !is_cut && (!block.ok() || header.error().code == ErrorCode::kCorrupt)) {
+      CAIRNFS_ASSIGN_OR_RETURN(auto generation, FindGeneration(*file, id, block, file_bytes));
+      if (generation) {
+        result_.problems.push_back(name + ": " + header.error().message);
+        header = SegmentHeader{id, *generation, file_bytes};
+      }
+    }
     if (!header.ok() || header->id != id) {
       aside_.emplace_back(name, header.ok() ? "the header is that of another segment" : header.error().message);
       return {};
@@ -88,18 +96,17 @@ class IndexBuilder {
     return {};
   }
 
-  // For a header that cannot be read: what records need of it stands in the old index, if there is one.
-  Result<SegmentHeader> HeaderFromIndex(SegmentId id, uint64_t file_bytes, const Error& unreadable) {
+  // For a header that is damaged or cannot be read: what records need of it stands in the old index, if there is one.
+  // What a damaged header says is believed when the checksum of a record bears it out.
+  Result<std::optional<Generation>> FindGeneration(io::File& file, SegmentId id, const Result<ByteSpan>& block,
+                                                   uint64_t file_bytes) {
     CAIRNFS_ASSIGN_OR_RETURN(auto value, engine_.Get(SegmentKey(id)));
-    auto generation = value ? DecodeGeneration(*value) : Result<Generation>(unreadable);
-    if (!generation.ok()) return unreadable;
-    result_.problems.push_back(MakeSegmentName(SegmentName::kSegment, id) +
-                               ": the header cannot be read: " + unreadable.message);
-    SegmentHeader header;
-    header.id = id;
-    header.generation = *generation;
-    header.size_bytes = file_bytes;
-    return header;
+    auto generation = value ? DecodeGeneration(*value) : Result<Generation>(Generation{});
+    if (value && generation.ok()) return std::optional(*generation);
+    if (!block.ok()) return std::optional<Generation>();
+    const Generation field = GenerationField(*block);
+    SegmentScanner scanner(file, field, kSegmentHeaderBytes, file_bytes, SegmentScanner::Want::kHeaders);
+    return scanner.Next() ? std::optional(field) : std::nullopt;
   }
 
   Status AddRecord(const std::string& name, SegmentId id, const SegmentScanner::Record& record) {

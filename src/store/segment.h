@@ -24,6 +24,7 @@ namespace cairnfs::store {
 struct Segment {
   explicit Segment(const SegmentHeader& header_in) : header(header_in) {}
   const SegmentHeader header;
+  bool header_damaged = false;  // in the file; constant once it is in the table
   std::string name() const { return MakeSegmentName(SegmentName::kSegment, header.id); }
 
   std::atomic<uint64_t> used_end{kSegmentHeaderBytes};  // where the next record would go, or the end of the last block

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kSegmentMagic = "CAIRNSEG";
 constexpr size_t kHeaderFieldsBytes = 48;  // magic, version, reserved, id, generation, size
+constexpr size_t kHeaderGenerationAt = 24;
 constexpr size_t kHeaderChecksumBytes = 16;
 constexpr size_t kRecordChecksumAt = 16;  // after magic, codec, reserved, raw and stored length
 constexpr size_t kRecordChecksumBytes = 8;
@@ -68,6 +69,12 @@ void EncodeSegmentHeader(const SegmentHeader& header, MutableByteSpan block) {
   std::memcpy(block.data() + kHeaderFieldsBytes, checksum.bytes.data(), kHeaderChecksumBytes);
 }
 
+Generation GenerationField(ByteSpan block) {
+  Generation generation;
+  std::copy_n(block.begin() + kHeaderGenerationAt, generation.size(), generation.begin());
+  return generation;
+}
+
 Result<SegmentHeader> DecodeSegmentHeader(ByteSpan block) {
   if (block.size() < kSegmentHeaderBytes) {
     return MakeError(ErrorCode::kCorrupt, "the segment header is cut off after " + std::to_string(block.size()) +
@@ -90,8 +97,8 @@ Result<SegmentHeader> DecodeSegmentHeader(ByteSpan block) {
   decoder.U32();
   SegmentHeader header;
   header.id.value = decoder.U64();
-  std::string_view generation = decoder.Text(header.generation.size());
-  std::memcpy(header.generation.data(), generation.data(), generation.size());
+  header.generation = GenerationField(block);
+  decoder.Text(header.generation.size());
   header.size_bytes = decoder.U64();
   return header;
 }

@@ -42,6 +42,8 @@ struct RecordHeader {
 void EncodeSegmentHeader(const SegmentHeader& header, MutableByteSpan block);
 // kCorrupt says which field is wrong; kNotSupported for a newer version.
 Result<SegmentHeader> DecodeSegmentHeader(ByteSpan block);
+// What a damaged header has in that field. REQUIRES: block.size() >= kSegmentHeaderBytes.
+Generation GenerationField(ByteSpan block);
 
 // REQUIRES: out.size() == kRecordHeaderBytes.
 void EncodeRecordHeader(const RecordHeader& header, const Generation& generation, uint64_t offset, MutableByteSpan out);

@@ -82,8 +82,8 @@ class LocalChunkStore::Impl {
 
   // open.cc
   Status AddSegment(SegmentId id);
-  Result<SegmentHeader> ReadHeader(io::File& file, SegmentId id, std::optional<Generation> generation,
-                                   uint64_t file_bytes);
+  Result<SegmentPtr> MakeFromHeader(io::File& file, SegmentId id, std::optional<Generation> generation,
+                                    uint64_t file_bytes);
   Status AddUnlessDamaged(SegmentId id);
   Status CheckNamedSegments();
   Result<uint64_t> FindEnd(io::File& file, const SegmentHeader& header, bool is_named);
@@ -92,7 +92,7 @@ class LocalChunkStore::Impl {
   // sweep.cc
   Status DeleteDead(const LiveTest& live, const SweepOptions& options, SweepProgress& progress, SegmentUses* uses);
   void SealOpenIfWasteful(const SegmentUses& uses, double dead_share_min);
-  std::vector<SegmentPtr> ChooseForCompaction(const SegmentUses& uses, double dead_share_min) const;
+  std::vector<SegmentPtr> ChooseForCompaction(const SegmentUses& uses, double dead_share_min);
 
   // compaction.cc
   struct Victim {

@@ -98,10 +98,10 @@ void LocalChunkStore::Impl::SealOpenIfWasteful(const SegmentUses& uses, double d
 }
 
 // `uses` is a little old and only guides the choice: what is in a chosen segment is looked up again.
-std::vector<SegmentPtr> LocalChunkStore::Impl::ChooseForCompaction(const SegmentUses& uses,
-                                                                   double dead_share_min) const {
+std::vector<SegmentPtr> LocalChunkStore::Impl::ChooseForCompaction(const SegmentUses& uses, double dead_share_min) {
   std::vector<SegmentPtr> chosen, small;
   uint64_t small_waste = 0;
+  uint64_t spare = space_.AvailableBytes() / 2;  // for moves that give no room
   for (const SegmentPtr& segment : segments_.All()) {
     // All its records have their index entries in the engine, so that the engine alone says what is live in it.
     if (!segment->sealed.load() || segment->unindexed.load() > 0) continue;
@@ -109,6 +109,11 @@ std::vector<SegmentPtr> LocalChunkStore::Impl::ChooseForCompaction(const Segment
     uint64_t live = use == uses.end() ? 0 : use->second.live_bytes;
     uint64_t taken = segment->used_end.load();  // the file's unused end goes by itself
     uint64_t waste = taken > live ? taken - live : 0;
+    if (live > 0 && segment->header_damaged && live <= spare) {
+      spare -= live;
+      chosen.push_back(segment);
+      continue;
+    }
     if (live > 0 && !IsWasteful(waste, taken, dead_share_min)) continue;
     if (live > 0 && waste < kWasteBytesMin) {
       small.push_back(segment);

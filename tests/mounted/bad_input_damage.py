@@ -197,16 +197,13 @@ def advice_for_damaged_segments_works(seed):
         mount.umount()
         whole = scratch.path + "/whole"
         shutil.copytree(mount.data, whole)
-        for kind in ("missing", "empty", "header"):
+        for kind in ("missing", "empty"):
             shutil.rmtree(mount.data)
             shutil.copytree(whole, mount.data)
             if kind == "missing":
                 os.unlink(victim)
-            elif kind == "empty":
-                os.truncate(victim, 0)
             else:
-                with open(victim, "r+b") as file:
-                    file.write(bytes(64))
+                os.truncate(victim, 0)
             name = os.path.basename(victim)
             expect(call(*mount.mount_command()), CORRUPT, name, "cairnfs check --data DATA",
                    "cairnfs check --rebuild-index --data DATA")
@@ -220,6 +217,37 @@ def advice_for_damaged_segments_works(seed):
                 assert file.read() == b"kept"
             with open(mount.path + "/lost", "rb") as file:
                 expect_errno(errno.EIO, file.read)
+            mount.umount()
+
+
+def damaged_segment_headers_cost_nothing(seed):
+    """A flipped bit in a field or in the padding, and the fields wiped: everything reads, and a collection mends it."""
+    rng = random.Random(seed)
+    with Scratch() as scratch:
+        files = [("kept", rng.randbytes(3 << 20))]
+        mount = made_data(scratch, files)
+        victim = sorted(glob.glob(mount.data + "/segments/segment-*"))[0]
+        name = os.path.basename(victim)
+        whole = scratch.path + "/whole"
+        shutil.copytree(mount.data, whole)
+        with open(victim, "rb") as file:
+            header = file.read(4096)
+        for kind in ("field", "padding", "wiped"):
+            shutil.rmtree(mount.data)
+            shutil.copytree(whole, mount.data)
+            at = {"field": 30, "padding": 3000, "wiped": 0}[kind]
+            with open(victim, "r+b") as file:
+                file.seek(at)
+                file.write(bytes(64) if kind == "wiped" else bytes([header[at] ^ 1]))
+            expect(call(program("cairnfs"), "check", "--data", mount.data), PROBLEMS, f"problem: {name}")
+            expect(call(program("cairnfs"), "check", "--rebuild-index", "--data", mount.data), PROBLEMS,
+                   f"problem: {name}", "index rebuilt")
+            mount.mount()
+            assert name + ": the" in mount.log()
+            assert reads_right_or_not_at_all(mount, files, kind) == 0
+            expect(call(program("cairnfs"), "gc", mount.path), 0)
+            expect(call(program("cairnfs"), "check", mount.path), 0, "clean")
+            assert reads_right_or_not_at_all(mount, files, kind) == 0
             mount.umount()
 
 
@@ -277,7 +305,8 @@ def main():
     return run_cases([
         half_made_data_is_made_anew, full_disk_keeps_what_was_committed, mount_of_a_dead_daemon_is_cleaned_up,
         mount_right_after_the_daemon_died, damaged_segments_and_metadata, advice_for_damaged_segments_works,
-        advice_for_damaged_metadata_is_a_copy, rebuilt_index_finds_everything, garbage_on_the_control_socket,
+        damaged_segment_headers_cost_nothing, advice_for_damaged_metadata_is_a_copy, rebuilt_index_finds_everything,
+        garbage_on_the_control_socket,
     ], seed)
 
 

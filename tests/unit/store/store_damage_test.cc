@@ -69,11 +69,105 @@ TEST_F(DamageTest, MissingSegment) {
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }
 
-TEST_F(DamageTest, DamagedSegmentHeader) {
+// A bit in the magic, the id, the generation, the size, the checksum, the padding.
+TEST_F(DamageTest, ADamagedSegmentHeaderCostsNoChunk) {
   Fill();
-  std::string name = SegmentOf(chunks_[3]);
+  const std::string name = SegmentOf(chunks_[3]);
+  for (uint64_t at : {0, 17, 30, 41, 50, 3000}) {
+    ASSERT_TRUE(memory_.FlipBit(name, at * 8));
+    Open();
+    for (const TestChunk& chunk : chunks_) ExpectReads(chunk);
+    ASSERT_EQ(Problems().size(), 1u) << at;
+    EXPECT_TRUE(Problems()[0].starts_with(name)) << Problems()[0];
+    const TestChunk after = MakeChunk(1000 + at, 40'000);
+    Put(after);
+    ASSERT_OK(store_->Sync());
+    EXPECT_NE(SegmentOf(after), name);
+    ASSERT_TRUE(memory_.FlipBit(name, at * 8));
+  }
+  Open();
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+}
+
+TEST_F(DamageTest, ACollectionMovesTheChunksOfASegmentWithADamagedHeader) {
+  Fill();
+  const std::string name = SegmentOf(chunks_[3]);
   ASSERT_TRUE(memory_.FlipBit(name, 20 * 8));
-  EXPECT_EQ(Problems().size(), 1u);
+  Open();
+  store_->BeginCollection();
+  SweepProgress progress;
+  ASSERT_OK(store_->Sweep([](const Digest&) { return true; }, SweepOptions(), progress));
+  EXPECT_NE(SegmentOf(chunks_[3]), name);
+  EXPECT_FALSE(memory_.Contents(name).has_value());
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(Problems(), std::vector<std::string>{});
+    for (const TestChunk& chunk : chunks_) ExpectReads(chunk);
+    Open();
+  }
+}
+
+// Beside a damaged header, damaged bytes cost the chunk that they are of, and no other.
+TEST_F(DamageTest, ADamagedSegmentHeaderAndADamagedChunk) {
+  Fill();
+  ASSERT_TRUE(memory_.FlipBit(SegmentOf(chunks_[3]), 30 * 8));
+  Flip(chunks_[3]);
+  Open();
+  for (const TestChunk& chunk : chunks_) {
+    if (chunk.digest != chunks_[3].digest) ExpectReads(chunk);
+  }
+  EXPECT_EQ(ReadCode(chunks_[3]), ErrorCode::kCorrupt);
+  EXPECT_EQ(Problems().size(), 2u);
+}
+
+// The segment that was open when the store went down: nothing cut it to its records.
+TEST_F(DamageTest, ADamagedHeaderOfTheOpenSegment) {
+  Open();
+  for (uint64_t i = 0; i < 5; ++i) {
+    chunks_.push_back(MakeChunk(i, 40'000));
+    Put(chunks_.back());
+  }
+  ASSERT_OK(store_->Sync());
+  const std::string name = SegmentOf(chunks_[0]);
+  store_.reset();
+  {
+    auto file = disk_.Open(name);
+    ASSERT_OK(file);
+    ASSERT_OK((*file)->Allocate(kMiB));
+  }
+  ASSERT_TRUE(memory_.FlipBit(name, 30 * 8));
+  Open();
+  for (const TestChunk& chunk : chunks_) ExpectReads(chunk);
+  ASSERT_EQ(Problems().size(), 1u);
+  EXPECT_TRUE(Problems()[0].starts_with(name)) << Problems()[0];
+}
+
+TEST_F(DamageTest, ADamagedHeaderOfASegmentThatTheIndexDoesNotName) {
+  Fill();
+  const std::string unnamed = MakeSegmentName(SegmentName::kSegment, SegmentId{77});
+  {
+    auto file = disk_.Create(unnamed);
+    ASSERT_OK(file);
+    ASSERT_OK((*file)->Allocate(kMiB));
+  }
+  Open();
+  for (const TestChunk& chunk : chunks_) ExpectReads(chunk);
+  store_->BeginCollection();
+  SweepProgress progress;
+  ASSERT_OK(store_->Sweep([](const Digest&) { return true; }, SweepOptions(), progress));
+  EXPECT_FALSE(memory_.Contents(unnamed).has_value());
+  Open();
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+}
+
+TEST_F(DamageTest, AnEmptySegmentIsRefused) {
+  Fill();
+  const std::string name = SegmentOf(chunks_[3]);
+  store_.reset();
+  {
+    auto file = disk_.Open(name);
+    ASSERT_OK(file);
+    ASSERT_OK((*file)->Truncate(0));
+  }
   Error error = OpenError();
   EXPECT_EQ(error.code, ErrorCode::kCorrupt);
   EXPECT_NE(error.message.find(name), std::string::npos) << error.message;
@@ -83,19 +177,23 @@ TEST_F(DamageTest, DamagedSegmentHeader) {
   EXPECT_TRUE(memory_.Contents("damaged-" + name).has_value());
 }
 
-TEST_F(DamageTest, CheckGoesOnWithoutAMissingAndADamagedSegment) {
+TEST_F(DamageTest, CheckGoesOnWithoutAMissingAndAnEmptySegment) {
   Fill();
-  const std::string missing = SegmentOf(chunks_[3]), damaged = SegmentOf(chunks_[29]);
-  ASSERT_NE(missing, damaged);
+  const std::string missing = SegmentOf(chunks_[3]), empty = SegmentOf(chunks_[29]);
+  ASSERT_NE(missing, empty);
   store_.reset();
   ASSERT_OK(disk_.Remove(missing));
-  ASSERT_TRUE(memory_.FlipBit(damaged, 20 * 8));
+  {
+    auto file = disk_.Open(empty);
+    ASSERT_OK(file);
+    ASSERT_OK((*file)->Truncate(0));
+  }
   StoreOptions options = SmallOptions();
   options.tolerate_damage = true;
   Open(options);
   std::vector<std::string> problems = Problems();
   ASSERT_EQ(problems.size(), 2u);
-  for (const std::string& name : {missing, damaged}) {
+  for (const std::string& name : {missing, empty}) {
     auto names_it = [&](const std::string& problem) { return problem.starts_with(name); };
     EXPECT_EQ(std::count_if(problems.begin(), problems.end(), names_it), 1) << name;
   }

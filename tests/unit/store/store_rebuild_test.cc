@@ -87,6 +87,37 @@ TEST_F(RebuildTest, KnowsFromTheOldIndexWhatAnUnreadableHeaderSaid) {
   ExpectReadsAllBut(chunks_.size());
 }
 
+TEST_F(RebuildTest, KeepsTheChunksOfASegmentWithADamagedHeader) {
+  Fill();
+  const std::string name = SegmentOf(chunks_[3]);
+  ASSERT_TRUE(memory_.FlipBit(name, 30 * 8));  // in the generation, which the old index has too
+  RebuildResult result = Rebuild();
+  EXPECT_EQ(result.chunk_count, chunks_.size());
+  ASSERT_EQ(result.problems.size(), 1u);
+  EXPECT_TRUE(result.problems[0].starts_with(name)) << result.problems[0];
+  Open();
+  ExpectReadsAllBut(chunks_.size());
+  EXPECT_EQ(Problems().size(), 1u);
+}
+
+TEST_F(RebuildTest, BelievesADamagedHeaderWhenRecordsBearItOut) {
+  Fill();
+  const std::string name = SegmentOf(chunks_[3]);
+  ASSERT_TRUE(memory_.FlipBit(name, 3000 * 8));
+  engine_ = (store_.reset(), kv::OpenMemoryEngine());
+  EXPECT_EQ(Rebuild().chunk_count, chunks_.size());
+  Open();
+  ExpectReadsAllBut(chunks_.size());
+  // Without an index, a generation that is wrong leaves nothing to tell the records by.
+  ASSERT_TRUE(memory_.FlipBit(name, 3000 * 8));
+  ASSERT_TRUE(memory_.FlipBit(name, 30 * 8));
+  engine_ = (store_.reset(), kv::OpenMemoryEngine());
+  EXPECT_LT(Rebuild().chunk_count, chunks_.size());
+  EXPECT_TRUE(memory_.Contents("damaged-" + name).has_value());
+  Open();
+  ExpectReads(chunks_[29]);
+}
+
 TEST_F(RebuildTest, PutsAsideASegmentOfWhichNothingTellsTheGeneration) {
   Fill();
   const std::string name = SegmentOf(chunks_[3]);
