@@ -19,6 +19,10 @@ Failpoint collect_swept("fs.collect_swept", Failpoint::Kind::kKill);
 constexpr size_t kRecordsPerRead = 1024;
 // A collection that failed is not tried again by itself sooner; who asks for one, or needs room, is not held up.
 constexpr auto kRetryAfter = std::chrono::minutes(5);
+// One that failed for lack of room may be, once the disk has so much more of it.
+constexpr auto kRetryWithRoomAfter = std::chrono::seconds(3);
+constexpr uint64_t kMoreRoomBytes = 4 * kMiB;
+constexpr auto kSameErrorLoggedAfter = std::chrono::minutes(1);
 // Files that are removed all the time put a collection off, but not for ever.
 constexpr int kDelaysMax = 10;
 
@@ -79,10 +83,11 @@ void Collector::NoteFreed(uint64_t bytes) {
 bool Collector::IsDue() const {
   const auto now = std::chrono::steady_clock::now();
   const auto delay = std::chrono::milliseconds(options_.collect_delay_ms);
-  if (chunks_ == nullptr || !options_.collect_by_itself || freed_bytes_ < options_.collect_after_bytes ||
-      now < not_before_)
-    return false;
-  return now - last_freed_ >= delay || now - due_since_ >= kDelaysMax * delay;
+  if (chunks_ == nullptr || !options_.collect_by_itself || freed_bytes_ < options_.collect_after_bytes) return false;
+  if (now - last_freed_ < delay && now - due_since_ < kDelaysMax * delay) return false;
+  if (now >= not_before_) return true;
+  return free_bytes_at_failure_ && now - failed_at_ >= kRetryWithRoomAfter &&
+         chunks_->DiskFreeBytes() >= *free_bytes_at_failure_ + kMoreRoomBytes;
 }
 
 Result<uint64_t> Collector::TakeOwed(kv::KvStore& kv, const FsOptions& options) {
@@ -139,6 +144,11 @@ CollectionStatus Collector::Status() const {
   return status;
 }
 
+std::string Collector::last_error() const {
+  MutexLock lock(mutex_);
+  return last_error_;
+}
+
 void Collector::Run() {
   pthread_setname_np(pthread_self(), "cairn-collect");
   for (;;) {
@@ -162,13 +172,13 @@ void Collector::Run() {
       phase_ = status.ok() ? "done" : "failed: " + status.error().message;
       if (status.ok()) {
         runs_total_++;
+        last_error_.clear();
+        not_before_ = {};
+        free_bytes_at_failure_.reset();
       } else {
-        freed_bytes_ += freed_before;
-        due_since_ = std::chrono::steady_clock::now();
-        not_before_ = std::chrono::steady_clock::now() + kRetryAfter;
+        NoteFailure(status.error(), freed_before);
       }
     }
-    if (!status.ok() && !stop_.stop_requested()) spdlog::warn("collection failed: {}", status.error().message);
     for (auto& done : requests) {
       if (status.ok()) {
         done(Status());
@@ -179,6 +189,24 @@ void Collector::Run() {
     MutexLock lock(mutex_);
     if (stopping_ && requests_.empty()) return;
   }
+}
+
+void Collector::NoteFailure(const Error& error, uint64_t freed_before) {
+  freed_bytes_ += freed_before;
+  failed_at_ = due_since_ = std::chrono::steady_clock::now();
+  not_before_ = failed_at_ + kRetryAfter;
+  if (stop_.stop_requested() || chunks_ == nullptr) return;
+  if (error.code == ErrorCode::kNoSpace) {
+    free_bytes_at_failure_ = std::max(free_bytes_at_failure_.value_or(0), chunks_->DiskFreeBytes());
+  } else {
+    free_bytes_at_failure_.reset();
+  }
+  last_error_ = error.message;
+  // Every writer that finds no room asks for one.
+  if (error.message == logged_error_ && failed_at_ - logged_at_ < kSameErrorLoggedAfter) return;
+  logged_error_ = error.message;
+  logged_at_ = failed_at_;
+  spdlog::warn("collection failed: {}", error.message);
 }
 
 cairnfs::Status Collector::CollectOnce() {

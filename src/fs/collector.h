@@ -7,6 +7,7 @@
 // can come back after a crash.
 #pragma once
 
+#include <optional>
 #include <thread>
 
 #include "fs/filesystem.h"
@@ -46,6 +47,7 @@ class Collector {
   void Request(Done<CollectionStatus> done);  // joins the collection that is about to begin
   CollectionStatus Status() const;
   bool running() const { return running_.load(); }
+  std::string last_error() const;  // of the last collection; empty when it went well
   // Ends the thread; a collection that runs is given up.
   void Stop();
 
@@ -56,6 +58,7 @@ class Collector {
  private:
   void Run();
   bool IsDue() const REQUIRES_LOCK(mutex_);
+  void NoteFailure(const Error& error, uint64_t freed_before) REQUIRES_LOCK(mutex_);
   cairnfs::Status CollectOnce();
   cairnfs::Status Mark(LiveSet& live);
 
@@ -71,6 +74,13 @@ class Collector {
   std::chrono::steady_clock::time_point last_freed_ GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point due_since_ GUARDED_BY(mutex_);   // when enough was freed
   std::chrono::steady_clock::time_point not_before_ GUARDED_BY(mutex_);  // by itself, after one that failed
+  std::chrono::steady_clock::time_point failed_at_ GUARDED_BY(mutex_);
+  // The most that the disk had free when one failed for lack of room, since one succeeded: with more, the next need
+  // not wait for not_before_.
+  std::optional<uint64_t> free_bytes_at_failure_ GUARDED_BY(mutex_);
+  std::string last_error_ GUARDED_BY(mutex_);
+  std::string logged_error_ GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point logged_at_ GUARDED_BY(mutex_);
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::string phase_ GUARDED_BY(mutex_) = "idle";
   uint64_t runs_total_ GUARDED_BY(mutex_) = 0;

@@ -126,6 +126,7 @@ struct FsStatus {
   uint64_t sync_rounds_total, sync_points_total;
   size_t pool_buffers, pool_buffers_free;
   bool collecting;
+  bool collection_failed;  // the last one did
   std::string last_error;  // empty: none
   bool failing;            // nothing becomes durable at present: the last sync round could not be finished
   store::StoreStats store;

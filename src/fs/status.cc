@@ -153,6 +153,11 @@ FsStatus FileSystem::GetStatus() const {
   status.collecting = impl_->collector->running();
   status.failing = impl_->rounds->failing();
   status.last_error = impl_->rounds->last_error();
+  const std::string collection_error = impl_->collector->last_error();
+  status.collection_failed = !collection_error.empty();
+  if (status.last_error.empty() && status.collection_failed) {
+    status.last_error = "collection failed: " + collection_error;
+  }
   if (status.last_error.empty()) status.last_error = status.store.last_error;
   return status;
 }

@@ -141,8 +141,9 @@ Result<SegmentPtr> SegmentSet::CreateFresh(const CreateOptions& options) {
     if (written.error().code != ErrorCode::kNoSpace) return written.error();
   }
   space_.Refresh();
-  return MakeError(ErrorCode::kNoSpace, "the disk has no room for another segment beyond the reserve of " +
-                                            std::to_string(options.reserve_bytes) + " bytes");
+  return MakeError(ErrorCode::kNoSpace, "the disk has no room for another segment beyond the " +
+                                            std::to_string(options.reserve_bytes) + " bytes kept free (" +
+                                            options.reserve_name + ")");
 }
 
 Status SegmentSet::WriteHeader(io::File& file, const SegmentHeader& header) {

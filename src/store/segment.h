@@ -54,6 +54,7 @@ class SegmentSet {
     uint64_t size_bytes;      // wanted
     uint64_t size_bytes_min;  // taken when the disk has no more
     uint64_t reserve_bytes;   // leave this much of the disk free
+    const char* reserve_name = "the reserve";
   };
   // A segment ready for records: header and directory entry are durable, blocks allocated. Takes a freed one first.
   // Not in the table until Publish. kNoSpace, kIo.

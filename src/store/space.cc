@@ -64,6 +64,11 @@ uint64_t SpaceMeter::AvailableBytes() {
   return room > taken ? room - taken : 0;
 }
 
+uint64_t SpaceMeter::DiskFreeBytes() {
+  RefreshIfOlder(kRefreshInterval);
+  return disk_free_.load(std::memory_order_relaxed);
+}
+
 bool SpaceMeter::ReserveIsLow() {
   RefreshIfOlder(kRefreshInterval);
   return disk_free_.load(std::memory_order_relaxed) < reserve_bytes_ / 5;

@@ -21,6 +21,7 @@ class SpaceMeter {
   bool TryReserve(uint64_t bytes);
   void ReleaseReservation(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
   uint64_t AvailableBytes();  // less the reservations
+  uint64_t DiskFreeBytes();   // the reserve included
   void Refresh();             // asks the disk now
   // Metadata has taken most of the reserve. Less than what a compaction may leave for the while.
   bool ReserveIsLow();

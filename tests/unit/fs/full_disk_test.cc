@@ -104,5 +104,41 @@ TEST_F(FullDiskTest, WhoDeletesAndTriesAgainFindsRoomAtOnce) {
   Remove(fill, "fill");
 }
 
+// Somebody else's file takes the reserve too, so that compaction has nowhere to copy to.
+TEST_F(FullDiskTest, ACollectionThatFoundNoRoomIsSeenAndTriedAgainOnceThereIsSome) {
+  world_.fs_options.collect_after_bytes = kMiB;
+  world_.fs_options.collect_delay_ms = 20;
+  world_.Remake();
+  std::vector<FileSystem::Created> files;
+  for (uint64_t i = 0; i < 200; ++i) {
+    files.push_back(world_.Create("f" + std::to_string(i)));
+    if (!world_.Write(files.back(), 0, RandomText(i, kMiB)).ok()) break;
+    ASSERT_TRUE(world_.Fsync(files.back()).ok());
+  }
+  auto foreign = world_.disk->Create("foreign");
+  ASSERT_TRUE(foreign.ok());
+  uint64_t foreign_bytes = 0;
+  while ((*foreign)->Allocate(foreign_bytes + 64 * kKiB).ok()) foreign_bytes += 64 * kKiB;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (i % 2 == 0) {
+      Remove(files[i], "f" + std::to_string(i));
+    } else {
+      world_.fs->Release(files[i].handle, files[i].attr.inode);
+    }
+  }
+  ASSERT_TRUE(Eventually([&] { return world_.fs->GetStatus().collection_failed; }));
+  const std::string error = world_.fs->GetStatus().last_error;
+  EXPECT_TRUE(error.starts_with("collection failed: ")) << error;
+  EXPECT_NE(error.find("quarter of the reserve"), std::string::npos) << error;
+
+  foreign->reset();
+  ASSERT_TRUE(world_.disk->Remove("foreign").ok());
+  EXPECT_TRUE(Eventually([&] { return !world_.fs->GetStatus().collection_failed; }));
+  EXPECT_EQ(world_.fs->GetStatus().last_error, "");
+  auto file = world_.Create("new");
+  EXPECT_TRUE(world_.Write(file, 0, RandomText(1000, 16 * kMiB)).ok());
+  world_.fs->Release(file.handle, file.attr.inode);
+}
+
 }  // namespace
 }  // namespace cairnfs::fs
