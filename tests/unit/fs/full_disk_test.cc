@@ -115,6 +115,8 @@ TEST_F(FullDiskTest, ACollectionThatFoundNoRoomIsSeenAndTriedAgainOnceThereIsSom
     if (!world_.Write(files.back(), 0, RandomText(i, kMiB)).ok()) break;
     ASSERT_TRUE(world_.Fsync(files.back()).ok());
   }
+  auto rest = world_.Create("rest");  // no segment is left that a collection could move chunks to
+  Fill(rest);
   auto foreign = world_.disk->Create("foreign");
   ASSERT_TRUE(foreign.ok());
   uint64_t foreign_bytes = 0;
