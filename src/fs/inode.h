@@ -52,7 +52,8 @@ struct Content {
   };
   std::vector<LostRange> lost;
   bool loss_told = true;               // a round has taken note of it
-  bool failure_noted = false;          // that a chunk of it found no space is in the log
+  bool no_space_noted = false;         // that a chunk of it found no space is in the log
+  bool recipe_away_noted = false;      // that a chunk of it waits for its recipe is in the log
   bool recipe_error_noted = false;     // that its recipe could not be stored was told
   std::optional<Error> publish_error;  // why the last round left it behind, while other files were published
 

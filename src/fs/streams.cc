@@ -185,33 +185,22 @@ void Streams::Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& ch
   landed.digest = digest;
   if (put.ok()) {
     landed.pin = std::move(put->pin);
+    content.no_space_noted = false;
   } else {
     const bool no_space = put.error().code == ErrorCode::kNoSpace;
     // What finds no space is tried again and again; it is news once.
-    if (!no_space || !content.failure_noted) {
+    if (!no_space || !content.no_space_noted) {
       spdlog::error("inode {}: bytes at {} (+{}) could not be stored: {}", inode->id.value, chunk->offset, chunk->size,
                     put.error().message);
       SetError(inode, put.error());
     }
-    content.failure_noted = no_space;
+    content.no_space_noted = no_space;
     // Without space the bytes stay in memory and are tried again; a failed store will not take them any more.
     if (no_space) landed.failure = put.error();
   }
   content.landed[chunk->id] = std::move(landed);
   ApplyLanded(inode);
   inode->changed_state.NotifyAll();
-}
-
-// The extents below the chunk may lie on nodes that do not answer just now. That is no reason to lose what is stored.
-std::optional<Error> Streams::WhyNotYet(const InodePtr& inode, const FlyingChunk& chunk) {
-  Content& content = *inode->content;
-  const Status loaded = content.extents.EnsureLoaded(chunk.offset, chunk.size, chunks_);
-  if (loaded.ok() || loaded.error().code != ErrorCode::kUnavailable) return std::nullopt;
-  if (!std::exchange(content.failure_noted, true)) {
-    spdlog::warn("inode {}: bytes at {} (+{}) wait for its recipe: {}", inode->id.value, chunk.offset, chunk.size,
-                 loaded.error().message);
-  }
-  return loaded.error().WithContext("the recipe");
 }
 
 void Streams::ApplyLanded(const InodePtr& inode) {
@@ -221,13 +210,22 @@ void Streams::ApplyLanded(const InodePtr& inode) {
     auto landed = content.landed.find(first->first);
     if (landed == content.landed.end() || landed->second.failure) break;
     std::shared_ptr<FlyingChunk> chunk = first->second;
-    if (landed->second.pin) landed->second.failure = WhyNotYet(inode, *chunk);
-    if (landed->second.failure) break;
+    Status loaded;
+    if (landed->second.pin) loaded = content.extents.EnsureLoaded(chunk->offset, chunk->size, chunks_);
+    // What lies below may be on nodes that do not answer just now. That is no reason to lose what is stored.
+    if (!loaded.ok() && loaded.error().code == ErrorCode::kUnavailable) {
+      if (!std::exchange(content.recipe_away_noted, true)) {
+        spdlog::warn("inode {}: bytes at {} (+{}) wait for its recipe: {}", inode->id.value, chunk->offset, chunk->size,
+                     loaded.error().message);
+      }
+      landed->second.failure = loaded.error().WithContext("the recipe");
+      break;
+    }
+    content.recipe_away_noted = false;
     Content::Landed result = std::move(landed->second);
-    content.failure_noted = false;
     content.landed.erase(landed);
     content.flying.erase(first);
-    Apply(inode, *chunk, std::move(result));
+    Apply(inode, *chunk, std::move(result), loaded);
     chunk_applied.Pass();
   }
   if (content.flying.empty() && (content.drop_runs || inode->write_open_count == 0)) DropStoredRuns(inode);
@@ -264,11 +262,11 @@ static uint64_t LayChunk(Content& content, const FlyingChunk& chunk, const Diges
   return laid;
 }
 
-void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed) {
+// `loaded`: whether the extents below are.
+void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed, const Status& loaded) {
   Content& content = *inode->content;
   bool stored = static_cast<bool>(landed.pin);
   if (stored) {
-    auto loaded = content.extents.EnsureLoaded(chunk.offset, chunk.size, chunks_);
     if (loaded.ok()) {
       uint64_t before = content.extents.allocated_bytes();
       const uint64_t laid = LayChunk(content, chunk, landed.digest);

@@ -66,8 +66,8 @@ class Streams {
   void Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk);
   void ApplyLanded(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void AddLost(const InodePtr& inode, const Content::LostRange& range) REQUIRES_LOCK(inode->mutex);
-  std::optional<Error> WhyNotYet(const InodePtr& inode, const FlyingChunk& chunk) REQUIRES_LOCK(inode->mutex);
-  void Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed) REQUIRES_LOCK(inode->mutex);
+  void Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed, const Status& loaded)
+      REQUIRES_LOCK(inode->mutex);
 
   store::ChunkStore& chunks_;
   store::LocalChunkStore& local_;
