@@ -95,12 +95,17 @@ class RankService final : public Control::Service {
     if (auto allowed = CheckRights(*context, call); !allowed.ok()) return rpc::ToGrpc(allowed.error());
     // The caller is the one that renames: with its own rights, and through the kernel, which keeps names in memory.
     auto rename = [&]() -> cairnfs::Status {
+      const auto before = filesystem_.LastFailedCommit(call.directory);
       CommitRequest outcome;
       if (!stream->Write(CommitReply()) || !stream->Read(&outcome) || !outcome.has_outcome()) {
         return MakeError(ErrorCode::kInterrupted, "the process that renamed is gone");
       }
       if (outcome.outcome().error().empty()) return {};
-      return MakeError(ErrorCode::kFailed, outcome.outcome().error());
+      // rename(2) has told its caller no more than a number.
+      const auto failure = filesystem_.LastFailedCommit(call.directory);
+      const bool is_new = failure && !(before && before->at == failure->at);
+      return MakeError(ErrorCode::kFailed,
+                       outcome.outcome().error() + (is_new ? " (" + failure->JoinCauses() + ")" : ""));
     };
     auto committed = gate_.Commit(call, rename, [this, context] { return stopping_ || context->IsCancelled(); });
     return committed.ok() ? grpc::Status::OK : rpc::ToGrpc(committed.error());

@@ -141,6 +141,18 @@ Status CheckCluster(const Config& config) {
   return {};
 }
 
+Result<std::string> MetadataOfAddress(const std::string& address) {
+  const bool is_url = address.starts_with(kNodeScheme) || address.starts_with(kEtcdScheme);
+  std::string url = is_url ? address : std::string(kNodeScheme) + address;
+  if (Status checked = CheckMetadata(url); !checked.ok()) {
+    return Wrong(
+        fmt::format("\"{}\" is no address to join: give etcd://HOST:PORT,HOST:PORT/prefix for an etcd, or "
+                    "HOST:PORT of the host that serves the metadata",
+                    address));
+  }
+  return url;
+}
+
 std::string MetadataUrl(const Config& config) {
   return config.metadata.empty() ? std::string(kNodeScheme) + config.serve_metadata : config.metadata;
 }

@@ -12,6 +12,9 @@ namespace cairnfs::daemon {
 // nobody called trusted. The message names the keys and says what would be right. Good for a host alone, too.
 Status CheckCluster(const Config& config);
 
+// The `metadata` that `cluster join ADDRESS` means: ADDRESS, if it is one, or else "node:" before it. kInvalidArgument
+// says what ADDRESS may be.
+Result<std::string> MetadataOfAddress(const std::string& address);
 // Where this host finds the shared metadata: `metadata`, or, where only `serve_metadata` is set, the node itself.
 // REQUIRES: config.InCluster()
 std::string MetadataUrl(const Config& config);

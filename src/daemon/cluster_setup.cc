@@ -171,6 +171,10 @@ Error ExplainUnreachable(const Error& error, const std::string& url) {
     explained.message += url.starts_with(kNodeScheme)
                              ? "; the host that serves it must be mounted, and its serve_metadata address be given"
                              : "; is etcd running, and can this host reach it?";
+  } else if (error.code == ErrorCode::kNotSupported && url.starts_with(kNodeScheme)) {
+    explained.message +=
+        "; what answers there serves no metadata: give the serve_metadata address of the host that does, not its "
+        "listen address; that of an etcd begins with etcd://";
   }
   return explained;
 }
@@ -335,8 +339,7 @@ Result<SetupResult> InitCluster(const SetupOptions& options) {
 Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& address) {
   CAIRNFS_RETURN_IF_ERROR(CheckFileIsFree(options));
   Config config = options.config;
-  const bool is_url = address.starts_with(kEtcdScheme) || address.starts_with(kNodeScheme);
-  config.metadata = is_url ? address : std::string(kNodeScheme) + address;
+  CAIRNFS_ASSIGN_OR_RETURN(config.metadata, MetadataOfAddress(address));
   config.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
   CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, config));
   auto identity = ReadCluster(store->store());

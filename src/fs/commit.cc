@@ -22,14 +22,7 @@ Failpoint shared_rename_ready("fs.shared_rename_ready", Failpoint::Kind::kKill);
 constexpr int kAskedMax = 20;
 
 constexpr size_t kFailedCommitsMax = 16;
-constexpr size_t kCausesNamedMax = 5;  // in an error's message; all are in the log and the status
-
-std::string JoinSome(const std::vector<std::string>& causes) {
-  std::string text;
-  for (size_t i = 0; i < causes.size() && i < kCausesNamedMax; i++) text += (i > 0 ? "; " : "") + causes[i];
-  if (causes.size() > kCausesNamedMax) text += "; and " + std::to_string(causes.size() - kCausesNamedMax) + " more";
-  return text;
-}
+constexpr size_t kCausesNamedMax = 5;  // in an error's message
 
 struct Moved {
   const meta::RenameParams& params;
@@ -73,7 +66,23 @@ Status MakeReplicated(const Moved& moved, ClusterHost& host, InodeTable& table, 
 
 }  // namespace
 
-void FileSystem::Impl::RenameShared(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
+std::string CommitFailure::JoinCauses() const {
+  std::string text;
+  for (size_t i = 0; i < causes.size() && i < kCausesNamedMax; i++) text += (i > 0 ? "; " : "") + causes[i];
+  if (causes.size() > kCausesNamedMax) text += "; and " + std::to_string(causes.size() - kCausesNamedMax) + " more";
+  return text;
+}
+
+std::optional<CommitFailure> FileSystem::LastFailedCommit(InodeId directory) const {
+  MutexLock lock(impl_->failed_commits_mutex);
+  for (const CommitFailure& failure : impl_->failed_commits) {
+    if (failure.source == directory) return failure;
+  }
+  return std::nullopt;
+}
+
+void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Caller& caller, Done<void> done) {
+  meta::RenameParams params = names;
   const uint64_t session = host->session();
   std::vector<meta::Attr> sources;
   auto source = parts.names.Lookup(params.from_parent, params.from_name);
@@ -83,7 +92,9 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& params, const Call
     auto target = parts.names.Lookup(params.to_parent, params.to_name);
     if (!target.ok()) return done(target.error());
     sources.push_back(std::move(*target));
+    params.expected_to = sources.back().inode;
   }
+  params.expected_from = sources.front().inode;
   bool has_directory = false;
   for (const meta::Attr& attr : sources) {
     has_directory = has_directory || S_ISDIR(attr.mode);
@@ -118,8 +129,7 @@ void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Call
     if (!causes.ok()) {
       status = causes.error();
     } else if (!causes->empty()) {
-      status = MakeError(ErrorCode::kIo, JoinSome(*causes));
-      NoteFailedCommit(params, std::move(*causes));
+      status = MakeError(ErrorCode::kIo, NoteFailedCommit(params, std::move(*causes)));
       is_noted = true;
     }
   }
@@ -130,8 +140,6 @@ void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Call
   if (!status.ok()) return RefuseRename(params, status.error(), done);
   shared_rename_ready.Pass();
   meta::RenameParams guarded = params;
-  guarded.expected_from = sources.front().inode;
-  if (params.mode == meta::RenameMode::kExchange) guarded.expected_to = sources.back().inode;
   // The compare that every transaction has is with the session that there is by then.
   guarded.guard = [this, session](kv::Transaction& transaction) {
     host->AddSessionCompare(transaction, session);
@@ -253,17 +261,20 @@ void FileSystem::Impl::RefuseRename(const meta::RenameParams& params, Error why,
   done(why);
 }
 
-void FileSystem::Impl::NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes) {
+std::string FileSystem::Impl::NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes) {
   CommitFailure failure;
   failure.at = parts.clock.Now();
+  failure.source = params.expected_from.value_or(InodeId{});
   // The path is read from the metadata, for which nobody who is to hear of a failure waits once more.
   failure.directory =
       host->membership().LeaseHolds() ? parts.names.PathOf(params.from_parent, params.from_name) : params.from_name;
   for (const std::string& cause : causes) spdlog::error("commit of '{}': {}", failure.directory, cause);
   failure.causes = std::move(causes);
+  std::string said = failure.JoinCauses();
   MutexLock lock(failed_commits_mutex);
   failed_commits.push_front(std::move(failure));
   if (failed_commits.size() > kFailedCommitsMax) failed_commits.pop_back();
+  return said;
 }
 
 Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {

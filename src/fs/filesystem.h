@@ -112,8 +112,10 @@ struct FsTraffic {
 // A rename that was refused because bytes below it are lost or could not be made safe.
 struct CommitFailure {
   Timestamp at;
-  std::string directory;            // path below the root of what was to be renamed
+  InodeId source;                   // what was to be renamed
+  std::string directory;            // its path below the root
   std::vector<std::string> causes;  // a sentence for each file: which host, which file, why
+  std::string JoinCauses() const;   // a few of them; all are in the log and the status
 };
 
 struct FsStatus {
@@ -233,6 +235,8 @@ class FileSystem {
   // Whether rename(2) would let the caller give the directory a name in `final_parent`, by the modes and owners of both
   // and of the directory that it lies in: kPermission says what is missing. May wait for other hosts.
   Status CheckMayRename(const Credentials& caller, InodeId directory, InodeId final_parent);
+  // Why the last rename of it was refused, if one was lately, in a cluster.
+  std::optional<CommitFailure> LastFailedCommit(InodeId directory) const;
 
   // --- files ---------------------------------------------------------------------------------------------------
   struct Created {

@@ -247,7 +247,7 @@ class FileSystem::Impl {
   Status CheckSameSession(uint64_t session) const;  // kIo: it is not this one any more
   void AfterClosed(Done<void> then);                // on a thread that may wait
   // commit.cc
-  void RenameShared(const meta::RenameParams& params, const Caller& caller, Done<void> done);
+  void RenameShared(const meta::RenameParams& names, const Caller& caller, Done<void> done);
   void CommitShared(const meta::RenameParams& params, const Caller& caller, const std::vector<meta::Attr>& sources,
                     uint64_t session, Done<void> done);
   Result<std::vector<meta::Namespace::PendingFile>> PendingBelow(const std::vector<meta::Attr>& sources);
@@ -255,7 +255,8 @@ class FileSystem::Impl {
                                          const std::set<InodeId>& told);
   // A sentence for each file below them, or of them, that another host cannot make safe any more.
   Result<std::vector<std::string>> FinishBelow(const std::vector<meta::Attr>& sources, const Caller& caller);
-  void NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes);
+  // For the log, the status and the rank gate. Returns the causes in one line.
+  std::string NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes);
   // Ends a rename that waited in vain for what is to be durable before: says why, to the caller and to who asks later.
   void RefuseRename(const meta::RenameParams& params, Error why, const Done<void>& done);
   Result<std::string> DurabilityShared(InodeId id);

@@ -24,6 +24,15 @@ constexpr std::array<std::pair<ErrorCode, grpc::StatusCode>, 12> kCodes = {{
 
 constexpr std::string_view kDetails = "cairnfs: ";
 
+// A status is a header, which gRPC lets grow to 8 KiB, three for each byte that is not ASCII. Paths may be longer.
+constexpr size_t kMessageBytesMax = 2400;
+
+std::string Shortened(const std::string& message) {
+  if (message.size() <= kMessageBytesMax) return message;
+  constexpr size_t kHalf = kMessageBytesMax / 2 - 4;
+  return message.substr(0, kHalf) + " [...] " + message.substr(message.size() - kHalf);
+}
+
 }  // namespace
 
 grpc::Status ToGrpc(const Error& error) {
@@ -33,7 +42,7 @@ grpc::Status ToGrpc(const Error& error) {
     grpc_code = like;
     break;
   }
-  return {grpc_code, error.message, std::string(kDetails).append(ErrorCodeName(error.code))};
+  return {grpc_code, Shortened(error.message), std::string(kDetails).append(ErrorCodeName(error.code))};
 }
 
 Error FromGrpc(const grpc::Status& status) {

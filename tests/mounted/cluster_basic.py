@@ -287,28 +287,30 @@ def a_checkpoint_of_all_hosts(world):
         world.checkpoints[folder] = files
 
 
-def a_commit_by_all_ranks(world):
-    """cairnfs commit on every host: all return when the last has come, and the directory has its final name."""
-    files = save_checkpoint(world, "gated")
-
-    def commit(rank, folder="gated", timeout="60s"):
-        host = world.hosts[rank]
-        command = [program("cairnfs"), "commit", "--ranks", str(len(world.hosts)), "--timeout", timeout,
+def commit_by_ranks(hosts, folder, ranks, timeout="60s"):
+    """cairnfs commit on each of the hosts at once, as ranks 0, 1, ...: what became of each call."""
+    def commit(rank):
+        host = hosts[rank]
+        command = [program("cairnfs"), "commit", "--ranks", str(ranks), "--timeout", timeout,
                    host.path(folder + ".tmp"), host.path(folder)]
         return subprocess.run(host.inside(*command), check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, timeout=120, env={**os.environ, "RANK": str(rank)})
 
     with concurrent.futures.ThreadPoolExecutor() as threads:
-        done = list(threads.map(commit, range(len(world.hosts))))
+        return list(threads.map(commit, range(len(hosts))))
+
+
+def a_commit_by_all_ranks(world):
+    """cairnfs commit on every host: all return when the last has come, and the directory has its final name."""
+    files = save_checkpoint(world, "gated")
+    done = commit_by_ranks(world.hosts, "gated", len(world.hosts))
     assert all(result.returncode == 0 for result in done), [result.stdout for result in done]
     for host in world.hosts:
         check_checkpoint(host, "gated", files)
     world.checkpoints["gated"] = files
     # One does not come: the others say which.
     os.mkdir(world.hosts[0].path("late.tmp"))
-    with concurrent.futures.ThreadPoolExecutor() as threads:
-        done = list(threads.map(lambda rank: commit(rank, "late", "2s"), range(len(world.hosts) - 1)))
-    for result in done:
+    for result in commit_by_ranks(world.hosts[:-1], "late", len(world.hosts), "2s"):
         assert result.returncode == 1, result
         assert "rank 2 did not come within 2 s" in result.stdout, result.stdout
     assert error_of(os.stat, world.hosts[0].path("late")) == errno.ENOENT
@@ -480,6 +482,9 @@ def a_commit_that_lost_bytes_says_so(world):
     failures = host.status()["failures"]
     assert failures and "torn.tmp" in failures[0], failures
     assert victim.name in failures[0] and "lost" in failures[0], failures
+    # All ranks hear of it, whichever of them renames.
+    for result in commit_by_ranks(world.hosts[:-1], "torn", len(world.hosts) - 1):
+        assert result.returncode == 1 and victim.name in result.stdout and "torn.tmp/lost" in result.stdout, result
     os.unlink(host.path("torn.tmp", "lost"))
     os.rename(host.path("torn.tmp"), host.path("torn"))
     assert os.listdir(world.hosts[1].path("torn")) == ["whole"]

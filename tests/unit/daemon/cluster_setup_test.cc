@@ -1,5 +1,7 @@
 #include "daemon/cluster_setup.h"
 
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -87,6 +89,30 @@ TEST_F(ClusterSetupTest, JoinSaysThatNobodyAnswers) {
   auto joined = JoinCluster(options_, "127.0.0.1:1");
   ASSERT_FALSE(joined.ok());
   EXPECT_TRUE(Has(joined.error(), "must be mounted")) << joined.error().message;
+  EXPECT_FALSE(stdfs::exists(options_.file));
+}
+
+TEST_F(ClusterSetupTest, JoinSaysWhatMayBeJoined) {
+  for (const char* address : {"http://127.0.0.1:2379", "127.0.0.1", "etcd://", ""}) {
+    auto joined = JoinCluster(options_, address);
+    ASSERT_FALSE(joined.ok()) << address;
+    EXPECT_EQ(joined.error().code, ErrorCode::kInvalidArgument) << address;
+    EXPECT_TRUE(Has(joined.error(), "is no address to join: give etcd://")) << joined.error().message;
+  }
+  EXPECT_FALSE(stdfs::exists(options_.file));
+}
+
+TEST_F(ClusterSetupTest, JoinSaysThatWhatAnswersServesNoMetadata) {
+  grpc::CallbackGenericService none;  // every call is unimplemented
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.RegisterCallbackGenericService(&none);
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  const auto server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  auto joined = JoinCluster(options_, "127.0.0.1:" + std::to_string(port));
+  ASSERT_FALSE(joined.ok());
+  EXPECT_TRUE(Has(joined.error(), "serves no metadata: give the serve_metadata address")) << joined.error().message;
   EXPECT_FALSE(stdfs::exists(options_.file));
 }
 

@@ -95,6 +95,10 @@ TEST_F(ClusterNamesTest, CommitFailsWithTheNamesOfWhatADeadHostHadNotSaved) {
   EXPECT_EQ(status.failed_commits[0].directory, "tmp");
   ASSERT_EQ(status.failed_commits[0].causes.size(), 1u);
   EXPECT_NE(status.failed_commits[0].causes[0].find("tmp/bad"), std::string::npos);
+  const auto last = host(0).fs->LastFailedCommit(temporary);
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->JoinCauses(), renamed.error().message);
+  EXPECT_FALSE(host(0).fs->LastFailedCommit(bad));
   EXPECT_TRUE(Eventually([&] { return *host(0).Durability(bad) == "lost"; }));
   EXPECT_TRUE(Eventually([&] { return *host(1).Durability(temporary) == "lost"; }));
 
