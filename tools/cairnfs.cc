@@ -7,6 +7,7 @@
 #include "cluster_commands.h"
 #include "commands.h"
 #include "commit_command.h"
+#include "control/rank_gate.h"
 #include "daemon/config.h"
 #include "daemon/exit_codes.h"
 #include "not_empty.h"
@@ -23,7 +24,9 @@ void AddCommit(CLI::App& app, CommitCommand& commit, int& exit_code) {
   auto* command = app.add_subcommand("commit", "rename a directory once all ranks of a job have called this");
   command->add_option("TMP", commit.from, "the directory that all ranks wrote into")->required();
   command->add_option("FINAL", commit.to, "its final name")->required();
-  command->add_option("--ranks", commit.ranks, "how many ranks call")->required();
+  command->add_option("--ranks", commit.ranks, "how many ranks call")
+      ->required()
+      ->check(CLI::Range(1U, control::GateCall::kRanksMax));
   auto* rank = command->add_option("--rank", commit.rank,
                                    "the number of this one, from 0 on (default: RANK, OMPI_COMM_WORLD_RANK, PMI_RANK "
                                    "or SLURM_PROCID of the environment)");

@@ -96,7 +96,7 @@ std::string StatusText(const control::StatusReport& report) {
                                   FormatSize(store.known_bytes_total), FormatSize(report.fs.read_bytes_total)));
   line("pool", fmt::format("{} of {} buffers free", report.fs.pool_buffers_free, report.fs.pool_buffers));
   line("open files", fmt::format("{}", report.fs.open_files));
-  line("collecting", report.fs.collecting ? "yes" : "no");
+  line("collecting", report.fs.collecting ? "yes" : (report.fs.collection_failed ? "no, the last one failed" : "no"));
   line("state", report.fs.failing ? "failing: nothing becomes durable" : "good");
   if (report.cluster) {
     const auto& cluster = *report.cluster;
@@ -154,6 +154,7 @@ std::string StatusJson(const control::StatusReport& report) {
       {"pool_buffers", report.fs.pool_buffers},
       {"pool_buffers_free", report.fs.pool_buffers_free},
       {"collecting", report.fs.collecting},
+      {"collection_failed", report.fs.collection_failed},
       {"failing", report.fs.failing},
       {"last_error", report.fs.last_error},
       {"failures", report.failures},

@@ -142,6 +142,7 @@ void ToMessage(const StatusReport& report, StatusReply& reply) {
   activity.set_pool_buffers(report.fs.pool_buffers);
   activity.set_pool_buffers_free(report.fs.pool_buffers_free);
   activity.set_collecting(report.fs.collecting);
+  activity.set_collection_failed(report.fs.collection_failed);
   activity.set_write_bytes_per_second(report.write_bytes_per_second);
   activity.set_read_bytes_per_second(report.read_bytes_per_second);
 }
@@ -178,6 +179,7 @@ StatusReport FromMessage(const StatusReply& reply) {
   fs.pool_buffers = activity.pool_buffers();
   fs.pool_buffers_free = activity.pool_buffers_free();
   fs.collecting = activity.collecting();
+  fs.collection_failed = activity.collection_failed();
   fs.last_error = reply.last_error();
   fs.failing = reply.failing();
 

@@ -18,6 +18,7 @@ TEST(Convert, StatusSurvivesTheWire) {
   report.fs.dirty_bytes = 12;
   report.fs.pool_buffers = 64;
   report.fs.collecting = true;
+  report.fs.collection_failed = true;
   report.fs.last_error = "disk on fire";
   report.fs.failing = true;
   report.fs.store.unique_bytes = 5;
@@ -35,6 +36,7 @@ TEST(Convert, StatusSurvivesTheWire) {
   EXPECT_TRUE(back.fs.failing);
   EXPECT_EQ(back.fs.logical_bytes, 11U);
   EXPECT_TRUE(back.fs.collecting);
+  EXPECT_TRUE(back.fs.collection_failed);
   EXPECT_EQ(back.write_bytes_per_second, 2.5);
 }
 
