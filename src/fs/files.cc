@@ -201,7 +201,12 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
 }
 
 Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode) {
-  if (handle) CAIRNFS_RETURN_IF_ERROR(CheckSession(*handle));
+  if (handle) {
+    const Status holds = CheckSession(*handle);
+    // The loss that the inode remembers is told with that, and to nobody who opens the file later.
+    if (!holds.ok() && !request.from_page_cache) static_cast<void>(TakeErrorLocked(*handle).ok());
+    CAIRNFS_RETURN_IF_ERROR(holds);
+  }
   std::optional<SyncRounds::Operation> operation;
   for (;;) {
     MutexLock lock(inode->mutex);

@@ -91,6 +91,7 @@ void Overlay::Write(uint64_t offset, const io::Slice& data) {
 void Overlay::JoinNext(std::map<uint64_t, Run>::iterator run) {
   auto next = std::next(run);
   if (next == runs_.end() || run->first + run->second.length != next->first) return;
+  if (keeps_stored_apart_ && next->second.stored > 0) return;
   for (const io::Slice& piece : next->second.pieces) AppendSlice(run->second.pieces, piece);
   run->second.length += next->second.length;
   runs_.erase(next);
@@ -115,6 +116,7 @@ void Overlay::RemoveFromRuns(uint64_t begin, uint64_t end) {
       right.id = next_run_id_++;
       ForSlices(run.pieces, cut_to - start, stop - start, [&](const io::Slice& s) { right.pieces.push_back(s); });
       right.length = stop - cut_to;
+      right.stored = run.stored > cut_to - start ? run.stored - (cut_to - start) : 0;
       runs_.emplace(cut_to, std::move(right));
     }
     if (cut_from > start) {

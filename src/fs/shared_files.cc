@@ -24,7 +24,9 @@ constexpr unsigned kLooksMax = 4;
 
 std::unique_ptr<Content> FileSystem::Impl::MakeContent() const {
   auto content = std::make_unique<Content>(parts.chunk_params);
-  if (host != nullptr) content->shared = std::make_unique<SharedContent>();
+  if (host == nullptr) return content;
+  content->shared = std::make_unique<SharedContent>();
+  content->overlay.KeepStoredApart();
   return content;
 }
 

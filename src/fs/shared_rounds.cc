@@ -56,6 +56,11 @@ void SyncRounds::Withdraw(SharedItem& item, Content& content) {
   item.pins.clear();
 }
 
+bool SyncRounds::IsStillOwed(const SharedItem& item) {
+  const Content& content = *item.inode->content;
+  return content.changed && content.shared->session == item.session;
+}
+
 void SyncRounds::GiveBack(SharedItem& item) {
   const InodePtr& inode = item.inode;
   bool is_forsaken = false;
@@ -63,7 +68,7 @@ void SyncRounds::GiveBack(SharedItem& item) {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
     content.owed = false;
-    is_forsaken = !content.changed;
+    is_forsaken = !IsStillOwed(item);
     if (is_forsaken) {
       item.pins.clear();
     } else {
@@ -82,7 +87,7 @@ void SyncRounds::LeaveBehind(SharedItem& item, const Error& why) {
   {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
-    if (content.changed) {
+    if (IsStillOwed(item)) {
       if (!content.publish_error) {
         spdlog::error("inode {}: cannot be published: {}", inode->id.value, why.message);
         streams_.SetError(inode, why);
@@ -141,11 +146,11 @@ void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& w
   inode->changed_state.NotifyAll();
 }
 
-void SyncRounds::Abandon(const InodePtr& inode, const Error& why, bool is_needed) {
+void SyncRounds::Abandon(const InodePtr& inode, uint64_t session, const Error& why, bool is_needed) {
   {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
-    if (content.changed) {
+    if (content.changed && content.shared->session == session) {
       const auto level = is_needed || inode->open_count > 0 ? spdlog::level::err : spdlog::level::debug;
       spdlog::log(level, "inode {}: what was not published is given up: {}", inode->id.value, why.message);
       Forsake(streams_, inode, why);
@@ -165,7 +170,7 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
     Content& content = *inode->content;
     SharedContent& shared = *content.shared;
     content.owed = false;
-    if (content.changed) {  // else it was forsaken while the answer was on its way
+    if (IsStillOwed(item)) {  // else it was forsaken while the answer was on its way
       inode->published_revision = std::max(inode->published_revision.load(), revision);
       content.publish_error.reset();
       shared.NotePublished(host_->self(), item.pending);
@@ -223,7 +228,7 @@ Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one
       } else if (revision.error().code == ErrorCode::kConflict) {
         conflicts.push_back(std::move(items[i]));
       } else if (revision.error().code == ErrorCode::kStale) {
-        Abandon(items[i].inode, SessionLost());
+        Abandon(items[i].inode, items[i].session, SessionLost());
       } else {
         GiveBack(items[i]);
       }
@@ -246,18 +251,19 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
     return state.error();
   }
   if (!state.ok()) {
-    Abandon(inode, MakeError(ErrorCode::kStale, "the file was removed on another host"), /*is_needed=*/false);
+    const Error why = MakeError(ErrorCode::kStale, "the file was removed on another host");
+    Abandon(inode, item.session, why, /*is_needed=*/false);
     return std::optional<SharedItem>();
   }
   if (item.session != host_->session()) {
-    Abandon(inode, SessionLost());
+    Abandon(inode, item.session, SessionLost());
     return std::optional<SharedItem>();
   }
   Status rebased;
   {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
-    if (content.changed) {
+    if (IsStillOwed(item)) {
       Withdraw(item, content);
       host_->NotePending(*state, *content.shared);
       if (state->record_revision != content.shared->base_revision) {
@@ -337,14 +343,16 @@ Status SyncRounds::FinishShared() {
   for (const InodePtr& inode : owed_) {
     Result<SharedItem> item = SharedItem();
     bool is_abandoned = false;
+    uint64_t session = 0;
     {
       MutexLock lock(inode->mutex);
       const Content& content = *inode->content;
-      is_abandoned = !content.changed || content.must_reload() || content.shared->session != host_->session();
+      session = content.shared->session;
+      is_abandoned = !content.changed || content.must_reload() || session != host_->session();
       if (!is_abandoned) item = Prepare(inode);
     }
     if (is_abandoned) {
-      Abandon(inode, SessionLost());
+      Abandon(inode, session, SessionLost());
     } else if (item.ok()) {
       items.push_back(std::move(*item));
     } else {

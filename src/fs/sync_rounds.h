@@ -131,8 +131,12 @@ class SyncRounds {
   void NoteShortage(const InodePtr& inode, const Error& error);
   std::optional<Error> WhyLeftBehind(InodeId id) EXCLUDES_LOCK(mutex_);
   void LeaveBehind(SharedItem& item, const Error& why);  // to the next round, which others need not wait for
-  // is_needed false: an error only for who has the file open.
-  void Abandon(const InodePtr& inode, const Error& why, bool is_needed = true);
+  // Ends what was owed of the file and, unless they were accepted under a later session, gives up its bytes. is_needed
+  // false: an error only for who has the file open.
+  void Abandon(const InodePtr& inode, uint64_t session, const Error& why, bool is_needed = true);
+  // False when it was given up since with its session; what there is by now was accepted under another one, and is owed
+  // to a round of its own.
+  static bool IsStillOwed(const SharedItem& item) REQUIRES_LOCK(item.inode->mutex);
   // After a conflict: takes over what another host published. nullopt: nothing is left to publish, or it cannot be,
   // which is noted.
   Result<std::optional<SharedItem>> Reconcile(SharedItem item);

@@ -163,6 +163,29 @@ TEST_F(ClusterFilesTest, AStreamThatGoesOnKeepsOffWhatWasTakenOverMeanwhile) {
   EXPECT_EQ(host(1).Cat("file"), expected);
 }
 
+// What it writes in the middle of bytes that it has stored, or before them, makes none of them new again.
+TEST_F(ClusterFilesTest, AStreamThatGoesBackKeepsOffWhatOthersWroteSince) {
+  MakeHosts(2);
+  auto stream = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(stream, 1000, std::string(3000, 'a')).ok());
+  host(0).gate->before_commit = [&] { EXPECT_TRUE(host(0).Write(stream, 4000, std::string(1000, 'a')).ok()); };
+  ASSERT_TRUE(host(0).Fsync(stream).ok());
+  auto other = host(1).Open("file");
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE(host(1).Write(*other, 2000, std::string(500, 'b')).ok());
+  ASSERT_TRUE(host(1).Fsync(*other).ok());
+  ASSERT_TRUE(host(0).Write(stream, 1500, std::string(100, 'c')).ok());
+  ASSERT_TRUE(host(0).Write(stream, 500, std::string(500, 'd')).ok());
+  ASSERT_TRUE(host(0).Fsync(stream).ok());
+  const std::string expected = std::string(500, '\0') + std::string(500, 'd') + std::string(500, 'a') +
+                               std::string(100, 'c') + std::string(400, 'a') + std::string(500, 'b') +
+                               std::string(2500, 'a');
+  EXPECT_EQ(host(1).Cat("file"), expected);
+  EXPECT_EQ(host(0).Cat("file"), expected);
+  ASSERT_TRUE(host(1).CloseFile(*other).ok());
+  ASSERT_TRUE(host(0).CloseFile(stream).ok());
+}
+
 TEST_F(ClusterFilesTest, ALargeRecipeIsMergedToo) {
   MakeHosts(2);
   std::string expected(400'000, '.');

@@ -57,6 +57,26 @@ TEST_F(ClusterSessionsTest, AFileIsNotEmptiedUnderTheNextSession) {
   EXPECT_EQ(host(0).Cat("file"), kSince);
 }
 
+// The round under which a session ended takes nothing with it that was accepted under the next one.
+TEST_F(ClusterSessionsTest, ARoundOfTheLostSessionLeavesWhatCameSince) {
+  MakeHosts(2);
+  auto before = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(before, 0, "of before").ok());
+  host(0).gate->before_commit = [&] {
+    LoseSession(0);
+    EXPECT_FALSE(host(0).Write(before, 0, "is told").ok());
+    auto since = host(0).Open("file");
+    ASSERT_TRUE(since.ok());
+    EXPECT_TRUE(host(0).Write(*since, 0, "of the next session").ok());
+    EXPECT_TRUE(host(0).CloseFile(*since).ok());
+  };
+  EXPECT_FALSE(host(0).Fsync(before).ok());
+  EXPECT_TRUE(host(0).Sync().ok());
+  EXPECT_EQ(host(1).Cat("file"), "of the next session");
+  EXPECT_EQ(host(0).Cat("file"), "of the next session");
+  static_cast<void>(host(0).CloseFile(before).ok());
+}
+
 TEST_F(ClusterSessionsTest, ARenameThatWaitedPublishesWhatItWaitedFor) {
   MakeHosts(2);
   const InodeId directory = host(0).MakeDirectory("step.tmp");
