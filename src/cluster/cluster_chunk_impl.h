@@ -60,6 +60,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   // syncing.cc
   Status Sync() override;
   Status SyncLocal() override;
+  Result<Unreadable> SyncReadable(SyncScope scope) override;
   std::string WhatIsLacking() override EXCLUDES_LOCK(mutex_);
 
   // serving.cc
@@ -168,7 +169,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
             std::optional<Reply> (*decode)(std::string_view), std::function<void(Result<Reply>)> done);
 
   // syncing.cc
-  Status SyncUntil(bool local_only);
+  // `unreadable` null: a chunk that cannot be read back fails it.
+  Status SyncUntil(SyncScope scope, Unreadable* unreadable);
+  bool IsUnreadable(const Entry& entry) REQUIRES_LOCK(mutex_);
   bool IsPlaced(const Entry& entry, bool local_only) const;
   void PutAllLocally(uint64_t last) REQUIRES_LOCK(mutex_);
   struct AwayNodes {

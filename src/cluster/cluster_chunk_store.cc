@@ -138,11 +138,10 @@ Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::s
   if (!is_new) {
     if (is_reserved) local_.ReleaseReservation(size);
     CoverBySync(found->second);
+    TakeBytesAgain(*found->second, slices);
     return store::PutResult{MakePin(digest), false};
   }
-  entry->sequence = ++last_sequence_;
-  by_sequence_.emplace(entry->sequence, entry);
-  unacknowledged_bytes_ += size;
+  CoverBySync(entry);
   last_put_at_ = entry->put_at;
   Ask(entry, *view);
   return store::PutResult{MakePin(digest), true};

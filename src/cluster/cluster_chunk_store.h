@@ -5,6 +5,7 @@
 // alive until it is; Sync waits until every chunk put before has its copies.
 #pragma once
 
+#include <map>
 #include <memory>
 
 #include "cluster/membership.h"
@@ -54,6 +55,11 @@ class ClusterChunkStore : public store::ChunkStore {
   virtual ClusterChunkStats ClusterStats() const = 0;
   // Sync, for this node's own disk alone (durability level `local`); the copies follow by themselves.
   virtual Status SyncLocal() = 0;
+  enum class SyncScope { kCopies, kThisNode };
+  // Chunks that were put, and can be read back no more to be sent or stored, each with why.
+  using Unreadable = std::map<Digest, Error>;
+  // As Sync or SyncLocal, for all chunks but these: whoever has one of them pinned cannot rely on it.
+  virtual Result<Unreadable> SyncReadable(SyncScope scope) = 0;
   // For people: what the chunks that wait for copies lack, with the nodes that are away and the setting. Empty: none
   // waits.
   virtual std::string WhatIsLacking() = 0;

@@ -151,15 +151,16 @@ void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, SendItem item) {
 // and then, and a Put brings its bytes anew.
 void ClusterChunkStoreImpl::OnLoadFailed(const NodeId& node, const EntryPtr& entry, const Error& error) {
   if (entry->state == Entry::State::kDone) return;
+  std::erase(entry->sending, node);
+  const bool is_damaged = error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kNotFound;
+  if (is_damaged && entry->local == Entry::Local::kStored) entry->local = Entry::Local::kNone;
+  if (!entry->slices.empty()) return Settle(entry);  // a Put has brought them meanwhile
   if (!entry->failure) {
     spdlog::error("chunk {} cannot be read back to be sent: {}", entry->digest.ToHex(), error.message);
   }
   entry->failure = error.WithContext("chunk " + entry->digest.ToHex() +
                                      " was put and cannot be read back to be sent to other nodes; save it once more");
   entry->read_again_at = Clock::now() + kReadAgainAfter;
-  std::erase(entry->sending, node);
-  const bool is_damaged = error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kNotFound;
-  if (is_damaged && entry->local == Entry::Local::kStored) entry->local = Entry::Local::kNone;
   Settle(entry);
   if (sync_waiters_ > 0) changed_.NotifyAll();
 }

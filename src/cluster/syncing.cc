@@ -12,8 +12,16 @@ constexpr std::chrono::milliseconds kFullPatience{1500};
 
 }  // namespace
 
-Status ClusterChunkStoreImpl::Sync() { return SyncUntil(/*local_only=*/false); }
-Status ClusterChunkStoreImpl::SyncLocal() { return SyncUntil(/*local_only=*/true); }
+Status ClusterChunkStoreImpl::Sync() { return SyncUntil(SyncScope::kCopies, nullptr); }
+Status ClusterChunkStoreImpl::SyncLocal() { return SyncUntil(SyncScope::kThisNode, nullptr); }
+
+Result<ClusterChunkStore::Unreadable> ClusterChunkStoreImpl::SyncReadable(SyncScope scope) {
+  Unreadable unreadable;
+  CAIRNFS_RETURN_IF_ERROR(SyncUntil(scope, &unreadable));
+  return unreadable;
+}
+
+bool ClusterChunkStoreImpl::IsUnreadable(const Entry& entry) { return entry.failure && IsPinned(entry.digest); }
 
 // It lies on this node's disk; a commit makes that durable.
 bool ClusterChunkStoreImpl::IsPlaced(const Entry& entry, bool local_only) const {
@@ -82,7 +90,8 @@ std::string ClusterChunkStoreImpl::WhatIsLacking() {
   return by_sequence_.empty() ? "" : DescribeShortage(*view, NodesThatTakeNothing(*view));
 }
 
-Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {
+Status ClusterChunkStoreImpl::SyncUntil(SyncScope scope, Unreadable* unreadable) {
+  const bool local_only = scope == SyncScope::kThisNode;
   const auto deadline = Clock::now() + options_.sync_wait_max;
   struct Waiter {
     ClusterChunkStoreImpl& store;
@@ -104,7 +113,7 @@ Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {
     if (failure_) return *failure_;
     for (const EntryPtr& entry : stuck_) {
       const bool is_covered = entry->sequence != 0 && entry->sequence <= last;
-      if (entry->failure && is_covered && IsPinned(entry->digest)) return *entry->failure;
+      if (is_covered && unreadable == nullptr && IsUnreadable(*entry)) return *entry->failure;
     }
     if (options_.patience != nullptr && options_.patience->IsOver()) {
       return Shortage("this host is stopping, and the shared metadata does not answer");
@@ -116,12 +125,17 @@ Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {
     if (is_stuck && IsFullEverywhere()) return Shortage("no space");
     return {};
   };
+  auto is_left_out = [&](const Entry& entry) {
+    mutex_.AssertHeld();
+    return unreadable != nullptr && IsUnreadable(entry);
+  };
   if (local_only) PutAllLocally(last);
   // First what lies on this node's disk, so that its sync runs beside those of the others.
   uint64_t placed = 0;
   for (;;) {
     auto entry = by_sequence_.upper_bound(placed);
-    while (entry != by_sequence_.end() && entry->first <= last && IsPlaced(*entry->second, local_only))
+    while (entry != by_sequence_.end() && entry->first <= last &&
+           (IsPlaced(*entry->second, local_only) || is_left_out(*entry->second)))
       placed = (entry++)->first;
     if (entry == by_sequence_.end() || entry->first > last) break;
     // One that cannot lie here, because there is no room, is not waited for twice.
@@ -139,7 +153,9 @@ Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {
   if (must_commit) commit_started();
   Status waited;
   while (!local_only && waited.ok()) {
-    if (by_sequence_.empty() || by_sequence_.begin()->first > last) break;
+    auto first = by_sequence_.begin();
+    while (first != by_sequence_.end() && first->first <= last && is_left_out(*first->second)) ++first;
+    if (first == by_sequence_.end() || first->first > last) break;
     waited = check();
     if (waited.ok()) changed_.WaitFor(mutex_, kLookInterval);
   }
@@ -149,6 +165,10 @@ Status ClusterChunkStoreImpl::SyncUntil(bool local_only) {
   if (status.ok() && must_commit_again) status = commit_.CommitAndWait();
   lock.Lock();
   if (!status.ok()) return status;
+  for (const EntryPtr& entry : stuck_) {
+    const bool is_covered = entry->sequence != 0 && entry->sequence <= last;
+    if (is_covered && is_left_out(*entry)) unreadable->emplace(entry->digest, *entry->failure);
+  }
   return waited;
 }
 

@@ -23,6 +23,11 @@ Status ClusterHost::SyncChunks(Durability level) {
   return level == Durability::kLocal ? parts_.chunks.SyncLocal() : parts_.chunks.Sync();
 }
 
+Result<cluster::ClusterChunkStore::Unreadable> ClusterHost::SyncReadableChunks(Durability level) {
+  using Scope = cluster::ClusterChunkStore::SyncScope;
+  return parts_.chunks.SyncReadable(level == Durability::kLocal ? Scope::kThisNode : Scope::kCopies);
+}
+
 Status ClusterHost::BeginSession() {
   CAIRNFS_ASSIGN_OR_RETURN(const cluster::Membership::Session session, parts_.membership.session());
   if (session_key_.empty()) session_key_ = session.key;

@@ -34,6 +34,8 @@ class ClusterHost {
   Levels& levels() { return levels_; }
   // Makes what was put durable, at this level.
   Status SyncChunks(Durability level);
+  // As SyncChunks, for all chunks but those that it returns, which cannot be read back (ClusterChunkStore).
+  Result<cluster::ClusterChunkStore::Unreadable> SyncReadableChunks(Durability level);
 
   std::string WhatIsLacking() { return parts_.chunks.WhatIsLacking(); }
 

@@ -218,28 +218,29 @@ uint32_t FileSystem::Impl::WithoutSetId(uint32_t mode) {
   return kept;
 }
 
-void FileSystem::Impl::KillPrivileges(InodeId id) {
-  InodePtr known = host != nullptr ? table.Find(id) : nullptr;
-  if (known && known->no_set_id) return;
-  auto attr = parts.names.GetAttr(id);
+void FileSystem::Impl::KillPrivileges(const InodePtr& inode) {
+  auto attr = parts.names.GetAttr(inode->id);
   if (!attr.ok()) return;
   uint32_t kept = WithoutSetId(attr->mode);
   if (kept != (attr->mode & 07777)) {
     SyncRounds::Operation operation(*rounds);
     meta::AttrChanges changes;
     changes.mode = kept;
-    if (auto status = parts.names.SetAttr(id, changes); !status.ok()) {
-      spdlog::warn("inode {}: its set-id bits could not be cleared: {}", id.value, status.error().message);
+    if (auto status = parts.names.SetAttr(inode->id, changes); !status.ok()) {
+      spdlog::warn("inode {}: its set-id bits could not be cleared: {}", inode->id.value, status.error().message);
       return;  // the next write tries again
     }
   }
-  if (known) known->no_set_id = true;
+  if (host != nullptr) inode->no_set_id = true;
 }
 
 void FileSystem::Impl::KillCapability(const InodePtr& inode) {
   constexpr std::string_view kCapability = "security.capability";
   if (inode->no_capability.exchange(true)) return;
-  if (!parts.names.GetXattr(inode->id, kCapability).ok()) return;
+  if (auto found = parts.names.GetXattr(inode->id, kCapability); !found.ok()) {
+    if (found.error().code != ErrorCode::kNoData) inode->no_capability = false;  // the next write asks again
+    return;
+  }
   SyncRounds::Operation operation(*rounds);
   if (auto status = parts.names.RemoveXattr(inode->id, kCapability);
       !status.ok() && status.error().code != ErrorCode::kNoData) {

@@ -189,15 +189,21 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
     return done(status.error());
   }
   write_bytes_total += request.data.size;
-  if (request.kill_suid_sgid) KillPrivileges(inode->id);
-  KillCapability(inode);
-  size_t size = request.data.size;
-  if (!request.sync && !(handle && handle->flags.sync)) return done(size);
-  rounds->Request([this, handle, done = std::move(done), size](Status synced) {
-    if (handle && (synced.ok() || IsDurableHere(handle->inode))) synced = CheckSynced(*handle);
-    if (!synced.ok()) return done(synced.error());
-    done(size);
-  });
+  const bool is_synced = request.sync || (handle && handle->flags.sync);
+  const bool kills_set_id = request.kill_suid_sgid && !inode->no_set_id;
+  auto finish = [this, handle, inode, is_synced, kills_set_id, size = request.data.size, done = std::move(done)] {
+    if (kills_set_id) KillPrivileges(inode);
+    KillCapability(inode);
+    if (!is_synced) return done(size);
+    rounds->Request([this, handle, done, size](Status synced) {
+      if (handle && (synced.ok() || IsDurableHere(handle->inode))) synced = CheckSynced(*handle);
+      if (!synced.ok()) return done(synced.error());
+      done(size);
+    });
+  };
+  // What has to be asked of the shared store holds up this write alone.
+  if (host != nullptr && (kills_set_id || !inode->no_capability)) return blocking->Post(std::move(finish));
+  finish();
 }
 
 Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode) {

@@ -118,7 +118,7 @@ class FileSystem::Impl {
   static Status TakeErrorLocked(Handle& handle);  // takes the inode's lock itself
   HandleId AddHandle(const InodePtr& inode, const OpenFlags& flags) REQUIRES_LOCK(inode->mutex);
   static uint32_t WithoutSetId(uint32_t mode);  // permission bits as a write by a stranger leaves them
-  void KillPrivileges(InodeId inode);           // set-id bits
+  void KillPrivileges(const InodePtr& inode);   // set-id bits
   void KillCapability(const InodePtr& inode);   // file capabilities, which any change of content or owner ends
   void OnPressure(std::chrono::milliseconds without_release);
   void GiveBackBuffers(std::chrono::milliseconds without_release);

@@ -148,6 +148,15 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
   {
     MutexLock lock(inode->mutex);
     bool ready = inode->content != nullptr && !inode->content->must_reload();
+    // Without the lock: the shared store may take its time.
+    const bool asks_store = host != nullptr && (!ready || inode->others_seen != inode->others_noticed);
+    if (asks_store && !std::exchange(plan->saw_others, true)) {
+      lock.Unlock();
+      return SeeOthers(inode, plan->options.caller, [this, plan](const Status& seen) {
+        if (!seen.ok()) return FailLoad(plan, seen.error());
+        StartRead(plan);
+      });
+    }
     uint64_t length = 0;
     if (ready) {
       Content& content = *inode->content;
@@ -160,16 +169,7 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
       return;
     }
     const Content& content = *inode->content;
-    if (host != nullptr) {
-      if (inode->others_seen != inode->others_noticed && !std::exchange(plan->saw_others, true)) {
-        lock.Unlock();
-        return SeeOthers(inode, plan->options.caller, [this, plan](const Status& seen) {
-          if (!seen.ok()) return FailLoad(plan, seen.error());
-          StartRead(plan);
-        });
-      }
-      LookAgain(inode);
-    }
+    if (host != nullptr) LookAgain(inode);
     if (plan->options.for_page_cache) inode->written_under_pages.Remove(plan->offset, plan->offset + plan->size);
     if (content.HasLost(plan->offset, plan->offset + length)) {
       lock.Unlock();

@@ -275,7 +275,7 @@ bool FileSystem::Impl::IsBehind(const InodePtr& inode, uint64_t revision, const 
 }
 
 void FileSystem::Impl::SeeOthers(const InodePtr& inode, const Caller& caller, Done<void> done) {
-  blocking->Post([this, inode, caller, done = std::move(done)] {
+  auto see = [this, inode, caller, done] {
     LoadForOpen(inode, caller, {}, [inode, done](const Status& status) {
       if (status.ok() || status.error().code != ErrorCode::kNotFound) return done(status);
       // Removed, and open here: nobody else writes to it any more.
@@ -285,14 +285,16 @@ void FileSystem::Impl::SeeOthers(const InodePtr& inode, const Caller& caller, Do
       }
       done({});
     });
-  });
+  };
+  if (!caller.cancelled) return blocking->Post(std::move(see));
+  blocking->Post(std::move(see), caller.cancelled, [done](const Error& why) { done(why); });
 }
 
 void FileSystem::Impl::WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) {
   bool is_current = true;
   if (host != nullptr) {
     MutexLock lock(inode->mutex);
-    is_current = inode->others_seen == inode->others_noticed;
+    is_current = inode->content && !inode->content->must_reload() && inode->others_seen == inode->others_noticed;
   }
   if (is_current) return done({});
   SeeOthers(inode, caller, std::move(done));

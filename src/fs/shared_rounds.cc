@@ -313,10 +313,20 @@ Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
 Status SyncRounds::PublishAt(Durability level, std::vector<SharedItem> items) {
   Status first;
   for (int attempt = 0; !items.empty(); attempt++) {
-    if (Status synced = host_->SyncChunks(level); !synced.ok()) {
+    auto unreadable = host_->SyncReadableChunks(level);
+    if (!unreadable.ok()) {
       for (SharedItem& item : items) GiveBack(item);
-      return synced;
+      return unreadable.error();
     }
+    std::erase_if(items, [&](SharedItem& item) {
+      for (const store::ChunkPin& pin : item.pins) {
+        const auto found = unreadable->find(pin.digest());
+        if (found == unreadable->end()) continue;
+        LeaveBehind(item, found->second);
+        return true;
+      }
+      return false;
+    });
     std::vector<SharedItem> conflicts;
     Status committed = CommitBatches(items, attempt > 0, conflicts);
     if (first.ok()) first = committed;

@@ -7,6 +7,8 @@ namespace {
 
 constexpr std::chrono::minutes kLeaseTtl{60};
 constexpr size_t kOperationsRemembered = 4096;
+// How often who waits for another's lease asks whether it still has time.
+constexpr std::chrono::milliseconds kLookInterval{100};
 // In front of an attempt's name: that attempt did not run.
 constexpr char kRuledOut = '!';
 
@@ -176,7 +178,8 @@ Result<CommitSlots::Slot> CommitSlots::TakeSlot(Retry& retry) {
       return slot;
     }
     if (is_granting_) {
-      changed_.Wait(mutex_);
+      if (retry.IsOver()) return MakeError(ErrorCode::kUnavailable, "no lease was granted in time");
+      changed_.WaitFor(mutex_, kLookInterval);
       continue;
     }
     is_granting_ = true;

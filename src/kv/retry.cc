@@ -21,6 +21,8 @@ microseconds Retry::NextWait() {
   return microseconds(std::uniform_int_distribution<microseconds::rep>(most / 2, most)(random));
 }
 
+bool Retry::IsOver() const { return Clock::now() >= deadline_ || Patience::IsWaitOver(patience_.get()); }
+
 bool Retry::Wait() {
   const microseconds wait = NextWait();
   if (Clock::now() + wait >= deadline_) return false;

@@ -24,6 +24,8 @@ class Retry {
   // Waits before the next try, for a random time so that many clients do not come at once. False, at once: the time is
   // over. False also as soon as the patience is over, or that of this thread (Patience::OfThread).
   bool Wait();
+  // Whether the next Wait would return false for certain.
+  bool IsOver() const;
   // What Wait would sleep, for who sleeps on a condition of their own.
   std::chrono::microseconds NextWait();
   // What is tried went well: the next wait is short again.

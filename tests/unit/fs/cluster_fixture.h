@@ -175,6 +175,21 @@ class TestChunks final : public cluster::ClusterChunkStore {
     local_syncs++;
     return own_.Sync();
   }
+  Result<Unreadable> SyncReadable(SyncScope scope) override {
+    const Status synced = scope == SyncScope::kThisNode ? SyncLocal() : Sync();
+    if (!synced.ok()) return synced.error();
+    std::lock_guard lock(mutex_);
+    return unreadable_;
+  }
+  // As if it could not be read back to be sent.
+  void SetUnreadable(const Digest& digest) {
+    std::lock_guard lock(mutex_);
+    unreadable_.emplace(digest, MakeError(ErrorCode::kIo, "chunk of the test cannot be read back"));
+  }
+  void SetAllReadable() {
+    std::lock_guard lock(mutex_);
+    unreadable_.clear();
+  }
   std::string WhatIsLacking() override { return syncs_hang ? "nodes that do not answer: other" : ""; }
   cluster::ClusterChunkStats ClusterStats() const override { return {}; }
   cluster::ChunkPeer& peer() override { abort(); }  // these are asked directly, by no service
@@ -203,6 +218,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
   std::mutex mutex_;
   bool waits_ended_ = false;
   Waiting waiting_;
+  Unreadable unreadable_;
 };
 
 // Who answers for which node. A node without a handler cannot be reached.

@@ -1,4 +1,6 @@
 // What was asked for under a session that is lost before it is done, and names that come to stand for something else.
+#include <future>
+
 #include "cluster_fixture.h"
 
 namespace cairnfs::fs {
@@ -102,6 +104,25 @@ TEST_F(ClusterSessionsTest, ARenameIsNotCommittedUnderTheNextSession) {
   EXPECT_FALSE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
   EXPECT_FALSE(host(1).fs->Lookup(kRootInode, "step").ok());
   EXPECT_TRUE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
+}
+
+// Then the store is asked for the file anew, which may take its time: nobody is held up by the file's lock.
+TEST_F(ClusterSessionsTest, AReadAfterALossAsksTheStoreWithoutTheLock) {
+  MakeHosts(2);
+  host(0).Put("file", "bytes");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto file = host(0).Open("file", {.read = true});
+  ASSERT_TRUE(file.ok());
+  LoseSession(0);
+  std::future<bool> looked;
+  bool is_free = false;
+  host(0).gate->before_read = [&] {
+    looked = std::async(std::launch::async, [&] { return host(0).fs->GetAttr(file->attr.inode).ok(); });
+    is_free = looked.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+  };
+  EXPECT_EQ(*host(0).Read(*file, 0, 5), "bytes");
+  EXPECT_TRUE(is_free);
+  EXPECT_TRUE(host(0).CloseFile(*file).ok());
 }
 
 // A write below an extent that lies in a page of the recipe, which this host has to fetch.

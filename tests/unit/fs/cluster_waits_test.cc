@@ -1,6 +1,7 @@
 // Opening and reading while the hosts that have the bytes do not answer: they wait, and what ends the wait.
 #include <future>
 
+#include "chunking/digest.h"
 #include "cluster_fixture.h"
 #include "fs/recipe.h"
 
@@ -35,6 +36,25 @@ TEST_F(ClusterWaitsTest, OpeningAndReadingOutlastThatOthersAreAway) {
     EXPECT_EQ(*read, text);
   }
   ASSERT_TRUE(host(1).CloseFile(*opened).ok());
+}
+
+// A chunk that left memory before it had its copies, and that the disk does not give back.
+TEST_F(ClusterWaitsTest, AChunkThatCannotBeReadBackHoldsUpItsOwnFileAlone) {
+  MakeHosts(2);
+  const std::string text = TextOf(1, 1000);
+  auto bad = host(0).Create("bad"), good = host(0).Create("good");
+  host(0).chunks->SetUnreadable(chunking::ComputeDigest(AsBytes(text)));
+  ASSERT_TRUE(host(0).Write(bad, 0, text).ok());
+  ASSERT_TRUE(host(0).Write(good, 0, TextOf(2, 1000)).ok());
+  EXPECT_FALSE(host(0).Fsync(bad).ok());
+  EXPECT_TRUE(host(0).Fsync(good).ok());
+  EXPECT_EQ(host(1).Cat("good"), TextOf(2, 1000));
+  EXPECT_TRUE(host(0).CloseFile(good).ok());
+  EXPECT_TRUE(host(0).fs->Unlink(kRootInode, "good").ok());
+  host(0).chunks->SetAllReadable();
+  EXPECT_TRUE(Eventually([&] { return host(0).Fsync(bad).ok(); }));
+  EXPECT_EQ(host(1).Cat("bad"), text);
+  static_cast<void>(host(0).CloseFile(bad).ok());
 }
 
 TEST_F(ClusterWaitsTest, AReadThatWaitedGivesWhatTheFileIsThen) {
