@@ -113,7 +113,7 @@ void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name,
     fuse_reply_err(request, EINVAL);
     return;
   }
-  WhereItMayWait(request, [request, params, caller = CallerOf(request)](fs::FileSystem& filesystem) {
+  WhereItMayWait(request, [request, params, caller = CallerThatStopAwaits(request)](fs::FileSystem& filesystem) {
     filesystem.Rename(params, caller, [request](Result<void> status) { ReplyStatus(request, status); });
   });
 }

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
@@ -454,6 +455,46 @@ def ro_among_the_words_for_the_kernel_is_read_only():
         mount.umount()
 
 
+SLOW_SYNCS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+int fdatasync(int fd) { usleep(500000); return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd); }
+int fsync(int fd) { usleep(500000); return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd); }
+"""
+
+
+def a_commit_that_a_stopping_daemon_answers_is_durable():
+    """On a slow disk: whatever moment of a commit SIGTERM comes at, it is there when the rename has returned."""
+    with Scratch() as scratch:
+        source, shim = os.path.join(scratch.path, "slow.c"), os.path.join(scratch.path, "slow.so")
+        with open(source, "w", encoding="ascii") as file:
+            file.write(SLOW_SYNCS)
+        run("cc", "-shared", "-fPIC", "-o", shim, source)
+        mount = Mount(scratch)
+        for number, delay in enumerate((0.2, 1.2, 2.2)):
+            mount.umount()
+            run(*mount.mount_command()[:-1], SMALL + ",io_uring=false", env=dict(os.environ, LD_PRELOAD=shim))
+            pid = mount.status()["pid"]
+            folder = os.path.join(mount.path, f"step-{number}")
+            os.mkdir(folder + ".tmp")
+            with open(os.path.join(folder + ".tmp", "file"), "wb") as file:
+                file.write(b"x" * 100000)
+            stop = threading.Timer(delay, os.kill, (pid, signal.SIGTERM))
+            stop.start()
+            os.rename(folder + ".tmp", folder)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            stop.cancel()
+            stop.join()
+            while os.path.exists(f"/proc/{pid}"):
+                time.sleep(0.02)
+            mount.mount()
+            with open(os.path.join(folder, "file"), "rb") as file:
+                assert file.read() == b"x" * 100000, folder
+        mount.umount()
+
+
 def main():
     return run_cases([
         relative_paths_are_the_callers, log_file_is_bounded, log_goes_where_no_file_can_be_renamed,
@@ -463,7 +504,7 @@ def main():
         systemd_is_told, umount_from_outside_ends_the_daemon, fstab_helper_mounts, metrics_are_served, long_data_path,
         commands_print_json, status_is_right_before_anything_is_durable, interrupted_checks_hold_nobody_up,
         damage_is_told_once_with_its_files, unprivileged_user_mounts, background_leaves_nothing_of_the_starter,
-        remount_right_after_umount,
+        remount_right_after_umount, a_commit_that_a_stopping_daemon_answers_is_durable,
     ])
 
 
