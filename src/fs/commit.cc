@@ -117,7 +117,8 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Calle
 
 void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Caller& caller,
                                     const std::vector<meta::Attr>& sources, uint64_t session, Done<void> done) {
-  Status status;
+  Status status = loss_witnesses.Tell(static_cast<pid_t>(caller.pid));
+  if (!status.ok()) return RefuseRename(params, status.error(), done);
   bool is_noted = false;
   for (const meta::Attr& attr : sources) {
     InodePtr inode = S_ISREG(attr.mode) ? table.Find(attr.inode) : nullptr;
@@ -179,6 +180,31 @@ Result<std::vector<meta::Namespace::PendingFile>> FileSystem::Impl::PendingBelow
   return pending;
 }
 
+// FindBelow names what may lie there, which is right for what is waited for, and not for what a commit fails for.
+Status FileSystem::Impl::KeepBelow(const std::vector<meta::Attr>& sources,
+                                   std::vector<meta::Namespace::PendingFile>& files) {
+  if (files.empty()) return {};
+  std::set<InodeId> directories, below, unknown;
+  for (const meta::Attr& attr : sources) (S_ISDIR(attr.mode) ? directories : below).insert(attr.inode);
+  std::vector<InodeId> inodes;
+  for (const auto& file : files) inodes.push_back(file.inode);
+  CAIRNFS_ASSIGN_OR_RETURN(const auto nearest, parts.names.FindNearest(directories, inodes));
+  for (size_t i = 0; i < inodes.size(); i++) {
+    if (!nearest[i]) {
+      unknown.insert(inodes[i]);
+    } else if (nearest[i]->value != 0) {
+      below.insert(inodes[i]);
+    }
+  }
+  for (InodeId directory : directories) {
+    if (unknown.empty()) break;
+    CAIRNFS_ASSIGN_OR_RETURN(const auto found, FindNames(directory, unknown));
+    for (const auto& [inode, path] : found) below.insert(inode);
+  }
+  std::erase_if(files, [&](const auto& file) { return !below.contains(file.inode); });
+  return {};
+}
+
 // Of the files those whose pending record is as it was, by node; without those of which a failure was told.
 Result<ClusterHost::Work> FileSystem::Impl::StillPending(const std::vector<meta::Namespace::PendingFile>& files,
                                                          const std::set<InodeId>& told) {
@@ -220,6 +246,7 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
     work[file.pending.node].insert(file.inode);
     alive.push_back(std::move(file));
   }
+  CAIRNFS_RETURN_IF_ERROR(KeepBelow(sources, lost));
   const ClusterHost::Patience patience{
       std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max), caller.cancelled};
   std::set<InodeId> told;
@@ -291,9 +318,11 @@ Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
     for (const auto& file : files) inodes.push_back(file.inode);
     CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> found, parts.names.FindBelow(id, inodes));
     const std::set<InodeId> below(found.begin(), found.end());
-    for (const auto& file : files) {
-      if (below.contains(file.inode)) note(file.pending);
-    }
+    std::erase_if(files, [&](const auto& file) { return !below.contains(file.inode); });
+    for (const auto& file : files) is_pending = is_pending || host->Lives(file.pending);
+    std::erase_if(files, [&](const auto& file) { return !host->HasLost(file.pending); });
+    CAIRNFS_RETURN_IF_ERROR(KeepBelow({attr}, files));
+    is_lost = !files.empty();
   } else {
     for (const meta::Pending& pending : attr.pending) {
       if (host->IsOwn(pending) && host->Lives(pending) && IsPublished(id)) {

@@ -191,15 +191,18 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
   write_bytes_total += request.data.size;
   const bool is_synced = request.sync || (handle && handle->flags.sync);
   const bool kills_set_id = request.kill_suid_sgid && !inode->no_set_id;
-  auto finish = [this, handle, inode, is_synced, kills_set_id, size = request.data.size, done = std::move(done)] {
+  auto finish = [this, handle, inode, is_synced, kills_set_id, size = request.data.size, caller = request.caller,
+                 done = std::move(done)] {
     if (kills_set_id) KillPrivileges(inode);
     KillCapability(inode);
     if (!is_synced) return done(size);
-    rounds->Request([this, handle, done, size](Status synced) {
+    rounds->Request(UnlessKilled(caller, [this, handle, done, size, caller](Status synced) {
+      if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced.error());
       if (handle && (synced.ok() || IsDurableHere(handle->inode))) synced = CheckSynced(*handle);
+      if (synced.ok()) synced = loss_witnesses.Tell(static_cast<pid_t>(caller.pid));
       if (!synced.ok()) return done(synced.error());
       done(size);
-    });
+    }));
   };
   // What has to be asked of the shared store holds up this write alone.
   if (host != nullptr && (kills_set_id || !inode->no_capability)) return blocking->Post(std::move(finish));
@@ -367,10 +370,11 @@ void FileSystem::Fsync(HandleId handle_id, InodeId inode, bool, Done<void> done,
   Status status = handle ? Impl::TakeErrorLocked(*handle) : Status();
   if (status.ok() && handle) status = impl_->CheckSession(*handle);
   if (!status.ok()) return done(status);
-  auto finish = [this, handle, done = std::move(done)](Status synced) {
+  auto finish = [this, handle, thread = caller.pid, done = std::move(done)](Status synced) {
     if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced);
     // What failed while the round ran is told too.
     if (handle && (synced.ok() || impl_->IsDurableHere(handle->inode))) synced = impl_->CheckSynced(*handle);
+    if (synced.ok()) synced = impl_->loss_witnesses.Tell(static_cast<pid_t>(thread));
     done(synced);
   };
   impl_->rounds->Request(impl_->UnlessKilled(caller, std::move(finish)));

@@ -257,7 +257,7 @@ class FileSystem {
     bool append = false;  // goes to the end of the file, which another host may have moved
     bool from_page_cache = false;
     bool kill_suid_sgid = false;
-    Caller caller;  // with `append` in a cluster: who waits for what other hosts have closed
+    Caller caller;  // of a sync point, and with `append` in a cluster: who waits, for what other hosts have closed
   };
   // The reply may be sent as soon as `done` is called, which is before the bytes are hashed: kNoSpace, kTooLarge, or
   // the error of an earlier failed write are reported here. Takes the data at once unless space is nearly out.

@@ -15,6 +15,7 @@
 #include "fs/error_names.h"
 #include "fs/filesystem.h"
 #include "fs/inode.h"
+#include "fs/loss_witnesses.h"
 #include "fs/orphans.h"
 #include "fs/record_totals.h"
 #include "fs/streams.h"
@@ -175,7 +176,8 @@ class FileSystem::Impl {
   void NoteLost(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void ForgetLostInode(InodeId id);
   std::set<InodeId> LostInodes();
-  Result<std::optional<std::string>> FindLost(InodeId directory, const std::set<InodeId>& lost);
+  // Paths below `directory` of those of the inodes that lie there. Reads the names of all directories below it.
+  Result<std::map<InodeId, std::string>> FindNames(InodeId directory, std::set<InodeId> inodes);
   Status CheckNothingLost(const meta::RenameParams& params);  // kIo names a file below the source
 
   // A sync point whose caller may give up; kUnavailable when it took too long.
@@ -251,6 +253,8 @@ class FileSystem::Impl {
   void CommitShared(const meta::RenameParams& params, const Caller& caller, const std::vector<meta::Attr>& sources,
                     uint64_t session, Done<void> done);
   Result<std::vector<meta::Namespace::PendingFile>> PendingBelow(const std::vector<meta::Attr>& sources);
+  // Takes out the files that lie elsewhere after all, having more than one name.
+  Status KeepBelow(const std::vector<meta::Attr>& sources, std::vector<meta::Namespace::PendingFile>& files);
   Result<ClusterHost::Work> StillPending(const std::vector<meta::Namespace::PendingFile>& files,
                                          const std::set<InodeId>& told);
   // A sentence for each file below them, or of them, that another host cannot make safe any more.
@@ -321,6 +325,7 @@ class FileSystem::Impl {
   std::unique_ptr<TaskQueue> host_waits;     // opens that wait until another host has published what it closed
   std::unique_ptr<TaskQueue> space_waiters;  // writes that wait for space: those that need none pass them by
   std::unique_ptr<ErrorNames> error_names;
+  LossWitnesses loss_witnesses;
   std::unique_ptr<Streams> streams;
   std::unique_ptr<SyncRounds> rounds;
   std::unique_ptr<Collector> collector;

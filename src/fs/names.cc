@@ -36,8 +36,9 @@ void FileSystem::WhenAdmitted(NameChange change, Done<void> go, const Caller& ca
   // A crash never leaves a deletion without the data that was to take the place of what it deleted.
   // But what makes room does not wait for room.
   if (impl_->host != nullptr && change == NameChange::kRemoves) {
-    auto unless_full = [go = std::move(go)](const Status& durable) {
-      go(!durable.ok() && durable.error().code == ErrorCode::kNoSpace ? Status() : durable);
+    auto unless_full = [this, go = std::move(go), thread = caller.pid](const Status& durable) {
+      if (!durable.ok() && durable.error().code != ErrorCode::kNoSpace) return go(durable);
+      go(impl_->loss_witnesses.Tell(static_cast<pid_t>(thread)));
     };
     return impl_->AfterClosed(impl_->UnlessKilled(caller, std::move(unless_full)));
   }
@@ -191,11 +192,11 @@ std::set<InodeId> FileSystem::Impl::LostInodes() {
   return known;
 }
 
-// The path below `directory` of a file with lost bytes.
-Result<std::optional<std::string>> FileSystem::Impl::FindLost(InodeId directory, const std::set<InodeId>& lost) {
+Result<std::map<InodeId, std::string>> FileSystem::Impl::FindNames(InodeId directory, std::set<InodeId> inodes) {
   constexpr size_t kEntriesPerRead = 1024;
+  std::map<InodeId, std::string> found;
   std::vector<std::pair<InodeId, std::string>> todo{{directory, ""}};
-  while (!todo.empty()) {
+  while (!todo.empty() && !inodes.empty()) {
     auto [inode, path] = std::move(todo.back());
     todo.pop_back();
     std::string after;
@@ -203,13 +204,13 @@ Result<std::optional<std::string>> FileSystem::Impl::FindLost(InodeId directory,
       CAIRNFS_ASSIGN_OR_RETURN(auto entries, parts.names.ReadDirectory(inode, after, kEntriesPerRead));
       if (entries.empty()) break;
       for (const meta::DirectoryEntry& entry : entries) {
-        if (lost.contains(entry.inode)) return std::optional(path + entry.name);
+        if (inodes.erase(entry.inode) > 0) found.emplace(entry.inode, path + entry.name);
         if (entry.type == S_IFDIR) todo.emplace_back(entry.inode, path + entry.name + "/");
       }
       after = entries.back().name;
     }
   }
-  return std::optional<std::string>();
+  return found;
 }
 
 Status FileSystem::Impl::CheckNothingLost(const meta::RenameParams& params) {
@@ -220,8 +221,8 @@ Status FileSystem::Impl::CheckNothingLost(const meta::RenameParams& params) {
     std::optional<std::string> path;
     if (lost.contains(attr.inode)) path = name;
     if ((attr.mode & S_IFMT) == S_IFDIR) {
-      CAIRNFS_ASSIGN_OR_RETURN(auto below, FindLost(attr.inode, lost));
-      if (below) path = name + "/" + *below;
+      CAIRNFS_ASSIGN_OR_RETURN(auto below, FindNames(attr.inode, lost));
+      if (!below.empty()) path = name + "/" + below.begin()->second;
     }
     if (!path) return {};
     return MakeError(ErrorCode::kIo,

@@ -337,7 +337,9 @@ void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(
   auto act = [this, inode, change = std::move(change), done = std::move(done), kind, session,
               caller](const Status& ordered) {
     if (!ordered.ok()) return done(ordered);
-    Status status = Refresh(inode);
+    Status status = kind.removes ? loss_witnesses.Tell(static_cast<pid_t>(caller.pid)) : Status();
+    if (!status.ok()) return done(status);
+    status = Refresh(inode);
     if (!status.ok() && (!kind.empties || status.error().code == ErrorCode::kNotFound)) return done(status);
     status = ChangeQuietly(inode, change, kind.empties, session);
     if (status.ok() && kind.sets_times) status = PutPending(inode);

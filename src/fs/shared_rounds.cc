@@ -56,8 +56,7 @@ void SyncRounds::Withdraw(SharedItem& item, Content& content) {
   item.pins.clear();
 }
 
-bool SyncRounds::IsStillOwed(const SharedItem& item) {
-  const Content& content = *item.inode->content;
+bool SyncRounds::IsStillOwed(const SharedItem& item, const Content& content) {
   return content.changed && content.shared->session == item.session;
 }
 
@@ -68,7 +67,7 @@ void SyncRounds::GiveBack(SharedItem& item) {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
     content.owed = false;
-    is_forsaken = !IsStillOwed(item);
+    is_forsaken = !IsStillOwed(item, content);
     if (is_forsaken) {
       item.pins.clear();
     } else {
@@ -87,7 +86,7 @@ void SyncRounds::LeaveBehind(SharedItem& item, const Error& why) {
   {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
-    if (IsStillOwed(item)) {
+    if (IsStillOwed(item, content)) {
       if (!content.publish_error) {
         spdlog::error("inode {}: cannot be published: {}", inode->id.value, why.message);
         streams_.SetError(inode, why);
@@ -129,9 +128,12 @@ std::map<InodeId, Error> SyncRounds::LeftBehind() {
   return files;
 }
 
-void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& why) {
+void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& why, bool is_needed) {
   Content& content = *inode->content;
   SharedContent& shared = *content.shared;
+  // Descriptors that are open tell the others.
+  const bool was_closed = inode->write_open_count == 0 || shared.pending_revision != 0;
+  if (is_needed && was_closed && !inode->unlinked) streams.NoteClosedLost();
   streams.Discard(inode);
   content.pins.clear();
   content.lost.clear();
@@ -153,7 +155,7 @@ void SyncRounds::Abandon(const InodePtr& inode, uint64_t session, const Error& w
     if (content.changed && content.shared->session == session) {
       const auto level = is_needed || inode->open_count > 0 ? spdlog::level::err : spdlog::level::debug;
       spdlog::log(level, "inode {}: what was not published is given up: {}", inode->id.value, why.message);
-      Forsake(streams_, inode, why);
+      Forsake(streams_, inode, why, is_needed);
     }
     content.owed = false;
     inode->changed_state.NotifyAll();
@@ -170,7 +172,7 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
     Content& content = *inode->content;
     SharedContent& shared = *content.shared;
     content.owed = false;
-    if (IsStillOwed(item)) {  // else it was forsaken while the answer was on its way
+    if (IsStillOwed(item, content)) {  // else it was forsaken while the answer was on its way
       inode->published_revision = std::max(inode->published_revision.load(), revision);
       content.publish_error.reset();
       shared.NotePublished(host_->self(), item.pending);
@@ -263,7 +265,7 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
   {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
-    if (IsStillOwed(item)) {
+    if (IsStillOwed(item, content)) {
       Withdraw(item, content);
       host_->NotePending(*state, *content.shared);
       if (state->record_revision != content.shared->base_revision) {

@@ -20,11 +20,14 @@ class Streams {
     std::function<void(uint64_t)> freed;        // so many stored bytes lost their place in a file
     std::function<void(const InodePtr&)> lost;  // it has bytes that could not be stored
     std::function<void(InodeId)> failed;        // the log has an error of it
+    std::function<void()> closed_lost;          // bytes that were closed are given up
   };
   // `local` has the reservations.
   Streams(store::ChunkStore& chunks, store::LocalChunkStore& local, const chunking::ChunkParams& params,
           TaskQueue& workers, Hooks hooks)
       : chunks_(chunks), local_(local), params_(params), workers_(workers), hooks_(std::move(hooks)) {}
+
+  void NoteClosedLost() { hooks_.closed_lost(); }
 
   // Lays accepted bytes, for which the caller has reserved room, into the overlay, and has them cut once there are
   // enough. The caller updates size and times.

@@ -72,9 +72,10 @@ class SyncRounds {
   // Runs a last round and ends the thread.
   Status Stop();
 
-  // Ends what the round or the next ones would do for this file: its bytes can never be published. REQUIRES: only among
-  // other hosts.
-  static void Forsake(Streams& streams, const InodePtr& inode, const Error& why) REQUIRES_LOCK(inode->mutex);
+  // Ends what the round or the next ones would do for this file: its bytes can never be published. is_needed false:
+  // nobody misses them. REQUIRES: only among other hosts.
+  static void Forsake(Streams& streams, const InodePtr& inode, const Error& why, bool is_needed = true)
+      REQUIRES_LOCK(inode->mutex);
 
   // Files that the last round could not publish, each with why, while others went on: whoever waits for one of them, or
   // for all, is to be told. Takes inodes' locks.
@@ -136,7 +137,7 @@ class SyncRounds {
   void Abandon(const InodePtr& inode, uint64_t session, const Error& why, bool is_needed = true);
   // False when it was given up since with its session; what there is by now was accepted under another one, and is owed
   // to a round of its own.
-  static bool IsStillOwed(const SharedItem& item) REQUIRES_LOCK(item.inode->mutex);
+  static bool IsStillOwed(const SharedItem& item, const Content& content);
   // After a conflict: takes over what another host published. nullopt: nothing is left to publish, or it cannot be,
   // which is noted.
   Result<std::optional<SharedItem>> Reconcile(SharedItem item);

@@ -73,8 +73,8 @@ Result<std::string> FileSystem::Impl::DurabilityOf(InodeId id) {
   if (host != nullptr) return DurabilityShared(id);
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, parts.names.GetAttr(id));
   if (!lost.empty() && (attr.mode & S_IFMT) == S_IFDIR) {
-    auto found = FindLost(id, lost);
-    if (found.ok() && *found) return std::string(CAIRNFS_DURABILITY_LOST);
+    auto found = FindNames(id, lost);
+    if (found.ok() && !found->empty()) return std::string(CAIRNFS_DURABILITY_LOST);
   }
   return std::string(IsPending(id, attr.mode) ? CAIRNFS_DURABILITY_PENDING : CAIRNFS_DURABILITY_LOCAL);
 }

@@ -221,6 +221,25 @@ TEST_F(ClusterNamesTest, CommitNamesWhatAHostCannotStore) {
   EXPECT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
 }
 
+// Where a file with two names lies is not in its record.
+TEST_F(ClusterNamesTest, LostBytesOfAFileWithTwoNamesFailWhatIsAboveThemAlone) {
+  MakeHosts(2);
+  const InodeId above = host(0).MakeDirectory("above.tmp"), deep = host(0).MakeDirectory("deep", above);
+  const InodeId elsewhere = host(0).MakeDirectory("elsewhere.tmp");
+  host(0).Put("good", "good", elsewhere);
+  const InodeId torn = host(1).Put("torn", TextOf(1, 1000), above);
+  ASSERT_TRUE(host(1).fs->Link(torn, deep, "second").ok());
+  host(1).Die();
+  EXPECT_TRUE(Eventually([&] { return *host(0).Durability(above) == "lost"; }));
+  EXPECT_EQ(*host(0).Durability(deep), "lost");
+  EXPECT_NE(*host(0).Durability(elsewhere), "lost");
+  EXPECT_TRUE(host(0).Rename(kRootInode, "elsewhere.tmp", kRootInode, "elsewhere").ok());
+  EXPECT_FALSE(host(0).Rename(kRootInode, "above.tmp", kRootInode, "above").ok());
+  EXPECT_FALSE(host(0).Rename(above, "deep", kRootInode, "deep").ok());
+  ASSERT_TRUE(host(0).fs->Unlink(deep, "second").ok());
+  EXPECT_TRUE(host(0).Rename(above, "deep", kRootInode, "deep").ok());
+}
+
 TEST_F(ClusterNamesTest, ACommitThatLacksCopiesIsListed) {
   MakeHosts(1);
   const InodeId temporary = host(0).MakeDirectory("tmp");
@@ -362,7 +381,9 @@ TEST_F(ClusterNamesTest, AHostThatLostItsSessionPublishesNothingOfIt) {
   // New opens go on.
   host(0).Put("after", "after");
   EXPECT_EQ(host(1).Cat("after"), "after");
-  auto again = host(0).Open("closed", {.read = true, .write = true, .truncate = true});
+  OpenFlags truncates{.read = true, .write = true, .truncate = true};
+  EXPECT_FALSE(host(0).Open("closed", truncates).ok()) << "who removes something is told of what was closed, once";
+  auto again = host(0).Open("closed", truncates);
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(host(0).fs->CheckSession(again->handle).ok());
   ASSERT_TRUE(host(0).Write(*again, 0, "written anew").ok());

@@ -79,6 +79,37 @@ TEST_F(ClusterSessionsTest, ARoundOfTheLostSessionLeavesWhatCameSince) {
   static_cast<void>(host(0).CloseFile(before).ok());
 }
 
+// No descriptor is left that would tell: who goes on to remove what is older is told first.
+TEST_F(ClusterSessionsTest, WhoRemovesSomethingIsToldOfClosedBytesThatWereLost) {
+  MakeHosts(2);
+  host(0).Put("old", "whole");
+  const InodeId old = host(0).Put("other", "whole");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto removes = [&] {
+    return Host::Await<void>(
+        [&](Done<void> done) { host(0).fs->WhenAdmitted(NameChange::kRemoves, std::move(done), {}); });
+  };
+  for (int call = 0; call < 4; call++) {
+    host(0).chunks->syncs_fail = true;
+    host(0).Put("new-" + std::to_string(call), "not durable yet");
+    LoseSession(0);
+    host(0).chunks->syncs_fail = false;
+    auto act = [&]() -> Status {
+      if (call == 0) return removes();
+      if (call == 1) return host(0).Rename(kRootInode, "other", kRootInode, "old");
+      if (call == 2) return host(0).Truncate(old, 0);
+      auto file = host(0).Open("old");
+      const Status synced = host(0).Fsync(*file);
+      EXPECT_TRUE(host(0).CloseFile(*file).ok());
+      return synced;
+    };
+    const Status told = act();
+    ASSERT_FALSE(told.ok()) << call;
+    EXPECT_EQ(told.error().code, ErrorCode::kIo);
+    EXPECT_TRUE(act().ok()) << call << ": told once";
+  }
+}
+
 TEST_F(ClusterSessionsTest, ARenameThatWaitedPublishesWhatItWaitedFor) {
   MakeHosts(2);
   const InodeId directory = host(0).MakeDirectory("step.tmp");
