@@ -78,6 +78,7 @@ Result<ClusterLocks::Session> ClusterLocks::SessionOf(const Batch& batch) const 
 ClusterLocks::Plan ClusterLocks::MakePlan(const Batch& batch) {
   const meta::LockSession& self = batch.session;
   Plan plan;
+  plan.inode = batch.inode;
   plan.table = batch.record.table;
   for (const auto& [ticket, lock] : batch.waiters) {
     if (plan.table.FindWaiting(self, ticket) != nullptr) continue;
@@ -161,8 +162,7 @@ void ClusterLocks::ApplyLock(const Operation& operation, const meta::LockSession
     plan.blocked = true;
     if (!waits) {
       plan.answers[index] = Answer{Outcome::kWouldBlock, *holder};
-    } else if (wanted.owner.kind == meta::LockKind::kRecord &&
-               ClosesCycle(wanted.owner.number, operation.ticket, BlockersOf(plan.table, wanted))) {
+    } else if (wanted.owner.kind == meta::LockKind::kRecord && ClosesCycle(plan, wanted, operation.ticket)) {
       plan.answers[index] = Answer{Outcome::kDeadlock, *holder};
     } else if (Status added = plan.table.AddWaiting({operation.ticket, wanted}); !added.ok()) {
       plan.answers[index] = added.error();
@@ -271,7 +271,9 @@ std::vector<uint64_t> ClusterLocks::BlockersOf(const meta::LockTable& table, con
   return blockers;
 }
 
-bool ClusterLocks::ClosesCycle(uint64_t owner, Ticket ticket, std::vector<uint64_t> blockers) {
+bool ClusterLocks::ClosesCycle(const Plan& plan, const meta::FileLock& wanted, Ticket ticket) {
+  const uint64_t owner = wanted.owner.number;
+  std::vector<uint64_t> blockers = BlockersOf(plan.table, wanted);
   MutexLock lock(mutex_);
   DropEdge(owner, ticket);
   std::set<uint64_t> seen;
@@ -281,16 +283,26 @@ bool ClusterLocks::ClosesCycle(uint64_t owner, Ticket ticket, std::vector<uint64
     left.pop_back();
     if (next == owner) return true;
     if (!seen.insert(next).second) continue;
+    meta::LockOwner blocker = wanted.owner;
+    blocker.number = next;
+    for (const meta::WaitingLock& waiting : plan.table.waiting()) {
+      if (waiting.lock.owner != blocker) continue;
+      const std::vector<uint64_t> more = BlockersOf(plan.table, waiting.lock);
+      left.insert(left.end(), more.begin(), more.end());
+    }
     auto [edge, end] = edges_.equal_range(next);
-    for (; edge != end; ++edge) left.insert(left.end(), edge->second.blockers.begin(), edge->second.blockers.end());
+    for (; edge != end; ++edge) {
+      const WaitEdge& wait = edge->second;
+      if (wait.inode != plan.inode) left.insert(left.end(), wait.blockers.begin(), wait.blockers.end());
+    }
   }
-  SetEdge(owner, ticket, std::move(blockers));
+  SetEdge(owner, {plan.inode, ticket, std::move(blockers)});
   return false;
 }
 
-void ClusterLocks::SetEdge(uint64_t owner, Ticket ticket, std::vector<uint64_t> blockers) {
-  DropEdge(owner, ticket);
-  edges_.emplace(owner, WaitEdge{ticket, std::move(blockers)});
+void ClusterLocks::SetEdge(uint64_t owner, WaitEdge edge) {
+  DropEdge(owner, edge.ticket);
+  edges_.emplace(owner, std::move(edge));
 }
 
 void ClusterLocks::DropEdge(uint64_t owner, Ticket ticket) {

@@ -281,11 +281,12 @@ void ClusterLocks::Finish(Batch& batch) {
     MutexLock lock(mutex_);
     Inode& state = inodes_[batch.inode];
     if (epoch_ != batch.epoch) batch.status = Lost();
+    for (size_t i = 0; i < batch.operations.size(); ++i) FinishOperation(batch, i, state, told);
     if (batch.status.ok()) {
-      Adopt(state, std::move(batch.record));
+      // With those that wait now: what they met in their turn may be freed or handed over by what came after them.
+      Adopt(batch.inode, state, std::move(batch.record));
       guard_revision_ = batch.guard_revision;
     }
-    for (size_t i = 0; i < batch.operations.size(); ++i) FinishOperation(batch, i, state, told);
     for (auto& [ticket, answer] : batch.ended) EndWait(state, ticket, std::move(answer), told);
     if (!batch.status.ok() && batch.status.error().code == ErrorCode::kStale) {
       EndAllWaits(state, Lost(), told);
@@ -340,12 +341,11 @@ void ClusterLocks::Tell(Told& told) {
 // --- waits
 // ------------------------------------------------------------------------------------------------------------
 
-void ClusterLocks::Adopt(Inode& state, Record record) {
-  if (record.as_of < state.known.as_of) return;
-  state.known = std::move(record);
+void ClusterLocks::Adopt(InodeId inode, Inode& state, Record record) {
+  if (record.as_of >= state.known.as_of) state.known = std::move(record);
   for (const auto& [ticket, waiter] : state.waiters) {
     if (waiter.lock.owner.kind != meta::LockKind::kRecord) continue;
-    SetEdge(waiter.lock.owner.number, ticket, BlockersOf(state.known.table, waiter.lock));
+    SetEdge(waiter.lock.owner.number, {inode, ticket, BlockersOf(state.known.table, waiter.lock)});
   }
 }
 
@@ -429,7 +429,7 @@ void ClusterLocks::OnEvent(InodeId inode, const kv::KvEvent& event) {
     auto found = inodes_.find(inode);
     if (found == inodes_.end()) return;
     Inode& state = found->second;
-    Adopt(state, std::move(record));
+    Adopt(inode, state, std::move(record));
     if (state.running) return;  // the task goes on from what is known
     EndGranted(state, told);
     SweepIfDoubtful(inode, state);

@@ -149,6 +149,7 @@ class ClusterLocks {
   };
   // One try at a batch's transaction.
   struct Plan {
+    InodeId inode;
     meta::LockTable table;
     std::vector<kv::Compare> compares;
     std::vector<std::optional<Result<Answer>>> answers;
@@ -156,6 +157,7 @@ class ClusterLocks {
     bool blocked = false;  // something was in an operation's way
   };
   struct WaitEdge {
+    InodeId inode;
     Ticket ticket;
     std::vector<uint64_t> blockers;  // owners on this host
   };
@@ -178,7 +180,8 @@ class ClusterLocks {
   void OnView();
   void Finish(Batch& batch);
   void FinishOperation(Batch& batch, size_t index, Inode& state, Told& told) REQUIRES_LOCK(mutex_);
-  void Adopt(Inode& state, Record record) REQUIRES_LOCK(mutex_);
+  // Also notes anew for whom the waiters of the inode wait.
+  void Adopt(InodeId inode, Inode& state, Record record) REQUIRES_LOCK(mutex_);
   // Ends the waits whose entries are gone from what is known.
   void EndGranted(Inode& state, Told& told) REQUIRES_LOCK(mutex_);
   void EndWait(Inode& state, Ticket ticket, Result<Answer> answer, Told& told) REQUIRES_LOCK(mutex_);
@@ -208,10 +211,11 @@ class ClusterLocks {
   // Whether a session in the table may be gone, as far as the view tells.
   bool Doubtful(const meta::LockTable& table) const;
 
-  // Deadlocks among the owners of this host. Notes that `owner` waits, unless that closes a cycle.
+  // Deadlocks among the owners of this host. Notes that the owner of `wanted` waits, unless that closes a cycle. In
+  // the plan's inode its table tells who waits for whom: the edges know nothing of what the plan has handed over.
   static std::vector<uint64_t> BlockersOf(const meta::LockTable& table, const meta::FileLock& lock);
-  bool ClosesCycle(uint64_t owner, Ticket ticket, std::vector<uint64_t> blockers);
-  void SetEdge(uint64_t owner, Ticket ticket, std::vector<uint64_t> blockers) REQUIRES_LOCK(mutex_);
+  bool ClosesCycle(const Plan& plan, const meta::FileLock& wanted, Ticket ticket);
+  void SetEdge(uint64_t owner, WaitEdge edge) REQUIRES_LOCK(mutex_);
   void DropEdge(uint64_t owner, Ticket ticket) REQUIRES_LOCK(mutex_);
 
   const Parts parts_;

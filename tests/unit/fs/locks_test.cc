@@ -206,6 +206,24 @@ class LocksTest : public ::testing::Test {
     Result<void> status = told.get_future().get();
     EXPECT_TRUE(status.ok()) << status.error().message;
   }
+  // `then` runs before the next transaction on the file.
+  void StartUnlock(int host, const Request& request, std::function<void()> then = {}) {
+    hosts_[host].locks->Unlock(request, [then = std::move(then)](const Result<void>& status) {
+      EXPECT_TRUE(status.ok());
+      if (then) then();
+    });
+  }
+  // What `ask` asks the host about kFile runs in one transaction, which is over when this returns.
+  void InOneTransaction(int host, const std::function<void()>& ask) {
+    ClusterLocks& locks = *hosts_[host].locks;
+    std::promise<void> over;
+    // The next transaction begins when the function that gets this answer has returned.
+    locks.Test(Posix(1000, meta::LockType::kShared), [&](const auto&) {
+      ask();
+      locks.Test(Posix(1000, meta::LockType::kShared), [&](const auto&) { over.set_value(); });
+    });
+    over.get_future().get();
+  }
   std::optional<ClusterLocks::Holder> Test(int host, const Request& request) {
     std::promise<Result<std::optional<ClusterLocks::Holder>>> told;
     hosts_[host].locks->Test(request, [&](auto holder) { told.set_value(std::move(holder)); });
@@ -472,6 +490,54 @@ TEST_F(LocksTest, DeadlocksOnOneHostAreRefused) {
   Unlock(0, Posix(3, kExclusive, 2, 2));
   ExpectGranted(two);
   Unlock(0, Posix(2, kExclusive));
+  ExpectGranted(one);
+}
+
+TEST_F(LocksTest, OneRangeAloneIsNoDeadlock) {
+  EXPECT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+  Wait one, two, three;
+  InOneTransaction(0, [&] {
+    two = Lock(0, Posix(2, kExclusive));
+    three = Lock(0, Posix(3, kExclusive));  // meets 1, and then waits for 2
+    StartUnlock(0, Posix(1, kExclusive), [&] {
+      StartUnlock(0, Posix(2, kExclusive));
+      one = Lock(0, Posix(1, kExclusive));  // meets 3
+    });
+  });
+  ExpectGranted(two);
+  ExpectGranted(three);
+  InOneTransaction(0, [&] {
+    StartUnlock(0, Posix(3, kExclusive));
+    three = Lock(0, Posix(3, kExclusive));  // meets 1, which waited for 3 until then
+  });
+  ExpectGranted(one);
+  Unlock(0, Posix(1, kExclusive));
+  ExpectGranted(three);
+}
+
+TEST_F(LocksTest, DeadlocksAreThoseOfTheHoldersAfterAHandOver) {
+  auto other_file = [](uint64_t owner) {
+    Request request = Posix(owner, kExclusive);
+    request.inode = InodeId{101};
+    return request;
+  };
+  EXPECT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+  EXPECT_EQ(Try(0, other_file(3)), Outcome::kGranted);
+  Wait two, three;
+  InOneTransaction(0, [&] {
+    two = Lock(0, Posix(2, kExclusive));
+    three = Lock(0, Posix(3, kExclusive));
+    StartUnlock(0, Posix(1, kExclusive));
+  });
+  ExpectGranted(two);
+  // 3 waits for 2, and for 1 no more.
+  Wait one = Lock(0, other_file(1));
+  Wait refused = Lock(0, other_file(2));
+  ASSERT_TRUE(refused.IsOver(kSoon));
+  EXPECT_EQ(*refused.outcome.get(), Outcome::kDeadlock);
+  Unlock(0, Posix(2, kExclusive));
+  ExpectGranted(three);
+  Unlock(0, other_file(3));
   ExpectGranted(one);
 }
 
