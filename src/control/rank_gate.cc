@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@ constexpr auto kLookAgainInterval = std::chrono::seconds(5);
 constexpr int64_t kForgottenAfterSeconds = 24 * 3600;
 constexpr size_t kSweptKeysMax = 256;
 constexpr size_t kNamedRanksMax = 20;
+constexpr size_t kRememberedRanksMax = 4096;
 
 uint64_t RandomNumber() {
   std::random_device random;
@@ -113,6 +115,7 @@ class RankGate::Visit {
         call_(call),
         call_number_(call_number),
         deadline_(Clock::now() + call.timeout),
+        patient_until_(std::min(deadline_, Clock::now() + gate.options_.patience)),
         state_key_(GateStateKey(call.directory)),
         elected_key_(GateElectedKey(call.directory)),
         ranks_begin_(GateRanksPrefix(call.directory)),
@@ -138,6 +141,8 @@ class RankGate::Visit {
   // All of these: kConflict when something changed since it was looked at.
   Status Arrive();
   Status ArriveAt(const Seen& seen);
+  bool EarlierCallEnds(const std::function<bool()>& cancelled);
+  bool EarlierCallCommitted();
   Status Begin(const Seen& seen, uint32_t generation, const std::string& message,
                std::optional<uint64_t> ranks_revision = std::nullopt);
   Status Evaluate(const Rename& rename, bool& is_over);
@@ -158,9 +163,10 @@ class RankGate::Visit {
   kv::KvStore& store_;
   const GateCall& call_;
   const uint64_t call_number_;
-  const Clock::time_point deadline_;
+  const Clock::time_point deadline_, patient_until_;
   const std::string state_key_, elected_key_, ranks_begin_, ranks_end_, own_key_;
   uint32_t generation_ = 0;
+  uint64_t earlier_call_ = 0;                               // that waited as this rank, of this daemon; 0: none
   uint64_t own_revision_ = 0;                               // of the record of this rank's arrival
   bool is_over_ = false;                                    // the outcome is that of all ranks
   std::optional<std::pair<GateState, uint64_t>> renaming_;  // the state under which this rank renames, its revision
@@ -179,14 +185,31 @@ Status RankGate::Commit(const GateCall& call, const Rename& rename, const std::f
   Status result = Visit(*this, call, number).Run(rename, cancelled);
   MutexLock lock(mutex_);
   live_calls_.erase(number);
+  // Who is forgotten may be told once more that it is late.
+  if (last_ended_.size() >= kRememberedRanksMax) last_ended_.clear();
+  last_ended_[std::hash<std::string>()(GateRankKey(call.directory, call.rank, call.id))] = {number, result.ok()};
   return result;
+}
+
+bool RankGate::IsLive(uint64_t call) {
+  MutexLock lock(mutex_);
+  return live_calls_.contains(call);
+}
+
+std::optional<RankGate::Ended> RankGate::LastEnded(const std::string& rank_key) {
+  MutexLock lock(mutex_);
+  const auto found = last_ended_.find(std::hash<std::string>()(rank_key));
+  return found == last_ended_.end() ? std::nullopt : std::optional(found->second);
 }
 
 Status RankGate::Visit::Run(const Rename& rename, const std::function<bool()>& cancelled) {
   for (;;) {
     Status arrived = Arrive();
     if (arrived.ok()) break;
-    if (arrived.error().code != ErrorCode::kConflict) return arrived;
+    const ErrorCode code = arrived.error().code;
+    const bool waits_already = code == ErrorCode::kAlreadyExists;
+    if (waits_already ? !EarlierCallEnds(cancelled) : code != ErrorCode::kConflict) return arrived;
+    if (EarlierCallCommitted()) return {};  // the gate may be gone
   }
   Status result = AwaitOthers(rename, cancelled);
   // Who is told of an error takes no part any more, whatever the others are told.
@@ -258,8 +281,10 @@ Status RankGate::Visit::Arrive() {
   if (!seen.state) return Begin(seen, 1, "");
   const GateState& state = *seen.state;
   if (state.phase == GatePhase::kFailed) {
-    // Whoever is late learns that the others have gone, once; whoever was there tries again.
-    const bool took_part = seen.other && seen.other->generation == state.generation;
+    // Whoever is late learns that the others have gone, once; whoever was there, or was told of any failure, tries
+    // again. A record goes with its session, what this daemon told does not.
+    const auto last = gate_.LastEnded(own_key_);
+    const bool took_part = seen.other || (last && !last->is_committed);
     const bool is_fresh = WallClock().seconds - state.changed.seconds <= call_.timeout.count() / 1000;
     if (took_part || !is_fresh) return Begin(seen, state.generation + 1, state.message);
     generation_ = state.generation;
@@ -302,6 +327,7 @@ Status RankGate::Visit::ArriveAt(const Seen& seen) {
   generation_ = seen.state->generation;
   const auto& own = seen.other;
   const bool is_waited_for = own && own->waits && own->generation == generation_;
+  earlier_call_ = is_waited_for && own->incarnation == gate_.incarnation_ ? own->call : 0;
   if (seen.state->phase == GatePhase::kGathering && is_waited_for && !RenamerIsGone(*own)) {
     return MakeError(ErrorCode::kAlreadyExists,
                      fmt::format("{} waits already, on host {}: give each rank a number of its own (--rank, or RANK in "
@@ -313,6 +339,20 @@ Status RankGate::Visit::ArriveAt(const Seen& seen) {
   transaction.IfRevision(state_key_, seen.state_revision).IfRevision(own_key_, seen.other_revision);
   transaction.writes.push_back(std::move(record));
   return CommitArrival(transaction);
+}
+
+// That of a process that was killed, where this host did not notice it yet.
+bool RankGate::Visit::EarlierCallEnds(const std::function<bool()>& cancelled) {
+  while (earlier_call_ != 0 && gate_.IsLive(earlier_call_)) {
+    if (cancelled() || Clock::now() >= patient_until_) return false;
+    std::this_thread::sleep_for(kCancelledInterval);
+  }
+  return earlier_call_ != 0;
+}
+
+bool RankGate::Visit::EarlierCallCommitted() {
+  const auto last = gate_.LastEnded(own_key_);
+  return earlier_call_ != 0 && last && last->call == earlier_call_ && last->is_committed;
 }
 
 // A generation of the gate begins with the first rank that comes. `ranks_revision`: nobody waited then.
@@ -337,9 +377,7 @@ Status RankGate::Visit::Begin(const Seen& seen, uint32_t generation, const std::
 
 // True for a call of this daemon that is over. Those of other daemons go with their session.
 bool RankGate::Visit::RenamerIsGone(const GateVisitor& renamer) const {
-  if (renamer.incarnation != gate_.incarnation_) return false;
-  MutexLock lock(gate_.mutex_);
-  return !gate_.live_calls_.contains(renamer.call);
+  return renamer.incarnation == gate_.incarnation_ && !gate_.IsLive(renamer.call);
 }
 
 // Looks at the gate and does what is this rank's to do. An error with is_over unset is a conflict: look again.

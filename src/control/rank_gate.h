@@ -15,6 +15,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -45,6 +46,8 @@ class RankGate {
     kv::SharedKvStore& watched;                  // the same keys
     std::function<Result<kv::LeaseId>()> lease;  // of this host's session; 0: none is needed
     std::string host;                            // for messages
+    // So long a rank waits for an earlier call of this host as the same rank: it may be that of a killed process.
+    std::chrono::milliseconds patience{2000};
   };
   // Renames, durably; no error when the inode has its final name already. kInterrupted: the caller is gone.
   using Rename = std::function<Status()>;
@@ -53,17 +56,25 @@ class RankGate {
 
   // Blocks until the directory is renamed (ok), or is known not to be: kFailed names the ranks that did not come, or
   // says why the rename failed. kInvalidArgument: the ranks do not agree. kAlreadyExists: this rank waits already.
+  // Whoever was told of an error and calls again joins the next try, or begins it.
   // kInterrupted: `cancelled` said so; the rank counts as not come. Any thread, any number at once.
   Status Commit(const GateCall& call, const Rename& rename, const std::function<bool()>& cancelled);
 
  private:
   class Visit;
+  struct Ended {
+    uint64_t call = 0;
+    bool is_committed = false;
+  };
+  bool IsLive(uint64_t call);
+  std::optional<Ended> LastEnded(const std::string& rank_key);
 
   const Options options_;
   const uint64_t incarnation_;
   Mutex mutex_;
   uint64_t next_call_ GUARDED_BY(mutex_) = 1;
   std::set<uint64_t> live_calls_ GUARDED_BY(mutex_);
+  std::map<size_t, Ended> last_ended_ GUARDED_BY(mutex_);  // of each rank, by the hash of its key: names may be long
 };
 
 }  // namespace cairnfs::control

@@ -93,9 +93,14 @@ class RankGateTest : public ::testing::Test {
     }
   }
 
-  std::unique_ptr<RankGate> MakeGate(Host& host, const std::string& name) {
-    return std::make_unique<RankGate>(
-        RankGate::Options{*host.line, *store_, [&host]() -> Result<kv::LeaseId> { return host.lease.load(); }, name});
+  std::unique_ptr<RankGate> MakeGate(Host& host, const std::string& name, milliseconds patience = milliseconds(2000)) {
+    auto lease = [&host]() -> Result<kv::LeaseId> { return host.lease.load(); };
+    return std::make_unique<RankGate>(RankGate::Options{*host.line, *store_, std::move(lease), name, patience});
+  }
+  // The host comes back with a session of its own.
+  void LoseSession(unsigned host) {
+    const kv::LeaseId lost = hosts_[host]->lease.exchange(*store_->GrantLease(std::chrono::minutes(10)));
+    EXPECT_TRUE(store_->RevokeLease(lost).ok());
   }
 
   static GateCall Call(unsigned rank, unsigned ranks, milliseconds timeout = std::chrono::seconds(60)) {
@@ -138,6 +143,19 @@ class RankGateTest : public ::testing::Test {
     const auto ranks = store_->Range(begin, kv::PrefixEnd(begin), 0);
     for (const auto& entry : ranks->entries) waiting += DecodeGateVisitor(entry.value)->waits ? 1 : 0;
     return waiting;
+  }
+  uint32_t Generation() { return DecodeGateState((*store_->Get(GateStateKey(kDirectory)))->value)->generation; }
+  // Of two ranks, rank 0 on host 0 waits in vain.
+  void FailATry() { EXPECT_TRUE(Has(Start(0, Call(0, 2, milliseconds(1))).get(), "rank 1 did not come")); }
+  // Rank 1 of two is the first to come again; then rank 0 does.
+  void ExpectThatRank1Begins(unsigned host, uint32_t generation) {
+    auto first = Start(host, Call(1, 2));
+    ASSERT_TRUE(Eventually([&] { return first.IsOverWithin(milliseconds(0)) || Generation() == generation; }));
+    ASSERT_EQ(Generation(), generation) << first.get().error().message;
+    Status status = Start(0, Call(0, 2)).get();
+    EXPECT_TRUE(status.ok()) << status.error().message;
+    EXPECT_TRUE(first.get().ok());
+    EXPECT_EQ(renames_, 1);
   }
   // Until so many ranks wait.
   void WaitForRanks(size_t count) {
@@ -198,6 +216,31 @@ TEST_F(RankGateTest, TheLateOneLearnsItToo_AndAllMayTryAgain) {
   ASSERT_TRUE(Start(1, Call(1, 2)).get().ok());
   EXPECT_TRUE(again.get().ok());
   EXPECT_EQ(renames_, 1);
+}
+
+// Its record went with the session, so that it looks as if it came for the first time.
+TEST_F(RankGateTest, WhoLostItsSessionWhileItWaitedMayBeTheFirstToTryAgain) {
+  auto lost = Start(1, Call(1, 2));
+  WaitForRanks(1);
+  LoseSession(1);
+  EXPECT_TRUE(Has(lost.get(), "lost its session"));
+  FailATry();
+  ExpectThatRank1Begins(1, 2);
+}
+
+TEST_F(RankGateTest, WhoWasLateIsNotToldSoOfTheNextTry) {
+  FailATry();
+  EXPECT_TRUE(Has(Start(1, Call(1, 2)).get(), "rank 1 came too late"));
+  FailATry();
+  ExpectThatRank1Begins(2, 3);  // by its record, also on another host
+}
+
+TEST_F(RankGateTest, WhoWasLateAndLostItsSessionIsNotToldSoOfTheNextTry) {
+  FailATry();
+  EXPECT_TRUE(Has(Start(1, Call(1, 2)).get(), "rank 1 came too late"));
+  LoseSession(1);
+  FailATry();
+  ExpectThatRank1Begins(1, 3);
 }
 
 TEST_F(RankGateTest, AFailedRenameFailsForAll) {
@@ -281,6 +324,58 @@ TEST_F(RankGateTest, RanksMustAgree) {
   EXPECT_TRUE(Has(Start(1, Call(0, 0)).get(), "must lie between 1 and"));
   ASSERT_TRUE(Start(1, Call(1, 2)).get().ok());
   EXPECT_TRUE(first.get().ok());
+}
+
+TEST_F(RankGateTest, TwoOfOneHostMayNotBeTheSameRank) {
+  hosts_[0]->gate = MakeGate(*hosts_[0], "a", milliseconds(1));
+  auto first = Start(0, Call(0, 2));
+  WaitForRanks(1);
+  EXPECT_TRUE(Has(Start(0, Call(0, 2)).get(), "rank 0 waits already, on host a"));
+  ASSERT_TRUE(Start(1, Call(1, 2)).get().ok());
+  EXPECT_TRUE(first.get().ok());
+}
+
+// The daemon learns a moment later that the process of the first call is gone: once the second one looks again.
+TEST_F(RankGateTest, ARankThatWasKilledMayCallAgainAtOnce) {
+  hosts_[0]->gate = MakeGate(*hosts_[0], "a", std::chrono::seconds(60));
+  auto killed = Start(0, Call(0, 2));
+  WaitForRanks(1);
+  auto again = std::async(std::launch::async, [&] {
+    auto looks_again = [&] {
+      killed.Cancel();
+      return false;
+    };
+    return hosts_[0]->gate->Commit(
+        Call(0, 2), [] { return Status(); }, looks_again);
+  });
+  auto is_refused = [&] { return again.wait_for(milliseconds(0)) == std::future_status::ready; };
+  ASSERT_TRUE(Eventually([&] { return is_refused() || killed.IsOverWithin(milliseconds(0)); }));
+  ASSERT_FALSE(is_refused());
+  EXPECT_EQ(killed.get().error().code, ErrorCode::kInterrupted);
+  EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
+  EXPECT_TRUE(again.get().ok());
+}
+
+// All others come before the daemon learns it: then the gate is gone when the second call looks again.
+TEST_F(RankGateTest, ARankThatWasKilledHearsWhatItsFirstCallWouldHaveTold) {
+  hosts_[0]->gate = MakeGate(*hosts_[0], "a", std::chrono::seconds(60));
+  auto killed = Start(0, Call(0, 2));
+  WaitForRanks(1);
+  bool has_looked = false;
+  auto looks_again = [&] {
+    if (!std::exchange(has_looked, true)) {
+      EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
+      killed.wait();
+      EXPECT_EQ(KeysLeft(), 0U);
+    }
+    return false;
+  };
+  Status again = hosts_[0]->gate->Commit(
+      Call(0, 2), [] { return Status(); }, looks_again);
+  ASSERT_TRUE(has_looked);
+  EXPECT_TRUE(again.ok()) << again.error().message;
+  EXPECT_TRUE(killed.get().ok());
+  EXPECT_EQ(KeysLeft(), 0U);
 }
 
 TEST_F(RankGateTest, RanksMayHaveNames) {
