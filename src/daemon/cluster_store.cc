@@ -43,7 +43,7 @@ Status ClusterStore::OpenOwn(const DataDirectory& directory, const Config& confi
   }
   kv::RocksOptions options;
   options.path = path;
-  options.create_if_missing = !is_there;
+  options.create_if_missing = directory.filesystem().empty();  // a crash may have left an empty directory
   options.block_cache_bytes = config.metadata_cache_size;
   auto engine = kv::OpenRocksEngine(options);
   if (!engine.ok()) return ExplainOpening(engine.error(), "cannot open the shared metadata", path);

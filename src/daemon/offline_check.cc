@@ -57,6 +57,9 @@ static Result<OfflineCheckResult> CheckClosed(const OfflineCheckOptions& options
   for (const std::string& note : directory->notes()) spdlog::warn("{}", note);
   OfflineCheckResult result;
   Status verified = kv::VerifyRocksChecksums(directory->metadata_path());
+  if (!verified.ok() && verified.error().code == ErrorCode::kNotFound) {
+    verified = ExplainOpening(verified.error(), "cannot open the metadata", directory->metadata_path());
+  }
   if (!verified.ok() && (verified.error().code != ErrorCode::kCorrupt || options.rebuild_index)) {
     return verified.error().WithContext("cannot verify the metadata");
   }

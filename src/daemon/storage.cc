@@ -42,7 +42,11 @@ io::BufferPool::Options PoolOptions(const Config& config) {
 
 Error ExplainOpening(const Error& error, const std::string& what, const std::string& path) {
   Error explained = error.WithContext(fmt::format("{} in {}", what, path));
-  if (error.code == ErrorCode::kCorrupt && error.message.find("restore the data directory") == std::string::npos) {
+  if (error.code == ErrorCode::kNotFound) {
+    explained.code = ErrorCode::kCorrupt;
+    explained.message += "; there was one, and its files are gone: restore the data directory from a copy";
+  } else if (error.code == ErrorCode::kCorrupt &&
+             error.message.find("restore the data directory") == std::string::npos) {
     explained.message += "; restore the data directory from a copy";
   } else if (error.code == ErrorCode::kNoSpace) {
     explained.message += "; make room on that disk first";

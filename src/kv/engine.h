@@ -48,10 +48,11 @@ struct RocksOptions {
   size_t block_cache_bytes = 64 << 20;
   size_t write_buffer_bytes = 32 << 20;
 };
-// kBusy when another process holds it; kCorrupt with RocksDB's words when files are damaged or missing.
+// kBusy when another process holds it; kCorrupt with RocksDB's words when files are damaged or missing. kNotFound:
+// there is nothing of a database, and none is to be made.
 Result<std::unique_ptr<KvEngine>> OpenRocksEngine(const RocksOptions& options);
 
-// For `cairnfs check`: reads every block of every file and verifies its checksum.
+// For `cairnfs check`: reads every block of every file and verifies its checksum. kNotFound as above.
 Status VerifyRocksChecksums(const std::string& path);
 
 }  // namespace cairnfs::kv

@@ -77,6 +77,33 @@ TEST_F(ClusterSetupTest, InitMakesNothingTwice) {
   EXPECT_TRUE(Has(again.error(), "there is a filesystem at")) << again.error().message;
 }
 
+TEST_F(ClusterSetupTest, SharedMetadataThatIsGoneIsDamage) {
+  ASSERT_TRUE(InitCluster(options_).ok());
+  Config config;
+  ASSERT_TRUE(ReadConfigFile(options_.file, config).ok());
+  auto directory = DataDirectory::Open({config.data, false, "testing"});
+  ASSERT_TRUE(directory.ok()) << directory.error().message;
+  for (const auto& entry : stdfs::directory_iterator((*directory)->shared_path())) stdfs::remove_all(entry.path());
+  auto store = ClusterStore::Open(directory->get(), config, ClusterStore::Serve::kNo);
+  ASSERT_FALSE(store.ok());
+  EXPECT_EQ(store.error().code, ErrorCode::kCorrupt);
+  EXPECT_TRUE(Has(store.error(), "restore the data directory from a copy")) << store.error().message;
+}
+
+TEST_F(ClusterSetupTest, SharedMetadataThatWasNeverMadeIsMade) {
+  {
+    auto directory = DataDirectory::Open({options_.config.data, true, "testing"});
+    ASSERT_TRUE(directory.ok()) << directory.error().message;
+    ASSERT_TRUE((*directory)->FinishMaking().ok());
+    stdfs::create_directory((*directory)->shared_path());  // as a crash leaves it
+  }
+  options_.config.serve_metadata = "127.0.0.1:7402";
+  auto directory = DataDirectory::Open({options_.config.data, false, "testing"});
+  ASSERT_TRUE(directory.ok()) << directory.error().message;
+  auto store = ClusterStore::Open(directory->get(), options_.config, ClusterStore::Serve::kNo);
+  EXPECT_TRUE(store.ok()) << store.error().message;
+}
+
 TEST_F(ClusterSetupTest, RefusesAnUntrustedAddressBeforeItMakesAnything) {
   options_.config.trusted_network = {"10.0.0.0/8"};
   EXPECT_TRUE(Has(InitCluster(options_).error(), "does not lie in trusted_network"));

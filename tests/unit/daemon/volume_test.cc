@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "daemon/cluster_volume.h"
+#include "daemon/offline_check.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -38,6 +39,35 @@ TEST_F(VolumeTest, NoCollectAfterIsTheDefault) {
   EXPECT_EQ(Options().collect_after_bytes, fs::FsOptions().collect_after_bytes);
   config_.collect_after = 5;
   EXPECT_EQ(Options().collect_after_bytes, 5U);
+}
+
+TEST_F(VolumeTest, MetadataThatIsGoneIsDamage) {
+  Options();
+  const std::string metadata = folder_ + "/data/metadata";
+  for (const auto& entry : std::filesystem::directory_iterator(metadata)) std::filesystem::remove_all(entry.path());
+  const std::string advice = "no database in " + std::filesystem::canonical(metadata).string() +
+                             "; there was one, and its files are gone: restore the data directory from a copy";
+  {
+    auto directory = DataDirectory::Open({folder_ + "/data", true, "testing"});
+    ASSERT_TRUE(directory.ok()) << directory.error().message;
+    auto volume = Volume::Open(**directory, config_);
+    ASSERT_FALSE(volume.ok());
+    EXPECT_EQ(volume.error().code, ErrorCode::kCorrupt);
+    EXPECT_NE(volume.error().message.find(advice), std::string::npos) << volume.error().message;
+  }
+  config_.data = folder_ + "/data";
+  for (bool rebuild : {false, true}) {
+    auto checked = CheckOffline({config_, rebuild});
+    ASSERT_FALSE(checked.ok());
+    EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
+    EXPECT_NE(checked.error().message.find(advice), std::string::npos) << checked.error().message;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(metadata));
+}
+
+TEST_F(VolumeTest, MetadataThatWasNeverMadeIsMade) {
+  EXPECT_TRUE(DataDirectory::Open({folder_ + "/data", true, "testing"}).ok());  // as a crash leaves it
+  Options();
 }
 
 TEST(ClusterSpace, IsThatOfAllNodesDividedByTheCopies) {
