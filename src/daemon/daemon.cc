@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <systemd/sd-journal.h>
 #include <unistd.h>
@@ -115,14 +114,6 @@ class SignalWaiter {
   std::thread thread_;
 };
 
-// RocksDB and segments keep many files open.
-void RaiseFileLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 bool SendStderrToJournal() {
   int fd = sd_journal_stream_fd("cairnfs", 6 /* LOG_INFO */, /* level_prefix */ 1);
   if (fd < 0) return false;
@@ -201,6 +192,7 @@ Status Daemon::TakeWhatIsNamed() {
 Status Daemon::Start() {
   // A mount that cannot be leaves no data directory behind.
   CAIRNFS_RETURN_IF_ERROR(CheckPoolSuffices(config_));
+  CAIRNFS_RETURN_IF_ERROR(RaiseFileLimit(config_));
   CAIRNFS_RETURN_IF_ERROR(CheckThreadsCanStart(config_));
   CAIRNFS_RETURN_IF_ERROR(TakeWhatIsNamed());
   // Nothing was served: the next start is told what the last one that served had left.
@@ -335,7 +327,6 @@ int Run(const RunOptions& options) {
   if (const char* failpoints = std::getenv("CAIRNFS_FAILPOINTS"); failpoints != nullptr && *failpoints != '\0') {
     if (auto armed = Failpoint::Arm(failpoints); !armed.ok()) return fail(armed.error());
   }
-  RaiseFileLimit();
   signals.Start();
   Daemon daemon(options, notifier, signals);
   if (auto started = StartOrExplain(daemon); !started.ok()) return fail(started.error());

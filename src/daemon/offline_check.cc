@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "daemon/data_directory.h"
+#include "daemon/preflight.h"
 #include "daemon/storage.h"
 #include "daemon/volume.h"
 #include "kv/engine.h"
@@ -49,6 +50,7 @@ Result<fs::CheckReport> CheckOpened(DataDirectory& directory, const Config& conf
 }  // namespace
 
 static Result<OfflineCheckResult> CheckClosed(const OfflineCheckOptions& options) {
+  CAIRNFS_RETURN_IF_ERROR(RaiseFileLimit(options.config));
   DataDirectory::OpenOptions open;
   open.path = options.config.data;
   open.create = false;

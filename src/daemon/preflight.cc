@@ -1,19 +1,24 @@
 #include "daemon/preflight.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <latch>
 #include <numeric>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/machine_limits.h"
 #include "daemon/size_text.h"
 #include "io/buffer_pool.h"
+#include "kv/engine.h"
+#include "store/local_chunk_store.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -26,6 +31,18 @@ constexpr uint64_t kBuffersPerReceiver = 2;
 constexpr uint64_t kReceiversMin = 2;
 // Of a mount beside those that the configuration counts: RocksDB, gRPC, the disk, rounds, collector, and a margin.
 constexpr uint64_t kOtherThreads = 40;
+
+// Open files beside segments and tables: /dev/fuse, sockets, logs, the disk's own, and a margin.
+constexpr uint64_t kOtherFiles = 64;
+// More of them in a cluster: connections from and to other hosts.
+constexpr uint64_t kPeerFiles = 64;
+
+uint64_t FilesNeeded(const Config& config) {
+  uint64_t needed = store::kSegmentFilesOpenMax + kv::kRocksFilesOpenMax + kOtherFiles;
+  if (config.InCluster()) needed += kPeerFiles;
+  if (!config.serve_metadata.empty()) needed += kv::kRocksFilesOpenMax;
+  return needed;
+}
 
 uint64_t ReceiverCount(const Config& config) { return std::max(kReceiversMin, config.receive_threads); }
 
@@ -78,6 +95,19 @@ Status CheckPoolSuffices(const Config& config) {
           config.receive_threads, FormatSizeExact(config.pool_size),
           config.pool_size != 0 ? "" : fmt::format(" (here {})", FormatSize(pool)), kBuffersPerReceiver,
           std::max(kReceiversMin, receivers_max), FormatSizeExact(pool_min)));
+}
+
+Status RaiseFileLimit(const Config& config) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoError(errno, "cannot read the limit on open files");
+  const rlim_t before = std::exchange(limit.rlim_cur, limit.rlim_max);
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = before;
+  const uint64_t needed = FilesNeeded(config);
+  if (limit.rlim_cur >= needed) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   fmt::format("up to {} files are open at once, and the limit on open files is {}: raise the hard "
+                               "limit to {} or more (ulimit -Hn, LimitNOFILE= of the unit)",
+                               needed, limit.rlim_cur, needed));
 }
 
 Status CheckThreadsCanStart(const Config& config) {

@@ -10,6 +10,10 @@ namespace cairnfs::daemon {
 // the pool that no data could pass: every write, and the stop too, would then wait for ever.
 Status CheckPoolSuffices(const Config& config);
 
+// Raises the limit on open files as far as the system lets it. kInvalidArgument, naming the limit and what is needed,
+// when that is too few for this configuration: the store would fail in the middle of a write.
+Status RaiseFileLimit(const Config& config);
+
 // Starts as many threads as a mount with this configuration will have, and ends them again. kIo, naming the key that
 // asks for most of them and the limits that there are, when the system refuses.
 Status CheckThreadsCanStart(const Config& config);

@@ -41,6 +41,8 @@ class KvEngine {
 
 std::unique_ptr<KvEngine> OpenMemoryEngine();
 
+inline constexpr int kRocksFilesOpenMax = 128;  // tables, of each engine
+
 struct RocksOptions {
   std::string path;  // directory; created if absent when create_if_missing
   bool create_if_missing = true;

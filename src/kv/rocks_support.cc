@@ -95,7 +95,7 @@ rocksdb::Options MakeRocksOptions(const RocksOptions& options) {
   rocks.max_write_buffer_number = 4;
   rocks.max_total_wal_size = 4 * rocks.write_buffer_size;
   rocks.target_file_size_base = 32 << 20;
-  rocks.max_open_files = 128;
+  rocks.max_open_files = kRocksFilesOpenMax;
   rocks.max_background_jobs = 2;
   rocks.level0_slowdown_writes_trigger = 40;
   rocks.level0_stop_writes_trigger = 80;

@@ -22,6 +22,9 @@
 
 namespace cairnfs::store {
 
+// A terabyte in segments of 256 MiB has 4096 files; the default limit of descriptors is 1024.
+inline constexpr size_t kSegmentFilesOpenMax = 256;
+
 struct StoreOptions {
   uint64_t segment_bytes = 0;  // 0: chosen from the disk's size (a 64th, a power of two, 32 to 256 MiB; less on
                                // a disk below 512 MiB)

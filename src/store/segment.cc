@@ -5,6 +5,7 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "store/aligned_memory.h"
+#include "store/local_chunk_store.h"
 
 namespace cairnfs::store {
 namespace {
@@ -16,9 +17,6 @@ Failpoint segment_freed("store.segment_freed", Failpoint::Kind::kKill);
 Failpoint segment_header_sync("store.segment_header_sync", Failpoint::Kind::kSkippable);
 Failpoint directory_sync("store.directory_sync", Failpoint::Kind::kSkippable);
 Failpoint recycle_directory_sync("store.recycle_directory_sync", Failpoint::Kind::kSkippable);
-
-// A terabyte in segments of 256 MiB has 4096 files; the default limit of descriptors is 1024.
-constexpr size_t kOpenFilesMax = 256;
 
 }  // namespace
 
@@ -187,12 +185,12 @@ Result<std::shared_ptr<io::File>> SegmentSet::FileOf(Segment& segment) {
   MutexLock file_lock(segment.file_mutex);
   if (segment.file) return segment.file;
   CAIRNFS_ASSIGN_OR_RETURN(segment.file, disk_.Open(segment.name()));
-  if (opened_.fetch_add(1) + 1 == kOpenFilesMax / 2) on_work_();
+  if (opened_.fetch_add(1) + 1 == kSegmentFilesOpenMax / 2) on_work_();
   return segment.file;
 }
 
 void SegmentSet::CloseFilesBeyondLimit() {
-  if (opened_.load() < kOpenFilesMax / 2) return;
+  if (opened_.load() < kSegmentFilesOpenMax / 2) return;
   opened_ = 0;
   std::vector<SegmentPtr> all = All();
   size_t open_count = 0;
@@ -201,7 +199,7 @@ void SegmentSet::CloseFilesBeyondLimit() {
     open_count += segment->file != nullptr;
   }
   for (const SegmentPtr& segment : all) {
-    if (open_count <= kOpenFilesMax / 2) break;
+    if (open_count <= kSegmentFilesOpenMax / 2) break;
     std::shared_ptr<io::File> closing;
     MutexLock lock(segment->file_mutex);
     if (!segment->file || !segment->sealed.load()) continue;

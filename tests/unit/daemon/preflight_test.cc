@@ -1,10 +1,14 @@
 #include "daemon/preflight.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 
 #include "../../support/few_threads.h"
 #include "io/buffer_pool.h"
@@ -76,6 +80,48 @@ TEST(Preflight, NothingLiesInTheMountPoint) {
   config.log_file = folder + "/log";
   EXPECT_TRUE(CheckNothingIsHidden(config).ok());
   stdfs::remove_all(folder);
+}
+
+// In a process of its own: nobody may raise a hard limit again.
+int WithFileLimits(rlim_t soft, rlim_t hard, const std::function<int()>& piece) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit{soft, hard};
+    _exit(setrlimit(RLIMIT_NOFILE, &limit) == 0 ? piece() : 125);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
+
+TEST(Preflight, TooLowALimitOnFilesIsRefused) {
+  for (rlim_t hard : {128, 256, 447}) {
+    const int answer = WithFileLimits(64, hard, [hard] {
+      auto refused = RaiseFileLimit(Config());
+      if (refused.ok()) return 1;
+      if (refused.error().code != ErrorCode::kInvalidArgument) return 2;
+      const std::string expected = "up to 448 files are open at once, and the limit on open files is " +
+                                   std::to_string(hard) +
+                                   ": raise the hard limit to 448 or more (ulimit -Hn, LimitNOFILE= of the unit)";
+      return refused.error().message == expected ? 0 : 3;
+    });
+    EXPECT_EQ(answer, 0) << hard;
+  }
+}
+
+TEST(Preflight, TheLimitOnFilesIsRaised) {
+  const int answer = WithFileLimits(64, 448, [] {
+    if (!RaiseFileLimit(Config()).ok()) return 1;
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur != 448) return 2;
+    Config config;
+    config.metadata = "etcd://10.0.0.1:2379";
+    if (RaiseFileLimit(config).ok()) return 3;
+    config = Config();
+    config.serve_metadata = "10.0.0.1:7402";
+    return RaiseFileLimit(config).ok() ? 4 : 0;
+  });
+  EXPECT_EQ(answer, 0);
 }
 
 TEST(Preflight, ThreadsOfTheDefaultsStart) {
