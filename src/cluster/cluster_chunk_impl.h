@@ -27,6 +27,7 @@
 #include "cluster/cluster_chunk_store.h"
 #include "cluster/confirmed_set.h"
 #include "cluster/group_commit.h"
+#include "cluster/healing.h"
 #include "cluster/home.h"
 #include "cluster/reachability.h"
 #include "cluster/remote_reader.h"
@@ -193,7 +194,11 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void GetLocalFirst(const Digest& digest, RemoteReader::FetchCallback done);
   bool IsReadElsewhere(const View& view, const Digest& digest) const;
   void OnLocalMiss(const Digest& digest, const Error& error, RemoteReader::FetchCallback done);
-  void Heal(const Digest& digest, const store::ChunkData& data);
+  bool Heal(const Digest& digest, const store::ChunkData& data);
+  friend class Healing;
+  // From another node. `ended` gets the bytes that were replaced, 0 when the copy is sound again, or nullopt when it
+  // could not be done; on any thread, perhaps at once.
+  void ReplaceDamaged(const Digest& digest, std::function<void(std::optional<size_t>)> ended) EXCLUDES_LOCK(mutex_);
   void OnViewChange(const ViewPtr& view) EXCLUDES_LOCK(mutex_);
   void Tick();
   struct ShortWatch {  // of the ticker
@@ -273,6 +278,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   bool is_full_ = false;                   // of the ticker's thread
 
   std::unique_ptr<Repair> repair_;
+  std::unique_ptr<Healing> healing_;
   std::shared_ptr<void> view_subscription_;
   Mutex ticker_mutex_;
   CondVar ticker_wake_;

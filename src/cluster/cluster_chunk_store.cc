@@ -49,12 +49,15 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
     last_view_ = membership.view();
   }
   repair_ = std::make_unique<Repair>(*this, options.repair_bytes_per_second_max);
+  healing_ = std::make_unique<Healing>(*this, options.repair_bytes_per_second_max);
   view_subscription_ = membership.OnChange([this](const ViewPtr& view) { OnViewChange(view); });
   ticker_ = std::thread([this] { Tick(); });
+  local_.SetDamageHandler([this](const Digest& digest) { healing_->Add(digest); });
 }
 
 // What waits for copies stays short of them. Everything that is under way ends before the parts that it uses.
 ClusterChunkStoreImpl::~ClusterChunkStoreImpl() {
+  local_.SetDamageHandler({});
   view_subscription_.reset();
   {
     MutexLock lock(mutex_);
@@ -70,6 +73,7 @@ ClusterChunkStoreImpl::~ClusterChunkStoreImpl() {
   home_.Close();
   ticker_.join();
   repair_->Stop();
+  healing_->Stop();
   waiting_reads_.AwaitAttempts();
   reader_.AwaitIdle();
   client_.AwaitCalls();
@@ -291,7 +295,8 @@ void ClusterChunkStoreImpl::OnLocalMiss(const Digest& digest, const Error& error
   });
 }
 
-void ClusterChunkStoreImpl::Heal(const Digest& digest, const store::ChunkData& data) {
+// False: it stays damaged.
+bool ClusterChunkStoreImpl::Heal(const Digest& digest, const store::ChunkData& data) {
   auto put = commit_.Put(digest, data.slices);
   if (!put.ok()) {
     spdlog::error("chunk {} is damaged here and could not be replaced: {}", digest.ToHex(), put.error().message);
@@ -299,6 +304,21 @@ void ClusterChunkStoreImpl::Heal(const Digest& digest, const store::ChunkData& d
     spdlog::warn("chunk {} was damaged on this node and is replaced by another node's copy", digest.ToHex());
     commit_.Commit([](const Status&) {});
   }
+  return put.ok();
+}
+
+void ClusterChunkStoreImpl::ReplaceDamaged(const Digest& digest, std::function<void(std::optional<size_t>)> ended) {
+  if (local_.HasSound({&digest, 1})[0]) return ended(0);  // it was read, or written again
+  {
+    MutexLock lock(mutex_);
+    confirmed_.Erase(digest);
+  }
+  reader_.Fetch(digest, [this, digest, ended = std::move(ended)](Result<store::ChunkData> data, const auto&) {
+    if (!data.ok()) return ended(std::nullopt);
+    put_queue_.Post([this, digest, ended, good = *std::move(data)] {
+      ended(Heal(digest, good) ? std::optional<size_t>(good.size) : std::nullopt);
+    });
+  });
 }
 
 void ClusterChunkStoreImpl::Prefetch(std::span<const Digest> digests) {
@@ -354,6 +374,7 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
   }
   for (const NodeId& node : came) reader_.NoteUp(node);
   if (any_out || !came.empty()) waiting_reads_.RetryNow();
+  if (!came.empty()) healing_->RetryNow();
   home_.Tick();
   RetryStuck();
   // A node that goes for good moves homes, and one that comes has missed what it is the home of; one that has room
@@ -444,7 +465,7 @@ ClusterChunkStats ClusterChunkStoreImpl::ClusterStats() const {
   stats.repair_chunks_left = progress.chunks_left;
   stats.repair_phase = progress.phase;
   stats.knows_missing_copies = progress.has_looked;
-  stats.missing_copies = progress.missing_copies + short_chunks_.load(std::memory_order_relaxed);
+  stats.missing_copies = progress.missing_copies + short_chunks_.load(std::memory_order_relaxed) + healing_->left();
   MutexLock lock(mutex_);
   stats.unacknowledged_bytes = unacknowledged_bytes_;
   return stats;

@@ -132,12 +132,18 @@ bool LocalChunkStore::Impl::StillThere(const ChunkIndex::Entry& entry) {
   return found.ok() && found->has_value() && **found == entry.location;
 }
 
+void LocalChunkStore::Impl::NoteDamaged(const ChunkIndex::Entry& entry) {
+  index_.NoteDamaged(entry.digest, entry.location);
+  MutexLock lock(damage_mutex_);
+  if (on_damage_) on_damage_(entry.digest);
+}
+
 Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& report, std::stop_token stop) {
   const Segment& segment = *victim.segment;
   auto file = segments_.FileOf(*victim.segment);
   if (!file.ok()) {
     if (segment.freed.load()) return {};
-    for (const ChunkIndex::Entry& entry : victim.entries) index_.NoteDamaged(entry.digest, entry.location);
+    for (const ChunkIndex::Entry& entry : victim.entries) NoteDamaged(entry);
     report({segment.name() + ": " + file.error().message, DigestsOf(victim.entries)});
     return {};
   }
@@ -155,7 +161,7 @@ Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& repor
     auto record = window.Load(entry.location.offset, kRecordHeaderBytes + entry.location.stored_bytes, limit);
     auto wrong = WhatIsWrong(entry, record, segment.header.generation);
     if (!wrong || !StillThere(entry)) continue;
-    if (!wrong->chunks.empty()) index_.NoteDamaged(entry.digest, entry.location);
+    if (!wrong->chunks.empty()) NoteDamaged(entry);
     report(*wrong);
   }
   return {};

@@ -350,6 +350,11 @@ Status LocalChunkStore::Check(const std::function<void(const CheckProblem&)>& re
   return impl_->Check(report, stop);
 }
 
+void LocalChunkStore::SetDamageHandler(std::function<void(const Digest&)> handler) {
+  MutexLock lock(impl_->damage_mutex_);
+  impl_->on_damage_ = std::move(handler);
+}
+
 Result<uint64_t> LocalChunkStore::RemoveUnusedFiles(io::Disk& disk) { return SegmentSet::RemoveUnused(disk); }
 
 void LocalChunkStore::DropCache() { impl_->cache_.Clear(); }

@@ -124,6 +124,9 @@ class LocalChunkStore final : public ChunkStore {
   // `report` is called for each problem found. For `cairnfs check`; may run beside everything else. kInterrupted soon
   // after `stop` is set.
   Status Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop);
+  // Called by Check for each chunk whose copy it finds damaged; must not block. null: for none any more. Returns once
+  // no call of the one before goes on.
+  void SetDamageHandler(std::function<void(const Digest&)> handler);
   // Writes the index anew from the segments, and takes over from the old one what the segments alone do not tell. For
   // an index that is lost or wrong; nothing else may use the store's files meanwhile. What cannot be read is stepped
   // over. kNoSpace and every other error leave what can be run again, and an index that was usable as usable as it was.

@@ -42,6 +42,9 @@ class LocalChunkStore::Impl {
   // check.cc
   Status Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop);
 
+  Mutex damage_mutex_;
+  std::function<void(const Digest&)> on_damage_ GUARDED_BY(damage_mutex_);
+
   // False for a chunk of an unusable segment.
   Result<bool> Has(const Digest& digest);
 
@@ -118,6 +121,7 @@ class LocalChunkStore::Impl {
   Status CheckSegment(Victim& victim, const Reporter& report, std::stop_token stop);
   // Fills in, for each segment that is a key, the chunks that the index names in it.
   Status CollectChunks(const ChunkIndex::View& view, std::map<uint64_t, std::vector<Digest>>& chunks);
+  void NoteDamaged(const ChunkIndex::Entry& entry);
   // True when the index still says so: what is wrong there is a problem, not a chunk that moved.
   bool StillThere(const ChunkIndex::Entry& entry);
   Status ReportMissing(const SegmentUses& uses, const ChunkIndex::View& view, const Reporter& report);

@@ -1,4 +1,5 @@
 // Reading in a cluster: from whoever has it, verified, repaired.
+#include <algorithm>
 #include <future>
 
 #include "chunk_fixture.h"
@@ -374,6 +375,54 @@ TEST_F(ClusterChunkTest, ADamagedCopyElsewhereIsPassedOverAndReplaced) {
     auto text = store::GetText(*holder.local, chunks[index].digest);
     return text.ok() && *text == chunks[index].bytes;
   }));
+}
+
+size_t ProblemsOf(TestNode& node) {
+  size_t count = 0;
+  Status checked = node.local->Check([&](const store::CheckProblem&) { ++count; }, {});
+  EXPECT_TRUE(checked.ok());
+  return count;
+}
+
+TEST_F(ClusterChunkTest, WhatACheckFindsDamagedIsReplaced) {
+  AddNodes(2);
+  const auto chunks = MakeChunks(1, 20);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  constexpr size_t kDamaged = 12;
+  for (size_t i = 0; i < kDamaged; ++i) Damage(*nodes_[0], chunks[i]);
+  EXPECT_EQ(ProblemsOf(*nodes_[0]), kDamaged);
+  EXPECT_TRUE(Eventually([&] {
+    return nodes_[0]->chunks->ClusterStats().missing_copies == 0 &&
+           std::all_of(chunks.begin(), chunks.end(), [&](const TestChunk& chunk) { return IsHere(*nodes_[0], chunk); });
+  }));
+  EXPECT_GT(nodes_[0]->chunks->ClusterStats().remote_reads_total, 0u);  // the other's repair would have sent them
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  EXPECT_EQ(ProblemsOf(*nodes_[0]), 0u);
+  Down(*nodes_[1]);
+  nodes_[0]->local->DropCache();
+  ExpectReads(*nodes_[0], chunks);
+}
+
+TEST_F(ClusterChunkTest, WhatACheckFindsDamagedIsMissedUntilAnotherCopyIsThere) {
+  AddNodes(2);
+  const auto chunks = MakeChunks(1, 3);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  Down(*nodes_[1]);
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().missing_copies, 0u);
+  Damage(*nodes_[0], chunks[1]);
+  for (int round = 0; round < 2; ++round) {  // it counts once
+    EXPECT_EQ(ProblemsOf(*nodes_[0]), 1u);
+    EXPECT_EQ(nodes_[0]->chunks->ClusterStats().missing_copies, 1u);
+  }
+  Start(*nodes_[1]);
+  EXPECT_TRUE(Eventually(
+      [&] { return nodes_[0]->chunks->ClusterStats().missing_copies == 0 && IsHere(*nodes_[0], chunks[1]); }));
+  nodes_[0]->local->DropCache();
+  auto text = store::GetText(*nodes_[0]->local, chunks[1].digest);
+  ASSERT_OK(text);
+  EXPECT_TRUE(*text == chunks[1].bytes);
 }
 
 TEST_F(ClusterChunkTest, ANodeThatPutsOffForEverIsPassedOver) {

@@ -1,0 +1,52 @@
+// Replaces copies that a check of this node's disk found damaged by those of other nodes, as a read of them would.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "base/types.h"
+
+namespace cairnfs::cluster {
+
+class ClusterChunkStoreImpl;
+
+class Healing {
+ public:
+  Healing(ClusterChunkStoreImpl& store, uint64_t bytes_per_second_max);
+  ~Healing() { Stop(); }
+  // What is under way still ends, on threads of the store's.
+  void Stop() EXCLUDES_LOCK(mutex_);
+
+  // This node's copy is damaged. Any thread; does not block. Beyond a bound it is left to the next check.
+  void Add(const Digest& digest) EXCLUDES_LOCK(mutex_);
+  // The nodes have changed: what could not be replaced is tried again.
+  void RetryNow() EXCLUDES_LOCK(mutex_);
+  size_t left() const EXCLUDES_LOCK(mutex_);  // damaged here, and not replaced yet
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void Run() EXCLUDES_LOCK(mutex_);
+  std::optional<Digest> AwaitNext() EXCLUDES_LOCK(mutex_);  // nullopt: stopping
+  void OnEnded(const Digest& digest, std::optional<size_t> replaced_bytes) EXCLUDES_LOCK(mutex_);
+
+  ClusterChunkStoreImpl& store_;
+  const uint64_t bytes_per_second_max_;
+  mutable Mutex mutex_;
+  CondVar wake_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::unordered_set<Digest, DigestHash> left_ GUARDED_BY(mutex_);  // waiting, under way or put off
+  std::deque<Digest> waiting_ GUARDED_BY(mutex_);
+  std::vector<Digest> put_off_ GUARDED_BY(mutex_);  // could not be replaced
+  size_t running_ GUARDED_BY(mutex_) = 0;
+  Clock::time_point next_at_ GUARDED_BY(mutex_){};
+  Clock::time_point retry_at_ GUARDED_BY(mutex_){};  // of those put off
+  std::chrono::nanoseconds pause_ GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace cairnfs::cluster
