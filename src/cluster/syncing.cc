@@ -120,14 +120,18 @@ Status ClusterChunkStoreImpl::SyncUntil(SyncScope scope, Unreadable* unreadable)
     }
     if (Clock::now() >= deadline) return Shortage("waited " + std::to_string(options_.sync_wait_max.count()) + " s");
     const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
-      return entry->sequence != 0 && entry->sequence <= last && Clock::now() - entry->stuck_since > kFullPatience;
+      return entry->sequence != 0 && entry->sequence <= last && !entry->failure &&
+             Clock::now() - entry->stuck_since > kFullPatience;
     });
     if (is_stuck && IsFullEverywhere()) return Shortage("no space");
     return {};
   };
-  auto is_left_out = [&](const Entry& entry) {
+  // Noted as it is passed over: a moment later it may be readable again, and on its way.
+  auto leaves_out = [&](const Entry& entry) {
     mutex_.AssertHeld();
-    return unreadable != nullptr && IsUnreadable(entry);
+    if (unreadable == nullptr || !IsUnreadable(entry)) return false;
+    unreadable->insert_or_assign(entry.digest, *entry.failure);
+    return true;
   };
   if (local_only) PutAllLocally(last);
   // First what lies on this node's disk, so that its sync runs beside those of the others.
@@ -135,7 +139,7 @@ Status ClusterChunkStoreImpl::SyncUntil(SyncScope scope, Unreadable* unreadable)
   for (;;) {
     auto entry = by_sequence_.upper_bound(placed);
     while (entry != by_sequence_.end() && entry->first <= last &&
-           (IsPlaced(*entry->second, local_only) || is_left_out(*entry->second)))
+           (IsPlaced(*entry->second, local_only) || leaves_out(*entry->second)))
       placed = (entry++)->first;
     if (entry == by_sequence_.end() || entry->first > last) break;
     // One that cannot lie here, because there is no room, is not waited for twice.
@@ -153,8 +157,9 @@ Status ClusterChunkStoreImpl::SyncUntil(SyncScope scope, Unreadable* unreadable)
   if (must_commit) commit_started();
   Status waited;
   while (!local_only && waited.ok()) {
+    if (unreadable != nullptr) unreadable->clear();  // what was passed over before may have its copies by now
     auto first = by_sequence_.begin();
-    while (first != by_sequence_.end() && first->first <= last && is_left_out(*first->second)) ++first;
+    while (first != by_sequence_.end() && first->first <= last && leaves_out(*first->second)) ++first;
     if (first == by_sequence_.end() || first->first > last) break;
     waited = check();
     if (waited.ok()) changed_.WaitFor(mutex_, kLookInterval);
@@ -165,10 +170,6 @@ Status ClusterChunkStoreImpl::SyncUntil(SyncScope scope, Unreadable* unreadable)
   if (status.ok() && must_commit_again) status = commit_.CommitAndWait();
   lock.Lock();
   if (!status.ok()) return status;
-  for (const EntryPtr& entry : stuck_) {
-    const bool is_covered = entry->sequence != 0 && entry->sequence <= last;
-    if (is_covered && is_left_out(*entry)) unreadable->emplace(entry->digest, *entry->failure);
-  }
   return waited;
 }
 

@@ -181,19 +181,22 @@ Result<std::vector<meta::Namespace::PendingFile>> FileSystem::Impl::PendingBelow
 }
 
 // FindBelow names what may lie there, which is right for what is waited for, and not for what a commit fails for.
-Status FileSystem::Impl::KeepBelow(const std::vector<meta::Attr>& sources,
-                                   std::vector<meta::Namespace::PendingFile>& files) {
-  if (files.empty()) return {};
+Result<std::set<InodeId>> FileSystem::Impl::LyingBelow(const std::vector<meta::Attr>& sources,
+                                                       const std::vector<InodeId>& inodes) {
   std::set<InodeId> directories, below, unknown;
-  for (const meta::Attr& attr : sources) (S_ISDIR(attr.mode) ? directories : below).insert(attr.inode);
-  std::vector<InodeId> inodes;
-  for (const auto& file : files) inodes.push_back(file.inode);
+  if (inodes.empty()) return below;
+  for (const meta::Attr& attr : sources) {
+    if (S_ISDIR(attr.mode)) directories.insert(attr.inode);
+  }
   CAIRNFS_ASSIGN_OR_RETURN(const auto nearest, parts.names.FindNearest(directories, inodes));
   for (size_t i = 0; i < inodes.size(); i++) {
-    if (!nearest[i]) {
-      unknown.insert(inodes[i]);
-    } else if (nearest[i]->value != 0) {
-      below.insert(inodes[i]);
+    const InodeId inode = inodes[i];
+    const bool is_source =
+        std::any_of(sources.begin(), sources.end(), [&](const auto& at) { return at.inode == inode; });
+    if (is_source || (nearest[i] && nearest[i]->value != 0)) {
+      below.insert(inode);
+    } else if (!nearest[i]) {
+      unknown.insert(inode);
     }
   }
   for (InodeId directory : directories) {
@@ -201,8 +204,7 @@ Status FileSystem::Impl::KeepBelow(const std::vector<meta::Attr>& sources,
     CAIRNFS_ASSIGN_OR_RETURN(const auto found, FindNames(directory, unknown));
     for (const auto& [inode, path] : found) below.insert(inode);
   }
-  std::erase_if(files, [&](const auto& file) { return !below.contains(file.inode); });
-  return {};
+  return below;
 }
 
 // Of the files those whose pending record is as it was, by node; without those of which a failure was told.
@@ -230,12 +232,9 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   const std::map<InodeId, Error> left_behind = rounds->LeftBehind();
   std::vector<InodeId> left_ids;
   for (const auto& [inode, why] : left_behind) left_ids.push_back(inode);
-  for (const meta::Attr& attr : sources) {
-    if (!S_ISDIR(attr.mode) || left_ids.empty()) continue;
-    CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> found, parts.names.FindBelow(attr.inode, left_ids));
-    for (InodeId inode : found) {
-      add_cause(inode, "", "host " + host->NameOf(host->self()) + ": " + left_behind.at(inode).message);
-    }
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> left_below, LyingBelow(sources, left_ids));
+  for (InodeId inode : left_below) {
+    add_cause(inode, "", "host " + host->NameOf(host->self()) + ": " + left_behind.at(inode).message);
   }
   CAIRNFS_ASSIGN_OR_RETURN(auto pending, PendingBelow(sources));
   ClusterHost::Work work;
@@ -246,13 +245,17 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
     work[file.pending.node].insert(file.inode);
     alive.push_back(std::move(file));
   }
-  CAIRNFS_RETURN_IF_ERROR(KeepBelow(sources, lost));
+  std::vector<InodeId> lost_ids;
+  for (const auto& file : lost) lost_ids.push_back(file.inode);
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> lost_below, LyingBelow(sources, lost_ids));
   const ClusterHost::Patience patience{
       std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max), caller.cancelled};
   std::set<InodeId> told;
   for (int asked = 0; !work.empty(); asked++) {
     for (const ClusterHost::Failure& failure : host->Finish(work, patience)) {
-      if (told.insert(failure.what.inode).second) add_cause(failure.what.inode, failure.what.path, failure.what.why);
+      if (!told.insert(failure.what.inode).second) continue;
+      CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> below, LyingBelow(sources, {failure.what.inode}));
+      if (!below.empty()) add_cause(failure.what.inode, failure.what.path, failure.what.why);
     }
     // A node that has nothing to do says so too when it has lost what it had: the record tells.
     CAIRNFS_ASSIGN_OR_RETURN(work, StillPending(alive, told));
@@ -266,6 +269,7 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
     std::this_thread::sleep_for(ClusterHost::kAskAgain);
   }
   for (const auto& file : lost) {
+    if (!lost_below.contains(file.inode)) continue;
     // Somebody who has written the file anew has settled it, perhaps just now, and perhaps not all of it.
     CAIRNFS_ASSIGN_OR_RETURN(auto now, parts.kv.Get(meta::PendingKey(file.inode, file.pending.node)));
     if (!now) continue;
@@ -320,9 +324,12 @@ Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
     const std::set<InodeId> below(found.begin(), found.end());
     std::erase_if(files, [&](const auto& file) { return !below.contains(file.inode); });
     for (const auto& file : files) is_pending = is_pending || host->Lives(file.pending);
-    std::erase_if(files, [&](const auto& file) { return !host->HasLost(file.pending); });
-    CAIRNFS_RETURN_IF_ERROR(KeepBelow({attr}, files));
-    is_lost = !files.empty();
+    std::vector<InodeId> lost;
+    for (const auto& file : files) {
+      if (host->HasLost(file.pending)) lost.push_back(file.inode);
+    }
+    CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> lost_below, LyingBelow({attr}, lost));
+    is_lost = !lost_below.empty();
   } else {
     for (const meta::Pending& pending : attr.pending) {
       if (host->IsOwn(pending) && host->Lives(pending) && IsPublished(id)) {

@@ -166,6 +166,7 @@ Status FileSystem::Impl::Truncate(const InodePtr& inode, Content& content, uint6
     NoteFreed(content.extents.allocated_bytes());
     streams->RemoveRange(inode, 0, kFileSizeMax);
     content.extents = ExtentMap();
+    content.pins.clear();
     content.ForgetLost(0, kFileSizeMax);
   } else if (size < content.size) {
     CAIRNFS_RETURN_IF_ERROR(Punch(inode, content, size, kFileSizeMax - size));

@@ -43,6 +43,8 @@ struct Caller {
   uint32_t pid = 0;
   // Asked while an operation waits: true once the caller is being killed (a pending SIGKILL). May be empty.
   std::function<bool()> cancelled;
+  // The same, and may be asked also after the operation was answered. May be empty.
+  std::function<bool()> killed;
 };
 
 // Who asks for something that no file operation of the kernel stands for.

@@ -253,8 +253,8 @@ class FileSystem::Impl {
   void CommitShared(const meta::RenameParams& params, const Caller& caller, const std::vector<meta::Attr>& sources,
                     uint64_t session, Done<void> done);
   Result<std::vector<meta::Namespace::PendingFile>> PendingBelow(const std::vector<meta::Attr>& sources);
-  // Takes out the files that lie elsewhere after all, having more than one name.
-  Status KeepBelow(const std::vector<meta::Attr>& sources, std::vector<meta::Namespace::PendingFile>& files);
+  // Which of the inodes lie below the sources, or are among them: also of those with more than one name.
+  Result<std::set<InodeId>> LyingBelow(const std::vector<meta::Attr>& sources, const std::vector<InodeId>& inodes);
   Result<ClusterHost::Work> StillPending(const std::vector<meta::Namespace::PendingFile>& files,
                                          const std::set<InodeId>& told);
   // A sentence for each file below them, or of them, that another host cannot make safe any more.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -28,6 +29,19 @@ pid_t ProcessOf(pid_t thread) {
   return words >> process ? process : thread;
 }
 
+// Whether a process of the session was there by then. Its first one may have ended since.
+bool SessionIsOlder(pid_t session, uint64_t ticks) {
+  if (const auto leader = ParseProcessStat(ReadProc(session, "stat"))) return leader->started_ticks <= ticks;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+    pid_t process = 0;
+    if (!(std::istringstream(entry->path().filename().string()) >> process)) continue;
+    const auto start = ParseProcessStat(ReadProc(process, "stat"));
+    if (start && start->session == session && start->started_ticks <= ticks) return true;
+  }
+  return false;
+}
+
 uint64_t TicksSinceBoot() {
   timespec now{};
   clock_gettime(CLOCK_BOOTTIME, &now);
@@ -48,7 +62,7 @@ std::optional<ProcessStart> ParseProcessStat(const std::string& text) {
   std::string word;
   for (int field = kFirstAfterName; field < kStartField; field++) {
     if (!(words >> word)) return std::nullopt;
-    if (field == kSessionField) start.session = static_cast<pid_t>(std::stol(word));
+    if (field == kSessionField && !(std::istringstream(word) >> start.session)) return std::nullopt;
   }
   if (!(words >> start.started_ticks)) return std::nullopt;
   return start;
@@ -58,27 +72,24 @@ void LossWitnesses::NoteLoss() {
   MutexLock lock(mutex_);
   lost_ticks_ = TicksSinceBoot();
   told_processes_.clear();
-  told_sessions_.clear();
+  known_sessions_.clear();
   has_loss_ = true;
 }
 
 Status LossWitnesses::Tell(pid_t thread) {
   if (!has_loss_) return {};
-  const pid_t process = thread == 0 ? 0 : ProcessOf(thread);
+  pid_t process = thread == 0 ? 0 : ProcessOf(thread);
   const auto own = ParseProcessStat(ReadProc(process, "stat"));
-  const pid_t session = own ? own->session : 0;
-  // A session whose first process has ended is as old as any.
-  const auto leader = ParseProcessStat(ReadProc(session, "stat"));
+  if (!own) process = 0;
   MutexLock lock(mutex_);
-  const bool is_old = !own || own->started_ticks <= lost_ticks_;
-  const bool is_session_old = !leader || leader->started_ticks <= lost_ticks_;
-  const bool tells_process = is_old && told_processes_.insert(process).second;
-  const bool tells_session = is_session_old && told_sessions_.insert(session).second;
+  const bool tells_process = (!own || own->started_ticks <= lost_ticks_) && told_processes_.insert(process).second;
+  const bool tells_session =
+      own && known_sessions_.insert(own->session).second && SessionIsOlder(own->session, lost_ticks_);
   if (!tells_process && !tells_session) return {};
-  spdlog::warn("process {} is told that closed bytes were lost with this host's session", process);
+  spdlog::warn("process {} is told that bytes that were closed are lost", process);
   return MakeError(ErrorCode::kIo,
-                   "this host lost its session with the cluster, and with it bytes that were closed and not synced "
-                   "(the log names the files): look whether they are yours; the next call is carried out");
+                   "bytes that were closed on this host and not synced are lost, or cannot be made durable (the log "
+                   "names the files): look whether they are yours; the next call is carried out");
 }
 
 }  // namespace cairnfs::fs

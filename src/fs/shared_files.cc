@@ -286,8 +286,8 @@ void FileSystem::Impl::SeeOthers(const InodePtr& inode, const Caller& caller, Do
       done({});
     });
   };
-  if (!caller.cancelled) return blocking->Post(std::move(see));
-  blocking->Post(std::move(see), caller.cancelled, [done](const Error& why) { done(why); });
+  if (!caller.killed) return blocking->Post(std::move(see));
+  blocking->Post(std::move(see), caller.killed, [done](const Error& why) { done(why); });
 }
 
 void FileSystem::Impl::WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) {

@@ -90,6 +90,7 @@ void SyncRounds::LeaveBehind(SharedItem& item, const Error& why) {
       if (!content.publish_error) {
         spdlog::error("inode {}: cannot be published: {}", inode->id.value, why.message);
         streams_.SetError(inode, why);
+        if (WasClosed(inode)) streams_.NoteClosedLost();
       }
       content.publish_error = why;
       MutexLock list(mutex_);
@@ -128,12 +129,14 @@ std::map<InodeId, Error> SyncRounds::LeftBehind() {
   return files;
 }
 
+bool SyncRounds::WasClosed(const InodePtr& inode) {
+  return !inode->unlinked && (inode->write_open_count == 0 || inode->content->shared->pending_revision != 0);
+}
+
 void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& why, bool is_needed) {
   Content& content = *inode->content;
   SharedContent& shared = *content.shared;
-  // Descriptors that are open tell the others.
-  const bool was_closed = inode->write_open_count == 0 || shared.pending_revision != 0;
-  if (is_needed && was_closed && !inode->unlinked) streams.NoteClosedLost();
+  if (is_needed && WasClosed(inode)) streams.NoteClosedLost();
   streams.Discard(inode);
   content.pins.clear();
   content.lost.clear();

@@ -135,6 +135,8 @@ class SyncRounds {
   // Ends what was owed of the file and, unless they were accepted under a later session, gives up its bytes. is_needed
   // false: an error only for who has the file open.
   void Abandon(const InodePtr& inode, uint64_t session, const Error& why, bool is_needed = true);
+  // Bytes of it were closed and are not published: no descriptor may be left that would tell of their loss.
+  static bool WasClosed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // False when it was given up since with its session; what there is by now was accepted under another one, and is owed
   // to a round of its own.
   static bool IsStillOwed(const SharedItem& item, const Content& content);

@@ -45,7 +45,8 @@ fs::Caller CallerThatStopAwaits(fuse_req_t request) {
   auto killed = [request, thread = context->pid] {
     return fuse_req_interrupted(request) != 0 && IsBeingKilled(thread);
   };
-  return {context->uid, context->gid, static_cast<uint32_t>(context->pid), killed};
+  return {context->uid, context->gid, static_cast<uint32_t>(context->pid), killed,
+          [thread = context->pid] { return IsBeingKilled(thread); }};
 }
 
 fs::Caller CallerOf(fuse_req_t request) {

@@ -66,10 +66,10 @@ void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
   write.sync = (file->flags & O_DSYNC) != 0;
   write.from_page_cache = (write_flags & FUSE_WRITE_CACHE) != 0;
   write.append = (file->flags & O_APPEND) != 0 && !write.from_page_cache;
-  if (write.append && SessionOf(request).filesystem().blocks()) {
-    write.caller = CallerOf(request);
-  } else if (write.sync) {
+  if (write.sync) {
     write.caller = CallerThatStopAwaits(request);
+  } else if (write.append && SessionOf(request).filesystem().blocks()) {
+    write.caller = CallerOf(request);
   }
   write.kill_suid_sgid = (write_flags & FUSE_WRITE_KILL_SUIDGID) != 0;
   const ByteSpan payload = AsBytes({data, size});
