@@ -15,6 +15,7 @@ plain directory (plain_hosts.py): nothing may be found, and then each kind of da
 
 import argparse
 import concurrent.futures
+import errno
 import json
 import os
 import random
@@ -55,6 +56,18 @@ def at_once(jobs):
     with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
         for done in [pool.submit(job) for job in jobs]:
             done.result()
+
+
+def hear(host):
+    """A host that lost what somebody had closed tells this test's session of processes once: now, and no later client."""
+    descriptor = os.open(host.mount_point, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def remove(host, saved):
@@ -120,6 +133,7 @@ class Round:
         if isinstance(self.fault, nemesis.Nothing):
             self.problems += [f"without a fault: {recorder.describe(line)}"
                               for line in recorder.unknown_outcomes(traced.lines)]
+        at_once([lambda host=host: hear(host) for host in self.cluster.hosts])
         self.go_on(traced, tracers)
         self.judge_checkpoints()
 
