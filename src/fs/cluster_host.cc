@@ -15,6 +15,14 @@ constexpr auto kOrphanAnswer = std::chrono::seconds(10);
 
 }  // namespace
 
+Error SessionLost(std::string_view so) {
+  return MakeError(ErrorCode::kIo, "this host lost its session with the cluster: " + std::string(so));
+}
+
+Error NoSession() {
+  return MakeError(ErrorCode::kUnavailable, "this host has lost its session with the cluster and waits for a new one");
+}
+
 ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names,
                          Durability durability)
     : parts_(parts), kv_(kv), levels_(kv, names, durability), self_(parts.membership.self().AsKey()) {}

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cluster/cluster_chunk_store.h"
@@ -19,6 +20,11 @@
 #include "meta/namespace.h"
 
 namespace cairnfs::fs {
+
+// kIo: what began under a session of this host's cannot be ended. `so` says what that means for the caller.
+Error SessionLost(std::string_view so);
+// kUnavailable: nothing can begin until there is a session again.
+Error NoSession();
 
 class ClusterHost {
  public:

@@ -117,7 +117,7 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Calle
 
 void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Caller& caller,
                                     const std::vector<meta::Attr>& sources, uint64_t session, Done<void> done) {
-  Status status = loss_witnesses.Tell(static_cast<pid_t>(caller.pid));
+  Status status = loss_witnesses.Tell(caller.pid);
   if (!status.ok()) return RefuseRename(params, status.error(), done);
   bool is_noted = false;
   for (const meta::Attr& attr : sources) {
@@ -252,10 +252,13 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
       std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max), caller.cancelled};
   std::set<InodeId> told;
   for (int asked = 0; !work.empty(); asked++) {
-    for (const ClusterHost::Failure& failure : host->Finish(work, patience)) {
-      if (!told.insert(failure.what.inode).second) continue;
-      CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> below, LyingBelow(sources, {failure.what.inode}));
-      if (!below.empty()) add_cause(failure.what.inode, failure.what.path, failure.what.why);
+    std::vector<InodeId> failed_ids;
+    auto failures = host->Finish(work, patience);
+    std::erase_if(failures, [&](const auto& failure) { return !told.insert(failure.what.inode).second; });
+    for (const auto& failure : failures) failed_ids.push_back(failure.what.inode);
+    CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> failed_below, LyingBelow(sources, failed_ids));
+    for (const auto& [node, what, is_gone] : failures) {
+      if (failed_below.contains(what.inode)) add_cause(what.inode, what.path, what.why);
     }
     // A node that has nothing to do says so too when it has lost what it had: the record tells.
     CAIRNFS_ASSIGN_OR_RETURN(work, StillPending(alive, told));

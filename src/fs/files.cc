@@ -199,7 +199,7 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
     rounds->Request(UnlessKilled(caller, [this, handle, done, size, caller](Status synced) {
       if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced.error());
       if (handle && (synced.ok() || IsDurableHere(handle->inode))) synced = CheckSynced(*handle);
-      if (synced.ok()) synced = loss_witnesses.Tell(static_cast<pid_t>(caller.pid));
+      if (synced.ok()) synced = loss_witnesses.Tell(caller.pid);
       if (!synced.ok()) return done(synced.error());
       done(size);
     }));
@@ -374,7 +374,7 @@ void FileSystem::Fsync(HandleId handle_id, InodeId inode, bool, Done<void> done,
     if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced);
     // What failed while the round ran is told too.
     if (handle && (synced.ok() || impl_->IsDurableHere(handle->inode))) synced = impl_->CheckSynced(*handle);
-    if (synced.ok()) synced = impl_->loss_witnesses.Tell(static_cast<pid_t>(thread));
+    if (synced.ok()) synced = impl_->loss_witnesses.Tell(thread);
     done(synced);
   };
   impl_->rounds->Request(impl_->UnlessKilled(caller, std::move(finish)));

@@ -17,8 +17,6 @@ namespace {
 constexpr auto kPauseMin = std::chrono::milliseconds(20);
 constexpr auto kPauseMax = std::chrono::milliseconds(1000);
 
-Error Lost() { return MakeError(ErrorCode::kStale, "the host lost its session, and its locks with it"); }
-
 }  // namespace
 
 void ClusterLocks::Transact(Batch& batch) {
@@ -71,7 +69,7 @@ Result<ClusterLocks::Session> ClusterLocks::SessionOf(const Batch& batch) const 
   // In this order: a session that was made anew is seen only after ForgetAll.
   Result<Session> session = parts_.membership.session();
   MutexLock lock(mutex_);
-  if (epoch_ != batch.epoch) return Lost();
+  if (epoch_ != batch.epoch) return LocksLost();
   return session;
 }
 
@@ -85,7 +83,7 @@ ClusterLocks::Plan ClusterLocks::MakePlan(const Batch& batch) {
     if (plan.table.Covers(lock)) {
       plan.ended.emplace(ticket, Answer{});
     } else {
-      plan.ended.emplace(ticket, Lost());
+      plan.ended.emplace(ticket, LocksLost());
     }
   }
   if (batch.session_keys_read) PurgeDead(batch, self, plan);

@@ -15,8 +15,6 @@ constexpr size_t kSweepPageKeys = 512;
 constexpr auto kReleaseGrace = std::chrono::milliseconds(3);
 constexpr auto kWatchRetry = std::chrono::milliseconds(100);  // after a watch that could not be made
 
-Error Lost() { return MakeError(ErrorCode::kStale, "the host lost its session, and its locks with it"); }
-
 }  // namespace
 
 std::unique_ptr<ClusterLocks> ClusterLocks::Start(const Parts& parts, const Options& options) {
@@ -158,10 +156,10 @@ void ClusterLocks::ForgetAll() {
     for (auto& [inode, state] : inodes_) {
       for (Operation& operation : state.queue) {
         if (operation.kind == Operation::Kind::kWait) tickets_.erase(operation.ticket);
-        told.emplace_back(std::move(operation.done), AnswerWithout(operation, Lost()));
+        told.emplace_back(std::move(operation.done), AnswerWithout(operation, LocksLost()));
       }
       state.queue.clear();
-      EndAllWaits(state, Lost(), told);
+      EndAllWaits(state, LocksLost(), told);
       state.known = {};
       Wake(inode, state);
     }
@@ -280,7 +278,7 @@ void ClusterLocks::Finish(Batch& batch) {
   {
     MutexLock lock(mutex_);
     Inode& state = inodes_[batch.inode];
-    if (epoch_ != batch.epoch) batch.status = Lost();
+    if (epoch_ != batch.epoch) batch.status = LocksLost();
     for (size_t i = 0; i < batch.operations.size(); ++i) FinishOperation(batch, i, state, told);
     if (batch.status.ok()) {
       // With those that wait now: what they met in their turn may be freed or handed over by what came after them.
@@ -289,7 +287,7 @@ void ClusterLocks::Finish(Batch& batch) {
     }
     for (auto& [ticket, answer] : batch.ended) EndWait(state, ticket, std::move(answer), told);
     if (!batch.status.ok() && batch.status.error().code == ErrorCode::kStale) {
-      EndAllWaits(state, Lost(), told);
+      EndAllWaits(state, LocksLost(), told);
       state.known = {};
     }
     EndGranted(state, told);
@@ -332,6 +330,10 @@ Result<ClusterLocks::Answer> ClusterLocks::AnswerWithout(const Operation& operat
   return error;
 }
 
+Error ClusterLocks::LocksLost() {
+  return MakeError(ErrorCode::kStale, "the host lost its session, and its locks with it");
+}
+
 void ClusterLocks::Tell(Told& told) {
   for (auto& [done, answer] : told) {
     if (done) done(std::move(answer));
@@ -359,7 +361,7 @@ void ClusterLocks::EndGranted(Inode& state, Told& told) {
     if (state.known.table.Covers(state.waiters.at(ticket).lock)) {
       EndWait(state, ticket, Answer{}, told);
     } else {
-      EndWait(state, ticket, Lost(), told);
+      EndWait(state, ticket, LocksLost(), told);
     }
   }
 }

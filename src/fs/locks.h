@@ -193,6 +193,7 @@ class ClusterLocks {
   // What the operation is answered when it could not be done.
   static Result<Answer> AnswerWithout(const Operation& operation, const Error& error);
   static void Tell(Told& told);
+  static Error LocksLost();  // kStale: with the session
 
   // lock_transactions.cc: what is done to a record.
   void Transact(Batch& batch);

@@ -76,9 +76,9 @@ void LossWitnesses::NoteLoss() {
   has_loss_ = true;
 }
 
-Status LossWitnesses::Tell(pid_t thread) {
+Status LossWitnesses::Tell(uint32_t thread) {
   if (!has_loss_) return {};
-  pid_t process = thread == 0 ? 0 : ProcessOf(thread);
+  pid_t process = thread == 0 ? 0 : ProcessOf(static_cast<pid_t>(thread));
   const auto own = ParseProcessStat(ReadProc(process, "stat"));
   if (!own) process = 0;
   MutexLock lock(mutex_);

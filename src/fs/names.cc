@@ -38,7 +38,7 @@ void FileSystem::WhenAdmitted(NameChange change, Done<void> go, const Caller& ca
   if (impl_->host != nullptr && change == NameChange::kRemoves) {
     auto unless_full = [this, go = std::move(go), thread = caller.pid](const Status& durable) {
       if (!durable.ok() && durable.error().code != ErrorCode::kNoSpace) return go(durable);
-      go(impl_->loss_witnesses.Tell(static_cast<pid_t>(thread)));
+      go(impl_->loss_witnesses.Tell(thread));
     };
     return impl_->AfterClosed(impl_->UnlessKilled(caller, std::move(unless_full)));
   }

@@ -144,8 +144,7 @@ void FileSystem::Impl::LoseSession() {
   const auto now = host->membership().session();
   if (now.ok() && now->revision == host->session()) return;
   host->EndSession();
-  const Error why =
-      MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was not published is lost");
+  const Error why = SessionLost("what was not published is lost");
   size_t files = 0;
   table.ForEach([&](const InodePtr& inode) {
     MutexLock lock(inode->mutex);

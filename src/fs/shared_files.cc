@@ -32,15 +32,12 @@ std::unique_ptr<Content> FileSystem::Impl::MakeContent() const {
 
 Status FileSystem::Impl::CheckSameSession(uint64_t session) const {
   if (session == host->session()) return {};
-  return MakeError(ErrorCode::kIo,
-                   "this host lost its session with the cluster meanwhile; what was not published is lost: try again");
+  return SessionLost("what was not published is lost, try again");
 }
 
 Status FileSystem::Impl::CheckSession(const Handle& handle) const {
   if (host == nullptr || !handle.flags.write || handle.session == host->session()) return {};
-  return MakeError(ErrorCode::kIo,
-                   "this host lost its session with the cluster while the file was open; what was not published is "
-                   "lost: open it again");
+  return SessionLost("what was not published is lost, open the file again");
 }
 
 void FileSystem::Impl::AfterClosed(Done<void> then) {
@@ -190,11 +187,7 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
     done(std::move(handle));
   };
   if (orphans->Refuses(id)) return finish(MakeError(ErrorCode::kStale, "the file was removed on another host"));
-  if (host->session() == 0) {
-    return finish(MakeError(ErrorCode::kUnavailable,
-                            "this host has lost its session with the cluster and waits for a "
-                            "new one"));
-  }
+  if (host->session() == 0) return finish(NoSession());
   if (flags.truncate) {
     auto change = [this, inode](Content& content) -> Status {
       inode->mutex.AssertHeld();
@@ -330,14 +323,11 @@ std::vector<Digest> FileSystem::Impl::PagesToOpen(const meta::FileState& state) 
 void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
                                     const ChangeKind& kind, const Caller& caller) {
   const uint64_t session = host->session();
-  if (session == 0) {
-    return done(
-        MakeError(ErrorCode::kUnavailable, "this host has lost its session with the cluster and waits for a new one"));
-  }
+  if (session == 0) return done(NoSession());
   auto act = [this, inode, change = std::move(change), done = std::move(done), kind, session,
               caller](const Status& ordered) {
     if (!ordered.ok()) return done(ordered);
-    Status status = kind.removes ? loss_witnesses.Tell(static_cast<pid_t>(caller.pid)) : Status();
+    Status status = kind.removes ? loss_witnesses.Tell(caller.pid) : Status();
     if (!status.ok()) return done(status);
     status = Refresh(inode);
     if (!status.ok() && (!kind.empties || status.error().code == ErrorCode::kNotFound)) return done(status);
@@ -462,7 +452,7 @@ Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
   }
   if (!revision.ok() && revision.error().code != ErrorCode::kConflict) return revision.error();
   if (record.session == host->session()) return revision.ok();
-  return MakeError(ErrorCode::kIo, "this host lost its session with the cluster: what was written is lost");
+  return SessionLost("what was written is lost");
 }
 
 }  // namespace cairnfs::fs

@@ -18,12 +18,7 @@ namespace {
 constexpr size_t kOperationsOfFile = 3;
 constexpr size_t kBatchBytesMax = 512 * kKiB;
 constexpr int kConflictsMax = 100;
-
-Error SessionLost() {
-  return MakeError(
-      ErrorCode::kIo,
-      "this host lost its session with the cluster before bytes of the file were published: they are lost");
-}
+constexpr char kNotPublished[] = "bytes of the file that were not published are lost";
 
 }  // namespace
 
@@ -233,7 +228,7 @@ Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one
       } else if (revision.error().code == ErrorCode::kConflict) {
         conflicts.push_back(std::move(items[i]));
       } else if (revision.error().code == ErrorCode::kStale) {
-        Abandon(items[i].inode, items[i].session, SessionLost());
+        Abandon(items[i].inode, items[i].session, SessionLost(kNotPublished));
       } else {
         GiveBack(items[i]);
       }
@@ -261,7 +256,7 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
     return std::optional<SharedItem>();
   }
   if (item.session != host_->session()) {
-    Abandon(inode, item.session, SessionLost());
+    Abandon(inode, item.session, SessionLost(kNotPublished));
     return std::optional<SharedItem>();
   }
   Status rebased;
@@ -367,7 +362,7 @@ Status SyncRounds::FinishShared() {
       if (!is_abandoned) item = Prepare(inode);
     }
     if (is_abandoned) {
-      Abandon(inode, session, SessionLost());
+      Abandon(inode, session, SessionLost(kNotPublished));
     } else if (item.ok()) {
       items.push_back(std::move(*item));
     } else {

@@ -28,9 +28,7 @@ Status FileSystem::CheckSession(HandleId handle_id) const {
   HandlePtr handle = impl_->handles.Find(handle_id);
   if (!handle) return MakeError(ErrorCode::kStale, "the file is not open");
   if (handle->session == impl_->host->session()) return {};
-  return MakeError(ErrorCode::kIo,
-                   "this host lost its session with the cluster while the file was open, and what was locked in it: "
-                   "open it again");
+  return SessionLost("its locks are lost, open the file again");
 }
 
 bool FileSystem::HasToTell(HandleId handle_id) {

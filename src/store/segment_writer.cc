@@ -263,11 +263,6 @@ Result<SegmentWriter::WrittenOut> SegmentWriter::WriteOut(WriteOutScope scope) {
   return status.error();
 }
 
-void SegmentWriter::PutBackTouched(const std::vector<SegmentPtr>& touched) {
-  MutexLock lock(mutex_);
-  touched_.insert(touched_.begin(), touched.begin(), touched.end());
-}
-
 void SegmentWriter::SealOpen() {
   MutexLock lock(mutex_);
   SealCurrent();

@@ -66,8 +66,6 @@ class SegmentWriter {
   // Writes what was appended before the call, and waits for it. kNoSpace: to be called again later. Only kForSync takes
   // over the segments to be synced.
   Result<WrittenOut> WriteOut(WriteOutScope scope);
-  // After a failed sync of the segments: they are to be synced again.
-  void PutBackTouched(const std::vector<SegmentPtr>& touched);
   // Seals the open segment; the next append opens another.
   void SealOpen();
 
