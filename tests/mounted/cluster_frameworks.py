@@ -3,8 +3,9 @@
 
 PyTorch's distributed checkpoint and TensorStore are the real libraries, a process on each host; TensorFlow's two ways to
 save are the sequences of calls that it makes (each shard by another host, the merge by one). Torch is Debian's
-python3-torch, or that of the Python that CAIRNFS_TORCH_PYTHON names: async_save needs a newer one than Debian's.
-TensorStore comes from PyPI into an environment of its own, or from CAIRNFS_TENSORSTORE_PYTHON. What cannot run says why.
+python3-torch; async_save needs a newer one. That and TensorStore come from PyPI, each into an environment of its own
+(torch takes 5.4 GB for as long as the test runs), or are those of the Python that CAIRNFS_TORCH_PYTHON or
+CAIRNFS_TENSORSTORE_PYTHON names. What cannot run says why.
 Options: --seed N; names of cases run these alone.
 """
 
@@ -20,7 +21,7 @@ from cairnfs_mount import Scratch, Skip, run, run_cases, seed_from_arguments
 from cluster import Cluster
 
 DEBIAN_PYTHON = "/usr/bin/python3"
-TORCH_PYTHON = os.environ.get("CAIRNFS_TORCH_PYTHON", DEBIAN_PYTHON)
+TORCH_BYTES = 8 << 30  # on the disk while it is installed
 MIB = 1 << 20
 
 
@@ -44,6 +45,27 @@ def at_once(jobs):
 def can_import(python, what):
     return subprocess.run([python, "-c", what], check=False, stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL).returncode == 0
+
+
+def python_with(world, packages, imports, disk_bytes=0):
+    """A Python that can do `imports`: that of the variable, or one with packages of PyPI's."""
+    variable = f"CAIRNFS_{packages[0].upper()}_PYTHON"
+    folder = os.path.join(world.scratch.path, "venv-" + packages[0])
+    python = os.environ.get(variable, os.path.join(folder, "bin", "python3"))
+    if os.path.exists(python) and can_import(python, imports):
+        return python
+    if variable in os.environ:
+        raise AssertionError(f"{variable}: {python} cannot do this: {imports}")
+    space = os.statvfs(world.scratch.path)
+    if space.f_bavail * space.f_frsize < disk_bytes:
+        raise Skip(f"no {disk_bytes >> 30} GiB for {packages[0]} on the disk of {world.scratch.path}")
+    try:
+        run(DEBIAN_PYTHON, "-m", "venv", folder, timeout=120)
+        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir", *packages,
+            timeout=600)
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        raise Skip(f"{packages[0]} cannot be installed from PyPI: {str(error)[-300:]}") from None
+    return python
 
 
 # --- torch.distributed.checkpoint: a rank on each host, gloo between them ---------------------------------------------
@@ -125,48 +147,48 @@ dist.destroy_process_group()
 """
 
 
-def torch_ranks(world, hosts, mode, folder):
+def torch_ranks(world, python, hosts, mode, folder):
     """A rank on each of the hosts, until all are done."""
     master = f"{hosts[0].ip}:{next(world.ports)}"
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     outputs = at_once([lambda rank=rank, host=host: host.run(
-        TORCH_PYTHON, "-c", TORCH_RANK, mode, rank, len(hosts), master, host.path(folder), world.seed, timeout=240,
+        python, "-c", TORCH_RANK, mode, rank, len(hosts), master, host.path(folder), world.seed, timeout=240,
         env=environment) for rank, host in enumerate(hosts)])
     return "".join(outputs)
 
 
-def need_torch(what):
-    if not can_import(TORCH_PYTHON, "import torch"):
-        raise Skip(f"{TORCH_PYTHON} has no torch: install python3-torch, or set CAIRNFS_TORCH_PYTHON")
-    if not can_import(TORCH_PYTHON, TORCH_IMPORT + what):
-        version = run(TORCH_PYTHON, "-c", "import torch; print(torch.__version__)").split()[-1]
-        raise Skip(f"torch {version} of {TORCH_PYTHON} does not have it ({what}); set CAIRNFS_TORCH_PYTHON")
-    return run(TORCH_PYTHON, "-c", "import torch; print(torch.__version__)").split()[-1]
+def torch_version(python):
+    return "torch " + run(python, "-c", "import torch; print(torch.__version__)").split()[-1]
 
 
 def torch_distributed_checkpoint(world):
     """Three ranks save, two of other hosts load: each tensor is the same, sharded anew."""
-    version = need_torch("")
+    python = os.environ.get("CAIRNFS_TORCH_PYTHON", DEBIAN_PYTHON)
+    if not can_import(python, TORCH_IMPORT):
+        raise Skip(f"{python} has no torch.distributed.checkpoint: install python3-torch, or set CAIRNFS_TORCH_PYTHON")
     a, b, c = world.hosts
     os.mkdir(a.path("dcp"))
-    torch_ranks(world, [a, b, c], "save", "dcp")
+    torch_ranks(world, python, [a, b, c], "save", "dcp")
     for step in (1, 2):
         names = set(os.listdir(b.path(f"dcp/step-{step}")))
         assert ".metadata" in names and len(names) >= 4, names
-    output = torch_ranks(world, [c, b], "1,2", "dcp")
+    output = torch_ranks(world, python, [c, b], "1,2", "dcp")
     assert output.count("are the same") == 4, output
-    torch_ranks(world, [b, c, a], "save", "dcp")  # over what is there, by other hosts
-    assert torch_ranks(world, [a, c], "1,2", "dcp").count("are the same") == 4
-    return f"torch {version}"
+    torch_ranks(world, python, [b, c, a], "save", "dcp")  # over what is there, by other hosts
+    assert torch_ranks(world, python, [a, c], "1,2", "dcp").count("are the same") == 4
+    return torch_version(python)
 
 
 def torch_async_save(world):
-    version = need_torch("assert not is_old; dcp.async_save")
+    """Training goes on while three ranks save; what it changes meanwhile is not in the checkpoint."""
+    python, imports = DEBIAN_PYTHON, TORCH_IMPORT + "assert not is_old; dcp.async_save"
+    if not can_import(python, imports):
+        python = python_with(world, ["torch", "numpy"], imports, TORCH_BYTES)
     os.mkdir(world.hosts[0].path("async"))
-    torch_ranks(world, world.hosts, "async", "async")
-    output = torch_ranks(world, world.hosts[1:], "1,2,3", "async")
+    torch_ranks(world, python, world.hosts, "async", "async")
+    output = torch_ranks(world, python, world.hosts[1:], "1,2,3", "async")
     assert output.count("are the same") == 6, output
-    return f"torch {version}"
+    return torch_version(python)
 
 
 # --- TensorStore: zarr arrays written by three hosts ------------------------------------------------------------------
@@ -195,23 +217,9 @@ else:
 """
 
 
-def tensorstore_python(world):
-    python = os.environ.get("CAIRNFS_TENSORSTORE_PYTHON", os.path.join(world.scratch.path, "venv", "bin", "python3"))
-    if os.path.exists(python) and can_import(python, "import tensorstore, numpy"):
-        return python
-    if "CAIRNFS_TENSORSTORE_PYTHON" in os.environ:
-        raise AssertionError(f"{python} has no tensorstore and numpy")
-    try:
-        run(DEBIAN_PYTHON, "-m", "venv", os.path.join(world.scratch.path, "venv"), timeout=120)
-        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "tensorstore", timeout=240)
-    except (AssertionError, subprocess.TimeoutExpired) as error:
-        raise Skip(f"TensorStore cannot be installed from PyPI: {str(error)[-300:]}") from None
-    return python
-
-
 def tensorstore_zarr(world):
     """Three hosts write parts that meet inside chunks, under either kind of its locks; another one reads."""
-    python = tensorstore_python(world)
+    python = python_with(world, ["tensorstore", "numpy"], "import tensorstore, numpy")
     done = []
     for driver, locking in (("zarr", "os"), ("zarr3", "lockfile")):
         folder = f"tensorstore-{driver}-{locking}"
