@@ -61,7 +61,7 @@ void Checker::Run(const std::stop_token& asker, const Done<CheckReport>& done) {
 Status Checker::AwaitRound(const std::stop_token& stop) {
   auto promise = std::make_shared<std::promise<Status>>();
   std::future<Status> round = promise->get_future();
-  rounds_.RequestFlush([promise](Status status) { promise->set_value(std::move(status)); });
+  rounds_.Request([promise](Status status) { promise->set_value(std::move(status)); }, SyncRounds::Scope::kNames);
   while (round.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
     if (stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "stopped");
   }

@@ -229,14 +229,14 @@ cairnfs::Status Collector::CollectOnce() {
   }
   // What was deleted just now counts: its records go before the next freeze.
   set_phase("sync");
-  CAIRNFS_RETURN_IF_ERROR(rounds_.FlushAndWait());
+  CAIRNFS_RETURN_IF_ERROR(rounds_.RequestAndWait(SyncRounds::Scope::kNames));
   set_phase("mark");
   LiveSet live;
   chunks_->BeginCollection();
   cairnfs::Status status = Mark(live);
   live.Seal();
   collect_marked.Pass();
-  if (status.ok()) status = rounds_.FlushAndWait();
+  if (status.ok()) status = rounds_.RequestAndWait(SyncRounds::Scope::kNames);
   if (status.ok() && stop_.stop_requested()) status = MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
   collect_synced.Pass();
   if (!status.ok()) {

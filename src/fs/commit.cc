@@ -112,7 +112,8 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Calle
     blocking->Post([this, params, why = durable.error(), done] { RefuseRename(params, why, done); });
   };
   // Of a directory whatever was written; of a file what was closed before, which this one counts as.
-  RequestUnlessCancelled(caller, std::move(commit), has_directory ? RoundKind::kAll : RoundKind::kClosed);
+  RequestUnlessCancelled(caller, std::move(commit),
+                         has_directory ? SyncRounds::Scope::kAll : SyncRounds::Scope::kClosed);
 }
 
 void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Caller& caller,

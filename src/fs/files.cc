@@ -162,7 +162,7 @@ void FileSystem::Impl::ReserveAndWrite(WriteRequest request, const HandlePtr& ha
 
 bool FileSystem::Impl::ReserveOrWait(uint64_t bytes) {
   // A round stores all that was accepted; only what was new has used room.
-  auto status = rounds->FlushAndWait();
+  auto status = rounds->RequestAndWait(SyncRounds::Scope::kNames);
   if (parts.local_chunks.TryReserve(bytes)) return true;
   if (!status.ok() && status.error().code != ErrorCode::kNoSpace) return false;
   // What nothing names any more may be most of the disk. One collection serves all who wait; when it was in vain, the

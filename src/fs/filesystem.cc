@@ -169,7 +169,8 @@ Status FileSystem::Stop() {
   impl_->stop.request_stop();  // whoever waits for the first count of records has what there is
   impl_->checker->Stop();
   impl_->collector->Stop();
-  static_cast<void>(impl_->rounds->FlushAndWait());  // which may replace stored bytes, and so free them
+  static_cast<void>(
+      impl_->rounds->RequestAndWait(SyncRounds::Scope::kNames));  // which may replace stored bytes, and so free them
   if (auto left = impl_->collector->LeaveOwed(); !left.ok()) {
     spdlog::warn("what is to be collected is not noted, so the next start collects: {}", left.error().message);
   }

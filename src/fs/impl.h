@@ -181,8 +181,7 @@ class FileSystem::Impl {
   Status CheckNothingLost(const meta::RenameParams& params);  // kIo names a file below the source
 
   // A sync point whose caller may give up; kUnavailable when it took too long.
-  enum class RoundKind { kAll, kNames, kClosed };  // SyncRounds::Request, RequestFlush, RequestClosed
-  void RequestUnlessCancelled(const Caller& caller, Done<void> done, RoundKind kind = RoundKind::kAll);
+  void RequestUnlessCancelled(const Caller& caller, Done<void> done, SyncRounds::Scope scope = SyncRounds::Scope::kAll);
   // `done` is called once: with what the returned function is given, with kInterrupted once the caller is being killed,
   // or at the deadline with `late`, whichever comes first.
   Done<void> UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline, const Error& late,

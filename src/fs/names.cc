@@ -251,20 +251,16 @@ void FileSystem::Impl::RenameDirectory(const meta::RenameParams& params, const C
     auto finish = [this, params, replaced = *renamed, done = std::move(done)](const Status& named) {
       done(FinishRename(params, replaced, named));
     };
-    RequestUnlessCancelled(caller, std::move(finish), RoundKind::kNames);
+    RequestUnlessCancelled(caller, std::move(finish), SyncRounds::Scope::kNames);
   };
   RequestUnlessCancelled(caller, std::move(commit));
 }
 
-void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> done, RoundKind kind) {
+void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> done, SyncRounds::Scope scope) {
   const unsigned seconds_max = options.commit_wait_seconds_max;
   auto answer = UnlessCancelled(caller, std::chrono::steady_clock::now() + std::chrono::seconds(seconds_max),
                                 TookTooLong(), std::move(done));
-  switch (kind) {
-    case RoundKind::kAll: rounds->Request(answer); break;
-    case RoundKind::kNames: rounds->RequestFlush(answer); break;
-    case RoundKind::kClosed: rounds->RequestClosed(answer); break;
-  }
+  rounds->Request(answer, scope);
 }
 
 Done<void> FileSystem::Impl::UnlessKilled(const Caller& caller, Done<void> done) {

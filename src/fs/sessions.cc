@@ -34,7 +34,7 @@ class FileSystem::Impl::Answers final : public cluster::PeerHandler {
     impl_.DropStalePending(done);
     std::vector<FinishFailure> failures;
     if (files.empty()) return failures;
-    const Status round = impl_.rounds->ClosedAndWait();
+    const Status round = impl_.rounds->RequestAndWait(SyncRounds::Scope::kClosed);
     for (const InodePtr& inode : files) {
       Status published = impl_.CheckPublished(inode);
       if (published.ok() && !round.ok()) {

@@ -41,8 +41,10 @@ Status FileSystem::Impl::CheckSession(const Handle& handle) const {
 }
 
 void FileSystem::Impl::AfterClosed(Done<void> then) {
-  rounds->RequestClosed(
-      [this, then = std::move(then)](const Status& status) { blocking->Post([then, status] { then(status); }); });
+  auto post = [this, then = std::move(then)](const Status& status) {
+    blocking->Post([then, status] { then(status); });
+  };
+  rounds->Request(std::move(post), SyncRounds::Scope::kClosed);
 }
 
 ClusterHost::Work FileSystem::Impl::UnfinishedElsewhere(InodeId id, const meta::FileState& state, bool tells) {

@@ -111,66 +111,32 @@ void SyncRounds::AddOrphan(const InodePtr& inode) {
 
 bool SyncRounds::NothingPending() const {
   MutexLock lock(mutex_);
-  return changed_.empty() && orphans_.empty() && !running_ && !open_ && waiters_.empty() && flush_waiters_.empty() &&
-         !has_loss_ && !HasUnflushedNames();
+  return changed_.empty() && orphans_.empty() && !running_ && !open_ && waiters_.empty() && !has_loss_ &&
+         !HasUnflushedNames();
 }
 
-void SyncRounds::Request(Done<void> done) {
-  requests_total_++;
-  if (NothingPending()) return done({});
+void SyncRounds::Request(Done<void> done, Scope scope) {
+  if (scope == Scope::kAll) {
+    requests_total_++;
+    if (NothingPending()) return done({});
+  }
+  bool is_published = false;
   {
     MutexLock lock(mutex_);
-    if (!stopping_) {
-      waiters_.push_back(std::move(done));
+    is_published = scope == Scope::kClosed && changed_.empty() && !running_ && !open_;
+    if (!is_published && !stopping_) {
+      waiters_.push_back({scope, std::move(done)});
       wake_.NotifyOne();
       return;
     }
   }
+  if (is_published) return done({});
   done(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
 }
 
-void SyncRounds::RequestFlush(Done<void> done) {
-  {
-    MutexLock lock(mutex_);
-    if (!stopping_) {
-      flush_waiters_.push_back(std::move(done));
-      wake_.NotifyOne();
-      return;
-    }
-  }
-  done(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
-}
-
-void SyncRounds::RequestClosed(Done<void> done) {
-  bool idle = false;
-  {
-    MutexLock lock(mutex_);
-    idle = changed_.empty() && !running_ && !open_;
-    if (!idle && !stopping_) {
-      closed_waiters_.push_back(std::move(done));
-      wake_.NotifyOne();
-      return;
-    }
-  }
-  if (idle) return done({});
-  done(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
-}
-
-Status SyncRounds::ClosedAndWait() {
+Status SyncRounds::RequestAndWait(Scope scope) {
   std::promise<Status> promise;
-  RequestClosed([&](Status status) { promise.set_value(std::move(status)); });
-  return promise.get_future().get();
-}
-
-Status SyncRounds::FlushAndWait() {
-  std::promise<Status> promise;
-  RequestFlush([&](Status status) { promise.set_value(std::move(status)); });
-  return promise.get_future().get();
-}
-
-Status SyncRounds::RequestAndWait() {
-  std::promise<Status> promise;
-  Request([&](Status status) { promise.set_value(std::move(status)); });
+  Request([&](Status status) { promise.set_value(std::move(status)); }, scope);
   return promise.get_future().get();
 }
 
@@ -199,24 +165,24 @@ Status SyncRounds::Stop() {
 void SyncRounds::Run() {
   pthread_setname_np(pthread_self(), "cairn-rounds");
   for (;;) {
-    std::vector<Done<void>> waiters, flush_waiters, closed_waiters;
+    std::vector<Waiter> waiters;
     {
       MutexLock lock(mutex_);
-      if (waiters_.empty() && flush_waiters_.empty() && closed_waiters_.empty() && !kicked_ && !stopping_) {
+      if (waiters_.empty() && !kicked_ && !stopping_) {
         wake_.WaitFor(mutex_, std::chrono::milliseconds(options_.interval_ms));
       }
-      if (stopping_ && waiters_.empty() && flush_waiters_.empty() && closed_waiters_.empty()) break;
+      if (stopping_ && waiters_.empty()) break;
       waiters.swap(waiters_);
-      flush_waiters.swap(flush_waiters_);
-      closed_waiters.swap(closed_waiters_);
       kicked_ = false;
       running_ = true;
     }
-    const Status flushed = RunOnce(!waiters.empty() || !flush_waiters.empty());
+    const auto is_for_all = [](const Waiter& waiter) { return waiter.scope == Scope::kAll; };
+    const auto is_for_open = [](const Waiter& waiter) { return waiter.scope != Scope::kClosed; };
+    const Status flushed = RunOnce(std::any_of(waiters.begin(), waiters.end(), is_for_open));
     Status status = flushed;
     if (status.ok() && loss_) status = loss_->WithContext("bytes of a file are lost");
     if (status.ok() && shortage_) status = *shortage_;
-    if (flushed.ok() && !waiters.empty()) loss_.reset();
+    if (flushed.ok() && std::any_of(waiters.begin(), waiters.end(), is_for_all)) loss_.reset();
     has_loss_ = loss_.has_value();
     {
       MutexLock lock(mutex_);
@@ -226,14 +192,11 @@ void SyncRounds::Run() {
       if (!flushed.ok()) failure_ = flushed.error();
     }
     LetInPostponed();
-    for (Done<void>& done : waiters) done(status);
-    for (Done<void>& done : flush_waiters) done(flushed);
-    for (Done<void>& done : closed_waiters) done(flushed);
+    for (const Waiter& waiter : waiters) waiter.done(is_for_all(waiter) ? status : flushed);
     if (!status.ok()) {
       // Do not spin on a disk that is full: whoever makes room asks again, and so does the interval.
       MutexLock lock(mutex_);
-      if (waiters_.empty() && flush_waiters_.empty() && closed_waiters_.empty() && !stopping_)
-        wake_.WaitFor(mutex_, std::chrono::milliseconds(options_.interval_ms));
+      if (waiters_.empty() && !stopping_) wake_.WaitFor(mutex_, std::chrono::milliseconds(options_.interval_ms));
     }
   }
   LetInPostponed();

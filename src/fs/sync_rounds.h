@@ -57,17 +57,16 @@ class SyncRounds {
   // An inode without link that nobody uses: removed before the next freeze.
   void AddOrphan(const InodePtr& inode);
 
-  // A sync point: `done` once everything that was done before the call is durable. At once if it is already.
-  void Request(Done<void> done);
-  Status RequestAndWait();
-  // As RequestAndWait, but for what has no space: names become durable, and so does what there is space for. For who
-  // makes space.
-  void RequestFlush(Done<void> done);
-  Status FlushAndWait();
-  // As RequestFlush, for the files that were closed, or marked with must_publish: those that are being written wait for
-  // a round of their own. Only among other hosts.
-  void RequestClosed(Done<void> done);
-  Status ClosedAndWait();
+  // What a round is asked to bring to an end of what was done before the call.
+  enum class Scope {
+    kAll,     // a sync point: all of it is durable
+    kNames,   // but for bytes that find no space: names are durable, and what there is space for. For who makes space
+    kClosed,  // as kNames, for files that were closed, or marked with must_publish: those that are being written wait
+              // for a round of their own. Only among other hosts
+  };
+  // `done` once that is so; at once if it is already.
+  void Request(Done<void> done, Scope scope = Scope::kAll);
+  Status RequestAndWait(Scope scope = Scope::kAll);
   bool NothingPending() const;
   // Runs a last round and ends the thread.
   Status Stop();
@@ -87,6 +86,10 @@ class SyncRounds {
   bool failing() const;            // the last round could not be finished: nothing becomes durable at present
 
  private:
+  struct Waiter {
+    Scope scope;
+    Done<void> done;
+  };
   struct Postponed {
     NameChange change;
     Done<void> go;
@@ -161,9 +164,7 @@ class SyncRounds {
 
   mutable Mutex mutex_;
   CondVar wake_;
-  std::vector<Done<void>> waiters_ GUARDED_BY(mutex_);
-  std::vector<Done<void>> flush_waiters_ GUARDED_BY(mutex_);
-  std::vector<Done<void>> closed_waiters_ GUARDED_BY(mutex_);
+  std::vector<Waiter> waiters_ GUARDED_BY(mutex_);
   std::vector<InodePtr> changed_ GUARDED_BY(mutex_);
   std::vector<InodeId> orphans_ GUARDED_BY(mutex_);
   std::set<InodeId> left_behind_ GUARDED_BY(mutex_);  // and perhaps published or given up since
