@@ -77,12 +77,6 @@ std::optional<PeerMethod> PeerMethodOfPath(std::string_view path) {
   return std::nullopt;
 }
 
-size_t PeerMessage::PayloadBytes() const {
-  size_t size = 0;
-  for (const io::Slice& slice : payload) size += slice.size;
-  return size;
-}
-
 std::string EncodeEnvelope(const Envelope& envelope) {
   return Encoder().U8(kVersion).Text(envelope.to.AsKey()).Text(envelope.from.AsKey()).Take();
 }

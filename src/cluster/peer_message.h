@@ -31,7 +31,6 @@ inline constexpr size_t kHoldersMax = 64;
 struct PeerMessage {
   std::string head;
   std::vector<io::Slice> payload;
-  size_t PayloadBytes() const;
 };
 
 // In front of each request's head.

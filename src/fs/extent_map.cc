@@ -330,17 +330,4 @@ Result<Recipe> ExtentMap::Store(store::ChunkStore& chunks, std::vector<store::Ch
   return recipe;
 }
 
-Status ExtentMap::ForEachExtent(store::ChunkStore& chunks, const std::function<void(const Extent&)>& visit) {
-  for (auto& [index, leaf] : leaves_) {
-    bool was_loaded = leaf.loaded;
-    if (!was_loaded) CAIRNFS_RETURN_IF_ERROR(LoadLeaf(index, leaf, chunks));
-    for (const Extent& extent : leaf.extents) visit(extent);
-    if (!was_loaded) {
-      leaf.extents = {};
-      leaf.loaded = false;
-    }
-  }
-  return {};
-}
-
 }  // namespace cairnfs::fs

@@ -51,9 +51,6 @@ class ExtentMap {
   // page is dirty.
   Result<Recipe> Store(store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins);
 
-  // All leaves in file order, loading what is missing one at a time without keeping it.
-  Status ForEachExtent(store::ChunkStore& chunks, const std::function<void(const Extent&)>& visit);
-
  private:
   struct Leaf {
     bool loaded = false;

@@ -125,13 +125,6 @@ void InodeTable::MarkUnlinked(InodeId id, uint64_t freed_bytes) {
   if (orphan) on_orphan_(orphan);
 }
 
-void InodeTable::MarkLinked(InodeId id) {
-  Shard& shard = ShardOf(id);
-  MutexLock lock(shard.mutex);
-  auto found = shard.inodes.find(id);
-  if (found != shard.inodes.end()) found->second->unlinked = false;
-}
-
 void InodeTable::ForEach(const std::function<void(const InodePtr&)>& visit) {
   for (Shard& shard : shards_) {
     std::vector<InodePtr> inodes;

@@ -149,7 +149,6 @@ class InodeTable {
   void MarkUnlinked(InodeId id, uint64_t freed_bytes);
   // Nobody can reach an unlinked inode that is neither open nor known to the kernel.
   bool IsGone(const InodePtr& inode);
-  void MarkLinked(InodeId id);  // it got a link again
   void ForEach(const std::function<void(const InodePtr&)>& visit);
   // Those that are open or changed: few, where many are looked up.
   void ForEachHeld(const std::function<void(const InodePtr&)>& visit);

@@ -26,7 +26,6 @@ struct Extent {
 
 inline constexpr uint64_t kLeafBytes = 64 * kMiB;
 inline constexpr uint64_t kLeavesPerInner = 256;
-inline constexpr uint64_t kInnerBytes = kLeafBytes * kLeavesPerInner;
 inline constexpr size_t kInlineExtentsMax = 32;
 inline constexpr uint32_t kChunkSizeMax = 64 * kMiB;  // what a decoder accepts; cuts are far smaller
 

@@ -22,8 +22,7 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   int fd() const { return fd_; }
-  const std::string& mount_point() const { return mount_point_; }      // canonical
-  const std::string& device_number() const { return device_number_; }  // "MAJOR:MINOR"; empty if unknown
+  const std::string& mount_point() const { return mount_point_; }  // canonical
 
   // True while this very mount (not another one in its place) is in the mount table.
   bool Mounted() const;
@@ -36,8 +35,8 @@ class Device {
   Device(int fd, std::string mount_point);
   const int fd_;
   const std::string mount_point_;
-  std::string device_number_;
-  Mutex unmount_mutex_;  // one unmount at a time
+  std::string device_number_;  // "MAJOR:MINOR"; empty if unknown
+  Mutex unmount_mutex_;        // one unmount at a time
 };
 
 // The words of -o as mount(2) takes them. kInvalidArgument names a word that is unknown. Words that only mount(8) or
