@@ -151,9 +151,4 @@ Status Client::Commit(const GateCall& call, const std::function<Status()>& renam
   return {};
 }
 
-Status Client::Stop() {
-  StopReply reply;
-  return impl_->Call(&Control::Stub::Stop, StopRequest{}, reply, 60);
-}
-
 }  // namespace cairnfs::control

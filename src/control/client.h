@@ -27,7 +27,6 @@ class Client {
   Status Forget(const std::string& node);
   // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.
   Status Commit(const GateCall& call, const std::function<Status()>& rename);
-  Status Stop();
 
  private:
   class Impl;

@@ -190,11 +190,6 @@ class Service::Impl final : public Control::Service {
     return forgotten.ok() ? grpc::Status::OK : rpc::ToGrpc(forgotten.error());
   }
 
-  grpc::Status Stop(grpc::ServerContext*, const StopRequest*, StopReply*) override {
-    options_.request_stop();
-    return grpc::Status::OK;
-  }
-
  private:
   struct Sample {
     Clock::time_point when;

@@ -27,9 +27,8 @@ class Service {
   struct Options {
     std::string socket_path;
     DaemonInfo daemon;
-    std::function<void()> request_stop;  // begins the daemon's stop and returns; any thread
-    RankGate* gate = nullptr;            // not null; outlives the service
-    ClusterControl* cluster = nullptr;   // null: this host is alone; outlives the service
+    RankGate* gate = nullptr;           // not null; outlives the service
+    ClusterControl* cluster = nullptr;  // null: this host is alone; outlives the service
   };
   // `filesystem` outlives the service. kIo when the socket cannot be made.
   static Result<std::unique_ptr<Service>> Start(Options options, fs::FileSystem& filesystem);

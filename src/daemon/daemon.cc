@@ -258,7 +258,6 @@ Status Daemon::StartControl() {
   std::string mount_point = std::filesystem::absolute(config_.mount_point, ignored).lexically_normal().string();
   options.daemon = {CAIRNFS_VERSION,    directory_->path(), mount_point,
                     directory_->uuid(), log_name_,          static_cast<uint64_t>(getpid())};
-  options.request_stop = [] { kill(getpid(), SIGTERM); };
   options.gate = &volume_->gate();
   options.cluster = volume_->cluster();
   CAIRNFS_ASSIGN_OR_RETURN(service_, control::Service::Start(options, *filesystem_));
