@@ -136,7 +136,6 @@ class MembershipImpl final : public Membership {
 
   SessionState state_;  // self-synchronised
   std::atomic<uint64_t> sessions_lost_{0}, renewals_{0}, renewals_failed_{0};
-  std::atomic<int64_t> renewal_ns_total_{0}, renewal_ns_last_{0};
 
   // Of the thread that renews alone.
   bool renewal_fails_ = false;
@@ -514,10 +513,7 @@ bool MembershipImpl::Renew(const Session& session) {
   Result<milliseconds> left = store_.KeepLeaseAlive(session.lease);
   if (left.ok()) {
     state_.Extend(session.number, sent + *left - options_.lease / kLeaseMarginDivisor);
-    const nanoseconds took = BootTime() - sent;
     renewals_++;
-    renewal_ns_total_ += took.count();
-    renewal_ns_last_ = took.count();
     if (renewal_fails_) spdlog::info("this host's lease is kept alive again");
     renewal_fails_ = false;
     return true;
@@ -624,9 +620,6 @@ MembershipStats MembershipImpl::stats() const {
   stats.sessions_lost_total = sessions_lost_;
   stats.renewals_total = renewals_;
   stats.renewals_failed_total = renewals_failed_;
-  stats.renewal_time_total = nanoseconds(renewal_ns_total_);
-  stats.renewal_time_last = nanoseconds(renewal_ns_last_);
-  stats.lease_left = state_.LeaseLeft();
   return stats;
 }
 

@@ -39,9 +39,6 @@ struct MembershipStats {
   uint64_t sessions_lost_total = 0;
   uint64_t renewals_total = 0;  // that succeeded
   uint64_t renewals_failed_total = 0;
-  std::chrono::nanoseconds renewal_time_total{0};  // of those that succeeded
-  std::chrono::nanoseconds renewal_time_last{0};
-  std::chrono::nanoseconds lease_left{0};  // 0: it may have ended
 };
 
 class Membership {

@@ -32,9 +32,7 @@ bool SessionState::Lose(uint64_t number, const std::string& why) {
   return true;
 }
 
-std::chrono::nanoseconds SessionState::LeaseLeft() const {
-  return std::max(std::chrono::nanoseconds(lease_end_) - BootTime(), std::chrono::nanoseconds(0));
-}
+bool SessionState::LeaseHolds() const { return std::chrono::nanoseconds(lease_end_) > BootTime(); }
 
 Result<Membership::Session> SessionState::GetLocked() const {
   if (!has_session_) {

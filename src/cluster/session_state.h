@@ -30,8 +30,7 @@ class SessionState {
   // As Membership's functions of these names.
   Result<Membership::Session> Get() const;
   Result<Membership::Session> Wait(std::chrono::milliseconds wait_max) const;
-  bool LeaseHolds() const { return LeaseLeft() > std::chrono::nanoseconds(0); }
-  std::chrono::nanoseconds LeaseLeft() const;
+  bool LeaseHolds() const;
 
   // The session, live or unsure; nullopt: lost, or none was made yet.
   std::optional<Membership::Session> Current() const;

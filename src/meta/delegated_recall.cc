@@ -39,7 +39,6 @@ void DelegatedStore::Take(InodeId id, const cluster::Membership::Session& sessio
       held_++;
       directory.held_since = Clock::now();
       directory.valid_since = directory.generation = ++tick_;
-      stats_.taken_total++;
     }
   }
   // It was recalled before it was here: whoever waits saw the key.
@@ -93,7 +92,6 @@ void DelegatedStore::GiveBack(InodeId id) {
       const bool soon = now - directory.held_since < 16 * options_.rest_after_recall;
       directory.rests = soon ? std::min(directory.rests + 1, 5U) : 0;
       Drop(directory);
-      stats_.given_back_total++;
     }
     // It may rest already, for a commit whose outcome is unknown.
     directory.rest_until = std::max(directory.rest_until, now + options_.rest_after_recall * (1 << directory.rests));

@@ -36,7 +36,7 @@ struct DelegationStats {
   uint64_t held = 0;
   uint64_t answered_total = 0, read_total = 0;  // reads from memory, and from the store
   uint64_t commits_total = 0;                   // sent to the store, failed ones included: a round trip each
-  uint64_t taken_total = 0, given_back_total = 0, recalled_total = 0;  // the last: from other hosts, by this one
+  uint64_t recalled_total = 0;                  // from other hosts, by this one
 };
 
 // The keys of delegations and of their recalls: docs/formats/cluster.md.
