@@ -33,7 +33,6 @@ inline constexpr size_t kWindowBytes = 16;
 enum class Implementation { kScalar, kAvx2, kAvx512 };
 bool IsSupported(Implementation implementation);
 Implementation BestImplementation();
-const char* ImplementationName(Implementation implementation);
 
 // The least p >= 0 with p + kWindowBytes <= bytes.size() at which the window test holds; nullopt if there is none.
 // Reads nothing outside `bytes`. Pure; any thread. All implementations give the same answer.

@@ -158,15 +158,6 @@ Implementation BestImplementation() {
   return best;
 }
 
-const char* ImplementationName(Implementation implementation) {
-  switch (implementation) {
-    case Implementation::kScalar: return "scalar";
-    case Implementation::kAvx2: return "AVX2";
-    case Implementation::kAvx512: return "AVX-512";
-  }
-  return "unknown";
-}
-
 std::optional<size_t> FindCandidate(ByteSpan bytes, uint32_t mask_bits) {
   static const Finder best = FinderOf(BestImplementation());
   return Find(bytes, mask_bits, best);

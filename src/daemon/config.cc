@@ -185,10 +185,4 @@ std::string NearestKey(std::string_view name) {
   return nearest;
 }
 
-std::vector<std::string> AllKeys() {
-  std::vector<std::string> names;
-  for (const ConfigKey& key : ConfigKeys()) names.emplace_back(key.name);
-  return names;
-}
-
 }  // namespace cairnfs::daemon

@@ -98,6 +98,5 @@ uint64_t DefaultPoolSize();
 
 // The key most like `name`.
 std::string NearestKey(std::string_view name);
-std::vector<std::string> AllKeys();
 
 }  // namespace cairnfs::daemon

@@ -299,11 +299,4 @@ uint64_t Overlay::FindGap(uint64_t offset) const {
   return offset;
 }
 
-uint64_t Overlay::CoveredBytes(uint64_t offset, uint64_t length) const {
-  uint64_t covered = 0;
-  Visit(
-      offset, length, [&](uint64_t, const io::Slice& slice) { covered += slice.size; }, [](uint64_t, uint64_t) {});
-  return covered;
-}
-
 }  // namespace cairnfs::fs

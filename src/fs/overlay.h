@@ -90,8 +90,6 @@ class Overlay {
   // Whether `offset` is covered here.
   std::optional<uint64_t> FindData(uint64_t offset) const;  // first covered byte >= offset
   uint64_t FindGap(uint64_t offset) const;                  // first uncovered byte >= offset
-  // Sum of the parts of [offset, offset + length) that are covered here.
-  uint64_t CoveredBytes(uint64_t offset, uint64_t length) const;
 
  private:
   void RemoveFromRuns(uint64_t begin, uint64_t end);

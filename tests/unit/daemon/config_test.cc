@@ -9,6 +9,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "daemon/config_keys.h"
+
 namespace cairnfs::daemon {
 namespace {
 
@@ -240,7 +242,9 @@ TEST(ExampleConfig, DocumentsEveryKey) {
                   line.substr(2, equals - 2).find(' ') == std::string::npos;
     if (is_key) uncommented << line.substr(2) << "\n";
   }
-  for (const std::string& key : AllKeys()) EXPECT_NE(text.find("# " + key + " = "), std::string::npos) << key;
+  for (const ConfigKey& key : ConfigKeys()) {
+    EXPECT_NE(text.find("# " + std::string(key.name) + " = "), std::string::npos) << key.name;
+  }
 
   std::string pattern = (std::filesystem::temp_directory_path() / "cairnfs-example-XXXXXX").string();
   std::string folder = mkdtemp(pattern.data());
