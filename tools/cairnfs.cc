@@ -88,7 +88,8 @@ void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
                    "where its metadata is: etcd://HOST:PORT,..., or HOST:PORT of the host that serves it")
       ->required();
   join->add_option("--listen", commands.join.host.listen,
-                   "IP:PORT at which the others reach this host (default: its address in the trusted network)");
+                   "IP:PORT at which the others reach this host (default: port 7401 at its address on "
+                   "the way to the metadata)");
   AddHostOptions(*join, commands.join.host);
   join->callback([&] { exit_code = RunClusterJoin(commands.join); });
 
