@@ -12,7 +12,7 @@
 namespace cairnfs {
 
 struct LogOptions {
-  std::string level = "info";  // trace, debug, info, warning, error
+  std::string level = "info";  // trace, debug, info, warning, error, off
   std::string file;            // empty or "/dev/stderr": stderr
   bool to_journal = false;     // stderr was connected with the journal since the process began
 

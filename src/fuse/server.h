@@ -32,10 +32,10 @@ class Server {
   // directory (kNotDirectory), not empty (kNotEmpty), already a cairnfs mount (kBusy), no /dev/fuse (kUnavailable), not
   // root and fusermount3 missing or refusing (kPermission), an unknown kernel option (kInvalidArgument). A mount left
   // over from a dead daemon (ENOTCONN) is unmounted lazily first, with a warning. `pool` outlives the server.
+  static Result<std::unique_ptr<Server>> Mount(const MountOptions& options, io::BufferPool& pool);
   // What Mount refuses before it touches /dev/fuse, to be asked before anything is made for the mount. Takes a dead
   // mount away as Mount does.
   static Status Check(const MountOptions& options);
-  static Result<std::unique_ptr<Server>> Mount(const MountOptions& options, io::BufferPool& pool);
   ~Server();  // unmounts if still mounted
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

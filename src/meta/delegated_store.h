@@ -88,10 +88,10 @@ class DelegatedStore final : public kv::KvStore {
     bool reading_names = false;  // for that
     std::set<std::string, std::less<>> unsure_names;
   };
-  // What a commit has to respect.
   // A commit without an answer may still run for so long.
   static constexpr std::chrono::minutes kUnknownOutcomeLasts{10};
 
+  // What a commit has to respect.
   struct Guards {
     std::set<InodeId> directories;
     std::vector<std::pair<std::string, uint64_t>> inode_records;  // keys of I records that told where, and revisions
