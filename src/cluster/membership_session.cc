@@ -1,0 +1,139 @@
+// Taking a session, losing it, taking another one.
+#include "base/log.h"
+#include "cluster/boot_clock.h"
+#include "cluster/membership_impl.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr milliseconds kForeignPoll{100};  // how often to look whether a foreign session has ended
+
+}  // namespace
+
+void PutUnderLease(kv::Transaction& transaction, std::string key, std::string value, kv::LeaseId lease) {
+  transaction.writes.push_back(kv::KvWrite{std::move(key), std::move(value), lease});
+}
+
+Result<MembershipImpl::OwnKeys> MembershipImpl::ReadOwnKeys() {
+  const std::vector<kv::KvSpan> spans{{Key(MemberKey::kNode), "", 0}, {Key(MemberKey::kSession), "", 0}};
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(spans));
+  OwnKeys own;
+  if (!snapshot.ranges[0].entries.empty()) own.node = std::move(snapshot.ranges[0].entries[0]);
+  if (snapshot.ranges[1].entries.empty()) return own;
+  own.session = std::move(snapshot.ranges[1].entries[0]);
+  Result<SessionRecord> record = SessionRecord::Decode(own.session->value);
+  if (record.ok()) own.session_record = std::move(*record);
+  return own;
+}
+
+// A process that rejoins lives itself, and so may the one that took its session over: two containers on one kernel may
+// each have a copy of the directory.
+bool MembershipImpl::MayReplace(const OwnKeys& own, bool joins) const {
+  if (!own.session || own.session_record.incarnation == incarnation_) return true;
+  return joins && own.session_record.place == place_;
+}
+
+Result<MembershipImpl::OwnKeys> MembershipImpl::WaitForForeignSession(bool joins) {
+  const nanoseconds deadline = BootTime() + 2 * options_.lease;
+  for (;;) {
+    CAIRNFS_ASSIGN_OR_RETURN(OwnKeys own, ReadOwnKeys());
+    if (MayReplace(own, joins)) return own;
+    if (BootTime() > deadline) {
+      return MakeError(ErrorCode::kAlreadyExists,
+                       "another daemon runs as node " + options_.self.id.ToHex() +
+                           ": the data directory is a copy of its, or has moved while it still runs; stop the other "
+                           "one, or let this host begin with an empty directory");
+    }
+    MutexLock lock(mutex_);
+    if (stopping_) return MakeError(ErrorCode::kUnavailable, "the daemon stops");
+    wake_.WaitFor(mutex_, kForeignPoll);
+  }
+}
+
+Result<uint64_t> MembershipImpl::CommitSession(const OwnKeys& own, kv::LeaseId lease) {
+  const NodeInfo& self = options_.self;
+  const std::string record = NodeRecord{self.name, self.address, self.domain, self.weight}.Encode();
+  kv::Transaction transaction;
+  transaction.IfRevision(Key(MemberKey::kSession), own.session ? own.session->revision : 0);
+  transaction.IfRevision(Key(MemberKey::kNode), own.node ? own.node->revision : 0);
+  if (!own.node || own.node->value != record) transaction.Put(Key(MemberKey::kNode), record);
+  transaction.Delete(Key(MemberKey::kFull)).Delete(Key(MemberKey::kOut));
+  PutUnderLease(transaction, Key(MemberKey::kSession), SessionRecord{incarnation_, lease, place_}.Encode(), lease);
+  return store_.Commit(transaction);
+}
+
+Result<kv::LeaseId> MembershipImpl::TakeSession(bool joins) {
+  for (int attempt = 1;; attempt++) {
+    CAIRNFS_ASSIGN_OR_RETURN(const OwnKeys own, WaitForForeignSession(joins));
+    const nanoseconds sent = BootTime();
+    CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId lease, store_.GrantLease(options_.lease));
+    Result<uint64_t> revision = CommitSession(own, lease);
+    if (revision.ok()) {
+      state_.Begin(Session{Key(MemberKey::kSession), *revision, lease},
+                   sent + options_.lease - options_.lease / kLeaseMarginDivisor);
+      return own.session_record.lease;
+    }
+    // When the answer was lost and it did run, the next attempt finds a session of this incarnation.
+    // A store that was slow may have let the lease end before the key came.
+    const ErrorCode code = revision.error().code;
+    const bool is_late = code == ErrorCode::kNotFound;
+    if ((code != ErrorCode::kConflict && !is_late) || attempt == kMemberAttemptsMax) return revision.error();
+    if (!is_late) (void)store_.RevokeLease(lease).ok();
+  }
+}
+
+void MembershipImpl::Lose(uint64_t number, const std::string& why) {
+  if (!state_.Lose(number, why)) return;
+  sessions_lost_++;
+  spdlog::warn("this host's session with the cluster is lost: {}", why);
+  MutexLock lock(mutex_);
+  wakes_ = true;
+  wake_.NotifyAll();
+  if (stopping_) return;
+  lost_untold_ = !lost_;
+  if (lost_) lost_thread_->Post(lost_);
+}
+
+void MembershipImpl::OnLost(std::function<void()> lost) {
+  MutexLock lock(mutex_);
+  lost_ = std::move(lost);
+  if (lost_ && lost_untold_) {
+    lost_untold_ = false;
+    lost_thread_->Post(lost_);
+  }
+}
+
+Status MembershipImpl::Rejoin() {
+  MutexLock rejoin(rejoin_mutex_);
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return MakeError(ErrorCode::kUnavailable, "the daemon stops");
+  }
+  if (state_.Current()) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId replaced, TakeSession(false));
+  {
+    MutexLock lock(mutex_);
+    lost_untold_ = false;
+  }
+  if (replaced != 0) (void)store_.RevokeLease(replaced).ok();
+  // The old watch may yet find out that the store went back to the state that the new session began with.
+  if (const std::optional<Session> session = state_.Current()) {
+    if (Status begun = BeginWatch(session->number, session->revision); !begun.ok()) {
+      spdlog::warn("the cluster's nodes are watched as before: {}", begun.error().message);
+    }
+  }
+  if (Status read = Reread(); !read.ok()) {
+    spdlog::warn("the cluster's nodes cannot be read now: {}", read.error().message);
+    MutexLock lock(mutex_);
+    must_reread_ = true;
+  }
+  MutexLock lock(mutex_);
+  wakes_ = true;
+  wake_.NotifyAll();
+  return {};
+}
+
+}  // namespace cairnfs::cluster
