@@ -1,0 +1,109 @@
+// A rank comes to its gate: begins it, joins it, or takes over one at which nobody waits.
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "control/rank_gate_visit.h"
+
+namespace cairnfs::control {
+
+Status RankGate::Visit::Arrive() {
+  CAIRNFS_ASSIGN_OR_RETURN(Seen seen, Look(own_key_));
+  if (!seen.state) return Begin(seen, 1, "");
+  const GateState& state = *seen.state;
+  if (state.phase == GatePhase::kFailed) {
+    // Whoever is late learns that the others have gone, once; whoever was there, or was told of any failure, tries
+    // again. A record goes with its session, what this daemon told does not.
+    const auto last = gate_.LastEnded(own_key_);
+    const bool took_part = seen.other || (last && !last->is_committed);
+    const bool is_fresh = WallClock().seconds - state.changed.seconds <= call_.timeout.count() / 1000;
+    if (took_part || !is_fresh) return Begin(seen, state.generation + 1, state.message);
+    generation_ = state.generation;
+    CAIRNFS_ASSIGN_OR_RETURN(kv::KvWrite record, OwnRecord(false));
+    kv::Transaction transaction;
+    transaction.IfRevision(state_key_, seen.state_revision).writes.push_back(std::move(record));
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    return MakeError(ErrorCode::kFailed, fmt::format("{}: {} came too late", state.message, RankName(call_)));
+  }
+  const bool agrees =
+      state.ranks == call_.ranks && state.final_parent == call_.final_parent && state.final_name == call_.final_name;
+  if (agrees) return ArriveAt(seen);
+  if (state.phase == GatePhase::kGathering) return TakeOver(seen);
+  return Disagreement(state);
+}
+
+// Ranks of a job that died leave a gate behind at which nobody waits. At any other this rank is wrong.
+Status RankGate::Visit::TakeOver(const Seen& seen) {
+  const std::vector<kv::KvSpan> spans = {{state_key_, {}, 0}, {ranks_begin_, ranks_end_, 0}};
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot now, store_.Read(spans));
+  // Another rank may have taken the gate over meanwhile: then those that wait are of its job, not of the dead one.
+  const auto& states = now.ranges[0].entries;
+  if (states.empty() || states[0].revision != seen.state_revision) return Conflict();
+  for (const kv::KvEntry& entry : now.ranges[1].entries) {
+    CAIRNFS_ASSIGN_OR_RETURN(GateVisitor visitor, DecodeGateVisitor(entry.value));
+    if (visitor.waits && !RenamerIsGone(visitor)) return Disagreement(*seen.state);
+  }
+  return Begin(seen, seen.state->generation + 1, seen.state->message, now.revision);
+}
+
+Error RankGate::Visit::Disagreement(const GateState& state) const {
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("the ranks do not agree: {} commits to '{}' with {} ranks, others to {}'{}' with {}", RankName(call_),
+                  call_.final_name, call_.ranks, state.final_parent == call_.final_parent ? "" : "another directory's ",
+                  state.final_name, state.ranks));
+}
+
+Status RankGate::Visit::ArriveAt(const Seen& seen) {
+  generation_ = seen.state->generation;
+  const auto& own = seen.other;
+  const bool is_waited_for = own && own->waits && own->generation == generation_;
+  earlier_call_ = is_waited_for && own->incarnation == gate_.incarnation_ ? own->call : 0;
+  if (seen.state->phase == GatePhase::kGathering && is_waited_for && !RenamerIsGone(*own)) {
+    return MakeError(ErrorCode::kAlreadyExists,
+                     fmt::format("{} waits already, on host {}: give each rank a number of its own (--rank, or RANK in "
+                                 "its environment); if that host died, try again when its lease has ended",
+                                 RankName(call_), own->host));
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvWrite record, OwnRecord(true));
+  kv::Transaction transaction;
+  transaction.IfRevision(state_key_, seen.state_revision).IfRevision(own_key_, seen.other_revision);
+  transaction.writes.push_back(std::move(record));
+  return CommitArrival(transaction);
+}
+
+// That of a process that was killed, where this host did not notice it yet.
+bool RankGate::Visit::EarlierCallEnds(const std::function<bool()>& cancelled) {
+  while (earlier_call_ != 0 && gate_.IsLive(earlier_call_)) {
+    if (cancelled() || Clock::now() >= patient_until_) return false;
+    std::this_thread::sleep_for(kCancelledInterval);
+  }
+  return earlier_call_ != 0;
+}
+
+bool RankGate::Visit::EarlierCallCommitted() {
+  const auto last = gate_.LastEnded(own_key_);
+  return earlier_call_ != 0 && last && last->call == earlier_call_ && last->is_committed;
+}
+
+// A generation of the gate begins with the first rank that comes. `ranks_revision`: nobody waited then.
+Status RankGate::Visit::Begin(const Seen& seen, uint32_t generation, const std::string& message,
+                              std::optional<uint64_t> ranks_revision) {
+  generation_ = generation;
+  GateState state;
+  state.generation = generation;
+  state.ranks = call_.ranks;
+  state.changed = WallClock();
+  state.final_parent = call_.final_parent;
+  state.final_name = call_.final_name;
+  state.message = message;
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvWrite record, OwnRecord(true));
+  kv::Transaction transaction;
+  transaction.IfRevision(state_key_, seen.state_revision).Put(state_key_, state.Encode());
+  if (ranks_revision) transaction.IfRangeUnchanged(ranks_begin_, ranks_end_, *ranks_revision);
+  transaction.Delete(elected_key_);
+  transaction.writes.push_back(std::move(record));
+  return CommitArrival(transaction);
+}
+
+}  // namespace cairnfs::control
