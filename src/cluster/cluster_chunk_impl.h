@@ -172,6 +172,16 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   // syncing.cc
   // `unreadable` null: a chunk that cannot be read back fails it.
   Status SyncUntil(SyncScope scope, Unreadable* unreadable);
+  struct SyncCall {
+    bool local_only;
+    Unreadable* unreadable;  // as that of SyncUntil
+    Clock::time_point deadline;
+    uint64_t last;  // sequence up to which entries are waited for
+  };
+  Status CheckSync(const SyncCall& call) REQUIRES_LOCK(mutex_);  // whether to wait on
+  bool LeavesOut(const SyncCall& call, const Entry& entry) REQUIRES_LOCK(mutex_);
+  Status WaitUntilPlaced(const SyncCall& call) REQUIRES_LOCK(mutex_);
+  Status WaitForCopies(const SyncCall& call) REQUIRES_LOCK(mutex_);
   bool IsUnreadable(const Entry& entry) REQUIRES_LOCK(mutex_);
   bool IsPlaced(const Entry& entry, bool local_only) const;
   void PutAllLocally(uint64_t last) REQUIRES_LOCK(mutex_);

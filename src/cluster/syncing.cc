@@ -90,8 +90,61 @@ std::string ClusterChunkStoreImpl::WhatIsLacking() {
   return by_sequence_.empty() ? "" : DescribeShortage(*view, NodesThatTakeNothing(*view));
 }
 
+Status ClusterChunkStoreImpl::CheckSync(const SyncCall& call) {
+  if (failure_) return *failure_;
+  for (const EntryPtr& entry : stuck_) {
+    const bool is_covered = entry->sequence != 0 && entry->sequence <= call.last;
+    if (is_covered && call.unreadable == nullptr && IsUnreadable(*entry)) return *entry->failure;
+  }
+  if (options_.patience != nullptr && options_.patience->IsOver()) {
+    return Shortage("this host is stopping, and the shared metadata does not answer");
+  }
+  if (Clock::now() >= call.deadline) return Shortage("waited " + std::to_string(options_.sync_wait_max.count()) + " s");
+  const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
+    return entry->sequence != 0 && entry->sequence <= call.last && !entry->failure &&
+           Clock::now() - entry->stuck_since > kFullPatience;
+  });
+  if (is_stuck && IsFullEverywhere()) return Shortage("no space");
+  return {};
+}
+
+// Noted as it is passed over: a moment later it may be readable again, and on its way.
+bool ClusterChunkStoreImpl::LeavesOut(const SyncCall& call, const Entry& entry) {
+  if (call.unreadable == nullptr || !IsUnreadable(entry)) return false;
+  call.unreadable->insert_or_assign(entry.digest, *entry.failure);
+  return true;
+}
+
+Status ClusterChunkStoreImpl::WaitUntilPlaced(const SyncCall& call) {
+  uint64_t placed = 0;
+  for (;;) {
+    auto entry = by_sequence_.upper_bound(placed);
+    while (entry != by_sequence_.end() && entry->first <= call.last &&
+           (IsPlaced(*entry->second, call.local_only) || LeavesOut(call, *entry->second)))
+      placed = (entry++)->first;
+    if (entry == by_sequence_.end() || entry->first > call.last) return {};
+    // One that cannot lie here, because there is no room, is not waited for twice.
+    if (!call.local_only && entry->second->local == Entry::Local::kRefused) {
+      placed = entry->first;
+      continue;
+    }
+    CAIRNFS_RETURN_IF_ERROR(CheckSync(call));
+    changed_.WaitFor(mutex_, kLookInterval);
+  }
+}
+
+Status ClusterChunkStoreImpl::WaitForCopies(const SyncCall& call) {
+  for (;;) {
+    if (call.unreadable != nullptr) call.unreadable->clear();  // what was passed over before may have its copies by now
+    auto first = by_sequence_.begin();
+    while (first != by_sequence_.end() && first->first <= call.last && LeavesOut(call, *first->second)) ++first;
+    if (first == by_sequence_.end() || first->first > call.last) return {};
+    CAIRNFS_RETURN_IF_ERROR(CheckSync(call));
+    changed_.WaitFor(mutex_, kLookInterval);
+  }
+}
+
 Status ClusterChunkStoreImpl::SyncUntil(SyncScope scope, Unreadable* unreadable) {
-  const bool local_only = scope == SyncScope::kThisNode;
   const auto deadline = Clock::now() + options_.sync_wait_max;
   struct Waiter {
     ClusterChunkStoreImpl& store;
@@ -105,65 +158,17 @@ Status ClusterChunkStoreImpl::SyncUntil(SyncScope scope, Unreadable* unreadable)
     }
   };
   MutexLock lock(mutex_);
-  const uint64_t last = last_sequence_;
+  const SyncCall call{scope == SyncScope::kThisNode, unreadable, deadline, last_sequence_};
   Waiter waiter(*this);
   PumpAll();  // what waited for writers
-  auto check = [&]() -> Status {
-    mutex_.AssertHeld();
-    if (failure_) return *failure_;
-    for (const EntryPtr& entry : stuck_) {
-      const bool is_covered = entry->sequence != 0 && entry->sequence <= last;
-      if (is_covered && unreadable == nullptr && IsUnreadable(*entry)) return *entry->failure;
-    }
-    if (options_.patience != nullptr && options_.patience->IsOver()) {
-      return Shortage("this host is stopping, and the shared metadata does not answer");
-    }
-    if (Clock::now() >= deadline) return Shortage("waited " + std::to_string(options_.sync_wait_max.count()) + " s");
-    const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
-      return entry->sequence != 0 && entry->sequence <= last && !entry->failure &&
-             Clock::now() - entry->stuck_since > kFullPatience;
-    });
-    if (is_stuck && IsFullEverywhere()) return Shortage("no space");
-    return {};
-  };
-  // Noted as it is passed over: a moment later it may be readable again, and on its way.
-  auto leaves_out = [&](const Entry& entry) {
-    mutex_.AssertHeld();
-    if (unreadable == nullptr || !IsUnreadable(entry)) return false;
-    unreadable->insert_or_assign(entry.digest, *entry.failure);
-    return true;
-  };
-  if (local_only) PutAllLocally(last);
+  if (call.local_only) PutAllLocally(call.last);
   // First what lies on this node's disk, so that its sync runs beside those of the others.
-  uint64_t placed = 0;
-  for (;;) {
-    auto entry = by_sequence_.upper_bound(placed);
-    while (entry != by_sequence_.end() && entry->first <= last &&
-           (IsPlaced(*entry->second, local_only) || leaves_out(*entry->second)))
-      placed = (entry++)->first;
-    if (entry == by_sequence_.end() || entry->first > last) break;
-    // One that cannot lie here, because there is no room, is not waited for twice.
-    if (!local_only && entry->second->local == Entry::Local::kRefused) {
-      placed = entry->first;
-      continue;
-    }
-    CAIRNFS_RETURN_IF_ERROR(check());
-    changed_.WaitFor(mutex_, kLookInterval);
-  }
-  uint64_t late_before = late_puts_;
+  CAIRNFS_RETURN_IF_ERROR(WaitUntilPlaced(call));
+  const uint64_t late_before = late_puts_;
   std::promise<Status> committed;
-  auto commit_started = [&] { commit_.Commit([&](Status status) { committed.set_value(std::move(status)); }); };
   const bool must_commit = commit_.uncommitted_count() > 0;
-  if (must_commit) commit_started();
-  Status waited;
-  while (!local_only && waited.ok()) {
-    if (unreadable != nullptr) unreadable->clear();  // what was passed over before may have its copies by now
-    auto first = by_sequence_.begin();
-    while (first != by_sequence_.end() && first->first <= last && leaves_out(*first->second)) ++first;
-    if (first == by_sequence_.end() || first->first > last) break;
-    waited = check();
-    if (waited.ok()) changed_.WaitFor(mutex_, kLookInterval);
-  }
+  if (must_commit) commit_.Commit([&](Status status) { committed.set_value(std::move(status)); });
+  const Status waited = call.local_only ? Status() : WaitForCopies(call);
   const bool must_commit_again = waited.ok() && late_puts_ != late_before && commit_.uncommitted_count() > 0;
   lock.Unlock();
   Status status = must_commit ? committed.get_future().get() : Status();
