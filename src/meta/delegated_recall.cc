@@ -138,6 +138,64 @@ void DelegatedStore::StartRecallWatch() {
   }
 }
 
+std::vector<DelegatedStore::Holding> DelegatedStore::HeldByOthers(const kv::KvSnapshot& snapshot) const {
+  std::vector<Holding> holdings;
+  for (const kv::KvRange& range : snapshot.ranges) {
+    for (const kv::KvEntry& entry : range.entries) {
+      Decoder decoder(entry.key);
+      decoder.U8();
+      const InodeId directory{decoder.BigEndianU64()};
+      auto holder = cluster::NodeId::FromKey(decoder.Rest());
+      if (holder && *holder != membership_.self()) holdings.push_back({directory, *holder, entry.revision});
+    }
+  }
+  return holdings;
+}
+
+std::vector<std::unique_ptr<kv::KvWatch>> DelegatedStore::WatchChanges(const std::vector<kv::KvSpan>& spans,
+                                                                       uint64_t revision,
+                                                                       const std::shared_ptr<Changes>& changes) {
+  auto notify = [changes] {
+    MutexLock lock(changes->mutex);
+    changes->count++;
+    changes->changed.NotifyAll();
+  };
+  std::vector<std::unique_ptr<kv::KvWatch>> watches;
+  for (const kv::KvSpan& span : spans) {
+    kv::WatchCallbacks callbacks;
+    callbacks.changed = [notify](const std::vector<kv::KvEvent>&, uint64_t) { notify(); };
+    callbacks.lost = [notify](uint64_t) { notify(); };
+    // Without one WaitUntilGivenBack looks once a second.
+    auto watch = store_.Watch(span.begin, span.end, revision, std::move(callbacks));
+    if (watch.ok()) watches.push_back(std::move(*watch));
+  }
+  return watches;
+}
+
+Status DelegatedStore::WaitUntilGivenBack(const std::vector<kv::KvSpan>& spans, const std::vector<Holding>& asked,
+                                          Changes& changes) {
+  const auto deadline = Clock::now() + options_.recall_wait_max;
+  for (uint64_t seen = 0;;) {
+    CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(spans));
+    const std::vector<Holding> left = HeldByOthers(snapshot);
+    auto waited_for = std::find_if(left.begin(), left.end(), [&](const Holding& holding) {
+      return std::any_of(asked.begin(), asked.end(), [&](const Holding& one) {
+        return one.directory == holding.directory && one.holder == holding.holder && one.revision == holding.revision;
+      });
+    });
+    if (waited_for == left.end()) return {};
+    if (Clock::now() >= deadline) {
+      return MakeError(ErrorCode::kUnavailable,
+                       "node " + waited_for->holder.ToHex() + " does not give back its delegation on directory " +
+                           std::to_string(waited_for->directory.value) + ", and its lease lives");
+    }
+    MutexLock lock(changes.mutex);
+    // The end of a lease comes as a change too; the second is for a watch that says nothing.
+    if (changes.count == seen) static_cast<void>(changes.changed.WaitFor(changes.mutex, std::chrono::seconds(1)));
+    seen = changes.count;
+  }
+}
+
 Result<bool> DelegatedStore::Recall(const std::set<InodeId>& directories) {
   if (directories.empty()) return false;
   std::vector<kv::KvSpan> spans;
@@ -145,26 +203,8 @@ Result<bool> DelegatedStore::Recall(const std::set<InodeId>& directories) {
     const std::string prefix = DelegationPrefix(directory);
     spans.push_back({prefix, kv::PrefixEnd(prefix), 0});
   }
-  struct Holding {
-    InodeId directory;
-    cluster::NodeId holder;
-    uint64_t revision;  // one that is taken again after it was given back has another
-  };
-  auto foreign = [&](const kv::KvSnapshot& snapshot) {
-    std::vector<Holding> holdings;
-    for (const kv::KvRange& range : snapshot.ranges) {
-      for (const kv::KvEntry& entry : range.entries) {
-        Decoder decoder(entry.key);
-        decoder.U8();
-        const InodeId directory{decoder.BigEndianU64()};
-        auto holder = cluster::NodeId::FromKey(decoder.Rest());
-        if (holder && *holder != membership_.self()) holdings.push_back({directory, *holder, entry.revision});
-      }
-    }
-    return holdings;
-  };
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(spans));
-  const std::vector<Holding> asked = foreign(snapshot);
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(spans));
+  const std::vector<Holding> asked = HeldByOthers(snapshot);
   if (asked.empty()) return false;
 
   CAIRNFS_ASSIGN_OR_RETURN(auto session, membership_.session());
@@ -173,51 +213,14 @@ Result<bool> DelegatedStore::Recall(const std::set<InodeId>& directories) {
     ask.writes.push_back({RecallKey(holder, directory), std::string(membership_.self().AsKey()), session.lease});
   }
   // Watched from before the question, so that no answer is missed.
-  struct Wake {
-    Mutex mutex;
-    CondVar changed;
-    uint64_t changes GUARDED_BY(mutex) = 0;
-  };
-  auto wake = std::make_shared<Wake>();
-  auto notify = [wake] {
-    MutexLock lock(wake->mutex);
-    wake->changes++;
-    wake->changed.NotifyAll();
-  };
-  std::vector<std::unique_ptr<kv::KvWatch>> watches;
-  for (const kv::KvSpan& span : spans) {
-    kv::WatchCallbacks callbacks;
-    callbacks.changed = [notify](const std::vector<kv::KvEvent>&, uint64_t) { notify(); };
-    callbacks.lost = [notify](uint64_t) { notify(); };
-    // Without one the wait below looks once a second.
-    auto watch = store_.Watch(span.begin, span.end, snapshot.revision, std::move(callbacks));
-    if (watch.ok()) watches.push_back(std::move(*watch));
-  }
+  auto changes = std::make_shared<Changes>();
+  const auto watches = WatchChanges(spans, snapshot.revision, changes);
   if (auto committed = fenced_.Commit(ask); !committed.ok()) return committed.error();
   {
     MutexLock lock(mutex_);
     stats_.recalled_total += asked.size();
   }
-  const auto deadline = Clock::now() + options_.recall_wait_max;
-  for (uint64_t seen = 0;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(snapshot, store_.Read(spans));
-    const std::vector<Holding> left = foreign(snapshot);
-    auto waited_for = std::find_if(left.begin(), left.end(), [&](const Holding& holding) {
-      return std::any_of(asked.begin(), asked.end(), [&](const Holding& one) {
-        return one.directory == holding.directory && one.holder == holding.holder && one.revision == holding.revision;
-      });
-    });
-    if (waited_for == left.end()) break;
-    if (Clock::now() >= deadline) {
-      return MakeError(ErrorCode::kUnavailable,
-                       "node " + waited_for->holder.ToHex() + " does not give back its delegation on directory " +
-                           std::to_string(waited_for->directory.value) + ", and its lease lives");
-    }
-    MutexLock lock(wake->mutex);
-    // The end of a lease comes as a change too; the second is for a watch that says nothing.
-    if (wake->changes == seen) static_cast<void>(wake->changed.WaitFor(wake->mutex, std::chrono::seconds(1)));
-    seen = wake->changes;
-  }
+  CAIRNFS_RETURN_IF_ERROR(WaitUntilGivenBack(spans, asked, *changes));
   // A holder that is gone does not take its recall away.
   kv::Transaction clean;
   for (const Holding& one : asked) clean.Delete(RecallKey(one.holder, one.directory));

@@ -143,6 +143,20 @@ class DelegatedStore final : public kv::KvStore {
   void AfterFailure(const kv::Transaction& transaction, const Guards& guards, const Error& error) REQUIRES_LOCK(mutex_);
   // Has every other host give back what it holds of these now. True when there was something to wait for.
   Result<bool> Recall(const std::set<InodeId>& directories);
+  struct Holding {
+    InodeId directory;
+    cluster::NodeId holder;
+    uint64_t revision;  // one that is taken again after it was given back has another
+  };
+  struct Changes {  // that watches told of
+    Mutex mutex;
+    CondVar changed;
+    uint64_t count GUARDED_BY(mutex) = 0;
+  };
+  std::vector<Holding> HeldByOthers(const kv::KvSnapshot& snapshot) const;
+  std::vector<std::unique_ptr<kv::KvWatch>> WatchChanges(const std::vector<kv::KvSpan>& spans, uint64_t revision,
+                                                         const std::shared_ptr<Changes>& changes);
+  Status WaitUntilGivenBack(const std::vector<kv::KvSpan>& spans, const std::vector<Holding>& asked, Changes& changes);
 
   kv::SharedKvStore& store_;
   kv::KvStore& fenced_;
