@@ -112,13 +112,21 @@ void AddNode(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   forget->callback([&] { exit_code = RunNodeForget(commands.target, commands.node); });
 }
 
-int Main(int argc, char** argv) {
-  CLI::App app("CairnFS: a filesystem for training checkpoints. See cairnfs(1).", "cairnfs");
-  app.require_subcommand(1);
-  app.set_version_flag("--version", "cairnfs " CAIRNFS_VERSION);
-  int exit_code = 0;
-
+// These too live as long as the parser refers to them.
+struct MountCommands {
   MountCommand mount;
+  UmountCommand umount;
+};
+struct StoreCommands {
+  Target target;
+  bool json = false;
+  std::string wait_path;
+  bool wait_json = false;
+  CheckCommand check;
+};
+
+void AddMount(CLI::App& app, MountCommands& commands, int& exit_code) {
+  MountCommand& mount = commands.mount;
   auto* mount_command = app.add_subcommand("mount", "mount a CairnFS; returns when it is ready");
   mount_command
       ->add_option("DIR", mount.mount_point, std::string("mount point (default ") + daemon::kDefaultMountPoint + ")")
@@ -129,45 +137,57 @@ int Main(int argc, char** argv) {
       ->allow_extra_args(false);
   mount_command->add_option("--config", mount.config, "configuration file")->check(NotEmpty());
   mount_command->add_flag("--foreground,-f", mount.foreground, "stay in the foreground, log to stderr");
-  mount_command->callback([&] { exit_code = RunMount(mount); });
+  mount_command->callback([&] { exit_code = RunMount(commands.mount); });
 
-  UmountCommand umount;
+  UmountCommand& umount = commands.umount;
   auto* umount_command =
       app.add_subcommand("umount", "unmount; returns when everything is durable and the daemon ended");
   umount_command->add_option("DIR", umount.mount_point, "the mount point")->required();
   umount_command->add_flag("--lazy,-l", umount.lazy, "detach now, also when files are open; does not wait");
-  umount_command->callback([&] { exit_code = RunUmount(umount); });
+  umount_command->callback([&] { exit_code = RunUmount(commands.umount); });
+}
 
-  Target target;
-  bool json = false;
+void AddStatusAndWait(CLI::App& app, StoreCommands& commands, int& exit_code) {
   auto* status_command = app.add_subcommand("status", "space, activity and health of a mount");
-  AddTarget(*status_command, target);
-  status_command->add_flag("--json", json, "print JSON");
-  status_command->callback([&] { exit_code = RunStatus(target, json); });
+  AddTarget(*status_command, commands.target);
+  status_command->add_flag("--json", commands.json, "print JSON");
+  status_command->callback([&] { exit_code = RunStatus(commands.target, commands.json); });
 
-  std::string path;
   auto* wait_command = app.add_subcommand("wait", "return once everything written so far is durable");
-  wait_command->add_option("PATH", path, "a path in the mount")->required();
-  bool wait_json = false;
-  wait_command->add_flag("--json", wait_json, "print JSON");
+  wait_command->add_option("PATH", commands.wait_path, "a path in the mount")->required();
+  wait_command->add_flag("--json", commands.wait_json, "print JSON");
   wait_command->callback([&] {
-    exit_code = RunWait(path);
-    if (wait_json && exit_code == 0) std::cout << "{\"durable\": true}" << std::endl;
+    exit_code = RunWait(commands.wait_path);
+    if (commands.wait_json && exit_code == 0) std::cout << "{\"durable\": true}" << std::endl;
   });
+}
 
+void AddGcAndCheck(CLI::App& app, StoreCommands& commands, int& exit_code) {
   auto* gc_command = app.add_subcommand("gc", "collect unreferenced chunks now");
-  AddTarget(*gc_command, target);
-  gc_command->add_flag("--json", json, "print JSON");
-  gc_command->callback([&] { exit_code = RunGc(target, json); });
+  AddTarget(*gc_command, commands.target);
+  gc_command->add_flag("--json", commands.json, "print JSON");
+  gc_command->callback([&] { exit_code = RunGc(commands.target, commands.json); });
 
-  CheckCommand check;
+  CheckCommand& check = commands.check;
   auto* check_command = app.add_subcommand("check", "read and verify everything; works with and without a daemon");
   AddTarget(*check_command, check.target);
   check_command->add_flag("--rebuild-index", check.rebuild_index,
                           "first write the chunk index anew from the segments; only while unmounted");
   check_command->add_flag("--json", check.json, "print JSON");
-  check_command->callback([&] { exit_code = RunCheck(check); });
+  check_command->callback([&] { exit_code = RunCheck(commands.check); });
+}
 
+int Main(int argc, char** argv) {
+  CLI::App app("CairnFS: a filesystem for training checkpoints. See cairnfs(1).", "cairnfs");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "cairnfs " CAIRNFS_VERSION);
+  int exit_code = 0;
+
+  MountCommands mounting;
+  AddMount(app, mounting, exit_code);
+  StoreCommands store;
+  AddStatusAndWait(app, store, exit_code);
+  AddGcAndCheck(app, store, exit_code);
   CommitCommand commit;
   AddCommit(app, commit, exit_code);
   ClusterCommands cluster;
