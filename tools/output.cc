@@ -76,7 +76,9 @@ std::string OneLine(const std::string& text) {
 std::string StatusText(const control::StatusReport& report) {
   const store::StoreStats& store = report.fs.store;
   std::string text;
-  auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<14}{}\n", name, value); };
+  auto line = [&](std::string_view name, const std::string& value) {
+    text += fmt::format("{:<14}{}\n", name, OneLine(value));
+  };
   line("mount point", report.daemon.mount_point);
   line("data", report.daemon.data);
   line("daemon", fmt::format("cairnfsd {}, process {}, up {} s, log {}", report.daemon.version, report.daemon.pid,
@@ -110,7 +112,7 @@ std::string StatusText(const control::StatusReport& report) {
          fmt::format("{} reads, {} transactions; {} answers from memory under {} delegations", cluster.names.read_total,
                      cluster.names.commits_total, cluster.names.answered_total, cluster.names.held));
   }
-  for (const std::string& failure : report.failures) line("failure", OneLine(failure));
+  for (const std::string& failure : report.failures) line("failure", failure);
   line("last error", report.fs.last_error.empty() ? "none" : report.fs.last_error);
   return text;
 }
