@@ -64,6 +64,42 @@ std::string Quoted(std::string_view text) {
   return quoted + "\"";
 }
 
+// UTF-8 without control characters: what TOML takes between quotes as it is.
+bool IsPlainText(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i++]);
+    if (lead < 0x20 || lead == 0x7f || (lead >= 0x80 && lead < 0xc2) || lead > 0xf4) return false;
+    const int more = lead < 0x80 ? 0 : lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
+    uint32_t code = more == 0 ? lead : lead & (0x3fU >> more);
+    for (int left = more; left > 0; --left, ++i) {
+      if (i == text.size() || (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return false;
+      code = code << 6 | (static_cast<unsigned char>(text[i]) & 0x3f);
+    }
+    const bool is_overlong = (more == 2 && code < 0x800) || (more == 3 && code < 0x10000);
+    if (is_overlong || (code >= 0xd800 && code < 0xe000) || code > 0x10ffff) return false;
+  }
+  return true;
+}
+
+// Before anything is made: the next mount would refuse a configuration that holds anything else.
+Status CheckTexts(const Config& config) {
+  struct Named {
+    std::string_view key;
+    const std::string& value;
+  };
+  for (const Named& text : {Named{"data", config.data}, Named{"mount_point", config.mount_point},
+                            Named{"metadata", config.metadata}, Named{"serve_metadata", config.serve_metadata},
+                            Named{"listen", config.listen}, Named{"advertise", config.advertise},
+                            Named{"node_name", config.node_name}, Named{"failure_domain", config.failure_domain}}) {
+    if (IsPlainText(text.value)) continue;
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{} holds a control character or is no UTF-8, which a configuration cannot hold: give "
+                                 "one of printable characters",
+                                 text.key));
+  }
+  return {};
+}
+
 std::string Duration(uint64_t milliseconds) {
   return milliseconds % 1000 == 0 ? fmt::format("{}s", milliseconds / 1000) : fmt::format("{}ms", milliseconds);
 }
@@ -104,6 +140,15 @@ Status CheckFileIsFree(const SetupOptions& options) {
                   options.file));
 }
 
+Status SyncFolder(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = fd >= 0 && fsync(fd) == 0;
+  const int failure = errno;
+  if (fd >= 0) close(fd);
+  if (!synced) return ErrnoError(failure, "cannot sync the directory " + path);
+  return {};
+}
+
 Status WriteConfig(const std::string& path, const std::string& text) {
   std::error_code error;
   const std::string folder = stdfs::path(path).parent_path().string();
@@ -117,7 +162,7 @@ Status WriteConfig(const std::string& path, const std::string& text) {
   close(fd);
   if (!written) return ErrnoError(failure, "cannot write the configuration " + path);
   if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoError(errno, "cannot write the configuration " + path);
-  return {};
+  return SyncFolder(folder.empty() ? "." : folder);
 }
 
 // The address that this machine has towards another one: that of the route, no packet is sent.
@@ -318,6 +363,7 @@ Result<SetupResult> InitCluster(const SetupOptions& options) {
   CAIRNFS_RETURN_IF_ERROR(ChooseServed(config));
   CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
   Config patient = config;
   patient.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
   Result<ClusterIdentity> identity = MakeError(ErrorCode::kFailed, "");
@@ -358,6 +404,7 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   CAIRNFS_RETURN_IF_ERROR(ChooseListen(config));
   CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
   CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, ConfigText(config, "join")));
   return SetupResult{ToHex(identity->header.uuid), address, config};
 }

@@ -111,6 +111,33 @@ TEST_F(ClusterSetupTest, RefusesAnUntrustedAddressBeforeItMakesAnything) {
   EXPECT_FALSE(stdfs::exists(options_.file));
 }
 
+// Each of them would be written and then refused by the next mount.
+TEST_F(ClusterSetupTest, RefusesTextsThatNoConfigurationHolds) {
+  for (const char* name : {"two\nlines", "tab\t", "\x7f", "latin\xe4", "cut\xc3", "long\xe0\x80\x80",
+                           "half\xed\xa0\x80", "\xf4\x90\x80\x80"}) {
+    options_.config.node_name = name;
+    auto made = InitCluster(options_);
+    ASSERT_FALSE(made.ok()) << name;
+    EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(Has(made.error(), "node_name holds a control character or is no UTF-8")) << made.error().message;
+  }
+  options_.config.node_name = "node1";
+  options_.config.failure_domain = "rack\r1";
+  EXPECT_TRUE(Has(InitCluster(options_).error(), "failure_domain holds"));
+  EXPECT_FALSE(stdfs::exists(options_.config.data));
+  EXPECT_FALSE(stdfs::exists(options_.file));
+}
+
+TEST_F(ClusterSetupTest, WritesQuotesAndLettersOfAnyScript) {
+  const std::string name = "n\"o\\d\u00e9 \u7bc0\U0001f4be";
+  options_.config.node_name = name;
+  ASSERT_TRUE(InitCluster(options_).ok());
+  Config config;
+  auto read = ReadConfigFile(options_.file, config);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(config.node_name, name);
+}
+
 TEST_F(ClusterSetupTest, JoinSaysThatNobodyAnswers) {
   options_.config.metadata_wait_ms = 1000;
   auto joined = JoinCluster(options_, "127.0.0.1:1");
