@@ -5,8 +5,8 @@
 
 Many processes on one host set attributes and make names. Then what the host sends to the store waits on its way (holding_proxy.py), and a
 moment later the host is stopped. Its lease ends, another host looks at what is there and takes the directory over, and
-what was on its way arrives while the host is still stopped. Nothing of it may take effect (contract, item 18). Then the
-host goes on, is told, and works under a new session.
+what was on its way arrives while the host is still stopped. Nothing of it may take effect (docs/contract.md,
+item 18). Then the host goes on, is told, and works under a new session.
 
 --planted: the daemons leave the compare of the session out (cluster.skip_session_compare), and it has to be noticed.
 """

@@ -1,4 +1,4 @@
-// Judges what is there after a crash against what was promised before it (contract.md, items 5 to 7):
+// Judges what is there after a crash against what was promised before it (docs/contract.md, items 5 to 7):
 //
 //  1. Each writer's surviving names are the state after some prefix of its namespace operations, and the prefixes of
 //     all writers fit together: what returned before a surviving operation began survived too.

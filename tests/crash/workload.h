@@ -21,7 +21,7 @@ struct WorkloadOptions {
   unsigned pause_us_max = 3000;
   size_t files_max = 24;               // deletes one when there are more
   bool quiet = false;                  // asks for nothing: no sync point at all
-  bool directory_renames_wait = true;  // they are sync points (contract.md, item 5)
+  bool directory_renames_wait = true;  // they are sync points (docs/contract.md, item 5)
 };
 
 class Workload {
