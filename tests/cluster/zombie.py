@@ -1,8 +1,8 @@
 """A process that has a file open on a host whose session is lost: nothing that it does may come through afterwards.
 
 While the host is stopped or cut off, another one replaces what is in the file. Then the host is back and the process
-writes on, as if nothing had been: it must be told (docs/contract.md, item 18), and the file must stay as the other one left
-it.
+writes on, as if nothing had been: it must be told (docs/contract.md, item 18), and the file must stay as the other
+one left it.
 """
 
 import time
