@@ -19,9 +19,8 @@ def small_files_rows(bench):
         os.mkdir(directory)
         settle()
         sample = {"create": bench.load("create", directory, count, 4 * KIB, bench.next_seed())["total_s"]}
-        settle()
-        drop_caches(2)  # names and inodes: or the kernel would answer alone
         for step in steps[1:]:
+            drop_caches(2)  # names and inodes: or the kernel would answer alone what the step before asked
             sample[step] = bench.load(step, directory, count)["total_s"]
         os.rmdir(directory)
         return sample
