@@ -160,6 +160,7 @@ def readers_rows(bench):
             return bench.load("read_processes", theirs, BLOCK, processes)
 
         series = take_turns(bench.rounds, {bench.file_system: plain_turn, "CairnFS": cairn_turn}, warm_up=False)
+        must_equal(bench, ours, size)
     shutil.rmtree(os.path.dirname(theirs))
     settle()
     row = Row(f"{processes} processes reading one checkpoint at once, cold, total")
