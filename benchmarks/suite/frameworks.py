@@ -1,6 +1,6 @@
 """The rows about frameworks: torch.save and safetensors, the framework's own time included."""
 
-import json
+import contextlib
 import os
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from measuring import Row, take_turns
 from subjects import Cairn
 
 # Serves saves until its input ends, so that the import and the making of the model are not timed.
-# One line in: FORMAT DIRECTORY COMMIT. One line out: seconds.
+# One line in: FORMAT DIRECTORY COMMIT, or "change" for other data. One line out: seconds.
 SERVER = """
 import os, sys, time, torch
 total = int(sys.argv[1])
@@ -24,9 +24,13 @@ def sync(path, flags):
     os.fsync(fd)
     os.close(fd)
 for line in sys.stdin:
-    kind, directory, commit = line.rstrip("\\n").split("\\t")
-    change()
-    os.sync()
+    kind, *words = line.rstrip("\\n").split("\\t")
+    if kind == "change":
+        change()
+        os.sync()
+        print(0, flush=True)
+        continue
+    directory, commit = words
     begin = time.monotonic()
     os.mkdir(directory + ".tmp")
     path = directory + ".tmp/model"
@@ -54,36 +58,52 @@ class Framework:
                                         start_new_session=True)
         bench.scratch.on_exit(self.process.kill)
 
-    def save(self, kind, directory, commit):
-        self.process.stdin.write(f"{kind}\t{directory}\t{commit}\n")
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        """Its memory is free again when this returns."""
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            self.process.stdin.close()
+            self.process.wait(60)
+        self.process.kill()
+        self.process.wait()
+
+    def _ask(self, *words):
+        self.process.stdin.write("\t".join(words) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            raise CannotRun(f"saving by {kind} failed; see the messages above")
+            raise CannotRun(f"{words[0]} failed in the framework; see the messages above")
         return float(line)
 
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait(60)
+    def change(self):
+        """Other data in every tensor: nothing of it has been saved before."""
+        self._ask("change")
+
+    def save(self, kind, directory, commit):
+        """Saves the state as DIRECTORY/model, by "torch" or "safetensors"; the seconds that it took."""
+        return self._ask(kind, directory, commit)
 
 
 def framework_rows(bench):
     size = min(bench.size, 2 * GIB)
     rows = []
-    with Cairn(bench, "frameworks", free_segments_max=2 * size + GIB) as cairn:
+    with Cairn(bench, "frameworks", free_segments_max=2 * size + GIB) as cairn, Framework(bench, size) as framework:
         cairn.warm()
-        framework = Framework(bench, size)
         for kind in ("torch", "safetensors"):
             row = Row(f"{'torch.save' if kind == 'torch' else kind} of {size // MIB} MiB, end to end")
             rows.append(row)
 
             def cairn_turn(kind=kind):
+                framework.change()
                 sample = {"total_s": framework.save(kind, cairn.path + "/step", "rename")}
                 cairn.remove("step")
                 return sample
 
             def plain_turn(kind=kind):
                 path = bench.plain("step")
+                framework.change()
                 sample = {"total_s": framework.save(kind, path, "syncs")}
                 shutil.rmtree(path)
                 settle()
@@ -93,5 +113,4 @@ def framework_rows(bench):
             for who in ("CairnFS", bench.file_system):
                 row.figure(who, series.rates(who, size), "B/s")
             row.ratio(f"vs {bench.file_system} with fsync", "CairnFS", bench.file_system, at_least=1.2)
-        framework.close()
     return rows
