@@ -93,10 +93,10 @@ def cpu_row(bench, known):
                     row.notes.append(f"no profile: {reason}")
             if os.path.exists(cairn.path + "/step"):
                 cairn.remove("step")
-    row.figure("daemon", [s["daemon_s"] * GIB / size for s in samples], "s/GiB")
-    row.figure("system", [s["system_s"] * GIB / size for s in samples], "s/GiB")
+    row.figure("CPU of CairnFS: daemon", [s["daemon_s"] * GIB / size for s in samples], "s/GiB")
+    row.figure("CPU of CairnFS: system", [s["system_s"] * GIB / size for s in samples], "s/GiB")
     for profile in profiles:
-        per_kib = row.figures["daemon"].median * 1e9 / (GIB / KIB)
+        per_kib = row.figures["CPU of CairnFS: daemon"].median * 1e9 / (GIB / KIB)
         for step, percent in profile.steps().items():
             row.figure("step: " + step, [per_kib * percent / 100], "ns/KiB")
         row.notes += profile.top()

@@ -5,8 +5,9 @@ import os
 import shutil
 import subprocess
 
-from machine import GIB, MIB, CannotRun, settle
+from machine import GIB, MIB, CannotRun, Usage, settle
 from measuring import Row, take_turns
+from saving import add_cpu
 from subjects import Cairn
 
 # Serves saves until its input ends, so that the import and the making of the model are not timed.
@@ -97,20 +98,24 @@ def framework_rows(bench):
 
             def cairn_turn(kind=kind):
                 framework.change()
-                sample = {"total_s": framework.save(kind, cairn.path + "/step", "rename")}
+                with Usage(cairn.pid) as usage:
+                    seconds = framework.save(kind, cairn.path + "/step", "rename")
                 cairn.remove("step")
-                return sample
+                return {"total_s": seconds, "daemon_s": usage.daemon_s, "system_s": usage.system_s}
 
             def plain_turn(kind=kind):
                 path = bench.plain("step")
                 framework.change()
-                sample = {"total_s": framework.save(kind, path, "syncs")}
+                with Usage() as usage:
+                    seconds = framework.save(kind, path, "syncs")
                 shutil.rmtree(path)
                 settle()
-                return sample
+                return {"total_s": seconds, "system_s": usage.system_s}
 
             series = take_turns(bench.rounds, {bench.file_system: plain_turn, "CairnFS": cairn_turn})
             for who in ("CairnFS", bench.file_system):
                 row.figure(who, series.rates(who, size), "B/s")
             row.ratio(f"vs {bench.file_system} with fsync", "CairnFS", bench.file_system, at_least=1.2)
+            for who in ("CairnFS", bench.file_system):
+                add_cpu(row, series, who, size)
     return rows

@@ -6,7 +6,7 @@ import time
 
 from machine import GIB, KIB, MIB, Usage, drop_caches, run, settle
 from measuring import Row, take_turns
-from saving import BLOCK, save_cairn
+from saving import BLOCK, add_cpu, save_cairn
 from subjects import Cairn, PassthroughLl
 
 
@@ -91,7 +91,8 @@ def copy_rows(bench):
                 sync()
             shutil.rmtree(source + "-copy")
             settle()
-            return {"total_s": seconds, "written": usage.written_bytes}
+            return {"total_s": seconds, "written": usage.written_bytes, "system_s": usage.system_s,
+                    **({"daemon_s": usage.daemon_s} if pid else {})}
 
         series = take_turns(bench.rounds, {
             bench.file_system: lambda: turn(plain),
@@ -106,6 +107,8 @@ def copy_rows(bench):
     row.check(f"time, share of {bench.file_system}'s",
               [100 * a / b for a, b in zip(series.get("CairnFS", "total_s"), series.get(bench.file_system, "total_s"))],
               "%", at_most=2.0)
+    for who in ("CairnFS", bench.file_system):
+        add_cpu(row, series, who, size)
     return [row]
 
 

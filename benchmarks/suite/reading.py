@@ -124,13 +124,16 @@ def mmap_rows(bench):
         def cairn_turn(count):
             cold(cairn)
             before = cairn.status()["disk_read_bytes_total"]
-            sample = bench.load("map_processes", ours, count)
+            with Usage(cairn.pid) as usage:
+                sample = bench.load("map_processes", ours, count)
             sample["disk_read"] = cairn.status()["disk_read_bytes_total"] - before
-            return sample
+            return {**sample, "daemon_s": usage.daemon_s, "system_s": usage.system_s}
 
         def plain_turn(count):
             drop_caches()
-            return bench.load("map_processes", theirs, count)
+            with Usage() as usage:
+                sample = bench.load("map_processes", theirs, count)
+            return {**sample, "system_s": usage.system_s}
 
         series = take_turns(bench.rounds, {
             "plain 1": lambda: plain_turn(1),
@@ -151,6 +154,9 @@ def mmap_rows(bench):
     many.figure(bench.file_system, series.rates("plain 8", size * processes), "B/s")
     many.ratio("vs one process", "CairnFS", "CairnFS, one process", at_least=4.0)
     many.check("disk reads over size", [b / size for b in series.get("CairnFS 8", "disk_read")], at_most=1.1)
+    for row, count in ((one, 1), (many, processes)):
+        add_cpu(row, series, f"CairnFS {count}", size * count, "CairnFS")
+        add_cpu(row, series, f"plain {count}", size * count, bench.file_system)
     return [one, many]
 
 

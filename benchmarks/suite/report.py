@@ -62,7 +62,7 @@ def as_json(bench, rows):
 
 
 def as_markdown(rows, write):
-    """The table of docs/performance.md."""
+    """The tables of docs/performance.md: goals, and CPU time."""
     write("| measure | against | ratio or value | spread | goal | |")
     write("| --- | --- | ---: | --- | --- | --- |")
     for row in rows:
@@ -72,3 +72,21 @@ def as_markdown(rows, write):
                   f"{verdict(check)} |")
         if row.cannot_run:
             write(f"| {row.measure} | | | | | cannot run: {row.cannot_run} |")
+    cpu_lines = [line for row in rows for line in cpu_of(row)]
+    if cpu_lines:
+        write("\n| CPU seconds per GiB | of | daemon | system |\n| --- | --- | ---: | ---: |")
+    for line in cpu_lines:
+        write(line)
+
+
+def cpu_of(row):
+    """One line for each participant whose CPU time was taken: medians, and the spread of more rounds than one."""
+    cells = {}
+    for name, figure in row.figures.items():
+        if name.startswith("CPU of "):
+            who, _, whose = name.removeprefix("CPU of ").rpartition(": ")
+            low, high = f"{figure.low:.2f}", f"{figure.high:.2f}"
+            spread = f" ({low} to {high})" if low != high else ""
+            cells.setdefault(who, {})[whose] = f"{figure.median:.2f}{spread}"
+    return [f"| {row.measure} | {who} | {cell.get('daemon', '')} | {cell.get('system', '')} |"
+            for who, cell in cells.items()]

@@ -35,10 +35,11 @@ def save_floor(bench, floor, size):
     return {**sample, "daemon_s": usage.daemon_s, "system_s": usage.system_s}
 
 
-def add_cpu(row, series, who, size):
-    for key, name in (("daemon_s", "daemon"), ("system_s", "system")):
+def add_cpu(row, series, who, size, name=None):
+    """CPU time per GiB of what a participant did, under its name in the row."""
+    for key, whose in (("daemon_s", "daemon"), ("system_s", "system")):
         if (who, key) in series.values:
-            row.figure(f"CPU of {who}: {name}", [s * GIB / size for s in series.get(who, key)], "s/GiB")
+            row.figure(f"CPU of {name or who}: {whose}", [s * GIB / size for s in series.get(who, key)], "s/GiB")
 
 
 def durable_row(bench, series, measure, size, mode, goal):
@@ -160,8 +161,9 @@ def unchanged_rows(bench):
     row.ratio("vs prototype", "CairnFS", "prototype", at_least=0.9)
     row.check("bytes on disk, share of the checkpoint", [100 * b / size for b in series.get("known", "written")], "%",
               at_most=1.0)
-    add_cpu(row, series, "known", size)
-    add_cpu(row, series, "prototype", size)
+    add_cpu(row, series, "known", size, "CairnFS")
+    for who in (bench.file_system, "prototype"):
+        add_cpu(row, series, who, size)
 
     share = changed_bytes[0] / size
     mixed = Row(f"save with {100 * share:.0f} % of the tensors changed")
@@ -172,7 +174,7 @@ def unchanged_rows(bench):
     cost = [a / b for a, b in zip(mixed.figures["CairnFS"].samples, predicted)]
     mixed.check("cost over prediction", cost, at_most=1.15)
     mixed.check("new bytes over changed bytes", [b / changed_bytes[0] for b in series.get("changed", "new_bytes")])
-    add_cpu(mixed, series, "changed", size)
+    add_cpu(mixed, series, "changed", size, "CairnFS")
     return [row, mixed]
 
 
@@ -201,5 +203,7 @@ def writers_rows(bench):
         row.figure(f"{count} at once", series.rates(str(count), size), "B/s")
     for count in counts[1:]:
         row.ratio(f"{count} vs 1", f"{count} at once", "1 at once", at_least=0.95)
+    for count in counts:
+        add_cpu(row, series, str(count), size, f"CairnFS, {count} at once")
     row.notes.append("a bound of 0.95 allows for the spread of rounds")
     return [row]

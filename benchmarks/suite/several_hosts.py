@@ -255,7 +255,7 @@ def cpu_row(bench):
                 stack.enter_context(usage)
             save_cairn(bench, Member(cluster.hosts[0]), "step", size)
     row = Row("cluster: CPU per GiB of new data, two copies")
-    row.figure("writer's daemon", [usages[0].daemon_s * GIB / size], "s/GiB")
-    row.figure("the other daemons", [sum(usage.daemon_s for usage in usages[1:]) * GIB / size], "s/GiB")
-    row.figure("system", [usages[0].system_s * GIB / size], "s/GiB")
+    row.figure("CPU of the writer's host: daemon", [usages[0].daemon_s * GIB / size], "s/GiB")
+    row.figure("CPU of the other hosts: daemon", [sum(usage.daemon_s for usage in usages[1:]) * GIB / size], "s/GiB")
+    row.figure("CPU of all: system", [usages[0].system_s * GIB / size], "s/GiB")
     return [row]
