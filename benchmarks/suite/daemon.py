@@ -26,7 +26,7 @@ def start_rows(bench):
         return {"total_s": seconds, "names": names}
 
     first = turn()["total_s"]
-    series = take_turns(min(bench.rounds, 5), {"CairnFS": turn}, warm_up=False)
+    series = take_turns(bench.rounds, {"CairnFS": turn}, warm_up=False)
     shutil.rmtree(cairn.data)
     row = Row(f"start: mount ready, index of {chunks} chunks, {chunks * 512 * KIB / GIB:.0f} GiB, caches dropped")
     row.figure("CairnFS", series.get("CairnFS", "total_s"), "s")
@@ -68,7 +68,7 @@ def cpu_rows(bench):
 
 
 def cpu_row(bench, known):
-    size, rounds = bench.size, min(3, bench.rounds)
+    size, rounds = bench.size, bench.rounds
     row = Row(f"CPU of the daemon per GiB saved, {'known' if known else 'new'} data")
     samples, profiles = [], []
     with Cairn(bench, "cpu", free_segments_max=2 * size + GIB) as cairn:

@@ -149,6 +149,7 @@ def write_big(bench, directory, size, commit):
 
 
 def remove_big_row(bench):
+    """Three rounds: what is removed has to be written first, and that takes long."""
     size = bench.big_size
     with Cairn(bench, "remove-big", free_segments_max=2 * size) as cairn:
         def cairn_turn():
