@@ -6,7 +6,7 @@ import shutil
 import sys
 import threading
 
-from machine import GIB, KIB, MIB, Usage, drop_caches, process_io, settle
+from machine import GIB, KIB, MIB, Usage, drop_caches, process_io, process_memory, settle
 from measuring import Row, take_turns
 from reading import must_equal
 from saving import BLOCK, save_cairn
@@ -68,8 +68,32 @@ def disk_reads(cluster):
     return sum(process_io(host.pid)["read"] for host in cluster.hosts)
 
 
-def remount_all(cluster):
+class Peaks:
+    """The most that each daemon of a cluster had in memory, beside its pool, and what it may have."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.seen = {host.name: [] for host in cluster.hosts}  # (beside the pool, allowed)
+
+    def note(self):
+        """Before the daemons end: what they tell of their peak ends with them."""
+        for host in self.cluster.hosts:
+            status = host.status()
+            self.seen[host.name].append((process_memory(host.pid) - status["pool_buffers"] * MIB,
+                                         256 * MIB + 64 * status["chunk_count"]))
+
+    def row(self, what):
+        self.note()
+        row = Row(f"cluster: memory of each daemon at its peak, {what}")
+        for name, seen in self.seen.items():
+            beside, allowed = max(seen, key=lambda one: one[0] - one[1])
+            row.check(f"{name}, beside the pool", [beside / MIB], "MiB", at_most=allowed / MIB)
+        return row
+
+
+def remount_all(cluster, peaks):
     """Every daemon is restarted between dropped caches: nothing of any checkpoint is in memory."""
+    peaks.note()
     for host in reversed(cluster.hosts):
         host.umount()
     drop_caches()
@@ -130,6 +154,7 @@ def save_rows(bench):
 
         stalls = take_turns(bench.rounds, {"one host": small_alone, "cluster": small_cluster},
                             before_round=lambda _: bench.load("fill", bench.next_seed(), 0, half_pool))
+        peaks = Peaks(cluster).row("saving")
     durable = Row(f"cluster: durable save of {size // MIB} MiB of new data, two copies")
     for who in ("cluster", "one host"):
         durable.figure(who, series.rates(who, size), "B/s")
@@ -147,7 +172,7 @@ def save_rows(bench):
     known.ratio("vs new", "known", "new", at_least=3.0)
     known.check("wire bytes, share of the checkpoint", [100 * b / size for b in series.get("cluster", "known_wire")],
                 "%", at_most=0.5)
-    return [durable, stall, known]
+    return [durable, stall, known, peaks]
 
 
 def restore_rows(bench):
@@ -157,6 +182,7 @@ def restore_rows(bench):
             hosts_of(bench, "cluster-restore", last_stores=False) as cluster:
         save_cairn(bench, alone, "step", size)
         save_cairn(bench, Member(cluster.hosts[0]), "step", size)
+        peaks = Peaks(cluster)
 
         def alone_turn():
             alone.remount(between=drop_caches)
@@ -164,13 +190,14 @@ def restore_rows(bench):
             return bench.load("read", alone.path + "/step/part-0", BLOCK)
 
         def far_turn():
-            remount_all(cluster)
+            remount_all(cluster, peaks)
             return bench.load("read", cluster.hosts[2].path("step", "part-0"), BLOCK)
 
         series = take_turns(min(bench.rounds, ROUNDS), {"one host": alone_turn, "far": far_turn}, warm_up=False)
-        all_rows = all_at_once(bench, cluster, size)
+        all_rows = all_at_once(bench, cluster, size, peaks)
         for path in (alone.path, *(host.mount_point for host in cluster.hosts)):
             must_equal(bench, path + "/step/part-0", size)
+        all_rows.append(peaks.row("restoring"))
     row = Row("cluster: restore on a host that has none of it, cold")
     row.figure("far", series.rates("far", size), "B/s")
     row.figure("one host", series.rates("one host", size), "B/s")
@@ -178,12 +205,12 @@ def restore_rows(bench):
     return [row, *all_rows]
 
 
-def all_at_once(bench, cluster, size):
+def all_at_once(bench, cluster, size, peaks):
     """Three processes with memory of their own, one per host."""
     loads = [Load(bench) for _ in cluster.hosts]
     reads, seconds = [], []
     for _ in range(min(bench.rounds, ROUNDS)):
-        remount_all(cluster)
+        remount_all(cluster, peaks)
         before = disk_reads(cluster)
         answers = [None] * len(loads)
 
