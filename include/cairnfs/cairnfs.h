@@ -28,7 +28,7 @@
 /* Exit codes of cairnfs and cairnfsd. (mount.cairnfs has those of mount(8).) */
 enum cairnfs_exit_code {
   CAIRNFS_EXIT_DONE = 0,
-  CAIRNFS_EXIT_FAILED = 1,    /* the operation failed; the message says why */
+  CAIRNFS_EXIT_FAILED = 1, /* the operation failed; the message says why */
   /* Wrong command line or configuration. Of a start also: the configuration cannot be read; the mount point is missing,
    * no directory or not empty; the data directory or the log file lies in the mount point, or has no directory to lie
    * in; the limit on open files is too low. */
@@ -36,8 +36,9 @@ enum cairnfs_exit_code {
   /* No CairnFS there, no daemon that answers, no /dev/fuse; the metadata of the cluster does not answer; `listen` or
    * `serve_metadata` cannot be listened on. */
   CAIRNFS_EXIT_NO_DAEMON = 3,
-  CAIRNFS_EXIT_PROBLEMS = 4,  /* `cairnfs check` found problems */
-  CAIRNFS_EXIT_BUSY = 5,      /* in use: the data directory, the mount point, files in the mount; or a check runs */
+  CAIRNFS_EXIT_PROBLEMS = 4, /* `cairnfs check` found problems */
+  /* In use: the data directory, the mount point, files in the mount; a check runs already; `gc` in a cluster. */
+  CAIRNFS_EXIT_BUSY = 5,
   CAIRNFS_EXIT_PERMISSION = 6, /* not allowed */
   CAIRNFS_EXIT_CORRUPT = 7     /* the data directory is damaged, or of a newer format */
 };
