@@ -301,8 +301,10 @@ std::string FileSystem::Impl::NoteFailedCommit(const meta::RenameParams& params,
   failure.at = parts.clock.Now();
   failure.source = params.expected_from.value_or(InodeId{});
   // The path is read from the metadata, for which nobody who is to hear of a failure waits once more.
-  failure.directory =
-      host->membership().LeaseHolds() ? parts.names.PathOf(params.from_parent, params.from_name) : params.from_name;
+  const bool may_ask = host->membership().LeaseHolds();
+  const std::string above =
+      params.from_parent == kRootInode ? "" : "#" + std::to_string(params.from_parent.value) + "/";
+  failure.directory = may_ask ? parts.names.PathOf(params.from_parent, params.from_name) : above + params.from_name;
   for (const std::string& cause : causes) spdlog::error("commit of '{}': {}", failure.directory, cause);
   failure.causes = std::move(causes);
   std::string said = failure.JoinCauses();

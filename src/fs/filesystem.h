@@ -115,7 +115,7 @@ struct FsTraffic {
 struct CommitFailure {
   Timestamp at;
   InodeId source;                   // what was to be renamed
-  std::string directory;            // its path below the root
+  std::string directory;            // its path below the root; "#12/name" where only inode 12 above it is known
   std::vector<std::string> causes;  // a sentence for each file: which host, which file, why
   std::string JoinCauses() const;   // a few of them; all are in the log and the status
 };
