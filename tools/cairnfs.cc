@@ -15,8 +15,9 @@
 namespace cairnfs::tools {
 namespace {
 
-void AddTarget(CLI::App& command, Target& target) {
-  auto* path = command.add_option("DIR", target.path, "the mount point, or any path in the mount")->check(NotEmpty());
+void AddTarget(CLI::App& command, Target& target,
+               const std::string& which = "the mount point, or any path in the mount") {
+  auto* path = command.add_option("DIR", target.path, which)->check(NotEmpty());
   command.add_option("--data", target.data, "the data directory")->check(NotEmpty())->excludes(path);
 }
 
@@ -149,7 +150,11 @@ void AddMount(CLI::App& app, MountCommands& commands, int& exit_code) {
 
 void AddStatusAndWait(CLI::App& app, StoreCommands& commands, int& exit_code) {
   auto* status_command = app.add_subcommand("status", "space, activity and health of a mount");
-  AddTarget(*status_command, commands.target);
+  AddTarget(*status_command, commands.target,
+            "the mount point; or any path in the mount: of the failed commits, those at, above or below it");
+  status_command->footer(
+      "Of a cluster it lists failed commits: the last 16 that this host tried since its daemon started.\n"
+      "Only root and the user whom the daemon runs as may ask.");
   status_command->add_flag("--json", commands.json, "print JSON");
   status_command->callback([&] { exit_code = RunStatus(commands.target, commands.json); });
 

@@ -171,7 +171,7 @@ int RunStatus(const Target& target, bool json) {
   if (!location.ok()) return FailToLocate(location.error());
   auto client = Connect(*location);
   if (!client.ok()) return Fail(client.error());
-  auto status = client->GetStatus();
+  auto status = client->GetStatus(location->path);
   if (!status.ok()) return Fail(status.error());
   Print(json ? StatusJson(*status) : StatusText(*status));
   return daemon::kExitDone;

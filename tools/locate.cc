@@ -17,7 +17,7 @@ Result<Location> Locate(const Target& target) {
   }
   if (!target.path.empty()) {
     CAIRNFS_ASSIGN_OR_RETURN(control::MountEntry mount, control::FindMount(target.path));
-    return Location{mount.data, mount.mount_point};
+    return Location{mount.data, mount.mount_point, control::PathInFilesystem(mount, target.path)};
   }
   CAIRNFS_ASSIGN_OR_RETURN(std::vector<control::MountEntry> mounts, control::ListMounts());
   if (mounts.empty()) {

@@ -17,6 +17,7 @@ struct Target {
 struct Location {
   std::string data;         // absolute
   std::string mount_point;  // empty when only the data directory is known
+  std::string path = {};    // that was named, as the filesystem has it (control::PathInFilesystem); empty: all of it
 };
 
 // With an empty target: the one mount there is, else the default data directory. kNotFound, or kInvalidArgument when

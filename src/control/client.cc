@@ -77,9 +77,11 @@ Client::Client(const std::string& socket_path) : impl_(std::make_unique<Impl>(so
 Client::Client(Client&&) noexcept = default;
 Client::~Client() = default;
 
-Result<StatusReport> Client::GetStatus() {
+Result<StatusReport> Client::GetStatus(const std::string& failures_at) {
+  StatusRequest request;
+  request.set_path(failures_at);
   StatusReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Status, StatusRequest{}, reply, 60));
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Status, request, reply, 60));
   return FromMessage(reply);
 }
 

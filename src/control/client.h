@@ -19,7 +19,9 @@ class Client {
   Client(Client&&) noexcept;
   ~Client();
 
-  Result<StatusReport> GetStatus();
+  // Of the commits that failed those of directories at, above or below `failures_at`, which begins below the root;
+  // empty: all.
+  Result<StatusReport> GetStatus(const std::string& failures_at = {});
   Status Wait(const std::string& path);
   Result<GcReport> Gc(const std::function<void(const GcReport&)>& on_progress);
   Result<CheckReport> Check();

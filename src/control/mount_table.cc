@@ -1,5 +1,6 @@
 #include "control/mount_table.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -42,7 +43,7 @@ std::optional<MountEntry> ParseLine(std::string_view line) {
   while (dash < words.size() && words[dash] != "-") ++dash;
   if (dash + 2 >= words.size()) return std::nullopt;
   if (words[dash + 1] != "fuse.cairnfs" && words[dash + 1] != "cairnfs") return std::nullopt;
-  MountEntry entry{Unescape(words[4]), Unescape(words[dash + 2]), 0};
+  MountEntry entry{Unescape(words[4]), Unescape(words[dash + 2]), 0, Unescape(words[3])};
   std::string device(words[2]);
   if (size_t colon = device.find(':'); colon != std::string::npos) {
     entry.device_minor = std::strtoull(device.c_str() + colon + 1, nullptr, 10);
@@ -62,6 +63,13 @@ std::optional<MountEntry> Innermost(const std::vector<MountEntry>& mounts, const
     if (!best || mount.mount_point.size() >= best->mount_point.size()) best = mount;  // a later one lies on top
   }
   return best;
+}
+
+std::string AbsoluteText(const std::string& path) {
+  std::error_code error;
+  std::string absolute = std::filesystem::absolute(path, error).lexically_normal().string();
+  while (absolute.size() > 1 && absolute.back() == '/') absolute.pop_back();
+  return absolute;
 }
 
 }  // namespace
@@ -86,15 +94,25 @@ Result<std::vector<MountEntry>> ListMounts() {
 
 Result<MountEntry> FindMount(const std::string& path) {
   CAIRNFS_ASSIGN_OR_RETURN(std::vector<MountEntry> mounts, ListMounts());
+  if (auto found = Innermost(mounts, AbsoluteText(path))) return *found;
   std::error_code error;
-  std::string absolute = std::filesystem::absolute(path, error).lexically_normal().string();
-  while (absolute.size() > 1 && absolute.back() == '/') absolute.pop_back();
-  if (auto found = Innermost(mounts, absolute)) return *found;
   std::string canonical = std::filesystem::canonical(path, error).string();
   if (!error) {
     if (auto found = Innermost(mounts, canonical)) return *found;
   }
   return MakeError(ErrorCode::kNotFound, "no CairnFS is mounted at " + path);
+}
+
+std::string PathInFilesystem(const MountEntry& mount, const std::string& path) {
+  std::string absolute = AbsoluteText(path);
+  if (!LiesIn(absolute, mount.mount_point)) {
+    std::error_code error;
+    absolute = std::filesystem::canonical(path, error).string();
+    if (error || !LiesIn(absolute, mount.mount_point)) absolute = mount.mount_point;
+  }
+  const std::string below = mount.mount_point == "/" ? absolute : absolute.substr(mount.mount_point.size());
+  const std::string whole = (mount.root == "/" ? "" : mount.root) + below;
+  return whole.substr(std::min(whole.find_first_not_of('/'), whole.size()));
 }
 
 }  // namespace cairnfs::control

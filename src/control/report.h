@@ -35,7 +35,7 @@ struct StatusReport {
   uint64_t metadata_bytes = 0;
   double write_bytes_per_second = 0, read_bytes_per_second = 0;
   std::optional<ClusterActivityReport> cluster;  // nullopt: this host is alone
-  std::vector<std::string> failures;             // of commits, the newest first
+  std::vector<std::string> failures;             // of commits, the newest first; where a client asks
 
   uint64_t OnDiskBytes() const {
     return fs.store.segment_bytes - std::min(fs.store.segment_bytes, fs.store.free_segment_bytes) + metadata_bytes;

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <ctime>
 #include <deque>
 #include <filesystem>
 #include <future>
@@ -18,6 +17,7 @@
 #include "base/log.h"
 #include "base/thread_annotations.h"
 #include "control.grpc.pb.h"
+#include "control/commit_failures.h"
 #include "control/convert.h"
 #include "control/rank_door.h"
 #include "control/socket_uri.h"
@@ -41,19 +41,6 @@ uint64_t BytesBelow(const std::string& path) {
     if (stat(entry->path().c_str(), &info) == 0) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
   }
   return bytes;
-}
-
-// "2026-11-21 20:41:25 UTC: DIRECTORY was not renamed: CAUSE; CAUSE"
-std::string ToText(const fs::CommitFailure& failure) {
-  const time_t seconds = failure.at.seconds;
-  tm utc{};
-  gmtime_r(&seconds, &utc);
-  char when[32] = {};
-  strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &utc);
-  std::string text = std::string(when) + ": " + failure.directory + " was not renamed";
-  const char* separator = ": ";
-  for (const std::string& cause : failure.causes) text += std::exchange(separator, "; ") + cause;
-  return text;
 }
 
 // Calls `start` with a Done and waits for it, or until `cancelled` says that nobody wants the answer any more; the
@@ -136,8 +123,10 @@ class Service::Impl final : public Control::Service {
   void Shutdown();
   StatusReport Report() const;
 
-  grpc::Status Status(grpc::ServerContext*, const StatusRequest*, StatusReply* reply) override {
-    ToMessage(Report(), *reply);
+  grpc::Status Status(grpc::ServerContext*, const StatusRequest* request, StatusReply* reply) override {
+    StatusReport report = Report();
+    report.failures = DescribeFailures(report.fs.failed_commits, request->path());
+    ToMessage(report, *reply);
     return grpc::Status::OK;
   }
 
@@ -299,7 +288,6 @@ StatusReport Service::Impl::Report() const {
   report.fs = filesystem_.GetStatus();
   report.metadata_bytes = BytesBelow(options_.daemon.data + "/metadata");
   if (auto space = filesystem_.GetSpace(); space.ok()) report.available_bytes = space->available_bytes;
-  for (const fs::CommitFailure& failure : report.fs.failed_commits) report.failures.push_back(ToText(failure));
   if (options_.cluster != nullptr) report.cluster = options_.cluster->Activity();
   MutexLock lock(mutex_);
   if (!samples_.empty()) {

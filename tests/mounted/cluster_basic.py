@@ -8,6 +8,7 @@ Options: --seed N; node, etcd: only on that store; names of cases run these alon
 import concurrent.futures
 import errno
 import hashlib
+import json
 import os
 import random
 import stat
@@ -482,6 +483,10 @@ def a_commit_that_lost_bytes_says_so(world):
     failures = host.status()["failures"]
     assert failures and "torn.tmp" in failures[0], failures
     assert victim.name in failures[0] and "lost" in failures[0], failures
+    torn = [failure for failure in failures if "torn.tmp" in failure]
+    for names, expected in (((), failures), (("torn.tmp",), torn), (("torn.tmp", "lost"), torn), (("torn.tm",), [])):
+        told = json.loads(host.cairnfs("status", host.path(*names), "--json"))["failures"]
+        assert told == expected, (names, told)
     # All ranks hear of it, whichever of them renames.
     for result in commit_by_ranks(world.hosts[:-1], "torn", len(world.hosts) - 1):
         assert result.returncode == 1 and victim.name in result.stdout and "torn.tmp/lost" in result.stdout, result

@@ -27,6 +27,25 @@ TEST(ParseMountInfo, SurvivesEveryTruncation) {
   for (size_t size = 0; size <= text.size(); ++size) EXPECT_LE(ParseMountInfo(text.substr(0, size)).size(), 2U);
 }
 
+TEST(PathInFilesystem, BeginsBelowTheRoot) {
+  const MountEntry whole = {"/nowhere/mount", "/data", 0, "/"};
+  EXPECT_EQ(PathInFilesystem(whole, "/nowhere/mount"), "");
+  EXPECT_EQ(PathInFilesystem(whole, "/nowhere/mount//"), "");
+  EXPECT_EQ(PathInFilesystem(whole, "/nowhere/mount/run/../run/step-1.tmp/"), "run/step-1.tmp");
+  const MountEntry part = {"/nowhere/bound", "/data", 0, "/run/a b"};
+  EXPECT_EQ(PathInFilesystem(part, "/nowhere/bound"), "run/a b");
+  EXPECT_EQ(PathInFilesystem(part, "/nowhere/bound/x"), "run/a b/x");
+  const MountEntry at_root = {"/", "/data", 0, "/"};
+  EXPECT_EQ(PathInFilesystem(at_root, "/nowhere/x"), "nowhere/x");
+  EXPECT_EQ(PathInFilesystem(at_root, "/"), "");
+}
+
+TEST(ParseMountInfo, TellsWhatOfTheFilesystemIsMounted) {
+  auto mounts = ParseMountInfo("40 22 0:51 /run\\040a /bound rw - fuse.cairnfs /data rw\n");
+  ASSERT_EQ(mounts.size(), 1U);
+  EXPECT_EQ(mounts[0].root, "/run a");
+}
+
 TEST(FindMount, SaysWhenThereIsNone) {
   auto mount = FindMount("/proc");
   ASSERT_FALSE(mount.ok());

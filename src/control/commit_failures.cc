@@ -1,0 +1,39 @@
+#include "control/commit_failures.h"
+
+#include <ctime>
+#include <utility>
+
+namespace cairnfs::control {
+namespace {
+
+bool LiesIn(std::string_view path, std::string_view directory) {
+  return path.starts_with(directory) && (path.size() == directory.size() || path[directory.size()] == '/');
+}
+
+bool MayConcern(std::string_view directory, std::string_view path) {
+  return path.empty() || directory.starts_with('#') || LiesIn(directory, path) || LiesIn(path, directory);
+}
+
+std::string ToText(const fs::CommitFailure& failure) {
+  const time_t seconds = failure.at.seconds;
+  tm utc{};
+  gmtime_r(&seconds, &utc);
+  char when[32] = {};
+  strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &utc);
+  std::string text = std::string(when) + ": " + failure.directory + " was not renamed";
+  const char* separator = ": ";
+  for (const std::string& cause : failure.causes) text += std::exchange(separator, "; ") + cause;
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> DescribeFailures(std::span<const fs::CommitFailure> failures, std::string_view path) {
+  std::vector<std::string> texts;
+  for (const fs::CommitFailure& failure : failures) {
+    if (MayConcern(failure.directory, path)) texts.push_back(ToText(failure));
+  }
+  return texts;
+}
+
+}  // namespace cairnfs::control
