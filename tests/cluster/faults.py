@@ -70,6 +70,10 @@ def hear(host):
         os.close(descriptor)
 
 
+def check(host):
+    return json.loads(host.cairnfs("check", "--data", host.data, "--json", timeout=600))
+
+
 def remove(host, saved):
     if saved:
         # As a process of its own, which can be given up.
@@ -136,6 +140,7 @@ class Round:
         at_once([lambda host=host: hear(host) for host in self.cluster.hosts])
         self.go_on(traced, tracers)
         self.judge_checkpoints()
+        self.problems += self.test.check_nodes()
 
     def work(self, pause_s):
         """Names, locks, and a directory that is read much take turns. Writes are synced where a host may die."""
@@ -258,8 +263,6 @@ class Test:
                 self.keep(round_)
                 raise Violation("\n".join([f"round {number}, {round_.fault.describe()}:", *round_.problems[:12],
                                            *self.complaints()]))
-            if number % 10 == 9 or number == first + len(kinds) - 1:
-                self.check_nodes()
 
     def keep(self, round_):
         """What a person needs to find out why."""
@@ -279,12 +282,13 @@ class Test:
         return lines
 
     def check_nodes(self):
+        """What `cairnfs check` finds on the nodes, as lines of text."""
         if self.is_plain:
-            return
-        for host in self.cluster.hosts:
-            report = json.loads(host.cairnfs("check", "--data", host.data, "--json", timeout=600))
-            if not report["clean"]:
-                raise Violation(f"cairnfs check of {host.name}: {report}")
+            return []
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            reports = list(pool.map(check, self.cluster.hosts))
+        return [f"cairnfs check of {host.name}: {report}" for host, report in zip(self.cluster.hosts, reports)
+                if not report["clean"]]
 
 
 def run_on_cluster(store, rounds, options, artefacts):
