@@ -223,7 +223,13 @@ class Round:
         return lines
 
     def judge_checkpoints(self):
-        self.committed = sum(one.name.startswith(self.name + "/") for one in self.test.ledger.committed())
+        own = [one for one in self.test.ledger.checkpoints if one.name.startswith(self.name + "/")]
+        self.committed = sum(one.committed for one in own)
+        if isinstance(self.fault, nemesis.Nothing):
+            # Each saver ends the checkpoint that it has begun.
+            self.problems += [f"without a fault: {answer}" for one in own for answer in one.answers]
+            if self.committed == 0:
+                self.problems.append("without a fault no checkpoint was committed")
         recent = self.test.ledger.checkpoints[-12:]
         older = self.test.ledger.checkpoints[:-12]
         def look(client):
@@ -244,7 +250,7 @@ class Test:
         self.environment = environment
         self.is_plain = getattr(cluster, "is_plain", False)
         self.ledger = cluster.ledger = checkpoints.Ledger()
-        self.calls = self.given_up = 0
+        self.calls = self.committed = self.given_up = 0
 
     def run(self, kinds, first=0):
         for number, kind in enumerate(kinds, first):
@@ -259,10 +265,13 @@ class Test:
             print(f"{number:4} {round_.fault.describe():26} {len(round_.lines):4} calls traced, {round_.committed:3} checkpoints "
                   f"committed, {time.monotonic() - began:5.1f} s", flush=True)
             self.calls += len(round_.lines)
+            self.committed += round_.committed
             if round_.problems:
                 self.keep(round_)
                 raise Violation("\n".join([f"round {number}, {round_.fault.describe()}:", *round_.problems[:12],
                                            *self.complaints()]))
+        if self.committed == 0:
+            raise Violation(f"no checkpoint was committed in {len(kinds)} rounds")
 
     def keep(self, round_):
         """What a person needs to find out why."""
