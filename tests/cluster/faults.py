@@ -272,6 +272,8 @@ class Test:
                                            *self.complaints()]))
         if self.committed == 0:
             raise Violation(f"no checkpoint was committed in {len(kinds)} rounds")
+        if recorder.too_many_given_up(self.given_up, len(kinds)):
+            raise Violation(f"of {len(kinds)} histories {self.given_up} were too much for the search: they prove nothing")
 
     def keep(self, round_):
         """What a person needs to find out why."""

@@ -305,3 +305,8 @@ def judge(paths):
         raise AssertionError(f"check_history ended with {done.returncode}: {done.stdout[-2000:]}")
     given_up = sum(": " in line and "given up" in line for line in done.stdout.splitlines())
     return (done.stdout if done.returncode == 1 else ""), given_up
+
+
+def too_many_given_up(given_up, histories):
+    """Two in a hundred may be too much for the search: a test that judges hardly anything must not pass."""
+    return given_up * 50 > histories
