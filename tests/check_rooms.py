@@ -36,12 +36,12 @@ FOREIGN = {  # include prefix -> the folders that may use it
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 # Written so that this file does not match itself.
 MACHINE_PATHS = re.compile("|".join("/" + part for part in ("home/[a-z]", "root/", "work/(main|shared)", "tmp/build-")))
-TEXT_SUFFIXES = {".cc", ".h", ".py", ".sh", ".md", ".build", ".proto", ".toml", ".service", ".conf", ".txt", ""}
 
 
-def sources(folder, suffixes):
+def sources(folder, suffixes=None):
+    """The files below the folder with one of these suffixes; without any, all of them."""
     for path in sorted((ROOT / folder).rglob("*")):
-        if path.is_file() and path.suffix in suffixes and "__pycache__" not in path.parts:
+        if path.is_file() and (suffixes is None or path.suffix in suffixes) and "__pycache__" not in path.parts:
             yield path
 
 
@@ -69,17 +69,17 @@ def check_includes(problems):
 
 
 def check_machine_paths(problems):
+    paths = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]  # of a worktree
     for top in ("src", "include", "tools", "tests", "benchmarks", "systemd", "docs", ".ci"):
-        if not (ROOT / top).exists():
+        paths += sources(top)
+    for path in paths:
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
             continue
-        for path in sources(top, TEXT_SUFFIXES):
-            try:
-                text = path.read_text()
-            except UnicodeDecodeError:
-                continue
-            for number, line in enumerate(text.splitlines(), 1):
-                if MACHINE_PATHS.search(line):
-                    problems.append(f"{path.relative_to(ROOT)}:{number}: names a path of one machine")
+        for number, line in enumerate(text.splitlines(), 1):
+            if MACHINE_PATHS.search(line):
+                problems.append(f"{path.relative_to(ROOT)}:{number}: names a path of one machine")
 
 
 def check_registered(problems):
