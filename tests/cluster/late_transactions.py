@@ -3,18 +3,24 @@
 
     late_transactions.py [--store node|etcd|both] [--tries N] [--planted]
 
-Many processes on one host set attributes and make names. Then what the host sends to the store waits on its way (holding_proxy.py), and a
-moment later the host is stopped. Its lease ends, another host looks at what is there and takes the directory over, and
-what was on its way arrives while the host is still stopped. Nothing of it may take effect (docs/contract.md,
-item 18). Then the host goes on, is told, and works under a new session.
+Many processes on one host set attributes. Then what the host sends to the store waits on its way (holding_proxy.py), and
+a moment later the host is stopped. Its lease ends, another host looks at what is there and takes the directory over, and
+what was on its way arrives while the host is still stopped. Nothing of it may take effect (docs/contract.md, item 18). Then the
+host goes on, is told, and works under a new session.
 
---planted: the daemons leave the compare of the session out (cluster.skip_session_compare), and it has to be noticed.
+Each file has a history of its own, which check_history judges: a call that was under way when the session ended took
+effect by then, or never did.
+
+--planted: the daemons leave the compare of the session out (cluster.skip_session_compare), and a history has to be
+refused for it.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -29,6 +35,7 @@ WRITERS = 12
 MISSED_MAX = 8
 ON_THEIR_WAY_S = 0.3  # every writer has sent a call by then
 SETTLED_S = 3  # what arrived has run by then
+SHOWN = 8  # lines of a history that is refused
 PROXY_IP = "10.77.0.200"
 
 
@@ -61,35 +68,54 @@ class Way:
         return int(self.process.stdout.readline())
 
 
-class Marks:
-    """Attributes of open files, each set over and over by a process of its own: one transaction for each call, and no
-    look-up before it."""
+class Mark:
+    """An attribute of an open file, set over and over by a process of its own: one transaction for each call, and no
+    look-up before it. `lines` is the history."""
 
-    def __init__(self, clients, directory):
-        self.clients, self.directory = clients, directory
+    def __init__(self, client, directory):
+        # A directory for each: who looks at several files of one takes a delegation, which is in a late change's way.
+        self.client, self.directory = client, directory
         self.is_stopped = False
-        for index, client in enumerate(clients):
-            # A directory for each: who looks at several files of one takes a delegation, which is in a late change's way.
-            client.must("mkdir", path=f"{directory}/{index}", mode=0o755)
-            client.must("open", path=f"{directory}/{index}/mark", handle="mark")
-            client.must("fsetxattr", handle="mark", token=1)
-        self.threads = [threading.Thread(target=self._set, args=(client,), daemon=True) for client in clients]
-        for thread in self.threads:
-            thread.start()
+        client.must("mkdir", path=directory, mode=0o755)
+        self.lines = [client.must("create", root=directory, path="mark", mode=0o644)]
+        client.must("open", path=directory + "/mark", handle="mark")
+        self._set(1)
+        self.thread = threading.Thread(target=self._go_on, daemon=True)
+        self.thread.start()
 
-    def _set(self, client):
+    def _set(self, token):
+        line = self.client.call("fsetxattr", handle="mark", token=token)
+        self.lines.append({**line, "op": "setxattr", "path": "mark"})
+        return line.get("error", -1) == 0
+
+    def _go_on(self):
         for token in range(2, 10**9):
-            if client.call("fsetxattr", handle="mark", token=token).get("error", -1) != 0 or self.is_stopped:
+            if not self._set(token) or self.is_stopped:
                 return
 
-    def values(self, client):
-        return [client.must("getxattr", root=self.directory, path=f"{index}/mark")["token_is"]
-                for index in range(len(self.clients))]
+    def value(self, client):
+        line = client.must("getxattr", root=self.directory, path="mark")
+        self.lines.append(line)
+        return line["token_is"]
 
     def stop(self):
         self.is_stopped = True
-        for thread in self.threads:
-            thread.join()
+        self.thread.join()
+
+    def history(self, ended_ns, resumed_ns):
+        """The lines, once it is known when the session had ended and when the host went on. A call that was under way
+        then is two: under the lost session it took effect by the end, or never; and when it succeeded, it was tried
+        anew by a host that went on."""
+        lines = []
+        for line in self.lines:
+            is_answered = line.get("error", -1) in recorder.DEFINITE
+            if line["begin"] > ended_ns or is_answered and line["end"] < ended_ns:
+                lines.append(line)
+                continue
+            lines.append({key: value for key, value in line.items() if key != "error"} | {"end": ended_ns})
+            if is_answered:
+                lines.append({**line, "begin": resumed_ns})
+        return lines
 
 
 class Attempt:
@@ -100,11 +126,12 @@ class Attempt:
         self.heir = self.client(self.heir_host, "heir")
         try:
             self.heir.must("mkdir", path=self.name, mode=0o755)
-            self.marks = Marks([self.client(self.victim, f"writer{i}") for i in range(WRITERS)], self.name)
+            self.marks = [Mark(self.client(self.victim, f"writer{index}"), f"{self.name}/{index}")
+                          for index in range(WRITERS)]
         except AssertionError as failure:
             raise DidNotComeAbout(str(failure)) from failure
         self.set_before = self.held_bytes = 0
-        self.problems = []
+        self.ended_ns = self.resumed_ns = 0
 
     def client(self, host, what):
         return recorder.Client(f"{host.name}.{what}", host.mount_point, limit_s=90, mounted=True)
@@ -116,10 +143,11 @@ class Attempt:
         finally:
             self.way.tell("release")
             self.victim.resume()
-            self.marks.is_stopped = True
-            for client in [self.heir, *self.marks.clients]:
+            for mark in self.marks:
+                mark.is_stopped = True
+            for client in [self.heir, *(mark.client for mark in self.marks)]:
                 client.close()
-        return self.problems
+        return self.judge()
 
     def lose_and_deliver(self):
         time.sleep(1)
@@ -127,27 +155,43 @@ class Attempt:
         time.sleep(ON_THEIR_WAY_S)
         self.victim.pause()
         self.cluster.wait_for_states({self.victim.name: "down"}, at=self.others)
+        self.ended_ns = time.monotonic_ns()
         self.heir.must("rename", path=self.name, target=self.name + ".taken")
-        self.marks.directory = self.name + ".taken"
-        before = self.marks.values(self.heir)
-        self.set_before = sum(before)
+        for index, mark in enumerate(self.marks):
+            mark.directory = f"{self.name}.taken/{index}"
+        self.set_before = sum(mark.value(self.heir) for mark in self.marks)
         self.held_bytes = self.way.tell("release")
         if self.held_bytes == 0:
             raise DidNotComeAbout("nothing was on its way")
         time.sleep(SETTLED_S)
-        for index, (was, value) in enumerate(zip(before, self.marks.values(self.heir))):
-            if value != was:
-                self.problems.append(f"{self.marks.directory}/{index}: set from {was} to {value} by a host that is stopped, "
-                                     "after its session ended")
+        for mark in self.marks:
+            mark.value(self.heir)
 
     def go_on(self):
+        self.resumed_ns = time.monotonic_ns()
         self.victim.resume()
         self.cluster.wait_for_states({host.name: "up" for host in self.cluster.hosts}, seconds=120)
-        self.marks.stop()
+        for mark in self.marks:
+            mark.stop()
         last = self.client(self.victim, "after")
-        last.must("setxattr", root=self.marks.directory, path="0/mark", token=-5)
-        assert self.marks.values(self.heir)[0] == -5
+        last.must("setxattr", root=self.marks[0].directory, path="mark", token=-5)
+        assert self.heir.must("getxattr", root=self.marks[0].directory, path="mark")["token_is"] == -5
         last.close()
+
+    def judge(self):
+        """What check_history refuses: a text for each history."""
+        problems = []
+        with tempfile.TemporaryDirectory(prefix="cairnfs-late-") as directory:
+            path = os.path.join(directory, self.name + ".jsonl")
+            for index, mark in enumerate(self.marks):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.writelines(json.dumps(line) + "\n" for line in mark.history(self.ended_ns, self.resumed_ns))
+                refused, given_up = recorder.judge([path])
+                assert given_up == 0, "one writer and one reader are no work for the search"
+                if refused:
+                    assert "NOT LINEARIZABLE" in refused, refused
+                    problems.append("\n".join([f"file {index}: NOT LINEARIZABLE, ends:", *refused.splitlines()[-SHOWN:]]))
+        return problems
 
 
 def run_on(store, tries, is_planted):
@@ -171,7 +215,7 @@ def run_on(store, tries, is_planted):
                 continue
             done += 1
             print(f"{number:4} metadata in {store}: {attempt.set_before} attributes set before, {attempt.held_bytes} "
-                  f"bytes on their way, {len(problems)} set late, {time.monotonic() - began:.1f} s", flush=True)
+                  f"bytes on their way, {len(problems)} of {WRITERS} histories refused, {time.monotonic() - began:.1f} s", flush=True)
             if problems:
                 return problems + ([] if is_planted else [cluster.logs()])
         if done == 0 and not is_planted:
@@ -189,7 +233,7 @@ def main():
         problems = run_on(store, options.tries, options.planted)
         if bool(problems) != options.planted:
             print("\n".join(["FAILED", *problems] if problems else
-                            ["FAILED: the session's compare was left out and nothing was noticed"]), flush=True)
+                            ["FAILED: the session's compare was left out and every history was accepted"]), flush=True)
             return 1
         if problems:
             print(f"found: {problems[0]}", flush=True)
