@@ -76,7 +76,12 @@ def hear(host):
 
 
 def check(host):
-    return json.loads(host.cairnfs("check", "--data", host.data, "--json", timeout=600))
+    """What is wrong with the host's data, as text; empty when nothing is."""
+    try:
+        report = host.cairnfs("check", "--data", host.data, "--json", timeout=600)
+    except AssertionError as failure:
+        return str(failure)
+    return "" if json.loads(report)["clean"] else report
 
 
 def remove(host, saved):
@@ -308,9 +313,8 @@ class Test:
         if self.is_plain:
             return []
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            reports = list(pool.map(check, self.cluster.hosts))
-        return [f"cairnfs check of {host.name}: {report}" for host, report in zip(self.cluster.hosts, reports)
-                if not report["clean"]]
+            found = list(pool.map(check, self.cluster.hosts))
+        return [f"cairnfs check of {host.name}: {text}" for host, text in zip(self.cluster.hosts, found) if text]
 
 
 def run_on_cluster(store, rounds, options, artefacts):
