@@ -205,6 +205,10 @@ class FileSystem::Impl {
   ClusterHost::Work UnfinishedElsewhere(InodeId id, const meta::FileState& state, bool tells);
   // Waits until what other hosts have closed of the file is published; what died with its host is not waited for.
   Result<meta::FileState> ReadFinished(InodeId id, const Caller& caller = {});
+  // Whether the state may hold what this host has sent to be published, with or without what others wrote after it.
+  bool AwaitsAnswer(const InodePtr& inode, const meta::FileState& state) const REQUIRES_LOCK(inode->mutex);
+  // The state, or a later one that can be told from what this host publishes; waits for the answer.
+  Result<meta::FileState> AfterAnswer(const InodePtr& inode, const Caller& caller, Result<meta::FileState> state);
   // Brings the content in memory to what the store has, with this host's changes laid over it.
   Status Refresh(const InodePtr& inode);
   Status Adopt(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);

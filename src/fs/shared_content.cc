@@ -101,6 +101,7 @@ void SharedContent::NotePublished(const std::string& self, const std::vector<Pen
     republished.Add(publishing.ranges);
   }
   publishing = {};
+  is_sent = false;
 }
 
 void AddPendingChange(kv::Transaction& transaction, InodeId inode, const PendingChange& change) {

@@ -55,6 +55,7 @@ struct SharedContent {
   uint64_t base_revision = 0;     // of the D record that the extents are based on; 0: there was none
   Changes own;                    // since then, and in no record that is on its way
   Changes publishing;             // in the record that the round is about to publish
+  bool is_sent = false;           // that has been sent, and there is no answer yet
   uint64_t session = 0;           // the host's session when it was changed
   uint64_t pending_revision = 0;  // of this host's P key, if it is of this session; 0: it has none
   std::vector<LostBytes> lost;    // as last read: what P keys tell

@@ -14,6 +14,8 @@ namespace {
 constexpr auto kFinishWait = std::chrono::seconds(60);
 // Somebody who closes a file again and again need not keep readers from what was published meanwhile.
 constexpr int kFinishTriesMax = 8;
+constexpr int kAnswersMax = 8;  // so many publishes of this host's in a row are waited for
+constexpr auto kCancelledLook = std::chrono::milliseconds(100);
 // An open file that is read is compared with the store so often, more seldom while nothing changes; and no more than so
 // many files at once.
 constexpr auto kLookAfterMin = std::chrono::milliseconds(100);
@@ -128,8 +130,32 @@ Status FileSystem::Impl::Adopt(const InodePtr& inode, const meta::FileState& sta
   return {};
 }
 
+bool FileSystem::Impl::AwaitsAnswer(const InodePtr& inode, const meta::FileState& state) const {
+  if (!inode->content || inode->content->must_reload()) return false;
+  const SharedContent& shared = *inode->content->shared;
+  return shared.is_sent && state.record_revision > shared.base_revision;
+}
+
+Result<meta::FileState> FileSystem::Impl::AfterAnswer(const InodePtr& inode, const Caller& caller,
+                                                      Result<meta::FileState> state) {
+  for (int tries = 0; state.ok() && tries < kAnswersMax; tries++) {
+    {
+      MutexLock lock(inode->mutex);
+      if (!AwaitsAnswer(inode, *state)) break;
+      while (AwaitsAnswer(inode, *state)) {
+        if (caller.cancelled && caller.cancelled()) {
+          return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited");
+        }
+        inode->changed_state.WaitFor(inode->mutex, kCancelledLook);
+      }
+    }
+    state = parts.names.ReadFile(inode->id);
+  }
+  return state;
+}
+
 Status FileSystem::Impl::Refresh(const InodePtr& inode) {
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state, ReadFinished(inode->id));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state, AfterAnswer(inode, {}, ReadFinished(inode->id)));
   MutexLock lock(inode->mutex);
   return Adopt(inode, state);
 }
@@ -237,6 +263,7 @@ void FileSystem::Impl::LoadForOpen(const InodePtr& inode, const Caller& caller, 
 
 void FileSystem::Impl::AdoptForOpen(const InodePtr& inode, const Caller& caller, HostWaits waits, uint64_t noticed,
                                     Result<meta::FileState> state, Done<void> done) {
+  state = AfterAnswer(inode, caller, std::move(state));
   if (!state.ok()) return done(state.error());
   if (S_ISDIR(state->inode.mode)) return done(MakeError(ErrorCode::kIsDirectory, "is a directory"));
   Status status;

@@ -6,6 +6,7 @@
 // over with this host's own ranges laid over it, and the publish is tried again. Bytes of a session that is gone are
 // given up: nobody may publish them.
 #include <algorithm>
+#include <iterator>
 
 #include "base/log.h"
 #include "fs/cluster_host.h"
@@ -19,6 +20,11 @@ constexpr size_t kOperationsOfFile = 3;
 constexpr size_t kBatchBytesMax = 512 * kKiB;
 constexpr int kConflictsMax = 100;
 constexpr char kNotPublished[] = "bytes of the file that were not published are lost";
+
+// Whether it is not known if the transaction ran. With the session gone that does not matter.
+bool IsUnknown(const Result<uint64_t>& revision) {
+  return !revision.ok() && revision.error().code != ErrorCode::kStale && kv::MayHaveRun(revision.error().code);
+}
 
 }  // namespace
 
@@ -47,6 +53,7 @@ void SyncRounds::Withdraw(SharedItem& item, Content& content) {
   SharedContent& shared = *content.shared;
   shared.own.Add(shared.publishing);
   shared.publishing = {};
+  shared.is_sent = false;
   std::move(item.pins.begin(), item.pins.end(), std::back_inserter(content.pins));
   item.pins.clear();
 }
@@ -137,6 +144,7 @@ void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& w
   content.lost.clear();
   shared.own = {};
   shared.publishing = {};
+  shared.is_sent = false;
   shared.republished.Clear();
   shared.pending_revision = 0;
   shared.must_reload = true;
@@ -195,8 +203,9 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
   if (!is_changed) LetGo(inode);
 }
 
-Result<uint64_t> SyncRounds::CommitItems(std::span<const SharedItem> items) {
+kv::Transaction SyncRounds::TransactionOf(std::span<const SharedItem> items) {
   kv::Transaction transaction;
+  transaction.operation_id = fmt::format("publish/{}/{}/{}", host_->self(), items.front().session, ++operations_);
   host_->AddSessionCompare(transaction, items.front().session);
   for (const SharedItem& item : items) {
     const InodeId id = item.inode->id;
@@ -205,7 +214,7 @@ Result<uint64_t> SyncRounds::CommitItems(std::span<const SharedItem> items) {
         .Put(meta::FileKey(id), item.record.Encode());
     for (const PendingChange& change : item.pending) AddPendingChange(transaction, id, change);
   }
-  return kv_.Commit(transaction);
+  return transaction;
 }
 
 Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one, std::vector<SharedItem>& conflicts) {
@@ -221,22 +230,51 @@ Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one
                         bytes <= std::min(kBatchBytesMax, limits.transaction_bytes_max / 2) && !one_by_one;
       if (end > begin && (!fits || item.session != items[begin].session)) break;
     }
-    auto revision = CommitItems(std::span(items).subspan(begin, end - begin));
-    for (size_t i = begin; i < end; i++) {
-      if (revision.ok()) {
-        Complete(items[i], *revision);
-      } else if (revision.error().code == ErrorCode::kConflict) {
-        conflicts.push_back(std::move(items[i]));
-      } else if (revision.error().code == ErrorCode::kStale) {
-        Abandon(items[i].inode, items[i].session, SessionLost(kNotPublished));
-      } else {
-        GiveBack(items[i]);
-      }
+    std::vector<SharedItem> batch(std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(begin)),
+                                  std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(end)));
+    kv::Transaction transaction = TransactionOf(batch);
+    for (SharedItem& item : batch) {
+      MutexLock lock(item.inode->mutex);
+      if (IsStillOwed(item, *item.inode->content)) item.inode->content->shared->is_sent = true;
     }
+    auto revision = kv_.Commit(transaction);
     const bool is_lost = !revision.ok() && revision.error().code != ErrorCode::kConflict;
     if (is_lost && first.ok()) first = revision.error().WithContext("records of files");
+    if (IsUnknown(revision)) {
+      unsettled_.push_back({std::move(transaction), std::move(batch)});
+    } else {
+      Conclude(batch, revision, conflicts);
+    }
   }
   return first;
+}
+
+void SyncRounds::Conclude(std::vector<SharedItem>& items, const Result<uint64_t>& revision,
+                          std::vector<SharedItem>& conflicts) {
+  for (SharedItem& item : items) {
+    if (revision.ok()) {
+      Complete(item, *revision);
+    } else if (revision.error().code == ErrorCode::kConflict) {
+      conflicts.push_back(std::move(item));
+    } else if (revision.error().code == ErrorCode::kStale) {
+      Abandon(item.inode, item.session, SessionLost(kNotPublished));
+    } else {
+      GiveBack(item);
+    }
+  }
+}
+
+Status SyncRounds::Settle() {
+  while (!unsettled_.empty()) {
+    Unsettled& oldest = unsettled_.front();
+    auto revision = kv_.Commit(oldest.transaction);
+    if (IsUnknown(revision)) return revision.error().WithContext("records of files");
+    std::vector<SharedItem> conflicts;
+    Conclude(oldest.items, revision, conflicts);
+    for (SharedItem& item : conflicts) GiveBack(item);  // the round that follows finds out why
+    unsettled_.erase(unsettled_.begin());
+  }
+  return {};
 }
 
 Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem item) {
@@ -370,10 +408,10 @@ Status SyncRounds::FinishShared() {
     }
   }
   owed_.clear();
-  open_ = false;
-  CAIRNFS_RETURN_IF_ERROR(PublishShared(std::move(items)));
-  rounds_total_++;
-  return {};
+  const Status published = PublishShared(std::move(items));
+  open_ = !unsettled_.empty();
+  if (published.ok()) rounds_total_++;
+  return published;
 }
 
 }  // namespace cairnfs::fs

@@ -215,6 +215,7 @@ void SyncRounds::NoteOutcome(const Status& status) {
 
 Status SyncRounds::RunOnce(bool everything) {
   shortage_.reset();
+  if (host_ != nullptr) CAIRNFS_RETURN_IF_ERROR(Settle());
   if (open_) CAIRNFS_RETURN_IF_ERROR(Finish());  // one that failed comes first: order
   RemoveOrphans();
   Open(everything);

@@ -126,9 +126,19 @@ class SyncRounds {
   Status PublishShared(std::vector<SharedItem> items);
   Status PublishAt(Durability level, std::vector<SharedItem> items);
   Result<SharedItem> Prepare(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  Result<uint64_t> CommitItems(std::span<const SharedItem> items);
+  // Records that were committed in one transaction, of which it is not known whether it ran.
+  struct Unsettled {
+    kv::Transaction transaction;
+    std::vector<SharedItem> items;
+  };
+  kv::Transaction TransactionOf(std::span<const SharedItem> items);
   // Publishes those that nothing stands against; appends the others to `conflicts`. The first error.
   Status CommitBatches(std::vector<SharedItem>& items, bool one_by_one, std::vector<SharedItem>& conflicts);
+  // Once it is known what became of the transaction.
+  void Conclude(std::vector<SharedItem>& items, const Result<uint64_t>& revision, std::vector<SharedItem>& conflicts);
+  // Finds out what became of transactions whose answers were lost: until that is known nothing of their files may be
+  // published, which would be laid over what others wrote after these.
+  Status Settle();
   void Complete(SharedItem& item, uint64_t revision);
   static void Withdraw(SharedItem& item, Content& content);  // as if it had not been prepared
   void GiveBack(SharedItem& item);                           // to the next round
@@ -181,6 +191,8 @@ class SyncRounds {
   // Of the round thread alone.
   std::vector<InodePtr> owed_;  // and these are still to be published
   std::vector<InodePtr> published_;
+  std::vector<Unsettled> unsettled_;
+  uint64_t operations_ = 0;  // names transactions
   std::optional<Error> shortage_;  // of the last round: bytes of some file had no space and wait for the next
   std::optional<Error> loss_;      // bytes of some file could not be stored: whoever waits for a round next is told
 

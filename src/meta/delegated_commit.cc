@@ -107,6 +107,7 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
 void DelegatedStore::BeforeCommit(const kv::Transaction& transaction, Guards& guards) {
   MutexLock lock(mutex_);
   stats_.commits_total++;
+  guards.may_be_old = unknown_operations_.contains(transaction.operation_id);
   for (InodeId id : guards.directories) {
     if (Directory* directory = FindHeld(id)) guards.generations[id] = directory->generation;
   }
@@ -132,6 +133,8 @@ void DelegatedStore::AfterCommit(const kv::Transaction& transaction, const Guard
     if (Directory* directory = FindHeld(id)) directory->valid_since = ++tick_;
   }
   if (!committed.ok()) return AfterFailure(transaction, guards, committed.error());
+  unknown_operations_.erase(transaction.operation_id);
+  if (guards.may_be_old) return Forget(transaction, guards);
   // What this host wrote is what it would read, where it held the directory all the time. Told before homes move, which
   // begins a new generation for whoever else is on the way.
   std::set<InodeId> sure;
@@ -192,13 +195,23 @@ void DelegatedStore::RememberNew(Directory& directory, InodeId inode, uint64_t r
   Remember(directory, {pending, kv::PrefixEnd(pending), 0}, nothing);
 }
 
-void DelegatedStore::AfterFailure(const kv::Transaction& transaction, const Guards& guards, const Error& error) {
+// What the commit looked at, or may have changed, is asked for again.
+void DelegatedStore::Forget(const kv::Transaction& transaction, const Guards& guards) {
+  auto doubt = [this](InodeId inode) {
+    mutex_.AssertHeld();
+    if (auto home = homes_.find(inode.value); home != homes_.end()) home->second.doubted = true;
+  };
   for (const kv::KvWrite& write : transaction.writes) DropKey(write.key);
   for (const kv::Compare& compare : transaction.compares) DropKey(compare.key);
-  for (const auto& [key, revision] : guards.inode_records) {
-    if (auto home = homes_.find(Parse(key).inode.value); home != homes_.end()) home->second.doubted = true;
-  }
+  for (const auto& [key, revision] : guards.inode_records) doubt(Parse(key).inode);
+  for (const Guards::Written& written : guards.written) doubt(written.inode);
+}
+
+void DelegatedStore::AfterFailure(const kv::Transaction& transaction, const Guards& guards, const Error& error) {
+  Forget(transaction, guards);
+  unknown_operations_.erase(transaction.operation_id);
   if (!kv::MayHaveRun(error.code)) return;
+  if (!transaction.operation_id.empty()) unknown_operations_.insert(transaction.operation_id);
   // It may run yet, and then nobody recalls what this host holds: nothing is to be remembered for as long.
   for (InodeId id : guards.directories) {
     Directory& directory = directories_[id.value];

@@ -101,6 +101,7 @@ class DelegatedStore final : public kv::KvStore {
       bool is_new;  // the commit compares that it was not there
     };
     std::vector<Written> written;  // inodes whose I record the transaction puts
+    bool may_be_old = false;       // it may have run when it was committed before: others may have written since
   };
 
   // Commits on their way that write a key. Until they are back nothing that is read of it is remembered.
@@ -140,6 +141,7 @@ class DelegatedStore final : public kv::KvStore {
   Result<Guards> FindGuards(const kv::Transaction& transaction);
   void BeforeCommit(const kv::Transaction& transaction, Guards& guards);
   void AfterCommit(const kv::Transaction& transaction, const Guards& guards, const Result<uint64_t>& committed);
+  void Forget(const kv::Transaction& transaction, const Guards& guards) REQUIRES_LOCK(mutex_);
   void AfterFailure(const kv::Transaction& transaction, const Guards& guards, const Error& error) REQUIRES_LOCK(mutex_);
   // Has every other host give back what it holds of these now. True when there was something to wait for.
   Result<bool> Recall(const std::set<InodeId>& directories);
@@ -172,6 +174,7 @@ class DelegatedStore final : public kv::KvStore {
   size_t answers_ GUARDED_BY(mutex_) = 0;
   std::map<std::string, Flight, std::less<>> flights_ GUARDED_BY(mutex_);  // by key
   size_t held_ GUARDED_BY(mutex_) = 0, taking_ GUARDED_BY(mutex_) = 0;     // of directories_
+  std::set<std::string> unknown_operations_ GUARDED_BY(mutex_);  // ids of commits that may have run
   DelegationStats stats_ GUARDED_BY(mutex_);
   std::unique_ptr<kv::KvWatch> watch_;
 };

@@ -5,8 +5,8 @@
 
 Many processes on one host set attributes. Then what the host sends to the store waits on its way (holding_proxy.py), and
 a moment later the host is stopped. Its lease ends, another host looks at what is there and takes the directory over, and
-what was on its way arrives while the host is still stopped. Nothing of it may take effect (docs/contract.md, item 18). Then the
-host goes on, is told, and works under a new session.
+what was on its way arrives while the host is still stopped. Nothing of it may take effect (docs/contract.md, item 18).
+Then the host goes on, is told, and works under a new session.
 
 Each file has a history of its own, which check_history judges: a call that was under way when the session ended took
 effect by then, or never did.

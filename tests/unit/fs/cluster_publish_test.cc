@@ -1,0 +1,71 @@
+// What a host publishes of a file while another one writes it, and the store's answer is late or lost.
+#include <future>
+
+#include "cluster_fixture.h"
+
+namespace cairnfs::fs {
+namespace {
+
+using ClusterPublishTest = ClusterTest;
+
+void WriteSynced(Host& host, std::string_view name, uint64_t offset, const std::string& text) {
+  auto file = host.Open(name);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  ASSERT_TRUE(host.Write(*file, offset, text).ok());
+  ASSERT_TRUE(host.Fsync(*file).ok());
+  ASSERT_TRUE(host.CloseFile(*file).ok());
+}
+
+TEST_F(ClusterPublishTest, WhatCameAfterAPublishWhoseAnswerWasLostStays) {
+  MakeHosts(2);
+  host(0).Put("file", "0123456789");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto file = host(0).Open("file");
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(host(0).Write(*file, 0, "aaaa").ok());
+  host(0).gate->lose_answer = true;
+  host(0).gate->after_commit = [&] { WriteSynced(host(1), "file", 2, "bbbb"); };
+  EXPECT_FALSE(host(0).Fsync(*file).ok());
+  EXPECT_TRUE(Eventually([&] { return host(0).Fsync(*file).ok(); }));
+  EXPECT_TRUE(host(0).CloseFile(*file).ok());
+  EXPECT_EQ(host(1).Cat("file"), "aabbbb6789");
+  EXPECT_EQ(host(0).Cat("file"), "aabbbb6789");
+}
+
+// The store stays away, and says at last that the transaction did not run.
+TEST_F(ClusterPublishTest, WhatNeverRanIsPublishedLater) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "aaaa").ok());
+  host(0).gate->shut = true;
+  EXPECT_FALSE(host(0).Fsync(file).ok());
+  EXPECT_FALSE(host(0).Fsync(file).ok()) << "nothing is durable while that is not known";
+  ASSERT_TRUE(host(0).Write(file, 4, "bbbb").ok());
+  host(0).gate->shut = false;
+  EXPECT_TRUE(Eventually([&] { return host(0).Fsync(file).ok(); }));
+  EXPECT_EQ(host(1).Cat("file"), "aaaabbbb");
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterPublishTest, AnOpenAwaitsTheAnswerThatTellsWhoseBytesCameLast) {
+  MakeHosts(2);
+  host(0).Put("file", "0123456789");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto file = host(0).Open("file");
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(host(0).Write(*file, 0, "aaaa").ok());
+  std::future<std::string> read;
+  host(0).gate->after_commit = [&] {
+    WriteSynced(host(1), "file", 2, "bbbb");
+    read = std::async(std::launch::async, [&] { return host(0).Cat("file"); });
+    // Time for a read that does not wait; one that does gives the same however long this is.
+    static_cast<void>(read.wait_for(std::chrono::milliseconds(300)));
+  };
+  EXPECT_TRUE(host(0).Fsync(*file).ok());
+  ASSERT_TRUE(read.valid());
+  EXPECT_EQ(read.get(), "aabbbb6789");
+  EXPECT_TRUE(host(0).CloseFile(*file).ok());
+}
+
+}  // namespace
+}  // namespace cairnfs::fs
