@@ -124,6 +124,7 @@ fs::FsOptions FileSystemOptions(const Config& config, size_t cache_bytes_max) {
   const auto& words = config.mount_options;
   options.update_atime = !config.read_only && std::find(words.begin(), words.end(), "noatime") == words.end();
   options.flush_interval_ms = static_cast<unsigned>(config.flush_interval_ms);
+  options.metadata_wait_ms = static_cast<unsigned>(config.metadata_wait_ms);
   options.commit_wait_seconds_max = static_cast<unsigned>((config.commit_wait_max_ms + 999) / 1000);
   // What is fetched for several readers must not drive out each other's.
   const uint64_t share_bytes = std::max<uint64_t>(cache_bytes_max / 16, 2 * kMiB);

@@ -99,6 +99,7 @@ struct FsOptions {
   unsigned waiting_threads = 16;                    // operations that wait on chunks
   unsigned flush_interval_ms = 1000;                // a sync round at least this often while something is not durable
   unsigned commit_wait_seconds_max = 600;  // a directory rename waits no longer; then it fails with kUnavailable
+  unsigned metadata_wait_ms = 600'000;     // in a cluster: how long what needs a session waits for the next one
   size_t read_ahead_bytes = 64 * kMiB;
   uint64_t collect_after_bytes = 64 * kMiB;  // freed bytes that make the background collector start
   uint64_t collect_bytes_per_second_max = 256 * kMiB;

@@ -249,6 +249,10 @@ class FileSystem::Impl {
   // After a sync point: what the round that made it did not make durable of this file.
   Status CheckSynced(Handle& handle) const;
   Status CheckSession(const Handle& handle) const;  // kIo: the one that it was opened under is lost
+  // Waits for a session of this host's, if there is none; no longer than who asks has patience (kv::Patience).
+  Status AwaitSession() const;
+  // Whether another host was told that this one has the deleted file not open, and so may not open it.
+  bool IsRefused(InodeId id);
   Status CheckSameSession(uint64_t session) const;  // kIo: it is not this one any more
   void AfterClosed(Done<void> then);                // on a thread that may wait
   // commit.cc

@@ -4,10 +4,12 @@
 #include "base/log.h"
 #include "fs/impl.h"
 #include "fs/locks.h"
+#include "kv/patience.h"
 
 namespace cairnfs::fs {
 namespace {
 
+constexpr auto kSessionLook = std::chrono::milliseconds(10);
 constexpr auto kRejoinEvery = std::chrono::seconds(1);
 
 }  // namespace
@@ -175,6 +177,25 @@ void FileSystem::Impl::LoseSession() {
     spdlog::warn("no new session with the cluster yet: {}", status.error().message);
     std::this_thread::sleep_for(kRejoinEvery);
   }
+}
+
+Status FileSystem::Impl::AwaitSession() const {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.metadata_wait_ms);
+  while (host->session() == 0) {
+    if (stop.stop_requested() || std::chrono::steady_clock::now() >= deadline) return NoSession();
+    if (!kv::Patience::Sleep(nullptr, kSessionLook)) return NoSession();
+  }
+  return {};
+}
+
+Status FileSystem::Impl::CheckSameSession(uint64_t session) const {
+  if (session == host->session()) return {};
+  return SessionLost("what was not published is lost, try again");
+}
+
+Status FileSystem::Impl::CheckSession(const Handle& handle) const {
+  if (host == nullptr || !handle.flags.write || handle.session == host->session()) return {};
+  return SessionLost("what was not published is lost, open the file again");
 }
 
 }  // namespace cairnfs::fs

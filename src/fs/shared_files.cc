@@ -32,14 +32,13 @@ std::unique_ptr<Content> FileSystem::Impl::MakeContent() const {
   return content;
 }
 
-Status FileSystem::Impl::CheckSameSession(uint64_t session) const {
-  if (session == host->session()) return {};
-  return SessionLost("what was not published is lost, try again");
-}
-
-Status FileSystem::Impl::CheckSession(const Handle& handle) const {
-  if (host == nullptr || !handle.flags.write || handle.session == host->session()) return {};
-  return SessionLost("what was not published is lost, open the file again");
+bool FileSystem::Impl::IsRefused(InodeId id) {
+  if (!orphans->Refuses(id)) return false;
+  // It has a name where the store went back to a state before it was deleted.
+  const auto attr = parts.names.GetAttr(id);
+  if (!attr.ok() || attr->nlink == 0) return true;
+  orphans->Allow(id);
+  return false;
 }
 
 void FileSystem::Impl::AfterClosed(Done<void> then) {
@@ -214,8 +213,8 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
     table.Unhold(inode);
     done(std::move(handle));
   };
-  if (orphans->Refuses(id)) return finish(MakeError(ErrorCode::kStale, "the file was removed on another host"));
-  if (host->session() == 0) return finish(NoSession());
+  if (Status status = AwaitSession(); !status.ok()) return finish(status);
+  if (IsRefused(id)) return finish(MakeError(ErrorCode::kStale, "the file was removed on another host"));
   if (flags.truncate) {
     auto change = [this, inode](Content& content) -> Status {
       inode->mutex.AssertHeld();
@@ -351,8 +350,8 @@ std::vector<Digest> FileSystem::Impl::PagesToOpen(const meta::FileState& state) 
 
 void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
                                     const ChangeKind& kind, const Caller& caller) {
+  if (Status status = AwaitSession(); !status.ok()) return done(status);
   const uint64_t session = host->session();
-  if (session == 0) return done(NoSession());
   auto act = [this, inode, change = std::move(change), done = std::move(done), kind, session,
               caller](const Status& ordered) {
     if (!ordered.ok()) return done(ordered);

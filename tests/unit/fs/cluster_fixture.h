@@ -346,7 +346,7 @@ class Host {
     ASSERT_TRUE(shared_.store.RevokeLease(session->lease).ok());
   }
   // Whether the filesystem opens files: it takes a new session after the membership has it.
-  bool HasSession() {
+  bool HasSession() {  // waits for one
     auto root = OpenInode(kRootInode);
     return !root.ok() && root.error().code == ErrorCode::kIsDirectory;
   }

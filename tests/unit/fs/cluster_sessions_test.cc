@@ -196,5 +196,41 @@ TEST_F(ClusterSessionsTest, OpensThatWaitForAHostLeaveTheOthersAlone) {
   EXPECT_TRUE(Eventually([&] { return opened == kOpens; }));
 }
 
+TEST_F(ClusterSessionsTest, AnOpenWaitsForTheNextSession) {
+  MakeHosts(1);
+  host(0).Put("file", "bytes");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto file = host(0).Open("file");
+  ASSERT_TRUE(file.ok());
+  host(0).membership->may_rejoin = false;
+  host(0).EndSession();
+  EXPECT_TRUE(Eventually([&] { return !host(0).fs->CheckSession(file->handle).ok(); }));
+  auto text = std::async(std::launch::async, [&] { return host(0).Cat("file"); });
+  EXPECT_EQ(text.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  host(0).membership->may_rejoin = true;
+  EXPECT_EQ(text.get(), "bytes");
+  EXPECT_TRUE(host(0).CloseFile(*file).ok());
+}
+
+TEST_F(ClusterSessionsTest, AFileThatCameBackWithABackupCanBeOpened) {
+  MakeHosts(2);
+  const InodeId inode = host(0).Put("file", "bytes");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto backup = store_->Range("", "\xff", 0);
+  ASSERT_TRUE(backup.ok());
+  ASSERT_TRUE(host(1).Unlink("file").ok());
+  EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(inode)); }));
+  kv::Transaction restore;
+  for (const kv::KvEntry& entry : backup->entries) {
+    if (!HasKey(entry.key)) restore.Put(entry.key, entry.value);
+  }
+  ASSERT_TRUE(store_->Commit(restore).ok());
+  LoseSession(0);
+  EXPECT_EQ(host(0).Cat("file"), "bytes");
+  ASSERT_TRUE(host(1).Unlink("file").ok());
+  EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(inode)); }));
+  EXPECT_FALSE(host(0).OpenInode(inode, {.read = true}).ok());
+}
+
 }  // namespace
 }  // namespace cairnfs::fs
