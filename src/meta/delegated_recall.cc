@@ -13,6 +13,8 @@ namespace cairnfs::meta {
 namespace {
 
 constexpr size_t kNamesAtOnceMax = 4096;  // a directory with more is not read whole
+constexpr size_t kKeysPerRead = 64;       // of recalls
+constexpr std::chrono::milliseconds kLookAgainAfter{1000};
 
 }  // namespace
 
@@ -127,7 +129,7 @@ void DelegatedStore::StartRecallWatch() {
   };
   callbacks.lost = [this, prefix, answer](uint64_t) {
     auto pending = store_.Range(prefix, kv::PrefixEnd(prefix), 0);
-    if (!pending.ok()) return;
+    if (!pending.ok()) return;  // who waits asks again
     for (const kv::KvEntry& entry : pending->entries) answer(entry.key);
   };
   auto watch = store_.Watch(prefix, kv::PrefixEnd(prefix), 0, std::move(callbacks));
@@ -172,26 +174,71 @@ std::vector<std::unique_ptr<kv::KvWatch>> DelegatedStore::WatchChanges(const std
   return watches;
 }
 
-Status DelegatedStore::WaitUntilGivenBack(const std::vector<kv::KvSpan>& spans, const std::vector<Holding>& asked,
+Status DelegatedStore::AskFor(std::span<Holding> asked) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto session, membership_.WaitForSession(options_.recall_wait_max));
+  // Of 128 hosts that hold the directory a store may take no more recalls at once than of 127.
+  const size_t keys_max = std::max<size_t>(fenced_.limits().operations_per_transaction_max, 1);
+  for (size_t first = 0; first < asked.size(); first += keys_max) {
+    const size_t last = std::min(first + keys_max, asked.size());
+    kv::Transaction ask;
+    for (size_t i = first; i < last; i++) {
+      const Holding& one = asked[i];
+      ask.writes.push_back(
+          {RecallKey(one.holder, one.directory), std::string(membership_.self().AsKey()), session.lease});
+    }
+    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t revision, fenced_.Commit(ask));
+    for (size_t i = first; i < last; i++) asked[i].recall_revision = revision;
+  }
+  return {};
+}
+
+// A holder that is gone does not take its recall away. One that is not this call's own is left: who asks for a
+// delegation that was taken again waits for what that recall does.
+void DelegatedStore::TakeRecallsBack(const std::vector<Holding>& asked) {
+  std::map<std::string, uint64_t> own;
+  for (const Holding& one : asked) own[RecallKey(one.holder, one.directory)] = one.recall_revision;
+  std::vector<std::string> keys;
+  for (const auto& [key, revision] : own) keys.push_back(key);
+  auto take_back = [&](size_t, const kv::KvEntry* entry) -> Status {
+    if (entry == nullptr || entry->revision != own[entry->key]) return {};
+    kv::Transaction transaction;
+    transaction.IfRevision(entry->key, entry->revision).Delete(entry->key);
+    // What cannot be taken back ends with this host's session.
+    static_cast<void>(fenced_.Commit(transaction));
+    return {};
+  };
+  static_cast<void>(kv::ReadKeys(store_, keys, kKeysPerRead, take_back));
+}
+
+Status DelegatedStore::WaitUntilGivenBack(const std::vector<kv::KvSpan>& spans, std::vector<Holding>& asked,
                                           Changes& changes) {
   const auto deadline = Clock::now() + options_.recall_wait_max;
+  auto ask_again_at = Clock::now() + options_.ask_again_after;
   for (uint64_t seen = 0;;) {
     CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(spans));
-    const std::vector<Holding> left = HeldByOthers(snapshot);
-    auto waited_for = std::find_if(left.begin(), left.end(), [&](const Holding& holding) {
-      return std::any_of(asked.begin(), asked.end(), [&](const Holding& one) {
+    const std::vector<Holding> there = HeldByOthers(snapshot);
+    const auto given_back = std::partition(asked.begin(), asked.end(), [&](const Holding& one) {
+      return std::any_of(there.begin(), there.end(), [&](const Holding& holding) {
         return one.directory == holding.directory && one.holder == holding.holder && one.revision == holding.revision;
       });
     });
-    if (waited_for == left.end()) return {};
+    const std::span<Holding> left(asked.begin(), given_back);
+    if (left.empty()) return {};
     if (Clock::now() >= deadline) {
       return MakeError(ErrorCode::kUnavailable,
-                       "node " + waited_for->holder.ToHex() + " does not give back its delegation on directory " +
-                           std::to_string(waited_for->directory.value) + ", and its lease lives");
+                       "node " + left.front().holder.ToHex() + " does not give back its delegation on directory " +
+                           std::to_string(left.front().directory.value) + ", and its lease lives");
+    }
+    // A holder may miss a recall, or fail to answer it.
+    if (Clock::now() >= ask_again_at) {
+      CAIRNFS_RETURN_IF_ERROR(AskFor(left));
+      ask_again_at = Clock::now() + options_.ask_again_after;
     }
     MutexLock lock(changes.mutex);
     // The end of a lease comes as a change too; the second is for a watch that says nothing.
-    if (changes.count == seen) static_cast<void>(changes.changed.WaitFor(changes.mutex, std::chrono::seconds(1)));
+    if (changes.count == seen) {
+      static_cast<void>(changes.changed.WaitFor(changes.mutex, std::min(kLookAgainAfter, options_.ask_again_after)));
+    }
     seen = changes.count;
   }
 }
@@ -204,27 +251,19 @@ Result<bool> DelegatedStore::Recall(const std::set<InodeId>& directories) {
     spans.push_back({prefix, kv::PrefixEnd(prefix), 0});
   }
   CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(spans));
-  const std::vector<Holding> asked = HeldByOthers(snapshot);
+  std::vector<Holding> asked = HeldByOthers(snapshot);
   if (asked.empty()) return false;
 
-  CAIRNFS_ASSIGN_OR_RETURN(auto session, membership_.session());
-  kv::Transaction ask;
-  for (const auto& [directory, holder, revision] : asked) {
-    ask.writes.push_back({RecallKey(holder, directory), std::string(membership_.self().AsKey()), session.lease});
-  }
   // Watched from before the question, so that no answer is missed.
   auto changes = std::make_shared<Changes>();
   const auto watches = WatchChanges(spans, snapshot.revision, changes);
-  if (auto committed = fenced_.Commit(ask); !committed.ok()) return committed.error();
+  CAIRNFS_RETURN_IF_ERROR(AskFor(asked));
   {
     MutexLock lock(mutex_);
     stats_.recalled_total += asked.size();
   }
   CAIRNFS_RETURN_IF_ERROR(WaitUntilGivenBack(spans, asked, *changes));
-  // A holder that is gone does not take its recall away.
-  kv::Transaction clean;
-  for (const Holding& one : asked) clean.Delete(RecallKey(one.holder, one.directory));
-  static_cast<void>(fenced_.Commit(clean));
+  TakeRecallsBack(asked);
   return true;
 }
 

@@ -28,8 +28,9 @@ struct DelegationOptions {
   std::chrono::milliseconds read_window{2000};
   std::chrono::milliseconds rest_after_recall{1000};  // doubled with each recall that follows soon, up to 32 times
   std::chrono::milliseconds recall_wait_max{120'000};
-  size_t directories_max = 4096;  // delegations held
-  size_t answers_max = 1 << 20;   // remembered reads
+  std::chrono::milliseconds ask_again_after{5000};  // while a recall is not answered
+  size_t directories_max = 4096;                    // delegations held
+  size_t answers_max = 1 << 20;                     // remembered reads
 };
 
 struct DelegationStats {
@@ -148,7 +149,8 @@ class DelegatedStore final : public kv::KvStore {
   struct Holding {
     InodeId directory;
     cluster::NodeId holder;
-    uint64_t revision;  // one that is taken again after it was given back has another
+    uint64_t revision;             // one that is taken again after it was given back has another
+    uint64_t recall_revision = 0;  // of the recall key, as this host put it last
   };
   struct Changes {  // that watches told of
     Mutex mutex;
@@ -158,7 +160,10 @@ class DelegatedStore final : public kv::KvStore {
   std::vector<Holding> HeldByOthers(const kv::KvSnapshot& snapshot) const;
   std::vector<std::unique_ptr<kv::KvWatch>> WatchChanges(const std::vector<kv::KvSpan>& spans, uint64_t revision,
                                                          const std::shared_ptr<Changes>& changes);
-  Status WaitUntilGivenBack(const std::vector<kv::KvSpan>& spans, const std::vector<Holding>& asked, Changes& changes);
+  // Puts the recalls. While it is not known whether this host's session lives it waits, as commits do.
+  Status AskFor(std::span<Holding> asked);
+  void TakeRecallsBack(const std::vector<Holding>& asked);
+  Status WaitUntilGivenBack(const std::vector<kv::KvSpan>& spans, std::vector<Holding>& asked, Changes& changes);
 
   kv::SharedKvStore& store_;
   kv::KvStore& fenced_;

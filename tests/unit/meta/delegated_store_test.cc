@@ -1,107 +1,13 @@
-// Several hosts' DelegatedStores over one shared store in memory.
-#include "meta/delegated_store.h"
-
-#include <gtest/gtest.h>
+// What a host remembers under a delegation, and when it does not.
 #include <stdlib.h>
-#include <sys/stat.h>
 
-#include <atomic>
 #include <random>
-#include <thread>
 
 #include "base/failpoint.h"
-#include "fake_session.h"
-#include "kv/engine.h"
-#include "kv/hosted_store.h"
-#include "meta/records.h"
+#include "delegated_fixture.h"
 
 namespace cairnfs::meta {
 namespace {
-
-using std::chrono::milliseconds;
-
-// Passes all on, until its commits fail, whether they ran or not.
-class UnsureStore final : public kv::KvStore {
- public:
-  explicit UnsureStore(kv::KvStore& inner) : inner_(inner) {}
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return inner_.Get(key); }
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
-    return inner_.Range(begin, end, limit);
-  }
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return inner_.Read(spans); }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
-    if (commits_fail_with) return MakeError(*commits_fail_with, "as the test says");
-    auto committed = inner_.Commit(transaction);
-    if (auto once = std::exchange(before_answer, nullptr)) once();
-    return committed;
-  }
-  Status Sync() override { return inner_.Sync(); }
-  kv::KvLimits limits() const override { return inner_.limits(); }
-
-  std::optional<ErrorCode> commits_fail_with;
-  std::function<void()> before_answer;  // once, between the next commit and its answer
-
- private:
-  kv::KvStore& inner_;
-};
-
-struct Host {
-  Host(kv::SharedKvStore& store, int number, milliseconds ttl = std::chrono::minutes(10))
-      : membership(store, number, ttl), fenced(store) {
-    DelegationOptions options;
-    options.reads_to_take = 4;
-    options.rest_after_recall = milliseconds(1);
-    names = std::make_unique<DelegatedStore>(store, fenced, membership, options);
-  }
-  FakeSession membership;
-  UnsureStore fenced;
-  std::unique_ptr<DelegatedStore> names;
-};
-
-class DelegatedStoreTest : public testing::Test {
- protected:
-  DelegatedStoreTest() : engine_(kv::OpenMemoryEngine()), store_(*kv::HostedStore::Open(*engine_)) {}
-
-  // An inode's record that says where it lies.
-  static std::string RecordOf(uint32_t type, InodeId parent) {
-    InodeRecord record;
-    record.mode = type | 0644;
-    record.nlink = 1;
-    record.parent = parent;
-    return record.Encode();
-  }
-  void MakeDirectory(InodeId id) {
-    ASSERT_TRUE(
-        store_->Commit(kv::Transaction().IfAbsent(InodeKey(id)).Put(InodeKey(id), RecordOf(S_IFDIR, kRootInode))).ok());
-  }
-  void MakeFile(InodeId id, InodeId parent) {
-    ASSERT_TRUE(store_->Commit(kv::Transaction().Put(InodeKey(id), RecordOf(S_IFREG, parent))).ok());
-  }
-  static void ReadUntilHeld(Host& host, const std::string& key, uint64_t held) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (host.names->Stats().held < held && std::chrono::steady_clock::now() < until) {
-      ASSERT_TRUE(host.names->Get(key).ok());
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-    ASSERT_EQ(host.names->Stats().held, held);
-    ASSERT_TRUE(host.names->Get(key).ok());  // and it is remembered
-  }
-  // Hosts write numbers that grow and read each other's; the number of reads that were older than what its writer had
-  // been told before the read began.
-  int CountStaleReads(milliseconds length);
-
-  std::unique_ptr<kv::KvEngine> engine_;
-  std::unique_ptr<kv::HostedStore> store_;
-};
-
-constexpr InodeId kDirectory{100}, kOther{101}, kFile{200};
-
-std::optional<std::string> ValueOf(DelegatedStore& names, const std::string& key) {
-  auto entry = names.Get(key);
-  EXPECT_TRUE(entry.ok());
-  if (!entry.ok() || !*entry) return std::nullopt;
-  return (*entry)->value;
-}
 
 TEST_F(DelegatedStoreTest, ReadsOfAMuchReadDirectoryComeFromMemory) {
   ASSERT_TRUE(store_->Commit(kv::Transaction().Put(DentryKey(kDirectory, "c"), "old")).ok());
@@ -351,10 +257,12 @@ TEST_F(DelegatedStoreTest, PastItsLeaseAHostAnswersNothingFromMemory) {
   EXPECT_EQ(reader.names->Stats().read_total, before + 1);
 }
 
-int DelegatedStoreTest::CountStaleReads(milliseconds length) {
+// Hosts write numbers that grow and read each other's; the number of reads that were older than what its writer had
+// been told before the read began.
+int CountStaleReads(kv::SharedKvStore& store, milliseconds length) {
   constexpr int kHosts = 3, kNames = 4;
   std::vector<std::unique_ptr<Host>> hosts;
-  for (int i = 0; i < kHosts; i++) hosts.push_back(std::make_unique<Host>(*store_, i + 1));
+  for (int i = 0; i < kHosts; i++) hosts.push_back(std::make_unique<Host>(store, i + 1));
   std::array<std::atomic<uint64_t>, kNames> told{};  // the number that a commit which returned has written
   std::atomic<int> stale{0};
   const auto end = std::chrono::steady_clock::now() + length;
@@ -395,14 +303,16 @@ int DelegatedStoreTest::CountStaleReads(milliseconds length) {
   return stale;
 }
 
-TEST_F(DelegatedStoreTest, NoReadIsOlderThanAChangeThatWasTold) { EXPECT_EQ(CountStaleReads(milliseconds(2000)), 0); }
+TEST_F(DelegatedStoreTest, NoReadIsOlderThanAChangeThatWasTold) {
+  EXPECT_EQ(CountStaleReads(*store_, milliseconds(2000)), 0);
+}
 
 // A failpoint stays armed for the life of a process: the build runs this one in a process of its own.
 TEST_F(DelegatedStoreTest, PlantedWithoutRecallsOldReadsAreFound) {
   if (getenv("CAIRNFS_PLANTED") == nullptr) GTEST_SKIP();
   ASSERT_TRUE(Failpoint::Arm("meta.skip_delegation_recall=skip").ok());
   int stale = 0;
-  for (int tries = 0; stale == 0 && tries < 10; tries++) stale = CountStaleReads(milliseconds(2000));
+  for (int tries = 0; stale == 0 && tries < 10; tries++) stale = CountStaleReads(*store_, milliseconds(2000));
   EXPECT_GT(stale, 0);
 }
 

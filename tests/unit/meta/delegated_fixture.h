@@ -1,0 +1,146 @@
+// Several hosts' DelegatedStores over one shared store in memory.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "fake_session.h"
+#include "kv/engine.h"
+#include "kv/hosted_store.h"
+#include "meta/delegated_store.h"
+#include "meta/records.h"
+
+namespace cairnfs::meta {
+
+using std::chrono::milliseconds;
+
+// Passes all on, until its commits fail, whether they ran or not.
+class UnsureStore final : public kv::KvStore {
+ public:
+  explicit UnsureStore(kv::KvStore& inner) : inner_(inner) {}
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return inner_.Get(key); }
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+    return inner_.Range(begin, end, limit);
+  }
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return inner_.Read(spans); }
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+    if (commits_fail_with) return MakeError(*commits_fail_with, "as the test says");
+    if (next_commit_fails.exchange(false)) return MakeError(ErrorCode::kNoSpace, "as the test says");
+    if (Status fits = kv::CheckLimits(transaction, limits_); !fits.ok()) return fits.error();
+    if (auto tell = before_commit) tell(transaction);
+    auto committed = inner_.Commit(transaction);
+    if (auto once = std::exchange(before_answer, nullptr)) once();
+    return committed;
+  }
+  Status Sync() override { return inner_.Sync(); }
+  kv::KvLimits limits() const override { return limits_; }
+
+  kv::KvLimits limits_{1 << 20, 64 << 20};
+  std::optional<ErrorCode> commits_fail_with;
+  std::atomic<bool> next_commit_fails{false};
+  std::function<void(const kv::Transaction&)> before_commit;
+  std::function<void()> before_answer;  // once, between the next commit and its answer
+
+ private:
+  kv::KvStore& inner_;
+};
+
+// Its watches miss the next event when they are told to, and then the first look at what they missed fails.
+class DeafStore final : public kv::SharedKvStore {
+ public:
+  explicit DeafStore(kv::SharedKvStore& inner) : inner_(inner) {}
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return inner_.Get(key); }
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+    if (next_range_fails.exchange(false)) return MakeError(ErrorCode::kUnavailable, "as the test says");
+    return inner_.Range(begin, end, limit);
+  }
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return inner_.Read(spans); }
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override { return inner_.Commit(transaction); }
+  Status Sync() override { return inner_.Sync(); }
+  kv::KvLimits limits() const override { return inner_.limits(); }
+  Result<kv::LeaseId> GrantLease(milliseconds ttl) override { return inner_.GrantLease(ttl); }
+  Result<milliseconds> KeepLeaseAlive(kv::LeaseId lease) override { return inner_.KeepLeaseAlive(lease); }
+  Status RevokeLease(kv::LeaseId lease) override { return inner_.RevokeLease(lease); }
+  Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                             kv::WatchCallbacks callbacks) override {
+    auto changed = std::move(callbacks.changed);
+    callbacks.changed = [this, changed = std::move(changed), lost = callbacks.lost](std::vector<kv::KvEvent> events,
+                                                                                    uint64_t revision) {
+      if (!missing.exchange(false)) return changed(std::move(events), revision);
+      next_range_fails = true;
+      lost(revision);
+    };
+    return inner_.Watch(begin, end, after_revision, std::move(callbacks));
+  }
+
+  std::atomic<bool> missing{false}, next_range_fails{false};
+
+ private:
+  kv::SharedKvStore& inner_;
+};
+
+struct Host {
+  Host(kv::SharedKvStore& store, int number, milliseconds ttl = std::chrono::minutes(10))
+      : membership(store, number, ttl), fenced(store) {
+    DelegationOptions options;
+    options.reads_to_take = 4;
+    options.rest_after_recall = milliseconds(1);
+    options.ask_again_after = milliseconds(10);
+    names = std::make_unique<DelegatedStore>(store, fenced, membership, options);
+  }
+  FakeSession membership;
+  UnsureStore fenced;
+  std::unique_ptr<DelegatedStore> names;
+};
+
+class DelegatedStoreTest : public testing::Test {
+ protected:
+  DelegatedStoreTest() : engine_(kv::OpenMemoryEngine()), store_(*kv::HostedStore::Open(*engine_)) {}
+
+  // An inode's record that says where it lies.
+  static std::string RecordOf(uint32_t type, InodeId parent) {
+    InodeRecord record;
+    record.mode = type | 0644;
+    record.nlink = 1;
+    record.parent = parent;
+    return record.Encode();
+  }
+  void MakeDirectory(InodeId id) {
+    ASSERT_TRUE(
+        store_->Commit(kv::Transaction().IfAbsent(InodeKey(id)).Put(InodeKey(id), RecordOf(S_IFDIR, kRootInode))).ok());
+  }
+  void MakeFile(InodeId id, InodeId parent) {
+    ASSERT_TRUE(store_->Commit(kv::Transaction().Put(InodeKey(id), RecordOf(S_IFREG, parent))).ok());
+  }
+  static void ReadUntilHeld(Host& host, const std::string& key, uint64_t held) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (host.names->Stats().held < held && std::chrono::steady_clock::now() < until) {
+      ASSERT_TRUE(host.names->Get(key).ok());
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    ASSERT_EQ(host.names->Stats().held, held);
+    ASSERT_TRUE(host.names->Get(key).ok());  // and it is remembered
+  }
+
+  std::unique_ptr<kv::KvEngine> engine_;
+  std::unique_ptr<kv::HostedStore> store_;
+};
+
+inline constexpr InodeId kDirectory{100}, kOther{101}, kFile{200};
+
+inline std::optional<std::string> ValueOf(DelegatedStore& names, const std::string& key) {
+  auto entry = names.Get(key);
+  EXPECT_TRUE(entry.ok());
+  if (!entry.ok() || !*entry) return std::nullopt;
+  return (*entry)->value;
+}
+
+}  // namespace cairnfs::meta
