@@ -16,6 +16,8 @@ namespace {
 
 constexpr auto kPauseMin = std::chrono::milliseconds(20);
 constexpr auto kPauseMax = std::chrono::milliseconds(1000);
+// Each costs a compare, and stores have limits.
+constexpr size_t kPurgedAtOnceMax = 64;
 
 }  // namespace
 
@@ -45,6 +47,7 @@ Status ClusterLocks::TryOnce(Batch& batch, bool must_read) {
     if (!doubts && plan.table != batch.record.table) {
       const Status committed = CommitPlan(batch, session, plan);
       batch.answer_lost = !committed.ok() && committed.error().code == ErrorCode::kUnavailable;
+      if (committed.ok() && plan.only_purges) continue;
       return committed;
     }
     if (!doubts && batch.proven) {
@@ -87,6 +90,7 @@ ClusterLocks::Plan ClusterLocks::MakePlan(const Batch& batch) {
     }
   }
   if (batch.session_keys_read) PurgeDead(batch, self, plan);
+  if (plan.only_purges) return plan;
   plan.answers.resize(batch.operations.size());
   for (size_t i = 0; i < batch.operations.size(); ++i) Apply(batch.operations[i], self, i, plan);
   return plan;
@@ -97,6 +101,10 @@ void ClusterLocks::PurgeDead(const Batch& batch, const meta::LockSession& self, 
   for (const meta::LockSession& session : plan.table.Sessions()) {
     auto key = batch.session_keys.find(session.node);
     if (session == self || key == batch.session_keys.end() || key->second == session.revision) continue;
+    if (plan.compares.size() == kPurgedAtOnceMax) {
+      plan.only_purges = true;
+      break;
+    }
     plan.table.RemoveSession(session);
     plan.compares.push_back({kv::Compare::Kind::kRevisionIs, cluster::SessionKey(session.node), {}, key->second});
     purged = true;

@@ -154,7 +154,8 @@ class ClusterLocks {
     std::vector<kv::Compare> compares;
     std::vector<std::optional<Result<Answer>>> answers;
     std::map<Ticket, Result<Answer>> ended;
-    bool blocked = false;  // something was in an operation's way
+    bool blocked = false;      // something was in an operation's way
+    bool only_purges = false;  // of some dead sessions: what is asked for comes when all are gone
   };
   struct WaitEdge {
     InodeId inode;

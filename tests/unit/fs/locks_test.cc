@@ -49,6 +49,7 @@ class LossyStore final : public kv::KvStore {
   }
   Result<uint64_t> Commit(const kv::Transaction& transaction) override {
     ++commits_;
+    if (Status fits = kv::CheckLimits(transaction, limits()); !fits.ok()) return fits.error();
     if (delay_next_.exchange(false)) {
       std::lock_guard lock(mutex_);
       late_.push_back(transaction);
@@ -68,7 +69,8 @@ class LossyStore final : public kv::KvStore {
     return MakeError(ErrorCode::kUnavailable, "the answer was lost");
   }
   Status Sync() override { return below_->Sync(); }
-  kv::KvLimits limits() const override { return below_->limits(); }
+  // Those of etcd, less the fence's compare.
+  kv::KvLimits limits() const override { return {126, 1'280 << 10}; }
   void RunLate() {
     std::vector<kv::Transaction> late;
     {
@@ -628,6 +630,24 @@ TEST_F(LocksTest, ACommitThatComesLateFindsTheDoorShut) {
   // The record is absent again, as it was when the delayed one was sent.
   hosts_[0].store->RunLate();
   EXPECT_TRUE(Stored().empty());
+}
+
+// As after a cluster's power cut: every host was killed with locks on the file.
+TEST_F(LocksTest, MoreDeadSessionsThanATransactionComparesGo) {
+  constexpr int kSessions = 130;
+  meta::LockTable table;
+  for (int i = 0; i < kSessions; ++i) {
+    meta::FileLock lock;
+    lock.owner.session.node.bytes[1] = static_cast<std::byte>(i + 1);
+    lock.owner.session.revision = 1;
+    lock.owner.number = 1;
+    ASSERT_TRUE(table.Set(lock).ok());
+  }
+  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(meta::LocksKey(kFile), table.Encode())).ok());
+  auto outcome = TryResult(0, Posix(1, kExclusive));
+  ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+  EXPECT_EQ(*outcome, Outcome::kGranted);
+  EXPECT_EQ(Stored().Sessions().size(), 1U);
 }
 
 TEST_F(LocksTest, AHandOverTakesMilliseconds) {
