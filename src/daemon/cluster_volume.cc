@@ -203,8 +203,9 @@ Status ClusterVolume::StartServing() {
   peer_service_ = *std::move(started);
   locks_ = fs::ClusterLocks::Start({cluster_store_->store(), *fenced_, *membership_}, {});
   control::RankGate::Options gate{*fenced_, cluster_store_->store(), {}, NodeName(config_)};
-  gate.lease = [this]() -> Result<kv::LeaseId> {
-    CAIRNFS_ASSIGN_OR_RETURN(cluster::Membership::Session session, membership_->session());
+  // Just after an outage the next renewal is yet to come.
+  gate.lease = [this, wait_max = std::chrono::milliseconds(config_.metadata_wait_ms)]() -> Result<kv::LeaseId> {
+    CAIRNFS_ASSIGN_OR_RETURN(cluster::Membership::Session session, membership_->WaitForSession(wait_max));
     return session.lease;
   };
   gate_ = std::make_unique<control::RankGate>(std::move(gate));
