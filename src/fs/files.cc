@@ -19,11 +19,6 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
                                                const OpenFlags& flags) {
   // Another host may find the name, and remove it, before this call has returned: then the file is open already.
   InodePtr held;
-  auto hold = [&](InodeId id) {
-    held = impl_->table.Hold(id);
-    MutexLock lock(held->mutex);
-    held->open_count++;
-  };
   auto unhold = [&] {
     if (!held) return;
     {
@@ -31,6 +26,12 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
       held->open_count--;
     }
     impl_->table.Unhold(held);
+  };
+  auto hold = [&](InodeId id) {
+    unhold();
+    held = impl_->table.Hold(id);
+    MutexLock lock(held->mutex);
+    held->open_count++;
   };
   Created created;
   {

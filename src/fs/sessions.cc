@@ -169,6 +169,8 @@ void FileSystem::Impl::LoseSession() {
   if (parts.locks != nullptr) parts.locks->ForgetAll();
   while (!stop.stop_requested()) {
     Status status = host->membership().Rejoin();
+    // Before a file is made in the new session: the store may have gone back to before its number was given out.
+    if (status.ok()) status = parts.names.ForgetReservedInodes();
     if (status.ok()) status = host->BeginSession();
     if (status.ok()) {
       spdlog::info("this host has a new session with the cluster");

@@ -1,5 +1,6 @@
 #include "meta/namespace.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/coding.h"
@@ -46,25 +47,52 @@ Result<InodeId> Namespace::AllocateInode() {
   return InodeId{next_inode_++};
 }
 
-// Where other hosts reserve too, the compare tells who came first.
-Status Namespace::ReserveInodes() {
+void Namespace::GiveUpRangeOf(InodeId taken) {
+  MutexLock lock(allocation_mutex_);
+  if (taken.value >= reserved_begin_ && taken.value < reserved_end_) next_inode_ = reserved_end_;
+}
+
+Status Namespace::ForgetReservedInodes() {
+  MutexLock lock(allocation_mutex_);
+  next_inode_ = reserved_end_;
+  if (reserved_end_ == 0) return {};
+  return RetryOnConflict("the record of the next inode number", PaceOf(options_), [&](int) -> Status {
+    allocation_mutex_.AssertHeld();
+    CAIRNFS_ASSIGN_OR_RETURN(const NextInode next, ReadNextInode());
+    if (next.number >= reserved_end_) return {};
+    kv::Transaction transaction;
+    transaction.IfRevision(NextInodeKey(), next.revision).Put(NextInodeKey(), Encoder().U64(reserved_end_).Take());
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    return {};
+  });
+}
+
+Result<Namespace::NextInode> Namespace::ReadNextInode() {
   CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(NextInodeKey()));
   if (!entry) return MakeError(ErrorCode::kCorrupt, "the record of the next inode number is missing");
   Decoder decoder(entry->value);
-  const uint64_t first = decoder.U64();
-  if (!decoder.Finished() || first <= kRootInode.value || first > UINT64_MAX - options_.inode_batch) {
+  const uint64_t number = decoder.U64();
+  if (!decoder.Finished() || number <= kRootInode.value || number > UINT64_MAX - options_.inode_batch) {
     return MakeError(ErrorCode::kCorrupt, "the record of the next inode number does not decode");
   }
+  return NextInode{number, entry->revision};
+}
+
+// Where other hosts reserve too, the compare tells who came first. A store that went back may offer numbers that this
+// host has given out already.
+Status Namespace::ReserveInodes() {
+  CAIRNFS_ASSIGN_OR_RETURN(const NextInode next, ReadNextInode());
+  const uint64_t first = std::max(next.number, reserved_end_);
   const uint64_t end = first + options_.inode_batch;
   const std::string value = Encoder().U64(end).Take();
   if (options_.remote) {
     kv::Transaction transaction;
-    transaction.IfRevision(NextInodeKey(), entry->revision).Put(NextInodeKey(), value);
+    transaction.IfRevision(NextInodeKey(), next.revision).Put(NextInodeKey(), value);
     CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
   } else {
     CAIRNFS_RETURN_IF_ERROR(durable_put_({kv::KvWrite{NextInodeKey(), value}}));
   }
-  next_inode_ = first;
+  next_inode_ = reserved_begin_ = first;
   reserved_end_ = end;
   return {};
 }

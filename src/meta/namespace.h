@@ -145,7 +145,8 @@ class Namespace {
   Result<Attr> Lookup(InodeId parent, std::string_view name);  // kNotFound, kNotDirectory, kNameTooLong
   Result<Attr> GetAttr(InodeId inode);                         // kNotFound: no such inode
   // Regular files, directories, symlinks, devices, FIFOs, sockets. kAlreadyExists, kNotFound (the parent was removed).
-  // `numbered` (may be empty) is called once, with its number, before anybody can find it; Create may fail after that.
+  // `numbered` (may be empty) is called with its number before anybody can find it; Create may fail after that. It is
+  // called again where the number is taken, as after a backup was restored: the last one counts.
   Result<Attr> Create(InodeId parent, std::string_view name, const CreateParams& params,
                       const std::function<void(InodeId)>& numbered = {});
   Result<Attr> Link(InodeId inode, InodeId new_parent, std::string_view new_name);  // kPermission for a directory;
@@ -187,6 +188,11 @@ class Namespace {
   Result<std::vector<std::string>> ListXattrs(InodeId inode);
   Status RemoveXattr(InodeId inode, std::string_view name);  // kNoData
 
+  // Where the store is remote, once it may have gone back to an older state: the numbers that this host has reserved
+  // and not used are given up, and the store's record is raised past all that it ever reserved, so that nobody is given
+  // numbers again that this host may have given out.
+  Status ForgetReservedInodes();
+
   // Inodes without a link, left by this process or one before it.
   Result<std::vector<InodeId>> ListOrphans();
   // Deletes them with their content and xattrs, a batch per transaction. Those that are no orphans are left alone.
@@ -199,6 +205,13 @@ class Namespace {
 
  private:
   Result<InodeId> AllocateInode();
+  // Another host has used the number, so others that were reserved with it are not this host's own either.
+  void GiveUpRangeOf(InodeId taken);
+  struct NextInode {
+    uint64_t number = 0;
+    uint64_t revision = 0;  // of its record
+  };
+  Result<NextInode> ReadNextInode();
   Status ReserveInodes() REQUIRES_LOCK(allocation_mutex_);
   // The store to read from in one attempt of an operation on these names or this inode: where it is remote, one that
   // has fetched what those lead to. `ahead` lives as long.
@@ -221,7 +234,8 @@ class Namespace {
   std::array<Mutex, kDirectoryTimesStripes> directory_times_stripes_;
   Mutex allocation_mutex_;
   uint64_t next_inode_ GUARDED_BY(allocation_mutex_) = 0;
-  uint64_t reserved_end_ GUARDED_BY(allocation_mutex_) = 0;
+  uint64_t reserved_begin_ GUARDED_BY(allocation_mutex_) = 0;
+  uint64_t reserved_end_ GUARDED_BY(allocation_mutex_) = 0;  // never goes back, though the store may
 };
 
 }  // namespace cairnfs::meta

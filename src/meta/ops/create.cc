@@ -3,6 +3,10 @@
 namespace cairnfs::meta {
 namespace {
 
+// Conflicts come of the directory as a rule. When they go on the number may be another inode's: a backup was restored,
+// and numbers that this host had reserved were given to somebody else.
+constexpr int kConflictsToDoubtNumber = 3;
+
 Status Validate(const CreateParams& params) {
   const uint32_t type = params.mode & S_IFMT;
   switch (type) {
@@ -64,6 +68,13 @@ Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const Crea
     if (attempt > 0) {
       CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(store, parent, name));
       if (taken) return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(parent, name));
+    }
+    if (inode && options_.remote && attempt >= kConflictsToDoubtNumber) {
+      CAIRNFS_ASSIGN_OR_RETURN(auto other, store_.Get(InodeKey(*inode)));
+      if (other) {
+        GiveUpRangeOf(*inode);
+        inode.reset();
+      }
     }
     if (!inode) {
       CAIRNFS_ASSIGN_OR_RETURN(inode, AllocateInode());
