@@ -76,7 +76,7 @@ Status FencedStore::CheckRevision(const Before& before, uint64_t revision) {
       // Known now: not to be found again by calls without a session.
       if (number_ == before.number && revision_ == before.revision) revision_ = revision;
     }
-    if (before.session) membership_.ReportLost(*before.session, why);
+    if (before.session) membership_.ReportLost(*before.session, {why, /*went_back=*/true});
     return MakeError(ErrorCode::kStale, why);
   }
   MutexLock lock(mutex_);
@@ -129,7 +129,7 @@ Result<uint64_t> FencedStore::ExplainRefusal(const Membership::Session& session,
   if (!entry.ok()) return error;
   if (entry->has_value() && (*entry)->revision == session.revision) return error;
   const std::string why = entry->has_value() ? "another process took it over" : "its lease ended, or it was revoked";
-  membership_.ReportLost(session, why);
+  membership_.ReportLost(session, {why});
   return MakeError(ErrorCode::kStale, "this host's session with the cluster is lost: " + why);
 }
 

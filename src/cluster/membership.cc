@@ -116,6 +116,7 @@ Status MembershipImpl::Forget(const NodeId& id) {
 MembershipStats MembershipImpl::stats() const {
   MembershipStats stats;
   stats.sessions_lost_total = sessions_lost_;
+  stats.went_back_total = went_back_;
   stats.renewals_total = renewals_;
   stats.renewals_failed_total = renewals_failed_;
   return stats;

@@ -37,6 +37,8 @@ struct MembershipOptions {
 
 struct MembershipStats {
   uint64_t sessions_lost_total = 0;
+  // Sessions in which the store is known to have gone back to an older state. May be known only after the next began.
+  uint64_t went_back_total = 0;
   uint64_t renewals_total = 0;  // that succeeded
   uint64_t renewals_failed_total = 0;
 };
@@ -80,9 +82,13 @@ class Membership {
   // lost one must have been given up before: transactions that begin now are compared with the new session. Errors as
   // Join; it may be tried again.
   virtual Status Rejoin() = 0;
+  struct Loss {
+    std::string why;
+    bool went_back = false;  // the store, to an older state
+  };
   // Somebody found out, by a transaction or a revision that went back, that this session is lost. Without effect on
   // later ones.
-  virtual void ReportLost(const Session& session, const std::string& why) = 0;
+  virtual void ReportLost(const Session& session, const Loss& loss) = 0;
 
   // Tells the others that this node takes no new chunks, or takes them again. Asynchronous.
   virtual void SetFull(bool full) = 0;

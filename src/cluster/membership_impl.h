@@ -44,7 +44,7 @@ class MembershipImpl final : public Membership {
   bool LeaseHolds() const override { return state_.LeaseHolds(); }
   void OnLost(std::function<void()> lost) override;
   Status Rejoin() override;
-  void ReportLost(const Session& session, const std::string& why) override { Lose(session.number, why); }
+  void ReportLost(const Session& session, const Loss& loss) override { Lose(session.number, loss); }
   void SetFull(bool full) override;
   Status Forget(const NodeId& id) override;
   MembershipStats stats() const override;
@@ -63,7 +63,8 @@ class MembershipImpl final : public Membership {
   // The lease of the session that was replaced, 0 if none was.
   Result<kv::LeaseId> TakeSession(bool joins);
   Result<uint64_t> CommitSession(const OwnKeys& own, kv::LeaseId lease);
-  void Lose(uint64_t number, const std::string& why);
+  void Lose(uint64_t number, const Loss& loss);
+  void NoteWentBack(uint64_t number);
 
   // --- What the store tells. ---
   Status Reread();
@@ -96,7 +97,8 @@ class MembershipImpl final : public Membership {
   const uint64_t incarnation_;  // of this object: tells its own sessions from those of others
 
   SessionState state_;  // self-synchronised
-  std::atomic<uint64_t> sessions_lost_{0}, renewals_{0}, renewals_failed_{0};
+  std::atomic<uint64_t> sessions_lost_{0}, renewals_{0}, renewals_failed_{0}, went_back_{0};
+  std::atomic<uint64_t> went_back_number_{0};  // the latest session that it counts
 
   // Of the thread that renews alone.
   bool renewal_fails_ = false;

@@ -98,7 +98,7 @@ bool MembershipImpl::Renew(const Session& session) {
   }
   renewals_failed_++;
   if (left.error().code == ErrorCode::kNotFound) {
-    Lose(session.number, "its lease has ended");
+    Lose(session.number, {"its lease has ended"});
     return false;
   }
   if (!renewal_fails_) spdlog::warn("this host's lease cannot be kept alive now: {}", left.error().message);

@@ -85,10 +85,19 @@ Result<kv::LeaseId> MembershipImpl::TakeSession(bool joins) {
   }
 }
 
-void MembershipImpl::Lose(uint64_t number, const std::string& why) {
-  if (!state_.Lose(number, why)) return;
+// Also of a session that is lost already, for another reason: a restored store may first say that its lease ended.
+void MembershipImpl::NoteWentBack(uint64_t number) {
+  uint64_t counted = went_back_number_;
+  while (counted < number && !went_back_number_.compare_exchange_weak(counted, number)) {
+  }
+  if (counted < number) went_back_++;
+}
+
+void MembershipImpl::Lose(uint64_t number, const Loss& loss) {
+  if (loss.went_back) NoteWentBack(number);
+  if (!state_.Lose(number, loss.why)) return;
   sessions_lost_++;
-  spdlog::warn("this host's session with the cluster is lost: {}", why);
+  spdlog::warn("this host's session with the cluster is lost: {}", loss.why);
   MutexLock lock(mutex_);
   wakes_ = true;
   wake_.NotifyAll();
@@ -108,12 +117,18 @@ void MembershipImpl::OnLost(std::function<void()> lost) {
 
 Status MembershipImpl::Rejoin() {
   MutexLock rejoin(rejoin_mutex_);
+  uint64_t told_number, told_revision;
   {
     MutexLock lock(mutex_);
     if (stopping_) return MakeError(ErrorCode::kUnavailable, "the daemon stops");
+    told_number = watch_number_;
+    told_revision = watch_revision_;
   }
   if (state_.Current()) return {};
   CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId replaced, TakeSession(false));
+  // A new revision is above all that were told, but in a store that went back.
+  const std::optional<Session> taken = state_.Current();
+  if (taken && taken->revision <= told_revision) NoteWentBack(told_number);
   {
     MutexLock lock(mutex_);
     lost_untold_ = false;

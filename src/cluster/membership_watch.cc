@@ -2,6 +2,11 @@
 #include "cluster/membership_impl.h"
 
 namespace cairnfs::cluster {
+namespace {
+
+constexpr const char* kWentBack = "the cluster's store went back to an older state";
+
+}  // namespace
 
 ViewPtr MembershipImpl::view() const {
   MutexLock lock(mutex_);
@@ -25,6 +30,7 @@ std::optional<std::string> MembershipImpl::WhyOwnSessionIsGone(const Session& se
 Status MembershipImpl::Reread() {
   MutexLock reread(reread_mutex_);
   const std::optional<Session> session = state_.Current();  // before the read, so that the read must show it
+  bool went_back = false;
   {
     MutexLock lock(mutex_);
     is_rereading_ = true;
@@ -43,12 +49,13 @@ Status MembershipImpl::Reread() {
     table_.Reset(*range);
     if (session) {
       why = WhyOwnSessionIsGone(*session);
-      if (range->revision < session->revision) why = "the cluster's store went back to an older state";
+      went_back = range->revision < session->revision;
+      if (went_back) why = kWentBack;
     }
     for (const auto& [events, revision] : meanwhile) table_.Apply(events, revision);
     Publish();
   }
-  if (why) Lose(session->number, *why);
+  if (why) Lose(session->number, {*why, went_back});
   return {};
 }
 
@@ -92,7 +99,7 @@ void MembershipImpl::TakeEvents(uint64_t number, std::vector<kv::KvEvent> events
     if (session) why = WhyOwnSessionIsGone(*session);
     if (!events.empty()) Publish();
   }
-  if (why) Lose(session->number, *why);
+  if (why) Lose(session->number, {*why});
 }
 
 void MembershipImpl::WatchLost(uint64_t number, uint64_t revision, bool went_back) {
@@ -106,7 +113,7 @@ void MembershipImpl::WatchLost(uint64_t number, uint64_t revision, bool went_bac
     wake_.NotifyAll();
   }
   // Whatever was read since that state may be otherwise now, under the same revisions.
-  if (went_back) Lose(number, "the cluster's store went back to an older state");
+  if (went_back) Lose(number, {kWentBack, true});
 }
 
 }  // namespace cairnfs::cluster

@@ -50,6 +50,8 @@ class ClusterHost {
   uint64_t session() const { return session_.load(std::memory_order_acquire); }
   void EndSession() { session_.store(0, std::memory_order_release); }
   Status BeginSession();  // that of the membership; the error of that
+  // Changes when the store is known to have gone back to an older state.
+  uint64_t store_state() const { return parts_.membership.stats().went_back_total; }
   // Compares in `transaction` that the session is the one at this revision.
   void AddSessionCompare(kv::Transaction& transaction, uint64_t session) const {
     transaction.IfRevision(session_key_, session);

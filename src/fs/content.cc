@@ -199,7 +199,10 @@ HandleId FileSystem::Impl::AddHandle(const InodePtr& inode, const OpenFlags& fla
   auto handle = std::make_shared<Handle>();
   handle->inode = inode;
   handle->flags = flags;
-  if (host != nullptr) handle->session = host->session();
+  if (host != nullptr) {
+    handle->session = host->session();
+    handle->store_state = host->store_state();
+  }
   {
     // An error that nobody was told is told to whoever opens the file for writing next. Who only reads it is told by
     // the reads of what is lost.

@@ -27,7 +27,8 @@ namespace cairnfs::fs {
 struct Handle {
   InodePtr inode;
   OpenFlags flags;
-  uint64_t session = 0;  // of the host when it was opened
+  uint64_t session = 0;      // of the host when it was opened
+  uint64_t store_state = 0;  // and ClusterHost's
 
   Mutex mutex;
   uint64_t error_seen GUARDED_BY(mutex) = 0;
@@ -253,6 +254,8 @@ class FileSystem::Impl {
   Status AwaitSession() const;
   // Whether another host was told that this one has the deleted file not open, and so may not open it.
   bool IsRefused(InodeId id);
+  // kIo: the store went back since it was opened, and the inode's number may be another file's now.
+  Status CheckSameStore(const Handle& handle) const;
   Status CheckSameSession(uint64_t session) const;  // kIo: it is not this one any more
   void AfterClosed(Done<void> then);                // on a thread that may wait
   // commit.cc

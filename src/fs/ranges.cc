@@ -37,7 +37,9 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
 void FileSystem::SeekTo(HandleId handle_id, InodeId, uint64_t offset, Seek what, Done<uint64_t> done) {
   HandlePtr handle = impl_->handles.Find(handle_id);
   if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
-  auto seek = [this, inode = handle->inode, offset, what, done] {
+  auto seek = [this, handle, offset, what, done] {
+    if (const Status same = impl_->CheckSameStore(*handle); !same.ok()) return done(same.error());
+    const InodePtr inode = handle->inode;
     MutexLock lock(inode->mutex);
     auto loaded = impl_->LoadContent(inode, true);
     if (!loaded.ok()) {
@@ -165,6 +167,7 @@ void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, 
       error = Impl::TakeError(to->inode, *to);
     }
     if (error.ok()) error = impl_->CheckSession(*to);
+    if (error.ok()) error = impl_->CheckSameStore(*from);
     if (!error.ok()) return done(error.error());
     done(impl_->CopyNow(from->inode, from_offset, to->inode, to_offset, length, to->session));
   };

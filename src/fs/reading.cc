@@ -130,6 +130,8 @@ void FileSystem::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t si
   plan->size = size;
   plan->options = options;
   plan->done = [this, handle, done = std::move(done)](Result<ReadResult> result) {
+    // After the look at the store, which may be how it comes out.
+    if (const Status same = handle ? impl_->CheckSameStore(*handle) : Status(); !same.ok()) return done(same.error());
     if (result.ok()) {
       impl_->read_bytes_total += result->size;
       Coalesce(*result, impl_->parts.pool);

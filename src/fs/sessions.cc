@@ -195,7 +195,14 @@ Status FileSystem::Impl::CheckSameSession(uint64_t session) const {
   return SessionLost("what was not published is lost, try again");
 }
 
+Status FileSystem::Impl::CheckSameStore(const Handle& handle) const {
+  if (host == nullptr || handle.store_state == host->store_state()) return {};
+  return MakeError(ErrorCode::kIo,
+                   "the cluster's store went back to an older state, in which the file may be another: open it again");
+}
+
 Status FileSystem::Impl::CheckSession(const Handle& handle) const {
+  CAIRNFS_RETURN_IF_ERROR(CheckSameStore(handle));
   if (host == nullptr || !handle.flags.write || handle.session == host->session()) return {};
   return SessionLost("what was not published is lost, open the file again");
 }

@@ -89,7 +89,7 @@ class FakeMembership final : public Membership {
   bool LeaseHolds() const override { return true; }
   void OnLost(std::function<void()>) override {}
   Status Rejoin() override { return {}; }
-  void ReportLost(const Session&, const std::string&) override {}
+  void ReportLost(const Session&, const Loss&) override {}
   MembershipStats stats() const override { return {}; }
   void SetFull(bool full) override {
     cluster_.Edit(self_, [&](NodeInfo& node) { node.full = full; });

@@ -137,6 +137,7 @@ TEST_F(FencedStoreTest, AStoreThatWentBackEndsTheSession) {
       EXPECT_EQ(CodeOf(fenced->Commit(PutOf("b"))), ErrorCode::kStale);
     }
     EXPECT_TRUE(IsLost(*member));
+    EXPECT_EQ(member->stats().went_back_total, 1U);
     line_.revisions_less = 0;
     ASSERT_TRUE(member->Rejoin().ok());
     Must(fenced->Commit(PutOf("a")));
@@ -180,7 +181,7 @@ TEST_F(FencedStoreTest, PlantedWithoutTheFenceALostSessionWrites) {
   EndSession(*member);
   kv::Transaction own_compare = PutOf("a");
   Must(fenced->Commit(own_compare.IfRevision(session.key, session.revision)));
-  member->ReportLost(session, "the test says so");
+  member->ReportLost(session, {"the test says so"});
   EXPECT_EQ(CodeOf(member->session()), ErrorCode::kStale);
   Must(fenced->Commit(PutOf("b")));
   EXPECT_TRUE(Exists("a") && Exists("b"));

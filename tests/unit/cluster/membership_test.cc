@@ -97,6 +97,7 @@ TEST_F(MembershipTest, ALeaseThatIsNotKeptAliveEndsTheSession) {
   EXPECT_FALSE(member->LeaseHolds());
   EXPECT_EQ(CodeOf(member->session()), ErrorCode::kStale);
   EXPECT_EQ(member->stats().sessions_lost_total, 1u);
+  EXPECT_EQ(member->stats().went_back_total, 0u);
   EXPECT_GT(member->stats().renewals_failed_total, 0u);
 
   line_.keep_alive_fails = false;
@@ -382,9 +383,23 @@ TEST_F(MembershipTest, AStoreThatWentBackAndOnEndsTheSessionToo) {
   const Membership::Session old_session = Must(member->session());
   line_.callbacks().lost(old_session.revision + 100);
   EXPECT_TRUE(member->session().ok()) << "what was compacted is no reason";
+  EXPECT_EQ(member->stats().went_back_total, 0u);
   line_.callbacks().went_back(old_session.revision + 200);
+  line_.callbacks().went_back(old_session.revision + 200);
+  EXPECT_EQ(member->stats().went_back_total, 1u);
   EXPECT_EQ(CodeOf(member->session()), ErrorCode::kStale);
   EXPECT_TRUE(member->Rejoin().ok());
+}
+
+// A store that was restored may know nothing of the lease, and say so before the watch tells why.
+TEST_F(MembershipTest, ThatTheStoreWentBackMayBeToldAfterTheLoss) {
+  auto member = Must(Membership::Join(line_, OptionsOf(1)));
+  const Membership::Session session = Must(member->session());
+  member->ReportLost(session, {"its lease ended"});
+  EXPECT_EQ(member->stats().went_back_total, 0u);
+  line_.callbacks().went_back(session.revision);
+  EXPECT_EQ(member->stats().went_back_total, 1u);
+  EXPECT_EQ(member->stats().sessions_lost_total, 1u);
 }
 
 // --- The clock of a session. ---

@@ -102,7 +102,7 @@ class TestMembership final : public cluster::Membership {
     if (!may_rejoin) return MakeError(ErrorCode::kUnavailable, "the test does not let it");
     return inner_->Rejoin();
   }
-  void ReportLost(const Session& session, const std::string& why) override { inner_->ReportLost(session, why); }
+  void ReportLost(const Session& session, const Loss& loss) override { inner_->ReportLost(session, loss); }
   void SetFull(bool full) override { inner_->SetFull(full); }
   Status Forget(const cluster::NodeId& id) override { return inner_->Forget(id); }
   cluster::MembershipStats stats() const override { return inner_->stats(); }

@@ -156,6 +156,36 @@ TEST_F(ClusterSessionsTest, AReadAfterALossAsksTheStoreWithoutTheLock) {
   EXPECT_TRUE(host(0).CloseFile(*file).ok());
 }
 
+// Its number may be another file's, of a host that was quicker after a backup was restored.
+TEST_F(ClusterSessionsTest, AReaderOfAStoreThatWentBackIsToldSo) {
+  MakeHosts(1);
+  host(0).Put("file", "bytes");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto file = host(0).Open("file", {.read = true});
+  ASSERT_TRUE(file.ok());
+  ASSERT_EQ(*host(0).Read(*file, 0, 5), "bytes");
+  host(0).membership->ReportLost(*host(0).membership->session(), {"a backup was restored", /*went_back=*/true});
+  const auto read = host(0).Read(*file, 0, 5);
+  ASSERT_FALSE(read.ok());
+  EXPECT_EQ(read.error().code, ErrorCode::kIo);
+  EXPECT_FALSE(host(0).CloseFile(*file).ok());
+  EXPECT_TRUE(Eventually([&] { return host(0).membership->session().ok() && host(0).HasSession(); }));
+  EXPECT_EQ(host(0).Cat("file"), "bytes");
+}
+
+TEST_F(ClusterSessionsTest, AfterALossNoInodeNumberIsGivenOutAgain) {
+  MakeHosts(2);
+  auto next_inode = [&] { return (*store_->Get(meta::NextInodeKey()))->value; };
+  const std::string backup = next_inode();
+  const InodeId inode = host(0).Put("file", "bytes");
+  const std::string reserved = next_inode();
+  ASSERT_NE(reserved, backup);
+  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(meta::NextInodeKey(), backup)).ok());
+  LoseSession(0);
+  EXPECT_EQ(next_inode(), reserved);
+  EXPECT_GT(host(1).Put("other", "bytes").value, inode.value);
+}
+
 // A write below an extent that lies in a page of the recipe, which this host has to fetch.
 TEST_F(ClusterSessionsTest, BytesWaitForTheRecipeThatTheyBelongTo) {
   MakeHosts(2);
@@ -200,7 +230,7 @@ TEST_F(ClusterSessionsTest, AnOpenWaitsForTheNextSession) {
   MakeHosts(1);
   host(0).Put("file", "bytes");
   ASSERT_TRUE(host(0).Sync().ok());
-  auto file = host(0).Open("file");
+  auto file = host(0).Open("file", {.read = true});
   ASSERT_TRUE(file.ok());
   host(0).membership->may_rejoin = false;
   host(0).EndSession();

@@ -107,7 +107,7 @@ class BlindMembership final : public cluster::Membership {
   bool LeaseHolds() const override { return below_.LeaseHolds(); }
   void OnLost(std::function<void()> lost) override { below_.OnLost(std::move(lost)); }
   Status Rejoin() override { return below_.Rejoin(); }
-  void ReportLost(const Session& session, const std::string& why) override { below_.ReportLost(session, why); }
+  void ReportLost(const Session& session, const Loss& loss) override { below_.ReportLost(session, loss); }
   void SetFull(bool full) override { below_.SetFull(full); }
   Status Forget(const cluster::NodeId& id) override { return below_.Forget(id); }
   cluster::MembershipStats stats() const override { return below_.stats(); }

@@ -35,7 +35,7 @@ class FakeSession final : public cluster::Membership {
   const cluster::NodeId& self() const override { return self_; }
   cluster::ViewPtr view() const override { return std::make_shared<cluster::View>(); }
   Result<Session> WaitForSession(milliseconds) const override { return session_; }
-  void ReportLost(const Session&, const std::string&) override {}
+  void ReportLost(const Session&, const Loss&) override {}
   cluster::MembershipStats stats() const override { return {}; }
   std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)>) override { return nullptr; }
   Result<Session> session() const override {
