@@ -21,10 +21,6 @@ Failpoint after_write("kv.after_write", Failpoint::Kind::kKill);
 
 rocksdb::Slice ToSlice(std::string_view text) { return {text.data(), text.size()}; }
 
-// A log's sync that failed for want of space, unlike an append, leaves unknown what of it is on the disk.
-bool IsFailedSync(const Error& error) {
-  return error.message.find("sync") != std::string::npos && error.message.find(".log") != std::string::npos;
-}
 std::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
 // Holds the database that it is of, which cannot be reopened meanwhile.
@@ -246,8 +242,8 @@ Status RocksEngine::WriteOnce(rocksdb::WriteBatch& batch, bool sync) {
     if (sync) mark_.RaiseSequence(sequence);
     return {};
   }
-  Error error = ToError(status, path_);
-  if (error.code != ErrorCode::kNoSpace || IsFailedSync(error)) return Fail(error);
+  Error error = ToWriteError(status, path_);
+  if (error.code != ErrorCode::kNoSpace) return Fail(error);
   must_reopen_.store(true);
   return error;
 }

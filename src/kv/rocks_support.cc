@@ -74,6 +74,15 @@ Error ToError(const rocksdb::Status& status, const std::string& path) {
   return MakeError(ErrorCode::kIo, "database in " + path + ": " + words);
 }
 
+Error ToWriteError(const rocksdb::Status& status, const std::string& path) {
+  Error error = ToError(status, path);
+  if (error.code != ErrorCode::kNoSpace) return error;
+  // Unlike an append, a sync leaves unknown what of the log is on the disk: once opened again the database may have
+  // replayed this very write.
+  if (Contains(error.message, "sync") && Contains(error.message, ".log")) error.code = ErrorCode::kIo;
+  return error;
+}
+
 rocksdb::Options MakeRocksOptions(const RocksOptions& options) {
   rocksdb::Options rocks;
   rocks.create_if_missing = options.create_if_missing;

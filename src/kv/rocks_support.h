@@ -17,6 +17,10 @@ namespace cairnfs::kv {
 // on.
 Error ToError(const rocksdb::Status& status, const std::string& path);
 
+// As ToError, for a write. kNoSpace only where the write certainly did not run; kIo for a sync of the log that found no
+// space.
+Error ToWriteError(const rocksdb::Status& status, const std::string& path);
+
 rocksdb::Options MakeRocksOptions(const RocksOptions& options);
 
 // The lock that keeps a second process out: RocksDB's own LOCK file, held from here.

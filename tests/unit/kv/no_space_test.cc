@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 
+#include "kv/rocks_support.h"
 #include "support.h"
 
 namespace cairnfs::kv {
@@ -88,6 +89,16 @@ TEST_F(NoSpace, FirstWriteAfterOpeningIsRefused) {
   engine_.reset();
   Open();
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(Must(engine_->Get("after" + std::to_string(i))).has_value()) << i;
+}
+
+// RocksDB's words for ENOSPC from the log's append and from its sync. What the second answers may be there later, so it
+// must not be told as "did not run".
+TEST(NoSpaceWords, ASyncWithoutSpaceLeavesTheWriteUnknown) {
+  const char* no_space = "No space left on device";
+  const auto append = rocksdb::Status::NoSpace("While appending to file: /db/000012.log", no_space);
+  const auto sync = rocksdb::Status::NoSpace("While fdatasync: /db/000012.log", no_space);
+  EXPECT_EQ(ToWriteError(append, "/db").code, ErrorCode::kNoSpace);
+  EXPECT_EQ(ToWriteError(sync, "/db").code, ErrorCode::kIo);
 }
 
 TEST_F(NoSpace, AgainAndAgain) {
