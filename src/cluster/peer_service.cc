@@ -21,13 +21,22 @@ constexpr unsigned kFinishThreads = 16;
 constexpr unsigned kOrphanThreads = 2;
 constexpr std::chrono::milliseconds kRetryPauseMax{400};
 constexpr size_t kFailuresMax = 10'000;
+constexpr size_t kFailuresBytesFull = kMiB;  // well within what a caller accepts, however long paths and reasons are
 
+// Those that fit, the last of which says how many more there are: who is told of some asks again about the others.
 std::string EncodeFailures(const FinishFailures& failures) {
+  size_t count = 0;
+  for (size_t bytes = 0; count < std::min(failures.size(), kFailuresMax) && bytes < kFailuresBytesFull; ++count) {
+    bytes += failures[count].path.size() + failures[count].why.size();
+  }
   Encoder out;
-  const size_t count = std::min(failures.size(), kFailuresMax);
   out.Varint(count);
   for (size_t i = 0; i < count; ++i) {
-    out.U64(failures[i].inode.value).LengthPrefixed(failures[i].path).LengthPrefixed(failures[i].why);
+    std::string why = failures[i].why;
+    if (i + 1 == count && count < failures.size()) {
+      why += " (and so it is with " + std::to_string(failures.size() - count) + " more of its files)";
+    }
+    out.U64(failures[i].inode.value).LengthPrefixed(failures[i].path).LengthPrefixed(why);
   }
   return out.Take();
 }

@@ -19,7 +19,7 @@ class Handler final : public PeerHandler {
     --running;
     std::vector<FinishFailure> failures;
     for (const InodeId& inode : inodes) {
-      if (inode.value % 2 == 1) failures.push_back({inode, "a/b", "its bytes are lost"});
+      if (inode.value % 2 == 1) failures.push_back({inode, "a/b", why});
     }
     return failures;
   }
@@ -28,6 +28,7 @@ class Handler final : public PeerHandler {
     for (const InodeId& inode : inodes) held.push_back(inode.value > 10);
     return held;
   }
+  std::string why = "its bytes are lost";  // set while nobody asks
   std::atomic<bool> blocked{false};
   std::atomic<int> running{0};
 };
@@ -56,6 +57,20 @@ TEST_F(PeerServiceTest, FinishFilesAndHoldOrphans) {
   auto held = peers().HoldOrphans(nodes_[1]->id, {InodeId{5}, InodeId{50}}, Soon());
   ASSERT_OK(held);
   EXPECT_EQ(*held, (std::vector<bool>{false, true}));
+}
+
+// They would be more than a reply may hold: it names as many as fit, and says that there are more.
+TEST_F(PeerServiceTest, FinishFilesNamesSomeOfVeryManyFailures) {
+  handler_.why.assign(4096, 'y');
+  std::vector<InodeId> inodes;
+  for (uint64_t i = 0; i < 3000; ++i) inodes.push_back(InodeId{2 * i + 1});
+  auto failures = peers().FinishFiles(nodes_[1]->id, inodes, Soon());
+  ASSERT_OK(failures);
+  ASSERT_GT(failures->size(), 100u);
+  ASSERT_LT(failures->size(), inodes.size());
+  EXPECT_EQ((*failures)[0].why, handler_.why);
+  const std::string more = std::to_string(inodes.size() - failures->size()) + " more of its files";
+  EXPECT_NE(failures->back().why.find(more), std::string::npos) << failures->back().why.substr(4096);
 }
 
 TEST_F(PeerServiceTest, ErrorsAreToldApart) {
