@@ -238,6 +238,8 @@ class FileSystem {
   // Whether rename(2) would let the caller give the directory a name in `final_parent`, by the modes and owners of both
   // and of the directory that it lies in: kPermission says what is missing. May wait for other hosts.
   Status CheckMayRename(const Credentials& caller, InodeId directory, InodeId final_parent);
+  // Whether the directory has this name now. May wait for other hosts.
+  Result<bool> HasName(InodeId directory, InodeId parent, std::string_view name);
   // Why the last rename of it was refused, if one was lately, in a cluster.
   std::optional<CommitFailure> LastFailedCommit(InodeId directory) const;
 

@@ -51,4 +51,11 @@ Status FileSystem::CheckMayRename(const Credentials& caller, InodeId directory, 
   return {};
 }
 
+Result<bool> FileSystem::HasName(InodeId directory, InodeId parent, std::string_view name) {
+  auto found = impl_->parts.names.Lookup(parent, name);
+  if (!found.ok() && found.error().code == ErrorCode::kNotFound) return false;
+  if (!found.ok()) return found.error();
+  return found->inode == directory;
+}
+
 }  // namespace cairnfs::fs
