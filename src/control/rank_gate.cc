@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <random>
+#include <thread>
 
+#include "base/log.h"
 #include "control/rank_gate_visit.h"
 
 namespace cairnfs::control {
@@ -14,7 +16,9 @@ using Clock = std::chrono::steady_clock;
 
 // A watch tells of every change; this is for a host that died between seeing all ranks and acting on it.
 constexpr auto kLookAgainInterval = std::chrono::seconds(5);
+constexpr auto kWithdrawAgainInterval = std::chrono::seconds(1);
 constexpr size_t kRememberedRanksMax = 4096;
+constexpr size_t kWithdrawingMax = 4096;
 
 uint64_t RandomNumber() {
   std::random_device random;
@@ -63,9 +67,19 @@ class Signal {
 
 }  // namespace
 
-RankGate::RankGate(Options options) : options_(std::move(options)), incarnation_(RandomNumber()) {}
+RankGate::RankGate(Options options)
+    : options_(std::move(options)), incarnation_(RandomNumber()), withdrawals_([this] { RunWithdrawals(); }) {}
 
-Status RankGate::Commit(const GateCall& call, const Rename& rename, const std::function<bool()>& cancelled) {
+RankGate::~RankGate() {
+  {
+    MutexLock lock(mutex_);
+    is_stopping_ = true;
+    withdrawing_changed_.NotifyAll();
+  }
+  withdrawals_.join();
+}
+
+Status RankGate::Commit(const GateCall& call, const Caller& caller) {
   CAIRNFS_RETURN_IF_ERROR(CheckCall(call));
   uint64_t number;
   {
@@ -73,13 +87,45 @@ Status RankGate::Commit(const GateCall& call, const Rename& rename, const std::f
     number = next_call_++;
     live_calls_.insert(number);
   }
-  Status result = Visit(*this, call, number).Run(rename, cancelled);
+  auto visit = std::make_shared<Visit>(*this, call, number);
+  Status result = visit->Run(caller);
+  if (auto withdrawn = visit->Withdraw(); !withdrawn.ok()) {
+    spdlog::warn("cannot take a rank from the gate of directory {} yet: {}", call.directory.value,
+                 withdrawn.error().message);
+    WithdrawLater(std::move(visit));
+  }
   MutexLock lock(mutex_);
   live_calls_.erase(number);
   // Who is forgotten may be told once more that it is late.
   if (last_ended_.size() >= kRememberedRanksMax) last_ended_.clear();
   last_ended_[std::hash<std::string>()(GateRankKey(call.directory, call.rank, call.id))] = {number, result.ok()};
   return result;
+}
+
+void RankGate::WithdrawLater(std::shared_ptr<Visit> visit) {
+  MutexLock lock(mutex_);
+  // Its record goes with the session, at the latest.
+  if (withdrawing_.size() >= kWithdrawingMax) withdrawing_.pop_front();
+  withdrawing_.push_back(std::move(visit));
+  withdrawing_changed_.NotifyAll();
+}
+
+void RankGate::RunWithdrawals() {
+  MutexLock lock(mutex_);
+  while (!is_stopping_) {
+    if (withdrawing_.empty()) {
+      withdrawing_changed_.Wait(mutex_);
+      continue;
+    }
+    std::shared_ptr<Visit> visit = std::move(withdrawing_.front());
+    withdrawing_.pop_front();
+    lock.Unlock();
+    const bool is_withdrawn = visit->Withdraw().ok();
+    lock.Lock();
+    if (is_withdrawn) continue;
+    withdrawing_.push_back(std::move(visit));
+    if (!is_stopping_) static_cast<void>(withdrawing_changed_.WaitFor(mutex_, kWithdrawAgainInterval));
+  }
 }
 
 bool RankGate::IsLive(uint64_t call) {
@@ -93,38 +139,51 @@ std::optional<RankGate::Ended> RankGate::LastEnded(const std::string& rank_key) 
   return found == last_ended_.end() ? std::nullopt : std::optional(found->second);
 }
 
-Status RankGate::Visit::Run(const Rename& rename, const std::function<bool()>& cancelled) {
-  for (;;) {
-    Status arrived = Arrive();
-    if (arrived.ok()) break;
-    const ErrorCode code = arrived.error().code;
-    const bool waits_already = code == ErrorCode::kAlreadyExists;
-    if (waits_already ? !EarlierCallEnds(cancelled) : code != ErrorCode::kConflict) return arrived;
-    if (EarlierCallCommitted()) return {};  // the gate may be gone
-  }
-  Status result = AwaitOthers(rename, cancelled);
-  // Who is told of an error takes no part any more, whatever the others are told.
-  if (!result.ok() && !is_over_) Withdraw();
-  return result;
+Status RankGate::Visit::Run(const Caller& caller) {
+  CAIRNFS_RETURN_IF_ERROR(ArriveInTheEnd(caller));
+  if (is_committed_) return {};
+  return AwaitOthers(caller);
 }
 
-Status RankGate::Visit::AwaitOthers(const Rename& rename, const std::function<bool()>& cancelled) {
+Status RankGate::Visit::ArriveInTheEnd(const Caller& caller) {
+  for (;;) {
+    Status arrived = Arrive(caller);
+    if (arrived.ok()) return {};
+    const ErrorCode code = arrived.error().code;
+    if (code == ErrorCode::kAlreadyExists) {
+      if (!EarlierCallEnds(caller.cancelled)) return arrived;
+    } else if (code == ErrorCode::kUnavailable && may_have_come_) {
+      // The others may count this rank, so it is not for it to give up.
+      if (caller.cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
+      std::this_thread::sleep_for(kCancelledInterval);
+    } else if (code != ErrorCode::kConflict) {
+      return arrived;
+    }
+    is_committed_ = EarlierCallCommitted();  // the gate may be gone
+    if (is_committed_) return {};
+  }
+}
+
+Status RankGate::Visit::AwaitOthers(const Caller& caller) {
   Signal signal;
-  // From now on is early enough: what came before is looked at below.
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange now, store_.Range(state_key_, ranks_begin_, 0));
   CAIRNFS_ASSIGN_OR_RETURN(const std::unique_ptr<kv::KvWatch> watch,
-                           gate_.options_.watched.Watch(state_key_, ranks_begin_, now.revision,
+                           gate_.options_.watched.Watch(state_key_, ranks_begin_, own_revision_,
                                                         {[&](std::vector<kv::KvEvent>, uint64_t) { signal.Raise(); },
                                                          [&](uint64_t) { signal.Raise(); }}));
   for (;;) {
     const uint64_t seen = signal.count();
-    Status result = Evaluate(rename, is_over_);
-    if (is_over_) return result;
-    if (!result.ok()) continue;  // a conflict
-    const auto again =
-        std::min(deadline_ > Clock::now() ? deadline_ : Clock::time_point::max(), Clock::now() + kLookAgainInterval);
+    Status result = Evaluate(caller);
+    if (outcome_) return *outcome_;
+    auto again = Clock::now() + kLookAgainInterval;
+    if (!result.ok()) {
+      if (result.error().code == ErrorCode::kConflict) continue;
+      if (result.error().code != ErrorCode::kUnavailable) return result;
+      again = Clock::now() + kCancelledInterval;
+    } else if (deadline_ > Clock::now()) {
+      again = std::min(again, deadline_);
+    }
     while (signal.count() == seen && Clock::now() < again) {
-      if (cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
+      if (caller.cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
       signal.WaitPast(seen, std::min(again, Clock::now() + kCancelledInterval));
     }
   }
@@ -139,18 +198,21 @@ std::string RankGate::Visit::RankName(const GateCall& call) {
   return call.rank ? fmt::format("rank {}", *call.rank) : fmt::format("rank \"{}\"", call.id);
 }
 
-Result<RankGate::Visit::Seen> RankGate::Visit::Look(const std::string& other_key) {
-  const std::vector<kv::KvSpan> spans = {{state_key_, {}, 0}, {other_key, {}, 0}};
+Result<RankGate::Visit::Seen> RankGate::Visit::Look() {
+  const std::vector<kv::KvSpan> spans = {{state_key_, {}, 0}, {elected_key_, {}, 0}, {own_key_, {}, 0}};
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(spans));
   Seen seen;
-  seen.revision = snapshot.revision;
   for (const kv::KvEntry& entry : snapshot.ranges[0].entries) {
     CAIRNFS_ASSIGN_OR_RETURN(seen.state, DecodeGateState(entry.value));
     seen.state_revision = entry.revision;
   }
   for (const kv::KvEntry& entry : snapshot.ranges[1].entries) {
-    CAIRNFS_ASSIGN_OR_RETURN(seen.other, DecodeGateVisitor(entry.value));
-    seen.other_revision = entry.revision;
+    CAIRNFS_ASSIGN_OR_RETURN(seen.elected, DecodeGateVisitor(entry.value));
+    seen.elected_revision = entry.revision;
+  }
+  for (const kv::KvEntry& entry : snapshot.ranges[2].entries) {
+    CAIRNFS_ASSIGN_OR_RETURN(seen.own, DecodeGateVisitor(entry.value));
+    seen.own_revision = entry.revision;
   }
   return seen;
 }
@@ -163,7 +225,10 @@ Status RankGate::Visit::Commit(const kv::Transaction& transaction) {
 
 // Of a transaction that writes that this rank waits.
 Status RankGate::Visit::CommitArrival(const kv::Transaction& transaction) {
-  CAIRNFS_ASSIGN_OR_RETURN(own_revision_, store_.Commit(transaction));
+  auto came = store_.Commit(transaction);
+  if (came.ok()) own_revision_ = *came;
+  may_have_come_ |= came.ok() || kv::MayHaveRun(came.error().code);
+  if (!came.ok()) return came.error();
   return {};
 }
 
@@ -176,9 +241,14 @@ Result<kv::KvWrite> RankGate::Visit::OwnRecord(bool waits) {
   return kv::KvWrite{own_key_, OwnVisitor(waits).Encode(), lease};
 }
 
+// Of this call, not only of this rank.
+bool RankGate::Visit::IsOwn(const std::optional<GateVisitor>& visitor) const {
+  return visitor && visitor->incarnation == gate_.incarnation_ && visitor->call == call_number_;
+}
+
 // True for a call of this daemon that is over. Those of other daemons go with their session.
-bool RankGate::Visit::RenamerIsGone(const GateVisitor& renamer) const {
-  return renamer.incarnation == gate_.incarnation_ && !gate_.IsLive(renamer.call);
+bool RankGate::Visit::IsGone(const GateVisitor& visitor) const {
+  return visitor.incarnation == gate_.incarnation_ && !gate_.IsLive(visitor.call);
 }
 
 }  // namespace cairnfs::control

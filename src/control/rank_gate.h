@@ -14,12 +14,14 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "base/result.h"
 #include "base/thread_annotations.h"
@@ -30,8 +32,8 @@ namespace cairnfs::control {
 
 struct GateCall {
   static constexpr unsigned kRanksMax = 65536;
-  InodeId directory;     // the one to rename
-  InodeId final_parent;  // and where to
+  InodeId directory;                                          // the one to rename
+  InodeId final_parent;                                       // and where to
   std::string final_name;
   unsigned ranks = 0;
   std::optional<unsigned> rank;  // 0 to ranks - 1; else
@@ -48,17 +50,30 @@ class RankGate {
     std::string host;                            // for messages
     // So long a rank waits for an earlier call of this host as the same rank: it may be that of a killed process.
     std::chrono::milliseconds patience{2000};
+    // So long a rank waits for one that renames, and whose session lives. Longer than any rename takes.
+    std::chrono::milliseconds rename_wait_max = std::chrono::hours(1);
   };
-  // Renames, durably; no error when the inode has its final name already. kInterrupted: the caller is gone.
-  using Rename = std::function<Status()>;
+  // What the gate asks of whoever calls. Any thread of the call.
+  struct Caller {
+    // Renames, durably; no error when the inode has its final name already. kInterrupted: the caller is gone.
+    std::function<Status()> rename;
+    std::function<bool()> cancelled;  // nobody waits for the outcome any more
+    // Whether the directory has the final name now, as all hosts see it.
+    std::function<Result<bool>()> has_final_name;
+  };
 
-  explicit RankGate(Options options);  // what it refers to outlives it
+  // What it refers to outlives it. Throws std::system_error where the system gives no thread.
+  explicit RankGate(Options options);
+  ~RankGate();  // REQUIRES: no Commit runs
+  RankGate(const RankGate&) = delete;
 
   // Blocks until the directory is renamed (ok), or is known not to be: kFailed names the ranks that did not come, or
-  // says why the rename failed. kInvalidArgument: the ranks do not agree. kAlreadyExists: this rank waits already.
+  // says why the rename failed. Past its timeout too while the store does not answer: only the gate knows the outcome.
+  // kFailed also, and the message says so, when who renames does not come back within rename_wait_max.
+  // kInvalidArgument: the ranks do not agree. kAlreadyExists: this rank waits already.
   // Whoever was told of an error and calls again joins the next try, or begins it.
   // kInterrupted: `cancelled` said so; the rank counts as not come. Any thread, any number at once.
-  Status Commit(const GateCall& call, const Rename& rename, const std::function<bool()>& cancelled);
+  Status Commit(const GateCall& call, const Caller& caller);
 
  private:
   class Visit;
@@ -68,6 +83,8 @@ class RankGate {
   };
   bool IsLive(uint64_t call);
   std::optional<Ended> LastEnded(const std::string& rank_key);
+  void WithdrawLater(std::shared_ptr<Visit> visit);
+  void RunWithdrawals();
 
   const Options options_;
   const uint64_t incarnation_;
@@ -75,6 +92,10 @@ class RankGate {
   uint64_t next_call_ GUARDED_BY(mutex_) = 1;
   std::set<uint64_t> live_calls_ GUARDED_BY(mutex_);
   std::map<size_t, Ended> last_ended_ GUARDED_BY(mutex_);  // of each rank, by the hash of its key: names may be long
+  std::deque<std::shared_ptr<Visit>> withdrawing_ GUARDED_BY(mutex_);  // calls that are over, and may count yet
+  CondVar withdrawing_changed_;
+  bool is_stopping_ GUARDED_BY(mutex_) = false;
+  std::thread withdrawals_;
 };
 
 }  // namespace cairnfs::control

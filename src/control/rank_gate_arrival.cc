@@ -7,32 +7,55 @@
 
 namespace cairnfs::control {
 
-Status RankGate::Visit::Arrive() {
-  CAIRNFS_ASSIGN_OR_RETURN(Seen seen, Look(own_key_));
+Status RankGate::Visit::Arrive(const Caller& caller) {
+  CAIRNFS_ASSIGN_OR_RETURN(Seen seen, Look());
+  if (IsOwn(seen.own)) {  // the answer was lost
+    generation_ = seen.own->generation;
+    own_revision_ = seen.own_revision;
+    return {};
+  }
+  if (!seen.state || seen.state->phase == GatePhase::kDone) {
+    // Of a gate that is done or gone, what the directory is called now tells whether it is this rank's.
+    CAIRNFS_ASSIGN_OR_RETURN(is_committed_, caller.has_final_name());
+    if (is_committed_ && seen.state) {
+      own_revision_ = seen.own_revision;  // of an earlier call, which hears the same
+      may_have_come_ = !Leave(*seen.state, seen.state_revision).ok();
+    }
+    if (is_committed_) return {};
+  }
   if (!seen.state) return Begin(seen, 1, "");
   const GateState& state = *seen.state;
-  if (state.phase == GatePhase::kFailed) {
-    // Whoever is late learns that the others have gone, once; whoever was there, or was told of any failure, tries
-    // again. A record goes with its session, what this daemon told does not.
-    const auto last = gate_.LastEnded(own_key_);
-    const bool took_part = seen.other || (last && !last->is_committed);
-    const bool is_fresh = WallClock().seconds - state.changed.seconds <= call_.timeout.count() / 1000;
-    if (took_part || !is_fresh) return Begin(seen, state.generation + 1, state.message);
-    generation_ = state.generation;
-    CAIRNFS_ASSIGN_OR_RETURN(kv::KvWrite record, OwnRecord(false));
-    kv::Transaction transaction;
-    transaction.IfRevision(state_key_, seen.state_revision).writes.push_back(std::move(record));
-    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
-    return MakeError(ErrorCode::kFailed, fmt::format("{}: {} came too late", state.message, RankName(call_)));
-  }
+  if (state.phase == GatePhase::kFailed) return ArriveAtFailed(seen);
   const bool agrees =
       state.ranks == call_.ranks && state.final_parent == call_.final_parent && state.final_name == call_.final_name;
+  if (agrees && state.phase == GatePhase::kDone) {
+    return Begin(
+        seen, state.generation + 1,
+        fmt::format("the directory was committed as '{}', and has been renamed again since", state.final_name));
+  }
   if (agrees) return ArriveAt(seen);
-  if (state.phase == GatePhase::kGathering) return TakeOver(seen);
+  if (state.phase != GatePhase::kRenaming) return TakeOver(seen);
   return Disagreement(state);
 }
 
-// Ranks of a job that died leave a gate behind at which nobody waits. At any other this rank is wrong.
+// Whoever is late learns that the others have gone, once; whoever was there, or was told of any failure, tries again. A
+// record goes with its session, what this daemon told does not.
+Status RankGate::Visit::ArriveAtFailed(const Seen& seen) {
+  const GateState& state = *seen.state;
+  const auto last = gate_.LastEnded(own_key_);
+  const bool took_part = seen.own || (last && !last->is_committed);
+  const bool is_fresh = WallClock().seconds - state.changed.seconds <= call_.timeout.count() / 1000;
+  if (took_part || !is_fresh) return Begin(seen, state.generation + 1, state.message);
+  generation_ = state.generation;
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvWrite record, OwnRecord(false));
+  kv::Transaction transaction;
+  transaction.IfRevision(state_key_, seen.state_revision).IfRevision(own_key_, seen.own_revision);
+  transaction.writes.push_back(std::move(record));
+  CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+  return MakeError(ErrorCode::kFailed, fmt::format("{}: {} came too late", state.message, RankName(call_)));
+}
+
+// Ranks of a job that died, or is done, leave a gate behind at which nobody waits. At any other this rank is wrong.
 Status RankGate::Visit::TakeOver(const Seen& seen) {
   const std::vector<kv::KvSpan> spans = {{state_key_, {}, 0}, {ranks_begin_, ranks_end_, 0}};
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot now, store_.Read(spans));
@@ -41,7 +64,7 @@ Status RankGate::Visit::TakeOver(const Seen& seen) {
   if (states.empty() || states[0].revision != seen.state_revision) return Conflict();
   for (const kv::KvEntry& entry : now.ranges[1].entries) {
     CAIRNFS_ASSIGN_OR_RETURN(GateVisitor visitor, DecodeGateVisitor(entry.value));
-    if (visitor.waits && !RenamerIsGone(visitor)) return Disagreement(*seen.state);
+    if (visitor.waits && !IsGone(visitor)) return Disagreement(*seen.state);
   }
   return Begin(seen, seen.state->generation + 1, seen.state->message, now.revision);
 }
@@ -56,10 +79,10 @@ Error RankGate::Visit::Disagreement(const GateState& state) const {
 
 Status RankGate::Visit::ArriveAt(const Seen& seen) {
   generation_ = seen.state->generation;
-  const auto& own = seen.other;
+  const auto& own = seen.own;
   const bool is_waited_for = own && own->waits && own->generation == generation_;
   earlier_call_ = is_waited_for && own->incarnation == gate_.incarnation_ ? own->call : 0;
-  if (seen.state->phase == GatePhase::kGathering && is_waited_for && !RenamerIsGone(*own)) {
+  if (seen.state->phase == GatePhase::kGathering && is_waited_for && !IsGone(*own)) {
     return MakeError(ErrorCode::kAlreadyExists,
                      fmt::format("{} waits already, on host {}: give each rank a number of its own (--rank, or RANK in "
                                  "its environment); if that host died, try again when its lease has ended",
@@ -67,7 +90,7 @@ Status RankGate::Visit::ArriveAt(const Seen& seen) {
   }
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvWrite record, OwnRecord(true));
   kv::Transaction transaction;
-  transaction.IfRevision(state_key_, seen.state_revision).IfRevision(own_key_, seen.other_revision);
+  transaction.IfRevision(state_key_, seen.state_revision).IfRevision(own_key_, seen.own_revision);
   transaction.writes.push_back(std::move(record));
   return CommitArrival(transaction);
 }
@@ -99,7 +122,8 @@ Status RankGate::Visit::Begin(const Seen& seen, uint32_t generation, const std::
   state.message = message;
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvWrite record, OwnRecord(true));
   kv::Transaction transaction;
-  transaction.IfRevision(state_key_, seen.state_revision).Put(state_key_, state.Encode());
+  transaction.IfRevision(state_key_, seen.state_revision).IfRevision(own_key_, seen.own_revision);
+  transaction.Put(state_key_, state.Encode());
   if (ranks_revision) transaction.IfRangeUnchanged(ranks_begin_, ranks_end_, *ranks_revision);
   transaction.Delete(elected_key_);
   transaction.writes.push_back(std::move(record));

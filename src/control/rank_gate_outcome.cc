@@ -1,14 +1,11 @@
-// What comes of a gate: all ranks are there and one of them renames, or some do not come; and who takes it down.
+// What comes of a gate: all ranks are there and one of them renames, or some do not come.
 #include <fmt/format.h>
 
-#include "base/log.h"
 #include "control/rank_gate_visit.h"
 
 namespace cairnfs::control {
 namespace {
 
-constexpr int64_t kForgottenAfterSeconds = 24 * 3600;
-constexpr size_t kSweptKeysMax = 256;
 constexpr size_t kNamedRanksMax = 20;
 
 std::string DurationText(std::chrono::milliseconds time) {
@@ -37,39 +34,37 @@ std::string MissingRanks(const std::vector<unsigned>& present, unsigned ranks) {
 
 }  // namespace
 
-// Looks at the gate and does what is this rank's to do. An error with is_over unset is a conflict: look again.
-Status RankGate::Visit::Evaluate(const Rename& rename, bool& is_over) {
-  auto over = [&](Status status) {
-    is_over = true;
-    return status;
-  };
-  auto looked = Look(elected_key_);
-  if (!looked.ok()) return over(looked.error());
-  const Seen& seen = *looked;
-  if (!seen.state) return over(MakeError(ErrorCode::kStale, "the gate was taken down while this rank waited"));
-  const GateState& state = *seen.state;
-  if (state.generation != generation_) return over(MakeError(ErrorCode::kFailed, state.message));
-  switch (state.phase) {
-    case GatePhase::kDone: Leave(seen.state_revision); return over({});
-    case GatePhase::kFailed: return over(MakeError(ErrorCode::kFailed, state.message));
-    case GatePhase::kGathering: return Gather(seen, rename, is_over);
-    case GatePhase::kRenaming: break;
+// Looks at the gate and does what is this rank's to do.
+Status RankGate::Visit::Evaluate(const Caller& caller) {
+  CAIRNFS_ASSIGN_OR_RETURN(const Seen seen, Look());
+  if (!seen.state) {
+    // As for a rank whose record went with its session: the others did not see that it waits yet.
+    CAIRNFS_ASSIGN_OR_RETURN(const bool is_committed, caller.has_final_name());
+    outcome_ = is_committed ? Status() : MakeError(ErrorCode::kStale, "the gate was taken down while this rank waited");
+    return {};
   }
-  if (seen.other && !RenamerIsGone(*seen.other)) return {};
-  Status elected = Elect(seen, std::nullopt);
-  if (elected.ok()) return DoRename(rename, is_over);
-  is_over = elected.error().code != ErrorCode::kConflict;
-  return elected;
+  const GateState& state = *seen.state;
+  if (state.generation != generation_ || state.phase == GatePhase::kFailed) {
+    outcome_ = MakeError(ErrorCode::kFailed, state.message);
+    may_have_come_ = false;  // the record stays, and tells the next call that this rank took part
+    return {};
+  }
+  switch (state.phase) {
+    case GatePhase::kGathering: return Gather(seen, caller);
+    case GatePhase::kRenaming: return AwaitRename(seen, caller);
+    default: break;
+  }
+  outcome_ = Status();
+  may_have_come_ = !Leave(seen.state, seen.state_revision).ok();
+  return {};
 }
 
-Status RankGate::Visit::Gather(const Seen& seen, const Rename& rename, bool& is_over) {
+Status RankGate::Visit::Gather(const Seen& seen, const Caller& caller) {
   std::vector<unsigned> present;
   size_t present_count = 0;
   bool is_there = false;
-  auto ranks = store_.Range(ranks_begin_, ranks_end_, 0);
-  is_over = !ranks.ok();
-  if (!ranks.ok()) return ranks.error();
-  for (const kv::KvEntry& entry : ranks->entries) {
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange ranks, store_.Range(ranks_begin_, ranks_end_, 0));
+  for (const kv::KvEntry& entry : ranks.entries) {
     auto visitor = DecodeGateVisitor(entry.value);
     if (!visitor.ok() || !visitor->waits || visitor->generation != generation_) continue;
     ++present_count;
@@ -77,20 +72,28 @@ Status RankGate::Visit::Gather(const Seen& seen, const Rename& rename, bool& is_
     if (auto rank = RankOfKey(entry.key)) present.push_back(*rank);
   }
   if (!is_there) {
-    is_over = true;
     return MakeError(ErrorCode::kStale, fmt::format("host {} lost its session with the cluster while {} waited",
                                                     gate_.options_.host, RankName(call_)));
   }
-  Status status;
-  if (present_count >= call_.ranks) {
-    status = Elect(seen, ranks->revision);
-    if (status.ok()) return DoRename(rename, is_over);
-  } else if (Clock::now() >= deadline_) {
-    status = GiveUp(seen, present, present_count, ranks->revision);
-    if (status.ok()) return Conflict();  // to be read as by all others
-  }
-  is_over = !status.ok() && status.error().code != ErrorCode::kConflict;
-  return status;
+  if (present_count >= call_.ranks) return BeElected(seen, ranks.revision, caller);
+  if (Clock::now() < deadline_) return {};
+  CAIRNFS_RETURN_IF_ERROR(GiveUp(seen, present, present_count, ranks.revision));
+  return Conflict();  // to be read as by all others
+}
+
+Status RankGate::Visit::AwaitRename(const Seen& seen, const Caller& caller) {
+  // The answer to the election, or to what this rank recorded, was lost: the directory is renamed once all the same.
+  if (IsOwn(seen.elected)) return DoRename(*seen.state, seen.state_revision, caller);
+  if (!seen.elected || IsGone(*seen.elected)) return BeElected(seen, std::nullopt, caller);
+  if (election_ != seen.state_revision) election_seen_ = Clock::now();
+  election_ = seen.state_revision;
+  if (Clock::now() - election_seen_ < gate_.options_.rename_wait_max) return {};
+  outcome_ =
+      MakeError(ErrorCode::kFailed,
+                fmt::format("it is not known whether the directory is committed: a rank on host {} was to rename "
+                            "it, and did not say within {} how that went",
+                            seen.elected->host, DurationText(gate_.options_.rename_wait_max)));
+  return {};
 }
 
 Status RankGate::Visit::GiveUp(const Seen& seen, const std::vector<unsigned>& present, size_t present_count,
@@ -111,88 +114,38 @@ Status RankGate::Visit::GiveUp(const Seen& seen, const std::vector<unsigned>& pr
 }
 
 // This rank renames from here on. `ranks_revision`: all were there then; nullopt: one renamed before, and is gone.
-Status RankGate::Visit::Elect(const Seen& seen, std::optional<uint64_t> ranks_revision) {
+Status RankGate::Visit::BeElected(const Seen& seen, std::optional<uint64_t> ranks_revision, const Caller& caller) {
   GateState state = *seen.state;
   state.phase = GatePhase::kRenaming;
   state.changed = WallClock();
   CAIRNFS_ASSIGN_OR_RETURN(kv::LeaseId lease, gate_.options_.lease());
   kv::Transaction transaction;
-  transaction.IfRevision(state_key_, seen.state_revision).IfRevision(elected_key_, seen.other_revision);
+  transaction.IfRevision(state_key_, seen.state_revision).IfRevision(elected_key_, seen.elected_revision);
   if (ranks_revision) transaction.IfRangeUnchanged(ranks_begin_, ranks_end_, *ranks_revision);
   transaction.Put(state_key_, state.Encode());
   transaction.writes.push_back({elected_key_, OwnVisitor(true).Encode(), lease});
   CAIRNFS_ASSIGN_OR_RETURN(uint64_t revision, store_.Commit(transaction));
-  renaming_ = {std::move(state), revision};
-  return {};
+  return DoRename(std::move(state), revision, caller);
 }
 
-Status RankGate::Visit::DoRename(const Rename& rename, bool& is_over) {
-  Status renamed = rename();
-  kv::Transaction transaction;
-  transaction.IfRevision(state_key_, renaming_->second).Delete(elected_key_);
-  const bool is_gone = !renamed.ok() && renamed.error().code == ErrorCode::kInterrupted;
-  if (!is_gone) {
-    GateState& state = renaming_->first;
-    state.phase = renamed.ok() ? GatePhase::kDone : GatePhase::kFailed;
-    state.changed = WallClock();
-    if (!renamed.ok()) {
-      state.message = fmt::format("not committed: {} on host {}: {}", RankName(call_), gate_.options_.host,
-                                  renamed.error().message);
-    }
-    transaction.Put(state_key_, state.Encode());
+Status RankGate::Visit::DoRename(GateState state, uint64_t state_revision, const Caller& caller) {
+  Status renamed = caller.rename();
+  if (!renamed.ok() && renamed.error().code == ErrorCode::kInterrupted) return renamed;  // another's to do
+  has_renamed_ = true;
+  state.phase = renamed.ok() ? GatePhase::kDone : GatePhase::kFailed;
+  state.changed = WallClock();
+  if (!renamed.ok()) {
+    state.message =
+        fmt::format("not committed: {} on host {}: {}", RankName(call_), gate_.options_.host, renamed.error().message);
   }
+  kv::Transaction transaction;
+  transaction.IfRevision(state_key_, state_revision).Put(state_key_, state.Encode()).Delete(elected_key_);
   Status recorded = Commit(transaction);
-  is_over = is_gone || (!recorded.ok() && recorded.error().code != ErrorCode::kConflict);
-  if (is_gone) return renamed;
-  if (!is_over) return Conflict();  // the outcome stands in the gate
+  if (recorded.ok()) return Conflict();  // the outcome stands in the gate
+  const ErrorCode code = recorded.error().code;
+  if (code == ErrorCode::kConflict || code == ErrorCode::kUnavailable) return recorded;
   return recorded.error().WithContext(renamed.ok() ? "the directory is renamed, but the other ranks cannot be told"
                                                    : renamed.error().message);
-}
-
-// A record that says so, and not its removal: whoever counts the ranks compares that none of them changed. Where the
-// session ended, another call may be there as this rank by now: its record stays.
-void RankGate::Visit::Withdraw() {
-  auto record = OwnRecord(false);
-  if (!record.ok()) return;
-  kv::Transaction transaction;
-  transaction.IfRevision(own_key_, own_revision_).writes.push_back(*std::move(record));
-  if (auto left = store_.Commit(transaction); !left.ok() && left.error().code != ErrorCode::kConflict) {
-    spdlog::warn("cannot take {} from its gate: {}", RankName(call_), left.error().message);
-  }
-}
-
-// The last one takes the gate down, unless a next job uses it already. What fails here is left for a sweep.
-void RankGate::Visit::Leave(uint64_t done_revision) {
-  kv::Transaction transaction;
-  transaction.Delete(own_key_);
-  if (!store_.Commit(transaction).ok()) return;
-  auto left = store_.Range(ranks_begin_, ranks_end_, 1);
-  if (left.ok() && left->entries.empty()) {
-    kv::Transaction last;
-    last.IfRevision(state_key_, done_revision).IfRangeUnchanged(ranks_begin_, ranks_end_, left->revision);
-    last.Delete(state_key_).Delete(elected_key_);
-    static_cast<void>(store_.Commit(last).ok());
-  }
-  if (renaming_) Sweep();
-}
-
-// Gates that nobody came back to.
-void RankGate::Visit::Sweep() {
-  auto gates = store_.Range(kGatesPrefix, kv::PrefixEnd(kGatesPrefix), kSweptKeysMax);
-  if (!gates.ok()) return;
-  kv::Transaction transaction;
-  std::optional<InodeId> old;
-  for (const kv::KvEntry& entry : gates->entries) {
-    const auto directory = DirectoryOfGateKey(entry.key);
-    if (!directory || transaction.writes.size() >= store_.limits().operations_per_transaction_max) break;
-    if (entry.key == GateStateKey(*directory)) {
-      auto state = DecodeGateState(entry.value);
-      old = state.ok() && state->changed.seconds + kForgottenAfterSeconds < WallClock().seconds ? directory
-                                                                                                : std::nullopt;
-    }
-    if (old == directory) transaction.Delete(entry.key);
-  }
-  if (!transaction.writes.empty()) static_cast<void>(store_.Commit(transaction).ok());
 }
 
 }  // namespace cairnfs::control

@@ -1,5 +1,5 @@
 // One rank's call of RankGate::Commit, private to src/control: rank_gate.cc runs it, rank_gate_arrival.cc lets the rank
-// come, rank_gate_outcome.cc counts the others, renames, and leaves.
+// come, rank_gate_outcome.cc counts the others and renames, rank_gate_leaving.cc lets it go and takes gates down.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,9 @@
 
 namespace cairnfs::control {
 
-// One call of Commit. Its functions are called by one thread.
+// One call of Commit. Its functions are called by one thread at a time. Those that return a Status or a Result act
+// under compares of what they saw: kConflict when something changed since, kUnavailable when it is not known whether
+// they did; in both cases the gate says what is to be done next, so they look again. Any other error ends the call.
 class RankGate::Visit {
  public:
   Visit(RankGate& gate, const GateCall& call, uint64_t call_number)
@@ -31,7 +33,9 @@ class RankGate::Visit {
         ranks_end_(kv::PrefixEnd(ranks_begin_)),
         own_key_(GateRankKey(call.directory, call.rank, call.id)) {}
 
-  Status Run(const Rename& rename, const std::function<bool()>& cancelled);
+  Status Run(const Caller& caller);
+  // After Run: nothing of this call counts any more. An error: that is not known, so it is to be called again.
+  Status Withdraw();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -39,26 +43,29 @@ class RankGate::Visit {
   struct Seen {
     std::optional<GateState> state;
     uint64_t state_revision = 0;
-    std::optional<GateVisitor> other;  // elected, or this rank's own record
-    uint64_t other_revision = 0;
-    uint64_t revision = 0;
+    std::optional<GateVisitor> elected;
+    uint64_t elected_revision = 0;
+    std::optional<GateVisitor> own;  // of this rank; perhaps of another call
+    uint64_t own_revision = 0;
   };
 
   static Timestamp WallClock();
   static Error Conflict() { return MakeError(ErrorCode::kConflict, ""); }
   static std::string RankName(const GateCall& call);
-  Result<Seen> Look(const std::string& other_key);
+  Result<Seen> Look();
   Status Commit(const kv::Transaction& transaction);
   Status CommitArrival(const kv::Transaction& transaction);
   Result<kv::KvWrite> OwnRecord(bool waits);
   GateVisitor OwnVisitor(bool waits) const;
-  bool RenamerIsGone(const GateVisitor& renamer) const;
-  Status AwaitOthers(const Rename& rename, const std::function<bool()>& cancelled);
+  bool IsOwn(const std::optional<GateVisitor>& visitor) const;
+  bool IsGone(const GateVisitor& visitor) const;
+  Status ArriveInTheEnd(const Caller& caller);
+  Status AwaitOthers(const Caller& caller);
 
-  // All of these: kConflict when something changed since it was looked at.
   // rank_gate_arrival.cc
-  Status Arrive();
+  Status Arrive(const Caller& caller);
   Status ArriveAt(const Seen& seen);
+  Status ArriveAtFailed(const Seen& seen);
   bool EarlierCallEnds(const std::function<bool()>& cancelled);
   bool EarlierCallCommitted();
   Status Begin(const Seen& seen, uint32_t generation, const std::string& message,
@@ -66,26 +73,33 @@ class RankGate::Visit {
   Status TakeOver(const Seen& seen);
   Error Disagreement(const GateState& state) const;
   // rank_gate_outcome.cc
-  Status Evaluate(const Rename& rename, bool& is_over);
-  Status Gather(const Seen& seen, const Rename& rename, bool& is_over);
+  Status Evaluate(const Caller& caller);
+  Status Gather(const Seen& seen, const Caller& caller);
+  Status AwaitRename(const Seen& seen, const Caller& caller);
   Status GiveUp(const Seen& seen, const std::vector<unsigned>& present, size_t present_count, uint64_t ranks_revision);
-  Status Elect(const Seen& seen, std::optional<uint64_t> ranks_revision);
-  Status DoRename(const Rename& rename, bool& is_over);
-  void Withdraw();
-  void Leave(uint64_t done_revision);
+  Status BeElected(const Seen& seen, std::optional<uint64_t> ranks_revision, const Caller& caller);
+  Status DoRename(GateState state, uint64_t state_revision, const Caller& caller);
+  // rank_gate_leaving.cc
+  Status TryToWithdraw();
+  Status Leave(const std::optional<GateState>& done, uint64_t state_revision);
+  Status TakeDown(InodeId directory, const std::optional<GateState>& state, uint64_t state_revision);
   void Sweep();
 
   RankGate& gate_;
   kv::KvStore& store_;
-  const GateCall& call_;
+  const GateCall call_;
   const uint64_t call_number_;
   const Clock::time_point deadline_, patient_until_;
   const std::string state_key_, elected_key_, ranks_begin_, ranks_end_, own_key_;
   uint32_t generation_ = 0;
-  uint64_t earlier_call_ = 0;                               // that waited as this rank, of this daemon; 0: none
-  uint64_t own_revision_ = 0;                               // of the record of this rank's arrival
-  bool is_over_ = false;                                    // the outcome is that of all ranks
-  std::optional<std::pair<GateState, uint64_t>> renaming_;  // the state under which this rank renames, its revision
+  std::optional<Status> outcome_;  // what this rank is told, once that is known
+  uint64_t earlier_call_ = 0;      // that waited as this rank, of this daemon; 0: none
+  uint64_t own_revision_ = 0;      // of the record of this rank's arrival
+  bool may_have_come_ = false;     // its record was written, or may have been, and is not known to be gone
+  bool is_committed_ = false;      // as the arrival found
+  bool has_renamed_ = false;
+  uint64_t election_ = 0;  // revision of the state under which another rank was seen to rename, since when
+  Clock::time_point election_seen_;
 };
 
 }  // namespace cairnfs::control

@@ -94,7 +94,9 @@ class RankService final : public Control::Service {
       return MakeError(ErrorCode::kFailed,
                        outcome.outcome().error() + (is_new ? " (" + failure->JoinCauses() + ")" : ""));
     };
-    auto committed = gate_.Commit(call, rename, [this, context] { return stopping_ || context->IsCancelled(); });
+    auto cancelled = [this, context] { return stopping_ || context->IsCancelled(); };
+    auto has_final_name = [&] { return filesystem_.HasName(call.directory, call.final_parent, call.final_name); };
+    auto committed = gate_.Commit(call, {rename, cancelled, has_final_name});
     return committed.ok() ? grpc::Status::OK : rpc::ToGrpc(committed.error());
   }
 

@@ -22,7 +22,8 @@ namespace {
 constexpr double kTiB = 1024.0 * static_cast<double>(kGiB);
 constexpr uint64_t kStartWaitMs = 60'000;
 constexpr uint64_t kAnswersSoonMs = 2'000;
-constexpr auto kStopSilenceMax = std::chrono::seconds(10);  // of metadata, while this host stops
+constexpr auto kStopSilenceMax = std::chrono::seconds(10);    // of metadata, while this host stops
+constexpr auto kRenameBeyondWait = std::chrono::minutes(10);  // what a rename takes beside waiting for data, at most
 constexpr auto kSpaceReadEvery = std::chrono::seconds(2);
 // So many cores do not feel the copies that are made while others write; with fewer, copies wait for such a pause.
 constexpr unsigned kCoresForAll = 8;
@@ -208,6 +209,7 @@ Status ClusterVolume::StartServing() {
     CAIRNFS_ASSIGN_OR_RETURN(cluster::Membership::Session session, membership_->WaitForSession(wait_max));
     return session.lease;
   };
+  gate.rename_wait_max = std::chrono::milliseconds(config_.commit_wait_max_ms) + kRenameBeyondWait;
   gate_ = std::make_unique<control::RankGate>(std::move(gate));
   usage_ = std::make_unique<UsagePublisher>(
       *fenced_, *membership_,

@@ -54,8 +54,11 @@ Status Volume::OpenParts(Purpose purpose) {
 Status Volume::MakeGate() {
   gate_engine_ = kv::OpenMemoryEngine();
   CAIRNFS_ASSIGN_OR_RETURN(gate_store_, kv::HostedStore::Open(*gate_engine_));
-  gate_ = std::make_unique<control::RankGate>(control::RankGate::Options{
-      *gate_store_, *gate_store_, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, NodeName(config_)});
+  control::RankGate::Options gate{*gate_store_, *gate_store_, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; },
+                                  NodeName(config_)};
+  // Who renames is of this process too, so that it is known when it is gone.
+  gate.rename_wait_max = std::chrono::milliseconds(config_.commit_wait_max_ms) + std::chrono::hours(1);
+  gate_ = std::make_unique<control::RankGate>(std::move(gate));
   return {};
 }
 

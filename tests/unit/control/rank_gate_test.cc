@@ -1,179 +1,12 @@
-#include "control/rank_gate.h"
-
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <functional>
-#include <future>
-#include <memory>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include "../../support/eventually.h"
-#include "control/rank_gate_records.h"
-#include "kv/engine.h"
-#include "kv/hosted_store.h"
+#include "rank_gate_fixture.h"
 
 namespace cairnfs::control {
 namespace {
 
-using std::chrono::milliseconds;
-
-constexpr InodeId kDirectory{17}, kParent{1};
-
-// The store as one host sees it: a test may do something between two steps of a call.
-class Line final : public kv::KvStore {
- public:
-  explicit Line(kv::KvStore& store) : store_(store) {}
-  // Called once. Set while no call of the host is at the store.
-  std::function<void()> after_read, before_commit;
-
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return store_.Get(key); }
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
-    return store_.Range(begin, end, limit);
-  }
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
-    auto snapshot = store_.Read(spans);
-    if (after_read) std::exchange(after_read, nullptr)();
-    return snapshot;
-  }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
-    if (before_commit) std::exchange(before_commit, nullptr)();
-    return store_.Commit(transaction);
-  }
-  Status Sync() override { return store_.Sync(); }
-  kv::KvLimits limits() const override { return store_.limits(); }
-
- private:
-  kv::KvStore& store_;
-};
-
-// A rank's call that runs. It is cancelled when nobody is interested any more, so that a test that failed ends.
-class Pending {
- public:
-  Pending() = default;
-  Pending(std::future<Status> status, std::shared_ptr<std::atomic<bool>> cancelled)
-      : status_(std::move(status)), cancelled_(std::move(cancelled)) {}
-  Pending(Pending&&) = default;
-  Pending& operator=(Pending&&) = default;
-  ~Pending() {
-    if (cancelled_) *cancelled_ = true;
-  }
-  Status get() { return status_.get(); }
-  void wait() { status_.wait(); }
-  void Cancel() { *cancelled_ = true; }
-  bool IsOverWithin(milliseconds time) { return status_.wait_for(time) == std::future_status::ready; }
-
- private:
-  std::future<Status> status_;  // waits when it goes
-  std::shared_ptr<std::atomic<bool>> cancelled_;
-};
-
-// A few hosts around one store, each with a lease of its own.
-class RankGateTest : public ::testing::Test {
- protected:
-  struct Host {
-    std::atomic<kv::LeaseId> lease = 0;
-    std::unique_ptr<Line> line;
-    std::unique_ptr<RankGate> gate;
-  };
-
-  void SetUp() override {
-    engine_ = kv::OpenMemoryEngine();
-    auto store = kv::HostedStore::Open(*engine_);
-    ASSERT_TRUE(store.ok()) << store.error().message;
-    store_ = *std::move(store);
-    for (const char* name : {"a", "b", "c"}) {
-      auto host = std::make_unique<Host>();
-      host->lease = *store_->GrantLease(std::chrono::minutes(10));
-      host->line = std::make_unique<Line>(*store_);
-      host->gate = MakeGate(*host, name);
-      hosts_.push_back(std::move(host));
-    }
-  }
-
-  std::unique_ptr<RankGate> MakeGate(Host& host, const std::string& name, milliseconds patience = milliseconds(2000)) {
-    auto lease = [&host]() -> Result<kv::LeaseId> { return host.lease.load(); };
-    return std::make_unique<RankGate>(RankGate::Options{*host.line, *store_, std::move(lease), name, patience});
-  }
-  // The host comes back with a session of its own.
-  void LoseSession(unsigned host) {
-    const kv::LeaseId lost = hosts_[host]->lease.exchange(*store_->GrantLease(std::chrono::minutes(10)));
-    EXPECT_TRUE(store_->RevokeLease(lost).ok());
-  }
-
-  static GateCall Call(unsigned rank, unsigned ranks, milliseconds timeout = std::chrono::seconds(60)) {
-    GateCall call;
-    call.directory = kDirectory;
-    call.final_parent = kParent;
-    call.final_name = "step-5";
-    call.ranks = ranks;
-    call.rank = rank;
-    call.timeout = timeout;
-    return call;
-  }
-
-  Pending Start(unsigned host, GateCall call, RankGate::Rename rename) {
-    auto cancelled = std::make_shared<std::atomic<bool>>(false);
-    auto commit = [this, host, call = std::move(call), rename = std::move(rename), cancelled] {
-      return hosts_[host]->gate->Commit(call, rename, [&] { return cancelled->load(); });
-    };
-    return {std::async(std::launch::async, std::move(commit)), cancelled};
-  }
-  Pending Start(unsigned host, const GateCall& call) {
-    return Start(host, call, [this]() -> Status {
-      ++renames_;
-      return {};
-    });
-  }
-
-  static GateState DoneState() {
-    GateState done;
-    done.ranks = 2;
-    done.phase = GatePhase::kDone;
-    done.final_parent = kParent;
-    done.final_name = "step-5";
-    return done;
-  }
-  size_t KeysLeft() { return store_->Range("B", "C", 0)->entries.size(); }
-  size_t WaitingRanks() {
-    const std::string begin = GateRanksPrefix(kDirectory);
-    size_t waiting = 0;
-    const auto ranks = store_->Range(begin, kv::PrefixEnd(begin), 0);
-    for (const auto& entry : ranks->entries) waiting += DecodeGateVisitor(entry.value)->waits ? 1 : 0;
-    return waiting;
-  }
-  uint32_t Generation() { return DecodeGateState((*store_->Get(GateStateKey(kDirectory)))->value)->generation; }
-  // Of two ranks, rank 0 on host 0 waits in vain.
-  void FailATry() { EXPECT_TRUE(Has(Start(0, Call(0, 2, milliseconds(1))).get(), "rank 1 did not come")); }
-  // Rank 1 of two is the first to come again; then rank 0 does.
-  void ExpectThatRank1Begins(unsigned host, uint32_t generation) {
-    auto first = Start(host, Call(1, 2));
-    ASSERT_TRUE(Eventually([&] { return first.IsOverWithin(milliseconds(0)) || Generation() == generation; }));
-    ASSERT_EQ(Generation(), generation) << first.get().error().message;
-    Status status = Start(0, Call(0, 2)).get();
-    EXPECT_TRUE(status.ok()) << status.error().message;
-    EXPECT_TRUE(first.get().ok());
-    EXPECT_EQ(renames_, 1);
-  }
-  // Until so many ranks wait.
-  void WaitForRanks(size_t count) {
-    EXPECT_TRUE(Eventually([&] { return WaitingRanks() == count; })) << "there are not " << count << " ranks";
-  }
-  static bool Has(const Status& status, std::string_view text) {
-    return !status.ok() && status.error().message.find(text) != std::string::npos;
-  }
-
-  std::unique_ptr<kv::KvEngine> engine_;
-  std::unique_ptr<kv::HostedStore> store_;
-  std::vector<std::unique_ptr<Host>> hosts_;
-  std::atomic<int> renames_{0};
-};
-
 TEST_F(RankGateTest, RenamesOnceForAll) {
   for (unsigned ranks : {1U, 3U, 24U}) {
     renames_ = 0;
+    has_final_name_ = false;
     std::vector<Pending> calls;
     for (unsigned rank = 0; rank < ranks; ++rank) calls.push_back(Start(rank % 3, Call(rank, ranks)));
     for (auto& call : calls) {
@@ -267,6 +100,7 @@ TEST_F(RankGateTest, AnotherTakesOver) {
   for (auto& call : calls) failed += call.get().ok() ? 0 : 1;
   EXPECT_EQ(failed, 1);
   EXPECT_EQ(asked, 2);
+  EXPECT_EQ(KeysLeft(), 0U);
 }
 
 // As above, with its host: the session goes, and with it the record of who renames.
@@ -295,8 +129,8 @@ TEST_F(RankGateTest, AnotherTakesOverFromADeadHost) {
 TEST_F(RankGateTest, WhoIsInterruptedDoesNotCount) {
   std::atomic<bool> interrupted{false};
   auto first = std::async(std::launch::async, [&] {
-    return hosts_[0]->gate->Commit(
-        Call(0, 2), [] { return Status(); }, [&] { return interrupted.load(); });
+    auto cancelled = [&] { return interrupted.load(); };
+    return hosts_[0]->gate->Commit(Call(0, 2), CallerThat([] { return Status(); }, cancelled));
   });
   WaitForRanks(1);
   interrupted = true;
@@ -345,8 +179,7 @@ TEST_F(RankGateTest, ARankThatWasKilledMayCallAgainAtOnce) {
       killed.Cancel();
       return false;
     };
-    return hosts_[0]->gate->Commit(
-        Call(0, 2), [] { return Status(); }, looks_again);
+    return hosts_[0]->gate->Commit(Call(0, 2), CallerThat([] { return Status(); }, looks_again));
   });
   auto is_refused = [&] { return again.wait_for(milliseconds(0)) == std::future_status::ready; };
   ASSERT_TRUE(Eventually([&] { return is_refused() || killed.IsOverWithin(milliseconds(0)); }));
@@ -370,8 +203,7 @@ TEST_F(RankGateTest, ARankThatWasKilledHearsWhatItsFirstCallWouldHaveTold) {
     }
     return false;
   };
-  Status again = hosts_[0]->gate->Commit(
-      Call(0, 2), [] { return Status(); }, looks_again);
+  Status again = hosts_[0]->gate->Commit(Call(0, 2), CallerThat([] { return Status(); }, looks_again));
   ASSERT_TRUE(has_looked);
   EXPECT_TRUE(again.ok()) << again.error().message;
   EXPECT_TRUE(killed.get().ok());
@@ -388,6 +220,7 @@ TEST_F(RankGateTest, RanksMayHaveNames) {
   auto first = Start(0, named("trainer"));
   ASSERT_TRUE(Start(1, named("logger")).get().ok());
   EXPECT_TRUE(first.get().ok());
+  has_final_name_ = false;
   GateCall alone = named("trainer");
   alone.timeout = milliseconds(200);
   EXPECT_TRUE(Has(Start(0, alone).get(), "1 rank without a number did not come within 200 ms"));
@@ -398,10 +231,10 @@ TEST_F(RankGateTest, ADeadJobsGateIsTakenOver) {
   auto first = Start(0, Call(0, 4));
   WaitForRanks(1);
   ASSERT_TRUE(store_->RevokeLease(hosts_[0]->lease).ok());
+  EXPECT_FALSE(first.get().ok());
   auto other = Start(1, Call(0, 2));
   ASSERT_TRUE(Start(2, Call(1, 2)).get().ok());
   EXPECT_TRUE(other.get().ok());
-  EXPECT_FALSE(first.get().ok());
 }
 
 // The state is looked at first, and then who waits: by then it may be a rank of the same job.
@@ -447,6 +280,7 @@ TEST_F(RankGateTest, TheOutcomeStaysUntilAllHaveHeardIt) {
   transaction.Put(GateStateKey(kDirectory), DoneState().Encode());
   transaction.Put(GateRankKey(kDirectory, 1, ""), GateVisitor{1, true, "b", 5, 5}.Encode());
   ASSERT_TRUE(store_->Commit(transaction).ok());
+  has_final_name_ = true;
   EXPECT_TRUE(Start(0, Call(0, 2)).get().ok());
   EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
   EXPECT_EQ(renames_, 0);
@@ -457,16 +291,15 @@ TEST_F(RankGateTest, TheOutcomeStaysUntilAllHaveHeardIt) {
 TEST_F(RankGateTest, WhoLeavesDoesNotTakeDownTheNextGate) {
   kv::Transaction done;
   ASSERT_TRUE(store_->Commit(done.Put(GateStateKey(kDirectory), DoneState().Encode())).ok());
+  has_final_name_ = true;
   Pending next;
-  std::function<void()>& before_commit = hosts_[0]->line->before_commit;
-  auto next_job_begins = [&] {
+  hosts_[0]->line->before_commit = [&] {
+    has_final_name_ = false;
     kv::Transaction taken_down;
     EXPECT_TRUE(store_->Commit(taken_down.Delete(GateStateKey(kDirectory))).ok());
     next = Start(2, Call(0, 2));
     WaitForRanks(1);
   };
-  // It comes, removes its record, and takes the gate down.
-  before_commit = [&] { before_commit = [&] { before_commit = next_job_begins; }; };
   ASSERT_TRUE(Start(0, Call(0, 2)).get().ok());
   EXPECT_EQ(WaitingRanks(), 1U);
   Status status = Start(1, Call(1, 2)).get();
