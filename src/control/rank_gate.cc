@@ -35,6 +35,9 @@ Status CheckCall(const GateCall& call) {
         fmt::format("rank {} of {} ranks: they are numbered from 0 to {}", *call.rank, call.ranks, call.ranks - 1));
   }
   if (!call.rank && call.id.empty()) return wrong("a rank needs a number or a name of its own");
+  if (call.timeout < std::chrono::milliseconds(0) || call.timeout > GateCall::kTimeoutMax) {
+    return wrong(fmt::format("the timeout must be at most {} h", GateCall::kTimeoutMax.count()));
+  }
   return {};
 }
 

@@ -156,6 +156,8 @@ TEST_F(RankGateTest, RanksMustAgree) {
   EXPECT_TRUE(Has(Start(1, elsewhere).get(), "the ranks do not agree"));
   EXPECT_TRUE(Has(Start(1, Call(2, 2)).get(), "numbered from 0 to 1"));
   EXPECT_TRUE(Has(Start(1, Call(0, 0)).get(), "must lie between 1 and"));
+  EXPECT_TRUE(Has(Start(1, Call(1, 2, milliseconds::max())).get(), "the timeout must be at most"));
+  EXPECT_TRUE(Has(Start(1, Call(1, 2, milliseconds(-1))).get(), "the timeout must be at most"));
   ASSERT_TRUE(Start(1, Call(1, 2)).get().ok());
   EXPECT_TRUE(first.get().ok());
 }
