@@ -97,10 +97,18 @@ Status ChunkIndex::MoveEntries(std::vector<Move>& moves, bool sync) {
   MutexLock lock(write_mutex_);
   std::vector<kv::EngineWrite> writes;
   std::vector<uint64_t> added;
+  auto take_back = [&] {  // nothing is written: the segments have no key
+    write_mutex_.AssertHeld();
+    for (uint64_t id : added) named_segments_.erase(id);
+  };
   for (Move& move : moves) {
     // Entries change under write_mutex_, so what is read here still holds when it is written.
-    CAIRNFS_ASSIGN_OR_RETURN(auto current, FindInEngine(move.digest));
-    move.moved = current.has_value() && *current == move.from;
+    auto current = FindInEngine(move.digest);
+    if (!current.ok()) {
+      take_back();
+      return current.error();
+    }
+    move.moved = current->has_value() && **current == move.from;
     if (!move.moved) continue;
     AddSegmentKey(move.target, &writes, &added);
     writes.push_back({ChunkKey(move.digest), EncodeLocation(move.to)});
@@ -108,7 +116,7 @@ Status ChunkIndex::MoveEntries(std::vector<Move>& moves, bool sync) {
   writes.push_back({std::string(kCountersKey), CountersValue()});
   Status status = engine_.Write(writes, sync);
   if (!status.ok()) {
-    for (uint64_t id : added) named_segments_.erase(id);
+    take_back();
     return status.error().WithContext("moving entries of the chunk index");
   }
   return {};

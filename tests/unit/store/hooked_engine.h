@@ -15,12 +15,15 @@ class HookedEngine final : public kv::KvEngine {
   explicit HookedEngine(kv::KvEngine& base) : base_(base) {}
   // Asked before each write; an error is the write's.
   void SetWriteHook(std::function<Status()> hook) { hook_ = std::move(hook); }
+  // Asked before each Get, with its key; an error is the Get's. Set while nothing is read.
+  void SetReadHook(std::function<Status(std::string_view)> hook) { read_hook_ = std::move(hook); }
   // Called once, before and after the next Get. Set while nothing is read.
   std::function<void()> before_get, after_get;
   int live_snapshots() const { return live_snapshots_.load(); }
 
   Result<std::optional<std::string>> Get(std::string_view key, const kv::EngineSnapshot* snapshot) override {
     if (before_get) std::exchange(before_get, nullptr)();
+    if (read_hook_) CAIRNFS_RETURN_IF_ERROR(read_hook_(key));
     auto value = base_.Get(key, BaseOf(snapshot));
     if (after_get) std::exchange(after_get, nullptr)();
     return value;
@@ -53,6 +56,7 @@ class HookedEngine final : public kv::KvEngine {
 
   kv::KvEngine& base_;
   std::function<Status()> hook_;
+  std::function<Status(std::string_view)> read_hook_;
   std::atomic<int> live_snapshots_{0};
 };
 
