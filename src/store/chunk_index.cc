@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+
 namespace cairnfs::store {
 namespace {
 
@@ -86,6 +88,16 @@ Result<ChunkIndex::Claim> ChunkIndex::ClaimForPut(const Digest& digest) {
   }
   auto found = FindInEngine(digest);
   if (found.ok() && !found->has_value()) return Claim::kMustStore;
+  // An entry that cannot be read is no reason to refuse the bytes: theirs takes its place. Whether one was there, and
+  // counted, is not known; what is counted twice a collection corrects.
+  const bool is_unreadable =
+      !found.ok() && (found.error().code == ErrorCode::kCorrupt || found.error().code == ErrorCode::kIo);
+  if (is_unreadable) {
+    if (!unreadable_noted_.exchange(true)) {
+      spdlog::error("chunks whose index entries cannot be read are stored anew; the first: {}", found.error().message);
+    }
+    return Claim::kMustStore;
+  }
   MutexLock lock(shard.mutex);
   if (found.ok() && IsDamaged(shard, digest, **found)) {
     // The entry stays until the new copy's takes its place: a pending chunk is never collected.

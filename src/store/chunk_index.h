@@ -49,7 +49,8 @@ class ChunkIndex {
 
   // --- putting: Claim, then Stored or Abandon when it says so ---
   enum class Claim { kKnown, kMustStore };
-  // Pins the digest when it is known. Waits while another thread stores the same chunk.
+  // Pins the digest when it is known. Waits while another thread stores the same chunk. One whose entry cannot be read
+  // is to be stored.
   Result<Claim> ClaimForPut(const Digest& digest);
   void Stored(UnindexedChunk chunk);  // pins it
   void Abandon(const Digest& digest);
@@ -152,6 +153,7 @@ class ChunkIndex {
   std::unordered_map<uint64_t, Generation> loaded_segments_;
   std::array<Shard, kShardCount> shards_;
   std::atomic<uint64_t> chunk_count_{0}, unique_bytes_{0}, pending_bytes_{0};
+  std::atomic<bool> unreadable_noted_{false};  // that an entry cannot be read is in the log
 
   Mutex unindexed_mutex_;
   std::vector<UnindexedChunk> unindexed_ GUARDED_BY(unindexed_mutex_);

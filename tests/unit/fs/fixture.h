@@ -46,7 +46,7 @@ inline meta::CreateParams WithMode(uint32_t mode) {
 class FullableEngine final : public kv::KvEngine {
  public:
   std::atomic<bool> full{false};
-  std::atomic<bool> index_unreadable{false};   // the chunk index's part of it
+  std::atomic<bool> index_unreadable{false};   // the chunk index's part of it: nothing can be put
   std::atomic<int> name_scans_until_hold{-1};  // below zero: never
   std::atomic<bool> holding{false};            // a scan waits; set to false to let it go on
   std::atomic<uint64_t> scans_total{0};
@@ -54,7 +54,7 @@ class FullableEngine final : public kv::KvEngine {
     while (!holding) std::this_thread::yield();
   }
   Result<std::optional<std::string>> Get(std::string_view key, const kv::EngineSnapshot* snapshot) override {
-    if (index_unreadable && !key.starts_with('K')) return MakeError(ErrorCode::kCorrupt, "the index is damaged");
+    if (index_unreadable && !key.starts_with('K')) return MakeError(ErrorCode::kFailed, "the index is closed");
     return memory_->Get(key, snapshot);
   }
   Status Scan(std::string_view begin, std::string_view end, const kv::EngineSnapshot* snapshot,

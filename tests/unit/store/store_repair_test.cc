@@ -326,5 +326,42 @@ TEST_F(RepairTest, ADiskThatIsAwayIsNoDamage) {
   for (const TestChunk& chunk : chunks_) ExpectReads(chunk);
 }
 
+// What was accepted must not be lost to an entry that an earlier write of the same bytes has left.
+TEST_F(RepairTest, PutReplacesAnEntryThatDoesNotDecode) {
+  Fill();
+  const TestChunk& chunk = chunks_[3];
+  ASSERT_OK(engine_->Write({{ChunkKey(chunk.digest), "no location"}}, true));
+  Open();
+  Put(chunk, /*is_new=*/true);
+  ASSERT_OK(store_->Sync());
+  store_->DropCache();
+  ExpectReads(chunk);
+  store_->BeginCollection();
+  SweepProgress progress;
+  ASSERT_OK(store_->Sweep([](const Digest&) { return true; }, SweepOptions(), progress));
+  EXPECT_EQ(store_->Stats().chunk_count, chunks_.size());
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+}
+
+TEST_F(RepairTest, PutGoesOnWhereTheEngineCannotReadTheEntry) {
+  for (ErrorCode code : {ErrorCode::kIo, ErrorCode::kCorrupt}) {
+    HookedEngine hooked(*engine_);
+    auto store = LocalChunkStore::Open(disk_, hooked, *pool_, SmallOptions());
+    ASSERT_OK(store);
+    store_ = std::move(*store);
+    const TestChunk chunk = MakeChunk(static_cast<uint64_t>(code), 50'000);
+    hooked.SetReadHook([&](std::string_view key) -> Status {
+      if (key == ChunkKey(chunk.digest)) return MakeError(code, "the block cannot be read");
+      return {};
+    });
+    Put(chunk, /*is_new=*/true);
+    hooked.SetReadHook(nullptr);
+    ASSERT_OK(store_->Sync());
+    store_->DropCache();
+    ExpectReads(chunk);
+    store_.reset();  // before the engine that it is on
+  }
+}
+
 }  // namespace
 }  // namespace cairnfs::store
