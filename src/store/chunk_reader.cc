@@ -23,7 +23,8 @@ struct ChunkReader::Operation {
   Location location;
   std::shared_ptr<SegmentRead> read;
   int attempts = 0;
-  bool together = false;  // read with others
+  bool together = false;       // read with others
+  bool partly_staged = false;  // the other part was written, this one cannot be
   // Guarded by the reader's mutex_.
   std::vector<ChunkCallback> waiting;
   bool prefetch = false;
@@ -31,6 +32,11 @@ struct ChunkReader::Operation {
   uint64_t begin() const { return location.data_offset(); }
   uint64_t end() const { return location.data_offset() + location.stored_bytes; }
   ChunkData Data() const { return ChunkData{read->Slices(begin(), location.raw_bytes), location.raw_bytes}; }
+  static std::vector<MutableByteSpan> SpansOf(const ChunkData& data) {
+    std::vector<MutableByteSpan> spans;
+    for (const io::Slice& slice : data.slices) spans.emplace_back(const_cast<std::byte*>(slice.data), slice.size);
+    return spans;
+  }
 };
 
 ChunkReader::ChunkReader(io::BufferPool& pool, ChunkIndex& index, SegmentSet& segments, SegmentWriter& writer,
@@ -211,18 +217,16 @@ void ChunkReader::StartTogether(std::span<const Located> run) {
 }
 
 void ChunkReader::CopyOrRead(const OperationPtr& operation) {
-  std::vector<MutableByteSpan> spans;
   ChunkData data = operation->Data();
-  for (const io::Slice& slice : data.slices) spans.emplace_back(const_cast<std::byte*>(slice.data), slice.size);
-  switch (writer_.CopyStaged(operation->location.segment, operation->begin(), spans)) {
+  switch (writer_.CopyStaged(operation->location.segment, operation->begin(), Operation::SpansOf(data))) {
     case SegmentWriter::Staged::kCopied: return Finish(operation, std::move(data));
     case SegmentWriter::Staged::kNo: data = {}; return ReadFromDisk(operation);
     case SegmentWriter::Staged::kPartly: break;
   }
   data = {};
   slow_.Post([this, operation] {
-    // A failure here shows when the chunk is verified.
-    (void)writer_.WriteOut(SegmentWriter::WriteOutScope::kWriteOnly);
+    // What cannot be written stays in the windows, and is laid over what the disk gives.
+    operation->partly_staged = !writer_.WriteOut(SegmentWriter::WriteOutScope::kWriteOnly).ok();
     ReadFromDisk(operation);
   });
 }
@@ -240,6 +244,9 @@ void ChunkReader::Verify(const OperationPtr& operation) {
   Status came = operation->read->Check(operation->end());
   if (!came.ok()) return Retry(operation, came.error().WithContext(where));
   ChunkData data = operation->Data();
+  if (operation->partly_staged) {
+    (void)writer_.CopyStaged(operation->location.segment, operation->begin(), Operation::SpansOf(data));
+  }
   chunking::Digester digester;
   for (const io::Slice& slice : data.slices) digester.Update(slice.bytes());
   if (digester.Finish() != operation->digest) {
@@ -255,6 +262,11 @@ void ChunkReader::Verify(const OperationPtr& operation) {
 void ChunkReader::Retry(const OperationPtr& operation, Error error) {
   operation->read.reset();
   if (std::exchange(operation->together, false)) return Locate(operation);
+  if (std::exchange(operation->partly_staged, false)) {
+    // A window may have been written between the read and the copy. Nothing of it is damage on the disk.
+    if (++operation->attempts < kAttemptsMax) return Locate(operation);
+    return Finish(operation, MakeError(ErrorCode::kIo, error.message + "; the disk refuses a part of them"));
+  }
   Location before = operation->location;
   auto found = index_.Find(operation->digest);
   const bool present = found.ok() && found->has_value();

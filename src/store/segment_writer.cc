@@ -203,15 +203,14 @@ void SegmentWriter::SubmitReady() {
 }
 
 void SegmentWriter::OnWritten(Window* window, const Result<size_t>& result) {
-  bool out_of_space = !result.ok() && result.error().code == ErrorCode::kNoSpace;
-  if (!result.ok() && !out_of_space) {
-    failure_.Fail(result.error().WithContext("writing " + window->segment->name()));
-  }
+  const bool out_of_space = !result.ok() && result.error().code == ErrorCode::kNoSpace;
+  const bool failed = !result.ok() && !out_of_space;
+  if (failed) failure_.Fail(result.error().WithContext("writing " + window->segment->name()));
   MutexLock lock(mutex_);
   --in_flight_;
   if (out_of_space) {
     stuck_.push_back(window);
-  } else {
+  } else if (!failed) {  // one that failed keeps its bytes, which are nowhere else, for those who read them
     written_bytes_total_.fetch_add(window->used, std::memory_order_relaxed);
     window->written = true;
     unwritten_.erase(window->sequence);
@@ -313,7 +312,6 @@ SegmentWriter::Staged SegmentWriter::CopyStaged(SegmentId segment, uint64_t offs
       found += end - begin;
     }
     if (found == 0) return Staged::kNo;
-    if (found < wanted) return Staged::kPartly;
     for (const Piece& piece : pieces) ++piece.window->readers;
   }
   for (const Piece& piece : pieces) {
@@ -330,7 +328,7 @@ SegmentWriter::Staged SegmentWriter::CopyStaged(SegmentId segment, uint64_t offs
     --piece.window->readers;
     ReleaseIfDone(*piece.window);
   }
-  return Staged::kCopied;
+  return found < wanted ? Staged::kPartly : Staged::kCopied;
 }
 
 // --- the next segment --------------------------------------------------------------------------------------------

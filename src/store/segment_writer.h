@@ -9,6 +9,7 @@
 //  - window_ is the only window that is not closed; it covers [window_->file_offset, ...) of current_, and
 //    next_offset_ == window_->file_offset + window_->used.
 //  - A closed window whose copies are 0 has been handed to ready_ or to the file.
+//  - A window whose write failed stays as it is: after that nothing is written any more.
 //  - A block (4 KiB) of a segment is written once: closing a window early pads it with zeros to the next block.
 #pragma once
 
@@ -72,7 +73,8 @@ class SegmentWriter {
   // Whether bytes of [begin, end) of the segment are still in the windows. What is not has been written.
   bool HasStaged(SegmentId segment, uint64_t begin, uint64_t end) const;
   enum class Staged { kNo, kPartly, kCopied };
-  // Copies [offset, offset + size) of the segment, if it is still in the windows, to `out` in order.
+  // Copies what of [offset, offset + size) of the segment is still in the windows to where it belongs in `out`, whose
+  // spans are that range in order.
   Staged CopyStaged(SegmentId segment, uint64_t offset, std::span<const MutableByteSpan> out);
 
   // Makes the next segment if one is wanted. For the background thread.

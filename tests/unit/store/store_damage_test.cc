@@ -1,6 +1,7 @@
 // Damage: flipped, cut and missing segments, failing disks; clear errors, no crash, and what is sound stays readable.
 #include <algorithm>
 
+#include "../../support/eventually.h"
 #include "damage_fixture.h"
 
 namespace cairnfs::store {
@@ -297,6 +298,28 @@ TEST_F(DamageTest, FailedWriteClosesTheStoreForWriting) {
   Put(MakeChunk(901, 10));
   ASSERT_OK(store_->Sync());
   EXPECT_EQ(Problems(), std::vector<std::string>{});
+}
+
+// Accepted bytes that the disk refuses are in memory still. They are no damage, wherever their windows end.
+TEST_F(DamageTest, WhatAFailedWriteLeavesInMemoryIsRead) {
+  StoreOptions options = SmallOptions();
+  options.segment_bytes = 16 * kMiB;  // several windows of 4 MiB
+  Open(options);
+  Put(MakeChunk(900, 1000));
+  ASSERT_OK(store_->Sync());
+  const uint64_t written_before = store_->Stats().disk_write_bytes_total;
+  io::Faults faults;
+  faults.failing_write = 2;
+  disk_.SetFaults(faults);
+  for (uint64_t i = 0; i < 50; ++i) {
+    chunks_.push_back(MakeChunk(i, 100'000));
+    Put(chunks_.back());
+  }
+  ASSERT_TRUE(Eventually([&] { return store_->Stats().disk_write_bytes_total >= written_before + 4 * kMiB; }));
+  EXPECT_FALSE(store_->Sync().ok());
+  store_->DropCache();
+  for (const TestChunk& chunk : chunks_) ExpectReads(chunk);
+  EXPECT_EQ(store_->Stats().corrupt_chunks_total, 0u);
 }
 
 TEST_F(DamageTest, FailedSyncClosesTheStoreForWriting) {
