@@ -174,6 +174,7 @@ Status FileSystem::Impl::Truncate(const InodePtr& inode, Content& content, uint6
   if (content.shared) {
     content.shared->own.ranges.Add(size, kFileSizeMax);
     content.shared->own.size_is_set = true;
+    content.shared->own.size_min = std::min(content.shared->own.size_min, size);
   }
   content.published_size = std::min(content.published_size, size);
   content.size = size;

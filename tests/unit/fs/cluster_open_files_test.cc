@@ -191,5 +191,21 @@ TEST_F(ClusterOpenFilesTest, ALockOnAFileThatWasRemovedElsewhere) {
   ASSERT_TRUE(host(1).CloseFile(*open).ok());
 }
 
+// By another descriptor, between the truncation and its publication.
+TEST_F(ClusterOpenFilesTest, ACloseDoesNotTellTheSizeBeforeATruncation) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, std::string(10'000, 'x')).ok());
+  uint64_t told = 0;
+  host(0).gate->before_commit = [&] {
+    EXPECT_TRUE(host(0).Flush(file).ok());
+    told = host(1).fs->GetAttr(file.attr.inode)->size;
+  };
+  ASSERT_TRUE(host(0).Truncate(file.attr.inode, 3000).ok());
+  EXPECT_EQ(told, 3000u);
+  EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->size, 3000u);
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+}
+
 }  // namespace
 }  // namespace cairnfs::fs
