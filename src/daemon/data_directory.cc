@@ -138,6 +138,19 @@ Result<int> OpenDirectory(const std::string& path, bool create) {
   return ErrnoError(errno, fmt::format("cannot open the data directory {}", path));
 }
 
+// So that the directory's own name survives a crash.
+Status SyncParent(int directory, const std::string& path) {
+  const int parent = openat(directory, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (parent < 0) {
+    if (errno == EACCES) return {};  // whoever may not read it cannot sync it either
+    return ErrnoError(errno, fmt::format("cannot open the directory above {}", path));
+  }
+  const int error = fsync(parent) == 0 || errno == EINVAL ? 0 : errno;
+  close(parent);
+  if (error != 0) return ErrnoError(error, fmt::format("cannot sync the directory above {}", path));
+  return {};
+}
+
 Error LockOpenError(int error, const std::string& path) {
   if (error == EACCES || error == EPERM || error == EROFS) {
     struct stat info;
@@ -243,6 +256,7 @@ Status DataDirectory::StartMaking() {
     if (mkdir(folder.c_str(), 0700) != 0) return ErrnoError(errno, fmt::format("cannot make {}", folder));
   }
   if (fsync(directory_) != 0) return ErrnoError(errno, fmt::format("cannot sync {}", path_));
+  CAIRNFS_RETURN_IF_ERROR(SyncParent(directory_, path_));
   is_new_ = true;
   previous_state_.clear();
   return {};
