@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 
 #include "fs/locks.h"
@@ -54,11 +55,16 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
   };
   auto attr = filesystem.Lookup(create.parent, create.name);
   if (!attr.ok()) return fail(attr.error(), std::move(create));
+  if ((attr->mode & S_IFMT) != S_IFREG) {
+    // The kernel, which knew the name to be absent, takes nothing else for an answer; this makes it look up again.
+    filesystem.Forget(attr->inode, 1);
+    return (void)fuse_reply_err(request, ESTALE);
+  }
   const fs::OpenFlags flags = OpenFlagsOf(create.open_flags);
   // The kernel takes the file for a new one, whose mode it need not judge.
   if (Status allowed = fs::FileSystem::CheckMayOpen(CredentialsOf(request), *attr, flags); !allowed.ok()) {
     filesystem.Forget(attr->inode, 1);
-    return ReplyError(request, allowed.error());
+    return (void)fuse_reply_err(request, EACCES);
   }
   auto reply = [request, &filesystem, attr = *attr, create, fail](Result<fs::HandleId> handle) mutable {
     if (!handle.ok()) {
