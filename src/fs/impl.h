@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <set>
+#include <span>
 #include <unordered_map>
 
 #include "base/task_queue.h"
@@ -167,7 +168,10 @@ class FileSystem::Impl {
 
   // --- names (names.cc) ---
   Status PrepareForNewName(InodeId id);
+  Status PrepareForNewNames(std::span<const InodeId> files);
   void RenameFile(const meta::RenameParams& params, Done<void> done);
+  void RenameFileDurably(const meta::RenameParams& params, const std::vector<InodeId>& files, const Caller& caller,
+                         Done<void> done);
   void RenameDirectory(const meta::RenameParams& params, const Caller& caller, Done<void> done);
   Result<bool> CommitRename(const meta::RenameParams& params);  // whether it replaced something
   Status FinishRename(const meta::RenameParams& params, bool replaced, const Status& durable);

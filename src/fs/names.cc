@@ -96,16 +96,26 @@ Result<bool> FileSystem::Impl::CommitRename(const meta::RenameParams& params) {
 }
 
 // The answer to a rename that was made and should be durable now. One that is not fails, and the kernel then keeps the
-// names as they were: so do we, unless the old target is gone. Who was killed meanwhile has no use for an answer, and
-// the kernel shall know the new names.
+// names as they were: so do we. Where the old target is gone the rename stays, and the answer is kInterrupted, upon
+// which the kernel looks both names up again: it would else take the new file for the one under the old name, and who
+// tries again would truncate it. Who was killed meanwhile has no use for an answer, and the kernel shall know the new
+// names.
 Status FileSystem::Impl::FinishRename(const meta::RenameParams& params, bool replaced, const Status& durable) {
   if (durable.ok() || durable.error().code == ErrorCode::kInterrupted) return {};
-  if (replaced) return durable;
+  const auto stays = [&] {
+    return MakeError(ErrorCode::kInterrupted, "the rename is made and not durable: " + durable.error().message);
+  };
+  if (replaced) {
+    spdlog::error("rename of '{}' to '{}' is made and not durable: {}", params.from_name, params.to_name,
+                  durable.error().message);
+    return stays();
+  }
   meta::RenameParams back{params.to_parent, params.to_name, params.from_parent, params.from_name,
                           params.mode == meta::RenameMode::kExchange ? params.mode : meta::RenameMode::kNoReplace};
   if (auto undone = CommitRename(back); !undone.ok()) {
     spdlog::error("rename of '{}' to '{}' is not durable and could not be undone: {}", params.from_name, params.to_name,
                   undone.error().message);
+    return stays();
   }
   return durable;
 }
@@ -115,19 +125,22 @@ void FileSystem::Rename(const meta::RenameParams& params, const Caller& caller, 
   auto source = impl_->parts.names.Lookup(params.from_parent, params.from_name);
   if (!source.ok()) return done(source.error());
   bool directory = (source->mode & S_IFMT) == S_IFDIR;
-  InodeId target_inode;
+  std::vector<InodeId> files{source->inode};
   if (!directory && params.mode == meta::RenameMode::kExchange) {
     auto target = impl_->parts.names.Lookup(params.to_parent, params.to_name);
     if (!target.ok()) return done(target.error());
     directory = (target->mode & S_IFMT) == S_IFDIR;
-    target_inode = target->inode;
+    files.push_back(target->inode);
   }
   if (directory) return impl_->RenameDirectory(params, caller, std::move(done));
-  for (InodeId id : {source->inode, target_inode}) {
-    Status ready = impl_->PrepareForNewName(id);
-    if (!ready.ok()) return done(ready);
-  }
+  if (Status ready = impl_->PrepareForNewNames(files); !ready.ok()) return done(ready);
+  if (impl_->options.durable_file_rename) return impl_->RenameFileDurably(params, files, caller, std::move(done));
   impl_->RenameFile(params, std::move(done));
+}
+
+Status FileSystem::Impl::PrepareForNewNames(std::span<const InodeId> files) {
+  for (InodeId id : files) CAIRNFS_RETURN_IF_ERROR(PrepareForNewName(id));
+  return {};
 }
 
 // Whatever round takes the new name of a file takes every byte written before it. The error of a write that failed and
@@ -148,12 +161,24 @@ void FileSystem::Impl::RenameFile(const meta::RenameParams& params, Done<void> d
   rounds->WhenAdmitted(NameChange::kAlters, [this, params, done = std::move(done)](const Status& admitted) {
     if (!admitted.ok()) return done(admitted);
     auto renamed = CommitRename(params);
-    if (!renamed.ok()) return done(renamed.error());
-    if (!options.durable_file_rename) return done({});
-    rounds->Request([this, params, replaced = *renamed, done](const Status& durable) {
-      done(FinishRename(params, replaced, durable));
-    });
+    done(renamed.ok() ? Status() : Status(renamed.error()));
   });
+}
+
+// In the order of a directory's rename: what fails before the new name is shown leaves everything as it was.
+void FileSystem::Impl::RenameFileDurably(const meta::RenameParams& params, const std::vector<InodeId>& files,
+                                         const Caller& caller, Done<void> done) {
+  auto commit = [this, params, files, caller, done = std::move(done)](Status durable) {
+    if (durable.ok()) durable = PrepareForNewNames(files);  // what was written meanwhile
+    if (!durable.ok()) return done(durable);
+    auto renamed = CommitRename(params);
+    if (!renamed.ok()) return done(renamed.error());
+    auto finish = [this, params, replaced = *renamed, done](const Status& named) {
+      done(FinishRename(params, replaced, named));
+    };
+    rounds->Request(UnlessKilled(caller, std::move(finish)), SyncRounds::Scope::kNames);
+  };
+  rounds->Request(UnlessKilled(caller, std::move(commit)));
 }
 
 void FileSystem::Impl::NoteLost(const InodePtr& inode) {

@@ -134,6 +134,59 @@ TEST(SyncRounds, ARenameThatIsNotDurableIsTakenBack) {
   EXPECT_TRUE(world.fs->Lookup(kRootInode, "step").ok());
 }
 
+// A world with files "old" and "new", whose renames wait; rounds run when they are asked for.
+class DurableFileRename : public testing::Test {
+ protected:
+  DurableFileRename() {
+    world_.fs_options.flush_interval_ms = 600'000;
+    world_.fs_options.durable_file_rename = true;
+    world_.Remake();
+    for (std::string_view name : {"old", "new"}) {
+      FileSystem::Created file = world_.Create(name);
+      EXPECT_TRUE(world_.Write(file, 0, name).ok());
+      world_.CloseFile(file);
+    }
+    EXPECT_TRUE(World::Await<void>([&](Done<void> done) { world_.fs->Sync(std::move(done)); }).ok());
+  }
+  Status Rename(const Caller& caller = {}) {
+    return World::Await<void>([&](Done<void> done) {
+      world_.fs->Rename({kRootInode, "new", kRootInode, "old", meta::RenameMode::kReplace}, caller, std::move(done));
+    });
+  }
+  std::string TextOf(std::string_view name) {
+    FileSystem::Created file = world_.OpenByName(name);
+    auto text = world_.Read(file, 0, 100);
+    world_.CloseFile(file);
+    return text.ok() ? *text : text.error().message;
+  }
+  World world_;
+};
+
+// What another file has lost is told before the name is there, not after.
+TEST_F(DurableFileRename, IsRefusedBeforeItHasHappened) {
+  FileSystem::Created other = world_.Create("other");
+  ASSERT_TRUE(world_.Write(other, 0, "lost").ok());
+  world_.engine->index_unreadable = true;
+  EXPECT_FALSE(Rename().ok());
+  world_.engine->index_unreadable = false;
+  EXPECT_EQ(TextOf("new"), "new");
+  EXPECT_EQ(TextOf("old"), "old");
+  EXPECT_TRUE(Rename().ok());
+  EXPECT_EQ(TextOf("old"), "new");
+  world_.fs->Release(other.handle, other.attr.inode);
+}
+
+// The kernel keeps the names of a rename that failed, but of one that was interrupted: those it looks up again.
+TEST_F(DurableFileRename, ThatHasReplacedAFileAndIsNotDurableIsInterrupted) {
+  world_.engine->full = true;
+  const Status renamed = Rename();
+  world_.engine->full = false;
+  ASSERT_FALSE(renamed.ok());
+  EXPECT_EQ(renamed.error().code, ErrorCode::kInterrupted) << renamed.error().message;
+  EXPECT_EQ(TextOf("old"), "new");
+  EXPECT_FALSE(world_.fs->Lookup(kRootInode, "new").ok());
+}
+
 TEST(SyncRounds, WithLittleRoomForMetadataNamesAreRefusedAndRemovalsAreNot) {
   World world;
   world.disk_options.size_bytes = 64 * kMiB;
