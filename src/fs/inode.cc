@@ -11,6 +11,12 @@ const Error* Content::Failure() const {
   return nullptr;
 }
 
+bool Content::IsQuietButForFailed() const {
+  if (owed || flying.empty() || landed.size() < flying.size()) return false;
+  // Chunks are applied in order: behind one that failed, others have landed and wait for it.
+  return landed.begin()->first == flying.begin()->first && landed.begin()->second.failure.has_value();
+}
+
 uint64_t Content::AllocatedBytes() const {
   uint64_t bytes = extents.allocated_bytes();
   for (auto begin = overlay.FindData(0); begin;) {

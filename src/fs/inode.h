@@ -53,6 +53,7 @@ struct Content {
   std::vector<LostRange> lost;
   bool loss_told = true;               // a round has taken note of it
   bool no_space_noted = false;         // that a chunk of it found no space is in the log
+  uint64_t no_space_through = 0;       // the last chunk that found none
   bool recipe_away_noted = false;      // that a chunk of it waits for its recipe is in the log
   bool recipe_error_noted = false;     // that its recipe could not be stored was told
   std::optional<Error> publish_error;  // why the last round left it behind, while other files were published
@@ -73,6 +74,8 @@ struct Content {
 
   bool must_reload() const { return shared != nullptr && shared->must_reload; }
   bool quiet() const { return flying.empty() && !owed; }
+  // Nothing but chunks that could not be stored, and that nobody is at: quiet once they are discarded.
+  bool IsQuietButForFailed() const;
   // Of the file as it is now, without holes. Counts bytes twice that lie over a part of `extents` that is not loaded.
   uint64_t AllocatedBytes() const;
   // The end of what is accepted and not stored.
@@ -101,7 +104,8 @@ class Inode {
   // The first error that a descriptor has not been told: each handle compares its own sequence.
   std::optional<Error> error GUARDED_BY(mutex);
   uint64_t error_sequence GUARDED_BY(mutex) = 0;
-  bool error_told GUARDED_BY(mutex) = false;  // somebody was told: those who open the file later are not
+  bool error_told GUARDED_BY(mutex) = false;   // somebody was told: those who open the file later are not
+  bool error_heals GUARDED_BY(mutex) = false;  // it goes, if nobody was told, once what found no space is stored
 
   // How often it was noticed that another host may have published or closed bytes of the file, and how often by the
   // time at which the content that is there was read.

@@ -27,7 +27,27 @@ void Streams::SetError(const InodePtr& inode, const Error& error) {
   inode->error = error;
   inode->error_sequence++;
   inode->error_told = false;
+  inode->error_heals = false;
   hooks_.failed(inode->id);
+}
+
+// An error that was there before, and of which not everybody may have been told, is not forgotten with this one.
+void Streams::NoteNoSpace(const InodePtr& inode, uint64_t chunk_id, const Error& error) {
+  Content& content = *inode->content;
+  content.no_space_through = std::max(content.no_space_through, chunk_id);
+  // What finds no space is tried again and again; it is news once.
+  if (std::exchange(content.no_space_noted, true)) return;
+  const bool heals = !inode->error || inode->error_heals;
+  SetError(inode, error);
+  inode->error_heals = heals;
+}
+
+void Streams::ForgetHealed(const InodePtr& inode) {
+  const Content& content = *inode->content;
+  if (!content.flying.empty() && content.flying.begin()->first <= content.no_space_through) return;
+  if (!inode->error_heals || inode->error_told) return;
+  inode->error.reset();
+  inode->error_heals = false;
 }
 
 void Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
@@ -188,15 +208,18 @@ void Streams::Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& ch
     content.no_space_noted = false;
   } else {
     const bool no_space = put.error().code == ErrorCode::kNoSpace;
-    // What finds no space is tried again and again; it is news once.
     if (!no_space || !content.no_space_noted) {
       spdlog::error("inode {}: bytes at {} (+{}) could not be stored: {}", inode->id.value, chunk->offset, chunk->size,
                     put.error().message);
+    }
+    // Without space the bytes stay in memory and are tried again; a failed store will not take them any more.
+    if (no_space) {
+      landed.failure = put.error();
+      NoteNoSpace(inode, chunk->id, put.error());
+    } else {
+      content.no_space_noted = false;
       SetError(inode, put.error());
     }
-    content.no_space_noted = no_space;
-    // Without space the bytes stay in memory and are tried again; a failed store will not take them any more.
-    if (no_space) landed.failure = put.error();
   }
   content.landed[chunk->id] = std::move(landed);
   ApplyLanded(inode);
@@ -228,6 +251,7 @@ void Streams::ApplyLanded(const InodePtr& inode) {
     Apply(inode, *chunk, std::move(result), loaded);
     chunk_applied.Pass();
   }
+  ForgetHealed(inode);
   if (content.flying.empty() && (content.drop_runs || inode->write_open_count == 0)) DropStoredRuns(inode);
 }
 
@@ -356,7 +380,7 @@ void Streams::DropStoredFronts(const InodePtr& inode) {
   if (before > overlay.run_bytes()) local_.ReleaseReservation(before - overlay.run_bytes());
 }
 
-void Streams::Discard(const InodePtr& inode) {
+void Streams::DiscardUnstored(const InodePtr& inode) {
   Content& content = *inode->content;
   RemoveRange(inode, 0, kFileSizeMax);
   for (const auto& [id, chunk] : content.flying) {
@@ -364,8 +388,14 @@ void Streams::Discard(const InodePtr& inode) {
   }
   content.flying.clear();
   content.landed.clear();
-  hooks_.freed(content.extents.allocated_bytes());
+  content.no_space_noted = false;
+  ForgetHealed(inode);
   inode->changed_state.NotifyAll();
+}
+
+void Streams::Discard(const InodePtr& inode) {
+  DiscardUnstored(inode);
+  hooks_.freed(inode->content->extents.allocated_bytes());
 }
 
 }  // namespace cairnfs::fs

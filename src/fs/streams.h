@@ -53,7 +53,9 @@ class Streams {
   void DropStoredFronts(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // The newest bytes of the range are gone and can never be stored: so are those that lie there and are not stored yet.
   void Lose(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
-  // Forgets everything that is not stored: the file is gone.
+  // Forgets everything that is not stored.
+  void DiscardUnstored(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // The same, and counts what is stored as freed: the file is gone.
   void Discard(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 
   // Notes the first error that nobody has been told.
@@ -68,6 +70,9 @@ class Streams {
   void Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk) REQUIRES_LOCK(inode->mutex);
   void Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk);
   void ApplyLanded(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  void NoteNoSpace(const InodePtr& inode, uint64_t chunk_id, const Error& error) REQUIRES_LOCK(inode->mutex);
+  // What found no space has found it, or is no more: an error that nobody was told is none any more.
+  static void ForgetHealed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void AddLost(const InodePtr& inode, const Content::LostRange& range) REQUIRES_LOCK(inode->mutex);
   void Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed, const Status& loaded)
       REQUIRES_LOCK(inode->mutex);

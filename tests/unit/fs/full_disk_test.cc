@@ -1,5 +1,6 @@
 // A disk without room for new bytes: what is refused, what is lost, and the way out.
 #include "fixture.h"
+#include "io/faulty_disk.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -140,6 +141,82 @@ TEST_F(FullDiskTest, ACollectionThatFoundNoRoomIsSeenAndTriedAgainOnceThereIsSom
   auto file = world_.Create("new");
   EXPECT_TRUE(world_.Write(file, 0, RandomText(1000, 16 * kMiB)).ok());
   world_.fs->Release(file.handle, file.attr.inode);
+}
+
+// A disk that has no room for what was accepted: the file is below it, and no segment is there yet.
+class NoRoomForAccepted : public testing::Test {
+ protected:
+  NoRoomForAccepted() {
+    world_.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
+    world_.Remake();
+    world_.Close();
+    world_.engine = std::make_unique<FullableEngine>();
+    auto faulty = std::make_unique<io::FaultyDisk>(memory_);
+    disk_ = faulty.get();
+    world_.disk = std::move(faulty);
+    world_.Open(true);
+    file_ = world_.Create("file");
+    EXPECT_TRUE(world_.Write(file_, 0, text_).ok());
+    io::Faults full;
+    full.growth_bytes_max = 0;
+    disk_->SetFaults(full);
+    const Status synced = Sync();
+    EXPECT_TRUE(!synced.ok() && synced.error().code == ErrorCode::kNoSpace);
+  }
+  ~NoRoomForAccepted() override {
+    disk_->SetFaults({});
+    world_.fs->Release(file_.handle, file_.attr.inode);
+    world_.Close();
+  }
+  Status Sync() {
+    return World::Await<void>([&](Done<void> done) { world_.fs->Sync(std::move(done)); });
+  }
+  Status Rename() {
+    return World::Await<void>([&](Done<void> done) {
+      world_.fs->Rename({kRootInode, "file", kRootInode, "final", meta::RenameMode::kReplace}, {}, std::move(done));
+    });
+  }
+
+  const std::string text_ = RandomText(1, 20'000);
+  io::MemoryDisk memory_;
+  World world_;
+  io::FaultyDisk* disk_ = nullptr;  // the world's
+  FileSystem::Created file_;
+};
+
+TEST_F(NoRoomForAccepted, TheFileCanBeEmptied) {
+  EXPECT_TRUE(world_.Truncate(file_, 0).ok());
+  EXPECT_EQ(world_.fs->GetAttr(file_.attr.inode)->size, 0u);
+  EXPECT_TRUE(Sync().ok()) << "nothing is left that needs room";
+  // Its error was of bytes that are no more.
+  EXPECT_TRUE(Rename().ok());
+}
+
+TEST_F(NoRoomForAccepted, TheFileCanBeOpenedAnew) {
+  auto opened = World::Await<HandleId>([&](Done<HandleId> done) {
+    world_.fs->Open(file_.attr.inode, {.read = true, .write = true, .truncate = true}, std::move(done));
+  });
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  FileSystem::Created anew{file_.attr, *opened};
+  disk_->SetFaults({});
+  EXPECT_TRUE(Eventually([&] { return world_.Write(anew, 0, "anew").ok(); }));  // the room is looked at now and then
+  EXPECT_TRUE(world_.Fsync(anew).ok());
+  EXPECT_EQ(*world_.Read(anew, 0, 100), "anew");
+  world_.fs->Release(anew.handle, anew.attr.inode);
+}
+
+TEST_F(NoRoomForAccepted, WhatFoundRoomAfterAllIsNotToldAsAnError) {
+  disk_->SetFaults({});
+  ASSERT_TRUE(Sync().ok());
+  EXPECT_TRUE(Rename().ok());
+  EXPECT_EQ(*world_.Read(file_, 0, text_.size()), text_);
+}
+
+TEST_F(NoRoomForAccepted, WhatHasNoRoomYetIsToldByTheRename) {
+  const Status renamed = Rename();
+  ASSERT_FALSE(renamed.ok());
+  EXPECT_EQ(renamed.error().code, ErrorCode::kNoSpace) << renamed.error().message;
+  EXPECT_TRUE(Rename().ok()) << "it is told once";
 }
 
 }  // namespace
