@@ -335,12 +335,25 @@ void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done) {
       inode->content->must_publish = true;
       if (inode->content->barriers_waiting == 0) impl_->streams->CutAll(inode);
     }
+    if (status.ok() && handle->flags.write) status = impl_->CheckDisk(inode);
   }
   if (impl_->host != nullptr) {
     if (status.ok()) status = impl_->CheckSession(*handle);
     if (status.ok() && is_pending) status = impl_->PutPending(inode);
   }
   done(status);
+}
+
+Status FileSystem::Impl::CheckDisk(const InodePtr& inode) {
+  if (host != nullptr || !inode->content) return {};
+  const auto failure = rounds->DiskFailure();
+  Content& content = *inode->content;
+  if (!failure || (!content.changed && content.flushed_with <= rounds->rounds_total())) return {};
+  if (!std::exchange(content.failure_noted, true)) {
+    spdlog::error("inode {}: what was written to it is not durable: {}", inode->id.value, failure->message);
+    error_names->Note(inode->id);
+  }
+  return *failure;
 }
 
 void FileSystem::Release(HandleId handle_id, InodeId) {

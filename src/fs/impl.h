@@ -128,6 +128,8 @@ class FileSystem::Impl {
 
   // --- writing (files.cc) ---
   Status AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode);
+  // Bytes of the file were accepted and the disk failed before they were durable: not silent at their close. One host.
+  Status CheckDisk(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void LosePages(const WriteRequest& request, const InodePtr& inode, const Error& why);
   // Where an append of `length` bytes goes that the kernel wants at `offset`. Among other hosts.
   uint64_t PlaceAppend(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);

@@ -63,6 +63,8 @@ struct Content {
   bool changed = false;           // differs from the record last published
   bool cutting = false;           // a worker looks for cuts, or is about to
   bool must_publish = false;      // the next round may not leave it out: closed, renamed, synced
+  uint64_t flushed_with = 0;      // its record is durable once so many rounds were finished; on one host
+  bool failure_noted = false;     // that the disk fails before its bytes are durable is in the log
   bool unrecorded = false;        // published, but the record cannot be read yet: do not forget the content
   bool owed = false;              // the round that runs has to publish the state as of its start, and has not yet
   uint64_t drain_target = 0;      // the round waits until every chunk with an id up to this one is applied

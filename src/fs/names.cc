@@ -144,8 +144,9 @@ Status FileSystem::Impl::PrepareForNewNames(std::span<const InodeId> files) {
 }
 
 // Whatever round takes the new name of a file takes every byte written before it. The error of a write that failed and
-// that nobody was told is told now.
+// that nobody was told is told now; so is that of the disk, which will take neither the bytes nor the name.
 Status FileSystem::Impl::PrepareForNewName(InodeId id) {
+  if (auto failure = rounds->DiskFailure()) return *failure;
   InodePtr inode = table.Find(id);
   if (!inode) return {};
   MutexLock lock(inode->mutex);

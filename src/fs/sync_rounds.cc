@@ -27,6 +27,11 @@ constexpr size_t kPinsMax = 8192;
 constexpr size_t kUnflushedBytesKick = 16 * kMiB;
 constexpr size_t kUnflushedBytesMax = 64 * kMiB;
 
+bool IsOfDisk(ErrorCode code) {
+  return code == ErrorCode::kIo || code == ErrorCode::kFailed || code == ErrorCode::kCorrupt ||
+         code == ErrorCode::kPermission;  // it went read-only
+}
+
 }  // namespace
 
 SyncRounds::Operation::Operation(SyncRounds& rounds) : rounds_(rounds) {
@@ -150,6 +155,13 @@ bool SyncRounds::failing() const {
   return failure_.has_value();
 }
 
+std::optional<Error> SyncRounds::DiskFailure() const {
+  if (!disk_failed_) return std::nullopt;
+  MutexLock lock(mutex_);
+  if (!failure_) return std::nullopt;
+  return failure_->WithContext("nothing becomes durable any more");
+}
+
 Status SyncRounds::Stop() {
   Status status = RequestAndWait();
   if (auto left = LeftBehind(); status.ok() && !left.empty()) status = left.begin()->second;
@@ -190,6 +202,7 @@ void SyncRounds::Run() {
       NoteOutcome(status);
       failure_.reset();
       if (!flushed.ok()) failure_ = flushed.error();
+      disk_failed_ = failure_ && IsOfDisk(failure_->code);
     }
     LetInPostponed();
     for (const Waiter& waiter : waiters) waiter.done(is_for_all(waiter) ? status : flushed);
@@ -375,6 +388,7 @@ Status SyncRounds::Publish(const InodePtr& inode, std::vector<kv::KvWrite>& writ
   std::move(content.pins.begin(), content.pins.end(), std::back_inserter(pins));
   content.pins.clear();
   content.owed = false;
+  content.flushed_with = rounds_total_ + 1;
   content.changed = content.overlay.HasUnstored() || !content.flying.empty();
   if (content.changed) {
     MutexLock list(mutex_);

@@ -84,6 +84,9 @@ class SyncRounds {
   uint64_t requests_total() const { return requests_total_.load(); }
   std::string last_error() const;  // of the last round; empty when it went well
   bool failing() const;            // the last round could not be finished: nothing becomes durable at present
+  // Why, where that is a failure of the disk, which nobody outlives by waiting: not for want of space, or of other
+  // hosts. Cheap while there is none.
+  std::optional<Error> DiskFailure() const;
 
  private:
   struct Waiter {
@@ -185,8 +188,9 @@ class SyncRounds {
   std::optional<Error> failure_ GUARDED_BY(mutex_);      // of the last round, when it could not be finished
   std::string last_error_ GUARDED_BY(mutex_);
 
-  std::atomic<bool> has_loss_{false};  // there is a loss that nobody was told
-  std::atomic<bool> open_{false};      // a round was opened and is not finished; set by the round thread
+  std::atomic<bool> disk_failed_{false};  // failure_ is one of the disk
+  std::atomic<bool> has_loss_{false};     // there is a loss that nobody was told
+  std::atomic<bool> open_{false};         // a round was opened and is not finished; set by the round thread
 
   // Of the round thread alone.
   std::vector<InodePtr> owed_;  // and these are still to be published

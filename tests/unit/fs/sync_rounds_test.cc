@@ -4,6 +4,7 @@
 
 #include "fixture.h"
 #include "fs/extent_map.h"
+#include "io/faulty_disk.h"
 #include "meta/records.h"
 
 namespace cairnfs::fs {
@@ -185,6 +186,47 @@ TEST_F(DurableFileRename, ThatHasReplacedAFileAndIsNotDurableIsInterrupted) {
   EXPECT_EQ(renamed.error().code, ErrorCode::kInterrupted) << renamed.error().message;
   EXPECT_EQ(TextOf("old"), "new");
   EXPECT_FALSE(world_.fs->Lookup(kRootInode, "new").ok());
+}
+
+// The bytes were accepted, their descriptor closed, and only then does the disk fail.
+TEST(SyncRounds, AfterTheDiskHasFailedCloseAndRenameSayIt) {
+  io::MemoryDisk memory;
+  World world;
+  world.fs_options.flush_interval_ms = 600'000;
+  world.Close();
+  world.engine = std::make_unique<FullableEngine>();
+  auto faulty = std::make_unique<io::FaultyDisk>(memory);
+  io::FaultyDisk& disk = *faulty;
+  world.disk = std::move(faulty);
+  world.Open(true);
+  auto sync = [&] { return World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }); };
+  auto flush = [&](const FileSystem::Created& file) {
+    return World::Await<void>([&](Done<void> done) { world.fs->Flush(file.handle, file.attr.inode, std::move(done)); });
+  };
+  const FileSystem::Created durable = world.Create("durable");
+  ASSERT_TRUE(world.Write(durable, 0, "durable").ok());
+  ASSERT_TRUE(sync().ok());
+  const FileSystem::Created file = world.Create("file");
+  ASSERT_TRUE(world.Write(file, 0, "bytes").ok());
+  const FileSystem::Created second = world.OpenByName("file");
+  ASSERT_TRUE(flush(file).ok());
+
+  io::Faults faults;
+  faults.sync_error_share = 1;
+  disk.SetFaults(faults);
+  EXPECT_FALSE(sync().ok());
+  EXPECT_FALSE(flush(second).ok());
+  EXPECT_TRUE(flush(durable).ok()) << "all of it is on the disk";
+  for (std::string name : {"file", "durable"}) {
+    const Status renamed = World::Await<void>([&](Done<void> done) {
+      world.fs->Rename({kRootInode, name, kRootInode, "final", meta::RenameMode::kReplace}, {}, std::move(done));
+    });
+    EXPECT_FALSE(renamed.ok()) << name;
+    EXPECT_TRUE(world.fs->Lookup(kRootInode, name).ok());
+  }
+  for (const FileSystem::Created& open : {durable, file, second}) world.fs->Release(open.handle, open.attr.inode);
+  EXPECT_FALSE(world.fs->Stop().ok());
+  world.fs.reset();
 }
 
 TEST(SyncRounds, WithLittleRoomForMetadataNamesAreRefusedAndRemovalsAreNot) {
