@@ -78,7 +78,7 @@ void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
     case Receiver::Outcome::kTaken: write.data = std::move(taken.slice); return SubmitWrite(request, std::move(write));
     case Receiver::Outcome::kPostponed: return SessionOf(request).overflow().Add(request, std::move(write), payload);
     case Receiver::Outcome::kClosed:
-      return ReplyError(request, MakeError(ErrorCode::kFailed, "write: the buffer pool is closed"));
+      return ReplyError(request, MakeError(ErrorCode::kFailed, "write: the server stops, and no buffer comes free"));
   }
 }
 

@@ -145,7 +145,10 @@ Receiver::Outcome Receiver::Admit(io::BufferRef& buffer) {
     buffer = AcquireWithPatience();
     return buffer ? Outcome::kTaken : Outcome::kPostponed;
   }
-  buffer = pool_.Acquire();
+  // Of a pool that is full of bytes which nothing takes any more, a server that stops does not wait for a buffer.
+  buffer = pool_.Acquire([this](std::chrono::milliseconds without_release) {
+    return session_.stopping() && without_release >= kStopPatience;
+  });
   return buffer ? Outcome::kTaken : Outcome::kClosed;
 }
 

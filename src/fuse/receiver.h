@@ -37,6 +37,9 @@ namespace cairnfs::fuse {
 
 class Session;
 
+// A server that stops and sees no buffer given back for so long gives the writes up that wait for one: what is accepted
+// is stuck, on a disk that hangs.
+constexpr std::chrono::seconds kStopPatience{10};
 // Payloads from this size on keep the buffer that they came in.
 inline constexpr size_t kKeptPayloadBytesMin = 128 * kKiB;
 inline constexpr auto kKeeperPatience = std::chrono::milliseconds(20);
@@ -72,7 +75,7 @@ class Receiver {
   enum class Outcome {
     kTaken,      // `slice` holds the payload
     kPostponed,  // no buffer in time: hand the write to the overflow
-    kClosed,     // the pool was closed
+    kClosed,     // the pool was closed, or is stuck while the server stops
   };
   struct Payload {
     Outcome outcome;

@@ -56,7 +56,11 @@ io::Slice WriteOverflow::Place(ByteSpan payload) {
   const bool small = payload.size() < kKeptPayloadBytesMin;
   if (small && packer_.Fits(payload.size())) return packer_.Add(payload);
   packer_.Drop();
-  io::BufferRef buffer = pool_.Acquire();
+  io::BufferRef buffer = pool_.Acquire([this](std::chrono::milliseconds without_release) {
+    MutexLock lock(mutex_);
+    return stopping_ && (is_stuck_ || without_release >= kStopPatience);
+  });
+  is_stuck_ = !buffer;  // the next does not wait as long again
   if (!buffer) return {};
   if (small) {
     packer_.Refill(std::move(buffer));
@@ -70,7 +74,7 @@ io::Slice WriteOverflow::Place(ByteSpan payload) {
 void WriteOverflow::HandOn(Postponed postponed) {
   postponed.write.data = Place({postponed.payload.get(), postponed.size});
   if (postponed.write.data.data == nullptr) {
-    ReplyError(postponed.request, MakeError(ErrorCode::kFailed, "write: the buffer pool is closed"));
+    ReplyError(postponed.request, MakeError(ErrorCode::kFailed, "write: the server stops, and no buffer comes free"));
     return;
   }
   SubmitWrite(postponed.request, std::move(postponed.write));

@@ -39,7 +39,8 @@ class WriteOverflow {
   };
   void Run();
   void HandOn(Postponed postponed);
-  // Copies the payload into the pool; waits for room. Null data when the pool was closed.
+  // Copies the payload into the pool; waits for room. Null data when the pool was closed, or is stuck
+  // while the server stops.
   io::Slice Place(ByteSpan payload);
 
   io::BufferPool& pool_;
@@ -48,8 +49,9 @@ class WriteOverflow {
   std::deque<Postponed> queue_ GUARDED_BY(mutex_);
   size_t queued_bytes_ GUARDED_BY(mutex_) = 0;
   bool stopping_ GUARDED_BY(mutex_) = false;
-  Packer packer_;       // of the thread
-  std::thread thread_;  // of the keeper until Stop; started by the first Add
+  bool is_stuck_ = false;  // of the thread: no buffer came for the last write
+  Packer packer_;          // of the thread
+  std::thread thread_;     // of the keeper until Stop; started by the first Add
 };
 
 }  // namespace cairnfs::fuse

@@ -111,13 +111,14 @@ BufferRef BufferPool::Take(size_t keep_count) {
   return BufferRef(this, index);
 }
 
-BufferRef BufferPool::WaitAndTake(size_t keep_count, Waiters BufferPool::*waiters) {
+BufferRef BufferPool::WaitAndTake(size_t keep_count, Waiters BufferPool::*waiters, const GiveUp& gives_up) {
   MutexLock lock(mutex_);
   if (closed_) return {};
   if (BufferRef buffer = Take(keep_count)) return buffer;
   std::chrono::milliseconds without_release{0};
   for (;;) {
     lock.Unlock();
+    if (gives_up && gives_up(without_release)) return {};
     if (on_pressure_) on_pressure_(without_release);
     lock.Lock();
     const uint64_t release_count = release_count_;
@@ -138,9 +139,11 @@ BufferRef BufferPool::WaitAndTake(size_t keep_count, Waiters BufferPool::*waiter
   }
 }
 
-BufferRef BufferPool::Acquire() { return WaitAndTake(reserved_count_, &BufferPool::ordinary_); }
+BufferRef BufferPool::Acquire(const GiveUp& gives_up) {
+  return WaitAndTake(reserved_count_, &BufferPool::ordinary_, gives_up);
+}
 
-BufferRef BufferPool::AcquireReserved() { return WaitAndTake(0, &BufferPool::reserved_); }
+BufferRef BufferPool::AcquireReserved() { return WaitAndTake(0, &BufferPool::reserved_, nullptr); }
 
 BufferRef BufferPool::TryAcquire() {
   MutexLock lock(mutex_);

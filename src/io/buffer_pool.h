@@ -68,8 +68,10 @@ class BufferPool {
   static Result<std::unique_ptr<BufferPool>> Create(const Options& options);
   ~BufferPool();  // REQUIRES: every BufferRef is gone
 
-  // Waits for a free buffer that is not of the reserve. Null only after Close().
-  BufferRef Acquire();
+  // Asked now and then while an Acquire waits, with the time for which it has seen no buffer given back; true ends it.
+  using GiveUp = std::function<bool(std::chrono::milliseconds without_release)>;
+  // Waits for a free buffer that is not of the reserve. Null only after Close(), or when it gave up.
+  BufferRef Acquire(const GiveUp& gives_up = nullptr);
   BufferRef TryAcquire();       // null when none is free beside the reserve
   BufferRef AcquireReserved();  // may take from the reserve; waits; null only after Close()
   void Close();                 // wakes all who wait
@@ -94,7 +96,7 @@ class BufferPool {
   };
   // Takes a free buffer, touched ones first, when more than `keep_count` are free; else null.
   BufferRef Take(size_t keep_count) REQUIRES_LOCK(mutex_);
-  BufferRef WaitAndTake(size_t keep_count, Waiters BufferPool::*waiters) EXCLUDES_LOCK(mutex_);
+  BufferRef WaitAndTake(size_t keep_count, Waiters BufferPool::*waiters, const GiveUp& gives_up) EXCLUDES_LOCK(mutex_);
   void WakeWaiters() REQUIRES_LOCK(mutex_);
   void Release(uint32_t index) EXCLUDES_LOCK(mutex_);
   static void Touch(std::byte* begin);

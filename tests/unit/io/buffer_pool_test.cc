@@ -135,6 +135,16 @@ TEST(BufferPool, CloseWakesAllWhoWait) {
   EXPECT_FALSE(pool->TryAcquire());
 }
 
+TEST(BufferPool, AnAcquireGivesUpWhenItIsToldTo) {
+  auto pool = MakePool(2, 1);
+  BufferRef held = pool->Acquire();
+  std::atomic<int> asked = 0;
+  EXPECT_FALSE(pool->Acquire([&](std::chrono::milliseconds) { return ++asked == 3; }));
+  EXPECT_EQ(asked, 3);
+  held = BufferRef();
+  EXPECT_TRUE(pool->Acquire([](std::chrono::milliseconds) { return true; })) << "there is one";
+}
+
 TEST(BufferPool, PressureBelowAnEighth) {
   auto pool = MakePool(16, 0);
   std::vector<BufferRef> held;
