@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "cairnfs/cairnfs.h"
 #include "control/mount_table.h"
@@ -228,6 +229,7 @@ int RunCheck(const CheckCommand& command) {
   }
   if (!location.ok()) return FailToLocate(location.error());
   Result<control::CheckReport> report = MakeError(ErrorCode::kUnavailable, "");
+  std::optional<std::string> last_end;
   if (!command.rebuild_index) {
     auto client = Connect(*location);
     report = client.ok() ? client->Check() : Result<control::CheckReport>(client.error());
@@ -241,9 +243,10 @@ int RunCheck(const CheckCommand& command) {
     if (!result.ok()) return Fail(result.error());
     if (result->chunks_found) fmt::print(stderr, "index rebuilt: {} chunks found\n", *result->chunks_found);
     report = std::move(result->report);
+    last_end = std::move(result->last_end);
   }
   if (!report.ok()) return Fail(report.error());
-  Print(command.json ? CheckJson(*report) : CheckText(*report));
+  Print(command.json ? CheckJson(*report, last_end) : CheckText(*report, last_end));
   return report->problem_count == 0 ? daemon::kExitDone : daemon::kExitProblems;
 }
 

@@ -179,7 +179,7 @@ std::string GcText(const control::GcReport& report) {
 
 std::string GcJson(const control::GcReport& report) { return Dump(GcObject(report)) + "\n"; }
 
-std::string CheckText(const control::CheckReport& report) {
+std::string CheckText(const control::CheckReport& report, const std::optional<std::string>& last_end) {
   std::string text;
   for (const std::string& problem : report.problems) text += "problem: " + OneLine(problem) + "\n";
   if (report.problem_count > report.problems.size()) {
@@ -189,13 +189,16 @@ std::string CheckText(const control::CheckReport& report) {
   if (report.damaged_file_count > report.damaged_files.size()) {
     text += fmt::format("... and {} more files\n", report.damaged_file_count - report.damaged_files.size());
   }
+  if (last_end && !last_end->empty()) {
+    text += fmt::format("not closed cleanly (\"{}\"): what no sync point covered may be lost\n", OneLine(*last_end));
+  }
   text += fmt::format("{} files, {} directories, {} chunks ({}) read: {}\n", report.files, report.directories,
                       report.chunks, FormatSize(report.bytes),
                       report.problem_count == 0 ? "clean" : fmt::format("{} problems", report.problem_count));
   return text;
 }
 
-std::string CheckJson(const control::CheckReport& report) {
+std::string CheckJson(const control::CheckReport& report, const std::optional<std::string>& last_end) {
   nlohmann::ordered_json json = {
       {"clean", report.problem_count == 0},
       {"files", report.files},
@@ -207,6 +210,10 @@ std::string CheckJson(const control::CheckReport& report) {
       {"damaged_file_count", report.damaged_file_count},
       {"damaged_files", report.damaged_files},
   };
+  if (last_end) {
+    json["closed_cleanly"] = last_end->empty();
+    json["last_end"] = *last_end;
+  }
   return Dump(json) + "\n";
 }
 

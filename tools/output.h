@@ -1,6 +1,7 @@
 // What the command line prints: text for people, JSON for programs.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "control/report.h"
@@ -14,7 +15,8 @@ std::string StatusJson(const control::StatusReport& report);
 std::string GcLine(const control::GcReport& report);  // one line of progress
 std::string GcText(const control::GcReport& report);  // the end of it
 std::string GcJson(const control::GcReport& report);
-std::string CheckText(const control::CheckReport& report);
-std::string CheckJson(const control::CheckReport& report);
+// `last_end`: what the directory's LOCK tells of its last end, empty after a clean one; nullopt beside a daemon.
+std::string CheckText(const control::CheckReport& report, const std::optional<std::string>& last_end);
+std::string CheckJson(const control::CheckReport& report, const std::optional<std::string>& last_end);
 
 }  // namespace cairnfs::tools

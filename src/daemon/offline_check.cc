@@ -58,6 +58,7 @@ static Result<OfflineCheckResult> CheckClosed(const OfflineCheckOptions& options
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(open));
   for (const std::string& note : directory->notes()) spdlog::warn("{}", note);
   OfflineCheckResult result;
+  result.last_end = directory->previous_state();
   Status verified = kv::VerifyRocksChecksums(directory->metadata_path());
   if (!verified.ok() && verified.error().code == ErrorCode::kNotFound) {
     verified = ExplainOpening(verified.error(), "cannot open the metadata", directory->metadata_path());
@@ -81,7 +82,6 @@ static Result<OfflineCheckResult> CheckClosed(const OfflineCheckOptions& options
     problems.insert(problems.begin(), verified.error().message);
     ++result.report.problem_count;
   }
-  directory->MarkClean();
   return result;
 }
 

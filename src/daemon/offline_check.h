@@ -18,11 +18,13 @@ struct OfflineCheckOptions {
 struct OfflineCheckResult {
   control::CheckReport report;
   std::optional<uint64_t> chunks_found;  // by rebuild_index
+  std::string last_end;                  // what LOCK tells of it; empty: the directory was closed cleanly
 };
 
 // kBusy names the process that uses the directory. A segment that is missing or cannot be told, and blocks of metadata
 // that fail their checksum, are problems in the summary, and the check goes on with what is left. What keeps the
 // directory from being opened at all is an error, and so is damaged metadata when the index is to be rebuilt in it.
+// LOCK is left as it was found: a check makes nothing of what an unclean end lost, and the next mount is to tell of it.
 Result<OfflineCheckResult> CheckOffline(const OfflineCheckOptions& options);
 
 }  // namespace cairnfs::daemon
