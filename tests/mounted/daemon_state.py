@@ -4,6 +4,7 @@ the mount. Run as root."""
 
 import contextlib
 import glob
+import json
 import os
 import signal
 import subprocess
@@ -58,6 +59,42 @@ def starts_that_fail_say_nothing_of_the_last_end():
                 log.seek(log_size)
                 assert ("not closed cleanly" in log.read()) == died
         mount.umount()
+
+
+def die(mount):
+    """The daemon ends without a word, and its mount stays. What LOCK tells then."""
+    pid, mount.pid = mount.pid, None
+    os.kill(pid, signal.SIGKILL)
+    wait_for_end(pid, 30)
+    left = f"{pid} running"
+    assert lock_text(mount) == left + "\n", lock_text(mount)
+    return left
+
+
+def offline_report(mount):
+    return json.loads(run(program("cairnfs"), "check", "--data", mount.data, "--json"))
+
+
+def a_check_leaves_what_lock_tells_and_tells_it_too():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        with open(mount.path + "/file", "wb") as file:
+            file.write(b"x" * 100000)
+            os.fsync(file.fileno())
+        left = die(mount)
+        for where in (["--data", mount.data], [mount.path], ["--rebuild-index", "--data", mount.data]):
+            expect(call(program("cairnfs"), "check", *where), 0, f'not closed cleanly ("{left}")', "read: clean")
+            assert lock_text(mount) == left + "\n", lock_text(mount)
+        report = offline_report(mount)
+        assert report["clean"] and report["closed_cleanly"] is False and report["last_end"] == left, report
+        mount.mount()
+        assert f'was not closed cleanly ("{left}")' in mount.log(), mount.log()
+        assert "closed_cleanly" not in mount.check()  # the daemon has it open
+        mount.umount()
+        report = offline_report(mount)
+        assert report["closed_cleanly"] is True and report["last_end"] == "", report
+        code, output = call(program("cairnfs"), "check", "--data", mount.data)
+        assert code == 0 and "not closed cleanly" not in output, (code, output)
 
 
 def data_paths_that_look_like_addresses():
@@ -187,7 +224,8 @@ def a_stop_ends_while_another_namespace_writes():
 
 def main():
     return run_cases([
-        starts_that_fail_say_nothing_of_the_last_end, data_paths_that_look_like_addresses,
+        starts_that_fail_say_nothing_of_the_last_end, a_check_leaves_what_lock_tells_and_tells_it_too,
+        data_paths_that_look_like_addresses,
         one_damaged_chunk_is_no_failure, umount_says_whose_namespace_still_has_the_mount,
         a_stop_ends_while_another_namespace_writes,
     ])
