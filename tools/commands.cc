@@ -113,6 +113,19 @@ int FailToLocate(const Error& error) {
   return error.code == ErrorCode::kNotFound ? int{daemon::kExitNoDaemon} : code;
 }
 
+// nullopt where no daemon runs.
+Result<std::optional<control::CheckReport>> CheckBesideDaemon(const Location& location) {
+  CAIRNFS_ASSIGN_OR_RETURN(control::Client client, Connect(location));
+  auto report = client.Check();
+  if (report.ok() || report.error().code != ErrorCode::kUnavailable) return report;
+  return report.error().WithContext("the check was not finished");
+}
+
+int PrintCheck(const control::CheckReport& report, const std::optional<std::string>& last_end, bool json) {
+  Print(json ? CheckJson(report, last_end) : CheckText(report, last_end));
+  return report.problem_count == 0 ? daemon::kExitDone : daemon::kExitProblems;
+}
+
 }  // namespace
 
 int Fail(const Error& error) {
@@ -228,26 +241,19 @@ int RunCheck(const CheckCommand& command) {
     location = Locate({{}, command.target.data.empty() ? daemon::kDefaultData : command.target.data});
   }
   if (!location.ok()) return FailToLocate(location.error());
-  Result<control::CheckReport> report = MakeError(ErrorCode::kUnavailable, "");
-  std::optional<std::string> last_end;
   if (!command.rebuild_index) {
-    auto client = Connect(*location);
-    report = client.ok() ? client->Check() : Result<control::CheckReport>(client.error());
+    auto report = CheckBesideDaemon(*location);
+    if (!report.ok()) return Fail(report.error());
+    if (*report) return PrintCheck(**report, std::nullopt, command.json);
   }
   // Nobody serves the directory: then it can be opened here. If somebody does after all, its lock says so.
-  if (!report.ok() && report.error().code == ErrorCode::kUnavailable) {
-    daemon::OfflineCheckOptions options;
-    options.config.data = location->data;
-    options.rebuild_index = command.rebuild_index;
-    auto result = daemon::CheckOffline(options);
-    if (!result.ok()) return Fail(result.error());
-    if (result->chunks_found) fmt::print(stderr, "index rebuilt: {} chunks found\n", *result->chunks_found);
-    report = std::move(result->report);
-    last_end = std::move(result->last_end);
-  }
-  if (!report.ok()) return Fail(report.error());
-  Print(command.json ? CheckJson(*report, last_end) : CheckText(*report, last_end));
-  return report->problem_count == 0 ? daemon::kExitDone : daemon::kExitProblems;
+  daemon::OfflineCheckOptions options;
+  options.config.data = location->data;
+  options.rebuild_index = command.rebuild_index;
+  auto result = daemon::CheckOffline(options);
+  if (!result.ok()) return Fail(result.error());
+  if (result->chunks_found) fmt::print(stderr, "index rebuilt: {} chunks found\n", *result->chunks_found);
+  return PrintCheck(result->report, result->last_end, command.json);
 }
 
 }  // namespace cairnfs::tools

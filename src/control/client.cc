@@ -53,6 +53,16 @@ Result<std::unique_ptr<Control::Stub>> StubFor(const std::string& path) {
   return Control::NewStub(grpc::CreateCustomInsecureChannelFromFd("control", fd, arguments));
 }
 
+// A daemon marks its own errors (rpc/status.h). Over a connection that stood, gRPC's own "unavailable" means that the
+// other end of it is gone.
+Error ErrorOf(const grpc::Status& status) {
+  Error error = rpc::FromGrpc(status);
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty()) {
+    error.message = "the daemon ended before it answered (" + error.message + ")";
+  }
+  return error;
+}
+
 }  // namespace
 
 class Client::Impl {
@@ -68,7 +78,7 @@ class Client::Impl {
     grpc::ClientContext context;
     if (seconds != 0) context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
     grpc::Status status = (stub.get()->*method)(&context, request, &reply);
-    if (!status.ok()) return rpc::FromGrpc(status);
+    if (!status.ok()) return ErrorOf(status);
     return {};
   }
 };
@@ -103,14 +113,19 @@ Result<GcReport> Client::Gc(const std::function<void(const GcReport&)>& on_progr
     on_progress(last);
   }
   grpc::Status status = reader->Finish();
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return ErrorOf(status);
   return last;
 }
 
-Result<CheckReport> Client::Check() {
+Result<std::optional<CheckReport>> Client::Check() {
+  const auto stub = StubFor(impl_->socket_path_);
+  if (!stub.ok() && stub.error().code == ErrorCode::kUnavailable) return std::optional<CheckReport>();
+  if (!stub.ok()) return stub.error();
+  grpc::ClientContext context;
   CheckReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Check, CheckRequest{}, reply));
-  return FromMessage(reply);
+  const grpc::Status status = (*stub)->Check(&context, CheckRequest{}, &reply);
+  if (!status.ok()) return ErrorOf(status);
+  return std::optional<CheckReport>(FromMessage(reply));
 }
 
 Result<ClusterReport> Client::GetCluster() {
@@ -149,7 +164,7 @@ Status Client::Commit(const GateCall& call, const std::function<Status()>& renam
   }
   stream->WritesDone();
   grpc::Status status = stream->Finish();
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return ErrorOf(status);
   return {};
 }
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -24,7 +25,8 @@ class Client {
   Result<StatusReport> GetStatus(const std::string& failures_at = {});
   Status Wait(const std::string& path);
   Result<GcReport> Gc(const std::function<void(const GcReport&)>& on_progress);
-  Result<CheckReport> Check();
+  // nullopt: no daemon listens there. One that ends while it checks is an error, kUnavailable.
+  Result<std::optional<CheckReport>> Check();
   Result<ClusterReport> GetCluster();
   Status Forget(const std::string& node);
   // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.

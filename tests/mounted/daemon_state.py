@@ -14,7 +14,7 @@ import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import SMALL, Mount, Scratch, free_port, program, run, run_cases
-from refusals import CORRUPT, call, expect
+from refusals import CORRUPT, NO_DAEMON, call, expect
 
 
 def lock_text(mount):
@@ -95,6 +95,39 @@ def a_check_leaves_what_lock_tells_and_tells_it_too():
         assert report["closed_cleanly"] is True and report["last_end"] == "", report
         code, output = call(program("cairnfs"), "check", "--data", mount.data)
         assert code == 0 and "not closed cleanly" not in output, (code, output)
+
+
+def has_socket(pid):
+    names = []
+    for fd in glob.glob(f"/proc/{pid}/fd/*"):
+        with contextlib.suppress(OSError):
+            names.append(os.readlink(fd))
+    return any(name.startswith("socket:") for name in names)
+
+
+def a_check_whose_daemon_dies_says_so():
+    """It must not go on by itself, and call clean what the daemon could not finish."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        os.kill(mount.pid, signal.SIGSTOP)  # it is connected to, and does not answer
+        check = subprocess.Popen([program("cairnfs"), "check", mount.path], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            for _ in range(600):
+                if has_socket(check.pid):
+                    break
+                time.sleep(0.05)
+            time.sleep(0.5)
+            left = die(mount)
+            output, message = check.communicate(timeout=60)
+        finally:
+            check.kill()
+        assert check.returncode == NO_DAEMON and output == "", (check.returncode, output, message)
+        assert "the check was not finished: the daemon ended before it answered" in message, message
+        assert lock_text(mount) == left + "\n", lock_text(mount)
+        mount.mount()
+        mount.check()
+        mount.umount()
 
 
 def data_paths_that_look_like_addresses():
@@ -225,7 +258,7 @@ def a_stop_ends_while_another_namespace_writes():
 def main():
     return run_cases([
         starts_that_fail_say_nothing_of_the_last_end, a_check_leaves_what_lock_tells_and_tells_it_too,
-        data_paths_that_look_like_addresses,
+        a_check_whose_daemon_dies_says_so, data_paths_that_look_like_addresses,
         one_damaged_chunk_is_no_failure, umount_says_whose_namespace_still_has_the_mount,
         a_stop_ends_while_another_namespace_writes,
     ])
