@@ -72,15 +72,30 @@ void WaitForEnd(uint64_t pid, const control::MountEntry& mount) {
   close(fd);
 }
 
-// The holder of a data directory by its LOCK, for a user who may not use the control socket it is unreadable too.
+// The daemon that holds a data directory by its LOCK; for a user who may not use the control socket it is unreadable
+// too.
 uint64_t HolderPid(const std::string& data) {
   std::string text = daemon::ReadLockText(data);
-  if (text.empty() || text.starts_with("failed")) return 0;
+  if (text.empty() || text.starts_with("failed") || !daemon::IsInUse(data)) return 0;
   uint64_t pid = std::strtoull(text.c_str(), nullptr, 10);
-  // Left by a crash, the number may be another process's by now.
+  // It may be a check, or of another pid namespace.
   std::ifstream comm(fmt::format("/proc/{}/comm", pid));
   std::string name;
   return std::getline(comm, name) && name == "cairnfsd" ? pid : 0;
+}
+
+// Returns once the daemon has ended, with the exit code for what it left.
+int WaitAndTellEnd(uint64_t pid, const control::MountEntry& mount) {
+  WaitForEnd(pid, mount);
+  std::string left = daemon::ReadLockText(mount.data);
+  if (left.starts_with("failed: ")) {
+    return Fail(MakeError(ErrorCode::kFailed, "unmounted, but not everything became durable: " + left.substr(8)));
+  }
+  if (pid != 0 && left.starts_with(fmt::format("{} ", pid))) {
+    return Fail(MakeError(ErrorCode::kFailed,
+                          "unmounted, but the daemon ended before everything was durable; its log tells why"));
+  }
+  return daemon::kExitDone;
 }
 
 // Without touching the path unless its text is not the mount point's: a dead daemon's mount cannot be asked.
@@ -164,20 +179,17 @@ int RunUmount(const UmountCommand& command) {
   if (auto client = Connect({mount->data, mount->mount_point}); client.ok()) {
     if (auto status = client->GetStatus(); status.ok()) pid = status->daemon.pid;
   }
-  const bool answered = pid != 0;
-  if (!answered) pid = HolderPid(mount->data);
+  if (pid == 0) pid = HolderPid(mount->data);
+  const std::string last_end = pid == 0 && !daemon::IsInUse(mount->data) ? daemon::ReadLockText(mount->data) : "";
   if (auto unmounted = fuse::Unmount(mount->mount_point, command.lazy); !unmounted.ok()) return Fail(unmounted.error());
-  if (command.lazy) return daemon::kExitDone;
-  WaitForEnd(pid, *mount);
-  std::string left = daemon::ReadLockText(mount->data);
-  if (left.starts_with("failed: ")) {
-    return Fail(MakeError(ErrorCode::kFailed, "unmounted, but not everything became durable: " + left.substr(8)));
+  if (!last_end.empty()) {
+    return Fail(MakeError(
+        ErrorCode::kFailed,
+        fmt::format("unmounted; its daemon had ended before, without closing {} cleanly (\"{}\"): what no sync point "
+                    "covered may be lost",
+                    mount->data, last_end)));
   }
-  if (answered && left.starts_with(std::to_string(pid))) {
-    return Fail(MakeError(ErrorCode::kFailed,
-                          "unmounted, but the daemon ended before everything was durable; its log tells why"));
-  }
-  return daemon::kExitDone;
+  return command.lazy ? int{daemon::kExitDone} : WaitAndTellEnd(pid, *mount);
 }
 
 int RunStatus(const Target& target, bool json) {

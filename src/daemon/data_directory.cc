@@ -389,4 +389,13 @@ std::string ReadLockText(const std::string& data_path) {
   return text;
 }
 
+bool IsInUse(const std::string& data_path) {
+  int fd = open((data_path + "/LOCK").c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return true;
+  // Held for a moment only, and TakeLock tries again.
+  bool is_free = flock(fd, LOCK_SH | LOCK_NB) == 0;
+  close(fd);
+  return !is_free;
+}
+
 }  // namespace cairnfs::daemon

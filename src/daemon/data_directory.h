@@ -100,5 +100,7 @@ Result<std::string> ControlSocketPath(const std::string& data_path);
 
 // The text in LOCK without taking it; empty when there is none or it cannot be read.
 std::string ReadLockText(const std::string& data_path);
+// Whether anybody holds the directory's lock. True too when that cannot be found out.
+bool IsInUse(const std::string& data_path);
 
 }  // namespace cairnfs::daemon

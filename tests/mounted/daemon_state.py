@@ -13,7 +13,7 @@ import time
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import SMALL, Mount, Scratch, free_port, program, run, run_cases
+from cairnfs_mount import SMALL, Mount, Scratch, free_port, mounts_below, program, run, run_cases
 from refusals import CORRUPT, NO_DAEMON, call, expect
 
 
@@ -95,6 +95,20 @@ def a_check_leaves_what_lock_tells_and_tells_it_too():
         assert report["closed_cleanly"] is True and report["last_end"] == "", report
         code, output = call(program("cairnfs"), "check", "--data", mount.data)
         assert code == 0 and "not closed cleanly" not in output, (code, output)
+
+
+def umount_tells_that_the_daemon_had_died():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        for words in ([], ["--lazy"]):
+            left = die(mount)
+            expect(call(*mount.umount_command(), *words), 1, "unmounted; its daemon had ended before", f'("{left}")',
+                   "what no sync point covered may be lost")
+            assert mount.path not in mounts_below(scratch.path)
+            assert lock_text(mount) == left + "\n", lock_text(mount)
+            mount.mount()
+            assert f'was not closed cleanly ("{left}")' in mount.log(), mount.log()
+        mount.umount()  # nothing to tell of this end
 
 
 def has_socket(pid):
@@ -258,7 +272,7 @@ def a_stop_ends_while_another_namespace_writes():
 def main():
     return run_cases([
         starts_that_fail_say_nothing_of_the_last_end, a_check_leaves_what_lock_tells_and_tells_it_too,
-        a_check_whose_daemon_dies_says_so, data_paths_that_look_like_addresses,
+        umount_tells_that_the_daemon_had_died, a_check_whose_daemon_dies_says_so, data_paths_that_look_like_addresses,
         one_damaged_chunk_is_no_failure, umount_says_whose_namespace_still_has_the_mount,
         a_stop_ends_while_another_namespace_writes,
     ])

@@ -121,6 +121,19 @@ TEST_F(DataDirectoryTest, WhoIsRefusedDoesNotTouchTheHoldersState) {
   EXPECT_EQ(ReadLockText(data_), std::to_string(getpid()) + " running");
 }
 
+TEST_F(DataDirectoryTest, IsInUseWhileItIsHeld) {
+  Make();
+  EXPECT_FALSE(IsInUse(data_));
+  {
+    auto holder = Open();
+    ASSERT_TRUE(holder.ok());
+    EXPECT_TRUE(IsInUse(data_));
+  }
+  EXPECT_FALSE(IsInUse(data_));
+  EXPECT_TRUE(Open().ok());
+  EXPECT_TRUE(IsInUse(folder_ + "/absent"));  // nothing is known of it
+}
+
 TEST_F(DataDirectoryTest, HalfMadeIsMadeAnew) {
   ASSERT_TRUE(Open().ok());  // not finished
   Write("segments/junk", "x");
