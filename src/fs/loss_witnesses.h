@@ -34,8 +34,8 @@ class LossWitnesses {
   // All functions may be called from any thread at once.
   // Closed bytes are lost as of now.
   void NoteLoss();
-  // kIo: the process of that thread, or its session, is told now. `thread` is as a FUSE request names it; all that cannot
-  // be seen (0: of another pid namespace) count as one process. Reads /proc once there was a loss.
+  // kIo: the process of that thread, or its session, is told now. `thread` is as a FUSE request names it; all that
+  // cannot be seen (0: of another pid namespace) count as one process. Reads /proc once there was a loss.
   Status Tell(uint32_t thread);
 
  private:
