@@ -56,6 +56,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void EndWaits() override { waiting_reads_.Close(); }
   void Prefetch(std::span<const Digest> digests) override;
   ClusterChunkStats ClusterStats() const override;
+  void SetCopiesMin(unsigned copies_min) override EXCLUDES_LOCK(mutex_);
   ChunkPeer& peer() override { return *this; }
 
   // syncing.cc
@@ -148,6 +149,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   bool IsListed(const Entry& entry) const;
   bool IsUp(const NodeId& node) const;
   size_t CopiesOf(const Entry& entry) const;
+  unsigned CopiesMin() const;  // 1 to `copies`
   size_t CopiesNeeded() REQUIRES_LOCK(mutex_);
   void RetryStuck() EXCLUDES_LOCK(mutex_);
 
@@ -189,6 +191,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     std::string away, full;  // names, each after a space
   };
   static AwayNodes NodesThatTakeNothing(const View& view);
+  std::string WhatHelps(const View& view, const AwayNodes& nodes) const;
   std::string DescribeShortage(const View& view, const AwayNodes& nodes) const REQUIRES_LOCK(mutex_);
   Error Shortage(std::string_view what) REQUIRES_LOCK(mutex_);
   bool IsFullEverywhere() REQUIRES_LOCK(mutex_);
@@ -247,6 +250,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   Membership& membership_;
   const ClusterChunkOptions options_;
   const NodeId self_;
+  std::atomic<unsigned> copies_min_;  // 0: as many as `copies`
   WireCounters wire_;
   Reachability reachability_;
   GroupCommit commit_;

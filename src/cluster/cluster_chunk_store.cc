@@ -32,6 +32,7 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
       membership_(membership),
       options_(options),
       self_(membership.self()),
+      copies_min_(options.copies_min),
       reachability_(membership),
       commit_(local, engine),
       home_(commit_, membership),
@@ -94,7 +95,7 @@ bool ClusterChunkStoreImpl::OthersMayTake() {
   const auto count =
       static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(),
                                         [&](const NodeInfo& node) { return node.id != self_ && node.takes_chunks(); }));
-  return count >= std::max(1U, options_.copies_min != 0 ? options_.copies_min : options_.copies);
+  return count >= CopiesMin();
 }
 
 // A repair of the chunk may be under way, which no Sync waits for: from now on those that begin later do.

@@ -19,7 +19,8 @@ inline constexpr std::chrono::seconds kReadWaitMax{30};
 
 struct ClusterChunkOptions {
   unsigned copies = 2;
-  unsigned copies_min = 0;                   // of nodes that are up, for a Sync to succeed; 0: as many as `copies`
+  // Of nodes that are up, for a Sync to succeed; 0: as many as `copies`. SetCopiesMin changes it.
+  unsigned copies_min = 0;
   size_t window_bytes_per_peer = 64 * kMiB;  // sent and not acknowledged
   unsigned connections_per_peer = 2;
   std::chrono::seconds sync_wait_max{600};                 // a Sync that lacks nodes fails with kUnavailable after this
@@ -53,6 +54,9 @@ class ClusterChunkStore : public store::ChunkStore {
                                                    io::BufferPool& pool, Membership& membership,
                                                    const ClusterChunkOptions& options);
   virtual ClusterChunkStats ClusterStats() const = 0;
+  // ClusterChunkOptions::copies_min from now on, also for the Syncs that wait: they go on at once where the new value
+  // allows it. What was done with fewer copies stays done, and is left to repair. Any thread.
+  virtual void SetCopiesMin(unsigned copies_min) = 0;
   // Sync, for this node's own disk alone (durability level `local`); the copies follow by themselves.
   virtual Status SyncLocal() = 0;
   enum class SyncScope { kCopies, kThisNode };

@@ -1,5 +1,6 @@
 // Sync: what was put before the call has its copies.
 #include <algorithm>
+#include <functional>
 #include <future>
 
 #include "cluster/cluster_chunk_impl.h"
@@ -63,8 +64,19 @@ ClusterChunkStoreImpl::AwayNodes ClusterChunkStoreImpl::NodesThatTakeNothing(con
   return nodes;
 }
 
+std::string ClusterChunkStoreImpl::WhatHelps(const View& view, const AwayNodes& nodes) const {
+  const bool lacks_room = nodes.away.empty() && !nodes.full.empty();
+  if (lacks_room) return "Add room or a node";
+  const std::string bring = nodes.away.empty() ? "Add a node" : "Bring nodes back";
+  const unsigned needed = CopiesMin();
+  if (needed <= 1) return bring;
+  const auto taking = std::count_if(view.nodes.begin(), view.nodes.end(), std::mem_fn(&NodeInfo::takes_chunks));
+  const auto enough = std::clamp<size_t>(static_cast<size_t>(taking), 1, needed - 1);
+  return bring + ", or lower min_replicas (cairnfs cluster set min-replicas " + std::to_string(enough) + ")";
+}
+
 std::string ClusterChunkStoreImpl::DescribeShortage(const View& view, const AwayNodes& nodes) const {
-  const unsigned needed = options_.copies_min == 0 ? options_.copies : options_.copies_min;
+  const unsigned needed = CopiesMin();
   std::string text =
       std::to_string(by_sequence_.size()) + " chunks have fewer than " + std::to_string(needed) + " durable copies";
   if (!nodes.away.empty()) text += "; nodes that do not answer:" + nodes.away;
@@ -72,8 +84,8 @@ std::string ClusterChunkStoreImpl::DescribeShortage(const View& view, const Away
   if (nodes.away.empty() && nodes.full.empty()) {
     text += "; the cluster has " + std::to_string(view.nodes.size()) + " nodes";
   }
-  text += needed > 1 ? ". Bring nodes back, or lower min_replicas" : ". Bring nodes back";
-  return text + " (min_replicas is " + std::to_string(needed) + ", copies is " + std::to_string(options_.copies) + ")";
+  return text + ". " + WhatHelps(view, nodes) + "; min_replicas is " + std::to_string(needed) + ", copies is " +
+         std::to_string(options_.copies);
 }
 
 Error ClusterChunkStoreImpl::Shortage(std::string_view what) {

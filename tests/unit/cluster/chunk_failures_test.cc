@@ -77,6 +77,18 @@ TEST_F(ClusterChunkTest, WhenAllAreFullThereIsNoSpace) {
   EXPECT_EQ(status.error().code, ErrorCode::kNoSpace) << status.error().message;
 }
 
+TEST_F(ClusterChunkTest, WhereNodesAreOnlyFullTheAdviceIsRoom) {
+  options_.sync_wait_max = std::chrono::seconds(1);
+  AddNode();
+  AddNode(/*disk_bytes=*/12 * kMiB);
+  PutAll(*nodes_[0], MakeChunks(1, 80, 500'000));
+  const Status status = nodes_[0]->chunks->Sync();
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("Add room or a node; min_replicas is 2"), std::string::npos)
+      << status.error().message;
+  EXPECT_EQ(status.error().message.find("Bring nodes back"), std::string::npos) << status.error().message;
+}
+
 TEST_F(ClusterChunkTest, SyncNamesTheNodesThatLackAndCanBeRepeated) {
   options_.sync_wait_max = std::chrono::seconds(1);
   AddNodes(2);
@@ -87,7 +99,9 @@ TEST_F(ClusterChunkTest, SyncNamesTheNodesThatLackAndCanBeRepeated) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
   EXPECT_NE(status.error().message.find("n2"), std::string::npos) << status.error().message;
-  EXPECT_NE(status.error().message.find("lower min_replicas (min_replicas is 2, copies is 2)"), std::string::npos)
+  EXPECT_NE(status.error().message.find("Bring nodes back, or lower min_replicas (cairnfs cluster set min-replicas 1); "
+                                        "min_replicas is 2, copies is 2"),
+            std::string::npos)
       << status.error().message;
   EXPECT_NE(nodes_[0]->chunks->WhatIsLacking().find("nodes that do not answer: n2"), std::string::npos);
   ASSERT_OK(nodes_[0]->chunks->SyncLocal());
@@ -135,6 +149,32 @@ TEST_F(ClusterChunkTest, CopiesMinLetsASaveGoOnAndRepairCatchesUp) {
     return std::all_of(chunks.begin(), chunks.end(), [&](const TestChunk& chunk) { return CopiesOf(chunk) == 2; });
   }));
   EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->ClusterStats().missing_copies == 0; }));
+}
+
+TEST_F(ClusterChunkTest, LoweringCopiesMinLetsASyncThatWaitsGoOn) {
+  AddNodes(2);
+  Down(*nodes_[1]);
+  const auto chunks = MakeChunks(1, 10);
+  PutAll(*nodes_[0], chunks);
+  auto synced = std::async(std::launch::async, [&] { return nodes_[0]->chunks->Sync(); });
+  EXPECT_EQ(synced.wait_for(std::chrono::seconds(1)), std::future_status::timeout) << "it did not wait";
+  nodes_[0]->chunks->SetCopiesMin(1);
+  ASSERT_OK(synced.get());
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().missing_copies, chunks.size());
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().unacknowledged_bytes, 0U);
+
+  // What was done stays done, and counts as short; what comes after needs all copies again.
+  nodes_[0]->chunks->SetCopiesMin(0);
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().missing_copies, chunks.size());
+  const auto later = MakeChunks(100, 10);
+  PutAll(*nodes_[0], later);
+  synced = std::async(std::launch::async, [&] { return nodes_[0]->chunks->Sync(); });
+  EXPECT_EQ(synced.wait_for(std::chrono::seconds(1)), std::future_status::timeout) << "it did not wait";
+  Start(*nodes_[1]);
+  ASSERT_OK(synced.get());
+  ExpectCopies(later, 2);
+  EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->ClusterStats().missing_copies == 0; }));
+  ExpectCopies(chunks, 2);
 }
 
 TEST_F(ClusterChunkTest, MissingCopiesAreKnownAgainAfterARestart) {
