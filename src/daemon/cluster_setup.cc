@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "base/coding.h"
 #include "base/hex.h"
 #include "base/log.h"
 #include "chunking/chunker.h"
@@ -29,8 +28,6 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-constexpr std::string_view kSettingsKey = "C";
-constexpr uint8_t kSettingsVersion = 1;
 constexpr uint64_t kSetupWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
 constexpr uint16_t kPeerPort = 7401;
 constexpr std::string_view kEtcdScheme = "etcd://", kNodeScheme = "node:";
@@ -45,12 +42,6 @@ std::string RandomBytes(size_t size) {
 ClusterSettings SettingsOf(const Config& config) {
   return {static_cast<uint32_t>(config.copies), static_cast<uint32_t>(config.min_replicas), config.lease_ms,
           config.out_after_ms, config.trusted_network};
-}
-
-Result<ClusterSettings> ReadSettings(kv::KvStore& store) {
-  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(kSettingsKey));
-  if (!entry) return MakeError(ErrorCode::kNotFound, "the metadata has no settings of a cluster");
-  return ClusterSettings::Decode(entry->value);
 }
 
 // --- the configuration of a host ----------------------------------------------------------------------------------
@@ -257,29 +248,6 @@ Result<ClusterIdentity> MakeServedCluster(const Config& config) {
 
 }  // namespace
 
-std::string ClusterSettings::Encode() const {
-  Encoder encoder;
-  encoder.U8(kSettingsVersion).U32(copies).U32(min_replicas).U64(lease_ms).U64(out_after_ms);
-  encoder.Varint(trusted_network.size());
-  for (const std::string& network : trusted_network) encoder.LengthPrefixed(network);
-  return encoder.Take();
-}
-
-Result<ClusterSettings> ClusterSettings::Decode(std::string_view value) {
-  Decoder decoder(value);
-  const uint8_t version = decoder.U8();
-  ClusterSettings settings;
-  settings.copies = decoder.U32();
-  settings.min_replicas = decoder.U32();
-  settings.lease_ms = decoder.U64();
-  settings.out_after_ms = decoder.U64();
-  for (uint64_t left = decoder.Varint(); left > 0 && decoder.ok(); --left) {
-    settings.trusted_network.emplace_back(decoder.LengthPrefixed());
-  }
-  if (decoder.Finished() && version == kSettingsVersion) return settings;
-  return MakeError(ErrorCode::kCorrupt, "the settings of the cluster in its metadata do not decode");
-}
-
 std::unique_ptr<meta::Namespace> MakeSharedNamespace(kv::KvStore& store) {
   meta::NamespaceOptions options;
   options.remote = true;
@@ -290,13 +258,17 @@ std::unique_ptr<meta::Namespace> MakeSharedNamespace(kv::KvStore& store) {
 Result<ClusterIdentity> ReadCluster(kv::KvStore& store) {
   ClusterIdentity identity;
   CAIRNFS_ASSIGN_OR_RETURN(identity.header, MakeSharedNamespace(store)->ReadHeader());
-  CAIRNFS_ASSIGN_OR_RETURN(identity.settings, ReadSettings(store));
+  CAIRNFS_ASSIGN_OR_RETURN(StoredSettings stored, ReadSettings(store));
+  CAIRNFS_ASSIGN_OR_RETURN(auto header, store.Get(meta::HeaderKey()));
+  identity.settings = std::move(stored.settings);
+  identity.settings_revision = stored.revision;
+  identity.settings_were_changed = header && stored.revision > header->revision;
   return identity;
 }
 
 Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& config) {
   kv::Transaction settings;
-  settings.IfAbsent(std::string(kSettingsKey)).Put(std::string(kSettingsKey), SettingsOf(config).Encode());
+  settings.IfAbsent(SettingsKey()).Put(SettingsKey(), SettingsOf(config).Encode());
   if (auto made = store.Commit(settings); !made.ok() && made.error().code != ErrorCode::kConflict) return made.error();
   auto names = MakeSharedNamespace(store);
   auto header = names->ReadHeader();
@@ -319,7 +291,6 @@ Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
   };
   const std::array pairs = {
       Pair{"copies", fmt::format("{}", config.copies), fmt::format("{}", settings.copies)},
-      Pair{"min_replicas", fmt::format("{}", config.min_replicas), fmt::format("{}", settings.min_replicas)},
       Pair{"lease", Quoted(Duration(config.lease_ms)), Quoted(Duration(settings.lease_ms))},
       Pair{"out_after", Quoted(Duration(config.out_after_ms)), Quoted(Duration(settings.out_after_ms))},
   };
@@ -397,7 +368,6 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   if (!identity.ok()) return ExplainUnreachable(identity.error(), config.metadata);
   config.metadata_wait_ms = Config().metadata_wait_ms;
   config.copies = identity->settings.copies;
-  config.min_replicas = identity->settings.min_replicas;
   config.lease_ms = identity->settings.lease_ms;
   config.out_after_ms = identity->settings.out_after_ms;
   config.trusted_network = identity->settings.trusted_network;

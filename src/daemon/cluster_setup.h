@@ -2,12 +2,11 @@
 // And `cairnfs cluster init` and `join`, which make it and write the configuration of a host.
 #pragma once
 
-#include <cstdint>
+#include <memory>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "base/result.h"
+#include "daemon/cluster_settings.h"
 #include "daemon/config.h"
 #include "daemon/data_directory.h"
 #include "kv/shared_store.h"
@@ -15,18 +14,11 @@
 
 namespace cairnfs::daemon {
 
-// Key `C` of the shared store.
-struct ClusterSettings {
-  uint32_t copies = 0, min_replicas = 0;  // as configured: 0 is as many as copies
-  uint64_t lease_ms = 0, out_after_ms = 0;
-  std::vector<std::string> trusted_network;
-  std::string Encode() const;
-  static Result<ClusterSettings> Decode(std::string_view value);
-};
-
 struct ClusterIdentity {
   meta::FilesystemHeader header;
   ClusterSettings settings;
+  uint64_t settings_revision = 0;
+  bool settings_were_changed = false;  // since the filesystem was made, which is after they were written first
 };
 
 // The namespace of a cluster; `store` outlives it.
@@ -36,7 +28,8 @@ std::unique_ptr<meta::Namespace> MakeSharedNamespace(kv::KvStore& store);
 Result<ClusterIdentity> ReadCluster(kv::KvStore& store);
 // Makes the filesystem and the settings unless they are there; hosts that do so at once agree on one.
 Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& config);
-// kInvalidArgument: a key of the configuration that must be the same on every host is not what the others have.
+// kInvalidArgument: a key of the configuration that must be the same on every host is not what the others have. That of
+// min_replicas is none of them: what `cluster init` wrote, and `cluster set` after it, counts.
 Status CheckAgreement(const ClusterSettings& settings, const Config& config);
 // Makes a data directory one of this filesystem, or finds that it is. kInvalidArgument: it belongs to another one, or
 // is that of a host alone with files in it. `directory` is locked.

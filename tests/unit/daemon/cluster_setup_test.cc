@@ -192,17 +192,6 @@ TEST_F(ClusterSetupTest, ADirectoryKeepsToItsFilesystem) {
   EXPECT_TRUE(Has(Adopt(**directory, config, other).error(), "belongs to filesystem " + one));
 }
 
-TEST(ClusterSettingsTest, RefuseEveryTruncation) {
-  ClusterSettings settings;
-  settings.copies = 2;
-  settings.trusted_network = {"10.0.0.0/8", "fd00::/8"};
-  const std::string text = settings.Encode();
-  auto decoded = ClusterSettings::Decode(text);
-  ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(decoded->trusted_network, settings.trusted_network);
-  for (size_t size = 0; size < text.size(); ++size) EXPECT_FALSE(ClusterSettings::Decode(text.substr(0, size)).ok());
-}
-
 TEST(NodeUsageTest, RefusesEveryTruncation) {
   control::NodeUsage usage;
   usage.available_bytes = 7;

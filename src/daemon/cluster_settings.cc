@@ -1,0 +1,142 @@
+#include "daemon/cluster_settings.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "base/coding.h"
+#include "base/log.h"
+
+namespace cairnfs::daemon {
+namespace {
+
+constexpr uint8_t kSettingsVersion = 1;
+constexpr int kAttemptsMax = 20;  // of a transaction that conflicts
+constexpr std::chrono::seconds kReadAgainAfter{1};
+
+std::string SettingsEnd() { return SettingsKey() + '\0'; }
+
+Error NoSettings() { return MakeError(ErrorCode::kNotFound, "the metadata has no settings of a cluster"); }
+
+Result<StoredSettings> DecodeStored(std::string_view value, uint64_t revision) {
+  CAIRNFS_ASSIGN_OR_RETURN(ClusterSettings settings, ClusterSettings::Decode(value));
+  return StoredSettings{std::move(settings), revision};
+}
+
+}  // namespace
+
+std::string ClusterSettings::Encode() const {
+  Encoder encoder;
+  encoder.U8(kSettingsVersion).U32(copies).U32(min_replicas).U64(lease_ms).U64(out_after_ms);
+  encoder.Varint(trusted_network.size());
+  for (const std::string& network : trusted_network) encoder.LengthPrefixed(network);
+  return encoder.Take();
+}
+
+Result<ClusterSettings> ClusterSettings::Decode(std::string_view value) {
+  Decoder decoder(value);
+  const uint8_t version = decoder.U8();
+  ClusterSettings settings;
+  settings.copies = decoder.U32();
+  settings.min_replicas = decoder.U32();
+  settings.lease_ms = decoder.U64();
+  settings.out_after_ms = decoder.U64();
+  for (uint64_t left = decoder.Varint(); left > 0 && decoder.ok(); --left) {
+    settings.trusted_network.emplace_back(decoder.LengthPrefixed());
+  }
+  if (decoder.Finished() && version == kSettingsVersion) return settings;
+  return MakeError(ErrorCode::kCorrupt, "the settings of the cluster in its metadata do not decode");
+}
+
+std::string SettingsKey() { return "C"; }
+
+Result<StoredSettings> ReadSettings(kv::KvStore& store) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(SettingsKey()));
+  if (!entry) return NoSettings();
+  return DecodeStored(entry->value, entry->revision);
+}
+
+Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas) {
+  for (int attempt = 1;; ++attempt) {
+    CAIRNFS_ASSIGN_OR_RETURN(StoredSettings stored, ReadSettings(store));
+    if (min_replicas > stored.settings.copies) {
+      return MakeError(
+          ErrorCode::kInvalidArgument,
+          fmt::format("min_replicas = {} is more than copies = {}: give 1 to {}, or default for all copies",
+                      min_replicas, stored.settings.copies, stored.settings.copies));
+    }
+    if (stored.settings.min_replicas == min_replicas) return stored;
+    stored.settings.min_replicas = min_replicas;
+    kv::Transaction transaction;
+    transaction.IfRevision(SettingsKey(), stored.revision).Put(SettingsKey(), stored.settings.Encode());
+    auto committed = store.Commit(transaction);
+    if (committed.ok()) return StoredSettings{std::move(stored.settings), *committed};
+    if (committed.error().code != ErrorCode::kConflict || attempt == kAttemptsMax) return committed.error();
+  }
+}
+
+Result<std::unique_ptr<SettingsWatch>> SettingsWatch::Start(kv::SharedKvStore& store, Changed changed) {
+  auto watch = std::unique_ptr<SettingsWatch>(new SettingsWatch(store, std::move(changed)));
+  CAIRNFS_RETURN_IF_ERROR(watch->Begin());
+  return watch;
+}
+
+Status SettingsWatch::Begin() {
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, store_.Range(SettingsKey(), SettingsEnd(), 1));
+  if (range.entries.empty()) return NoSettings();
+  CAIRNFS_ASSIGN_OR_RETURN(StoredSettings stored,
+                           DecodeStored(range.entries.front().value, range.entries.front().revision));
+  Take(stored);
+  kv::WatchCallbacks callbacks;
+  callbacks.changed = [this](const std::vector<kv::KvEvent>& events, uint64_t) { TakeEvents(events); };
+  callbacks.lost = [this](uint64_t) { Reread(/*went_back=*/false); };
+  callbacks.went_back = [this](uint64_t) { Reread(/*went_back=*/true); };
+  CAIRNFS_ASSIGN_OR_RETURN(watch_, store_.Watch(SettingsKey(), SettingsEnd(), range.revision, std::move(callbacks)));
+  return {};
+}
+
+SettingsWatch::~SettingsWatch() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    wake_.NotifyAll();
+  }
+  watch_.reset();
+}
+
+void SettingsWatch::Take(const StoredSettings& stored) {
+  MutexLock lock(mutex_);
+  if (stored.revision <= revision_) return;
+  revision_ = stored.revision;
+  changed_(stored);
+}
+
+void SettingsWatch::TakeEvents(const std::vector<kv::KvEvent>& events) {
+  for (const kv::KvEvent& event : events) {
+    auto stored = event.value ? DecodeStored(*event.value, event.revision) : NoSettings();
+    if (stored.ok()) {
+      Take(*stored);
+    } else {
+      spdlog::error("the settings of the cluster stay as they are on this host: {}", stored.error().message);
+    }
+  }
+}
+
+// On the watch's thread, which has nothing else to tell before this.
+void SettingsWatch::Reread(bool went_back) {
+  for (bool is_told = false;;) {
+    auto stored = ReadSettings(store_);
+    MutexLock lock(mutex_);
+    if (stored.ok()) {
+      if (went_back) revision_ = 0;  // revisions may mean something else now
+      lock.Unlock();
+      return Take(*stored);
+    }
+    if (!is_told) spdlog::warn("cannot read the settings of the cluster yet: {}", stored.error().message);
+    is_told = true;
+    if (!stopping_) wake_.WaitFor(mutex_, kReadAgainAfter);
+    if (stopping_) return;
+  }
+}
+
+}  // namespace cairnfs::daemon

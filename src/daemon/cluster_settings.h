@@ -1,0 +1,70 @@
+// Settings that are the same on every host of a cluster: one record in the shared store, which every host follows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/thread_annotations.h"
+#include "kv/shared_store.h"
+
+namespace cairnfs::daemon {
+
+// Key `C` of the shared store. Of these only min_replicas is ever changed.
+struct ClusterSettings {
+  uint32_t copies = 0, min_replicas = 0;  // as set: 0 is as many as copies
+  uint64_t lease_ms = 0, out_after_ms = 0;
+  std::vector<std::string> trusted_network;
+  std::string Encode() const;
+  static Result<ClusterSettings> Decode(std::string_view value);
+
+  uint32_t MinReplicas() const { return min_replicas == 0 ? copies : min_replicas; }  // the number in force
+  bool IsLowered() const { return MinReplicas() < copies; }
+};
+
+struct StoredSettings {
+  ClusterSettings settings;
+  uint64_t revision = 0;  // of the key: higher with each change
+};
+
+std::string SettingsKey();
+// kNotFound: there is no cluster in the store.
+Result<StoredSettings> ReadSettings(kv::KvStore& store);
+// Writes the number of copies that suffice while nodes are missing, 0 for all of them, and nothing else. Returns what
+// the record is then. kInvalidArgument: there are not so many copies.
+Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas);
+
+// Tells of the settings, and of each change that any host makes.
+class SettingsWatch {
+ public:
+  using Changed = std::function<void(const StoredSettings&)>;
+  // `changed` is called with what is there, before this returns, and then after each change; one call at a time, in the
+  // order of the changes, also for some that change nothing. It must not call the watch. `store` outlives the watch.
+  static Result<std::unique_ptr<SettingsWatch>> Start(kv::SharedKvStore& store, Changed changed);
+  ~SettingsWatch();  // after a call that runs
+  SettingsWatch(const SettingsWatch&) = delete;
+  SettingsWatch& operator=(const SettingsWatch&) = delete;
+
+  // What this host has just written or read, which the store may tell of later.
+  void Take(const StoredSettings& stored) EXCLUDES_LOCK(mutex_);
+
+ private:
+  SettingsWatch(kv::SharedKvStore& store, Changed changed) : store_(store), changed_(std::move(changed)) {}
+  Status Begin();
+  void TakeEvents(const std::vector<kv::KvEvent>& events);
+  void Reread(bool went_back) EXCLUDES_LOCK(mutex_);
+
+  kv::SharedKvStore& store_;
+  const Changed changed_;
+  Mutex mutex_;  // held while changed_ runs, so that an older record never comes after a newer one
+  CondVar wake_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  uint64_t revision_ GUARDED_BY(mutex_) = 0;  // of what was told last
+  std::unique_ptr<kv::KvWatch> watch_;
+};
+
+}  // namespace cairnfs::daemon
