@@ -42,7 +42,7 @@ struct ClusterCommands {
   ClusterJoinCommand join;
   Target target;
   bool json = false;
-  std::string node;
+  std::string node, min_replicas;
 };
 
 void AddHostOptions(CLI::App& command, ClusterHostOptions& host) {
@@ -60,6 +60,19 @@ void AddHostOptions(CLI::App& command, ClusterHostOptions& host) {
   command.add_option("--domain", host.domain, "failure domain: what fails together with it");
   command.add_option("--advertise", host.advertise, "HOST:PORT at which others reach it (default: --listen)");
   command.add_flag("--force", host.force, "overwrite the configuration");
+}
+
+void AddClusterSet(CLI::App& cluster, ClusterCommands& commands, int& exit_code) {
+  auto* set = cluster.add_subcommand("set", "change a setting of the whole cluster");
+  set->require_subcommand(1);
+  auto* min_replicas =
+      set->add_subcommand("min-replicas", "copies that suffice for a commit while nodes are missing, on every host");
+  min_replicas->add_option("N", commands.min_replicas, "1 to copies, or default: all of them")
+      ->required()
+      ->check(NotEmpty());
+  AddTarget(*min_replicas, commands.target);
+  min_replicas->add_flag("--json", commands.json, "print JSON");
+  min_replicas->callback([&] { exit_code = RunSetMinReplicas(commands.target, commands.min_replicas, commands.json); });
 }
 
 void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
@@ -98,6 +111,7 @@ void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   AddTarget(*status, commands.target);
   status->add_flag("--json", commands.json, "print JSON");
   status->callback([&] { exit_code = RunClusterStatus(commands.target, commands.json); });
+  AddClusterSet(*cluster, commands, exit_code);
 }
 
 void AddNode(CLI::App& app, ClusterCommands& commands, int& exit_code) {

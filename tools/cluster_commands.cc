@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdio>
 #include <functional>
 
@@ -52,6 +53,17 @@ Result<daemon::SetupResult> Init(const ClusterInitCommand& command, daemon::Setu
   return daemon::InitCluster(options);
 }
 
+// 0: all copies.
+Result<uint32_t> ParseMinReplicas(const std::string& text) {
+  if (text == "default") return 0;
+  uint32_t number = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) return number;
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("min-replicas = \"{}\" is no number of copies: give 1 to copies, or default for all of them", text));
+}
+
 // Asks the daemon, and prints what `text` makes of its answer.
 int Show(const Target& target, const std::function<std::string(const control::ClusterReport&)>& text) {
   auto location = Locate(target);
@@ -96,6 +108,19 @@ int RunClusterJoin(const ClusterJoinCommand& command) {
 
 int RunClusterStatus(const Target& target, bool json) { return Show(target, json ? ClusterJson : ClusterText); }
 int RunNodeList(const Target& target, bool json) { return Show(target, json ? NodesJson : NodesText); }
+
+int RunSetMinReplicas(const Target& target, const std::string& number, bool json) {
+  auto min_replicas = ParseMinReplicas(number);
+  if (!min_replicas.ok()) return Fail(min_replicas.error());
+  auto location = Locate(target);
+  if (!location.ok()) return Fail(location.error());
+  auto client = Connect(*location);
+  if (!client.ok()) return Fail(client.error());
+  auto set = client->SetMinReplicas(*min_replicas);
+  if (!set.ok()) return Fail(set.error());
+  Print(json ? ReplicasJson(*set) : ReplicasText(*set));
+  return daemon::kExitDone;
+}
 
 int RunNodeForget(const Target& target, const std::string& node) {
   auto location = Locate(target);

@@ -69,6 +69,11 @@ std::string RepairText(const Repair& repair) {
       left < 0 ? "end not known yet" : "about " + DurationText(static_cast<uint64_t>(std::ceil(left))) + " left");
 }
 
+std::string CopiesText(const control::ReplicasReport& replicas) {
+  return fmt::format("{}, of which a commit needs {}{}", replicas.copies, replicas.min_replicas,
+                     replicas.IsLowered() ? " (min_replicas is lowered)" : "");
+}
+
 Row NodeRow(const control::NodeReport& node) {
   auto of_usage = [&](auto text) { return node.usage ? text(*node.usage) : std::string("-"); };
   std::string state = control::StateName(node.info.state);
@@ -115,6 +120,21 @@ nlohmann::ordered_json NodesArray(const control::ClusterReport& report) {
 
 }  // namespace
 
+std::string ReplicasText(const control::ReplicasReport& replicas) {
+  if (!replicas.IsLowered()) return fmt::format("a commit needs all {} copies\n", replicas.copies);
+  return fmt::format(
+      "while nodes are missing a commit needs {} of {} copies; what is saved so may be lost with {} more\n"
+      "once they are back: cairnfs cluster set min-replicas default\n",
+      replicas.min_replicas, replicas.copies,
+      replicas.min_replicas == 1 ? "one" : fmt::format("{}", replicas.min_replicas));
+}
+
+std::string ReplicasJson(const control::ReplicasReport& replicas) {
+  return Dump({{"copies", replicas.copies},
+               {"min_replicas", replicas.min_replicas},
+               {"min_replicas_lowered", replicas.IsLowered()}});
+}
+
 std::string NodesText(const control::ClusterReport& report) {
   std::vector<Row> rows = {{"  name", "state", "address", "domain", "weight", "stored", "free", "session", "id"}};
   for (const control::NodeReport& node : report.nodes) rows.push_back(NodeRow(node));
@@ -136,7 +156,7 @@ std::string ClusterText(const control::ClusterReport& report) {
   auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<14}{}\n", name, value); };
   line("filesystem", report.filesystem);
   line("metadata", report.metadata);
-  line("copies", fmt::format("{}, of which a commit needs {}", report.copies, report.min_replicas));
+  line("copies", CopiesText({report.copies, report.min_replicas}));
   line("session", report.session.empty() ? "good" : report.session);
   line("nodes", fmt::format("{} up, {} down, {} out", CountOf(report, cluster::NodeState::kUp),
                             CountOf(report, cluster::NodeState::kDown), CountOf(report, cluster::NodeState::kOut)));
@@ -153,6 +173,7 @@ std::string ClusterJson(const control::ClusterReport& report) {
       {"metadata", report.metadata},
       {"copies", report.copies},
       {"min_replicas", report.min_replicas},
+      {"min_replicas_lowered", control::ReplicasReport{report.copies, report.min_replicas}.IsLowered()},
       {"session", report.session.empty() ? "good" : report.session},
       {"nodes_up", CountOf(report, cluster::NodeState::kUp)},
       {"nodes_down", CountOf(report, cluster::NodeState::kDown)},

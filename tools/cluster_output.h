@@ -9,6 +9,8 @@ namespace cairnfs::tools {
 
 std::string ClusterText(const control::ClusterReport& report);
 std::string ClusterJson(const control::ClusterReport& report);
+std::string ReplicasText(const control::ReplicasReport& replicas);  // what `cairnfs cluster set min-replicas` prints
+std::string ReplicasJson(const control::ReplicasReport& replicas);
 std::string NodesText(const control::ClusterReport& report);
 std::string NodesJson(const control::ClusterReport& report);
 

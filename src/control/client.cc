@@ -141,6 +141,14 @@ Status Client::Forget(const std::string& node) {
   return impl_->Call(&Control::Stub::Forget, request, reply, 60);
 }
 
+Result<ReplicasReport> Client::SetMinReplicas(uint32_t min_replicas) {
+  SetMinReplicasRequest request;
+  request.set_min_replicas(min_replicas);
+  SetMinReplicasReply reply;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::SetMinReplicas, request, reply, 60));
+  return ReplicasReport{reply.copies(), reply.min_replicas()};
+}
+
 Status Client::Commit(const GateCall& call, const std::function<Status()>& rename) {
   const std::string path = RankSocketPath(impl_->socket_path_);
   auto stub = StubFor(path);

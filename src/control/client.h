@@ -29,6 +29,8 @@ class Client {
   Result<std::optional<CheckReport>> Check();
   Result<ClusterReport> GetCluster();
   Status Forget(const std::string& node);
+  // 0: as many as copies.
+  Result<ReplicasReport> SetMinReplicas(uint32_t min_replicas);
   // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.
   Status Commit(const GateCall& call, const std::function<Status()>& rename);
 

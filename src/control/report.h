@@ -59,13 +59,19 @@ struct NodeReport {
   std::optional<NodeUsage> usage;  // nullopt while the node is not up
 };
 
+// How many copies there are to be, and with how many of them a commit may do while nodes are missing.
+struct ReplicasReport {
+  uint32_t copies = 0, min_replicas = 0;  // 1 to copies
+  bool IsLowered() const { return min_replicas < copies; }
+};
+
 const char* StateName(cluster::NodeState state);  // up, down, out
 
 struct ClusterReport {
   std::string filesystem;  // uuid, 32 hex digits
   std::string metadata;
-  uint32_t copies = 0, min_replicas = 0;
-  std::string session;  // empty: good
+  uint32_t copies = 0, min_replicas = 0;  // as in ReplicasReport
+  std::string session;                    // empty: good
   std::vector<NodeReport> nodes;
 };
 

@@ -71,6 +71,15 @@ uint64_t WallClockSeconds() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
 }
 
+void LogMinReplicas(const ClusterSettings& settings) {
+  if (settings.IsLowered()) {
+    spdlog::warn("min_replicas is lowered: a commit needs {} of {} copies while nodes are missing",
+                 settings.MinReplicas(), settings.copies);
+  } else {
+    spdlog::info("min_replicas is not lowered any more: a commit needs all {} copies", settings.copies);
+  }
+}
+
 // gRPC takes and frees a MiB for each that crosses the network. By default each of these is mapped anew, and touching
 // pages for the first time costs more than what is done with them: a save to two hosts took 13 % longer.
 void KeepFreedMemory() {
@@ -152,6 +161,16 @@ Status ClusterVolume::OpenFilesystem() {
                                  MetadataUrl(config_), directory_.path()));
   }
   CAIRNFS_RETURN_IF_ERROR(CheckAgreement(identity->settings, config_));
+  settings_revision_ = identity->settings_revision;
+  min_replicas_ = identity->settings.MinReplicas();
+  may_lack_copies_ = identity->settings.IsLowered() || identity->settings_were_changed;
+  if (config_.min_replicas != 0 && MinReplicas(config_) != min_replicas_) {
+    spdlog::warn(
+        "min_replicas = {} in the configuration does not count, but the cluster's record: {} (to change it: cairnfs "
+        "cluster set min-replicas)",
+        config_.min_replicas, min_replicas_.load());
+  }
+  if (identity->settings.IsLowered()) LogMinReplicas(identity->settings);
   filesystem_ = ToHex(identity->header.uuid);
   CAIRNFS_ASSIGN_OR_RETURN(chunk_params_, chunking::ChunkParams::Decode(identity->header.chunk_params));
   CAIRNFS_RETURN_IF_ERROR(chunk_params_.Validate());
@@ -190,7 +209,7 @@ Status ClusterVolume::JoinCluster() {
 Status ClusterVolume::StartServing() {
   cluster::ClusterChunkOptions options;
   options.copies = static_cast<unsigned>(config_.copies);
-  options.copies_min = static_cast<unsigned>(config_.min_replicas);
+  options.copies_min = min_replicas_;
   options.sync_wait_max = std::chrono::seconds((config_.commit_wait_max_ms + 999) / 1000);
   options.repair_bytes_per_second_max = config_.repair_rate;
   options.patience = cluster_store_->patience();
@@ -221,7 +240,21 @@ Status ClusterVolume::StartServing() {
           spdlog::warn("cannot compact the history of the metadata: {}", compacted.error().message);
         }
       });
+  auto watched =
+      SettingsWatch::Start(cluster_store_->store(), [this](const StoredSettings& stored) { TakeSettings(stored); });
+  if (!watched.ok()) return watched.error().WithContext("cannot follow the settings of the cluster");
+  settings_ = *std::move(watched);
   return {};
+}
+
+// By the watch: the number that counts from now on, also for commits that wait.
+void ClusterVolume::TakeSettings(const StoredSettings& stored) {
+  const uint32_t min_replicas = stored.settings.MinReplicas();
+  if (stored.revision != settings_revision_) may_lack_copies_ = true;  // also when it was lowered and set back unseen
+  if (min_replicas == min_replicas_) return;
+  min_replicas_ = min_replicas;
+  LogMinReplicas(stored.settings);
+  chunks_->SetCopiesMin(min_replicas);
 }
 
 void ClusterVolume::Stopping() {
@@ -233,7 +266,7 @@ fs::FileSystem::Parts ClusterVolume::Parts() {
                               meta::SystemClock(), chunk_params_, {*membership_, peer_service_->peers(), *chunks_});
   parts.locks = locks_.get();
   parts.cluster_space = [this] { return SpaceOfAll(); };
-  if (MinReplicas(config_) < config_.copies) parts.lacks_copies = [this] { return LacksCopies(); };
+  parts.lacks_copies = [this] { return may_lack_copies_ && LacksCopies(); };
   return parts;
 }
 
@@ -315,7 +348,7 @@ Result<control::ClusterReport> ClusterVolume::Report() {
   report.filesystem = filesystem_;
   report.metadata = MetadataUrl(config_);
   report.copies = static_cast<uint32_t>(config_.copies);
-  report.min_replicas = MinReplicas(config_);
+  report.min_replicas = min_replicas_;
   if (auto session = membership_->session(); !session.ok()) report.session = session.error().message;
   // Without its session the host knows what it saw last; the store may not answer for long.
   std::map<cluster::NodeId, control::NodeUsage> usages;
@@ -349,6 +382,12 @@ Status ClusterVolume::Forget(const std::string& node) {
   for (const cluster::NodeId& id : found) ids += (ids.empty() ? "" : ", ") + id.ToHex();
   return MakeError(ErrorCode::kInvalidArgument,
                    fmt::format("several nodes have the name '{}': give the id of one of them: {}", node, ids));
+}
+
+Result<control::ReplicasReport> ClusterVolume::SetMinReplicas(uint32_t min_replicas) {
+  CAIRNFS_ASSIGN_OR_RETURN(const StoredSettings stored, daemon::SetMinReplicas(*fenced_, min_replicas));
+  settings_->Take(stored);  // who is told that it is done finds it done on this host
+  return control::ReplicasReport{stored.settings.copies, stored.settings.MinReplicas()};
 }
 
 }  // namespace cairnfs::daemon

@@ -2,6 +2,7 @@
 // shared metadata (which one host also serves), its session, its chunks and those of the others, the peer service.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "cluster/cluster_chunk_store.h"
 #include "cluster/membership.h"
 #include "daemon/any_volume.h"
+#include "daemon/cluster_settings.h"
 #include "daemon/cluster_store.h"
 #include "daemon/config.h"
 #include "daemon/data_directory.h"
@@ -43,6 +45,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   control::ClusterActivityReport Activity() const override;
   Result<control::ClusterReport> Report() override;
   Status Forget(const std::string& node) override;
+  Result<control::ReplicasReport> SetMinReplicas(uint32_t min_replicas) override;
 
  private:
   ClusterVolume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
@@ -51,6 +54,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Status OpenFilesystem();
   Status JoinCluster();
   Status StartServing();
+  void TakeSettings(const StoredSettings& stored);
   control::NodeUsage OwnUsage() const;
   uint64_t SessionBegan() const;
   std::optional<fs::FileSystem::Parts::Space> SpaceOfAll();
@@ -60,6 +64,11 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   const Config config_;
   std::string filesystem_;  // uuid, in hex
   chunking::ChunkParams chunk_params_;
+  uint64_t settings_revision_ = 0;         // as it was opened with
+  std::atomic<uint32_t> min_replicas_{0};  // in force; 1 to copies once the parts are open
+  // Copies of something that was saved may be missing although nobody waits for them: min_replicas is lowered, or has
+  // been. What was saved meanwhile is told from what was not by looking for missing copies alone.
+  std::atomic<bool> may_lack_copies_{false};
   mutable Mutex session_mutex_;
   mutable uint64_t session_revision_ GUARDED_BY(session_mutex_) = 0;
   mutable uint64_t session_began_seconds_ GUARDED_BY(session_mutex_) = 0;
@@ -78,6 +87,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   std::unique_ptr<fs::ClusterLocks> locks_;
   std::unique_ptr<control::RankGate> gate_;
   std::unique_ptr<UsagePublisher> usage_;
+  std::unique_ptr<SettingsWatch> settings_;
 };
 
 }  // namespace cairnfs::daemon
