@@ -79,6 +79,7 @@ TEST(Convert, NodesSurviveTheWire) {
   ClusterReport report;
   report.filesystem = "ff";
   report.copies = 3;
+  report.min_replicas = 2;
   NodeReport node;
   node.info.id = *cluster::NodeId::FromHex("00112233445566778899aabbccddeeff");
   node.info.name = "rack 1 \xff";
@@ -95,6 +96,7 @@ TEST(Convert, NodesSurviveTheWire) {
   ToMessage(report, reply);
   ClusterReport back = FromMessage(reply);
   EXPECT_EQ(back.copies, 3U);
+  EXPECT_EQ(back.min_replicas, 2U);
   ASSERT_EQ(back.nodes.size(), 2U);
   EXPECT_EQ(back.nodes[0].info.id, node.info.id);
   EXPECT_EQ(back.nodes[0].info.name, node.info.name);

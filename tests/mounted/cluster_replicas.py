@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""min_replicas is lowered and set back while a cluster runs: what waits for copies goes on, what is told of the copies is
+true, and they are made once the node is back. On a node's store and on etcd. Run as root.
+
+Options: names of cases run these alone.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from cairnfs_mount import Scratch, run_cases
+from cluster import Cluster, wait_until
+
+MIB = 1 << 20
+OPTIONS = {"lease": "2s"}
+RENAMES = "import os, sys; os.rename(sys.argv[1], sys.argv[2])"
+
+
+def set_min_replicas(host, number):
+    return json.loads(host.cairnfs("cluster", "set", "min-replicas", number, "--data", host.data, "--json"))
+
+
+def refusal(host, number):
+    """What is said when the number is refused."""
+    try:
+        set_min_replicas(host, number)
+    except AssertionError as error:
+        return str(error)
+    raise AssertionError(f"min-replicas {number} was accepted")
+
+
+def save(host, name):
+    """A checkpoint under its temporary name, and what is in it."""
+    os.mkdir(host.path(name + ".tmp"))
+    content = os.urandom(3 * MIB)
+    with open(host.path(name + ".tmp", "shard"), "wb") as file:
+        file.write(content)
+    return content
+
+
+def begin_commit(host, name):
+    return subprocess.Popen([sys.executable, "-c", RENAMES, host.path(name + ".tmp"), host.path(name)])
+
+
+def assert_waits(commit):
+    try:
+        commit.wait(3)
+    except subprocess.TimeoutExpired:
+        return
+    raise AssertionError(f"the commit did not wait, and ended with {commit.returncode}")
+
+
+def assert_done(commit, seconds=20):
+    assert commit.wait(seconds) == 0, commit.returncode
+
+
+def read(host, name):
+    with open(host.path(name, "shard"), "rb") as file:
+        return file.read()
+
+
+def durability(host, name):
+    return os.getxattr(host.path(name, "shard"), "user.cairnfs.durability").decode()
+
+
+def replicas(host):
+    status = host.cluster_status()
+    return status["min_replicas"], status["min_replicas_lowered"]
+
+
+def name_in_file(host, number):
+    with open(host.config, "a", encoding="utf-8") as config:
+        config.write(f"min_replicas = {number}\n")
+
+
+def a_commit_that_waits_goes_on(store):
+    with Scratch() as scratch, Cluster(scratch, hosts=2, metadata=store, options=OPTIONS) as cluster:
+        cluster.start()
+        host, other = cluster.hosts
+        assert replicas(host) == (2, False)
+        assert "min_replicas = 3 is more than copies = 2" in refusal(host, 3)
+        assert "is no number of copies" in refusal(host, "all")
+        other.kill()
+        commits = []
+        try:
+            saved = {"first": save(host, "first")}
+            commits.append(begin_commit(host, "first"))
+            assert_waits(commits[0])
+            assert set_min_replicas(host, 1) == {"copies": 2, "min_replicas": 1, "min_replicas_lowered": True}
+            assert_done(commits[0])
+            assert durability(host, "first") == "local"
+            assert replicas(host) == (1, True)
+            assert host.cluster_status()["missing_copies"] > 0
+            assert "min_replicas is lowered" in host.cairnfs("cluster", "status", "--data", host.data)
+            assert "min_replicas is lowered: a commit needs 1 of 2 copies" in host.log(), host.log()
+
+            # Set back, it counts for what comes; nothing is forgotten of what went before.
+            assert set_min_replicas(host, "default") == {"copies": 2, "min_replicas": 2, "min_replicas_lowered": False}
+            assert durability(host, "first") == "local"
+            assert host.cluster_status()["missing_copies"] > 0
+            saved["second"] = save(host, "second")
+            commits.append(begin_commit(host, "second"))
+            assert_waits(commits[1])
+            name_in_file(other, 1)
+            other.mount()
+            assert "min_replicas = 1 in the configuration does not count" in other.log(), other.log()
+            assert_done(commits[1], 60)
+        finally:
+            for commit in commits:
+                commit.kill()
+        cluster.wait_for_copies()
+        for name, content in saved.items():
+            wait_until(lambda of=name: durability(host, of) == "replicated", 60, f"{name} has its copies")
+            assert read(other, name) == content, name
+        assert replicas(other) == (2, False)
+
+
+def every_host_follows(store):
+    with Scratch() as scratch, Cluster(scratch, hosts=3, copies=3, metadata=store, options=OPTIONS) as cluster:
+        cluster.start()
+        host, other, victim = cluster.hosts
+        victim.kill()
+        content = save(host, "step")
+        commit = begin_commit(host, "step")
+        try:
+            assert_waits(commit)
+            set_min_replicas(other, 2)
+            assert_done(commit)
+        finally:
+            commit.kill()
+        assert replicas(host) == replicas(other) == (2, True)
+        assert "min_replicas is lowered: a commit needs 2 of 3 copies" in host.log(), host.log()
+        assert durability(host, "step") == "local"
+
+        # The number lasts longer than a daemon, and a host whose file says another one mounts.
+        name_in_file(other, 3)
+        other.umount()
+        other.mount()
+        assert replicas(other) == (2, True)
+        victim.mount()
+        assert replicas(victim) == (2, True)
+        set_min_replicas(victim, 0)
+        for one in cluster.hosts:
+            wait_until(lambda at=one: replicas(at) == (3, False), 30, f"{one.name} follows")
+        cluster.wait_for_copies()
+        for one in cluster.hosts:
+            wait_until(lambda at=one: durability(at, "step") == "replicated", 60, f"{one.name} knows of the copies")
+            assert read(one, "step") == content, one.name
+
+
+def on(store, case):
+    def run_case():
+        return case(store)
+    run_case.__name__ = f"{case.__name__}_{store}"
+    return run_case
+
+
+def main():
+    return run_cases([on(store, case) for store in ("node", "etcd")
+                      for case in (a_commit_that_waits_goes_on, every_host_follows)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
