@@ -6,8 +6,8 @@
 #include <optional>
 #include <thread>
 
+#include "../../support/eventually.h"
 #include "daemon/cluster_setup.h"
-#include "eventually.h"
 #include "kv/engine.h"
 #include "kv/hosted_store.h"
 
