@@ -19,8 +19,8 @@ class PeerServer {
     std::string listen;  // IP:PORT
     // Received and not answered; beyond these callers are told to come again (kBusy). Chunks count apart from all else,
     // so that a node which cannot take more of them still answers questions.
-    size_t put_bytes_max = 256 * kMiB;
-    size_t question_bytes_max = 64 * kMiB;
+    size_t put_bytes_max = 128 * kMiB;
+    size_t question_bytes_max = 32 * kMiB;
     // Requests for chunks that are worked on or whose replies are on their way; the others wait in their order.
     size_t gets_at_once_max = 48;
   };

@@ -34,7 +34,7 @@ Status RankGate::Visit::Arrive(const Caller& caller) {
         fmt::format("the directory was committed as '{}', and has been renamed again since", state.final_name));
   }
   if (agrees) return ArriveAt(seen);
-  if (state.phase != GatePhase::kRenaming) return TakeOver(seen);
+  if (state.phase != GatePhase::kRenaming || !seen.elected) return TakeOver(seen);
   return Disagreement(state);
 }
 
@@ -64,7 +64,9 @@ Status RankGate::Visit::TakeOver(const Seen& seen) {
   if (states.empty() || states[0].revision != seen.state_revision) return Conflict();
   for (const kv::KvEntry& entry : now.ranges[1].entries) {
     CAIRNFS_ASSIGN_OR_RETURN(GateVisitor visitor, DecodeGateVisitor(entry.value));
-    if (visitor.waits && !IsGone(visitor)) return Disagreement(*seen.state);
+    // One of an earlier generation waits no more.
+    const bool may_wait = visitor.waits && visitor.generation == seen.state->generation;
+    if (may_wait && !IsGone(visitor)) return Disagreement(*seen.state);
   }
   return Begin(seen, seen.state->generation + 1, seen.state->message, now.revision);
 }

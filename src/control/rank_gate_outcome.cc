@@ -45,7 +45,9 @@ Status RankGate::Visit::Evaluate(const Caller& caller) {
   }
   const GateState& state = *seen.state;
   if (state.generation != generation_ || state.phase == GatePhase::kFailed) {
-    outcome_ = MakeError(ErrorCode::kFailed, state.message);
+    outcome_ = MakeError(ErrorCode::kFailed, state.message.empty()
+                                                 ? "not committed: another commit of the directory took its place"
+                                                 : state.message);
     may_have_come_ = false;  // the record stays, and tells the next call that this rank took part
     return {};
   }

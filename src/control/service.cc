@@ -181,10 +181,10 @@ class Service::Impl final : public Control::Service {
     return forgotten.ok() ? grpc::Status::OK : rpc::ToGrpc(forgotten.error());
   }
 
-  grpc::Status SetMinReplicas(grpc::ServerContext*, const SetMinReplicasRequest* request,
+  grpc::Status SetMinReplicas(grpc::ServerContext* context, const SetMinReplicasRequest* request,
                               SetMinReplicasReply* reply) override {
     if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
-    auto set = options_.cluster->SetMinReplicas(request->min_replicas());
+    auto set = options_.cluster->SetMinReplicas(request->min_replicas(), Cancelled(context));
     if (!set.ok()) return rpc::ToGrpc(set.error());
     reply->set_copies(set->copies);
     reply->set_min_replicas(set->min_replicas);

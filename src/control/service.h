@@ -21,7 +21,8 @@ class ClusterControl {
   // By name or id in hex. kNotFound; kInvalidArgument: several have that name; kBusy: it is up.
   virtual Status Forget(const std::string& node) = 0;
   // For the whole cluster; 0: as many as copies. What counts then. kInvalidArgument: there are not so many copies.
-  virtual Result<ReplicasReport> SetMinReplicas(uint32_t min_replicas) = 0;
+  // Nothing is set once `cancelled`.
+  virtual Result<ReplicasReport> SetMinReplicas(uint32_t min_replicas, const std::function<bool()>& cancelled) = 0;
 };
 
 class Service {

@@ -56,9 +56,12 @@ Result<StoredSettings> ReadSettings(kv::KvStore& store) {
   return DecodeStored(entry->value, entry->revision);
 }
 
-Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas) {
+Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas,
+                                      const std::function<bool()>& cancelled) {
   for (int attempt = 1;; ++attempt) {
     CAIRNFS_ASSIGN_OR_RETURN(StoredSettings stored, ReadSettings(store));
+    // The metadata may have been away for longer than anybody waited.
+    if (cancelled && cancelled()) return MakeError(ErrorCode::kInterrupted, "nobody waits for the setting any more");
     if (min_replicas > stored.settings.copies) {
       return MakeError(
           ErrorCode::kInvalidArgument,

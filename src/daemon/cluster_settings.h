@@ -36,7 +36,9 @@ std::string SettingsKey();
 Result<StoredSettings> ReadSettings(kv::KvStore& store);
 // Writes the number of copies that suffice while nodes are missing, 0 for all of them, and nothing else. Returns what
 // the record is then. kInvalidArgument: there are not so many copies.
-Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas);
+// kInterrupted, with nothing written: `cancelled`, which may be empty, said that nobody waits for the answer.
+Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas,
+                                      const std::function<bool()>& cancelled = {});
 
 // Tells of the settings, and of each change that any host makes.
 class SettingsWatch {

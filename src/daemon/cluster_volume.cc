@@ -84,9 +84,11 @@ void LogMinReplicas(const ClusterSettings& settings) {
 // pages for the first time costs more than what is done with them: a save to two hosts took 13 % longer.
 void KeepFreedMemory() {
   constexpr int kMappedBytesMin = 32 << 20;  // the most that malloc takes
-  constexpr int kKeptBytesMax = 64 << 20;
+  constexpr int kKeptBytesMax = 32 << 20;    // by each arena
+  constexpr int kArenasMax = 2;
   mallopt(M_MMAP_THRESHOLD, kMappedBytesMin);
   mallopt(M_TRIM_THRESHOLD, kKeptBytesMax);
+  mallopt(M_ARENA_MAX, kArenasMax);
 }
 
 }  // namespace
@@ -384,8 +386,9 @@ Status ClusterVolume::Forget(const std::string& node) {
                    fmt::format("several nodes have the name '{}': give the id of one of them: {}", node, ids));
 }
 
-Result<control::ReplicasReport> ClusterVolume::SetMinReplicas(uint32_t min_replicas) {
-  CAIRNFS_ASSIGN_OR_RETURN(const StoredSettings stored, daemon::SetMinReplicas(*fenced_, min_replicas));
+Result<control::ReplicasReport> ClusterVolume::SetMinReplicas(uint32_t min_replicas,
+                                                              const std::function<bool()>& cancelled) {
+  CAIRNFS_ASSIGN_OR_RETURN(const StoredSettings stored, daemon::SetMinReplicas(*fenced_, min_replicas, cancelled));
   settings_->Take(stored);  // who is told that it is done finds it done on this host
   return control::ReplicasReport{stored.settings.copies, stored.settings.MinReplicas()};
 }

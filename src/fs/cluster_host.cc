@@ -23,6 +23,10 @@ Error NoSession() {
   return MakeError(ErrorCode::kUnavailable, "this host has lost its session with the cluster and waits for a new one");
 }
 
+Error Unanswered() {
+  return MakeError(ErrorCode::kUnavailable, "the metadata does not tell what became of the file's last record");
+}
+
 ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names,
                          Durability durability)
     : parts_(parts), kv_(kv), levels_(kv, names, durability), self_(parts.membership.self().AsKey()) {}

@@ -25,6 +25,8 @@ namespace cairnfs::fs {
 Error SessionLost(std::string_view so);
 // kUnavailable: nothing can begin until there is a session again.
 Error NoSession();
+// kUnavailable: what this host has published of a file is not known while the store does not answer.
+Error Unanswered();
 
 class ClusterHost {
  public:

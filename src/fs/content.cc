@@ -113,10 +113,10 @@ std::optional<Status> FileSystem::Impl::TryChange(const InodePtr& inode, const s
   }
   if (!loaded.ok()) return loaded.error();
   if (!*loaded) return std::nullopt;
+  if (!may_wait && inode->content->extents.extent_count() > kInlineExtentsMax) return std::nullopt;
   // What found no space does not keep the file from being emptied, which is what makes room.
   if (empties && inode->content->IsQuietButForFailed()) streams->DiscardUnstored(inode);
   if (!inode->content->quiet()) return std::nullopt;
-  if (!may_wait && inode->content->extents.extent_count() > kInlineExtentsMax) return std::nullopt;
   Status status = change(*inode->content);
   if (status.ok()) MarkChanged(inode);
   streams->ScheduleCut(inode);
@@ -132,6 +132,10 @@ Status FileSystem::Impl::ChangeQuietly(const InodePtr& inode, const std::functio
     inode->content->barriers_waiting++;
     while (inode->content && !inode->content->quiet()) {
       if (empties && inode->content->IsQuietButForFailed()) break;
+      if (GivesUpOn(*inode->content)) {
+        inode->content->barriers_waiting--;
+        return Unanswered();
+      }
       if (inode->changed_state.WaitFor(inode->mutex, std::chrono::milliseconds(200))) continue;
       // Chunks that found no space stay in flight until there is some: do not wait with them.
       const Error* failure = inode->content ? inode->content->Failure() : nullptr;

@@ -212,6 +212,9 @@ class FileSystem::Impl {
   ClusterHost::Work UnfinishedElsewhere(InodeId id, const meta::FileState& state, bool tells);
   // Waits until what other hosts have closed of the file is published; what died with its host is not waited for.
   Result<meta::FileState> ReadFinished(InodeId id, const Caller& caller = {});
+  // Whether what waits for the answer is to give up: nobody waits for it any more, or the server stops and the store
+  // may be gone for good.
+  bool GivesUpOn(const Content& content) const;
   // Whether the state may hold what this host has sent to be published, with or without what others wrote after it.
   bool AwaitsAnswer(const InodePtr& inode, const meta::FileState& state) const REQUIRES_LOCK(inode->mutex);
   // The state, or a later one that can be told from what this host publishes; waits for the answer.
@@ -342,6 +345,7 @@ class FileSystem::Impl {
   std::unique_ptr<TaskQueue> space_waiters;  // writes that wait for space: those that need none pass them by
   std::unique_ptr<ErrorNames> error_names;
   LossWitnesses loss_witnesses;
+  std::atomic<bool> waits_ended{false};  // the server stops: what may never come is not waited for
   std::unique_ptr<Streams> streams;
   std::unique_ptr<SyncRounds> rounds;
   std::unique_ptr<Collector> collector;

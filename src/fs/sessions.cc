@@ -184,10 +184,15 @@ void FileSystem::Impl::LoseSession() {
 Status FileSystem::Impl::AwaitSession() const {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.metadata_wait_ms);
   while (host->session() == 0) {
-    if (stop.stop_requested() || std::chrono::steady_clock::now() >= deadline) return NoSession();
+    if (waits_ended || stop.stop_requested() || std::chrono::steady_clock::now() >= deadline) return NoSession();
     if (!kv::Patience::Sleep(nullptr, kSessionLook)) return NoSession();
   }
   return {};
+}
+
+bool FileSystem::Impl::GivesUpOn(const Content& content) const {
+  if (content.shared == nullptr) return false;
+  return kv::Patience::IsWaitOver(nullptr) || (waits_ended && content.shared->is_unanswered);
 }
 
 Status FileSystem::Impl::CheckSameSession(uint64_t session) const {

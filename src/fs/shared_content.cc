@@ -101,7 +101,7 @@ void SharedContent::NotePublished(const std::string& self, const std::vector<Pen
     republished.Add(publishing.ranges);
   }
   publishing = {};
-  is_sent = false;
+  is_sent = is_unanswered = false;
 }
 
 void AddPendingChange(kv::Transaction& transaction, InodeId inode, const PendingChange& change) {

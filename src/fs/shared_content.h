@@ -56,6 +56,7 @@ struct SharedContent {
   Changes own;                    // since then, and in no record that is on its way
   Changes publishing;             // in the record that the round is about to publish
   bool is_sent = false;           // that has been sent, and there is no answer yet
+  bool is_unanswered = false;     // and the store was waited for in vain
   uint64_t session = 0;           // the host's session when it was changed
   uint64_t pending_revision = 0;  // of this host's P key, if it is of this session; 0: it has none
   std::vector<LostBytes> lost;    // as last read: what P keys tell

@@ -145,6 +145,7 @@ Result<meta::FileState> FileSystem::Impl::AfterAnswer(const InodePtr& inode, con
         if (caller.cancelled && caller.cancelled()) {
           return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited");
         }
+        if (GivesUpOn(*inode->content)) return Unanswered();
         inode->changed_state.WaitFor(inode->mutex, kCancelledLook);
       }
     }

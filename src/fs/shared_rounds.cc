@@ -53,7 +53,7 @@ void SyncRounds::Withdraw(SharedItem& item, Content& content) {
   SharedContent& shared = *content.shared;
   shared.own.Add(shared.publishing);
   shared.publishing = {};
-  shared.is_sent = false;
+  shared.is_sent = shared.is_unanswered = false;
   std::move(item.pins.begin(), item.pins.end(), std::back_inserter(content.pins));
   item.pins.clear();
 }
@@ -144,7 +144,7 @@ void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& w
   content.lost.clear();
   shared.own = {};
   shared.publishing = {};
-  shared.is_sent = false;
+  shared.is_sent = shared.is_unanswered = false;
   shared.republished.Clear();
   shared.pending_revision = 0;
   shared.must_reload = true;
@@ -233,14 +233,18 @@ Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one
     std::vector<SharedItem> batch(std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(begin)),
                                   std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(end)));
     kv::Transaction transaction = TransactionOf(batch);
-    for (SharedItem& item : batch) {
+    auto note = [](SharedItem& item, bool SharedContent::*state) {
       MutexLock lock(item.inode->mutex);
-      if (IsStillOwed(item, *item.inode->content)) item.inode->content->shared->is_sent = true;
-    }
+      if (!IsStillOwed(item, *item.inode->content)) return;
+      (*item.inode->content->shared).*state = true;
+      item.inode->changed_state.NotifyAll();
+    };
+    for (SharedItem& item : batch) note(item, &SharedContent::is_sent);
     auto revision = kv_.Commit(transaction);
     const bool is_lost = !revision.ok() && revision.error().code != ErrorCode::kConflict;
     if (is_lost && first.ok()) first = revision.error().WithContext("records of files");
     if (IsUnknown(revision)) {
+      for (SharedItem& item : batch) note(item, &SharedContent::is_unanswered);
       unsettled_.push_back({std::move(transaction), std::move(batch)});
     } else {
       Conclude(batch, revision, conflicts);

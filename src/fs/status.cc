@@ -19,6 +19,7 @@ constexpr int kTriesMax = 4;
 ClusterLocks* FileSystem::locks() const { return impl_->parts.locks; }
 
 void FileSystem::EndWaits() {
+  impl_->waits_ended = true;
   if (impl_->parts.locks != nullptr) impl_->parts.locks->EndWaits();
   impl_->parts.chunks.EndWaits();
 }

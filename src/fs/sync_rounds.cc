@@ -156,7 +156,7 @@ bool SyncRounds::failing() const {
 }
 
 std::optional<Error> SyncRounds::DiskFailure() const {
-  if (!disk_failed_) return std::nullopt;
+  if (host_ != nullptr || !disk_failed_) return std::nullopt;
   MutexLock lock(mutex_);
   if (!failure_) return std::nullopt;
   return failure_->WithContext("nothing becomes durable any more");

@@ -85,7 +85,7 @@ class SyncRounds {
   std::string last_error() const;  // of the last round; empty when it went well
   bool failing() const;            // the last round could not be finished: nothing becomes durable at present
   // Why, where that is a failure of the disk, which nobody outlives by waiting: not for want of space, or of other
-  // hosts. Cheap while there is none.
+  // hosts, among which a rename's own round tells. Cheap while there is none.
   std::optional<Error> DiskFailure() const;
 
  private:
@@ -196,7 +196,7 @@ class SyncRounds {
   std::vector<InodePtr> owed_;  // and these are still to be published
   std::vector<InodePtr> published_;
   std::vector<Unsettled> unsettled_;
-  uint64_t operations_ = 0;  // names transactions
+  uint64_t operations_ = 0;        // names transactions
   std::optional<Error> shortage_;  // of the last round: bytes of some file had no space and wait for the next
   std::optional<Error> loss_;      // bytes of some file could not be stored: whoever waits for a round next is told
 

@@ -39,7 +39,7 @@ class Session;
 
 // A server that stops and sees no buffer given back for so long gives the writes up that wait for one: what is accepted
 // is stuck, on a disk that hangs.
-constexpr std::chrono::seconds kStopPatience{10};
+inline constexpr std::chrono::seconds kStopPatience{10};
 // Payloads from this size on keep the buffer that they came in.
 inline constexpr size_t kKeptPayloadBytesMin = 128 * kKiB;
 inline constexpr auto kKeeperPatience = std::chrono::milliseconds(20);

@@ -160,6 +160,7 @@ void DelegatedStore::ForgetOldSession(const cluster::Membership::Session& sessio
     directory.rest_until = {};
   }
   homes_.clear();
+  unknown_operations_.clear();
 }
 
 void DelegatedStore::LearnHomes(const kv::KvRange& range) {

@@ -67,5 +67,22 @@ TEST_F(ClusterPublishTest, AnOpenAwaitsTheAnswerThatTellsWhoseBytesCameLast) {
   EXPECT_TRUE(host(0).CloseFile(*file).ok());
 }
 
+// Its answer may never come, and who waits must not keep a server from stopping.
+TEST_F(ClusterPublishTest, WhatWaitsForALostAnswerGivesUpAtAStop) {
+  MakeHosts(1);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "aaaa").ok());
+  host(0).gate->shut = true;
+  EXPECT_FALSE(host(0).Fsync(file).ok());
+  host(0).gate->shut = false;
+  SetAttrRequest times;
+  times.mtime = Timestamp{1'000'000'000, 0};
+  auto set = std::async(std::launch::async, [&] { return host(0).SetAttr(file.attr.inode, times).ok(); });
+  host(0).fs->EndWaits();
+  EXPECT_FALSE(set.get());
+  EXPECT_TRUE(Eventually([&] { return host(0).Fsync(file).ok(); }));
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
+}
+
 }  // namespace
 }  // namespace cairnfs::fs

@@ -242,6 +242,22 @@ TEST_F(ClusterSessionsTest, AnOpenWaitsForTheNextSession) {
   EXPECT_TRUE(host(0).CloseFile(*file).ok());
 }
 
+TEST_F(ClusterSessionsTest, AStopEndsTheWaitForTheNextSession) {
+  MakeHosts(1);
+  host(0).Put("file", "bytes");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto file = host(0).Open("file", {.read = true});
+  ASSERT_TRUE(file.ok());
+  host(0).membership->may_rejoin = false;
+  host(0).EndSession();
+  EXPECT_TRUE(Eventually([&] { return !host(0).fs->CheckSession(file->handle).ok(); }));
+  auto opened = std::async(std::launch::async, [&] { return host(0).Open("file", {.read = true}); });
+  host(0).fs->EndWaits();
+  EXPECT_FALSE(opened.get().ok());
+  host(0).membership->may_rejoin = true;
+  EXPECT_TRUE(host(0).CloseFile(*file).ok());
+}
+
 TEST_F(ClusterSessionsTest, AFileThatCameBackWithABackupCanBeOpened) {
   MakeHosts(2);
   const InodeId inode = host(0).Put("file", "bytes");
