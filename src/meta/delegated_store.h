@@ -179,7 +179,7 @@ class DelegatedStore final : public kv::KvStore {
   size_t answers_ GUARDED_BY(mutex_) = 0;
   std::map<std::string, Flight, std::less<>> flights_ GUARDED_BY(mutex_);  // by key
   size_t held_ GUARDED_BY(mutex_) = 0, taking_ GUARDED_BY(mutex_) = 0;     // of directories_
-  std::set<std::string> unknown_operations_ GUARDED_BY(mutex_);  // ids of commits that may have run
+  std::set<std::string> unknown_operations_ GUARDED_BY(mutex_);            // ids of commits that may have run
   DelegationStats stats_ GUARDED_BY(mutex_);
   std::unique_ptr<kv::KvWatch> watch_;
 };
