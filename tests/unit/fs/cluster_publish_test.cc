@@ -84,5 +84,27 @@ TEST_F(ClusterPublishTest, WhatWaitsForALostAnswerGivesUpAtAStop) {
   EXPECT_TRUE(host(0).CloseFile(file).ok());
 }
 
+TEST_F(ClusterPublishTest, APendingRecordWhosePutSeemedToFailGoesAway) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("dir");
+  auto file = host(1).Create("file", directory);
+  ASSERT_TRUE(host(1).Write(file, 0, "bytes").ok());
+  host(1).gate->lose_answer = true;
+  EXPECT_FALSE(host(1).Flush(file).ok());
+  EXPECT_EQ(KeyCount("P"), 1u);
+  ASSERT_TRUE(host(1).Fsync(file).ok());
+  Status renamed = host(0).Rename(kRootInode, "dir", kRootInode, "final");
+  EXPECT_TRUE(renamed.ok()) << renamed.error().message;
+  EXPECT_EQ(KeyCount("P"), 0u);
+
+  ASSERT_TRUE(host(1).Write(file, 5, "more").ok());
+  host(1).gate->lose_answer = true;
+  EXPECT_FALSE(host(1).Flush(file).ok());
+  ASSERT_TRUE(host(1).Write(file, 9, "still").ok());
+  EXPECT_TRUE(host(1).CloseFile(file).ok()) << "that there is a record by now is no error";
+  EXPECT_EQ(host(0).Cat("file", directory), "bytesmorestill");
+  EXPECT_EQ(KeyCount("P"), 0u);
+}
+
 }  // namespace
 }  // namespace cairnfs::fs

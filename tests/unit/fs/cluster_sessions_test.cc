@@ -278,5 +278,55 @@ TEST_F(ClusterSessionsTest, AFileThatCameBackWithABackupCanBeOpened) {
   EXPECT_FALSE(host(0).OpenInode(inode, {.read = true}).ok());
 }
 
+TEST_F(ClusterSessionsTest, ATruncationWhoseSessionWasLostHasFailed) {
+  MakeHosts(2);
+  const InodeId inode = host(0).Put("file", "0123456789");
+  EXPECT_EQ(host(1).Cat("file"), "0123456789");
+  host(0).gate->before_commit = [&] { LoseSession(0); };
+  EXPECT_FALSE(host(0).Truncate(inode, 3).ok());
+  EXPECT_EQ(host(1).Cat("file"), "0123456789");
+  EXPECT_TRUE(Eventually([&] { return host(0).Truncate(inode, 3).ok(); }));
+  EXPECT_EQ(host(1).Cat("file"), "012");
+}
+
+TEST_F(ClusterSessionsTest, ARenameWhoseSessionWasLostHasFailed) {
+  MakeHosts(2);
+  host(0).Put("final", "old");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto file = host(0).Create("new");
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  host(0).gate->before_commit = [&] { LoseSession(0); };
+  EXPECT_FALSE(host(0).Rename(kRootInode, "new", kRootInode, "final").ok());
+  EXPECT_EQ(host(1).Cat("final"), "old");
+  EXPECT_FALSE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterSessionsTest, WhatWasClosedAsTheSessionWasLostIsNotPublishedUnderTheNext) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, TextOf(1, 50'000)).ok());
+  host(0).gate->after_commit = [&] { LoseSession(0); };
+  EXPECT_FALSE(host(0).CloseFile(file).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
+  EXPECT_FALSE(HasKey(meta::FileKey(file.attr.inode)));
+  EXPECT_EQ(*host(0).Durability(file.attr.inode), "lost");
+  EXPECT_EQ(*host(1).Durability(file.attr.inode), "lost");
+  EXPECT_EQ(host(1).Cat("file"), "");
+}
+
+TEST_F(ClusterSessionsTest, ARecordThatWentBackIsToldAsItIs) {
+  MakeHosts(1);
+  const InodeId inode = host(0).Put("file", "bytes");
+  ASSERT_TRUE(host(0).Sync().ok());
+  kv::Transaction older;
+  older.Delete(meta::FileKey(inode));
+  ASSERT_TRUE(store_->Commit(older).ok());
+  auto attr = host(0).fs->GetAttr(inode);
+  ASSERT_TRUE(attr.ok());
+  EXPECT_EQ(attr->size, 0u);
+  LoseSession(0);
+  EXPECT_EQ(host(0).Cat("file"), "") << "and nothing in memory counts any more";
+}
+
 }  // namespace
 }  // namespace cairnfs::fs

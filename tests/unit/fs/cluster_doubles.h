@@ -1,0 +1,274 @@
+// What stands for the parts of a cluster between several filesystems in one process, and can be made to fail.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "../../support/eventually.h"
+#include "cluster/cluster_chunk_store.h"
+#include "fs/filesystem.h"
+#include "io/memory_disk.h"
+#include "kv/hosted_store.h"
+
+namespace cairnfs::fs {
+
+// What lies between a host and the store: counts round trips, and can be shut.
+class Gate final : public kv::KvStore {
+ public:
+  explicit Gate(kv::KvStore& inner) : inner_(inner) {}
+  std::atomic<bool> shut{false};
+  std::atomic<uint64_t> trips{0}, commits{0};
+  // Called before the next read of several keys, or commit, once; and after a commit that went well.
+  std::function<void()> before_read, before_commit, after_commit;
+  std::atomic<bool> lose_answer{false};  // of the next commit, which is made
+
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override {
+    trips++;
+    if (shut) return Away();
+    return inner_.Get(key);
+  }
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+    trips++;
+    if (shut) return Away();
+    return inner_.Range(begin, end, limit);
+  }
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
+    trips++;
+    if (before_read) std::exchange(before_read, nullptr)();
+    if (shut) return Away();
+    return inner_.Read(spans);
+  }
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+    trips++;
+    commits++;
+    if (before_commit) std::exchange(before_commit, nullptr)();
+    if (shut) return Away();
+    auto committed = inner_.Commit(transaction);
+    if (committed.ok() && after_commit) std::exchange(after_commit, nullptr)();
+    if (lose_answer.exchange(false)) return Away();
+    return committed;
+  }
+  Status Sync() override { return inner_.Sync(); }
+  kv::KvLimits limits() const override { return {128, 1 << 20}; }
+
+ private:
+  static Error Away() { return MakeError(ErrorCode::kUnavailable, "the store cannot be reached"); }
+  kv::KvStore& inner_;
+};
+
+// A membership that a test can keep from taking a new session.
+class TestMembership final : public cluster::Membership {
+ public:
+  explicit TestMembership(std::unique_ptr<cluster::Membership> inner) : inner_(std::move(inner)) {}
+  std::atomic<bool> may_rejoin{true};
+
+  const cluster::NodeId& self() const override { return inner_->self(); }
+  cluster::ViewPtr view() const override {
+    std::lock_guard lock(frozen_mutex_);
+    return frozen_ ? frozen_ : inner_->view();
+  }
+  void FreezeView() {
+    std::lock_guard lock(frozen_mutex_);
+    frozen_ = inner_->view();
+  }
+  std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)> changed) override {
+    return inner_->OnChange(std::move(changed));
+  }
+  Result<Session> session() const override { return inner_->session(); }
+  Result<Session> WaitForSession(std::chrono::milliseconds wait_max) const override {
+    return inner_->WaitForSession(wait_max);
+  }
+  bool LeaseHolds() const override { return inner_->LeaseHolds(); }
+  void OnLost(std::function<void()> lost) override { inner_->OnLost(std::move(lost)); }
+  Status Rejoin() override {
+    if (!may_rejoin) return MakeError(ErrorCode::kUnavailable, "the test does not let it");
+    return inner_->Rejoin();
+  }
+  void ReportLost(const Session& session, const Loss& loss) override { inner_->ReportLost(session, loss); }
+  void SetFull(bool full) override { inner_->SetFull(full); }
+  Status Forget(const cluster::NodeId& id) override { return inner_->Forget(id); }
+  cluster::MembershipStats stats() const override { return inner_->stats(); }
+
+ private:
+  std::unique_ptr<cluster::Membership> inner_;
+  mutable std::mutex frozen_mutex_;
+  cluster::ViewPtr frozen_;
+};
+
+// Chunks on this host's own store, and read from the others' where they are not there.
+class TestChunks final : public cluster::ClusterChunkStore {
+ public:
+  using Stores = std::vector<store::LocalChunkStore*>;
+  TestChunks(store::LocalChunkStore& own, const Stores& all) : own_(own), all_(all) {}
+  std::atomic<bool> syncs_fail{false}, syncs_hang{false};
+  std::atomic<uint64_t> syncs{0}, local_syncs{0};
+  std::function<void()> before_pin;  // called before the next pin, once
+
+  Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override {
+    return own_.Put(digest, slices);
+  }
+  Result<store::ChunkPin> Pin(const Digest& digest) override {
+    if (before_pin) std::exchange(before_pin, nullptr)();
+    auto pin = own_.Pin(digest);
+    if (pin.ok() || !Find(digest)) return pin;
+    return store::ChunkPin(this, digest);
+  }
+  std::vector<bool> Has(std::span<const Digest> digests) override {
+    std::vector<bool> has;
+    for (const Digest& digest : digests) has.push_back(Find(digest) != nullptr);
+    return has;
+  }
+  void Get(const Digest& digest, store::ChunkCallback done) override {
+    store::LocalChunkStore* found = Find(digest);
+    if (found != nullptr && found != &own_ && others_are_away_) return done(Away());
+    (found == nullptr ? own_ : *found).Get(digest, std::move(done));
+  }
+  void GetForReader(const Digest& digest, store::ChunkCallback done) override {
+    {
+      std::lock_guard lock(mutex_);
+      if (others_are_away_ && !waits_ended_) {
+        waiting_.emplace_back(digest, std::move(done));
+        return;
+      }
+    }
+    Get(digest, std::move(done));
+  }
+  void EndWaits() override {
+    for (auto& [digest, done] : TakeWaiting(/*end=*/true)) done(Away());
+  }
+  // What only other hosts have cannot be read until they are back.
+  void OthersGo() { others_are_away_ = true; }
+  void OthersComeBack() {
+    others_are_away_ = false;
+    for (auto& [digest, done] : TakeWaiting(/*end=*/false)) Get(digest, std::move(done));
+  }
+  size_t waiting_count() {
+    std::lock_guard lock(mutex_);
+    return waiting_.size();
+  }
+  void Prefetch(std::span<const Digest>) override {}
+  Status Sync() override {
+    syncs++;
+    while (syncs_hang) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (syncs_fail) return MakeError(ErrorCode::kUnavailable, "too few nodes");
+    return own_.Sync();
+  }
+  void SetCopiesMin(unsigned) override {}
+  Status SyncLocal() override {
+    local_syncs++;
+    return own_.Sync();
+  }
+  Result<Unreadable> SyncReadable(SyncScope scope) override {
+    const Status synced = scope == SyncScope::kThisNode ? SyncLocal() : Sync();
+    if (!synced.ok()) return synced.error();
+    std::lock_guard lock(mutex_);
+    return unreadable_;
+  }
+  // As if it could not be read back to be sent.
+  void SetUnreadable(const Digest& digest) {
+    std::lock_guard lock(mutex_);
+    unreadable_.emplace(digest, MakeError(ErrorCode::kIo, "chunk of the test cannot be read back"));
+  }
+  void SetAllReadable() {
+    std::lock_guard lock(mutex_);
+    unreadable_.clear();
+  }
+  std::string WhatIsLacking() override { return syncs_hang ? "nodes that do not answer: other" : ""; }
+  cluster::ClusterChunkStats ClusterStats() const override { return {}; }
+  cluster::ChunkPeer& peer() override { abort(); }  // these are asked directly, by no service
+
+ protected:
+  void Unpin(const Digest&) override {}
+
+ private:
+  store::LocalChunkStore* Find(const Digest& digest) {
+    if (own_.Has({&digest, 1})[0]) return &own_;
+    for (store::LocalChunkStore* each : all_) {
+      if (each->Has({&digest, 1})[0]) return each;
+    }
+    return nullptr;
+  }
+  using Waiting = std::vector<std::pair<Digest, store::ChunkCallback>>;
+  static Error Away() { return MakeError(ErrorCode::kUnavailable, "the others are away"); }
+  Waiting TakeWaiting(bool end) {
+    std::lock_guard lock(mutex_);
+    waits_ended_ = end;
+    return std::exchange(waiting_, {});
+  }
+  store::LocalChunkStore& own_;
+  const Stores& all_;
+  std::atomic<bool> others_are_away_{false};
+  std::mutex mutex_;
+  bool waits_ended_ = false;
+  Waiting waiting_;
+  Unreadable unreadable_;
+};
+
+// Who answers for which node. A node without a handler cannot be reached.
+struct Switchboard {
+  std::mutex mutex;
+  std::map<cluster::NodeId, cluster::PeerHandler*> handlers;
+  std::map<cluster::NodeId, int> busy;
+  std::atomic<int> finish_calls{0}, hold_calls{0};
+};
+
+class TestPeers final : public cluster::Peers {
+ public:
+  TestPeers(Switchboard& board, const cluster::NodeId& self) : board_(board), self_(self) {}
+  void SetHandler(cluster::PeerHandler* handler) override {
+    std::unique_lock lock(board_.mutex);
+    if (handler != nullptr) {
+      board_.handlers[self_] = handler;
+      return;
+    }
+    board_.handlers.erase(self_);
+    while (board_.busy[self_] > 0) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
+  }
+  Result<std::vector<cluster::PeerHandler::FinishFailure>> FinishFiles(const cluster::NodeId& node,
+                                                                       const std::vector<InodeId>& inodes,
+                                                                       std::chrono::steady_clock::time_point) override {
+    board_.finish_calls++;
+    using Failures = std::vector<cluster::PeerHandler::FinishFailure>;
+    return Call<Failures>(node, [&](cluster::PeerHandler& handler) { return handler.FinishFiles(inodes); });
+  }
+  Result<std::vector<bool>> HoldOrphans(const cluster::NodeId& node, const std::vector<InodeId>& inodes,
+                                        std::chrono::steady_clock::time_point) override {
+    board_.hold_calls++;
+    return Call<std::vector<bool>>(node, [&](cluster::PeerHandler& handler) { return handler.HoldOrphans(inodes); });
+  }
+
+ private:
+  template <typename Answer, typename Ask>
+  Result<Answer> Call(const cluster::NodeId& node, Ask ask) {
+    cluster::PeerHandler* handler = nullptr;
+    {
+      std::lock_guard lock(board_.mutex);
+      auto found = board_.handlers.find(node);
+      if (found == board_.handlers.end()) return MakeError(ErrorCode::kUnavailable, "nobody answers");
+      handler = found->second;
+      board_.busy[node]++;
+    }
+    Answer answer = ask(*handler);
+    std::lock_guard lock(board_.mutex);
+    board_.busy[node]--;
+    return answer;
+  }
+  Switchboard& board_;
+  const cluster::NodeId self_;
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,105 @@
+// Levels of durability among several hosts: what a directory says of them, and what a file has.
+#include "cluster_fixture.h"
+
+namespace cairnfs::fs {
+namespace {
+
+using ClusterLevelsTest = ClusterTest;
+
+TEST_F(ClusterLevelsTest, ADirectoryHasALevelOfItsOwn) {
+  MakeHosts(2);
+  constexpr auto kSet = meta::Namespace::XattrMode::kSet;
+  constexpr const char* kLevel = "user.cairnfs.level";
+  auto level_of = [](Host& asked, InodeId inode) {
+    auto level = Host::Await<std::string>([&](Done<std::string> done) { asked.fs->GetXattr(inode, kLevel, done); });
+    return level.ok() ? *level : level.error().message;
+  };
+  const InodeId scratch = host(0).MakeDirectory("scratch"), deep = host(0).MakeDirectory("deep", scratch);
+  const InodeId kept = host(0).MakeDirectory("kept", deep);
+  ASSERT_TRUE(host(0).fs->SetXattr(scratch, kLevel, "local", kSet).ok());
+  ASSERT_TRUE(host(0).fs->SetXattr(kept, kLevel, "replicated", kSet).ok());
+  EXPECT_EQ(host(0).fs->SetXattr(scratch, kLevel, "both", kSet).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(level_of(host(0), kRootInode), "replicated");
+  EXPECT_EQ(level_of(host(0), deep), "local");
+  EXPECT_EQ(level_of(host(0), kept), "replicated");
+  EXPECT_TRUE(Eventually([&] { return level_of(host(1), deep) == "local"; }));
+
+  // Copies cannot be made: that is no matter where none are asked for.
+  host(0).chunks->syncs_fail = true;
+  auto fast = host(0).Create("fast", deep), safe = host(0).Create("safe", kept);
+  ASSERT_TRUE(host(0).Write(fast, 0, "bytes").ok());
+  ASSERT_TRUE(host(0).Write(safe, 0, "bytes").ok());
+  Status synced = host(0).Fsync(fast);
+  EXPECT_TRUE(synced.ok()) << synced.error().message;
+  EXPECT_GE(host(0).chunks->local_syncs, 1u);
+  EXPECT_FALSE(host(0).Fsync(safe).ok());
+  EXPECT_EQ(host(1).Cat("fast", deep), "bytes");
+  EXPECT_EQ(*host(0).Durability(fast.attr.inode), "local");
+  EXPECT_EQ(*host(0).Durability(safe.attr.inode), "pending");
+  host(0).chunks->syncs_fail = false;
+  EXPECT_TRUE(host(0).Fsync(safe).ok());
+  EXPECT_EQ(*host(0).Durability(safe.attr.inode), "replicated");
+  ASSERT_TRUE(host(0).CloseFile(fast).ok());
+  ASSERT_TRUE(host(0).CloseFile(safe).ok());
+
+  EXPECT_EQ(host(0).fs->SetXattr(fast.attr.inode, kLevel, "local", kSet).error().code, ErrorCode::kNotDirectory);
+  ASSERT_TRUE(host(0).fs->RemoveXattr(kept, kLevel).ok());
+  EXPECT_EQ(host(0).fs->RemoveXattr(kept, kLevel).error().code, ErrorCode::kNoData);
+  EXPECT_EQ(level_of(host(0), kept), "local");
+  EXPECT_TRUE(host(0).fs->ListXattrs(scratch)->empty());
+  const InodeId gone = host(0).MakeDirectory("gone");
+  ASSERT_TRUE(host(0).fs->SetXattr(gone, kLevel, "local", kSet).ok());
+  EXPECT_EQ(level_of(host(0), gone), "local");
+  ASSERT_TRUE(host(0).fs->Rmdir(kRootInode, "gone").ok());
+  EXPECT_EQ(KeyCount("Y"), 1u);
+}
+
+TEST_F(ClusterLevelsTest, NothingIsReplicatedWhileCopiesAreMissing) {
+  MakeHosts(1);
+  const InodeId directory = host(0).MakeDirectory("directory");
+  const InodeId file = host(0).Put("file", "bytes", directory);
+  EXPECT_EQ(*host(0).Durability(file), "pending");
+  host(0).lacks_copies = true;
+  EXPECT_EQ(*host(0).Durability(file), "pending");
+  ASSERT_TRUE(host(0).Sync().ok());
+  EXPECT_EQ(*host(0).Durability(file), "local");
+  EXPECT_EQ(*host(0).Durability(directory), "local");
+  host(0).lacks_copies = false;
+  EXPECT_EQ(*host(0).Durability(file), "replicated");
+  EXPECT_EQ(*host(0).Durability(directory), "replicated");
+}
+
+TEST_F(ClusterLevelsTest, WhatMovesToWhereCopiesArePromisedHasThem) {
+  MakeHosts(2);
+  const InodeId scratch = host(0).MakeDirectory("scratch"), below = host(0).MakeDirectory("below", scratch);
+  ASSERT_TRUE(host(0).fs->SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  host(0).chunks->syncs_fail = true;
+  auto file = host(0).Create("file", scratch), deep = host(0).Create("deep", below);
+  for (const auto& each : {file, deep}) {
+    ASSERT_TRUE(host(0).Write(each, 0, TextOf(1, 50'000)).ok());
+    Status synced = host(0).Fsync(each);
+    ASSERT_TRUE(synced.ok()) << synced.error().message;
+    EXPECT_EQ(*host(0).Durability(each.attr.inode), "local");
+  }
+  EXPECT_TRUE(host(0).Rename(scratch, "file", below, "file").ok()) << "no copies are promised there either";
+  EXPECT_FALSE(host(0).Rename(below, "file", kRootInode, "file").ok());
+  EXPECT_FALSE(host(0).Rename(scratch, "below", kRootInode, "final").ok());
+  host(0).chunks->syncs_fail = false;
+  const uint64_t syncs = host(0).chunks->syncs;
+  EXPECT_TRUE(host(0).Rename(below, "file", kRootInode, "file").ok());
+  EXPECT_GT(host(0).chunks->syncs, syncs);
+  EXPECT_EQ(*host(0).Durability(file.attr.inode), "replicated");
+  EXPECT_EQ(*host(0).Durability(deep.attr.inode), "local");
+  EXPECT_TRUE(host(0).Rename(scratch, "below", kRootInode, "final").ok());
+  EXPECT_EQ(*host(0).Durability(deep.attr.inode), "replicated");
+  // Published before its directory had another level: as it was then.
+  auto old = host(0).Create("old", scratch);
+  ASSERT_TRUE(host(0).Write(old, 0, "bytes").ok());
+  ASSERT_TRUE(host(0).Fsync(old).ok());
+  ASSERT_TRUE(host(0).fs->RemoveXattr(scratch, "user.cairnfs.level").ok());
+  EXPECT_EQ(*host(0).Durability(old.attr.inode), "local");
+  for (const auto& each : {file, deep, old}) ASSERT_TRUE(host(0).CloseFile(each).ok());
+}
+
+}  // namespace
+}  // namespace cairnfs::fs

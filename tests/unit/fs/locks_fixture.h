@@ -1,0 +1,267 @@
+// ClusterLocks of several hosts over one store, which can lose answers.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "../../support/random.h"
+#include "cluster/records.h"
+#include "fs/locks.h"
+#include "kv/engine.h"
+#include "kv/hosted_store.h"
+
+namespace cairnfs::fs {
+
+using std::chrono::milliseconds;
+using Outcome = ClusterLocks::Outcome;
+using Request = ClusterLocks::Request;
+
+inline constexpr InodeId kFile{100};
+inline constexpr auto kSoon = std::chrono::seconds(60);  // what happens at all has happened by then
+inline constexpr auto kWhile = milliseconds(50);         // what should not happen is looked for so long
+
+// A store whose commits are counted, and whose answers get lost when it is told so. What was sent and not answered runs
+// at once, or later, or never.
+class LossyStore final : public kv::KvStore {
+ public:
+  explicit LossyStore(std::unique_ptr<kv::KvStore> below) : below_(std::move(below)) {}
+  void LoseAnswers(unsigned percent, uint64_t seed) {
+    std::lock_guard lock(mutex_);
+    percent_ = percent;
+    random_ = testing::Random(seed);
+  }
+  void DelayNextCommit() { delay_next_ = true; }
+  size_t commits() const { return commits_; }
+  size_t reads() const { return reads_; }
+
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return below_->Get(key); }
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+    return below_->Range(begin, end, limit);
+  }
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
+    ++reads_;
+    if (Draw(2)) RunLate();
+    return below_->Read(spans);
+  }
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+    ++commits_;
+    if (Status fits = kv::CheckLimits(transaction, limits()); !fits.ok()) return fits.error();
+    if (delay_next_.exchange(false)) {
+      std::lock_guard lock(mutex_);
+      late_.push_back(transaction);
+      return MakeError(ErrorCode::kUnavailable, "the answer was lost");
+    }
+    if (Draw(2)) RunLate();
+    if (!Draw()) return below_->Commit(transaction);
+    std::unique_lock lock(mutex_);
+    switch (random_.Below(3)) {
+      case 0:
+        lock.unlock();
+        (void)below_->Commit(transaction).ok();
+        break;
+      case 1: late_.push_back(transaction); break;
+      default: break;
+    }
+    return MakeError(ErrorCode::kUnavailable, "the answer was lost");
+  }
+  Status Sync() override { return below_->Sync(); }
+  // Those of etcd, less the fence's compare.
+  kv::KvLimits limits() const override { return {126, 1'280 << 10}; }
+  void RunLate() {
+    std::vector<kv::Transaction> late;
+    {
+      std::lock_guard lock(mutex_);
+      late.swap(late_);
+    }
+    for (const kv::Transaction& transaction : late) (void)below_->Commit(transaction).ok();
+  }
+
+ private:
+  bool Draw(unsigned divisor = 1) {
+    std::lock_guard lock(mutex_);
+    return percent_ > 0 && random_.Percent(percent_ / divisor);
+  }
+
+  std::unique_ptr<kv::KvStore> below_;
+  std::atomic<bool> delay_next_{false};
+  std::atomic<size_t> commits_{0}, reads_{0};
+  std::mutex mutex_;
+  unsigned percent_ = 0;
+  testing::Random random_{0};
+  std::vector<kv::Transaction> late_;
+};
+
+// Knows of no node, as a host whose view lags far behind.
+class BlindMembership final : public cluster::Membership {
+ public:
+  explicit BlindMembership(cluster::Membership& below) : below_(below) {}
+  const cluster::NodeId& self() const override { return below_.self(); }
+  cluster::ViewPtr view() const override { return nothing_; }
+  std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)>) override { return nullptr; }
+  Result<Session> session() const override { return below_.session(); }
+  Result<Session> WaitForSession(milliseconds wait_max) const override { return below_.WaitForSession(wait_max); }
+  bool LeaseHolds() const override { return below_.LeaseHolds(); }
+  void OnLost(std::function<void()> lost) override { below_.OnLost(std::move(lost)); }
+  Status Rejoin() override { return below_.Rejoin(); }
+  void ReportLost(const Session& session, const Loss& loss) override { below_.ReportLost(session, loss); }
+  void SetFull(bool full) override { below_.SetFull(full); }
+  Status Forget(const cluster::NodeId& id) override { return below_.Forget(id); }
+  cluster::MembershipStats stats() const override { return below_.stats(); }
+
+ private:
+  cluster::Membership& below_;
+  const cluster::ViewPtr nothing_ = std::make_shared<const cluster::View>();
+};
+
+struct Host {
+  std::unique_ptr<cluster::Membership> membership;
+  std::unique_ptr<LossyStore> store;
+  std::unique_ptr<ClusterLocks> locks;
+};
+
+struct Wait {
+  std::future<Result<Outcome>> outcome;
+  ClusterLocks::Ticket ticket = 0;
+  bool IsOver(std::chrono::nanoseconds within) { return outcome.wait_for(within) == std::future_status::ready; }
+};
+
+class LocksTest : public ::testing::Test {
+ protected:
+  LocksTest() {
+    engine_ = kv::OpenMemoryEngine();
+    auto store = kv::HostedStore::Open(*engine_);
+    EXPECT_TRUE(store.ok());
+    store_ = std::move(*store);
+    for (int i = 0; i < 3; ++i) hosts_.push_back(Join(i));
+  }
+  ~LocksTest() override {
+    for (Host& host : hosts_) host.locks.reset();
+    hosts_.clear();
+  }
+
+  Host Join(int number) {
+    Host host;
+    cluster::MembershipOptions options;
+    options.self.id.bytes[0] = static_cast<std::byte>(number + 1);
+    options.self.name = "host" + std::to_string(number);
+    options.lease = milliseconds(60'000);  // sessions end when a test says so
+    options.renew_every = milliseconds(20'000);
+    auto membership = cluster::Membership::Join(*store_, options);
+    EXPECT_TRUE(membership.ok()) << membership.error().message;
+    host.membership = std::move(*membership);
+    host.store = std::make_unique<LossyStore>(cluster::MakeFencedStore(*store_, *host.membership));
+    host.locks = ClusterLocks::Start({*store_, *host.store, *host.membership}, {});
+    return host;
+  }
+  // Its lease ends, and it does not know yet.
+  void EndSession(int host) {
+    auto session = hosts_[host].membership->session();
+    ASSERT_TRUE(session.ok());
+    ASSERT_TRUE(store_->RevokeLease(session->lease).ok());
+  }
+  // As a daemon does once it knows.
+  void LearnOfTheEndAndRejoin(int host) {
+    const auto deadline = std::chrono::steady_clock::now() + kSoon;
+    while (hosts_[host].membership->session().ok()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    hosts_[host].locks->ForgetAll();
+    ASSERT_TRUE(hosts_[host].membership->Rejoin().ok());
+  }
+
+  static Request Posix(uint64_t owner, meta::LockType type, uint64_t start = 0, uint64_t last = meta::kLockOffsetMax) {
+    return {kFile, meta::LockKind::kRecord, owner, owner, static_cast<uint32_t>(owner), type, start, last};
+  }
+  static Request Flock(HandleId handle, meta::LockType type) {
+    Request request;
+    request.inode = kFile;
+    request.kind = meta::LockKind::kFlock;
+    request.handle = handle;
+    request.type = type;
+    return request;
+  }
+  Result<Outcome> TryResult(int host, const Request& request) {
+    std::promise<Result<Outcome>> told;
+    hosts_[host].locks->TryLock(request, [&](Result<Outcome> outcome) { told.set_value(std::move(outcome)); });
+    return told.get_future().get();
+  }
+  Outcome Try(int host, const Request& request) {
+    Result<Outcome> outcome = TryResult(host, request);
+    EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+    return outcome.ok() ? *outcome : Outcome::kWouldBlock;
+  }
+  Wait Lock(int host, const Request& request) {
+    auto told = std::make_shared<std::promise<Result<Outcome>>>();
+    Wait wait;
+    wait.outcome = told->get_future();
+    wait.ticket = hosts_[host].locks->Lock(request, [told](Result<Outcome> o) { told->set_value(std::move(o)); });
+    return wait;
+  }
+  void Unlock(int host, const Request& request) {
+    std::promise<Result<void>> told;
+    hosts_[host].locks->Unlock(request, [&](Result<void> status) { told.set_value(std::move(status)); });
+    Result<void> status = told.get_future().get();
+    EXPECT_TRUE(status.ok()) << status.error().message;
+  }
+  // `then` runs before the next transaction on the file.
+  void StartUnlock(int host, const Request& request, std::function<void()> then = {}) {
+    hosts_[host].locks->Unlock(request, [then = std::move(then)](const Result<void>& status) {
+      EXPECT_TRUE(status.ok());
+      if (then) then();
+    });
+  }
+  // What `ask` asks the host about kFile runs in one transaction, which is over when this returns.
+  void InOneTransaction(int host, const std::function<void()>& ask) {
+    ClusterLocks& locks = *hosts_[host].locks;
+    std::promise<void> over;
+    // The next transaction begins when the function that gets this answer has returned.
+    locks.Test(Posix(1000, meta::LockType::kShared), [&](const auto&) {
+      ask();
+      locks.Test(Posix(1000, meta::LockType::kShared), [&](const auto&) { over.set_value(); });
+    });
+    over.get_future().get();
+  }
+  std::optional<ClusterLocks::Holder> Test(int host, const Request& request) {
+    std::promise<Result<std::optional<ClusterLocks::Holder>>> told;
+    hosts_[host].locks->Test(request, [&](auto holder) { told.set_value(std::move(holder)); });
+    auto holder = told.get_future().get();
+    EXPECT_TRUE(holder.ok()) << holder.error().message;
+    return holder.ok() ? *holder : std::nullopt;
+  }
+  static void ExpectGranted(Wait& wait) {
+    ASSERT_TRUE(wait.IsOver(kSoon));
+    Result<Outcome> outcome = wait.outcome.get();
+    ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+    EXPECT_EQ(*outcome, Outcome::kGranted);
+  }
+  meta::LockTable Stored(InodeId inode = kFile) {
+    auto entry = store_->Get(meta::LocksKey(inode));
+    EXPECT_TRUE(entry.ok());
+    if (!entry.ok() || !entry->has_value()) return {};
+    auto table = meta::LockTable::Decode((*entry)->value);
+    EXPECT_TRUE(table.ok());
+    return table.ok() ? *table : meta::LockTable();
+  }
+  // Until `count` wait, as everybody sees.
+  void AwaitWaiting(size_t count) {
+    const auto deadline = std::chrono::steady_clock::now() + kSoon;
+    while (Stored().waiting().size() != count) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+
+  std::unique_ptr<kv::KvEngine> engine_;
+  std::unique_ptr<kv::HostedStore> store_;
+  std::vector<Host> hosts_;
+};
+
+inline constexpr auto kExclusive = meta::LockType::kExclusive;
+inline constexpr auto kShared = meta::LockType::kShared;
+
+}  // namespace cairnfs::fs
