@@ -37,7 +37,7 @@ TEST_F(ClusterPublishTest, WhatNeverRanIsPublishedLater) {
   MakeHosts(2);
   auto file = host(0).Create("file");
   ASSERT_TRUE(host(0).Write(file, 0, "aaaa").ok());
-  host(0).gate->shut = true;
+  host(0).gate->before_commit = [&] { host(0).gate->shut = true; };
   EXPECT_FALSE(host(0).Fsync(file).ok());
   EXPECT_FALSE(host(0).Fsync(file).ok()) << "nothing is durable while that is not known";
   ASSERT_TRUE(host(0).Write(file, 4, "bbbb").ok());
@@ -72,9 +72,8 @@ TEST_F(ClusterPublishTest, WhatWaitsForALostAnswerGivesUpAtAStop) {
   MakeHosts(1);
   auto file = host(0).Create("file");
   ASSERT_TRUE(host(0).Write(file, 0, "aaaa").ok());
-  host(0).gate->shut = true;
+  host(0).gate->lose_answer = true;
   EXPECT_FALSE(host(0).Fsync(file).ok());
-  host(0).gate->shut = false;
   SetAttrRequest times;
   times.mtime = Timestamp{1'000'000'000, 0};
   auto set = std::async(std::launch::async, [&] { return host(0).SetAttr(file.attr.inode, times).ok(); });
