@@ -345,7 +345,7 @@ void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done) {
 }
 
 Status FileSystem::Impl::CheckDisk(const InodePtr& inode) {
-  if (host != nullptr || !inode->content) return {};
+  if (!inode->content) return {};
   const auto failure = rounds->DiskFailure();
   Content& content = *inode->content;
   if (!failure || (!content.changed && content.flushed_with <= rounds->rounds_total())) return {};

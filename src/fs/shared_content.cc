@@ -100,6 +100,10 @@ void SharedContent::NotePublished(const std::string& self, const std::vector<Pen
   } else if (LostOf(self) != nullptr) {
     republished.Add(publishing.ranges);
   }
+  EndPublishing();
+}
+
+void SharedContent::EndPublishing() {
   publishing = {};
   is_sent = is_unanswered = false;
 }

@@ -87,6 +87,7 @@ struct SharedContent {
   std::optional<LostBytes> LeftOfOwn(const std::string& self) const;
   // `publishing` was published, with these changes.
   void NotePublished(const std::string& self, const std::vector<PendingChange>& changes);
+  void EndPublishing();  // nothing is on its way to be published, whatever became of what was
 };
 
 // Compare and write of the change.

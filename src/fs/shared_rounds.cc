@@ -52,8 +52,7 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
 void SyncRounds::Withdraw(SharedItem& item, Content& content) {
   SharedContent& shared = *content.shared;
   shared.own.Add(shared.publishing);
-  shared.publishing = {};
-  shared.is_sent = shared.is_unanswered = false;
+  shared.EndPublishing();
   std::move(item.pins.begin(), item.pins.end(), std::back_inserter(content.pins));
   item.pins.clear();
 }
@@ -143,8 +142,7 @@ void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& w
   content.pins.clear();
   content.lost.clear();
   shared.own = {};
-  shared.publishing = {};
-  shared.is_sent = shared.is_unanswered = false;
+  shared.EndPublishing();
   shared.republished.Clear();
   shared.pending_revision = 0;
   shared.must_reload = true;
