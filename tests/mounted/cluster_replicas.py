@@ -12,7 +12,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import Scratch, run_cases
-from cluster import Cluster, wait_until
+from cluster import Cluster, on, wait_until
 
 MIB = 1 << 20
 OPTIONS = {"lease": "2s"}
@@ -149,13 +149,6 @@ def every_host_follows(store):
         for one in cluster.hosts:
             wait_until(lambda at=one: durability(at, "step") == "replicated", 60, f"{one.name} knows of the copies")
             assert read(one, "step") == content, one.name
-
-
-def on(store, case):
-    def run_case():
-        return case(store)
-    run_case.__name__ = f"{case.__name__}_{store}"
-    return run_case
 
 
 def main():

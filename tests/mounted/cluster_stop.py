@@ -17,7 +17,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import Scratch, program, run_cases
-from cluster import Cluster, wait_until
+from cluster import Cluster, on, wait_until
 
 STORES = ("node", "etcd")
 SILENCE_SECONDS = 10  # of the metadata, after which a daemon that stops gives up
@@ -329,13 +329,6 @@ def who_waits_for_metadata_ends_when_killed(store):
         os.mkdir(host.path("directory", "after"))
         assert sorted(os.listdir(cluster.hosts[0].path("directory"))) == sorted(os.listdir(host.path("directory")))
         return f"{len(waiting)} ended {took:.1f} s after the kill"
-
-
-def on(store, case):
-    def run_case():
-        return case(store)
-    run_case.__name__ = f"{case.__name__}_{store}"
-    return run_case
 
 
 def main():

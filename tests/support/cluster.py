@@ -349,3 +349,11 @@ class Cluster:
 
     def logs(self):
         return "\n".join(host.log() for host in self.hosts)
+
+
+def on(store, case):
+    """The case, with that store for the metadata, by a name that tells it."""
+    def run_case():
+        return case(store)
+    run_case.__name__ = f"{case.__name__}_{store}"
+    return run_case

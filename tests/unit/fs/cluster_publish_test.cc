@@ -6,7 +6,18 @@
 namespace cairnfs::fs {
 namespace {
 
-using ClusterPublishTest = ClusterTest;
+class ClusterPublishTest : public ClusterTest {
+ protected:
+  // A synced file "file" with "0123456789", over whose begin the first host has written "aaaa".
+  Result<FileSystem::Created> OpenAndWrite() {
+    host(0).Put("file", "0123456789");
+    EXPECT_TRUE(host(0).Sync().ok());
+    auto file = host(0).Open("file");
+    if (!file.ok()) return file;
+    EXPECT_TRUE(host(0).Write(*file, 0, "aaaa").ok());
+    return file;
+  }
+};
 
 void WriteSynced(Host& host, std::string_view name, uint64_t offset, const std::string& text) {
   auto file = host.Open(name);
@@ -18,11 +29,8 @@ void WriteSynced(Host& host, std::string_view name, uint64_t offset, const std::
 
 TEST_F(ClusterPublishTest, WhatCameAfterAPublishWhoseAnswerWasLostStays) {
   MakeHosts(2);
-  host(0).Put("file", "0123456789");
-  ASSERT_TRUE(host(0).Sync().ok());
-  auto file = host(0).Open("file");
+  auto file = OpenAndWrite();
   ASSERT_TRUE(file.ok());
-  ASSERT_TRUE(host(0).Write(*file, 0, "aaaa").ok());
   host(0).gate->lose_answer = true;
   host(0).gate->after_commit = [&] { WriteSynced(host(1), "file", 2, "bbbb"); };
   EXPECT_FALSE(host(0).Fsync(*file).ok());
@@ -49,11 +57,8 @@ TEST_F(ClusterPublishTest, WhatNeverRanIsPublishedLater) {
 
 TEST_F(ClusterPublishTest, AnOpenAwaitsTheAnswerThatTellsWhoseBytesCameLast) {
   MakeHosts(2);
-  host(0).Put("file", "0123456789");
-  ASSERT_TRUE(host(0).Sync().ok());
-  auto file = host(0).Open("file");
+  auto file = OpenAndWrite();
   ASSERT_TRUE(file.ok());
-  ASSERT_TRUE(host(0).Write(*file, 0, "aaaa").ok());
   std::future<std::string> read;
   host(0).gate->after_commit = [&] {
     WriteSynced(host(1), "file", 2, "bbbb");

@@ -19,6 +19,17 @@ class ClusterSessionsTest : public ClusterTest {
     EXPECT_TRUE(host(1).Fsync(*file).ok());
     EXPECT_TRUE(host(1).CloseFile(*file).ok());
   }
+  // A file "file" with "bytes", opened under a session that is gone; the next one waits for may_rejoin.
+  Result<FileSystem::Created> OpenAndLoseSession() {
+    host(0).Put("file", "bytes");
+    EXPECT_TRUE(host(0).Sync().ok());
+    auto file = host(0).Open("file", {.read = true});
+    if (!file.ok()) return file;
+    host(0).membership->may_rejoin = false;
+    host(0).EndSession();
+    EXPECT_TRUE(Eventually([&] { return !host(0).fs->CheckSession(file->handle).ok(); }));
+    return file;
+  }
   // Another directory takes the name, with a file whose copies cannot be made.
   void Swap(Host& by) {
     EXPECT_TRUE(by.Rename(kRootInode, "step.tmp", kRootInode, "old.tmp").ok());
@@ -228,13 +239,8 @@ TEST_F(ClusterSessionsTest, OpensThatWaitForAHostLeaveTheOthersAlone) {
 
 TEST_F(ClusterSessionsTest, AnOpenWaitsForTheNextSession) {
   MakeHosts(1);
-  host(0).Put("file", "bytes");
-  ASSERT_TRUE(host(0).Sync().ok());
-  auto file = host(0).Open("file", {.read = true});
+  auto file = OpenAndLoseSession();
   ASSERT_TRUE(file.ok());
-  host(0).membership->may_rejoin = false;
-  host(0).EndSession();
-  EXPECT_TRUE(Eventually([&] { return !host(0).fs->CheckSession(file->handle).ok(); }));
   auto text = std::async(std::launch::async, [&] { return host(0).Cat("file"); });
   EXPECT_EQ(text.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
   host(0).membership->may_rejoin = true;
@@ -244,13 +250,8 @@ TEST_F(ClusterSessionsTest, AnOpenWaitsForTheNextSession) {
 
 TEST_F(ClusterSessionsTest, AStopEndsTheWaitForTheNextSession) {
   MakeHosts(1);
-  host(0).Put("file", "bytes");
-  ASSERT_TRUE(host(0).Sync().ok());
-  auto file = host(0).Open("file", {.read = true});
+  auto file = OpenAndLoseSession();
   ASSERT_TRUE(file.ok());
-  host(0).membership->may_rejoin = false;
-  host(0).EndSession();
-  EXPECT_TRUE(Eventually([&] { return !host(0).fs->CheckSession(file->handle).ok(); }));
   auto opened = std::async(std::launch::async, [&] { return host(0).Open("file", {.read = true}); });
   host(0).fs->EndWaits();
   EXPECT_FALSE(opened.get().ok());
