@@ -37,6 +37,8 @@
 
 namespace cairnfs::cluster {
 
+inline constexpr std::chrono::milliseconds kBusyPause{50};  // after a node has said that it has enough to do
+
 class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
  public:
   ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::KvEngine& engine, io::BufferPool& pool,

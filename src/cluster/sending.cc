@@ -11,7 +11,6 @@ namespace {
 
 // The receiver syncs before it answers.
 constexpr std::chrono::milliseconds kPutTimeout{20'000};
-constexpr std::chrono::milliseconds kBusyPause{50};
 // A message that is not full goes out at once while fewer than this are under way.
 constexpr unsigned kPartialSendsMax = 3;
 constexpr std::chrono::milliseconds kFailedPause{300};

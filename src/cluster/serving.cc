@@ -193,15 +193,19 @@ void ClusterChunkStoreImpl::ReadWave(const std::shared_ptr<Serving>& serving) {
 }
 
 void ClusterChunkStoreImpl::AnswerGet(const std::shared_ptr<Serving>& serving) {
-  MutexLock lock(serving->mutex);
+  std::vector<std::optional<Result<store::ChunkData>>> all_found;
+  {
+    MutexLock lock(serving->mutex);
+    all_found = std::move(serving->found);
+  }
   std::vector<GetAnswer> answers(serving->digests.size());
   PeerMessage reply;
   size_t bytes = 0;
   for (size_t i = 0; i < answers.size(); ++i) {
     GetAnswer& answer = answers[i];
     answer.kind = GetAnswer::Kind::kLater;
-    if (i >= serving->found.size()) continue;
-    const Result<store::ChunkData>& found = *serving->found[i];
+    if (i >= all_found.size()) continue;
+    const Result<store::ChunkData>& found = *all_found[i];
     if (found.ok() && bytes > 0 && bytes + found->size > kPayloadBytesFull) continue;
     if (found.ok()) {
       answer.kind = GetAnswer::Kind::kBytes;

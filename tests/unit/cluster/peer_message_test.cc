@@ -111,6 +111,9 @@ TEST(PeerMessage, ListsOfDigestsBitsAndInodes) {
                       [](std::string_view bytes) { return DecodeDigests(bytes).has_value(); });
   ExpectRefusesDamage(EncodeBits({true, false, true}),
                       [](std::string_view bytes) { return DecodeBits(bytes).has_value(); });
+  std::string neither = EncodeBits({true});
+  neither.back() = 2;
+  EXPECT_FALSE(DecodeBits(neither));
   ExpectRefusesDamage(EncodeInodes({InodeId{1}, InodeId{77}}),
                       [](std::string_view bytes) { return DecodeInodes(bytes).has_value(); });
   // More digests than a message may have.
