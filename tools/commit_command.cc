@@ -14,7 +14,6 @@
 #include <optional>
 
 #include "commands.h"
-#include "control/mount_table.h"
 #include "control/rank_gate.h"
 #include "daemon/exit_codes.h"
 #include "daemon/size_text.h"
@@ -117,11 +116,8 @@ int RunCommit(const CommitCommand& command) {
   if (!call.ok()) return Fail(call.error());
   std::error_code ignored;
   const std::string parent = stdfs::absolute(to, ignored).parent_path().string();
-  auto mount = control::FindMount(parent);
-  if (!mount.ok()) {
-    Fail(mount.error());
-    return daemon::kExitNoDaemon;
-  }
+  auto mount = LocateMount(parent);
+  if (!mount.ok()) return Fail(mount.error());
   auto client = Connect({mount->data, mount->mount_point});
   if (!client.ok()) return Fail(client.error());
   Status committed = client->Commit(*call, [&] { return RenameOnce(from, to, call->directory); });

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
+#include <cstdio>
 
 #include "daemon/size_text.h"
+#include "json_text.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -14,11 +15,6 @@ using daemon::FormatSize;
 double DedupRatio(const control::StatusReport& report) {
   uint64_t unique = report.fs.store.unique_bytes;
   return unique == 0 ? 1.0 : static_cast<double>(report.fs.logical_bytes) / static_cast<double>(unique);
-}
-
-// Names and messages may hold bytes that are no UTF-8.
-std::string Dump(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 nlohmann::ordered_json ClusterObject(const control::ClusterActivityReport& report) {
@@ -59,6 +55,11 @@ nlohmann::ordered_json GcObject(const control::GcReport& report) {
 }
 
 }  // namespace
+
+void Print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
 
 std::string OneLine(const std::string& text) {
   std::string line;
@@ -162,7 +163,7 @@ std::string StatusJson(const control::StatusReport& report) {
       {"failures", report.failures},
   };
   if (report.cluster) json["cluster"] = ClusterObject(*report.cluster);
-  return Dump(json) + "\n";
+  return JsonText(json);
 }
 
 std::string GcLine(const control::GcReport& report) {
@@ -177,7 +178,7 @@ std::string GcText(const control::GcReport& report) {
                      FormatSize(report.bytes_moved), report.segments_freed);
 }
 
-std::string GcJson(const control::GcReport& report) { return Dump(GcObject(report)) + "\n"; }
+std::string GcJson(const control::GcReport& report) { return JsonText(GcObject(report)); }
 
 std::string CheckText(const control::CheckReport& report, const std::optional<std::string>& last_end) {
   std::string text;
@@ -214,7 +215,7 @@ std::string CheckJson(const control::CheckReport& report, const std::optional<st
     json["closed_cleanly"] = last_end->empty();
     json["last_end"] = *last_end;
   }
-  return Dump(json) + "\n";
+  return JsonText(json);
 }
 
 }  // namespace cairnfs::tools
