@@ -152,7 +152,7 @@ std::string ClusterText(const control::ClusterReport& report) {
   auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<14}{}\n", name, value); };
   line("filesystem", report.filesystem);
   line("metadata", report.metadata);
-  line("copies", CopiesText({report.copies, report.min_replicas}));
+  line("copies", CopiesText(report.replicas));
   line("session", report.session.empty() ? "good" : report.session);
   line("nodes", fmt::format("{} up, {} down, {} out", CountOf(report, cluster::NodeState::kUp),
                             CountOf(report, cluster::NodeState::kDown), CountOf(report, cluster::NodeState::kOut)));
@@ -167,9 +167,9 @@ std::string ClusterJson(const control::ClusterReport& report) {
   nlohmann::ordered_json json = {
       {"filesystem", report.filesystem},
       {"metadata", report.metadata},
-      {"copies", report.copies},
-      {"min_replicas", report.min_replicas},
-      {"min_replicas_lowered", control::ReplicasReport{report.copies, report.min_replicas}.IsLowered()},
+      {"copies", report.replicas.copies},
+      {"min_replicas", report.replicas.min_replicas},
+      {"min_replicas_lowered", report.replicas.IsLowered()},
       {"session", report.session.empty() ? "good" : report.session},
       {"nodes_up", CountOf(report, cluster::NodeState::kUp)},
       {"nodes_down", CountOf(report, cluster::NodeState::kDown)},

@@ -23,6 +23,8 @@ nlohmann::ordered_json ClusterObject(const control::ClusterActivityReport& repor
           {"nodes_down", report.nodes_down},
           {"nodes_out", report.nodes_out},
           {"session_holds", report.session_holds},
+          {"copies", report.replicas.copies},
+          {"min_replicas", report.replicas.min_replicas},
           {"metadata_reads_total", report.names.read_total},
           {"metadata_commits_total", report.names.commits_total},
           {"metadata_answers_total", report.names.answered_total},
@@ -31,6 +33,7 @@ nlohmann::ordered_json ClusterObject(const control::ClusterActivityReport& repor
           {"sent_bytes_total", chunks.sent_bytes_total},
           {"received_bytes_total", chunks.received_bytes_total},
           {"wire_sent_bytes_total", chunks.wire_sent_bytes_total},
+          {"wire_received_bytes_total", chunks.wire_received_bytes_total},
           {"known_elsewhere_bytes_total", chunks.known_elsewhere_bytes_total},
           {"remote_reads_total", chunks.remote_reads_total},
           {"remote_read_bytes_total", chunks.remote_read_bytes_total},
@@ -105,10 +108,10 @@ std::string StatusText(const control::StatusReport& report) {
     const auto& cluster = *report.cluster;
     line("cluster", fmt::format("{} nodes up, {} down, {} out; session {}", cluster.nodes_up, cluster.nodes_down,
                                 cluster.nodes_out, cluster.session_holds ? "good" : "not certain"));
-    line("network",
-         fmt::format("{} sent, {} received; {} lack copies yet; {} copies missing",
-                     FormatSize(cluster.chunks.wire_sent_bytes_total), FormatSize(cluster.chunks.received_bytes_total),
-                     FormatSize(cluster.chunks.unacknowledged_bytes), cluster.chunks.missing_copies));
+    line("network", fmt::format("{} sent, {} received; {} lack copies yet; {} copies missing",
+                                FormatSize(cluster.chunks.wire_sent_bytes_total),
+                                FormatSize(cluster.chunks.wire_received_bytes_total),
+                                FormatSize(cluster.chunks.unacknowledged_bytes), cluster.chunks.missing_copies));
     line("metadata",
          fmt::format("{} reads, {} transactions; {} answers from memory under {} delegations", cluster.names.read_total,
                      cluster.names.commits_total, cluster.names.answered_total, cluster.names.held));

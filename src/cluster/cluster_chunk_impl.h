@@ -58,7 +58,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void EndWaits() override { waiting_reads_.Close(); }
   void Prefetch(std::span<const Digest> digests) override;
   ClusterChunkStats ClusterStats() const override;
-  void SetCopiesMin(unsigned copies_min) override EXCLUDES_LOCK(mutex_);
+  void SetMinReplicas(unsigned min_replicas) override EXCLUDES_LOCK(mutex_);
   ChunkPeer& peer() override { return *this; }
 
   // syncing.cc
@@ -151,7 +151,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   bool IsListed(const Entry& entry) const;
   bool IsUp(const NodeId& node) const;
   size_t CopiesOf(const Entry& entry) const;
-  unsigned CopiesMin() const;  // 1 to `copies`
+  unsigned MinReplicas() const;  // 1 to `copies`
   size_t CopiesNeeded() REQUIRES_LOCK(mutex_);
   void RetryStuck() EXCLUDES_LOCK(mutex_);
 
@@ -252,7 +252,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   Membership& membership_;
   const ClusterChunkOptions options_;
   const NodeId self_;
-  std::atomic<unsigned> copies_min_;  // 0: as many as `copies`
+  std::atomic<unsigned> min_replicas_;  // 0: as many as `copies`
   WireCounters wire_;
   Reachability reachability_;
   GroupCommit commit_;

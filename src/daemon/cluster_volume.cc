@@ -105,7 +105,7 @@ fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReport& report) {
     space.available_bytes += available;
     space.total_bytes += node.usage->stored_bytes + available;
   }
-  const uint64_t copies = std::max<uint32_t>(1, report.copies);
+  const uint64_t copies = std::max<uint32_t>(1, report.replicas.copies);
   space.total_bytes /= copies;
   space.available_bytes /= copies;
   return space;
@@ -211,7 +211,7 @@ Status ClusterVolume::JoinCluster() {
 Status ClusterVolume::StartServing() {
   cluster::ClusterChunkOptions options;
   options.copies = static_cast<unsigned>(config_.copies);
-  options.copies_min = min_replicas_;
+  options.min_replicas = min_replicas_;
   options.sync_wait_max = std::chrono::seconds((config_.commit_wait_max_ms + 999) / 1000);
   options.repair_bytes_per_second_max = config_.repair_rate;
   options.patience = cluster_store_->patience();
@@ -256,7 +256,7 @@ void ClusterVolume::TakeSettings(const StoredSettings& stored) {
   if (min_replicas == min_replicas_) return;
   min_replicas_ = min_replicas;
   LogMinReplicas(stored.settings);
-  chunks_->SetCopiesMin(min_replicas);
+  chunks_->SetMinReplicas(min_replicas);
 }
 
 void ClusterVolume::Stopping() {
@@ -335,6 +335,7 @@ control::ClusterActivityReport ClusterVolume::Activity() const {
   control::ClusterActivityReport report;
   report.chunks = chunks_->ClusterStats();
   report.names = delegated_->Stats();
+  report.replicas = Replicas();
   report.session_holds = membership_->LeaseHolds();
   const auto view = membership_->view();
   for (const cluster::NodeInfo& node : view->nodes) {
@@ -349,8 +350,7 @@ Result<control::ClusterReport> ClusterVolume::Report() {
   control::ClusterReport report;
   report.filesystem = filesystem_;
   report.metadata = MetadataUrl(config_);
-  report.copies = static_cast<uint32_t>(config_.copies);
-  report.min_replicas = min_replicas_;
+  report.replicas = Replicas();
   if (auto session = membership_->session(); !session.ok()) report.session = session.error().message;
   // Without its session the host knows what it saw last; the store may not answer for long.
   std::map<cluster::NodeId, control::NodeUsage> usages;

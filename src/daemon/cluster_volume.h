@@ -60,6 +60,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   uint64_t SessionBegan() const;
   std::optional<fs::FileSystem::Parts::Space> SpaceOfAll();
   bool LacksCopies();
+  control::ReplicasReport Replicas() const { return {static_cast<uint32_t>(config_.copies), min_replicas_}; }
 
   DataDirectory& directory_;
   const Config config_;

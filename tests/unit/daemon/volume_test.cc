@@ -72,7 +72,7 @@ TEST_F(VolumeTest, MetadataThatWasNeverMadeIsMade) {
 
 TEST(ClusterSpace, IsThatOfAllNodesDividedByTheCopies) {
   control::ClusterReport report;
-  report.copies = 2;
+  report.replicas.copies = 2;
   auto add = [&](double weight, std::optional<uint64_t> stored, uint64_t available) {
     control::NodeReport node;
     node.info.weight = weight;
@@ -92,7 +92,7 @@ TEST(ClusterSpace, IsThatOfAllNodesDividedByTheCopies) {
   EXPECT_EQ(SpaceOf(report).available_bytes, 2000u);
   EXPECT_EQ(SpaceOf(report).total_bytes, 2225u);
   EXPECT_EQ(SpaceOf(report).missing_copies, 6u);
-  report.copies = 0;
+  report.replicas.copies = 0;
   EXPECT_EQ(SpaceOf(report).available_bytes, 4000u);
 }
 
