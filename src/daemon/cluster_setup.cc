@@ -22,6 +22,7 @@
 #include "daemon/size_text.h"
 #include "daemon/storage.h"
 #include "kv/local_store.h"
+#include "kvnet/store_address.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -30,7 +31,6 @@ namespace stdfs = std::filesystem;
 
 constexpr uint64_t kSetupWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
 constexpr uint16_t kPeerPort = 7401;
-constexpr std::string_view kEtcdScheme = "etcd://", kNodeScheme = "node:";
 
 std::string RandomBytes(size_t size) {
   std::string bytes(size, '\0');
@@ -179,9 +179,8 @@ Result<std::string> AddressTowards(const HostPort& other) {
 }
 
 Result<HostPort> FirstEndpoint(const std::string& url) {
-  std::string_view rest = url;
-  rest.remove_prefix(rest.starts_with(kEtcdScheme) ? kEtcdScheme.size() : kNodeScheme.size());
-  return ParseHostPort(rest.substr(0, rest.find_first_of(",/")));
+  CAIRNFS_ASSIGN_OR_RETURN(kvnet::StoreAddress address, kvnet::StoreAddress::Parse(url));
+  return ParseHostPort(address.endpoints.front());
 }
 
 Status ChooseListen(Config& config) {
@@ -203,11 +202,11 @@ Status ChooseServed(Config& config) {
 
 Error ExplainUnreachable(const Error& error, const std::string& url) {
   Error explained = error.WithContext("cannot read the cluster's metadata at " + url);
+  const bool is_node = kvnet::StoreAddress::KindOf(url) == kvnet::StoreAddress::Kind::kNode;
   if (error.code == ErrorCode::kUnavailable) {
-    explained.message += url.starts_with(kNodeScheme)
-                             ? "; the host that serves it must be mounted, and its serve_metadata address be given"
-                             : "; is etcd running, and can this host reach it?";
-  } else if (error.code == ErrorCode::kNotSupported && url.starts_with(kNodeScheme)) {
+    explained.message += is_node ? "; the host that serves it must be mounted, and its serve_metadata address be given"
+                                 : "; is etcd running, and can this host reach it?";
+  } else if (error.code == ErrorCode::kNotSupported && is_node) {
     explained.message +=
         "; what answers there serves no metadata: give the serve_metadata address of the host that does, not its "
         "listen address; that of an etcd begins with etcd://";
