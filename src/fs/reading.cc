@@ -173,11 +173,8 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
     const Content& content = *inode->content;
     if (host != nullptr) LookAgain(inode);
     if (plan->options.for_page_cache) inode->written_under_pages.Remove(plan->offset, plan->offset + plan->size);
-    if (content.HasLost(plan->offset, plan->offset + length)) {
-      lock.Unlock();
-      return plan->done(MakeError(ErrorCode::kIo, "bytes of this file could not be stored and are lost"));
-    }
     plan->parts.clear();
+    bool is_lost = false;
     content.overlay.Visit(
         plan->offset, length,
         [&](uint64_t, const io::Slice& slice) {
@@ -186,7 +183,15 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
           part.bytes = slice;
           plan->parts.push_back(std::move(part));
         },
-        [&](uint64_t from, uint64_t gap) { plan->AddExtents(content.extents, from, gap); });
+        [&](uint64_t from, uint64_t gap) {
+          // What lies in the overlay was written since, or could not be stored and is there all the same.
+          is_lost = is_lost || content.HasLost(from, from + gap);
+          plan->AddExtents(content.extents, from, gap);
+        });
+    if (is_lost) {
+      lock.Unlock();
+      return plan->done(MakeError(ErrorCode::kIo, "bytes of this file could not be stored and are lost"));
+    }
   }
   auto finish = [this, plan] {
     std::optional<Error> error;

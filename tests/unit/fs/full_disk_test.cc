@@ -83,6 +83,12 @@ TEST_F(FullDiskTest, StoresThroughAMappingThatFindNoRoomAreLostAndKnown) {
   Status step = RenameStep();
   ASSERT_FALSE(step.ok());
   EXPECT_NE(step.error().message.find("weights"), std::string::npos) << step.error().message;
+  const std::string first = stores.substr(0, 4096);
+  ASSERT_TRUE(world_.Write(*mapped, 64 * kKiB, first).ok());
+  auto read = world_.Read(*mapped, 64 * kKiB, first.size());
+  ASSERT_TRUE(read.ok()) << "they are in memory, and may stay there for long: " << read.error().message;
+  EXPECT_EQ(*read, first);
+  EXPECT_FALSE(world_.Read(*mapped, 68 * kKiB, 4096).ok()) << "beside them";
   ASSERT_TRUE(world_.Write(*mapped, 64 * kKiB, stores).ok());
   ASSERT_TRUE(world_.Fsync(*mapped).ok());
   EXPECT_EQ(*world_.Read(*mapped, 64 * kKiB, stores.size()), stores);
