@@ -137,9 +137,10 @@ Status FileSystem::Impl::ChangeQuietly(const InodePtr& inode, const std::functio
         return Unanswered();
       }
       if (inode->changed_state.WaitFor(inode->mutex, std::chrono::milliseconds(200))) continue;
-      // Chunks that found no space stay in flight until there is some: do not wait with them.
+      // Chunks that found no space stay in flight until there is some: do not wait with them. Who empties the file,
+      // which is the way out, waits for no more than the round that owes it: that ends, whatever finds no space.
       const Error* failure = inode->content ? inode->content->Failure() : nullptr;
-      if (failure == nullptr) continue;
+      if (failure == nullptr || empties) continue;
       inode->content->barriers_waiting--;
       return failure->WithContext("what was written to the file before");
     }

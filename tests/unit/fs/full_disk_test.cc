@@ -198,6 +198,29 @@ TEST_F(NoRoomForAccepted, TheFileCanBeEmptied) {
   EXPECT_TRUE(Rename().ok());
 }
 
+// Nor is whoever makes room refused for the time that a round takes with other files.
+TEST_F(NoRoomForAccepted, TheFileCanBeEmptiedWhileARoundIsAtWork) {
+  disk_->SetFaults({});
+  // The room is looked at now and then.
+  ASSERT_TRUE(Eventually([&] { return world_.fs->GetStatus().store.available_bytes > kMiB; }));
+  const std::string bytes = "bytes of another file";
+  auto other = world_.Create("other");
+  ASSERT_TRUE(world_.Write(other, 0, bytes).ok());
+  io::Faults full;
+  full.growth_bytes_max = 0;
+  disk_->SetFaults(full);
+  world_.engine->HoldPutOf(bytes);
+  std::future<Status> round = std::async(std::launch::async, [&] { return Sync(); });
+  world_.engine->AwaitHold();
+  std::future<Status> emptied = std::async(std::launch::async, [&] { return world_.Truncate(file_, 0); });
+  EXPECT_EQ(emptied.wait_for(std::chrono::milliseconds(500)), std::future_status::timeout);
+  world_.engine->holding = false;
+  const Status status = emptied.get();
+  EXPECT_TRUE(status.ok()) << status.error().message;
+  EXPECT_FALSE(round.get().ok()) << "the other file's bytes have no room";
+  world_.fs->Release(other.handle, other.attr.inode);
+}
+
 TEST_F(NoRoomForAccepted, TheFileCanBeOpenedAnew) {
   auto opened = World::Await<HandleId>([&](Done<HandleId> done) {
     world_.fs->Open(file_.attr.inode, {.read = true, .write = true, .truncate = true}, std::move(done));
