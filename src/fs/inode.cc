@@ -11,6 +11,15 @@ const Error* Content::Failure() const {
   return nullptr;
 }
 
+std::optional<Error> Content::WhyNotWhole() const {
+  if (!lost.empty()) {
+    return MakeError(ErrorCode::kIo, "bytes of the file could not be stored and are lost: write it again or remove it");
+  }
+  if (const Error* failure = Failure()) return failure->WithContext("bytes of the file");
+  if (recipe_error_noted) return MakeError(ErrorCode::kIo, "the file's recipe could not be stored");
+  return std::nullopt;
+}
+
 bool Content::IsQuietButForFailed() const {
   if (owed || flying.empty() || landed.size() < flying.size()) return false;
   // Chunks are applied in order: behind one that failed, others have landed and wait for it.

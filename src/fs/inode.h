@@ -83,6 +83,8 @@ struct Content {
   // The end of what is accepted and not stored.
   uint64_t UnstoredEnd() const;
   const Error* Failure() const;  // of a chunk in flight, which is tried again; null: none
+  // Why a name given to the file would not be that of all its bytes: some are lost, or found no room. As known by now.
+  std::optional<Error> WhyNotWhole() const;
   // Buffers of it will be given back without more bytes coming.
   bool IsOnItsWay() const { return cutting || flying.size() > landed.size(); }
   bool HasLost(uint64_t begin, uint64_t end) const;

@@ -154,7 +154,13 @@ Status FileSystem::Impl::PrepareForNewName(InodeId id) {
     inode->error_told = true;
     return *inode->error;
   }
-  if (inode->content) inode->content->must_publish = true;
+  if (!inode->content) return {};
+  // One that is not whole must not take the place of a good file, of which a crash would leave nothing: it gets no new
+  // name for as long as that is so. Among other hosts the round that a rename waits for tells (CheckPublished).
+  if (host == nullptr) {
+    if (auto why = inode->content->WhyNotWhole()) return *why;
+  }
+  inode->content->must_publish = true;
   return {};
 }
 

@@ -103,10 +103,17 @@ TEST(SyncRounds, ARecipeThatCanNotBeStoredHoldsNobodyUp) {
   EXPECT_FALSE(world.kv->HasUnflushed());
   // Nor does it hold up changes of the file itself.
   EXPECT_TRUE(world.Truncate(big, 7 * kMiB + 1).ok());
+  auto rename = [&] {
+    return World::Await<void>([&](Done<void> done) {
+      world.fs->Rename({kRootInode, "big", kRootInode, "final", meta::RenameMode::kReplace}, {}, std::move(done));
+    });
+  };
+  for (int times = 0; times < 2; ++times) EXPECT_FALSE(rename().ok()) << "the new name would be of older bytes";
   world.engine->index_unreadable = false;
   EXPECT_FALSE(world.Fsync(big).ok());  // its descriptor is told, once
   EXPECT_TRUE(world.Fsync(big).ok());
   EXPECT_EQ(RecordedSize(world, big.attr.inode), 7 * kMiB + 1);
+  EXPECT_TRUE(rename().ok());
   world.CloseFile(big);
   world.CloseFile(other);
 }
