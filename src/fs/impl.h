@@ -191,10 +191,10 @@ class FileSystem::Impl {
   void RequestUnlessCancelled(const Caller& caller, Done<void> done, SyncRounds::Scope scope = SyncRounds::Scope::kAll);
   // `done` is called once: with what the returned function is given, with kInterrupted once the caller is being killed,
   // or at the deadline with `late`, whichever comes first.
-  Done<void> UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline, const Error& late,
-                             Done<void> done);
-  Done<void> UnlessKilled(const Caller& caller, Done<void> done);  // without a deadline
-  Error TookTooLong() const;                                       // the sync point
+  SyncRounds::Answer UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline,
+                                     const Error& late, Done<void> done);
+  SyncRounds::Answer UnlessKilled(const Caller& caller, Done<void> done);  // without a deadline
+  Error TookTooLong() const;                                               // the sync point
   void WatchWaits();
   // xattrs.cc
   bool IsPending(InodeId id, uint32_t mode);

@@ -292,11 +292,16 @@ void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> d
   const unsigned seconds_max = options.commit_wait_seconds_max;
   auto answer = UnlessCancelled(caller, std::chrono::steady_clock::now() + std::chrono::seconds(seconds_max),
                                 TookTooLong(), std::move(done));
-  rounds->Request(answer, scope);
+  rounds->Request(std::move(answer), scope);
 }
 
-Done<void> FileSystem::Impl::UnlessKilled(const Caller& caller, Done<void> done) {
-  if (!caller.cancelled) return done;
+SyncRounds::Answer FileSystem::Impl::UnlessKilled(const Caller& caller, Done<void> done) {
+  if (!caller.cancelled) {
+    return [done = std::move(done)](const Status& status) {
+      done(status);
+      return true;
+    };
+  }
   return UnlessCancelled(caller, std::chrono::steady_clock::time_point::max(), {}, std::move(done));
 }
 
@@ -306,8 +311,9 @@ Error FileSystem::Impl::TookTooLong() const {
       "the data did not become durable in " + std::to_string(options.commit_wait_seconds_max) + " s (commit_wait_max)");
 }
 
-Done<void> FileSystem::Impl::UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline,
-                                             const Error& late, Done<void> done) {
+SyncRounds::Answer FileSystem::Impl::UnlessCancelled(const Caller& caller,
+                                                     std::chrono::steady_clock::time_point deadline, const Error& late,
+                                                     Done<void> done) {
   auto wait = std::make_shared<Wait>();
   wait->cancelled = caller.cancelled;
   wait->deadline = deadline;
@@ -322,10 +328,11 @@ Done<void> FileSystem::Impl::UnlessCancelled(const Caller& caller, std::chrono::
     Done<void> answer;
     {
       MutexLock lock(wait->mutex);
-      if (std::exchange(wait->answered, true)) return;
+      if (std::exchange(wait->answered, true)) return false;
       answer = std::move(wait->done);
     }
     answer(status);
+    return true;
   };
 }
 

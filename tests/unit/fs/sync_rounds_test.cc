@@ -170,6 +170,37 @@ class DurableFileRename : public testing::Test {
   World world_;
 };
 
+// A loss is told to the next sync point on the host: one whose process was killed meanwhile is none.
+TEST(SyncRounds, ALossIsNotToldToWhoWasKilled) {
+  World world;
+  world.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
+  world.Remake();
+  const std::string bytes = "bytes that are lost";
+  FileSystem::Created file = world.Create("file"), other = world.Create("other");
+  ASSERT_TRUE(world.Write(file, 0, bytes).ok());
+  world.engine->index_unreadable = true;
+  world.engine->HoldPutOf(bytes);
+  std::atomic<bool> is_killed{false};
+  Caller killed;
+  killed.cancelled = [&] { return is_killed.load(); };
+  auto fsync = std::async(std::launch::async, [&] {
+    return World::Await<void>(
+        [&](Done<void> done) { world.fs->Fsync(other.handle, other.attr.inode, false, std::move(done), killed); });
+  });
+  world.engine->AwaitHold();
+  is_killed = true;
+  const Status interrupted = fsync.get();
+  ASSERT_FALSE(interrupted.ok());
+  EXPECT_EQ(interrupted.error().code, ErrorCode::kInterrupted) << interrupted.error().message;
+  world.engine->holding = false;
+  const Status told = world.Fsync(other);
+  ASSERT_FALSE(told.ok());
+  EXPECT_NE(told.error().message.find("lost"), std::string::npos) << told.error().message;
+  world.engine->index_unreadable = false;
+  EXPECT_TRUE(world.Fsync(other).ok()) << "it is told once";
+  for (const FileSystem::Created& open : {file, other}) world.fs->Release(open.handle, open.attr.inode);
+}
+
 // What another file has lost is told before the name is there, not after.
 TEST_F(DurableFileRename, IsRefusedBeforeItHasHappened) {
   FileSystem::Created other = world_.Create("other");
