@@ -96,6 +96,8 @@ Status RankGate::Commit(const GateCall& call, const Caller& caller) {
     spdlog::warn("cannot take a rank from the gate of directory {} yet: {}", call.directory.value,
                  withdrawn.error().message);
     WithdrawLater(std::move(visit));
+  } else if (visit->is_committed()) {
+    result = {};  // whatever ended the call: the others had it done meanwhile
   }
   MutexLock lock(mutex_);
   live_calls_.erase(number);
@@ -155,8 +157,10 @@ Status RankGate::Visit::ArriveInTheEnd(const Caller& caller) {
     const ErrorCode code = arrived.error().code;
     if (code == ErrorCode::kAlreadyExists) {
       if (!EarlierCallEnds(caller.cancelled)) return arrived;
-    } else if (code == ErrorCode::kUnavailable && may_have_come_) {
-      // The others may count this rank, so it is not for it to give up.
+    } else if ((code == ErrorCode::kUnavailable && may_have_come_) ||
+               (code == ErrorCode::kStale && (may_have_come_ || Clock::now() < deadline_))) {
+      // The others may count this rank, so it is not for it to give up. And a host whose session is lost takes a new
+      // one.
       if (caller.cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
       std::this_thread::sleep_for(kCancelledInterval);
     } else if (code != ErrorCode::kConflict) {
@@ -179,8 +183,9 @@ Status RankGate::Visit::AwaitOthers(const Caller& caller) {
     if (outcome_) return *outcome_;
     auto again = Clock::now() + kLookAgainInterval;
     if (!result.ok()) {
-      if (result.error().code == ErrorCode::kConflict) continue;
-      if (result.error().code != ErrorCode::kUnavailable) return result;
+      const ErrorCode code = result.error().code;
+      if (code == ErrorCode::kConflict) continue;
+      if (code != ErrorCode::kUnavailable && code != ErrorCode::kStale) return result;
       again = Clock::now() + kCancelledInterval;
     } else if (deadline_ > Clock::now()) {
       again = std::min(again, deadline_);

@@ -71,6 +71,7 @@ class RankGate {
   // Blocks until the directory is renamed (ok), or is known not to be: kFailed names the ranks that did not come, or
   // says why the rename failed. Past its timeout too while the store does not answer: only the gate knows the outcome.
   // kFailed also, and the message says so, when who renames does not come back within rename_wait_max.
+  // kStale: the host lost its session while ranks gathered, or had none until the timeout.
   // kInvalidArgument: the ranks do not agree. kAlreadyExists: this rank waits already.
   // Whoever was told of an error and calls again joins the next try, or begins it.
   // kInterrupted: `cancelled` said so; the rank counts as not come. Any thread, any number at once.
