@@ -115,9 +115,14 @@ void Session::NoteRequest(const fuse_in_header& header, ByteSpan body) {
 void Session::NoteProcessed(const fuse_in_header& header) {
   if (header.opcode != FUSE_INIT) return;
   const uint64_t agreed = AgreedFlags(offer_);
-  spdlog::info("{}: kernel speaks FUSE {}.{}; shared mappings {}, writes of up to {} KiB", device_.mount_point(),
-               offer_.major, offer_.minor, agreed & kFuseDirectIoAllowMmap ? "yes" : "no (kernel before 6.6)",
-               (agreed & FUSE_MAX_PAGES ? kMaxWriteBytes : kOldMaxWriteBytes) / kKiB);
+  spdlog::info("{}: kernel speaks FUSE {}.{}, writes of up to {} KiB", device_.mount_point(), offer_.major,
+               offer_.minor, (agreed & FUSE_MAX_PAGES ? kMaxWriteBytes : kOldMaxWriteBytes) / kKiB);
+  if (!(agreed & kFuseDirectIoAllowMmap)) {
+    spdlog::warn(
+        "{}: this kernel allows no shared mappings: mmap with MAP_SHARED fails with ENODEV, all else works; use Linux "
+        "6.6 or newer",
+        device_.mount_point());
+  }
   // The kernel set its own value while it took the answer.
   device_.SetReadAhead(options_.read_ahead_bytes);
 }
