@@ -1,6 +1,7 @@
 // The inside of FileSystem, shared by its source files: the parts, the tables, and the helpers that more than one
-// theme needs. The public functions are grouped by theme: names.cc, files.cc, reading.cc, ranges.cc, directories.cc,
-// xattrs.cc, status.cc.
+// theme needs. The functions are grouped by theme: names.cc, files.cc, content.cc, reading.cc, ranges.cc,
+// directories.cc, xattrs.cc, permissions.cc, commit.cc, shared_files.cc, sessions.cc, status.cc; filesystem.cc begins
+// and ends it.
 #pragma once
 
 #include <deque>
