@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "base/types.h"
 #include "chunking/chunker.h"
+#include "fs/directory_listing.h"
 #include "io/buffer_pool.h"
 #include "kv/local_store.h"
 #include "meta/namespace.h"
@@ -288,14 +289,8 @@ class FileSystem {
   // --- directories, xattrs, space --------------------------------------------------------------------------------
   // A listing is taken when the directory is read from offset 0, and is the handle's from then on.
   Result<HandleId> OpenDirectory(InodeId inode);
-  struct ListedEntry {
-    std::string name;
-    InodeId inode;
-    uint32_t type;         // S_IFMT bits
-    uint64_t next_offset;  // cookie of the entry after this one
-  };
-  // At most `limit` entries from cookie `offset`, "." and ".." first; empty at the end.
-  Result<std::vector<ListedEntry>> ReadDirectory(HandleId handle, InodeId inode, uint64_t offset, size_t limit);
+  // The whole listing, "." and ".." first; with `offset` 0 as it is now.
+  Result<std::shared_ptr<const DirectoryListing>> ReadDirectory(HandleId handle, InodeId inode, uint64_t offset);
   void ReleaseDirectory(HandleId handle);
 
   // Answers user.cairnfs.durability ("local" or "replicated" once durable, "pending" before, "lost" where

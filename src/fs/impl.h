@@ -44,8 +44,7 @@ using HandlePtr = std::shared_ptr<Handle>;
 struct DirectoryHandle {
   InodeId inode;
   Mutex mutex;
-  bool listed GUARDED_BY(mutex) = false;
-  std::vector<FileSystem::ListedEntry> entries GUARDED_BY(mutex);
+  std::shared_ptr<const DirectoryListing> listing GUARDED_BY(mutex);  // null: not read yet
 };
 
 // Things by id, in shards.
