@@ -2,6 +2,7 @@
 // stores, and KvConcurrency with those that several threads may use at once.
 #pragma once
 
+#include <algorithm>
 #include <thread>
 
 #include "support.h"
