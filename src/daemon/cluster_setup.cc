@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 
 #include "base/hex.h"
 #include "base/log.h"
+#include "base/random_bytes.h"
 #include "chunking/chunker.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_store.h"
@@ -31,13 +31,6 @@ namespace stdfs = std::filesystem;
 
 constexpr uint64_t kSetupWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
 constexpr uint16_t kPeerPort = 7401;
-
-std::string RandomBytes(size_t size) {
-  std::string bytes(size, '\0');
-  while (getrandom(bytes.data(), size, 0) != static_cast<ssize_t>(size)) {
-  }
-  return bytes;
-}
 
 ClusterSettings SettingsOf(const Config& config) {
   return {static_cast<uint32_t>(config.copies), static_cast<uint32_t>(config.min_replicas), config.lease_ms,
@@ -91,10 +84,6 @@ Status CheckTexts(const Config& config) {
   return {};
 }
 
-std::string Duration(uint64_t milliseconds) {
-  return milliseconds % 1000 == 0 ? fmt::format("{}s", milliseconds / 1000) : fmt::format("{}ms", milliseconds);
-}
-
 std::string ConfigText(const Config& config, std::string_view made_by) {
   const Config defaults;
   std::string text = fmt::format("# Written by cairnfs cluster {}. See cairnfs.toml(5).\n", made_by);
@@ -116,8 +105,8 @@ std::string ConfigText(const Config& config, std::string_view made_by) {
   line("trusted_network", "[" + networks + "]");
   line("copies", fmt::format("{}", config.copies));
   if (config.min_replicas != 0) line("min_replicas", fmt::format("{}", config.min_replicas));
-  if (config.lease_ms != defaults.lease_ms) line("lease", Quoted(Duration(config.lease_ms)));
-  if (config.out_after_ms != defaults.out_after_ms) line("out_after", Quoted(Duration(config.out_after_ms)));
+  if (config.lease_ms != defaults.lease_ms) line("lease", Quoted(FormatDurationMs(config.lease_ms)));
+  if (config.out_after_ms != defaults.out_after_ms) line("out_after", Quoted(FormatDurationMs(config.out_after_ms)));
   return text;
 }
 
@@ -290,8 +279,8 @@ Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
   };
   const std::array pairs = {
       Pair{"copies", fmt::format("{}", config.copies), fmt::format("{}", settings.copies)},
-      Pair{"lease", Quoted(Duration(config.lease_ms)), Quoted(Duration(settings.lease_ms))},
-      Pair{"out_after", Quoted(Duration(config.out_after_ms)), Quoted(Duration(settings.out_after_ms))},
+      Pair{"lease", Quoted(FormatDurationMs(config.lease_ms)), Quoted(FormatDurationMs(settings.lease_ms))},
+      Pair{"out_after", Quoted(FormatDurationMs(config.out_after_ms)), Quoted(FormatDurationMs(settings.out_after_ms))},
   };
   for (const Pair& pair : pairs) {
     if (pair.here == pair.there) continue;

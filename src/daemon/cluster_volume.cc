@@ -19,7 +19,6 @@
 namespace cairnfs::daemon {
 namespace {
 
-constexpr double kTiB = 1024.0 * static_cast<double>(kGiB);
 constexpr uint64_t kStartWaitMs = 60'000;
 constexpr uint64_t kAnswersSoonMs = 2'000;
 constexpr auto kStopSilenceMax = std::chrono::seconds(10);    // of metadata, while this host stops
@@ -30,14 +29,10 @@ constexpr unsigned kCoresForAll = 8;
 constexpr std::chrono::milliseconds kWriterPause{5};
 constexpr double kWeightMin = 1.0 / 1024;  // a disk of no size is a node all the same
 
-struct DiskSize {
-  uint64_t total_bytes = 0;
-};
-
-DiskSize SizeOfDisk(const std::string& path) {
+// 0: not known.
+uint64_t DiskBytes(const std::string& path) {
   struct statvfs info;
-  if (statvfs(path.c_str(), &info) != 0) return {};
-  return {static_cast<uint64_t>(info.f_blocks) * info.f_frsize};
+  return statvfs(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.f_blocks) * info.f_frsize : 0;
 }
 
 cluster::NodeInfo NodeOf(const DataDirectory& directory, const Config& config) {
@@ -46,7 +41,7 @@ cluster::NodeInfo NodeOf(const DataDirectory& directory, const Config& config) {
   node.name = NodeName(config);
   node.address = AdvertisedAddress(config);
   node.domain = config.failure_domain;
-  const double capacity = static_cast<double>(SizeOfDisk(directory.path()).total_bytes) / kTiB;
+  const double capacity = static_cast<double>(DiskBytes(directory.path())) / static_cast<double>(kTiB);
   node.weight = config.weight == kWeightOfCapacity ? std::max(capacity, kWeightMin) : config.weight;
   return node;
 }
@@ -212,7 +207,8 @@ Status ClusterVolume::StartServing() {
   cluster::ClusterChunkOptions options;
   options.copies = static_cast<unsigned>(config_.copies);
   options.min_replicas = min_replicas_;
-  options.sync_wait_max = std::chrono::seconds((config_.commit_wait_max_ms + 999) / 1000);
+  options.sync_wait_max =
+      std::chrono::ceil<std::chrono::seconds>(std::chrono::milliseconds(config_.commit_wait_max_ms));
   options.repair_bytes_per_second_max = config_.repair_rate;
   options.patience = cluster_store_->patience();
   if (UsableCores() < kCoresForAll) options.writer_pause = kWriterPause;
@@ -280,7 +276,7 @@ control::NodeUsage ClusterVolume::OwnUsage() const {
   const store::StoreStats store = storage_->chunks().Stats();
   const cluster::ClusterChunkStats chunks = chunks_->ClusterStats();
   control::NodeUsage usage;
-  usage.total_bytes = SizeOfDisk(directory_.path()).total_bytes;
+  usage.total_bytes = DiskBytes(directory_.path());
   usage.available_bytes = store.available_bytes;
   usage.stored_bytes = store.unique_bytes;
   usage.missing_copies = chunks.missing_copies;
