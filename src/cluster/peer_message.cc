@@ -208,7 +208,7 @@ std::optional<std::vector<PutItem>> DecodePut(std::string_view head) {
 std::string EncodePutReply(const std::vector<PutAnswer>& answers) {
   Encoder out;
   out.Varint(answers.size());
-  for (const PutAnswer& answer : answers) out.U8(static_cast<uint8_t>(answer.kind));
+  for (const PutAnswer answer : answers) out.U8(static_cast<uint8_t>(answer));
   return out.Take();
 }
 
@@ -218,9 +218,9 @@ std::optional<std::vector<PutAnswer>> DecodePutReply(std::string_view head) {
   if (!DecodeCount(in, kDigestsPerMessageMax, 1, &count)) return std::nullopt;
   std::vector<PutAnswer> answers(count);
   for (PutAnswer& answer : answers) {
-    const uint8_t kind = in.U8();
-    if (kind > static_cast<uint8_t>(PutAnswer::Kind::kFailed)) return std::nullopt;
-    answer.kind = static_cast<PutAnswer::Kind>(kind);
+    const uint8_t number = in.U8();
+    if (number > static_cast<uint8_t>(PutAnswer::kFailed)) return std::nullopt;
+    answer = static_cast<PutAnswer>(number);
   }
   if (!in.Finished()) return std::nullopt;
   return answers;

@@ -226,8 +226,8 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
     reachability_.NoteFailed(node);
   }
   if (ok) {
-    const bool is_full = std::any_of(answers->begin(), answers->end(), [](const PutAnswer& answer) {
-      return answer.kind == PutAnswer::Kind::kNoSpace || answer.kind == PutAnswer::Kind::kFailed;
+    const bool is_full = std::any_of(answers->begin(), answers->end(), [](PutAnswer answer) {
+      return answer == PutAnswer::kNoSpace || answer == PutAnswer::kFailed;
     });
     if (is_full) reachability_.NoteFull(node);
   }
@@ -242,9 +242,8 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
   }
   for (size_t i = items.size(); i-- > 0;) {  // backwards, for news that failed goes to the front again
     SendItem& item = items[i];
-    if (!ok || !IsUp(node) || (item.entry && (*answers)[i].kind != PutAnswer::Kind::kDurable)) {
-      if (ok && item.entry && (*answers)[i].kind == PutAnswer::Kind::kCorrupt &&
-          ++item.entry->corrupt_count >= kCorruptMax) {
+    if (!ok || !IsUp(node) || (item.entry && (*answers)[i] != PutAnswer::kDurable)) {
+      if (ok && item.entry && (*answers)[i] == PutAnswer::kCorrupt && ++item.entry->corrupt_count >= kCorruptMax) {
         spdlog::error("chunk {} does not match its digest: its bytes changed in this node's memory",
                       item.digest.ToHex());
         item.entry->slices.clear();  // what is stored here is verified when it is read

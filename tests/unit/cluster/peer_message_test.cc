@@ -71,7 +71,7 @@ TEST(PeerMessage, Put) {
     EXPECT_EQ((*decoded)[i].holders, items[i].holders);
   }
   ExpectRefusesDamage(EncodePut(items), [](std::string_view bytes) { return DecodePut(bytes).has_value(); });
-  const std::vector<PutAnswer> answers = {{PutAnswer::Kind::kDurable}, {PutAnswer::Kind::kNoSpace}};
+  const std::vector<PutAnswer> answers = {PutAnswer::kDurable, PutAnswer::kNoSpace};
   ExpectRefusesDamage(EncodePutReply(answers),
                       [](std::string_view bytes) { return DecodePutReply(bytes).has_value(); });
 }
