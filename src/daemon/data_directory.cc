@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -366,6 +367,11 @@ void DataDirectory::SettleLock(const std::string& text) {
 void DataDirectory::SetState(const std::string& state) { SettleLock(fmt::format("{} {}\n", getpid(), state)); }
 void DataDirectory::MarkFailed(const std::string& why) { SettleLock("failed: " + why + "\n"); }
 void DataDirectory::MarkClean() { SettleLock(""); }
+
+uint64_t DataDirectory::DiskBytes() const {
+  struct statvfs info;
+  return fstatvfs(directory_, &info) == 0 ? static_cast<uint64_t>(info.f_blocks) * info.f_frsize : 0;
+}
 
 Result<std::string> ControlSocketPath(const std::string& data_path) {
   std::string path = data_path + "/control.sock";
