@@ -194,8 +194,8 @@ Status FileSystem::Impl::Truncate(const InodePtr& inode, Content& content, uint6
 
 Status FileSystem::Impl::TakeError(const InodePtr& inode, Handle& handle) {
   MutexLock lock(handle.mutex);
-  if (handle.error_seen == inode->error_sequence || !inode->error) return {};
-  handle.error_seen = inode->error_sequence;
+  if (handle.error_seen >= inode->error_number || !inode->error) return {};
+  handle.error_seen = inode->error_number;
   inode->error_told = true;
   return *inode->error;
 }
@@ -218,7 +218,7 @@ HandleId FileSystem::Impl::AddHandle(const InodePtr& inode, const OpenFlags& fla
     // An error that nobody was told is told to whoever opens the file for writing next. Who only reads it is told by
     // the reads of what is lost.
     MutexLock lock(handle->mutex);
-    handle->error_seen = inode->error_sequence - (flags.write && inode->error && !inode->error_told ? 1 : 0);
+    handle->error_seen = inode->errors_total - (flags.write && inode->error && !inode->error_told ? 1 : 0);
   }
   inode->open_count++;
   if (flags.write) inode->write_open_count++;

@@ -199,9 +199,7 @@ class NoRoomForAccepted : public testing::Test {
     world_.Open(true);
     file_ = world_.Create("file");
     EXPECT_TRUE(world_.Write(file_, 0, text_).ok());
-    io::Faults full;
-    full.growth_bytes_max = 0;
-    disk_->SetFaults(full);
+    SetFull();
     const Status synced = Sync();
     EXPECT_TRUE(!synced.ok() && synced.error().code == ErrorCode::kNoSpace);
   }
@@ -209,6 +207,25 @@ class NoRoomForAccepted : public testing::Test {
     disk_->SetFaults({});
     world_.fs->Release(file_.handle, file_.attr.inode);
     world_.Close();
+  }
+  void SetFull() {
+    io::Faults full;
+    full.growth_bytes_max = 0;
+    disk_->SetFaults(full);
+  }
+  // All is durable, no segment is there to be written on, and the file has these bytes at those offsets, for which
+  // there is no room.
+  void ReopenWithoutRoom(const std::vector<std::pair<uint64_t, std::string>>& pieces) {
+    ASSERT_TRUE(Sync().ok());
+    world_.fs->Release(file_.handle, file_.attr.inode);
+    world_.Reopen();
+    file_ = world_.OpenByName("file");
+    for (const auto& [offset, bytes] : pieces) ASSERT_TRUE(world_.Write(file_, offset, bytes).ok());
+    SetFull();
+  }
+  Status Flush() {
+    return World::Await<void>(
+        [&](Done<void> done) { world_.fs->Flush(file_.handle, file_.attr.inode, std::move(done)); });
   }
   Status Sync() {
     return World::Await<void>([&](Done<void> done) { world_.fs->Sync(std::move(done)); });
@@ -242,9 +259,7 @@ TEST_F(NoRoomForAccepted, TheFileCanBeEmptiedWhileARoundIsAtWork) {
   const std::string bytes = "bytes of another file";
   auto other = world_.Create("other");
   ASSERT_TRUE(world_.Write(other, 0, bytes).ok());
-  io::Faults full;
-  full.growth_bytes_max = 0;
-  disk_->SetFaults(full);
+  SetFull();
   world_.engine->HoldPutOf(bytes);
   std::future<Status> round = std::async(std::launch::async, [&] { return Sync(); });
   world_.engine->AwaitHold();
@@ -275,6 +290,43 @@ TEST_F(NoRoomForAccepted, WhatFoundRoomAfterAllIsNotToldAsAnError) {
   ASSERT_TRUE(Sync().ok());
   EXPECT_TRUE(Rename().ok());
   EXPECT_EQ(*world_.Read(file_, 0, text_.size()), text_);
+}
+
+// The bytes that found no room are tried again by each round, and others of the file may be known and need none.
+TEST_F(NoRoomForAccepted, TheSameErrorIsToldOnce) {
+  const std::string known = RandomText(2, 1000), unknown = RandomText(3, 1000);
+  disk_->SetFaults({});
+  ASSERT_TRUE(world_.Write(file_, 0, known).ok());
+  ReopenWithoutRoom({{kMiB, known}, {2 * kMiB, unknown}});
+  world_.engine->HoldPutOf(known);
+  std::future<Status> round = std::async(std::launch::async, [&] { return Sync(); });
+  world_.engine->AwaitHold();
+  EXPECT_TRUE(Eventually([&] { return !Flush().ok(); })) << "the others have found no room";
+  world_.engine->holding = false;
+  EXPECT_FALSE(round.get().ok());
+  EXPECT_FALSE(Sync().ok());
+  const Status closed = Flush();
+  EXPECT_TRUE(closed.ok()) << closed.error().message;
+}
+
+// An error that was told is no reason to keep a later one that is over before anybody was told.
+TEST_F(NoRoomForAccepted, WhatFoundRoomAfterAllIsNotToldAfterAnotherError) {
+  disk_->SetFaults({});
+  ReopenWithoutRoom({});
+  disk_->SetFaults({});
+  ASSERT_TRUE(Eventually([&] { return world_.Write(file_, 0, "lost").ok(); }));  // the room is looked at now and then
+  world_.engine->index_unreadable = true;
+  EXPECT_FALSE(Sync().ok());
+  EXPECT_FALSE(Flush().ok());
+  world_.engine->index_unreadable = false;
+  ASSERT_TRUE(world_.Write(file_, 0, "anew").ok());
+  SetFull();
+  EXPECT_FALSE(Sync().ok());
+  disk_->SetFaults({});
+  ASSERT_TRUE(Sync().ok());
+  const Status renamed = Rename();
+  EXPECT_TRUE(renamed.ok()) << renamed.error().message;
+  EXPECT_TRUE(Flush().ok());
 }
 
 TEST_F(NoRoomForAccepted, NoRenameShowsAFileThatIsNotWhole) {
