@@ -88,7 +88,7 @@ class FileSystem::Impl {
  public:
   Impl(const Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes);
   ~Impl();
-  void End();  // ends all threads but the rounds'
+  void End();  // ends all threads but the rounds'; waits for the reads in flight
 
   // --- content (content.cc) ---
   // Reads the inode's record if its content is not in memory. False when that would have to wait for chunks and
@@ -306,6 +306,7 @@ class FileSystem::Impl {
   std::atomic<int64_t> vain_collection_ms{-1000};  // steady clock: when a collection last made too little room
   // How often something was freed; and before that collection.
   std::atomic<uint64_t> free_count{0}, free_count_at_vain_collection{0};
+  std::atomic<uint64_t> reads_running{0};  // until the last thread has let go of them
   std::atomic<bool> pressure_posted{false};
   std::atomic<unsigned> looks_under_way{0};                           // LookAgain
   std::atomic<std::chrono::milliseconds> pressure_without_release{};  // the longest told since the last pass

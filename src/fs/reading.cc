@@ -30,6 +30,14 @@ void AppendZeros(std::vector<io::Slice>& slices, uint64_t length) {
 
 // One read in progress: parts in file order, each bytes in memory, a hole, or a chunk that is being fetched.
 struct FileSystem::Impl::ReadPlan {
+  explicit ReadPlan(std::atomic<uint64_t>& running_count) : running(running_count) {}
+  struct Running {
+    explicit Running(std::atomic<uint64_t>& running_count) : count(running_count) { ++count; }
+    ~Running() { --count; }
+    Running(const Running&) = delete;
+    std::atomic<uint64_t>& count;
+  };
+  const Running running;  // destroyed last: without any, all that the others point into may go
   struct Part {
     uint64_t length = 0;
     io::Slice bytes;               // in memory
@@ -124,7 +132,7 @@ void FileSystem::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t si
   InodePtr inode = handle ? handle->inode : impl_->table.Find(id);
   if (!inode) return done(MakeError(ErrorCode::kStale, "the file is not open"));
   if (options.for_page_cache) inode->mapped = true;
-  auto plan = std::make_shared<Impl::ReadPlan>();
+  auto plan = std::make_shared<Impl::ReadPlan>(impl_->reads_running);
   plan->inode = inode;
   plan->offset = offset;
   plan->size = size;

@@ -367,6 +367,30 @@ TEST(FileSystem, LostBytesAreNotPublished) {
   EXPECT_EQ(durability(file->attr.inode), "local");
 }
 
+// Whoever takes the answers may go once Stop has returned.
+TEST(FileSystem, AStopWaitsUntilAReadsAnswerIsTaken) {
+  World world;
+  auto file = world.Create("file");
+  ASSERT_TRUE(world.Write(file, 0, "bytes").ok());
+  ASSERT_TRUE(world.Fsync(file).ok());
+  std::promise<void> answering;
+  std::atomic<bool> stopped{false}, taken{false};
+  std::thread reader([&] {
+    world.fs->Read(file.handle, file.attr.inode, 0, 5, [&](Result<FileSystem::ReadResult> read) {
+      EXPECT_TRUE(read.ok());
+      answering.set_value();
+      for (int i = 0; i < 500 && !stopped; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      taken = true;
+    });
+  });
+  answering.get_future().wait();
+  EXPECT_TRUE(world.fs->Stop().ok());
+  EXPECT_TRUE(taken);
+  stopped = true;
+  reader.join();
+  world.fs.reset();
+}
+
 TEST(FileSystem, AFileWhoseRecipeIsUnreadableCanBeEmptied) {
   World world;
   auto file = world.Create("file");
