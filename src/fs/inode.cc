@@ -50,6 +50,21 @@ bool Content::HasLost(uint64_t begin, uint64_t end) const {
                      [&](const LostRange& range) { return range.begin < end && begin < range.end; });
 }
 
+void Content::AddLost(LostRange range) {
+  ForgetLost(range.begin, range.end, range.chunk_id + 1);
+  // An older neighbour may count as of this chunk where none is in flight that would bring its bytes: chunks are applied
+  // in order.
+  const bool takes_older = flying.empty() || flying.begin()->first > range.chunk_id;
+  std::erase_if(lost, [&](const LostRange& other) {
+    if (other.end != range.begin && other.begin != range.end) return false;
+    if (other.chunk_id != range.chunk_id && (other.chunk_id > range.chunk_id || !takes_older)) return false;
+    range.begin = std::min(range.begin, other.begin);
+    range.end = std::max(range.end, other.end);
+    return true;
+  });
+  lost.push_back(range);
+}
+
 void Content::ForgetLost(uint64_t begin, uint64_t end, uint64_t chunk_id) {
   std::vector<LostRange> left;
   for (const LostRange& range : lost) {

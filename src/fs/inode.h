@@ -88,6 +88,7 @@ struct Content {
   // Buffers of it will be given back without more bytes coming.
   bool IsOnItsWay() const { return cutting || flying.size() > landed.size(); }
   bool HasLost(uint64_t begin, uint64_t end) const;
+  void AddLost(LostRange range);  // takes the place of older ones that lie in it, and joins neighbours
   // Chunk `chunk_id` brought bytes of the range; by default, they are cut off or all are newer.
   void ForgetLost(uint64_t begin, uint64_t end, uint64_t chunk_id = UINT64_MAX);
   // Nothing of it is in anyone's hands.

@@ -323,7 +323,7 @@ void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::La
 }
 
 void Streams::AddLost(const InodePtr& inode, const Content::LostRange& range) {
-  inode->content->lost.push_back(range);
+  inode->content->AddLost(range);
   inode->content->loss_told = false;
   hooks_.lost(inode);
 }
