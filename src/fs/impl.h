@@ -142,6 +142,11 @@ class FileSystem::Impl {
   // --- reading (reading.cc) ---
   struct ReadPlan;
   void StartRead(const std::shared_ptr<ReadPlan>& plan);
+  // What is to be done first for the read, or, when it is kFetch, puts its parts into the plan.
+  enum class ReadStep { kFetch, kSeeOthers, kLoad, kFailLost };
+  ReadStep PlanRead(ReadPlan& plan);
+  void FetchParts(const std::shared_ptr<ReadPlan>& plan);
+  void FinishRead(const std::shared_ptr<ReadPlan>& plan);  // every part is there, or failed
   void LoadForRead(const std::shared_ptr<ReadPlan>& plan);  // blocking
   void FailRead(const std::shared_ptr<ReadPlan>& plan, Error error);
   void FailLoad(const std::shared_ptr<ReadPlan>& plan, const Error& error);
@@ -186,6 +191,9 @@ class FileSystem::Impl {
   // Paths below `directory` of those of the inodes that lie there. Reads the names of all directories below it.
   Result<std::map<InodeId, std::string>> FindNames(InodeId directory, std::set<InodeId> inodes);
   Status CheckNothingLost(const meta::RenameParams& params);  // kIo names a file below the source
+
+  // What of the request is in the inode's record: all but the size and a regular file's time of change.
+  static meta::AttrChanges ChangesOf(const SetAttrRequest& request, const meta::Attr& before, Timestamp now);
 
   // A sync point whose caller may give up; kUnavailable when it took too long.
   void RequestUnlessCancelled(const Caller& caller, Done<void> done, SyncRounds::Scope scope = SyncRounds::Scope::kAll);
