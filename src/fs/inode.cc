@@ -52,8 +52,8 @@ bool Content::HasLost(uint64_t begin, uint64_t end) const {
 
 void Content::AddLost(LostRange range) {
   ForgetLost(range.begin, range.end, range.chunk_id + 1);
-  // An older neighbour may count as of this chunk where none is in flight that would bring its bytes: chunks are applied
-  // in order.
+  // An older neighbour may count as of this chunk where none is in flight that would bring its bytes: chunks are
+  // applied in order.
   const bool takes_older = flying.empty() || flying.begin()->first > range.chunk_id;
   std::erase_if(lost, [&](const LostRange& other) {
     if (other.end != range.begin && other.begin != range.end) return false;

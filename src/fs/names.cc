@@ -376,28 +376,40 @@ void FileSystem::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::A
   impl_->rounds->WhenAdmitted(NameChange::kAlters, std::move(set));
 }
 
-void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done,
-                            const Caller& caller) {
-  auto before = impl_->parts.names.GetAttr(id);
-  if (!before.ok()) return done(before.error());
-  if (impl_->host != nullptr && request.mode) {
-    if (InodePtr known = impl_->table.Find(id)) known->no_set_id = false;
-  }
-  bool regular = (before->mode & S_IFMT) == S_IFREG;
-  Timestamp now = impl_->parts.clock.Now();
-  std::optional<Timestamp> mtime = request.mtime_now ? now : request.mtime;
-
+meta::AttrChanges FileSystem::Impl::ChangesOf(const SetAttrRequest& request, const meta::Attr& before, Timestamp now) {
   meta::AttrChanges changes;
   changes.mode = request.mode;
   changes.uid = request.uid;
   changes.gid = request.gid;
   changes.atime = request.atime_now ? now : request.atime;
-  if (!regular) changes.mtime = mtime;
+  if (!S_ISREG(before.mode)) changes.mtime = request.mtime_now ? now : request.mtime;
   // The kernel never clears these bits of a directory.
-  if (request.kill_suid_sgid && !request.mode && (before->mode & S_IFMT) != S_IFDIR) {
-    uint32_t kept = Impl::WithoutSetId(before->mode);
-    if (kept != (before->mode & 07777)) changes.mode = kept;
+  if (request.kill_suid_sgid && !request.mode && !S_ISDIR(before.mode)) {
+    uint32_t kept = WithoutSetId(before.mode);
+    if (kept != (before.mode & 07777)) changes.mode = kept;
   }
+  return changes;
+}
+
+void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done,
+                            const Caller& caller) {
+  auto before = impl_->parts.names.GetAttr(id);
+  if (!before.ok()) return done(before.error());
+  const bool regular = S_ISREG(before->mode);
+  // What cannot be done changes nothing.
+  if (request.size && !regular) {
+    return done(MakeError(S_ISDIR(before->mode) ? ErrorCode::kIsDirectory : ErrorCode::kInvalidArgument,
+                          "only a regular file can be truncated"));
+  }
+  if (request.size && *request.size > kFileSizeMax) {
+    return done(MakeError(ErrorCode::kTooLarge, "file size past the format's limit"));
+  }
+  if (impl_->host != nullptr && request.mode) {
+    if (InodePtr known = impl_->table.Find(id)) known->no_set_id = false;
+  }
+  Timestamp now = impl_->parts.clock.Now();
+  std::optional<Timestamp> mtime = request.mtime_now ? now : request.mtime;
+  const meta::AttrChanges changes = Impl::ChangesOf(request, *before, now);
   if (regular && (request.uid || request.gid || request.size)) {
     InodePtr inode = impl_->table.Hold(id);
     impl_->KillCapability(inode);
@@ -408,16 +420,7 @@ void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Don
     auto changed = impl_->parts.names.SetAttr(id, changes);
     if (!changed.ok()) return done(changed.error());
   }
-  if (!regular || (!request.size && !mtime)) {
-    if (request.size && !regular) {
-      return done(MakeError((before->mode & S_IFMT) == S_IFDIR ? ErrorCode::kIsDirectory : ErrorCode::kInvalidArgument,
-                            "only a regular file can be truncated"));
-    }
-    return done(GetAttr(id));
-  }
-  if (request.size && *request.size > kFileSizeMax) {
-    return done(MakeError(ErrorCode::kTooLarge, "file size past the format's limit"));
-  }
+  if (!regular || (!request.size && !mtime)) return done(GetAttr(id));
   InodePtr inode = impl_->table.Hold(id);
   auto change = [this, inode, size = request.size, mtime, now](Content& content) -> Status {
     inode->mutex.AssertHeld();
