@@ -84,7 +84,6 @@ Status FileSystem::Rmdir(InodeId parent, std::string_view name) {
   SyncRounds::Operation operation(*impl_->rounds);
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.Rmdir(parent, name));
   impl_->NoteRemoved(attr);
-  if (impl_->host != nullptr) impl_->host->levels().Forget(attr.inode);
   return {};
 }
 
