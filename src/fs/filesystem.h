@@ -82,8 +82,8 @@ struct FallocateRequest {
 };
 
 struct FsSpace {
-  uint64_t total_bytes, free_bytes, available_bytes;
-  uint64_t inodes_total, inodes_free;
+  uint64_t total_bytes = 0, free_bytes = 0, available_bytes = 0;
+  uint64_t inodes_total = 0, inodes_free = 0;
 };
 
 // What a sync point waits for, where there are several nodes.
@@ -110,7 +110,7 @@ struct FsOptions {
 
 // Through the mount, since start.
 struct FsTraffic {
-  uint64_t write_bytes_total, read_bytes_total;
+  uint64_t write_bytes_total = 0, read_bytes_total = 0;
 };
 
 // A rename that was refused because bytes below it are lost or could not be made safe.
@@ -124,17 +124,17 @@ struct CommitFailure {
 
 struct FsStatus {
   std::vector<CommitFailure> failed_commits;  // in a cluster: the last few, latest first
-  uint64_t logical_bytes;                     // sum of file sizes (without holes), what is not durable yet included
-  uint64_t inode_count;                       // of every type; too few while a start still counts those that it found
-  uint64_t dirty_bytes;                       // written and not durable yet
-  uint64_t open_files;
-  uint64_t write_bytes_total, read_bytes_total;  // through the mount, since start
-  uint64_t sync_rounds_total, sync_points_total;
-  size_t pool_buffers, pool_buffers_free;
-  bool collecting;
-  bool collection_failed;  // the last one did
-  std::string last_error;  // empty: none
-  bool failing;            // nothing becomes durable at present: the last sync round could not be finished
+  uint64_t logical_bytes = 0;                 // sum of file sizes (without holes), what is not durable yet included
+  uint64_t inode_count = 0;                   // of every type; too few while a start still counts those that it found
+  uint64_t dirty_bytes = 0;                   // written and not durable yet
+  uint64_t open_files = 0;
+  uint64_t write_bytes_total = 0, read_bytes_total = 0;  // through the mount, since start
+  uint64_t sync_rounds_total = 0, sync_points_total = 0;
+  size_t pool_buffers = 0, pool_buffers_free = 0;
+  bool collecting = false;
+  bool collection_failed = false;  // the last one did
+  std::string last_error;          // empty: none
+  bool failing = false;            // nothing becomes durable at present: the last sync round could not be finished
   store::StoreStats store;
 };
 

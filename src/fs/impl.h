@@ -146,7 +146,7 @@ class FileSystem::Impl {
   enum class ReadStep { kFetch, kSeeOthers, kLoad, kFailLost };
   ReadStep PlanRead(ReadPlan& plan);
   void FetchParts(const std::shared_ptr<ReadPlan>& plan);
-  void FinishRead(const std::shared_ptr<ReadPlan>& plan);  // every part is there, or failed
+  void FinishRead(const std::shared_ptr<ReadPlan>& plan);   // every part is there, or failed
   void LoadForRead(const std::shared_ptr<ReadPlan>& plan);  // blocking
   void FailRead(const std::shared_ptr<ReadPlan>& plan, Error error);
   void FailLoad(const std::shared_ptr<ReadPlan>& plan, const Error& error);

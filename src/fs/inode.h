@@ -110,8 +110,8 @@ class Inode {
   std::optional<Error> error GUARDED_BY(mutex);
   uint64_t error_number GUARDED_BY(mutex) = 0;
   uint64_t errors_total GUARDED_BY(mutex) = 0;  // the highest number given
-  bool error_told GUARDED_BY(mutex) = false;   // somebody was told: those who open the file later are not
-  bool error_heals GUARDED_BY(mutex) = false;  // it goes, if nobody was told, once what found no space is stored
+  bool error_told GUARDED_BY(mutex) = false;    // somebody was told: those who open the file later are not
+  bool error_heals GUARDED_BY(mutex) = false;   // it goes, if nobody was told, once what found no space is stored
   // The one before, which somebody was told and perhaps not everybody: it is back once `error` has healed.
   std::optional<Error> told_before GUARDED_BY(mutex);
   uint64_t told_before_number GUARDED_BY(mutex) = 0;

@@ -54,8 +54,7 @@ TEST_F(ClusterLevelsTest, ALevelGoesWithItsDirectory) {
   MakeHosts(2);
   const InodeId removed = host(0).MakeDirectory("removed"), replaced = host(0).MakeDirectory("replaced");
   for (InodeId directory : {removed, replaced}) {
-    ASSERT_TRUE(
-        host(0).fs->SetXattr(directory, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+    ASSERT_TRUE(host(0).fs->SetXattr(directory, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
   }
   EXPECT_EQ(KeyCount("Y"), 2u);
   ASSERT_TRUE(host(1).fs->Rmdir(kRootInode, "removed").ok());

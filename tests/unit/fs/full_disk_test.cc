@@ -111,8 +111,8 @@ TEST_F(FullDiskTest, AFileWithLostBytesTakesTheNameOfNoOther) {
   const std::string stores = RandomText(7, 64 * kKiB);
   ASSERT_FALSE(WriteBackPages(mapped, 0, stores).ok());
   Remove(fill, "fill");
-  const Status closed = World::Await<void>(
-      [&](Done<void> done) { world_.fs->Flush(mapped.handle, mapped.attr.inode, std::move(done)); });
+  const Status closed =
+      World::Await<void>([&](Done<void> done) { world_.fs->Flush(mapped.handle, mapped.attr.inode, std::move(done)); });
   EXPECT_FALSE(closed.ok());
   EXPECT_FALSE(world_.Fsync(mapped).ok());
 
