@@ -296,6 +296,7 @@ TEST_F(NoRoomForAccepted, WhatFoundRoomAfterAllIsNotToldAsAnError) {
 TEST_F(NoRoomForAccepted, TheSameErrorIsToldOnce) {
   const std::string known = RandomText(2, 1000), unknown = RandomText(3, 1000);
   disk_->SetFaults({});
+  ASSERT_TRUE(Sync().ok());
   ASSERT_TRUE(world_.Write(file_, 0, known).ok());
   ReopenWithoutRoom({{kMiB, known}, {2 * kMiB, unknown}});
   world_.engine->HoldPutOf(known);
