@@ -35,10 +35,22 @@ Status CheckCall(const GateCall& call) {
         fmt::format("rank {} of {} ranks: they are numbered from 0 to {}", *call.rank, call.ranks, call.ranks - 1));
   }
   if (!call.rank && call.id.empty()) return wrong("a rank needs a number or a name of its own");
+  if (call.id.size() > GateCall::kNameBytesMax) {
+    return wrong(fmt::format("a rank's name may have {} bytes, not {}", GateCall::kNameBytesMax, call.id.size()));
+  }
+  if (call.final_name.size() > GateCall::kNameBytesMax) {
+    return wrong(
+        fmt::format("the final name may have {} bytes, not {}", GateCall::kNameBytesMax, call.final_name.size()));
+  }
   if (call.timeout < std::chrono::milliseconds(0) || call.timeout > GateCall::kTimeoutMax) {
     return wrong(fmt::format("the timeout must be at most {} h", GateCall::kTimeoutMax.count()));
   }
   return {};
+}
+
+// Whether it is not known if the transaction ran. With the session gone it did not, and never can.
+bool IsUnknown(const Result<uint64_t>& committed) {
+  return !committed.ok() && committed.error().code != ErrorCode::kStale && kv::MayHaveRun(committed.error().code);
 }
 
 // Raised by the watch, waited for by the call.
@@ -232,11 +244,25 @@ Status RankGate::Visit::Commit(const kv::Transaction& transaction) {
 }
 
 // Of a transaction that writes that this rank waits.
-Status RankGate::Visit::CommitArrival(const kv::Transaction& transaction) {
+Status RankGate::Visit::CommitArrival(kv::Transaction transaction) {
+  transaction.operation_id = fmt::format("gate/{:x}/{}/{}", gate_.incarnation_, call_number_, ++arrivals_);
   auto came = store_.Commit(transaction);
   if (came.ok()) own_revision_ = *came;
-  may_have_come_ |= came.ok() || kv::MayHaveRun(came.error().code);
+  if (IsUnknown(came)) unsettled_arrival_ = transaction.operation_id;
+  may_have_come_ |= came.ok() || IsUnknown(came);
   if (!came.ok()) return came.error();
+  return {};
+}
+
+// Where the answer to the arrival was lost it may run yet, and would come after whatever is seen now: another
+// transaction of its name, which writes nothing, finds out or rules it out.
+Status RankGate::Visit::SettleArrival() {
+  if (unsettled_arrival_.empty()) return {};
+  kv::Transaction nothing;
+  nothing.operation_id = unsettled_arrival_;
+  auto settled = store_.Commit(nothing);
+  if (IsUnknown(settled)) return settled.error();
+  unsettled_arrival_.clear();
   return {};
 }
 

@@ -32,6 +32,7 @@ namespace cairnfs::control {
 
 struct GateCall {
   static constexpr unsigned kRanksMax = 65536;
+  static constexpr size_t kNameBytesMax = 255;                // of a rank, and the final one
   static constexpr std::chrono::hours kTimeoutMax{365 * 24};  // clocks hold no time that is much further away
   InodeId directory;                                          // the one to rename
   InodeId final_parent;                                       // and where to

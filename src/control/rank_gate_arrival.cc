@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 
 #include <thread>
+#include <utility>
 
 #include "control/rank_gate_visit.h"
 
 namespace cairnfs::control {
 
 Status RankGate::Visit::Arrive(const Caller& caller) {
+  CAIRNFS_RETURN_IF_ERROR(SettleArrival());
   CAIRNFS_ASSIGN_OR_RETURN(Seen seen, Look());
   if (IsOwn(seen.own)) {  // the answer was lost
     generation_ = seen.own->generation;
@@ -91,7 +93,7 @@ Status RankGate::Visit::ArriveAt(const Seen& seen) {
   kv::Transaction transaction;
   transaction.IfRevision(state_key_, seen.state_revision).IfRevision(own_key_, seen.own_revision);
   transaction.writes.push_back(std::move(record));
-  return CommitArrival(transaction);
+  return CommitArrival(std::move(transaction));
 }
 
 // That of a process that was killed, where this host did not notice it yet.
@@ -126,7 +128,7 @@ Status RankGate::Visit::Begin(const Seen& seen, uint32_t generation, const std::
   if (ranks_revision) transaction.IfRangeUnchanged(ranks_begin_, ranks_end_, *ranks_revision);
   transaction.Delete(elected_key_);
   transaction.writes.push_back(std::move(record));
-  return CommitArrival(transaction);
+  return CommitArrival(std::move(transaction));
 }
 
 }  // namespace cairnfs::control

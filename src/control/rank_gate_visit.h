@@ -57,7 +57,8 @@ class RankGate::Visit {
   static std::string RankName(const GateCall& call);
   Result<Seen> Look();
   Status Commit(const kv::Transaction& transaction);
-  Status CommitArrival(const kv::Transaction& transaction);
+  Status CommitArrival(kv::Transaction transaction);
+  Status SettleArrival();
   Result<kv::KvWrite> OwnRecord(bool waits);
   GateVisitor OwnVisitor(bool waits) const;
   bool IsOwn(const std::optional<GateVisitor>& visitor) const;
@@ -99,6 +100,8 @@ class RankGate::Visit {
   std::optional<Status> outcome_;  // what this rank is told, once that is known
   uint64_t earlier_call_ = 0;      // that waited as this rank, of this daemon; 0: none
   uint64_t own_revision_ = 0;      // of the record of this rank's arrival
+  unsigned arrivals_ = 0;
+  std::string unsettled_arrival_;  // operation id of one that ran, or may run yet; empty: none
   bool may_have_come_ = false;     // its record was written, or may have been, and is not known to be gone
   bool is_committed_ = false;      // as the arrival found, or the withdrawal
   bool has_renamed_ = false;

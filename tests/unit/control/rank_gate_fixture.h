@@ -8,6 +8,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -43,6 +44,15 @@ class Line final : public kv::KvStore {
   std::atomic<int> refusals{0};
   ErrorCode refusal = ErrorCode::kStale;
 
+  // The next commit that puts this key is answered as lost, and runs when RunHeld is called: unless another one of its
+  // operation id, which finds out what became of it, comes first.
+  std::string held_key;
+  void RunHeld() {
+    if (held_) {
+      EXPECT_TRUE(store_.Commit(*held_).ok());
+    }
+  }
+
   Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return store_.Get(key); }
   Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
     return store_.Range(begin, end, limit);
@@ -67,6 +77,13 @@ class Line final : public kv::KvStore {
       --refusals;
       return MakeError(refusal, "as the test wants it");
     }
+    const std::string& id = transaction.operation_id;
+    if (held_ && !id.empty() && held_->operation_id == id) held_.reset();
+    if (!held_key.empty() && puts(held_key)) {
+      held_key.clear();
+      held_ = transaction;
+      return MakeError(ErrorCode::kUnavailable, "it is on its way");
+    }
     auto committed = store_.Commit(transaction);
     if (!committed.ok() || lost_answers == 0 || !puts(lost_key)) return committed;
     --lost_answers;
@@ -77,6 +94,7 @@ class Line final : public kv::KvStore {
 
  private:
   kv::KvStore& store_;
+  std::optional<kv::Transaction> held_;
 };
 
 // A rank's call that runs. It is cancelled when nobody is interested any more, so that a test that failed ends.
