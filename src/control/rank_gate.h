@@ -57,10 +57,10 @@ class RankGate {
   };
   // What the gate asks of whoever calls. Any thread of the call.
   struct Caller {
-    // Renames, durably; no error when the inode has its final name already. kInterrupted: the caller is gone.
+    // Renames, durably; no error when the inode has its final name already, durably. kInterrupted: the caller is gone.
     std::function<Status()> rename;
     std::function<bool()> cancelled;  // nobody waits for the outcome any more
-    // Whether the directory has the final name now, as all hosts see it.
+    // Whether the directory has the final name now, durably, as all hosts see it.
     std::function<Result<bool>()> has_final_name;
   };
 

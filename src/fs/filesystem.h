@@ -324,6 +324,8 @@ class FileSystem {
   FsTraffic GetTraffic() const;  // two counters, at no cost
   // A sync point for everything before the call.
   void Sync(Done<void> done);
+  // As Sync, but of names alone: also while bytes find no space. Among other hosts what is seen is durable.
+  void SyncNames(Done<void> done);
   // Runs a collection now (or joins the one that runs); `done` when it is over. GetCollection tells how far it is.
   void Collect(Done<CollectionStatus> done);
   CollectionStatus GetCollection() const;

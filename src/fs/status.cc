@@ -171,6 +171,11 @@ void FileSystem::Sync(Done<void> done) {
   });
 }
 
+void FileSystem::SyncNames(Done<void> done) {
+  if (impl_->host != nullptr) return done({});
+  impl_->rounds->Request(std::move(done), SyncRounds::Scope::kNames);
+}
+
 void FileSystem::Collect(Done<CollectionStatus> done) { impl_->collector->Request(std::move(done)); }
 
 CollectionStatus FileSystem::GetCollection() const { return impl_->collector->Status(); }
