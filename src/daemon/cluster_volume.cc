@@ -20,8 +20,7 @@ namespace {
 
 constexpr uint64_t kStartWaitMs = 60'000;
 constexpr uint64_t kAnswersSoonMs = 2'000;
-constexpr auto kStopSilenceMax = std::chrono::seconds(10);    // of metadata, while this host stops
-constexpr auto kRenameBeyondWait = std::chrono::minutes(10);  // what a rename takes beside waiting for data, at most
+constexpr auto kStopSilenceMax = std::chrono::seconds(10);  // of metadata, while this host stops
 // So many cores do not feel the copies that are made while others write; with fewer, copies wait for such a pause.
 constexpr unsigned kCoresForAll = 8;
 constexpr std::chrono::milliseconds kWriterPause{5};
@@ -66,6 +65,15 @@ void KeepFreedMemory() {
 }
 
 }  // namespace
+
+// In sequence: this host's round, that of other hosts, and the copies of what moves to where they are promised wait for
+// data; the transaction waits for a session, for delegations, and for the store. One of the latter more is for all
+// else.
+std::chrono::milliseconds RenameWaitMax(const Config& config) {
+  constexpr int kWaitsForData = 3, kWaitsForMetadata = 3;
+  const std::chrono::milliseconds data(config.commit_wait_max_ms), metadata(config.metadata_wait_ms);
+  return kWaitsForData * data + (kWaitsForMetadata + 1) * metadata;
+}
 
 Result<std::unique_ptr<ClusterVolume>> ClusterVolume::Open(DataDirectory& directory, const Config& config) {
   KeepFreedMemory();
@@ -187,7 +195,7 @@ Status ClusterVolume::StartServing() {
     CAIRNFS_ASSIGN_OR_RETURN(cluster::Membership::Session session, membership_->WaitForSession(wait_max));
     return session.lease;
   };
-  gate.rename_wait_max = std::chrono::milliseconds(config_.commit_wait_max_ms) + kRenameBeyondWait;
+  gate.rename_wait_max = RenameWaitMax(config_);
   gate_ = std::make_unique<control::RankGate>(std::move(gate));
   usage_ = std::make_unique<UsagePublisher>(
       *fenced_, *membership_,
@@ -249,8 +257,9 @@ Status ClusterVolume::Forget(const std::string& node) {
 
 Result<control::ReplicasReport> ClusterVolume::SetMinReplicas(uint32_t min_replicas,
                                                               const std::function<bool()>& cancelled) {
+  const uint64_t times_went_back = settings_->TimesWentBack();
   CAIRNFS_ASSIGN_OR_RETURN(const StoredSettings stored, daemon::SetMinReplicas(*fenced_, min_replicas, cancelled));
-  settings_->Take(stored);  // who is told that it is done finds it done on this host
+  settings_->Take(stored, times_went_back);  // who is told that it is done finds it done on this host
   return control::ReplicasReport{stored.settings.copies, stored.settings.MinReplicas()};
 }
 

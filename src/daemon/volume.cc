@@ -57,8 +57,8 @@ Status Volume::MakeGate() {
   CAIRNFS_ASSIGN_OR_RETURN(gate_store_, kv::HostedStore::Open(*gate_engine_));
   control::RankGate::Options gate{*gate_store_, *gate_store_, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; },
                                   NodeName(config_)};
-  // Who renames is of this process too, so that it is known when it is gone.
-  gate.rename_wait_max = std::chrono::milliseconds(config_.commit_wait_max_ms) + std::chrono::hours(1);
+  // Who renames is of this process too, so that it is known when it is gone. Its rename waits for data, then for names.
+  gate.rename_wait_max = 2 * std::chrono::milliseconds(config_.commit_wait_max_ms) + std::chrono::hours(1);
   gate_ = std::make_unique<control::RankGate>(std::move(gate));
   return {};
 }

@@ -70,6 +70,14 @@ TEST_F(VolumeTest, MetadataThatWasNeverMadeIsMade) {
   Options();
 }
 
+TEST(ClusterRename, IsWaitedForUntilAllItsWaitsAreOver) {
+  Config config;
+  config.commit_wait_max_ms = 3'600'000;
+  config.metadata_wait_ms = 600'000;
+  // Its own data and another host's for nearly an hour each; then the copies, and the transaction.
+  EXPECT_GE(RenameWaitMax(config), std::chrono::hours(3) + std::chrono::minutes(30));
+}
+
 TEST(ClusterSpace, IsThatOfAllNodesDividedByTheCopies) {
   control::ClusterReport report;
   report.replicas.copies = 2;
