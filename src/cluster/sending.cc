@@ -73,7 +73,10 @@ bool ClusterChunkStoreImpl::StartSend(const NodeId& node) {
     MutexLock lock(mutex_);
     Peer& peer = peers_[node];
     if (closing_ || Clock::now() < peer.quiet_until) return false;
-    if (WritersGoFirst()) return false;  // the ticker comes by
+    if (WritersGoFirst()) {  // the ticker comes by
+      if (!peer.sends.empty()) ++sends_put_off_;
+      return false;
+    }
     if (peer.sends_running >= kPartialSendsMax) {
       size_t queued = 0;
       for (auto item = peer.sends.begin(); item != peer.sends.end() && queued < kPayloadBytesFull; ++item) {

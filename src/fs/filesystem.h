@@ -104,8 +104,9 @@ struct FsOptions {
   size_t read_ahead_bytes = 64 * kMiB;
   uint64_t collect_after_bytes = 64 * kMiB;  // freed bytes that make the background collector start
   uint64_t collect_bytes_per_second_max = 256 * kMiB;
-  unsigned collect_delay_ms = 3000;  // after the last deletion
-  bool collect_by_itself = true;     // false: only when asked to (a check of what is damaged)
+  unsigned collect_delay_ms = 3000;         // after the last deletion
+  unsigned orphan_sweep_every_ms = 60'000;  // in a cluster: deleted files that a dead host left are looked for
+  bool collect_by_itself = true;            // false: only when asked to (a check of what is damaged)
 };
 
 // Through the mount, since start.
@@ -144,6 +145,7 @@ struct CollectionStatus {
   uint64_t inodes_marked = 0, chunks_seen = 0, chunks_total = 0, chunks_freed = 0, bytes_freed = 0;
   uint64_t segments_compacted = 0, segments_freed = 0, bytes_moved = 0;
   uint64_t runs_total = 0;
+  uint64_t vain_looks_total = 0;  // at whether one is due by itself, and none was
 };
 
 struct CheckReport {
@@ -322,6 +324,8 @@ class FileSystem {
   // until all records were read once.
   FsStatus GetStatus() const;
   FsTraffic GetTraffic() const;  // two counters, at no cost
+  // In a cluster: how many wait to tell of bytes of a file while another tells of the same file.
+  unsigned waiting_puts() const;
   // A sync point for everything before the call.
   void Sync(Done<void> done);
   // As Sync, but of names alone: also while bytes find no space. Among other hosts what is seen is durable.

@@ -317,6 +317,7 @@ class FileSystem::Impl {
   std::atomic<uint64_t> reads_running{0};  // until the last thread has let go of them
   std::atomic<bool> pressure_posted{false};
   std::atomic<unsigned> looks_under_way{0};                           // LookAgain
+  std::atomic<unsigned> waiting_puts{0};                              // TryPutPending
   std::atomic<std::chrono::milliseconds> pressure_without_release{};  // the longest told since the last pass
 
   Mutex lost_mutex;  // taken after an inode's

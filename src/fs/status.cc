@@ -123,6 +123,8 @@ void FileSystem::Impl::CountShared() {
 
 FsTraffic FileSystem::GetTraffic() const { return {impl_->write_bytes_total, impl_->read_bytes_total}; }
 
+unsigned FileSystem::waiting_puts() const { return impl_->waiting_puts; }
+
 FsStatus FileSystem::GetStatus() const {
   FsStatus status{};
   status.store = impl_->parts.local_chunks.Stats();
