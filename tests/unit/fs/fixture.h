@@ -52,7 +52,7 @@ class FullableEngine final : public kv::KvEngine {
   std::atomic<bool> index_unreadable{false};   // the chunk index's part of it: nothing can be put
   std::atomic<int> name_scans_until_hold{-1};  // below zero: never
   std::atomic<bool> holding{false};            // a scan or a read waits; set to false to let it go on
-  std::atomic<uint64_t> scans_total{0};
+  std::atomic<uint64_t> gets_total{0}, scans_total{0}, writes_total{0}, written_keys_total{0};
   void AwaitHold() const {
     while (!holding) std::this_thread::yield();
   }
@@ -62,6 +62,7 @@ class FullableEngine final : public kv::KvEngine {
     holds_put_ = true;
   }
   Result<std::optional<std::string>> Get(std::string_view key, const kv::EngineSnapshot* snapshot) override {
+    gets_total++;
     if (holds_put_ && key == store::ChunkKey(held_digest_) && holds_put_.exchange(false)) Hold();
     if (index_unreadable && !key.starts_with('K')) return MakeError(ErrorCode::kFailed, "the index is closed");
     return memory_->Get(key, snapshot);
@@ -73,6 +74,8 @@ class FullableEngine final : public kv::KvEngine {
     return memory_->Scan(begin, end, snapshot, visit);
   }
   Status Write(const std::vector<kv::EngineWrite>& writes, bool sync) override {
+    writes_total++;
+    written_keys_total += writes.size();
     if (full) return MakeError(ErrorCode::kNoSpace, "the disk is full");
     return memory_->Write(writes, sync);
   }
@@ -117,7 +120,6 @@ class World {
     chunks = std::move(*chunks_or);
     names = std::make_unique<meta::Namespace>(
         *kv, [this](const std::vector<kv::KvWrite>& writes) { return kv->CommitDurable(writes); }, meta::SystemClock());
-    params = {.size_bytes_min = 4096, .size_bytes_max = 32768, .mask_bits = 0};
     if (format) {
       meta::FilesystemHeader header;
       header.uuid = std::string(16, 'u');
@@ -216,7 +218,7 @@ class World {
   std::unique_ptr<kv::LocalKvStore> kv;
   std::unique_ptr<store::LocalChunkStore> chunks;
   std::unique_ptr<meta::Namespace> names;
-  chunking::ChunkParams params;
+  chunking::ChunkParams params{.size_bytes_min = 4096, .size_bytes_max = 32768, .mask_bits = 0};
   std::unique_ptr<FileSystem> fs;
 };
 
