@@ -3,6 +3,7 @@
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
 
 #include <exception>
 #include <utility>
@@ -136,6 +137,10 @@ class Collector final : public prometheus::Collectable {
 };
 
 }  // namespace
+
+std::string RenderMetrics(const StatusReport& report) {
+  return prometheus::TextSerializer().Serialize(Collector([&] { return report; }).Collect());
+}
 
 class Metrics::Impl {
  public:
