@@ -50,7 +50,10 @@ bool ClusterChunkStoreImpl::StartAsks(const NodeId& node, bool hold) {
     if (Clock::now() < peer.ask_quiet_until) return false;
     if (queue.empty() || (running > 0 && queue.size() < kDigestsPerMessageMax)) return false;
     if (hold && running >= kHeldAsksMax) return false;
-    if (queue.size() < kAskedBesideWriters && WritersGoFirst()) return false;  // the ticker comes by
+    if (queue.size() < kAskedBesideWriters && WritersGoFirst()) {  // the ticker comes by
+      ++put_off_;
+      return false;
+    }
     entries = TakeFront(queue, kDigestsPerMessageMax);
     ++running;
   }

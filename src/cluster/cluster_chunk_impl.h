@@ -275,7 +275,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   uint64_t unacknowledged_bytes_ GUARDED_BY(mutex_) = 0;
   Clock::time_point last_put_at_ GUARDED_BY(mutex_){};
   std::optional<Clock::time_point> writers_first_since_ GUARDED_BY(mutex_);
-  uint64_t sends_put_off_ GUARDED_BY(mutex_) = 0;
+  uint64_t put_off_ GUARDED_BY(mutex_) = 0;    // ClusterChunkStats::put_off_total
   uint64_t late_puts_ GUARDED_BY(mutex_) = 0;  // local puts and lists that came after their entry was placed
   std::unordered_map<NodeId, Peer, NodeIdHash> peers_ GUARDED_BY(mutex_);
   ConfirmedSet confirmed_ GUARDED_BY(mutex_);

@@ -469,7 +469,7 @@ ClusterChunkStats ClusterChunkStoreImpl::ClusterStats() const {
   stats.knows_missing_copies = progress.has_looked;
   stats.missing_copies = progress.missing_copies + short_chunks_.load(std::memory_order_relaxed) + healing_->left();
   MutexLock lock(mutex_);
-  stats.sends_put_off_total = sends_put_off_;
+  stats.put_off_total = put_off_;
   stats.unacknowledged_bytes = unacknowledged_bytes_;
   return stats;
 }

@@ -40,7 +40,7 @@ struct ClusterChunkStats {
   uint64_t wire_sent_bytes_total, wire_received_bytes_total;  // of all messages, with digests and framing
   uint64_t known_elsewhere_bytes_total;                       // put, and held by R nodes already: not stored, not sent
   uint64_t remote_reads_total, remote_read_bytes_total;
-  uint64_t sends_put_off_total;   // how often there was something to send, and writers went first
+  uint64_t put_off_total;         // how often there was something to ask or send, and writers went first
   uint64_t unacknowledged_bytes;  // replication lag: put, and without all copies yet
   uint64_t missing_copies;        // chunks of this node's knowledge with fewer than `copies` copies
   uint64_t repair_bytes_total, repair_chunks_left;

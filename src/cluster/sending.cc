@@ -74,7 +74,7 @@ bool ClusterChunkStoreImpl::StartSend(const NodeId& node) {
     Peer& peer = peers_[node];
     if (closing_ || Clock::now() < peer.quiet_until) return false;
     if (WritersGoFirst()) {  // the ticker comes by
-      if (!peer.sends.empty()) ++sends_put_off_;
+      if (!peer.sends.empty()) ++put_off_;
       return false;
     }
     if (peer.sends_running >= kPartialSendsMax) {

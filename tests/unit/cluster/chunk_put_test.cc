@@ -30,7 +30,7 @@ TEST_F(ClusterChunkTest, CopiesThatGiveWayToWritersAreMadeForASync) {
   ConnectAll();
   const auto chunks = MakeChunks(1, 8);
   PutAll(*nodes_[0], chunks);
-  EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->ClusterStats().sends_put_off_total > 0; }));
+  EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->ClusterStats().put_off_total > 0; }));
   EXPECT_EQ(nodes_[0]->chunks->ClusterStats().sent_bytes_total, 0u);
   ASSERT_OK(nodes_[0]->chunks->Sync());
   ExpectCopies(chunks, 2);
