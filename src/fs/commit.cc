@@ -82,6 +82,7 @@ std::optional<CommitFailure> FileSystem::LastFailedCommit(InodeId directory) con
 }
 
 void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Caller& caller, Done<void> done) {
+  if (Status status = AwaitSession(); !status.ok()) return done(status);
   meta::RenameParams params = names;
   const uint64_t session = host->session();
   std::vector<meta::Attr> sources;

@@ -33,6 +33,9 @@ Result<meta::Attr> FileSystem::GetAttr(InodeId inode) {
 Result<std::string> FileSystem::ReadLink(InodeId inode) { return impl_->parts.names.ReadLink(inode); }
 
 void FileSystem::WhenAdmitted(NameChange change, Done<void> go, const Caller& caller) {
+  if (impl_->host != nullptr) {
+    if (Status session = impl_->AwaitSession(); !session.ok()) return go(session);
+  }
   // A crash never leaves a deletion without the data that was to take the place of what it deleted.
   // But what makes room does not wait for room.
   if (impl_->host != nullptr && change == NameChange::kRemoves) {
@@ -360,7 +363,7 @@ void FileSystem::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::A
     if (!admitted.ok()) return done(admitted.error());
     SetAttrNow(id, request, done, caller);
   };
-  impl_->rounds->WhenAdmitted(NameChange::kAlters, std::move(set));
+  WhenAdmitted(NameChange::kAlters, std::move(set), caller);
 }
 
 void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done,
