@@ -210,6 +210,7 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
         handle = status.error();
       }
       inode->open_count--;
+      DropContentIfUnused(inode);
     }
     table.Unhold(inode);
     done(std::move(handle));
@@ -275,6 +276,8 @@ void FileSystem::Impl::AdoptForOpen(const InodePtr& inode, const Caller& caller,
       inode->looked_at = std::chrono::steady_clock::now();
       inode->look_after = kLookAfterMin;
     }
+    // Who was killed has gone: nobody drops it later.
+    if (caller.cancelled && caller.cancelled()) DropContentIfUnused(inode);
   }
   std::vector<Digest> away;
   const bool is_away = !status.ok() && status.error().code == ErrorCode::kUnavailable;
