@@ -287,8 +287,9 @@ void FileSystem::Impl::RenameDirectory(const meta::RenameParams& params, const C
 
 void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> done, SyncRounds::Scope scope) {
   const unsigned seconds_max = options.commit_wait_seconds_max;
-  auto answer = UnlessCancelled(caller, std::chrono::steady_clock::now() + std::chrono::seconds(seconds_max),
-                                TookTooLong(), std::move(done));
+  auto answer = UnlessCancelled(
+      caller, std::chrono::steady_clock::now() + std::chrono::seconds(seconds_max), [this] { return TookTooLong(); },
+      std::move(done));
   rounds->Request(answer, scope);
 }
 
@@ -297,18 +298,20 @@ Done<void> FileSystem::Impl::UnlessKilled(const Caller& caller, Done<void> done)
   return UnlessCancelled(caller, std::chrono::steady_clock::time_point::max(), {}, std::move(done));
 }
 
+// The wait for a round may end before the round does, which then tells nobody what it waits for.
 Error FileSystem::Impl::TookTooLong() const {
-  return MakeError(
-      ErrorCode::kUnavailable,
-      "the data did not become durable in " + std::to_string(options.commit_wait_seconds_max) + " s (commit_wait_max)");
+  const std::string seconds_max = std::to_string(options.commit_wait_seconds_max);
+  const std::string lacking = host != nullptr ? host->WhatIsLacking() : "";
+  return MakeError(ErrorCode::kUnavailable, "the data did not become durable in " + seconds_max +
+                                                " s (commit_wait_max)" + (lacking.empty() ? "" : ": " + lacking));
 }
 
 Done<void> FileSystem::Impl::UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline,
-                                             const Error& late, Done<void> done) {
+                                             std::function<Error()> late, Done<void> done) {
   auto wait = std::make_shared<Wait>();
   wait->cancelled = caller.cancelled;
   wait->deadline = deadline;
-  wait->late = late;
+  wait->late = std::move(late);
   wait->done = std::move(done);
   {
     MutexLock lock(waits_mutex);
@@ -351,7 +354,7 @@ void FileSystem::Impl::WatchWaits() {
         wait->answered = true;
         answer = std::move(wait->done);
       }
-      answer(killed ? MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited") : wait->late);
+      answer(killed ? MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited") : wait->late());
     }
     MutexLock lock(waits_mutex);
     if (!waits_stopping && !current.empty()) waits_wake.WaitFor(waits_mutex, std::chrono::milliseconds(20));

@@ -63,18 +63,18 @@ ClusterHost::Work FileSystem::Impl::UnfinishedElsewhere(InodeId id, const meta::
 }
 
 Result<meta::FileState> FileSystem::Impl::ReadFinished(InodeId id, const Caller& caller) {
-  const ClusterHost::Patience patience{std::chrono::steady_clock::now() + kFinishWait, caller.cancelled};
+  const ClusterHost::FinishOptions finish{std::chrono::steady_clock::now() + kFinishWait, caller.cancelled};
   for (int tries = 1;; tries++) {
     CAIRNFS_ASSIGN_OR_RETURN(meta::FileState state, parts.names.ReadFile(id));
     const ClusterHost::Work work = UnfinishedElsewhere(id, state, /*tells=*/tries == 1);
     if (work.empty() || tries == kFinishTriesMax) return state;
-    const auto failures = host->Finish(work, patience);
+    const auto failures = host->Finish(work, finish);
     if (caller.cancelled && caller.cancelled()) {
       return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited");
     }
     for (const ClusterHost::Failure& failure : failures) {
       if (failure.is_gone) continue;
-      if (std::chrono::steady_clock::now() >= patience.deadline) {
+      if (std::chrono::steady_clock::now() >= finish.deadline) {
         return MakeError(ErrorCode::kUnavailable, failure.what.why);
       }
       // It answers, and cannot: what was published is there.
