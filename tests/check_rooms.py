@@ -6,6 +6,7 @@ Run from anywhere; exit code 1 and one line per problem when something is wrong:
   - a foreign header is included in one room only;
   - no file names a path of some machine;
   - the pages on configuration name every key with its default;
+  - the table of metrics names every metric with its type, and whether it is of a cluster's hosts alone;
   - every tests/**/*_test.cc is named in a meson.build.
 """
 import pathlib
@@ -110,9 +111,33 @@ def check_config_keys(problems):
             problems.append(f"{page}: there is no key {key}")
 
 
+def check_metrics(problems):
+    """The table of metrics names those that there are."""
+    source = (ROOT / "src/control/metrics.cc").read_text()
+    of_a_cluster = source.index("static void AddCluster(")
+    made = re.compile(r'\b(gauge|counter)\(\s*"(\w+)"|MetricFamily \w+\{\s*"(\w+)",[^{}]*MetricType::(\w+)')
+    metrics = {}  # name -> type, place
+    for match in made.finditer(source):
+        place = "cluster" if match.start() > of_a_cluster else "all"
+        metrics[match[2] or match[3]] = ((match[1] or match[4]).lower(), place)
+    for name in set(re.findall(r'"(cairnfs_\w+)"', source)) - set(metrics):
+        problems.append(f"src/control/metrics.cc: this check does not see how {name} is made")
+    page = (ROOT / "docs/operating.md").read_text()
+    rows = re.findall(r"^\| `(cairnfs_\w+)` \| (\w+) \| [^|]+ \| (\w+) \| ", page, re.M)
+    table = {name: (kind, where) for name, kind, where in rows}
+    for name in metrics:
+        if name not in table:
+            problems.append(f"docs/operating.md: does not name the metric {name}")
+        elif table[name] != metrics[name]:
+            problems.append(f"docs/operating.md: {name} is listed as {table[name]}, but is {metrics[name]}")
+    for name in set(re.findall(r"`(cairnfs_\w+)", page)) - set(metrics):
+        problems.append(f"docs/operating.md: there is no metric {name}")
+
+
 def main():
     problems = []
     check_config_keys(problems)
+    check_metrics(problems)
     check_includes(problems)
     check_machine_paths(problems)
     check_registered(problems)

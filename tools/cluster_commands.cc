@@ -3,21 +3,16 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cstdio>
 #include <functional>
 
 #include "cluster_output.h"
 #include "commands.h"
 #include "daemon/cluster_setup.h"
 #include "daemon/exit_codes.h"
+#include "output.h"
 
 namespace cairnfs::tools {
 namespace {
-
-void Print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
 
 Status Apply(std::string_view key, const std::string& value, daemon::Config& config) {
   return value.empty() ? Status() : daemon::ApplyKey(key, value, config);
@@ -66,14 +61,9 @@ Result<uint32_t> ParseMinReplicas(const std::string& text) {
 
 // Asks the daemon, and prints what `text` makes of its answer.
 int Show(const Target& target, const std::function<std::string(const control::ClusterReport&)>& text) {
-  auto location = Locate(target);
-  if (!location.ok()) {
-    int code = Fail(location.error());
-    return location.error().code == ErrorCode::kNotFound ? int{daemon::kExitNoDaemon} : code;
-  }
-  auto client = Connect(*location);
-  if (!client.ok()) return Fail(client.error());
-  auto report = client->GetCluster();
+  auto located = LocateDaemon(target);
+  if (!located.ok()) return Fail(located.error());
+  auto report = located->client.GetCluster();
   if (!report.ok()) return Fail(report.error());
   Print(text(*report));
   return daemon::kExitDone;
@@ -112,22 +102,18 @@ int RunNodeList(const Target& target, bool json) { return Show(target, json ? No
 int RunSetMinReplicas(const Target& target, const std::string& number, bool json) {
   auto min_replicas = ParseMinReplicas(number);
   if (!min_replicas.ok()) return Fail(min_replicas.error());
-  auto location = Locate(target);
-  if (!location.ok()) return Fail(location.error());
-  auto client = Connect(*location);
-  if (!client.ok()) return Fail(client.error());
-  auto set = client->SetMinReplicas(*min_replicas);
+  auto located = LocateDaemon(target);
+  if (!located.ok()) return Fail(located.error());
+  auto set = located->client.SetMinReplicas(*min_replicas);
   if (!set.ok()) return Fail(set.error());
   Print(json ? ReplicasJson(*set) : ReplicasText(*set));
   return daemon::kExitDone;
 }
 
 int RunNodeForget(const Target& target, const std::string& node) {
-  auto location = Locate(target);
-  if (!location.ok()) return Fail(location.error());
-  auto client = Connect(*location);
-  if (!client.ok()) return Fail(client.error());
-  Status forgotten = client->Forget(node);
+  auto located = LocateDaemon(target);
+  if (!located.ok()) return Fail(located.error());
+  Status forgotten = located->client.Forget(node);
   return forgotten.ok() ? int{daemon::kExitDone} : Fail(forgotten.error());
 }
 

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "daemon/size_text.h"
+#include "json_text.h"
 #include "output.h"
 
 namespace cairnfs::tools {
@@ -89,10 +89,6 @@ Row NodeRow(const control::NodeReport& node) {
           node.info.id.ToHex()};
 }
 
-std::string Dump(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
 nlohmann::ordered_json NodeObject(const control::NodeReport& node) {
   nlohmann::ordered_json json = {
       {"id", node.info.id.ToHex()}, {"name", node.info.name},     {"address", node.info.address},
@@ -130,9 +126,9 @@ std::string ReplicasText(const control::ReplicasReport& replicas) {
 }
 
 std::string ReplicasJson(const control::ReplicasReport& replicas) {
-  return Dump({{"copies", replicas.copies},
-               {"min_replicas", replicas.min_replicas},
-               {"min_replicas_lowered", replicas.IsLowered()}});
+  return JsonText({{"copies", replicas.copies},
+                   {"min_replicas", replicas.min_replicas},
+                   {"min_replicas_lowered", replicas.IsLowered()}});
 }
 
 std::string NodesText(const control::ClusterReport& report) {
@@ -156,7 +152,7 @@ std::string ClusterText(const control::ClusterReport& report) {
   auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<14}{}\n", name, value); };
   line("filesystem", report.filesystem);
   line("metadata", report.metadata);
-  line("copies", CopiesText({report.copies, report.min_replicas}));
+  line("copies", CopiesText(report.replicas));
   line("session", report.session.empty() ? "good" : report.session);
   line("nodes", fmt::format("{} up, {} down, {} out", CountOf(report, cluster::NodeState::kUp),
                             CountOf(report, cluster::NodeState::kDown), CountOf(report, cluster::NodeState::kOut)));
@@ -171,9 +167,9 @@ std::string ClusterJson(const control::ClusterReport& report) {
   nlohmann::ordered_json json = {
       {"filesystem", report.filesystem},
       {"metadata", report.metadata},
-      {"copies", report.copies},
-      {"min_replicas", report.min_replicas},
-      {"min_replicas_lowered", control::ReplicasReport{report.copies, report.min_replicas}.IsLowered()},
+      {"copies", report.replicas.copies},
+      {"min_replicas", report.replicas.min_replicas},
+      {"min_replicas_lowered", report.replicas.IsLowered()},
       {"session", report.session.empty() ? "good" : report.session},
       {"nodes_up", CountOf(report, cluster::NodeState::kUp)},
       {"nodes_down", CountOf(report, cluster::NodeState::kDown)},
@@ -186,9 +182,9 @@ std::string ClusterJson(const control::ClusterReport& report) {
   };
   if (const double left = repair.SecondsLeft(); left >= 0) json["repair_seconds_left"] = left;
   json["nodes"] = NodesArray(report);
-  return Dump(json);
+  return JsonText(json);
 }
 
-std::string NodesJson(const control::ClusterReport& report) { return Dump({{"nodes", NodesArray(report)}}); }
+std::string NodesJson(const control::ClusterReport& report) { return JsonText({{"nodes", NodesArray(report)}}); }
 
 }  // namespace cairnfs::tools

@@ -28,11 +28,6 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-void Print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
 std::string Absolute(const std::string& path) {
   std::error_code error;
   stdfs::path absolute = stdfs::absolute(path, error);
@@ -122,12 +117,6 @@ Status SyncThroughMount(const std::string& path) {
   return {};
 }
 
-// "Not found" of a mount means that no daemon is there to be asked.
-int FailToLocate(const Error& error) {
-  int code = Fail(error);
-  return error.code == ErrorCode::kNotFound ? int{daemon::kExitNoDaemon} : code;
-}
-
 // nullopt where no daemon runs.
 Result<std::optional<control::CheckReport>> CheckBesideDaemon(const Location& location) {
   CAIRNFS_ASSIGN_OR_RETURN(control::Client client, Connect(location));
@@ -168,12 +157,11 @@ int RunMount(const MountCommand& command) {
 }
 
 int RunUmount(const UmountCommand& command) {
-  auto mount = control::FindMount(command.mount_point);
-  if (!mount.ok()) return FailToLocate(mount.error());
+  auto mount = LocateMount(command.mount_point);
+  if (!mount.ok()) return Fail(mount.error());
   if (!NamesMountPoint(command.mount_point, mount->mount_point)) {
-    Fail(MakeError(ErrorCode::kInvalidArgument,
-                   command.mount_point + " is not a mount point; it lies in the mount " + mount->mount_point));
-    return daemon::kExitNoDaemon;
+    return Fail(MakeError(ErrorCode::kUnavailable,
+                          command.mount_point + " is not a mount point; it lies in the mount " + mount->mount_point));
   }
   uint64_t pid = 0;
   if (auto client = Connect({mount->data, mount->mount_point}); client.ok()) {
@@ -193,11 +181,9 @@ int RunUmount(const UmountCommand& command) {
 }
 
 int RunStatus(const Target& target, bool json) {
-  auto location = Locate(target);
-  if (!location.ok()) return FailToLocate(location.error());
-  auto client = Connect(*location);
-  if (!client.ok()) return Fail(client.error());
-  auto status = client->GetStatus(location->path);
+  auto located = LocateDaemon(target);
+  if (!located.ok()) return Fail(located.error());
+  auto status = located->client.GetStatus(located->location.path);
   if (!status.ok()) return Fail(status.error());
   Print(json ? StatusJson(*status) : StatusText(*status));
   return daemon::kExitDone;
@@ -207,8 +193,8 @@ int RunWait(const std::string& path) {
   if (faccessat(AT_FDCWD, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
     return Fail(ErrnoError(errno, "cannot wait for " + path));
   }
-  auto mount = control::FindMount(path);
-  if (!mount.ok()) return FailToLocate(mount.error());
+  auto mount = LocateMount(path);
+  if (!mount.ok()) return Fail(mount.error());
   auto client = Connect({mount->data, mount->mount_point});
   Status waited = client.ok() ? client->Wait(Absolute(path)) : Status(client.error());
   bool not_reached =
@@ -224,13 +210,11 @@ int RunWait(const std::string& path) {
 }
 
 int RunGc(const Target& target, bool json) {
-  auto location = Locate(target);
-  if (!location.ok()) return FailToLocate(location.error());
-  auto client = Connect(*location);
-  if (!client.ok()) return Fail(client.error());
+  auto located = LocateDaemon(target);
+  if (!located.ok()) return Fail(located.error());
   bool is_terminal = isatty(STDERR_FILENO) == 1;
   std::string last_phase;
-  auto result = client->Gc([&](const control::GcReport& report) {
+  auto result = located->client.Gc([&](const control::GcReport& report) {
     if (json || !report.running) return;
     // On a terminal one line that moves; in a file one line for each phase.
     if (is_terminal) {
@@ -252,7 +236,7 @@ int RunCheck(const CheckCommand& command) {
   if (!location.ok() && command.target.path.empty()) {
     location = Locate({{}, command.target.data.empty() ? daemon::kDefaultData : command.target.data});
   }
-  if (!location.ok()) return FailToLocate(location.error());
+  if (!location.ok()) return Fail(location.error());
   if (!command.rebuild_index) {
     auto report = CheckBesideDaemon(*location);
     if (!report.ok()) return Fail(report.error());

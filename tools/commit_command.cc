@@ -14,7 +14,6 @@
 #include <optional>
 
 #include "commands.h"
-#include "control/mount_table.h"
 #include "control/rank_gate.h"
 #include "daemon/exit_codes.h"
 #include "daemon/size_text.h"
@@ -95,18 +94,10 @@ Result<control::GateCall> MakeCall(const CommitCommand& command, const std::stri
   return call;
 }
 
-bool HasFinalName(const std::string& to, InodeId directory) {
-  auto info = Look(to);
-  return info && info->st_ino == directory.value;
-}
-
-// Another rank may have been at it before and died: then there is nothing left to do.
-Status RenameOnce(const std::string& from, const std::string& to, InodeId directory) {
-  if (HasFinalName(to, directory)) return {};
+// The daemon asks for it where the directory does not have the final name already.
+Status Rename(const std::string& from, const std::string& to) {
   if (rename(from.c_str(), to.c_str()) == 0) return {};
-  const int error = errno;
-  if (HasFinalName(to, directory)) return {};
-  return ErrnoError(error, fmt::format("cannot rename {} to {}", from, to));
+  return ErrnoError(errno, fmt::format("cannot rename {} to {}", from, to));
 }
 
 }  // namespace
@@ -117,14 +108,11 @@ int RunCommit(const CommitCommand& command) {
   if (!call.ok()) return Fail(call.error());
   std::error_code ignored;
   const std::string parent = stdfs::absolute(to, ignored).parent_path().string();
-  auto mount = control::FindMount(parent);
-  if (!mount.ok()) {
-    Fail(mount.error());
-    return daemon::kExitNoDaemon;
-  }
+  auto mount = LocateMount(parent);
+  if (!mount.ok()) return Fail(mount.error());
   auto client = Connect({mount->data, mount->mount_point});
   if (!client.ok()) return Fail(client.error());
-  Status committed = client->Commit(*call, [&] { return RenameOnce(from, to, call->directory); });
+  Status committed = client->Commit(*call, [&] { return Rename(from, to); });
   return committed.ok() ? int{daemon::kExitDone} : Fail(committed.error());
 }
 

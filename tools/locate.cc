@@ -2,26 +2,39 @@
 
 #include <filesystem>
 
-#include "control/mount_table.h"
-#include "daemon/config.h"
 #include "daemon/data_directory.h"
 
 namespace cairnfs::tools {
+namespace {
+
+// Of a mount, "not found" means that no daemon is there to be asked: a code of its own for the exit code.
+Error NobodyToAsk(Error error) {
+  if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kUnavailable;
+  return error;
+}
+
+}  // namespace
+
+Result<control::MountEntry> LocateMount(const std::string& path) {
+  auto mount = control::FindMount(path);
+  if (!mount.ok()) return NobodyToAsk(mount.error());
+  return mount;
+}
 
 Result<Location> Locate(const Target& target) {
   if (!target.data.empty()) {
     std::error_code error;
     std::string data = std::filesystem::canonical(target.data, error).string();
-    if (error) return ErrnoError(error.value(), "no data directory " + target.data);
+    if (error) return NobodyToAsk(ErrnoError(error.value(), "no data directory " + target.data));
     return Location{data, {}};
   }
   if (!target.path.empty()) {
-    CAIRNFS_ASSIGN_OR_RETURN(control::MountEntry mount, control::FindMount(target.path));
+    CAIRNFS_ASSIGN_OR_RETURN(control::MountEntry mount, LocateMount(target.path));
     return Location{mount.data, mount.mount_point, control::PathInFilesystem(mount, target.path)};
   }
   CAIRNFS_ASSIGN_OR_RETURN(std::vector<control::MountEntry> mounts, control::ListMounts());
   if (mounts.empty()) {
-    return MakeError(ErrorCode::kNotFound, "no CairnFS is mounted here; mount one with: cairnfs mount DIR");
+    return MakeError(ErrorCode::kUnavailable, "no CairnFS is mounted here; mount one with: cairnfs mount DIR");
   }
   if (mounts.size() > 1) {
     std::string message = "several CairnFS mounts are here; name one of them:";
@@ -34,6 +47,12 @@ Result<Location> Locate(const Target& target) {
 Result<control::Client> Connect(const Location& location) {
   CAIRNFS_ASSIGN_OR_RETURN(std::string socket, daemon::ControlSocketPath(location.data));
   return control::Client(socket);
+}
+
+Result<LocatedDaemon> LocateDaemon(const Target& target) {
+  CAIRNFS_ASSIGN_OR_RETURN(Location location, Locate(target));
+  CAIRNFS_ASSIGN_OR_RETURN(control::Client client, Connect(location));
+  return LocatedDaemon{std::move(location), std::move(client)};
 }
 
 }  // namespace cairnfs::tools

@@ -5,6 +5,7 @@
 
 #include "base/result.h"
 #include "control/client.h"
+#include "control/mount_table.h"
 
 namespace cairnfs::tools {
 
@@ -20,11 +21,21 @@ struct Location {
   std::string path = {};    // that was named, as the filesystem has it (control::PathInFilesystem); empty: all of it
 };
 
-// With an empty target: the one mount there is, else the default data directory. kNotFound, or kInvalidArgument when
-// several mounts might be meant.
+// The mount that `path` lies in. kUnavailable: no CairnFS is mounted there, so nobody can be asked.
+Result<control::MountEntry> LocateMount(const std::string& path);
+
+// With an empty target: the one mount there is. kUnavailable: there is none, or no such data directory.
+// kInvalidArgument: several mounts might be meant.
 Result<Location> Locate(const Target& target);
 
-// A client of the daemon that serves `data`. kUnavailable when none holds the directory.
+// A client of the daemon that serves the data directory. Whether one does shows in the first call.
 Result<control::Client> Connect(const Location& location);
+
+// Both, for a command that does nothing but ask the daemon.
+struct LocatedDaemon {
+  Location location;
+  control::Client client;
+};
+Result<LocatedDaemon> LocateDaemon(const Target& target);
 
 }  // namespace cairnfs::tools

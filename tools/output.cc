@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
+#include <cstdio>
 
 #include "daemon/size_text.h"
+#include "json_text.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -16,17 +17,14 @@ double DedupRatio(const control::StatusReport& report) {
   return unique == 0 ? 1.0 : static_cast<double>(report.fs.logical_bytes) / static_cast<double>(unique);
 }
 
-// Names and messages may hold bytes that are no UTF-8.
-std::string Dump(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
 nlohmann::ordered_json ClusterObject(const control::ClusterActivityReport& report) {
   const cluster::ClusterChunkStats& chunks = report.chunks;
   return {{"nodes_up", report.nodes_up},
           {"nodes_down", report.nodes_down},
           {"nodes_out", report.nodes_out},
           {"session_holds", report.session_holds},
+          {"copies", report.replicas.copies},
+          {"min_replicas", report.replicas.min_replicas},
           {"metadata_reads_total", report.names.read_total},
           {"metadata_commits_total", report.names.commits_total},
           {"metadata_answers_total", report.names.answered_total},
@@ -35,6 +33,7 @@ nlohmann::ordered_json ClusterObject(const control::ClusterActivityReport& repor
           {"sent_bytes_total", chunks.sent_bytes_total},
           {"received_bytes_total", chunks.received_bytes_total},
           {"wire_sent_bytes_total", chunks.wire_sent_bytes_total},
+          {"wire_received_bytes_total", chunks.wire_received_bytes_total},
           {"known_elsewhere_bytes_total", chunks.known_elsewhere_bytes_total},
           {"remote_reads_total", chunks.remote_reads_total},
           {"remote_read_bytes_total", chunks.remote_read_bytes_total},
@@ -59,6 +58,11 @@ nlohmann::ordered_json GcObject(const control::GcReport& report) {
 }
 
 }  // namespace
+
+void Print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
 
 std::string OneLine(const std::string& text) {
   std::string line;
@@ -104,10 +108,10 @@ std::string StatusText(const control::StatusReport& report) {
     const auto& cluster = *report.cluster;
     line("cluster", fmt::format("{} nodes up, {} down, {} out; session {}", cluster.nodes_up, cluster.nodes_down,
                                 cluster.nodes_out, cluster.session_holds ? "good" : "not certain"));
-    line("network",
-         fmt::format("{} sent, {} received; {} lack copies yet; {} copies missing",
-                     FormatSize(cluster.chunks.wire_sent_bytes_total), FormatSize(cluster.chunks.received_bytes_total),
-                     FormatSize(cluster.chunks.unacknowledged_bytes), cluster.chunks.missing_copies));
+    line("network", fmt::format("{} sent, {} received; {} lack copies yet; {} copies missing",
+                                FormatSize(cluster.chunks.wire_sent_bytes_total),
+                                FormatSize(cluster.chunks.wire_received_bytes_total),
+                                FormatSize(cluster.chunks.unacknowledged_bytes), cluster.chunks.missing_copies));
     line("metadata",
          fmt::format("{} reads, {} transactions; {} answers from memory under {} delegations", cluster.names.read_total,
                      cluster.names.commits_total, cluster.names.answered_total, cluster.names.held));
@@ -162,7 +166,7 @@ std::string StatusJson(const control::StatusReport& report) {
       {"failures", report.failures},
   };
   if (report.cluster) json["cluster"] = ClusterObject(*report.cluster);
-  return Dump(json) + "\n";
+  return JsonText(json);
 }
 
 std::string GcLine(const control::GcReport& report) {
@@ -177,7 +181,7 @@ std::string GcText(const control::GcReport& report) {
                      FormatSize(report.bytes_moved), report.segments_freed);
 }
 
-std::string GcJson(const control::GcReport& report) { return Dump(GcObject(report)) + "\n"; }
+std::string GcJson(const control::GcReport& report) { return JsonText(GcObject(report)); }
 
 std::string CheckText(const control::CheckReport& report, const std::optional<std::string>& last_end) {
   std::string text;
@@ -214,7 +218,7 @@ std::string CheckJson(const control::CheckReport& report, const std::optional<st
     json["closed_cleanly"] = last_end->empty();
     json["last_end"] = *last_end;
   }
-  return Dump(json) + "\n";
+  return JsonText(json);
 }
 
 }  // namespace cairnfs::tools

@@ -8,6 +8,7 @@
 
 namespace cairnfs::tools {
 
+void Print(const std::string& text);  // to stdout, at once
 // Names may hold any byte: what would break the line or drive a terminal is shown as its number.
 std::string OneLine(const std::string& text);
 std::string StatusText(const control::StatusReport& report);

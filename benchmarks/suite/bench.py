@@ -171,6 +171,8 @@ def measure(bench, name):
 
 def build(options):
     """A release build of its own, unless one is named."""
+    if options.no_build:
+        return
     if not options.no_install:
         run(os.path.join(SOURCE, "tools", "install-deps"), "--bench", timeout=1800)
     if not os.path.exists(os.path.join(options.build, "build.ninja")):
@@ -195,6 +197,7 @@ def parse(arguments):
     parser.add_argument("--build", metavar="DIR", default=os.path.join(SOURCE, "build-bench"),
                         help="the build to measure; made when absent")
     parser.add_argument("--no-install", action="store_true", help="install no packages")
+    parser.add_argument("--no-build", action="store_true", help="nor build anything: measure the build as it is")
     options = parser.parse_args(arguments)
     options.build = os.path.abspath(options.build)
     options.only = options.only or list(CLUSTER_EXPERIMENTS if options.cluster else EXPERIMENTS)

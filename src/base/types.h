@@ -19,6 +19,7 @@ using MutableByteSpan = std::span<std::byte>;
 inline constexpr size_t kKiB = 1024;
 inline constexpr size_t kMiB = 1024 * kKiB;
 inline constexpr size_t kGiB = 1024 * kMiB;
+inline constexpr size_t kTiB = 1024 * kGiB;
 inline constexpr size_t kPageBytes = 4096;  // alignment of direct I/O and of payloads
 
 // Largest file size and offset + 1: what loff_t holds, less one page so that rounding up cannot overflow.

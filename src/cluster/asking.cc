@@ -11,7 +11,6 @@ namespace {
 constexpr std::chrono::milliseconds kAskTimeout{3000};
 constexpr std::chrono::milliseconds kHoldTimeout{6000};
 constexpr std::chrono::milliseconds kConfirmTimeout{15000};  // the holder may have to sync first
-constexpr std::chrono::milliseconds kBusyPause{50};
 constexpr unsigned kHeldAsksMax = 4;
 constexpr size_t kAskedBesideWriters = 32;  // fewer wait until writers have gone first
 

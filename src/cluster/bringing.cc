@@ -11,24 +11,24 @@ size_t ClusterChunkStoreImpl::CopiesOf(const Entry& entry) const {
   return entry.holders.size() + (entry.local == Entry::Local::kStored ? 1 : 0);
 }
 
-unsigned ClusterChunkStoreImpl::CopiesMin() const {
-  const unsigned copies_min = copies_min_.load();
-  return std::max(1U, copies_min == 0 ? options_.copies : std::min(copies_min, options_.copies));
+unsigned ClusterChunkStoreImpl::MinReplicas() const {
+  const unsigned min_replicas = min_replicas_.load();
+  return std::max(1U, min_replicas == 0 ? options_.copies : std::min(min_replicas, options_.copies));
 }
 
-void ClusterChunkStoreImpl::SetCopiesMin(unsigned copies_min) {
-  copies_min_.store(copies_min);
+void ClusterChunkStoreImpl::SetMinReplicas(unsigned min_replicas) {
+  min_replicas_.store(min_replicas);
   RetryStuck();
 }
 
 // As many as were asked for; fewer only while there are too few nodes and the operator allows it.
 size_t ClusterChunkStoreImpl::CopiesNeeded() {
-  const unsigned copies_min = CopiesMin();
-  if (copies_min >= options_.copies) return options_.copies;
+  const unsigned min_replicas = MinReplicas();
+  if (min_replicas >= options_.copies) return options_.copies;
   const ViewPtr view = reachability_.view();
   const auto usable =
       static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(), std::mem_fn(&NodeInfo::takes_chunks)));
-  return std::clamp<size_t>(usable, copies_min, options_.copies);
+  return std::clamp<size_t>(usable, min_replicas, options_.copies);
 }
 
 void ClusterChunkStoreImpl::StartBringing(const EntryPtr& entry) {

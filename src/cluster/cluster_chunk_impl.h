@@ -37,6 +37,8 @@
 
 namespace cairnfs::cluster {
 
+inline constexpr std::chrono::milliseconds kBusyPause{50};  // after a node has said that it has enough to do
+
 class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
  public:
   ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::KvEngine& engine, io::BufferPool& pool,
@@ -56,7 +58,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void EndWaits() override { waiting_reads_.Close(); }
   void Prefetch(std::span<const Digest> digests) override;
   ClusterChunkStats ClusterStats() const override;
-  void SetCopiesMin(unsigned copies_min) override EXCLUDES_LOCK(mutex_);
+  void SetMinReplicas(unsigned min_replicas) override EXCLUDES_LOCK(mutex_);
   ChunkPeer& peer() override { return *this; }
 
   // syncing.cc
@@ -149,7 +151,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   bool IsListed(const Entry& entry) const;
   bool IsUp(const NodeId& node) const;
   size_t CopiesOf(const Entry& entry) const;
-  unsigned CopiesMin() const;  // 1 to `copies`
+  unsigned MinReplicas() const;  // 1 to `copies`
   size_t CopiesNeeded() REQUIRES_LOCK(mutex_);
   void RetryStuck() EXCLUDES_LOCK(mutex_);
 
@@ -250,7 +252,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   Membership& membership_;
   const ClusterChunkOptions options_;
   const NodeId self_;
-  std::atomic<unsigned> copies_min_;  // 0: as many as `copies`
+  std::atomic<unsigned> min_replicas_;  // 0: as many as `copies`
   WireCounters wire_;
   Reachability reachability_;
   GroupCommit commit_;
@@ -273,6 +275,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   uint64_t unacknowledged_bytes_ GUARDED_BY(mutex_) = 0;
   Clock::time_point last_put_at_ GUARDED_BY(mutex_){};
   std::optional<Clock::time_point> writers_first_since_ GUARDED_BY(mutex_);
+  uint64_t sends_put_off_ GUARDED_BY(mutex_) = 0;
   uint64_t late_puts_ GUARDED_BY(mutex_) = 0;  // local puts and lists that came after their entry was placed
   std::unordered_map<NodeId, Peer, NodeIdHash> peers_ GUARDED_BY(mutex_);
   ConfirmedSet confirmed_ GUARDED_BY(mutex_);

@@ -32,7 +32,7 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
       membership_(membership),
       options_(options),
       self_(membership.self()),
-      copies_min_(options.copies_min),
+      min_replicas_(options.min_replicas),
       reachability_(membership),
       commit_(local, engine),
       home_(commit_, membership),
@@ -95,7 +95,7 @@ bool ClusterChunkStoreImpl::OthersMayTake() {
   const auto count =
       static_cast<size_t>(std::count_if(view->nodes.begin(), view->nodes.end(),
                                         [&](const NodeInfo& node) { return node.id != self_ && node.takes_chunks(); }));
-  return count >= CopiesMin();
+  return count >= MinReplicas();
 }
 
 // A repair of the chunk may be under way, which no Sync waits for: from now on those that begin later do.
@@ -458,6 +458,7 @@ ClusterChunkStats ClusterChunkStoreImpl::ClusterStats() const {
   stats.sent_bytes_total = sent_bytes_.load(std::memory_order_relaxed);
   stats.received_bytes_total = received_bytes_.load(std::memory_order_relaxed) + reader_.counters().read_bytes.load();
   stats.wire_sent_bytes_total = wire_.sent_bytes.load(std::memory_order_relaxed);
+  stats.wire_received_bytes_total = wire_.received_bytes.load(std::memory_order_relaxed);
   stats.known_elsewhere_bytes_total = known_elsewhere_bytes_.load(std::memory_order_relaxed);
   stats.remote_reads_total = reader_.counters().reads.load(std::memory_order_relaxed);
   stats.remote_read_bytes_total = reader_.counters().read_bytes.load(std::memory_order_relaxed);
@@ -468,6 +469,7 @@ ClusterChunkStats ClusterChunkStoreImpl::ClusterStats() const {
   stats.knows_missing_copies = progress.has_looked;
   stats.missing_copies = progress.missing_copies + short_chunks_.load(std::memory_order_relaxed) + healing_->left();
   MutexLock lock(mutex_);
+  stats.sends_put_off_total = sends_put_off_;
   stats.unacknowledged_bytes = unacknowledged_bytes_;
   return stats;
 }

@@ -19,8 +19,8 @@ inline constexpr std::chrono::seconds kReadWaitMax{30};
 
 struct ClusterChunkOptions {
   unsigned copies = 2;
-  // Of nodes that are up, for a Sync to succeed; 0: as many as `copies`. SetCopiesMin changes it.
-  unsigned copies_min = 0;
+  // Of nodes that are up, for a Sync to succeed; 0: as many as `copies`. SetMinReplicas changes it.
+  unsigned min_replicas = 0;
   size_t window_bytes_per_peer = 64 * kMiB;  // sent and not acknowledged
   unsigned connections_per_peer = 2;
   std::chrono::seconds sync_wait_max{600};                 // a Sync that lacks nodes fails with kUnavailable after this
@@ -36,10 +36,11 @@ struct ClusterChunkOptions {
 };
 
 struct ClusterChunkStats {
-  uint64_t sent_bytes_total, received_bytes_total;  // chunk bytes over the network, to and from peers
-  uint64_t wire_sent_bytes_total;                   // with digests and framing
-  uint64_t known_elsewhere_bytes_total;             // put, and held by R nodes already: not stored, not sent
+  uint64_t sent_bytes_total, received_bytes_total;            // chunk bytes over the network, to and from peers
+  uint64_t wire_sent_bytes_total, wire_received_bytes_total;  // of all messages, with digests and framing
+  uint64_t known_elsewhere_bytes_total;                       // put, and held by R nodes already: not stored, not sent
   uint64_t remote_reads_total, remote_read_bytes_total;
+  uint64_t sends_put_off_total;   // how often there was something to send, and writers went first
   uint64_t unacknowledged_bytes;  // replication lag: put, and without all copies yet
   uint64_t missing_copies;        // chunks of this node's knowledge with fewer than `copies` copies
   uint64_t repair_bytes_total, repair_chunks_left;
@@ -54,9 +55,9 @@ class ClusterChunkStore : public store::ChunkStore {
                                                    io::BufferPool& pool, Membership& membership,
                                                    const ClusterChunkOptions& options);
   virtual ClusterChunkStats ClusterStats() const = 0;
-  // ClusterChunkOptions::copies_min from now on, also for the Syncs that wait: they go on at once where the new value
+  // ClusterChunkOptions::min_replicas from now on, also for the Syncs that wait: they go on at once where the new value
   // allows it. What was done with fewer copies stays done, and is left to repair. Any thread.
-  virtual void SetCopiesMin(unsigned copies_min) = 0;
+  virtual void SetMinReplicas(unsigned min_replicas) = 0;
   // Sync, for this node's own disk alone (durability level `local`); the copies follow by themselves.
   virtual Status SyncLocal() = 0;
   enum class SyncScope { kCopies, kThisNode };

@@ -119,6 +119,7 @@ MembershipStats MembershipImpl::stats() const {
   stats.went_back_total = went_back_;
   stats.renewals_total = renewals_;
   stats.renewals_failed_total = renewals_failed_;
+  stats.session_waits = state_.waiting_count();
   return stats;
 }
 

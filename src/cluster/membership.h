@@ -41,6 +41,7 @@ struct MembershipStats {
   uint64_t went_back_total = 0;
   uint64_t renewals_total = 0;  // that succeeded
   uint64_t renewals_failed_total = 0;
+  unsigned session_waits = 0;  // threads that wait at present to learn whether the session lives
 };
 
 class Membership {

@@ -17,7 +17,7 @@ constexpr std::array<const char*, kPeerMethodCount> kPaths = {"/cairnfs.Peer/Has
                                                               "/cairnfs.Peer/FinishFiles", "/cairnfs.Peer/HoldOrphans"};
 
 // Node ids are written once in front of a message, and then by their place in that table.
-class NodeTable {
+class HolderTable {
  public:
   void Add(const std::vector<NodeId>& nodes) {
     for (size_t i = 0; i < std::min(nodes.size(), kHoldersMax); ++i) {
@@ -124,7 +124,7 @@ std::optional<HasRequest> HasRequest::Decode(std::string_view head) {
 }
 
 std::string EncodeHasReply(const std::vector<HasAnswer>& answers) {
-  NodeTable table;
+  HolderTable table;
   for (const HasAnswer& answer : answers) table.Add(answer.holders);
   Encoder out;
   table.EncodeTable(out);
@@ -138,7 +138,7 @@ std::string EncodeHasReply(const std::vector<HasAnswer>& answers) {
 
 std::optional<std::vector<HasAnswer>> DecodeHasReply(std::string_view head) {
   Decoder in(head);
-  NodeTable table;
+  HolderTable table;
   uint64_t count;
   if (!table.DecodeTable(in) || !DecodeCount(in, kDigestsPerMessageMax, 1, &count)) return std::nullopt;
   std::vector<HasAnswer> answers(count);
@@ -164,13 +164,17 @@ std::optional<std::vector<bool>> DecodeBits(std::string_view head) {
   uint64_t count;
   if (!DecodeCount(in, kInodesPerMessageMax, 1, &count)) return std::nullopt;
   std::vector<bool> bits;
-  for (uint64_t i = 0; i < count; ++i) bits.push_back(in.U8() != 0);
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint8_t bit = in.U8();
+    if (bit > 1) return std::nullopt;
+    bits.push_back(bit == 1);
+  }
   if (!in.Finished()) return std::nullopt;
   return bits;
 }
 
 std::string EncodePut(const std::vector<PutItem>& items) {
-  NodeTable table;
+  HolderTable table;
   for (const PutItem& item : items) table.Add(item.holders);
   Encoder out;
   table.EncodeTable(out);
@@ -184,7 +188,7 @@ std::string EncodePut(const std::vector<PutItem>& items) {
 
 std::optional<std::vector<PutItem>> DecodePut(std::string_view head) {
   Decoder in(head);
-  NodeTable table;
+  HolderTable table;
   uint64_t count;
   if (!table.DecodeTable(in) || !DecodeCount(in, kDigestsPerMessageMax, Digest::kBytes + 2, &count)) {
     return std::nullopt;
@@ -204,7 +208,7 @@ std::optional<std::vector<PutItem>> DecodePut(std::string_view head) {
 std::string EncodePutReply(const std::vector<PutAnswer>& answers) {
   Encoder out;
   out.Varint(answers.size());
-  for (const PutAnswer& answer : answers) out.U8(static_cast<uint8_t>(answer.kind));
+  for (const PutAnswer answer : answers) out.U8(static_cast<uint8_t>(answer));
   return out.Take();
 }
 
@@ -214,16 +218,16 @@ std::optional<std::vector<PutAnswer>> DecodePutReply(std::string_view head) {
   if (!DecodeCount(in, kDigestsPerMessageMax, 1, &count)) return std::nullopt;
   std::vector<PutAnswer> answers(count);
   for (PutAnswer& answer : answers) {
-    const uint8_t kind = in.U8();
-    if (kind > static_cast<uint8_t>(PutAnswer::Kind::kFailed)) return std::nullopt;
-    answer.kind = static_cast<PutAnswer::Kind>(kind);
+    const uint8_t number = in.U8();
+    if (number > static_cast<uint8_t>(PutAnswer::kFailed)) return std::nullopt;
+    answer = static_cast<PutAnswer>(number);
   }
   if (!in.Finished()) return std::nullopt;
   return answers;
 }
 
 std::string EncodeGetReply(const std::vector<GetAnswer>& answers) {
-  NodeTable table;
+  HolderTable table;
   for (const GetAnswer& answer : answers) table.Add(answer.holders);
   Encoder out;
   table.EncodeTable(out);
@@ -238,7 +242,7 @@ std::string EncodeGetReply(const std::vector<GetAnswer>& answers) {
 
 std::optional<std::vector<GetAnswer>> DecodeGetReply(std::string_view head) {
   Decoder in(head);
-  NodeTable table;
+  HolderTable table;
   uint64_t count;
   if (!table.DecodeTable(in) || !DecodeCount(in, kDigestsPerMessageMax, 1, &count)) return std::nullopt;
   std::vector<GetAnswer> answers(count);

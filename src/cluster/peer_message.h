@@ -79,14 +79,11 @@ std::string EncodePut(const std::vector<PutItem>& items);
 std::optional<std::vector<PutItem>> DecodePut(std::string_view head);
 
 // One per item, in their order.
-struct PutAnswer {
-  enum class Kind : uint8_t {
-    kDurable = 0,  // it was stored or was there, and was synced
-    kNoSpace = 1,
-    kCorrupt = 2,  // the bytes did not match the digest: to be sent again
-    kFailed = 3,   // the node's store refuses
-  };
-  Kind kind = Kind::kDurable;
+enum class PutAnswer : uint8_t {
+  kDurable = 0,  // it was stored or was there, and was synced
+  kNoSpace = 1,
+  kCorrupt = 2,  // the bytes did not match the digest: to be sent again
+  kFailed = 3,   // the node's store refuses
 };
 std::string EncodePutReply(const std::vector<PutAnswer>& answers);
 std::optional<std::vector<PutAnswer>> DecodePutReply(std::string_view head);

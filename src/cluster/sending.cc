@@ -11,7 +11,6 @@ namespace {
 
 // The receiver syncs before it answers.
 constexpr std::chrono::milliseconds kPutTimeout{20'000};
-constexpr std::chrono::milliseconds kBusyPause{50};
 // A message that is not full goes out at once while fewer than this are under way.
 constexpr unsigned kPartialSendsMax = 3;
 constexpr std::chrono::milliseconds kFailedPause{300};
@@ -74,7 +73,10 @@ bool ClusterChunkStoreImpl::StartSend(const NodeId& node) {
     MutexLock lock(mutex_);
     Peer& peer = peers_[node];
     if (closing_ || Clock::now() < peer.quiet_until) return false;
-    if (WritersGoFirst()) return false;  // the ticker comes by
+    if (WritersGoFirst()) {  // the ticker comes by
+      if (!peer.sends.empty()) ++sends_put_off_;
+      return false;
+    }
     if (peer.sends_running >= kPartialSendsMax) {
       size_t queued = 0;
       for (auto item = peer.sends.begin(); item != peer.sends.end() && queued < kPayloadBytesFull; ++item) {
@@ -227,8 +229,8 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
     reachability_.NoteFailed(node);
   }
   if (ok) {
-    const bool is_full = std::any_of(answers->begin(), answers->end(), [](const PutAnswer& answer) {
-      return answer.kind == PutAnswer::Kind::kNoSpace || answer.kind == PutAnswer::Kind::kFailed;
+    const bool is_full = std::any_of(answers->begin(), answers->end(), [](PutAnswer answer) {
+      return answer == PutAnswer::kNoSpace || answer == PutAnswer::kFailed;
     });
     if (is_full) reachability_.NoteFull(node);
   }
@@ -243,9 +245,8 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
   }
   for (size_t i = items.size(); i-- > 0;) {  // backwards, for news that failed goes to the front again
     SendItem& item = items[i];
-    if (!ok || !IsUp(node) || (item.entry && (*answers)[i].kind != PutAnswer::Kind::kDurable)) {
-      if (ok && item.entry && (*answers)[i].kind == PutAnswer::Kind::kCorrupt &&
-          ++item.entry->corrupt_count >= kCorruptMax) {
+    if (!ok || !IsUp(node) || (item.entry && (*answers)[i] != PutAnswer::kDurable)) {
+      if (ok && item.entry && (*answers)[i] == PutAnswer::kCorrupt && ++item.entry->corrupt_count >= kCorruptMax) {
         spdlog::error("chunk {} does not match its digest: its bytes changed in this node's memory",
                       item.digest.ToHex());
         item.entry->slices.clear();  // what is stored here is verified when it is read

@@ -88,23 +88,23 @@ void ClusterChunkStoreImpl::HandleConfirm(const PeerMessage& request, PeerServer
 PutAnswer ClusterChunkStoreImpl::StoreReceived(const PutItem& item, const std::vector<io::Slice>& slices) {
   chunking::Digester digester;
   for (const io::Slice& slice : slices) digester.Update(slice.bytes());
-  if (digester.Finish() != item.digest) return {PutAnswer::Kind::kCorrupt};
+  if (digester.Finish() != item.digest) return PutAnswer::kCorrupt;
   commit_.SetHolders(item.digest, item.holders);
   auto put = commit_.Put(item.digest, slices);
   if (!put.ok()) {
-    if (put.error().code == ErrorCode::kNoSpace) return {PutAnswer::Kind::kNoSpace};
+    if (put.error().code == ErrorCode::kNoSpace) return PutAnswer::kNoSpace;
     spdlog::error("a chunk from another node is not stored: {}", put.error().message);
-    return {PutAnswer::Kind::kFailed};
+    return PutAnswer::kFailed;
   }
   received_bytes_.fetch_add(item.size, std::memory_order_relaxed);
-  return {PutAnswer::Kind::kDurable};
+  return PutAnswer::kDurable;
 }
 
 void ClusterChunkStoreImpl::HandlePut(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond) {
   auto items = DecodePut(request.head);
   if (!items) return respond(Malformed());
   PayloadReader payload(request.payload);
-  std::vector<PutAnswer> answers(items->size());
+  std::vector<PutAnswer> answers(items->size(), PutAnswer::kDurable);
   std::vector<Digest> came;  // and nobody else's copy is waited for
   bool any = false;
   for (size_t i = 0; i < items->size(); ++i) {
@@ -117,7 +117,7 @@ void ClusterChunkStoreImpl::HandlePut(const NodeId& caller, const PeerMessage& r
     auto slices = payload.Take(item.size);
     if (!slices) return respond(Malformed());
     answers[i] = StoreReceived(item, *slices);
-    if (answers[i].kind != PutAnswer::Kind::kDurable) continue;
+    if (answers[i] != PutAnswer::kDurable) continue;
     any = true;
     const bool others = std::any_of(item.holders.begin(), item.holders.end(),
                                     [&](const NodeId& holder) { return holder != caller && holder != self_; });
@@ -193,15 +193,19 @@ void ClusterChunkStoreImpl::ReadWave(const std::shared_ptr<Serving>& serving) {
 }
 
 void ClusterChunkStoreImpl::AnswerGet(const std::shared_ptr<Serving>& serving) {
-  MutexLock lock(serving->mutex);
+  std::vector<std::optional<Result<store::ChunkData>>> all_found;
+  {
+    MutexLock lock(serving->mutex);
+    all_found = std::move(serving->found);
+  }
   std::vector<GetAnswer> answers(serving->digests.size());
   PeerMessage reply;
   size_t bytes = 0;
   for (size_t i = 0; i < answers.size(); ++i) {
     GetAnswer& answer = answers[i];
     answer.kind = GetAnswer::Kind::kLater;
-    if (i >= serving->found.size()) continue;
-    const Result<store::ChunkData>& found = *serving->found[i];
+    if (i >= all_found.size()) continue;
+    const Result<store::ChunkData>& found = *all_found[i];
     if (found.ok() && bytes > 0 && bytes + found->size > kPayloadBytesFull) continue;
     if (found.ok()) {
       answer.kind = GetAnswer::Kind::kBytes;

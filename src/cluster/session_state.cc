@@ -60,6 +60,11 @@ Result<Membership::Session> SessionState::Wait(std::chrono::milliseconds wait_ma
     Result<Membership::Session> session = GetLocked();
     if (session.ok() || session.error().code != ErrorCode::kUnavailable) return session;
   }
+  struct Counted {
+    explicit Counted(std::atomic<unsigned>& the_count) : count(the_count) { count++; }
+    ~Counted() { count--; }
+    std::atomic<unsigned>& count;
+  } const counted(waiting_count_);
   const kv::Patience::Call patient(patience_.get(), [this] {
     MutexLock lock(mutex_);
     changed_.NotifyAll();

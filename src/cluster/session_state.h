@@ -32,6 +32,8 @@ class SessionState {
   Result<Membership::Session> Wait(std::chrono::milliseconds wait_max) const;
   bool LeaseHolds() const;
 
+  unsigned waiting_count() const { return waiting_count_; }  // threads that are in Wait and did not return at once
+
   // The session, live or unsure; nullopt: lost, or none was made yet.
   std::optional<Membership::Session> Current() const;
 
@@ -41,6 +43,7 @@ class SessionState {
   const std::shared_ptr<kv::Patience> patience_;
   // Nanoseconds of BootTime; 0 while there is no session. Changed under the mutex, read without.
   std::atomic<int64_t> lease_end_{0};
+  mutable std::atomic<unsigned> waiting_count_{0};
 
   mutable Mutex mutex_;
   mutable CondVar changed_;

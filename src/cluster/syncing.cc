@@ -68,7 +68,7 @@ std::string ClusterChunkStoreImpl::WhatHelps(const View& view, const AwayNodes& 
   const bool lacks_room = nodes.away.empty() && !nodes.full.empty();
   if (lacks_room) return "Add room or a node";
   const std::string bring = nodes.away.empty() ? "Add a node" : "Bring nodes back";
-  const unsigned needed = CopiesMin();
+  const unsigned needed = MinReplicas();
   if (needed <= 1) return bring;
   const auto taking = std::count_if(view.nodes.begin(), view.nodes.end(), std::mem_fn(&NodeInfo::takes_chunks));
   const auto enough = std::clamp<size_t>(static_cast<size_t>(taking), 1, needed - 1);
@@ -76,7 +76,7 @@ std::string ClusterChunkStoreImpl::WhatHelps(const View& view, const AwayNodes& 
 }
 
 std::string ClusterChunkStoreImpl::DescribeShortage(const View& view, const AwayNodes& nodes) const {
-  const unsigned needed = CopiesMin();
+  const unsigned needed = MinReplicas();
   std::string text =
       std::to_string(by_sequence_.size()) + " chunks have fewer than " + std::to_string(needed) + " durable copies";
   if (!nodes.away.empty()) text += "; nodes that do not answer:" + nodes.away;

@@ -61,4 +61,9 @@ const NodeInfo* View::Find(const NodeId& id) const {
   return found != nodes.end() && found->id == id ? &*found : nullptr;
 }
 
+const NodeInfo* View::FirstUp() const {
+  auto found = std::find_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.state == NodeState::kUp; });
+  return found != nodes.end() ? &*found : nullptr;
+}
+
 }  // namespace cairnfs::cluster

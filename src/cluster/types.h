@@ -58,6 +58,8 @@ class View {
   View& operator=(const View&) = delete;
 
   const NodeInfo* Find(const NodeId& id) const;  // null: not registered
+  // One of those that are up, the same for all who see the same; for work that one of them is to do. Null: none is.
+  const NodeInfo* FirstUp() const;
 
   const std::vector<NodeInfo> nodes;
   const uint64_t revision;  // of the store, up to which this is told

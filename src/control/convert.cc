@@ -11,6 +11,7 @@ void ToMessage(const ClusterActivityReport& report, ClusterActivity& activity) {
   activity.set_sent_bytes_total(chunks.sent_bytes_total);
   activity.set_received_bytes_total(chunks.received_bytes_total);
   activity.set_wire_sent_bytes_total(chunks.wire_sent_bytes_total);
+  activity.set_wire_received_bytes_total(chunks.wire_received_bytes_total);
   activity.set_known_elsewhere_bytes_total(chunks.known_elsewhere_bytes_total);
   activity.set_remote_reads_total(chunks.remote_reads_total);
   activity.set_remote_read_bytes_total(chunks.remote_read_bytes_total);
@@ -23,6 +24,8 @@ void ToMessage(const ClusterActivityReport& report, ClusterActivity& activity) {
   activity.set_nodes_down(report.nodes_down);
   activity.set_nodes_out(report.nodes_out);
   activity.set_session_holds(report.session_holds);
+  activity.set_copies(report.replicas.copies);
+  activity.set_min_replicas(report.replicas.min_replicas);
   activity.set_metadata_reads_total(report.names.read_total);
   activity.set_metadata_commits_total(report.names.commits_total);
   activity.set_metadata_answers_total(report.names.answered_total);
@@ -36,6 +39,7 @@ ClusterActivityReport FromMessage(const ClusterActivity& activity) {
   chunks.sent_bytes_total = activity.sent_bytes_total();
   chunks.received_bytes_total = activity.received_bytes_total();
   chunks.wire_sent_bytes_total = activity.wire_sent_bytes_total();
+  chunks.wire_received_bytes_total = activity.wire_received_bytes_total();
   chunks.known_elsewhere_bytes_total = activity.known_elsewhere_bytes_total();
   chunks.remote_reads_total = activity.remote_reads_total();
   chunks.remote_read_bytes_total = activity.remote_read_bytes_total();
@@ -48,6 +52,7 @@ ClusterActivityReport FromMessage(const ClusterActivity& activity) {
   report.nodes_down = activity.nodes_down();
   report.nodes_out = activity.nodes_out();
   report.session_holds = activity.session_holds();
+  report.replicas = {activity.copies(), activity.min_replicas()};
   report.names.read_total = activity.metadata_reads_total();
   report.names.commits_total = activity.metadata_commits_total();
   report.names.answered_total = activity.metadata_answers_total();
@@ -203,8 +208,8 @@ StatusReport FromMessage(const StatusReply& reply) {
 void ToMessage(const ClusterReport& report, ClusterReply& reply) {
   reply.set_filesystem(report.filesystem);
   reply.set_metadata(report.metadata);
-  reply.set_copies(report.copies);
-  reply.set_min_replicas(report.min_replicas);
+  reply.set_copies(report.replicas.copies);
+  reply.set_min_replicas(report.replicas.min_replicas);
   reply.set_session(report.session);
   for (const NodeReport& node : report.nodes) {
     Node& message = *reply.add_nodes();
@@ -224,8 +229,7 @@ ClusterReport FromMessage(const ClusterReply& reply) {
   ClusterReport report;
   report.filesystem = reply.filesystem();
   report.metadata = reply.metadata();
-  report.copies = reply.copies();
-  report.min_replicas = reply.min_replicas();
+  report.replicas = {reply.copies(), reply.min_replicas()};
   report.session = reply.session();
   for (const Node& message : reply.nodes()) {
     NodeReport node;

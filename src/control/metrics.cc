@@ -3,6 +3,7 @@
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
 
 #include <exception>
 #include <utility>
@@ -95,12 +96,17 @@ class Collector final : public prometheus::Collectable {
     counter("cairnfs_received_bytes_total", "Chunk bytes received from other nodes.", chunks.received_bytes_total);
     counter("cairnfs_wire_sent_bytes_total", "Bytes sent to other nodes, digests and framing included.",
             chunks.wire_sent_bytes_total);
+    counter("cairnfs_wire_received_bytes_total", "Bytes received from other nodes, digests and framing included.",
+            chunks.wire_received_bytes_total);
     counter("cairnfs_known_elsewhere_bytes_total", "Chunk bytes that enough other nodes had: not stored, not sent.",
             chunks.known_elsewhere_bytes_total);
     counter("cairnfs_remote_reads_total", "Chunks read from other nodes.", chunks.remote_reads_total);
     counter("cairnfs_remote_read_bytes_total", "Bytes read from other nodes.", chunks.remote_read_bytes_total);
     gauge("cairnfs_unacknowledged_bytes", "Replication lag: bytes put that have not all their copies yet.",
           chunks.unacknowledged_bytes);
+    gauge("cairnfs_copies", "Copies that each chunk is to have.", report.replicas.copies);
+    gauge("cairnfs_min_replicas", "Copies that suffice for a commit while nodes are missing.",
+          report.replicas.min_replicas);
     gauge("cairnfs_missing_copies", "Chunks known to this node with fewer copies than configured.",
           chunks.missing_copies);
     counter("cairnfs_repair_bytes_total", "Bytes copied to make missing copies.", chunks.repair_bytes_total);
@@ -131,6 +137,10 @@ class Collector final : public prometheus::Collectable {
 };
 
 }  // namespace
+
+std::string RenderMetrics(const StatusReport& report) {
+  return prometheus::TextSerializer().Serialize(Collector([&] { return report; }).Collect());
+}
 
 class Metrics::Impl {
  public:

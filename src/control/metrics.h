@@ -10,6 +10,9 @@
 
 namespace cairnfs::control {
 
+// What a scrape gets: the text format of Prometheus.
+std::string RenderMetrics(const StatusReport& report);
+
 class Metrics {
  public:
   // Serves what `report` gives at each scrape. kIo when the address ("host:port") cannot be listened on.

@@ -35,10 +35,22 @@ Status CheckCall(const GateCall& call) {
         fmt::format("rank {} of {} ranks: they are numbered from 0 to {}", *call.rank, call.ranks, call.ranks - 1));
   }
   if (!call.rank && call.id.empty()) return wrong("a rank needs a number or a name of its own");
+  if (call.id.size() > GateCall::kNameBytesMax) {
+    return wrong(fmt::format("a rank's name may have {} bytes, not {}", GateCall::kNameBytesMax, call.id.size()));
+  }
+  if (call.final_name.size() > GateCall::kNameBytesMax) {
+    return wrong(
+        fmt::format("the final name may have {} bytes, not {}", GateCall::kNameBytesMax, call.final_name.size()));
+  }
   if (call.timeout < std::chrono::milliseconds(0) || call.timeout > GateCall::kTimeoutMax) {
     return wrong(fmt::format("the timeout must be at most {} h", GateCall::kTimeoutMax.count()));
   }
   return {};
+}
+
+// Whether it is not known if the transaction ran. With the session gone it did not, and never can.
+bool IsUnknown(const Result<uint64_t>& committed) {
+  return !committed.ok() && committed.error().code != ErrorCode::kStale && kv::MayHaveRun(committed.error().code);
 }
 
 // Raised by the watch, waited for by the call.
@@ -96,6 +108,8 @@ Status RankGate::Commit(const GateCall& call, const Caller& caller) {
     spdlog::warn("cannot take a rank from the gate of directory {} yet: {}", call.directory.value,
                  withdrawn.error().message);
     WithdrawLater(std::move(visit));
+  } else if (visit->is_committed()) {
+    result = {};  // whatever ended the call: the others had it done meanwhile
   }
   MutexLock lock(mutex_);
   live_calls_.erase(number);
@@ -155,8 +169,10 @@ Status RankGate::Visit::ArriveInTheEnd(const Caller& caller) {
     const ErrorCode code = arrived.error().code;
     if (code == ErrorCode::kAlreadyExists) {
       if (!EarlierCallEnds(caller.cancelled)) return arrived;
-    } else if (code == ErrorCode::kUnavailable && may_have_come_) {
-      // The others may count this rank, so it is not for it to give up.
+    } else if ((code == ErrorCode::kUnavailable && may_have_come_) ||
+               (code == ErrorCode::kStale && (may_have_come_ || Clock::now() < deadline_))) {
+      // The others may count this rank, so it is not for it to give up. And a host whose session is lost takes a new
+      // one.
       if (caller.cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
       std::this_thread::sleep_for(kCancelledInterval);
     } else if (code != ErrorCode::kConflict) {
@@ -179,8 +195,9 @@ Status RankGate::Visit::AwaitOthers(const Caller& caller) {
     if (outcome_) return *outcome_;
     auto again = Clock::now() + kLookAgainInterval;
     if (!result.ok()) {
-      if (result.error().code == ErrorCode::kConflict) continue;
-      if (result.error().code != ErrorCode::kUnavailable) return result;
+      const ErrorCode code = result.error().code;
+      if (code == ErrorCode::kConflict) continue;
+      if (code != ErrorCode::kUnavailable && code != ErrorCode::kStale) return result;
       again = Clock::now() + kCancelledInterval;
     } else if (deadline_ > Clock::now()) {
       again = std::min(again, deadline_);
@@ -227,11 +244,25 @@ Status RankGate::Visit::Commit(const kv::Transaction& transaction) {
 }
 
 // Of a transaction that writes that this rank waits.
-Status RankGate::Visit::CommitArrival(const kv::Transaction& transaction) {
+Status RankGate::Visit::CommitArrival(kv::Transaction transaction) {
+  transaction.operation_id = fmt::format("gate/{:x}/{}/{}", gate_.incarnation_, call_number_, ++arrivals_);
   auto came = store_.Commit(transaction);
   if (came.ok()) own_revision_ = *came;
-  may_have_come_ |= came.ok() || kv::MayHaveRun(came.error().code);
+  if (IsUnknown(came)) unsettled_arrival_ = transaction.operation_id;
+  may_have_come_ |= came.ok() || IsUnknown(came);
   if (!came.ok()) return came.error();
+  return {};
+}
+
+// Where the answer to the arrival was lost it may run yet, and would come after whatever is seen now: another
+// transaction of its name, which writes nothing, finds out or rules it out.
+Status RankGate::Visit::SettleArrival() {
+  if (unsettled_arrival_.empty()) return {};
+  kv::Transaction nothing;
+  nothing.operation_id = unsettled_arrival_;
+  auto settled = store_.Commit(nothing);
+  if (IsUnknown(settled)) return settled.error();
+  unsettled_arrival_.clear();
   return {};
 }
 

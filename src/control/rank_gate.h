@@ -32,6 +32,7 @@ namespace cairnfs::control {
 
 struct GateCall {
   static constexpr unsigned kRanksMax = 65536;
+  static constexpr size_t kNameBytesMax = 255;                // of a rank, and the final one
   static constexpr std::chrono::hours kTimeoutMax{365 * 24};  // clocks hold no time that is much further away
   InodeId directory;                                          // the one to rename
   InodeId final_parent;                                       // and where to
@@ -56,10 +57,10 @@ class RankGate {
   };
   // What the gate asks of whoever calls. Any thread of the call.
   struct Caller {
-    // Renames, durably; no error when the inode has its final name already. kInterrupted: the caller is gone.
+    // Renames, durably; no error when the inode has its final name already, durably. kInterrupted: the caller is gone.
     std::function<Status()> rename;
     std::function<bool()> cancelled;  // nobody waits for the outcome any more
-    // Whether the directory has the final name now, as all hosts see it.
+    // Whether the directory has the final name now, durably, as all hosts see it.
     std::function<Result<bool>()> has_final_name;
   };
 
@@ -71,6 +72,7 @@ class RankGate {
   // Blocks until the directory is renamed (ok), or is known not to be: kFailed names the ranks that did not come, or
   // says why the rename failed. Past its timeout too while the store does not answer: only the gate knows the outcome.
   // kFailed also, and the message says so, when who renames does not come back within rename_wait_max.
+  // kStale: the host lost its session while ranks gathered, or had none until the timeout.
   // kInvalidArgument: the ranks do not agree. kAlreadyExists: this rank waits already.
   // Whoever was told of an error and calls again joins the next try, or begins it.
   // kInterrupted: `cancelled` said so; the rank counts as not come. Any thread, any number at once.

@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 
 #include <thread>
+#include <utility>
 
 #include "control/rank_gate_visit.h"
 
 namespace cairnfs::control {
 
 Status RankGate::Visit::Arrive(const Caller& caller) {
+  CAIRNFS_RETURN_IF_ERROR(SettleArrival());
   CAIRNFS_ASSIGN_OR_RETURN(Seen seen, Look());
   if (IsOwn(seen.own)) {  // the answer was lost
     generation_ = seen.own->generation;
@@ -57,18 +59,15 @@ Status RankGate::Visit::ArriveAtFailed(const Seen& seen) {
 
 // Ranks of a job that died, or is done, leave a gate behind at which nobody waits. At any other this rank is wrong.
 Status RankGate::Visit::TakeOver(const Seen& seen) {
-  const std::vector<kv::KvSpan> spans = {{state_key_, {}, 0}, {ranks_begin_, ranks_end_, 0}};
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot now, store_.Read(spans));
   // Another rank may have taken the gate over meanwhile: then those that wait are of its job, not of the dead one.
-  const auto& states = now.ranges[0].entries;
-  if (states.empty() || states[0].revision != seen.state_revision) return Conflict();
-  for (const kv::KvEntry& entry : now.ranges[1].entries) {
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange ranks, ReadRanks(seen));
+  for (const kv::KvEntry& entry : ranks.entries) {
     CAIRNFS_ASSIGN_OR_RETURN(GateVisitor visitor, DecodeGateVisitor(entry.value));
     // One of an earlier generation waits no more.
     const bool may_wait = visitor.waits && visitor.generation == seen.state->generation;
     if (may_wait && !IsGone(visitor)) return Disagreement(*seen.state);
   }
-  return Begin(seen, seen.state->generation + 1, seen.state->message, now.revision);
+  return Begin(seen, seen.state->generation + 1, seen.state->message, ranks.revision);
 }
 
 Error RankGate::Visit::Disagreement(const GateState& state) const {
@@ -94,7 +93,7 @@ Status RankGate::Visit::ArriveAt(const Seen& seen) {
   kv::Transaction transaction;
   transaction.IfRevision(state_key_, seen.state_revision).IfRevision(own_key_, seen.own_revision);
   transaction.writes.push_back(std::move(record));
-  return CommitArrival(transaction);
+  return CommitArrival(std::move(transaction));
 }
 
 // That of a process that was killed, where this host did not notice it yet.
@@ -129,7 +128,7 @@ Status RankGate::Visit::Begin(const Seen& seen, uint32_t generation, const std::
   if (ranks_revision) transaction.IfRangeUnchanged(ranks_begin_, ranks_end_, *ranks_revision);
   transaction.Delete(elected_key_);
   transaction.writes.push_back(std::move(record));
-  return CommitArrival(transaction);
+  return CommitArrival(std::move(transaction));
 }
 
 }  // namespace cairnfs::control

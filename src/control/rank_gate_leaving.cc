@@ -22,7 +22,9 @@ Status RankGate::Visit::Withdraw() {
 // A record that says that the rank has gone, and not its removal: whoever counts the ranks compares that none of them
 // changed. Under the state that was seen, so that whoever leaves last, once it is done, sees this record as it is then.
 Status RankGate::Visit::TryToWithdraw() {
+  CAIRNFS_RETURN_IF_ERROR(SettleArrival());
   CAIRNFS_ASSIGN_OR_RETURN(const Seen seen, Look());
+  is_committed_ |= seen.state && seen.state->phase == GatePhase::kDone && seen.state->generation == generation_;
   // Where the session ended, another call may be there as this rank by now: its record stays.
   const bool has_record = IsOwn(seen.own), is_elected = IsOwn(seen.elected);
   if (!has_record && !is_elected) return {};

@@ -61,11 +61,22 @@ Status RankGate::Visit::Evaluate(const Caller& caller) {
   return {};
 }
 
+// Whoever waits while the state is as it was seen: else those that are there say nothing of it.
+Result<kv::KvRange> RankGate::Visit::ReadRanks(const Seen& seen) {
+  const std::vector<kv::KvSpan> spans = {{state_key_, {}, 0}, {ranks_begin_, ranks_end_, 0}};
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot now, store_.Read(spans));
+  const auto& states = now.ranges[0].entries;
+  if (states.empty() || states[0].revision != seen.state_revision) return Conflict();
+  kv::KvRange ranks = std::move(now.ranges[1]);
+  ranks.revision = now.revision;
+  return ranks;
+}
+
 Status RankGate::Visit::Gather(const Seen& seen, const Caller& caller) {
   std::vector<unsigned> present;
   size_t present_count = 0;
   bool is_there = false;
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange ranks, store_.Range(ranks_begin_, ranks_end_, 0));
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange ranks, ReadRanks(seen));
   for (const kv::KvEntry& entry : ranks.entries) {
     auto visitor = DecodeGateVisitor(entry.value);
     if (!visitor.ok() || !visitor->waits || visitor->generation != generation_) continue;
@@ -74,8 +85,9 @@ Status RankGate::Visit::Gather(const Seen& seen, const Caller& caller) {
     if (auto rank = RankOfKey(entry.key)) present.push_back(*rank);
   }
   if (!is_there) {
-    return MakeError(ErrorCode::kStale, fmt::format("host {} lost its session with the cluster while {} waited",
-                                                    gate_.options_.host, RankName(call_)));
+    outcome_ = MakeError(ErrorCode::kStale, fmt::format("host {} lost its session with the cluster while {} waited",
+                                                        gate_.options_.host, RankName(call_)));
+    return {};
   }
   if (present_count >= call_.ranks) return BeElected(seen, ranks.revision, caller);
   if (Clock::now() < deadline_) return {};
@@ -145,7 +157,7 @@ Status RankGate::Visit::DoRename(GateState state, uint64_t state_revision, const
   Status recorded = Commit(transaction);
   if (recorded.ok()) return Conflict();  // the outcome stands in the gate
   const ErrorCode code = recorded.error().code;
-  if (code == ErrorCode::kConflict || code == ErrorCode::kUnavailable) return recorded;
+  if (code == ErrorCode::kConflict || code == ErrorCode::kUnavailable || code == ErrorCode::kStale) return recorded;
   return recorded.error().WithContext(renamed.ok() ? "the directory is renamed, but the other ranks cannot be told"
                                                    : renamed.error().message);
 }

@@ -17,7 +17,8 @@ namespace cairnfs::control {
 
 // One call of Commit. Its functions are called by one thread at a time. Those that return a Status or a Result act
 // under compares of what they saw: kConflict when something changed since, kUnavailable when it is not known whether
-// they did; in both cases the gate says what is to be done next, so they look again. Any other error ends the call.
+// they did, kStale when they did not, as the host's session is lost; in all three the gate says what is to be done
+// next, so they look again. Any other error ends the call.
 class RankGate::Visit {
  public:
   Visit(RankGate& gate, const GateCall& call, uint64_t call_number)
@@ -36,6 +37,8 @@ class RankGate::Visit {
   Status Run(const Caller& caller);
   // After Run: nothing of this call counts any more. An error: that is not known, so it is to be called again.
   Status Withdraw();
+  // The directory, as this call came to know.
+  bool is_committed() const { return is_committed_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -54,7 +57,8 @@ class RankGate::Visit {
   static std::string RankName(const GateCall& call);
   Result<Seen> Look();
   Status Commit(const kv::Transaction& transaction);
-  Status CommitArrival(const kv::Transaction& transaction);
+  Status CommitArrival(kv::Transaction transaction);
+  Status SettleArrival();
   Result<kv::KvWrite> OwnRecord(bool waits);
   GateVisitor OwnVisitor(bool waits) const;
   bool IsOwn(const std::optional<GateVisitor>& visitor) const;
@@ -77,6 +81,7 @@ class RankGate::Visit {
   Status Gather(const Seen& seen, const Caller& caller);
   Status AwaitRename(const Seen& seen, const Caller& caller);
   Status GiveUp(const Seen& seen, const std::vector<unsigned>& present, size_t present_count, uint64_t ranks_revision);
+  Result<kv::KvRange> ReadRanks(const Seen& seen);
   Status BeElected(const Seen& seen, std::optional<uint64_t> ranks_revision, const Caller& caller);
   Status DoRename(GateState state, uint64_t state_revision, const Caller& caller);
   // rank_gate_leaving.cc
@@ -95,8 +100,10 @@ class RankGate::Visit {
   std::optional<Status> outcome_;  // what this rank is told, once that is known
   uint64_t earlier_call_ = 0;      // that waited as this rank, of this daemon; 0: none
   uint64_t own_revision_ = 0;      // of the record of this rank's arrival
+  unsigned arrivals_ = 0;
+  std::string unsettled_arrival_;  // operation id of one that ran, or may run yet; empty: none
   bool may_have_come_ = false;     // its record was written, or may have been, and is not known to be gone
-  bool is_committed_ = false;      // as the arrival found
+  bool is_committed_ = false;      // as the arrival found, or the withdrawal
   bool has_renamed_ = false;
   uint64_t election_ = 0;  // revision of the state under which another rank was seen to rename, since when
   Clock::time_point election_seen_;

@@ -19,10 +19,17 @@ struct DaemonInfo {
   uint64_t pid = 0;
 };
 
+// How many copies there are to be, and with how many of them a commit may do while nodes are missing.
+struct ReplicasReport {
+  uint32_t copies = 0, min_replicas = 0;  // 1 to copies
+  bool IsLowered() const { return min_replicas < copies; }
+};
+
 // What a node of a cluster does for the others, and they for it.
 struct ClusterActivityReport {
   cluster::ClusterChunkStats chunks{};
   meta::DelegationStats names{};
+  ReplicasReport replicas;
   uint64_t nodes_up = 0, nodes_down = 0, nodes_out = 0;
   bool session_holds = false;
 };
@@ -59,19 +66,13 @@ struct NodeReport {
   std::optional<NodeUsage> usage;  // nullopt while the node is not up
 };
 
-// How many copies there are to be, and with how many of them a commit may do while nodes are missing.
-struct ReplicasReport {
-  uint32_t copies = 0, min_replicas = 0;  // 1 to copies
-  bool IsLowered() const { return min_replicas < copies; }
-};
-
 const char* StateName(cluster::NodeState state);  // up, down, out
 
 struct ClusterReport {
   std::string filesystem;  // uuid, 32 hex digits
   std::string metadata;
-  uint32_t copies = 0, min_replicas = 0;  // as in ReplicasReport
-  std::string session;                    // empty: good
+  ReplicasReport replicas;
+  std::string session;  // empty: good
   std::vector<NodeReport> nodes;
 };
 

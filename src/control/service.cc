@@ -80,27 +80,42 @@ class RankService final : public Control::Service {
     }
     const GateCall call = FromMessage(request.arrival());
     if (auto allowed = CheckRights(*context, call); !allowed.ok()) return rpc::ToGrpc(allowed.error());
+    auto cancelled = [this, context] { return stopping_ || context->IsCancelled(); };
+    auto has_final_name = [&] { return HasFinalName(call, cancelled); };
     // The caller is the one that renames: with its own rights, and through the kernel, which keeps names in memory.
     auto rename = [&]() -> cairnfs::Status {
+      // Another rank may have been at it before and died: then there is nothing left to do.
+      CAIRNFS_ASSIGN_OR_RETURN(const bool was_renamed, has_final_name());
+      if (was_renamed) return {};
       const auto before = filesystem_.LastFailedCommit(call.directory);
       CommitRequest outcome;
       if (!stream->Write(CommitReply()) || !stream->Read(&outcome) || !outcome.has_outcome()) {
         return MakeError(ErrorCode::kInterrupted, "the process that renamed is gone");
       }
       if (outcome.outcome().error().empty()) return {};
+      const auto is_renamed = has_final_name();  // by a rank that was taken for dead
+      if (is_renamed.ok() && *is_renamed) return {};
       // rename(2) has told its caller no more than a number.
       const auto failure = filesystem_.LastFailedCommit(call.directory);
       const bool is_new = failure && !(before && before->at == failure->at);
       return MakeError(ErrorCode::kFailed,
                        outcome.outcome().error() + (is_new ? " (" + failure->JoinCauses() + ")" : ""));
     };
-    auto cancelled = [this, context] { return stopping_ || context->IsCancelled(); };
-    auto has_final_name = [&] { return filesystem_.HasName(call.directory, call.final_parent, call.final_name); };
     auto committed = gate_.Commit(call, {rename, cancelled, has_final_name});
     return committed.ok() ? grpc::Status::OK : rpc::ToGrpc(committed.error());
   }
 
  private:
+  // Durably. On a host alone a name is seen before that, and whoever renamed may not have waited for it to the end.
+  Result<bool> HasFinalName(const GateCall& call, const std::function<bool()>& cancelled) {
+    auto has_name = [&] { return filesystem_.HasName(call.directory, call.final_parent, call.final_name); };
+    CAIRNFS_ASSIGN_OR_RETURN(const bool is_seen, has_name());
+    if (!is_seen) return false;
+    auto sync = [this](fs::Done<void> done) { filesystem_.SyncNames(std::move(done)); };
+    CAIRNFS_RETURN_IF_ERROR(Await<void>(sync, cancelled));
+    return has_name();  // a rename that cannot be made durable is taken back
+  }
+
   // Who could not rename the directory has no say in when others do.
   cairnfs::Status CheckRights(const grpc::ServerContext& context, const GateCall& call) {
     const auto caller = door_.load()->CallerOf(context.peer());

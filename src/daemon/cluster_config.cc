@@ -7,11 +7,12 @@
 #include <climits>
 
 #include "daemon/network.h"
+#include "kvnet/store_address.h"
 
 namespace cairnfs::daemon {
 namespace {
 
-constexpr std::string_view kNodeScheme = "node:", kEtcdScheme = "etcd://";
+using kvnet::StoreAddress;
 
 Error Wrong(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
 
@@ -21,30 +22,15 @@ std::string Joined(const std::vector<std::string>& words) {
   return text;
 }
 
-Status CheckEndpoints(std::string_view endpoints) {
-  for (;;) {
-    const size_t comma = endpoints.find(',');
-    if (auto address = ParseHostPort(endpoints.substr(0, comma)); !address.ok()) return address.error();
-    if (comma == std::string_view::npos) return {};
-    endpoints.remove_prefix(comma + 1);
-  }
-}
-
 Status CheckMetadata(const std::string& url) {
-  Status checked;
-  if (url.starts_with(kNodeScheme)) {
-    auto address = ParseHostPort(url.substr(kNodeScheme.size()));
-    if (!address.ok()) checked = address.error();
-  } else if (url.starts_with(kEtcdScheme)) {
-    const std::string rest = url.substr(kEtcdScheme.size());
-    checked = CheckEndpoints(std::string_view(rest).substr(0, rest.find('/')));
-  } else {
+  if (!StoreAddress::KindOf(url)) {
     return Wrong(
         fmt::format("metadata must be \"node:HOST:PORT\", \"etcd://HOST:PORT,HOST:PORT/prefix\", or empty for "
                     "a host alone, not \"{}\"",
                     url));
   }
-  return checked.ok() ? checked : checked.error().WithContext("metadata");
+  auto address = StoreAddress::Parse(url);
+  return address.ok() ? Status() : address.error().WithContext("metadata");
 }
 
 // Until nodes have certificates, whoever reaches a port is obeyed.
@@ -97,8 +83,9 @@ Status CheckServed(const Config& config) {
     return Wrong(fmt::format("serve_metadata and listen are both \"{}\": give them different ports", config.listen));
   }
   if (config.metadata.empty()) return {};
-  if (config.metadata.starts_with(kNodeScheme)) {
-    auto used = ParseHostPort(config.metadata.substr(kNodeScheme.size()));
+  auto address = StoreAddress::Parse(config.metadata);
+  if (address.ok() && address->kind == StoreAddress::Kind::kNode) {
+    auto used = ParseHostPort(address->endpoints.front());
     auto served = ParseHostPort(config.serve_metadata);
     if (used.ok() && served.ok() && used->port == served->port) return {};
   }
@@ -142,8 +129,7 @@ Status CheckCluster(const Config& config) {
 }
 
 Result<std::string> MetadataOfAddress(const std::string& address) {
-  const bool is_url = address.starts_with(kNodeScheme) || address.starts_with(kEtcdScheme);
-  std::string url = is_url ? address : std::string(kNodeScheme) + address;
+  std::string url = StoreAddress::KindOf(address) ? address : StoreAddress::TextOfNode(address);
   if (Status checked = CheckMetadata(url); !checked.ok()) {
     return Wrong(
         fmt::format("\"{}\" is no address to join: give etcd://HOST:PORT,HOST:PORT/prefix for an etcd, or "
@@ -154,7 +140,7 @@ Result<std::string> MetadataOfAddress(const std::string& address) {
 }
 
 std::string MetadataUrl(const Config& config) {
-  return config.metadata.empty() ? std::string(kNodeScheme) + config.serve_metadata : config.metadata;
+  return config.metadata.empty() ? StoreAddress::TextOfNode(config.serve_metadata) : config.metadata;
 }
 
 std::string AdvertisedAddress(const Config& config) {

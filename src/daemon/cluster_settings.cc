@@ -89,7 +89,7 @@ Status SettingsWatch::Begin() {
   if (range.entries.empty()) return NoSettings();
   CAIRNFS_ASSIGN_OR_RETURN(StoredSettings stored,
                            DecodeStored(range.entries.front().value, range.entries.front().revision));
-  Take(stored);
+  Take(stored, 0);
   kv::WatchCallbacks callbacks;
   callbacks.changed = [this](const std::vector<kv::KvEvent>& events, uint64_t) { TakeEvents(events); };
   callbacks.lost = [this](uint64_t) { Reread(/*went_back=*/false); };
@@ -107,8 +107,17 @@ SettingsWatch::~SettingsWatch() {
   watch_.reset();
 }
 
-void SettingsWatch::Take(const StoredSettings& stored) {
+uint64_t SettingsWatch::TimesWentBack() const {
   MutexLock lock(mutex_);
+  return times_went_back_;
+}
+
+void SettingsWatch::Take(const StoredSettings& stored, uint64_t times_went_back) {
+  MutexLock lock(mutex_);
+  if (times_went_back == times_went_back_) TakeLocked(stored);
+}
+
+void SettingsWatch::TakeLocked(const StoredSettings& stored) {
   if (stored.revision <= revision_) return;
   revision_ = stored.revision;
   changed_(stored);
@@ -118,7 +127,8 @@ void SettingsWatch::TakeEvents(const std::vector<kv::KvEvent>& events) {
   for (const kv::KvEvent& event : events) {
     auto stored = event.value ? DecodeStored(*event.value, event.revision) : NoSettings();
     if (stored.ok()) {
-      Take(*stored);
+      MutexLock lock(mutex_);
+      TakeLocked(*stored);
     } else {
       spdlog::error("the settings of the cluster stay as they are on this host: {}", stored.error().message);
     }
@@ -131,9 +141,11 @@ void SettingsWatch::Reread(bool went_back) {
     auto stored = ReadSettings(store_);
     MutexLock lock(mutex_);
     if (stored.ok()) {
-      if (went_back) revision_ = 0;  // revisions may mean something else now
-      lock.Unlock();
-      return Take(*stored);
+      if (went_back) {  // revisions may mean something else now
+        revision_ = 0;
+        ++times_went_back_;
+      }
+      return TakeLocked(*stored);
     }
     if (!is_told) spdlog::warn("cannot read the settings of the cluster yet: {}", stored.error().message);
     is_told = true;

@@ -51,21 +51,26 @@ class SettingsWatch {
   SettingsWatch(const SettingsWatch&) = delete;
   SettingsWatch& operator=(const SettingsWatch&) = delete;
 
-  // What this host has just written or read, which the store may tell of later.
-  void Take(const StoredSettings& stored) EXCLUDES_LOCK(mutex_);
+  // How often the store was found to have gone back to an older state: of which of them a revision is.
+  uint64_t TimesWentBack() const EXCLUDES_LOCK(mutex_);
+  // What this host has just written or read, which the store may tell of later. `times_went_back`: as it was before
+  // that; what is of a state that the store has gone back from since does not count.
+  void Take(const StoredSettings& stored, uint64_t times_went_back) EXCLUDES_LOCK(mutex_);
 
  private:
   SettingsWatch(kv::SharedKvStore& store, Changed changed) : store_(store), changed_(std::move(changed)) {}
   Status Begin();
+  void TakeLocked(const StoredSettings& stored) REQUIRES_LOCK(mutex_);
   void TakeEvents(const std::vector<kv::KvEvent>& events);
   void Reread(bool went_back) EXCLUDES_LOCK(mutex_);
 
   kv::SharedKvStore& store_;
   const Changed changed_;
-  Mutex mutex_;  // held while changed_ runs, so that an older record never comes after a newer one
+  mutable Mutex mutex_;  // held while changed_ runs, so that an older record never comes after a newer one
   CondVar wake_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   uint64_t revision_ GUARDED_BY(mutex_) = 0;  // of what was told last
+  uint64_t times_went_back_ GUARDED_BY(mutex_) = 0;
   std::unique_ptr<kv::KvWatch> watch_;
 };
 

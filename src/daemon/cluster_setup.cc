@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 
 #include "base/hex.h"
 #include "base/log.h"
+#include "base/random_bytes.h"
 #include "chunking/chunker.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_store.h"
@@ -22,6 +22,7 @@
 #include "daemon/size_text.h"
 #include "daemon/storage.h"
 #include "kv/local_store.h"
+#include "kvnet/store_address.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -30,14 +31,6 @@ namespace stdfs = std::filesystem;
 
 constexpr uint64_t kSetupWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
 constexpr uint16_t kPeerPort = 7401;
-constexpr std::string_view kEtcdScheme = "etcd://", kNodeScheme = "node:";
-
-std::string RandomBytes(size_t size) {
-  std::string bytes(size, '\0');
-  while (getrandom(bytes.data(), size, 0) != static_cast<ssize_t>(size)) {
-  }
-  return bytes;
-}
 
 ClusterSettings SettingsOf(const Config& config) {
   return {static_cast<uint32_t>(config.copies), static_cast<uint32_t>(config.min_replicas), config.lease_ms,
@@ -91,10 +84,6 @@ Status CheckTexts(const Config& config) {
   return {};
 }
 
-std::string Duration(uint64_t milliseconds) {
-  return milliseconds % 1000 == 0 ? fmt::format("{}s", milliseconds / 1000) : fmt::format("{}ms", milliseconds);
-}
-
 std::string ConfigText(const Config& config, std::string_view made_by) {
   const Config defaults;
   std::string text = fmt::format("# Written by cairnfs cluster {}. See cairnfs.toml(5).\n", made_by);
@@ -116,8 +105,8 @@ std::string ConfigText(const Config& config, std::string_view made_by) {
   line("trusted_network", "[" + networks + "]");
   line("copies", fmt::format("{}", config.copies));
   if (config.min_replicas != 0) line("min_replicas", fmt::format("{}", config.min_replicas));
-  if (config.lease_ms != defaults.lease_ms) line("lease", Quoted(Duration(config.lease_ms)));
-  if (config.out_after_ms != defaults.out_after_ms) line("out_after", Quoted(Duration(config.out_after_ms)));
+  if (config.lease_ms != defaults.lease_ms) line("lease", Quoted(FormatDurationMs(config.lease_ms)));
+  if (config.out_after_ms != defaults.out_after_ms) line("out_after", Quoted(FormatDurationMs(config.out_after_ms)));
   return text;
 }
 
@@ -179,9 +168,8 @@ Result<std::string> AddressTowards(const HostPort& other) {
 }
 
 Result<HostPort> FirstEndpoint(const std::string& url) {
-  std::string_view rest = url;
-  rest.remove_prefix(rest.starts_with(kEtcdScheme) ? kEtcdScheme.size() : kNodeScheme.size());
-  return ParseHostPort(rest.substr(0, rest.find_first_of(",/")));
+  CAIRNFS_ASSIGN_OR_RETURN(kvnet::StoreAddress address, kvnet::StoreAddress::Parse(url));
+  return ParseHostPort(address.endpoints.front());
 }
 
 Status ChooseListen(Config& config) {
@@ -203,11 +191,11 @@ Status ChooseServed(Config& config) {
 
 Error ExplainUnreachable(const Error& error, const std::string& url) {
   Error explained = error.WithContext("cannot read the cluster's metadata at " + url);
+  const bool is_node = kvnet::StoreAddress::KindOf(url) == kvnet::StoreAddress::Kind::kNode;
   if (error.code == ErrorCode::kUnavailable) {
-    explained.message += url.starts_with(kNodeScheme)
-                             ? "; the host that serves it must be mounted, and its serve_metadata address be given"
-                             : "; is etcd running, and can this host reach it?";
-  } else if (error.code == ErrorCode::kNotSupported && url.starts_with(kNodeScheme)) {
+    explained.message += is_node ? "; the host that serves it must be mounted, and its serve_metadata address be given"
+                                 : "; is etcd running, and can this host reach it?";
+  } else if (error.code == ErrorCode::kNotSupported && is_node) {
     explained.message +=
         "; what answers there serves no metadata: give the serve_metadata address of the host that does, not its "
         "listen address; that of an etcd begins with etcd://";
@@ -291,8 +279,8 @@ Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
   };
   const std::array pairs = {
       Pair{"copies", fmt::format("{}", config.copies), fmt::format("{}", settings.copies)},
-      Pair{"lease", Quoted(Duration(config.lease_ms)), Quoted(Duration(settings.lease_ms))},
-      Pair{"out_after", Quoted(Duration(config.out_after_ms)), Quoted(Duration(settings.out_after_ms))},
+      Pair{"lease", Quoted(FormatDurationMs(config.lease_ms)), Quoted(FormatDurationMs(settings.lease_ms))},
+      Pair{"out_after", Quoted(FormatDurationMs(config.out_after_ms)), Quoted(FormatDurationMs(settings.out_after_ms))},
   };
   for (const Pair& pair : pairs) {
     if (pair.here == pair.there) continue;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,26 +18,13 @@
 namespace cairnfs::daemon {
 namespace {
 
-constexpr double kTiB = 1024.0 * static_cast<double>(kGiB);
 constexpr uint64_t kStartWaitMs = 60'000;
 constexpr uint64_t kAnswersSoonMs = 2'000;
-constexpr auto kStopSilenceMax = std::chrono::seconds(10);    // of metadata, while this host stops
-constexpr auto kRenameBeyondWait = std::chrono::minutes(10);  // what a rename takes beside waiting for data, at most
-constexpr auto kSpaceReadEvery = std::chrono::seconds(2);
+constexpr auto kStopSilenceMax = std::chrono::seconds(10);  // of metadata, while this host stops
 // So many cores do not feel the copies that are made while others write; with fewer, copies wait for such a pause.
 constexpr unsigned kCoresForAll = 8;
 constexpr std::chrono::milliseconds kWriterPause{5};
 constexpr double kWeightMin = 1.0 / 1024;  // a disk of no size is a node all the same
-
-struct DiskSize {
-  uint64_t total_bytes = 0;
-};
-
-DiskSize SizeOfDisk(const std::string& path) {
-  struct statvfs info;
-  if (statvfs(path.c_str(), &info) != 0) return {};
-  return {static_cast<uint64_t>(info.f_blocks) * info.f_frsize};
-}
 
 cluster::NodeInfo NodeOf(const DataDirectory& directory, const Config& config) {
   cluster::NodeInfo node;
@@ -46,7 +32,7 @@ cluster::NodeInfo NodeOf(const DataDirectory& directory, const Config& config) {
   node.name = NodeName(config);
   node.address = AdvertisedAddress(config);
   node.domain = config.failure_domain;
-  const double capacity = static_cast<double>(SizeOfDisk(directory.path()).total_bytes) / kTiB;
+  const double capacity = static_cast<double>(directory.DiskBytes()) / static_cast<double>(kTiB);
   node.weight = config.weight == kWeightOfCapacity ? std::max(capacity, kWeightMin) : config.weight;
   return node;
 }
@@ -56,19 +42,6 @@ std::string PlaceOf(const DataDirectory& directory) {
   struct stat found {};
   if (stat(directory.path().c_str(), &found) != 0) return {};
   return fmt::format("{} {:x}:{:x}", cluster::PlaceOfThisKernel(), found.st_dev, found.st_ino);
-}
-
-// The usage of this moment, with the rates that were worked out last.
-control::NodeUsage Newer(control::NodeUsage now, const std::optional<control::NodeUsage>& told) {
-  if (!told) return now;
-  now.repair_bytes_per_second = told->repair_bytes_per_second;
-  now.repair_chunks_per_second = told->repair_chunks_per_second;
-  return now;
-}
-
-uint64_t WallClockSeconds() {
-  auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
 }
 
 void LogMinReplicas(const ClusterSettings& settings) {
@@ -93,22 +66,13 @@ void KeepFreedMemory() {
 
 }  // namespace
 
-fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReport& report) {
-  fs::FileSystem::Parts::Space space;
-  for (const control::NodeReport& node : report.nodes) {
-    if (!node.usage) {
-      space.has_silent_nodes = space.has_silent_nodes || node.info.state != cluster::NodeState::kOut;
-      continue;
-    }
-    space.missing_copies += node.usage->missing_copies;
-    const uint64_t available = node.info.weight > 0 ? node.usage->available_bytes : 0;
-    space.available_bytes += available;
-    space.total_bytes += node.usage->stored_bytes + available;
-  }
-  const uint64_t copies = std::max<uint32_t>(1, report.copies);
-  space.total_bytes /= copies;
-  space.available_bytes /= copies;
-  return space;
+// In sequence: this host's round, that of other hosts, and the copies of what moves to where they are promised wait for
+// data; the transaction waits for a session, for delegations, and for the store. One of the latter more is for all
+// else.
+std::chrono::milliseconds RenameWaitMax(const Config& config) {
+  constexpr int kWaitsForData = 3, kWaitsForMetadata = 3;
+  const std::chrono::milliseconds data(config.commit_wait_max_ms), metadata(config.metadata_wait_ms);
+  return kWaitsForData * data + (kWaitsForMetadata + 1) * metadata;
 }
 
 Result<std::unique_ptr<ClusterVolume>> ClusterVolume::Open(DataDirectory& directory, const Config& config) {
@@ -211,8 +175,9 @@ Status ClusterVolume::JoinCluster() {
 Status ClusterVolume::StartServing() {
   cluster::ClusterChunkOptions options;
   options.copies = static_cast<unsigned>(config_.copies);
-  options.copies_min = min_replicas_;
-  options.sync_wait_max = std::chrono::seconds((config_.commit_wait_max_ms + 999) / 1000);
+  options.min_replicas = min_replicas_;
+  options.sync_wait_max =
+      std::chrono::ceil<std::chrono::seconds>(std::chrono::milliseconds(config_.commit_wait_max_ms));
   options.repair_bytes_per_second_max = config_.repair_rate;
   options.patience = cluster_store_->patience();
   if (UsableCores() < kCoresForAll) options.writer_pause = kWriterPause;
@@ -230,7 +195,7 @@ Status ClusterVolume::StartServing() {
     CAIRNFS_ASSIGN_OR_RETURN(cluster::Membership::Session session, membership_->WaitForSession(wait_max));
     return session.lease;
   };
-  gate.rename_wait_max = std::chrono::milliseconds(config_.commit_wait_max_ms) + kRenameBeyondWait;
+  gate.rename_wait_max = RenameWaitMax(config_);
   gate_ = std::make_unique<control::RankGate>(std::move(gate));
   usage_ = std::make_unique<UsagePublisher>(
       *fenced_, *membership_,
@@ -256,7 +221,7 @@ void ClusterVolume::TakeSettings(const StoredSettings& stored) {
   if (min_replicas == min_replicas_) return;
   min_replicas_ = min_replicas;
   LogMinReplicas(stored.settings);
-  chunks_->SetCopiesMin(min_replicas);
+  chunks_->SetMinReplicas(min_replicas);
 }
 
 void ClusterVolume::Stopping() {
@@ -276,102 +241,6 @@ fs::FsOptions ClusterVolume::FileSystemOptions() const {
   return daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
 }
 
-control::NodeUsage ClusterVolume::OwnUsage() const {
-  const store::StoreStats store = storage_->chunks().Stats();
-  const cluster::ClusterChunkStats chunks = chunks_->ClusterStats();
-  control::NodeUsage usage;
-  usage.total_bytes = SizeOfDisk(directory_.path()).total_bytes;
-  usage.available_bytes = store.available_bytes;
-  usage.stored_bytes = store.unique_bytes;
-  usage.missing_copies = chunks.missing_copies;
-  usage.unacknowledged_bytes = chunks.unacknowledged_bytes;
-  usage.repair_phase = chunks.repair_phase;
-  usage.repair_chunks_left = chunks.repair_chunks_left;
-  usage.session_began_seconds = SessionBegan();
-  return usage;
-}
-
-// For df: what all nodes tell, not newer than they tell it.
-std::optional<fs::FileSystem::Parts::Space> ClusterVolume::SpaceOfAll() {
-  const auto now = std::chrono::steady_clock::now();
-  {
-    MutexLock lock(space_mutex_);
-    if (space_ && now - space_read_at_ < kSpaceReadEvery) return space_;
-  }
-  // Without a session nobody can save; what was known last is told at once.
-  std::optional<fs::FileSystem::Parts::Space> space;
-  if (membership_->session().ok()) {
-    auto report = Report();
-    if (report.ok()) space = SpaceOf(*report);
-  }
-  MutexLock lock(space_mutex_);
-  if (space) {
-    space_ = space;
-    space_read_at_ = now;
-  }
-  return space_;
-}
-
-// This node knows at once what a commit of its own left out; what others know of is some seconds old.
-bool ClusterVolume::LacksCopies() {
-  const cluster::ClusterChunkStats own = chunks_->ClusterStats();
-  if (own.missing_copies > 0 || !own.knows_missing_copies) return true;
-  const auto all = SpaceOfAll();
-  return !all || all->has_silent_nodes || all->missing_copies > 0;
-}
-
-// When the session of this moment was first seen here.
-uint64_t ClusterVolume::SessionBegan() const {
-  auto session = membership_->session();
-  MutexLock lock(session_mutex_);
-  if (session.ok() && session->revision != session_revision_) {
-    session_revision_ = session->revision;
-    session_began_seconds_ = WallClockSeconds();
-  }
-  return session_began_seconds_;
-}
-
-control::ClusterActivityReport ClusterVolume::Activity() const {
-  control::ClusterActivityReport report;
-  report.chunks = chunks_->ClusterStats();
-  report.names = delegated_->Stats();
-  report.session_holds = membership_->LeaseHolds();
-  const auto view = membership_->view();
-  for (const cluster::NodeInfo& node : view->nodes) {
-    report.nodes_up += node.state == cluster::NodeState::kUp ? 1 : 0;
-    report.nodes_down += node.state == cluster::NodeState::kDown ? 1 : 0;
-    report.nodes_out += node.state == cluster::NodeState::kOut ? 1 : 0;
-  }
-  return report;
-}
-
-Result<control::ClusterReport> ClusterVolume::Report() {
-  control::ClusterReport report;
-  report.filesystem = filesystem_;
-  report.metadata = MetadataUrl(config_);
-  report.copies = static_cast<uint32_t>(config_.copies);
-  report.min_replicas = min_replicas_;
-  if (auto session = membership_->session(); !session.ok()) report.session = session.error().message;
-  // Without its session the host knows what it saw last; the store may not answer for long.
-  std::map<cluster::NodeId, control::NodeUsage> usages;
-  if (report.session.empty()) {
-    CAIRNFS_ASSIGN_OR_RETURN(usages, ReadUsage(*fenced_));
-  }
-  const auto view = membership_->view();
-  const uint64_t now = WallClockSeconds();
-  for (const cluster::NodeInfo& info : view->nodes) {
-    control::NodeReport node;
-    node.info = info;
-    node.is_self = info.id == membership_->self();
-    if (auto usage = usages.find(info.id); usage != usages.end()) node.usage = usage->second;
-    if (node.is_self) node.usage = Newer(OwnUsage(), node.usage);
-    if (info.state != cluster::NodeState::kUp) node.usage.reset();
-    if (node.usage) node.usage->session_age_seconds = now - std::min(now, node.usage->session_began_seconds);
-    report.nodes.push_back(std::move(node));
-  }
-  return report;
-}
-
 Status ClusterVolume::Forget(const std::string& node) {
   std::vector<cluster::NodeId> found;
   const auto view = membership_->view();
@@ -388,8 +257,9 @@ Status ClusterVolume::Forget(const std::string& node) {
 
 Result<control::ReplicasReport> ClusterVolume::SetMinReplicas(uint32_t min_replicas,
                                                               const std::function<bool()>& cancelled) {
+  const uint64_t times_went_back = settings_->TimesWentBack();
   CAIRNFS_ASSIGN_OR_RETURN(const StoredSettings stored, daemon::SetMinReplicas(*fenced_, min_replicas, cancelled));
-  settings_->Take(stored);  // who is told that it is done finds it done on this host
+  settings_->Take(stored, times_went_back);  // who is told that it is done finds it done on this host
   return control::ReplicasReport{stored.settings.copies, stored.settings.MinReplicas()};
 }
 

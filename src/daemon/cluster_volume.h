@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,9 @@
 #include "meta/namespace.h"
 
 namespace cairnfs::daemon {
+
+// How long a rename of a directory may take among hosts that go on answering.
+std::chrono::milliseconds RenameWaitMax(const Config& config);
 
 // What fits in the cluster, in bytes of files whose chunks are all different: the nodes' together, divided by the
 // copies. Those that have not told theirs yet are left out, and those that are draining have nothing available.
@@ -60,6 +64,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   uint64_t SessionBegan() const;
   std::optional<fs::FileSystem::Parts::Space> SpaceOfAll();
   bool LacksCopies();
+  control::ReplicasReport Replicas() const { return {static_cast<uint32_t>(config_.copies), min_replicas_}; }
 
   DataDirectory& directory_;
   const Config config_;

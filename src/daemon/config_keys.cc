@@ -14,10 +14,10 @@ namespace {
 
 using Kind = ConfigKey::Kind;
 
-constexpr uint64_t kTiB = 1024 * uint64_t{kGiB};
 constexpr uint64_t kDayMs = 24 * 3600 * uint64_t{1000};
 constexpr uint64_t kCopiesMax = 16;
 constexpr double kWeightMax = 1e6;
+constexpr std::string_view kAutomatic = "chosen automatically";
 
 Error Wrong(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
 
@@ -42,17 +42,16 @@ std::string Describe(const ConfigValue& value) {
 
 std::string FormatNumber(Kind kind, uint64_t value) {
   if (kind == Kind::kSize) return FormatSizeExact(value);
-  if (kind == Kind::kDuration) return value % 1000 == 0 ? fmt::format("{}s", value / 1000) : fmt::format("{}ms", value);
+  if (kind == Kind::kDuration) return FormatDurationMs(value);
   return fmt::format("{}", value);
 }
 
 Status StoreNumber(const ConfigKey& key, uint64_t number, Config& config) {
   bool in_range = number >= key.value_min && number <= key.value_max;
-  if (!in_range && !(number == 0 && key.zero_is_automatic)) {
+  if (!in_range && !(number == 0 && !key.zero_means.empty())) {
+    const std::string or_zero = key.zero_means.empty() ? "" : fmt::format(", or be 0 ({})", key.zero_means);
     return Wrong(fmt::format("must lie between {} and {}{}, not {}", FormatNumber(key.kind, key.value_min),
-                             FormatNumber(key.kind, key.value_max),
-                             key.zero_is_automatic ? ", or be 0 (chosen automatically)" : "",
-                             FormatNumber(key.kind, number)));
+                             FormatNumber(key.kind, key.value_max), or_zero, FormatNumber(key.kind, number)));
   }
   config.*std::get<uint64_t Config::*>(key.target) = number;
   return {};
@@ -133,37 +132,31 @@ const std::vector<ConfigKey>& Table() {
   static const std::vector<ConfigKey> table = {
       {"data", Kind::kPath, &Config::data},
       {"mount_point", Kind::kPath, &Config::mount_point},
-      {"pool_size", Kind::kSize, &Config::pool_size, 32 * kMiB, kTiB, true},
-      {"cache_size", Kind::kSize, &Config::cache_size, kMiB, kTiB, true},
-      {"segment_size", Kind::kSize, &Config::segment_size, 4 * kMiB, 4 * kGiB, true},
-      {"free_segments_max", Kind::kSize, &Config::free_segments_max, kMiB, 1024 * kTiB, true},
-      {"reserve", Kind::kSize, &Config::reserve, kMiB, 1024 * kTiB, true},
+      {"pool_size", Kind::kSize, &Config::pool_size, 32 * kMiB, kTiB, kAutomatic},
+      {"cache_size", Kind::kSize, &Config::cache_size, kMiB, kTiB, kAutomatic},
+      {"segment_size", Kind::kSize, &Config::segment_size, 4 * kMiB, 4 * kGiB, kAutomatic},
+      {"free_segments_max", Kind::kSize, &Config::free_segments_max, kMiB, 1024 * kTiB, kAutomatic},
+      {"reserve", Kind::kSize, &Config::reserve, kMiB, 1024 * kTiB, kAutomatic},
       {"metadata_cache_size", Kind::kSize, &Config::metadata_cache_size, kMiB, kTiB},
       {"read_ahead", Kind::kSize, &Config::read_ahead, 0, 16 * kGiB},
       {"mmap_read_ahead", Kind::kSize, &Config::mmap_read_ahead, 4 * kKiB, kGiB},
-      {"worker_threads", Kind::kCount, &Config::worker_threads, 1, 1024, true},
+      {"worker_threads", Kind::kCount, &Config::worker_threads, 1, 1024, kAutomatic},
       {"waiting_threads", Kind::kCount, &Config::waiting_threads, 1, 4096},
-      {"verify_threads", Kind::kCount, &Config::verify_threads, 1, 1024, true},
+      {"verify_threads", Kind::kCount, &Config::verify_threads, 1, 1024, kAutomatic},
       {"receive_threads", Kind::kCount, &Config::receive_threads, 1, 64},
       {"max_background", Kind::kCount, &Config::max_background, 2, 65535},
       {"flush_interval", Kind::kDuration, &Config::flush_interval_ms, 10, 4000},
       {"commit_wait_max", Kind::kDuration, &Config::commit_wait_max_ms, 1000, kDayMs},
-      {"rename", Kind::kChoice, &Config::rename, 0, 0, false, {"ordered", "durable"}},
-      {"collect_after", Kind::kSize, &Config::collect_after, 1, 1024 * kTiB, true},
-      {"collect_rate", Kind::kSize, &Config::collect_rate, kMiB, kTiB, true},
+      {"rename", Kind::kChoice, &Config::rename, 0, 0, "", {"ordered", "durable"}},
+      {"collect_after", Kind::kSize, &Config::collect_after, 1, 1024 * kTiB, "the default"},
+      {"collect_rate", Kind::kSize, &Config::collect_rate, kMiB, kTiB, "unbounded"},
       {"collect_delay", Kind::kDuration, &Config::collect_delay_ms, 0, kDayMs},
       {"allow_other", Kind::kFlag, &Config::allow_other},
       {"read_only", Kind::kFlag, &Config::read_only},
       {"mount_options", Kind::kWords, &Config::mount_options},
       {"direct_io", Kind::kFlag, &Config::direct_io},
       {"io_uring", Kind::kFlag, &Config::io_uring},
-      {"log_level",
-       Kind::kChoice,
-       &Config::log_level,
-       0,
-       0,
-       false,
-       {"trace", "debug", "info", "warning", "error", "off"}},
+      {"log_level", Kind::kChoice, &Config::log_level, 0, 0, "", {"trace", "debug", "info", "warning", "error", "off"}},
       {"log_file", Kind::kText, &Config::log_file},
       {"metrics_address", Kind::kAddress, &Config::metrics_address},
       {"metadata", Kind::kText, &Config::metadata},
@@ -175,8 +168,8 @@ const std::vector<ConfigKey>& Table() {
       {"failure_domain", Kind::kText, &Config::failure_domain},
       {"weight", Kind::kWeight, &Config::weight},
       {"copies", Kind::kCount, &Config::copies, 1, kCopiesMax},
-      {"min_replicas", Kind::kCount, &Config::min_replicas, 1, kCopiesMax, true},
-      {"durability", Kind::kChoice, &Config::durability, 0, 0, false, {"replicated", "local"}},
+      {"min_replicas", Kind::kCount, &Config::min_replicas, 1, kCopiesMax, "as many as copies"},
+      {"durability", Kind::kChoice, &Config::durability, 0, 0, "", {"replicated", "local"}},
       {"lease", Kind::kDuration, &Config::lease_ms, 1000, 600'000},
       {"out_after", Kind::kDuration, &Config::out_after_ms, 1000, 30 * kDayMs},
       {"repair_rate", Kind::kSize, &Config::repair_rate, kMiB, kTiB},

@@ -42,7 +42,7 @@ struct ConfigKey {
   Kind kind;
   Target target;
   uint64_t value_min = 0, value_max = 0;  // sizes, durations (ms), counts
-  bool zero_is_automatic = false;         // 0 is allowed below value_min
+  std::string_view zero_means = {};       // of a 0 below value_min, in words; empty: it is not allowed
   std::vector<std::string_view> choices = {};
 };
 

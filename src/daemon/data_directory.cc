@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -19,6 +19,7 @@
 #include "base/failpoint.h"
 #include "base/hex.h"
 #include "base/log.h"
+#include "base/random_bytes.h"
 #include "base/user.h"
 
 namespace cairnfs::daemon {
@@ -30,11 +31,12 @@ Failpoint fail_making_begun("daemon.making_begun", Failpoint::Kind::kKill);
 Failpoint fail_before_format("daemon.before_format", Failpoint::Kind::kKill);
 Failpoint fail_after_format("daemon.after_format", Failpoint::Kind::kKill);
 
+constexpr size_t kUuidBytes = 16;
 constexpr const char* kOwnerProbe = "owner.probe";
 constexpr const char* kNewFormat = "format.new";
-constexpr std::array<std::string_view, 14> kOwnNames = {
-    "LOCK",         "format",     "format.making", "format.new",    "segments",      "metadata",   "shared",
-    "control.sock", "ranks.sock", "cairnfs.log",   "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe};
+constexpr auto kOwnNames = std::to_array<std::string_view>(
+    {"LOCK", "format", "format.making", kNewFormat, "segments", "metadata", "shared", "control.sock", "ranks.sock",
+     "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe});
 // A holder that is on its way out is waited for; any other one only as long as it may take to notice an unmount.
 constexpr auto kStoppingWaitMax = std::chrono::seconds(30);
 constexpr auto kHolderWaitMax = std::chrono::seconds(1);
@@ -77,15 +79,8 @@ std::string_view Field(std::string_view text, std::string_view name) {
   return {};
 }
 
-std::string RandomUuid() {
-  std::string bytes(16, '\0');
-  while (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-  }
-  return ToHex(bytes);
-}
-
 bool IsUuid(std::string_view hex) {
-  return hex.size() == 32 && hex.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  return hex.size() == 2 * kUuidBytes && hex.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 std::string HolderOf(const std::string& lock_text) {
@@ -245,7 +240,7 @@ Status DataDirectory::Recognise(bool create) {
 }
 
 Status DataDirectory::StartMaking() {
-  uuid_ = RandomUuid();
+  uuid_ = ToHex(RandomBytes(kUuidBytes));
   CAIRNFS_RETURN_IF_ERROR(WriteSmallFile(directory_, "format.making", FormatText(), path_));
   fail_making_begun.Pass();
   for (const std::string& folder : {segments_path(), metadata_path(), shared_path()}) {
@@ -372,6 +367,11 @@ void DataDirectory::SettleLock(const std::string& text) {
 void DataDirectory::SetState(const std::string& state) { SettleLock(fmt::format("{} {}\n", getpid(), state)); }
 void DataDirectory::MarkFailed(const std::string& why) { SettleLock("failed: " + why + "\n"); }
 void DataDirectory::MarkClean() { SettleLock(""); }
+
+uint64_t DataDirectory::DiskBytes() const {
+  struct statvfs info;
+  return fstatvfs(directory_, &info) == 0 ? static_cast<uint64_t>(info.f_blocks) * info.f_frsize : 0;
+}
 
 Result<std::string> ControlSocketPath(const std::string& data_path) {
   std::string path = data_path + "/control.sock";

@@ -51,6 +51,7 @@ class DataDirectory {
   std::string metadata_path() const { return path_ + "/metadata"; }
   std::string log_path() const { return path_ + "/cairnfs.log"; }
   std::string shared_path() const { return path_ + "/shared"; }
+  uint64_t DiskBytes() const;                        // the capacity of the disk that it lies on; 0: not known
   const std::string& uuid() const { return uuid_; }  // 32 hex digits
   // 32 hex digits of the cluster's filesystem to which the directory belongs; empty: it is of a host alone.
   const std::string& filesystem() const { return filesystem_; }

@@ -26,14 +26,6 @@ std::string UsageKey(const cluster::NodeId& id) { return std::string(kUsagePrefi
 double DoubleOf(uint64_t bits) { return std::bit_cast<double>(bits); }
 uint64_t BitsOf(double value) { return std::bit_cast<uint64_t>(value); }
 
-// One of all: the first that is up.
-bool IsFirst(const cluster::View& view, const cluster::NodeId& self) {
-  for (const cluster::NodeInfo& node : view.nodes) {
-    if (node.state == cluster::NodeState::kUp) return node.id == self;
-  }
-  return false;
-}
-
 }  // namespace
 
 std::string EncodeUsage(const control::NodeUsage& usage) {
@@ -115,7 +107,8 @@ void UsagePublisher::Run(const std::stop_token& stop) {
       published = time;
     }
     if (time - kept >= kHousekeepInterval) {
-      if (IsFirst(*view, membership_.self())) housekeep_();
+      const cluster::NodeInfo* first = view->FirstUp();
+      if (first != nullptr && first->id == membership_.self()) housekeep_();
       kept = time;
     }
     std::unique_lock lock(mutex);

@@ -30,7 +30,6 @@ struct Unit {
   uint64_t factor;
 };
 
-constexpr uint64_t kTiB = 1024 * uint64_t{kGiB};
 constexpr std::array kSizeUnits = {
     Unit{"", 1},       Unit{"B", 1},    Unit{"K", kKiB},   Unit{"KiB", kKiB}, Unit{"M", kMiB},
     Unit{"MiB", kMiB}, Unit{"G", kGiB}, Unit{"GiB", kGiB}, Unit{"T", kTiB},   Unit{"TiB", kTiB},
@@ -89,6 +88,10 @@ std::string FormatSizeExact(uint64_t bytes) {
     if (bytes != 0 && bytes % unit.factor == 0) return fmt::format("{}{}", bytes / unit.factor, unit.name);
   }
   return fmt::format("{}", bytes);
+}
+
+std::string FormatDurationMs(uint64_t milliseconds) {
+  return milliseconds % 1000 == 0 ? fmt::format("{}s", milliseconds / 1000) : fmt::format("{}ms", milliseconds);
 }
 
 }  // namespace cairnfs::daemon

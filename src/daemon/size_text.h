@@ -20,5 +20,7 @@ Result<uint64_t> ParseDurationMs(std::string_view text);
 std::string FormatSize(uint64_t bytes);
 // "256MiB", or "1000000" when no unit divides it: what ParseSize reads back.
 std::string FormatSizeExact(uint64_t bytes);
+// "5s", or "250ms": what ParseDurationMs reads back.
+std::string FormatDurationMs(uint64_t milliseconds);
 
 }  // namespace cairnfs::daemon

@@ -1,16 +1,18 @@
 #include "daemon/storage.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
+#include <filesystem>
 
 #include "base/log.h"
 #include "base/user.h"
 
 namespace cairnfs::daemon {
 namespace {
+
+namespace stdfs = std::filesystem;
 
 // Each of RocksDB's memtables, of which four may exist.
 constexpr uint64_t kMetadataWriteBufferBytes = 32 * kMiB;
@@ -32,6 +34,22 @@ io::DiskOptions SegmentDiskOptions(const DataDirectory& directory, const Config&
   return options;
 }
 
+// Which may be closed to this process. Nothing is to root.
+bool HoldsFilesOfOthers(const std::string& path) {
+  const uid_t self = geteuid();
+  if (self == 0) return false;
+  std::error_code error;
+  const auto options = stdfs::directory_options::skip_permission_denied;
+  for (stdfs::recursive_directory_iterator entry(path, options, error), end; !error && entry != end;
+       entry.increment(error)) {
+    struct stat info;
+    const bool is_others = lstat(entry->path().c_str(), &info) == 0 && info.st_uid != self;
+    // Root's own, at the top of a filesystem of its own; nobody opens it.
+    if (is_others && entry->path().filename() != "lost+found") return true;
+  }
+  return false;
+}
+
 io::BufferPool::Options PoolOptions(const Config& config) {
   io::BufferPool::Options options;
   options.size_bytes_max = config.pool_size != 0 ? config.pool_size : DefaultPoolSize();
@@ -44,10 +62,9 @@ Error ExplainOpening(const Error& error, const std::string& what, const std::str
   Error explained = error.WithContext(fmt::format("{} in {}", what, path));
   if (error.code == ErrorCode::kNotFound) {
     explained.code = ErrorCode::kCorrupt;
-    explained.message += "; there was one, and its files are gone: restore the data directory from a copy";
-  } else if (error.code == ErrorCode::kCorrupt &&
-             error.message.find("restore the data directory") == std::string::npos) {
-    explained.message += "; restore the data directory from a copy";
+    explained.message += fmt::format("; there was one, and its files are gone: {}", kv::kDamageAdvice);
+  } else if (error.code == ErrorCode::kCorrupt && error.message.find(kv::kDamageAdvice) == std::string::npos) {
+    explained.message += fmt::format("; {}", kv::kDamageAdvice);
   } else if (error.code == ErrorCode::kNoSpace) {
     explained.message += "; make room on that disk first";
   }
@@ -55,7 +72,7 @@ Error ExplainOpening(const Error& error, const std::string& what, const std::str
 }
 
 Error ExplainDenied(Error error, const std::string& path) {
-  if (error.code == ErrorCode::kPermission && error.message.find(std::strerror(EACCES)) != std::string::npos) {
+  if (error.code == ErrorCode::kPermission && HoldsFilesOfOthers(path)) {
     error.message += fmt::format("; give everything in the directory to one user, as root: chown -R {} {}",
                                  UserWord(geteuid()), path);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "base/failpoint.h"
@@ -56,8 +57,8 @@ Status Volume::MakeGate() {
   CAIRNFS_ASSIGN_OR_RETURN(gate_store_, kv::HostedStore::Open(*gate_engine_));
   control::RankGate::Options gate{*gate_store_, *gate_store_, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; },
                                   NodeName(config_)};
-  // Who renames is of this process too, so that it is known when it is gone.
-  gate.rename_wait_max = std::chrono::milliseconds(config_.commit_wait_max_ms) + std::chrono::hours(1);
+  // Who renames is of this process too, so that it is known when it is gone. Its rename waits for data, then for names.
+  gate.rename_wait_max = 2 * std::chrono::milliseconds(config_.commit_wait_max_ms) + std::chrono::hours(1);
   gate_ = std::make_unique<control::RankGate>(std::move(gate));
   return {};
 }
@@ -128,7 +129,9 @@ fs::FsOptions FileSystemOptions(const Config& config, size_t cache_bytes_max) {
   options.update_atime = !config.read_only && std::find(words.begin(), words.end(), "noatime") == words.end();
   options.flush_interval_ms = static_cast<unsigned>(config.flush_interval_ms);
   options.metadata_wait_ms = static_cast<unsigned>(config.metadata_wait_ms);
-  options.commit_wait_seconds_max = static_cast<unsigned>((config.commit_wait_max_ms + 999) / 1000);
+  const auto commit_wait =
+      std::chrono::ceil<std::chrono::seconds>(std::chrono::milliseconds(config.commit_wait_max_ms));
+  options.commit_wait_seconds_max = static_cast<unsigned>(commit_wait.count());
   // What is fetched for several readers must not drive out each other's.
   const uint64_t share_bytes = std::max<uint64_t>(cache_bytes_max / 16, 2 * kMiB);
   options.read_ahead_bytes = std::min<uint64_t>(config.read_ahead, share_bytes);

@@ -98,10 +98,9 @@ Result<std::vector<cluster::NodeId>> ClusterHost::OthersWithSession() {
 }
 
 bool ClusterHost::IsFirstUp() const {
-  for (const cluster::NodeInfo& node : parts_.membership.view()->nodes) {
-    if (node.state == cluster::NodeState::kUp) return node.id.AsKey() == self_;
-  }
-  return false;
+  const auto view = parts_.membership.view();
+  const cluster::NodeInfo* first = view->FirstUp();
+  return first != nullptr && first->id.AsKey() == self_;
 }
 
 std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node, const std::vector<InodeId>& inodes,

@@ -68,7 +68,7 @@ class ClusterHost {
   void NotePending(const meta::FileState& state, SharedContent& shared) const;
   std::string NameOf(std::string_view node) const;  // for people
   bool IsUp(const cluster::NodeId& node) const;
-  bool IsFirstUp() const;  // in the order of ids
+  bool IsFirstUp() const;  // cluster::View::FirstUp
 
   // What a node could not finish: `why` names it.
   struct Failure {

@@ -131,6 +131,7 @@ CollectionStatus Collector::Status() const {
     MutexLock lock(mutex_);
     status.phase = phase_;
     status.runs_total = runs_total_;
+    status.vain_looks_total = vain_looks_total_;
   }
   status.running = running_.load();
   status.inodes_marked = inodes_marked_.load();
@@ -159,6 +160,7 @@ void Collector::Run() {
       for (;;) {
         if (stopping_ || !requests_.empty()) break;
         if (IsDue()) break;
+        vain_looks_total_++;
         wake_.WaitFor(mutex_, std::chrono::milliseconds(500));
       }
       requests.swap(requests_);

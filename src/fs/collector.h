@@ -83,7 +83,7 @@ class Collector {
   std::chrono::steady_clock::time_point logged_at_ GUARDED_BY(mutex_);
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::string phase_ GUARDED_BY(mutex_) = "idle";
-  uint64_t runs_total_ GUARDED_BY(mutex_) = 0;
+  uint64_t runs_total_ GUARDED_BY(mutex_) = 0, vain_looks_total_ GUARDED_BY(mutex_) = 0;
 
   std::atomic<bool> running_{false};
   std::atomic<uint64_t> inodes_marked_{0};

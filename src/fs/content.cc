@@ -140,9 +140,10 @@ Status FileSystem::Impl::ChangeQuietly(const InodePtr& inode, const std::functio
         return goes_on;
       }
       if (inode->changed_state.WaitFor(inode->mutex, std::chrono::milliseconds(200))) continue;
-      // Chunks that found no space stay in flight until there is some: do not wait with them.
+      // Chunks that found no space stay in flight until there is some: do not wait with them. Who empties the file,
+      // which is the way out, waits for no more than the round that owes it: that ends, whatever finds no space.
       const Error* failure = inode->content ? inode->content->Failure() : nullptr;
-      if (failure == nullptr) continue;
+      if (failure == nullptr || empties) continue;
       inode->content->barriers_waiting--;
       return failure->WithContext("what was written to the file before");
     }
@@ -179,6 +180,7 @@ Status FileSystem::Impl::Truncate(const InodePtr& inode, Content& content, uint6
     content.extents = ExtentMap();
     content.pins.clear();
     content.ForgetLost(0, kFileSizeMax);
+    content.recipe_error_noted = false;  // it was of the recipe of those bytes
   } else if (size < content.size) {
     CAIRNFS_RETURN_IF_ERROR(Punch(inode, content, size, kFileSizeMax - size));
   }
@@ -195,8 +197,8 @@ Status FileSystem::Impl::Truncate(const InodePtr& inode, Content& content, uint6
 
 Status FileSystem::Impl::TakeError(const InodePtr& inode, Handle& handle) {
   MutexLock lock(handle.mutex);
-  if (handle.error_seen == inode->error_sequence || !inode->error) return {};
-  handle.error_seen = inode->error_sequence;
+  if (handle.error_seen >= inode->error_number || !inode->error) return {};
+  handle.error_seen = inode->error_number;
   inode->error_told = true;
   return *inode->error;
 }
@@ -219,7 +221,7 @@ HandleId FileSystem::Impl::AddHandle(const InodePtr& inode, const OpenFlags& fla
     // An error that nobody was told is told to whoever opens the file for writing next. Who only reads it is told by
     // the reads of what is lost.
     MutexLock lock(handle->mutex);
-    handle->error_seen = inode->error_sequence - (flags.write && inode->error && !inode->error_told ? 1 : 0);
+    handle->error_seen = inode->errors_total - (flags.write && inode->error && !inode->error_told ? 1 : 0);
   }
   inode->open_count++;
   if (flags.write) inode->write_open_count++;

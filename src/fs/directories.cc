@@ -6,24 +6,14 @@
 namespace cairnfs::fs {
 namespace {
 
-constexpr size_t kEntriesPerRead = 4096;
-
-Result<std::vector<FileSystem::ListedEntry>> List(meta::Namespace& names, InodeId directory) {
-  std::vector<FileSystem::ListedEntry> entries;
+Result<std::shared_ptr<const DirectoryListing>> List(meta::Namespace& names, InodeId directory) {
+  auto listing = std::make_shared<DirectoryListing>();
   auto parent = names.ParentOf(directory);
-  InodeId up = parent.ok() ? *parent : directory;
-  entries.push_back({".", directory, S_IFDIR, 1});
-  entries.push_back({"..", up, S_IFDIR, 2});
-  std::string after;
-  for (;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(std::vector<meta::DirectoryEntry> some,
-                             names.ReadDirectory(directory, after, kEntriesPerRead));
-    for (meta::DirectoryEntry& entry : some) {
-      entries.push_back({std::move(entry.name), entry.inode, entry.type, entries.size() + 1});
-    }
-    if (some.size() < kEntriesPerRead) return entries;
-    after = entries.back().name;
-  }
+  listing->Add(".", directory, S_IFDIR);
+  listing->Add("..", parent.ok() ? *parent : directory, S_IFDIR);
+  CAIRNFS_RETURN_IF_ERROR(names.VisitDirectory(
+      directory, [&](std::string_view name, InodeId inode, uint32_t type) { listing->Add(name, inode, type); }));
+  return std::shared_ptr<const DirectoryListing>(std::move(listing));
 }
 
 }  // namespace
@@ -37,21 +27,15 @@ Result<HandleId> FileSystem::OpenDirectory(InodeId inode) {
   return impl_->directories.Add(std::move(handle));
 }
 
-Result<std::vector<FileSystem::ListedEntry>> FileSystem::ReadDirectory(HandleId handle_id, InodeId inode,
-                                                                       uint64_t offset, size_t limit) {
+Result<std::shared_ptr<const DirectoryListing>> FileSystem::ReadDirectory(HandleId handle_id, InodeId inode,
+                                                                          uint64_t offset) {
   std::shared_ptr<DirectoryHandle> handle = impl_->directories.Find(handle_id);
   if (!handle) return MakeError(ErrorCode::kStale, "the directory is not open");
   MutexLock lock(handle->mutex);
-  if (offset == 0 || !handle->listed) {
-    CAIRNFS_ASSIGN_OR_RETURN(handle->entries, List(impl_->parts.names, inode));
-    handle->listed = true;
+  if (offset == 0 || !handle->listing) {
+    CAIRNFS_ASSIGN_OR_RETURN(handle->listing, List(impl_->parts.names, inode));
   }
-  std::vector<ListedEntry> entries;
-  if (offset >= handle->entries.size()) return entries;
-  size_t end = handle->entries.size() - offset > limit ? offset + limit : handle->entries.size();
-  entries.assign(handle->entries.begin() + static_cast<ptrdiff_t>(offset),
-                 handle->entries.begin() + static_cast<ptrdiff_t>(end));
-  return entries;
+  return handle->listing;
 }
 
 void FileSystem::ReleaseDirectory(HandleId handle_id) {

@@ -59,6 +59,8 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
 
 void FileSystem::Impl::End() {
   if (!wait_watcher.joinable()) return;
+  // The chunk store's threads answer reads, and outlive the session that takes the answers: none may still be in there.
+  while (reads_running.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   stop.request_stop();
   {
     MutexLock lock(waits_mutex);

@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "base/types.h"
 #include "chunking/chunker.h"
+#include "fs/directory_listing.h"
 #include "io/buffer_pool.h"
 #include "kv/local_store.h"
 #include "meta/namespace.h"
@@ -81,8 +82,8 @@ struct FallocateRequest {
 };
 
 struct FsSpace {
-  uint64_t total_bytes, free_bytes, available_bytes;
-  uint64_t inodes_total, inodes_free;
+  uint64_t total_bytes = 0, free_bytes = 0, available_bytes = 0;
+  uint64_t inodes_total = 0, inodes_free = 0;
 };
 
 // What a sync point waits for, where there are several nodes.
@@ -103,13 +104,14 @@ struct FsOptions {
   size_t read_ahead_bytes = 64 * kMiB;
   uint64_t collect_after_bytes = 64 * kMiB;  // freed bytes that make the background collector start
   uint64_t collect_bytes_per_second_max = 256 * kMiB;
-  unsigned collect_delay_ms = 3000;  // after the last deletion
-  bool collect_by_itself = true;     // false: only when asked to (a check of what is damaged)
+  unsigned collect_delay_ms = 3000;         // after the last deletion
+  unsigned orphan_sweep_every_ms = 60'000;  // in a cluster: deleted files that a dead host left are looked for
+  bool collect_by_itself = true;            // false: only when asked to (a check of what is damaged)
 };
 
 // Through the mount, since start.
 struct FsTraffic {
-  uint64_t write_bytes_total, read_bytes_total;
+  uint64_t write_bytes_total = 0, read_bytes_total = 0;
 };
 
 // A rename that was refused because bytes below it are lost or could not be made safe.
@@ -123,17 +125,17 @@ struct CommitFailure {
 
 struct FsStatus {
   std::vector<CommitFailure> failed_commits;  // in a cluster: the last few, latest first
-  uint64_t logical_bytes;                     // sum of file sizes (without holes), what is not durable yet included
-  uint64_t inode_count;                       // of every type; too few while a start still counts those that it found
-  uint64_t dirty_bytes;                       // written and not durable yet
-  uint64_t open_files;
-  uint64_t write_bytes_total, read_bytes_total;  // through the mount, since start
-  uint64_t sync_rounds_total, sync_points_total;
-  size_t pool_buffers, pool_buffers_free;
-  bool collecting;
-  bool collection_failed;  // the last one did
-  std::string last_error;  // empty: none
-  bool failing;            // nothing becomes durable at present: the last sync round could not be finished
+  uint64_t logical_bytes = 0;                 // sum of file sizes (without holes), what is not durable yet included
+  uint64_t inode_count = 0;                   // of every type; too few while a start still counts those that it found
+  uint64_t dirty_bytes = 0;                   // written and not durable yet
+  uint64_t open_files = 0;
+  uint64_t write_bytes_total = 0, read_bytes_total = 0;  // through the mount, since start
+  uint64_t sync_rounds_total = 0, sync_points_total = 0;
+  size_t pool_buffers = 0, pool_buffers_free = 0;
+  bool collecting = false;
+  bool collection_failed = false;  // the last one did
+  std::string last_error;          // empty: none
+  bool failing = false;            // nothing becomes durable at present: the last sync round could not be finished
   store::StoreStats store;
 };
 
@@ -143,6 +145,7 @@ struct CollectionStatus {
   uint64_t inodes_marked = 0, chunks_seen = 0, chunks_total = 0, chunks_freed = 0, bytes_freed = 0;
   uint64_t segments_compacted = 0, segments_freed = 0, bytes_moved = 0;
   uint64_t runs_total = 0;
+  uint64_t vain_looks_total = 0;  // at whether one is due by itself, and none was
 };
 
 struct CheckReport {
@@ -288,14 +291,8 @@ class FileSystem {
   // --- directories, xattrs, space --------------------------------------------------------------------------------
   // A listing is taken when the directory is read from offset 0, and is the handle's from then on.
   Result<HandleId> OpenDirectory(InodeId inode);
-  struct ListedEntry {
-    std::string name;
-    InodeId inode;
-    uint32_t type;         // S_IFMT bits
-    uint64_t next_offset;  // cookie of the entry after this one
-  };
-  // At most `limit` entries from cookie `offset`, "." and ".." first; empty at the end.
-  Result<std::vector<ListedEntry>> ReadDirectory(HandleId handle, InodeId inode, uint64_t offset, size_t limit);
+  // The whole listing, "." and ".." first; with `offset` 0 as it is now.
+  Result<std::shared_ptr<const DirectoryListing>> ReadDirectory(HandleId handle, InodeId inode, uint64_t offset);
   void ReleaseDirectory(HandleId handle);
 
   // Answers user.cairnfs.durability ("local" or "replicated" once durable, "pending" before, "lost" where
@@ -327,8 +324,12 @@ class FileSystem {
   // until all records were read once.
   FsStatus GetStatus() const;
   FsTraffic GetTraffic() const;  // two counters, at no cost
+  // In a cluster: how many wait to tell of bytes of a file while another tells of the same file.
+  unsigned waiting_puts() const;
   // A sync point for everything before the call.
   void Sync(Done<void> done);
+  // As Sync, but of names alone: also while bytes find no space. Among other hosts what is seen is durable.
+  void SyncNames(Done<void> done);
   // Runs a collection now (or joins the one that runs); `done` when it is over. GetCollection tells how far it is.
   void Collect(Done<CollectionStatus> done);
   CollectionStatus GetCollection() const;

@@ -1,6 +1,7 @@
 // The inside of FileSystem, shared by its source files: the parts, the tables, and the helpers that more than one
-// theme needs. The public functions are grouped by theme: names.cc, files.cc, reading.cc, ranges.cc, directories.cc,
-// xattrs.cc, status.cc.
+// theme needs. The functions are grouped by theme: names.cc, files.cc, content.cc, reading.cc, ranges.cc,
+// directories.cc, xattrs.cc, permissions.cc, commit.cc, shared_files.cc, sessions.cc, status.cc; filesystem.cc begins
+// and ends it.
 #pragma once
 
 #include <deque>
@@ -43,8 +44,7 @@ using HandlePtr = std::shared_ptr<Handle>;
 struct DirectoryHandle {
   InodeId inode;
   Mutex mutex;
-  bool listed GUARDED_BY(mutex) = false;
-  std::vector<FileSystem::ListedEntry> entries GUARDED_BY(mutex);
+  std::shared_ptr<const DirectoryListing> listing GUARDED_BY(mutex);  // null: not read yet
 };
 
 // Things by id, in shards.
@@ -88,7 +88,7 @@ class FileSystem::Impl {
  public:
   Impl(const Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes);
   ~Impl();
-  void End();  // ends all threads but the rounds'
+  void End();  // ends all threads but the rounds'; waits for the reads in flight
 
   // --- content (content.cc) ---
   // Reads the inode's record if its content is not in memory. False when that would have to wait for chunks and
@@ -143,6 +143,11 @@ class FileSystem::Impl {
   // --- reading (reading.cc) ---
   struct ReadPlan;
   void StartRead(const std::shared_ptr<ReadPlan>& plan);
+  // What is to be done first for the read, or, when it is kFetch, puts its parts into the plan.
+  enum class ReadStep { kFetch, kSeeOthers, kLoad, kFailLost };
+  ReadStep PlanRead(ReadPlan& plan);
+  void FetchParts(const std::shared_ptr<ReadPlan>& plan);
+  void FinishRead(const std::shared_ptr<ReadPlan>& plan);   // every part is there, or failed
   void LoadForRead(const std::shared_ptr<ReadPlan>& plan);  // blocking
   void FailRead(const std::shared_ptr<ReadPlan>& plan, Error error);
   void FailLoad(const std::shared_ptr<ReadPlan>& plan, const Error& error);
@@ -188,14 +193,17 @@ class FileSystem::Impl {
   Result<std::map<InodeId, std::string>> FindNames(InodeId directory, std::set<InodeId> inodes);
   Status CheckNothingLost(const meta::RenameParams& params);  // kIo names a file below the source
 
+  // What of the request is in the inode's record: all but the size and a regular file's time of change.
+  static meta::AttrChanges ChangesOf(const SetAttrRequest& request, const meta::Attr& before, Timestamp now);
+
   // A sync point whose caller may give up; kUnavailable when it took too long.
   void RequestUnlessCancelled(const Caller& caller, Done<void> done, SyncRounds::Scope scope = SyncRounds::Scope::kAll);
   // `done` is called once: with what the returned function is given, with kInterrupted once the caller is being killed,
   // or at the deadline with what `late` says then, whichever comes first.
-  Done<void> UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline,
-                             std::function<Error()> late, Done<void> done);
-  Done<void> UnlessKilled(const Caller& caller, Done<void> done);  // without a deadline
-  Error TookTooLong() const;                                       // the sync point; what it waits for
+  SyncRounds::Answer UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline,
+                                     std::function<Error()> late, Done<void> done);
+  SyncRounds::Answer UnlessKilled(const Caller& caller, Done<void> done);  // without a deadline
+  Error TookTooLong() const;                                               // the sync point; what it waits for
   void WatchWaits();
   // xattrs.cc
   bool IsPending(InodeId id, uint32_t mode);
@@ -307,8 +315,10 @@ class FileSystem::Impl {
   std::atomic<int64_t> vain_collection_ms{-1000};  // steady clock: when a collection last made too little room
   // How often something was freed; and before that collection.
   std::atomic<uint64_t> free_count{0}, free_count_at_vain_collection{0};
+  std::atomic<uint64_t> reads_running{0};  // until the last thread has let go of them
   std::atomic<bool> pressure_posted{false};
   std::atomic<unsigned> looks_under_way{0};                           // LookAgain
+  std::atomic<unsigned> waiting_puts{0};                              // TryPutPending
   std::atomic<std::chrono::milliseconds> pressure_without_release{};  // the longest told since the last pass
 
   Mutex lost_mutex;  // taken after an inode's

@@ -11,6 +11,15 @@ const Error* Content::Failure() const {
   return nullptr;
 }
 
+std::optional<Error> Content::WhyNotWhole() const {
+  if (!lost.empty()) {
+    return MakeError(ErrorCode::kIo, "bytes of the file could not be stored and are lost: write it again or remove it");
+  }
+  if (const Error* failure = Failure()) return failure->WithContext("bytes of the file");
+  if (recipe_error_noted) return MakeError(ErrorCode::kIo, "the file's recipe could not be stored");
+  return std::nullopt;
+}
+
 bool Content::IsQuietButForFailed() const {
   if (owed || flying.empty() || landed.size() < flying.size()) return false;
   // Chunks are applied in order: behind one that failed, others have landed and wait for it.
@@ -39,6 +48,21 @@ uint64_t Content::UnstoredEnd() const {
 bool Content::HasLost(uint64_t begin, uint64_t end) const {
   return std::any_of(lost.begin(), lost.end(),
                      [&](const LostRange& range) { return range.begin < end && begin < range.end; });
+}
+
+void Content::AddLost(LostRange range) {
+  ForgetLost(range.begin, range.end, range.chunk_id + 1);
+  // An older neighbour may count as of this chunk where none is in flight that would bring its bytes: chunks are
+  // applied in order.
+  const bool takes_older = flying.empty() || flying.begin()->first > range.chunk_id;
+  std::erase_if(lost, [&](const LostRange& other) {
+    if (other.end != range.begin && other.begin != range.end) return false;
+    if (other.chunk_id != range.chunk_id && (other.chunk_id > range.chunk_id || !takes_older)) return false;
+    range.begin = std::min(range.begin, other.begin);
+    range.end = std::max(range.end, other.end);
+    return true;
+  });
+  lost.push_back(range);
 }
 
 void Content::ForgetLost(uint64_t begin, uint64_t end, uint64_t chunk_id) {

@@ -83,9 +83,12 @@ struct Content {
   // The end of what is accepted and not stored.
   uint64_t UnstoredEnd() const;
   const Error* Failure() const;  // of a chunk in flight, which is tried again; null: none
+  // Why a name given to the file would not be that of all its bytes: some are lost, or found no room. As known by now.
+  std::optional<Error> WhyNotWhole() const;
   // Buffers of it will be given back without more bytes coming.
   bool IsOnItsWay() const { return cutting || flying.size() > landed.size(); }
   bool HasLost(uint64_t begin, uint64_t end) const;
+  void AddLost(LostRange range);  // takes the place of older ones that lie in it, and joins neighbours
   // Chunk `chunk_id` brought bytes of the range; by default, they are cut off or all are newer.
   void ForgetLost(uint64_t begin, uint64_t end, uint64_t chunk_id = UINT64_MAX);
   // Nothing of it is in anyone's hands.
@@ -103,11 +106,15 @@ class Inode {
   uint64_t open_count GUARDED_BY(mutex) = 0;
   uint64_t write_open_count GUARDED_BY(mutex) = 0;
   unsigned pending_puts GUARDED_BY(mutex) = 0;  // P records that are on their way to the store
-  // The first error that a descriptor has not been told: each handle compares its own sequence.
+  // The first error that a descriptor has not been told: each handle compares the number of the last that it was told.
   std::optional<Error> error GUARDED_BY(mutex);
-  uint64_t error_sequence GUARDED_BY(mutex) = 0;
-  bool error_told GUARDED_BY(mutex) = false;   // somebody was told: those who open the file later are not
-  bool error_heals GUARDED_BY(mutex) = false;  // it goes, if nobody was told, once what found no space is stored
+  uint64_t error_number GUARDED_BY(mutex) = 0;
+  uint64_t errors_total GUARDED_BY(mutex) = 0;  // the highest number given
+  bool error_told GUARDED_BY(mutex) = false;    // somebody was told: those who open the file later are not
+  bool error_heals GUARDED_BY(mutex) = false;   // it goes, if nobody was told, once what found no space is stored
+  // The one before, which somebody was told and perhaps not everybody: it is back once `error` has healed.
+  std::optional<Error> told_before GUARDED_BY(mutex);
+  uint64_t told_before_number GUARDED_BY(mutex) = 0;
 
   // How often it was noticed that another host may have published or closed bytes of the file, and how often by the
   // time at which the content that is there was read.

@@ -85,15 +85,4 @@ Status Levels::Set(InodeId directory, std::optional<Durability> level) {
   return committed.error();
 }
 
-void Levels::Forget(InodeId directory) {
-  {
-    MutexLock lock(mutex_);
-    if (!known_.contains(directory)) return;
-    read_at_.reset();
-  }
-  kv::Transaction transaction;
-  transaction.Delete(meta::LevelKey(directory));
-  static_cast<void>(kv_.Commit(transaction));  // one that stays is nobody's
-}
-
 }  // namespace cairnfs::fs

@@ -31,8 +31,6 @@ class Levels {
   // Of a directory; nullopt: it has those of the directory above it again. kNotDirectory, kNotFound; kNoData when there
   // was none to take away.
   Status Set(InodeId directory, std::optional<Durability> level);
-  // It was removed.
-  void Forget(InodeId directory);
 
  private:
   using ByDirectory = std::map<InodeId, Durability>;

@@ -25,15 +25,13 @@ std::unique_ptr<ClusterLocks> ClusterLocks::Start(const Parts& parts, const Opti
   return locks;
 }
 
-ClusterLocks::ClusterLocks(const Parts& parts, const Options& options) : parts_(parts) {
-  tasks_.emplace("locks", options.threads);
-}
+ClusterLocks::ClusterLocks(const Parts& parts, const Options& options)
+    : parts_(parts), tasks_("locks", options.threads) {}
 
 ClusterLocks::~ClusterLocks() {
   EndWaits();
   view_changes_.reset();
-  tasks_.reset();  // runs what is queued: watches end there, too
-}
+}  // and tasks_ ends the watches
 
 // --- calls
 // ------------------------------------------------------------------------------------------------------------
@@ -100,7 +98,7 @@ void ClusterLocks::Cancel(Ticket ticket) {
       tickets_.erase(found);
     }
   }
-  if (!told->empty()) tasks_->Post([told] { Tell(*told); });
+  if (!told->empty()) tasks_.Post([told] { Tell(*told); });
 }
 
 void ClusterLocks::Unlock(const Request& request, Done<void> done) {
@@ -204,7 +202,7 @@ void ClusterLocks::Enqueue(InodeId inode, Inode& state, Operation operation) {
 void ClusterLocks::Wake(InodeId inode, Inode& state) {
   if (state.running) return;
   state.running = true;
-  tasks_->Post([this, inode] { Serve(inode); });
+  tasks_.Post([this, inode] { Serve(inode); });
 }
 
 bool ClusterLocks::Holds(InodeId inode, const std::function<bool(const meta::FileLock&)>& matches) const {
@@ -445,7 +443,7 @@ void ClusterLocks::OnEvent(InodeId inode, const kv::KvEvent& event) {
 
 void ClusterLocks::OnView() {
   // Every time: a session that came and went between two calls is seen in neither view.
-  if (!sweep_due_.exchange(true)) tasks_->Post([this] { SweepAll(); });
+  if (!sweep_due_.exchange(true)) tasks_.Post([this] { SweepAll(); });
   MutexLock lock(mutex_);
   for (auto& [inode, state] : inodes_) SweepIfDoubtful(inode, state);
 }

@@ -233,8 +233,8 @@ class ClusterLocks {
   std::multimap<uint64_t, WaitEdge> edges_ GUARDED_BY(mutex_);      // by the owner that waits
 
   std::atomic<bool> sweep_due_{false};
-  std::optional<TaskQueue> tasks_;
   std::shared_ptr<void> view_changes_;
+  TaskQueue tasks_;  // the last: goes first, and runs what is queued, which may queue more
 };
 
 }  // namespace cairnfs::fs

@@ -87,7 +87,6 @@ Status FileSystem::Rmdir(InodeId parent, std::string_view name) {
   SyncRounds::Operation operation(*impl_->rounds);
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.Rmdir(parent, name));
   impl_->NoteRemoved(attr);
-  if (impl_->host != nullptr) impl_->host->levels().Forget(attr.inode);
   return {};
 }
 
@@ -157,7 +156,13 @@ Status FileSystem::Impl::PrepareForNewName(InodeId id) {
     inode->error_told = true;
     return *inode->error;
   }
-  if (inode->content) inode->content->must_publish = true;
+  if (!inode->content) return {};
+  // One that is not whole must not take the place of a good file, of which a crash would leave nothing: it gets no new
+  // name for as long as that is so. Among other hosts the round that a rename waits for tells (CheckPublished).
+  if (host == nullptr) {
+    if (auto why = inode->content->WhyNotWhole()) return *why;
+  }
+  inode->content->must_publish = true;
   return {};
 }
 
@@ -290,11 +295,16 @@ void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> d
   auto answer = UnlessCancelled(
       caller, std::chrono::steady_clock::now() + std::chrono::seconds(seconds_max), [this] { return TookTooLong(); },
       std::move(done));
-  rounds->Request(answer, scope);
+  rounds->Request(std::move(answer), scope);
 }
 
-Done<void> FileSystem::Impl::UnlessKilled(const Caller& caller, Done<void> done) {
-  if (!caller.cancelled) return done;
+SyncRounds::Answer FileSystem::Impl::UnlessKilled(const Caller& caller, Done<void> done) {
+  if (!caller.cancelled) {
+    return [done = std::move(done)](const Status& status) {
+      done(status);
+      return true;
+    };
+  }
   return UnlessCancelled(caller, std::chrono::steady_clock::time_point::max(), {}, std::move(done));
 }
 
@@ -306,8 +316,9 @@ Error FileSystem::Impl::TookTooLong() const {
                                                 " s (commit_wait_max)" + (lacking.empty() ? "" : ": " + lacking));
 }
 
-Done<void> FileSystem::Impl::UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline,
-                                             std::function<Error()> late, Done<void> done) {
+SyncRounds::Answer FileSystem::Impl::UnlessCancelled(const Caller& caller,
+                                                     std::chrono::steady_clock::time_point deadline,
+                                                     std::function<Error()> late, Done<void> done) {
   auto wait = std::make_shared<Wait>();
   wait->cancelled = caller.cancelled;
   wait->deadline = deadline;
@@ -322,10 +333,11 @@ Done<void> FileSystem::Impl::UnlessCancelled(const Caller& caller, std::chrono::
     Done<void> answer;
     {
       MutexLock lock(wait->mutex);
-      if (std::exchange(wait->answered, true)) return;
+      if (std::exchange(wait->answered, true)) return false;
       answer = std::move(wait->done);
     }
     answer(status);
+    return true;
   };
 }
 
@@ -369,28 +381,40 @@ void FileSystem::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::A
   WhenAdmitted(NameChange::kAlters, std::move(set), caller);
 }
 
-void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done,
-                            const Caller& caller) {
-  auto before = impl_->parts.names.GetAttr(id);
-  if (!before.ok()) return done(before.error());
-  if (impl_->host != nullptr && request.mode) {
-    if (InodePtr known = impl_->table.Find(id)) known->no_set_id = false;
-  }
-  bool regular = (before->mode & S_IFMT) == S_IFREG;
-  Timestamp now = impl_->parts.clock.Now();
-  std::optional<Timestamp> mtime = request.mtime_now ? now : request.mtime;
-
+meta::AttrChanges FileSystem::Impl::ChangesOf(const SetAttrRequest& request, const meta::Attr& before, Timestamp now) {
   meta::AttrChanges changes;
   changes.mode = request.mode;
   changes.uid = request.uid;
   changes.gid = request.gid;
   changes.atime = request.atime_now ? now : request.atime;
-  if (!regular) changes.mtime = mtime;
+  if (!S_ISREG(before.mode)) changes.mtime = request.mtime_now ? now : request.mtime;
   // The kernel never clears these bits of a directory.
-  if (request.kill_suid_sgid && !request.mode && (before->mode & S_IFMT) != S_IFDIR) {
-    uint32_t kept = Impl::WithoutSetId(before->mode);
-    if (kept != (before->mode & 07777)) changes.mode = kept;
+  if (request.kill_suid_sgid && !request.mode && !S_ISDIR(before.mode)) {
+    uint32_t kept = WithoutSetId(before.mode);
+    if (kept != (before.mode & 07777)) changes.mode = kept;
   }
+  return changes;
+}
+
+void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done,
+                            const Caller& caller) {
+  auto before = impl_->parts.names.GetAttr(id);
+  if (!before.ok()) return done(before.error());
+  const bool regular = S_ISREG(before->mode);
+  // What cannot be done changes nothing.
+  if (request.size && !regular) {
+    return done(MakeError(S_ISDIR(before->mode) ? ErrorCode::kIsDirectory : ErrorCode::kInvalidArgument,
+                          "only a regular file can be truncated"));
+  }
+  if (request.size && *request.size > kFileSizeMax) {
+    return done(MakeError(ErrorCode::kTooLarge, "file size past the format's limit"));
+  }
+  if (impl_->host != nullptr && request.mode) {
+    if (InodePtr known = impl_->table.Find(id)) known->no_set_id = false;
+  }
+  Timestamp now = impl_->parts.clock.Now();
+  std::optional<Timestamp> mtime = request.mtime_now ? now : request.mtime;
+  const meta::AttrChanges changes = Impl::ChangesOf(request, *before, now);
   if (regular && (request.uid || request.gid || request.size)) {
     InodePtr inode = impl_->table.Hold(id);
     impl_->KillCapability(inode);
@@ -401,16 +425,7 @@ void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Don
     auto changed = impl_->parts.names.SetAttr(id, changes);
     if (!changed.ok()) return done(changed.error());
   }
-  if (!regular || (!request.size && !mtime)) {
-    if (request.size && !regular) {
-      return done(MakeError((before->mode & S_IFMT) == S_IFDIR ? ErrorCode::kIsDirectory : ErrorCode::kInvalidArgument,
-                            "only a regular file can be truncated"));
-    }
-    return done(GetAttr(id));
-  }
-  if (request.size && *request.size > kFileSizeMax) {
-    return done(MakeError(ErrorCode::kTooLarge, "file size past the format's limit"));
-  }
+  if (!regular || (!request.size && !mtime)) return done(GetAttr(id));
   InodePtr inode = impl_->table.Hold(id);
   auto change = [this, inode, size = request.size, mtime, now](Content& content) -> Status {
     inode->mutex.AssertHeld();

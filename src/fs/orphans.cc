@@ -2,15 +2,16 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+
 #include "base/log.h"
 
 namespace cairnfs::fs {
 namespace {
 
-constexpr auto kTryAgain = std::chrono::seconds(1);
+constexpr std::chrono::milliseconds kTryAgain{1000};
 // Many cost little more than one: three round trips.
 constexpr auto kGatherFor = std::chrono::milliseconds(100);
-constexpr auto kSweepEvery = std::chrono::seconds(60);
 // An inode that is removed is found missing; until then, and longer than any host asks again, its number is kept.
 constexpr auto kRefuseFor = std::chrono::minutes(30);
 constexpr auto kTidyEvery = std::chrono::minutes(1);
@@ -19,8 +20,9 @@ constexpr size_t kAskedAtOnce = 1024;
 }  // namespace
 
 Orphans::Orphans(ClusterHost& host, meta::Namespace& names,
-                 std::function<std::vector<bool>(const std::vector<InodeId>&)> holds)
-    : host_(host), names_(names), holds_(std::move(holds)) {
+                 std::function<std::vector<bool>(const std::vector<InodeId>&)> holds,
+                 std::chrono::milliseconds sweep_every)
+    : host_(host), names_(names), holds_(std::move(holds)), sweep_every_(sweep_every) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -87,12 +89,12 @@ std::vector<InodeId> Orphans::Settle(const std::vector<InodeId>& inodes) {
 
 void Orphans::Run() {
   pthread_setname_np(pthread_self(), "cairn-orphans");
-  auto next_sweep = std::chrono::steady_clock::now() + kSweepEvery;
+  auto next_sweep = std::chrono::steady_clock::now() + sweep_every_;
   for (;;) {
     std::vector<InodeId> inodes;
     {
       MutexLock lock(mutex_);
-      if (waiting_.empty() && !stopping_) wake_.WaitFor(mutex_, kTryAgain);
+      if (waiting_.empty() && !stopping_) wake_.WaitFor(mutex_, std::min(kTryAgain, sweep_every_));
       const auto gathered = std::chrono::steady_clock::now() + kGatherFor;
       while (!stopping_ && !waiting_.empty() && waiting_.size() < kAskedAtOnce) {
         const auto left = gathered - std::chrono::steady_clock::now();
@@ -103,7 +105,7 @@ void Orphans::Run() {
       inodes.swap(waiting_);
     }
     if (std::chrono::steady_clock::now() >= next_sweep) {
-      next_sweep = std::chrono::steady_clock::now() + kSweepEvery;
+      next_sweep = std::chrono::steady_clock::now() + sweep_every_;
       auto all = host_.IsFirstUp() ? names_.ListOrphans() : Result<std::vector<InodeId>>(std::vector<InodeId>());
       if (all.ok()) inodes.insert(inodes.end(), all->begin(), all->end());
     }

@@ -19,7 +19,7 @@ class Orphans {
  public:
   // `holds` answers for this host, as PeerHandler::HoldOrphans.
   Orphans(ClusterHost& host, meta::Namespace& names,
-          std::function<std::vector<bool>(const std::vector<InodeId>&)> holds);
+          std::function<std::vector<bool>(const std::vector<InodeId>&)> holds, std::chrono::milliseconds sweep_every);
   ~Orphans() { Stop(); }
   void Add(InodeId inode);  // any thread, any lock held
   void Stop();              // what is not removed yet is left to the sweep
@@ -37,6 +37,7 @@ class Orphans {
   ClusterHost& host_;
   meta::Namespace& names_;
   const std::function<std::vector<bool>(const std::vector<InodeId>&)> holds_;
+  const std::chrono::milliseconds sweep_every_;
 
   Mutex mutex_;
   CondVar wake_;

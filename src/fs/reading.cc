@@ -30,6 +30,14 @@ void AppendZeros(std::vector<io::Slice>& slices, uint64_t length) {
 
 // One read in progress: parts in file order, each bytes in memory, a hole, or a chunk that is being fetched.
 struct FileSystem::Impl::ReadPlan {
+  explicit ReadPlan(std::atomic<uint64_t>& running_count) : running(running_count) {}
+  struct Running {
+    explicit Running(std::atomic<uint64_t>& running_count) : count(running_count) { ++count; }
+    ~Running() { --count; }
+    Running(const Running&) = delete;
+    std::atomic<uint64_t>& count;
+  };
+  const Running running;  // destroyed last: without any, all that the others point into may go
   struct Part {
     uint64_t length = 0;
     io::Slice bytes;               // in memory
@@ -124,7 +132,7 @@ void FileSystem::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t si
   InodePtr inode = handle ? handle->inode : impl_->table.Find(id);
   if (!inode) return done(MakeError(ErrorCode::kStale, "the file is not open"));
   if (options.for_page_cache) inode->mapped = true;
-  auto plan = std::make_shared<Impl::ReadPlan>();
+  auto plan = std::make_shared<Impl::ReadPlan>(impl_->reads_running);
   plan->inode = inode;
   plan->offset = offset;
   plan->size = size;
@@ -146,78 +154,60 @@ void FileSystem::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t si
 }
 
 void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
-  const InodePtr inode = plan->inode;
-  {
-    MutexLock lock(inode->mutex);
-    bool ready = inode->content != nullptr && !inode->content->must_reload();
-    // Without the lock: the shared store may take its time.
-    const bool asks_store = host != nullptr && (!ready || inode->others_seen != inode->others_noticed);
-    if (asks_store && !std::exchange(plan->saw_others, true)) {
-      lock.Unlock();
-      return SeeOthers(inode, plan->options.caller, [this, plan](const Status& seen) {
+  switch (PlanRead(*plan)) {
+    case ReadStep::kFetch: return FetchParts(plan);
+    case ReadStep::kSeeOthers:
+      return SeeOthers(plan->inode, plan->options.caller, [this, plan](const Status& seen) {
         if (!seen.ok()) return FailLoad(plan, seen.error());
         StartRead(plan);
       });
-    }
-    uint64_t length = 0;
-    if (ready) {
-      Content& content = *inode->content;
-      length = plan->offset >= content.size ? 0 : std::min<uint64_t>(plan->size, content.size - plan->offset);
-      ready = content.extents.IsLoaded(plan->offset, length);
-    }
-    if (!ready) {
-      lock.Unlock();
-      waiters->Post([this, plan] { LoadForRead(plan); });
-      return;
-    }
-    const Content& content = *inode->content;
-    if (host != nullptr) LookAgain(inode);
-    if (plan->options.for_page_cache) inode->written_under_pages.Remove(plan->offset, plan->offset + plan->size);
-    if (content.HasLost(plan->offset, plan->offset + length)) {
-      lock.Unlock();
+    case ReadStep::kLoad: return waiters->Post([this, plan] { LoadForRead(plan); });
+    case ReadStep::kFailLost:
       return plan->done(MakeError(ErrorCode::kIo, "bytes of this file could not be stored and are lost"));
-    }
-    plan->parts.clear();
-    content.overlay.Visit(
-        plan->offset, length,
-        [&](uint64_t, const io::Slice& slice) {
-          ReadPlan::Part part;
-          part.length = slice.size;
-          part.bytes = slice;
-          plan->parts.push_back(std::move(part));
-        },
-        [&](uint64_t from, uint64_t gap) { plan->AddExtents(content.extents, from, gap); });
   }
-  auto finish = [this, plan] {
-    std::optional<Error> error;
-    std::vector<Digest> away;
-    {
-      MutexLock lock(plan->mutex);
-      error = std::exchange(plan->error, std::nullopt);
-      away.swap(plan->away);
-    }
-    if (!error) return plan->done(plan->Assemble());
-    // The file may have changed under the read and its old chunks be collected: look once more at what it is now.
-    // Not on this thread, for which others may wait.
-    if (error->code == ErrorCode::kNotFound && plan->attempt++ == 0) {
-      return waiters->Post([this, plan] { StartRead(plan); });
-    }
-    // The wait holds no buffers, and what the file is after it is looked up anew: others may have written.
-    if (!away.empty() && plan->waits.MayWait()) {
-      plan->parts.clear();
-      return AwaitChunks(away, plan->options.caller, [this, plan](const Status& there) {
-        if (!there.ok()) return FailRead(plan, there.error());
-        waiters->Post([this, plan] { StartRead(plan); });
+}
+
+FileSystem::Impl::ReadStep FileSystem::Impl::PlanRead(ReadPlan& plan) {
+  const InodePtr& inode = plan.inode;
+  MutexLock lock(inode->mutex);
+  bool ready = inode->content != nullptr && !inode->content->must_reload();
+  const bool asks_store = host != nullptr && (!ready || inode->others_seen != inode->others_noticed);
+  if (asks_store && !std::exchange(plan.saw_others, true)) return ReadStep::kSeeOthers;
+  uint64_t length = 0;
+  if (ready) {
+    Content& content = *inode->content;
+    length = plan.offset >= content.size ? 0 : std::min<uint64_t>(plan.size, content.size - plan.offset);
+    ready = content.extents.IsLoaded(plan.offset, length);
+  }
+  if (!ready) return ReadStep::kLoad;
+  const Content& content = *inode->content;
+  if (host != nullptr) LookAgain(inode);
+  if (plan.options.for_page_cache) inode->written_under_pages.Remove(plan.offset, plan.offset + plan.size);
+  plan.parts.clear();
+  bool is_lost = false;
+  content.overlay.Visit(
+      plan.offset, length,
+      [&](uint64_t, const io::Slice& slice) {
+        ReadPlan::Part part;
+        part.length = slice.size;
+        part.bytes = slice;
+        plan.parts.push_back(std::move(part));
+      },
+      [&](uint64_t from, uint64_t gap) {
+        // What lies in the overlay was written since, or could not be stored and is there all the same.
+        is_lost = is_lost || content.HasLost(from, from + gap);
+        plan.AddExtents(content.extents, from, gap);
       });
-    }
-    FailRead(plan, *error);
-  };
+  return is_lost ? ReadStep::kFailLost : ReadStep::kFetch;
+}
+
+void FileSystem::Impl::FetchParts(const std::shared_ptr<ReadPlan>& plan) {
   size_t extents = 1;
   for (const auto& part : plan->parts) extents += part.extent.has_value() ? 1 : 0;
   plan->missing = extents;
   for (size_t i = 0; i < plan->parts.size(); i++) {
     if (!plan->parts[i].extent) continue;
-    parts.chunks.Get(plan->parts[i].extent->digest, [this, plan, i, finish](Result<store::ChunkData> chunk) {
+    parts.chunks.Get(plan->parts[i].extent->digest, [this, plan, i](Result<store::ChunkData> chunk) {
       ReadPlan::Part& part = plan->parts[i];
       if (chunk.ok() && chunk->size >= part.extent->chunk_offset + part.length) {
         part.chunk = std::move(*chunk);
@@ -228,10 +218,35 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
           plan->away.push_back(part.extent->digest);
         }
       }
-      if (--plan->missing == 0) finish();
+      if (--plan->missing == 0) FinishRead(plan);
     });
   }
-  if (--plan->missing == 0) finish();
+  if (--plan->missing == 0) FinishRead(plan);
+}
+
+void FileSystem::Impl::FinishRead(const std::shared_ptr<ReadPlan>& plan) {
+  std::optional<Error> error;
+  std::vector<Digest> away;
+  {
+    MutexLock lock(plan->mutex);
+    error = std::exchange(plan->error, std::nullopt);
+    away.swap(plan->away);
+  }
+  if (!error) return plan->done(plan->Assemble());
+  // The file may have changed under the read and its old chunks be collected: look once more at what it is now.
+  // Not on this thread, for which others may wait.
+  if (error->code == ErrorCode::kNotFound && plan->attempt++ == 0) {
+    return waiters->Post([this, plan] { StartRead(plan); });
+  }
+  // The wait holds no buffers, and what the file is after it is looked up anew: others may have written.
+  if (!away.empty() && plan->waits.MayWait()) {
+    plan->parts.clear();
+    return AwaitChunks(away, plan->options.caller, [this, plan](const Status& there) {
+      if (!there.ok()) return FailRead(plan, there.error());
+      waiters->Post([this, plan] { StartRead(plan); });
+    });
+  }
+  FailRead(plan, *error);
 }
 
 void FileSystem::Impl::FailRead(const std::shared_ptr<ReadPlan>& plan, Error error) {

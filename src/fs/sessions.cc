@@ -111,8 +111,9 @@ std::vector<bool> FileSystem::Impl::HoldOrphans(const std::vector<InodeId>& inod
 
 Status FileSystem::Impl::StartShared() {
   CAIRNFS_RETURN_IF_ERROR(host->BeginSession());
-  orphans = std::make_unique<Orphans>(*host, parts.names,
-                                      [this](const std::vector<InodeId>& inodes) { return HoldOrphans(inodes); });
+  auto holds = [this](const std::vector<InodeId>& inodes) { return HoldOrphans(inodes); };
+  orphans = std::make_unique<Orphans>(*host, parts.names, std::move(holds),
+                                      std::chrono::milliseconds(options.orphan_sweep_every_ms));
   answers = std::make_unique<Answers>(*this);
   host->peers().SetHandler(answers.get());
   session_guard = std::make_shared<SessionGuard>();

@@ -434,7 +434,9 @@ Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
     // each other. A put that began after this call tells what this one would, and what became of it counts for both:
     // else a queue of them would wait for each other one by one.
     const uint64_t seen = inode->content ? inode->content->shared->puts_begun : 0;
+    waiting_puts++;
     while (inode->pending_puts > 0) inode->changed_state.Wait(inode->mutex);
+    waiting_puts--;
     if (!inode->content || !inode->content->changed) return true;
     Content& content = *inode->content;
     SharedContent& shared = *content.shared;

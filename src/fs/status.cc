@@ -123,6 +123,8 @@ void FileSystem::Impl::CountShared() {
 
 FsTraffic FileSystem::GetTraffic() const { return {impl_->write_bytes_total, impl_->read_bytes_total}; }
 
+unsigned FileSystem::waiting_puts() const { return impl_->waiting_puts; }
+
 FsStatus FileSystem::GetStatus() const {
   FsStatus status{};
   status.store = impl_->parts.local_chunks.Stats();
@@ -169,6 +171,11 @@ void FileSystem::Sync(Done<void> done) {
     const auto& [inode, why] = *left.begin();
     done(why.WithContext("inode " + std::to_string(inode.value)));
   });
+}
+
+void FileSystem::SyncNames(Done<void> done) {
+  if (impl_->host != nullptr) return done({});
+  impl_->rounds->Request(std::move(done), SyncRounds::Scope::kNames);
 }
 
 void FileSystem::Collect(Done<CollectionStatus> done) { impl_->collector->Request(std::move(done)); }

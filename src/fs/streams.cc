@@ -25,28 +25,39 @@ bool IsWorthCutting(const Run& run) { return run.length - run.scanned >= kScanBy
 void Streams::SetError(const InodePtr& inode, const Error& error) {
   inode->mutex.AssertHeld();
   inode->error = error;
-  inode->error_sequence++;
+  inode->error_number = ++inode->errors_total;
   inode->error_told = false;
   inode->error_heals = false;
+  inode->told_before.reset();
   hooks_.failed(inode->id);
 }
 
-// An error that was there before, and of which not everybody may have been told, is not forgotten with this one.
+// An error that was there before is not forgotten with this one, unless it was of the same kind: where nobody was told,
+// somebody is yet to be, and where somebody was, perhaps not everybody.
 void Streams::NoteNoSpace(const InodePtr& inode, uint64_t chunk_id, const Error& error) {
   Content& content = *inode->content;
   content.no_space_through = std::max(content.no_space_through, chunk_id);
   // What finds no space is tried again and again; it is news once.
   if (std::exchange(content.no_space_noted, true)) return;
-  const bool heals = !inode->error || inode->error_heals;
+  const bool heals = !inode->error || inode->error_heals || inode->error_told;
+  std::optional<Error> told_before = inode->told_before;
+  if (inode->error && inode->error_told && !inode->error_heals) {
+    told_before = inode->error;
+    inode->told_before_number = inode->error_number;
+  }
   SetError(inode, error);
   inode->error_heals = heals;
+  inode->told_before = std::move(told_before);
 }
 
 void Streams::ForgetHealed(const InodePtr& inode) {
-  const Content& content = *inode->content;
+  Content& content = *inode->content;
   if (!content.flying.empty() && content.flying.begin()->first <= content.no_space_through) return;
+  content.no_space_noted = false;
   if (!inode->error_heals || inode->error_told) return;
-  inode->error.reset();
+  inode->error = std::exchange(inode->told_before, std::nullopt);
+  inode->error_number = inode->told_before_number;
+  inode->error_told = inode->error.has_value();
   inode->error_heals = false;
 }
 
@@ -205,7 +216,6 @@ void Streams::Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& ch
   landed.digest = digest;
   if (put.ok()) {
     landed.pin = std::move(put->pin);
-    content.no_space_noted = false;
   } else {
     const bool no_space = put.error().code == ErrorCode::kNoSpace;
     if (!no_space || !content.no_space_noted) {
@@ -313,7 +323,7 @@ void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::La
 }
 
 void Streams::AddLost(const InodePtr& inode, const Content::LostRange& range) {
-  inode->content->lost.push_back(range);
+  inode->content->AddLost(range);
   inode->content->loss_told = false;
   hooks_.lost(inode);
 }
@@ -388,7 +398,6 @@ void Streams::DiscardUnstored(const InodePtr& inode) {
   }
   content.flying.clear();
   content.landed.clear();
-  content.no_space_noted = false;
   ForgetHealed(inode);
   inode->changed_state.NotifyAll();
 }

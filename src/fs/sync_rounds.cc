@@ -121,22 +121,32 @@ bool SyncRounds::NothingPending() const {
 }
 
 void SyncRounds::Request(Done<void> done, Scope scope) {
+  auto answer = [done = std::move(done)](const Status& status) {
+    done(status);
+    return true;
+  };
+  Request(Answer(std::move(answer)), scope);
+}
+
+void SyncRounds::Request(Answer answer, Scope scope) {
   if (scope == Scope::kAll) {
     requests_total_++;
-    if (NothingPending()) return done({});
+    if (NothingPending()) {
+      answer({});
+      return;
+    }
   }
   bool is_published = false;
   {
     MutexLock lock(mutex_);
     is_published = scope == Scope::kClosed && changed_.empty() && !running_ && !open_;
     if (!is_published && !stopping_) {
-      waiters_.push_back({scope, std::move(done)});
+      waiters_.push_back({scope, std::move(answer)});
       wake_.NotifyOne();
       return;
     }
   }
-  if (is_published) return done({});
-  done(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
+  answer(is_published ? Status() : Status(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping")));
 }
 
 Status SyncRounds::RequestAndWait(Scope scope) {
@@ -194,7 +204,6 @@ void SyncRounds::Run() {
     Status status = flushed;
     if (status.ok() && loss_) status = loss_->WithContext("bytes of a file are lost");
     if (status.ok() && shortage_) status = *shortage_;
-    if (flushed.ok() && std::any_of(waiters.begin(), waiters.end(), is_for_all)) loss_.reset();
     has_loss_ = loss_.has_value();
     {
       MutexLock lock(mutex_);
@@ -205,7 +214,15 @@ void SyncRounds::Run() {
       disk_failed_ = failure_ && IsOfDisk(failure_->code);
     }
     LetInPostponed();
-    for (const Waiter& waiter : waiters) waiter.done(is_for_all(waiter) ? status : flushed);
+    bool is_told = false;
+    for (const Waiter& waiter : waiters) {
+      const bool is_taken = waiter.answer(is_for_all(waiter) ? status : flushed);
+      is_told = is_told || (is_taken && is_for_all(waiter));
+    }
+    if (flushed.ok() && is_told) {
+      loss_.reset();
+      has_loss_ = false;
+    }
     if (!status.ok()) {
       // Do not spin on a disk that is full: whoever makes room asks again, and so does the interval.
       MutexLock lock(mutex_);

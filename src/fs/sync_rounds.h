@@ -66,8 +66,11 @@ class SyncRounds {
     kClosed,  // as kNames, for files that were closed, or marked with must_publish: those that are being written wait
               // for a round of their own. Only among other hosts
   };
-  // `done` once that is so; at once if it is already.
-  void Request(Done<void> done, Scope scope = Scope::kAll);
+  // Told how it went. False: nobody takes the answer any more, and somebody else is to be told what it says.
+  using Answer = std::function<bool(const Status&)>;
+  // `answer` once that is so; at once if it is already.
+  void Request(Answer answer, Scope scope = Scope::kAll);
+  void Request(Done<void> done, Scope scope = Scope::kAll);  // who takes the answer in any case
   Status RequestAndWait(Scope scope = Scope::kAll);
   bool NothingPending() const;
   // Runs a last round and ends the thread.
@@ -93,7 +96,7 @@ class SyncRounds {
  private:
   struct Waiter {
     Scope scope;
-    Done<void> done;
+    Answer answer;
   };
   struct Postponed {
     NameChange change;

@@ -139,7 +139,10 @@ Status FusermountUnmount(const std::string& mount_point, bool lazy) {
   arguments.insert(arguments.end(), {"--", mount_point});
   CAIRNFS_ASSIGN_OR_RETURN(HelperResult result, RunHelper(arguments, -1));
   if (result.exit_code == 0) return {};
-  return MakeError(ErrorCode::kPermission, "fusermount3 did not unmount " + mount_point + ": " + result.said);
+  // It ends with 1 whatever it was, and says what umount2 gave, in English in every locale.
+  const bool is_busy = result.said.find("busy") != std::string::npos;
+  return MakeError(is_busy ? ErrorCode::kBusy : ErrorCode::kPermission,
+                   "fusermount3 did not unmount " + mount_point + ": " + result.said);
 }
 
 bool UserMayAllowOther() {

@@ -154,7 +154,7 @@ Status UnmountAt(const std::string& canonical, bool lazy) {
   if (errno == EBUSY) return BusyError(canonical);
   if (errno != EPERM) return ErrnoError(errno, "unmount " + canonical);
   Status status = FusermountUnmount(canonical, lazy);
-  if (!status.ok() && status.error().message.find("busy") != std::string::npos) return BusyError(canonical);
+  if (!status.ok() && status.error().code == ErrorCode::kBusy) return BusyError(canonical);
   return status;
 }
 

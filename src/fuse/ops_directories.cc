@@ -1,7 +1,8 @@
 #include <linux/fuse.h>
 
-#include <algorithm>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
@@ -12,17 +13,10 @@
 namespace cairnfs::fuse {
 namespace {
 
-// Names are at least this long with their padding, on average longer: a listing asks for as many as may fit.
-constexpr size_t kShortNameBytes = 16;
-
-size_t EntriesThatMayFit(size_t bytes, size_t header_bytes) {
-  return std::max<size_t>(1, bytes / (header_bytes + kShortNameBytes));
-}
-
-bool IsDots(const std::string& name) { return name == "." || name == ".."; }
+bool IsDots(std::string_view name) { return name == "." || name == ".."; }
 
 // The part of an entry that is known without a look-up. Inode 0: the kernel makes no dentry of it.
-fuse_entry_param EntryWithoutAttr(const fs::FileSystem::ListedEntry& listed) {
+fuse_entry_param EntryWithoutAttr(const fs::DirectoryListing::Entry& listed) {
   fuse_entry_param entry{};
   entry.attr.st_ino = listed.inode.value;
   entry.attr.st_mode = listed.type;
@@ -31,13 +25,14 @@ fuse_entry_param EntryWithoutAttr(const fs::FileSystem::ListedEntry& listed) {
 
 void ListAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, fs::HandleId handle, size_t size,
                   uint64_t offset) {
-  auto listed = filesystem.ReadDirectory(handle, inode, offset, EntriesThatMayFit(size, FUSE_NAME_OFFSET));
-  if (!listed.ok()) return ReplyError(request, listed.error());
+  auto listing = filesystem.ReadDirectory(handle, inode, offset);
+  if (!listing.ok()) return ReplyError(request, listing.error());
   std::string out(size, '\0');
   size_t used = 0;
-  for (const auto& entry : *listed) {
+  for (uint64_t i = offset; i < (*listing)->size(); ++i) {
+    const fs::DirectoryListing::Entry entry = (*listing)->At(i);
     const fuse_entry_param known = EntryWithoutAttr(entry);
-    const size_t needed = fuse_add_direntry(request, out.data() + used, size - used, entry.name.c_str(), &known.attr,
+    const size_t needed = fuse_add_direntry(request, out.data() + used, size - used, entry.name, &known.attr,
                                             static_cast<off_t>(entry.next_offset));
     if (needed > size - used) break;
     used += needed;
@@ -47,13 +42,14 @@ void ListAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode,
 
 void ListWithAttrAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, fs::HandleId handle,
                           size_t size, uint64_t offset) {
-  auto listed = filesystem.ReadDirectory(handle, inode, offset, EntriesThatMayFit(size, FUSE_NAME_OFFSET_DIRENTPLUS));
-  if (!listed.ok()) return ReplyError(request, listed.error());
+  auto listing = filesystem.ReadDirectory(handle, inode, offset);
+  if (!listing.ok()) return ReplyError(request, listing.error());
   std::string out(size, '\0');
   std::vector<InodeId> looked_up;
   size_t used = 0;
-  for (const auto& entry : *listed) {
-    if (fuse_add_direntry_plus(request, nullptr, 0, entry.name.c_str(), nullptr, 0) > size - used) break;
+  for (uint64_t i = offset; i < (*listing)->size(); ++i) {
+    const fs::DirectoryListing::Entry entry = (*listing)->At(i);
+    if (fuse_add_direntry_plus(request, nullptr, 0, entry.name, nullptr, 0) > size - used) break;
     fuse_entry_param known = EntryWithoutAttr(entry);
     // Attributes that the kernel may not keep are not worth a round trip each.
     if (!IsDots(entry.name) && !filesystem.blocks()) {
@@ -64,7 +60,7 @@ void ListWithAttrAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeI
         looked_up.push_back(attr->inode);
       }
     }
-    used += fuse_add_direntry_plus(request, out.data() + used, size - used, entry.name.c_str(), &known,
+    used += fuse_add_direntry_plus(request, out.data() + used, size - used, entry.name, &known,
                                    static_cast<off_t>(entry.next_offset));
   }
   if (fuse_reply_buf(request, out.data(), used) == 0) return;

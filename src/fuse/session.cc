@@ -88,13 +88,16 @@ ssize_t Session::WriteReply(int fd, iovec* parts, int count, void* user_data) {
   return static_cast<Session*>(user_data)->WriteAndCount(fd, parts, count);
 }
 
+LockKeeper Session::lock_keeper() const {
+  return filesystem_->locks() != nullptr ? LockKeeper::kDaemon : LockKeeper::kKernel;
+}
+
 ssize_t Session::WriteAndCount(int fd, iovec* parts, int count) {
   const auto* header = static_cast<const fuse_out_header*>(parts[0].iov_base);
   const uint64_t unique = header->unique;
   if (unique != 0 && unique == init_unique_.load() && header->error == 0 && count == 2 &&
       parts[1].iov_len >= sizeof(fuse_init_out)) {
-    PatchInitReply(offer_, *static_cast<fuse_init_out*>(parts[1].iov_base),
-                   filesystem_->locks() != nullptr ? LockKeeper::kDaemon : LockKeeper::kKernel);
+    PatchInitReply(offer_, *static_cast<fuse_init_out*>(parts[1].iov_base), lock_keeper());
   }
   ssize_t written = writev(fd, parts, count);
   const int error = errno;
@@ -114,10 +117,15 @@ void Session::NoteRequest(const fuse_in_header& header, ByteSpan body) {
 
 void Session::NoteProcessed(const fuse_in_header& header) {
   if (header.opcode != FUSE_INIT) return;
-  const uint64_t agreed = AgreedFlags(offer_);
-  spdlog::info("{}: kernel speaks FUSE {}.{}; shared mappings {}, writes of up to {} KiB", device_.mount_point(),
-               offer_.major, offer_.minor, agreed & kFuseDirectIoAllowMmap ? "yes" : "no (kernel before 6.6)",
-               (agreed & FUSE_MAX_PAGES ? kMaxWriteBytes : kOldMaxWriteBytes) / kKiB);
+  const uint64_t agreed = AgreedFlags(offer_, lock_keeper());
+  spdlog::info("{}: kernel speaks FUSE {}.{}, writes of up to {} KiB", device_.mount_point(), offer_.major,
+               offer_.minor, (agreed & FUSE_MAX_PAGES ? kMaxWriteBytes : kOldMaxWriteBytes) / kKiB);
+  if (!(agreed & kFuseDirectIoAllowMmap)) {
+    spdlog::warn(
+        "{}: this kernel allows no shared mappings: mmap with MAP_SHARED fails with ENODEV, all else works; use Linux "
+        "6.6 or newer",
+        device_.mount_point());
+  }
   // The kernel set its own value while it took the answer.
   device_.SetReadAhead(options_.read_ahead_bytes);
 }

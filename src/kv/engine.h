@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -40,6 +41,9 @@ class KvEngine {
 };
 
 std::unique_ptr<KvEngine> OpenMemoryEngine();
+
+// What an error of an engine whose files are damaged (kCorrupt) advises, so that who adds to it need not say it again.
+inline constexpr std::string_view kDamageAdvice = "restore the data directory from a copy";
 
 inline constexpr int kRocksFilesOpenMax = 128;  // tables, of each engine
 

@@ -35,6 +35,7 @@ class LocalKvStore final : public KvStore {
 
   Result<std::optional<KvEntry>> Get(std::string_view key) override;
   Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
+  Status VisitRange(std::string_view begin, std::string_view end, const EntryVisitor& visit) override;
   Result<KvSnapshot> Read(std::span<const KvSpan> spans) override;
   Result<uint64_t> Commit(const Transaction& transaction) override;
   // Freeze and FlushFrozen. Only for users who keep no data outside the store that its values name.
@@ -93,7 +94,6 @@ class LocalKvStore final : public KvStore {
   };
   // The values that watched keys have before they are written, in the order of the writes.
   using WatchedBefore = std::vector<std::optional<std::string>>;
-  using EntryVisitor = std::function<bool(KvEntry&& entry)>;
 
   explicit LocalKvStore(KvEngine& engine);
 

@@ -81,7 +81,7 @@ Result<bool> LocalKvStore::PointsHold(const Transaction& transaction, Evaluation
 Result<bool> LocalKvStore::RangeHolds(const Compare& compare) {
   const bool wants_empty = compare.kind == Compare::Kind::kRangeEmpty;
   bool holds = true;
-  auto visit = [&](KvEntry&& entry) {
+  auto visit = [&](const KvEntryView& entry) {
     holds = !wants_empty && entry.revision <= compare.revision;
     return holds;
   };

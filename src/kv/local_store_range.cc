@@ -6,6 +6,11 @@
 #include "kv/local_store_format.h"
 
 namespace cairnfs::kv {
+namespace {
+
+KvEntry Owned(const KvEntryView& entry) { return {std::string(entry.key), std::string(entry.value), entry.revision}; }
+
+}  // namespace
 
 LocalKvStore::RangeView LocalKvStore::TakeView(std::string_view begin, std::string_view end, size_t copies_max) {
   std::shared_lock lock(mutex_);
@@ -45,7 +50,7 @@ Result<bool> LocalKvStore::VisitView(const RangeView& view, std::string_view beg
   bool stopped = false;
   auto visit_upper = [&] {
     if (upper->second.value) {
-      stopped = !visit(KvEntry{upper->first, *upper->second.value, upper->second.revision});
+      stopped = !visit({upper->first, *upper->second.value, upper->second.revision});
     }
     ++upper;
   };
@@ -63,7 +68,7 @@ Result<bool> LocalKvStore::VisitView(const RangeView& view, std::string_view beg
       decoded = stored.error();
       return false;
     }
-    stopped = !visit(KvEntry{std::string(key), std::string(stored->value), stored->revision});
+    stopped = !visit({key, stored->value, stored->revision});
     return !stopped;
   };
   // Past the horizon the layers' part is unknown; '\0' makes the end just after it.
@@ -82,12 +87,12 @@ Result<KvRange> LocalKvStore::Range(std::string_view begin, std::string_view end
     range.revision = revision_;
     return range;
   }
-  auto visit = [&](KvEntry&& entry) {
+  auto visit = [&](const KvEntryView& entry) {
     if (limit != 0 && range.entries.size() == limit) {
       range.more = true;
       return false;
     }
-    range.entries.push_back(std::move(entry));
+    range.entries.push_back(Owned(entry));
     return true;
   };
   // Deletions among the copied entries may leave fewer than `limit`: then again with more of them.
@@ -99,6 +104,18 @@ Result<KvRange> LocalKvStore::Range(std::string_view begin, std::string_view end
     CAIRNFS_ASSIGN_OR_RETURN(bool complete, VisitView(view, begin, end, visit));
     if (complete) return range;
     copies_max *= 4;
+  }
+}
+
+Status LocalKvStore::VisitRange(std::string_view begin, std::string_view end, const EntryVisitor& visit) {
+  constexpr size_t kCopiesMax = 4096;  // the store is locked for as long as they are made
+  if (!end.empty() && end <= begin) return {};
+  std::string from(begin);
+  for (;;) {
+    const RangeView view = TakeView(from, end, kCopiesMax);
+    CAIRNFS_ASSIGN_OR_RETURN(const bool complete, VisitView(view, from, end, visit));
+    if (complete) return {};
+    from.assign(*view.horizon).push_back('\0');  // the least key after it
   }
 }
 
@@ -119,12 +136,12 @@ Result<KvSnapshot> LocalKvStore::Read(std::span<const KvSpan> spans) {
     range.revision = result.revision;
     const std::string end = spans[i].end.empty() ? spans[i].begin + '\0' : spans[i].end;
     if (end <= spans[i].begin) continue;
-    auto visit = [&](KvEntry&& entry) {
+    auto visit = [&](const KvEntryView& entry) {
       if (spans[i].limit != 0 && range.entries.size() == spans[i].limit) {
         range.more = true;
         return false;
       }
-      range.entries.push_back(std::move(entry));
+      range.entries.push_back(Owned(entry));
       return true;
     };
     CAIRNFS_RETURN_IF_ERROR(VisitView(views[i], spans[i].begin, end, visit));

@@ -72,9 +72,9 @@ Error ToError(const rocksdb::Status& status, const std::string& path) {
     return MakeError(ErrorCode::kNoSpace, "metadata in " + path + ": no space left on the device (" + words + ")");
   }
   if (status.IsCorruption() || status.IsNotSupported() || status.IsInvalidArgument() || status.IsIncomplete()) {
-    return MakeError(ErrorCode::kCorrupt,
-                     "the database in " + path + " is damaged: " + words +
-                         "; restore the data directory from a copy: the names and attributes are nowhere else");
+    return MakeError(ErrorCode::kCorrupt, "the database in " + path + " is damaged: " + words + "; " +
+                                              std::string(kDamageAdvice) +
+                                              ": the names and attributes are nowhere else");
   }
   if (Contains(words, "Permission denied") || Contains(words, "Read-only file system")) {
     return MakeError(ErrorCode::kPermission, "database in " + path + ": " + words + OwnerOfDeniedFile(words));

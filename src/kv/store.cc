@@ -34,6 +34,19 @@ Transaction& Transaction::Delete(std::string key) {
   return *this;
 }
 
+Status KvStore::VisitRange(std::string_view begin, std::string_view end, const EntryVisitor& visit) {
+  constexpr size_t kEntriesPerRead = 4096;
+  std::string from(begin);
+  for (;;) {
+    CAIRNFS_ASSIGN_OR_RETURN(const KvRange range, Range(from, end, kEntriesPerRead));
+    for (const KvEntry& entry : range.entries) {
+      if (!visit({entry.key, entry.value, entry.revision})) return {};
+    }
+    if (!range.more) return {};
+    from.assign(range.entries.back().key).push_back('\0');  // the least key after it
+  }
+}
+
 Status ReadKeys(KvStore& store, const std::vector<std::string>& keys, size_t keys_per_read,
                 const std::function<Status(size_t index, const KvEntry* entry)>& visit) {
   for (size_t begin = 0; begin < keys.size(); begin += keys_per_read) {

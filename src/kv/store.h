@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -20,6 +21,13 @@ struct KvEntry {
   std::string key;
   std::string value;
   uint64_t revision = 0;  // of the key's last change; 0 means the key does not exist
+};
+
+// The same where it lies: valid while it is being visited.
+struct KvEntryView {
+  std::string_view key;
+  std::string_view value;
+  uint64_t revision = 0;
 };
 
 struct Compare {
@@ -94,6 +102,10 @@ class KvStore {
   virtual Result<std::optional<KvEntry>> Get(std::string_view key) = 0;
   // Keys in [begin, end) at one revision; `limit` 0: no limit.
   virtual Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) = 0;
+  // Visits the keys in [begin, end) in order until `visit` returns false, without keeping what was visited. Thousands
+  // of neighbours are of one revision, those after them perhaps of a later one.
+  using EntryVisitor = std::function<bool(const KvEntryView& entry)>;
+  virtual Status VisitRange(std::string_view begin, std::string_view end, const EntryVisitor& visit);
   // Several ranges at one revision, in one round trip where the store is far away.
   virtual Result<KvSnapshot> Read(std::span<const KvSpan> spans) = 0;
   // The new revision. kConflict when a compare failed, with nothing changed; kTooLarge past the limits;

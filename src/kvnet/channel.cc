@@ -73,7 +73,7 @@ void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout)
 Status CheckAddress(const std::string& address, unsigned port_min) {
   const size_t colon = address.rfind(':');
   auto wrong = [&](const std::string& what) {
-    return MakeError(ErrorCode::kInvalidArgument, "'" + address + "' " + what + "; an address is HOST:PORT");
+    return MakeError(ErrorCode::kInvalidArgument, "\"" + address + "\" is no HOST:PORT: it " + what);
   };
   if (colon == std::string::npos) return wrong("has no port");
   const std::string host = address.substr(0, colon), port_text = address.substr(colon + 1);
@@ -84,11 +84,15 @@ Status CheckAddress(const std::string& address, unsigned port_min) {
     return wrong("has the port '" + port_text + "', and a port is a number from " + std::to_string(port_min) +
                  " to 65535");
   }
-  const bool in_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (in_brackets) return {};
-  if (host.empty()) return wrong("has no host");
-  if (host.find(':') != std::string::npos) return wrong("has an IPv6 host, which stands in brackets: [::1]:1234");
-  if (host.find_first_of("/@ []") != std::string::npos) return wrong("has a host with a letter that hosts do not have");
+  const bool in_brackets = host.size() >= 2 && host.front() == '[' && host.back() == ']';
+  const std::string name = in_brackets ? host.substr(1, host.size() - 2) : host;
+  const bool is_ipv6 = name.find(':') != std::string::npos;
+  if (name.empty()) return wrong("has no host");
+  if (name.find_first_of("/@ ,[]") != std::string::npos) {
+    return wrong("has a host with a letter that hosts do not have");
+  }
+  if (is_ipv6 && !in_brackets) return wrong("has an IPv6 host, which stands in brackets: [::1]:1234");
+  if (in_brackets && !is_ipv6) return wrong("has a host in brackets, which only an IPv6 host has");
   return {};
 }
 

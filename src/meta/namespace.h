@@ -106,7 +106,7 @@ struct RenameResult {
 struct DirectoryEntry {
   std::string name;
   InodeId inode;
-  uint32_t type;
+  uint32_t type;  // S_IFMT bits
 };
 
 struct NamespaceOptions {
@@ -163,6 +163,9 @@ class Namespace {
   Result<std::string> ReadLink(InodeId inode);
   // Entries after `after` ("": from the start) in name order, at most `limit`. Without "." and "..".
   Result<std::vector<DirectoryEntry>> ReadDirectory(InodeId directory, std::string_view after, size_t limit);
+  // All of them, in the same order. `name` is valid while it is being visited.
+  using EntryVisitor = std::function<void(std::string_view name, InodeId inode, uint32_t type)>;
+  Status VisitDirectory(InodeId directory, const EntryVisitor& visit);
   Result<InodeId> ParentOf(InodeId directory);
   // All there is to know of a file, in one read. kNotFound: no such inode.
   Result<FileState> ReadFile(InodeId inode);

@@ -171,7 +171,7 @@ Result<PendingRecord> PendingRecord::Decode(std::string_view value) {
     record.ranges.push_back({0, record.size});  // which of them it did not tell
   }
   if (!decoder.Finished()) return Corrupt("pending record", "it is cut short or too long");
-  if (times_are_set > 1) return Corrupt("pending record", "unknown record version");
+  if (times_are_set > 1) return Corrupt("pending record", "a flag is neither 0 nor 1");
   record.times_are_set = times_are_set == 1;
   return record;
 }
@@ -182,7 +182,8 @@ Result<LevelRecord> LevelRecord::Decode(std::string_view value) {
   Decoder decoder(value);
   const uint8_t version = decoder.U8(), is_replicated = decoder.U8();
   if (!decoder.Finished()) return Corrupt("level", "it is cut short or too long");
-  if (version != kRecordVersion || is_replicated > 1) return Corrupt("level", "unknown record version");
+  if (version != kRecordVersion) return Corrupt("level", "unknown record version");
+  if (is_replicated > 1) return Corrupt("level", "a flag is neither 0 nor 1");
   return LevelRecord{is_replicated == 1};
 }
 

@@ -203,6 +203,8 @@ void SegmentSet::CloseFilesBeyondLimit() {
     std::shared_ptr<io::File> closing;
     MutexLock lock(segment->file_mutex);
     if (!segment->file || !segment->sealed.load()) continue;
+    // What is written and not synced may fail to reach the disk: that is told to a descriptor that was open meanwhile.
+    if (segment->unindexed.load() > 0) continue;
     closing = std::move(segment->file);
     segment->file = nullptr;
     --open_count;

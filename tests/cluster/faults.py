@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Several hosts, one filesystem, while hosts die, pause and lose sight of each other.
 
-    faults.py [--seed N] [--rounds N] [--hosts N] [--store node|etcd|both] [--faults NAME,...] [--planted FAILPOINT]
+    faults.py [--seed N] [--rounds N] [--hosts N] [--copies N] [--store node|etcd|both] [--faults NAME,...]
+              [--planted FAILPOINT]
     faults.py --self-test [--seed N]
 
 Each round: clients on every host carry out traced calls, save checkpoints, and look at what others saved; a fault
@@ -321,7 +322,8 @@ def run_on_cluster(store, rounds, options, artefacts):
     """All rounds on one kind of store. Raises Violation."""
     environment = {"CAIRNFS_FAILPOINTS": options.planted + "=skip"} if options.planted else {}
     names = PLANTED.get(options.planted, []) or [name for name in options.faults.split(",") if name]
-    with Scratch() as scratch, Cluster(scratch, hosts=options.hosts, metadata=store, etcd_members=3) as cluster:
+    with Scratch() as scratch, Cluster(scratch, hosts=options.hosts, metadata=store, etcd_members=3,
+                                       copies=options.copies) as cluster:
         nemesis.small_disk(cluster.hosts[-1], SMALL_DISK)
         # The daemons that the support starts see it too.
         os.environ.update(environment)
@@ -330,7 +332,7 @@ def run_on_cluster(store, rounds, options, artefacts):
         finally:
             for name in environment:
                 del os.environ[name]
-        print(f"-- {options.hosts} hosts, metadata in {store}", flush=True)
+        print(f"-- {options.hosts} hosts, {options.copies} copies, metadata in {store}", flush=True)
         test = Test(cluster, options, artefacts, environment)
         test.run(nemesis.plan(random.Random(f"{options.seed} {store}"), rounds, names))
         print(f"-- {test.calls} calls traced, {test.given_up} histories given up", flush=True)
@@ -365,6 +367,7 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--hosts", type=int, default=3)
+    parser.add_argument("--copies", type=int, default=2)
     parser.add_argument("--store", choices=["node", "etcd", "both"], default="both")
     parser.add_argument("--faults", default="", help="only these, by the names of their classes in nemesis.py")
     parser.add_argument("--planted", default="", choices=["", *PLANTED])

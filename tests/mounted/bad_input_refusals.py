@@ -57,9 +57,17 @@ def command_line_errors(_):
         for words in ([], ["mont"], ["mount", "--no-such"], ["wait"], ["umount"], ["status", "a", "--data", "b"]):
             code, output = call(cairnfs, *words)
             assert code == USAGE and output, (words, code, output)
-        expect(call(cairnfs, "umount", plain), NO_DAEMON, "no CairnFS is mounted at " + plain)
-        expect(call(cairnfs, "status", plain), NO_DAEMON, "no CairnFS is mounted at " + plain)
-        expect(call(cairnfs, "wait", plain), NO_DAEMON, "no CairnFS is mounted at " + plain)
+        no_mount = "no CairnFS is mounted at " + plain
+        for words in (["umount"], ["status"], ["wait"], ["gc"], ["check"], ["cluster", "status"], ["node", "list"],
+                      ["cluster", "set", "min-replicas", "1"], ["node", "forget", "other"]):
+            expect(call(cairnfs, *words, plain), NO_DAEMON, no_mount)
+        tmp = scratch.directory("plain.tmp")
+        expect(call(cairnfs, "commit", tmp, plain + "/final", "--ranks", "1", "--rank", "0"), NO_DAEMON, no_mount)
+        for words in (["status"], ["gc"], ["check"], ["cluster", "status"], ["node", "list"],
+                      ["cluster", "set", "min-replicas", "1"], ["node", "forget", "other"]):
+            expect(call(cairnfs, *words, "--data", plain + "/none"), NO_DAEMON, "no data directory", plain + "/none")
+        for words in (["status"], ["gc"], ["cluster", "status"], ["cluster", "set", "min-replicas", "1"]):
+            expect(call(cairnfs, *words, "--data", plain), NO_DAEMON, "no daemon answers")
         expect(call(cairnfs, "wait", plain + "/none"), 1, "none", "No such file")
         expect(call(cairnfs, "check", "--data", plain), USAGE, "is not a CairnFS data directory")
         assert not os.listdir(plain), "a check left something in a directory that is not ours"

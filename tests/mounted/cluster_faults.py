@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Several hosts under faults (tests/cluster), on several clusters at the same time: with metadata in etcd and on a node;
-and with safeguards left out, which has to be noticed.
+"""Several hosts under faults (tests/cluster), on several clusters at the same time: with metadata in etcd and on a node,
+of three hosts and of four, with two copies of each chunk and with three; and with safeguards left out, which has to be
+noticed.
 
 Rounds mostly wait, so clusters side by side take hardly longer than one. What each prints has its name in front. Options:
 --seed N. With others they are those of tests/cluster/faults.py, which is then run alone with them; by hand, a long run:
@@ -22,7 +23,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from cairnfs_mount import run_cpp  # noqa: E402
 
 CLUSTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster")
-CLUSTERS = {"etcd-1": "etcd", "node-1": "node", "etcd-2": "etcd", "node-2": "node"}
+# By name: the store of the metadata, hosts, copies. With a host away each chunk still finds nodes for all its copies.
+CLUSTERS = {"etcd-1": ("etcd", 3, 2), "node-1": ("node", 3, 2), "etcd-2": ("etcd", 4, 3), "node-2": ("node", 4, 2)}
 ROUNDS = 15  # of each cluster: more than there are kinds of faults, so that each has all of them
 AT_ONCE = 5
 LIMIT_S = 1200
@@ -73,8 +75,8 @@ def end_with_parent():
 
 
 def jobs_of(seed):
-    jobs = [Job(name, "faults.py", "--seed", seed + number, "--store", store, "--rounds", ROUNDS)
-            for number, (name, store) in enumerate(CLUSTERS.items())]
+    jobs = [Job(name, "faults.py", "--seed", seed + number, "--store", store, "--hosts", hosts, "--copies", copies,
+                "--rounds", ROUNDS) for number, (name, (store, hosts, copies)) in enumerate(CLUSTERS.items())]
     # A safeguard that is left out has to be noticed.
     jobs.append(Job("recall", "faults.py", "--seed", seed, "--store", "etcd", "--planted", "meta.skip_delegation_recall",
                     "--rounds", 20))

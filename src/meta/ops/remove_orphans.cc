@@ -1,4 +1,6 @@
 // Inodes without a link. They keep their records until nobody has them open, then all of those go at once.
+#include <sys/stat.h>
+
 #include <span>
 
 #include "base/failpoint.h"
@@ -13,13 +15,14 @@ Failpoint orphan_removed("meta.orphan_removed", Failpoint::Kind::kKill);
 constexpr size_t kPageEntries = 1024;
 constexpr size_t kBatchOperationsMax = 1024;  // so that one batch does not hold up other commits for long
 constexpr size_t kBatchBytesMax = 256 * kKiB;
-constexpr size_t kOwnKeys = 4;  // I, D, T, O
+constexpr size_t kOwnKeysMax = 5;  // I, D, T, O, Y
 // Where a round trip costs as much as all else: four spans each, and etcd takes 127 in one request.
 constexpr size_t kFetchedAtOnce = 31;
 
 struct Orphan {
-  uint64_t inode_revision = 0;          // 0: the I record is gone already
-  std::vector<std::string> xattr_keys;  // and those of pending records
+  uint64_t inode_revision = 0;           // 0: the I record is gone already
+  bool may_have_level = false;           // a directory, among other hosts
+  std::vector<std::string> keys_beside;  // of its xattrs and pending records
 };
 
 struct BatchLimits {
@@ -34,8 +37,8 @@ BatchLimits LimitsOf(const kv::KvStore& store) {
 }
 
 size_t DeleteBytes(const Orphan& orphan) {
-  size_t bytes = (1 + kOwnKeys) * InodeKey(kRootInode).size();
-  for (const std::string& key : orphan.xattr_keys) bytes += key.size();
+  size_t bytes = (1 + kOwnKeysMax) * InodeKey(kRootInode).size();
+  for (const std::string& key : orphan.keys_beside) bytes += key.size();
   return bytes;
 }
 
@@ -50,8 +53,8 @@ Status AddKeys(kv::KvStore& store, const std::string& prefix, std::vector<std::s
   return {};
 }
 
-// nullopt: not an orphan. `with_pending`: others may have left pending records.
-Result<std::optional<Orphan>> LoadOrphan(kv::KvStore& store, InodeId inode, bool with_pending) {
+// nullopt: not an orphan. `among_hosts`: others may have left pending records, and set a level.
+Result<std::optional<Orphan>> LoadOrphan(kv::KvStore& store, InodeId inode, bool among_hosts) {
   CAIRNFS_ASSIGN_OR_RETURN(auto mark, store.Get(OrphanKey(inode)));
   if (!mark) return std::optional<Orphan>();
   Orphan orphan;
@@ -59,25 +62,26 @@ Result<std::optional<Orphan>> LoadOrphan(kv::KvStore& store, InodeId inode, bool
   if (loaded.ok()) {
     if (loaded->record.nlink > 0) return std::optional<Orphan>();
     orphan.inode_revision = loaded->revision;
+    orphan.may_have_level = among_hosts && S_ISDIR(loaded->record.mode);
   } else if (loaded.error().code != ErrorCode::kNotFound) {
     return loaded.error();
   }
-  CAIRNFS_RETURN_IF_ERROR(AddKeys(store, XattrPrefix(inode), orphan.xattr_keys));
-  if (with_pending) CAIRNFS_RETURN_IF_ERROR(AddKeys(store, PendingPrefix(inode), orphan.xattr_keys));
+  CAIRNFS_RETURN_IF_ERROR(AddKeys(store, XattrPrefix(inode), orphan.keys_beside));
+  if (among_hosts) CAIRNFS_RETURN_IF_ERROR(AddKeys(store, PendingPrefix(inode), orphan.keys_beside));
   return std::optional(std::move(orphan));
 }
 
-// Deletes xattrs in transactions of their own until what is left fits one together with the inode's own keys. A crash
-// in between leaves a whole orphan with fewer xattrs, which nobody can see any more.
+// Deletes keys beside in transactions of their own until what is left fits one together with the inode's own keys. A
+// crash in between leaves a whole orphan with fewer xattrs, which nobody can see any more.
 Status ShrinkOrphan(kv::KvStore& store, const BatchLimits& limits, Orphan& orphan) {
-  while (orphan.xattr_keys.size() + kOwnKeys > limits.operations || DeleteBytes(orphan) > limits.bytes) {
-    if (orphan.xattr_keys.empty()) return {};
+  while (orphan.keys_beside.size() + kOwnKeysMax > limits.operations || DeleteBytes(orphan) > limits.bytes) {
+    if (orphan.keys_beside.empty()) return {};
     kv::Transaction transaction;
     size_t bytes = 0;
-    while (!orphan.xattr_keys.empty() && transaction.writes.size() < limits.operations && bytes < limits.bytes / 2) {
-      bytes += orphan.xattr_keys.back().size();
-      transaction.Delete(std::move(orphan.xattr_keys.back()));
-      orphan.xattr_keys.pop_back();
+    while (!orphan.keys_beside.empty() && transaction.writes.size() < limits.operations && bytes < limits.bytes / 2) {
+      bytes += orphan.keys_beside.back().size();
+      transaction.Delete(std::move(orphan.keys_beside.back()));
+      orphan.keys_beside.pop_back();
     }
     CAIRNFS_RETURN_IF_ERROR(store.Commit(transaction));
   }
@@ -98,20 +102,20 @@ void LookAtOrphans(LookAhead& ahead, std::span<const InodeId> inodes) {
 
 // Deletes as many of the inodes from `first` on as fit one transaction; returns the index of the next one.
 // The compare of the I record keeps out a setxattr that came between.
-Result<size_t> RemoveBatch(kv::KvStore& store, const std::vector<InodeId>& inodes, size_t first, bool with_pending) {
+Result<size_t> RemoveBatch(kv::KvStore& store, const std::vector<InodeId>& inodes, size_t first, bool among_hosts) {
   const BatchLimits limits = LimitsOf(store);
   LookAhead ahead(store);
-  const size_t end = with_pending ? std::min(inodes.size(), first + kFetchedAtOnce) : inodes.size();
-  if (with_pending) LookAtOrphans(ahead, std::span(inodes).subspan(first, end - first));
+  const size_t end = among_hosts ? std::min(inodes.size(), first + kFetchedAtOnce) : inodes.size();
+  if (among_hosts) LookAtOrphans(ahead, std::span(inodes).subspan(first, end - first));
   kv::Transaction transaction;
   size_t bytes = 0;
   size_t next = first;
   for (; next < end; next++) {
     const InodeId inode = inodes[next];
-    CAIRNFS_ASSIGN_OR_RETURN(auto orphan, LoadOrphan(with_pending ? ahead : store, inode, with_pending));
+    CAIRNFS_ASSIGN_OR_RETURN(auto orphan, LoadOrphan(among_hosts ? ahead : store, inode, among_hosts));
     if (!orphan) continue;
     CAIRNFS_RETURN_IF_ERROR(ShrinkOrphan(store, limits, *orphan));
-    const size_t operations = transaction.writes.size() + orphan->xattr_keys.size() + kOwnKeys;
+    const size_t operations = transaction.writes.size() + orphan->keys_beside.size() + kOwnKeysMax;
     bytes += DeleteBytes(*orphan);
     if (!transaction.writes.empty() && (operations > limits.operations || bytes > limits.bytes)) break;
     transaction.IfRevision(InodeKey(inode), orphan->inode_revision)
@@ -119,7 +123,8 @@ Result<size_t> RemoveBatch(kv::KvStore& store, const std::vector<InodeId>& inode
         .Delete(FileKey(inode))
         .Delete(DirectoryTimesKey(inode))
         .Delete(OrphanKey(inode));
-    for (std::string& key : orphan->xattr_keys) transaction.Delete(std::move(key));
+    if (orphan->may_have_level) transaction.Delete(LevelKey(inode));
+    for (std::string& key : orphan->keys_beside) transaction.Delete(std::move(key));
   }
   if (!transaction.writes.empty()) {
     CAIRNFS_RETURN_IF_ERROR(store.Commit(transaction));

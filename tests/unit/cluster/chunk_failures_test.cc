@@ -114,7 +114,7 @@ TEST_F(ClusterChunkTest, SyncNamesTheNodesThatLackAndCanBeRepeated) {
 // Whichever holder's part it is to make the missing copies counts them.
 TEST_F(ClusterChunkTest, AllHoldersOfAChunkThatLacksCopiesKnow) {
   options_.copies = 3;
-  options_.copies_min = 2;
+  options_.min_replicas = 2;
   AddNodes(3);
   Down(*nodes_[2]);
   const auto chunks = MakeChunks(1, 10);
@@ -134,8 +134,8 @@ TEST_F(ClusterChunkTest, AllHoldersOfAChunkThatLacksCopiesKnow) {
   }
 }
 
-TEST_F(ClusterChunkTest, CopiesMinLetsASaveGoOnAndRepairCatchesUp) {
-  options_.copies_min = 1;
+TEST_F(ClusterChunkTest, MinReplicasLetsASaveGoOnAndRepairCatchesUp) {
+  options_.min_replicas = 1;
   AddNodes(2);
   Down(*nodes_[1]);
   const auto chunks = MakeChunks(1, 10);
@@ -150,20 +150,20 @@ TEST_F(ClusterChunkTest, CopiesMinLetsASaveGoOnAndRepairCatchesUp) {
   EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->ClusterStats().missing_copies == 0; }));
 }
 
-TEST_F(ClusterChunkTest, LoweringCopiesMinLetsASyncThatWaitsGoOn) {
+TEST_F(ClusterChunkTest, LoweringMinReplicasLetsASyncThatWaitsGoOn) {
   AddNodes(2);
   Down(*nodes_[1]);
   const auto chunks = MakeChunks(1, 10);
   PutAll(*nodes_[0], chunks);
   auto synced = std::async(std::launch::async, [&] { return nodes_[0]->chunks->Sync(); });
   EXPECT_EQ(synced.wait_for(std::chrono::seconds(1)), std::future_status::timeout) << "it did not wait";
-  nodes_[0]->chunks->SetCopiesMin(1);
+  nodes_[0]->chunks->SetMinReplicas(1);
   ASSERT_OK(synced.get());
   EXPECT_EQ(nodes_[0]->chunks->ClusterStats().missing_copies, chunks.size());
   EXPECT_EQ(nodes_[0]->chunks->ClusterStats().unacknowledged_bytes, 0U);
 
   // What was done stays done, and counts as short; what comes after needs all copies again.
-  nodes_[0]->chunks->SetCopiesMin(0);
+  nodes_[0]->chunks->SetMinReplicas(0);
   EXPECT_EQ(nodes_[0]->chunks->ClusterStats().missing_copies, chunks.size());
   const auto later = MakeChunks(100, 10);
   PutAll(*nodes_[0], later);
@@ -179,7 +179,7 @@ TEST_F(ClusterChunkTest, LoweringCopiesMinLetsASyncThatWaitsGoOn) {
 }
 
 TEST_F(ClusterChunkTest, MissingCopiesAreKnownAgainAfterARestart) {
-  options_.copies_min = 1;
+  options_.min_replicas = 1;
   AddNodes(2);
   Down(*nodes_[1]);
   const auto chunks = MakeChunks(1, 10);
@@ -191,8 +191,8 @@ TEST_F(ClusterChunkTest, MissingCopiesAreKnownAgainAfterARestart) {
   EXPECT_EQ(nodes_[0]->chunks->ClusterStats().missing_copies, chunks.size());
 }
 
-TEST_F(ClusterChunkTest, CopiesMinDoesNotSaveCopiesWhileNodesAreThere) {
-  options_.copies_min = 1;
+TEST_F(ClusterChunkTest, MinReplicasDoesNotSaveCopiesWhileNodesAreThere) {
+  options_.min_replicas = 1;
   AddNodes(3);
   const auto chunks = MakeChunks(1, 10);
   PutAll(*nodes_[0], chunks);
@@ -301,7 +301,7 @@ TEST_F(ClusterChunkTest, AChunkThatLostItsListGetsOneWhenItIsAskedFor) {
 }
 
 TEST_F(ClusterChunkTest, WhatFellShortForAMomentIsToppedUpWithoutNews) {
-  options_.copies_min = 1;
+  options_.min_replicas = 1;
   AddNodes(2);
   const std::string address = nodes_[1]->service->address();
   nodes_[1]->service.reset();

@@ -212,6 +212,11 @@ class ClusterChunkTest : public ::testing::Test {
     for (auto& node : nodes_) bytes += node->chunks ? node->chunks->ClusterStats().sent_bytes_total : 0;
     return bytes;
   }
+  uint64_t WireReceivedBytes() {
+    uint64_t bytes = 0;
+    for (auto& node : nodes_) bytes += node->chunks ? node->chunks->ClusterStats().wire_received_bytes_total : 0;
+    return bytes;
+  }
   uint64_t WireBytes() {
     uint64_t bytes = 0;
     for (auto& node : nodes_) bytes += node->chunks ? node->chunks->ClusterStats().wire_sent_bytes_total : 0;

@@ -91,7 +91,7 @@ TEST_F(FencedStoreTest, WhileItIsNotKnownCommitsWait) {
     Must(patient->Commit(PutOf("patient")));
     done = true;
   });
-  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_TRUE(Eventually([&] { return member->stats().session_waits == 1; }));
   EXPECT_FALSE(done);
   EXPECT_FALSE(Exists("patient"));
   line_.keep_alive_fails = false;
@@ -106,7 +106,7 @@ TEST_F(FencedStoreTest, WhoWaitedWhileItWasLostIsRefused) {
   line_.cut = true;
   EXPECT_TRUE(Eventually([&] { return !member->LeaseHolds() && !Exists(SessionKey(IdOf(1))); }));
   std::thread waits([&] { EXPECT_EQ(CodeOf(fenced->Commit(PutOf("a"))), ErrorCode::kStale); });
-  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_TRUE(Eventually([&] { return member->stats().session_waits == 1; }));
   line_.cut = false;
   waits.join();
   EXPECT_FALSE(Exists("a"));

@@ -50,6 +50,7 @@ class Line final : public kv::SharedKvStore {
   std::atomic<bool> answers_are_gone{false};    // the same, and nobody will ever tell it
   std::atomic<int> lease_factor{1};             // leases last that many times as long as this host believes
   std::atomic<uint64_t> revisions_less{0};      // what reads and commits tell is less by this
+  std::atomic<uint64_t> ranges_failed{0};       // reads of ranges while it was cut
   // Runs when a commit has been prepared, and before it reaches the store.
   std::function<void(const kv::Transaction&)> before_commit;
 
@@ -58,7 +59,10 @@ class Line final : public kv::SharedKvStore {
     return store_.Get(key);
   }
   Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
-    if (cut) return Away();
+    if (cut) {
+      ranges_failed++;
+      return Away();
+    }
     auto range = store_.Range(begin, end, limit);
     if (range.ok()) range->revision -= revisions_less;
     return range;

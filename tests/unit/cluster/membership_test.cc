@@ -330,7 +330,7 @@ TEST_F(MembershipTest, AReadThatFailsIsTriedAgain) {
   auto second = Must(Membership::Join(*store_, OptionsOf(2)));
   line_.cut = true;
   line_.callbacks().lost(Must(store_->Range("M", "N", 0)).revision);
-  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_TRUE(Eventually([&] { return line_.ranges_failed >= 2; }));
   EXPECT_EQ(Seen(*first), "1+");
   line_.watches_are_silent = false;
   line_.cut = false;
@@ -429,7 +429,7 @@ TEST(SessionState, WhoWaitsAcrossALossIsRefused) {
   SessionState state;
   state.Begin({"key", 7, 3}, BootTime());
   std::thread other([&] {
-    std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_TRUE(Eventually([&] { return state.waiting_count() == 1; }));
     state.Lose(1, "a reason");
     state.Begin({"key", 9, 4}, BootTime() + std::chrono::seconds(60));
   });
@@ -443,7 +443,7 @@ TEST(SessionState, NobodyWaitsForAStoreThatIsGivenUp) {
   SessionState state(patience);
   state.Begin({"key", 7, 3}, BootTime());
   std::thread waits([&] { EXPECT_EQ(CodeOf(state.Wait(std::chrono::minutes(10))), ErrorCode::kUnavailable); });
-  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_TRUE(Eventually([&] { return state.waiting_count() == 1; }));
   patience->Limit(milliseconds(50));
   waits.join();
   EXPECT_EQ(CodeOf(state.Wait(std::chrono::minutes(10))), ErrorCode::kUnavailable);

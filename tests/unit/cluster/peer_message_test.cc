@@ -71,7 +71,7 @@ TEST(PeerMessage, Put) {
     EXPECT_EQ((*decoded)[i].holders, items[i].holders);
   }
   ExpectRefusesDamage(EncodePut(items), [](std::string_view bytes) { return DecodePut(bytes).has_value(); });
-  const std::vector<PutAnswer> answers = {{PutAnswer::Kind::kDurable}, {PutAnswer::Kind::kNoSpace}};
+  const std::vector<PutAnswer> answers = {PutAnswer::kDurable, PutAnswer::kNoSpace};
   ExpectRefusesDamage(EncodePutReply(answers),
                       [](std::string_view bytes) { return DecodePutReply(bytes).has_value(); });
 }
@@ -111,6 +111,9 @@ TEST(PeerMessage, ListsOfDigestsBitsAndInodes) {
                       [](std::string_view bytes) { return DecodeDigests(bytes).has_value(); });
   ExpectRefusesDamage(EncodeBits({true, false, true}),
                       [](std::string_view bytes) { return DecodeBits(bytes).has_value(); });
+  std::string neither = EncodeBits({true});
+  neither.back() = 2;
+  EXPECT_FALSE(DecodeBits(neither));
   ExpectRefusesDamage(EncodeInodes({InodeId{1}, InodeId{77}}),
                       [](std::string_view bytes) { return DecodeInodes(bytes).has_value(); });
   // More digests than a message may have.

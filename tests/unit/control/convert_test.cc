@@ -63,6 +63,9 @@ TEST(Convert, AHostAloneHasNoCluster) {
   report.cluster.emplace();
   report.cluster->chunks.missing_copies = 5;
   report.cluster->chunks.repair_phase = "copying";
+  report.cluster->chunks.wire_sent_bytes_total = 6;
+  report.cluster->chunks.wire_received_bytes_total = 7;
+  report.cluster->replicas = {4, 2};
   report.cluster->nodes_out = 1;
   report.failures = {"step \xff was not renamed"};
   reply.Clear();
@@ -71,6 +74,10 @@ TEST(Convert, AHostAloneHasNoCluster) {
   ASSERT_TRUE(back.cluster.has_value());
   EXPECT_EQ(back.cluster->chunks.missing_copies, 5U);
   EXPECT_EQ(back.cluster->chunks.repair_phase, "copying");
+  EXPECT_EQ(back.cluster->chunks.wire_sent_bytes_total, 6U);
+  EXPECT_EQ(back.cluster->chunks.wire_received_bytes_total, 7U);
+  EXPECT_EQ(back.cluster->replicas.copies, 4U);
+  EXPECT_EQ(back.cluster->replicas.min_replicas, 2U);
   EXPECT_EQ(back.cluster->nodes_out, 1U);
   EXPECT_EQ(back.failures, report.failures);
 }
@@ -78,8 +85,7 @@ TEST(Convert, AHostAloneHasNoCluster) {
 TEST(Convert, NodesSurviveTheWire) {
   ClusterReport report;
   report.filesystem = "ff";
-  report.copies = 3;
-  report.min_replicas = 2;
+  report.replicas = {3, 2};
   NodeReport node;
   node.info.id = *cluster::NodeId::FromHex("00112233445566778899aabbccddeeff");
   node.info.name = "rack 1 \xff";
@@ -95,8 +101,8 @@ TEST(Convert, NodesSurviveTheWire) {
   ClusterReply reply;
   ToMessage(report, reply);
   ClusterReport back = FromMessage(reply);
-  EXPECT_EQ(back.copies, 3U);
-  EXPECT_EQ(back.min_replicas, 2U);
+  EXPECT_EQ(back.replicas.copies, 3U);
+  EXPECT_EQ(back.replicas.min_replicas, 2U);
   ASSERT_EQ(back.nodes.size(), 2U);
   EXPECT_EQ(back.nodes[0].info.id, node.info.id);
   EXPECT_EQ(back.nodes[0].info.name, node.info.name);

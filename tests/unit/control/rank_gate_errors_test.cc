@@ -52,6 +52,17 @@ TEST_F(RankGateErrorsTest, AnElectionIsTakenBackLater) {
   EXPECT_EQ(KeysLeft(), 0U);
 }
 
+// It is interrupted while its request is still on its way.
+TEST_F(RankGateErrorsTest, WhoIsInterruptedDoesNotComeLater) {
+  Line& line = *hosts_[0]->line;
+  line.held_key = GateRankKey(kDirectory, 0, "");
+  auto rename = []() -> Status { return {}; };
+  Status status = hosts_[0]->gate->Commit(Call(0, 2), CallerThat(rename, [] { return true; }));
+  EXPECT_EQ(status.error().code, ErrorCode::kInterrupted);
+  line.RunHeld();
+  EXPECT_EQ(WaitingRanks(), 0U);
+}
+
 TEST_F(RankGateErrorsTest, AnElectionWhoseAnswerIsLostIsFoundOut) {
   for (unsigned host : {0U, 1U}) {
     hosts_[host]->line->lost_key = GateElectedKey(kDirectory);

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -33,15 +35,30 @@ class Line final : public kv::KvStore {
   // So many reads fail, with this code.
   std::atomic<int> failing_reads{0};
   std::atomic<ErrorCode> read_error{ErrorCode::kUnavailable};
+  std::atomic<int> reads{0};
   // Of so many commits that put this key the answer is lost.
   std::string lost_key;
   std::atomic<int> lost_answers{0};
+  // So many commits that put this key do not run, with this code.
+  std::string refused_key;
+  std::atomic<int> refusals{0};
+  ErrorCode refusal = ErrorCode::kStale;
+
+  // The next commit that puts this key is answered as lost, and runs when RunHeld is called: unless another one of its
+  // operation id, which finds out what became of it, comes first.
+  std::string held_key;
+  void RunHeld() {
+    if (held_) {
+      EXPECT_TRUE(store_.Commit(*held_).ok());
+    }
+  }
 
   Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return store_.Get(key); }
   Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
     return store_.Range(begin, end, limit);
   }
   Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
+    ++reads;
     if (failing_reads > 0) {
       --failing_reads;
       return MakeError(read_error, "as the test wants it");
@@ -52,19 +69,32 @@ class Line final : public kv::KvStore {
   }
   Result<uint64_t> Commit(const kv::Transaction& transaction) override {
     if (before_commit) std::exchange(before_commit, nullptr)();
-    auto committed = store_.Commit(transaction);
-    for (const kv::KvWrite& write : transaction.writes) {
-      if (!committed.ok() || write.key != lost_key || !write.value || lost_answers == 0) continue;
-      --lost_answers;
-      return MakeError(ErrorCode::kUnavailable, "the answer was lost");
+    const auto puts = [&](const std::string& key) {
+      return std::any_of(transaction.writes.begin(), transaction.writes.end(),
+                         [&](const kv::KvWrite& write) { return write.key == key && write.value; });
+    };
+    if (refusals > 0 && puts(refused_key)) {
+      --refusals;
+      return MakeError(refusal, "as the test wants it");
     }
-    return committed;
+    const std::string& id = transaction.operation_id;
+    if (held_ && !id.empty() && held_->operation_id == id) held_.reset();
+    if (!held_key.empty() && puts(held_key)) {
+      held_key.clear();
+      held_ = transaction;
+      return MakeError(ErrorCode::kUnavailable, "it is on its way");
+    }
+    auto committed = store_.Commit(transaction);
+    if (!committed.ok() || lost_answers == 0 || !puts(lost_key)) return committed;
+    --lost_answers;
+    return MakeError(ErrorCode::kUnavailable, "the answer was lost");
   }
   Status Sync() override { return store_.Sync(); }
   kv::KvLimits limits() const override { return store_.limits(); }
 
  private:
   kv::KvStore& store_;
+  std::optional<kv::Transaction> held_;
 };
 
 // A rank's call that runs. It is cancelled when nobody is interested any more, so that a test that failed ends.
@@ -93,6 +123,7 @@ class RankGateTest : public ::testing::Test {
  protected:
   struct Host {
     std::atomic<kv::LeaseId> lease = 0;
+    std::atomic<int> stale_leases = 0;  // so often it has no session when it is asked for one
     std::unique_ptr<Line> line;
     std::unique_ptr<RankGate> gate;
   };
@@ -113,7 +144,11 @@ class RankGateTest : public ::testing::Test {
 
   std::unique_ptr<RankGate> MakeGate(Host& host, const std::string& name, milliseconds patience = milliseconds(2000),
                                      milliseconds rename_wait_max = std::chrono::hours(1)) {
-    auto lease = [&host]() -> Result<kv::LeaseId> { return host.lease.load(); };
+    auto lease = [&host]() -> Result<kv::LeaseId> {
+      if (host.stale_leases == 0) return host.lease.load();
+      --host.stale_leases;
+      return MakeError(ErrorCode::kStale, "the session is lost");
+    };
     return std::make_unique<RankGate>(
         RankGate::Options{*host.line, *store_, std::move(lease), name, patience, rename_wait_max});
   }

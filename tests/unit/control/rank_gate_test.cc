@@ -156,6 +156,13 @@ TEST_F(RankGateTest, RanksMustAgree) {
   EXPECT_TRUE(Has(Start(1, elsewhere).get(), "the ranks do not agree"));
   EXPECT_TRUE(Has(Start(1, Call(2, 2)).get(), "numbered from 0 to 1"));
   EXPECT_TRUE(Has(Start(1, Call(0, 0)).get(), "must lie between 1 and"));
+  GateCall long_name = Call(1, 2);
+  long_name.final_name = std::string(256, 'x');
+  EXPECT_TRUE(Has(Start(1, long_name).get(), "the final name may have 255 bytes, not 256"));
+  GateCall long_id = Call(1, 2);
+  long_id.rank.reset();
+  long_id.id = std::string(256, 'x');
+  EXPECT_TRUE(Has(Start(1, long_id).get(), "a rank's name may have 255 bytes, not 256"));
   EXPECT_TRUE(Has(Start(1, Call(1, 2, milliseconds::max())).get(), "the timeout must be at most"));
   EXPECT_TRUE(Has(Start(1, Call(1, 2, milliseconds(-1))).get(), "the timeout must be at most"));
   ASSERT_TRUE(Start(1, Call(1, 2)).get().ok());

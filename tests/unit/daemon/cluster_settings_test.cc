@@ -146,16 +146,21 @@ TEST_F(ClusterSettingsTest, WhatTheWatchMissedIsRead) {
   store.told.lost(set->revision);
   EXPECT_EQ(seen(), (Seen{3, 1}));
   // An older record that comes late counts no more, unless the store itself went back.
-  watch->Take({ClusterSettings{3, 2, 0, 0, {}}, set->revision - 1});
+  watch->Take({ClusterSettings{3, 2, 0, 0, {}}, set->revision - 1}, 0);
   EXPECT_EQ(seen(), (Seen{3, 1}));
-  watch->Take({ClusterSettings{3, 2, 0, 0, {}}, set->revision + 10});
+  watch->Take({ClusterSettings{3, 2, 0, 0, {}}, set->revision + 10}, 0);
   EXPECT_EQ(seen(), (Seen{3, 1, 2}));
   store.told.went_back(set->revision);
   EXPECT_EQ(seen(), (Seen{3, 1, 2, 1}));
+  EXPECT_EQ(watch->TimesWentBack(), 1U);
+  // What was written to the state that the store went back from hides nothing of what follows.
+  watch->Take({ClusterSettings{3, 2, 0, 0, {}}, set->revision + 1000}, 0);
+  watch->Take({ClusterSettings{3, 0, 0, 0, {}}, set->revision + 1}, 1);
+  EXPECT_EQ(seen(), (Seen{3, 1, 2, 1, 3}));
   // What does not decode, or is gone, changes nothing.
   store.told.changed({kv::KvEvent{SettingsKey(), "?", set->revision + 20}}, set->revision + 20);
   store.told.changed({kv::KvEvent{SettingsKey(), std::nullopt, set->revision + 21}}, set->revision + 21);
-  EXPECT_EQ(seen(), (Seen{3, 1, 2, 1}));
+  EXPECT_EQ(seen(), (Seen{3, 1, 2, 1, 3}));
 }
 
 TEST(ClusterSettings, RefuseEveryTruncation) {

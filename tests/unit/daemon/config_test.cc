@@ -75,6 +75,10 @@ TEST_F(ConfigTest, SaysWhatIsRight) {
             "c.toml:1: pool_size: must lie between 32MiB and 1TiB, or be 0 (chosen automatically), not 1MiB");
   EXPECT_EQ(MessageOf("receive_threads = \"two\""), "c.toml:1: receive_threads: must be a whole number, not \"two\"");
   EXPECT_EQ(MessageOf("collect_after = 0"), "no error");
+  EXPECT_EQ(MessageOf("collect_rate = \"1KiB\""),
+            "c.toml:1: collect_rate: must lie between 1MiB and 1TiB, or be 0 (unbounded), not 1KiB");
+  EXPECT_EQ(MessageOf("min_replicas = 17"),
+            "c.toml:1: min_replicas: must lie between 1 and 16, or be 0 (as many as copies), not 17");
   EXPECT_EQ(MessageOf("receive_threads = 0"), "c.toml:1: receive_threads: must lie between 1 and 64, not 0");
   EXPECT_EQ(MessageOf("receive_threads = -1"), "c.toml:1: receive_threads: must not be negative, but is -1");
   EXPECT_EQ(MessageOf("flush_interval = 5"),

@@ -41,6 +41,8 @@ TEST(FormatSize, ReadsWell) {
   EXPECT_EQ(FormatSize(3 * kGiB), "3.0 GiB");
   EXPECT_EQ(FormatSizeExact(256 * kMiB), "256MiB");
   EXPECT_EQ(FormatSizeExact(1000), "1000");
+  EXPECT_EQ(FormatDurationMs(5000), "5s");
+  EXPECT_EQ(FormatDurationMs(250), "250ms");
 }
 
 }  // namespace

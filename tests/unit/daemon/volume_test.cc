@@ -70,9 +70,17 @@ TEST_F(VolumeTest, MetadataThatWasNeverMadeIsMade) {
   Options();
 }
 
+TEST(ClusterRename, IsWaitedForUntilAllItsWaitsAreOver) {
+  Config config;
+  config.commit_wait_max_ms = 3'600'000;
+  config.metadata_wait_ms = 600'000;
+  // Its own data and another host's for nearly an hour each; then the copies, and the transaction.
+  EXPECT_GE(RenameWaitMax(config), std::chrono::hours(3) + std::chrono::minutes(30));
+}
+
 TEST(ClusterSpace, IsThatOfAllNodesDividedByTheCopies) {
   control::ClusterReport report;
-  report.copies = 2;
+  report.replicas.copies = 2;
   auto add = [&](double weight, std::optional<uint64_t> stored, uint64_t available) {
     control::NodeReport node;
     node.info.weight = weight;
@@ -92,7 +100,7 @@ TEST(ClusterSpace, IsThatOfAllNodesDividedByTheCopies) {
   EXPECT_EQ(SpaceOf(report).available_bytes, 2000u);
   EXPECT_EQ(SpaceOf(report).total_bytes, 2225u);
   EXPECT_EQ(SpaceOf(report).missing_copies, 6u);
-  report.copies = 0;
+  report.replicas.copies = 0;
   EXPECT_EQ(SpaceOf(report).available_bytes, 4000u);
 }
 

@@ -170,7 +170,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
     if (syncs_fail) return MakeError(ErrorCode::kUnavailable, "too few nodes");
     return own_.Sync();
   }
-  void SetCopiesMin(unsigned) override {}
+  void SetMinReplicas(unsigned) override {}
   Status SyncLocal() override {
     local_syncs++;
     return own_.Sync();

@@ -356,11 +356,9 @@ TEST_F(ClusterFilesTest, ManyThatCloseAFileAtOnceAllSucceed) {
   for (size_t round = 0; round < kRounds; round++) {
     const uint64_t before = host(0).gate->commits;
     // The first is still on its way when the others come: one more tells all of theirs.
-    std::atomic<size_t> closing = 0;
     if (round == 0) {
       host(0).gate->before_commit = [&] {
-        EXPECT_TRUE(Eventually([&] { return closing == kClosers; }));
-        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        EXPECT_TRUE(Eventually([&] { return host(0).fs->waiting_puts() == kClosers - 1; }));
       };
     }
     for (size_t i = 0; i < kClosers; i++) {
@@ -371,7 +369,6 @@ TEST_F(ClusterFilesTest, ManyThatCloseAFileAtOnceAllSucceed) {
     std::vector<std::thread> closers;
     for (size_t i = 0; i < kClosers; i++) {
       closers.emplace_back([&, i] {
-        closing++;
         if (!host(0).Flush(files[i]).ok()) failed++;
       });
     }
@@ -450,8 +447,8 @@ TEST_F(ClusterFilesTest, AFileIsOpenBeforeItsNameIsSeen) {
   host(0).Put("other", "");  // inode numbers are reserved
   host(0).gate->after_commit = [&] {
     ASSERT_TRUE(host(1).Unlink("file").ok());
-    EXPECT_TRUE(Eventually([&] { return board_.hold_calls > 0; }));
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    SettleOrphans(host(1));
+    EXPECT_GE(board_.hold_calls, 1);
   };
   auto file = host(0).Create("file");
   EXPECT_TRUE(HasKey(meta::InodeKey(file.attr.inode)));
@@ -472,8 +469,8 @@ TEST_F(ClusterFilesTest, AHostThatHasJustJoinedIsAskedToo) {
   auto file = fresh.Open("file", {.read = true});
   ASSERT_TRUE(file.ok());
   ASSERT_TRUE(host(0).Unlink("file").ok());
-  EXPECT_TRUE(Eventually([&] { return board_.hold_calls >= 2; }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  SettleOrphans(host(0));
+  EXPECT_GE(board_.hold_calls, 2);
   EXPECT_TRUE(HasKey(meta::InodeKey(file->attr.inode)));
   EXPECT_EQ(*fresh.Read(*file, 0, 100), "bytes");
   ASSERT_TRUE(fresh.CloseFile(*file).ok());

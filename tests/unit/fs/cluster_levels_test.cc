@@ -47,11 +47,22 @@ TEST_F(ClusterLevelsTest, ADirectoryHasALevelOfItsOwn) {
   EXPECT_EQ(host(0).fs->RemoveXattr(kept, kLevel).error().code, ErrorCode::kNoData);
   EXPECT_EQ(level_of(host(0), kept), "local");
   EXPECT_TRUE(host(0).fs->ListXattrs(scratch)->empty());
-  const InodeId gone = host(0).MakeDirectory("gone");
-  ASSERT_TRUE(host(0).fs->SetXattr(gone, kLevel, "local", kSet).ok());
-  EXPECT_EQ(level_of(host(0), gone), "local");
-  ASSERT_TRUE(host(0).fs->Rmdir(kRootInode, "gone").ok());
-  EXPECT_EQ(KeyCount("Y"), 1u);
+}
+
+// Every host reads all levels again and again: none may stay behind, whoever knew of it.
+TEST_F(ClusterLevelsTest, ALevelGoesWithItsDirectory) {
+  MakeHosts(2);
+  const InodeId removed = host(0).MakeDirectory("removed"), replaced = host(0).MakeDirectory("replaced");
+  for (InodeId directory : {removed, replaced}) {
+    ASSERT_TRUE(host(0).fs->SetXattr(directory, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  }
+  EXPECT_EQ(KeyCount("Y"), 2u);
+  ASSERT_TRUE(host(1).fs->Rmdir(kRootInode, "removed").ok());
+  host(1).MakeDirectory("empty");
+  ASSERT_TRUE(host(1).Rename(kRootInode, "empty", kRootInode, "replaced").ok());
+  for (InodeId directory : {removed, replaced}) host(0).fs->Forget(directory, 1);
+  EXPECT_TRUE(Eventually([&] { return KeyCount("Y") == 0; }));
+  for (InodeId directory : {removed, replaced}) EXPECT_FALSE(HasKey(meta::OrphanKey(directory)));
 }
 
 TEST_F(ClusterLevelsTest, NothingIsReplicatedWhileCopiesAreMissing) {

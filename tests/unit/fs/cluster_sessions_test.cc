@@ -228,10 +228,10 @@ TEST_F(ClusterSessionsTest, OpensThatWaitForAHostLeaveTheOthersAlone) {
   for (InodeId id : files) {
     host(1).fs->RunBlocking([&, id] { host(1).fs->Open(id, {.read = true}, [&](Result<HandleId>) { opened++; }, {}); });
   }
-  std::promise<bool> stat;
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  host(1).fs->RunBlocking([&] { stat.set_value(host(1).fs->GetAttr(kRootInode).ok()); });
-  EXPECT_TRUE(stat.get_future().get());
+  // It gets its turn once all but as many opens as there are threads have given theirs back.
+  std::atomic<bool> stat{false};
+  host(1).fs->RunBlocking([&] { stat = host(1).fs->GetAttr(kRootInode).ok(); });
+  EXPECT_TRUE(Eventually([&] { return stat && board_.finish_calls > 0; }));
   EXPECT_EQ(opened, 0);
   host(0).chunks->syncs_hang = false;
   EXPECT_TRUE(Eventually([&] { return opened == kOpens; }));
@@ -241,7 +241,9 @@ TEST_F(ClusterSessionsTest, AnOpenWaitsForTheNextSession) {
   MakeHosts(1);
   auto file = OpenAndLoseSession();
   ASSERT_TRUE(file.ok());
+  const uint64_t before = host(0).gate->trips;
   auto text = std::async(std::launch::async, [&] { return host(0).Cat("file"); });
+  EXPECT_TRUE(Eventually([&] { return host(0).gate->trips > before; }));  // it has looked the name up
   EXPECT_EQ(text.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
   host(0).membership->may_rejoin = true;
   EXPECT_EQ(text.get(), "bytes");

@@ -367,6 +367,57 @@ TEST(FileSystem, LostBytesAreNotPublished) {
   EXPECT_EQ(durability(file->attr.inode), "local");
 }
 
+TEST(FileSystem, ATruncateThatCannotBeChangesNothing) {
+  World world;
+  auto directory = world.fs->MakeNode(kRootInode, "directory", WithMode(S_IFDIR | 0755));
+  auto fifo = world.fs->MakeNode(kRootInode, "fifo", WithMode(S_IFIFO | 0644));
+  auto file = world.Create("file");
+  ASSERT_TRUE(directory.ok() && fifo.ok());
+  auto truncate = [&](InodeId inode, uint64_t size) -> std::optional<ErrorCode> {
+    SetAttrRequest request;
+    request.size = size;
+    request.mode = 0700;
+    request.uid = 5;
+    auto done = World::Await<meta::Attr>([&](Done<meta::Attr> answer) { world.fs->SetAttr(inode, request, answer); });
+    if (done.ok()) return std::nullopt;
+    return done.error().code;
+  };
+  EXPECT_EQ(truncate(directory->inode, 0), ErrorCode::kIsDirectory);
+  EXPECT_EQ(truncate(fifo->inode, 0), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(truncate(file.attr.inode, UINT64_MAX), ErrorCode::kTooLarge);
+  for (const meta::Attr& before : {*directory, *fifo, file.attr}) {
+    auto attr = world.fs->GetAttr(before.inode);
+    ASSERT_TRUE(attr.ok());
+    EXPECT_EQ(attr->mode, before.mode);
+    EXPECT_EQ(attr->uid, before.uid);
+  }
+  world.CloseFile(file);
+}
+
+// Whoever takes the answers may go once Stop has returned.
+TEST(FileSystem, AStopWaitsUntilAReadsAnswerIsTaken) {
+  World world;
+  auto file = world.Create("file");
+  ASSERT_TRUE(world.Write(file, 0, "bytes").ok());
+  ASSERT_TRUE(world.Fsync(file).ok());
+  std::promise<void> answering;
+  std::atomic<bool> stopped{false}, taken{false};
+  std::thread reader([&] {
+    world.fs->Read(file.handle, file.attr.inode, 0, 5, [&](Result<FileSystem::ReadResult> read) {
+      EXPECT_TRUE(read.ok());
+      answering.set_value();
+      for (int i = 0; i < 500 && !stopped; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      taken = true;
+    });
+  });
+  answering.get_future().wait();
+  EXPECT_TRUE(world.fs->Stop().ok());
+  EXPECT_TRUE(taken);
+  stopped = true;
+  reader.join();
+  world.fs.reset();
+}
+
 TEST(FileSystem, AFileWhoseRecipeIsUnreadableCanBeEmptied) {
   World world;
   auto file = world.Create("file");

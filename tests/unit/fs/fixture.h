@@ -11,8 +11,10 @@
 #include <thread>
 
 #include "../../support/eventually.h"
+#include "chunking/digest.h"
 #include "fs/filesystem.h"
 #include "io/memory_disk.h"
+#include "store/chunk_index_format.h"
 
 namespace cairnfs::fs {
 
@@ -42,38 +44,52 @@ inline meta::CreateParams WithMode(uint32_t mode) {
   return params;
 }
 
-// An engine on a disk that can be full, and whose scans of directory entries can be held up.
+// An engine on a disk that can be full, and whose scans of directory entries and reads of a chunk's index entry can be
+// held up.
 class FullableEngine final : public kv::KvEngine {
  public:
   std::atomic<bool> full{false};
   std::atomic<bool> index_unreadable{false};   // the chunk index's part of it: nothing can be put
   std::atomic<int> name_scans_until_hold{-1};  // below zero: never
-  std::atomic<bool> holding{false};            // a scan waits; set to false to let it go on
-  std::atomic<uint64_t> scans_total{0};
+  std::atomic<bool> holding{false};            // a scan or a read waits; set to false to let it go on
+  std::atomic<uint64_t> gets_total{0}, scans_total{0}, writes_total{0}, written_keys_total{0};
   void AwaitHold() const {
     while (!holding) std::this_thread::yield();
   }
+  // The next put of the chunk with these bytes waits.
+  void HoldPutOf(std::string_view bytes) {
+    held_digest_ = chunking::ComputeDigest(AsBytes(bytes));
+    holds_put_ = true;
+  }
   Result<std::optional<std::string>> Get(std::string_view key, const kv::EngineSnapshot* snapshot) override {
+    gets_total++;
+    if (holds_put_ && key == store::ChunkKey(held_digest_) && holds_put_.exchange(false)) Hold();
     if (index_unreadable && !key.starts_with('K')) return MakeError(ErrorCode::kFailed, "the index is closed");
     return memory_->Get(key, snapshot);
   }
   Status Scan(std::string_view begin, std::string_view end, const kv::EngineSnapshot* snapshot,
               const std::function<bool(std::string_view, std::string_view)>& visit) override {
     scans_total++;
-    if (begin == "KE" && name_scans_until_hold-- == 0) {
-      holding = true;
-      while (holding) std::this_thread::yield();
-    }
+    if (begin == "KE" && name_scans_until_hold-- == 0) Hold();
     return memory_->Scan(begin, end, snapshot, visit);
   }
   Status Write(const std::vector<kv::EngineWrite>& writes, bool sync) override {
+    writes_total++;
+    written_keys_total += writes.size();
     if (full) return MakeError(ErrorCode::kNoSpace, "the disk is full");
     return memory_->Write(writes, sync);
   }
   std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override { return memory_->GetSnapshot(); }
 
  private:
+  void Hold() {
+    holding = true;
+    while (holding) std::this_thread::yield();
+  }
+
   std::unique_ptr<kv::KvEngine> memory_ = kv::OpenMemoryEngine();
+  std::atomic<bool> holds_put_{false};
+  Digest held_digest_;
 };
 
 class World {
@@ -104,7 +120,6 @@ class World {
     chunks = std::move(*chunks_or);
     names = std::make_unique<meta::Namespace>(
         *kv, [this](const std::vector<kv::KvWrite>& writes) { return kv->CommitDurable(writes); }, meta::SystemClock());
-    params = {.size_bytes_min = 4096, .size_bytes_max = 32768, .mask_bits = 0};
     if (format) {
       meta::FilesystemHeader header;
       header.uuid = std::string(16, 'u');
@@ -203,7 +218,7 @@ class World {
   std::unique_ptr<kv::LocalKvStore> kv;
   std::unique_ptr<store::LocalChunkStore> chunks;
   std::unique_ptr<meta::Namespace> names;
-  chunking::ChunkParams params;
+  chunking::ChunkParams params{.size_bytes_min = 4096, .size_bytes_max = 32768, .mask_bits = 0};
   std::unique_ptr<FileSystem> fs;
 };
 

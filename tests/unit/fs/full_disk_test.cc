@@ -43,11 +43,12 @@ class FullDiskTest : public testing::Test {
     ASSERT_TRUE(world_.fs->Unlink(kRootInode, name).ok());
     world_.fs->Forget(file.attr.inode, 1);
   }
-  Status RenameStep() {
+  Status Rename(std::string_view from, std::string_view to, meta::RenameMode mode = meta::RenameMode::kReplace) {
     return World::Await<void>([&](Done<void> done) {
-      world_.fs->Rename({kRootInode, "step.tmp", kRootInode, "step", meta::RenameMode::kReplace}, {}, std::move(done));
+      world_.fs->Rename({kRootInode, std::string(from), kRootInode, std::string(to), mode}, {}, std::move(done));
     });
   }
+  Status RenameStep() { return Rename("step.tmp", "step"); }
 
   World world_;
 };
@@ -83,12 +84,53 @@ TEST_F(FullDiskTest, StoresThroughAMappingThatFindNoRoomAreLostAndKnown) {
   Status step = RenameStep();
   ASSERT_FALSE(step.ok());
   EXPECT_NE(step.error().message.find("weights"), std::string::npos) << step.error().message;
+  const std::string first = stores.substr(0, 4096);
+  ASSERT_TRUE(world_.Write(*mapped, 64 * kKiB, first).ok());
+  auto read = world_.Read(*mapped, 64 * kKiB, first.size());
+  ASSERT_TRUE(read.ok()) << "they are in memory, and may stay there for long: " << read.error().message;
+  EXPECT_EQ(*read, first);
+  EXPECT_FALSE(world_.Read(*mapped, 68 * kKiB, 4096).ok()) << "beside them";
   ASSERT_TRUE(world_.Write(*mapped, 64 * kKiB, stores).ok());
   ASSERT_TRUE(world_.Fsync(*mapped).ok());
   EXPECT_EQ(*world_.Read(*mapped, 64 * kKiB, stores.size()), stores);
   EXPECT_EQ(Durability(mapped->attr.inode), "local");
   EXPECT_TRUE(RenameStep().ok());
   world_.fs->Release(mapped->handle, mapped->attr.inode);
+}
+
+// Many programs do not look at what close returns, and one that exits does not at all.
+TEST_F(FullDiskTest, AFileWithLostBytesTakesTheNameOfNoOther) {
+  auto good = world_.Create("weights");
+  ASSERT_TRUE(world_.Write(good, 0, "good").ok());
+  world_.CloseFile(good);
+  auto mapped = world_.Create("weights.tmp");
+  ASSERT_TRUE(world_.Write(mapped, 0, std::string(kMiB, 'o')).ok());
+  ASSERT_TRUE(world_.Fsync(mapped).ok());
+  auto fill = world_.Create("fill");
+  Fill(fill);
+  const std::string stores = RandomText(7, 64 * kKiB);
+  ASSERT_FALSE(WriteBackPages(mapped, 0, stores).ok());
+  Remove(fill, "fill");
+  const Status closed =
+      World::Await<void>([&](Done<void> done) { world_.fs->Flush(mapped.handle, mapped.attr.inode, std::move(done)); });
+  EXPECT_FALSE(closed.ok());
+  EXPECT_FALSE(world_.Fsync(mapped).ok());
+
+  for (int times = 0; times < 2; ++times) {
+    const Status renamed = Rename("weights.tmp", "weights");
+    ASSERT_FALSE(renamed.ok()) << "whoever was told before";
+    EXPECT_EQ(renamed.error().code, ErrorCode::kIo) << renamed.error().message;
+    EXPECT_FALSE(Rename("weights.tmp", "beside").ok());
+    EXPECT_FALSE(Rename("weights.tmp", "weights", meta::RenameMode::kExchange).ok());
+    EXPECT_FALSE(Rename("weights", "weights.tmp", meta::RenameMode::kExchange).ok());
+  }
+  EXPECT_EQ(world_.fs->Lookup(kRootInode, "weights")->inode, good.attr.inode);
+
+  ASSERT_TRUE(world_.Write(mapped, 0, stores).ok());
+  ASSERT_TRUE(world_.Fsync(mapped).ok());
+  EXPECT_TRUE(Rename("weights.tmp", "weights").ok());
+  EXPECT_EQ(world_.fs->Lookup(kRootInode, "weights")->inode, mapped.attr.inode);
+  world_.fs->Release(mapped.handle, mapped.attr.inode);
 }
 
 TEST_F(FullDiskTest, WhoDeletesAndTriesAgainFindsRoomAtOnce) {
@@ -157,9 +199,7 @@ class NoRoomForAccepted : public testing::Test {
     world_.Open(true);
     file_ = world_.Create("file");
     EXPECT_TRUE(world_.Write(file_, 0, text_).ok());
-    io::Faults full;
-    full.growth_bytes_max = 0;
-    disk_->SetFaults(full);
+    SetFull();
     const Status synced = Sync();
     EXPECT_TRUE(!synced.ok() && synced.error().code == ErrorCode::kNoSpace);
   }
@@ -167,6 +207,25 @@ class NoRoomForAccepted : public testing::Test {
     disk_->SetFaults({});
     world_.fs->Release(file_.handle, file_.attr.inode);
     world_.Close();
+  }
+  void SetFull() {
+    io::Faults full;
+    full.growth_bytes_max = 0;
+    disk_->SetFaults(full);
+  }
+  // All is durable, no segment is there to be written on, and the file has these bytes at those offsets, for which
+  // there is no room.
+  void ReopenWithoutRoom(const std::vector<std::pair<uint64_t, std::string>>& pieces) {
+    ASSERT_TRUE(Sync().ok());
+    world_.fs->Release(file_.handle, file_.attr.inode);
+    world_.Reopen();
+    file_ = world_.OpenByName("file");
+    for (const auto& [offset, bytes] : pieces) ASSERT_TRUE(world_.Write(file_, offset, bytes).ok());
+    SetFull();
+  }
+  Status Flush() {
+    return World::Await<void>(
+        [&](Done<void> done) { world_.fs->Flush(file_.handle, file_.attr.inode, std::move(done)); });
   }
   Status Sync() {
     return World::Await<void>([&](Done<void> done) { world_.fs->Sync(std::move(done)); });
@@ -192,6 +251,27 @@ TEST_F(NoRoomForAccepted, TheFileCanBeEmptied) {
   EXPECT_TRUE(Rename().ok());
 }
 
+// Nor is whoever makes room refused for the time that a round takes with other files.
+TEST_F(NoRoomForAccepted, TheFileCanBeEmptiedWhileARoundIsAtWork) {
+  disk_->SetFaults({});
+  // The room is looked at now and then.
+  ASSERT_TRUE(Eventually([&] { return world_.fs->GetStatus().store.available_bytes > kMiB; }));
+  const std::string bytes = "bytes of another file";
+  auto other = world_.Create("other");
+  ASSERT_TRUE(world_.Write(other, 0, bytes).ok());
+  SetFull();
+  world_.engine->HoldPutOf(bytes);
+  std::future<Status> round = std::async(std::launch::async, [&] { return Sync(); });
+  world_.engine->AwaitHold();
+  std::future<Status> emptied = std::async(std::launch::async, [&] { return world_.Truncate(file_, 0); });
+  EXPECT_EQ(emptied.wait_for(std::chrono::milliseconds(500)), std::future_status::timeout);
+  world_.engine->holding = false;
+  const Status status = emptied.get();
+  EXPECT_TRUE(status.ok()) << status.error().message;
+  EXPECT_FALSE(round.get().ok()) << "the other file's bytes have no room";
+  world_.fs->Release(other.handle, other.attr.inode);
+}
+
 TEST_F(NoRoomForAccepted, TheFileCanBeOpenedAnew) {
   auto opened = World::Await<HandleId>([&](Done<HandleId> done) {
     world_.fs->Open(file_.attr.inode, {.read = true, .write = true, .truncate = true}, std::move(done));
@@ -212,11 +292,54 @@ TEST_F(NoRoomForAccepted, WhatFoundRoomAfterAllIsNotToldAsAnError) {
   EXPECT_EQ(*world_.Read(file_, 0, text_.size()), text_);
 }
 
-TEST_F(NoRoomForAccepted, WhatHasNoRoomYetIsToldByTheRename) {
+// The bytes that found no room are tried again by each round, and others of the file may be known and need none.
+TEST_F(NoRoomForAccepted, TheSameErrorIsToldOnce) {
+  const std::string known = RandomText(2, 1000), unknown = RandomText(3, 1000);
+  disk_->SetFaults({});
+  ASSERT_TRUE(Sync().ok());
+  ASSERT_TRUE(world_.Write(file_, 0, known).ok());
+  ReopenWithoutRoom({{kMiB, known}, {2 * kMiB, unknown}});
+  world_.engine->HoldPutOf(known);
+  std::future<Status> round = std::async(std::launch::async, [&] { return Sync(); });
+  world_.engine->AwaitHold();
+  EXPECT_TRUE(Eventually([&] { return !Flush().ok(); })) << "the others have found no room";
+  world_.engine->holding = false;
+  EXPECT_FALSE(round.get().ok());
+  EXPECT_FALSE(Sync().ok());
+  const Status closed = Flush();
+  EXPECT_TRUE(closed.ok()) << closed.error().message;
+}
+
+// An error that was told is no reason to keep a later one that is over before anybody was told.
+TEST_F(NoRoomForAccepted, WhatFoundRoomAfterAllIsNotToldAfterAnotherError) {
+  disk_->SetFaults({});
+  ReopenWithoutRoom({});
+  disk_->SetFaults({});
+  ASSERT_TRUE(Eventually([&] { return world_.Write(file_, 0, "lost").ok(); }));  // the room is looked at now and then
+  world_.engine->index_unreadable = true;
+  EXPECT_FALSE(Sync().ok());
+  EXPECT_FALSE(Flush().ok());
+  world_.engine->index_unreadable = false;
+  ASSERT_TRUE(world_.Write(file_, 0, "anew").ok());
+  SetFull();
+  EXPECT_FALSE(Sync().ok());
+  disk_->SetFaults({});
+  ASSERT_TRUE(Sync().ok());
   const Status renamed = Rename();
-  ASSERT_FALSE(renamed.ok());
-  EXPECT_EQ(renamed.error().code, ErrorCode::kNoSpace) << renamed.error().message;
-  EXPECT_TRUE(Rename().ok()) << "it is told once";
+  EXPECT_TRUE(renamed.ok()) << renamed.error().message;
+  EXPECT_TRUE(Flush().ok());
+}
+
+TEST_F(NoRoomForAccepted, NoRenameShowsAFileThatIsNotWhole) {
+  for (int times = 0; times < 3; ++times) {
+    const Status renamed = Rename();
+    ASSERT_FALSE(renamed.ok()) << "told before or not";
+    EXPECT_EQ(renamed.error().code, ErrorCode::kNoSpace) << renamed.error().message;
+  }
+  EXPECT_TRUE(world_.fs->Lookup(kRootInode, "file").ok());
+  disk_->SetFaults({});
+  ASSERT_TRUE(Sync().ok());
+  EXPECT_TRUE(Rename().ok());
 }
 
 }  // namespace

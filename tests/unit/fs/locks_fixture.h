@@ -96,7 +96,7 @@ class LossyStore final : public kv::KvStore {
 };
 
 // Knows of no node, as a host whose view lags far behind.
-class BlindMembership final : public cluster::Membership {
+class BlindMembership : public cluster::Membership {
  public:
   explicit BlindMembership(cluster::Membership& below) : below_(below) {}
   const cluster::NodeId& self() const override { return below_.self(); }

@@ -103,10 +103,17 @@ TEST(SyncRounds, ARecipeThatCanNotBeStoredHoldsNobodyUp) {
   EXPECT_FALSE(world.kv->HasUnflushed());
   // Nor does it hold up changes of the file itself.
   EXPECT_TRUE(world.Truncate(big, 7 * kMiB + 1).ok());
+  auto rename = [&] {
+    return World::Await<void>([&](Done<void> done) {
+      world.fs->Rename({kRootInode, "big", kRootInode, "final", meta::RenameMode::kReplace}, {}, std::move(done));
+    });
+  };
+  for (int times = 0; times < 2; ++times) EXPECT_FALSE(rename().ok()) << "the new name would be of older bytes";
   world.engine->index_unreadable = false;
   EXPECT_FALSE(world.Fsync(big).ok());  // its descriptor is told, once
   EXPECT_TRUE(world.Fsync(big).ok());
   EXPECT_EQ(RecordedSize(world, big.attr.inode), 7 * kMiB + 1);
+  EXPECT_TRUE(rename().ok());
   world.CloseFile(big);
   world.CloseFile(other);
 }
@@ -162,6 +169,37 @@ class DurableFileRename : public testing::Test {
   }
   World world_;
 };
+
+// A loss is told to the next sync point on the host: one whose process was killed meanwhile is none.
+TEST(SyncRounds, ALossIsNotToldToWhoWasKilled) {
+  World world;
+  world.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
+  world.Remake();
+  const std::string bytes = "bytes that are lost";
+  FileSystem::Created file = world.Create("file"), other = world.Create("other");
+  ASSERT_TRUE(world.Write(file, 0, bytes).ok());
+  world.engine->index_unreadable = true;
+  world.engine->HoldPutOf(bytes);
+  std::atomic<bool> is_killed{false};
+  Caller killed;
+  killed.cancelled = [&] { return is_killed.load(); };
+  auto fsync = std::async(std::launch::async, [&] {
+    return World::Await<void>(
+        [&](Done<void> done) { world.fs->Fsync(other.handle, other.attr.inode, false, std::move(done), killed); });
+  });
+  world.engine->AwaitHold();
+  is_killed = true;
+  const Status interrupted = fsync.get();
+  ASSERT_FALSE(interrupted.ok());
+  EXPECT_EQ(interrupted.error().code, ErrorCode::kInterrupted) << interrupted.error().message;
+  world.engine->holding = false;
+  const Status told = world.Fsync(other);
+  ASSERT_FALSE(told.ok());
+  EXPECT_NE(told.error().message.find("lost"), std::string::npos) << told.error().message;
+  world.engine->index_unreadable = false;
+  EXPECT_TRUE(world.Fsync(other).ok()) << "it is told once";
+  for (const FileSystem::Created& open : {file, other}) world.fs->Release(open.handle, open.attr.inode);
+}
 
 // What another file has lost is told before the name is there, not after.
 TEST_F(DurableFileRename, IsRefusedBeforeItHasHappened) {
@@ -259,6 +297,12 @@ FileSystem::Created SaveAndSync(World& world, std::string_view name, const std::
   return file;
 }
 
+// The collector has looked whether one is due, of all that was freed before.
+void AwaitCollectorLook(World& world) {
+  const uint64_t before = world.fs->GetCollection().vain_looks_total;
+  EXPECT_TRUE(Eventually([&] { return world.fs->GetCollection().vain_looks_total > before; }));
+}
+
 uint64_t AwaitCollections(World& world, uint64_t count) {
   EXPECT_TRUE(Eventually([&] { return world.fs->GetCollection().runs_total >= count; }));
   return world.fs->GetCollection().runs_total;
@@ -273,24 +317,24 @@ TEST(Collector, WhatWasFreedBeforeAStopIsCollectedAfterIt) {
   world.CloseFile(file);
   ASSERT_TRUE(world.fs->Unlink(kRootInode, "gone").ok());
   world.fs->Forget(file.attr.inode, 1);
-  world.fs_options.collect_delay_ms = 20;
+  world.fs_options.collect_delay_ms = 0;
   world.Reopen();  // sooner than the delay
   EXPECT_EQ(AwaitCollections(world, 1), 1u);
   EXPECT_EQ(world.fs->GetStatus().store.chunk_count, 0u);
   world.Reopen();  // and only once
-  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  AwaitCollectorLook(world);
   EXPECT_EQ(world.fs->GetCollection().runs_total, 0u);
 }
 
 TEST(Collector, AFileThatIsOpenCountsWhenItIsClosed) {
   World world;
   world.fs_options.collect_after_bytes = kMiB;
-  world.fs_options.collect_delay_ms = 20;
+  world.fs_options.collect_delay_ms = 0;
   world.Remake();
   FileSystem::Created file = SaveAndSync(world, "open", RandomText(1, 3 * kMiB));
   ASSERT_TRUE(world.fs->Unlink(kRootInode, "open").ok());
   world.fs->Forget(file.attr.inode, 1);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+  AwaitCollectorLook(world);
   EXPECT_EQ(world.fs->GetCollection().runs_total, 0u);
   world.CloseFile(file);
   EXPECT_EQ(AwaitCollections(world, 1), 1u);

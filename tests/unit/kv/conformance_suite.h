@@ -2,6 +2,7 @@
 // stores, and KvConcurrency with those that several threads may use at once.
 #pragma once
 
+#include <algorithm>
 #include <thread>
 
 #include "support.h"
@@ -236,6 +237,34 @@ TEST_P(KvConformance, ReadsSeveralSpansAtOneRevision) {
   EXPECT_EQ(text, "a | | b/1 b/2 b/3 | b/1 b/2 ... | | ");
   EXPECT_EQ(snapshot.revision, Must(store_.Range("", "", 1)).revision);
   EXPECT_TRUE(Must(store_.Read({})).ranges.empty());
+}
+
+// More of them than are read at once.
+TEST_P(KvConformance, VisitsEveryKeyOfARangeOnce) {
+  constexpr size_t kKeys = 9'000;
+  Put("j", "before");
+  Put("l", "after");
+  Commit({}, kKeys, [](Transaction& puts, size_t i) { puts.Put("k" + std::to_string(10'000 + i), std::to_string(i)); });
+  // As long a run of deleted ones among them as of those that stay.
+  Commit({}, kKeys / 2, [](Transaction& deletes, size_t i) { deletes.Delete("k" + std::to_string(11'000 + i)); });
+  std::string visited;
+  auto visit = [&](const KvEntryView& entry) {
+    visited.append(entry.key).append("=").append(entry.value).append(" ");
+    EXPECT_GT(entry.revision, 0u);
+    return true;
+  };
+  ASSERT_TRUE(store_.VisitRange("k", "l", visit).ok());
+  std::string expected;
+  for (const KvEntry& entry : Must(store_.Range("k", "l", 0)).entries) expected += entry.key + "=" + entry.value + " ";
+  EXPECT_EQ(visited, expected);
+  EXPECT_EQ(static_cast<size_t>(std::count(visited.begin(), visited.end(), '=')), kKeys / 2);
+
+  size_t count = 0;
+  ASSERT_TRUE(store_.VisitRange("k", "", [&](const KvEntryView&) { return ++count < 5; }).ok());
+  EXPECT_EQ(count, 5u) << "it ends when it is told to";
+  ASSERT_TRUE(store_.VisitRange("l", "k", visit).ok());
+  ASSERT_TRUE(store_.VisitRange("m", "", visit).ok());
+  EXPECT_EQ(visited, expected) << "there is nothing more";
 }
 
 TEST_P(KvConformance, ManyKeysInOneRange) {

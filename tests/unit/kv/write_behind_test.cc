@@ -284,6 +284,40 @@ TEST_F(WriteBehind, EngineLayoutIsAsDocumented) {
   EXPECT_EQ(entries, expected);
 }
 
+// Some keys lie in the engine, some in a layer, some in both, deleted in one or the other, and more than are copied of
+// the layers at once.
+TEST_F(WriteBehind, AVisitGoesThroughAllLayers) {
+  constexpr size_t kKeys = 30'000;
+  auto change = [&](size_t first, size_t every, bool deletes) {
+    Transaction transaction;
+    for (size_t i = first; i < kKeys; i += every) {
+      const std::string key = "k" + std::to_string(100'000 + i);
+      deletes ? transaction.Delete(key) : transaction.Put(key, std::to_string(first));
+      if (transaction.writes.size() < 100) continue;
+      Must(store_->Commit(transaction));
+      transaction = {};
+    }
+    Must(store_->Commit(transaction));
+  };
+  change(0, 2, false);
+  MustSucceed(store_->Sync());
+  change(1, 5, false);
+  change(2, 4, true);
+  ASSERT_TRUE(store_->Freeze());
+  change(0, 3, true);
+  change(3, 7, false);
+  std::vector<std::string> visited, expected;
+  MustSucceed(store_->VisitRange("k", "l", [&](const KvEntryView& entry) {
+    visited.push_back(std::string(entry.key).append("=").append(entry.value));
+    return true;
+  }));
+  for (const KvEntry& entry : Must(store_->Range("k", "l", 0)).entries)
+    expected.push_back(entry.key + "=" + entry.value);
+  EXPECT_EQ(visited, expected);
+  EXPECT_GT(visited.size(), 10'000u);
+  MustSucceed(store_->FlushFrozen());
+}
+
 TEST_F(WriteBehind, OtherKeysOfTheEngineAreNotSeen) {
   MustSucceed(memory_->Write({EngineWrite{"C123", "chunk"}, EngineWrite{"L", "x"}, EngineWrite{"J", "x"}}, true));
   Put("a", "1");

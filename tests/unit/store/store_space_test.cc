@@ -47,6 +47,27 @@ TEST_F(SpaceTest, ARecycledSegmentGrowsOnlyByWhatTheReserveLeaves) {
   EXPECT_EQ(FreeBytes(), kReserve);
 }
 
+// An error of the disk is told to a descriptor that was open when the bytes were on their way to it.
+TEST_F(SpaceTest, AFileWithBytesThatAreNotSyncedStaysOpen) {
+  std::vector<SegmentPtr> segments;
+  for (size_t i = 0; i < kSegmentFilesOpenMax; ++i) {
+    auto segment = set_.Create({.size_bytes = 64 * kKiB, .size_bytes_min = 64 * kKiB, .reserve_bytes = kReserve});
+    ASSERT_OK(segment);
+    (*segment)->sealed = true;
+    (*segment)->unindexed = i % 4 == 0 ? 1 : 0;
+    set_.Publish(*segment);
+    segments.push_back(*segment);
+  }
+  set_.CloseFilesBeyondLimit();
+  size_t open_count = 0;
+  for (const SegmentPtr& segment : segments) {
+    MutexLock lock(segment->file_mutex);
+    open_count += segment->file ? 1 : 0;
+    EXPECT_TRUE(segment->file || segment->unindexed == 0);
+  }
+  EXPECT_EQ(open_count, kSegmentFilesOpenMax / 2);
+}
+
 TEST_F(SpaceTest, ARecycledSegmentServesAsItIsBelowTheReserve) {
   CreateFile(MakeSegmentName(SegmentName::kFree, SegmentId{7}), 256 * kKiB);
   CreateFile(MakeSegmentName(SegmentName::kFree, SegmentId{6}), 8 * kKiB);

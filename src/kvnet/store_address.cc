@@ -1,0 +1,59 @@
+#include "kvnet/store_address.h"
+
+#include "kvnet/channel.h"
+#include "kvnet/etcd_store.h"
+
+namespace cairnfs::kvnet {
+namespace {
+
+constexpr std::string_view kNodeScheme = "node:", kEtcdScheme = "etcd://";
+
+std::vector<std::string> SplitAtCommas(std::string_view text) {
+  std::vector<std::string> words;
+  for (;;) {
+    const size_t comma = text.find(',');
+    words.emplace_back(text.substr(0, comma));
+    if (comma == std::string_view::npos) return words;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+StoreAddress EtcdAddress(std::string_view text) {
+  StoreAddress address{StoreAddress::Kind::kEtcd, {}, EtcdOptions().prefix};
+  const size_t slash = text.find('/');
+  if (slash != std::string_view::npos && slash + 1 < text.size()) {
+    address.prefix = text.substr(slash);
+    if (!address.prefix.ends_with('/')) address.prefix += '/';
+  }
+  address.endpoints = SplitAtCommas(text.substr(0, slash));
+  return address;
+}
+
+}  // namespace
+
+Result<StoreAddress> StoreAddress::Parse(std::string_view text) {
+  const std::optional<Kind> kind = KindOf(text);
+  if (!kind) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "it names no store; write node:HOST:PORT or etcd://HOST:PORT,HOST:PORT,...");
+  }
+  const StoreAddress address = *kind == Kind::kEtcd
+                                   ? EtcdAddress(text.substr(kEtcdScheme.size()))
+                                   : StoreAddress{Kind::kNode, {std::string(text.substr(kNodeScheme.size()))}, {}};
+  for (const std::string& endpoint : address.endpoints) {
+    CAIRNFS_RETURN_IF_ERROR(CheckAddress(endpoint, /*port_min=*/1));
+  }
+  return address;
+}
+
+std::optional<StoreAddress::Kind> StoreAddress::KindOf(std::string_view text) {
+  if (text.starts_with(kNodeScheme)) return Kind::kNode;
+  if (text.starts_with(kEtcdScheme)) return Kind::kEtcd;
+  return std::nullopt;
+}
+
+std::string StoreAddress::TextOfNode(std::string_view host_port) {
+  return std::string(kNodeScheme) + std::string(host_port);
+}
+
+}  // namespace cairnfs::kvnet

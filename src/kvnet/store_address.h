@@ -1,0 +1,29 @@
+// Where the store that the hosts of a cluster share is, as a configuration says it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace cairnfs::kvnet {
+
+struct StoreAddress {
+  enum class Kind { kNode, kEtcd };
+
+  Kind kind = Kind::kNode;
+  std::vector<std::string> endpoints;  // HOST:PORT each; one of a node, one or more of an etcd
+  std::string prefix;                  // of the keys in an etcd; begins and ends with '/'
+
+  // "node:HOST:PORT", or "etcd://HOST:PORT,HOST:PORT,...[/PREFIX]" (the prefix is /cairnfs/ if none is given).
+  // kInvalidArgument says what is wrong and what would be right.
+  static Result<StoreAddress> Parse(std::string_view text);
+  // By how the text begins; nullopt: as none does. The rest of it may be wrong all the same.
+  static std::optional<Kind> KindOf(std::string_view text);
+  // The text that names the node that serves the keys at HOST:PORT.
+  static std::string TextOfNode(std::string_view host_port);
+};
+
+}  // namespace cairnfs::kvnet

@@ -1,0 +1,136 @@
+// What Prometheus reads: each number of a report under its own name and of its own type.
+#include "control/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <sstream>
+
+namespace cairnfs::control {
+namespace {
+
+struct Metric {
+  std::string type;
+  double value = 0;
+  bool operator==(const Metric&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Metric& metric) { return out << metric.type << ' ' << metric.value; }
+using Scrape = std::map<std::string, Metric>;  // by name, with labels
+
+Scrape Parse(const std::string& text) {
+  Scrape metrics;
+  std::string type, line;
+  for (std::istringstream lines(text); std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string first, second, name;
+    words >> first >> second;
+    if (first == "#" && second == "TYPE") words >> name >> type;
+    if (first != "#") metrics[first] = {type, std::stod(second)};
+  }
+  return metrics;
+}
+
+// Puts another number into each field.
+class Numbers {
+ public:
+  void Gauge(const std::string& name, uint64_t& field) { Set(name, "gauge", field); }
+  void Counter(const std::string& name, uint64_t& field) { Set(name + "_total", "counter", field); }
+  Scrape expected;
+
+ private:
+  void Set(const std::string& name, const std::string& type, uint64_t& field) {
+    field = ++last_;
+    expected["cairnfs_" + name] = {type, static_cast<double>(field)};
+  }
+  uint64_t last_ = 1000;
+};
+
+void FillOneHost(StatusReport& report, Numbers& numbers) {
+  fs::FsStatus& fs = report.fs;
+  store::StoreStats& store = fs.store;
+  numbers.Gauge("logical_bytes", fs.logical_bytes);
+  numbers.Gauge("unique_bytes", store.unique_bytes);
+  numbers.Gauge("free_segment_bytes", store.free_segment_bytes);
+  numbers.Gauge("dead_bytes", store.dead_bytes);
+  numbers.Gauge("available_bytes", report.available_bytes);
+  numbers.Gauge("inodes", fs.inode_count);
+  numbers.Gauge("chunks", store.chunk_count);
+  numbers.Gauge("dirty_bytes", fs.dirty_bytes);
+  numbers.Gauge("open_files", fs.open_files);
+  numbers.Gauge("pool_buffers", fs.pool_buffers);
+  numbers.Gauge("pool_buffers_free", fs.pool_buffers_free);
+  numbers.Counter("write_bytes", fs.write_bytes_total);
+  numbers.Counter("read_bytes", fs.read_bytes_total);
+  numbers.Counter("new_bytes", store.new_bytes_total);
+  numbers.Counter("known_bytes", store.known_bytes_total);
+  numbers.Counter("disk_read_bytes", store.disk_read_bytes_total);
+  numbers.Counter("disk_write_bytes", store.disk_write_bytes_total);
+  numbers.Counter("cache_hits", store.cache_hits_total);
+  numbers.Counter("cache_misses", store.cache_misses_total);
+  numbers.Counter("corrupt_chunks", store.corrupt_chunks_total);
+  numbers.Counter("sync_rounds", fs.sync_rounds_total);
+  numbers.Counter("sync_points", fs.sync_points_total);
+  store.segment_bytes = store.free_segment_bytes + 50'000;
+  report.metadata_bytes = 7000;
+  numbers.expected["cairnfs_on_disk_bytes"] = {"gauge", 57'000};
+  for (const char* name : {"collecting", "collection_failed", "failed"}) {
+    numbers.expected[std::string("cairnfs_") + name] = {"gauge", 0};
+  }
+}
+
+void FillCluster(ClusterActivityReport& report, Numbers& numbers) {
+  cluster::ClusterChunkStats& chunks = report.chunks;
+  numbers.Counter("sent_bytes", chunks.sent_bytes_total);
+  numbers.Counter("received_bytes", chunks.received_bytes_total);
+  numbers.Counter("wire_sent_bytes", chunks.wire_sent_bytes_total);
+  numbers.Counter("known_elsewhere_bytes", chunks.known_elsewhere_bytes_total);
+  numbers.Counter("remote_reads", chunks.remote_reads_total);
+  numbers.Counter("remote_read_bytes", chunks.remote_read_bytes_total);
+  numbers.Gauge("unacknowledged_bytes", chunks.unacknowledged_bytes);
+  numbers.Gauge("missing_copies", chunks.missing_copies);
+  numbers.Counter("repair_bytes", chunks.repair_bytes_total);
+  numbers.Gauge("repair_chunks_left", chunks.repair_chunks_left);
+  numbers.Counter("metadata_reads", report.names.read_total);
+  numbers.Counter("metadata_commits", report.names.commits_total);
+  numbers.Counter("metadata_answers", report.names.answered_total);
+  numbers.Gauge("delegations", report.names.held);
+  numbers.Counter("delegations_recalled", report.names.recalled_total);
+  numbers.Gauge("nodes{state=\"up\"}", report.nodes_up);
+  numbers.Gauge("nodes{state=\"down\"}", report.nodes_down);
+  numbers.Gauge("nodes{state=\"out\"}", report.nodes_out);
+  numbers.expected["cairnfs_session"] = {"gauge", 0};
+}
+
+TEST(Metrics, OfOneHost) {
+  StatusReport report;
+  Numbers numbers;
+  FillOneHost(report, numbers);
+  EXPECT_EQ(Parse(RenderMetrics(report)), numbers.expected);
+}
+
+TEST(Metrics, OfAHostOfACluster) {
+  StatusReport report;
+  Numbers numbers;
+  FillOneHost(report, numbers);
+  FillCluster(report.cluster.emplace(), numbers);
+  EXPECT_EQ(Parse(RenderMetrics(report)), numbers.expected);
+}
+
+TEST(Metrics, WhatIsSoOrNotIsOneOrZero) {
+  StatusReport report;
+  report.cluster.emplace();
+  const std::pair<const char*, bool*> all[] = {{"cairnfs_collecting", &report.fs.collecting},
+                                               {"cairnfs_collection_failed", &report.fs.collection_failed},
+                                               {"cairnfs_failed", &report.fs.failing},
+                                               {"cairnfs_session", &report.cluster->session_holds}};
+  for (const auto& [name, is_so] : all) {
+    *is_so = true;
+    for (const auto& [other, value] : Parse(RenderMetrics(report))) {
+      EXPECT_EQ(value.value, other == name ? 1 : 0) << name << ' ' << other;
+    }
+    *is_so = false;
+  }
+}
+
+}  // namespace
+}  // namespace cairnfs::control

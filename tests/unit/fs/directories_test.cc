@@ -1,0 +1,71 @@
+// Listings: complete, and the cookies that a reader holds stay true while names come and go.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "fixture.h"
+
+namespace cairnfs::fs {
+namespace {
+
+class DirectoriesTest : public testing::Test {
+ protected:
+  void Make(const std::string& name) {
+    auto made = world_.fs->MakeNode(kRootInode, name, WithMode(S_IFREG | 0644));
+    ASSERT_TRUE(made.ok());
+    inodes_[name] = made->inode;
+  }
+  std::shared_ptr<const DirectoryListing> Read(HandleId handle, uint64_t offset) {
+    auto listing = world_.fs->ReadDirectory(handle, kRootInode, offset);
+    EXPECT_TRUE(listing.ok());
+    return *listing;
+  }
+  static std::vector<std::string> Names(const DirectoryListing& listing) {
+    std::vector<std::string> names;
+    for (uint64_t at = 0; at < listing.size(); at = listing.At(at).next_offset) names.push_back(listing.At(at).name);
+    return names;
+  }
+
+  World world_;
+  std::map<std::string, InodeId> inodes_;
+};
+
+TEST_F(DirectoriesTest, ListsEveryName) {
+  std::vector<std::string> expected = {".", ".."};
+  for (int i = 10'000; i < 19'000; ++i) Make("name-" + std::to_string(i));
+  Make(std::string(255, 'z'));
+  for (const auto& [name, inode] : inodes_) expected.push_back(name);
+  const auto handle = world_.fs->OpenDirectory(kRootInode);
+  ASSERT_TRUE(handle.ok());
+  const auto listing = Read(*handle, 0);
+  EXPECT_EQ(Names(*listing), expected);
+  for (uint64_t at = 2; at < listing->size(); ++at) {
+    EXPECT_EQ(listing->At(at).inode, inodes_[listing->At(at).name]);
+    EXPECT_EQ(listing->At(at).type, static_cast<uint32_t>(S_IFREG));
+  }
+  EXPECT_EQ(listing->At(0).inode, kRootInode);
+  EXPECT_EQ(listing->At(1).inode, kRootInode);
+  world_.fs->ReleaseDirectory(*handle);
+}
+
+TEST_F(DirectoriesTest, AListingStaysAsItIsUntilItIsReadFromItsBeginning) {
+  for (const char* name : {"a", "b", "c"}) Make(name);
+  const auto handle = world_.fs->OpenDirectory(kRootInode);
+  ASSERT_TRUE(handle.ok());
+  EXPECT_EQ(Names(*Read(*handle, 0)), (std::vector<std::string>{".", "..", "a", "b", "c"}));
+  ASSERT_TRUE(world_.fs->Unlink(kRootInode, "a").ok());
+  Make("d");
+  EXPECT_STREQ(Read(*handle, 4)->At(4).name, "c") << "the entry that the reader has not come to yet";
+  EXPECT_EQ(Read(*handle, 5)->size(), 5u);
+  EXPECT_EQ(Names(*Read(*handle, 0)), (std::vector<std::string>{".", "..", "b", "c", "d"}));
+  world_.fs->ReleaseDirectory(*handle);
+  EXPECT_EQ(world_.fs->ReadDirectory(*handle, kRootInode, 0).error().code, ErrorCode::kStale);
+}
+
+TEST_F(DirectoriesTest, WhatIsNoDirectoryIsNotListed) {
+  Make("file");
+  EXPECT_EQ(world_.fs->OpenDirectory(inodes_["file"]).error().code, ErrorCode::kNotDirectory);
+}
+
+}  // namespace
+}  // namespace cairnfs::fs

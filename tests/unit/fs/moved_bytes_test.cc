@@ -1,0 +1,179 @@
+// What saving, copying, changing and reading moves to and from the disk, with the chunk sizes that a filesystem is made
+// with: those goals of docs/performance.md that need no clock.
+#include <thread>
+
+#include "fixture.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr uint64_t kSize = 24 * kMiB;
+
+class MovedBytesTest : public testing::Test {
+ protected:
+  // So that what is stored does not depend on when: rounds run when they are asked for, and no buffers are short.
+  MovedBytesTest() : world_(160 * kMiB) {
+    world_.fs_options.flush_interval_ms = 3'600'000;
+    world_.fs_options.collect_by_itself = false;
+    world_.store_options.segment_bytes = 32 * kMiB;
+    world_.params = chunking::ChunkParams();
+    world_.Remake();
+  }
+  struct Moved {
+    uint64_t stored = 0;             // chunk bytes that were new
+    uint64_t written = 0, read = 0;  // by the disk
+  };
+  template <typename Act>
+  Moved Count(Act act) {
+    const store::StoreStats before = world_.chunks->Stats();
+    act();
+    const store::StoreStats after = world_.chunks->Stats();
+    return {after.new_bytes_total - before.new_bytes_total,
+            after.disk_write_bytes_total - before.disk_write_bytes_total,
+            after.disk_read_bytes_total - before.disk_read_bytes_total};
+  }
+  void Save(const std::string& name, const std::string& text) {
+    const FileSystem::Created file = world_.Create(name);
+    EXPECT_TRUE(world_.Write(file, 0, text).ok());
+    EXPECT_TRUE(world_.Fsync(file).ok());
+    world_.CloseFile(file);
+  }
+  Moved Resave(const std::string& text) {
+    return Count([&] { Save("again", text); });
+  }
+  // As copy_file_range(2) of a whole file.
+  void Copy(const std::string& from_name, const std::string& to_name) {
+    const FileSystem::Created from = world_.OpenByName(from_name), to = world_.Create(to_name);
+    for (uint64_t offset = 0; offset < from.attr.size;) {
+      auto copied = World::Await<size_t>([&](Done<size_t> done) {
+        world_.fs->CopyRange(from.handle, from.attr.inode, offset, to.handle, to.attr.inode, offset,
+                             from.attr.size - offset, std::move(done));
+      });
+      ASSERT_TRUE(copied.ok() && *copied > 0);
+      offset += *copied;
+    }
+    EXPECT_TRUE(world_.Fsync(to).ok());
+    for (const FileSystem::Created& file : {from, to}) world_.CloseFile(file);
+  }
+  World world_;
+};
+
+TEST_F(MovedBytesTest, ANewSaveIsWrittenOnce) {
+  const Moved moved = Resave(RandomText(1, kSize));
+  EXPECT_EQ(moved.stored, kSize);
+  EXPECT_GE(moved.written, kSize);
+  EXPECT_LE(moved.written, kSize + kSize / 100);
+  EXPECT_EQ(moved.read, 0u);
+}
+
+TEST_F(MovedBytesTest, ACopyInsideTheFilesystemMovesNoData) {
+  constexpr int kFiles = 4;
+  for (int i = 0; i < kFiles; i++) Save("file" + std::to_string(i), RandomText(i, kSize / kFiles));
+  world_.chunks->DropCache();
+  const Moved moved = Count([&] {
+    for (int i = 0; i < kFiles; i++) Copy("file" + std::to_string(i), "copy" + std::to_string(i));
+  });
+  EXPECT_LE(moved.stored, kSize / 100);
+  EXPECT_LE(moved.written, kSize / 100);
+  EXPECT_EQ(moved.read, 0u);
+  for (int i = 0; i < kFiles; i++) {
+    const FileSystem::Created copy = world_.OpenByName("copy" + std::to_string(i));
+    auto text = world_.Read(copy, 0, kSize);
+    EXPECT_TRUE(text.ok() && *text == RandomText(i, kSize / kFiles)) << i;
+    world_.CloseFile(copy);
+  }
+}
+
+TEST_F(MovedBytesTest, AnUnchangedSaveStoresNothingNew) {
+  const std::string text = RandomText(1, kSize);
+  Save("first", text);
+  const Moved moved = Resave(text);
+  EXPECT_LE(moved.stored, kSize / 100);
+  EXPECT_LE(moved.written, kSize / 100);
+  EXPECT_EQ(moved.read, 0u);
+}
+
+// Four ranks save the same replica at the same time. None syncs while another writes: that stores what is written of a
+// chunk so far.
+TEST_F(MovedBytesTest, RanksThatSaveTheSameStoreItOnce) {
+  const std::string text = RandomText(1, kSize);
+  std::vector<FileSystem::Created> files;
+  for (int i = 0; i < 4; i++) files.push_back(world_.Create("rank" + std::to_string(i)));
+  const Moved moved = Count([&] {
+    std::vector<std::thread> ranks;
+    for (const FileSystem::Created& file : files) {
+      ranks.emplace_back([&] { EXPECT_TRUE(world_.Write(file, 0, text).ok()); });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    for (const FileSystem::Created& file : files) EXPECT_TRUE(world_.Fsync(file).ok());
+  });
+  for (const FileSystem::Created& file : files) world_.CloseFile(file);
+  EXPECT_GE(moved.stored, kSize);
+  EXPECT_LE(moved.stored, kSize + kSize / 100);
+}
+
+// Bytes that come in between move all behind them; the cuts find themselves again.
+TEST_F(MovedBytesTest, AnInsertionAtTheFrontStoresOneChunkAnew) {
+  const std::string text = RandomText(1, kSize);
+  Save("first", text);
+  const Moved moved = Resave("sixteen bytes in" + text);
+  EXPECT_GT(moved.stored, 0u);
+  EXPECT_LE(moved.stored, world_.params.size_bytes_max);
+}
+
+// Tensors of 4 MiB between others: what is stored anew are these and, at each of their ends, a part of a chunk.
+TEST_F(MovedBytesTest, ASaveOfWhichATensorChangedSharesTheOthers) {
+  constexpr uint64_t kTensor = 4 * kMiB;
+  std::string text = RandomText(1, kSize);
+  Save("first", text);
+  text.replace(2 * kTensor, kTensor, RandomText(2, kTensor));
+  const Moved moved = Resave(text);
+  EXPECT_GE(moved.stored, kTensor);
+  EXPECT_LE(moved.stored, kTensor + 2 * world_.params.size_bytes_max);
+}
+
+TEST_F(MovedBytesTest, AnOverwriteOfAPageWritesAsLittleInABigFileAsInASmallOne) {
+  auto overwrite = [&](const std::string& name, uint64_t size) {
+    Save(name, RandomText(size, size));
+    const FileSystem::Created file = world_.OpenByName(name);
+    const Moved moved = Count([&] {
+      EXPECT_TRUE(world_.Write(file, size / 2 + 1000, RandomText(size + 1, 4 * kKiB)).ok());
+      EXPECT_TRUE(world_.Fsync(file).ok());
+    });
+    world_.CloseFile(file);
+    return moved;
+  };
+  const Moved small = overwrite("small", 3 * kMiB), big = overwrite("big", kSize);
+  for (const Moved& moved : {small, big}) {
+    EXPECT_GE(moved.stored, 4 * kKiB);
+    EXPECT_LE(moved.stored, 64 * kKiB);  // the page, and what a long recipe needs
+    EXPECT_LE(moved.written, moved.stored + 256 * kKiB);
+    EXPECT_EQ(moved.read, 0u);
+  }
+}
+
+TEST_F(MovedBytesTest, ReadersAtTheSameTimeReadTheDiskOnce) {
+  constexpr uint64_t kRead = 12 * kMiB;  // a quarter of the cache is for what was read once
+  const std::string text = RandomText(1, kRead);
+  Save("file", text);
+  world_.Reopen();
+  const FileSystem::Created file = world_.OpenByName("file");
+  const Moved moved = Count([&] {
+    std::vector<std::thread> readers;
+    for (int i = 0; i < 4; i++) {
+      readers.emplace_back([&] {
+        for (uint64_t offset = 0; offset < kRead; offset += kMiB) {
+          auto part = world_.Read(file, offset, kMiB);
+          EXPECT_TRUE(part.ok() && *part == std::string_view(text).substr(offset, kMiB)) << offset;
+        }
+      });
+    }
+    for (std::thread& reader : readers) reader.join();
+  });
+  EXPECT_GE(moved.read, kRead);
+  EXPECT_LE(moved.read, kRead + kRead / 10);
+  world_.CloseFile(file);
+}
+
+}  // namespace
+}  // namespace cairnfs::fs
