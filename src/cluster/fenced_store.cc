@@ -119,6 +119,8 @@ Result<uint64_t> FencedStore::Commit(const kv::Transaction& transaction) {
   }
   // kNotFound: the transaction writes under a lease that has ended, perhaps the session's.
   const ErrorCode code = revision.error().code;
+  // Nothing may be laid over what may have run, and nobody can tell any more: only a new session can go on.
+  if (code == ErrorCode::kStale) membership_.ReportLost(session, {revision.error().message});
   if (code != ErrorCode::kConflict && code != ErrorCode::kNotFound) return revision;
   return ExplainRefusal(session, revision.error());
 }

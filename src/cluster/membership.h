@@ -106,7 +106,7 @@ struct FencedStoreOptions {
 
 // A KvStore whose commits also compare this host's session: kStale when that is lost, whatever the caller did. Reads
 // pass through. When the store turns out to have gone back to an older state (a backup was restored), the session is
-// lost, too. Both outlive it.
+// lost, too, and when it can never be told whether a commit ran. Both outlive it.
 std::unique_ptr<kv::KvStore> MakeFencedStore(kv::SharedKvStore& store, Membership& membership,
                                              const FencedStoreOptions& options = {});
 

@@ -104,16 +104,16 @@ bool ClusterHost::IsFirstUp() const {
 }
 
 std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node, const std::vector<InodeId>& inodes,
-                                                        const Patience& patience) {
+                                                        const FinishOptions& options) {
   std::string why = "it did not answer in time";
   const std::string name = NameOf(node);
   const auto id = cluster::NodeId::FromKey(node);
   bool is_gone = !id.has_value();
-  while (!is_gone && std::chrono::steady_clock::now() < patience.deadline) {
-    if (patience.cancelled && patience.cancelled()) break;
+  while (!is_gone && std::chrono::steady_clock::now() < options.deadline) {
+    if (options.cancelled && options.cancelled()) break;
     // A call is short, so that who asks notices soon that the node is gone, or that nobody waits any more. What the
     // node has begun for it goes on.
-    const auto deadline = std::min(patience.deadline, std::chrono::steady_clock::now() + kAskFor);
+    const auto deadline = std::min(options.deadline, std::chrono::steady_clock::now() + kAskFor);
     auto failures = parts_.peers.FinishFiles(*id, inodes, deadline);
     if (failures.ok()) {
       std::vector<Failure> told;
@@ -134,11 +134,11 @@ std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node,
   return told;
 }
 
-std::vector<ClusterHost::Failure> ClusterHost::Finish(const Work& work, const Patience& patience) {
+std::vector<ClusterHost::Failure> ClusterHost::Finish(const Work& work, const FinishOptions& options) {
   std::vector<std::future<std::vector<Failure>>> answers;
   for (const auto& [node, inodes] : work) {
-    auto ask = [this, &patience, name = node, list = std::vector<InodeId>(inodes.begin(), inodes.end())] {
-      return FinishAt(name, list, patience);
+    auto ask = [this, &options, name = node, list = std::vector<InodeId>(inodes.begin(), inodes.end())] {
+      return FinishAt(name, list, options);
     };
     // One node is asked on the caller's own thread, and so are those for which the system gives no other.
     bool has_thread = work.size() > 1;

@@ -77,18 +77,19 @@ class ClusterHost {
     bool is_gone = false;  // the node has no session any more
   };
   using Work = std::map<std::string, std::set<InodeId>>;  // by node id
-  struct Patience {
+  struct FinishOptions {
     std::chrono::steady_clock::time_point deadline;
     std::function<bool()> cancelled;  // may be empty
   };
   // Asks the nodes, all at once, to publish what they have closed of these files. Tries again where a node that is up
   // does not answer. Blocks.
-  std::vector<Failure> Finish(const Work& work, const Patience& patience);
+  std::vector<Failure> Finish(const Work& work, const FinishOptions& options);
   // Of each: whether a process on some other host that is up has it open. kUnavailable: one does not answer.
   Result<std::vector<bool>> HeldElsewhere(const std::vector<InodeId>& inodes);
 
  private:
-  std::vector<Failure> FinishAt(const std::string& node, const std::vector<InodeId>& inodes, const Patience& patience);
+  std::vector<Failure> FinishAt(const std::string& node, const std::vector<InodeId>& inodes,
+                                const FinishOptions& options);
 
   Result<std::vector<cluster::NodeId>> OthersWithSession();  // as the store has it now
 

@@ -82,6 +82,7 @@ std::optional<CommitFailure> FileSystem::LastFailedCommit(InodeId directory) con
 }
 
 void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Caller& caller, Done<void> done) {
+  if (Status status = AwaitSession(); !status.ok()) return done(status);
   meta::RenameParams params = names;
   const uint64_t session = host->session();
   std::vector<meta::Attr> sources;
@@ -249,12 +250,12 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   std::vector<InodeId> lost_ids;
   for (const auto& file : lost) lost_ids.push_back(file.inode);
   CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> lost_below, LyingBelow(sources, lost_ids));
-  const ClusterHost::Patience patience{
+  const ClusterHost::FinishOptions finish{
       std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max), caller.cancelled};
   std::set<InodeId> told;
   for (int asked = 0; !work.empty(); asked++) {
     std::vector<InodeId> failed_ids;
-    auto failures = host->Finish(work, patience);
+    auto failures = host->Finish(work, finish);
     std::erase_if(failures, [&](const auto& failure) { return !told.insert(failure.what.inode).second; });
     for (const auto& failure : failures) failed_ids.push_back(failure.what.inode);
     CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> failed_below, LyingBelow(sources, failed_ids));
@@ -286,12 +287,8 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   return causes;
 }
 
-void FileSystem::Impl::RefuseRename(const meta::RenameParams& params, Error why, const Done<void>& done) {
+void FileSystem::Impl::RefuseRename(const meta::RenameParams& params, const Error& why, const Done<void>& done) {
   if (why.code == ErrorCode::kInterrupted) return done(why);
-  // The wait for a round may end before the round does, which alone knows what it waits for.
-  if (why.message == TookTooLong().message) {
-    if (const std::string lacking = host->WhatIsLacking(); !lacking.empty()) why.message += ": " + lacking;
-  }
   NoteFailedCommit(params, {"host " + host->NameOf(host->self()) + ": " + why.message});
   done(why);
 }

@@ -132,9 +132,12 @@ Status FileSystem::Impl::ChangeQuietly(const InodePtr& inode, const std::functio
     inode->content->barriers_waiting++;
     while (inode->content && !inode->content->quiet()) {
       if (empties && inode->content->IsQuietButForFailed()) break;
-      if (GivesUpOn(*inode->content)) {
+      // What was given up with its session may be owed for as long as no round can go on.
+      Status goes_on = host != nullptr ? CheckSameSession(session) : Status();
+      if (goes_on.ok() && GivesUpOn(*inode->content)) goes_on = Unanswered();
+      if (!goes_on.ok()) {
         inode->content->barriers_waiting--;
-        return Unanswered();
+        return goes_on;
       }
       if (inode->changed_state.WaitFor(inode->mutex, std::chrono::milliseconds(200))) continue;
       // Chunks that found no space stay in flight until there is some: do not wait with them. Who empties the file,

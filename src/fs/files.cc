@@ -45,6 +45,8 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
     created.attr = std::move(*attr);
     impl_->inode_count++;
   }
+  // Where the session was lost meanwhile: a descriptor of none could not be written to.
+  if (impl_->host != nullptr) static_cast<void>(impl_->AwaitSession().ok());
   InodePtr inode = impl_->table.AddLookup(created.attr.inode);
   {
     MutexLock lock(inode->mutex);

@@ -209,9 +209,9 @@ class FileSystem {
   // Calls `go` once names may be changed so: nearly always before it returns; after the next sync round, on another
   // thread, when too many changes wait for the disk. kNoSpace for kMakes when little room is left for metadata. Asked
   // by the caller before Create, MakeNode, Link, SetXattr (kMakes), RemoveXattr (kAlters), Unlink and Rmdir (kRemoves),
-  // which do not wait themselves; SetAttr and Rename ask by themselves. In a cluster kRemoves waits until what was
-  // closed on this host before is durable, and `go` runs on a thread that may wait; or is told kInterrupted, when the
-  // caller is killed meanwhile.
+  // which do not wait themselves; SetAttr and Rename ask by themselves. In a cluster it blocks while this host has no
+  // session, and kRemoves waits until what was closed on this host before is durable: `go` runs on a thread that may
+  // wait; or is told kInterrupted, when the caller is killed meanwhile.
   void WhenAdmitted(NameChange change, Done<void> go, const Caller& caller = {});
 
   // Whether the functions below wait for other hosts.

@@ -104,12 +104,13 @@ class FileSystem::Impl {
   Result<meta::Attr> ReadAttr(const std::function<Result<meta::Attr>()>& read);
   // Makes a change that is no write to a file's content, once nothing of it is in flight or owed to a round; `change`
   // is called with the inode's lock and an Operation held, and may wait for chunks.
-  // `empties`: the change leaves no byte of the old content, which need not be readable. `session`: the change fails
-  // unless this host's session with the cluster is that one still; 0 on one host.
+  // `empties`: the change leaves no byte of the old content, which need not be readable. On one host.
   void ChangeWhenQuiet(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
                        bool empties = false);
+  // The same, blocking. `session`: the change fails unless this host's session with the cluster is that one still; 0 on
+  // one host.
   Status ChangeQuietly(const InodePtr& inode, const std::function<Status(Content&)>& change, bool empties,
-                       uint64_t session);  // blocking
+                       uint64_t session);
   // One attempt: nullopt when it is not quiet.
   std::optional<Status> TryChange(const InodePtr& inode, const std::function<Status(Content&)>& change, bool may_wait,
                                   bool empties, uint64_t session);
@@ -198,11 +199,11 @@ class FileSystem::Impl {
   // A sync point whose caller may give up; kUnavailable when it took too long.
   void RequestUnlessCancelled(const Caller& caller, Done<void> done, SyncRounds::Scope scope = SyncRounds::Scope::kAll);
   // `done` is called once: with what the returned function is given, with kInterrupted once the caller is being killed,
-  // or at the deadline with `late`, whichever comes first.
+  // or at the deadline with what `late` says then, whichever comes first.
   SyncRounds::Answer UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline,
-                                     const Error& late, Done<void> done);
+                                     std::function<Error()> late, Done<void> done);
   SyncRounds::Answer UnlessKilled(const Caller& caller, Done<void> done);  // without a deadline
-  Error TookTooLong() const;                                               // the sync point
+  Error TookTooLong() const;                                               // the sync point; what it waits for
   void WatchWaits();
   // xattrs.cc
   bool IsPending(InodeId id, uint32_t mode);
@@ -289,7 +290,7 @@ class FileSystem::Impl {
   // For the log, the status and the rank gate. Returns the causes in one line.
   std::string NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes);
   // Ends a rename that waited in vain for what is to be durable before: says why, to the caller and to who asks later.
-  void RefuseRename(const meta::RenameParams& params, Error why, const Done<void>& done);
+  void RefuseRename(const meta::RenameParams& params, const Error& why, const Done<void>& done);
   Result<std::string> DurabilityShared(InodeId id);
   // sessions.cc
   Status StartShared();
@@ -329,7 +330,7 @@ class FileSystem::Impl {
     bool answered GUARDED_BY(mutex) = false;
     std::function<bool()> cancelled;
     std::chrono::steady_clock::time_point deadline;
-    Error late;
+    std::function<Error()> late;
     Done<void> done;
   };
   Mutex waits_mutex;

@@ -33,6 +33,9 @@ Result<meta::Attr> FileSystem::GetAttr(InodeId inode) {
 Result<std::string> FileSystem::ReadLink(InodeId inode) { return impl_->parts.names.ReadLink(inode); }
 
 void FileSystem::WhenAdmitted(NameChange change, Done<void> go, const Caller& caller) {
+  if (impl_->host != nullptr) {
+    if (Status session = impl_->AwaitSession(); !session.ok()) return go(session);
+  }
   // A crash never leaves a deletion without the data that was to take the place of what it deleted.
   // But what makes room does not wait for room.
   if (impl_->host != nullptr && change == NameChange::kRemoves) {
@@ -289,8 +292,9 @@ void FileSystem::Impl::RenameDirectory(const meta::RenameParams& params, const C
 
 void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> done, SyncRounds::Scope scope) {
   const unsigned seconds_max = options.commit_wait_seconds_max;
-  auto answer = UnlessCancelled(caller, std::chrono::steady_clock::now() + std::chrono::seconds(seconds_max),
-                                TookTooLong(), std::move(done));
+  auto answer = UnlessCancelled(
+      caller, std::chrono::steady_clock::now() + std::chrono::seconds(seconds_max), [this] { return TookTooLong(); },
+      std::move(done));
   rounds->Request(std::move(answer), scope);
 }
 
@@ -304,19 +308,21 @@ SyncRounds::Answer FileSystem::Impl::UnlessKilled(const Caller& caller, Done<voi
   return UnlessCancelled(caller, std::chrono::steady_clock::time_point::max(), {}, std::move(done));
 }
 
+// The wait for a round may end before the round does, which then tells nobody what it waits for.
 Error FileSystem::Impl::TookTooLong() const {
-  return MakeError(
-      ErrorCode::kUnavailable,
-      "the data did not become durable in " + std::to_string(options.commit_wait_seconds_max) + " s (commit_wait_max)");
+  const std::string seconds_max = std::to_string(options.commit_wait_seconds_max);
+  const std::string lacking = host != nullptr ? host->WhatIsLacking() : "";
+  return MakeError(ErrorCode::kUnavailable, "the data did not become durable in " + seconds_max +
+                                                " s (commit_wait_max)" + (lacking.empty() ? "" : ": " + lacking));
 }
 
 SyncRounds::Answer FileSystem::Impl::UnlessCancelled(const Caller& caller,
-                                                     std::chrono::steady_clock::time_point deadline, const Error& late,
-                                                     Done<void> done) {
+                                                     std::chrono::steady_clock::time_point deadline,
+                                                     std::function<Error()> late, Done<void> done) {
   auto wait = std::make_shared<Wait>();
   wait->cancelled = caller.cancelled;
   wait->deadline = deadline;
-  wait->late = late;
+  wait->late = std::move(late);
   wait->done = std::move(done);
   {
     MutexLock lock(waits_mutex);
@@ -360,7 +366,7 @@ void FileSystem::Impl::WatchWaits() {
         wait->answered = true;
         answer = std::move(wait->done);
       }
-      answer(killed ? MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited") : wait->late);
+      answer(killed ? MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited") : wait->late());
     }
     MutexLock lock(waits_mutex);
     if (!waits_stopping && !current.empty()) waits_wake.WaitFor(waits_mutex, std::chrono::milliseconds(20));
@@ -372,7 +378,7 @@ void FileSystem::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::A
     if (!admitted.ok()) return done(admitted.error());
     SetAttrNow(id, request, done, caller);
   };
-  impl_->rounds->WhenAdmitted(NameChange::kAlters, std::move(set));
+  WhenAdmitted(NameChange::kAlters, std::move(set), caller);
 }
 
 meta::AttrChanges FileSystem::Impl::ChangesOf(const SetAttrRequest& request, const meta::Attr& before, Timestamp now) {

@@ -63,18 +63,18 @@ ClusterHost::Work FileSystem::Impl::UnfinishedElsewhere(InodeId id, const meta::
 }
 
 Result<meta::FileState> FileSystem::Impl::ReadFinished(InodeId id, const Caller& caller) {
-  const ClusterHost::Patience patience{std::chrono::steady_clock::now() + kFinishWait, caller.cancelled};
+  const ClusterHost::FinishOptions finish{std::chrono::steady_clock::now() + kFinishWait, caller.cancelled};
   for (int tries = 1;; tries++) {
     CAIRNFS_ASSIGN_OR_RETURN(meta::FileState state, parts.names.ReadFile(id));
     const ClusterHost::Work work = UnfinishedElsewhere(id, state, /*tells=*/tries == 1);
     if (work.empty() || tries == kFinishTriesMax) return state;
-    const auto failures = host->Finish(work, patience);
+    const auto failures = host->Finish(work, finish);
     if (caller.cancelled && caller.cancelled()) {
       return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited");
     }
     for (const ClusterHost::Failure& failure : failures) {
       if (failure.is_gone) continue;
-      if (std::chrono::steady_clock::now() >= patience.deadline) {
+      if (std::chrono::steady_clock::now() >= finish.deadline) {
         return MakeError(ErrorCode::kUnavailable, failure.what.why);
       }
       // It answers, and cannot: what was published is there.
@@ -210,6 +210,7 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
         handle = status.error();
       }
       inode->open_count--;
+      DropContentIfUnused(inode);
     }
     table.Unhold(inode);
     done(std::move(handle));
@@ -275,6 +276,8 @@ void FileSystem::Impl::AdoptForOpen(const InodePtr& inode, const Caller& caller,
       inode->looked_at = std::chrono::steady_clock::now();
       inode->look_after = kLookAfterMin;
     }
+    // Who was killed has gone: nobody drops it later.
+    if (caller.cancelled && caller.cancelled()) DropContentIfUnused(inode);
   }
   std::vector<Digest> away;
   const bool is_away = !status.ok() && status.error().code == ErrorCode::kUnavailable;

@@ -7,6 +7,8 @@
 // given up: nobody may publish them.
 #include <algorithm>
 #include <iterator>
+#include <span>
+#include <utility>
 
 #include "base/log.h"
 #include "fs/cluster_host.h"
@@ -21,10 +23,13 @@ constexpr size_t kBatchBytesMax = 512 * kKiB;
 constexpr int kConflictsMax = 100;
 constexpr char kNotPublished[] = "bytes of the file that were not published are lost";
 
-// Whether it is not known if the transaction ran. With the session gone that does not matter.
+// Whether it is not known if the transaction ran. Where the session is gone that does not matter.
 bool IsUnknown(const Result<uint64_t>& revision) {
   return !revision.ok() && revision.error().code != ErrorCode::kStale && kv::MayHaveRun(revision.error().code);
 }
+
+// A transaction was refused for what stands under the keys of one of its files: the others can be published.
+bool IsOfOneFile(ErrorCode code) { return code == ErrorCode::kConflict || code == ErrorCode::kCorrupt; }
 
 }  // namespace
 
@@ -82,16 +87,22 @@ void SyncRounds::GiveBack(SharedItem& item) {
   if (is_forsaken) LetGo(inode);
 }
 
+void SyncRounds::GiveBackAll(std::span<SharedItem> items) {
+  for (SharedItem& item : items) GiveBack(item);
+}
+
 void SyncRounds::LeaveBehind(SharedItem& item, const Error& why) {
   const InodePtr& inode = item.inode;
   {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
     if (IsStillOwed(item, content)) {
-      if (!content.publish_error) {
+      if (!content.publish_error || content.publish_error->code != why.code) {
         spdlog::error("inode {}: cannot be published: {}", inode->id.value, why.message);
-        streams_.SetError(inode, why);
-        if (WasClosed(inode)) streams_.NoteClosedLost();
+        // Where others are only quicker nothing is lost: the next round tries again.
+        const bool may_be_lost = why.code != ErrorCode::kBusy;
+        if (may_be_lost) streams_.SetError(inode, why);
+        if (may_be_lost && WasClosed(inode)) streams_.NoteClosedLost();
       }
       content.publish_error = why;
       MutexLock list(mutex_);
@@ -239,14 +250,16 @@ Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one
     };
     for (SharedItem& item : batch) note(item, &SharedContent::is_sent);
     auto revision = kv_.Commit(transaction);
-    const bool is_lost = !revision.ok() && revision.error().code != ErrorCode::kConflict;
-    if (is_lost && first.ok()) first = revision.error().WithContext("records of files");
+    const bool has_failed = !revision.ok() && !IsOfOneFile(revision.error().code);
+    if (has_failed && first.ok()) first = revision.error().WithContext("records of files");
     if (IsUnknown(revision)) {
       for (SharedItem& item : batch) note(item, &SharedContent::is_unanswered);
-      unsettled_.push_back({std::move(transaction), std::move(batch)});
-    } else {
-      Conclude(batch, revision, conflicts);
+      unsettled_ = Unsettled{std::move(transaction), std::move(batch)};
+      // The store is away, and each of the others would wait for it as long.
+      GiveBackAll(std::span<SharedItem>(items).subspan(end));
+      return first;
     }
+    Conclude(batch, revision, conflicts);
   }
   return first;
 }
@@ -256,10 +269,12 @@ void SyncRounds::Conclude(std::vector<SharedItem>& items, const Result<uint64_t>
   for (SharedItem& item : items) {
     if (revision.ok()) {
       Complete(item, *revision);
-    } else if (revision.error().code == ErrorCode::kConflict) {
-      conflicts.push_back(std::move(item));
     } else if (revision.error().code == ErrorCode::kStale) {
       Abandon(item.inode, item.session, SessionLost(kNotPublished));
+    } else if (revision.error().code == ErrorCode::kCorrupt && items.size() == 1) {
+      LeaveBehind(item, revision.error());
+    } else if (IsOfOneFile(revision.error().code)) {
+      conflicts.push_back(std::move(item));
     } else {
       GiveBack(item);
     }
@@ -267,15 +282,16 @@ void SyncRounds::Conclude(std::vector<SharedItem>& items, const Result<uint64_t>
 }
 
 Status SyncRounds::Settle() {
-  while (!unsettled_.empty()) {
-    Unsettled& oldest = unsettled_.front();
-    auto revision = kv_.Commit(oldest.transaction);
-    if (IsUnknown(revision)) return revision.error().WithContext("records of files");
-    std::vector<SharedItem> conflicts;
-    Conclude(oldest.items, revision, conflicts);
-    for (SharedItem& item : conflicts) GiveBack(item);  // the round that follows finds out why
-    unsettled_.erase(unsettled_.begin());
-  }
+  if (!unsettled_) return {};
+  // What was given up with its session can run no more: whether it did is nobody's concern.
+  const bool is_given_up = unsettled_->items.front().session != host_->session();
+  const Result<uint64_t> revision =
+      is_given_up ? MakeError(ErrorCode::kStale, kNotPublished) : kv_.Commit(unsettled_->transaction);
+  if (IsUnknown(revision)) return revision.error().WithContext("records of files");
+  Unsettled settled = *std::exchange(unsettled_, std::nullopt);
+  std::vector<SharedItem> conflicts;
+  Conclude(settled.items, revision, conflicts);
+  GiveBackAll(conflicts);  // the round that follows finds out why
   return {};
 }
 
@@ -337,7 +353,7 @@ Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
   for (const SharedItem& item : items) inodes.push_back(item.inode->id);
   auto levels = host_->levels().Of(inodes);
   if (!levels.ok()) {
-    for (SharedItem& item : items) GiveBack(item);
+    GiveBackAll(items);
     return levels.error();
   }
   std::vector<SharedItem> local, replicated;
@@ -346,6 +362,10 @@ Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
     (items[i].level == Durability::kLocal ? local : replicated).push_back(std::move(items[i]));
   }
   const Status here = PublishAt(Durability::kLocal, std::move(local));
+  if (unsettled_) {
+    GiveBackAll(replicated);
+    return here;
+  }
   const Status everywhere = PublishAt(Durability::kReplicated, std::move(replicated));
   return here.ok() ? everywhere : here;
 }
@@ -355,7 +375,7 @@ Status SyncRounds::PublishAt(Durability level, std::vector<SharedItem> items) {
   for (int attempt = 0; !items.empty(); attempt++) {
     auto unreadable = host_->SyncReadableChunks(level);
     if (!unreadable.ok()) {
-      for (SharedItem& item : items) GiveBack(item);
+      GiveBackAll(items);
       return unreadable.error();
     }
     std::erase_if(items, [&](SharedItem& item) {
@@ -371,7 +391,12 @@ Status SyncRounds::PublishAt(Durability level, std::vector<SharedItem> items) {
     Status committed = CommitBatches(items, attempt > 0, conflicts);
     if (first.ok()) first = committed;
     items.clear();
+    bool is_away = unsettled_.has_value();
     for (SharedItem& item : conflicts) {
+      if (is_away) {
+        GiveBack(item);
+        continue;
+      }
       if (attempt == kConflictsMax) {
         LeaveBehind(item, MakeError(ErrorCode::kBusy, "another host publishes the file all the time"));
         continue;
@@ -382,7 +407,11 @@ Status SyncRounds::PublishAt(Durability level, std::vector<SharedItem> items) {
         items.push_back(std::move(**again));
       }
       if (!again.ok() && first.ok()) first = again.error();
+      is_away = !again.ok() && again.error().code == ErrorCode::kUnavailable;
     }
+    if (!is_away) continue;
+    GiveBackAll(items);
+    break;
   }
   return first;
 }
@@ -411,7 +440,7 @@ Status SyncRounds::FinishShared() {
   }
   owed_.clear();
   const Status published = PublishShared(std::move(items));
-  open_ = !unsettled_.empty();
+  open_ = unsettled_.has_value();
   if (published.ok()) rounds_total_++;
   return published;
 }

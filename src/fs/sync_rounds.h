@@ -6,8 +6,10 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <shared_mutex>
+#include <span>
 #include <thread>
 
 #include "base/task_queue.h"
@@ -132,22 +134,31 @@ class SyncRounds {
   Status PublishShared(std::vector<SharedItem> items);
   Status PublishAt(Durability level, std::vector<SharedItem> items);
   Result<SharedItem> Prepare(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  // Records that were committed in one transaction, of which it is not known whether it ran.
+  // The publish of a file ends by what becomes of the transaction that it is in:
+  //   it ran                                Complete
+  //   a compare failed                      Reconcile, and tried alone in the same round
+  //   a key cannot be read                  the same; where it was alone LeaveBehind
+  //   the session is gone                   Abandon: nobody may publish it any more
+  //   refused, as for want of space         GiveBack
+  //   it may have run, or may run yet       unsettled_; Settle finds out before the next round, and what is not sent
+  //                                         by then is given back
   struct Unsettled {
     kv::Transaction transaction;
-    std::vector<SharedItem> items;
+    std::vector<SharedItem> items;  // of one session
   };
   kv::Transaction TransactionOf(std::span<const SharedItem> items);
-  // Publishes those that nothing stands against; appends the others to `conflicts`. The first error.
+  // Publishes those that nothing stands against; appends to `conflicts` those that are to be tried again. Ends with the
+  // first transaction that is unsettled. The first error.
   Status CommitBatches(std::vector<SharedItem>& items, bool one_by_one, std::vector<SharedItem>& conflicts);
   // Once it is known what became of the transaction.
   void Conclude(std::vector<SharedItem>& items, const Result<uint64_t>& revision, std::vector<SharedItem>& conflicts);
-  // Finds out what became of transactions whose answers were lost: until that is known nothing of their files may be
-  // published, which would be laid over what others wrote after these.
+  // Until it is known what became of a transaction whose answer was lost, nothing of its files may be published, which
+  // would be laid over what others wrote after these.
   Status Settle();
   void Complete(SharedItem& item, uint64_t revision);
   static void Withdraw(SharedItem& item, Content& content);  // as if it had not been prepared
   void GiveBack(SharedItem& item);                           // to the next round
+  void GiveBackAll(std::span<SharedItem> items);
   void NoteShortage(const InodePtr& inode, const Error& error);
   std::optional<Error> WhyLeftBehind(InodeId id) EXCLUDES_LOCK(mutex_);
   void LeaveBehind(SharedItem& item, const Error& why);  // to the next round, which others need not wait for
@@ -198,10 +209,10 @@ class SyncRounds {
   // Of the round thread alone.
   std::vector<InodePtr> owed_;  // and these are still to be published
   std::vector<InodePtr> published_;
-  std::vector<Unsettled> unsettled_;
-  uint64_t operations_ = 0;        // names transactions
-  std::optional<Error> shortage_;  // of the last round: bytes of some file had no space and wait for the next
-  std::optional<Error> loss_;      // bytes of some file could not be stored: whoever waits for a round next is told
+  std::optional<Unsettled> unsettled_;  // no round goes on before it is settled
+  uint64_t operations_ = 0;             // names transactions
+  std::optional<Error> shortage_;       // of the last round: bytes of some file had no space and wait for the next
+  std::optional<Error> loss_;  // bytes of some file could not be stored: whoever waits for a round next is told
 
   std::atomic<uint64_t> rounds_total_{0}, requests_total_{0};
   std::thread thread_;

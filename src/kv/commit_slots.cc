@@ -1,6 +1,7 @@
 #include "kv/commit_slots.h"
 
 #include <random>
+#include <utility>
 
 namespace cairnfs::kv {
 namespace {
@@ -22,9 +23,14 @@ std::string RandomName() {
   return name;
 }
 
-Error Unknown(const Error& cause) {
-  return MakeError(ErrorCode::kUnavailable, "it is not known whether the transaction ran: " + cause.message);
+// Who names no operation cannot ask again, for whom it makes no difference whether that is so for good.
+Error Unknown(const Transaction& transaction, const Error& cause) {
+  const bool is_for_good = cause.code == ErrorCode::kStale && !transaction.operation_id.empty();
+  return MakeError(is_for_good ? ErrorCode::kStale : ErrorCode::kUnavailable,
+                   "it is not known whether the transaction ran: " + cause.message);
 }
+
+Error SlotIsGone() { return MakeError(ErrorCode::kStale, "the slot that would tell is gone with its lease"); }
 
 Error Conflict() {
   return MakeError(ErrorCode::kConflict, "a key or range that the transaction relied on has changed");
@@ -63,8 +69,8 @@ Result<uint64_t> CommitSlots::CommitOperation(const Transaction& transaction) {
     if (is_new) break;
     if (operation->second.revision) return *operation->second.revision;
     if (!operation->second.in_progress) {
-      open = std::move(operation->second.open);
-      operation->second = Operation{};
+      open = std::exchange(operation->second.open, std::nullopt);
+      operation->second.in_progress = true;
       break;
     }
     changed_.Wait(mutex_);
@@ -77,7 +83,7 @@ Result<uint64_t> CommitSlots::CommitOperation(const Transaction& transaction) {
     operation.in_progress = false;
     if (result.ok()) operation.revision = *result;
     operation.open = std::move(open);
-    Remember(id);
+    Remember(id, operation);
   } else {
     operations_.erase(id);
   }
@@ -85,12 +91,20 @@ Result<uint64_t> CommitSlots::CommitOperation(const Transaction& transaction) {
   return result;
 }
 
-void CommitSlots::Remember(const std::string& operation_id) {
-  operation_order_.push_back(operation_id);
-  if (operation_order_.size() <= kOperationsRemembered) return;
-  auto oldest = operations_.find(operation_order_.front());
-  if (oldest != operations_.end() && !oldest->second.in_progress) operations_.erase(oldest);
-  operation_order_.pop_front();
+// One whose answer is lost, or that is tried again, is not forgotten: it would be sent anew, and run twice.
+void CommitSlots::Remember(const std::string& operation_id, Operation& operation) {
+  if (!std::exchange(operation.is_in_order, true)) operation_order_.push_back(operation_id);
+  for (size_t looks = operation_order_.size(); looks > 0 && operation_order_.size() > kOperationsRemembered; --looks) {
+    std::string id = std::move(operation_order_.front());
+    operation_order_.pop_front();
+    auto oldest = operations_.find(id);
+    if (oldest == operations_.end()) continue;
+    if (oldest->second.in_progress || oldest->second.open) {
+      operation_order_.push_back(std::move(id));
+    } else {
+      operations_.erase(oldest);
+    }
+  }
 }
 
 Result<uint64_t> CommitSlots::CommitCompares(const Transaction& transaction, Retry& retry) {
@@ -112,7 +126,7 @@ Result<uint64_t> CommitSlots::CommitOnce(const Transaction& transaction, std::op
   for (;;) {
     if (open) {
       Result<std::optional<uint64_t>> found = FindOut(*open, retry);
-      if (!found.ok()) return Unknown(found.error());
+      if (!found.ok()) return Unknown(transaction, found.error());
       GiveBack(std::move(open->slot));
       open.reset();
       if (*found) return **found;
@@ -128,7 +142,7 @@ Result<uint64_t> CommitSlots::CommitOnce(const Transaction& transaction, std::op
       return answer->revision;
     }
     if (!answer.ok() && answer.error().code == ErrorCode::kUnavailable) {
-      if (!retry.Wait()) return Unknown(answer.error());
+      if (!retry.Wait()) return Unknown(transaction, answer.error());
       continue;
     }
     Slot used = std::move(open->slot);
@@ -152,6 +166,7 @@ Result<std::optional<uint64_t>> CommitSlots::FindOut(Attempt& attempt, Retry& re
   for (;;) {
     Result<SlottedAnswer> answer = transport_.TryCommit(Transaction(), &claim);
     if (!answer.ok()) {
+      if (answer.error().code == ErrorCode::kNotFound) return SlotIsGone();
       if (answer.error().code != ErrorCode::kUnavailable || !retry.Wait()) return answer.error();
       continue;
     }
@@ -159,9 +174,7 @@ Result<std::optional<uint64_t>> CommitSlots::FindOut(Attempt& attempt, Retry& re
       attempt.slot.revision = answer->revision;
       return std::optional<uint64_t>();
     }
-    if (answer->slot_value != attempt.name && answer->slot_value != claim.value) {
-      return MakeError(ErrorCode::kUnavailable, "the slot that would tell is gone with its lease");
-    }
+    if (answer->slot_value != attempt.name && answer->slot_value != claim.value) return SlotIsGone();
     attempt.slot.revision = answer->slot_revision;
     if (answer->slot_value == claim.value) return std::optional<uint64_t>();
     return std::optional<uint64_t>(answer->slot_revision);

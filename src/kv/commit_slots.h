@@ -36,7 +36,7 @@ class CommitSlots {
   CommitSlots(const CommitSlots&) = delete;
 
   // As KvStore::Commit. Any thread. When it fails with kUnavailable and the transaction has an operation id, committing
-  // it again finds out first what became of it.
+  // it again finds out first what became of it; kStale where nobody can tell any more, because the slot is gone.
   Result<uint64_t> Commit(const Transaction& transaction);
 
  private:
@@ -52,6 +52,7 @@ class CommitSlots {
   };
   struct Operation {
     bool in_progress = true;
+    bool is_in_order = false;  // operation_order_ has it
     std::optional<uint64_t> revision;
     std::optional<Attempt> open;
   };
@@ -60,13 +61,13 @@ class CommitSlots {
   Result<uint64_t> CommitOnce(const Transaction& transaction, std::optional<Attempt>& open);
   Result<uint64_t> CommitCompares(const Transaction& transaction, Retry& retry);
   // What became of the attempt: its revision, or nullopt: it did not run and never will. Its slot is up to date then.
-  // Errors: not known.
+  // Errors: not known; kStale: for good.
   Result<std::optional<uint64_t>> FindOut(Attempt& attempt, Retry& retry);
   Result<Slot> TakeSlot(Retry& retry);
   void GiveBack(Slot slot);
   void DropLease(LeaseId lease);
   std::string NewName();
-  void Remember(const std::string& operation_id) REQUIRES_LOCK(mutex_);
+  void Remember(const std::string& operation_id, Operation& operation) REQUIRES_LOCK(mutex_);
 
   SlotTransport& transport_;
   const RetryOptions options_;
@@ -80,7 +81,7 @@ class CommitSlots {
   bool is_granting_ GUARDED_BY(mutex_) = false;
   std::vector<Slot> free_ GUARDED_BY(mutex_);
   std::unordered_map<std::string, Operation> operations_ GUARDED_BY(mutex_);
-  std::deque<std::string> operation_order_ GUARDED_BY(mutex_);  // of those not in progress
+  std::deque<std::string> operation_order_ GUARDED_BY(mutex_);  // of those that were not in progress
 };
 
 }  // namespace cairnfs::kv

@@ -34,6 +34,12 @@ Error Conflict() {
   return MakeError(ErrorCode::kConflict, "a key or range that the transaction relied on has changed");
 }
 
+// But for want of room, the log of an engine whose write failed may hold it when it is opened again.
+Error ErrorOfWrite(Error error) {
+  if (error.code != ErrorCode::kNoSpace && !MayHaveRun(error.code)) error.code = ErrorCode::kIo;
+  return error;
+}
+
 }  // namespace
 
 // On the stack of the thread that waits for it.
@@ -280,7 +286,7 @@ void HostedStore::Process(const std::vector<Request*>& batch) {
     Status written = engine_.Write(work.Writes(), /*sync=*/true);
     if (!written.ok()) {
       must_reload_ = true;
-      return fail(written.error());  // those too that lost against a commit that is not there now
+      return fail(ErrorOfWrite(written.error()));  // those too that lost against a commit that is not there now
     }
     work.ApplyTo(leases_);
     revision_ = work.revision();

@@ -29,6 +29,14 @@ std::string OwnerOfDeniedFile(const std::string& words) {
   return "; that file belongs to " + UserName(info.st_uid);
 }
 
+// Whether `words` are RocksDB's of a log that it synced: "...: While fdatasync: FILE: ...". FILE may lie anywhere.
+bool IsOfLogSync(const std::string& words) {
+  const size_t begin = words.find("While ");
+  if (begin == std::string::npos) return false;
+  const size_t end = std::min(words.find(": ", begin), words.size());
+  return Contains(words.substr(begin, end - begin), "sync") && Contains(words.substr(end), ".log");
+}
+
 rocksdb::CompressionType BestCompression() {
   std::vector<rocksdb::CompressionType> supported = rocksdb::GetSupportedCompressions();
   bool has_lz4 = std::find(supported.begin(), supported.end(), rocksdb::kLZ4Compression) != supported.end();
@@ -79,7 +87,7 @@ Error ToWriteError(const rocksdb::Status& status, const std::string& path) {
   if (error.code != ErrorCode::kNoSpace) return error;
   // Unlike an append, a sync leaves unknown what of the log is on the disk: once opened again the database may have
   // replayed this very write.
-  if (Contains(error.message, "sync") && Contains(error.message, ".log")) error.code = ErrorCode::kIo;
+  if (IsOfLogSync(status.ToString())) error.code = ErrorCode::kIo;
   return error;
 }
 

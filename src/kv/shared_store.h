@@ -3,7 +3,8 @@
 // Implementations: HostedStore (in the process that owns the engine), NodeStore (the same, reached over gRPC) and
 // EtcdStore. Every Commit is durable on return. While the store cannot be reached calls try again, at another endpoint
 // if there is one, for as long as the implementation's options say, then fail with kUnavailable. A Commit whose answer
-// was lost is found out: it never runs twice, and kUnavailable means that it may or may not have run.
+// was lost is found out: it never runs twice, and kUnavailable means that it may or may not have run. kStale: so it is,
+// and committing it again, by its operation id, will not tell either.
 #pragma once
 
 #include <chrono>

@@ -78,6 +78,8 @@ bool MayHaveRun(ErrorCode code) {
   switch (code) {
     // The store looked at the transaction, and refused it.
     case ErrorCode::kConflict:
+    case ErrorCode::kCorrupt:
+    case ErrorCode::kNoSpace:
     case ErrorCode::kTooLarge:
     case ErrorCode::kNotFound:
     case ErrorCode::kInvalidArgument:

@@ -109,7 +109,7 @@ class KvStore {
   // Several ranges at one revision, in one round trip where the store is far away.
   virtual Result<KvSnapshot> Read(std::span<const KvSpan> spans) = 0;
   // The new revision. kConflict when a compare failed, with nothing changed; kTooLarge past the limits;
-  // kNotFound when a lease that it writes with has ended.
+  // kNotFound when a lease that it writes with has ended; kCorrupt when one of its keys cannot be read.
   virtual Result<uint64_t> Commit(const Transaction& transaction) = 0;
   // Every Commit that returned before is durable on return.
   virtual Status Sync() = 0;

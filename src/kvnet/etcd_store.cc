@@ -272,7 +272,7 @@ Result<kv::SlottedAnswer> EtcdStoreImpl::TryCommit(const kv::Transaction& transa
     return endpoint.kv->Txn(&context, request, &response);
   }));
   if (std::optional<kv::SlottedAnswer> answer = FromEtcd(response, slot != nullptr)) return *std::move(answer);
-  return MakeError(ErrorCode::kIo, "etcd answers what it was not asked");
+  return MakeError(ErrorCode::kUnavailable, "etcd answers what it was not asked");
 }
 
 // Leases.

@@ -1,13 +1,18 @@
 #include "meta/namespace.h"
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 
 #include "base/coding.h"
+#include "kv/patience.h"
 #include "meta/look_ahead.h"
 
 namespace cairnfs::meta {
 namespace {
+
+// How often who waits for another's reservation asks whether it still has time.
+constexpr std::chrono::milliseconds kReservingLook{100};
 
 class WallClock final : public Clock {
  public:
@@ -38,13 +43,32 @@ Namespace::~Namespace() = default;
 // never given out.
 Result<InodeId> Namespace::AllocateInode() {
   MutexLock lock(allocation_mutex_);
-  if (next_inode_ == reserved_end_) {
-    CAIRNFS_RETURN_IF_ERROR(RetryOnConflict("the reservation of inode numbers", PaceOf(options_), [&](int) -> Status {
-      allocation_mutex_.AssertHeld();
-      return ReserveInodes();
-    }));
+  while (next_inode_ == reserved_end_) {
+    if (!is_reserving_) {
+      CAIRNFS_RETURN_IF_ERROR(WhileReserving([this](uint64_t reserved_end) { return ReserveInodes(reserved_end); }));
+    } else if (kv::Patience::IsWaitOver(nullptr)) {
+      return MakeError(ErrorCode::kUnavailable, "the store gave this host no inode numbers in time");
+    } else {
+      reserving_ended_.WaitFor(allocation_mutex_, kReservingLook);
+    }
   }
   return InodeId{next_inode_++};
+}
+
+// The store is asked without the lock: whoever waits for numbers waits with the patience of their own.
+Status Namespace::WhileReserving(const std::function<Result<NumberRange>(uint64_t reserved_end)>& ask) {
+  const uint64_t reserved_end = reserved_end_;
+  is_reserving_ = true;
+  allocation_mutex_.Unlock();
+  auto range = RetryOnConflict("the reservation of inode numbers", PaceOf(options_),
+                               [&](int) -> Result<NumberRange> { return ask(reserved_end); });
+  allocation_mutex_.Lock();
+  is_reserving_ = false;
+  reserving_ended_.NotifyAll();
+  if (!range.ok()) return range.error();
+  next_inode_ = reserved_begin_ = range->first;
+  reserved_end_ = range->end;
+  return {};
 }
 
 void Namespace::GiveUpRangeOf(InodeId taken) {
@@ -54,16 +78,17 @@ void Namespace::GiveUpRangeOf(InodeId taken) {
 
 Status Namespace::ForgetReservedInodes() {
   MutexLock lock(allocation_mutex_);
+  while (is_reserving_) reserving_ended_.Wait(allocation_mutex_);
   next_inode_ = reserved_end_;
   if (reserved_end_ == 0) return {};
-  return RetryOnConflict("the record of the next inode number", PaceOf(options_), [&](int) -> Status {
-    allocation_mutex_.AssertHeld();
+  return WhileReserving([this](uint64_t reserved_end) -> Result<NumberRange> {
+    const NumberRange none{reserved_end, reserved_end};
     CAIRNFS_ASSIGN_OR_RETURN(const NextInode next, ReadNextInode());
-    if (next.number >= reserved_end_) return {};
+    if (next.number >= reserved_end) return none;
     kv::Transaction transaction;
-    transaction.IfRevision(NextInodeKey(), next.revision).Put(NextInodeKey(), Encoder().U64(reserved_end_).Take());
+    transaction.IfRevision(NextInodeKey(), next.revision).Put(NextInodeKey(), Encoder().U64(reserved_end).Take());
     CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
-    return {};
+    return none;
   });
 }
 
@@ -80,9 +105,9 @@ Result<Namespace::NextInode> Namespace::ReadNextInode() {
 
 // Where other hosts reserve too, the compare tells who came first. A store that went back may offer numbers that this
 // host has given out already.
-Status Namespace::ReserveInodes() {
+Result<Namespace::NumberRange> Namespace::ReserveInodes(uint64_t reserved_end) {
   CAIRNFS_ASSIGN_OR_RETURN(const NextInode next, ReadNextInode());
-  const uint64_t first = std::max(next.number, reserved_end_);
+  const uint64_t first = std::max(next.number, reserved_end);
   const uint64_t end = first + options_.inode_batch;
   const std::string value = Encoder().U64(end).Take();
   if (options_.remote) {
@@ -92,9 +117,7 @@ Status Namespace::ReserveInodes() {
   } else {
     CAIRNFS_RETURN_IF_ERROR(durable_put_({kv::KvWrite{NextInodeKey(), value}}));
   }
-  next_inode_ = reserved_begin_ = first;
-  reserved_end_ = end;
-  return {};
+  return NumberRange{first, end};
 }
 
 namespace {

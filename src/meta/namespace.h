@@ -215,7 +215,13 @@ class Namespace {
     uint64_t revision = 0;  // of its record
   };
   Result<NextInode> ReadNextInode();
-  Status ReserveInodes() REQUIRES_LOCK(allocation_mutex_);
+  struct NumberRange {
+    uint64_t first = 0, end = 0;
+  };
+  Result<NumberRange> ReserveInodes(uint64_t reserved_end);
+  // Takes over the numbers that `ask` reserves, given up to where they were reserved before. One at a time.
+  Status WhileReserving(const std::function<Result<NumberRange>(uint64_t reserved_end)>& ask)
+      REQUIRES_LOCK(allocation_mutex_);
   // The store to read from in one attempt of an operation on these names or this inode: where it is remote, one that
   // has fetched what those lead to. `ahead` lives as long.
   struct Name {
@@ -236,6 +242,8 @@ class Namespace {
   // Lock order: stripes by index. Held while an operation takes the time and commits: access.h, DirectoryTimesLock.
   std::array<Mutex, kDirectoryTimesStripes> directory_times_stripes_;
   Mutex allocation_mutex_;
+  CondVar reserving_ended_;
+  bool is_reserving_ GUARDED_BY(allocation_mutex_) = false;
   uint64_t next_inode_ GUARDED_BY(allocation_mutex_) = 0;
   uint64_t reserved_begin_ GUARDED_BY(allocation_mutex_) = 0;
   uint64_t reserved_end_ GUARDED_BY(allocation_mutex_) = 0;  // never goes back, though the store may

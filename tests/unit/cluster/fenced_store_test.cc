@@ -112,6 +112,15 @@ TEST_F(FencedStoreTest, WhoWaitedWhileItWasLostIsRefused) {
   EXPECT_FALSE(Exists("a"));
 }
 
+TEST_F(FencedStoreTest, WhereNobodyCanTellWhetherACommitRanTheSessionIsGivenUp) {
+  auto member = Must(Membership::Join(line_, OptionsOf(1)));
+  auto fenced = Fence(*member);
+  line_.answers_are_gone = true;
+  EXPECT_EQ(CodeOf(fenced->Commit(PutOf("a"))), ErrorCode::kStale);
+  EXPECT_TRUE(IsLost(*member));
+  line_.answers_are_gone = false;
+}
+
 TEST_F(FencedStoreTest, AnAnswerThatWasLostIsPassedOn) {
   auto member = Must(Membership::Join(line_, OptionsOf(1)));
   auto fenced = Fence(*member);

@@ -47,6 +47,7 @@ class Line final : public kv::SharedKvStore {
   std::atomic<bool> keep_alive_fails{false};
   std::atomic<bool> watches_are_silent{false};
   std::atomic<bool> commits_are_unsure{false};  // a commit runs, and its answer is lost
+  std::atomic<bool> answers_are_gone{false};    // the same, and nobody will ever tell it
   std::atomic<int> lease_factor{1};             // leases last that many times as long as this host believes
   std::atomic<uint64_t> revisions_less{0};      // what reads and commits tell is less by this
   std::atomic<uint64_t> ranges_failed{0};       // reads of ranges while it was cut
@@ -77,6 +78,7 @@ class Line final : public kv::SharedKvStore {
     if (cut) return Away();
     auto revision = store_.Commit(transaction);
     if (commits_are_unsure) return Away();
+    if (answers_are_gone) return MakeError(ErrorCode::kStale, "nobody can tell whether it ran");
     if (revision.ok()) *revision -= revisions_less;
     return revision;
   }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <future>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -31,6 +32,8 @@ class Gate final : public kv::KvStore {
   // Called before the next read of several keys, or commit, once; and after a commit that went well.
   std::function<void()> before_read, before_commit, after_commit;
   std::atomic<bool> lose_answer{false};  // of the next commit, which is made
+  // Called for each commit: the error that is given in place of making it.
+  std::function<std::optional<Error>(const kv::Transaction&)> refuse;
 
   Result<std::optional<kv::KvEntry>> Get(std::string_view key) override {
     trips++;
@@ -53,6 +56,7 @@ class Gate final : public kv::KvStore {
     commits++;
     if (before_commit) std::exchange(before_commit, nullptr)();
     if (shut) return Away();
+    if (auto error = refuse ? refuse(transaction) : std::nullopt) return *error;
     auto committed = inner_.Commit(transaction);
     if (committed.ok() && after_commit) std::exchange(after_commit, nullptr)();
     if (lose_answer.exchange(false)) return Away();
@@ -60,9 +64,9 @@ class Gate final : public kv::KvStore {
   }
   Status Sync() override { return inner_.Sync(); }
   kv::KvLimits limits() const override { return {128, 1 << 20}; }
+  static Error Away() { return MakeError(ErrorCode::kUnavailable, "the store cannot be reached"); }
 
  private:
-  static Error Away() { return MakeError(ErrorCode::kUnavailable, "the store cannot be reached"); }
   kv::KvStore& inner_;
 };
 
@@ -71,6 +75,7 @@ class TestMembership final : public cluster::Membership {
  public:
   explicit TestMembership(std::unique_ptr<cluster::Membership> inner) : inner_(std::move(inner)) {}
   std::atomic<bool> may_rejoin{true};
+  std::function<void()> after_rejoin;  // called once it has another session, once
 
   const cluster::NodeId& self() const override { return inner_->self(); }
   cluster::ViewPtr view() const override {
@@ -92,7 +97,9 @@ class TestMembership final : public cluster::Membership {
   void OnLost(std::function<void()> lost) override { inner_->OnLost(std::move(lost)); }
   Status Rejoin() override {
     if (!may_rejoin) return MakeError(ErrorCode::kUnavailable, "the test does not let it");
-    return inner_->Rejoin();
+    Status status = inner_->Rejoin();
+    if (status.ok() && after_rejoin) std::exchange(after_rejoin, nullptr)();
+    return status;
   }
   void ReportLost(const Session& session, const Loss& loss) override { inner_->ReportLost(session, loss); }
   void SetFull(bool full) override { inner_->SetFull(full); }

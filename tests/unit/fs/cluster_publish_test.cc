@@ -1,4 +1,5 @@
 // What a host publishes of a file while another one writes it, and the store's answer is late or lost.
+#include <algorithm>
 #include <future>
 
 #include "cluster_fixture.h"
@@ -17,7 +18,29 @@ class ClusterPublishTest : public ClusterTest {
     EXPECT_TRUE(host(0).Write(*file, 0, "aaaa").ok());
     return file;
   }
+  // From now on the first host's publishes, or those for which `concerns` says so, get this answer and are not made.
+  void Refuse(const Error& error, std::function<bool(const kv::Transaction&)> concerns = {}) {
+    host(0).gate->refuse = [error, concerns](const kv::Transaction& transaction) -> std::optional<Error> {
+      if (transaction.operation_id.empty() || (concerns && !concerns(transaction))) return std::nullopt;
+      return error;
+    };
+  }
+  void RefuseNone() { host(0).gate->refuse = nullptr; }
+  // Nobody will ever tell what became of the next publish, as where its slot is gone.
+  void NeverTell() {
+    Refuse(Gate::Away(), [id = std::make_shared<std::string>()](const kv::Transaction& transaction) {
+      if (id->empty()) *id = transaction.operation_id;
+      return transaction.operation_id == *id;
+    });
+  }
+  std::future<Result<meta::Attr>> SetTime(InodeId inode) {
+    SetAttrRequest times;
+    times.mtime = Timestamp{1'000'000'000, 0};
+    return std::async(std::launch::async, [this, inode, times] { return host(0).SetAttr(inode, times); });
+  }
 };
+
+constexpr std::chrono::seconds kSoon{20};
 
 void WriteSynced(Host& host, std::string_view name, uint64_t offset, const std::string& text) {
   auto file = host.Open(name);
@@ -79,13 +102,111 @@ TEST_F(ClusterPublishTest, WhatWaitsForALostAnswerGivesUpAtAStop) {
   ASSERT_TRUE(host(0).Write(file, 0, "aaaa").ok());
   host(0).gate->lose_answer = true;
   EXPECT_FALSE(host(0).Fsync(file).ok());
-  SetAttrRequest times;
-  times.mtime = Timestamp{1'000'000'000, 0};
-  auto set = std::async(std::launch::async, [&] { return host(0).SetAttr(file.attr.inode, times).ok(); });
+  auto set = SetTime(file.attr.inode);
   host(0).fs->EndWaits();
-  EXPECT_FALSE(set.get());
+  EXPECT_FALSE(set.get().ok());
   EXPECT_TRUE(Eventually([&] { return host(0).Fsync(file).ok(); }));
   EXPECT_TRUE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterPublishTest, TheNextSessionDoesNotAwaitAnAnswerToTheLast) {
+  MakeHosts(2);
+  auto before = host(0).Create("before");
+  ASSERT_TRUE(host(0).Write(before, 0, "aaaa").ok());
+  NeverTell();
+  EXPECT_FALSE(host(0).Fsync(before).ok());
+  LoseSession(0);
+  auto since = host(0).Create("since");
+  ASSERT_TRUE(host(0).Write(since, 0, "bbbb").ok());
+  const Status synced = host(0).Fsync(since);
+  EXPECT_TRUE(synced.ok()) << synced.error().message;
+  EXPECT_EQ(host(1).Cat("since"), "bbbb");
+  EXPECT_TRUE(host(0).CloseFile(since).ok());
+  EXPECT_FALSE(host(0).CloseFile(before).ok());
+}
+
+TEST_F(ClusterPublishTest, WhatWaitsForAPublishEndsWithItsSession) {
+  MakeHosts(1);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "aaaa").ok());
+  NeverTell();
+  EXPECT_FALSE(host(0).Fsync(file).ok());
+  Gate& gate = *host(0).gate;
+  std::promise<void> has_begun;  // under the session that is lost then: it reads the attributes, then the record
+  gate.before_read = [&] { gate.before_read = [&] { has_begun.set_value(); }; };
+  auto set = SetTime(file.attr.inode);
+  has_begun.get_future().wait();
+  // Time for it to come to wait for the publish. Where it has not, it ends as well.
+  static_cast<void>(set.wait_for(std::chrono::milliseconds(300)));
+  LoseSession(0);
+  EXPECT_EQ(set.wait_for(kSoon), std::future_status::ready);
+  static_cast<void>(host(0).Sync());
+  EXPECT_FALSE(set.get().ok());
+  EXPECT_FALSE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterPublishTest, NothingWaitsForWhatAFullStoreRefused) {
+  MakeHosts(1);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "aaaa").ok());
+  Refuse(MakeError(ErrorCode::kNoSpace, "the store is full"));
+  const Status synced = host(0).Fsync(file);
+  ASSERT_FALSE(synced.ok());
+  EXPECT_EQ(synced.error().code, ErrorCode::kNoSpace);
+  auto set = SetTime(file.attr.inode);
+  EXPECT_EQ(set.wait_for(kSoon), std::future_status::ready);
+  RefuseNone();
+  EXPECT_TRUE(host(0).Fsync(file).ok());
+  EXPECT_TRUE(set.get().ok());
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterPublishTest, AKeyThatCannotBeReadHoldsUpNoOtherFile) {
+  MakeHosts(2);
+  const InodeId bad = host(0).Put("bad", "aaaa");
+  host(0).Put("good", "bbbb");
+  Refuse(MakeError(ErrorCode::kCorrupt, "a block of the store is damaged"),
+         [key = meta::FileKey(bad)](const kv::Transaction& transaction) {
+           return std::any_of(transaction.writes.begin(), transaction.writes.end(),
+                              [&](const kv::KvWrite& write) { return write.key == key; });
+         });
+  const Status synced = host(0).Sync();
+  ASSERT_FALSE(synced.ok());
+  EXPECT_EQ(synced.error().code, ErrorCode::kCorrupt);
+  EXPECT_TRUE(HasKey(meta::FileKey(host(0).fs->Lookup(kRootInode, "good")->inode)));
+  EXPECT_EQ(host(1).Cat("good"), "bbbb");
+  RefuseNone();
+  EXPECT_TRUE(host(0).Sync().ok());
+  EXPECT_EQ(host(1).Cat("bad"), "aaaa");
+}
+
+TEST_F(ClusterPublishTest, ARoundAsksAStoreThatIsAwayOnce) {
+  MakeHosts(2);
+  constexpr size_t kFiles = 100;  // more than a few transactions publish
+  for (size_t i = 0; i < kFiles; i++) host(0).Put("file-" + std::to_string(i), "bytes");
+  auto asked = std::make_shared<std::atomic<int>>(0);
+  Refuse(Gate::Away(), [asked](const kv::Transaction&) { return ++*asked > 0; });
+  EXPECT_FALSE(host(0).Sync().ok());
+  EXPECT_EQ(*asked, 1);
+  EXPECT_FALSE(host(0).Sync().ok());
+  EXPECT_EQ(*asked, 2) << "of the same transaction";
+  RefuseNone();
+  EXPECT_TRUE(host(0).Sync().ok());
+  EXPECT_EQ(KeyCount("D"), kFiles);
+  EXPECT_EQ(KeyCount("P"), 0u);
+  EXPECT_EQ(host(1).Cat("file-99"), "bytes");
+}
+
+TEST_F(ClusterPublishTest, NothingIsLostWhereAnotherHostIsQuickerAllTheTime) {
+  MakeHosts(1);
+  host(0).Put("file", "bytes");
+  Refuse(MakeError(ErrorCode::kConflict, "another host has published it"));
+  EXPECT_FALSE(host(0).Sync().ok());
+  RefuseNone();
+  const Status admitted =
+      Host::Await<void>([&](Done<void> done) { host(0).fs->WhenAdmitted(NameChange::kRemoves, std::move(done)); });
+  EXPECT_TRUE(admitted.ok()) << admitted.error().message;
+  EXPECT_EQ(host(0).Cat("file"), "bytes");
 }
 
 TEST_F(ClusterPublishTest, APendingRecordWhosePutSeemedToFailGoesAway) {

@@ -261,6 +261,42 @@ TEST_F(ClusterSessionsTest, AStopEndsTheWaitForTheNextSession) {
   EXPECT_TRUE(host(0).CloseFile(*file).ok());
 }
 
+TEST_F(ClusterSessionsTest, AFileThatIsMadeBetweenTwoSessionsCanBeWritten) {
+  MakeHosts(1);
+  std::future<FileSystem::Created> made;
+  host(0).membership->after_rejoin = [&] {
+    made = std::async(std::launch::async, [&] {
+      const Status admitted =
+          Host::Await<void>([&](Done<void> done) { host(0).fs->WhenAdmitted(NameChange::kMakes, std::move(done)); });
+      EXPECT_TRUE(admitted.ok());
+      return host(0).Create("file");
+    });
+    // Time for one that does not wait; one that does gives the same however long this is.
+    static_cast<void>(made.wait_for(std::chrono::milliseconds(300)));
+  };
+  LoseSession(0);
+  const auto file = made.get();
+  EXPECT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  EXPECT_TRUE(host(0).Fsync(file).ok());
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterSessionsTest, AFileThatIsMadeAsTheSessionIsLostCanBeWritten) {
+  MakeHosts(1);
+  auto before = host(0).Create("before");
+  host(0).gate->after_commit = [&] {
+    host(0).membership->may_rejoin = false;
+    host(0).EndSession();
+    EXPECT_TRUE(Eventually([&] { return !host(0).fs->CheckSession(before.handle).ok(); }));
+    host(0).membership->may_rejoin = true;
+  };
+  const auto file = host(0).Create("file");
+  EXPECT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  EXPECT_TRUE(host(0).Fsync(file).ok());
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
+  EXPECT_FALSE(host(0).CloseFile(before).ok());
+}
+
 TEST_F(ClusterSessionsTest, AFileThatCameBackWithABackupCanBeOpened) {
   MakeHosts(2);
   const InodeId inode = host(0).Put("file", "bytes");

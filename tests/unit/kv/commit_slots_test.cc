@@ -192,6 +192,42 @@ TEST_F(CommitSlotsTest, OperationThatGaveUpIsFoundOutLater) {
   }
 }
 
+// The slot went with its lease: as after a backup was restored, or on a host that slept.
+TEST_F(CommitSlotsTest, WhatNobodyCanTellAnyMoreIsToldAsThat) {
+  RetryOptions options = Options();
+  options.give_up_after = std::chrono::milliseconds(30);
+  for (bool has_slot : {true, false}) {
+    CommitSlots slots(network_, options);
+    if (has_slot) Must(slots.Commit(Transaction().Put("slot", "is there")));
+    Transaction create = Transaction().IfAbsent("key").Put("key", "1");
+    create.operation_id = "create";
+    (has_slot ? network_.lose_answer : network_.lose_request) = 100;
+    EXPECT_EQ(slots.Commit(create).error().code, kLost);
+    network_.lose_answer = network_.lose_request = 0;
+    MustSucceed(store_->RevokeLease(network_.last_lease));
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(slots.Commit(create).error().code, ErrorCode::kStale);
+    Must(slots.Commit(Transaction().Put("other", "1")));
+  }
+}
+
+TEST_F(CommitSlotsTest, AnOperationThatAwaitsItsAnswerIsNotForgotten) {
+  RetryOptions options = Options();
+  options.give_up_after = std::chrono::milliseconds(30);
+  CommitSlots slots(network_, options);
+  Must(slots.Commit(Transaction().Put("slots", "are there")));
+  Transaction create = Transaction().IfAbsent("key").Put("key", "1");
+  create.operation_id = "create";
+  network_.lose_answer = 100;
+  EXPECT_EQ(slots.Commit(create).error().code, kLost);
+  network_.lose_answer = 0;
+  for (int i = 0; i < 5000; ++i) {
+    Transaction other = Transaction().Put("other", "1");
+    other.operation_id = "other" + std::to_string(i);
+    Must(slots.Commit(other));
+  }
+  EXPECT_EQ(Must(slots.Commit(create)), Must(store_->Get("key"))->revision);
+}
+
 TEST_F(CommitSlotsTest, SlotsWhoseLeaseEndedAreMadeAnew) {
   CommitSlots slots(network_, Options());
   for (int i = 0; i < 5; ++i) {

@@ -193,6 +193,18 @@ TEST(HostedStore, FailedWriteChangesNothingAndLaterOnesGoOn) {
   EXPECT_FALSE(Must(store->Get("leased")).has_value());
 }
 
+// It may be in the engine's log: these codes would say that it did not run.
+TEST(HostedStore, FailedWriteIsNotToldAsARefusal) {
+  const auto memory = OpenMemoryEngine();
+  FailingEngine engine(*memory);
+  auto store = Must(HostedStore::Open(engine));
+  engine.fail_writes = true;
+  for (ErrorCode code : {ErrorCode::kCorrupt, ErrorCode::kPermission, ErrorCode::kIo, ErrorCode::kFailed}) {
+    engine.write_error = code;
+    EXPECT_TRUE(MayHaveRun(store->Commit(Transaction().Put("a", "1")).error().code)) << ErrorCodeName(code);
+  }
+}
+
 TEST(HostedStore, RestartGivesLeasesTheirFullTime) {
   const auto engine = OpenMemoryEngine();
   constexpr std::chrono::milliseconds kLease{2000};  // it outlasts a few calls, also on a busy machine

@@ -95,10 +95,14 @@ TEST_F(NoSpace, FirstWriteAfterOpeningIsRefused) {
 // must not be told as "did not run".
 TEST(NoSpaceWords, ASyncWithoutSpaceLeavesTheWriteUnknown) {
   const char* no_space = "No space left on device";
-  const auto append = rocksdb::Status::NoSpace("While appending to file: /db/000012.log", no_space);
-  const auto sync = rocksdb::Status::NoSpace("While fdatasync: /db/000012.log", no_space);
-  EXPECT_EQ(ToWriteError(append, "/db").code, ErrorCode::kNoSpace);
-  EXPECT_EQ(ToWriteError(sync, "/db").code, ErrorCode::kIo);
+  for (const std::string path : {"/db", "/mnt/async/db", "/mnt/While fsync/x.log/db"}) {
+    const auto append = rocksdb::Status::NoSpace("While appending to file: " + path + "/000012.log", no_space);
+    EXPECT_EQ(ToWriteError(append, path).code, ErrorCode::kNoSpace) << path;
+    for (const char* call : {"While fdatasync: ", "While fsync: ", "While sync_file_range returned 28: "}) {
+      const auto sync = rocksdb::Status::NoSpace(call + path + "/000012.log", no_space);
+      EXPECT_EQ(ToWriteError(sync, path).code, ErrorCode::kIo) << call << path;
+    }
+  }
 }
 
 TEST_F(NoSpace, AgainAndAgain) {

@@ -68,6 +68,7 @@ class FailingEngine final : public KvEngine {
  public:
   explicit FailingEngine(KvEngine& engine) : engine_(engine) {}
   std::atomic<bool> fail_writes{false};
+  std::atomic<ErrorCode> write_error{ErrorCode::kNoSpace};
   std::function<void()> before_write;  // called in each Write
   std::atomic<size_t> visits{0};       // keys that scans came to
 
@@ -83,7 +84,7 @@ class FailingEngine final : public KvEngine {
   }
   Status Write(const std::vector<EngineWrite>& writes, bool sync) override {
     if (before_write) before_write();
-    if (fail_writes) return MakeError(ErrorCode::kNoSpace, "planted");
+    if (fail_writes) return MakeError(write_error, "planted");
     return engine_.Write(writes, sync);
   }
   std::unique_ptr<EngineSnapshot> GetSnapshot() override { return engine_.GetSnapshot(); }

@@ -1,8 +1,11 @@
 // Inode numbers of several hosts on one store, also after a backup of it was restored: none is used again.
+#include <chrono>
+#include <future>
 #include <set>
 
 #include "fixture.h"
 #include "kv/hosted_store.h"
+#include "kv/patience.h"
 
 namespace cairnfs::meta {
 namespace {
@@ -90,6 +93,31 @@ TEST_F(InodeNumbersTest, AfterALossOthersReserveNothingThatThisHostMayHaveUsed) 
   const uint64_t commits = first.store.commits;
   EXPECT_OK(first.names->ForgetReservedInodes());
   EXPECT_EQ(first.store.commits, commits);
+}
+
+// The store may be away: who is killed, or stops, goes although another waits for its numbers.
+TEST_F(InodeNumbersTest, WhoeverWaitsForAnothersNumbersCanGiveUp) {
+  Host host(*store_, 65536);
+  std::promise<void> asks, answers;
+  host.store.before_commit = [&] {
+    asks.set_value();
+    answers.get_future().wait();
+  };
+  auto first = std::async(std::launch::async, [&] { return host.Create("first"); });
+  asks.get_future().wait();
+  auto second = std::async(std::launch::async, [&] {
+    kv::Patience patience;
+    patience.End();
+    const kv::Patience::OfThread of_thread(patience);
+    CreateParams params;
+    params.mode = S_IFREG | 0644;
+    return host.names->Create(kRootInode, "second", params).ok();
+  });
+  EXPECT_EQ(second.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  answers.set_value();
+  EXPECT_NE(first.get().value, 0U);
+  EXPECT_FALSE(second.get());
+  EXPECT_NE(host.Create("third").value, 0U);
 }
 
 }  // namespace
