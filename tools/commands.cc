@@ -70,9 +70,9 @@ void WaitForEnd(uint64_t pid, const control::MountEntry& mount) {
 // The daemon that holds a data directory by its LOCK; for a user who may not use the control socket it is unreadable
 // too.
 uint64_t HolderPid(const std::string& data) {
-  std::string text = daemon::ReadLockText(data);
-  if (text.empty() || text.starts_with("failed") || !daemon::IsInUse(data)) return 0;
-  uint64_t pid = std::strtoull(text.c_str(), nullptr, 10);
+  auto text = daemon::ReadLockText(data);
+  if (!text.ok() || text->empty() || text->starts_with("failed") || !daemon::IsInUse(data)) return 0;
+  uint64_t pid = std::strtoull(text->c_str(), nullptr, 10);
   // It may be a check, or of another pid namespace.
   std::ifstream comm(fmt::format("/proc/{}/comm", pid));
   std::string name;
@@ -82,11 +82,14 @@ uint64_t HolderPid(const std::string& data) {
 // Returns once the daemon has ended, with the exit code for what it left.
 int WaitAndTellEnd(uint64_t pid, const control::MountEntry& mount) {
   WaitForEnd(pid, mount);
-  std::string left = daemon::ReadLockText(mount.data);
-  if (left.starts_with("failed: ")) {
-    return Fail(MakeError(ErrorCode::kFailed, "unmounted, but not everything became durable: " + left.substr(8)));
+  auto left = daemon::ReadLockText(mount.data);
+  if (!left.ok()) {
+    return Fail(left.error().WithContext("unmounted, but whether everything became durable cannot be told"));
   }
-  if (pid != 0 && left.starts_with(fmt::format("{} ", pid))) {
+  if (left->starts_with("failed: ")) {
+    return Fail(MakeError(ErrorCode::kFailed, "unmounted, but not everything became durable: " + left->substr(8)));
+  }
+  if (pid != 0 && left->starts_with(fmt::format("{} ", pid))) {
     return Fail(MakeError(ErrorCode::kFailed,
                           "unmounted, but the daemon ended before everything was durable; its log tells why"));
   }
@@ -168,7 +171,11 @@ int RunUmount(const UmountCommand& command) {
     if (auto status = client->GetStatus(); status.ok()) pid = status->daemon.pid;
   }
   if (pid == 0) pid = HolderPid(mount->data);
-  const std::string last_end = pid == 0 && !daemon::IsInUse(mount->data) ? daemon::ReadLockText(mount->data) : "";
+  std::string last_end;
+  if (pid == 0 && !daemon::IsInUse(mount->data)) {
+    auto text = daemon::ReadLockText(mount->data);
+    last_end = text.ok() ? *text : text.error().message;
+  }
   if (auto unmounted = fuse::Unmount(mount->mount_point, command.lazy); !unmounted.ok()) return Fail(unmounted.error());
   if (!last_end.empty()) {
     return Fail(MakeError(

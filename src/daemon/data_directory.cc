@@ -41,10 +41,12 @@ constexpr auto kOwnNames = std::to_array<std::string_view>(
 constexpr auto kStoppingWaitMax = std::chrono::seconds(30);
 constexpr auto kHolderWaitMax = std::chrono::seconds(1);
 
-std::string ReadAll(int fd) {
+// nullopt: errno says why.
+std::optional<std::string> ReadAll(int fd) {
   std::string text(4096, '\0');
   ssize_t size = pread(fd, text.data(), text.size(), 0);
-  text.resize(size > 0 ? static_cast<size_t>(size) : 0);
+  if (size < 0) return std::nullopt;
+  text.resize(static_cast<size_t>(size));
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }
@@ -52,9 +54,11 @@ std::string ReadAll(int fd) {
 Result<std::string> ReadSmallFile(int directory, const char* name, const std::string& path) {
   int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return ErrnoError(errno, fmt::format("cannot read {}/{}", path, name));
-  std::string text = ReadAll(fd);
+  std::optional<std::string> text = ReadAll(fd);
+  const int error = errno;
   close(fd);
-  return text;
+  if (!text) return ErrnoError(error, fmt::format("cannot read {}/{}", path, name));
+  return *std::move(text);
 }
 
 Status WriteSmallFile(int directory, const char* name, const std::string& text, const std::string& path) {
@@ -96,7 +100,7 @@ Status TakeLock(int lock, const std::string& path) {
     if (flock(lock, LOCK_EX | LOCK_NB) == 0) return {};
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return ErrnoError(errno, fmt::format("cannot lock {}/LOCK", path));
-    std::string holder = ReadAll(lock);
+    std::string holder = ReadAll(lock).value_or("");
     bool is_stopping = holder.empty() || holder.ends_with(" stopping");
     auto waited = std::chrono::steady_clock::now() - began;
     if (waited > (is_stopping ? kStoppingWaitMax : kHolderWaitMax)) {
@@ -185,7 +189,7 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const OpenOptions& op
   }
   auto opened = std::unique_ptr<DataDirectory>(new DataDirectory(path, directory, lock));
   CAIRNFS_RETURN_IF_ERROR(TakeLock(lock, path));
-  opened->previous_state_ = ReadAll(lock);
+  opened->previous_state_ = ReadAll(lock).value_or("");
   if (auto recognised = opened->Recognise(options.create); !recognised.ok()) {
     if (!had_lock_file) unlinkat(directory, "LOCK", 0);  // leaves no trace in a directory that is not ours
     return recognised.error();
@@ -381,12 +385,15 @@ Result<std::string> ControlSocketPath(const std::string& data_path) {
   return fmt::format("/proc/self/fd/{}/control.sock", directory);
 }
 
-std::string ReadLockText(const std::string& data_path) {
-  int fd = open((data_path + "/LOCK").c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return {};
-  std::string text = ReadAll(fd);
-  close(fd);
-  return text;
+Result<std::string> ReadLockText(const std::string& data_path) {
+  const std::string path = data_path + "/LOCK";
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  std::optional<std::string> text = fd >= 0 ? ReadAll(fd) : std::nullopt;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (text) return *std::move(text);
+  if (error == ENOENT || error == EACCES) return std::string();
+  return ErrnoError(error, "cannot read " + path);
 }
 
 bool IsInUse(const std::string& data_path) {

@@ -83,6 +83,7 @@ void FillCluster(ClusterActivityReport& report, Numbers& numbers) {
   numbers.Counter("sent_bytes", chunks.sent_bytes_total);
   numbers.Counter("received_bytes", chunks.received_bytes_total);
   numbers.Counter("wire_sent_bytes", chunks.wire_sent_bytes_total);
+  numbers.Counter("wire_received_bytes", chunks.wire_received_bytes_total);
   numbers.Counter("known_elsewhere_bytes", chunks.known_elsewhere_bytes_total);
   numbers.Counter("remote_reads", chunks.remote_reads_total);
   numbers.Counter("remote_read_bytes", chunks.remote_read_bytes_total);
@@ -99,6 +100,9 @@ void FillCluster(ClusterActivityReport& report, Numbers& numbers) {
   numbers.Gauge("nodes{state=\"down\"}", report.nodes_down);
   numbers.Gauge("nodes{state=\"out\"}", report.nodes_out);
   numbers.expected["cairnfs_session"] = {"gauge", 0};
+  report.replicas = {3, 2};
+  numbers.expected["cairnfs_copies"] = {"gauge", 3};
+  numbers.expected["cairnfs_min_replicas"] = {"gauge", 2};
 }
 
 TEST(Metrics, OfOneHost) {

@@ -95,7 +95,7 @@ TEST_F(DataDirectoryTest, UncleanEndIsSeen) {
 TEST_F(DataDirectoryTest, WhoServesNothingLeavesTheStateAlone) {
   Make();
   { auto failed = Open(); }
-  EXPECT_EQ(ReadLockText(data_), "");
+  EXPECT_EQ(*ReadLockText(data_), "");
   EXPECT_EQ(Open().value()->previous_state(), "");
   for (const char* state : {"123 running", "failed: the disk is on fire"}) {
     Write("LOCK", std::string(state) + "\n");
@@ -103,14 +103,23 @@ TEST_F(DataDirectoryTest, WhoServesNothingLeavesTheStateAlone) {
       auto failed = Open();
       ASSERT_TRUE(failed.ok());
       EXPECT_EQ((*failed)->previous_state(), state);
-      EXPECT_EQ(ReadLockText(data_), std::to_string(getpid()) + " testing");
+      EXPECT_EQ(*ReadLockText(data_), std::to_string(getpid()) + " testing");
     }
-    EXPECT_EQ(ReadLockText(data_), state);
+    EXPECT_EQ(*ReadLockText(data_), state);
   }
   Open().value()->MarkFailed("another disk");
-  EXPECT_EQ(ReadLockText(data_), "failed: another disk");
+  EXPECT_EQ(*ReadLockText(data_), "failed: another disk");
   Open().value()->MarkClean();
-  EXPECT_EQ(ReadLockText(data_), "");
+  EXPECT_EQ(*ReadLockText(data_), "");
+}
+
+// As on a disk that gives nothing any more: it must not look like a clean end.
+TEST_F(DataDirectoryTest, ATextThatCannotBeReadIsNoEmptyOne) {
+  EXPECT_EQ(*ReadLockText(data_), "") << "there is none";
+  ASSERT_TRUE(std::filesystem::create_directories(data_ + "/LOCK"));
+  auto text = ReadLockText(data_);
+  ASSERT_FALSE(text.ok());
+  EXPECT_NE(text.error().message.find(data_ + "/LOCK"), std::string::npos) << text.error().message;
 }
 
 TEST_F(DataDirectoryTest, WhoIsRefusedDoesNotTouchTheHoldersState) {
@@ -118,7 +127,7 @@ TEST_F(DataDirectoryTest, WhoIsRefusedDoesNotTouchTheHoldersState) {
   auto holder = Open();
   (*holder)->SetState("running");
   EXPECT_EQ(ErrorOf().code, ErrorCode::kBusy);
-  EXPECT_EQ(ReadLockText(data_), std::to_string(getpid()) + " running");
+  EXPECT_EQ(*ReadLockText(data_), std::to_string(getpid()) + " running");
 }
 
 TEST_F(DataDirectoryTest, IsInUseWhileItIsHeld) {
