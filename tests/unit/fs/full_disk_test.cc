@@ -297,7 +297,7 @@ TEST_F(NoRoomForAccepted, TheSameErrorIsToldOnce) {
   const std::string known = RandomText(2, 1000), unknown = RandomText(3, 1000);
   disk_->SetFaults({});
   ASSERT_TRUE(Sync().ok());
-  ASSERT_TRUE(world_.Write(file_, 0, known).ok());
+  ASSERT_TRUE(world_.Write(file_, 4 * kMiB, known).ok());  // a chunk of its own
   ReopenWithoutRoom({{kMiB, known}, {2 * kMiB, unknown}});
   world_.engine->HoldPutOf(known);
   std::future<Status> round = std::async(std::launch::async, [&] { return Sync(); });
