@@ -39,18 +39,18 @@ struct StoreOptions {
 };
 
 struct StoreStats {
-  uint64_t chunk_count;                         // in the index (pending ones included)
-  uint64_t unique_bytes;                        // sum of their lengths
-  uint64_t segment_count;                       // with data
-  uint64_t segment_bytes;                       // disk that all segment files take, free ones included
-  uint64_t free_segment_bytes;                  // freed segments kept for reuse
-  uint64_t dead_bytes;                          // estimate of bytes in segments that no index entry names
-  uint64_t pending_bytes;                       // put and not synced yet
-  uint64_t new_bytes_total, known_bytes_total;  // since open
-  uint64_t disk_read_bytes_total, disk_write_bytes_total;
-  uint64_t cache_hits_total, cache_misses_total, corrupt_chunks_total;
-  uint64_t available_bytes;  // new chunk bytes that still fit: free parts of segments + disk free - reserve
-  std::string last_error;    // empty: none
+  uint64_t chunk_count = 0;                             // in the index (pending ones included)
+  uint64_t unique_bytes = 0;                            // sum of their lengths
+  uint64_t segment_count = 0;                           // with data
+  uint64_t segment_bytes = 0;                           // disk that all segment files take, free ones included
+  uint64_t free_segment_bytes = 0;                      // freed segments kept for reuse
+  uint64_t dead_bytes = 0;                              // estimate of bytes in segments that no index entry names
+  uint64_t pending_bytes = 0;                           // put and not synced yet
+  uint64_t new_bytes_total = 0, known_bytes_total = 0;  // since open
+  uint64_t disk_read_bytes_total = 0, disk_write_bytes_total = 0;
+  uint64_t cache_hits_total = 0, cache_misses_total = 0, corrupt_chunks_total = 0;
+  uint64_t available_bytes = 0;  // new chunk bytes that still fit: free parts of segments + disk free - reserve
+  std::string last_error;        // empty: none
 };
 
 // Answers whether a digest is reachable. Made by the marker (src/fs) at one snapshot; may say true for what is not
