@@ -103,14 +103,13 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Calle
     if (!ready.ok()) return done(ready);
   }
   auto commit = [this, params, caller, sources, session, done = std::move(done)](const Status& durable) {
-    if (durable.ok()) {
-      blocking->Post(
-          [this, params, caller, sources, session, done] { CommitShared(params, caller, sources, session, done); });
-      return;
-    }
     // Who is killed is not kept waiting.
-    if (durable.error().code == ErrorCode::kInterrupted) return done(durable);
-    blocking->Post([this, params, why = durable.error(), done] { RefuseRename(params, why, done); });
+    if (!durable.ok() && durable.error().code == ErrorCode::kInterrupted) return done(durable);
+    auto go_on = [this, params, caller, sources, session, durable, done] {
+      if (!durable.ok()) return RefuseRename(params, durable.error(), done);
+      CommitShared(params, caller, sources, session, done);
+    };
+    PostFor(caller, std::move(go_on), done);
   };
   // Of a directory whatever was written; of a file what was closed before, which this one counts as.
   RequestUnlessCancelled(caller, std::move(commit),

@@ -43,7 +43,7 @@ void FileSystem::WhenAdmitted(NameChange change, Done<void> go, const Caller& ca
       if (!durable.ok() && durable.error().code != ErrorCode::kNoSpace) return go(durable);
       go(impl_->loss_witnesses.Tell(thread));
     };
-    return impl_->AfterClosed(impl_->UnlessKilled(caller, std::move(unless_full)));
+    return impl_->AfterClosed(caller, std::move(unless_full));
   }
   impl_->rounds->WhenAdmitted(change, std::move(go));
 }

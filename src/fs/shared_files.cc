@@ -41,9 +41,15 @@ bool FileSystem::Impl::IsRefused(InodeId id) {
   return false;
 }
 
-void FileSystem::Impl::AfterClosed(Done<void> then) {
-  auto post = [this, then = std::move(then)](const Status& status) {
-    blocking->Post([then, status] { then(status); });
+void FileSystem::Impl::PostFor(const Caller& caller, std::function<void()> task, Done<void> refused) {
+  if (!caller.killed) return blocking->Post(std::move(task));
+  blocking->Post(std::move(task), caller.killed, [refused = std::move(refused)](const Error& why) { refused(why); });
+}
+
+void FileSystem::Impl::AfterClosed(const Caller& caller, Done<void> then) {
+  auto post = [this, caller, then = Done<void>(UnlessKilled(caller, std::move(then)))](const Status& status) {
+    PostFor(
+        caller, [then, status] { then(status); }, then);
   };
   rounds->Request(std::move(post), SyncRounds::Scope::kClosed);
 }
@@ -284,10 +290,11 @@ void FileSystem::Impl::AdoptForOpen(const InodePtr& inode, const Caller& caller,
   if (is_away && !stop.stop_requested() && waits.MayWait()) away = PagesToOpen(*state);
   if (away.empty()) return done(status);
   AwaitChunks(away, caller, [this, inode, caller, waits, done = std::move(done)](const Status& there) {
-    blocking->Post([this, inode, caller, waits, done, there] {
+    auto load = [this, inode, caller, waits, done, there] {
       if (!there.ok()) return done(there);
       LoadForOpen(inode, caller, waits, done);
-    });
+    };
+    PostFor(caller, std::move(load), done);
   });
 }
 
@@ -311,8 +318,7 @@ void FileSystem::Impl::SeeOthers(const InodePtr& inode, const Caller& caller, Do
       done({});
     });
   };
-  if (!caller.killed) return blocking->Post(std::move(see));
-  blocking->Post(std::move(see), caller.killed, [done](const Error& why) { done(why); });
+  PostFor(caller, std::move(see), done);
 }
 
 void FileSystem::Impl::WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) {
@@ -367,14 +373,14 @@ void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(
     if (status.ok() && kind.sets_times) status = PutPending(inode);
     if (status.ok() && !kind.publishes) status = CheckSameSession(session);
     if (!status.ok() || !kind.publishes) return done(status);
-    AfterClosed(UnlessKilled(caller, [this, inode, done, session](Status published) {
+    AfterClosed(caller, [this, inode, done, session](Status published) {
       if (published.ok()) published = CheckPublished(inode);
       // What was given up with the session looks as if it were published.
       if (published.ok()) published = CheckSameSession(session);
       done(published);
-    }));
+    });
   };
-  if (kind.removes) return AfterClosed(UnlessKilled(caller, act));
+  if (kind.removes) return AfterClosed(caller, act);
   act({});
 }
 

@@ -124,5 +124,41 @@ TEST_F(ClusterWaitsTest, WhoIsKilledWaitsForOthersNoMore) {
   ASSERT_TRUE(host(1).CloseFile(*opened).ok());
 }
 
+// The store does not answer the transaction itself, which comes after the wait for what was written.
+TEST_F(ClusterWaitsTest, WhoIsKilledDoesNotWaitForTheStoreToCommitANameEither) {
+  MakeHosts(1);
+  auto file = host(0).Create("old");
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
+  std::atomic<bool> killed{false}, gives_up{false};
+  Caller caller;
+  caller.cancelled = caller.killed = [&] { return killed.load(); };
+  host(0).gate->refuse = [&](const kv::Transaction& transaction) -> std::optional<Error> {
+    const bool is_of_name = std::any_of(transaction.writes.begin(), transaction.writes.end(), [](const auto& write) {
+      return write.key == meta::DentryKey(kRootInode, "old");
+    });
+    if (!is_of_name) return std::nullopt;
+    killed = true;
+    gives_up = Eventually([] { return kv::Patience::IsWaitOver(nullptr); });
+    return Gate::Away();
+  };
+  auto end_by_kill = [&](const std::function<void(Done<void>)>& call) {
+    killed = gives_up = false;
+    EXPECT_FALSE(Host::Await<void>(call).ok());
+    EXPECT_TRUE(gives_up) << "whoever waits for the store must not go on";
+  };
+  end_by_kill([&](Done<void> done) {
+    meta::RenameParams params{kRootInode, "old", kRootInode, "new", meta::RenameMode::kReplace};
+    host(0).fs->Rename(params, caller, std::move(done));
+  });
+  end_by_kill([&](Done<void> done) {
+    auto unlink = [&, done = std::move(done)](const Status& admitted) {
+      done(admitted.ok() ? host(0).fs->Unlink(kRootInode, "old") : admitted);
+    };
+    host(0).fs->WhenAdmitted(NameChange::kRemoves, std::move(unlink), caller);
+  });
+  host(0).gate->refuse = nullptr;
+}
+
 }  // namespace
 }  // namespace cairnfs::fs
