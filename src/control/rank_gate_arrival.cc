@@ -28,8 +28,7 @@ Status RankGate::Visit::Arrive(const Caller& caller) {
   if (!seen.state) return Begin(seen, 1, "");
   const GateState& state = *seen.state;
   if (state.phase == GatePhase::kFailed) return ArriveAtFailed(seen);
-  const bool agrees =
-      state.ranks == call_.ranks && state.final_parent == call_.final_parent && state.final_name == call_.final_name;
+  const bool agrees = Agrees(state);
   if (agrees && state.phase == GatePhase::kDone) {
     return Begin(
         seen, state.generation + 1,
@@ -68,6 +67,10 @@ Status RankGate::Visit::TakeOver(const Seen& seen) {
     if (may_wait && !IsGone(visitor)) return Disagreement(*seen.state);
   }
   return Begin(seen, seen.state->generation + 1, seen.state->message, ranks.revision);
+}
+
+bool RankGate::Visit::Agrees(const GateState& state) const {
+  return state.ranks == call_.ranks && state.final_parent == call_.final_parent && state.final_name == call_.final_name;
 }
 
 Error RankGate::Visit::Disagreement(const GateState& state) const {

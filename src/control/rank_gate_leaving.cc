@@ -24,7 +24,8 @@ Status RankGate::Visit::Withdraw() {
 Status RankGate::Visit::TryToWithdraw() {
   CAIRNFS_RETURN_IF_ERROR(SettleArrival());
   CAIRNFS_ASSIGN_OR_RETURN(const Seen seen, Look());
-  is_committed_ |= seen.state && seen.state->phase == GatePhase::kDone && seen.state->generation == generation_;
+  const bool is_done = seen.state && seen.state->phase == GatePhase::kDone && seen.state->generation == generation_;
+  is_committed_ |= is_done && Agrees(*seen.state);
   // Where the session ended, another call may be there as this rank by now: its record stays.
   const bool has_record = IsOwn(seen.own), is_elected = IsOwn(seen.elected);
   if (!has_record && !is_elected) return {};

@@ -75,6 +75,7 @@ class RankGate::Visit {
   Status Begin(const Seen& seen, uint32_t generation, const std::string& message,
                std::optional<uint64_t> ranks_revision = std::nullopt);
   Status TakeOver(const Seen& seen);
+  bool Agrees(const GateState& state) const;
   Error Disagreement(const GateState& state) const;
   // rank_gate_outcome.cc
   Status Evaluate(const Caller& caller);

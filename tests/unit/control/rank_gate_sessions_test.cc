@@ -97,7 +97,9 @@ TEST_F(RankGateSessionsTest, WhoWithdrawsFromAGateThatIsDoneHearsThatItIsDone) {
   line.refused_key = GateStateKey(kDirectory);
   line.refusal = ErrorCode::kIo;
   Status status = Start(0, Call(0, 1), [&]() -> Status {
-                    Put(GateStateKey(kDirectory), DoneState().Encode());
+                    GateState done = DoneState();
+                    done.ranks = 1;
+                    Put(GateStateKey(kDirectory), done.Encode());
                     line.refusals = 1;
                     return {};
                   }).get();
