@@ -425,8 +425,8 @@ TEST_F(LocksTest, MoreDeadSessionsThanATransactionComparesGo) {
   EXPECT_EQ(Stored().Sessions().size(), 1U);
 }
 
-// A sweep of all records is held up at its first read. That a build with assertions, or TSan, is needed to see what it
-// would do to a queue that is gone is no reason to leave it out.
+// A sweep of all records is held up at its first read. Only a build with assertions, or TSan, shows what it would do to
+// a queue that is gone.
 TEST_F(LocksTest, ASweepThatTheEndOvertakesMayStillFindWork) {
   for (Host& host : hosts_) host.locks.reset();  // which sweep too
   meta::FileLock lock;
@@ -434,7 +434,11 @@ TEST_F(LocksTest, ASweepThatTheEndOvertakesMayStillFindWork) {
   lock.owner.session.revision = 1;
   meta::LockTable table;
   ASSERT_TRUE(table.Set(lock).ok());
-  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(meta::LocksKey(kFile), table.Encode())).ok());
+  constexpr uint64_t kFiles = 200;  // it is still at it when the queue is being taken down
+  for (uint64_t i = 0; i < kFiles; ++i) {
+    const std::string key = meta::LocksKey(InodeId{kFile.value + i});
+    ASSERT_TRUE(store_->Commit(kv::Transaction().Put(key, table.Encode())).ok());
+  }
 
   std::promise<void> reads, ends;
   HeldUpStore store(*hosts_[0].store, [&] {
@@ -445,7 +449,7 @@ TEST_F(LocksTest, ASweepThatTheEndOvertakesMayStillFindWork) {
   auto locks = ClusterLocks::Start({*store_, store, membership}, {});
   reads.get_future().wait();
   locks.reset();
-  EXPECT_TRUE(Stored().empty());
+  for (uint64_t i = 0; i < kFiles; ++i) EXPECT_TRUE(Stored(InodeId{kFile.value + i}).empty());
 }
 
 // Who waits is told by the watch: it asks the store for nothing, at once or now and then.
