@@ -154,33 +154,37 @@ void FileSystem::Impl::ReserveAndWrite(WriteRequest request, const HandlePtr& ha
   // Nearly full: the answer waits until it is known how much of what was accepted needs room at all. The bytes move out
   // of the pool meanwhile is not needed: requests that are no writes have buffers of their own.
   space_waiters->Post([this, request = std::move(request), handle, inode, done = std::move(done)] {
-    if (!ReserveOrWait(request.data.size)) {
-      Error error = MakeError(ErrorCode::kNoSpace, "no space for new data");
-      if (request.from_page_cache) LosePages(request, inode, error);
-      return done(std::move(error));
+    if (const Status reserved = ReserveOrWait(request.data.size); !reserved.ok()) {
+      if (request.from_page_cache) LosePages(request, inode, reserved.error());
+      return done(reserved.error());
     }
     FinishWrite(request, handle, inode, done);
   });
 }
 
-bool FileSystem::Impl::ReserveOrWait(uint64_t bytes) {
+Status FileSystem::Impl::ReserveOrWait(uint64_t bytes) {
+  const Error no_space = MakeError(ErrorCode::kNoSpace, "no space for new data");
   // A round stores all that was accepted; only what was new has used room.
   auto status = rounds->RequestAndWait(SyncRounds::Scope::kNames);
-  if (parts.local_chunks.TryReserve(bytes)) return true;
-  if (!status.ok() && status.error().code != ErrorCode::kNoSpace) return false;
+  if (parts.local_chunks.TryReserve(bytes)) return {};
+  if (!status.ok() && status.error().code != ErrorCode::kNoSpace) {
+    // Who would delete old checkpoints to make room would do so for nothing on a disk that is broken.
+    if (auto failure = rounds->DiskFailure()) return *failure;
+    return no_space;
+  }
   // What nothing names any more may be most of the disk. One collection serves all who wait; when it was in vain, the
   // next few writers need not try again, unless something was freed since.
   using namespace std::chrono;
   int64_t now_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
   const uint64_t count_before = free_count;
-  if (now_ms - vain_collection_ms < 1000 && count_before == free_count_at_vain_collection) return false;
+  if (now_ms - vain_collection_ms < 1000 && count_before == free_count_at_vain_collection) return no_space;
   std::promise<void> collected;
   collector->Request([&](Result<CollectionStatus>) { collected.set_value(); });
   collected.get_future().wait();
-  if (parts.local_chunks.TryReserve(bytes)) return true;
+  if (parts.local_chunks.TryReserve(bytes)) return {};
   free_count_at_vain_collection = count_before;
   vain_collection_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
-  return false;
+  return no_space;
 }
 
 void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode,

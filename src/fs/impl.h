@@ -137,7 +137,7 @@ class FileSystem::Impl {
   void AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
   void ReserveAndWrite(WriteRequest request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
   void ForgetOldWrites(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  bool ReserveOrWait(uint64_t bytes);  // may take seconds near a full disk
+  Status ReserveOrWait(uint64_t bytes);  // may take seconds near a full disk
   void FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
 
   // --- reading (reading.cc) ---

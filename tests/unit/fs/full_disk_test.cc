@@ -243,6 +243,40 @@ class NoRoomForAccepted : public testing::Test {
   FileSystem::Created file_;
 };
 
+// Who is told that the disk is full deletes something, which does not mend it.
+TEST(FullDisk, WhereTheDiskIsBrokenToo) {
+  io::MemoryDisk memory;
+  World world;
+  world.fs_options.flush_interval_ms = 600'000;
+  world.Close();
+  world.engine = std::make_unique<FullableEngine>();
+  auto faulty = std::make_unique<io::FaultyDisk>(memory);
+  io::FaultyDisk& disk = *faulty;
+  world.disk = std::move(faulty);
+  world.Open(true);
+  auto file = world.Create("file");
+  ASSERT_TRUE(world.Write(file, 0, "there is a segment now").ok());
+  ASSERT_TRUE(world.Fsync(file).ok());
+  io::Faults faults;
+  faults.growth_bytes_max = 0;
+  faults.sync_error_share = 1;
+  disk.SetFaults(faults);
+  ASSERT_TRUE(world.Write(file, 0, "what is left of it has room for this").ok());
+  const std::string large(2 * world.store_options.segment_bytes, 'l');
+  ASSERT_TRUE(Eventually([&] { return world.fs->GetStatus().store.available_bytes < large.size(); }));
+  FileSystem::WriteRequest request;
+  request.handle = file.handle;
+  request.inode = file.attr.inode;
+  request.data.data = reinterpret_cast<const std::byte*>(large.data());
+  request.data.size = large.size();
+  auto written = World::Await<size_t>([&](Done<size_t> done) { world.fs->Write(std::move(request), std::move(done)); });
+  ASSERT_FALSE(written.ok());
+  EXPECT_EQ(written.error().code, ErrorCode::kIo) << written.error().message;
+  world.fs->Release(file.handle, file.attr.inode);
+  EXPECT_FALSE(world.fs->Stop().ok());
+  world.fs.reset();
+}
+
 TEST_F(NoRoomForAccepted, TheFileCanBeEmptied) {
   EXPECT_TRUE(world_.Truncate(file_, 0).ok());
   EXPECT_EQ(world_.fs->GetAttr(file_.attr.inode)->size, 0u);
