@@ -79,12 +79,21 @@ void Collector::NoteFreed(uint64_t bytes) {
   freed_bytes_ += bytes;
 }
 
-// When enough was freed, nothing more came for a while, or that while never comes.
+void Collector::NoteNoRoom() {
+  MutexLock lock(mutex_);
+  is_room_short_ = true;
+}
+
+// When enough was freed, nothing more came for a while, or that while never comes; or when anything was freed and room
+// is short.
 bool Collector::IsDue() const {
   const auto now = std::chrono::steady_clock::now();
   const auto delay = std::chrono::milliseconds(options_.collect_delay_ms);
-  if (chunks_ == nullptr || !options_.collect_by_itself || freed_bytes_ < options_.collect_after_bytes) return false;
-  if (now - last_freed_ < delay && now - due_since_ < kDelaysMax * delay) return false;
+  if (chunks_ == nullptr || !options_.collect_by_itself || freed_bytes_ == 0) return false;
+  if (!is_room_short_) {
+    if (freed_bytes_ < options_.collect_after_bytes) return false;
+    if (now - last_freed_ < delay && now - due_since_ < kDelaysMax * delay) return false;
+  }
   if (now >= not_before_) return true;
   return free_bytes_at_failure_ && now - failed_at_ >= kRetryWithRoomAfter &&
          chunks_->DiskFreeBytes() >= *free_bytes_at_failure_ + kMoreRoomBytes;
@@ -165,6 +174,7 @@ void Collector::Run() {
       }
       requests.swap(requests_);
       freed_before = std::exchange(freed_bytes_, 0);
+      is_room_short_ = false;
     }
     cairnfs::Status status = stop_.stop_requested()
                                  ? cairnfs::Status(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"))

@@ -44,6 +44,7 @@ class Collector {
   cairnfs::Status LeaveOwed();
 
   void NoteFreed(uint64_t bytes);
+  void NoteNoRoom();  // bytes that were accepted found none: little that was freed is worth a collection too
   void Request(Done<CollectionStatus> done);  // joins the collection that is about to begin
   CollectionStatus Status() const;
   bool running() const { return running_.load(); }
@@ -71,6 +72,7 @@ class Collector {
   CondVar wake_;
   std::vector<Done<CollectionStatus>> requests_ GUARDED_BY(mutex_);
   uint64_t freed_bytes_ GUARDED_BY(mutex_) = 0;
+  bool is_room_short_ GUARDED_BY(mutex_) = false;  // since the last collection began
   std::chrono::steady_clock::time_point last_freed_ GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point due_since_ GUARDED_BY(mutex_);   // when enough was freed
   std::chrono::steady_clock::time_point not_before_ GUARDED_BY(mutex_);  // by itself, after one that failed

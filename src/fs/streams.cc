@@ -226,6 +226,7 @@ void Streams::Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& ch
     if (no_space) {
       landed.failure = put.error();
       NoteNoSpace(inode, chunk->id, put.error());
+      hooks_.no_room();
     } else {
       content.no_space_noted = false;
       SetError(inode, put.error());

@@ -21,6 +21,7 @@ class Streams {
     std::function<void(const InodePtr&)> lost;  // it has bytes that could not be stored
     std::function<void(InodeId)> failed;        // the log has an error of it
     std::function<void()> closed_lost;          // bytes that were closed are given up
+    std::function<void()> no_room;              // a chunk found no space, for the first time or again
   };
   // `local` has the reservations.
   Streams(store::ChunkStore& chunks, store::LocalChunkStore& local, const chunking::ChunkParams& params,

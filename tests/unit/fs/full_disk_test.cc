@@ -243,6 +243,36 @@ class NoRoomForAccepted : public testing::Test {
   FileSystem::Created file_;
 };
 
+// Far less than what makes a collection begin else.
+TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
+  io::MemoryDisk memory;
+  World world;
+  world.Close();
+  world.engine = std::make_unique<FullableEngine>();
+  auto faulty = std::make_unique<io::FaultyDisk>(memory);
+  io::FaultyDisk& disk = *faulty;
+  world.disk = std::move(faulty);
+  world.Open(true);
+  auto old = world.Create("old");
+  ASSERT_TRUE(world.Write(old, 0, RandomText(1, 24 * kMiB)).ok());
+  ASSERT_TRUE(world.Fsync(old).ok());
+  io::Faults full;
+  full.growth_bytes_max = 0;
+  disk.SetFaults(full);
+  auto sync = [&] { return World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }); };
+  auto file = world.Create("file");
+  ASSERT_TRUE(world.Write(file, 0, RandomText(2, 8 * kMiB)).ok());
+  const Status refused = sync();
+  EXPECT_TRUE(!refused.ok() && refused.error().code == ErrorCode::kNoSpace);
+  world.fs->Release(old.handle, old.attr.inode);
+  ASSERT_TRUE(world.fs->Unlink(kRootInode, "old").ok());
+  world.fs->Forget(old.attr.inode, 1);
+  EXPECT_TRUE(Eventually([&] { return sync().ok(); }));
+  EXPECT_EQ(*world.Read(file, 0, 8 * kMiB), RandomText(2, 8 * kMiB));
+  world.CloseFile(file);
+  disk.SetFaults({});
+}
+
 // Who is told that the disk is full deletes something, which does not mend it.
 TEST(FullDisk, WhereTheDiskIsBrokenToo) {
   io::MemoryDisk memory;
