@@ -247,6 +247,7 @@ class NoRoomForAccepted : public testing::Test {
 TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
   io::MemoryDisk memory;
   World world;
+  world.fs_options.collect_after_bytes = kGiB;
   world.Close();
   world.engine = std::make_unique<FullableEngine>();
   auto faulty = std::make_unique<io::FaultyDisk>(memory);
@@ -254,7 +255,7 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
   world.disk = std::move(faulty);
   world.Open(true);
   auto old = world.Create("old");
-  ASSERT_TRUE(world.Write(old, 0, RandomText(1, 24 * kMiB)).ok());
+  ASSERT_TRUE(world.Write(old, 0, RandomText(1, 80 * kMiB)).ok());  // beyond the reserve
   ASSERT_TRUE(world.Fsync(old).ok());
   io::Faults full;
   full.growth_bytes_max = 0;
@@ -269,7 +270,7 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
   world.fs->Forget(old.attr.inode, 1);
   EXPECT_TRUE(Eventually([&] { return sync().ok(); }));
   EXPECT_EQ(*world.Read(file, 0, 8 * kMiB), RandomText(2, 8 * kMiB));
-  world.CloseFile(file);
+  world.fs->Release(file.handle, file.attr.inode);
   disk.SetFaults({});
 }
 
