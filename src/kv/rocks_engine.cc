@@ -125,7 +125,7 @@ RocksEngine::~RocksEngine() {
 }
 
 Result<std::shared_ptr<rocksdb::DB>> RocksEngine::OpenDb() {
-  // RocksDB 7.8 may abort when the disk fills while it opens.
+  // What opening begins and has no room for would only take more of the room.
   if (!HasRoomToRecover(path_, options_.write_buffer_size)) return NoSpaceError();
   rocksdb::DB* raw = nullptr;
   rocksdb::Status status = rocksdb::DB::Open(options_, path_, &raw);

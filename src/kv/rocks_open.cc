@@ -1,6 +1,10 @@
 // The checks before a RocksDB database is opened for good.
+#include <fcntl.h>
 #include <rocksdb/env.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 
 #include "kv/rocks_support.h"
@@ -64,6 +68,28 @@ Status CheckManifest(const std::string& path, const SyncMarkRecord& mark) {
     return Damaged(path, "the synced part of " + ManifestPath(path, *current) + " fails its checksum");
   }
   return {};
+}
+
+// Whether the disk gives this process that much, asked by taking it for a moment. False where that cannot be asked.
+bool CanAllocate(const std::string& path, uint64_t bytes) {
+  const int fd = open(path.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (fd < 0) return false;
+  int result;
+  do {
+    result = fallocate(fd, 0, 0, static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  close(fd);
+  return result == 0;
+}
+
+// Of what is free but not for everybody, root may use one part, and the filesystem keeps another for itself (ext4's
+// reserved clusters). RocksDB's GetFreeSpace takes all of it for root's.
+bool HasRoom(const std::string& path, uint64_t bytes) {
+  struct statvfs info;
+  if (statvfs(path.c_str(), &info) != 0) return true;
+  if (uint64_t{info.f_bavail} * info.f_frsize >= bytes) return true;
+  if (uint64_t{info.f_bfree} * info.f_frsize < bytes) return false;
+  return CanAllocate(path, bytes);
 }
 
 }  // namespace
@@ -134,8 +160,6 @@ Result<std::unique_ptr<rocksdb::DB>> OpenUnchanged(const rocksdb::Options& optio
 
 bool HasRoomToRecover(const std::string& path, size_t write_buffer_bytes) {
   rocksdb::Env* env = rocksdb::Env::Default();
-  uint64_t free_bytes = 0;
-  if (!env->GetFreeSpace(path, &free_bytes).ok()) return true;
   uint64_t needed_bytes = write_buffer_bytes + (1 << 20);
   std::vector<std::string> names;
   env->GetChildren(path, &names).PermitUncheckedError();
@@ -143,7 +167,7 @@ bool HasRoomToRecover(const std::string& path, size_t write_buffer_bytes) {
     uint64_t size = 0;
     if (name.ends_with(".log") && env->GetFileSize(path + "/" + name, &size).ok()) needed_bytes += size;
   }
-  return free_bytes >= needed_bytes;
+  return HasRoom(path, needed_bytes);
 }
 
 void NoteManifest(rocksdb::DB& db, const std::string& path, SyncMark& mark) {

@@ -122,10 +122,8 @@ rocksdb::Options MakeRocksOptions(const RocksOptions& options) {
   rocks.max_manifest_file_size = 1 << 20;
   rocks.skip_stats_update_on_db_open = true;
 
-  // The info log stays small and beside the data.
+  rocks.info_log = MakeInfoLog(options.path);
   rocks.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
-  rocks.keep_log_file_num = 2;
-  rocks.max_log_file_size = 1 << 20;
   rocks.stats_dump_period_sec = 0;
   rocks.stats_persist_period_sec = 0;
   return rocks;

@@ -23,6 +23,9 @@ Error ToWriteError(const rocksdb::Status& status, const std::string& path);
 
 rocksdb::Options MakeRocksOptions(const RocksOptions& options);
 
+// What RocksDB logs of the database in `path`; loses what finds no room.
+std::shared_ptr<rocksdb::Logger> MakeInfoLog(const std::string& path);
+
 // The lock that keeps a second process out: RocksDB's own LOCK file, held from here.
 class RocksLock {
  public:

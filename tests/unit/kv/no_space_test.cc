@@ -44,6 +44,12 @@ class NoSpace : public testing::Test {
       file << piece;
     }
   }
+  // The same, to the page.
+  void LeavePages(uint64_t bytes) {
+    Fill();
+    const uint64_t ballast = fs::file_size(directory_.path() + "/ballast") & ~uint64_t{4095};
+    fs::resize_file(directory_.path() + "/ballast", ballast - bytes);
+  }
   void MakeRoom() { fs::remove(directory_.path() + "/ballast"); }
   // Writes until one is refused. The count that was not.
   int WriteUntilFull() {
@@ -149,12 +155,59 @@ TEST_F(NoSpace, OpeningOnAFullDiskSaysSo) {
   RocksOptions options;
   options.path = directory_.path() + "/db";
   Result<std::unique_ptr<KvEngine>> engine = OpenRocksEngine(options);
-  if (!engine.ok()) {
-    EXPECT_EQ(engine.error().code, ErrorCode::kNoSpace) << engine.error().message;
-  }
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.error().code, ErrorCode::kNoSpace) << engine.error().message;
   MakeRoom();
   engine = MustOpenRocks(options.path);
   EXPECT_TRUE(Must((*engine)->Get("a")).has_value());
+}
+
+TEST_F(NoSpace, ReadingNeedsNoRoom) {
+  Open();
+  MustSucceed(Write("a"));
+  engine_.reset();
+  Fill();
+  RocksOptions options;
+  options.path = directory_.path() + "/db";
+  options.read_only = true;
+  engine_ = Must(OpenRocksEngine(options));
+  EXPECT_TRUE(Must(engine_->Get("a")).has_value());
+  EXPECT_EQ(Write("b").error().code, ErrorCode::kPermission);
+}
+
+// The room may go after it was looked at. RocksDB must then fail, and not end the process.
+TEST_F(NoSpace, TheRoomGoesWhileItIsOpened) {
+  Open();
+  MustSucceed(Write("a"));
+  engine_.reset();
+  RocksOptions options;
+  options.path = directory_.path() + "/db";
+  int failed = 0;
+  for (uint64_t room = 0; room <= 256 << 10; room += 4 << 10) {
+    LeavePages(room);
+    rocksdb::DB* raw = nullptr;
+    rocksdb::Status status = rocksdb::DB::Open(MakeRocksOptions(options), options.path, &raw);
+    std::unique_ptr<rocksdb::DB> db(raw);
+    failed += status.ok() ? 0 : 1;
+    if (!status.ok()) {
+      EXPECT_EQ(ToError(status, options.path).code, ErrorCode::kNoSpace) << status.ToString();
+    }
+    db.reset();
+    MakeRoom();
+  }
+  EXPECT_GT(failed, 0);
+  Open();
+  EXPECT_TRUE(Must(engine_->Get("a")).has_value());
+}
+
+TEST_F(NoSpace, ClosingOnAFullDisk) {
+  Open();
+  Fill();
+  const int count = WriteUntilFull();
+  engine_.reset();
+  MakeRoom();
+  Open();
+  for (int i = 0; i < count; ++i) EXPECT_TRUE(Must(engine_->Get("fill" + std::to_string(i))).has_value()) << i;
 }
 
 // The room comes and goes at random while tables are written and merged in the background. What was acknowledged is
