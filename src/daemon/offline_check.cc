@@ -21,7 +21,8 @@ Result<fs::CheckReport> CheckAndWait(fs::FileSystem& filesystem) {
 
 // A node of a cluster has names elsewhere: its own chunks are what can be checked without the others.
 Result<fs::CheckReport> CheckNode(DataDirectory& directory, const Config& config) {
-  CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, Storage::Open(directory, config));
+  CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
+                           Storage::Open(directory, config, Storage::WhenFull::kOpenForReading));
   CAIRNFS_RETURN_IF_ERROR(storage->OpenChunks(Storage::Purpose::kCheck));
   fs::CheckReport report;
   auto add = [&report](const store::CheckProblem& problem) {

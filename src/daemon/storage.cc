@@ -79,29 +79,37 @@ Error ExplainDenied(Error error, const std::string& path) {
   return error;
 }
 
-Result<std::unique_ptr<Storage>> Storage::Open(const DataDirectory& directory, const Config& config) {
+Result<std::unique_ptr<Storage>> Storage::Open(const DataDirectory& directory, const Config& config,
+                                               WhenFull when_full) {
   auto storage = std::unique_ptr<Storage>(new Storage(directory, config));
-  CAIRNFS_RETURN_IF_ERROR(storage->OpenParts());
+  CAIRNFS_RETURN_IF_ERROR(storage->OpenParts(when_full));
   return storage;
 }
 
-Status Storage::OpenParts() {
+Status Storage::OpenParts(WhenFull when_full) {
   CAIRNFS_ASSIGN_OR_RETURN(pool_, io::BufferPool::Create(PoolOptions(config_)));
   CAIRNFS_ASSIGN_OR_RETURN(disk_, io::OpenDisk(SegmentDiskOptions(directory_, config_)));
-  auto engine = OpenEngine();
+  auto engine = OpenEngine(when_full);
   if (!engine.ok()) return ExplainOpening(engine.error(), "cannot open the metadata", directory_.metadata_path());
   engine_ = std::move(engine).value();
   return {};
 }
 
 // The metadata needs room to recover, which segments kept for reuse may take.
-Result<std::unique_ptr<kv::KvEngine>> Storage::OpenEngine() {
-  auto engine = kv::OpenRocksEngine(EngineOptions(directory_, config_));
+Result<std::unique_ptr<kv::KvEngine>> Storage::OpenEngine(WhenFull when_full) {
+  kv::RocksOptions options = EngineOptions(directory_, config_);
+  auto engine = kv::OpenRocksEngine(options);
   if (engine.ok() || engine.error().code != ErrorCode::kNoSpace) return engine;
   auto removed = store::LocalChunkStore::RemoveUnusedFiles(*disk_);
-  if (!removed.ok() || *removed == 0) return engine;
-  spdlog::warn("the disk is full: gave up {} unused segment files for the metadata", *removed);
-  return kv::OpenRocksEngine(EngineOptions(directory_, config_));
+  if (removed.ok() && *removed > 0) {
+    spdlog::warn("the disk is full: gave up {} unused segment files for the metadata", *removed);
+    engine = kv::OpenRocksEngine(options);
+    if (engine.ok() || engine.error().code != ErrorCode::kNoSpace) return engine;
+  }
+  if (when_full == WhenFull::kRefuse || directory_.is_new()) return engine;
+  spdlog::warn("the disk is full: the metadata is opened for reading alone");
+  options.read_only = is_open_for_reading_ = true;
+  return kv::OpenRocksEngine(options);
 }
 
 Status Storage::OpenChunks(Purpose purpose) {

@@ -18,10 +18,13 @@ namespace cairnfs::daemon {
 class Storage {
  public:
   enum class Purpose { kMount, kCheck };  // kCheck: missing and damaged segments are left for the check to report
+  // What to do where the disk is so full that the metadata cannot be opened for writing.
+  enum class WhenFull { kRefuse, kOpenForReading };
 
   // Pool, disk and metadata engine. `directory` is locked by the caller and outlives the storage. The message of an
   // error names the part of the directory that is wrong and what would help.
-  static Result<std::unique_ptr<Storage>> Open(const DataDirectory& directory, const Config& config);
+  static Result<std::unique_ptr<Storage>> Open(const DataDirectory& directory, const Config& config,
+                                               WhenFull when_full = WhenFull::kRefuse);
   // The chunks, once what stands before them is known to be right.
   Status OpenChunks(Purpose purpose);
 
@@ -29,14 +32,17 @@ class Storage {
   io::Disk& disk() { return *disk_; }
   kv::KvEngine& engine() { return *engine_; }
   store::LocalChunkStore& chunks() { return *chunks_; }
+  // Writes to the engine fail: the disk is full, and that was asked for.
+  bool is_open_for_reading() const { return is_open_for_reading_; }
 
  private:
   Storage(const DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
-  Status OpenParts();
-  Result<std::unique_ptr<kv::KvEngine>> OpenEngine();
+  Status OpenParts(WhenFull when_full);
+  Result<std::unique_ptr<kv::KvEngine>> OpenEngine(WhenFull when_full);
 
   const DataDirectory& directory_;
   const Config config_;
+  bool is_open_for_reading_ = false;  // constant once open
   // Destroyed from the last to the first.
   std::unique_ptr<io::BufferPool> pool_;
   std::unique_ptr<kv::KvEngine> engine_;

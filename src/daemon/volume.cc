@@ -46,8 +46,10 @@ Status Volume::OpenParts(Purpose purpose) {
                     "writes one), or give another directory with --data",
                     directory_.path(), directory_.filesystem()));
   }
-  CAIRNFS_RETURN_IF_ERROR(OpenLowerParts());
+  const bool only_reads = config_.read_only || purpose == Purpose::kCheck;
+  CAIRNFS_RETURN_IF_ERROR(OpenLowerParts(only_reads ? Storage::WhenFull::kOpenForReading : Storage::WhenFull::kRefuse));
   CAIRNFS_RETURN_IF_ERROR(MakeOrReadHeader());
+  if (storage_->is_open_for_reading()) CAIRNFS_RETURN_IF_ERROR(RefuseOrphans());
   CAIRNFS_RETURN_IF_ERROR(storage_->OpenChunks(purpose));
   return MakeGate();
 }
@@ -63,8 +65,8 @@ Status Volume::MakeGate() {
   return {};
 }
 
-Status Volume::OpenLowerParts() {
-  CAIRNFS_ASSIGN_OR_RETURN(storage_, Storage::Open(directory_, config_));
+Status Volume::OpenLowerParts(Storage::WhenFull when_full) {
+  CAIRNFS_ASSIGN_OR_RETURN(storage_, Storage::Open(directory_, config_, when_full));
   auto kv = kv::LocalKvStore::Open(storage_->engine());
   if (!kv.ok()) return ExplainOpening(kv.error(), "cannot read the metadata", directory_.metadata_path());
   kv_ = std::move(kv).value();
@@ -72,6 +74,16 @@ Status Volume::OpenLowerParts() {
       *kv_, [store = kv_.get()](const std::vector<kv::KvWrite>& writes) { return store->CommitDurable(writes); },
       meta::SystemClock());
   return {};
+}
+
+// A start removes them, and so has to write.
+Status Volume::RefuseOrphans() {
+  CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> orphans, names_->ListOrphans());
+  if (orphans.empty()) return {};
+  return MakeError(ErrorCode::kNoSpace,
+                   fmt::format("{} holds {} files that were deleted while open, and there is no space to remove them; "
+                               "make room on that disk first",
+                               directory_.path(), orphans.size()));
 }
 
 Status Volume::MakeOrReadHeader() {
@@ -106,7 +118,7 @@ Status Volume::MakeOrReadHeader() {
 
 Result<store::RebuildResult> Volume::RebuildIndex(DataDirectory& directory, const Config& config) {
   Volume volume(directory, config);
-  CAIRNFS_RETURN_IF_ERROR(volume.OpenLowerParts());
+  CAIRNFS_RETURN_IF_ERROR(volume.OpenLowerParts(Storage::WhenFull::kRefuse));
   return store::LocalChunkStore::RebuildIndex(volume.storage_->disk(), volume.storage_->engine(),
                                               volume.storage_->pool());
 }
@@ -116,7 +128,9 @@ fs::FileSystem::Parts Volume::Parts() {
 }
 
 fs::FsOptions Volume::FileSystemOptions() const {
-  return daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
+  fs::FsOptions options = daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
+  if (storage_->is_open_for_reading()) options.collect_by_itself = false;
+  return options;
 }
 
 fs::FsOptions FileSystemOptions(const Config& config, size_t cache_bytes_max) {

@@ -41,7 +41,8 @@ class Volume final : public AnyVolume {
  private:
   Volume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
   Status OpenParts(Purpose purpose);
-  Status OpenLowerParts();
+  Status OpenLowerParts(Storage::WhenFull when_full);
+  Status RefuseOrphans();
   Status MakeOrReadHeader();
   Status MakeGate();
 
