@@ -51,6 +51,13 @@ std::optional<std::string> ReadAll(int fd) {
   return text;
 }
 
+// Of LOCK, where more can follow for as long as it takes to write: WriteLock cuts it off last.
+std::optional<std::string> ReadFirstLine(int fd) {
+  std::optional<std::string> text = ReadAll(fd);
+  if (text) text->resize(std::min(text->size(), text->find('\n')));
+  return text;
+}
+
 Result<std::string> ReadSmallFile(int directory, const char* name, const std::string& path) {
   int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return ErrnoError(errno, fmt::format("cannot read {}/{}", path, name));
@@ -100,7 +107,7 @@ Status TakeLock(int lock, const std::string& path) {
     if (flock(lock, LOCK_EX | LOCK_NB) == 0) return {};
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return ErrnoError(errno, fmt::format("cannot lock {}/LOCK", path));
-    std::string holder = ReadAll(lock).value_or("");
+    std::string holder = ReadFirstLine(lock).value_or("");
     bool is_stopping = holder.empty() || holder.ends_with(" stopping");
     auto waited = std::chrono::steady_clock::now() - began;
     if (waited > (is_stopping ? kStoppingWaitMax : kHolderWaitMax)) {
@@ -189,7 +196,7 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const OpenOptions& op
   }
   auto opened = std::unique_ptr<DataDirectory>(new DataDirectory(path, directory, lock));
   CAIRNFS_RETURN_IF_ERROR(TakeLock(lock, path));
-  opened->previous_state_ = ReadAll(lock).value_or("");
+  opened->previous_state_ = ReadFirstLine(lock).value_or("");
   if (auto recognised = opened->Recognise(options.create); !recognised.ok()) {
     if (!had_lock_file) unlinkat(directory, "LOCK", 0);  // leaves no trace in a directory that is not ours
     return recognised.error();
@@ -353,8 +360,10 @@ Status DataDirectory::ReadFormat() {
 }
 
 void DataDirectory::WriteLock(const std::string& text) {
-  // A failure here costs the text alone, never data, and the disk may be full: so it is no reason not to start.
-  if (ftruncate(lock_, 0) != 0 || pwrite(lock_, text.data(), text.size(), 0) < 0 || fdatasync(lock_) != 0) {
+  // A failure here costs the text alone, never data, and the disk may be full: so it is no reason not to start. What is
+  // there is overwritten, which needs no room: a disk that is full may not give back the block of an emptied file.
+  if (pwrite(lock_, text.data(), text.size(), 0) < 0 || ftruncate(lock_, static_cast<off_t>(text.size())) != 0 ||
+      fdatasync(lock_) != 0) {
     spdlog::warn("cannot write {}/LOCK", path_);
   }
 }
@@ -369,7 +378,11 @@ void DataDirectory::SettleLock(const std::string& text) {
 }
 
 void DataDirectory::SetState(const std::string& state) { SettleLock(fmt::format("{} {}\n", getpid(), state)); }
-void DataDirectory::MarkFailed(const std::string& why) { SettleLock("failed: " + why + "\n"); }
+void DataDirectory::MarkFailed(const std::string& why) {
+  std::string line = "failed: " + why;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  SettleLock(line + "\n");
+}
 void DataDirectory::MarkClean() { SettleLock(""); }
 
 uint64_t DataDirectory::DiskBytes() const {
@@ -388,7 +401,7 @@ Result<std::string> ControlSocketPath(const std::string& data_path) {
 Result<std::string> ReadLockText(const std::string& data_path) {
   const std::string path = data_path + "/LOCK";
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  std::optional<std::string> text = fd >= 0 ? ReadAll(fd) : std::nullopt;
+  std::optional<std::string> text = fd >= 0 ? ReadFirstLine(fd) : std::nullopt;
   const int error = errno;
   if (fd >= 0) close(fd);
   if (text) return *std::move(text);

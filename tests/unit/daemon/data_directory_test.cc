@@ -122,6 +122,16 @@ TEST_F(DataDirectoryTest, ATextThatCannotBeReadIsNoEmptyOne) {
   EXPECT_NE(text.error().message.find(data_ + "/LOCK"), std::string::npos) << text.error().message;
 }
 
+// A state is written over the one before, and that is cut off then: a crash between leaves the end of it.
+TEST_F(DataDirectoryTest, TheStateIsTheFirstLine) {
+  Make();
+  Write("LOCK", "failed: no space\nolder text\n");
+  EXPECT_EQ(ReadLockText(data_), "failed: no space");
+  EXPECT_EQ(Open().value()->previous_state(), "failed: no space");
+  Open().value()->MarkFailed("two\nlines");
+  EXPECT_EQ(ReadLockText(data_), "failed: two lines");
+}
+
 TEST_F(DataDirectoryTest, WhoIsRefusedDoesNotTouchTheHoldersState) {
   Make();
   auto holder = Open();
