@@ -8,11 +8,13 @@ import errno
 import mmap
 import os
 import random
+import signal
+import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import Mount, Scratch, run_cases, seed_from_arguments
+from cairnfs_mount import Mount, Scratch, program, run_cases, seed_from_arguments
 
 
 def save(path, content):
@@ -147,9 +149,100 @@ def the_oldest_goes_and_the_save_is_tried_again(seed):
         mount.umount()
 
 
+def take_all(path):
+    """Another program's file that takes the disk to the last block."""
+    piece, size = 64 << 20, 0
+    with open(path, "wb") as file:
+        while piece >= 4096:
+            try:
+                os.posix_fallocate(file.fileno(), size, piece)
+                size += piece
+            except OSError as error:
+                assert error.errno == errno.ENOSPC, error
+                piece //= 2
+
+
+def ends_with(code, *command):
+    """What a command that ends with `code` says; one that died of a signal has another."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                          timeout=120)
+    assert done.returncode == code, (command, done.returncode, done.stdout)
+    return done.stdout
+
+
+def a_start_on_a_full_disk_says_so_and_reading_works(seed):
+    rng = random.Random(seed)
+    content = rng.randbytes(3 << 20)
+    with Scratch() as scratch:
+        disk = scratch.ext4("disk", 200 << 20)
+        mount = Mount(scratch, "pool_size=64MiB", data=disk + "/data")
+        assert save(mount.path + "/kept", content) == 0
+        for end in (mount.umount, mount.kill):
+            end()
+            take_all(disk + "/ballast")
+            assert "make room on that disk first" in ends_with(1, *mount.mount_command())
+            assert "make room on that disk first" in ends_with(1, *mount.mount_command(), "--foreground")
+            ends_with(0, program("cairnfs"), "check", "--data", mount.data)
+            mount.options += ",read_only=true"
+            mount.mount()
+            with open(mount.path + "/kept", "rb") as file:
+                assert file.read() == content
+            assert save(mount.path + "/new", b"x") == errno.EROFS
+            mount.umount()
+            mount.options = mount.options.removesuffix(",read_only=true")
+            os.unlink(disk + "/ballast")
+            mount.mount()
+            with open(mount.path + "/kept", "rb") as file:
+                assert file.read() == content
+        mount.check()
+        mount.umount()
+
+
+def a_stop_on_a_full_disk_says_what_is_not_durable(seed):
+    del seed
+    with Scratch() as scratch:
+        disk = scratch.ext4("disk", 200 << 20)
+        mount = Mount(scratch, "pool_size=64MiB", data=disk + "/data")
+        names = [f"{mount.path}/{number}" for number in range(800)]
+        for name in names:
+            assert save(name + "a" * 150, b"") == 0
+        mount.umount()
+        with subprocess.Popen([*mount.mount_command(), "--foreground"], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True) as daemon:
+            while not os.path.ismount(mount.path):
+                assert daemon.poll() is None, daemon.stdout.read()
+                time.sleep(0.05)
+            take_all(disk + "/ballast")
+            refused, letters = False, "ab"
+            while not refused:
+                for name in names:
+                    os.rename(name + letters[0] * 150, name + letters[1] * 150)
+                letters = letters[::-1]
+                directory = os.open(mount.path, os.O_RDONLY)
+                try:
+                    os.fsync(directory)
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC, error
+                    refused = True
+                finally:
+                    os.close(directory)
+            daemon.send_signal(signal.SIGTERM)
+            said = daemon.communicate(timeout=120)[0]
+            assert daemon.returncode == 1, (daemon.returncode, said)
+            assert "not everything became durable" in said, said
+        with open(mount.data + "/LOCK", encoding="utf-8") as lock:
+            assert lock.read().startswith("failed: ")
+        os.unlink(disk + "/ballast")
+        mount.mount()
+        assert len(os.listdir(mount.path)) == len(names)
+        mount.check()
+        mount.umount()
+
+
 def main():
     return run_cases([deleting_makes_room, stores_through_a_mapping_are_not_lost_in_silence,
-                      the_oldest_goes_and_the_save_is_tried_again], seed_from_arguments())
+                      the_oldest_goes_and_the_save_is_tried_again, a_start_on_a_full_disk_says_so_and_reading_works,
+                      a_stop_on_a_full_disk_says_what_is_not_durable], seed_from_arguments())
 
 
 if __name__ == "__main__":
