@@ -14,6 +14,7 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include "base/failpoint.h"

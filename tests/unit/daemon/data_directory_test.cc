@@ -126,10 +126,10 @@ TEST_F(DataDirectoryTest, ATextThatCannotBeReadIsNoEmptyOne) {
 TEST_F(DataDirectoryTest, TheStateIsTheFirstLine) {
   Make();
   Write("LOCK", "failed: no space\nolder text\n");
-  EXPECT_EQ(ReadLockText(data_), "failed: no space");
+  EXPECT_EQ(*ReadLockText(data_), "failed: no space");
   EXPECT_EQ(Open().value()->previous_state(), "failed: no space");
   Open().value()->MarkFailed("two\nlines");
-  EXPECT_EQ(ReadLockText(data_), "failed: two lines");
+  EXPECT_EQ(*ReadLockText(data_), "failed: two lines");
 }
 
 TEST_F(DataDirectoryTest, WhoIsRefusedDoesNotTouchTheHoldersState) {
