@@ -99,8 +99,8 @@ class DataDirectory {
 // through /proc/self/fd, by a descriptor that stays open for the life of the process.
 Result<std::string> ControlSocketPath(const std::string& data_path);
 
-// The text in LOCK without taking it; empty when there is none, or none that this user may read. An error: the disk does
-// not give it.
+// The text in LOCK without taking it; empty when there is none, or none that this user may read. An error: the disk
+// does not give it.
 Result<std::string> ReadLockText(const std::string& data_path);
 // Whether anybody holds the directory's lock. True too when that cannot be found out.
 bool IsInUse(const std::string& data_path);

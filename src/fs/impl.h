@@ -277,8 +277,8 @@ class FileSystem::Impl {
   Status CheckSameSession(uint64_t session) const;  // kIo: it is not this one any more
   // Once what was closed before is durable, or the caller is being killed: on a thread that may wait, as PostFor.
   void AfterClosed(const Caller& caller, Done<void> then);
-  // `task` on a thread that may wait for other hosts, for no longer than until the caller is being killed; then `refused`
-  // is told where it has not begun.
+  // `task` on a thread that may wait for other hosts, for no longer than until the caller is being killed; then
+  // `refused` is told where it has not begun.
   void PostFor(const Caller& caller, std::function<void()> task, Done<void> refused);
   // commit.cc
   void RenameShared(const meta::RenameParams& names, const Caller& caller, Done<void> done);
