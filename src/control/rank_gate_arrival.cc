@@ -12,6 +12,7 @@ Status RankGate::Visit::Arrive(const Caller& caller) {
   CAIRNFS_RETURN_IF_ERROR(SettleArrival());
   CAIRNFS_ASSIGN_OR_RETURN(Seen seen, Look());
   if (IsOwn(seen.own)) {  // the answer was lost
+    may_have_come_ = true;
     generation_ = seen.own->generation;
     own_revision_ = seen.own_revision;
     return {};

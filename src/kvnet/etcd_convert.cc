@@ -87,6 +87,14 @@ std::optional<kv::SlottedAnswer> FromEtcd(const etcdserverpb::TxnResponse& respo
   return answer;
 }
 
+std::optional<kv::SlottedAnswer> FoundInSlot(const etcdserverpb::RangeResponse& read, const kv::SlotClaim& slot) {
+  if (read.kvs_size() != 1 || read.kvs(0).value() != slot.value) return std::nullopt;
+  kv::SlottedAnswer answer;
+  answer.committed = true;
+  answer.revision = static_cast<uint64_t>(read.kvs(0).mod_revision());
+  return answer;
+}
+
 kv::KvEntry ToEntry(const EtcdKeys& keys, etcdserverpb::KeyValue&& from) {
   return kv::KvEntry{keys.Strip(from.key()), std::move(*from.mutable_value()),
                      static_cast<uint64_t>(from.mod_revision())};

@@ -29,6 +29,10 @@ etcdserverpb::TxnRequest ToEtcd(const EtcdKeys& keys, const kv::Transaction& tra
 // nullopt: it is no answer to such a request.
 std::optional<kv::SlottedAnswer> FromEtcd(const etcdserverpb::TxnResponse& response, bool has_slot);
 
+// Of a transaction whose answer does not tell whether it ran: what a read of its slot afterwards tells. nullopt: it did
+// not run.
+std::optional<kv::SlottedAnswer> FoundInSlot(const etcdserverpb::RangeResponse& read, const kv::SlotClaim& slot);
+
 kv::KvEntry ToEntry(const EtcdKeys& keys, etcdserverpb::KeyValue&& from);
 
 }  // namespace cairnfs::kvnet

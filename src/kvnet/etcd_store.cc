@@ -112,6 +112,7 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
   };
 
   Result<kv::SlottedAnswer> TryCommit(const kv::Transaction& transaction, const kv::SlotClaim* slot) override;
+  Result<kv::SlottedAnswer> AfterNoSpace(const Error& refused, const kv::SlotClaim& slot);
   Result<kv::LeaseId> TryGrantLease(milliseconds ttl) override;
   Status TryRevokeLease(kv::LeaseId lease) override;
 
@@ -268,11 +269,28 @@ Result<uint64_t> EtcdStoreImpl::Commit(const kv::Transaction& transaction) {
 Result<kv::SlottedAnswer> EtcdStoreImpl::TryCommit(const kv::Transaction& transaction, const kv::SlotClaim* slot) {
   const pb::TxnRequest request = ToEtcd(keys_, transaction, slot);
   pb::TxnResponse response;
-  CAIRNFS_RETURN_IF_ERROR(Try(options_.retry.try_timeout, [&](Endpoint& endpoint, grpc::ClientContext& context) {
+  Status sent = Try(options_.retry.try_timeout, [&](Endpoint& endpoint, grpc::ClientContext& context) {
     return endpoint.kv->Txn(&context, request, &response);
-  }));
+  });
+  if (!sent.ok() && sent.error().code == ErrorCode::kNoSpace && slot != nullptr)
+    return AfterNoSpace(sent.error(), *slot);
+  if (!sent.ok()) return sent.error();
   if (std::optional<kv::SlottedAnswer> answer = FromEtcd(response, slot != nullptr)) return *std::move(answer);
   return MakeError(ErrorCode::kUnavailable, "etcd answers what it was not asked");
+}
+
+// A member that finds its quota used up when it applies a transaction applies it, and answers "no space" all the same
+// (quotaApplierV3 in etcd's server/etcdserver/apply.go). Reads are answered in that state too.
+Result<kv::SlottedAnswer> EtcdStoreImpl::AfterNoSpace(const Error& refused, const kv::SlotClaim& slot) {
+  pb::RangeRequest request;
+  request.set_key(keys_.Slot(slot.slot));
+  pb::RangeResponse response;
+  const Status read = Try(options_.retry.try_timeout, [&](Endpoint& endpoint, grpc::ClientContext& context) {
+    return endpoint.kv->Range(&context, request, &response);
+  });
+  if (!read.ok()) return MakeError(ErrorCode::kUnavailable, refused.message + "; then " + read.error().message);
+  if (std::optional<kv::SlottedAnswer> ran = FoundInSlot(response, slot)) return *std::move(ran);
+  return refused;
 }
 
 // Leases.

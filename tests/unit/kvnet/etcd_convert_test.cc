@@ -109,5 +109,19 @@ TEST(FromEtcd, Answers) {
   EXPECT_EQ(answer->slot_value, "another attempt");
 }
 
+TEST(FoundInSlot, TheAttemptsNameTellsThatItRan) {
+  const kv::SlotClaim slot{"host-1", 12, "attempt", 5};
+  etcdserverpb::RangeResponse read;
+  EXPECT_FALSE(FoundInSlot(read, slot).has_value()) << "there is no such slot";
+  read.add_kvs()->set_value("another attempt");
+  EXPECT_FALSE(FoundInSlot(read, slot).has_value());
+  read.mutable_kvs(0)->set_value("attempt");
+  read.mutable_kvs(0)->set_mod_revision(44);
+  const auto answer = FoundInSlot(read, slot);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_TRUE(answer->committed);
+  EXPECT_EQ(answer->revision, 44u);
+}
+
 }  // namespace
 }  // namespace cairnfs::kvnet

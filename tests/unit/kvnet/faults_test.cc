@@ -1,5 +1,6 @@
 // Lost answers, servers that die in the middle, leaders that change.
 #include <map>
+#include <set>
 
 #include "support.h"
 
@@ -71,6 +72,37 @@ TEST(LostAnswers, EtcdCountsEachIncrementOnce) {
   std::vector<std::unique_ptr<kv::SharedKvStore>> stores;
   for (int i = 0; i < 2; ++i) stores.push_back(Must(EtcdStore::Create(options)));
   CountThroughCuts(stores, proxy);
+}
+
+// etcd runs what it has let in when its quota is used up, and answers that there is no space.
+TEST(LostAnswers, WhatEtcdHasNoSpaceForDidNotRun) {
+  EtcdCluster etcd(1, /*quota_bytes=*/8 << 20);
+  etcd.WaitUntilReady();
+  EtcdOptions options;
+  options.endpoints = etcd.Addresses();
+  auto store = Must(EtcdStore::Create(options));
+  constexpr int kThreads = 24;
+  std::vector<std::set<std::string>> accepted(kThreads);
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const std::string value(20'000, 'v');
+      for (int i = 0;; ++i) {
+        const std::string key = std::to_string(t) + "/" + std::to_string(i);
+        const Result<uint64_t> result = store->Commit(Transaction().Put(key, value));
+        if (!result.ok()) {
+          EXPECT_EQ(result.error().code, ErrorCode::kNoSpace) << result.error().message;
+          return;
+        }
+        accepted[static_cast<size_t>(t)].insert(key);
+      }
+    });
+  }
+  threads.clear();
+  std::set<std::string> expected, stored;
+  for (const std::set<std::string>& keys : accepted) expected.insert(keys.begin(), keys.end());
+  for (const kv::KvEntry& entry : Must(store->Range("", "", 0)).entries) stored.insert(entry.key);
+  EXPECT_EQ(stored, expected);
 }
 
 // Creates key after key; those that were acknowledged, and no others, must be there at the end.

@@ -45,7 +45,8 @@ inline int Listen(int& port) {
 // The members of an etcd cluster, each a process that ends with this one.
 class EtcdCluster {
  public:
-  explicit EtcdCluster(size_t members) : members_(members) {
+  // `quota_bytes`: of each member's database; 0: etcd's default.
+  explicit EtcdCluster(size_t members, uint64_t quota_bytes = 0) : members_(members), quota_bytes_(quota_bytes) {
     std::vector<int> held;  // all at once, so that no port is given twice
     for (Member& member : members_) {
       held.push_back(Listen(member.client_port));
@@ -66,7 +67,7 @@ class EtcdCluster {
       cluster += (i == 0 ? "m" : ",m") + std::to_string(i) + "=" + Url(members_[i].peer_port);
     }
     const std::string client = Url(members_[index].client_port), peer = Url(members_[index].peer_port);
-    const std::string log = data + ".log";
+    const std::string log = data + ".log", quota = std::to_string(quota_bytes_);
     const pid_t child = fork();
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -76,7 +77,8 @@ class EtcdCluster {
       execlp("etcd", "etcd", "--name", name.c_str(), "--data-dir", data.c_str(), "--listen-client-urls", client.c_str(),
              "--advertise-client-urls", client.c_str(), "--listen-peer-urls", peer.c_str(),
              "--initial-advertise-peer-urls", peer.c_str(), "--initial-cluster", cluster.c_str(),
-             "--heartbeat-interval", "50", "--election-timeout", "500", "--snapshot-count", "100000", nullptr);
+             "--heartbeat-interval", "50", "--election-timeout", "500", "--snapshot-count", "100000",
+             "--quota-backend-bytes", quota.c_str(), nullptr);
       _exit(127);
     }
     members_[index].pid = child;
@@ -131,6 +133,7 @@ class EtcdCluster {
   };
   Directory directory_;
   std::vector<Member> members_;
+  const uint64_t quota_bytes_;
 };
 
 // Passes bytes between clients and a server, and now and then cuts a connection when the server has answered and the
