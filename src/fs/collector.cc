@@ -25,6 +25,9 @@ constexpr uint64_t kMoreRoomBytes = 4 * kMiB;
 constexpr auto kSameErrorLoggedAfter = std::chrono::minutes(1);
 // Files that are removed all the time put a collection off, but not for ever.
 constexpr int kDelaysMax = 10;
+// From one collection to the next that begins for lack of room alone: so long, and so many times what it took.
+constexpr auto kPauseForRoomMin = std::chrono::seconds(2);
+constexpr int kPausePerCollection = 4;
 
 }  // namespace
 
@@ -90,7 +93,7 @@ bool Collector::IsDue() const {
   const auto now = std::chrono::steady_clock::now();
   const auto delay = std::chrono::milliseconds(options_.collect_delay_ms);
   if (chunks_ == nullptr || !options_.collect_by_itself || freed_bytes_ == 0) return false;
-  if (!is_room_short_) {
+  if (!is_room_short_ || now < not_for_room_before_) {
     if (freed_bytes_ < options_.collect_after_bytes) return false;
     if (now - last_freed_ < delay && now - due_since_ < kDelaysMax * delay) return false;
   }
@@ -176,12 +179,16 @@ void Collector::Run() {
       freed_before = std::exchange(freed_bytes_, 0);
       is_room_short_ = false;
     }
+    const auto began = std::chrono::steady_clock::now();
     cairnfs::Status status = stop_.stop_requested()
                                  ? cairnfs::Status(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"))
                                  : CollectOnce();
     {
       MutexLock lock(mutex_);
       phase_ = status.ok() ? "done" : "failed: " + status.error().message;
+      const auto now = std::chrono::steady_clock::now();
+      not_for_room_before_ =
+          now + std::max<std::chrono::nanoseconds>(kPauseForRoomMin, kPausePerCollection * (now - began));
       if (status.ok()) {
         runs_total_++;
         last_error_.clear();

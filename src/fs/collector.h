@@ -73,6 +73,8 @@ class Collector {
   std::vector<Done<CollectionStatus>> requests_ GUARDED_BY(mutex_);
   uint64_t freed_bytes_ GUARDED_BY(mutex_) = 0;
   bool is_room_short_ GUARDED_BY(mutex_) = false;  // since the last collection began
+  // A full disk stays full, and little is freed all the time: that does not keep the collector at work.
+  std::chrono::steady_clock::time_point not_for_room_before_ GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point last_freed_ GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point due_since_ GUARDED_BY(mutex_);   // when enough was freed
   std::chrono::steady_clock::time_point not_before_ GUARDED_BY(mutex_);  // by itself, after one that failed

@@ -177,7 +177,7 @@ class FileSystem::Impl {
   // --- names (names.cc) ---
   Status PrepareForNewName(InodeId id);
   Status PrepareForNewNames(std::span<const InodeId> files);
-  void RenameFile(const meta::RenameParams& params, Done<void> done);
+  void RenameFile(const meta::RenameParams& params, const std::vector<InodeId>& files, Done<void> done);
   void RenameFileDurably(const meta::RenameParams& params, const std::vector<InodeId>& files, const Caller& caller,
                          Done<void> done);
   void RenameDirectory(const meta::RenameParams& params, const Caller& caller, Done<void> done);

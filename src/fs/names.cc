@@ -137,7 +137,7 @@ void FileSystem::Rename(const meta::RenameParams& params, const Caller& caller, 
   if (directory) return impl_->RenameDirectory(params, caller, std::move(done));
   if (Status ready = impl_->PrepareForNewNames(files); !ready.ok()) return done(ready);
   if (impl_->options.durable_file_rename) return impl_->RenameFileDurably(params, files, caller, std::move(done));
-  impl_->RenameFile(params, std::move(done));
+  impl_->RenameFile(params, files, std::move(done));
 }
 
 Status FileSystem::Impl::PrepareForNewNames(std::span<const InodeId> files) {
@@ -166,8 +166,10 @@ Status FileSystem::Impl::PrepareForNewName(InodeId id) {
   return {};
 }
 
-void FileSystem::Impl::RenameFile(const meta::RenameParams& params, Done<void> done) {
-  rounds->WhenAdmitted(NameChange::kAlters, [this, params, done = std::move(done)](const Status& admitted) {
+void FileSystem::Impl::RenameFile(const meta::RenameParams& params, const std::vector<InodeId>& files,
+                                  Done<void> done) {
+  rounds->WhenAdmitted(NameChange::kAlters, [this, params, files, done = std::move(done)](Status admitted) {
+    if (admitted.ok()) admitted = PrepareForNewNames(files);  // it may have waited for a round
     if (!admitted.ok()) return done(admitted);
     auto renamed = CommitRename(params);
     done(renamed.ok() ? Status() : Status(renamed.error()));
