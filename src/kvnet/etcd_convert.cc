@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "kvnet/channel.h"
+
 namespace cairnfs::kvnet {
 namespace {
 
@@ -98,6 +100,36 @@ std::optional<kv::SlottedAnswer> FoundInSlot(const etcdserverpb::RangeResponse& 
 kv::KvEntry ToEntry(const EtcdKeys& keys, etcdserverpb::KeyValue&& from) {
   return kv::KvEntry{keys.Strip(from.key()), std::move(*from.mutable_value()),
                      static_cast<uint64_t>(from.mod_revision())};
+}
+
+Error EtcdError(const std::string& endpoint, const grpc::Status& status) {
+  const std::string& text = status.error_message();
+  auto error = [&](ErrorCode code, const std::string& advice = "") {
+    return MakeError(code, "etcd at " + endpoint + ": " + text + advice);
+  };
+  auto says = [&](std::string_view words) { return text.find(words) != std::string::npos; };
+  if (IsLostCall(status)) return error(ErrorCode::kUnavailable);
+  switch (status.error_code()) {
+    case grpc::StatusCode::NOT_FOUND: return error(ErrorCode::kNotFound);
+    case grpc::StatusCode::OUT_OF_RANGE: return error(ErrorCode::kStale);  // compacted, or not there yet
+    case grpc::StatusCode::PERMISSION_DENIED:
+    case grpc::StatusCode::UNAUTHENTICATED: return error(ErrorCode::kPermission);
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      if (says("database space exceeded")) {
+        return error(ErrorCode::kNoSpace,
+                     "; compact and defragment it, raise --quota-backend-bytes, and disarm the alarm");
+      }
+      if (says("too many requests")) return error(ErrorCode::kUnavailable);
+      return error(ErrorCode::kTooLarge);
+    default: break;
+  }
+  if (says("too many operations")) {
+    return error(ErrorCode::kTooLarge, "; etcd's --max-txn-ops must be at least 128, its default");
+  }
+  if (says("request is too large")) {
+    return error(ErrorCode::kTooLarge, "; etcd's --max-request-bytes must be at least 1572864, its default");
+  }
+  return error(ErrorCode::kInvalidArgument);
 }
 
 }  // namespace cairnfs::kvnet

@@ -1,6 +1,8 @@
 // Transactions as etcd's. Room-internal: protobuf is in here.
 #pragma once
 
+#include <grpcpp/support/status.h>
+
 #include "etcd.pb.h"
 #include "kv/shared_store.h"
 #include "kv/slots.h"
@@ -32,6 +34,9 @@ std::optional<kv::SlottedAnswer> FromEtcd(const etcdserverpb::TxnResponse& respo
 // Of a transaction whose answer does not tell whether it ran: what a read of its slot afterwards tells. nullopt: it did
 // not run.
 std::optional<kv::SlottedAnswer> FoundInSlot(const etcdserverpb::RangeResponse& read, const kv::SlotClaim& slot);
+
+// The code that etcd's words mean. `status` is not OK; the call was one to `endpoint`.
+Error EtcdError(const std::string& endpoint, const grpc::Status& status);
 
 kv::KvEntry ToEntry(const EtcdKeys& keys, etcdserverpb::KeyValue&& from);
 

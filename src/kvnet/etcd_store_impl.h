@@ -1,0 +1,127 @@
+// EtcdStore's insides, which etcd_store.cc (transactions, leases), etcd_reads.cc and etcd_watches.cc share.
+// Room-internal: gRPC is in here.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+
+#include "etcd.grpc.pb.h"
+#include "kv/commit_slots.h"
+#include "kvnet/channel.h"
+#include "kvnet/etcd_convert.h"
+#include "kvnet/etcd_store.h"
+#include "kvnet/remote_watch.h"
+
+namespace cairnfs::kvnet {
+
+// etcd's default --max-txn-ops is 128, and each transaction also compares and puts its slot.
+inline constexpr size_t kEtcdOperationsMax = 128;
+
+struct EtcdEndpoint {
+  EtcdEndpoint(const std::string& address, const RemoteOptions& options)
+      : address(address),
+        channel(MakeChannel(address, options)),
+        kv(etcdserverpb::KV::NewStub(channel)),
+        lease(etcdserverpb::Lease::NewStub(channel)),
+        watch(etcdserverpb::Watch::NewStub(channel)) {}
+  const std::string address;
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<etcdserverpb::KV::Stub> kv;
+  const std::unique_ptr<etcdserverpb::Lease::Stub> lease;
+  const std::unique_ptr<etcdserverpb::Watch::Stub> watch;
+};
+
+class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
+ public:
+  explicit EtcdStoreImpl(const EtcdOptions& options)
+      : options_(options.remote), keys_(options.prefix), slots_(*this, options.remote.retry) {
+    for (const std::string& address : options.endpoints) {
+      endpoints_.push_back(std::make_unique<EtcdEndpoint>(address, options.remote));
+    }
+  }
+
+  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override;
+  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override;
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override;
+  Status Sync() override { return {}; }
+  kv::KvLimits limits() const override {
+    // etcd's default --max-request-bytes is 1.5 MiB; the rest is for prefixes, field tags and the slot.
+    return kv::KvLimits{.operations_per_transaction_max = kEtcdOperationsMax - 1, .transaction_bytes_max = 1'280 << 10};
+  }
+  Result<kv::LeaseId> GrantLease(std::chrono::milliseconds ttl) override;
+  Result<std::chrono::milliseconds> KeepLeaseAlive(kv::LeaseId lease) override;
+  Status RevokeLease(kv::LeaseId lease) override;
+  Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
+                                             kv::WatchCallbacks callbacks) override;
+  Status CompactHistory(uint64_t revisions_kept) override;
+
+ private:
+  // What is read of one span, in etcd's terms.
+  struct Span {
+    std::string key, range_end;  // range_end empty: one key
+    size_t limit = 0;
+  };
+  struct Now {
+    uint64_t revision = 0, cluster = 0;
+  };
+  struct WatchState {
+    std::string begin, end;
+    kv::WatchCallbacks callbacks;
+    uint64_t cluster = 0;  // that the watch was told of; 0: not known yet
+  };
+
+  Result<kv::SlottedAnswer> TryCommit(const kv::Transaction& transaction, const kv::SlotClaim* slot) override;
+  Result<kv::SlottedAnswer> AfterNoSpace(const Error& refused, const kv::SlotClaim& slot);
+  Result<kv::LeaseId> TryGrantLease(std::chrono::milliseconds ttl) override;
+  Status TryRevokeLease(kv::LeaseId lease) override;
+
+  // `call(endpoint, context)` on the current endpoint. After kUnavailable the next one is the current one.
+  template <typename Call>
+  Status Try(std::chrono::milliseconds timeout, const Call& call) {
+    const size_t index = current_.load();
+    EtcdEndpoint& endpoint = *endpoints_[index];
+    grpc::ClientContext context;
+    const grpc::Status status = TryCall(*endpoint.channel, options_, timeout, context,
+                                        [&](grpc::ClientContext& connected) { return call(endpoint, connected); });
+    if (status.ok()) return {};
+    Error error = EtcdError(endpoint.address, status);
+    if (error.code == ErrorCode::kUnavailable) LeaveEndpoint(index);
+    return error;
+  }
+  // As Try, again until there is another answer than kUnavailable or the time is over.
+  template <typename Call>
+  Status TryLong(const Call& call) {
+    kv::Retry retry(options_.retry);
+    for (;;) {
+      Status status = Try(options_.retry.try_timeout, call);
+      if (status.ok() || status.error().code != ErrorCode::kUnavailable || !retry.Wait()) return status;
+    }
+  }
+  void LeaveEndpoint(size_t index) { current_.compare_exchange_strong(index, (index + 1) % endpoints_.size()); }
+
+  Result<kv::KvSnapshot> ReadSpans(const std::vector<Span>& spans);
+  // kStale: the history that it reads was compacted away meanwhile.
+  Result<kv::KvSnapshot> ReadSpansOnce(const std::vector<Span>& spans);
+  Result<etcdserverpb::TxnResponse> ReadFirstPages(std::span<const Span> spans, uint64_t revision);
+  Status ReadPages(const Span& span, uint64_t revision, kv::KvRange& range);
+  // Takes what a page holds. True: more is wanted, and there.
+  bool Take(const Span& span, etcdserverpb::RangeResponse& page, kv::KvRange& range) const;
+  static etcdserverpb::RangeRequest PageOf(const Span& span, size_t have, uint64_t revision);
+
+  Result<Now> ReadNow(grpc::ClientContext& context);
+  bool Follow(RemoteWatch& watch, WatchState& state, uint64_t& after);
+  // Tells what comes until the stream breaks or says that the history is gone (true).
+  bool FollowStream(grpc::ClientReaderWriter<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>& stream,
+                    WatchState& state, uint64_t& after);
+  void Tell(etcdserverpb::WatchResponse& response, WatchState& state, uint64_t& after);
+
+  const RemoteOptions options_;
+  const EtcdKeys keys_;
+  std::vector<std::unique_ptr<EtcdEndpoint>> endpoints_;  // constant after construction
+  std::atomic<size_t> current_{0};
+  kv::CommitSlots slots_;  // self-synchronised; ends before what it sends with
+};
+
+}  // namespace cairnfs::kvnet
