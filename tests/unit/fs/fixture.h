@@ -13,6 +13,7 @@
 #include "../../support/eventually.h"
 #include "chunking/digest.h"
 #include "fs/filesystem.h"
+#include "io/faulty_disk.h"
 #include "io/memory_disk.h"
 #include "store/chunk_index_format.h"
 
@@ -110,6 +111,18 @@ class World {
     engine = std::make_unique<FullableEngine>();
     disk = std::make_unique<io::MemoryDisk>(disk_options);
     Open(true);
+  }
+  // The same on a disk that can be made to fail. It is valid until the next Remake or the world's end.
+  io::FaultyDisk& RemakeOnFaultyDisk() {
+    Close();
+    engine = std::make_unique<FullableEngine>();
+    disk.reset();  // before the one below it
+    disk_below = std::make_unique<io::MemoryDisk>(disk_options);
+    auto faulty = std::make_unique<io::FaultyDisk>(*disk_below);
+    io::FaultyDisk& handle = *faulty;
+    disk = std::move(faulty);
+    Open(true);
+    return handle;
   }
   void Open(bool format) {
     auto kv_or = kv::LocalKvStore::Open(*engine);
@@ -214,6 +227,7 @@ class World {
   FsOptions fs_options;
   std::unique_ptr<io::BufferPool> pool;
   std::unique_ptr<FullableEngine> engine;
+  std::unique_ptr<io::MemoryDisk> disk_below;  // of a faulty one
   std::unique_ptr<io::Disk> disk;
   std::unique_ptr<kv::LocalKvStore> kv;
   std::unique_ptr<store::LocalChunkStore> chunks;

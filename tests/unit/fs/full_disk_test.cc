@@ -190,13 +190,7 @@ class NoRoomForAccepted : public testing::Test {
  protected:
   NoRoomForAccepted() {
     world_.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
-    world_.Remake();
-    world_.Close();
-    world_.engine = std::make_unique<FullableEngine>();
-    auto faulty = std::make_unique<io::FaultyDisk>(memory_);
-    disk_ = faulty.get();
-    world_.disk = std::move(faulty);
-    world_.Open(true);
+    disk_ = &world_.RemakeOnFaultyDisk();
     file_ = world_.Create("file");
     EXPECT_TRUE(world_.Write(file_, 0, text_).ok());
     SetFull();
@@ -237,7 +231,6 @@ class NoRoomForAccepted : public testing::Test {
   }
 
   const std::string text_ = RandomText(1, 20'000);
-  io::MemoryDisk memory_;
   World world_;
   io::FaultyDisk* disk_ = nullptr;  // the world's
   FileSystem::Created file_;
@@ -245,16 +238,10 @@ class NoRoomForAccepted : public testing::Test {
 
 // Far less than what makes a collection begin else.
 TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
-  io::MemoryDisk memory;
   World world;
   world.fs_options.collect_after_bytes = kGiB;
   world.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
-  world.Close();
-  world.engine = std::make_unique<FullableEngine>();
-  auto faulty = std::make_unique<io::FaultyDisk>(memory);
-  io::FaultyDisk& disk = *faulty;
-  world.disk = std::move(faulty);
-  world.Open(true);
+  io::FaultyDisk& disk = world.RemakeOnFaultyDisk();
   auto old = world.Create("old");
   ASSERT_TRUE(world.Write(old, 0, RandomText(1, 80 * kMiB)).ok());  // beyond the reserve
   world.CloseFile(old);
@@ -277,15 +264,9 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
 
 // Who is told that the disk is full deletes something, which does not mend it.
 TEST(FullDisk, WhereTheDiskIsBrokenToo) {
-  io::MemoryDisk memory;
   World world;
   world.fs_options.flush_interval_ms = 600'000;
-  world.Close();
-  world.engine = std::make_unique<FullableEngine>();
-  auto faulty = std::make_unique<io::FaultyDisk>(memory);
-  io::FaultyDisk& disk = *faulty;
-  world.disk = std::move(faulty);
-  world.Open(true);
+  io::FaultyDisk& disk = world.RemakeOnFaultyDisk();
   auto file = world.Create("file");
   ASSERT_TRUE(world.Write(file, 0, "there is a segment now").ok());
   ASSERT_TRUE(world.Fsync(file).ok());

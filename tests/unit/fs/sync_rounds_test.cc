@@ -228,15 +228,9 @@ TEST_F(DurableFileRename, ThatHasReplacedAFileAndIsNotDurableIsInterrupted) {
 
 // The bytes were accepted, their descriptor closed, and only then does the disk fail.
 TEST(SyncRounds, AfterTheDiskHasFailedCloseAndRenameSayIt) {
-  io::MemoryDisk memory;
   World world;
   world.fs_options.flush_interval_ms = 600'000;
-  world.Close();
-  world.engine = std::make_unique<FullableEngine>();
-  auto faulty = std::make_unique<io::FaultyDisk>(memory);
-  io::FaultyDisk& disk = *faulty;
-  world.disk = std::move(faulty);
-  world.Open(true);
+  io::FaultyDisk& disk = world.RemakeOnFaultyDisk();
   auto sync = [&] { return World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }); };
   auto flush = [&](const FileSystem::Created& file) {
     return World::Await<void>([&](Done<void> done) { world.fs->Flush(file.handle, file.attr.inode, std::move(done)); });

@@ -24,7 +24,12 @@ class NoSpace : public testing::Test {
     if (mounted_) umount2(directory_.path().c_str(), MNT_DETACH);
   }
 
-  void Open() { engine_ = MustOpenRocks(directory_.path() + "/db"); }
+  RocksOptions Options() const {
+    RocksOptions options;
+    options.path = directory_.path() + "/db";
+    return options;
+  }
+  void Open() { engine_ = MustOpenRocks(Options().path); }
   Status Write(const std::string& key, size_t bytes = 100) {
     return engine_->Write({EngineWrite{key, std::string(bytes, 'v')}}, true);
   }
@@ -152,13 +157,11 @@ TEST_F(NoSpace, OpeningOnAFullDiskSaysSo) {
   MustSucceed(Write("a"));
   engine_.reset();
   Fill();
-  RocksOptions options;
-  options.path = directory_.path() + "/db";
-  Result<std::unique_ptr<KvEngine>> engine = OpenRocksEngine(options);
+  Result<std::unique_ptr<KvEngine>> engine = OpenRocksEngine(Options());
   ASSERT_FALSE(engine.ok());
   EXPECT_EQ(engine.error().code, ErrorCode::kNoSpace) << engine.error().message;
   MakeRoom();
-  engine = MustOpenRocks(options.path);
+  engine = MustOpenRocks(Options().path);
   EXPECT_TRUE(Must((*engine)->Get("a")).has_value());
 }
 
@@ -167,8 +170,7 @@ TEST_F(NoSpace, ReadingNeedsNoRoom) {
   MustSucceed(Write("a"));
   engine_.reset();
   Fill();
-  RocksOptions options;
-  options.path = directory_.path() + "/db";
+  RocksOptions options = Options();
   options.read_only = true;
   engine_ = Must(OpenRocksEngine(options));
   EXPECT_TRUE(Must(engine_->Get("a")).has_value());
@@ -180,8 +182,7 @@ TEST_F(NoSpace, TheRoomGoesWhileItIsOpened) {
   Open();
   MustSucceed(Write("a"));
   engine_.reset();
-  RocksOptions options;
-  options.path = directory_.path() + "/db";
+  const RocksOptions options = Options();
   int failed = 0;
   for (uint64_t room = 0; room <= 256 << 10; room += 4 << 10) {
     LeavePages(room);
