@@ -10,6 +10,7 @@
 #include "control/rank_gate_records.h"
 #include "control/service.h"
 #include "kv/hosted_store.h"
+#include "only_rank.h"
 
 namespace cairnfs::control {
 namespace {
@@ -52,14 +53,7 @@ class CommitDurabilityTest : public ::testing::Test {
   }
 
   Status Commit() {
-    GateCall call;
-    call.directory = directory_;
-    call.final_parent = kRootInode;
-    call.final_name = "final";
-    call.ranks = 1;
-    call.rank = 0;
-    call.timeout = std::chrono::seconds(30);
-    return Client(std::string(folder_) + "/control.sock").Commit(call, [this]() -> Status {
+    return Client(std::string(folder_) + "/control.sock").Commit(CallOfTheOnlyRank(directory_), [this]() -> Status {
       was_asked_ = true;
       return {};
     });

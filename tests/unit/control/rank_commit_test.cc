@@ -11,22 +11,12 @@
 #include "control/client.h"
 #include "control/service.h"
 #include "kv/hosted_store.h"
+#include "only_rank.h"
 
 namespace cairnfs::control {
 namespace {
 
 constexpr uid_t kNobody = 65534;
-
-GateCall CallFor(InodeId directory) {
-  GateCall call;
-  call.directory = directory;
-  call.final_parent = kRootInode;
-  call.final_name = "final";
-  call.ranks = 1;
-  call.rank = 0;
-  call.timeout = std::chrono::seconds(30);
-  return call;
-}
 
 // What a rank of that user is answered: nothing, or the message of its error. It is made before gRPC has threads here,
 // which a fork would not take along.
@@ -41,7 +31,7 @@ class Rank {
     InodeId directory;
     while (read(ask_[0], &directory.value, sizeof directory.value) == sizeof directory.value) {
       Client client(socket);
-      Status status = client.Commit(CallFor(directory), [] { return Status(); });
+      Status status = client.Commit(CallOfTheOnlyRank(directory), [] { return Status(); });
       std::string text = status.ok() ? "" : status.error().message;
       if (status.ok() && client.GetStatus().ok()) text = "it was told the daemon's status";
       text.resize(1000);
@@ -106,7 +96,7 @@ TEST(RankCommit, IsForThoseWhoMayRename) {
     EXPECT_EQ(rank.Commit(mine), "");
     EXPECT_NE(rank.Commit(make("roots", 0)).find("Permission denied"), std::string::npos) << "sticky";
     Client own(socket);
-    EXPECT_TRUE(own.Commit(CallFor(make("own", 0)), [] { return Status(); }).ok());
+    EXPECT_TRUE(own.Commit(CallOfTheOnlyRank(make("own", 0)), [] { return Status(); }).ok());
     EXPECT_TRUE(own.GetStatus().ok());
   }
   EXPECT_FALSE(std::filesystem::exists(std::string(folder) + "/ranks.sock"));
