@@ -135,7 +135,6 @@ void FileSystem::Rename(const meta::RenameParams& params, const Caller& caller, 
     files.push_back(target->inode);
   }
   if (directory) return impl_->RenameDirectory(params, caller, std::move(done));
-  if (Status ready = impl_->PrepareForNewNames(files); !ready.ok()) return done(ready);
   if (impl_->options.durable_file_rename) return impl_->RenameFileDurably(params, files, caller, std::move(done));
   impl_->RenameFile(params, files, std::move(done));
 }
@@ -179,6 +178,7 @@ void FileSystem::Impl::RenameFile(const meta::RenameParams& params, const std::v
 // In the order of a directory's rename: what fails before the new name is shown leaves everything as it was.
 void FileSystem::Impl::RenameFileDurably(const meta::RenameParams& params, const std::vector<InodeId>& files,
                                          const Caller& caller, Done<void> done) {
+  if (Status ready = PrepareForNewNames(files); !ready.ok()) return done(ready);
   auto commit = [this, params, files, caller, done = std::move(done)](Status durable) {
     if (durable.ok()) durable = PrepareForNewNames(files);  // what was written meanwhile
     if (!durable.ok()) return done(durable);

@@ -388,13 +388,12 @@ Status FileSystem::Impl::CheckPublished(const InodePtr& inode) {
   MutexLock lock(inode->mutex);
   const Content* content = inode->content.get();
   if (content == nullptr) return {};
-  if (!content->lost.empty()) {
-    return MakeError(ErrorCode::kIo, "bytes of the file could not be stored and are lost: write it again or remove it");
+  const bool is_owed = content->changed && content->must_publish;
+  if (content->lost.empty()) {
+    if (!is_owed) return {};
+    if (content->publish_error) return *content->publish_error;
   }
-  if (!content->changed || !content->must_publish) return {};
-  if (content->publish_error) return *content->publish_error;
-  if (const Error* failure = content->Failure()) return failure->WithContext("bytes of the file");
-  if (content->recipe_error_noted) return MakeError(ErrorCode::kIo, "the file's recipe could not be stored");
+  if (auto why = content->WhyNotWhole()) return *why;
   return {};
 }
 
