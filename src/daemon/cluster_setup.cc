@@ -216,6 +216,42 @@ Result<ClusterIdentity> MakeCluster(kv::KvStore& store, const Config& config) {
   return MakeOrReadCluster(store, config);
 }
 
+Status CheckMayBeAdopted(const DataDirectory& directory, const Config& config, const std::string& filesystem) {
+  if (directory.filesystem() == filesystem) return {};
+  if (!directory.filesystem().empty()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{} belongs to filesystem {}, but the metadata at {} is of filesystem {}: correct "
+                                 "metadata, or give an empty directory with --data",
+                                 directory.path(), directory.filesystem(), MetadataUrl(config), filesystem));
+  }
+  if (directory.is_new()) return {};
+  // Of a host alone. What its files are made of could be taken over, but not who has the name.
+  CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(directory, config));
+  CAIRNFS_ASSIGN_OR_RETURN(auto kv, kv::LocalKvStore::Open(storage->engine()));
+  const std::string inodes = meta::InodeKey({}).substr(0, 1);
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange found, kv->Range(inodes, kv::PrefixEnd(inodes), 2));
+  if (found.entries.size() <= 1) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   fmt::format("{} is the filesystem of a host alone and holds files, which a cluster would not see: "
+                               "give an empty directory with --data; to bring the files along, mount {} without "
+                               "metadata and copy them into the cluster's mount",
+                               directory.path(), directory.path()));
+}
+
+// Of a host that joins: its first mount would refuse a directory of another filesystem. One that does not exist yet is
+// made then, and one that a daemon holds was found to be right by it.
+Status CheckDataMayJoin(const Config& config, const std::string& filesystem) {
+  std::error_code error;
+  if (!stdfs::exists(config.data + "/format", error)) return {};
+  DataDirectory::OpenOptions open;
+  open.path = config.data;
+  open.create = false;
+  open.purpose = "checking";
+  auto directory = DataDirectory::Open(open);
+  if (!directory.ok()) return directory.error().code == ErrorCode::kBusy ? Status() : Status(directory.error());
+  return CheckMayBeAdopted(**directory, config, filesystem);
+}
+
 // The data directory of the host that keeps the metadata is made whole here; that of any other one by its first mount.
 Result<ClusterIdentity> MakeServedCluster(const Config& config) {
   DataDirectory::OpenOptions open;
@@ -292,27 +328,8 @@ Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
 }
 
 Status Adopt(DataDirectory& directory, const Config& config, const std::string& filesystem) {
+  CAIRNFS_RETURN_IF_ERROR(CheckMayBeAdopted(directory, config, filesystem));
   if (directory.filesystem() == filesystem) return {};
-  if (!directory.filesystem().empty()) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("{} belongs to filesystem {}, but the metadata at {} is of filesystem {}: correct "
-                                 "metadata, or give an empty directory with --data",
-                                 directory.path(), directory.filesystem(), MetadataUrl(config), filesystem));
-  }
-  if (!directory.is_new()) {
-    // Of a host alone. What its files are made of could be taken over, but not who has the name.
-    CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(directory, config));
-    CAIRNFS_ASSIGN_OR_RETURN(auto kv, kv::LocalKvStore::Open(storage->engine()));
-    const std::string inodes = meta::InodeKey({}).substr(0, 1);
-    CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange found, kv->Range(inodes, kv::PrefixEnd(inodes), 2));
-    if (found.entries.size() > 1) {
-      return MakeError(ErrorCode::kInvalidArgument,
-                       fmt::format("{} is the filesystem of a host alone and holds files, which a cluster would not "
-                                   "see: give an empty directory with --data; to bring the files along, mount {} "
-                                   "without metadata and copy them into the cluster's mount",
-                                   directory.path(), directory.path()));
-    }
-  }
   return directory.JoinFilesystem(filesystem);
 }
 
@@ -363,6 +380,7 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckDataMayJoin(config, ToHex(identity->header.uuid)));
   CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, ConfigText(config, "join")));
   return SetupResult{ToHex(identity->header.uuid), address, config};
 }

@@ -12,6 +12,7 @@
 #include "daemon/storage.h"
 #include "kv/engine.h"
 #include "kv/hosted_store.h"
+#include "kvnet/kv_service.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -168,6 +169,30 @@ TEST_F(ClusterSetupTest, JoinSaysThatWhatAnswersServesNoMetadata) {
   ASSERT_FALSE(joined.ok());
   EXPECT_TRUE(Has(joined.error(), "serves no metadata: give the serve_metadata address")) << joined.error().message;
   EXPECT_FALSE(stdfs::exists(options_.file));
+}
+
+TEST_F(ClusterSetupTest, JoinSaysThatTheDirectoryIsAnothersBeforeItWritesAnything) {
+  auto engine = kv::OpenMemoryEngine();
+  auto store = kv::HostedStore::Open(*engine);
+  ASSERT_TRUE(store.ok());
+  ASSERT_TRUE(MakeOrReadCluster(**store, options_.config).ok());
+  auto server = kvnet::KvServer::Start(**store, "127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.error().message;
+  {
+    auto directory = DataDirectory::Open({options_.config.data, true, "testing"});
+    ASSERT_TRUE(directory.ok());
+    ASSERT_TRUE((*directory)->JoinFilesystem(std::string(32, '1')).ok());
+    ASSERT_TRUE((*directory)->FinishMaking().ok());
+  }
+  auto joined = JoinCluster(options_, (*server)->address());
+  ASSERT_FALSE(joined.ok());
+  EXPECT_TRUE(Has(joined.error(), "belongs to filesystem " + std::string(32, '1'))) << joined.error().message;
+  EXPECT_FALSE(stdfs::exists(options_.file));
+  options_.config.data = folder_ + "/not-there-yet";
+  joined = JoinCluster(options_, (*server)->address());
+  EXPECT_TRUE(joined.ok()) << joined.error().message;
+  EXPECT_TRUE(stdfs::exists(options_.file));
+  EXPECT_FALSE(stdfs::exists(options_.config.data));
 }
 
 TEST_F(ClusterSetupTest, HostsThatStartAtOnceAgree) {
