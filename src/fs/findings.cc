@@ -14,7 +14,11 @@ void Findings::AddFile(std::string what, InodeId inode) {
 }
 
 void Findings::AddChunks(std::string what, const std::vector<Digest>& chunks) {
-  for (const Digest& chunk : chunks) chunks_.emplace(chunk, problems_.size());
+  for (const Digest& chunk : chunks) {
+    const auto [entry, is_new] = chunks_.emplace(chunk, problems_.size());
+    // That it is missing is explained now.
+    if (!is_new && problems_[entry->second].only_if_named) entry->second = problems_.size();
+  }
   problems_.emplace_back();
   problems_.back().what = std::move(what);
   problems_.back().is_chunk = !chunks.empty();

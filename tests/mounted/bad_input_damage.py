@@ -208,7 +208,7 @@ def advice_for_damaged_segments_works(seed):
             expect(call(*mount.mount_command()), CORRUPT, name, "cairnfs check --data DATA",
                    "cairnfs check --rebuild-index --data DATA")
             expect(call(program("cairnfs"), "check", "--data", mount.data), PROBLEMS, f"problem: {name}", "the index names",
-                   "damaged: lost", "is missing", "cairnfs check --rebuild-index")
+                   "it is part of lost (inode", "damaged: lost", "cairnfs check --rebuild-index")
             # The file that is lost stays a problem, for reading it gives an error.
             expect(call(program("cairnfs"), "check", "--rebuild-index", "--data", mount.data), PROBLEMS, "index rebuilt",
                    "damaged: lost")
