@@ -54,10 +54,12 @@ Result<std::unique_ptr<Control::Stub>> StubFor(const std::string& path) {
 }
 
 // A daemon marks its own errors (rpc/status.h). Over a connection that stood, gRPC's own "unavailable" means that the
-// other end of it is gone.
+// other end of it is gone, and "cancelled", which nobody does here, that its server was shut down.
 Error ErrorOf(const grpc::Status& status) {
   Error error = rpc::FromGrpc(status);
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty()) {
+  const grpc::StatusCode code = status.error_code();
+  const bool has_ended = code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::CANCELLED;
+  if (has_ended && status.error_details().empty()) {
     error.message = "the daemon ended before it answered (" + error.message + ")";
   }
   return error;
