@@ -68,7 +68,7 @@ bool StderrIsJournal() {
   return stream == std::to_string(info.st_dev) + ":" + std::to_string(info.st_ino);
 }
 
-Status CheckLogDirectory(const std::string& file) {
+Status CheckLogFile(const std::string& file) {
   std::string directory = std::filesystem::path(file).parent_path().string();
   struct stat info;
   if (directory.empty()) return {};
@@ -83,6 +83,10 @@ Status CheckLogDirectory(const std::string& file) {
     return MakeError(ErrorCode::kNotDirectory,
                      "cannot open the log file " + file + ": " + directory + " is not a directory");
   }
+  if (stat(file.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "cannot open the log file " + file + ": it is a directory; give a file");
+  }
   return {};
 }
 
@@ -92,7 +96,7 @@ Status InitLog(const LogOptions& options) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "unknown log level '" + options.level + "'; use trace, debug, info, warning, error or off");
   }
-  CAIRNFS_RETURN_IF_ERROR(CheckLogDirectory(options.file));  // spdlog would make it
+  CAIRNFS_RETURN_IF_ERROR(CheckLogFile(options.file));  // spdlog would make it
   try {
     auto logger = std::make_shared<spdlog::logger>("cairnfs", MakeSink(options));
     logger->set_level(level);

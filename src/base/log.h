@@ -25,11 +25,12 @@ struct LogOptions {
 // Whether stderr is the stream to the journal that systemd named in $JOURNAL_STREAM.
 bool StderrIsJournal();
 
-// kNotFound or kNotDirectory, with the directory's name, when `file` lies in none that is there.
-Status CheckLogDirectory(const std::string& file);
+// kNotFound or kNotDirectory, with the directory's name, when `file` lies in none that is there; kInvalidArgument when
+// it is a directory itself.
+Status CheckLogFile(const std::string& file);
 
 // Installs the process-wide logger. Threads: call once, before others start. kInvalidArgument for an unknown level,
-// kIo when the file cannot be opened; else as CheckLogDirectory.
+// kIo when the file cannot be opened; else as CheckLogFile.
 Status InitLog(const LogOptions& options);
 
 }  // namespace cairnfs

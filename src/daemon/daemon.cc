@@ -178,7 +178,7 @@ Status Daemon::TakeWhatIsNamed() {
   if (auto checked = fuse::Server::Check(MountOptions()); !checked.ok()) return AsWrongConfiguration(checked.error());
   CAIRNFS_RETURN_IF_ERROR(CheckNothingIsHidden(config_));
   if (config_.log_file != kLogToJournal) {
-    if (auto found = CheckLogDirectory(config_.log_file); !found.ok()) return AsWrongConfiguration(found.error());
+    if (auto found = CheckLogFile(config_.log_file); !found.ok()) return AsWrongConfiguration(found.error());
   }
   DataDirectory::OpenOptions open;
   open.path = config_.data;

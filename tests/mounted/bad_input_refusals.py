@@ -89,6 +89,7 @@ def log_and_metrics_that_cannot_be_had(_):
     with Scratch() as scratch:
         expect(try_mount(scratch, "-o", "log_file=/dev/null/log"), USAGE, "cannot open the log file /dev/null/log")
         nowhere = scratch.path + "/no/such"
+        expect(try_mount(scratch, "-o", "log_file=/"), USAGE, "cannot open the log file /: it is a directory")
         expect(try_mount(scratch, "-o", f"log_file={nowhere}/log"), USAGE, f"the directory {nowhere} does not exist")
         assert not os.path.exists(scratch.path + "/no"), "the log file's directory was made"
         assert not os.path.exists(scratch.path + "/data"), "a mount that cannot be made a data directory"
