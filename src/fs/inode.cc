@@ -11,11 +11,36 @@ const Error* Content::Failure() const {
   return nullptr;
 }
 
+// All of the range was written since, and the next round that takes the file stores it.
+static bool IsWrittenAnew(const Content& content, const Content::LostRange& range) {
+  // Other hosts see what was closed and published, and what is still on its way is not.
+  if (content.shared) return false;
+  RangeSet newer(SIZE_MAX);
+  // Not all that is in memory: a run keeps the bytes of a provisional chunk that was lost, and they count as stored.
+  content.overlay.ForEachUnstored([&](uint64_t begin, uint64_t end) { newer.Add(begin, end); });
+  for (const auto& [id, chunk] : content.flying) {
+    if (id > range.chunk_id) newer.Add(chunk->offset, chunk->offset + chunk->size);
+  }
+  bool is_covered = true;
+  newer.ForEachGap(range.begin, range.end, [&](uint64_t, uint64_t) { is_covered = false; });
+  return is_covered;
+}
+
+// Bytes are lost that nothing on its way takes the place of.
+static bool LacksLost(const Content& content) {
+  const auto will_be_lost = [](const auto& item) { return !item.second.pin && !item.second.failure; };
+  if (std::any_of(content.landed.begin(), content.landed.end(), will_be_lost)) return true;
+  const auto is_missing = [&](const Content::LostRange& range) { return !IsWrittenAnew(content, range); };
+  return std::any_of(content.lost.begin(), content.lost.end(), is_missing);
+}
+
 std::optional<Error> Content::WhyNotWhole() const {
-  if (!lost.empty()) {
+  if (LacksLost(*this)) {
     return MakeError(ErrorCode::kIo, "bytes of the file could not be stored and are lost: write it again or remove it");
   }
   if (const Error* failure = Failure()) return failure->WithContext("bytes of the file");
+  // While it is tried again a chunk has no failure, and is no more stored than before.
+  if (LacksSpace()) return MakeError(ErrorCode::kNoSpace, "bytes of the file found no room");
   if (recipe_error_noted) return MakeError(ErrorCode::kIo, "the file's recipe could not be stored");
   return std::nullopt;
 }

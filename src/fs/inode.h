@@ -83,6 +83,8 @@ struct Content {
   // The end of what is accepted and not stored.
   uint64_t UnstoredEnd() const;
   const Error* Failure() const;  // of a chunk in flight, which is tried again; null: none
+  // A chunk found no space and is not stored yet, whether or not it is being tried again.
+  bool LacksSpace() const { return !flying.empty() && flying.begin()->first <= no_space_through; }
   // Why a name given to the file would not be that of all its bytes: some are lost, or found no room. As known by now.
   std::optional<Error> WhyNotWhole() const;
   // Buffers of it will be given back without more bytes coming.

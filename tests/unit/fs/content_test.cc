@@ -52,5 +52,24 @@ TEST_F(LostRanges, ANewerOneStays) {
   EXPECT_FALSE(content_.HasLost(100, 150));
 }
 
+TEST_F(LostRanges, AreMissingUntilNewerBytesAreOnTheirWay) {
+  auto fly = [&](uint64_t id, uint64_t offset, uint64_t size) {
+    auto chunk = std::make_shared<FlyingChunk>();
+    chunk->id = id;
+    chunk->offset = offset;
+    chunk->size = size;
+    content_.flying.emplace(id, std::move(chunk));
+  };
+  content_.AddLost({0, 100, 2});
+  fly(2, 0, 100);
+  EXPECT_TRUE(content_.WhyNotWhole()) << "these are older";
+  fly(3, 0, 60);
+  EXPECT_TRUE(content_.WhyNotWhole()) << "these are some of them";
+  fly(4, 50, 50);
+  EXPECT_FALSE(content_.WhyNotWhole());
+  content_.landed[4] = {};  // without a pin: lost too, and to be noted after chunk 3
+  EXPECT_TRUE(content_.WhyNotWhole());
+}
+
 }  // namespace
 }  // namespace cairnfs::fs

@@ -1,6 +1,5 @@
 // A disk without room for new bytes: what is refused, what is lost, and the way out.
-#include "fixture.h"
-#include "io/faulty_disk.h"
+#include "full_disk_fixture.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -185,57 +184,6 @@ TEST_F(FullDiskTest, ACollectionThatFoundNoRoomIsSeenAndTriedAgainOnceThereIsSom
   world_.fs->Release(file.handle, file.attr.inode);
 }
 
-// A disk that has no room for what was accepted: the file is below it, and no segment is there yet.
-class NoRoomForAccepted : public testing::Test {
- protected:
-  NoRoomForAccepted() {
-    world_.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
-    disk_ = &world_.RemakeOnFaultyDisk();
-    file_ = world_.Create("file");
-    EXPECT_TRUE(world_.Write(file_, 0, text_).ok());
-    SetFull();
-    const Status synced = Sync();
-    EXPECT_TRUE(!synced.ok() && synced.error().code == ErrorCode::kNoSpace);
-  }
-  ~NoRoomForAccepted() override {
-    disk_->SetFaults({});
-    world_.fs->Release(file_.handle, file_.attr.inode);
-    world_.Close();
-  }
-  void SetFull() {
-    io::Faults full;
-    full.growth_bytes_max = 0;
-    disk_->SetFaults(full);
-  }
-  // All is durable, no segment is there to be written on, and the file has these bytes at those offsets, for which
-  // there is no room.
-  void ReopenWithoutRoom(const std::vector<std::pair<uint64_t, std::string>>& pieces) {
-    ASSERT_TRUE(Sync().ok());
-    world_.fs->Release(file_.handle, file_.attr.inode);
-    world_.Reopen();
-    file_ = world_.OpenByName("file");
-    for (const auto& [offset, bytes] : pieces) ASSERT_TRUE(world_.Write(file_, offset, bytes).ok());
-    SetFull();
-  }
-  Status Flush() {
-    return World::Await<void>(
-        [&](Done<void> done) { world_.fs->Flush(file_.handle, file_.attr.inode, std::move(done)); });
-  }
-  Status Sync() {
-    return World::Await<void>([&](Done<void> done) { world_.fs->Sync(std::move(done)); });
-  }
-  Status Rename() {
-    return World::Await<void>([&](Done<void> done) {
-      world_.fs->Rename({kRootInode, "file", kRootInode, "final", meta::RenameMode::kReplace}, {}, std::move(done));
-    });
-  }
-
-  const std::string text_ = RandomText(1, 20'000);
-  World world_;
-  io::FaultyDisk* disk_ = nullptr;  // the world's
-  FileSystem::Created file_;
-};
-
 // Far less than what makes a collection begin else.
 TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
   World world;
@@ -375,18 +323,6 @@ TEST_F(NoRoomForAccepted, WhatFoundRoomAfterAllIsNotToldAfterAnotherError) {
   const Status renamed = Rename();
   EXPECT_TRUE(renamed.ok()) << renamed.error().message;
   EXPECT_TRUE(Flush().ok());
-}
-
-TEST_F(NoRoomForAccepted, NoRenameShowsAFileThatIsNotWhole) {
-  for (int times = 0; times < 3; ++times) {
-    const Status renamed = Rename();
-    ASSERT_FALSE(renamed.ok()) << "told before or not";
-    EXPECT_EQ(renamed.error().code, ErrorCode::kNoSpace) << renamed.error().message;
-  }
-  EXPECT_TRUE(world_.fs->Lookup(kRootInode, "file").ok());
-  disk_->SetFaults({});
-  ASSERT_TRUE(Sync().ok());
-  EXPECT_TRUE(Rename().ok());
 }
 
 }  // namespace
