@@ -180,7 +180,7 @@ Status FileSystem::Impl::Truncate(const InodePtr& inode, Content& content, uint6
     content.extents = ExtentMap();
     content.pins.clear();
     content.ForgetLost(0, kFileSizeMax);
-    content.recipe_error_noted = false;  // it was of the recipe of those bytes
+    Streams::ForgetRecipeError(inode);  // it was of the recipe of those bytes
   } else if (size < content.size) {
     CAIRNFS_RETURN_IF_ERROR(Punch(inode, content, size, kFileSizeMax - size));
   }

@@ -32,13 +32,32 @@ void Streams::SetError(const InodePtr& inode, const Error& error) {
   hooks_.failed(inode->id);
 }
 
-// An error that was there before is not forgotten with this one, unless it was of the same kind: where nobody was told,
-// somebody is yet to be, and where somebody was, perhaps not everybody.
 void Streams::NoteNoSpace(const InodePtr& inode, uint64_t chunk_id, const Error& error) {
   Content& content = *inode->content;
   content.no_space_through = std::max(content.no_space_through, chunk_id);
+  hooks_.no_room();
   // What finds no space is tried again and again; it is news once.
-  if (std::exchange(content.no_space_noted, true)) return;
+  if (!std::exchange(content.no_space_noted, true)) SetErrorThatHeals(inode, error);
+}
+
+void Streams::NoteRecipeError(const InodePtr& inode, const Error& error) {
+  const bool no_space = error.code == ErrorCode::kNoSpace;
+  if (no_space) hooks_.no_room();
+  if (std::exchange(inode->content->recipe_error_noted, true)) return;
+  if (no_space) {
+    SetErrorThatHeals(inode, error);
+  } else {
+    SetError(inode, error);
+  }
+}
+
+void Streams::ForgetRecipeError(const InodePtr& inode) {
+  if (std::exchange(inode->content->recipe_error_noted, false)) ForgetHealed(inode);
+}
+
+// An error that was there before is not forgotten with this one, unless it was of the same kind: where nobody was told,
+// somebody is yet to be, and where somebody was, perhaps not everybody.
+void Streams::SetErrorThatHeals(const InodePtr& inode, const Error& error) {
   const bool heals = !inode->error || inode->error_heals || inode->error_told;
   std::optional<Error> told_before = inode->told_before;
   if (inode->error && inode->error_told && !inode->error_heals) {
@@ -52,8 +71,9 @@ void Streams::NoteNoSpace(const InodePtr& inode, uint64_t chunk_id, const Error&
 
 void Streams::ForgetHealed(const InodePtr& inode) {
   Content& content = *inode->content;
-  if (!content.flying.empty() && content.flying.begin()->first <= content.no_space_through) return;
+  if (content.LacksSpace()) return;
   content.no_space_noted = false;
+  if (content.recipe_error_noted) return;
   if (!inode->error_heals || inode->error_told) return;
   inode->error = std::exchange(inode->told_before, std::nullopt);
   inode->error_number = inode->told_before_number;
@@ -226,7 +246,6 @@ void Streams::Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& ch
     if (no_space) {
       landed.failure = put.error();
       NoteNoSpace(inode, chunk->id, put.error());
-      hooks_.no_room();
     } else {
       content.no_space_noted = false;
       SetError(inode, put.error());

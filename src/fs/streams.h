@@ -21,7 +21,7 @@ class Streams {
     std::function<void(const InodePtr&)> lost;  // it has bytes that could not be stored
     std::function<void(InodeId)> failed;        // the log has an error of it
     std::function<void()> closed_lost;          // bytes that were closed are given up
-    std::function<void()> no_room;              // a chunk found no space, for the first time or again
+    std::function<void()> no_room;  // a chunk, or a page of a recipe, found no space, for the first time or again
   };
   // `local` has the reservations.
   Streams(store::ChunkStore& chunks, store::LocalChunkStore& local, const chunking::ChunkParams& params,
@@ -61,6 +61,10 @@ class Streams {
 
   // Notes the first error that nobody has been told.
   void SetError(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
+  // The file's recipe could not be stored. Noted as an error once, until ForgetRecipeError.
+  void NoteRecipeError(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
+  // It is stored, or no more: that it found no space is no error any more if nobody was told.
+  static void ForgetRecipeError(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 
   chunking::ChunkParams params() const { return params_; }
 
@@ -72,6 +76,8 @@ class Streams {
   void Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk);
   void ApplyLanded(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void NoteNoSpace(const InodePtr& inode, uint64_t chunk_id, const Error& error) REQUIRES_LOCK(inode->mutex);
+  // As SetError, for an error that ForgetHealed may take back.
+  void SetErrorThatHeals(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
   // What found no space has found it, or is no more: an error that nobody was told is none any more.
   static void ForgetHealed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void AddLost(const InodePtr& inode, const Content::LostRange& range) REQUIRES_LOCK(inode->mutex);

@@ -377,7 +377,7 @@ Result<meta::FileRecord> SyncRounds::MakeRecord(const InodePtr& inode) {
   auto recipe = content.extents.Store(chunks_, content.pins);
   if (!recipe.ok()) {
     // The file stays as it was recorded last, and comes again: no other waits for it.
-    if (!std::exchange(content.recipe_error_noted, true)) streams_.SetError(inode, recipe.error());
+    streams_.NoteRecipeError(inode, recipe.error());
     content.owed = false;
     content.must_publish = true;
     MutexLock list(mutex_);
@@ -385,7 +385,7 @@ Result<meta::FileRecord> SyncRounds::MakeRecord(const InodePtr& inode) {
     inode->changed_state.NotifyAll();
     return recipe.error();
   }
-  content.recipe_error_noted = false;
+  Streams::ForgetRecipeError(inode);
   meta::FileRecord record;
   record.size = durable_size;
   record.allocated_bytes = content.extents.allocated_bytes();

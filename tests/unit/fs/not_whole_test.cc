@@ -1,8 +1,36 @@
-// Files of which something accepted found no room or is lost: what becomes of their renames.
+// Files of which something accepted found no room or is lost: what becomes of their renames, and of their errors.
+#include "fs/recipe.h"
 #include "full_disk_fixture.h"
 
 namespace cairnfs::fs {
 namespace {
+
+// Pieces of a file whose recipe does not fit its record. They need no room where the chunk is known; the recipe's page
+// does.
+std::vector<std::pair<uint64_t, std::string>> ManyPieces(const std::string& chunk) {
+  std::vector<std::pair<uint64_t, std::string>> pieces;
+  for (uint64_t i = 1; i <= kInlineExtentsMax + 1; ++i) pieces.emplace_back(i * kMiB, chunk);
+  return pieces;
+}
+
+void ExpectRecipeWithoutRoom(const Status& synced) {
+  ASSERT_FALSE(synced.ok());
+  EXPECT_EQ(synced.error().code, ErrorCode::kNoSpace);
+  EXPECT_NE(synced.error().message.find("recipe"), std::string::npos) << synced.error().message;
+}
+
+class NoRoomForRecipe : public NoRoomForAccepted {
+ protected:
+  NoRoomForRecipe() {
+    const std::string known = RandomText(2, 1000);
+    disk_->SetFaults({});
+    EXPECT_TRUE(Sync().ok());
+    // The room is looked at now and then.
+    EXPECT_TRUE(Eventually([&] { return world_.Write(file_, 60 * kMiB, known).ok(); }));  // a chunk of its own
+    ReopenWithoutRoom(ManyPieces(known));
+    ExpectRecipeWithoutRoom(Sync());
+  }
+};
 
 TEST_F(NoRoomForAccepted, NoRenameShowsAFileThatIsNotWhole) {
   for (int times = 0; times < 3; ++times) {
@@ -56,6 +84,57 @@ TEST_F(NoRoomForAccepted, AFileWhoseLostBytesWereWrittenAgainIsRenamedAtOnce) {
   world_.Reopen();
   file_ = world_.OpenByName("final");
   EXPECT_EQ(*world_.Read(file_, 0, 4), "anew");
+}
+
+TEST_F(NoRoomForRecipe, TheFileIsNotRenamed) {
+  for (int times = 0; times < 3; ++times) EXPECT_FALSE(Rename().ok()) << "told before or not";
+  disk_->SetFaults({});
+  ASSERT_TRUE(Sync().ok());
+  EXPECT_TRUE(Rename().ok());
+}
+
+TEST_F(NoRoomForRecipe, OneThatFoundRoomAfterAllIsNotToldAsAnError) {
+  disk_->SetFaults({});
+  ASSERT_TRUE(Sync().ok());
+  const Status renamed = Rename();
+  EXPECT_TRUE(renamed.ok()) << renamed.error().message;
+  EXPECT_TRUE(Flush().ok());
+}
+
+TEST_F(NoRoomForRecipe, TheFileCanBeEmptied) {
+  EXPECT_TRUE(world_.Truncate(file_, 0).ok());
+  EXPECT_TRUE(Sync().ok()) << "nothing is left that needs room";
+  const Status renamed = Rename();
+  EXPECT_TRUE(renamed.ok()) << "its error was of a recipe that is no more: " << renamed.error().message;
+}
+
+// Far less than what makes a collection begin else, and nobody writes any more.
+TEST(FullDisk, LittleThatIsDeletedMakesRoomForARecipe) {
+  World world;
+  world.fs_options.collect_after_bytes = kGiB;
+  world.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
+  io::FaultyDisk& disk = world.RemakeOnFaultyDisk();
+  const std::string bytes = RandomText(2, 1000);
+  auto known = world.Create("known");
+  ASSERT_TRUE(world.Write(known, 0, bytes).ok());
+  world.CloseFile(known);
+  world.Reopen();
+  auto old = world.Create("old");
+  ASSERT_TRUE(world.Write(old, 0, RandomText(1, 80 * kMiB)).ok());  // beyond the reserve
+  world.CloseFile(old);
+  world.Reopen();  // no segment is there to be written on
+  auto sync = [&] { return World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }); };
+  auto file = world.Create("file");
+  for (const auto& [offset, piece] : ManyPieces(bytes)) ASSERT_TRUE(world.Write(file, offset, piece).ok());
+  io::Faults full;
+  full.growth_bytes_max = 0;
+  disk.SetFaults(full);
+  ExpectRecipeWithoutRoom(sync());
+  ASSERT_TRUE(world.fs->Unlink(kRootInode, "old").ok());
+  EXPECT_TRUE(Eventually([&] { return sync().ok(); }));
+  EXPECT_EQ(*world.Read(file, kMiB, bytes.size()), bytes);
+  world.fs->Release(file.handle, file.attr.inode);
+  disk.SetFaults({});
 }
 
 }  // namespace
