@@ -25,8 +25,10 @@ constexpr uint64_t kMoreRoomBytes = 4 * kMiB;
 constexpr auto kSameErrorLoggedAfter = std::chrono::minutes(1);
 // Files that are removed all the time put a collection off, but not for ever.
 constexpr int kDelaysMax = 10;
-// From one collection to the next that begins for lack of room alone: so long, and so many times what it took.
-constexpr auto kPauseForRoomMin = std::chrono::seconds(2);
+// From one collection to the next that begins for lack of room alone: so many times what it took. No longer than
+// whoever has made room and tries again can be kept waiting, however much the one before had to move.
+constexpr std::chrono::nanoseconds kPauseForRoomMin = std::chrono::seconds(2);
+constexpr std::chrono::nanoseconds kPauseForRoomMax = std::chrono::seconds(30);
 constexpr int kPausePerCollection = 4;
 
 }  // namespace
@@ -85,6 +87,10 @@ void Collector::NoteFreed(uint64_t bytes) {
 void Collector::NoteNoRoom() {
   MutexLock lock(mutex_);
   is_room_short_ = true;
+}
+
+std::chrono::nanoseconds Collector::PauseForRoomAfter(std::chrono::nanoseconds taken) {
+  return std::clamp(kPausePerCollection * taken, kPauseForRoomMin, kPauseForRoomMax);
 }
 
 // When enough was freed, nothing more came for a while, or that while never comes; or when anything was freed and room
@@ -187,8 +193,7 @@ void Collector::Run() {
       MutexLock lock(mutex_);
       phase_ = status.ok() ? "done" : "failed: " + status.error().message;
       const auto now = std::chrono::steady_clock::now();
-      not_for_room_before_ =
-          now + std::max<std::chrono::nanoseconds>(kPauseForRoomMin, kPausePerCollection * (now - began));
+      not_for_room_before_ = now + PauseForRoomAfter(now - began);
       if (status.ok()) {
         runs_total_++;
         last_error_.clear();

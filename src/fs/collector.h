@@ -55,6 +55,8 @@ class Collector {
   // Adds every digest that the record of a file names, pages too.
   static cairnfs::Status MarkFile(const meta::FileRecord& record, store::ChunkStore& chunks,
                                   const std::function<void(const Digest&)>& add);
+  // How long after a collection that took so long none begins for lack of room alone.
+  static std::chrono::nanoseconds PauseForRoomAfter(std::chrono::nanoseconds taken);
 
  private:
   void Run();
@@ -73,7 +75,7 @@ class Collector {
   std::vector<Done<CollectionStatus>> requests_ GUARDED_BY(mutex_);
   uint64_t freed_bytes_ GUARDED_BY(mutex_) = 0;
   bool is_room_short_ GUARDED_BY(mutex_) = false;  // since the last collection began
-  // A full disk stays full, and little is freed all the time: that does not keep the collector at work.
+  // A full disk stays full, and little is freed all the time: that does not keep the collector always at work.
   std::chrono::steady_clock::time_point not_for_room_before_ GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point last_freed_ GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point due_since_ GUARDED_BY(mutex_);   // when enough was freed

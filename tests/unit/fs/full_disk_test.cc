@@ -1,4 +1,5 @@
 // A disk without room for new bytes: what is refused, what is lost, and the way out.
+#include "fs/collector.h"
 #include "full_disk_fixture.h"
 
 namespace cairnfs::fs {
@@ -323,6 +324,14 @@ TEST_F(NoRoomForAccepted, WhatFoundRoomAfterAllIsNotToldAfterAnotherError) {
   const Status renamed = Rename();
   EXPECT_TRUE(renamed.ok()) << renamed.error().message;
   EXPECT_TRUE(Flush().ok());
+}
+
+// Whoever has made room and tries again gets nothing until the next one.
+TEST(FullDisk, AfterACollectionThatTookLongTheNextIsNotPutOffForLong) {
+  using namespace std::chrono;
+  EXPECT_EQ(Collector::PauseForRoomAfter(milliseconds(1)), seconds(2));
+  EXPECT_EQ(Collector::PauseForRoomAfter(seconds(3)), seconds(12));
+  EXPECT_EQ(Collector::PauseForRoomAfter(hours(1)), seconds(30));
 }
 
 }  // namespace
