@@ -1,5 +1,7 @@
 #include "fs/error_names.h"
 
+#include <utility>
+
 #include "base/log.h"
 #include "fs/paths.h"
 
@@ -7,6 +9,8 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr std::chrono::minutes kAgain{1};
+constexpr std::chrono::seconds kGatherFor{1};
+constexpr std::chrono::seconds kTidyEvery{1};
 
 }  // namespace
 
@@ -14,34 +18,60 @@ void ErrorNames::Stop() {
   stop_.request_stop();
   MutexLock lock(mutex_);
   stopped_ = true;
+  stop_asked_.NotifyAll();
 }
 
 void ErrorNames::Note(InodeId inode) {
   const auto now = std::chrono::steady_clock::now();
   MutexLock lock(mutex_);
   if (stopped_) return;
-  std::erase_if(noted_, [&](const auto& item) { return now - item.second > kAgain; });
+  ForgetOld(now);
   if (!noted_.emplace(inode, now).second) return;
   wanted_.insert(inode);
-  if (wanted_.size() == 1) queue_.Post([this] { Search(); });
+  if (!is_searching_) PostSearch();
+}
+
+// Looks through all that was noted in the last minute, and so not each time.
+void ErrorNames::ForgetOld(TimePoint now) {
+  if (now - tidied_at_ < kTidyEvery) return;
+  tidied_at_ = now;
+  std::erase_if(noted_, [&](const auto& item) { return now - item.second > kAgain; });
+}
+
+void ErrorNames::PostSearch() {
+  is_searching_ = true;
+  queue_.Post([this] { Search(); });
 }
 
 void ErrorNames::Search() {
-  std::set<InodeId> wanted;
-  {
-    MutexLock lock(mutex_);
-    wanted.swap(wanted_);
+  Name(Gather());
+  MutexLock lock(mutex_);
+  is_searching_ = false;
+  if (!stopped_ && !wanted_.empty()) PostSearch();
+}
+
+std::set<InodeId> ErrorNames::Gather() {
+  const auto until = std::chrono::steady_clock::now() + kGatherFor;
+  MutexLock lock(mutex_);
+  while (!stopped_) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= left.zero()) break;
+    stop_asked_.WaitFor(mutex_, left);
   }
+  return std::exchange(wanted_, {});
+}
+
+void ErrorNames::Name(const std::set<InodeId>& inodes) {
   if (records_name_directories_) {
-    for (InodeId inode : wanted) {
+    for (InodeId inode : inodes) {
       if (stop_.stop_requested()) return;
       spdlog::error("inode {} of the messages before is '{}'", inode.value, names_.PathOfInode(inode));
     }
     return;
   }
-  auto paths = FindPaths(kv_, names_, wanted, stop_.get_token());
+  auto paths = FindPaths(kv_, names_, inodes, stop_.get_token());
   if (!paths.ok()) return;
-  for (InodeId inode : wanted) {
+  for (InodeId inode : inodes) {
     auto path = paths->find(inode);
     spdlog::error("inode {} of the messages before is {}", inode.value,
                   path == paths->end() ? "a file without a name" : "'" + path->second + "'");
