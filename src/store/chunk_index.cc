@@ -225,11 +225,13 @@ void ChunkIndex::AddSegmentKey(const SegmentPtr& segment, std::vector<kv::Engine
   if (!named_segments_.insert(id).second) return;
   added->push_back(id);
   writes->push_back({SegmentKey(segment->header.id), EncodeGeneration(segment->header.generation)});
+  // It may be gone, file and key, before any put is indexed: its id must not be given again.
+  counters_.next_segment_id = std::max(counters_.next_segment_id, id + 1);
 }
 
 Status ChunkIndex::WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail& tail) {
   MutexLock lock(write_mutex_);
-  counters_.next_segment_id = tail.next_segment_id;
+  counters_.next_segment_id = std::max(counters_.next_segment_id, tail.next_segment_id);
   counters_.open_segment = tail.open_segment;
   counters_.open_synced_end = tail.open_synced_end;
   size_t done = 0;

@@ -60,5 +60,20 @@ TEST_F(ChunkIndexTest, AMoveThatFailsAtAReadLeavesItsTargetToBeNamedLater) {
   EXPECT_TRUE(key->has_value());
 }
 
+// A segment of copies alone may be emptied and gone before any put is indexed.
+TEST_F(ChunkIndexTest, TheIdOfASegmentThatAMoveNamesIsNotGivenAgain) {
+  auto next_id = [&] { return DecodeCounters(**memory_->Get(kCountersKey))->next_segment_id; };
+  const SegmentPtr old = MakeSegment(1), target = MakeSegment(20);
+  const TestChunk first = MakeChunk(1, 5000), second = MakeChunk(2, 5000);
+  PutAndWrite(first, PlaceIn(old, 4096, first), old);
+  EXPECT_EQ(next_id(), 9u);
+  std::vector<ChunkIndex::Move> moves;
+  moves.push_back({first.digest, PlaceIn(old, 4096, first), PlaceIn(target, 4096, first), target});
+  ASSERT_OK(index_.MoveEntries(moves, /*sync=*/false));
+  EXPECT_EQ(next_id(), 21u);
+  PutAndWrite(second, PlaceIn(old, 12288, second), old);  // of a sync that had looked before
+  EXPECT_EQ(next_id(), 21u);
+}
+
 }  // namespace
 }  // namespace cairnfs::store
