@@ -52,6 +52,7 @@ class Disk {
   virtual ~Disk() = default;  // REQUIRES: every File of it is closed.
   // Creates the file (kAlreadyExists if it is there). Durable after SyncDirectory.
   virtual Result<std::unique_ptr<File>> Create(const std::string& name) = 0;
+  // Where the file system below was made read-only, the file can be read; each write to it fails.
   virtual Result<std::unique_ptr<File>> Open(const std::string& name) = 0;
   virtual Status Remove(const std::string& name) = 0;
   virtual Status Rename(const std::string& from, const std::string& to) = 0;

@@ -88,6 +88,10 @@ void PosixDisk::ProbeDirect() {
 Result<std::unique_ptr<File>> PosixDisk::OpenFile(const std::string& name, int flags, const char* what) {
   CAIRNFS_RETURN_IF_ERROR(CheckName(name));
   int fd = openat(directory_fd_, name.c_str(), flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0 && errno == EROFS && flags == 0) {
+    // After an error of its own: what is stored stays readable, and is perhaps being copied away just now.
+    fd = openat(directory_fd_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  }
   if (fd < 0) return ErrnoError(errno, what + PathOf(name));
   bool direct = TryDirect(fd);
   return std::unique_ptr<File>(new PosixFile(fd, PathOf(name), direct, *engine_));

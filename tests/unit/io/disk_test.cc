@@ -282,6 +282,36 @@ TEST(OpenDisk, FallsBackToThreadsWhereIoUringIsRefused) {
   EXPECT_EQ(*(*file)->Size(), kPageBytes);
 }
 
+// As a file system makes itself after an error. It is mounted in a mount namespace of this thread's own.
+TEST(OpenDisk, AReadOnlyFileSystemStaysReadable) {
+  ScratchDirectory scratch("/tmp");
+  std::string skipped;
+  std::thread([&] {
+    if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("none", scratch.path().c_str(), "tmpfs", 0, nullptr) != 0) {
+      skipped = "no file system can be mounted here";
+      return;
+    }
+    auto disk = OpenDisk({.path = scratch.path(), .direct = false});
+    ASSERT_TRUE(disk.ok()) << disk.error().message;
+    const AlignedBytes data(kPageBytes, std::byte{5});
+    {
+      auto file = (*disk)->Create("a");
+      ASSERT_TRUE(file.ok()) << file.error().message;
+      ASSERT_TRUE((*file)->Write(0, data).ok());
+    }
+    ASSERT_EQ(mount(nullptr, scratch.path().c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0);
+    auto file = (*disk)->Open("a");
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    AlignedBytes back(kPageBytes);
+    EXPECT_EQ(*(*file)->Read(0, back), kPageBytes);
+    EXPECT_EQ(back[0], std::byte{5});
+    EXPECT_EQ((*file)->Write(0, data).error().code, ErrorCode::kIo);
+    EXPECT_EQ((*disk)->Create("b").error().code, ErrorCode::kPermission);
+  }).join();
+  if (!skipped.empty()) GTEST_SKIP() << skipped;
+}
+
 // ramfs takes no O_DIRECT. It is mounted in a mount namespace of this thread's own and goes with it.
 TEST(OpenDisk, FallsBackWhereDirectIsRefused) {
   ScratchDirectory scratch("/tmp");
