@@ -50,7 +50,9 @@ Result<StoreOptions> ResolveOptions(StoreOptions options, const io::Disk::Space&
   if (options.reserve_bytes == 0) {
     options.reserve_bytes = std::min(std::max<uint64_t>(32 * kMiB, space.total_bytes / 100), space.total_bytes / 10);
   }
-  if (options.cache_bytes_max == 0) options.cache_bytes_max = pool.count() * io::BufferPool::kBufferBytes / 4 * 3;
+  const size_t pool_bytes = pool.count() * io::BufferPool::kBufferBytes;
+  if (options.cache_bytes_max == 0) options.cache_bytes_max = pool_bytes / 4 * 3;
+  options.cache_bytes_max = std::min(options.cache_bytes_max, pool_bytes);  // it also bounds the names of what has left
   if (options.verify_threads == 0) options.verify_threads = UsableCores();
   return options;
 }

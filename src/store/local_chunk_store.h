@@ -31,7 +31,7 @@ struct StoreOptions {
   uint64_t free_segments_bytes_max = 0;  // freed segments kept for reuse; 0: 2 % of the disk, 4 segments at least
   uint64_t reserve_bytes = 0;   // kept free on the disk for metadata; 0: the larger of 32 MiB and 1 %, at most a
                                 // tenth of the disk
-  size_t cache_bytes_max = 0;   // verified chunks kept after use; 0: three quarters of the pool
+  size_t cache_bytes_max = 0;   // verified chunks kept after use; 0: three quarters of the pool; at most all of it
   unsigned verify_threads = 0;  // 0: as many as cores
   // For a check: a segment that is missing or cannot be told is a problem that Check reports, not an error of Open, and
   // Has says no of the chunks in it. Nothing may be put, nothing collected.

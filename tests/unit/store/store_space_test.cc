@@ -152,8 +152,13 @@ TEST_F(SpaceTest, ASyncGivesFreeSegmentsUpForTheIndex) {
 }
 
 TEST_F(SpaceTest, TheCacheSizeIsTold) {
+  const size_t pool_bytes = pool_->count() * io::BufferPool::kBufferBytes;
   Open();
-  EXPECT_EQ(store_->cache_bytes_max(), pool_->count() * io::BufferPool::kBufferBytes / 4 * 3);
+  EXPECT_EQ(store_->cache_bytes_max(), pool_bytes / 4 * 3);
+  StoreOptions options = SmallOptions();
+  options.cache_bytes_max = kTiB;
+  Open(options);
+  EXPECT_EQ(store_->cache_bytes_max(), pool_bytes);
 }
 
 }  // namespace
