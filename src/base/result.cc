@@ -13,6 +13,7 @@ std::string_view ErrorCodeName(ErrorCode code) {
     case ErrorCode::kConflict: return "conflict";
     case ErrorCode::kCorrupt: return "corrupt";
     case ErrorCode::kNoSpace: return "no space";
+    case ErrorCode::kExhausted: return "out of descriptors or memory";
     case ErrorCode::kIo: return "input/output error";
     case ErrorCode::kFailed: return "failed earlier";
     case ErrorCode::kUnavailable: return "unavailable";

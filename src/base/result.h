@@ -20,6 +20,7 @@ enum class ErrorCode {
   kConflict,  // an optimistic transaction lost; the caller may retry
   kCorrupt,   // stored bytes fail their checksum or do not decode
   kNoSpace,
+  kExhausted,    // no descriptor or memory to open or allocate a file now; nothing was written
   kIo,           // the disk below failed
   kFailed,       // an earlier failure closed this component until it is reopened
   kUnavailable,  // not now: shutting down, or a peer is away

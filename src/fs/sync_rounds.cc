@@ -29,7 +29,7 @@ constexpr size_t kUnflushedBytesMax = 64 * kMiB;
 
 bool IsOfDisk(ErrorCode code) {
   return code == ErrorCode::kIo || code == ErrorCode::kFailed || code == ErrorCode::kCorrupt ||
-         code == ErrorCode::kPermission;  // it went read-only
+         code == ErrorCode::kExhausted || code == ErrorCode::kPermission;  // it went read-only
 }
 
 }  // namespace

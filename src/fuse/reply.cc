@@ -20,7 +20,7 @@ timespec TimeOf(const Timestamp& time) { return {time.seconds, static_cast<long>
 
 bool IsWorthALine(ErrorCode code) {
   return code == ErrorCode::kCorrupt || code == ErrorCode::kIo || code == ErrorCode::kFailed ||
-         code == ErrorCode::kUnavailable || code == ErrorCode::kConflict;
+         code == ErrorCode::kExhausted || code == ErrorCode::kUnavailable || code == ErrorCode::kConflict;
 }
 
 }  // namespace

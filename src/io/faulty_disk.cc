@@ -66,6 +66,17 @@ class FaultyDisk::Plan {
     return fails;
   }
 
+  Status NextOpen(const std::string& name) {
+    MutexLock lock(mutex_);
+    if (!faults_.opens_max) return {};
+    if (*faults_.opens_max == 0) {
+      counts_.faults++;
+      return MakeError(ErrorCode::kExhausted, "opening " + name + ": injected lack of descriptors");
+    }
+    --*faults_.opens_max;
+    return {};
+  }
+
   // Takes the growth of a file out of what is left; false when that is too little.
   bool TakeGrowth(uint64_t bytes) {
     MutexLock lock(mutex_);
@@ -205,11 +216,13 @@ void FaultyDisk::SetFaults(const Faults& faults) { plan_->Set(faults); }
 FaultyDisk::Counts FaultyDisk::GetCounts() const { return plan_->GetCounts(); }
 
 Result<std::unique_ptr<File>> FaultyDisk::Create(const std::string& name) {
+  CAIRNFS_RETURN_IF_ERROR(plan_->NextOpen(name));
   CAIRNFS_ASSIGN_OR_RETURN(auto file, base_.Create(name));
   return std::unique_ptr<File>(new FaultyFile(std::move(file), name, plan_));
 }
 
 Result<std::unique_ptr<File>> FaultyDisk::Open(const std::string& name) {
+  CAIRNFS_RETURN_IF_ERROR(plan_->NextOpen(name));
   CAIRNFS_ASSIGN_OR_RETURN(auto file, base_.Open(name));
   return std::unique_ptr<File>(new FaultyFile(std::move(file), name, plan_));
 }

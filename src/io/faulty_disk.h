@@ -35,6 +35,7 @@ struct Faults {
   std::vector<BadSectors> bad_sectors = {};              // kIo for each read that touches them
   double short_read_share = 0;                           // ends early, at a page, as if the file ended there
   double bit_flip_share = 0;                             // one bit of what was read is wrong
+  std::optional<uint64_t> opens_max = std::nullopt;      // files made or opened from now on; then kExhausted
   double sync_error_share = 0;                           // DataSync and SyncDirectory sync nothing and give kIo
   std::optional<uint64_t> failing_sync = std::nullopt;   // the N-th sync from now on fails, 1 is the next
   std::chrono::microseconds delay_max{0};                // completions come late, by up to this much

@@ -30,7 +30,7 @@ class File {
   // Everything whose WriteAsync called back before is on stable storage on return (fdatasync). After a failure the
   // state of the file is unknown: the caller must not write to it again.
   virtual Status DataSync() = 0;
-  // Gives [0, size) blocks. kNoSpace when they do not exist.
+  // Gives [0, size) blocks. kNoSpace when they do not exist; kExhausted.
   virtual Status Allocate(uint64_t size) = 0;
   virtual Status Truncate(uint64_t size) = 0;
   virtual Result<uint64_t> Size() = 0;
@@ -50,7 +50,8 @@ class Disk {
     uint64_t free_bytes;  // what an unprivileged process may still use
   };
   virtual ~Disk() = default;  // REQUIRES: every File of it is closed.
-  // Creates the file (kAlreadyExists if it is there). Durable after SyncDirectory.
+  // Creates the file (kAlreadyExists if it is there). Durable after SyncDirectory. kExhausted, of Open too: the process
+  // or the system has no descriptor or memory for it now, and nothing was done.
   virtual Result<std::unique_ptr<File>> Create(const std::string& name) = 0;
   // Where the file system below was made read-only, the file can be read; each write to it fails.
   virtual Result<std::unique_ptr<File>> Open(const std::string& name) = 0;

@@ -92,7 +92,7 @@ Result<std::unique_ptr<File>> PosixDisk::OpenFile(const std::string& name, int f
     // After an error of its own: what is stored stays readable, and is perhaps being copied away just now.
     fd = openat(directory_fd_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   }
-  if (fd < 0) return ErrnoError(errno, what + PathOf(name));
+  if (fd < 0) return OpenError(errno, what + PathOf(name));
   bool direct = TryDirect(fd);
   return std::unique_ptr<File>(new PosixFile(fd, PathOf(name), direct, *engine_));
 }

@@ -22,6 +22,12 @@ int Retried(Call call) {
 
 }  // namespace
 
+Error OpenError(int errno_value, const std::string& what) {
+  Error error = ErrnoError(errno_value, what);
+  if (errno_value == EMFILE || errno_value == ENFILE || errno_value == ENOMEM) error.code = ErrorCode::kExhausted;
+  return error;
+}
+
 PosixFile::PosixFile(int fd, std::string path, bool direct, IoEngine& engine)
     : fd_(fd), path_(std::move(path)), direct_(direct), engine_(engine) {}
 
@@ -81,7 +87,7 @@ Status PosixFile::Allocate(uint64_t size) {
   if (error == EOPNOTSUPP) return size_before >= size ? Status() : Truncate(size);
   if (error == 0) return {};
   if (error == ENOSPC) CAIRNFS_RETURN_IF_ERROR(Truncate(size_before));
-  return ErrnoError(error, what);
+  return OpenError(error, what);
 }
 
 Status PosixFile::Truncate(uint64_t size) {

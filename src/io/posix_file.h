@@ -8,6 +8,9 @@
 
 namespace cairnfs::io {
 
+// As ErrnoError, of a call that opens or allocates a file; EMFILE, ENFILE and ENOMEM are kExhausted.
+Error OpenError(int errno_value, const std::string& what);
+
 class PosixFile final : public File {
  public:
   // Takes over `fd`. The engine outlives the file.

@@ -30,7 +30,7 @@ SegmentPtr SegmentSet::Make(const SegmentHeader& header) {
 void SegmentSet::OnLastRelease(Segment* segment) {
   std::unique_ptr<Segment> owned(segment);
   if (!owned->freed.load()) return;
-  FreeFile file{owned->header.id, SegmentName::kSegment, owned->file_bytes.load()};
+  FreeFile file{owned->header.id, SegmentName::kSegment, owned->file_bytes.load(), !owned->header_damaged};
   owned.reset();
   {
     MutexLock lock(mutex_);
@@ -87,20 +87,27 @@ Result<SegmentPtr> SegmentSet::Recycle(const CreateOptions& options) {
     std::string name = MakeSegmentName(SegmentName::kNew, header.id);
     CAIRNFS_RETURN_IF_ERROR(disk_.Rename(MakeSegmentName(SegmentName::kFree, free_file->id), name));
     segment_recycled.Pass();
-    // The old name must be gone for good before the header is overwritten, or a crash could leave a file whose name
-    // and header disagree.
-    if (!recycle_directory_sync.PassOrSkip()) CAIRNFS_RETURN_IF_ERROR(disk_.SyncDirectory());
-    CAIRNFS_ASSIGN_OR_RETURN(auto file, disk_.Open(name));
-    CAIRNFS_ASSIGN_OR_RETURN(header.size_bytes, FitRecycled(*file, options));
-    if (header.size_bytes == 0) {
-      file.reset();
-      CAIRNFS_RETURN_IF_ERROR(disk_.Remove(name));
-      continue;
+    auto size_bytes = PrepareRecycled(header, options);
+    if (!size_bytes.ok()) {
+      // Nobody knows the file by its new name. One that no descriptor was left for is as it was.
+      const bool keep = size_bytes.error().code == ErrorCode::kExhausted;
+      ReleaseFile({header.id, SegmentName::kNew, free_file->bytes, keep}, UINT64_MAX);
+      return size_bytes.error();
     }
-    CAIRNFS_RETURN_IF_ERROR(WriteHeader(*file, header));
-    file.reset();
-    return Finish(header);
+    if (*size_bytes > 0) return Finish(header);
+    CAIRNFS_RETURN_IF_ERROR(disk_.Remove(name));
   }
+}
+
+// Makes the file under its new name fit and writes the header, with its size. 0: the file is too small.
+Result<uint64_t> SegmentSet::PrepareRecycled(SegmentHeader& header, const CreateOptions& options) {
+  // The old name must be gone for good before the header is overwritten, or a crash could leave a file whose name and
+  // header disagree.
+  if (!recycle_directory_sync.PassOrSkip()) CAIRNFS_RETURN_IF_ERROR(disk_.SyncDirectory());
+  CAIRNFS_ASSIGN_OR_RETURN(auto file, disk_.Open(MakeSegmentName(SegmentName::kNew, header.id)));
+  CAIRNFS_ASSIGN_OR_RETURN(header.size_bytes, FitRecycled(*file, options));
+  if (header.size_bytes > 0) CAIRNFS_RETURN_IF_ERROR(WriteHeader(*file, header));
+  return header.size_bytes;
 }
 
 // The size that a freed file serves with; 0 when it is too small. Its tail was given back when it was sealed: it grows
@@ -155,12 +162,15 @@ Status SegmentSet::WriteHeader(io::File& file, const SegmentHeader& header) {
 }
 
 Result<SegmentPtr> SegmentSet::Finish(const SegmentHeader& header) {
-  std::string name = MakeSegmentName(SegmentName::kSegment, header.id);
-  CAIRNFS_RETURN_IF_ERROR(disk_.Rename(MakeSegmentName(SegmentName::kNew, header.id), name));
-  if (!directory_sync.PassOrSkip()) CAIRNFS_RETURN_IF_ERROR(disk_.SyncDirectory());
   SegmentPtr segment = Make(header);
   segment->file_bytes = header.size_bytes;
-  CAIRNFS_ASSIGN_OR_RETURN(auto file, FileOf(*segment));
+  CAIRNFS_RETURN_IF_ERROR(disk_.Rename(MakeSegmentName(SegmentName::kNew, header.id), segment->name()));
+  if (!directory_sync.PassOrSkip()) CAIRNFS_RETURN_IF_ERROR(disk_.SyncDirectory());
+  auto file = FileOf(*segment);
+  if (!file.ok()) {
+    Discard(std::move(segment));  // or its file would stay until the next start
+    return file.error();
+  }
   space_.Refresh();
   return segment;
 }
@@ -251,7 +261,7 @@ void SegmentSet::ReleaseFile(const FreeFile& file, uint64_t free_bytes_max) {
   bool keep;
   {
     MutexLock lock(mutex_);
-    keep = free_bytes_ + file.bytes <= free_bytes_max;
+    keep = file.may_be_reused && free_bytes_ + file.bytes <= free_bytes_max;
   }
   Status done = keep ? disk_.Rename(name, MakeSegmentName(SegmentName::kFree, file.id)) : disk_.Remove(name);
   segment_freed.Pass();

@@ -57,7 +57,7 @@ class SegmentSet {
     const char* reserve_name = "the reserve";
   };
   // A segment ready for records: header and directory entry are durable, blocks allocated. Takes a freed one first.
-  // Not in the table until Publish. kNoSpace, kIo.
+  // Not in the table until Publish. kNoSpace, kExhausted: it can be tried again. kIo.
   Result<SegmentPtr> Create(const CreateOptions& options);
   // Frees one that is not in the table.
   void Discard(SegmentPtr segment);
@@ -90,10 +90,12 @@ class SegmentSet {
     SegmentId id;
     SegmentName kind;
     uint64_t bytes;
+    bool may_be_reused = true;
   };
   void OnLastRelease(Segment* segment);
   std::optional<FreeFile> TakeFree();
   Result<SegmentPtr> Recycle(const CreateOptions& options);
+  Result<uint64_t> PrepareRecycled(SegmentHeader& header, const CreateOptions& options);
   Result<uint64_t> FitRecycled(io::File& file, const CreateOptions& options);
   Result<uint64_t> BytesBeyondReserve(const CreateOptions& options);
   Result<SegmentPtr> CreateFresh(const CreateOptions& options);

@@ -367,8 +367,11 @@ void SegmentWriter::PrepareNext() {
     next_ = *made;
     space_.SetPreparedRoom(SpaceMeter::UsableBytes(next_->header.size_bytes));
   } else {
-    prepare_status_ = made.error();
-    if (made.error().code != ErrorCode::kNoSpace) failure_.Fail(made.error().WithContext("making a segment"));
+    Error error = made.error();
+    // No file was opened, so of all that was written nothing is in doubt: as without room, the bytes wait.
+    if (error.code == ErrorCode::kExhausted) error.code = ErrorCode::kNoSpace;
+    if (error.code != ErrorCode::kNoSpace) failure_.Fail(error.WithContext("making a segment"));
+    prepare_status_ = std::move(error);
   }
   changed_.NotifyAll();
 }

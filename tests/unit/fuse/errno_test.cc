@@ -22,6 +22,7 @@ const std::vector<Row> kTable = {
     {ErrorCode::kConflict, EBUSY},
     {ErrorCode::kCorrupt, EIO},
     {ErrorCode::kNoSpace, ENOSPC},
+    {ErrorCode::kExhausted, EIO},
     {ErrorCode::kIo, EIO},
     {ErrorCode::kFailed, EIO},
     {ErrorCode::kUnavailable, ETIMEDOUT},

@@ -260,26 +260,53 @@ TEST(OpenDisk, AsksForNoWarningOnAnOrdinaryDisk) {
   EXPECT_EQ(log.text(), "");
 }
 
+// While it lives, this process may open only so many more files.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(unsigned left) {
+    const int lowest_free = dup(0);
+    EXPECT_GE(lowest_free, 0);
+    close(lowest_free);
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit tight = before_;
+    tight.rlim_cur = static_cast<rlim_t>(lowest_free) + left;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  }
+  ~FewDescriptors() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+  FewDescriptors(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
 // One descriptor is left, and the directory takes it: the ring gets none.
 TEST(OpenDisk, FallsBackToThreadsWhereIoUringIsRefused) {
   ScratchDirectory scratch("/tmp");
   LogCapture log;
-  int lowest_free = dup(0);
-  ASSERT_GE(lowest_free, 0);
-  close(lowest_free);
-  rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit tight = before;
-  tight.rlim_cur = static_cast<rlim_t>(lowest_free) + 1;
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
-  auto disk = OpenDisk({.path = scratch.path(), .direct = false});
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  auto disk = [&] {
+    FewDescriptors one(1);
+    return OpenDisk({.path = scratch.path(), .direct = false});
+  }();
   ASSERT_TRUE(disk.ok()) << disk.error().message;
   EXPECT_NE(log.text().find("io_uring cannot be used for " + scratch.path()), std::string::npos) << log.text();
   auto file = (*disk)->Create("a");
   ASSERT_TRUE(file.ok());
   EXPECT_TRUE((*file)->Write(0, AlignedBytes(kPageBytes)).ok());
   EXPECT_EQ(*(*file)->Size(), kPageBytes);
+}
+
+TEST(OpenDisk, ALackOfDescriptorsIsToldApart) {
+  ScratchDirectory scratch("/tmp");
+  auto disk = OpenDisk({.path = scratch.path(), .direct = false});
+  ASSERT_TRUE(disk.ok()) << disk.error().message;
+  ASSERT_TRUE((*disk)->Create("a").ok());
+  {
+    FewDescriptors none(0);
+    EXPECT_EQ((*disk)->Create("b").error().code, ErrorCode::kExhausted);
+    EXPECT_EQ((*disk)->Open("a").error().code, ErrorCode::kExhausted);
+  }
+  EXPECT_EQ(*(*disk)->List(), std::vector<std::string>{"a"});
+  EXPECT_TRUE((*disk)->Create("b").ok());
 }
 
 // As a file system makes itself after an error. It is mounted in a mount namespace of this thread's own.

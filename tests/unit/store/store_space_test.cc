@@ -151,6 +151,68 @@ TEST_F(SpaceTest, ASyncGivesFreeSegmentsUpForTheIndex) {
   EXPECT_EQ((*store)->Stats().pending_bytes, 0u);
 }
 
+// --- no descriptors ------------------------------------------------------------------------------------------------
+
+TEST_F(SpaceTest, ALackOfDescriptorsPasses) {
+  Open();
+  Put(MakeChunk(0, 1000));
+  disk_.SetFaults({.opens_max = 0});
+  auto put_next = [this, seed = uint64_t{1}]() mutable { return PutChunk(*store_, MakeChunk(seed++, 100'000)); };
+  Status put;
+  for (int i = 0; i < 100 && put.ok(); ++i) {
+    auto result = put_next();
+    if (!result.ok()) put = result.error();
+  }
+  ASSERT_FALSE(put.ok());
+  EXPECT_EQ(put.error().code, ErrorCode::kNoSpace);
+  EXPECT_NE(put.error().message.find("descriptors"), std::string::npos) << put.error().message;
+  ASSERT_OK(store_->Sync());
+  disk_.SetFaults(io::Faults());
+  ASSERT_OK(put_next());
+  ASSERT_OK(store_->Sync());
+  ExpectReads(MakeChunk(0, 1000));
+}
+
+// The first file that cannot be opened is the one being made, or the same under its last name.
+TEST_F(SpaceTest, ALackOfDescriptorsLeavesNoFileBehind) {
+  const SegmentSet::CreateOptions wanted{.size_bytes = kMiB, .size_bytes_min = 64 * kKiB, .reserve_bytes = kReserve};
+  io::FaultyDisk faulty(small_);
+  for (uint64_t opens_max : {0, 1}) {
+    for (bool is_recycled : {false, true}) {
+      SegmentSet set(faulty, meter_, [] {});
+      if (is_recycled) {
+        CreateFile(MakeSegmentName(SegmentName::kFree, SegmentId{7}), kMiB);
+        set.AddFree(SegmentId{7}, kMiB);
+      }
+      set.SetNextId(8);
+      faulty.SetFaults({.opens_max = opens_max});
+      EXPECT_EQ(set.Create(wanted).error().code, ErrorCode::kExhausted);
+      faulty.SetFaults(io::Faults());
+      set.ProcessReleased(kMiB);
+      EXPECT_EQ(CountOf("new-"), 0u);
+      EXPECT_EQ(CountOf("segment-"), 0u);
+      EXPECT_EQ(set.GetTotals().free_bytes, CountOf("free-") * kMiB);
+      auto segment = set.Create(wanted);
+      ASSERT_OK(segment);
+      EXPECT_EQ(CountOf("free-"), 0u);
+      set.Discard(*std::move(segment));
+      set.ProcessReleased(0);
+    }
+  }
+}
+
+TEST_F(SpaceTest, ARecycledFileWhoseHeaderCannotBeWrittenIsNotLeftBehind) {
+  io::FaultyDisk faulty(small_);
+  SegmentSet set(faulty, meter_, [] {});
+  CreateFile(MakeSegmentName(SegmentName::kFree, SegmentId{7}), kMiB);
+  set.AddFree(SegmentId{7}, kMiB);
+  set.SetNextId(8);
+  faulty.SetFaults({.failing_write = 1});
+  auto segment = set.Create({.size_bytes = kMiB, .size_bytes_min = 64 * kKiB, .reserve_bytes = kReserve});
+  EXPECT_EQ(segment.error().code, ErrorCode::kIo);
+  EXPECT_TRUE(small_.List()->empty());
+}
+
 TEST_F(SpaceTest, TheCacheSizeIsTold) {
   const size_t pool_bytes = pool_->count() * io::BufferPool::kBufferBytes;
   Open();
