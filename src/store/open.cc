@@ -65,6 +65,11 @@ Status LocalChunkStore::Impl::AddSegment(SegmentId id) {
   CAIRNFS_ASSIGN_OR_RETURN(uint64_t file_bytes, file->Size());
   auto named = index_.loaded_segments().find(id.value);
   const bool is_named = named != index_.loaded_segments().end();
+  if (!is_named && file_bytes < kSegmentHeaderBytes) {  // nothing is in it, and nothing misses it
+    file.reset();
+    DiscardUnnamed(segments_.Make({id, Generation{}, file_bytes}), file_bytes);
+    return {};
+  }
   auto made = MakeFromHeader(*file, id, is_named ? std::optional(named->second) : std::nullopt, file_bytes);
   if (!made.ok()) return made.error().WithContext(name);
   SegmentPtr segment = std::move(made).value();
@@ -78,9 +83,8 @@ Status LocalChunkStore::Impl::AddSegment(SegmentId id) {
     // Not cut to its used part yet: it was being written when the store went down, or just before.
     CAIRNFS_ASSIGN_OR_RETURN(end, FindEnd(*file, header, is_named));
     if (end == kSegmentHeaderBytes && !is_named) {
-      segment->file_bytes = file_bytes;
       file.reset();
-      segments_.Discard(std::move(segment));
+      DiscardUnnamed(std::move(segment), file_bytes);
       return {};
     }
     if (end < file_bytes) CAIRNFS_RETURN_IF_ERROR(file->Truncate(end));
@@ -92,6 +96,11 @@ Status LocalChunkStore::Impl::AddSegment(SegmentId id) {
   return {};
 }
 
+void LocalChunkStore::Impl::DiscardUnnamed(SegmentPtr segment, uint64_t file_bytes) {
+  segment->file_bytes = file_bytes;
+  segments_.Discard(std::move(segment));
+}
+
 // `generation`: as the index has it. A header that is damaged or cannot be read costs no chunk, for reading one needs
 // only the index and the digest; the segment then counts as cut to its end.
 Result<SegmentPtr> LocalChunkStore::Impl::MakeFromHeader(io::File& file, SegmentId id,
@@ -100,9 +109,11 @@ Result<SegmentPtr> LocalChunkStore::Impl::MakeFromHeader(io::File& file, Segment
   auto read = file.Read(0, MutableByteSpan(block.get(), kSegmentHeaderBytes));
   if (!read.ok()) {
     if (!header_error_) header_error_ = read.error();
-    if (!generation) return read.error();
-    spdlog::error("segment {}: its header cannot be read, the index is believed: {}", id.value, read.error().message);
-    return segments_.Make({id, *generation, file_bytes + 1});
+    spdlog::error("segment {}: its header cannot be read, {}: {}", id.value,
+                  generation ? "the index is believed" : "and the index does not name it", read.error().message);
+    SegmentPtr segment = segments_.Make({id, generation.value_or(Generation{}), file_bytes + 1});
+    segment->header_damaged = !generation;
+    return segment;
   }
   any_header_read_ = true;
   auto header = DecodeSegmentHeader(ByteSpan(block.get(), *read));

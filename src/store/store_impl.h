@@ -88,6 +88,7 @@ class LocalChunkStore::Impl {
   Result<SegmentPtr> MakeFromHeader(io::File& file, SegmentId id, std::optional<Generation> generation,
                                     uint64_t file_bytes);
   Status AddUnlessDamaged(SegmentId id);
+  void DiscardUnnamed(SegmentPtr segment, uint64_t file_bytes);
   Status CheckNamedSegments();
   Result<uint64_t> FindEnd(io::File& file, const SegmentHeader& header, bool is_named);
   Result<uint64_t> FindNamedEnd(const SegmentHeader& header);

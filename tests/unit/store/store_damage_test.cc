@@ -160,6 +160,22 @@ TEST_F(DamageTest, ADamagedHeaderOfASegmentThatTheIndexDoesNotName) {
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }
 
+TEST_F(DamageTest, ACutSegmentThatTheIndexDoesNotNameIsNotMissed) {
+  Fill();
+  for (uint64_t size : {0, 100}) {
+    const std::string unnamed = MakeSegmentName(SegmentName::kSegment, SegmentId{77 + size});
+    {
+      auto file = disk_.Create(unnamed);
+      ASSERT_OK(file);
+      ASSERT_OK((*file)->Truncate(size));
+    }
+    Open();
+    EXPECT_FALSE(memory_.Contents(unnamed).has_value());
+    for (const TestChunk& chunk : chunks_) ExpectReads(chunk);
+    EXPECT_EQ(Problems(), std::vector<std::string>{});
+  }
+}
+
 TEST_F(DamageTest, AnEmptySegmentIsRefused) {
   Fill();
   const std::string name = SegmentOf(chunks_[3]);

@@ -314,6 +314,25 @@ TEST_F(RepairTest, AnUnreadableHeaderCostsNoChunk) {
   for (const TestChunk& chunk : chunks_) ExpectReads(chunk);
 }
 
+TEST_F(RepairTest, AnUnreadableHeaderOfASegmentThatTheIndexDoesNotName) {
+  Fill();
+  const SegmentId id{77};
+  const std::string unnamed = MakeSegmentName(SegmentName::kSegment, id);
+  {
+    auto file = disk_.Create(unnamed);
+    ASSERT_OK(file);
+    ASSERT_OK((*file)->Allocate(kMiB));
+  }
+  disk_.SetFaults({.bad_sectors = {{unnamed, 0, 512}}});
+  Open();
+  for (const TestChunk& chunk : chunks_) ExpectReads(chunk);
+  EXPECT_EQ(Problems().size(), 1u);
+  ASSERT_OK(Collect({}));
+  EXPECT_FALSE(memory_.Contents(unnamed).has_value());
+  EXPECT_FALSE(memory_.Contents(MakeSegmentName(SegmentName::kFree, id)).has_value()) << "its place is bad";
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+}
+
 TEST_F(RepairTest, ADiskThatIsAwayIsNoDamage) {
   Fill();
   store_.reset();
