@@ -143,6 +143,11 @@ Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& repor
   auto file = segments_.FileOf(*victim.segment);
   if (!file.ok()) {
     if (segment.freed.load()) return {};
+    const ErrorCode code = file.error().code;
+    if (code == ErrorCode::kExhausted || code == ErrorCode::kPermission) {  // says nothing about the chunks
+      report({segment.name() + ": " + file.error().message + "; its chunks were not checked"});
+      return {};
+    }
     for (const ChunkIndex::Entry& entry : victim.entries) NoteDamaged(entry);
     report({segment.name() + ": " + file.error().message, DigestsOf(victim.entries)});
     return {};

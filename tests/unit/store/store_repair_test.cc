@@ -209,6 +209,20 @@ TEST_F(RepairTest, ACheckFindsOnlyWhatABadSectorHit) {
   EXPECT_NE(problems[0].find(chunks_[3].digest.ToHex()), std::string::npos) << problems[0];
 }
 
+// A file that cannot be opened now says nothing about its chunks.
+TEST_F(RepairTest, ACheckTakesALackOfDescriptorsForNoDamage) {
+  Fill();
+  disk_.SetFaults({.opens_max = 0});
+  std::vector<CheckProblem> problems;
+  ASSERT_OK(store_->Check([&](const CheckProblem& problem) { problems.push_back(problem); }, {}));
+  disk_.SetFaults(io::Faults());
+  ASSERT_FALSE(problems.empty());
+  for (const CheckProblem& problem : problems) EXPECT_TRUE(problem.chunks.empty()) << problem.what;
+  Put(chunks_[3], /*is_new=*/false);
+  ExpectReads(chunks_[3]);
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+}
+
 TEST_F(RepairTest, CompactionGoesOnBehindABadSector) {
   Fill(90);
   const std::string name = SegmentOf(chunks_[3]);
