@@ -37,6 +37,14 @@ std::optional<fs::Credentials> CredentialsOf(int connection) {
   return caller;
 }
 
+// A number that the kernel gives to no other socket; nullopt: no socket has this descriptor.
+std::optional<uint64_t> CookieOf(int connection) {
+  uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  if (getsockopt(connection, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return std::nullopt;
+  return cookie;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RankDoor>> RankDoor::Open(const std::string& path, std::function<void(int)> admit) {
@@ -88,22 +96,43 @@ void RankDoor::Run() {
 }
 
 void RankDoor::Admit(int connection) {
-  auto caller = CredentialsOf(connection);
-  if (!caller) {
+  auto credentials = CredentialsOf(connection);
+  const auto cookie = CookieOf(connection);
+  bool has_place = false;
+  {
+    MutexLock lock(mutex_);
+    // The connection that had this descriptor before is closed.
+    callers_.erase("fd:" + std::to_string(connection));
+    has_place = credentials && cookie && HasPlace();
+    if (has_place) {
+      callers_["fd:" + std::to_string(connection)] = {connection, *cookie, std::move(*credentials)};
+    }
+  }
+  if (!has_place) {
     close(connection);
     return;
   }
-  {
-    MutexLock lock(mutex_);
-    callers_["fd:" + std::to_string(connection)] = std::move(*caller);
-  }
   admit_(connection);
+}
+
+bool RankDoor::HasPlace() {
+  if (callers_.size() < kRankConnectionsMax) return true;
+  std::erase_if(callers_, [](const auto& entry) {
+    const Caller& caller = entry.second;
+    return CookieOf(caller.connection) != caller.cookie;
+  });
+  const bool has_place = callers_.size() < kRankConnectionsMax;
+  if (!has_place && !is_refusing_) {
+    spdlog::warn("{} connections of ranks are open at {}, others are refused until some end", callers_.size(), path_);
+  }
+  is_refusing_ = !has_place;
+  return has_place;
 }
 
 std::optional<fs::Credentials> RankDoor::CallerOf(const std::string& peer) {
   MutexLock lock(mutex_);
   auto found = callers_.find(peer);
-  return found == callers_.end() ? std::nullopt : std::optional(found->second);
+  return found == callers_.end() ? std::nullopt : std::optional(found->second.credentials);
 }
 
 }  // namespace cairnfs::control

@@ -2,6 +2,7 @@
 // what is asked there can be judged by the caller's rights.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,27 +16,41 @@
 
 namespace cairnfs::control {
 
+// Connections of ranks that are open at once. Each takes a descriptor, and any user may make them: more are refused, so
+// that those which the daemon itself needs are left. As many as the ranks that are served at once, and half as many for
+// those that are just coming and going.
+inline constexpr size_t kRankConnectionsMax = 384;
+
 class RankDoor {
  public:
   // Listens at `path` (mode 0666) and gives each connection, a descriptor that does not block, to `admit`, which owns
-  // it from then on. kInvalidArgument: the path is too long; kIo.
+  // it from then on; one that is too many is closed. kInvalidArgument: the path is too long; kIo.
   static Result<std::unique_ptr<RankDoor>> Open(const std::string& path, std::function<void(int)> admit);
   ~RankDoor();  // takes no more connections
   RankDoor(const RankDoor&) = delete;
 
-  // Of whoever made the connection that had this descriptor last; nullopt: none had. As gRPC calls it: "fd:NUMBER".
+  // Of whoever made the connection that had this descriptor last; nullopt: none had, or it is long gone. As gRPC calls
+  // it: "fd:NUMBER".
   std::optional<fs::Credentials> CallerOf(const std::string& peer);
 
  private:
+  struct Caller {
+    int connection;
+    uint64_t cookie;  // tells the connection from a later one with this descriptor
+    fs::Credentials credentials;
+  };
   RankDoor(std::string path, std::function<void(int)> admit, int listener, int stop);
   void Run();
   void Admit(int connection);
+  // Forgets who is gone when there is no place for another; whether there is one then.
+  bool HasPlace() REQUIRES_LOCK(mutex_);
 
   const std::string path_;
   const std::function<void(int)> admit_;
   const int listener_, stop_;
   Mutex mutex_;
-  std::map<std::string, fs::Credentials> callers_ GUARDED_BY(mutex_);  // by what gRPC calls it
+  std::map<std::string, Caller> callers_ GUARDED_BY(mutex_);  // by what gRPC calls it
+  bool is_refusing_ GUARDED_BY(mutex_) = false;               // and the log says so
   std::thread thread_;
 };
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/machine_limits.h"
+#include "control/rank_door.h"
 #include "daemon/size_text.h"
 #include "io/buffer_pool.h"
 #include "kv/engine.h"
@@ -38,7 +39,7 @@ constexpr uint64_t kOtherFiles = 64;
 constexpr uint64_t kPeerFiles = 64;
 
 uint64_t FilesNeeded(const Config& config) {
-  uint64_t needed = store::kSegmentFilesOpenMax + kv::kRocksFilesOpenMax + kOtherFiles;
+  uint64_t needed = store::kSegmentFilesOpenMax + kv::kRocksFilesOpenMax + control::kRankConnectionsMax + kOtherFiles;
   if (config.InCluster()) needed += kPeerFiles;
   if (!config.serve_metadata.empty()) needed += kv::kRocksFilesOpenMax;
   return needed;

@@ -13,6 +13,11 @@
 #include <cstring>
 #include <filesystem>
 #include <future>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "../../support/eventually.h"
 
 namespace cairnfs::control {
 namespace {
@@ -42,6 +47,19 @@ class RankDoorTest : public ::testing::Test {
     for (;;) pause();
   }
 
+  // From this process. Reads of it do not wait for ever.
+  int Connect() const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, Path().c_str(), sizeof address.sun_path - 1);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const timeval patience{.tv_sec = 60, .tv_usec = 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
+    close(fd);
+    return -1;
+  }
+
   std::string folder_;
 };
 
@@ -63,6 +81,62 @@ TEST_F(RankDoorTest, TellsWhoConnects) {
   close(fd);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
+}
+
+// Each takes a descriptor of the daemon, and any user may connect.
+TEST_F(RankDoorTest, RefusesConnectionsPastItsBound) {
+  std::mutex mutex;
+  std::set<int> admitted;
+  auto door = RankDoor::Open(Path(), [&](int connection) {
+    std::lock_guard lock(mutex);
+    admitted.insert(connection);
+  });
+  ASSERT_TRUE(door.ok()) << door.error().message;
+  std::vector<int> connections;
+  auto admitted_are = [&](size_t count) {
+    return Eventually([&] {
+      std::lock_guard lock(mutex);
+      return admitted.size() == count;
+    });
+  };
+  for (size_t i = 0; i < kRankConnectionsMax; ++i) {
+    connections.push_back(Connect());
+    ASSERT_GE(connections.back(), 0);
+  }
+  ASSERT_TRUE(admitted_are(kRankConnectionsMax));
+  const int refused = Connect();
+  ASSERT_GE(refused, 0);
+  char byte;
+  EXPECT_EQ(recv(refused, &byte, 1, 0), 0) << "it is closed";
+  close(refused);
+
+  // Those that the daemon has closed leave their places, whatever has their descriptors now.
+  std::set<int> left;
+  {
+    std::lock_guard lock(mutex);
+    left.swap(admitted);
+  }
+  const int first = *left.begin(), second = *std::next(left.begin());
+  left.erase(first);
+  left.erase(second);
+  close(first);
+  close(second);
+  EXPECT_EQ(dup(0), std::min(first, second));
+  for (size_t i = 0; i < 2; ++i) {
+    connections.push_back(Connect());
+    ASSERT_GE(connections.back(), 0);
+  }
+  ASSERT_TRUE(admitted_are(2));
+  const int refused_again = Connect();
+  ASSERT_GE(refused_again, 0);
+  EXPECT_EQ(recv(refused_again, &byte, 1, 0), 0);
+  close(refused_again);
+
+  (*door).reset();
+  close(std::min(first, second));
+  for (int fd : connections) close(fd);
+  for (int fd : left) close(fd);
+  for (int fd : admitted) close(fd);
 }
 
 TEST_F(RankDoorTest, IsThereAgainAfterADaemonThatDied) {

@@ -95,14 +95,14 @@ int WithFileLimits(rlim_t soft, rlim_t hard, const std::function<int()>& piece) 
 }
 
 TEST(Preflight, TooLowALimitOnFilesIsRefused) {
-  for (rlim_t hard : {128, 256, 447}) {
+  for (rlim_t hard : {128, 256, 831}) {
     const int answer = WithFileLimits(64, hard, [hard] {
       auto refused = RaiseFileLimit(Config());
       if (refused.ok()) return 1;
       if (refused.error().code != ErrorCode::kInvalidArgument) return 2;
-      const std::string expected = "up to 448 files are open at once, and the limit on open files is " +
+      const std::string expected = "up to 832 files are open at once, and the limit on open files is " +
                                    std::to_string(hard) +
-                                   ": raise the hard limit to 448 or more (ulimit -Hn, LimitNOFILE= of the unit)";
+                                   ": raise the hard limit to 832 or more (ulimit -Hn, LimitNOFILE= of the unit)";
       return refused.error().message == expected ? 0 : 3;
     });
     EXPECT_EQ(answer, 0) << hard;
@@ -110,10 +110,10 @@ TEST(Preflight, TooLowALimitOnFilesIsRefused) {
 }
 
 TEST(Preflight, TheLimitOnFilesIsRaised) {
-  const int answer = WithFileLimits(64, 448, [] {
+  const int answer = WithFileLimits(64, 832, [] {
     if (!RaiseFileLimit(Config()).ok()) return 1;
     rlimit limit{};
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur != 448) return 2;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur != 832) return 2;
     Config config;
     config.metadata = "etcd://10.0.0.1:2379";
     if (RaiseFileLimit(config).ok()) return 3;
