@@ -139,6 +139,7 @@ void ClusterLocks::Apply(const Operation& operation, const meta::LockSession& se
       const bool was_cancelled = ended != plan.ended.end() && !ended->second.ok();
       if (was_cancelled || plan.table.FindWaiting(self, operation.ticket) != nullptr) {
         plan.table.RemoveWaiting(self, operation.ticket);
+        Grant(self, plan);  // one that a full record had no room for
         plan.ended.insert_or_assign(operation.ticket, Answer{Outcome::kInterrupted, {}});
       }
       break;

@@ -130,13 +130,19 @@ std::vector<WaitingLock> LockTable::GrantWaiting() {
   std::vector<WaitingLock> granted;
   for (size_t i = 0; i < waiting_.size();) {
     const WaitingLock wanted = waiting_[i];
-    // A full table keeps it waiting: room comes with the next lock that goes.
-    if (Conflict(wanted.lock) != nullptr || !Set(wanted.lock).ok()) {
+    if (Conflict(wanted.lock) != nullptr) {
+      ++i;
+      continue;
+    }
+    // Its own place is room for it, or nobody would be let into a full table that nobody holds a lock of any more.
+    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+    if (!Set(wanted.lock).ok()) {
+      // It would split a lock: room for that comes with the next entry that goes.
+      waiting_.insert(waiting_.begin() + static_cast<ptrdiff_t>(i), wanted);
       ++i;
       continue;
     }
     granted.push_back(wanted);
-    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
     // An owner's exclusive lock that became a shared one lets those before in.
     i = 0;
   }

@@ -425,6 +425,27 @@ TEST_F(LocksTest, MoreDeadSessionsThanATransactionComparesGo) {
   EXPECT_EQ(Stored().Sessions().size(), 1U);
 }
 
+TEST_F(LocksTest, WhoGivesUpMakesRoomInAFullRecord) {
+  ASSERT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
+  meta::LockTable table = Stored();
+  meta::FileLock lock = table.held()[0];
+  lock.start = lock.last = 100;
+  for (uint64_t i = 0; i + 4 < meta::LockTable::kLocksMax; ++i) {
+    lock.owner.number = 1000 + i;
+    ASSERT_TRUE(table.AddWaiting({1'000'000 + i, lock}).ok());
+  }
+  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(meta::LocksKey(kFile), table.Encode())).ok());
+  Wait wait = Lock(1, Posix(1, kExclusive, 5, 5));
+  Wait two = Lock(1, Posix(2, kExclusive, 200, 200)), three = Lock(1, Posix(3, kExclusive, 200, 200));
+  AwaitWaiting(meta::LockTable::kLocksMax - 1);
+  // What is held becomes two pieces, with no room for a third.
+  Unlock(0, Posix(1, kExclusive, 5, 5));
+  EXPECT_FALSE(wait.IsOver(kWhile));
+  hosts_[1].locks->Cancel(two.ticket);
+  hosts_[1].locks->Cancel(three.ticket);
+  ExpectGranted(wait);
+}
+
 // A sweep of all records is held up at its first read. Only a build with assertions, or TSan, shows what it would do to
 // a queue that is gone.
 TEST_F(LocksTest, ASweepThatTheEndOvertakesMayStillFindWork) {

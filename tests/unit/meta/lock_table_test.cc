@@ -205,6 +205,36 @@ TEST(LockTable, IsBounded) {
   EXPECT_TRUE(table.Set(Exclusive(Owner(1, 1), at, at)).ok());
 }
 
+TEST(LockTable, AFullOneLetsInWhoWaits) {
+  LockTable table;
+  ASSERT_TRUE(table.Set(Exclusive(Owner(1, 1))).ok());
+  uint64_t ticket = 0;
+  while (table.AddWaiting({ticket + 1, Exclusive(Owner(2, ticket + 1))}).ok()) ++ticket;
+  ASSERT_EQ(table.waiting().size() + 1, LockTable::kLocksMax);
+  table.Unset(Owner(1, 1), 0, kLockOffsetMax);
+  const std::vector<WaitingLock> granted = table.GrantWaiting();
+  ASSERT_EQ(granted.size(), 1U);
+  EXPECT_EQ(granted[0].ticket, 1U);
+  EXPECT_EQ(table.held().size(), 1U);
+  EXPECT_EQ(table.waiting().front().ticket, 2U);
+}
+
+TEST(LockTable, WhoFindsNoRoomKeepsItsPlace) {
+  LockTable table;
+  ASSERT_TRUE(table.Set(Exclusive(Owner(1, 1))).ok());
+  ASSERT_TRUE(table.AddWaiting({1, Exclusive(Owner(2, 1), 0, 0)}).ok());
+  ASSERT_TRUE(table.AddWaiting({2, Exclusive(Owner(2, 2), 5, 5)}).ok());
+  for (uint64_t i = 3; table.AddWaiting({i, Exclusive(Owner(2, i), 0, 0)}).ok();) ++i;
+  table.Unset(Owner(1, 1), 5, 5);  // makes two of one
+  EXPECT_TRUE(table.GrantWaiting().empty());
+  EXPECT_EQ(table.waiting()[1].ticket, 2U);
+  table.RemoveWaiting(Owner(2, 0).session, 3);
+  table.RemoveWaiting(Owner(2, 0).session, 4);
+  const std::vector<WaitingLock> granted = table.GrantWaiting();
+  ASSERT_EQ(granted.size(), 1U);
+  EXPECT_EQ(granted[0].ticket, 2U);
+}
+
 LockTable Sample() {
   LockTable table;
   EXPECT_TRUE(table.Set({Owner(1, 0x1122), LockType::kExclusive, 5, kLockOffsetMax, 3, 300}).ok());
