@@ -22,7 +22,7 @@ constexpr size_t kPurgedAtOnceMax = 64;
 }  // namespace
 
 void ClusterLocks::Transact(Batch& batch) {
-  bool must_read = false;
+  bool must_read = batch.answer_lost;
   for (unsigned failures = 0;;) {
     const Status status = TryOnce(batch, must_read);
     if (status.ok()) return;
@@ -47,6 +47,9 @@ Status ClusterLocks::TryOnce(Batch& batch, bool must_read) {
     if (!doubts && plan.table != batch.record.table) {
       const Status committed = CommitPlan(batch, session, plan);
       batch.answer_lost = !committed.ok() && committed.error().code == ErrorCode::kUnavailable;
+      if (batch.answer_lost) {
+        for (Operation& operation : batch.operations) operation.in_doubt = true;
+      }
       if (committed.ok() && plan.only_purges) continue;
       return committed;
     }

@@ -1,7 +1,9 @@
 #include "fs/locks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <thread>
+#include <utility>
 
 #include "base/log.h"
 
@@ -151,7 +153,11 @@ void ClusterLocks::ForgetAll() {
     ++epoch_;
     guard_revision_ = 0;
     changed_.NotifyAll();
+    refused_.clear();
     for (auto& [inode, state] : inodes_) {
+      std::move(state.refused.begin(), state.refused.end(), std::back_inserter(state.queue));
+      state.refused.clear();
+      state.retry_due = state.answer_lost = false;
       for (Operation& operation : state.queue) {
         if (operation.kind == Operation::Kind::kWait) tickets_.erase(operation.ticket);
         told.emplace_back(std::move(operation.done), AnswerWithout(operation, LocksLost()));
@@ -171,8 +177,10 @@ void ClusterLocks::EndWaits() {
     MutexLock lock(mutex_);
     ending_ = true;
     changed_.NotifyAll();
+    refused_.clear();
     const Answer interrupted{Outcome::kInterrupted, {}};
     for (auto& [inode, state] : inodes_) {
+      EndRefused(state, told);
       for (Operation& operation : state.queue) {
         if (operation.kind != Operation::Kind::kWait) continue;
         tickets_.erase(operation.ticket);
@@ -210,6 +218,7 @@ bool ClusterLocks::Holds(InodeId inode, const std::function<bool(const meta::Fil
   if (found == inodes_.end()) return false;
   const Inode& state = found->second;
   if (state.running || !state.queue.empty()) return true;
+  if (std::any_of(state.refused.begin(), state.refused.end(), MayTake)) return true;
   auto is_mine = [&](const meta::FileLock& held) {
     return held.owner.session.node == parts_.membership.self() && matches(held);
   };
@@ -249,10 +258,13 @@ ClusterLocks::Step ClusterLocks::NextStep(InodeId inode, Batch& batch, Told& tol
   SweepIfDoubtful(inode, state);
   if (!state.waiters.empty() && state.watch == nullptr && (state.queue.empty() || !state.watch_failed))
     return Step::kStartWatch;
-  if (!state.queue.empty()) {
+  if (!state.queue.empty() || state.retry_due) {
     batch.inode = inode;
     batch.epoch = epoch_;
-    while (!state.queue.empty() && batch.operations.size() < kBatchOperationsMax) {
+    batch.operations = std::exchange(state.refused, {});
+    batch.answer_lost = std::exchange(state.answer_lost, false);
+    state.retry_due = false;
+    for (size_t taken = 0; taken < kBatchOperationsMax && !state.queue.empty(); ++taken) {
       batch.operations.push_back(std::move(state.queue.front()));
       state.queue.pop_front();
     }
@@ -267,7 +279,7 @@ ClusterLocks::Step ClusterLocks::NextStep(InodeId inode, Batch& batch, Told& tol
   const bool holds = std::any_of(held.begin(), held.end(), [&](const meta::FileLock& lock) {
     return lock.owner.session.node == parts_.membership.self();
   });
-  if (!holds && state.waiters.empty()) inodes_.erase(inode);
+  if (!holds && state.waiters.empty() && state.refused.empty()) inodes_.erase(inode);
   return Step::kIdle;
 }
 
@@ -278,6 +290,7 @@ void ClusterLocks::Finish(Batch& batch) {
     Inode& state = inodes_[batch.inode];
     if (epoch_ != batch.epoch) batch.status = LocksLost();
     for (size_t i = 0; i < batch.operations.size(); ++i) FinishOperation(batch, i, state, told);
+    NoteRefused(batch, state);
     if (batch.status.ok()) {
       // With those that wait now: what they met in their turn may be freed or handed over by what came after them.
       Adopt(batch.inode, state, std::move(batch.record));
@@ -297,7 +310,9 @@ void ClusterLocks::FinishOperation(Batch& batch, size_t index, Inode& state, Tol
   Operation& operation = batch.operations[index];
   std::optional<Result<Answer>> answer;
   if (!batch.status.ok()) {
-    answer = AnswerWithout(operation, batch.status.error());
+    const Error& error = batch.status.error();
+    if (IsTriedAgain(batch, operation)) return KeepRefused(std::move(operation), error, state, told);
+    answer = AnswerWithout(operation, error);
   } else {
     answer = std::move(batch.answers[index]);
   }

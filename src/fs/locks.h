@@ -7,7 +7,9 @@
 //
 // Operations on one inode run one after the other, in the order in which they were called; those that queue up
 // meanwhile share a transaction. While the store cannot be reached they wait; they fail with kStale once the session is
-// lost. Any thread may call all functions.
+// lost. While it has no room they fail with kNoSpace, and what frees goes on being tried, so that nobody has to ask for
+// it again; but what may have taken a lock, in a transaction whose answer was lost, waits until that is known. Any
+// thread may call all functions.
 #pragma once
 
 #include <atomic>
@@ -16,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -75,7 +78,7 @@ class ClusterLocks {
   // Ends a wait with kInterrupted, or lets it end with kGranted when that came first. Nothing when it has ended. Calls
   // `done` on another thread.
   void Cancel(Ticket ticket);
-  // Frees the owner's locks in the range. At once when it has none.
+  // Frees the owner's locks in the range. At once when it has none. kNoSpace: they go as soon as the store has room.
   void Unlock(const Request& request, Done<void> done);
   // The lock that would stand in the way of a record lock; nullopt: none.
   void Test(const Request& request, Done<std::optional<Holder>> done);
@@ -99,10 +102,11 @@ class ClusterLocks {
   struct Operation {
     enum class Kind { kTry, kWait, kCancel, kUnlock, kTest, kReleaseHandle, kSweep };
     Kind kind;
-    meta::FileLock lock;  // without its session
-    Ticket ticket = 0;    // kWait, kCancel
-    bool again = false;   // kTry: in its second run
-    Done<Answer> done;    // may be empty
+    meta::FileLock lock;    // without its session
+    Ticket ticket = 0;      // kWait, kCancel
+    bool again = false;     // kTry: in its second run
+    Done<Answer> done;      // may be empty
+    bool in_doubt = false;  // a transaction with it was sent, and it is not known whether it ran or will run
   };
   struct Record {
     meta::LockTable table;
@@ -115,7 +119,11 @@ class ClusterLocks {
   };
   struct Inode {
     std::deque<Operation> queue;
-    bool running = false;  // a task for it is posted or at work
+    // The store had no room for them. They are tried again, ahead of the queue: those that free, and those in doubt.
+    std::vector<Operation> refused;
+    bool retry_due = false;    // of `refused`, though nobody asks for anything
+    bool answer_lost = false;  // of a transaction with `refused`: the guard is still to be written
+    bool running = false;      // a task for it is posted or at work
     Record known;
     std::map<Ticket, Waiter> waiters;
     std::unique_ptr<kv::KvWatch> watch;  // made and ended by the task alone
@@ -196,6 +204,22 @@ class ClusterLocks {
   static void Tell(Told& told);
   static Error LocksLost();  // kStale: with the session
 
+  // lock_refusals.cc: what the store has no room for.
+  static bool Frees(const Operation& operation);
+  static bool MayTake(const Operation& operation);  // in doubt: a lock, or a place among those who wait
+  // Whether `kept`, which frees, does what `other` would. An unlock is made to, where the two meet.
+  static bool Absorb(Operation& kept, const Operation& other);
+  bool IsTriedAgain(const Batch& batch, const Operation& operation) const REQUIRES_LOCK(mutex_);
+  // Answers what frees with the error.
+  static void KeepRefused(Operation operation, const Error& error, Inode& state, Told& told);
+  // After a batch, whose refused operations are kept by now.
+  void NoteRefused(const Batch& batch, Inode& state) REQUIRES_LOCK(mutex_);
+  // The mount ends: nothing is tried again.
+  void EndRefused(Inode& state, Told& told) REQUIRES_LOCK(mutex_);
+  void PostRetry() REQUIRES_LOCK(mutex_);
+  void RunRetry();
+  void RetryNow(InodeId inode) REQUIRES_LOCK(mutex_);
+
   // lock_transactions.cc: what is done to a record.
   void Transact(Batch& batch);
   Status TryOnce(Batch& batch, bool must_read);
@@ -231,6 +255,9 @@ class ClusterLocks {
   std::unordered_map<InodeId, Inode> inodes_ GUARDED_BY(mutex_);
   std::unordered_map<Ticket, InodeId> tickets_ GUARDED_BY(mutex_);  // of waits that are not over
   std::multimap<uint64_t, WaitEdge> edges_ GUARDED_BY(mutex_);      // by the owner that waits
+  std::set<InodeId> refused_ GUARDED_BY(mutex_);                    // that have `refused` operations
+  InodeId retried_last_ GUARDED_BY(mutex_);
+  bool retry_posted_ GUARDED_BY(mutex_) = false;
 
   std::atomic<bool> sweep_due_{false};
   std::shared_ptr<void> view_changes_;

@@ -24,8 +24,8 @@ inline constexpr InodeId kFile{100};
 inline constexpr auto kSoon = std::chrono::seconds(60);  // what happens at all has happened by then
 inline constexpr auto kWhile = milliseconds(50);         // what should not happen is looked for so long
 
-// A store whose commits are counted, and whose answers get lost when it is told so. What was sent and not answered runs
-// at once, or later, or never.
+// A store whose commits are counted, and which loses answers or has no room when it is told so. What was sent and not
+// answered runs at once, or later, or never.
 class LossyStore final : public kv::KvStore {
  public:
   explicit LossyStore(std::unique_ptr<kv::KvStore> below) : below_(std::move(below)) {}
@@ -35,6 +35,8 @@ class LossyStore final : public kv::KvStore {
     random_ = testing::Random(seed);
   }
   void DelayNextCommit() { delay_next_ = true; }
+  void SetFull(bool full) { full_ = full; }
+  size_t refusals() const { return refusals_; }  // for want of room
   size_t commits() const { return commits_; }
   size_t reads() const { return reads_; }
 
@@ -54,6 +56,10 @@ class LossyStore final : public kv::KvStore {
       std::lock_guard lock(mutex_);
       late_.push_back(transaction);
       return MakeError(ErrorCode::kUnavailable, "the answer was lost");
+    }
+    if (full_) {
+      ++refusals_;
+      return MakeError(ErrorCode::kNoSpace, "the store is full");
     }
     if (Draw(2)) RunLate();
     if (!Draw()) return below_->Commit(transaction);
@@ -87,8 +93,8 @@ class LossyStore final : public kv::KvStore {
   }
 
   std::unique_ptr<kv::KvStore> below_;
-  std::atomic<bool> delay_next_{false};
-  std::atomic<size_t> commits_{0}, reads_{0};
+  std::atomic<bool> delay_next_{false}, full_{false};
+  std::atomic<size_t> commits_{0}, reads_{0}, refusals_{0};
   std::mutex mutex_;
   unsigned percent_ = 0;
   testing::Random random_{0};
