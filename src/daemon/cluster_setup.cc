@@ -31,6 +31,7 @@ namespace stdfs = std::filesystem;
 
 constexpr uint64_t kSetupWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
 constexpr uint16_t kPeerPort = 7401;
+constexpr int kAttemptsMax = 20;  // of a transaction that conflicts
 
 ClusterSettings SettingsOf(const Config& config) {
   return {static_cast<uint32_t>(config.copies), static_cast<uint32_t>(config.min_replicas), config.lease_ms,
@@ -213,7 +214,29 @@ Result<ClusterIdentity> MakeCluster(kv::KvStore& store, const Config& config) {
                     MetadataUrl(config), ToHex(existing->header.uuid), MetadataUrl(config)));
   }
   if (existing.error().code != ErrorCode::kNotFound) return existing.error();
-  return MakeOrReadCluster(store, config);
+  CAIRNFS_ASSIGN_OR_RETURN(ClusterIdentity made, MakeOrReadCluster(store, config));
+  if (made.settings.Encode() == SettingsOf(config).Encode()) return made;
+  return MakeError(
+      ErrorCode::kAlreadyExists,
+      fmt::format("another cluster init made a filesystem at {} meanwhile ({}), with other settings: join it with "
+                  "cairnfs cluster join {}, or give another prefix or directory",
+                  MetadataUrl(config), ToHex(made.header.uuid), MetadataUrl(config)));
+}
+
+// The settings of a filesystem that is to be made: in place of those that an init left which was cut short. Nothing
+// when the filesystem is there.
+Status PutSettings(kv::KvStore& store, const Config& config) {
+  const std::string wanted = SettingsOf(config).Encode();
+  for (int attempt = 1;; ++attempt) {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto header, store.Get(meta::HeaderKey()));
+    CAIRNFS_ASSIGN_OR_RETURN(const auto left, store.Get(SettingsKey()));
+    if (header || (left && left->value == wanted)) return {};
+    kv::Transaction settings;
+    settings.IfAbsent(meta::HeaderKey()).IfRevision(SettingsKey(), left ? left->revision : 0);
+    const auto put = store.Commit(settings.Put(SettingsKey(), wanted));
+    if (put.ok()) return {};
+    if (put.error().code != ErrorCode::kConflict || attempt == kAttemptsMax) return put.error();
+  }
 }
 
 Status CheckMayBeAdopted(const DataDirectory& directory, const Config& config, const std::string& filesystem) {
@@ -291,9 +314,7 @@ Result<ClusterIdentity> ReadCluster(kv::KvStore& store) {
 }
 
 Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& config) {
-  kv::Transaction settings;
-  settings.IfAbsent(SettingsKey()).Put(SettingsKey(), SettingsOf(config).Encode());
-  if (auto made = store.Commit(settings); !made.ok() && made.error().code != ErrorCode::kConflict) return made.error();
+  CAIRNFS_RETURN_IF_ERROR(PutSettings(store, config));
   auto names = MakeSharedNamespace(store);
   auto header = names->ReadHeader();
   if (!header.ok() && header.error().code == ErrorCode::kNotFound) {

@@ -26,7 +26,8 @@ std::unique_ptr<meta::Namespace> MakeSharedNamespace(kv::KvStore& store);
 
 // kNotFound: there is no filesystem in the store.
 Result<ClusterIdentity> ReadCluster(kv::KvStore& store);
-// Makes the filesystem and the settings unless they are there; hosts that do so at once agree on one.
+// Makes the filesystem, with these settings, unless it is there; hosts that do so at once agree on one, whose settings
+// are those of one of them.
 Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& config);
 // kInvalidArgument: a key of the configuration that must be the same on every host is not what the others have. That of
 // min_replicas is none of them: what `cluster init` wrote, and `cluster set` after it, counts.

@@ -206,6 +206,33 @@ TEST_F(ClusterSetupTest, HostsThatStartAtOnceAgree) {
   EXPECT_EQ(first->header.uuid.size(), 16U);
 }
 
+TEST_F(ClusterSetupTest, WhatAnInitThatWasCutShortLeftDoesNotCount) {
+  auto engine = kv::OpenMemoryEngine();
+  auto store = kv::HostedStore::Open(*engine);
+  ASSERT_TRUE(store.ok());
+  // An init puts its settings first, and then makes the filesystem.
+  ClusterSettings left;
+  left.copies = 2;
+  left.min_replicas = 1;
+  left.lease_ms = 1000;
+  left.out_after_ms = 2000;
+  left.trusted_network = {"10.0.0.0/8"};
+  ASSERT_TRUE((*store)->Commit(kv::Transaction().Put(SettingsKey(), left.Encode())).ok());
+  auto made = MakeOrReadCluster(**store, options_.config);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_TRUE(CheckAgreement(made->settings, options_.config).ok());
+  EXPECT_EQ(made->settings.min_replicas, 0U);
+  EXPECT_EQ(made->settings.trusted_network, options_.config.trusted_network);
+  EXPECT_FALSE(made->settings_were_changed);
+  // Those of a filesystem that is there stay.
+  Config other = options_.config;
+  other.copies = 2;
+  auto read = MakeOrReadCluster(**store, other);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->settings.copies, 3U);
+  EXPECT_EQ(read->header.uuid, made->header.uuid);
+}
+
 TEST_F(ClusterSetupTest, ADirectoryKeepsToItsFilesystem) {
   const std::string one(32, '1'), other(32, '2');
   auto directory = DataDirectory::Open({options_.config.data, true, "testing"});
