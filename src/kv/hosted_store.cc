@@ -213,10 +213,10 @@ Result<std::unique_ptr<KvWatch>> HostedStore::WatchAfter(std::string_view begin,
   return history_.Watch(begin, end, {after_revision, is_lost}, std::move(callbacks));
 }
 
-bool HostedStore::WasAt(uint64_t opening, uint64_t revision) {
+Result<bool> HostedStore::WasAt(uint64_t opening, uint64_t revision) {
   if (opening != 0 && !openings_.Contain(opening, revision)) return false;
-  Result<std::optional<uint64_t>> now = ReadRevision(engine_, nullptr);
-  return now.ok() && revision <= now->value_or(0);
+  CAIRNFS_ASSIGN_OR_RETURN(const std::optional<uint64_t> now, ReadRevision(engine_, nullptr));
+  return revision <= now.value_or(0);
 }
 
 std::vector<HostedStore::Request*> HostedStore::TakeBatch() {
@@ -316,24 +316,29 @@ void HostedStore::RememberOperation(const std::string& id, uint64_t revision) {
 
 void HostedStore::EndLeases() {
   auto last = LeaseTable::Clock::now();
+  // The time, after a look whether the process was stopped since the last one.
+  auto look = [&] {
+    const auto now = LeaseTable::Clock::now();
+    if (now - last > kPauseNoticed) leases_.ExtendAll();
+    return last = now;
+  };
   bool has_warned = false;
   MutexLock lock(stop_mutex_);
   while (!stopping_) {
     stopped_.WaitFor(stop_mutex_, kExpiryTick);
     if (stopping_) return;
     lock.Unlock();
-    const auto now = LeaseTable::Clock::now();
-    if (now - last > kPauseNoticed) leases_.ExtendAll();
-    last = now;
-    for (LeaseId lease : leases_.TakeExpired()) {
+    // At that time: the process may be stopped right after it.
+    for (LeaseId lease : leases_.TakeExpired(look())) {
+      const Status ended = RevokeLease(lease);
+      look();  // each write has its own time: many are no pause
       // What cannot be written now is taken again at the next tick.
-      if (Status ended = RevokeLease(lease); !ended.ok()) {
+      if (!ended.ok()) {
         if (!has_warned) spdlog::warn("leases that are over cannot be ended for now: {}", ended.error().message);
         has_warned = true;
         break;
       }
     }
-    last = LeaseTable::Clock::now();
     lock.Lock();
   }
 }

@@ -65,7 +65,7 @@ class HostedStore final : public SharedKvStore {
   // The id of this opening of the store, and whether a state that a client knows is one of this store's, in the past or
   // now: `opening` told it of `revision` (0: which one did is not known). Where it is not, the store went back.
   uint64_t opening() const { return openings_.current(); }
-  bool WasAt(uint64_t opening, uint64_t revision);
+  Result<bool> WasAt(uint64_t opening, uint64_t revision);
   // Commit on behalf of a client far away (slots.h).
   Result<SlottedAnswer> CommitSlotted(const Transaction& transaction, const SlotClaim& slot);
 

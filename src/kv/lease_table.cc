@@ -107,10 +107,9 @@ Result<std::chrono::milliseconds> LeaseTable::KeepAlive(LeaseId lease) {
   return found->second.ttl;
 }
 
-std::vector<LeaseId> LeaseTable::TakeExpired() {
+std::vector<LeaseId> LeaseTable::TakeExpired(Clock::time_point now) {
   MutexLock lock(mutex_);
   std::vector<LeaseId> expired;
-  const Clock::time_point now = Clock::now();
   for (auto& [id, lease] : leases_) {
     if (lease.deadline > now && !lease.is_ending) continue;
     lease.is_ending = true;

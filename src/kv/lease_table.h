@@ -34,9 +34,9 @@ class LeaseTable {
 
   // kNotFound when it has ended.
   Result<std::chrono::milliseconds> KeepAlive(LeaseId lease);
-  // From now on it does not live, whatever comes. Those whose time is over, and those told of before that are still
-  // there.
-  std::vector<LeaseId> TakeExpired();
+  // From now on they do not live, whatever comes: those whose time was over at `now`, and those told of before that are
+  // still there.
+  std::vector<LeaseId> TakeExpired(Clock::time_point now);
   void ExtendAll();  // gives each lease that lives its full time again
 
  private:

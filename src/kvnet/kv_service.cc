@@ -91,7 +91,8 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
   Status Begin(kv::HostedStore& store, const proto::WatchRequest& request, kv::WatchCallbacks callbacks) {
     proto::WatchReply first;
     first.set_opening(store.opening());
-    first.set_went_back(!store.WasAt(request.opening(), request.after_revision()));
+    CAIRNFS_ASSIGN_OR_RETURN(const bool was_at, store.WasAt(request.opening(), request.after_revision()));
+    first.set_went_back(!was_at);
     first.set_revision(request.after_revision());
     if (first.went_back()) {
       CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot now, store.Read({}));

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <future>
 #include <thread>
 
 #include "support.h"
@@ -63,6 +64,43 @@ TEST(HostedStore, AWatchWithoutAThreadIsAnError) {
   while (told == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
+TEST(HostedStore, AReadThatFailsIsNoStateThatWasLost) {
+  const auto memory = OpenMemoryEngine();
+  FailingEngine engine(*memory);
+  auto store = Must(HostedStore::Open(engine));
+  const uint64_t revision = Must(store->Commit(Transaction().Put("a", "1")));
+  engine.fail_reads = true;
+  for (const uint64_t opening : {uint64_t{0}, store->opening()}) {
+    const Result<bool> was = store->WasAt(opening, revision);
+    ASSERT_FALSE(was.ok());
+    EXPECT_EQ(was.error().code, ErrorCode::kIo);
+  }
+  engine.fail_reads = false;
+  EXPECT_TRUE(Must(store->WasAt(store->opening(), revision)));
+}
+
+// The process is stopped while the end of a lease is being written. Others, which nobody could hear, do not end by it.
+TEST(HostedStore, APauseInTheEndOfALeaseIsNoticed) {
+  constexpr std::chrono::seconds kTerm{5};
+  const auto memory = OpenMemoryEngine();
+  FailingEngine engine(*memory);
+  const auto test_thread = std::this_thread::get_id();
+  std::atomic<bool> armed{false};
+  std::promise<void> paused;
+  engine.before_write = [&] {
+    if (std::this_thread::get_id() == test_thread || !armed.exchange(false)) return;
+    std::this_thread::sleep_for(kTerm + std::chrono::milliseconds(500));
+    paused.set_value();
+  };
+  auto store = Must(HostedStore::Open(engine));
+  const LeaseId kept = Must(store->GrantLease(kTerm));
+  armed = true;
+  Must(store->GrantLease(std::chrono::milliseconds(1)));
+  ASSERT_EQ(paused.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // it is looked which are over, several times
+  EXPECT_TRUE(store->KeepLeaseAlive(kept).ok());
+}
+
 TEST(HostedStore, ConcurrentCommitsShareASync) {
   const auto memory = OpenMemoryEngine();
   FailingEngine engine(*memory);
@@ -102,20 +140,20 @@ TEST(HostedStore, OpeningsTellWhichStatesWereItsOwn) {
   auto store = Must(HostedStore::Open(*engine));
   const uint64_t first = store->opening();
   put(*store, 3);
-  EXPECT_TRUE(store->WasAt(first, 3) && store->WasAt(0, 3));
-  EXPECT_FALSE(store->WasAt(first, 4) || store->WasAt(0, 4) || store->WasAt(first + 1, 1));
+  EXPECT_TRUE(Must(store->WasAt(first, 3)) && Must(store->WasAt(0, 3)));
+  EXPECT_FALSE(Must(store->WasAt(first, 4)) || Must(store->WasAt(0, 4)) || Must(store->WasAt(first + 1, 1)));
   store.reset();
   store = Must(HostedStore::Open(*engine));
   EXPECT_NE(store->opening(), first);
   put(*store, 3);
-  EXPECT_TRUE(store->WasAt(first, 3));
-  EXPECT_FALSE(store->WasAt(first, 4)) << "the first opening ended at 3";
-  EXPECT_TRUE(store->WasAt(store->opening(), 6));
+  EXPECT_TRUE(Must(store->WasAt(first, 3)));
+  EXPECT_FALSE(Must(store->WasAt(first, 4))) << "the first opening ended at 3";
+  EXPECT_TRUE(Must(store->WasAt(store->opening(), 6)));
   for (size_t i = 0; i < Openings::kKept; ++i) {
     store.reset();
     store = Must(HostedStore::Open(*engine));
   }
-  EXPECT_FALSE(store->WasAt(first, 3)) << "it is forgotten";
+  EXPECT_FALSE(Must(store->WasAt(first, 3))) << "it is forgotten";
   EXPECT_EQ(Must(engine->Get("O"))->size(), Openings::kKept * 16);
   store.reset();
   MustSucceed(engine->Write({EngineWrite{"O", "short"}}, true));

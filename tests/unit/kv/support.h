@@ -68,11 +68,13 @@ class FailingEngine final : public KvEngine {
  public:
   explicit FailingEngine(KvEngine& engine) : engine_(engine) {}
   std::atomic<bool> fail_writes{false};
+  std::atomic<bool> fail_reads{false};  // of single keys, with kIo
   std::atomic<ErrorCode> write_error{ErrorCode::kNoSpace};
   std::function<void()> before_write;  // called in each Write
   std::atomic<size_t> visits{0};       // keys that scans came to
 
   Result<std::optional<std::string>> Get(std::string_view key, const EngineSnapshot* snapshot) override {
+    if (fail_reads) return MakeError(ErrorCode::kIo, "planted");
     return engine_.Get(key, snapshot);
   }
   Status Scan(std::string_view begin, std::string_view end, const EngineSnapshot* snapshot,
