@@ -53,7 +53,7 @@ Result<uint32_t> ParseMinReplicas(const std::string& text) {
   if (text == "default") return 0;
   uint32_t number = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) return number;
+  if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size() && number != 0) return number;
   return MakeError(
       ErrorCode::kInvalidArgument,
       fmt::format("min-replicas = \"{}\" is no number of copies: give 1 to copies, or default for all of them", text));
