@@ -90,10 +90,15 @@ std::optional<kv::SlottedAnswer> FromEtcd(const etcdserverpb::TxnResponse& respo
 }
 
 std::optional<kv::SlottedAnswer> FoundInSlot(const etcdserverpb::RangeResponse& read, const kv::SlotClaim& slot) {
-  if (read.kvs_size() != 1 || read.kvs(0).value() != slot.value) return std::nullopt;
+  if (read.kvs_size() > 1) return std::nullopt;
   kv::SlottedAnswer answer;
-  answer.committed = true;
-  answer.revision = static_cast<uint64_t>(read.kvs(0).mod_revision());
+  if (read.kvs_size() == 1) {
+    answer.slot_revision = static_cast<uint64_t>(read.kvs(0).mod_revision());
+    answer.slot_value = read.kvs(0).value();
+  }
+  if (answer.slot_revision == slot.expected_revision) return std::nullopt;
+  answer.committed = answer.slot_value == slot.value;
+  if (answer.committed) answer.revision = answer.slot_revision;
   return answer;
 }
 

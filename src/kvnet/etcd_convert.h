@@ -31,8 +31,8 @@ etcdserverpb::TxnRequest ToEtcd(const EtcdKeys& keys, const kv::Transaction& tra
 // nullopt: it is no answer to such a request.
 std::optional<kv::SlottedAnswer> FromEtcd(const etcdserverpb::TxnResponse& response, bool has_slot);
 
-// Of a transaction whose answer does not tell whether it ran: what a read of its slot afterwards tells. nullopt: it did
-// not run.
+// Of a transaction that was refused without a look at its slot, or ran all the same: what a read of its slot afterwards
+// tells. Not committed where the slot is not as the claim expects. nullopt: it did not run.
 std::optional<kv::SlottedAnswer> FoundInSlot(const etcdserverpb::RangeResponse& read, const kv::SlotClaim& slot);
 
 // The code that etcd's words mean. `status` is not OK; the call was one to `endpoint`.

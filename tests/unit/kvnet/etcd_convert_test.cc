@@ -112,15 +112,33 @@ TEST(FromEtcd, Answers) {
 TEST(FoundInSlot, TheAttemptsNameTellsThatItRan) {
   const kv::SlotClaim slot{"host-1", 12, "attempt", 5};
   etcdserverpb::RangeResponse read;
-  EXPECT_FALSE(FoundInSlot(read, slot).has_value()) << "there is no such slot";
-  read.add_kvs()->set_value("another attempt");
-  EXPECT_FALSE(FoundInSlot(read, slot).has_value());
+  read.add_kvs()->set_value("an earlier attempt");
+  read.mutable_kvs(0)->set_mod_revision(12);
+  EXPECT_FALSE(FoundInSlot(read, slot).has_value()) << "the slot is as it was";
   read.mutable_kvs(0)->set_value("attempt");
   read.mutable_kvs(0)->set_mod_revision(44);
   const auto answer = FoundInSlot(read, slot);
   ASSERT_TRUE(answer.has_value());
   EXPECT_TRUE(answer->committed);
   EXPECT_EQ(answer->revision, 44u);
+}
+
+// As a claim that would rule an attempt out finds it, when the attempt ran.
+TEST(FoundInSlot, AnotherNameThanExpectedIsHandedOut) {
+  const kv::SlotClaim slot{"host-1", 12, "!attempt", 5};
+  etcdserverpb::RangeResponse read;
+  read.add_kvs()->set_value("attempt");
+  read.mutable_kvs(0)->set_mod_revision(44);
+  auto answer = FoundInSlot(read, slot);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_FALSE(answer->committed);
+  EXPECT_EQ(answer->slot_revision, 44u);
+  EXPECT_EQ(answer->slot_value, "attempt");
+  answer = FoundInSlot(etcdserverpb::RangeResponse(), slot);
+  ASSERT_TRUE(answer.has_value()) << "the slot is gone with its lease";
+  EXPECT_FALSE(answer->committed);
+  EXPECT_EQ(answer->slot_revision, 0u);
+  EXPECT_FALSE(FoundInSlot(etcdserverpb::RangeResponse(), {"host-1", 0, "attempt", 5}).has_value()) << "it was new";
 }
 
 }  // namespace
