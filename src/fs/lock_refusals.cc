@@ -87,6 +87,7 @@ void ClusterLocks::EndRefused(Inode& state, Told& told) {
   for (Operation& operation : state.refused) {
     if (operation.kind == Operation::Kind::kWait) {
       tickets_.erase(operation.ticket);
+      DropEdge(operation.lock.owner.number, operation.ticket);
       told.emplace_back(std::move(operation.done), Answer{Outcome::kInterrupted, {}});
     } else {
       told.emplace_back(std::move(operation.done), MakeError(ErrorCode::kUnavailable, "the mount ends"));

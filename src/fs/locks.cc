@@ -159,7 +159,10 @@ void ClusterLocks::ForgetAll() {
       state.refused.clear();
       state.retry_due = state.answer_lost = false;
       for (Operation& operation : state.queue) {
-        if (operation.kind == Operation::Kind::kWait) tickets_.erase(operation.ticket);
+        if (operation.kind == Operation::Kind::kWait) {
+          tickets_.erase(operation.ticket);
+          DropEdge(operation.lock.owner.number, operation.ticket);  // of one in doubt
+        }
         told.emplace_back(std::move(operation.done), AnswerWithout(operation, LocksLost()));
       }
       state.queue.clear();

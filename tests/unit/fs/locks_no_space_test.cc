@@ -199,5 +199,30 @@ TEST_F(LocksNoSpaceTest, TheEndOfTheSessionEndsWhatIsTriedAgain) {
   EXPECT_EQ(Try(0, Flock(1, kExclusive)), Outcome::kGranted);
 }
 
+// A wait that was in doubt when the session ended is no reason for refusing others.
+TEST_F(LocksNoSpaceTest, AWaitThatTheSessionTookAlongIsNoDeadlock) {
+  ASSERT_EQ(Try(0, Posix(1, kExclusive, 0, 0)), Outcome::kGranted);
+  hosts_[0].store->DelayNextCommit();
+  hosts_[0].store->SetFull(true);
+  Wait in_doubt = Lock(0, Posix(2, kExclusive, 0, 0));
+  AwaitRefusal(0);
+  EndSession(0);
+  LearnOfTheEndAndRejoin(0);
+  ExpectError(std::move(in_doubt), ErrorCode::kStale);
+  hosts_[0].store->SetFull(false);
+  // 2 waits for nobody any more, and may have what 1 waits for.
+  Request other = Posix(2, kExclusive);
+  other.inode = InodeId{kFile.value + 1};
+  ASSERT_EQ(Try(0, other), Outcome::kGranted);
+  other = Posix(1, kExclusive);
+  other.inode = InodeId{kFile.value + 1};
+  Wait wait = Lock(0, other);
+  EXPECT_FALSE(wait.IsOver(kWhile));
+  other = Posix(2, kExclusive);
+  other.inode = InodeId{kFile.value + 1};
+  Unlock(0, other);
+  ExpectGranted(wait);
+}
+
 }  // namespace
 }  // namespace cairnfs::fs
