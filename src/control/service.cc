@@ -1,5 +1,6 @@
 #include "control/service.h"
 
+#include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
 #include <sys/stat.h>
@@ -28,7 +29,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRankThreadsMax = 256;
+// Beside those of ranks that wait, so that one too many can be told so: gRPC's own answer names no limit.
+constexpr int kRankThreadsSpare = 64;
 constexpr int kRankIdleMs = 60'000;
 constexpr auto kRateWindow = std::chrono::seconds(10);
 constexpr auto kProgressInterval = std::chrono::milliseconds(200);
@@ -64,8 +66,8 @@ Result<T> Await(const std::function<void(fs::Done<T>)>& start, const std::functi
 // What ranks of every user may ask: this alone.
 class RankService final : public Control::Service {
  public:
-  RankService(RankGate& gate, fs::FileSystem& filesystem, const std::atomic<bool>& stopping)
-      : gate_(gate), filesystem_(filesystem), stopping_(stopping) {}
+  RankService(RankGate& gate, fs::FileSystem& filesystem, const std::atomic<bool>& stopping, unsigned ranks_max)
+      : gate_(gate), filesystem_(filesystem), stopping_(stopping), ranks_max_(ranks_max) {}
   void SetDoor(RankDoor* door) {
     door_ = door;
     door_.notify_all();
@@ -74,6 +76,11 @@ class RankService final : public Control::Service {
 
   grpc::Status Commit(grpc::ServerContext* context,
                       grpc::ServerReaderWriter<CommitReply, CommitRequest>* stream) override {
+    const std::shared_ptr<void> leaves(nullptr, [this](void*) { --commits_; });
+    if (++commits_ > ranks_max_) {
+      return rpc::ToGrpc(MakeError(
+          ErrorCode::kBusy, fmt::format("no more than {} ranks of a host can commit at the same time", ranks_max_)));
+    }
     CommitRequest request;
     if (!stream->Read(&request) || !request.has_arrival()) {
       return rpc::ToGrpc(MakeError(ErrorCode::kInvalidArgument, "a commit begins with an arrival"));
@@ -127,13 +134,17 @@ class RankService final : public Control::Service {
   RankGate& gate_;
   fs::FileSystem& filesystem_;
   const std::atomic<bool>& stopping_;
+  const unsigned ranks_max_;
+  std::atomic<unsigned> commits_{0};      // calls that run
   std::atomic<RankDoor*> door_{nullptr};  // set before a connection is admitted
 };
 
 class Service::Impl final : public Control::Service {
  public:
   Impl(Options options, fs::FileSystem& filesystem)
-      : options_(std::move(options)), filesystem_(filesystem), ranks_(*options_.gate, filesystem, stopping_) {}
+      : options_(std::move(options)),
+        filesystem_(filesystem),
+        ranks_(*options_.gate, filesystem, stopping_, options_.ranks_max) {}
 
   cairnfs::Status Listen();
   cairnfs::Status ListenForRanks();
@@ -263,7 +274,7 @@ cairnfs::Status Service::Impl::ListenForRanks() {
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
   // A rank that waits holds a thread. Any user may connect, and must not take all that the daemon can have.
   grpc::ResourceQuota quota("ranks");
-  quota.SetMaxThreads(kRankThreadsMax);
+  quota.SetMaxThreads(static_cast<int>(options_.ranks_max) + kRankThreadsSpare);
   builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kRankIdleMs);
   builder.RegisterService(&ranks_);

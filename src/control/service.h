@@ -32,6 +32,7 @@ class Service {
     DaemonInfo daemon;
     RankGate* gate = nullptr;           // not null; outlives the service
     ClusterControl* cluster = nullptr;  // null: this host is alone; outlives the service
+    unsigned ranks_max = 256;           // that commit at once, each with a thread; one more is refused (kBusy)
   };
   // `filesystem` outlives the service. kIo when the socket cannot be made.
   static Result<std::unique_ptr<Service>> Start(Options options, fs::FileSystem& filesystem);
