@@ -58,6 +58,7 @@ class RankGate {
   // What the gate asks of whoever calls. Any thread of the call.
   struct Caller {
     // Renames, durably; no error when the inode has its final name already, durably. kInterrupted: the caller is gone.
+    // kUnavailable, kStale: it is not known whether it has run; it is called again.
     std::function<Status()> rename;
     std::function<bool()> cancelled;  // nobody waits for the outcome any more
     // Whether the directory has the final name now, durably, as all hosts see it.

@@ -144,7 +144,12 @@ Status RankGate::Visit::BeElected(const Seen& seen, std::optional<uint64_t> rank
 
 Status RankGate::Visit::DoRename(GateState state, uint64_t state_revision, const Caller& caller) {
   Status renamed = caller.rename();
-  if (!renamed.ok() && renamed.error().code == ErrorCode::kInterrupted) return renamed;  // another's to do
+  if (!renamed.ok()) {
+    const ErrorCode code = renamed.error().code;
+    if (code == ErrorCode::kInterrupted) return renamed;  // another's to do
+    // It may have run: asked again, the caller finds the name first.
+    if (code == ErrorCode::kUnavailable || code == ErrorCode::kStale) return renamed;
+  }
   has_renamed_ = true;
   state.phase = renamed.ok() ? GatePhase::kDone : GatePhase::kFailed;
   state.changed = WallClock();

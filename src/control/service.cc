@@ -100,8 +100,9 @@ class RankService final : public Control::Service {
         return MakeError(ErrorCode::kInterrupted, "the process that renamed is gone");
       }
       if (outcome.outcome().error().empty()) return {};
-      const auto is_renamed = has_final_name();  // by a rank that was taken for dead
+      const auto is_renamed = has_final_name();  // by a rank that was taken for dead, or its answer was lost
       if (is_renamed.ok() && *is_renamed) return {};
+      if (!is_renamed.ok() && IsLater(is_renamed.error().code)) return is_renamed.error();
       // rename(2) has told its caller no more than a number.
       const auto failure = filesystem_.LastFailedCommit(call.directory);
       const bool is_new = failure && !(before && before->at == failure->at);
@@ -113,6 +114,11 @@ class RankService final : public Control::Service {
   }
 
  private:
+  // Of an error: whether the store that comes back, the next session or another rank has the answer.
+  static bool IsLater(ErrorCode code) {
+    return code == ErrorCode::kUnavailable || code == ErrorCode::kStale || code == ErrorCode::kInterrupted;
+  }
+
   // Durably. On a host alone a name is seen before that, and whoever renamed may not have waited for it to the end.
   Result<bool> HasFinalName(const GateCall& call, const std::function<bool()>& cancelled) {
     auto has_name = [&] { return filesystem_.HasName(call.directory, call.final_parent, call.final_name); };

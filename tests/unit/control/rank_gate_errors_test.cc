@@ -86,6 +86,27 @@ TEST_F(RankGateErrorsTest, EachAnswerThatIsLostIsFoundOut) {
   EXPECT_EQ(KeysLeft(), 0U);
 }
 
+// The metadata was away when the rename ended: whether it ran shows once they are back.
+TEST_F(RankGateErrorsTest, ARenameThatMayHaveRunIsNotToldAsFailed) {
+  for (ErrorCode code : {ErrorCode::kUnavailable, ErrorCode::kStale}) {
+    has_final_name_ = false;
+    std::atomic<int> asked{0};
+    auto rename = [&]() -> Status {
+      if (asked++ == 0) return MakeError(code, "the answer was lost");
+      has_final_name_ = true;
+      return {};
+    };
+    auto first = Start(0, Call(0, 2), rename);
+    auto second = Start(1, Call(1, 2), rename);
+    for (Pending* call : {&first, &second}) {
+      Status status = call->get();
+      EXPECT_TRUE(status.ok()) << status.error().message;
+    }
+    EXPECT_EQ(asked, 2);
+    EXPECT_EQ(KeysLeft(), 0U);
+  }
+}
+
 TEST_F(RankGateErrorsTest, WhoRenamesIsNotWaitedForForEver) {
   hosts_[0]->gate = MakeGate(*hosts_[0], "a", milliseconds(1), milliseconds(0));
   GateState renaming = DoneState();
