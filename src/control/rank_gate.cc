@@ -14,7 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A watch tells of every change; this is for a host that died between seeing all ranks and acting on it.
+// A watch tells of every change of the state; this is for what it does not tell: that the record of a rank is gone, or
+// that one hangs between coming and counting (Visit::IsToCount).
 constexpr auto kLookAgainInterval = std::chrono::seconds(5);
 constexpr auto kWithdrawAgainInterval = std::chrono::seconds(1);
 constexpr size_t kRememberedRanksMax = 4096;

@@ -1,6 +1,8 @@
 // What comes of a gate: all ranks are there and one of them renames, or some do not come.
 #include <fmt/format.h>
 
+#include <random>
+
 #include "control/rank_gate_visit.h"
 
 namespace cairnfs::control {
@@ -73,26 +75,35 @@ Result<kv::KvRange> RankGate::Visit::ReadRanks(const Seen& seen) {
 }
 
 Status RankGate::Visit::Gather(const Seen& seen, const Caller& caller) {
+  if (!seen.own || !seen.own->waits || seen.own->generation != generation_) {
+    outcome_ = MakeError(ErrorCode::kStale, fmt::format("host {} lost its session with the cluster while {} waited",
+                                                        gate_.options_.host, RankName(call_)));
+    return {};
+  }
+  const bool has_timed_out = Clock::now() >= deadline_;
+  if (!has_timed_out && !IsToCount()) return {};
   std::vector<unsigned> present;
   size_t present_count = 0;
-  bool is_there = false;
   CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange ranks, ReadRanks(seen));
   for (const kv::KvEntry& entry : ranks.entries) {
     auto visitor = DecodeGateVisitor(entry.value);
     if (!visitor.ok() || !visitor->waits || visitor->generation != generation_) continue;
     ++present_count;
-    is_there |= entry.key == own_key_;
     if (auto rank = RankOfKey(entry.key)) present.push_back(*rank);
   }
-  if (!is_there) {
-    outcome_ = MakeError(ErrorCode::kStale, fmt::format("host {} lost its session with the cluster while {} waited",
-                                                        gate_.options_.host, RankName(call_)));
-    return {};
-  }
   if (present_count >= call_.ranks) return BeElected(seen, ranks.revision, caller);
-  if (Clock::now() < deadline_) return {};
+  has_counted_ = true;
+  if (!has_timed_out) return {};
   CAIRNFS_RETURN_IF_ERROR(GiveUp(seen, present, present_count, ranks.revision));
   return Conflict();  // to be read as by all others
+}
+
+// Whoever comes last sees all, so each rank counts once it has come. Afterwards that is only for a last one that hangs
+// before it has counted: for all that wait together one of them counts at each round of looks, on average, since a
+// count reads the records of all.
+bool RankGate::Visit::IsToCount() const {
+  static thread_local std::minstd_rand random(std::random_device{}());
+  return !has_counted_ || std::uniform_int_distribution<unsigned>(1, call_.ranks)(random) == 1;
 }
 
 Status RankGate::Visit::AwaitRename(const Seen& seen, const Caller& caller) {

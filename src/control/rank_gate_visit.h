@@ -80,6 +80,7 @@ class RankGate::Visit {
   // rank_gate_outcome.cc
   Status Evaluate(const Caller& caller);
   Status Gather(const Seen& seen, const Caller& caller);
+  bool IsToCount() const;
   Status AwaitRename(const Seen& seen, const Caller& caller);
   Status GiveUp(const Seen& seen, const std::vector<unsigned>& present, size_t present_count, uint64_t ranks_revision);
   Result<kv::KvRange> ReadRanks(const Seen& seen);
@@ -105,6 +106,7 @@ class RankGate::Visit {
   std::string unsettled_arrival_;  // operation id of one that ran, or may run yet; empty: none
   bool may_have_come_ = false;     // its record was written, or may have been, and is not known to be gone
   bool is_committed_ = false;      // as the arrival found, or the withdrawal
+  bool has_counted_ = false;       // the ranks, since it came: some were missing
   bool has_renamed_ = false;
   uint64_t election_ = 0;  // revision of the state under which another rank was seen to rename, since when
   Clock::time_point election_seen_;

@@ -36,6 +36,7 @@ class Line final : public kv::KvStore {
   std::atomic<int> failing_reads{0};
   std::atomic<ErrorCode> read_error{ErrorCode::kUnavailable};
   std::atomic<int> reads{0};
+  std::atomic<int> counts{0};  // those of them that read who waits
   // Of so many commits that put this key the answer is lost.
   std::string lost_key;
   std::atomic<int> lost_answers{0};
@@ -59,6 +60,8 @@ class Line final : public kv::KvStore {
   }
   Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
     ++reads;
+    const std::string ranks = GateRanksPrefix(kDirectory);
+    counts += std::any_of(spans.begin(), spans.end(), [&](const kv::KvSpan& span) { return span.begin == ranks; });
     if (failing_reads > 0) {
       --failing_reads;
       return MakeError(read_error, "as the test wants it");

@@ -27,6 +27,39 @@ TEST_F(RankGateTest, WaitsForTheLast) {
   EXPECT_TRUE(first.get().ok());
 }
 
+// A count reads the records of all: whoever has counted once looks at the state, and counts rarely.
+TEST_F(RankGateTest, WhoWaitsDoesNotCountAtEachLook) {
+  auto call = Start(0, Call(0, GateCall::kRanksMax));
+  const Line& line = *hosts_[0]->line;
+  const auto looks = [&] { return line.reads - line.counts; };
+  ASSERT_TRUE(Eventually([&] { return line.counts > 0; }));
+  for (int look = 0; look < 4; ++look) {
+    const int before = looks();
+    Put(GateElectedKey(kDirectory), GateVisitor{1, false, "z", 5, 5}.Encode());  // the watch tells of it
+    ASSERT_TRUE(Eventually([&] { return looks() > before; }));
+  }
+  EXPECT_LE(line.counts, 2);
+}
+
+TEST_F(RankGateTest, WhoWaitsCountsForALastOneThatHangs) {
+  auto call = Start(0, Call(0, 2));
+  ASSERT_TRUE(Eventually([&] { return hosts_[0]->line->counts > 0; }));
+  Put(GateRankKey(kDirectory, 1, ""), GateVisitor{1, true, "z", 5, 5}.Encode());
+  const auto make_it_look = [&] {
+    const auto state = *store_->Get(GateStateKey(kDirectory));
+    if (!state || DecodeGateState(state->value)->phase != GatePhase::kGathering) return;
+    kv::Transaction same;
+    same.IfRevision(state->key, state->revision).Put(state->key, state->value);
+    static_cast<void>(store_->Commit(same).ok());  // unless it acts
+  };
+  ASSERT_TRUE(Eventually([&] {
+    make_it_look();
+    return call.IsOverWithin(milliseconds(20));
+  }));
+  EXPECT_TRUE(call.get().ok());
+  EXPECT_EQ(renames_, 1);
+}
+
 TEST_F(RankGateTest, NamesThoseWhoDoNotCome) {
   std::vector<Pending> calls;
   for (unsigned rank : {1U, 4U}) calls.push_back(Start(1, Call(rank, 6)));
