@@ -54,19 +54,31 @@ bool IsUnknown(const Result<uint64_t>& committed) {
   return !committed.ok() && committed.error().code != ErrorCode::kStale && kv::MayHaveRun(committed.error().code);
 }
 
-// Raised by the watch, waited for by the call.
+// Raised by a watch, waited for by the call.
 class Signal {
  public:
+  kv::WatchCallbacks Callbacks() {
+    return {[this](std::vector<kv::KvEvent>, uint64_t) { Raise(); }, [this](uint64_t) { Raise(); }};
+  }
   uint64_t count() {
     MutexLock lock(mutex_);
     return count_;
   }
+  // Until it was raised more than `seen` times, or `until`. kInterrupted: `cancelled` said so.
+  Status Await(uint64_t seen, Clock::time_point until, const std::function<bool()>& cancelled) {
+    while (count() <= seen && Clock::now() < until) {
+      if (cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
+      WaitPast(seen, std::min(until, Clock::now() + kCancelledInterval));
+    }
+    return {};
+  }
+
+ private:
   void Raise() {
     MutexLock lock(mutex_);
     ++count_;
     raised_.NotifyAll();
   }
-  // Until it was raised more than `seen` times, or `until`.
   void WaitPast(uint64_t seen, Clock::time_point until) {
     MutexLock lock(mutex_);
     while (count_ <= seen) {
@@ -75,7 +87,6 @@ class Signal {
     }
   }
 
- private:
   Mutex mutex_;
   CondVar raised_;
   uint64_t count_ GUARDED_BY(mutex_) = 0;
@@ -158,38 +169,47 @@ std::optional<RankGate::Ended> RankGate::LastEnded(const std::string& rank_key) 
 }
 
 Status RankGate::Visit::Run(const Caller& caller) {
-  CAIRNFS_RETURN_IF_ERROR(ArriveInTheEnd(caller));
-  if (is_committed_) return {};
-  return AwaitOthers(caller);
+  for (;;) {
+    CAIRNFS_ASSIGN_OR_RETURN(const Arrival arrival, ArriveInTheEnd(caller));
+    if (arrival == Arrival::kCommitted) return {};
+    if (arrival == Arrival::kCame) return AwaitOthers(caller);
+    if (outcome_) return *outcome_;
+    CAIRNFS_RETURN_IF_ERROR(AwaitChange(caller));
+  }
 }
 
-Status RankGate::Visit::ArriveInTheEnd(const Caller& caller) {
+Result<RankGate::Visit::Arrival> RankGate::Visit::ArriveInTheEnd(const Caller& caller) {
   for (;;) {
-    Status arrived = Arrive(caller);
-    if (arrived.ok()) return {};
+    Result<Arrival> arrived = Arrive(caller);
+    if (arrived.ok()) return arrived;
     const ErrorCode code = arrived.error().code;
     if (code == ErrorCode::kAlreadyExists) {
       if (!EarlierCallEnds(caller.cancelled)) return arrived;
-    } else if ((code == ErrorCode::kUnavailable && may_have_come_) ||
+    } else if ((code == ErrorCode::kUnavailable && (may_have_come_ || late_for_ != 0)) ||
                (code == ErrorCode::kStale && (may_have_come_ || Clock::now() < deadline_))) {
-      // The others may count this rank, so it is not for it to give up. And a host whose session is lost takes a new
-      // one.
+      // The others may count this rank, or are at the rename that it waits for: it is not for it to give up. And a host
+      // whose session is lost takes a new one.
       if (caller.cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
       std::this_thread::sleep_for(kCancelledInterval);
     } else if (code != ErrorCode::kConflict) {
       return arrived;
     }
-    is_committed_ = EarlierCallCommitted();  // the gate may be gone
-    if (is_committed_) return {};
+    if (EarlierCallCommitted()) return Arrival::kCommitted;  // the gate may be gone
   }
+}
+
+// Of a rank that is late: until the state or the elected one changed since it looked, for a while at most.
+Status RankGate::Visit::AwaitChange(const Caller& caller) {
+  Signal signal;
+  CAIRNFS_ASSIGN_OR_RETURN(const std::unique_ptr<kv::KvWatch> watch,
+                           gate_.options_.watched.Watch(state_key_, ranks_begin_, late_revision_, signal.Callbacks()));
+  return signal.Await(0, Clock::now() + kLookAgainInterval, caller.cancelled);
 }
 
 Status RankGate::Visit::AwaitOthers(const Caller& caller) {
   Signal signal;
   CAIRNFS_ASSIGN_OR_RETURN(const std::unique_ptr<kv::KvWatch> watch,
-                           gate_.options_.watched.Watch(state_key_, ranks_begin_, own_revision_,
-                                                        {[&](std::vector<kv::KvEvent>, uint64_t) { signal.Raise(); },
-                                                         [&](uint64_t) { signal.Raise(); }}));
+                           gate_.options_.watched.Watch(state_key_, ranks_begin_, own_revision_, signal.Callbacks()));
   for (;;) {
     const uint64_t seen = signal.count();
     Status result = Evaluate(caller);
@@ -203,10 +223,7 @@ Status RankGate::Visit::AwaitOthers(const Caller& caller) {
     } else if (deadline_ > Clock::now()) {
       again = std::min(again, deadline_);
     }
-    while (signal.count() == seen && Clock::now() < again) {
-      if (caller.cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
-      signal.WaitPast(seen, std::min(again, Clock::now() + kCancelledInterval));
-    }
+    CAIRNFS_RETURN_IF_ERROR(signal.Await(seen, again, caller.cancelled));
   }
 }
 
@@ -223,6 +240,7 @@ Result<RankGate::Visit::Seen> RankGate::Visit::Look() {
   const std::vector<kv::KvSpan> spans = {{state_key_, {}, 0}, {elected_key_, {}, 0}, {own_key_, {}, 0}};
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(spans));
   Seen seen;
+  seen.revision = snapshot.revision;
   for (const kv::KvEntry& entry : snapshot.ranges[0].entries) {
     CAIRNFS_ASSIGN_OR_RETURN(seen.state, DecodeGateState(entry.value));
     seen.state_revision = entry.revision;

@@ -8,9 +8,10 @@
 //   B ino 2 rank  a rank that waits; under the session of its host
 //
 // Whoever sees all N ranks makes itself the one that renames, by one transaction that compares the state and that no
-// rank came, or gave up waiting, since. The rename itself is done by the caller, through the mount, with the rights and
-// through the kernel of its process. It may be asked of a second rank when the first one died in the middle: renaming
-// an inode to a name that it has already is no error, so the directory is renamed once.
+// rank came, or gave up waiting, since. Only ranks that came before that take over from it: one that comes later may be
+// of the next job, after this one was killed. The rename itself is done by the caller, through the mount, with the
+// rights and through the kernel of its process. It may be asked of a second rank when the first one died in the middle:
+// renaming an inode to a name that it has already is no error, so the directory is renamed once.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// A rank comes to its gate: begins it, joins it, or takes over one at which nobody waits.
+// A rank comes to its gate: begins it, joins it, waits for a rename that is under way, or takes over a gate at which
+// nobody waits.
 #include <fmt/format.h>
 
 #include <thread>
@@ -8,24 +9,38 @@
 
 namespace cairnfs::control {
 
-Status RankGate::Visit::Arrive(const Caller& caller) {
+Result<RankGate::Visit::Arrival> RankGate::Visit::Arrive(const Caller& caller) {
   CAIRNFS_RETURN_IF_ERROR(SettleArrival());
   CAIRNFS_ASSIGN_OR_RETURN(Seen seen, Look());
   if (IsOwn(seen.own)) {  // the answer was lost
     may_have_come_ = true;
     generation_ = seen.own->generation;
     own_revision_ = seen.own_revision;
-    return {};
+    return Arrival::kCame;
   }
-  if (!seen.state || seen.state->phase == GatePhase::kDone) {
-    // Of a gate that is done or gone, what the directory is called now tells whether it is this rank's.
-    CAIRNFS_ASSIGN_OR_RETURN(is_committed_, caller.has_final_name());
-    if (is_committed_ && seen.state) {
-      own_revision_ = seen.own_revision;  // of an earlier call, which hears the same
-      may_have_come_ = !Leave(*seen.state, seen.state_revision).ok();
-    }
-    if (is_committed_) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const bool is_committed, IsCommitted(seen, caller));
+  if (is_committed) {
+    own_revision_ = seen.own_revision;  // of an earlier call, which hears the same
+    if (seen.state) may_have_come_ = !Leave(*seen.state, seen.state_revision).ok();
+    return Arrival::kCommitted;
   }
+  if (seen.state && seen.state->phase == GatePhase::kRenaming && Agrees(*seen.state)) {
+    return ArriveAtRename(seen, caller);
+  }
+  CAIRNFS_RETURN_IF_ERROR(Join(seen));
+  return Arrival::kCame;
+}
+
+// Of a gate that is done or gone, what the directory is called now tells whether it is this rank's. One that waited
+// for that very rename need not ask.
+Result<bool> RankGate::Visit::IsCommitted(const Seen& seen, const Caller& caller) {
+  if (seen.state && seen.state->phase != GatePhase::kDone) return false;
+  if (seen.state && seen.state->generation == late_for_ && Agrees(*seen.state)) return true;
+  return caller.has_final_name();
+}
+
+// The ranks that gather, or will from now on.
+Status RankGate::Visit::Join(const Seen& seen) {
   if (!seen.state) return Begin(seen, 1, "");
   const GateState& state = *seen.state;
   if (state.phase == GatePhase::kFailed) return ArriveAtFailed(seen);
@@ -38,6 +53,33 @@ Status RankGate::Visit::Arrive(const Caller& caller) {
   if (agrees) return ArriveAt(seen);
   if (state.phase != GatePhase::kRenaming || !seen.elected) return TakeOver(seen);
   return Disagreement(state);
+}
+
+// All ranks were counted before this one came: it has no say in the rename, and leaves no record, so that those of this
+// generation are of ranks that were counted. Once none of them is left to rename, it may be of the next job, which
+// writes into the directory anew: then all have to come again. The rename of who has gone may have run, though.
+Result<RankGate::Visit::Arrival> RankGate::Visit::ArriveAtRename(const Seen& seen, const Caller& caller) {
+  late_for_ = seen.state->generation;
+  late_revision_ = seen.revision;
+  if (seen.elected && !IsGone(*seen.elected)) {
+    AwaitRenamer(seen, seen.elected->host);
+    return Arrival::kLate;
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange ranks, ReadRanks(seen));
+  CAIRNFS_ASSIGN_OR_RETURN(const std::optional<GateVisitor> counted, FindWaiting(seen, ranks));
+  if (counted) {
+    AwaitRenamer(seen, counted->host);
+    return Arrival::kLate;
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(const bool is_renamed, caller.has_final_name());
+  if (is_renamed) {
+    CAIRNFS_RETURN_IF_ERROR(RecordDone(*seen.state, seen.state_revision));
+    return Conflict();  // to be read as by all others
+  }
+  CAIRNFS_RETURN_IF_ERROR(Begin(seen, seen.state->generation + 1,
+                                "not committed: all ranks had come, but none is left of those that were to rename it",
+                                ranks.revision));
+  return Arrival::kCame;
 }
 
 // Whoever is late learns that the others have gone, once; whoever was there, or was told of any failure, tries again. A
@@ -61,13 +103,19 @@ Status RankGate::Visit::ArriveAtFailed(const Seen& seen) {
 Status RankGate::Visit::TakeOver(const Seen& seen) {
   // Another rank may have taken the gate over meanwhile: then those that wait are of its job, not of the dead one.
   CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange ranks, ReadRanks(seen));
+  CAIRNFS_ASSIGN_OR_RETURN(const std::optional<GateVisitor> waiting, FindWaiting(seen, ranks));
+  if (waiting) return Disagreement(*seen.state);
+  return Begin(seen, seen.state->generation + 1, seen.state->message, ranks.revision);
+}
+
+// Any rank that waits, or may. One of an earlier generation waits no more.
+Result<std::optional<GateVisitor>> RankGate::Visit::FindWaiting(const Seen& seen, const kv::KvRange& ranks) const {
   for (const kv::KvEntry& entry : ranks.entries) {
     CAIRNFS_ASSIGN_OR_RETURN(GateVisitor visitor, DecodeGateVisitor(entry.value));
-    // One of an earlier generation waits no more.
     const bool may_wait = visitor.waits && visitor.generation == seen.state->generation;
-    if (may_wait && !IsGone(visitor)) return Disagreement(*seen.state);
+    if (may_wait && !IsGone(visitor)) return std::optional(std::move(visitor));
   }
-  return Begin(seen, seen.state->generation + 1, seen.state->message, ranks.revision);
+  return std::optional<GateVisitor>();
 }
 
 bool RankGate::Visit::Agrees(const GateState& state) const {
@@ -87,7 +135,7 @@ Status RankGate::Visit::ArriveAt(const Seen& seen) {
   const auto& own = seen.own;
   const bool is_waited_for = own && own->waits && own->generation == generation_;
   earlier_call_ = is_waited_for && own->incarnation == gate_.incarnation_ ? own->call : 0;
-  if (seen.state->phase == GatePhase::kGathering && is_waited_for && !IsGone(*own)) {
+  if (is_waited_for && !IsGone(*own)) {
     return MakeError(ErrorCode::kAlreadyExists,
                      fmt::format("{} waits already, on host {}: give each rank a number of its own (--rank, or RANK in "
                                  "its environment); if that host died, try again when its lease has ended",

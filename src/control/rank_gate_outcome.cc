@@ -39,11 +39,14 @@ std::string MissingRanks(const std::vector<unsigned>& present, unsigned ranks) {
 // Looks at the gate and does what is this rank's to do.
 Status RankGate::Visit::Evaluate(const Caller& caller) {
   CAIRNFS_ASSIGN_OR_RETURN(const Seen seen, Look());
-  if (!seen.state) {
+  if (!seen.state || seen.state->generation != generation_) {
     // As for a rank whose record went with its session: the others did not see that it waits yet.
     CAIRNFS_ASSIGN_OR_RETURN(const bool is_committed, caller.has_final_name());
-    outcome_ = is_committed ? Status() : MakeError(ErrorCode::kStale, "the gate was taken down while this rank waited");
-    return {};
+    if (is_committed) outcome_ = Status();
+    if (!is_committed && !seen.state) {
+      outcome_ = MakeError(ErrorCode::kStale, "the gate was taken down while this rank waited");
+    }
+    if (outcome_) return {};
   }
   const GateState& state = *seen.state;
   if (state.generation != generation_ || state.phase == GatePhase::kFailed) {
@@ -94,7 +97,10 @@ Status RankGate::Visit::Gather(const Seen& seen, const Caller& caller) {
   if (present_count >= call_.ranks) return BeElected(seen, ranks.revision, caller);
   has_counted_ = true;
   if (!has_timed_out) return {};
-  CAIRNFS_RETURN_IF_ERROR(GiveUp(seen, present, present_count, ranks.revision));
+  // A rename of the generation before, which nobody was left to tell of, may have run after this one began.
+  CAIRNFS_ASSIGN_OR_RETURN(const bool is_renamed, caller.has_final_name());
+  CAIRNFS_RETURN_IF_ERROR(is_renamed ? RecordDone(*seen.state, seen.state_revision)
+                                     : GiveUp(seen, present, present_count, ranks.revision));
   return Conflict();  // to be read as by all others
 }
 
@@ -109,16 +115,22 @@ bool RankGate::Visit::IsToCount() const {
 Status RankGate::Visit::AwaitRename(const Seen& seen, const Caller& caller) {
   // The answer to the election, or to what this rank recorded, was lost: the directory is renamed once all the same.
   if (IsOwn(seen.elected)) return DoRename(*seen.state, seen.state_revision, caller);
+  // This rank was among those that were counted: one that comes later waits in ArriveAtRename.
   if (!seen.elected || IsGone(*seen.elected)) return BeElected(seen, std::nullopt, caller);
+  AwaitRenamer(seen, seen.elected->host);
+  return {};
+}
+
+// A rank of that host is to rename. Gives up where it has not for longer than that takes.
+void RankGate::Visit::AwaitRenamer(const Seen& seen, const std::string& host) {
   if (election_ != seen.state_revision) election_seen_ = Clock::now();
   election_ = seen.state_revision;
-  if (Clock::now() - election_seen_ < gate_.options_.rename_wait_max) return {};
+  if (Clock::now() - election_seen_ < gate_.options_.rename_wait_max) return;
   outcome_ =
       MakeError(ErrorCode::kFailed,
                 fmt::format("it is not known whether the directory is committed: a rank on host {} was to rename "
                             "it, and did not say within {} how that went",
-                            seen.elected->host, DurationText(gate_.options_.rename_wait_max)));
-  return {};
+                            host, DurationText(gate_.options_.rename_wait_max)));
 }
 
 Status RankGate::Visit::GiveUp(const Seen& seen, const std::vector<unsigned>& present, size_t present_count,
@@ -160,22 +172,31 @@ Status RankGate::Visit::DoRename(GateState state, uint64_t state_revision, const
     if (code == ErrorCode::kInterrupted) return renamed;  // another's to do
     // It may have run: asked again, the caller finds the name first.
     if (code == ErrorCode::kUnavailable || code == ErrorCode::kStale) return renamed;
-  }
-  has_renamed_ = true;
-  state.phase = renamed.ok() ? GatePhase::kDone : GatePhase::kFailed;
-  state.changed = WallClock();
-  if (!renamed.ok()) {
+    state.phase = GatePhase::kFailed;
     state.message =
         fmt::format("not committed: {} on host {}: {}", RankName(call_), gate_.options_.host, renamed.error().message);
   }
-  kv::Transaction transaction;
-  transaction.IfRevision(state_key_, state_revision).Put(state_key_, state.Encode()).Delete(elected_key_);
-  Status recorded = Commit(transaction);
+  has_renamed_ = true;
+  Status recorded =
+      renamed.ok() ? RecordDone(std::move(state), state_revision) : Record(std::move(state), state_revision);
   if (recorded.ok()) return Conflict();  // the outcome stands in the gate
   const ErrorCode code = recorded.error().code;
   if (code == ErrorCode::kConflict || code == ErrorCode::kUnavailable || code == ErrorCode::kStale) return recorded;
   return recorded.error().WithContext(renamed.ok() ? "the directory is renamed, but the other ranks cannot be told"
                                                    : renamed.error().message);
+}
+
+Status RankGate::Visit::RecordDone(GateState state, uint64_t state_revision) {
+  state.phase = GatePhase::kDone;
+  return Record(std::move(state), state_revision);
+}
+
+// How the rename went. Whoever was elected has done its part.
+Status RankGate::Visit::Record(GateState state, uint64_t state_revision) {
+  state.changed = WallClock();
+  kv::Transaction transaction;
+  transaction.IfRevision(state_key_, state_revision).Put(state_key_, state.Encode()).Delete(elected_key_);
+  return Commit(transaction);
 }
 
 }  // namespace cairnfs::control

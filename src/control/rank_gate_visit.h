@@ -15,6 +15,9 @@
 
 namespace cairnfs::control {
 
+// So often a call that waits looks whether anybody still wants it.
+inline constexpr auto kCancelledInterval = std::chrono::milliseconds(200);
+
 // One call of Commit. Its functions are called by one thread at a time. Those that return a Status or a Result act
 // under compares of what they saw: kConflict when something changed since, kUnavailable when it is not known whether
 // they did, kStale when they did not, as the host's session is lost; in all three the gate says what is to be done
@@ -42,8 +45,13 @@ class RankGate::Visit {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr auto kCancelledInterval = std::chrono::milliseconds(200);
+  enum class Arrival {
+    kCame,       // its record stands in the gate
+    kLate,       // it has none: it waits for a rename for which it was not counted
+    kCommitted,  // the directory has its final name already
+  };
   struct Seen {
+    uint64_t revision = 0;  // of the store
     std::optional<GateState> state;
     uint64_t state_revision = 0;
     std::optional<GateVisitor> elected;
@@ -63,18 +71,23 @@ class RankGate::Visit {
   GateVisitor OwnVisitor(bool waits) const;
   bool IsOwn(const std::optional<GateVisitor>& visitor) const;
   bool IsGone(const GateVisitor& visitor) const;
-  Status ArriveInTheEnd(const Caller& caller);
+  Result<Arrival> ArriveInTheEnd(const Caller& caller);
   Status AwaitOthers(const Caller& caller);
+  Status AwaitChange(const Caller& caller);
 
   // rank_gate_arrival.cc
-  Status Arrive(const Caller& caller);
+  Result<Arrival> Arrive(const Caller& caller);
+  Status Join(const Seen& seen);
   Status ArriveAt(const Seen& seen);
+  Result<Arrival> ArriveAtRename(const Seen& seen, const Caller& caller);
   Status ArriveAtFailed(const Seen& seen);
   bool EarlierCallEnds(const std::function<bool()>& cancelled);
   bool EarlierCallCommitted();
+  Result<bool> IsCommitted(const Seen& seen, const Caller& caller);
   Status Begin(const Seen& seen, uint32_t generation, const std::string& message,
                std::optional<uint64_t> ranks_revision = std::nullopt);
   Status TakeOver(const Seen& seen);
+  Result<std::optional<GateVisitor>> FindWaiting(const Seen& seen, const kv::KvRange& ranks) const;
   bool Agrees(const GateState& state) const;
   Error Disagreement(const GateState& state) const;
   // rank_gate_outcome.cc
@@ -82,10 +95,13 @@ class RankGate::Visit {
   Status Gather(const Seen& seen, const Caller& caller);
   bool IsToCount() const;
   Status AwaitRename(const Seen& seen, const Caller& caller);
+  void AwaitRenamer(const Seen& seen, const std::string& host);
   Status GiveUp(const Seen& seen, const std::vector<unsigned>& present, size_t present_count, uint64_t ranks_revision);
   Result<kv::KvRange> ReadRanks(const Seen& seen);
   Status BeElected(const Seen& seen, std::optional<uint64_t> ranks_revision, const Caller& caller);
   Status DoRename(GateState state, uint64_t state_revision, const Caller& caller);
+  Status RecordDone(GateState state, uint64_t state_revision);
+  Status Record(GateState state, uint64_t state_revision);
   // rank_gate_leaving.cc
   Status TryToWithdraw();
   Status Leave(const std::optional<GateState>& done, uint64_t state_revision);
@@ -105,10 +121,12 @@ class RankGate::Visit {
   unsigned arrivals_ = 0;
   std::string unsettled_arrival_;  // operation id of one that ran, or may run yet; empty: none
   bool may_have_come_ = false;     // its record was written, or may have been, and is not known to be gone
-  bool is_committed_ = false;      // as the arrival found, or the withdrawal
+  bool is_committed_ = false;      // as the withdrawal found
   bool has_counted_ = false;       // the ranks, since it came: some were missing
+  uint32_t late_for_ = 0;          // generation whose rename it found under way; 0: none
+  uint64_t late_revision_ = 0;     // of the store, when it looked at that rename last
   bool has_renamed_ = false;
-  uint64_t election_ = 0;  // revision of the state under which another rank was seen to rename, since when
+  uint64_t election_ = 0;  // revision of the state under which another rank was seen to rename, or to be to; since when
   Clock::time_point election_seen_;
 };
 

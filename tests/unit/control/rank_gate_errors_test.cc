@@ -109,10 +109,7 @@ TEST_F(RankGateErrorsTest, ARenameThatMayHaveRunIsNotToldAsFailed) {
 
 TEST_F(RankGateErrorsTest, WhoRenamesIsNotWaitedForForEver) {
   hosts_[0]->gate = MakeGate(*hosts_[0], "a", milliseconds(1), milliseconds(0));
-  GateState renaming = DoneState();
-  renaming.phase = GatePhase::kRenaming;
-  Put(GateStateKey(kDirectory), renaming.Encode());
-  Put(GateElectedKey(kDirectory), GateVisitor{1, true, "z", 5, 5}.Encode());
+  BeginRename();
   EXPECT_TRUE(Has(Start(0, Call(1, 2)).get(), "a rank on host z was to rename it"));
   EXPECT_EQ(WaitingRanks(), 0U);
 }

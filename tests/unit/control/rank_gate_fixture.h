@@ -198,6 +198,19 @@ class RankGateTest : public ::testing::Test {
     done.final_name = "step-5";
     return done;
   }
+  // A rank of a job of two, on a host "z", is at the rename, until ElectedGoes.
+  void BeginRename() {
+    GateState renaming = DoneState();
+    renaming.phase = GatePhase::kRenaming;
+    kv::Transaction transaction;
+    transaction.Put(GateStateKey(kDirectory), renaming.Encode());
+    transaction.Put(GateElectedKey(kDirectory), GateVisitor{1, true, "z", 5, 5}.Encode());
+    EXPECT_TRUE(store_->Commit(transaction).ok());
+  }
+  void ElectedGoes() {
+    kv::Transaction lease_ends;
+    EXPECT_TRUE(store_->Commit(lease_ends.Delete(GateElectedKey(kDirectory))).ok());
+  }
   void Put(const std::string& key, const std::string& value) {
     kv::Transaction transaction;
     EXPECT_TRUE(store_->Commit(transaction.Put(key, value)).ok());

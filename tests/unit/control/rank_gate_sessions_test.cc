@@ -54,15 +54,11 @@ TEST_F(RankGateSessionsTest, WhoseRenameFailedWithItsSessionHearsOfTheNextOne) {
 
 // The host of who renames and that of who is to take over were cut off together.
 TEST_F(RankGateSessionsTest, WhoTakesOverWithoutASessionWaitsForTheNext) {
-  GateState renaming = DoneState();
-  renaming.phase = GatePhase::kRenaming;
-  Put(GateStateKey(kDirectory), renaming.Encode());
-  Put(GateElectedKey(kDirectory), GateVisitor{1, true, "z", 5, 5}.Encode());
   auto call = Start(0, Call(1, 2));
   WaitForRanks(1);
+  BeginRename();
   hosts_[0]->stale_leases = 1;
-  kv::Transaction lease_ends;
-  ASSERT_TRUE(store_->Commit(lease_ends.Delete(GateElectedKey(kDirectory))).ok());
+  ElectedGoes();
   Status status = call.get();
   EXPECT_TRUE(status.ok()) << status.error().message;
   EXPECT_EQ(renames_, 1);
@@ -74,10 +70,7 @@ TEST_F(RankGateSessionsTest, WhoLosesItsSessionOnceItIsCountedHearsTheOutcome) {
   std::atomic<int> reads{0};
   line.before_commit = [&] {
     line.after_read = [&] {  // the state of the gate is read, the ranks are not
-      GateState renaming = DoneState();
-      renaming.phase = GatePhase::kRenaming;
-      Put(GateStateKey(kDirectory), renaming.Encode());
-      Put(GateElectedKey(kDirectory), GateVisitor{1, true, "z", 5, 5}.Encode());
+      BeginRename();
       LoseSession(0);
       reads = line.reads.load();
     };
