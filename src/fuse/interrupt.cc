@@ -28,16 +28,22 @@ bool ShowsPendingKill(std::string_view proc_status) {
   return MaskHasKill(proc_status, "\nSigPnd:") || MaskHasKill(proc_status, "\nShdPnd:");
 }
 
+std::string ReadProcFile(const char* path) {
+  std::string text;
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return text;
+  char part[4096];
+  for (ssize_t size = 0; (size = read(fd, part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(size));
+  close(fd);
+  return text;
+}
+
 bool IsBeingKilled(pid_t thread) {
   if (thread == 0) return false;
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/status", thread);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  char text[4096];
-  ssize_t size = read(fd, text, sizeof text);
-  close(fd);
-  return size > 0 && ShowsPendingKill({text, static_cast<size_t>(size)});
+  // The caller's groups, of which there may be thousands, stand before its signals.
+  return ShowsPendingKill(ReadProcFile(path));
 }
 
 fs::Caller CallerThatStopAwaits(fuse_req_t request) {

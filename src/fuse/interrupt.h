@@ -4,6 +4,7 @@
 #include <fuse_lowlevel.h>
 #include <sys/types.h>
 
+#include <string>
 #include <string_view>
 
 #include "fs/filesystem.h"
@@ -12,6 +13,9 @@ namespace cairnfs::fuse {
 
 // True when the text of a /proc/TID/status shows a pending SIGKILL.
 bool ShowsPendingKill(std::string_view proc_status);
+
+// All of a file of /proc, however long it is; what could be read of it when that fails.
+std::string ReadProcFile(const char* path);
 
 // Whether a thread of that id has a SIGKILL pending. False for 0, which the kernel says of threads in other pid
 // namespaces. Reads /proc.
