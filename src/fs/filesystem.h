@@ -59,7 +59,8 @@ enum class NameChange { kMakes, kAlters, kRemoves };
 
 struct OpenFlags {
   bool read = false, write = false, truncate = false;
-  bool sync = false;  // O_SYNC or O_DSYNC: each write is a sync point
+  bool sync = false;      // O_SYNC or O_DSYNC: each write is a sync point
+  bool no_atime = false;  // reads leave the time of access alone
 };
 
 struct ReadOptions {

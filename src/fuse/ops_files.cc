@@ -95,6 +95,7 @@ fs::OpenFlags OpenFlagsOf(int flags) {
   result.write = access != O_RDONLY;
   result.truncate = (flags & O_TRUNC) != 0;
   result.sync = (flags & O_DSYNC) != 0;  // O_SYNC includes its bit
+  result.no_atime = (flags & O_NOATIME) != 0;
   return result;
 }
 

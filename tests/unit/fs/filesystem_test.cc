@@ -395,6 +395,27 @@ TEST(FileSystem, ATruncateThatCannotBeChangesNothing) {
 }
 
 // Whoever takes the answers may go once Stop has returned.
+TEST(FileSystem, ReadsOfWhoOpenedItSoLeaveTheAccessTimeAlone) {
+  World world;
+  auto file = world.Create("file");
+  ASSERT_TRUE(world.Write(file, 0, "text").ok());
+  world.CloseFile(file);
+  SetAttrRequest times;
+  times.atime = Timestamp{1000, 0};
+  times.mtime = Timestamp{2000, 0};
+  const InodeId inode = file.attr.inode;
+  ASSERT_TRUE(World::Await<meta::Attr>([&](Done<meta::Attr> done) { world.fs->SetAttr(inode, times, done); }).ok());
+  auto atime_after_read = [&](const OpenFlags& flags) {
+    FileSystem::Created opened = file;
+    opened.handle = *World::Await<HandleId>([&](Done<HandleId> done) { world.fs->Open(inode, flags, done); });
+    EXPECT_EQ(*world.Read(opened, 0, 100), "text");
+    world.fs->Release(opened.handle, inode);
+    return world.fs->GetAttr(inode)->atime.seconds;
+  };
+  EXPECT_EQ(atime_after_read({.read = true, .no_atime = true}), 1000);
+  EXPECT_NE(atime_after_read({.read = true}), 1000);
+}
+
 TEST(FileSystem, AStopWaitsUntilAReadsAnswerIsTaken) {
   World world;
   auto file = world.Create("file");

@@ -29,6 +29,11 @@ TEST(OpenFlagsTest, Truncate) {
   EXPECT_FALSE(OpenFlagsOf(O_WRONLY | O_APPEND).truncate);
 }
 
+TEST(OpenFlagsTest, NoAccessTime) {
+  EXPECT_TRUE(OpenFlagsOf(O_RDONLY | O_NOATIME).no_atime);
+  EXPECT_FALSE(OpenFlagsOf(O_RDONLY).no_atime);
+}
+
 struct stat Values() {
   struct stat values {};
   values.st_mode = S_IFREG | 06755;
