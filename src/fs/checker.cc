@@ -8,6 +8,7 @@
 #include "fs/check_names.h"
 #include "fs/findings.h"
 #include "fs/paths.h"
+#include "kv/start_thread.h"
 
 namespace cairnfs::fs {
 
@@ -21,8 +22,13 @@ void Checker::Request(const std::stop_token& stop, Done<CheckReport> done) {
       refused = MakeError(ErrorCode::kBusy, "a check runs already; one at a time");
     } else {
       if (thread_.joinable()) thread_.join();  // it has given its answer, or is about to
-      running_ = true;
-      thread_ = std::thread([this, stop, done = std::move(done)] { Run(stop, done); });
+      auto started = kv::StartThread("the check", [this, stop, done] { Run(stop, done); });
+      if (started.ok()) {
+        thread_ = *std::move(started);
+        running_ = true;
+      } else {
+        refused = started.error();
+      }
     }
   }
   if (refused) done(*refused);

@@ -22,7 +22,8 @@ class Checker {
         rounds_(rounds) {}
   ~Checker() { Stop(); }
 
-  // kBusy while another check runs; kInterrupted once `stop` is set, or Stop was called.
+  // kBusy while another check runs; kInterrupted once `stop` is set, or Stop was called; kUnavailable when the system
+  // gives no thread for it.
   void Request(const std::stop_token& stop, Done<CheckReport> done);
   // Gives up the check that runs and waits for its thread. Later requests are refused.
   void Stop();

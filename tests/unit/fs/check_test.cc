@@ -3,6 +3,7 @@
 #include <map>
 #include <thread>
 
+#include "../../support/no_threads.h"
 #include "chunking/digest.h"
 #include "fixture.h"
 #include "fs/recipe.h"
@@ -143,6 +144,16 @@ TEST_F(Checked, OneAtATimeAndItEndsWhenToldTo) {
   auto report = first.get_future().get();
   ASSERT_FALSE(report.ok());
   EXPECT_EQ(report.error().code, ErrorCode::kInterrupted);
+  EXPECT_TRUE(Check(world_).ok());
+}
+
+TEST_F(Checked, WithoutAThreadItIsRefusedAndCanBeAskedForAgain) {
+  {
+    const NoThreads none;
+    auto refused = Check(world_);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << refused.error().message;
+  }
   EXPECT_TRUE(Check(world_).ok());
 }
 

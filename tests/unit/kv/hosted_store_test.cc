@@ -10,6 +10,7 @@
 #include <future>
 #include <thread>
 
+#include "../../support/no_threads.h"
 #include "support.h"
 
 namespace cairnfs::kv {
@@ -20,27 +21,6 @@ Transaction LeasedPut(const std::string& key, LeaseId lease) {
   transaction.writes.push_back(KvWrite{key, "", lease});
   return transaction;
 }
-
-// While one lives, no thread can be started: no stack is as large as this asks for.
-class NoThreads {
- public:
-  NoThreads() {
-    pthread_attr_t attributes;
-    pthread_getattr_default_np(&before_);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, size_t{1} << 50);
-    EXPECT_EQ(pthread_setattr_default_np(&attributes), 0);
-    pthread_attr_destroy(&attributes);
-  }
-  ~NoThreads() {
-    EXPECT_EQ(pthread_setattr_default_np(&before_), 0);
-    pthread_attr_destroy(&before_);
-  }
-  NoThreads(const NoThreads&) = delete;
-
- private:
-  pthread_attr_t before_;
-};
 
 TEST(HostedStore, AWatchWithoutAThreadIsAnError) {
   const auto memory = OpenMemoryEngine();
