@@ -115,13 +115,12 @@ BufferRef BufferPool::WaitAndTake(size_t keep_count, Waiters BufferPool::*waiter
   MutexLock lock(mutex_);
   if (closed_) return {};
   if (BufferRef buffer = Take(keep_count)) return buffer;
-  std::chrono::milliseconds without_release{0};
   for (;;) {
+    const std::chrono::milliseconds without_release = WithoutRelease(waiters);
     lock.Unlock();
     if (gives_up && gives_up(without_release)) return {};
     if (on_pressure_) on_pressure_(without_release);
     lock.Lock();
-    const uint64_t release_count = release_count_;
     const auto ask_again_at = std::chrono::steady_clock::now() + kPressureInterval;
     for (auto now = ask_again_at - kPressureInterval; now < ask_again_at; now = std::chrono::steady_clock::now()) {
       if (closed_) return {};
@@ -134,9 +133,15 @@ BufferRef BufferPool::WaitAndTake(size_t keep_count, Waiters BufferPool::*waiter
       (this->*waiters).freed.WaitFor(mutex_, ask_again_at - now);
       (this->*waiters).count--;
     }
-    without_release =
-        release_count_ == release_count ? without_release + kPressureInterval : decltype(without_release)(0);
   }
+}
+
+std::chrono::milliseconds BufferPool::WithoutRelease(Waiters BufferPool::*waiters) {
+  const auto now = std::chrono::steady_clock::now();
+  auto& dry_since = (this->*waiters).dry_since;
+  if (!dry_since) dry_since = now;
+  const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(now - *dry_since);
+  return passed - passed % kPressureInterval;
 }
 
 BufferRef BufferPool::Acquire(const GiveUp& gives_up) {
@@ -159,14 +164,19 @@ void BufferPool::Close() {
 
 void BufferPool::WakeWaiters() {
   const size_t free_count = free_count_.load(std::memory_order_relaxed);
-  if (reserved_.count > 0 && free_count > 0) reserved_.freed.NotifyOne();
-  if (ordinary_.count > 0 && free_count > reserved_count_) ordinary_.freed.NotifyOne();
+  if (free_count > 0) {
+    reserved_.dry_since.reset();
+    if (reserved_.count > 0) reserved_.freed.NotifyOne();
+  }
+  if (free_count > reserved_count_) {
+    ordinary_.dry_since.reset();
+    if (ordinary_.count > 0) ordinary_.freed.NotifyOne();
+  }
 }
 
 void BufferPool::Release(uint32_t index) {
   MutexLock lock(mutex_);
   free_.push_back(index);
-  release_count_++;
   free_count_.fetch_add(1, std::memory_order_relaxed);
   WakeWaiters();
 }

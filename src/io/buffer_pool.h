@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <thread>
 #include <vector>
@@ -68,7 +69,9 @@ class BufferPool {
   static Result<std::unique_ptr<BufferPool>> Create(const Options& options);
   ~BufferPool();  // REQUIRES: every BufferRef is gone
 
-  // Asked now and then while an Acquire waits, with the time for which it has seen no buffer given back; true ends it.
+  // Asked now and then while an Acquire waits, with the time for which nobody who waits has seen a buffer come free
+  // that it may take; true ends it. That time goes on from one who waits to the next: who comes later need not wait as
+  // long.
   using GiveUp = std::function<bool(std::chrono::milliseconds without_release)>;
   // Waits for a free buffer that is not of the reserve. Null only after Close(), or when it gave up.
   BufferRef Acquire(const GiveUp& gives_up = nullptr);
@@ -82,7 +85,7 @@ class BufferPool {
   // True when fewer than an eighth of the buffers are free beside the reserve: nothing should be fetched ahead of need.
   bool UnderPressure() const { return free_count() < reserved_count_ + count_ / 8; }
   // Called each time an Acquire finds nothing and starts to wait, and every kPressureInterval while it waits, with the
-  // time for which it has seen no buffer given back. On the acquiring thread, no lock held.
+  // same time. On the acquiring thread, no lock held.
   using PressureCallback = std::function<void(std::chrono::milliseconds without_release)>;
   static constexpr std::chrono::milliseconds kPressureInterval{50};
   void SetPressureCallback(PressureCallback callback) { on_pressure_ = std::move(callback); }
@@ -93,10 +96,15 @@ class BufferPool {
   struct Waiters {
     CondVar freed;
     size_t count = 0;
+    // When one found nothing to take; none since a buffer came free for them. What readers take from the reserve and
+    // give back to it does not count for those that may not take it.
+    std::optional<std::chrono::steady_clock::time_point> dry_since;
   };
   // Takes a free buffer, touched ones first, when more than `keep_count` are free; else null.
   BufferRef Take(size_t keep_count) REQUIRES_LOCK(mutex_);
   BufferRef WaitAndTake(size_t keep_count, Waiters BufferPool::*waiters, const GiveUp& gives_up) EXCLUDES_LOCK(mutex_);
+  // For how long nothing came free for these, in whole kPressureIntervals; begins to count if nobody has.
+  std::chrono::milliseconds WithoutRelease(Waiters BufferPool::*waiters) REQUIRES_LOCK(mutex_);
   void WakeWaiters() REQUIRES_LOCK(mutex_);
   void Release(uint32_t index) EXCLUDES_LOCK(mutex_);
   static void Touch(std::byte* begin);
@@ -111,7 +119,6 @@ class BufferPool {
   std::vector<std::atomic<uint32_t>> references_;
   std::atomic<size_t> free_count_{0};  // changed under mutex_ only
   Mutex mutex_;                        // a leaf: nothing else is locked under it
-  uint64_t release_count_ GUARDED_BY(mutex_) = 0;
   Waiters ordinary_ GUARDED_BY(mutex_);
   Waiters reserved_ GUARDED_BY(mutex_);
   std::vector<uint32_t> free_ GUARDED_BY(mutex_);       // last in, first out: the warmest buffer is used again

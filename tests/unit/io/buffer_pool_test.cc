@@ -145,6 +145,41 @@ TEST(BufferPool, AnAcquireGivesUpWhenItIsToldTo) {
   EXPECT_TRUE(pool->Acquire([](std::chrono::milliseconds) { return true; })) << "there is one";
 }
 
+// Many writes wait one after another for what does not come.
+TEST(BufferPool, WhoComesLaterIsToldHowLongNothingCameFree) {
+  auto pool = MakePool(2, 1);
+  BufferRef held = pool->Acquire();
+  EXPECT_FALSE(
+      pool->Acquire([](auto without_release) { return without_release >= 3 * BufferPool::kPressureInterval; }));
+  std::vector<std::chrono::milliseconds> told;
+  auto first_time = [&](std::chrono::milliseconds without_release) {
+    told.push_back(without_release);
+    return true;
+  };
+  EXPECT_FALSE(pool->Acquire(first_time));
+  held = BufferRef();
+  held = pool->Acquire();
+  ASSERT_TRUE(held);
+  EXPECT_FALSE(pool->Acquire(first_time));
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_GE(told[0], 3 * BufferPool::kPressureInterval);
+  EXPECT_EQ(told[1], 0ms) << "one came free meanwhile";
+}
+
+// Reads go on while nothing comes free for writes.
+TEST(BufferPool, WhatGoesBackToTheReserveHasNotComeFreeForOthers) {
+  auto pool = MakePool(4, 2);
+  const std::vector<BufferRef> held{pool->Acquire(), pool->Acquire()};
+  const auto deadline = std::chrono::steady_clock::now() + 60s;
+  bool is_told = false;
+  EXPECT_FALSE(pool->Acquire([&](std::chrono::milliseconds without_release) {
+    EXPECT_TRUE(pool->AcquireReserved());  // and is given back at once
+    is_told = without_release >= 4 * BufferPool::kPressureInterval;
+    return is_told || std::chrono::steady_clock::now() > deadline;
+  }));
+  EXPECT_TRUE(is_told);
+}
+
 TEST(BufferPool, PressureBelowAnEighth) {
   auto pool = MakePool(16, 0);
   std::vector<BufferRef> held;
