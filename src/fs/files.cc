@@ -2,7 +2,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <future>
 
 #include "base/log.h"
 #include "fs/impl.h"
@@ -160,31 +159,6 @@ void FileSystem::Impl::ReserveAndWrite(WriteRequest request, const HandlePtr& ha
     }
     FinishWrite(request, handle, inode, done);
   });
-}
-
-Status FileSystem::Impl::ReserveOrWait(uint64_t bytes) {
-  const Error no_space = MakeError(ErrorCode::kNoSpace, "no space for new data");
-  // A round stores all that was accepted; only what was new has used room.
-  auto status = rounds->RequestAndWait(SyncRounds::Scope::kNames);
-  if (parts.local_chunks.TryReserve(bytes)) return {};
-  if (!status.ok() && status.error().code != ErrorCode::kNoSpace) {
-    // Who would delete old checkpoints to make room would do so for nothing on a disk that is broken.
-    if (auto failure = rounds->DiskFailure()) return *failure;
-    return no_space;
-  }
-  // What nothing names any more may be most of the disk. One collection serves all who wait; when it was in vain, the
-  // next few writers need not try again, unless something was freed since.
-  using namespace std::chrono;
-  int64_t now_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
-  const uint64_t count_before = free_count;
-  if (now_ms - vain_collection_ms < 1000 && count_before == free_count_at_vain_collection) return no_space;
-  std::promise<void> collected;
-  collector->Request([&](Result<CollectionStatus>) { collected.set_value(); });
-  collected.get_future().wait();
-  if (parts.local_chunks.TryReserve(bytes)) return {};
-  free_count_at_vain_collection = count_before;
-  vain_collection_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
-  return no_space;
 }
 
 void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode,

@@ -49,7 +49,11 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
   };
   hooks.failed = [this](InodeId inode) { error_names->Note(inode); };
   hooks.closed_lost = [this] { loss_witnesses.NoteLoss(); };
-  hooks.no_room = [this] { collector->NoteNoRoom(); };
+  hooks.no_room = [this] {
+    no_room_at = std::chrono::steady_clock::now();
+    found_no_room = true;
+    collector->NoteNoRoom();
+  };
   streams = std::make_unique<Streams>(parts.chunks, parts.local_chunks, parts.chunk_params, *workers, std::move(hooks));
   rounds = std::make_unique<SyncRounds>(parts, host.get(), *streams, table, *waiters,
                                         SyncRounds::Options{options.flush_interval_ms});

@@ -9,6 +9,7 @@
 // wait (RunBlocking).
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -271,6 +272,14 @@ class FileSystem {
   // The reply may be sent as soon as `done` is called, which is before the bytes are hashed: kNoSpace, kTooLarge, or
   // the error of an earlier failed write are reported here. Takes the data at once unless space is nearly out.
   void Write(WriteRequest request, Done<size_t> done);
+  // For who has waited since `waits_since` for a buffer of the pool to take a write with, while none came free for
+  // `without_release`: why none comes, once accepted bytes that find no room hold them all. Has it tried first, beside,
+  // whether they find some. Does not wait; to be asked again and again.
+  std::optional<Error> WhyNoBufferComes(std::chrono::milliseconds without_release,
+                                        std::chrono::steady_clock::time_point waits_since);
+  // The write was answered with this error and not given to Write: what the kernel drops then is known to be lost. Of
+  // the data, which need not outlive the call, only the size counts.
+  void NoteRefused(const WriteRequest& request, const Error& why);
   // Bytes in [offset, offset + size) up to the end of the file, as slices that keep their memory alive.
   // kInterrupted: the caller was killed while the read waited for hosts that do not answer.
   struct ReadResult {

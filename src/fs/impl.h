@@ -1,7 +1,7 @@
 // The inside of FileSystem, shared by its source files: the parts, the tables, and the helpers that more than one
 // theme needs. The functions are grouped by theme: names.cc, files.cc, content.cc, reading.cc, ranges.cc,
-// directories.cc, xattrs.cc, permissions.cc, commit.cc, shared_files.cc, sessions.cc, status.cc; filesystem.cc begins
-// and ends it.
+// room.cc, directories.cc, xattrs.cc, permissions.cc, commit.cc, shared_files.cc, sessions.cc, status.cc; filesystem.cc
+// begins and ends it.
 #pragma once
 
 #include <deque>
@@ -137,8 +137,14 @@ class FileSystem::Impl {
   void AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
   void ReserveAndWrite(WriteRequest request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
   void ForgetOldWrites(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  Status ReserveOrWait(uint64_t bytes);  // may take seconds near a full disk
   void FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
+
+  // --- room (room.cc); all may take seconds near a full disk ---
+  Status ReserveOrWait(uint64_t bytes);
+  void CollectAndWait();
+  // Tries once more to store accepted bytes that found no room. Why they wait on, if it is known that they do.
+  std::optional<Error> RetryWithoutRoom();
+  void ProbeRoom();  // for WhyNoBufferComes
 
   // --- reading (reading.cc) ---
   struct ReadPlan;
@@ -319,6 +325,17 @@ class FileSystem::Impl {
   std::atomic<int64_t> vain_collection_ms{-1000};  // steady clock: when a collection last made too little room
   // How often something was freed; and before that collection.
   std::atomic<uint64_t> free_count{0}, free_count_at_vain_collection{0};
+  // Accepted bytes found no room when they were last tried.
+  std::atomic<bool> found_no_room{false};
+  std::atomic<std::chrono::steady_clock::time_point> no_room_at{};  // the last of them
+  struct RoomProbe {
+    Mutex mutex;
+    bool is_running GUARDED_BY(mutex) = false;
+    std::optional<Error> why GUARDED_BY(mutex);  // what the last one found
+    uint64_t free_count GUARDED_BY(mutex) = 0;   // before it
+    std::chrono::steady_clock::time_point began_at GUARDED_BY(mutex), ended_at GUARDED_BY(mutex);
+  };
+  RoomProbe room_probe;
   std::atomic<uint64_t> reads_running{0};  // until the last thread has let go of them
   std::atomic<bool> pressure_posted{false};
   std::atomic<unsigned> looks_under_way{0};                           // LookAgain

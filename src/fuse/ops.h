@@ -17,6 +17,9 @@ const fuse_lowlevel_ops& Operations(void (*init)(void* user_data, fuse_conn_info
 // Gives the write to the filesystem and replies when that is done.
 void SubmitWrite(fuse_req_t request, fs::FileSystem::WriteRequest write);
 
+// Answers a write that no buffer came for. `write` has no data: the payload is the message's, or a copy.
+void RefuseWrite(fuse_req_t request, fs::FileSystem::WriteRequest write, ByteSpan payload, const Error& why);
+
 // Open flags as open(2) has them.
 fs::OpenFlags OpenFlagsOf(int flags);
 // Changes as a SETATTR request has them: FATTR_* bits and values.

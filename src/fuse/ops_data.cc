@@ -56,6 +56,15 @@ void SubmitWrite(fuse_req_t request, fs::FileSystem::WriteRequest write) {
   });
 }
 
+void RefuseWrite(fuse_req_t request, fs::FileSystem::WriteRequest write, ByteSpan payload, const Error& why) {
+  Session& session = SessionOf(request);
+  write.data = io::Slice{{}, payload.data(), payload.size()};
+  // A server that stops and has given a disk up that hangs asks nothing of it any more.
+  const bool is_given_up = session.stopping() && why.code == ErrorCode::kFailed;
+  if (!is_given_up) session.filesystem().NoteRefused(write, why);
+  ReplyError(request, why);
+}
+
 void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size, off_t offset, fuse_file_info* file) {
   Receiver& receiver = Receiver::Current();
   const uint32_t write_flags = receiver.Body<fuse_write_in>().write_flags;
@@ -77,8 +86,7 @@ void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
   switch (taken.outcome) {
     case Receiver::Outcome::kTaken: write.data = std::move(taken.slice); return SubmitWrite(request, std::move(write));
     case Receiver::Outcome::kPostponed: return SessionOf(request).overflow().Add(request, std::move(write), payload);
-    case Receiver::Outcome::kClosed:
-      return ReplyError(request, MakeError(ErrorCode::kFailed, "write: the server stops, and no buffer comes free"));
+    case Receiver::Outcome::kRefused: return RefuseWrite(request, std::move(write), payload, *taken.refusal);
   }
 }
 

@@ -137,40 +137,39 @@ io::BufferRef Receiver::AcquireWithPatience() {
   }
 }
 
-Receiver::Outcome Receiver::Admit(io::BufferRef& buffer) {
+Receiver::Payload Receiver::Admit(io::BufferRef& buffer) {
   buffer = pool_.TryAcquire();
-  if (buffer) return Outcome::kTaken;
+  if (buffer) return {Outcome::kTaken, {}, {}};
   IdleScope idle(busy_since_);
   if (role_ == Role::kKeeper && session_.overflow().HasRoom()) {
     buffer = AcquireWithPatience();
-    return buffer ? Outcome::kTaken : Outcome::kPostponed;
+    return {buffer ? Outcome::kTaken : Outcome::kPostponed, {}, {}};
   }
-  // Of a pool that is full of bytes which nothing takes any more, a server that stops does not wait for a buffer.
-  buffer = pool_.Acquire([this](std::chrono::milliseconds without_release) {
-    return session_.stopping() && without_release >= kStopPatience;
-  });
-  return buffer ? Outcome::kTaken : Outcome::kClosed;
+  Result<io::BufferRef> awaited = session_.AwaitBuffer();
+  if (!awaited.ok()) return {Outcome::kRefused, {}, awaited.error()};
+  buffer = *std::move(awaited);
+  return {Outcome::kTaken, {}, {}};
 }
 
 Receiver::Payload Receiver::TakePayload(ByteSpan payload) {
   if (payload.size() < kKeptPayloadBytesMin) return Pack(payload);
   io::BufferRef next;
-  Outcome outcome = Admit(next);
-  if (outcome != Outcome::kTaken) return {outcome, {}};
-  io::Slice slice{std::move(home_), payload.data(), payload.size()};
+  Payload taken = Admit(next);
+  if (taken.outcome != Outcome::kTaken) return taken;
+  taken.slice = io::Slice{std::move(home_), payload.data(), payload.size()};
   home_ = std::move(next);
-  return {Outcome::kTaken, std::move(slice)};
+  return taken;
 }
 
 Receiver::Payload Receiver::Pack(ByteSpan payload) {
   if (!packer_.Fits(payload.size())) {
     packer_.Drop();
     io::BufferRef next;
-    Outcome outcome = Admit(next);
-    if (outcome != Outcome::kTaken) return {outcome, {}};
+    Payload admitted = Admit(next);
+    if (admitted.outcome != Outcome::kTaken) return admitted;
     packer_.Refill(std::move(next));
   }
-  return {Outcome::kTaken, packer_.Add(payload)};
+  return {Outcome::kTaken, packer_.Add(payload), {}};
 }
 
 }  // namespace cairnfs::fuse

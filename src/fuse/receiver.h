@@ -10,15 +10,15 @@
 //     takes from the reserve.
 //  2. A receiver that has a WRITE in hand gives its data away only after it has got a replacement. With the pool empty
 //     it waits for one, holding back the reply: that is the back-pressure. Buffers that the filesystem holds come back
-//     by cutting, hashing and storing, which need no request of the mount. So the wait ends, whatever else happens,
-//     unless the filesystem itself waits (for space on a full disk).
-//  3. For that case, and so that a look-up does not wait behind a slow disk, one receiver, the keeper, never waits
-//     longer than kKeeperPatience: it then copies the payload to ordinary memory, gives it to WriteOverflow, whose
-//     thread waits in its place, and receives on. So requests that are no writes (unlink among them, which makes the
-//     space) are served while every other receiver waits.
+//     by cutting, hashing and storing, which need no request of the mount. What finds no room on a full disk keeps its
+//     buffers, perhaps all there are: once the filesystem knows that (FileSystem::WhyNoBufferComes), and no buffer has
+//     come back meanwhile, the WRITE is refused. So the wait ends, whatever else happens.
+//  3. So that a look-up does not wait behind a slow disk, one receiver, the keeper, never waits longer than
+//     kKeeperPatience: it then copies the payload to ordinary memory, gives it to WriteOverflow, whose thread waits in
+//     its place, and receives on. So requests that are no writes are served while every other receiver waits.
 //  4. The overflow is bounded (kOverflowBytesMax): a kernel queue of that many WRITEs ahead of another request, all of
-//     them refused by a full pool, makes the keeper wait as in 2. The queue is in order of arrival and each freed
-//     buffer takes one WRITE out of it, so the other request is reached.
+//     them refused by a full pool, makes the keeper wait as in 2. The queue is in order of arrival, and each WRITE in
+//     it gets a buffer or is refused, so the other request is reached: also an unlink, which alone may make room.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -26,6 +26,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "base/result.h"
@@ -37,9 +38,6 @@ namespace cairnfs::fuse {
 
 class Session;
 
-// A server that stops and sees no buffer given back for so long gives the writes up that wait for one: what is accepted
-// is stuck, on a disk that hangs.
-inline constexpr std::chrono::seconds kStopPatience{10};
 // Payloads from this size on keep the buffer that they came in.
 inline constexpr size_t kKeptPayloadBytesMin = 128 * kKiB;
 inline constexpr auto kKeeperPatience = std::chrono::milliseconds(20);
@@ -75,11 +73,12 @@ class Receiver {
   enum class Outcome {
     kTaken,      // `slice` holds the payload
     kPostponed,  // no buffer in time: hand the write to the overflow
-    kClosed,     // the pool was closed, or is stuck while the server stops
+    kRefused,    // none comes: answer with `refusal`
   };
   struct Payload {
     Outcome outcome;
     io::Slice slice;
+    std::optional<Error> refusal;
   };
   // Takes the payload of the WRITE in hand; may wait for the pool.
   Payload TakePayload(ByteSpan payload);
@@ -89,8 +88,8 @@ class Receiver {
   // Receives and processes one request; false when the thread shall end.
   bool ReceiveOne();
   void Process(size_t size);
-  // A buffer beside the one in hand.
-  Outcome Admit(io::BufferRef& buffer);
+  // A buffer beside the one in hand; a payload without its slice.
+  Payload Admit(io::BufferRef& buffer);
   io::BufferRef AcquireWithPatience();
   Payload Pack(ByteSpan payload);
 

@@ -40,7 +40,7 @@ void LogFromLibfuse(fuse_log_level level, const char* format, va_list arguments)
 }  // namespace
 
 Session::Session(Device& device, io::BufferPool& pool, const SessionOptions& options)
-    : device_(device), options_(options), overflow_(pool) {
+    : device_(device), pool_(pool), options_(options), overflow_([this] { return AwaitBuffer(); }) {
   // One keeper (receiver.h), so one other at least.
   const size_t count = std::max(2U, options.receive_threads);
   for (size_t i = 0; i < count; ++i) {
@@ -56,6 +56,7 @@ Session::~Session() {
 Result<std::unique_ptr<Session>> Session::Create(Device& device, io::BufferPool& pool, const SessionOptions& options) {
   fuse_set_log_func(LogFromLibfuse);
   std::unique_ptr<Session> session(new Session(device, pool, options));
+  CAIRNFS_RETURN_IF_ERROR(session->overflow_.Start());
   char name[] = "cairnfs";
   char* argv[] = {name, nullptr};
   fuse_args arguments = FUSE_ARGS_INIT(1, argv);
@@ -106,6 +107,21 @@ ssize_t Session::WriteAndCount(int fd, iovec* parts, int count) {
   return written;
 }
 
+Result<io::BufferRef> Session::AwaitBuffer() {
+  std::optional<Error> why;
+  const auto waits_since = std::chrono::steady_clock::now();
+  io::BufferRef buffer = pool_.Acquire([this, &why, waits_since](std::chrono::milliseconds without_release) {
+    if (stopping() && without_release >= kStopPatience) {
+      why = MakeError(ErrorCode::kFailed, "write: the server stops, and no buffer comes free");
+    } else {
+      why = filesystem_->WhyNoBufferComes(without_release, waits_since);
+    }
+    return why.has_value();
+  });
+  if (buffer) return buffer;
+  return why ? *why : MakeError(ErrorCode::kFailed, "write: the buffer pool is closed");
+}
+
 void Session::NoteRequest(const fuse_in_header& header, ByteSpan body) {
   if (OwesReply(header)) owed_replies_.fetch_add(1, std::memory_order_relaxed);
   if (header.opcode != FUSE_INIT) return;
@@ -149,6 +165,7 @@ Status Session::Serve(fs::FileSystem& filesystem) {
   for (auto& receiver : receivers_) receiver->Start();
   WaitForReceivers();
   for (auto& receiver : receivers_) receiver->Join();
+  stopping_.store(true);
   fuse_session_exit(session_);
   overflow_.Stop();
   // Nobody is there any more who could free what they wait for.
@@ -173,7 +190,6 @@ void Session::WaitForReceivers() {
 }
 
 void Session::WaitForReplies() {
-  stopping_.store(true);
   while (owed_replies_.load(std::memory_order_acquire) > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 

@@ -26,6 +26,10 @@ struct SessionOptions {
   size_t read_ahead_bytes = 4 * kMiB;
 };
 
+// A server that stops and sees no buffer given back for so long gives the writes up that wait for one: what is accepted
+// is stuck, on a disk that hangs.
+inline constexpr std::chrono::seconds kStopPatience{10};
+
 class Session {
  public:
   // The device and the pool outlive the session.
@@ -46,6 +50,9 @@ class Session {
   Device& device() { return device_; }
   fuse_session* handle() const { return session_; }
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
+  // Waits for a buffer of the pool to take a write with. The error is what to answer the write with: accepted bytes
+  // hold all buffers and find no room, or are stuck while the server stops.
+  Result<io::BufferRef> AwaitBuffer();
   // Before the request in `header` is processed; `body` follows the header.
   void NoteRequest(const fuse_in_header& header, ByteSpan body);
   // After it was processed.
@@ -64,6 +71,7 @@ class Session {
 
   // Constant after construction (filesystem_: after Serve began).
   Device& device_;
+  io::BufferPool& pool_;
   const SessionOptions options_;
   fuse_session* session_ = nullptr;
   fs::FileSystem* filesystem_ = nullptr;

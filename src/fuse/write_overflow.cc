@@ -4,11 +4,16 @@
 
 #include "fuse/ops.h"
 #include "fuse/receiver.h"
-#include "fuse/reply.h"
+#include "kv/start_thread.h"
 
 namespace cairnfs::fuse {
 
 WriteOverflow::~WriteOverflow() { Stop(); }
+
+Status WriteOverflow::Start() {
+  CAIRNFS_ASSIGN_OR_RETURN(thread_, kv::StartThread("writes that wait for memory", [this] { Run(); }));
+  return {};
+}
 
 bool WriteOverflow::HasRoom() const {
   MutexLock lock(mutex_);
@@ -25,7 +30,6 @@ void WriteOverflow::Add(fuse_req_t request, fs::FileSystem::WriteRequest write, 
     queued_bytes_ += payload.size();
   }
   changed_.NotifyOne();
-  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
 }
 
 void WriteOverflow::Stop() {
@@ -52,16 +56,11 @@ void WriteOverflow::Run() {
   }
 }
 
-io::Slice WriteOverflow::Place(ByteSpan payload) {
+Result<io::Slice> WriteOverflow::Place(ByteSpan payload) {
   const bool small = payload.size() < kKeptPayloadBytesMin;
   if (small && packer_.Fits(payload.size())) return packer_.Add(payload);
   packer_.Drop();
-  io::BufferRef buffer = pool_.Acquire([this](std::chrono::milliseconds without_release) {
-    MutexLock lock(mutex_);
-    return stopping_ && (is_stuck_ || without_release >= kStopPatience);
-  });
-  is_stuck_ = !buffer;  // the next does not wait as long again
-  if (!buffer) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(io::BufferRef buffer, await_buffer_());
   if (small) {
     packer_.Refill(std::move(buffer));
     return packer_.Add(payload);
@@ -72,11 +71,10 @@ io::Slice WriteOverflow::Place(ByteSpan payload) {
 }
 
 void WriteOverflow::HandOn(Postponed postponed) {
-  postponed.write.data = Place({postponed.payload.get(), postponed.size});
-  if (postponed.write.data.data == nullptr) {
-    ReplyError(postponed.request, MakeError(ErrorCode::kFailed, "write: the server stops, and no buffer comes free"));
-    return;
-  }
+  const ByteSpan payload{postponed.payload.get(), postponed.size};
+  Result<io::Slice> placed = Place(payload);
+  if (!placed.ok()) return RefuseWrite(postponed.request, std::move(postponed.write), payload, placed.error());
+  postponed.write.data = *std::move(placed);
   SubmitWrite(postponed.request, std::move(postponed.write));
 }
 

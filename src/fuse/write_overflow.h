@@ -5,9 +5,11 @@
 #include <fuse_lowlevel.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <thread>
 
+#include "base/result.h"
 #include "base/thread_annotations.h"
 #include "base/types.h"
 #include "fs/filesystem.h"
@@ -20,12 +22,18 @@ inline constexpr size_t kOverflowBytesMax = 64 * kMiB;
 
 class WriteOverflow {
  public:
-  explicit WriteOverflow(io::BufferPool& pool) : pool_(pool) {}
+  // As Session::AwaitBuffer.
+  using AwaitBuffer = std::function<Result<io::BufferRef>()>;
+  explicit WriteOverflow(AwaitBuffer await_buffer) : await_buffer_(std::move(await_buffer)) {}
   ~WriteOverflow();
+
+  // Starts the thread: not only when the pool runs dry, for the system may have none left by then. kUnavailable.
+  Status Start();
 
   // False when it is full. Only the keeper adds, so that what it is told stays true until it does.
   bool HasRoom() const;
-  // Copies the payload; the write is given to the filesystem, and the request answered, once the pool has a buffer.
+  // Copies the payload; the write is given to the filesystem, and the request answered, once the pool has a buffer, or
+  // refused. REQUIRES: started.
   void Add(fuse_req_t request, fs::FileSystem::WriteRequest write, ByteSpan payload);
   // REQUIRES: nothing is added any more. Hands on what is there, then ends the thread.
   void Stop();
@@ -39,19 +47,17 @@ class WriteOverflow {
   };
   void Run();
   void HandOn(Postponed postponed);
-  // Copies the payload into the pool; waits for room. Null data when the pool was closed, or is stuck
-  // while the server stops.
-  io::Slice Place(ByteSpan payload);
+  // Copies the payload into the pool; waits for a buffer.
+  Result<io::Slice> Place(ByteSpan payload);
 
-  io::BufferPool& pool_;
+  const AwaitBuffer await_buffer_;
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Postponed> queue_ GUARDED_BY(mutex_);
   size_t queued_bytes_ GUARDED_BY(mutex_) = 0;
   bool stopping_ GUARDED_BY(mutex_) = false;
-  bool is_stuck_ = false;  // of the thread: no buffer came for the last write
-  Packer packer_;          // of the thread
-  std::thread thread_;     // of the keeper until Stop; started by the first Add
+  Packer packer_;  // of the thread
+  std::thread thread_;
 };
 
 }  // namespace cairnfs::fuse

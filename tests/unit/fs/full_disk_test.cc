@@ -239,6 +239,145 @@ TEST(FullDisk, WhereTheDiskIsBrokenToo) {
   world.fs.reset();
 }
 
+// A pool of which bytes that find no room hold every buffer that writes may have.
+class NoRoomInThePool : public testing::Test {
+ protected:
+  NoRoomInThePool() : world_(16 * io::BufferPool::kBufferBytes) {
+    world_.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
+    world_.store_options.reserve_bytes = kMiB;
+    disk_ = &world_.RemakeOnFaultyDisk();
+    auto old = world_.Create("old");
+    EXPECT_TRUE(world_.Write(old, 0, RandomText(99, 16 * kMiB)).ok());  // beyond the reserve
+    world_.CloseFile(old);
+    world_.Close();
+    {
+      // Each buffer was used once: none is waited for that is only being touched.
+      std::vector<io::BufferRef> all;
+      while (all.size() < world_.pool->count()) all.push_back(world_.pool->AcquireReserved());
+    }
+    world_.Open(false);  // no segment is there to be written on
+    file_ = world_.Create("file");
+    for (uint64_t offset = 0; world_.pool->free_count() > world_.pool->reserved_count(); offset += kMiB) {
+      pieces_.push_back(RandomText(offset, 1000));
+      EXPECT_TRUE(world_.Write(file_, offset, pieces_.back()).ok());
+    }
+    io::Faults full;
+    full.growth_bytes_max = 0;
+    disk_->SetFaults(full);
+  }
+  ~NoRoomInThePool() override {
+    disk_->SetFaults({});
+    world_.engine->holding = false;
+    if (file_.handle != 0) world_.fs->Release(file_.handle, file_.attr.inode);
+    world_.Close();
+  }
+  // As for a write that waits: a buffer, or why none comes; neither where that is not known in a time that no machine
+  // needs.
+  std::pair<io::BufferRef, std::optional<Error>> AwaitBuffer() {
+    const auto since = std::chrono::steady_clock::now();
+    const auto deadline = since + std::chrono::seconds(60);
+    std::optional<Error> why;
+    io::BufferRef buffer = world_.pool->Acquire([&](std::chrono::milliseconds without_release) {
+      why = world_.fs->WhyNoBufferComes(without_release, since);
+      return why || std::chrono::steady_clock::now() > deadline;
+    });
+    return {std::move(buffer), why};
+  }
+  void ExpectNoSpace() {
+    const auto [buffer, why] = AwaitBuffer();
+    EXPECT_FALSE(buffer);
+    ASSERT_TRUE(why);
+    EXPECT_EQ(why->code, ErrorCode::kNoSpace) << why->message;
+  }
+  void ExpectAllIsThere() {
+    EXPECT_TRUE(world_.Fsync(file_).ok());
+    for (uint64_t i = 0; i < pieces_.size(); ++i) {
+      auto read = world_.Read(file_, i * kMiB, pieces_[i].size());
+      ASSERT_TRUE(read.ok()) << read.error().message;
+      EXPECT_EQ(*read, pieces_[i]);
+    }
+  }
+
+  World world_;
+  io::FaultyDisk* disk_ = nullptr;  // the world's
+  FileSystem::Created file_{};
+  std::vector<std::string> pieces_;
+};
+
+TEST_F(NoRoomInThePool, AWriteThatWaitsForABufferIsRefused) {
+  ExpectNoSpace();
+  ExpectNoSpace();
+}
+
+TEST_F(NoRoomInThePool, NothingIsLostAndWritesGoOnOnceThereIsRoom) {
+  ExpectNoSpace();
+  disk_->SetFaults({});
+  EXPECT_TRUE(Eventually([&] { return static_cast<bool>(AwaitBuffer().first); }));
+  ExpectAllIsThere();
+}
+
+// Who deletes and tries again at once is not told what was found before.
+TEST_F(NoRoomInThePool, WhatIsDeletedIsCollectedBeforeTheNextWriteIsRefused) {
+  ExpectNoSpace();
+  ASSERT_TRUE(world_.fs->Unlink(kRootInode, "old").ok());
+  const auto [buffer, why] = AwaitBuffer();
+  EXPECT_TRUE(buffer);
+  EXPECT_FALSE(why) << why->message;
+  ExpectAllIsThere();
+}
+
+TEST_F(NoRoomInThePool, WhenTheFileIsRemovedItsBuffersComeBack) {
+  ExpectNoSpace();
+  world_.fs->Release(std::exchange(file_.handle, 0), file_.attr.inode);
+  ASSERT_TRUE(world_.fs->Unlink(kRootInode, "file").ok());
+  world_.fs->Forget(file_.attr.inode, 1);
+  EXPECT_TRUE(Eventually([&] { return static_cast<bool>(AwaitBuffer().first); }));
+}
+
+// What found no room a moment ago may find some now, however slowly.
+TEST_F(NoRoomInThePool, ADiskThatIsSlowRefusesNobody) {
+  ExpectNoSpace();
+  world_.engine->HoldPutOf(pieces_[0]);
+  const auto since = std::chrono::steady_clock::now();
+  auto why = [&] { return world_.fs->WhyNoBufferComes(std::chrono::hours(1), since); };
+  ASSERT_TRUE(Eventually([&] {
+    static_cast<void>(why());
+    return world_.engine->holding.load();
+  })) << "it is tried again";
+  disk_->SetFaults({});
+  EXPECT_TRUE(Eventually([&] { return !why(); })) << "what was found before is old";
+  bool is_refused = false;
+  int asked_count = 0;
+  io::BufferRef buffer = world_.pool->Acquire([&](std::chrono::milliseconds) {
+    is_refused = is_refused || why();
+    return ++asked_count == 40;
+  });
+  EXPECT_FALSE(buffer);
+  EXPECT_FALSE(is_refused);
+  world_.engine->holding = false;
+  EXPECT_TRUE(AwaitBuffer().first);
+  ExpectAllIsThere();
+}
+
+// The kernel drops the page.
+TEST_F(NoRoomInThePool, AStoreThroughAMappingThatIsRefusedIsKnownToBeLost) {
+  FileSystem::WriteRequest request;
+  request.handle = file_.handle;
+  request.inode = file_.attr.inode;
+  request.offset = 512 * kKiB;
+  request.data.size = 4096;
+  const Error why = MakeError(ErrorCode::kNoSpace, "no space");
+  world_.fs->NoteRefused(request, why);  // a write(2) is told itself
+  EXPECT_TRUE(world_.Read(file_, request.offset, 4096).ok());
+  request.from_page_cache = true;
+  world_.fs->NoteRefused(request, why);
+  EXPECT_FALSE(world_.Read(file_, request.offset, 4096).ok());
+  EXPECT_EQ(*world_.Read(file_, 0, pieces_[0].size()), pieces_[0]) << "beside them";
+  disk_->SetFaults({});
+  ASSERT_TRUE(world_.Truncate(file_, 0).ok());
+  EXPECT_TRUE(Eventually([&] { return world_.Fsync(file_).ok(); })) << "once it has told of it";
+}
+
 TEST_F(NoRoomForAccepted, TheFileCanBeEmptied) {
   EXPECT_TRUE(world_.Truncate(file_, 0).ok());
   EXPECT_EQ(world_.fs->GetAttr(file_.attr.inode)->size, 0u);
