@@ -49,13 +49,16 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
   InodePtr inode = impl_->table.AddLookup(created.attr.inode);
   {
     MutexLock lock(inode->mutex);
-    inode->content = impl_->MakeContent();
-    if (impl_->host != nullptr) {
-      inode->no_capability = true;
-      inode->no_set_id = Impl::WithoutSetId(created.attr.mode) == (created.attr.mode & 07777);
+    // Somebody may have found the name, opened the file and written to it before this call got here.
+    if (!inode->content) {
+      inode->content = impl_->MakeContent();
+      if (impl_->host != nullptr) {
+        inode->no_capability = true;
+        inode->no_set_id = Impl::WithoutSetId(created.attr.mode) == (created.attr.mode & 07777);
+      }
+      inode->content->mtime = created.attr.mtime;
+      inode->content->ctime = created.attr.ctime;
     }
-    inode->content->mtime = created.attr.mtime;
-    inode->content->ctime = created.attr.ctime;
     created.handle = impl_->AddHandle(inode, flags);
   }
   unhold();

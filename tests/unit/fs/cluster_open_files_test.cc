@@ -185,6 +185,23 @@ TEST_F(ClusterOpenFilesTest, PiecesOfOneAppendKeepTheirPlaces) {
   EXPECT_EQ(host(0).Cat("log"), "head one, two, ");
 }
 
+TEST_F(ClusterOpenFilesTest, AFileIsWrittenToBeforeItsCreationHasReturned) {
+  MakeHosts(2);
+  host(0).Put("other", "");  // inode numbers are reserved
+  host(0).gate->after_commit = [&] {
+    auto found = host(0).Open("file");
+    ASSERT_TRUE(found.ok());
+    ASSERT_TRUE(host(0).Write(*found, 0, "of who found it").ok());
+    ASSERT_TRUE(host(0).CloseFile(*found).ok());
+  };
+  auto file = host(0).Create("file");
+  EXPECT_EQ(*host(0).Read(file, 0, 100), "of who found it");
+  ASSERT_TRUE(host(0).Write(file, 0, "by").ok());
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  EXPECT_EQ(host(1).Cat("file"), "by who found it");
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+}
+
 TEST_F(ClusterOpenFilesTest, ALockOnAFileThatWasRemovedElsewhere) {
   MakeHosts(2);
   host(0).Put("file", "bytes");
