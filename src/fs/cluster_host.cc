@@ -49,11 +49,15 @@ Status ClusterHost::BeginSession() {
 
 bool ClusterHost::Lives(const meta::Pending& pending) const {
   if (IsOwn(pending)) return pending.record.session == session();
+  return LivesSession(pending.node, pending.record.session);
+}
+
+bool ClusterHost::LivesSession(std::string_view node, uint64_t session) const {
   const cluster::ViewPtr view = parts_.membership.view();
-  if (pending.record.session > view->revision) return true;
-  auto id = cluster::NodeId::FromKey(pending.node);
-  const cluster::NodeInfo* node = id ? view->Find(*id) : nullptr;
-  return node != nullptr && node->session == pending.record.session;
+  if (session > view->revision) return true;
+  auto id = cluster::NodeId::FromKey(node);
+  const cluster::NodeInfo* info = id ? view->Find(*id) : nullptr;
+  return info != nullptr && info->session == session;
 }
 
 void ClusterHost::NotePending(const meta::FileState& state, SharedContent& shared) const {
@@ -80,12 +84,6 @@ std::string ClusterHost::NameOf(std::string_view node) const {
   return info == nullptr || info->name.empty() ? id->ToHex() : info->name;
 }
 
-bool ClusterHost::IsUp(const cluster::NodeId& node) const {
-  const cluster::ViewPtr view = parts_.membership.view();
-  const cluster::NodeInfo* info = view->Find(node);
-  return info != nullptr && info->state == cluster::NodeState::kUp;
-}
-
 Result<std::vector<cluster::NodeId>> ClusterHost::OthersWithSession() {
   std::vector<cluster::NodeId> others;
   CAIRNFS_ASSIGN_OR_RETURN(auto members, kv_.Range(cluster::MembersBegin(), cluster::MembersEnd(), 0));
@@ -103,8 +101,9 @@ bool ClusterHost::IsFirstUp() const {
   return first != nullptr && first->id.AsKey() == self_;
 }
 
-std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node, const std::vector<InodeId>& inodes,
+std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node, const WorkOfNode& work,
                                                         const FinishOptions& options) {
+  const std::vector<InodeId> inodes(work.inodes.begin(), work.inodes.end());
   std::string why = "it did not answer in time";
   const std::string name = NameOf(node);
   const auto id = cluster::NodeId::FromKey(node);
@@ -124,7 +123,7 @@ std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node,
       return told;
     }
     why = failures.error().message;
-    is_gone = !IsUp(*id);
+    is_gone = !LivesSession(node, work.session);
     if (!is_gone) std::this_thread::sleep_for(kAskAgain);
   }
   why =
@@ -136,10 +135,8 @@ std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node,
 
 std::vector<ClusterHost::Failure> ClusterHost::Finish(const Work& work, const FinishOptions& options) {
   std::vector<std::future<std::vector<Failure>>> answers;
-  for (const auto& [node, inodes] : work) {
-    auto ask = [this, &options, name = node, list = std::vector<InodeId>(inodes.begin(), inodes.end())] {
-      return FinishAt(name, list, options);
-    };
+  for (const auto& [node, of_node] : work) {
+    auto ask = [this, &options, &node = node, &of_node = of_node] { return FinishAt(node, of_node, options); };
     // One node is asked on the caller's own thread, and so are those for which the system gives no other.
     bool has_thread = work.size() > 1;
     if (has_thread) {

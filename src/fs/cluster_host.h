@@ -2,6 +2,7 @@
 // that is left are bytes that somebody has closed and not published, and inodes that somebody has open.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -67,8 +68,7 @@ class ClusterHost {
   // Takes over what is pending of the file: this host's own P key, and what is lost.
   void NotePending(const meta::FileState& state, SharedContent& shared) const;
   std::string NameOf(std::string_view node) const;  // for people
-  bool IsUp(const cluster::NodeId& node) const;
-  bool IsFirstUp() const;  // cluster::View::FirstUp
+  bool IsFirstUp() const;                           // cluster::View::FirstUp
 
   // What a node could not finish: `why` names it.
   struct Failure {
@@ -76,20 +76,30 @@ class ClusterHost {
     cluster::PeerHandler::FinishFailure what;
     bool is_gone = false;  // the node has no session any more
   };
-  using Work = std::map<std::string, std::set<InodeId>>;  // by node id
+  // What is asked of one node.
+  struct WorkOfNode {
+    std::set<InodeId> inodes;
+    uint64_t session = 0;  // under which the node has closed them: the latest
+    void Add(InodeId inode, const meta::Pending& pending) {
+      inodes.insert(inode);
+      session = std::max(session, pending.record.session);
+    }
+  };
+  using Work = std::map<std::string, WorkOfNode>;  // by node id
   struct FinishOptions {
     std::chrono::steady_clock::time_point deadline;
     std::function<bool()> cancelled;  // may be empty
   };
-  // Asks the nodes, all at once, to publish what they have closed of these files. Tries again where a node that is up
-  // does not answer. Blocks.
+  // Asks the nodes, all at once, to publish what they have closed of these files. Tries again where a node does not
+  // answer whose session lives. Blocks.
   std::vector<Failure> Finish(const Work& work, const FinishOptions& options);
   // Of each: whether a process on some other host that is up has it open. kUnavailable: one does not answer.
   Result<std::vector<bool>> HeldElsewhere(const std::vector<InodeId>& inodes);
 
  private:
-  std::vector<Failure> FinishAt(const std::string& node, const std::vector<InodeId>& inodes,
-                                const FinishOptions& options);
+  std::vector<Failure> FinishAt(const std::string& node, const WorkOfNode& work, const FinishOptions& options);
+  // Whether the node's session may be that one still: what the view does not know yet lives.
+  bool LivesSession(std::string_view node, uint64_t session) const;
 
   Result<std::vector<cluster::NodeId>> OthersWithSession();  // as the store has it now
 

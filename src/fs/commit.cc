@@ -217,7 +217,7 @@ Result<ClusterHost::Work> FileSystem::Impl::StillPending(const std::vector<meta:
   auto take = [&](size_t i, const kv::KvEntry* entry) -> Status {
     const auto& [inode, pending] = files[i];
     const bool is_as_it_was = entry != nullptr && entry->revision == pending.revision;
-    if (is_as_it_was && !told.contains(inode)) work[pending.node].insert(inode);
+    if (is_as_it_was && !told.contains(inode)) work[pending.node].Add(inode, pending);
     return {};
   };
   CAIRNFS_RETURN_IF_ERROR(kv::ReadKeys(parts.kv, keys, ClusterHost::kKeysPerRead, take));
@@ -243,7 +243,7 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   for (auto& file : pending) {
     if (host->HasLost(file.pending)) lost.push_back(file);
     if (!host->Lives(file.pending) || host->IsOwn(file.pending)) continue;
-    work[file.pending.node].insert(file.inode);
+    work[file.pending.node].Add(file.inode, file.pending);
     alive.push_back(std::move(file));
   }
   std::vector<InodeId> lost_ids;
@@ -265,8 +265,10 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
     CAIRNFS_ASSIGN_OR_RETURN(work, StillPending(alive, told));
     if (work.empty()) break;
     if (asked == kAskedMax) {
-      for (const auto& [node, inodes] : work) {
-        for (InodeId inode : inodes) add_cause(inode, "", "host " + host->NameOf(node) + " does not publish its bytes");
+      for (const auto& [node, of_node] : work) {
+        for (InodeId inode : of_node.inodes) {
+          add_cause(inode, "", "host " + host->NameOf(node) + " does not publish its bytes");
+        }
       }
       break;
     }

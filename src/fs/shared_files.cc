@@ -59,7 +59,7 @@ ClusterHost::Work FileSystem::Impl::UnfinishedElsewhere(InodeId id, const meta::
   for (const meta::Pending& pending : state.pending) {
     if (host->IsOwn(pending)) continue;
     if (host->Lives(pending)) {
-      work[pending.node].insert(id);
+      work[pending.node].Add(id, pending);
     } else if (tells) {
       spdlog::warn("inode {}: host {} was lost with bytes that it had closed; the file is as it was before", id.value,
                    host->NameOf(pending.node));

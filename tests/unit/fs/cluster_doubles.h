@@ -227,6 +227,7 @@ struct Switchboard {
   std::map<cluster::NodeId, cluster::PeerHandler*> handlers;
   std::map<cluster::NodeId, int> busy;
   std::atomic<int> finish_calls{0}, hold_calls{0};
+  std::atomic<int> unanswered_finishes{0};  // so many FinishFiles fail, as if their node could not be reached
 };
 
 class TestPeers final : public cluster::Peers {
@@ -249,6 +250,10 @@ class TestPeers final : public cluster::Peers {
                                                                        const std::vector<InodeId>& inodes,
                                                                        std::chrono::steady_clock::time_point) override {
     board_.finish_calls++;
+    if (board_.unanswered_finishes > 0) {
+      board_.unanswered_finishes--;
+      return MakeError(ErrorCode::kUnavailable, "nobody answers");
+    }
     using Failures = std::vector<cluster::PeerHandler::FinishFailure>;
     return Call<Failures>(node, [&](cluster::PeerHandler& handler) { return handler.FinishFiles(inodes); });
   }

@@ -124,6 +124,16 @@ TEST_F(ClusterWaitsTest, WhoIsKilledWaitsForOthersNoMore) {
   ASSERT_TRUE(host(1).CloseFile(*opened).ok());
 }
 
+// The view of the host that asks lags behind; until it does not, calls to the other cannot be made.
+TEST_F(ClusterWaitsTest, AHostThatHasJustJoinedIsNotTakenForGone) {
+  MakeHosts(2);
+  host(0).membership->FreezeView();
+  AddHost(3).Put("file", "bytes");
+  board_.unanswered_finishes = 20;
+  EXPECT_EQ(host(0).Cat("file"), "bytes");
+  EXPECT_EQ(board_.unanswered_finishes, 0);
+}
+
 // The store does not answer the transaction itself, which comes after the wait for what was written.
 TEST_F(ClusterWaitsTest, WhoIsKilledDoesNotWaitForTheStoreToCommitANameEither) {
   MakeHosts(1);
