@@ -10,6 +10,7 @@
 #include "cluster/chunk_peer.h"
 #include "cluster/cluster_chunk_store.h"
 #include "cluster/finish_failures.h"
+#include "cluster/finish_queue.h"
 
 namespace cairnfs::cluster {
 namespace {
@@ -53,7 +54,7 @@ class PeerServiceImpl final : public PeerService, public Peers {
       : chunks_(chunks),
         serve_("cairn-serve", std::max(1U, threads), TaskQueue::Priority::kBackground),
         ask_("cairn-ask", kAskThreads),
-        finish_("cairn-finish", kFinishThreads),
+        finish_(kFinishThreads),
         orphans_("cairn-orphans", kOrphanThreads) {}
 
   Status Listen(const std::string& listen, Membership& membership) {
@@ -99,12 +100,12 @@ class PeerServiceImpl final : public PeerService, public Peers {
 
  private:
   void Dispatch(PeerMethod method, const NodeId& caller, PeerMessage request, PeerServer::Respond respond) {
-    const bool is_finish = method == PeerMethod::kFinishFiles;
     auto shared = std::make_shared<PeerMessage>(std::move(request));
-    if (is_finish || method == PeerMethod::kHoldOrphans) {
-      return (is_finish ? finish_ : orphans_).Post([this, is_finish, shared, respond = std::move(respond)] {
-        AskHandler(is_finish, shared->head, respond);
-      });
+    if (method == PeerMethod::kFinishFiles) {
+      return finish_.Post([this, shared, respond] { AskHandler(/*is_finish=*/true, shared->head, respond); }, respond);
+    }
+    if (method == PeerMethod::kHoldOrphans) {
+      return orphans_.Post([this, shared, respond] { AskHandler(/*is_finish=*/false, shared->head, respond); });
     }
     // Questions do not wait behind chunks that are being stored.
     TaskQueue& queue = method == PeerMethod::kPut ? serve_ : ask_;
@@ -150,9 +151,9 @@ class PeerServiceImpl final : public PeerService, public Peers {
   ChunkPeer& chunks_;
   HandlerSlot handler_;
   std::unique_ptr<PeerServer> server_;
-  TaskQueue serve_;   // chunks to store; these may wait for the disk, and never for another node
-  TaskQueue ask_;     // who has chunks, and to read them; the same
-  TaskQueue finish_;  // may take minutes
+  TaskQueue serve_;  // chunks to store; these may wait for the disk, and never for another node
+  TaskQueue ask_;    // who has chunks, and to read them; the same
+  FinishQueue finish_;
   TaskQueue orphans_;
 };
 

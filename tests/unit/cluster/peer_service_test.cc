@@ -193,15 +193,15 @@ class PeerServerTest : public ClusterChunkTest {
     cluster_.Edit(nodes_[1]->id, [&](NodeInfo& node) { node.address = server_->address(); });
     client_ = std::make_unique<PeerClient>(*nodes_[0]->membership, 1, counters_);
   }
-  std::future<ErrorCode> Call(PeerMethod method, size_t payload_bytes) {
+  std::future<ErrorCode> Call(PeerMethod method, size_t payload_bytes,
+                              std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
     auto promise = std::make_shared<std::promise<ErrorCode>>();
     PeerMessage message;
     if (payload_bytes > 0)
       message.payload.push_back({{}, reinterpret_cast<const std::byte*>(bytes_.data()), payload_bytes});
-    client_->Call(nodes_[1]->id, method, std::move(message), std::chrono::seconds(20),
-                  [promise](const Result<PeerMessage>& reply) {
-                    promise->set_value(reply.ok() ? ErrorCode::kAlreadyExists : reply.error().code);
-                  });
+    client_->Call(nodes_[1]->id, method, std::move(message), timeout, [promise](const Result<PeerMessage>& reply) {
+      promise->set_value(reply.ok() ? ErrorCode::kAlreadyExists : reply.error().code);
+    });
     return promise->get_future();
   }
   static constexpr ErrorCode kAnswered = ErrorCode::kAlreadyExists;
@@ -235,6 +235,25 @@ TEST_F(PeerServerTest, ANodeThatCannotTakeMoreChunksAnswersQuestions) {
   }
   Release();
   EXPECT_EQ(first.get(), kAnswered);
+}
+
+TEST_F(PeerServerTest, ACallWhoseTimeIsOverIsForsaken) {
+  Listen({}, PeerMethod::kFinishFiles);
+  auto last_is_forsaken = [&] {
+    MutexLock lock(mutex_);
+    return held_.size() > 1 && held_.back().IsForsaken();
+  };
+  auto in_time = Call(PeerMethod::kFinishFiles, 0, std::chrono::minutes(10));
+  ASSERT_TRUE(Eventually([&] { return begun_ == 1; }));
+  // One whose time was over before it came here was not held: another is made.
+  while (begun_ < 2) EXPECT_NE(Call(PeerMethod::kFinishFiles, 0, std::chrono::seconds(1)).get(), kAnswered);
+  EXPECT_TRUE(Eventually(last_is_forsaken));
+  {
+    MutexLock lock(mutex_);
+    EXPECT_FALSE(held_.front().IsForsaken());
+  }
+  Release();
+  EXPECT_EQ(in_time.get(), kAnswered);
 }
 
 TEST_F(PeerServerTest, GetsWaitForThoseWhoseRepliesTakeMemory) {
