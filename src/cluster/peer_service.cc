@@ -1,9 +1,9 @@
 // The peer service of a node: chunk questions go to the chunk store, on threads of their own; those that may take
 // minutes go to the PeerHandler, on others.
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <random>
-#include <thread>
 
 #include "base/coding.h"
 #include "base/task_queue.h"
@@ -11,6 +11,7 @@
 #include "cluster/cluster_chunk_store.h"
 #include "cluster/finish_failures.h"
 #include "cluster/finish_queue.h"
+#include "kv/patience.h"
 
 namespace cairnfs::cluster {
 namespace {
@@ -134,18 +135,29 @@ class PeerServiceImpl final : public PeerService, public Peers {
       if (left.count() <= 0) {
         return MakeError(ErrorCode::kUnavailable, "node " + node.ToHex() + " did not answer in time");
       }
-      auto promise = std::make_shared<std::promise<Result<PeerMessage>>>();
-      auto future = promise->get_future();
-      chunks_.client().Call(node, method, {EncodeInodes(inodes), {}}, left,
-                            [promise](Result<PeerMessage> reply) { promise->set_value(std::move(reply)); });
-      Result<PeerMessage> reply = future.get();
+      Result<PeerMessage> reply = CallOnce(node, method, inodes, left);
       const auto pause = kRetryPauseMax / 4 + std::chrono::milliseconds(random() % (kRetryPauseMax.count() * 3 / 4));
       if (reply.ok() || (reply.error().code != ErrorCode::kUnavailable && reply.error().code != ErrorCode::kBusy) ||
           Clock::now() + pause >= deadline) {
         return reply;
       }
-      std::this_thread::sleep_for(pause);
+      if (!kv::Patience::Sleep(nullptr, pause)) return reply;
     }
+  }
+
+  // Where this thread's patience ends first, what comes later is an answer to nobody.
+  Result<PeerMessage> CallOnce(const NodeId& node, PeerMethod method, const std::vector<InodeId>& inodes,
+                               std::chrono::milliseconds timeout) {
+    auto promise = std::make_shared<std::promise<Result<PeerMessage>>>();
+    auto future = promise->get_future();
+    auto is_told = std::make_shared<std::atomic<bool>>(false);
+    auto tell = [promise, is_told](Result<PeerMessage> reply) {
+      if (!is_told->exchange(true)) promise->set_value(std::move(reply));
+    };
+    const kv::Patience::Call patient(
+        nullptr, [tell] { tell(MakeError(ErrorCode::kInterrupted, "nobody waits for the answer any more")); });
+    chunks_.client().Call(node, method, {EncodeInodes(inodes), {}}, timeout, tell);
+    return future.get();
   }
 
   ChunkPeer& chunks_;

@@ -32,7 +32,8 @@ class Peers {
   virtual ~Peers() = default;
   // null: nobody answers any more; returns once no call is in the handler.
   virtual void SetHandler(PeerHandler* handler) = 0;
-  // kUnavailable: the node cannot be reached, or did not answer by the deadline. kNotFound: no such node.
+  // kUnavailable: the node cannot be reached, or did not answer by the deadline. kNotFound: no such node. kInterrupted:
+  // this thread's patience (kv::Patience) ended before.
   virtual Result<std::vector<PeerHandler::FinishFailure>> FinishFiles(
       const NodeId& node, const std::vector<InodeId>& inodes, std::chrono::steady_clock::time_point deadline) = 0;
   virtual Result<std::vector<bool>> HoldOrphans(const NodeId& node, const std::vector<InodeId>& inodes,

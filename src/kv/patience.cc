@@ -1,6 +1,7 @@
 #include "kv/patience.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "kv/start_thread.h"
@@ -63,9 +64,11 @@ void Patience::End() {
   EndLocked();
 }
 
-Patience::OfThread::OfThread(Patience& patience) { of_this_thread = &patience; }
+Patience::OfThread::OfThread(Patience* patience) : around_(std::exchange(of_this_thread, patience)) {}
 
-Patience::OfThread::~OfThread() { of_this_thread = nullptr; }
+Patience::OfThread::~OfThread() { of_this_thread = around_; }
+
+Patience* Patience::Current() { return of_this_thread; }
 
 bool Patience::IsWaitOver(const Patience* patience) {
   return (patience != nullptr && patience->IsOver()) || (of_this_thread != nullptr && of_this_thread->IsOver());

@@ -30,13 +30,20 @@ class Patience {
   // For good. Cheap. Whoever makes calls makes none any more.
   bool IsOver() const { return is_over_; }
 
-  // While it lives, this thread's calls wait for no longer than `patience`, beside the store's own. One at a time.
+  // While it lives, this thread's calls wait for no longer than `patience`, beside the store's own, and not for that of
+  // an OfThread around it. Null: they have their own time.
   class OfThread {
    public:
-    explicit OfThread(Patience& patience);
+    explicit OfThread(Patience* patience);
+    explicit OfThread(Patience& patience) : OfThread(&patience) {}
     ~OfThread();
     OfThread(const OfThread&) = delete;
+
+   private:
+    Patience* const around_;
   };
+  // That of this thread, for threads that work for it meanwhile; null: none.
+  static Patience* Current();
   // Of those below, `patience` is the store's and may be null; that of the thread counts as well.
   static bool IsWaitOver(const Patience* patience);
   // False, at once or woken: it is over.

@@ -5,6 +5,7 @@
 #include "chunk_fixture.h"
 #include "cluster/peer_client.h"
 #include "cluster/peer_server.h"
+#include "kv/patience.h"
 
 namespace cairnfs::cluster {
 namespace {
@@ -117,6 +118,22 @@ TEST_F(PeerServiceTest, BlockedFinishesDoNotHoldUpChunks) {
   EXPECT_TRUE(peers().HoldOrphans(nodes_[1]->id, {InodeId{5}}, Soon()).ok());
   handler_.blocked = false;
   for (std::thread& asker : askers) asker.join();
+}
+
+TEST_F(PeerServiceTest, WhoWaitsNoMoreDoesNotWaitForAnAnswerEither) {
+  handler_.blocked = true;
+  kv::Patience patience;
+  auto asked = std::async(std::launch::async, [&] {
+    const kv::Patience::OfThread of_thread(patience);
+    return peers().FinishFiles(nodes_[1]->id, {InodeId{2}}, Soon(std::chrono::minutes(10)));
+  });
+  EXPECT_TRUE(Eventually([&] { return handler_.running == 1; }));
+  patience.End();
+  EXPECT_EQ(asked.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  handler_.blocked = false;
+  const auto failures = asked.get();
+  ASSERT_FALSE(failures.ok());
+  EXPECT_EQ(failures.error().code, ErrorCode::kInterrupted);
 }
 
 TEST_F(PeerServiceTest, TakingTheHandlerAwayWaitsForItsCalls) {

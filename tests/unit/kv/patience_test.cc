@@ -96,6 +96,23 @@ TEST(Patience, OfAThreadEndsWhatThatThreadWaitsFor) {
   EXPECT_FALSE(Patience::IsWaitOver(&store));
 }
 
+TEST(Patience, OfAThreadCanBeTakenOverByAnother) {
+  Patience caller, inner;
+  const Patience::OfThread scope(caller);
+  std::thread helper([patience = Patience::Current()] {
+    EXPECT_EQ(Patience::Current(), nullptr);
+    const Patience::OfThread as_the_caller(patience);
+    EXPECT_FALSE(Patience::Sleep(nullptr, std::chrono::hours(1)));
+  });
+  {
+    const Patience::OfThread other(inner);
+    caller.End();
+    EXPECT_FALSE(Patience::IsWaitOver(nullptr));
+  }
+  EXPECT_TRUE(Patience::IsWaitOver(nullptr));
+  helper.join();
+}
+
 TEST(Patience, EndsTheWaitBetweenTries) {
   RetryOptions options;
   options.give_up_after = std::chrono::hours(2);
