@@ -12,8 +12,8 @@ constexpr std::chrono::milliseconds kLookInterval{100};
 
 }  // namespace
 
-BlockingCalls::BlockingCalls(unsigned thread_count)
-    : queue_(std::make_unique<TaskQueue>("cairn-blocking", thread_count)), watcher_([this] { Watch(); }) {}
+BlockingCalls::BlockingCalls(std::string name, unsigned thread_count)
+    : queue_(std::make_unique<TaskQueue>(std::move(name), thread_count)), watcher_([this] { Watch(); }) {}
 
 BlockingCalls::~BlockingCalls() {
   queue_.reset();

@@ -5,6 +5,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "base/result.h"
@@ -16,8 +17,8 @@ namespace cairnfs::fs {
 
 class BlockingCalls {
  public:
-  explicit BlockingCalls(unsigned thread_count);
-  ~BlockingCalls();  // runs what was posted
+  BlockingCalls(std::string name, unsigned thread_count);  // the threads' name, as TaskQueue's
+  ~BlockingCalls();                                        // runs what was posted
   BlockingCalls(const BlockingCalls&) = delete;
 
   // Any thread. Calls `task` on one of the threads, in the order of posting.

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <future>
 #include <system_error>
-#include <thread>
 
 #include "cluster/records.h"
+#include "kv/patience.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -26,6 +26,12 @@ Error NoSession() {
 Error Unanswered() {
   return MakeError(ErrorCode::kUnavailable, "the metadata does not tell what became of the file's last record");
 }
+
+bool IsForsaken(const Caller& caller) {
+  return (caller.cancelled && caller.cancelled()) || kv::Patience::IsWaitOver(nullptr);
+}
+
+Error Forsaken() { return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited"); }
 
 ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names,
                          Durability durability)
@@ -109,7 +115,7 @@ std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node,
   const auto id = cluster::NodeId::FromKey(node);
   bool is_gone = !id.has_value();
   while (!is_gone && std::chrono::steady_clock::now() < options.deadline) {
-    if (options.cancelled && options.cancelled()) break;
+    if ((options.cancelled && options.cancelled()) || kv::Patience::IsWaitOver(nullptr)) break;
     // A call is short, so that who asks notices soon that the node is gone, or that nobody waits any more. What the
     // node has begun for it goes on.
     const auto deadline = std::min(options.deadline, std::chrono::steady_clock::now() + kAskFor);
@@ -124,7 +130,7 @@ std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node,
     }
     why = failures.error().message;
     is_gone = !LivesSession(node, work.session);
-    if (!is_gone) std::this_thread::sleep_for(kAskAgain);
+    if (!is_gone) static_cast<void>(kv::Patience::Sleep(nullptr, kAskAgain));
   }
   why =
       is_gone ? "host " + name + " is down, and its bytes of the file were not safe yet" : "host " + name + ": " + why;
@@ -136,7 +142,10 @@ std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node,
 std::vector<ClusterHost::Failure> ClusterHost::Finish(const Work& work, const FinishOptions& options) {
   std::vector<std::future<std::vector<Failure>>> answers;
   for (const auto& [node, of_node] : work) {
-    auto ask = [this, &options, &node = node, &of_node = of_node] { return FinishAt(node, of_node, options); };
+    auto ask = [this, &options, &node = node, &of_node = of_node, patience = kv::Patience::Current()] {
+      const kv::Patience::OfThread as_the_caller(patience);
+      return FinishAt(node, of_node, options);
+    };
     // One node is asked on the caller's own thread, and so are those for which the system gives no other.
     bool has_thread = work.size() > 1;
     if (has_thread) {

@@ -29,6 +29,11 @@ Error NoSession();
 // kUnavailable: what this host has published of a file is not known while the store does not answer.
 Error Unanswered();
 
+// Whether nobody waits any more for what this thread does for the caller (Caller::cancelled, kv::Patience).
+bool IsForsaken(const Caller& caller);
+// kInterrupted: what is given up then.
+Error Forsaken();
+
 class ClusterHost {
  public:
   static constexpr std::chrono::milliseconds kAskAgain{100};  // after an answer that did not settle it
@@ -91,7 +96,7 @@ class ClusterHost {
     std::function<bool()> cancelled;  // may be empty
   };
   // Asks the nodes, all at once, to publish what they have closed of these files. Tries again where a node does not
-  // answer whose session lives. Blocks.
+  // answer whose session lives. Blocks, no longer than this thread has patience (kv::Patience).
   std::vector<Failure> Finish(const Work& work, const FinishOptions& options);
   // Of each: whether a process on some other host that is up has it open. kUnavailable: one does not answer.
   Result<std::vector<bool>> HeldElsewhere(const std::vector<InodeId>& inodes);

@@ -6,12 +6,12 @@
 #include <chrono>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "cairnfs/cairnfs.h"
 #include "fs/impl.h"
+#include "kv/patience.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -97,18 +97,22 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Calle
   }
   params.expected_from = sources.front().inode;
   bool has_directory = false;
+  bool waits = params.from_parent != params.to_parent;  // perhaps: for other hosts, or for copies
+  const auto is_of_another = [this](const meta::Pending& pending) { return !host->IsOwn(pending); };
   for (const meta::Attr& attr : sources) {
     has_directory = has_directory || S_ISDIR(attr.mode);
+    waits = waits || S_ISDIR(attr.mode) || std::any_of(attr.pending.begin(), attr.pending.end(), is_of_another);
     Status ready = PrepareForNewName(attr.inode);
     if (!ready.ok()) return done(ready);
   }
-  auto commit = [this, params, caller, sources, session, done = std::move(done)](const Status& durable) {
+  auto commit = [this, params, caller, sources, session, waits, done = std::move(done)](const Status& durable) {
     // Who is killed is not kept waiting.
     if (!durable.ok() && durable.error().code == ErrorCode::kInterrupted) return done(durable);
     auto go_on = [this, params, caller, sources, session, durable, done] {
       if (!durable.ok()) return RefuseRename(params, durable.error(), done);
       CommitShared(params, caller, sources, session, done);
     };
+    if (waits) return PostToWait(caller, std::move(go_on), done);
     PostFor(caller, std::move(go_on), done);
   };
   // Of a directory whatever was written; of a file what was closed before, which this one counts as.
@@ -255,6 +259,7 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   for (int asked = 0; !work.empty(); asked++) {
     std::vector<InodeId> failed_ids;
     auto failures = host->Finish(work, finish);
+    if (IsForsaken(caller)) return Forsaken();
     std::erase_if(failures, [&](const auto& failure) { return !told.insert(failure.what.inode).second; });
     for (const auto& failure : failures) failed_ids.push_back(failure.what.inode);
     CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> failed_below, LyingBelow(sources, failed_ids));
@@ -272,7 +277,7 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
       }
       break;
     }
-    std::this_thread::sleep_for(ClusterHost::kAskAgain);
+    if (!kv::Patience::Sleep(nullptr, ClusterHost::kAskAgain)) return Forsaken();
   }
   for (const auto& file : lost) {
     if (!lost_below.contains(file.inode)) continue;

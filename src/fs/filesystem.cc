@@ -16,6 +16,7 @@ namespace {
 constexpr unsigned kSpaceWaiterThreads = 8;
 constexpr unsigned kBlockingThreads = 32;
 constexpr unsigned kHostWaitThreads = 32;
+constexpr unsigned kRoundWaitThreads = 32;
 
 Failpoint start_orphans("fs.start_orphans", Failpoint::Kind::kKill);
 
@@ -36,7 +37,8 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
   space_waiters = std::make_unique<TaskQueue>("cairn-space", kSpaceWaiterThreads);
   if (parts.cluster) {
     host = std::make_unique<ClusterHost>(*parts.cluster, parts.kv, parts.names, options.durability);
-    blocking = std::make_unique<BlockingCalls>(kBlockingThreads);
+    blocking = std::make_unique<BlockingCalls>("cairn-blocking", kBlockingThreads);
+    round_waits = std::make_unique<BlockingCalls>("cairn-roundwait", kRoundWaitThreads);
     host_waits = std::make_unique<TaskQueue>("cairn-hosts", kHostWaitThreads);
     options.update_atime = false;
   }
@@ -78,6 +80,7 @@ void FileSystem::Impl::End() {
   error_names->Stop();
   space_waiters.reset();
   blocking.reset();
+  round_waits.reset();
   host_waits.reset();  // where nobody waits for an answer any more
   waiters.reset();
   workers.reset();

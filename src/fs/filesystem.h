@@ -219,7 +219,8 @@ class FileSystem {
   // Whether the functions below wait for other hosts.
   bool blocks() const;
   // Runs the task on a thread that may wait; at once on this one where nothing blocks. Any thread. The second is for a
-  // caller that can be killed, and is then not to wait for the shared store any more (fs/blocking_calls.h).
+  // caller that can be killed, and is then not to wait for the shared store any more (fs/blocking_calls.h). Functions
+  // below that tell `done` and have to wait for another host, or for a round, give that thread back.
   void RunBlocking(std::function<void()> task);
   void RunBlocking(std::function<void()> task, std::function<bool()> is_killed,
                    std::function<void(const Error&)> refused);
@@ -292,11 +293,13 @@ class FileSystem {
   void Release(HandleId handle, InodeId inode);                 // the last descriptor is gone
   // Of a file or directory. kInterrupted: the caller was killed meanwhile.
   void Fsync(HandleId handle, InodeId inode, bool data_only, Done<void> done, const Caller& caller = {});
-  void Fallocate(HandleId handle, InodeId inode, const FallocateRequest& request, Done<void> done);
+  void Fallocate(HandleId handle, InodeId inode, const FallocateRequest& request, Done<void> done,
+                 const Caller& caller = {});
   enum class Seek { kData, kHole };
-  void SeekTo(HandleId handle, InodeId inode, uint64_t offset, Seek what, Done<uint64_t> done);  // kNoData
+  void SeekTo(HandleId handle, InodeId inode, uint64_t offset, Seek what, Done<uint64_t> done,  // kNoData
+              const Caller& caller = {});
   void CopyRange(HandleId from_handle, InodeId from, uint64_t from_offset, HandleId to_handle, InodeId to,
-                 uint64_t to_offset, uint64_t length, Done<size_t> done);
+                 uint64_t to_offset, uint64_t length, Done<size_t> done, const Caller& caller = {});
 
   // --- directories, xattrs, space --------------------------------------------------------------------------------
   // A listing is taken when the directory is read from offset 0, and is the handle's from then on.
@@ -308,7 +311,7 @@ class FileSystem {
   // Answers user.cairnfs.durability ("local" or "replicated" once durable, "pending" before, "lost" where
   // bytes could not be stored, or a host died before they were safe), .level, .unique_bytes and .chunks itself; refuses
   // to set those, but for the level of a directory of a cluster.
-  void GetXattr(InodeId inode, std::string_view name, Done<std::string> done);
+  void GetXattr(InodeId inode, std::string_view name, Done<std::string> done, const Caller& caller = {});
   Status SetXattr(InodeId inode, std::string_view name, std::string_view value, meta::Namespace::XattrMode mode);
   Result<std::vector<std::string>> ListXattrs(InodeId inode);
   Status RemoveXattr(InodeId inode, std::string_view name);

@@ -1,7 +1,7 @@
 // The inside of FileSystem, shared by its source files: the parts, the tables, and the helpers that more than one
 // theme needs. The functions are grouped by theme: names.cc, files.cc, content.cc, reading.cc, ranges.cc,
-// room.cc, directories.cc, xattrs.cc, permissions.cc, commit.cc, shared_files.cc, sessions.cc, status.cc; filesystem.cc
-// begins and ends it.
+// room.cc, directories.cc, xattrs.cc, permissions.cc, commit.cc, shared_files.cc, shared_changes.cc, sessions.cc,
+// status.cc; filesystem.cc begins and ends it.
 #pragma once
 
 #include <deque>
@@ -234,8 +234,11 @@ class FileSystem::Impl {
   bool AwaitsAnswer(const InodePtr& inode, const meta::FileState& state) const REQUIRES_LOCK(inode->mutex);
   // The state, or a later one that can be told from what this host publishes; waits for the answer.
   Result<meta::FileState> AfterAnswer(const InodePtr& inode, const Caller& caller, Result<meta::FileState> state);
-  // Brings the content in memory to what the store has, with this host's changes laid over it.
-  Status Refresh(const InodePtr& inode);
+  // Whether one of these two would wait. Tells the log of what was lost.
+  bool MustAwaitOthers(const InodePtr& inode, const meta::FileState& state);
+  // Brings the content in memory to what the store has, with this host's changes laid over it. False when that would
+  // have to wait for another host or for a round, and `may_wait` is not set.
+  Result<bool> Refresh(const InodePtr& inode, const Caller& caller, bool may_wait);
   Status Adopt(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
   Status LoadShared(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
   void LayPending(meta::Attr& attr);     // size and times that other hosts' closed files have
@@ -262,8 +265,20 @@ class FileSystem::Impl {
     bool publishes = false;  // others see it once the answer is given
     bool sets_times = false;
   };
+  struct SharedChange {
+    InodePtr inode;
+    std::function<Status(Content&)> change;
+    ChangeKind kind;
+    Caller caller;
+    uint64_t session = 0;
+  };
+  // shared_changes.cc
   void ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
-                    const ChangeKind& kind, const Caller& caller = {});
+                    const ChangeKind& kind, const Caller& caller);
+  // One attempt, on what others have made of the file: nullopt when it would have to wait for another host or for a
+  // round, and `may_wait` is not set.
+  std::optional<Status> ChangeCurrent(const SharedChange& one, bool may_wait);
+  void FinishChange(const SharedChange& one, Status changed, Done<void> done);
   // Tells everybody what was closed and is not published yet.
   Status PutPending(const InodePtr& inode);
   Result<bool> TryPutPending(const InodePtr& inode);
@@ -286,6 +301,8 @@ class FileSystem::Impl {
   // `task` on a thread that may wait for other hosts, for no longer than until the caller is being killed; then
   // `refused` is told where it has not begun.
   void PostFor(const Caller& caller, std::function<void()> task, Done<void> refused);
+  // The same for what may wait for another host to publish, or for a round. On one host for what waits for a round.
+  void PostToWait(const Caller& caller, std::function<void()> task, Done<void> refused);
   // commit.cc
   void RenameShared(const meta::RenameParams& names, const Caller& caller, Done<void> done);
   void CommitShared(const meta::RenameParams& params, const Caller& caller, const std::vector<meta::Attr>& sources,
@@ -370,11 +387,15 @@ class FileSystem::Impl {
   std::atomic<int64_t> shared_counted_ms{-1};  // steady clock: when that began; -1: never
 
   std::unique_ptr<ClusterHost> host;
-  std::unique_ptr<BlockingCalls> blocking;   // operations that wait for other hosts
-  std::unique_ptr<TaskQueue> workers;        // cut, hash, store
-  std::unique_ptr<TaskQueue> waiters;        // operations that wait for workers, chunks or rounds
-  std::unique_ptr<TaskQueue> host_waits;     // opens that wait until another host has published what it closed
-  std::unique_ptr<TaskQueue> space_waiters;  // writes that wait for space: those that need none pass them by
+  // Operations that wait for the shared store. What may take longer, because it waits for another host or for a round,
+  // is for round_waits and host_waits: however much of that there is, the others go on. What is waited for needs no
+  // thread of these on any host: rounds and the answers to other hosts have their own.
+  std::unique_ptr<BlockingCalls> blocking;
+  std::unique_ptr<BlockingCalls> round_waits;  // changes, copies and renames, which wait for rounds too
+  std::unique_ptr<TaskQueue> workers;          // cut, hash, store
+  std::unique_ptr<TaskQueue> waiters;          // operations that wait for workers, chunks or rounds
+  std::unique_ptr<TaskQueue> host_waits;       // opens that wait until another host has published what it closed
+  std::unique_ptr<TaskQueue> space_waiters;    // writes that wait for space: those that need none pass them by
   std::unique_ptr<ErrorNames> error_names;
   LossWitnesses loss_witnesses;
   std::atomic<bool> waits_ended{false};  // the server stops: what may never come is not waited for

@@ -5,7 +5,8 @@
 
 namespace cairnfs::fs {
 
-void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& request, Done<void> done) {
+void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& request, Done<void> done,
+                           const Caller& caller) {
   HandlePtr handle = impl_->handles.Find(handle_id);
   if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
   if (request.length == 0 || request.offset > kFileSizeMax || request.length > kFileSizeMax - request.offset) {
@@ -30,11 +31,12 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
     content.must_publish = true;
     return {};
   };
-  if (impl_->host != nullptr) return impl_->ChangeShared(inode, change, std::move(done), {});
+  if (impl_->host != nullptr) return impl_->ChangeShared(inode, change, std::move(done), {}, caller);
   impl_->ChangeWhenQuiet(inode, change, std::move(done));
 }
 
-void FileSystem::SeekTo(HandleId handle_id, InodeId, uint64_t offset, Seek what, Done<uint64_t> done) {
+void FileSystem::SeekTo(HandleId handle_id, InodeId, uint64_t offset, Seek what, Done<uint64_t> done,
+                        const Caller& caller) {
   HandlePtr handle = impl_->handles.Find(handle_id);
   if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
   auto seek = [this, handle, offset, what, done] {
@@ -76,7 +78,7 @@ void FileSystem::SeekTo(HandleId handle_id, InodeId, uint64_t offset, Seek what,
     lock.Unlock();
     done(std::move(found));
   };
-  impl_->WhenCurrent(handle->inode, {}, [this, seek, done](const Status& current) {
+  impl_->WhenCurrent(handle->inode, caller, [this, seek, done](const Status& current) {
     if (!current.ok()) return done(current.error());
     impl_->waiters->Post(seek);  // may load pages of the recipe
   });
@@ -153,7 +155,7 @@ Result<size_t> FileSystem::Impl::CopyNow(const InodePtr& from, uint64_t from_off
 }
 
 void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, HandleId to_handle, InodeId,
-                           uint64_t to_offset, uint64_t length, Done<size_t> done) {
+                           uint64_t to_offset, uint64_t length, Done<size_t> done, const Caller& caller) {
   HandlePtr from = impl_->handles.Find(from_handle), to = impl_->handles.Find(to_handle);
   if (!from || !to) return done(MakeError(ErrorCode::kStale, "the file is not open"));
   if (to_offset > kFileSizeMax || length > kFileSizeMax - to_offset || from_offset > kFileSizeMax ||
@@ -171,9 +173,9 @@ void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, 
     if (!error.ok()) return done(error.error());
     done(impl_->CopyNow(from->inode, from_offset, to->inode, to_offset, length, to->session));
   };
-  impl_->WhenCurrent(from->inode, {}, [this, copy, done](const Status& current) {
+  impl_->WhenCurrent(from->inode, caller, [this, copy, caller, done](const Status& current) {
     if (!current.ok()) return done(current.error());
-    impl_->waiters->Post(copy);
+    impl_->PostToWait(caller, copy, [done](const Status& refused) { done(refused.error()); });
   });
 }
 

@@ -280,7 +280,7 @@ void FileSystem::Impl::LoadForRead(const std::shared_ptr<ReadPlan>& plan) {
     if (is_away && loaded.ok()) away = inode->content->extents.MissingPages(plan->offset, plan->size);
   }
   if (is_away && away.empty()) {  // not even the top of the recipe could be read
-    if (auto state = ReadFinished(plan->inode->id, plan->options.caller); state.ok()) away = PagesToOpen(*state);
+    if (auto state = parts.names.ReadFile(plan->inode->id); state.ok()) away = PagesToOpen(*state);
   }
   if (!away.empty() && plan->waits.MayWait()) {
     return AwaitChunks(away, plan->options.caller, [this, plan](const Status& there) {

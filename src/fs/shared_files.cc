@@ -22,6 +22,11 @@ constexpr auto kLookAfterMin = std::chrono::milliseconds(100);
 constexpr auto kLookAfterMax = std::chrono::milliseconds(2000);
 constexpr unsigned kLooksMax = 4;
 
+void PostOn(BlockingCalls& calls, const Caller& caller, std::function<void()> task, Done<void> refused) {
+  if (!caller.killed) return calls.Post(std::move(task));
+  calls.Post(std::move(task), caller.killed, [refused = std::move(refused)](const Error& why) { refused(why); });
+}
+
 }  // namespace
 
 std::unique_ptr<Content> FileSystem::Impl::MakeContent() const {
@@ -42,8 +47,12 @@ bool FileSystem::Impl::IsRefused(InodeId id) {
 }
 
 void FileSystem::Impl::PostFor(const Caller& caller, std::function<void()> task, Done<void> refused) {
-  if (!caller.killed) return blocking->Post(std::move(task));
-  blocking->Post(std::move(task), caller.killed, [refused = std::move(refused)](const Error& why) { refused(why); });
+  PostOn(*blocking, caller, std::move(task), std::move(refused));
+}
+
+void FileSystem::Impl::PostToWait(const Caller& caller, std::function<void()> task, Done<void> refused) {
+  if (host == nullptr) return waiters->Post(std::move(task));
+  PostOn(*round_waits, caller, std::move(task), std::move(refused));
 }
 
 void FileSystem::Impl::AfterClosed(const Caller& caller, Done<void> then) {
@@ -75,9 +84,7 @@ Result<meta::FileState> FileSystem::Impl::ReadFinished(InodeId id, const Caller&
     const ClusterHost::Work work = UnfinishedElsewhere(id, state, /*tells=*/tries == 1);
     if (work.empty() || tries == kFinishTriesMax) return state;
     const auto failures = host->Finish(work, finish);
-    if (caller.cancelled && caller.cancelled()) {
-      return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited");
-    }
+    if (IsForsaken(caller)) return Forsaken();
     for (const ClusterHost::Failure& failure : failures) {
       if (failure.is_gone) continue;
       if (std::chrono::steady_clock::now() >= finish.deadline) {
@@ -148,9 +155,7 @@ Result<meta::FileState> FileSystem::Impl::AfterAnswer(const InodePtr& inode, con
       MutexLock lock(inode->mutex);
       if (!AwaitsAnswer(inode, *state)) break;
       while (AwaitsAnswer(inode, *state)) {
-        if (caller.cancelled && caller.cancelled()) {
-          return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited");
-        }
+        if (IsForsaken(caller)) return Forsaken();
         if (GivesUpOn(*inode->content)) return Unanswered();
         inode->changed_state.WaitFor(inode->mutex, kCancelledLook);
       }
@@ -160,10 +165,20 @@ Result<meta::FileState> FileSystem::Impl::AfterAnswer(const InodePtr& inode, con
   return state;
 }
 
-Status FileSystem::Impl::Refresh(const InodePtr& inode) {
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state, AfterAnswer(inode, {}, ReadFinished(inode->id)));
+bool FileSystem::Impl::MustAwaitOthers(const InodePtr& inode, const meta::FileState& state) {
+  if (!UnfinishedElsewhere(inode->id, state, /*tells=*/true).empty()) return true;
   MutexLock lock(inode->mutex);
-  return Adopt(inode, state);
+  return AwaitsAnswer(inode, state);
+}
+
+Result<bool> FileSystem::Impl::Refresh(const InodePtr& inode, const Caller& caller, bool may_wait) {
+  CAIRNFS_ASSIGN_OR_RETURN(
+      const meta::FileState state,
+      may_wait ? AfterAnswer(inode, caller, ReadFinished(inode->id, caller)) : parts.names.ReadFile(inode->id));
+  if (!may_wait && MustAwaitOthers(inode, state)) return false;
+  MutexLock lock(inode->mutex);
+  CAIRNFS_RETURN_IF_ERROR(Adopt(inode, state));
+  return true;
 }
 
 void FileSystem::Impl::LayPending(meta::Attr& attr) {
@@ -251,11 +266,11 @@ void FileSystem::Impl::LoadForOpen(const InodePtr& inode, const Caller& caller, 
     noticed = inode->others_noticed;
   }
   auto state = parts.names.ReadFile(inode->id);
-  if (!state.ok() || UnfinishedElsewhere(inode->id, *state, /*tells=*/true).empty()) {
+  if (!state.ok() || !MustAwaitOthers(inode, *state)) {
     return AdoptForOpen(inode, caller, waits, noticed, std::move(state), std::move(done));
   }
-  // A host can take its time. That is waited for elsewhere, so that all that asks no host does not wait with it. Who is
-  // killed is answered at once, and then is asked about no more.
+  // A host can take its time, and so can an answer. That is waited for elsewhere, so that all that asks no host does
+  // not wait with it. Who is killed is answered at once, and then is asked about no more.
   auto is_answered = std::make_shared<std::atomic<bool>>(false);
   Caller inside = caller;
   inside.cancelled = [is_answered] { return is_answered->load(); };
@@ -356,142 +371,6 @@ std::vector<Digest> FileSystem::Impl::PagesToOpen(const meta::FileState& state) 
   if (extents.Load(*recipe, parts.chunks).ok()) return extents.MissingPages(state.record->size, 1);
   for (const PageRef& inner : recipe->inner) pages.push_back(inner.digest);
   return pages;
-}
-
-void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
-                                    const ChangeKind& kind, const Caller& caller) {
-  if (Status status = AwaitSession(); !status.ok()) return done(status);
-  const uint64_t session = host->session();
-  auto act = [this, inode, change = std::move(change), done = std::move(done), kind, session,
-              caller](const Status& ordered) {
-    if (!ordered.ok()) return done(ordered);
-    Status status = kind.removes ? loss_witnesses.Tell(caller.pid) : Status();
-    if (!status.ok()) return done(status);
-    status = Refresh(inode);
-    if (!status.ok() && (!kind.empties || status.error().code == ErrorCode::kNotFound)) return done(status);
-    status = ChangeQuietly(inode, change, kind.empties, session);
-    if (status.ok() && kind.sets_times) status = PutPending(inode);
-    if (status.ok() && !kind.publishes) status = CheckSameSession(session);
-    if (!status.ok() || !kind.publishes) return done(status);
-    AfterClosed(caller, [this, inode, done, session](Status published) {
-      if (published.ok()) published = CheckPublished(inode);
-      // What was given up with the session looks as if it were published.
-      if (published.ok()) published = CheckSameSession(session);
-      done(published);
-    });
-  };
-  if (kind.removes) return AfterClosed(caller, act);
-  act({});
-}
-
-Status FileSystem::Impl::CheckPublished(const InodePtr& inode) {
-  MutexLock lock(inode->mutex);
-  const Content* content = inode->content.get();
-  if (content == nullptr) return {};
-  const bool is_owed = content->changed && content->must_publish;
-  if (content->lost.empty()) {
-    if (!is_owed) return {};
-    if (content->publish_error) return *content->publish_error;
-  }
-  if (auto why = content->WhyNotWhole()) return *why;
-  return {};
-}
-
-bool FileSystem::Impl::IsDurableHere(const InodePtr& inode) const {
-  if (host == nullptr) return false;
-  MutexLock lock(inode->mutex);
-  const Content* content = inode->content.get();
-  return content != nullptr && !content->changed && content->shared->published_locally;
-}
-
-Status FileSystem::Impl::CheckSynced(Handle& handle) const {
-  CAIRNFS_RETURN_IF_ERROR(TakeErrorLocked(handle));
-  CAIRNFS_RETURN_IF_ERROR(CheckSession(handle));
-  MutexLock lock(handle.inode->mutex);
-  const Content* content = handle.inode->content.get();
-  if (content == nullptr || !content->changed || !content->publish_error) return {};
-  return *content->publish_error;
-}
-
-Status FileSystem::Impl::PutPending(const InodePtr& inode) {
-  constexpr int kTriesMax = 16;
-  for (int tries = 1;; tries++) {
-    CAIRNFS_ASSIGN_OR_RETURN(const bool done, TryPutPending(inode));
-    if (done) return {};
-    if (tries == kTriesMax) return MakeError(ErrorCode::kBusy, "the file is closed by others all the time");
-    auto state = parts.names.ReadFile(inode->id);
-    if (!state.ok() && state.error().code == ErrorCode::kNotFound) return {};  // no error of those who close it
-    if (!state.ok()) return state.error();
-    MutexLock lock(inode->mutex);
-    if (!inode->content) return {};
-    host->NotePending(*state, *inode->content->shared);
-  }
-}
-
-// One attempt. False: the record that was there is not what was known of it, or the file is gone. It must be known,
-// because what it tells of lost bytes must stay told.
-Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
-  meta::PendingRecord record;
-  uint64_t revision_before = 0, number = 0;
-  {
-    MutexLock lock(inode->mutex);
-    // One at a time: each compares what the one before has put, so that those who close the file at once would refuse
-    // each other. A put that began after this call tells what this one would, and what became of it counts for both:
-    // else a queue of them would wait for each other one by one.
-    const uint64_t seen = inode->content ? inode->content->shared->puts_begun : 0;
-    waiting_puts++;
-    while (inode->pending_puts > 0) inode->changed_state.Wait(inode->mutex);
-    waiting_puts--;
-    if (!inode->content || !inode->content->changed) return true;
-    Content& content = *inode->content;
-    SharedContent& shared = *content.shared;
-    if (shared.put_ended > seen) {
-      if (shared.put_error) return *shared.put_error;
-      return true;
-    }
-    number = ++shared.puts_begun;
-    content.must_publish = true;
-    record.session = shared.session;
-    record.size = shared.SizeMin();
-    record.times_are_set = shared.TimesAreSet();
-    record.mtime = content.mtime;
-    record.ctime = content.ctime;
-    record.ranges = UnpublishedRanges(content);
-    revision_before = shared.pending_revision;
-    if (const LostBytes* lost = shared.LostOf(host->self())) revision_before = lost->revision;
-    if (const auto left = shared.LeftOfOwn(host->self())) {
-      record.lost_session = left->session;
-      record.lost = FewRanges(left->ranges);
-    }
-    inode->pending_puts++;
-  }
-  const std::string key = meta::PendingKey(inode->id, host->self());
-  kv::Transaction transaction;
-  host->AddSessionCompare(transaction, record.session);
-  transaction.IfExists(meta::InodeKey(inode->id)).IfRevision(key, revision_before).Put(key, record.Encode());
-  auto revision = parts.kv.Commit(transaction);
-  {
-    MutexLock lock(inode->mutex);
-    inode->pending_puts--;
-    // Forsaken meanwhile, it is nobody's to publish: not under the session that came after either.
-    const bool is_known = inode->content && inode->content->shared->session == record.session &&
-                          record.session == host->session() && !inode->content->must_reload();
-    if (is_known && (revision.ok() || revision.error().code != ErrorCode::kConflict)) {
-      SharedContent& shared = *inode->content->shared;
-      shared.put_ended = number;
-      shared.put_error.reset();
-      if (!revision.ok()) shared.put_error = revision.error();
-    }
-    if (is_known && revision.ok()) {
-      inode->content->shared->NotePut(host->self(), *revision);
-      MarkChanged(inode);  // should all have been published meanwhile, a round takes the record away again
-      inode->content->must_publish = true;
-    }
-    inode->changed_state.NotifyAll();
-  }
-  if (!revision.ok() && revision.error().code != ErrorCode::kConflict) return revision.error();
-  if (record.session == host->session()) return revision.ok();
-  return SessionLost("what was written is lost");
 }
 
 }  // namespace cairnfs::fs

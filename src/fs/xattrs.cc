@@ -79,7 +79,7 @@ Result<std::string> FileSystem::Impl::DurabilityOf(InodeId id) {
   return std::string(IsPending(id, attr.mode) ? CAIRNFS_DURABILITY_PENDING : CAIRNFS_DURABILITY_LOCAL);
 }
 
-void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> done) {
+void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> done, const Caller& caller) {
   if (!IsOwn(name)) return done(impl_->parts.names.GetXattr(id, name));
   if (name == kDurability) return done(impl_->DurabilityOf(id));
   if (name == kLevel) return done(impl_->LevelOf(id));
@@ -90,9 +90,9 @@ void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> d
   if (!attr.ok()) return done(attr.error());
   if ((attr->mode & S_IFMT) != S_IFREG) return done(MakeError(ErrorCode::kNoData, "only regular files have chunks"));
   InodePtr inode = impl_->table.Hold(id);
-  impl_->waiters->Post([this, inode, unique = name == kUniqueBytes, done = std::move(done)] {
+  auto count = [this, inode, unique = name == kUniqueBytes, done, caller] {
     // Where it cannot be had, what is in memory is told.
-    if (impl_->host != nullptr) static_cast<void>(impl_->Refresh(inode));
+    if (impl_->host != nullptr) static_cast<void>(impl_->Refresh(inode, caller, /*may_wait=*/true).ok());
     uint64_t length = kFileSizeMax;
     std::unordered_map<Digest, uint64_t, DigestHash> chunks;
     Result<std::vector<Extent>> extents = std::vector<Extent>();
@@ -108,6 +108,10 @@ void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> d
     uint64_t bytes = 0;
     for (const auto& [digest, size] : chunks) bytes += size;
     done(std::to_string(unique ? bytes : chunks.size()));
+  };
+  impl_->PostToWait(caller, std::move(count), [this, inode, done](const Status& refused) {
+    impl_->table.Unhold(inode);
+    done(refused.error());
   });
 }
 

@@ -103,8 +103,9 @@ void OpFallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, o
   change.punch_hole = (mode & FALLOC_FL_PUNCH_HOLE) != 0;
   change.zero_range = (mode & FALLOC_FL_ZERO_RANGE) != 0;
   WhereItMayWait(request, [request, inode, change, handle = file->fh](fs::FileSystem& filesystem) {
-    filesystem.Fallocate(handle, InodeId{inode}, change,
-                         [request](Result<void> status) { ReplyStatus(request, status); });
+    filesystem.Fallocate(
+        handle, InodeId{inode}, change, [request](Result<void> status) { ReplyStatus(request, status); },
+        CallerThatStopAwaits(request));
   });
 }
 
@@ -124,7 +125,8 @@ void OpLseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fus
     }
   };
   WhereItMayWait(request, [=, handle = file->fh](fs::FileSystem& filesystem) {
-    filesystem.SeekTo(handle, InodeId{inode}, static_cast<uint64_t>(offset), what, reply);
+    filesystem.SeekTo(handle, InodeId{inode}, static_cast<uint64_t>(offset), what, reply,
+                      CallerThatStopAwaits(request));
   });
 }
 
@@ -135,12 +137,13 @@ void OpCopyFileRange(fuse_req_t request, fuse_ino_t from, off_t from_offset, fus
     return;
   }
   WhereItMayWait(request, [=, from_handle = from_file->fh, to_handle = to_file->fh](fs::FileSystem& filesystem) {
+    auto reply = [request](Result<size_t> copied) {
+      if (!copied.ok()) return ReplyError(request, copied.error());
+      fuse_reply_write(request, *copied);
+    };
     filesystem.CopyRange(from_handle, InodeId{from}, static_cast<uint64_t>(from_offset), to_handle, InodeId{to},
-                         static_cast<uint64_t>(to_offset), std::min(length, kCopyBytesMax),
-                         [request](Result<size_t> copied) {
-                           if (!copied.ok()) return ReplyError(request, copied.error());
-                           fuse_reply_write(request, *copied);
-                         });
+                         static_cast<uint64_t>(to_offset), std::min(length, kCopyBytesMax), reply,
+                         CallerThatStopAwaits(request));
   });
 }
 

@@ -78,10 +78,11 @@ void OpGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, size_t s
     return;
   }
   WhereItMayWait(request, [request, inode, name = std::string(name), size](fs::FileSystem& filesystem) {
-    filesystem.GetXattr(InodeId{inode}, name, [request, size](Result<std::string> value) {
+    auto reply = [request, size](Result<std::string> value) {
       if (!value.ok()) return ReplyInodeError(request, value.error());
       ReplyValue(request, *value, size);
-    });
+    };
+    filesystem.GetXattr(InodeId{inode}, name, reply, CallerThatStopAwaits(request));
   });
 }
 

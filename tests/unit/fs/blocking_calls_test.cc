@@ -20,7 +20,7 @@ constexpr seconds kSoon{20};
 TEST(BlockingCalls, WhoIsKilledWaitsForTheStoreNoLonger) {
   std::atomic<bool> killed{false};
   std::promise<bool> waited;
-  BlockingCalls calls(2);
+  BlockingCalls calls("test", 2);
   calls.Post([&] { waited.set_value(kv::Patience::Sleep(nullptr, hours(1))); }, [&] { return killed.load(); },
              [](const Error&) { ADD_FAILURE() << "it has a thread"; });
   std::future<bool> result = waited.get_future();
@@ -50,7 +50,7 @@ TEST(BlockingCalls, WhoIsKilledWithoutAThreadIsRefused) {
   std::promise<Error> refused;
   std::atomic<bool> killed{false}, ran{false};
   {
-    BlockingCalls calls(1);
+    BlockingCalls calls("test", 1);
     calls.Post([&] {
       began.set_value();
       go.get_future().wait();
@@ -70,7 +70,7 @@ TEST(BlockingCalls, WhoIsKilledWithoutAThreadIsRefused) {
 TEST(BlockingCalls, WhoLivesIsLeftAlone) {
   std::atomic<int> ran{0}, asked{0};
   {
-    BlockingCalls calls(4);
+    BlockingCalls calls("test", 4);
     for (int i = 0; i < 100; i++) {
       calls.Post([&] { ran += kv::Patience::Sleep(nullptr, std::chrono::milliseconds(20)) ? 1 : 0; },
                  [&] {

@@ -1,5 +1,6 @@
 // Opening and reading while the hosts that have the bytes do not answer: they wait, and what ends the wait.
 #include <future>
+#include <vector>
 
 #include "chunking/digest.h"
 #include "cluster_fixture.h"
@@ -8,7 +9,57 @@
 namespace cairnfs::fs {
 namespace {
 
-using ClusterWaitsTest = ClusterTest;
+class ClusterWaitsTest : public ClusterTest {
+ protected:
+  static constexpr int kCrowd = 40;  // more than there are threads for calls of one kind
+
+  static void SetTime(Host& host, InodeId inode, Done<void> done, const Caller& caller = {}) {
+    SetAttrRequest request;
+    request.mtime = Timestamp{100, 0};
+    auto tell = [done = std::move(done)](const Result<meta::Attr>& attr) {
+      done(attr.ok() ? Status() : Status(attr.error()));
+    };
+    host.fs->SetAttr(inode, request, std::move(tell), caller);
+  }
+  // `call(i, done)` is made kCrowd times, as requests of the kernel are. They all wait, until `end` is called, and a
+  // stat that is asked for once `is_crowded` does not wait with them.
+  void ExpectStatBeside(Host& at, const std::function<void(int, Done<void>)>& call,
+                        const std::function<bool()>& is_crowded, const std::function<void()>& end) {
+    std::atomic<int> ended{0}, failed{0};
+    for (int i = 0; i < kCrowd; i++) {
+      at.fs->RunBlocking([&, i] {
+        call(i, [&](const Status& status) {
+          if (!status.ok()) failed++;
+          ended++;
+        });
+      });
+    }
+    EXPECT_TRUE(Eventually(is_crowded));
+    std::atomic<bool> stat{false};
+    at.fs->RunBlocking([&] { stat = at.fs->GetAttr(kRootInode).ok(); });
+    EXPECT_TRUE(Eventually([&] { return stat.load(); }));
+    EXPECT_EQ(ended, 0);
+    end();
+    EXPECT_TRUE(Eventually([&] { return stat && ended == kCrowd; }));
+    EXPECT_EQ(failed, 0);
+  }
+  // All threads of a kind ask another host.
+  bool AllAsk() const { return board_.finish_calls >= 32; }
+  // What a call gives whose caller is killed while another host does not answer.
+  Status KillWhileNobodyAnswers(const std::function<void(const Caller&, Done<void>)>& call) {
+    auto killed = std::make_shared<std::atomic<bool>>(false);  // asked about also later
+    Caller caller;
+    caller.cancelled = caller.killed = [killed] { return killed->load(); };
+    board_.unanswered_finishes = 1'000'000;
+    auto result = std::async(
+        std::launch::async, [&] { return Host::Await<void>([&](Done<void> done) { call(caller, std::move(done)); }); });
+    EXPECT_TRUE(Eventually([&] { return board_.finish_calls > 0; }));
+    *killed = true;
+    EXPECT_EQ(result.wait_for(std::chrono::seconds(40)), std::future_status::ready);
+    board_.unanswered_finishes = 0;
+    return result.get();
+  }
+};
 
 // A recipe of two leaves, of which opening the file needs the last, and reading its begin the first.
 TEST_F(ClusterWaitsTest, OpeningAndReadingOutlastThatOthersAreAway) {
@@ -122,6 +173,74 @@ TEST_F(ClusterWaitsTest, WhoIsKilledWaitsForOthersNoMore) {
   ASSERT_TRUE(host(1).Read(*opened, 4096, 1).ok());
   end_by_kill([&] { return host(1).Read(*opened, 0, kMiB, caller); });  // for bytes
   ASSERT_TRUE(host(1).CloseFile(*opened).ok());
+}
+
+TEST_F(ClusterWaitsTest, ChangesThatWaitForAHostLeaveTheOthersAlone) {
+  MakeHosts(2);
+  std::vector<InodeId> files;
+  for (int i = 0; i < kCrowd; i++) files.push_back(host(0).Put("file-" + std::to_string(i), "x"));
+  host(0).chunks->syncs_hang = true;
+  ExpectStatBeside(
+      host(1), [&](int i, Done<void> done) { SetTime(host(1), files[static_cast<size_t>(i)], std::move(done)); },
+      [&] { return AllAsk(); }, [&] { host(0).chunks->syncs_hang = false; });
+}
+
+TEST_F(ClusterWaitsTest, ChangesThatWaitForARoundLeaveTheOthersAlone) {
+  MakeHosts(1);
+  std::vector<InodeId> files;
+  for (int i = 0; i < kCrowd; i++) files.push_back(host(0).Put("file-" + std::to_string(i), "x"));
+  const uint64_t before = host(0).chunks->syncs;
+  host(0).chunks->syncs_hang = true;
+  auto synced = std::async(std::launch::async, [&] { return host(0).Sync(); });
+  EXPECT_TRUE(Eventually([&] { return host(0).chunks->syncs > before; }));  // the round has them all
+  // Each has its turn before the stat has: nothing is to be waited for.
+  ExpectStatBeside(
+      host(0), [&](int i, Done<void> done) { SetTime(host(0), files[static_cast<size_t>(i)], std::move(done)); },
+      [] { return true; }, [&] { host(0).chunks->syncs_hang = false; });
+  EXPECT_TRUE(synced.get().ok());
+}
+
+TEST_F(ClusterWaitsTest, RenamesThatWaitForAHostLeaveTheOthersAlone) {
+  options_.commit_wait_seconds_max = 600;
+  MakeHosts(2);
+  std::vector<InodeId> parents;
+  for (int i = 0; i < kCrowd; i++) {
+    parents.push_back(host(0).MakeDirectory("parent-" + std::to_string(i)));
+    host(0).Put("file", "x", host(0).MakeDirectory("tmp", parents.back()));
+  }
+  host(0).chunks->syncs_hang = true;
+  ExpectStatBeside(
+      host(1),
+      [&](int i, Done<void> done) {
+        const InodeId parent = parents[static_cast<size_t>(i)];
+        meta::RenameParams params{parent, "tmp", parent, "step", meta::RenameMode::kReplace};
+        host(1).fs->Rename(params, {}, std::move(done));
+      },
+      [&] { return AllAsk(); }, [&] { host(0).chunks->syncs_hang = false; });
+}
+
+TEST_F(ClusterWaitsTest, WhoIsKilledDoesNotWaitForAHostToPublishBeforeAChange) {
+  MakeHosts(2);
+  const InodeId inode = host(0).Put("file", "bytes");
+  const Status set = KillWhileNobodyAnswers(
+      [&](const Caller& caller, Done<void> done) { SetTime(host(1), inode, std::move(done), caller); });
+  ASSERT_FALSE(set.ok());
+  EXPECT_EQ(set.error().code, ErrorCode::kInterrupted);
+  EXPECT_EQ(host(1).Cat("file"), "bytes");
+}
+
+TEST_F(ClusterWaitsTest, ACommitWhoseCallerWasKilledHasNotFailed) {
+  options_.commit_wait_seconds_max = 600;
+  MakeHosts(2);
+  host(0).Put("file", "bytes", host(0).MakeDirectory("tmp"));
+  const Status renamed = KillWhileNobodyAnswers([&](const Caller& caller, Done<void> done) {
+    meta::RenameParams params{kRootInode, "tmp", kRootInode, "step", meta::RenameMode::kReplace};
+    host(1).fs->Rename(params, caller, std::move(done));
+  });
+  ASSERT_FALSE(renamed.ok());
+  EXPECT_EQ(renamed.error().code, ErrorCode::kInterrupted);
+  EXPECT_TRUE(host(1).fs->GetStatus().failed_commits.empty());
+  EXPECT_TRUE(host(1).fs->Lookup(kRootInode, "tmp").ok());
 }
 
 // The view of the host that asks lags behind; until it does not, calls to the other cannot be made.
