@@ -114,7 +114,7 @@ void ClusterChunkStoreImpl::OnAnswer(const NodeId& node, const EntryPtr& entry, 
     peers_[node].waits.push_back(entry);
     return;
   }
-  if (!answer.is_known()) return StartBringing(entry);
+  if (!answer.is_known() && !entry->only_covered) return StartBringing(entry);
   // This node's own copy counts: the Sync that waits for the entry makes it durable, if it is not. It may have begun
   // its commit before the copy came.
   if (is_here && entry->local != Entry::Local::kQueued) {
@@ -124,6 +124,8 @@ void ClusterChunkStoreImpl::OnAnswer(const NodeId& node, const EntryPtr& entry, 
   entry->listed = answer.holders;
   entry->holders.clear();
   entry->confirming.clear();
+  // It lies somewhere all the same: its home was not told yet.
+  if (!answer.is_known()) return ConfirmTargets(entry, view);
   for (const NodeId& holder : answer.holders) {
     if (holder == self_) continue;
     const NodeInfo* info = view.Find(holder);
@@ -155,6 +157,18 @@ void ClusterChunkStoreImpl::AskAgainLater(const NodeId& node, std::deque<EntryPt
                                           const std::vector<EntryPtr>& entries) {
   peers_[node].ask_quiet_until = Clock::now() + kBusyPause;
   queue.insert(queue.begin(), entries.begin(), entries.end());
+}
+
+void ClusterChunkStoreImpl::ConfirmTargets(const EntryPtr& entry, const View& view) {
+  entry->state = Entry::State::kConfirming;
+  for (const NodeInfo* target : Targets(view, entry->digest, view.Find(self_), options_.copies)) {
+    if (target->id != self_ && !Contains(entry->holders, target->id)) entry->confirming.push_back(target->id);
+  }
+  if (entry->confirming.empty()) return StartBringing(entry);
+  for (const NodeId& target : entry->confirming) {
+    peers_[target].confirms.push_back(entry);
+    SchedulePump(target);
+  }
 }
 
 bool ClusterChunkStoreImpl::StartConfirms(const NodeId& node) {

@@ -128,6 +128,10 @@ void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
     stuck_.erase(entry);
     return;
   }
+  if (LoadThenPut(entry)) {
+    stuck_.erase(entry);
+    return;
+  }
   // What nobody waits for ends short, is counted, and is tried again by a later scan.
   const bool nobody_waits = entry->sequence == 0 && CopiesOf(*entry) > 0;
   if (nobody_waits || CopiesOf(*entry) >= CopiesNeeded()) return Complete(entry);
@@ -214,7 +218,8 @@ void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
     entry->must_tell = true;
     TellHolders(*entry, holders);
   }
-  if (!was_brought && entry->sequence != 0) known_elsewhere_bytes_.fetch_add(entry->size, std::memory_order_relaxed);
+  const bool was_put = entry->sequence != 0 && !entry->only_covered;
+  if (!was_brought && was_put) known_elsewhere_bytes_.fetch_add(entry->size, std::memory_order_relaxed);
   if (CopiesOf(*entry) < options_.copies) {
     short_chunks_.fetch_add(1, std::memory_order_relaxed);
   } else if (!entry->hearsay) {
@@ -223,9 +228,9 @@ void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
   Remove(entry);
 }
 
-// Its bytes are lost, and nobody needs them any more.
+// Its bytes are lost, or were only covered, and nobody needs them any more.
 void ClusterChunkStoreImpl::Abandon(const EntryPtr& entry) {
-  spdlog::error("{}", entry->failure->message);
+  if (!entry->only_covered) spdlog::error("{}", entry->failure->message);
   if (CopiesOf(*entry) > 0) short_chunks_.fetch_add(1, std::memory_order_relaxed);
   Remove(entry);
 }
@@ -260,7 +265,8 @@ void ClusterChunkStoreImpl::RetryStuck() {
   MutexLock lock(mutex_);
   const std::vector<EntryPtr> stuck(stuck_.begin(), stuck_.end());
   for (const EntryPtr& entry : stuck) {
-    if (entry->failure && !IsPinned(entry->digest)) {
+    const bool may_be_dropped = entry->failure || entry->only_covered;
+    if (may_be_dropped && !IsPinned(entry->digest)) {
       Abandon(entry);
       continue;
     }

@@ -8,6 +8,9 @@
 //                        -> stuck           too few nodes can take it, or its bytes cannot be read: tried again when
 //                                           that changes, and now and then
 //
+// One that was not put but covered (ClusterChunkStore::Cover) goes the same way, without its bytes: they are read,
+// here or from another node, if they are to be sent.
+//
 // What is to be said to a node waits in its Peer's queues. Pump, which runs on work_, says it, many at once. Replies
 // come on threads of gRPC's, and are handled on work_. Nothing here waits for the network but Sync.
 #pragma once
@@ -65,6 +68,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   Status Sync() override;
   Status SyncLocal() override;
   Result<Unreadable> SyncReadable(SyncScope scope) override;
+  std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) override EXCLUDES_LOCK(mutex_);
   std::string WhatIsLacking() override EXCLUDES_LOCK(mutex_);
 
   // serving.cc
@@ -89,15 +93,16 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     std::vector<io::Slice> slices;  // empty: to be read from the local store
     State state = State::kAsking;
     Local local = Local::kNone;
-    bool is_reserved = false;  // room in the local store
-    NodeId home;               // that was asked
-    Holders holders;           // other nodes that said that they have it durably
-    Holders listed;            // the home's list of who has it, less those that denied it
-    Holders confirming;        // asked whether they do
-    Holders sending;           // it is on its way to these
-    Holders told;              // the list of holders that those were told to whom it was sent
-    bool must_tell = false;    // it has changed since
-    bool hearsay = false;      // `holders` has some that a list names and that were not asked (repair)
+    bool is_reserved = false;   // room in the local store
+    bool only_covered = false;  // nobody has put it here: its bytes are read where they lie
+    NodeId home;                // that was asked
+    Holders holders;            // other nodes that said that they have it durably
+    Holders listed;             // the home's list of who has it, less those that denied it
+    Holders confirming;         // asked whether they do
+    Holders sending;            // it is on its way to these
+    Holders told;               // the list of holders that those were told to whom it was sent
+    bool must_tell = false;     // it has changed since
+    bool hearsay = false;       // `holders` has some that a list names and that were not asked (repair)
     unsigned corrupt_count = 0;
     std::optional<Error> failure;  // its bytes are in memory no more, and cannot be read
     Clock::time_point read_again_at{};
@@ -131,6 +136,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
       REQUIRES_LOCK(mutex_);
   void AskAgainLater(const NodeId& node, std::deque<EntryPtr>& queue, const std::vector<EntryPtr>& entries)
       REQUIRES_LOCK(mutex_);
+  // Those that would get the chunk are asked whether they have it.
+  void ConfirmTargets(const EntryPtr& entry, const View& view) REQUIRES_LOCK(mutex_);
   bool StartConfirms(const NodeId& node) EXCLUDES_LOCK(mutex_);
   void OnConfirmed(const NodeId& node, const std::vector<EntryPtr>& entries, Result<std::vector<bool>> bits)
       EXCLUDES_LOCK(mutex_);
@@ -161,7 +168,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void PumpAll() REQUIRES_LOCK(mutex_);
   void Pump(const NodeId& node) EXCLUDES_LOCK(mutex_);
   bool StartSend(const NodeId& node) EXCLUDES_LOCK(mutex_);
-  void LoadThenSend(const NodeId& node, SendItem item) EXCLUDES_LOCK(mutex_);
+  void LoadBytes(const EntryPtr& entry, std::function<void(const Status&)> then) EXCLUDES_LOCK(mutex_);
+  void LoadThenSend(const NodeId& node, const SendItem& item) EXCLUDES_LOCK(mutex_);
+  bool LoadThenPut(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void OnSent(const NodeId& node, std::vector<SendItem> items, size_t bytes, Result<std::vector<PutAnswer>> answers)
       EXCLUDES_LOCK(mutex_);
   void OnLoadFailed(const NodeId& node, const EntryPtr& entry, const Error& error) REQUIRES_LOCK(mutex_);
@@ -265,8 +274,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   mutable Mutex mutex_;  // before pins_mutex_, commit_'s, home_'s and the queues'
   CondVar changed_;      // an entry came further, while sync_waiters_ > 0
   unsigned sync_waiters_ GUARDED_BY(mutex_) = 0;
-  bool closing_ GUARDED_BY(mutex_) = false;  // nothing new is begun
-  size_t loads_ GUARDED_BY(mutex_) = 0;      // reads of the local store that end on work_
+  bool closing_ GUARDED_BY(mutex_) = false;   // nothing new is begun
+  size_t loads_here_ GUARDED_BY(mutex_) = 0;  // of those of LoadThenPut
+  size_t loads_ GUARDED_BY(mutex_) = 0;       // reads of the local store that end on work_
   std::unordered_map<Digest, EntryPtr, DigestHash> pending_ GUARDED_BY(mutex_);
   std::map<uint64_t, EntryPtr> by_sequence_ GUARDED_BY(mutex_);
   std::unordered_map<Digest, std::function<void()>, DigestHash> repairs_ GUARDED_BY(mutex_);

@@ -65,6 +65,15 @@ class ClusterChunkStore : public store::ChunkStore {
   using Unreadable = std::map<Digest, Error>;
   // As Sync or SyncLocal, for all chunks but these: whoever has one of them pinned cannot rely on it.
   virtual Result<Unreadable> SyncReadable(SyncScope scope) = 0;
+  struct Sized {
+    Digest digest;
+    size_t size = 0;  // of the whole chunk
+  };
+  // For chunks that lie on some node and are about to be named where copies are promised: a Sync that begins later
+  // waits for the copies of these too, and has them made where they are missing, as if they had been put. SyncLocal
+  // does not. Pins of those that are not known to have their copies: without a pin, what cannot be read is given up.
+  // Any thread; does not block.
+  virtual std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) = 0;
   // For people: what the chunks that wait for copies lack, with the nodes that are away and the setting. Empty: none
   // waits.
   virtual std::string WhatIsLacking() = 0;

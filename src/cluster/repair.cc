@@ -296,16 +296,7 @@ bool ClusterChunkStoreImpl::Replicate(const Digest& digest, const Holders& holde
   confirmed_.Erase(digest);
   repairs_.emplace(digest, std::move(ended));
   // A list may not name all who have the chunk: those that would get it now are asked first.
-  for (const NodeInfo* target : Targets(*view, digest, view->Find(self_), options_.copies)) {
-    const bool is_known = Contains(holders, target->id);
-    if (target->id != self_ && !is_known) entry->confirming.push_back(target->id);
-  }
-  entry->state = Entry::State::kConfirming;
-  if (entry->confirming.empty()) StartBringing(entry);
-  for (const NodeId& target : entry->confirming) {
-    peers_[target].confirms.push_back(entry);
-    SchedulePump(target);
-  }
+  ConfirmTargets(entry, *view);
   return true;
 }
 

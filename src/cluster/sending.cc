@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds kFailedPause{300};
 constexpr size_t kNewsKeptMax = 64 * 1024;
 constexpr std::chrono::seconds kReadAgainAfter{5};
 constexpr unsigned kCorruptMax = 3;
+constexpr size_t kLoadsHereMax = 32;
 
 }  // namespace
 
@@ -123,30 +124,69 @@ bool ClusterChunkStoreImpl::StartSend(const NodeId& node) {
   return true;
 }
 
-// The chunk's bytes had to leave memory: they are read from this node's disk, or from who has them already. Its size is
-// in the window.
-void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, SendItem item) {
-  auto done = [this, node, item](Result<store::ChunkData> data) {
+// The chunk's bytes had to leave memory, or were never there: they are read from this node's disk, or from who has them
+// already. `then` is called on work_, with the lock held.
+void ClusterChunkStoreImpl::LoadBytes(const EntryPtr& entry, std::function<void(const Status&)> then) {
+  auto done = [this, entry, then = std::move(then)](Result<store::ChunkData> data) {
     auto shared = std::make_shared<Result<store::ChunkData>>(std::move(data));
-    work_.Post([this, node, item, shared] {
+    work_.Post([this, entry, then, shared] {
       MutexLock lock(mutex_);
-      Peer& peer = peers_[node];
-      peer.window -= item.entry->size;
-      if (--loads_ == 0 && closing_) changed_.NotifyAll();
-      if (shared->ok()) {
-        item.entry->slices = (*shared)->slices;
-        peer.sends.push_front(item);
-        item.entry->failure.reset();
-      } else if (!closing_) {
-        OnLoadFailed(node, item.entry, shared->error());
+      if (shared->ok() && (*shared)->size != entry->size) {
+        *shared = MakeError(ErrorCode::kCorrupt, "it has another size than the record of a file says");
       }
-      SchedulePump(node);
+      if (shared->ok()) {
+        entry->slices = (*shared)->slices;
+        entry->failure.reset();
+      }
+      then(shared->ok() ? Status() : Status(shared->error()));
+      if (--loads_ == 0 && closing_) changed_.NotifyAll();
     });
   };
-  local_.Get(item.digest, [this, digest = item.digest, done = std::move(done)](Result<store::ChunkData> data) {
+  local_.Get(entry->digest, [this, digest = entry->digest, done = std::move(done)](Result<store::ChunkData> data) {
     if (data.ok()) return done(std::move(data));
     OnLocalMiss(digest, data.error(), [done](Result<store::ChunkData> good, const auto&) { done(std::move(good)); });
   });
+}
+
+// Its size is in the window.
+void ClusterChunkStoreImpl::LoadThenSend(const NodeId& node, const SendItem& item) {
+  LoadBytes(item.entry, [this, node, item](const Status& loaded) {
+    mutex_.AssertHeld();
+    Peer& peer = peers_[node];
+    peer.window -= item.entry->size;
+    if (loaded.ok()) {
+      peer.sends.push_front(item);
+    } else if (!closing_) {
+      OnLoadFailed(node, item.entry, loaded.error());
+    }
+    SchedulePump(node);
+  });
+}
+
+// What was only covered is stored here where no other node can take it. False: not now.
+bool ClusterChunkStoreImpl::LoadThenPut(const EntryPtr& entry) {
+  if (!entry->only_covered || !entry->slices.empty() || entry->local != Entry::Local::kNone) return false;
+  const ViewPtr view = reachability_.view();
+  const NodeInfo* self = view->Find(self_);
+  if (self == nullptr || !self->takes_chunks() || loads_here_ >= kLoadsHereMax) return false;
+  entry->local = Entry::Local::kQueued;
+  entry->must_tell = true;
+  if (!entry->told.empty()) entry->told.push_back(self_);
+  ++loads_;
+  ++loads_here_;
+  put_queue_.Post([this, entry] {
+    LoadBytes(entry, [this, entry](const Status& loaded) {
+      mutex_.AssertHeld();
+      --loads_here_;
+      if (loaded.ok()) {
+        put_queue_.Post([this, entry] { PutLocally(entry); });
+      } else {
+        entry->local = Entry::Local::kNone;
+        if (!closing_) OnLoadFailed(self_, entry, loaded.error());
+      }
+    });
+  });
+  return true;
 }
 
 // Only what needs this chunk fails: a Sync that covers it, for as long as somebody has it pinned. It is read again now
@@ -157,11 +197,13 @@ void ClusterChunkStoreImpl::OnLoadFailed(const NodeId& node, const EntryPtr& ent
   const bool is_damaged = error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kNotFound;
   if (is_damaged && entry->local == Entry::Local::kStored) entry->local = Entry::Local::kNone;
   if (!entry->slices.empty()) return Settle(entry);  // a Put has brought them meanwhile
-  if (!entry->failure) {
+  if (!entry->failure && !entry->only_covered) {     // else whoever waits for it says so, of files
     spdlog::error("chunk {} cannot be read back to be sent: {}", entry->digest.ToHex(), error.message);
   }
-  entry->failure = error.WithContext("chunk " + entry->digest.ToHex() +
-                                     " was put and cannot be read back to be sent to other nodes; save it once more");
+  const char* what = entry->only_covered
+                         ? " was put on another node or before, and cannot be read to be copied"
+                         : " was put and cannot be read back to be sent to other nodes; save it once more";
+  entry->failure = error.WithContext("chunk " + entry->digest.ToHex() + what);
   entry->read_again_at = Clock::now() + kReadAgainAfter;
   Settle(entry);
   if (sync_waiters_ > 0) changed_.NotifyAll();
@@ -185,8 +227,11 @@ std::vector<io::Slice> ClusterChunkStoreImpl::KeepAlive(std::span<const io::Slic
   return kept;
 }
 
+// Of one that was only covered the bytes may be nowhere else, for all that this node knows.
 void ClusterChunkStoreImpl::TakeBytesAgain(Entry& entry, std::span<const io::Slice> slices) {
-  if (!entry.failure || entry.state == Entry::State::kDone) return;
+  if (entry.state == Entry::State::kDone) return;
+  const bool is_first = std::exchange(entry.only_covered, false);
+  if (!entry.failure && !is_first) return;
   entry.slices = KeepAlive(slices);
   entry.failure.reset();  // RetryStuck comes by
 }

@@ -22,6 +22,25 @@ Result<ClusterChunkStore::Unreadable> ClusterChunkStoreImpl::SyncReadable(SyncSc
   return unreadable;
 }
 
+std::vector<store::ChunkPin> ClusterChunkStoreImpl::Cover(std::span<const Sized> chunks) {
+  std::vector<store::ChunkPin> pins;
+  const ViewPtr view = reachability_.view();
+  for (const auto& [digest, size] : chunks) {
+    MutexLock lock(mutex_);  // let go between them, for there may be thousands
+    if (confirmed_.Contains(digest)) continue;
+    pins.push_back(MakePin(digest));
+    EntryPtr& entry = pending_[digest];
+    const bool is_new = entry == nullptr;
+    if (is_new) {
+      entry = std::make_shared<Entry>(digest, size);
+      entry->only_covered = true;
+    }
+    CoverBySync(entry);
+    if (is_new) Ask(entry, *view);
+  }
+  return pins;
+}
+
 bool ClusterChunkStoreImpl::IsUnreadable(const Entry& entry) { return entry.failure && IsPinned(entry.digest); }
 
 // It lies on this node's disk; a commit makes that durable.
@@ -135,8 +154,9 @@ Status ClusterChunkStoreImpl::WaitUntilPlaced(const SyncCall& call) {
            (IsPlaced(*entry->second, call.local_only) || LeavesOut(call, *entry->second)))
       placed = (entry++)->first;
     if (entry == by_sequence_.end() || entry->first > call.last) return {};
-    // One that cannot lie here, because there is no room, is not waited for twice.
-    if (!call.local_only && entry->second->local == Entry::Local::kRefused) {
+    // One that cannot lie here, because there is no room, is not waited for twice. One that was put elsewhere need not.
+    const bool is_refused = !call.local_only && entry->second->local == Entry::Local::kRefused;
+    if (is_refused || entry->second->only_covered) {
       placed = entry->first;
       continue;
     }

@@ -37,10 +37,6 @@ ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv,
                          Durability durability)
     : parts_(parts), kv_(kv), levels_(kv, names, durability), self_(parts.membership.self().AsKey()) {}
 
-Status ClusterHost::SyncChunks(Durability level) {
-  return level == Durability::kLocal ? parts_.chunks.SyncLocal() : parts_.chunks.Sync();
-}
-
 Result<cluster::ClusterChunkStore::Unreadable> ClusterHost::SyncReadableChunks(Durability level) {
   using Scope = cluster::ClusterChunkStore::SyncScope;
   return parts_.chunks.SyncReadable(level == Durability::kLocal ? Scope::kThisNode : Scope::kCopies);

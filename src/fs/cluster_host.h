@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,10 +47,12 @@ class ClusterHost {
   cluster::Membership& membership() { return parts_.membership; }
   cluster::Peers& peers() { return parts_.peers; }
   Levels& levels() { return levels_; }
-  // Makes what was put durable, at this level.
-  Status SyncChunks(Durability level);
-  // As SyncChunks, for all chunks but those that it returns, which cannot be read back (ClusterChunkStore).
+  // Makes what was put durable, at this level, but for the chunks that it returns, which cannot be read back
+  // (ClusterChunkStore).
   Result<cluster::ClusterChunkStore::Unreadable> SyncReadableChunks(Durability level);
+  using SizedChunk = cluster::ClusterChunkStore::Sized;
+  // ClusterChunkStore::Cover.
+  std::vector<store::ChunkPin> CoverChunks(std::span<const SizedChunk> chunks) { return parts_.chunks.Cover(chunks); }
 
   std::string WhatIsLacking() { return parts_.chunks.WhatIsLacking(); }
 

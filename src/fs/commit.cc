@@ -29,8 +29,9 @@ struct Moved {
   const std::vector<meta::Attr>& sources;
 };
 
-// What this host has published at level `local` gets its copies before it is seen where they are promised.
-Status MakeReplicated(const Moved& moved, ClusterHost& host, InodeTable& table, meta::Namespace& names) {
+// What was published at level `local`, by whatever host, gets its copies before it is seen where they are promised.
+Status MakeReplicated(const Moved& moved, Covering covering, ClusterHost& host, InodeTable& table,
+                      meta::Namespace& names) {
   const meta::RenameParams& params = moved.params;
   if (params.from_parent == params.to_parent) return {};
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<Durability> levels,
@@ -38,6 +39,7 @@ Status MakeReplicated(const Moved& moved, ClusterHost& host, InodeTable& table, 
   // Where two are exchanged one of them comes to lie there, whichever of the parents it is.
   const bool is_exchange = params.mode == meta::RenameMode::kExchange;
   if (levels[0] == levels[1] || (!is_exchange && levels[1] == Durability::kLocal)) return {};
+  const meta::Attr& source = moved.sources[levels[0] == Durability::kLocal ? 0 : 1];
   std::map<InodeId, uint64_t> published;  // revisions of the records
   std::vector<InodeId> ids;
   table.ForEachHeld([&](const InodePtr& inode) {
@@ -46,12 +48,11 @@ Status MakeReplicated(const Moved& moved, ClusterHost& host, InodeTable& table, 
     published.emplace(inode->id, inode->content->shared->base_revision);
     ids.push_back(inode->id);
   });
-  CAIRNFS_RETURN_IF_ERROR(host.SyncChunks(Durability::kReplicated));
+  CAIRNFS_RETURN_IF_ERROR(covering.Cover(source));
   std::set<InodeId> replicated;
-  for (const meta::Attr& attr : moved.sources) {
-    if (published.contains(attr.inode)) replicated.insert(attr.inode);
-    if (!S_ISDIR(attr.mode) || ids.empty()) continue;
-    CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> found, names.FindBelow(attr.inode, ids));
+  if (published.contains(source.inode)) replicated.insert(source.inode);
+  if (S_ISDIR(source.mode) && !ids.empty()) {
+    CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> found, names.FindBelow(source.inode, ids));
     replicated.insert(found.begin(), found.end());
   }
   for (InodeId id : replicated) {
@@ -139,7 +140,9 @@ void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Call
       is_noted = true;
     }
   }
-  if (status.ok()) status = MakeReplicated({params, sources}, *host, table, parts.names);
+  if (status.ok()) {
+    status = MakeReplicated({params, sources}, CoveringFor(caller), *host, table, parts.names);
+  }
   // What was given up with the session looks as if it were published.
   if (status.ok()) status = CheckSameSession(session);
   if (is_noted) return done(status);
@@ -156,6 +159,11 @@ void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Call
   const bool is_another = !renamed.ok() && renamed.error().code == ErrorCode::kStale && session == host->session();
   if (is_another) return RenameShared(params, caller, std::move(done));
   done(renamed.ok() ? Status() : Status(renamed.error()));
+}
+
+Covering FileSystem::Impl::CoveringFor(const Caller& caller) {
+  const auto wait_max = std::chrono::seconds(options.commit_wait_seconds_max);
+  return {parts, *host, {std::chrono::steady_clock::now() + wait_max, caller.cancelled}};
 }
 
 // What is pending of the sources as this operation has read them, or of files below them. What this host has closed

@@ -14,6 +14,7 @@
 #include "fs/checker.h"
 #include "fs/cluster_host.h"
 #include "fs/collector.h"
+#include "fs/covering.h"
 #include "fs/error_names.h"
 #include "fs/filesystem.h"
 #include "fs/inode.h"
@@ -175,6 +176,8 @@ class FileSystem::Impl {
   void CheckAtime(Handle& handle);
 
   // --- ranges (ranges.cc) ---
+  // For extents that are about to be named by `to`, and pinned.
+  Status CoverCopies(const InodePtr& from, const InodePtr& to, const std::vector<Extent>& extents);
   Result<size_t> CopyNow(const InodePtr& from, uint64_t from_offset, const InodePtr& to, uint64_t to_offset,
                          uint64_t length, uint64_t session);
   Result<std::vector<Extent>> StoredExtents(const InodePtr& inode, uint64_t offset, uint64_t& length,
@@ -307,6 +310,7 @@ class FileSystem::Impl {
   void RenameShared(const meta::RenameParams& names, const Caller& caller, Done<void> done);
   void CommitShared(const meta::RenameParams& params, const Caller& caller, const std::vector<meta::Attr>& sources,
                     uint64_t session, Done<void> done);
+  Covering CoveringFor(const Caller& caller);  // for no longer than a commit waits
   Result<std::vector<meta::Namespace::PendingFile>> PendingBelow(const std::vector<meta::Attr>& sources);
   // Which of the inodes lie below the sources, or are among them: also of those with more than one name.
   Result<std::set<InodeId>> LyingBelow(const std::vector<meta::Attr>& sources, const std::vector<InodeId>& inodes);

@@ -38,8 +38,8 @@ Result<Levels::ByDirectory> Levels::Read() {
   return levels;
 }
 
-Result<std::vector<Durability>> Levels::Of(const std::vector<InodeId>& inodes) {
-  std::vector<Durability> levels(inodes.size(), of_mount_);
+Result<std::vector<std::optional<Durability>>> Levels::Find(const std::vector<InodeId>& inodes) {
+  std::vector<std::optional<Durability>> levels(inodes.size(), of_mount_);
   CAIRNFS_ASSIGN_OR_RETURN(const ByDirectory set, Read());
   if (set.empty() || inodes.empty()) return levels;
   std::set<InodeId> directories;
@@ -47,12 +47,31 @@ Result<std::vector<Durability>> Levels::Of(const std::vector<InodeId>& inodes) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto nearest, names_.FindNearest(directories, inodes));
   for (size_t i = 0; i < inodes.size(); i++) {
     if (!nearest[i]) {
-      levels[i] = Durability::kReplicated;  // where it lies is not known: no less than somebody may rely on
+      levels[i].reset();
     } else if (nearest[i]->value != 0) {
       levels[i] = set.at(*nearest[i]);
     }
   }
   return levels;
+}
+
+Result<std::vector<Durability>> Levels::Of(const std::vector<InodeId>& inodes) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto found, Find(inodes));
+  std::vector<Durability> levels;
+  levels.reserve(found.size());
+  // Where it is not known where one lies: no less than somebody may rely on.
+  for (const auto& level : found) levels.push_back(level.value_or(Durability::kReplicated));
+  return levels;
+}
+
+Result<bool> Levels::MayLackCopies(InodeId from, InodeId to) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto levels, Find({from, to}));
+  return levels[0] != Durability::kReplicated && levels[1] != Durability::kLocal;
+}
+
+Result<bool> Levels::HasOwn(InodeId directory) {
+  CAIRNFS_ASSIGN_OR_RETURN(const ByDirectory set, Read());
+  return set.contains(directory);
 }
 
 Result<Durability> Levels::Of(InodeId inode) {

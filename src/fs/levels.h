@@ -28,6 +28,11 @@ class Levels {
   // Of each inode. At no cost while no directory has a level, but for a look once a second.
   Result<std::vector<Durability>> Of(const std::vector<InodeId>& inodes);
   Result<Durability> Of(InodeId inode);
+  // Whether copies are promised of what lies in `to`, and what was published of `from` may be without them: it lies
+  // where none are, or where it lies is not known. As `Of` for what it costs.
+  Result<bool> MayLackCopies(InodeId from, InodeId to);
+  // Whether the directory has a level of its own, which goes with it wherever it is moved.
+  Result<bool> HasOwn(InodeId directory);
   // Of a directory; nullopt: it has those of the directory above it again. kNotDirectory, kNotFound; kNoData when there
   // was none to take away.
   Status Set(InodeId directory, std::optional<Durability> level);
@@ -35,6 +40,8 @@ class Levels {
  private:
   using ByDirectory = std::map<InodeId, Durability>;
   Result<ByDirectory> Read();
+  // nullopt: where it lies is not known.
+  Result<std::vector<std::optional<Durability>>> Find(const std::vector<InodeId>& inodes);
 
   kv::KvStore& kv_;
   meta::Namespace& names_;

@@ -57,6 +57,10 @@ Result<meta::Attr> FileSystem::MakeNode(InodeId parent, std::string_view name, c
 }
 
 Result<meta::Attr> FileSystem::Link(InodeId inode, InodeId new_parent, std::string_view new_name) {
+  if (impl_->host != nullptr) {
+    CAIRNFS_ASSIGN_OR_RETURN(const bool may_lack, impl_->host->levels().MayLackCopies(inode, new_parent));
+    if (may_lack) CAIRNFS_RETURN_IF_ERROR(impl_->CoveringFor({}).CoverFile(inode));
+  }
   SyncRounds::Operation operation(*impl_->rounds);
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.Link(inode, new_parent, new_name));
   impl_->table.AddLookup(attr.inode);

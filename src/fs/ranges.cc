@@ -118,6 +118,19 @@ Result<std::vector<Extent>> FileSystem::Impl::StoredExtents(const InodePtr& inod
   return extents;
 }
 
+// The round that publishes the copy waits for the copies of its chunks. Where all have the same level they were waited
+// for when the source was published.
+Status FileSystem::Impl::CoverCopies(const InodePtr& from, const InodePtr& to, const std::vector<Extent>& extents) {
+  if (host == nullptr) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const bool may_lack, host->levels().MayLackCopies(from->id, to->id));
+  if (!may_lack) return {};
+  std::vector<ClusterHost::SizedChunk> chunks;
+  chunks.reserve(extents.size());
+  for (const Extent& extent : extents) chunks.push_back({extent.digest, extent.chunk_size});
+  static_cast<void>(host->CoverChunks(chunks));  // they have pins
+  return {};
+}
+
 Result<size_t> FileSystem::Impl::CopyNow(const InodePtr& from, uint64_t from_offset, const InodePtr& to,
                                          uint64_t to_offset, uint64_t length, uint64_t session) {
   std::vector<store::ChunkPin> pins;
@@ -134,6 +147,7 @@ Result<size_t> FileSystem::Impl::CopyNow(const InodePtr& from, uint64_t from_off
   }
   if (!extents.ok()) return extents.error();
   if (length == 0) return size_t{0};
+  CAIRNFS_RETURN_IF_ERROR(CoverCopies(from, to, *extents));
   auto change = [&](Content& content) -> Status {
     to->mutex.AssertHeld();
     CAIRNFS_RETURN_IF_ERROR(Punch(to, content, to_offset, length));

@@ -168,6 +168,11 @@ class TestChunks final : public cluster::ClusterChunkStore {
     syncs++;
     while (syncs_hang) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (syncs_fail) return MakeError(ErrorCode::kUnavailable, "too few nodes");
+    {
+      std::lock_guard lock(mutex_);
+      copied_.merge(covered_);
+      covered_.clear();
+    }
     return own_.Sync();
   }
   void SetMinReplicas(unsigned) override {}
@@ -189,6 +194,31 @@ class TestChunks final : public cluster::ClusterChunkStore {
   void SetAllReadable() {
     std::lock_guard lock(mutex_);
     unreadable_.clear();
+  }
+  // What was ever covered counts as copied once a sync went well.
+  std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) override {
+    std::vector<store::ChunkPin> pins;
+    for (const Sized& chunk : chunks) {
+      store::LocalChunkStore* found = Find(chunk.digest);
+      EXPECT_NE(found, nullptr) << "no host has it";
+      if (found == nullptr) continue;
+      auto data = store::GetBlocking(*found, chunk.digest);
+      EXPECT_TRUE(data.ok());
+      if (data.ok()) EXPECT_EQ(data->size, chunk.size);
+      std::lock_guard lock(mutex_);
+      if (copied_.contains(chunk.digest)) continue;
+      covered_.insert(chunk.digest);
+      pins.emplace_back(this, chunk.digest);
+    }
+    return pins;
+  }
+  size_t copied_count() {
+    std::lock_guard lock(mutex_);
+    return copied_.size();
+  }
+  size_t covered_count() {
+    std::lock_guard lock(mutex_);
+    return covered_.size();
   }
   std::string WhatIsLacking() override { return syncs_hang ? "nodes that do not answer: other" : ""; }
   cluster::ClusterChunkStats ClusterStats() const override { return {}; }
@@ -219,6 +249,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
   bool waits_ended_ = false;
   Waiting waiting_;
   Unreadable unreadable_;
+  std::set<Digest> covered_, copied_;
 };
 
 // Who answers for which node. A node without a handler cannot be reached.

@@ -1,4 +1,5 @@
 // Levels of durability among several hosts: what a directory says of them, and what a file has.
+#include "chunking/digest.h"
 #include "cluster_fixture.h"
 
 namespace cairnfs::fs {
@@ -110,6 +111,130 @@ TEST_F(ClusterLevelsTest, WhatMovesToWhereCopiesArePromisedHasThem) {
   ASSERT_TRUE(host(0).fs->RemoveXattr(scratch, "user.cairnfs.level").ok());
   EXPECT_EQ(*host(0).Durability(old.attr.inode), "local");
   for (const auto& each : {file, deep, old}) ASSERT_TRUE(host(0).CloseFile(each).ok());
+}
+
+// What a host knows of its own puts does not count: others have put it, or an earlier process of its own.
+TEST_F(ClusterLevelsTest, WhatAnotherHostHasPutMovesWithItsCopies) {
+  MakeHosts(2);
+  const InodeId scratch = host(0).MakeDirectory("scratch"), below = host(0).MakeDirectory("below", scratch);
+  const InodeId deep = host(0).MakeDirectory("deep", below);
+  ASSERT_TRUE(host(0).fs->SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  auto small = host(0).Create("small", scratch), large = host(0).Create("large", deep);
+  ASSERT_TRUE(host(0).Write(small, 0, TextOf(1, 50'000)).ok());
+  // Of so many chunks that the record names pages, which name the chunks.
+  constexpr uint64_t kPieces = 24, kPiece = 50'000;
+  for (uint64_t i = 0; i < kPieces; i++) {
+    ASSERT_TRUE(host(0).Write(large, i * kPiece, TextOf(2 + i, kPiece)).ok());
+  }
+  for (const auto& each : {small, large}) {
+    ASSERT_TRUE(host(0).Fsync(each).ok());
+    ASSERT_TRUE(host(0).CloseFile(each).ok());
+  }
+  Host& mover = host(1);
+  EXPECT_TRUE(Eventually([&] { return *mover.Durability(small.attr.inode) == "local"; }));  // it knows of the level
+  mover.chunks->syncs_fail = true;
+  EXPECT_FALSE(mover.Rename(scratch, "small", kRootInode, "small").ok());
+  EXPECT_FALSE(mover.Rename(scratch, "below", kRootInode, "final").ok());
+  EXPECT_TRUE(mover.Rename(scratch, "small", deep, "small").ok()) << "no copies are promised there either";
+  EXPECT_TRUE(mover.Rename(deep, "small", scratch, "small").ok());
+  mover.chunks->syncs_fail = false;
+  EXPECT_TRUE(mover.Rename(scratch, "small", kRootInode, "small").ok());
+  EXPECT_TRUE(mover.Rename(scratch, "below", kRootInode, "final").ok());
+  // Each chunk is 32 KiB at most; and two pages.
+  EXPECT_GE(mover.chunks->copied_count(), (kPieces + 1) * kPiece / 32'768 + 2);
+  EXPECT_EQ(mover.Cat("small"), TextOf(1, 50'000));
+
+  // What is known to have its copies waits for nothing.
+  ASSERT_TRUE(mover.Rename(kRootInode, "final", scratch, "below").ok());
+  mover.chunks->syncs_fail = true;
+  EXPECT_TRUE(mover.Rename(scratch, "below", kRootInode, "final").ok());
+}
+
+TEST_F(ClusterLevelsTest, AMoveThatCannotHaveItsCopiesSaysWhichFileAndWhy) {
+  MakeHosts(2);
+  const InodeId scratch = host(0).MakeDirectory("scratch"), below = host(0).MakeDirectory("below", scratch);
+  ASSERT_TRUE(host(0).fs->SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  auto file = host(0).Create("file", below);
+  const std::string text = TextOf(1, 3000);  // one chunk
+  ASSERT_TRUE(host(0).Write(file, 0, text).ok());
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+  Host& mover = host(1);
+  EXPECT_TRUE(Eventually([&] { return *mover.Durability(file.attr.inode) == "local"; }));
+  mover.chunks->SetUnreadable(chunking::ComputeDigest(AsBytes(text)));
+  const Status moved = mover.Rename(scratch, "below", kRootInode, "final");
+  ASSERT_FALSE(moved.ok());
+  EXPECT_NE(moved.error().message.find("scratch/below/file"), std::string::npos) << moved.error().message;
+  EXPECT_NE(moved.error().message.find("cannot be read back"), std::string::npos) << moved.error().message;
+  mover.chunks->SetAllReadable();
+  EXPECT_TRUE(mover.Rename(scratch, "below", kRootInode, "final").ok());
+}
+
+TEST_F(ClusterLevelsTest, ADirectoryWithALevelOfItsOwnTakesItAlong) {
+  MakeHosts(1);
+  const InodeId scratch = host(0).MakeDirectory("scratch"), own = host(0).MakeDirectory("own", scratch);
+  for (InodeId directory : {scratch, own}) {
+    ASSERT_TRUE(host(0).fs->SetXattr(directory, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  }
+  auto file = host(0).Create("file", own);
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+  host(0).chunks->syncs_fail = true;
+  EXPECT_TRUE(host(0).Rename(scratch, "own", kRootInode, "own").ok());
+  EXPECT_EQ(*host(0).Durability(file.attr.inode), "local");
+}
+
+TEST_F(ClusterLevelsTest, ACopyToWhereCopiesArePromisedWaitsForThem) {
+  MakeHosts(2);
+  const InodeId scratch = host(0).MakeDirectory("scratch");
+  ASSERT_TRUE(host(0).fs->SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  const std::string text = TextOf(1, 50'000);
+  auto file = host(0).Create("file", scratch);
+  ASSERT_TRUE(host(0).Write(file, 0, text).ok());
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  Host& copier = host(1);
+  EXPECT_TRUE(Eventually([&] { return *copier.Durability(file.attr.inode) == "local"; }));
+  auto source = copier.OpenInode(file.attr.inode);
+  ASSERT_TRUE(source.ok());
+  auto copy_to = [&](const FileSystem::Created& to) {
+    auto copied = Host::Await<size_t>([&](Done<size_t> done) {
+      copier.fs->CopyRange(*source, file.attr.inode, 0, to.handle, to.attr.inode, 0, text.size(), std::move(done));
+    });
+    return copied.ok() ? *copied : 0;
+  };
+  auto rough = copier.Create("rough", scratch), final = copier.Create("final");
+  EXPECT_EQ(copy_to(rough), text.size());
+  EXPECT_EQ(copier.chunks->covered_count(), 0u) << "no copies are promised there either";
+  EXPECT_EQ(copy_to(final), text.size());
+  EXPECT_GE(copier.chunks->covered_count(), text.size() / 32'768);
+  copier.chunks->syncs_fail = true;
+  EXPECT_FALSE(copier.Fsync(final).ok());
+  copier.chunks->syncs_fail = false;
+  EXPECT_TRUE(copier.Fsync(final).ok());
+  EXPECT_EQ(copier.chunks->covered_count(), 0u);
+  EXPECT_EQ(copier.Cat("final"), text);
+  copier.fs->Release(*source, file.attr.inode);
+  for (const auto& each : {rough, final}) ASSERT_TRUE(copier.CloseFile(each).ok());
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterLevelsTest, ALinkToWhereCopiesArePromisedWaitsForThem) {
+  MakeHosts(2);
+  const InodeId scratch = host(0).MakeDirectory("scratch");
+  ASSERT_TRUE(host(0).fs->SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  auto file = host(0).Create("file", scratch);
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+  Host& linker = host(1);
+  EXPECT_TRUE(Eventually([&] { return *linker.Durability(file.attr.inode) == "local"; }));
+  linker.chunks->syncs_fail = true;
+  EXPECT_TRUE(linker.fs->Link(file.attr.inode, scratch, "beside").ok());
+  EXPECT_FALSE(linker.fs->Link(file.attr.inode, kRootInode, "final").ok());
+  linker.chunks->syncs_fail = false;
+  EXPECT_TRUE(linker.fs->Link(file.attr.inode, kRootInode, "final").ok());
+  EXPECT_EQ(linker.chunks->copied_count(), 1u);
 }
 
 }  // namespace

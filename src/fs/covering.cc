@@ -1,0 +1,148 @@
+#include "fs/covering.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "fs/recipe.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr size_t kChunksPerWait = 4096;
+constexpr size_t kEntriesPerRead = 1024;
+
+// A directory whose entries are gone through: one page of them is in memory.
+struct Walk {
+  InodeId directory;
+  std::string after = {};           // the last name that was read
+  std::vector<InodeId> below = {};  // directories of the page, which come before the next page
+};
+
+}  // namespace
+
+bool Covering::IsOver() const {
+  return std::chrono::steady_clock::now() >= options_.deadline || (options_.cancelled && options_.cancelled());
+}
+
+Error Covering::ErrorOf(InodeId file, const Error& why) {
+  return why.WithContext("'" + parts_.names.PathOfInode(file) + "' lacks copies");
+}
+
+Status Covering::Cover(const meta::Attr& source) {
+  if (S_ISREG(source.mode)) return CoverFile(source.inode);
+  if (!S_ISDIR(source.mode)) return {};
+  CAIRNFS_RETURN_IF_ERROR(CoverBelow(source.inode));
+  return AwaitCopies();
+}
+
+Status Covering::CoverFile(InodeId file) {
+  CAIRNFS_RETURN_IF_ERROR(AddFiles({file}));
+  return AwaitCopies();
+}
+
+Status Covering::CoverBelow(InodeId directory) {
+  std::vector<Walk> walks{{directory}};
+  CAIRNFS_ASSIGN_OR_RETURN(const bool source_has_own, host_.levels().HasOwn(directory));
+  if (source_has_own) return {};
+  while (!walks.empty()) {
+    Walk& walk = walks.back();
+    if (!walk.below.empty()) {
+      const InodeId below = walk.below.back();
+      walk.below.pop_back();
+      CAIRNFS_ASSIGN_OR_RETURN(const bool has_own, host_.levels().HasOwn(below));
+      if (!has_own) walks.push_back({below});
+      continue;
+    }
+    auto entries = parts_.names.ReadDirectory(walk.directory, walk.after, kEntriesPerRead);
+    const bool is_gone = !entries.ok() && entries.error().code == ErrorCode::kNotFound;
+    if (!entries.ok() && !is_gone) return entries.error();
+    if (is_gone || entries->empty()) {
+      walks.pop_back();
+      continue;
+    }
+    walk.after = entries->back().name;
+    std::vector<InodeId> files;
+    for (const meta::DirectoryEntry& entry : *entries) {
+      if (entry.type == S_IFDIR) walk.below.push_back(entry.inode);
+      if (entry.type == S_IFREG) files.push_back(entry.inode);
+    }
+    CAIRNFS_RETURN_IF_ERROR(AddFiles(files));
+  }
+  return {};
+}
+
+Status Covering::AddFiles(const std::vector<InodeId>& files) {
+  std::vector<std::string> keys;
+  keys.reserve(files.size());
+  for (InodeId file : files) keys.push_back(meta::FileKey(file));
+  return kv::ReadKeys(parts_.kv, keys, ClusterHost::kKeysPerRead, [&](size_t i, const kv::KvEntry* entry) -> Status {
+    if (entry == nullptr) return {};
+    auto record = meta::FileRecord::Decode(entry->value);
+    if (!record.ok()) return ErrorOf(files[i], record.error());
+    return AddRecord(files[i], *record);
+  });
+}
+
+Status Covering::AddRecord(InodeId file, const meta::FileRecord& record) {
+  auto recipe = Recipe::Decode(record.recipe);
+  if (!recipe.ok()) return ErrorOf(file, recipe.error());
+  for (const Extent& extent : recipe->extents) {
+    CAIRNFS_RETURN_IF_ERROR(Add(file, extent.digest, extent.chunk_size));
+  }
+  for (const PageRef& inner : recipe->inner) {
+    std::string text;
+    CAIRNFS_RETURN_IF_ERROR(AddPage(file, inner.digest, &text));
+    auto leaves = DecodePageRefs(text);
+    if (!leaves.ok()) return ErrorOf(file, leaves.error());
+    for (const PageRef& leaf : *leaves) {
+      CAIRNFS_RETURN_IF_ERROR(AddPage(file, leaf.digest, &text));
+      auto extents = DecodeExtents(text, leaf.index * kLeafBytes, kLeafBytes);
+      if (!extents.ok()) return ErrorOf(file, extents.error());
+      for (const Extent& extent : *extents) CAIRNFS_RETURN_IF_ERROR(Add(file, extent.digest, extent.chunk_size));
+    }
+  }
+  return {};
+}
+
+// `text` gets the page's bytes. Waits for hosts that have it and do not answer.
+Status Covering::AddPage(InodeId file, const Digest& digest, std::string* text) {
+  for (;;) {
+    auto read = store::GetText(parts_.chunks, digest);
+    if (read.ok()) {
+      *text = *std::move(read);
+      return Add(file, digest, text->size());
+    }
+    if (read.error().code != ErrorCode::kUnavailable || IsOver()) return ErrorOf(file, read.error());
+    std::this_thread::sleep_for(ClusterHost::kAskAgain);
+  }
+}
+
+Status Covering::Add(InodeId file, const Digest& digest, size_t size) {
+  chunks_.push_back({digest, size});
+  files_.push_back(file);
+  return chunks_.size() < kChunksPerWait ? Status() : AwaitCopies();
+}
+
+// A chunk that cannot be read holds up nobody else's sync; this operation waits for the nodes that have it.
+Status Covering::AwaitCopies() {
+  const std::vector<store::ChunkPin> pins = host_.CoverChunks(chunks_);
+  while (!pins.empty()) {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto unreadable, host_.SyncReadableChunks(Durability::kReplicated));
+    auto first = std::find_if(chunks_.begin(), chunks_.end(),
+                              [&](const ClusterHost::SizedChunk& chunk) { return unreadable.contains(chunk.digest); });
+    if (first == chunks_.end()) break;
+    const Error& why = unreadable.at(first->digest);
+    const InodeId file = files_[static_cast<size_t>(first - chunks_.begin())];
+    if (why.code != ErrorCode::kUnavailable || IsOver()) return ErrorOf(file, why);
+    std::this_thread::sleep_for(ClusterHost::kAskAgain);
+  }
+  chunks_.clear();
+  files_.clear();
+  if (options_.cancelled && options_.cancelled()) return MakeError(ErrorCode::kInterrupted, "the caller was killed");
+  return {};
+}
+
+}  // namespace cairnfs::fs
