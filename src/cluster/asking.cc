@@ -47,7 +47,7 @@ bool ClusterChunkStoreImpl::StartAsks(const NodeId& node, bool hold) {
     Peer& peer = peers_[node];
     auto& queue = hold ? peer.waits : peer.asks;
     unsigned& running = hold ? peer.waits_running : peer.asks_running;
-    if (Clock::now() < peer.ask_quiet_until) return false;
+    if (!peer.asks_busy.MaySend(Clock::now(), 0)) return false;
     if (queue.empty() || (running > 0 && queue.size() < kDigestsPerMessageMax)) return false;
     if (hold && running >= kHeldAsksMax) return false;
     if (queue.size() < kAskedBesideWriters && WritersGoFirst()) {  // the ticker comes by
@@ -103,6 +103,7 @@ void ClusterChunkStoreImpl::OnAsked(const NodeId& node, bool hold, const std::ve
     for (const EntryPtr& entry : all) Ask(entry, *view);
     return;
   }
+  peer.asks_busy.NoteTaken();
   for (size_t i = 0; i < entries.size(); ++i) OnAnswer(node, entries[i], (*answers)[i], is_here[i], *view);
   SchedulePump(node);
 }
@@ -155,7 +156,7 @@ void ClusterChunkStoreImpl::OnAnswer(const NodeId& node, const EntryPtr& entry, 
 // A node that is busy is not down: the ticker comes by.
 void ClusterChunkStoreImpl::AskAgainLater(const NodeId& node, std::deque<EntryPtr>& queue,
                                           const std::vector<EntryPtr>& entries) {
-  peers_[node].ask_quiet_until = Clock::now() + kBusyPause;
+  peers_[node].asks_busy.NoteBusy(Clock::now());
   queue.insert(queue.begin(), entries.begin(), entries.end());
 }
 
@@ -176,7 +177,7 @@ bool ClusterChunkStoreImpl::StartConfirms(const NodeId& node) {
   {
     MutexLock lock(mutex_);
     Peer& peer = peers_[node];
-    if (peer.confirms.empty() || Clock::now() < peer.ask_quiet_until) return false;
+    if (peer.confirms.empty() || !peer.asks_busy.MaySend(Clock::now(), 0)) return false;
     if (peer.confirms_running > 0 && peer.confirms.size() < kDigestsPerMessageMax) return false;
     entries = TakeFront(peer.confirms, kDigestsPerMessageMax);
     ++peer.confirms_running;
@@ -197,6 +198,7 @@ void ClusterChunkStoreImpl::OnConfirmed(const NodeId& node, const std::vector<En
   Peer& peer = peers_[node];
   --peer.confirms_running;
   if (is_busy) return AskAgainLater(node, peer.confirms, entries);
+  if (ok) peer.asks_busy.NoteTaken();
   for (size_t i = 0; i < entries.size(); ++i) {
     const EntryPtr& entry = entries[i];
     // A list may name a node twice, and then it was asked twice.

@@ -26,6 +26,7 @@
 
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
+#include "cluster/busy_pause.h"
 #include "cluster/chunk_peer.h"
 #include "cluster/cluster_chunk_store.h"
 #include "cluster/confirmed_set.h"
@@ -39,8 +40,6 @@
 #include "cluster/waiting_reads.h"
 
 namespace cairnfs::cluster {
-
-inline constexpr std::chrono::milliseconds kBusyPause{50};  // after a node has said that it has enough to do
 
 class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
  public:
@@ -123,8 +122,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     unsigned asks_running = 0, waits_running = 0, confirms_running = 0, sends_running = 0;
     size_t window = 0;  // chunk bytes sent and not acknowledged, or being read to be sent
     bool pump_posted = false;
-    Clock::time_point quiet_until{};      // for chunks: it is busy, or does not answer
-    Clock::time_point ask_quiet_until{};  // for questions
+    Clock::time_point quiet_until{};  // for chunks: it does not answer
+    BusyPause sends_busy, asks_busy;
   };
 
   // asking.cc

@@ -43,8 +43,9 @@ void ClusterChunkStoreImpl::PumpAll() {
   const auto now = Clock::now();
   for (auto& [node, peer] : peers_) {
     const bool asks = !peer.asks.empty() || !peer.waits.empty() || !peer.confirms.empty();
-    if (!peer.sends.empty() && now >= peer.quiet_until) SchedulePump(node);
-    if (asks && now >= peer.ask_quiet_until) SchedulePump(node);
+    const bool may_send = now >= peer.quiet_until && peer.sends_busy.MaySend(now, peer.sends_running);
+    if (!peer.sends.empty() && may_send) SchedulePump(node);
+    if (asks && peer.asks_busy.MaySend(now, 0)) SchedulePump(node);
   }
 }
 
@@ -73,7 +74,8 @@ bool ClusterChunkStoreImpl::StartSend(const NodeId& node) {
   {
     MutexLock lock(mutex_);
     Peer& peer = peers_[node];
-    if (closing_ || Clock::now() < peer.quiet_until) return false;
+    const auto now = Clock::now();
+    if (closing_ || now < peer.quiet_until || !peer.sends_busy.MaySend(now, peer.sends_running)) return false;
     if (WritersGoFirst()) {  // the ticker comes by
       if (!peer.sends.empty()) ++put_off_;
       return false;
@@ -284,10 +286,11 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
   peer.window -= bytes;
   --peer.sends_running;
   if (is_busy) {
-    peer.quiet_until = Clock::now() + kBusyPause;
+    peer.sends_busy.NoteBusy(Clock::now());
     for (auto item = items.rbegin(); item != items.rend(); ++item) peer.sends.push_front(std::move(*item));
     return;  // the ticker comes by
   }
+  if (ok) peer.sends_busy.NoteTaken();
   for (size_t i = items.size(); i-- > 0;) {  // backwards, for news that failed goes to the front again
     SendItem& item = items[i];
     if (!ok || !IsUp(node) || (item.entry && (*answers)[i] != PutAnswer::kDurable)) {

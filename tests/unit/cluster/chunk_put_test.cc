@@ -2,6 +2,8 @@
 #include <atomic>
 
 #include "chunk_fixture.h"
+#include "cluster/busy_pause.h"
+#include "cluster/peer_server.h"
 
 namespace cairnfs::cluster {
 namespace {
@@ -228,6 +230,61 @@ TEST_F(ClusterChunkTest, BuffersAreGivenBackAndTheWindowBoundsWhatIsTaken) {
   EXPECT_EQ(SentBytes(), bytes);
   writer.local->DropCache();
   EXPECT_TRUE(Eventually([&] { return writer.pool->free_count() == writer.pool->count(); }));
+}
+
+// What it refuses has crossed the network for nothing, and pushes out what others send it.
+TEST_F(ClusterChunkTest, ABusyNodeIsAskedMoreAndMoreRarely) {
+  AddNodes(2);
+  constexpr int kRefusedMax = 16;
+  std::atomic<int> refused{0};
+  std::atomic<std::chrono::steady_clock::time_point> first{}, last{};
+  WireCounters counters;
+  PeerServer::Options options;
+  options.listen = "127.0.0.1:0";
+  auto server = PeerServer::Start(
+      options, *nodes_[1]->membership, counters,
+      [&](PeerMethod method, const NodeId& caller, PeerMessage request, PeerServer::Respond respond) {
+        if (method != PeerMethod::kPut || refused >= kRefusedMax) {
+          return nodes_[1]->chunks->peer().Handle(method, caller, std::move(request), std::move(respond));
+        }
+        last = std::chrono::steady_clock::now();
+        if (++refused == 1) first = last.load();
+        respond(MakeError(ErrorCode::kBusy, "too many chunks"));
+      });
+  ASSERT_OK(server);
+  cluster_.Edit(nodes_[1]->id, [&](NodeInfo& node) { node.address = (*server)->address(); });
+  const auto chunks = MakeChunks(1, 24, kMiB);  // several messages
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks, 2);
+  EXPECT_GE(refused, kRefusedMax);
+  // First those that are under way, nine at most; then one at a time, after 25 ms, 50, 100 and 200 at least.
+  EXPECT_GE(last.load() - first.load(), std::chrono::milliseconds(25 + 50 + 100 + 200));
+  nodes_[0]->service.reset();
+  Stop(*nodes_[0]);  // its connections
+}
+
+TEST(BusyPauseTest, GoesOnSlowlyAndThenFaster) {
+  BusyPause busy;
+  auto now = BusyPause::Clock::now();
+  EXPECT_TRUE(busy.MaySend(now, 1000));
+  busy.NoteBusy(now);
+  busy.NoteBusy(now);  // sent together with the first
+  EXPECT_FALSE(busy.MaySend(now + std::chrono::milliseconds(24), 0));
+  EXPECT_TRUE(busy.MaySend(now + std::chrono::milliseconds(51), 0));
+  EXPECT_FALSE(busy.MaySend(now + std::chrono::milliseconds(51), 1)) << "one finds out";
+  for (int i = 0; i < 20; ++i) {
+    now += std::chrono::seconds(2);
+    busy.NoteBusy(now);
+  }
+  EXPECT_FALSE(busy.MaySend(now + std::chrono::milliseconds(499), 0));
+  now += std::chrono::milliseconds(1001);
+  EXPECT_TRUE(busy.MaySend(now, 0));
+  busy.NoteTaken();
+  EXPECT_TRUE(busy.MaySend(now, 1));
+  EXPECT_FALSE(busy.MaySend(now, 2));
+  for (int i = 0; i < 5; ++i) busy.NoteTaken();
+  EXPECT_TRUE(busy.MaySend(now, 1000));
 }
 
 }  // namespace
