@@ -6,6 +6,11 @@
 #include "cluster/placement.h"
 
 namespace cairnfs::cluster {
+namespace {
+
+constexpr size_t kRetriedPerTurn = 1024;
+
+}  // namespace
 
 size_t ClusterChunkStoreImpl::CopiesOf(const Entry& entry) const {
   return entry.holders.size() + (entry.local == Entry::Local::kStored ? 1 : 0);
@@ -18,7 +23,7 @@ unsigned ClusterChunkStoreImpl::MinReplicas() const {
 
 void ClusterChunkStoreImpl::SetMinReplicas(unsigned min_replicas) {
   min_replicas_.store(min_replicas);
-  RetryStuck();
+  RetryAllStuck();
 }
 
 // As many as were asked for; fewer only while there are too few nodes and the operator allows it.
@@ -244,6 +249,7 @@ void ClusterChunkStoreImpl::Remove(const EntryPtr& entry) {
   if (entry->sequence != 0) {
     unacknowledged_bytes_ -= entry->size;
     by_sequence_.erase(entry->sequence);
+    in_memory_.erase(entry->sequence);
   }
   EndRepair(entry->digest);
   if (sync_waiters_ > 0) changed_.NotifyAll();
@@ -261,20 +267,49 @@ void ClusterChunkStoreImpl::EndRepair(const Digest& digest) {
   repairs_.erase(repair);
 }
 
+void ClusterChunkStoreImpl::Retry(const EntryPtr& entry) {
+  const bool may_be_dropped = entry->failure || entry->only_covered;
+  if (may_be_dropped && !IsPinned(entry->digest)) return Abandon(entry);
+  // There may be room on this node again. What was dropped from memory is stored here.
+  if (entry->local == Entry::Local::kRefused && !entry->slices.empty() && !failure_) {
+    entry->local = Entry::Local::kNone;
+  }
+  Settle(entry);
+}
+
+// There may be hundreds of thousands, and others want the lock meanwhile.
+void ClusterChunkStoreImpl::RetryAllStuck() {
+  EntryPtr last;
+  for (bool is_first = true;; is_first = false) {
+    MutexLock lock(mutex_);
+    for (size_t i = 0; i < kRetriedPerTurn; ++i) {
+      const auto next = is_first && i == 0 ? stuck_.begin() : stuck_.upper_bound(last);
+      if (next == stuck_.end()) return;
+      last = *next;
+      Retry(last);
+    }
+  }
+}
+
+// Beside the nodes there are other reasons, which take longer: time to read once more, room, pins that are gone.
 void ClusterChunkStoreImpl::RetryStuck() {
+  std::vector<NodeId> taking;
+  for (const NodeInfo& node : reachability_.view()->nodes) {
+    if (node.takes_chunks()) taking.push_back(node.id);
+  }
+  if (taking != retried_with_) {
+    retried_with_ = std::move(taking);
+    return RetryAllStuck();
+  }
   MutexLock lock(mutex_);
-  const std::vector<EntryPtr> stuck(stuck_.begin(), stuck_.end());
-  for (const EntryPtr& entry : stuck) {
-    const bool may_be_dropped = entry->failure || entry->only_covered;
-    if (may_be_dropped && !IsPinned(entry->digest)) {
-      Abandon(entry);
-      continue;
+  for (size_t i = 0; i < kRetriedPerTurn; ++i) {
+    const auto next = stuck_.upper_bound(retried_);
+    if (next == stuck_.end()) {
+      retried_.reset();
+      return;
     }
-    // There may be room on this node again. What was dropped from memory is stored here.
-    if (entry->local == Entry::Local::kRefused && !entry->slices.empty() && !failure_) {
-      entry->local = Entry::Local::kNone;
-    }
-    Settle(entry);
+    retried_ = *next;
+    Retry(EntryPtr(retried_));
   }
 }
 

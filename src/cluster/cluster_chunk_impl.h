@@ -159,6 +159,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   size_t CopiesOf(const Entry& entry) const;
   unsigned MinReplicas() const;  // 1 to `copies`
   size_t CopiesNeeded() REQUIRES_LOCK(mutex_);
+  void Retry(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
+  void RetryAllStuck() EXCLUDES_LOCK(mutex_);
+  // Of the ticker: all where other nodes take chunks than at the last call, else some, in turn.
   void RetryStuck() EXCLUDES_LOCK(mutex_);
 
   // sending.cc
@@ -279,7 +282,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   std::unordered_map<Digest, EntryPtr, DigestHash> pending_ GUARDED_BY(mutex_);
   std::map<uint64_t, EntryPtr> by_sequence_ GUARDED_BY(mutex_);
   std::unordered_map<Digest, std::function<void()>, DigestHash> repairs_ GUARDED_BY(mutex_);
+  std::set<uint64_t> in_memory_ GUARDED_BY(mutex_);  // sequences of those with slices
   std::set<EntryPtr> stuck_ GUARDED_BY(mutex_);
+  EntryPtr retried_ GUARDED_BY(mutex_);  // the last of RetryStuck's turn
   uint64_t last_sequence_ GUARDED_BY(mutex_) = 0;
   uint64_t unacknowledged_bytes_ GUARDED_BY(mutex_) = 0;
   Clock::time_point last_put_at_ GUARDED_BY(mutex_){};
@@ -302,6 +307,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   std::atomic<uint64_t> repair_bytes_{0};
   std::atomic<bool> news_dropped_{false};  // of who holds a chunk, that a node should have been told
   bool is_full_ = false;                   // of the ticker's thread
+  std::vector<NodeId> retried_with_;       // the same: nodes that took chunks at the last RetryStuck
 
   std::unique_ptr<Repair> repair_;
   std::unique_ptr<Healing> healing_;

@@ -103,6 +103,7 @@ void ClusterChunkStoreImpl::CoverBySync(const EntryPtr& entry) {
   if (entry->sequence != 0) return;
   entry->sequence = ++last_sequence_;
   by_sequence_.emplace(last_sequence_, entry);
+  if (!entry->slices.empty()) in_memory_.insert(last_sequence_);
   unacknowledged_bytes_ += entry->size;
 }
 
@@ -377,7 +378,7 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
   if (any_out || !came.empty()) waiting_reads_.RetryNow();
   if (!came.empty()) healing_->RetryNow();
   home_.Tick();
-  RetryStuck();
+  RetryAllStuck();
   // A node that goes for good moves homes, and one that comes has missed what it is the home of; one that has room
   // again may take copies that are missing.
   const bool any_short = short_chunks_.load() + repair_->progress().missing_copies > 0;
@@ -399,10 +400,12 @@ void ClusterChunkStoreImpl::DropSlicesUnderPressure() {
   if (!pool_.UnderPressure()) return;
   MutexLock lock(mutex_);
   const auto now = Clock::now();
-  for (auto& [sequence, entry] : by_sequence_) {
-    if (now - entry->put_at < kSlicesKeptFor) break;
-    const bool lies_here = entry->local == Entry::Local::kStored && entry->state == Entry::State::kBringing;
-    if (lies_here) entry->slices.clear();
+  for (auto sequence = in_memory_.begin(); sequence != in_memory_.end();) {
+    Entry& entry = *by_sequence_.at(*sequence);
+    if (now - entry.put_at < kSlicesKeptFor) break;
+    const bool lies_here = entry.local == Entry::Local::kStored && entry.state == Entry::State::kBringing;
+    if (lies_here) entry.slices.clear();
+    sequence = lies_here ? in_memory_.erase(sequence) : std::next(sequence);
   }
 }
 

@@ -7,6 +7,7 @@ namespace {
 
 constexpr std::chrono::seconds kClaimTimeMax{30};
 constexpr std::chrono::seconds kHoldTimeMax{2};
+constexpr std::chrono::milliseconds kLookInterval{500};  // there may be a million claims
 // Once one of the chunks of a held answer has come, more are likely to.
 constexpr std::chrono::milliseconds kGatherTime{20};
 // More than the hosts of a cluster have on their way, and than one waits with. Beyond it a node that asks without end
@@ -139,19 +140,27 @@ void HomeClaims::EndClaim(const Digest& digest) {
   NoteCame(digest, Clock::now());
 }
 
+void HomeClaims::EndOldClaims(const View& view, Clock::time_point now) {
+  std::erase_if(claims_, [&](const auto& item) {
+    mutex_.AssertHeld();
+    if (!IsOver(item.second, view, now)) return false;
+    NoteCame(item.first, now);
+    ++ended_count_;
+    return true;
+  });
+}
+
 void HomeClaims::Tick() {
   const ViewPtr view = membership_.view();
   const auto now = Clock::now();
   std::vector<HeldPtr> due;
   {
     MutexLock lock(mutex_);
-    std::erase_if(claims_, [&](const auto& item) {
-      mutex_.AssertHeld();
-      if (!IsOver(item.second, *view, now)) return false;
-      NoteCame(item.first, now);
-      ++ended_count_;
-      return true;
-    });
+    if (view != looked_with_ || now >= look_at_) {
+      looked_with_ = view;
+      look_at_ = now + kLookInterval;
+      EndOldClaims(*view, now);
+    }
     for (auto it = held_.begin(); it != held_.end();) {
       if ((*it)->until > now && !closed_) {
         ++it;

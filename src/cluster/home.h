@@ -29,7 +29,7 @@ class HomeClaims {
   void AskAndHold(std::vector<Digest> digests, const NodeId& caller, Respond respond) EXCLUDES_LOCK(mutex_);
   // The chunk has its copies, or is given up: the claim on it ends.
   void EndClaim(const Digest& digest) EXCLUDES_LOCK(mutex_);
-  // Ends claims that are over, and answers what was held long enough. To be called a few times per second.
+  // Ends claims that are over, and answers what was held long enough. To be called many times per second.
   void Tick() EXCLUDES_LOCK(mutex_);
   // Answers all that is held.
   void Close() EXCLUDES_LOCK(mutex_);
@@ -54,6 +54,7 @@ class HomeClaims {
   HasAnswer Find(const Digest& digest, GroupCommit::Presence here, const View& view);
   void AskAgain(const std::vector<Digest>& digests, const std::vector<size_t>& indexes, const View& view,
                 std::vector<HasAnswer>& answers) EXCLUDES_LOCK(mutex_);
+  void EndOldClaims(const View& view, Clock::time_point now) REQUIRES_LOCK(mutex_);
   void NoteCame(const Digest& digest, Clock::time_point now) REQUIRES_LOCK(mutex_);
 
   GroupCommit& commit_;
@@ -61,6 +62,9 @@ class HomeClaims {
   Mutex mutex_;
   bool closed_ GUARDED_BY(mutex_) = false;
   std::unordered_map<Digest, Claim, DigestHash> claims_ GUARDED_BY(mutex_);
+  // When Tick looks through all claims again, and the nodes as they were at the last time.
+  Clock::time_point look_at_ GUARDED_BY(mutex_){};
+  ViewPtr looked_with_ GUARDED_BY(mutex_);
   uint64_t ended_count_ GUARDED_BY(mutex_) = 0;  // claims that are there no more
   std::unordered_multimap<Digest, HeldPtr, DigestHash> waiting_ GUARDED_BY(mutex_);
   std::list<HeldPtr> held_ GUARDED_BY(mutex_);

@@ -139,6 +139,8 @@ void ClusterChunkStoreImpl::LoadBytes(const EntryPtr& entry, std::function<void(
       if (shared->ok()) {
         entry->slices = (*shared)->slices;
         entry->failure.reset();
+        const bool is_waited_for = entry->sequence != 0 && entry->state != Entry::State::kDone;
+        if (is_waited_for) in_memory_.insert(entry->sequence);
       }
       then(shared->ok() ? Status() : Status(shared->error()));
       if (--loads_ == 0 && closing_) changed_.NotifyAll();
@@ -235,6 +237,7 @@ void ClusterChunkStoreImpl::TakeBytesAgain(Entry& entry, std::span<const io::Sli
   const bool is_first = std::exchange(entry.only_covered, false);
   if (!entry.failure && !is_first) return;
   entry.slices = KeepAlive(slices);
+  in_memory_.insert(entry.sequence);
   entry.failure.reset();  // RetryStuck comes by
 }
 

@@ -124,19 +124,20 @@ std::string ClusterChunkStoreImpl::WhatIsLacking() {
 Status ClusterChunkStoreImpl::CheckSync(const SyncCall& call) {
   if (failure_) return *failure_;
   for (const EntryPtr& entry : stuck_) {
+    if (call.unreadable != nullptr) break;
     const bool is_covered = entry->sequence != 0 && entry->sequence <= call.last;
-    if (is_covered && call.unreadable == nullptr && IsUnreadable(*entry)) return *entry->failure;
+    if (is_covered && IsUnreadable(*entry)) return *entry->failure;
   }
   if (options_.patience != nullptr && options_.patience->IsOver()) {
     return Shortage("this host is stopping, and the shared metadata does not answer");
   }
   if (Clock::now() >= call.deadline) return Shortage("waited " + std::to_string(options_.sync_wait_max.count()) + " s");
+  if (!IsFullEverywhere()) return {};  // as long as it is so, the many that may be stuck are not looked at
   const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
     return entry->sequence != 0 && entry->sequence <= call.last && !entry->failure &&
            Clock::now() - entry->stuck_since > kFullPatience;
   });
-  if (is_stuck && IsFullEverywhere()) return Shortage("no space");
-  return {};
+  return is_stuck ? Shortage("no space") : Status();
 }
 
 // Noted as it is passed over: a moment later it may be readable again, and on its way.

@@ -365,6 +365,32 @@ TEST_F(ClusterChunkTest, ANewHomeIsToldWhatThereIs) {
   ExpectCopies(chunks, 2);
 }
 
+// More than are looked at in one turn: while nothing has changed, and once it has.
+TEST_F(ClusterChunkTest, ManyThatAreStuckGoOnWhenANodeComesBack) {
+  AddNodes(2);
+  TestNode& writer = *nodes_[0];
+  Down(*nodes_[1]);
+  const auto chunks = MakeChunks(1, 2500, 200);
+  PutAll(writer, chunks);
+  ASSERT_OK(writer.chunks->SyncLocal());
+  EXPECT_EQ(writer.chunks->ClusterStats().unacknowledged_bytes, SizeOf(chunks));
+  Start(*nodes_[1]);
+  ASSERT_OK(writer.chunks->Sync());
+  ExpectCopies(chunks, 2);
+}
+
+TEST_F(ClusterChunkTest, ManyThatAreStuckGoOnWhenFewerCopiesDo) {
+  AddNodes(2);
+  TestNode& writer = *nodes_[0];
+  Down(*nodes_[1]);
+  const auto chunks = MakeChunks(1, 2500, 200);
+  PutAll(writer, chunks);
+  ASSERT_OK(writer.chunks->SyncLocal());
+  writer.chunks->SetMinReplicas(1);
+  ASSERT_OK(writer.chunks->Sync());
+  EXPECT_EQ(writer.chunks->ClusterStats().unacknowledged_bytes, 0u);
+}
+
 TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackFailsOnlyWhatNeedsIt) {
   AddNodes(2);
   Down(*nodes_[1]);
