@@ -343,8 +343,8 @@ void ClusterChunkStoreImpl::Prefetch(std::span<const Digest> digests) {
 void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
   reachability_.Reset();
   ViewPtr before;
-  bool any_lost = false, any_out = false, any_new = false, any_room = false;
-  std::vector<NodeId> down, came;
+  bool any_out = false, any_new = false, any_room = false;
+  std::vector<NodeId> lost, down, came;
   {
     MutexLock lock(mutex_);
     before = std::exchange(last_view_, view);
@@ -353,7 +353,7 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
     const NodeInfo* now = view->Find(old.id);
     const bool is_up = now != nullptr && now->state == NodeState::kUp;
     if (old.state == NodeState::kUp && (!is_up || now->session != old.session)) {
-      any_lost = true;
+      lost.push_back(old.id);
       if (!is_up) down.push_back(old.id);
     }
     if (old.state != NodeState::kOut && (now == nullptr || now->state == NodeState::kOut)) any_out = true;
@@ -370,9 +370,9 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
   for (const NodeId& node : down) client_.EndCalls(node);
   {
     MutexLock lock(mutex_);
-    if (any_lost || any_out) confirmed_.Clear();
+    if (!lost.empty() || any_out) confirmed_.Clear();
     for (const NodeId& node : down) RerouteQueue(node);
-    DropLost(down);
+    DropLost(lost);  // also of one that is back already: what it said before its start counts no more
   }
   for (const NodeId& node : came) reader_.NoteUp(node);
   if (any_out || !came.empty()) waiting_reads_.RetryNow();

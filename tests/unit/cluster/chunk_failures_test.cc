@@ -365,6 +365,29 @@ TEST_F(ClusterChunkTest, ANewHomeIsToldWhatThereIs) {
   ExpectCopies(chunks, 2);
 }
 
+// It was gone and is back between two looks at the nodes, and has lost what it had acknowledged.
+TEST_F(ClusterChunkTest, WhatANodeSaidBeforeItsRestartCountsNoMore) {
+  options_.copies = 3;
+  AddNodes(3);
+  TestNode& restarted = *nodes_[1];
+  Down(*nodes_[2]);
+  const auto chunks = MakeChunks(1, 5);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->SyncLocal());
+  for (const TestChunk& chunk : chunks) {
+    EXPECT_TRUE(Eventually([&] { return IsHere(restarted, chunk); }));
+  }
+  EXPECT_TRUE(Answers(*nodes_[0], restarted));
+  Stop(restarted);
+  for (const TestChunk& chunk : chunks) {
+    ASSERT_OK(restarted.engine->Write({{store::ChunkKey(chunk.digest), std::nullopt}}, /*sync=*/true));
+  }
+  Start(restarted);
+  Start(*nodes_[2]);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks, 3);
+}
+
 // More than are looked at in one turn: while nothing has changed, and once it has.
 TEST_F(ClusterChunkTest, ManyThatAreStuckGoOnWhenANodeComesBack) {
   AddNodes(2);
