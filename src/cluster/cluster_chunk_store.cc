@@ -35,7 +35,7 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
       min_replicas_(options.min_replicas),
       reachability_(membership),
       commit_(local, engine),
-      home_(commit_, membership),
+      home_(commit_, membership, [this](std::function<void()> task) { work_.Post(std::move(task)); }),
       client_(membership, options.connections_per_peer, wire_),
       reader_({pool, client_, membership, reachability_, commit_, local.cache()}),
       waiting_reads_(

@@ -112,24 +112,25 @@ void HomeClaims::AskAndHold(std::vector<Digest> digests, const NodeId& caller, R
     held->until = Clock::now() + kHoldTimeMax;
     MutexLock lock(mutex_);
     // A claim may have ended since: then nobody would wake this before its time, which is bounded.
-    const auto held_already =
-        std::count_if(held_.begin(), held_.end(), [&](const HeldPtr& other) { return other->caller == caller; });
-    if (!closed_ && static_cast<size_t>(held_already) < kHeldPerCallerMax) {
-      for (const Digest& digest : digests) waiting_.emplace(digest, held);
+    size_t& held_already = held_of_[caller];
+    if (!closed_ && held_already < kHeldPerCallerMax) {
+      ++held_already;
+      for (const Digest& digest : digests) waiting_[digest].insert(held);
       held->digests = std::move(digests);
       held->respond = std::move(respond);
       held_.push_back(std::move(held));
       return;
     }
+    if (held_already == 0) held_of_.erase(caller);
   }
   respond(std::move(answers));
 }
 
 void HomeClaims::NoteCame(const Digest& digest, Clock::time_point now) {
-  auto [first, last] = waiting_.equal_range(digest);
-  for (auto it = first; it != last; ++it) {
-    Held& held = *it->second;
-    if (!std::exchange(held.any_came, true)) held.until = std::min(held.until, now + kGatherTime);
+  auto waiting = waiting_.find(digest);
+  if (waiting == waiting_.end()) return;
+  for (const HeldPtr& held : waiting->second) {
+    if (!std::exchange(held->any_came, true)) held->until = std::min(held->until, now + kGatherTime);
   }
 }
 
@@ -150,6 +151,30 @@ void HomeClaims::EndOldClaims(const View& view, Clock::time_point now) {
   });
 }
 
+std::vector<HomeClaims::HeldPtr> HomeClaims::TakeDue(Clock::time_point now) {
+  std::vector<HeldPtr> due;
+  for (auto it = held_.begin(); it != held_.end();) {
+    if ((*it)->until > now && !closed_) {
+      ++it;
+      continue;
+    }
+    due.push_back(std::move(*it));
+    it = held_.erase(it);
+  }
+  for (const HeldPtr& held : due) {
+    for (const Digest& digest : held->digests) {
+      auto waiting = waiting_.find(digest);
+      if (waiting == waiting_.end()) continue;  // it asked for it twice
+      waiting->second.erase(held);
+      if (waiting->second.empty()) waiting_.erase(waiting);
+    }
+    auto of_caller = held_of_.find(held->caller);
+    if (--of_caller->second == 0) held_of_.erase(of_caller);
+  }
+  return due;
+}
+
+// Each answer looks up as much as a question does: not on the thread that ticks.
 void HomeClaims::Tick() {
   const ViewPtr view = membership_.view();
   const auto now = Clock::now();
@@ -161,30 +186,21 @@ void HomeClaims::Tick() {
       look_at_ = now + kLookInterval;
       EndOldClaims(*view, now);
     }
-    for (auto it = held_.begin(); it != held_.end();) {
-      if ((*it)->until > now && !closed_) {
-        ++it;
-        continue;
-      }
-      due.push_back(std::move(*it));
-      it = held_.erase(it);
-    }
-    for (const HeldPtr& held : due) {
-      for (const Digest& digest : held->digests) {
-        auto [first, last] = waiting_.equal_range(digest);
-        while (first != last) first = first->second == held ? waiting_.erase(first) : std::next(first);
-      }
-    }
+    due = TakeDue(now);
   }
-  for (const HeldPtr& held : due) held->respond(Ask(held->digests, held->caller));
+  for (const HeldPtr& held : due) {
+    post_([this, held] { Answer(*held); });
+  }
 }
 
 void HomeClaims::Close() {
+  std::vector<HeldPtr> due;
   {
     MutexLock lock(mutex_);
     closed_ = true;
+    due = TakeDue(Clock::now());
   }
-  Tick();
+  for (const HeldPtr& held : due) Answer(*held);
 }
 
 }  // namespace cairnfs::cluster

@@ -9,6 +9,9 @@
 #include <list>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "base/thread_annotations.h"
 #include "cluster/group_commit.h"
@@ -20,18 +23,21 @@ namespace cairnfs::cluster {
 class HomeClaims {
  public:
   using Respond = std::function<void(std::vector<HasAnswer>)>;
-  HomeClaims(GroupCommit& commit, Membership& membership) : commit_(commit), membership_(membership) {}
+  using Post = std::function<void(std::function<void()>)>;
+  // `post` runs what it is given soon, on another thread.
+  HomeClaims(GroupCommit& commit, Membership& membership, Post post)
+      : commit_(commit), membership_(membership), post_(std::move(post)) {}
 
   // One answer per digest, at once.
   std::vector<HasAnswer> Ask(const std::vector<Digest>& digests, const NodeId& caller) EXCLUDES_LOCK(mutex_);
   // As Ask, but while all answers would be kWait, the answer is held back for a bounded time; `respond` is called by
-  // any thread, at once or by Came or Tick.
+  // any thread, at once or after Tick.
   void AskAndHold(std::vector<Digest> digests, const NodeId& caller, Respond respond) EXCLUDES_LOCK(mutex_);
   // The chunk has its copies, or is given up: the claim on it ends.
   void EndClaim(const Digest& digest) EXCLUDES_LOCK(mutex_);
   // Ends claims that are over, and answers what was held long enough. To be called many times per second.
   void Tick() EXCLUDES_LOCK(mutex_);
-  // Answers all that is held.
+  // Answers all that is held, before it returns.
   void Close() EXCLUDES_LOCK(mutex_);
 
  private:
@@ -54,11 +60,14 @@ class HomeClaims {
   HasAnswer Find(const Digest& digest, GroupCommit::Presence here, const View& view);
   void AskAgain(const std::vector<Digest>& digests, const std::vector<size_t>& indexes, const View& view,
                 std::vector<HasAnswer>& answers) EXCLUDES_LOCK(mutex_);
+  std::vector<HeldPtr> TakeDue(Clock::time_point now) REQUIRES_LOCK(mutex_);
+  void Answer(const Held& held) EXCLUDES_LOCK(mutex_) { held.respond(Ask(held.digests, held.caller)); }
   void EndOldClaims(const View& view, Clock::time_point now) REQUIRES_LOCK(mutex_);
   void NoteCame(const Digest& digest, Clock::time_point now) REQUIRES_LOCK(mutex_);
 
   GroupCommit& commit_;
   Membership& membership_;
+  const Post post_;
   Mutex mutex_;
   bool closed_ GUARDED_BY(mutex_) = false;
   std::unordered_map<Digest, Claim, DigestHash> claims_ GUARDED_BY(mutex_);
@@ -66,8 +75,10 @@ class HomeClaims {
   Clock::time_point look_at_ GUARDED_BY(mutex_){};
   ViewPtr looked_with_ GUARDED_BY(mutex_);
   uint64_t ended_count_ GUARDED_BY(mutex_) = 0;  // claims that are there no more
-  std::unordered_multimap<Digest, HeldPtr, DigestHash> waiting_ GUARDED_BY(mutex_);
+  // Hundreds of hosts may wait for one digest, each for hundreds of digests.
+  std::unordered_map<Digest, std::unordered_set<HeldPtr>, DigestHash> waiting_ GUARDED_BY(mutex_);
   std::list<HeldPtr> held_ GUARDED_BY(mutex_);
+  std::unordered_map<NodeId, size_t, NodeIdHash> held_of_ GUARDED_BY(mutex_);  // by caller; none: absent
 };
 
 }  // namespace cairnfs::cluster

@@ -29,7 +29,7 @@ class HomeTest : public ::testing::Test {
     node_.local = std::move(local).value();
     membership_ = std::make_unique<FakeMembership>(cluster_, ids_[0]);
     commit_ = std::make_unique<GroupCommit>(*node_.local, engine_);
-    home_ = std::make_unique<HomeClaims>(*commit_, *membership_);
+    home_ = std::make_unique<HomeClaims>(*commit_, *membership_, [](const std::function<void()>& task) { task(); });
   }
   void Store(const TestChunk& chunk) {
     io::Slice slice;
@@ -135,6 +135,53 @@ TEST_F(HomeTest, ANodeThatAsksWithoutEndCostsBoundedMemory) {
   EXPECT_EQ(answered, 5u);
   home_->Close();
   EXPECT_EQ(answered, kHeldAtMost + 5);
+}
+
+// As when all hosts of a job save the same.
+TEST_F(HomeTest, ManyWhoWaitForTheSameAreEachAnsweredOnce) {
+  constexpr size_t kHosts = 300;
+  std::vector<TestChunk> chunks = MakeChunks(10, 40, 100);
+  std::vector<Digest> digests;
+  for (const TestChunk& chunk : chunks) digests.push_back(chunk.digest);
+  digests.push_back(digests.front());  // somebody asks for one twice
+  home_->Ask(digests, ids_[1]);
+  std::vector<unsigned> answered(kHosts), known(kHosts);
+  for (size_t round = 1; round <= 2; ++round) {
+    for (size_t i = 0; i < kHosts; ++i) {
+      NodeId host;
+      host.bytes.fill(std::byte{0x77});
+      host.bytes[0] = static_cast<std::byte>(i / 256);
+      host.bytes[1] = static_cast<std::byte>(i % 256);
+      home_->AskAndHold(digests, host, [&, i](const std::vector<HasAnswer>& answers) {
+        ++answered[i];
+        known[i] =
+            static_cast<unsigned>(std::count_if(answers.begin(), answers.end(), std::mem_fn(&HasAnswer::is_known)));
+      });
+    }
+    if (round == 2) continue;  // by now they are known, and nobody is held
+    EXPECT_EQ(std::count(answered.begin(), answered.end(), 0u), static_cast<std::ptrdiff_t>(kHosts));
+    for (const TestChunk& chunk : chunks) Store(chunk);
+    for (const TestChunk& chunk : chunks) home_->EndClaim(chunk.digest);
+    while (std::count(answered.begin(), answered.end(), 0u) > 0) home_->Tick();
+  }
+  EXPECT_EQ(answered, std::vector<unsigned>(kHosts, 2));
+  EXPECT_EQ(known, std::vector<unsigned>(kHosts, static_cast<unsigned>(digests.size())));
+}
+
+// Once they are answered, as many more may wait.
+TEST_F(HomeTest, WhoWasAnsweredMayWaitAgain) {
+  constexpr size_t kHeldAtMost = 64;
+  for (int round = 0; round < 3; ++round) {
+    const TestChunk chunk = MakeChunk(20 + static_cast<uint64_t>(round), 100);
+    EXPECT_EQ(home_->Ask({chunk.digest}, ids_[1])[0].kind, Kind::kBring);
+    size_t answered = 0;
+    for (size_t i = 0; i < kHeldAtMost; ++i) {
+      home_->AskAndHold({chunk.digest}, ids_[2], [&](const std::vector<HasAnswer>&) { ++answered; });
+    }
+    EXPECT_EQ(answered, 0u);
+    home_->EndClaim(chunk.digest);
+    while (answered < kHeldAtMost) home_->Tick();
+  }
 }
 
 TEST_F(HomeTest, CloseAnswersAll) {
