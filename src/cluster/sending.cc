@@ -175,7 +175,7 @@ bool ClusterChunkStoreImpl::LoadThenPut(const EntryPtr& entry) {
   if (self == nullptr || !self->takes_chunks() || loads_here_ >= kLoadsHereMax) return false;
   entry->local = Entry::Local::kQueued;
   entry->must_tell = true;
-  if (!entry->told.empty()) entry->told.push_back(self_);
+  if (!entry->told.empty() && !Contains(entry->told, self_)) entry->told.push_back(self_);
   ++loads_;
   ++loads_here_;
   put_queue_.Post([this, entry] {

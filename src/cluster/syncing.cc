@@ -151,13 +151,14 @@ Status ClusterChunkStoreImpl::WaitUntilPlaced(const SyncCall& call) {
   uint64_t placed = 0;
   for (;;) {
     auto entry = by_sequence_.upper_bound(placed);
-    while (entry != by_sequence_.end() && entry->first <= call.last &&
-           (IsPlaced(*entry->second, call.local_only) || LeavesOut(call, *entry->second)))
+    // What was put elsewhere need not lie here, nor be readable where this node's disk alone counts.
+    while (
+        entry != by_sequence_.end() && entry->first <= call.last &&
+        (entry->second->only_covered || IsPlaced(*entry->second, call.local_only) || LeavesOut(call, *entry->second)))
       placed = (entry++)->first;
     if (entry == by_sequence_.end() || entry->first > call.last) return {};
-    // One that cannot lie here, because there is no room, is not waited for twice. One that was put elsewhere need not.
-    const bool is_refused = !call.local_only && entry->second->local == Entry::Local::kRefused;
-    if (is_refused || entry->second->only_covered) {
+    // One that cannot lie here, because there is no room, is not waited for twice.
+    if (!call.local_only && entry->second->local == Entry::Local::kRefused) {
       placed = entry->first;
       continue;
     }

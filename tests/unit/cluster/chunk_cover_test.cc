@@ -92,6 +92,9 @@ TEST_F(CoverTest, WhatNoNodeCanGiveIsLeftOutAndTriedAgain) {
   Put(*nodes_[0], other);
   EXPECT_TRUE(IsUnreadable(*nodes_[0], away));
   EXPECT_EQ(CopiesOf(other), 2u);
+  const auto unreadable = nodes_[0]->chunks->SyncReadable(Scope::kThisNode);
+  ASSERT_OK(unreadable);
+  EXPECT_TRUE(unreadable->empty()) << "no copies are asked for there";
   Start(*nodes_[2]);
   EXPECT_TRUE(Eventually([&] { return !IsUnreadable(*nodes_[0], away); }));
   EXPECT_GE(CopiesOf(away), 2u);
