@@ -204,7 +204,9 @@ class TestChunks final : public cluster::ClusterChunkStore {
       if (found == nullptr) continue;
       auto data = store::GetBlocking(*found, chunk.digest);
       EXPECT_TRUE(data.ok());
-      if (data.ok()) EXPECT_EQ(data->size, chunk.size);
+      if (data.ok()) {
+        EXPECT_EQ(data->size, chunk.size);
+      }
       std::lock_guard lock(mutex_);
       if (copied_.contains(chunk.digest)) continue;
       covered_.insert(chunk.digest);
