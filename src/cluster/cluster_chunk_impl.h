@@ -66,7 +66,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   // syncing.cc
   Status Sync() override;
   Status SyncLocal() override;
-  Result<Unreadable> SyncReadable(SyncScope scope) override;
+  using ClusterChunkStore::SyncReadable;
+  Result<Unreadable> SyncReadable(SyncScope scope, const SyncLimits& limits) override;
   std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) override EXCLUDES_LOCK(mutex_);
   std::string WhatIsLacking() override EXCLUDES_LOCK(mutex_);
 
@@ -186,17 +187,18 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
 
   // syncing.cc
   // `unreadable` null: a chunk that cannot be read back fails it.
-  Status SyncUntil(SyncScope scope, Unreadable* unreadable);
+  Status SyncUntil(SyncScope scope, Unreadable* unreadable, const SyncLimits& limits);
   struct SyncCall {
     bool local_only;
     Unreadable* unreadable;  // as that of SyncUntil
-    Clock::time_point deadline;
+    const SyncLimits& limits;
+    Clock::time_point begun_at, deadline, check_at;
     uint64_t last;  // sequence up to which entries are waited for
   };
-  Status CheckSync(const SyncCall& call) REQUIRES_LOCK(mutex_);  // whether to wait on
+  Status CheckSync(SyncCall& call) REQUIRES_LOCK(mutex_);  // whether to wait on
   bool LeavesOut(const SyncCall& call, const Entry& entry) REQUIRES_LOCK(mutex_);
-  Status WaitUntilPlaced(const SyncCall& call) REQUIRES_LOCK(mutex_);
-  Status WaitForCopies(const SyncCall& call) REQUIRES_LOCK(mutex_);
+  Status WaitUntilPlaced(SyncCall& call) REQUIRES_LOCK(mutex_);
+  Status WaitForCopies(SyncCall& call) REQUIRES_LOCK(mutex_);
   bool IsUnreadable(const Entry& entry) REQUIRES_LOCK(mutex_);
   bool IsPlaced(const Entry& entry, bool local_only) const;
   void PutAllLocally(uint64_t last) REQUIRES_LOCK(mutex_);

@@ -5,6 +5,8 @@
 // alive until it is; Sync waits until every chunk put before has its copies.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -63,8 +65,15 @@ class ClusterChunkStore : public store::ChunkStore {
   enum class SyncScope { kCopies, kThisNode };
   // Chunks that were put, and can be read back no more to be sent or stored, each with why.
   using Unreadable = std::map<Digest, Error>;
+  // What ends the wait of one call before sync_wait_max.
+  struct SyncLimits {
+    std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+    // Asked now and then while it waits, and its error returned. Must not block, nor call the store. May be empty.
+    std::function<Status()> check = {};
+  };
   // As Sync or SyncLocal, for all chunks but these: whoever has one of them pinned cannot rely on it.
-  virtual Result<Unreadable> SyncReadable(SyncScope scope) = 0;
+  virtual Result<Unreadable> SyncReadable(SyncScope scope, const SyncLimits& limits) = 0;
+  Result<Unreadable> SyncReadable(SyncScope scope) { return SyncReadable(scope, {}); }
   struct Sized {
     Digest digest;
     size_t size = 0;  // of the whole chunk

@@ -13,12 +13,12 @@ constexpr std::chrono::milliseconds kFullPatience{1500};
 
 }  // namespace
 
-Status ClusterChunkStoreImpl::Sync() { return SyncUntil(SyncScope::kCopies, nullptr); }
-Status ClusterChunkStoreImpl::SyncLocal() { return SyncUntil(SyncScope::kThisNode, nullptr); }
+Status ClusterChunkStoreImpl::Sync() { return SyncUntil(SyncScope::kCopies, nullptr, {}); }
+Status ClusterChunkStoreImpl::SyncLocal() { return SyncUntil(SyncScope::kThisNode, nullptr, {}); }
 
-Result<ClusterChunkStore::Unreadable> ClusterChunkStoreImpl::SyncReadable(SyncScope scope) {
+Result<ClusterChunkStore::Unreadable> ClusterChunkStoreImpl::SyncReadable(SyncScope scope, const SyncLimits& limits) {
   Unreadable unreadable;
-  CAIRNFS_RETURN_IF_ERROR(SyncUntil(scope, &unreadable));
+  CAIRNFS_RETURN_IF_ERROR(SyncUntil(scope, &unreadable, limits));
   return unreadable;
 }
 
@@ -121,7 +121,7 @@ std::string ClusterChunkStoreImpl::WhatIsLacking() {
   return by_sequence_.empty() ? "" : DescribeShortage(*view, NodesThatTakeNothing(*view));
 }
 
-Status ClusterChunkStoreImpl::CheckSync(const SyncCall& call) {
+Status ClusterChunkStoreImpl::CheckSync(SyncCall& call) {
   if (failure_) return *failure_;
   for (const EntryPtr& entry : stuck_) {
     if (call.unreadable != nullptr) break;
@@ -131,11 +131,19 @@ Status ClusterChunkStoreImpl::CheckSync(const SyncCall& call) {
   if (options_.patience != nullptr && options_.patience->IsOver()) {
     return Shortage("this host is stopping, and the shared metadata does not answer");
   }
-  if (Clock::now() >= call.deadline) return Shortage("waited " + std::to_string(options_.sync_wait_max.count()) + " s");
+  const auto now = Clock::now();
+  if (call.limits.check && now >= call.check_at) {
+    call.check_at = now + kLookInterval;
+    CAIRNFS_RETURN_IF_ERROR(call.limits.check());
+  }
+  if (now >= call.deadline) {
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - call.begun_at);
+    return Shortage("waited " + std::to_string(waited.count()) + " s");
+  }
   if (!IsFullEverywhere()) return {};  // as long as it is so, the many that may be stuck are not looked at
   const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
     return entry->sequence != 0 && entry->sequence <= call.last && !entry->failure &&
-           Clock::now() - entry->stuck_since > kFullPatience;
+           now - entry->stuck_since > kFullPatience;
   });
   return is_stuck ? Shortage("no space") : Status();
 }
@@ -147,7 +155,7 @@ bool ClusterChunkStoreImpl::LeavesOut(const SyncCall& call, const Entry& entry) 
   return true;
 }
 
-Status ClusterChunkStoreImpl::WaitUntilPlaced(const SyncCall& call) {
+Status ClusterChunkStoreImpl::WaitUntilPlaced(SyncCall& call) {
   uint64_t placed = 0;
   for (;;) {
     auto entry = by_sequence_.upper_bound(placed);
@@ -167,7 +175,7 @@ Status ClusterChunkStoreImpl::WaitUntilPlaced(const SyncCall& call) {
   }
 }
 
-Status ClusterChunkStoreImpl::WaitForCopies(const SyncCall& call) {
+Status ClusterChunkStoreImpl::WaitForCopies(SyncCall& call) {
   for (;;) {
     if (call.unreadable != nullptr) call.unreadable->clear();  // what was passed over before may have its copies by now
     auto first = by_sequence_.begin();
@@ -178,8 +186,9 @@ Status ClusterChunkStoreImpl::WaitForCopies(const SyncCall& call) {
   }
 }
 
-Status ClusterChunkStoreImpl::SyncUntil(SyncScope scope, Unreadable* unreadable) {
-  const auto deadline = Clock::now() + options_.sync_wait_max;
+Status ClusterChunkStoreImpl::SyncUntil(SyncScope scope, Unreadable* unreadable, const SyncLimits& limits) {
+  const auto begun_at = Clock::now();
+  const auto deadline = std::min(begun_at + options_.sync_wait_max, limits.deadline);
   struct Waiter {
     ClusterChunkStoreImpl& store;
     explicit Waiter(ClusterChunkStoreImpl& store_in) : store(store_in) {
@@ -192,7 +201,7 @@ Status ClusterChunkStoreImpl::SyncUntil(SyncScope scope, Unreadable* unreadable)
     }
   };
   MutexLock lock(mutex_);
-  const SyncCall call{scope == SyncScope::kThisNode, unreadable, deadline, last_sequence_};
+  SyncCall call{scope == SyncScope::kThisNode, unreadable, limits, begun_at, deadline, begun_at, last_sequence_};
   Waiter waiter(*this);
   PumpAll();  // what waited for writers
   if (call.local_only) PutAllLocally(call.last);

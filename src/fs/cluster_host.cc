@@ -37,9 +37,10 @@ ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv,
                          Durability durability)
     : parts_(parts), kv_(kv), levels_(kv, names, durability), self_(parts.membership.self().AsKey()) {}
 
-Result<cluster::ClusterChunkStore::Unreadable> ClusterHost::SyncReadableChunks(Durability level) {
+Result<cluster::ClusterChunkStore::Unreadable> ClusterHost::SyncReadableChunks(Durability level,
+                                                                               const SyncLimits& limits) {
   using Scope = cluster::ClusterChunkStore::SyncScope;
-  return parts_.chunks.SyncReadable(level == Durability::kLocal ? Scope::kThisNode : Scope::kCopies);
+  return parts_.chunks.SyncReadable(level == Durability::kLocal ? Scope::kThisNode : Scope::kCopies, limits);
 }
 
 Status ClusterHost::BeginSession() {

@@ -49,7 +49,8 @@ class ClusterHost {
   Levels& levels() { return levels_; }
   // Makes what was put durable, at this level, but for the chunks that it returns, which cannot be read back
   // (ClusterChunkStore).
-  Result<cluster::ClusterChunkStore::Unreadable> SyncReadableChunks(Durability level);
+  using SyncLimits = cluster::ClusterChunkStore::SyncLimits;
+  Result<cluster::ClusterChunkStore::Unreadable> SyncReadableChunks(Durability level, const SyncLimits& limits = {});
   using SizedChunk = cluster::ClusterChunkStore::Sized;
   // ClusterChunkStore::Cover.
   std::vector<store::ChunkPin> CoverChunks(std::span<const SizedChunk> chunks) { return parts_.chunks.Cover(chunks); }

@@ -163,7 +163,12 @@ void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Call
 
 Covering FileSystem::Impl::CoveringFor(const Caller& caller) {
   const auto wait_max = std::chrono::seconds(options.commit_wait_seconds_max);
-  return {parts, *host, {std::chrono::steady_clock::now() + wait_max, caller.cancelled}};
+  auto check = [this, caller]() -> Status {
+    if (IsForsaken(caller)) return Forsaken();
+    if (waits_ended) return MakeError(ErrorCode::kUnavailable, "this host is stopping, and copies are still missing");
+    return {};
+  };
+  return {parts, *host, {std::chrono::steady_clock::now() + wait_max, std::move(check)}};
 }
 
 // What is pending of the sources as this operation has read them, or of files below them. What this host has closed

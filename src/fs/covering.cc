@@ -3,10 +3,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "fs/recipe.h"
+#include "kv/patience.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -23,8 +22,20 @@ struct Walk {
 
 }  // namespace
 
-bool Covering::IsOver() const {
-  return std::chrono::steady_clock::now() >= options_.deadline || (options_.cancelled && options_.cancelled());
+// Before it goes on with more.
+Status Covering::CheckLimits() const {
+  if (limits_.check) CAIRNFS_RETURN_IF_ERROR(limits_.check());
+  if (IsLate()) return MakeError(ErrorCode::kUnavailable, "the copies were not made in time (commit_wait_max)");
+  return {};
+}
+
+// Of what stands in the way of the file's copies: success once it is to be tried again.
+Status Covering::PauseAfter(InodeId file, const Error& why) {
+  if (why.code != ErrorCode::kUnavailable) return ErrorOf(file, why);
+  if (limits_.check) CAIRNFS_RETURN_IF_ERROR(limits_.check());
+  if (IsLate()) return ErrorOf(file, why);
+  static_cast<void>(kv::Patience::Sleep(nullptr, ClusterHost::kAskAgain));  // over: so says the check
+  return {};
 }
 
 Error Covering::ErrorOf(InodeId file, const Error& why) {
@@ -63,6 +74,7 @@ Status Covering::CoverBelow(InodeId directory) {
       walks.pop_back();
       continue;
     }
+    CAIRNFS_RETURN_IF_ERROR(CheckLimits());
     walk.after = entries->back().name;
     std::vector<InodeId> files;
     for (const meta::DirectoryEntry& entry : *entries) {
@@ -115,34 +127,32 @@ Status Covering::AddPage(InodeId file, const Digest& digest, std::string* text) 
       *text = *std::move(read);
       return Add(file, digest, text->size());
     }
-    if (read.error().code != ErrorCode::kUnavailable || IsOver()) return ErrorOf(file, read.error());
-    std::this_thread::sleep_for(ClusterHost::kAskAgain);
+    CAIRNFS_RETURN_IF_ERROR(PauseAfter(file, read.error()));
   }
 }
 
 Status Covering::Add(InodeId file, const Digest& digest, size_t size) {
   chunks_.push_back({digest, size});
   files_.push_back(file);
-  return chunks_.size() < kChunksPerWait ? Status() : AwaitCopies();
+  if (chunks_.size() < kChunksPerWait) return {};
+  CAIRNFS_RETURN_IF_ERROR(AwaitCopies());
+  return CheckLimits();
 }
 
 // A chunk that cannot be read holds up nobody else's sync; this operation waits for the nodes that have it.
 Status Covering::AwaitCopies() {
   const std::vector<store::ChunkPin> pins = host_.CoverChunks(chunks_);
   while (!pins.empty()) {
-    CAIRNFS_ASSIGN_OR_RETURN(const auto unreadable, host_.SyncReadableChunks(Durability::kReplicated));
+    CAIRNFS_ASSIGN_OR_RETURN(const auto unreadable, host_.SyncReadableChunks(Durability::kReplicated, limits_));
     auto first = std::find_if(chunks_.begin(), chunks_.end(),
                               [&](const ClusterHost::SizedChunk& chunk) { return unreadable.contains(chunk.digest); });
     if (first == chunks_.end()) break;
     const Error& why = unreadable.at(first->digest);
-    const InodeId file = files_[static_cast<size_t>(first - chunks_.begin())];
-    if (why.code != ErrorCode::kUnavailable || IsOver()) return ErrorOf(file, why);
-    std::this_thread::sleep_for(ClusterHost::kAskAgain);
+    CAIRNFS_RETURN_IF_ERROR(PauseAfter(files_[static_cast<size_t>(first - chunks_.begin())], why));
   }
   chunks_.clear();
   files_.clear();
-  if (options_.cancelled && options_.cancelled()) return MakeError(ErrorCode::kInterrupted, "the caller was killed");
-  return {};
+  return limits_.check ? limits_.check() : Status();
 }
 
 }  // namespace cairnfs::fs

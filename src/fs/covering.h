@@ -5,6 +5,7 @@
 // name. Only moves and links from `local` to `replicated` pay for that.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,9 +19,10 @@ namespace cairnfs::fs {
 // For one operation on one thread. Blocks. Memory is bounded, however much lies below a directory.
 class Covering {
  public:
-  // All outlive it. At the deadline, or once the caller is cancelled, it waits no more.
-  Covering(const FileSystem::Parts& parts, ClusterHost& host, ClusterHost::FinishOptions options)
-      : parts_(parts), host_(host), options_(std::move(options)) {}
+  // All outlive it. At the deadline of `limits`, which is one for all of it, or once their check fails, it waits no
+  // more: kUnavailable, or what the check says.
+  Covering(const FileSystem::Parts& parts, ClusterHost& host, ClusterHost::SyncLimits limits)
+      : parts_(parts), host_(host), limits_(std::move(limits)) {}
 
   // On success all chunks have their copies that the record of the file names, or those of the files below the
   // directory; what lies below a directory with a level of its own keeps that, and is left alone. Else says which file
@@ -35,12 +37,14 @@ class Covering {
   Status AddPage(InodeId file, const Digest& digest, std::string* text);
   Status Add(InodeId file, const Digest& digest, size_t size);
   Status AwaitCopies();  // of those that were added
-  bool IsOver() const;
+  bool IsLate() const { return std::chrono::steady_clock::now() >= limits_.deadline; }
+  Status CheckLimits() const;
+  Status PauseAfter(InodeId file, const Error& why);
   Error ErrorOf(InodeId file, const Error& why);
 
   const FileSystem::Parts& parts_;
   ClusterHost& host_;
-  const ClusterHost::FinishOptions options_;
+  const ClusterHost::SyncLimits limits_;
   std::vector<ClusterHost::SizedChunk> chunks_;
   std::vector<InodeId> files_;  // that name them, in the same order
 };

@@ -211,9 +211,9 @@ class FileSystem {
   // Calls `go` once names may be changed so: nearly always before it returns; after the next sync round, on another
   // thread, when too many changes wait for the disk. kNoSpace for kMakes when little room is left for metadata. Asked
   // by the caller before Create, MakeNode, Link, SetXattr (kMakes), RemoveXattr (kAlters), Unlink and Rmdir (kRemoves),
-  // which do not wait themselves; SetAttr and Rename ask by themselves. In a cluster it blocks while this host has no
-  // session, and kRemoves waits until what was closed on this host before is durable: `go` runs on a thread that may
-  // wait; or is told kInterrupted, when the caller is killed meanwhile.
+  // which do not wait for that themselves; SetAttr and Rename ask by themselves. In a cluster it blocks while this host
+  // has no session, and kRemoves waits until what was closed on this host before is durable: `go` runs on a thread that
+  // may wait; or is told kInterrupted, when the caller is killed meanwhile.
   void WhenAdmitted(NameChange change, Done<void> go, const Caller& caller = {});
 
   // Whether the functions below wait for other hosts.
@@ -226,7 +226,7 @@ class FileSystem {
                    std::function<void(const Error&)> refused);
 
   // --- names ---------------------------------------------------------------------------------------------------
-  // Functions that return an Attr for a name (Lookup, Create, MakeNode, Link) add one to the inode's lookup count,
+  // Functions that give an Attr for a name (Lookup, Create, MakeNode, Link) add one to the inode's lookup count,
   // which Forget takes away; an inode without a link goes when it is neither looked up nor open.
   Result<meta::Attr> Lookup(InodeId parent, std::string_view name);
   void Forget(InodeId inode, uint64_t count);
@@ -235,7 +235,10 @@ class FileSystem {
   void SetAttr(InodeId inode, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller = {});
   Result<std::string> ReadLink(InodeId inode);
   Result<meta::Attr> MakeNode(InodeId parent, std::string_view name, const meta::CreateParams& params);  // all types
-  Result<meta::Attr> Link(InodeId inode, InodeId new_parent, std::string_view new_name);
+  // Waits, in a cluster, where the file may lack the copies that are promised for the new name: for them, on another
+  // thread, for no longer than a commit does. kInterrupted: the caller was killed meanwhile.
+  void Link(InodeId inode, InodeId new_parent, std::string_view new_name, Done<meta::Attr> done,
+            const Caller& caller = {});
   Status Unlink(InodeId parent, std::string_view name);
   Status Rmdir(InodeId parent, std::string_view name);
   void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done);
@@ -319,8 +322,8 @@ class FileSystem {
 
   // Parts::locks. The front end brings its lock requests there, and tells of closed descriptors.
   ClusterLocks* locks() const;
-  // Ends, with errors, requests that wait for others: locks, and reads of what is on hosts that do not answer. None
-  // waits from now on. For the front end, once it takes no more requests.
+  // Ends, with errors, requests that wait for others: locks, reads of what is on hosts that do not answer, and moves
+  // and links that wait for copies. None waits from now on. For the front end, once it takes no more requests.
   void EndWaits();
   // kIo: the host's session under which the file was opened is lost, and every lock with it. The front end asks before
   // a lock is asked for and once it is granted.

@@ -184,6 +184,7 @@ class FileSystem::Impl {
                                             std::vector<store::ChunkPin>& pins);
 
   // --- names (names.cc) ---
+  Result<meta::Attr> LinkNow(InodeId inode, InodeId new_parent, std::string_view new_name);
   Status PrepareForNewName(InodeId id);
   Status PrepareForNewNames(std::span<const InodeId> files);
   void RenameFile(const meta::RenameParams& params, const std::vector<InodeId>& files, Done<void> done);
@@ -310,7 +311,8 @@ class FileSystem::Impl {
   void RenameShared(const meta::RenameParams& names, const Caller& caller, Done<void> done);
   void CommitShared(const meta::RenameParams& params, const Caller& caller, const std::vector<meta::Attr>& sources,
                     uint64_t session, Done<void> done);
-  Covering CoveringFor(const Caller& caller);  // for no longer than a commit waits
+  // For no longer than a commit waits, and until the caller is being killed or the server stops.
+  Covering CoveringFor(const Caller& caller);
   Result<std::vector<meta::Namespace::PendingFile>> PendingBelow(const std::vector<meta::Attr>& sources);
   // Which of the inodes lie below the sources, or are among them: also of those with more than one name.
   Result<std::set<InodeId>> LyingBelow(const std::vector<meta::Attr>& sources, const std::vector<InodeId>& inodes);

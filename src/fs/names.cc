@@ -56,15 +56,25 @@ Result<meta::Attr> FileSystem::MakeNode(InodeId parent, std::string_view name, c
   return attr;
 }
 
-Result<meta::Attr> FileSystem::Link(InodeId inode, InodeId new_parent, std::string_view new_name) {
-  if (impl_->host != nullptr) {
-    CAIRNFS_ASSIGN_OR_RETURN(const bool may_lack, impl_->host->levels().MayLackCopies(inode, new_parent));
-    if (may_lack) CAIRNFS_RETURN_IF_ERROR(impl_->CoveringFor({}).CoverFile(inode));
-  }
-  SyncRounds::Operation operation(*impl_->rounds);
-  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.Link(inode, new_parent, new_name));
-  impl_->table.AddLookup(attr.inode);
-  return impl_->ReadAttr([&] { return impl_->parts.names.GetAttr(inode); });
+Result<meta::Attr> FileSystem::Impl::LinkNow(InodeId inode, InodeId new_parent, std::string_view new_name) {
+  SyncRounds::Operation operation(*rounds);
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, parts.names.Link(inode, new_parent, new_name));
+  table.AddLookup(attr.inode);
+  return ReadAttr([&] { return parts.names.GetAttr(inode); });
+}
+
+void FileSystem::Link(InodeId inode, InodeId new_parent, std::string_view new_name, Done<meta::Attr> done,
+                      const Caller& caller) {
+  if (impl_->host == nullptr) return done(impl_->LinkNow(inode, new_parent, new_name));
+  const auto may_lack = impl_->host->levels().MayLackCopies(inode, new_parent);
+  if (!may_lack.ok()) return done(may_lack.error());
+  if (!*may_lack) return done(impl_->LinkNow(inode, new_parent, new_name));
+  auto link = [this, inode, new_parent, name = std::string(new_name), caller, done] {
+    const Status covered = impl_->CoveringFor(caller).CoverFile(inode);
+    if (!covered.ok()) return done(covered.error());
+    done(impl_->LinkNow(inode, new_parent, name));
+  };
+  impl_->PostToWait(caller, std::move(link), [done](const Status& refused) { done(refused.error()); });
 }
 
 void FileSystem::Impl::NoteRemoved(const meta::Attr& attr) {

@@ -79,8 +79,10 @@ void OpSymlink(fuse_req_t request, const char* target, fuse_ino_t parent, const 
 
 void OpLink(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const char* new_name) {
   WhenAdmitted(request, fs::NameChange::kMakes,
-               [request, inode, new_parent, name = std::string(new_name)](fs::FileSystem& filesystem) {
-                 ReplyEntry(request, filesystem.Link(InodeId{inode}, InodeId{new_parent}, name));
+               [request, inode, new_parent, name = std::string(new_name),
+                caller = CallerThatStopAwaits(request)](fs::FileSystem& filesystem) {
+                 auto reply = [request](const Result<meta::Attr>& attr) { ReplyEntry(request, attr); };
+                 filesystem.Link(InodeId{inode}, InodeId{new_parent}, name, std::move(reply), caller);
                });
 }
 

@@ -80,6 +80,28 @@ TEST_F(CoverTest, CopiesThatCannotBeMadeFailTheSyncInTime) {
   EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->Sync().ok(); }));
 }
 
+TEST_F(CoverTest, WhoWaitsForCopiesSaysForHowLong) {
+  AddNodes(2);
+  Down(*nodes_[1]);
+  const auto chunks = MakeChunks(1, 5);
+  for (const TestChunk& chunk : chunks) Plant(*nodes_[0], chunk, {nodes_[0]->id});
+  const auto pins = Cover(*nodes_[0], chunks);
+  ClusterChunkStore::SyncLimits limits;
+  limits.deadline = std::chrono::steady_clock::now();
+  const auto late = nodes_[0]->chunks->SyncReadable(Scope::kCopies, limits);
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code, ErrorCode::kUnavailable) << late.error().message;
+  unsigned asked = 0;
+  limits = {};
+  limits.check = [&]() -> Status {
+    return ++asked < 3 ? Status() : MakeError(ErrorCode::kInterrupted, "nobody waits any more");
+  };
+  const auto given_up = nodes_[0]->chunks->SyncReadable(Scope::kCopies, limits);
+  ASSERT_FALSE(given_up.ok());
+  EXPECT_EQ(given_up.error().code, ErrorCode::kInterrupted) << given_up.error().message;
+  EXPECT_EQ(asked, 3u);
+}
+
 // Nor does it hold up others, who do not name it.
 TEST_F(CoverTest, WhatNoNodeCanGiveIsLeftOutAndTriedAgain) {
   AddNodes(3);

@@ -200,7 +200,9 @@ TEST_F(Checked, WhatOnlyMovesIsNoProblem) {
                       }).ok());
         };
         rename(a, b);
-        EXPECT_TRUE(world_.fs->Link(inode, a, link).ok());
+        EXPECT_TRUE(World::Await<meta::Attr>([&](Done<meta::Attr> done) {
+                      world_.fs->Link(inode, a, link, std::move(done));
+                    }).ok());
         EXPECT_TRUE(world_.fs->Unlink(a, link).ok());
         rename(b, a);
         std::string made = link + "-" + std::to_string(i);

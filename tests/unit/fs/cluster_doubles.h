@@ -164,9 +164,14 @@ class TestChunks final : public cluster::ClusterChunkStore {
     return waiting_.size();
   }
   void Prefetch(std::span<const Digest>) override {}
-  Status Sync() override {
+  Status Sync() override { return SyncWithin({}); }
+  Status SyncWithin(const SyncLimits& limits) {
     syncs++;
-    while (syncs_hang) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (syncs_hang) {
+      if (limits.check) CAIRNFS_RETURN_IF_ERROR(limits.check());
+      if (std::chrono::steady_clock::now() >= limits.deadline) return MakeError(ErrorCode::kUnavailable, "too late");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     if (syncs_fail) return MakeError(ErrorCode::kUnavailable, "too few nodes");
     {
       std::lock_guard lock(mutex_);
@@ -180,8 +185,8 @@ class TestChunks final : public cluster::ClusterChunkStore {
     local_syncs++;
     return own_.Sync();
   }
-  Result<Unreadable> SyncReadable(SyncScope scope) override {
-    const Status synced = scope == SyncScope::kThisNode ? SyncLocal() : Sync();
+  Result<Unreadable> SyncReadable(SyncScope scope, const SyncLimits& limits) override {
+    const Status synced = scope == SyncScope::kThisNode ? SyncLocal() : SyncWithin(limits);
     if (!synced.ok()) return synced.error();
     std::lock_guard lock(mutex_);
     return unreadable_;

@@ -187,6 +187,11 @@ class Host {
     meta::RenameParams params{from, std::move(from_name), to, std::move(to_name), meta::RenameMode::kReplace};
     return Await<void>([&](Done<void> done) { fs->Rename(params, {}, std::move(done)); });
   }
+  Status Link(InodeId inode, InodeId to, std::string_view to_name, const Caller& caller = {}) {
+    auto linked =
+        Await<meta::Attr>([&](Done<meta::Attr> done) { fs->Link(inode, to, to_name, std::move(done), caller); });
+    return linked.ok() ? Status() : Status(linked.error());
+  }
   Status Unlink(std::string_view file_name, InodeId parent = kRootInode) {
     Status admitted = Await<void>([&](Done<void> done) { fs->WhenAdmitted(NameChange::kRemoves, std::move(done)); });
     return admitted.ok() ? fs->Unlink(parent, file_name) : admitted;

@@ -230,10 +230,10 @@ TEST_F(ClusterLevelsTest, ALinkToWhereCopiesArePromisedWaitsForThem) {
   Host& linker = host(1);
   EXPECT_TRUE(Eventually([&] { return *linker.Durability(file.attr.inode) == "local"; }));
   linker.chunks->syncs_fail = true;
-  EXPECT_TRUE(linker.fs->Link(file.attr.inode, scratch, "beside").ok());
-  EXPECT_FALSE(linker.fs->Link(file.attr.inode, kRootInode, "final").ok());
+  EXPECT_TRUE(linker.Link(file.attr.inode, scratch, "beside").ok());
+  EXPECT_FALSE(linker.Link(file.attr.inode, kRootInode, "final").ok());
   linker.chunks->syncs_fail = false;
-  EXPECT_TRUE(linker.fs->Link(file.attr.inode, kRootInode, "final").ok());
+  EXPECT_TRUE(linker.Link(file.attr.inode, kRootInode, "final").ok());
   EXPECT_EQ(linker.chunks->copied_count(), 1u);
 }
 

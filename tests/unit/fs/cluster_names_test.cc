@@ -228,7 +228,7 @@ TEST_F(ClusterNamesTest, LostBytesOfAFileWithTwoNamesFailWhatIsAboveThemAlone) {
   const InodeId elsewhere = host(0).MakeDirectory("elsewhere.tmp");
   host(0).Put("good", "good", elsewhere);
   const InodeId torn = host(1).Put("torn", TextOf(1, 1000), above);
-  ASSERT_TRUE(host(1).fs->Link(torn, deep, "second").ok());
+  ASSERT_TRUE(host(1).Link(torn, deep, "second").ok());
   host(1).Die();
   EXPECT_TRUE(Eventually([&] { return *host(0).Durability(above) == "lost"; }));
   EXPECT_EQ(*host(0).Durability(deep), "lost");

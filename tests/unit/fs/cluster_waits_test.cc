@@ -45,19 +45,49 @@ class ClusterWaitsTest : public ClusterTest {
   }
   // All threads of a kind ask another host.
   bool AllAsk() const { return board_.finish_calls >= 32; }
-  // What a call gives whose caller is killed while another host does not answer.
-  Status KillWhileNobodyAnswers(const std::function<void(const Caller&, Done<void>)>& call) {
+  using KilledCall = std::function<void(const Caller&, Done<void>)>;
+  // What a call gives whose caller is killed once it waits.
+  static Status KillOnce(const std::function<bool()>& waits, const KilledCall& call) {
     auto killed = std::make_shared<std::atomic<bool>>(false);  // asked about also later
     Caller caller;
     caller.cancelled = caller.killed = [killed] { return killed->load(); };
-    board_.unanswered_finishes = 1'000'000;
-    auto result = std::async(
-        std::launch::async, [&] { return Host::Await<void>([&](Done<void> done) { call(caller, std::move(done)); }); });
-    EXPECT_TRUE(Eventually([&] { return board_.finish_calls > 0; }));
+    auto promise = std::make_shared<std::promise<Status>>();
+    auto result = promise->get_future();
+    call(caller, [promise](const Status& status) { promise->set_value(status); });
+    EXPECT_TRUE(Eventually(waits));
     *killed = true;
-    EXPECT_EQ(result.wait_for(std::chrono::seconds(40)), std::future_status::ready);
+    if (result.wait_for(std::chrono::seconds(40)) == std::future_status::ready) return result.get();
+    return MakeError(ErrorCode::kBusy, "it waits on");
+  }
+  // What a call gives whose caller is killed while another host does not answer.
+  Status KillWhileNobodyAnswers(const KilledCall& call) {
+    board_.unanswered_finishes = 1'000'000;
+    Status result = KillOnce([&] { return board_.finish_calls > 0; }, call);
     board_.unanswered_finishes = 0;
-    return result.get();
+    return result;
+  }
+  // A file of level `local`, that host 0 has written below "scratch"; host 1 knows that by then.
+  struct Scratch {
+    InodeId directory, file;
+  };
+  Scratch MakeScratch() {
+    const InodeId scratch = host(0).MakeDirectory("scratch");
+    EXPECT_TRUE(host(0).fs->SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+    auto file = host(0).Create("file", scratch);
+    EXPECT_TRUE(host(0).Write(file, 0, "bytes").ok());
+    EXPECT_TRUE(host(0).Fsync(file).ok());
+    EXPECT_TRUE(host(0).CloseFile(file).ok());
+    EXPECT_TRUE(Eventually([&] { return *host(1).Durability(file.attr.inode) == "local"; }));
+    return {scratch, file.attr.inode};
+  }
+  // Of the file, to where copies are promised.
+  static void Move(Host& at, const Scratch& scratch, const Caller& caller, Done<void> done) {
+    at.fs->Rename({scratch.directory, "file", kRootInode, "moved", meta::RenameMode::kReplace}, caller,
+                  std::move(done));
+  }
+  static void Link(Host& at, InodeId file, const std::string& name, const Caller& caller, const Done<void>& done) {
+    auto tell = [done](const Result<meta::Attr>& attr) { done(attr.ok() ? Status() : Status(attr.error())); };
+    at.fs->Link(file, kRootInode, name, std::move(tell), caller);
   }
 };
 
@@ -87,6 +117,75 @@ TEST_F(ClusterWaitsTest, OpeningAndReadingOutlastThatOthersAreAway) {
     EXPECT_EQ(*read, text);
   }
   ASSERT_TRUE(host(1).CloseFile(*opened).ok());
+}
+
+TEST_F(ClusterWaitsTest, LinksThatWaitForCopiesHoldUpNothingElse) {
+  MakeHosts(2);
+  const Scratch scratch = MakeScratch();
+  TestChunks& chunks = *host(1).chunks;
+  const uint64_t before = chunks.syncs;
+  chunks.syncs_hang = true;
+  ExpectStatBeside(
+      host(1), [&](int i, Done<void> done) { Link(host(1), scratch.file, "link" + std::to_string(i), {}, done); },
+      [&] { return chunks.syncs >= before + 32; }, [&] { chunks.syncs_hang = false; });
+}
+
+TEST_F(ClusterWaitsTest, WhoIsKilledWaitsForCopiesNoMore) {
+  MakeHosts(2);
+  const Scratch scratch = MakeScratch();
+  TestChunks& chunks = *host(1).chunks;
+  uint64_t before = chunks.syncs;
+  const auto waits = [&] { return chunks.syncs > before; };
+  chunks.syncs_hang = true;
+  const Status linked = KillOnce(
+      waits, [&](const Caller& caller, Done<void> done) { Link(host(1), scratch.file, "link", caller, done); });
+  before = chunks.syncs;
+  const Status moved =
+      KillOnce(waits, [&](const Caller& caller, Done<void> done) { Move(host(1), scratch, caller, std::move(done)); });
+  chunks.syncs_hang = false;
+  for (const Status& status : {linked, moved}) {
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kInterrupted) << status.error().message;
+  }
+  EXPECT_TRUE(host(1).Rename(scratch.directory, "file", kRootInode, "moved").ok());
+}
+
+TEST_F(ClusterWaitsTest, AServerThatStopsAwaitsNoCopies) {
+  options_.commit_wait_seconds_max = 3600;
+  MakeHosts(2);
+  const Scratch scratch = MakeScratch();
+  TestChunks& chunks = *host(1).chunks;
+  const uint64_t before = chunks.syncs;
+  chunks.syncs_hang = true;
+  auto promise = std::make_shared<std::promise<Status>>();
+  auto moved = promise->get_future();
+  Move(host(1), scratch, {}, [promise](const Status& status) { promise->set_value(status); });
+  EXPECT_TRUE(Eventually([&] { return chunks.syncs > before; }));
+  host(1).fs->EndWaits();
+  const bool is_over = moved.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+  chunks.syncs_hang = false;
+  ASSERT_TRUE(is_over);
+  const Status status = moved.get();
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("stopping"), std::string::npos) << status.error().message;
+}
+
+TEST_F(ClusterWaitsTest, WhatWaitsForCopiesEndsWithItsTime) {
+  AddHost(1);
+  options_.commit_wait_seconds_max = 1;
+  AddHost(2);
+  const Scratch scratch = MakeScratch();
+  TestChunks& chunks = *host(1).chunks;
+  chunks.syncs_hang = true;
+  auto promise = std::make_shared<std::promise<Status>>();
+  auto linked = promise->get_future();
+  Link(host(1), scratch.file, "link", {}, [promise](const Status& status) { promise->set_value(status); });
+  const bool is_over = linked.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+  chunks.syncs_hang = false;
+  ASSERT_TRUE(is_over);
+  const Status status = linked.get();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kUnavailable) << status.error().message;
 }
 
 // A chunk that left memory before it had its copies, and that the disk does not give back.
