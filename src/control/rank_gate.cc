@@ -172,7 +172,11 @@ Status RankGate::Visit::Run(const Caller& caller) {
   for (;;) {
     CAIRNFS_ASSIGN_OR_RETURN(const Arrival arrival, ArriveInTheEnd(caller));
     if (arrival == Arrival::kCommitted) return {};
-    if (arrival == Arrival::kCame) return AwaitOthers(caller);
+    if (arrival == Arrival::kCame) {
+      // The others wait for what it waited for, for as long: it gives them the time to come.
+      if (late_for_ != 0) deadline_ = Clock::now() + call_.timeout;
+      return AwaitOthers(caller);
+    }
     if (outcome_) return *outcome_;
     CAIRNFS_RETURN_IF_ERROR(AwaitChange(caller));
   }
@@ -185,8 +189,8 @@ Result<RankGate::Visit::Arrival> RankGate::Visit::ArriveInTheEnd(const Caller& c
     const ErrorCode code = arrived.error().code;
     if (code == ErrorCode::kAlreadyExists) {
       if (!EarlierCallEnds(caller.cancelled)) return arrived;
-    } else if ((code == ErrorCode::kUnavailable && (may_have_come_ || late_for_ != 0)) ||
-               (code == ErrorCode::kStale && (may_have_come_ || Clock::now() < deadline_))) {
+    } else if (((code == ErrorCode::kUnavailable || code == ErrorCode::kStale) && (may_have_come_ || late_for_ != 0)) ||
+               (code == ErrorCode::kStale && Clock::now() < deadline_)) {
       // The others may count this rank, or are at the rename that it waits for: it is not for it to give up. And a host
       // whose session is lost takes a new one.
       if (caller.cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
@@ -201,9 +205,10 @@ Result<RankGate::Visit::Arrival> RankGate::Visit::ArriveInTheEnd(const Caller& c
 // Of a rank that is late: until the state or the elected one changed since it looked, for a while at most.
 Status RankGate::Visit::AwaitChange(const Caller& caller) {
   Signal signal;
-  CAIRNFS_ASSIGN_OR_RETURN(const std::unique_ptr<kv::KvWatch> watch,
-                           gate_.options_.watched.Watch(state_key_, ranks_begin_, late_revision_, signal.Callbacks()));
-  return signal.Await(0, Clock::now() + kLookAgainInterval, caller.cancelled);
+  const auto watch = gate_.options_.watched.Watch(state_key_, ranks_begin_, late_revision_, signal.Callbacks());
+  const bool is_away = !watch.ok() && watch.error().code == ErrorCode::kUnavailable;
+  if (!watch.ok() && !is_away) return watch.error();
+  return signal.Await(0, Clock::now() + (is_away ? kCancelledInterval : kLookAgainInterval), caller.cancelled);
 }
 
 Status RankGate::Visit::AwaitOthers(const Caller& caller) {

@@ -112,7 +112,9 @@ class RankGate::Visit {
   kv::KvStore& store_;
   const GateCall call_;
   const uint64_t call_number_;
-  const Clock::time_point deadline_, patient_until_;
+  // Of the generation in which it came: of one that came late, counted from then.
+  Clock::time_point deadline_;
+  const Clock::time_point patient_until_;
   const std::string state_key_, elected_key_, ranks_begin_, ranks_end_, own_key_;
   uint32_t generation_ = 0;
   std::optional<Status> outcome_;  // what this rank is told, once that is known

@@ -148,7 +148,7 @@ class RankGateTest : public ::testing::Test {
   std::unique_ptr<RankGate> MakeGate(Host& host, const std::string& name, milliseconds patience = milliseconds(2000),
                                      milliseconds rename_wait_max = std::chrono::hours(1)) {
     auto lease = [&host]() -> Result<kv::LeaseId> {
-      if (host.stale_leases == 0) return host.lease.load();
+      if (host.stale_leases <= 0) return host.lease.load();
       --host.stale_leases;
       return MakeError(ErrorCode::kStale, "the session is lost");
     };

@@ -63,6 +63,35 @@ TEST_F(RankGateLateTest, TheNextJobComesAgainWhenTheHostOfWhoRenamedIsTakenForDe
   ExpectThatAllComeAgain(std::move(next));
 }
 
+// Its own time was over before it could begin to wait for the others.
+TEST_F(RankGateLateTest, WhoWasLateForLongGivesTheOthersTheirTime) {
+  constexpr milliseconds kTimeout{5000};
+  BeginRename();
+  Pending late = StartAndLook(0, Call(0, 2, kTimeout));
+  EXPECT_FALSE(late.IsOverWithin(kTimeout));
+  ElectedGoes();
+  EXPECT_TRUE(Eventually([&] { return WaitingRanks() == 1 && Generation() == 2; }));
+  // It has counted at least once before the other one comes.
+  EXPECT_FALSE(late.IsOverWithin(milliseconds(300)));
+  ExpectCommitted(Start(1, Call(1, 2)));
+  ExpectCommitted(std::move(late));
+  EXPECT_EQ(renames_, 1);
+}
+
+// Its host loses its session while it waits, and takes a new one after its timeout.
+TEST_F(RankGateLateTest, WhoIsLateOutlastsThatItsHostHasNoSession) {
+  constexpr milliseconds kTimeout{5000};
+  BeginRename();
+  hosts_[0]->stale_leases = 1'000'000;
+  Pending late = StartAndLook(0, Call(0, 2, kTimeout));
+  ElectedGoes();
+  EXPECT_FALSE(late.IsOverWithin(kTimeout));
+  hosts_[0]->stale_leases = 0;
+  ExpectCommitted(Start(1, Call(1, 2)));
+  ExpectCommitted(std::move(late));
+  EXPECT_EQ(renames_, 1);
+}
+
 TEST_F(RankGateLateTest, RanksThatWaitForTheSameRenameMeetAfterIt) {
   BeginRename();
   Pending first = StartAndLook(0, Call(0, 2)), second = StartAndLook(1, Call(1, 2));
