@@ -63,7 +63,9 @@ void ClusterLocks::KeepRefused(Operation operation, const Error& error, Inode& s
     for (auto kept = state.refused.rbegin(); kept != state.refused.rend() && Frees(*kept); ++kept) {
       if (Absorb(*kept, operation)) return;
     }
-    if (operation.kind == Operation::Kind::kUnlock && state.refused.size() >= kRefusedMax) return;
+    const bool is_part = operation.kind == Operation::Kind::kUnlock &&
+                         (operation.lock.start > 0 || operation.lock.last < meta::kLockOffsetMax);
+    if (is_part && state.refused.size() >= kRefusedMax) return;
   }
   state.refused.push_back(std::move(operation));
 }
@@ -82,16 +84,20 @@ void ClusterLocks::NoteRefused(const Batch& batch, Inode& state) {
   }
 }
 
+// Not that there is no lock, where there may be one.
+Result<ClusterLocks::Answer> ClusterLocks::AnswerAtTheEnd(const Operation& operation) {
+  if (operation.kind == Operation::Kind::kWait) return Answer{Outcome::kInterrupted, {}};
+  return MakeError(ErrorCode::kUnavailable, "the mount ends");
+}
+
 // What was to be freed goes with the session, which ends next.
 void ClusterLocks::EndRefused(Inode& state, Told& told) {
   for (Operation& operation : state.refused) {
     if (operation.kind == Operation::Kind::kWait) {
       tickets_.erase(operation.ticket);
       DropEdge(operation.lock.owner.number, operation.ticket);
-      told.emplace_back(std::move(operation.done), Answer{Outcome::kInterrupted, {}});
-    } else {
-      told.emplace_back(std::move(operation.done), MakeError(ErrorCode::kUnavailable, "the mount ends"));
     }
+    told.emplace_back(std::move(operation.done), AnswerAtTheEnd(operation));
   }
   state.refused.clear();
   state.retry_due = state.answer_lost = false;

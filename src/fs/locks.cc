@@ -315,7 +315,8 @@ void ClusterLocks::FinishOperation(Batch& batch, size_t index, Inode& state, Tol
   if (!batch.status.ok()) {
     const Error& error = batch.status.error();
     if (IsTriedAgain(batch, operation)) return KeepRefused(std::move(operation), error, state, told);
-    answer = AnswerWithout(operation, error);
+    const bool may_be_there = error.code == ErrorCode::kNoSpace && MayTake(operation);
+    answer = may_be_there ? AnswerAtTheEnd(operation) : AnswerWithout(operation, error);
   } else {
     answer = std::move(batch.answers[index]);
   }

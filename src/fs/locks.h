@@ -201,6 +201,7 @@ class ClusterLocks {
   void SweepAll();
   // What the operation is answered when it could not be done.
   static Result<Answer> AnswerWithout(const Operation& operation, const Error& error);
+  static Result<Answer> AnswerAtTheEnd(const Operation& operation);  // of one that may have run
   static void Tell(Told& told);
   static Error LocksLost();  // kStale: with the session
 

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "../../support/random.h"
 #include "cluster/records.h"
@@ -37,6 +39,8 @@ class LossyStore final : public kv::KvStore {
   void DelayNextCommit() { delay_next_ = true; }
   void SetFull(bool full) { full_ = full; }
   size_t refusals() const { return refusals_; }  // for want of room
+  // Called once, within the next of them. Set while no commit runs.
+  std::function<void()> on_refusal;
   size_t commits() const { return commits_; }
   size_t reads() const { return reads_; }
 
@@ -58,6 +62,7 @@ class LossyStore final : public kv::KvStore {
       return MakeError(ErrorCode::kUnavailable, "the answer was lost");
     }
     if (full_) {
+      if (on_refusal) std::exchange(on_refusal, nullptr)();
       ++refusals_;
       return MakeError(ErrorCode::kNoSpace, "the store is full");
     }

@@ -188,6 +188,14 @@ TEST_F(LocksNoSpaceTest, TheEndOfTheMountDoesNotWaitForRoom) {
   EXPECT_EQ(Stored(other).held().size(), 1U);  // until the session ends
 }
 
+// The mount ends before the refusal is noted.
+TEST_F(LocksNoSpaceTest, TheEndOfTheMountDeniesNoLockThatMayBeThere) {
+  hosts_[0].store->on_refusal = [&] { hosts_[0].locks->EndWaits(); };
+  hosts_[0].store->DelayNextCommit();
+  hosts_[0].store->SetFull(true);
+  ExpectError(StartTry(0, Flock(1, kExclusive)), ErrorCode::kUnavailable);
+}
+
 TEST_F(LocksNoSpaceTest, TheEndOfTheSessionEndsWhatIsTriedAgain) {
   Wait in_doubt = StartTryInDoubt();
   EndSession(0);
