@@ -237,6 +237,7 @@ void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
 void ClusterChunkStoreImpl::Abandon(const EntryPtr& entry) {
   if (!entry->only_covered) spdlog::error("{}", entry->failure->message);
   if (CopiesOf(*entry) > 0) short_chunks_.fetch_add(1, std::memory_order_relaxed);
+  if (entry->home == self_) home_.EndClaim(entry->digest);  // whoever puts it brings it
   Remove(entry);
 }
 
@@ -270,8 +271,9 @@ void ClusterChunkStoreImpl::EndRepair(const Digest& digest) {
 void ClusterChunkStoreImpl::Retry(const EntryPtr& entry) {
   const bool may_be_dropped = entry->failure || entry->only_covered;
   if (may_be_dropped && !IsPinned(entry->digest)) return Abandon(entry);
-  // There may be room on this node again. What was dropped from memory is stored here.
-  if (entry->local == Entry::Local::kRefused && !entry->slices.empty() && !failure_) {
+  // There may be room on this node again. What was dropped from memory is stored here, or was only covered.
+  const bool has_bytes = !entry->slices.empty() || entry->only_covered;
+  if (entry->local == Entry::Local::kRefused && has_bytes && !failure_) {
     entry->local = Entry::Local::kNone;
   }
   Settle(entry);

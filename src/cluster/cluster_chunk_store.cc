@@ -394,8 +394,9 @@ void ClusterChunkStoreImpl::LookWhetherFull() {
   membership_.SetFull(is_full_);
 }
 
-// Chunks that lie on this node's disk wait for slow or missing nodes without holding the buffers that writers need.
-// While sends go on, writers wait for them instead: reading back costs more.
+// Chunks that lie on this node's disk, or were only covered and lie where they were read, wait for slow or missing
+// nodes without holding the buffers that writers need. While sends go on, writers wait for them instead: reading back
+// costs more.
 void ClusterChunkStoreImpl::DropSlicesUnderPressure() {
   if (!pool_.UnderPressure()) return;
   MutexLock lock(mutex_);
@@ -403,9 +404,11 @@ void ClusterChunkStoreImpl::DropSlicesUnderPressure() {
   for (auto sequence = in_memory_.begin(); sequence != in_memory_.end();) {
     Entry& entry = *by_sequence_.at(*sequence);
     if (now - entry.put_at < kSlicesKeptFor) break;
-    const bool lies_here = entry.local == Entry::Local::kStored && entry.state == Entry::State::kBringing;
-    if (lies_here) entry.slices.clear();
-    sequence = lies_here ? in_memory_.erase(sequence) : std::next(sequence);
+    const bool is_kept =
+        entry.local == Entry::Local::kStored || (entry.only_covered && entry.local != Entry::Local::kQueued);
+    const bool can_be_read = is_kept && entry.state == Entry::State::kBringing;
+    if (can_be_read) entry.slices.clear();
+    sequence = can_be_read ? in_memory_.erase(sequence) : std::next(sequence);
   }
 }
 
