@@ -54,6 +54,7 @@ void FinishQueue::Run() {
       MutexLock lock(mutex_);
       if (waiting_.empty()) {
         running_--;
+        look_at_ = kLookAtMin;
         return;
       }
       next.splice(next.end(), waiting_, waiting_.begin());
