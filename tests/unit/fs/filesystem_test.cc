@@ -394,7 +394,6 @@ TEST(FileSystem, ATruncateThatCannotBeChangesNothing) {
   world.CloseFile(file);
 }
 
-// Whoever takes the answers may go once Stop has returned.
 TEST(FileSystem, ReadsOfWhoOpenedItSoLeaveTheAccessTimeAlone) {
   World world;
   auto file = world.Create("file");
@@ -416,6 +415,7 @@ TEST(FileSystem, ReadsOfWhoOpenedItSoLeaveTheAccessTimeAlone) {
   EXPECT_NE(atime_after_read({.read = true}), 1000);
 }
 
+// Whoever takes the answers may go once Stop has returned.
 TEST(FileSystem, AStopWaitsUntilAReadsAnswerIsTaken) {
   World world;
   auto file = world.Create("file");

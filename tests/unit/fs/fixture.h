@@ -62,6 +62,11 @@ class FullableEngine final : public kv::KvEngine {
     held_digest_ = chunking::ComputeDigest(AsBytes(bytes));
     holds_put_ = true;
   }
+  // Nothing is held any more, nor ever again: for the end of a test that may have failed.
+  void LetGo() {
+    lets_go_ = true;
+    holding = false;
+  }
   Result<std::optional<std::string>> Get(std::string_view key, const kv::EngineSnapshot* snapshot) override {
     gets_total++;
     if (holds_put_ && key == store::ChunkKey(held_digest_) && holds_put_.exchange(false)) Hold();
@@ -85,11 +90,11 @@ class FullableEngine final : public kv::KvEngine {
  private:
   void Hold() {
     holding = true;
-    while (holding) std::this_thread::yield();
+    while (holding && !lets_go_) std::this_thread::yield();
   }
 
   std::unique_ptr<kv::KvEngine> memory_ = kv::OpenMemoryEngine();
-  std::atomic<bool> holds_put_{false};
+  std::atomic<bool> holds_put_{false}, lets_go_{false};
   Digest held_digest_;
 };
 

@@ -20,6 +20,7 @@ class NoRoomForAccepted : public testing::Test {
   }
   ~NoRoomForAccepted() override {
     disk_->SetFaults({});
+    world_.engine->LetGo();
     world_.fs->Release(file_.handle, file_.attr.inode);
     world_.Close();
   }

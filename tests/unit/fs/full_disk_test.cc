@@ -267,7 +267,7 @@ class NoRoomInThePool : public testing::Test {
   }
   ~NoRoomInThePool() override {
     disk_->SetFaults({});
-    world_.engine->holding = false;
+    world_.engine->LetGo();
     if (file_.handle != 0) world_.fs->Release(file_.handle, file_.attr.inode);
     world_.Close();
   }
