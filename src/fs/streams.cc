@@ -20,6 +20,8 @@ constexpr size_t kRunsMax = 4096;
 
 bool IsWorthCutting(const Run& run) { return run.length - run.scanned >= kScanBytesMin; }
 
+bool IsPassing(ErrorCode code) { return code == ErrorCode::kUnavailable || code == ErrorCode::kExhausted; }
+
 }  // namespace
 
 void Streams::SetError(const InodePtr& inode, const Error& error) {
@@ -265,13 +267,19 @@ void Streams::ApplyLanded(const InodePtr& inode) {
     std::shared_ptr<FlyingChunk> chunk = first->second;
     Status loaded;
     if (landed->second.pin) loaded = content.extents.EnsureLoaded(chunk->offset, chunk->size, chunks_);
-    // What lies below may be on nodes that do not answer just now. That is no reason to lose what is stored.
-    if (!loaded.ok() && loaded.error().code == ErrorCode::kUnavailable) {
+    // What lies below may be on nodes that do not answer just now, or there be no descriptor to read it. That is no
+    // reason to lose what is stored.
+    if (!loaded.ok() && IsPassing(loaded.error().code)) {
       if (!std::exchange(content.recipe_away_noted, true)) {
         spdlog::warn("inode {}: bytes at {} (+{}) wait for its recipe: {}", inode->id.value, chunk->offset, chunk->size,
                      loaded.error().message);
       }
-      landed->second.failure = loaded.error().WithContext("the recipe");
+      Error why = loaded.error().WithContext("the recipe");
+      if (why.code == ErrorCode::kExhausted) {
+        why.code = ErrorCode::kNoSpace;  // as of a segment that cannot be made for that reason
+        NoteNoSpace(inode, chunk->id, why);
+      }
+      landed->second.failure = std::move(why);
       break;
     }
     content.recipe_away_noted = false;
