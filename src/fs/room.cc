@@ -82,7 +82,8 @@ void FileSystem::Impl::ProbeRoom() {
   // What was deleted since such a collection was last in vain may have held most of the disk.
   if (why && why->code == ErrorCode::kNoSpace && count_before != free_count_at_vain_collection) {
     CollectAndWait();
-    why = RetryWithoutRoom();
+    // Twice: what was still being put when the first began may have found no room before the collection made some.
+    for (int times = 0; times < 2 && why; ++times) why = RetryWithoutRoom();
     if (why) free_count_at_vain_collection = count_before;
   }
   MutexLock lock(room_probe.mutex);
