@@ -291,8 +291,12 @@ cairnfs::Status Collector::Mark(LiveSet& live) {
         // Replaced and collected pages mean that the record changed under the mark: read it again.
         CAIRNFS_ASSIGN_OR_RETURN(auto again, kv_.Get(entry.key));
         if (again && again->revision == entry.revision) {
-          return marked.error().WithContext("the recipe of inode " +
-                                            std::to_string(meta::InodeOfKey(entry.key).value_or(InodeId{0}).value) +
+          const InodeId inode = meta::InodeOfKey(entry.key).value_or(InodeId{0});
+          const std::string what = "the recipe of inode " + std::to_string(inode.value);
+          const ErrorCode code = marked.error().code;
+          const bool is_of_file = code != ErrorCode::kExhausted && code != ErrorCode::kUnavailable;
+          if (!is_of_file) return marked.error().WithContext(what);
+          return marked.error().WithContext(what +
                                             " cannot be read, so nothing is known to be free: find the file with "
                                             "cairnfs check, restore or remove it");
         }

@@ -121,10 +121,12 @@ Status LocalChunkStore::Impl::CompactGroup(Victims& victims, const SweepOptions&
   return status;
 }
 
-// kCorrupt: some of it is damaged or cannot be read. The sound chunks move, the others stay where they are.
+// kCorrupt: some of it is damaged or cannot be read. The sound chunks move, the others stay where they are. kExhausted:
+// its file cannot be opened now, which says nothing about them.
 Status LocalChunkStore::Impl::CopyVictim(Victim& victim, const SweepOptions& options, SweepProgress& progress,
                                          Batch& batch) {
   auto file = segments_.FileOf(*victim.segment);
+  if (!file.ok() && file.error().code == ErrorCode::kExhausted) return file.error();
   if (!file.ok()) return MakeError(ErrorCode::kCorrupt, file.error().message);
   FileWindow window(**file, victim.entries.empty() ? kPageBytes : kReadBytesMax);
   const auto& entries = victim.entries;

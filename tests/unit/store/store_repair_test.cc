@@ -223,6 +223,18 @@ TEST_F(RepairTest, ACheckTakesALackOfDescriptorsForNoDamage) {
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }
 
+TEST_F(RepairTest, ACompactionWithoutDescriptorsFailsAndFindsNoDamage) {
+  Fill();
+  disk_.SetFaults({.opens_max = 0});
+  const Status collected = Collect({4, 5, 6, 7, 8, 9});
+  disk_.SetFaults(io::Faults());
+  ASSERT_FALSE(collected.ok());
+  EXPECT_EQ(collected.error().code, ErrorCode::kExhausted) << collected.error().message;
+  ASSERT_OK(Collect({4, 5, 6, 7, 8, 9}));
+  ExpectReads(chunks_[3]);
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+}
+
 TEST_F(RepairTest, CompactionGoesOnBehindABadSector) {
   Fill(90);
   const std::string name = SegmentOf(chunks_[3]);
