@@ -262,7 +262,8 @@ Status CheckMayBeAdopted(const DataDirectory& directory, const Config& config, c
 }
 
 // Of a host that joins: its first mount would refuse a directory of another filesystem. One that does not exist yet is
-// made then, and one that a daemon holds was found to be right by it.
+// made then, and one that a daemon holds was found to be right by it. Of one that belongs to another user, as whom the
+// daemon is to run, nothing is known before it does.
 Status CheckDataMayJoin(const Config& config, const std::string& filesystem) {
   std::error_code error;
   if (!stdfs::exists(config.data + "/format", error)) return {};
@@ -271,7 +272,11 @@ Status CheckDataMayJoin(const Config& config, const std::string& filesystem) {
   open.create = false;
   open.purpose = "checking";
   auto directory = DataDirectory::Open(open);
-  if (!directory.ok()) return directory.error().code == ErrorCode::kBusy ? Status() : Status(directory.error());
+  if (!directory.ok()) {
+    const ErrorCode code = directory.error().code;
+    if (code == ErrorCode::kBusy || code == ErrorCode::kPermission) return {};
+    return directory.error();
+  }
   return CheckMayBeAdopted(**directory, config, filesystem);
 }
 

@@ -3,6 +3,8 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -193,6 +195,36 @@ TEST_F(ClusterSetupTest, JoinSaysThatTheDirectoryIsAnothersBeforeItWritesAnythin
   EXPECT_TRUE(joined.ok()) << joined.error().message;
   EXPECT_TRUE(stdfs::exists(options_.file));
   EXPECT_FALSE(stdfs::exists(options_.config.data));
+}
+
+// The daemon runs as that user. Its mount looks at the directory.
+TEST_F(ClusterSetupTest, JoinTakesADirectoryThatBelongsToAnotherUser) {
+  auto engine = kv::OpenMemoryEngine();
+  auto store = kv::HostedStore::Open(*engine);
+  ASSERT_TRUE(store.ok());
+  auto made = MakeOrReadCluster(**store, options_.config);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  auto server = kvnet::KvServer::Start(**store, "127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.error().message;
+  const std::string& data = options_.config.data;
+  {
+    auto directory = DataDirectory::Open({data, true, "testing"});
+    ASSERT_TRUE(directory.ok());
+    ASSERT_TRUE((*directory)->JoinFilesystem(ToHex(made->header.uuid)).ok());
+    ASSERT_TRUE((*directory)->FinishMaking().ok());
+  }
+  if (geteuid() == 0) {
+    constexpr uid_t kAnother = 12345;
+    ASSERT_EQ(chown((data + "/format").c_str(), kAnother, kAnother), 0);
+  } else {
+    ASSERT_EQ(chmod((data + "/LOCK").c_str(), 0), 0);
+  }
+  auto opened = DataDirectory::Open({data, false, "testing"});
+  ASSERT_FALSE(opened.ok());
+  ASSERT_EQ(opened.error().code, ErrorCode::kPermission) << opened.error().message;
+  auto joined = JoinCluster(options_, (*server)->address());
+  EXPECT_TRUE(joined.ok()) << joined.error().message;
+  EXPECT_TRUE(stdfs::exists(options_.file));
 }
 
 TEST_F(ClusterSetupTest, HostsThatStartAtOnceAgree) {
