@@ -150,6 +150,7 @@ void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& w
   SharedContent& shared = *content.shared;
   if (is_needed && WasClosed(inode)) streams.NoteClosedLost();
   streams.Discard(inode);
+  Streams::ForgetRecipeError(inode);
   content.pins.clear();
   content.lost.clear();
   shared.own = {};
