@@ -15,7 +15,14 @@ constexpr std::chrono::milliseconds kLookInterval{100};
 BlockingCalls::BlockingCalls(std::string name, unsigned thread_count)
     : queue_(std::make_unique<TaskQueue>(std::move(name), thread_count)), watcher_([this] { Watch(); }) {}
 
-BlockingCalls::~BlockingCalls() {
+BlockingCalls::~BlockingCalls() { Stop(); }
+
+void BlockingCalls::Stop() {
+  if (!watcher_.joinable()) return;
+  {
+    MutexLock lock(mutex_);
+    is_closed_ = true;
+  }
   queue_.reset();
   {
     MutexLock lock(mutex_);
@@ -26,18 +33,27 @@ BlockingCalls::~BlockingCalls() {
   watcher_.join();
 }
 
+bool BlockingCalls::Post(std::function<void()> task) {
+  MutexLock lock(mutex_);
+  if (is_closed_) return false;
+  queue_->Post(std::move(task));
+  return true;
+}
+
 void BlockingCalls::Post(std::function<void()> task, std::function<bool()> is_killed,
                          std::function<void(const Error&)> refused) {
   auto call = std::make_shared<Call>();
   call->task = std::move(task);
   call->is_killed = std::move(is_killed);
   call->refused = std::move(refused);
-  {
-    MutexLock lock(mutex_);
-    if (calls_.empty()) first_.NotifyAll();
-    calls_.push_front(call);
-    call->place = calls_.begin();
+  MutexLock lock(mutex_);
+  if (is_closed_) {
+    lock.Unlock();
+    return call->refused(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
   }
+  if (calls_.empty()) first_.NotifyAll();
+  calls_.push_front(call);
+  call->place = calls_.begin();
   queue_->Post([this, call = std::move(call)] { Run(*call); });
 }
 

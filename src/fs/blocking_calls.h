@@ -18,14 +18,19 @@ namespace cairnfs::fs {
 class BlockingCalls {
  public:
   BlockingCalls(std::string name, unsigned thread_count);  // the threads' name, as TaskQueue's
-  ~BlockingCalls();                                        // runs what was posted
+  ~BlockingCalls();                                        // Stop
   BlockingCalls(const BlockingCalls&) = delete;
 
-  // Any thread. Calls `task` on one of the threads, in the order of posting.
-  void Post(std::function<void()> task) { queue_->Post(std::move(task)); }
+  // Runs what was posted, and ends the threads. Not on one of them. What is posted from the beginning of this on, also
+  // by what still runs, is refused: two that post to each other can be stopped one after the other.
+  void Stop();
+
+  // Any thread. Calls `task` on one of the threads, in the order of posting. False after Stop: it is never called.
+  bool Post(std::function<void()> task);
   // The same for a caller that can be killed: then a task that has no thread yet is not called, but `refused`, with
   // kInterrupted; and one that runs has what it waits for in the shared store given up (kv::Patience). `is_killed` is
-  // asked now and then, perhaps also shortly after the task has ended. Both are called on another thread.
+  // asked now and then, perhaps also shortly after the task has ended. Both are called on another thread. After Stop
+  // `refused` is called at once, on this one, with kUnavailable.
   void Post(std::function<void()> task, std::function<bool()> is_killed, std::function<void(const Error&)> refused);
 
  private:
@@ -46,8 +51,9 @@ class BlockingCalls {
   Mutex mutex_;
   CondVar first_, stop_;
   std::list<std::shared_ptr<Call>> calls_ GUARDED_BY(mutex_);  // posted or running
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  std::unique_ptr<TaskQueue> queue_;
+  bool stopping_ GUARDED_BY(mutex_) = false;                   // of the watcher
+  bool is_closed_ GUARDED_BY(mutex_) = false;                  // nothing is posted any more
+  std::unique_ptr<TaskQueue> queue_;                           // used with mutex_ held, unless is_closed_
   std::thread watcher_;
 };
 

@@ -79,8 +79,9 @@ void FileSystem::Impl::End() {
   collector->Stop();
   error_names->Stop();
   space_waiters.reset();
-  blocking.reset();
-  round_waits.reset();
+  // What runs on these and on host_waits posts to them still.
+  if (blocking) blocking->Stop();
+  if (round_waits) round_waits->Stop();
   host_waits.reset();  // where nobody waits for an answer any more
   waiters.reset();
   workers.reset();
@@ -101,7 +102,7 @@ bool FileSystem::blocks() const { return impl_->host != nullptr; }
 
 void FileSystem::RunBlocking(std::function<void()> task) {
   if (impl_->blocking == nullptr) return task();
-  impl_->blocking->Post(std::move(task));
+  static_cast<void>(impl_->blocking->Post(std::move(task)));
 }
 
 void FileSystem::RunBlocking(std::function<void()> task, std::function<bool()> is_killed,

@@ -23,7 +23,10 @@ constexpr auto kLookAfterMax = std::chrono::milliseconds(2000);
 constexpr unsigned kLooksMax = 4;
 
 void PostOn(BlockingCalls& calls, const Caller& caller, std::function<void()> task, Done<void> refused) {
-  if (!caller.killed) return calls.Post(std::move(task));
+  if (!caller.killed) {
+    if (!calls.Post(std::move(task))) refused(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
+    return;
+  }
   calls.Post(std::move(task), caller.killed, [refused = std::move(refused)](const Error& why) { refused(why); });
 }
 

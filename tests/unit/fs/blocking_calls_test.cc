@@ -67,6 +67,28 @@ TEST(BlockingCalls, WhoIsKilledWithoutAThreadIsRefused) {
   EXPECT_FALSE(ran);
 }
 
+TEST(BlockingCalls, TwoThatPostToEachOtherAreStoppedOneAfterTheOther) {
+  std::promise<void> go, began;
+  std::atomic<bool> is_posted{true};
+  std::atomic<ErrorCode> refused{ErrorCode::kIo};
+  std::atomic<int> ran{0};
+  BlockingCalls first("first", 1), second("second", 1);
+  second.Post([&] {
+    began.set_value();
+    go.get_future().wait();
+    is_posted = first.Post([&] { ran++; });
+    first.Post([&] { ran++; }, [] { return false; }, [&](const Error& why) { refused = why.code; });
+  });
+  first.Post([&] { second.Post([&] { ran++; }); });
+  began.get_future().wait();
+  first.Stop();
+  go.set_value();
+  second.Stop();
+  EXPECT_FALSE(is_posted);
+  EXPECT_EQ(refused, ErrorCode::kUnavailable);
+  EXPECT_EQ(ran, 1);
+}
+
 TEST(BlockingCalls, WhoLivesIsLeftAlone) {
   std::atomic<int> ran{0}, asked{0};
   {
