@@ -331,7 +331,9 @@ void HostedStore::EndLeases() {
     // At that time: the process may be stopped right after it.
     for (LeaseId lease : leases_.TakeExpired(look())) {
       const Status ended = RevokeLease(lease);
-      look();  // each write has its own time: many are no pause
+      // Each write has its own time: many are no pause. A single one that takes so long is taken for one, which only
+      // lets the other leases live on for their time.
+      look();
       // What cannot be written now is taken again at the next tick.
       if (!ended.ok()) {
         if (!has_warned) spdlog::warn("leases that are over cannot be ended for now: {}", ended.error().message);
