@@ -89,6 +89,17 @@ def fill(path, rng):
             assert error.errno == errno.ENOSPC, error
 
 
+def await_in_log(mount, text):
+    """The names of files with errors are looked up for many at a time, and so stand in the log some time later."""
+    deadline = time.monotonic() + 60
+    while True:
+        with open(mount.data + "/cairnfs.log", encoding="utf-8") as log:
+            if text in log.read():
+                return
+        assert time.monotonic() < deadline, f"the log never says {text}:\n{mount.log()}"
+        time.sleep(0.1)
+
+
 def stores_through_a_mapping_are_not_lost_in_silence(seed):
     """The kernel accepts them, and drops the pages when there is no room: the checkpoint must not be published."""
     rng = random.Random(seed)
@@ -115,8 +126,7 @@ def stores_through_a_mapping_are_not_lost_in_silence(seed):
             raise AssertionError("published a checkpoint whose bytes are lost")
         except OSError as error:
             assert error.errno in (errno.EIO, errno.ENOSPC), error
-        with open(mount.data + "/cairnfs.log", encoding="utf-8") as log:
-            assert "weights" in log.read()
+        await_in_log(mount, "weights")
         # The way out: the bytes are written again.
         with open(step + "/weights", "r+b") as file:
             file.write(content)
