@@ -189,8 +189,8 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
     }));
   };
   // What has to be asked of the shared store holds up this write alone.
-  if (host != nullptr && (kills_set_id || !inode->no_capability)) return blocking->Post(std::move(finish));
-  finish();
+  const bool asks = host != nullptr && (kills_set_id || !inode->no_capability);
+  if (!asks || !blocking->Post(finish)) finish();
 }
 
 Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode) {
