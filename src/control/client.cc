@@ -60,7 +60,7 @@ Error ErrorOf(const grpc::Status& status) {
   const grpc::StatusCode code = status.error_code();
   const bool has_ended = code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::CANCELLED;
   if (has_ended && status.error_details().empty()) {
-    error.message = "the daemon ended before it answered (" + error.message + ")";
+    error.message = "the daemon ended before it answered, or has too many connections (" + error.message + ")";
   }
   return error;
 }

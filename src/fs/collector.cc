@@ -104,7 +104,10 @@ bool Collector::IsDue() const {
     if (now - last_freed_ < delay && now - due_since_ < kDelaysMax * delay) return false;
   }
   if (now >= not_before_) return true;
-  return free_bytes_at_failure_ && now - failed_at_ >= kRetryWithRoomAfter &&
+  if (!free_bytes_at_failure_) return false;  // it did not fail for lack of room
+  // Of what was deleted since, whole segments may be free, which need no room to go.
+  if (freed_bytes_ > freed_bytes_at_failure_ && now >= not_for_room_before_) return true;
+  return now - failed_at_ >= kRetryWithRoomAfter &&
          chunks_->DiskFreeBytes() >= *free_bytes_at_failure_ + kMoreRoomBytes;
 }
 
@@ -217,6 +220,7 @@ void Collector::Run() {
 
 void Collector::NoteFailure(const Error& error, uint64_t freed_before) {
   freed_bytes_ += freed_before;
+  freed_bytes_at_failure_ = freed_bytes_;
   failed_at_ = due_since_ = std::chrono::steady_clock::now();
   not_before_ = failed_at_ + kRetryAfter;
   if (stop_.stop_requested() || chunks_ == nullptr) return;

@@ -84,6 +84,7 @@ class Collector {
   // The most that the disk had free when one failed for lack of room, since one succeeded: with more, the next need
   // not wait for not_before_.
   std::optional<uint64_t> free_bytes_at_failure_ GUARDED_BY(mutex_);
+  uint64_t freed_bytes_at_failure_ GUARDED_BY(mutex_) = 0;
   std::string last_error_ GUARDED_BY(mutex_);
   std::string logged_error_ GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point logged_at_ GUARDED_BY(mutex_);

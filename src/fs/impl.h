@@ -187,7 +187,10 @@ class FileSystem::Impl {
   Result<meta::Attr> LinkNow(InodeId inode, InodeId new_parent, std::string_view new_name);
   Status PrepareForNewName(InodeId id);
   Status PrepareForNewNames(std::span<const InodeId> files);
-  void RenameFile(const meta::RenameParams& params, const std::vector<InodeId>& files, Done<void> done);
+  bool MayFindNoRoom(std::span<const InodeId> files);
+  void RenameFile(const meta::RenameParams& params, const std::vector<InodeId>& files, const Caller& caller,
+                  Done<void> done);
+  void RenameWhenAdmitted(const meta::RenameParams& params, const std::vector<InodeId>& files, Done<void> done);
   void RenameFileDurably(const meta::RenameParams& params, const std::vector<InodeId>& files, const Caller& caller,
                          Done<void> done);
   void RenameDirectory(const meta::RenameParams& params, const Caller& caller, Done<void> done);

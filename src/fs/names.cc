@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <set>
 #include <utility>
@@ -15,6 +16,11 @@ namespace {
 
 Failpoint rename_data_durable("fs.rename_data_durable", Failpoint::Kind::kKill);
 Failpoint rename_committed("fs.rename_committed", Failpoint::Kind::kKill);
+
+// More than others write to the disk between two looks at its room, 100 ms.
+constexpr uint64_t kPlentyBytes = 256 * kMiB;
+// So long after bytes found no room the meter is not relied on.
+constexpr std::chrono::seconds kNoRoomHolds{10};
 
 }  // namespace
 
@@ -150,7 +156,7 @@ void FileSystem::Rename(const meta::RenameParams& params, const Caller& caller, 
   }
   if (directory) return impl_->RenameDirectory(params, caller, std::move(done));
   if (impl_->options.durable_file_rename) return impl_->RenameFileDurably(params, files, caller, std::move(done));
-  impl_->RenameFile(params, files, std::move(done));
+  impl_->RenameFile(params, files, caller, std::move(done));
 }
 
 Status FileSystem::Impl::PrepareForNewNames(std::span<const InodeId> files) {
@@ -179,8 +185,32 @@ Status FileSystem::Impl::PrepareForNewName(InodeId id) {
   return {};
 }
 
+// Whether bytes of the files that are still on their way to the disk may find no room there: what was reserved for them
+// is an estimate, and the disk has other users.
+bool FileSystem::Impl::MayFindNoRoom(std::span<const InodeId> files) {
+  const bool was_short = std::chrono::steady_clock::now() - no_room_at.load() < kNoRoomHolds;
+  if (!was_short && parts.local_chunks.AvailableBytes() >= kPlentyBytes) return false;
+  return std::any_of(files.begin(), files.end(), [&](InodeId id) {
+    InodePtr inode = table.Find(id);
+    if (!inode) return false;
+    MutexLock lock(inode->mutex);
+    return inode->content && inode->content->UnstoredEnd() > 0;
+  });
+}
+
 void FileSystem::Impl::RenameFile(const meta::RenameParams& params, const std::vector<InodeId>& files,
-                                  Done<void> done) {
+                                  const Caller& caller, Done<void> done) {
+  if (!MayFindNoRoom(files)) return RenameWhenAdmitted(params, files, std::move(done));
+  if (Status ready = PrepareForNewNames(files); !ready.ok()) return done(ready);
+  // A round ends once it is known how their bytes fared. How those of others did is no reason to refuse this rename.
+  rounds->Request(UnlessKilled(caller, [this, params, files, done = std::move(done)](const Status& round) {
+    if (!round.ok() && round.error().code == ErrorCode::kInterrupted) return done(round);
+    RenameWhenAdmitted(params, files, done);
+  }));
+}
+
+void FileSystem::Impl::RenameWhenAdmitted(const meta::RenameParams& params, const std::vector<InodeId>& files,
+                                          Done<void> done) {
   rounds->WhenAdmitted(NameChange::kAlters, [this, params, files, done = std::move(done)](Status admitted) {
     if (admitted.ok()) admitted = PrepareForNewNames(files);  // it may have waited for a round
     if (!admitted.ok()) return done(admitted);

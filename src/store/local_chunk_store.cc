@@ -342,6 +342,7 @@ Status LocalChunkStore::Sweep(const LiveTest& live, const SweepOptions& options,
 
 StoreStats LocalChunkStore::Stats() const { return impl_->Stats(); }
 uint64_t LocalChunkStore::DiskFreeBytes() const { return impl_->space_.DiskFreeBytes(); }
+uint64_t LocalChunkStore::AvailableBytes() const { return impl_->space_.AvailableBytes(); }
 bool LocalChunkStore::MetadataRoomIsLow() const { return impl_->MetadataRoomIsLow(); }
 size_t LocalChunkStore::cache_bytes_max() const { return impl_->options_.cache_bytes_max; }
 

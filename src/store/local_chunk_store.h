@@ -112,6 +112,8 @@ class LocalChunkStore final : public ChunkStore {
   StoreStats Stats() const;
   // What the disk has free, the reserve included. Any thread; asks the disk at most every 100 ms.
   uint64_t DiskFreeBytes() const;
+  // StoreStats::available_bytes alone. Any thread; asks the disk at most every 100 ms.
+  uint64_t AvailableBytes() const;
   // Admission of data that is not hashed yet: reserves room for `bytes` of possibly new data. False when it would not
   // fit. ReleaseReservation gives it back once the data was put or dropped. Any thread; a few atomic operations.
   bool TryReserve(uint64_t bytes);

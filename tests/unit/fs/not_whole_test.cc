@@ -64,6 +64,25 @@ TEST_F(NoRoomForAccepted, NoRenameShowsAFileThatIsNotWholeWhileARoundTriesAgain)
   EXPECT_TRUE(Rename().ok());
 }
 
+// The room was there when they were written, and others took it.
+TEST_F(NoRoomForAccepted, ARenameWaitsUntilItIsKnownWhetherWhatIsOnItsWayHasRoom) {
+  const std::string bytes = RandomText(2, 1000);
+  disk_->SetFaults({});
+  ReopenWithoutRoom({{kMiB, bytes}});
+  ASSERT_TRUE(Eventually([&] { return world_.fs->GetStatus().store.available_bytes == 0; }));
+  world_.engine->HoldPutOf(bytes);
+  std::future<Status> renamed = std::async(std::launch::async, [&] { return Rename(); });
+  EXPECT_TRUE(Eventually([&] { return world_.engine->holding.load(); }));
+  EXPECT_FALSE(world_.fs->Lookup(kRootInode, "final").ok());
+  world_.engine->LetGo();
+  const Status refused = renamed.get();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace) << refused.error().message;
+  disk_->SetFaults({});
+  ASSERT_TRUE(Sync().ok());
+  EXPECT_TRUE(Rename().ok());
+}
+
 TEST_F(NoRoomForAccepted, AFileWhoseLostBytesWereWrittenAgainIsRenamedAtOnce) {
   disk_->SetFaults({});
   ASSERT_TRUE(Sync().ok());
