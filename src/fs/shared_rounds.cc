@@ -99,9 +99,8 @@ void SyncRounds::LeaveBehind(SharedItem& item, const Error& why) {
     if (IsStillOwed(item, content)) {
       if (!content.publish_error || content.publish_error->code != why.code) {
         spdlog::error("inode {}: cannot be published: {}", inode->id.value, why.message);
-        // Where others are only quicker, or a node does not answer, nothing is lost: the next round tries again, and
-        // until it goes well each sync point and rename of the file is told.
-        const bool may_be_lost = why.code != ErrorCode::kBusy && why.code != ErrorCode::kUnavailable;
+        // Where others are only quicker nothing is lost: the next round tries again.
+        const bool may_be_lost = why.code != ErrorCode::kBusy;
         if (may_be_lost) streams_.SetError(inode, why);
         if (may_be_lost && WasClosed(inode)) streams_.NoteClosedLost();
       }
