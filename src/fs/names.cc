@@ -185,8 +185,8 @@ Status FileSystem::Impl::PrepareForNewName(InodeId id) {
   return {};
 }
 
-// Whether bytes of the files that are still on their way to the disk may find no room there: what was reserved for them
-// is an estimate, and the disk has other users.
+// Whether bytes of the files, or their recipes, that are still on their way to the disk may find no room there: what
+// was reserved for them is an estimate, and the disk has other users.
 bool FileSystem::Impl::MayFindNoRoom(std::span<const InodeId> files) {
   const bool was_short = std::chrono::steady_clock::now() - no_room_at.load() < kNoRoomHolds;
   if (!was_short && parts.local_chunks.AvailableBytes() >= kPlentyBytes) return false;
@@ -194,7 +194,7 @@ bool FileSystem::Impl::MayFindNoRoom(std::span<const InodeId> files) {
     InodePtr inode = table.Find(id);
     if (!inode) return false;
     MutexLock lock(inode->mutex);
-    return inode->content && inode->content->UnstoredEnd() > 0;
+    return inode->content && inode->content->changed;
   });
 }
 
@@ -202,11 +202,13 @@ void FileSystem::Impl::RenameFile(const meta::RenameParams& params, const std::v
                                   const Caller& caller, Done<void> done) {
   if (!MayFindNoRoom(files)) return RenameWhenAdmitted(params, files, std::move(done));
   if (Status ready = PrepareForNewNames(files); !ready.ok()) return done(ready);
-  // A round ends once it is known how their bytes fared. How those of others did is no reason to refuse this rename.
-  rounds->Request(UnlessKilled(caller, [this, params, files, done = std::move(done)](const Status& round) {
-    if (!round.ok() && round.error().code == ErrorCode::kInterrupted) return done(round);
+  // A round ends once it is known how their bytes fared. How those of others did is no reason to refuse this rename,
+  // and not for this caller to be told; one that failed may not have come to these.
+  auto rename = [this, params, files, done = std::move(done)](const Status& round) {
+    if (!round.ok() && (round.error().code == ErrorCode::kInterrupted || MayFindNoRoom(files))) return done(round);
     RenameWhenAdmitted(params, files, done);
-  }));
+  };
+  rounds->Request(UnlessKilled(caller, std::move(rename)), SyncRounds::Scope::kNames);
 }
 
 void FileSystem::Impl::RenameWhenAdmitted(const meta::RenameParams& params, const std::vector<InodeId>& files,
