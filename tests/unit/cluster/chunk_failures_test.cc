@@ -389,29 +389,30 @@ TEST_F(ClusterChunkTest, WhatANodeSaidBeforeItsRestartCountsNoMore) {
 }
 
 // More than are looked at in one turn: while nothing has changed, and once it has.
-TEST_F(ClusterChunkTest, ManyThatAreStuckGoOnWhenANodeComesBack) {
-  AddNodes(2);
-  TestNode& writer = *nodes_[0];
-  Down(*nodes_[1]);
-  const auto chunks = MakeChunks(1, 2500, 200);
-  PutAll(writer, chunks);
-  ASSERT_OK(writer.chunks->SyncLocal());
-  EXPECT_EQ(writer.chunks->ClusterStats().unacknowledged_bytes, SizeOf(chunks));
+class ManyStuckChunks : public ClusterChunkTest {
+ protected:
+  void SetUp() override {
+    ClusterChunkTest::SetUp();
+    AddNodes(2);
+    Down(*nodes_[1]);
+    PutAll(*nodes_[0], chunks_);
+    ASSERT_OK(nodes_[0]->chunks->SyncLocal());
+  }
+
+  const std::vector<TestChunk> chunks_ = MakeChunks(1, 2500, 200);
+};
+
+TEST_F(ManyStuckChunks, GoOnWhenANodeComesBack) {
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().unacknowledged_bytes, SizeOf(chunks_));
   Start(*nodes_[1]);
-  ASSERT_OK(writer.chunks->Sync());
-  ExpectCopies(chunks, 2);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks_, 2);
 }
 
-TEST_F(ClusterChunkTest, ManyThatAreStuckGoOnWhenFewerCopiesDo) {
-  AddNodes(2);
-  TestNode& writer = *nodes_[0];
-  Down(*nodes_[1]);
-  const auto chunks = MakeChunks(1, 2500, 200);
-  PutAll(writer, chunks);
-  ASSERT_OK(writer.chunks->SyncLocal());
-  writer.chunks->SetMinReplicas(1);
-  ASSERT_OK(writer.chunks->Sync());
-  EXPECT_EQ(writer.chunks->ClusterStats().unacknowledged_bytes, 0u);
+TEST_F(ManyStuckChunks, GoOnWhenFewerCopiesDo) {
+  nodes_[0]->chunks->SetMinReplicas(1);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().unacknowledged_bytes, 0u);
 }
 
 TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackFailsOnlyWhatNeedsIt) {

@@ -6,6 +6,14 @@
 
 namespace cairnfs::fs {
 
+// A file "old" that reaches beyond the reserve, after which no segment is there to be written on.
+inline void SaveOld(World& world) {
+  auto old = world.Create("old");
+  ASSERT_TRUE(world.Write(old, 0, RandomText(1, 80 * kMiB)).ok());
+  world.CloseFile(old);
+  world.Reopen();
+}
+
 // No segment is there yet, so nothing of the file finds room until the disk has some.
 class NoRoomForAccepted : public testing::Test {
  protected:

@@ -191,10 +191,7 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
   world.fs_options.collect_after_bytes = kGiB;
   world.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
   io::FaultyDisk& disk = world.RemakeOnFaultyDisk();
-  auto old = world.Create("old");
-  ASSERT_TRUE(world.Write(old, 0, RandomText(1, 80 * kMiB)).ok());  // beyond the reserve
-  world.CloseFile(old);
-  world.Reopen();  // no segment is there to be written on
+  ASSERT_NO_FATAL_FAILURE(SaveOld(world));
   auto sync = [&] { return World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }); };
   auto file = world.Create("file");
   const std::string bytes = RandomText(2, 20'000);

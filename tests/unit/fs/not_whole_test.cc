@@ -176,10 +176,7 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForARecipe) {
   ASSERT_TRUE(world.Write(known, 0, bytes).ok());
   world.CloseFile(known);
   world.Reopen();
-  auto old = world.Create("old");
-  ASSERT_TRUE(world.Write(old, 0, RandomText(1, 80 * kMiB)).ok());  // beyond the reserve
-  world.CloseFile(old);
-  world.Reopen();  // no segment is there to be written on
+  ASSERT_NO_FATAL_FAILURE(SaveOld(world));
   auto sync = [&] { return World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }); };
   auto file = world.Create("file");
   for (const auto& [offset, piece] : ManyPieces(bytes)) ASSERT_TRUE(world.Write(file, offset, piece).ok());
