@@ -10,7 +10,7 @@ from machine import GIB, KIB, MIB, Usage, drop_caches, process_io, process_memor
 from measuring import Row, take_turns
 from reading import must_equal
 from saving import BLOCK, save_cairn
-from subjects import Cairn, Load
+from subjects import Cairn, Load, wait_until_warm
 
 POOL = "1GiB"
 ROUNDS = 4  # at most, where a round takes long: what is saved stays on the disks, and three daemons are restarted
@@ -92,7 +92,8 @@ class Peaks:
 
 
 def remount_all(cluster, peaks):
-    """Every daemon is restarted between dropped caches: nothing of any checkpoint is in memory."""
+    """Every daemon is restarted between dropped caches: nothing of any checkpoint is in memory, and the pools are
+    touched, as that of the host that is alone."""
     peaks.note()
     for host in reversed(cluster.hosts):
         host.umount()
@@ -100,6 +101,8 @@ def remount_all(cluster, peaks):
     for host in cluster.hosts:
         host.mount()
     cluster.wait_for_states({host.name: "up" for host in cluster.hosts})
+    for host in cluster.hosts:
+        wait_until_warm(host.pid)
     drop_caches(1)
 
 

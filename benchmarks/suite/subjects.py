@@ -37,6 +37,15 @@ class Load:
         return answer
 
 
+def wait_until_warm(pid):
+    """Waits until the daemon has touched its pool, and comes to rest."""
+    def idle():
+        before = process_cpu_seconds(pid)
+        time.sleep(0.15)
+        return process_cpu_seconds(pid) - before <= 0.03
+    wait_until(idle, "the daemon comes to rest")
+
+
 class Cairn:
     """A CairnFS on a data directory of its own, mounted through the command line as a user does it."""
 
@@ -94,11 +103,7 @@ class Cairn:
 
     def warm(self):
         """Waits until the daemon has touched its pool."""
-        def idle():
-            before = process_cpu_seconds(self.pid)
-            time.sleep(0.15)
-            return process_cpu_seconds(self.pid) - before <= 0.03
-        wait_until(idle, "the daemon comes to rest")
+        wait_until_warm(self.pid)
 
     def status(self):
         return json.loads(self.command("status", self.path, "--json"))
