@@ -34,13 +34,15 @@ enum cairnfs_exit_code {
    * in; the limit on open files is too low. */
   CAIRNFS_EXIT_USAGE = 2,
   /* No CairnFS there, no daemon that answers, no /dev/fuse; the metadata of the cluster does not answer; `listen` or
-   * `serve_metadata` cannot be listened on. */
+   * `serve_metadata` cannot be listened on; `log_file` is "journal" and there is no journal. */
   CAIRNFS_EXIT_NO_DAEMON = 3,
   CAIRNFS_EXIT_PROBLEMS = 4, /* `cairnfs check` found problems */
-  /* In use: the data directory, the mount point, files in the mount; a check runs already; `gc` in a cluster. */
+  /* In use: the data directory, the mount point, files in the mount; a check runs already; `gc` in a cluster;
+   * `node forget` of a node that is up; 256 ranks commit on this host. */
   CAIRNFS_EXIT_BUSY = 5,
   CAIRNFS_EXIT_PERMISSION = 6, /* not allowed */
-  CAIRNFS_EXIT_CORRUPT = 7     /* the data directory is damaged, or of a newer format */
+  /* The data directory is damaged, or of a newer format; what `cluster join` was sent to serves no metadata. */
+  CAIRNFS_EXIT_CORRUPT = 7
 };
 
 #endif /* CAIRNFS_CAIRNFS_H_ */
