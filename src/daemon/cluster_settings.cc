@@ -11,7 +11,6 @@ namespace cairnfs::daemon {
 namespace {
 
 constexpr uint8_t kSettingsVersion = 1;
-constexpr int kAttemptsMax = 20;  // of a transaction that conflicts
 constexpr std::chrono::seconds kReadAgainAfter{1};
 
 std::string SettingsEnd() { return SettingsKey() + '\0'; }
@@ -74,7 +73,7 @@ Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas,
     transaction.IfRevision(SettingsKey(), stored.revision).Put(SettingsKey(), stored.settings.Encode());
     auto committed = store.Commit(transaction);
     if (committed.ok()) return StoredSettings{std::move(stored.settings), *committed};
-    if (committed.error().code != ErrorCode::kConflict || attempt == kAttemptsMax) return committed.error();
+    if (committed.error().code != ErrorCode::kConflict || attempt == kSettingsAttemptsMax) return committed.error();
   }
 }
 

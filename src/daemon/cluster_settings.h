@@ -32,6 +32,8 @@ struct StoredSettings {
 };
 
 std::string SettingsKey();
+// How often a transaction on the settings is tried that conflicts.
+constexpr int kSettingsAttemptsMax = 20;
 // kNotFound: there is no cluster in the store.
 Result<StoredSettings> ReadSettings(kv::KvStore& store);
 // Writes the number of copies that suffice while nodes are missing, 0 for all of them, and nothing else. Returns what

@@ -31,7 +31,6 @@ namespace stdfs = std::filesystem;
 
 constexpr uint64_t kSetupWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
 constexpr uint16_t kPeerPort = 7401;
-constexpr int kAttemptsMax = 20;  // of a transaction that conflicts
 
 ClusterSettings SettingsOf(const Config& config) {
   return {static_cast<uint32_t>(config.copies), static_cast<uint32_t>(config.min_replicas), config.lease_ms,
@@ -235,7 +234,7 @@ Status PutSettings(kv::KvStore& store, const Config& config) {
     settings.IfAbsent(meta::HeaderKey()).IfRevision(SettingsKey(), left ? left->revision : 0);
     const auto put = store.Commit(settings.Put(SettingsKey(), wanted));
     if (put.ok()) return {};
-    if (put.error().code != ErrorCode::kConflict || attempt == kAttemptsMax) return put.error();
+    if (put.error().code != ErrorCode::kConflict || attempt == kSettingsAttemptsMax) return put.error();
   }
 }
 

@@ -10,8 +10,6 @@
 namespace cairnfs::fs {
 namespace {
 
-// What is wrong this many times in a row is wrong, though the record changed each time.
-constexpr int kLooksMax = 8;
 constexpr size_t kDigestsAtOnce = 65536;
 constexpr size_t kUnreadablePagesMax = 100'000;
 
@@ -104,7 +102,7 @@ void FilesCheck::CheckFile(kv::KvEntry entry, LiveCount& live, CheckReport& repo
     auto again = look.clean() ? Result<std::optional<kv::KvEntry>>(std::nullopt) : kv_.Get(entry.key);
     bool is_gone = again.ok() && !again->has_value() && !look.clean();
     if (is_gone) return;
-    if (again.ok() && again->has_value() && (*again)->revision != entry.revision && looks < kLooksMax) {
+    if (again.ok() && again->has_value() && (*again)->revision != entry.revision && looks < Findings::kLooksMax) {
       entry = std::move(**again);
       continue;
     }

@@ -10,9 +10,6 @@
 namespace cairnfs::fs {
 namespace {
 
-// What is wrong this many times in a row is wrong, though its record changed each time.
-constexpr int kLooksMax = 8;
-
 struct Names {
   uint32_t count = 0;
   uint32_t type = 0;  // of the last one
@@ -124,8 +121,8 @@ Status LookAgain(kv::KvStore& kv, const std::stop_token& stop, bool last, Findin
 Status CheckNames(kv::KvStore& kv, const std::stop_token& stop, Findings& findings, CheckReport& report) {
   Suspects suspects;
   CAIRNFS_RETURN_IF_ERROR(FindSuspects(kv, stop, findings, report, suspects));
-  for (int look = 1; !suspects.empty() && look <= kLooksMax; look++) {
-    CAIRNFS_RETURN_IF_ERROR(LookAgain(kv, stop, look == kLooksMax, findings, suspects));
+  for (int look = 1; !suspects.empty() && look <= Findings::kLooksMax; look++) {
+    CAIRNFS_RETURN_IF_ERROR(LookAgain(kv, stop, look == Findings::kLooksMax, findings, suspects));
   }
   return {};
 }

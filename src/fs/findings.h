@@ -11,6 +11,9 @@ namespace cairnfs::fs {
 
 class Findings {
  public:
+  // What is wrong this many times in a row is wrong, though its record changed each time.
+  static constexpr int kLooksMax = 8;
+
   // Something is wrong with an inode's names or record, or with nothing that an inode stands for.
   void Add(std::string what, std::optional<InodeId> inode = std::nullopt);
   // The file cannot be read as a whole, for a reason that no chunk shows.

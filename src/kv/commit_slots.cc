@@ -7,7 +7,6 @@ namespace cairnfs::kv {
 namespace {
 
 constexpr std::chrono::minutes kLeaseTtl{60};
-constexpr size_t kOperationsRemembered = 4096;
 // How often who waits for another's lease asks whether it still has time.
 constexpr std::chrono::milliseconds kLookInterval{100};
 // In front of an attempt's name: that attempt did not run.
@@ -31,10 +30,6 @@ Error Unknown(const Transaction& transaction, const Error& cause) {
 }
 
 Error SlotIsGone() { return MakeError(ErrorCode::kStale, "the slot that would tell is gone with its lease"); }
-
-Error Conflict() {
-  return MakeError(ErrorCode::kConflict, "a key or range that the transaction relied on has changed");
-}
 
 }  // namespace
 
@@ -111,7 +106,7 @@ Result<uint64_t> CommitSlots::CommitCompares(const Transaction& transaction, Ret
   for (;;) {
     Result<SlottedAnswer> answer = transport_.TryCommit(transaction, nullptr);
     if (answer.ok()) {
-      if (!answer->committed) return Conflict();
+      if (!answer->committed) return CompareFailed();
       return answer->revision;
     }
     if (answer.error().code != ErrorCode::kUnavailable || !retry.Wait()) return answer.error();
@@ -157,7 +152,7 @@ Result<uint64_t> CommitSlots::CommitOnce(const Transaction& transaction, std::op
     }
     if (!slot_is_gone) GiveBack(std::move(used));
     if (!answer.ok()) return answer.error();
-    return Conflict();
+    return CompareFailed();
   }
 }
 

@@ -10,7 +10,6 @@
 namespace cairnfs::kv {
 namespace {
 
-constexpr size_t kOperationsRemembered = 4096;
 constexpr size_t kBatchRequestsMax = 4096;
 constexpr size_t kBatchBytesMax = 16 << 20;
 constexpr std::chrono::milliseconds kExpiryTick{100};
@@ -28,10 +27,6 @@ size_t BytesOf(const Transaction& transaction) {
   size_t bytes = 0;
   for (const KvWrite& write : transaction.writes) bytes += write.key.size() + (write.value ? write.value->size() : 0);
   return bytes;
-}
-
-Error Conflict() {
-  return MakeError(ErrorCode::kConflict, "a key or range that the transaction relied on has changed");
 }
 
 // But for want of room, the log of an engine whose write failed may hold it when it is opened again.
@@ -162,7 +157,7 @@ Result<uint64_t> HostedStore::Commit(const Transaction& transaction) {
   request.transaction = &transaction;
   Submit(request);
   CAIRNFS_RETURN_IF_ERROR(request.answer);
-  if (!request.answer->committed) return Conflict();
+  if (!request.answer->committed) return CompareFailed();
   return request.answer->revision;
 }
 

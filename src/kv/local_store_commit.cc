@@ -9,11 +9,6 @@
 #include "kv/local_store_format.h"
 
 namespace cairnfs::kv {
-namespace {
-
-constexpr size_t kOperationsRemembered = 4096;
-
-}  // namespace
 
 bool IsRange(const Compare& compare) {
   return compare.kind == Compare::Kind::kRangeEmpty || compare.kind == Compare::Kind::kRangeUnchanged;
@@ -149,7 +144,7 @@ Result<uint64_t> LocalKvStore::Commit(const Transaction& transaction) {
         return revision;
       }
     }
-    return MakeError(ErrorCode::kConflict, "a key or range that the transaction relied on has changed");
+    return CompareFailed();
   }
 }
 

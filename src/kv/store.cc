@@ -74,6 +74,10 @@ Status CheckLimits(const Transaction& transaction, const KvLimits& limits) {
                                              std::to_string(limits.transaction_bytes_max));
 }
 
+Error CompareFailed() {
+  return MakeError(ErrorCode::kConflict, "a key or range that the transaction relied on has changed");
+}
+
 bool MayHaveRun(ErrorCode code) {
   switch (code) {
     // The store looked at the transaction, and refused it.

@@ -52,6 +52,9 @@ struct KvWrite {
   LeaseId lease = 0;  // the key goes when the lease ends (SharedKvStore only: elsewhere kInvalidArgument)
 };
 
+// Of how many transactions with an operation_id a store knows the results: more than the 1024 that are promised.
+constexpr size_t kOperationsRemembered = 4096;
+
 struct Transaction {
   std::vector<Compare> compares;
   std::vector<KvWrite> writes;  // of two writes to one key the later one counts
@@ -93,6 +96,8 @@ Status CheckLimits(const Transaction& transaction, const KvLimits& limits);
 
 // Whether a Commit that failed with this code may have run, or may run yet.
 bool MayHaveRun(ErrorCode code);
+// What Commit returns when a compare does not hold.
+Error CompareFailed();
 
 class KvStore {
  public:

@@ -14,7 +14,7 @@ constexpr std::array<std::pair<Compare::Kind, proto::Compare::Kind>, 4> kKinds =
     {Compare::Kind::kRangeUnchanged, proto::Compare::RANGE_UNCHANGED},
 }};
 
-Result<Compare> FromProto(const proto::Compare& compare) {
+Result<Compare> CompareFromProto(const proto::Compare& compare) {
   for (const auto& [kind, proto_kind] : kKinds) {
     if (proto_kind == compare.kind()) return Compare{kind, compare.key(), compare.range_end(), compare.revision()};
   }
@@ -53,7 +53,7 @@ proto::CommitRequest ToProto(const kv::Transaction& transaction, const kv::SlotC
 Result<kv::Transaction> FromProto(const proto::CommitRequest& request) {
   kv::Transaction transaction;
   for (const proto::Compare& compare : request.compares()) {
-    CAIRNFS_ASSIGN_OR_RETURN(Compare converted, FromProto(compare));
+    CAIRNFS_ASSIGN_OR_RETURN(Compare converted, CompareFromProto(compare));
     transaction.compares.push_back(std::move(converted));
   }
   for (const proto::Write& write : request.writes()) {

@@ -9,7 +9,7 @@
 namespace cairnfs::meta {
 namespace {
 
-constexpr uint8_t kRecordVersion = 1;
+constexpr uint8_t kLocksVersion = 1;
 constexpr char kLocksKind = 'K';
 // The bits of a lock's flags.
 constexpr uint8_t kExclusiveBit = 1;
@@ -173,7 +173,7 @@ std::string LockTable::Encode() const {
                                 (lock.owner.kind == LockKind::kFlock ? kFlockBit : 0)));
     out.U64(lock.owner.number).Varint(lock.handle).Varint(lock.pid).Varint(lock.start).Varint(lock.last);
   };
-  out.U8(kRecordVersion).Varint(sessions.size());
+  out.U8(kLocksVersion).Varint(sessions.size());
   for (const LockSession& session : sessions) out.Text(session.node.AsKey()).U64(session.revision);
   out.Varint(held_.size());
   for (const FileLock& lock : held_) put_lock(lock);
@@ -230,7 +230,7 @@ bool InOrder(const FileLock& left, const FileLock& right) {
 Result<LockTable> LockTable::Decode(std::string_view value) {
   const Error corrupt = MakeError(ErrorCode::kCorrupt, "a record of locks does not decode");
   Decoder in(value);
-  if (const uint8_t version = in.U8(); in.ok() && version != kRecordVersion) {
+  if (const uint8_t version = in.U8(); in.ok() && version != kLocksVersion) {
     return MakeError(ErrorCode::kNotSupported, "a record of locks has version " + std::to_string(version) +
                                                    "; this program knows version 1: update it");
   }
