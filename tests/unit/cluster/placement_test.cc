@@ -152,9 +152,9 @@ TEST(Placement, EachOfAThousandEqualNodesIsWithinFivePercentOfItsShare) {
 // and thirty million are too many for a test: for those see ExpectOnlyChance.
 TEST(Placement, EachOfSixtyNodesIsWithinFivePercentOfItsShare) {
   Source source(2);
-  const View view(MixedNodes(60, source), 1);
+  const View view(MixedNodes(60 / kScale, source), 1);
   // The least node expects 13,300 digests: chance moves it by 0.9 %, and five times that for none of sixty.
-  const size_t digests = 3'000'000;
+  const size_t digests = 3'000'000 / kScale;
   const std::vector<uint64_t> counts = CountHomes(view, digests, source);
   for (size_t i = 0; i < counts.size(); i++) {
     const double expected = static_cast<double>(digests) * view.nodes[i].weight / TotalWeight(view);
