@@ -19,7 +19,8 @@ namespace {
 //  - SPLICE_*: no faster than read(2), and pages would arrive unaligned.
 //  - POSIX_LOCKS, FLOCK_LOCKS, on one host: docs/decisions/locks-on-one-host.md. In a cluster the daemon keeps the
 //    locks.
-//  - AUTO_INVAL_DATA: every change passes this kernel, and it would drop a mapper's pages after its own msync.
+//  - AUTO_INVAL_DATA: on one host every change passes this kernel; and it would drop a mapper's pages after its own
+//    msync.
 constexpr uint64_t kWantedFlags = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES | FUSE_ASYNC_DIO |
                                   FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO | FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES |
                                   FUSE_CACHE_SYMLINKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_INIT_EXT |
