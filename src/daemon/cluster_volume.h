@@ -29,7 +29,7 @@ namespace cairnfs::daemon {
 std::chrono::milliseconds RenameWaitMax(const Config& config);
 
 // What fits in the cluster, in bytes of files whose chunks are all different: the nodes' together, divided by the
-// copies. Those that have not told theirs yet are left out, and those that are draining have nothing available.
+// copies. Those that have not told theirs yet are left out, and those of weight 0 have nothing available.
 fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReport& report);
 
 class ClusterVolume final : public AnyVolume, public control::ClusterControl {

@@ -4,8 +4,8 @@
 // be left that an error could come from. Who lived through that may rely on these bytes, and must not go on to remove
 // what was to be kept until they are there. So a process, and the session of processes that it belongs to (setsid(2): a
 // job's shell, whose next command may be the one that removes an older checkpoint), is told once, by the first of its
-// calls that makes something durable, or that removes, replaces or cuts something off. What was started since the loss
-// is not told.
+// calls that makes something durable, or that removes, renames, replaces or cuts something off. What was started since
+// the loss is not told.
 #pragma once
 
 #include <sys/types.h>
