@@ -4,7 +4,7 @@
 // right whatever comes after. Only when all segments were read do the old entries go that no record bears out. So a
 // rebuilding that ends early, for want of space too, can be begun again, and an index that the store opened before it
 // opens meanwhile. One that it did not open, or that is not there, is marked first, or a collection would free what the
-// half-made one does not name.
+// half-made one does not name. What a newer program wrote is refused, not given up.
 #include <algorithm>
 #include <map>
 #include <unordered_set>
@@ -50,6 +50,7 @@ class IndexBuilder {
       counters_.next_segment_id = old->next_segment_id;
       return {};
     }
+    if (old.error().code == ErrorCode::kNotSupported) return old.error();
     writes_.push_back({std::string(kCountersKey), std::string(kRebuildingValue)});
     return Flush(/*sync=*/true);
   }
@@ -72,6 +73,7 @@ class IndexBuilder {
     }
     CAIRNFS_ASSIGN_OR_RETURN(uint64_t file_bytes, file->Size());
     auto header = block.ok() ? DecodeSegmentHeader(*block) : Result<SegmentHeader>(block.error());
+    if (!header.ok() && header.error().code == ErrorCode::kNotSupported) return header.error().WithContext(name);
     const bool is_cut = block.ok() && block->size() < kSegmentHeaderBytes;
     if (!header.ok() && !is_cut && (!block.ok() || header.error().code == ErrorCode::kCorrupt)) {
       CAIRNFS_ASSIGN_OR_RETURN(auto generation, FindGeneration(*file, id, block, file_bytes));

@@ -133,6 +133,39 @@ TEST_F(RebuildTest, PutsAsideASegmentOfWhichNothingTellsTheGeneration) {
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }
 
+// A newer program's segment, and its counters, are not given up: nothing is put aside, and the old index serves on.
+TEST_F(RebuildTest, RefusesWhatANewerProgramWrote) {
+  Fill();
+  store_.reset();
+  const std::string name = SegmentOf(chunks_[3]);
+  const std::string old = memory_.Contents(name)->substr(0, kSegmentHeaderBytes);
+  std::string newer = old;
+  newer[8] = 2;  // the version; docs/formats/segment.md
+  std::fill_n(newer.begin() + 48, 16, '\0');
+  const Digest checksum = chunking::ComputeDigest(AsBytes(newer));
+  std::copy_n(reinterpret_cast<const char*>(checksum.bytes.data()), 16, newer.begin() + 48);
+  auto flip_between = [&] {
+    for (size_t bit = 0; bit < old.size() * 8; ++bit) {
+      if (((old[bit / 8] ^ newer[bit / 8]) >> (bit % 8) & 1) == 0) continue;
+      ASSERT_TRUE(memory_.FlipBit(name, bit));
+    }
+  };
+  flip_between();
+  const Error refused = LocalChunkStore::RebuildIndex(disk_, *engine_, *pool_).error();
+  EXPECT_EQ(refused.code, ErrorCode::kNotSupported);
+  EXPECT_TRUE(refused.message.starts_with(name)) << refused.message;
+  EXPECT_FALSE(memory_.Contents("damaged-" + name).has_value());
+  flip_between();
+  const std::string counters = **engine_->Get(kCountersKey);
+  const std::string newer_counters = '\x7f' + counters.substr(1);
+  ASSERT_OK(engine_->Write({{std::string(kCountersKey), newer_counters}}, true));
+  EXPECT_EQ(LocalChunkStore::RebuildIndex(disk_, *engine_, *pool_).error().code, ErrorCode::kNotSupported);
+  EXPECT_EQ(**engine_->Get(kCountersKey), newer_counters);
+  ASSERT_OK(engine_->Write({{std::string(kCountersKey), counters}}, true));
+  Open();
+  ExpectReadsAllBut(chunks_.size());
+}
+
 TEST_F(RebuildTest, ADiskThatIsAwayCostsNothing) {
   Fill();
   store_.reset();
