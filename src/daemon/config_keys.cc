@@ -105,8 +105,9 @@ Status StoreWeight(const ConfigKey& key, const ConfigValue& value, Config& confi
     return Wrong(fmt::format("must be a number such as 1.5, not {}", Describe(value)));
   }
   if (weight != kWeightOfCapacity && !(weight >= 0 && weight <= kWeightMax)) {
-    return Wrong(fmt::format("must lie between 0 (drained) and {}, or be -1 (the capacity of the disk in TiB), not {}",
-                             kWeightMax, weight));
+    return Wrong(fmt::format(
+        "must lie between 0 (gets no new chunks) and {}, or be -1 (the capacity of the disk in TiB), not {}",
+        kWeightMax, weight));
   }
   config.*std::get<double Config::*>(key.target) = weight;
   return {};

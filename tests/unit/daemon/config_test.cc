@@ -129,8 +129,8 @@ TEST_F(ConfigTest, ReadsTheKeysOfACluster) {
   EXPECT_EQ(MessageOf("trusted_network = \"10.0.0.1/8\"").substr(0, 26), "c.toml:1: trusted_network:");
   EXPECT_EQ(MessageOf("trusted_network = 10").substr(0, 26), "c.toml:1: trusted_network:");
   EXPECT_EQ(MessageOf("weight = -2"),
-            "c.toml:1: weight: must lie between 0 (drained) and 1000000, or be -1 (the capacity of the disk in TiB), "
-            "not -2");
+            "c.toml:1: weight: must lie between 0 (gets no new chunks) and 1000000, or be -1 (the capacity of the disk "
+            "in TiB), not -2");
   EXPECT_EQ(MessageOf("durability = \"none\""),
             "c.toml:1: durability: must be one of \"replicated\", \"local\", not \"none\"");
   EXPECT_EQ(MessageOf("copies = 0"), "c.toml:1: copies: must lie between 1 and 16, not 0");
