@@ -67,6 +67,7 @@ void WriteTorn(int fd, const DeviceLog::Entry& entry, Random& random) {
 }  // namespace
 
 void CopySparse(const std::string& from, const std::string& to) {
+  unlink(to.c_str());
   int source = OpenOrExit(from, O_RDONLY), target = OpenOrExit(to, O_RDWR | O_CREAT | O_TRUNC);
   struct stat info;
   fstat(source, &info);

@@ -37,7 +37,8 @@ class Replay {
   std::vector<uint64_t> applied_;  // entries looked at, by device
 };
 
-// Copies data and leaves out holes.
+// Copies data and leaves out holes, into a new file: an ext4 of the old one may outlive its umount(2) for as long as
+// some process has a mount namespace of that time (`ip -n` makes one), and writes its superblock when it goes.
 void CopySparse(const std::string& from, const std::string& to);
 
 }  // namespace cairnfs::testing
