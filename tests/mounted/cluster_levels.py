@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Four hosts in two failure domains, one of them with weight 0: where the copies go, what a level of durability waits for,
+what one save of the same bytes on every host costs, and a file that is removed on one host while another has it open.
+
+Options: --seed N; names of cases run these alone.
+"""
+
+import concurrent.futures
+import json
+import os
+import random
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from cairnfs_mount import Scratch, run_cases, seed_from_arguments
+from cluster import Cluster, wait_until
+
+MIB = 1 << 20
+DOMAINS = ("rack-1", "rack-1", "rack-2", "rack-2")
+IDLE_HOST = 3  # has weight 0
+OPTIONS = {"lease": "2s", "out_after": "60s"}
+PROMPT_SECONDS = 5  # a sync that waits for no other host
+STILL_WAITING_SECONDS = 2
+
+
+class World:
+    def __init__(self, cluster, seed):
+        self.cluster, self.random = cluster, random.Random(seed)
+        self.saved = {}  # name -> content, saved while every host reached every other
+
+    @property
+    def hosts(self):
+        return self.cluster.hosts
+
+    def content(self, size):
+        return self.random.randbytes(size)
+
+    def stored(self):
+        """Bytes of chunks by host, as the first host hears of them."""
+        return [self.hosts[0].nodes()[host.name]["stored_bytes"] for host in self.hosts]
+
+    def settled_stored(self):
+        """The same once all copies are made and every node has told of its own."""
+        self.cluster.wait_for_copies()
+        seen = []
+
+        def is_settled():
+            seen.append(self.stored())
+            return seen[-3:].count(seen[-1]) == 3
+        wait_until(is_settled, 60, "what is stored stays the same", every=1.0)
+        return seen[-1]
+
+
+def start(cluster):
+    cluster.start_etcd()
+    for index, host in enumerate(cluster.hosts):
+        host.init() if index == 0 else host.join()
+        with open(host.config, "a", encoding="utf-8") as config:
+            config.write(f'failure_domain = "{DOMAINS[index]}"\n')
+            config.write("weight = 0\n" if index == IDLE_HOST else "")
+        host.mount()
+    cluster.wait_for_states({host.name: "up" for host in cluster.hosts})
+
+
+def write(path, content, sync=False):
+    with open(path, "wb") as file:
+        file.write(content)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def durability(path):
+    return os.getxattr(path, "user.cairnfs.durability").decode()
+
+
+def copies_lie_in_both_domains(world):
+    """A save on the first host leaves one copy there, and one in the other domain, on the host that has a weight."""
+    before = world.settled_stored()
+    content = world.content(24 * MIB)
+    write(world.hosts[0].path("model"), content, sync=True)
+    after = world.settled_stored()
+    grown = [(b - a) / len(content) for a, b in zip(before, after)]
+    assert 0.99 < grown[0] < 1.1 and grown[1] < 0.05, grown
+    assert 0.99 < grown[2] < 1.1 and grown[3] < 0.05, grown
+    world.saved["model"] = content
+    for host in world.hosts:
+        assert read(host.path("model")) == content, host.name
+        name = f"saved-{host.name}"
+        world.saved[name] = world.content(5 * MIB)
+        write(host.path(name), world.saved[name], sync=True)
+    return " ".join(f"{share:.2f}" for share in grown)
+
+
+def one_save_on_every_host_costs_one(world):
+    """The same replica, saved by every host at once."""
+    before = sum(world.settled_stored())
+    content = world.content(24 * MIB)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        list(pool.map(lambda host: write(host.path(f"replica-{host.name}"), content, sync=True), world.hosts))
+    grown = (sum(world.settled_stored()) - before) / len(content)
+    for host in world.hosts:
+        for other in world.hosts:
+            assert read(host.path(f"replica-{other.name}")) == content, (host.name, other.name)
+    assert 1.98 < grown < 2.2, grown  # two copies of each chunk, whoever sent it
+    again = world.settled_stored()
+    for host in world.hosts:
+        write(host.path(f"again-{host.name}"), content, sync=True)
+    more = (sum(world.settled_stored()) - sum(again)) / len(content)
+    assert more < 0.01, more
+    return f"{grown:.2f} times its size, again {more:.2f}"
+
+
+def an_open_file_outlives_its_name(world):
+    opener, remover = world.hosts[1], world.hosts[2]
+    content = world.content(3 * MIB)
+    write(remover.path("open"), content)
+    with open(opener.path("open"), "r+b") as file:
+        assert file.read(1000) == content[:1000]
+        os.unlink(remover.path("open"))
+        for host in world.hosts:
+            assert "open" not in os.listdir(host.path()), host.name
+        file.seek(0)
+        assert file.read() == content
+        os.pwrite(file.fileno(), b"still here", 5)
+        os.fsync(file.fileno())
+        assert os.pread(file.fileno(), 20, 0) == content[:5] + b"still here" + content[15:20]
+        assert os.fstat(file.fileno()).st_nlink == 0
+    write(remover.path("open"), b"another one")
+    assert read(opener.path("open")) == b"another one"
+
+
+def wait_leaves_every_copy(world):
+    host = world.hosts[2]
+    content = world.content(8 * MIB)
+    write(host.path("waited"), content)
+    host.cairnfs("wait", host.mount_point)
+    assert durability(host.path("waited")) == "replicated"
+    assert not host.status()["cluster"]["unacknowledged_bytes"]
+    assert read(world.hosts[1].path("waited")) == content
+
+
+def a_local_level_waits_for_no_host(world):
+    """Cut off from every other host a sync at `local` returns, one at `replicated` does so when they can be reached; and
+    what goes from the one to the other gets its copies on the way."""
+    host, others = world.hosts[0], world.hosts[1:]
+    for name in ("scratch", "kept"):
+        os.mkdir(host.path(name))
+    os.setxattr(host.path("scratch"), "user.cairnfs.level", b"local")
+    for other in world.hosts:
+        wait_until(lambda other=other: os.getxattr(other.path("scratch"), "user.cairnfs.level") == b"local", 10,
+                   f"{other.name} sees the level")
+    assert os.getxattr(host.path("kept"), "user.cairnfs.level") == b"replicated"
+    content = world.content(6 * MIB)
+    for other in others:
+        world.cluster.cut(host, other)
+    try:
+        begin = time.monotonic()
+        write(host.path("scratch", "part"), content, sync=True)
+        prompt = time.monotonic() - begin
+        assert prompt < PROMPT_SECONDS, prompt
+        assert durability(host.path("scratch", "part")) == "local"
+        done = threading.Event()
+        errors = []
+
+        def save():
+            try:
+                write(host.path("kept", "part"), world.content(1000), sync=True)
+            except OSError as error:
+                errors.append(error)
+            done.set()
+
+        saver = threading.Thread(target=save)
+        saver.start()
+        assert not done.wait(STILL_WAITING_SECONDS), f"one copy was enough: {errors}"
+    finally:
+        world.cluster.heal()
+    saver.join(60)
+    assert done.is_set() and not errors, errors
+    # A process that was started while the descriptor was open has closed it too, which the next round settles.
+    wait_until(lambda: durability(host.path("kept", "part")) == "replicated", 10, "the file counts as replicated")
+    os.rename(host.path("scratch", "part"), host.path("kept", "moved"))
+    host.cairnfs("wait", host.mount_point)
+    assert durability(host.path("kept", "moved")) == "replicated"
+    for other in others:
+        assert read(other.path("kept", "moved")) == content, other.name
+    return f"the local sync took {prompt:.2f} s"
+
+
+def a_mount_at_level_local(world):
+    """durability = "local" is the level of one mount; the others keep theirs."""
+    host, others = world.hosts[1], [each for each in world.hosts if each is not world.hosts[1]]
+    host.umount()
+    with open(host.config, "a", encoding="utf-8") as config:
+        config.write('durability = "local"\n')
+    host.mount()
+    assert os.getxattr(host.path(), "user.cairnfs.level") == b"local"
+    assert os.getxattr(others[0].path(), "user.cairnfs.level") == b"replicated"
+    for other in others:
+        world.cluster.cut(host, other)
+    try:
+        begin = time.monotonic()
+        write(host.path("quick"), world.content(MIB), sync=True)
+        assert time.monotonic() - begin < PROMPT_SECONDS
+        assert durability(host.path("quick")) == "local"
+    finally:
+        world.cluster.heal()
+    world.cluster.wait_for_copies()
+
+
+def a_domain_is_lost(world):
+    """Both hosts of a domain die with their disks: the other domain has all that was saved on any host. (What is saved
+    while the other domain does not answer has both copies in one.)"""
+    cluster = world.cluster
+    assert world.saved, "copies_lie_in_both_domains saves what is looked at here"
+    cluster.wait_for_copies()
+    lost, left = world.hosts[:2], world.hosts[2:]
+    for host in lost:
+        host.kill()
+        host.wipe()
+    cluster.wait_for_states({host.name: "down" for host in lost}, at=left)
+    for host in left:
+        for name, saved in world.saved.items():
+            assert read(host.path(name)) == saved, (host.name, name)
+    states = json.loads(left[0].cairnfs("node", "list", "--data", left[0].data, "--json"))["nodes"]
+    return ", ".join(f"{node['name']} in {node['domain']} is {node['state']}" for node in states)
+
+
+CASES = (copies_lie_in_both_domains, one_save_on_every_host_costs_one, an_open_file_outlives_its_name,
+         wait_leaves_every_copy, a_local_level_waits_for_no_host, a_mount_at_level_local, a_domain_is_lost)
+
+
+def main():
+    seed = seed_from_arguments()
+    with Scratch() as scratch, Cluster(scratch, hosts=len(DOMAINS), metadata="etcd", options=OPTIONS) as cluster:
+        start(cluster)
+        failed = run_cases(CASES, World(cluster, seed))
+        if failed:
+            print(cluster.logs())
+        return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
