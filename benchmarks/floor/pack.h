@@ -6,6 +6,7 @@
 
 #include <liburing.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -25,7 +26,7 @@ struct FloorOptions {
   std::string pack_path;  // empty: nothing is written
   uint64_t pack_bytes = 0;
   size_t buffer_count = 512;
-  unsigned hash_threads = 2;
+  unsigned hash_threads = std::max(2U, std::thread::hardware_concurrency());  // as CairnFS has workers
   unsigned receive_threads = 2;
   bool answer_from_all = false;
   bool hash = false;

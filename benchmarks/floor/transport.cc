@@ -4,6 +4,7 @@
 #include <fuse_lowlevel.h>
 #include <linux/fuse.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@ namespace {
 constexpr fuse_ino_t kFile = 2;
 constexpr double kTimeoutSeconds = 1.0;
 constexpr size_t kNoBuffer = SIZE_MAX;
+constexpr size_t kReadBytesMax = 4 * kMiB;  // what CairnFS asks for: a reader waits for each request in turn
 // What lies in front of a write's payload; the request is received so much before the payload's page.
 constexpr size_t kWriteHeaders = sizeof(fuse_in_header) + sizeof(fuse_write_in);
 
@@ -25,8 +27,9 @@ struct Floor {
   FloorBuffers& buffers;
   Pack& pack;
   fuse_session* session = nullptr;
-  size_t answer_buffer = 0;  // what reads are answered from
-  size_t answer_count = 1;   // or else from so many, by offset
+  size_t answer_buffer = 0;              // what reads are answered from
+  size_t answer_count = 1;               // or else from so many, by offset
+  std::atomic<uint64_t> init_unique{0};  // the INIT request's number
   std::atomic<bool> exists{false};
   std::atomic<uint64_t> size{0};
 };
@@ -110,13 +113,29 @@ void Write(fuse_req_t request, fuse_ino_t, const char*, size_t size, off_t offse
 void Read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info*) {
   uint64_t end = floor_state->size;
   uint64_t left = static_cast<uint64_t>(offset) < end ? end - static_cast<uint64_t>(offset) : 0;
+  uint64_t count = std::min<uint64_t>(size, left);
   // One buffer stays in the processor's cache; all of them are memory, as a checkpoint in a cache is.
-  size_t buffer = floor_state->answer_buffer;
-  if (floor_state->answer_count > 1) {
-    buffer = static_cast<uint64_t>(offset) / FloorBuffers::kPayloadBytes % floor_state->answer_count;
+  uint64_t piece = static_cast<uint64_t>(offset) / FloorBuffers::kPayloadBytes;
+  std::vector<iovec> parts;
+  for (; count > 0; piece++) {
+    size_t buffer = floor_state->answer_count > 1 ? piece % floor_state->answer_count : floor_state->answer_buffer;
+    parts.push_back({floor_state->buffers.payload(buffer), std::min<uint64_t>(count, FloorBuffers::kPayloadBytes)});
+    count -= parts.back().iov_len;
   }
-  auto* memory = reinterpret_cast<const char*>(floor_state->buffers.payload(buffer));
-  fuse_reply_buf(request, memory, std::min<uint64_t>({size, left, FloorBuffers::kPayloadBytes}));
+  fuse_reply_iov(request, parts.data(), static_cast<int>(parts.size()));
+}
+
+// libfuse has no name for larger reads than writes: the answer to INIT is changed on its way.
+ssize_t WriteReply(int fd, iovec* parts, int count, void*) {
+  const auto* header = static_cast<const fuse_out_header*>(parts[0].iov_base);
+  if (header->unique == floor_state->init_unique && count == 2 && parts[1].iov_len >= sizeof(fuse_init_out)) {
+    static_cast<fuse_init_out*>(parts[1].iov_base)->max_pages = kReadBytesMax / kPageBytes;
+  }
+  return writev(fd, parts, count);
+}
+ssize_t ReadNothing(int, void*, size_t, void*) {
+  errno = EAGAIN;
+  return -1;
 }
 
 void Fsync(fuse_req_t request, fuse_ino_t, int, fuse_file_info*) { fuse_reply_err(request, floor_state->pack.Sync()); }
@@ -132,6 +151,8 @@ void Receive() {
     ssize_t count = read(device, begin, kWriteHeaders + FloorBuffers::kPayloadBytes + kPageBytes);
     if (count < 0 && (errno == ENODEV || errno == EBADF)) break;
     if (count <= 0) continue;
+    const auto* header = reinterpret_cast<const fuse_in_header*>(begin);
+    if (header->opcode == FUSE_INIT) floor.init_unique = header->unique;
     fuse_buf buffer{};
     buffer.mem = begin;
     buffer.size = static_cast<size_t>(count);
@@ -170,6 +191,10 @@ int ServeFloor(const FloorOptions& options, FloorBuffers& buffers, Pack& pack) {
   floor.session = fuse_session_new(&arguments, &operations, sizeof operations, nullptr);
   if (floor.session == nullptr) return 1;
   if (fuse_session_mount(floor.session, options.mount_point.c_str()) != 0) return 1;
+  fuse_custom_io io{};
+  io.writev = WriteReply;
+  io.read = ReadNothing;  // Receive reads
+  if (fuse_session_custom_io(floor.session, &io, fuse_session_fd(floor.session)) != 0) return 1;
   std::puts("ready");
   std::fflush(stdout);
   {

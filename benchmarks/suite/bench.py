@@ -1,6 +1,7 @@
 """tools/bench: measures CairnFS beside the file system of its data directory, the disk, and a floor of its own."""
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
@@ -15,7 +16,8 @@ import reading
 import report
 import saving
 import several_hosts
-from machine import GIB, MIB, CannotRun, Scratch, describe, load_average, memory, process_memory, run, size_of
+from machine import (GIB, MIB, CannotRun, Scratch, describe, hold_dirty_limits, load_average, memory, process_memory, run,
+                     size_of)
 from measuring import Row
 from plots import write_plots
 from subjects import Cairn, Load
@@ -53,6 +55,13 @@ CLUSTER_EXPERIMENTS = {  # with --cluster
 PYTHON = "/usr/bin/python3"  # Debian's: it is the one that has python3-torch
 
 
+def revision():
+    """Of the sources: what is measured, unless another build is named."""
+    with contextlib.suppress(CannotRun):
+        return run("git", "-C", SOURCE, "-c", "safe.directory=*", "describe", "--always", "--dirty").strip()
+    return "unknown"
+
+
 def say(text=""):
     print(text, flush=True)
 
@@ -68,6 +77,8 @@ class Bench:
         self.machine = describe(scratch.path)
         self.file_system = self.machine["file_system"]
         self.began = time.strftime("%Y-%m-%d %H:%M:%S")
+        self.revision = revision()
+        self.has_failed = False
         self.rounds = options.rounds or (3 if self.quick else 10)
         self._choose_sizes(options)
         # A small pool is warm sooner. Without --quick the daemon chooses as it does for a user.
@@ -121,6 +132,8 @@ class Bench:
 
     def note_memory(self, cairn):
         """Keeps what the daemon had in memory at most."""
+        if not cairn.is_warm:
+            return  # what it has not touched of its pool would count for it
         try:
             status = cairn.status()
             peak = process_memory(cairn.pid)
@@ -153,15 +166,22 @@ class Bench:
             self.load("warm", free)
         elif free > 0:
             self.load("warm", min(free, 4 * self.size))
+        # Afterwards: what the load generator keeps, a trainer's tensors, counts; the pools of what is measured do not.
+        self.machine["dirty_limit_bytes"] = hold_dirty_limits(self.scratch)
 
 
 def measure(bench, name):
-    """The rows of one experiment. What cannot run says so in its row."""
+    """The rows of one experiment. What cannot run, or fails, says so in its row, and leaves nothing to the next."""
     before, begin = load_average(), time.monotonic()
     try:
         rows = {**EXPERIMENTS, **CLUSTER_EXPERIMENTS}[name](bench)
     except CannotRun as reason:
         rows = [Row(name, cannot_run=str(reason))]
+    except (AssertionError, OSError, LookupError, ValueError, subprocess.SubprocessError) as error:
+        bench.has_failed = True
+        rows = [Row(name, cannot_run=f"FAILED: {type(error).__name__}: {error}")]
+    finally:
+        shutil.rmtree(bench.scratch.directory("plain"), ignore_errors=True)
     for row in rows:
         row.load = (before, load_average())
         row.seconds = time.monotonic() - begin
@@ -237,7 +257,7 @@ def main(arguments):
             say(f"{bench.machine['processor']}, {bench.machine['cores']} cores, "
                 f"{bench.machine['memory_bytes'] / GIB:.0f} GiB, Linux {bench.machine['kernel']}, {bench.file_system}; "
                 f"{bench.size // MIB} MiB, {bench.rounds} rounds, pool {bench.pool_bytes // MIB} MiB, "
-                f"load average {load_average():.1f}")
+                f"load average {load_average():.1f}, revision {bench.revision}")
             bench.warm_memory()
             for name in options.only:
                 rows += measure(bench, name)
@@ -249,7 +269,7 @@ def main(arguments):
             report.summary(rows, say)
             write_results(options, bench, rows)
     say(f"{time.monotonic() - begin:.0f} s")
-    return 0
+    return 1 if bench.has_failed else 0
 
 
 if __name__ == "__main__":

@@ -25,7 +25,10 @@ def start_rows(bench):
         cairn.umount()
         return {"total_s": seconds, "names": names}
 
-    first = turn()["total_s"]
+    drop_caches()
+    first = cairn.mount()
+    cairn.warm()  # so that its memory is counted
+    cairn.umount()
     series = take_turns(bench.rounds, {"CairnFS": turn}, warm_up=False)
     shutil.rmtree(cairn.data)
     row = Row(f"start: mount ready, index of {chunks} chunks, {chunks * 512 * KIB / GIB:.0f} GiB, caches dropped")
@@ -108,7 +111,8 @@ def micro(bench, pattern):
     seconds = 0.05 if bench.quick else 0.5
     text = subprocess.run([program, f"--benchmark_filter={pattern}", f"--benchmark_min_time={seconds}",
                            "--benchmark_format=json", f"--benchmark_repetitions={3 if bench.quick else 5}"],
-                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, text=True).stdout
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, text=True,
+                          start_new_session=True, timeout=900, env={**os.environ, "TMPDIR": bench.scratch.path}).stdout
     try:
         found = json.loads(text)["benchmarks"]
     except (ValueError, KeyError) as error:

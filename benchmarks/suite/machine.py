@@ -77,8 +77,41 @@ def settle():
 
 def drop_caches(what=3):
     os.sync()
-    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
-        file.write(f"{what}\n")
+    write_word("/proc/sys/vm/drop_caches", what)
+
+
+def hold_dirty_limits(scratch):
+    """Keeps the kernel's limits on dirty pages what they are now, until the scratch directory is left; the upper one.
+
+    They are shares of the memory that is not in use. A daemon's pool in memory would lower them, and with them the rate
+    of the directory's own file system, which nobody who uses that alone has to bear."""
+    folder = "/proc/sys/vm/"
+    before = {name: int(read_word(folder + name)) for name in (
+        "dirty_background_ratio", "dirty_ratio", "dirty_background_bytes", "dirty_bytes")}
+
+    def restore():
+        # Of each pair that which is written last counts, and the other becomes 0.
+        for name, value in before.items():
+            if value != 0:
+                write_word(folder + name, value)
+
+    scratch.on_exit(restore)
+    with open("/proc/vmstat", encoding="ascii") as file:
+        pages = dict(line.split() for line in file)
+    limits = {"dirty_background_bytes": "nr_dirty_background_threshold", "dirty_bytes": "nr_dirty_threshold"}
+    for name, field in limits.items():
+        write_word(folder + name, int(pages[field]) * os.sysconf("SC_PAGE_SIZE"))
+    return int(read_word(folder + "dirty_bytes"))
+
+
+def read_word(path):
+    with open(path, encoding="ascii") as file:
+        return file.read().strip()
+
+
+def write_word(path, value):
+    with open(path, "w", encoding="ascii") as file:
+        file.write(f"{value}\n")
 
 
 def process_cpu_seconds(pid):

@@ -44,7 +44,9 @@ def cold_rows(bench):
 
         def plain_turn():
             drop_caches()
-            return bench.load("read", theirs, BLOCK)
+            with Usage() as usage:
+                sample = bench.load("read", theirs, BLOCK)
+            return {**sample, "system_s": usage.system_s}
 
         def fio_turn():
             drop_caches()
@@ -60,7 +62,8 @@ def cold_rows(bench):
     row.figure("fio, read", series.get("fio", "rate"), "B/s")
     row.ratio(f"vs {bench.file_system} cold", "CairnFS", bench.file_system, at_least=1.5)
     row.ratio("vs fio read", "CairnFS", "fio, read", at_least=0.9)
-    add_cpu(row, series, "CairnFS", size)
+    for who in ("CairnFS", bench.file_system):
+        add_cpu(row, series, who, size)
     return [row]
 
 
@@ -74,15 +77,20 @@ def hot_row(bench, name, cairn, floor, wide_floor, size):
         cairn.remove("step")
         return {**sample, "daemon_s": usage.daemon_s, "system_s": usage.system_s}
 
+    def other_turn(path, pid=None):
+        with Usage(pid) as usage:
+            sample = bench.load("read", path, BLOCK)
+        return {**sample, "system_s": usage.system_s, **({"daemon_s": usage.daemon_s} if pid else {})}
+
     plain = bench.plain("step")
     bench.load("save", "none", bench.plain_directory("step"), 1, size, 0, BLOCK)
     for each in (floor, wide_floor):
         bench.load("save", "file-syncs", each.path, 1, size, 0, BLOCK)
     series = take_turns(bench.rounds, {
-        bench.file_system: lambda: bench.load("read", plain + "/part-0", BLOCK),
+        bench.file_system: lambda: other_turn(plain + "/part-0"),
         "CairnFS": cairn_turn,
-        "null": lambda: bench.load("read", floor.path + "/part-0", BLOCK),
-        "wide": lambda: bench.load("read", wide_floor.path + "/part-0", BLOCK),
+        "null": lambda: other_turn(floor.path + "/part-0", floor.pid),
+        "wide": lambda: other_turn(wide_floor.path + "/part-0", wide_floor.pid),
     })
     shutil.rmtree(plain)
     row = Row(f"restore, hot: just saved, {name}")
@@ -93,7 +101,9 @@ def hot_row(bench, name, cairn, floor, wide_floor, size):
     row.ratio("vs FUSE from memory", "CairnFS", "FUSE from memory, no work", at_least=0.9)
     row.ratio("vs FUSE from as much memory", "CairnFS", "FUSE from as much memory")
     row.ratio(f"vs {bench.file_system}'s page cache", "CairnFS", f"{bench.file_system}, page cache")
-    add_cpu(row, series, "CairnFS", size)
+    for who, name in (("CairnFS", None), ("null", "FUSE from memory, no work"), ("wide", "FUSE from as much memory"),
+                      (bench.file_system, None)):
+        add_cpu(row, series, who, size, name)
     return row
 
 
@@ -175,7 +185,9 @@ def readers_rows(bench):
 
         def plain_turn():
             drop_caches()
-            return bench.load("read_processes", theirs, BLOCK, processes)
+            with Usage() as usage:
+                sample = bench.load("read_processes", theirs, BLOCK, processes)
+            return {**sample, "system_s": usage.system_s}
 
         series = take_turns(bench.rounds, {bench.file_system: plain_turn, "CairnFS": cairn_turn}, warm_up=False)
         must_equal(bench, ours, size)
@@ -186,5 +198,6 @@ def readers_rows(bench):
         row.figure(who, series.rates(who, size * processes), "B/s")
     row.check("disk reads over size", [b / size for b in series.get("CairnFS", "disk_read")], at_most=1.1)
     row.ratio(f"vs {bench.file_system}", "CairnFS", bench.file_system)
-    add_cpu(row, series, "CairnFS", size * processes)
+    for who in ("CairnFS", bench.file_system):
+        add_cpu(row, series, who, size * processes)
     return [row]

@@ -57,7 +57,8 @@ def summary(rows, write):
 
 def as_json(bench, rows):
     return json.dumps({"machine": bench.machine, "size_bytes": bench.size, "rounds": bench.rounds, "quick": bench.quick,
-                       "pool_bytes": bench.pool_bytes, "began": bench.began, "rows": [row.as_json() for row in rows]},
+                       "pool_bytes": bench.pool_bytes, "began": bench.began,
+                       "revision": bench.revision, "rows": [row.as_json() for row in rows]},
                       indent=1) + "\n"
 
 

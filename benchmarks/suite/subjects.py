@@ -54,11 +54,12 @@ class Cairn:
         self.path = bench.scratch.directory(name + "-mount")
         self.data = os.path.join(bench.scratch.path, name + "-data")
         self.pid = None
-        self.peak_memory = 0
+        self.is_warm = False
         bench.scratch.on_exit(self.kill)
 
     def __enter__(self):
         self.mount()
+        self.warm()
         return self
 
     def __exit__(self, kind, *_):
@@ -76,6 +77,7 @@ class Cairn:
         self.command("mount", self.path, "--data", self.data, *(["-o", options] if options else []))
         seconds = time.monotonic() - begin
         self.pid = self.status()["pid"]
+        self.is_warm = False
         return seconds
 
     def umount(self):
@@ -104,6 +106,7 @@ class Cairn:
     def warm(self):
         """Waits until the daemon has touched its pool."""
         wait_until_warm(self.pid)
+        self.is_warm = True
 
     def status(self):
         return json.loads(self.command("status", self.path, "--json"))
@@ -202,6 +205,6 @@ def fio(path, size, mode):
     layout = ["--rw=read"] if mode == "read" else ["--rw=write", "--end_fsync=1"]
     layout += ["--fallocate=native"] if mode == "fallocated" else ["--overwrite=1"]
     answer = run("fio", "--name=disk", f"--filename={path}", f"--size={size}", "--direct=1", "--ioengine=io_uring",
-                 "--bs=4M", "--iodepth=16", "--output-format=json", *layout)
+                 "--bs=4M", "--iodepth=16", "--fixedbufs", "--registerfiles", "--output-format=json", *layout)
     job = json.loads(answer[answer.index("{"):])["jobs"][0]
     return job["read" if mode == "read" else "write"]["bw_bytes"]

@@ -6,10 +6,12 @@ clock is needed for. Run as root; CAIRNFS_BUILD_DIR is a build with -Dbenchmarks
 import json
 import os
 import sys
+import types
 
 SOURCE = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 SUITE = os.path.join(SOURCE, "benchmarks", "suite")
 sys.path[:0] = [os.path.join(SOURCE, "tests", "support"), SUITE]
+import bench
 import report
 from cairnfs_mount import Scratch, run, run_cases
 from measuring import Row, take_turns
@@ -65,6 +67,19 @@ def turns_are_taken_in_order(_):
     assert series.get("a", "total_s") == [3, 5] and series.rates("b", 12) == [3, 2], series.values
 
 
+def a_failure_ends_one_row(scratch):
+    def fail(_):
+        with open(os.path.join(scratch.path, "plain", "left"), "w", encoding="ascii"):
+            raise AssertionError("it does not hold what was saved")
+
+    fake = types.SimpleNamespace(scratch=scratch, has_failed=False)
+    scratch.directory("plain")
+    bench.EXPERIMENTS["fails"] = fail
+    rows = bench.measure(fake, "fails")
+    assert fake.has_failed and "does not hold" in rows[0].cannot_run, rows
+    assert not os.listdir(scratch.directory("plain"))
+
+
 def every_row_is_measured(scratch):
     build = os.environ.get("CAIRNFS_BUILD_DIR", os.path.join(SOURCE, "build-bench"))
     figures, plots, table = (os.path.join(scratch.path, name) for name in ("bench.json", "plots", "table.md"))
@@ -90,7 +105,8 @@ def every_row_is_measured(scratch):
 
 def main():
     with Scratch() as scratch:
-        return run_cases((goals_are_weighed, turns_are_taken_in_order, every_row_is_measured), scratch)
+        return run_cases((goals_are_weighed, turns_are_taken_in_order, a_failure_ends_one_row, every_row_is_measured),
+                         scratch)
 
 
 if __name__ == "__main__":
