@@ -6,6 +6,7 @@ lost. `fences`: the victim's session is surely lost by the end.
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 
@@ -290,10 +291,13 @@ class RestartAll(Fault):
         self.ends_sessions = list(self.cluster.hosts)
 
     def strike(self):
+        # Nobody gets to see that another one is gone.
         for host in self.cluster.hosts:
-            host.kill()
+            host.signal(signal.SIGKILL)
         for member in self.cluster.etcd:
-            member.kill()
+            member.process.kill()
+        for one in [*self.cluster.hosts, *self.cluster.etcd]:
+            one.kill()
 
     def last(self):
         pass
