@@ -25,6 +25,7 @@ class Checkpoint:
         self.files = {}
         self.directories = set()
         self.rename_began = False
+        self.began_ns = time.monotonic_ns()
         self.committed_ns = None
         self.answers = []  # of the calls that did not succeed
 

@@ -323,7 +323,8 @@ def run_on_cluster(store, rounds, options, artefacts):
     environment = {"CAIRNFS_FAILPOINTS": options.planted + "=skip"} if options.planted else {}
     names = PLANTED.get(options.planted, []) or [name for name in options.faults.split(",") if name]
     with Scratch() as scratch, Cluster(scratch, hosts=options.hosts, metadata=store, etcd_members=3,
-                                       copies=options.copies) as cluster:
+                                       copies=options.copies,
+                                       options={"segment_size": nemesis.FullDisk.SEGMENT_SIZE}) as cluster:
         nemesis.small_disk(cluster.hosts[-1], SMALL_DISK)
         # The daemons that the support starts see it too.
         os.environ.update(environment)

@@ -263,25 +263,58 @@ class PauseBriefly(Pause):
 
 
 class FullDisk(Fault):
-    """The disk of a host's data (small, and of its own) has hardly room left."""
+    """The disk of a host's data (small, and of its own) is full, and the other hosts see it so: they commit without it.
 
-    LEFT_BYTES = 12 << 20  # more than the daemon keeps for itself, less than a few checkpoints
+    What fits on a node is more than its disk has left: also the rest of its open segment, and the one that stands
+    ready. REQUIRES: SEGMENT_SIZE, so that all this is less than what the node takes for room."""
+
+    SEGMENT_SIZE = "4MiB"
+    LEFT_BYTES = 12 << 20  # what the daemon keeps for itself (reserve), and a segment
+    ROOMY_BYTES = 64 << 20  # with so much left a node has room again
+    SEEN_S = 30
+    COMMIT_S = 60
 
     def choose(self):
         self.victim = self.rng.choice([host for host in self.cluster.hosts if os.path.ismount(host.data)])
         self.ballast = os.path.join(self.victim.data, "ballast-of-the-test")
+        self.full_ns = 0
 
     def strike(self):
-        space = os.statvfs(self.victim.data)
-        free = space.f_bavail * space.f_frsize
-        with contextlib.suppress(OSError), open(self.ballast, "wb", buffering=0) as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, free - self.LEFT_BYTES))
+        wait_until(self.fill, self.SEEN_S, f"{self.victim.name} is full, as the other hosts see it", every=0.3)
+        self.full_ns = time.monotonic_ns()
 
     def last(self):
-        sleep(self.rng.uniform(2, 5))
+        super().last()
+        if len(self.cluster.hosts) > self.cluster.copies:
+            wait_until(self.others_committed, self.COMMIT_S, f"the hosts commit while {self.victim.name} is full",
+                       every=0.3)
 
     def heal(self):
         os.unlink(self.ballast)
+        if self.free_bytes() > self.ROOMY_BYTES:
+            wait_until(lambda: not any(self.seen_full()), self.SEEN_S, f"{self.victim.name} has room again", every=0.3)
+
+    def free_bytes(self):
+        space = os.statvfs(self.victim.data)
+        return space.f_bavail * space.f_frsize
+
+    def fill(self):
+        """Takes what has become free. Whether each of the other hosts sees that the node is full."""
+        with open(self.ballast, "ab") as file:
+            more = self.free_bytes() - self.LEFT_BYTES
+            if more > 0:
+                # The daemon may be quicker to take it: what counts is what is seen.
+                with contextlib.suppress(OSError):
+                    os.posix_fallocate(file.fileno(), file.tell(), more)
+        return all(self.seen_full())
+
+    def seen_full(self):
+        return [host.nodes()[self.victim.name]["full"] for host in self.cluster.hosts if host is not self.victim]
+
+    def others_committed(self):
+        """Whether each of them has committed what it began to save when the node was full, and the node still is."""
+        committed = {one.host for one in self.cluster.ledger.committed() if one.began_ns > self.full_ns}
+        return self.fill() and committed >= {host.name for host in self.cluster.hosts if host is not self.victim}
 
 
 class RestartAll(Fault):
