@@ -244,16 +244,24 @@ class Round:
             self.problems += [f"without a fault: {answer}" for one in own for answer in one.answers]
             if self.committed == 0:
                 self.problems.append("without a fault no checkpoint was committed")
-        recent = self.test.ledger.checkpoints[-12:]
-        older = self.test.ledger.checkpoints[:-12]
-        def look(client):
-            for checkpoint in recent + self.rng.sample(older, min(4, len(older))):
-                self.problems += checkpoints.inspect(client, checkpoint, after_healing=True)
-        at_once([lambda client=client: look(client) for client in self.clients("judge")])
+        self.inspect_all(self.clients("judge"))
         if not self.problems:
             old = self.test.ledger.take(CHECKPOINTS_KEPT)
             hosts = self.cluster.hosts
             at_once([lambda host=host, share=old[i::len(hosts)]: remove(host, share) for i, host in enumerate(hosts)])
+
+    def inspect_all(self, judges):
+        """Every checkpoint that is there, on some host; the last ones on all. So each is seen after the last fault that
+        it lived through, before it is deleted."""
+        older, recent = self.test.ledger.split(checkpoints.RECENT)
+        shares = {judge: list(recent) for judge in judges}
+        for checkpoint in older:
+            shares[self.rng.choice(judges)].append(checkpoint)
+
+        def look(judge):
+            for checkpoint in shares[judge]:
+                self.problems += checkpoints.inspect(judge, checkpoint, after_healing=True)
+        at_once([lambda judge=judge: look(judge) for judge in judges])
 
 
 class Test:
