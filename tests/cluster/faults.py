@@ -21,6 +21,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -361,10 +362,12 @@ def self_test(options, artefacts):
     run_on_plain("", 6, options, artefacts)
     print("a plain directory is accepted", flush=True)
     options.limit_s = 2
-    for damage in plain_hosts.DAMAGES:
+    for damage, complaint in plain_hosts.DAMAGES.items():
         try:
-            run_on_plain(damage, 6, options, artefacts)
+            run_on_plain(damage, 9, options, artefacts)
         except Violation as violation:
+            if "Traceback" in str(violation) or not re.search(complaint, str(violation)):
+                raise Violation(f"{damage} was not noticed, but: {violation}") from violation
             print(f"{damage}: found: {str(violation).splitlines()[1][:150]}", flush=True)
             continue
         raise Violation(f"{damage} was not noticed")

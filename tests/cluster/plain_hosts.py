@@ -8,7 +8,22 @@ import os
 import random
 import time
 
-DAMAGES = ["lose_file", "corrupt_byte", "undo_commit", "half_commit", "no_fencing", "hang"]
+import checkpoints
+
+# Kinds of damage, and the complaint that belongs to each, as a regular expression.
+OF_CHECKPOINTS = {
+    "lose_file": "has .* instead of|is missing",
+    "corrupt_byte": "is different",
+    "undo_commit": "committed, and not there",
+    "half_commit": "is different .* at 0",
+}
+DAMAGES = {
+    **OF_CHECKPOINTS,
+    # To one that only a test that looks at all of them sees.
+    **{"old " + name: complaint for name, complaint in OF_CHECKPOINTS.items()},
+    "no_fencing": "its open file does not say so|a write of a lost session came through",
+    "hang": "a call did not end within",
+}
 
 
 class PlainHost:
@@ -50,25 +65,27 @@ class PlainCluster:
     drop = cut
 
     def heal(self):
-        """Damages one committed checkpoint."""
-        committed = [one for one in self.ledger.committed() if os.path.isdir(os.path.join(self.directory, one.name))]
-        if not committed or self.damage not in ("lose_file", "corrupt_byte", "undo_commit", "half_commit"):
+        """Damages one committed checkpoint that has bytes."""
+        committed = [one for one in self.ledger.committed() if os.path.isdir(os.path.join(self.directory, one.name))
+                     and any(size for size, _, _ in one.files.values())]
+        age, _, damage = self.damage.rpartition(" ")
+        committed = committed[:-checkpoints.RECENT] if age else committed[-3:]
+        if not committed or damage not in OF_CHECKPOINTS:
             return
-        name = self.rng.choice(committed[-3:]).name
-        path = os.path.join(self.directory, name)
+        path = os.path.join(self.directory, self.rng.choice(committed).name)
         files = sorted(os.path.join(folder, file) for folder, _, names in os.walk(path) for file in names)
-        if self.damage == "lose_file":
+        if damage == "lose_file":
             os.unlink(self.rng.choice(files))
-        elif self.damage == "undo_commit":
+        elif damage == "undo_commit":
             os.rename(path, path + ".tmp")
-        elif self.damage == "half_commit":
+        elif damage == "half_commit":
             os.truncate(max(files, key=os.path.getsize), 0)
         else:
             victim = max(files, key=os.path.getsize)
             with open(victim, "r+b") as file:
                 file.seek(os.path.getsize(victim) // 2)
-                byte = file.read(1) or b"\0"
-                file.seek(-1 if byte else 0, os.SEEK_CUR)
+                byte = file.read(1)
+                file.seek(-1, os.SEEK_CUR)
                 file.write(bytes([byte[0] ^ 1]))
 
     def hang(self):
