@@ -113,7 +113,8 @@ def saver_work(ledger, stop, pause_s):
 
 
 def inspect(client, checkpoint, after_healing):
-    """What is wrong with the checkpoint as one host sees it: lines of text. While faults are on, a call may fail."""
+    """What is wrong with the checkpoint as one host sees it: lines of text. While faults are on, a call may fail; where
+    it may not, the client's `failed` tells."""
     problems = []
 
     def wrong(what):

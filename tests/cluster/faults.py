@@ -44,6 +44,8 @@ SMALL_DISK = "400m"
 KEPT = os.environ.get("CAIRNFS_KEEP_FAILURES", "/var/tmp")
 # Locks are freed at most so long after their client or their host's lease has ended.
 UNLOCK_S = 1
+# What may be answered outside of the fault: the call waits for a host that is away, or only that one has room.
+MAY_BE_TOLD = {errno.ETIMEDOUT, errno.ENOSPC}
 # Safeguards whose absence the search for an order must find, and the faults in whose rounds it shows.
 PLANTED = {
     "meta.skip_delegation_recall": ["Nothing"],
@@ -86,6 +88,10 @@ def check(host):
     return "" if json.loads(report)["clean"] else report
 
 
+def is_traced_rename(line):
+    return line["op"] == "rename" and "root" in line
+
+
 def remove(host, saved):
     if saved:
         # As a process of its own, which can be given up.
@@ -108,6 +114,7 @@ class Round:
         self.lines = []
         self.is_refused = False  # the history of this round
         self.committed = 0  # checkpoints of this round
+        self.sessions_lost = {host: host.sessions_lost() for host in self.cluster.hosts}  # before it
 
     def clients(self, what, hosts=None):
         made = []
@@ -150,6 +157,7 @@ class Round:
         if isinstance(self.fault, nemesis.Nothing):
             self.problems += [f"without a fault: {recorder.describe(line)}"
                               for line in recorder.unknown_outcomes(traced.lines)]
+        self.judge_others(tracers + savers, watchers)
         at_once([lambda host=host: hear(host) for host in self.cluster.hosts])
         self.go_on(traced, tracers)
         self.judge_checkpoints()
@@ -189,6 +197,21 @@ class Round:
             self.problems += zombie.judge(self.clients("look")) + burst.judge(heir)
         if self.test.is_plain and self.cluster.damage == "hang":
             self.clients("late")[0].call("verify", path=self.cluster.hang(), bytes=0, seed=0)
+
+    def judge_others(self, writers, readers):
+        """Hosts that the fault does not strike serve on: no call fails there (docs/contract.md, items 16 and 17).
+
+        But a directory with lost bytes of a host that died is not renamed (item 19); savers have no such. And a host
+        that lost its session all the same, since the machine is busy, tells those who write (item 18)."""
+        others = [host for host in self.cluster.hosts if host not in self.fault.struck]
+        unlucky = [host for host in others if host.sessions_lost() != self.sessions_lost[host]]
+        if unlucky:
+            print(f"     outside the fault {' '.join(host.name for host in unlucky)} lost a session", flush=True)
+        for client in writers + readers:
+            if client.host not in others or (client.host in unlucky and client in writers):
+                continue
+            self.problems += [f"on a host outside the fault: {recorder.describe(line)}" for line in client.failed
+                              if line.get("error") not in MAY_BE_TOLD and not is_traced_rename(line)]
 
     def go_on(self, traced, tracers):
         """The traced calls by new clients, now that all is well; then the history."""
@@ -245,11 +268,19 @@ class Round:
             self.problems += [f"without a fault: {answer}" for one in own for answer in one.answers]
             if self.committed == 0:
                 self.problems.append("without a fault no checkpoint was committed")
-        self.inspect_all(self.clients("judge"))
+        judges = self.clients("judge")
+        at_once([lambda judge=judge: self.save_on(judge) for judge in judges])
+        self.inspect_all(judges)
         if not self.problems:
             old = self.test.ledger.take(CHECKPOINTS_KEPT)
             hosts = self.cluster.hosts
             at_once([lambda host=host, share=old[i::len(hosts)]: remove(host, share) for i, host in enumerate(hosts)])
+
+    def save_on(self, judge):
+        """When all is well again, every host commits."""
+        rng = random.Random(f"{self.options.seed} {self.number} {judge.name}")
+        saved = checkpoints.save(judge, judge.host.name, f"{self.name}/{judge.name}", rng, self.test.ledger)
+        self.problems += [f"after healing no commit: {answer}" for answer in saved.answers]
 
     def inspect_all(self, judges):
         """Every checkpoint that is there, on some host; the last ones on all. So each is seen after the last fault that

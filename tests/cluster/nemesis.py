@@ -1,7 +1,7 @@
 """What goes wrong in a round, and how it is healed. A fault is a context: entered when it strikes, left healed.
 
-`victim` is the host that it strikes, None when it strikes what they share. `ends_sessions`: hosts whose session may be
-lost. `fences`: the victim's session is surely lost by the end.
+`victim` is the host that it strikes, None when it strikes several, or what they share. `ends_sessions`: hosts whose
+session may be lost. `fences`: the victim's session is surely lost by the end.
 """
 
 import contextlib
@@ -51,6 +51,11 @@ class Fault:
         self.victim = self.rng.choice(hosts or self.cluster.hosts)
         self.ends_sessions = [self.victim]
         return self.victim
+
+    @property
+    def struck(self):
+        """Hosts that it strikes themselves. The others serve on."""
+        return [self.victim] if self.victim else []
 
     @property
     def clients_only(self):
@@ -233,6 +238,10 @@ class CutPair(Fault):
     def heal(self):
         self.cluster.heal()
 
+    @property
+    def struck(self):
+        return self.pair
+
     def describe(self):
         return f"CutPair {self.pair[0].name} {self.pair[1].name}"
 
@@ -331,6 +340,10 @@ class RestartAll(Fault):
             member.process.kill()
         for one in [*self.cluster.hosts, *self.cluster.etcd]:
             one.kill()
+
+    @property
+    def struck(self):
+        return self.cluster.hosts
 
     def last(self):
         pass

@@ -42,6 +42,9 @@ class PlainHost:
     def log(self):
         return ""
 
+    def sessions_lost(self):
+        return 0
+
     def set_link(self, up):
         pass
 

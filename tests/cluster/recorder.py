@@ -43,6 +43,7 @@ class Client:
         self.session = session or name
         self.limit_s = limit_s
         self.hangs = []
+        self.failed = []  # calls whose answer does not say what happened: EIO and the like
         self.end_began_ns = None  # from then on what it holds may be let go of
         command = [program("cluster_client"), directory, "--limit-ms", str(int(limit_s * 1000)), "--seed", str(seed)]
         if os.path.ismount(directory) if mounted is None else mounted:
@@ -86,7 +87,10 @@ class Client:
             self.kill()
             return line
         assert answer.pop("id") == self.next_id, answer
-        return {**line, **answer}
+        line = {**line, **answer}
+        if line.get("error", -1) not in DEFINITE:
+            self.failed.append(line)
+        return line
 
     def must(self, op, **arguments):
         """The answer to a call that has to succeed."""

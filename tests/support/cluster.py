@@ -234,9 +234,17 @@ class Host(Namespace):
         return {name: node["state"] for name, node in self.nodes().items()}
 
     def log(self):
+        text = self._whole_log()
+        return f"-- log of {self.name}\n{text[-6000:]}" if text else ""
+
+    def sessions_lost(self):
+        """How many sessions its daemons have noticed the loss of."""
+        return self._whole_log().count("session with the cluster is lost")
+
+    def _whole_log(self):
         try:
             with open(os.path.join(self.data, "cairnfs.log"), encoding="utf-8", errors="replace") as log:
-                return f"-- log of {self.name}\n{log.read()[-6000:]}"
+                return log.read()
         except OSError:
             return ""
 
