@@ -13,7 +13,7 @@ import time
 
 import recorder
 
-RECENT = 12  # the last ones, which are inspected on every host
+RECENT = 9  # the last ones, which are inspected on every host
 
 
 class Checkpoint:

@@ -39,7 +39,7 @@ from cairnfs_mount import Scratch, run
 from cluster import Cluster
 from zombie import Zombie
 
-CHECKPOINTS_KEPT = 40
+CHECKPOINTS_KEPT = 24
 SMALL_DISK = "400m"
 KEPT = os.environ.get("CAIRNFS_KEEP_FAILURES", "/var/tmp")
 # Locks are freed at most so long after their client or their host's lease has ended.
