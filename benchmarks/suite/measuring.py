@@ -98,12 +98,14 @@ class Series:
 
 
 def take_turns(rounds, participants, before_round=lambda number: None, warm_up=True):
-    """Calls each participant once a round, one after the other: A B A B. The first round is not counted: files,
-    segments and caches come into being in it. A participant returns its samples by name."""
+    """Calls each participant once a round, one after the other: A B C, and C B A in every other round, so that none
+    always finds the disk as the same one left it. The first round is not counted: files, segments and caches come into
+    being in it. A participant returns its samples by name."""
     series = Series()
     for number in range(-1 if warm_up else 0, rounds):
         before_round(number)
-        for who, act in participants.items():
+        forwards = list(participants.items())
+        for who, act in reversed(forwards) if number > 0 and number % 2 == 1 else forwards:
             sample = act()
             if number >= 0:
                 series.add(who, sample)

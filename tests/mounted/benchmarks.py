@@ -63,8 +63,8 @@ def turns_are_taken_in_order(_):
         return {"total_s": float(len(calls))}
 
     series = take_turns(2, {"a": lambda: act("a"), "b": lambda: act("b")})
-    assert calls == ["a", "b"] * 3, calls
-    assert series.get("a", "total_s") == [3, 5] and series.rates("b", 12) == [3, 2], series.values
+    assert calls == ["a", "b", "a", "b", "b", "a"], calls
+    assert series.get("a", "total_s") == [3, 6] and series.rates("b", 20) == [5, 4], series.values
 
 
 def a_failure_ends_one_row(scratch):
