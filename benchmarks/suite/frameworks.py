@@ -106,6 +106,7 @@ def framework_rows(bench):
             def plain_turn(kind=kind):
                 path = bench.plain("step")
                 framework.change()
+                bench.warm_free_memory(size)
                 with Usage() as usage:
                     seconds = framework.save(kind, path, "syncs")
                 shutil.rmtree(path)

@@ -89,6 +89,8 @@ def copy_rows(bench):
 
         def turn(source, pid=None, sync=lambda: None):
             settle()
+            if pid is None:
+                bench.warm_free_memory()
             with Usage(pid) as usage:
                 seconds = timed("cp", "-r", source, source + "-copy")
                 sync()

@@ -44,6 +44,7 @@ def cold_rows(bench):
 
         def plain_turn():
             drop_caches()
+            bench.warm_free_memory()
             with Usage() as usage:
                 sample = bench.load("read", theirs, BLOCK)
             return {**sample, "system_s": usage.system_s}
@@ -133,6 +134,7 @@ def mmap_rows(bench):
 
         def cairn_turn(count):
             cold(cairn)
+            bench.warm_free_memory(size)
             before = cairn.status()["disk_read_bytes_total"]
             with Usage(cairn.pid) as usage:
                 sample = bench.load("map_processes", ours, count)
@@ -141,6 +143,7 @@ def mmap_rows(bench):
 
         def plain_turn(count):
             drop_caches()
+            bench.warm_free_memory(size)
             with Usage() as usage:
                 sample = bench.load("map_processes", theirs, count)
             return {**sample, "system_s": usage.system_s}
@@ -185,6 +188,7 @@ def readers_rows(bench):
 
         def plain_turn():
             drop_caches()
+            bench.warm_free_memory()
             with Usage() as usage:
                 sample = bench.load("read_processes", theirs, BLOCK, processes)
             return {**sample, "system_s": usage.system_s}

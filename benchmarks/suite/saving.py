@@ -21,6 +21,7 @@ def save_plain(bench, name, size, files=1, stride=0):
     """Saves into the directory's own file system, durable in the same sense, and removes it again."""
     path = bench.plain(name)
     settle()
+    bench.warm_free_memory(size * files)
     with Usage() as usage:
         sample = bench.load("save", "syncs", path, files, size, stride, BLOCK)
     shutil.rmtree(path)
