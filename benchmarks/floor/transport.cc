@@ -13,13 +13,14 @@
 #include <cstring>
 #include <utility>
 
+#include "fuse/negotiation.h"
+
 namespace cairnfs::bench {
 namespace {
 
 constexpr fuse_ino_t kFile = 2;
 constexpr double kTimeoutSeconds = 1.0;
 constexpr size_t kNoBuffer = SIZE_MAX;
-constexpr size_t kReadBytesMax = 4 * kMiB;  // what CairnFS asks for: a reader waits for each request in turn
 // What lies in front of a write's payload; the request is received so much before the payload's page.
 constexpr size_t kWriteHeaders = sizeof(fuse_in_header) + sizeof(fuse_write_in);
 
@@ -125,11 +126,12 @@ void Read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_i
   fuse_reply_iov(request, parts.data(), static_cast<int>(parts.size()));
 }
 
-// libfuse has no name for larger reads than writes: the answer to INIT is changed on its way.
+// Reads are to be as large as those of CairnFS. libfuse has no name for larger reads than writes: the answer to INIT is
+// changed on its way.
 ssize_t WriteReply(int fd, iovec* parts, int count, void*) {
   const auto* header = static_cast<const fuse_out_header*>(parts[0].iov_base);
   if (header->unique == floor_state->init_unique && count == 2 && parts[1].iov_len >= sizeof(fuse_init_out)) {
-    static_cast<fuse_init_out*>(parts[1].iov_base)->max_pages = kReadBytesMax / kPageBytes;
+    static_cast<fuse_init_out*>(parts[1].iov_base)->max_pages = fuse::kMaxReadBytes / kPageBytes;
   }
   return writev(fd, parts, count);
 }

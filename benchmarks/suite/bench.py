@@ -169,7 +169,6 @@ class Bench:
         # Afterwards: what the load generator keeps, a trainer's tensors, counts; the pools of what is measured do not.
         self.machine["dirty_limit_bytes"] = hold_dirty_limits(self.scratch)
 
-
     def warm_free_memory(self, size=None):
         """Touches free memory for a page cache of that size, right before who needs it: hosts of virtual machines take
         back within seconds what is freed (free page reporting)."""

@@ -75,7 +75,6 @@ def cpu_row(bench, known):
     row = Row(f"CPU of the daemon per GiB saved, {'known' if known else 'new'} data")
     samples, profiles = [], []
     with Cairn(bench, "cpu", free_segments_max=2 * size + GIB) as cairn:
-        cairn.warm()
 
         def save():
             sample = save_cairn(bench, cairn, "step", size)

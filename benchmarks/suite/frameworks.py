@@ -91,7 +91,6 @@ def framework_rows(bench):
     size = min(bench.size, 2 * GIB)
     rows = []
     with Cairn(bench, "frameworks", free_segments_max=2 * size + GIB) as cairn, Framework(bench, size) as framework:
-        cairn.warm()
         for kind in ("torch", "safetensors"):
             row = Row(f"{'torch.save' if kind == 'torch' else kind} of {size // MIB} MiB, end to end")
             rows.append(row)

@@ -29,7 +29,6 @@ def small_files_rows(bench):
         return sample
 
     with Cairn(bench, "small") as cairn, PassthroughLl(bench, "passthrough") as peer:
-        cairn.warm()
         plain = bench.plain_directory("small")
         series = take_turns(bench.rounds, {
             "passthrough_ll": lambda: turn(peer.path),
@@ -128,7 +127,6 @@ def remove_rows(bench):
         return {"total_s": timed("rm", "-rf", directory)}
 
     with Cairn(bench, "remove") as cairn, PassthroughLl(bench, "passthrough-rm") as peer:
-        cairn.warm()
         series = take_turns(bench.rounds, {
             "passthrough_ll": lambda: turn(peer.path),
             "CairnFS": lambda: (turn(cairn.path), cairn.wait())[0],

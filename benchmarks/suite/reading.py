@@ -31,6 +31,15 @@ def cold(cairn):
     drop_caches(1)
 
 
+def plain_cold(bench, size, *words):
+    """The same of the directory's own file system: what is read comes from the disk, into page cache that is warm."""
+    drop_caches()
+    bench.warm_free_memory(size)
+    with Usage() as usage:
+        sample = bench.load(*words)
+    return {**sample, "system_s": usage.system_s}
+
+
 def cold_rows(bench):
     size = bench.size
     with Cairn(bench, "cold") as cairn:
@@ -42,19 +51,15 @@ def cold_rows(bench):
                 sample = bench.load("read", ours, BLOCK)
             return {**sample, "daemon_s": usage.daemon_s, "system_s": usage.system_s}
 
-        def plain_turn():
-            drop_caches()
-            bench.warm_free_memory()
-            with Usage() as usage:
-                sample = bench.load("read", theirs, BLOCK)
-            return {**sample, "system_s": usage.system_s}
-
         def fio_turn():
             drop_caches()
             return {"rate": fio(theirs, size, "read")}
 
-        series = take_turns(bench.rounds, {bench.file_system: plain_turn, "CairnFS": cairn_turn, "fio": fio_turn},
-                            warm_up=False)
+        series = take_turns(bench.rounds, {
+            bench.file_system: lambda: plain_cold(bench, size, "read", theirs, BLOCK),
+            "CairnFS": cairn_turn,
+            "fio": fio_turn,
+        }, warm_up=False)
         must_equal(bench, ours, size)
     shutil.rmtree(os.path.dirname(theirs))
     row = Row("restore, cold: read(2)")
@@ -112,7 +117,6 @@ def hot_rows(bench):
     with Cairn(bench, "hot", free_segments_max=2 * bench.size + GIB) as cairn, \
             Floor(bench, "floor-null", buffers=512) as floor, \
             Floor(bench, "floor-wide", 0, "--answer-from-all", buffers=bench.size // MIB) as wide_floor:
-        cairn.warm()
         return [hot_row(bench, f"{bench.size // MIB} MiB", cairn, floor, wide_floor, bench.size)]
 
 
@@ -141,17 +145,10 @@ def mmap_rows(bench):
             sample["disk_read"] = cairn.status()["disk_read_bytes_total"] - before
             return {**sample, "daemon_s": usage.daemon_s, "system_s": usage.system_s}
 
-        def plain_turn(count):
-            drop_caches()
-            bench.warm_free_memory(size)
-            with Usage() as usage:
-                sample = bench.load("map_processes", theirs, count)
-            return {**sample, "system_s": usage.system_s}
-
         series = take_turns(bench.rounds, {
-            "plain 1": lambda: plain_turn(1),
+            "plain 1": lambda: plain_cold(bench, size, "map_processes", theirs, 1),
             "CairnFS 1": lambda: cairn_turn(1),
-            "plain 8": lambda: plain_turn(processes),
+            "plain 8": lambda: plain_cold(bench, size, "map_processes", theirs, processes),
             "CairnFS 8": lambda: cairn_turn(processes),
         }, warm_up=False)
         if not filecmp.cmp(ours, theirs, shallow=False):
@@ -186,14 +183,10 @@ def readers_rows(bench):
             sample["disk_read"] = cairn.status()["disk_read_bytes_total"] - before
             return {**sample, "daemon_s": usage.daemon_s, "system_s": usage.system_s}
 
-        def plain_turn():
-            drop_caches()
-            bench.warm_free_memory()
-            with Usage() as usage:
-                sample = bench.load("read_processes", theirs, BLOCK, processes)
-            return {**sample, "system_s": usage.system_s}
-
-        series = take_turns(bench.rounds, {bench.file_system: plain_turn, "CairnFS": cairn_turn}, warm_up=False)
+        series = take_turns(bench.rounds, {
+            bench.file_system: lambda: plain_cold(bench, size, "read_processes", theirs, BLOCK, processes),
+            "CairnFS": cairn_turn,
+        }, warm_up=False)
         must_equal(bench, ours, size)
     shutil.rmtree(os.path.dirname(theirs))
     settle()

@@ -77,7 +77,6 @@ def save_rows(bench, kind):
     flags = ["--hash"] + ([] if recycled else ["--fresh"])
     fio_file = bench.plain("fio")
     with Cairn(bench, kind, free_segments_max=kept) as cairn, Floor(bench, "floor-" + kind, size, *flags) as floor:
-        cairn.warm()
         free_before = []
 
         def cairn_turn():
@@ -124,7 +123,6 @@ def unchanged_rows(bench):
 
     with Cairn(bench, "known", free_segments_max=2 * size + GIB) as cairn, \
             Floor(bench, "floor-known", size, "--hash", "--drop-known") as floor:
-        cairn.warm()
         fill()
         save_cairn(bench, cairn, "base", size)
 
@@ -186,7 +184,6 @@ def writers_rows(bench):
     counts = (1, 2, 4, 8)
 
     with Cairn(bench, "writers", free_segments_max=2 * size + GIB) as cairn:
-        cairn.warm()
 
         def turn(count):
             bench.load("fill", bench.next_seed(), 0, size)

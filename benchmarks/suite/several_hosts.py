@@ -36,16 +36,9 @@ def hosts_of(bench, name, metadata="etcd", last_stores=True):
         # Last, when no daemon runs: what was saved would take the disk from the rows that follow.
         stack.callback(lambda: [shutil.rmtree(host.data, ignore_errors=True) for host in cluster.hosts])
         cluster = stack.enter_context(support.Cluster(Place, hosts=3, metadata=metadata, options=options))
-        cluster.start_etcd()
-        cluster.hosts[0].init()
-        for host in cluster.hosts:
-            if host is not cluster.hosts[0]:
-                host.join()
-            if host is cluster.hosts[-1] and not last_stores:
-                with open(host.config, "a", encoding="utf-8") as config:
-                    config.write("weight = 0\n")
-            host.mount()
-        cluster.wait_for_states({host.name: "up" for host in cluster.hosts})
+        if not last_stores:
+            cluster.hosts[-1].options["weight"] = 0
+        cluster.start()
         yield cluster
 
 
@@ -125,7 +118,6 @@ def save_rows(bench):
     with Cairn(bench, "alone", pool_size=POOL, free_segments_max=MIB) as alone, \
             hosts_of(bench, "cluster-save") as cluster:
         member = Member(cluster.hosts[0])
-        alone.warm()
 
         def save(who, name, bytes_count):
             before = wire_bytes(cluster)

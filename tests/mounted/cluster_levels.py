@@ -6,7 +6,6 @@ Options: --seed N; names of cases run these alone.
 """
 
 import concurrent.futures
-import json
 import os
 import random
 import sys
@@ -51,17 +50,6 @@ class World:
             return seen[-3:].count(seen[-1]) == 3
         wait_until(is_settled, 60, "what is stored stays the same", every=1.0)
         return seen[-1]
-
-
-def start(cluster):
-    cluster.start_etcd()
-    for index, host in enumerate(cluster.hosts):
-        host.init() if index == 0 else host.join()
-        with open(host.config, "a", encoding="utf-8") as config:
-            config.write(f'failure_domain = "{DOMAINS[index]}"\n')
-            config.write("weight = 0\n" if index == IDLE_HOST else "")
-        host.mount()
-    cluster.wait_for_states({host.name: "up" for host in cluster.hosts})
 
 
 def write(path, content, sync=False):
@@ -229,8 +217,7 @@ def a_domain_is_lost(world):
     for host in left:
         for name, saved in world.saved.items():
             assert read(host.path(name)) == saved, (host.name, name)
-    states = json.loads(left[0].cairnfs("node", "list", "--data", left[0].data, "--json"))["nodes"]
-    return ", ".join(f"{node['name']} in {node['domain']} is {node['state']}" for node in states)
+    return ", ".join(f"{name} in {node['domain']} is {node['state']}" for name, node in left[0].nodes().items())
 
 
 CASES = (copies_lie_in_both_domains, one_save_on_every_host_costs_one, an_open_file_outlives_its_name,
@@ -240,7 +227,10 @@ CASES = (copies_lie_in_both_domains, one_save_on_every_host_costs_one, an_open_f
 def main():
     seed = seed_from_arguments()
     with Scratch() as scratch, Cluster(scratch, hosts=len(DOMAINS), metadata="etcd", options=OPTIONS) as cluster:
-        start(cluster)
+        for host, domain in zip(cluster.hosts, DOMAINS):
+            host.options["failure_domain"] = domain
+        cluster.hosts[IDLE_HOST].options["weight"] = 0
+        cluster.start()
         failed = run_cases(CASES, World(cluster, seed))
         if failed:
             print(cluster.logs())

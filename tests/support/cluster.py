@@ -137,6 +137,7 @@ class Host(Namespace):
         self.config = os.path.join(cluster.scratch.path, self.name + ".toml")
         self.data = os.path.join(cluster.scratch.path, self.name + "-data")
         self.mount_point = cluster.scratch.directory(self.name)
+        self.options = {}  # keys of its configuration alone
         self.pid = None
 
     def path(self, *names):
@@ -171,7 +172,7 @@ class Host(Namespace):
 
     def _add_options(self):
         with open(self.config, "a", encoding="utf-8") as config:
-            for key, value in self.cluster.options.items():
+            for key, value in {**self.cluster.options, **self.options}.items():
                 if key in AGREED:
                     continue
                 config.write(f"{key} = {json.dumps(value)}\n")
