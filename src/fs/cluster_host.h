@@ -72,7 +72,9 @@ class ClusterHost {
   // Whether the session still lives under which the record was made: else its bytes are lost. What the view does not
   // know yet lives.
   bool Lives(const meta::Pending& pending) const;
-  bool HasLost(const meta::Pending& pending) const { return pending.record.lost_session != 0 || !Lives(pending); }
+  bool HasLost(const meta::Pending& pending) const {
+    return pending.record.lost_session != 0 || (!Lives(pending) && !pending.record.TellsOfNothing());
+  }
   bool IsOwn(const meta::Pending& pending) const { return pending.node == self_; }
   // Takes over what is pending of the file: this host's own P key, and what is lost.
   void NotePending(const meta::FileState& state, SharedContent& shared) const;

@@ -21,6 +21,7 @@ std::optional<LostBytes> LostBytes::Of(const meta::Pending& pending, bool lives)
   bytes.revision = pending.revision;
   bytes.session = lives ? record.lost_session : record.session;
   bytes.size = record.size;
+  bytes.is_nothing = record.TellsOfNothing();
   for (const auto& range : record.lost) bytes.ranges.Add(range.begin, range.end);
   if (lives) return bytes;
   for (const auto& range : record.ranges) bytes.ranges.Add(range.begin, range.end);
@@ -32,6 +33,7 @@ meta::PendingRecord LostBytes::Record() const {
   record.session = session;
   record.size = size;
   record.ranges = FewRanges(ranges);
+  record.times_are_set = ranges.empty();  // else it would tell of nothing
   return record;
 }
 
@@ -45,7 +47,8 @@ std::vector<PendingChange> SharedContent::PendingChanges(const std::string& self
     change.left->ranges.Remove(own.ranges);
     if (is_own) change.left->ranges.Remove(republished);
     const bool is_written = !own.ranges.empty() || own.size_is_set || (is_own && !republished.empty());
-    const bool is_same = change.left->ranges == bytes.ranges && !(bytes.ranges.empty() && is_written);
+    const bool is_same =
+        !bytes.is_nothing && change.left->ranges == bytes.ranges && !(bytes.ranges.empty() && is_written);
     if (is_same && !is_own) continue;
     if (!is_same && change.left->ranges.empty()) change.left.reset();
     changes.push_back(std::move(change));
@@ -86,7 +89,7 @@ const LostBytes* SharedContent::LostOf(const std::string& node) const {
 
 std::optional<LostBytes> SharedContent::LeftOfOwn(const std::string& self) const {
   const LostBytes* told = LostOf(self);
-  if (told == nullptr) return std::nullopt;
+  if (told == nullptr || told->is_nothing) return std::nullopt;
   LostBytes left = *told;
   left.ranges.Remove(republished);
   if (left.ranges.empty() && !republished.empty()) return std::nullopt;

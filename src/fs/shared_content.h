@@ -28,8 +28,9 @@ struct LostBytes {
   uint64_t session = 0;   // that is gone
   uint64_t size = 0;
   RangeSet ranges{SIZE_MAX};  // empty: size or times alone were lost
+  bool is_nothing = false;    // the key is left over, and goes with the next publish
 
-  // nullopt: the record tells of none. `lives`: so does the session that put it.
+  // nullopt: the record tells of none, and whoever put it takes it away. `lives`: so does the session that put it.
   static std::optional<LostBytes> Of(const meta::Pending& pending, bool lives);
   // The record that tells of them alone.
   meta::PendingRecord Record() const;

@@ -72,7 +72,7 @@ ClusterHost::Work FileSystem::Impl::UnfinishedElsewhere(InodeId id, const meta::
     if (host->IsOwn(pending)) continue;
     if (host->Lives(pending)) {
       work[pending.node].Add(id, pending);
-    } else if (tells) {
+    } else if (tells && host->HasLost(pending)) {
       spdlog::warn("inode {}: host {} was lost with bytes that it had closed; the file is as it was before", id.value,
                    host->NameOf(pending.node));
     }

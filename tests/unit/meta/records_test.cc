@@ -296,6 +296,21 @@ TEST(RecordsTest, PendingRecordsAndTheirKeys) {
   record.lost_session = 0;
   EXPECT_FALSE(PendingRecord::Decode(record.Encode()).ok()) << "lost with no session";
 
+  PendingRecord left;
+  left.session = 0x0102;
+  left.mtime = left.ctime = record.mtime;
+  EXPECT_TRUE(PendingRecord::Decode(left.Encode())->TellsOfNothing());
+  for (auto tell : std::vector<void (*)(PendingRecord&)>{[](PendingRecord& one) {
+                                                           one.ranges = {{0, 1}};
+                                                         },
+                                                         [](PendingRecord& one) { one.size = 1; },
+                                                         [](PendingRecord& one) { one.times_are_set = true; },
+                                                         [](PendingRecord& one) { one.lost_session = 7; }}) {
+    PendingRecord one = left;
+    tell(one);
+    EXPECT_FALSE(PendingRecord::Decode(one.Encode())->TellsOfNothing());
+  }
+
   const std::string node = "0123456789abcdef";
   const std::string key = PendingKey(InodeId{77}, node);
   EXPECT_TRUE(key.starts_with(PendingPrefix(InodeId{77})));
