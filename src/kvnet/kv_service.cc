@@ -17,18 +17,26 @@ namespace {
 constexpr size_t kPartBytes = 1 << 20;
 constexpr size_t kEntryOverheadBytes = 16;
 constexpr size_t kSpansMax = 1 << 14;
-constexpr int kWatchesMax = 4096;  // each is a thread
 constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
 
 grpc::Status Refused(const std::string& why) { return rpc::ToGrpc(MakeError(ErrorCode::kInvalidArgument, why)); }
 
+grpc::Status TooMany(int watches_max) {
+  return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+          "the host that serves the metadata has " + std::to_string(watches_max) +
+              " watches, and serves no more: each host keeps three, and one for each of its ranks that is in cairnfs "
+              "commit; let fewer ranks commit at once, or keep the metadata of so many hosts in an etcd"};
+}
+
 // How many watches there are. gRPC may end a call a moment after its server is shut down.
 class WatchCount {
  public:
+  explicit WatchCount(int count_max) : count_max_(count_max) {}
+  int count_max() const { return count_max_; }
   bool Add() {
     MutexLock lock(mutex_);
     ++count_;
-    return count_ <= kWatchesMax;
+    return count_ <= count_max_;
   }
   void Remove() {
     MutexLock lock(mutex_);
@@ -41,6 +49,7 @@ class WatchCount {
   }
 
  private:
+  const int count_max_;
   Mutex mutex_;
   CondVar removed_;
   int count_ GUARDED_BY(mutex_) = 0;
@@ -51,7 +60,7 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
  public:
   WatchStream(kv::HostedStore& store, const proto::WatchRequest& request, WatchCount& watches) : watches_(watches) {
     if (!watches_.Add()) {
-      Refuse({grpc::StatusCode::RESOURCE_EXHAUSTED, "there are too many watches"});
+      Refuse(TooMany(watches_.count_max()));
       return;
     }
     kv::WatchCallbacks callbacks;
@@ -188,7 +197,7 @@ using ServiceBase = proto::Kv::WithCallbackMethod_Watch<proto::Kv::Service>;
 
 class KvService::Impl final : public ServiceBase {
  public:
-  explicit Impl(kv::HostedStore& store) : store_(store) {}
+  Impl(kv::HostedStore& store, int watches_max) : store_(store), watches_(watches_max) {}
   ~Impl() override { watches_.WaitForNone(); }
 
   grpc::Status Read(grpc::ServerContext* context, const proto::ReadRequest* request,
@@ -265,7 +274,7 @@ class KvService::Impl final : public ServiceBase {
   WatchCount watches_;
 };
 
-KvService::KvService(kv::HostedStore& store) : impl_(std::make_unique<Impl>(store)) {}
+KvService::KvService(kv::HostedStore& store, int watches_max) : impl_(std::make_unique<Impl>(store, watches_max)) {}
 KvService::~KvService() = default;
 grpc::Service& KvService::service() { return *impl_; }
 

@@ -19,7 +19,9 @@ class KvService {
  public:
   static constexpr int kMessageBytesMax = 24 << 20;
 
-  explicit KvService(kv::HostedStore& store);  // outlives it
+  static constexpr int kWatchesMax = 4096;  // each is a thread
+
+  explicit KvService(kv::HostedStore& store, int watches_max = kWatchesMax);  // the store outlives it
   ~KvService();
   KvService(const KvService&) = delete;
   grpc::Service& service();

@@ -2,6 +2,9 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <utility>
+
+#include "base/log.h"
 #include "kv.grpc.pb.h"
 #include "kv/commit_slots.h"
 #include "kvnet/channel.h"
@@ -58,7 +61,9 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
   struct WatchState {
     proto::WatchRequest request;  // its opening is that of whoever told last
     kv::WatchCallbacks callbacks;
+    bool refusal_is_told = false;
   };
+  void NoteEnd(WatchState& state, const grpc::Status& status) const;
   bool Follow(RemoteWatch& watch, WatchState& state, uint64_t& after);
 
   const std::string address_;
@@ -229,6 +234,12 @@ Result<std::unique_ptr<kv::KvWatch>> NodeStore::Watch(std::string_view begin, st
   });
 }
 
+// Whatever ended it, it is made anew. But whoever asked for it does not hear that it is refused again and again.
+void NodeStore::NoteEnd(WatchState& state, const grpc::Status& status) const {
+  if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED || std::exchange(state.refusal_is_told, true)) return;
+  spdlog::warn("{} refuses a watch, which is tried again until it does not: {}", address_, status.error_message());
+}
+
 bool NodeStore::Follow(RemoteWatch& watch, WatchState& state, uint64_t& after) {
   if (!Connect(*channel_, options_.retry.try_timeout)) return false;
   grpc::ClientContext context;
@@ -249,7 +260,8 @@ bool NodeStore::Follow(RemoteWatch& watch, WatchState& state, uint64_t& after) {
     }
     if (reply.opening() != 0) state.request.set_opening(reply.opening());
   }
-  static_cast<void>(reader->Finish());  // whatever ended it, it is made anew
+  if (has_answered) state.refusal_is_told = false;
+  NoteEnd(state, reader->Finish());
   return has_answered;
 }
 
