@@ -203,7 +203,7 @@ Error ExplainUnreachable(const Error& error, const std::string& url) {
   return explained;
 }
 
-Result<ClusterIdentity> MakeCluster(kv::KvStore& store, const Config& config) {
+Status CheckStoreIsFree(kv::KvStore& store, const Config& config) {
   auto existing = ReadCluster(store);
   if (existing.ok()) {
     return MakeError(
@@ -212,7 +212,10 @@ Result<ClusterIdentity> MakeCluster(kv::KvStore& store, const Config& config) {
                     "another prefix or directory",
                     MetadataUrl(config), ToHex(existing->header.uuid), MetadataUrl(config)));
   }
-  if (existing.error().code != ErrorCode::kNotFound) return existing.error();
+  return existing.error().code == ErrorCode::kNotFound ? Status() : Status(existing.error());
+}
+
+Result<ClusterIdentity> MakeCluster(kv::KvStore& store, const Config& config) {
   CAIRNFS_ASSIGN_OR_RETURN(ClusterIdentity made, MakeOrReadCluster(store, config));
   if (made.settings.Encode() == SettingsOf(config).Encode()) return made;
   return MakeError(
@@ -238,16 +241,9 @@ Status PutSettings(kv::KvStore& store, const Config& config) {
   }
 }
 
-Status CheckMayBeAdopted(const DataDirectory& directory, const Config& config, const std::string& filesystem) {
-  if (directory.filesystem() == filesystem) return {};
-  if (!directory.filesystem().empty()) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("{} belongs to filesystem {}, but the metadata at {} is of filesystem {}: correct "
-                                 "metadata, or give an empty directory with --data",
-                                 directory.path(), directory.filesystem(), MetadataUrl(config), filesystem));
-  }
+// Of the directory of a host alone. What its files are made of could be taken over, but not who has the name.
+Status CheckHoldsNoFiles(const DataDirectory& directory, const Config& config) {
   if (directory.is_new()) return {};
-  // Of a host alone. What its files are made of could be taken over, but not who has the name.
   CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(directory, config));
   CAIRNFS_ASSIGN_OR_RETURN(auto kv, kv::LocalKvStore::Open(storage->engine()));
   const std::string inodes = meta::InodeKey({}).substr(0, 1);
@@ -258,6 +254,37 @@ Status CheckMayBeAdopted(const DataDirectory& directory, const Config& config, c
                                "give an empty directory with --data; to bring the files along, mount {} without "
                                "metadata and copy them into the cluster's mount",
                                directory.path(), directory.path()));
+}
+
+Status CheckMayBeAdopted(const DataDirectory& directory, const Config& config, const std::string& filesystem) {
+  if (directory.filesystem() == filesystem) return {};
+  if (directory.filesystem().empty()) return CheckHoldsNoFiles(directory, config);
+  return MakeError(ErrorCode::kInvalidArgument,
+                   fmt::format("{} belongs to filesystem {}, but the metadata at {} is of filesystem {}: correct "
+                               "metadata, or give an empty directory with --data",
+                               directory.path(), directory.filesystem(), MetadataUrl(config), filesystem));
+}
+
+// For a filesystem that is to be made.
+Status CheckMayBegin(const DataDirectory& directory, const Config& config) {
+  if (directory.filesystem().empty()) return CheckHoldsNoFiles(directory, config);
+  return MakeError(
+      ErrorCode::kAlreadyExists,
+      fmt::format("{} belongs to filesystem {} already: for a new one give an empty directory with --data; that one is "
+                  "mounted with the configuration that cairnfs cluster init or join wrote for it",
+                  directory.path(), directory.filesystem()));
+}
+
+// One that does not exist yet is made by the first mount.
+Status CheckDataMayBegin(const Config& config) {
+  std::error_code error;
+  if (!stdfs::exists(config.data + "/format", error)) return {};
+  DataDirectory::OpenOptions open;
+  open.path = config.data;
+  open.create = false;
+  open.purpose = "checking";
+  CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(open));
+  return CheckMayBegin(*directory, config);
 }
 
 // Of a host that joins: its first mount would refuse a directory of another filesystem. One that does not exist yet is
@@ -285,7 +312,9 @@ Result<ClusterIdentity> MakeServedCluster(const Config& config) {
   open.path = config.data;
   open.purpose = "preparing";
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(open));
+  CAIRNFS_RETURN_IF_ERROR(CheckMayBegin(*directory, config));
   CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(directory.get(), config, ClusterStore::Serve::kNo));
+  CAIRNFS_RETURN_IF_ERROR(CheckStoreIsFree(store->store(), config));
   CAIRNFS_ASSIGN_OR_RETURN(ClusterIdentity identity, MakeCluster(store->store(), config));
   CAIRNFS_RETURN_IF_ERROR(Adopt(*directory, config, ToHex(identity.header.uuid)));
   {
@@ -294,6 +323,21 @@ Result<ClusterIdentity> MakeServedCluster(const Config& config) {
   }
   if (directory->is_new()) CAIRNFS_RETURN_IF_ERROR(directory->FinishMaking());
   directory->MarkClean();
+  return identity;
+}
+
+// The metadata is elsewhere. The data directory is looked at before that is changed.
+Result<ClusterIdentity> MakeRemoteCluster(const Config& config) {
+  Config patient = config;
+  patient.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
+  CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, patient));
+  auto explained = [&](const Error& error) {
+    return error.code == ErrorCode::kAlreadyExists ? error : ExplainUnreachable(error, config.metadata);
+  };
+  if (Status is_free = CheckStoreIsFree(store->store(), config); !is_free.ok()) return explained(is_free.error());
+  CAIRNFS_RETURN_IF_ERROR(CheckDataMayBegin(config));
+  auto identity = MakeCluster(store->store(), config);
+  if (!identity.ok()) return explained(identity.error());
   return identity;
 }
 
@@ -365,21 +409,10 @@ Result<SetupResult> InitCluster(const SetupOptions& options) {
   CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
-  Config patient = config;
-  patient.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
-  Result<ClusterIdentity> identity = MakeError(ErrorCode::kFailed, "");
-  if (config.serve_metadata.empty()) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, patient));
-    identity = MakeCluster(store->store(), config);
-    if (!identity.ok() && identity.error().code == ErrorCode::kUnavailable) {
-      return ExplainUnreachable(identity.error(), config.metadata);
-    }
-  } else {
-    identity = MakeServedCluster(config);
-  }
-  if (!identity.ok()) return identity.error();
+  CAIRNFS_ASSIGN_OR_RETURN(const ClusterIdentity identity,
+                           config.serve_metadata.empty() ? MakeRemoteCluster(config) : MakeServedCluster(config));
   CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, ConfigText(config, "init")));
-  return SetupResult{ToHex(identity->header.uuid),
+  return SetupResult{ToHex(identity.header.uuid),
                      config.serve_metadata.empty() ? config.metadata : config.serve_metadata, config};
 }
 

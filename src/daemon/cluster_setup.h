@@ -47,7 +47,8 @@ struct SetupResult {
   Config config;             // as written
 };
 // Makes a filesystem for several hosts, and writes the configuration of this one. Needs no daemon. kAlreadyExists:
-// there is a filesystem, or a configuration.
+// there is a filesystem, or a configuration, or the data directory is one of a filesystem. kInvalidArgument: also where
+// that is of a host alone and holds files. Nothing has changed then.
 Result<SetupResult> InitCluster(const SetupOptions& options);
 // Asks the metadata at `address` ("etcd://...", "node:HOST:PORT" or HOST:PORT) for the settings, and writes the
 // configuration of this host.

@@ -14,6 +14,7 @@
 #include "daemon/storage.h"
 #include "kv/engine.h"
 #include "kv/hosted_store.h"
+#include "kv/local_store.h"
 #include "kvnet/kv_service.h"
 
 namespace cairnfs::daemon {
@@ -77,7 +78,117 @@ TEST_F(ClusterSetupTest, InitMakesNothingTwice) {
   auto again = InitCluster(options_);
   ASSERT_FALSE(again.ok());
   EXPECT_EQ(again.error().code, ErrorCode::kAlreadyExists);
-  EXPECT_TRUE(Has(again.error(), "there is a filesystem at")) << again.error().message;
+  EXPECT_TRUE(Has(again.error(), "already: for a new one give an empty directory with --data"))
+      << again.error().message;
+}
+
+// Of the host that serves the metadata, and of one that keeps it elsewhere.
+class InitDataTest : public ClusterSetupTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    ClusterSetupTest::SetUp();
+    engine_ = kv::OpenMemoryEngine();
+    auto store = kv::HostedStore::Open(*engine_);
+    ASSERT_TRUE(store.ok());
+    store_ = *std::move(store);
+    auto server = kvnet::KvServer::Start(*store_, "127.0.0.1:0");
+    ASSERT_TRUE(server.ok()) << server.error().message;
+    server_ = *std::move(server);
+    if (!GetParam()) options_.config.metadata = "node:" + server_->address();
+  }
+  // A data directory of this filesystem; empty: of a host alone, with so many inodes, one of which is the root.
+  void MakeData(const std::string& filesystem, uint64_t inodes) {
+    auto directory = DataDirectory::Open({options_.config.data, true, "testing"});
+    ASSERT_TRUE(directory.ok()) << directory.error().message;
+    if (!filesystem.empty()) {
+      ASSERT_TRUE((*directory)->JoinFilesystem(filesystem).ok());
+    }
+    {
+      auto storage = Storage::Open(**directory, options_.config);
+      ASSERT_TRUE(storage.ok()) << storage.error().message;
+      auto kv = kv::LocalKvStore::Open((*storage)->engine());
+      ASSERT_TRUE(kv.ok());
+      kv::Transaction made;
+      for (uint64_t i = 1; i <= inodes; ++i) made.Put(meta::InodeKey(InodeId{i}), meta::InodeRecord().Encode());
+      ASSERT_TRUE((*kv)->Commit(made).ok());
+      ASSERT_TRUE((*kv)->Sync().ok());
+      ASSERT_TRUE((*storage)->OpenChunks(Storage::Purpose::kMount).ok());
+    }
+    ASSERT_TRUE((*directory)->FinishMaking().ok());
+    (*directory)->MarkClean();
+  }
+  // The directory belongs to `filesystem` as before, and nothing was made anywhere.
+  void ExpectNothingChanged(const std::string& filesystem) {
+    EXPECT_FALSE(stdfs::exists(options_.file));
+    auto directory = DataDirectory::Open({options_.config.data, false, "testing"});
+    ASSERT_TRUE(directory.ok()) << directory.error().message;
+    EXPECT_EQ((*directory)->filesystem(), filesystem);
+    EXPECT_EQ((*directory)->previous_state(), "");
+    EXPECT_FALSE(stdfs::exists((*directory)->shared_path()));
+    auto all = store_->Range("", "\xff", 0);
+    ASSERT_TRUE(all.ok());
+    EXPECT_TRUE(all->entries.empty());
+  }
+
+  std::unique_ptr<kv::KvEngine> engine_;
+  std::unique_ptr<kv::HostedStore> store_;
+  std::unique_ptr<kvnet::KvServer> server_;
+};
+INSTANTIATE_TEST_SUITE_P(Metadata, InitDataTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "Here" : "Elsewhere"; });
+
+TEST_P(InitDataTest, RefusesTheDirectoryOfAnotherCluster) {
+  const std::string other(32, '1');
+  MakeData(other, 0);
+  auto made = InitCluster(options_);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kAlreadyExists);
+  EXPECT_TRUE(Has(made.error(), "belongs to filesystem " + other + " already")) << made.error().message;
+  EXPECT_TRUE(Has(made.error(), "give an empty directory with --data")) << made.error().message;
+  ExpectNothingChanged(other);
+}
+
+TEST_P(InitDataTest, RefusesTheFilesOfAHostAlone) {
+  MakeData("", 2);
+  auto made = InitCluster(options_);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(Has(made.error(), "is the filesystem of a host alone and holds files")) << made.error().message;
+  EXPECT_TRUE(Has(made.error(), "give an empty directory with --data")) << made.error().message;
+  ExpectNothingChanged("");
+}
+
+TEST_P(InitDataTest, RefusesADirectoryInUse) {
+  MakeData("", 1);
+  {
+    auto holder = DataDirectory::Open({options_.config.data, false, "testing"});
+    ASSERT_TRUE(holder.ok()) << holder.error().message;
+    auto made = InitCluster(options_);
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(made.error().code, ErrorCode::kBusy) << made.error().message;
+  }
+  ExpectNothingChanged("");
+}
+
+TEST_P(InitDataTest, TakesThatOfAHostAloneWithoutFiles) {
+  MakeData("", 1);
+  auto made = InitCluster(options_);
+  EXPECT_TRUE(made.ok()) << made.error().message;
+  EXPECT_TRUE(stdfs::exists(options_.file));
+}
+
+TEST_F(ClusterSetupTest, InitSaysThatTheStoreHoldsTheFilesystemOfTheDirectory) {
+  auto engine = kv::OpenMemoryEngine();
+  auto store = kv::HostedStore::Open(*engine);
+  ASSERT_TRUE(store.ok());
+  ASSERT_TRUE(MakeOrReadCluster(**store, options_.config).ok());
+  auto server = kvnet::KvServer::Start(**store, "127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.error().message;
+  options_.config.metadata = "node:" + (*server)->address();
+  auto made = InitCluster(options_);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kAlreadyExists);
+  EXPECT_TRUE(made.error().message.starts_with("there is a filesystem at")) << made.error().message;
 }
 
 TEST_F(ClusterSetupTest, SharedMetadataThatIsGoneIsDamage) {
