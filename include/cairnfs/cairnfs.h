@@ -29,9 +29,9 @@
 enum cairnfs_exit_code {
   CAIRNFS_EXIT_DONE = 0,
   CAIRNFS_EXIT_FAILED = 1, /* the operation failed; the message says why */
-  /* Wrong command line or configuration. Of a start also: the configuration cannot be read; the mount point is missing,
-   * no directory or not empty; the data directory or the log file lies in the mount point, or has no directory to lie
-   * in; the limit on open files is too low. */
+  /* Wrong command line or configuration; what `cluster join` or `init` was sent to serves no metadata. Of a start also:
+   * the configuration cannot be read; the mount point is missing, no directory or not empty; the data directory or the
+   * log file lies in the mount point, or has no directory to lie in; the limit on open files is too low. */
   CAIRNFS_EXIT_USAGE = 2,
   /* No CairnFS there, no daemon that answers, no /dev/fuse; the metadata of the cluster does not answer; `listen` or
    * `serve_metadata` cannot be listened on; `log_file` is "journal" and there is no journal. */
@@ -41,7 +41,7 @@ enum cairnfs_exit_code {
    * `node forget` of a node that is up; 256 ranks commit on this host. */
   CAIRNFS_EXIT_BUSY = 5,
   CAIRNFS_EXIT_PERMISSION = 6, /* not allowed */
-  /* The data directory is damaged, or of a newer format; what `cluster join` was sent to serves no metadata. */
+  /* The data directory is damaged, or of a newer format. */
   CAIRNFS_EXIT_CORRUPT = 7
 };
 

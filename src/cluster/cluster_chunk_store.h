@@ -93,7 +93,8 @@ class ClusterChunkStore : public store::ChunkStore {
 class PeerService {
  public:
   struct Options {
-    std::string listen;  // IP:PORT
+    std::string listen;    // IP:PORT
+    std::string metadata;  // as of PeerServer
     unsigned threads = 4;
   };
   // kUnavailable: the address cannot be listened on; the message says why. All outlive it.

@@ -77,7 +77,7 @@ class Call final : public grpc::ServerGenericBidiReactor {
       return Fail(MakeError(ErrorCode::kBusy, is_put ? "this node has too many chunks in memory that it is to store"
                                                      : "this node has too many questions in memory"));
     }
-    if (!method_) return Fail(MakeError(ErrorCode::kNotSupported, "no method " + context_->method()));
+    if (!method_) return Fail(NoMethod());
     auto message = FromByteBuffer(request_);
     request_.Clear();
     if (!message) return Fail(MakeError(ErrorCode::kInvalidArgument, "the message cannot be decoded"));
@@ -117,6 +117,12 @@ class Call final : public grpc::ServerGenericBidiReactor {
  private:
   std::atomic<size_t>& InMemory() { return method_ == PeerMethod::kPut ? shared_.put_bytes : shared_.question_bytes; }
   void Fail(const Error& error) { Finish(rpc::ToGrpc(error)); }
+  Error NoMethod() const {
+    const std::string& metadata = shared_.options.metadata;
+    std::string message = "no method " + context_->method();
+    if (!metadata.empty()) message += ": the other hosts get chunks here, and the metadata is at " + metadata;
+    return MakeError(ErrorCode::kNotSupported, std::move(message));
+  }
 
   Status Admit(const Envelope& envelope) const {
     if (envelope.to != shared_.membership->self()) {

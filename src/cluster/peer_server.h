@@ -31,7 +31,8 @@ class PeerServer {
   // Called on a thread of gRPC's: must not block.
   using Handler = std::function<void(PeerMethod method, const NodeId& caller, PeerMessage request, Respond respond)>;
   struct Options {
-    std::string listen;  // IP:PORT
+    std::string listen;    // IP:PORT
+    std::string metadata;  // where the cluster's is, told to whoever asks for that here; may be empty
     // Received and not answered; beyond these callers are told to come again (kBusy). Chunks count apart from all else,
     // so that a node which cannot take more of them still answers questions.
     size_t put_bytes_max = 128 * kMiB;

@@ -58,9 +58,10 @@ class PeerServiceImpl final : public PeerService, public Peers {
         finish_(kFinishThreads),
         orphans_("cairn-orphans", kOrphanThreads) {}
 
-  Status Listen(const std::string& listen, Membership& membership) {
+  Status Listen(const PeerService::Options& of_service, Membership& membership) {
     PeerServer::Options options;
-    options.listen = listen;
+    options.listen = of_service.listen;
+    options.metadata = of_service.metadata;
     CAIRNFS_ASSIGN_OR_RETURN(
         server_, PeerServer::Start(
                      options, membership, chunks_.wire(),
@@ -174,7 +175,7 @@ class PeerServiceImpl final : public PeerService, public Peers {
 Result<std::unique_ptr<PeerService>> PeerService::Start(const Options& options, ClusterChunkStore& chunks,
                                                         Membership& membership) {
   auto service = std::make_unique<PeerServiceImpl>(chunks.peer(), options.threads);
-  CAIRNFS_RETURN_IF_ERROR(service->Listen(options.listen, membership));
+  CAIRNFS_RETURN_IF_ERROR(service->Listen(options, membership));
   return std::unique_ptr<PeerService>(std::move(service));
 }
 

@@ -196,6 +196,7 @@ Error ExplainUnreachable(const Error& error, const std::string& url) {
     explained.message += is_node ? "; the host that serves it must be mounted, and its serve_metadata address be given"
                                  : "; is etcd running, and can this host reach it?";
   } else if (error.code == ErrorCode::kNotSupported && is_node) {
+    explained.code = ErrorCode::kInvalidArgument;  // no damage: the address is wrong
     explained.message +=
         "; what answers there serves no metadata: give the serve_metadata address of the host that does, not its "
         "listen address; that of an etcd begins with etcd://";

@@ -185,6 +185,7 @@ Status ClusterVolume::StartServing() {
                                                options);
   cluster::PeerService::Options service;
   service.listen = config_.listen;
+  service.metadata = MetadataUrl(config_);
   auto started = cluster::PeerService::Start(service, *chunks_, *membership_);
   if (!started.ok()) return started.error().WithContext("listen");
   peer_service_ = *std::move(started);

@@ -126,6 +126,10 @@ Error EtcdError(const std::string& endpoint, const grpc::Status& status) {
       }
       if (says("too many requests")) return error(ErrorCode::kUnavailable);
       return error(ErrorCode::kTooLarge);
+    case grpc::StatusCode::UNIMPLEMENTED:
+      return error(ErrorCode::kInvalidArgument,
+                   "; what answers there is no etcd: a host that serves the metadata itself is named HOST:PORT, or "
+                   "node:HOST:PORT in a configuration, without etcd://");
     default: break;
   }
   if (says("too many operations")) {

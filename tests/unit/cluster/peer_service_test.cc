@@ -1,4 +1,7 @@
 // What hosts ask each other beside chunks, and who may ask.
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
 #include <atomic>
 #include <future>
 
@@ -288,6 +291,25 @@ TEST_F(PeerServerTest, GetsWaitForThoseWhoseRepliesTakeMemory) {
   }));
   Release();
   for (auto& call : calls) EXPECT_EQ(call.get(), kAnswered);
+}
+
+// As `cairnfs cluster join` does that was given the wrong address of a host.
+TEST_F(PeerServerTest, WhoAsksForTheMetadataIsToldWhereItIs) {
+  PeerServer::Options options;
+  options.metadata = "node:10.0.0.1:7402";
+  Listen(options, PeerMethod::kPut);
+  grpc::GenericStub stub(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  const grpc::Slice nothing("x");
+  const grpc::ByteBuffer request(&nothing, 1);
+  grpc::ByteBuffer reply;
+  std::promise<grpc::Status> answered;
+  stub.UnaryCall(&context, "/cairnfs.kv.Kv/Read", grpc::StubOptions(), &request, &reply,
+                 [&](grpc::Status status) { answered.set_value(std::move(status)); });
+  const grpc::Status status = answered.get_future().get();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_NE(status.error_message().find("the metadata is at node:10.0.0.1:7402"), std::string::npos)
+      << status.error_message();
 }
 
 TEST_F(PeerServiceTest, MalformedRequestsAreRefused) {

@@ -270,7 +270,7 @@ TEST_F(ClusterSetupTest, JoinSaysWhatMayBeJoined) {
   EXPECT_FALSE(stdfs::exists(options_.file));
 }
 
-TEST_F(ClusterSetupTest, JoinSaysThatWhatAnswersServesNoMetadata) {
+TEST_F(ClusterSetupTest, SaysThatWhatAnswersServesNoMetadata) {
   grpc::CallbackGenericService none;  // every call is unimplemented
   grpc::ServerBuilder builder;
   int port = 0;
@@ -278,9 +278,20 @@ TEST_F(ClusterSetupTest, JoinSaysThatWhatAnswersServesNoMetadata) {
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   const auto server = builder.BuildAndStart();
   ASSERT_NE(server, nullptr);
-  auto joined = JoinCluster(options_, "127.0.0.1:" + std::to_string(port));
-  ASSERT_FALSE(joined.ok());
-  EXPECT_TRUE(Has(joined.error(), "serves no metadata: give the serve_metadata address")) << joined.error().message;
+  const std::string address = "127.0.0.1:" + std::to_string(port);
+  auto expect_refused = [&](const Result<SetupResult>& result, std::string_view why) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(Has(result.error(), why)) << result.error().message;
+  };
+  const std::string no_node = "serves no metadata: give the serve_metadata address";
+  const std::string no_etcd = "is no etcd: a host that serves the metadata itself is named HOST:PORT";
+  expect_refused(JoinCluster(options_, address), no_node);
+  expect_refused(JoinCluster(options_, "etcd://" + address), no_etcd);
+  options_.config.metadata = "node:" + address;
+  expect_refused(InitCluster(options_), no_node);
+  options_.config.metadata = "etcd://" + address;
+  expect_refused(InitCluster(options_), no_etcd);
   EXPECT_FALSE(stdfs::exists(options_.file));
 }
 
