@@ -32,6 +32,7 @@ inline constexpr size_t kWindowBytes = 16;
 
 enum class Implementation { kScalar, kAvx2, kAvx512 };
 bool IsSupported(Implementation implementation);
+// The fastest of those that the processor has, measured when it is first asked for.
 Implementation BestImplementation();
 
 // The least p >= 0 with p + kWindowBytes <= bytes.size() at which the window test holds; nullopt if there is none.
