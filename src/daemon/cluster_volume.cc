@@ -1,7 +1,6 @@
 #include "daemon/cluster_volume.h"
 
 #include <fmt/format.h>
-#include <malloc.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -53,17 +52,6 @@ void LogMinReplicas(const ClusterSettings& settings) {
   }
 }
 
-// gRPC takes and frees a MiB for each that crosses the network. By default each of these is mapped anew, and touching
-// pages for the first time costs more than what is done with them: a save to two hosts took 13 % longer.
-void KeepFreedMemory() {
-  constexpr int kMappedBytesMin = 32 << 20;  // the most that malloc takes
-  constexpr int kKeptBytesMax = 32 << 20;    // by each arena
-  constexpr int kArenasMax = 2;
-  mallopt(M_MMAP_THRESHOLD, kMappedBytesMin);
-  mallopt(M_TRIM_THRESHOLD, kKeptBytesMax);
-  mallopt(M_ARENA_MAX, kArenasMax);
-}
-
 }  // namespace
 
 // In sequence: this host's round, that of other hosts, and the copies of what moves to where they are promised wait for
@@ -76,7 +64,6 @@ std::chrono::milliseconds RenameWaitMax(const Config& config) {
 }
 
 Result<std::unique_ptr<ClusterVolume>> ClusterVolume::Open(DataDirectory& directory, const Config& config) {
-  KeepFreedMemory();
   auto volume = std::unique_ptr<ClusterVolume>(new ClusterVolume(directory, config));
   if (auto opened = volume->OpenParts(); !opened.ok()) return ExplainDenied(opened.error(), directory.path());
   return volume;
