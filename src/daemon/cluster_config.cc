@@ -98,6 +98,9 @@ Status CheckServed(const Config& config) {
 }  // namespace
 
 Status CheckCluster(const Config& config) {
+  for (const std::string& text : config.trusted_network) {
+    if (auto network = ParseNetwork(text); !network.ok()) return network.error().WithContext("trusted_network");
+  }
   if (!config.InCluster()) return CheckAlone(config);
   if (!config.metadata.empty()) CAIRNFS_RETURN_IF_ERROR(CheckMetadata(config.metadata));
   if (config.listen.empty()) {

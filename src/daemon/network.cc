@@ -57,7 +57,10 @@ Result<Network> ParseNetwork(std::string_view text) {
   unsigned bits = 0;
   if (!address.ok() || !ParseNumber(text.substr(slash + 1), bits)) return wrong();
   const bool is_ipv4 = text.substr(0, slash).find(':') == std::string_view::npos;
-  if (bits > (is_ipv4 ? kIpv4Bits : kIpv6Bits)) return wrong();
+  if (const unsigned bits_max = is_ipv4 ? kIpv4Bits : kIpv6Bits; bits > bits_max) {
+    return Wrong(fmt::format("\"{}\" is no network: the prefix of an {} address has at most {} bits", text,
+                             is_ipv4 ? "IPv4" : "IPv6", bits_max));
+  }
   Network network{*address, is_ipv4 ? bits + kIpv6Bits - kIpv4Bits : bits};
   for (unsigned bit = network.prefix_bits; bit < kIpv6Bits; ++bit) {
     if (!BitOf(network.address, bit)) continue;

@@ -40,6 +40,11 @@ Result<StoreAddress> StoreAddress::Parse(std::string_view text) {
   const StoreAddress address = *kind == Kind::kEtcd
                                    ? EtcdAddress(text.substr(kEtcdScheme.size()))
                                    : StoreAddress{Kind::kNode, {std::string(text.substr(kNodeScheme.size()))}, {}};
+  if (*kind == Kind::kEtcd && address.endpoints == std::vector<std::string>{""}) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "\"" + std::string(text) + "\" lacks an endpoint of the etcd; write etcd://HOST:PORT,HOST:PORT,.../PREFIX");
+  }
   for (const std::string& endpoint : address.endpoints) {
     CAIRNFS_RETURN_IF_ERROR(CheckAddress(endpoint, /*port_min=*/1));
   }

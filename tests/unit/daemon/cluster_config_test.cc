@@ -43,6 +43,11 @@ TEST(ClusterConfigTest, ListensInTrustedNetworksOnly) {
   config.trusted_network = {"10.1.0.0/16"};
   EXPECT_TRUE(Mentions(MessageOf(config), "does not lie in trusted_network (10.1.0.0/16)"));
   config = Good();
+  config.trusted_network = {"10.0.0.0/8", "10.77.0.0/33"};
+  EXPECT_TRUE(Mentions(MessageOf(config),
+                       "trusted_network: \"10.77.0.0/33\" is no network: the prefix of an IPv4 "
+                       "address has at most 32 bits"));
+  config = Good();
   config.listen = "0.0.0.0:7401";
   EXPECT_TRUE(Mentions(MessageOf(config), "give the address of the interface"));
   config.trusted_network = {"0.0.0.0/0"};
@@ -69,6 +74,8 @@ TEST(ClusterConfigTest, RefusesWhatMakesNoSense) {
   EXPECT_TRUE(Mentions(MessageOf(config), "metadata must be"));
   config.metadata = "etcd://a:1,b";
   EXPECT_TRUE(Mentions(MessageOf(config), "metadata: \"b\" is no HOST:PORT"));
+  config.metadata = "etcd://";
+  EXPECT_TRUE(Mentions(MessageOf(config), "metadata: \"etcd://\" lacks an endpoint"));
   config.metadata = "node:10.0.0.1";
   EXPECT_TRUE(Mentions(MessageOf(config), "is no HOST:PORT"));
   config = Good();

@@ -34,7 +34,7 @@ TEST(OpenSharedStore, SaysWhatIsWrong) {
       {"node:host:65536", "from 1 to 65535"},
       {"node:host:70x", "'70x'"},
       {"node:::1:7000", "brackets"},
-      {"etcd://", "has no port"},
+      {"etcd://", "lacks an endpoint"},
       {"etcd://a:2379,", "has no port"},
       {"etcd://a:2379,,b:2379", "has no port"},
       {"etcd://http://a:2379", "port"},
