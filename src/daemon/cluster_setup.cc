@@ -189,6 +189,25 @@ Status ChooseServed(Config& config) {
   return {};
 }
 
+// The first mount would fail, and until then the metadata and the data directory be bound to a filesystem that nobody
+// can use. REQUIRES: CheckCluster() is content.
+Status CheckListensHere(const Config& config) {
+  struct Named {
+    std::string_view key;
+    const std::string& text;
+  };
+  for (const Named& named : {Named{"listen", config.listen}, Named{"serve_metadata", config.serve_metadata}}) {
+    if (named.text.empty()) continue;
+    CAIRNFS_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(named.text));
+    CAIRNFS_ASSIGN_OR_RETURN(const IpAddress ip, ParseIp(address.host));
+    if (MayBeOfThisHost(ip)) continue;
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{} = \"{}\" is no address of this host: give one that `ip address` lists here",
+                                 named.key, named.text));
+  }
+  return {};
+}
+
 Error ExplainUnreachable(const Error& error, const std::string& url) {
   Error explained = error.WithContext("cannot read the cluster's metadata at " + url);
   const bool is_node = kvnet::StoreAddress::KindOf(url) == kvnet::StoreAddress::Kind::kNode;
@@ -408,6 +427,7 @@ Result<SetupResult> InitCluster(const SetupOptions& options) {
   Config config = options.config;
   CAIRNFS_RETURN_IF_ERROR(ChooseServed(config));
   CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckListensHere(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
   CAIRNFS_ASSIGN_OR_RETURN(const ClusterIdentity identity,
@@ -437,6 +457,7 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   config.trusted_network = identity->settings.trusted_network;
   CAIRNFS_RETURN_IF_ERROR(ChooseListen(config));
   CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckListensHere(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
   CAIRNFS_RETURN_IF_ERROR(CheckDataMayJoin(config, ToHex(identity->header.uuid)));

@@ -2,9 +2,14 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 
 namespace cairnfs::daemon {
 namespace {
@@ -89,6 +94,23 @@ Result<HostPort> ParseHostPort(std::string_view text) {
 std::string FormatHostPort(const HostPort& address) {
   return address.host.find(':') == std::string::npos ? fmt::format("{}:{}", address.host, address.port)
                                                      : fmt::format("[{}]:{}", address.host, address.port);
+}
+
+bool MayBeOfThisHost(const IpAddress& address) {
+  const bool is_ipv4 = std::equal(kIpv4Prefix.begin(), kIpv4Prefix.end(), address.bytes.begin());
+  sockaddr_in ipv4{};
+  ipv4.sin_family = AF_INET;
+  memcpy(&ipv4.sin_addr, address.bytes.data() + kIpv4Offset, sizeof ipv4.sin_addr);
+  sockaddr_in6 ipv6{};
+  ipv6.sin6_family = AF_INET6;
+  memcpy(&ipv6.sin6_addr, address.bytes.data(), sizeof ipv6.sin6_addr);
+  const auto* own = is_ipv4 ? reinterpret_cast<const sockaddr*>(&ipv4) : reinterpret_cast<const sockaddr*>(&ipv6);
+  const int fd = socket(own->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return true;
+  // At whatever port: the one that is to be listened on may be in use just now.
+  const bool is_elsewhere = bind(fd, own, is_ipv4 ? sizeof ipv4 : sizeof ipv6) != 0 && errno == EADDRNOTAVAIL;
+  close(fd);
+  return !is_elsewhere;
 }
 
 bool InNetworks(const IpAddress& address, const std::vector<std::string>& networks) {

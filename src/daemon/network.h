@@ -32,6 +32,10 @@ Result<Network> ParseNetwork(std::string_view text);    // "10.0.0.0/8", "fd00::
 Result<HostPort> ParseHostPort(std::string_view text);  // "node1:7401", "10.0.0.1:7401", "[fd00::1]:7401"
 std::string FormatHostPort(const HostPort& address);
 
+// False: no socket of this host, in the network namespace of the caller, can have the address. Where that cannot be
+// found out it may be.
+bool MayBeOfThisHost(const IpAddress& address);
+
 // Whether the address lies in one of the networks. REQUIRES: each parses.
 bool InNetworks(const IpAddress& address, const std::vector<std::string>& networks);
 

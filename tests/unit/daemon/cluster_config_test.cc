@@ -107,6 +107,13 @@ TEST(NetworkTest, Contains) {
   }
 }
 
+TEST(NetworkTest, KnowsTheAddressesOfThisHost) {
+  for (const char* here : {"127.0.0.1", "0.0.0.0", "::"}) EXPECT_TRUE(MayBeOfThisHost(*ParseIp(here))) << here;
+  for (const char* elsewhere : {"192.0.2.1", "2001:db8::1"}) {  // for documentation, and no host's
+    EXPECT_FALSE(MayBeOfThisHost(*ParseIp(elsewhere))) << elsewhere;
+  }
+}
+
 TEST(NetworkTest, HostPorts) {
   EXPECT_EQ(ParseHostPort("node1:7401")->host, "node1");
   EXPECT_EQ(ParseHostPort("[fd00::1]:7401")->host, "fd00::1");

@@ -225,6 +225,40 @@ TEST_F(ClusterSetupTest, RefusesAnUntrustedAddressBeforeItMakesAnything) {
   EXPECT_FALSE(stdfs::exists(options_.file));
 }
 
+// 192.0.2.0/24 is for documentation, and no host's.
+TEST_F(ClusterSetupTest, InitRefusesAnAddressOfAnotherHostBeforeItMakesAnything) {
+  options_.config.trusted_network = {"127.0.0.0/8", "192.0.2.0/24"};
+  options_.config.serve_metadata = "192.0.2.1:7402";
+  auto made = InitCluster(options_);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(Has(made.error(), "serve_metadata = \"192.0.2.1:7402\" is no address of this host"))
+      << made.error().message;
+  options_.config.serve_metadata.clear();
+  options_.config.listen = "192.0.2.1:7401";
+  made = InitCluster(options_);
+  ASSERT_FALSE(made.ok());
+  EXPECT_TRUE(Has(made.error(), "listen = \"192.0.2.1:7401\" is no address of this host")) << made.error().message;
+  EXPECT_FALSE(stdfs::exists(options_.config.data));
+  EXPECT_FALSE(stdfs::exists(options_.file));
+}
+
+TEST_F(ClusterSetupTest, JoinRefusesAnAddressOfAnotherHost) {
+  auto engine = kv::OpenMemoryEngine();
+  auto store = kv::HostedStore::Open(*engine);
+  ASSERT_TRUE(store.ok());
+  options_.config.trusted_network = {"127.0.0.0/8", "192.0.2.0/24"};
+  ASSERT_TRUE(MakeOrReadCluster(**store, options_.config).ok());
+  auto server = kvnet::KvServer::Start(**store, "127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.error().message;
+  options_.config.listen = "192.0.2.1:7401";
+  auto joined = JoinCluster(options_, (*server)->address());
+  ASSERT_FALSE(joined.ok());
+  EXPECT_EQ(joined.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(Has(joined.error(), "is no address of this host")) << joined.error().message;
+  EXPECT_FALSE(stdfs::exists(options_.file));
+}
+
 // Each of them would be written and then refused by the next mount.
 TEST_F(ClusterSetupTest, RefusesTextsThatNoConfigurationHolds) {
   for (const char* name : {"two\nlines", "tab\t", "\x7f", "latin\xe4", "cut\xc3", "long\xe0\x80\x80",
