@@ -70,6 +70,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   Result<Unreadable> SyncReadable(SyncScope scope, const SyncLimits& limits) override;
   std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) override EXCLUDES_LOCK(mutex_);
   std::string WhatIsLacking() override EXCLUDES_LOCK(mutex_);
+  size_t CountLacking(std::span<const Digest> chunks) override EXCLUDES_LOCK(mutex_);
 
   // serving.cc
   void Handle(PeerMethod method, const NodeId& caller, PeerMessage request, PeerServer::Respond respond) override;

@@ -86,6 +86,8 @@ class ClusterChunkStore : public store::ChunkStore {
   // For people: what the chunks that wait for copies lack, with the nodes that are away and the setting. Empty: none
   // waits.
   virtual std::string WhatIsLacking() = 0;
+  // How many of these have not the copies yet that a Sync waits for. Any thread; does not block.
+  virtual size_t CountLacking(std::span<const Digest> chunks) = 0;
   virtual class ChunkPeer& peer() = 0;  // what PeerService serves
 };
 

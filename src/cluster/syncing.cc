@@ -121,6 +121,16 @@ std::string ClusterChunkStoreImpl::WhatIsLacking() {
   return by_sequence_.empty() ? "" : DescribeShortage(*view, NodesThatTakeNothing(*view));
 }
 
+size_t ClusterChunkStoreImpl::CountLacking(std::span<const Digest> chunks) {
+  size_t count = 0;
+  for (const Digest& digest : chunks) {
+    MutexLock lock(mutex_);  // let go between them, for there may be thousands
+    const auto found = pending_.find(digest);
+    if (found != pending_.end() && found->second->sequence != 0) count++;
+  }
+  return count;
+}
+
 Status ClusterChunkStoreImpl::CheckSync(SyncCall& call) {
   if (failure_) return *failure_;
   for (const EntryPtr& entry : stuck_) {

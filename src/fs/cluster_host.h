@@ -56,6 +56,7 @@ class ClusterHost {
   std::vector<store::ChunkPin> CoverChunks(std::span<const SizedChunk> chunks) { return parts_.chunks.Cover(chunks); }
 
   std::string WhatIsLacking() { return parts_.chunks.WhatIsLacking(); }
+  size_t CountLacking(std::span<const Digest> chunks) { return parts_.chunks.CountLacking(chunks); }
 
   // The session of this host, by the revision of its key; 0 between the loss of one and the next. What was changed
   // under an earlier one is never published.

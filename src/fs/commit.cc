@@ -22,7 +22,8 @@ Failpoint shared_rename_ready("fs.shared_rename_ready", Failpoint::Kind::kKill);
 constexpr int kAskedMax = 20;
 
 constexpr size_t kFailedCommitsMax = 16;
-constexpr size_t kCausesNamedMax = 5;  // in an error's message
+constexpr size_t kCausesNamedMax = 5;     // in an error's message
+constexpr size_t kLackingNamedMax = 500;  // files of one commit
 
 struct Moved {
   const meta::RenameParams& params;
@@ -110,7 +111,7 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Calle
     // Who is killed is not kept waiting.
     if (!durable.ok() && durable.error().code == ErrorCode::kInterrupted) return done(durable);
     auto go_on = [this, params, caller, sources, session, durable, done] {
-      if (!durable.ok()) return RefuseRename(params, durable.error(), done);
+      if (!durable.ok()) return RefuseRename(params, durable.error(), done, LackingCopies(sources));
       CommitShared(params, caller, sources, session, done);
     };
     if (waits) return PostToWait(caller, std::move(go_on), done);
@@ -306,9 +307,50 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   return causes;
 }
 
-void FileSystem::Impl::RefuseRename(const meta::RenameParams& params, const Error& why, const Done<void>& done) {
+// A round that waits for copies may go on meanwhile: of what it has taken over the contents tell too. What was closed
+// since then is stored, and waits for the next.
+std::vector<std::string> FileSystem::Impl::LackingCopies(const std::vector<meta::Attr>& sources) {
+  if (!host->membership().LeaseHolds()) return {};  // as for the path of the directory
+  std::map<InodeId, std::vector<Digest>> unpublished;
+  table.ForEachHeld([&](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    if (!inode->content || !inode->content->changed) return;
+    std::vector<Digest>& chunks = unpublished[inode->id];
+    chunks = inode->content->shared->publishing_chunks;
+    for (const store::ChunkPin& pin : inode->content->pins) chunks.push_back(pin.digest());
+  });
+  std::map<InodeId, size_t> counts;
+  std::vector<InodeId> lacking;
+  for (auto& [inode, chunks] : unpublished) {
+    std::sort(chunks.begin(), chunks.end());
+    chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
+    const size_t count = host->CountLacking(chunks);
+    if (count == 0) continue;
+    counts.emplace(inode, count);
+    lacking.push_back(inode);
+  }
+  const auto below = LyingBelow(sources, lacking);
+  if (!below.ok()) return {};
+  std::vector<std::string> causes;
+  for (InodeId inode : *below) {
+    if (causes.size() == kLackingNamedMax) {
+      causes.push_back("host " + host->NameOf(host->self()) + ": and so it is with " +
+                       std::to_string(below->size() - kLackingNamedMax) + " more of its files");
+      break;
+    }
+    const size_t count = counts.at(inode);
+    causes.push_back("'" + parts.names.PathOfInode(inode) + "': host " + host->NameOf(host->self()) + ": " +
+                     std::to_string(count) + " of its chunks " + (count == 1 ? "lacks" : "lack") + " durable copies");
+  }
+  return causes;
+}
+
+void FileSystem::Impl::RefuseRename(const meta::RenameParams& params, const Error& why, const Done<void>& done,
+                                    const std::vector<std::string>& files) {
   if (why.code == ErrorCode::kInterrupted) return done(why);
-  NoteFailedCommit(params, {"host " + host->NameOf(host->self()) + ": " + why.message});
+  std::vector<std::string> causes{"host " + host->NameOf(host->self()) + ": " + why.message};
+  causes.insert(causes.end(), files.begin(), files.end());
+  NoteFailedCommit(params, std::move(causes));
   done(why);
 }
 

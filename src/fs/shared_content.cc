@@ -108,6 +108,7 @@ void SharedContent::NotePublished(const std::string& self, const std::vector<Pen
 
 void SharedContent::EndPublishing() {
   publishing = {};
+  publishing_chunks.clear();
   is_sent = is_unanswered = false;
 }
 

@@ -53,14 +53,15 @@ struct SharedContent {
     void Add(const Changes& more);
   };
 
-  uint64_t base_revision = 0;     // of the D record that the extents are based on; 0: there was none
-  Changes own;                    // since then, and in no record that is on its way
-  Changes publishing;             // in the record that the round is about to publish
-  bool is_sent = false;           // that has been sent, and there is no answer yet
-  bool is_unanswered = false;     // and the store was waited for in vain
-  uint64_t session = 0;           // the host's session when it was changed
-  uint64_t pending_revision = 0;  // of this host's P key, if it is of this session; 0: it has none
-  std::vector<LostBytes> lost;    // as last read: what P keys tell
+  uint64_t base_revision = 0;             // of the D record that the extents are based on; 0: there was none
+  Changes own;                            // since then, and in no record that is on its way
+  Changes publishing;                     // in the record that the round is about to publish
+  std::vector<Digest> publishing_chunks;  // that were put for it: the round has their pins
+  bool is_sent = false;                   // that has been sent, and there is no answer yet
+  bool is_unanswered = false;             // and the store was waited for in vain
+  uint64_t session = 0;                   // the host's session when it was changed
+  uint64_t pending_revision = 0;          // of this host's P key, if it is of this session; 0: it has none
+  std::vector<LostBytes> lost;            // as last read: what P keys tell
   // Published since this host's P key, which told some of it as lost, was put last: it goes with that key's next
   // change.
   RangeSet republished{SIZE_MAX};

@@ -48,6 +48,8 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   item.pending = shared.PendingChanges(host_->self(), ends_pending);
   item.pins = std::move(content.pins);
   content.pins.clear();
+  shared.publishing_chunks.clear();
+  for (const store::ChunkPin& pin : item.pins) shared.publishing_chunks.push_back(pin.digest());
   shared.publishing = std::move(shared.own);
   shared.own = {};
   shared.own.size_min = content.UnstoredEnd();

@@ -103,12 +103,16 @@ TEST_F(ClusterChunkTest, SyncNamesTheNodesThatLackAndCanBeRepeated) {
             std::string::npos)
       << status.error().message;
   EXPECT_NE(nodes_[0]->chunks->WhatIsLacking().find("nodes that do not answer: n2"), std::string::npos);
+  std::vector<Digest> digests{MakeChunks(2, 1)[0].digest};  // nobody has put it
+  for (const TestChunk& chunk : chunks) digests.push_back(chunk.digest);
+  EXPECT_EQ(nodes_[0]->chunks->CountLacking(digests), chunks.size());
   ASSERT_OK(nodes_[0]->chunks->SyncLocal());
   EXPECT_GT(nodes_[0]->chunks->ClusterStats().unacknowledged_bytes, 0u);
   Start(*nodes_[1]);
   EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->Sync().ok(); }));
   ExpectCopies(chunks, 2);
   EXPECT_EQ(nodes_[0]->chunks->WhatIsLacking(), "");
+  EXPECT_EQ(nodes_[0]->chunks->CountLacking(digests), 0u);
 }
 
 // Whichever holder's part it is to make the missing copies counts them.

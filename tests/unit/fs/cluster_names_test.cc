@@ -243,16 +243,20 @@ TEST_F(ClusterNamesTest, LostBytesOfAFileWithTwoNamesFailWhatIsAboveThemAlone) {
 TEST_F(ClusterNamesTest, ACommitThatLacksCopiesIsListed) {
   MakeHosts(1);
   const InodeId temporary = host(0).MakeDirectory("tmp");
-  host(0).Put("file", TextOf(1, 1000), temporary);
+  host(0).Put("done", TextOf(2, 1000), temporary);
+  ASSERT_TRUE(host(0).Sync().ok());
   host(0).chunks->syncs_fail = true;
+  host(0).Put("file", TextOf(1, 1000), temporary);
+  host(0).Put("elsewhere", TextOf(3, 1000));
   Status renamed = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
   ASSERT_FALSE(renamed.ok());
   EXPECT_EQ(renamed.error().code, ErrorCode::kUnavailable);
   const FsStatus status = host(0).fs->GetStatus();
   ASSERT_EQ(status.failed_commits.size(), 1u);
   EXPECT_EQ(status.failed_commits[0].directory, "tmp");
-  ASSERT_EQ(status.failed_commits[0].causes.size(), 1u);
+  ASSERT_EQ(status.failed_commits[0].causes.size(), 2u);
   EXPECT_EQ(status.failed_commits[0].causes[0], "host host1: too few nodes");
+  EXPECT_EQ(status.failed_commits[0].causes[1], "'tmp/file': host host1: 1 of its chunks lacks durable copies");
   host(0).chunks->syncs_fail = false;
   EXPECT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
 }
@@ -262,8 +266,12 @@ TEST_F(ClusterNamesTest, ACommitThatTakesTooLongSaysWhatIsLacking) {
   options_.commit_wait_seconds_max = 1;
   MakeHosts(1);
   const InodeId temporary = host(0).MakeDirectory("tmp");
-  host(0).Put("file", TextOf(1, 1000), temporary);
   host(0).chunks->syncs_hang = true;
+  const uint64_t syncs = host(0).chunks->syncs;
+  host(0).Put("file", TextOf(1, 1000), temporary);
+  host(0).fs->Sync([](const Status&) {});
+  EXPECT_TRUE(Eventually([&] { return host(0).chunks->syncs > syncs; }));
+  host(0).Put("later", TextOf(2, 1000), temporary);
   Status renamed = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
   const FsStatus status = host(0).fs->GetStatus();
   host(0).chunks->syncs_hang = false;
@@ -271,6 +279,9 @@ TEST_F(ClusterNamesTest, ACommitThatTakesTooLongSaysWhatIsLacking) {
   EXPECT_NE(renamed.error().message.find("do not answer: other"), std::string::npos) << renamed.error().message;
   ASSERT_EQ(status.failed_commits.size(), 1u);
   EXPECT_NE(status.failed_commits[0].causes[0].find("do not answer: other"), std::string::npos);
+  ASSERT_EQ(status.failed_commits[0].causes.size(), 3u);
+  EXPECT_EQ(status.failed_commits[0].causes[1], "'tmp/file': host host1: 1 of its chunks lacks durable copies");
+  EXPECT_EQ(status.failed_commits[0].causes[2], "'tmp/later': host host1: 1 of its chunks lacks durable copies");
 }
 
 TEST_F(ClusterNamesTest, AFileThatMovedIsBelowItsNewDirectory) {
