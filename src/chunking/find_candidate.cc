@@ -29,7 +29,7 @@ constexpr size_t kSumOther = 10;
 
 // Enough to be timed, and little enough to stay in a processor's second-level cache.
 constexpr size_t kTimedBytes = 64 * kKiB;
-constexpr int kTimedRounds = 8;
+constexpr int kTimedRounds = 200;
 
 uint64_t LoadLittle64(const uint8_t* at) {
   uint64_t value;
@@ -140,31 +140,27 @@ std::optional<size_t> Find(ByteSpan bytes, uint32_t mask_bits, Finder finder) {
   return found;
 }
 
-// The least time of one look through `bytes`, of several: what interrupts the thread only lengthens some.
-std::chrono::steady_clock::duration LeastTime(Finder finder, ByteSpan bytes) {
-  auto least = std::chrono::steady_clock::duration::max();
-  for (int round = 0; round < kTimedRounds; round++) {
-    const auto begin = std::chrono::steady_clock::now();
-    [[maybe_unused]] volatile bool found = Find(bytes, 0, finder).has_value();
-    least = std::min(least, std::chrono::steady_clock::now() - begin);
-  }
-  return least;
+std::chrono::steady_clock::duration TimeOf(Finder finder, ByteSpan bytes) {
+  const auto begin = std::chrono::steady_clock::now();
+  [[maybe_unused]] volatile bool found = Find(bytes, 0, finder).has_value();
+  return std::chrono::steady_clock::now() - begin;
 }
 
 // Which instructions are faster differs between processors that have them all: AVX-512 is twice as fast as AVX2 on
-// some, and half as fast on others. So those that this one has are timed, in some 100 us.
+// some, and half as fast on others. So those that this one has are timed, by turns, in a millisecond or two: some
+// processors take a while to come up to speed. The least time of each counts, for interruptions only lengthen some.
 Implementation Fastest() {
-  const std::vector<std::byte> zeros(kTimedBytes);  // nothing passes the byte tests: every position is looked at
-  Implementation fastest = Implementation::kScalar;
-  auto least = std::chrono::steady_clock::duration::max();
-  for (Implementation implementation : {Implementation::kAvx512, Implementation::kAvx2}) {
-    if (!IsSupported(implementation)) continue;
-    const auto time = LeastTime(FinderOf(implementation), zeros);
-    if (time >= least) continue;
-    least = time;
-    fastest = implementation;
+  if (!IsSupported(Implementation::kAvx512)) {
+    return IsSupported(Implementation::kAvx2) ? Implementation::kAvx2 : Implementation::kScalar;
   }
-  return fastest;
+  if (!IsSupported(Implementation::kAvx2)) return Implementation::kAvx512;
+  const std::vector<std::byte> zeros(kTimedBytes);  // nothing passes the byte tests: every position is looked at
+  auto least_avx512 = std::chrono::steady_clock::duration::max(), least_avx2 = least_avx512;
+  for (int round = 0; round < kTimedRounds; round++) {
+    least_avx512 = std::min(least_avx512, TimeOf(FinderOf(Implementation::kAvx512), zeros));
+    least_avx2 = std::min(least_avx2, TimeOf(FinderOf(Implementation::kAvx2), zeros));
+  }
+  return least_avx512 <= least_avx2 ? Implementation::kAvx512 : Implementation::kAvx2;
 }
 
 }  // namespace

@@ -201,9 +201,12 @@ Status CheckListensHere(const Config& config) {
     CAIRNFS_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(named.text));
     CAIRNFS_ASSIGN_OR_RETURN(const IpAddress ip, ParseIp(address.host));
     if (MayBeOfThisHost(ip)) continue;
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("{} = \"{}\" is no address of this host: give one that `ip address` lists here",
-                                 named.key, named.text));
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "{} = \"{}\" is no address of this host: give one that `ip address` lists here, or bring its interface up "
+            "first",
+            named.key, named.text));
   }
   return {};
 }
@@ -291,7 +294,8 @@ Status CheckMayBegin(const DataDirectory& directory, const Config& config) {
   return MakeError(
       ErrorCode::kAlreadyExists,
       fmt::format("{} belongs to filesystem {} already: for a new one give an empty directory with --data; that one is "
-                  "mounted with the configuration that cairnfs cluster init or join wrote for it",
+                  "mounted with the configuration that cairnfs cluster init or join wrote for it (an init that was cut "
+                  "short wrote none, and its directory holds nothing: remove it then)",
                   directory.path(), directory.filesystem()));
 }
 
@@ -303,8 +307,11 @@ Status CheckDataMayBegin(const Config& config) {
   open.path = config.data;
   open.create = false;
   open.purpose = "checking";
-  CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(open));
-  return CheckMayBegin(*directory, config);
+  auto directory = DataDirectory::Open(open);
+  // Nothing is known of one that belongs to another user before the daemon runs as that.
+  if (!directory.ok() && directory.error().code == ErrorCode::kPermission) return {};
+  if (!directory.ok()) return directory.error();
+  return CheckMayBegin(**directory, config);
 }
 
 // Of a host that joins: its first mount would refuse a directory of another filesystem. One that does not exist yet is

@@ -22,8 +22,10 @@ Failpoint shared_rename_ready("fs.shared_rename_ready", Failpoint::Kind::kKill);
 constexpr int kAskedMax = 20;
 
 constexpr size_t kFailedCommitsMax = 16;
-constexpr size_t kCausesNamedMax = 5;     // in an error's message
-constexpr size_t kLackingNamedMax = 500;  // files of one commit
+constexpr size_t kCausesNamedMax = 5;    // in an error's message
+constexpr size_t kLackingNamedMax = 20;  // files of one commit
+// Then a rename that is refused answers, be the metadata as slow as it likes. Each path takes some reads of it.
+constexpr std::chrono::seconds kNamingTimeMax{5};
 
 struct Moved {
   const meta::RenameParams& params;
@@ -111,7 +113,7 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Calle
     // Who is killed is not kept waiting.
     if (!durable.ok() && durable.error().code == ErrorCode::kInterrupted) return done(durable);
     auto go_on = [this, params, caller, sources, session, durable, done] {
-      if (!durable.ok()) return RefuseRename(params, durable.error(), done, LackingCopies(sources));
+      if (!durable.ok()) return RefuseRename(params, durable.error(), done, LackingCopies(durable.error(), sources));
       CommitShared(params, caller, sources, session, done);
     };
     if (waits) return PostToWait(caller, std::move(go_on), done);
@@ -307,10 +309,16 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   return causes;
 }
 
-// A round that waits for copies may go on meanwhile: of what it has taken over the contents tell too. What was closed
-// since then is stored, and waits for the next.
-std::vector<std::string> FileSystem::Impl::LackingCopies(const std::vector<meta::Attr>& sources) {
-  if (!host->membership().LeaseHolds()) return {};  // as for the path of the directory
+// A round that waits for copies may go on meanwhile: of what it has taken over the contents tell too, and of chunks
+// that were stored since then.
+std::vector<std::string> FileSystem::Impl::LackingCopies(const Error& why, const std::vector<meta::Attr>& sources) {
+  if (why.code != ErrorCode::kUnavailable && why.code != ErrorCode::kNoSpace) return {};
+  if (host->WhatIsLacking().empty()) return {};
+  const auto deadline = std::chrono::steady_clock::now() + kNamingTimeMax;
+  const auto goes_on = [&] {
+    return !waits_ended && host->membership().LeaseHolds() && std::chrono::steady_clock::now() < deadline;
+  };
+  if (!goes_on()) return {};
   std::map<InodeId, std::vector<Digest>> unpublished;
   table.ForEachHeld([&](const InodePtr& inode) {
     MutexLock lock(inode->mutex);
@@ -332,12 +340,16 @@ std::vector<std::string> FileSystem::Impl::LackingCopies(const std::vector<meta:
   const auto below = LyingBelow(sources, lacking);
   if (!below.ok()) return {};
   std::vector<std::string> causes;
+  size_t left = below->size();
   for (InodeId inode : *below) {
-    if (causes.size() == kLackingNamedMax) {
-      causes.push_back("host " + host->NameOf(host->self()) + ": and so it is with " +
-                       std::to_string(below->size() - kLackingNamedMax) + " more of its files");
+    if (causes.size() == kLackingNamedMax || !goes_on()) {
+      causes.push_back("host " + host->NameOf(host->self()) + ": " + std::to_string(left) +
+                       " more of its files lack copies");
       break;
     }
+    left--;
+    const auto level = host->levels().Of(inode);
+    if (level.ok() && *level == Durability::kLocal) continue;  // waits for none
     const size_t count = counts.at(inode);
     causes.push_back("'" + parts.names.PathOfInode(inode) + "': host " + host->NameOf(host->self()) + ": " +
                      std::to_string(count) + " of its chunks " + (count == 1 ? "lacks" : "lack") + " durable copies");

