@@ -1,5 +1,6 @@
 #include "chunking/digest.h"
 
+#include <algorithm>
 #include <new>
 
 #if defined(CAIRNFS_BLAKE3_FROM_LLVM)
@@ -44,12 +45,36 @@ Digester::Digester() {
 }
 
 Digester& Digester::Update(ByteSpan bytes) {
-  if (!bytes.empty()) Add(std::launder(reinterpret_cast<Hasher*>(state_.data())), bytes);
+  auto* hasher = std::launder(reinterpret_cast<Hasher*>(state_.data()));
+  if (held_ > 0) {
+    const ByteSpan front = bytes.first(std::min(bytes.size(), kBlockBytes - held_));
+    Hold(front);
+    bytes = bytes.subspan(front.size());
+    if (held_ < kBlockBytes) return *this;
+    Add(hasher, block_);
+    held_ = 0;
+  }
+  const size_t whole = bytes.size() / kBlockBytes * kBlockBytes;
+  if (whole > 0) Add(hasher, bytes.first(whole));
+  Hold(bytes.subspan(whole));
   return *this;
 }
 
-Digest Digester::Finish() { return ResultOf(std::launder(reinterpret_cast<const Hasher*>(state_.data()))); }
+void Digester::Hold(ByteSpan bytes) {
+  std::copy(bytes.begin(), bytes.end(), block_.begin() + static_cast<ptrdiff_t>(held_));
+  held_ += bytes.size();
+}
 
-void Digester::Reset() { Init(std::launder(reinterpret_cast<Hasher*>(state_.data()))); }
+Digest Digester::Finish() {
+  auto* hasher = std::launder(reinterpret_cast<Hasher*>(state_.data()));
+  if (held_ > 0) Add(hasher, ByteSpan(block_).first(held_));
+  held_ = 0;
+  return ResultOf(hasher);
+}
+
+void Digester::Reset() {
+  held_ = 0;
+  Init(std::launder(reinterpret_cast<Hasher*>(state_.data())));
+}
 
 }  // namespace cairnfs::chunking

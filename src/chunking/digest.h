@@ -19,7 +19,13 @@ class Digester {
   void Reset();
 
  private:
+  // The library hashes sixteen kilobytes at once, side by side, but fewer where one call ends between two sixteens and
+  // the next goes on: it gets whole sixteens.
+  static constexpr size_t kBlockBytes = 16 * kKiB;
+  void Hold(ByteSpan bytes);
   alignas(16) std::array<std::byte, 2048> state_;  // the hasher of the library, whose size is asserted in digest.cc
+  std::array<std::byte, kBlockBytes> block_;       // the beginning of the next sixteen
+  size_t held_ = 0;
 };
 
 }  // namespace cairnfs::chunking

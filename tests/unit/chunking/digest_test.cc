@@ -35,6 +35,17 @@ TEST(Digest, PiecesMakeNoDifference) {
   }
 }
 
+TEST(Digest, PiecesAroundSixteensMakeNoDifference) {
+  const auto bytes = RandomBytes(100'000, 3);
+  for (size_t size : {1, 1024, 16'383, 16'384, 16'385, 32'768, 49'153}) {
+    Digester digester;
+    for (size_t at = 0; at < bytes.size(); at += size) {
+      digester.Update(ByteSpan(bytes).subspan(at, std::min(size, bytes.size() - at)));
+    }
+    EXPECT_EQ(digester.Finish(), ComputeDigest(bytes)) << "pieces of " << size;
+  }
+}
+
 TEST(Digest, AgreesWithB3sum) {
   if (std::system("b3sum --version > /dev/null 2>&1") != 0) {
     GTEST_SKIP() << "b3sum is not installed; the digest was not compared with it";
