@@ -166,11 +166,11 @@ void FileSystem::Impl::ReserveAndWrite(WriteRequest request, const HandlePtr& ha
 
 void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode,
                                    Done<size_t> done) {
-  Status status = AcceptWrite(request, handle, inode);
-  if (!status.ok()) {
-    if (request.from_page_cache) LosePages(request, inode, status.error());
+  const Result<bool> cuts = AcceptWrite(request, handle, inode);
+  if (!cuts.ok()) {
+    if (request.from_page_cache) LosePages(request, inode, cuts.error());
     parts.local_chunks.ReleaseReservation(request.data.size);
-    return done(status.error());
+    return done(cuts.error());
   }
   write_bytes_total += request.data.size;
   const bool is_synced = request.sync || (handle && handle->flags.sync);
@@ -190,10 +190,15 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
   };
   // What has to be asked of the shared store holds up this write alone.
   const bool asks = host != nullptr && (kills_set_id || !inode->no_capability);
+  // The answer goes first where nothing else holds it up: a worker that wakes may take the writer's processor.
+  const bool answers_first = !asks && !is_synced;
+  if (*cuts && !answers_first) streams->BeginCut(inode);
   if (!asks || !blocking->Post(finish)) finish();
+  if (*cuts && answers_first) streams->BeginCut(inode);
 }
 
-Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode) {
+Result<bool> FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePtr& handle,
+                                           const InodePtr& inode) {
   if (handle) {
     const Status holds = CheckSession(*handle);
     // The loss that the inode remembers is told with that, and to nobody who opens the file later.
@@ -231,15 +236,13 @@ Status FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePt
     }
     Touch(content);
     if (request.from_page_cache) {
-      AcceptPages(inode, request.offset, request.data);
-      return {};
+      return AcceptPages(inode, request.offset, request.data);
     }
     if (inode->mapped) {
       inode->written_under_pages.Add(offset, offset + request.data.size);
       inode->written_under_pages_at = std::chrono::steady_clock::now();
     }
-    streams->Accept(inode, offset, request.data);
-    return {};
+    return streams->Accept(inode, offset, request.data);
   }
 }
 
@@ -290,18 +293,20 @@ void FileSystem::Impl::ForgetOldWrites(const InodePtr& inode) {
 
 // Pages that the kernel writes back. It filled some of them before a write(2) that came since (docs/decisions/
 // mappings.md): what they have where that wrote is not newer, and is left out.
-void FileSystem::Impl::AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
+bool FileSystem::Impl::AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
   ForgetOldWrites(inode);
   uint64_t taken = 0;
+  bool cuts = false;
   inode->written_under_pages.ForEachGap(offset, offset + data.size, [&](uint64_t begin, uint64_t end) {
     inode->mutex.AssertHeld();
     io::Slice piece = data;
     piece.data += begin - offset;
     piece.size = end - begin;
     taken += piece.size;
-    streams->Accept(inode, begin, piece);
+    if (streams->Accept(inode, begin, piece)) cuts = true;
   });
   parts.local_chunks.ReleaseReservation(data.size - taken);
+  return cuts;
 }
 
 void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done) {

@@ -129,13 +129,14 @@ class FileSystem::Impl {
   void GiveBackBuffers(std::chrono::milliseconds without_release);
 
   // --- writing (files.cc) ---
-  Status AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode);
+  // True: the caller is to call streams->BeginCut.
+  Result<bool> AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode);
   // Bytes of the file were accepted and the disk failed before they were durable: not silent at their close. One host.
   Status CheckDisk(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void LosePages(const WriteRequest& request, const InodePtr& inode, const Error& why);
   // Where an append of `length` bytes goes that the kernel wants at `offset`. Among other hosts.
   uint64_t PlaceAppend(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
-  void AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
+  bool AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
   void ReserveAndWrite(WriteRequest request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
   void ForgetOldWrites(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);

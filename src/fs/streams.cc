@@ -83,7 +83,7 @@ void Streams::ForgetHealed(const InodePtr& inode) {
   inode->error_heals = false;
 }
 
-void Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
+bool Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
   Content& content = *inode->content;
   Overlay& overlay = content.overlay;
   content.written_at = std::chrono::steady_clock::now();
@@ -93,11 +93,12 @@ void Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& da
   if (uint64_t overwritten = before + data.size - overlay.run_bytes()) local_.ReleaseReservation(overwritten);
   auto& runs = overlay.runs();
   const auto written = std::prev(runs.upper_bound(offset));
-  if (IsWorthCutting(written->second)) StartCutting(inode);
+  const bool cuts = IsWorthCutting(written->second) && TakeCutting(inode);
   if (runs.size() > kRunsMax && !content.drop_runs && content.barriers_waiting == 0) {
     content.drop_runs = true;  // once all of them are stored
     CutAll(inode);
   }
+  return cuts;
 }
 
 void Streams::MergeSmallExtents(const InodePtr& inode) {
@@ -111,17 +112,21 @@ void Streams::MergeSmallExtents(const InodePtr& inode) {
   if (uint64_t replaced = content.extents.MergeSmall(keep, chunks_, content.pins)) hooks_.freed(replaced);
 }
 
-void Streams::StartCutting(const InodePtr& inode) {
+bool Streams::TakeCutting(const InodePtr& inode) {
+  inode->mutex.AssertHeld();
   Content& content = *inode->content;
-  if (content.cutting || content.barriers_waiting > 0) return;
-  content.cutting = true;
+  if (content.barriers_waiting > 0) return false;
+  return !std::exchange(content.cutting, true);
+}
+
+void Streams::BeginCut(const InodePtr& inode) {
   workers_.PostFirst([this, inode] { Cut(inode); });
 }
 
 void Streams::ScheduleCut(const InodePtr& inode) {
   const auto& runs = inode->content->overlay.runs();
   if (std::any_of(runs.begin(), runs.end(), [](const auto& item) { return IsWorthCutting(item.second); })) {
-    StartCutting(inode);
+    if (TakeCutting(inode)) BeginCut(inode);
   }
 }
 

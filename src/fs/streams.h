@@ -31,8 +31,11 @@ class Streams {
   void NoteClosedLost() { hooks_.closed_lost(); }
 
   // Lays accepted bytes, for which the caller has reserved room, into the overlay, and has them cut once there are
-  // enough. The caller updates size and times.
-  void Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
+  // enough: true when the caller has to call BeginCut, after it has let go of the lock and answered whoever waits. The
+  // caller updates size and times.
+  [[nodiscard]] bool Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
+
+  void BeginCut(const InodePtr& inode);
 
   // Cuts everything that waits, tails too: tails as provisional chunks, so that a stream that goes on is cut as if
   // nothing had happened. Everything accepted so far is applied once chunk number `next_chunk_id - 1` is.
@@ -69,7 +72,7 @@ class Streams {
   chunking::ChunkParams params() const { return params_; }
 
  private:
-  void StartCutting(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  static bool TakeCutting(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // false: somebody is at it, or must wait
   void Cut(const InodePtr& inode);
   bool CutOnce(const InodePtr& inode);
   void Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk) REQUIRES_LOCK(inode->mutex);
