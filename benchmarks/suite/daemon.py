@@ -132,8 +132,9 @@ def cut_points_rows(bench):
         else:
             row.figure(name, [one["bytes_per_second"] for one in runs], "B/s")
     fast = [name for name in row.figures if "AVX" in name]
+    taken = max(fast, key=lambda name: row.figures[name].median, default=None)  # as the daemon, which times them
     for name in fast:
-        row.ratio(f"{name} vs memcpy", name, "Memcpy", at_least=1.0)
+        row.ratio(f"{name} vs memcpy", name, "Memcpy", at_least=1.0 if name == taken else None)
     if not fast:
         row.notes.append("no AVX2 and no AVX-512 on this machine: the scalar search is what it has")
     row.check("scalar", [rate / 1e9 for rate in row.figures["CutPoints/scalar"].samples], "GB/s", at_least=1.0)
