@@ -1,5 +1,7 @@
 // cairnfs: the command line.
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <iostream>
 
@@ -73,6 +75,16 @@ void AddClusterSet(CLI::App& cluster, ClusterCommands& commands, int& exit_code)
   AddTarget(*min_replicas, commands.target);
   min_replicas->add_flag("--json", commands.json, "print JSON");
   min_replicas->callback([&] { exit_code = RunSetMinReplicas(commands.target, commands.min_replicas, commands.json); });
+  for (const char* fixed : {"copies", "lease", "out-after"}) {
+    auto* refused = set->add_subcommand(fixed)->group("");  // in no list
+    refused->allow_extras();
+    refused->callback([&exit_code, fixed] {
+      exit_code = Fail(MakeError(ErrorCode::kInvalidArgument,
+                                 fmt::format("{} is chosen by cairnfs cluster init and cannot be changed; cairnfs "
+                                             "cluster set changes min-replicas alone",
+                                             fixed)));
+    });
+  }
 }
 
 void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
@@ -196,6 +208,25 @@ void AddGcAndCheck(CLI::App& app, StoreCommands& commands, int& exit_code) {
   check_command->callback([&] { exit_code = RunCheck(commands.check); });
 }
 
+// Where the command line ends with a command that has commands of its own, or goes on with a word that is none of them:
+// what would be right. Else empty.
+std::string AboutCommands(const CLI::App& app) {
+  const CLI::App* last = &app;
+  std::string words = app.get_name();
+  while (!last->get_subcommands().empty()) {
+    last = last->get_subcommands().front();
+    words += " " + last->get_name();
+  }
+  if (last->get_require_subcommand_min() == 0) return {};
+  std::string names;
+  for (const CLI::App* command : last->get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); })) {
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  const std::vector<std::string> rest = last->remaining();
+  if (rest.empty()) return fmt::format("{} needs one of its commands: {}", words, names);
+  return fmt::format("{} has no command '{}'; it has {}", words, rest.front(), names);
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("CairnFS: a filesystem for training checkpoints. See cairnfs(1).", "cairnfs");
   app.require_subcommand(1);
@@ -220,6 +251,9 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const bool lacks = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
+    const std::string what = lacks ? AboutCommands(app) : "";
+    if (!what.empty()) return Fail(MakeError(ErrorCode::kInvalidArgument, what));
     return app.exit(error) == 0 ? daemon::kExitDone : daemon::kExitUsage;
   }
   return exit_code;

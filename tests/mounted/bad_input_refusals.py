@@ -57,6 +57,14 @@ def command_line_errors(_):
         for words in ([], ["mont"], ["mount", "--no-such"], ["wait"], ["umount"], ["status", "a", "--data", "b"]):
             code, output = call(cairnfs, *words)
             assert code == USAGE and output, (words, code, output)
+        for words, text in (([], "cairnfs needs one of its commands: mount, umount, status"),
+                            (["mont"], "cairnfs has no command 'mont'; it has mount, umount"),
+                            (["node"], "cairnfs node needs one of its commands: list, forget"),
+                            (["cluster", "set"], "cairnfs cluster set needs one of its commands: min-replicas"),
+                            (["cluster", "set", "weight", "3"], "set has no command 'weight'; it has min-replicas"),
+                            (["cluster", "set", "copies", "3"], "copies is chosen by cairnfs cluster init"),
+                            (["cluster", "set", "out-after", "3min", "--json"], "cluster set changes min-replicas alone")):
+            expect(call(cairnfs, *words), USAGE, text)
         no_mount = "no CairnFS is mounted at " + plain
         for words in (["umount"], ["status"], ["wait"], ["gc"], ["check"], ["cluster", "status"], ["node", "list"],
                       ["cluster", "set", "min-replicas", "1"], ["node", "forget", "other"]):
