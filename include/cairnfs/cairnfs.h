@@ -29,9 +29,10 @@
 enum cairnfs_exit_code {
   CAIRNFS_EXIT_DONE = 0,
   CAIRNFS_EXIT_FAILED = 1, /* the operation failed; the message says why */
-  /* Wrong command line or configuration; what `cluster join` or `init` was sent to serves no metadata. Of a start also:
-   * the configuration cannot be read; the mount point is missing, no directory or not empty; the data directory or the
-   * log file lies in the mount point, or has no directory to lie in; the limit on open files is too low. */
+  /* Wrong command line or configuration; what `metadata` names, or `cluster join` was sent to, answers and serves none.
+   * Of a start also: the configuration cannot be read; the mount point is missing, no directory or not empty; the data
+   * directory or the log file lies in the mount point, or has no directory to lie in; the limit on open files is too
+   * low. */
   CAIRNFS_EXIT_USAGE = 2,
   /* No CairnFS there, no daemon that answers, no /dev/fuse; the metadata of the cluster does not answer; `listen` or
    * `serve_metadata` cannot be listened on; `log_file` is "journal" and there is no journal. */

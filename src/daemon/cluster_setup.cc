@@ -211,19 +211,10 @@ Status CheckListensHere(const Config& config) {
   return {};
 }
 
-Error ExplainUnreachable(const Error& error, const std::string& url) {
-  Error explained = error.WithContext("cannot read the cluster's metadata at " + url);
-  const bool is_node = kvnet::StoreAddress::KindOf(url) == kvnet::StoreAddress::Kind::kNode;
-  if (error.code == ErrorCode::kUnavailable) {
-    explained.message += is_node ? "; the host that serves it must be mounted, and its serve_metadata address be given"
-                                 : "; is etcd running, and can this host reach it?";
-  } else if (error.code == ErrorCode::kNotSupported && is_node) {
-    explained.code = ErrorCode::kInvalidArgument;  // no damage: the address is wrong
-    explained.message +=
-        "; what answers there serves no metadata: give the serve_metadata address of the host that does, not its "
-        "listen address; that of an etcd begins with etcd://";
-  }
-  return explained;
+// Before anything else is read: from then on an error is not about the address.
+Status ReachMetadata(kv::KvStore& store, const std::string& url) {
+  const auto header = store.Get(meta::HeaderKey());
+  return header.ok() ? Status() : ExplainUnreachable(header.error(), url);
 }
 
 Status CheckStoreIsFree(kv::KvStore& store, const Config& config) {
@@ -235,7 +226,8 @@ Status CheckStoreIsFree(kv::KvStore& store, const Config& config) {
                     "another prefix or directory",
                     MetadataUrl(config), ToHex(existing->header.uuid), MetadataUrl(config)));
   }
-  return existing.error().code == ErrorCode::kNotFound ? Status() : Status(existing.error());
+  if (existing.error().code == ErrorCode::kNotFound) return {};
+  return existing.error().WithContext("cannot read the cluster's metadata at " + MetadataUrl(config));
 }
 
 Result<ClusterIdentity> MakeCluster(kv::KvStore& store, const Config& config) {
@@ -358,17 +350,30 @@ Result<ClusterIdentity> MakeRemoteCluster(const Config& config) {
   Config patient = config;
   patient.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
   CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, patient));
-  auto explained = [&](const Error& error) {
-    return error.code == ErrorCode::kAlreadyExists ? error : ExplainUnreachable(error, config.metadata);
-  };
-  if (Status is_free = CheckStoreIsFree(store->store(), config); !is_free.ok()) return explained(is_free.error());
+  CAIRNFS_RETURN_IF_ERROR(ReachMetadata(store->store(), config.metadata));
+  CAIRNFS_RETURN_IF_ERROR(CheckStoreIsFree(store->store(), config));
   CAIRNFS_RETURN_IF_ERROR(CheckDataMayBegin(config));
   auto identity = MakeCluster(store->store(), config);
-  if (!identity.ok()) return explained(identity.error());
-  return identity;
+  if (identity.ok() || identity.error().code == ErrorCode::kAlreadyExists) return identity;
+  return identity.error().WithContext("cannot make a filesystem at " + config.metadata);
 }
 
 }  // namespace
+
+Error ExplainUnreachable(const Error& error, const std::string& url) {
+  Error explained = error.WithContext("cannot read the cluster's metadata at " + url);
+  const bool is_node = kvnet::StoreAddress::KindOf(url) == kvnet::StoreAddress::Kind::kNode;
+  if (error.code == ErrorCode::kUnavailable) {
+    explained.message += is_node ? "; the host that serves it must be mounted, and its serve_metadata address be given"
+                                 : "; is etcd running, and can this host reach it?";
+  } else if (error.code == ErrorCode::kNotSupported && is_node) {
+    explained.code = ErrorCode::kInvalidArgument;  // no damage: the address is wrong
+    explained.message +=
+        "; what answers there serves no metadata: give the serve_metadata address of the host that does, not its "
+        "listen address; that of an etcd begins with etcd://";
+  }
+  return explained;
+}
 
 std::unique_ptr<meta::Namespace> MakeSharedNamespace(kv::KvStore& store) {
   meta::NamespaceOptions options;
@@ -450,13 +455,16 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   CAIRNFS_ASSIGN_OR_RETURN(config.metadata, MetadataOfAddress(address));
   config.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
   CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, config));
+  CAIRNFS_RETURN_IF_ERROR(ReachMetadata(store->store(), config.metadata));
   auto identity = ReadCluster(store->store());
   if (!identity.ok() && identity.error().code == ErrorCode::kNotFound) {
     return MakeError(ErrorCode::kNotFound, fmt::format("there is no filesystem at {} yet: make it on the first host, "
                                                        "with cairnfs cluster init",
                                                        config.metadata));
   }
-  if (!identity.ok()) return ExplainUnreachable(identity.error(), config.metadata);
+  if (!identity.ok()) {
+    return identity.error().WithContext("cannot read the cluster's metadata at " + config.metadata);
+  }
   config.metadata_wait_ms = Config().metadata_wait_ms;
   config.copies = identity->settings.copies;
   config.lease_ms = identity->settings.lease_ms;

@@ -21,6 +21,10 @@ struct ClusterIdentity {
   bool settings_were_changed = false;  // since the filesystem was made, which is after they were written first
 };
 
+// Of a first read of the store at `url`, which failed: says what would be right. kInvalidArgument: what answers there
+// serves no metadata.
+Error ExplainUnreachable(const Error& error, const std::string& url);
+
 // The namespace of a cluster; `store` outlives it.
 std::unique_ptr<meta::Namespace> MakeSharedNamespace(kv::KvStore& store);
 

@@ -95,10 +95,7 @@ Status ClusterVolume::ReachMetadata() const {
                  std::min(config_.metadata_wait_ms, kStartWaitMs) / 1000, reached.error().message);
     reached = try_for(kStartWaitMs);
   }
-  if (reached.ok()) return {};
-  Error error = reached.error().WithContext("cannot reach the cluster's metadata at " + MetadataUrl(config_));
-  error.message += "; is it running, and can this host reach it?";
-  return error;
+  return reached.ok() ? reached : ExplainUnreachable(reached.error(), MetadataUrl(config_));
 }
 
 // To which filesystem the directory belongs, and its own disk.

@@ -10,6 +10,7 @@
 
 #include "base/hex.h"
 #include "daemon/cluster_store.h"
+#include "daemon/cluster_volume.h"
 #include "daemon/node_usage.h"
 #include "daemon/storage.h"
 #include "kv/engine.h"
@@ -313,10 +314,15 @@ TEST_F(ClusterSetupTest, SaysThatWhatAnswersServesNoMetadata) {
   const auto server = builder.BuildAndStart();
   ASSERT_NE(server, nullptr);
   const std::string address = "127.0.0.1:" + std::to_string(port);
-  auto expect_refused = [&](const Result<SetupResult>& result, std::string_view why) {
+  auto expect_refused = [&](const auto& result, std::string_view why) {
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
     EXPECT_TRUE(Has(result.error(), why)) << result.error().message;
+  };
+  auto mount = [&] {
+    auto directory = DataDirectory::Open({options_.config.data, true, "testing"});
+    EXPECT_TRUE(directory.ok());
+    return ClusterVolume::Open(**directory, options_.config);
   };
   const std::string no_node = "serves no metadata: give the serve_metadata address";
   const std::string no_etcd = "is no etcd: a host that serves the metadata itself is named HOST:PORT";
@@ -324,9 +330,32 @@ TEST_F(ClusterSetupTest, SaysThatWhatAnswersServesNoMetadata) {
   expect_refused(JoinCluster(options_, "etcd://" + address), no_etcd);
   options_.config.metadata = "node:" + address;
   expect_refused(InitCluster(options_), no_node);
+  expect_refused(mount(), no_node);
   options_.config.metadata = "etcd://" + address;
   expect_refused(InitCluster(options_), no_etcd);
+  expect_refused(mount(), no_etcd);
   EXPECT_FALSE(stdfs::exists(options_.file));
+}
+
+// What answers is right, and this program is old: that is not taken for a wrong address.
+TEST_F(ClusterSetupTest, SaysThatTheFilesystemIsOfANewerFormat) {
+  auto engine = kv::OpenMemoryEngine();
+  auto store = kv::HostedStore::Open(*engine);
+  ASSERT_TRUE(store.ok());
+  ASSERT_TRUE(MakeOrReadCluster(**store, options_.config).ok());
+  meta::FilesystemHeader header = *meta::FilesystemHeader::Decode((*(*store)->Get(meta::HeaderKey()))->value);
+  header.format_version++;
+  ASSERT_TRUE((*store)->Commit(kv::Transaction().Put(meta::HeaderKey(), header.Encode())).ok());
+  auto server = kvnet::KvServer::Start(**store, "127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.error().message;
+  auto expect_refused = [&](const Result<SetupResult>& result) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code, ErrorCode::kNotSupported);
+    EXPECT_TRUE(Has(result.error(), "use a newer program")) << result.error().message;
+  };
+  expect_refused(JoinCluster(options_, (*server)->address()));
+  options_.config.metadata = "node:" + (*server)->address();
+  expect_refused(InitCluster(options_));
 }
 
 TEST_F(ClusterSetupTest, JoinSaysThatTheDirectoryIsAnothersBeforeItWritesAnything) {
