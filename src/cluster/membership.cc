@@ -78,7 +78,9 @@ MembershipImpl::~MembershipImpl() {
   subscribers_.reset();
   // A store that cannot be reached would be tried for long; the lease ends by itself.
   const std::optional<Session> session = state_.Current();
-  if (session && !renewal_fails_ && state_.LeaseHolds()) (void)store_.RevokeLease(session->lease).ok();
+  if (!session || renewal_fails_ || !state_.LeaseHolds()) return;
+  if (forgets_at_end_ && has_registered_) Deregister(*session);
+  (void)store_.RevokeLease(session->lease).ok();
 }
 
 // --- What callers ask for. ---

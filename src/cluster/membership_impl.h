@@ -47,6 +47,7 @@ class MembershipImpl final : public Membership {
   void ReportLost(const Session& session, const Loss& loss) override { Lose(session.number, loss); }
   void SetFull(bool full) override;
   Status Forget(const NodeId& id) override;
+  void ForgetAtEnd() override { forgets_at_end_ = true; }
   MembershipStats stats() const override;
 
  private:
@@ -63,6 +64,7 @@ class MembershipImpl final : public Membership {
   // The lease of the session that was replaced, 0 if none was.
   Result<kv::LeaseId> TakeSession(bool joins);
   Result<uint64_t> CommitSession(const OwnKeys& own, kv::LeaseId lease);
+  void Deregister(const Session& session);
   void Lose(uint64_t number, const Loss& loss);
   void NoteWentBack(uint64_t number);
 
@@ -94,11 +96,13 @@ class MembershipImpl final : public Membership {
   kv::SharedKvStore& store_;
   const MembershipOptions options_;
   const std::string place_;
-  const uint64_t incarnation_;  // of this object: tells its own sessions from those of others
+  const uint64_t incarnation_;   // of this object: tells its own sessions from those of others
+  bool has_registered_ = false;  // Start did: the node was not known before
 
   SessionState state_;  // self-synchronised
   std::atomic<uint64_t> sessions_lost_{0}, renewals_{0}, renewals_failed_{0}, went_back_{0};
   std::atomic<uint64_t> went_back_number_{0};  // the latest session that it counts
+  std::atomic<bool> forgets_at_end_{false};
 
   // Of the thread that renews alone.
   bool renewal_fails_ = false;

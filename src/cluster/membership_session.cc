@@ -68,6 +68,7 @@ Result<uint64_t> MembershipImpl::CommitSession(const OwnKeys& own, kv::LeaseId l
 Result<kv::LeaseId> MembershipImpl::TakeSession(bool joins) {
   for (int attempt = 1;; attempt++) {
     CAIRNFS_ASSIGN_OR_RETURN(const OwnKeys own, WaitForForeignSession(joins));
+    if (joins && attempt == 1) has_registered_ = !own.node;
     const nanoseconds sent = BootTime();
     CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId lease, store_.GrantLease(options_.lease));
     Result<uint64_t> revision = CommitSession(own, lease);
@@ -82,6 +83,15 @@ Result<kv::LeaseId> MembershipImpl::TakeSession(bool joins) {
     const bool is_late = code == ErrorCode::kNotFound;
     if ((code != ErrorCode::kConflict && !is_late) || attempt == kMemberAttemptsMax) return revision.error();
     if (!is_late) (void)store_.RevokeLease(lease).ok();
+  }
+}
+
+void MembershipImpl::Deregister(const Session& session) {
+  kv::Transaction transaction;
+  transaction.IfRevision(session.key, session.revision);
+  for (MemberKey kind : {MemberKey::kNode, MemberKey::kSession, MemberKey::kFull}) transaction.Delete(Key(kind));
+  if (auto removed = store_.Commit(transaction); !removed.ok()) {
+    spdlog::warn("this node stays in the list of nodes, though it was not started: {}", removed.error().message);
   }
 }
 

@@ -23,6 +23,8 @@ class AnyVolume {
   // This host is told to stop: from now on calls that wait for something outside it, also those under way, give up soon
   // where it does not answer. Any thread, any number of times.
   virtual void Stopping() {}
+  // This start comes to nothing: what it made known to other hosts is taken back when the volume ends.
+  virtual void StartFailed() {}
   virtual control::ClusterControl* cluster() { return nullptr; }  // null: this host is alone
 };
 

@@ -65,8 +65,10 @@ std::chrono::milliseconds RenameWaitMax(const Config& config) {
 
 Result<std::unique_ptr<ClusterVolume>> ClusterVolume::Open(DataDirectory& directory, const Config& config) {
   auto volume = std::unique_ptr<ClusterVolume>(new ClusterVolume(directory, config));
-  if (auto opened = volume->OpenParts(); !opened.ok()) return ExplainDenied(opened.error(), directory.path());
-  return volume;
+  auto opened = volume->OpenParts();
+  if (opened.ok()) return volume;
+  volume->StartFailed();
+  return ExplainDenied(opened.error(), directory.path());
 }
 
 ClusterVolume::~ClusterVolume() = default;
@@ -211,6 +213,11 @@ void ClusterVolume::TakeSettings(const StoredSettings& stored) {
 
 void ClusterVolume::Stopping() {
   if (cluster_store_->patience() != nullptr) cluster_store_->patience()->Limit(kStopSilenceMax);
+}
+
+// A node that has chunks, of others perhaps by now, is waited for, and its chunks are copied once it is out.
+void ClusterVolume::StartFailed() {
+  if (membership_ != nullptr && storage_->chunks().Stats().chunk_count == 0) membership_->ForgetAtEnd();
 }
 
 fs::FileSystem::Parts ClusterVolume::Parts() {

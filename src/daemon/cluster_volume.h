@@ -44,6 +44,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   fs::FsOptions FileSystemOptions() const override;
   control::RankGate& gate() override { return *gate_; }
   void Stopping() override;
+  void StartFailed() override;
   control::ClusterControl* cluster() override { return this; }
 
   control::ClusterActivityReport Activity() const override;

@@ -138,6 +138,7 @@ class Daemon {
   Status TakeWhatIsNamed();  // the mount point, the log's directory, the data directory
   Status StartLog();
   fuse::MountOptions MountOptions() const;
+  Status StartServing();
   Status MountIt();
   Status StartControl();
 
@@ -207,22 +208,29 @@ Status Daemon::Start() {
   notifier_.Starting(config_.metadata.empty() ? "opening " + directory_->path()
                                               : "joining the cluster at " + config_.metadata);
   CAIRNFS_ASSIGN_OR_RETURN(volume_, OpenVolume(*directory_, config_));
-  CAIRNFS_ASSIGN_OR_RETURN(filesystem_, fs::FileSystem::Start(volume_->Parts(), volume_->FileSystemOptions()));
-  signals_.Hold();
-  Status mounted = MountIt();
-  if (mounted.ok()) mounted = StartControl();
-  if (!mounted.ok()) {
-    volume_->Stopping();
-    metrics_.reset();
-    service_.reset();
-    server_.reset();
-    // What failed is the mount; a failing stop would only hide that.
-    if (auto stopped = filesystem_->Stop(); !stopped.ok()) directory_->MarkFailed(stopped.error().message);
-    return mounted;
+  Status serves = StartServing();
+  if (!serves.ok()) {
+    volume_->StartFailed();
+    return serves;
   }
   directory_->SetState("running");
   notifier_.StartWatchdog([server = server_.get()] { return server->Alive(); });
   return {};
+}
+
+Status Daemon::StartServing() {
+  CAIRNFS_ASSIGN_OR_RETURN(filesystem_, fs::FileSystem::Start(volume_->Parts(), volume_->FileSystemOptions()));
+  signals_.Hold();
+  Status mounted = MountIt();
+  if (mounted.ok()) mounted = StartControl();
+  if (mounted.ok()) return {};
+  volume_->Stopping();
+  metrics_.reset();
+  service_.reset();
+  server_.reset();
+  // What failed is the mount; a failing stop would only hide that.
+  if (auto stopped = filesystem_->Stop(); !stopped.ok()) directory_->MarkFailed(stopped.error().message);
+  return mounted;
 }
 
 fuse::MountOptions Daemon::MountOptions() const {

@@ -464,6 +464,30 @@ def a_directory_belongs_to_its_cluster(world):
     world.cluster.wait_for_states({host.name: "up"})
 
 
+def a_start_that_fails_leaves_no_node(world):
+    """Each fails after the node has joined: on its own address, and on what comes after the mount."""
+    host, other = world.hosts[-1], world.hosts[0]
+    host.umount()
+
+    def ids():
+        return sorted(node["id"] for node in json.loads(
+            other.cairnfs("node", "list", "--data", other.data, "--json"))["nodes"])
+
+    known = ids()
+    for data, option, text in ((host.data + "-listens", "listen=10.77.0.250:7401", "10.77.0.250:7401"),
+                               (host.data + "-mounts", "metrics_address=10.77.0.250:9464", "cannot serve metrics on")):
+        done = subprocess.run(host.inside(program("cairnfs"), "mount", host.mount_point, "--config", host.config,
+                                          "--data", data, "-o", option), check=False, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=120)
+        assert done.returncode != 0 and text in done.stdout, done
+        with open(os.path.join(data, "cairnfs.log"), encoding="utf-8") as log:
+            assert "joined the cluster" in log.read()
+        wait_until(lambda: ids() == known, 30, f"{other.name} lists {known}, and not {ids()}")
+    host.mount()
+    world.cluster.wait_for_states({each.name: "up" for each in world.hosts})
+    assert ids() == known
+
+
 def a_commit_that_lost_bytes_says_so(world):
     """A host dies whose bytes were closed and had not reached another one: the commit names the host and the file."""
     cluster = world.cluster
@@ -501,7 +525,8 @@ CASES = (nodes_are_listed, names_are_seen_at_once, bytes_are_seen_after_close_an
          what_is_read_much_stays_true, a_file_that_is_replaced_is_always_there, a_paused_host_holds_nobody_up,
          disjoint_ranges_of_one_file_stay, a_checkpoint_of_all_hosts, a_commit_by_all_ranks,
          a_commit_by_ranks_of_another_user, a_host_dies_with_its_disk, a_host_that_stays_away_is_replaced,
-         a_commit_that_lost_bytes_says_so, everything_starts_again, a_directory_belongs_to_its_cluster)
+         a_commit_that_lost_bytes_says_so, everything_starts_again, a_directory_belongs_to_its_cluster,
+         a_start_that_fails_leaves_no_node)
 
 
 def main():

@@ -42,6 +42,25 @@ TEST_F(MembershipTest, WhoLeavesIsDownAtOnceAndComesBackWithNewData) {
   EXPECT_EQ(first->view()->Find(IdOf(2))->address, "10.0.0.99:7000");
 }
 
+TEST_F(MembershipTest, WhoRegisteredInVainIsNotListed) {
+  auto first = Must(Membership::Join(*store_, OptionsOf(1)));
+  auto second = Must(Membership::Join(*store_, OptionsOf(2)));
+  ExpectSeen(*first, "1+ 2+");
+  second->ForgetAtEnd();
+  second.reset();
+  ExpectSeen(*first, "1+");
+  for (MemberKey kind : {MemberKey::kNode, MemberKey::kSession, MemberKey::kFull, MemberKey::kOut}) {
+    EXPECT_FALSE(Exists(KeyOf(kind, IdOf(2))));
+  }
+  // One that was known before stays so.
+  second = Must(Membership::Join(*store_, OptionsOf(2)));
+  second.reset();
+  second = Must(Membership::Join(*store_, OptionsOf(2)));
+  second->ForgetAtEnd();
+  second.reset();
+  ExpectSeen(*first, "1+ 2-");
+}
+
 TEST_F(MembershipTest, ChangesAreToldUntilTheHandleEnds) {
   auto first = Must(Membership::Join(*store_, OptionsOf(1)));
   std::atomic<size_t> nodes{0};
