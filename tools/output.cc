@@ -12,9 +12,22 @@ namespace {
 
 using daemon::FormatSize;
 
+// Of a host alone: in a cluster the files are those of all hosts, and the chunks those of this one.
 double DedupRatio(const control::StatusReport& report) {
   uint64_t unique = report.fs.store.unique_bytes;
   return unique == 0 ? 1.0 : static_cast<double>(report.fs.logical_bytes) / static_cast<double>(unique);
+}
+
+std::string WrittenText(const control::StatusReport& report) {
+  const store::StoreStats& store = report.fs.store;
+  const std::string written = FormatSize(report.fs.write_bytes_total);
+  if (!report.cluster) {
+    return fmt::format("{} written ({} stored anew, {} known)", written, FormatSize(store.new_bytes_total),
+                       FormatSize(store.known_bytes_total));
+  }
+  const cluster::ClusterChunkStats& chunks = report.cluster->chunks;
+  return fmt::format("{} written ({} new to the cluster, {} known)", written,
+                     FormatSize(chunks.new_in_cluster_bytes_total), FormatSize(chunks.known_in_cluster_bytes_total));
 }
 
 nlohmann::ordered_json ClusterObject(const control::ClusterActivityReport& report) {
@@ -34,7 +47,8 @@ nlohmann::ordered_json ClusterObject(const control::ClusterActivityReport& repor
           {"received_bytes_total", chunks.received_bytes_total},
           {"wire_sent_bytes_total", chunks.wire_sent_bytes_total},
           {"wire_received_bytes_total", chunks.wire_received_bytes_total},
-          {"known_elsewhere_bytes_total", chunks.known_elsewhere_bytes_total},
+          {"new_in_cluster_bytes_total", chunks.new_in_cluster_bytes_total},
+          {"known_in_cluster_bytes_total", chunks.known_in_cluster_bytes_total},
           {"remote_reads_total", chunks.remote_reads_total},
           {"remote_read_bytes_total", chunks.remote_read_bytes_total},
           {"unacknowledged_bytes", chunks.unacknowledged_bytes},
@@ -87,19 +101,19 @@ std::string StatusText(const control::StatusReport& report) {
   line("data", report.daemon.data);
   line("daemon", fmt::format("cairnfsd {}, process {}, up {} s, log {}", report.daemon.version, report.daemon.pid,
                              report.uptime_seconds, report.daemon.log));
-  line("logical", fmt::format("{} in {} inodes", FormatSize(report.fs.logical_bytes), report.fs.inode_count));
-  line("unique", fmt::format("{} in {} chunks", FormatSize(store.unique_bytes), store.chunk_count));
+  line("logical", fmt::format("{} in {} inodes{}", FormatSize(report.fs.logical_bytes), report.fs.inode_count,
+                              report.cluster ? ", of all hosts" : ""));
+  line("unique", fmt::format("{} in {} chunks{}", FormatSize(store.unique_bytes), store.chunk_count,
+                             report.cluster ? ", on this host" : ""));
   line("on disk", fmt::format("{} ({} of it metadata; {} dead; {} more kept for reuse)",
                               FormatSize(report.OnDiskBytes()), FormatSize(report.metadata_bytes),
                               FormatSize(store.dead_bytes), FormatSize(store.free_segment_bytes)));
-  line("dedup ratio", fmt::format("{:.2f}", DedupRatio(report)));
+  if (!report.cluster) line("dedup ratio", fmt::format("{:.2f}", DedupRatio(report)));
   line("available", FormatSize(report.available_bytes));
   line("not durable", FormatSize(report.fs.dirty_bytes));
   line("rates", fmt::format("{}/s written, {}/s read", FormatSize(static_cast<uint64_t>(report.write_bytes_per_second)),
                             FormatSize(static_cast<uint64_t>(report.read_bytes_per_second))));
-  line("since start", fmt::format("{} written ({} stored anew, {} known), {} read",
-                                  FormatSize(report.fs.write_bytes_total), FormatSize(store.new_bytes_total),
-                                  FormatSize(store.known_bytes_total), FormatSize(report.fs.read_bytes_total)));
+  line("since start", fmt::format("{}, {} read", WrittenText(report), FormatSize(report.fs.read_bytes_total)));
   line("pool", fmt::format("{} of {} buffers free", report.fs.pool_buffers_free, report.fs.pool_buffers));
   line("open files", fmt::format("{}", report.fs.open_files));
   line("collecting", report.fs.collecting ? "yes" : (report.fs.collection_failed ? "no, the last one failed" : "no"));
@@ -138,7 +152,6 @@ std::string StatusJson(const control::StatusReport& report) {
       {"free_segment_bytes", store.free_segment_bytes},
       {"dead_bytes", store.dead_bytes},
       {"available_bytes", report.available_bytes},
-      {"dedup_ratio", DedupRatio(report)},
       {"inode_count", report.fs.inode_count},
       {"chunk_count", store.chunk_count},
       {"segment_count", store.segment_count},
@@ -165,7 +178,11 @@ std::string StatusJson(const control::StatusReport& report) {
       {"last_error", report.fs.last_error},
       {"failures", report.failures},
   };
-  if (report.cluster) json["cluster"] = ClusterObject(*report.cluster);
+  if (report.cluster) {
+    json["cluster"] = ClusterObject(*report.cluster);
+  } else {
+    json["dedup_ratio"] = DedupRatio(report);
+  }
   return JsonText(json);
 }
 

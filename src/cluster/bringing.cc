@@ -224,7 +224,8 @@ void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
     TellHolders(*entry, holders);
   }
   const bool was_put = entry->sequence != 0 && !entry->only_covered;
-  if (!was_brought && was_put) known_elsewhere_bytes_.fetch_add(entry->size, std::memory_order_relaxed);
+  auto& counted = was_brought ? new_in_cluster_bytes_ : known_in_cluster_bytes_;
+  if (was_put) counted.fetch_add(entry->size, std::memory_order_relaxed);
   if (CopiesOf(*entry) < options_.copies) {
     short_chunks_.fetch_add(1, std::memory_order_relaxed);
   } else if (!entry->hearsay) {

@@ -214,6 +214,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
 
   // cluster_chunk_store.cc
   bool OthersMayTake();
+  void PutAgain(const EntryPtr& entry, std::span<const io::Slice> slices) REQUIRES_LOCK(mutex_);
   std::future<Result<std::vector<bool>>> AskWhetherThere(const NodeId& node, const std::vector<Digest>& digests);
   bool LocallyPinned(const Digest& digest, store::ChunkPin pin) EXCLUDES_LOCK(pins_mutex_);
   bool IsPinned(const Digest& digest) EXCLUDES_LOCK(pins_mutex_);
@@ -306,7 +307,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   Mutex pins_mutex_;
   std::unordered_map<Digest, PinRecord, DigestHash> pins_ GUARDED_BY(pins_mutex_);
 
-  std::atomic<uint64_t> sent_bytes_{0}, received_bytes_{0}, known_elsewhere_bytes_{0}, short_chunks_{0};
+  std::atomic<uint64_t> sent_bytes_{0}, received_bytes_{0}, short_chunks_{0};
+  std::atomic<uint64_t> new_in_cluster_bytes_{0}, known_in_cluster_bytes_{0};
   std::atomic<uint64_t> repair_bytes_{0};
   std::atomic<bool> news_dropped_{false};  // of who holds a chunk, that a node should have been told
   bool is_full_ = false;                   // of the ticker's thread

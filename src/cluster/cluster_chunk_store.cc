@@ -107,6 +107,14 @@ void ClusterChunkStoreImpl::CoverBySync(const EntryPtr& entry) {
   unacknowledged_bytes_ += entry->size;
 }
 
+// Of a chunk that waits for its copies: the first Put of it counts once it has them.
+void ClusterChunkStoreImpl::PutAgain(const EntryPtr& entry, std::span<const io::Slice> slices) {
+  const bool was_put = entry->sequence != 0 && !entry->only_covered;
+  if (was_put) known_in_cluster_bytes_.fetch_add(entry->size, std::memory_order_relaxed);
+  CoverBySync(entry);
+  TakeBytesAgain(*entry, slices);
+}
+
 Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::span<const io::Slice> slices) {
   size_t size = 0;
   for (const io::Slice& slice : slices) size += slice.size;
@@ -118,11 +126,10 @@ Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::s
     MutexLock lock(mutex_);
     if (failure_) return *failure_;
     const bool is_known = confirmed_.Contains(digest);
-    if (is_known) known_elsewhere_bytes_.fetch_add(size, std::memory_order_relaxed);
+    if (is_known) known_in_cluster_bytes_.fetch_add(size, std::memory_order_relaxed);
     if (is_known) return store::PutResult{MakePin(digest), false};
     if (auto found = pending_.find(digest); found != pending_.end()) {
-      CoverBySync(found->second);
-      TakeBytesAgain(*found->second, slices);
+      PutAgain(found->second, slices);
       return store::PutResult{MakePin(digest), false};
     }
   }
@@ -143,8 +150,7 @@ Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::s
   auto [found, is_new] = pending_.try_emplace(digest, entry);
   if (!is_new) {
     if (is_reserved) local_.ReleaseReservation(size);
-    CoverBySync(found->second);
-    TakeBytesAgain(*found->second, slices);
+    PutAgain(found->second, slices);
     return store::PutResult{MakePin(digest), false};
   }
   CoverBySync(entry);
@@ -465,7 +471,8 @@ ClusterChunkStats ClusterChunkStoreImpl::ClusterStats() const {
   stats.received_bytes_total = received_bytes_.load(std::memory_order_relaxed) + reader_.counters().read_bytes.load();
   stats.wire_sent_bytes_total = wire_.sent_bytes.load(std::memory_order_relaxed);
   stats.wire_received_bytes_total = wire_.received_bytes.load(std::memory_order_relaxed);
-  stats.known_elsewhere_bytes_total = known_elsewhere_bytes_.load(std::memory_order_relaxed);
+  stats.new_in_cluster_bytes_total = new_in_cluster_bytes_.load(std::memory_order_relaxed);
+  stats.known_in_cluster_bytes_total = known_in_cluster_bytes_.load(std::memory_order_relaxed);
   stats.remote_reads_total = reader_.counters().reads.load(std::memory_order_relaxed);
   stats.remote_read_bytes_total = reader_.counters().read_bytes.load(std::memory_order_relaxed);
   stats.repair_bytes_total = repair_bytes_.load(std::memory_order_relaxed);

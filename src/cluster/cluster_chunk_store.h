@@ -40,7 +40,9 @@ struct ClusterChunkOptions {
 struct ClusterChunkStats {
   uint64_t sent_bytes_total, received_bytes_total;            // chunk bytes over the network, to and from peers
   uint64_t wire_sent_bytes_total, wire_received_bytes_total;  // of all messages, with digests and framing
-  uint64_t known_elsewhere_bytes_total;                       // put, and held by R nodes already: not stored, not sent
+  // Of what was put: that had fewer than R copies, which were made then; that had them already, on whichever nodes, so
+  // that nothing was stored or sent.
+  uint64_t new_in_cluster_bytes_total, known_in_cluster_bytes_total;
   uint64_t remote_reads_total, remote_read_bytes_total;
   uint64_t put_off_total;         // how often there was something to ask or send, and writers went first
   uint64_t unacknowledged_bytes;  // replication lag: put, and without all copies yet

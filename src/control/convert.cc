@@ -12,7 +12,8 @@ void ToMessage(const ClusterActivityReport& report, ClusterActivity& activity) {
   activity.set_received_bytes_total(chunks.received_bytes_total);
   activity.set_wire_sent_bytes_total(chunks.wire_sent_bytes_total);
   activity.set_wire_received_bytes_total(chunks.wire_received_bytes_total);
-  activity.set_known_elsewhere_bytes_total(chunks.known_elsewhere_bytes_total);
+  activity.set_new_in_cluster_bytes_total(chunks.new_in_cluster_bytes_total);
+  activity.set_known_in_cluster_bytes_total(chunks.known_in_cluster_bytes_total);
   activity.set_remote_reads_total(chunks.remote_reads_total);
   activity.set_remote_read_bytes_total(chunks.remote_read_bytes_total);
   activity.set_unacknowledged_bytes(chunks.unacknowledged_bytes);
@@ -40,7 +41,8 @@ ClusterActivityReport FromMessage(const ClusterActivity& activity) {
   chunks.received_bytes_total = activity.received_bytes_total();
   chunks.wire_sent_bytes_total = activity.wire_sent_bytes_total();
   chunks.wire_received_bytes_total = activity.wire_received_bytes_total();
-  chunks.known_elsewhere_bytes_total = activity.known_elsewhere_bytes_total();
+  chunks.new_in_cluster_bytes_total = activity.new_in_cluster_bytes_total();
+  chunks.known_in_cluster_bytes_total = activity.known_in_cluster_bytes_total();
   chunks.remote_reads_total = activity.remote_reads_total();
   chunks.remote_read_bytes_total = activity.remote_read_bytes_total();
   chunks.unacknowledged_bytes = activity.unacknowledged_bytes();

@@ -68,8 +68,8 @@ class Collector final : public prometheus::Collectable {
     };
     counter("cairnfs_write_bytes_total", "Bytes written through the mount.", report.fs.write_bytes_total);
     counter("cairnfs_read_bytes_total", "Bytes read through the mount.", report.fs.read_bytes_total);
-    counter("cairnfs_new_bytes_total", "Chunk bytes stored that were not known.", store.new_bytes_total);
-    counter("cairnfs_known_bytes_total", "Chunk bytes that were stored already.", store.known_bytes_total);
+    counter("cairnfs_new_bytes_total", "Chunk bytes stored on this host's disk.", store.new_bytes_total);
+    counter("cairnfs_known_bytes_total", "Chunk bytes that this host's disk had already.", store.known_bytes_total);
     counter("cairnfs_disk_read_bytes_total", "Bytes read from segments.", store.disk_read_bytes_total);
     counter("cairnfs_disk_write_bytes_total", "Bytes written to segments.", store.disk_write_bytes_total);
     counter("cairnfs_cache_hits_total", "Chunks served from memory.", store.cache_hits_total);
@@ -98,8 +98,10 @@ class Collector final : public prometheus::Collectable {
             chunks.wire_sent_bytes_total);
     counter("cairnfs_wire_received_bytes_total", "Bytes received from other nodes, digests and framing included.",
             chunks.wire_received_bytes_total);
-    counter("cairnfs_known_elsewhere_bytes_total", "Chunk bytes that enough other nodes had: not stored, not sent.",
-            chunks.known_elsewhere_bytes_total);
+    counter("cairnfs_new_in_cluster_bytes_total", "Chunk bytes written here that had not all their copies.",
+            chunks.new_in_cluster_bytes_total);
+    counter("cairnfs_known_in_cluster_bytes_total", "Chunk bytes written here that had: not stored, not sent.",
+            chunks.known_in_cluster_bytes_total);
     counter("cairnfs_remote_reads_total", "Chunks read from other nodes.", chunks.remote_reads_total);
     counter("cairnfs_remote_read_bytes_total", "Bytes read from other nodes.", chunks.remote_read_bytes_total);
     gauge("cairnfs_unacknowledged_bytes", "Replication lag: bytes put that have not all their copies yet.",

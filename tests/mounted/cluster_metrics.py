@@ -21,7 +21,7 @@ ADDRESS = "127.0.0.1:9464"  # in the network of each host
 OPTIONS = {"lease": "2s", "out_after": "4s", "repair_rate": "4MiB", "metrics_address": ADDRESS}
 FETCH = f"import urllib.request; print(urllib.request.urlopen('http://{ADDRESS}/metrics', timeout=10).read().decode())"
 OF_THE_CLUSTER = ("sent_bytes_total", "received_bytes_total", "wire_sent_bytes_total", "wire_received_bytes_total",
-                  "known_elsewhere_bytes_total", "remote_reads_total", "remote_read_bytes_total",
+                  "new_in_cluster_bytes_total", "known_in_cluster_bytes_total", "remote_reads_total", "remote_read_bytes_total",
                   "unacknowledged_bytes", "copies", "min_replicas", "missing_copies",
                   "repair_bytes_total", "repair_chunks_left", "metadata_reads_total", "metadata_commits_total",
                   "metadata_answers_total", "delegations", "delegations_recalled_total", "session",
@@ -89,8 +89,9 @@ def what_is_sent_is_what_is_received(world):
     received, wire_received = (now - then for now, then in zip(sums(others, *names), received_before))
     sent = after["sent_bytes_total"] - before["sent_bytes_total"]
     wire = after["wire_sent_bytes_total"] - before["wire_sent_bytes_total"]
+    new = after["new_in_cluster_bytes_total"] - before["new_in_cluster_bytes_total"]
     # Of two copies the writer keeps one.
-    assert sent == len(content) == received, (sent, received)
+    assert new == sent == len(content) == received, (new, sent, received)
     assert received < wire_received < 1.1 * received, (received, wire_received)
     assert sent < wire <= 1.02 * sent, (sent, wire)
     return f"{sent / MIB:.0f} MiB of chunks, {wire / sent:.4f} times that on the wire"
@@ -99,15 +100,20 @@ def what_is_sent_is_what_is_received(world):
 def what_others_have_is_not_sent(world):
     others = world.hosts[1:]
     _, content = world.shared()
-    names = ("sent_bytes_total", "wire_sent_bytes_total", "known_elsewhere_bytes_total")
+    names = ("sent_bytes_total", "wire_sent_bytes_total", "new_in_cluster_bytes_total", "known_in_cluster_bytes_total")
     before = sums(world.hosts, *names)
     for host in others:
         write(host.path(f"again-{host.name}"), content)
     world.cluster.wait_for_copies()
-    sent, wire, known = (now - then for now, then in zip(sums(world.hosts, *names), before))
+    sent, wire, new, known = (now - then for now, then in zip(sums(world.hosts, *names), before))
     written = len(content) * len(others)
-    assert known == written and sent == 0, (known, sent)
+    assert known == written and sent == new == 0, (known, sent, new)
     assert 0 < wire <= 0.005 * written, wire
+    # Logical bytes are of all hosts, unique ones of each alone: their ratio would say nothing.
+    host = others[0]
+    assert "dedup_ratio" not in host.status()
+    text = host.cairnfs("status", "--data", host.data)
+    assert "dedup ratio" not in text and "(0 B new to the cluster, 16.0 MiB known)" in text, text
     return f"{wire / written:.2%} of it on the wire"
 
 

@@ -34,7 +34,7 @@ TEST_F(CoverTest, WhatLiesHereAloneGetsItsCopies) {
   ASSERT_OK(nodes_[0]->chunks->Sync());
   ExpectAtLeast(chunks, 2);
   EXPECT_EQ(nodes_[0]->chunks->ClusterStats().unacknowledged_bytes, 0u);
-  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().known_elsewhere_bytes_total, 0u) << "nothing was put";
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().known_in_cluster_bytes_total, 0u) << "nothing was put";
 }
 
 TEST_F(CoverTest, WhatLiesOnAnotherNodeAloneGetsItsCopies) {

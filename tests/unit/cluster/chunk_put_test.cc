@@ -86,6 +86,20 @@ TEST_F(ClusterChunkTest, PuttingAgainSendsNoBytes) {
   EXPECT_EQ(SentBytes(), sent);
   EXPECT_LT(WireBytes() - wire, SizeOf(chunks) / 100);
   ExpectCopies(chunks, 2);
+  for (size_t writer : {0, 1, 2}) {
+    const ClusterChunkStats stats = nodes_[writer]->chunks->ClusterStats();
+    EXPECT_EQ(stats.new_in_cluster_bytes_total, writer == 0 ? SizeOf(chunks) : 0);
+    EXPECT_EQ(stats.known_in_cluster_bytes_total, SizeOf(chunks));
+  }
+}
+
+TEST_F(ClusterChunkTest, WhatIsPutTwiceAtOnceIsNewOnce) {
+  AddNodes(2);
+  const auto chunks = MakeChunks(1, 20);
+  for (int times = 0; times < 3; ++times) PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().new_in_cluster_bytes_total, SizeOf(chunks));
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().known_in_cluster_bytes_total, 2 * SizeOf(chunks));
 }
 
 TEST_F(ClusterChunkTest, PuttingAgainAfterARestartSendsNoBytes) {

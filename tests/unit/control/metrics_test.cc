@@ -84,7 +84,8 @@ void FillCluster(ClusterActivityReport& report, Numbers& numbers) {
   numbers.Counter("received_bytes", chunks.received_bytes_total);
   numbers.Counter("wire_sent_bytes", chunks.wire_sent_bytes_total);
   numbers.Counter("wire_received_bytes", chunks.wire_received_bytes_total);
-  numbers.Counter("known_elsewhere_bytes", chunks.known_elsewhere_bytes_total);
+  numbers.Counter("new_in_cluster_bytes", chunks.new_in_cluster_bytes_total);
+  numbers.Counter("known_in_cluster_bytes", chunks.known_in_cluster_bytes_total);
   numbers.Counter("remote_reads", chunks.remote_reads_total);
   numbers.Counter("remote_read_bytes", chunks.remote_read_bytes_total);
   numbers.Gauge("unacknowledged_bytes", chunks.unacknowledged_bytes);
