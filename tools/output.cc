@@ -206,6 +206,10 @@ std::string CheckText(const control::CheckReport& report, const std::optional<st
   if (report.problem_count > report.problems.size()) {
     text += fmt::format("... and {} more\n", report.problem_count - report.problems.size());
   }
+  for (const std::string& repaired : report.repaired) text += "repaired: " + OneLine(repaired) + "\n";
+  if (report.repaired_count > report.repaired.size()) {
+    text += fmt::format("... and {} more repaired\n", report.repaired_count - report.repaired.size());
+  }
   for (const std::string& path : report.damaged_files) text += "damaged: " + OneLine(path) + "\n";
   if (report.damaged_file_count > report.damaged_files.size()) {
     text += fmt::format("... and {} more files\n", report.damaged_file_count - report.damaged_files.size());
@@ -213,9 +217,10 @@ std::string CheckText(const control::CheckReport& report, const std::optional<st
   if (last_end && !last_end->empty()) {
     text += fmt::format("not closed cleanly (\"{}\"): what no sync point covered may be lost\n", OneLine(*last_end));
   }
-  text += fmt::format("{} files, {} directories, {} chunks ({}) read: {}\n", report.files, report.directories,
+  text += fmt::format("{} files, {} directories, {} chunks ({}) read: {}{}\n", report.files, report.directories,
                       report.chunks, FormatSize(report.bytes),
-                      report.problem_count == 0 ? "clean" : fmt::format("{} problems", report.problem_count));
+                      report.problem_count == 0 ? "clean" : fmt::format("{} problems", report.problem_count),
+                      report.repaired_count == 0 ? "" : fmt::format(", {} repaired", report.repaired_count));
   return text;
 }
 
@@ -228,6 +233,8 @@ std::string CheckJson(const control::CheckReport& report, const std::optional<st
       {"bytes", report.bytes},
       {"problem_count", report.problem_count},
       {"problems", report.problems},
+      {"repaired_count", report.repaired_count},
+      {"repaired", report.repaired},
       {"damaged_file_count", report.damaged_file_count},
       {"damaged_files", report.damaged_files},
   };

@@ -37,7 +37,7 @@ enum cairnfs_exit_code {
   /* No CairnFS there, no daemon that answers, no /dev/fuse; the metadata of the cluster does not answer; `listen` or
    * `serve_metadata` cannot be listened on; `log_file` is "journal" and there is no journal. */
   CAIRNFS_EXIT_NO_DAEMON = 3,
-  CAIRNFS_EXIT_PROBLEMS = 4, /* `cairnfs check` found problems */
+  CAIRNFS_EXIT_PROBLEMS = 4, /* `cairnfs check` found problems, other than what it repaired */
   /* In use: the data directory, the mount point, files in the mount; a check runs already; `gc` in a cluster;
    * `node forget` of a node that is up; 256 ranks commit on this host. */
   CAIRNFS_EXIT_BUSY = 5,

@@ -59,6 +59,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   }
   void EndWaits() override { waiting_reads_.Close(); }
   void Prefetch(std::span<const Digest> digests) override;
+  Status AwaitHealing(const std::stop_token& stop) override { return healing_->Await(stop); }
   ClusterChunkStats ClusterStats() const override;
   void SetMinReplicas(unsigned min_replicas) override EXCLUDES_LOCK(mutex_);
   ChunkPeer& peer() override { return *this; }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stop_token>
 
 #include "cluster/membership.h"
 #include "cluster/peers.h"
@@ -88,6 +89,9 @@ class ClusterChunkStore : public store::ChunkStore {
   // For people: what the chunks that wait for copies lack, with the nodes that are away and the setting. Empty: none
   // waits.
   virtual std::string WhatIsLacking() = 0;
+  // Waits until each copy that a check of this node's disk has found damaged so far was replaced by that of another
+  // node, or could not be: then it stays damaged, and is tried again later. kInterrupted: `stop`, or the store ends.
+  virtual Status AwaitHealing(const std::stop_token& stop) = 0;
   // How many of these have not the copies yet that a Sync waits for. Any thread; does not block.
   virtual size_t CountLacking(std::span<const Digest> chunks) = 0;
   virtual class ChunkPeer& peer() = 0;  // what PeerService serves

@@ -11,7 +11,8 @@ namespace cairnfs::cluster {
 namespace {
 
 constexpr size_t kAtOnceMax = 4;
-constexpr size_t kLeftMax = 64 * 1024;  // about as many as the chunk index keeps in mind as damaged
+constexpr std::chrono::milliseconds kLookInterval{50};  // whether somebody wants to wait no more
+constexpr size_t kLeftMax = 64 * 1024;                  // about as many as the chunk index keeps in mind as damaged
 constexpr std::chrono::nanoseconds kAgainAfter = std::chrono::seconds(5);
 constexpr std::chrono::nanoseconds kAgainAfterMax = std::chrono::minutes(5);
 
@@ -47,6 +48,15 @@ void Healing::RetryNow() {
 size_t Healing::left() const {
   MutexLock lock(mutex_);
   return left_.size();
+}
+
+Status Healing::Await(const std::stop_token& stop) {
+  MutexLock lock(mutex_);
+  while (!waiting_.empty() || running_ > 0) {
+    if (stopping_ || stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "stopped");
+    wake_.WaitFor(mutex_, kLookInterval);
+  }
+  return {};
 }
 
 void Healing::Run() {

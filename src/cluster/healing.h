@@ -4,10 +4,12 @@
 #include <chrono>
 #include <deque>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <unordered_set>
 #include <vector>
 
+#include "base/result.h"
 #include "base/thread_annotations.h"
 #include "base/types.h"
 
@@ -27,6 +29,8 @@ class Healing {
   // The nodes have changed: what could not be replaced is tried again.
   void RetryNow() EXCLUDES_LOCK(mutex_);
   size_t left() const EXCLUDES_LOCK(mutex_);  // damaged here, and not replaced yet
+  // Until all that was added was tried. kInterrupted: `stop`, or Stop.
+  Status Await(const std::stop_token& stop) EXCLUDES_LOCK(mutex_);
 
  private:
   using Clock = std::chrono::steady_clock;

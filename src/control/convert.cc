@@ -306,6 +306,8 @@ void ToMessage(const CheckReport& report, CheckReply& reply) {
   reply.set_bytes(report.bytes);
   for (const std::string& problem : report.problems) reply.add_problems(problem);
   reply.set_problem_count(report.problem_count);
+  for (const std::string& repaired : report.repaired) reply.add_repaired(repaired);
+  reply.set_repaired_count(report.repaired_count);
   for (const std::string& path : report.damaged_files) reply.add_damaged_files(path);
   reply.set_damaged_file_count(report.damaged_file_count);
 }
@@ -318,6 +320,8 @@ CheckReport FromMessage(const CheckReply& reply) {
   report.bytes = reply.bytes();
   report.problems.assign(reply.problems().begin(), reply.problems().end());
   report.problem_count = reply.problem_count();
+  report.repaired.assign(reply.repaired().begin(), reply.repaired().end());
+  report.repaired_count = reply.repaired_count();
   report.damaged_files.assign(reply.damaged_files().begin(), reply.damaged_files().end());
   report.damaged_file_count = reply.damaged_file_count();
   return report;

@@ -4,6 +4,7 @@
 
 #include <future>
 
+#include "cluster/cluster_chunk_store.h"
 #include "fs/check_files.h"
 #include "fs/check_names.h"
 #include "fs/findings.h"
@@ -74,6 +75,20 @@ Status Checker::AwaitRound(const std::stop_token& stop) {
   return round.get();
 }
 
+// The check has told the cluster's chunk store of each damaged chunk, which is replacing them.
+Status Checker::NoteRepaired(const std::stop_token& stop, Findings& findings) {
+  if (cluster_chunks_ == nullptr) return {};
+  CAIRNFS_RETURN_IF_ERROR(cluster_chunks_->AwaitHealing(stop));
+  const std::vector<Digest> chunks = findings.DamagedChunks();
+  const std::vector<bool> is_sound = local_chunks_.HasSound(chunks);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "stopped");
+    // Of very many damaged ones not all are known to be so: that it was replaced shows when it is read.
+    if (is_sound[i] && store::GetBlocking(local_chunks_, chunks[i]).ok()) findings.NoteRepaired(chunks[i]);
+  }
+  return {};
+}
+
 Result<CheckReport> Checker::Check(const std::stop_token& stop) {
   CheckReport report;
   Findings findings;
@@ -84,9 +99,10 @@ Result<CheckReport> Checker::Check(const std::stop_token& stop) {
   report.chunks = local_chunks_.Stats().chunk_count;
   const uint64_t live = files.live_chunks();
   // What only other nodes' files name may be here.
-  report.unreferenced_chunks = is_shared_ ? 0 : report.chunks - std::min<uint64_t>(report.chunks, live);
+  report.unreferenced_chunks = cluster_chunks_ != nullptr ? 0 : report.chunks - std::min<uint64_t>(report.chunks, live);
   auto damaged = [&](const store::CheckProblem& problem) { findings.AddChunks(problem.what, problem.chunks); };
   CAIRNFS_RETURN_IF_ERROR(local_chunks_.Check(damaged, stop));
+  CAIRNFS_RETURN_IF_ERROR(NoteRepaired(stop, findings));
   CAIRNFS_RETURN_IF_ERROR(files.NoteDamagedFiles(stop));
   CAIRNFS_ASSIGN_OR_RETURN(auto paths, FindPaths(kv_, names_, findings.InodesToName(), stop));
   findings.Report(paths, report);

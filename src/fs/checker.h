@@ -1,5 +1,6 @@
 // Checker: reads a whole filesystem, beside everything else: every name leads to an inode, link counts are right,
-// every recipe can be read, every chunk that one names is there, and every stored byte is what its digest says.
+// every recipe can be read, every chunk that one names is there, and every stored byte is what its digest says. In a
+// cluster it reads the chunks of this node alone, and waits until those that are damaged are replaced by other nodes'.
 // One check at a time, in a thread of its own, so that it takes none from those that wait for chunks.
 #pragma once
 
@@ -11,6 +12,8 @@
 
 namespace cairnfs::fs {
 
+class Findings;
+
 class Checker {
  public:
   Checker(const FileSystem::Parts& parts, SyncRounds& rounds)
@@ -18,7 +21,7 @@ class Checker {
         names_(parts.names),
         chunks_(parts.chunks),
         local_chunks_(parts.local_chunks),
-        is_shared_(parts.cluster.has_value()),
+        cluster_chunks_(parts.cluster ? &parts.cluster->chunks : nullptr),
         rounds_(rounds) {}
   ~Checker() { Stop(); }
 
@@ -32,13 +35,14 @@ class Checker {
   void Run(const std::stop_token& asker, const Done<CheckReport>& done);
   Result<CheckReport> Check(const std::stop_token& stop);
   Status AwaitRound(const std::stop_token& stop);
+  Status NoteRepaired(const std::stop_token& stop, Findings& findings);
 
   // Constant.
   kv::KvStore& kv_;
   meta::Namespace& names_;
   store::ChunkStore& chunks_;
   store::LocalChunkStore& local_chunks_;
-  const bool is_shared_;  // this node has some of the chunks
+  cluster::ClusterChunkStore* const cluster_chunks_;  // null: this host is alone, and has all the chunks
   SyncRounds& rounds_;
 
   Mutex mutex_;

@@ -156,6 +156,8 @@ struct CheckReport {
   uint64_t unreferenced_chunks = 0;        // in the index, named by no record: the next collection frees them
   uint64_t problem_count = 0;              // 0: clean. A chunk is one problem, however many files name it
   std::vector<std::string> problems;       // the first kProblemsMax, as sentences
+  uint64_t repaired_count = 0;             // problems that were: another node's copy replaced this node's
+  std::vector<std::string> repaired;       // the first kProblemsMax, as sentences
   uint64_t damaged_file_count = 0;         // that cannot be read as a whole
   std::vector<std::string> damaged_files;  // paths below the root of the first kDamagedFilesMax; "#" and the inode
                                            // number where no name leads to one

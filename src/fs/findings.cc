@@ -22,6 +22,20 @@ void Findings::AddChunks(std::string what, const std::vector<Digest>& chunks) {
   problems_.emplace_back();
   problems_.back().what = std::move(what);
   problems_.back().is_chunk = !chunks.empty();
+  problems_.back().chunk_count = chunks.size();
+}
+
+std::vector<Digest> Findings::DamagedChunks() const {
+  std::vector<Digest> damaged;
+  for (const auto& [chunk, problem] : chunks_) {
+    if (!problems_[problem].only_if_named) damaged.push_back(chunk);
+  }
+  return damaged;
+}
+
+void Findings::NoteRepaired(const Digest& chunk) {
+  auto found = chunks_.find(chunk);
+  if (found != chunks_.end() && repaired_.insert(chunk).second) ++problems_[found->second].repaired_count;
 }
 
 void Findings::AddMissing(const Digest& chunk) {
@@ -35,12 +49,17 @@ void Findings::NoteFile(InodeId inode, const std::vector<Digest>& chunks) {
   std::set<size_t> noted;
   for (const Digest& chunk : chunks) {
     auto found = chunks_.find(chunk);
-    if (found == chunks_.end() || !noted.insert(found->second).second) continue;
+    if (found == chunks_.end()) continue;
     Problem& problem = problems_[found->second];
+    if (!repaired_.contains(chunk)) {
+      damaged_files_.insert(inode);
+    } else if (!problem.is_repaired()) {
+      continue;  // it is not what is wrong yet
+    }
+    if (!noted.insert(found->second).second) continue;
     problem.file_count++;
     if (problem.files.size() < kFilesNamedMax) problem.files.push_back(inode);
   }
-  if (!noted.empty()) damaged_files_.insert(inode);
 }
 
 std::set<InodeId> Findings::InodesToName() const {
@@ -49,10 +68,10 @@ std::set<InodeId> Findings::InodesToName() const {
     if (inodes.size() == CheckReport::kDamagedFilesMax) break;
     inodes.insert(inode);
   }
-  size_t listed = 0;
+  size_t listed = 0, listed_repaired = 0;
   for (const Problem& problem : problems_) {
     if (!problem.counts()) continue;
-    if (++listed > CheckReport::kProblemsMax) break;
+    if (++(problem.is_repaired() ? listed_repaired : listed) > CheckReport::kProblemsMax) continue;
     if (problem.inode) inodes.insert(*problem.inode);
     inodes.insert(problem.files.begin(), problem.files.end());
   }
@@ -68,8 +87,15 @@ static std::string NameOf(InodeId inode, const std::map<InodeId, std::string>& p
 std::string Findings::TextOf(const Problem& problem, const std::map<InodeId, std::string>& paths) const {
   if (problem.inode) return NameOf(*problem.inode, paths) + ": " + problem.what;
   if (!problem.is_chunk) return problem.what;
-  if (problem.files.empty()) return problem.what + "; no file needs it";
-  std::string text = problem.what + "; it is part of ";
+  std::string text = problem.what;
+  if (problem.is_repaired()) {
+    text += "; replaced by another node's copy";
+  } else if (problem.repaired_count > 0) {
+    text += "; " + std::to_string(problem.repaired_count) + " of " + std::to_string(problem.chunk_count) +
+            " chunks are replaced by other nodes' copies";
+  }
+  if (problem.files.empty()) return text + "; no file needs it";
+  text += "; it is part of ";
   for (size_t i = 0; i < problem.files.size(); i++) text += (i > 0 ? ", " : "") + NameOf(problem.files[i], paths);
   if (problem.file_count > problem.files.size()) {
     text += " and " + std::to_string(problem.file_count - problem.files.size()) + " more files";
@@ -80,8 +106,10 @@ std::string Findings::TextOf(const Problem& problem, const std::map<InodeId, std
 void Findings::Report(const std::map<InodeId, std::string>& paths, CheckReport& report) const {
   for (const Problem& problem : problems_) {
     if (!problem.counts()) continue;
-    report.problem_count++;
-    if (report.problems.size() < CheckReport::kProblemsMax) report.problems.push_back(TextOf(problem, paths));
+    const bool is_repaired = problem.is_repaired();
+    ++(is_repaired ? report.repaired_count : report.problem_count);
+    std::vector<std::string>& texts = is_repaired ? report.repaired : report.problems;
+    if (texts.size() < CheckReport::kProblemsMax) texts.push_back(TextOf(problem, paths));
   }
   report.damaged_file_count = damaged_files_.size();
   for (InodeId inode : damaged_files_) {

@@ -7,6 +7,7 @@ Options: --seed N; node, etcd: only on that store; names of cases run these alon
 
 import concurrent.futures
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -366,6 +367,30 @@ def nodes_are_listed(world):
         assert "3 up" in host.cairnfs("cluster", "status", "--data", host.data)
 
 
+def a_bad_copy_is_repaired_by_a_check(world):
+    host = world.hosts[1]
+    content = world.content(20_000)
+    write(host.path("bad"), content)
+    world.cluster.wait_for_copies()
+    for segment in glob.glob(os.path.join(host.data, "segments", "segment-*")):
+        at = read(segment).find(content[1000:1064])
+        if at >= 0:
+            break
+    assert at >= 0, "the writer has no copy"
+    with open(segment, "r+b") as file:
+        file.seek(at)
+        file.write(bytes([content[1000] ^ 1]))
+        file.flush()
+        os.fsync(file.fileno())
+    told = host.cairnfs("check", "--data", host.data)
+    assert f"repaired: {os.path.basename(segment)}: chunk " in told and "read: clean, 1 repaired" in told, told
+    assert "; replaced by another node's copy; it is part of bad (inode " in told and "damaged:" not in told, told
+    report = json.loads(host.cairnfs("check", "--data", host.data, "--json"))
+    assert report["clean"] and report["repaired_count"] == 0, report
+    assert read(host.path("bad")) == content
+    world.cluster.wait_for_copies()
+
+
 def a_host_dies_with_its_disk(world):
     world.cluster.wait_for_copies()
     victim = world.hosts[-1]
@@ -524,9 +549,9 @@ def a_commit_that_lost_bytes_says_so(world):
 CASES = (nodes_are_listed, names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, attributes_are_seen_at_once,
          what_is_read_much_stays_true, a_file_that_is_replaced_is_always_there, a_paused_host_holds_nobody_up,
          disjoint_ranges_of_one_file_stay, a_checkpoint_of_all_hosts, a_commit_by_all_ranks,
-         a_commit_by_ranks_of_another_user, a_host_dies_with_its_disk, a_host_that_stays_away_is_replaced,
-         a_commit_that_lost_bytes_says_so, everything_starts_again, a_directory_belongs_to_its_cluster,
-         a_start_that_fails_leaves_no_node)
+         a_commit_by_ranks_of_another_user, a_bad_copy_is_repaired_by_a_check, a_host_dies_with_its_disk,
+         a_host_that_stays_away_is_replaced, a_commit_that_lost_bytes_says_so, everything_starts_again,
+         a_directory_belongs_to_its_cluster, a_start_that_fails_leaves_no_node)
 
 
 def main():

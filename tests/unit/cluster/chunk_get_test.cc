@@ -392,10 +392,9 @@ TEST_F(ClusterChunkTest, WhatACheckFindsDamagedIsReplaced) {
   constexpr size_t kDamaged = 12;
   for (size_t i = 0; i < kDamaged; ++i) Damage(*nodes_[0], chunks[i]);
   EXPECT_EQ(ProblemsOf(*nodes_[0]), kDamaged);
-  EXPECT_TRUE(Eventually([&] {
-    return nodes_[0]->chunks->ClusterStats().missing_copies == 0 &&
-           std::all_of(chunks.begin(), chunks.end(), [&](const TestChunk& chunk) { return IsHere(*nodes_[0], chunk); });
-  }));
+  ASSERT_TRUE(nodes_[0]->chunks->AwaitHealing({}).ok());
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().missing_copies, 0u);
+  for (const TestChunk& chunk : chunks) EXPECT_TRUE(IsHere(*nodes_[0], chunk));
   EXPECT_GT(nodes_[0]->chunks->ClusterStats().remote_reads_total, 0u);  // the other's repair would have sent them
   ASSERT_OK(nodes_[0]->chunks->Sync());
   EXPECT_EQ(ProblemsOf(*nodes_[0]), 0u);
@@ -414,6 +413,8 @@ TEST_F(ClusterChunkTest, WhatACheckFindsDamagedIsMissedUntilAnotherCopyIsThere) 
   Damage(*nodes_[0], chunks[1]);
   for (int round = 0; round < 2; ++round) {  // it counts once
     EXPECT_EQ(ProblemsOf(*nodes_[0]), 1u);
+    EXPECT_TRUE(nodes_[0]->chunks->AwaitHealing({}).ok());  // it is not waited for longer than to be tried
+    EXPECT_FALSE(IsHere(*nodes_[0], chunks[1]));
     EXPECT_EQ(nodes_[0]->chunks->ClusterStats().missing_copies, 1u);
   }
   Start(*nodes_[1]);

@@ -44,6 +44,8 @@ TEST(Convert, ProblemsWithOddBytesTravel) {
   CheckReport report;
   report.problems = {"file \xff\xfe is torn"};
   report.problem_count = 3;
+  report.repaired = {"chunk of \xff\xfe"};
+  report.repaired_count = 4;
   report.damaged_files = {"a/\xff\xfe"};
   report.damaged_file_count = 2;
   CheckReply reply;
@@ -51,6 +53,8 @@ TEST(Convert, ProblemsWithOddBytesTravel) {
   CheckReport back = FromMessage(reply);
   EXPECT_EQ(back.problems, report.problems);
   EXPECT_EQ(back.problem_count, 3U);
+  EXPECT_EQ(back.repaired, report.repaired);
+  EXPECT_EQ(back.repaired_count, 4U);
   EXPECT_EQ(back.damaged_files, report.damaged_files);
   EXPECT_EQ(back.damaged_file_count, 2U);
 }

@@ -120,6 +120,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
   std::atomic<bool> syncs_fail{false}, syncs_hang{false};
   std::atomic<uint64_t> syncs{0}, local_syncs{0};
   std::function<void()> before_pin;  // called before the next pin, once
+  std::function<void()> heal;        // what a check has found damaged
 
   Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override {
     return own_.Put(digest, slices);
@@ -226,6 +227,10 @@ class TestChunks final : public cluster::ClusterChunkStore {
   size_t covered_count() {
     std::lock_guard lock(mutex_);
     return covered_.size();
+  }
+  Status AwaitHealing(const std::stop_token&) override {
+    if (heal) heal();
+    return {};
   }
   std::string WhatIsLacking() override { return syncs_fail || syncs_hang ? "nodes that do not answer: other" : ""; }
   size_t CountLacking(std::span<const Digest> chunks) override { return syncs_fail || syncs_hang ? chunks.size() : 0; }
