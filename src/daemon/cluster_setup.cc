@@ -352,6 +352,7 @@ Result<ClusterIdentity> MakeRemoteCluster(const Config& config) {
   CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, patient));
   CAIRNFS_RETURN_IF_ERROR(ReachMetadata(store->store(), config.metadata));
   CAIRNFS_RETURN_IF_ERROR(CheckStoreIsFree(store->store(), config));
+  CAIRNFS_RETURN_IF_ERROR(CheckPrefix(*store, config));
   CAIRNFS_RETURN_IF_ERROR(CheckDataMayBegin(config));
   auto identity = MakeCluster(store->store(), config);
   if (identity.ok() || identity.error().code == ErrorCode::kAlreadyExists) return identity;
@@ -426,6 +427,25 @@ Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
                                  pair.key, pair.here, pair.there));
   }
   return {};
+}
+
+Status CheckPrefix(ClusterStore& store, const Config& config) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto header, store.store().Get(meta::HeaderKey()));
+  if (header) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const std::optional<std::string> other, store.FindOverlap(meta::HeaderKey()));
+  if (!other) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const kvnet::StoreAddress address, kvnet::StoreAddress::Parse(config.metadata));
+  Config theirs = config;
+  theirs.metadata = kvnet::StoreAddress::TextOfEtcd(address.endpoints, *other);
+  CAIRNFS_ASSIGN_OR_RETURN(auto their_store, ClusterStore::Open(nullptr, theirs));
+  CAIRNFS_ASSIGN_OR_RETURN(const ClusterIdentity identity, ReadCluster(their_store->store()));
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("the prefix {} of metadata = \"{}\" lies {} {}, that of filesystem {}: give a prefix that does not "
+                  "begin with another cluster's, nor another's with it; or join that filesystem with cairnfs cluster "
+                  "join {}",
+                  address.prefix, config.metadata, address.prefix.starts_with(*other) ? "below" : "above", *other,
+                  ToHex(identity.header.uuid), theirs.metadata));
 }
 
 Status Adopt(DataDirectory& directory, const Config& config, const std::string& filesystem) {

@@ -66,4 +66,9 @@ Status ClusterStore::CompactHistory() {
   return etcd == nullptr ? Status() : etcd->CompactHistory(kRevisionsKept);
 }
 
+Result<std::optional<std::string>> ClusterStore::FindOverlap(std::string_view header) {
+  auto* etcd = dynamic_cast<kvnet::EtcdStore*>(remote_.get());
+  return etcd == nullptr ? std::optional<std::string>() : etcd->FindOverlap(header);
+}
+
 }  // namespace cairnfs::daemon

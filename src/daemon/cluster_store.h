@@ -2,6 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "daemon/config.h"
@@ -30,6 +33,8 @@ class ClusterStore {
   kv::SharedKvStore& store() { return hosted_ ? *hosted_ : *remote_; }
   // Forgets old versions where the store keeps them until told so. Cheap where it does not.
   Status CompactHistory();
+  // As EtcdStore::FindOverlap; nullopt for a store that is no etcd.
+  Result<std::optional<std::string>> FindOverlap(std::string_view header);
 
  private:
   ClusterStore() = default;

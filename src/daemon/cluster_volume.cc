@@ -103,6 +103,7 @@ Status ClusterVolume::ReachMetadata() const {
 // To which filesystem the directory belongs, and its own disk.
 Status ClusterVolume::OpenFilesystem() {
   kv::SharedKvStore& store = cluster_store_->store();
+  if (directory_.is_new()) CAIRNFS_RETURN_IF_ERROR(CheckPrefix(*cluster_store_, config_));
   auto identity = directory_.is_new() ? MakeOrReadCluster(store, config_) : ReadCluster(store);
   if (!identity.ok()) {
     Error error = identity.error().WithContext("cannot read the cluster's metadata at " + MetadataUrl(config_));

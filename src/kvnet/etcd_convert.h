@@ -19,6 +19,7 @@ class EtcdKeys {
   // Of a range that ends at `end`; empty: at the end of the store's keys.
   std::string RangeEnd(std::string_view end) const { return end.empty() ? prefix_ + 'l' : Key(end); }
   std::string Slot(std::string_view slot) const { return prefix_ + 's' + std::string(slot); }
+  const std::string& prefix() const { return prefix_; }
   // REQUIRES: it is a key of the store.
   std::string Strip(std::string_view etcd_key) const { return std::string(etcd_key.substr(key_prefix_.size())); }
 

@@ -5,8 +5,6 @@ namespace cairnfs::kvnet {
 namespace pb = etcdserverpb;
 using std::chrono::milliseconds;
 
-constexpr size_t kPrefixBytesMax = 256;
-
 Result<uint64_t> EtcdStoreImpl::Commit(const kv::Transaction& transaction) {
   CAIRNFS_RETURN_IF_ERROR(kv::CheckLimits(transaction, limits()));
   return slots_.Commit(transaction);
@@ -130,7 +128,7 @@ Result<std::unique_ptr<EtcdStore>> EtcdStore::Create(const EtcdOptions& options)
   for (const std::string& endpoint : options.endpoints) {
     CAIRNFS_RETURN_IF_ERROR(CheckAddress(endpoint, /*port_min=*/1));
   }
-  if (options.prefix.empty() || options.prefix.size() > kPrefixBytesMax) {
+  if (options.prefix.empty() || options.prefix.size() > kEtcdPrefixBytesMax) {
     return MakeError(ErrorCode::kInvalidArgument, "the prefix of the keys in etcd must have 1 to 256 bytes");
   }
   return std::unique_ptr<EtcdStore>(std::make_unique<EtcdStoreImpl>(options));

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kv/shared_store.h"
@@ -27,6 +29,10 @@ class EtcdStore : public kv::SharedKvStore {
 
   // Has etcd forget what happened before the last `revisions_kept` revisions: watches from before are lost.
   virtual Status CompactHistory(uint64_t revisions_kept) = 0;
+
+  // The prefix of another cluster with which this store's begins, or which begins with it; each cluster has the key
+  // `header`. nullopt: there is none, or it lies behind thousands of keys of something else.
+  virtual Result<std::optional<std::string>> FindOverlap(std::string_view header) = 0;
 };
 
 }  // namespace cairnfs::kvnet

@@ -1,4 +1,5 @@
-// EtcdStore's insides, which etcd_store.cc (transactions, leases), etcd_reads.cc and etcd_watches.cc share.
+// EtcdStore's insides, which etcd_store.cc (transactions, leases), etcd_reads.cc, etcd_overlap.cc and
+// etcd_watches.cc share.
 // Room-internal: gRPC is in here.
 #pragma once
 
@@ -17,6 +18,7 @@ namespace cairnfs::kvnet {
 
 // etcd's default --max-txn-ops is 128, and each transaction also compares and puts its slot.
 inline constexpr size_t kEtcdOperationsMax = 128;
+inline constexpr size_t kEtcdPrefixBytesMax = 256;
 
 struct EtcdEndpoint {
   EtcdEndpoint(const std::string& address, const RemoteOptions& options)
@@ -56,6 +58,7 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
   Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
                                              kv::WatchCallbacks callbacks) override;
   Status CompactHistory(uint64_t revisions_kept) override;
+  Result<std::optional<std::string>> FindOverlap(std::string_view header) override;
 
  private:
   // What is read of one span, in etcd's terms.
@@ -110,6 +113,7 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
   bool Take(const Span& span, etcdserverpb::RangeResponse& page, kv::KvRange& range) const;
   static etcdserverpb::RangeRequest PageOf(const Span& span, size_t have, uint64_t revision);
 
+  Result<bool> IsOfCluster(const std::string& prefix, std::string_view header);
   Result<Now> ReadNow(grpc::ClientContext& context);
   bool Follow(RemoteWatch& watch, WatchState& state, uint64_t& after);
   // Tells what comes until the stream breaks or says that the history is gone (true).

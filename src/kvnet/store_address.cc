@@ -61,4 +61,10 @@ std::string StoreAddress::TextOfNode(std::string_view host_port) {
   return std::string(kNodeScheme) + std::string(host_port);
 }
 
+std::string StoreAddress::TextOfEtcd(const std::vector<std::string>& endpoints, std::string_view prefix) {
+  std::string text(kEtcdScheme);
+  for (const std::string& endpoint : endpoints) text += (text.size() > kEtcdScheme.size() ? "," : "") + endpoint;
+  return text + std::string(prefix);
+}
+
 }  // namespace cairnfs::kvnet

@@ -24,6 +24,8 @@ struct StoreAddress {
   static std::optional<Kind> KindOf(std::string_view text);
   // The text that names the node that serves the keys at HOST:PORT.
   static std::string TextOfNode(std::string_view host_port);
+  // That of an etcd. REQUIRES: the prefix begins with '/'.
+  static std::string TextOfEtcd(const std::vector<std::string>& endpoints, std::string_view prefix);
 };
 
 }  // namespace cairnfs::kvnet

@@ -20,7 +20,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import Scratch, Skip, program, run_cases, seed_from_arguments
-from cluster import Cluster, wait_until
+from cluster import NETWORK, Cluster, wait_until
 
 MIB = 1 << 20
 STORES = ("node", "etcd")
@@ -489,6 +489,38 @@ def a_directory_belongs_to_its_cluster(world):
     world.cluster.wait_for_states({host.name: "up"})
 
 
+def a_prefix_belongs_to_its_cluster(world):
+    """Clusters share an etcd where none begins with another's prefix."""
+    cluster, host = world.cluster, world.hosts[0]
+    if not cluster.etcd:
+        raise Skip("a node's store has no prefix")
+    made = 0
+
+    def init(prefix):
+        nonlocal made
+        made += 1
+        own = f"{host.data}-other{made}"
+        metadata = cluster.etcd_url.removesuffix("/cairnfs") + prefix
+        command = ["cluster", "init", "--listen", host.listen, "--trusted-network", NETWORK, "--metadata", metadata,
+                   "--data", own, "--config", own + ".toml"]
+        done = subprocess.run(host.inside(program("cairnfs"), *command), check=False, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=60)
+        assert os.path.exists(own + ".toml") == (done.returncode == 0), done
+        return done
+
+    refused = init("/cairnfs/more")
+    assert refused.returncode == 2 and "the prefix /cairnfs/more/ of " in refused.stdout, refused
+    assert f"lies below /cairnfs/, that of filesystem {host.cluster_status()['filesystem']}:" in refused.stdout, refused
+    other = init("/team/ckpt")
+    assert other.returncode == 0, other
+    filesystem = other.stdout.split()[2].rstrip(";")
+    for prefix, where in (("/team", "above"), ("/team/ckpt/k/x/", "below")):
+        refused = init(prefix)
+        assert refused.returncode == 2, refused
+        assert f"lies {where} /team/ckpt/, that of filesystem {filesystem}:" in refused.stdout, refused
+    assert init("/team/ckpt2").returncode == 0
+
+
 def a_start_that_fails_leaves_no_node(world):
     """Each fails after the node has joined: on its own address, and on what comes after the mount."""
     host, other = world.hosts[-1], world.hosts[0]
@@ -551,7 +583,7 @@ CASES = (nodes_are_listed, names_are_seen_at_once, bytes_are_seen_after_close_an
          disjoint_ranges_of_one_file_stay, a_checkpoint_of_all_hosts, a_commit_by_all_ranks,
          a_commit_by_ranks_of_another_user, a_bad_copy_is_repaired_by_a_check, a_host_dies_with_its_disk,
          a_host_that_stays_away_is_replaced, a_commit_that_lost_bytes_says_so, everything_starts_again,
-         a_directory_belongs_to_its_cluster, a_start_that_fails_leaves_no_node)
+         a_directory_belongs_to_its_cluster, a_prefix_belongs_to_its_cluster, a_start_that_fails_leaves_no_node)
 
 
 def main():

@@ -75,5 +75,13 @@ TEST(StoreAddress, SaysWhatIsWrong) {
   }
 }
 
+TEST(StoreAddress, TextOfAnEtcdNamesIt) {
+  const std::string text = StoreAddress::TextOfEtcd({"a:2379", "[::1]:2379"}, "/team/ckpt/");
+  EXPECT_EQ(text, "etcd://a:2379,[::1]:2379/team/ckpt/");
+  const StoreAddress address = Parsed(text);
+  EXPECT_EQ(address.endpoints, (Texts{"a:2379", "[::1]:2379"}));
+  EXPECT_EQ(address.prefix, "/team/ckpt/");
+}
+
 }  // namespace
 }  // namespace cairnfs::kvnet

@@ -1,0 +1,62 @@
+// Clusters whose keys would lie among those of another one in the same etcd.
+#include <set>
+
+#include "kvnet/etcd_store_impl.h"
+
+namespace cairnfs::kvnet {
+
+namespace pb = etcdserverpb;
+
+namespace {
+
+constexpr int64_t kScannedKeysPerPage = 1000;
+// Of keys below the prefix that belong to no cluster: those of one are found at the first of them.
+constexpr int kScannedPagesMax = 10;
+
+}  // namespace
+
+Result<bool> EtcdStoreImpl::IsOfCluster(const std::string& prefix, std::string_view header) {
+  pb::RangeRequest request;
+  request.set_key(EtcdKeys(prefix).Key(header));
+  request.set_count_only(true);
+  pb::RangeResponse response;
+  CAIRNFS_RETURN_IF_ERROR(TryLong([&](EtcdEndpoint& endpoint, grpc::ClientContext& context) {
+    return endpoint.kv->Range(&context, request, &response);
+  }));
+  return response.count() > 0;
+}
+
+Result<std::optional<std::string>> EtcdStoreImpl::FindOverlap(std::string_view header) {
+  const std::string& own = keys_.prefix();
+  for (size_t slash = own.find('/'); slash < own.size() - 1; slash = own.find('/', slash + 1)) {
+    std::string above = own.substr(0, slash + 1);
+    CAIRNFS_ASSIGN_OR_RETURN(const bool is_of_cluster, IsOfCluster(above, header));
+    if (is_of_cluster) return std::optional(std::move(above));
+  }
+  std::set<std::string> looked_at;
+  pb::RangeRequest request;
+  request.set_key(own);
+  request.set_range_end(kv::PrefixEnd(own));
+  request.set_limit(kScannedKeysPerPage);
+  request.set_keys_only(true);
+  for (int page = 0; page < kScannedPagesMax; ++page) {
+    pb::RangeResponse response;
+    CAIRNFS_RETURN_IF_ERROR(TryLong([&](EtcdEndpoint& endpoint, grpc::ClientContext& context) {
+      return endpoint.kv->Range(&context, request, &response);
+    }));
+    for (const pb::KeyValue& entry : response.kvs()) {
+      const std::string& key = entry.key();
+      for (size_t slash = key.find('/', own.size()); slash < kEtcdPrefixBytesMax; slash = key.find('/', slash + 1)) {
+        std::string below = key.substr(0, slash + 1);
+        if (!looked_at.insert(below).second) continue;
+        CAIRNFS_ASSIGN_OR_RETURN(const bool is_of_cluster, IsOfCluster(below, header));
+        if (is_of_cluster) return std::optional(std::move(below));
+      }
+    }
+    if (!response.more() || response.kvs().empty()) break;
+    request.set_key(response.kvs().rbegin()->key() + '\0');
+  }
+  return std::optional<std::string>();
+}
+
+}  // namespace cairnfs::kvnet
