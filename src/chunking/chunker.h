@@ -32,11 +32,10 @@ inline constexpr size_t kWindowBytes = 16;
 
 enum class Implementation { kScalar, kAvx2, kAvx512 };
 bool IsSupported(Implementation implementation);
-// The fastest of those that the processor has, measured when it is first asked for.
-Implementation BestImplementation();
 
 // The least p >= 0 with p + kWindowBytes <= bytes.size() at which the window test holds; nullopt if there is none.
-// Reads nothing outside `bytes`. Pure; any thread. All implementations give the same answer.
+// Reads nothing outside `bytes`. Pure; any thread. All implementations give the same answer; without one named, the one
+// is taken that was faster with the first bytes searched.
 std::optional<size_t> FindCandidate(ByteSpan bytes, uint32_t mask_bits);
 std::optional<size_t> FindCandidate(ByteSpan bytes, uint32_t mask_bits, Implementation implementation);
 

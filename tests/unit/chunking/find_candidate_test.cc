@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "chunking/chunker.h"
 #include "random_bytes.h"
@@ -95,11 +97,23 @@ INSTANTIATE_TEST_SUITE_P(All, FindCandidateTest,
                          testing::Values(Implementation::kScalar, Implementation::kAvx2, Implementation::kAvx512),
                          [](const auto& info) { return NameOf(info.param); });
 
-TEST(Implementations, BestIsSupportedAndIsTheDefault) {
-  EXPECT_TRUE(IsSupported(Implementation::kScalar));
-  EXPECT_TRUE(IsSupported(BestImplementation()));
-  auto bytes = RandomBytes(4 * kMiB, 9);
-  EXPECT_EQ(FindCandidate(bytes, 3), FindCandidate(bytes, 3, BestImplementation()));
+// While the implementations are timed by turns, and after one was chosen; by several threads, as workers cut.
+TEST(Implementations, TheChosenOneAnswersAsTheOthers) {
+  const auto bytes = RandomBytes(kMiB, 9);
+  std::vector<std::optional<size_t>> expected;
+  for (uint32_t mask_bits = 0; mask_bits < 8; mask_bits++) {
+    expected.push_back(FindCandidate(bytes, mask_bits, Implementation::kScalar));
+  }
+  std::vector<std::jthread> threads;
+  for (int thread = 0; thread < 4; thread++) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 40; round++) {
+        for (uint32_t mask_bits = 0; mask_bits < 8; mask_bits++) {
+          EXPECT_EQ(FindCandidate(bytes, mask_bits), expected[mask_bits]);
+        }
+      }
+    });
+  }
 }
 
 }  // namespace
