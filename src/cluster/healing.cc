@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kAtOnceMax = 4;
 constexpr std::chrono::milliseconds kLookInterval{50};  // whether somebody wants to wait no more
+constexpr std::chrono::seconds kSilenceMax{60};         // after which nobody waits for more to be replaced
 constexpr size_t kLeftMax = 64 * 1024;                  // about as many as the chunk index keeps in mind as damaged
 constexpr std::chrono::nanoseconds kAgainAfter = std::chrono::seconds(5);
 constexpr std::chrono::nanoseconds kAgainAfterMax = std::chrono::minutes(5);
@@ -35,6 +36,7 @@ void Healing::Stop() {
 void Healing::Add(const Digest& digest) {
   MutexLock lock(mutex_);
   if (left_.size() >= kLeftMax || !left_.insert(digest).second) return;
+  untried_.insert(digest);
   waiting_.push_back(digest);
   wake_.NotifyAll();
 }
@@ -51,8 +53,9 @@ size_t Healing::left() const {
 }
 
 Status Healing::Await(const std::stop_token& stop) {
+  const auto begun = Clock::now();
   MutexLock lock(mutex_);
-  while (!waiting_.empty() || running_ > 0) {
+  while (!untried_.empty() && Clock::now() < std::max(begun, replaced_at_) + kSilenceMax) {
     if (stopping_ || stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "stopped");
     wake_.WaitFor(mutex_, kLookInterval);
   }
@@ -97,7 +100,9 @@ void Healing::OnEnded(const Digest& digest, std::optional<size_t> replaced_bytes
   MutexLock lock(mutex_);
   const auto now = Clock::now();
   --running_;
+  untried_.erase(digest);
   if (replaced_bytes) {
+    replaced_at_ = now;
     left_.erase(digest);
     pause_ = kAgainAfter;
     const std::chrono::nanoseconds second = std::chrono::seconds(1);

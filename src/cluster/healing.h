@@ -29,7 +29,8 @@ class Healing {
   // The nodes have changed: what could not be replaced is tried again.
   void RetryNow() EXCLUDES_LOCK(mutex_);
   size_t left() const EXCLUDES_LOCK(mutex_);  // damaged here, and not replaced yet
-  // Until all that was added was tried. kInterrupted: `stop`, or Stop.
+  // Until all that was added was tried once, or none could be replaced for a minute: nodes that keep their lease and do
+  // not answer make each try long. kInterrupted: `stop`, or Stop.
   Status Await(const std::stop_token& stop) EXCLUDES_LOCK(mutex_);
 
  private:
@@ -43,12 +44,14 @@ class Healing {
   mutable Mutex mutex_;
   CondVar wake_;
   bool stopping_ GUARDED_BY(mutex_) = false;
-  std::unordered_set<Digest, DigestHash> left_ GUARDED_BY(mutex_);  // waiting, under way or put off
+  std::unordered_set<Digest, DigestHash> left_ GUARDED_BY(mutex_);     // waiting, under way or put off
+  std::unordered_set<Digest, DigestHash> untried_ GUARDED_BY(mutex_);  // of these, what no try has ended for
   std::deque<Digest> waiting_ GUARDED_BY(mutex_);
   std::vector<Digest> put_off_ GUARDED_BY(mutex_);  // could not be replaced
   size_t running_ GUARDED_BY(mutex_) = 0;
   Clock::time_point next_at_ GUARDED_BY(mutex_){};
   Clock::time_point retry_at_ GUARDED_BY(mutex_){};  // of those put off
+  Clock::time_point replaced_at_ GUARDED_BY(mutex_){};
   std::chrono::nanoseconds pause_ GUARDED_BY(mutex_);
   std::thread thread_;
 };

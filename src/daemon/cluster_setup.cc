@@ -432,20 +432,24 @@ Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
 Status CheckPrefix(ClusterStore& store, const Config& config) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto header, store.store().Get(meta::HeaderKey()));
   if (header) return {};
-  CAIRNFS_ASSIGN_OR_RETURN(const std::optional<std::string> other, store.FindOverlap(meta::HeaderKey()));
+  const auto found = store.FindOverlap(meta::HeaderKey());
+  if (!found.ok()) return found.error().WithContext("looking for other clusters in " + config.metadata);
+  const std::optional<std::string>& other = *found;
   if (!other) return {};
   CAIRNFS_ASSIGN_OR_RETURN(const kvnet::StoreAddress address, kvnet::StoreAddress::Parse(config.metadata));
   Config theirs = config;
   theirs.metadata = kvnet::StoreAddress::TextOfEtcd(address.endpoints, *other);
   CAIRNFS_ASSIGN_OR_RETURN(auto their_store, ClusterStore::Open(nullptr, theirs));
-  CAIRNFS_ASSIGN_OR_RETURN(const ClusterIdentity identity, ReadCluster(their_store->store()));
+  const auto identity = ReadCluster(their_store->store());
+  // One of a newer program cannot be read, and is there all the same.
+  const std::string name = identity.ok() ? ToHex(identity->header.uuid) : "(" + identity.error().message + ")";
   return MakeError(
       ErrorCode::kInvalidArgument,
       fmt::format("the prefix {} of metadata = \"{}\" lies {} {}, that of filesystem {}: give a prefix that does not "
                   "begin with another cluster's, nor another's with it; or join that filesystem with cairnfs cluster "
                   "join {}",
-                  address.prefix, config.metadata, address.prefix.starts_with(*other) ? "below" : "above", *other,
-                  ToHex(identity.header.uuid), theirs.metadata));
+                  address.prefix, config.metadata, address.prefix.starts_with(*other) ? "below" : "above", *other, name,
+                  theirs.metadata));
 }
 
 Status Adopt(DataDirectory& directory, const Config& config, const std::string& filesystem) {

@@ -14,6 +14,8 @@
 
 namespace cairnfs::daemon {
 
+class ClusterStore;
+
 struct ClusterIdentity {
   meta::FilesystemHeader header;
   ClusterSettings settings;
@@ -36,7 +38,6 @@ Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& conf
 // kInvalidArgument: a key of the configuration that must be the same on every host is not what the others have. That of
 // min_replicas is none of them: what `cluster init` wrote, and `cluster set` after it, counts.
 Status CheckAgreement(const ClusterSettings& settings, const Config& config);
-class ClusterStore;
 // Of a filesystem that is to be made: kInvalidArgument where the keys of another cluster lie below its prefix in the
 // etcd, or its own would lie below that one's.
 Status CheckPrefix(ClusterStore& store, const Config& config);

@@ -71,7 +71,19 @@ Result<std::unique_ptr<ClusterVolume>> ClusterVolume::Open(DataDirectory& direct
   return ExplainDenied(opened.error(), directory.path());
 }
 
-ClusterVolume::~ClusterVolume() = default;
+ClusterVolume::~ClusterVolume() {
+  if (!start_failed_) return;
+  // Nothing comes from other nodes any more once these are gone.
+  settings_.reset();
+  usage_.reset();
+  gate_.reset();
+  locks_.reset();
+  names_.reset();
+  peer_service_.reset();
+  chunks_.reset();
+  // A node that has chunks is waited for, and its chunks are copied once it is out.
+  if (membership_ != nullptr && storage_->chunks().Stats().chunk_count == 0) membership_->ForgetAtEnd();
+}
 
 Status ClusterVolume::OpenParts() {
   CAIRNFS_RETURN_IF_ERROR(ReachMetadata());
@@ -216,10 +228,7 @@ void ClusterVolume::Stopping() {
   if (cluster_store_->patience() != nullptr) cluster_store_->patience()->Limit(kStopSilenceMax);
 }
 
-// A node that has chunks, of others perhaps by now, is waited for, and its chunks are copied once it is out.
-void ClusterVolume::StartFailed() {
-  if (membership_ != nullptr && storage_->chunks().Stats().chunk_count == 0) membership_->ForgetAtEnd();
-}
+void ClusterVolume::StartFailed() { start_failed_ = true; }
 
 fs::FileSystem::Parts ClusterVolume::Parts() {
   fs::FileSystem::Parts parts(storage_->pool(), *delegated_, storage_->engine(), *names_, storage_->chunks(),

@@ -71,6 +71,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   const Config config_;
   std::string filesystem_;  // uuid, in hex
   chunking::ChunkParams chunk_params_;
+  bool start_failed_ = false;
   uint64_t settings_revision_ = 0;         // as it was opened with
   std::atomic<uint32_t> min_replicas_{0};  // in force; 1 to copies once the parts are open
   // Copies of something that was saved may be missing although nobody waits for them: min_replicas is lowered, or has

@@ -1,4 +1,5 @@
 // Clusters whose keys would lie among those of another one in the same etcd.
+#include <chrono>
 #include <set>
 
 #include "kvnet/etcd_store_impl.h"
@@ -12,6 +13,7 @@ namespace {
 constexpr int64_t kScannedKeysPerPage = 1000;
 // Of keys below the prefix that belong to no cluster: those of one are found at the first of them.
 constexpr int kScannedPagesMax = 10;
+constexpr std::chrono::seconds kScanMax{5};
 
 }  // namespace
 
@@ -33,6 +35,7 @@ Result<std::optional<std::string>> EtcdStoreImpl::FindOverlap(std::string_view h
     CAIRNFS_ASSIGN_OR_RETURN(const bool is_of_cluster, IsOfCluster(above, header));
     if (is_of_cluster) return std::optional(std::move(above));
   }
+  const auto deadline = std::chrono::steady_clock::now() + kScanMax;
   std::set<std::string> looked_at;
   pb::RangeRequest request;
   request.set_key(own);
@@ -49,6 +52,7 @@ Result<std::optional<std::string>> EtcdStoreImpl::FindOverlap(std::string_view h
       for (size_t slash = key.find('/', own.size()); slash < kEtcdPrefixBytesMax; slash = key.find('/', slash + 1)) {
         std::string below = key.substr(0, slash + 1);
         if (!looked_at.insert(below).second) continue;
+        if (std::chrono::steady_clock::now() >= deadline) return std::optional<std::string>();
         CAIRNFS_ASSIGN_OR_RETURN(const bool is_of_cluster, IsOfCluster(below, header));
         if (is_of_cluster) return std::optional(std::move(below));
       }

@@ -63,7 +63,8 @@ def command_line_errors(_):
                             (["cluster", "set"], "cairnfs cluster set needs one of its commands: min-replicas"),
                             (["cluster", "set", "weight", "3"], "set has no command 'weight'; it has min-replicas"),
                             (["cluster", "set", "copies", "3"], "copies is chosen by cairnfs cluster init"),
-                            (["cluster", "set", "out-after", "3min", "--json"], "cluster set changes min-replicas alone")):
+                            (["cluster", "set", "out-after", "3min", "--json"],
+                             "cluster set changes min-replicas alone")):
             expect(call(cairnfs, *words), USAGE, text)
         no_mount = "no CairnFS is mounted at " + plain
         for words in (["umount"], ["status"], ["wait"], ["gc"], ["check"], ["cluster", "status"], ["node", "list"],

@@ -21,8 +21,8 @@ ADDRESS = "127.0.0.1:9464"  # in the network of each host
 OPTIONS = {"lease": "2s", "out_after": "4s", "repair_rate": "4MiB", "metrics_address": ADDRESS}
 FETCH = f"import urllib.request; print(urllib.request.urlopen('http://{ADDRESS}/metrics', timeout=10).read().decode())"
 OF_THE_CLUSTER = ("sent_bytes_total", "received_bytes_total", "wire_sent_bytes_total", "wire_received_bytes_total",
-                  "new_in_cluster_bytes_total", "known_in_cluster_bytes_total", "remote_reads_total", "remote_read_bytes_total",
-                  "unacknowledged_bytes", "copies", "min_replicas", "missing_copies",
+                  "new_in_cluster_bytes_total", "known_in_cluster_bytes_total", "remote_reads_total",
+                  "remote_read_bytes_total", "unacknowledged_bytes", "copies", "min_replicas", "missing_copies",
                   "repair_bytes_total", "repair_chunks_left", "metadata_reads_total", "metadata_commits_total",
                   "metadata_answers_total", "delegations", "delegations_recalled_total", "session",
                   'nodes{state="up"}', 'nodes{state="down"}', 'nodes{state="out"}')
