@@ -368,15 +368,12 @@ def nodes_are_listed(world):
 
 
 def a_bad_copy_is_repaired_by_a_check(world):
-    host = world.hosts[1]
     content = world.content(20_000)
-    write(host.path("bad"), content)
+    write(world.hosts[1].path("bad"), content)
     world.cluster.wait_for_copies()
-    for segment in glob.glob(os.path.join(host.data, "segments", "segment-*")):
-        at = read(segment).find(content[1000:1064])
-        if at >= 0:
-            break
-    assert at >= 0, "the writer has no copy"
+    copies = [(host, segment, read(segment).find(content[1000:1064])) for host in world.hosts
+              for segment in glob.glob(os.path.join(host.data, "segments", "segment-*"))]
+    host, segment, at = next(copy for copy in copies if copy[2] >= 0)
     with open(segment, "r+b") as file:
         file.seek(at)
         file.write(bytes([content[1000] ^ 1]))
@@ -534,8 +531,8 @@ def a_start_that_fails_leaves_no_node(world):
     for data, option, text in ((host.data + "-listens", "listen=10.77.0.250:7401", "10.77.0.250:7401"),
                                (host.data + "-mounts", "metrics_address=10.77.0.250:9464", "cannot serve metrics on")):
         done = subprocess.run(host.inside(program("cairnfs"), "mount", host.mount_point, "--config", host.config,
-                                          "--data", data, "-o", option), check=False, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=120)
+                                          "--data", data, "-o", option, "-o", "weight=0"), check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
         assert done.returncode != 0 and text in done.stdout, done
         with open(os.path.join(data, "cairnfs.log"), encoding="utf-8") as log:
             assert "joined the cluster" in log.read()
