@@ -369,8 +369,9 @@ def nodes_are_listed(world):
 
 def a_bad_copy_is_repaired_by_a_check(world):
     content = world.content(20_000)
-    write(world.hosts[1].path("bad"), content)
-    world.cluster.wait_for_copies()
+    with open(world.hosts[1].path("bad"), "wb", buffering=0) as file:
+        file.write(content)
+        os.fsync(file.fileno())
     copies = [(host, segment, read(segment).find(content[1000:1064])) for host in world.hosts
               for segment in glob.glob(os.path.join(host.data, "segments", "segment-*"))]
     host, segment, at = next(copy for copy in copies if copy[2] >= 0)
