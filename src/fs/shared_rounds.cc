@@ -33,6 +33,16 @@ bool IsOfOneFile(ErrorCode code) { return code == ErrorCode::kConflict || code =
 
 }  // namespace
 
+// What a record has past its end nobody else sees, and whoever publishes next leaves it out: it stays this host's own.
+static void KeepPastEnd(Content& content, uint64_t record_size) {
+  if (record_size >= content.size) return;
+  SharedContent& shared = *content.shared;
+  content.extents.ForEach(record_size, content.size - record_size,
+                          [&](const Extent& extent) { shared.own.ranges.Add(extent.offset, extent.end()); });
+  shared.publishing.ranges.Remove(shared.own.ranges);
+  shared.own.size_min = content.size;
+}
+
 // REQUIRES: the content stays what it is until the record is published, but for what is accepted meanwhile.
 Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   Content& content = *inode->content;
@@ -53,6 +63,7 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   shared.publishing = std::move(shared.own);
   shared.own = {};
   shared.own.size_min = content.UnstoredEnd();
+  KeepPastEnd(content, item.record.size);
   return item;
 }
 

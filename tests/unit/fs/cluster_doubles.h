@@ -119,10 +119,11 @@ class TestChunks final : public cluster::ClusterChunkStore {
   TestChunks(store::LocalChunkStore& own, const Stores& all) : own_(own), all_(all) {}
   std::atomic<bool> syncs_fail{false}, syncs_hang{false};
   std::atomic<uint64_t> syncs{0}, local_syncs{0};
-  std::function<void()> before_pin;  // called before the next pin, once
-  std::function<void()> heal;        // what a check has found damaged
+  std::function<void()> before_pin, before_put;  // called before the next one, once
+  std::function<void()> heal;                    // what a check has found damaged
 
   Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override {
+    if (before_put) std::exchange(before_put, nullptr)();
     return own_.Put(digest, slices);
   }
   Result<store::ChunkPin> Pin(const Digest& digest) override {

@@ -231,6 +231,42 @@ TEST_F(ClusterPublishTest, APendingRecordWhosePutSeemedToFailGoesAway) {
   EXPECT_EQ(KeyCount("P"), 0u);
 }
 
+// What is written while the round runs, behind a gap that is not stored yet: the record has it, and ends before it.
+TEST_F(ClusterPublishTest, WhatLiesPastTheEndOfARecordOutlivesAnotherHostsPublish) {
+  constexpr uint64_t kEnd = 300'000, kGap = 100, kElsewhere = 2 * kMiB;
+  options_.worker_threads = 2;
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "0123456789").ok());
+  std::promise<void> has_begun, may_end;
+  host(0).chunks->before_put = [&] {
+    has_begun.set_value();
+    may_end.get_future().wait();
+  };
+  auto synced = std::async(std::launch::async, [&] { return host(0).Fsync(file); });
+  has_begun.get_future().wait();
+  const std::string behind = TextOf(1, kEnd - 2 * kGap);
+  const uint64_t stored = host(0).local->Stats().chunk_count;
+  ASSERT_TRUE(host(0).Write(file, 2 * kGap, behind).ok());  // enough to be cut
+  EXPECT_TRUE(Eventually([&] { return host(0).local->Stats().chunk_count > stored; }));
+  ASSERT_TRUE(host(0).Write(file, kGap, std::string(kGap, 'g')).ok());
+  may_end.set_value();
+  ASSERT_TRUE(synced.get().ok());
+  EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->size, kGap);
+  WriteSynced(host(1), "file", kElsewhere, "elsewhere");
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  std::string expected = "0123456789" + std::string(kGap - 10, '\0') + std::string(kGap, 'g') + behind;
+  for (size_t i = 0; i < 2; i++) {
+    auto read = host(i).Open("file", {.read = true});
+    ASSERT_TRUE(read.ok());
+    auto bytes = host(i).Read(*read, 0, kEnd);
+    EXPECT_TRUE(bytes.ok() && *bytes == expected) << "host " << i;
+    EXPECT_EQ(*host(i).Read(*read, kElsewhere, 100), "elsewhere");
+    EXPECT_TRUE(host(i).CloseFile(*read).ok());
+  }
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
+}
+
 // A file of the second host in "dir" whose pending record tells of nothing: it was put as the file was published, which
 // leaves it, and once more after that.
 class ClusterLeftRecordTest : public ClusterPublishTest {
