@@ -68,15 +68,21 @@ void ClusterHost::NotePending(const meta::FileState& state, SharedContent& share
   const bool own_is_newer = shared.pending_revision > state.revision;
   std::erase_if(shared.lost, [&](const LostBytes& bytes) { return bytes.node != self_ || !own_is_newer; });
   uint64_t own_revision = 0;
+  meta::PendingRecord told;
   for (const meta::Pending& pending : state.pending) {
     if (IsOwn(pending) && own_is_newer) continue;
     const bool lives = Lives(pending);
-    if (IsOwn(pending) && lives) own_revision = pending.revision;
+    if (IsOwn(pending) && lives) {
+      own_revision = pending.revision;
+      told = pending.record;
+    }
     // What another's living session knows of an earlier one it tells by itself once it has published.
     auto bytes = lives && !IsOwn(pending) ? std::nullopt : LostBytes::Of(pending, lives);
     if (bytes) shared.lost.push_back(std::move(*bytes));
   }
-  if (!own_is_newer) shared.pending_revision = own_revision;
+  if (own_is_newer) return;
+  shared.pending_revision = own_revision;
+  shared.told = std::move(told);
 }
 
 std::string ClusterHost::NameOf(std::string_view node) const {

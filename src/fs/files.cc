@@ -328,6 +328,8 @@ void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done) {
   if (impl_->host != nullptr) {
     if (status.ok()) status = impl_->CheckSession(*handle);
     if (status.ok() && is_pending) status = impl_->PutPending(inode);
+    // What was given up with the session looks as if it were published.
+    if (status.ok()) status = impl_->CheckSession(*handle);
   }
   done(status);
 }

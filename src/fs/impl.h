@@ -290,6 +290,7 @@ class FileSystem::Impl {
   // Tells everybody what was closed and is not published yet.
   Status PutPending(const InodePtr& inode);
   Result<bool> TryPutPending(const InodePtr& inode);
+  Status AwaitTurnToPut(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // After a round for what is closed: why the file is not published, if so.
   Status CheckPublished(const InodePtr& inode);
   // Whether all of the file is published at level `local`: what other files wait for is no matter then.
@@ -372,6 +373,7 @@ class FileSystem::Impl {
   std::atomic<bool> pressure_posted{false};
   std::atomic<unsigned> looks_under_way{0};                           // LookAgain
   std::atomic<unsigned> waiting_puts{0};                              // TryPutPending
+  std::atomic<uint64_t> puts_total{0};                                // names their transactions
   std::atomic<std::chrono::milliseconds> pressure_without_release{};  // the longest told since the last pass
 
   Mutex lost_mutex;  // taken after an inode's

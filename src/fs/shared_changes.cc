@@ -1,9 +1,16 @@
 // Changes of files among other hosts that are no writes, and how others are told of what was closed.
 #include <utility>
 
+#include "base/log.h"
 #include "fs/impl.h"
 
 namespace cairnfs::fs {
+namespace {
+
+// How often who waits for the answer to a publish asks whether anybody waits for it.
+constexpr auto kLook = std::chrono::milliseconds(100);
+
+}  // namespace
 
 void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
                                     const ChangeKind& kind, const Caller& caller) {
@@ -92,6 +99,26 @@ Status FileSystem::Impl::PutPending(const InodePtr& inode) {
   }
 }
 
+// Until no put of the file's pending record is under way, and no publish: that takes what it brings out of the record
+// that is there, and whoever puts another knows what is left.
+Status FileSystem::Impl::AwaitTurnToPut(const InodePtr& inode) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.metadata_wait_ms);
+  waiting_puts++;
+  Status status;
+  while (status.ok()) {
+    const Content* content = inode->content.get();
+    const bool is_sent = content != nullptr && content->shared->is_sent;
+    if (inode->pending_puts == 0 && !is_sent) break;
+    if (is_sent && (GivesUpOn(*content) || std::chrono::steady_clock::now() >= deadline)) {
+      status = Unanswered();
+    } else {
+      inode->changed_state.WaitFor(inode->mutex, kLook);
+    }
+  }
+  waiting_puts--;
+  return status;
+}
+
 // One attempt. False: the record that was there is not what was known of it, or the file is gone. It must be known,
 // because what it tells of lost bytes must stay told.
 Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
@@ -103,9 +130,7 @@ Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
     // each other. A put that began after this call tells what this one would, and what became of it counts for both:
     // else a queue of them would wait for each other one by one.
     const uint64_t seen = inode->content ? inode->content->shared->puts_begun : 0;
-    waiting_puts++;
-    while (inode->pending_puts > 0) inode->changed_state.Wait(inode->mutex);
-    waiting_puts--;
+    CAIRNFS_RETURN_IF_ERROR(AwaitTurnToPut(inode));
     if (!inode->content || !inode->content->changed) return true;
     Content& content = *inode->content;
     SharedContent& shared = *content.shared;
@@ -122,15 +147,15 @@ Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
     record.ctime = content.ctime;
     record.ranges = UnpublishedRanges(content);
     revision_before = shared.pending_revision;
-    if (const LostBytes* lost = shared.LostOf(host->self())) revision_before = lost->revision;
-    if (const auto left = shared.LeftOfOwn(host->self())) {
-      record.lost_session = left->session;
-      record.lost = FewRanges(left->ranges);
+    if (const LostBytes* lost = shared.LostOf(host->self())) {
+      revision_before = lost->revision;
+      if (!lost->is_nothing) lost->AddTo(record);
     }
     inode->pending_puts++;
   }
   const std::string key = meta::PendingKey(inode->id, host->self());
   kv::Transaction transaction;
+  transaction.operation_id = fmt::format("pending/{}/{}/{}", host->self(), record.session, ++puts_total);
   host->AddSessionCompare(transaction, record.session);
   transaction.IfExists(meta::InodeKey(inode->id)).IfRevision(key, revision_before).Put(key, record.Encode());
   auto revision = parts.kv.Commit(transaction);
@@ -145,10 +170,13 @@ Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
       shared.put_ended = number;
       shared.put_error.reset();
       if (!revision.ok()) shared.put_error = revision.error();
+      const bool may_have_run =
+          !revision.ok() && revision.error().code != ErrorCode::kStale && kv::MayHaveRun(revision.error().code);
+      if (may_have_run) shared.unanswered_puts.push_back({std::move(transaction), record});
     }
     if (is_known && revision.ok()) {
-      inode->content->shared->NotePut(host->self(), *revision);
-      MarkChanged(inode);  // should all have been published meanwhile, a round takes the record away again
+      inode->content->shared->NotePut(host->self(), *revision, record);
+      MarkChanged(inode);  // a round takes the record away again
       inode->content->must_publish = true;
     }
     inode->changed_state.NotifyAll();

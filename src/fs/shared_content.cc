@@ -6,6 +6,10 @@
 
 namespace cairnfs::fs {
 
+static bool TellsTheSame(const meta::PendingRecord& one, const meta::PendingRecord& other) {
+  return one.ranges == other.ranges && one.size == other.size && one.times_are_set == other.times_are_set;
+}
+
 void SharedContent::Changes::Add(const Changes& more) {
   ranges.Add(more.ranges);
   size_min = std::max(size_min, more.size_min);
@@ -28,6 +32,11 @@ std::optional<LostBytes> LostBytes::Of(const meta::Pending& pending, bool lives)
   return bytes;
 }
 
+void LostBytes::AddTo(meta::PendingRecord& record) const {
+  record.lost_session = session;
+  record.lost = FewRanges(ranges);
+}
+
 meta::PendingRecord LostBytes::Record() const {
   meta::PendingRecord record;
   record.session = session;
@@ -37,30 +46,33 @@ meta::PendingRecord LostBytes::Record() const {
   return record;
 }
 
-std::vector<PendingChange> SharedContent::PendingChanges(const std::string& self, bool ends_pending) const {
+std::vector<PendingChange> SharedContent::PendingChanges(const std::string& self,
+                                                         const std::optional<meta::PendingRecord>& pending) const {
   std::vector<PendingChange> changes;
+  const bool ends_or_shrinks = pending_revision != 0 && !(pending && TellsTheSame(*pending, told));
   bool own_is_told = false;
   for (const LostBytes& bytes : lost) {
     const bool is_own = bytes.node == self && pending_revision != 0;  // then the key tells what is pending too
-    if (is_own && !ends_pending) continue;
-    PendingChange change{bytes.node, bytes.revision, bytes};
-    change.left->ranges.Remove(own.ranges);
-    if (is_own) change.left->ranges.Remove(republished);
-    const bool is_written = !own.ranges.empty() || own.size_is_set || (is_own && !republished.empty());
+    PendingChange change{bytes.node, bytes.revision, bytes, is_own ? pending : std::nullopt};
+    change.left->ranges.Remove(publishing.ranges);
+    const bool is_written = !publishing.ranges.empty() || publishing.size_is_set;
     const bool is_same =
         !bytes.is_nothing && change.left->ranges == bytes.ranges && !(bytes.ranges.empty() && is_written);
-    if (is_same && !is_own) continue;
+    if (is_same && !(is_own && ends_or_shrinks)) continue;
     if (!is_same && change.left->ranges.empty()) change.left.reset();
     changes.push_back(std::move(change));
     own_is_told = own_is_told || is_own;
   }
-  if (ends_pending && pending_revision != 0 && !own_is_told) changes.push_back({self, pending_revision, std::nullopt});
+  if (ends_or_shrinks && !own_is_told) changes.push_back({self, pending_revision, std::nullopt, pending});
   return changes;
 }
 
-void SharedContent::Apply(const std::vector<PendingChange>& changes, uint64_t revision) {
+void SharedContent::Apply(const std::string& self, const std::vector<PendingChange>& changes, uint64_t revision) {
   for (const PendingChange& change : changes) {
-    if (pending_revision == change.revision) pending_revision = 0;
+    if (change.node == self && pending_revision == change.revision) {
+      pending_revision = change.pending ? revision : 0;
+      told = change.pending.value_or(meta::PendingRecord());
+    }
     auto bytes = std::find_if(lost.begin(), lost.end(), [&](const LostBytes& each) {
       return each.node == change.node && each.revision == change.revision;
     });
@@ -74,9 +86,10 @@ void SharedContent::Apply(const std::vector<PendingChange>& changes, uint64_t re
   }
 }
 
-void SharedContent::NotePut(const std::string& self, uint64_t revision) {
+void SharedContent::NotePut(const std::string& self, uint64_t revision, const meta::PendingRecord& record) {
   if (revision < pending_revision) return;
   pending_revision = revision;
+  told = record;
   for (LostBytes& bytes : lost) {
     if (bytes.node == self) bytes.revision = revision;
   }
@@ -85,25 +98,6 @@ void SharedContent::NotePut(const std::string& self, uint64_t revision) {
 const LostBytes* SharedContent::LostOf(const std::string& node) const {
   auto found = std::find_if(lost.begin(), lost.end(), [&](const LostBytes& bytes) { return bytes.node == node; });
   return found == lost.end() ? nullptr : &*found;
-}
-
-std::optional<LostBytes> SharedContent::LeftOfOwn(const std::string& self) const {
-  const LostBytes* told = LostOf(self);
-  if (told == nullptr || told->is_nothing) return std::nullopt;
-  LostBytes left = *told;
-  left.ranges.Remove(republished);
-  if (left.ranges.empty() && !republished.empty()) return std::nullopt;
-  return left;
-}
-
-void SharedContent::NotePublished(const std::string& self, const std::vector<PendingChange>& changes) {
-  const bool is_told = std::any_of(changes.begin(), changes.end(), [&](const auto& each) { return each.node == self; });
-  if (is_told) {
-    republished.Clear();
-  } else if (LostOf(self) != nullptr) {
-    republished.Add(publishing.ranges);
-  }
-  EndPublishing();
 }
 
 void SharedContent::EndPublishing() {
@@ -115,22 +109,50 @@ void SharedContent::EndPublishing() {
 void AddPendingChange(kv::Transaction& transaction, InodeId inode, const PendingChange& change) {
   const std::string key = meta::PendingKey(inode, change.node);
   transaction.IfRevision(key, change.revision);
-  if (change.left) {
+  if (change.pending) {
+    meta::PendingRecord record = *change.pending;
+    if (change.left) change.left->AddTo(record);
+    transaction.Put(key, record.Encode());
+  } else if (change.left) {
     transaction.Put(key, change.left->Record().Encode());
   } else {
     transaction.Delete(key);
   }
 }
 
-std::vector<meta::PendingRecord::Range> UnpublishedRanges(const Content& content) {
+// Where bytes lie that are in no record, and not in the one that is about to be published.
+static RangeSet UnsentRanges(const Content& content) {
   RangeSet ranges(SIZE_MAX);
   auto add = [&](uint64_t begin, uint64_t end) { ranges.Add(begin, end); };
   ranges.Add(content.shared->own.ranges);
-  ranges.Add(content.shared->publishing.ranges);
-  content.overlay.ForEachUnstored(add);
+  for (const auto& [start, run] : content.overlay.runs()) add(start + run.stored, start + run.length);
+  // Without what an earlier chunk brings, or has brought.
   for (const auto& [id, chunk] : content.flying) add(chunk->offset + chunk->stored_before, chunk->offset + chunk->size);
   for (const auto& range : content.lost) add(range.begin, range.end);
+  return ranges;
+}
+
+std::vector<meta::PendingRecord::Range> UnpublishedRanges(const Content& content) {
+  RangeSet ranges = UnsentRanges(content);
+  ranges.Add(content.shared->publishing.ranges);
   return FewRanges(ranges);
+}
+
+std::optional<meta::PendingRecord> StaysPending(const Content& content, uint64_t published_size) {
+  const SharedContent& shared = *content.shared;
+  if (shared.pending_revision == 0) return std::nullopt;
+  meta::PendingRecord record = shared.told;
+  RangeSet before(SIZE_MAX), ranges = UnsentRanges(content);
+  for (const auto& range : record.ranges) before.Add(range.begin, range.end);
+  // Not what was accepted since, and is not closed.
+  before.ForEachGap(0, kFileSizeMax, [&](uint64_t begin, uint64_t end) { ranges.Remove(begin, end); });
+  record.ranges = FewRanges(ranges);
+  record.size = record.size <= published_size ? 0 : std::min(record.size, shared.own.size_min);
+  record.times_are_set = record.times_are_set && shared.own.times_are_set;
+  record.lost_session = 0;
+  record.lost.clear();
+  if (record.TellsOfNothing()) return std::nullopt;
+  return record;
 }
 
 std::vector<meta::PendingRecord::Range> FewRanges(const RangeSet& ranges) {

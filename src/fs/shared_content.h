@@ -34,13 +34,22 @@ struct LostBytes {
   static std::optional<LostBytes> Of(const meta::Pending& pending, bool lives);
   // The record that tells of them alone.
   meta::PendingRecord Record() const;
+  // Makes one of a later session of the node tell of them too.
+  void AddTo(meta::PendingRecord& record) const;
 };
 
-// What a publish does to a P key.
+// What a publish does to a P key, which goes where nothing is left of what it told.
 struct PendingChange {
   std::string node;
-  uint64_t revision = 0;          // compared
-  std::optional<LostBytes> left;  // of what it told of lost bytes; none: the key goes
+  uint64_t revision = 0;                            // compared
+  std::optional<LostBytes> left = {};               // of lost bytes
+  std::optional<meta::PendingRecord> pending = {};  // of bytes that this host has closed
+};
+
+// A put of this host's P key that may have run, or may run yet.
+struct UnansweredPut {
+  kv::Transaction transaction;  // tells what became of it when it is committed again
+  meta::PendingRecord record;
 };
 
 struct SharedContent {
@@ -61,34 +70,31 @@ struct SharedContent {
   bool is_unanswered = false;             // and the store was waited for in vain
   uint64_t session = 0;                   // the host's session when it was changed
   uint64_t pending_revision = 0;          // of this host's P key, if it is of this session; 0: it has none
+  meta::PendingRecord told;               // what that key tells
   std::vector<LostBytes> lost;            // as last read: what P keys tell
-  // Published since this host's P key, which told some of it as lost, was put last: it goes with that key's next
-  // change.
-  RangeSet republished{SIZE_MAX};
-  bool published_locally = false;  // the last record of this host waited for this node's disk alone
-  bool must_reload = false;        // nothing in memory counts any more
-  // Puts of this host's P key, of which there is one at a time: each tells all that was closed before it began.
+  bool published_locally = false;         // the last record of this host waited for this node's disk alone
+  bool must_reload = false;               // nothing in memory counts any more
+  // Puts of this host's P key, of which there is one at a time, and none while a publish is sent: each tells all that
+  // was closed before it began.
   uint64_t puts_begun = 0;
   uint64_t put_ended = 0;          // the number of the last that was made, or failed for good
   std::optional<Error> put_error;  // why that failed
+  std::vector<UnansweredPut> unanswered_puts;
 
   // Whether the size is what this host has set, not the greatest that any host made.
   bool SizeIsSet() const { return own.size_is_set || publishing.size_is_set; }
   bool TimesAreSet() const { return own.times_are_set || publishing.times_are_set; }
   uint64_t SizeMin() const { return std::max(own.size_min, publishing.size_min); }
 
-  // What a publish of `own` does to P keys. `ends_pending`: nothing is pending of `self` afterwards.
-  std::vector<PendingChange> PendingChanges(const std::string& self, bool ends_pending) const;
+  // What the publish of `publishing` does to P keys. `pending`: what that of `self` is to tell of closed bytes then.
+  std::vector<PendingChange> PendingChanges(const std::string& self,
+                                            const std::optional<meta::PendingRecord>& pending) const;
   // It was published at this revision.
-  void Apply(const std::vector<PendingChange>& changes, uint64_t revision);
-  // This host's P key was put at this revision, with what it told as lost.
-  void NotePut(const std::string& self, uint64_t revision);
+  void Apply(const std::string& self, const std::vector<PendingChange>& changes, uint64_t revision);
+  // This host's P key was put at this revision, with what was known as lost of it.
+  void NotePut(const std::string& self, uint64_t revision, const meta::PendingRecord& record);
   // What P key `node` tells as lost; null: nothing.
   const LostBytes* LostOf(const std::string& node) const;
-  // What is left of that for this host's own P key; nullopt: nothing.
-  std::optional<LostBytes> LeftOfOwn(const std::string& self) const;
-  // `publishing` was published, with these changes.
-  void NotePublished(const std::string& self, const std::vector<PendingChange>& changes);
   void EndPublishing();  // nothing is on its way to be published, whatever became of what was
 };
 
@@ -97,6 +103,9 @@ void AddPendingChange(kv::Transaction& transaction, InodeId inode, const Pending
 
 // Where bytes lie that no record has yet, for a P key.
 std::vector<meta::PendingRecord::Range> UnpublishedRanges(const Content& content);
+// What this host's P key tells that is in no record either once `publishing` is published in one of this size; nullopt:
+// nothing.
+std::optional<meta::PendingRecord> StaysPending(const Content& content, uint64_t published_size);
 // At most kRangesMax of them: those closest to each other as one.
 std::vector<meta::PendingRecord::Range> FewRanges(const RangeSet& ranges);
 

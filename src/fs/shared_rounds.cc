@@ -52,10 +52,6 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   CAIRNFS_ASSIGN_OR_RETURN(item.record, MakeRecord(inode));
   item.base_revision = shared.base_revision;
   item.session = shared.session;
-  // What was closed before the round began is in the record.
-  // What was closed and could not be stored stays told by the pending record.
-  const bool ends_pending = !content.must_publish && inode->pending_puts == 0 && content.lost.empty();
-  item.pending = shared.PendingChanges(host_->self(), ends_pending);
   item.pins = std::move(content.pins);
   content.pins.clear();
   shared.publishing_chunks.clear();
@@ -64,7 +60,16 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   shared.own = {};
   shared.own.size_min = content.UnstoredEnd();
   KeepPastEnd(content, item.record.size);
+  NotePendingChanges(item, content);
   return item;
+}
+
+// As far as is known now: the file may be closed until its record is sent.
+void SyncRounds::NotePendingChanges(SharedItem& item, const Content& content) const {
+  // What was closed before the round began is in the record, unless it could not be stored.
+  const bool has_all_closed = !content.must_publish && content.lost.empty();
+  const auto stays = has_all_closed ? std::nullopt : StaysPending(content, item.record.size);
+  item.pending = content.shared->PendingChanges(host_->self(), stays);
 }
 
 void SyncRounds::Withdraw(SharedItem& item, Content& content) {
@@ -168,7 +173,7 @@ void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& w
   content.lost.clear();
   shared.own = {};
   shared.EndPublishing();
-  shared.republished.Clear();
+  shared.unanswered_puts.clear();
   shared.pending_revision = 0;
   shared.must_reload = true;
   content.changed = content.must_publish = false;
@@ -204,14 +209,14 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
     if (IsStillOwed(item, content)) {  // else it was forsaken while the answer was on its way
       inode->published_revision = std::max(inode->published_revision.load(), revision);
       content.publish_error.reset();
-      shared.NotePublished(host_->self(), item.pending);
+      shared.EndPublishing();
       // Also where the content was rebased on a later record meanwhile: the next look at that finds it newer.
       shared.base_revision = revision;
       shared.published_locally = item.level == Durability::kLocal;
-      shared.Apply(item.pending, revision);
+      shared.Apply(host_->self(), item.pending, revision);
       content.published_size = item.record.size;
       is_changed = !shared.own.empty() || content.overlay.HasUnstored() || !content.flying.empty() ||
-                   inode->pending_puts > 0 || shared.pending_revision != 0;
+                   shared.pending_revision != 0;
       content.changed = is_changed;
       if (is_changed) {
         MutexLock list(mutex_);
@@ -240,6 +245,38 @@ kv::Transaction SyncRounds::TransactionOf(std::span<const SharedItem> items) {
   return transaction;
 }
 
+void SyncRounds::Note(const SharedItem& item, bool SharedContent::*state, bool is_so) {
+  const InodePtr& inode = item.inode;
+  MutexLock lock(inode->mutex);
+  if (!IsStillOwed(item, *inode->content)) return;
+  (*inode->content->shared).*state = is_so;
+  inode->changed_state.NotifyAll();
+}
+
+// A P key tells nothing that is published, or it would count as lost once the host is gone. So of a file either a put
+// of the key is under way or a publish, and that takes out of the key what it brings.
+Status SyncRounds::SettlePuts(std::span<SharedItem> items) {
+  for (const SharedItem& item : items) Note(item, &SharedContent::is_sent, true);
+  for (SharedItem& item : items) {
+    const InodePtr& inode = item.inode;
+    MutexLock lock(inode->mutex);
+    while (IsStillOwed(item, *inode->content) && inode->pending_puts > 0) inode->changed_state.Wait(inode->mutex);
+    while (IsStillOwed(item, *inode->content) && !inode->content->shared->unanswered_puts.empty()) {
+      const UnansweredPut put = inode->content->shared->unanswered_puts.front();
+      lock.Unlock();
+      const Result<uint64_t> revision = kv_.Commit(put.transaction);
+      if (IsUnknown(revision)) return revision.error();
+      lock.Lock();
+      if (!IsStillOwed(item, *inode->content)) break;
+      SharedContent& shared = *inode->content->shared;
+      shared.unanswered_puts.erase(shared.unanswered_puts.begin());
+      if (revision.ok()) shared.NotePut(host_->self(), *revision, put.record);
+    }
+    if (IsStillOwed(item, *inode->content)) NotePendingChanges(item, *inode->content);
+  }
+  return {};
+}
+
 Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one, std::vector<SharedItem>& conflicts) {
   Status first;
   const kv::KvLimits limits = kv_.limits();
@@ -255,19 +292,18 @@ Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one
     }
     std::vector<SharedItem> batch(std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(begin)),
                                   std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(end)));
+    if (Status settled = SettlePuts(batch); !settled.ok()) {
+      if (first.ok()) first = settled.error().WithContext("pending records of files");
+      GiveBackAll(batch);
+      GiveBackAll(std::span<SharedItem>(items).subspan(end));
+      return first;
+    }
     kv::Transaction transaction = TransactionOf(batch);
-    auto note = [](SharedItem& item, bool SharedContent::*state) {
-      MutexLock lock(item.inode->mutex);
-      if (!IsStillOwed(item, *item.inode->content)) return;
-      (*item.inode->content->shared).*state = true;
-      item.inode->changed_state.NotifyAll();
-    };
-    for (SharedItem& item : batch) note(item, &SharedContent::is_sent);
     auto revision = kv_.Commit(transaction);
     const bool has_failed = !revision.ok() && !IsOfOneFile(revision.error().code);
     if (has_failed && first.ok()) first = revision.error().WithContext("records of files");
     if (IsUnknown(revision)) {
-      for (SharedItem& item : batch) note(item, &SharedContent::is_unanswered);
+      for (SharedItem& item : batch) Note(item, &SharedContent::is_unanswered, true);
       unsettled_ = Unsettled{std::move(transaction), std::move(batch)};
       // The store is away, and each of the others would wait for it as long.
       GiveBackAll(std::span<SharedItem>(items).subspan(end));
@@ -288,6 +324,7 @@ void SyncRounds::Conclude(std::vector<SharedItem>& items, const Result<uint64_t>
     } else if (revision.error().code == ErrorCode::kCorrupt && items.size() == 1) {
       LeaveBehind(item, revision.error());
     } else if (IsOfOneFile(revision.error().code)) {
+      Note(item, &SharedContent::is_sent, false);
       conflicts.push_back(std::move(item));
     } else {
       GiveBack(item);

@@ -146,6 +146,11 @@ class SyncRounds {
     kv::Transaction transaction;
     std::vector<SharedItem> items;  // of one session
   };
+  void NotePendingChanges(SharedItem& item, const Content& content) const;
+  // Before these are sent: finds out what became of the puts of their P keys, and lets none begin until the answer.
+  // An error: that is not known, and they may not be sent.
+  Status SettlePuts(std::span<SharedItem> items);
+  static void Note(const SharedItem& item, bool SharedContent::*state, bool is_so);
   kv::Transaction TransactionOf(std::span<const SharedItem> items);
   // Publishes those that nothing stands against; appends to `conflicts` those that are to be tried again. Ends with the
   // first transaction that is unsettled. The first error.

@@ -119,8 +119,10 @@ class TestChunks final : public cluster::ClusterChunkStore {
   TestChunks(store::LocalChunkStore& own, const Stores& all) : own_(own), all_(all) {}
   std::atomic<bool> syncs_fail{false}, syncs_hang{false};
   std::atomic<uint64_t> syncs{0}, local_syncs{0};
-  std::function<void()> before_pin, before_put;  // called before the next one, once
-  std::function<void()> heal;                    // what a check has found damaged
+  // Called once: before the next pin; before the next put; before a round next has chunks synced, between the making of
+  // its records and their publication.
+  std::function<void()> before_pin, before_put, before_sync;
+  std::function<void()> heal;  // what a check has found damaged
 
   Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override {
     if (before_put) std::exchange(before_put, nullptr)();
@@ -188,6 +190,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
     return own_.Sync();
   }
   Result<Unreadable> SyncReadable(SyncScope scope, const SyncLimits& limits) override {
+    if (before_sync) std::exchange(before_sync, nullptr)();
     const Status synced = scope == SyncScope::kThisNode ? SyncLocal() : SyncWithin(limits);
     if (!synced.ok()) return synced.error();
     std::lock_guard lock(mutex_);

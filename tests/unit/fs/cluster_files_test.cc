@@ -329,7 +329,7 @@ TEST_F(ClusterFilesTest, ACloseWhileTheRoundPublishesKeepsItsPendingRecord) {
   ASSERT_TRUE(host(0).Write(file, 0, "one").ok());
   ASSERT_TRUE(host(0).Flush(file).ok());
   // Between the record's making and its publication.
-  host(0).gate->before_commit = [&] {
+  host(0).chunks->before_sync = [&] {
     EXPECT_TRUE(host(0).Write(file, 3, "two").ok());
     EXPECT_TRUE(host(0).Flush(file).ok());
   };

@@ -170,7 +170,7 @@ TEST_F(ClusterNamesTest, WhatWasWrittenAgainIsNotLostWhoeverClosesMeanwhile) {
   ASSERT_TRUE(host(1).Write(*one, 0, TextOf(2, 600)).ok());
   ASSERT_TRUE(host(1).CloseFile(*one).ok());
   // Between the record's making and its publication, so that the key stays with the record.
-  host(1).gate->before_commit = [&] {
+  host(1).chunks->before_sync = [&] {
     EXPECT_TRUE(host(1).Write(*two, 2000, "more").ok());
     EXPECT_TRUE(host(1).Flush(*two).ok());
   };
@@ -179,7 +179,7 @@ TEST_F(ClusterNamesTest, WhatWasWrittenAgainIsNotLostWhoeverClosesMeanwhile) {
   EXPECT_EQ(*host(0).Durability(bad), "lost") << "not all of it was written again";
   ASSERT_TRUE(host(1).Write(*two, 600, TextOf(3, 400)).ok());
   ASSERT_TRUE(host(1).Flush(*two).ok());
-  host(1).gate->before_commit = [&] {
+  host(1).chunks->before_sync = [&] {
     EXPECT_TRUE(host(1).Write(*two, 3000, "still more").ok());
     EXPECT_TRUE(host(1).Flush(*two).ok());
   };

@@ -219,7 +219,7 @@ TEST_F(ClusterOpenFilesTest, ACloseDoesNotTellTheSizeBeforeATruncation) {
   auto file = host(0).Create("file");
   ASSERT_TRUE(host(0).Write(file, 0, std::string(10'000, 'x')).ok());
   uint64_t told = 0;
-  host(0).gate->before_commit = [&] {
+  host(0).chunks->before_sync = [&] {
     EXPECT_TRUE(host(0).Flush(file).ok());
     told = host(1).fs->GetAttr(file.attr.inode)->size;
   };

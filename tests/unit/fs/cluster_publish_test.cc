@@ -21,7 +21,8 @@ class ClusterPublishTest : public ClusterTest {
   // From now on the first host's publishes, or those for which `concerns` says so, get this answer and are not made.
   void Refuse(const Error& error, std::function<bool(const kv::Transaction&)> concerns = {}) {
     host(0).gate->refuse = [error, concerns](const kv::Transaction& transaction) -> std::optional<Error> {
-      if (transaction.operation_id.empty() || (concerns && !concerns(transaction))) return std::nullopt;
+      const bool is_publish = transaction.operation_id.starts_with("publish/");
+      if (!is_publish || (concerns && !concerns(transaction))) return std::nullopt;
       return error;
     };
   }
@@ -265,84 +266,6 @@ TEST_F(ClusterPublishTest, WhatLiesPastTheEndOfARecordOutlivesAnotherHostsPublis
     EXPECT_TRUE(host(i).CloseFile(*read).ok());
   }
   EXPECT_TRUE(host(0).CloseFile(file).ok());
-}
-
-// A file of the second host in "dir" whose pending record tells of nothing: it was put as the file was published, which
-// leaves it, and once more after that.
-class ClusterLeftRecordTest : public ClusterPublishTest {
- protected:
-  void SetUp() override {
-    ClusterPublishTest::SetUp();
-    MakeHosts(2);
-    directory_ = host(0).MakeDirectory("dir");
-    file_ = host(1).Create("file", directory_);
-    ASSERT_TRUE(host(1).Write(file_, 0, "bytes").ok());
-    host(1).gate->before_commit = [this] { EXPECT_TRUE(host(1).Flush(file_).ok()); };
-    ASSERT_TRUE(host(1).Fsync(file_).ok());
-    ASSERT_TRUE(host(1).Flush(file_).ok());
-    auto left = store_->Get(meta::PendingKey(file_.attr.inode, host(1).membership->self().AsKey()));
-    ASSERT_TRUE(left.ok() && left->has_value());
-    ASSERT_TRUE(meta::PendingRecord::Decode((*left)->value)->TellsOfNothing());
-  }
-  InodeId directory_;
-  FileSystem::Created file_;
-};
-
-TEST_F(ClusterLeftRecordTest, TellsOfNoLoss) {
-  const cluster::NodeId gone = host(1).membership->self();
-  host(1).Die();
-  ASSERT_TRUE(Eventually([&] {
-    const cluster::ViewPtr view = host(0).membership->view();
-    return view->Find(gone) == nullptr || view->Find(gone)->session == 0;
-  }));
-  EXPECT_NE(*host(0).Durability(file_.attr.inode), "lost");
-  EXPECT_NE(*host(0).Durability(directory_), "lost");
-  Status renamed = host(0).Rename(kRootInode, "dir", kRootInode, "final");
-  EXPECT_TRUE(renamed.ok()) << renamed.error().message;
-  EXPECT_EQ(host(0).Cat("file", directory_), "bytes");
-  // Who publishes the file next takes it away.
-  auto again = host(0).Open("file", {.read = true, .write = true}, directory_);
-  ASSERT_TRUE(again.ok());
-  ASSERT_TRUE(host(0).Write(*again, 5, "more").ok());
-  ASSERT_TRUE(host(0).CloseFile(*again).ok());
-  ASSERT_TRUE(host(0).Sync().ok());
-  EXPECT_EQ(KeyCount("P"), 0u);
-  EXPECT_EQ(host(0).Cat("file", directory_), "bytesmore");
-}
-
-TEST_F(ClusterLeftRecordTest, IsReplacedUnderTheNextSession) {
-  LoseSession(1);
-  EXPECT_NE(*host(0).Durability(file_.attr.inode), "lost");
-  EXPECT_NE(*host(1).Durability(file_.attr.inode), "lost");
-  static_cast<void>(host(1).CloseFile(file_).ok());  // it was open as the session was lost
-  auto again = host(1).Open("file", {.read = true, .write = true}, directory_);
-  ASSERT_TRUE(again.ok());
-  const Status written = host(1).Write(*again, 5, "more");
-  ASSERT_TRUE(written.ok()) << written.error().message;
-  ASSERT_TRUE(host(1).CloseFile(*again).ok());
-  EXPECT_EQ(KeyCount("P"), 1u);
-  EXPECT_NE(*host(0).Durability(file_.attr.inode), "lost");
-  ASSERT_TRUE(host(1).Sync().ok());
-  EXPECT_EQ(KeyCount("P"), 0u);
-  EXPECT_EQ(host(0).Cat("file", directory_), "bytesmore");
-}
-
-TEST_F(ClusterLeftRecordTest, WithWhatWasClosedSinceIsALoss) {
-  auto again = host(1).Open("file", {.read = true, .write = true}, directory_);
-  ASSERT_TRUE(again.ok());
-  ASSERT_TRUE(host(1).Write(*again, 0, "BYTES").ok());
-  ASSERT_TRUE(host(1).CloseFile(*again).ok());
-  host(1).Die();
-  EXPECT_TRUE(Eventually([&] { return *host(0).Durability(file_.attr.inode) == "lost"; }));
-  EXPECT_FALSE(host(0).Rename(kRootInode, "dir", kRootInode, "final").ok());
-}
-
-TEST_F(ClusterLeftRecordTest, WithTimesThatWereSetSinceIsALoss) {
-  SetAttrRequest times;
-  times.mtime = Timestamp{1'000'000'000, 0};
-  ASSERT_TRUE(host(1).SetAttr(file_.attr.inode, times).ok());
-  host(1).Die();
-  EXPECT_TRUE(Eventually([&] { return *host(0).Durability(file_.attr.inode) == "lost"; }));
 }
 
 }  // namespace
