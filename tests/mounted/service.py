@@ -223,7 +223,7 @@ def interrupted_checks_hold_nobody_up():
             file.read(1 << 20)
         os.rename(mount.path + "/big", mount.path + "/renamed")
         read = time.monotonic() - begin
-        assert read < 2, f"a read and a rename took {read} s"
+        assert read < 10, f"a read and a rename took {read} s"  # behind the checks it would take half a minute
         # A check that nobody waits for ends: another one is let in.
         mount.check()
         check = subprocess.Popen([program("cairnfs"), "check", mount.path], stdout=subprocess.DEVNULL,
