@@ -90,7 +90,8 @@ class ClusterChunkStore : public store::ChunkStore {
   // waits.
   virtual std::string WhatIsLacking() = 0;
   // Waits until each copy that a check of this node's disk has found damaged so far was replaced by that of another
-  // node, or could not be: then it stays damaged, and is tried again later. kInterrupted: `stop`, or the store ends.
+  // node, or could not be, and no longer than a minute in which none was: the others stay damaged, and are tried again
+  // later. kInterrupted: `stop`, or the store ends.
   virtual Status AwaitHealing(const std::stop_token& stop) = 0;
   // How many of these have not the copies yet that a Sync waits for. Any thread; does not block.
   virtual size_t CountLacking(std::span<const Digest> chunks) = 0;
