@@ -225,7 +225,7 @@ Result<bool> FileSystem::Impl::AcceptWrite(const WriteRequest& request, const Ha
     // them may be durable before, though somebody still has the file open.
     if (request.from_page_cache) content.must_publish = true;
     uint64_t offset = request.offset;
-    if (request.append && content.shared) offset = PlaceAppend(inode, offset, request.data.size);
+    if (request.append && content.shared) offset = PlaceAppend(inode, request);
     if (request.data.size > kFileSizeMax - offset) {
       return MakeError(ErrorCode::kTooLarge, "write past the largest file size");
     }
@@ -247,19 +247,24 @@ Result<bool> FileSystem::Impl::AcceptWrite(const WriteRequest& request, const Ha
 }
 
 // The kernel appends at the size that it believes in, which other hosts' appends, and where those had this host's go,
-// leave behind: an append goes to the end. Only pieces of one large write may come out of order, and lie where they
-// say.
-uint64_t FileSystem::Impl::PlaceAppend(const InodePtr& inode, uint64_t offset, uint64_t length) {
+// leave behind: an append goes to the end. Only pieces of one large direct write may come out of order, and lie where
+// they say; the kernel sends all others one after the other.
+uint64_t FileSystem::Impl::PlaceAppend(const InodePtr& inode, const WriteRequest& request) {
   const uint64_t end = inode->content->size;
+  if (!request.direct) return end;
+  const uint64_t offset = request.offset, offset_end = offset + request.data.size;
   if (offset > end) {
-    if (offset <= inode->others_cut_from) return end;
+    if (offset <= inode->others_cut_from) {
+      inode->others_cut_from = std::max(inode->others_cut_from, offset_end);  // it goes on from there
+      return end;
+    }
     inode->late_appends.Add(end, offset);
     return offset;
   }
   bool is_late_piece = offset < end;
-  inode->late_appends.ForEachGap(offset, offset + length, [&](uint64_t, uint64_t) { is_late_piece = false; });
+  inode->late_appends.ForEachGap(offset, offset_end, [&](uint64_t, uint64_t) { is_late_piece = false; });
   if (!is_late_piece) return end;
-  inode->late_appends.Remove(offset, offset + length);
+  inode->late_appends.Remove(offset, offset_end);
   return offset;
 }
 

@@ -271,6 +271,7 @@ class FileSystem {
     io::Slice data;       // the payload; the filesystem keeps the buffer as long as it needs it
     bool sync = false;    // this write is a sync point
     bool append = false;  // goes to the end of the file, which another host may have moved
+    bool direct = false;  // O_DIRECT: one large asynchronous write may come in pieces, in any order
     bool from_page_cache = false;
     bool kill_suid_sgid = false;
     Caller caller;  // of a sync point, and with `append` in a cluster: who waits, for what other hosts have closed

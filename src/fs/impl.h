@@ -118,6 +118,8 @@ class FileSystem::Impl {
   Status Truncate(const InodePtr& inode, Content& content, uint64_t size) REQUIRES_LOCK(inode->mutex);
   // Makes [offset, offset + length) a hole.
   Status Punch(const InodePtr& inode, Content& content, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
+  // How many bytes of the range the file has neither stored nor accepted.
+  Result<uint64_t> BytesMissingIn(Content& content, uint64_t begin, uint64_t end);
   // The error that this handle has not been told yet.
   static Status TakeError(const InodePtr& inode, Handle& handle) REQUIRES_LOCK(inode->mutex);
   static Status TakeErrorLocked(Handle& handle);  // takes the inode's lock itself
@@ -134,8 +136,8 @@ class FileSystem::Impl {
   // Bytes of the file were accepted and the disk failed before they were durable: not silent at their close. One host.
   Status CheckDisk(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void LosePages(const WriteRequest& request, const InodePtr& inode, const Error& why);
-  // Where an append of `length` bytes goes that the kernel wants at `offset`. Among other hosts.
-  uint64_t PlaceAppend(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
+  // Where an append goes. Among other hosts.
+  uint64_t PlaceAppend(const InodePtr& inode, const WriteRequest& request) REQUIRES_LOCK(inode->mutex);
   bool AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
   void ReserveAndWrite(WriteRequest request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
   void ForgetOldWrites(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
@@ -272,6 +274,7 @@ class FileSystem::Impl {
     bool removes = false;    // bytes: what was closed before is durable first
     bool publishes = false;  // others see it once the answer is given
     bool sets_times = false;
+    uint64_t session = 0;  // of the open file that it goes through; 0: through none, and the host's is taken
   };
   struct SharedChange {
     InodePtr inode;

@@ -457,6 +457,13 @@ void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Don
   if (request.size && *request.size > kFileSizeMax) {
     return done(MakeError(ErrorCode::kTooLarge, "file size past the format's limit"));
   }
+  uint64_t session = 0;
+  if (impl_->host != nullptr && request.size && request.handle) {
+    const HandlePtr handle = impl_->handles.Find(*request.handle);
+    if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
+    if (const Status same = impl_->CheckSession(*handle); !same.ok()) return done(same.error());
+    session = handle->session;
+  }
   if (impl_->host != nullptr && request.mode) {
     if (InodePtr known = impl_->table.Find(id)) known->no_set_id = false;
   }
@@ -492,8 +499,9 @@ void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Don
   const bool empties = request.size == uint64_t{0};
   if (impl_->host != nullptr) {
     const bool cuts = request.size.has_value();
-    return impl_->ChangeShared(inode, change, finish,
-                               {.empties = empties, .removes = cuts, .publishes = cuts, .sets_times = !cuts}, caller);
+    const Impl::ChangeKind kind{
+        .empties = empties, .removes = cuts, .publishes = cuts, .sets_times = !cuts, .session = session};
+    return impl_->ChangeShared(inode, change, finish, kind, caller);
   }
   impl_->ChangeWhenQuiet(inode, change, finish, empties);
 }

@@ -5,6 +5,17 @@
 
 namespace cairnfs::fs {
 
+// Those of the range that the file does not have yet.
+Result<uint64_t> FileSystem::Impl::BytesMissingIn(Content& content, uint64_t begin, uint64_t end) {
+  CAIRNFS_RETURN_IF_ERROR(content.extents.EnsureLoaded(begin, end - begin, parts.chunks));
+  RangeSet there;
+  content.extents.ForEach(begin, end - begin, [&](const Extent& extent) { there.Add(extent.offset, extent.end()); });
+  content.overlay.ForEachUnstored([&](uint64_t first, uint64_t last) { there.Add(first, last); });
+  uint64_t missing = 0;
+  there.ForEachGap(begin, end, [&](uint64_t first, uint64_t last) { missing += last - first; });
+  return missing;
+}
+
 void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& request, Done<void> done,
                            const Caller& caller) {
   HandlePtr handle = impl_->handles.Find(handle_id);
@@ -15,13 +26,17 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
   }
   if (auto session = impl_->CheckSession(*handle); !session.ok()) return done(session);
   bool allocate = !request.punch_hole && !request.zero_range;
-  if (allocate && request.length > impl_->parts.local_chunks.Stats().available_bytes) {
-    return done(MakeError(ErrorCode::kNoSpace, "no space for " + std::to_string(request.length) + " bytes"));
-  }
+  const uint64_t available = impl_->parts.local_chunks.Stats().available_bytes;
   InodePtr inode = handle->inode;
-  auto change = [this, inode, request, allocate](Content& content) -> Status {
+  auto change = [this, inode, request, allocate, available](Content& content) -> Status {
     inode->mutex.AssertHeld();
     uint64_t end = request.offset + request.length;
+    if (allocate && request.length > available) {
+      CAIRNFS_ASSIGN_OR_RETURN(const uint64_t missing, impl_->BytesMissingIn(content, request.offset, end));
+      if (missing > available) {
+        return MakeError(ErrorCode::kNoSpace, "no space for " + std::to_string(missing) + " bytes");
+      }
+    }
     if (!allocate) CAIRNFS_RETURN_IF_ERROR(impl_->Punch(inode, content, request.offset, request.length));
     if (!request.keep_size && !request.punch_hole) {
       content.size = std::max(content.size, end);
@@ -31,7 +46,9 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
     content.must_publish = true;
     return {};
   };
-  if (impl_->host != nullptr) return impl_->ChangeShared(inode, change, std::move(done), {}, caller);
+  if (impl_->host != nullptr) {
+    return impl_->ChangeShared(inode, change, std::move(done), {.session = handle->session}, caller);
+  }
   impl_->ChangeWhenQuiet(inode, change, std::move(done));
 }
 

@@ -97,8 +97,6 @@ std::vector<bool> FileSystem::Impl::HoldOrphans(const std::vector<InodeId>& inod
     if (inode) {
       MutexLock lock(inode->mutex);
       is_open = inode->open_count > 0;
-      // What was closed and is not published need not be any more.
-      if (!is_open && inode->content && inode->content->changed) inode->unlinked = true;
     }
     if (is_open) {
       orphans->Allow(id);

@@ -15,8 +15,8 @@ constexpr auto kLook = std::chrono::milliseconds(100);
 void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
                                     const ChangeKind& kind, const Caller& caller) {
   if (Status status = AwaitSession(); !status.ok()) return done(status);
-  auto one =
-      std::make_shared<const SharedChange>(SharedChange{inode, std::move(change), kind, caller, host->session()});
+  const uint64_t session = kind.session != 0 ? kind.session : host->session();
+  auto one = std::make_shared<const SharedChange>(SharedChange{inode, std::move(change), kind, caller, session});
   auto act = [this, one, done = std::move(done)](const Status& ordered) {
     Status status = ordered;
     if (status.ok() && one->kind.removes) status = loss_witnesses.Tell(one->caller.pid);

@@ -125,7 +125,8 @@ Status FileSystem::Impl::LoadShared(const InodePtr& inode, const meta::FileState
 }
 
 void FileSystem::Impl::NoteEnd(const InodePtr& inode, uint64_t before, uint64_t now) {
-  inode->others_cut_from = before > now ? before : 0;
+  const uint64_t believed = std::max(before, inode->others_cut_from);
+  inode->others_cut_from = believed > now ? believed : 0;
   inode->late_appends.Clear();
 }
 

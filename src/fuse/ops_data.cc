@@ -75,6 +75,7 @@ void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
   write.sync = (file->flags & O_DSYNC) != 0;
   write.from_page_cache = (write_flags & FUSE_WRITE_CACHE) != 0;
   write.append = (file->flags & O_APPEND) != 0 && !write.from_page_cache;
+  write.direct = (file->flags & O_DIRECT) != 0;
   if (write.sync) {
     write.caller = CallerThatStopAwaits(request);
   } else if (write.append && SessionOf(request).filesystem().blocks()) {

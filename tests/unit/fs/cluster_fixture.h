@@ -177,9 +177,11 @@ class Host {
   Result<meta::Attr> SetAttr(InodeId inode, const SetAttrRequest& request) {
     return Await<meta::Attr>([&](Done<meta::Attr> done) { fs->SetAttr(inode, request, done); });
   }
-  Status Truncate(InodeId inode, uint64_t size) {
+  // As ftruncate(2), with the open file's handle.
+  Status Truncate(InodeId inode, uint64_t size, std::optional<HandleId> handle = std::nullopt) {
     SetAttrRequest request;
     request.size = size;
+    request.handle = handle;
     auto attr = SetAttr(inode, request);
     return attr.ok() ? Status() : Status(attr.error());
   }

@@ -7,19 +7,25 @@ namespace {
 class ClusterOpenFilesTest : public ClusterTest {
  protected:
   // `end`: where the kernel of that host believes that the file ends, as it goes by its own appends.
-  static Status Append(Host& host, const FileSystem::Created& file, std::string_view bytes, uint64_t& end) {
+  static Status Append(Host& host, const FileSystem::Created& file, std::string_view bytes, uint64_t& end,
+                       bool direct = false) {
     FileSystem::WriteRequest request;
     request.handle = file.handle;
     request.inode = file.attr.inode;
     request.offset = end;
     end += bytes.size();
     request.append = true;
+    request.direct = direct;
     request.data.owner = host.pool->Acquire();
     std::memcpy(request.data.owner.payload(), bytes.data(), bytes.size());
     request.data.data = request.data.owner.payload();
     request.data.size = bytes.size();
     auto written = Host::Await<size_t>([&](Done<size_t> done) { host.fs->Write(std::move(request), std::move(done)); });
     return written.ok() ? Status() : Status(written.error());
+  }
+  // Within some seconds, as any process that has the file open.
+  static bool ComesToRead(Host& host, const FileSystem::Created& file, std::string_view bytes) {
+    return Eventually([&] { return *host.Read(file, 0, 100) == bytes; });
   }
   void Rewrite(Host& host, std::string_view name, std::string_view bytes) {
     auto writer = host.Open(name);
@@ -160,17 +166,59 @@ TEST_F(ClusterOpenFilesTest, WhatIsClosedAfterTheFileWasRemovedElsewhere) {
   ASSERT_TRUE(host(2).CloseFile(*reader).ok());
 }
 
-TEST_F(ClusterOpenFilesTest, AnAppendAfterAnotherHostCutTheFile) {
+// And whose kernel has forgotten it since.
+TEST_F(ClusterOpenFilesTest, WhatWasClosedBeforeTheFileWasRemovedElsewhere) {
+  MakeHosts(3);
+  const InodeId inode = host(0).Put("file", "old bytes");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto reader = host(2).Open("file", {.read = true});
+  auto writer = host(0).Open("file");
+  ASSERT_TRUE(writer.ok() && reader.ok());
+  ASSERT_TRUE(host(0).Write(*writer, 0, "new bytes, and more").ok());
+  ASSERT_TRUE(host(0).CloseFile(*writer).ok());
+  ASSERT_TRUE(host(1).Unlink("file").ok());
+  SettleOrphans(host(1));  // all hosts were asked whether they have it open
+  host(0).fs->Forget(inode, 1);
+  ASSERT_TRUE(host(0).Sync().ok());
+  EXPECT_EQ(host(2).fs->GetAttr(reader->attr.inode)->size, 19u);
+  EXPECT_EQ(*host(2).Read(*reader, 0, 100), "new bytes, and more");
+  ASSERT_TRUE(host(2).CloseFile(*reader).ok());
+}
+
+class ClusterAppendTest : public ClusterOpenFilesTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(ClusterAppendTest, AfterAnotherHostCutTheFile) {
   MakeHosts(2);
   const InodeId inode = host(0).Put("log", "a long line\n");
   auto file = host(1).Open("log");
   ASSERT_TRUE(file.ok());
   uint64_t end = 12;
   ASSERT_TRUE(host(0).Truncate(inode, 2).ok());
-  ASSERT_TRUE(Append(host(1), *file, "b\n", end).ok());
+  for (const char* line : {"b\n", "c\n", "d\n"}) ASSERT_TRUE(Append(host(1), *file, line, end, GetParam()).ok());
   ASSERT_TRUE(host(1).CloseFile(*file).ok());
-  EXPECT_EQ(host(0).Cat("log"), "a b\n");
+  EXPECT_EQ(host(0).Cat("log"), "a b\nc\nd\n");
 }
+
+// Whoever appends has looked at the file in between, but its kernel was not told where the file ends.
+TEST_P(ClusterAppendTest, AfterAnotherHostCutTheFileAndAppendedToIt) {
+  MakeHosts(2);
+  const InodeId inode = host(0).Put("log", "a long line\n");
+  auto file = host(1).Open("log");
+  ASSERT_TRUE(file.ok());
+  uint64_t end = 12;
+  ASSERT_TRUE(host(0).Truncate(inode, 2).ok());
+  EXPECT_TRUE(ComesToRead(host(1), *file, "a "));
+  auto other = host(0).Open("log");
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE(host(0).Write(*other, 2, "b\n").ok());
+  ASSERT_TRUE(host(0).CloseFile(*other).ok());
+  EXPECT_TRUE(ComesToRead(host(1), *file, "a b\n"));
+  for (const char* line : {"c\n", "d\n"}) ASSERT_TRUE(Append(host(1), *file, line, end, GetParam()).ok());
+  ASSERT_TRUE(host(1).CloseFile(*file).ok());
+  EXPECT_EQ(host(0).Cat("log"), "a b\nc\nd\n");
+}
+
+INSTANTIATE_TEST_SUITE_P(DirectOrNot, ClusterAppendTest, ::testing::Bool());
 
 // As pieces of one asynchronous write come that is larger than a request.
 TEST_F(ClusterOpenFilesTest, PiecesOfOneAppendKeepTheirPlaces) {
@@ -179,8 +227,8 @@ TEST_F(ClusterOpenFilesTest, PiecesOfOneAppendKeepTheirPlaces) {
   auto file = host(1).Open("log");
   ASSERT_TRUE(file.ok());
   uint64_t second = 10, first = 5;
-  ASSERT_TRUE(Append(host(1), *file, "two, ", second).ok());
-  ASSERT_TRUE(Append(host(1), *file, "one, ", first).ok());
+  ASSERT_TRUE(Append(host(1), *file, "two, ", second, /*direct=*/true).ok());
+  ASSERT_TRUE(Append(host(1), *file, "one, ", first, /*direct=*/true).ok());
   ASSERT_TRUE(host(1).CloseFile(*file).ok());
   EXPECT_EQ(host(0).Cat("log"), "head one, two, ");
 }

@@ -328,6 +328,28 @@ TEST_F(ClusterSessionsTest, ATruncationWhoseSessionWasLostHasFailed) {
   EXPECT_EQ(host(1).Cat("file"), "012");
 }
 
+// As of a process that was paused while it held a lock, which another host has had since.
+TEST_F(ClusterSessionsTest, AFileThatWasOpenedUnderALostSessionIsNotTruncated) {
+  MakeHosts(2);
+  const InodeId inode = host(0).Put("file", "0123456789");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto file = host(0).Open("file");
+  ASSERT_TRUE(file.ok());
+  LoseSession(0);
+  auto other = host(1).Open("file");
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE(host(1).Write(*other, 0, "of the next").ok());
+  ASSERT_TRUE(host(1).CloseFile(*other).ok());
+  EXPECT_EQ(host(0).Truncate(inode, 0, file->handle).error().code, ErrorCode::kIo);
+  EXPECT_EQ(host(1).Cat("file"), "of the next");
+  ASSERT_FALSE(host(0).CloseFile(*file).ok());
+  file = host(0).Open("file");
+  ASSERT_TRUE(file.ok());
+  EXPECT_TRUE(host(0).Truncate(inode, 2, file->handle).ok());
+  EXPECT_TRUE(host(0).CloseFile(*file).ok());
+  EXPECT_EQ(host(1).Cat("file"), "of");
+}
+
 TEST_F(ClusterSessionsTest, ARenameWhoseSessionWasLostHasFailed) {
   MakeHosts(2);
   host(0).Put("final", "old");

@@ -53,6 +53,23 @@ class FullDiskTest : public testing::Test {
   World world_;
 };
 
+TEST_F(FullDiskTest, AllocatingWhatTheFileHasNeedsNoRoom) {
+  auto file = world_.Create("file");
+  ASSERT_TRUE(world_.Write(file, 0, RandomText(1, 60 * kMiB)).ok());
+  auto allocate = [&](uint64_t length) {
+    FallocateRequest request;
+    request.length = length;
+    return World::Await<void>(
+        [&](Done<void> done) { world_.fs->Fallocate(file.handle, file.attr.inode, request, std::move(done)); });
+  };
+  EXPECT_TRUE(allocate(61 * kMiB).ok()) << "accepted";
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  EXPECT_TRUE(allocate(61 * kMiB).ok()) << "stored";
+  EXPECT_EQ(allocate(200 * kMiB).error().code, ErrorCode::kNoSpace);
+  EXPECT_EQ(world_.fs->GetAttr(file.attr.inode)->size, 61 * kMiB);
+  world_.CloseFile(file);
+}
+
 // The kernel drops pages whose writeback is refused, and tells one descriptor at most.
 TEST_F(FullDiskTest, StoresThroughAMappingThatFindNoRoomAreLostAndKnown) {
   meta::CreateParams params;
