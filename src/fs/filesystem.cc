@@ -27,8 +27,10 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
       options(the_options),
       table([this](const InodePtr& inode) {
         if (orphans != nullptr) return orphans->Add(inode->id);
+        // More may have been published since it was unlinked. Its record goes with the next round.
+        const uint64_t freed_bytes = std::max<uint64_t>(inode->freed_bytes, record_totals.AllocatedBytesOf(inode->id));
         rounds->AddOrphan(inode);
-        NoteFreed(inode->freed_bytes);
+        NoteFreed(freed_bytes);
       }),
       record_totals(parts.local_kv) {
   unsigned cores = std::max(2u, UsableCores());

@@ -335,6 +335,21 @@ TEST(Collector, AFileThatIsOpenCountsWhenItIsClosed) {
   EXPECT_EQ(world.fs->GetStatus().store.chunk_count, 0u);
 }
 
+TEST(Collector, WhatWasWrittenAfterTheFileWasUnlinkedCounts) {
+  World world;
+  world.fs_options.collect_after_bytes = kMiB;
+  world.fs_options.collect_delay_ms = 0;
+  world.Remake();
+  FileSystem::Created file = world.Create("spill");
+  ASSERT_TRUE(world.fs->Unlink(kRootInode, "spill").ok());
+  world.fs->Forget(file.attr.inode, 1);
+  ASSERT_TRUE(world.Write(file, 0, RandomText(1, 3 * kMiB)).ok());
+  ASSERT_TRUE(world.Fsync(file).ok());
+  world.CloseFile(file);
+  EXPECT_EQ(AwaitCollections(world, 1), 1u);
+  EXPECT_TRUE(Eventually([&] { return world.fs->GetStatus().store.chunk_count == 0; }));
+}
+
 TEST(Collector, FilesThatGoAllTheTimeDoNotPutItOffForEver) {
   World world;
   world.fs_options.collect_after_bytes = 16 * kKiB;
