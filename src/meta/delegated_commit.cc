@@ -85,11 +85,12 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
   std::vector<kv::KvSpan> spans;
   for (InodeId inode : unknown) spans.push_back({InodeKey(inode), {}, 0});
   stats_.read_total++;
+  const uint64_t began = ++tick_;
   lock.Unlock();
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, fenced_.Read(spans));
   lock.Lock();
   for (const kv::KvRange& range : snapshot.ranges) {
-    LearnHomes(range);
+    LearnHomes(range, began);
     // One that is gone has no home, and nobody remembers it.
     for (const kv::KvEntry& entry : range.entries) {
       CAIRNFS_ASSIGN_OR_RETURN(InodeRecord record, InodeRecord::Decode(entry.value));
@@ -107,6 +108,7 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
 void DelegatedStore::BeforeCommit(const kv::Transaction& transaction, Guards& guards) {
   MutexLock lock(mutex_);
   stats_.commits_total++;
+  guards.began = ++tick_;
   guards.may_be_old = unknown_operations_.contains(transaction.operation_id);
   for (InodeId id : guards.directories) {
     if (Directory* directory = FindHeld(id)) guards.generations[id] = directory->generation;
@@ -152,9 +154,15 @@ void DelegatedStore::AfterCommit(const kv::Transaction& transaction, const Guard
     if (directory == nullptr) DropKey(write.key);
     return directory;
   };
+  for (const auto& [key, revision] : guards.inode_records) {
+    auto home = homes_.find(Parse(key).inode.value);
+    if (home == homes_.end() || home->second.revision != revision) continue;
+    home->second.known_at = std::max(home->second.known_at, guards.began);  // it was compared
+  }
   // Where an inode lay before the commit, and where it lies now.
   for (const kv::KvWrite& write : transaction.writes) drop_unless_sure(write);
-  for (const Guards::Written& written : guards.written) SetHome(written.inode, {written.home, *committed});
+  for (const Guards::Written& written : guards.written)
+    SetHome(written.inode, {written.home, *committed, guards.began});
   for (const kv::KvWrite& write : transaction.writes) {
     if (Directory* directory = drop_unless_sure(write)) Apply(*directory, write, *committed);
   }

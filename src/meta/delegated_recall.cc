@@ -40,7 +40,7 @@ void DelegatedStore::Take(InodeId id, const cluster::Membership::Session& sessio
       directory.held = true;
       held_++;
       directory.held_since = Clock::now();
-      directory.valid_since = directory.generation = ++tick_;
+      directory.held_from = directory.valid_since = directory.generation = ++tick_;
     }
   }
   // It was recalled before it was here: whoever waits saw the key.

@@ -92,7 +92,7 @@ Result<kv::KvSnapshot> DelegatedStore::Read(std::span<const kv::KvSpan> spans) {
   std::vector<InodeId> wanted;
   {
     MutexLock lock(mutex_);
-    for (const kv::KvRange& range : snapshot.ranges) LearnHomes(range);
+    for (const kv::KvRange& range : snapshot.ranges) LearnHomes(range, began);
     Keep(spans, snapshot, began);
     if (session.ok()) wanted = CountReads(spans);
   }
@@ -113,7 +113,11 @@ InodeId DelegatedStore::CoverOf(std::string_view key) const {
   if (parsed.kind == 'E') return parsed.inode;
   // T keys are asked for of every inode; only directories have one.
   auto home = homes_.find(parsed.inode.value);
-  return home == homes_.end() ? InodeId{} : home->second.directory;
+  if (home == homes_.end()) return {};
+  // While nobody here held it, others may have moved the inode.
+  auto directory = directories_.find(home->second.directory.value);
+  const bool is_old = directory != directories_.end() && home->second.known_at < directory->second.held_from;
+  return is_old ? InodeId{} : home->second.directory;
 }
 
 DelegatedStore::Directory* DelegatedStore::FindHeld(InodeId directory) {
@@ -163,13 +167,13 @@ void DelegatedStore::ForgetOldSession(const cluster::Membership::Session& sessio
   unknown_operations_.clear();
 }
 
-void DelegatedStore::LearnHomes(const kv::KvRange& range) {
+void DelegatedStore::LearnHomes(const kv::KvRange& range, uint64_t began) {
   for (const kv::KvEntry& entry : range.entries) {
     const ParsedKey parsed = Parse(entry.key);
     if (parsed.kind != 'I') continue;
     auto record = InodeRecord::Decode(entry.value);
     if (!record.ok()) continue;
-    SetHome(parsed.inode, {HomeOf(parsed.inode, *record), entry.revision});
+    SetHome(parsed.inode, {HomeOf(parsed.inode, *record), entry.revision, began});
   }
 }
 
@@ -178,7 +182,9 @@ void DelegatedStore::SetHome(InodeId inode, const Home& home) {
   if (homes_.size() >= kHomesMax) MakeRoom();
   Home& known = homes_[inode.value];
   if (known.revision > home.revision) return;
-  const InodeId before = std::exchange(known, home).directory;
+  const Home old = std::exchange(known, home);
+  const InodeId before = old.directory;
+  if (before == home.directory) known.known_at = std::max(known.known_at, old.known_at);
   if (before == home.directory || before.value == 0) return;
   if (Directory* now = FindHeld(home.directory)) now->generation = ++tick_;
   Directory* directory = FindHeld(before);

@@ -69,6 +69,7 @@ class DelegatedStore final : public kv::KvStore {
   struct Home {
     InodeId directory;      // 0: none
     uint64_t revision = 0;  // of the I record that says so
+    uint64_t known_at = 0;  // the tick at which the last read or commit began that confirmed it
     bool doubted = false;   // a commit that compared this record failed: to be read again before the next
   };
   using SpanName = std::tuple<std::string, std::string, size_t>;  // begin, end, limit
@@ -76,6 +77,7 @@ class DelegatedStore final : public kv::KvStore {
   struct Directory {
     bool held = false, taking = false;
     unsigned giving_back = 0;  // its key is being deleted: not to be taken meanwhile
+    uint64_t held_from = 0;    // the tick; inodes that were known to lie here before may have moved
     uint64_t valid_since = 0;  // answers of reads that began before this tick are not kept
     uint64_t generation = 0;   // the tick since which all that changed what it covers went through this object
     uint64_t recalls = 0;      // counted, so that a take notices one
@@ -102,6 +104,7 @@ class DelegatedStore final : public kv::KvStore {
       bool is_new;  // the commit compares that it was not there
     };
     std::vector<Written> written;  // inodes whose I record the transaction puts
+    uint64_t began = 0;            // the tick
     bool may_be_old = false;       // it may have run when it was committed before: others may have written since
   };
 
@@ -111,13 +114,13 @@ class DelegatedStore final : public kv::KvStore {
     bool is_shared = false;  // there were several at once: which came last is not known
   };
 
-  // The directory that covers the key as far as is known; 0: none, or not known.
+  // The directory that covers the key as far as is known, and for certain if this host holds it; 0: none, or not known.
   InodeId CoverOf(std::string_view key) const REQUIRES_LOCK(mutex_);
   InodeId CoverOf(const kv::KvSpan& span) const REQUIRES_LOCK(mutex_);
   Directory* FindHeld(InodeId directory) REQUIRES_LOCK(mutex_);
   static std::optional<kv::KvRange> FindAnswer(const Directory& directory, const kv::KvSpan& span);
   std::optional<kv::KvSnapshot> AnswerFromMemory(std::span<const kv::KvSpan> spans) REQUIRES_LOCK(mutex_);
-  void LearnHomes(const kv::KvRange& range) REQUIRES_LOCK(mutex_);
+  void LearnHomes(const kv::KvRange& range, uint64_t began) REQUIRES_LOCK(mutex_);
   void SetHome(InodeId inode, const Home& home) REQUIRES_LOCK(mutex_);
   void Remember(Directory& directory, const kv::KvSpan& span, kv::KvRange answer) REQUIRES_LOCK(mutex_);
   bool IsInFlight(const kv::KvSpan& span) const REQUIRES_LOCK(mutex_);
@@ -174,8 +177,8 @@ class DelegatedStore final : public kv::KvStore {
   uint64_t session_ GUARDED_BY(mutex_) = 0;  // number of that under which all below was learned
   uint64_t tick_ GUARDED_BY(mutex_) = 1;
   std::unordered_map<uint64_t, Directory> directories_ GUARDED_BY(mutex_);
-  std::unordered_map<uint64_t, Home> homes_
-      GUARDED_BY(mutex_);  // of inodes; a hint for commits, exact under delegation
+  // Of inodes: a hint for commits; exact under a delegation that was held when they were learned (CoverOf).
+  std::unordered_map<uint64_t, Home> homes_ GUARDED_BY(mutex_);
   size_t answers_ GUARDED_BY(mutex_) = 0;
   std::map<std::string, Flight, std::less<>> flights_ GUARDED_BY(mutex_);  // by key
   size_t held_ GUARDED_BY(mutex_) = 0, taking_ GUARDED_BY(mutex_) = 0;     // of directories_

@@ -198,6 +198,27 @@ TEST_F(DelegatedStoreTest, AFileThatMovesTakesItsRecordsAlong) {
   EXPECT_EQ(ValueOf(*reader.names, FileKey(kFile)), "new");
 }
 
+// Of the file itself nothing was read since the directory is held again.
+TEST_F(DelegatedStoreTest, WhereAFileLayBeforeTheDirectoryWasHeldIsNotTrusted) {
+  MakeDirectory(kDirectory);
+  MakeDirectory(kOther);
+  MakeFile(kFile, kDirectory);
+  Host reader(*store_, 1), writer(*store_, 2);
+  ReadUntilHeld(reader, InodeKey(kFile), 1);
+  auto before = writer.names->Get(InodeKey(kFile));
+  ASSERT_TRUE(before.ok() && *before);
+  ASSERT_TRUE(writer.names
+                  ->Commit(kv::Transaction()
+                               .IfRevision(InodeKey(kFile), (*before)->revision)
+                               .Put(InodeKey(kFile), RecordOf(S_IFREG, kOther)))
+                  .ok());
+  ReadUntilHeld(reader, DentryKey(kDirectory, "x"), 1);
+  EXPECT_EQ(ValueOf(*reader.names, FileKey(kFile)), std::nullopt);
+  Host third(*store_, 3);
+  ASSERT_TRUE(third.names->Commit(kv::Transaction().Put(FileKey(kFile), "new")).ok());
+  EXPECT_EQ(ValueOf(*reader.names, FileKey(kFile)), "new");
+}
+
 TEST_F(DelegatedStoreTest, WhatComesBackIsNotAsItWasRemembered) {
   MakeDirectory(kDirectory);
   MakeDirectory(kOther);
