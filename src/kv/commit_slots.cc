@@ -140,6 +140,12 @@ Result<uint64_t> CommitSlots::CommitOnce(const Transaction& transaction, std::op
       if (!retry.Wait()) return Unknown(transaction, answer.error());
       continue;
     }
+    if (answer.ok() && answer->slot_value == open->name) {  // the request came twice, and ran the first time
+      open->slot.revision = answer->slot_revision;
+      GiveBack(std::move(open->slot));
+      open.reset();
+      return answer->slot_revision;
+    }
     Slot used = std::move(open->slot);
     open.reset();
     // The slots' lease may have ended, on a host that slept: once more with new ones.

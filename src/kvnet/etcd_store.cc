@@ -5,6 +5,13 @@ namespace cairnfs::kvnet {
 namespace pb = etcdserverpb;
 using std::chrono::milliseconds;
 
+namespace {
+
+// With ever so many endpoints: what a member that lives needs to answer.
+constexpr milliseconds kLeaseTimeoutMin{100};
+
+}  // namespace
+
 Result<uint64_t> EtcdStoreImpl::Commit(const kv::Transaction& transaction) {
   CAIRNFS_RETURN_IF_ERROR(kv::CheckLimits(transaction, limits()));
   return slots_.Commit(transaction);
@@ -80,9 +87,11 @@ Result<milliseconds> EtcdStoreImpl::KeepLeaseAlive(kv::LeaseId lease) {
     if (!status.ok()) return status;
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the stream ended without an answer");
   };
+  const milliseconds each = options_.lease_timeout_all / static_cast<int>(endpoints_.size());
+  const milliseconds timeout = std::max(kLeaseTimeoutMin, std::min(options_.lease_timeout, each));
   Status status;
   for (size_t i = 0; i < endpoints_.size(); ++i) {
-    status = Try(options_.lease_timeout, keep_alive);
+    status = Try(timeout, keep_alive);
     if (status.ok() || status.error().code != ErrorCode::kUnavailable) break;
   }
   CAIRNFS_RETURN_IF_ERROR(status);

@@ -211,9 +211,9 @@ Result<milliseconds> NodeStore::KeepLeaseAlive(kv::LeaseId lease) {
   proto::LeaseRequest request;
   request.set_lease(lease);
   proto::KeepLeaseAliveReply reply;
-  const grpc::Status status = Try(options_.lease_timeout, [&](grpc::ClientContext& context) {
-    return stub_->KeepLeaseAlive(&context, request, &reply);
-  });
+  const grpc::Status status =
+      Try(std::min(options_.lease_timeout, options_.lease_timeout_all),
+          [&](grpc::ClientContext& context) { return stub_->KeepLeaseAlive(&context, request, &reply); });
   if (!status.ok()) return ErrorOf(status);
   return milliseconds(reply.left_ms());
 }

@@ -23,6 +23,7 @@ class FaultyNetwork final : public SlotTransport {
       return SlottedAnswer{.committed = true, .revision = revision};
     }
     if (fate < lose_request) return MakeError(kLost, "the request was lost");
+    if (Draw() < come_twice) CAIRNFS_RETURN_IF_ERROR(ErrorIn(store_.CommitSlotted(transaction, *slot)));
     if (fate < lose_request + delay_request) {
       MutexLock lock(mutex_);
       delayed_.push_back({transaction, *slot});
@@ -52,7 +53,7 @@ class FaultyNetwork final : public SlotTransport {
     }
   }
 
-  std::atomic<int> lose_request{0}, delay_request{0}, lose_answer{0};  // percent
+  std::atomic<int> lose_request{0}, delay_request{0}, lose_answer{0}, come_twice{0};  // percent
   std::atomic<int> late_that_ran{0};
   std::atomic<LeaseId> last_lease{0};
 
@@ -61,6 +62,7 @@ class FaultyNetwork final : public SlotTransport {
     Transaction transaction;
     SlotClaim slot;
   };
+  static Status ErrorIn(const Result<SlottedAnswer>& answer) { return answer.ok() ? Status() : Status(answer.error()); }
   int Draw() {
     MutexLock lock(mutex_);
     return std::uniform_int_distribution<int>(0, 99)(random_);
@@ -149,6 +151,16 @@ TEST_F(CommitSlotsTest, LateRequestsChangeNothing) {
     ASSERT_EQ(Counter("a"), i);
   }
   EXPECT_EQ(network_.late_that_ran, 0);
+}
+
+TEST_F(CommitSlotsTest, ARequestThatComesTwiceRunsOnceAndIsNoConflict) {
+  CommitSlots slots(network_, Options());
+  network_.come_twice = 50;
+  for (int i = 0; i < 60; ++i) {
+    const std::string key = "key" + std::to_string(i);
+    const uint64_t revision = Must(slots.Commit(Transaction().IfAbsent(key).Put(key, "1")));
+    EXPECT_EQ(Must(store_->Get(key))->revision, revision);
+  }
 }
 
 TEST_F(CommitSlotsTest, ConflictsAreTold) {
