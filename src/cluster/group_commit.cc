@@ -39,17 +39,18 @@ void GroupCommit::SetHolders(const Digest& digest, Holders holders) {
   lists_[digest] = std::move(holders);
 }
 
-void GroupCommit::SetHoldersIfNone(const Digest& digest, Holders holders) {
+bool GroupCommit::SetHoldersIfNone(const Digest& digest, Holders holders) {
   {
     // First, so that a list that is being written is seen here or there.
     MutexLock lock(mutex_);
-    if (lists_.contains(digest) || lists_running_.contains(digest)) return;
+    if (lists_.contains(digest) || lists_running_.contains(digest)) return true;
   }
   // One that cannot be read may be better than what is known here.
   const auto written = ReadHolders(engine_, digest);
-  if (!written.ok() || *written) return;
+  if (!written.ok() || *written) return false;
   MutexLock lock(mutex_);
   if (!lists_running_.contains(digest)) lists_.try_emplace(digest, std::move(holders));
+  return true;
 }
 
 std::optional<Holders> GroupCommit::FindHolders(const Digest& digest) {

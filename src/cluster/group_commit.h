@@ -26,8 +26,9 @@ class GroupCommit {
   // Replaces the list of who holds the chunk; seen by FindHolders at once. To be set before the chunk is put, so that
   // no chunk is durable here without a list: that is what repair goes by.
   void SetHolders(const Digest& digest, Holders holders) EXCLUDES_LOCK(mutex_);
-  // As SetHolders, where no list is known: a process that died may have left a chunk without one.
-  void SetHoldersIfNone(const Digest& digest, Holders holders) EXCLUDES_LOCK(mutex_);
+  // As SetHolders, where no list is known: a process that died may have left a chunk without one. Whether the list that
+  // there is then, this or another, is yet to become durable (Commit).
+  bool SetHoldersIfNone(const Digest& digest, Holders holders) EXCLUDES_LOCK(mutex_);
   // Nullopt: nothing is known.
   std::optional<Holders> FindHolders(const Digest& digest) EXCLUDES_LOCK(mutex_);
   enum class Presence { kAbsent, kNew, kDurable };  // kNew: stored, and not known to be synced

@@ -35,7 +35,8 @@ HasAnswer HomeClaims::Find(const Digest& digest, GroupCommit::Presence here, con
       answer.holders.push_back(holder);
     }
   } else if (here != GroupCommit::Presence::kAbsent) {
-    commit_.SetHoldersIfNone(digest, {membership_.self()});  // others count on it from now on, so repair must see it
+    // Others count on it from now on, so repair must see it; they have it confirmed, which makes the list durable.
+    if (commit_.SetHoldersIfNone(digest, {membership_.self()})) answer.kind = HasAnswer::Kind::kKnown;
   }
   if (answer.holders.empty()) answer.kind = HasAnswer::Kind::kBring;
   return answer;

@@ -74,11 +74,11 @@ void ClusterChunkStoreImpl::HandleConfirm(const PeerMessage& request, PeerServer
     bits[i] = found[i] != GroupCommit::Presence::kAbsent;
     any_new = any_new || found[i] == GroupCommit::Presence::kNew;
     // Others count on it from now on, so repair must see it.
-    if (bits[i]) commit_.SetHoldersIfNone((*digests)[i], {self_});
+    if (bits[i] && commit_.SetHoldersIfNone((*digests)[i], {self_})) any_new = true;
   }
   PeerMessage reply{EncodeBits(bits), {}};
   if (!any_new) return respond(std::move(reply));
-  // What is here and not synced yet is synced before it is vouched for.
+  // What is here and not synced yet, or its list is not, is synced before it is vouched for.
   commit_.Commit([reply = std::move(reply), respond = std::move(respond)](Status status) {
     if (!status.ok()) return respond(status.error());
     respond(reply);

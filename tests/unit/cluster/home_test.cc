@@ -64,6 +64,20 @@ TEST_F(HomeTest, OneBringsAndTheOthersWait) {
   EXPECT_EQ(answers[0].holders.size(), 2u);
 }
 
+// As one that a host had before it joined a cluster, or whose list was not written yet at a crash.
+TEST_F(HomeTest, AChunkWithoutAListIsConfirmedBeforeOthersCountOnIt) {
+  io::Slice slice;
+  slice.data = reinterpret_cast<const std::byte*>(chunk_.bytes.data());
+  slice.size = chunk_.bytes.size();
+  ASSERT_OK(commit_->Put(chunk_.digest, {&slice, 1}));
+  ASSERT_OK(commit_->CommitAndWait());
+  EXPECT_EQ(Ask(ids_[1]), Kind::kKnown);
+  EXPECT_TRUE(commit_->SetHoldersIfNone(chunk_.digest, {ids_[0]})) << "the list is not durable yet";
+  ASSERT_OK(commit_->CommitAndWait());
+  EXPECT_FALSE(commit_->SetHoldersIfNone(chunk_.digest, {ids_[0]}));
+  EXPECT_EQ(Ask(ids_[1]), Kind::kKnownHere);
+}
+
 // Another asks, brings the chunk and ends its claim between this one's look at the claims and its look at what is here,
 // or right after it.
 TEST_F(HomeTest, AChunkThatComesWhileItIsLookedUpIsNotBroughtAgain) {
