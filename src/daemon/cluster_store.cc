@@ -26,7 +26,7 @@ Result<std::unique_ptr<ClusterStore>> ClusterStore::Open(const DataDirectory* di
   }
   kvnet::RemoteOptions options;
   options.retry.give_up_after = std::chrono::milliseconds(config.metadata_wait_ms);
-  options.lease_timeout_all = std::chrono::milliseconds(config.lease_ms / 2);
+  options.lease_timeout_all = std::chrono::milliseconds(config.lease_ms * 3 / 4);  // the first begins after a fifth
   opened->patience_ = options.retry.patience = std::make_shared<kv::Patience>();
   CAIRNFS_ASSIGN_OR_RETURN(opened->remote_, kvnet::OpenSharedStore(config.metadata, options));
   return opened;

@@ -20,7 +20,7 @@ struct RemoteOptions {
   kv::RetryOptions retry;
   std::chrono::milliseconds lease_timeout{1'500};  // of one try to keep a lease alive
   // Of a try at each of the endpoints, one after the other: members that do not answer must not use the lease up.
-  std::chrono::milliseconds lease_timeout_all{2'500};
+  std::chrono::milliseconds lease_timeout_all{3'750};
   Tls tls;
 };
 

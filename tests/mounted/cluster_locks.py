@@ -19,6 +19,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import Scratch, run_cases
+from refusals import expect_errno
 
 LEASE_SECONDS = 5
 OFD_GETLK, OFD_SETLK, OFD_SETLKW = 36, 37, 38
@@ -320,6 +321,20 @@ def lines_that_hosts_append_in_turns(mounts):
             assert log.read() == b"".join(b"line %02d\n" % turn for turn in range(12))
 
 
+def appends_after_another_host_cut_the_file(mounts):
+    """The kernel of the host that appends does not know; one append takes more than one request."""
+    with opened(mounts, "rotated", os.O_RDWR | os.O_APPEND) as files:
+        os.write(files[1], b"x" * 5000)
+        os.fsync(files[1])
+        os.truncate(f"{mounts[0]}/rotated", 2)
+        large = os.urandom(5 << 20)
+        for piece in (b"one\n", b"two\n", large, b"three\n"):
+            assert os.write(files[1], piece) == len(piece)
+        os.fsync(files[1])
+        with open(f"{mounts[0]}/rotated", "rb") as log:
+            assert log.read() == b"xxone\ntwo\n" + large + b"three\n"
+
+
 def a_reader_follows_a_file_that_grows_and_shrinks(mounts):
     with opened(mounts, "grows", os.O_RDWR) as (writer, reader):
         os.write(writer, b"one\n")
@@ -342,7 +357,7 @@ ON_MOUNTS = [locks_exclude_each_other, ranges_are_split_and_joined, who_is_in_th
              waits_end_when_the_lock_is_free, closing_frees, a_flock_is_free_for_who_comes_after_its_close,
              a_process_that_dies_frees, waits_are_interrupted, deadlocks_of_a_host_are_refused, one_at_a_time,
              who_has_the_lock_reads_what_others_synced, lines_that_hosts_append_in_turns,
-             a_reader_follows_a_file_that_grows_and_shrinks]
+             appends_after_another_host_cut_the_file, a_reader_follows_a_file_that_grows_and_shrinks]
 
 
 # --- cases with hosts that die ----------------------------------------------------------------------------------------
@@ -377,13 +392,17 @@ def a_host_that_dies_frees(cluster):
 def an_open_file_of_a_lost_session_locks_nothing(cluster):
     """Its process may believe that it still has what it locked before: it is told, whatever it asks for."""
     victim = cluster.hosts[2]
-    with processes([host.mount_point for host in cluster.hosts], 0, 2, 2, 2) as (a, flocked, ranged, idle):
+    with opened([cluster.hosts[0].mount_point], "cut", os.O_RDWR) as (other,), \
+            processes([host.mount_point for host in cluster.hosts], 0, 2, 2, 2) as (a, flocked, ranged, idle):
+        cut = os.open(f"{victim.mount_point}/cut", os.O_RDWR)
         assert flocked.flock(EX) == "ok" and ranged.ofd("w", 0, 9) == "ok"
         victim.pause()
         try:
             eventually(lambda: a.flock(EX), seconds=LEASE_SECONDS + 10)
             eventually(lambda: a.posix("w", 0, 9), seconds=LEASE_SECONDS + 10)
             assert a.flock(UN) == "ok" and a.posix("u") == "ok"
+            os.write(other, b"of the next holder")
+            os.fsync(other)
         finally:
             victim.resume()
         cluster.wait_for_states({victim.name: "up"})
@@ -394,6 +413,9 @@ def an_open_file_of_a_lost_session_locks_nothing(cluster):
             assert flocked.flock(EX) in lost
             assert ranged.ofd("w", 20, 9) in lost
             assert idle.posix("r", 40, 9) in lost
+        for call in (lambda: os.ftruncate(cut, 0), lambda: os.ftruncate(cut, 0), lambda: os.close(cut)):
+            expect_errno((errno.EIO, errno.ESTALE), call)
+        assert os.pread(other, 100, 0) == b"of the next holder"
         assert flocked.flock(UN) == "ok" and ranged.ofd("u", 0, 9) == "ok"
         for process in (flocked, ranged, idle):
             process.call("close", "f")

@@ -139,6 +139,7 @@ class Host(Namespace):
         self.mount_point = cluster.scratch.directory(self.name)
         self.options = {}  # keys of its configuration alone
         self.pid = None
+        self.wiped_log = ""  # of data directories that were lost
 
     def path(self, *names):
         return os.path.join(self.mount_point, *names)
@@ -218,6 +219,7 @@ class Host(Namespace):
 
     def wipe(self):
         """Its disk is gone. REQUIRES: no daemon runs."""
+        self.wiped_log += self._whole_log()[-6000:]
         shutil.rmtree(self.data)
 
     def status(self):
@@ -235,8 +237,8 @@ class Host(Namespace):
         return {name: node["state"] for name, node in self.nodes().items()}
 
     def log(self):
-        text = self._whole_log()
-        return f"-- log of {self.name}\n{text[-6000:]}" if text else ""
+        text = self.wiped_log + self._whole_log()[-6000:]
+        return f"-- log of {self.name}\n{text}" if text else ""
 
     def sessions_lost(self):
         """How many sessions its daemons have noticed the loss of."""
