@@ -73,7 +73,9 @@ std::vector<GroupCommit::Presence> GroupCommit::Find(const std::vector<Digest>& 
   {
     MutexLock lock(mutex_);
     for (size_t i = 0; i < digests.size(); ++i) {
-      is_new[i] = storing_.contains(digests[i]) || stored_.contains(digests[i]) || stored_running_.contains(digests[i]);
+      for (const auto* chunks : {&stored_, &stored_running_}) is_new[i] = is_new[i] || chunks->contains(digests[i]);
+      for (const Lists* lists : {&lists_, &lists_running_}) is_new[i] = is_new[i] || lists->contains(digests[i]);
+      is_new[i] = is_new[i] || storing_.contains(digests[i]);
     }
   }
   std::vector<Presence> found(digests.size(), Presence::kAbsent);

@@ -31,7 +31,8 @@ class GroupCommit {
   bool SetHoldersIfNone(const Digest& digest, Holders holders) EXCLUDES_LOCK(mutex_);
   // Nullopt: nothing is known.
   std::optional<Holders> FindHolders(const Digest& digest) EXCLUDES_LOCK(mutex_);
-  enum class Presence { kAbsent, kNew, kDurable };  // kNew: stored, and not known to be synced
+  // kNew: stored, and it or its list of holders is not known to be synced.
+  enum class Presence { kAbsent, kNew, kDurable };
   std::vector<Presence> Find(const std::vector<Digest>& digests) EXCLUDES_LOCK(mutex_);
   // Calls `done`, on a thread of its own, once all that was noted before the call is durable. Must not block.
   void Commit(Done done) EXCLUDES_LOCK(mutex_);

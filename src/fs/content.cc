@@ -174,6 +174,7 @@ Status FileSystem::Impl::Punch(const InodePtr& inode, Content& content, uint64_t
 
 Status FileSystem::Impl::Truncate(const InodePtr& inode, Content& content, uint64_t size) {
   inode->late_appends.Clear();
+  inode->others_cut_from = 0;  // the kernel knows this end
   if (size == 0) {
     NoteFreed(content.extents.allocated_bytes());
     streams->RemoveRange(inode, 0, kFileSizeMax);

@@ -123,7 +123,8 @@ class Inode {
   uint64_t others_noticed GUARDED_BY(mutex) = 0, others_seen GUARDED_BY(mutex) = 0;
   std::chrono::steady_clock::time_point looked_at GUARDED_BY(mutex);  // whether others have changed it
   std::chrono::milliseconds look_after GUARDED_BY(mutex){};           // from then on, again
-  // Where the file ended here before another host cut it: the kernel may believe so still, and append there.
+  // Where the file ended here before another host cut it, and what was appended there since: the kernel may believe so
+  // still, and append there.
   uint64_t others_cut_from GUARDED_BY(mutex) = 0;
   // Before the end: earlier pieces of large appends, of which later ones came first.
   RangeSet late_appends GUARDED_BY(mutex);

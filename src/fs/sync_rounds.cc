@@ -285,7 +285,9 @@ void SyncRounds::Open(bool everything) {
       continue;
     }
     Content& content = *inode->content;
-    if (table_.IsGone(inode)) {
+    // Other hosts may have the file open, and were told what was closed.
+    const bool is_told = content.shared && content.shared->pending_revision != 0;
+    if (!is_told && table_.IsGone(inode)) {
       // It went before this freeze: nothing of it is owed to anyone.
       streams_.Discard(inode);
       content.pins.clear();

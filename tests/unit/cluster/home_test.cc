@@ -72,6 +72,7 @@ TEST_F(HomeTest, AChunkWithoutAListIsConfirmedBeforeOthersCountOnIt) {
   ASSERT_OK(commit_->Put(chunk_.digest, {&slice, 1}));
   ASSERT_OK(commit_->CommitAndWait());
   EXPECT_EQ(Ask(ids_[1]), Kind::kKnown);
+  EXPECT_EQ(Ask(ids_[2]), Kind::kKnown);
   EXPECT_TRUE(commit_->SetHoldersIfNone(chunk_.digest, {ids_[0]})) << "the list is not durable yet";
   ASSERT_OK(commit_->CommitAndWait());
   EXPECT_FALSE(commit_->SetHoldersIfNone(chunk_.digest, {ids_[0]}));

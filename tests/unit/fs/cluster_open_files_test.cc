@@ -151,7 +151,7 @@ TEST_F(ClusterOpenFilesTest, WhatWasWrittenUnderALockIsTheNextHolders) {
 
 TEST_F(ClusterOpenFilesTest, WhatIsClosedAfterTheFileWasRemovedElsewhere) {
   MakeHosts(3);
-  host(0).Put("file", "old bytes");
+  const InodeId inode = host(0).Put("file", "old bytes");
   auto writer = host(0).Open("file");
   auto reader = host(2).Open("file", {.read = true});
   ASSERT_TRUE(writer.ok() && reader.ok());
@@ -161,6 +161,7 @@ TEST_F(ClusterOpenFilesTest, WhatIsClosedAfterTheFileWasRemovedElsewhere) {
   EXPECT_GE(board_.hold_calls, 2);
   ASSERT_TRUE(host(0).Write(*writer, 0, "new bytes, and more").ok());
   ASSERT_TRUE(host(0).CloseFile(*writer).ok());
+  host(0).fs->Forget(inode, 1);
   EXPECT_EQ(host(2).fs->GetAttr(reader->attr.inode)->size, 19u);
   EXPECT_EQ(*host(2).Read(*reader, 0, 100), "new bytes, and more");
   ASSERT_TRUE(host(2).CloseFile(*reader).ok());
