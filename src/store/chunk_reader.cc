@@ -12,6 +12,8 @@ constexpr int kAttemptsMax = 4;
 // Chunks read together: so far apart at most, and so much in one read.
 constexpr uint64_t kGapBytesMax = 64 * kKiB;
 constexpr uint64_t kRunBytesMax = 4 * kMiB;
+// On their way to the disk at once, of what nobody waits for: measured in docs/decisions/reading.md.
+constexpr size_t kLaneBytesMax = 16 * kMiB;
 // A few of the longest chunks.
 constexpr size_t kMemoryBytesMin = 16 * kMiB;
 
@@ -23,8 +25,10 @@ struct ChunkReader::Operation {
   Location location;
   std::shared_ptr<SegmentRead> read;
   int attempts = 0;
-  bool together = false;       // read with others
-  bool partly_staged = false;  // the other part was written, this one cannot be
+  bool together = false;                                      // read with others
+  bool partly_staged = false;                                 // the other part was written, this one cannot be
+  bool ahead = false;                                         // when its read began, nobody waited for it
+  std::atomic<ReadLane::Ticket> ticket{ReadLane::kNoTicket};  // while its read may stand in line
   // Guarded by the reader's mutex_.
   std::vector<ChunkCallback> waiting;
   bool prefetch = false;
@@ -48,6 +52,7 @@ ChunkReader::ChunkReader(io::BufferPool& pool, ChunkIndex& index, SegmentSet& se
       cache_(cache),
       report_(std::move(report)),
       prefetch_bytes_max_(std::min(cache.bytes_max() / 2, 64 * kMiB)),
+      lane_(kLaneBytesMax),
       memory_(std::make_shared<ReadMemory>(std::max(pool.count() * io::BufferPool::kBufferBytes / 8, kMemoryBytesMin))),
       verify_("cairn-verify", verify_threads),
       slow_("cairn-slow-read", 1) {}
@@ -67,18 +72,22 @@ void ChunkReader::Get(const Digest& digest, ChunkCallback done) {
   if (auto cached = FindCached(digest)) return done(*std::move(cached));
   counters_.cache_misses.fetch_add(1, std::memory_order_relaxed);
   OperationPtr operation;
+  ReadLane::Ticket ticket;
   {
     MutexLock lock(mutex_);
     OperationPtr& slot = in_flight_[digest];
-    if (slot) {
-      slot->waiting.push_back(std::move(done));
-      return;
+    if (!slot) {
+      slot = operation = std::make_shared<Operation>(digest);
+      ++running_;
     }
-    slot = operation = std::make_shared<Operation>(digest);
-    operation->waiting.push_back(std::move(done));
-    ++running_;
+    slot->waiting.push_back(std::move(done));
+    ticket = slot->ticket.load(std::memory_order_relaxed);
   }
-  Locate(operation);
+  if (operation) {
+    Locate(operation);
+  } else if (ticket != ReadLane::kNoTicket) {
+    lane_.Hurry(ticket);
+  }
 }
 
 void ChunkReader::Prefetch(std::span<const Digest> digests) {
@@ -170,6 +179,7 @@ void ChunkReader::StartAlone(const OperationPtr& operation, OpenSegment place) {
   }
   auto read = std::make_shared<SegmentRead>(std::move(place), operation->begin(), operation->end());
   operation->read = read;
+  operation->ahead = prefetch;
   if (prefetch) read->ChargeTo(prefetch_bytes_);
   const bool small = read->bytes() <= kSmallChunkBytesMax;
   if (!small && TakeBuffers(*read)) return CopyOrRead(operation);
@@ -205,13 +215,15 @@ void ChunkReader::StartTogether(std::span<const Located> run) {
   }
   read->ChargeTo(prefetch_bytes_);
   std::vector<OperationPtr> operations;
+  const ReadLane::Ticket ticket = lane_.NewTicket();
   for (const auto& [operation, place] : run) {
     operation->read = read;
     operation->together = true;
+    operation->ticket.store(ticket, std::memory_order_relaxed);
     operations.push_back(operation);
   }
   counters_.disk_read_bytes.fetch_add(read->bytes(), std::memory_order_relaxed);
-  SegmentRead::Start(read, [this, operations = std::move(operations)] {
+  lane_.Start(ticket, read, [this, operations = std::move(operations)] {
     for (const OperationPtr& operation : operations) verify_.Post([this, operation] { Verify(operation); });
   });
 }
@@ -235,7 +247,10 @@ void ChunkReader::ReadFromDisk(const OperationPtr& operation) {
   auto verify = [this, operation] { verify_.Post([this, operation] { Verify(operation); }); };
   if (operation->read->bytes() == 0) return verify();
   counters_.disk_read_bytes.fetch_add(operation->read->bytes(), std::memory_order_relaxed);
-  SegmentRead::Start(operation->read, verify);
+  if (!operation->ahead) return SegmentRead::Start(operation->read, verify);
+  const ReadLane::Ticket ticket = lane_.NewTicket();
+  operation->ticket.store(ticket, std::memory_order_relaxed);
+  lane_.Start(ticket, operation->read, verify);
 }
 
 void ChunkReader::Verify(const OperationPtr& operation) {

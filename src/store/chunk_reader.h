@@ -15,6 +15,7 @@
 #include "base/thread_annotations.h"
 #include "store/chunk_cache.h"
 #include "store/chunk_index.h"
+#include "store/read_lane.h"
 #include "store/segment_read.h"
 #include "store/segment_writer.h"
 
@@ -63,6 +64,7 @@ class ChunkReader {
   ChunkCache& cache_;
   const std::function<void(const Error&)> report_;
   const size_t prefetch_bytes_max_;
+  ReadLane lane_;                             // of reads that nobody waits for
   const std::shared_ptr<ReadMemory> memory_;  // shared with the memory taken, which may outlive this
   ReadCounters counters_;
   std::atomic<size_t> prefetch_bytes_{0};
