@@ -384,8 +384,7 @@ def run_on_plain(damage, rounds, options, artefacts):
     with tempfile.TemporaryDirectory(prefix="cairnfs-plain-") as directory:
         cluster = plain_hosts.PlainCluster(directory, options.hosts, damage, options.seed)
         test = Test(cluster, options, artefacts, {})
-        needs_data = {"WipeData", "FullDisk", "KillMetadata", "RestartAll"}
-        names = [kind.__name__ for kind in nemesis.FAULTS if kind.__name__ not in needs_data]
+        names = [kind.__name__ for kind in nemesis.FAULTS if kind not in nemesis.NEEDS_DAEMONS]
         test.run(nemesis.plan(random.Random(options.seed), rounds, ["Pause"] if damage == "no_fencing" else names))
 
 

@@ -65,7 +65,10 @@ class Fault:
     @property
     def others(self):
         """Everybody but the victim: hosts and members of etcd."""
-        return [host for host in self.cluster.hosts if host is not self.victim] + list(self.cluster.etcd)
+        return self.all_but(self.victim)
+
+    def all_but(self, one):
+        return [other for other in [*self.cluster.hosts, *self.cluster.etcd] if other is not one]
 
     def strike(self):
         raise NotImplementedError
@@ -138,30 +141,61 @@ class WipeData(Fault):
         return True
 
 
-class KillMetadata(Fault):
-    """The node that serves the metadata, or the leader of etcd or another member, dies and comes back."""
+class MetadataFault(Fault):
+    """Base of what strikes the node that serves the metadata, or one member of etcd, more often its leader."""
 
     def choose(self):
-        self.member = None
         if self.cluster.etcd:
             leader = leader_of(self.cluster)
             is_leader = leader is not None and self.rng.random() < 0.6
-            self.member = leader if is_leader else self.rng.choice(self.cluster.etcd)
+            self.server = leader if is_leader else self.rng.choice(self.cluster.etcd)
         else:
-            self.pick(self.cluster.hosts[:1])
+            self.server = self.pick(self.cluster.hosts[:1])
         self.ends_sessions = list(self.cluster.hosts)
 
-    def strike(self):
-        (self.member or self.victim).kill()
-
-    def heal(self):
-        if self.member:
-            self.member.serve()
-        else:
-            self.victim.mount(**self.environment)
+    def last(self):
+        """Shorter or longer than the leases that it keeps."""
+        sleep(self.rng.uniform(1, PAST_LEASE_S))
 
     def describe(self):
-        return f"KillMetadata of {(self.member or self.victim).name}"
+        return f"{type(self).__name__} of {self.server.name}"
+
+
+class KillMetadata(MetadataFault):
+    """It dies and comes back."""
+
+    def strike(self):
+        self.server.kill()
+
+    def last(self):
+        Fault.last(self)
+
+    def heal(self):
+        if self.victim:
+            self.victim.mount(**self.environment)
+        else:
+            self.server.serve()
+
+
+class PauseMetadata(MetadataFault):
+    """SIGSTOP, then SIGCONT: connections to it stay, and are silent."""
+
+    def strike(self):
+        self.server.pause()
+
+    def heal(self):
+        self.server.resume()
+
+
+class CutOffMetadata(MetadataFault):
+    """No packets between it and anybody."""
+
+    def strike(self):
+        for other in self.all_but(self.server):
+            self.cluster.cut(self.server, other)
+
+    def heal(self):
+        self.cluster.heal()
 
 
 class CutOff(Fault):
@@ -181,6 +215,14 @@ class CutOff(Fault):
 
     def heal(self):
         self.cluster.heal()
+
+
+class CutFromMetadata(CutOff):
+    """The host no longer reaches the metadata, and reaches the other hosts as before."""
+
+    def strike(self):
+        for server in self.cluster.etcd or self.cluster.hosts[:1]:
+            self.cluster.cut(self.victim, server)
 
 
 class CutOffBriefly(CutOff):
@@ -355,7 +397,9 @@ class RestartAll(Fault):
 
 
 FAULTS = [KillDaemon, Pause, CutOff, KillMetadata, OneWay, CutPair, Nothing, WipeData, CutOffBriefly, FullDisk,
-          RestartAll, PauseBriefly, LinkDown]
+          RestartAll, PauseBriefly, LinkDown, PauseMetadata, CutOffMetadata, CutFromMetadata]
+# What a plain directory has none of.
+NEEDS_DAEMONS = [WipeData, FullDisk, RestartAll, KillMetadata, PauseMetadata, CutOffMetadata, CutFromMetadata]
 
 
 def plan(rng, rounds, names=()):

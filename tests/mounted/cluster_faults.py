@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Several hosts under faults (tests/cluster), on several clusters at the same time: with metadata in etcd and on a node,
-of three hosts and of four, with two copies of each chunk and with three; and with safeguards left out, which has to be
+of three hosts, four and five, with two copies of each chunk and with three; and with safeguards left out, which has to be
 noticed.
 
 Rounds mostly wait, so clusters side by side take hardly longer than one. What each prints has its name in front. Options:
@@ -24,8 +24,8 @@ from cairnfs_mount import run_cpp  # noqa: E402
 
 CLUSTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster")
 # By name: the store of the metadata, hosts, copies. With a host away each chunk still finds nodes for all its copies.
-CLUSTERS = {"etcd-1": ("etcd", 3, 2), "node-1": ("node", 3, 2), "etcd-2": ("etcd", 4, 3), "node-2": ("node", 4, 2)}
-ROUNDS = 15  # of each cluster: more than there are kinds of faults, so that each has all of them
+CLUSTERS = {"etcd-1": ("etcd", 3, 2), "node-1": ("node", 3, 2), "etcd-2": ("etcd", 4, 3), "node-2": ("node", 5, 2)}
+ROUNDS = 17  # of each cluster: more than there are kinds of faults, so that each has all of them
 AT_ONCE = 5
 LIMIT_S = 1200
 TOLD_AGAIN = 60  # lines of a failure, at the end

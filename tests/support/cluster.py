@@ -127,6 +127,12 @@ class Etcd(Namespace):
         self.process.wait()
         self.processes.remove(self.process)
 
+    def pause(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
 
 class Host(Namespace):
     """A host with CairnFS: configuration, data directory and mount are its own."""
