@@ -223,9 +223,10 @@ void ChunkReader::StartTogether(std::span<const Located> run) {
     operations.push_back(operation);
   }
   counters_.disk_read_bytes.fetch_add(read->bytes(), std::memory_order_relaxed);
-  lane_.Start(ticket, read, [this, operations = std::move(operations)] {
+  lane_.Start(ticket, read, [this, operations] {
     for (const OperationPtr& operation : operations) verify_.Post([this, operation] { Verify(operation); });
   });
+  HurryIfAwaited(ticket, operations);
 }
 
 void ChunkReader::CopyOrRead(const OperationPtr& operation) {
@@ -251,6 +252,18 @@ void ChunkReader::ReadFromDisk(const OperationPtr& operation) {
   const ReadLane::Ticket ticket = lane_.NewTicket();
   operation->ticket.store(ticket, std::memory_order_relaxed);
   lane_.Start(ticket, operation->read, verify);
+  HurryIfAwaited(ticket, {&operation, 1});
+}
+
+// For those who came after it was decided that nobody waits, and before they could see the ticket of what is in line.
+void ChunkReader::HurryIfAwaited(ReadLane::Ticket ticket, std::span<const OperationPtr> operations) {
+  {
+    MutexLock lock(mutex_);
+    bool is_awaited = false;
+    for (const OperationPtr& operation : operations) is_awaited = is_awaited || !operation->waiting.empty();
+    if (!is_awaited) return;
+  }
+  lane_.Hurry(ticket);
 }
 
 void ChunkReader::Verify(const OperationPtr& operation) {

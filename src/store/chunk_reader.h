@@ -53,6 +53,7 @@ class ChunkReader {
   void StartWithMemory(const OperationPtr& operation);
   void CopyOrRead(const OperationPtr& operation);
   void ReadFromDisk(const OperationPtr& operation);
+  void HurryIfAwaited(ReadLane::Ticket ticket, std::span<const OperationPtr> operations);
   void Verify(const OperationPtr& operation);  // on verify_
   void Retry(const OperationPtr& operation, Error error);
   void Finish(const OperationPtr& operation, Result<ChunkData> result);
