@@ -40,7 +40,8 @@ from cluster import Cluster
 from zombie import Zombie
 
 CHECKPOINTS_KEPT = 24
-SMALL_DISK = "400m"
+# Deleted data stays on the nodes: in a long run this disk would be full in rounds that are about other faults.
+SMALL_DISK_MIB, SMALL_DISK_MIB_PER_ROUND = 400, 8
 KEPT = os.environ.get("CAIRNFS_KEEP_FAILURES", "/var/tmp")
 # Locks are freed at most so long after their client or their host's lease has ended.
 UNLOCK_S = 1
@@ -366,7 +367,7 @@ def run_on_cluster(store, rounds, options, artefacts):
     with Scratch() as scratch, Cluster(scratch, hosts=options.hosts, metadata=store, etcd_members=3,
                                        copies=options.copies,
                                        options={"segment_size": nemesis.FullDisk.SEGMENT_SIZE}) as cluster:
-        nemesis.small_disk(cluster.hosts[-1], SMALL_DISK)
+        nemesis.small_disk(cluster.hosts[-1], f"{max(SMALL_DISK_MIB, 100 + SMALL_DISK_MIB_PER_ROUND * rounds)}m")
         # The daemons that the support starts see it too.
         os.environ.update(environment)
         try:
