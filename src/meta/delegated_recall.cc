@@ -19,10 +19,16 @@ constexpr std::chrono::milliseconds kLookAgainAfter{1000};
 }  // namespace
 
 void DelegatedStore::Take(InodeId id, const cluster::Membership::Session& session) {
-  uint64_t recalls = 0;
   {
+    // A recall may have come since it was wanted, of a key that was there before: the deletion that answers it may take
+    // away one that is put now.
     MutexLock lock(mutex_);
-    recalls = directories_[id.value].recalls;
+    Directory& directory = directories_[id.value];
+    if (directory.recalls != directory.recalls_before) {
+      directory.taking = false;
+      taking_--;
+      return;
+    }
   }
   kv::Transaction transaction;
   transaction.writes.push_back({DelegationKey(id, membership_.self()), std::string(), session.lease});
@@ -33,7 +39,7 @@ void DelegatedStore::Take(InodeId id, const cluster::Membership::Session& sessio
     Directory& directory = directories_[id.value];
     directory.taking = false;
     taking_--;
-    recalled = directory.recalls != recalls;
+    recalled = directory.recalls != directory.recalls_before;
     // Under a session that is over by now the key is, or will be, gone.
     held = taken.ok() && !recalled && session_ == session.number;
     if (held) {

@@ -306,6 +306,7 @@ std::vector<InodeId> DelegatedStore::CountReads(std::span<const kv::KvSpan> span
     if (++directory.reads < options_.reads_to_take) continue;
     if (held_ + taking_ >= options_.directories_max) continue;
     directory.taking = true;
+    directory.recalls_before = directory.recalls;
     taking_++;
     directory.reads = 0;
     wanted.push_back(id);

@@ -76,12 +76,13 @@ class DelegatedStore final : public kv::KvStore {
   using Ranges = std::map<SpanName, kv::KvRange>;                 // each over one kind of record of one inode
   struct Directory {
     bool held = false, taking = false;
-    unsigned giving_back = 0;  // its key is being deleted: not to be taken meanwhile
-    uint64_t held_from = 0;    // the tick; inodes that were known to lie here before may have moved
-    uint64_t valid_since = 0;  // answers of reads that began before this tick are not kept
-    uint64_t generation = 0;   // the tick since which all that changed what it covers went through this object
-    uint64_t recalls = 0;      // counted, so that a take notices one
-    unsigned rests = 0;        // recalls that followed each other soon
+    unsigned giving_back = 0;     // its key is being deleted: not to be taken meanwhile
+    uint64_t held_from = 0;       // the tick; inodes that were known to lie here before may have moved
+    uint64_t valid_since = 0;     // answers of reads that began before this tick are not kept
+    uint64_t generation = 0;      // the tick since which all that changed what it covers went through this object
+    uint64_t recalls = 0;         // counted, so that a take notices one
+    uint64_t recalls_before = 0;  // when it was marked as `taking`
+    unsigned rests = 0;           // recalls that followed each other soon
     Clock::time_point rest_until, window_begin, held_since;
     unsigned reads = 0;                                      // in the window
     std::map<std::string, kv::KvRange, std::less<>> points;  // by key
@@ -137,7 +138,7 @@ class DelegatedStore final : public kv::KvStore {
   std::vector<InodeId> CountReads(std::span<const kv::KvSpan> spans) REQUIRES_LOCK(mutex_);  // those worth taking
   void MakeRoom() REQUIRES_LOCK(mutex_);
 
-  // REQUIRES: marked as `taking`.
+  // REQUIRES: marked as `taking`. Takes none where a recall came since.
   void Take(InodeId directory, const cluster::Membership::Session& session);
   void ReadNames(InodeId directory);
   void GiveBack(InodeId directory);
