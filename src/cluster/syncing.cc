@@ -62,12 +62,14 @@ void ClusterChunkStoreImpl::PutAllLocally(uint64_t last) {
 bool ClusterChunkStoreImpl::IsFullEverywhere() {
   const ViewPtr view = reachability_.view();
   size_t up = 0, taking = 0;
+  bool any_full = false;
   for (const NodeInfo& node : view->nodes) {
     if (node.state != NodeState::kUp) continue;
     ++up;
-    if (!node.full) ++taking;
+    any_full = any_full || node.full;
+    if (node.takes_chunks()) ++taking;
   }
-  return up >= options_.copies && taking < options_.copies;
+  return any_full && up >= options_.copies && taking < options_.copies;
 }
 
 ClusterChunkStoreImpl::AwayNodes ClusterChunkStoreImpl::NodesThatTakeNothing(const View& view) {

@@ -88,6 +88,18 @@ TEST_F(ClusterChunkTest, WhereNodesAreOnlyFullTheAdviceIsRoom) {
   EXPECT_EQ(status.error().message.find("Bring nodes back"), std::string::npos) << status.error().message;
 }
 
+// A node of weight 0 has room, and takes nothing.
+TEST_F(ClusterChunkTest, WhereNodesAreFullOneOfWeightZeroIsNotWaitedFor) {
+  AddNode();
+  AddNode(/*disk_bytes=*/12 * kMiB);
+  AddNode();
+  cluster_.Edit(nodes_[2]->id, [](NodeInfo& info) { info.weight = 0; });
+  PutAll(*nodes_[0], MakeChunks(1, 80, 500'000));
+  const Status status = nodes_[0]->chunks->Sync();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kNoSpace) << status.error().message;
+}
+
 TEST_F(ClusterChunkTest, SyncNamesTheNodesThatLackAndCanBeRepeated) {
   options_.sync_wait_max = std::chrono::seconds(1);
   AddNodes(2);
