@@ -110,6 +110,9 @@ void Orphans::Run() {
       if (all.ok()) inodes.insert(inodes.end(), all->begin(), all->end());
     }
     if (inodes.empty()) continue;
+    // The sweep lists those too that could not be settled before.
+    std::sort(inodes.begin(), inodes.end());
+    inodes.erase(std::unique(inodes.begin(), inodes.end()), inodes.end());
     std::vector<InodeId> left = Settle(inodes);
     if (left.empty()) continue;
     MutexLock lock(mutex_);
