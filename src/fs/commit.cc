@@ -228,16 +228,28 @@ Result<std::set<InodeId>> FileSystem::Impl::LyingBelow(const std::vector<meta::A
   return below;
 }
 
-// Of the files those whose pending record is as it was, by node; without those of which a failure was told.
+// Of the files those whose pending record is as it was, by node; without those of which a failure was told. Those whose
+// host has lost its session since go to `lost`: its record may be as it was, or tell of the loss in another place.
 Result<ClusterHost::Work> FileSystem::Impl::StillPending(const std::vector<meta::Namespace::PendingFile>& files,
-                                                         const std::set<InodeId>& told) {
+                                                         const std::set<InodeId>& told,
+                                                         std::vector<meta::Namespace::PendingFile>& lost) {
   std::vector<std::string> keys;
   for (const auto& file : files) keys.push_back(meta::PendingKey(file.inode, file.pending.node));
   ClusterHost::Work work;
   auto take = [&](size_t i, const kv::KvEntry* entry) -> Status {
-    const auto& [inode, pending] = files[i];
-    const bool is_as_it_was = entry != nullptr && entry->revision == pending.revision;
-    if (is_as_it_was && !told.contains(inode)) work[pending.node].Add(inode, pending);
+    const InodeId inode = files[i].inode;
+    const meta::Pending& pending = files[i].pending;
+    if (entry == nullptr || told.contains(inode)) return {};
+    CAIRNFS_ASSIGN_OR_RETURN(auto record, meta::PendingRecord::Decode(entry->value));
+    const meta::Pending now{pending.node, std::move(record), entry->revision};
+    if (host->HasLost(now)) {
+      const bool is_known = std::any_of(lost.begin(), lost.end(), [&](const auto& file) {
+        return file.inode == inode && file.pending.node == now.node;
+      });
+      if (!is_known) lost.push_back({inode, now});
+    } else if (entry->revision == pending.revision) {
+      work[pending.node].Add(inode, pending);
+    }
     return {};
   };
   CAIRNFS_RETURN_IF_ERROR(kv::ReadKeys(parts.kv, keys, ClusterHost::kKeysPerRead, take));
@@ -266,9 +278,6 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
     work[file.pending.node].Add(file.inode, file.pending);
     alive.push_back(std::move(file));
   }
-  std::vector<InodeId> lost_ids;
-  for (const auto& file : lost) lost_ids.push_back(file.inode);
-  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> lost_below, LyingBelow(sources, lost_ids));
   const ClusterHost::FinishOptions finish{
       std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max), caller.cancelled};
   std::set<InodeId> told;
@@ -283,7 +292,7 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
       if (failed_below.contains(what.inode)) add_cause(what.inode, what.path, what.why);
     }
     // A node that has nothing to do says so too when it has lost what it had: the record tells.
-    CAIRNFS_ASSIGN_OR_RETURN(work, StillPending(alive, told));
+    CAIRNFS_ASSIGN_OR_RETURN(work, StillPending(alive, told, lost));
     if (work.empty()) break;
     if (asked == kAskedMax) {
       for (const auto& [node, of_node] : work) {
@@ -295,6 +304,9 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
     }
     if (!kv::Patience::Sleep(nullptr, ClusterHost::kAskAgain)) return Forsaken();
   }
+  std::vector<InodeId> lost_ids;
+  for (const auto& file : lost) lost_ids.push_back(file.inode);
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> lost_below, LyingBelow(sources, lost_ids));
   for (const auto& file : lost) {
     if (!lost_below.contains(file.inode)) continue;
     // Somebody who has written the file anew has settled it, perhaps just now, and perhaps not all of it.

@@ -73,11 +73,20 @@ Result<Extent> PutMerged(ExtentIterator first, ExtentIterator last, store::Chunk
 
 }  // namespace
 
+// A page that is nowhere is damage: what names it is there.
+static Result<std::string> ReadPage(store::ChunkStore& chunks, const Digest& digest) {
+  auto text = store::GetText(chunks, digest);
+  if (text.ok() || text.error().code != ErrorCode::kNotFound) return text;
+  Error error = text.error().WithContext("a page of the recipe");
+  error.code = ErrorCode::kCorrupt;
+  return error;
+}
+
 Status ExtentMap::Load(const Recipe& recipe, store::ChunkStore& chunks) {
   for (const Extent& extent : recipe.extents) Replace(extent.offset, extent.length, &extent);
   for (auto& [index, leaf] : leaves_) leaf.dirty = false;
   for (const PageRef& ref : recipe.inner) {
-    CAIRNFS_ASSIGN_OR_RETURN(std::string text, store::GetText(chunks, ref.digest));
+    CAIRNFS_ASSIGN_OR_RETURN(std::string text, ReadPage(chunks, ref.digest));
     CAIRNFS_ASSIGN_OR_RETURN(std::vector<PageRef> pages, DecodePageRefs(text));
     inner_[ref.index] = ref;
     for (const PageRef& page : pages) {
@@ -93,7 +102,7 @@ Status ExtentMap::Load(const Recipe& recipe, store::ChunkStore& chunks) {
 }
 
 Status ExtentMap::LoadLeaf(uint64_t index, Leaf& leaf, store::ChunkStore& chunks) {
-  CAIRNFS_ASSIGN_OR_RETURN(std::string text, store::GetText(chunks, leaf.page.digest));
+  CAIRNFS_ASSIGN_OR_RETURN(std::string text, ReadPage(chunks, leaf.page.digest));
   CAIRNFS_ASSIGN_OR_RETURN(leaf.extents, DecodeExtents(text, index * kLeafBytes, kLeafBytes));
   leaf.loaded = true;
   return {};

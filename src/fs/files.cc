@@ -238,10 +238,7 @@ Result<bool> FileSystem::Impl::AcceptWrite(const WriteRequest& request, const Ha
     if (request.from_page_cache) {
       return AcceptPages(inode, request.offset, request.data);
     }
-    if (inode->mapped) {
-      inode->written_under_pages.Add(offset, offset + request.data.size);
-      inode->written_under_pages_at = std::chrono::steady_clock::now();
-    }
+    NoteUnderPages(inode, offset, offset + request.data.size);
     return streams->Accept(inode, offset, request.data);
   }
 }
@@ -287,6 +284,13 @@ void FileSystem::Impl::LosePages(const WriteRequest& request, const InodePtr& in
     inode->mutex.AssertHeld();
     streams->Lose(inode, first, last - first);
   });
+}
+
+// What the kernel wrote back from now on in [begin, end) is older than a change of those bytes, until it reads them.
+void FileSystem::Impl::NoteUnderPages(const InodePtr& inode, uint64_t begin, uint64_t end) {
+  if (!inode->mapped || begin >= end) return;
+  inode->written_under_pages.Add(begin, end);
+  inode->written_under_pages_at = std::chrono::steady_clock::now();
 }
 
 // Pages that are written back so long after write(2) hold what was stored after it.

@@ -140,6 +140,7 @@ class FileSystem::Impl {
   uint64_t PlaceAppend(const InodePtr& inode, const WriteRequest& request) REQUIRES_LOCK(inode->mutex);
   bool AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
   void ReserveAndWrite(WriteRequest request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
+  void NoteUnderPages(const InodePtr& inode, uint64_t begin, uint64_t end) REQUIRES_LOCK(inode->mutex);
   void ForgetOldWrites(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
 
@@ -325,7 +326,8 @@ class FileSystem::Impl {
   // Which of the inodes lie below the sources, or are among them: also of those with more than one name.
   Result<std::set<InodeId>> LyingBelow(const std::vector<meta::Attr>& sources, const std::vector<InodeId>& inodes);
   Result<ClusterHost::Work> StillPending(const std::vector<meta::Namespace::PendingFile>& files,
-                                         const std::set<InodeId>& told);
+                                         const std::set<InodeId>& told,
+                                         std::vector<meta::Namespace::PendingFile>& lost);
   // A sentence for each file below them, or of them, that another host cannot make safe any more.
   Result<std::vector<std::string>> FinishBelow(const std::vector<meta::Attr>& sources, const Caller& caller);
   // For the log, the status and the rank gate. Returns the causes in one line.

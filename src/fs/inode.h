@@ -129,7 +129,8 @@ class Inode {
   // Before the end: earlier pieces of large appends, of which later ones came first.
   RangeSet late_appends GUARDED_BY(mutex);
 
-  // What write(2) has changed since the kernel last filled the pages that lie there (docs/decisions/mappings.md).
+  // What write(2), copy_file_range(2) and fallocate(2) have changed since the kernel last filled the pages that lie
+  // there (docs/decisions/mappings.md).
   RangeSet written_under_pages GUARDED_BY(mutex);
   std::chrono::steady_clock::time_point written_under_pages_at GUARDED_BY(mutex);  // the last of it
 

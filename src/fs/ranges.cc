@@ -1,6 +1,7 @@
 // Operations on ranges of a file: fallocate, lseek for data and holes, copy_file_range.
 #include <algorithm>
 
+#include "base/log.h"
 #include "fs/impl.h"
 
 namespace cairnfs::fs {
@@ -37,7 +38,12 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
         return MakeError(ErrorCode::kNoSpace, "no space for " + std::to_string(missing) + " bytes");
       }
     }
-    if (!allocate) CAIRNFS_RETURN_IF_ERROR(impl_->Punch(inode, content, request.offset, request.length));
+    if (!allocate) {
+      CAIRNFS_RETURN_IF_ERROR(impl_->Punch(inode, content, request.offset, request.length));
+      // The kernel keeps the pages at the edges, and clears a part of them.
+      const uint64_t first_page = (request.offset + kPageBytes - 1) / kPageBytes * kPageBytes;
+      impl_->NoteUnderPages(inode, first_page, end / kPageBytes * kPageBytes);
+    }
     if (!request.keep_size && !request.punch_hole) {
       content.size = std::max(content.size, end);
       if (content.shared) content.shared->own.size_min = std::max(content.shared->own.size_min, end);
@@ -162,7 +168,16 @@ Result<size_t> FileSystem::Impl::CopyNow(const InodePtr& from, uint64_t from_off
       break;
     }
   }
-  if (!extents.ok()) return extents.error();
+  if (!extents.ok()) {
+    Error error = extents.error();
+    if (error.code != ErrorCode::kNotFound) return error;
+    // The file is there; a chunk of it that is missing is damage.
+    error.code = ErrorCode::kCorrupt;
+    spdlog::error("inode {}: bytes at {} (+{}) cannot be copied: {}", from->id.value, from_offset, length,
+                  error.message);
+    error_names->Note(from->id);
+    return error;
+  }
   if (length == 0) return size_t{0};
   CAIRNFS_RETURN_IF_ERROR(CoverCopies(from, to, *extents));
   auto change = [&](Content& content) -> Status {
@@ -173,6 +188,7 @@ Result<size_t> FileSystem::Impl::CopyNow(const InodePtr& from, uint64_t from_off
       CAIRNFS_RETURN_IF_ERROR(content.extents.EnsureLoaded(extent.offset, extent.length, parts.chunks));
       content.extents.Replace(extent.offset, extent.length, &extent);
     }
+    NoteUnderPages(to, to_offset, to_offset + length);
     std::move(pins.begin(), pins.end(), std::back_inserter(content.pins));
     content.size = std::max(content.size, to_offset + length);
     if (content.shared) {

@@ -94,6 +94,42 @@ TEST_F(Checked, ADamagedPageOfARecipeIsToldOnce) {
   EXPECT_EQ(report->damaged_files, std::vector<std::string>{"big"});
 }
 
+// Not kNotFound, which says that there is no such file.
+TEST_F(Checked, AFileWhoseRecipeOrBytesAreNowhereIsDamaged) {
+  const std::string text = RandomText(3, 2'000'000);  // more extents than a record holds
+  auto forget = [&](const Digest& digest) {
+    EXPECT_TRUE(world_.engine->Write({{store::ChunkKey(digest), std::nullopt}}, true).ok());
+    world_.Reopen();
+  };
+  const InodeId inode = Save(kRootInode, "big", text);
+  auto entry = world_.kv->Get(meta::FileKey(inode));
+  auto recipe = Recipe::Decode(meta::FileRecord::Decode((*entry)->value)->recipe);
+  ASSERT_TRUE(recipe->is_tree);
+  const Digest inner = recipe->inner[0].digest;
+  auto leaves = DecodePageRefs(*store::GetText(*world_.chunks, inner));
+  auto extents = DecodeExtents(*store::GetText(*world_.chunks, leaves->at(0).digest), 0, kLeafBytes);
+
+  forget(extents->at(0).digest);
+  FileSystem::Created file = world_.OpenByName("big");
+  auto copy = world_.Create("copy");
+  auto copied = World::Await<size_t>([&](Done<size_t> done) {
+    world_.fs->CopyRange(file.handle, file.attr.inode, 0, copy.handle, copy.attr.inode, 0, 9000, std::move(done));
+  });
+  ASSERT_FALSE(copied.ok());
+  EXPECT_EQ(copied.error().code, ErrorCode::kCorrupt) << copied.error().message;
+  world_.CloseFile(copy);
+  world_.CloseFile(file);
+
+  for (const Digest& page : {leaves->at(0).digest, inner}) {
+    forget(page);
+    ASSERT_TRUE(world_.fs->Lookup(kRootInode, "big").ok());
+    auto opened =
+        World::Await<HandleId>([&](Done<HandleId> done) { world_.fs->Open(inode, {.read = true}, std::move(done)); });
+    ASSERT_FALSE(opened.ok());
+    EXPECT_EQ(opened.error().code, ErrorCode::kCorrupt) << opened.error().message;
+  }
+}
+
 TEST_F(Checked, AMissingChunkIsToldOnce) {
   std::string text = RandomText(4, 3000);
   Save(kRootInode, "a", text);

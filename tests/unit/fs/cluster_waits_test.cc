@@ -388,5 +388,28 @@ TEST_F(ClusterWaitsTest, WhoIsKilledDoesNotWaitForTheStoreToCommitANameEither) {
   host(0).gate->refuse = nullptr;
 }
 
+// The record that was pending when the rename began is replaced, while the rename waits, by one that tells of the loss.
+TEST_F(ClusterWaitsTest, ACommitFailsForBytesThatAreLostWhileItWaits) {
+  MakeHosts(3);
+  const InodeId temporary = host(0).MakeDirectory("tmp");
+  host(1).Put("bad", TextOf(1, 1000), temporary);
+  host(1).chunks->syncs_hang = true;
+  const int calls = board_.finish_calls;
+  auto renamed =
+      std::async(std::launch::async, [&] { return host(0).Rename(kRootInode, "tmp", kRootInode, "step-1"); });
+  EXPECT_TRUE(Eventually([&] { return board_.finish_calls > calls; }));
+  LoseSession(1);
+  auto again = host(2).Open("bad", {.read = true, .write = true}, temporary);
+  ASSERT_TRUE(again.ok());
+  ASSERT_TRUE(host(2).Write(*again, 0, TextOf(2, 300)).ok());
+  ASSERT_TRUE(host(2).Fsync(*again).ok());
+  ASSERT_TRUE(host(2).CloseFile(*again).ok());
+  host(1).chunks->syncs_hang = false;
+  const Status status = renamed.get();
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("host2"), std::string::npos) << status.error().message;
+  EXPECT_NE(status.error().message.find("tmp/bad"), std::string::npos) << status.error().message;
+}
+
 }  // namespace
 }  // namespace cairnfs::fs
