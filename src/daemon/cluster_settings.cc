@@ -49,6 +49,14 @@ Result<ClusterSettings> ClusterSettings::Decode(std::string_view value) {
 
 std::string SettingsKey() { return "C"; }
 
+kv::RetryOptions SettingsConflicts() {
+  kv::RetryOptions options;
+  options.give_up_after = std::chrono::seconds(20);
+  options.wait_min = std::chrono::milliseconds(1);
+  options.wait_max = std::chrono::milliseconds(100);
+  return options;
+}
+
 Result<StoredSettings> ReadSettings(kv::KvStore& store) {
   CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(SettingsKey()));
   if (!entry) return NoSettings();
@@ -57,7 +65,8 @@ Result<StoredSettings> ReadSettings(kv::KvStore& store) {
 
 Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas,
                                       const std::function<bool()>& cancelled) {
-  for (int attempt = 1;; ++attempt) {
+  kv::Retry retry(SettingsConflicts());
+  while (true) {
     CAIRNFS_ASSIGN_OR_RETURN(StoredSettings stored, ReadSettings(store));
     // The metadata may have been away for longer than anybody waited.
     if (cancelled && cancelled()) return MakeError(ErrorCode::kInterrupted, "nobody waits for the setting any more");
@@ -73,7 +82,7 @@ Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas,
     transaction.IfRevision(SettingsKey(), stored.revision).Put(SettingsKey(), stored.settings.Encode());
     auto committed = store.Commit(transaction);
     if (committed.ok()) return StoredSettings{std::move(stored.settings), *committed};
-    if (committed.error().code != ErrorCode::kConflict || attempt == kSettingsAttemptsMax) return committed.error();
+    if (committed.error().code != ErrorCode::kConflict || !retry.Wait()) return committed.error();
   }
 }
 

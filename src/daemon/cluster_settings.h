@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "base/thread_annotations.h"
+#include "kv/retry.h"
 #include "kv/shared_store.h"
 
 namespace cairnfs::daemon {
@@ -32,8 +33,9 @@ struct StoredSettings {
 };
 
 std::string SettingsKey();
-// How often a transaction on the settings is tried that conflicts.
-constexpr int kSettingsAttemptsMax = 20;
+// Of a transaction on the settings that conflicts. Each wait is random, so that of hosts that set at once a slow one
+// does not lose to the same quick one every time.
+kv::RetryOptions SettingsConflicts();
 // kNotFound: there is no cluster in the store.
 Result<StoredSettings> ReadSettings(kv::KvStore& store);
 // Writes the number of copies that suffice while nodes are missing, 0 for all of them, and nothing else. Returns what

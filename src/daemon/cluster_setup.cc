@@ -244,7 +244,8 @@ Result<ClusterIdentity> MakeCluster(kv::KvStore& store, const Config& config) {
 // when the filesystem is there.
 Status PutSettings(kv::KvStore& store, const Config& config) {
   const std::string wanted = SettingsOf(config).Encode();
-  for (int attempt = 1;; ++attempt) {
+  kv::Retry retry(SettingsConflicts());
+  while (true) {
     CAIRNFS_ASSIGN_OR_RETURN(const auto header, store.Get(meta::HeaderKey()));
     CAIRNFS_ASSIGN_OR_RETURN(const auto left, store.Get(SettingsKey()));
     if (header || (left && left->value == wanted)) return {};
@@ -252,7 +253,7 @@ Status PutSettings(kv::KvStore& store, const Config& config) {
     settings.IfAbsent(meta::HeaderKey()).IfRevision(SettingsKey(), left ? left->revision : 0);
     const auto put = store.Commit(settings.Put(SettingsKey(), wanted));
     if (put.ok()) return {};
-    if (put.error().code != ErrorCode::kConflict || attempt == kSettingsAttemptsMax) return put.error();
+    if (put.error().code != ErrorCode::kConflict || !retry.Wait()) return put.error();
   }
 }
 

@@ -405,6 +405,32 @@ def self_test(options, artefacts):
         raise Violation(f"{damage} was not noticed")
 
 
+def run_all(options, artefacts):
+    """What is kept of each round lies in `artefacts`; returns the exit code."""
+    found = None
+    try:
+        if options.self_test:
+            self_test(options, artefacts)
+        else:
+            stores = ["etcd", "node"] if options.store == "both" else [options.store]
+            for store in stores:
+                run_on_cluster(store, -(-options.rounds // len(stores)), options, artefacts)
+    except Violation as violation:
+        found = violation
+    if found and not options.planted:
+        # Outside of the run's own folder, which is deleted when it ends.
+        kept = shutil.copytree(artefacts, os.path.join(tempfile.mkdtemp(prefix="cairnfs-failed-", dir=KEPT), "faults"))
+        print(f"FAILED: {found}\nkept: {kept}: {' '.join(sorted(os.listdir(kept)))}", flush=True)
+        return 1
+    if options.planted and not isinstance(found, NotLinearizable):
+        # A hang or an errno is no sign of it: those have many causes.
+        print(f"FAILED: {options.planted} was left out in {options.rounds} rounds and every history was accepted"
+              f"{'; but: ' + str(found) if found else ''}", flush=True)
+        return 1
+    print(f"PASSED{': found ' + str(found)[:2000] if found else ''}", flush=True)
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--self-test", action="store_true")
@@ -419,30 +445,8 @@ def main():
     options = parser.parse_args()
     seed = [] if "--seed" in sys.argv else ["--seed", str(options.seed)]
     print(" ".join(["faults.py", *sys.argv[1:], *seed]), flush=True)
-    artefacts = tempfile.mkdtemp(prefix="cairnfs-faults-")
-    found = None
-    try:
-        if options.self_test:
-            self_test(options, artefacts)
-        else:
-            stores = ["etcd", "node"] if options.store == "both" else [options.store]
-            for store in stores:
-                run_on_cluster(store, -(-options.rounds // len(stores)), options, artefacts)
-    except Violation as violation:
-        found = violation
-    if found and not options.planted:
-        # Outside of the run's own folder, which is deleted when it ends.
-        kept = shutil.move(artefacts, tempfile.mkdtemp(prefix="cairnfs-failed-", dir=KEPT))
-        print(f"FAILED: {found}\nkept: {kept}: {' '.join(sorted(os.listdir(kept)))}", flush=True)
-        return 1
-    shutil.rmtree(artefacts, ignore_errors=True)
-    if options.planted and not isinstance(found, NotLinearizable):
-        # A hang or an errno is no sign of it: those have many causes.
-        print(f"FAILED: {options.planted} was left out in {options.rounds} rounds and every history was accepted"
-              f"{'; but: ' + str(found) if found else ''}", flush=True)
-        return 1
-    print(f"PASSED{': found ' + str(found)[:2000] if found else ''}", flush=True)
-    return 0
+    with tempfile.TemporaryDirectory(prefix="cairnfs-faults-", ignore_cleanup_errors=True) as artefacts:
+        return run_all(options, artefacts)
 
 
 if __name__ == "__main__":

@@ -198,6 +198,24 @@ class CutOffMetadata(MetadataFault):
         self.cluster.heal()
 
 
+class OneWayMetadata(CutOffMetadata):
+    """What it sends is lost, so it carries out what it is asked and nobody is told; or what it should receive."""
+
+    def choose(self):
+        super().choose()
+        self.sends = self.rng.random() < 0.6
+
+    def strike(self):
+        for other in self.all_but(self.server):
+            if self.sends:
+                self.cluster.drop(self.server, other)
+            else:
+                self.cluster.drop(other, self.server)
+
+    def describe(self):
+        return super().describe() + (" out" if self.sends else " in")
+
+
 class CutOff(Fault):
     """No packets between the host and anybody, for longer than its lease."""
 
@@ -223,6 +241,15 @@ class CutFromMetadata(CutOff):
     def strike(self):
         for server in self.cluster.etcd or self.cluster.hosts[:1]:
             self.cluster.cut(self.victim, server)
+
+
+class CutFromMetadataBriefly(CutFromMetadata):
+    """For about as long as its lease: sometimes it keeps its session."""
+
+    fences = False
+
+    def last(self):
+        sleep(self.rng.uniform(1, LEASE_S + 2))
 
 
 class CutOffBriefly(CutOff):
@@ -397,9 +424,11 @@ class RestartAll(Fault):
 
 
 FAULTS = [KillDaemon, Pause, CutOff, KillMetadata, OneWay, CutPair, Nothing, WipeData, CutOffBriefly, FullDisk,
-          RestartAll, PauseBriefly, LinkDown, PauseMetadata, CutOffMetadata, CutFromMetadata]
+          RestartAll, PauseBriefly, LinkDown, PauseMetadata, CutOffMetadata, OneWayMetadata, CutFromMetadata,
+          CutFromMetadataBriefly]
 # What a plain directory has none of.
-NEEDS_DAEMONS = [WipeData, FullDisk, RestartAll, KillMetadata, PauseMetadata, CutOffMetadata, CutFromMetadata]
+NEEDS_DAEMONS = [WipeData, FullDisk, RestartAll, KillMetadata, PauseMetadata, CutOffMetadata, OneWayMetadata,
+                 CutFromMetadata, CutFromMetadataBriefly]
 
 
 def plan(rng, rounds, names=()):

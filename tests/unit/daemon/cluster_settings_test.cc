@@ -20,6 +20,7 @@ class ToldStore final : public kv::SharedKvStore {
   explicit ToldStore(kv::SharedKvStore& store) : store_(store) {}
   kv::WatchCallbacks told;
   bool reads_fail = false;
+  int conflicts = 0;  // of the commits to come, as when another host is quicker each time
 
   Result<std::optional<kv::KvEntry>> Get(std::string_view key) override {
     if (std::exchange(reads_fail, false)) return MakeError(ErrorCode::kUnavailable, "not now");
@@ -29,7 +30,11 @@ class ToldStore final : public kv::SharedKvStore {
     return store_.Range(begin, end, limit);
   }
   Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return store_.Read(spans); }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override { return store_.Commit(transaction); }
+  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+    if (conflicts == 0) return store_.Commit(transaction);
+    --conflicts;
+    return MakeError(ErrorCode::kConflict, "another host was quicker");
+  }
   Status Sync() override { return store_.Sync(); }
   kv::KvLimits limits() const override { return store_.limits(); }
   Result<kv::LeaseId> GrantLease(std::chrono::milliseconds ttl) override { return store_.GrantLease(ttl); }
@@ -135,6 +140,14 @@ TEST_F(ClusterSettingsTest, HostsThatSetAtOnceEndWithOneOfTheirNumbers) {
   const uint32_t last = ReadSettings(*store_)->settings.MinReplicas();
   EXPECT_TRUE(last == 1 || last == 2) << last;
   EXPECT_TRUE(Eventually([&] { return seen().back() == last; }));
+}
+
+TEST_F(ClusterSettingsTest, AHostThatLosesManyTimesSetsItsNumberAllTheSame) {
+  ToldStore store(*store_);
+  store.conflicts = 25;
+  ASSERT_TRUE(SetMinReplicas(store, 1).ok());
+  EXPECT_EQ(store.conflicts, 0);
+  EXPECT_EQ(ReadSettings(*store_)->settings.MinReplicas(), 1U);
 }
 
 TEST_F(ClusterSettingsTest, WhatTheWatchMissedIsRead) {
