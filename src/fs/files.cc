@@ -175,8 +175,11 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
   write_bytes_total += request.data.size;
   const bool is_synced = request.sync || (handle && handle->flags.sync);
   const bool kills_set_id = request.kill_suid_sgid && !inode->no_set_id;
-  auto finish = [this, handle, inode, is_synced, kills_set_id, size = request.data.size, caller = request.caller,
+  const bool tells = host != nullptr && request.from_page_cache && TellsOfPages(inode);
+  auto finish = [this, handle, inode, is_synced, kills_set_id, tells, size = request.data.size, caller = request.caller,
                  done = std::move(done)] {
+    // The bytes are kept and will be published, whatever became of the word of them: no reason to drop the pages.
+    if (tells) static_cast<void>(PutPending(inode).ok());
     if (kills_set_id) KillPrivileges(inode);
     KillCapability(inode);
     if (!is_synced) return done(size);
@@ -189,12 +192,19 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
     }));
   };
   // What has to be asked of the shared store holds up this write alone.
-  const bool asks = host != nullptr && (kills_set_id || !inode->no_capability);
+  const bool asks = host != nullptr && (kills_set_id || !inode->no_capability || tells);
   // The answer goes first where nothing else holds it up: a worker that wakes may take the writer's processor.
   const bool answers_first = !asks && !is_synced;
   if (*cuts && !answers_first) streams->BeginCut(inode);
   if (!asks || !blocking->Post(finish)) finish();
   if (*cuts && answers_first) streams->BeginCut(inode);
+}
+
+// munmap of a mapping whose descriptor was closed before sends its stores without a word that it ends, and what was
+// stored by then is to be seen by other hosts, as after a close.
+bool FileSystem::Impl::TellsOfPages(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  return inode->closed_while_open;
 }
 
 Result<bool> FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePtr& handle,
@@ -333,6 +343,7 @@ void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done) {
       if (inode->content->barriers_waiting == 0) impl_->streams->CutAll(inode);
     }
     if (status.ok() && handle->flags.write) status = impl_->CheckDisk(inode);
+    if (handle->flags.write) inode->closed_while_open = true;
   }
   if (impl_->host != nullptr) {
     if (status.ok()) status = impl_->CheckSession(*handle);
@@ -363,6 +374,7 @@ void FileSystem::Release(HandleId handle_id, InodeId) {
     MutexLock lock(inode->mutex);
     inode->open_count--;
     if (handle->flags.write) inode->write_open_count--;
+    if (inode->write_open_count == 0) inode->closed_while_open = false;
     if (inode->content) {
       if (inode->content->changed) inode->content->must_publish = true;
       if (inode->write_open_count == 0) {

@@ -131,6 +131,7 @@ class FileSystem::Impl {
   void GiveBackBuffers(std::chrono::milliseconds without_release);
 
   // --- writing (files.cc) ---
+  bool TellsOfPages(const InodePtr& inode);
   // True: the caller is to call streams->BeginCut.
   Result<bool> AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode);
   // Bytes of the file were accepted and the disk failed before they were durable: not silent at their close. One host.

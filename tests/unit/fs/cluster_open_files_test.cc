@@ -23,6 +23,19 @@ class ClusterOpenFilesTest : public ClusterTest {
     auto written = Host::Await<size_t>([&](Done<size_t> done) { host.fs->Write(std::move(request), std::move(done)); });
     return written.ok() ? Status() : Status(written.error());
   }
+  // Stores through a mapping, as the kernel sends them when it unmaps.
+  static Status WriteBack(Host& host, const FileSystem::Created& file, std::string_view bytes) {
+    FileSystem::WriteRequest request;
+    request.handle = file.handle;
+    request.inode = file.attr.inode;
+    request.from_page_cache = true;
+    request.data.owner = host.pool->Acquire();
+    std::memcpy(request.data.owner.payload(), bytes.data(), bytes.size());
+    request.data.data = request.data.owner.payload();
+    request.data.size = bytes.size();
+    auto written = Host::Await<size_t>([&](Done<size_t> done) { host.fs->Write(std::move(request), std::move(done)); });
+    return written.ok() ? Status() : Status(written.error());
+  }
   // Within some seconds, as any process that has the file open.
   static bool ComesToRead(Host& host, const FileSystem::Created& file, std::string_view bytes) {
     return Eventually([&] { return *host.Read(file, 0, 100) == bytes; });
@@ -184,6 +197,26 @@ TEST_F(ClusterOpenFilesTest, WhatWasClosedBeforeTheFileWasRemovedElsewhere) {
   EXPECT_EQ(host(2).fs->GetAttr(reader->attr.inode)->size, 19u);
   EXPECT_EQ(*host(2).Read(*reader, 0, 100), "new bytes, and more");
   ASSERT_TRUE(host(2).CloseFile(*reader).ok());
+}
+
+TEST_F(ClusterOpenFilesTest, AMappingThatOutlivesItsDescriptorIsSeenWhenItEnds) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("directory");
+  auto file = host(0).Create("file", directory);
+  ASSERT_TRUE(WriteBack(host(0), file, "open").ok());
+  EXPECT_EQ(KeyCount("P"), 0u) << "the descriptor is open, and its close will tell of it";
+  ASSERT_TRUE(host(0).Flush(file).ok());
+  ASSERT_TRUE(host(0).Sync().ok());
+  ASSERT_EQ(KeyCount("P"), 0u);
+  ASSERT_TRUE(WriteBack(host(0), file, "mapped bytes").ok());
+  EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->size, 12u);
+  EXPECT_EQ(host(1).Cat("file", directory), "mapped bytes");
+  // Lost with the host before they are published, they fail the commit.
+  ASSERT_TRUE(WriteBack(host(0), file, "MAPPED").ok());
+  host(0).Die();
+  const Status committed = host(1).Rename(kRootInode, "directory", kRootInode, "final");
+  ASSERT_FALSE(committed.ok());
+  EXPECT_NE(committed.error().message.find("directory/file"), std::string::npos) << committed.error().message;
 }
 
 class ClusterAppendTest : public ClusterOpenFilesTest, public ::testing::WithParamInterface<bool> {};
