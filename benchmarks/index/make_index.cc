@@ -75,7 +75,7 @@ class IndexMaker {
     for (uint64_t i = 0; i < count; i++, location.offset += record_bytes) {
       writes_.push_back({store::ChunkKey(RandomDigest(random_)), EncodeLocation(location)});
     }
-    uint64_t used_end = store::AlignUp(location.offset, kPageBytes);
+    uint64_t used_end = AlignUp(location.offset, kPageBytes);
     CAIRNFS_RETURN_IF_ERROR(MakeSegment(disk_, header, used_end));
     counters_.open_segment = header.id;
     counters_.open_synced_end = used_end;

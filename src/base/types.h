@@ -22,6 +22,12 @@ inline constexpr size_t kGiB = 1024 * kMiB;
 inline constexpr size_t kTiB = 1024 * kGiB;
 inline constexpr size_t kPageBytes = 4096;  // alignment of direct I/O and of payloads
 
+// To a multiple of `alignment`, which need not be a power of two.
+constexpr uint64_t AlignUp(uint64_t value, uint64_t alignment) {
+  return (value + alignment - 1) / alignment * alignment;
+}
+constexpr uint64_t AlignDown(uint64_t value, uint64_t alignment) { return value / alignment * alignment; }
+
 // Largest file size and offset + 1: what loff_t holds, less one page so that rounding up cannot overflow.
 inline constexpr uint64_t kFileSizeMax = 0x7fff'ffff'ffff'f000;
 inline constexpr size_t kNameBytesMax = 255;

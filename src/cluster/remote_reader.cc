@@ -287,7 +287,7 @@ std::vector<io::Slice> RemoteReader::CopyToPool(const std::vector<io::Slice>& sl
       }
       const size_t part = std::min(left, io::BufferPool::kPayloadBytes - packed_used_);
       reserved.push_back(io::Slice{packed_, packed_.payload() + packed_used_, part});
-      packed_used_ += (part + kPackAlignment - 1) / kPackAlignment * kPackAlignment;
+      packed_used_ += AlignUp(part, kPackAlignment);
       left -= part;
     }
     if (left > 0) reserved.clear();

@@ -73,13 +73,15 @@ Result<Extent> PutMerged(ExtentIterator first, ExtentIterator last, store::Chunk
 
 }  // namespace
 
-// A page that is nowhere is damage: what names it is there.
+Error OfNamedChunk(Error error) {
+  if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kCorrupt;
+  return error;
+}
+
 static Result<std::string> ReadPage(store::ChunkStore& chunks, const Digest& digest) {
   auto text = store::GetText(chunks, digest);
-  if (text.ok() || text.error().code != ErrorCode::kNotFound) return text;
-  Error error = text.error().WithContext("a page of the recipe");
-  error.code = ErrorCode::kCorrupt;
-  return error;
+  if (text.ok()) return text;
+  return OfNamedChunk(text.error().WithContext("a page of the recipe"));
 }
 
 Status ExtentMap::Load(const Recipe& recipe, store::ChunkStore& chunks) {

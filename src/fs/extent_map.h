@@ -13,6 +13,10 @@
 
 namespace cairnfs::fs {
 
+// What a failure to get a chunk means whose file is there: one that is nowhere is damage, for kNotFound would say that
+// the file is not there.
+Error OfNamedChunk(Error error);
+
 class ExtentMap {
  public:
   ExtentMap() = default;

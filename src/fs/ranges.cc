@@ -41,8 +41,7 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
     if (!allocate) {
       CAIRNFS_RETURN_IF_ERROR(impl_->Punch(inode, content, request.offset, request.length));
       // The kernel keeps the pages at the edges, and clears a part of them.
-      const uint64_t first_page = (request.offset + kPageBytes - 1) / kPageBytes * kPageBytes;
-      impl_->NoteUnderPages(inode, first_page, end / kPageBytes * kPageBytes);
+      impl_->NoteUnderPages(inode, AlignUp(request.offset, kPageBytes), AlignDown(end, kPageBytes));
     }
     if (!request.keep_size && !request.punch_hole) {
       content.size = std::max(content.size, end);
@@ -169,10 +168,8 @@ Result<size_t> FileSystem::Impl::CopyNow(const InodePtr& from, uint64_t from_off
     }
   }
   if (!extents.ok()) {
-    Error error = extents.error();
-    if (error.code != ErrorCode::kNotFound) return error;
-    // The file is there; a chunk of it that is missing is damage.
-    error.code = ErrorCode::kCorrupt;
+    if (extents.error().code != ErrorCode::kNotFound) return extents.error();
+    const Error error = OfNamedChunk(extents.error());
     spdlog::error("inode {}: bytes at {} (+{}) cannot be copied: {}", from->id.value, from_offset, length,
                   error.message);
     error_names->Note(from->id);

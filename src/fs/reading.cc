@@ -254,9 +254,7 @@ void FileSystem::Impl::FailRead(const std::shared_ptr<ReadPlan>& plan, Error err
   spdlog::error("inode {}: read of {} bytes at {} failed: {}", plan->inode->id.value, plan->size, plan->offset,
                 error.message);
   error_names->Note(plan->inode->id);
-  // The file is there; a chunk of it that is missing is damage.
-  if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kCorrupt;
-  plan->done(std::move(error));
+  plan->done(OfNamedChunk(std::move(error)));
 }
 
 void FileSystem::Impl::FailLoad(const std::shared_ptr<ReadPlan>& plan, const Error& error) {

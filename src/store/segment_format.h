@@ -52,10 +52,6 @@ std::optional<RecordHeader> DecodeRecordHeader(ByteSpan bytes, const Generation&
 // The first four bytes of each record.
 inline constexpr uint32_t kRecordMagic = 0x31635243;  // "CRc1"
 
-constexpr uint64_t AlignUp(uint64_t value, uint64_t alignment) {
-  return (value + alignment - 1) / alignment * alignment;
-}
-constexpr uint64_t AlignDown(uint64_t value, uint64_t alignment) { return value / alignment * alignment; }
 // Bytes that a record takes in a segment.
 constexpr uint64_t RecordBytes(uint64_t stored_bytes) {
   return AlignUp(kRecordHeaderBytes + stored_bytes, kRecordAlignment);
