@@ -162,8 +162,12 @@ void ClusterChunkStoreImpl::AskAgainLater(const NodeId& node, std::deque<EntryPt
 
 void ClusterChunkStoreImpl::ConfirmTargets(const EntryPtr& entry, const View& view) {
   entry->state = Entry::State::kConfirming;
-  for (const NodeInfo* target : Targets(view, entry->digest, view.Find(self_), options_.copies)) {
-    if (target->id != self_ && !Contains(entry->holders, target->id)) entry->confirming.push_back(target->id);
+  const std::vector<const NodeInfo*> have = HoldersToBe(*entry, view);
+  const size_t wanted = CopiesWanted(*entry);
+  if (have.size() < wanted) {
+    for (const NodeInfo* target : MoreTargets(view, entry->digest, have, wanted - have.size())) {
+      if (target->id != self_) entry->confirming.push_back(target->id);
+    }
   }
   if (entry->confirming.empty()) return StartBringing(entry);
   for (const NodeId& target : entry->confirming) {
@@ -206,7 +210,7 @@ void ClusterChunkStoreImpl::OnConfirmed(const NodeId& node, const std::vector<En
     if (ok && !(*bits)[i]) std::erase(entry->listed, node);
     if (ok && (*bits)[i] && IsUp(node)) AddHolder(*entry, node);
     if (!entry->confirming.empty()) continue;
-    if (CopiesOf(*entry) >= options_.copies) {
+    if (CopiesOf(*entry) >= CopiesWanted(*entry)) {
       Complete(entry);
     } else {
       StartBringing(entry);

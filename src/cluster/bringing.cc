@@ -43,33 +43,42 @@ void ClusterChunkStoreImpl::StartBringing(const EntryPtr& entry) {
   Settle(entry);
 }
 
-// Adds targets until there are enough. False: none could be added.
+std::vector<const NodeInfo*> ClusterChunkStoreImpl::HoldersToBe(const Entry& entry, const View& view) const {
+  std::vector<const NodeInfo*> nodes;
+  auto add = [&](const NodeId& id) {
+    if (const NodeInfo* node = view.Find(id)) nodes.push_back(node);
+  };
+  std::for_each(entry.holders.begin(), entry.holders.end(), add);
+  std::for_each(entry.sending.begin(), entry.sending.end(), add);
+  if (entry.local == Entry::Local::kStored || entry.local == Entry::Local::kQueued) add(self_);
+  return nodes;
+}
+
+// Adds targets until there are enough, this node first. False: none could be added.
 bool ClusterChunkStoreImpl::ChooseTargets(Entry& entry, const EntryPtr& pointer) {
   const ViewPtr view = reachability_.view();
-  const NodeInfo* writer = entry.local == Entry::Local::kRefused ? nullptr : view->Find(self_);
+  const size_t wanted = CopiesWanted(entry);
   size_t count = CopiesOf(entry) + entry.sending.size() + (entry.local == Entry::Local::kQueued ? 1 : 0);
+  if (count >= wanted) return false;
   const bool was_told = !entry.told.empty();
   bool any = false;
-  std::vector<NodeId> added;
-  for (unsigned wanted = options_.copies; count < options_.copies; wanted += options_.copies) {
-    const std::vector<const NodeInfo*> targets = Targets(*view, entry.digest, writer, wanted);
-    for (const NodeInfo* target : targets) {
-      if (count >= options_.copies) break;
-      if (target->id == self_) {
-        if (entry.local != Entry::Local::kNone || entry.slices.empty()) continue;
-        entry.local = Entry::Local::kQueued;
-        put_queue_.Post([this, pointer] { PutLocally(pointer); });
-      } else {
-        if (Contains(entry.holders, target->id) || Contains(entry.sending, target->id)) continue;
-        entry.sending.push_back(target->id);
-        added.push_back(target->id);
-      }
-      ++count;
-      any = true;
-    }
-    if (targets.size() < wanted) break;  // there are no more
+  std::vector<const NodeInfo*> have = HoldersToBe(entry, *view);
+  const NodeInfo* self = view->Find(self_);
+  const bool may_be_here = entry.local == Entry::Local::kNone && !entry.slices.empty();
+  if (may_be_here && self != nullptr && self->weight > 0 && !self->full) {
+    entry.local = Entry::Local::kQueued;
+    put_queue_.Post([this, pointer] { PutLocally(pointer); });
+    have.push_back(self);
+    ++count;
+    any = true;
   }
-  if (!any) return false;
+  std::vector<NodeId> added;
+  for (const NodeInfo* target : MoreTargets(*view, entry.digest, have, wanted - count + 1)) {
+    if (added.size() == wanted - count) break;
+    if (target->id != self_) added.push_back(target->id);
+  }
+  if (!any && added.empty()) return false;
+  entry.sending.insert(entry.sending.end(), added.begin(), added.end());
   entry.must_tell = entry.must_tell || was_told;
   entry.told = entry.holders;
   entry.told.insert(entry.told.end(), entry.sending.begin(), entry.sending.end());
@@ -123,7 +132,7 @@ void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
 // Looks whether the entry has come to its end, and what is to be done next.
 void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
   if (closing_ || entry->state != Entry::State::kBringing) return;
-  if (CopiesOf(*entry) >= options_.copies) return Complete(entry);
+  if (CopiesOf(*entry) >= CopiesWanted(*entry)) return Complete(entry);
   if (entry->failure && Clock::now() < entry->read_again_at) {
     stuck_.insert(entry);
     return;
@@ -205,6 +214,7 @@ void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
   // A Sync that joined a repair trusts none but those that said that they have it.
   if (entry->hearsay && entry->sequence != 0) {
     entry->hearsay = false;
+    entry->spread_copies = 0;
     EndRepair(entry->digest);
     stuck_.erase(entry);
     entry->holders.clear();

@@ -105,6 +105,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     Holders told;               // the list of holders that those were told to whom it was sent
     bool must_tell = false;     // it has changed since
     bool hearsay = false;       // `holders` has some that a list names and that were not asked (repair)
+    size_t spread_copies = 0;   // wanted, though there are enough: they are in too few failure domains (repair)
     unsigned corrupt_count = 0;
     std::optional<Error> failure;  // its bytes are in memory no more, and cannot be read
     Clock::time_point read_again_at{};
@@ -160,6 +161,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   bool IsListed(const Entry& entry) const;
   bool IsUp(const NodeId& node) const;
   size_t CopiesOf(const Entry& entry) const;
+  size_t CopiesWanted(const Entry& entry) const { return std::max<size_t>(options_.copies, entry.spread_copies); }
+  // Those that have it or are about to, of the view's nodes.
+  std::vector<const NodeInfo*> HoldersToBe(const Entry& entry, const View& view) const;
   unsigned MinReplicas() const;  // 1 to `copies`
   size_t CopiesNeeded() REQUIRES_LOCK(mutex_);
   void Retry(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
@@ -255,10 +259,10 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
 
   // repair.cc
   friend class Repair;
-  // Makes the missing copies of a chunk that this node has; `holders` are the others that have it. False: it is being
-  // put, or is here no more.
-  bool Replicate(const Digest& digest, const Holders& holders, store::ChunkData data, std::function<void()> ended)
-      EXCLUDES_LOCK(mutex_);
+  // Makes the missing copies of a chunk that this node has; `holders` are the others that have it. `spread_copies`: so
+  // many are wanted, if that is more than the cluster's number. False: it is being put, or is here no more.
+  bool Replicate(const Digest& digest, const Holders& holders, size_t spread_copies, store::ChunkData data,
+                 std::function<void()> ended) EXCLUDES_LOCK(mutex_);
   // Returns how much waits to be said to the node.
   size_t Tell(const NodeId& node, const Digest& digest, const Holders& holders) EXCLUDES_LOCK(mutex_);
 

@@ -109,52 +109,49 @@ std::vector<Ranked> Draining(const View& view, uint64_t word) {
 
 bool IsUsable(const NodeInfo& node) { return node.state == NodeState::kUp && !node.full && node.weight > 0; }
 
-// What is chosen for one digest.
+// As the candidates' numbers say it.
+bool ShareDomain(const NodeInfo& a, const NodeInfo& b) {
+  return a.id == b.id || (!a.domain.empty() && a.domain == b.domain);
+}
+
+// What is chosen for one digest beside the nodes that have it.
 class Chosen {
  public:
-  Chosen(const View& view, uint64_t word, const NodeInfo* writer) : view_(view), word_(word) {
-    if (writer == nullptr || !(writer->weight > 0) || writer->full) return;
-    nodes_.push_back(writer);
-    for (const View::Candidate& candidate : view.candidates) {
-      if (view.nodes[candidate.node].id == writer->id) writer_domain_ = candidate.domain;
-    }
-  }
+  Chosen(const View& view, uint64_t word, const std::vector<const NodeInfo*>& have)
+      : view_(view), word_(word), have_(have) {}
 
-  // The nearest node of each domain; the nearest domains first.
-  void AddOfOtherDomains(size_t copies) {
-    if (nodes_.size() >= copies) return;
-    Nearest nearest(copies - nodes_.size());
-    Scan(view_, word_, nearest, [&](const Ranked& ranked) {
-      if (ranked.candidate->domain == writer_domain_ || !MayAdd(*ranked.candidate)) return;
-      nearest.AddOfDomain(ranked);
+  // The nearest node of each domain in which nobody has it; the nearest domains first.
+  void AddOfOtherDomains(size_t count) {
+    Add(count, [&](Nearest& nearest, const Ranked& ranked, const NodeInfo& node) {
+      const bool is_covered =
+          std::any_of(have_.begin(), have_.end(), [&](const NodeInfo* one) { return ShareDomain(*one, node); });
+      if (!is_covered) nearest.AddOfDomain(ranked);
     });
-    Take(nearest);
   }
-
-  void AddOfAnyDomain(size_t copies) {
-    if (nodes_.size() >= copies) return;
-    Nearest nearest(copies - nodes_.size());
-    Scan(view_, word_, nearest, [&](const Ranked& ranked) {
-      if (MayAdd(*ranked.candidate)) nearest.Add(ranked);
-    });
-    Take(nearest);
+  void AddOfAnyDomain(size_t count) {
+    Add(count, [](Nearest& nearest, const Ranked& ranked, const NodeInfo&) { nearest.Add(ranked); });
   }
 
   std::vector<const NodeInfo*> Nodes() && { return std::move(nodes_); }
 
  private:
-  bool MayAdd(const View::Candidate& candidate) const {
-    const NodeInfo& node = view_.nodes[candidate.node];
-    return IsUsable(node) &&
-           std::none_of(nodes_.begin(), nodes_.end(), [&](const NodeInfo* chosen) { return chosen->id == node.id; });
-  }
-  void Take(const Nearest& nearest) {
+  template <typename Offer>
+  void Add(size_t count, Offer offer) {
+    if (nodes_.size() >= count) return;
+    Nearest nearest(count - nodes_.size());
+    Scan(view_, word_, nearest, [&](const Ranked& ranked) {
+      const NodeInfo& node = view_.nodes[ranked.candidate->node];
+      if (IsUsable(node) && !Has(nodes_, node) && !Has(have_, node)) offer(nearest, ranked, node);
+    });
     for (const Ranked& ranked : nearest.ranked()) nodes_.push_back(&view_.nodes[ranked.candidate->node]);
+  }
+  static bool Has(const std::vector<const NodeInfo*>& nodes, const NodeInfo& node) {
+    return std::any_of(nodes.begin(), nodes.end(), [&](const NodeInfo* one) { return one->id == node.id; });
   }
 
   const View& view_;
   const uint64_t word_;
-  uint32_t writer_domain_ = std::numeric_limits<uint32_t>::max();
+  const std::vector<const NodeInfo*>& have_;
   std::vector<const NodeInfo*> nodes_;
 };
 
@@ -211,12 +208,29 @@ const NodeInfo* Home(const View& view, const Digest& digest) {
   return draining.empty() ? nullptr : &view.nodes[draining.front().candidate->node];
 }
 
-std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, const NodeInfo* writer, unsigned copies) {
+std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, const NodeInfo* writer, size_t copies) {
   if (copies == 0) return {};
-  Chosen chosen(view, WordOf(digest), writer);
-  chosen.AddOfOtherDomains(copies);
-  chosen.AddOfAnyDomain(copies);
+  std::vector<const NodeInfo*> targets;
+  if (writer != nullptr && writer->weight > 0 && !writer->full) targets.push_back(writer);
+  const std::vector<const NodeInfo*> more = MoreTargets(view, digest, targets, copies - targets.size());
+  targets.insert(targets.end(), more.begin(), more.end());
+  return targets;
+}
+
+std::vector<const NodeInfo*> MoreTargets(const View& view, const Digest& digest,
+                                         const std::vector<const NodeInfo*>& have, size_t count) {
+  Chosen chosen(view, WordOf(digest), have);
+  chosen.AddOfOtherDomains(count);
+  chosen.AddOfAnyDomain(count);
   return std::move(chosen).Nodes();
+}
+
+size_t DomainCount(const std::vector<const NodeInfo*>& nodes) {
+  size_t count = 0;
+  for (auto node = nodes.begin(); node != nodes.end(); ++node) {
+    count += std::none_of(nodes.begin(), node, [&](const NodeInfo* earlier) { return ShareDomain(*earlier, **node); });
+  }
+  return count;
 }
 
 NodeId ActingHome(const View& view, const Digest& digest, const NodeId& self) {

@@ -29,6 +29,12 @@ const NodeInfo* Home(const View& view, const Digest& digest);
 // The nodes that should hold the `copies` copies: `writer` if not null, of weight above 0 and not full, and the first
 // of the order that are up, not full and of weight above 0, no two of one failure domain as long as there are domains
 // enough. Fewer when there are not enough nodes. The writer comes first whatever its state: it is the one that asks.
-std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, const NodeInfo* writer, unsigned copies);
+std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, const NodeInfo* writer, size_t copies);
+// The `count` nodes that should get a copy where those of `have` hold one: the first of the order as above, of the
+// domains of none of `have` as long as there are any. Fewer when there are not enough nodes.
+std::vector<const NodeInfo*> MoreTargets(const View& view, const Digest& digest,
+                                         const std::vector<const NodeInfo*>& have, size_t count);
+// In how many failure domains the nodes are.
+size_t DomainCount(const std::vector<const NodeInfo*>& nodes);
 
 }  // namespace cairnfs::cluster

@@ -236,12 +236,19 @@ std::optional<Repair::Todo> Repair::Examine(Depth depth, const HolderEntry& entr
     // So many wait only when the node is slow: it gets time.
     if (store_.Tell(home->id, entry.digest, left) > kTellsWaitingMax) StopsWithin(std::chrono::milliseconds(10));
   }
-  if (left.size() < store_.options_.copies) {
-    const size_t possible = static_cast<size_t>(std::count_if(order.begin(), order.end(), [&](const NodeInfo* node) {
-      return node->takes_chunks() || Contains(left, node->id);
-    }));
-    if (possible > left.size()) return Todo{entry.digest, std::move(others)};
+  std::vector<const NodeInfo*> have, possible;
+  for (const NodeInfo* node : order) {
+    const bool has = Contains(left, node->id);
+    if (has) have.push_back(node);
+    if (has || node->takes_chunks()) possible.push_back(node);
+  }
+  const size_t copies = store_.options_.copies;
+  if (left.size() < copies) {
+    if (possible.size() > left.size()) return Todo{entry.digest, std::move(others)};
     ++*short_count;
+  } else if (const size_t domains = DomainCount(have);
+             domains < copies && domains < std::min(copies, DomainCount(possible))) {
+    return Todo{entry.digest, std::move(others), left.size() + std::min(copies, DomainCount(possible)) - domains};
   }
   if (!finding.denied.empty() || !is_named) store_.commit_.SetHolders(entry.digest, left);
   return std::nullopt;
@@ -268,7 +275,7 @@ bool Repair::Copy(const Todo& todo) {
     --replicating_;
     wake_.NotifyAll();
   };
-  if (!store_.Replicate(todo.digest, todo.others, *std::move(data), ended)) {
+  if (!store_.Replicate(todo.digest, todo.others, todo.spread_copies, *std::move(data), ended)) {
     MutexLock lock(mutex_);
     bytes_in_flight_ -= size;
     --replicating_;
@@ -280,9 +287,10 @@ bool Repair::Copy(const Todo& todo) {
 
 // --- the store's part --------------------------------------------------------------------------------------------
 
-bool ClusterChunkStoreImpl::Replicate(const Digest& digest, const Holders& holders, store::ChunkData data,
-                                      std::function<void()> ended) {
+bool ClusterChunkStoreImpl::Replicate(const Digest& digest, const Holders& holders, size_t spread_copies,
+                                      store::ChunkData data, std::function<void()> ended) {
   auto entry = std::make_shared<Entry>(digest, data.size);
+  entry->spread_copies = spread_copies;
   entry->slices = std::move(data.slices);
   entry->holders = holders;
   entry->hearsay = !holders.empty();  // some are down, or did not answer, or nobody asked them

@@ -1,5 +1,6 @@
 // Makes missing copies of chunks, when a node is out for good, chunks were stored with fewer copies than asked for, or
-// a node has not what others were told that it would have.
+// a node has not what others were told that it would have. And one more of those that were stored in fewer failure
+// domains than there are now.
 //
 // Each node goes through the lists of holders that it keeps, and asks those that they name whether they have the
 // chunks. Of the holders of a chunk that are left, the first in the chunk's order that is up makes the copies. It also
@@ -40,7 +41,8 @@ class Repair {
  private:
   struct Todo {
     Digest digest;
-    Holders others;  // that have it, beside this node
+    Holders others;            // that have it, beside this node
+    size_t spread_copies = 0;  // so many are wanted, for those that there are lie in too few failure domains
   };
   // Who of a list's nodes have the chunk. Those that are down are expected back with it, and who does not answer is
   // asked again by the next scan.

@@ -248,6 +248,39 @@ TEST_F(ClusterChunkTest, ALostNodesCopiesAreMadeAnew) {
   }
 }
 
+TEST_F(ClusterChunkTest, WhatWasSavedWhileADomainWasAwayComesToItToo) {
+  for (const char* rack : {"a", "a", "b", "b"}) AddNode(512 * kMiB, rack);
+  ConnectAll();
+  const auto before = MakeChunks(1, 10);
+  PutAll(*nodes_[0], before);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  auto copies_in = [&](const TestChunk& chunk, size_t first) {
+    return (IsHere(*nodes_[first], chunk) ? 1 : 0) + (IsHere(*nodes_[first + 1], chunk) ? 1 : 0);
+  };
+  for (const TestChunk& chunk : before) EXPECT_EQ(copies_in(chunk, 0) * copies_in(chunk, 2), 1);
+  Down(*nodes_[2]);
+  Down(*nodes_[3]);
+  const auto chunks = MakeChunks(100, 20);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectCopies(chunks, 2);
+  Start(*nodes_[2]);
+  Start(*nodes_[3]);
+  for (const TestChunk& chunk : chunks) {
+    EXPECT_TRUE(Eventually([&] { return copies_in(chunk, 2) == 1; })) << chunk.digest.ToHex();
+    EXPECT_EQ(copies_in(chunk, 0), 2);
+    EXPECT_TRUE(Eventually([&] { return ListOf(*nodes_[0], chunk).size() == 3; }));
+  }
+  // Nobody goes on to make more: another node that comes has everybody look once more.
+  AddNode(512 * kMiB, "a");
+  for (auto& node : nodes_) {
+    EXPECT_TRUE(Eventually([&] { return node->chunks->ClusterStats().repair_phase.empty(); }));
+    EXPECT_EQ(node->chunks->ClusterStats().missing_copies, 0u);
+  }
+  for (const TestChunk& chunk : chunks) EXPECT_EQ(copies_in(chunk, 2), 1);
+  for (const TestChunk& chunk : before) EXPECT_EQ(CopiesOf(chunk), 2U);
+}
+
 TEST_F(ClusterChunkTest, AHolderThatHasNotWhatItWasToGetIsNotCountedOn) {
   AddNodes(3);
   const auto chunks = MakeChunks(1, 20);

@@ -97,13 +97,14 @@ class ClusterChunkTest : public ::testing::Test {
     return options;
   }
 
-  TestNode& AddNode(uint64_t disk_bytes = 512 * kMiB) {
+  TestNode& AddNode(uint64_t disk_bytes = 512 * kMiB, std::string domain = "") {
     auto node = std::make_unique<TestNode>(disk_bytes);
     const uint64_t number = nodes_.size() + 1;
     for (size_t i = 0; i < NodeId::kBytes; ++i) node->id.bytes[i] = static_cast<std::byte>(number * 31 + i * 7);
     NodeInfo info;
     info.id = node->id;
     info.name = "n" + std::to_string(number);
+    info.domain = std::move(domain);
     info.state = NodeState::kDown;
     cluster_.Add(info);
     nodes_.push_back(std::move(node));

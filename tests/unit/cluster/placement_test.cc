@@ -412,6 +412,39 @@ TEST(Placement, TargetsAreTheFirstOfTheOrderThatMayBeOne) {
   }
 }
 
+TEST(Placement, MoreCopiesGoToDomainsThatHaveNone) {
+  Source source(15);
+  std::mt19937_64 random(15);
+  for (int round = 0; round < 200; round++) {
+    std::vector<NodeInfo> nodes = MixedNodes(1 + random() % 12, source);
+    for (NodeInfo& node : nodes) {
+      if (random() % 3 != 0) node.domain = "rack" + std::to_string(random() % 3);
+      if (random() % 6 == 0) node.full = true;
+    }
+    const View view(nodes, 1);
+    for (int i = 0; i < 50; i++) {
+      const Digest digest = source.NextDigest();
+      std::vector<const NodeInfo*> have;
+      for (const NodeInfo& node : view.nodes) {
+        if (random() % 4 == 0) have.push_back(&node);
+      }
+      const size_t count = random() % 4;
+      std::vector<const NodeInfo*> expected;
+      for (bool other_domain : {true, false}) {
+        for (const NodeInfo* node : Order(view, digest)) {
+          std::vector<const NodeInfo*> all = have;
+          all.insert(all.end(), expected.begin(), expected.end());
+          if (expected.size() == count || !node->takes_chunks() || Ids(all).contains(node->id)) continue;
+          const size_t domains = DomainCount(all);
+          all.push_back(node);
+          if (!other_domain || DomainCount(all) > domains) expected.push_back(node);
+        }
+      }
+      EXPECT_EQ(MoreTargets(view, digest, have, count), expected);
+    }
+  }
+}
+
 TEST(Placement, TheWriterKeepsOneUnlessItDrainsOrIsFull) {
   Source source(14);
   std::vector<NodeInfo> nodes = MixedNodes(6, source);
