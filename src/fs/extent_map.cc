@@ -28,19 +28,20 @@ constexpr size_t kMergeExtentsMin = 4096;
 constexpr size_t kMergeExtentsMust = 16384;
 constexpr int kLeavesMergedMax = 1;
 constexpr uint64_t kMergedBytesMax = 256 * kKiB;
-// Holes are filled up to this many times the bytes between them, unless there is no choice.
-constexpr uint64_t kFillMax = 8;
 
 using ExtentIterator = std::vector<Extent>::const_iterator;
+
+// Whether the file may become dense there: no more than a file system with blocks of a page allocates, however often
+// pieces are merged whose holes were filled before.
+bool HasWholePage(uint64_t begin, uint64_t end) { return AlignUp(begin, kPageBytes) < AlignDown(end, kPageBytes); }
 
 // The end of the pieces from `first` on that fit one merged chunk, and may be merged.
 ExtentIterator EndOfGroup(ExtentIterator first, ExtentIterator end, const RangeSet& keep, bool must) {
   ExtentIterator last = first + 1;
-  uint64_t bytes = first->length;
   for (; last != end && last->end() - first->offset <= kMergedBytesMax; ++last) {
-    bytes += last->length;
-    if (!must && last->end() - first->offset > kFillMax * bytes) break;
-    if (keep.Touches(std::prev(last)->end(), last->offset)) break;
+    const uint64_t hole = std::prev(last)->end();
+    if (!must && HasWholePage(hole, last->offset)) break;
+    if (keep.Touches(hole, last->offset)) break;
   }
   return last;
 }

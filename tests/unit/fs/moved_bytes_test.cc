@@ -1,5 +1,6 @@
 // What saving, copying, changing and reading moves to and from the disk, with the chunk sizes that a filesystem is made
 // with: those goals of docs/performance.md that need no clock.
+#include <set>
 #include <thread>
 
 #include "fixture.h"
@@ -172,6 +173,40 @@ TEST_F(MovedBytesTest, ReadersAtTheSameTimeReadTheDiskOnce) {
   });
   EXPECT_GE(moved.read, kRead);
   EXPECT_LE(moved.read, kRead + kRead / 10);
+  world_.CloseFile(file);
+}
+
+// Records merge again and again what was merged before: no hole with a whole page in it is ever filled.
+TEST_F(MovedBytesTest, ASparseFileStaysSparseHoweverOftenItsPiecesAreMerged) {
+  constexpr uint64_t kSpan = 64 * kMiB;
+  const FileSystem::Created file = world_.Create("sparse");
+  std::mt19937_64 random(11);
+  std::string model(kSpan, '\0');
+  std::set<uint64_t> pages;
+  auto write_piece = [&] {
+    const uint64_t offset = random() % (kSpan - 30);
+    const std::string piece = RandomText(random(), 30);
+    ASSERT_TRUE(world_.Write(file, offset, piece).ok());
+    model.replace(offset, piece.size(), piece);
+    for (uint64_t at : {offset, offset + 29}) pages.insert(at / kPageBytes);
+  };
+  for (int i = 0; i < 8000; i++) write_piece();
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  for (int i = 0; i < 6; i++) {
+    write_piece();
+    ASSERT_TRUE(world_.Fsync(file).ok());
+    EXPECT_LE(world_.fs->GetAttr(file.attr.inode)->allocated_bytes, pages.size() * kPageBytes);
+  }
+  // What one small write costs in the end: its page of the recipe and a merged piece.
+  const Moved last = Count([&] {
+    write_piece();
+    ASSERT_TRUE(world_.Fsync(file).ok());
+  });
+  EXPECT_LE(last.stored, kMiB);
+  model.resize(world_.fs->GetAttr(file.attr.inode)->size);
+  for (uint64_t at = 0; at < model.size(); at += kMiB) {
+    ASSERT_TRUE(*world_.Read(file, at, kMiB) == model.substr(at, kMiB)) << at;
+  }
   world_.CloseFile(file);
 }
 
