@@ -26,6 +26,7 @@
 #include "daemon/any_volume.h"
 #include "daemon/data_directory.h"
 #include "daemon/exit_codes.h"
+#include "daemon/network.h"
 #include "daemon/notify.h"
 #include "daemon/preflight.h"
 #include "fuse/server.h"
@@ -120,6 +121,30 @@ bool SendStderrToJournal() {
   bool redirected = dup2(fd, STDERR_FILENO) >= 0;
   close(fd);
   return redirected;
+}
+
+// The library that listens does not say what the system said.
+Error ExplainMetrics(const Error& error, const std::string& address_text) {
+  auto address = ParseHostPort(address_text);
+  if (!address.ok()) return error;
+  auto ip = ParseIp(address->host);
+  if (address->host.find(':') != std::string::npos) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("cannot serve metrics on {}: the library that serves them may know IPv4 alone; give an "
+                    "address such as 127.0.0.1:9464 ({})",
+                    address_text, error.message));
+  }
+  if (ip.ok() && !MayBeOfThisHost(*ip)) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("cannot serve metrics on {}, which is no address of this host: give one that `ip address` lists "
+                    "here, or bring its interface up first",
+                    address_text));
+  }
+  return MakeError(error.code, fmt::format("cannot serve metrics on {}: another program may listen there, or the port "
+                                           "be root's alone; give another metrics_address ({})",
+                                           address_text, error.message));
 }
 
 class Daemon {
@@ -271,9 +296,10 @@ Status Daemon::StartControl() {
   CAIRNFS_ASSIGN_OR_RETURN(service_, control::Service::Start(options, *filesystem_));
   if (config_.allow_other) LetOthersPass(directory_->path());
   if (!config_.metrics_address.empty()) {
-    CAIRNFS_ASSIGN_OR_RETURN(metrics_, control::Metrics::Start(config_.metrics_address, [service = service_.get()] {
-                               return service->Report();
-                             }));
+    auto metrics =
+        control::Metrics::Start(config_.metrics_address, [service = service_.get()] { return service->Report(); });
+    if (!metrics.ok()) return ExplainMetrics(metrics.error(), config_.metrics_address);
+    metrics_ = *std::move(metrics);
     spdlog::info("metrics on http://{}/metrics", config_.metrics_address);
   }
   signals_.OnStop([server = server_.get(), volume = volume_.get()] {

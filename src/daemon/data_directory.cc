@@ -80,15 +80,18 @@ Status WriteSmallFile(int directory, const char* name, const std::string& text, 
   return {};
 }
 
-// The value of "name = value" in one of the text's lines.
-std::string_view Field(std::string_view text, std::string_view name) {
+// The value of "name = value" in one of the text's lines; empty where no line has it.
+std::string_view Field(std::string_view text, std::string_view name, int* count = nullptr) {
+  std::string_view value;
   while (!text.empty()) {
     size_t end = text.find('\n');
     std::string_view line = text.substr(0, end);
     text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
-    if (line.starts_with(name) && line.substr(name.size()).starts_with(" = ")) return line.substr(name.size() + 3);
+    if (!line.starts_with(name) || !line.substr(name.size()).starts_with(" = ")) continue;
+    value = line.substr(name.size() + 3);
+    if (count != nullptr) ++*count;
   }
-  return {};
+  return value;
 }
 
 bool IsUuid(std::string_view hex) {
@@ -321,6 +324,15 @@ bool DataDirectory::KeepsOwners(uid_t owner) const {
 
 Status DataDirectory::ReadFormat() {
   CAIRNFS_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(directory_, "format", path_));
+  for (const char* name : {"version", "uuid", "filesystem"}) {
+    int count = 0;
+    static_cast<void>(Field(text, name, &count));
+    if (count > 1) {
+      return MakeError(ErrorCode::kCorrupt, fmt::format("{}/format is damaged: it has {} lines \"{} = ...\"; put the "
+                                                        "file back from a backup",
+                                                        path_, count, name));
+    }
+  }
   std::string_view version_text = Field(text, "version");
   uint32_t version = 0;
   auto [end, code] = std::from_chars(version_text.data(), version_text.data() + version_text.size(), version);

@@ -129,7 +129,8 @@ fs::FileSystem::Parts Volume::Parts() {
 
 fs::FsOptions Volume::FileSystemOptions() const {
   fs::FsOptions options = daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
-  if (storage_->is_open_for_reading()) options.collect_by_itself = false;
+  options.collect_by_itself = !config_.read_only;
+  options.read_only = config_.read_only;
   return options;
 }
 

@@ -11,6 +11,7 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr auto kAskFor = std::chrono::seconds(3);
+constexpr auto kLookEvery = std::chrono::seconds(1);  // whether a node that does not answer has published
 constexpr auto kOrphanAnswer = std::chrono::seconds(10);
 
 }  // namespace
@@ -112,11 +113,12 @@ bool ClusterHost::IsFirstUp() const {
 
 std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node, const WorkOfNode& work,
                                                         const FinishOptions& options) {
-  const std::vector<InodeId> inodes(work.inodes.begin(), work.inodes.end());
+  std::vector<InodeId> inodes(work.inodes.begin(), work.inodes.end());
   std::string why = "it did not answer in time";
   const std::string name = NameOf(node);
   const auto id = cluster::NodeId::FromKey(node);
   bool is_gone = !id.has_value();
+  std::chrono::steady_clock::time_point look_at{};
   while (!is_gone && std::chrono::steady_clock::now() < options.deadline) {
     if ((options.cancelled && options.cancelled()) || kv::Patience::IsWaitOver(nullptr)) break;
     // A call is short, so that who asks notices soon that the node is gone, or that nobody waits any more. What the
@@ -132,6 +134,12 @@ std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node,
       return told;
     }
     why = failures.error().message;
+    // It publishes by itself, and others may reach it that this host does not.
+    if (const auto now = std::chrono::steady_clock::now(); now >= look_at) {
+      inodes = NotPublished(node, std::move(inodes));
+      if (inodes.empty()) return {};
+      look_at = now + kLookEvery;
+    }
     is_gone = !LivesSession(node, work.session);
     if (!is_gone) static_cast<void>(kv::Patience::Sleep(nullptr, kAskAgain));
   }
@@ -140,6 +148,18 @@ std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node,
   std::vector<Failure> told;
   for (InodeId inode : inodes) told.push_back({node, {inode, "", why}, is_gone});
   return told;
+}
+
+std::vector<InodeId> ClusterHost::NotPublished(const std::string& node, std::vector<InodeId> inodes) {
+  std::vector<std::string> keys;
+  for (InodeId inode : inodes) keys.push_back(meta::PendingKey(inode, node));
+  std::vector<InodeId> left;
+  auto take = [&](size_t i, const kv::KvEntry* entry) -> Status {
+    if (entry != nullptr) left.push_back(inodes[i]);
+    return {};
+  };
+  if (!kv::ReadKeys(kv_, keys, kKeysPerRead, take).ok()) return inodes;
+  return left;
 }
 
 std::vector<ClusterHost::Failure> ClusterHost::Finish(const Work& work, const FinishOptions& options) {

@@ -103,13 +103,16 @@ class ClusterHost {
     std::function<bool()> cancelled;  // may be empty
   };
   // Asks the nodes, all at once, to publish what they have closed of these files. Tries again where a node does not
-  // answer whose session lives. Blocks, no longer than this thread has patience (kv::Patience).
+  // answer whose session lives, until it has published by itself. Blocks, no longer than this thread has patience
+  // (kv::Patience).
   std::vector<Failure> Finish(const Work& work, const FinishOptions& options);
   // Of each: whether a process on some other host that is up has it open. kUnavailable: one does not answer.
   Result<std::vector<bool>> HeldElsewhere(const std::vector<InodeId>& inodes);
 
  private:
   std::vector<Failure> FinishAt(const std::string& node, const WorkOfNode& work, const FinishOptions& options);
+  // Those of which the node's pending record is there still; all of them while the store does not answer.
+  std::vector<InodeId> NotPublished(const std::string& node, std::vector<InodeId> inodes);
   // Whether the node's session may be that one still: what the view does not know yet lives.
   bool LivesSession(std::string_view node, uint64_t session) const;
 

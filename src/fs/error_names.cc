@@ -11,14 +11,22 @@ namespace {
 constexpr std::chrono::minutes kAgain{1};
 constexpr std::chrono::seconds kGatherFor{1};
 constexpr std::chrono::seconds kTidyEvery{1};
+constexpr std::chrono::seconds kStopWaitsMax{2};
 
 }  // namespace
 
 void ErrorNames::Stop() {
-  stop_.request_stop();
   MutexLock lock(mutex_);
   stopped_ = true;
-  stop_asked_.NotifyAll();
+  changed_.NotifyAll();
+  // What the last messages are about is told too, if that does not take long.
+  const auto until = std::chrono::steady_clock::now() + kStopWaitsMax;
+  while (is_searching_) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= left.zero()) break;
+    changed_.WaitFor(mutex_, left);
+  }
+  stop_.request_stop();
 }
 
 void ErrorNames::Note(InodeId inode) {
@@ -48,6 +56,7 @@ void ErrorNames::Search() {
   MutexLock lock(mutex_);
   is_searching_ = false;
   if (!stopped_ && !wanted_.empty()) PostSearch();
+  changed_.NotifyAll();
 }
 
 std::set<InodeId> ErrorNames::Gather() {
@@ -56,7 +65,7 @@ std::set<InodeId> ErrorNames::Gather() {
   while (!stopped_) {
     const auto left = until - std::chrono::steady_clock::now();
     if (left <= left.zero()) break;
-    stop_asked_.WaitFor(mutex_, left);
+    changed_.WaitFor(mutex_, left);
   }
   return std::exchange(wanted_, {});
 }

@@ -23,7 +23,8 @@ class ErrorNames {
   // `queue` runs the search; it must end before this is destroyed.
   ErrorNames(kv::KvStore& kv, meta::Namespace& names, TaskQueue& queue, bool records_name_directories)
       : kv_(kv), names_(names), queue_(queue), records_name_directories_(records_name_directories) {}
-  // Ends a search that runs; nothing is posted to the queue after it.
+  // Names what was noted last, within two seconds, and ends a search that takes longer; nothing is posted to the queue
+  // after it. Once.
   void Stop();
   // Any thread, any lock held; cheap however many inodes were noted.
   void Note(InodeId inode);
@@ -42,7 +43,7 @@ class ErrorNames {
   const bool records_name_directories_;
   std::stop_source stop_;
   Mutex mutex_;
-  CondVar stop_asked_;
+  CondVar changed_;  // stopped_, is_searching_
   bool stopped_ GUARDED_BY(mutex_) = false;
   bool is_searching_ GUARDED_BY(mutex_) = false;  // or about to: one search at a time
   std::set<InodeId> wanted_ GUARDED_BY(mutex_);

@@ -109,6 +109,7 @@ struct FsOptions {
   unsigned collect_delay_ms = 3000;         // after the last deletion
   unsigned orphan_sweep_every_ms = 60'000;  // in a cluster: deleted files that a dead host left are looked for
   bool collect_by_itself = true;            // false: only when asked to (a check of what is damaged)
+  bool read_only = false;                   // nothing is collected, not when asked to either
 };
 
 // Through the mount, since start.

@@ -92,7 +92,10 @@ Status FileSystem::Impl::PrepareForNewName(InodeId id) {
   // One that is not whole must not take the place of a good file, of which a crash would leave nothing: it gets no new
   // name for as long as that is so. Among other hosts the round that a rename waits for tells (CheckPublished).
   if (host == nullptr) {
-    if (auto why = inode->content->WhyNotWhole()) return *why;
+    if (auto why = inode->content->WhyNotWhole()) {
+      error_names->Note(id);
+      return why->WithContext("inode " + std::to_string(id.value));
+    }
   }
   inode->content->must_publish = true;
   return {};

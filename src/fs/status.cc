@@ -178,7 +178,13 @@ void FileSystem::SyncNames(Done<void> done) {
   impl_->rounds->Request(std::move(done), SyncRounds::Scope::kNames);
 }
 
-void FileSystem::Collect(Done<CollectionStatus> done) { impl_->collector->Request(std::move(done)); }
+void FileSystem::Collect(Done<CollectionStatus> done) {
+  if (impl_->options.read_only) {
+    return done(
+        MakeError(ErrorCode::kPermission, "the filesystem is mounted read_only, and nothing of it is collected"));
+  }
+  impl_->collector->Request(std::move(done));
+}
 
 CollectionStatus FileSystem::GetCollection() const { return impl_->collector->Status(); }
 

@@ -59,6 +59,9 @@ Status CheckIsEmptyDirectory(const std::string& path) {
   }
   closedir(directory);
   if (found.empty()) return {};
+  for (char& c : found) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';  // for a terminal
+  }
   return MakeError(ErrorCode::kNotEmpty, "mount point " + path + " is not empty (it holds \"" + found +
                                              "\", which the mount would hide); give an empty directory");
 }

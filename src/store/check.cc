@@ -70,6 +70,7 @@ Status LocalChunkStore::Impl::Check(const Reporter& report, std::stop_token stop
             std::to_string(seen_bytes) + "; a collection corrects that"});
   }
   CAIRNFS_RETURN_IF_ERROR(ReportMissing(uses, view, report));
+  CAIRNFS_RETURN_IF_ERROR(ReportUnnamed(report));
   view.snapshot.reset();  // while it lives, the engine cannot recover from a full disk; what follows takes long
   std::vector<SegmentPtr> segments = segments_.All();
   size_t begin = 0;
@@ -110,6 +111,21 @@ Status LocalChunkStore::Impl::ReportMissing(const SegmentUses& uses, const Chunk
                   "; put that file back from a copy, or give the chunks up with: cairnfs check --rebuild-index",
               std::move(chunks)});
     }
+  }
+  return {};
+}
+
+// Segments that are open, and whose file somebody removed or renamed: all is well until this process ends.
+Status LocalChunkStore::Impl::ReportUnnamed(const Reporter& report) {
+  const std::vector<SegmentPtr> segments = segments_.All();
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_.List());
+  for (const SegmentPtr& segment : segments) {
+    const SegmentId id = segment->header.id;
+    const std::string name = MakeSegmentName(SegmentName::kSegment, id);
+    if (std::binary_search(names.begin(), names.end(), name)) continue;
+    if (segments_.Find(id) == nullptr || !index_.NamesSegment(id)) continue;  // freed meanwhile
+    report({name + " was removed or renamed while it is in use, and what lies in it is lost when the daemon ends: put "
+                   "the file back, or copy what you need to another file system before that"});
   }
   return {};
 }

@@ -50,6 +50,11 @@ Result<StoreOptions> ResolveOptions(StoreOptions options, const io::Disk::Space&
   if (options.reserve_bytes == 0) {
     options.reserve_bytes = std::min(std::max<uint64_t>(32 * kMiB, space.total_bytes / 100), space.total_bytes / 10);
   }
+  if (space.total_bytes > 0 && options.reserve_bytes >= space.total_bytes) {
+    return MakeError(ErrorCode::kInvalidArgument, "reserve is " + std::to_string(options.reserve_bytes) +
+                                                      " bytes, and the disk has " + std::to_string(space.total_bytes) +
+                                                      ": nothing could be stored; give less");
+  }
   const size_t pool_bytes = pool.count() * io::BufferPool::kBufferBytes;
   if (options.cache_bytes_max == 0) options.cache_bytes_max = pool_bytes / 4 * 3;
   options.cache_bytes_max = std::min(options.cache_bytes_max, pool_bytes);  // it also bounds the names of what has left

@@ -126,6 +126,7 @@ class LocalChunkStore::Impl {
   // True when the index still says so: what is wrong there is a problem, not a chunk that moved.
   bool StillThere(const ChunkIndex::Entry& entry);
   Status ReportMissing(const SegmentUses& uses, const ChunkIndex::View& view, const Reporter& report);
+  Status ReportUnnamed(const Reporter& report);
 
   // While opening, once a segment needs it.
   std::optional<ChunkIndex::SegmentEnds> segment_ends_;

@@ -411,5 +411,37 @@ TEST_F(ClusterWaitsTest, ACommitFailsForBytesThatAreLostWhileItWaits) {
   EXPECT_NE(status.error().message.find("tmp/bad"), std::string::npos) << status.error().message;
 }
 
+// The host that closed the file reaches the store, and not those who wait for it.
+TEST_F(ClusterWaitsTest, AHostThatDoesNotAnswerAndPublishesByItselfHoldsNobodyUp) {
+  MakeHosts(2);
+  const InodeId directory = host(1).MakeDirectory("directory");
+  auto close_one = [&](std::string_view name) {
+    auto file = host(1).Create(name, directory);
+    EXPECT_TRUE(host(1).Write(file, 0, name).ok());
+    EXPECT_TRUE(host(1).CloseFile(file).ok());
+  };
+  board_.unanswered_finishes = 1'000'000;
+  close_one("opened");
+  std::atomic<bool> is_open{false};
+  std::thread opens([&] {
+    EXPECT_EQ(host(0).Cat("opened", directory), "opened");
+    is_open = true;
+  });
+  EXPECT_TRUE(Eventually([&] { return board_.finish_calls >= 3; }));
+  EXPECT_FALSE(is_open);
+  const auto published = std::chrono::steady_clock::now();
+  EXPECT_TRUE(host(1).Sync().ok());
+  opens.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - published, std::chrono::seconds(20)) << "the wait of an open is 60 s";
+  close_one("renamed");
+  Status renamed;
+  std::thread renames([&] { renamed = host(0).Rename(kRootInode, "directory", kRootInode, "final"); });
+  const int asked = board_.finish_calls;
+  EXPECT_TRUE(Eventually([&] { return board_.finish_calls >= asked + 2; }));
+  EXPECT_TRUE(host(1).Sync().ok());
+  renames.join();
+  EXPECT_TRUE(renamed.ok()) << renamed.error().message;
+}
+
 }  // namespace
 }  // namespace cairnfs::fs

@@ -70,6 +70,18 @@ TEST_F(DamageTest, MissingSegment) {
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }
 
+TEST_F(DamageTest, ASegmentThatIsTakenAwayWhileItIsOpenIsToldOf) {
+  Fill();
+  const std::string name = SegmentOf(chunks_[3]);
+  ASSERT_OK(memory_.Rename(name, "aside"));
+  const std::vector<std::string> problems = Problems();
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_NE(problems[0].find(name + " was removed or renamed"), std::string::npos) << problems[0];
+  ExpectReads(chunks_[3]);
+  ASSERT_OK(memory_.Rename("aside", name));
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+}
+
 // A bit in the magic, the id, the generation, the size, the checksum, the padding.
 TEST_F(DamageTest, ADamagedSegmentHeaderCostsNoChunk) {
   Fill();
