@@ -210,8 +210,12 @@ int RunWait(const std::string& path) {
   char durability[16] = {};
   if (waited.ok() && lgetxattr(path.c_str(), CAIRNFS_XATTR_DURABILITY, durability, sizeof durability - 1) > 0 &&
       durability == std::string_view(CAIRNFS_DURABILITY_LOST)) {
-    waited =
-        MakeError(ErrorCode::kIo, "bytes of " + path + " could not be stored and are lost; the log names the files");
+    waited = MakeError(
+        ErrorCode::kIo,
+        "bytes of " + path +
+            " are lost: they could not be stored, or the host that had them "
+            "is gone; a rename of the directory names the files, and so does getfattr -n " CAIRNFS_XATTR_DURABILITY
+            " of each of them");
   }
   return waited.ok() ? int{daemon::kExitDone} : Fail(waited.error());
 }

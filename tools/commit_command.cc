@@ -78,8 +78,9 @@ Result<control::GateCall> MakeCall(const CommitCommand& command, const std::stri
   control::GateCall call;
   call.ranks = command.ranks;
   CAIRNFS_RETURN_IF_ERROR(ChooseRank(command, call));
-  CAIRNFS_ASSIGN_OR_RETURN(uint64_t timeout_ms, daemon::ParseDurationMs(command.timeout));
-  call.timeout = std::chrono::milliseconds(timeout_ms);
+  auto timeout_ms = daemon::ParseDurationMs(command.timeout);
+  if (!timeout_ms.ok()) return timeout_ms.error().WithContext("--timeout");
+  call.timeout = std::chrono::milliseconds(*timeout_ms);
   CAIRNFS_ASSIGN_OR_RETURN(struct stat directory, LookAtDirectory(from, to));
   const stdfs::path final_path(to);
   const std::string parent = final_path.has_parent_path() ? final_path.parent_path().string() : ".";

@@ -273,7 +273,7 @@ def main(arguments):
         except KeyboardInterrupt:
             say("\ninterrupted: what was measured so far follows")
         if rows:
-            report.summary(rows, say)
+            report.summary(rows, say, bench.quick)
             write_results(options, bench, rows)
     say(f"{time.monotonic() - begin:.0f} s")
     return 1 if bench.has_failed else 0

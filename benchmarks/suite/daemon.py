@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 
@@ -38,6 +39,20 @@ def start_rows(bench):
     return [row]
 
 
+def write_scattered(path, size, count, seed):
+    """Small pieces at random places of one sparse file: each has an extent of its own, until pieces are merged."""
+    choice = random.Random(seed)
+    piece = choice.randbytes(30)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(descriptor, size)
+        for _ in range(count):
+            os.pwrite(descriptor, piece, choice.randrange(size - len(piece)))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def memory_rows(bench):
     """The most that a daemon had in memory while it did the heaviest things that there are, one after the other."""
     size = bench.size
@@ -48,7 +63,9 @@ def memory_rows(bench):
             save_cairn(bench, cairn, f"step-{files}", size // files, files, size // files)
         os.mkdir(cairn.path + "/small")
         bench.load("create", cairn.path + "/small", bench.small_files, 4 * KIB, bench.next_seed())
-        bench.load("read_processes", cairn.path + "/step-1/part-0", BLOCK, 4)
+        write_scattered(cairn.path + "/scattered", size, 30 * bench.small_files, bench.next_seed())
+        for path in (cairn.path + "/step-1/part-0", cairn.path + "/scattered"):
+            bench.load("read_processes", path, BLOCK, 4)
         bench.load("map_processes", cairn.path + "/step-1/part-0", 8)
         shutil.rmtree(cairn.path + "/step-8")
         cairn.collect()

@@ -17,6 +17,15 @@ def amount(value, unit):
     return f"{value:.2f} {unit}".strip()
 
 
+def spread_of(check):
+    """From the lowest to the highest, in the unit of the value; empty where they are one."""
+    if check.low == check.high:
+        return ""
+    if check.unit == "":
+        return f"{check.low:.2f} to {check.high:.2f}"
+    return f"{amount(check.low, check.unit)} to {amount(check.high, check.unit)}"
+
+
 def goal_of(check):
     if check.at_least is not None:
         return f">= {check.at_least:g} {check.unit}".strip()
@@ -38,17 +47,19 @@ def show(row, write):
         write(f"  {who:<44} {amount(figure.median, figure.unit):>14}   "
               f"({amount(figure.low, figure.unit)} .. {amount(figure.high, figure.unit)})")
     for check in row.checks:
-        spread = f"({check.low:.2f} .. {check.high:.2f})" if check.low != check.high else ""
-        write(f"  -> {check.name:<41} {amount(check.value, check.unit):>14}   {goal_of(check):<14} {verdict(check):<8} {spread}")
+        spread = spread_of(check)
+        write(f"  -> {check.name:<41} {amount(check.value, check.unit):>14}   {goal_of(check):<14} {verdict(check):<8} "
+              f"{'(' + spread + ')' if spread else ''}")
     for note in row.notes:
         write(f"     {note}")
 
 
-def summary(rows, write):
+def summary(rows, write, quick):
     checks = [check for row in rows for check in row.checks if check.met is not None]
     missed = [(row, check) for row in rows for check in row.checks if check.met is False]
     absent = [row for row in rows if row.cannot_run]
-    write(f"\n{len(checks) - len(missed)} of {len(checks)} goals met")
+    write(f"\n{len(checks) - len(missed)} of {len(checks)} goals met"
+          f"{'; with --quick at smaller sizes than the goals are for' if quick else ''}")
     for row, check in missed:
         write(f"  missed: {row.measure}: {check.name}: {amount(check.value, check.unit)}, goal {goal_of(check)}")
     for row in absent:
@@ -68,9 +79,9 @@ def as_markdown(rows, write):
     write("| --- | --- | ---: | --- | --- | --- |")
     for row in rows:
         for check in row.checks:
-            spread = f"{check.low:.2f} to {check.high:.2f}" if check.low != check.high else ""
-            write(f"| {row.measure} | {check.name} | {amount(check.value, check.unit)} | {spread} | {goal_of(check)} | "
-                  f"{verdict(check)} |")
+            cells = [row.measure, check.name, amount(check.value, check.unit), spread_of(check), goal_of(check),
+                     verdict(check)]
+            write(f"| {' | '.join(cells)} |")
         if row.cannot_run:
             write(f"| {row.measure} | | | | | cannot run: {row.cannot_run} |")
     cpu_lines = [line for row in rows for line in cpu_of(row)]

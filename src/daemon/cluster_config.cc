@@ -7,6 +7,7 @@
 #include <climits>
 
 #include "daemon/network.h"
+#include "daemon/size_text.h"
 #include "kvnet/store_address.h"
 
 namespace cairnfs::daemon {
@@ -37,6 +38,7 @@ Status CheckMetadata(const std::string& url) {
 Status CheckListens(const Config& config, std::string_view key, const std::string& text) {
   auto address = ParseHostPort(text);
   if (!address.ok()) return address.error().WithContext(key);
+  if (address->port == 0) return Wrong(fmt::format("{} = \"{}\" has port 0: give one that others can know", key, text));
   auto ip = ParseIp(address->host);
   if (!ip.ok()) {
     return Wrong(fmt::format("{} = \"{}\" must be an IP address of this host and a port, not a name", key, text));
@@ -124,9 +126,8 @@ Status CheckCluster(const Config& config) {
   }
   if (config.out_after_ms < config.lease_ms) {
     return Wrong(
-        fmt::format("out_after = {} ms is shorter than lease = {} ms: a node is out some time after its lease "
-                    "has ended",
-                    config.out_after_ms, config.lease_ms));
+        fmt::format("out_after = {} is shorter than lease = {}: a node is out some time after its lease has ended",
+                    FormatDurationMs(config.out_after_ms), FormatDurationMs(config.lease_ms)));
   }
   return {};
 }

@@ -27,6 +27,8 @@
 namespace cairnfs::daemon {
 namespace {
 
+constexpr size_t kTextBytesMax = 1024;  // as the membership takes
+
 namespace stdfs = std::filesystem;
 
 constexpr uint64_t kSetupWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
@@ -75,6 +77,11 @@ Status CheckTexts(const Config& config) {
                             Named{"metadata", config.metadata}, Named{"serve_metadata", config.serve_metadata},
                             Named{"listen", config.listen}, Named{"advertise", config.advertise},
                             Named{"node_name", config.node_name}, Named{"failure_domain", config.failure_domain}}) {
+    const bool is_path = text.key == "data" || text.key == "mount_point";
+    if (!is_path && text.value.size() > kTextBytesMax) {
+      return MakeError(ErrorCode::kInvalidArgument, fmt::format("{} has {} bytes: give one of {} at most", text.key,
+                                                                text.value.size(), kTextBytesMax));
+    }
     if (IsPlainText(text.value)) continue;
     return MakeError(ErrorCode::kInvalidArgument,
                      fmt::format("{} holds a control character or is no UTF-8, which a configuration cannot hold: give "
@@ -185,6 +192,12 @@ Status ChooseServed(Config& config) {
   if (!config.metadata.empty() || !config.serve_metadata.empty()) return {};
   auto listen = ParseHostPort(config.listen);
   if (!listen.ok()) return listen.error().WithContext("listen");
+  if (listen->port == UINT16_MAX) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("listen = \"{}\" leaves no next port for the metadata: give a lower one, or "
+                                 "--serve-metadata",
+                                 config.listen));
+  }
   config.serve_metadata = FormatHostPort({listen->host, static_cast<uint16_t>(listen->port + 1)});
   return {};
 }

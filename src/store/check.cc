@@ -124,6 +124,7 @@ Status LocalChunkStore::Impl::ReportUnnamed(const Reporter& report) {
     const std::string name = MakeSegmentName(SegmentName::kSegment, id);
     if (std::binary_search(names.begin(), names.end(), name)) continue;
     if (segments_.Find(id) == nullptr || !index_.NamesSegment(id)) continue;  // freed meanwhile
+    if (!segments_.FileOf(*segment).ok()) continue;  // it is not open, and so lost: CheckSegment tells
     report({name + " was removed or renamed while it is in use, and what lies in it is lost when the daemon ends: put "
                    "the file back, or copy what you need to another file system before that"});
   }

@@ -47,7 +47,7 @@ def goals_are_weighed(_):
     assert reported.met is None, reported
     absent = Row("another", cannot_run="no such program")
     lines = []
-    report.summary([row, absent], lines.append)
+    report.summary([row, absent], lines.append, False)
     assert lines[0] == "\n1 of 3 goals met" and any("no such program" in line for line in lines), lines
     lines = []
     report.as_markdown([row, absent], lines.append)

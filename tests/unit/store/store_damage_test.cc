@@ -72,6 +72,7 @@ TEST_F(DamageTest, MissingSegment) {
 
 TEST_F(DamageTest, ASegmentThatIsTakenAwayWhileItIsOpenIsToldOf) {
   Fill();
+  ExpectReads(chunks_[3]);
   const std::string name = SegmentOf(chunks_[3]);
   ASSERT_OK(memory_.Rename(name, "aside"));
   const std::vector<std::string> problems = Problems();
