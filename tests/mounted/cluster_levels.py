@@ -203,9 +203,27 @@ def a_mount_at_level_local(world):
     world.cluster.wait_for_copies()
 
 
+def a_domain_that_comes_back_gets_what_was_saved(world):
+    """Saved while one domain is away, both copies lie in the other; one more is made once it is back."""
+    cluster = world.cluster
+    saver, away = world.hosts[0], world.hosts[2:]
+    before = world.settled_stored()[2]
+    for host in away:
+        host.kill()
+    cluster.wait_for_states({host.name: "down" for host in away}, at=world.hosts[:2])
+    content = world.content(8 * MIB)
+    write(saver.path("while-away"), content, sync=True)
+    assert os.getxattr(saver.path("while-away"), "user.cairnfs.durability") == b"replicated"
+    for host in away:
+        host.mount()
+    cluster.wait_for_states({host.name: "up" for host in world.hosts})
+    world.saved["while-away"] = content
+    wait_until(lambda: world.stored()[2] - before > 0.99 * len(content), 30, "a copy is in the domain that came back")
+    cluster.wait_for_copies()
+
+
 def a_domain_is_lost(world):
-    """Both hosts of a domain die with their disks: the other domain has all that was saved on any host. (What is saved
-    while the other domain does not answer has both copies in one.)"""
+    """Both hosts of a domain die with their disks: the other domain has all that was saved on any host."""
     cluster = world.cluster
     assert world.saved, "copies_lie_in_both_domains saves what is looked at here"
     cluster.wait_for_copies()
@@ -221,7 +239,8 @@ def a_domain_is_lost(world):
 
 
 CASES = (copies_lie_in_both_domains, one_save_on_every_host_costs_one, an_open_file_outlives_its_name,
-         wait_leaves_every_copy, a_local_level_waits_for_no_host, a_mount_at_level_local, a_domain_is_lost)
+         wait_leaves_every_copy, a_local_level_waits_for_no_host, a_mount_at_level_local,
+         a_domain_that_comes_back_gets_what_was_saved, a_domain_is_lost)
 
 
 def main():
