@@ -162,12 +162,8 @@ void ClusterChunkStoreImpl::AskAgainLater(const NodeId& node, std::deque<EntryPt
 
 void ClusterChunkStoreImpl::ConfirmTargets(const EntryPtr& entry, const View& view) {
   entry->state = Entry::State::kConfirming;
-  const std::vector<const NodeInfo*> have = HoldersToBe(*entry, view);
-  const size_t wanted = CopiesWanted(*entry);
-  if (have.size() < wanted) {
-    for (const NodeInfo* target : MoreTargets(view, entry->digest, have, wanted - have.size())) {
-      if (target->id != self_) entry->confirming.push_back(target->id);
-    }
+  for (const NodeInfo* target : OtherTargets(*entry, view, HoldersToBe(*entry, view))) {
+    entry->confirming.push_back(target->id);
   }
   if (entry->confirming.empty()) return StartBringing(entry);
   for (const NodeId& target : entry->confirming) {

@@ -54,29 +54,39 @@ std::vector<const NodeInfo*> ClusterChunkStoreImpl::HoldersToBe(const Entry& ent
   return nodes;
 }
 
+std::vector<const NodeInfo*> ClusterChunkStoreImpl::OtherTargets(const Entry& entry, const View& view,
+                                                                 std::vector<const NodeInfo*> have) const {
+  std::vector<const NodeInfo*> targets;
+  auto add = [&](size_t wanted, NewDomains new_domains) {
+    if (have.size() >= wanted) return;
+    for (const NodeInfo* target : MoreTargets(view, entry.digest, have, wanted - have.size(), new_domains, self_)) {
+      have.push_back(target);
+      targets.push_back(target);
+    }
+  };
+  add(options_.copies, NewDomains::kFirst);
+  add(entry.spread_copies, NewDomains::kOnly);
+  return targets;
+}
+
 // Adds targets until there are enough, this node first. False: none could be added.
 bool ClusterChunkStoreImpl::ChooseTargets(Entry& entry, const EntryPtr& pointer) {
   const ViewPtr view = reachability_.view();
-  const size_t wanted = CopiesWanted(entry);
-  size_t count = CopiesOf(entry) + entry.sending.size() + (entry.local == Entry::Local::kQueued ? 1 : 0);
-  if (count >= wanted) return false;
+  const size_t count = CopiesOf(entry) + entry.sending.size() + (entry.local == Entry::Local::kQueued ? 1 : 0);
+  if (count >= CopiesWanted(entry)) return false;
   const bool was_told = !entry.told.empty();
   bool any = false;
   std::vector<const NodeInfo*> have = HoldersToBe(entry, *view);
   const NodeInfo* self = view->Find(self_);
-  const bool may_be_here = entry.local == Entry::Local::kNone && !entry.slices.empty();
+  const bool may_be_here = entry.local == Entry::Local::kNone && !entry.slices.empty() && count < options_.copies;
   if (may_be_here && self != nullptr && self->weight > 0 && !self->full) {
     entry.local = Entry::Local::kQueued;
     put_queue_.Post([this, pointer] { PutLocally(pointer); });
     have.push_back(self);
-    ++count;
     any = true;
   }
   std::vector<NodeId> added;
-  for (const NodeInfo* target : MoreTargets(*view, entry.digest, have, wanted - count + 1)) {
-    if (added.size() == wanted - count) break;
-    if (target->id != self_) added.push_back(target->id);
-  }
+  for (const NodeInfo* target : OtherTargets(entry, *view, std::move(have))) added.push_back(target->id);
   if (!any && added.empty()) return false;
   entry.sending.insert(entry.sending.end(), added.begin(), added.end());
   entry.must_tell = entry.must_tell || was_told;
@@ -238,6 +248,8 @@ void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
   if (was_put) counted.fetch_add(entry->size, std::memory_order_relaxed);
   if (CopiesOf(*entry) < options_.copies) {
     short_chunks_.fetch_add(1, std::memory_order_relaxed);
+  } else if (CopiesOf(*entry) < CopiesWanted(*entry)) {
+    unspread_chunks_.fetch_add(1, std::memory_order_relaxed);
   } else if (!entry->hearsay) {
     confirmed_.Insert(entry->digest);
   }

@@ -164,6 +164,10 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   size_t CopiesWanted(const Entry& entry) const { return std::max<size_t>(options_.copies, entry.spread_copies); }
   // Those that have it or are about to, of the view's nodes.
   std::vector<const NodeInfo*> HoldersToBe(const Entry& entry, const View& view) const;
+  // The other nodes that should get it where `have` hold it, or will: until there are as many copies as are wanted of
+  // every chunk, and beyond that in new failure domains only.
+  std::vector<const NodeInfo*> OtherTargets(const Entry& entry, const View& view,
+                                            std::vector<const NodeInfo*> have) const;
   unsigned MinReplicas() const;  // 1 to `copies`
   size_t CopiesNeeded() REQUIRES_LOCK(mutex_);
   void Retry(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
@@ -313,6 +317,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   std::unordered_map<Digest, PinRecord, DigestHash> pins_ GUARDED_BY(pins_mutex_);
 
   std::atomic<uint64_t> sent_bytes_{0}, received_bytes_{0}, short_chunks_{0};
+  std::atomic<uint64_t> unspread_chunks_{0};  // in fewer failure domains than there might be, when it was tried last
   std::atomic<uint64_t> new_in_cluster_bytes_{0}, known_in_cluster_bytes_{0};
   std::atomic<uint64_t> repair_bytes_{0};
   std::atomic<bool> news_dropped_{false};  // of who holds a chunk, that a node should have been told

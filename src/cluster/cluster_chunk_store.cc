@@ -387,7 +387,7 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
   RetryAllStuck();
   // A node that goes for good moves homes, and one that comes has missed what it is the home of; one that has room
   // again may take copies that are missing.
-  const bool any_short = short_chunks_.load() + repair_->progress().missing_copies > 0;
+  const bool any_short = short_chunks_.load() + unspread_chunks_.load() + repair_->progress().missing_copies > 0;
   if (any_out || any_new || (any_room && any_short)) repair_->Kick(Repair::Depth::kHolders);
 }
 
@@ -422,7 +422,7 @@ void ClusterChunkStoreImpl::DropSlicesUnderPressure() {
 // take chunks, and more and more rarely, when it does not help.
 void ClusterChunkStoreImpl::KickRepair(ShortWatch& watch, Clock::time_point now) {
   if (news_dropped_.exchange(false)) repair_->Kick(Repair::Depth::kHolders);
-  const uint64_t count = short_chunks_.load();
+  const uint64_t count = short_chunks_.load() + unspread_chunks_.load();
   if (count == 0) watch = {};
   if (count == 0 || now - watch.kicked_at < watch.interval) return;
   const ViewPtr view = reachability_.view();

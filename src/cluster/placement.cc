@@ -117,8 +117,8 @@ bool ShareDomain(const NodeInfo& a, const NodeInfo& b) {
 // What is chosen for one digest beside the nodes that have it.
 class Chosen {
  public:
-  Chosen(const View& view, uint64_t word, const std::vector<const NodeInfo*>& have)
-      : view_(view), word_(word), have_(have) {}
+  Chosen(const View& view, uint64_t word, const std::vector<const NodeInfo*>& have, const std::optional<NodeId>& except)
+      : view_(view), word_(word), have_(have), except_(except) {}
 
   // The nearest node of each domain in which nobody has it; the nearest domains first.
   void AddOfOtherDomains(size_t count) {
@@ -141,7 +141,7 @@ class Chosen {
     Nearest nearest(count - nodes_.size());
     Scan(view_, word_, nearest, [&](const Ranked& ranked) {
       const NodeInfo& node = view_.nodes[ranked.candidate->node];
-      if (IsUsable(node) && !Has(nodes_, node) && !Has(have_, node)) offer(nearest, ranked, node);
+      if (IsUsable(node) && node.id != except_ && !Has(nodes_, node) && !Has(have_, node)) offer(nearest, ranked, node);
     });
     for (const Ranked& ranked : nearest.ranked()) nodes_.push_back(&view_.nodes[ranked.candidate->node]);
   }
@@ -152,6 +152,7 @@ class Chosen {
   const View& view_;
   const uint64_t word_;
   const std::vector<const NodeInfo*>& have_;
+  const std::optional<NodeId>& except_;
   std::vector<const NodeInfo*> nodes_;
 };
 
@@ -218,10 +219,11 @@ std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, con
 }
 
 std::vector<const NodeInfo*> MoreTargets(const View& view, const Digest& digest,
-                                         const std::vector<const NodeInfo*>& have, size_t count) {
-  Chosen chosen(view, WordOf(digest), have);
+                                         const std::vector<const NodeInfo*>& have, size_t count, NewDomains new_domains,
+                                         const std::optional<NodeId>& except) {
+  Chosen chosen(view, WordOf(digest), have, except);
   chosen.AddOfOtherDomains(count);
-  chosen.AddOfAnyDomain(count);
+  if (new_domains == NewDomains::kFirst) chosen.AddOfAnyDomain(count);
   return std::move(chosen).Nodes();
 }
 

@@ -9,6 +9,7 @@
 // The pointers point into the view. Time grows with the number of nodes: about 1 us for First and Targets with 1,000.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "cluster/types.h"
@@ -30,10 +31,14 @@ const NodeInfo* Home(const View& view, const Digest& digest);
 // of the order that are up, not full and of weight above 0, no two of one failure domain as long as there are domains
 // enough. Fewer when there are not enough nodes. The writer comes first whatever its state: it is the one that asks.
 std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, const NodeInfo* writer, size_t copies);
-// The `count` nodes that should get a copy where those of `have` hold one: the first of the order as above, of the
-// domains of none of `have` as long as there are any. Fewer when there are not enough nodes.
+// The `count` nodes that should get a copy where those of `have` hold one: the first of the order as above, `except`
+// left out, of the domains of none of `have` as long as there are any. Fewer when there are not enough nodes; or, with
+// kOnly, domains.
+enum class NewDomains { kFirst, kOnly };
 std::vector<const NodeInfo*> MoreTargets(const View& view, const Digest& digest,
-                                         const std::vector<const NodeInfo*>& have, size_t count);
+                                         const std::vector<const NodeInfo*>& have, size_t count,
+                                         NewDomains new_domains = NewDomains::kFirst,
+                                         const std::optional<NodeId>& except = std::nullopt);
 // In how many failure domains the nodes are.
 size_t DomainCount(const std::vector<const NodeInfo*>& nodes);
 

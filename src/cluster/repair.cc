@@ -92,24 +92,28 @@ void Repair::Run() {
 bool Repair::RunOnce(Depth depth) {
   SetPhase("scanning");
   // What is short of copies has lists that say so, and these are gone through now.
-  const uint64_t short_before = store_.short_chunks_.load();
+  const uint64_t short_before = store_.short_chunks_.load(), unspread_before = store_.unspread_chunks_.load();
   std::vector<Todo> todo;
   size_t short_count = 0;
   const bool all_seen = Scan(depth, &todo, &short_count);
   if (StopsWithin({})) return true;
-  const size_t missing = todo.size();
+  const auto spread = static_cast<size_t>(
+      std::count_if(todo.begin(), todo.end(), [](const Todo& one) { return one.spread_copies != 0; }));
+  const size_t missing = todo.size() - spread;
   {
     MutexLock lock(mutex_);
-    chunks_left_ = missing_copies_ = missing + replicating_;
+    missing_copies_ = missing + replicating_;
+    chunks_left_ = todo.size() + replicating_ + spreading_;
   }
   if (all_seen) {
     store_.short_chunks_.fetch_add(short_count);
     store_.short_chunks_.fetch_sub(short_before);
+    store_.unspread_chunks_.fetch_sub(unspread_before);
     MutexLock lock(mutex_);
     has_looked_ = true;
   }
   if (todo.empty()) return all_seen;
-  spdlog::info("repair: {} chunks of this node lack copies", missing);
+  spdlog::info("repair: {} chunks of this node lack copies, {} lie in too few failure domains", missing, spread);
   SetPhase("copying");
   bool ok = all_seen;
   for (const Todo& one : todo) {
@@ -254,7 +258,24 @@ std::optional<Repair::Todo> Repair::Examine(Depth depth, const HolderEntry& entr
   return std::nullopt;
 }
 
+// Its domains may be away again since the scan.
+bool Repair::CanSpread(const Todo& todo) {
+  const ViewPtr view = store_.reachability_.view();
+  std::vector<const NodeInfo*> have;
+  for (const NodeId& id : todo.others) {
+    if (const NodeInfo* node = view->Find(id)) have.push_back(node);
+  }
+  if (const NodeInfo* self = view->Find(store_.self_)) have.push_back(self);
+  return !MoreTargets(*view, todo.digest, have, 1, NewDomains::kOnly).empty();
+}
+
 bool Repair::Copy(const Todo& todo) {
+  const bool is_spread = todo.spread_copies != 0;
+  if (is_spread && !CanSpread(todo)) {
+    store_.unspread_chunks_.fetch_add(1);
+    chunks_left_.fetch_sub(1);
+    return true;
+  }
   auto data = store::GetBlocking(store_, todo.digest);
   if (!data.ok()) {
     spdlog::error("repair: chunk {} cannot be read: {}", todo.digest.ToHex(), data.error().message);
@@ -264,21 +285,21 @@ bool Repair::Copy(const Todo& todo) {
   {
     MutexLock lock(mutex_);
     bytes_in_flight_ += size;
-    ++replicating_;
+    ++(is_spread ? spreading_ : replicating_);
   }
-  auto ended = [this, size] {
+  auto ended = [this, size, is_spread] {
     store_.repair_bytes_.fetch_add(size);
     MutexLock lock(mutex_);
     chunks_left_.fetch_sub(1);
-    missing_copies_.fetch_sub(1);
+    if (!is_spread) missing_copies_.fetch_sub(1);
     bytes_in_flight_ -= size;
-    --replicating_;
+    --(is_spread ? spreading_ : replicating_);
     wake_.NotifyAll();
   };
   if (!store_.Replicate(todo.digest, todo.others, todo.spread_copies, *std::move(data), ended)) {
     MutexLock lock(mutex_);
     bytes_in_flight_ -= size;
-    --replicating_;
+    --(is_spread ? spreading_ : replicating_);
     return false;
   }
   StopsWithin(std::chrono::nanoseconds(std::chrono::seconds(1)) * size / bytes_per_second_max_);

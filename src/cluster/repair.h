@@ -60,6 +60,7 @@ class Repair {
   std::optional<Todo> Examine(Depth depth, const HolderEntry& entry, const Finding& finding, const View& view,
                               size_t* short_count);
   bool Copy(const Todo& todo);
+  bool CanSpread(const Todo& todo);
   bool StopsWithin(std::chrono::nanoseconds time);
   void SetPhase(const char* phase);
 
@@ -72,7 +73,8 @@ class Repair {
   std::optional<Depth> kicked_ GUARDED_BY(mutex_);
   bool has_looked_ GUARDED_BY(mutex_) = false;  // through all lists, since the start
   size_t bytes_in_flight_ GUARDED_BY(mutex_) = 0;
-  size_t replicating_ GUARDED_BY(mutex_) = 0;  // chunks, perhaps of an earlier scan: scans pass over them
+  // Chunks, perhaps of an earlier scan: scans pass over them. Those that lack copies, and those in too few domains.
+  size_t replicating_ GUARDED_BY(mutex_) = 0, spreading_ GUARDED_BY(mutex_) = 0;
   const char* phase_ GUARDED_BY(mutex_) = "";
   std::thread thread_;
 };

@@ -135,7 +135,9 @@ std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node,
     }
     why = failures.error().message;
     // It publishes by itself, and others may reach it that this host does not.
-    if (const auto now = std::chrono::steady_clock::now(); now >= look_at) {
+    if (options.cancelled && options.cancelled()) break;
+    // Where the lease holds the store answers.
+    if (const auto now = std::chrono::steady_clock::now(); now >= look_at && parts_.membership.LeaseHolds()) {
       inodes = NotPublished(node, std::move(inodes));
       if (inodes.empty()) return {};
       look_at = now + kLookEvery;

@@ -55,7 +55,8 @@ void ErrorNames::Search() {
   Name(Gather());
   MutexLock lock(mutex_);
   is_searching_ = false;
-  if (!stopped_ && !wanted_.empty()) PostSearch();
+  // Until Stop has returned, which sets stop_ with the lock held.
+  if (!stop_.stop_requested() && !wanted_.empty()) PostSearch();
   changed_.NotifyAll();
 }
 

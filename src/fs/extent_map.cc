@@ -36,11 +36,11 @@ using ExtentIterator = std::vector<Extent>::const_iterator;
 bool HasWholePage(uint64_t begin, uint64_t end) { return AlignUp(begin, kPageBytes) < AlignDown(end, kPageBytes); }
 
 // The end of the pieces from `first` on that fit one merged chunk, and may be merged.
-ExtentIterator EndOfGroup(ExtentIterator first, ExtentIterator end, const RangeSet& keep, bool must) {
+ExtentIterator EndOfGroup(ExtentIterator first, ExtentIterator end, const RangeSet& keep) {
   ExtentIterator last = first + 1;
   for (; last != end && last->end() - first->offset <= kMergedBytesMax; ++last) {
     const uint64_t hole = std::prev(last)->end();
-    if (!must && HasWholePage(hole, last->offset)) break;
+    if (HasWholePage(hole, last->offset)) break;
     if (keep.Touches(hole, last->offset)) break;
   }
   return last;
@@ -250,20 +250,21 @@ uint64_t ExtentMap::MergeSmall(const RangeSet& keep, store::ChunkStore& chunks, 
   int merged = 0;
   for (auto& [index, leaf] : leaves_) {
     if (!leaf.dirty || leaf.extents.size() < kMergeExtentsMin) continue;
-    if (leaf.extents.size() < kMergeExtentsMust && merged++ >= kLeavesMergedMax) continue;
-    replaced += MergeInLeaf(leaf, keep, chunks, pins);
+    if (leaf.extents.size() < kMergeExtentsMust && merged >= kLeavesMergedMax) continue;
+    const uint64_t of_leaf = MergeInLeaf(leaf, keep, chunks, pins);
+    replaced += of_leaf;
+    if (of_leaf > 0) merged++;
   }
   return replaced;
 }
 
 uint64_t ExtentMap::MergeInLeaf(Leaf& leaf, const RangeSet& keep, store::ChunkStore& chunks,
                                 std::vector<store::ChunkPin>& pins) {
-  const bool must = leaf.extents.size() >= kMergeExtentsMust;
   uint64_t replaced = 0;
   std::vector<Extent> extents;
   bool failed = false;
   for (auto first = leaf.extents.cbegin(); first != leaf.extents.cend();) {
-    const auto last = failed ? first + 1 : EndOfGroup(first, leaf.extents.cend(), keep, must);
+    const auto last = failed ? first + 1 : EndOfGroup(first, leaf.extents.cend(), keep);
     if (last - first == 1) {
       extents.push_back(*first++);
       continue;

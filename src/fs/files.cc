@@ -11,6 +11,7 @@ namespace {
 
 // The kernel writes back and drops the pages of a write(2) before that returns: after this long, what comes is newer.
 constexpr auto kOldPagesWrittenBackIn = std::chrono::seconds(10);
+constexpr auto kWordOfPagesWaitMax = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -176,10 +177,8 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
   const bool is_synced = request.sync || (handle && handle->flags.sync);
   const bool kills_set_id = request.kill_suid_sgid && !inode->no_set_id;
   const bool tells = host != nullptr && request.from_page_cache && TellsOfPages(inode);
-  auto finish = [this, handle, inode, is_synced, kills_set_id, tells, size = request.data.size, caller = request.caller,
+  auto finish = [this, handle, inode, is_synced, kills_set_id, size = request.data.size, caller = request.caller,
                  done = std::move(done)] {
-    // The bytes are kept and will be published, whatever became of the word of them: no reason to drop the pages.
-    if (tells) static_cast<void>(PutPending(inode).ok());
     if (kills_set_id) KillPrivileges(inode);
     KillCapability(inode);
     if (!is_synced) return done(size);
@@ -196,7 +195,11 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
   // The answer goes first where nothing else holds it up: a worker that wakes may take the writer's processor.
   const bool answers_first = !asks && !is_synced;
   if (*cuts && !answers_first) streams->BeginCut(inode);
-  if (!asks || !blocking->Post(finish)) finish();
+  if (tells) {
+    AnswerOnceTold(inode, finish);
+  } else if (!asks || !blocking->Post(finish)) {
+    finish();
+  }
   if (*cuts && answers_first) streams->BeginCut(inode);
 }
 
@@ -205,6 +208,48 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
 bool FileSystem::Impl::TellsOfPages(const InodePtr& inode) {
   MutexLock lock(inode->mutex);
   return inode->closed_while_open;
+}
+
+// One word tells of all pages that came before it.
+void FileSystem::Impl::AnswerOnceTold(const InodePtr& inode, std::function<void()> answer) {
+  {
+    MutexLock lock(inode->mutex);
+    inode->page_answers.push_back(std::move(answer));
+    if (std::exchange(inode->tells_of_pages, true)) return;
+  }
+  PostWordOfPages(inode);
+}
+
+// Not for long: while pages wait for their answer the kernel sends no other background requests of the mount. The bytes
+// are kept and will be published, whatever becomes of the word: no reason to drop the pages.
+void FileSystem::Impl::PostWordOfPages(const InodePtr& inode) {
+  const auto until = std::chrono::steady_clock::now() + kWordOfPagesWaitMax;
+  auto take = [inode] {
+    MutexLock lock(inode->mutex);
+    return std::exchange(inode->page_answers, {});
+  };
+  auto answer = [this, inode](const std::vector<std::function<void()>>& answers, const Status& told) {
+    const kv::Patience::OfThread own_time(nullptr);
+    if (!told.ok()) {
+      spdlog::warn("inode {}: other hosts do not know yet of stores through a mapping that may have ended: {}",
+                   inode->id.value, told.error().message);
+      error_names->Note(inode->id);
+    }
+    for (const auto& one : answers) one();
+    {
+      MutexLock lock(inode->mutex);
+      inode->tells_of_pages = !inode->page_answers.empty();
+      if (!inode->tells_of_pages) return;
+    }
+    PostWordOfPages(inode);
+  };
+  auto tell = [this, inode, take, answer] {
+    const auto answers = take();
+    answer(answers, host->membership().LeaseHolds() ? PutPending(inode) : Status(Unanswered()));
+  };
+  blocking->Post(
+      tell, [until] { return std::chrono::steady_clock::now() >= until; },
+      [take, answer](const Error& why) { answer(take(), why); });
 }
 
 Result<bool> FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePtr& handle,

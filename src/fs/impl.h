@@ -132,6 +132,8 @@ class FileSystem::Impl {
 
   // --- writing (files.cc) ---
   bool TellsOfPages(const InodePtr& inode);
+  void AnswerOnceTold(const InodePtr& inode, std::function<void()> answer);
+  void PostWordOfPages(const InodePtr& inode);
   // True: the caller is to call streams->BeginCut.
   Result<bool> AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode);
   // Bytes of the file were accepted and the disk failed before they were durable: not silent at their close. One host.

@@ -109,6 +109,10 @@ Status FileSystem::Impl::AwaitTurnToPut(const InodePtr& inode) {
     const Content* content = inode->content.get();
     const bool is_sent = content != nullptr && content->shared->is_sent;
     if (inode->pending_puts == 0 && !is_sent) break;
+    if (kv::Patience::IsWaitOver(nullptr)) {
+      status = Unanswered();
+      break;
+    }
     if (is_sent && (GivesUpOn(*content) || std::chrono::steady_clock::now() >= deadline)) {
       status = Unanswered();
     } else {

@@ -141,9 +141,12 @@ Status FusermountUnmount(const std::string& mount_point, bool lazy) {
   if (result.exit_code == 0) return {};
   // It ends with 1 whatever it was, and says what umount2 gave, in English in every locale.
   const bool is_busy = result.said.find("busy") != std::string::npos;
-  return MakeError(
-      is_busy ? ErrorCode::kBusy : ErrorCode::kPermission,
-      "only root, or the user who mounted " + mount_point + ", may unmount it (fusermount3: " + result.said + ")");
+  // Of another user's mount it says that it finds none.
+  const bool may_not =
+      result.said.find("not permitted") != std::string::npos || result.said.find("not found in") != std::string::npos;
+  return MakeError(is_busy ? ErrorCode::kBusy : ErrorCode::kPermission,
+                   (may_not ? "only root, or the user who mounted it, may unmount " : "fusermount3 did not unmount ") +
+                       mount_point + ": " + result.said);
 }
 
 bool UserMayAllowOther() {

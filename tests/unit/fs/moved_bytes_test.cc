@@ -210,5 +210,16 @@ TEST_F(MovedBytesTest, ASparseFileStaysSparseHoweverOftenItsPiecesAreMerged) {
   world_.CloseFile(file);
 }
 
+TEST_F(MovedBytesTest, PiecesFarApartStayApartHoweverManyThereAre) {
+  const FileSystem::Created file = world_.Create("sparse");
+  uint64_t pages = 0;
+  for (uint64_t page = 0; page < 64 * kMiB; page += 128 * kKiB, pages++) {
+    for (uint64_t i = 0; i < 33; i++) ASSERT_TRUE(world_.Write(file, page + 100 * i, RandomText(page + i, 30)).ok());
+  }
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  EXPECT_LE(world_.fs->GetAttr(file.attr.inode)->allocated_bytes, pages * kPageBytes);
+  world_.CloseFile(file);
+}
+
 }  // namespace
 }  // namespace cairnfs::fs
