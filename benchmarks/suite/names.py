@@ -9,7 +9,7 @@ from measuring import Row, take_turns
 from saving import BLOCK, add_cpu, save_cairn
 from subjects import Cairn, PassthroughLl
 
-FORGETTING_S = 0.5  # daemons are told of every inode that the kernel forgot, which is no part of the next step
+FORGETTING_S = 50e-6  # of a file: daemons are told of every inode that the kernel forgot, no part of the next step
 
 
 def small_files_rows(bench):
@@ -23,7 +23,7 @@ def small_files_rows(bench):
         sample = {"create": bench.load("create", directory, count, 4 * KIB, bench.next_seed())["total_s"]}
         for step in steps[1:]:
             drop_caches(2)  # names and inodes: or the kernel would answer alone what the step before asked
-            time.sleep(FORGETTING_S)
+            time.sleep(FORGETTING_S * count)
             sample[step] = bench.load(step, directory, count)["total_s"]
         os.rmdir(directory)
         return sample
