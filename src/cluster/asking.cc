@@ -162,9 +162,8 @@ void ClusterChunkStoreImpl::AskAgainLater(const NodeId& node, std::deque<EntryPt
 
 void ClusterChunkStoreImpl::ConfirmTargets(const EntryPtr& entry, const View& view) {
   entry->state = Entry::State::kConfirming;
-  for (const NodeInfo* target : OtherTargets(*entry, view, HoldersToBe(*entry, view))) {
-    entry->confirming.push_back(target->id);
-  }
+  const std::vector<NodeId> targets = OtherTargets(*entry, view);
+  entry->confirming.insert(entry->confirming.end(), targets.begin(), targets.end());
   if (entry->confirming.empty()) return StartBringing(entry);
   for (const NodeId& target : entry->confirming) {
     peers_[target].confirms.push_back(entry);

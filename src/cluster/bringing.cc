@@ -43,25 +43,21 @@ void ClusterChunkStoreImpl::StartBringing(const EntryPtr& entry) {
   Settle(entry);
 }
 
-std::vector<const NodeInfo*> ClusterChunkStoreImpl::HoldersToBe(const Entry& entry, const View& view) const {
-  std::vector<const NodeInfo*> nodes;
-  auto add = [&](const NodeId& id) {
-    if (const NodeInfo* node = view.Find(id)) nodes.push_back(node);
-  };
-  std::for_each(entry.holders.begin(), entry.holders.end(), add);
-  std::for_each(entry.sending.begin(), entry.sending.end(), add);
-  if (entry.local == Entry::Local::kStored || entry.local == Entry::Local::kQueued) add(self_);
-  return nodes;
+Holders ClusterChunkStoreImpl::HoldersToBe(const Entry& entry) const {
+  Holders holders = entry.holders;
+  holders.insert(holders.end(), entry.sending.begin(), entry.sending.end());
+  if (entry.local == Entry::Local::kStored || entry.local == Entry::Local::kQueued) holders.push_back(self_);
+  return holders;
 }
 
-std::vector<const NodeInfo*> ClusterChunkStoreImpl::OtherTargets(const Entry& entry, const View& view,
-                                                                 std::vector<const NodeInfo*> have) const {
-  std::vector<const NodeInfo*> targets;
+std::vector<NodeId> ClusterChunkStoreImpl::OtherTargets(const Entry& entry, const View& view) const {
+  std::vector<const NodeInfo*> have = FindAll(view, HoldersToBe(entry));
+  std::vector<NodeId> targets;
   auto add = [&](size_t wanted, NewDomains new_domains) {
     if (have.size() >= wanted) return;
     for (const NodeInfo* target : MoreTargets(view, entry.digest, have, wanted - have.size(), new_domains, self_)) {
       have.push_back(target);
-      targets.push_back(target);
+      targets.push_back(target->id);
     }
   };
   add(options_.copies, NewDomains::kFirst);
@@ -71,28 +67,21 @@ std::vector<const NodeInfo*> ClusterChunkStoreImpl::OtherTargets(const Entry& en
 
 // Adds targets until there are enough, this node first. False: none could be added.
 bool ClusterChunkStoreImpl::ChooseTargets(Entry& entry, const EntryPtr& pointer) {
-  const ViewPtr view = reachability_.view();
-  const size_t count = CopiesOf(entry) + entry.sending.size() + (entry.local == Entry::Local::kQueued ? 1 : 0);
+  const size_t count = HoldersToBe(entry).size();
   if (count >= CopiesWanted(entry)) return false;
-  const bool was_told = !entry.told.empty();
-  bool any = false;
-  std::vector<const NodeInfo*> have = HoldersToBe(entry, *view);
+  const ViewPtr view = reachability_.view();
   const NodeInfo* self = view->Find(self_);
   const bool may_be_here = entry.local == Entry::Local::kNone && !entry.slices.empty() && count < options_.copies;
-  if (may_be_here && self != nullptr && self->weight > 0 && !self->full) {
+  const bool is_added_here = may_be_here && self != nullptr && self->weight > 0 && !self->full;
+  if (is_added_here) {
     entry.local = Entry::Local::kQueued;
     put_queue_.Post([this, pointer] { PutLocally(pointer); });
-    have.push_back(self);
-    any = true;
   }
-  std::vector<NodeId> added;
-  for (const NodeInfo* target : OtherTargets(entry, *view, std::move(have))) added.push_back(target->id);
-  if (!any && added.empty()) return false;
+  const std::vector<NodeId> added = OtherTargets(entry, *view);
+  if (!is_added_here && added.empty()) return false;
   entry.sending.insert(entry.sending.end(), added.begin(), added.end());
-  entry.must_tell = entry.must_tell || was_told;
-  entry.told = entry.holders;
-  entry.told.insert(entry.told.end(), entry.sending.begin(), entry.sending.end());
-  if (entry.local == Entry::Local::kQueued || entry.local == Entry::Local::kStored) entry.told.push_back(self_);
+  entry.must_tell = entry.must_tell || !entry.told.empty();
+  entry.told = HoldersToBe(entry);
   for (const NodeId& target : added) {
     peers_[target].sends.push_back({pointer, entry.digest, {}});
     SchedulePump(target);

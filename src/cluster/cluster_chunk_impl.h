@@ -162,12 +162,10 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   bool IsUp(const NodeId& node) const;
   size_t CopiesOf(const Entry& entry) const;
   size_t CopiesWanted(const Entry& entry) const { return std::max<size_t>(options_.copies, entry.spread_copies); }
-  // Those that have it or are about to, of the view's nodes.
-  std::vector<const NodeInfo*> HoldersToBe(const Entry& entry, const View& view) const;
-  // The other nodes that should get it where `have` hold it, or will: until there are as many copies as are wanted of
-  // every chunk, and beyond that in new failure domains only.
-  std::vector<const NodeInfo*> OtherTargets(const Entry& entry, const View& view,
-                                            std::vector<const NodeInfo*> have) const;
+  Holders HoldersToBe(const Entry& entry) const;  // those that have it, or are about to
+  // The other nodes that should get it beside those: until there are as many copies as are wanted of every chunk, and
+  // beyond that in new failure domains only.
+  std::vector<NodeId> OtherTargets(const Entry& entry, const View& view) const;
   unsigned MinReplicas() const;  // 1 to `copies`
   size_t CopiesNeeded() REQUIRES_LOCK(mutex_);
   void Retry(const EntryPtr& entry) REQUIRES_LOCK(mutex_);

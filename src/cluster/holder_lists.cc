@@ -19,6 +19,14 @@ std::optional<Digest> ParseHolderKey(std::string_view key) {
   return Decoder(key.substr(1)).Id();
 }
 
+std::vector<const NodeInfo*> FindAll(const View& view, const Holders& holders) {
+  std::vector<const NodeInfo*> nodes;
+  for (const NodeId& holder : holders) {
+    if (const NodeInfo* node = view.Find(holder)) nodes.push_back(node);
+  }
+  return nodes;
+}
+
 std::string EncodeHolders(const Holders& holders) {
   Encoder out;
   out.U8(kVersion).Varint(holders.size());

@@ -14,6 +14,8 @@ namespace cairnfs::cluster {
 
 using Holders = std::vector<NodeId>;
 
+// Those that the view knows.
+std::vector<const NodeInfo*> FindAll(const View& view, const Holders& holders);
 inline bool Contains(const Holders& holders, const NodeId& node) {
   return std::find(holders.begin(), holders.end(), node) != holders.end();
 }

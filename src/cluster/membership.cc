@@ -9,8 +9,6 @@
 namespace cairnfs::cluster {
 namespace {
 
-constexpr size_t kTextBytesMax = 1024;  // of a name, an address, a domain
-
 uint64_t RandomU64() {
   std::random_device random;
   return uint64_t{random()} << 32 | random();
@@ -22,7 +20,7 @@ Status CheckOptions(const MembershipOptions& options) {
   const NodeInfo& self = options.self;
   if (self.id == NodeId()) return Invalid("a node's id must not be all zero");
   for (const std::string* text : {&self.name, &self.address, &self.domain, &options.place}) {
-    if (text->size() > kTextBytesMax) return Invalid("a node's name, address and domain have 1024 bytes at most");
+    if (text->size() > kMemberTextBytesMax) return Invalid("a node's name, address and domain have 1024 bytes at most");
   }
   if (!std::isfinite(self.weight) || self.weight < 0) return Invalid("a node's weight must be a number from 0 up");
   if (options.renew_every.count() <= 0 || options.renew_every * 2 > options.lease) {

@@ -23,6 +23,8 @@ namespace cairnfs::cluster {
 // Distinct for each running kernel; when there is none to read, for each process.
 std::string PlaceOfThisKernel();
 
+inline constexpr size_t kMemberTextBytesMax = 1024;  // of a node's name, address, domain
+
 struct MembershipOptions {
   NodeInfo self;  // id, name, address, domain, weight
   std::chrono::milliseconds lease{5000};

@@ -107,8 +107,6 @@ std::vector<Ranked> Draining(const View& view, uint64_t word) {
   return draining;
 }
 
-bool IsUsable(const NodeInfo& node) { return node.state == NodeState::kUp && !node.full && node.weight > 0; }
-
 // As the candidates' numbers say it.
 bool ShareDomain(const NodeInfo& a, const NodeInfo& b) {
   return a.id == b.id || (!a.domain.empty() && a.domain == b.domain);
@@ -141,7 +139,8 @@ class Chosen {
     Nearest nearest(count - nodes_.size());
     Scan(view_, word_, nearest, [&](const Ranked& ranked) {
       const NodeInfo& node = view_.nodes[ranked.candidate->node];
-      if (IsUsable(node) && node.id != except_ && !Has(nodes_, node) && !Has(have_, node)) offer(nearest, ranked, node);
+      if (node.takes_chunks() && node.id != except_ && !Has(nodes_, node) && !Has(have_, node))
+        offer(nearest, ranked, node);
     });
     for (const Ranked& ranked : nearest.ranked()) nodes_.push_back(&view_.nodes[ranked.candidate->node]);
   }
@@ -207,15 +206,6 @@ const NodeInfo* Home(const View& view, const Digest& digest) {
   if (home != nullptr) return &view.nodes[home->node];
   const std::vector<Ranked> draining = Draining(view, word);
   return draining.empty() ? nullptr : &view.nodes[draining.front().candidate->node];
-}
-
-std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, const NodeInfo* writer, size_t copies) {
-  if (copies == 0) return {};
-  std::vector<const NodeInfo*> targets;
-  if (writer != nullptr && writer->weight > 0 && !writer->full) targets.push_back(writer);
-  const std::vector<const NodeInfo*> more = MoreTargets(view, digest, targets, copies - targets.size());
-  targets.insert(targets.end(), more.begin(), more.end());
-  return targets;
 }
 
 std::vector<const NodeInfo*> MoreTargets(const View& view, const Digest& digest,

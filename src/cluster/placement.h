@@ -6,7 +6,8 @@
 // ids and weights, and give the same on every host: they use only operations that IEEE 754 defines to the last bit.
 // A node that comes, goes or changes its weight moves only the copies that it gains or loses.
 //
-// The pointers point into the view. Time grows with the number of nodes: about 1 us for First and Targets with 1,000.
+// The pointers point into the view. Time grows with the number of nodes: about 1 us for First and MoreTargets with
+// 1,000.
 #pragma once
 
 #include <optional>
@@ -27,13 +28,9 @@ NodeId ActingHome(const View& view, const Digest& digest, const NodeId& self);
 // The first of Order; null in a view in which every node is out.
 const NodeInfo* Home(const View& view, const Digest& digest);
 
-// The nodes that should hold the `copies` copies: `writer` if not null, of weight above 0 and not full, and the first
-// of the order that are up, not full and of weight above 0, no two of one failure domain as long as there are domains
-// enough. Fewer when there are not enough nodes. The writer comes first whatever its state: it is the one that asks.
-std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, const NodeInfo* writer, size_t copies);
-// The `count` nodes that should get a copy where those of `have` hold one: the first of the order as above, `except`
-// left out, of the domains of none of `have` as long as there are any. Fewer when there are not enough nodes; or, with
-// kOnly, domains.
+// The `count` nodes that should get a copy where those of `have` hold one: the first of the order, `except` left out,
+// that are up, not full and of weight above 0, no two of them or of `have` of one failure domain as long as there are
+// domains enough. Fewer when there are not enough nodes; or, with kOnly, domains.
 enum class NewDomains { kFirst, kOnly };
 std::vector<const NodeInfo*> MoreTargets(const View& view, const Digest& digest,
                                          const std::vector<const NodeInfo*>& have, size_t count,

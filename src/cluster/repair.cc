@@ -261,12 +261,9 @@ std::optional<Repair::Todo> Repair::Examine(Depth depth, const HolderEntry& entr
 // Its domains may be away again since the scan.
 bool Repair::CanSpread(const Todo& todo) {
   const ViewPtr view = store_.reachability_.view();
-  std::vector<const NodeInfo*> have;
-  for (const NodeId& id : todo.others) {
-    if (const NodeInfo* node = view->Find(id)) have.push_back(node);
-  }
-  if (const NodeInfo* self = view->Find(store_.self_)) have.push_back(self);
-  return !MoreTargets(*view, todo.digest, have, 1, NewDomains::kOnly).empty();
+  Holders holders = todo.others;
+  holders.push_back(store_.self_);
+  return !MoreTargets(*view, todo.digest, FindAll(*view, holders), 1, NewDomains::kOnly).empty();
 }
 
 bool Repair::Copy(const Todo& todo) {

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/random_bytes.h"
 #include "chunking/chunker.h"
+#include "cluster/membership.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_store.h"
 #include "daemon/network.h"
@@ -26,8 +27,6 @@
 
 namespace cairnfs::daemon {
 namespace {
-
-constexpr size_t kTextBytesMax = 1024;  // as the membership takes
 
 namespace stdfs = std::filesystem;
 
@@ -78,9 +77,9 @@ Status CheckTexts(const Config& config) {
                             Named{"listen", config.listen}, Named{"advertise", config.advertise},
                             Named{"node_name", config.node_name}, Named{"failure_domain", config.failure_domain}}) {
     const bool is_path = text.key == "data" || text.key == "mount_point";
-    if (!is_path && text.value.size() > kTextBytesMax) {
+    if (!is_path && text.value.size() > cluster::kMemberTextBytesMax) {
       return MakeError(ErrorCode::kInvalidArgument, fmt::format("{} has {} bytes: give one of {} at most", text.key,
-                                                                text.value.size(), kTextBytesMax));
+                                                                text.value.size(), cluster::kMemberTextBytesMax));
     }
     if (IsPlainText(text.value)) continue;
     return MakeError(ErrorCode::kInvalidArgument,
@@ -214,12 +213,7 @@ Status CheckListensHere(const Config& config) {
     CAIRNFS_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(named.text));
     CAIRNFS_ASSIGN_OR_RETURN(const IpAddress ip, ParseIp(address.host));
     if (MayBeOfThisHost(ip)) continue;
-    return MakeError(
-        ErrorCode::kInvalidArgument,
-        fmt::format(
-            "{} = \"{}\" is no address of this host: give one that `ip address` lists here, or bring its interface up "
-            "first",
-            named.key, named.text));
+    return MakeError(ErrorCode::kInvalidArgument, fmt::format("{} = \"{}\" {}", named.key, named.text, kNoAddressHere));
   }
   return {};
 }

@@ -136,11 +136,8 @@ Error ExplainMetrics(const Error& error, const std::string& address_text) {
                     address_text, error.message));
   }
   if (ip.ok() && !MayBeOfThisHost(*ip)) {
-    return MakeError(
-        ErrorCode::kInvalidArgument,
-        fmt::format("cannot serve metrics on {}, which is no address of this host: give one that `ip address` lists "
-                    "here, or bring its interface up first",
-                    address_text));
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("cannot serve metrics on {}, which {}", address_text, kNoAddressHere));
   }
   return MakeError(error.code, fmt::format("cannot serve metrics on {}: another program may listen there, or the port "
                                            "be root's alone; give another metrics_address ({})",

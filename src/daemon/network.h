@@ -35,6 +35,9 @@ std::string FormatHostPort(const HostPort& address);
 // False: no socket of this host, in the network namespace of the caller, can have the address. Where that cannot be
 // found out it may be.
 bool MayBeOfThisHost(const IpAddress& address);
+// What follows the name of one that is not.
+inline constexpr std::string_view kNoAddressHere =
+    "is no address of this host: give one that `ip address` lists here, or bring its interface up first";
 
 // Whether the address lies in one of the networks. REQUIRES: each parses.
 bool InNetworks(const IpAddress& address, const std::vector<std::string>& networks);

@@ -31,8 +31,8 @@ constexpr uint64_t kMergedBytesMax = 256 * kKiB;
 
 using ExtentIterator = std::vector<Extent>::const_iterator;
 
-// Whether the file may become dense there: no more than a file system with blocks of a page allocates, however often
-// pieces are merged whose holes were filled before.
+// A hole that is not filled: so the file takes no more than with a file system whose blocks are pages, however often
+// its pieces are merged.
 bool HasWholePage(uint64_t begin, uint64_t end) { return AlignUp(begin, kPageBytes) < AlignDown(end, kPageBytes); }
 
 // The end of the pieces from `first` on that fit one merged chunk, and may be merged.
@@ -72,17 +72,17 @@ Result<Extent> PutMerged(ExtentIterator first, ExtentIterator last, store::Chunk
   return Extent{first->offset, bytes.size(), digest, 0, static_cast<uint32_t>(bytes.size())};
 }
 
+Result<std::string> ReadPage(store::ChunkStore& chunks, const Digest& digest) {
+  auto text = store::GetText(chunks, digest);
+  if (text.ok()) return text;
+  return OfNamedChunk(text.error().WithContext("a page of the recipe"));
+}
+
 }  // namespace
 
 Error OfNamedChunk(Error error) {
   if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kCorrupt;
   return error;
-}
-
-static Result<std::string> ReadPage(store::ChunkStore& chunks, const Digest& digest) {
-  auto text = store::GetText(chunks, digest);
-  if (text.ok()) return text;
-  return OfNamedChunk(text.error().WithContext("a page of the recipe"));
 }
 
 Status ExtentMap::Load(const Recipe& recipe, store::ChunkStore& chunks) {

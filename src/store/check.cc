@@ -121,7 +121,7 @@ Status LocalChunkStore::Impl::ReportUnnamed(const Reporter& report) {
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_.List());
   for (const SegmentPtr& segment : segments) {
     const SegmentId id = segment->header.id;
-    const std::string name = MakeSegmentName(SegmentName::kSegment, id);
+    const std::string name = segment->name();
     if (std::binary_search(names.begin(), names.end(), name)) continue;
     if (segments_.Find(id) == nullptr || !index_.NamesSegment(id)) continue;  // freed meanwhile
     if (!segments_.FileOf(*segment).ok()) continue;  // it is not open, and so lost: CheckSegment tells

@@ -127,7 +127,7 @@ class Host {
     EXPECT_TRUE(made.ok());
     return made.ok() ? made->inode : InodeId{};
   }
-  Status Write(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
+  FileSystem::WriteRequest RequestOf(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
     FileSystem::WriteRequest request;
     request.handle = file.handle;
     request.inode = file.attr.inode;
@@ -136,8 +136,14 @@ class Host {
     std::memcpy(request.data.owner.payload(), bytes.data(), bytes.size());
     request.data.data = request.data.owner.payload();
     request.data.size = bytes.size();
+    return request;
+  }
+  Status Send(FileSystem::WriteRequest request) {
     auto written = Await<size_t>([&](Done<size_t> done) { fs->Write(std::move(request), std::move(done)); });
     return written.ok() ? Status() : Status(written.error());
+  }
+  Status Write(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
+    return Send(RequestOf(file, offset, bytes));
   }
   Result<std::string> Read(const FileSystem::Created& file, uint64_t offset, size_t size, const Caller& caller = {}) {
     auto read = Await<FileSystem::ReadResult>([&](Done<FileSystem::ReadResult> done) {

@@ -9,32 +9,17 @@ class ClusterOpenFilesTest : public ClusterTest {
   // `end`: where the kernel of that host believes that the file ends, as it goes by its own appends.
   static Status Append(Host& host, const FileSystem::Created& file, std::string_view bytes, uint64_t& end,
                        bool direct = false) {
-    FileSystem::WriteRequest request;
-    request.handle = file.handle;
-    request.inode = file.attr.inode;
-    request.offset = end;
+    FileSystem::WriteRequest request = host.RequestOf(file, end, bytes);
     end += bytes.size();
     request.append = true;
     request.direct = direct;
-    request.data.owner = host.pool->Acquire();
-    std::memcpy(request.data.owner.payload(), bytes.data(), bytes.size());
-    request.data.data = request.data.owner.payload();
-    request.data.size = bytes.size();
-    auto written = Host::Await<size_t>([&](Done<size_t> done) { host.fs->Write(std::move(request), std::move(done)); });
-    return written.ok() ? Status() : Status(written.error());
+    return host.Send(std::move(request));
   }
   // Stores through a mapping, as the kernel sends them when it unmaps.
   static Status WriteBack(Host& host, const FileSystem::Created& file, std::string_view bytes) {
-    FileSystem::WriteRequest request;
-    request.handle = file.handle;
-    request.inode = file.attr.inode;
+    FileSystem::WriteRequest request = host.RequestOf(file, 0, bytes);
     request.from_page_cache = true;
-    request.data.owner = host.pool->Acquire();
-    std::memcpy(request.data.owner.payload(), bytes.data(), bytes.size());
-    request.data.data = request.data.owner.payload();
-    request.data.size = bytes.size();
-    auto written = Host::Await<size_t>([&](Done<size_t> done) { host.fs->Write(std::move(request), std::move(done)); });
-    return written.ok() ? Status() : Status(written.error());
+    return host.Send(std::move(request));
   }
   // Within some seconds, as any process that has the file open.
   static bool ComesToRead(Host& host, const FileSystem::Created& file, std::string_view bytes) {

@@ -192,6 +192,17 @@ class World {
     }
     return {};
   }
+  // Stores through a mapping, as the kernel sends them.
+  Status WriteBackPages(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
+    FileSystem::WriteRequest request;
+    request.handle = file.handle;
+    request.inode = file.attr.inode;
+    request.offset = offset;
+    request.from_page_cache = true;
+    request.data = SliceOf(*pool, bytes);
+    auto written = Await<size_t>([&](Done<size_t> done) { fs->Write(std::move(request), done); });
+    return written.ok() ? Status() : Status(written.error());
+  }
   Result<std::string> Read(const FileSystem::Created& file, uint64_t offset, size_t size) {
     auto read = Await<FileSystem::ReadResult>([&](Done<FileSystem::ReadResult> done) {
       fs->Read(file.handle, file.attr.inode, offset, size, std::move(done));

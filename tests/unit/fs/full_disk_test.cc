@@ -23,16 +23,6 @@ class FullDiskTest : public testing::Test {
       EXPECT_EQ(status.error().code, ErrorCode::kNoSpace) << status.error().message;
     }
   }
-  Status WriteBackPages(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
-    FileSystem::WriteRequest request;
-    request.handle = file.handle;
-    request.inode = file.attr.inode;
-    request.offset = offset;
-    request.from_page_cache = true;
-    request.data = SliceOf(*world_.pool, bytes);
-    auto written = World::Await<size_t>([&](Done<size_t> done) { world_.fs->Write(std::move(request), done); });
-    return written.ok() ? Status() : Status(written.error());
-  }
   std::string Durability(InodeId inode) {
     auto value = World::Await<std::string>(
         [&](Done<std::string> done) { world_.fs->GetXattr(inode, "user.cairnfs.durability", std::move(done)); });
@@ -85,7 +75,7 @@ TEST_F(FullDiskTest, StoresThroughAMappingThatFindNoRoomAreLostAndKnown) {
   Fill(fill);
 
   const std::string stores = RandomText(7, 512 * kKiB);
-  const Status refused = WriteBackPages(*mapped, 64 * kKiB, stores);
+  const Status refused = world_.WriteBackPages(*mapped, 64 * kKiB, stores);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
   EXPECT_EQ(Durability(mapped->attr.inode), "lost");
@@ -126,7 +116,7 @@ TEST_F(FullDiskTest, AFileWithLostBytesTakesTheNameOfNoOther) {
   auto fill = world_.Create("fill");
   Fill(fill);
   const std::string stores = RandomText(7, 64 * kKiB);
-  ASSERT_FALSE(WriteBackPages(mapped, 0, stores).ok());
+  ASSERT_FALSE(world_.WriteBackPages(mapped, 0, stores).ok());
   Remove(fill, "fill");
   const Status closed =
       World::Await<void>([&](Done<void> done) { world_.fs->Flush(mapped.handle, mapped.attr.inode, std::move(done)); });

@@ -32,13 +32,7 @@ TEST(MappedPages, ThatAreWrittenBackUndoNoCopyAndNoHole) {
 
   std::string pages = before;
   pages.replace(0, 4, "mmap");
-  FileSystem::WriteRequest written_back;
-  written_back.handle = to.handle;
-  written_back.inode = to.attr.inode;
-  written_back.from_page_cache = true;
-  written_back.data = SliceOf(*world.pool, pages);
-  ASSERT_TRUE(
-      World::Await<size_t>([&](Done<size_t> done) { world.fs->Write(std::move(written_back), std::move(done)); }).ok());
+  ASSERT_TRUE(world.WriteBackPages(to, 0, pages).ok());
   std::string expected = pages;
   expected.replace(2048, 6, "copied");
   expected.replace(kPageBytes, kPageBytes, kPageBytes, '\0');
