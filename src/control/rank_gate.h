@@ -75,9 +75,9 @@ class RankGate {
   // says why the rename failed. Past its timeout too while the store does not answer: only the gate knows the outcome.
   // kFailed also, and the message says so, when who renames does not come back within rename_wait_max.
   // kStale: the host lost its session while ranks gathered, or had none until the timeout.
-  // kInvalidArgument: the ranks do not agree. kAlreadyExists: this rank waits already.
-  // Whoever was told of an error and calls again joins the next try, or begins it.
-  // kInterrupted: `cancelled` said so; the rank counts as not come. Any thread, any number at once.
+  // kInvalidArgument: this rank does not agree with the others, who hear so as kFailed. kAlreadyExists: this rank waits
+  // already. Whoever was told of an error and calls again joins the next try, or begins it. kInterrupted: `cancelled`
+  // said so; the rank counts as not come. Any thread, any number at once.
   Status Commit(const GateCall& call, const Caller& caller);
 
  private:

@@ -99,13 +99,27 @@ Status RankGate::Visit::ArriveAtFailed(const Seen& seen) {
   return MakeError(ErrorCode::kFailed, fmt::format("{}: {} came too late", state.message, RankName(call_)));
 }
 
-// Ranks of a job that died, or is done, leave a gate behind at which nobody waits. At any other this rank is wrong.
+// Ranks of a job that died, or is done, leave a gate behind at which nobody waits. Where somebody does, this rank or
+// that one is wrong: no rank may wait for ranks that never agree, so all of them are told.
 Status RankGate::Visit::TakeOver(const Seen& seen) {
   // Another rank may have taken the gate over meanwhile: then those that wait are of its job, not of the dead one.
   CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange ranks, ReadRanks(seen));
   CAIRNFS_ASSIGN_OR_RETURN(const std::optional<GateVisitor> waiting, FindWaiting(seen, ranks));
-  if (waiting) return Disagreement(*seen.state);
+  if (waiting) return FailOfDisagreement(seen);
   return Begin(seen, seen.state->generation + 1, seen.state->message, ranks.revision);
+}
+
+Status RankGate::Visit::FailOfDisagreement(const Seen& seen) {
+  Error why = Disagreement(*seen.state);
+  if (seen.state->phase != GatePhase::kGathering) return why;
+  GateState state = *seen.state;
+  state.phase = GatePhase::kFailed;
+  state.changed = WallClock();
+  state.message = "not committed: " + why.message;
+  kv::Transaction transaction;
+  transaction.IfRevision(state_key_, seen.state_revision).Put(state_key_, state.Encode());
+  CAIRNFS_RETURN_IF_ERROR(Commit(transaction));
+  return why;
 }
 
 // Any rank that waits, or may. One of an earlier generation waits no more.

@@ -87,6 +87,7 @@ class RankGate::Visit {
   Status Begin(const Seen& seen, uint32_t generation, const std::string& message,
                std::optional<uint64_t> ranks_revision = std::nullopt);
   Status TakeOver(const Seen& seen);
+  Status FailOfDisagreement(const Seen& seen);
   Result<std::optional<GateVisitor>> FindWaiting(const Seen& seen, const kv::KvRange& ranks) const;
   bool Agrees(const GateState& state) const;
   Error Disagreement(const GateState& state) const;

@@ -179,14 +179,44 @@ TEST_F(RankGateTest, ADeadHostsRankDoesNotCount) {
   EXPECT_FALSE(first.get().ok());
 }
 
-TEST_F(RankGateTest, RanksMustAgree) {
+// Nobody waits for ranks that never come: all hear of the one that wants something else, and may try again at once.
+TEST_F(RankGateTest, ARankThatDoesNotAgreeEndsTheTryOfAll) {
+  GateCall more = Call(1, 3), elsewhere = Call(1, 2);
+  elsewhere.final_name = "step-6";
+  uint32_t generation = 0;
+  auto start_first = [&] {
+    Pending first = Start(0, Call(0, 2));
+    ++generation;  // the record of the try before is there yet
+    EXPECT_TRUE(Eventually([&] { return KeysLeft() > 0 && Generation() == generation; }));
+    return first;
+  };
+  for (const GateCall& other : {more, elsewhere}) {
+    Pending first = start_first();
+    const Status refused = Start(1, other).get();
+    EXPECT_TRUE(Has(refused, "the ranks do not agree: rank 1 commits to '" + other.final_name + "'"));
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    ASSERT_TRUE(first.IsOverWithin(std::chrono::seconds(30)));
+    const Status told = first.get();
+    EXPECT_TRUE(Has(told, "not committed: the ranks do not agree: rank 1 commits"));
+    EXPECT_EQ(told.error().code, ErrorCode::kFailed);
+  }
+  EXPECT_EQ(renames_, 0);
+  Pending first = start_first();
+  ASSERT_TRUE(Start(1, Call(1, 2)).get().ok());
+  EXPECT_TRUE(first.get().ok());
+}
+
+// It says nothing of a rename for which all had come.
+TEST_F(RankGateTest, ARankThatDoesNotAgreeLeavesARenameAlone) {
+  BeginRename();
+  EXPECT_TRUE(Has(Start(0, Call(1, 3)).get(), "the ranks do not agree"));
+  EXPECT_EQ(DecodeGateState((*store_->Get(GateStateKey(kDirectory)))->value)->phase, GatePhase::kRenaming);
+}
+
+TEST_F(RankGateTest, RefusesCallsThatMakeNoSense) {
   auto first = Start(0, Call(0, 2));
   WaitForRanks(1);
   EXPECT_TRUE(Has(Start(1, Call(0, 2)).get(), "rank 0 waits already, on host a"));
-  EXPECT_TRUE(Has(Start(1, Call(1, 3)).get(), "the ranks do not agree"));
-  GateCall elsewhere = Call(1, 2);
-  elsewhere.final_name = "step-6";
-  EXPECT_TRUE(Has(Start(1, elsewhere).get(), "the ranks do not agree"));
   EXPECT_TRUE(Has(Start(1, Call(2, 2)).get(), "numbered from 0 to 1"));
   EXPECT_TRUE(Has(Start(1, Call(0, 0)).get(), "must lie between 1 and"));
   GateCall long_name = Call(1, 2);
