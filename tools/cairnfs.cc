@@ -134,7 +134,7 @@ void AddNode(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   list->add_flag("--json", commands.json, "print JSON");
   list->callback([&] { exit_code = RunNodeList(commands.target, commands.json); });
   auto* forget = node->add_subcommand("forget", "take a node that is not coming back out of the cluster");
-  forget->add_option("NAME", commands.node, "its name, or its id")->required();
+  forget->add_option("NAME", commands.node, "its name, or its id, or how that begins")->required();
   AddTarget(*forget, commands.target);
   forget->callback([&] { exit_code = RunNodeForget(commands.target, commands.node); });
 }

@@ -1,10 +1,7 @@
 #include "daemon/cluster_setup.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <netdb.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +17,7 @@
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_store.h"
 #include "daemon/network.h"
+#include "daemon/setup_addresses.h"
 #include "daemon/size_text.h"
 #include "daemon/storage.h"
 #include "kv/local_store.h"
@@ -31,7 +29,6 @@ namespace {
 namespace stdfs = std::filesystem;
 
 constexpr uint64_t kSetupWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
-constexpr uint16_t kPeerPort = 7401;
 
 ClusterSettings SettingsOf(const Config& config) {
   return {static_cast<uint32_t>(config.copies), static_cast<uint32_t>(config.min_replicas), config.lease_ms,
@@ -149,73 +146,6 @@ Status WriteConfig(const std::string& path, const std::string& text) {
   if (!written) return ErrnoError(failure, "cannot write the configuration " + path);
   if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoError(errno, "cannot write the configuration " + path);
   return SyncFolder(folder.empty() ? "." : folder);
-}
-
-// The address that this machine has towards another one: that of the route, no packet is sent.
-Result<std::string> AddressTowards(const HostPort& other) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_DGRAM;
-  if (const int error = getaddrinfo(other.host.c_str(), fmt::format("{}", other.port).c_str(), &hints, &found);
-      error != 0) {
-    return MakeError(ErrorCode::kUnavailable, fmt::format("cannot resolve {}: {}", other.host, gai_strerror(error)));
-  }
-  const int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  const bool connected = fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
-                         getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0;
-  const int failure = errno;
-  if (fd >= 0) close(fd);
-  freeaddrinfo(found);
-  if (!connected) return ErrnoError(failure, "no route to " + other.host);
-  std::array<char, NI_MAXHOST> text{};
-  getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
-  return std::string(text.data());
-}
-
-Result<HostPort> FirstEndpoint(const std::string& url) {
-  CAIRNFS_ASSIGN_OR_RETURN(kvnet::StoreAddress address, kvnet::StoreAddress::Parse(url));
-  return ParseHostPort(address.endpoints.front());
-}
-
-Status ChooseListen(Config& config) {
-  if (!config.listen.empty()) return {};
-  CAIRNFS_ASSIGN_OR_RETURN(HostPort metadata, FirstEndpoint(config.metadata));
-  CAIRNFS_ASSIGN_OR_RETURN(std::string address, AddressTowards(metadata));
-  config.listen = FormatHostPort({address, kPeerPort});
-  return {};
-}
-
-// The address of init's own server, from which others join.
-Status ChooseServed(Config& config) {
-  if (!config.metadata.empty() || !config.serve_metadata.empty()) return {};
-  auto listen = ParseHostPort(config.listen);
-  if (!listen.ok()) return listen.error().WithContext("listen");
-  if (listen->port == UINT16_MAX) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("listen = \"{}\" leaves no next port for the metadata: give a lower one, or "
-                                 "--serve-metadata",
-                                 config.listen));
-  }
-  config.serve_metadata = FormatHostPort({listen->host, static_cast<uint16_t>(listen->port + 1)});
-  return {};
-}
-
-// The first mount would fail, and until then the metadata and the data directory be bound to a filesystem that nobody
-// can use. REQUIRES: CheckCluster() is content.
-Status CheckListensHere(const Config& config) {
-  struct Named {
-    std::string_view key;
-    const std::string& text;
-  };
-  for (const Named& named : {Named{"listen", config.listen}, Named{"serve_metadata", config.serve_metadata}}) {
-    if (named.text.empty()) continue;
-    CAIRNFS_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(named.text));
-    CAIRNFS_ASSIGN_OR_RETURN(const IpAddress ip, ParseIp(address.host));
-    if (MayBeOfThisHost(ip)) continue;
-    return MakeError(ErrorCode::kInvalidArgument, fmt::format("{} = \"{}\" {}", named.key, named.text, kNoAddressHere));
-  }
-  return {};
 }
 
 // Before anything else is read: from then on an error is not about the address.
@@ -471,7 +401,7 @@ Result<SetupResult> InitCluster(const SetupOptions& options) {
   Config config = options.config;
   CAIRNFS_RETURN_IF_ERROR(ChooseServed(config));
   CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
-  CAIRNFS_RETURN_IF_ERROR(CheckListensHere(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckAddresses(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
   CAIRNFS_ASSIGN_OR_RETURN(const ClusterIdentity identity,
@@ -504,7 +434,7 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   config.trusted_network = identity->settings.trusted_network;
   CAIRNFS_RETURN_IF_ERROR(ChooseListen(config));
   CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
-  CAIRNFS_RETURN_IF_ERROR(CheckListensHere(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckAddresses(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
   CAIRNFS_RETURN_IF_ERROR(CheckDataMayJoin(config, ToHex(identity->header.uuid)));

@@ -23,6 +23,7 @@ constexpr auto kStopSilenceMax = std::chrono::seconds(10);  // of metadata, whil
 // So many cores do not feel the copies that are made while others write; with fewer, copies wait for such a pause.
 constexpr unsigned kCoresForAll = 8;
 constexpr std::chrono::milliseconds kWriterPause{5};
+constexpr size_t kIdPrefixMin = 4;         // digits: with fewer, a slip of the fingers could name a node
 constexpr double kWeightMin = 1.0 / 1024;  // a disk of no size is a node all the same
 
 cluster::NodeInfo NodeOf(const DataDirectory& directory, const Config& config) {
@@ -247,14 +248,15 @@ Status ClusterVolume::Forget(const std::string& node) {
   std::vector<cluster::NodeId> found;
   const auto view = membership_->view();
   for (const cluster::NodeInfo& info : view->nodes) {
-    if (info.name == node || info.id.ToHex() == node) found.push_back(info.id);
+    const bool is_meant = info.name == node || (node.size() >= kIdPrefixMin && info.id.ToHex().starts_with(node));
+    if (is_meant) found.push_back(info.id);
   }
   if (found.empty()) return MakeError(ErrorCode::kNotFound, fmt::format("there is no node '{}'", node));
   if (found.size() == 1) return membership_->Forget(found.front());
   std::string ids;
   for (const cluster::NodeId& id : found) ids += (ids.empty() ? "" : ", ") + id.ToHex();
   return MakeError(ErrorCode::kInvalidArgument,
-                   fmt::format("several nodes have the name '{}': give the id of one of them: {}", node, ids));
+                   fmt::format("'{}' may be several nodes: give the id of one of them: {}", node, ids));
 }
 
 Result<control::ReplicasReport> ClusterVolume::SetMinReplicas(uint32_t min_replicas,

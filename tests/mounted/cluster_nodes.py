@@ -76,7 +76,7 @@ def a_host_dies_with_its_disk(world):
     others[-1].mount()
     out = [node for node in others[0].nodes().values() if node["state"] == "out"]
     for node in out:
-        others[0].cairnfs("node", "forget", node["id"], "--data", others[0].data)
+        others[0].cairnfs("node", "forget", node["id"][:8], "--data", others[0].data)
     world.cluster.wait_for_states({host.name: "up" for host in world.hosts})
     assert len(others[0].nodes()) == len(world.hosts), others[0].nodes()
 

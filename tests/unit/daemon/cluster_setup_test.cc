@@ -244,6 +244,15 @@ TEST_F(ClusterSetupTest, InitRefusesAnAddressOfAnotherHostBeforeItMakesAnything)
   EXPECT_FALSE(stdfs::exists(options_.file));
 }
 
+TEST_F(ClusterSetupTest, InitRefusesToAdvertiseANameThatNobodyKnows) {
+  options_.config.advertise = "no-such-host.invalid:7401";
+  auto made = InitCluster(options_);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(Has(made.error(), "advertise = \"no-such-host.invalid:7401\": cannot resolve")) << made.error().message;
+  EXPECT_FALSE(stdfs::exists(options_.file));
+}
+
 TEST_F(ClusterSetupTest, JoinRefusesAnAddressOfAnotherHost) {
   auto engine = kv::OpenMemoryEngine();
   auto store = kv::HostedStore::Open(*engine);
