@@ -61,6 +61,7 @@ Status LocalChunkStore::Impl::CompactAll(std::vector<SegmentPtr> chosen, Segment
     }
     CAIRNFS_ASSIGN_OR_RETURN(Victims victims, CollectEntries(std::span(chosen).subspan(begin, end - begin)));
     for (size_t i = begin; i < end; ++i) chosen[i] = nullptr;  // or the files could not be freed
+    std::erase_if(victims, [&](const Victim& victim) { return !IsWorthMoving(victim, options.dead_share_min); });
     CAIRNFS_RETURN_IF_ERROR(CompactGroup(victims, options, progress));
     begin = end;
   }
@@ -89,6 +90,15 @@ Result<LocalChunkStore::Impl::Victims> LocalChunkStore::Impl::CollectEntries(std
               [](const auto& a, const auto& b) { return a.location.offset < b.location.offset; });
   }
   return victims;
+}
+
+// Of a segment that was filled since the sweep began `uses` says nothing, and all that is in it may be live.
+bool LocalChunkStore::Impl::IsWorthMoving(const Victim& victim, double dead_share_min) {
+  if (victim.entries.empty() || victim.segment->header_damaged) return true;
+  uint64_t live = 0;
+  for (const ChunkIndex::Entry& entry : victim.entries) live += RecordBytes(entry.location.stored_bytes);
+  const uint64_t taken = victim.segment->used_end.load();
+  return IsWasteful(taken - std::min(taken, live), taken, dead_share_min);
 }
 
 Status LocalChunkStore::Impl::CompactGroup(Victims& victims, const SweepOptions& options, SweepProgress& progress) {

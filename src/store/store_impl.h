@@ -97,6 +97,7 @@ class LocalChunkStore::Impl {
   Status DeleteDead(const LiveTest& live, const SweepOptions& options, SweepProgress& progress, SegmentUses* uses);
   void SealOpenIfWasteful(const SegmentUses& uses, double dead_share_min);
   std::vector<SegmentPtr> ChooseForCompaction(const SegmentUses& uses, double dead_share_min);
+  static bool IsWasteful(uint64_t waste_bytes, uint64_t total_bytes, double dead_share_min);
 
   // compaction.cc
   struct Victim {
@@ -109,6 +110,7 @@ class LocalChunkStore::Impl {
                     SweepProgress& progress);
   // The index entries that name the segments.
   Result<Victims> CollectEntries(std::span<const SegmentPtr> segments);
+  static bool IsWorthMoving(const Victim& victim, double dead_share_min);
   Status CompactGroup(Victims& victims, const SweepOptions& options, SweepProgress& progress);
   Status CopyVictim(Victim& victim, const SweepOptions& options, SweepProgress& progress, Batch& batch);
   Status CopyChunk(const ChunkIndex::Entry& entry, const Result<ByteSpan>& record, const SweepOptions& options,

@@ -17,11 +17,11 @@ constexpr size_t kEntriesPerBatch = 512;
 constexpr uint64_t kWasteBytesMin = 64 * kKiB;
 constexpr uint64_t kSmallWasteBytesMax = kMiB;
 
-bool IsWasteful(uint64_t waste_bytes, uint64_t total_bytes, double dead_share_min) {
+}  // namespace
+
+bool LocalChunkStore::Impl::IsWasteful(uint64_t waste_bytes, uint64_t total_bytes, double dead_share_min) {
   return static_cast<double>(waste_bytes) > dead_share_min * static_cast<double>(total_bytes);
 }
-
-}  // namespace
 
 Status LocalChunkStore::Impl::Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress) {
   SegmentUses uses;

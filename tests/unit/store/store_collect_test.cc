@@ -159,6 +159,28 @@ TEST_F(CollectTest, ManySmallLeftoversAreMerged) {
   ExpectClean();
 }
 
+// The sweep has not counted what is live in the segments that are filled while it looks.
+TEST_F(CollectTest, WhatIsSavedDuringASweepIsNotMoved) {
+  Open();
+  Put(MakeChunk(0, 5000));
+  std::vector<TestChunk> saved;
+  for (uint64_t i = 1; i <= 60; ++i) saved.push_back(MakeChunk(i, 100'000));
+  bool has_saved = false;
+  auto save_once = [&](const Digest&) {
+    if (std::exchange(has_saved, true)) return true;
+    for (const TestChunk& chunk : saved) Put(chunk);
+    EXPECT_TRUE(store_->Sync().ok());
+    return true;
+  };
+  SweepProgress progress;
+  store_->BeginCollection();
+  ASSERT_OK(store_->Sweep(save_once, SweepOptions(), progress));
+  ASSERT_TRUE(has_saved);
+  EXPECT_EQ(progress.bytes_moved, 0u);
+  for (const TestChunk& chunk : saved) ExpectReads(chunk);
+  ExpectClean();
+}
+
 TEST_F(CollectTest, CompactionKeepsToItsRate) {
   Open();
   std::set<Digest> live;
