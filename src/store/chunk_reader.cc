@@ -14,8 +14,14 @@ constexpr uint64_t kGapBytesMax = 64 * kKiB;
 constexpr uint64_t kRunBytesMax = 4 * kMiB;
 // On their way to the disk at once, of what nobody waits for: measured in docs/decisions/reading.md.
 constexpr size_t kLaneBytesMax = 16 * kMiB;
-// A few of the longest chunks.
+// Of reads beside the pool: a few of the longest chunks at least, and no more than the disk has on its way at once and
+// as much in the hands of who waits.
 constexpr size_t kMemoryBytesMin = 16 * kMiB;
+constexpr size_t kMemoryBytesMax = 32 * kMiB;
+
+size_t MemoryBytes(const io::BufferPool& pool) {
+  return std::clamp(pool.count() * io::BufferPool::kBufferBytes / 8, kMemoryBytesMin, kMemoryBytesMax);
+}
 
 }  // namespace
 
@@ -53,7 +59,7 @@ ChunkReader::ChunkReader(io::BufferPool& pool, ChunkIndex& index, SegmentSet& se
       report_(std::move(report)),
       prefetch_bytes_max_(std::min(cache.bytes_max() / 2, 64 * kMiB)),
       lane_(kLaneBytesMax),
-      memory_(std::make_shared<ReadMemory>(std::max(pool.count() * io::BufferPool::kBufferBytes / 8, kMemoryBytesMin))),
+      memory_(std::make_shared<ReadMemory>(MemoryBytes(pool))),
       verify_("cairn-verify", verify_threads),
       slow_("cairn-slow-read", 1) {}
 
