@@ -228,6 +228,8 @@ Status RocksEngine::Write(const std::vector<EngineWrite>& writes, bool sync) {
 Status RocksEngine::WriteOnce(rocksdb::WriteBatch& batch, bool sync) {
   std::shared_ptr<rocksdb::DB> db = CurrentDb();
   if (db == nullptr) return Failure();
+  // Another thread found the disk full since, and what is open may be for reading alone by now.
+  if (must_reopen_.load()) return NoSpaceError();
   // Everything that is visible now is in the log before this batch, so the sync covers it and the batch.
   const uint64_t sequence = db->GetLatestSequenceNumber() + static_cast<uint64_t>(batch.Count());
   rocksdb::Status status;
