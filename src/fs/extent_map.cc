@@ -120,20 +120,23 @@ bool ExtentMap::IsLoaded(uint64_t offset, uint64_t length) const {
   return true;
 }
 
-Status ExtentMap::EnsureLoaded(uint64_t offset, uint64_t length, store::ChunkStore& chunks) {
+Status ExtentMap::EnsureLoaded(uint64_t offset, uint64_t length, store::ChunkStore& chunks, size_t pages_max) {
   if (length == 0) return {};
   uint64_t last = LeafOf(offset + length - 1);
   for (auto it = leaves_.lower_bound(LeafOf(offset)); it != leaves_.end() && it->first <= last; ++it) {
-    if (!it->second.loaded) CAIRNFS_RETURN_IF_ERROR(LoadLeaf(it->first, it->second, chunks));
+    if (it->second.loaded) continue;
+    if (pages_max-- == 0) break;
+    CAIRNFS_RETURN_IF_ERROR(LoadLeaf(it->first, it->second, chunks));
   }
   return {};
 }
 
-std::vector<Digest> ExtentMap::MissingPages(uint64_t offset, uint64_t length) const {
+std::vector<Digest> ExtentMap::MissingPages(uint64_t offset, uint64_t length, size_t pages_max) const {
   std::vector<Digest> missing;
   if (length == 0) return missing;
   uint64_t last = LeafOf(offset + length - 1);
   for (auto it = leaves_.lower_bound(LeafOf(offset)); it != leaves_.end() && it->first <= last; ++it) {
+    if (missing.size() == pages_max) break;
     if (!it->second.loaded) missing.push_back(it->second.page.digest);
   }
   return missing;

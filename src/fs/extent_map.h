@@ -27,9 +27,10 @@ class ExtentMap {
   // True when every leaf that touches [offset, offset + length) is in memory, so that the functions below succeed
   // without the chunk store.
   bool IsLoaded(uint64_t offset, uint64_t length) const;
-  Status EnsureLoaded(uint64_t offset, uint64_t length, store::ChunkStore& chunks);
+  // The first `pages_max` of them that are not.
+  Status EnsureLoaded(uint64_t offset, uint64_t length, store::ChunkStore& chunks, size_t pages_max = SIZE_MAX);
   // The chunks that EnsureLoaded would read.
-  std::vector<Digest> MissingPages(uint64_t offset, uint64_t length) const;
+  std::vector<Digest> MissingPages(uint64_t offset, uint64_t length, size_t pages_max = SIZE_MAX) const;
 
   // Calls visit with each extent that touches the range, clipped to it, in file order. REQUIRES: IsLoaded(range).
   void ForEach(uint64_t offset, uint64_t length, const std::function<void(const Extent&)>& visit) const;

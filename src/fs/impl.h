@@ -120,6 +120,8 @@ class FileSystem::Impl {
   Status Punch(const InodePtr& inode, Content& content, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
   // How many bytes of the range the file has neither stored nor accepted.
   Result<uint64_t> BytesMissingIn(Content& content, uint64_t begin, uint64_t end);
+  void LoadPages(const InodePtr& inode, uint64_t offset, uint64_t length);
+  Result<uint64_t> FindSought(const InodePtr& inode, uint64_t offset, Seek what);
   // The error that this handle has not been told yet.
   static Status TakeError(const InodePtr& inode, Handle& handle) REQUIRES_LOCK(inode->mutex);
   static Status TakeErrorLocked(Handle& handle);  // takes the inode's lock itself
@@ -239,8 +241,10 @@ class FileSystem::Impl {
   std::unique_ptr<Content> MakeContent() const;
   // What live hosts have closed of the file and not published. `tells`: of those that were lost, to the log.
   ClusterHost::Work UnfinishedElsewhere(InodeId id, const meta::FileState& state, bool tells);
-  // Waits until what other hosts have closed of the file is published; what died with its host is not waited for.
-  Result<meta::FileState> ReadFinished(InodeId id, const Caller& caller = {});
+  // Waits until what other hosts have closed of the file is published, until `deadline`, for a minute without one; what
+  // died with its host is not waited for.
+  using Deadline = std::chrono::steady_clock::time_point;
+  Result<meta::FileState> ReadFinished(InodeId id, const Caller& caller, std::optional<Deadline> deadline = {});
   // Whether what waits for the answer is to give up: nobody waits for it any more, or the server stops and the store
   // may be gone for good.
   bool GivesUpOn(const Content& content) const;

@@ -5,11 +5,60 @@
 #include "fs/impl.h"
 
 namespace cairnfs::fs {
+namespace {
+
+constexpr size_t kPagesAtOnce = 64;
+constexpr uint64_t kSoughtAtOnce = kPagesAtOnce * kLeafBytes;
+
+// Where the sought byte is, if it lies before `limit`.
+Result<std::optional<uint64_t>> FindDataIn(Content& content, uint64_t offset, uint64_t limit,
+                                           store::ChunkStore& chunks) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::optional<uint64_t> stored, content.extents.FindData(offset, limit, chunks));
+  const std::optional<uint64_t> waiting = content.overlay.FindData(offset);
+  const uint64_t first = std::min(stored.value_or(kFileSizeMax), waiting.value_or(kFileSizeMax));
+  return first < limit ? std::optional(first) : std::nullopt;
+}
+
+Result<std::optional<uint64_t>> FindHoleIn(Content& content, uint64_t offset, uint64_t limit,
+                                           store::ChunkStore& chunks) {
+  for (uint64_t position = offset; position < limit;) {
+    const uint64_t past_waiting = content.overlay.FindGap(position);
+    if (past_waiting >= limit) break;
+    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t past_stored, content.extents.FindHole(past_waiting, limit, chunks));
+    if (past_stored == position) return std::optional(position);
+    position = past_stored;
+  }
+  return std::optional<uint64_t>();
+}
+
+}  // namespace
+
+// Loads the pages of the recipe that tell of the range; they are read while nobody waits for the inode's lock, which a
+// round may want. A failure shows when they are needed.
+void FileSystem::Impl::LoadPages(const InodePtr& inode, uint64_t offset, uint64_t length) {
+  length = std::min(length, kFileSizeMax - std::min(offset, kFileSizeMax));
+  for (;;) {
+    std::vector<Digest> pages;
+    {
+      MutexLock lock(inode->mutex);
+      if (!LoadContent(inode, true).ok()) return;
+      pages = inode->content->extents.MissingPages(offset, length, kPagesAtOnce);
+    }
+    if (pages.empty()) return;
+    parts.chunks.Prefetch(pages);
+    for (const Digest& page : pages) {
+      if (!store::GetBlocking(parts.chunks, page).ok()) return;
+    }
+    MutexLock lock(inode->mutex);
+    if (!inode->content) return;
+    if (!inode->content->extents.EnsureLoaded(offset, length, parts.chunks, kPagesAtOnce).ok()) return;
+  }
+}
 
 // Those of the range that the file does not have yet.
 Result<uint64_t> FileSystem::Impl::BytesMissingIn(Content& content, uint64_t begin, uint64_t end) {
   CAIRNFS_RETURN_IF_ERROR(content.extents.EnsureLoaded(begin, end - begin, parts.chunks));
-  RangeSet there;
+  RangeSet there(SIZE_MAX);
   content.extents.ForEach(begin, end - begin, [&](const Extent& extent) { there.Add(extent.offset, extent.end()); });
   content.overlay.ForEachUnstored([&](uint64_t first, uint64_t last) { there.Add(first, last); });
   uint64_t missing = 0;
@@ -57,48 +106,36 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
   impl_->ChangeWhenQuiet(inode, change, std::move(done));
 }
 
+Result<uint64_t> FileSystem::Impl::FindSought(const InodePtr& inode, uint64_t offset, Seek what) {
+  store::ChunkStore& chunks = parts.chunks;
+  for (uint64_t from = offset;;) {
+    // Of data the first page tells, of a hole perhaps the last one.
+    LoadPages(inode, from, what == Seek::kData ? 1 : kSoughtAtOnce);
+    MutexLock lock(inode->mutex);
+    CAIRNFS_ASSIGN_OR_RETURN(const bool loaded, LoadContent(inode, true));
+    static_cast<void>(loaded);
+    Content& content = *inode->content;
+    if (from >= content.size) break;
+    const bool is_last = what == Seek::kData || content.size - from <= kSoughtAtOnce;
+    const uint64_t limit = is_last ? content.size : from + kSoughtAtOnce;
+    CAIRNFS_ASSIGN_OR_RETURN(const std::optional<uint64_t> found, what == Seek::kData
+                                                                      ? FindDataIn(content, from, limit, chunks)
+                                                                      : FindHoleIn(content, from, limit, chunks));
+    if (found) return *found;
+    if (is_last && what == Seek::kHole) return limit;  // there is one behind every file
+    if (is_last) break;
+    from = limit;
+  }
+  return MakeError(ErrorCode::kNoData, "nothing behind this offset");
+}
+
 void FileSystem::SeekTo(HandleId handle_id, InodeId, uint64_t offset, Seek what, Done<uint64_t> done,
                         const Caller& caller) {
   HandlePtr handle = impl_->handles.Find(handle_id);
   if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
   auto seek = [this, handle, offset, what, done] {
     if (const Status same = impl_->CheckSameStore(*handle); !same.ok()) return done(same.error());
-    const InodePtr inode = handle->inode;
-    MutexLock lock(inode->mutex);
-    auto loaded = impl_->LoadContent(inode, true);
-    if (!loaded.ok()) {
-      lock.Unlock();
-      return done(loaded.error());
-    }
-    Content& content = *inode->content;
-    Result<uint64_t> found = MakeError(ErrorCode::kNoData, "nothing behind this offset");
-    if (offset < content.size && what == Seek::kData) {
-      auto stored = content.extents.FindData(offset, content.size, impl_->parts.chunks);
-      auto waiting = content.overlay.FindData(offset);
-      if (!stored.ok()) {
-        found = stored.error();
-      } else {
-        uint64_t first = std::min(stored->value_or(kFileSizeMax), waiting.value_or(kFileSizeMax));
-        if (first < content.size) found = first;
-      }
-    } else if (offset < content.size) {
-      uint64_t position = offset;
-      for (;;) {
-        uint64_t past_waiting = content.overlay.FindGap(position);
-        auto past_stored = content.extents.FindHole(past_waiting, content.size, impl_->parts.chunks);
-        if (!past_stored.ok()) {
-          found = past_stored.error();
-          break;
-        }
-        if (*past_stored == position || *past_stored >= content.size) {
-          found = std::min(*past_stored, content.size);
-          break;
-        }
-        position = *past_stored;
-      }
-    }
-    lock.Unlock();
-    done(std::move(found));
+    done(impl_->FindSought(handle->inode, offset, what));
   };
   impl_->WhenCurrent(handle->inode, caller, [this, seek, done](const Status& current) {
     if (!current.ok()) return done(current.error());
@@ -110,6 +147,7 @@ void FileSystem::SeekTo(HandleId handle_id, InodeId, uint64_t offset, Seek what,
 // what the file has.
 Result<std::vector<Extent>> FileSystem::Impl::StoredExtents(const InodePtr& inode, uint64_t offset, uint64_t& length,
                                                             std::vector<store::ChunkPin>& pins) {
+  LoadPages(inode, offset, length);
   std::vector<Extent> extents;
   {
     MutexLock lock(inode->mutex);

@@ -384,6 +384,8 @@ void FileSystem::Impl::PrefetchRange(const InodePtr& inode, uint64_t from, uint6
 // relatime: once per open, and only when the time is older than the last change or than a day.
 void FileSystem::Impl::CheckAtime(Handle& handle) {
   if (!options.update_atime || handle.flags.no_atime) return;
+  // It would wait in memory for a round that goes well: that room is for what makes room.
+  if (rounds->failing()) return;
   {
     MutexLock lock(handle.mutex);
     if (handle.atime_checked) return;

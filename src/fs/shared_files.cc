@@ -12,6 +12,8 @@ namespace {
 
 // A host that is up and does not publish what it closed: whoever opens the file gets an error after this long.
 constexpr auto kFinishWait = std::chrono::seconds(60);
+// Of who comes to its turn late, and of who looks beside reads: long enough to ask once.
+constexpr auto kFinishWaitMin = std::chrono::seconds(1);
 // Somebody who closes a file again and again need not keep readers from what was published meanwhile.
 constexpr int kFinishTriesMax = 8;
 constexpr int kAnswersMax = 8;  // so many publishes of this host's in a row are waited for
@@ -80,8 +82,11 @@ ClusterHost::Work FileSystem::Impl::UnfinishedElsewhere(InodeId id, const meta::
   return work;
 }
 
-Result<meta::FileState> FileSystem::Impl::ReadFinished(InodeId id, const Caller& caller) {
-  const ClusterHost::FinishOptions finish{std::chrono::steady_clock::now() + kFinishWait, caller.cancelled};
+Result<meta::FileState> FileSystem::Impl::ReadFinished(InodeId id, const Caller& caller,
+                                                       std::optional<Deadline> deadline) {
+  const auto now = std::chrono::steady_clock::now();
+  const ClusterHost::FinishOptions finish{std::max(deadline.value_or(now + kFinishWait), now + kFinishWaitMin),
+                                          caller.cancelled};
   for (int tries = 1;; tries++) {
     CAIRNFS_ASSIGN_OR_RETURN(meta::FileState state, parts.names.ReadFile(id));
     const ClusterHost::Work work = UnfinishedElsewhere(id, state, /*tells=*/tries == 1);
@@ -282,8 +287,10 @@ void FileSystem::Impl::LoadForOpen(const InodePtr& inode, const Caller& caller, 
     *is_answered = true;
     done(status);
   });
-  host_waits->Post([this, inode, inside, waits, noticed, answer] {
-    AdoptForOpen(inode, inside, waits, noticed, ReadFinished(inode->id, inside), answer);
+  // The time to come to its turn counts: others may wait for the same host.
+  const Deadline deadline = std::chrono::steady_clock::now() + kFinishWait;
+  host_waits->Post([this, inode, inside, waits, noticed, deadline, answer] {
+    AdoptForOpen(inode, inside, waits, noticed, ReadFinished(inode->id, inside, deadline), answer);
   });
 }
 
@@ -356,11 +363,18 @@ void FileSystem::Impl::LookAgain(const InodePtr& inode) {
   inode->looked_at = now;
   looks_under_way++;
   blocking->Post([this, inode] {
-    const auto state = parts.names.ReadFile(inode->id);
+    auto state = parts.names.ReadFile(inode->id);
+    const auto unfinished = state.ok() ? UnfinishedElsewhere(inode->id, *state, /*tells=*/false) : ClusterHost::Work();
+    if (!unfinished.empty()) {
+      // Reads go on meanwhile: that host may lack copies, and be long about it.
+      const auto deadline = std::chrono::steady_clock::now() + kFinishWaitMin;
+      static_cast<void>(host->Finish(unfinished, {deadline, [this] { return stop.stop_requested(); }}));
+      state = parts.names.ReadFile(inode->id);
+    }
     looks_under_way--;
     if (!state.ok()) return;
     MutexLock lock(inode->mutex);
-    const bool is_behind = IsBehind(inode, state->record_revision, state->pending);
+    const bool is_behind = IsBehind(inode, state->record_revision, {});
     if (is_behind) inode->others_noticed++;
     inode->look_after = is_behind ? kLookAfterMin : std::clamp(2 * inode->look_after, kLookAfterMin, kLookAfterMax);
   });
