@@ -1,4 +1,5 @@
-// Replaces copies that a check of this node's disk found damaged by those of other nodes, as a read of them would.
+// Replaces copies that a check of this node's disk, or a read for another node, found damaged by those of other nodes,
+// as a read here would.
 #pragma once
 
 #include <chrono>

@@ -218,8 +218,9 @@ void ClusterChunkStoreImpl::AnswerGet(const std::shared_ptr<Serving>& serving) {
       std::erase(answer.holders, self_);
     } else {
       answer.kind = GetAnswer::Kind::kDamaged;
-      // This node's own copy is bad: it gets itself a good one from another node.
-      OnLocalMiss(serving->digests[i], found.error(), [](const auto&, const auto&) {});
+      // This node's own copy is bad: it gets itself a good one from another node. Not at once and again for each that
+      // asks: where that node's is bad too, it asks here.
+      healing_->Add(serving->digests[i]);
     }
   }
   sent_bytes_.fetch_add(bytes, std::memory_order_relaxed);

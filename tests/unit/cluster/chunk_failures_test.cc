@@ -385,6 +385,30 @@ TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackAndThatNobodyNeedsIsForgotten
   ExpectCopies(chunks, 2);
 }
 
+// Each asks the other for a sound one, and is asked itself.
+TEST_F(ClusterChunkTest, WhatIsDamagedOnBothIsNotReadAgainAndAgain) {
+  AddNodes(3);
+  uint64_t seed = 1;  // the third is asked first, and has none
+  while (&HomeOf(MakeChunk(seed, 300'000)) != nodes_[2].get()) ++seed;
+  const TestChunk chunk = MakeChunk(seed, 300'000);
+  const Holders both{nodes_[0]->id, nodes_[1]->id};
+  for (size_t i = 0; i < 2; ++i) {
+    Plant(*nodes_[i], chunk, both);
+    Damage(*nodes_[i], chunk);
+  }
+  auto text = store::GetText(*nodes_[0]->chunks, chunk.digest);
+  ASSERT_FALSE(text.ok());
+  EXPECT_EQ(text.error().code, ErrorCode::kCorrupt);
+  auto bytes_read = [&] {
+    uint64_t bytes = 0;
+    for (auto& node : nodes_) bytes += node->local->Stats().disk_read_bytes_total;
+    return bytes;
+  };
+  const uint64_t before = bytes_read();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  EXPECT_LT(bytes_read() - before, 20 * chunk.bytes.size());
+}
+
 TEST_F(ClusterChunkTest, AFailedLocalDiskIsReported) {
   AddNodes(3);
   io::Faults faults;
