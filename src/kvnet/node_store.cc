@@ -63,7 +63,7 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
     kv::WatchCallbacks callbacks;
     bool refusal_is_told = false;
   };
-  void NoteEnd(WatchState& state, const grpc::Status& status) const;
+  void NoteEnd(WatchState& state, const grpc::Status& status, uint64_t after) const;
   bool Follow(RemoteWatch& watch, WatchState& state, uint64_t& after);
 
   const std::string address_;
@@ -234,9 +234,12 @@ Result<std::unique_ptr<kv::KvWatch>> NodeStore::Watch(std::string_view begin, st
   });
 }
 
-// Whatever ended it, it is made anew. But whoever asked for it does not hear that it is refused again and again.
-void NodeStore::NoteEnd(WatchState& state, const grpc::Status& status) const {
-  if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED || std::exchange(state.refusal_is_told, true)) return;
+// Whatever ended it, it is made anew. One that is refused again and again tells nothing while all else goes on, so
+// whoever listens is to look by itself meanwhile.
+void NodeStore::NoteEnd(WatchState& state, const grpc::Status& status, uint64_t after) const {
+  if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) return;
+  if (after != kNotKnown) state.callbacks.lost(after);
+  if (std::exchange(state.refusal_is_told, true)) return;
   spdlog::warn("{} refuses a watch, which is tried again until it does not: {}", address_, status.error_message());
 }
 
@@ -261,7 +264,7 @@ bool NodeStore::Follow(RemoteWatch& watch, WatchState& state, uint64_t& after) {
     if (reply.opening() != 0) state.request.set_opening(reply.opening());
   }
   if (has_answered) state.refusal_is_told = false;
-  NoteEnd(state, reader->Finish());
+  NoteEnd(state, reader->Finish(), after);
   return has_answered;
 }
 

@@ -50,22 +50,24 @@ TEST(WatchLimit, ARefusedWatchIsToldOnceAndServedWhenThereIsRoom) {
   ASSERT_NE(server, nullptr);
   {
     auto store = Must(MakeNodeStore("127.0.0.1:" + std::to_string(port), {}));
-    std::atomic<int> seen_first{0}, seen_second{0};
-    auto count = [](std::atomic<int>& seen) {
+    std::atomic<int> seen_first{0}, seen_second{0}, lost_first{0}, lost_second{0};
+    auto count = [](std::atomic<int>& seen, std::atomic<int>& lost) {
       kv::WatchCallbacks callbacks;
       callbacks.changed = [&seen](const std::vector<kv::KvEvent>&, uint64_t) { ++seen; };
-      callbacks.lost = [](uint64_t) {};
+      callbacks.lost = [&lost](uint64_t) { ++lost; };
       return callbacks;
     };
-    auto first = Must(store->Watch("a", "b", 0, count(seen_first)));
+    auto first = Must(store->Watch("a", "b", 0, count(seen_first, lost_first)));
     Must(store->Commit(Transaction().Put("a1", "")));
     ASSERT_TRUE(Eventually([&] { return seen_first > 0; }));
-    auto second = Must(store->Watch("a", "b", 0, count(seen_second)));
+    auto second = Must(store->Watch("a", "b", 0, count(seen_second, lost_second)));
     ASSERT_TRUE(Eventually([&] { return !log.Lines().empty(); }));
     EXPECT_NE(log.Lines()[0].find("has 1 watches, and serves no more"), std::string::npos) << log.Lines()[0];
     EXPECT_NE(log.Lines()[0].find("keep the metadata of so many hosts in an etcd"), std::string::npos);
     std::this_thread::sleep_for(std::chrono::seconds(1));  // in which it is tried more than once
     EXPECT_EQ(log.Lines().size(), 1u);
+    EXPECT_GT(lost_second, 1) << "who is told nothing is to look by itself";
+    EXPECT_EQ(lost_first, 0);
     Must(store->Commit(Transaction().Put("a2", "")));
     EXPECT_EQ(seen_second, 0);
     first.reset();
