@@ -35,6 +35,13 @@ bool IpAddress::IsAny() const {
   return std::all_of(bytes.begin() + (is_ipv4 ? kIpv4Offset : 0), bytes.end(), [](uint8_t byte) { return byte == 0; });
 }
 
+bool IpAddress::IsLoopback() const {
+  constexpr uint8_t kIpv4Net = 127;
+  const bool is_ipv4 = std::equal(kIpv4Prefix.begin(), kIpv4Prefix.end(), bytes.begin());
+  if (is_ipv4) return bytes[kIpv4Offset] == kIpv4Net;
+  return bytes.back() == 1 && std::all_of(bytes.begin(), bytes.end() - 1, [](uint8_t byte) { return byte == 0; });
+}
+
 bool Network::Contains(const IpAddress& other) const {
   for (unsigned bit = 0; bit < prefix_bits; ++bit) {
     if (BitOf(address, bit) != BitOf(other, bit)) return false;

@@ -14,7 +14,8 @@ namespace cairnfs::daemon {
 // IPv4 addresses lie in ::ffff:0:0/96, so that both kinds compare alike.
 struct IpAddress {
   std::array<uint8_t, 16> bytes{};
-  bool IsAny() const;  // 0.0.0.0 or ::
+  bool IsAny() const;       // 0.0.0.0 or ::
+  bool IsLoopback() const;  // in 127.0.0.0/8, or ::1
 };
 struct Network {
   IpAddress address;

@@ -90,6 +90,12 @@ TEST(ClusterConfigTest, RefusesWhatMakesNoSense) {
   EXPECT_TRUE(Mentions(MessageOf(config), "out_after"));
 }
 
+TEST(NetworkTest, Loopback) {
+  for (const char* ip : {"127.0.0.1", "127.9.0.3", "::1"}) EXPECT_TRUE(ParseIp(ip)->IsLoopback()) << ip;
+  for (const char* ip : {"10.0.0.127", "128.0.0.1", "::", "::2", "fe80::1"})
+    EXPECT_FALSE(ParseIp(ip)->IsLoopback()) << ip;
+}
+
 TEST(NetworkTest, Contains) {
   auto contains = [](std::string_view network, std::string_view address) {
     return ParseNetwork(network)->Contains(*ParseIp(address));

@@ -253,6 +253,17 @@ TEST_F(ClusterSetupTest, InitRefusesToAdvertiseANameThatNobodyKnows) {
   EXPECT_FALSE(stdfs::exists(options_.file));
 }
 
+TEST_F(ClusterSetupTest, InitRefusesToAdvertiseAnAddressThatLeadsOthersNowhere) {
+  for (const char* advertise : {"0.0.0.0:7401", "[::]:7401"}) {
+    options_.config.advertise = advertise;
+    auto made = InitCluster(options_);
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(Has(made.error(), "which leads other hosts nowhere")) << made.error().message;
+    EXPECT_FALSE(stdfs::exists(options_.file));
+  }
+}
+
 TEST_F(ClusterSetupTest, JoinRefusesAnAddressOfAnotherHost) {
   auto engine = kv::OpenMemoryEngine();
   auto store = kv::HostedStore::Open(*engine);
