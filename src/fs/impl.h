@@ -161,10 +161,6 @@ class FileSystem::Impl {
   void StartRead(const std::shared_ptr<ReadPlan>& plan);
   // What is to be done first for the read, or, when it is kFetch, puts its parts into the plan.
   enum class ReadStep { kFetch, kSeeOthers, kLoad, kFailLost };
-  // For so long reads go on without what another host closed, once it was waited for in vain; longer while looks beside
-  // the reads find that it is so still.
-  static constexpr std::chrono::seconds kReadsWithout{10};
-  bool ReadsWithout(const InodePtr& inode, const Error& why);
   ReadStep PlanRead(ReadPlan& plan);
   void FetchParts(const std::shared_ptr<ReadPlan>& plan);
   void FinishRead(const std::shared_ptr<ReadPlan>& plan);   // every part is there, or failed

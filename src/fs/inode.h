@@ -125,8 +125,6 @@ class Inode {
   // How often it was noticed that another host may have published or closed bytes of the file, and how often by the
   // time at which the content that is there was read.
   uint64_t others_noticed GUARDED_BY(mutex) = 0, others_seen GUARDED_BY(mutex) = 0;
-  // Another host did not publish what it closed, and was waited for: until then reads go on without.
-  std::chrono::steady_clock::time_point reads_without_until GUARDED_BY(mutex);
   std::chrono::steady_clock::time_point looked_at GUARDED_BY(mutex);  // whether others have changed it
   std::chrono::milliseconds look_after GUARDED_BY(mutex){};           // from then on, again
   // Where the file ended here before another host cut it, and what was appended there since: the kernel may believe so

@@ -158,7 +158,7 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
     case ReadStep::kFetch: return FetchParts(plan);
     case ReadStep::kSeeOthers:
       return SeeOthers(plan->inode, plan->options.caller, [this, plan](const Status& seen) {
-        if (!seen.ok() && !ReadsWithout(plan->inode, seen.error())) return FailLoad(plan, seen.error());
+        if (!seen.ok()) return FailLoad(plan, seen.error());
         StartRead(plan);
       });
     case ReadStep::kLoad: return waiters->Post([this, plan] { LoadForRead(plan); });
@@ -167,27 +167,11 @@ void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
   }
 }
 
-// Of a file that was open all along: what is here was published, and is read on where another host cannot publish what
-// it closed, or the store is away. It was waited for once, and is looked for beside the reads from then on.
-bool FileSystem::Impl::ReadsWithout(const InodePtr& inode, const Error& why) {
-  if (why.code != ErrorCode::kUnavailable) return false;
-  MutexLock lock(inode->mutex);
-  if (!inode->content || inode->content->must_reload()) return false;
-  const auto now = std::chrono::steady_clock::now();
-  if (now >= inode->reads_without_until) {
-    spdlog::warn("inode {}: {}; reads give what was published last", inode->id.value, why.message);
-  }
-  inode->reads_without_until = now + kReadsWithout;
-  return true;
-}
-
 FileSystem::Impl::ReadStep FileSystem::Impl::PlanRead(ReadPlan& plan) {
   const InodePtr& inode = plan.inode;
   MutexLock lock(inode->mutex);
   bool ready = inode->content != nullptr && !inode->content->must_reload();
-  const bool is_seen =
-      inode->others_seen == inode->others_noticed || std::chrono::steady_clock::now() < inode->reads_without_until;
-  const bool asks_store = host != nullptr && (!ready || !is_seen);
+  const bool asks_store = host != nullptr && (!ready || inode->others_seen != inode->others_noticed);
   if (asks_store && !std::exchange(plan.saw_others, true)) return ReadStep::kSeeOthers;
   uint64_t length = 0;
   if (ready) {

@@ -375,13 +375,7 @@ void FileSystem::Impl::LookAgain(const InodePtr& inode) {
     if (!state.ok()) return;
     MutexLock lock(inode->mutex);
     const bool is_behind = IsBehind(inode, state->record_revision, {});
-    if (is_behind) {
-      inode->others_noticed++;
-      inode->reads_without_until = {};
-    } else if (const auto then = std::chrono::steady_clock::now();
-               !unfinished.empty() && then < inode->reads_without_until) {
-      inode->reads_without_until = then + kReadsWithout;
-    }
+    if (is_behind) inode->others_noticed++;
     inode->look_after = is_behind ? kLookAfterMin : std::clamp(2 * inode->look_after, kLookAfterMin, kLookAfterMax);
   });
 }
