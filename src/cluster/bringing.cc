@@ -245,9 +245,9 @@ void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
   Remove(entry);
 }
 
-// Its bytes are lost, or have no room, or were only covered, and nobody needs them any more.
+// Its bytes are lost, or were only covered, and nobody needs them any more.
 void ClusterChunkStoreImpl::Abandon(const EntryPtr& entry) {
-  if (entry->failure && !entry->only_covered) spdlog::error("{}", entry->failure->message);
+  if (!entry->only_covered) spdlog::error("{}", entry->failure->message);
   if (CopiesOf(*entry) > 0) short_chunks_.fetch_add(1, std::memory_order_relaxed);
   if (entry->home == self_) home_.EndClaim(entry->digest);  // whoever puts it brings it
   Remove(entry);
@@ -283,8 +283,6 @@ void ClusterChunkStoreImpl::EndRepair(const Digest& digest) {
 void ClusterChunkStoreImpl::Retry(const EntryPtr& entry) {
   const bool may_be_dropped = entry->failure || entry->only_covered;
   if (may_be_dropped && !IsPinned(entry->digest)) return Abandon(entry);
-  // Else what others save would wait for it for good. Copies of what is published all the same are left to repair.
-  if (LacksRoom(*entry) && !IsPinned(entry->digest)) return CopiesOf(*entry) > 0 ? Complete(entry) : Abandon(entry);
   // There may be room on this node again. What was dropped from memory is stored here, or was only covered.
   const bool has_bytes = !entry->slices.empty() || entry->only_covered;
   if (entry->local == Entry::Local::kRefused && has_bytes && !failure_) {

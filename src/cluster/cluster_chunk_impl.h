@@ -218,8 +218,6 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   std::string DescribeShortage(const View& view, const AwayNodes& nodes) const REQUIRES_LOCK(mutex_);
   Error Shortage(std::string_view what) REQUIRES_LOCK(mutex_);
   bool IsFullEverywhere() REQUIRES_LOCK(mutex_);
-  static bool IsStuckForLong(const Entry& entry);
-  bool LacksRoom(const Entry& entry) REQUIRES_LOCK(mutex_);
 
   // cluster_chunk_store.cc
   bool OthersMayTake();

@@ -154,16 +154,11 @@ Status ClusterChunkStoreImpl::CheckSync(SyncCall& call) {
   }
   if (!IsFullEverywhere()) return {};  // as long as it is so, the many that may be stuck are not looked at
   const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
-    return entry->sequence != 0 && entry->sequence <= call.last && IsStuckForLong(*entry);
+    return entry->sequence != 0 && entry->sequence <= call.last && !entry->failure &&
+           now - entry->stuck_since > kFullPatience;
   });
   return is_stuck ? Shortage("no space") : Status();
 }
-
-bool ClusterChunkStoreImpl::IsStuckForLong(const Entry& entry) {
-  return !entry.failure && entry.stuck_since != Clock::time_point{} && Clock::now() - entry.stuck_since > kFullPatience;
-}
-
-bool ClusterChunkStoreImpl::LacksRoom(const Entry& entry) { return IsStuckForLong(entry) && IsFullEverywhere(); }
 
 // Noted as it is passed over: a moment later it may be readable again, and on its way.
 bool ClusterChunkStoreImpl::LeavesOut(const SyncCall& call, const Entry& entry) {

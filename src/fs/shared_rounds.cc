@@ -393,22 +393,6 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
   return std::optional<SharedItem>();
 }
 
-// Nobody misses the bytes of a file that is gone on all hosts; while they are owed they keep asking for room, for which
-// everything else would wait.
-void SyncRounds::AbandonRemoved(std::vector<SharedItem>& items) {
-  std::erase_if(items, [&](const SharedItem& item) {
-    {
-      MutexLock lock(item.inode->mutex);
-      if (!table_.IsGone(item.inode)) return false;
-    }
-    // Those that say no open it no more.
-    const auto held = host_->HeldElsewhere({item.inode->id});
-    if (!held.ok() || held->front()) return false;
-    Abandon(item.inode, item.session, MakeError(ErrorCode::kStale, "the file was removed"), /*is_needed=*/false);
-    return true;
-  });
-}
-
 void SyncRounds::NoteShortage(const InodePtr& inode, const Error& error) {
   shortage_ = error.WithContext("recipe of inode " + std::to_string(inode->id.value));
 }
@@ -442,7 +426,6 @@ Status SyncRounds::PublishAt(Durability level, std::vector<SharedItem> items) {
   for (int attempt = 0; !items.empty(); attempt++) {
     auto unreadable = host_->SyncReadableChunks(level);
     if (!unreadable.ok()) {
-      if (unreadable.error().code == ErrorCode::kNoSpace) AbandonRemoved(items);
       GiveBackAll(items);
       return unreadable.error();
     }

@@ -164,7 +164,6 @@ class SyncRounds {
   static void Withdraw(SharedItem& item, Content& content);  // as if it had not been prepared
   void GiveBack(SharedItem& item);                           // to the next round
   void GiveBackAll(std::span<SharedItem> items);
-  void AbandonRemoved(std::vector<SharedItem>& items);
   void NoteShortage(const InodePtr& inode, const Error& error);
   std::optional<Error> WhyLeftBehind(InodeId id) EXCLUDES_LOCK(mutex_);
   void LeaveBehind(SharedItem& item, const Error& why);  // to the next round, which others need not wait for
