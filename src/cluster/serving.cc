@@ -220,6 +220,10 @@ void ClusterChunkStoreImpl::AnswerGet(const std::shared_ptr<Serving>& serving) {
       answer.kind = GetAnswer::Kind::kDamaged;
       // This node's own copy is bad: it gets itself a good one from another node. Not at once and again for each that
       // asks: where that node's is bad too, it asks here.
+      {
+        MutexLock lock(mutex_);  // one copy fewer than was confirmed, until then
+        confirmed_.Erase(serving->digests[i]);
+      }
       healing_->Add(serving->digests[i]);
     }
   }

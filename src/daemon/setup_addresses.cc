@@ -67,26 +67,25 @@ Status CheckListensHere(const Config& config) {
   return {};
 }
 
-// From another host, as far as that shows here: the address of no host, and that of whoever uses it.
-Status CheckLeadsHere(const Config& config, const addrinfo& found) {
-  std::array<char, NI_MAXHOST> text{};
-  getnameinfo(found.ai_addr, found.ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
-  const auto ip = ParseIp(text.data());
-  if (!ip.ok()) return {};  // a scoped one
+// From another host, as far as that shows here: the address of no host, and that of whoever uses it. What a name leads
+// to there this host cannot know: many have their own name at a loopback address.
+Status CheckLeadsHere(const Config& config, const IpAddress& ip) {
   CAIRNFS_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(config.listen));
   CAIRNFS_ASSIGN_OR_RETURN(const IpAddress own, ParseIp(listen.host));
-  if (!ip->IsAny() && (!ip->IsLoopback() || own.IsLoopback())) return {};
-  return MakeError(ErrorCode::kInvalidArgument,
-                   fmt::format("advertise = \"{}\" is {}, which leads other hosts nowhere: give the address at which "
-                               "they reach this host",
-                               config.advertise, text.data()));
+  if (!ip.IsAny() && (!ip.IsLoopback() || own.IsLoopback())) return {};
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("advertise = \"{}\" leads other hosts nowhere: give the address at which they reach this "
+                  "host",
+                  config.advertise));
 }
 
 Status CheckAdvertised(const Config& config) {
   if (config.advertise.empty()) return {};
   CAIRNFS_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(config.advertise));
+  if (const auto ip = ParseIp(address.host); ip.ok()) return CheckLeadsHere(config, *ip);
   auto found = Resolve(address);
-  if (found.ok()) return CheckLeadsHere(config, **found);
+  if (found.ok()) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    fmt::format("advertise = \"{}\": {}: others are to reach this host there, so give a name that the "
                                "hosts can look up, or an IP address",

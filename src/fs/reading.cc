@@ -384,12 +384,15 @@ void FileSystem::Impl::PrefetchRange(const InodePtr& inode, uint64_t from, uint6
 // relatime: once per open, and only when the time is older than the last change or than a day.
 void FileSystem::Impl::CheckAtime(Handle& handle) {
   if (!options.update_atime || handle.flags.no_atime) return;
+  {
+    MutexLock lock(handle.mutex);
+    if (handle.atime_checked) return;
+  }
   // It would wait in memory for a round that goes well: that room is for what makes room.
   if (rounds->failing()) return;
   {
     MutexLock lock(handle.mutex);
-    if (handle.atime_checked) return;
-    handle.atime_checked = true;
+    if (std::exchange(handle.atime_checked, true)) return;
   }
   auto attr = parts.names.GetAttr(handle.inode->id);
   if (!attr.ok()) return;

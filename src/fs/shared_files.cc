@@ -12,8 +12,7 @@ namespace {
 
 // A host that is up and does not publish what it closed: whoever opens the file gets an error after this long.
 constexpr auto kFinishWait = std::chrono::seconds(60);
-// Of who comes to its turn late, and of who looks beside reads: long enough to ask once.
-constexpr auto kFinishWaitMin = std::chrono::seconds(1);
+constexpr auto kFinishWaitMin = std::chrono::seconds(1);  // of who comes to its turn late: long enough to ask once
 // Somebody who closes a file again and again need not keep readers from what was published meanwhile.
 constexpr int kFinishTriesMax = 8;
 constexpr int kAnswersMax = 8;  // so many publishes of this host's in a row are waited for
@@ -363,18 +362,11 @@ void FileSystem::Impl::LookAgain(const InodePtr& inode) {
   inode->looked_at = now;
   looks_under_way++;
   blocking->Post([this, inode] {
-    auto state = parts.names.ReadFile(inode->id);
-    const auto unfinished = state.ok() ? UnfinishedElsewhere(inode->id, *state, /*tells=*/false) : ClusterHost::Work();
-    if (!unfinished.empty()) {
-      // Reads go on meanwhile: that host may lack copies, and be long about it.
-      const auto deadline = std::chrono::steady_clock::now() + kFinishWaitMin;
-      static_cast<void>(host->Finish(unfinished, {deadline, [this] { return stop.stop_requested(); }}));
-      state = parts.names.ReadFile(inode->id);
-    }
+    const auto state = parts.names.ReadFile(inode->id);
     looks_under_way--;
     if (!state.ok()) return;
     MutexLock lock(inode->mutex);
-    const bool is_behind = IsBehind(inode, state->record_revision, {});
+    const bool is_behind = IsBehind(inode, state->record_revision, state->pending);
     if (is_behind) inode->others_noticed++;
     inode->look_after = is_behind ? kLookAfterMin : std::clamp(2 * inode->look_after, kLookAfterMin, kLookAfterMax);
   });

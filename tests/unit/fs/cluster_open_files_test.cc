@@ -58,31 +58,6 @@ TEST_F(ClusterOpenFilesTest, AReaderThatReadsOnSeesItBeforeLong) {
   ASSERT_TRUE(host(1).CloseFile(*reader).ok());
 }
 
-// It may lack copies. What was published last is there for who has the file open.
-TEST_F(ClusterOpenFilesTest, ReadsGoOnWhileAnotherHostCannotPublish) {
-  MakeHosts(2);
-  host(0).Put("file", "first");
-  ASSERT_TRUE(host(0).Sync().ok());
-  auto reader = host(1).Open("file", {.read = true});
-  ASSERT_TRUE(reader.ok());
-  host(0).chunks->syncs_hang = true;
-  Rewrite(host(0), "file", "SECOND");
-  auto reads_first = [&] {
-    auto text = host(1).Read(*reader, 0, 100);
-    return text.ok() && *text == "first";
-  };
-  EXPECT_TRUE(Eventually([&] {  // a read that comes late enough has it noticed
-    EXPECT_TRUE(reads_first());
-    return board_.finish_calls > 0;
-  }));
-  const auto noticed = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - noticed < std::chrono::seconds(3)) ASSERT_TRUE(reads_first());
-  EXPECT_LT(std::chrono::steady_clock::now() - noticed, std::chrono::seconds(20)) << "the wait of an open is 60 s";
-  host(0).chunks->syncs_hang = false;
-  EXPECT_TRUE(Eventually([&] { return *host(1).Read(*reader, 0, 100) == "SECOND"; }));
-  ASSERT_TRUE(host(1).CloseFile(*reader).ok());
-}
-
 TEST_F(ClusterOpenFilesTest, ReadsGoOnWhileTheStoreIsAway) {
   MakeHosts(2);
   host(0).Put("file", "bytes");
