@@ -26,19 +26,22 @@ bool ParseNumber(std::string_view text, Number& number) {
   return code == std::errc{} && end == text.data() + text.size();
 }
 
+bool IsIpv4(const IpAddress& address) {
+  return std::equal(kIpv4Prefix.begin(), kIpv4Prefix.end(), address.bytes.begin());
+}
+
 bool BitOf(const IpAddress& address, unsigned index) { return (address.bytes[index / 8] >> (7 - index % 8) & 1) != 0; }
 
 }  // namespace
 
 bool IpAddress::IsAny() const {
-  const bool is_ipv4 = std::equal(kIpv4Prefix.begin(), kIpv4Prefix.end(), bytes.begin());
-  return std::all_of(bytes.begin() + (is_ipv4 ? kIpv4Offset : 0), bytes.end(), [](uint8_t byte) { return byte == 0; });
+  return std::all_of(bytes.begin() + (IsIpv4(*this) ? kIpv4Offset : 0), bytes.end(),
+                     [](uint8_t byte) { return byte == 0; });
 }
 
 bool IpAddress::IsLoopback() const {
   constexpr uint8_t kIpv4Net = 127;
-  const bool is_ipv4 = std::equal(kIpv4Prefix.begin(), kIpv4Prefix.end(), bytes.begin());
-  if (is_ipv4) return bytes[kIpv4Offset] == kIpv4Net;
+  if (IsIpv4(*this)) return bytes[kIpv4Offset] == kIpv4Net;
   return bytes.back() == 1 && std::all_of(bytes.begin(), bytes.end() - 1, [](uint8_t byte) { return byte == 0; });
 }
 
@@ -104,7 +107,7 @@ std::string FormatHostPort(const HostPort& address) {
 }
 
 bool MayBeOfThisHost(const IpAddress& address) {
-  const bool is_ipv4 = std::equal(kIpv4Prefix.begin(), kIpv4Prefix.end(), address.bytes.begin());
+  const bool is_ipv4 = IsIpv4(address);
   sockaddr_in ipv4{};
   ipv4.sin_family = AF_INET;
   memcpy(&ipv4.sin_addr, address.bytes.data() + kIpv4Offset, sizeof ipv4.sin_addr);

@@ -191,14 +191,9 @@ TEST(FileSystem, AFileIsAStringOfBytes) {
         model.resize(offset);
         break;
       case 6: {
-        FallocateRequest request;
-        request.offset = offset;
-        request.length = 1 + random() % 50'000;
-        request.keep_size = request.punch_hole = true;
-        ASSERT_TRUE(World::Await<void>([&](Done<void> done) {
-                      world.fs->Fallocate(file.handle, file.attr.inode, request, std::move(done));
-                    }).ok());
-        for (uint64_t i = offset; i < std::min<uint64_t>(model.size(), offset + request.length); i++) model[i] = '\0';
+        const uint64_t length = 1 + random() % 50'000;
+        ASSERT_TRUE(world.Punch(file, offset, length).ok());
+        for (uint64_t i = offset; i < std::min<uint64_t>(model.size(), offset + length); i++) model[i] = '\0';
         break;
       }
       case 7: ASSERT_TRUE(world.Fsync(file).ok()); break;

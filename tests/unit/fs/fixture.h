@@ -219,6 +219,12 @@ class World {
     auto result = Await<meta::Attr>([&](Done<meta::Attr> done) { fs->SetAttr(file.attr.inode, request, done); });
     return result.ok() ? Status() : Status(result.error());
   }
+  Status Fallocate(const FileSystem::Created& file, const FallocateRequest& request) {
+    return Await<void>([&](Done<void> done) { fs->Fallocate(file.handle, file.attr.inode, request, std::move(done)); });
+  }
+  Status Punch(const FileSystem::Created& file, uint64_t offset, uint64_t length) {
+    return Fallocate(file, {.offset = offset, .length = length, .keep_size = true, .punch_hole = true});
+  }
   Status Fsync(const FileSystem::Created& file) {
     return Await<void>([&](Done<void> done) { fs->Fsync(file.handle, file.attr.inode, false, done); });
   }

@@ -49,8 +49,7 @@ TEST_F(FullDiskTest, AllocatingWhatTheFileHasNeedsNoRoom) {
   auto allocate = [&](uint64_t length) {
     FallocateRequest request;
     request.length = length;
-    return World::Await<void>(
-        [&](Done<void> done) { world_.fs->Fallocate(file.handle, file.attr.inode, request, std::move(done)); });
+    return world_.Fallocate(file, request);
   };
   EXPECT_TRUE(allocate(61 * kMiB).ok()) << "accepted";
   ASSERT_TRUE(world_.Fsync(file).ok());

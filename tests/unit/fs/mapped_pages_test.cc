@@ -22,13 +22,7 @@ TEST(MappedPages, ThatAreWrittenBackUndoNoCopyAndNoHole) {
     world.fs->CopyRange(from.handle, from.attr.inode, 0, to.handle, to.attr.inode, 2048, 6, std::move(done));
   });
   ASSERT_TRUE(copied.ok());
-  FallocateRequest hole;
-  hole.offset = kPageBytes;
-  hole.length = kPageBytes;
-  hole.keep_size = hole.punch_hole = true;
-  ASSERT_TRUE(World::Await<void>([&](Done<void> done) {
-                world.fs->Fallocate(to.handle, to.attr.inode, hole, std::move(done));
-              }).ok());
+  ASSERT_TRUE(world.Punch(to, kPageBytes, kPageBytes).ok());
 
   std::string pages = before;
   pages.replace(0, 4, "mmap");

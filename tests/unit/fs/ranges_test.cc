@@ -37,15 +37,7 @@ class RangesOfLargeFile : public testing::Test {
     world_.Reopen();
     file_ = world_.OpenByName("file");
   }
-  void Punch(uint64_t offset, uint64_t length) {
-    FallocateRequest request;
-    request.offset = offset;
-    request.length = length;
-    request.punch_hole = request.keep_size = true;
-    EXPECT_TRUE(World::Await<void>([&](Done<void> done) {
-                  world_.fs->Fallocate(file_.handle, file_.attr.inode, request, std::move(done));
-                }).ok());
-  }
+  void Punch(uint64_t offset, uint64_t length) { EXPECT_TRUE(world_.Punch(file_, offset, length).ok()); }
   std::optional<uint64_t> Find(Seek what, uint64_t offset) {
     auto found = World::Await<uint64_t>(
         [&](Done<uint64_t> done) { world_.fs->SeekTo(file_.handle, file_.attr.inode, offset, what, std::move(done)); });
@@ -122,8 +114,7 @@ TEST(RangesTest, RoomIsAskedForWhatIsMissing) {
   FallocateRequest request;
   request.length = available + 500'000;  // of which the file has 600,000
   ASSERT_GT(request.length, kPieces * kStep);
-  const Status status = World::Await<void>(
-      [&](Done<void> done) { world.fs->Fallocate(file.handle, file.attr.inode, request, std::move(done)); });
+  const Status status = world.Fallocate(file, request);
   EXPECT_TRUE(status.ok()) << status.error().message;
 }
 
