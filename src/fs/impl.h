@@ -272,8 +272,11 @@ class FileSystem::Impl {
   // Whether others have published, or closed, what the content has not.
   bool IsBehind(const InodePtr& inode, uint64_t revision, const std::vector<meta::Pending>& pending)
       REQUIRES_LOCK(inode->mutex);
-  // For an open file that is read: notices, beside the reads and now and then, what others have done.
+  // For an open file that is read: takes over, beside the reads and now and then, what others have published, and has
+  // those publish that have closed bytes of it. Reads do not wait for these.
   void LookAgain(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  bool AdoptPublished(const InodePtr& inode, const meta::FileState& state);  // whether there was anything
+  void AskToPublish(const InodePtr& inode, const ClusterHost::Work& work);
   void NoteEnd(const InodePtr& inode, uint64_t before, uint64_t now) REQUIRES_LOCK(inode->mutex);
   // Of those that loading a file begins with, the next that cannot be read as they are.
   std::vector<Digest> PagesToOpen(const meta::FileState& state);
@@ -383,7 +386,7 @@ class FileSystem::Impl {
   RoomProbe room_probe;
   std::atomic<uint64_t> reads_running{0};  // until the last thread has let go of them
   std::atomic<bool> pressure_posted{false};
-  std::atomic<unsigned> looks_under_way{0};                           // LookAgain
+  std::atomic<unsigned> looks_under_way{0}, asks_under_way{0};        // LookAgain
   std::atomic<unsigned> waiting_puts{0};                              // TryPutPending
   std::atomic<uint64_t> puts_total{0};                                // names their transactions
   std::atomic<std::chrono::milliseconds> pressure_without_release{};  // the longest told since the last pass

@@ -22,6 +22,7 @@ constexpr auto kCancelledLook = std::chrono::milliseconds(100);
 constexpr auto kLookAfterMin = std::chrono::milliseconds(100);
 constexpr auto kLookAfterMax = std::chrono::milliseconds(2000);
 constexpr unsigned kLooksMax = 4;
+constexpr unsigned kAsksMax = 4;  // so many looks at once have other hosts asked to publish what the file lacks
 
 void PostOn(BlockingCalls& calls, const Caller& caller, std::function<void()> task, Done<void> refused) {
   if (!caller.killed) {
@@ -365,10 +366,35 @@ void FileSystem::Impl::LookAgain(const InodePtr& inode) {
     const auto state = parts.names.ReadFile(inode->id);
     looks_under_way--;
     if (!state.ok()) return;
-    MutexLock lock(inode->mutex);
-    const bool is_behind = IsBehind(inode, state->record_revision, state->pending);
-    if (is_behind) inode->others_noticed++;
-    inode->look_after = is_behind ? kLookAfterMin : std::clamp(2 * inode->look_after, kLookAfterMin, kLookAfterMax);
+    const bool has_changed = AdoptPublished(inode, *state);
+    {
+      MutexLock lock(inode->mutex);
+      inode->look_after = has_changed ? kLookAfterMin : std::clamp(2 * inode->look_after, kLookAfterMin, kLookAfterMax);
+    }
+    AskToPublish(inode, UnfinishedElsewhere(inode->id, *state, /*tells=*/false));
+  });
+}
+
+bool FileSystem::Impl::AdoptPublished(const InodePtr& inode, const meta::FileState& state) {
+  MutexLock lock(inode->mutex);
+  if (!inode->content || inode->content->must_reload()) return false;  // it will be read
+  if (state.record_revision <= inode->content->shared->base_revision) return false;
+  if (AwaitsAnswer(inode, state)) return false;  // the next look
+  // What cannot be read is told by the next read, which waits for it or fails.
+  if (!Adopt(inode, state).ok()) inode->others_noticed++;
+  return true;
+}
+
+void FileSystem::Impl::AskToPublish(const InodePtr& inode, const ClusterHost::Work& work) {
+  if (work.empty()) return;
+  if (asks_under_way++ >= kAsksMax) {
+    asks_under_way--;
+    return;
+  }
+  host_waits->Post([this, inode, work] {
+    static_cast<void>(host->Finish(work, {std::chrono::steady_clock::now() + kFinishWaitMin, {}}));
+    asks_under_way--;
+    if (const auto state = parts.names.ReadFile(inode->id); state.ok()) AdoptPublished(inode, *state);
   });
 }
 

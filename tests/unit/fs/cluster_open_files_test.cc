@@ -76,6 +76,39 @@ TEST_F(ClusterOpenFilesTest, ReadsGoOnWhileTheStoreIsAway) {
   ASSERT_TRUE(host(1).CloseFile(*reader).ok());
 }
 
+// Nobody waits for a host that cannot publish what it closed, nor for what another published beside that.
+TEST_F(ClusterOpenFilesTest, ReadsGoOnWhereAnotherHostDoesNotPublish) {
+  MakeHosts(3);
+  host(0).Put("file", "....");
+  auto reader = host(0).Open("file", {.read = true});
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ(*host(0).Read(*reader, 0, 100), "....");
+  auto stuck = host(1).Open("file"), other = host(2).Open("file");
+  ASSERT_TRUE(stuck.ok() && other.ok());
+  board_.unanswered_finishes = 1'000'000;
+  ASSERT_TRUE(host(1).Write(*stuck, 0, "s").ok());
+  ASSERT_TRUE(host(1).CloseFile(*stuck).ok());
+  auto slowest = std::chrono::steady_clock::duration::zero();
+  auto comes_to_read = [&](std::string_view bytes) {
+    return Eventually([&] {
+      const auto begun_at = std::chrono::steady_clock::now();
+      const auto read = host(0).Read(*reader, 0, 100);
+      slowest = std::max(slowest, std::chrono::steady_clock::now() - begun_at);
+      return read.ok() && *read == bytes;
+    });
+  };
+  const int calls = board_.finish_calls;
+  EXPECT_TRUE(Eventually([&] { return comes_to_read("....") && board_.finish_calls > calls; }));
+  ASSERT_TRUE(host(2).Write(*other, 1, "o").ok());
+  ASSERT_TRUE(host(2).Fsync(*other).ok());
+  EXPECT_TRUE(comes_to_read(".o.."));
+  board_.unanswered_finishes = 0;
+  EXPECT_TRUE(comes_to_read("so.."));
+  EXPECT_LT(slowest, std::chrono::seconds(30)) << "it waited for the host";
+  ASSERT_TRUE(host(2).CloseFile(*other).ok());
+  ASSERT_TRUE(host(0).CloseFile(*reader).ok());
+}
+
 // The hosts take turns as under a lock.
 TEST_F(ClusterOpenFilesTest, ACounterThatHostsIncrementInTurns) {
   MakeHosts(3);
