@@ -128,12 +128,17 @@ void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
   if (sync_waiters_ > 0) changed_.NotifyAll();
 }
 
+void ClusterChunkStoreImpl::NoteStuck(const EntryPtr& entry) {
+  stuck_.insert(entry);
+  if (entry->stuck_since == Clock::time_point{}) entry->stuck_since = Clock::now();
+}
+
 // Looks whether the entry has come to its end, and what is to be done next.
 void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
   if (closing_ || entry->state != Entry::State::kBringing) return;
   if (CopiesOf(*entry) >= CopiesWanted(*entry)) return Complete(entry);
   if (entry->failure && Clock::now() < entry->read_again_at) {
-    stuck_.insert(entry);
+    NoteStuck(entry);
     return;
   }
   ChooseTargets(*entry, entry);
@@ -149,7 +154,7 @@ void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
   const bool nobody_waits = entry->sequence == 0 && CopiesOf(*entry) > 0;
   if (nobody_waits || CopiesOf(*entry) >= CopiesNeeded()) return Complete(entry);
   EndRepair(entry->digest);  // a Sync has taken it over: the repair goes on with others
-  if (stuck_.insert(entry).second && entry->stuck_since == Clock::time_point{}) entry->stuck_since = Clock::now();
+  NoteStuck(entry);
   if (sync_waiters_ > 0) changed_.NotifyAll();
 }
 
@@ -245,9 +250,9 @@ void ClusterChunkStoreImpl::Complete(const EntryPtr& entry) {
   Remove(entry);
 }
 
-// Its bytes are lost, or were only covered, and nobody needs them any more.
+// Nobody needs its bytes, which are lost, or lie nowhere yet, or were only covered.
 void ClusterChunkStoreImpl::Abandon(const EntryPtr& entry) {
-  if (!entry->only_covered) spdlog::error("{}", entry->failure->message);
+  if (entry->failure && !entry->only_covered) spdlog::error("{}", entry->failure->message);
   if (CopiesOf(*entry) > 0) short_chunks_.fetch_add(1, std::memory_order_relaxed);
   if (entry->home == self_) home_.EndClaim(entry->digest);  // whoever puts it brings it
   Remove(entry);
@@ -280,9 +285,15 @@ void ClusterChunkStoreImpl::EndRepair(const Digest& digest) {
   repairs_.erase(repair);
 }
 
+bool ClusterChunkStoreImpl::IsNeeded(const Entry& entry) { return entry.is_owed || IsPinned(entry.digest); }
+
 void ClusterChunkStoreImpl::Retry(const EntryPtr& entry) {
   const bool may_be_dropped = entry->failure || entry->only_covered;
   if (may_be_dropped && !IsPinned(entry->digest)) return Abandon(entry);
+  // Of a file that was removed before there was room, say: everything that is saved here would wait for it for good.
+  const bool is_waited_for = entry->sequence != 0;
+  if (is_waited_for && !IsNeeded(*entry) && IsFullEverywhere())
+    return CopiesOf(*entry) > 0 ? Complete(entry) : Abandon(entry);
   // There may be room on this node again. What was dropped from memory is stored here, or was only covered.
   const bool has_bytes = !entry->slices.empty() || entry->only_covered;
   if (entry->local == Entry::Local::kRefused && has_bytes && !failure_) {

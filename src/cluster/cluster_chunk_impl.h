@@ -70,6 +70,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   using ClusterChunkStore::SyncReadable;
   Result<Unreadable> SyncReadable(SyncScope scope, const SyncLimits& limits) override;
   std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) override EXCLUDES_LOCK(mutex_);
+  void Owe(std::span<const Digest> chunks) override EXCLUDES_LOCK(mutex_);
   std::string WhatIsLacking() override EXCLUDES_LOCK(mutex_);
   size_t CountLacking(std::span<const Digest> chunks) override EXCLUDES_LOCK(mutex_);
 
@@ -97,6 +98,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     Local local = Local::kNone;
     bool is_reserved = false;   // room in the local store
     bool only_covered = false;  // nobody has put it here: its bytes are read where they lie
+    bool is_owed = false;       // whether it has a pin or not (ClusterChunkStore::Owe)
     NodeId home;                // that was asked
     Holders holders;            // other nodes that said that they have it durably
     Holders listed;             // the home's list of who has it, less those that denied it
@@ -149,6 +151,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void StartBringing(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   bool ChooseTargets(Entry& entry, const EntryPtr& pointer) REQUIRES_LOCK(mutex_);
   void PutLocally(const EntryPtr& entry) EXCLUDES_LOCK(mutex_);
+  void NoteStuck(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void Settle(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void CoverBySync(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void Complete(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
@@ -168,6 +171,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   std::vector<NodeId> OtherTargets(const Entry& entry, const View& view) const;
   unsigned MinReplicas() const;  // 1 to `copies`
   size_t CopiesNeeded() REQUIRES_LOCK(mutex_);
+  bool IsNeeded(const Entry& entry) REQUIRES_LOCK(mutex_);
   void Retry(const EntryPtr& entry) REQUIRES_LOCK(mutex_);
   void RetryAllStuck() EXCLUDES_LOCK(mutex_);
   // Of the ticker: all where other nodes take chunks than at the last call, else some, in turn.

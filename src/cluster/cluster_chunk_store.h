@@ -86,6 +86,10 @@ class ClusterChunkStore : public store::ChunkStore {
   // does not. Pins of those that are not known to have their copies: without a pin, what cannot be read is given up.
   // Any thread; does not block.
   virtual std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) = 0;
+  // These are named by what is durable on this node alone (level `local`), and their pins go: a Sync waits for their
+  // copies all the same. What else has no pin is waited for no longer where no node has room for its copies. Any
+  // thread; does not block.
+  virtual void Owe(std::span<const Digest> chunks) = 0;
   // For people: what the chunks that wait for copies lack, with the nodes that are away and the setting. Empty: none
   // waits.
   virtual std::string WhatIsLacking() = 0;

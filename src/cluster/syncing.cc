@@ -41,6 +41,13 @@ std::vector<store::ChunkPin> ClusterChunkStoreImpl::Cover(std::span<const Sized>
   return pins;
 }
 
+void ClusterChunkStoreImpl::Owe(std::span<const Digest> chunks) {
+  for (const Digest& digest : chunks) {
+    MutexLock lock(mutex_);  // let go between them, for there may be thousands
+    if (const auto found = pending_.find(digest); found != pending_.end()) found->second->is_owed = true;
+  }
+}
+
 bool ClusterChunkStoreImpl::IsUnreadable(const Entry& entry) { return entry.failure && IsPinned(entry.digest); }
 
 // It lies on this node's disk; a commit makes that durable.
@@ -154,8 +161,9 @@ Status ClusterChunkStoreImpl::CheckSync(SyncCall& call) {
   }
   if (!IsFullEverywhere()) return {};  // as long as it is so, the many that may be stuck are not looked at
   const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
+    mutex_.AssertHeld();
     return entry->sequence != 0 && entry->sequence <= call.last && !entry->failure &&
-           now - entry->stuck_since > kFullPatience;
+           now - entry->stuck_since > kFullPatience && IsNeeded(*entry);
   });
   return is_stuck ? Shortage("no space") : Status();
 }

@@ -51,6 +51,12 @@ Status ClusterHost::BeginSession() {
   return {};
 }
 
+void ClusterHost::OweCopies(std::span<const store::ChunkPin> pins) {
+  std::vector<Digest> chunks;
+  for (const store::ChunkPin& pin : pins) chunks.push_back(pin.digest());
+  parts_.chunks.Owe(chunks);
+}
+
 bool ClusterHost::Lives(const meta::Pending& pending) const {
   if (IsOwn(pending)) return pending.record.session == session();
   return LivesSession(pending.node, pending.record.session);

@@ -63,6 +63,8 @@ class ClusterHost {
   uint64_t session() const { return session_.load(std::memory_order_acquire); }
   void EndSession() { session_.store(0, std::memory_order_release); }
   Status BeginSession();  // that of the membership; the error of that
+  // Of a file that was published at level `local`: their copies are still to be waited for (ClusterChunkStore::Owe).
+  void OweCopies(std::span<const store::ChunkPin> pins);
   // Changes when the store is known to have gone back to an older state.
   uint64_t store_state() const { return parts_.membership.stats().went_back_total; }
   // Compares in `transaction` that the session is the one at this revision.
@@ -106,6 +108,7 @@ class ClusterHost {
   // answer whose session lives, until it has published by itself. Blocks, no longer than this thread has patience
   // (kv::Patience).
   std::vector<Failure> Finish(const Work& work, const FinishOptions& options);
+  static constexpr size_t kAskedAtOnce = 1024;  // files; many cost little more than one
   // Of each: whether a process on some other host that is up has it open. kUnavailable: one does not answer.
   Result<std::vector<bool>> HeldElsewhere(const std::vector<InodeId>& inodes);
 

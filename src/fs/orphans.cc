@@ -15,7 +15,6 @@ constexpr auto kGatherFor = std::chrono::milliseconds(100);
 // An inode that is removed is found missing; until then, and longer than any host asks again, its number is kept.
 constexpr auto kRefuseFor = std::chrono::minutes(30);
 constexpr auto kTidyEvery = std::chrono::minutes(1);
-constexpr size_t kAskedAtOnce = 1024;
 
 }  // namespace
 
@@ -38,7 +37,7 @@ void Orphans::Stop() {
 void Orphans::Add(InodeId inode) {
   MutexLock lock(mutex_);
   waiting_.push_back(inode);
-  if (waiting_.size() == 1 || waiting_.size() == kAskedAtOnce) wake_.NotifyAll();
+  if (waiting_.size() == 1 || waiting_.size() == ClusterHost::kAskedAtOnce) wake_.NotifyAll();
 }
 
 void Orphans::Refuse(InodeId inode) {
@@ -63,8 +62,8 @@ bool Orphans::Refuses(InodeId inode) {
 
 std::vector<InodeId> Orphans::Settle(const std::vector<InodeId>& inodes) {
   std::vector<InodeId> left;
-  for (size_t first = 0; first < inodes.size(); first += kAskedAtOnce) {
-    const size_t end = std::min(inodes.size(), first + kAskedAtOnce);
+  for (size_t first = 0; first < inodes.size(); first += ClusterHost::kAskedAtOnce) {
+    const size_t end = std::min(inodes.size(), first + ClusterHost::kAskedAtOnce);
     std::vector<InodeId> asked;
     const std::vector<InodeId> some(inodes.begin() + static_cast<ptrdiff_t>(first),
                                     inodes.begin() + static_cast<ptrdiff_t>(end));
@@ -96,7 +95,7 @@ void Orphans::Run() {
       MutexLock lock(mutex_);
       if (waiting_.empty() && !stopping_) wake_.WaitFor(mutex_, std::min(kTryAgain, sweep_every_));
       const auto gathered = std::chrono::steady_clock::now() + kGatherFor;
-      while (!stopping_ && !waiting_.empty() && waiting_.size() < kAskedAtOnce) {
+      while (!stopping_ && !waiting_.empty() && waiting_.size() < ClusterHost::kAskedAtOnce) {
         const auto left = gathered - std::chrono::steady_clock::now();
         if (left <= left.zero()) break;
         wake_.WaitFor(mutex_, left);

@@ -7,6 +7,7 @@
 // given up: nobody may publish them.
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -199,6 +200,7 @@ void SyncRounds::Abandon(const InodePtr& inode, uint64_t session, const Error& w
 
 void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
   const InodePtr& inode = item.inode;
+  if (item.level == Durability::kLocal) host_->OweCopies(item.pins);
   item.pins.clear();
   bool is_changed = false;
   {
@@ -393,6 +395,33 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
   return std::optional<SharedItem>();
 }
 
+// Nobody misses the bytes of a file that is gone on all hosts; owed, they ask for room that everything else waits for.
+bool SyncRounds::AbandonRemoved(std::vector<SharedItem>& items) {
+  std::vector<InodeId> gone;
+  for (const SharedItem& item : items) {
+    MutexLock lock(item.inode->mutex);
+    if (table_.IsGone(item.inode)) gone.push_back(item.inode->id);
+  }
+  std::set<InodeId> unheld;
+  for (size_t begin = 0; begin < gone.size(); begin += ClusterHost::kAskedAtOnce) {
+    const auto first = gone.begin() + static_cast<ptrdiff_t>(begin);
+    const auto end = gone.begin() + static_cast<ptrdiff_t>(std::min(gone.size(), begin + ClusterHost::kAskedAtOnce));
+    const std::vector<InodeId> asked(first, end);
+    // Those that say no open it no more.
+    const auto held = host_->HeldElsewhere(asked);
+    if (!held.ok()) break;
+    for (size_t i = 0; i < asked.size(); i++) {
+      if (!(*held)[i]) unheld.insert(asked[i]);
+    }
+  }
+  const auto abandoned = std::erase_if(items, [&](const SharedItem& item) {
+    if (!unheld.contains(item.inode->id)) return false;
+    Abandon(item.inode, item.session, MakeError(ErrorCode::kStale, "the file was removed"), /*is_needed=*/false);
+    return true;
+  });
+  return abandoned > 0;
+}
+
 void SyncRounds::NoteShortage(const InodePtr& inode, const Error& error) {
   shortage_ = error.WithContext("recipe of inode " + std::to_string(inode->id.value));
 }
@@ -425,6 +454,10 @@ Status SyncRounds::PublishAt(Durability level, std::vector<SharedItem> items) {
   Status first;
   for (int attempt = 0; !items.empty(); attempt++) {
     auto unreadable = host_->SyncReadableChunks(level);
+    while (!unreadable.ok() && unreadable.error().code == ErrorCode::kNoSpace && AbandonRemoved(items)) {
+      if (items.empty()) return first;
+      unreadable = host_->SyncReadableChunks(level);
+    }
     if (!unreadable.ok()) {
       GiveBackAll(items);
       return unreadable.error();

@@ -164,6 +164,7 @@ class SyncRounds {
   static void Withdraw(SharedItem& item, Content& content);  // as if it had not been prepared
   void GiveBack(SharedItem& item);                           // to the next round
   void GiveBackAll(std::span<SharedItem> items);
+  bool AbandonRemoved(std::vector<SharedItem>& items);  // whether there were any
   void NoteShortage(const InodePtr& inode, const Error& error);
   std::optional<Error> WhyLeftBehind(InodeId id) EXCLUDES_LOCK(mutex_);
   void LeaveBehind(SharedItem& item, const Error& why);  // to the next round, which others need not wait for

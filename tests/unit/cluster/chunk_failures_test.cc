@@ -63,14 +63,17 @@ TEST_F(ClusterChunkTest, WhenAllAreFullThereIsNoSpace) {
   AddNode(/*disk_bytes=*/12 * kMiB);
   const auto chunks = MakeChunks(1, 80, 500'000);
   Status status;
+  std::vector<store::ChunkPin> pins;
   for (const TestChunk& chunk : chunks) {
     io::Slice slice;
     slice.data = reinterpret_cast<const std::byte*>(chunk.bytes.data());
     slice.size = chunk.bytes.size();
     auto put = nodes_[0]->chunks->Put(chunk.digest, {&slice, 1});
-    if (put.ok()) continue;
-    status = put.error();
-    break;
+    if (!put.ok()) {
+      status = put.error();
+      break;
+    }
+    pins.push_back(std::move(put->pin));
   }
   if (status.ok()) status = nodes_[0]->chunks->Sync();
   ASSERT_FALSE(status.ok());
@@ -80,12 +83,43 @@ TEST_F(ClusterChunkTest, WhenAllAreFullThereIsNoSpace) {
 TEST_F(ClusterChunkTest, WhereNodesAreOnlyFullTheAdviceIsRoom) {
   AddNode();
   AddNode(/*disk_bytes=*/12 * kMiB);
-  PutAll(*nodes_[0], MakeChunks(1, 80, 500'000));
+  const auto kept = PutAllKept(*nodes_[0], MakeChunks(1, 80, 500'000));
   const Status status = nodes_[0]->chunks->Sync();
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("Add room or a node; min_replicas is 2"), std::string::npos)
       << status.error().message;
   EXPECT_EQ(status.error().message.find("Bring nodes back"), std::string::npos) << status.error().message;
+}
+
+// Files that need it hold everybody up; those that are gone do not.
+TEST_F(ClusterChunkTest, WhatHasNoRoomAndNobodyNeedsIsNotWaitedFor) {
+  AddNode();
+  AddNode(/*disk_bytes=*/12 * kMiB);
+  auto kept = PutAllKept(*nodes_[0], MakeChunks(1, 80, 500'000));
+  EXPECT_EQ(nodes_[0]->chunks->Sync().error().code, ErrorCode::kNoSpace);
+  kept.clear();
+  EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->Sync().ok(); }));
+  EXPECT_EQ(nodes_[0]->chunks->ClusterStats().unacknowledged_bytes, 0u);
+}
+
+// What is named at level `local` has no pin, and a commit where copies are promised counts on it.
+TEST_F(ClusterChunkTest, WhatHasNoRoomAndIsNamedIsWaitedForWithoutPins) {
+  AddNode();
+  AddNode(/*disk_bytes=*/12 * kMiB);
+  const auto chunks = MakeChunks(1, 80, 500'000);
+  auto kept = PutAllKept(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->SyncLocal());
+  std::vector<Digest> digests;
+  for (const TestChunk& chunk : chunks) digests.push_back(chunk.digest);
+  nodes_[0]->chunks->Owe(digests);
+  kept.clear();
+  EXPECT_EQ(nodes_[0]->chunks->Sync().error().code, ErrorCode::kNoSpace);
+  const size_t lacking = nodes_[0]->chunks->CountLacking(digests);
+  EXPECT_GT(lacking, 0u);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // in which what is not needed would be dropped
+  EXPECT_EQ(nodes_[0]->chunks->CountLacking(digests), lacking);
+  AddNode();
+  EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->Sync().ok(); }));
 }
 
 // A node of weight 0 has room, and takes nothing.
@@ -94,7 +128,7 @@ TEST_F(ClusterChunkTest, WhereNodesAreFullOneOfWeightZeroIsNotWaitedFor) {
   AddNode(/*disk_bytes=*/12 * kMiB);
   AddNode();
   cluster_.Edit(nodes_[2]->id, [](NodeInfo& info) { info.weight = 0; });
-  PutAll(*nodes_[0], MakeChunks(1, 80, 500'000));
+  const auto kept = PutAllKept(*nodes_[0], MakeChunks(1, 80, 500'000));
   const Status status = nodes_[0]->chunks->Sync();
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kNoSpace) << status.error().message;

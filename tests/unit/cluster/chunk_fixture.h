@@ -252,6 +252,11 @@ class ClusterChunkTest : public ::testing::Test {
     EXPECT_TRUE(result.ok());
     return {result.ok() ? std::move(result->pin) : store::ChunkPin(), bytes};
   }
+  static std::vector<Kept> PutAllKept(TestNode& node, const std::vector<TestChunk>& chunks) {
+    std::vector<Kept> kept;
+    for (const TestChunk& chunk : chunks) kept.push_back(PutKept(node, chunk));
+    return kept;
+  }
   // Buffers are short until these have left memory.
   static void LetLeaveMemory(TestNode& node, const std::vector<std::weak_ptr<std::byte[]>>& chunks) {
     std::vector<io::BufferRef> buffers;

@@ -118,6 +118,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
   using Stores = std::vector<store::LocalChunkStore*>;
   TestChunks(store::LocalChunkStore& own, const Stores& all) : own_(own), all_(all) {}
   std::atomic<bool> syncs_fail{false}, syncs_hang{false};
+  std::atomic<ErrorCode> sync_error{ErrorCode::kUnavailable};  // of those that fail
   std::atomic<uint64_t> syncs{0}, local_syncs{0};
   // Called once: before the next pin; before the next put; before a round next has chunks synced, between the making of
   // its records and their publication.
@@ -176,7 +177,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
       if (std::chrono::steady_clock::now() >= limits.deadline) return MakeError(ErrorCode::kUnavailable, "too late");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    if (syncs_fail) return MakeError(ErrorCode::kUnavailable, "too few nodes");
+    if (syncs_fail) return MakeError(sync_error, "too few nodes");
     {
       std::lock_guard lock(mutex_);
       copied_.merge(covered_);
@@ -236,6 +237,14 @@ class TestChunks final : public cluster::ClusterChunkStore {
     if (heal) heal();
     return {};
   }
+  void Owe(std::span<const Digest> chunks) override {
+    std::lock_guard lock(mutex_);
+    owed_.insert(chunks.begin(), chunks.end());
+  }
+  size_t owed_count() {
+    std::lock_guard lock(mutex_);
+    return owed_.size();
+  }
   std::string WhatIsLacking() override { return syncs_fail || syncs_hang ? "nodes that do not answer: other" : ""; }
   size_t CountLacking(std::span<const Digest> chunks) override { return syncs_fail || syncs_hang ? chunks.size() : 0; }
   cluster::ClusterChunkStats ClusterStats() const override { return {}; }
@@ -266,7 +275,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
   bool waits_ended_ = false;
   Waiting waiting_;
   Unreadable unreadable_;
-  std::set<Digest> covered_, copied_;
+  std::set<Digest> covered_, copied_, owed_;
 };
 
 // Who answers for which node. A node without a handler cannot be reached.

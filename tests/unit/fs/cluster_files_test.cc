@@ -294,6 +294,34 @@ TEST_F(ClusterFilesTest, TimesThatAreSetAreSeenAndStay) {
   EXPECT_EQ(host(0).fs->GetAttr(file.attr.inode)->mtime, *request.mtime);
 }
 
+TEST_F(ClusterFilesTest, WhatFoundNoRoomAndWasRemovedIsOwedNoMore) {
+  MakeHosts(2);
+  const InodeId removed = host(0).Put("removed", TextOf(1, 1000)), held = host(0).Put("held", TextOf(2, 1000));
+  host(0).chunks->sync_error = ErrorCode::kNoSpace;
+  host(0).chunks->syncs_fail = true;
+  EXPECT_EQ(host(0).Sync().error().code, ErrorCode::kNoSpace);
+  host(0).chunks->syncs_fail = false;
+  auto open = host(1).Open("held", {.read = true});
+  ASSERT_TRUE(open.ok());
+  auto again = host(0).Open("held");
+  ASSERT_TRUE(again.ok());
+  host(0).chunks->syncs_fail = true;
+  ASSERT_TRUE(host(0).Write(*again, 0, "of which the other host was told").ok());
+  ASSERT_TRUE(host(0).CloseFile(*again).ok());
+  for (const auto& [name, inode] : {std::pair("removed", removed), std::pair("held", held)}) {
+    ASSERT_TRUE(host(0).Unlink(name).ok());
+    host(0).fs->Forget(inode, 1);
+  }
+  EXPECT_EQ(host(0).Sync().error().code, ErrorCode::kNoSpace);
+  EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(removed)); }));
+  EXPECT_FALSE(host(0).Sync().ok()) << "a process has it open";
+  host(0).chunks->syncs_fail = false;
+  ASSERT_TRUE(host(0).Sync().ok());
+  host(1).fs->NoteLocked(open->handle);
+  EXPECT_EQ(*host(1).Read(*open, 0, 32), "of which the other host was told");
+  ASSERT_TRUE(host(1).CloseFile(*open).ok());
+}
+
 TEST_F(ClusterFilesTest, ChunksAreSyncedBeforeTheirRecordIsPublished) {
   MakeHosts(2);
   host(0).chunks->syncs_fail = true;
