@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -197,13 +198,12 @@ int RunStatus(const Target& target, bool json) {
 }
 
 int RunWait(const std::string& path) {
-  if (faccessat(AT_FDCWD, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
-    return Fail(ErrnoError(errno, "cannot wait for " + path));
-  }
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return Fail(ErrnoError(errno, "cannot wait for " + path));
   auto mount = LocateMount(path);
   if (!mount.ok()) return Fail(mount.error());
   auto client = Connect({mount->data, mount->mount_point});
-  Status waited = client.ok() ? client->Wait(Absolute(path)) : Status(client.error());
+  Status waited = client.ok() ? client->Wait(InodeId{info.st_ino}, Absolute(path)) : Status(client.error());
   bool not_reached =
       !waited.ok() && (waited.error().code == ErrorCode::kPermission || waited.error().code == ErrorCode::kUnavailable);
   if (not_reached) waited = SyncThroughMount(path);

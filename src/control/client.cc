@@ -73,6 +73,16 @@ class Client::Impl {
 
   const std::string socket_path_;
 
+  // On the socket for every user.
+  Result<std::unique_ptr<Control::Stub>> StubForRanks() const {
+    const std::string path = RankSocketPath(socket_path_);
+    auto stub = StubFor(path);
+    if (stub.ok() || stub.error().code != ErrorCode::kPermission) return stub;
+    return MakeError(ErrorCode::kPermission,
+                     "the socket for ranks, " + path +
+                         ", cannot be reached: the directories above it must let every user pass (chmod o+x)");
+  }
+
   // One unary call; it takes as long as it takes, unless `seconds` bounds it.
   template <typename Request, typename Reply, typename Method>
   Status Call(Method method, const Request& request, Reply& reply, int seconds = 0) {
@@ -97,11 +107,16 @@ Result<StatusReport> Client::GetStatus(const std::string& failures_at) {
   return FromMessage(reply);
 }
 
-Status Client::Wait(const std::string& path) {
+Status Client::Wait(InodeId inode, const std::string& path) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto stub, impl_->StubForRanks());
+  grpc::ClientContext context;
   WaitRequest request;
   request.set_path(path);
+  request.set_inode(inode.value);
   WaitReply reply;
-  return impl_->Call(&Control::Stub::Wait, request, reply);
+  const grpc::Status status = stub->Wait(&context, request, &reply);
+  if (!status.ok()) return ErrorOf(status);
+  return {};
 }
 
 Result<GcReport> Client::Gc(const std::function<void(const GcReport&)>& on_progress) {
@@ -152,16 +167,9 @@ Result<ReplicasReport> Client::SetMinReplicas(uint32_t min_replicas) {
 }
 
 Status Client::Commit(const GateCall& call, const std::function<Status()>& rename) {
-  const std::string path = RankSocketPath(impl_->socket_path_);
-  auto stub = StubFor(path);
-  if (!stub.ok() && stub.error().code == ErrorCode::kPermission) {
-    return MakeError(ErrorCode::kPermission,
-                     "the socket for ranks, " + path +
-                         ", cannot be reached: the directories above it must let every user pass (chmod o+x)");
-  }
-  if (!stub.ok()) return stub.error();
+  CAIRNFS_ASSIGN_OR_RETURN(const auto stub, impl_->StubForRanks());
   grpc::ClientContext context;
-  auto stream = (*stub)->Commit(&context);
+  auto stream = stub->Commit(&context);
   CommitRequest arrival;
   ToMessage(call, *arrival.mutable_arrival());
   bool writes = stream->Write(arrival);

@@ -23,7 +23,9 @@ class Client {
   // Of the commits that failed those of directories at, above or below `failures_at`, which begins below the root;
   // empty: all.
   Result<StatusReport> GetStatus(const std::string& failures_at = {});
-  Status Wait(const std::string& path);
+  // Until everything is durable that was written on this host, and of the inode, a file or a directory with all that is
+  // below it, what other hosts have closed. `path` is how an error calls it.
+  Status Wait(InodeId inode, const std::string& path);
   Result<GcReport> Gc(const std::function<void(const GcReport&)>& on_progress);
   // nullopt: no daemon listens there. One that ends while it checks is an error, kUnavailable.
   Result<std::optional<CheckReport>> Check();

@@ -29,7 +29,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Beside those of ranks that wait, so that one too many can be told so: gRPC's own answer names no limit.
+constexpr unsigned kWaitsMax = 64;
+// Beside those of calls that wait, so that one too many can be told so: gRPC's own answer names no limit.
 constexpr int kRankThreadsSpare = 64;
 constexpr int kRankIdleMs = 60'000;
 constexpr auto kRateWindow = std::chrono::seconds(10);
@@ -63,7 +64,7 @@ Result<T> Await(const std::function<void(fs::Done<T>)>& start, const std::functi
 
 }  // namespace
 
-// What ranks of every user may ask: this alone.
+// What every user may ask: this alone.
 class RankService final : public Control::Service {
  public:
   RankService(RankGate& gate, fs::FileSystem& filesystem, const std::atomic<bool>& stopping, unsigned ranks_max)
@@ -76,8 +77,8 @@ class RankService final : public Control::Service {
 
   grpc::Status Commit(grpc::ServerContext* context,
                       grpc::ServerReaderWriter<CommitReply, CommitRequest>* stream) override {
-    const std::shared_ptr<void> leaves(nullptr, [this](void*) { --commits_; });
-    if (++commits_ > ranks_max_) {
+    const Place place(commits_);
+    if (place.number > ranks_max_) {
       return rpc::ToGrpc(MakeError(
           ErrorCode::kBusy, fmt::format("no more than {} ranks of a host can commit at the same time", ranks_max_)));
     }
@@ -113,7 +114,38 @@ class RankService final : public Control::Service {
     return committed.ok() ? grpc::Status::OK : rpc::ToGrpc(committed.error());
   }
 
+  grpc::Status Wait(grpc::ServerContext* context, const WaitRequest* request, WaitReply*) override {
+    const Place place(waits_);
+    if (place.number > kWaitsMax) {
+      return rpc::ToGrpc(MakeError(
+          ErrorCode::kBusy, fmt::format("no more than {} calls of cairnfs wait can be at it on a host", kWaitsMax)));
+    }
+    const InodeId inode{request->inode()};
+    auto is_gone = std::make_shared<std::atomic<bool>>(false);  // outlives the call, as the operation may
+    fs::Caller caller;
+    caller.cancelled = [is_gone] { return is_gone->load(); };
+    auto sync = [&](fs::Done<void> done) { filesystem_.SyncBelow(inode, caller, std::move(done)); };
+    auto synced = Await<void>(sync, [this, context] { return stopping_ || context->IsCancelled(); });
+    *is_gone = true;
+    if (synced.ok()) return grpc::Status::OK;
+    Error error = synced.error();
+    const auto who = door_.load()->CallerOf(context->peer());
+    if (error.code == ErrorCode::kIo && (!who || !filesystem_.CheckMayRead(*who, inode).ok())) {
+      error.message = "bytes are lost, or cannot be stored (which, is told to those who may read it)";
+    }
+    return rpc::ToGrpc(error.WithContext("cannot make " + request->path() + " durable"));
+  }
+
  private:
+  // Each call holds a thread.
+  struct Place {
+    explicit Place(std::atomic<unsigned>& calls) : taken(calls), number(++calls) {}
+    ~Place() { --taken; }
+    Place(const Place&) = delete;
+    std::atomic<unsigned>& taken;
+    const unsigned number;
+  };
+
   // Of an error: whether the store that comes back, the next session or another rank has the answer.
   static bool IsLater(ErrorCode code) {
     return code == ErrorCode::kUnavailable || code == ErrorCode::kStale || code == ErrorCode::kInterrupted;
@@ -141,8 +173,8 @@ class RankService final : public Control::Service {
   fs::FileSystem& filesystem_;
   const std::atomic<bool>& stopping_;
   const unsigned ranks_max_;
-  std::atomic<unsigned> commits_{0};      // calls that run
-  std::atomic<RankDoor*> door_{nullptr};  // set before a connection is admitted
+  std::atomic<unsigned> commits_{0}, waits_{0};  // calls that run
+  std::atomic<RankDoor*> door_{nullptr};         // set before a connection is admitted
 };
 
 class Service::Impl final : public Control::Service {
@@ -162,12 +194,6 @@ class Service::Impl final : public Control::Service {
     report.failures = DescribeFailures(report.fs.failed_commits, request->path());
     ToMessage(report, *reply);
     return grpc::Status::OK;
-  }
-
-  grpc::Status Wait(grpc::ServerContext* context, const WaitRequest* request, WaitReply*) override {
-    auto synced = Await<void>([this](fs::Done<void> done) { filesystem_.Sync(std::move(done)); }, Cancelled(context));
-    if (synced.ok()) return grpc::Status::OK;
-    return rpc::ToGrpc(synced.error().WithContext("cannot make " + request->path() + " durable"));
   }
 
   grpc::Status Gc(grpc::ServerContext* context, const GcRequest*, grpc::ServerWriter<GcProgress>* writer) override {
@@ -278,9 +304,9 @@ cairnfs::Status Service::Impl::ListenForRanks() {
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-  // A rank that waits holds a thread. Any user may connect, and must not take all that the daemon can have.
+  // A call that waits holds a thread. Any user may connect, and must not take all that the daemon can have.
   grpc::ResourceQuota quota("ranks");
-  quota.SetMaxThreads(static_cast<int>(options_.ranks_max) + kRankThreadsSpare);
+  quota.SetMaxThreads(static_cast<int>(options_.ranks_max + kWaitsMax) + kRankThreadsSpare);
   builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kRankIdleMs);
   builder.RegisterService(&ranks_);

@@ -7,7 +7,7 @@
 //   DATA/format.making the same while the directory is being made; renamed to `format` once everything else is durable
 //   DATA/segments/     chunks          DATA/metadata/   RocksDB
 //   DATA/shared/       RocksDB of the namespace that this node serves to the hosts of a cluster
-//   DATA/control.sock  the control service        DATA/ranks.sock    commits of ranks, open to every user
+//   DATA/control.sock  the control service        DATA/ranks.sock    commits of ranks, and waits, for every user
 //   DATA/cairnfs.log   log of a daemon in the background
 //
 // A directory with format.making and without format was left by a crash in the middle of its making: nobody can have

@@ -321,6 +321,14 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   return causes;
 }
 
+Status FileSystem::Impl::FinishElsewhere(InodeId inode, const Caller& caller) {
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, parts.names.GetAttr(inode));
+  CommitFailure failure;
+  CAIRNFS_ASSIGN_OR_RETURN(failure.causes, FinishBelow({std::move(attr)}, caller));
+  if (failure.causes.empty()) return {};
+  return MakeError(ErrorCode::kIo, failure.JoinCauses());
+}
+
 // A round that waits for copies may go on meanwhile: of what it has taken over the contents tell too, and of chunks
 // that were stored since then.
 std::vector<std::string> FileSystem::Impl::LackingCopies(const Error& why, const std::vector<meta::Attr>& sources) {

@@ -340,6 +340,8 @@ class FileSystem::Impl {
                                          std::vector<meta::Namespace::PendingFile>& lost);
   // A sentence for each file below them, or of them, that another host cannot make safe any more.
   Result<std::vector<std::string>> FinishBelow(const std::vector<meta::Attr>& sources, const Caller& caller);
+  // Waits for what other hosts have closed of the inode or below it. kIo: what FinishBelow says.
+  Status FinishElsewhere(InodeId inode, const Caller& caller);
   // For the log, the status and the rank gate. Returns the causes in one line.
   std::string NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes);
   // Of a rename that was refused for lack of copies: a sentence for each file of this host below the sources, or of

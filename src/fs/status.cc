@@ -173,6 +173,14 @@ void FileSystem::Sync(Done<void> done) {
   });
 }
 
+void FileSystem::SyncBelow(InodeId inode, const Caller& caller, Done<void> done) {
+  Sync([impl = impl_.get(), inode, caller, done = std::move(done)](const Status& synced) {
+    if (!synced.ok() || impl->host == nullptr) return done(synced);
+    auto finish = [impl, inode, caller, done] { done(impl->FinishElsewhere(inode, caller)); };
+    impl->PostToWait(caller, std::move(finish), done);
+  });
+}
+
 void FileSystem::SyncNames(Done<void> done) {
   if (impl_->host != nullptr) return done({});
   impl_->rounds->Request(std::move(done), SyncRounds::Scope::kNames);

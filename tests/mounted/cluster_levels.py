@@ -135,6 +135,17 @@ def wait_leaves_every_copy(world):
     assert read(world.hosts[1].path("waited")) == content
 
 
+def wait_counts_for_other_hosts(world):
+    """What one host has just closed is published at once where another waits for the directory."""
+    writer, waiter = world.hosts[0], world.hosts[1]
+    os.mkdir(writer.path("step"))
+    content = world.content(4 * MIB)
+    for number in range(20):  # a round of the writer's own may come by, and covers what was closed before it
+        write(writer.path("step", f"part-{number}"), content[number * 1000:])
+        waiter.cairnfs("wait", waiter.path("step"))
+        assert durability(waiter.path("step", f"part-{number}")) == "replicated", number
+
+
 def a_local_level_waits_for_no_host(world):
     """Cut off from every other host a sync at `local` returns, one at `replicated` does so when they can be reached; and
     what goes from the one to the other gets its copies on the way."""
@@ -239,7 +250,7 @@ def a_domain_is_lost(world):
 
 
 CASES = (copies_lie_in_both_domains, one_save_on_every_host_costs_one, an_open_file_outlives_its_name,
-         wait_leaves_every_copy, a_local_level_waits_for_no_host, a_mount_at_level_local,
+         wait_leaves_every_copy, wait_counts_for_other_hosts, a_local_level_waits_for_no_host, a_mount_at_level_local,
          a_domain_that_comes_back_gets_what_was_saved, a_domain_is_lost)
 
 
