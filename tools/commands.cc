@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -197,19 +198,26 @@ int RunStatus(const Target& target, bool json) {
   return daemon::kExitDone;
 }
 
-int RunWait(const std::string& path) {
+int RunWait(const std::string& named) {
+  std::error_code dangles;
+  const std::string resolved = stdfs::canonical(named, dangles).string();
+  const std::string path = dangles ? named : resolved;  // of a link that leads nowhere the link itself
   struct stat info;
-  if (lstat(path.c_str(), &info) != 0) return Fail(ErrnoError(errno, "cannot wait for " + path));
+  if (lstat(path.c_str(), &info) != 0) return Fail(ErrnoError(errno, "cannot wait for " + named));
   auto mount = LocateMount(path);
   if (!mount.ok()) return Fail(mount.error());
   auto client = Connect({mount->data, mount->mount_point});
-  Status waited = client.ok() ? client->Wait(InodeId{info.st_ino}, Absolute(path)) : Status(client.error());
-  bool not_reached =
-      !waited.ok() && (waited.error().code == ErrorCode::kPermission || waited.error().code == ErrorCode::kUnavailable);
-  if (not_reached) waited = SyncThroughMount(path);
+  if (!client.ok()) return Fail(client.error());
+  std::optional<Status> answer;
+  if (minor(info.st_dev) == mount->device_minor) answer = client->Wait(InodeId{info.st_ino}, Absolute(path));
+  Status waited = answer ? *answer : SyncThroughMount(path);
   char durability[16] = {};
-  if (waited.ok() && lgetxattr(path.c_str(), CAIRNFS_XATTR_DURABILITY, durability, sizeof durability - 1) > 0 &&
-      durability == std::string_view(CAIRNFS_DURABILITY_LOST)) {
+  const bool is_told =
+      waited.ok() && lgetxattr(path.c_str(), CAIRNFS_XATTR_DURABILITY, durability, sizeof durability - 1) > 0;
+  if (is_told && !answer && durability == std::string_view(CAIRNFS_DURABILITY_PENDING)) {
+    fmt::print(stderr, "cairnfs: the daemon could not be asked: waited for what was written on this host alone\n");
+  }
+  if (is_told && durability == std::string_view(CAIRNFS_DURABILITY_LOST)) {
     waited = MakeError(
         ErrorCode::kIo,
         "bytes of " + path +

@@ -107,16 +107,21 @@ Result<StatusReport> Client::GetStatus(const std::string& failures_at) {
   return FromMessage(reply);
 }
 
-Status Client::Wait(InodeId inode, const std::string& path) {
-  CAIRNFS_ASSIGN_OR_RETURN(const auto stub, impl_->StubForRanks());
+std::optional<Status> Client::Wait(InodeId inode, const std::string& path) {
+  auto stub = StubFor(impl_->socket_path_);
+  if (!stub.ok() && stub.error().code == ErrorCode::kPermission) stub = impl_->StubForRanks();
+  if (!stub.ok()) {
+    const ErrorCode code = stub.error().code;
+    if (code == ErrorCode::kPermission || code == ErrorCode::kUnavailable) return std::nullopt;
+    return stub.error();
+  }
   grpc::ClientContext context;
   WaitRequest request;
   request.set_path(path);
   request.set_inode(inode.value);
   WaitReply reply;
-  const grpc::Status status = stub->Wait(&context, request, &reply);
-  if (!status.ok()) return ErrorOf(status);
-  return {};
+  const grpc::Status status = (*stub)->Wait(&context, request, &reply);
+  return status.ok() ? Status() : Status(ErrorOf(status));
 }
 
 Result<GcReport> Client::Gc(const std::function<void(const GcReport&)>& on_progress) {

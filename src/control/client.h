@@ -24,8 +24,9 @@ class Client {
   // empty: all.
   Result<StatusReport> GetStatus(const std::string& failures_at = {});
   // Until everything is durable that was written on this host, and of the inode, a file or a directory with all that is
-  // below it, what other hosts have closed. `path` is how an error calls it.
-  Status Wait(InodeId inode, const std::string& path);
+  // below it, what other hosts have closed. `path` is how an error calls it. nullopt: no daemon could be asked, for
+  // want of one or of the right to pass the directories above its sockets.
+  std::optional<Status> Wait(InodeId inode, const std::string& path);
   Result<GcReport> Gc(const std::function<void(const GcReport&)>& on_progress);
   // nullopt: no daemon listens there. One that ends while it checks is an error, kUnavailable.
   Result<std::optional<CheckReport>> Check();

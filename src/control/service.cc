@@ -62,6 +62,30 @@ Result<T> Await(const std::function<void(fs::Done<T>)>& start, const std::functi
   return future.get();
 }
 
+// `cancelled` is not asked any more once this has returned.
+Status WaitFor(fs::FileSystem& filesystem, const WaitRequest& request, const std::function<bool()>& cancelled) {
+  struct Watch {
+    Mutex mutex;
+    const std::function<bool()>* cancelled GUARDED_BY(mutex);  // null: the call is over
+  };
+  auto watch = std::make_shared<Watch>();
+  {
+    MutexLock lock(watch->mutex);
+    watch->cancelled = &cancelled;
+  }
+  fs::Caller caller;
+  caller.cancelled = caller.killed = [watch] {
+    MutexLock lock(watch->mutex);
+    return watch->cancelled == nullptr || (*watch->cancelled)();
+  };
+  Status synced = filesystem.SyncBelow(InodeId{request.inode()}, caller);
+  MutexLock lock(watch->mutex);
+  watch->cancelled = nullptr;
+  return synced;
+}
+
+std::string CannotMakeDurable(const WaitRequest& request) { return "cannot make " + request.path() + " durable"; }
+
 }  // namespace
 
 // What every user may ask: this alone.
@@ -118,22 +142,16 @@ class RankService final : public Control::Service {
     const Place place(waits_);
     if (place.number > kWaitsMax) {
       return rpc::ToGrpc(MakeError(
-          ErrorCode::kBusy, fmt::format("no more than {} calls of cairnfs wait can be at it on a host", kWaitsMax)));
+          ErrorCode::kBusy,
+          fmt::format("no more than {} calls of cairnfs wait, beside those of root, are answered at the same time",
+                      kWaitsMax)));
     }
-    const InodeId inode{request->inode()};
-    auto is_gone = std::make_shared<std::atomic<bool>>(false);  // outlives the call, as the operation may
-    fs::Caller caller;
-    caller.cancelled = [is_gone] { return is_gone->load(); };
-    auto sync = [&](fs::Done<void> done) { filesystem_.SyncBelow(inode, caller, std::move(done)); };
-    auto synced = Await<void>(sync, [this, context] { return stopping_ || context->IsCancelled(); });
-    *is_gone = true;
-    if (synced.ok()) return grpc::Status::OK;
-    Error error = synced.error();
-    const auto who = door_.load()->CallerOf(context->peer());
-    if (error.code == ErrorCode::kIo && (!who || !filesystem_.CheckMayRead(*who, inode).ok())) {
-      error.message = "bytes are lost, or cannot be stored (which, is told to those who may read it)";
-    }
-    return rpc::ToGrpc(error.WithContext("cannot make " + request->path() + " durable"));
+    auto waited = WaitFor(filesystem_, *request, [this, context] { return stopping_ || context->IsCancelled(); });
+    if (waited.ok()) return grpc::Status::OK;
+    Error error = waited.error();
+    if (error.code == ErrorCode::kIo)
+      error.message = "bytes are lost, or cannot be stored; root is told of which files";
+    return rpc::ToGrpc(error.WithContext(CannotMakeDurable(*request)));
   }
 
  private:
@@ -194,6 +212,11 @@ class Service::Impl final : public Control::Service {
     report.failures = DescribeFailures(report.fs.failed_commits, request->path());
     ToMessage(report, *reply);
     return grpc::Status::OK;
+  }
+
+  grpc::Status Wait(grpc::ServerContext* context, const WaitRequest* request, WaitReply*) override {
+    auto waited = WaitFor(filesystem_, *request, Cancelled(context));
+    return waited.ok() ? grpc::Status::OK : rpc::ToGrpc(waited.error().WithContext(CannotMakeDurable(*request)));
   }
 
   grpc::Status Gc(grpc::ServerContext* context, const GcRequest*, grpc::ServerWriter<GcProgress>* writer) override {

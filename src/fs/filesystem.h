@@ -247,8 +247,6 @@ class FileSystem {
   void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done);
   // Whether open(2) would let the caller open the file with these attributes: kPermission if not.
   static Status CheckMayOpen(const Credentials& caller, const meta::Attr& attr, const OpenFlags& flags);
-  // Whether open(2) would let the caller read the file, or list the directory. May wait for other hosts.
-  Status CheckMayRead(const Credentials& caller, InodeId inode);
   // Whether rename(2) would let the caller give the directory a name in `final_parent`, by the modes and owners of both
   // and of the directory that it lies in: kPermission says what is missing. May wait for other hosts.
   Status CheckMayRename(const Credentials& caller, InodeId directory, InodeId final_parent);
@@ -350,10 +348,11 @@ class FileSystem {
   unsigned waiting_puts() const;
   // A sync point for everything before the call.
   void Sync(Done<void> done);
-  // As Sync; among other hosts also for what each of them has closed of the inode, or of files below it. kNotFound: it
-  // is not there any more. kIo: bytes are lost, or a host cannot publish them; names files and hosts. kInterrupted: soon
+  // As Sync, and blocks; among other hosts also for what each of them has closed of the inode, or of files below it.
+  // Not to be called where this filesystem calls back. kNotFound: the inode is not there. kIo: bytes are lost, or a
+  // host cannot publish them; names files and hosts. kUnavailable, kNoSpace, kStale: as of fsync. kInterrupted: soon
   // after the caller is cancelled.
-  void SyncBelow(InodeId inode, const Caller& caller, Done<void> done);
+  Status SyncBelow(InodeId inode, const Caller& caller);
   // As Sync, but of names alone: also while bytes find no space. Among other hosts what is seen is durable.
   void SyncNames(Done<void> done);
   // Runs a collection now (or joins the one that runs); `done` when it is over. GetCollection tells how far it is.

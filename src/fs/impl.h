@@ -340,6 +340,7 @@ class FileSystem::Impl {
                                          std::vector<meta::Namespace::PendingFile>& lost);
   // A sentence for each file below them, or of them, that another host cannot make safe any more.
   Result<std::vector<std::string>> FinishBelow(const std::vector<meta::Attr>& sources, const Caller& caller);
+  Status CheckNoneLeftBehind();  // status.cc: the error of a file of this host that could not be published
   // Waits for what other hosts have closed of the inode or below it. kIo: what FinishBelow says.
   Status FinishElsewhere(InodeId inode, const Caller& caller);
   // For the log, the status and the rank gate. Returns the causes in one line.

@@ -28,11 +28,6 @@ Status FileSystem::CheckMayOpen(const Credentials& caller, const meta::Attr& att
   return Allows(attr, caller, rights) ? Status() : Denied("the file's mode does not let you open it so");
 }
 
-Status FileSystem::CheckMayRead(const Credentials& caller, InodeId inode) {
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, impl_->parts.names.GetAttr(inode));
-  return Allows(attr, caller, kRead) ? Status() : Denied("its mode does not let you read it");
-}
-
 Status FileSystem::CheckMayRename(const Credentials& caller, InodeId directory, InodeId final_parent) {
   meta::Namespace& names = impl_->parts.names;
   CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr moved, names.GetAttr(directory));

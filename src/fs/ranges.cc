@@ -170,10 +170,11 @@ Result<std::vector<Extent>> FileSystem::Impl::StoredExtents(const InodePtr& inod
     }
     CAIRNFS_RETURN_IF_ERROR(content.extents.EnsureLoaded(offset, length, parts.chunks));
     content.extents.ForEach(offset, length, [&](const Extent& extent) { extents.push_back(extent); });
-  }
-  for (const Extent& extent : extents) {
-    CAIRNFS_ASSIGN_OR_RETURN(store::ChunkPin pin, parts.chunks.Pin(extent.digest));
-    pins.push_back(std::move(pin));
+    // Under the lock: once the source lets go of a chunk that found no room, nobody may have it any more.
+    for (const Extent& extent : extents) {
+      CAIRNFS_ASSIGN_OR_RETURN(store::ChunkPin pin, parts.chunks.Pin(extent.digest));
+      pins.push_back(std::move(pin));
+    }
   }
   return extents;
 }

@@ -376,9 +376,22 @@ void FileSystem::Impl::LookAgain(const InodePtr& inode) {
 }
 
 bool FileSystem::Impl::AdoptPublished(const InodePtr& inode, const meta::FileState& state) {
+  const auto is_newer = [&] {
+    inode->mutex.AssertHeld();
+    if (!inode->content || inode->content->must_reload()) return false;  // it will be read
+    return state.record_revision > inode->content->shared->base_revision;
+  };
+  {
+    MutexLock lock(inode->mutex);
+    if (!is_newer()) return false;
+  }
+  // Waited for here, so that no read waits for them with the inode's lock. What is away is there for a later look.
+  for (const Digest& page : PagesToOpen(state)) {
+    const auto read = store::GetBlocking(parts.chunks, page);
+    if (!read.ok() && read.error().code == ErrorCode::kUnavailable) return false;
+  }
   MutexLock lock(inode->mutex);
-  if (!inode->content || inode->content->must_reload()) return false;  // it will be read
-  if (state.record_revision <= inode->content->shared->base_revision) return false;
+  if (!is_newer()) return false;
   if (AwaitsAnswer(inode, state)) return false;  // the next look
   // What cannot be read is told by the next read, which waits for it or fails.
   if (!Adopt(inode, state).ok()) inode->others_noticed++;

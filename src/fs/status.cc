@@ -1,5 +1,7 @@
 // What the filesystem tells of itself.
 #include <algorithm>
+#include <future>
+#include <memory>
 
 #include "base/log.h"
 #include "fs/impl.h"
@@ -163,22 +165,27 @@ FsStatus FileSystem::GetStatus() const {
   return status;
 }
 
+Status FileSystem::Impl::CheckNoneLeftBehind() {
+  const auto left = rounds->LeftBehind();
+  if (left.empty()) return {};
+  const auto& [inode, why] = *left.begin();
+  return why.WithContext("inode " + std::to_string(inode.value));
+}
+
 void FileSystem::Sync(Done<void> done) {
   impl_->rounds->Request([this, done = std::move(done)](const Status& synced) {
-    if (!synced.ok()) return done(synced);
-    const auto left = impl_->rounds->LeftBehind();
-    if (left.empty()) return done({});
-    const auto& [inode, why] = *left.begin();
-    done(why.WithContext("inode " + std::to_string(inode.value)));
+    done(synced.ok() ? impl_->CheckNoneLeftBehind() : synced);
   });
 }
 
-void FileSystem::SyncBelow(InodeId inode, const Caller& caller, Done<void> done) {
-  Sync([impl = impl_.get(), inode, caller, done = std::move(done)](const Status& synced) {
-    if (!synced.ok() || impl->host == nullptr) return done(synced);
-    auto finish = [impl, inode, caller, done] { done(impl->FinishElsewhere(inode, caller)); };
-    impl->PostToWait(caller, std::move(finish), done);
-  });
+Status FileSystem::SyncBelow(InodeId inode, const Caller& caller) {
+  auto promise = std::make_shared<std::promise<Status>>();
+  auto synced = promise->get_future();
+  auto answer = impl_->UnlessKilled(caller, [promise](const Status& status) { promise->set_value(status); });
+  impl_->rounds->Request(std::move(answer));
+  CAIRNFS_RETURN_IF_ERROR(synced.get());
+  if (impl_->host != nullptr) CAIRNFS_RETURN_IF_ERROR(impl_->FinishElsewhere(inode, caller));
+  return impl_->CheckNoneLeftBehind();
 }
 
 void FileSystem::SyncNames(Done<void> done) {

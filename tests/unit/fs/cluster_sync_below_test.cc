@@ -7,7 +7,7 @@ namespace {
 class ClusterSyncBelowTest : public ClusterTest {
  protected:
   static Status SyncBelow(Host& host, InodeId inode, const Caller& caller = {}) {
-    return Host::Await<void>([&](Done<void> done) { host.fs->SyncBelow(inode, caller, std::move(done)); });
+    return host.fs->SyncBelow(inode, caller);
   }
   static void ExpectNamed(const Status& status, const std::string& what) {
     ASSERT_FALSE(status.ok());
