@@ -120,9 +120,9 @@ class TestChunks final : public cluster::ClusterChunkStore {
   std::atomic<bool> syncs_fail{false}, syncs_hang{false};
   std::atomic<ErrorCode> sync_error{ErrorCode::kUnavailable};  // of those that fail
   std::atomic<uint64_t> syncs{0}, local_syncs{0};
-  // Called once: before the next pin; before the next put; before a round next has chunks synced, between the making of
-  // its records and their publication.
-  std::function<void()> before_pin, before_put, before_sync;
+  // Called once: before chunks are next covered; before the next put; before a round next has chunks synced, between
+  // the making of its records and their publication.
+  std::function<void()> before_cover, before_put, before_sync;
   std::function<void()> heal;  // what a check has found damaged
 
   Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override {
@@ -130,7 +130,6 @@ class TestChunks final : public cluster::ClusterChunkStore {
     return own_.Put(digest, slices);
   }
   Result<store::ChunkPin> Pin(const Digest& digest) override {
-    if (before_pin) std::exchange(before_pin, nullptr)();
     auto pin = own_.Pin(digest);
     if (pin.ok() || !Find(digest)) return pin;
     return store::ChunkPin(this, digest);
@@ -208,6 +207,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
   }
   // What was ever covered counts as copied once a sync went well.
   std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) override {
+    if (before_cover) std::exchange(before_cover, nullptr)();
     std::vector<store::ChunkPin> pins;
     for (const Sized& chunk : chunks) {
       store::LocalChunkStore* found = Find(chunk.digest);

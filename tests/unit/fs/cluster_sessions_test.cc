@@ -41,15 +41,22 @@ class ClusterSessionsTest : public ClusterTest {
 
 TEST_F(ClusterSessionsTest, ACopyThatWaitedIsNotMadeUnderTheNextSession) {
   MakeHosts(2);
-  host(0).Put("from", std::string(9000, 'z'));
+  const InodeId scratch = host(0).MakeDirectory("scratch");  // what comes from there has its copies yet to be made
+  ASSERT_TRUE(host(0).fs->SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  host(0).Put("from", std::string(9000, 'z'), scratch);
   host(0).Put("to", "of before");
   ASSERT_TRUE(host(0).Sync().ok());
-  auto from = host(0).Open("from", {.read = true}), to = host(0).Open("to");
+  auto from = host(0).Open("from", {.read = true}, scratch), to = host(0).Open("to");
   ASSERT_TRUE(from.ok() && to.ok());
-  host(0).chunks->before_pin = [&] { LoseSessionAndRewrite("to"); };
+  bool is_rewritten = false;
+  host(0).chunks->before_cover = [&] {
+    LoseSessionAndRewrite("to");
+    is_rewritten = true;
+  };
   auto copied = Host::Await<size_t>([&](Done<size_t> done) {
     host(0).fs->CopyRange(from->handle, from->attr.inode, 0, to->handle, to->attr.inode, 0, 9000, std::move(done));
   });
+  EXPECT_TRUE(is_rewritten);
   EXPECT_FALSE(copied.ok());
   EXPECT_TRUE(host(0).CloseFile(*from).ok());
   EXPECT_FALSE(host(0).CloseFile(*to).ok());
