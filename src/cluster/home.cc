@@ -72,13 +72,15 @@ std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const
   {
     MutexLock lock(mutex_);
     for (size_t i = 0; i < digests.size(); ++i) {
-      if (!unclaimed[i] || here[i] != Presence::kAbsent) continue;
+      if (!unclaimed[i]) continue;
       auto claim = claims_.find(digests[i]);
       const bool is_claimed = claim != claims_.end() && !IsOver(claim->second, *view, now);
       if (is_claimed && claim->second.claimant != caller) {
-        answers[i] = {HasAnswer::Kind::kWait, {}};  // another caller came in between
+        // Another caller came in between. It may even be here by now, and not yet on the others that its list names.
+        answers[i] = {HasAnswer::Kind::kWait, {}};
         continue;
       }
+      if (here[i] != Presence::kAbsent) continue;
       if (ended_count_ != ended_before) outdated.push_back(i);
       if (answers[i].kind != HasAnswer::Kind::kBring) continue;
       if (claim == claims_.end() && claims_.size() >= kClaimsMax) continue;

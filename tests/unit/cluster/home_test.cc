@@ -24,12 +24,17 @@ class HomeTest : public ::testing::Test {
       info.session = 1;
       cluster_.Add(info);
     }
-    auto local = store::LocalChunkStore::Open(node_.disk, *node_.engine, *node_.pool, {});
+    auto local = store::LocalChunkStore::Open(node_.disk, index_engine_, *node_.pool, {});
     ASSERT_OK(local);
     node_.local = std::move(local).value();
     membership_ = std::make_unique<FakeMembership>(cluster_, ids_[0]);
     commit_ = std::make_unique<GroupCommit>(*node_.local, engine_);
     home_ = std::make_unique<HomeClaims>(*commit_, *membership_, [](const std::function<void()>& task) { task(); });
+  }
+  void TearDown() override {
+    home_.reset();
+    commit_.reset();
+    node_.local.reset();  // before its engine
   }
   void Store(const TestChunk& chunk) {
     io::Slice slice;
@@ -43,7 +48,8 @@ class HomeTest : public ::testing::Test {
   NodeId ids_[3];
   FakeCluster cluster_;
   TestNode node_{64 * kMiB};
-  store::HookedEngine engine_{*node_.engine};  // in which the lists of holders are
+  store::HookedEngine engine_{*node_.engine};        // in which the lists of holders are
+  store::HookedEngine index_engine_{*node_.engine};  // in which the store looks up chunks
   std::unique_ptr<FakeMembership> membership_;
   std::unique_ptr<GroupCommit> commit_;
   std::unique_ptr<HomeClaims> home_;
@@ -105,6 +111,19 @@ TEST_F(HomeTest, AChunkThatIsOnItsWayIsWaitedForThoughItsListIsHere) {
     ASSERT_OK(commit_->CommitAndWait());
   };
   EXPECT_EQ(Ask(ids_[2]), Kind::kWait);
+}
+
+// The home itself brings it, so that it is here before it has come to the other that its list names: who would be told
+// of both now would miss the other's copy, and store one more.
+TEST_F(HomeTest, AChunkThatIsHereAndOnItsWayToOthersIsWaitedFor) {
+  index_engine_.before_get = [&] {
+    EXPECT_EQ(Ask(ids_[0]), Kind::kBring);
+    Store(chunk_);
+    ASSERT_OK(commit_->CommitAndWait());
+  };
+  EXPECT_EQ(Ask(ids_[2]), Kind::kWait);
+  home_->EndClaim(chunk_.digest);
+  EXPECT_EQ(Ask(ids_[2]), Kind::kKnownHere);
 }
 
 TEST_F(HomeTest, AClaimEndsWithTheSession) {
