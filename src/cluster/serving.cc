@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "chunking/digest.h"
 #include "cluster/cluster_chunk_impl.h"
+#include "store/chunk_cache.h"
 
 namespace cairnfs::cluster {
 namespace {
@@ -157,7 +158,7 @@ void ClusterChunkStoreImpl::HandleGet(const PeerMessage& request, PeerServer::Re
   auto serving = std::make_shared<Serving>();
   serving->respond = std::move(respond);
   serving->digests = *std::move(digests);
-  local_.Prefetch(serving->digests);  // those side by side in one read
+  local_.PrefetchFor(store::Reader::kOtherNode, serving->digests);  // those side by side in one read
   ReadWave(serving);
 }
 
@@ -187,7 +188,7 @@ void ClusterChunkStoreImpl::ReadWave(const std::shared_ptr<Serving>& serving) {
     if (auto pending = FindPending(digest)) {
       found(*std::move(pending));
     } else {
-      local_.Get(digest, std::move(found));
+      local_.GetFor(store::Reader::kOtherNode, digest, std::move(found));
     }
   }
 }

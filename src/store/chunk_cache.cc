@@ -6,6 +6,9 @@ namespace cairnfs::store {
 namespace {
 
 constexpr size_t kWrittenBytesMin = 256 * kKiB;
+// Of what passes by: what one reader has fetched ahead and is about to use fits in. With more, less is left of what the
+// readers of other hosts come for; measured in docs/decisions/reading.md.
+constexpr size_t kPassingBytes = 96 * kMiB;
 
 // What a chunk counts for: its name takes memory too.
 size_t ChargeOf(const ChunkData& data) { return std::max(data.size, kPageBytes); }
@@ -18,11 +21,11 @@ bool OwnedByPool(std::span<const io::Slice> slices) {
 
 ChunkCache::ChunkCache(io::BufferPool& pool, size_t bytes_max) : pool_(pool), bytes_max_(bytes_max) {}
 
-std::optional<ChunkData> ChunkCache::Find(const Digest& digest) {
+std::optional<ChunkData> ChunkCache::Find(const Digest& digest, Reader reader) {
   MutexLock lock(mutex_);
   auto found = by_digest_.find(digest);
   if (found == by_digest_.end()) return std::nullopt;
-  found->second->used = true;
+  found->second->used_by = std::max(found->second->used_by, reader);
   Items& lasting = queues_[kLasting].items;
   if (found->second->queue == kLasting) lasting.splice(lasting.begin(), lasting, found->second);
   return found->second->data;
@@ -33,14 +36,14 @@ bool ChunkCache::Contains(const Digest& digest) {
   return by_digest_.contains(digest);
 }
 
-ChunkData ChunkCache::Keep(const Digest& digest, ChunkData data, QueueName queue) {
+ChunkData ChunkCache::Keep(const Digest& digest, ChunkData data, QueueName queue, Reader reader, bool is_awaited) {
   if (data.size == 0) return data;
   if (data.size > kSmallChunkBytesMax) {
-    if (OwnedByPool(data.slices)) Insert(digest, data, queue);
+    if (OwnedByPool(data.slices)) Insert(digest, data, queue, reader, is_awaited);
     return data;
   }
   if (auto packed = Pack(data)) {
-    Insert(digest, *packed, queue);
+    Insert(digest, *packed, queue, reader, is_awaited);
     return *std::move(packed);
   }
   return data;
@@ -51,7 +54,7 @@ void ChunkCache::InsertWritten(const Digest& digest, std::span<const io::Slice> 
   ChunkData data;
   data.slices.assign(slices.begin(), slices.end());
   data.size = size;
-  Insert(digest, data, kLasting);
+  Insert(digest, data, kLasting, Reader::kThisHost, /*is_awaited=*/false);
 }
 
 std::optional<ChunkData> ChunkCache::Pack(const ChunkData& data) {
@@ -75,7 +78,7 @@ std::optional<ChunkData> ChunkCache::Pack(const ChunkData& data) {
 }
 
 // Also while the pool is short, the new takes the place of the old.
-void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName queue) {
+void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName queue, Reader reader, bool is_awaited) {
   const size_t charge = ChargeOf(data);
   if (charge > bytes_max_) return;
   const bool short_of_buffers = PoolIsShort();
@@ -83,7 +86,10 @@ void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName q
   MutexLock lock(mutex_);
   if (by_digest_.contains(digest)) return;
   if (short_of_buffers && by_digest_.empty()) return;
-  if (ForgetLeft(digest)) queue = kLasting;
+  if (const Reader before = ForgetLeft(digest); before != Reader::kNone) {
+    const bool is_read_again = before == Reader::kThisHost && reader == Reader::kThisHost;
+    queue = is_read_again || queue == kLasting ? kLasting : kPassing;
+  }
   size_t given = 0;
   while (!by_digest_.empty() &&
          (bytes_.load(std::memory_order_relaxed) + charge > bytes_max_ || (short_of_buffers && given < 2 * charge))) {
@@ -91,7 +97,7 @@ void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName q
     given += ChargeOf(evicted.back().data);
   }
   Items& items = queues_[queue].items;
-  items.push_front(Item{digest, data, queue, /*used=*/false});
+  items.push_front(Item{digest, data, queue, is_awaited ? reader : Reader::kNone});
   by_digest_.emplace(digest, items.begin());
   bytes_.fetch_add(charge, std::memory_order_relaxed);
   queues_[queue].bytes += charge;
@@ -99,8 +105,9 @@ void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName q
 }
 
 ChunkCache::Queue& ChunkCache::QueueToShorten() {
-  const size_t share = bytes_.load(std::memory_order_relaxed) / 4;
-  if (queues_[kFetched].bytes > share) return queues_[kFetched];
+  const size_t bytes = bytes_.load(std::memory_order_relaxed), share = bytes / 4;
+  const size_t passing_share = std::clamp(kPassingBytes, bytes / 8, share);
+  if (queues_[kPassing].bytes > passing_share) return queues_[kPassing];
   if (queues_[kRecent].bytes > share) return queues_[kRecent];
   return queues_[kLasting];
 }
@@ -113,24 +120,27 @@ void ChunkCache::EvictOne(Items* evicted) {
   queue.bytes -= charge;
   by_digest_.erase(oldest->digest);
   // What was fetched ahead and went before its reader came was not read yet.
-  if (oldest->queue != kLasting && oldest->used) Remember(oldest->digest, charge);
+  // What other nodes alone have read twice by now is done with.
+  const bool is_done = oldest->queue == kPassing && oldest->used_by == Reader::kOtherNode;
+  if (oldest->queue != kLasting && oldest->used_by != Reader::kNone && !is_done) Remember(*oldest);
   evicted->splice(evicted->end(), queue.items, oldest);
 }
 
-void ChunkCache::Remember(const Digest& digest, size_t size) {
-  left_.push_front(Left{digest, size});
-  left_by_digest_.emplace(digest, left_.begin());
-  left_bytes_ += size;
+void ChunkCache::Remember(const Item& item) {
+  left_.push_front(Left{item.digest, ChargeOf(item.data), item.used_by});
+  left_by_digest_.emplace(item.digest, left_.begin());
+  left_bytes_ += left_.front().size;
   while (left_bytes_ > bytes_max_ / 2) ForgetLeft(Digest(left_.back().digest));
 }
 
-bool ChunkCache::ForgetLeft(const Digest& digest) {
+Reader ChunkCache::ForgetLeft(const Digest& digest) {
   auto found = left_by_digest_.find(digest);
-  if (found == left_by_digest_.end()) return false;
+  if (found == left_by_digest_.end()) return Reader::kNone;
+  const Reader used_by = found->second->used_by;
   left_bytes_ -= found->second->size;
   left_.erase(found->second);
   left_by_digest_.erase(found);
-  return true;
+  return used_by;
 }
 
 void ChunkCache::Trim() {

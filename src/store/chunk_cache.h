@@ -4,10 +4,13 @@
 // Algorithm", VLDB 1994), so that reading much once does not drive out what was saved or is read again:
 //  - what was read from this node's disk for the first time enters `recent`, first in, first out, of a quarter of
 //    what the cache holds;
-//  - what came from another node enters `fetched`, the same again: only readers on this host get it from there, while
-//    those of other hosts may still come for what is in `recent`;
-//  - what was written, and what is read again soon after it left one of these, enters `lasting`, least recently used
-//    out.
+//  - what came from another node enters `passing`, the same again or less: only readers on this host get it from there,
+//    while those of other hosts may still come for what is in `recent`;
+//  - what was written, and what this host reads again soon after it left one of these, enters `lasting`, least recently
+//    used out.
+// What another node reads, which keeps it itself, is no sign of more to come: where several hosts read the same and one
+// is so far behind that its chunks have left, they enter `passing`. Were they kept, they would take the place of those
+// that it comes for next.
 //
 // It never starves the pool: it keeps at most bytes_max, gives up more bytes than it takes while the pool is short, and
 // gives buffers up when Trim or MakeRoom asks. It counts bytes; a buffer stays taken as long as any chunk in it is
@@ -28,16 +31,25 @@ namespace cairnfs::store {
 // together to be kept.
 inline constexpr size_t kSmallChunkBytesMax = 128 * kKiB;
 
+// For whom a chunk is read; the later one counts where it is for several.
+enum class Reader : uint8_t { kNone, kOtherNode, kThisHost };
+
 class ChunkCache {
  public:
   ChunkCache(io::BufferPool& pool, size_t bytes_max);
 
-  std::optional<ChunkData> Find(const Digest& digest);
+  std::optional<ChunkData> Find(const Digest& digest, Reader reader = Reader::kThisHost);
   bool Contains(const Digest& digest);
   // A chunk that was read, from this node's disk or from another node. Small ones are copied into a shared buffer:
-  // returns what the reader should use. Larger ones are kept only when they lie in pool buffers.
-  ChunkData InsertRead(const Digest& digest, ChunkData data) { return Keep(digest, std::move(data), kRecent); }
-  ChunkData InsertFetched(const Digest& digest, ChunkData data) { return Keep(digest, std::move(data), kFetched); }
+  // returns what the reader should use. Larger ones are kept only when they lie in pool buffers. `is_awaited`: the
+  // reader, for whom it was read, has it now, and need not find it.
+  ChunkData InsertRead(const Digest& digest, ChunkData data, Reader reader = Reader::kThisHost,
+                       bool is_awaited = false) {
+    return Keep(digest, std::move(data), kRecent, reader, is_awaited);
+  }
+  ChunkData InsertFetched(const Digest& digest, ChunkData data) {
+    return Keep(digest, std::move(data), kPassing, Reader::kThisHost, /*is_awaited=*/false);
+  }
   // A chunk just put: keeps the caller's slices, if they are of the pool.
   void InsertWritten(const Digest& digest, std::span<const io::Slice> slices, size_t size);
 
@@ -50,12 +62,12 @@ class ChunkCache {
   size_t bytes_max() const { return bytes_max_; }
 
  private:
-  enum QueueName { kRecent, kFetched, kLasting };
+  enum QueueName { kRecent, kPassing, kLasting };
   struct Item {
     Digest digest;
     ChunkData data;
     QueueName queue;
-    bool used;  // found since it came
+    Reader used_by;  // since it came
   };
   using Items = std::list<Item>;
   struct Queue {
@@ -65,14 +77,15 @@ class ChunkCache {
   struct Left {
     Digest digest;
     size_t size;
+    Reader used_by;
   };
   bool PoolIsShort() const { return pool_.free_count() < pool_.reserved_count() + pool_.count() / 4; }
-  ChunkData Keep(const Digest& digest, ChunkData data, QueueName queue);
-  void Insert(const Digest& digest, const ChunkData& data, QueueName queue);
+  ChunkData Keep(const Digest& digest, ChunkData data, QueueName queue, Reader reader, bool is_awaited);
+  void Insert(const Digest& digest, const ChunkData& data, QueueName queue, Reader reader, bool is_awaited);
   Queue& QueueToShorten() REQUIRES_LOCK(mutex_);        // REQUIRES: not empty
   void EvictOne(Items* evicted) REQUIRES_LOCK(mutex_);  // REQUIRES: not empty
-  void Remember(const Digest& digest, size_t size) REQUIRES_LOCK(mutex_);
-  bool ForgetLeft(const Digest& digest) REQUIRES_LOCK(mutex_);
+  void Remember(const Item& item) REQUIRES_LOCK(mutex_);
+  Reader ForgetLeft(const Digest& digest) REQUIRES_LOCK(mutex_);  // who had used it; kNone: it is not remembered
   std::optional<ChunkData> Pack(const ChunkData& data);
 
   io::BufferPool& pool_;

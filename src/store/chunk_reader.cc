@@ -38,6 +38,7 @@ struct ChunkReader::Operation {
   // Guarded by the reader's mutex_.
   std::vector<ChunkCallback> waiting;
   bool prefetch = false;
+  Reader reader = Reader::kNone;
 
   uint64_t begin() const { return location.data_offset(); }
   uint64_t end() const { return location.data_offset() + location.stored_bytes; }
@@ -68,14 +69,14 @@ ChunkReader::~ChunkReader() {
   while (running_ > 0) changed_.Wait(mutex_);
 }
 
-std::optional<ChunkData> ChunkReader::FindCached(const Digest& digest) {
-  auto cached = cache_.Find(digest);
+std::optional<ChunkData> ChunkReader::FindCached(const Digest& digest, Reader reader) {
+  auto cached = cache_.Find(digest, reader);
   if (cached) counters_.cache_hits.fetch_add(1, std::memory_order_relaxed);
   return cached;
 }
 
-void ChunkReader::Get(const Digest& digest, ChunkCallback done) {
-  if (auto cached = FindCached(digest)) return done(*std::move(cached));
+void ChunkReader::Get(const Digest& digest, Reader reader, ChunkCallback done) {
+  if (auto cached = FindCached(digest, reader)) return done(*std::move(cached));
   counters_.cache_misses.fetch_add(1, std::memory_order_relaxed);
   OperationPtr operation;
   ReadLane::Ticket ticket;
@@ -87,6 +88,7 @@ void ChunkReader::Get(const Digest& digest, ChunkCallback done) {
       ++running_;
     }
     slot->waiting.push_back(std::move(done));
+    slot->reader = std::max(slot->reader, reader);
     ticket = slot->ticket.load(std::memory_order_relaxed);
   }
   if (operation) {
@@ -96,7 +98,7 @@ void ChunkReader::Get(const Digest& digest, ChunkCallback done) {
   }
 }
 
-void ChunkReader::Prefetch(std::span<const Digest> digests) {
+void ChunkReader::Prefetch(std::span<const Digest> digests, Reader reader) {
   std::vector<Located> found;
   size_t bytes = prefetch_bytes_.load(std::memory_order_relaxed);
   for (const Digest& digest : digests) {
@@ -109,6 +111,7 @@ void ChunkReader::Prefetch(std::span<const Digest> digests) {
       if (slot) continue;
       slot = operation = std::make_shared<Operation>(digest);
       operation->prefetch = true;
+      operation->reader = reader;
       ++running_;
     }
     auto place = FindPlace(operation);
@@ -288,7 +291,18 @@ void ChunkReader::Verify(const OperationPtr& operation) {
     return Retry(operation, MakeError(ErrorCode::kCorrupt, where + ": the bytes do not match the digest"));
   }
   operation->read.reset();
-  Finish(operation, cache_.InsertRead(operation->digest, std::move(data)));
+  Finish(operation, Keep(*operation, std::move(data)));
+}
+
+ChunkData ChunkReader::Keep(const Operation& operation, ChunkData data) {
+  Reader reader;
+  bool is_awaited;
+  {
+    MutexLock lock(mutex_);
+    reader = operation.reader;
+    is_awaited = !operation.waiting.empty();
+  }
+  return cache_.InsertRead(operation.digest, std::move(data), reader, is_awaited);
 }
 
 // What failed may be a neighbour; and the chunk may have moved since it was looked up: a second look tells damage from

@@ -31,10 +31,10 @@ class ChunkReader {
               unsigned verify_threads, std::function<void(const Error&)> report);
   ~ChunkReader();  // waits for the reads in flight
 
-  std::optional<ChunkData> FindCached(const Digest& digest);
-  void Get(const Digest& digest, ChunkCallback done);
+  std::optional<ChunkData> FindCached(const Digest& digest, Reader reader);
+  void Get(const Digest& digest, Reader reader, ChunkCallback done);
   // Reads the chunks into the cache, unless there are many such reads already or the pool is short.
-  void Prefetch(std::span<const Digest> digests);
+  void Prefetch(std::span<const Digest> digests, Reader reader);
   const ReadCounters& counters() const { return counters_; }
 
  private:
@@ -56,6 +56,7 @@ class ChunkReader {
   void HurryIfAwaited(ReadLane::Ticket ticket, std::span<const OperationPtr> operations);
   void Verify(const OperationPtr& operation);  // on verify_
   void Retry(const OperationPtr& operation, Error error);
+  ChunkData Keep(const Operation& operation, ChunkData data);  // in the cache
   void Finish(const OperationPtr& operation, Result<ChunkData> result);
 
   io::BufferPool& pool_;

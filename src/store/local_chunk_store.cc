@@ -334,8 +334,16 @@ std::vector<bool> LocalChunkStore::HasSound(std::span<const Digest> digests) {
   return has;
 }
 
-void LocalChunkStore::Get(const Digest& digest, ChunkCallback done) { impl_->reader_.Get(digest, std::move(done)); }
-void LocalChunkStore::Prefetch(std::span<const Digest> digests) { impl_->reader_.Prefetch(digests); }
+void LocalChunkStore::Get(const Digest& digest, ChunkCallback done) {
+  GetFor(Reader::kThisHost, digest, std::move(done));
+}
+void LocalChunkStore::GetFor(Reader reader, const Digest& digest, ChunkCallback done) {
+  impl_->reader_.Get(digest, reader, std::move(done));
+}
+void LocalChunkStore::Prefetch(std::span<const Digest> digests) { PrefetchFor(Reader::kThisHost, digests); }
+void LocalChunkStore::PrefetchFor(Reader reader, std::span<const Digest> digests) {
+  impl_->reader_.Prefetch(digests, reader);
+}
 Status LocalChunkStore::Sync() { return impl_->Sync(); }
 void LocalChunkStore::Unpin(const Digest& digest) { impl_->index_.Unpin(digest); }
 
@@ -367,6 +375,8 @@ Result<uint64_t> LocalChunkStore::RemoveUnusedFiles(io::Disk& disk) { return Seg
 
 void LocalChunkStore::DropCache() { impl_->cache_.Clear(); }
 ChunkCache& LocalChunkStore::cache() { return impl_->cache_; }
-std::optional<ChunkData> LocalChunkStore::FindCached(const Digest& digest) { return impl_->reader_.FindCached(digest); }
+std::optional<ChunkData> LocalChunkStore::FindCached(const Digest& digest) {
+  return impl_->reader_.FindCached(digest, Reader::kThisHost);
+}
 
 }  // namespace cairnfs::store

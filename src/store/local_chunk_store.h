@@ -79,6 +79,7 @@ struct RebuildResult {
 };
 
 class ChunkCache;
+enum class Reader : uint8_t;  // chunk_cache.h
 
 class LocalChunkStore final : public ChunkStore {
  public:
@@ -97,6 +98,9 @@ class LocalChunkStore final : public ChunkStore {
   std::vector<bool> HasSound(std::span<const Digest> digests);
   void Get(const Digest& digest, ChunkCallback done) override;
   void Prefetch(std::span<const Digest> digests) override;
+  // Get and Prefetch are for readers on this host; these say for whom, which decides how long the chunks are kept.
+  void GetFor(Reader reader, const Digest& digest, ChunkCallback done);
+  void PrefetchFor(Reader reader, std::span<const Digest> digests);
   Status Sync() override;
 
   // Collection, one at a time. BeginCollection starts recording every Put, Pin and Has that succeeds, and takes over

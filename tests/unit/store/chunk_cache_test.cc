@@ -1,6 +1,9 @@
 // What the cache keeps and what it gives up, and the copy past the processor's caches.
 #include "store/chunk_cache.h"
 
+#include <algorithm>
+#include <future>
+
 #include "store/stream_copy.h"
 #include "store_fixture.h"
 
@@ -21,10 +24,11 @@ class ChunkCacheTest : public ::testing::Test {
     data.size = kChunkBytes;
     return data;
   }
-  void Read(uint64_t number) {
-    if (cache_.Find(DigestOf(number))) return;
-    cache_.InsertRead(DigestOf(number), Data());
-    cache_.Find(DigestOf(number));
+  // False: it was not there.
+  bool Read(uint64_t number, Reader reader = Reader::kThisHost) {
+    if (cache_.Find(DigestOf(number), reader)) return true;
+    cache_.InsertRead(DigestOf(number), Data(), reader, /*is_awaited=*/true);
+    return false;
   }
   void Fetched(uint64_t number) {
     cache_.InsertFetched(DigestOf(number), Data());
@@ -74,6 +78,22 @@ TEST_F(ChunkCacheTest, WhatWentBeforeItsReaderCameWasNotReadYet) {
   EXPECT_GE(CountOf(0, kCacheChunks), kCacheChunks * 5 / 8);
 }
 
+// Several hosts read the same, and this node's disk is for all of them. One has fallen behind by more than is kept.
+// When it comes closer, what it comes for is there.
+TEST_F(ChunkCacheTest, WhoIsFarBehindDoesNotDriveOutWhatItComesFor) {
+  constexpr uint64_t kAhead = kCacheChunks + 1, kWithin = kCacheChunks / 2, kEnd = 200;
+  for (const Reader first : {Reader::kThisHost, Reader::kOtherNode}) {
+    cache_.Clear();
+    for (uint64_t i = 0; i < kEnd; ++i) {
+      Read(i, first);
+      if (i < kAhead) continue;
+      EXPECT_FALSE(Read(i - kAhead, Reader::kOtherNode));
+    }
+    for (uint64_t i = kEnd - kAhead; i < kEnd - kWithin; ++i) Read(i, Reader::kOtherNode);
+    for (uint64_t i = kEnd - kWithin; i < kEnd; ++i) EXPECT_TRUE(Read(i, Reader::kOtherNode)) << i;
+  }
+}
+
 // A restore on several hosts at once: what this node's disk gave is for all of them, what came from others for this
 // one.
 TEST_F(ChunkCacheTest, WhatCameFromOtherNodesGoesFirst) {
@@ -119,6 +139,34 @@ TEST_F(ChunkCacheTest, KeepsNoBytesThatAreSomebodyElses) {
     EXPECT_EQ(cache_.Contains(DigestOf(size)), size < kMiB);
     EXPECT_EQ(memory.use_count(), 1);
   }
+}
+
+// Through the reader: half of the cache is for what this host reads again, whatever others do.
+TEST_F(StoreTest, ReadsOfOtherNodesLeaveWhatThisHostReadsAgain) {
+  StoreOptions options = SmallOptions();
+  options.cache_bytes_max = 16 * kMiB;
+  Open(options);
+  std::vector<TestChunk> chunks;
+  for (uint64_t i = 0; i < 36; ++i) chunks.push_back(MakeChunk(i, 900'000));
+  for (const TestChunk& chunk : chunks) Put(chunk);
+  ASSERT_OK(store_->Sync());
+  auto stay_after = [&](Reader reader) {
+    store_->DropCache();
+    for (int turn = 0; turn < 2; ++turn) {
+      for (size_t i = 0; i < 24; ++i) ExpectReads(chunks[i]);
+    }
+    for (int turn = 0; turn < 3; ++turn) {
+      for (size_t i = 24; i < chunks.size(); ++i) {
+        std::promise<bool> came;
+        store_->GetFor(reader, chunks[i].digest, [&](const auto& data) { came.set_value(data.ok()); });
+        EXPECT_TRUE(came.get_future().get());
+      }
+    }
+    return std::count_if(chunks.begin(), chunks.begin() + 24,
+                         [&](const TestChunk& chunk) { return store_->cache().Contains(chunk.digest); });
+  };
+  EXPECT_GE(stay_after(Reader::kOtherNode), 8);
+  EXPECT_LT(stay_after(Reader::kThisHost), 8);
 }
 
 TEST(ChunkCacheOfASmallPool, LeavesRoomForWriters) {
