@@ -76,7 +76,9 @@ void RemoteReader::Prefetch(const Digest& digest) {
 }
 
 void RemoteReader::Start(const OperationPtr& operation) {
-  if (auto cached = parts_.cache.Find(operation->digest)) return Finish(operation, *std::move(cached));
+  if (auto cached = parts_.cache.Find(operation->digest, store::Reader::kThisHost)) {
+    return Finish(operation, *std::move(cached));
+  }
   if (auto holders = parts_.commit.FindHolders(operation->digest)) operation->named = *std::move(holders);
   AskNext(operation);
 }

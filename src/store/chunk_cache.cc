@@ -119,10 +119,11 @@ void ChunkCache::EvictOne(Items* evicted) {
   bytes_.fetch_sub(charge, std::memory_order_relaxed);
   queue.bytes -= charge;
   by_digest_.erase(oldest->digest);
-  // What was fetched ahead and went before its reader came was not read yet.
-  // What other nodes alone have read twice by now is done with.
+  // What was fetched ahead and went before its reader came was not read yet. What passes by, and is of use to other
+  // nodes alone, is done with.
+  const bool was_used = oldest->used_by != Reader::kNone;
   const bool is_done = oldest->queue == kPassing && oldest->used_by == Reader::kOtherNode;
-  if (oldest->queue != kLasting && oldest->used_by != Reader::kNone && !is_done) Remember(*oldest);
+  if (oldest->queue != kLasting && was_used && !is_done) Remember(*oldest);
   evicted->splice(evicted->end(), queue.items, oldest);
 }
 

@@ -38,13 +38,12 @@ class ChunkCache {
  public:
   ChunkCache(io::BufferPool& pool, size_t bytes_max);
 
-  std::optional<ChunkData> Find(const Digest& digest, Reader reader = Reader::kThisHost);
+  std::optional<ChunkData> Find(const Digest& digest, Reader reader);
   bool Contains(const Digest& digest);
   // A chunk that was read, from this node's disk or from another node. Small ones are copied into a shared buffer:
   // returns what the reader should use. Larger ones are kept only when they lie in pool buffers. `is_awaited`: the
   // reader, for whom it was read, has it now, and need not find it.
-  ChunkData InsertRead(const Digest& digest, ChunkData data, Reader reader = Reader::kThisHost,
-                       bool is_awaited = false) {
+  ChunkData InsertRead(const Digest& digest, ChunkData data, Reader reader, bool is_awaited) {
     return Keep(digest, std::move(data), kRecent, reader, is_awaited);
   }
   ChunkData InsertFetched(const Digest& digest, ChunkData data) {

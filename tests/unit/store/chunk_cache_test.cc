@@ -30,9 +30,12 @@ class ChunkCacheTest : public ::testing::Test {
     cache_.InsertRead(DigestOf(number), Data(), reader, /*is_awaited=*/true);
     return false;
   }
+  void ReadAhead(uint64_t number) {
+    cache_.InsertRead(DigestOf(number), Data(), Reader::kThisHost, /*is_awaited=*/false);
+  }
   void Fetched(uint64_t number) {
     cache_.InsertFetched(DigestOf(number), Data());
-    cache_.Find(DigestOf(number));
+    cache_.Find(DigestOf(number), Reader::kThisHost);
   }
   void Written(uint64_t number) {
     ChunkData data = Data();
@@ -73,7 +76,7 @@ TEST_F(ChunkCacheTest, AllOfItIsForReadsWhenNothingElseWantsIt) {
 TEST_F(ChunkCacheTest, WhatWentBeforeItsReaderCameWasNotReadYet) {
   for (uint64_t i = 0; i < kCacheChunks; ++i) Written(i);
   for (int turn = 0; turn < 3; ++turn) {
-    for (uint64_t i = 100; i < 108; ++i) cache_.InsertRead(DigestOf(i), Data());
+    for (uint64_t i = 100; i < 108; ++i) ReadAhead(i);
   }
   EXPECT_GE(CountOf(0, kCacheChunks), kCacheChunks * 5 / 8);
 }
@@ -135,7 +138,7 @@ TEST_F(ChunkCacheTest, KeepsNoBytesThatAreSomebodyElses) {
   for (size_t size : {kMiB, 100 * kKiB}) {
     auto memory = std::shared_ptr<std::byte[]>(new std::byte[size]());
     ChunkData data{{io::Slice{{}, memory.get(), size, memory}}, size};
-    cache_.InsertRead(DigestOf(size), std::move(data));
+    cache_.InsertRead(DigestOf(size), std::move(data), Reader::kThisHost, /*is_awaited=*/false);
     EXPECT_EQ(cache_.Contains(DigestOf(size)), size < kMiB);
     EXPECT_EQ(memory.use_count(), 1);
   }
