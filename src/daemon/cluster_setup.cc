@@ -14,6 +14,7 @@
 #include "base/random_bytes.h"
 #include "chunking/chunker.h"
 #include "cluster/membership.h"
+#include "cluster/node_table.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_store.h"
 #include "daemon/network.h"
@@ -247,9 +248,10 @@ Status CheckDataMayBegin(const Config& config) {
 // Of a host that joins: its first mount would refuse a directory of another filesystem. One that does not exist yet is
 // made then, and one that a daemon holds was found to be right by it. Of one that belongs to another user, as whom the
 // daemon is to run, nothing is known before it does.
-Status CheckDataMayJoin(const Config& config, const std::string& filesystem) {
+// The directory's uuid, which is its node's id: empty before it is made, none where it cannot be read.
+Result<std::optional<std::string>> CheckDataMayJoin(const Config& config, const std::string& filesystem) {
   std::error_code error;
-  if (!stdfs::exists(config.data + "/format", error)) return {};
+  if (!stdfs::exists(config.data + "/format", error)) return std::make_optional(std::string());
   DataDirectory::OpenOptions open;
   open.path = config.data;
   open.create = false;
@@ -257,10 +259,31 @@ Status CheckDataMayJoin(const Config& config, const std::string& filesystem) {
   auto directory = DataDirectory::Open(open);
   if (!directory.ok()) {
     const ErrorCode code = directory.error().code;
-    if (code == ErrorCode::kBusy || code == ErrorCode::kPermission) return {};
+    if (code == ErrorCode::kBusy || code == ErrorCode::kPermission) return std::optional<std::string>();
     return directory.error();
   }
-  return CheckMayBeAdopted(**directory, config, filesystem);
+  CAIRNFS_RETURN_IF_ERROR(CheckMayBeAdopted(**directory, config, filesystem));
+  return std::make_optional((*directory)->uuid());
+}
+
+// What others send to an address that two nodes have comes to one of them, which is not the one they mean. A node that
+// is not up may have lost its disk and join anew, so only one that is up keeps its address to itself.
+Status CheckAddressIsFree(kv::KvStore& store, const Config& config, const std::string& own_id) {
+  const std::string wanted = AdvertisedAddress(config);
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange members, store.Range(cluster::MembersBegin(), cluster::MembersEnd(), 0));
+  cluster::NodeTable table;
+  table.Reset(members);
+  const cluster::ViewPtr view = table.MakeView();
+  for (const cluster::NodeInfo& node : view->nodes) {
+    if (node.address != wanted || node.state != cluster::NodeState::kUp || node.id.ToHex() == own_id) continue;
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} is the address of node {} ({}), which is up: give this host's own with --listen or "
+                    "--advertise; if this host was that node and lost its data, try again in {}, when "
+                    "that node counts as down",
+                    wanted, node.name, node.id.ToHex(), FormatDurationMs(config.lease_ms)));
+  }
+  return {};
 }
 
 // The data directory of the host that keeps the metadata is made whole here; that of any other one by its first mount.
@@ -437,7 +460,8 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   CAIRNFS_RETURN_IF_ERROR(CheckAddresses(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
-  CAIRNFS_RETURN_IF_ERROR(CheckDataMayJoin(config, ToHex(identity->header.uuid)));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto own_id, CheckDataMayJoin(config, ToHex(identity->header.uuid)));
+  if (own_id) CAIRNFS_RETURN_IF_ERROR(CheckAddressIsFree(store->store(), config, *own_id));
   CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, ConfigText(config, "join")));
   return SetupResult{ToHex(identity->header.uuid), address, config};
 }

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/hex.h"
+#include "cluster_setup_fixture.h"
 #include "daemon/cluster_store.h"
 #include "daemon/cluster_volume.h"
 #include "daemon/node_usage.h"
@@ -24,26 +25,7 @@ namespace {
 namespace stdfs = std::filesystem;
 
 // The host that serves the metadata itself: all of init can run here. Port 0 is never listened on by init.
-class ClusterSetupTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string pattern = (stdfs::temp_directory_path() / "cairnfs-setup-XXXXXX").string();
-    folder_ = stdfs::canonical(mkdtemp(pattern.data())).string();
-    options_.file = folder_ + "/etc/cairnfs.toml";
-    options_.config.data = folder_ + "/data";
-    options_.config.listen = "127.0.0.1:7401";
-    options_.config.trusted_network = {"127.0.0.0/8"};
-    options_.config.pool_size = 32 * kMiB;
-    options_.config.reserve = 8 * kMiB;
-    options_.config.copies = 3;
-  }
-  void TearDown() override { stdfs::remove_all(folder_); }
-
-  static bool Has(const Error& error, std::string_view text) { return error.message.find(text) != std::string::npos; }
-
-  std::string folder_;
-  SetupOptions options_;
-};
+class ClusterSetupTest : public ClusterSetupFixture {};
 
 TEST_F(ClusterSetupTest, InitMakesAFilesystemAndAConfiguration) {
   auto made = InitCluster(options_);
@@ -258,22 +240,6 @@ TEST_F(ClusterSetupTest, InitRefusesToAdvertiseWhatLeadsOthersNowhere) {
   refuses("[::]:7401", "leads other hosts nowhere");
 }
 
-TEST_F(ClusterSetupTest, JoinRefusesAnAddressOfAnotherHost) {
-  auto engine = kv::OpenMemoryEngine();
-  auto store = kv::HostedStore::Open(*engine);
-  ASSERT_TRUE(store.ok());
-  options_.config.trusted_network = {"127.0.0.0/8", "192.0.2.0/24"};
-  ASSERT_TRUE(MakeOrReadCluster(**store, options_.config).ok());
-  auto server = kvnet::KvServer::Start(**store, "127.0.0.1:0");
-  ASSERT_TRUE(server.ok()) << server.error().message;
-  options_.config.listen = "192.0.2.1:7401";
-  auto joined = JoinCluster(options_, (*server)->address());
-  ASSERT_FALSE(joined.ok());
-  EXPECT_EQ(joined.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(Has(joined.error(), "is no address of this host")) << joined.error().message;
-  EXPECT_FALSE(stdfs::exists(options_.file));
-}
-
 // Each of them would be written and then refused by the next mount.
 TEST_F(ClusterSetupTest, RefusesTextsThatNoConfigurationHolds) {
   for (const char* name : {"two\nlines", "tab\t", "\x7f", "latin\xe4", "cut\xc3", "long\xe0\x80\x80",
@@ -299,24 +265,6 @@ TEST_F(ClusterSetupTest, WritesQuotesAndLettersOfAnyScript) {
   auto read = ReadConfigFile(options_.file, config);
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(config.node_name, name);
-}
-
-TEST_F(ClusterSetupTest, JoinSaysThatNobodyAnswers) {
-  options_.config.metadata_wait_ms = 1000;
-  auto joined = JoinCluster(options_, "127.0.0.1:1");
-  ASSERT_FALSE(joined.ok());
-  EXPECT_TRUE(Has(joined.error(), "must be mounted")) << joined.error().message;
-  EXPECT_FALSE(stdfs::exists(options_.file));
-}
-
-TEST_F(ClusterSetupTest, JoinSaysWhatMayBeJoined) {
-  for (const char* address : {"http://127.0.0.1:2379", "127.0.0.1", "etcd://", ""}) {
-    auto joined = JoinCluster(options_, address);
-    ASSERT_FALSE(joined.ok()) << address;
-    EXPECT_EQ(joined.error().code, ErrorCode::kInvalidArgument) << address;
-    EXPECT_TRUE(Has(joined.error(), "is no address to join: give etcd://")) << joined.error().message;
-  }
-  EXPECT_FALSE(stdfs::exists(options_.file));
 }
 
 TEST_F(ClusterSetupTest, SaysThatWhatAnswersServesNoMetadata) {
@@ -370,60 +318,6 @@ TEST_F(ClusterSetupTest, SaysThatTheFilesystemIsOfANewerFormat) {
   expect_refused(JoinCluster(options_, (*server)->address()));
   options_.config.metadata = "node:" + (*server)->address();
   expect_refused(InitCluster(options_));
-}
-
-TEST_F(ClusterSetupTest, JoinSaysThatTheDirectoryIsAnothersBeforeItWritesAnything) {
-  auto engine = kv::OpenMemoryEngine();
-  auto store = kv::HostedStore::Open(*engine);
-  ASSERT_TRUE(store.ok());
-  ASSERT_TRUE(MakeOrReadCluster(**store, options_.config).ok());
-  auto server = kvnet::KvServer::Start(**store, "127.0.0.1:0");
-  ASSERT_TRUE(server.ok()) << server.error().message;
-  {
-    auto directory = DataDirectory::Open({options_.config.data, true, "testing"});
-    ASSERT_TRUE(directory.ok());
-    ASSERT_TRUE((*directory)->JoinFilesystem(std::string(32, '1')).ok());
-    ASSERT_TRUE((*directory)->FinishMaking().ok());
-  }
-  auto joined = JoinCluster(options_, (*server)->address());
-  ASSERT_FALSE(joined.ok());
-  EXPECT_TRUE(Has(joined.error(), "belongs to filesystem " + std::string(32, '1'))) << joined.error().message;
-  EXPECT_FALSE(stdfs::exists(options_.file));
-  options_.config.data = folder_ + "/not-there-yet";
-  joined = JoinCluster(options_, (*server)->address());
-  EXPECT_TRUE(joined.ok()) << joined.error().message;
-  EXPECT_TRUE(stdfs::exists(options_.file));
-  EXPECT_FALSE(stdfs::exists(options_.config.data));
-}
-
-// The daemon runs as that user. Its mount looks at the directory.
-TEST_F(ClusterSetupTest, JoinTakesADirectoryThatBelongsToAnotherUser) {
-  auto engine = kv::OpenMemoryEngine();
-  auto store = kv::HostedStore::Open(*engine);
-  ASSERT_TRUE(store.ok());
-  auto made = MakeOrReadCluster(**store, options_.config);
-  ASSERT_TRUE(made.ok()) << made.error().message;
-  auto server = kvnet::KvServer::Start(**store, "127.0.0.1:0");
-  ASSERT_TRUE(server.ok()) << server.error().message;
-  const std::string& data = options_.config.data;
-  {
-    auto directory = DataDirectory::Open({data, true, "testing"});
-    ASSERT_TRUE(directory.ok());
-    ASSERT_TRUE((*directory)->JoinFilesystem(ToHex(made->header.uuid)).ok());
-    ASSERT_TRUE((*directory)->FinishMaking().ok());
-  }
-  if (geteuid() == 0) {
-    constexpr uid_t kAnother = 12345;
-    ASSERT_EQ(chown((data + "/format").c_str(), kAnother, kAnother), 0);
-  } else {
-    ASSERT_EQ(chmod((data + "/LOCK").c_str(), 0), 0);
-  }
-  auto opened = DataDirectory::Open({data, false, "testing"});
-  ASSERT_FALSE(opened.ok());
-  ASSERT_EQ(opened.error().code, ErrorCode::kPermission) << opened.error().message;
-  auto joined = JoinCluster(options_, (*server)->address());
-  EXPECT_TRUE(joined.ok()) << joined.error().message;
-  EXPECT_TRUE(stdfs::exists(options_.file));
 }
 
 TEST_F(ClusterSetupTest, HostsThatStartAtOnceAgree) {
