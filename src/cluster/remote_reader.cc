@@ -253,7 +253,7 @@ void RemoteReader::OnAnswer(const NodeId& node, const OperationPtr& operation, G
     case GetAnswer::Kind::kBytes: {
       auto slices = payload.Take(answer.size);
       Result<store::ChunkData> data =
-          slices ? VerifyAndKeep(operation->digest, *slices, answer.size)
+          slices ? VerifyAndKeep(operation, *slices, answer.size)
                  : Result<store::ChunkData>(MakeError(ErrorCode::kCorrupt, "a reply is shorter than it says"));
       if (data.ok()) return Finish(operation, std::move(data));
       spdlog::warn("node {} sent a chunk that is wrong: {}", node.ToHex(), data.error().message);
@@ -316,8 +316,9 @@ std::vector<io::Slice> RemoteReader::CopyToPool(const std::vector<io::Slice>& sl
   return reserved;
 }
 
-Result<store::ChunkData> RemoteReader::VerifyAndKeep(const Digest& digest, const std::vector<io::Slice>& slices,
-                                                     size_t size) {
+Result<store::ChunkData> RemoteReader::VerifyAndKeep(const OperationPtr& operation,
+                                                     const std::vector<io::Slice>& slices, size_t size) {
+  const Digest& digest = operation->digest;
   std::vector<io::Slice> copied = CopyToPool(slices, size);
   chunking::Digester digester;  // of the copy, which lies in the cores' caches
   for (const io::Slice& slice : copied) digester.Update(slice.bytes());
@@ -329,7 +330,12 @@ Result<store::ChunkData> RemoteReader::VerifyAndKeep(const Digest& digest, const
   store::ChunkData data;
   data.slices = std::move(copied);
   data.size = size;
-  return parts_.cache.InsertFetched(digest, std::move(data));
+  bool is_awaited;
+  {
+    MutexLock lock(mutex_);
+    is_awaited = !operation->waiting.empty();
+  }
+  return parts_.cache.InsertFetched(digest, std::move(data), is_awaited);
 }
 
 void RemoteReader::Finish(const OperationPtr& operation, Result<store::ChunkData> result,

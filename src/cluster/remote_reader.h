@@ -71,7 +71,8 @@ class RemoteReader {
   void OnReply(const NodeId& node, const std::vector<OperationPtr>& asked, Result<PeerMessage> reply)
       EXCLUDES_LOCK(mutex_);
   void OnAnswer(const NodeId& node, const OperationPtr& operation, struct GetAnswer&& answer, PayloadReader& payload);
-  Result<store::ChunkData> VerifyAndKeep(const Digest& digest, const std::vector<io::Slice>& slices, size_t size);
+  Result<store::ChunkData> VerifyAndKeep(const OperationPtr& operation, const std::vector<io::Slice>& slices,
+                                         size_t size) EXCLUDES_LOCK(mutex_);
   std::vector<io::Slice> CopyToPool(const std::vector<io::Slice>& slices, size_t size) EXCLUDES_LOCK(packing_mutex_);
   void Finish(const OperationPtr& operation, Result<store::ChunkData> result,
               const std::optional<Clock::time_point>& away_since = std::nullopt) EXCLUDES_LOCK(mutex_);

@@ -190,7 +190,7 @@ class FileSystem::Impl {
   Result<size_t> CopyNow(const InodePtr& from, uint64_t from_offset, const InodePtr& to, uint64_t to_offset,
                          uint64_t length, uint64_t session);
   Result<std::vector<Extent>> StoredExtents(const InodePtr& inode, uint64_t offset, uint64_t& length,
-                                            std::vector<store::ChunkPin>& pins);
+                                            std::vector<store::ChunkPin>* pins);
 
   // --- names (names.cc) ---
   Result<meta::Attr> LinkNow(InodeId inode, InodeId new_parent, std::string_view new_name);

@@ -127,6 +127,7 @@ class Inode {
   uint64_t others_noticed GUARDED_BY(mutex) = 0, others_seen GUARDED_BY(mutex) = 0;
   std::chrono::steady_clock::time_point looked_at GUARDED_BY(mutex);  // whether others have changed it
   std::chrono::milliseconds look_after GUARDED_BY(mutex){};           // from then on, again
+  bool look_under_way GUARDED_BY(mutex) = false;
   // Where the file ended here before another host cut it, and what was appended there since: the kernel may believe so
   // still, and append there.
   uint64_t others_cut_from GUARDED_BY(mutex) = 0;

@@ -143,10 +143,10 @@ void FileSystem::SeekTo(HandleId handle_id, InodeId, uint64_t offset, Seek what,
   });
 }
 
-// The extents of [offset, offset + length) with everything accepted before the call in them, pinned. Lowers `length` to
-// what the file has.
+// The extents of [offset, offset + length) with everything accepted before the call in them; `pins` takes a pin for
+// each, unless it is null. Lowers `length` to what the file has.
 Result<std::vector<Extent>> FileSystem::Impl::StoredExtents(const InodePtr& inode, uint64_t offset, uint64_t& length,
-                                                            std::vector<store::ChunkPin>& pins) {
+                                                            std::vector<store::ChunkPin>* pins) {
   LoadPages(inode, offset, length);
   std::vector<Extent> extents;
   {
@@ -170,10 +170,11 @@ Result<std::vector<Extent>> FileSystem::Impl::StoredExtents(const InodePtr& inod
     }
     CAIRNFS_RETURN_IF_ERROR(content.extents.EnsureLoaded(offset, length, parts.chunks));
     content.extents.ForEach(offset, length, [&](const Extent& extent) { extents.push_back(extent); });
+    if (pins == nullptr) return extents;
     // Under the lock: once the source lets go of a chunk that found no room, nobody may have it any more.
     for (const Extent& extent : extents) {
       CAIRNFS_ASSIGN_OR_RETURN(store::ChunkPin pin, parts.chunks.Pin(extent.digest));
-      pins.push_back(std::move(pin));
+      pins->push_back(std::move(pin));
     }
   }
   return extents;
@@ -199,8 +200,8 @@ Result<size_t> FileSystem::Impl::CopyNow(const InodePtr& from, uint64_t from_off
   for (int attempt = 0; attempt < 8; attempt++) {
     pins.clear();
     uint64_t wanted = length;
-    extents = StoredExtents(from, from_offset, wanted, pins);
-    // A chunk may be collected between the look and the pin when the source changes at that moment.
+    extents = StoredExtents(from, from_offset, wanted, &pins);
+    // One that the source had when it was loaded may be gone since another host changed the source.
     if (extents.ok() || extents.error().code != ErrorCode::kNotFound) {
       length = wanted;
       break;

@@ -359,16 +359,19 @@ void FileSystem::Impl::WhenCurrent(const InodePtr& inode, const Caller& caller, 
 
 void FileSystem::Impl::LookAgain(const InodePtr& inode) {
   const auto now = std::chrono::steady_clock::now();
-  if (now - inode->looked_at < inode->look_after || looks_under_way >= kLooksMax || host->session() == 0) return;
+  if (inode->look_under_way || now - inode->looked_at < inode->look_after) return;
+  if (looks_under_way >= kLooksMax || host->session() == 0) return;
+  inode->look_under_way = true;
   inode->looked_at = now;
   looks_under_way++;
   blocking->Post([this, inode] {
     const auto state = parts.names.ReadFile(inode->id);
+    const bool has_changed = state.ok() && AdoptPublished(inode, *state);
     looks_under_way--;
-    if (!state.ok()) return;
-    const bool has_changed = AdoptPublished(inode, *state);
     {
       MutexLock lock(inode->mutex);
+      inode->look_under_way = false;
+      if (!state.ok()) return;
       inode->look_after = has_changed ? kLookAfterMin : std::clamp(2 * inode->look_after, kLookAfterMin, kLookAfterMax);
     }
     AskToPublish(inode, UnfinishedElsewhere(inode->id, *state, /*tells=*/false));
@@ -406,8 +409,8 @@ void FileSystem::Impl::AskToPublish(const InodePtr& inode, const ClusterHost::Wo
   }
   host_waits->Post([this, inode, work] {
     static_cast<void>(host->Finish(work, {std::chrono::steady_clock::now() + kFinishWaitMin, {}}));
-    asks_under_way--;
     if (const auto state = parts.names.ReadFile(inode->id); state.ok()) AdoptPublished(inode, *state);
+    asks_under_way--;
   });
 }
 

@@ -97,8 +97,7 @@ void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> d
     std::unordered_map<Digest, uint64_t, DigestHash> chunks;
     Result<std::vector<Extent>> extents = std::vector<Extent>();
     {
-      std::vector<store::ChunkPin> pins;
-      extents = impl_->StoredExtents(inode, 0, length, pins);
+      extents = impl_->StoredExtents(inode, 0, length, /*pins=*/nullptr);
       MutexLock lock(inode->mutex);
       impl_->DropContentIfUnused(inode);
     }

@@ -8,6 +8,7 @@ namespace {
 constexpr size_t kWrittenBytesMin = 256 * kKiB;
 // Of what passes by: what one reader has fetched ahead and is about to use fits in. With more, less is left of what the
 // readers of other hosts come for; measured in docs/decisions/reading.md.
+// What was fetched and still waits for its reader may take the whole share: other readers' does not drive it out.
 constexpr size_t kPassingBytes = 96 * kMiB;
 
 // What a chunk counts for: its name takes memory too.
@@ -106,8 +107,10 @@ void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName q
 
 ChunkCache::Queue& ChunkCache::QueueToShorten() {
   const size_t bytes = bytes_.load(std::memory_order_relaxed), share = bytes / 4;
-  const size_t passing_share = std::clamp(kPassingBytes, bytes / 8, share);
-  if (queues_[kPassing].bytes > passing_share) return queues_[kPassing];
+  const Queue& passing = queues_[kPassing];
+  const bool is_awaited = !passing.items.empty() && passing.items.back().used_by == Reader::kNone;
+  const size_t passing_share = is_awaited ? share : std::clamp(kPassingBytes, bytes / 8, share);
+  if (passing.bytes > passing_share) return queues_[kPassing];
   if (queues_[kRecent].bytes > share) return queues_[kRecent];
   return queues_[kLasting];
 }

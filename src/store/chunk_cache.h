@@ -4,13 +4,13 @@
 // Algorithm", VLDB 1994), so that reading much once does not drive out what was saved or is read again:
 //  - what was read from this node's disk for the first time enters `recent`, first in, first out, of a quarter of
 //    what the cache holds;
-//  - what came from another node enters `passing`, the same again or less: only readers on this host get it from there,
+//  - what came from another node enters `passing`, the same again or less: only readers on this host want it from here,
 //    while those of other hosts may still come for what is in `recent`;
 //  - what was written, and what this host reads again soon after it left one of these, enters `lasting`, least recently
 //    used out.
 // What another node reads, which keeps it itself, is no sign of more to come: where several hosts read the same and one
-// is so far behind that its chunks have left, they enter `passing`. Were they kept, they would take the place of those
-// that it comes for next.
+// is so far behind that its chunks have left, they enter `passing`, as does what it had read and this host reads then.
+// Were they kept, they would take the place of those that it comes for next.
 //
 // It never starves the pool: it keeps at most bytes_max, gives up more bytes than it takes while the pool is short, and
 // gives buffers up when Trim or MakeRoom asks. It counts bytes; a buffer stays taken as long as any chunk in it is
@@ -46,8 +46,8 @@ class ChunkCache {
   ChunkData InsertRead(const Digest& digest, ChunkData data, Reader reader, bool is_awaited) {
     return Keep(digest, std::move(data), kRecent, reader, is_awaited);
   }
-  ChunkData InsertFetched(const Digest& digest, ChunkData data) {
-    return Keep(digest, std::move(data), kPassing, Reader::kThisHost, /*is_awaited=*/false);
+  ChunkData InsertFetched(const Digest& digest, ChunkData data, bool is_awaited) {
+    return Keep(digest, std::move(data), kPassing, Reader::kThisHost, is_awaited);
   }
   // A chunk just put: keeps the caller's slices, if they are of the pool.
   void InsertWritten(const Digest& digest, std::span<const io::Slice> slices, size_t size);
@@ -93,8 +93,8 @@ class ChunkCache {
   Mutex mutex_;
   std::array<Queue, 3> queues_ GUARDED_BY(mutex_);
   std::unordered_map<Digest, Items::iterator, DigestHash> by_digest_ GUARDED_BY(mutex_);
-  // What left the queues other than kLasting of late after use, newest first: names only, for half as many bytes as the
-  // cache holds.
+  // What left the queues other than kLasting of late after use, but for what passed by for other nodes; newest first.
+  // Names only, for half as many bytes as the cache holds.
   std::list<Left> left_ GUARDED_BY(mutex_);
   size_t left_bytes_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<Digest, std::list<Left>::iterator, DigestHash> left_by_digest_ GUARDED_BY(mutex_);

@@ -108,7 +108,10 @@ void ChunkReader::Prefetch(std::span<const Digest> digests, Reader reader) {
     {
       MutexLock lock(mutex_);
       OperationPtr& slot = in_flight_[digest];
-      if (slot) continue;
+      if (slot) {
+        slot->reader = std::max(slot->reader, reader);
+        continue;
+      }
       slot = operation = std::make_shared<Operation>(digest);
       operation->prefetch = true;
       operation->reader = reader;

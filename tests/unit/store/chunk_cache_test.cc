@@ -33,10 +33,7 @@ class ChunkCacheTest : public ::testing::Test {
   void ReadAhead(uint64_t number) {
     cache_.InsertRead(DigestOf(number), Data(), Reader::kThisHost, /*is_awaited=*/false);
   }
-  void Fetched(uint64_t number) {
-    cache_.InsertFetched(DigestOf(number), Data());
-    cache_.Find(DigestOf(number), Reader::kThisHost);
-  }
+  void Fetched(uint64_t number) { cache_.InsertFetched(DigestOf(number), Data(), /*is_awaited=*/true); }
   void Written(uint64_t number) {
     ChunkData data = Data();
     cache_.InsertWritten(DigestOf(number), data.slices, data.size);
@@ -128,6 +125,38 @@ TEST_F(ChunkCacheTest, WhatCameFromOtherNodesLeavesWhatWasWritten) {
   for (uint64_t i = 0; i < kCacheChunks; ++i) Written(i);
   for (uint64_t i = 100; i < 300; ++i) Fetched(i);
   EXPECT_GE(CountOf(0, kCacheChunks), kCacheChunks * 5 / 8);
+}
+
+TEST_F(ChunkCacheTest, WhatCameFromOtherNodesAndIsReadAgainSoonStays) {
+  for (uint64_t i = 0; i < kCacheChunks; ++i) Written(i);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (uint64_t i = 100; i < 108; ++i) {
+      if (!cache_.Find(DigestOf(i), Reader::kThisHost)) Fetched(i);
+    }
+  }
+  for (uint64_t i = 200; i < 300; ++i) Fetched(i);
+  EXPECT_GE(CountOf(100, 108), 4U);
+}
+
+// Each of four has fetched ahead what fits into a sixteenth of the cache, as the daemon lets it.
+TEST(ChunkCacheOfALargePool, WhatReadersFetchAheadStaysUntilTheyCome) {
+  constexpr size_t kMiBs = 1024, kChunks = kMiBs / 8, kBytes = 8 * kMiB, kReaders = 4, kAhead = kChunks / 16;
+  auto pool = io::BufferPool::Create({.size_bytes_max = 64 * kMiB, .reserved_count = 8});
+  ASSERT_TRUE(pool.ok());
+  ChunkCache cache(**pool, kMiBs * kMiB);
+  const io::BufferRef buffer = (*pool)->Acquire();  // all chunks lie in it, as far as the cache counts
+  auto data = [&] { return ChunkData{{io::Slice{buffer, buffer.payload(), kBytes}}, kBytes}; };
+  auto digest = [](uint64_t number) { return MakeChunk(number, 16).digest; };
+  for (uint64_t i = 0; i < kChunks; ++i) cache.InsertWritten(digest(i), data().slices, kBytes);
+  size_t missed = 0;
+  for (uint64_t i = 0; i < 40; ++i) {
+    for (uint64_t reader = 1; reader <= kReaders; ++reader) {
+      cache.InsertFetched(digest(1000 * reader + i), data(), /*is_awaited=*/false);
+      if (i >= kAhead && !cache.Find(digest(1000 * reader + i - kAhead), Reader::kThisHost)) ++missed;
+    }
+  }
+  EXPECT_EQ(missed, 0U);
+  EXPECT_TRUE(cache.Contains(digest(kChunks / 2)));
 }
 
 TEST_F(ChunkCacheTest, KeepsNoBytesThatAreSomebodyElses) {
