@@ -42,8 +42,8 @@ HasAnswer HomeClaims::Find(const Digest& digest, GroupCommit::Presence here, con
   return answer;
 }
 
-// What there is, is looked up without the lock, so a claim that another takes meanwhile is seen afterwards; so is one
-// that even ended: then the chunk may have come behind the look, and is looked up once more.
+// What there is, is looked up without the lock, so a claim that is taken meanwhile is seen afterwards; so is one that
+// even ended: then the chunk may have come behind the look, and is looked up once more.
 std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const NodeId& caller) {
   using Presence = GroupCommit::Presence;
   const ViewPtr view = membership_.view();
@@ -75,9 +75,9 @@ std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const
       if (!unclaimed[i]) continue;
       auto claim = claims_.find(digests[i]);
       const bool is_claimed = claim != claims_.end() && !IsOver(claim->second, *view, now);
-      if (is_claimed && claim->second.claimant != caller) {
-        // Another caller came in between. It may even be here by now, and not yet on the others that its list names.
-        answers[i] = {HasAnswer::Kind::kWait, {}};
+      if (is_claimed) {
+        // Another call came in between. It may even be here by now, and not yet on the others that its list names.
+        answers[i] = {claim->second.claimant == caller ? HasAnswer::Kind::kBring : HasAnswer::Kind::kWait, {}};
         continue;
       }
       if (here[i] != Presence::kAbsent) continue;
@@ -87,21 +87,33 @@ std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const
       claims_.insert_or_assign(digests[i], Claim{caller, session, now + kClaimTimeMax});
     }
   }
-  if (!outdated.empty()) AskAgain(digests, outdated, *view, answers);
+  if (!outdated.empty()) AskAgain(digests, outdated, Claim{caller, session, now + kClaimTimeMax}, *view, answers);
   return answers;
 }
 
-// The caller has the claim on those that it is to bring, so nobody else brings them now.
-void HomeClaims::AskAgain(const std::vector<Digest>& digests, const std::vector<size_t>& indexes, const View& view,
-                          std::vector<HasAnswer>& answers) {
+// `own` is the claim that the caller got on those that it is to bring, unless there were too many. No other claim is
+// ended here: it may be of a chunk that is not yet on the others that its list names.
+void HomeClaims::AskAgain(const std::vector<Digest>& digests, const std::vector<size_t>& indexes, const Claim& own,
+                          const View& view, std::vector<HasAnswer>& answers) {
   std::vector<Digest> asked;
   for (size_t i : indexes) asked.push_back(digests[i]);
   const std::vector<GroupCommit::Presence> here = commit_.Find(asked);
+  std::vector<HasAnswer> found;
+  for (size_t k = 0; k < asked.size(); ++k) found.push_back(Find(asked[k], here[k], view));
+  const auto now = Clock::now();
+  MutexLock lock(mutex_);
   for (size_t k = 0; k < asked.size(); ++k) {
-    HasAnswer answer = Find(asked[k], here[k], view);
-    if (!answer.is_known()) continue;
-    if (answers[indexes[k]].kind == HasAnswer::Kind::kBring) EndClaim(asked[k]);
-    answers[indexes[k]] = std::move(answer);
+    HasAnswer& answer = answers[indexes[k]];
+    auto claim = claims_.find(asked[k]);
+    const bool is_claimed = claim != claims_.end() && !IsOver(claim->second, view, now);
+    const bool is_own = is_claimed && claim->second.claimant == own.claimant && claim->second.until == own.until;
+    if (is_claimed && !is_own) {
+      answer = {claim->second.claimant == own.claimant ? HasAnswer::Kind::kBring : HasAnswer::Kind::kWait, {}};
+      continue;
+    }
+    if (!found[k].is_known()) continue;
+    if (is_own) EndClaimLocked(asked[k]);
+    answer = std::move(found[k]);
   }
 }
 
@@ -139,6 +151,10 @@ void HomeClaims::NoteCame(const Digest& digest, Clock::time_point now) {
 
 void HomeClaims::EndClaim(const Digest& digest) {
   MutexLock lock(mutex_);
+  EndClaimLocked(digest);
+}
+
+void HomeClaims::EndClaimLocked(const Digest& digest) {
   if (claims_.erase(digest) == 0) return;
   ++ended_count_;
   NoteCame(digest, Clock::now());

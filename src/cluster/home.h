@@ -58,8 +58,9 @@ class HomeClaims {
 
   bool IsOver(const Claim& claim, const View& view, Clock::time_point now) const;
   HasAnswer Find(const Digest& digest, GroupCommit::Presence here, const View& view);
-  void AskAgain(const std::vector<Digest>& digests, const std::vector<size_t>& indexes, const View& view,
-                std::vector<HasAnswer>& answers) EXCLUDES_LOCK(mutex_);
+  void AskAgain(const std::vector<Digest>& digests, const std::vector<size_t>& indexes, const Claim& own,
+                const View& view, std::vector<HasAnswer>& answers) EXCLUDES_LOCK(mutex_);
+  void EndClaimLocked(const Digest& digest) REQUIRES_LOCK(mutex_);
   std::vector<HeldPtr> TakeDue(Clock::time_point now) REQUIRES_LOCK(mutex_);
   void Answer(const Held& held) EXCLUDES_LOCK(mutex_) { held.respond(Ask(held.digests, held.caller)); }
   void EndOldClaims(const View& view, Clock::time_point now) REQUIRES_LOCK(mutex_);

@@ -126,6 +126,23 @@ TEST_F(HomeTest, AChunkThatIsHereAndOnItsWayToOthersIsWaitedFor) {
   EXPECT_EQ(Ask(ids_[2]), Kind::kKnownHere);
 }
 
+// Two writers of one host ask at once, and the home has the chunk already while its other holder has not: the second's
+// question must not end the claim of the first, or who asks next would be told of both.
+TEST_F(HomeTest, AQuestionEndsNoClaimOfAnotherQuestion) {
+  const TestChunk other = MakeChunk(2, 100);
+  engine_.before_get = [&] {
+    EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+    home_->Ask({other.digest}, ids_[2]);
+    home_->EndClaim(other.digest);  // a claim ended meanwhile, so what is found is looked up again
+  };
+  engine_.after_get = [&] {
+    Store(chunk_);
+    ASSERT_OK(commit_->CommitAndWait());
+  };
+  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  EXPECT_EQ(Ask(ids_[2]), Kind::kWait);
+}
+
 TEST_F(HomeTest, AClaimEndsWithTheSession) {
   EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
   cluster_.SetState(ids_[1], NodeState::kDown);
