@@ -151,6 +151,8 @@ std::vector<ClusterHost::Failure> ClusterHost::FinishAt(const std::string& node,
     is_gone = !LivesSession(node, work.session);
     if (!is_gone) static_cast<void>(kv::Patience::Sleep(nullptr, kAskAgain));
   }
+  // It may have published all it had before it left.
+  if (is_gone && id && parts_.membership.LeaseHolds()) inodes = NotPublished(node, std::move(inodes));
   why =
       is_gone ? "host " + name + " is down, and its bytes of the file were not safe yet" : "host " + name + ": " + why;
   std::vector<Failure> told;

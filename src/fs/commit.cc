@@ -273,8 +273,10 @@ Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector
   ClusterHost::Work work;
   std::vector<meta::Namespace::PendingFile> alive, lost;
   for (auto& file : pending) {
+    // Asked first: a session that ends between the two is among the lost, and not in neither.
+    const bool lives = host->Lives(file.pending);
     if (host->HasLost(file.pending)) lost.push_back(file);
-    if (!host->Lives(file.pending) || host->IsOwn(file.pending)) continue;
+    if (!lives || host->IsOwn(file.pending)) continue;
     work[file.pending.node].Add(file.inode, file.pending);
     alive.push_back(std::move(file));
   }

@@ -80,11 +80,17 @@ class TestMembership final : public cluster::Membership {
   const cluster::NodeId& self() const override { return inner_->self(); }
   cluster::ViewPtr view() const override {
     std::lock_guard lock(frozen_mutex_);
-    return frozen_ ? frozen_ : inner_->view();
+    if (looks_left_ == 0) frozen_.reset();
+    if (!frozen_) return inner_->view();
+    --looks_left_;
+    return frozen_;
   }
-  void FreezeView() {
+  void FreezeView() { ShowView(inner_->view(), SIZE_MAX); }
+  // So many looks see this one.
+  void ShowView(cluster::ViewPtr view, size_t looks) {
     std::lock_guard lock(frozen_mutex_);
-    frozen_ = inner_->view();
+    frozen_ = std::move(view);
+    looks_left_ = looks;
   }
   std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)> changed) override {
     return inner_->OnChange(std::move(changed));
@@ -109,7 +115,8 @@ class TestMembership final : public cluster::Membership {
  private:
   std::unique_ptr<cluster::Membership> inner_;
   mutable std::mutex frozen_mutex_;
-  cluster::ViewPtr frozen_;
+  mutable cluster::ViewPtr frozen_;
+  mutable size_t looks_left_ = 0;
 };
 
 // Chunks on this host's own store, and read from the others' where they are not there.

@@ -76,6 +76,23 @@ TEST_F(ClusterNamesTest, CommitWaitsForWhatOtherHostsClosedBelow) {
   EXPECT_TRUE(host(2).fs->Lookup(kRootInode, "step-1").ok());
 }
 
+// The host dies between any two looks of the commit.
+TEST_F(ClusterNamesTest, CommitOverlooksNoHostThatDiesMeanwhile) {
+  MakeHosts(3);
+  const InodeId temporary = host(0).MakeDirectory("tmp");
+  host(2).Put("bad", TextOf(1, 1000), temporary);
+  const cluster::ViewPtr before = host(0).membership->view();
+  host(2).Die();
+  ASSERT_TRUE(Eventually(
+      [&] { return host(0).membership->view()->Find(host(2).membership->self())->state != cluster::NodeState::kUp; }));
+  for (size_t looks = 0; looks < 12; ++looks) {
+    host(0).membership->ShowView(before, looks);
+    const Status renamed = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
+    ASSERT_FALSE(renamed.ok()) << "after " << looks << " looks";
+    EXPECT_NE(renamed.error().message.find("tmp/bad"), std::string::npos) << renamed.error().message;
+  }
+}
+
 TEST_F(ClusterNamesTest, CommitFailsWithTheNamesOfWhatADeadHostHadNotSaved) {
   MakeHosts(3);
   const InodeId temporary = host(0).MakeDirectory("tmp");
