@@ -41,7 +41,10 @@ TEST_F(ClusterSyncBelowTest, NamesWhatIsLost) {
   const InodeId bad = host(2).Put("bad", "bad", directory);
   host(2).Die();
   ExpectNamed(SyncBelow(host(0), directory), "'step/bad': host host3 ");
-  ExpectNamed(SyncBelow(host(1), bad), "'step/bad': host host3 ");
+  // Who has seen that the host is down knows what was lost.
+  ASSERT_TRUE(Eventually(
+      [&] { return host(1).membership->view()->Find(host(2).membership->self())->state != cluster::NodeState::kUp; }));
+  ExpectNamed(SyncBelow(host(1), bad), "'step/bad': host host3 was lost before its bytes were safe");
   EXPECT_TRUE(SyncBelow(host(1), host(1).MakeDirectory("beside")).ok());
   EXPECT_TRUE(host(0).fs->GetStatus().failed_commits.empty());
 }

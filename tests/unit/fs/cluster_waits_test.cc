@@ -120,6 +120,7 @@ TEST_F(ClusterWaitsTest, OpeningAndReadingOutlastThatOthersAreAway) {
 }
 
 TEST_F(ClusterWaitsTest, LinksThatWaitForCopiesHoldUpNothingElse) {
+  options_.commit_wait_seconds_max = 600;
   MakeHosts(2);
   const Scratch scratch = MakeScratch();
   TestChunks& chunks = *host(1).chunks;

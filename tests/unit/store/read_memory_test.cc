@@ -79,7 +79,7 @@ class ReadMemoryStoreTest : public StoreTest {
 
 TEST_F(ReadMemoryStoreTest, ReadsWithoutBuffersAreBounded) {
   io::Faults slow;
-  slow.delay_max = std::chrono::milliseconds(100);
+  slow.delay_max = std::chrono::seconds(1);
   disk_.SetFaults(slow);
   const uint64_t reads_before = disk_.GetCounts().reads;
   StartAll();

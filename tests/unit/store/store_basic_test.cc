@@ -199,8 +199,8 @@ TEST_F(StoreTest, ReadsGoOnWhenThePoolIsEmpty) {
 
 // The real disk, with direct I/O where the file system below has it.
 TEST_F(StoreTest, OnARealDisk) {
-  std::string path = std::filesystem::temp_directory_path() / ("cairnfs-store-" + std::to_string(getpid()));
-  std::filesystem::create_directory(path);
+  std::string path = std::filesystem::temp_directory_path() / "cairnfs-store-XXXXXX";
+  ASSERT_NE(mkdtemp(path.data()), nullptr);
   std::vector<TestChunk> chunks;
   for (uint64_t i = 0; i < 40; ++i) chunks.push_back(MakeChunk(i, 1 + 25'011 * i));
   for (bool reopened : {false, true}) {
