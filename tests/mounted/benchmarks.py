@@ -84,7 +84,8 @@ def every_row_is_measured(scratch):
     build = os.environ.get("CAIRNFS_BUILD_DIR", os.path.join(SOURCE, "build-bench"))
     figures, plots, table = (os.path.join(scratch.path, name) for name in ("bench.json", "plots", "table.md"))
     run(os.path.join(SOURCE, "tools", "bench"), "--build", build, "--no-build", "--quick", "--size", "64M", "--rounds", 1,
-        "--data", scratch.path, "--json", figures, "--plots", plots, "--markdown", table, "--only", *EXPERIMENTS)
+        "--data", scratch.path, "--json", figures, "--plots", plots, "--markdown", table, "--only", *EXPERIMENTS,
+        timeout=2400)
     with open(figures, encoding="utf-8") as file:
         rows = json.load(file)["rows"]
     measures = [row["measure"] for row in rows]

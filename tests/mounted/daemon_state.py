@@ -224,12 +224,12 @@ def umount_says_whose_namespace_still_has_the_mount():
         for end in ("the holder ends", "SIGTERM"):
             with namespace_with(mount) as holder:
                 # The holder's descriptor is of its own copy: here the mount is not busy.
-                umount = subprocess.Popen(mount.umount_command(), stderr=subprocess.PIPE, text=True)
                 begin = time.monotonic()
+                umount = subprocess.Popen(mount.umount_command(), stderr=subprocess.PIPE, text=True)
                 told = umount.stderr.readline() + umount.stderr.readline()
                 waited = time.monotonic() - begin
                 assert mount.path + " is unmounted" in told and f"at {mount.path} in the mount namespace" in told, told
-                assert f"process {holder.pid} (sleep)" in told and 1.5 < waited < 10, (told, waited)
+                assert f"process {holder.pid} (sleep)" in told and 1.5 < waited < 60, (told, waited)
                 assert f"nsenter -t {holder.pid} -m umount {mount.path}" in umount.stderr.readline()
                 time.sleep(3)
                 assert umount.poll() is None and not os.path.ismount(mount.path)
@@ -257,7 +257,7 @@ def a_stop_ends_while_another_namespace_writes():
             time.sleep(1)
             pid = mount.pid
             os.kill(pid, signal.SIGTERM)
-            wait_for_end(pid, 30)
+            wait_for_end(pid, 300)
             message = writer.communicate(timeout=30)[1]
             assert writer.returncode != 0 and "not connected" in message, message
             assert not os.path.ismount(mount.path)

@@ -14,7 +14,8 @@ import time
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import SMALL, Mount, Scratch, free_port, program, run, run_cases
+from cairnfs_mount import SMALL, Mount, Scratch, await_end, free_port, program, run, run_cases
+from refusals import BUSY, call
 
 
 class SystemdSocket:
@@ -25,11 +26,26 @@ class SystemdSocket:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(self.path)
         self.heard = ""
+        self.changed = threading.Condition()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        """At all times, as systemd does: the queue is short, and what finds it full is not heard."""
+        while True:
+            text = self.socket.recv(65536).decode()
+            with self.changed:
+                self.heard += text + "\n"
+                self.changed.notify_all()
 
     def wait_for(self, text, seconds=60):
-        self.socket.settimeout(seconds)
-        while text not in self.heard:
-            self.heard += self.socket.recv(65536).decode() + "\n"
+        with self.changed:
+            came = self.changed.wait_for(lambda: text in self.heard, seconds)
+            assert came, f"{text} did not come within {seconds} s, but {self.heard!r}"
+
+    def wait_for_next(self, text):
+        with self.changed:
+            self.heard = ""
+        self.wait_for(text)
 
 
 @contextlib.contextmanager
@@ -64,10 +80,8 @@ def systemd_is_told():
         with foreground(scratch, NOTIFY_SOCKET=systemd.path, WATCHDOG_USEC="300000") as (process, point):
             systemd.wait_for("READY=1")
             assert os.path.ismount(point)
-            systemd.heard = ""
-            systemd.wait_for("WATCHDOG=1", 2)
-            systemd.heard = ""
-            systemd.wait_for("WATCHDOG=1", 2)
+            systemd.wait_for_next("WATCHDOG=1")
+            systemd.wait_for_next("WATCHDOG=1")
             with open(point + "/file", "wb") as file:
                 file.write(b"not synced")
             process.send_signal(signal.SIGHUP)
@@ -194,101 +208,6 @@ def status_is_right_before_anything_is_durable():
         mount.umount()
 
 
-def fill(mount, megabytes):
-    with open(mount.path + "/big", "wb") as file:
-        for _ in range(megabytes):
-            file.write(os.urandom(1 << 20))
-    run(program("cairnfs"), "wait", mount.path)
-
-
-def drop_caches():
-    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as drop:
-        drop.write("1")
-
-
-def interrupted_checks_hold_nobody_up():
-    with Scratch() as scratch:
-        mount = Mount(scratch)
-        fill(mount, 2048)
-        # Each of them would take seconds.
-        checks = [subprocess.Popen(["timeout", "0.3", program("cairnfs"), "check", mount.path], stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True) for _ in range(24)]
-        answers = [(check.communicate()[0], check.returncode) for check in checks]
-        refused = [text for text, code in answers if code == 5]
-        assert refused and all("a check runs already" in text for text in refused), answers
-        begin = time.monotonic()
-        drop_caches()
-        with open(mount.path + "/big", "rb") as file:
-            file.seek(500 << 20)
-            file.read(1 << 20)
-        os.rename(mount.path + "/big", mount.path + "/renamed")
-        read = time.monotonic() - begin
-        assert read < 10, f"a read and a rename took {read} s"  # behind the checks it would take half a minute
-        # A check that nobody waits for ends: another one is let in.
-        mount.check()
-        for delay in (0.3, 0.15, 0.07, 0.03):  # a fast disk and processor are done with it before the first
-            check = subprocess.Popen([program("cairnfs"), "check", mount.path], stdout=subprocess.DEVNULL,
-                                     stderr=subprocess.PIPE, text=True)
-            time.sleep(delay)
-            begin = time.monotonic()
-            mount.umount()
-            ended = time.monotonic() - begin
-            message = check.communicate(timeout=60)[1]
-            if check.returncode != 0:
-                break
-            mount.mount()
-        assert check.returncode == 1 and "stop" in message, (check.returncode, message)
-        assert ended < 3, f"umount took {ended} s"
-        return f"a read beside took {read:.2f} s, umount {ended:.2f} s, {len(refused)} refused"
-
-
-def flip(data, excerpt):
-    """Flips a bit of stored bytes."""
-    for path in glob.glob(data + "/segments/*"):
-        with open(path, "r+b") as file:
-            at = file.read().find(excerpt)
-            if at >= 0:
-                file.seek(at)
-                file.write(bytes([excerpt[0] ^ 1]))
-                return
-    raise AssertionError("the bytes are not stored")
-
-
-def damage_is_told_once_with_its_files():
-    with Scratch() as scratch:
-        mount = Mount(scratch)
-        os.makedirs(mount.path + "/runs/seven")
-        contents = [os.urandom(2000) for _ in range(4)]
-        for index, name in enumerate(("runs/seven/model", "runs/optimizer", "new\nline", "whole")):
-            with open(f"{mount.path}/{name}", "wb") as file:
-                file.write(contents[index])
-        with open(mount.path + "/copy", "wb") as file:
-            file.write(contents[0])
-        mount.umount()
-        for content in contents[:3]:
-            flip(mount.data, content[500:600])
-        damaged = ["copy", "new\nline", "runs/optimizer", "runs/seven/model"]
-
-        def look(*where):
-            done = subprocess.run([program("cairnfs"), "check", *where], capture_output=True, text=True, check=False)
-            assert done.returncode == 4, done
-            return done.stdout
-
-        for where in ([mount.path], ["--data", mount.data]):
-            if where[0] == mount.path:
-                mount.mount()
-            report = json.loads(look(*where, "--json"))
-            assert report["problem_count"] == len(report["problems"]) == 3, report
-            assert sorted(report["damaged_files"]) == damaged and report["damaged_file_count"] == 4, report
-            lines = look(*where).splitlines()
-            assert len([line for line in lines if line.startswith("problem: ")]) == 3, lines
-            assert sorted(line[9:] for line in lines if line.startswith("damaged: ")) == [
-                "copy", "new\\x0aline", "runs/optimizer", "runs/seven/model"], lines
-            assert "runs/seven/model" in next(line for line in lines if "copy (" in line), lines
-            if where[0] == mount.path:
-                mount.umount()
-
-
 def background_leaves_nothing_of_the_starter():
     with Scratch() as scratch:
         mount = Mount(scratch)
@@ -303,6 +222,17 @@ def background_leaves_nothing_of_the_starter():
         mount.umount()
 
 
+def mount_after_drain(mount):
+    """A drain may take longer than a mount waits for it."""
+    deadline = time.monotonic() + 60
+    code, output = call(*mount.mount_command())
+    while code == BUSY and time.monotonic() < deadline:
+        time.sleep(0.1)
+        code, output = call(*mount.mount_command())
+    assert code == 0, (code, output)
+    mount.pid = mount.status()["pid"]
+
+
 def remount_right_after_umount():
     """umount(8) does not wait for the drain; the next mount does."""
     with Scratch() as scratch:
@@ -311,7 +241,7 @@ def remount_right_after_umount():
             with open(f"{mount.path}/file-{round_number}", "wb") as file:
                 file.write(os.urandom(8 << 20))
             run("umount", mount.path)
-            mount.mount()
+            mount_after_drain(mount)
         assert len(os.listdir(mount.path)) == 5
         mount.check()
         mount.umount()
@@ -339,12 +269,20 @@ def unprivileged_user_mounts():
 def umount_tells_when_not_everything_became_durable():
     """The daemon dies while it drains."""
     with Scratch() as scratch:
-        cairnfs, point = program("cairnfs"), scratch.directory("point")
-        run(cairnfs, "mount", "-o", SMALL + ",flush_interval=4s", point, "--data", scratch.path + "/data",
-            env=dict(os.environ, CAIRNFS_FAILPOINTS="fs.round_published=kill"))
-        os.mkdir(point + "/lost")
-        ended = subprocess.run([cairnfs, "umount", point], capture_output=True, text=True, check=False)
-        assert ended.returncode == 1 and "before everything was durable" in ended.stderr, ended
+        cairnfs = program("cairnfs")
+        for attempt in range(5):
+            point = scratch.directory(f"point-{attempt}")
+            run(cairnfs, "mount", "-o", SMALL + ",flush_interval=4s", point, "--data", f"{scratch.path}/data-{attempt}",
+                env=dict(os.environ, CAIRNFS_FAILPOINTS="fs.round_published=kill"))
+            with contextlib.suppress(OSError):
+                os.mkdir(point + "/lost")
+            ended = subprocess.run([cairnfs, "umount", point], capture_output=True, text=True, check=False)
+            assert ended.returncode == 1, ended
+            if "before everything was durable" in ended.stderr:
+                return
+            # By itself, when the flush interval was over before the umount came.
+            assert "its daemon had ended before" in ended.stderr, ended
+        raise AssertionError("each daemon had ended before its umount")
 
 
 def umount_of_a_folder_inside_is_refused():
@@ -468,6 +406,43 @@ int fsync(int fd) { usleep(500000); return ((int (*)(int))dlsym(RTLD_NEXT, "fsyn
 """
 
 
+def commit_while_stopping(mount, shim, folder, delay):
+    """SIGTERM comes `delay` seconds after a commit began. Whether the rename returned after it; None if it failed."""
+    mount.umount()
+    run(*mount.mount_command()[:-1], SMALL + ",io_uring=false", env=dict(os.environ, LD_PRELOAD=shim))
+    pid = mount.status()["pid"]
+    os.mkdir(folder + ".tmp")
+    with open(os.path.join(folder + ".tmp", "file"), "wb") as file:
+        file.write(b"x" * 100000)
+    told = threading.Event()
+
+    def terminate():
+        told.set()
+        os.kill(pid, signal.SIGTERM)
+
+    stop = threading.Timer(delay, terminate)
+    stop.start()
+    outlasted = None
+    try:
+        os.rename(folder + ".tmp", folder)
+        outlasted = not stop.is_alive()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    except OSError:
+        if not told.is_set():
+            raise
+        # Nothing was promised of the name; the stop itself makes durable what there is.
+    finally:
+        stop.cancel()
+        stop.join()
+    assert await_end(pid, 300), "the daemon does not end"
+    mount.mount()
+    place = folder if outlasted is not None or os.path.exists(folder) else folder + ".tmp"
+    with open(os.path.join(place, "file"), "rb") as file:
+        assert file.read() == b"x" * 100000, place
+    return outlasted
+
+
 def a_commit_that_a_stopping_daemon_answers_is_durable():
     """On a slow disk: whatever moment of a commit SIGTERM comes at, it is there when the rename has returned."""
     with Scratch() as scratch:
@@ -477,27 +452,13 @@ def a_commit_that_a_stopping_daemon_answers_is_durable():
         run("cc", "-shared", "-fPIC", "-o", shim, source)
         mount = Mount(scratch)
         stopped_before = 0
-        for number, delay in enumerate((0.4, 1.2, 2.2)):
-            mount.umount()
-            run(*mount.mount_command()[:-1], SMALL + ",io_uring=false", env=dict(os.environ, LD_PRELOAD=shim))
-            pid = mount.status()["pid"]
-            folder = os.path.join(mount.path, f"step-{number}")
-            os.mkdir(folder + ".tmp")
-            with open(os.path.join(folder + ".tmp", "file"), "wb") as file:
-                file.write(b"x" * 100000)
-            stop = threading.Timer(delay, os.kill, (pid, signal.SIGTERM))
-            stop.start()
-            os.rename(folder + ".tmp", folder)
-            stopped_before += not stop.is_alive()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            stop.cancel()
-            stop.join()
-            while os.path.exists(f"/proc/{pid}"):
-                time.sleep(0.02)
-            mount.mount()
-            with open(os.path.join(folder, "file"), "rb") as file:
-                assert file.read() == b"x" * 100000, folder
+        for delay in (0.4, 1.2, 2.2):
+            for attempt in range(5):
+                folder = os.path.join(mount.path, f"step-{delay}-{attempt}")
+                outlasted = commit_while_stopping(mount, shim, folder, delay)
+                if outlasted is not None:
+                    stopped_before += outlasted
+                    break
         mount.umount()
         assert stopped_before > 0, "no commit took as long as it should have on such a disk"
 
@@ -509,8 +470,7 @@ def main():
         umount_tells_when_not_everything_became_durable, umount_of_a_folder_inside_is_refused,
         set_group_id_of_a_directory_survives_a_chown, noatime_leaves_times_alone,
         systemd_is_told, umount_from_outside_ends_the_daemon, fstab_helper_mounts, metrics_are_served, long_data_path,
-        commands_print_json, status_is_right_before_anything_is_durable, interrupted_checks_hold_nobody_up,
-        damage_is_told_once_with_its_files, unprivileged_user_mounts, background_leaves_nothing_of_the_starter,
+        commands_print_json, status_is_right_before_anything_is_durable, unprivileged_user_mounts, background_leaves_nothing_of_the_starter,
         remount_right_after_umount, a_commit_that_a_stopping_daemon_answers_is_durable,
     ])
 

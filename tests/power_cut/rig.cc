@@ -51,7 +51,7 @@ LoggedDisks::LoggedDisks(const std::string& server, const std::string& mount_poi
     exit(2);
   }
   struct stat info;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 12000; ++i) {
     if (stat(file(0).c_str(), &info) == 0 && info.st_size > 0) return;
     usleep(5000);
   }
@@ -62,7 +62,7 @@ LoggedDisks::LoggedDisks(const std::string& server, const std::string& mount_poi
 LoggedDisks::~LoggedDisks() {
   for (int i = 0; umount(mount_point_.c_str()) != 0 && errno == EBUSY && i < 500; ++i) usleep(10000);
   umount2(mount_point_.c_str(), MNT_DETACH);
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 3000; ++i) {
     if (waitpid(pid_, nullptr, WNOHANG) != 0) return;
     usleep(10000);
   }

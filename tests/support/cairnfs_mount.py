@@ -42,6 +42,26 @@ def run(*command, timeout=600, **options):
     return done.stdout
 
 
+def has_ended(pid):
+    """Whether a process holds nothing any more: it is gone, or was not waited for yet and has no other thread."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
+            state = stat.read().rpartition(")")[2].split()[0]
+        return state in "ZX" and len(os.listdir(f"/proc/{pid}/task")) == 1
+    except OSError:
+        return True
+
+
+def await_end(pid, seconds=60):
+    """Whether a process has ended within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not has_ended(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 def free_port():
     """A TCP port of loopback that nobody listens on at the moment."""
     with socket.socket() as probe:
@@ -160,8 +180,10 @@ class Mount:
         # The process may be gone, and its number may be somebody else's by now.
         with contextlib.suppress(OSError):
             with open(f"/proc/{self.pid}/comm", encoding="ascii") as name:
-                if name.read().strip() == "cairnfsd":
-                    os.kill(self.pid, signal.SIGKILL)
+                is_daemon = name.read().strip() == "cairnfsd"
+            if is_daemon:
+                os.kill(self.pid, signal.SIGKILL)
+                await_end(self.pid)  # until then it may answer, and hold its data directory
         self.pid = None
         subprocess.run(["umount", "-l", self.path], check=False, stderr=subprocess.DEVNULL)
 

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""`cairnfs check` beside other work, and what it tells of damage. Run as root."""
+
+import glob
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from cairnfs_mount import Mount, Scratch, program, run, run_cases
+from refusals import BUSY, NO_DAEMON
+
+
+def fill(mount, megabytes):
+    with open(mount.path + "/big", "wb") as file:
+        for _ in range(megabytes):
+            file.write(os.urandom(1 << 20))
+    run(program("cairnfs"), "wait", mount.path)
+
+
+def drop_caches():
+    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as drop:
+        drop.write("1")
+
+
+def begin_check(mount):
+    return subprocess.Popen([program("cairnfs"), "check", mount.path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True)
+
+
+def is_checking(mount):
+    """Whether the daemon is at a check: it refuses a second one. If not, this one has been made."""
+    check = begin_check(mount)
+    output = check.communicate(timeout=600)[0]
+    if check.returncode == 0:
+        return False
+    assert check.returncode == BUSY and "a check runs already" in output, (check.returncode, output)
+    return True
+
+
+def check_at_work(mount):
+    """A check that the daemon is at."""
+    for _ in range(20):
+        check = begin_check(mount)
+        while check.poll() is None:
+            time.sleep(0.02)  # it should come to the daemon before the one that asks
+            if is_checking(mount):
+                return check
+        check.communicate()
+    raise AssertionError("no check was refused beside another one")
+
+
+def kill_check(check):
+    check.kill()
+    check.communicate()
+
+
+def keep_checking(mount, stop):
+    """Several ask for a check at all times, until `stop`; then nobody waits for what they asked for."""
+    while not stop.is_set():
+        checks = [begin_check(mount) for _ in range(8)]
+        while not stop.is_set() and any(check.poll() is None for check in checks):
+            time.sleep(0.05)
+        for check in checks:
+            kill_check(check)
+
+
+def timed_umount(mount):
+    begin = time.monotonic()
+    mount.umount()
+    return time.monotonic() - begin
+
+
+def timed_read_and_rename(mount):
+    begin = time.monotonic()
+    with open(mount.path + "/big", "rb") as file:
+        file.seek(500 << 20)
+        file.read(1 << 20)
+    os.rename(mount.path + "/big", mount.path + "/renamed")
+    return time.monotonic() - begin
+
+
+def umount_stops_a_check(mount, base):
+    """How long the umount took that a check was stopped by; it may be done or not answered just then."""
+    for _ in range(20):
+        check = check_at_work(mount)
+        ended = timed_umount(mount)
+        message = check.communicate(timeout=60)[0]
+        if check.returncode == 1 and "stop" in message:
+            assert ended < base * 3 + 3, f"umount took {ended} s, without a check {base} s"
+            return ended
+        assert check.returncode in (0, NO_DAEMON), (check.returncode, message)
+        mount.mount()
+    raise AssertionError("no umount stopped a check")
+
+
+def interrupted_checks_hold_nobody_up():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        fill(mount, 2048)
+        for _ in range(6):
+            kill_check(check_at_work(mount))
+        stop = threading.Event()
+        keeper = threading.Thread(target=keep_checking, args=(mount, stop))
+        keeper.start()
+        try:
+            drop_caches()
+            assert any(is_checking(mount) for _ in range(20)), "no check was seen at work"
+            read = timed_read_and_rename(mount)
+        finally:
+            stop.set()
+            keeper.join()
+        assert read < 10, f"a read and a rename took {read} s"  # behind the checks it would take half a minute
+        # A check that nobody waits for ends: another one is let in.
+        deadline = time.monotonic() + 60
+        while is_checking(mount):
+            assert time.monotonic() < deadline, "a check that nobody waits for goes on"
+            time.sleep(0.1)
+        base = timed_umount(mount)
+        mount.mount()
+        ended = umount_stops_a_check(mount, base)
+        return f"a read beside took {read:.2f} s, umount {ended:.2f} s, without a check {base:.2f} s"
+
+
+def flip(data, excerpt):
+    """Flips a bit of stored bytes."""
+    for path in glob.glob(data + "/segments/*"):
+        with open(path, "r+b") as file:
+            at = file.read().find(excerpt)
+            if at >= 0:
+                file.seek(at)
+                file.write(bytes([excerpt[0] ^ 1]))
+                return
+    raise AssertionError("the bytes are not stored")
+
+
+def damage_is_told_once_with_its_files():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        os.makedirs(mount.path + "/runs/seven")
+        contents = [os.urandom(2000) for _ in range(4)]
+        for index, name in enumerate(("runs/seven/model", "runs/optimizer", "new\nline", "whole")):
+            with open(f"{mount.path}/{name}", "wb") as file:
+                file.write(contents[index])
+        with open(mount.path + "/copy", "wb") as file:
+            file.write(contents[0])
+        mount.umount()
+        for content in contents[:3]:
+            flip(mount.data, content[500:600])
+        damaged = ["copy", "new\nline", "runs/optimizer", "runs/seven/model"]
+
+        def look(*where):
+            done = subprocess.run([program("cairnfs"), "check", *where], capture_output=True, text=True, check=False)
+            assert done.returncode == 4, done
+            return done.stdout
+
+        for where in ([mount.path], ["--data", mount.data]):
+            if where[0] == mount.path:
+                mount.mount()
+            report = json.loads(look(*where, "--json"))
+            assert report["problem_count"] == len(report["problems"]) == 3, report
+            assert sorted(report["damaged_files"]) == damaged and report["damaged_file_count"] == 4, report
+            lines = look(*where).splitlines()
+            assert len([line for line in lines if line.startswith("problem: ")]) == 3, lines
+            assert sorted(line[9:] for line in lines if line.startswith("damaged: ")) == [
+                "copy", "new\\x0aline", "runs/optimizer", "runs/seven/model"], lines
+            assert "runs/seven/model" in next(line for line in lines if "copy (" in line), lines
+            if where[0] == mount.path:
+                mount.umount()
+
+
+if __name__ == "__main__":
+    sys.exit(run_cases([interrupted_checks_hold_nobody_up, damage_is_told_once_with_its_files]))
