@@ -14,6 +14,7 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <thread>
 
@@ -105,6 +106,17 @@ std::string HolderOf(const std::string& lock_text) {
   return fmt::format("process {} ({})", pid, space == std::string::npos ? "running" : lock_text.substr(space + 1));
 }
 
+// Of a process that was killed, threads that wait for the disk hold the lock until that has answered.
+bool HasBeenKilled(const std::string& lock_text) {
+  const std::string pid = lock_text.substr(0, lock_text.find(' '));
+  if (pid.empty() || pid.find_first_not_of("0123456789") != std::string::npos) return false;
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string stat;
+  if (!std::getline(file, stat)) return true;
+  const size_t state = stat.rfind(") ");  // proc(5): the name before it may hold anything
+  return state != std::string::npos && state + 2 < stat.size() && (stat[state + 2] == 'Z' || stat[state + 2] == 'X');
+}
+
 Status TakeLock(int lock, const std::string& path) {
   auto began = std::chrono::steady_clock::now();
   for (;;) {
@@ -112,7 +124,7 @@ Status TakeLock(int lock, const std::string& path) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return ErrnoError(errno, fmt::format("cannot lock {}/LOCK", path));
     std::string holder = ReadFirstLine(lock).value_or("");
-    bool is_stopping = holder.empty() || holder.ends_with(" stopping");
+    bool is_stopping = holder.empty() || holder.ends_with(" stopping") || HasBeenKilled(holder);
     auto waited = std::chrono::steady_clock::now() - began;
     if (waited > (is_stopping ? kStoppingWaitMax : kHolderWaitMax)) {
       return MakeError(ErrorCode::kBusy, fmt::format("the data directory {} is in use by {}; stop that one first, or "

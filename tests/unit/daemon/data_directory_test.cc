@@ -1,9 +1,12 @@
 #include "daemon/data_directory.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -138,6 +141,28 @@ TEST_F(DataDirectoryTest, WhoIsRefusedDoesNotTouchTheHoldersState) {
   (*holder)->SetState("running");
   EXPECT_EQ(ErrorOf().code, ErrorCode::kBusy);
   EXPECT_EQ(*ReadLockText(data_), std::to_string(getpid()) + " running");
+}
+
+// As when its last thread waits for the disk: here a process that has the lock from it.
+TEST_F(DataDirectoryTest, AHolderThatWasKilledIsWaitedFor) {
+  Make();
+  const pid_t holder = fork();
+  ASSERT_GE(holder, 0);
+  if (holder == 0) {
+    const int lock = open((data_ + "/LOCK").c_str(), O_RDWR);
+    if (flock(lock, LOCK_EX) != 0 || ftruncate(lock, 0) != 0) _exit(1);
+    dprintf(lock, "%d running\n", getpid());
+    if (fork() == 0) {
+      sleep(3);
+      _exit(0);
+    }
+    raise(SIGKILL);
+  }
+  siginfo_t info;
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(holder), &info, WEXITED | WNOWAIT), 0);  // it is a zombie now
+  auto opened = Open();
+  EXPECT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_EQ(waitpid(holder, nullptr, 0), holder);
 }
 
 TEST_F(DataDirectoryTest, IsInUseWhileItIsHeld) {
