@@ -64,7 +64,8 @@ using Track = std::deque<Record>;
 // Where in the history the machine or the daemon stopped.
 struct CrashPoint {
   uint64_t position = std::numeric_limits<uint64_t>::max();  // of the device's log
-  int64_t time_ns = 0;  // a moment at which it was surely still alive, and not long before it stopped
+  int64_t time_ns = 0;     // a moment at which it was surely still alive, and not long before it stopped
+  int64_t stalled_ns = 0;  // of the time before, in which the machine did not get on: DiskStalls
 
   bool Began(const Record& record) const { return record.begin != 0 && record.begin_position <= position; }
   bool Returned(const Record& record) const { return record.end != 0 && record.end_position <= position; }

@@ -181,6 +181,7 @@ class KillTest {
     LoadOptions load_options;
     load_options.mount = options_.scratch + "/mount";
     load_options.tool = daemon_.Tool();
+    load_options.stalls = options_.scratch + "/stalls";
     load_options.round = round_;
     load_options.writer_count = options_.writers;
     load_options.seed = MixBits(options_.seed ^ (round_ * 7919ULL));
@@ -219,6 +220,7 @@ class KillTest {
     if (died && !failpoint.empty()) ++hits_[failpoint];
     daemon_.Kill();
     load.Finish();
+    crash.stalled_ns = load.StalledBefore(crash.time_ns);
     daemon_.Detach();
     return JudgeRound(load, crash, died ? armed : fmt::format("after {} ms", wait_ms));
   }

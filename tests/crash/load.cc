@@ -13,7 +13,7 @@
 
 namespace cairnfs::testing {
 
-Load::Load(const LoadOptions& options) : options_(options) {
+Load::Load(const LoadOptions& options) : options_(options), stalls_(options.stalls) {
   for (unsigned i = 0; i < options_.writer_count; ++i) {
     writers_.push_back(Writer{fmt::format("round{}-writer{}", options_.round, i), {}});
   }
@@ -66,6 +66,7 @@ void Load::Finish() {
   stop_ = true;
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
+  stalls_.Stop();
 }
 
 std::string Load::Failures() const {

@@ -7,12 +7,14 @@
 #include <thread>
 #include <vector>
 
+#include "disk_stalls.h"
 #include "workload.h"
 
 namespace cairnfs::testing {
 
 struct LoadOptions {
   std::string mount, tool;  // tool: the path of `cairnfs`
+  std::string stalls;       // a file, of no other use, on the disk below the filesystem: DiskStalls
   unsigned round = 0, writer_count = 3;
   uint64_t seed = 0;
   uint64_t file_bytes_max = 256 * 1024;
@@ -36,11 +38,16 @@ class Load {
   std::string Failures() const;
 
   const std::vector<Writer>& writers() const { return writers_; }
+  // Over the time in which it counts that bytes become durable by themselves.
+  int64_t StalledBefore(int64_t time_ns) const { return stalls_.Before(time_ns, kStallWindowNs); }
 
  private:
   void Tidy();
 
+  static constexpr int64_t kStallWindowNs = 10'000'000'000;
+
   LoadOptions options_;
+  DiskStalls stalls_;
   std::vector<Writer> writers_;
   std::vector<std::unique_ptr<Workload>> workloads_;
   std::vector<std::thread> threads_;

@@ -59,8 +59,10 @@ class Judgement {
  private:
   bool IsDurable(const Record& record) const {
     if (!crash_.Returned(record)) return false;
-    return record.end < last_sync_ || record.is_sync_point || record.end_time_ns + kDurableByItselfNs <= crash_.time_ns;
+    return record.end < last_sync_ || record.is_sync_point || IsOld(record.end_time_ns);
   }
+  // Whether what was done then is durable by itself.
+  bool IsOld(int64_t time_ns) const { return time_ns + kDurableByItselfNs + crash_.stalled_ns <= crash_.time_ns; }
 
   // For each writer: the counts of records after which the names were what they are now.
   bool FindCandidates() {
@@ -192,7 +194,7 @@ class Judgement {
       reason.promised = true;
       if (record.end < last_sync_ || record.is_sync_point) {
         reason.text = "a sync point returned after it";
-      } else if (closed != 0 && closed_time + kDurableByItselfNs <= crash_.time_ns) {
+      } else if (closed != 0 && IsOld(closed_time)) {
         reason.text = "it was closed more than 5 s before the crash";
       } else if (closed != 0 && closed < last_name_) {
         reason.by_name = true;

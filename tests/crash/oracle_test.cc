@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "disk_stalls.h"
 #include "workload.h"
 
 namespace cairnfs::testing {
@@ -117,6 +118,36 @@ TEST_F(OracleTest, FindsALostWriter) {
   stdfs::remove_all(root_ + "/b");
   stdfs::create_directory(root_ + "/b");
   EXPECT_FALSE(Violations().empty());
+}
+
+// What a machine did not get on with for a while has that much longer to become durable.
+TEST_F(OracleTest, CountsNoTimeInWhichTheMachineStoodStill) {
+  for (Writer& writer : writers_) {
+    for (Record& record : writer.track) record.is_sync_point = false;
+    stdfs::remove_all(root_ + "/" + writer.name);
+    stdfs::create_directory(root_ + "/" + writer.name);
+  }
+  crash_.time_ns = NowNs() + 6'000'000'000;
+  crash_.stalled_ns = 70'000'000'000;
+  EXPECT_EQ(Violations(), std::vector<std::string>());
+  crash_.stalled_ns = 0;
+  EXPECT_FALSE(Violations().empty());
+}
+
+TEST(DiskStallsTest, AreThoseOfTheTimeThatIsAskedFor) {
+  char pattern[] = "/tmp/cairnfs-stalls-XXXXXX";
+  const std::string root = mkdtemp(pattern);
+  const int64_t begin = NowNs();
+  {
+    DiskStalls stalls(root + "/file");
+    usleep(300'000);
+    stalls.Stop();
+    const int64_t end = NowNs();
+    EXPECT_LE(stalls.Before(end, end - begin), end - begin);
+    EXPECT_EQ(stalls.Before(begin, end - begin), 0);
+  }
+  EXPECT_TRUE(stdfs::is_empty(root));
+  stdfs::remove_all(root);
 }
 
 // Without a sync point one writer's names may be lost, but not while later ones of another writer survived.

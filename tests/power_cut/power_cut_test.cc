@@ -108,7 +108,13 @@ Options ParseOptions(int argc, char** argv) {
 struct Recording {
   std::vector<Writer> writers;
   std::unique_ptr<DeviceLog> log;
+  std::unique_ptr<Load> load;
   uint64_t first = 0, last = 0;  // positions between which the writers worked
+
+  CrashPoint CrashAt(uint64_t position) const {
+    const int64_t time_ns = log->entries()[position - 1].time_ns;
+    return {position, time_ns, load->StalledBefore(time_ns)};
+  }
 };
 
 class PowerCutTest {
@@ -181,7 +187,8 @@ class PowerCutTest {
       if (daemon != nullptr) problem = PrepareData(*daemon, setting, failpoints);
       if (!problem.empty()) return problem;
       Sequence sequence([&count] { return count.Get(); });
-      Load load(LoadOf(setting, daemon.get()));
+      recording.load = std::make_unique<Load>(LoadOf(setting, daemon.get()));
+      Load& load = *recording.load;
       problem = load.Start(sequence);
       for (double passed = 0; passed < setting.seconds && problem.empty() && !load.HasFailed(); passed += 0.01) {
         usleep(10000);
@@ -219,6 +226,7 @@ class PowerCutTest {
     LoadOptions load;
     load.mount = daemon == nullptr ? Path("recorded/0") : Path("mount");
     load.tool = daemon == nullptr ? "" : daemon->Tool();
+    load.stalls = Path("stalls");
     load.seed = random_.Next();
     load.file_bytes_max = setting.quiet ? 40 * 1024 : 120 * 1024;
     load.pause_us_max = setting.quiet ? 1500 : 6000;
@@ -358,7 +366,7 @@ class PowerCutTest {
     unsigned cut = 0;
     for (uint64_t position : PickPositions(recording, setting.cuts)) {
       std::string how = replay.Cut(position, random_);
-      CrashPoint crash{position, recording.log->entries()[position - 1].time_ns};
+      const CrashPoint crash = recording.CrashAt(position);
       Verdict verdict;
       std::vector<std::string> violations = JudgeImages(setting, recording, crash, verdict);
       fmt::print("cut {:3} at {:6}: {:50} {:4} names, {:3} files, {:6} KiB judged\n", cut++, position, how,
@@ -416,7 +424,7 @@ class PowerCutTest {
         replay.Cut(position, random_);
         ++planting.cuts;
         Verdict verdict;
-        CrashPoint crash{position, recording.log->entries()[position - 1].time_ns};
+        const CrashPoint crash = recording.CrashAt(position);
         std::vector<std::string> violations = JudgeImages(setting, recording, crash, verdict);
         if (violations.empty()) continue;
         planting.found = setting.Describe() + ": " + violations[0];
