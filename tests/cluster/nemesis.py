@@ -127,6 +127,9 @@ class WipeData(Fault):
         self.victim.kill()
         self.victim.wipe()
 
+    def last(self):
+        self.last_past_lease()  # the address of a node that is up is refused to who joins
+
     def heal(self):
         self.victim.join()
         self.victim.mount(**self.environment)

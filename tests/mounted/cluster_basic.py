@@ -16,8 +16,12 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import program
-from cluster_world import (LEASE_SECONDS, MIB, a_checkpoint_of_all_hosts, check_checkpoint, commit_by_ranks, error_of,
-                           main, read, save_checkpoint, write)
+from cluster import wait_until
+from cluster_world import (MIB, a_checkpoint_of_all_hosts, check_checkpoint, commit_by_ranks, error_of, main, read,
+                           save_checkpoint, write)
+
+MUNMAP_SECONDS = 2  # less, and it has waited for all that it wrote
+PROMPT_SECONDS = 10  # once nothing has to be waited for
 
 
 def names_are_seen_at_once(world):
@@ -91,9 +95,12 @@ def stores_are_seen_after_munmap(world):
             assert address != ctypes.c_void_p(-1).value, os.strerror(ctypes.get_errno())
             os.close(descriptor)
             ctypes.memmove(address, content, size)
+            began = time.monotonic()
             assert libc.munmap(address, size) == 0
+            # One that took so long may have given up waiting for its pages: they follow.
+            patience = 60 if time.monotonic() - began >= MUNMAP_SECONDS else 0
             for other in others:
-                assert read(other.path(name)) == content, other.name
+                wait_until(lambda at=other: read(at.path(name)) == content, patience, f"{other.name} sees the stores")
 
 
 def attributes_are_seen_at_once(world):
@@ -184,23 +191,31 @@ def a_file_that_is_replaced_is_always_there(world):
 
 def a_paused_host_holds_nobody_up(world):
     """A stopped daemon that may remember what is changed delays the change by no more than its lease."""
-    writer, *_, paused = world.hosts
+    writer, witness, paused = world.hosts
+
+    def is_down():
+        world.cluster.wait_for_states({paused.name: "down"}, at=[witness])
+        return time.monotonic()
+
     os.mkdir(writer.path("paused"))
     write(writer.path("paused", "f"), b"before")
     read_much(paused, "paused")
-    paused.pause()
-    try:
-        began = time.monotonic()
-        os.chmod(writer.path("paused", "f"), 0o600)
-        os.mkdir(writer.path("paused", "d"))
-        seconds = time.monotonic() - began
-    finally:
-        paused.resume()
-    assert seconds < 3 * LEASE_SECONDS, seconds
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        paused.pause()
+        try:
+            began = time.monotonic()
+            down = threads.submit(is_down)
+            os.chmod(writer.path("paused", "f"), 0o600)
+            os.mkdir(writer.path("paused", "d"))
+            ended = time.monotonic()
+            lease_ended = down.result()
+        finally:
+            paused.resume()
+    assert ended - lease_ended < PROMPT_SECONDS, (ended - lease_ended, lease_ended - began)
     assert stat.S_IMODE(os.stat(paused.path("paused", "f")).st_mode) == 0o600
     assert sorted(os.listdir(paused.path("paused"))) == ["d", "f"]
     world.cluster.wait_for_states({host.name: "up" for host in world.hosts})
-    return f"delayed by {seconds:.1f} s"
+    return f"delayed by {ended - began:.1f} s"
 
 
 def disjoint_ranges_of_one_file_stay(world):
@@ -230,9 +245,9 @@ def a_commit_by_all_ranks(world):
     world.checkpoints["gated"] = files
     # One does not come: the others say which.
     os.mkdir(world.hosts[0].path("late.tmp"))
-    for result in commit_by_ranks(world.hosts[:-1], "late", len(world.hosts), "2s"):
+    for result in commit_by_ranks(world.hosts[:-1], "late", len(world.hosts), "10s"):
         assert result.returncode == 1, result
-        assert "rank 2 did not come within 2 s" in result.stdout, result.stdout
+        assert "rank 2 did not come within 10 s" in result.stdout, result.stdout
     assert error_of(os.stat, world.hosts[0].path("late")) == errno.ENOENT
     os.rmdir(world.hosts[1].path("late.tmp"))
 

@@ -29,7 +29,8 @@ CLUSTERS = {"etcd-1": ("etcd", 3, 2), "node-1": ("node", 3, 2), "etcd-2": ("etcd
 SWAPPED = {**CLUSTERS, "etcd-2": ("etcd", 5, 3), "node-2": ("node", 4, 2)}
 ROUNDS = 19  # of each cluster: more than there are kinds of faults, so that each has all of them
 AT_ONCE = 5
-LIMIT_S = 1200
+SILENT_S = 400  # a round says something when it ends: a job that says nothing for so long hangs
+LIMIT_S = 2700
 TOLD_AGAIN = 60  # lines of a failure, at the end
 
 
@@ -39,28 +40,36 @@ class Job:
     def __init__(self, name, script, *words):
         self.name, self.words = name, [os.path.join(CLUSTER, script), *map(str, words)]
         self.lines, self.status, self.process = [], 1, None
+        self.said_at = 0.0
 
     def run(self):
         self.say(" ".join(self.words))
         try:
             self.process = subprocess.Popen(self.words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                             errors="replace", preexec_fn=end_with_parent)
-            late = threading.Timer(LIMIT_S, self.end_late)
-            late.start()
+            watch = threading.Thread(target=self.watch, daemon=True)
+            watch.start()
             for line in self.process.stdout:
                 self.say(line.rstrip())
             self.status = self.process.wait()
-            late.cancel()
         finally:
             self.say(f"ended with {self.status}")
 
     def say(self, line):
         self.lines.append(line)
+        self.said_at = time.monotonic()
         print(f"{self.name:8} {line}", flush=True)
 
-    def end_late(self):
-        self.say(f"FAILED: not done after {LIMIT_S} s")
-        self.end()
+    def watch(self):
+        """Ends it when it hangs."""
+        began = time.monotonic()
+        while self.process.poll() is None:
+            now = time.monotonic()
+            if now - self.said_at > SILENT_S or now - began > LIMIT_S:
+                self.say(f"FAILED: silent for {now - self.said_at:.0f} s, not done after {now - began:.0f} s")
+                self.end()
+                return
+            time.sleep(1)
 
     def end(self):
         """Told to end it takes its cluster down."""

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import select
 import signal
 import struct
 import subprocess
@@ -34,7 +35,9 @@ class Alarm(Exception):
 
 
 def on_alarm(*_):
-    raise Alarm
+    # An alarm that came twice before it was heard is one.
+    if signal.setitimer(signal.ITIMER_REAL, 0)[0]:
+        raise Alarm
 
 
 def record_lock(files, command, name, kind, start, length):
@@ -55,6 +58,15 @@ def take_turns(path, counter, rounds):
                 counted.flush()
 
 
+def with_alarm(files, seconds, *words):
+    """Again and again: one that comes before the call sleeps in the kernel does not wake it."""
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+        return obey(files, *words)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def obey(files, verb, *words):
     if verb == "open":
         name, path = words
@@ -65,8 +77,8 @@ def obey(files, verb, *words):
         fcntl.flock(files[words[0]], words[1])
     elif verb == "record":
         return record_lock(files, *words)
-    elif verb == "alarm":
-        signal.setitimer(signal.ITIMER_REAL, words[0])
+    elif verb == "with_alarm":
+        return with_alarm(files, *words)
     elif verb == "turns":
         take_turns(*words)
     return None
@@ -96,7 +108,8 @@ class Process:
         self.process.stdin.write(json.dumps(words) + "\n")
         self.process.stdin.flush()
 
-    def answer(self):
+    def answer(self, seconds=120):
+        assert not self.waits(seconds), f"no answer within {seconds} s"
         return json.loads(self.process.stdout.readline())
 
     def call(self, *words):
@@ -114,13 +127,12 @@ class Process:
 
     def waits(self, seconds=0.3):
         """Whether the call that was asked for goes on for so long."""
-        import select  # pylint: disable=import-outside-toplevel
         return not select.select([self.process.stdout], [], [], seconds)[0]
 
     def kill(self):
         self.process.kill()
         begin = time.monotonic()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=60)
         return time.monotonic() - begin
 
     def end(self):
@@ -147,7 +159,15 @@ def processes(mounts, *where):
                 os.unlink(os.path.join(mount, name))
 
 
-def eventually(call, wanted="ok", seconds=10):
+def first_to_answer(one, other):
+    """Both, the one that is answered first in front."""
+    outputs = [one.process.stdout, other.process.stdout]
+    answered = select.select(outputs, [], [], 120)[0]
+    assert answered, "neither is answered"
+    return (one, other) if outputs[0] in answered else (other, one)
+
+
+def eventually(call, wanted="ok", seconds=60):
     """What is freed by the end of a process or an open file: the kernel tells of that a moment later."""
     deadline = time.monotonic() + seconds
     while (got := call()) != wanted:
@@ -191,12 +211,21 @@ def who_is_in_the_way_is_told(mounts):
         assert b.call("record", OFD_GETLK, "f", "w", 0, 0)[1] == [fcntl.F_WRLCK, 10, 20, -1]
 
 
+def seconds_for_a_turn(process, wait, free):
+    """Of a lock that nobody else wants: how fast this machine is now."""
+    begin = time.monotonic()
+    assert process.call(*wait)[0] == process.call(*free)[0] == "ok"
+    return time.monotonic() - begin
+
+
 def waits_end_when_the_lock_is_free(mounts):
+    """Nobody can see that a process is queued, so whichever gets the lock first is right; the other gets it next."""
     times = []
     for wait, free in ((("flock", "f", EX), ("flock", "f", UN)),
                        (("record", fcntl.F_SETLKW, "f", "w", 0, 9), ("record", fcntl.F_SETLK, "f", "u", 0, 0)),
                        (("record", OFD_SETLKW, "f", "w", 0, 9), ("record", OFD_SETLK, "f", "u", 0, 0))):
         with processes(mounts, 0, 1, 0) as (a, b, a2):
+            slowest = max(seconds_for_a_turn(a, wait, free) for _ in range(5))
             assert a.call(*wait)[0] == "ok"
             b.ask(*wait)
             assert b.waits()
@@ -204,12 +233,13 @@ def waits_end_when_the_lock_is_free(mounts):
             assert a2.waits()
             begin = time.monotonic()
             assert a.call(*free)[0] == "ok"
-            assert b.answer()[0] == "ok"
+            first, second = first_to_answer(b, a2)
             times.append(time.monotonic() - begin)
-            assert a2.waits()
-            b.end()  # its end frees it as well
-            assert a2.answer()[0] == "ok"
-    assert max(times) < 1, times
+            assert times[-1] < min(30, max(1, 20 * slowest)), (times, slowest)
+            assert first.answer()[0] == "ok"
+            assert second.waits()
+            first.end()  # its end frees it as well
+            assert second.answer()[0] == "ok"
     return f"handed over in {max(times) * 1000:.1f} ms at most"
 
 
@@ -252,12 +282,12 @@ def waits_are_interrupted(mounts):
                  ("record", OFD_SETLKW, "f", "w", 0, 0)):
         with processes(mounts, 0, 1, 1) as (a, b, c):
             assert a.call(*wait)[0] == "ok"
-            assert b.call("alarm", 0.3)[0] == "ok"
             begin = time.monotonic()
-            assert b.call(*wait)[0] == "alarm" and time.monotonic() - begin < 5
+            assert b.call("with_alarm", 0.3, *wait)[0] == "alarm"
+            assert 0.25 <= time.monotonic() - begin < 20
             c.ask(*wait)
             assert c.waits()
-            assert c.kill() < 5  # of a process in the wait
+            assert c.kill() < 20  # of a process in the wait
             a.end()
             b.ask(*wait)  # nobody of those is in the way
             assert b.answer()[0] == "ok"
@@ -268,8 +298,10 @@ def deadlocks_of_a_host_are_refused(mounts):
         assert a.posix("w", 0, 1) == "ok" and b.posix("w", 1, 1) == "ok"
         a.ask("record", fcntl.F_SETLKW, "f", "w", 1, 1)
         assert a.waits()
-        assert b.call("record", fcntl.F_SETLKW, "f", "w", 0, 1)[0] == errno.errorcode[errno.EDEADLK]
-        assert b.posix("u") == "ok" and a.answer()[0] == "ok"
+        b.ask("record", fcntl.F_SETLKW, "f", "w", 0, 1)
+        refused, other = first_to_answer(a, b)  # whoever came last
+        assert refused.answer()[0] == errno.errorcode[errno.EDEADLK] and other.waits()
+        assert refused.posix("u") == "ok" and other.answer()[0] == "ok"
 
 
 def one_at_a_time(mounts):
@@ -280,7 +312,7 @@ def one_at_a_time(mounts):
         with processes(mounts, 0, 1, 0, 1) as workers:
             for process in workers:
                 process.ask("turns", process.path, counter.name, rounds)
-            assert all(process.answer()[0] == "ok" for process in workers)
+            assert all(process.answer(300)[0] == "ok" for process in workers)
         with open(counter.name, encoding="ascii") as counted:
             assert int(counted.read()) == rounds * 4
 
@@ -347,7 +379,7 @@ def a_reader_follows_a_file_that_grows_and_shrinks(mounts):
         assert os.fstat(reader).st_size == 2 and os.pread(reader, 100, 0) == b"on"
         os.pwrite(writer, b"ON", 0)
         os.fsync(writer)
-        end = time.monotonic() + 10  # without a look at the size: before long
+        end = time.monotonic() + 60  # without a look at the size: before long
         while os.pread(reader, 2, 0) != b"ON":
             assert time.monotonic() < end
             time.sleep(0.05)
@@ -380,7 +412,7 @@ def a_host_that_dies_frees(cluster):
         cluster.hosts[2].kill()
         assert a.answer()[0] == "ok"
         waited = time.monotonic() - begin
-        assert waited < LEASE_SECONDS + 5, waited
+        assert waited < LEASE_SECONDS + 15, waited
         eventually(lambda: b.posix("w", 0, 9))
         assert b.flock(SH) == "EAGAIN"
     cluster.hosts[2].mount()

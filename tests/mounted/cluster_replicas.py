@@ -15,7 +15,7 @@ from cairnfs_mount import Scratch, run_cases
 from cluster import Cluster, on, wait_until
 
 MIB = 1 << 20
-OPTIONS = {"lease": "2s"}
+OPTIONS = {"lease": "5s"}
 RENAMES = "import os, sys; os.rename(sys.argv[1], sys.argv[2])"
 
 
@@ -53,7 +53,7 @@ def assert_waits(commit):
     raise AssertionError(f"the commit did not wait, and ended with {commit.returncode}")
 
 
-def assert_done(commit, seconds=20):
+def assert_done(commit, seconds=60):
     assert commit.wait(seconds) == 0, commit.returncode
 
 

@@ -16,8 +16,9 @@ from cluster import Cluster
 
 MIB = 1 << 20
 STORES = ("node", "etcd")
-LEASE_SECONDS = 2
-OPTIONS = {"lease": f"{LEASE_SECONDS}s", "out_after": "4s"}
+LEASE_SECONDS = 5  # less, and a host of a busy machine may lose its session without a fault
+OUT_AFTER_SECONDS = 8
+OPTIONS = {"lease": f"{LEASE_SECONDS}s", "out_after": f"{OUT_AFTER_SECONDS}s"}
 
 
 class World:
