@@ -13,8 +13,11 @@ namespace {
 constexpr size_t kBatchOperationsMax = 256;
 constexpr size_t kSweepPageKeys = 512;
 // The kernel sends RELEASE without waiting for it, so that a lock may be asked for just ahead of the release that the
-// same program did before. What is refused because of a lock of this host is tried once more after this.
+// same program did before. What is refused because of a lock of this host is tried once more after this; where that
+// sleep ends late, threads wait for a processor, as may the one with the release: then again, much later.
 constexpr auto kReleaseGrace = std::chrono::milliseconds(3);
+constexpr auto kReleaseGraceMax = std::chrono::milliseconds(300);
+constexpr unsigned kReleaseTriesMax = 2;
 constexpr auto kWatchRetry = std::chrono::milliseconds(100);  // after a watch that could not be made
 
 }  // namespace
@@ -34,6 +37,14 @@ ClusterLocks::~ClusterLocks() {
   EndWaits();
   view_changes_.reset();
 }  // and tasks_ ends the watches
+
+std::chrono::nanoseconds ClusterLocks::SleepForRelease(std::chrono::nanoseconds late_before) {
+  const std::chrono::nanoseconds grace =
+      std::clamp<std::chrono::nanoseconds>(10 * late_before, kReleaseGrace, kReleaseGraceMax);
+  const auto begin = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(grace);
+  return std::chrono::steady_clock::now() - begin - grace;
+}
 
 // --- calls
 // ------------------------------------------------------------------------------------------------------------
@@ -233,8 +244,10 @@ bool ClusterLocks::Holds(InodeId inode, const std::function<bool(const meta::Fil
 }
 
 void ClusterLocks::Serve(InodeId inode) {
+  std::chrono::nanoseconds late{0};  // the end of the last sleep
   for (;;) {
     Batch batch;
+    batch.late = late;
     Told told;
     Step step;
     {
@@ -249,7 +262,7 @@ void ClusterLocks::Serve(InodeId inode) {
       case Step::kBatch:
         Transact(batch);
         Finish(batch);
-        if (batch.tries_again) std::this_thread::sleep_for(kReleaseGrace);
+        if (batch.tries_again) late = SleepForRelease(late);
         break;
     }
   }
@@ -327,8 +340,9 @@ void ClusterLocks::FinishOperation(Batch& batch, size_t index, Inode& state, Tol
     return;
   }
   const bool refused = answer->ok() && (*answer)->outcome == Outcome::kWouldBlock;
-  if (refused && !operation.again && (*answer)->holder->owner.session == batch.session) {
-    operation.again = true;
+  const bool may_be_early = operation.tries == 0 || (operation.tries < kReleaseTriesMax && batch.late > kReleaseGrace);
+  if (refused && may_be_early && (*answer)->holder->owner.session == batch.session) {
+    ++operation.tries;
     state.queue.push_back(std::move(operation));
     batch.tries_again = true;
     return;
