@@ -8,6 +8,7 @@ import ctypes
 import errno
 import mmap
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -285,10 +286,38 @@ def a_commit_by_ranks_of_another_user(world):
     os.rmdir(world.hosts[2].path("home"))
 
 
+def waits_of_another_user(world):
+    """`cairnfs wait` waits for what another host closed, for any user; which files are lost is for root alone."""
+    first, victim = world.hosts[0], world.hosts[-1]
+    os.mkdir(first.path("waited"))
+
+    def wait(*as_user):
+        done = subprocess.run(first.inside(*as_user, program("cairnfs"), "wait", first.path("waited")), check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=180)
+        return done.returncode, done.stdout
+
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    write(victim.path("waited", "kept"), b"kept")
+    assert wait(*nobody) == (0, ""), wait(*nobody)
+    assert os.getxattr(first.path("waited", "kept"), "user.cairnfs.durability") == b"replicated"
+    for attempt in range(5):  # it may be published before the kill
+        write(victim.path("waited", f"secret-{attempt}"), os.urandom(MIB))
+        victim.kill()
+        code, told = wait()
+        if code != 0:
+            break
+        victim.mount()
+    assert code == 1 and f"secret-{attempt}" in told, (code, told)
+    code, told = wait(*nobody)
+    assert code == 1 and "root is told of which files" in told and "secret" not in told, (code, told)
+    victim.mount()
+    shutil.rmtree(victim.path("waited"))
+
+
 CASES = (names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, stores_are_seen_after_munmap,
          attributes_are_seen_at_once, what_is_read_much_stays_true, a_file_that_is_replaced_is_always_there,
          a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay, a_checkpoint_of_all_hosts,
-         a_commit_by_all_ranks, a_commit_by_ranks_of_another_user)
+         a_commit_by_all_ranks, a_commit_by_ranks_of_another_user, waits_of_another_user)
 
 
 if __name__ == "__main__":
