@@ -8,9 +8,6 @@
 namespace cairnfs::cluster {
 namespace {
 
-constexpr std::chrono::milliseconds kAskTimeout{3000};
-constexpr std::chrono::milliseconds kHoldTimeout{6000};
-constexpr std::chrono::milliseconds kConfirmTimeout{15000};  // the holder may have to sync first
 constexpr unsigned kHeldAsksMax = 4;
 constexpr size_t kAskedBesideWriters = 32;  // fewer wait until writers have gone first
 
@@ -63,8 +60,9 @@ bool ClusterChunkStoreImpl::StartAsks(const NodeId& node, bool hold) {
   };
   if (node != self_) {
     PeerMessage request{HasRequest{hold, std::move(digests)}.Encode(), {}};
-    Call<std::vector<HasAnswer>>(node, PeerMethod::kHas, std::move(request), hold ? kHoldTimeout : kAskTimeout,
-                                 DecodeHasReply, std::move(on_answers));
+    const auto timeout = hold ? options_.timeouts.ask_and_hold : options_.timeouts.ask;
+    Call<std::vector<HasAnswer>>(node, PeerMethod::kHas, std::move(request), timeout, DecodeHasReply,
+                                 std::move(on_answers));
   } else if (hold) {
     home_.AskAndHold(std::move(digests), self_, [this, on_answers](std::vector<HasAnswer> answers) {
       work_.Post([on_answers, answers = std::move(answers)] { on_answers(answers); });
@@ -183,7 +181,7 @@ bool ClusterChunkStoreImpl::StartConfirms(const NodeId& node) {
   }
   PeerMessage request{EncodeDigests(DigestsOf(entries)), {}};
   Call<std::vector<bool>>(
-      node, PeerMethod::kConfirm, std::move(request), kConfirmTimeout, DecodeBits,
+      node, PeerMethod::kConfirm, std::move(request), options_.timeouts.confirm, DecodeBits,
       [this, node, entries](Result<std::vector<bool>> bits) { OnConfirmed(node, entries, std::move(bits)); });
   return true;
 }

@@ -292,7 +292,7 @@ void ClusterChunkStoreImpl::Retry(const EntryPtr& entry) {
   if (may_be_dropped && !IsPinned(entry->digest)) return Abandon(entry);
   // Of a file that was removed before there was room, say: everything that is saved here would wait for it for good.
   const bool is_waited_for = entry->sequence != 0;
-  if (is_waited_for && !IsNeeded(*entry) && IsFullEverywhere())
+  if (is_waited_for && !IsNeeded(*entry) && IsFullEverywhere(*reachability_.view()))
     return CopiesOf(*entry) > 0 ? Complete(entry) : Abandon(entry);
   // There may be room on this node again. What was dropped from memory is stored here, or was only covered.
   const bool has_bytes = !entry->slices.empty() || entry->only_covered;

@@ -220,8 +220,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   static AwayNodes NodesThatTakeNothing(const View& view);
   std::string WhatHelps(const View& view, const AwayNodes& nodes) const;
   std::string DescribeShortage(const View& view, const AwayNodes& nodes) const REQUIRES_LOCK(mutex_);
-  Error Shortage(std::string_view what) REQUIRES_LOCK(mutex_);
-  bool IsFullEverywhere() REQUIRES_LOCK(mutex_);
+  Error Shortage(std::string_view what, const View& view) REQUIRES_LOCK(mutex_);
+  bool IsFullEverywhere(const View& view) const;
 
   // cluster_chunk_store.cc
   bool OthersMayTake();

@@ -18,7 +18,6 @@ constexpr std::chrono::milliseconds kRetryInterval{200};
 constexpr std::chrono::seconds kSlicesKeptFor{2};
 constexpr uint64_t kFullBytes = 8 * kMiB;  // less room than this is none
 constexpr size_t kUncommittedMax = 16 * 1024;
-constexpr std::chrono::milliseconds kHasTimeout{5000};
 constexpr std::chrono::seconds kShortInterval{2};
 constexpr std::chrono::seconds kShortIntervalMax{160};
 
@@ -35,14 +34,17 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
       min_replicas_(options.min_replicas),
       reachability_(membership),
       commit_(local, engine),
-      home_(commit_, membership, [this](std::function<void()> task) { work_.Post(std::move(task)); }),
-      client_(membership, options.connections_per_peer, wire_),
+      home_(
+          commit_, membership, [this](std::function<void()> task) { work_.Post(std::move(task)); },
+          options.claim_time_max),
+      client_(membership, options.connections_per_peer, wire_, options.timeouts.connect),
       reader_({pool, client_, membership, reachability_, commit_, local.cache()}),
       waiting_reads_(
           [this](const Digest& digest, RemoteReader::FetchCallback done) {
             work_.Post([this, digest, done = std::move(done)] { GetOnce(digest, done); });
           },
           options.read_wait_max),
+      shared_reads_(options.shared_reads_last),
       put_queue_("cairn-put", 2, TaskQueue::Priority::kBackground),
       work_("cairn-peers", 2, TaskQueue::Priority::kBackground) {
   {
@@ -210,7 +212,7 @@ std::future<Result<std::vector<bool>>> ClusterChunkStoreImpl::AskWhetherThere(co
                                                                               const std::vector<Digest>& digests) {
   auto promise = std::make_shared<std::promise<Result<std::vector<bool>>>>();
   auto answer = promise->get_future();
-  Call<std::vector<bool>>(node, PeerMethod::kConfirm, {EncodeDigests(digests), {}}, kHasTimeout, DecodeBits,
+  Call<std::vector<bool>>(node, PeerMethod::kConfirm, {EncodeDigests(digests), {}}, options_.timeouts.has, DecodeBits,
                           [promise](Result<std::vector<bool>> bits) { promise->set_value(std::move(bits)); });
   return answer;
 }

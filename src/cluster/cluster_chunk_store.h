@@ -19,6 +19,17 @@ namespace cairnfs::cluster {
 
 // A read waits so long for a node that may have the chunk and cannot be reached.
 inline constexpr std::chrono::seconds kReadWaitMax{30};
+// Whoever has said that it brings a chunk has so long until others may.
+inline constexpr std::chrono::seconds kClaimTimeMax{30};
+
+// How long another node has to answer. One that does not counts as down for a moment, and work goes to the next.
+struct PeerTimeouts {
+  std::chrono::milliseconds connect{1000};
+  std::chrono::milliseconds ask{3000};           // for who has a chunk
+  std::chrono::milliseconds ask_and_hold{6000};  // the same, where the answer is held back until there is news
+  std::chrono::milliseconds confirm{15'000};     // the holder may have to sync first
+  std::chrono::milliseconds has{5000};           // of ClusterChunkStore::Has
+};
 
 struct ClusterChunkOptions {
   unsigned copies = 2;
@@ -28,6 +39,10 @@ struct ClusterChunkOptions {
   unsigned connections_per_peer = 2;
   std::chrono::seconds sync_wait_max{600};                 // a Sync that lacks nodes fails with kUnavailable after this
   std::chrono::milliseconds read_wait_max = kReadWaitMax;  // of GetForReader, since it was called
+  PeerTimeouts timeouts;
+  std::chrono::seconds claim_time_max = kClaimTimeMax;
+  // Hosts count as reading the same for so long since that was last seen, and then one disk serves all.
+  std::chrono::milliseconds shared_reads_last{1000};
   // Of the store that keeps the names: when it is over a Sync waits for nodes no more, since nothing can be published.
   std::shared_ptr<kv::Patience> patience;
   uint64_t repair_bytes_per_second_max = 256 * kMiB;

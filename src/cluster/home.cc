@@ -5,7 +5,6 @@
 namespace cairnfs::cluster {
 namespace {
 
-constexpr std::chrono::seconds kClaimTimeMax{30};
 constexpr std::chrono::seconds kHoldTimeMax{2};
 constexpr std::chrono::milliseconds kLookInterval{500};  // there may be a million claims
 // Once one of the chunks of a held answer has come, more are likely to.
@@ -61,7 +60,7 @@ std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const
       unclaimed[i] = claim == claims_.end() || IsOver(claim->second, *view, now);
       if (unclaimed[i]) continue;
       answers[i].kind = claim->second.claimant == caller ? HasAnswer::Kind::kBring : HasAnswer::Kind::kWait;
-      if (claim->second.claimant == caller) claim->second.until = now + kClaimTimeMax;
+      if (claim->second.claimant == caller) claim->second.until = now + claim_time_max_;
     }
   }
   const std::vector<Presence> here = commit_.Find(digests);
@@ -84,10 +83,10 @@ std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const
       if (ended_count_ != ended_before) outdated.push_back(i);
       if (answers[i].kind != HasAnswer::Kind::kBring) continue;
       if (claim == claims_.end() && claims_.size() >= kClaimsMax) continue;
-      claims_.insert_or_assign(digests[i], Claim{caller, session, now + kClaimTimeMax});
+      claims_.insert_or_assign(digests[i], Claim{caller, session, now + claim_time_max_});
     }
   }
-  if (!outdated.empty()) AskAgain(digests, outdated, Claim{caller, session, now + kClaimTimeMax}, *view, answers);
+  if (!outdated.empty()) AskAgain(digests, outdated, Claim{caller, session, now + claim_time_max_}, *view, answers);
   return answers;
 }
 

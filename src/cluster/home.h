@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/thread_annotations.h"
+#include "cluster/cluster_chunk_store.h"
 #include "cluster/group_commit.h"
 #include "cluster/membership.h"
 #include "cluster/peer_message.h"
@@ -25,8 +26,9 @@ class HomeClaims {
   using Respond = std::function<void(std::vector<HasAnswer>)>;
   using Post = std::function<void(std::function<void()>)>;
   // `post` runs what it is given soon, on another thread.
-  HomeClaims(GroupCommit& commit, Membership& membership, Post post)
-      : commit_(commit), membership_(membership), post_(std::move(post)) {}
+  HomeClaims(GroupCommit& commit, Membership& membership, Post post,
+             std::chrono::seconds claim_time_max = kClaimTimeMax)
+      : commit_(commit), membership_(membership), post_(std::move(post)), claim_time_max_(claim_time_max) {}
 
   // One answer per digest, at once.
   std::vector<HasAnswer> Ask(const std::vector<Digest>& digests, const NodeId& caller) EXCLUDES_LOCK(mutex_);
@@ -69,6 +71,7 @@ class HomeClaims {
   GroupCommit& commit_;
   Membership& membership_;
   const Post post_;
+  const std::chrono::seconds claim_time_max_;
   Mutex mutex_;
   bool closed_ GUARDED_BY(mutex_) = false;
   std::unordered_map<Digest, Claim, DigestHash> claims_ GUARDED_BY(mutex_);

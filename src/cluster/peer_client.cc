@@ -16,18 +16,17 @@ namespace {
 // A node that comes back is found again within a second.
 constexpr int kBackoffMinMs = 100;
 constexpr int kBackoffMaxMs = 1000;
-constexpr int kConnectTimeoutMs = 1000;
 constexpr int kKeepAliveMs = 10'000;
 constexpr int kKeepAliveTimeoutMs = 5'000;
 constexpr int kFrameBytes = static_cast<int>(kMiB);
 
-std::shared_ptr<grpc::Channel> Connect(const std::string& address, int index) {
+std::shared_ptr<grpc::Channel> Connect(const std::string& address, int index, std::chrono::milliseconds timeout) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // else equal channels share one connection
   arguments.SetInt("cairnfs.connection", index);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kBackoffMinMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kBackoffMaxMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(timeout.count()));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
@@ -50,8 +49,12 @@ struct Connections {
 
 class PeerClient::Impl : public std::enable_shared_from_this<PeerClient::Impl> {
  public:
-  Impl(Membership& membership, unsigned connections_per_peer, WireCounters& counters)
-      : membership_(membership), connections_per_peer_(std::max(1U, connections_per_peer)), counters_(counters) {}
+  Impl(Membership& membership, unsigned connections_per_peer, WireCounters& counters,
+       std::chrono::milliseconds connect_timeout)
+      : membership_(membership),
+        connections_per_peer_(std::max(1U, connections_per_peer)),
+        connect_timeout_(connect_timeout),
+        counters_(counters) {}
 
   void Call(const NodeId& node, PeerMethod method, PeerMessage request, std::chrono::milliseconds timeout, Done done);
   void EndCalls(const NodeId& node);
@@ -73,6 +76,7 @@ class PeerClient::Impl : public std::enable_shared_from_this<PeerClient::Impl> {
 
   Membership& membership_;
   const unsigned connections_per_peer_;
+  const std::chrono::milliseconds connect_timeout_;
   WireCounters& counters_;
   Lending lending_;
 
@@ -98,7 +102,7 @@ Result<std::shared_ptr<grpc::Channel>> PeerClient::Impl::ChannelTo(const NodeId&
     replaced.swap(connections.channels);
     connections.address = info->address;
     for (unsigned i = 0; i < connections_per_peer_; ++i) {
-      connections.channels.push_back(Connect(info->address, static_cast<int>(i)));
+      connections.channels.push_back(Connect(info->address, static_cast<int>(i), connect_timeout_));
     }
   }
   auto channel = connections.channels[connections.next++ % connections.channels.size()];
@@ -185,8 +189,9 @@ void PeerClient::Impl::AwaitEnd() {
   lending_.AwaitReturn();
 }
 
-PeerClient::PeerClient(Membership& membership, unsigned connections_per_peer, WireCounters& counters)
-    : impl_((KeepGrpcRunning(), std::make_shared<Impl>(membership, connections_per_peer, counters))) {}
+PeerClient::PeerClient(Membership& membership, unsigned connections_per_peer, WireCounters& counters,
+                       std::chrono::milliseconds connect_timeout)
+    : impl_((KeepGrpcRunning(), std::make_shared<Impl>(membership, connections_per_peer, counters, connect_timeout))) {}
 
 PeerClient::~PeerClient() {
   impl_->Close();

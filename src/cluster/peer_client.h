@@ -22,8 +22,10 @@ class PeerClient {
   // `done` is called once, on a thread of gRPC's, and must not block. Slices of the reply keep their memory alive.
   using Done = std::function<void(Result<PeerMessage>)>;
 
-  // `membership` tells the addresses; it and `counters` outlive this.
-  PeerClient(Membership& membership, unsigned connections_per_peer, WireCounters& counters);
+  // `membership` tells the addresses; it and `counters` outlive this. `connect_timeout`: calls to a node that does not
+  // even refuse a connection fail after so long, if their own time is not over before.
+  PeerClient(Membership& membership, unsigned connections_per_peer, WireCounters& counters,
+             std::chrono::milliseconds connect_timeout);
   ~PeerClient();  // ends all calls (kUnavailable), and waits until gRPC has let go of the slices it was given
 
   // Sends the request from the memory it lies in. Any thread; does not block. kNotFound: no such node, or another one

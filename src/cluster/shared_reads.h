@@ -13,6 +13,9 @@ namespace cairnfs::cluster {
 // The sign is a chunk that was both read here and served to another host within the last so many of each. Any thread.
 class SharedReads {
  public:
+  // `last`: they are going on for so long since the sign was seen.
+  explicit SharedReads(std::chrono::milliseconds last) : last_(last) {}
+
   void NoteRead(const Digest& digest) EXCLUDES_LOCK(mutex_) {
     MutexLock lock(mutex_);
     read_.Insert(digest);
@@ -23,15 +26,14 @@ class SharedReads {
     served_.Insert(digest);
     if (read_.Contains(digest)) SeenShared();
   }
-  // Such a chunk was seen in the last second.
   bool AreGoingOn() const { return Clock::now() < until_.load(std::memory_order_relaxed); }
 
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kRemembered = 16 * 1024;
-  static constexpr std::chrono::seconds kLasting{1};
-  void SeenShared() { until_.store(Clock::now() + kLasting, std::memory_order_relaxed); }
+  void SeenShared() { until_.store(Clock::now() + last_, std::memory_order_relaxed); }
 
+  const std::chrono::milliseconds last_;
   Mutex mutex_;
   ConfirmedSet read_ GUARDED_BY(mutex_){kRemembered}, served_ GUARDED_BY(mutex_){kRemembered};
   std::atomic<Clock::time_point> until_{Clock::time_point{}};

@@ -66,11 +66,10 @@ void ClusterChunkStoreImpl::PutAllLocally(uint64_t last) {
   }
 }
 
-bool ClusterChunkStoreImpl::IsFullEverywhere() {
-  const ViewPtr view = reachability_.view();
+bool ClusterChunkStoreImpl::IsFullEverywhere(const View& view) const {
   size_t up = 0, taking = 0;
   bool any_full = false;
-  for (const NodeInfo& node : view->nodes) {
+  for (const NodeInfo& node : view.nodes) {
     if (node.state != NodeState::kUp) continue;
     ++up;
     any_full = any_full || node.full;
@@ -116,12 +115,11 @@ std::string ClusterChunkStoreImpl::DescribeShortage(const View& view, const Away
          std::to_string(options_.copies);
 }
 
-Error ClusterChunkStoreImpl::Shortage(std::string_view what) {
-  const ViewPtr view = reachability_.view();
-  const AwayNodes nodes = NodesThatTakeNothing(*view);
+Error ClusterChunkStoreImpl::Shortage(std::string_view what, const View& view) {
+  const AwayNodes nodes = NodesThatTakeNothing(view);
   const bool is_space = nodes.away.empty() && !nodes.full.empty();
   return MakeError(is_space ? ErrorCode::kNoSpace : ErrorCode::kUnavailable,
-                   std::string(what) + ": " + DescribeShortage(*view, nodes));
+                   std::string(what) + ": " + DescribeShortage(view, nodes));
 }
 
 std::string ClusterChunkStoreImpl::WhatIsLacking() {
@@ -147,8 +145,9 @@ Status ClusterChunkStoreImpl::CheckSync(SyncCall& call) {
     const bool is_covered = entry->sequence != 0 && entry->sequence <= call.last;
     if (is_covered && IsUnreadable(*entry)) return *entry->failure;
   }
+  const ViewPtr view = reachability_.view();  // one for all: what is noticed of a node is forgotten in between
   if (options_.patience != nullptr && options_.patience->IsOver()) {
-    return Shortage("this host is stopping, and the shared metadata does not answer");
+    return Shortage("this host is stopping, and the shared metadata does not answer", *view);
   }
   const auto now = Clock::now();
   if (call.limits.check && now >= call.check_at) {
@@ -157,15 +156,15 @@ Status ClusterChunkStoreImpl::CheckSync(SyncCall& call) {
   }
   if (now >= call.deadline) {
     const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - call.begun_at);
-    return Shortage("waited " + std::to_string(waited.count()) + " s");
+    return Shortage("waited " + std::to_string(waited.count()) + " s", *view);
   }
-  if (!IsFullEverywhere()) return {};  // as long as it is so, the many that may be stuck are not looked at
+  if (!IsFullEverywhere(*view)) return {};  // as long as it is so, the many that may be stuck are not looked at
   const bool is_stuck = std::any_of(stuck_.begin(), stuck_.end(), [&](const EntryPtr& entry) {
     mutex_.AssertHeld();
     return entry->sequence != 0 && entry->sequence <= call.last && !entry->failure &&
            now - entry->stuck_since > kFullPatience && IsNeeded(*entry);
   });
-  return is_stuck ? Shortage("no space") : Status();
+  return is_stuck ? Shortage("no space", *view) : Status();
 }
 
 // Noted as it is passed over: a moment later it may be readable again, and on its way.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "../../support/eventually.h"
+#include "../../support/own_address.h"
 #include "base/log.h"
 #include "chunking/digest.h"
 #include "cluster/chunk_peer.h"
@@ -122,7 +123,7 @@ class ClusterChunkTest : public ::testing::Test {
     node.membership = std::make_unique<FakeMembership>(cluster_, node.id);
     node.chunks = ClusterChunkStore::Create(*node.local, *node.engine, *node.pool, *node.membership, options_);
     PeerService::Options options;
-    options.listen = "127.0.0.1:0";
+    options.listen = OwnAddress() + ":0";
     auto service = PeerService::Start(options, *node.chunks, *node.membership);
     ASSERT_OK(service);
     node.service = std::move(service).value();
@@ -144,8 +145,7 @@ class ClusterChunkTest : public ::testing::Test {
     cluster_.SetState(node.id, NodeState::kDown);
   }
 
-  // Makes the connections between all nodes. On a busy machine that may take longer than a node has until it counts as
-  // down for a while, and others get what it was to get.
+  // Makes the connections between all nodes, which may take long on a busy machine.
   void ConnectAll() {
     for (auto& from : nodes_) {
       for (auto& to : nodes_) {
@@ -274,6 +274,13 @@ class ClusterChunkTest : public ::testing::Test {
   ClusterChunkOptions options_ = [] {
     ClusterChunkOptions options;
     options.sync_wait_max = std::chrono::seconds(60);
+    // On a busy machine a node that is slow must not count as down: others would get what it was to get. One that is
+    // gone refuses connections at once.
+    options.timeouts.connect = std::chrono::seconds(20);
+    options.timeouts.ask *= 10;
+    options.timeouts.ask_and_hold *= 10;
+    options.timeouts.confirm *= 10;
+    options.timeouts.has *= 10;
     return options;
   }();
   std::vector<std::unique_ptr<TestNode>> nodes_;

@@ -112,7 +112,8 @@ TEST_F(PeerServiceTest, BlockedFinishesDoNotHoldUpChunks) {
   handler_.blocked = true;
   std::vector<std::thread> askers;
   for (int i = 0; i < 12; ++i) {
-    askers.emplace_back([&] { EXPECT_TRUE(peers().FinishFiles(nodes_[1]->id, {InodeId{2}}, Soon()).ok()); });
+    askers.emplace_back(
+        [&] { EXPECT_TRUE(peers().FinishFiles(nodes_[1]->id, {InodeId{2}}, Soon(std::chrono::minutes(2))).ok()); });
   }
   EXPECT_TRUE(Eventually([&] { return handler_.running == 12; }));
   const auto chunks = MakeChunks(1, 10);
@@ -175,7 +176,7 @@ TEST_F(PeerServiceTest, ANodeThatComesBackIsFoundAgainSoon) {
 
 TEST_F(PeerServiceTest, NewsIsDurableWhenItIsAnswered) {
   WireCounters counters;
-  PeerClient client(*nodes_[0]->membership, 1, counters);
+  PeerClient client(*nodes_[0]->membership, 1, counters, options_.timeouts.connect);
   const TestChunk chunk = MakeChunk(1, 1000);
   const Holders holders = {nodes_[0]->id, nodes_[1]->id};
   std::promise<bool> answered;
@@ -211,7 +212,7 @@ class PeerServerTest : public ClusterChunkTest {
     ASSERT_OK(server);
     server_ = std::move(server).value();
     cluster_.Edit(nodes_[1]->id, [&](NodeInfo& node) { node.address = server_->address(); });
-    client_ = std::make_unique<PeerClient>(*nodes_[0]->membership, 1, counters_);
+    client_ = std::make_unique<PeerClient>(*nodes_[0]->membership, 1, counters_, options_.timeouts.connect);
   }
   std::future<ErrorCode> Call(PeerMethod method, size_t payload_bytes,
                               std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
@@ -314,7 +315,7 @@ TEST_F(PeerServerTest, WhoAsksForTheMetadataIsToldWhereItIs) {
 
 TEST_F(PeerServiceTest, MalformedRequestsAreRefused) {
   WireCounters counters;
-  PeerClient client(*nodes_[0]->membership, 1, counters);
+  PeerClient client(*nodes_[0]->membership, 1, counters, options_.timeouts.connect);
   for (PeerMethod method : {PeerMethod::kHas, PeerMethod::kConfirm, PeerMethod::kPut, PeerMethod::kGet,
                             PeerMethod::kFinishFiles, PeerMethod::kHoldOrphans}) {
     std::promise<ErrorCode> promise;

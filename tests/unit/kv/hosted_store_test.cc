@@ -10,6 +10,7 @@
 #include <future>
 #include <thread>
 
+#include "../../support/eventually.h"
 #include "../../support/no_threads.h"
 #include "support.h"
 
@@ -188,6 +189,11 @@ TEST(HostedStore, NothingIsSeenBeforeItIsDurable) {
 TEST(HostedStore, FailedWriteChangesNothingAndLaterOnesGoOn) {
   const auto memory = OpenMemoryEngine();
   FailingEngine engine(*memory);
+  const auto test_thread = std::this_thread::get_id();
+  std::atomic<int> ends_tried{0};  // while writes fail
+  engine.before_write = [&] {
+    if (engine.fail_writes && std::this_thread::get_id() != test_thread) ++ends_tried;
+  };
   auto store = Must(HostedStore::Open(engine));
   constexpr std::chrono::milliseconds kLease{2000};  // it outlasts the commit, also on a busy machine
   const LeaseId lease = Must(store->GrantLease(kLease));
@@ -200,7 +206,7 @@ TEST(HostedStore, FailedWriteChangesNothingAndLaterOnesGoOn) {
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
   EXPECT_FALSE(store->GrantLease(std::chrono::seconds(1)).ok());
   EXPECT_FALSE(Must(store->Get("a")).has_value());
-  std::this_thread::sleep_for(kLease + std::chrono::milliseconds(300));
+  ASSERT_TRUE(Eventually([&] { return ends_tried > 1; }));  // so the first has failed
   EXPECT_TRUE(Must(store->Get("leased")).has_value()) << "its end could not be made durable";
   EXPECT_FALSE(store->KeepLeaseAlive(lease).ok());
   engine.fail_writes = false;

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 
+#include "../../support/sanitizers.h"
 #include "base/thread_annotations.h"
 #include "conformance_suite.h"
 #include "kv/shared_store.h"
@@ -44,7 +45,8 @@ class SharedSubject : public Subject {
   virtual SharedKvStore& shared() = 0;
   // Makes the store forget the changes so far. False: it cannot be made to.
   virtual bool OverflowHistory() = 0;
-  milliseconds lease_min{1000};  // it outlasts a few calls, also on a busy machine
+  // It outlasts a few calls, also on a busy machine.
+  milliseconds lease_min{kThreadSanitizer || kAddressSanitizer ? 5000 : 1000};
 };
 
 struct SharedSetup {

@@ -60,7 +60,7 @@ TEST(OpenSharedStore, NodeThatIsThereAnswers) {
 TEST(OpenSharedStore, UnreachableStoreGivesUp) {
   int port = 0;
   const int mute = Listen(port);  // takes connections and never says a word
-  const std::string address = "127.0.0.1:" + std::to_string(port);
+  const std::string address = OwnAddress() + ":" + std::to_string(port);
   Node node;
   const std::string texts[] = {"node:127.0.0.1:1", "etcd://127.0.0.1:1,127.0.0.1:2", "node:" + address,
                                "etcd://" + address};

@@ -1,6 +1,7 @@
 // What the tests of kvnet share: etcd clusters of their own, and a network that cuts connections.
 #pragma once
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -13,6 +14,7 @@
 
 #include <thread>
 
+#include "../../support/own_address.h"
 #include "../kv/support.h"
 #include "kvnet/etcd_store.h"
 #include "kvnet/kv_service.h"
@@ -26,12 +28,19 @@ using kv::Transaction;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// A socket that listens on a free port of 127.0.0.1.
-inline int Listen(int& port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+// Of this process's own address.
+inline sockaddr_in SocketAddress(int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  inet_pton(AF_INET, OwnAddress().c_str(), &address.sin_addr);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  return address;
+}
+
+// A socket that listens on a free port of this process's own address.
+inline int Listen(int& port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = SocketAddress(0);
   socklen_t size = sizeof address;
   if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(fd, 64) != 0 ||
       getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
@@ -94,7 +103,7 @@ class EtcdCluster {
     waitpid(members_[index].pid, nullptr, 0);
     members_[index].pid = 0;
   }
-  std::string Address(size_t index) const { return "127.0.0.1:" + std::to_string(members_[index].client_port); }
+  std::string Address(size_t index) const { return OwnAddress() + ":" + std::to_string(members_[index].client_port); }
   std::vector<std::string> Addresses() const {
     std::vector<std::string> addresses;
     for (size_t i = 0; i < members_.size(); ++i) addresses.push_back(Address(i));
@@ -115,7 +124,7 @@ class EtcdCluster {
     int client_port = 0, peer_port = 0;
     pid_t pid = 0;
   };
-  static std::string Url(int port) { return "http://127.0.0.1:" + std::to_string(port); }
+  static std::string Url(int port) { return "http://" + OwnAddress() + ":" + std::to_string(port); }
   // etcd syncs each commit: in memory that costs nothing.
   struct Directory {
     Directory() {
@@ -136,8 +145,8 @@ class EtcdCluster {
   const uint64_t quota_bytes_;
 };
 
-// Passes bytes between clients and a server, and now and then cuts a connection when the server has answered and the
-// client has not heard it yet.
+// Passes bytes between clients and a server at this process's own address, and now and then cuts a connection when the
+// server has answered and the client has not heard it yet.
 class CuttingProxy {
  public:
   CuttingProxy(const std::string& server_address, uint64_t seed)
@@ -150,7 +159,7 @@ class CuttingProxy {
     accepter_.join();
     close(listener_);
   }
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  std::string address() const { return OwnAddress() + ":" + std::to_string(port_); }
 
   std::atomic<int> cut_per_mille{0};  // of the pieces that the server sends
   std::atomic<int> cuts{0};
@@ -169,14 +178,11 @@ class CuttingProxy {
   }
   void Serve(int client, const std::stop_token& stop) {
     const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<uint16_t>(server_port_));
+    const sockaddr_in address = SocketAddress(server_port_);
     const int yes = 1;
     setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    if (connect(server, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+    if (connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
       while (!stop.stop_requested() && Pass(client, server)) {
       }
     }
@@ -249,7 +255,7 @@ class Node {
 
  private:
   const std::string path_;
-  std::string address_ = "127.0.0.1:0";
+  std::string address_ = OwnAddress() + ":0";
   std::unique_ptr<kv::KvEngine> engine_;
   std::unique_ptr<kv::HostedStore> store_;
   std::unique_ptr<KvServer> server_;

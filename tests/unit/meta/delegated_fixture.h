@@ -88,12 +88,11 @@ class DeafStore final : public kv::SharedKvStore {
 };
 
 struct Host {
-  Host(kv::SharedKvStore& store, int number, milliseconds ttl = std::chrono::minutes(10))
+  Host(kv::SharedKvStore& store, int number, milliseconds ttl = std::chrono::minutes(10),
+       DelegationOptions options = {})
       : membership(store, number, ttl), fenced(store) {
-    DelegationOptions options;
     options.reads_to_take = 4;
     options.rest_after_recall = milliseconds(1);
-    options.ask_again_after = milliseconds(10);
     names = std::make_unique<DelegatedStore>(store, fenced, membership, options);
   }
   FakeSession membership;

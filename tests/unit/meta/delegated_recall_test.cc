@@ -4,7 +4,18 @@
 namespace cairnfs::meta {
 namespace {
 
-using DelegatedRecallTest = DelegatedStoreTest;
+class DelegatedRecallTest : public DelegatedStoreTest {
+ protected:
+  // One that asks again soon, as the others do after seconds.
+  struct Impatient : Host {
+    Impatient(kv::SharedKvStore& store, int number) : Host(store, number, std::chrono::minutes(10), Options()) {}
+    static DelegationOptions Options() {
+      DelegationOptions options;
+      options.ask_again_after = milliseconds(10);
+      return options;
+    }
+  };
+};
 
 TEST_F(DelegatedRecallTest, MoreHoldersThanATransactionHasRoomForAreRecalled) {
   constexpr uint64_t kHolders = 6;
@@ -36,7 +47,8 @@ TEST_F(DelegatedRecallTest, ARecallWaitsUntilTheSessionIsKnownToLive) {
 }
 
 TEST_F(DelegatedRecallTest, ARecallThatWasNotAnsweredIsAskedAgain) {
-  Host reader(*store_, 1), writer(*store_, 2);
+  Host reader(*store_, 1);
+  Impatient writer(*store_, 2);
   const std::string key = DentryKey(kDirectory, "a");
   ReadUntilHeld(reader, key, 1);
   reader.fenced.next_commit_fails = true;  // which gives it back
@@ -50,7 +62,8 @@ TEST_F(DelegatedRecallTest, ARecallThatWasNotAnsweredIsAskedAgain) {
 // Its own watch is broken when the recall comes, and then what it missed cannot be read.
 TEST_F(DelegatedRecallTest, ARecallThatWasMissedIsAskedAgain) {
   DeafStore deaf(*store_);
-  Host reader(deaf, 1), writer(*store_, 2);
+  Host reader(deaf, 1);
+  Impatient writer(*store_, 2);
   const std::string key = DentryKey(kDirectory, "a");
   ReadUntilHeld(reader, key, 1);
   deaf.missing = true;
