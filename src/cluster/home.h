@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "base/thread_annotations.h"
-#include "cluster/cluster_chunk_store.h"
 #include "cluster/group_commit.h"
 #include "cluster/membership.h"
 #include "cluster/peer_message.h"
@@ -25,9 +24,8 @@ class HomeClaims {
  public:
   using Respond = std::function<void(std::vector<HasAnswer>)>;
   using Post = std::function<void(std::function<void()>)>;
-  // `post` runs what it is given soon, on another thread.
-  HomeClaims(GroupCommit& commit, Membership& membership, Post post,
-             std::chrono::seconds claim_time_max = kClaimTimeMax)
+  // `post` runs what it is given soon, on another thread; a claim lasts for `claim_time_max` at most.
+  HomeClaims(GroupCommit& commit, Membership& membership, Post post, std::chrono::seconds claim_time_max)
       : commit_(commit), membership_(membership), post_(std::move(post)), claim_time_max_(claim_time_max) {}
 
   // One answer per digest, at once.

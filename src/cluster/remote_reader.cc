@@ -330,12 +330,13 @@ Result<store::ChunkData> RemoteReader::VerifyAndKeep(const OperationPtr& operati
   store::ChunkData data;
   data.slices = std::move(copied);
   data.size = size;
-  bool is_awaited;
+  bool is_waited_for;
   {
     MutexLock lock(mutex_);
-    is_awaited = !operation->waiting.empty();
+    is_waited_for = !operation->waiting.empty();
   }
-  return parts_.cache.InsertFetched(digest, std::move(data), is_awaited);
+  const auto used_by = is_waited_for ? store::Reader::kThisHost : store::Reader::kNone;
+  return parts_.cache.InsertFetched(digest, std::move(data), used_by);
 }
 
 void RemoteReader::Finish(const OperationPtr& operation, Result<store::ChunkData> result,

@@ -259,8 +259,9 @@ Result<std::optional<std::string>> CheckDataMayJoin(const Config& config, const 
   auto directory = DataDirectory::Open(open);
   if (!directory.ok()) {
     const ErrorCode code = directory.error().code;
-    if (code == ErrorCode::kBusy || code == ErrorCode::kPermission) return std::optional<std::string>();
-    return directory.error();
+    if (code != ErrorCode::kBusy && code != ErrorCode::kPermission) return directory.error();
+    auto uuid = DataDirectory::ReadUuid(config.data);
+    return uuid.ok() ? std::make_optional(*std::move(uuid)) : std::nullopt;
   }
   CAIRNFS_RETURN_IF_ERROR(CheckMayBeAdopted(**directory, config, filesystem));
   return std::make_optional((*directory)->uuid());

@@ -112,7 +112,7 @@ bool HasBeenKilled(const std::string& lock_text) {
   if (pid.empty() || pid.find_first_not_of("0123456789") != std::string::npos) return false;
   std::ifstream file("/proc/" + pid + "/stat");
   std::string stat;
-  if (!std::getline(file, stat)) return true;
+  std::getline(file, stat);               // nothing of one that is gone for good, or that this process may not see
   const size_t state = stat.rfind(") ");  // proc(5): the name before it may hold anything
   return state != std::string::npos && state + 2 < stat.size() && (stat[state + 2] == 'Z' || stat[state + 2] == 'X');
 }
@@ -220,6 +220,17 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const OpenOptions& op
   opened->WriteLock(fmt::format("{} {}\n", getpid(), options.purpose));
   opened->restores_lock_ = true;
   return opened;
+}
+
+Result<std::string> DataDirectory::ReadUuid(const std::string& path) {
+  const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return ErrnoError(errno, fmt::format("cannot open the data directory {}", path));
+  const Result<std::string> text = ReadSmallFile(directory, "format", path);
+  close(directory);
+  if (!text.ok()) return text.error();
+  const std::string_view uuid = Field(*text, "uuid");
+  if (!IsUuid(uuid)) return MakeError(ErrorCode::kCorrupt, fmt::format("{}/format names no uuid", path));
+  return std::string(uuid);
 }
 
 DataDirectory::~DataDirectory() {

@@ -36,10 +36,12 @@ class DataDirectory {
     bool create = true;               // make it when it is absent, empty or half-made
     std::string purpose = "running";  // written into LOCK
   };
-  // Takes the lock, waiting while its holder is stopping (half a minute at most). kBusy names the holder.
+  // Takes the lock, waiting while its holder is stopping or dying (half a minute at most). kBusy names the holder.
   // kNotFound, kNotDirectory, kPermission (another user's, too), kNoSpace, kNotSupported (newer version),
   // kInvalidArgument (holds something else), kCorrupt (damaged): the message says what would be right.
   static Result<std::unique_ptr<DataDirectory>> Open(const OpenOptions& options);
+  // Of one that another process holds, too.
+  static Result<std::string> ReadUuid(const std::string& path);
   // Unlocks. LOCK keeps what SetState or a Mark function wrote last; if none was called, it gets back what it held
   // before Open: who ends before serving anything leaves behind what the last one left.
   ~DataDirectory();

@@ -16,9 +16,16 @@ constexpr size_t kSweepPageKeys = 512;
 // same program did before. What is refused because of a lock of this host is tried once more after this; where that
 // sleep ends late, threads wait for a processor, as may the one with the release: then again, much later.
 constexpr auto kReleaseGrace = std::chrono::milliseconds(3);
-constexpr auto kReleaseGraceMax = std::chrono::milliseconds(300);
-constexpr unsigned kReleaseTriesMax = 2;
+constexpr auto kReleaseGraceMax = std::chrono::milliseconds(100);
 constexpr auto kWatchRetry = std::chrono::milliseconds(100);  // after a watch that could not be made
+
+// How late the sleep ended; 0 without one.
+std::chrono::nanoseconds SleepLate(std::chrono::nanoseconds length) {
+  if (length.count() == 0) return length;
+  const auto begin = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(length);
+  return std::chrono::steady_clock::now() - begin - length;
+}
 
 }  // namespace
 
@@ -37,14 +44,6 @@ ClusterLocks::~ClusterLocks() {
   EndWaits();
   view_changes_.reset();
 }  // and tasks_ ends the watches
-
-std::chrono::nanoseconds ClusterLocks::SleepForRelease(std::chrono::nanoseconds late_before) {
-  const std::chrono::nanoseconds grace =
-      std::clamp<std::chrono::nanoseconds>(10 * late_before, kReleaseGrace, kReleaseGraceMax);
-  const auto begin = std::chrono::steady_clock::now();
-  std::this_thread::sleep_for(grace);
-  return std::chrono::steady_clock::now() - begin - grace;
-}
 
 // --- calls
 // ------------------------------------------------------------------------------------------------------------
@@ -66,11 +65,10 @@ meta::FileLock ClusterLocks::LockOf(const Request& request) {
 }
 
 void ClusterLocks::TryLock(const Request& request, Done<Outcome> done) {
-  Ask(request.inode,
-      {Operation::Kind::kTry, LockOf(request), 0, false, [done = std::move(done)](Result<Answer> answer) {
-         if (!answer.ok()) return done(answer.error());
-         done(answer->outcome);
-       }});
+  Ask(request.inode, {Operation::Kind::kTry, LockOf(request), 0, [done = std::move(done)](Result<Answer> answer) {
+                        if (!answer.ok()) return done(answer.error());
+                        done(answer->outcome);
+                      }});
 }
 
 ClusterLocks::Ticket ClusterLocks::Lock(const Request& request, Done<Outcome> done) {
@@ -85,11 +83,10 @@ ClusterLocks::Ticket ClusterLocks::Lock(const Request& request, Done<Outcome> do
     done(Outcome::kInterrupted);
     return ticket;
   }
-  Ask(request.inode,
-      {Operation::Kind::kWait, LockOf(request), ticket, false, [done = std::move(done)](Result<Answer> answer) {
-         if (!answer.ok()) return done(answer.error());
-         done(answer->outcome);
-       }});
+  Ask(request.inode, {Operation::Kind::kWait, LockOf(request), ticket, [done = std::move(done)](Result<Answer> answer) {
+                        if (!answer.ok()) return done(answer.error());
+                        done(answer->outcome);
+                      }});
   return ticket;
 }
 
@@ -104,7 +101,7 @@ void ClusterLocks::Cancel(Ticket ticket) {
     auto queued = std::find_if(state.queue.begin(), state.queue.end(),
                                [&](const Operation& operation) { return operation.ticket == ticket; });
     if (queued == state.queue.end()) {
-      Enqueue(inode, state, {Operation::Kind::kCancel, {}, ticket, false, {}});
+      Enqueue(inode, state, {Operation::Kind::kCancel, {}, ticket, {}});
     } else if (queued->kind == Operation::Kind::kWait) {
       told->emplace_back(std::move(queued->done), Answer{Outcome::kInterrupted, {}});
       state.queue.erase(queued);
@@ -123,7 +120,7 @@ void ClusterLocks::Unlock(const Request& request, Done<void> done) {
     };
     if (Holds(request.inode, matches)) {
       Enqueue(request.inode, inodes_[request.inode],
-              {Operation::Kind::kUnlock, freed, 0, false,
+              {Operation::Kind::kUnlock, freed, 0,
                [done](const Result<Answer>& answer) { done(answer.ok() ? Status() : Status(answer.error())); }});
       return;
     }
@@ -134,7 +131,7 @@ void ClusterLocks::Unlock(const Request& request, Done<void> done) {
 void ClusterLocks::Test(const Request& request, Done<std::optional<Holder>> done) {
   const cluster::NodeId self = parts_.membership.self();
   Ask(request.inode,
-      {Operation::Kind::kTest, LockOf(request), 0, false, [self, done = std::move(done)](Result<Answer> answer) {
+      {Operation::Kind::kTest, LockOf(request), 0, [self, done = std::move(done)](Result<Answer> answer) {
          if (!answer.ok()) return done(answer.error());
          if (!answer->holder) return done(std::optional<Holder>());
          const meta::FileLock& held = *answer->holder;
@@ -152,7 +149,7 @@ void ClusterLocks::ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) 
 void ClusterLocks::ReleaseHandle(InodeId inode, HandleId handle) {
   MutexLock lock(mutex_);
   if (!Holds(inode, [&](const meta::FileLock& held) { return held.handle == handle; })) return;
-  Operation operation{Operation::Kind::kReleaseHandle, {}, 0, false, {}};
+  Operation operation{Operation::Kind::kReleaseHandle, {}, 0, {}};
   operation.lock.handle = handle;
   Enqueue(inode, inodes_[inode], std::move(operation));
 }
@@ -262,7 +259,7 @@ void ClusterLocks::Serve(InodeId inode) {
       case Step::kBatch:
         Transact(batch);
         Finish(batch);
-        if (batch.tries_again) late = SleepForRelease(late);
+        late = SleepLate(batch.sleep);
         break;
     }
   }
@@ -340,11 +337,11 @@ void ClusterLocks::FinishOperation(Batch& batch, size_t index, Inode& state, Tol
     return;
   }
   const bool refused = answer->ok() && (*answer)->outcome == Outcome::kWouldBlock;
-  const bool may_be_early = operation.tries == 0 || (operation.tries < kReleaseTriesMax && batch.late > kReleaseGrace);
+  const bool may_be_early = operation.tries == 0 || (operation.tries == 1 && batch.late > kReleaseGrace);
   if (refused && may_be_early && (*answer)->holder->owner.session == batch.session) {
-    ++operation.tries;
+    const std::chrono::nanoseconds grace = ++operation.tries == 1 ? kReleaseGrace : 10 * batch.late;
+    batch.sleep = std::max(batch.sleep, std::min<std::chrono::nanoseconds>(grace, kReleaseGraceMax));
     state.queue.push_back(std::move(operation));
-    batch.tries_again = true;
     return;
   }
   if (operation.kind == Operation::Kind::kWait) {
@@ -487,10 +484,10 @@ void ClusterLocks::SweepIfDoubtful(InodeId inode, Inode& state) {
   if (state.swept_view == view && state.swept_revision == state.known.key_revision) return;
   state.swept_view = view;
   state.swept_revision = state.known.key_revision;
-  if (Doubtful(state.known.table)) Enqueue(inode, state, {Operation::Kind::kSweep, {}, 0, false, {}});
+  if (Doubtful(state.known.table)) Enqueue(inode, state, {Operation::Kind::kSweep, {}, 0, {}});
 }
 
-void ClusterLocks::SweepNow(InodeId inode) { Ask(inode, {Operation::Kind::kSweep, {}, 0, false, {}}); }
+void ClusterLocks::SweepNow(InodeId inode) { Ask(inode, {Operation::Kind::kSweep, {}, 0, {}}); }
 
 void ClusterLocks::SweepAll() {
   sweep_due_.store(false);  // a change from here on asks anew

@@ -104,8 +104,8 @@ class ClusterLocks {
     Kind kind;
     meta::FileLock lock;    // without its session
     Ticket ticket = 0;      // kWait, kCancel
-    unsigned tries = 0;     // kTry: runs that were refused
     Done<Answer> done;      // may be empty
+    unsigned tries = 0;     // kTry: runs that were refused
     bool in_doubt = false;  // a transaction with it was sent, and it is not known whether it ran or will run
   };
   struct Record {
@@ -153,8 +153,8 @@ class ClusterLocks {
     Status status;
     std::vector<std::optional<Result<Answer>>> answers;  // of each operation; nullopt: it waits now
     std::map<Ticket, Result<Answer>> ended;              // of `waiters` and of those that wait now
-    bool tries_again = false;                            // some were put back into the queue
     std::chrono::nanoseconds late{0};                    // how late the sleep before it ended
+    std::chrono::nanoseconds sleep{0};                   // then those run again that were put back into the queue
   };
   // One try at a batch's transaction.
   struct Plan {
@@ -183,7 +183,6 @@ class ClusterLocks {
   // Whether a lock that `matches` may be held here, or something is going on.
   bool Holds(InodeId inode, const std::function<bool(const meta::FileLock&)>& matches) const REQUIRES_LOCK(mutex_);
   void Serve(InodeId inode);
-  static std::chrono::nanoseconds SleepForRelease(std::chrono::nanoseconds late_before);  // how late it ended
   Step NextStep(InodeId inode, Batch& batch, Told& told) REQUIRES_LOCK(mutex_);
   void StartWatch(InodeId inode);
   void EndWatch(InodeId inode);

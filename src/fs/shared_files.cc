@@ -366,8 +366,8 @@ void FileSystem::Impl::LookAgain(const InodePtr& inode) {
   looks_under_way++;
   blocking->Post([this, inode] {
     const auto state = parts.names.ReadFile(inode->id);
-    const bool has_changed = state.ok() && AdoptPublished(inode, *state);
     looks_under_way--;
+    const bool has_changed = state.ok() && AdoptPublished(inode, *state);
     {
       MutexLock lock(inode->mutex);
       inode->look_under_way = false;

@@ -37,14 +37,14 @@ bool ChunkCache::Contains(const Digest& digest) {
   return by_digest_.contains(digest);
 }
 
-ChunkData ChunkCache::Keep(const Digest& digest, ChunkData data, QueueName queue, Reader reader, bool is_awaited) {
+ChunkData ChunkCache::Keep(const Digest& digest, ChunkData data, QueueName queue, Reader reader, Reader used_by) {
   if (data.size == 0) return data;
   if (data.size > kSmallChunkBytesMax) {
-    if (OwnedByPool(data.slices)) Insert(digest, data, queue, reader, is_awaited);
+    if (OwnedByPool(data.slices)) Insert(digest, data, queue, reader, used_by);
     return data;
   }
   if (auto packed = Pack(data)) {
-    Insert(digest, *packed, queue, reader, is_awaited);
+    Insert(digest, *packed, queue, reader, used_by);
     return *std::move(packed);
   }
   return data;
@@ -55,7 +55,7 @@ void ChunkCache::InsertWritten(const Digest& digest, std::span<const io::Slice> 
   ChunkData data;
   data.slices.assign(slices.begin(), slices.end());
   data.size = size;
-  Insert(digest, data, kLasting, Reader::kThisHost, /*is_awaited=*/false);
+  Insert(digest, data, kLasting, Reader::kThisHost, Reader::kNone);
 }
 
 std::optional<ChunkData> ChunkCache::Pack(const ChunkData& data) {
@@ -79,7 +79,7 @@ std::optional<ChunkData> ChunkCache::Pack(const ChunkData& data) {
 }
 
 // Also while the pool is short, the new takes the place of the old.
-void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName queue, Reader reader, bool is_awaited) {
+void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName queue, Reader reader, Reader used_by) {
   const size_t charge = ChargeOf(data);
   if (charge > bytes_max_) return;
   const bool short_of_buffers = PoolIsShort();
@@ -98,7 +98,7 @@ void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName q
     given += ChargeOf(evicted.back().data);
   }
   Items& items = queues_[queue].items;
-  items.push_front(Item{digest, data, queue, is_awaited ? reader : Reader::kNone});
+  items.push_front(Item{digest, data, queue, used_by});
   by_digest_.emplace(digest, items.begin());
   bytes_.fetch_add(charge, std::memory_order_relaxed);
   queues_[queue].bytes += charge;
@@ -108,8 +108,8 @@ void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName q
 ChunkCache::Queue& ChunkCache::QueueToShorten() {
   const size_t bytes = bytes_.load(std::memory_order_relaxed), share = bytes / 4;
   const Queue& passing = queues_[kPassing];
-  const bool is_awaited = !passing.items.empty() && passing.items.back().used_by == Reader::kNone;
-  const size_t passing_share = is_awaited ? share : std::clamp(kPassingBytes, bytes / 8, share);
+  const bool waits_for_reader = !passing.items.empty() && passing.items.back().used_by == Reader::kNone;
+  const size_t passing_share = waits_for_reader ? share : std::clamp(kPassingBytes, bytes / 8, share);
   if (passing.bytes > passing_share) return queues_[kPassing];
   if (queues_[kRecent].bytes > share) return queues_[kRecent];
   return queues_[kLasting];

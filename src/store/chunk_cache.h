@@ -41,13 +41,13 @@ class ChunkCache {
   std::optional<ChunkData> Find(const Digest& digest, Reader reader);
   bool Contains(const Digest& digest);
   // A chunk that was read, from this node's disk or from another node. Small ones are copied into a shared buffer:
-  // returns what the reader should use. Larger ones are kept only when they lie in pool buffers. `is_awaited`: the
-  // reader, for whom it was read, has it now, and need not find it.
-  ChunkData InsertRead(const Digest& digest, ChunkData data, Reader reader, bool is_awaited) {
-    return Keep(digest, std::move(data), kRecent, reader, is_awaited);
+  // returns what the reader should use. Larger ones are kept only when they lie in pool buffers. `reader`: for whom it
+  // was read; `used_by`: who of these has waited for it, and need not find it.
+  ChunkData InsertRead(const Digest& digest, ChunkData data, Reader reader, Reader used_by) {
+    return Keep(digest, std::move(data), kRecent, reader, used_by);
   }
-  ChunkData InsertFetched(const Digest& digest, ChunkData data, bool is_awaited) {
-    return Keep(digest, std::move(data), kPassing, Reader::kThisHost, is_awaited);
+  ChunkData InsertFetched(const Digest& digest, ChunkData data, Reader used_by) {
+    return Keep(digest, std::move(data), kPassing, Reader::kThisHost, used_by);
   }
   // A chunk just put: keeps the caller's slices, if they are of the pool.
   void InsertWritten(const Digest& digest, std::span<const io::Slice> slices, size_t size);
@@ -79,8 +79,8 @@ class ChunkCache {
     Reader used_by;
   };
   bool PoolIsShort() const { return pool_.free_count() < pool_.reserved_count() + pool_.count() / 4; }
-  ChunkData Keep(const Digest& digest, ChunkData data, QueueName queue, Reader reader, bool is_awaited);
-  void Insert(const Digest& digest, const ChunkData& data, QueueName queue, Reader reader, bool is_awaited);
+  ChunkData Keep(const Digest& digest, ChunkData data, QueueName queue, Reader reader, Reader used_by);
+  void Insert(const Digest& digest, const ChunkData& data, QueueName queue, Reader reader, Reader used_by);
   Queue& QueueToShorten() REQUIRES_LOCK(mutex_);        // REQUIRES: not empty
   void EvictOne(Items* evicted) REQUIRES_LOCK(mutex_);  // REQUIRES: not empty
   void Remember(const Item& item) REQUIRES_LOCK(mutex_);

@@ -38,7 +38,8 @@ struct ChunkReader::Operation {
   // Guarded by the reader's mutex_.
   std::vector<ChunkCallback> waiting;
   bool prefetch = false;
-  Reader reader = Reader::kNone;
+  Reader reader = Reader::kNone;   // for whom it is read
+  Reader used_by = Reader::kNone;  // who waits for it
 
   uint64_t begin() const { return location.data_offset(); }
   uint64_t end() const { return location.data_offset() + location.stored_bytes; }
@@ -89,6 +90,7 @@ void ChunkReader::Get(const Digest& digest, Reader reader, ChunkCallback done) {
     }
     slot->waiting.push_back(std::move(done));
     slot->reader = std::max(slot->reader, reader);
+    slot->used_by = std::max(slot->used_by, reader);
     ticket = slot->ticket.load(std::memory_order_relaxed);
   }
   if (operation) {
@@ -298,14 +300,13 @@ void ChunkReader::Verify(const OperationPtr& operation) {
 }
 
 ChunkData ChunkReader::Keep(const Operation& operation, ChunkData data) {
-  Reader reader;
-  bool is_awaited;
+  Reader reader, used_by;
   {
     MutexLock lock(mutex_);
     reader = operation.reader;
-    is_awaited = !operation.waiting.empty();
+    used_by = operation.used_by;
   }
-  return cache_.InsertRead(operation.digest, std::move(data), reader, is_awaited);
+  return cache_.InsertRead(operation.digest, std::move(data), reader, used_by);
 }
 
 // What failed may be a neighbour; and the chunk may have moved since it was looked up: a second look tells damage from

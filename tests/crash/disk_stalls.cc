@@ -8,13 +8,8 @@
 #include "history.h"
 
 namespace cairnfs::testing {
-namespace {
-
-constexpr int64_t kUsualNs = 60'000'000;  // of a turn: the sleep, and a sync of a disk that has other work too
-
-}  // namespace
-
-DiskStalls::DiskStalls(const std::string& file) : file_(file), thread_([this] { Run(); }) {}
+DiskStalls::DiskStalls(const std::string& file, int64_t usual_ns)
+    : file_(file), usual_ns_(usual_ns), thread_([this] { Run(); }) {}
 
 DiskStalls::~DiskStalls() { Stop(); }
 
@@ -32,9 +27,9 @@ void DiskStalls::Run() {
     if (pwrite(fd, page.data(), page.size(), 0) != static_cast<ssize_t>(page.size()) || fsync(fd) != 0) break;
     usleep(10'000);
     const int64_t end = NowNs();
-    if (end - begin <= kUsualNs) continue;
+    if (end - begin <= usual_ns_) continue;
     std::lock_guard lock(mutex_);
-    stalls_.emplace_back(end, end - begin - kUsualNs);
+    stalls_.emplace_back(end, end - begin);
   }
   close(fd);
   unlink(file_.c_str());

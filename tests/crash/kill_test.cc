@@ -250,9 +250,10 @@ class KillTest {
     Verdict verdict = Judge(load.writers(), crash, options_.scratch + "/mount");
     uint64_t records = 0;
     for (const Writer& writer : load.writers()) records += writer.track.size();
-    fmt::print("round {:3}: killed {:40} {:5} steps, {:3} of them lost; {:3} names, {:3} files, {:6} KiB judged\n",
+    const std::string stalled = crash.stalled_ns == 0 ? "" : fmt::format("; stalled {} ms", crash.stalled_ns / 1000000);
+    fmt::print("round {:3}: killed {:40} {:5} steps, {:3} of them lost; {:3} names, {:3} files, {:6} KiB judged{}\n",
                round_, how, records, verdict.records_lost, verdict.names_checked, verdict.files_checked,
-               verdict.bytes_checked / 1024);
+               verdict.bytes_checked / 1024, stalled);
     fflush(stdout);
     if (!verdict.violations.empty()) {
       for (const std::string& violation : verdict.violations) fmt::print("  VIOLATION {}\n", violation);

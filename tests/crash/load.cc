@@ -13,7 +13,7 @@
 
 namespace cairnfs::testing {
 
-Load::Load(const LoadOptions& options) : options_(options), stalls_(options.stalls) {
+Load::Load(const LoadOptions& options) : options_(options), stalls_(options.stalls, DiskStalls::kUsualNs) {
   for (unsigned i = 0; i < options_.writer_count; ++i) {
     writers_.push_back(Writer{fmt::format("round{}-writer{}", options_.round, i), {}});
   }

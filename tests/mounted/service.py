@@ -2,6 +2,7 @@
 """The daemon as a service, and the command line as a user meets it. Run as root."""
 
 import contextlib
+import errno
 import glob
 import json
 import os
@@ -43,9 +44,12 @@ class SystemdSocket:
             assert came, f"{text} did not come within {seconds} s, but {self.heard!r}"
 
     def wait_for_next(self, text):
+        """How long it took."""
+        begin = time.monotonic()
         with self.changed:
             self.heard = ""
         self.wait_for(text)
+        return time.monotonic() - begin
 
 
 @contextlib.contextmanager
@@ -80,8 +84,8 @@ def systemd_is_told():
         with foreground(scratch, NOTIFY_SOCKET=systemd.path, WATCHDOG_USEC="300000") as (process, point):
             systemd.wait_for("READY=1")
             assert os.path.ismount(point)
-            systemd.wait_for_next("WATCHDOG=1")
-            systemd.wait_for_next("WATCHDOG=1")
+            # Some two of them come one soon after the other, also on a busy machine.
+            assert any(systemd.wait_for_next("WATCHDOG=1") < 2 for _ in range(10))
             with open(point + "/file", "wb") as file:
                 file.write(b"not synced")
             process.send_signal(signal.SIGHUP)
@@ -428,10 +432,10 @@ def commit_while_stopping(mount, shim, folder, delay):
         outlasted = not stop.is_alive()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    except OSError:
-        if not told.is_set():
+    except OSError as failure:
+        # The mount was gone before the call came to the daemon, on which the stop made durable what there was.
+        if not told.is_set() or failure.errno not in (errno.ENOENT, errno.ENOTCONN, errno.ECONNABORTED):
             raise
-        # Nothing was promised of the name; the stop itself makes durable what there is.
     finally:
         stop.cancel()
         stop.join()
@@ -459,6 +463,7 @@ def a_commit_that_a_stopping_daemon_answers_is_durable():
                 if outlasted is not None:
                     stopped_before += outlasted
                     break
+            assert outlasted is not None, f"no rename succeeded that began {delay} s before the stop"
         mount.umount()
         assert stopped_before > 0, "no commit took as long as it should have on such a disk"
 

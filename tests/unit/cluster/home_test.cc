@@ -29,7 +29,8 @@ class HomeTest : public ::testing::Test {
     node_.local = std::move(local).value();
     membership_ = std::make_unique<FakeMembership>(cluster_, ids_[0]);
     commit_ = std::make_unique<GroupCommit>(*node_.local, engine_);
-    home_ = std::make_unique<HomeClaims>(*commit_, *membership_, [](const std::function<void()>& task) { task(); });
+    home_ = std::make_unique<HomeClaims>(
+        *commit_, *membership_, [](const std::function<void()>& task) { task(); }, kClaimTimeMax);
   }
   void TearDown() override {
     home_.reset();

@@ -27,13 +27,11 @@ class ChunkCacheTest : public ::testing::Test {
   // False: it was not there.
   bool Read(uint64_t number, Reader reader = Reader::kThisHost) {
     if (cache_.Find(DigestOf(number), reader)) return true;
-    cache_.InsertRead(DigestOf(number), Data(), reader, /*is_awaited=*/true);
+    cache_.InsertRead(DigestOf(number), Data(), reader, reader);
     return false;
   }
-  void ReadAhead(uint64_t number) {
-    cache_.InsertRead(DigestOf(number), Data(), Reader::kThisHost, /*is_awaited=*/false);
-  }
-  void Fetched(uint64_t number) { cache_.InsertFetched(DigestOf(number), Data(), /*is_awaited=*/true); }
+  void ReadAhead(uint64_t number) { cache_.InsertRead(DigestOf(number), Data(), Reader::kThisHost, Reader::kNone); }
+  void Fetched(uint64_t number) { cache_.InsertFetched(DigestOf(number), Data(), Reader::kThisHost); }
   void Written(uint64_t number) {
     ChunkData data = Data();
     cache_.InsertWritten(DigestOf(number), data.slices, data.size);
@@ -151,7 +149,7 @@ TEST(ChunkCacheOfALargePool, WhatReadersFetchAheadStaysUntilTheyCome) {
   size_t missed = 0;
   for (uint64_t i = 0; i < 40; ++i) {
     for (uint64_t reader = 1; reader <= kReaders; ++reader) {
-      cache.InsertFetched(digest(1000 * reader + i), data(), /*is_awaited=*/false);
+      cache.InsertFetched(digest(1000 * reader + i), data(), Reader::kNone);
       if (i >= kAhead && !cache.Find(digest(1000 * reader + i - kAhead), Reader::kThisHost)) ++missed;
     }
   }
@@ -167,7 +165,7 @@ TEST_F(ChunkCacheTest, KeepsNoBytesThatAreSomebodyElses) {
   for (size_t size : {kMiB, 100 * kKiB}) {
     auto memory = std::shared_ptr<std::byte[]>(new std::byte[size]());
     ChunkData data{{io::Slice{{}, memory.get(), size, memory}}, size};
-    cache_.InsertRead(DigestOf(size), std::move(data), Reader::kThisHost, /*is_awaited=*/false);
+    cache_.InsertRead(DigestOf(size), std::move(data), Reader::kThisHost, Reader::kNone);
     EXPECT_EQ(cache_.Contains(DigestOf(size)), size < kMiB);
     EXPECT_EQ(memory.use_count(), 1);
   }
