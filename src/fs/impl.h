@@ -355,6 +355,7 @@ class FileSystem::Impl {
   Result<std::string> DurabilityShared(InodeId id);
   // sessions.cc
   Status StartShared();
+  Status StartSession();
   void StopShared();
   void LoseSession();
   class Answers;                 // to other hosts

@@ -11,6 +11,8 @@ namespace {
 
 constexpr auto kSessionLook = std::chrono::milliseconds(10);
 constexpr auto kRejoinEvery = std::chrono::seconds(1);
+constexpr int kStartTriesMax = 10;
+constexpr auto kStartWaitMax = std::chrono::seconds(5);  // for word of the session
 
 }  // namespace
 
@@ -107,8 +109,21 @@ std::vector<bool> FileSystem::Impl::HoldOrphans(const std::vector<InodeId>& inod
   return held;
 }
 
+// On a machine that stands still as it starts the session may have ended since it was taken. Nothing rests on it yet.
+Status FileSystem::Impl::StartSession() {
+  const auto wait_max =
+      std::min<std::chrono::milliseconds>(std::chrono::milliseconds(options.metadata_wait_ms), kStartWaitMax);
+  for (int tries = 1;; ++tries) {
+    (void)host->membership().WaitForSession(wait_max).ok();
+    const Status begun = host->BeginSession();
+    if (begun.ok() || begun.error().code != ErrorCode::kStale || tries == kStartTriesMax) return begun;
+    CAIRNFS_RETURN_IF_ERROR(host->membership().Rejoin());
+    CAIRNFS_RETURN_IF_ERROR(parts.names.ForgetReservedInodes());
+  }
+}
+
 Status FileSystem::Impl::StartShared() {
-  CAIRNFS_RETURN_IF_ERROR(host->BeginSession());
+  CAIRNFS_RETURN_IF_ERROR(StartSession());
   auto holds = [this](const std::vector<InodeId>& inodes) { return HoldOrphans(inodes); };
   orphans = std::make_unique<Orphans>(*host, parts.names, std::move(holds),
                                       std::chrono::milliseconds(options.orphan_sweep_every_ms));

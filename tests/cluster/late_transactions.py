@@ -30,7 +30,7 @@ from cairnfs_mount import Scratch
 from cluster import CLIENT_PORT, METADATA_PORT, Cluster, Namespace
 
 # A node that serves the store drops a client that answers no ping for 3 s, so the lease has to end before.
-LEASES = {"node": "1s", "etcd": "3s"}
+LEASES = {"node": "2s", "etcd": "3s"}
 WRITERS = 12
 MISSED_MAX = 16
 ON_THEIR_WAY_S = 0.3  # every writer has sent a call by then

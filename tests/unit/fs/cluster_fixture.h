@@ -274,6 +274,7 @@ class ClusterTest : public testing::Test {
       header.chunk_params = params_.Encode();
       EXPECT_TRUE(host.names->Format(header, 0, 0).ok());
     }
+    if (before_start_) before_start_(host);
     host.Start();
     return host;
   }
@@ -312,6 +313,7 @@ class ClusterTest : public testing::Test {
   }
 
   FsOptions options_;
+  std::function<void(Host&)> before_start_;  // of each host, which has joined the cluster
   chunking::ChunkParams params_{.size_bytes_min = 4096, .size_bytes_max = 32768, .mask_bits = 0};
   std::unique_ptr<kv::KvEngine> engine_;
   std::unique_ptr<kv::HostedStore> store_;

@@ -39,6 +39,20 @@ class ClusterSessionsTest : public ClusterTest {
   }
 };
 
+TEST_F(ClusterSessionsTest, AHostWhoseSessionEndsAsItStartsTakesAnother) {
+  before_start_ = [](Host& starts) {
+    starts.EndSession();
+    EXPECT_TRUE(Eventually([&] {
+      const auto session = starts.membership->session();
+      return !session.ok() && session.error().code == ErrorCode::kStale;
+    }));
+  };
+  MakeHosts(1);
+  host(0).Put("file", "bytes");
+  EXPECT_TRUE(host(0).Sync().ok());
+  EXPECT_EQ(host(0).membership->session()->number, 2U);
+}
+
 TEST_F(ClusterSessionsTest, ACopyThatWaitedIsNotMadeUnderTheNextSession) {
   MakeHosts(2);
   const InodeId scratch = host(0).MakeDirectory("scratch");  // what comes from there has its copies yet to be made
