@@ -86,6 +86,7 @@ void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName q
   Items evicted;  // released after the lock
   MutexLock lock(mutex_);
   if (by_digest_.contains(digest)) return;
+  const bool is_fetched = queue == kPassing;
   if (short_of_buffers && by_digest_.empty()) return;
   if (const Reader before = ForgetLeft(digest); before != Reader::kNone) {
     const bool is_read_again = before == Reader::kThisHost && reader == Reader::kThisHost;
@@ -98,7 +99,7 @@ void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName q
     given += ChargeOf(evicted.back().data);
   }
   Items& items = queues_[queue].items;
-  items.push_front(Item{digest, data, queue, used_by});
+  items.push_front(Item{digest, data, queue, is_fetched ? Reader::kNone : used_by, used_by != Reader::kNone});
   by_digest_.emplace(digest, items.begin());
   bytes_.fetch_add(charge, std::memory_order_relaxed);
   queues_[queue].bytes += charge;
@@ -108,7 +109,8 @@ void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName q
 ChunkCache::Queue& ChunkCache::QueueToShorten() {
   const size_t bytes = bytes_.load(std::memory_order_relaxed), share = bytes / 4;
   const Queue& passing = queues_[kPassing];
-  const bool waits_for_reader = !passing.items.empty() && passing.items.back().used_by == Reader::kNone;
+  const bool waits_for_reader =
+      !passing.items.empty() && passing.items.back().used_by == Reader::kNone && !passing.items.back().is_handed_over;
   const size_t passing_share = waits_for_reader ? share : std::clamp(kPassingBytes, bytes / 8, share);
   if (passing.bytes > passing_share) return queues_[kPassing];
   if (queues_[kRecent].bytes > share) return queues_[kRecent];
@@ -123,7 +125,8 @@ void ChunkCache::EvictOne(Items* evicted) {
   queue.bytes -= charge;
   by_digest_.erase(oldest->digest);
   // What was fetched ahead and went before its reader came was not read yet. What passes by, and is of use to other
-  // nodes alone, is done with.
+  // nodes alone or was handed over as it came, is done with: names of a whole restore would push out those of what
+  // hosts that are behind come for.
   const bool was_used = oldest->used_by != Reader::kNone;
   const bool is_done = oldest->queue == kPassing && oldest->used_by == Reader::kOtherNode;
   if (oldest->queue != kLasting && was_used && !is_done) Remember(*oldest);

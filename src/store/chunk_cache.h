@@ -66,7 +66,8 @@ class ChunkCache {
     Digest digest;
     ChunkData data;
     QueueName queue;
-    Reader used_by;  // since it came
+    Reader used_by;       // since it came; of what was fetched, who has found it here
+    bool is_handed_over;  // somebody waited for it as it came
   };
   using Items = std::list<Item>;
   struct Queue {
