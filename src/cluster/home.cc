@@ -59,7 +59,7 @@ std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const
       auto claim = claims_.find(digests[i]);
       unclaimed[i] = claim == claims_.end() || IsOver(claim->second, *view, now);
       if (unclaimed[i]) continue;
-      answers[i].kind = claim->second.claimant == caller ? HasAnswer::Kind::kBring : HasAnswer::Kind::kWait;
+      answers[i] = AnswerOf(claim->second, caller);
       if (claim->second.claimant == caller) claim->second.until = now + claim_time_max_;
     }
   }
@@ -76,7 +76,7 @@ std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const
       const bool is_claimed = claim != claims_.end() && !IsOver(claim->second, *view, now);
       if (is_claimed) {
         // Another call came in between. It may even be here by now, and not yet on the others that its list names.
-        answers[i] = {claim->second.claimant == caller ? HasAnswer::Kind::kBring : HasAnswer::Kind::kWait, {}};
+        answers[i] = AnswerOf(claim->second, caller);
         continue;
       }
       if (here[i] != Presence::kAbsent) continue;
@@ -107,7 +107,7 @@ void HomeClaims::AskAgain(const std::vector<Digest>& digests, const std::vector<
     const bool is_claimed = claim != claims_.end() && !IsOver(claim->second, view, now);
     const bool is_own = is_claimed && claim->second.claimant == own.claimant && claim->second.until == own.until;
     if (is_claimed && !is_own) {
-      answer = {claim->second.claimant == own.claimant ? HasAnswer::Kind::kBring : HasAnswer::Kind::kWait, {}};
+      answer = AnswerOf(claim->second, own.claimant);
       continue;
     }
     if (!found[k].is_known()) continue;

@@ -57,6 +57,10 @@ class HomeClaims {
   using HeldPtr = std::shared_ptr<Held>;
 
   bool IsOver(const Claim& claim, const View& view, Clock::time_point now) const;
+  // Of a chunk that somebody is to bring.
+  static HasAnswer AnswerOf(const Claim& claim, const NodeId& caller) {
+    return {claim.claimant == caller ? HasAnswer::Kind::kBring : HasAnswer::Kind::kWait, {}};
+  }
   HasAnswer Find(const Digest& digest, GroupCommit::Presence here, const View& view);
   void AskAgain(const std::vector<Digest>& digests, const std::vector<size_t>& indexes, const Claim& own,
                 const View& view, std::vector<HasAnswer>& answers) EXCLUDES_LOCK(mutex_);

@@ -99,17 +99,23 @@ bool IsUuid(std::string_view hex) {
   return hex.size() == 2 * kUuidBytes && hex.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
+// Its digits; empty where LOCK names none.
+std::string PidOf(const std::string& lock_text) {
+  const std::string pid = lock_text.substr(0, lock_text.find(' '));
+  return pid.find_first_not_of("0123456789") == std::string::npos ? pid : "";
+}
+
 std::string HolderOf(const std::string& lock_text) {
-  size_t space = lock_text.find(' ');
-  std::string pid = lock_text.substr(0, space);
-  if (pid.empty() || pid.find_first_not_of("0123456789") != std::string::npos) return "another process";
+  const size_t space = lock_text.find(' ');
+  const std::string pid = PidOf(lock_text);
+  if (pid.empty()) return "another process";
   return fmt::format("process {} ({})", pid, space == std::string::npos ? "running" : lock_text.substr(space + 1));
 }
 
 // Of a process that was killed, threads that wait for the disk hold the lock until that has answered.
 bool HasBeenKilled(const std::string& lock_text) {
-  const std::string pid = lock_text.substr(0, lock_text.find(' '));
-  if (pid.empty() || pid.find_first_not_of("0123456789") != std::string::npos) return false;
+  const std::string pid = PidOf(lock_text);
+  if (pid.empty()) return false;
   std::ifstream file("/proc/" + pid + "/stat");
   std::string stat;
   std::getline(file, stat);               // nothing of one that is gone for good, or that this process may not see

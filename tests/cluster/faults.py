@@ -98,6 +98,10 @@ def is_traced_rename(line):
     return line["op"] == "rename" and "root" in line
 
 
+def tells_of_a_loss(answer):
+    return any(os.strerror(error) in answer for error in TOLD_OF_A_LOSS)
+
+
 def remove(host, saved):
     if saved:
         # As a process of its own, which can be given up.
@@ -121,7 +125,7 @@ class Round:
         self.is_refused = False  # the history of this round
         self.committed = 0  # checkpoints of this round
         self.began_ns = time.monotonic_ns()
-        self.sessions_lost = {host: host.sessions_lost() for host in self.cluster.hosts}  # before it
+        self.sessions_lost = self.count_sessions_lost()  # before it
 
     def clients(self, what, hosts=None):
         made = []
@@ -168,6 +172,9 @@ class Round:
         self.go_on(traced, tracers)
         self.judge_checkpoints()
         self.problems += self.test.check_nodes()
+
+    def count_sessions_lost(self):
+        return {host: host.sessions_lost() for host in self.cluster.hosts}
 
     def unlucky(self, lost_before):
         """Names of hosts that lost a session since, as one may without a fault when the machine is busy."""
@@ -240,7 +247,7 @@ class Round:
         for client in tracers:
             client.close()
         closed_ns = time.monotonic_ns()
-        lost_before = {host: host.sessions_lost() for host in self.cluster.hosts}
+        lost_before = self.count_sessions_lost()
         again = recorder.Round(traced.name, self.options.seed, self.clients("after"), first=len(tracers))
         again.start(self.work(0.05))
         again.finish()
@@ -262,8 +269,9 @@ class Round:
                 line["end"] = line["effect_by"]
         for client in tracers:
             self.lines += self.losses(client, freed_ns)
+        unlucky = self.unlucky(lost_before)
         self.lines += [self.loss(client, closed_ns, time.monotonic_ns()) for client in again.clients
-                       if client.host.name in self.unlucky(lost_before)]
+                       if client.host.name in unlucky]
         path = os.path.join(self.test.artefacts, self.name + ".jsonl")
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in self.lines)
@@ -298,9 +306,9 @@ class Round:
         self.committed = sum(one.committed for one in own)
         if isinstance(self.fault, nemesis.Nothing):
             # Each saver ends the checkpoint that it has begun.
-            unlucky, excused = self.unlucky(self.sessions_lost), [os.strerror(error) for error in TOLD_OF_A_LOSS]
+            unlucky = self.unlucky(self.sessions_lost)
             self.problems += [f"without a fault: {answer}" for one in own for answer in one.answers
-                              if one.host not in unlucky or not any(text in answer for text in excused)]
+                              if one.host not in unlucky or not tells_of_a_loss(answer)]
             if self.committed == 0:
                 self.problems.append("without a fault no checkpoint was committed")
         judges = self.clients("judge")
@@ -315,8 +323,7 @@ class Round:
         """When all is well again, every host commits; in a second try where it lost its session in the first."""
         lost_before = judge.host.sessions_lost()
         saved = self.save_by(judge)
-        told = [os.strerror(error) for error in TOLD_OF_A_LOSS]
-        is_told = saved.answers and all(any(text in answer for text in told) for answer in saved.answers)
+        is_told = saved.answers and all(tells_of_a_loss(answer) for answer in saved.answers)
         if is_told and judge.host.sessions_lost() != lost_before:
             saved = self.save_by(self.clients("judge-again", [judge.host])[0])
         self.problems += [f"after healing no commit: {answer}" for answer in saved.answers]

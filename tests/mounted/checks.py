@@ -87,13 +87,11 @@ def timed(action):
     return time.monotonic() - begin
 
 
-def timed_read_and_rename(mount):
-    begin = time.monotonic()
+def read_and_rename(mount):
     with open(mount.path + "/big", "rb") as file:
         file.seek(500 << 20)
         file.read(1 << 20)
     os.rename(mount.path + "/big", mount.path + "/renamed")
-    return time.monotonic() - begin
 
 
 def umount_stops_a_check(mount, base):
@@ -126,7 +124,7 @@ def interrupted_checks_hold_nobody_up():
         try:
             drop_caches()
             assert any(is_checking(mount) for _ in range(20)), "no check was seen at work"
-            read = timed_read_and_rename(mount)
+            read = timed(lambda: read_and_rename(mount))
         finally:
             stop.set()
             keeper.join()
