@@ -29,6 +29,7 @@ FOREIGN = {  # include prefix -> the folders that may use it
     "grpcpp/": {"src/rpc", "src/kvnet", "src/cluster", "src/control"},
     "google/protobuf/": {"src/kvnet", "src/cluster", "src/control"},
     "prometheus/": {"src/control"},
+    "microhttpd.h": {"src/control"},
     "toml++/": {"src/daemon"},
     "systemd/": {"src/daemon"},
     "CLI/": {"tools", "benchmarks/floor", "benchmarks/index"},

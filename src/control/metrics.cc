@@ -1,11 +1,9 @@
 #include "control/metrics.h"
 
 #include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
-#include <exception>
 #include <utility>
 #include <vector>
 
@@ -142,29 +140,6 @@ class Collector final : public prometheus::Collectable {
 
 std::string RenderMetrics(const StatusReport& report) {
   return prometheus::TextSerializer().Serialize(Collector([&] { return report; }).Collect());
-}
-
-class Metrics::Impl {
- public:
-  Impl(const std::string& address, std::function<StatusReport()> report)
-      : collector_(std::make_shared<Collector>(std::move(report))), exposer_(address, 1) {
-    exposer_.RegisterCollectable(collector_);
-  }
-
- private:
-  const std::shared_ptr<Collector> collector_;
-  prometheus::Exposer exposer_;
-};
-
-Metrics::Metrics(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Metrics::~Metrics() = default;
-
-Result<std::unique_ptr<Metrics>> Metrics::Start(const std::string& address, std::function<StatusReport()> report) {
-  try {
-    return std::unique_ptr<Metrics>(new Metrics(std::make_unique<Impl>(address, std::move(report))));
-  } catch (const std::exception& exception) {
-    return MakeError(ErrorCode::kIo, "cannot serve metrics on " + address + ": " + exception.what());
-  }
 }
 
 }  // namespace cairnfs::control

@@ -1,0 +1,123 @@
+// Serves the metrics over HTTP. The socket is made here: then an error says what the system said.
+#include <microhttpd.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "control/metrics.h"
+
+namespace cairnfs::control {
+namespace {
+
+// Whoever reaches the port may connect, and must not take the descriptors that the daemon needs.
+constexpr unsigned kConnectionsMax = 32, kConnectionsOfOneAddressMax = 8;
+constexpr unsigned kIdleSecondsMax = 10;
+constexpr int kBacklog = 16;
+
+Error CannotServe(const std::string& address, const std::string& why) {
+  return MakeError(ErrorCode::kIo, "cannot serve metrics on " + address + ": " + why +
+                                       "; give another metrics_address, or end what uses it");
+}
+
+// The host without brackets, and the port. REQUIRES: "HOST:PORT", which the configuration has checked.
+std::pair<std::string, std::string> SplitAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  return {host, colon == std::string::npos ? "" : address.substr(colon + 1)};
+}
+
+Result<int> Listen(const std::string& address) {
+  const auto [host, port] = SplitAddress(address);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  if (const int code = getaddrinfo(host.c_str(), port.c_str(), &hints, &list); code != 0) {
+    return CannotServe(address, gai_strerror(code));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> found(list, freeaddrinfo);
+  int error = 0;
+  for (const addrinfo* each = list; each != nullptr; each = each->ai_next) {
+    const int fd = socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, each->ai_protocol);
+    if (fd < 0) {
+      error = errno;
+      continue;
+    }
+    const int yes = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (bind(fd, each->ai_addr, each->ai_addrlen) == 0 && listen(fd, kBacklog) == 0) return fd;
+    error = errno;
+    close(fd);
+  }
+  return CannotServe(address, std::strerror(error));
+}
+
+MHD_Result Answer(MHD_Connection* connection, unsigned status, std::string text, const char* type) {
+  MHD_Response* response = MHD_create_response_from_buffer(text.size(), text.data(), MHD_RESPMEM_MUST_COPY);
+  if (response == nullptr) return MHD_NO;
+  MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+  const MHD_Result queued = MHD_queue_response(connection, status, response);
+  MHD_destroy_response(response);
+  return queued;
+}
+
+}  // namespace
+
+class Metrics::Impl {
+ public:
+  explicit Impl(std::function<StatusReport()> report) : report_(std::move(report)) {}
+  // Ends its thread, and closes the socket.
+  ~Impl() {
+    if (server_ != nullptr) MHD_stop_daemon(server_);
+  }
+  Impl(const Impl&) = delete;
+
+  // Takes the socket, also when it fails.
+  bool Start(int fd) {
+    // Of the ways to wait only select(2) knows no descriptor above 1,023.
+    constexpr unsigned kFlags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL;
+    server_ =
+        MHD_start_daemon(kFlags, 0, nullptr, nullptr, &Impl::Serve, this, MHD_OPTION_LISTEN_SOCKET, fd,
+                         MHD_OPTION_CONNECTION_LIMIT, kConnectionsMax, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+                         kConnectionsOfOneAddressMax, MHD_OPTION_CONNECTION_TIMEOUT, kIdleSecondsMax, MHD_OPTION_END);
+    if (server_ == nullptr) close(fd);
+    return server_ != nullptr;
+  }
+
+ private:
+  static MHD_Result Serve(void* self, MHD_Connection* connection, const char* path, const char* method,
+                          const char* /*version*/, const char* /*upload*/, size_t* upload_size, void** /*state*/) {
+    *upload_size = 0;  // nothing is taken in
+    const std::string_view verb = method;
+    if (verb != MHD_HTTP_METHOD_GET && verb != MHD_HTTP_METHOD_HEAD) {
+      return Answer(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET is answered\n", "text/plain");
+    }
+    if (path != std::string_view("/metrics")) {
+      return Answer(connection, MHD_HTTP_NOT_FOUND, "the metrics are at /metrics\n", "text/plain");
+    }
+    return Answer(connection, MHD_HTTP_OK, RenderMetrics(static_cast<Impl*>(self)->report_()),
+                  "text/plain; version=0.0.4; charset=utf-8");
+  }
+
+  const std::function<StatusReport()> report_;
+  MHD_Daemon* server_ = nullptr;
+};
+
+Metrics::Metrics(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Metrics::~Metrics() = default;
+
+Result<std::unique_ptr<Metrics>> Metrics::Start(const std::string& address, std::function<StatusReport()> report) {
+  CAIRNFS_ASSIGN_OR_RETURN(const int fd, Listen(address));
+  auto impl = std::make_unique<Impl>(std::move(report));
+  if (!impl->Start(fd)) return CannotServe(address, "the HTTP server does not start");
+  return std::unique_ptr<Metrics>(new Metrics(std::move(impl)));
+}
+
+}  // namespace cairnfs::control
