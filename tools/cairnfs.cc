@@ -7,12 +7,12 @@
 
 #include "base/log.h"
 #include "cluster_commands.h"
+#include "command_line.h"
 #include "commands.h"
 #include "commit_command.h"
 #include "control/rank_gate.h"
 #include "daemon/config.h"
 #include "daemon/exit_codes.h"
-#include "not_empty.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -35,6 +35,7 @@ void AddCommit(CLI::App& app, CommitCommand& commit, int& exit_code) {
                                    "or SLURM_PROCID of the environment)");
   command->add_option("--id", commit.id, "a name of its own in place of a number")->excludes(rank);
   command->add_option("--timeout", commit.timeout, "how long to wait for the other ranks (default 10min)");
+  command->add_flag("--json", commit.json, "print JSON");
   command->callback([&] { exit_code = RunCommit(commit); });
 }
 
@@ -136,7 +137,8 @@ void AddNode(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   auto* forget = node->add_subcommand("forget", "take a node that is not coming back out of the cluster");
   forget->add_option("NAME", commands.node, "its name, or its id, or how that begins")->required();
   AddTarget(*forget, commands.target);
-  forget->callback([&] { exit_code = RunNodeForget(commands.target, commands.node); });
+  forget->add_flag("--json", commands.json, "print JSON");
+  forget->callback([&] { exit_code = RunNodeForget(commands.target, commands.node, commands.json); });
 }
 
 // These too live as long as the parser refers to them.
@@ -230,6 +232,7 @@ std::string AboutCommands(const CLI::App& app) {
 int Main(int argc, char** argv) {
   CLI::App app("CairnFS: a filesystem for training checkpoints. See cairnfs(1).", "cairnfs");
   app.require_subcommand(1);
+  app.failure_message(&ParseFailure);
   app.set_version_flag("--version", "cairnfs " CAIRNFS_VERSION);
   int exit_code = 0;
 
@@ -267,5 +270,6 @@ int main(int argc, char** argv) {
   cairnfs::LogOptions log;
   log.level = "warning";
   if (auto ready = cairnfs::InitLog(log); !ready.ok()) return cairnfs::tools::Fail(ready.error());
+  spdlog::default_logger()->set_pattern("cairnfs: %l: %v");
   return cairnfs::tools::Main(argc, argv);
 }

@@ -7,12 +7,12 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "command_line.h"
 #include "daemon/cluster_config.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/exit_codes.h"
 #include "daemon/notify.h"
-#include "not_empty.h"
 
 namespace cairnfs {
 namespace {
@@ -49,6 +49,7 @@ void ListFailpoints() {
 
 int Main(int argc, char** argv) {
   CLI::App app("cairnfsd: serves one CairnFS mount. See cairnfsd(8).", "cairnfsd");
+  app.failure_message(&tools::ParseFailure);
   Arguments arguments;
   app.add_option("DIR", arguments.mount_point, "mount point")->check(tools::NotEmpty());
   app.add_option("--data", arguments.data, "data directory")->check(tools::NotEmpty());

@@ -110,11 +110,13 @@ int RunSetMinReplicas(const Target& target, const std::string& number, bool json
   return daemon::kExitDone;
 }
 
-int RunNodeForget(const Target& target, const std::string& node) {
+int RunNodeForget(const Target& target, const std::string& node, bool json) {
   auto located = LocateDaemon(target);
   if (!located.ok()) return Fail(located.error());
-  Status forgotten = located->client.Forget(node);
-  return forgotten.ok() ? int{daemon::kExitDone} : Fail(forgotten.error());
+  auto forgotten = located->client.Forget(node);
+  if (!forgotten.ok()) return Fail(forgotten.error());
+  if (json) Print(ForgottenJson(*forgotten));
+  return daemon::kExitDone;
 }
 
 }  // namespace cairnfs::tools

@@ -33,6 +33,6 @@ int RunClusterStatus(const Target& target, bool json);
 // `number` as it was typed: 1 to copies, or "default" for all of them.
 int RunSetMinReplicas(const Target& target, const std::string& number, bool json);
 int RunNodeList(const Target& target, bool json);
-int RunNodeForget(const Target& target, const std::string& node);
+int RunNodeForget(const Target& target, const std::string& node, bool json);
 
 }  // namespace cairnfs::tools

@@ -185,6 +185,10 @@ std::string ClusterJson(const control::ClusterReport& report) {
   return JsonText(json);
 }
 
+std::string ForgottenJson(const control::ForgottenNode& node) {
+  return JsonText({{"forgotten", true}, {"id", node.id}, {"name", node.name}});
+}
+
 std::string NodesJson(const control::ClusterReport& report) { return JsonText({{"nodes", NodesArray(report)}}); }
 
 }  // namespace cairnfs::tools

@@ -30,12 +30,6 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-std::string Absolute(const std::string& path) {
-  std::error_code error;
-  stdfs::path absolute = stdfs::absolute(path, error);
-  return error ? path : absolute.lexically_normal().string();
-}
-
 constexpr int kLookForHoldersMs = 2000;
 
 // The daemon serves on as long as the filesystem is mounted anywhere, which may be for ever: true once that was told.
@@ -137,6 +131,12 @@ int PrintCheck(const control::CheckReport& report, const std::optional<std::stri
 
 }  // namespace
 
+std::string Absolute(const std::string& path) {
+  std::error_code error;
+  stdfs::path absolute = stdfs::absolute(path, error);
+  return error ? path : absolute.lexically_normal().string();
+}
+
 int Fail(const Error& error) {
   fmt::print(stderr, "cairnfs: {}\n", error.message);
   return daemon::ExitCodeOf(error);
@@ -178,6 +178,8 @@ int RunUmount(const UmountCommand& command) {
     auto text = daemon::ReadLockText(mount->data);
     last_end = text.ok() ? *text : text.error().message;
   }
+  // Called in the mount, this process must not be what keeps it busy. Whoever may not go there is told so below.
+  static_cast<void>(chdir("/") == 0);
   if (auto unmounted = fuse::Unmount(mount->mount_point, command.lazy); !unmounted.ok()) return Fail(unmounted.error());
   if (!last_end.empty()) {
     return Fail(MakeError(

@@ -30,6 +30,8 @@ int RunWait(const std::string& path);
 int RunGc(const Target& target, bool json);
 int RunCheck(const CheckCommand& command);
 
+// As the text says, without looking at what lies there.
+std::string Absolute(const std::string& path);
 // "cairnfs: message" on stderr; the exit code that fits.
 int Fail(const Error& error);
 // The words that hand a mount's settings to cairnfsd; paths are made absolute.

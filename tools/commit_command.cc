@@ -17,7 +17,9 @@
 #include "control/rank_gate.h"
 #include "daemon/exit_codes.h"
 #include "daemon/size_text.h"
+#include "json_text.h"
 #include "locate.h"
+#include "output.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -107,14 +109,14 @@ int RunCommit(const CommitCommand& command) {
   const std::string from = WithoutSlashes(command.from), to = WithoutSlashes(command.to);
   auto call = MakeCall(command, from, to);
   if (!call.ok()) return Fail(call.error());
-  std::error_code ignored;
-  const std::string parent = stdfs::absolute(to, ignored).parent_path().string();
-  auto mount = LocateMount(parent);
+  auto mount = LocateMount(stdfs::path(Absolute(to)).parent_path().string());
   if (!mount.ok()) return Fail(mount.error());
   auto client = Connect({mount->data, mount->mount_point});
   if (!client.ok()) return Fail(client.error());
   Status committed = client->Commit(*call, [&] { return Rename(from, to); });
-  return committed.ok() ? int{daemon::kExitDone} : Fail(committed.error());
+  if (!committed.ok()) return Fail(committed.error());
+  if (command.json) Print(JsonText({{"committed", true}, {"path", Absolute(to)}, {"ranks", command.ranks}}));
+  return daemon::kExitDone;
 }
 
 }  // namespace cairnfs::tools

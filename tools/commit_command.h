@@ -11,6 +11,7 @@ struct CommitCommand {
   std::string rank;  // a number; empty: from the environment of the launcher, unless `id` is given
   std::string id;
   std::string timeout = "10min";
+  bool json = false;
 };
 
 int RunCommit(const CommitCommand& command);

@@ -50,11 +50,11 @@ int Main(int argc, char** argv) {
       case 'N':
         fmt::print(stderr, "mount.cairnfs: -N is not supported; enter the namespace with nsenter first\n");
         return kWrongCall;
-      default: fmt::print(stderr, "use: mount.cairnfs DATA DIR [-o OPTIONS]\n"); return kWrongCall;
+      default: fmt::print(stderr, "mount.cairnfs: use: mount.cairnfs DATA DIR [-o OPTIONS]\n"); return kWrongCall;
     }
   }
   if (argc - optind != 2) {
-    fmt::print(stderr, "use: mount.cairnfs DATA DIR [-o OPTIONS]\n");
+    fmt::print(stderr, "mount.cairnfs: use: mount.cairnfs DATA DIR [-o OPTIONS]\n");
     return kWrongCall;
   }
   command.data = argv[optind];

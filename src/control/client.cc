@@ -156,11 +156,12 @@ Result<ClusterReport> Client::GetCluster() {
   return FromMessage(reply);
 }
 
-Status Client::Forget(const std::string& node) {
+Result<ForgottenNode> Client::Forget(const std::string& node) {
   ForgetRequest request;
   request.set_node(node);
   ForgetReply reply;
-  return impl_->Call(&Control::Stub::Forget, request, reply, 60);
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Forget, request, reply, 60));
+  return ForgottenNode{reply.id(), reply.name()};
 }
 
 Result<ReplicasReport> Client::SetMinReplicas(uint32_t min_replicas) {

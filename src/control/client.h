@@ -31,7 +31,7 @@ class Client {
   // nullopt: no daemon listens there. One that ends while it checks is an error, kUnavailable.
   Result<std::optional<CheckReport>> Check();
   Result<ClusterReport> GetCluster();
-  Status Forget(const std::string& node);
+  Result<ForgottenNode> Forget(const std::string& node);
   // 0: as many as copies.
   Result<ReplicasReport> SetMinReplicas(uint32_t min_replicas);
   // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.

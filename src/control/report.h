@@ -76,6 +76,11 @@ struct ClusterReport {
   std::vector<NodeReport> nodes;
 };
 
+// A node that was taken out of the cluster.
+struct ForgottenNode {
+  std::string id, name;
+};
+
 using GcReport = fs::CollectionStatus;
 
 using CheckReport = fs::CheckReport;

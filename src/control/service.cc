@@ -256,10 +256,13 @@ class Service::Impl final : public Control::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Forget(grpc::ServerContext*, const ForgetRequest* request, ForgetReply*) override {
+  grpc::Status Forget(grpc::ServerContext*, const ForgetRequest* request, ForgetReply* reply) override {
     if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
     auto forgotten = options_.cluster->Forget(request->node());
-    return forgotten.ok() ? grpc::Status::OK : rpc::ToGrpc(forgotten.error());
+    if (!forgotten.ok()) return rpc::ToGrpc(forgotten.error());
+    reply->set_id(forgotten->id);
+    reply->set_name(forgotten->name);
+    return grpc::Status::OK;
   }
 
   grpc::Status SetMinReplicas(grpc::ServerContext* context, const SetMinReplicasRequest* request,
@@ -279,7 +282,7 @@ class Service::Impl final : public Control::Service {
   };
 
   static Error Alone() {
-    return MakeError(ErrorCode::kFailed,
+    return MakeError(ErrorCode::kInvalidArgument,
                      "this host is alone: its configuration names no metadata that it would share with others (cairnfs "
                      "cluster init makes a cluster, cairnfs cluster join joins one)");
   }

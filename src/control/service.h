@@ -19,7 +19,7 @@ class ClusterControl {
   virtual ClusterActivityReport Activity() const = 0;  // at no cost
   virtual Result<ClusterReport> Report() = 0;          // asks the shared store
   // By name or id in hex. kNotFound; kInvalidArgument: several have that name; kBusy: it is up.
-  virtual Status Forget(const std::string& node) = 0;
+  virtual Result<ForgottenNode> Forget(const std::string& node) = 0;
   // For the whole cluster; 0: as many as copies. What counts then. kInvalidArgument: there are not so many copies.
   // Nothing is set once `cancelled`.
   virtual Result<ReplicasReport> SetMinReplicas(uint32_t min_replicas, const std::function<bool()>& cancelled) = 0;

@@ -23,17 +23,6 @@ std::string Joined(const std::vector<std::string>& words) {
   return text;
 }
 
-Status CheckMetadata(const std::string& url) {
-  if (!StoreAddress::KindOf(url)) {
-    return Wrong(
-        fmt::format("metadata must be \"node:HOST:PORT\", \"etcd://HOST:PORT,HOST:PORT/prefix\", or empty for "
-                    "a host alone, not \"{}\"",
-                    url));
-  }
-  auto address = StoreAddress::Parse(url);
-  return address.ok() ? Status() : address.error().WithContext("metadata");
-}
-
 // Until nodes have certificates, whoever reaches a port is obeyed.
 Status CheckListens(const Config& config, std::string_view key, const std::string& text) {
   auto address = ParseHostPort(text);
@@ -99,12 +88,24 @@ Status CheckServed(const Config& config) {
 
 }  // namespace
 
+Status CheckMetadata(const std::string& url) {
+  if (!StoreAddress::KindOf(url)) {
+    return Wrong(fmt::format(
+        "must be \"node:HOST:PORT\", \"etcd://HOST:PORT,HOST:PORT/prefix\", or empty for a host alone, not \"{}\"",
+        url));
+  }
+  auto address = StoreAddress::Parse(url);
+  return address.ok() ? Status() : address.error();
+}
+
 Status CheckCluster(const Config& config) {
   for (const std::string& text : config.trusted_network) {
     if (auto network = ParseNetwork(text); !network.ok()) return network.error().WithContext("trusted_network");
   }
   if (!config.InCluster()) return CheckAlone(config);
-  if (!config.metadata.empty()) CAIRNFS_RETURN_IF_ERROR(CheckMetadata(config.metadata));
+  if (!config.metadata.empty()) {
+    if (auto checked = CheckMetadata(config.metadata); !checked.ok()) return checked.error().WithContext("metadata");
+  }
   if (config.listen.empty()) {
     return Wrong(
         "listen is not set: a host of a cluster serves chunks to the others; give an IP address of this host "

@@ -12,6 +12,8 @@ namespace cairnfs::daemon {
 // nobody called trusted. The message names the keys and says what would be right. Good for a host alone, too.
 Status CheckCluster(const Config& config);
 
+// Whether `metadata` can be such: kInvalidArgument says what is wrong, without the key's name. REQUIRES: not empty.
+Status CheckMetadata(const std::string& url);
 // The `metadata` that `cluster join ADDRESS` means: ADDRESS, if it is one, or else "node:" before it. kInvalidArgument
 // says what ADDRESS may be.
 Result<std::string> MetadataOfAddress(const std::string& address);

@@ -244,17 +244,20 @@ fs::FsOptions ClusterVolume::FileSystemOptions() const {
   return daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
 }
 
-Status ClusterVolume::Forget(const std::string& node) {
-  std::vector<cluster::NodeId> found;
+Result<control::ForgottenNode> ClusterVolume::Forget(const std::string& node) {
+  std::vector<cluster::NodeInfo> found;
   const auto view = membership_->view();
   for (const cluster::NodeInfo& info : view->nodes) {
     const bool is_meant = info.name == node || (node.size() >= kIdPrefixMin && info.id.ToHex().starts_with(node));
-    if (is_meant) found.push_back(info.id);
+    if (is_meant) found.push_back(info);
   }
   if (found.empty()) return MakeError(ErrorCode::kNotFound, fmt::format("there is no node '{}'", node));
-  if (found.size() == 1) return membership_->Forget(found.front());
+  if (found.size() == 1) {
+    CAIRNFS_RETURN_IF_ERROR(membership_->Forget(found.front().id));
+    return control::ForgottenNode{found.front().id.ToHex(), found.front().name};
+  }
   std::string ids;
-  for (const cluster::NodeId& id : found) ids += (ids.empty() ? "" : ", ") + id.ToHex();
+  for (const cluster::NodeInfo& info : found) ids += (ids.empty() ? "" : ", ") + info.id.ToHex();
   return MakeError(ErrorCode::kInvalidArgument,
                    fmt::format("'{}' may be several nodes: give the id of one of them: {}", node, ids));
 }

@@ -49,7 +49,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
 
   control::ClusterActivityReport Activity() const override;
   Result<control::ClusterReport> Report() override;
-  Status Forget(const std::string& node) override;
+  Result<control::ForgottenNode> Forget(const std::string& node) override;
   Result<control::ReplicasReport> SetMinReplicas(uint32_t min_replicas,
                                                  const std::function<bool()>& cancelled) override;
 

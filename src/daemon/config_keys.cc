@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 
+#include "daemon/cluster_config.h"
 #include "daemon/network.h"
 #include "daemon/size_text.h"
 
@@ -88,6 +89,7 @@ Status StoreString(const ConfigKey& key, const ConfigValue& value, Config& confi
   if (text->find('\0') != std::string::npos) return Wrong("must not contain a NUL byte");
   if (key.kind == Kind::kPath && text->empty()) return Wrong("must be a path, not an empty text");
   if (key.kind == Kind::kAddress && !text->empty()) CAIRNFS_RETURN_IF_ERROR(CheckAddress(*text));
+  if (key.kind == Kind::kStore && !text->empty()) CAIRNFS_RETURN_IF_ERROR(CheckMetadata(*text));
   if (key.kind == Kind::kChoice && std::find(key.choices.begin(), key.choices.end(), *text) == key.choices.end()) {
     return Wrong(fmt::format("must be one of {}, not \"{}\"", Quoted(key.choices), *text));
   }
@@ -160,7 +162,7 @@ const std::vector<ConfigKey>& Table() {
       {"log_level", Kind::kChoice, &Config::log_level, 0, 0, "", {"trace", "debug", "info", "warning", "error", "off"}},
       {"log_file", Kind::kText, &Config::log_file},
       {"metrics_address", Kind::kAddress, &Config::metrics_address},
-      {"metadata", Kind::kText, &Config::metadata},
+      {"metadata", Kind::kStore, &Config::metadata},
       {"serve_metadata", Kind::kAddress, &Config::serve_metadata},
       {"listen", Kind::kAddress, &Config::listen},
       {"advertise", Kind::kAddress, &Config::advertise},
@@ -214,6 +216,7 @@ Status StoreValue(const ConfigKey& key, const ConfigValue& value, Config& config
     case Kind::kPath:
     case Kind::kChoice:
     case Kind::kAddress:
+    case Kind::kStore:
     case Kind::kText: return StoreString(key, value, config);
   }
   return {};

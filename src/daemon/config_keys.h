@@ -33,6 +33,7 @@ struct ConfigKey {
     kText,
     kWords,
     kWeight,    // a number from 0 on, or kWeightOfCapacity
+    kStore,     // where the shared metadata is
     kNetworks,  // a network as address/bits, or a list of them
   };
   using Target = std::variant<std::string Config::*, uint64_t Config::*, bool Config::*, double Config::*,

@@ -134,7 +134,7 @@ Status TakeLock(int lock, const std::string& path) {
     auto waited = std::chrono::steady_clock::now() - began;
     if (waited > (is_stopping ? kStoppingWaitMax : kHolderWaitMax)) {
       return MakeError(ErrorCode::kBusy, fmt::format("the data directory {} is in use by {}; stop that one first, or "
-                                                     "give another directory with --data",
+                                                     "give another data directory",
                                                      path, HolderOf(holder)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -149,7 +149,7 @@ Result<int> OpenDirectory(const std::string& path, bool create) {
     if (error == ENOENT) {
       return MakeError(ErrorCode::kNotFound,
                        fmt::format("cannot make the data directory {}: {} does not exist; make it "
-                                   "first, or give another directory with --data",
+                                   "first, or give another data directory",
                                    path, parent));
     }
     return ErrnoError(error, fmt::format("cannot make the data directory {}", path));
@@ -158,7 +158,7 @@ Result<int> OpenDirectory(const std::string& path, bool create) {
   if (directory >= 0) return directory;
   if (errno == ENOTDIR) {
     return MakeError(ErrorCode::kNotDirectory,
-                     fmt::format("the data directory {} is not a directory; give one with --data", path));
+                     fmt::format("the data directory {} is not a directory; give one that is", path));
   }
   if (errno == ENOENT) {
     return MakeError(ErrorCode::kNotFound, fmt::format("the data directory {} does not exist", path));
@@ -267,8 +267,8 @@ Status DataDirectory::Recognise(bool create) {
   }
   if (!strangers.empty()) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("{} is not a CairnFS data directory and holds '{}'; give an empty or absent directory "
-                                 "with --data",
+                     fmt::format("{} is not a CairnFS data directory and holds '{}'; give an empty or absent directory",
+
                                  path_, strangers.front()));
   }
   if (has_data && !has_making) {

@@ -43,7 +43,7 @@ Status Volume::OpenParts(Purpose purpose) {
         ErrorCode::kInvalidArgument,
         fmt::format("{} belongs to filesystem {} of a cluster, and here it is to be opened by a host alone: "
                     "use a configuration that says where the cluster's metadata is (cairnfs cluster join "
-                    "writes one), or give another directory with --data",
+                    "writes one), or give another data directory",
                     directory_.path(), directory_.filesystem()));
   }
   const bool only_reads = config_.read_only || purpose == Purpose::kCheck;

@@ -66,8 +66,8 @@ Status CheckIsEmptyDirectory(const std::string& path) {
                                              "\", which the mount would hide); give an empty directory");
 }
 
-// "PID (name)" of processes with a working directory, root or open file below `mount_point`. Best effort: an
-// unprivileged process sees its own only.
+// "PID (name)" of processes but this one with a working directory, root or open file below `mount_point`. Best effort:
+// an unprivileged process sees its own only.
 std::string ProcessesUsing(const std::string& mount_point) {
   namespace stdfs = std::filesystem;
   std::string list;
@@ -81,7 +81,8 @@ std::string ProcessesUsing(const std::string& mount_point) {
   for (stdfs::directory_iterator processes("/proc", error), end; !error && processes != end;
        processes.increment(error)) {
     const stdfs::path process = processes->path();
-    if (process.filename().string().find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string pid = process.filename().string();
+    if (pid.find_first_not_of("0123456789") != std::string::npos || pid == std::to_string(getpid())) continue;
     bool uses = is_below(process / "cwd") || is_below(process / "root");
     std::error_code fd_error;
     for (stdfs::directory_iterator files(process / "fd", fd_error); !uses && !fd_error && files != end;
@@ -92,7 +93,7 @@ std::string ProcessesUsing(const std::string& mount_point) {
     if (++named > kNamedProcessesMax) return list + ", ...";
     std::string name;
     std::getline(std::ifstream(process / "comm") >> std::ws, name);
-    list += (list.empty() ? "" : ", ") + process.filename().string() + " (" + name + ")";
+    list += (list.empty() ? "" : ", ") + pid + " (" + name + ")";
   }
   return list;
 }

@@ -5,6 +5,7 @@ import errno
 import glob
 import os
 import socket
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -29,6 +30,8 @@ def config_file_errors_name_line_and_key(_):
         expect(with_config("receive_threads = \"two\"\n"), USAGE, "c.toml:1: receive_threads: must be a whole number")
         expect(with_config("flush_interval = \"9h\"\n"), USAGE, "must lie between 10ms and 4s")
         expect(with_config("rename = \"fast\"\n"), USAGE, "must be one of \"ordered\", \"durable\"")
+        expect(with_config("copies = 1\nmetadata = \"etcd:10.0.0.1\"\n"), USAGE, "c.toml:2: metadata: must be \"node:")
+        expect(with_config("metadata = \"node:10.0.0.1\"\n"), USAGE, "c.toml:1: metadata: \"10.0.0.1\" is no HOST:PORT")
         expect(with_config("a = = b\n"), USAGE, "c.toml:1: not valid TOML")
         expect(try_mount(scratch, "--config", path + ".none"), USAGE, "cannot read the configuration", "c.toml.none")
         expect(try_mount(scratch, "--config", scratch.path), USAGE, "cannot read the configuration", scratch.path)
@@ -47,7 +50,14 @@ def mount_options_are_checked(_):
         expect(try_mount(scratch, "-o", "pool_size=lots"), USAGE, "pool_size: 'lots' is not a size")
         expect(call(program("mount.cairnfs"), "only-one"), 1, "use: mount.cairnfs")
         expect(call(program("mount.cairnfs"), "/x", scratch.directory("point"), "-o", "renam=durable"), 32,
-               "nearest valid key is 'rename'")
+               "mount.cairnfs: ", "nearest valid key is 'rename'")
+        # It has no option of that name.
+        stranger = scratch.directory("stranger")
+        with open(stranger + "/file", "wb"):
+            pass
+        result = call(program("mount.cairnfs"), stranger, scratch.directory("point"))
+        expect(result, 32, "is not a CairnFS data directory", "give an empty or absent directory")
+        assert "--data" not in result[1], result[1]
 
 
 def command_line_errors(_):
@@ -56,7 +66,7 @@ def command_line_errors(_):
         plain = scratch.directory("plain")
         for words in ([], ["mont"], ["mount", "--no-such"], ["wait"], ["umount"], ["status", "a", "--data", "b"]):
             code, output = call(cairnfs, *words)
-            assert code == USAGE and output, (words, code, output)
+            assert code == USAGE and output.startswith("cairnfs: "), (words, code, output)
         for words, text in (([], "cairnfs needs one of its commands: mount, umount, status"),
                             (["mont"], "cairnfs has no command 'mont'; it has mount, umount"),
                             (["node"], "cairnfs node needs one of its commands: list, forget"),
@@ -89,7 +99,7 @@ def command_line_errors(_):
         for data in ("point", "point/sub"):
             expect(try_mount(scratch, data=os.path.join(scratch.path, data)), USAGE, "lies in the mount point")
         assert not os.listdir(scratch.path + "/point"), "a data directory was made in the mount point"
-        expect(call(program("cairnfsd"), "--no-such"), USAGE)
+        expect(call(program("cairnfsd"), "--no-such"), USAGE, "cairnfsd: ")
         expect(call(program("cairnfsd"), plain, "--data", scratch.path + "/d",
                     env=dict(os.environ, CAIRNFS_FAILPOINTS="no.such=kill")), USAGE, "no failpoint 'no.such'")
 
@@ -221,13 +231,29 @@ def mount_points_that_are_wrong(_):
 
 
 def umount_while_busy(_):
+    """It names who uses the mount, and never itself, whose directory and output may lie in it."""
     with Scratch() as scratch:
         mount = Mount(scratch)
         with open(mount.path + "/file", "wb") as file:
-            expect(call(program("cairnfs"), "umount", mount.path), BUSY, mount.path)
+            expect(call(program("cairnfs"), "umount", mount.path), BUSY, f"used by process {os.getpid()} (")
             file.write(b"still served")
+        with open(mount.path + "/output", "wb") as output:
+            done = subprocess.run([program("cairnfs"), "umount", mount.path], stdout=output, stderr=subprocess.PIPE,
+                                  text=True, check=False, cwd=mount.path, timeout=120)
+        expect((done.returncode, done.stderr), BUSY, f"used by process {os.getpid()} (")
+        assert "(cairnfs)" not in done.stderr, done.stderr
         with open(mount.path + "/file", "rb") as file:
             assert file.read() == b"still served"
+        run(program("cairnfs"), "umount", ".", cwd=mount.path)
+        mount.pid = None
+
+
+def a_host_alone_is_no_cluster(_):
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        for words in (["cluster", "status"], ["node", "list"], ["node", "forget", "other"],
+                      ["cluster", "set", "min-replicas", "1"]):
+            expect(call(program("cairnfs"), *words, mount.path), USAGE, "cairnfs: this host is alone")
         mount.umount()
 
 
@@ -346,7 +372,8 @@ def main():
         config_file_errors_name_line_and_key, mount_options_are_checked, command_line_errors,
         log_and_metrics_that_cannot_be_had, data_of_a_newer_format, data_that_is_something_else,
         data_that_cannot_be_written, data_of_another_user, full_disk_at_the_first_start,
-        second_daemon_says_who_holds_the_data, mount_points_that_are_wrong, umount_while_busy, no_dev_fuse, not_root,
+        second_daemon_says_who_holds_the_data, mount_points_that_are_wrong, umount_while_busy,
+        a_host_alone_is_no_cluster, no_dev_fuse, not_root,
         no_fusermount, names, offsets_near_the_end, xattrs_too_large,
     ], seed)
 

@@ -78,7 +78,8 @@ def a_host_dies_with_its_disk(world):
     # Two nodes have its name now.
     states = {node["id"]: node["state"] for node in others[0].node_list()}
     assert states[lost] == "out", states
-    others[0].cairnfs("node", "forget", lost[:8], "--data", others[0].data)
+    forgotten = others[0].cairnfs("node", "forget", lost[:8], "--data", others[0].data, "--json")
+    assert json.loads(forgotten) == {"forgotten": True, "id": lost, "name": victim.name}, forgotten
     world.cluster.wait_for_states({host.name: "up" for host in world.hosts})
     assert len(others[0].node_list()) == len(world.hosts), others[0].node_list()
 

@@ -4,6 +4,7 @@
 import contextlib
 import errno
 import glob
+import http.client
 import json
 import os
 import signal
@@ -12,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import SMALL, Mount, Scratch, await_end, free_port, program, run, run_cases
@@ -140,28 +140,55 @@ def fstab_helper_mounts():
             run(program("cairnfs"), "umount", point)
 
 
+def scrape(address, source=None):
+    """What Prometheus reads, without the comments; from the address `source`, where given."""
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=10,
+                                            source_address=source and (source, 0))
+    with contextlib.closing(connection):
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        lines = answer.read().decode().splitlines()
+        assert answer.status == 200 and answer.getheader("Content-Type").startswith("text/plain; version="), answer.headers
+    return {line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")}
+
+
 def metrics_are_served():
-    with Scratch() as scratch:
-        port = free_port()
-        mount = Mount(scratch, options=f"{SMALL},metrics_address=127.0.0.1:{port}")
-        with open(mount.path + "/file", "wb", buffering=0) as file:
-            file.write(b"x" * 100000)
-            os.fsync(file.fileno())
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        values = {line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")}
-        assert values["cairnfs_write_bytes_total"] == 100000, values
-        assert values["cairnfs_failed"] == 0 and values["cairnfs_pool_buffers"] > 0
-        # Without being synced, and whatever else an inode is.
-        os.mkdir(mount.path + "/directory")
-        with open(mount.path + "/empty", "wb"):
-            pass
-        with open(mount.path + "/unsynced", "wb") as file:
-            file.write(b"y" * 5000)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        values = {line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")}
-        assert values["cairnfs_inodes"] == 5 and values["cairnfs_logical_bytes"] == 105000, values
+    for host in ("127.0.0.1", "[::1]"):
+        with Scratch() as scratch:
+            address = f"{host}:{free_port()}"
+            mount = Mount(scratch, options=f"{SMALL},metrics_address={address}")
+            with open(mount.path + "/file", "wb", buffering=0) as file:
+                file.write(b"x" * 100000)
+                os.fsync(file.fileno())
+            values = scrape(address)
+            assert values["cairnfs_write_bytes_total"] == 100000, values
+            assert values["cairnfs_failed"] == 0 and values["cairnfs_pool_buffers"] > 0
+            # Without being synced, and whatever else an inode is.
+            os.mkdir(mount.path + "/directory")
+            with open(mount.path + "/empty", "wb"):
+                pass
+            with open(mount.path + "/unsynced", "wb") as file:
+                file.write(b"y" * 5000)
+            values = scrape(address)
+            assert values["cairnfs_inodes"] == 5 and values["cairnfs_logical_bytes"] == 105000, values
+            mount.umount()
+
+
+def connections_for_metrics_are_bounded():
+    """Who opens hundreds takes few of the daemon's descriptors, and keeps nobody else from an answer."""
+    with Scratch() as scratch, contextlib.ExitStack() as connections:
+        address = f"127.0.0.1:{free_port()}"
+        mount = Mount(scratch, options=f"{SMALL},metrics_address={address}")
+        before = len(os.listdir(f"/proc/{mount.pid}/fd"))
+        for _ in range(200):
+            idle = connections.enter_context(socket.create_connection(("127.0.0.1", int(address.split(":")[1]))))
+            with contextlib.suppress(OSError):
+                idle.sendall(b"GET /metrics HT")
+        assert scrape(address, "127.0.0.2")["cairnfs_failed"] == 0
+        taken = len(os.listdir(f"/proc/{mount.pid}/fd")) - before
+        assert taken <= 32, f"{taken} descriptors are taken"
+        connections.close()
         mount.umount()
 
 
@@ -180,6 +207,10 @@ def commands_print_json():
             with open(f"{mount.path}/{copy}", "wb") as file:
                 file.write(bytes(range(256)) * 20000)
         assert json.loads(run(program("cairnfs"), "wait", mount.path + "/a", "--json")) == {"durable": True}
+        os.mkdir(mount.path + "/step.tmp")
+        committed = run(program("cairnfs"), "commit", "step.tmp", "step", "--ranks", "1", "--rank", "0", "--json",
+                        cwd=mount.path)
+        assert json.loads(committed) == {"committed": True, "path": mount.path + "/step", "ranks": 1}, committed
         status = mount.status()
         assert status["logical_bytes"] == 2 * 5120000, status
         assert status["unique_bytes"] <= 5120000 and status["dedup_ratio"] >= 2, status
@@ -474,7 +505,8 @@ def main():
         ro_among_the_words_for_the_kernel_is_read_only,
         umount_tells_when_not_everything_became_durable, umount_of_a_folder_inside_is_refused,
         set_group_id_of_a_directory_survives_a_chown, noatime_leaves_times_alone,
-        systemd_is_told, umount_from_outside_ends_the_daemon, fstab_helper_mounts, metrics_are_served, long_data_path,
+        systemd_is_told, umount_from_outside_ends_the_daemon, fstab_helper_mounts, metrics_are_served,
+        connections_for_metrics_are_bounded, long_data_path,
         commands_print_json, status_is_right_before_anything_is_durable, unprivileged_user_mounts, background_leaves_nothing_of_the_starter,
         remount_right_after_umount, a_commit_that_a_stopping_daemon_answers_is_durable,
     ])

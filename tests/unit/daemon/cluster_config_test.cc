@@ -71,7 +71,7 @@ TEST(ClusterConfigTest, RefusesWhatMakesNoSense) {
   EXPECT_TRUE(Mentions(MessageOf(config), "listen is not set"));
   config = Good();
   config.metadata = "zookeeper://a:1";
-  EXPECT_TRUE(Mentions(MessageOf(config), "metadata must be"));
+  EXPECT_TRUE(Mentions(MessageOf(config), "metadata: must be"));
   config.metadata = "etcd://a:1,b";
   EXPECT_TRUE(Mentions(MessageOf(config), "metadata: \"b\" is no HOST:PORT"));
   config.metadata = "etcd://";
