@@ -16,11 +16,14 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/user.h"
 
 namespace cairnfs::control {
 namespace {
 
 constexpr auto kNoDescriptorsPause = std::chrono::milliseconds(100);
+// Who is refused tries again, and could fill the disk with what the log says of it.
+constexpr auto kWarningInterval = std::chrono::minutes(1);
 constexpr int kGroupsMax = 65536;  // NGROUPS_MAX of Linux
 
 std::optional<fs::Credentials> CredentialsOf(int connection) {
@@ -102,8 +105,10 @@ void RankDoor::Admit(int connection) {
   {
     MutexLock lock(mutex_);
     // The connection that had this descriptor before is closed.
-    callers_.erase("fd:" + std::to_string(connection));
-    has_place = credentials && cookie && HasPlace();
+    if (const auto before = callers_.extract("fd:" + std::to_string(connection))) {
+      places_.Leave(before.mapped().credentials.uid);
+    }
+    has_place = credentials && cookie && TakePlace(credentials->uid);
     if (has_place) {
       callers_["fd:" + std::to_string(connection)] = {connection, *cookie, std::move(*credentials)};
     }
@@ -115,18 +120,25 @@ void RankDoor::Admit(int connection) {
   admit_(connection);
 }
 
-bool RankDoor::HasPlace() {
-  if (callers_.size() < kRankConnectionsMax) return true;
-  std::erase_if(callers_, [](const auto& entry) {
+bool RankDoor::TakePlace(uid_t user) {
+  if (places_.Take(user)) return true;
+  std::erase_if(callers_, [this](const auto& entry) {
     const Caller& caller = entry.second;
-    return CookieOf(caller.connection) != caller.cookie;
+    const bool is_gone = CookieOf(caller.connection) != caller.cookie;
+    if (is_gone) places_.Leave(caller.credentials.uid);
+    return is_gone;
   });
-  const bool has_place = callers_.size() < kRankConnectionsMax;
-  if (!has_place && !is_refusing_) {
-    spdlog::warn("{} connections of ranks are open at {}, others are refused until some end", callers_.size(), path_);
-  }
-  is_refusing_ = !has_place;
-  return has_place;
+  if (places_.Take(user)) return true;
+  Warn(user);
+  return false;
+}
+
+void RankDoor::Warn(uid_t user) {
+  const auto now = std::chrono::steady_clock::now();
+  if (warned_ && now - *warned_ < kWarningInterval) return;
+  warned_ = now;
+  spdlog::warn("{} connections of ranks are open at {}: {} has his share of them, more are refused until some end",
+               callers_.size(), path_, UserName(user));
 }
 
 std::optional<fs::Credentials> RankDoor::CallerOf(const std::string& peer) {

@@ -2,6 +2,7 @@
 // what is asked there can be judged by the caller's rights.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,19 +13,20 @@
 
 #include "base/result.h"
 #include "base/thread_annotations.h"
+#include "control/user_shares.h"
 #include "fs/filesystem.h"
 
 namespace cairnfs::control {
 
-// Connections of ranks that are open at once. Each takes a descriptor, and any user may make them: more are refused, so
-// that those which the daemon itself needs are left. As many as the ranks that are served at once, and half as many for
-// those that are just coming and going.
+// Connections of ranks that are open at once, of all users together (control/user_shares.h). Each takes a descriptor,
+// and any user may make them: more are refused, so that those which the daemon itself needs are left.
 inline constexpr size_t kRankConnectionsMax = 384;
 
 class RankDoor {
  public:
   // Listens at `path` (mode 0666) and gives each connection, a descriptor that does not block, to `admit`, which owns
-  // it from then on; one that is too many is closed. kInvalidArgument: the path is too long; kIo.
+  // it from then on; one that is too many, of all or of its user, is closed. kInvalidArgument: the path is too long;
+  // kIo.
   static Result<std::unique_ptr<RankDoor>> Open(const std::string& path, std::function<void(int)> admit);
   ~RankDoor();  // takes no more connections
   RankDoor(const RankDoor&) = delete;
@@ -42,15 +44,17 @@ class RankDoor {
   RankDoor(std::string path, std::function<void(int)> admit, int listener, int stop);
   void Run();
   void Admit(int connection);
-  // Forgets who is gone when there is no place for another; whether there is one then.
-  bool HasPlace() REQUIRES_LOCK(mutex_);
+  // Forgets who is gone when the user has no place left for another; whether he got one.
+  bool TakePlace(uid_t user) REQUIRES_LOCK(mutex_);
+  void Warn(uid_t user) REQUIRES_LOCK(mutex_);
 
   const std::string path_;
   const std::function<void(int)> admit_;
   const int listener_, stop_;
   Mutex mutex_;
   std::map<std::string, Caller> callers_ GUARDED_BY(mutex_);  // by what gRPC calls it
-  bool is_refusing_ GUARDED_BY(mutex_) = false;               // and the log says so
+  UserShares places_{kRankConnectionsMax};                    // as many are taken as there are callers
+  std::optional<std::chrono::steady_clock::time_point> warned_ GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -29,10 +29,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr unsigned kWaitsMax = 64;
+constexpr unsigned kWaitsMax = 96;  // beside those of root, of all users together
 // Beside those of calls that wait, so that one too many can be told so: gRPC's own answer names no limit.
 constexpr int kRankThreadsSpare = 64;
-constexpr int kRankIdleMs = 60'000;
 constexpr auto kRateWindow = std::chrono::seconds(10);
 constexpr auto kProgressInterval = std::chrono::milliseconds(200);
 
@@ -92,7 +91,7 @@ std::string CannotMakeDurable(const WaitRequest& request) { return "cannot make 
 class RankService final : public Control::Service {
  public:
   RankService(RankGate& gate, fs::FileSystem& filesystem, const std::atomic<bool>& stopping, unsigned ranks_max)
-      : gate_(gate), filesystem_(filesystem), stopping_(stopping), ranks_max_(ranks_max) {}
+      : gate_(gate), filesystem_(filesystem), stopping_(stopping), ranks_max_(ranks_max), commits_(ranks_max) {}
   void SetDoor(RankDoor* door) {
     door_ = door;
     door_.notify_all();
@@ -101,17 +100,24 @@ class RankService final : public Control::Service {
 
   grpc::Status Commit(grpc::ServerContext* context,
                       grpc::ServerReaderWriter<CommitReply, CommitRequest>* stream) override {
-    const Place place(commits_);
-    if (place.number > ranks_max_) {
-      return rpc::ToGrpc(MakeError(
-          ErrorCode::kBusy, fmt::format("no more than {} ranks of a host can commit at the same time", ranks_max_)));
+    const auto caller = CallerOf(*context);
+    if (!caller.ok()) return rpc::ToGrpc(caller.error());
+    const Place place(commits_, caller->uid);
+    if (!place.is_taken) {
+      return rpc::ToGrpc(
+          MakeError(ErrorCode::kBusy, fmt::format("no more than {} ranks of a user on a host can commit at the same "
+                                                  "time, and fewer while other users' ranks do",
+                                                  UserShares::MostOfOne(ranks_max_))));
     }
     CommitRequest request;
     if (!stream->Read(&request) || !request.has_arrival()) {
       return rpc::ToGrpc(MakeError(ErrorCode::kInvalidArgument, "a commit begins with an arrival"));
     }
     const GateCall call = FromMessage(request.arrival());
-    if (auto allowed = CheckRights(*context, call); !allowed.ok()) return rpc::ToGrpc(allowed.error());
+    // Who could not rename the directory has no say in when others do.
+    if (auto allowed = filesystem_.CheckMayRename(*caller, call.directory, call.final_parent); !allowed.ok()) {
+      return rpc::ToGrpc(allowed.error());
+    }
     auto cancelled = [this, context] { return stopping_ || context->IsCancelled(); };
     auto has_final_name = [&] { return HasFinalName(call, cancelled); };
     // The caller is the one that renames: with its own rights, and through the kernel, which keeps names in memory.
@@ -139,12 +145,14 @@ class RankService final : public Control::Service {
   }
 
   grpc::Status Wait(grpc::ServerContext* context, const WaitRequest* request, WaitReply*) override {
-    const Place place(waits_);
-    if (place.number > kWaitsMax) {
-      return rpc::ToGrpc(MakeError(
-          ErrorCode::kBusy,
-          fmt::format("no more than {} calls of cairnfs wait, beside those of root, are answered at the same time",
-                      kWaitsMax)));
+    const auto caller = CallerOf(*context);
+    if (!caller.ok()) return rpc::ToGrpc(caller.error());
+    const Place place(waits_, caller->uid);
+    if (!place.is_taken) {
+      return rpc::ToGrpc(
+          MakeError(ErrorCode::kBusy, fmt::format("no more than {} calls of cairnfs wait of a user are answered at the "
+                                                  "same time, and fewer while other users wait",
+                                                  UserShares::MostOfOne(kWaitsMax))));
     }
     auto waited = WaitFor(filesystem_, *request, [this, context] { return stopping_ || context->IsCancelled(); });
     if (waited.ok()) return grpc::Status::OK;
@@ -157,11 +165,14 @@ class RankService final : public Control::Service {
  private:
   // Each call holds a thread.
   struct Place {
-    explicit Place(std::atomic<unsigned>& calls) : taken(calls), number(++calls) {}
-    ~Place() { --taken; }
+    Place(UserShares& of, uid_t who) : shares(of), user(who), is_taken(of.Take(who)) {}
+    ~Place() {
+      if (is_taken) shares.Leave(user);
+    }
     Place(const Place&) = delete;
-    std::atomic<unsigned>& taken;
-    const unsigned number;
+    UserShares& shares;
+    const uid_t user;
+    const bool is_taken;
   };
 
   // Of an error: whether the store that comes back, the next session or another rank has the answer.
@@ -179,20 +190,19 @@ class RankService final : public Control::Service {
     return has_name();  // a rename that cannot be made durable is taken back
   }
 
-  // Who could not rename the directory has no say in when others do.
-  cairnfs::Status CheckRights(const grpc::ServerContext& context, const GateCall& call) {
-    const auto caller = door_.load()->CallerOf(context.peer());
+  Result<fs::Credentials> CallerOf(const grpc::ServerContext& context) {
+    auto caller = door_.load()->CallerOf(context.peer());
     // Only when a connection is gone, and its calls with it, another gets its descriptor's number.
     if (!caller || context.IsCancelled()) return MakeError(ErrorCode::kInterrupted, "the caller is gone");
-    return filesystem_.CheckMayRename(*caller, call.directory, call.final_parent);
+    return *std::move(caller);
   }
 
   RankGate& gate_;
   fs::FileSystem& filesystem_;
   const std::atomic<bool>& stopping_;
   const unsigned ranks_max_;
-  std::atomic<unsigned> commits_{0}, waits_{0};  // calls that run
-  std::atomic<RankDoor*> door_{nullptr};         // set before a connection is admitted
+  UserShares commits_, waits_{kWaitsMax};  // of calls that run
+  std::atomic<RankDoor*> door_{nullptr};   // set before a connection is admitted
 };
 
 class Service::Impl final : public Control::Service {
@@ -334,7 +344,7 @@ cairnfs::Status Service::Impl::ListenForRanks() {
   grpc::ResourceQuota quota("ranks");
   quota.SetMaxThreads(static_cast<int>(options_.ranks_max + kWaitsMax) + kRankThreadsSpare);
   builder.SetResourceQuota(quota);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kRankIdleMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(options_.rank_idle_max.count()));
   builder.RegisterService(&ranks_);
   rank_server_ = builder.BuildAndStart();
   if (rank_server_ == nullptr) return MakeError(ErrorCode::kIo, "cannot start the service for ranks");

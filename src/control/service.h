@@ -1,6 +1,7 @@
 // The control service: gRPC on a Unix socket with mode 0600, and on another with mode 0666 the commits of ranks.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -32,7 +33,11 @@ class Service {
     DaemonInfo daemon;
     RankGate* gate = nullptr;           // not null; outlives the service
     ClusterControl* cluster = nullptr;  // null: this host is alone; outlives the service
-    unsigned ranks_max = 256;           // that commit at once, each with a thread; one more is refused (kBusy)
+    // That commit at once, each with a thread, of all users together (control/user_shares.h); one more is refused
+    // (kBusy).
+    unsigned ranks_max = 384;
+    // A connection of a rank on which no call runs is closed after so long.
+    std::chrono::milliseconds rank_idle_max{60'000};
   };
   // `filesystem` outlives the service. kIo when the socket cannot be made.
   static Result<std::unique_ptr<Service>> Start(Options options, fs::FileSystem& filesystem);

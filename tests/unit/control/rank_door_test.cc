@@ -23,6 +23,8 @@
 namespace cairnfs::control {
 namespace {
 
+constexpr uid_t kNobody = 65534;
+
 class RankDoorTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -68,7 +70,6 @@ TEST_F(RankDoorTest, TellsWhoConnects) {
   std::promise<int> admitted;
   auto door = RankDoor::Open(Path(), [&](int connection) { admitted.set_value(connection); });
   ASSERT_TRUE(door.ok()) << door.error().message;
-  constexpr uid_t kNobody = 65534;
   const pid_t child = ConnectAs(kNobody);
   auto connection = admitted.get_future();
   ASSERT_EQ(connection.wait_for(std::chrono::seconds(30)), std::future_status::ready);
@@ -85,7 +86,8 @@ TEST_F(RankDoorTest, TellsWhoConnects) {
 }
 
 // Each takes a descriptor of the daemon, and any user may connect.
-TEST_F(RankDoorTest, RefusesConnectionsPastItsBound) {
+TEST_F(RankDoorTest, RefusesConnectionsPastTheShareOfAUser) {
+  constexpr size_t kShare = UserShares::MostOfOne(kRankConnectionsMax);
   std::mutex mutex;
   std::set<int> admitted;
   auto door = RankDoor::Open(Path(), [&](int connection) {
@@ -100,16 +102,22 @@ TEST_F(RankDoorTest, RefusesConnectionsPastItsBound) {
       return admitted.size() == count;
     });
   };
-  for (size_t i = 0; i < kRankConnectionsMax; ++i) {
+  for (size_t i = 0; i < kShare; ++i) {
     connections.push_back(Connect());
     ASSERT_GE(connections.back(), 0);
   }
-  ASSERT_TRUE(admitted_are(kRankConnectionsMax));
+  ASSERT_TRUE(admitted_are(kShare));
   const int refused = Connect();
   ASSERT_GE(refused, 0);
   char byte;
   EXPECT_EQ(recv(refused, &byte, 1, 0), 0) << "it is closed";
   close(refused);
+  if (geteuid() == 0) {
+    const pid_t other = ConnectAs(kNobody);
+    EXPECT_TRUE(admitted_are(kShare + 1)) << "another user finds a place";
+    kill(other, SIGKILL);
+    waitpid(other, nullptr, 0);
+  }
 
   // Those that the daemon has closed leave their places, whatever has their descriptors now.
   std::set<int> left;
@@ -139,6 +147,27 @@ TEST_F(RankDoorTest, RefusesConnectionsPastItsBound) {
   for (int fd : connections) close(fd);
   for (int fd : left) close(fd);
   for (int fd : admitted) close(fd);
+}
+
+TEST(UserSharesTest, WhoeverComesLaterFindsPlaces) {
+  UserShares shares(9);
+  const auto take_all = [&](uid_t user) {
+    size_t taken = 0;
+    while (shares.Take(user)) ++taken;
+    return taken;
+  };
+  static_assert(UserShares::MostOfOne(9) == 6);
+  EXPECT_EQ(take_all(1), 6u);
+  EXPECT_EQ(take_all(2), 2u);
+  EXPECT_EQ(take_all(3), 1u);
+  EXPECT_EQ(take_all(4), 0u) << "there are no more";
+  shares.Leave(1);
+  EXPECT_EQ(take_all(1), 0u) << "its share is less than that now";
+  EXPECT_EQ(take_all(4), 1u);
+  for (uid_t user : {1, 1, 1, 1, 1, 2, 2, 3, 4}) shares.Leave(user);
+  EXPECT_EQ(take_all(4), 6u);
+  EXPECT_EQ(UserShares::MostOfOne(1), 1u);
+  EXPECT_EQ(UserShares::MostOfOne(384), 256u);
 }
 
 TEST_F(RankDoorTest, IsThereAgainAfterADaemonThatDied) {

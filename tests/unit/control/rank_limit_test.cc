@@ -1,59 +1,103 @@
-// Ranks that commit at once hold a thread each: one too many hears what the limit is.
+// Ranks that commit at once hold a thread each: one too many of a user hears what the limit is, another user's is
+// served.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
-#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <future>
 
 #include "../fs/fixture.h"
-#include "control/client.h"
 #include "control/service.h"
 #include "kv/hosted_store.h"
-#include "only_rank.h"
+#include "rank_process.h"
 
 namespace cairnfs::control {
 namespace {
 
-TEST(RankLimit, OneTooManyIsToldOfIt) {
+constexpr uid_t kNobody = 65534;
+
+GateCall CallOfOneOfThree(InodeId directory, unsigned rank) {
+  GateCall call = CallOfTheOnlyRank(directory);
+  call.ranks = 3;
+  call.rank = rank;
+  call.timeout = std::chrono::minutes(10);
+  return call;
+}
+
+TEST(RankLimit, OneUserLeavesPlacesToOthers) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can act as another user";
   char folder[] = "/tmp/cairnfs-limit-XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
+  ASSERT_EQ(chmod(folder, 0711), 0);
   const std::string socket = std::string(folder) + "/control.sock";
+  {
+    Rank stranger(socket, kNobody);
+    fs::World world;
+    fs::SetAttrRequest open_to_all;
+    open_to_all.mode = 0777;
+    auto set = fs::World::Await<meta::Attr>(
+        [&](fs::Done<meta::Attr> done) { world.fs->SetAttr(kRootInode, open_to_all, std::move(done)); });
+    ASSERT_TRUE(set.ok());
+    auto gathers = world.fs->MakeNode(kRootInode, "gathers", fs::WithMode(S_IFDIR | 0755));
+    meta::CreateParams of_stranger = fs::WithMode(S_IFDIR | 0755);
+    of_stranger.uid = of_stranger.gid = kNobody;
+    auto ready = world.fs->MakeNode(kRootInode, "ready", of_stranger);
+    ASSERT_TRUE(gathers.ok() && ready.ok());
+    auto engine = kv::OpenMemoryEngine();
+    auto store = kv::HostedStore::Open(*engine);
+    ASSERT_TRUE(store.ok());
+    RankGate gate({**store, **store, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
+    const auto commit = [&](unsigned rank) {
+      return Client(socket).Commit(CallOfOneOfThree(gathers->inode, rank), [] { return Status(); });
+    };
+    std::vector<std::future<Status>> waiting;  // until the service ends
+    Service::Options options;
+    options.socket_path = socket;
+    options.gate = &gate;
+    options.ranks_max = 3;
+    auto service = Service::Start(options, *world.fs);
+    ASSERT_TRUE(service.ok()) << service.error().message;
+    for (unsigned rank : {0U, 1U}) waiting.push_back(std::async(std::launch::async, commit, rank));
+    // The state of the gate, and two ranks.
+    ASSERT_TRUE(Eventually([&] { return (*store)->Range("B", "C", 0)->entries.size() == 3; }));
+    Status refused = commit(2);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kBusy) << refused.error().message;
+    EXPECT_NE(refused.error().message.find("no more than 2 ranks of a user"), std::string::npos);
+    EXPECT_EQ(stranger.Commit(ready->inode), "");
+    (*service)->Shutdown();
+    for (auto& wait : waiting) EXPECT_FALSE(wait.get().ok());
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(RankLimit, ConnectionWithoutACallIsClosed) {
+  char folder[] = "/tmp/cairnfs-idle-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
   fs::World world;
-  fs::SetAttrRequest open_to_all;
-  open_to_all.mode = 0777;
-  auto set = fs::World::Await<meta::Attr>(
-      [&](fs::Done<meta::Attr> done) { world.fs->SetAttr(kRootInode, open_to_all, std::move(done)); });
-  ASSERT_TRUE(set.ok());
-  auto made = world.fs->MakeNode(kRootInode, "tmp", fs::WithMode(S_IFDIR | 0755));
-  ASSERT_TRUE(made.ok());
   auto engine = kv::OpenMemoryEngine();
   auto store = kv::HostedStore::Open(*engine);
   ASSERT_TRUE(store.ok());
   RankGate gate({**store, **store, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
-
-  const auto commit = [&](unsigned rank) {
-    GateCall call = CallOfTheOnlyRank(made->inode);
-    call.ranks = 2;
-    call.rank = rank;
-    call.timeout = std::chrono::minutes(10);
-    return Client(socket).Commit(call, [] { return Status(); });
-  };
-  std::future<Status> waits;  // until the service ends
   Service::Options options;
-  options.socket_path = socket;
+  options.socket_path = std::string(folder) + "/control.sock";
   options.gate = &gate;
-  options.ranks_max = 1;
+  options.rank_idle_max = std::chrono::milliseconds(50);
   auto service = Service::Start(options, *world.fs);
   ASSERT_TRUE(service.ok()) << service.error().message;
-  waits = std::async(std::launch::async, [&] { return commit(0); });
-  ASSERT_TRUE(Eventually([&] { return !(*store)->Range("B", "C", 0)->entries.empty(); }));
-  Status refused = commit(1);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kBusy) << refused.error().message;
-  EXPECT_NE(refused.error().message.find("no more than 1 ranks of a host"), std::string::npos);
-  (*service)->Shutdown();
-  EXPECT_FALSE(waits.get().ok());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, (std::string(folder) + "/ranks.sock").c_str(), sizeof address.sun_path - 1);
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ssize_t got = 1;
+  for (char bytes[256]; got > 0;) got = recv(fd, bytes, sizeof bytes, 0);  // what is sent first, and the end
+  EXPECT_EQ(got, 0);
+  close(fd);
+  service->reset();
   std::filesystem::remove_all(folder);
 }
 
