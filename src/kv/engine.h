@@ -18,6 +18,14 @@ struct EngineWrite {
   std::optional<std::string> value;  // nullopt deletes
 };
 
+// Bytes of the disk.
+struct DiskUse {
+  uint64_t held_bytes = 0;
+  // What may be taken beside it for what was written already: the log's entries become tables before the log goes, and
+  // a compaction writes its tables before the old ones go.
+  uint64_t needed_bytes = 0;
+};
+
 // A frozen view. Engines keep it valid until it is destroyed.
 class EngineSnapshot {
  public:
@@ -38,6 +46,10 @@ class KvEngine {
   // reopened, except after kNoSpace, from which it recovers once there is room.
   virtual Status Write(const std::vector<EngineWrite>& writes, bool sync) = 0;
   virtual std::unique_ptr<EngineSnapshot> GetSnapshot() = 0;
+  virtual DiskUse GetDiskUse() { return {}; }  // any thread; cheap
+  // Gives back the room of what was deleted, and goes on after a full disk, though nobody writes. To be called every
+  // few seconds; mostly does nothing.
+  virtual void Tidy() {}
 };
 
 std::unique_ptr<KvEngine> OpenMemoryEngine();

@@ -39,25 +39,41 @@ class RocksSnapshot final : public EngineSnapshot {
   const rocksdb::Snapshot* const snapshot_;
 };
 
-// Keeps the mark's knowledge of the manifest fresh, and RocksDB from recovering by itself.
+// From one flush of deletions to the next. Fewer than that many are not worth one where the disk has much room.
+constexpr std::chrono::seconds kDeletionsFlushedAfter{10};
+constexpr uint64_t kDeletionsWorthAFlush = 1'000;
+
+// What RocksDB's own threads tell. Self-synchronised.
+struct Background {
+  SyncMark mark;
+  std::atomic<uint64_t> table_bytes{0}, compaction_bytes_max{0};  // TableBytes
+  std::atomic<bool> found_no_room{false};                         // since the database was opened
+};
+
+// Keeps what is known of the tables fresh, and RocksDB from recovering by itself.
 class Listener final : public rocksdb::EventListener {
  public:
-  Listener(std::string path, SyncMark& mark) : path_(std::move(path)), mark_(mark) {}
-  void OnFlushCompleted(rocksdb::DB* db, const rocksdb::FlushJobInfo& /*info*/) override {
-    NoteManifest(*db, path_, mark_);
-  }
-  void OnCompactionCompleted(rocksdb::DB* db, const rocksdb::CompactionJobInfo& /*info*/) override {
-    NoteManifest(*db, path_, mark_);
+  Listener(std::string path, Background& background) : path_(std::move(path)), background_(background) {}
+  void OnFlushCompleted(rocksdb::DB* db, const rocksdb::FlushJobInfo& /*info*/) override { NoteTables(*db); }
+  void OnCompactionCompleted(rocksdb::DB* db, const rocksdb::CompactionJobInfo& /*info*/) override { NoteTables(*db); }
+  void OnBackgroundError(rocksdb::BackgroundErrorReason /*reason*/, rocksdb::Status* error) override {
+    if (ToError(*error, path_).code == ErrorCode::kNoSpace) background_.found_no_room.store(true);
   }
   // RocksDB would poll for space from a thread of its own.
   void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason /*reason*/, rocksdb::Status /*error*/,
                             bool* auto_recovery) override {
     *auto_recovery = false;
   }
+  void NoteTables(rocksdb::DB& db) {
+    NoteManifest(db, path_, background_.mark);
+    const TableBytes tables = MeasureTables(db);
+    background_.table_bytes.store(tables.all);
+    background_.compaction_bytes_max.store(tables.compaction_max);
+  }
 
  private:
   const std::string path_;
-  SyncMark& mark_;
+  Background& background_;
 };
 
 // After a full disk the database is closed and opened again before the next write: RocksDB 7.8's Resume leaves a log
@@ -77,6 +93,8 @@ class RocksEngine final : public KvEngine {
               const std::function<bool(std::string_view key, std::string_view value)>& visit) override;
   Status Write(const std::vector<EngineWrite>& writes, bool sync) override;
   std::unique_ptr<EngineSnapshot> GetSnapshot() override { return std::make_unique<RocksSnapshot>(CurrentDb()); }
+  DiskUse GetDiskUse() override;
+  void Tidy() override;
 
  private:
   std::shared_ptr<rocksdb::DB> CurrentDb();
@@ -95,12 +113,16 @@ class RocksEngine final : public KvEngine {
 
   const std::string path_;
   rocksdb::Options options_;              // constant once open
-  SyncMark mark_;                         // self-synchronised; outlives db_, whose threads use it
+  Background background_;                 // outlives db_, whose threads use it
+  std::shared_ptr<Listener> listener_;    // constant once open
   std::unique_ptr<RocksLock> read_lock_;  // held when open for reading; RocksDB holds it otherwise
 
   std::atomic<bool> has_failed_{false};
   std::atomic<bool> must_reopen_{false};
+  std::atomic<uint64_t> deletions_{0};  // not flushed yet, at the most
 
+  Mutex tidy_mutex_;  // taken before db_mutex_
+  std::chrono::steady_clock::time_point flushed_at_ GUARDED_BY(tidy_mutex_){};
   Mutex reopen_mutex_;  // taken before db_mutex_ and failure_mutex_
   Mutex db_mutex_;
   std::shared_ptr<rocksdb::DB> db_ GUARDED_BY(db_mutex_);
@@ -121,12 +143,15 @@ RocksEngine::~RocksEngine() {
   if (db == nullptr || read_lock_ != nullptr || has_failed_.load() || must_reopen_.load()) return;
   // A clean end leaves nothing unsynced, so that damage to any of it will be seen.
   uint64_t sequence = db->GetLatestSequenceNumber();
-  if (db->SyncWAL().ok()) mark_.RaiseSequence(sequence);
+  if (db->SyncWAL().ok()) background_.mark.RaiseSequence(sequence);
 }
 
 Result<std::shared_ptr<rocksdb::DB>> RocksEngine::OpenDb() {
   // What opening begins and has no room for would only take more of the room.
-  if (!HasRoomToRecover(path_, options_.write_buffer_size)) return NoSpaceError();
+  if (!HasRoomToRecover(path_, options_.write_buffer_size)) {
+    RemoveUnnamedTables(options_, path_);
+    if (!HasRoomToRecover(path_, options_.write_buffer_size)) return NoSpaceError();
+  }
   rocksdb::DB* raw = nullptr;
   rocksdb::Status status = rocksdb::DB::Open(options_, path_, &raw);
   std::shared_ptr<rocksdb::DB> db(raw);
@@ -147,11 +172,12 @@ Status RocksEngine::OpenForWriting() {
   } else {
     RemoveHalfMade(path_);
   }
-  options_.listeners.push_back(std::make_shared<Listener>(path_, mark_));
+  listener_ = std::make_shared<Listener>(path_, background_);
+  options_.listeners.push_back(listener_);
   CAIRNFS_ASSIGN_OR_RETURN(std::shared_ptr<rocksdb::DB> db, OpenDb());
   if (!exists) CAIRNFS_RETURN_IF_ERROR(SyncParentDirectory(path_));
-  CAIRNFS_RETURN_IF_ERROR(mark_.Open(path_));
-  NoteManifest(*db, path_, mark_);
+  CAIRNFS_RETURN_IF_ERROR(background_.mark.Open(path_));
+  listener_->NoteTables(*db);
   options_.create_if_missing = false;
   MutexLock lock(db_mutex_);
   db_ = std::move(db);
@@ -241,7 +267,8 @@ Status RocksEngine::WriteOnce(rocksdb::WriteBatch& batch, bool sync) {
     status = db->SyncWAL();
   }
   if (status.ok()) {
-    if (sync) mark_.RaiseSequence(sequence);
+    if (sync) background_.mark.RaiseSequence(sequence);
+    if (batch.HasDelete()) deletions_ += static_cast<uint64_t>(batch.Count());
     return {};
   }
   Error error = ToWriteError(status, path_);
@@ -260,6 +287,7 @@ Status RocksEngine::Reopen() {
   if (old == nullptr) return NoSpaceError();
   const uint64_t sequence = old->GetLatestSequenceNumber();
   old.reset();
+  background_.found_no_room.store(false);
   Result<std::shared_ptr<rocksdb::DB>> opened = OpenDb();
   if (!opened.ok()) {
     // The room went again: at least what is there can be read.
@@ -272,9 +300,34 @@ Status RocksEngine::Reopen() {
   if (db_->GetLatestSequenceNumber() < sequence) {
     return Fail(MakeError(ErrorCode::kIo, "the database in " + path_ + " lost writes when the disk was full"));
   }
-  NoteManifest(*db_, path_, mark_);
+  listener_->NoteTables(*db_);
   must_reopen_.store(false);
   return {};
+}
+
+DiskUse RocksEngine::GetDiskUse() {
+  std::shared_ptr<rocksdb::DB> db = CurrentDb();
+  uint64_t in_memory_bytes = 0;
+  if (db != nullptr) db->GetIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &in_memory_bytes);
+  return {background_.table_bytes.load() + in_memory_bytes, background_.compaction_bytes_max.load() + in_memory_bytes};
+}
+
+void RocksEngine::Tidy() {
+  if (read_lock_ != nullptr || has_failed_.load()) return;
+  // Writes go on after a compaction that found no room, and nothing is compacted any more.
+  if (background_.found_no_room.load() && HasRoomToRecover(path_, options_.write_buffer_size)) must_reopen_.store(true);
+  if (must_reopen_.load()) return static_cast<void>(Reopen().ok());
+  const uint64_t deletions = deletions_.load();
+  if (deletions == 0 || (deletions < kDeletionsWorthAFlush && !IsDiskShort(path_))) return;
+  const auto now = std::chrono::steady_clock::now();
+  MutexLock lock(tidy_mutex_);
+  if (now - flushed_at_ < kDeletionsFlushedAfter) return;
+  flushed_at_ = now;
+  std::shared_ptr<rocksdb::DB> db = CurrentDb();
+  if (db == nullptr) return;
+  rocksdb::FlushOptions options;
+  options.wait = false;
+  if (db->Flush(options).ok()) deletions_ -= deletions;
 }
 
 std::shared_ptr<rocksdb::DB> RocksEngine::TakeUnusedDb() {

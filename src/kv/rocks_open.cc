@@ -4,8 +4,10 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <set>
 
 #include "kv/rocks_support.h"
 
@@ -156,6 +158,37 @@ Result<std::unique_ptr<rocksdb::DB>> OpenUnchanged(const rocksdb::Options& optio
                              ", but writes up to " + std::to_string(mark->sequence) + " had been synced");
   }
   return db;
+}
+
+void RemoveUnnamedTables(const rocksdb::Options& options, const std::string& path) {
+  std::vector<std::string> names;
+  rocksdb::Env* env = rocksdb::Env::Default();
+  if (!env->GetChildren(path, &names).ok()) return;
+  Result<std::unique_ptr<rocksdb::DB>> db = OpenUnchanged(options, path);
+  if (!db.ok()) return;
+  std::vector<rocksdb::LiveFileMetaData> tables;
+  (*db)->GetLiveFilesMetaData(&tables);
+  std::set<std::string> named;
+  for (const rocksdb::LiveFileMetaData& table : tables) named.insert(table.relative_filename);
+  for (const std::string& name : names) {
+    if (name.ends_with(".sst") && !named.contains(name)) env->DeleteFile(path + "/" + name).PermitUncheckedError();
+  }
+}
+
+TableBytes MeasureTables(rocksdb::DB& db) {
+  rocksdb::ColumnFamilyMetaData tables;
+  db.GetColumnFamilyMetaData(&tables);
+  uint64_t upper_bytes = 0;  // a compaction of level 0 may take in all of it, and of level 1
+  for (const rocksdb::LevelMetaData& level : tables.levels) {
+    if (level.level <= 1) upper_bytes += level.size;
+  }
+  const uint64_t compaction_max = std::max<uint64_t>(upper_bytes, db.GetOptions().max_compaction_bytes);
+  return {tables.size, std::min<uint64_t>(tables.size, compaction_max)};
+}
+
+bool IsDiskShort(const std::string& path) {
+  struct statvfs info;
+  return statvfs(path.c_str(), &info) == 0 && info.f_bavail < info.f_blocks / 2;
 }
 
 bool HasRoomToRecover(const std::string& path, size_t write_buffer_bytes) {

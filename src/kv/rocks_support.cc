@@ -6,7 +6,9 @@
 #include <rocksdb/file_checksum.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
+#include <rocksdb/utilities/table_properties_collectors.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 
@@ -14,6 +16,8 @@
 
 namespace cairnfs::kv {
 namespace {
+
+constexpr size_t kDeletionWindow = 1024;  // entries in a row
 
 bool Contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
@@ -43,11 +47,13 @@ rocksdb::CompressionType BestCompression() {
   return has_lz4 ? rocksdb::kLZ4Compression : rocksdb::kNoCompression;
 }
 
-// RocksDB preallocates a write-ahead log as large as the write buffer: keep that small against a small disk.
+// What the write-ahead log, a flush and a compaction take for a while is some write buffers: keep that small against a
+// small disk.
 size_t WriteBufferBytes(const RocksOptions& options) {
-  uint64_t free_bytes = 0;
-  if (!rocksdb::Env::Default()->GetFreeSpace(options.path, &free_bytes).ok()) return options.write_buffer_bytes;
-  return std::clamp<size_t>(free_bytes / 64, 1 << 20, std::max<size_t>(options.write_buffer_bytes, 1 << 20));
+  struct statvfs info;
+  if (statvfs(options.path.c_str(), &info) != 0) return options.write_buffer_bytes;
+  const uint64_t disk_bytes = uint64_t{info.f_blocks} * info.f_frsize;
+  return std::clamp<size_t>(disk_bytes / 256, 1 << 20, std::max<size_t>(options.write_buffer_bytes, 1 << 20));
 }
 
 rocksdb::BlockBasedTableOptions MakeTableOptions(const RocksOptions& options) {
@@ -111,7 +117,12 @@ rocksdb::Options MakeRocksOptions(const RocksOptions& options) {
   rocks.write_buffer_size = WriteBufferBytes(options);
   rocks.max_write_buffer_number = 4;
   rocks.max_total_wal_size = 4 * rocks.write_buffer_size;
-  rocks.target_file_size_base = 32 << 20;
+  rocks.target_file_size_base = rocks.write_buffer_size;
+  rocks.max_bytes_for_level_base = 8 * rocks.write_buffer_size;
+  rocks.max_compaction_bytes = 16 * rocks.target_file_size_base;
+  // Tables full of deletions are compacted at once, so that the room of what was deleted comes back.
+  rocks.table_properties_collector_factories = {rocksdb::NewCompactOnDeletionCollectorFactory(
+      kDeletionWindow, /*deletion_trigger=*/kDeletionWindow / 2, /*deletion_ratio=*/0.5)};
   rocks.max_open_files = kRocksFilesOpenMax;
   rocks.max_background_jobs = 2;
   rocks.level0_slowdown_writes_trigger = 40;

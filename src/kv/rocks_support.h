@@ -54,6 +54,19 @@ void RemoveHalfMade(const std::string& path);
 // Makes a new directory's own name durable.
 Status SyncParentDirectory(const std::string& path);
 
+// Removes the tables that a crash left half-made. RocksDB removes them only once it has recovered, which needs room.
+// REQUIRES: nobody has the database open.
+void RemoveUnnamedTables(const rocksdb::Options& options, const std::string& path);
+
+struct TableBytes {
+  uint64_t all = 0;
+  uint64_t compaction_max = 0;  // what a compaction may write before it removes anything
+};
+TableBytes MeasureTables(rocksdb::DB& db);
+
+// Less than half of the disk is free.
+bool IsDiskShort(const std::string& path);
+
 // Whether opening the database, which writes what its logs hold into tables, will find room. An estimate.
 bool HasRoomToRecover(const std::string& path, size_t write_buffer_bytes);
 

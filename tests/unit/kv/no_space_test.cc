@@ -2,8 +2,10 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <map>
+#include <thread>
 
 #include "kv/rocks_support.h"
 #include "support.h"
@@ -163,6 +165,60 @@ TEST_F(NoSpace, OpeningOnAFullDiskSaysSo) {
   MakeRoom();
   engine = MustOpenRocks(Options().path);
   EXPECT_TRUE(Must((*engine)->Get("a")).has_value());
+}
+
+// A crash left it, and only what opens the database removes it.
+TEST_F(NoSpace, AHalfMadeTableHoldsUpNoOpening) {
+  Open();
+  for (int i = 0; i < 20; ++i) MustSucceed(Write("key" + std::to_string(i), 100'000));
+  engine_.reset();
+  {
+    std::ofstream file(directory_.path() + "/db/009999.sst", std::ios::binary);
+    const std::string piece(4 << 10, 'x');
+    while (file.write(piece.data(), static_cast<std::streamsize>(piece.size())).flush()) continue;
+  }
+  Open();
+  EXPECT_FALSE(fs::exists(directory_.path() + "/db/009999.sst"));
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(Must(engine_->Get("key" + std::to_string(i))).has_value()) << i;
+}
+
+TEST_F(NoSpace, WhatIsNeededCoversWhatIsWritten) {
+  Open();
+  EXPECT_LT(engine_->GetDiskUse().needed_bytes, 256u << 10);
+  for (int i = 0; i < 9; ++i) MustSucceed(Write("key" + std::to_string(i), 100'000));
+  EXPECT_GE(engine_->GetDiskUse().needed_bytes, 900'000u);  // the log becomes a table
+}
+
+// Who writes only where the rest of the disk covers what is needed can open after a crash, and delete everything.
+TEST_F(NoSpace, WhoHeedsWhatIsNeededCanAlwaysDelete) {
+  Open();
+  std::mt19937_64 random(TestSeed());
+  auto room = [&] { return fs::space(directory_.path()).available; };
+  const uint64_t room_at_first = room();
+  int count = 0;
+  for (; room() > engine_->GetDiskUse().needed_bytes + 2 * 10'000 + (3 << 20); ++count) {
+    std::string value(10'000, '\0');
+    for (char& byte : value) byte = static_cast<char>(random());
+    MustSucceed(engine_->Write({EngineWrite{"key" + std::to_string(random()), value}}, count % 20 == 0));
+  }
+  printf("%d entries fitted, %lld KiB left\n", count, static_cast<long long>(room() >> 10));
+  EXPECT_GT(count, 500);
+  engine_.reset();
+  Open();
+  std::vector<EngineWrite> deletions;
+  MustSucceed(engine_->Scan("", "", nullptr, [&](std::string_view key, std::string_view) {
+    deletions.push_back({std::string(key), std::nullopt});
+    return true;
+  }));
+  EXPECT_EQ(deletions.size(), static_cast<size_t>(count));
+  MustSucceed(engine_->Write(deletions, true));
+  // The room comes back though nobody writes.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (room() < room_at_first - (4 << 20)) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << (room() >> 10) << " KiB free";
+    engine_->Tidy();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
 }
 
 TEST_F(NoSpace, ReadingNeedsNoRoom) {
