@@ -162,7 +162,7 @@ void AddMount(CLI::App& app, MountCommands& commands, int& exit_code) {
       ->check(NotEmpty());
   mount_command->add_option("--data", mount.data, std::string("data directory (default ") + daemon::kDefaultData + ")")
       ->check(NotEmpty());
-  mount_command->add_option("-o", mount.options, "options: key=value of the configuration, or nosuid, nodev, ...")
+  mount_command->add_option("-o", mount.options, "options: key=value of the configuration, or noexec, suid, ...")
       ->allow_extra_args(false);
   mount_command->add_option("--config", mount.config, "configuration file")->check(NotEmpty());
   mount_command->add_flag("--foreground,-f", mount.foreground, "stay in the foreground, log to stderr");

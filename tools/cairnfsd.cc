@@ -54,7 +54,7 @@ int Main(int argc, char** argv) {
   app.add_option("DIR", arguments.mount_point, "mount point")->check(tools::NotEmpty());
   app.add_option("--data", arguments.data, "data directory")->check(tools::NotEmpty());
   app.add_option("--config", arguments.config, "configuration file")->check(tools::NotEmpty());
-  app.add_option("-o", arguments.options, "options: key=value of the configuration, or nosuid, nodev, ...")
+  app.add_option("-o", arguments.options, "options: key=value of the configuration, or noexec, suid, ...")
       ->allow_extra_args(false);
   app.add_option("--ready-fd", arguments.ready_fd, "a pipe that is told when the mount is ready, and why it is not");
   app.add_flag("--list-failpoints", arguments.list_failpoints, "print the failpoints for tests, and end");

@@ -48,7 +48,7 @@ struct Config {
 
   bool allow_other = true;
   bool read_only = false;
-  std::vector<std::string> mount_options;  // words for the kernel: nosuid, nodev, noexec, ...; "ro" becomes read_only
+  std::vector<std::string> mount_options;  // words for the kernel: noexec, suid, dev, ...; "ro" becomes read_only
 
   bool direct_io = true;
   bool io_uring = true;

@@ -140,7 +140,7 @@ bool IsFstabWord(std::string_view word) {
 }
 
 Result<KernelMountFlags> ParseKernelOptions(const std::vector<std::string>& words) {
-  KernelMountFlags result;
+  KernelMountFlags result{MS_NOSUID | MS_NODEV};
   for (const std::string& word : words) {
     if (IsFstabWord(word)) continue;
     const OptionWord* option = FindWord(word);

@@ -39,8 +39,8 @@ class Device {
   Mutex unmount_mutex_;        // one unmount at a time
 };
 
-// The words of -o as mount(2) takes them. kInvalidArgument names a word that is unknown. Words that only mount(8) or
-// fstab read ("defaults", "nofail", "x-...") are left out.
+// The words of -o as mount(2) takes them, on top of nosuid and nodev; later words win. kInvalidArgument names a word
+// that is unknown. Words that only mount(8) or fstab read ("defaults", "nofail", "x-...") are left out.
 struct KernelMountFlags {
   unsigned long flags = 0;
 };

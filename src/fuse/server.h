@@ -20,7 +20,7 @@ struct MountOptions {
   std::string source = "cairnfs";  // first column of /proc/mounts
   bool allow_other = true;         // falls back to false with a warning when an unprivileged mount may not
   bool read_only = false;
-  std::vector<std::string> kernel_options;  // further -o words passed on (nosuid, nodev, noexec, ...)
+  std::vector<std::string> kernel_options;  // further -o words, on top of nosuid and nodev (suid, noexec, ...)
   unsigned receive_threads = 2;
   unsigned max_background = 64;
   size_t read_ahead_bytes = 4 * kMiB;  // of the mount's bdi: what mmap reads ahead

@@ -72,9 +72,15 @@ TEST_F(MountPointTest, OnlyOwnMountsAreUnmounted) {
 }
 
 TEST(KernelOptionsTest, WordsBecomeFlagsAndLaterOnesWin) {
-  auto parsed = ParseKernelOptions({"ro", "nosuid", "nodev", "rw", "defaults", "x-systemd.requires=a"});
+  auto parsed = ParseKernelOptions({"ro", "suid", "noexec", "rw", "nosuid", "defaults", "x-systemd.requires=a"});
   ASSERT_TRUE(parsed.ok());
-  EXPECT_EQ(parsed->flags, static_cast<unsigned long>(MS_NOSUID | MS_NODEV));
+  EXPECT_EQ(parsed->flags, static_cast<unsigned long>(MS_NOSUID | MS_NODEV | MS_NOEXEC));
+}
+
+TEST(KernelOptionsTest, SetIdFilesAndDevicesCountOnlyWhereAskedFor) {
+  EXPECT_EQ(ParseKernelOptions({})->flags, static_cast<unsigned long>(MS_NOSUID | MS_NODEV));
+  EXPECT_EQ(ParseKernelOptions({"suid"})->flags, static_cast<unsigned long>(MS_NODEV));
+  EXPECT_EQ(ParseKernelOptions({"dev", "suid"})->flags, 0UL);
 }
 
 TEST(KernelOptionsTest, AnUnknownWordIsNamed) {
