@@ -225,47 +225,13 @@ HandleId FileSystem::Impl::AddHandle(const InodePtr& inode, const OpenFlags& fla
     handle->error_seen = inode->errors_total - (flags.write && inode->error && !inode->error_told ? 1 : 0);
   }
   inode->open_count++;
-  if (flags.write) inode->write_open_count++;
+  if (flags.write) {
+    inode->write_open_count++;
+    inode->refused_execs.clear();
+  }
   table.Hold(inode->id);
   open_files++;
   return handles.Add(std::move(handle));
-}
-
-uint32_t FileSystem::Impl::WithoutSetId(uint32_t mode) {
-  uint32_t kept = mode & 07777 & ~static_cast<uint32_t>(S_ISUID);
-  if ((mode & S_IXGRP) != 0) kept &= ~static_cast<uint32_t>(S_ISGID);
-  return kept;
-}
-
-void FileSystem::Impl::KillPrivileges(const InodePtr& inode) {
-  auto attr = parts.names.GetAttr(inode->id);
-  if (!attr.ok()) return;
-  uint32_t kept = WithoutSetId(attr->mode);
-  if (kept != (attr->mode & 07777)) {
-    SyncRounds::Operation operation(*rounds);
-    meta::AttrChanges changes;
-    changes.mode = kept;
-    if (auto status = parts.names.SetAttr(inode->id, changes); !status.ok()) {
-      spdlog::warn("inode {}: its set-id bits could not be cleared: {}", inode->id.value, status.error().message);
-      return;  // the next write tries again
-    }
-  }
-  if (host != nullptr) inode->no_set_id = true;
-}
-
-void FileSystem::Impl::KillCapability(const InodePtr& inode) {
-  constexpr std::string_view kCapability = "security.capability";
-  if (inode->no_capability.exchange(true)) return;
-  if (auto found = parts.names.GetXattr(inode->id, kCapability); !found.ok()) {
-    if (found.error().code != ErrorCode::kNoData) inode->no_capability = false;  // the next write asks again
-    return;
-  }
-  SyncRounds::Operation operation(*rounds);
-  if (auto status = parts.names.RemoveXattr(inode->id, kCapability);
-      !status.ok() && status.error().code != ErrorCode::kNoData) {
-    spdlog::warn("inode {}: its file capabilities could not be cleared: {}", inode->id.value, status.error().message);
-    inode->no_capability = false;
-  }
 }
 
 // The pool has run dry. What is on its way gives its buffers back by itself; tails of streams do not, which wait for

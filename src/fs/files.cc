@@ -53,12 +53,12 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
     // Somebody may have found the name, opened the file and written to it before this call got here.
     if (!inode->content) {
       inode->content = impl_->MakeContent();
-      if (impl_->host != nullptr) {
-        inode->no_capability = true;
-        inode->no_set_id = Impl::WithoutSetId(created.attr.mode) == (created.attr.mode & 07777);
-      }
       inode->content->mtime = created.attr.mtime;
       inode->content->ctime = created.attr.ctime;
+    }
+    if (inode->privileges_given == 0) {
+      inode->no_capability = true;
+      inode->no_set_id = (created.attr.mode & (S_ISUID | S_ISGID)) == 0;
     }
     created.handle = impl_->AddHandle(inode, flags);
   }
@@ -67,6 +67,15 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
 }
 
 void FileSystem::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
+  if (flags.executes) {
+    if (Status may = impl_->CheckMayExecute(id, caller); !may.ok()) return done(may.error());
+  }
+  if (flags.truncate) {
+    InodePtr inode = impl_->table.Hold(id);
+    const Status killed = impl_->KillPrivileges(inode, /*kills_set_id=*/false, caller);
+    impl_->table.Unhold(inode);
+    if (!killed.ok()) return done(killed.error());
+  }
   if (impl_->host != nullptr) return impl_->OpenShared(id, flags, std::move(done), caller);
   auto attr = impl_->parts.names.GetAttr(id);
   if (!attr.ok()) return done(attr.error());
@@ -165,22 +174,35 @@ void FileSystem::Impl::ReserveAndWrite(WriteRequest request, const HandlePtr& ha
   });
 }
 
+void FileSystem::Impl::GiveUpWrite(const WriteRequest& request, const InodePtr& inode, const Error& why,
+                                   const Done<size_t>& done) {
+  if (request.from_page_cache) LosePages(request, inode, why);
+  parts.local_chunks.ReleaseReservation(request.data.size);
+  done(why);
+}
+
 void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode,
                                    Done<size_t> done) {
+  // Nobody knows who stored into the pages that the kernel writes back.
+  const bool kills_set_id = request.kill_suid_sgid || request.from_page_cache;
+  if (!MayHavePrivileges(inode, kills_set_id)) return FinishPlainWrite(request, handle, inode, std::move(done));
+  auto write = [this, request, handle, inode, kills_set_id, done = std::move(done)] {
+    const Status killed = KillPrivileges(inode, kills_set_id, request.caller);
+    if (!killed.ok()) return GiveUpWrite(request, inode, killed.error(), done);
+    FinishPlainWrite(request, handle, inode, done);
+  };
+  // What has to be asked of the shared store holds up this write alone.
+  if (host == nullptr || !blocking->Post(write)) write();
+}
+
+void FileSystem::Impl::FinishPlainWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode,
+                                        Done<size_t> done) {
   const Result<bool> cuts = AcceptWrite(request, handle, inode);
-  if (!cuts.ok()) {
-    if (request.from_page_cache) LosePages(request, inode, cuts.error());
-    parts.local_chunks.ReleaseReservation(request.data.size);
-    return done(cuts.error());
-  }
+  if (!cuts.ok()) return GiveUpWrite(request, inode, cuts.error(), done);
   write_bytes_total += request.data.size;
   const bool is_synced = request.sync || (handle && handle->flags.sync);
-  const bool kills_set_id = request.kill_suid_sgid && !inode->no_set_id;
   const bool tells = host != nullptr && request.from_page_cache && TellsOfPages(inode);
-  auto finish = [this, handle, inode, is_synced, kills_set_id, size = request.data.size, caller = request.caller,
-                 done = std::move(done)] {
-    if (kills_set_id) KillPrivileges(inode);
-    KillCapability(inode);
+  auto finish = [this, handle, is_synced, size = request.data.size, caller = request.caller, done = std::move(done)] {
     if (!is_synced) return done(size);
     rounds->Request(UnlessKilled(caller, [this, handle, done, size, caller](Status synced) {
       if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced.error());
@@ -190,14 +212,12 @@ void FileSystem::Impl::FinishWrite(const WriteRequest& request, const HandlePtr&
       done(size);
     }));
   };
-  // What has to be asked of the shared store holds up this write alone.
-  const bool asks = host != nullptr && (kills_set_id || !inode->no_capability || tells);
   // The answer goes first where nothing else holds it up: a worker that wakes may take the writer's processor.
-  const bool answers_first = !asks && !is_synced;
+  const bool answers_first = !tells && !is_synced;
   if (*cuts && !answers_first) streams->BeginCut(inode);
   if (tells) {
     AnswerOnceTold(inode, finish);
-  } else if (!asks || !blocking->Post(finish)) {
+  } else {
     finish();
   }
   if (*cuts && answers_first) streams->BeginCut(inode);

@@ -47,6 +47,8 @@ struct Caller {
   std::function<bool()> cancelled;
   // The same, and may be asked also after the operation was answered. May be empty.
   std::function<bool()> killed;
+  // Whether it is in the group, or may do what members may. To be asked until the answer. Empty: taken for a no.
+  std::function<bool(uint32_t gid)> is_in_group;
 };
 
 // Who asks for something that no file operation of the kernel stands for.
@@ -62,6 +64,7 @@ struct OpenFlags {
   bool read = false, write = false, truncate = false;
   bool sync = false;      // O_SYNC or O_DSYNC: each write is a sync point
   bool no_atime = false;  // reads leave the time of access alone
+  bool executes = false;  // the kernel opens it for exec
 };
 
 struct ReadOptions {
@@ -236,6 +239,8 @@ class FileSystem {
   Result<meta::Attr> GetAttr(InodeId inode);
   // In a cluster a new size waits until what was closed on this host before is durable, unless `caller` is killed.
   void SetAttr(InodeId inode, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller = {});
+  // To be called before an answer to the kernel that tells these attributes. False: it is to ask anew each time.
+  bool NoteTold(const meta::Attr& attr);
   Result<std::string> ReadLink(InodeId inode);
   Result<meta::Attr> MakeNode(InodeId parent, std::string_view name, const meta::CreateParams& params);  // all types
   // Waits, in a cluster, where the file may lack the copies that are promised for the new name: for them, on another
@@ -263,7 +268,8 @@ class FileSystem {
   Result<Created> Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
                          const OpenFlags& flags);  // makes and opens; kAlreadyExists if the name is there
   // kIsDirectory, kNotFound. With truncate: as ftruncate to 0 first. kInterrupted: the caller was killed while it
-  // waited for hosts that do not answer.
+  // waited for hosts that do not answer. With `executes`, as long as the kernel may take a mode for the file's that has
+  // set-id bits and is not: kBusy, and kStale where it helps that it asks for the mode once more.
   void Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller = {});
   struct WriteRequest {
     HandleId handle = 0;  // 0: page writeback after the last handle of the inode went (never in practice)
@@ -275,7 +281,9 @@ class FileSystem {
     bool direct = false;  // O_DIRECT: one large asynchronous write may come in pieces, in any order
     bool from_page_cache = false;
     bool kill_suid_sgid = false;
-    Caller caller;  // of a sync point, and with `append` in a cluster: who waits, for what other hosts have closed
+    // Of a sync point, and with `append` in a cluster: who waits, for what other hosts have closed. With
+    // `kill_suid_sgid`: is_in_group.
+    Caller caller;
   };
   // The reply may be sent as soon as `done` is called, which is before the bytes are hashed: kNoSpace, kTooLarge, or
   // the error of an earlier failed write are reported here. Takes the data at once unless space is nearly out.
@@ -289,7 +297,8 @@ class FileSystem {
   // the data, which need not outlive the call, only the size counts.
   void NoteRefused(const WriteRequest& request, const Error& why);
   // Bytes in [offset, offset + size) up to the end of the file, as slices that keep their memory alive.
-  // kInterrupted: the caller was killed while the read waited for hosts that do not answer.
+  // kInterrupted: the caller was killed while the read waited for hosts that do not answer. kBusy: the file was opened
+  // with `executes`, and its set-id bits are gone since.
   struct ReadResult {
     std::vector<io::Slice> slices;
     size_t size = 0;

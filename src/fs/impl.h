@@ -126,11 +126,24 @@ class FileSystem::Impl {
   static Status TakeError(const InodePtr& inode, Handle& handle) REQUIRES_LOCK(inode->mutex);
   static Status TakeErrorLocked(Handle& handle);  // takes the inode's lock itself
   HandleId AddHandle(const InodePtr& inode, const OpenFlags& flags) REQUIRES_LOCK(inode->mutex);
-  static uint32_t WithoutSetId(uint32_t mode);  // permission bits as a write by a stranger leaves them
-  void KillPrivileges(const InodePtr& inode);   // set-id bits
-  void KillCapability(const InodePtr& inode);   // file capabilities, which any change of content or owner ends
   void OnPressure(std::chrono::milliseconds without_release);
   void GiveBackBuffers(std::chrono::milliseconds without_release);
+
+  // --- set-id bits and file capabilities (set_id.cc) ---
+  static uint32_t WithoutSetId(const meta::Attr& attr, const Caller& caller);  // permission bits as its write leaves it
+  // Takes away what a change of the content by the caller ends: file capabilities, whoever it is, and set-id bits.
+  // Before the change: one that could not be followed by this is refused. Asks the store where MayHavePrivileges.
+  Status KillPrivileges(const InodePtr& inode, bool kills_set_id, const Caller& caller);
+  static bool MayHavePrivileges(const InodePtr& inode, bool kills_set_id);
+  Status KillSetId(const InodePtr& inode, const Caller& caller);
+  Status KillCapability(const InodePtr& inode);
+  void NotePrivilegesGiven(InodeId id);  // after capabilities were set
+  void NoteModeSet(InodeId id);          // after a chmod
+  static uint64_t PrivilegesGiven(const InodePtr& inode);
+  // The kernel may believe in set-id bits that the file has no more.
+  Result<bool> MayBelieveOldSetId(const InodePtr& inode);
+  Status CheckMayExecute(InodeId id, const Caller& caller);  // errors as of Open
+  void NoteNameRemoved(const meta::Attr& attr);              // before the answer goes out
 
   // --- writing (files.cc) ---
   bool TellsOfPages(const InodePtr& inode);
@@ -148,6 +161,8 @@ class FileSystem::Impl {
   void NoteUnderPages(const InodePtr& inode, uint64_t begin, uint64_t end) REQUIRES_LOCK(inode->mutex);
   void ForgetOldWrites(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void FinishWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
+  void FinishPlainWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode, Done<size_t> done);
+  void GiveUpWrite(const WriteRequest& request, const InodePtr& inode, const Error& why, const Done<size_t>& done);
 
   // --- room (room.cc); all may take seconds near a full disk ---
   Status ReserveOrWait(uint64_t bytes);
@@ -158,6 +173,8 @@ class FileSystem::Impl {
 
   // --- reading (reading.cc) ---
   struct ReadPlan;
+  void ReadForExec(
+      const std::shared_ptr<ReadPlan>& plan);  // kBusy: set-id bits are gone that the kernel may believe in
   void StartRead(const std::shared_ptr<ReadPlan>& plan);
   // What is to be done first for the read, or, when it is kFetch, puts its parts into the plan.
   enum class ReadStep { kFetch, kSeeOthers, kLoad, kFailLost };
@@ -216,7 +233,8 @@ class FileSystem::Impl {
   Status CheckNothingLost(const meta::RenameParams& params);  // kIo names a file below the source
 
   // What of the request is in the inode's record: all but the size and a regular file's time of change.
-  static meta::AttrChanges ChangesOf(const SetAttrRequest& request, const meta::Attr& before, Timestamp now);
+  static meta::AttrChanges ChangesOf(const SetAttrRequest& request, const meta::Attr& before, Timestamp now,
+                                     const Caller& caller);
 
   // A sync point whose caller may give up; kUnavailable when it took too long.
   void RequestUnlessCancelled(const Caller& caller, Done<void> done, SyncRounds::Scope scope = SyncRounds::Scope::kAll);
@@ -390,9 +408,10 @@ class FileSystem::Impl {
   RoomProbe room_probe;
   std::atomic<uint64_t> reads_running{0};  // until the last thread has let go of them
   std::atomic<bool> pressure_posted{false};
-  std::atomic<unsigned> looks_under_way{0}, asks_under_way{0};        // LookAgain
-  std::atomic<unsigned> waiting_puts{0};                              // TryPutPending
-  std::atomic<uint64_t> puts_total{0};                                // names their transactions
+  std::atomic<bool> any_set_id_told{false};                     // some answer to the kernel told set-id bits of a file
+  std::atomic<unsigned> looks_under_way{0}, asks_under_way{0};  // LookAgain
+  std::atomic<unsigned> waiting_puts{0};                        // TryPutPending
+  std::atomic<uint64_t> puts_total{0};                          // names their transactions
   std::atomic<std::chrono::milliseconds> pressure_without_release{};  // the longest told since the last pass
 
   Mutex lost_mutex;  // taken after an inode's

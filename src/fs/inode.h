@@ -139,13 +139,21 @@ class Inode {
   RangeSet written_under_pages GUARDED_BY(mutex);
   std::chrono::steady_clock::time_point written_under_pages_at GUARDED_BY(mutex);  // the last of it
 
+  // Set-id bits and capabilities (set_id.cc).
+  uint64_t privileges_given GUARDED_BY(mutex) = 0;  // changes that may have set no_capability or no_set_id wrong
+  // Set-id bits that answers to the kernel told and that it may believe in. Set with the lock held.
+  std::atomic<uint32_t> told_set_id{0};
+  // Threads whose exec was refused since it was last opened for writing and since set-id bits were last told.
+  std::vector<uint32_t> refused_execs GUARDED_BY(mutex);
+  bool name_removed GUARDED_BY(mutex) = false;  // since the mode was last set
+
   // Guarded by the table's shard.
   uint64_t lookup_count = 0;
   uint64_t hold_count = 0;  // open files, and the list of changed inodes
 
   std::atomic<bool> mapped{false};              // the kernel has read into its page cache
   std::atomic<bool> no_capability{false};       // it was seen to have no security.capability
-  std::atomic<bool> no_set_id{false};           // among other hosts: it was seen to have no set-id bits
+  std::atomic<bool> no_set_id{false};           // it was seen to have no set-id bits
   std::atomic<uint64_t> published_revision{0};  // of the last record that this host published among other hosts
   std::atomic<bool> unlinked{false};            // set while an Operation is held
   std::atomic<uint64_t> freed_bytes{0};         // of an unlinked one: what its removal lets a collection find

@@ -68,6 +68,7 @@ void FileSystem::Link(InodeId inode, InodeId new_parent, std::string_view new_na
 }
 
 void FileSystem::Impl::NoteRemoved(const meta::Attr& attr) {
+  NoteNameRemoved(attr);
   if (attr.nlink > 0) return;
   inode_count--;
   if (attr.allocated_bytes > 0) free_count++;
@@ -185,7 +186,8 @@ void FileSystem::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::A
   WhenAdmitted(NameChange::kAlters, std::move(set), caller);
 }
 
-meta::AttrChanges FileSystem::Impl::ChangesOf(const SetAttrRequest& request, const meta::Attr& before, Timestamp now) {
+meta::AttrChanges FileSystem::Impl::ChangesOf(const SetAttrRequest& request, const meta::Attr& before, Timestamp now,
+                                              const Caller& caller) {
   meta::AttrChanges changes;
   changes.mode = request.mode;
   changes.uid = request.uid;
@@ -194,7 +196,7 @@ meta::AttrChanges FileSystem::Impl::ChangesOf(const SetAttrRequest& request, con
   if (!S_ISREG(before.mode)) changes.mtime = request.mtime_now ? now : request.mtime;
   // The kernel never clears these bits of a directory.
   if (request.kill_suid_sgid && !request.mode && !S_ISDIR(before.mode)) {
-    uint32_t kept = WithoutSetId(before.mode);
+    const uint32_t kept = WithoutSetId(before, caller);
     if (kept != (before.mode & 07777)) changes.mode = kept;
   }
   return changes;
@@ -220,21 +222,20 @@ void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Don
     if (const Status same = impl_->CheckSession(*handle); !same.ok()) return done(same.error());
     session = handle->session;
   }
-  if (impl_->host != nullptr && request.mode) {
-    if (InodePtr known = impl_->table.Find(id)) known->no_set_id = false;
-  }
   Timestamp now = impl_->parts.clock.Now();
   std::optional<Timestamp> mtime = request.mtime_now ? now : request.mtime;
-  const meta::AttrChanges changes = Impl::ChangesOf(request, *before, now);
+  const meta::AttrChanges changes = Impl::ChangesOf(request, *before, now, caller);
   if (regular && (request.uid || request.gid || request.size)) {
     InodePtr inode = impl_->table.Hold(id);
-    impl_->KillCapability(inode);
+    const Status killed = impl_->KillPrivileges(inode, /*kills_set_id=*/false, caller);
     impl_->table.Unhold(inode);
+    if (!killed.ok()) return done(killed.error());
   }
   if (changes.mode || changes.uid || changes.gid || changes.atime || changes.mtime) {
     SyncRounds::Operation operation(*impl_->rounds);
     auto changed = impl_->parts.names.SetAttr(id, changes);
     if (!changed.ok()) return done(changed.error());
+    if (request.mode) impl_->NoteModeSet(id);
   }
   if (!regular || (!request.size && !mtime)) return done(GetAttr(id));
   InodePtr inode = impl_->table.Hold(id);

@@ -75,6 +75,7 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
                           "fallocate past the largest file size, or of nothing"));
   }
   if (auto session = impl_->CheckSession(*handle); !session.ok()) return done(session);
+  if (Status killed = impl_->KillPrivileges(handle->inode, caller.uid != 0, caller); !killed.ok()) return done(killed);
   bool allocate = !request.punch_hole && !request.zero_range;
   const uint64_t available = impl_->parts.local_chunks.Stats().available_bytes;
   InodePtr inode = handle->inode;
@@ -246,7 +247,7 @@ void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, 
       length > kFileSizeMax - from_offset) {
     return done(MakeError(ErrorCode::kTooLarge, "copy past the largest file size"));
   }
-  auto copy = [this, from, to, from_offset, to_offset, length, done] {
+  auto copy = [this, from, to, from_offset, to_offset, length, caller, done] {
     Status error;
     {
       MutexLock lock(to->inode->mutex);
@@ -254,6 +255,8 @@ void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, 
     }
     if (error.ok()) error = impl_->CheckSession(*to);
     if (error.ok()) error = impl_->CheckSameStore(*from);
+    // The kernel does not say whether the caller keeps the bits; it does before that, by what it knows of the mode.
+    if (error.ok()) error = impl_->KillPrivileges(to->inode, caller.uid != 0, caller);
     if (!error.ok()) return done(error.error());
     done(impl_->CopyNow(from->inode, from_offset, to->inode, to_offset, length, to->session));
   };

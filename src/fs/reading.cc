@@ -150,7 +150,21 @@ void FileSystem::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t si
     impl_->CheckAtime(*handle);
     impl_->ReadAhead(*handle, inode, offset, size);
   }
+  // The first look at a program, from which on the kernel lets nobody write to it.
+  const bool executes = handle && handle->flags.executes && !options.for_page_cache;
+  if (executes && inode->told_set_id != 0) return impl_->ReadForExec(plan);
   impl_->StartRead(plan);
+}
+
+void FileSystem::Impl::ReadForExec(const std::shared_ptr<ReadPlan>& plan) {
+  auto read = [this, plan] {
+    const Result<bool> is_in_doubt = MayBelieveOldSetId(plan->inode);
+    if (!is_in_doubt.ok()) return plan->done(is_in_doubt.error());
+    if (*is_in_doubt) return plan->done(MakeError(ErrorCode::kBusy, "its set-id bits went while it was opened"));
+    StartRead(plan);
+  };
+  if (host == nullptr) return read();
+  PostToWait(plan->options.caller, read, [plan](const Status& refused) { plan->done(refused.error()); });
 }
 
 void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {

@@ -124,8 +124,8 @@ Status FileSystem::Impl::LoadShared(const InodePtr& inode, const meta::FileState
   content.ctime = fresh->ctime;
   *content.shared = std::move(*fresh->shared);
   host->NotePending(state, *content.shared);
-  inode->no_capability = !state.has_capability;
-  inode->no_set_id = WithoutSetId(state.inode.mode) == (state.inode.mode & 07777);
+  if (state.has_capability) inode->no_capability = false;
+  if ((state.inode.mode & (S_ISUID | S_ISGID)) != 0) inode->no_set_id = false;
   return {};
 }
 
@@ -137,8 +137,8 @@ void FileSystem::Impl::NoteEnd(const InodePtr& inode, uint64_t before, uint64_t 
 
 Status FileSystem::Impl::Adopt(const InodePtr& inode, const meta::FileState& state) {
   if (!inode->content || inode->content->must_reload()) return LoadShared(inode, state);
-  inode->no_capability = !state.has_capability;
-  inode->no_set_id = WithoutSetId(state.inode.mode) == (state.inode.mode & 07777);
+  if (state.has_capability) inode->no_capability = false;
+  if ((state.inode.mode & (S_ISUID | S_ISGID)) != 0) inode->no_set_id = false;
   Content& content = *inode->content;
   host->NotePending(state, *content.shared);
   if (state.record_revision > content.shared->base_revision) {

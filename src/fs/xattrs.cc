@@ -14,8 +14,8 @@ constexpr std::string_view kDurability = CAIRNFS_XATTR_DURABILITY;
 constexpr std::string_view kUniqueBytes = CAIRNFS_XATTR_UNIQUE_BYTES;
 constexpr std::string_view kChunks = CAIRNFS_XATTR_CHUNKS;
 
-constexpr std::string_view kLevel = CAIRNFS_XATTR_LEVEL;
 constexpr std::string_view kCapability = "security.capability";
+constexpr std::string_view kLevel = CAIRNFS_XATTR_LEVEL;
 
 bool IsOwn(std::string_view name) { return name.starts_with(kOwnPrefix); }
 
@@ -120,8 +120,7 @@ Status FileSystem::SetXattr(InodeId inode, std::string_view name, std::string_vi
   if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
   SyncRounds::Operation operation(*impl_->rounds);
   CAIRNFS_RETURN_IF_ERROR(impl_->parts.names.SetXattr(inode, name, value, mode));
-  if (name != kCapability) return {};
-  if (InodePtr known = impl_->table.Find(inode)) known->no_capability = false;
+  if (name == kCapability) impl_->NotePrivilegesGiven(inode);
   return {};
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -46,13 +47,34 @@ bool IsBeingKilled(pid_t thread) {
   return ShowsPendingKill(ReadProcFile(path));
 }
 
+fs::Credentials CredentialsOf(fuse_req_t request) {
+  const fuse_ctx* context = fuse_req_ctx(request);
+  fs::Credentials caller{context->uid, context->gid, {}};
+  const int count = fuse_req_getgroups(request, 0, nullptr);
+  if (count <= 0) return caller;
+  caller.groups.resize(static_cast<size_t>(count));
+  const int now = fuse_req_getgroups(request, count, caller.groups.data());
+  caller.groups.resize(static_cast<size_t>(std::clamp(now, 0, count)));
+  return caller;
+}
+
+bool IsInGroup(fuse_req_t request, uint32_t gid) {
+  const fs::Credentials caller = CredentialsOf(request);
+  return caller.uid == 0 || caller.gid == gid ||
+         std::find(caller.groups.begin(), caller.groups.end(), gid) != caller.groups.end();
+}
+
 fs::Caller CallerThatStopAwaits(fuse_req_t request) {
   const fuse_ctx* context = fuse_req_ctx(request);
   auto killed = [request, thread = context->pid] {
     return fuse_req_interrupted(request) != 0 && IsBeingKilled(thread);
   };
-  return {context->uid, context->gid, static_cast<uint32_t>(context->pid), killed,
-          [thread = context->pid] { return IsBeingKilled(thread); }};
+  return {context->uid,
+          context->gid,
+          static_cast<uint32_t>(context->pid),
+          killed,
+          [thread = context->pid] { return IsBeingKilled(thread); },
+          [request](uint32_t gid) { return IsInGroup(request, gid); }};
 }
 
 fs::Caller CallerOf(fuse_req_t request) {

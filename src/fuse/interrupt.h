@@ -21,6 +21,12 @@ std::string ReadProcFile(const char* path);
 // namespaces. Reads /proc.
 bool IsBeingKilled(pid_t thread);
 
+// The groups of who made the request, from /proc; to be asked before the answer. A process that cannot be seen has its
+// first group alone.
+fs::Credentials CredentialsOf(fuse_req_t request);
+// Whether who made the request is a member, or root.
+bool IsInGroup(fuse_req_t request, uint32_t gid);
+
 // Who made the request. Its `cancelled` is true once the server stops, or the kernel interrupted the request and its
 // caller has a SIGKILL pending. The kernel sends FUSE_INTERRUPT for any signal, a handled SIGALRM too, so the second
 // question is asked of /proc. May be called until the request is answered, not after.

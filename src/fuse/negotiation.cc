@@ -13,7 +13,7 @@ namespace {
 //  - PARALLEL_DIROPS: look-ups in one directory do not wait for each other.
 //  - CACHE_SYMLINKS: a target never changes.
 //  - HANDLE_KILLPRIV_V2: saves a GETXATTR of security.capability before each write; the kernel tells which writes,
-//    truncations and opens take set-user-id away, and chown does always.
+//    truncations and opens take set-user-id away, and chown does always (docs/decisions/set-id.md).
 // Not wanted, though offered:
 //  - WRITEBACK_CACHE: the page cache is the slow way in.
 //  - SPLICE_*: no faster than read(2), and pages would arrive unaligned.

@@ -58,7 +58,7 @@ fs::SetAttrRequest SetAttrRequestOf(uint32_t valid, const struct stat& values) {
 
 void OpGetAttr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
   WhereItMayWait(request, [request, inode](fs::FileSystem& filesystem) {
-    ReplyAttr(request, filesystem.GetAttr(InodeId{inode}));
+    ReplyAttr(request, filesystem.GetAttr(InodeId{inode}), WhenOld::kDropped);
   });
 }
 
@@ -69,7 +69,7 @@ void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, f
   if (file != nullptr) changes.handle = file->fh;
   WhereItMayWait(request, [request, inode, changes](fs::FileSystem& filesystem) {
     filesystem.SetAttr(
-        InodeId{inode}, changes, [request](Result<meta::Attr> attr) { ReplyAttr(request, attr); },
+        InodeId{inode}, changes, [request](Result<meta::Attr> attr) { ReplyAttr(request, attr, WhenOld::kTaken); },
         CallerThatStopAwaits(request));
   });
 }

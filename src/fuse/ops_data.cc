@@ -43,6 +43,7 @@ void OpRead(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fus
   options.for_page_cache = (Receiver::Current().Body<fuse_read_in>().read_flags & FUSE_READ_LOCKOWNER) == 0;
   options.caller = CallerOf(request);
   auto reply = [request](Result<fs::FileSystem::ReadResult> read) {
+    if (!read.ok() && read.error().code == ErrorCode::kBusy) return (void)fuse_reply_err(request, ETXTBSY);
     if (!read.ok()) return ReplyError(request, read.error());
     ReplyRead(request, *read);
   };
@@ -82,6 +83,7 @@ void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
     write.caller = CallerOf(request);
   }
   write.kill_suid_sgid = (write_flags & FUSE_WRITE_KILL_SUIDGID) != 0;
+  if (write.kill_suid_sgid) write.caller.is_in_group = [request](uint32_t gid) { return IsInGroup(request, gid); };
   const ByteSpan payload = AsBytes({data, size});
   Receiver::Payload taken = receiver.TakePayload(payload);
   switch (taken.outcome) {

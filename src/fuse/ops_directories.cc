@@ -56,7 +56,7 @@ void ListWithAttrAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeI
       // A name that went away since the listing was taken is listed without attributes.
       auto attr = filesystem.Lookup(inode, entry.name);
       if (attr.ok()) {
-        known = EntryOf(*attr, CacheTimesOf(request));
+        known = EntryOf(*attr, CacheTimesOf(request, *attr));
         looked_up.push_back(attr->inode);
       }
     }

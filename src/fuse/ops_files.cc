@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <string>
 
@@ -16,8 +15,13 @@
 namespace cairnfs::fuse {
 namespace {
 
+// The kernel's FMODE_EXEC, which no open(2) can set: execve(2) opens the file.
+constexpr int kOpenForExec = 0x20;
+
 void OpenAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, const fs::OpenFlags& flags) {
   auto reply = [request, inode](Result<fs::HandleId> handle) {
+    // As the kernel says it of a program that is open for writing.
+    if (!handle.ok() && handle.error().code == ErrorCode::kBusy) return (void)fuse_reply_err(request, ETXTBSY);
     if (!handle.ok()) return ReplyInodeError(request, handle.error());
     ReplyOpen(request, inode, *handle);
   };
@@ -34,17 +38,6 @@ struct CreateRequest {
 };
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create);
-
-fs::Credentials CredentialsOf(fuse_req_t request) {
-  const fuse_ctx* context = fuse_req_ctx(request);
-  fs::Credentials caller{context->uid, context->gid, {}};
-  const int count = fuse_req_getgroups(request, 0, nullptr);
-  if (count <= 0) return caller;
-  caller.groups.resize(static_cast<size_t>(count));
-  const int now = fuse_req_getgroups(request, count, caller.groups.data());
-  caller.groups.resize(static_cast<size_t>(std::clamp(now, 0, count)));
-  return caller;
-}
 
 // CREATE of a name that is there after all and may be opened as it is.
 void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
@@ -96,6 +89,7 @@ fs::OpenFlags OpenFlagsOf(int flags) {
   result.truncate = (flags & O_TRUNC) != 0;
   result.sync = (flags & O_DSYNC) != 0;  // O_SYNC includes its bit
   result.no_atime = (flags & O_NOATIME) != 0;
+  result.executes = (flags & kOpenForExec) != 0;
   return result;
 }
 
@@ -106,10 +100,11 @@ void OpOpen(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
     if (!kill) return OpenAndReply(request, filesystem, InodeId{inode}, flags);
     fs::SetAttrRequest changes;
     changes.kill_suid_sgid = true;
-    filesystem.SetAttr(InodeId{inode}, changes, [request, &filesystem, inode, flags](Result<meta::Attr> attr) {
+    auto open = [request, &filesystem, inode, flags](const Result<meta::Attr>& attr) {
       if (!attr.ok()) return ReplyInodeError(request, attr.error());
       OpenAndReply(request, filesystem, InodeId{inode}, flags);
-    });
+    };
+    filesystem.SetAttr(InodeId{inode}, changes, std::move(open), CallerOf(request));
   });
 }
 

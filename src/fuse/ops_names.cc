@@ -24,7 +24,7 @@ meta::CreateParams ParamsOf(fuse_req_t request, uint32_t mode) {
 void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, const meta::CreateParams& params) {
   WhenAdmitted(request, fs::NameChange::kMakes,
                [request, parent, name = std::string(name), params](fs::FileSystem& filesystem) {
-                 ReplyEntry(request, filesystem.MakeNode(InodeId{parent}, name, params));
+                 ReplyEntry(request, filesystem.MakeNode(InodeId{parent}, name, params), WhenOld::kTaken);
                });
 }
 
@@ -33,7 +33,7 @@ void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, c
 void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   WhereItMayWait(request, [request, parent, name = std::string(name)](fs::FileSystem& filesystem) {
     auto attr = filesystem.Lookup(InodeId{parent}, name);
-    if (attr.ok() || attr.error().code != ErrorCode::kNotFound) return ReplyEntry(request, attr);
+    if (attr.ok() || attr.error().code != ErrorCode::kNotFound) return ReplyEntry(request, attr, WhenOld::kDropped);
     // Inode 0: the kernel remembers that the name is absent.
     fuse_entry_param absent{};
     absent.entry_timeout = CacheTimesOf(request).entry_seconds;
@@ -81,7 +81,7 @@ void OpLink(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const c
   WhenAdmitted(request, fs::NameChange::kMakes,
                [request, inode, new_parent, name = std::string(new_name),
                 caller = CallerThatStopAwaits(request)](fs::FileSystem& filesystem) {
-                 auto reply = [request](const Result<meta::Attr>& attr) { ReplyEntry(request, attr); };
+                 auto reply = [request](const Result<meta::Attr>& attr) { ReplyEntry(request, attr, WhenOld::kTaken); };
                  filesystem.Link(InodeId{inode}, InodeId{new_parent}, name, std::move(reply), caller);
                });
 }

@@ -22,6 +22,14 @@ struct CacheTimes {
 };
 // Of the mount that the request came through. None where other hosts change names and attributes, too.
 CacheTimes CacheTimesOf(fuse_req_t request);
+// The same for these attributes, which are about to be told. None for those of a file with set-id bits: a stranger's
+// write clears them here, and the kernel is to ask again before it executes the file (docs/decisions/set-id.md).
+CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr);
+// What the kernel does with attributes when it has learned of a change of the file since it asked.
+enum class WhenOld {
+  kDropped,
+  kTaken,  // such an answer tells no set-id bits of a file
+};
 // st_blksize of a file: what cp, dd-like tools and buffered streams write at a time. One request.
 inline constexpr uint32_t kPreferredBytes = kMiB;
 
@@ -36,14 +44,15 @@ void ReplyInodeError(fuse_req_t request, const Error& error);
 // errno 0 for success.
 void ReplyStatus(fuse_req_t request, const Status& status);
 // Takes the look-up back when the kernel does not take the answer.
-void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr);
-void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr);
+void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old);
+void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old);
 // Answers OPEN of a regular file, by hand because FOPEN_PARALLEL_DIRECT_WRITES has no name in libfuse 3.14. Releases
 // the handle when the kernel does not take the answer.
 void ReplyOpen(fuse_req_t request, InodeId inode, fs::HandleId handle);
 void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created);
 
 // --- pure, for the above and for tests ---
+meta::Attr AttrToTell(const meta::Attr& attr, WhenOld when_old);
 fuse_open_out OpenOut(fs::HandleId handle);
 fuse_entry_out EntryOut(const meta::Attr& attr, const CacheTimes& times);
 

@@ -14,6 +14,7 @@
 // - chown(-1, -1) by another user of a file with set-id bits: 0 here, EPERM there; not tried. The kernel does not tell
 // a
 //   FUSE filesystem such a chown from the taking away of the bits by a write.
+// - Stores through a shared mapping take set-id bits away here: not made into files that have some.
 // - A full disk: not tried here; tests of their own are.
 #pragma once
 

@@ -23,6 +23,7 @@ Outcome World::ExecuteMapping(const Operation& operation) {
   if (fd < 0) return FromCall(-1);
   struct stat info;
   fstat(fd, &info);
+  const bool stores = writes && !(shared && (info.st_mode & (S_ISUID | S_ISGID)) != 0);  // differences.h
   uint64_t size = S_ISREG(info.st_mode) ? info.st_size : 0;
   uint64_t begin = size == 0 ? 0 : operation.offset % size / 4096 * 4096;
   uint64_t count = std::min<uint64_t>(size - begin, 1024 * 1024);
@@ -43,7 +44,7 @@ Outcome World::ExecuteMapping(const Operation& operation) {
   if (count > 0) {
     uint64_t first = operation.offset2 % count;
     uint64_t length = std::min<uint64_t>(operation.length, count - first);
-    if (writes) std::memcpy(bytes + first, MakeContent(operation.content, length).data(), length);
+    if (stores) std::memcpy(bytes + first, MakeContent(operation.content, length).data(), length);
     outcome.data.assign(bytes, count);
     if (operation.variant % 3 == 0 && writes && shared) {
       Outcome synced = FromCall(msync(map, mapped, MS_SYNC));

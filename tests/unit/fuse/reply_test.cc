@@ -53,6 +53,15 @@ TEST(ReplyTest, TheHandMadeEntryAgreesWithStat) {
   EXPECT_EQ(out.attr.blksize, kMiB);
 }
 
+TEST(ReplyTest, AnswersThatTheKernelTakesHoweverOldTellNoSetId) {
+  meta::Attr attr = FileAttr();
+  attr.mode = S_IFREG | 06755;
+  EXPECT_EQ(AttrToTell(attr, WhenOld::kDropped).mode, static_cast<uint32_t>(S_IFREG | 06755));
+  EXPECT_EQ(AttrToTell(attr, WhenOld::kTaken).mode, static_cast<uint32_t>(S_IFREG | 0755));
+  attr.mode = S_IFDIR | 02755;
+  EXPECT_EQ(AttrToTell(attr, WhenOld::kTaken).mode, static_cast<uint32_t>(S_IFDIR | 02755));
+}
+
 TEST(ReplyTest, FilesAreOpenedForDirectParallelWrites) {
   const fuse_open_out out = OpenOut(9);
   EXPECT_EQ(out.fh, 9U);
