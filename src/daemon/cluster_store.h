@@ -31,6 +31,8 @@ class ClusterStore {
   // Of a store that is elsewhere; null: it is here.
   const std::shared_ptr<kv::Patience>& patience() const { return patience_; }
   kv::SharedKvStore& store() { return hosted_ ? *hosted_ : *remote_; }
+  // What the keys lie in, where this host keeps them; else null.
+  kv::KvEngine* engine() { return engine_.get(); }
   // Forgets old versions where the store keeps them until told so. Cheap where it does not.
   Status CompactHistory();
   // As EtcdStore::FindOverlap; nullopt for a store that is no etcd.

@@ -29,6 +29,12 @@ Result<fs::CheckReport> CheckNode(DataDirectory& directory, const Config& config
     ++report.problem_count;
     if (report.problems.size() < fs::CheckReport::kProblemsMax) report.problems.push_back(problem.what);
   };
+  const Status tables = storage->engine().Verify({});
+  if (!tables.ok() && tables.error().code != ErrorCode::kCorrupt) return tables.error();
+  if (!tables.ok()) add({tables.error().message});
+  // The names of the cluster, where this node serves them.
+  const Status served = kv::VerifyRocksChecksums(directory.shared_path());
+  if (!served.ok() && served.error().code == ErrorCode::kCorrupt) add({served.error().message});
   CAIRNFS_RETURN_IF_ERROR(storage->chunks().Check(add, {}));
   const store::StoreStats stats = storage->chunks().Stats();
   report.chunks = stats.chunk_count;
@@ -50,6 +56,12 @@ Result<fs::CheckReport> CheckOpened(DataDirectory& directory, const Config& conf
 
 }  // namespace
 
+static Status VerifyMetadata(const DataDirectory& directory) {
+  Status verified = kv::VerifyRocksChecksums(directory.metadata_path());
+  if (verified.ok() || verified.error().code != ErrorCode::kNotFound) return verified;
+  return ExplainOpening(verified.error(), "cannot open the metadata", directory.metadata_path());
+}
+
 static Result<OfflineCheckResult> CheckClosed(const OfflineCheckOptions& options) {
   CAIRNFS_RETURN_IF_ERROR(RaiseFileLimit(options.config));
   DataDirectory::OpenOptions open;
@@ -60,29 +72,23 @@ static Result<OfflineCheckResult> CheckClosed(const OfflineCheckOptions& options
   for (const std::string& note : directory->notes()) spdlog::warn("{}", note);
   OfflineCheckResult result;
   result.last_end = directory->previous_state();
-  Status verified = kv::VerifyRocksChecksums(directory->metadata_path());
-  if (!verified.ok() && verified.error().code == ErrorCode::kNotFound) {
-    verified = ExplainOpening(verified.error(), "cannot open the metadata", directory->metadata_path());
-  }
-  if (!verified.ok() && (verified.error().code != ErrorCode::kCorrupt || options.rebuild_index)) {
-    return verified.error().WithContext("cannot verify the metadata");
-  }
   store::RebuildResult rebuilt;
   if (options.rebuild_index) {
+    Status verified = VerifyMetadata(*directory);
+    if (!verified.ok()) return verified.error().WithContext("cannot verify the metadata");
     CAIRNFS_ASSIGN_OR_RETURN(rebuilt, Volume::RebuildIndex(*directory, options.config));
     result.chunks_found = rebuilt.chunk_count;
   }
   auto report = CheckOpened(*directory, options.config);
-  // With damaged metadata, that is what keeps the rest from being checked.
-  if (!report.ok()) return verified.ok() ? report.error() : verified.error();
+  if (!report.ok()) {
+    // With damaged metadata, that is what keeps the rest from being checked.
+    Status verified = VerifyMetadata(*directory);
+    return !verified.ok() && verified.error().code == ErrorCode::kCorrupt ? verified.error() : report.error();
+  }
   result.report = std::move(*report);
   auto& problems = result.report.problems;
   problems.insert(problems.begin(), rebuilt.problems.begin(), rebuilt.problems.end());
   result.report.problem_count += rebuilt.problems.size();
-  if (!verified.ok()) {
-    problems.insert(problems.begin(), verified.error().message);
-    ++result.report.problem_count;
-  }
   return result;
 }
 

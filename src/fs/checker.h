@@ -1,9 +1,11 @@
 // Checker: reads a whole filesystem, beside everything else: every name leads to an inode, link counts are right,
-// every recipe can be read, every chunk that one names is there, and every stored byte is what its digest says. In a
-// cluster it reads the chunks of this node alone, and waits until those that are damaged are replaced by other nodes'.
-// One check at a time, in a thread of its own, so that it takes none from those that wait for chunks.
+// every recipe can be read, every chunk that one names is there, every stored byte is what its digest says, and every
+// table of metadata on the disk is what was written. In a cluster it reads the chunks and tables of this node alone,
+// and waits until the chunks that are damaged are replaced by other nodes'. One check at a time, in a thread of its
+// own, so that it takes none from those that wait for chunks.
 #pragma once
 
+#include <array>
 #include <stop_token>
 #include <thread>
 
@@ -20,6 +22,7 @@ class Checker {
       : kv_(parts.kv),
         names_(parts.names),
         chunks_(parts.chunks),
+        engines_{&parts.engine, parts.served_engine},
         local_chunks_(parts.local_chunks),
         cluster_chunks_(parts.cluster ? &parts.cluster->chunks : nullptr),
         rounds_(rounds) {}
@@ -35,12 +38,14 @@ class Checker {
   void Run(const std::stop_token& asker, const Done<CheckReport>& done);
   Result<CheckReport> Check(const std::stop_token& stop);
   Status AwaitRound(const std::stop_token& stop);
+  Status CheckTables(const std::stop_token& stop, Findings& findings);
   Status NoteRepaired(const std::stop_token& stop, Findings& findings);
 
   // Constant.
   kv::KvStore& kv_;
   meta::Namespace& names_;
   store::ChunkStore& chunks_;
+  const std::array<kv::KvEngine*, 2> engines_;  // the second may be null
   store::LocalChunkStore& local_chunks_;
   cluster::ClusterChunkStore* const cluster_chunks_;  // null: this host is alone, and has all the chunks
   SyncRounds& rounds_;

@@ -137,7 +137,7 @@ struct FsStatus {
   uint64_t open_files = 0;
   uint64_t write_bytes_total = 0, read_bytes_total = 0;  // through the mount, since start
   uint64_t sync_rounds_total = 0, sync_points_total = 0;
-  size_t pool_buffers = 0, pool_buffers_free = 0;
+  size_t pool_buffers = 0, pool_buffers_free = 0, pool_buffers_touched = 0;
   bool collecting = false;
   bool collection_failed = false;  // the last one did
   std::string last_error;          // empty: none
@@ -190,6 +190,7 @@ class FileSystem {
     kv::KvStore& kv;
     kv::LocalKvStore* local_kv;  // null in a cluster
     kv::KvEngine& engine;
+    kv::KvEngine* served_engine = nullptr;  // with the names of a cluster, on the host that serves them
     meta::Namespace& names;
     store::ChunkStore& chunks;
     store::LocalChunkStore& local_chunks;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,9 @@ class KvEngine {
   // Gives back the room of what was deleted, and goes on after a full disk, though nobody writes. To be called every
   // few seconds; mostly does nothing.
   virtual void Tidy() {}
+  // Reads every table on the disk anew, past what is cached, beside everything else. kCorrupt names those that are
+  // damaged; kInterrupted once `stop` is set. In memory there is nothing to read.
+  virtual Status Verify(const std::stop_token& /*stop*/) { return {}; }
 };
 
 std::unique_ptr<KvEngine> OpenMemoryEngine();

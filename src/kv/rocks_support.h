@@ -4,7 +4,9 @@
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
 
+#include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "base/result.h"
@@ -69,6 +71,10 @@ bool IsDiskShort(const std::string& path);
 
 // Whether opening the database, which writes what its logs hold into tables, will find room. An estimate.
 bool HasRoomToRecover(const std::string& path, size_t write_buffer_bytes);
+
+// KvEngine::Verify, of the database that `current` gives, which is asked for anew when it is needed.
+Status VerifyTables(const std::function<std::shared_ptr<rocksdb::DB>()>& current, const std::string& path,
+                    const std::stop_token& stop);
 
 // Records the manifest as it is now in `mark`.
 void NoteManifest(rocksdb::DB& db, const std::string& path, SyncMark& mark);

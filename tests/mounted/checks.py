@@ -11,7 +11,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import Mount, Scratch, program, run, run_cases
-from refusals import BUSY, NO_DAEMON
+from refusals import BUSY, CORRUPT, NO_DAEMON, PROBLEMS, call, expect
 
 
 def fill(mount, megabytes):
@@ -184,5 +184,45 @@ def damage_is_told_once_with_its_files():
                 mount.umount()
 
 
+def flip_middle(path):
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+
+
+def read_tables(mount):
+    """The tables of metadata, once a check has read all that is in them."""
+    for _ in range(20):
+        tables = sorted(glob.glob(mount.data + "/metadata/*.sst"))
+        mount.check()
+        if tables and tables == sorted(glob.glob(mount.data + "/metadata/*.sst")):
+            return tables
+    raise AssertionError("the tables are replaced all the time")
+
+
+def damaged_tables_are_found_beside_the_daemon():
+    """All of the metadata is in memory, and is read from there: what lies on the disk is looked at all the same."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        for index in range(200):
+            with open(f"{mount.path}/file-{index}", "wb") as file:
+                file.write(os.urandom(100))
+        mount.remount()  # what the log held becomes a table
+        table = read_tables(mount)[-1]
+        flip_middle(table)
+        name = os.path.basename(table)
+        expect(call(program("cairnfs"), "check", mount.path), PROBLEMS, name + " fails its checksum", "1 problems")
+        mount.umount()
+        code, output = call(program("cairnfs"), "check", "--data", mount.data)
+        assert code in (PROBLEMS, CORRUPT) and name in output, (code, output)  # what is in it is needed now
+        flip_middle(table)
+        mount.mount()
+        mount.check()
+        mount.umount()
+
+
 if __name__ == "__main__":
-    sys.exit(run_cases([interrupted_checks_hold_nobody_up, damage_is_told_once_with_its_files]))
+    sys.exit(run_cases([interrupted_checks_hold_nobody_up, damage_is_told_once_with_its_files,
+                        damaged_tables_are_found_beside_the_daemon]))

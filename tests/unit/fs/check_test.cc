@@ -160,6 +160,19 @@ TEST_F(Checked, WrongLinkCountsAndNamesOfNothingAreTold) {
   EXPECT_EQ(report->damaged_file_count, 0u);
 }
 
+// Though everything in it can be read, from memory.
+TEST_F(Checked, ADamagedTableOfMetadataIsAProblem) {
+  Save(kRootInode, "f", "text");
+  world_.engine->verified = MakeError(ErrorCode::kCorrupt, "the database is damaged: 000007.sst fails its checksum");
+  auto report = Check(world_);
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_EQ(report->problems, std::vector<std::string>{"the database is damaged: 000007.sst fails its checksum"});
+  EXPECT_EQ(report->problem_count, 1u);
+  EXPECT_EQ(report->damaged_file_count, 0u);
+  world_.engine->verified = MakeError(ErrorCode::kInterrupted, "stopped");
+  EXPECT_EQ(Check(world_).error().code, ErrorCode::kInterrupted);
+}
+
 TEST_F(Checked, OneAtATimeAndItEndsWhenToldTo) {
   Save(kRootInode, "f", RandomText(5, 500'000));
   world_.engine->name_scans_until_hold = 0;

@@ -50,6 +50,7 @@ inline meta::CreateParams WithMode(uint32_t mode) {
 class FullableEngine final : public kv::KvEngine {
  public:
   std::atomic<bool> full{false};
+  Status verified;                             // what is found on its disk
   std::atomic<bool> index_unreadable{false};   // the chunk index's part of it: nothing can be put
   std::atomic<int> name_scans_until_hold{-1};  // below zero: never
   std::atomic<bool> holding{false};            // a scan or a read waits; set to false to let it go on
@@ -86,6 +87,7 @@ class FullableEngine final : public kv::KvEngine {
     return memory_->Write(writes, sync);
   }
   std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override { return memory_->GetSnapshot(); }
+  Status Verify(const std::stop_token& /*stop*/) override { return verified; }
 
  private:
   void Hold() {

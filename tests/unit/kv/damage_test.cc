@@ -219,5 +219,63 @@ TEST_F(Damage, VerifyFindsFlippedTables) {
   }
 }
 
+std::vector<std::string> TablesIn(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (entry.path().extension() == ".sst") names.push_back(entry.path().filename());
+  }
+  return names;
+}
+
+void FlipBit(const fs::path& file, size_t position) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(position));
+  const int byte = stream.get();
+  stream.seekp(static_cast<std::streamoff>(position));
+  stream.put(static_cast<char>(byte ^ 0x10));
+}
+
+void ExpectDamaged(KvEngine& engine, const std::string& what, const std::string& path) {
+  const Status found = engine.Verify({});
+  ASSERT_FALSE(found.ok()) << what;
+  EXPECT_EQ(found.error().code, ErrorCode::kCorrupt);
+  EXPECT_TRUE(IsClear(found.error(), path)) << found.error().message;
+  EXPECT_NE(found.error().message.find(what), std::string::npos) << found.error().message;
+}
+
+// All of its data has been read, and is served from memory from then on.
+void VerifyWhatIsDamagedWhileOpen(const std::string& path) {
+  const std::unique_ptr<KvEngine> engine = MustOpenRocks(path);
+  for (const auto& [key, value] : ExpectedData()) EXPECT_EQ(*Must(engine->Get(key)), value);
+  MustSucceed(engine->Verify({}));
+  const std::vector<std::string> tables = TablesIn(path);
+  ASSERT_FALSE(tables.empty());
+  for (const std::string& table : tables) {
+    const fs::path file = fs::path(path) / table;
+    const size_t size = fs::file_size(file);
+    for (size_t position = 0; position < size; position += std::max<size_t>(1, size / 20)) {
+      FlipBit(file, position);
+      ExpectDamaged(*engine, table + " fails its checksum", path);
+      FlipBit(file, position);
+    }
+    fs::rename(file, path + "/away");
+    ExpectDamaged(*engine, table + " is missing", path);
+    fs::rename(path + "/away", file);
+  }
+  MustSucceed(engine->Verify({}));
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(engine->Verify(stop.get_token()).error().code, ErrorCode::kInterrupted);
+}
+
+TEST_F(Damage, VerifyFindsWhatBecomesDamagedWhileTheDatabaseIsOpen) {
+  Copy();
+  const int outcome = RunInChild([&] {
+    VerifyWhatIsDamagedWhileOpen(copy_);
+    return testing::Test::HasFailure() ? kOtherError : kRightData;
+  });
+  EXPECT_EQ(outcome, kRightData);
+}
+
 }  // namespace
 }  // namespace cairnfs::kv

@@ -1,0 +1,130 @@
+// Reading the tables of a database that is in use anew, against the checksums that its manifest holds of them.
+#include <fcntl.h>
+#include <rocksdb/file_checksum.h>
+#include <rocksdb/metadata.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "kv/rocks_support.h"
+
+namespace cairnfs::kv {
+namespace {
+
+constexpr size_t kPieceBytes = 1 << 20;
+constexpr uint64_t kBytesPerSecondMax = 256 << 20;  // beside what others read
+constexpr size_t kNamedMax = 8;
+
+Error Stopped() { return MakeError(ErrorCode::kInterrupted, "the check was stopped"); }
+
+// Reads so many bytes per second at most.
+class Pace {
+ public:
+  // False once `stop` is set.
+  bool Await(uint64_t bytes, const std::stop_token& stop) {
+    bytes_ += bytes;
+    std::this_thread::sleep_until(began_ + std::chrono::nanoseconds(bytes_ * 1'000'000'000 / kBytesPerSecondMax));
+    return !stop.stop_requested();
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  uint64_t bytes_ = 0;
+};
+
+struct Table {
+  std::string file;  // its path
+  std::string checksum, checksum_name;
+};
+
+// By their names.
+std::map<std::string, Table> LiveTables(rocksdb::DB& db) {
+  std::vector<rocksdb::LiveFileMetaData> files;
+  db.GetLiveFilesMetaData(&files);
+  std::map<std::string, Table> tables;
+  for (const rocksdb::LiveFileMetaData& file : files) {
+    tables[file.relative_filename] = {file.directory + "/" + file.relative_filename, file.file_checksum,
+                                      file.file_checksum_func_name};
+  }
+  return tables;
+}
+
+struct Reading {
+  int error = 0;  // errno
+  bool matches = false;
+};
+
+Result<Reading> ReadTable(const Table& table, rocksdb::FileChecksumGenerator& generator, Pace& pace,
+                          const std::stop_token& stop) {
+  const int fd = open(table.file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return Reading{errno};
+  // What the kernel keeps of it says nothing about the disk.
+  (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  std::string piece(kPieceBytes, '\0');
+  ssize_t size;
+  bool is_stopped = false;
+  while (!is_stopped && (size = read(fd, piece.data(), piece.size())) > 0) {
+    generator.Update(piece.data(), static_cast<size_t>(size));
+    is_stopped = !pace.Await(static_cast<uint64_t>(size), stop);
+  }
+  const int error = size < 0 ? errno : 0;
+  close(fd);
+  if (is_stopped) return Stopped();
+  if (error != 0) return Reading{error};
+  generator.Finalize();
+  return Reading{0, generator.GetChecksum() == table.checksum};
+}
+
+std::string Describe(const std::map<std::string, std::string>& damaged) {
+  std::string text;
+  size_t named = 0;
+  for (const auto& [name, what] : damaged) {
+    if (named == kNamedMax) return text + ", and " + std::to_string(damaged.size() - named) + " more";
+    text += (named++ == 0 ? "" : ", ") + name + " " + what;
+  }
+  return text;
+}
+
+}  // namespace
+
+Status VerifyTables(const std::function<std::shared_ptr<rocksdb::DB>()>& current, const std::string& path,
+                    const std::stop_token& stop) {
+  // Nobody holds the database meanwhile: it may have to be opened again, for want of space.
+  std::shared_ptr<rocksdb::DB> db = current();
+  if (db == nullptr) return MakeError(ErrorCode::kUnavailable, "the database in " + path + " is not open");
+  const std::shared_ptr<rocksdb::FileChecksumGenFactory> factory = db->GetDBOptions().file_checksum_gen_factory;
+  const std::map<std::string, Table> tables = LiveTables(*db);
+  db.reset();
+  std::map<std::string, std::string> damaged, missing;
+  Pace pace;
+  for (const auto& [name, table] : tables) {
+    if (stop.stop_requested()) return Stopped();
+    rocksdb::FileChecksumGenContext context;
+    context.file_name = table.file;
+    context.requested_checksum_func_name = table.checksum_name;
+    auto generator = factory->CreateFileChecksumGenerator(context);
+    if (generator == nullptr) continue;  // another program wrote it, without one
+    CAIRNFS_ASSIGN_OR_RETURN(const Reading reading, ReadTable(table, *generator, pace, stop));
+    if (reading.error == ENOENT) {
+      missing[name] = "is missing";
+    } else if (reading.error != 0) {
+      damaged[name] = std::string("cannot be read (") + std::strerror(reading.error) + ")";
+    } else if (!reading.matches) {
+      damaged[name] = "fails its checksum";
+    }
+  }
+  // Those that a compaction replaced meanwhile are gone rightly.
+  if (!missing.empty() && (db = current()) != nullptr) {
+    for (const auto& [name, table] : LiveTables(*db)) {
+      if (auto found = missing.find(name); found != missing.end()) damaged.insert(*found);
+    }
+  }
+  if (damaged.empty()) return {};
+  return ToError(rocksdb::Status::Corruption(Describe(damaged)), path);
+}
+
+}  // namespace cairnfs::kv
