@@ -1,6 +1,9 @@
 #include "base/machine_limits.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <string_view>
 #include <thread>
@@ -9,6 +12,8 @@
 
 namespace cairnfs {
 namespace {
+
+namespace stdfs = std::filesystem;
 
 // UINT64_MAX for a file that is not there or holds no number: "max", where nothing is limited.
 uint64_t NumberIn(const std::string& path) {
@@ -98,6 +103,34 @@ uint64_t MachineMemory(const std::string& root) {
   return UINT64_MAX;
 }
 
+// The program that a process runs, without its folder. Its file cannot be seen where this process may do less than that
+// one; its name, which it could have changed, can. Empty: it has ended, or is a thread of the kernel.
+std::string ProgramOf(const stdfs::path& process) {
+  std::error_code error;
+  std::string program = stdfs::read_symlink(process / "exe", error).filename().string();
+  if (error == std::errc::permission_denied) {
+    std::ifstream name(process / "comm");
+    std::getline(name, program);
+  }
+  constexpr std::string_view kReplaced = " (deleted)";  // by another version, while it runs
+  if (program.ends_with(kReplaced)) program.resize(program.size() - kReplaced.size());
+  return program;
+}
+
+// Whether all four of its user ids (real, effective, saved, of files) are that one: a set-id program that a stranger
+// started is half his.
+bool IsOf(const stdfs::path& process, uid_t user) {
+  std::ifstream status(process / "status");
+  for (std::string name; status >> name; std::getline(status, name)) {
+    if (name != "Uid:") continue;
+    for (int i = 0; i < 4; ++i) {
+      if (uid_t id; !(status >> id) || id != user) return false;
+    }
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 uint64_t UsableMemory(const std::string& root) {
@@ -107,6 +140,18 @@ uint64_t UsableMemory(const std::string& root) {
 unsigned UsableCores(const std::string& root) {
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
   return static_cast<unsigned>(std::min<uint64_t>(cores, ControlGroupLimit(root, kCores)));
+}
+
+unsigned DaemonsBeside(const std::string& root) {
+  unsigned count = 0;
+  std::error_code error;
+  for (stdfs::directory_iterator entry(root + "/proc", error), end; !error && entry != end; entry.increment(error)) {
+    const std::string pid = entry->path().filename().string();
+    if (pid.find_first_not_of("0123456789") != std::string::npos || pid == std::to_string(getpid())) continue;
+    if (ProgramOf(entry->path()) != "cairnfsd") continue;
+    if (IsOf(entry->path(), 0) || IsOf(entry->path(), geteuid())) ++count;
+  }
+  return count;
 }
 
 }  // namespace cairnfs

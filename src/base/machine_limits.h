@@ -14,4 +14,8 @@ uint64_t UsableMemory(const std::string& root = "");
 // that its control group and those above it may have of them; 1 at least.
 unsigned UsableCores(const std::string& root = "");
 
+// How many other processes of the program cairnfsd there are that are root's, or of this process's own user: another
+// user could start any number, under any name.
+unsigned DaemonsBeside(const std::string& root = "");
+
 }  // namespace cairnfs

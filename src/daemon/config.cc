@@ -168,8 +168,12 @@ Status MakePathsAbsolute(Config& config) {
 }
 
 uint64_t DefaultPoolSize() {
-  const uint64_t memory = UsableMemory();
-  return memory == UINT64_MAX ? 256 * kMiB : std::clamp<uint64_t>(memory / 4, 64 * kMiB, 8 * kGiB);
+  static const uint64_t size = [] {
+    const uint64_t memory = UsableMemory();
+    const uint64_t daemons = 1 + DaemonsBeside();
+    return memory == UINT64_MAX ? 256 * kMiB : std::clamp<uint64_t>(memory / 4 / daemons, 64 * kMiB, 8 * kGiB);
+  }();
+  return size;
 }
 
 std::string NearestKey(std::string_view name) {

@@ -93,7 +93,8 @@ Status ApplyKey(std::string_view name, std::string_view value, Config& config);
 Status MakePathsAbsolute(Config& config);
 
 // The pool's size when the configuration leaves it open: a quarter of the memory that the process may use (of the
-// machine, or of its control group), 64 MiB at least, 8 GiB at most.
+// machine, or of its control group), which the daemons of the machine share (DaemonsBeside); 64 MiB at least, 8 GiB at
+// most. Chosen once in a process, so that what was checked is what is taken.
 uint64_t DefaultPoolSize();
 
 // The key most like `name`.

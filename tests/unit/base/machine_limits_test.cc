@@ -1,6 +1,7 @@
 #include "base/machine_limits.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -97,6 +98,34 @@ TEST_F(MachineLimitsTest, CoresOfTheFirstVersion) {
   EXPECT_EQ(UsableCores(root_), std::max(1U, std::thread::hardware_concurrency()));
   Write("sys/fs/cgroup/cpu/jobs/17/cpu.cfs_quota_us", "100000\n");
   EXPECT_EQ(UsableCores(root_), 1U);
+}
+
+// Those that a stranger can make up are passed over: any name, with set-id programs too.
+TEST_F(MachineLimitsTest, DaemonsAreThoseOfRootAndOfTheUser) {
+  EXPECT_EQ(DaemonsBeside(root_), 0U);
+  auto process = [&](const std::string& pid, const std::string& program, const std::string& name, unsigned real,
+                     unsigned effective) {
+    const std::string of = std::to_string(effective);
+    Write("proc/" + pid + "/comm", name + "\n");
+    Write("proc/" + pid + "/status",
+          "Name:\t" + name + "\nUid:\t" + std::to_string(real) + "\t" + of + "\t" + of + "\t" + of + "\n");
+    if (!program.empty()) stdfs::create_symlink(program, root_ + "/proc/" + pid + "/exe");
+  };
+  const unsigned self = geteuid(), stranger = self + 12345;
+  process("10", "/usr/sbin/cairnfsd", "cairnfsd", 0, 0);
+  EXPECT_EQ(DaemonsBeside(root_), 1U);
+  process("11", "/usr/sbin/cairnfsd (deleted)", "cairnfsd", self, self);
+  EXPECT_EQ(DaemonsBeside(root_), 2U);
+  process("12", "/usr/sbin/cairnfsd", "cairnfsd", stranger, stranger);
+  process("13", "/usr/sbin/cairnfsd", "cairnfsd", stranger, 0);
+  process("14", "/usr/bin/sudo", "cairnfsd", 0, 0);
+  process("15", "", "cairnfsd", 0, 0);  // a thread of the kernel, or it has ended
+  process(std::to_string(getpid()), "/usr/sbin/cairnfsd", "cairnfsd", 0, 0);
+  process("x16", "/usr/sbin/cairnfsd", "cairnfsd", 0, 0);
+  stdfs::create_directories(root_ + "/proc/17");
+  Write("proc/18/status", "Uid:\t0\n");
+  stdfs::create_symlink("/usr/sbin/cairnfsd", root_ + "/proc/18/exe");
+  EXPECT_EQ(DaemonsBeside(root_), 2U);
 }
 
 TEST(MachineLimits, OfThisMachineIsSomething) {
