@@ -78,7 +78,7 @@ uint64_t HolderPid(const std::string& data) {
 // Returns once the daemon has ended, with the exit code for what it left.
 int WaitAndTellEnd(uint64_t pid, const control::MountEntry& mount) {
   WaitForEnd(pid, mount);
-  auto left = daemon::ReadLockText(mount.data);
+  auto left = daemon::ReadLastEnd(mount.data);
   if (!left.ok()) {
     return Fail(left.error().WithContext("unmounted, but whether everything became durable cannot be told"));
   }
@@ -175,7 +175,7 @@ int RunUmount(const UmountCommand& command) {
   if (pid == 0) pid = HolderPid(mount->data);
   std::string last_end;
   if (pid == 0 && !daemon::IsInUse(mount->data)) {
-    auto text = daemon::ReadLockText(mount->data);
+    auto text = daemon::ReadLastEnd(mount->data);
     last_end = text.ok() ? *text : text.error().message;
   }
   // Called in the mount, this process must not be what keeps it busy. Whoever may not go there is told so below.

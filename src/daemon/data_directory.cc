@@ -53,11 +53,51 @@ std::optional<std::string> ReadAll(int fd) {
   return text;
 }
 
-// Of LOCK, where more can follow for as long as it takes to write: WriteLock cuts it off last.
-std::optional<std::string> ReadFirstLine(int fd) {
-  std::optional<std::string> text = ReadAll(fd);
-  if (text) text->resize(std::min(text->size(), text->find('\n')));
+// Anybody's bytes may stand in LOCK once the directory was damaged or restored: none of them reaches a terminal.
+std::string Printable(std::string_view line) {
+  std::string text;
+  for (const char c : line) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += byte >= 0x20 && byte < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
+  }
   return text;
+}
+
+// LOCK as it was found. More lines can follow for as long as it takes to write: WriteLock cuts them off last.
+struct LockLines {
+  std::string user;  // of the directory, who may be gone: "PID state"; or how the last one ended
+  std::string left;  // by whoever served last; the same, unless `user` only looks, or starts
+};
+
+constexpr std::string_view kLeftBefore = "before: ";
+
+// Its digits; empty where LOCK names none.
+std::string PidOf(const std::string& lock_text) {
+  const std::string pid = lock_text.substr(0, lock_text.find(' '));
+  return pid.find_first_not_of("0123456789") == std::string::npos ? pid : "";
+}
+
+std::optional<LockLines> ReadLockLines(int fd) {
+  const std::optional<std::string> text = ReadAll(fd);
+  if (!text) return std::nullopt;
+  const size_t end = std::min(text->size(), text->find('\n'));
+  LockLines lines{text->substr(0, end), text->substr(0, end)};
+  const std::string second = text->substr(std::min(text->size(), end + 1));
+  if (!PidOf(lines.user).empty() && second.starts_with(kLeftBefore)) {
+    lines.left = second.substr(kLeftBefore.size(), second.find('\n') - kLeftBefore.size());
+  }
+  return lines;
+}
+
+Result<LockLines> ReadLockFile(const std::string& data_path) {
+  const std::string path = data_path + "/LOCK";
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  std::optional<LockLines> lines = fd >= 0 ? ReadLockLines(fd) : std::nullopt;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (lines) return LockLines{Printable(lines->user), Printable(lines->left)};
+  if (error == ENOENT || error == EACCES) return LockLines();
+  return ErrnoError(error, "cannot read " + path);
 }
 
 Result<std::string> ReadSmallFile(int directory, const char* name, const std::string& path) {
@@ -99,17 +139,12 @@ bool IsUuid(std::string_view hex) {
   return hex.size() == 2 * kUuidBytes && hex.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// Its digits; empty where LOCK names none.
-std::string PidOf(const std::string& lock_text) {
-  const std::string pid = lock_text.substr(0, lock_text.find(' '));
-  return pid.find_first_not_of("0123456789") == std::string::npos ? pid : "";
-}
-
 std::string HolderOf(const std::string& lock_text) {
   const size_t space = lock_text.find(' ');
   const std::string pid = PidOf(lock_text);
   if (pid.empty()) return "another process";
-  return fmt::format("process {} ({})", pid, space == std::string::npos ? "running" : lock_text.substr(space + 1));
+  const std::string state = space == std::string::npos ? "running" : lock_text.substr(space + 1);
+  return fmt::format("process {} ({})", pid, Printable(state));
 }
 
 // Of a process that was killed, threads that wait for the disk hold the lock until that has answered.
@@ -129,7 +164,7 @@ Status TakeLock(int lock, const std::string& path) {
     if (flock(lock, LOCK_EX | LOCK_NB) == 0) return {};
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return ErrnoError(errno, fmt::format("cannot lock {}/LOCK", path));
-    std::string holder = ReadFirstLine(lock).value_or("");
+    const std::string holder = ReadLockLines(lock).value_or(LockLines()).user;
     bool is_stopping = holder.empty() || holder.ends_with(" stopping") || HasBeenKilled(holder);
     auto waited = std::chrono::steady_clock::now() - began;
     if (waited > (is_stopping ? kStoppingWaitMax : kHolderWaitMax)) {
@@ -218,12 +253,14 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const OpenOptions& op
   }
   auto opened = std::unique_ptr<DataDirectory>(new DataDirectory(path, directory, lock));
   CAIRNFS_RETURN_IF_ERROR(TakeLock(lock, path));
-  opened->previous_state_ = ReadFirstLine(lock).value_or("");
+  opened->left_before_ = ReadLockLines(lock).value_or(LockLines()).left;
   if (auto recognised = opened->Recognise(options.create); !recognised.ok()) {
     if (!had_lock_file) unlinkat(directory, "LOCK", 0);  // leaves no trace in a directory that is not ours
     return recognised.error();
   }
-  opened->WriteLock(fmt::format("{} {}\n", getpid(), options.purpose));
+  opened->previous_state_ = Printable(opened->left_before_);
+  // Until something is served, what the last one left stays: whoever kills this process must not make it say less.
+  opened->WriteLock(fmt::format("{} {}\n{}{}\n", getpid(), options.purpose, kLeftBefore, opened->left_before_));
   opened->restores_lock_ = true;
   return opened;
 }
@@ -240,6 +277,7 @@ Result<std::string> DataDirectory::ReadUuid(const std::string& path) {
 }
 
 DataDirectory::~DataDirectory() {
+  if (is_new_) Unmake();
   RestoreLock();
   close(lock_);
   close(directory_);
@@ -278,7 +316,7 @@ Status DataDirectory::Recognise(bool create) {
   }
   if (!create) return MakeError(ErrorCode::kInvalidArgument, fmt::format("{} holds no filesystem yet", path_));
   if (has_making) {
-    notes_.push_back(fmt::format("{} was left half-made by a crash at its first start: making it anew", path_));
+    notes_.push_back(fmt::format("{} is half-made: its first start did not come to its end; making it anew", path_));
   }
   return StartMaking();
 }
@@ -297,8 +335,18 @@ Status DataDirectory::StartMaking() {
   if (fsync(directory_) != 0) return ErrnoError(errno, fmt::format("cannot sync {}", path_));
   CAIRNFS_RETURN_IF_ERROR(SyncParent(directory_, path_));
   is_new_ = true;
-  previous_state_.clear();
+  left_before_.clear();
   return {};
+}
+
+// Nobody can have stored anything in it. A crash here leaves what one in the making leaves.
+void DataDirectory::Unmake() {
+  if (faccessat(directory_, "format.making", F_OK, AT_SYMLINK_NOFOLLOW) != 0) return;  // it was made, but not synced
+  std::error_code ignored;
+  for (const std::string& folder : {segments_path(), metadata_path(), shared_path()}) {
+    stdfs::remove_all(folder, ignored);
+  }
+  unlinkat(directory_, "format.making", 0);
 }
 
 std::string DataDirectory::FormatText() const {
@@ -411,7 +459,7 @@ void DataDirectory::WriteLock(const std::string& text) {
 }
 
 void DataDirectory::RestoreLock() {
-  if (restores_lock_) WriteLock(previous_state_.empty() ? "" : previous_state_ + "\n");
+  if (restores_lock_) WriteLock(left_before_.empty() ? "" : left_before_ + "\n");
 }
 
 void DataDirectory::SettleLock(const std::string& text) {
@@ -441,14 +489,13 @@ Result<std::string> ControlSocketPath(const std::string& data_path) {
 }
 
 Result<std::string> ReadLockText(const std::string& data_path) {
-  const std::string path = data_path + "/LOCK";
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  std::optional<std::string> text = fd >= 0 ? ReadFirstLine(fd) : std::nullopt;
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (text) return *std::move(text);
-  if (error == ENOENT || error == EACCES) return std::string();
-  return ErrnoError(error, "cannot read " + path);
+  CAIRNFS_ASSIGN_OR_RETURN(LockLines lines, ReadLockFile(data_path));
+  return std::move(lines.user);
+}
+
+Result<std::string> ReadLastEnd(const std::string& data_path) {
+  CAIRNFS_ASSIGN_OR_RETURN(LockLines lines, ReadLockFile(data_path));
+  return std::move(lines.left);
 }
 
 bool IsInUse(const std::string& data_path) {

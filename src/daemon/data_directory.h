@@ -1,7 +1,8 @@
 // The data directory: what lies in it, who holds it, and how it comes into being.
 //
-//   DATA/LOCK          flock'ed by whoever uses the directory; says who that is: "PID running|stopping|checking", or
-//                      "failed: why". Emptied by a clean stop: so text found at start tells of an unclean one.
+//   DATA/LOCK          flock'ed by whoever uses the directory; says who that is: "PID running|stopping", or "failed:
+//                      why". Emptied by a clean stop: so text found at start tells of an unclean one. Who only looks,
+//                      or starts, writes "PID checking|starting|preparing", and "before: " and what was there below it.
 //   DATA/format        "version = 1" and "uuid = ...": written last, so its presence says that the directory is whole;
 //                      in a cluster also "filesystem = ...", the one whose chunks are kept here
 //   DATA/format.making the same while the directory is being made; renamed to `format` once everything else is durable
@@ -43,7 +44,8 @@ class DataDirectory {
   // Of one that another process holds, too.
   static Result<std::string> ReadUuid(const std::string& path);
   // Unlocks. LOCK keeps what SetState or a Mark function wrote last; if none was called, it gets back what it held
-  // before Open: who ends before serving anything leaves behind what the last one left.
+  // before Open: who ends before serving anything leaves behind what the last one left. The same is read from what LOCK
+  // holds until then, when the process is killed. A directory that is still new is emptied again.
   ~DataDirectory();
   DataDirectory(const DataDirectory&) = delete;
   DataDirectory& operator=(const DataDirectory&) = delete;
@@ -58,7 +60,7 @@ class DataDirectory {
   // 32 hex digits of the cluster's filesystem to which the directory belongs; empty: it is of a host alone.
   const std::string& filesystem() const { return filesystem_; }
   bool is_new() const { return is_new_; }  // FinishMaking is still to be called
-  // What the last holder left in LOCK; empty after a clean stop.
+  // What the last one who served from it left in LOCK, fit to be printed; empty after a clean stop.
   const std::string& previous_state() const { return previous_state_; }
   // What was odd and no error, for the log, which is opened after the directory.
   const std::vector<std::string>& notes() const { return notes_; }
@@ -79,6 +81,7 @@ class DataDirectory {
       : path_(std::move(path)), directory_(directory), lock_(lock) {}
   Status Recognise(bool create);
   Status StartMaking();
+  void Unmake();
   std::string FormatText() const;
   Status ReadFormat();
   Status CheckOwner() const;
@@ -92,6 +95,7 @@ class DataDirectory {
   std::string uuid_;
   std::string filesystem_;
   std::string previous_state_;
+  std::string left_before_;  // the same, as it stood there
   std::vector<std::string> notes_;
   bool is_new_ = false;
   bool restores_lock_ = false;  // LOCK holds the purpose of Open
@@ -101,9 +105,11 @@ class DataDirectory {
 // through /proc/self/fd, by a descriptor that stays open for the life of the process.
 Result<std::string> ControlSocketPath(const std::string& data_path);
 
-// The text in LOCK without taking it; empty when there is none, or none that this user may read. An error: the disk
-// does not give it.
+// Who uses the directory, or did last, by the text in LOCK, without taking it; empty when there is none, or none that
+// this user may read. An error: the disk does not give it. Fit to be printed.
 Result<std::string> ReadLockText(const std::string& data_path);
+// As previous_state() would be.
+Result<std::string> ReadLastEnd(const std::string& data_path);
 // Whether anybody holds the directory's lock. True too when that cannot be found out.
 bool IsInUse(const std::string& data_path);
 

@@ -83,6 +83,11 @@ Status CheckPoolSuffices(const Config& config) {
   constexpr uint64_t kReserved = io::BufferPool::Options{}.reserved_count;
   constexpr uint64_t kPerReceiver = 2 * kBuffersPerReceiver;
   const uint64_t pool = config.pool_size != 0 ? config.pool_size : DefaultPoolSize();
+  if (const uint64_t memory = UsableMemory(); pool > memory) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("pool_size = {} does not fit the {} of memory that the daemon may use; give less",
+                                 FormatSizeExact(pool), FormatSize(memory)));
+  }
   const uint64_t buffers = pool / io::BufferPool::kBufferBytes;
   const uint64_t needed = ReceiverCount(config) * kPerReceiver + kReserved;
   if (buffers >= needed) return {};

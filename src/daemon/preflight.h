@@ -6,6 +6,7 @@
 
 namespace cairnfs::daemon {
 
+// kInvalidArgument when the pool is larger than the memory that the daemon may use.
 // kInvalidArgument, naming both keys and what would be right, when the receiving threads alone would take so much of
 // the pool that no data could pass: every write, and the stop too, would then wait for ever.
 Status CheckPoolSuffices(const Config& config);

@@ -39,10 +39,21 @@ class DataDirectoryTest : public ::testing::Test {
     ASSERT_TRUE((*made)->FinishMaking().ok());
     (*made)->MarkClean();
   }
+  // Ends without a word while it has the directory open, as when it is killed.
+  void OpenAndDie() {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) _exit(Open().value().release() == nullptr ? 1 : 0);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0);
+    dead_ = child;
+  }
   void Write(const std::string& name, const std::string& text) { std::ofstream(data_ + "/" + name) << text; }
   static bool Has(const Error& error, const std::string& text) { return error.message.find(text) != std::string::npos; }
 
   std::string folder_, data_;
+  pid_t dead_ = 0;
 };
 
 TEST_F(DataDirectoryTest, IsMadeOnceAndKeepsItsIdentity) {
@@ -116,6 +127,41 @@ TEST_F(DataDirectoryTest, WhoServesNothingLeavesTheStateAlone) {
   EXPECT_EQ(*ReadLockText(data_), "");
 }
 
+// Nor does one that is killed, by Ctrl-C say.
+TEST_F(DataDirectoryTest, WhoIsKilledBeforeItServesLeavesTheStateAlone) {
+  Make();
+  for (const std::string state : {"", "123 running", "failed: the disk is on fire"}) {
+    Write("LOCK", state.empty() ? "" : state + "\n");
+    for (int tries = 0; tries < 2; ++tries) {
+      OpenAndDie();
+      EXPECT_EQ(*ReadLockText(data_), std::to_string(dead_) + " testing");
+      EXPECT_EQ(*ReadLastEnd(data_), state);
+    }
+    EXPECT_EQ(Open().value()->previous_state(), state);
+    EXPECT_EQ(*ReadLockText(data_), state);
+    EXPECT_EQ(*ReadLastEnd(data_), state);
+  }
+  OpenAndDie();
+  Open().value()->SetState("running");
+  EXPECT_EQ(*ReadLastEnd(data_), std::to_string(getpid()) + " running");
+}
+
+TEST_F(DataDirectoryTest, WhatLockHoldsIsFitToBePrinted) {
+  Make();
+  const std::string raw = "1 \x1b[31m\x07\x9b\xc2\x9b\x7f\xff";
+  const std::string text = "1 \\x1b[31m\\x07\\x9b\\xc2\\x9b\\x7f\\xff";
+  Write("LOCK", raw + "\n");
+  EXPECT_EQ(*ReadLockText(data_), text);
+  EXPECT_EQ(*ReadLastEnd(data_), text);
+  EXPECT_EQ(Open().value()->previous_state(), text);
+  std::ifstream file(data_ + "/LOCK");
+  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), raw + "\n") << "it is left as it was";
+  const int holder = open((data_ + "/LOCK").c_str(), O_RDWR);
+  ASSERT_EQ(flock(holder, LOCK_EX), 0);
+  EXPECT_TRUE(Has(ErrorOf(), "process 1 (" + text.substr(2) + ")")) << ErrorOf().message;
+  close(holder);
+}
+
 // As on a disk that gives nothing any more: it must not look like a clean end.
 TEST_F(DataDirectoryTest, ATextThatCannotBeReadIsNoEmptyOne) {
   EXPECT_EQ(*ReadLockText(data_), "") << "there is none";
@@ -179,12 +225,26 @@ TEST_F(DataDirectoryTest, IsInUseWhileItIsHeld) {
 }
 
 TEST_F(DataDirectoryTest, HalfMadeIsMadeAnew) {
-  ASSERT_TRUE(Open().ok());  // not finished
+  OpenAndDie();  // not finished
   Write("segments/junk", "x");
   auto again = Open();
   ASSERT_TRUE(again.ok()) << again.error().message;
   EXPECT_TRUE((*again)->is_new());
   EXPECT_FALSE(stdfs::exists(data_ + "/segments/junk"));
+  ASSERT_EQ((*again)->notes().size(), 1U);
+  EXPECT_EQ((*again)->notes()[0], data_ + " is half-made: its first start did not come to its end; making it anew");
+  EXPECT_EQ((*again)->previous_state(), "");
+}
+
+TEST_F(DataDirectoryTest, AFirstStartThatIsRefusedLeavesNothingHalfMade) {
+  ASSERT_TRUE(Open().ok());  // not finished
+  EXPECT_FALSE(stdfs::exists(data_ + "/format.making"));
+  EXPECT_FALSE(stdfs::exists(data_ + "/segments"));
+  auto again = Open();
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_TRUE((*again)->is_new());
+  EXPECT_TRUE((*again)->notes().empty()) << (*again)->notes()[0];
+  EXPECT_EQ((*again)->previous_state(), "");
 }
 
 TEST_F(DataDirectoryTest, StrangersAreLeftAlone) {

@@ -11,6 +11,8 @@
 #include <functional>
 
 #include "../../support/few_threads.h"
+#include "base/machine_limits.h"
+#include "daemon/size_text.h"
 #include "io/buffer_pool.h"
 
 namespace cairnfs::daemon {
@@ -38,6 +40,16 @@ TEST(Preflight, PoolIsSharedWithTheReceivers) {
   config.receive_threads = 64;
   config.pool_size = 267 * kMiB;
   EXPECT_TRUE(CheckPoolSuffices(config).ok());
+}
+
+TEST(Preflight, APoolThatDoesNotFitTheMemoryIsRefused) {
+  Config config;
+  config.pool_size = kTiB * 1024;
+  auto refused = CheckPoolSuffices(config);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused.error().message, "pool_size = 1024TiB does not fit the " + FormatSize(UsableMemory()) +
+                                         " of memory that the daemon may use; give less");
 }
 
 // Every combination that is let in leaves buffers beside the reserve when each receiver holds its two.
