@@ -151,6 +151,7 @@ struct StoreCommands {
   bool json = false;
   std::string wait_path;
   bool wait_json = false;
+  bool exact = false;
   CheckCommand check;
 };
 
@@ -183,8 +184,9 @@ void AddStatusAndWait(CLI::App& app, StoreCommands& commands, int& exit_code) {
   status_command->footer(
       "Of a cluster it lists failed commits: the last 16 that this host tried since its daemon started.\n"
       "Only root and the user whom the daemon runs as may ask.");
+  status_command->add_flag("--exact", commands.exact, "count what files need now, however long that takes");
   status_command->add_flag("--json", commands.json, "print JSON");
-  status_command->callback([&] { exit_code = RunStatus(commands.target, commands.json); });
+  status_command->callback([&] { exit_code = RunStatus({commands.target, commands.exact, commands.json}); });
 
   auto* wait_command = app.add_subcommand("wait", "return once everything written so far is durable");
   wait_command->add_option("PATH", commands.wait_path, "a path in the mount")->required();

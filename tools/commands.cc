@@ -170,7 +170,7 @@ int RunUmount(const UmountCommand& command) {
   }
   uint64_t pid = 0;
   if (auto client = Connect({mount->data, mount->mount_point}); client.ok()) {
-    if (auto status = client->GetStatus(); status.ok()) pid = status->daemon.pid;
+    if (auto status = client->GetStatus({}); status.ok()) pid = status->daemon.pid;
   }
   if (pid == 0) pid = HolderPid(mount->data);
   std::string last_end;
@@ -191,12 +191,12 @@ int RunUmount(const UmountCommand& command) {
   return command.lazy ? int{daemon::kExitDone} : WaitAndTellEnd(pid, *mount);
 }
 
-int RunStatus(const Target& target, bool json) {
-  auto located = LocateDaemon(target);
+int RunStatus(const StatusCommand& command) {
+  auto located = LocateDaemon(command.target);
   if (!located.ok()) return Fail(located.error());
-  auto status = located->client.GetStatus(located->location.path);
+  auto status = located->client.GetStatus({located->location.path, command.exact});
   if (!status.ok()) return Fail(status.error());
-  Print(json ? StatusJson(*status) : StatusText(*status));
+  Print(command.json ? StatusJson(*status) : StatusText(*status));
   return daemon::kExitDone;
 }
 

@@ -25,7 +25,11 @@ struct CheckCommand {
 
 int RunMount(const MountCommand& command);
 int RunUmount(const UmountCommand& command);
-int RunStatus(const Target& target, bool json);
+struct StatusCommand {
+  Target target;
+  bool exact = false, json = false;
+};
+int RunStatus(const StatusCommand& command);
 int RunWait(const std::string& path);
 int RunGc(const Target& target, bool json);
 int RunCheck(const CheckCommand& command);

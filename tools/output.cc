@@ -14,7 +14,8 @@ using daemon::FormatSize;
 
 // Of a host alone: in a cluster the files are those of all hosts, and the chunks those of this one.
 double DedupRatio(const control::StatusReport& report) {
-  uint64_t unique = report.fs.store.unique_bytes;
+  const bool is_counted_now = report.live && report.live->counted_seconds_ago == 0;
+  const uint64_t unique = is_counted_now ? report.live->totals.live_bytes : report.fs.store.unique_bytes;
   return unique == 0 ? 1.0 : static_cast<double>(report.fs.logical_bytes) / static_cast<double>(unique);
 }
 
@@ -28,6 +29,17 @@ std::string WrittenText(const control::StatusReport& report) {
   const cluster::ClusterChunkStats& chunks = report.cluster->chunks;
   return fmt::format("{} written ({} new to the cluster, {} known)", written,
                      FormatSize(chunks.new_in_cluster_bytes_total), FormatSize(chunks.known_in_cluster_bytes_total));
+}
+
+std::string LiveText(const std::optional<control::LiveReport>& live) {
+  if (!live) return "not counted yet (--exact counts)";
+  const store::LiveTotals& totals = live->totals;
+  const std::string when = live->counted_seconds_ago == 0
+                               ? "counted now"
+                               : fmt::format("counted {} s ago; --exact counts now", live->counted_seconds_ago);
+  return fmt::format("{} in {} chunks that files need; dead, until collected: {} in {} ({})",
+                     FormatSize(totals.live_bytes), totals.live_chunks, FormatSize(totals.unreferenced_bytes),
+                     totals.unreferenced_chunks, when);
 }
 
 nlohmann::ordered_json ClusterObject(const control::ClusterActivityReport& report) {
@@ -105,7 +117,8 @@ std::string StatusText(const control::StatusReport& report) {
                               report.cluster ? ", of all hosts" : ""));
   line("unique", fmt::format("{} in {} chunks{}", FormatSize(store.unique_bytes), store.chunk_count,
                              report.cluster ? ", on this host" : ""));
-  line("on disk", fmt::format("{} ({} of it metadata; {} dead; {} more kept for reuse)",
+  if (!report.cluster) line("live", LiveText(report.live));
+  line("on disk", fmt::format("{} ({} of it metadata; {} wasted in segments; {} more kept for reuse)",
                               FormatSize(report.OnDiskBytes()), FormatSize(report.metadata_bytes),
                               FormatSize(store.dead_bytes), FormatSize(store.free_segment_bytes)));
   if (!report.cluster) line("dedup ratio", fmt::format("{:.2f}", DedupRatio(report)));
@@ -178,6 +191,13 @@ std::string StatusJson(const control::StatusReport& report) {
       {"last_error", report.fs.last_error},
       {"failures", report.failures},
   };
+  if (report.live) {
+    json["live_bytes"] = report.live->totals.live_bytes;
+    json["live_chunk_count"] = report.live->totals.live_chunks;
+    json["unreferenced_bytes"] = report.live->totals.unreferenced_bytes;
+    json["unreferenced_chunk_count"] = report.live->totals.unreferenced_chunks;
+    json["counted_seconds_ago"] = report.live->counted_seconds_ago;
+  }
   if (report.cluster) {
     json["cluster"] = ClusterObject(*report.cluster);
   } else {

@@ -99,11 +99,12 @@ Client::Client(const std::string& socket_path) : impl_(std::make_unique<Impl>(so
 Client::Client(Client&&) noexcept = default;
 Client::~Client() = default;
 
-Result<StatusReport> Client::GetStatus(const std::string& failures_at) {
+Result<StatusReport> Client::GetStatus(const StatusQuery& query) {
   StatusRequest request;
-  request.set_path(failures_at);
+  request.set_path(query.failures_at);
+  request.set_exact(query.exact);
   StatusReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Status, request, reply, 60));
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Status, request, reply, query.exact ? 0 : 60));
   return FromMessage(reply);
 }
 

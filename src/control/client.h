@@ -20,9 +20,11 @@ class Client {
   Client(Client&&) noexcept;
   ~Client();
 
-  // Of the commits that failed those of directories at, above or below `failures_at`, which begins below the root;
-  // empty: all.
-  Result<StatusReport> GetStatus(const std::string& failures_at = {});
+  struct StatusQuery {
+    std::string failures_at;  // of the commits that failed those of directories at, above or below it; empty: all
+    bool exact = false;       // counts anew what files need, which may take long
+  };
+  Result<StatusReport> GetStatus(const StatusQuery& query);
   // Until everything is durable that was written on this host, and of the inode, a file or a directory with all that is
   // below it, what other hosts have closed. `path` is how an error calls it. nullopt: no daemon could be asked, for
   // want of one or of the right to pass the directories above its sockets.

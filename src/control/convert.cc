@@ -131,6 +131,14 @@ void ToMessage(const StatusReport& report, StatusReply& reply) {
   space.set_chunk_count(store.chunk_count);
   space.set_segment_count(store.segment_count);
   space.set_metadata_bytes(report.metadata_bytes);
+  if (report.live) {
+    Live& live = *space.mutable_live();
+    live.set_live_bytes(report.live->totals.live_bytes);
+    live.set_live_chunk_count(report.live->totals.live_chunks);
+    live.set_unreferenced_bytes(report.live->totals.unreferenced_bytes);
+    live.set_unreferenced_chunk_count(report.live->totals.unreferenced_chunks);
+    live.set_counted_seconds_ago(report.live->counted_seconds_ago);
+  }
 
   Activity& activity = *reply.mutable_activity();
   activity.set_dirty_bytes(report.fs.dirty_bytes);
@@ -167,6 +175,12 @@ StatusReport FromMessage(const StatusReply& reply) {
   report.uptime_seconds = reply.uptime_seconds();
   report.available_bytes = reply.space().available_bytes();
   report.metadata_bytes = reply.space().metadata_bytes();
+  if (reply.space().has_live()) {
+    const Live& live = reply.space().live();
+    report.live = {
+        {live.live_chunk_count(), live.live_bytes(), live.unreferenced_chunk_count(), live.unreferenced_bytes()},
+        live.counted_seconds_ago()};
+  }
   const Activity& activity = reply.activity();
   report.write_bytes_per_second = activity.write_bytes_per_second();
   report.read_bytes_per_second = activity.read_bytes_per_second();

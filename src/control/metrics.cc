@@ -37,6 +37,14 @@ class Collector final : public prometheus::Collectable {
     };
     gauge("cairnfs_logical_bytes", "Sum of file sizes without holes.", static_cast<double>(report.fs.logical_bytes));
     gauge("cairnfs_unique_bytes", "Sum of the lengths of distinct chunks.", static_cast<double>(store.unique_bytes));
+    if (report.live) {
+      gauge("cairnfs_live_bytes", "Lengths of the chunks that files need, as of the last count or collection.",
+            static_cast<double>(report.live->totals.live_bytes));
+      gauge("cairnfs_unreferenced_bytes", "Lengths of those that nothing names, as of then.",
+            static_cast<double>(report.live->totals.unreferenced_bytes));
+      gauge("cairnfs_counted_seconds_ago", "How long ago that was.",
+            static_cast<double>(report.live->counted_seconds_ago));
+    }
     gauge("cairnfs_on_disk_bytes", "Disk taken by segments with data and metadata.",
           static_cast<double>(report.OnDiskBytes()));
     gauge("cairnfs_free_segment_bytes", "Disk kept in freed segments for reuse.",

@@ -34,6 +34,12 @@ struct ClusterActivityReport {
   bool session_holds = false;
 };
 
+// Of the chunks on this host: those that files need, and those that the next collection frees, as of a moment.
+struct LiveReport {
+  store::LiveTotals totals;
+  uint64_t counted_seconds_ago = 0;
+};
+
 struct StatusReport {
   DaemonInfo daemon;
   uint64_t uptime_seconds = 0;
@@ -41,6 +47,7 @@ struct StatusReport {
   uint64_t available_bytes = 0;
   uint64_t metadata_bytes = 0;
   double write_bytes_per_second = 0, read_bytes_per_second = 0;
+  std::optional<LiveReport> live;                // nullopt: not counted since the daemon's start; in a cluster
   std::optional<ClusterActivityReport> cluster;  // nullopt: this host is alone
   std::vector<std::string> failures;             // of commits, the newest first; where a client asks
 

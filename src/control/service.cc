@@ -216,8 +216,14 @@ class Service::Impl final : public Control::Service {
   cairnfs::Status ListenForRanks();
   void Shutdown();
   StatusReport Report() const;
+  bool CountsQuickly() const;
 
-  grpc::Status Status(grpc::ServerContext*, const StatusRequest* request, StatusReply* reply) override {
+  grpc::Status Status(grpc::ServerContext* context, const StatusRequest* request, StatusReply* reply) override {
+    if (request->exact() || CountsQuickly()) {
+      auto count = [this](fs::Done<fs::LiveCount> done) { filesystem_.CountLive(std::move(done)); };
+      auto counted = Await<fs::LiveCount>(count, Cancelled(context));
+      if (!counted.ok() && request->exact()) return rpc::ToGrpc(counted.error().WithContext("cannot count"));
+    }
     StatusReport report = Report();
     report.failures = DescribeFailures(report.fs.failed_commits, request->path());
     ToMessage(report, *reply);
@@ -386,12 +392,24 @@ void Service::Impl::SampleRates(const std::stop_token& stop) {
   }
 }
 
+// No longer than a status may take. A collection that runs has to end first.
+bool Service::Impl::CountsQuickly() const {
+  constexpr uint64_t kRecordsMax = 100'000;
+  if (options_.cluster != nullptr) return false;
+  const fs::FsStatus status = filesystem_.GetStatus();
+  return !status.collecting && status.store.chunk_count + status.inode_count <= kRecordsMax;
+}
+
 StatusReport Service::Impl::Report() const {
   StatusReport report;
   report.daemon = options_.daemon;
   report.uptime_seconds =
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started_).count());
   report.fs = filesystem_.GetStatus();
+  if (report.fs.live) {
+    const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - report.fs.live->at);
+    report.live = {report.fs.live->totals, static_cast<uint64_t>(age.count())};
+  }
   report.metadata_bytes = BytesBelow(options_.daemon.data + "/metadata");
   if (auto space = filesystem_.GetSpace(); space.ok()) report.available_bytes = space->available_bytes;
   if (options_.cluster != nullptr) report.cluster = options_.cluster->Activity();

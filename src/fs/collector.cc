@@ -31,6 +31,8 @@ constexpr std::chrono::nanoseconds kPauseForRoomMin = std::chrono::seconds(2);
 constexpr std::chrono::nanoseconds kPauseForRoomMax = std::chrono::seconds(30);
 constexpr int kPausePerCollection = 4;
 
+Error SeveralHosts() { return MakeError(ErrorCode::kBusy, "chunks are not collected while several hosts share them"); }
+
 }  // namespace
 
 void LiveSet::Add(const Digest& digest) {
@@ -166,6 +168,52 @@ CollectionStatus Collector::Status() const {
   return status;
 }
 
+void Collector::RequestCount(Done<LiveCount> done) {
+  MutexLock lock(mutex_);
+  if (!stopping_) {
+    count_requests_.push_back(std::move(done));
+    wake_.NotifyAll();
+    return;
+  }
+  lock.Unlock();
+  done(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
+}
+
+std::optional<LiveCount> Collector::last_count() const {
+  MutexLock lock(mutex_);
+  return last_count_;
+}
+
+// One count serves all who have asked for one by now.
+void Collector::AnswerCounts() {
+  std::vector<Done<LiveCount>> requests;
+  {
+    MutexLock lock(mutex_);
+    requests.swap(count_requests_);
+  }
+  if (requests.empty()) return;
+  const Result<LiveCount> counted = CountOnce();
+  if (counted.ok()) {
+    MutexLock lock(mutex_);
+    last_count_ = *counted;
+  }
+  for (auto& done : requests) done(counted);
+}
+
+Result<LiveCount> Collector::CountOnce() {
+  if (chunks_ == nullptr) return SeveralHosts();
+  LiveSet live;
+  chunks_->BeginCollection();
+  if (cairnfs::Status marked = Mark(live); !marked.ok()) {
+    chunks_->AbortCollection();
+    return marked.error();
+  }
+  live.Seal();
+  auto is_live = [&](const Digest& digest) { return live.Contains(digest); };
+  CAIRNFS_ASSIGN_OR_RETURN(const store::LiveTotals totals, chunks_->CountLive(is_live, stop_.get_token()));
+  return LiveCount{totals, std::chrono::steady_clock::now()};
+}
+
 std::string Collector::last_error() const {
   MutexLock lock(mutex_);
   return last_error_;
@@ -174,15 +222,16 @@ std::string Collector::last_error() const {
 void Collector::Run() {
   pthread_setname_np(pthread_self(), "cairn-collect");
   for (;;) {
+    AnswerCounts();
     std::vector<Done<CollectionStatus>> requests;
     uint64_t freed_before = 0;
     {
       MutexLock lock(mutex_);
-      for (;;) {
-        if (stopping_ || !requests_.empty()) break;
-        if (IsDue()) break;
+      if (!count_requests_.empty()) continue;
+      if (!stopping_ && requests_.empty() && !IsDue()) {
         vain_looks_total_++;
         wake_.WaitFor(mutex_, std::chrono::milliseconds(500));
+        continue;
       }
       requests.swap(requests_);
       freed_before = std::exchange(freed_bytes_, 0);
@@ -192,6 +241,7 @@ void Collector::Run() {
     cairnfs::Status status = stop_.stop_requested()
                                  ? cairnfs::Status(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"))
                                  : CollectOnce();
+    const store::StoreStats left = status.ok() ? chunks_->Stats() : store::StoreStats();
     {
       MutexLock lock(mutex_);
       phase_ = status.ok() ? "done" : "failed: " + status.error().message;
@@ -202,6 +252,7 @@ void Collector::Run() {
         last_error_.clear();
         not_before_ = {};
         free_bytes_at_failure_.reset();
+        last_count_ = {{left.chunk_count, left.unique_bytes, 0, 0}, now};
       } else {
         NoteFailure(status.error(), freed_before);
       }
@@ -214,7 +265,7 @@ void Collector::Run() {
       }
     }
     MutexLock lock(mutex_);
-    if (stopping_ && requests_.empty()) return;
+    if (stopping_ && requests_.empty() && count_requests_.empty()) return;
   }
 }
 
@@ -238,9 +289,7 @@ void Collector::NoteFailure(const Error& error, uint64_t freed_before) {
 }
 
 cairnfs::Status Collector::CollectOnce() {
-  if (chunks_ == nullptr) {
-    return MakeError(ErrorCode::kBusy, "chunks are not collected while several hosts share them");
-  }
+  if (chunks_ == nullptr) return SeveralHosts();
   running_ = true;
   struct Clear {
     std::atomic<bool>& flag;

@@ -46,6 +46,10 @@ class Collector {
   void NoteFreed(uint64_t bytes);
   void NoteNoRoom();  // bytes that were accepted found none: little that was freed is worth a collection too
   void Request(Done<CollectionStatus> done);  // joins the collection that is about to begin
+  // What a collection that began now would keep and free. Changes nothing. Joins the count that is about to begin;
+  // kBusy as for a collection.
+  void RequestCount(Done<LiveCount> done);
+  std::optional<LiveCount> last_count() const;  // of the last count or collection
   CollectionStatus Status() const;
   bool running() const { return running_.load(); }
   std::string last_error() const;  // of the last collection; empty when it went well
@@ -60,6 +64,8 @@ class Collector {
 
  private:
   void Run();
+  void AnswerCounts();
+  Result<LiveCount> CountOnce();
   bool IsDue() const REQUIRES_LOCK(mutex_);
   void NoteFailure(const Error& error, uint64_t freed_before) REQUIRES_LOCK(mutex_);
   cairnfs::Status CollectOnce();
@@ -73,6 +79,8 @@ class Collector {
   mutable Mutex mutex_;
   CondVar wake_;
   std::vector<Done<CollectionStatus>> requests_ GUARDED_BY(mutex_);
+  std::vector<Done<LiveCount>> count_requests_ GUARDED_BY(mutex_);
+  std::optional<LiveCount> last_count_ GUARDED_BY(mutex_);
   uint64_t freed_bytes_ GUARDED_BY(mutex_) = 0;
   bool is_room_short_ GUARDED_BY(mutex_) = false;  // since the last collection began
   // A full disk stays full, and little is freed all the time: that does not keep the collector always at work.

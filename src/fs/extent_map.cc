@@ -142,6 +142,15 @@ std::vector<Digest> ExtentMap::MissingPages(uint64_t offset, uint64_t length, si
   return missing;
 }
 
+std::vector<Digest> ExtentMap::Pages() const {
+  std::vector<Digest> pages;
+  for (const auto& [index, page] : inner_) pages.push_back(page.digest);
+  for (const auto& [index, leaf] : leaves_) {
+    if (leaf.page.extent_count > 0) pages.push_back(leaf.page.digest);
+  }
+  return pages;
+}
+
 void ExtentMap::ForEach(uint64_t offset, uint64_t length, const std::function<void(const Extent&)>& visit) const {
   if (length == 0) return;
   uint64_t end = offset + length;
@@ -176,7 +185,7 @@ void ExtentMap::ReplaceInLeaf(uint64_t index, uint64_t offset, uint64_t end, con
   auto found = leaves_.try_emplace(index).first;
   Leaf& leaf = found->second;
   bool is_new = leaf.page.extent_count == 0 && !leaf.loaded;
-  inner_.erase(index / kLeavesPerInner);
+  const bool was_loaded = leaf.loaded;
   if (!leaf.loaded) {
     // Either a fresh leaf, or one that lies wholly in the range and loses everything.
     if (!is_new) {
@@ -186,11 +195,13 @@ void ExtentMap::ReplaceInLeaf(uint64_t index, uint64_t offset, uint64_t end, con
     leaf.extents.clear();
     leaf.loaded = true;
   }
-  leaf.dirty = true;
 
   auto& extents = leaf.extents;
   auto low = std::partition_point(extents.begin(), extents.end(), [&](const Extent& e) { return e.end() <= begin; });
   auto high = std::partition_point(low, extents.end(), [&](const Extent& e) { return e.offset < end; });
+  if (was_loaded && low == high && replacement == nullptr) return;  // its pages stay as they are
+  leaf.dirty = true;
+  inner_.erase(index / kLeavesPerInner);
   Extent parts[3];
   size_t part_count = 0;
   uint64_t removed = 0;

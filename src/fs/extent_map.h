@@ -44,6 +44,9 @@ class ExtentMap {
   Result<std::optional<uint64_t>> FindData(uint64_t offset, uint64_t limit, store::ChunkStore& chunks);
   Result<uint64_t> FindHole(uint64_t offset, uint64_t limit, store::ChunkStore& chunks);
 
+  // The chunks of the pages that are stored.
+  std::vector<Digest> Pages() const;
+
   uint64_t allocated_bytes() const { return allocated_bytes_; }
   uint64_t extent_count() const { return extent_count_; }
 

@@ -129,6 +129,12 @@ struct CommitFailure {
   std::string JoinCauses() const;   // a few of them; all are in the log and the status
 };
 
+// Chunks of this host that files need, and those that nothing names any more, as of a moment.
+struct LiveCount {
+  store::LiveTotals totals;
+  std::chrono::steady_clock::time_point at;
+};
+
 struct FsStatus {
   std::vector<CommitFailure> failed_commits;  // in a cluster: the last few, latest first
   uint64_t logical_bytes = 0;                 // sum of file sizes (without holes), what is not durable yet included
@@ -143,6 +149,8 @@ struct FsStatus {
   std::string last_error;          // empty: none
   bool failing = false;            // nothing becomes durable at present: the last sync round could not be finished
   store::StoreStats store;
+  // As the last collection left it, or CountLive found it. nullopt: neither was since the start, or several hosts.
+  std::optional<LiveCount> live;
 };
 
 struct CollectionStatus {
@@ -367,6 +375,8 @@ class FileSystem {
   void SyncNames(Done<void> done);
   // Runs a collection now (or joins the one that runs); `done` when it is over. GetCollection tells how far it is.
   void Collect(Done<CollectionStatus> done);
+  // What a collection that began now would keep and free, those that wait for it first. kBusy among several hosts.
+  void CountLive(Done<LiveCount> done);
   CollectionStatus GetCollection() const;
   // Reads every inode, recipe and chunk. Beside everything else; one at a time: kBusy while another check runs.
   // kInterrupted soon after `stop` is set, or Stop was called.

@@ -248,6 +248,11 @@ class FileSystem::Impl {
   // xattrs.cc
   bool IsPending(InodeId id, uint32_t mode);
   Result<std::string> DurabilityOf(InodeId id);
+  struct ChunkTotals {
+    uint64_t count = 0, bytes = 0;
+  };
+  // Of the distinct chunks of a file, those of its recipe among them. Waits.
+  Result<ChunkTotals> ChunksOf(const InodePtr& inode);
   Result<std::string> LevelOf(InodeId id);
   Status SetLevel(InodeId id, std::optional<std::string_view> name);  // nullopt: takes it away
   void CountInodes();

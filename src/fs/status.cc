@@ -154,6 +154,7 @@ FsStatus FileSystem::GetStatus() const {
   status.pool_buffers = impl_->parts.pool.count();
   status.pool_buffers_free = impl_->parts.pool.free_count();
   status.collecting = impl_->collector->running();
+  status.live = impl_->collector->last_count();
   status.failing = impl_->rounds->failing();
   status.last_error = impl_->rounds->last_error();
   const std::string collection_error = impl_->collector->last_error();
@@ -200,6 +201,8 @@ void FileSystem::Collect(Done<CollectionStatus> done) {
   }
   impl_->collector->Request(std::move(done));
 }
+
+void FileSystem::CountLive(Done<LiveCount> done) { impl_->collector->RequestCount(std::move(done)); }
 
 CollectionStatus FileSystem::GetCollection() const { return impl_->collector->Status(); }
 

@@ -79,6 +79,32 @@ Result<std::string> FileSystem::Impl::DurabilityOf(InodeId id) {
   return std::string(IsPending(id, attr.mode) ? CAIRNFS_DURABILITY_PENDING : CAIRNFS_DURABILITY_LOCAL);
 }
 
+Result<FileSystem::Impl::ChunkTotals> FileSystem::Impl::ChunksOf(const InodePtr& inode) {
+  uint64_t length = kFileSizeMax;
+  std::vector<Digest> pages;
+  std::vector<store::ChunkPin> pins;  // of the pages, which a round may replace meanwhile
+  auto extents = StoredExtents(inode, 0, length, /*pins=*/nullptr);
+  {
+    MutexLock lock(inode->mutex);
+    if (inode->content) pages = inode->content->extents.Pages();
+    for (const Digest& page : pages) {
+      CAIRNFS_ASSIGN_OR_RETURN(store::ChunkPin pin, parts.chunks.Pin(page));
+      pins.push_back(std::move(pin));
+    }
+    DropContentIfUnused(inode);
+  }
+  if (!extents.ok()) return extents.error();
+  std::unordered_map<Digest, uint64_t, DigestHash> sizes;
+  for (const Extent& extent : *extents) sizes[extent.digest] = extent.chunk_size;
+  for (const Digest& page : pages) {
+    CAIRNFS_ASSIGN_OR_RETURN(const std::string text, store::GetText(parts.chunks, page));
+    sizes[page] = text.size();
+  }
+  ChunkTotals totals{sizes.size(), 0};
+  for (const auto& [digest, size] : sizes) totals.bytes += size;
+  return totals;
+}
+
 void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> done, const Caller& caller) {
   if (!IsOwn(name)) return done(impl_->parts.names.GetXattr(id, name));
   if (name == kDurability) return done(impl_->DurabilityOf(id));
@@ -93,20 +119,10 @@ void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> d
   auto count = [this, inode, unique = name == kUniqueBytes, done, caller] {
     // Where it cannot be had, what is in memory is told.
     if (impl_->host != nullptr) static_cast<void>(impl_->Refresh(inode, caller, /*may_wait=*/true).ok());
-    uint64_t length = kFileSizeMax;
-    std::unordered_map<Digest, uint64_t, DigestHash> chunks;
-    Result<std::vector<Extent>> extents = std::vector<Extent>();
-    {
-      extents = impl_->StoredExtents(inode, 0, length, /*pins=*/nullptr);
-      MutexLock lock(inode->mutex);
-      impl_->DropContentIfUnused(inode);
-    }
+    auto taken = impl_->ChunksOf(inode);
     impl_->table.Unhold(inode);
-    if (!extents.ok()) return done(extents.error());
-    for (const Extent& extent : *extents) chunks[extent.digest] = extent.chunk_size;
-    uint64_t bytes = 0;
-    for (const auto& [digest, size] : chunks) bytes += size;
-    done(std::to_string(unique ? bytes : chunks.size()));
+    if (!taken.ok()) return done(taken.error());
+    done(std::to_string(unique ? taken->bytes : taken->count));
   };
   impl_->PostToWait(caller, std::move(count), [this, inode, done](const Status& refused) {
     impl_->table.Unhold(inode);

@@ -94,6 +94,8 @@ class ChunkIndex {
   };
   // At most `limit` entries that follow `after` (empty: from the start) in the view. Empty at the end. Sets `after`.
   Result<std::vector<Entry>> ReadEntries(const kv::EngineSnapshot* snapshot, std::string* after, size_t limit);
+  // Whether DeleteUnused would leave it.
+  bool IsInUse(const Digest& digest);
   // Deletes those of `entries` that are not pending, pinned or recorded, unsynced. Returns the deleted ones.
   Result<std::vector<Entry>> DeleteUnused(const std::vector<Entry>& entries);
   struct Move {
@@ -142,6 +144,7 @@ class ChunkIndex {
   static void DropPin(Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
   static void PinAndRecord(Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
   static bool IsDamaged(const Shard& shard, const Digest& digest, const Location& location) REQUIRES_LOCK(shard.mutex);
+  static bool IsInUse(const Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
   static void ForgetPending(Shard& shard, const UnindexedChunk& chunk) REQUIRES_LOCK(shard.mutex);
   std::string CountersValue() REQUIRES_LOCK(write_mutex_);
   Status WriteBatch(std::span<const UnindexedChunk> chunks) REQUIRES_LOCK(write_mutex_);

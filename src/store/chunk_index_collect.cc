@@ -51,15 +51,22 @@ Result<std::vector<ChunkIndex::Entry>> ChunkIndex::ReadEntries(const kv::EngineS
   return entries;
 }
 
+bool ChunkIndex::IsInUse(const Shard& shard, const Digest& digest) {
+  return shard.pending.contains(digest) || shard.pins.contains(digest) || shard.recorded.contains(digest);
+}
+
+bool ChunkIndex::IsInUse(const Digest& digest) {
+  Shard& shard = ShardOf(digest);
+  MutexLock lock(shard.mutex);
+  return IsInUse(shard, digest);
+}
+
 Result<std::vector<ChunkIndex::Entry>> ChunkIndex::DeleteUnused(const std::vector<Entry>& entries) {
   std::vector<Entry> deleted;
   for (const Entry& entry : entries) {
     Shard& shard = ShardOf(entry.digest);
     MutexLock lock(shard.mutex);
-    if (shard.pending.contains(entry.digest) || shard.pins.contains(entry.digest) ||
-        shard.recorded.contains(entry.digest)) {
-      continue;
-    }
+    if (IsInUse(shard, entry.digest)) continue;
     shard.dying.insert(entry.digest);
     deleted.push_back(entry);
   }

@@ -353,6 +353,10 @@ Status LocalChunkStore::Sweep(const LiveTest& live, const SweepOptions& options,
   return impl_->Sweep(live, options, progress);
 }
 
+Result<LiveTotals> LocalChunkStore::CountLive(const LiveTest& live, const std::stop_token& stop) {
+  return impl_->CountLive(live, stop);
+}
+
 StoreStats LocalChunkStore::Stats() const { return impl_->Stats(); }
 uint64_t LocalChunkStore::DiskFreeBytes() const { return impl_->space_.DiskFreeBytes(); }
 uint64_t LocalChunkStore::AvailableBytes() const { return impl_->space_.AvailableBytes(); }

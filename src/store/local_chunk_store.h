@@ -57,6 +57,12 @@ struct StoreStats {
 // reachable (a filter), never false for what is.
 using LiveTest = std::function<bool(const Digest&)>;
 
+// Of the chunks in the index: those that are needed, and those that the next collection frees.
+struct LiveTotals {
+  uint64_t live_chunks = 0, live_bytes = 0;
+  uint64_t unreferenced_chunks = 0, unreferenced_bytes = 0;
+};
+
 struct SweepProgress {
   std::atomic<uint64_t> chunks_seen{0}, chunks_total{0}, chunks_freed{0}, bytes_freed{0};
   std::atomic<uint64_t> segments_compacted{0}, segments_freed{0}, bytes_moved{0};
@@ -112,6 +118,8 @@ class LocalChunkStore final : public ChunkStore {
   void BeginCollection();
   Status Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
   void AbortCollection();
+  // What Sweep would keep and remove; removes nothing. REQUIRES: BeginCollection; ends recording.
+  Result<LiveTotals> CountLive(const LiveTest& live, const std::stop_token& stop);
 
   StoreStats Stats() const;
   // What the disk has free, the reserve included. Any thread; asks the disk at most every 100 ms.

@@ -38,6 +38,7 @@ class LocalChunkStore::Impl {
 
   // sweep.cc
   Status Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
+  Result<LiveTotals> CountLive(const LiveTest& live, const std::stop_token& stop);
 
   // check.cc
   Status Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop);

@@ -87,6 +87,30 @@ Status LocalChunkStore::Impl::DeleteDead(const LiveTest& live, const SweepOption
   return {};
 }
 
+// Chunks that are put meanwhile are recorded, and so in use, whether or not they are come upon.
+Result<LiveTotals> LocalChunkStore::Impl::CountLive(const LiveTest& live, const std::stop_token& stop) {
+  struct EndRecording {
+    ChunkIndex& index;
+    ~EndRecording() { index.EndRecording(); }
+  } end_recording{index_};
+  LiveTotals totals;
+  std::string after;
+  for (;;) {
+    if (stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "the count was stopped");
+    CAIRNFS_ASSIGN_OR_RETURN(auto entries, index_.ReadEntries(/*snapshot=*/nullptr, &after, kEntriesPerBatch));
+    if (entries.empty()) break;
+    for (const ChunkIndex::Entry& entry : entries) {
+      if (live(entry.digest) || index_.IsInUse(entry.digest)) continue;
+      ++totals.unreferenced_chunks;
+      totals.unreferenced_bytes += entry.location.raw_bytes;
+    }
+  }
+  const uint64_t chunks = index_.chunk_count(), bytes = index_.unique_bytes();
+  totals.live_chunks = chunks - std::min(chunks, totals.unreferenced_chunks);
+  totals.live_bytes = bytes - std::min(bytes, totals.unreferenced_bytes);
+  return totals;
+}
+
 void LocalChunkStore::Impl::SealOpenIfWasteful(const SegmentUses& uses, double dead_share_min) {
   SegmentPtr open = writer_.open_segment();
   if (!open || open->unindexed.load() > 0) return;

@@ -27,7 +27,7 @@ class Rank {
       Client client(socket);
       Status status = client.Commit(CallOfTheOnlyRank(directory), [] { return Status(); });
       std::string text = status.ok() ? "" : status.error().message;
-      if (status.ok() && client.GetStatus().ok()) text = "it was told the daemon's status";
+      if (status.ok() && client.GetStatus({}).ok()) text = "it was told the daemon's status";
       text.resize(1000);
       if (write(answer_[1], text.data(), text.size()) != 1000) break;
     }

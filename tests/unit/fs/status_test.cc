@@ -27,6 +27,56 @@ TEST(Status, LogicalBytesAreRightBeforeWhileAndAfterARoundRuns) {
   EXPECT_EQ(world.fs->GetStatus().logical_bytes, 0u);
 }
 
+// What is written over or deleted is told apart from what files need, without a collection and to the byte.
+TEST(Status, LiveAndDeadAreCountedApart) {
+  World world;
+  world.fs_options.collect_by_itself = false;
+  world.Remake();
+  auto count = [&] {
+    auto counted = World::Await<LiveCount>([&](Done<LiveCount> done) { world.fs->CountLive(std::move(done)); });
+    EXPECT_TRUE(counted.ok());
+    return counted.ok() ? counted->totals : store::LiveTotals();
+  };
+  EXPECT_FALSE(world.fs->GetStatus().live.has_value());
+  const std::string kept = RandomText(1, 100'000);
+  for (const char* name : {"kept", "deleted"}) {
+    auto file = world.Create(name);
+    ASSERT_TRUE(world.Write(file, 0, name == std::string("kept") ? kept : RandomText(2, 50'000)).ok());
+    ASSERT_TRUE(world.Fsync(file).ok());
+    EXPECT_EQ(count().unreferenced_bytes, 0u);
+    world.CloseFile(file);
+  }
+  store::LiveTotals before = count();
+  EXPECT_EQ(before.live_bytes, 150'000u);
+  // Synced again and again, a save leaves provisional tails behind, and adds nothing.
+  auto again = world.Create("again");
+  for (size_t at = 0; at < kept.size(); at += 10'000) {
+    ASSERT_TRUE(world.Write(again, at, std::string_view(kept).substr(at, 10'000)).ok());
+    ASSERT_TRUE(world.Fsync(again).ok());
+  }
+  world.CloseFile(again);
+  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }).ok());
+  EXPECT_EQ(count().live_bytes, before.live_bytes);
+  EXPECT_GT(count().unreferenced_bytes, 0u);
+  auto attr = world.fs->Lookup(kRootInode, "deleted");
+  ASSERT_TRUE(world.fs->Unlink(kRootInode, "deleted").ok());
+  world.fs->Forget(attr->inode, UINT32_MAX);
+  for (int times = 0; times < 2; times++) {
+    ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }).ok());
+  }
+  const store::LiveTotals now = count();
+  EXPECT_EQ(now.live_bytes, 100'000u);
+  const store::StoreStats stats = world.chunks->Stats();
+  EXPECT_EQ(now.live_bytes + now.unreferenced_bytes, stats.unique_bytes);
+  EXPECT_EQ(now.live_chunks + now.unreferenced_chunks, stats.chunk_count);
+  EXPECT_EQ(world.fs->GetStatus().live->totals.unreferenced_bytes, now.unreferenced_bytes);
+  auto collected = World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world.fs->Collect(done); });
+  ASSERT_TRUE(collected.ok());
+  EXPECT_EQ(collected->bytes_freed, now.unreferenced_bytes);
+  EXPECT_EQ(world.fs->GetStatus().live->totals.live_bytes, 100'000u);
+  EXPECT_EQ(world.fs->GetStatus().live->totals.unreferenced_bytes, 0u);
+}
+
 TEST(Status, CountsInodesOfEveryType) {
   World world;
   world.CloseFile(world.Create("empty"));

@@ -102,6 +102,44 @@ TEST_F(CollectTest, PinnedAndRecordedChunksStay) {
   ExpectReads(pinned);
 }
 
+// A count says what a sweep at that moment would keep and remove, and removes nothing.
+TEST_F(CollectTest, ACountTellsWhatASweepWouldFree) {
+  Open();
+  TestChunk pinned = MakeChunk(1, 5000), live = MakeChunk(2, 6000), put_again = MakeChunk(3, 7000),
+            dead = MakeChunk(4, 8000), pending = MakeChunk(5, 9000);
+  for (const TestChunk* chunk : {&pinned, &live, &put_again, &dead}) Put(*chunk);
+  ASSERT_OK(store_->Sync());
+  auto pin = store_->Pin(pinned.digest);
+  ASSERT_OK(pin);
+  const auto is_live = [&](const Digest& digest) { return digest == live.digest; };
+  for (int times = 0; times < 2; times++) {
+    store_->BeginCollection();
+    Put(put_again, /*is_new=*/false);
+    Put(pending, /*is_new=*/times == 0);
+    auto counted = store_->CountLive(is_live, {});
+    ASSERT_OK(counted);
+    EXPECT_EQ(counted->unreferenced_chunks, 1u);
+    EXPECT_EQ(counted->unreferenced_bytes, dead.bytes.size());
+    EXPECT_EQ(counted->live_chunks, 4u);
+    EXPECT_EQ(counted->live_bytes, 5000u + 6000 + 7000 + 9000);
+  }
+  ExpectReads(dead);
+  // What was put in a count is not remembered after it.
+  ASSERT_OK(store_->Sync());
+  store_->BeginCollection();
+  auto counted = store_->CountLive(is_live, {});
+  ASSERT_OK(counted);
+  EXPECT_EQ(counted->unreferenced_bytes, 8000u + 7000 + 9000);
+  std::stop_source stop;
+  stop.request_stop();
+  store_->BeginCollection();
+  EXPECT_EQ(store_->CountLive(is_live, stop.get_token()).error().code, ErrorCode::kInterrupted);
+  store_->BeginCollection();
+  SweepProgress progress;
+  ASSERT_OK(store_->Sweep(is_live, SweepOptions(), progress));
+  EXPECT_EQ(progress.bytes_freed, counted->unreferenced_bytes);
+}
+
 TEST_F(CollectTest, AbortedCollectionDeletesNothing) {
   Open();
   TestChunk chunk = MakeChunk(1, 5000);
