@@ -107,6 +107,8 @@ void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   init->add_option("--lease", commands.init.lease, "a host that is not heard of for so long is down (default 5s)");
   init->add_option("--out-after", commands.init.out_after,
                    "a node that is down for so long has its copies made anew elsewhere (default 5min)");
+  init->add_option("--dedup", commands.init.dedup,
+                   "store equal data once for the mount, or once for each owner of files (default mount)");
   AddHostOptions(*init, commands.init.host);
   init->callback([&] { exit_code = RunClusterInit(commands.init); });
 

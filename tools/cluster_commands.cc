@@ -44,6 +44,7 @@ Result<daemon::SetupResult> Init(const ClusterInitCommand& command, daemon::Setu
   CAIRNFS_RETURN_IF_ERROR(daemon::ApplyKey("min_replicas", fmt::format("{}", command.min_replicas), options.config));
   CAIRNFS_RETURN_IF_ERROR(Apply("lease", command.lease, options.config));
   CAIRNFS_RETURN_IF_ERROR(Apply("out_after", command.out_after, options.config));
+  CAIRNFS_RETURN_IF_ERROR(Apply("dedup", command.dedup, options.config));
   options.config.trusted_network = command.trusted_networks;
   return daemon::InitCluster(options);
 }

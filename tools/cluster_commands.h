@@ -21,6 +21,7 @@ struct ClusterInitCommand {
   uint64_t copies = 2;
   uint64_t min_replicas = 0;     // 0: as many as copies
   std::string lease, out_after;  // empty: the default
+  std::string dedup;             // empty: "mount"
 };
 struct ClusterJoinCommand {
   ClusterHostOptions host;

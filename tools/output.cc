@@ -113,6 +113,8 @@ std::string StatusText(const control::StatusReport& report) {
   line("data", report.daemon.data);
   line("daemon", fmt::format("cairnfsd {}, process {}, up {} s, log {}", report.daemon.version, report.daemon.pid,
                              report.uptime_seconds, report.daemon.log));
+  line("dedup", report.daemon.dedup == "owner" ? "owner: each user's equal data is stored once"
+                                               : "mount: equal data is stored once, whoever wrote it");
   line("logical", fmt::format("{} in {} inodes{}", FormatSize(report.fs.logical_bytes), report.fs.inode_count,
                               report.cluster ? ", of all hosts" : ""));
   line("unique", fmt::format("{} in {} chunks{}", FormatSize(store.unique_bytes), store.chunk_count,
@@ -157,6 +159,7 @@ std::string StatusJson(const control::StatusReport& report) {
       {"uuid", report.daemon.uuid},
       {"pid", report.daemon.pid},
       {"log", report.daemon.log},
+      {"dedup", report.daemon.dedup},
       {"uptime_seconds", report.uptime_seconds},
       {"logical_bytes", report.fs.logical_bytes},
       {"unique_bytes", store.unique_bytes},

@@ -24,6 +24,10 @@ void Add(Hasher* hasher, ByteSpan bytes) { blake3_hasher_update(hasher, bytes.da
 void Finalize(const Hasher* hasher, uint8_t* out) { blake3_hasher_finalize(hasher, out, Digest::kBytes); }
 #endif
 
+// They come first: what makes a hash of a name (DigestHash, the collector's marks) takes the first eight bytes, and
+// must tell the chunks of two owners apart.
+constexpr size_t kOwnerBytes = sizeof(Owner::number);
+
 Digest ResultOf(const Hasher* hasher) {
   Digest digest;
   Finalize(hasher, reinterpret_cast<uint8_t*>(digest.bytes.data()));
@@ -37,6 +41,18 @@ Digest ComputeDigest(ByteSpan bytes) {
   Init(&hasher);
   if (!bytes.empty()) Add(&hasher, bytes);
   return ResultOf(&hasher);
+}
+
+Digest NameOf(const Digest& digest, Owner owner) {
+  Digest name = digest;
+  for (size_t i = 0; i < kOwnerBytes; i++) name.bytes[i] ^= static_cast<std::byte>(owner.number >> (8 * i));
+  return name;
+}
+
+Digest NameBytes(Owner owner, ByteSpan bytes) { return NameOf(ComputeDigest(bytes), owner); }
+
+bool Names(const Digest& name, const Digest& digest) {
+  return std::equal(name.bytes.begin() + kOwnerBytes, name.bytes.end(), digest.bytes.begin() + kOwnerBytes);
 }
 
 Digester::Digester() {

@@ -1,4 +1,8 @@
-// BLAKE3-256: the name of a chunk. https://github.com/BLAKE3-team/BLAKE3-specs
+// BLAKE3-256, and the names of chunks that are made of it. https://github.com/BLAKE3-team/BLAKE3-specs
+//
+// A chunk's name is the digest of its bytes, with the first four XORed with the owner's number. So equal bytes of two
+// owners have two names, and whoever stores or fetches a chunk verifies it without knowing whose it is: the other 28
+// bytes are those of the digest (Names).
 #pragma once
 
 #include <memory>
@@ -9,6 +13,19 @@ namespace cairnfs::chunking {
 
 // Digest of bytes in one piece. Pure; any thread.
 Digest ComputeDigest(ByteSpan bytes);
+
+// For whom a chunk is stored: equal bytes of one owner are one chunk.
+struct Owner {
+  uint32_t number = 0;  // a uid; 0: whoever shares all chunks, and root
+  bool operator==(const Owner&) const = default;
+};
+
+// The name of the owner's chunk whose bytes have this digest. Pure.
+Digest NameOf(const Digest& digest, Owner owner);
+// The same of bytes in one piece.
+Digest NameBytes(Owner owner, ByteSpan bytes);
+// Whether bytes with this digest are those of the chunk of that name, whoever owns it. Pure.
+bool Names(const Digest& name, const Digest& digest);
 
 // Digest of bytes that come in pieces. One thread at a time.
 class Digester {

@@ -322,7 +322,7 @@ Result<store::ChunkData> RemoteReader::VerifyAndKeep(const OperationPtr& operati
   std::vector<io::Slice> copied = CopyToPool(slices, size);
   chunking::Digester digester;  // of the copy, which lies in the cores' caches
   for (const io::Slice& slice : copied) digester.Update(slice.bytes());
-  if (digester.Finish() != digest) {
+  if (!chunking::Names(digest, digester.Finish())) {
     return MakeError(ErrorCode::kCorrupt, "chunk " + digest.ToHex() + " does not match its digest");
   }
   counters_.reads.fetch_add(1, std::memory_order_relaxed);

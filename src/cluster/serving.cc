@@ -89,7 +89,7 @@ void ClusterChunkStoreImpl::HandleConfirm(const PeerMessage& request, PeerServer
 PutAnswer ClusterChunkStoreImpl::StoreReceived(const PutItem& item, const std::vector<io::Slice>& slices) {
   chunking::Digester digester;
   for (const io::Slice& slice : slices) digester.Update(slice.bytes());
-  if (digester.Finish() != item.digest) return PutAnswer::kCorrupt;
+  if (!chunking::Names(item.digest, digester.Finish())) return PutAnswer::kCorrupt;
   commit_.SetHolders(item.digest, item.holders);
   auto put = commit_.Put(item.digest, slices);
   if (!put.ok()) {

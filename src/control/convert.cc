@@ -113,6 +113,7 @@ void ToMessage(const StatusReport& report, StatusReply& reply) {
   reply.set_uuid(report.daemon.uuid);
   reply.set_pid(report.daemon.pid);
   reply.set_log(report.daemon.log);
+  reply.set_dedup(report.daemon.dedup);
   reply.set_uptime_seconds(report.uptime_seconds);
   reply.set_last_error(report.fs.last_error);
   reply.set_failing(report.fs.failing);
@@ -171,7 +172,8 @@ const char* StateName(cluster::NodeState state) {
 
 StatusReport FromMessage(const StatusReply& reply) {
   StatusReport report;
-  report.daemon = {reply.version(), reply.data(), reply.mount_point(), reply.uuid(), reply.log(), reply.pid()};
+  report.daemon = {reply.version(), reply.data(), reply.mount_point(), reply.uuid(),
+                   reply.log(),     reply.pid(),  reply.dedup()};
   report.uptime_seconds = reply.uptime_seconds();
   report.available_bytes = reply.space().available_bytes();
   report.metadata_bytes = reply.space().metadata_bytes();

@@ -17,6 +17,7 @@ namespace cairnfs::control {
 struct DaemonInfo {
   std::string version, data, mount_point, uuid, log;
   uint64_t pid = 0;
+  std::string dedup;  // "mount", "owner"
 };
 
 // How many copies there are to be, and with how many of them a commit may do while nodes are missing.

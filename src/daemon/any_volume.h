@@ -20,6 +20,7 @@ class AnyVolume {
   virtual fs::FileSystem::Parts Parts() = 0;
   virtual fs::FsOptions FileSystemOptions() const = 0;
   virtual control::RankGate& gate() = 0;
+  virtual meta::Dedup dedup() const = 0;
   // This host is told to stop: from now on calls that wait for something outside it, also those under way, give up soon
   // where it does not answer. Any thread, any number of times.
   virtual void Stopping() {}

@@ -17,6 +17,7 @@
 #include "cluster/node_table.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_store.h"
+#include "daemon/dedup.h"
 #include "daemon/network.h"
 #include "daemon/setup_addresses.h"
 #include "daemon/size_text.h"
@@ -96,6 +97,7 @@ std::string ConfigText(const Config& config, std::string_view made_by) {
     if (value != unless) line(key, Quoted(value));
   };
   words("data", config.data, defaults.data);
+  words("dedup", config.dedup, "");
   words("mount_point", config.mount_point, defaults.mount_point);
   words("metadata", config.metadata, "");
   words("serve_metadata", config.serve_metadata, "");
@@ -365,6 +367,7 @@ Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& conf
     fresh.uuid = RandomBytes(16);
     fresh.created = meta::SystemClock().Now();
     fresh.chunk_params = chunking::ChunkParams().Encode();
+    fresh.dedup = ChosenDedup(config);
     Status made = names->Format(fresh, geteuid(), getegid());
     if (made.ok()) spdlog::info("made a new filesystem at {}, uuid {}", MetadataUrl(config), ToHex(fresh.uuid));
     if (!made.ok() && made.error().code != ErrorCode::kAlreadyExists) return made.error();

@@ -12,6 +12,7 @@
 #include "base/machine_limits.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_setup.h"
+#include "daemon/dedup.h"
 #include "daemon/volume.h"
 
 namespace cairnfs::daemon {
@@ -138,6 +139,8 @@ Status ClusterVolume::OpenFilesystem() {
   }
   if (identity->settings.IsLowered()) LogMinReplicas(identity->settings);
   filesystem_ = ToHex(identity->header.uuid);
+  CAIRNFS_RETURN_IF_ERROR(CheckDedup(config_, identity->header.dedup, "the cluster at " + MetadataUrl(config_)));
+  dedup_ = identity->header.dedup;
   CAIRNFS_ASSIGN_OR_RETURN(chunk_params_, chunking::ChunkParams::Decode(identity->header.chunk_params));
   CAIRNFS_RETURN_IF_ERROR(chunk_params_.Validate());
   CAIRNFS_RETURN_IF_ERROR(Adopt(directory_, config_, filesystem_));
@@ -235,6 +238,7 @@ fs::FileSystem::Parts ClusterVolume::Parts() {
   fs::FileSystem::Parts parts(storage_->pool(), *delegated_, storage_->engine(), *names_, storage_->chunks(),
                               meta::SystemClock(), chunk_params_, {*membership_, peer_service_->peers(), *chunks_});
   parts.served_engine = cluster_store_->engine();
+  parts.dedup = dedup_;
   parts.locks = locks_.get();
   parts.cluster_space = [this] { return SpaceOfAll(); };
   parts.lacks_copies = [this] { return may_lack_copies_ && LacksCopies(); };

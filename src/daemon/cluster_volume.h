@@ -43,6 +43,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   fs::FileSystem::Parts Parts() override;
   fs::FsOptions FileSystemOptions() const override;
   control::RankGate& gate() override { return *gate_; }
+  meta::Dedup dedup() const override { return dedup_; }
   void Stopping() override;
   void StartFailed() override;
   control::ClusterControl* cluster() override { return this; }
@@ -71,6 +72,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   const Config config_;
   std::string filesystem_;  // uuid, in hex
   chunking::ChunkParams chunk_params_;
+  meta::Dedup dedup_ = meta::Dedup::kMount;
   bool start_failed_ = false;
   uint64_t settings_revision_ = 0;         // as it was opened with
   std::atomic<uint32_t> min_replicas_{0};  // in force; 1 to copies once the parts are open

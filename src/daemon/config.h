@@ -52,6 +52,7 @@ struct Config {
 
   bool direct_io = true;
   bool io_uring = true;
+  std::string dedup;  // "mount" or "owner"; empty: as the filesystem was made, a new one with "mount"
 
   std::string log_level = "info";
   std::string log_file;         // empty: stderr in the foreground, DATA/cairnfs.log in the background; "journal"

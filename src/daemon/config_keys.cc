@@ -159,6 +159,7 @@ const std::vector<ConfigKey>& Table() {
       {"mount_options", Kind::kWords, &Config::mount_options},
       {"direct_io", Kind::kFlag, &Config::direct_io},
       {"io_uring", Kind::kFlag, &Config::io_uring},
+      {"dedup", Kind::kChoice, &Config::dedup, 0, 0, "", {"mount", "owner", ""}},
       {"log_level", Kind::kChoice, &Config::log_level, 0, 0, "", {"trace", "debug", "info", "warning", "error", "off"}},
       {"log_file", Kind::kText, &Config::log_file},
       {"metrics_address", Kind::kAddress, &Config::metrics_address},

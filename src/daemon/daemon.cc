@@ -25,6 +25,7 @@
 #include "control/service.h"
 #include "daemon/any_volume.h"
 #include "daemon/data_directory.h"
+#include "daemon/dedup.h"
 #include "daemon/exit_codes.h"
 #include "daemon/network.h"
 #include "daemon/notify.h"
@@ -275,8 +276,9 @@ Status Daemon::StartControl() {
   CAIRNFS_ASSIGN_OR_RETURN(options.socket_path, ControlSocketPath(directory_->path()));
   std::error_code ignored;
   std::string mount_point = std::filesystem::absolute(config_.mount_point, ignored).lexically_normal().string();
-  options.daemon = {CAIRNFS_VERSION,    directory_->path(), mount_point,
-                    directory_->uuid(), log_name_,          static_cast<uint64_t>(getpid())};
+  options.daemon = {CAIRNFS_VERSION,         directory_->path(), mount_point,
+                    directory_->uuid(),      log_name_,          static_cast<uint64_t>(getpid()),
+                    NameOf(volume_->dedup())};
   options.gate = &volume_->gate();
   options.cluster = volume_->cluster();
   CAIRNFS_ASSIGN_OR_RETURN(service_, control::Service::Start(options, *filesystem_));

@@ -14,6 +14,7 @@
 #include "base/user.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_volume.h"
+#include "daemon/dedup.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -93,6 +94,7 @@ Status Volume::MakeOrReadHeader() {
     header.uuid = uuid;
     header.created = meta::SystemClock().Now();
     header.chunk_params = chunk_params_.Encode();
+    header.dedup = ChosenDedup(config_);
     CAIRNFS_RETURN_IF_ERROR(names_->Format(header, geteuid(), getegid()));
     CAIRNFS_RETURN_IF_ERROR(kv_->Sync());
     fail_after_header.Pass();
@@ -112,6 +114,8 @@ Status Volume::MakeOrReadHeader() {
     return MakeError(ErrorCode::kCorrupt, fmt::format("{}/format and {} belong to different filesystems",
                                                       directory_.path(), directory_.metadata_path()));
   }
+  CAIRNFS_RETURN_IF_ERROR(CheckDedup(config_, header->dedup, directory_.path()));
+  dedup_ = header->dedup;
   CAIRNFS_ASSIGN_OR_RETURN(chunk_params_, chunking::ChunkParams::Decode(header->chunk_params));
   return chunk_params_.Validate();
 }
@@ -124,7 +128,10 @@ Result<store::RebuildResult> Volume::RebuildIndex(DataDirectory& directory, cons
 }
 
 fs::FileSystem::Parts Volume::Parts() {
-  return {storage_->pool(), *kv_, storage_->engine(), *names_, storage_->chunks(), meta::SystemClock(), chunk_params_};
+  fs::FileSystem::Parts parts(storage_->pool(), *kv_, storage_->engine(), *names_, storage_->chunks(),
+                              meta::SystemClock(), chunk_params_);
+  parts.dedup = dedup_;
+  return parts;
 }
 
 fs::FsOptions Volume::FileSystemOptions() const {

@@ -37,6 +37,7 @@ class Volume final : public AnyVolume {
   fs::FileSystem::Parts Parts() override;
   fs::FsOptions FileSystemOptions() const override;
   control::RankGate& gate() override { return *gate_; }
+  meta::Dedup dedup() const override { return dedup_; }
 
  private:
   Volume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
@@ -49,6 +50,7 @@ class Volume final : public AnyVolume {
   DataDirectory& directory_;
   const Config config_;
   chunking::ChunkParams chunk_params_;
+  meta::Dedup dedup_ = meta::Dedup::kMount;
   // Destroyed from the last to the first.
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<kv::LocalKvStore> kv_;

@@ -24,7 +24,8 @@ Result<bool> FileSystem::Impl::LoadContent(const InodePtr& inode, bool may_wait)
     return true;
   }
   CAIRNFS_ASSIGN_OR_RETURN(auto entry, parts.kv.Get(meta::FileKey(inode->id)));
-  auto content = std::make_unique<Content>(parts.chunk_params);
+  CAIRNFS_ASSIGN_OR_RETURN(const chunking::Owner owner, FindOwner(inode->id));
+  auto content = MakeContent(owner);
   if (entry) {
     CAIRNFS_ASSIGN_OR_RETURN(meta::FileRecord record, meta::FileRecord::Decode(entry->value));
     CAIRNFS_ASSIGN_OR_RETURN(Recipe recipe, Recipe::Decode(record.recipe));
@@ -48,6 +49,20 @@ Result<bool> FileSystem::Impl::LoadContent(const InodePtr& inode, bool may_wait)
   }
   inode->content = std::move(content);
   return true;
+}
+
+Result<chunking::Owner> FileSystem::Impl::FindOwner(InodeId id) {
+  if (parts.dedup == meta::Dedup::kMount) return chunking::Owner{};
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, parts.names.GetAttr(id));
+  return OwnerOf(attr.uid);
+}
+
+// What is written from now on is the new owner's; what was written stays the chunks of the one before.
+void FileSystem::Impl::NoteOwner(InodeId id, uint32_t uid) {
+  InodePtr inode = table.Find(id);
+  if (!inode) return;
+  MutexLock lock(inode->mutex);
+  if (inode->content) inode->content->owner = OwnerOf(uid);
 }
 
 void FileSystem::Impl::DropContentIfUnused(const InodePtr& inode) {
@@ -107,7 +122,8 @@ std::optional<Status> FileSystem::Impl::TryChange(const InodePtr& inode, const s
   if (!loaded.ok() && empties) {
     spdlog::warn("inode {} is emptied without its recipe, which cannot be read: {}", inode->id.value,
                  loaded.error().message);
-    if (!inode->content || host == nullptr) inode->content = MakeContent();
+    CAIRNFS_ASSIGN_OR_RETURN(const chunking::Owner owner, FindOwner(inode->id));
+    if (!inode->content || host == nullptr) inode->content = MakeContent(owner);
     if (inode->content->shared) inode->content->shared->must_reload = false;
     loaded = true;
   }

@@ -4,8 +4,6 @@
 #include <limits>
 #include <optional>
 
-#include "chunking/digest.h"
-
 namespace cairnfs::fs {
 namespace {
 
@@ -46,29 +44,28 @@ ExtentIterator EndOfGroup(ExtentIterator first, ExtentIterator end, const RangeS
   return last;
 }
 
-Result<Digest> PutText(std::string_view text, store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins) {
-  const Digest digest = chunking::ComputeDigest(AsBytes(text));
+Result<Digest> PutText(std::string_view text, ChunkSink& sink) {
+  const Digest digest = chunking::NameBytes(sink.owner, AsBytes(text));
   io::Slice slice;
   slice.data = reinterpret_cast<const std::byte*>(text.data());
   slice.size = text.size();
-  CAIRNFS_ASSIGN_OR_RETURN(store::PutResult put, chunks.Put(digest, {&slice, 1}));
-  pins.push_back(std::move(put.pin));
+  CAIRNFS_ASSIGN_OR_RETURN(store::PutResult put, sink.chunks.Put(digest, {&slice, 1}));
+  sink.pins.push_back(std::move(put.pin));
   return digest;
 }
 
 // One chunk with the bytes of [first, last), zeros between them.
-Result<Extent> PutMerged(ExtentIterator first, ExtentIterator last, store::ChunkStore& chunks,
-                         std::vector<store::ChunkPin>& pins) {
+Result<Extent> PutMerged(ExtentIterator first, ExtentIterator last, ChunkSink& sink) {
   std::vector<Digest> digests;
   for (ExtentIterator extent = first; extent != last; ++extent) digests.push_back(extent->digest);
-  chunks.Prefetch(digests);
+  sink.chunks.Prefetch(digests);
   std::string bytes(std::prev(last)->end() - first->offset, '\0');
   for (ExtentIterator extent = first; extent != last; ++extent) {
-    CAIRNFS_ASSIGN_OR_RETURN(std::string chunk, store::GetText(chunks, extent->digest));
+    CAIRNFS_ASSIGN_OR_RETURN(std::string chunk, store::GetText(sink.chunks, extent->digest));
     if (chunk.size() < extent->chunk_offset + extent->length) return MakeError(ErrorCode::kCorrupt, "a short chunk");
     bytes.replace(extent->offset - first->offset, extent->length, chunk, extent->chunk_offset, extent->length);
   }
-  CAIRNFS_ASSIGN_OR_RETURN(Digest digest, PutText(bytes, chunks, pins));
+  CAIRNFS_ASSIGN_OR_RETURN(Digest digest, PutText(bytes, sink));
   return Extent{first->offset, bytes.size(), digest, 0, static_cast<uint32_t>(bytes.size())};
 }
 
@@ -259,21 +256,20 @@ Result<uint64_t> ExtentMap::FindHole(uint64_t offset, uint64_t limit, store::Chu
   return std::min(offset, limit);
 }
 
-uint64_t ExtentMap::MergeSmall(const RangeSet& keep, store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins) {
+uint64_t ExtentMap::MergeSmall(const RangeSet& keep, ChunkSink& sink) {
   uint64_t replaced = 0;
   int merged = 0;
   for (auto& [index, leaf] : leaves_) {
     if (!leaf.dirty || leaf.extents.size() < kMergeExtentsMin) continue;
     if (leaf.extents.size() < kMergeExtentsMust && merged >= kLeavesMergedMax) continue;
-    const uint64_t of_leaf = MergeInLeaf(leaf, keep, chunks, pins);
+    const uint64_t of_leaf = MergeInLeaf(leaf, keep, sink);
     replaced += of_leaf;
     if (of_leaf > 0) merged++;
   }
   return replaced;
 }
 
-uint64_t ExtentMap::MergeInLeaf(Leaf& leaf, const RangeSet& keep, store::ChunkStore& chunks,
-                                std::vector<store::ChunkPin>& pins) {
+uint64_t ExtentMap::MergeInLeaf(Leaf& leaf, const RangeSet& keep, ChunkSink& sink) {
   uint64_t replaced = 0;
   std::vector<Extent> extents;
   bool failed = false;
@@ -283,7 +279,7 @@ uint64_t ExtentMap::MergeInLeaf(Leaf& leaf, const RangeSet& keep, store::ChunkSt
       extents.push_back(*first++);
       continue;
     }
-    auto merged = PutMerged(first, last, chunks, pins);
+    auto merged = PutMerged(first, last, sink);
     if (merged.ok()) {
       for (; first != last; ++first) {
         replaced += first->length;
@@ -302,15 +298,14 @@ uint64_t ExtentMap::MergeInLeaf(Leaf& leaf, const RangeSet& keep, store::ChunkSt
   return replaced;
 }
 
-Result<PageRef> ExtentMap::StorePage(uint64_t index, const std::string& text, store::ChunkStore& chunks,
-                                     std::vector<store::ChunkPin>& pins) {
+Result<PageRef> ExtentMap::StorePage(uint64_t index, const std::string& text, ChunkSink& sink) {
   PageRef ref;
   ref.index = index;
-  CAIRNFS_ASSIGN_OR_RETURN(ref.digest, PutText(text, chunks, pins));
+  CAIRNFS_ASSIGN_OR_RETURN(ref.digest, PutText(text, sink));
   return ref;
 }
 
-Result<Recipe> ExtentMap::Store(store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins) {
+Result<Recipe> ExtentMap::Store(ChunkSink& sink) {
   Recipe recipe;
   bool all_loaded = std::all_of(leaves_.begin(), leaves_.end(), [](const auto& item) { return item.second.loaded; });
   if (all_loaded && extent_count_ <= kInlineExtentsMax) {
@@ -325,8 +320,7 @@ Result<Recipe> ExtentMap::Store(store::ChunkStore& chunks, std::vector<store::Ch
   for (auto& [index, leaf] : leaves_) {
     // Inline recipes load as clean leaves that have no page yet.
     if (leaf.loaded && (leaf.dirty || leaf.page.extent_count == 0)) {
-      CAIRNFS_ASSIGN_OR_RETURN(PageRef ref,
-                               StorePage(index, EncodeExtents(leaf.extents, index * kLeafBytes), chunks, pins));
+      CAIRNFS_ASSIGN_OR_RETURN(PageRef ref, StorePage(index, EncodeExtents(leaf.extents, index * kLeafBytes), sink));
       ref.extent_count = leaf.extents.size();
       for (const Extent& extent : leaf.extents) ref.allocated_bytes += extent.length;
       leaf.page = ref;
@@ -346,7 +340,7 @@ Result<Recipe> ExtentMap::Store(store::ChunkStore& chunks, std::vector<store::Ch
         sum.allocated_bytes += leaf->second.page.allocated_bytes;
         sum.extent_count += leaf->second.page.extent_count;
       }
-      CAIRNFS_ASSIGN_OR_RETURN(PageRef ref, StorePage(inner_index, EncodePageRefs(pages), chunks, pins));
+      CAIRNFS_ASSIGN_OR_RETURN(PageRef ref, StorePage(inner_index, EncodePageRefs(pages), sink));
       ref.allocated_bytes = sum.allocated_bytes;
       ref.extent_count = sum.extent_count;
       stored = inner_.emplace(inner_index, ref).first;

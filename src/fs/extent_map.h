@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "chunking/digest.h"
 #include "fs/range_set.h"
 #include "fs/recipe.h"
 #include "store/chunk_store.h"
@@ -16,6 +17,13 @@ namespace cairnfs::fs {
 // What a failure to get a chunk means whose file is there: one that is nowhere is damage, for kNotFound would say that
 // the file is not there.
 Error OfNamedChunk(Error error);
+
+// Where an extent map puts chunks.
+struct ChunkSink {
+  store::ChunkStore& chunks;
+  chunking::Owner owner;               // of the file
+  std::vector<store::ChunkPin>& pins;  // get one for each chunk
+};
 
 class ExtentMap {
  public:
@@ -51,13 +59,12 @@ class ExtentMap {
   uint64_t extent_count() const { return extent_count_; }
 
   // In changed leaves that many small writes have cut into pieces, puts neighbouring pieces, with the holes between
-  // them that do not touch `keep`, as one chunk each (pins are appended to `pins`). Returns the sum of the lengths
+  // them that do not touch `keep`, as one chunk each. Returns the sum of the lengths
   // replaced. What can not be read or put stays as it is.
-  uint64_t MergeSmall(const RangeSet& keep, store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins);
+  uint64_t MergeSmall(const RangeSet& keep, ChunkSink& sink);
 
-  // Writes changed pages to the store (pins are appended to `pins`) and returns the recipe as it is now. After it, no
-  // page is dirty.
-  Result<Recipe> Store(store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins);
+  // Writes changed pages to the store and returns the recipe as it is now. After it, no page is dirty.
+  Result<Recipe> Store(ChunkSink& sink);
 
  private:
   struct Leaf {
@@ -66,11 +73,10 @@ class ExtentMap {
     PageRef page;                 // as stored; meaningless for a leaf that was never stored
     std::vector<Extent> extents;  // loaded only
   };
-  uint64_t MergeInLeaf(Leaf& leaf, const RangeSet& keep, store::ChunkStore& chunks, std::vector<store::ChunkPin>& pins);
+  uint64_t MergeInLeaf(Leaf& leaf, const RangeSet& keep, ChunkSink& sink);
   Status LoadLeaf(uint64_t index, Leaf& leaf, store::ChunkStore& chunks);
   void ReplaceInLeaf(uint64_t index, uint64_t offset, uint64_t end, const Extent* replacement);
-  Result<PageRef> StorePage(uint64_t index, const std::string& text, store::ChunkStore& chunks,
-                            std::vector<store::ChunkPin>& pins);
+  Result<PageRef> StorePage(uint64_t index, const std::string& text, ChunkSink& sink);
 
   std::map<uint64_t, Leaf> leaves_;    // by leaf number; absent: a hole
   std::map<uint64_t, PageRef> inner_;  // stored inner pages that are not stale

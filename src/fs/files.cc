@@ -52,7 +52,7 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
     MutexLock lock(inode->mutex);
     // Somebody may have found the name, opened the file and written to it before this call got here.
     if (!inode->content) {
-      inode->content = impl_->MakeContent();
+      inode->content = impl_->MakeContent(impl_->OwnerOf(created.attr.uid));
       inode->content->mtime = created.attr.mtime;
       inode->content->ctime = created.attr.ctime;
     }

@@ -204,6 +204,7 @@ class FileSystem {
     store::LocalChunkStore& local_chunks;
     meta::Clock& clock;
     chunking::ChunkParams chunk_params;
+    meta::Dedup dedup = meta::Dedup::kMount;
     std::optional<ClusterParts> cluster;  // none: one host
     // In a cluster: bytes of all nodes that are up, as many as fit in so many copies; nullopt: not known yet. May wait
     // for the shared store.

@@ -255,13 +255,17 @@ class FileSystem::Impl {
   Result<ChunkTotals> ChunksOf(const InodePtr& inode);
   Result<std::string> LevelOf(InodeId id);
   Status SetLevel(InodeId id, std::optional<std::string_view> name);  // nullopt: takes it away
+  // For whom the chunks of a user's files are stored.
+  chunking::Owner OwnerOf(uint32_t uid) const { return {parts.dedup == meta::Dedup::kOwner ? uid : 0}; }
+  Result<chunking::Owner> FindOwner(InodeId id);  // content.cc
+  void NoteOwner(InodeId id, uint32_t uid);
   void CountInodes();
   uint64_t UnrecordedBytes(uint64_t& dirty_bytes);  // status.cc
   void CountShared();
 
   // --- among other hosts; `host` is null on one host. What may block is for threads that may wait. ---
   // shared_files.cc
-  std::unique_ptr<Content> MakeContent() const;
+  std::unique_ptr<Content> MakeContent(chunking::Owner owner) const;
   // What live hosts have closed of the file and not published. `tells`: of those that were lost, to the log.
   ClusterHost::Work UnfinishedElsewhere(InodeId id, const meta::FileState& state, bool tells);
   // Waits until what other hosts have closed of the file is published, until `deadline`, for a minute without one; what

@@ -28,6 +28,7 @@ namespace cairnfs::fs {
 struct Content {
   explicit Content(const chunking::ChunkParams& params) : overlay(params) {}
 
+  chunking::Owner owner;  // for whom its chunks are stored
   uint64_t size = 0;
   Timestamp mtime, ctime;
   ExtentMap extents;

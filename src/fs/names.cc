@@ -236,6 +236,7 @@ void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Don
     auto changed = impl_->parts.names.SetAttr(id, changes);
     if (!changed.ok()) return done(changed.error());
     if (request.mode) impl_->NoteModeSet(id);
+    if (changes.uid) impl_->NoteOwner(id, *changes.uid);
   }
   if (!regular || (!request.size && !mtime)) return done(GetAttr(id));
   InodePtr inode = impl_->table.Hold(id);

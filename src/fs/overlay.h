@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "chunking/chunker.h"
+#include "chunking/digest.h"
 #include "io/buffer_pool.h"
 
 namespace cairnfs::fs {
@@ -22,6 +23,7 @@ struct FlyingChunk {
   uint64_t id = 0;      // increasing per inode: the order in which results are applied
   uint64_t offset = 0;  // in the file, of the chunk's first byte
   uint64_t size = 0;
+  chunking::Owner owner;       // of the file when it was carved
   uint64_t stored_before = 0;  // so many of its first bytes lie in an earlier provisional chunk
   bool provisional = false;    // the tail of a run that may still grow: the run keeps its bytes
   // Others may have written over what was stored before: applied without it. Guarded by the inode's lock.

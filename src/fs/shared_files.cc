@@ -34,8 +34,9 @@ void PostOn(BlockingCalls& calls, const Caller& caller, std::function<void()> ta
 
 }  // namespace
 
-std::unique_ptr<Content> FileSystem::Impl::MakeContent() const {
+std::unique_ptr<Content> FileSystem::Impl::MakeContent(chunking::Owner owner) const {
   auto content = std::make_unique<Content>(parts.chunk_params);
+  content->owner = owner;
   if (host == nullptr) return content;
   content->shared = std::make_unique<SharedContent>();
   content->overlay.KeepStoredApart();
@@ -107,14 +108,16 @@ Result<meta::FileState> FileSystem::Impl::ReadFinished(InodeId id, const Caller&
 
 // In place: whoever works on the content meanwhile finds it changed, not gone.
 Status FileSystem::Impl::LoadShared(const InodePtr& inode, const meta::FileState& state) {
-  auto fresh = MakeContent();
+  const chunking::Owner owner = OwnerOf(state.inode.uid);
+  auto fresh = MakeContent(owner);
   CAIRNFS_RETURN_IF_ERROR(Rebase(*fresh, state.record, state.record_revision, parts.chunks));
   if (!state.record) {
     fresh->mtime = state.inode.mtime;
     fresh->ctime = state.inode.ctime;
   }
-  if (!inode->content) inode->content = MakeContent();
+  if (!inode->content) inode->content = MakeContent(owner);
   Content& content = *inode->content;
+  content.owner = owner;
   streams->RemoveRange(inode, 0, kFileSizeMax);  // bytes that are stored, kept for a stream that goes on
   content.extents = std::move(fresh->extents);
   NoteEnd(inode, content.size, fresh->size);
@@ -140,6 +143,7 @@ Status FileSystem::Impl::Adopt(const InodePtr& inode, const meta::FileState& sta
   if (state.has_capability) inode->no_capability = false;
   if ((state.inode.mode & (S_ISUID | S_ISGID)) != 0) inode->no_set_id = false;
   Content& content = *inode->content;
+  content.owner = OwnerOf(state.inode.uid);
   host->NotePending(state, *content.shared);
   if (state.record_revision > content.shared->base_revision) {
     if (!content.changed && content.idle()) return LoadShared(inode, state);

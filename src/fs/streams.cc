@@ -109,7 +109,8 @@ void Streams::MergeSmallExtents(const InodePtr& inode) {
   content.overlay.ForEachUnstored([&](uint64_t begin, uint64_t end) { keep.Add(begin, end); });
   for (const auto& [id, chunk] : content.flying) keep.Add(chunk->offset, chunk->offset + chunk->size);
   for (const auto& range : content.lost) keep.Add(range.begin, range.end);
-  if (uint64_t replaced = content.extents.MergeSmall(keep, chunks_, content.pins)) hooks_.freed(replaced);
+  ChunkSink sink{chunks_, content.owner, content.pins};
+  if (uint64_t replaced = content.extents.MergeSmall(keep, sink)) hooks_.freed(replaced);
 }
 
 bool Streams::TakeCutting(const InodePtr& inode) {
@@ -223,6 +224,7 @@ void Streams::CutAll(const InodePtr& inode) {
 }
 
 void Streams::Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk) {
+  chunk->owner = inode->content->owner;
   inode->content->flying.emplace(chunk->id, chunk);
   workers_.Post([this, inode, chunk = std::move(chunk)] { Hash(inode, chunk); });
 }
@@ -230,7 +232,7 @@ void Streams::Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk) 
 void Streams::Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk) {
   chunking::Digester digester;
   for (const io::Slice& slice : chunk->slices) digester.Update(slice.bytes());
-  Digest digest = digester.Finish();
+  const Digest digest = chunking::NameOf(digester.Finish(), chunk->owner);
   auto put = chunks_.Put(digest, chunk->slices);
   chunk_put.Pass();
 

@@ -376,7 +376,8 @@ Result<meta::FileRecord> SyncRounds::MakeRecord(const InodePtr& inode) {
   content.loss_told = true;
   const uint64_t durable_size = DurableSize(content);  // before holes are filled
   streams_.MergeSmallExtents(inode);
-  auto recipe = content.extents.Store(chunks_, content.pins);
+  ChunkSink sink{chunks_, content.owner, content.pins};
+  auto recipe = content.extents.Store(sink);
   if (!recipe.ok()) {
     // The file stays as it was recorded last, and comes again: no other waits for it.
     streams_.NoteRecipeError(inode, recipe.error());

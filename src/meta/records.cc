@@ -218,27 +218,33 @@ Result<DirectoryTimes> DirectoryTimes::Decode(std::string_view value) {
 std::string FilesystemHeader::Encode() const {
   std::string id = uuid;
   id.resize(kUuidBytes, '\0');
-  return Encoder().Text(kHeaderMagic).U32(format_version).Text(id).Time(created).LengthPrefixed(chunk_params).Take();
+  const uint32_t version = std::max<uint32_t>(format_version, dedup == Dedup::kMount ? 1 : 2);
+  Encoder encoder;
+  encoder.Text(kHeaderMagic).U32(version).Text(id).Time(created).LengthPrefixed(chunk_params);
+  if (version > 1) encoder.U8(static_cast<uint8_t>(dedup));
+  return encoder.Take();
 }
 
 Result<FilesystemHeader> FilesystemHeader::Decode(std::string_view value) {
   Decoder decoder(value);
   FilesystemHeader header;
   const std::string_view magic = decoder.Text(kHeaderMagic.size());
-  header.format_version = decoder.U32();
-  if (!decoder.ok() || magic != kHeaderMagic || header.format_version == 0) {
+  const uint32_t version = header.format_version = decoder.U32();
+  if (!decoder.ok() || magic != kHeaderMagic || version == 0) {
     return Corrupt("filesystem header", "it does not begin as one");
   }
-  if (header.format_version > kFormatVersion) {
-    return MakeError(ErrorCode::kNotSupported, "the filesystem has format version " +
-                                                   std::to_string(header.format_version) +
+  if (version > kFormatVersion) {
+    return MakeError(ErrorCode::kNotSupported, "the filesystem has format version " + std::to_string(version) +
                                                    ", and this program knows versions up to " +
                                                    std::to_string(kFormatVersion) + ": use a newer program");
   }
   header.uuid = decoder.Text(kUuidBytes);
   header.created = decoder.Time();
   header.chunk_params = decoder.LengthPrefixed();
+  const uint8_t dedup = version > 1 ? decoder.U8() : 0;
   if (!decoder.Finished()) return Corrupt("filesystem header", "it is cut short or too long");
+  if (dedup > static_cast<uint8_t>(Dedup::kOwner)) return Corrupt("filesystem header", "it names no way of dedup");
+  header.dedup = static_cast<Dedup>(dedup);
   return header;
 }
 

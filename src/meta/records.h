@@ -91,13 +91,20 @@ struct DirectoryTimes {
   static Result<DirectoryTimes> Decode(std::string_view value);
 };
 
+// Among which files equal data is stored once.
+enum class Dedup : uint8_t {
+  kMount = 0,  // all
+  kOwner = 1,  // those of one owner
+};
+
 // The filesystem's own header, made once by mkfs (Namespace::Format).
 struct FilesystemHeader {
-  static constexpr uint32_t kFormatVersion = 1;
-  uint32_t format_version = kFormatVersion;
-  std::string uuid;  // 16 random bytes
+  static constexpr uint32_t kFormatVersion = 2;  // the newest that this program knows
+  uint32_t format_version = 1;                   // Encode raises it to the oldest that can say what is in the header
+  std::string uuid;                              // 16 random bytes
   Timestamp created;
   std::string chunk_params;  // chunking::ChunkParams::Encode()
+  Dedup dedup = Dedup::kMount;
   std::string Encode() const;
   // kNotSupported for a newer version, naming both versions.
   static Result<FilesystemHeader> Decode(std::string_view value);

@@ -29,7 +29,7 @@ std::optional<CheckProblem> WhatIsWrong(const ChunkIndex::Entry& entry, const Re
     return CheckProblem{Describe(entry) + "the segment file ends before the chunk does", {entry.digest}};
   }
   bool data_matches =
-      chunking::ComputeDigest(record.subspan(kRecordHeaderBytes, location.stored_bytes)) == entry.digest;
+      chunking::Names(entry.digest, chunking::ComputeDigest(record.subspan(kRecordHeaderBytes, location.stored_bytes)));
   if (!data_matches) return CheckProblem{Describe(entry) + "the bytes do not match the digest", {entry.digest}};
   RecordHeader expected{location.codec, location.raw_bytes, location.stored_bytes, entry.digest};
   auto header = DecodeRecordHeader(record, generation, location.offset);

@@ -291,7 +291,7 @@ void ChunkReader::Verify(const OperationPtr& operation) {
   }
   chunking::Digester digester;
   for (const io::Slice& slice : data.slices) digester.Update(slice.bytes());
-  if (digester.Finish() != operation->digest) {
+  if (!chunking::Names(operation->digest, digester.Finish())) {
     data = {};
     return Retry(operation, MakeError(ErrorCode::kCorrupt, where + ": the bytes do not match the digest"));
   }

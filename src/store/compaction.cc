@@ -171,7 +171,7 @@ Status LocalChunkStore::Impl::CopyChunk(const ChunkIndex::Entry& entry, const Re
   const std::string where = "chunk " + entry.digest.ToHex() + " at offset " + std::to_string(from.offset) + ": ";
   if (!record.ok()) return MakeError(ErrorCode::kCorrupt, where + record.error().message);
   ByteSpan data = record->subspan(std::min(kRecordHeaderBytes, record->size()));
-  if (data.size() != from.stored_bytes || chunking::ComputeDigest(data) != entry.digest) {
+  if (data.size() != from.stored_bytes || !chunking::Names(entry.digest, chunking::ComputeDigest(data))) {
     return MakeError(ErrorCode::kCorrupt, where + "the bytes do not match the digest");
   }
   io::Slice slice{io::BufferRef(), data.data(), data.size()};

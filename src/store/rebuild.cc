@@ -114,7 +114,7 @@ class IndexBuilder {
   Status AddRecord(const std::string& name, SegmentId id, const SegmentScanner::Record& record) {
     const RecordHeader& header = record.header;
     if (header.codec != kCodecRaw || record.data.size() != header.stored_bytes ||
-        chunking::ComputeDigest(record.data) != header.digest) {
+        !chunking::Names(header.digest, chunking::ComputeDigest(record.data))) {
       spdlog::warn("{}: the record at offset {} is not whole; left out", name, record.offset);
       return {};
     }
@@ -186,7 +186,7 @@ class IndexBuilder {
     FileWindow window(**file, AlignUp(location.stored_bytes, kPageBytes) + 2 * kPageBytes);
     auto data = window.Load(location.data_offset(), location.stored_bytes, end);
     if (!data.ok()) return true;
-    return data->size() == location.stored_bytes && chunking::ComputeDigest(*data) == digest;
+    return data->size() == location.stored_bytes && chunking::Names(digest, chunking::ComputeDigest(*data));
   }
 
   io::Disk& disk_;

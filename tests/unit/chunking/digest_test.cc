@@ -35,6 +35,36 @@ TEST(Digest, PiecesMakeNoDifference) {
   }
 }
 
+TEST(Digest, EveryOwnerHasANameOfHisOwn) {
+  const auto bytes = RandomBytes(5000, 7);
+  const Digest digest = ComputeDigest(bytes);
+  EXPECT_EQ(NameBytes(Owner{}, bytes), digest);
+  const uint32_t owners[] = {0, 1, 1000, 1001, 0x01020304, UINT32_MAX};
+  for (const uint32_t one : owners) {
+    const Digest name = NameBytes(Owner{one}, bytes);
+    EXPECT_EQ(name, NameOf(digest, Owner{one}));
+    EXPECT_TRUE(Names(name, digest)) << one;
+    for (const uint32_t other : owners) {
+      EXPECT_EQ(name == NameBytes(Owner{other}, bytes), one == other) << one << ' ' << other;
+      EXPECT_EQ(DigestHash()(name) == DigestHash()(NameBytes(Owner{other}, bytes)), one == other)
+          << one << ' ' << other;
+    }
+  }
+  EXPECT_EQ(NameBytes(Owner{0x01020304}, {}).ToHex(),
+            "ab104bb8f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
+}
+
+// The bytes of a name that an owner may change are the first four: any other that is wrong is found.
+TEST(Digest, ANameIsOfItsBytesAlone) {
+  const auto bytes = RandomBytes(5000, 8);
+  const Digest digest = ComputeDigest(bytes);
+  for (size_t bit = 0; bit < Digest::kBytes * 8; bit++) {
+    Digest flipped = digest;
+    flipped.bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+    EXPECT_EQ(Names(flipped, digest), bit < 32) << bit;
+  }
+}
+
 TEST(Digest, PiecesAroundSixteensMakeNoDifference) {
   const auto bytes = RandomBytes(100'000, 3);
   for (size_t size : {1, 1024, 16'383, 16'384, 16'385, 32'768, 49'153}) {

@@ -9,7 +9,8 @@ namespace {
 
 TEST(Convert, StatusSurvivesTheWire) {
   StatusReport report;
-  report.daemon = {"1.2", "/d", "/m", "u", "log", 42};
+  report.daemon = {"1.2", "/d", "/m", "u", "log", 42, "owner"};
+  report.live = {{1, 2, 3, 4}, 5};
   report.uptime_seconds = 7;
   report.metadata_bytes = 1000;
   report.available_bytes = 99;
@@ -30,6 +31,13 @@ TEST(Convert, StatusSurvivesTheWire) {
   StatusReport back = FromMessage(reply);
   EXPECT_EQ(back.daemon.pid, 42U);
   EXPECT_EQ(back.daemon.mount_point, "/m");
+  EXPECT_EQ(back.daemon.dedup, "owner");
+  ASSERT_TRUE(back.live.has_value());
+  EXPECT_EQ(back.live->totals.live_chunks, 1U);
+  EXPECT_EQ(back.live->totals.live_bytes, 2U);
+  EXPECT_EQ(back.live->totals.unreferenced_chunks, 3U);
+  EXPECT_EQ(back.live->totals.unreferenced_bytes, 4U);
+  EXPECT_EQ(back.live->counted_seconds_ago, 5U);
   EXPECT_EQ(back.OnDiskBytes(), report.OnDiskBytes());
   EXPECT_EQ(back.fs.store.segment_bytes, 5000U);
   EXPECT_EQ(back.fs.last_error, "disk on fire");
@@ -64,6 +72,7 @@ TEST(Convert, AHostAloneHasNoCluster) {
   StatusReply reply;
   ToMessage(report, reply);
   EXPECT_FALSE(FromMessage(reply).cluster.has_value());
+  EXPECT_FALSE(FromMessage(reply).live.has_value());
   report.cluster.emplace();
   report.cluster->chunks.missing_copies = 5;
   report.cluster->chunks.repair_phase = "copying";

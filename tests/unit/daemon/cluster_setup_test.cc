@@ -306,7 +306,7 @@ TEST_F(ClusterSetupTest, SaysThatTheFilesystemIsOfANewerFormat) {
   ASSERT_TRUE(store.ok());
   ASSERT_TRUE(MakeOrReadCluster(**store, options_.config).ok());
   meta::FilesystemHeader header = *meta::FilesystemHeader::Decode((*(*store)->Get(meta::HeaderKey()))->value);
-  header.format_version++;
+  header.format_version = meta::FilesystemHeader::kFormatVersion + 1;
   ASSERT_TRUE((*store)->Commit(kv::Transaction().Put(meta::HeaderKey(), header.Encode())).ok());
   auto server = kvnet::KvServer::Start(**store, "127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.error().message;

@@ -260,6 +260,7 @@ TEST(ExampleConfig, DocumentsEveryKey) {
   EXPECT_EQ(config.data, defaults.data);
   EXPECT_EQ(config.mount_point, defaults.mount_point);
   EXPECT_EQ(config.pool_size, defaults.pool_size);
+  EXPECT_EQ(config.dedup, defaults.dedup);
   EXPECT_EQ(config.metadata_cache_size, defaults.metadata_cache_size);
   EXPECT_EQ(config.read_ahead, defaults.read_ahead);
   EXPECT_EQ(config.mmap_read_ahead, defaults.mmap_read_ahead);

@@ -43,6 +43,35 @@ TEST_F(VolumeTest, NoCollectAfterIsTheDefault) {
   EXPECT_EQ(Options().collect_after_bytes, 5U);
 }
 
+// Said once, when the filesystem is made; who says nothing takes what there is.
+TEST_F(VolumeTest, DedupIsAsTheFilesystemWasMade) {
+  auto open = [&](const std::string& data, const std::string& dedup) -> Result<meta::Dedup> {
+    config_.dedup = dedup;
+    auto directory = DataDirectory::Open({folder_ + "/" + data, true, "testing"});
+    EXPECT_TRUE(directory.ok()) << directory.error().message;
+    CAIRNFS_ASSIGN_OR_RETURN(auto volume, Volume::Open(**directory, config_));
+    EXPECT_EQ(volume->Parts().dedup, volume->dedup());
+    return volume->dedup();
+  };
+  const struct {
+    const char *data, *made, *contrary;
+    meta::Dedup dedup;
+  } cases[] = {{"silent", "", "owner", meta::Dedup::kMount},
+               {"mount", "mount", "owner", meta::Dedup::kMount},
+               {"owner", "owner", "mount", meta::Dedup::kOwner}};
+  for (const auto& each : cases) {
+    for (const std::string again : {each.made, each.made, ""}) {
+      auto opened = open(each.data, again);
+      ASSERT_TRUE(opened.ok()) << opened.error().message;
+      EXPECT_EQ(*opened, each.dedup) << each.data;
+    }
+    auto refused = open(each.data, each.contrary);
+    ASSERT_FALSE(refused.ok()) << each.data;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(refused.error().message.find("which cannot be changed"), std::string::npos) << refused.error().message;
+  }
+}
+
 TEST_F(VolumeTest, MetadataThatIsGoneIsDamage) {
   Options();
   const std::string metadata = folder_ + "/data/metadata";

@@ -146,7 +146,9 @@ class World {
       header.chunk_params = params.Encode();
       ASSERT_TRUE(names->Format(header, 0, 0).ok());
     }
-    auto fs_or = FileSystem::Start({*pool, *kv, *engine, *names, *chunks, meta::SystemClock(), params}, fs_options);
+    FileSystem::Parts parts{*pool, *kv, *engine, *names, *chunks, meta::SystemClock(), params};
+    parts.dedup = dedup;
+    auto fs_or = FileSystem::Start(parts, fs_options);
     ASSERT_TRUE(fs_or.ok());
     fs = std::move(*fs_or);
   }
@@ -172,9 +174,10 @@ class World {
     start([promise](Result<T> result) { promise->set_value(std::move(result)); });
     return future.get();
   }
-  FileSystem::Created Create(std::string_view name) {
+  FileSystem::Created Create(std::string_view name, uint32_t uid = 0) {
     meta::CreateParams params_of_files;
     params_of_files.mode = S_IFREG | 0644;
+    params_of_files.uid = uid;
     auto created = fs->Create(kRootInode, name, params_of_files, {.read = true, .write = true});
     EXPECT_TRUE(created.ok());
     return *created;
@@ -249,6 +252,7 @@ class World {
   io::MemoryDisk::Options disk_options;
   store::StoreOptions store_options;
   FsOptions fs_options;
+  meta::Dedup dedup = meta::Dedup::kMount;
   std::unique_ptr<io::BufferPool> pool;
   std::unique_ptr<FullableEngine> engine;
   std::unique_ptr<io::MemoryDisk> disk_below;  // of a faulty one

@@ -64,6 +64,12 @@ FilesystemHeader SampleHeader() {
   return header;
 }
 
+FilesystemHeader HeaderOfOwners() {
+  FilesystemHeader header = SampleHeader();
+  header.dedup = Dedup::kOwner;
+  return header;
+}
+
 TEST(RecordsTest, GoldenKeys) {
   const InodeId inode{0x0102030405060708};
   EXPECT_EQ(Hex(HeaderKey()), "48");
@@ -154,6 +160,15 @@ TEST(RecordsTest, GoldenValues) {
             "07000000"
             "02"
             "6370");
+  EXPECT_EQ(Hex(HeaderOfOwners().Encode()),
+            "436169726e46530a"
+            "02000000"
+            "30313233343536373839616263646566"
+            "00f1536500000000"
+            "07000000"
+            "02"
+            "6370"
+            "01");
 }
 
 TEST(RecordsTest, ValuesComeBack) {
@@ -174,6 +189,11 @@ TEST(RecordsTest, ValuesComeBack) {
   ASSERT_TRUE(header.ok());
   EXPECT_EQ(header->uuid, SampleHeader().uuid);
   EXPECT_EQ(header->chunk_params, "cp");
+  EXPECT_EQ(header->dedup, Dedup::kMount);
+  header = FilesystemHeader::Decode(HeaderOfOwners().Encode());
+  ASSERT_TRUE(header.ok());
+  EXPECT_EQ(header->chunk_params, "cp");
+  EXPECT_EQ(header->dedup, Dedup::kOwner);
 }
 
 // Every shorter input is an error, and so is one byte more. A flipped bit may give another valid record, but never a
@@ -213,6 +233,7 @@ TEST(RecordsTest, BrokenInput) {
   CheckBroken(DentryRecord{InodeId{7}, S_IFREG}.Encode(), Recode<DentryRecord>);
   CheckBroken(DirectoryTimes{{1, 2}, {3, 4}}.Encode(), Recode<DirectoryTimes>);
   CheckBroken(SampleHeader().Encode(), Recode<FilesystemHeader>);
+  CheckBroken(HeaderOfOwners().Encode(), Recode<FilesystemHeader>);
 }
 
 TEST(RecordsTest, NewerFormatIsNamed) {
@@ -222,7 +243,7 @@ TEST(RecordsTest, NewerFormatIsNamed) {
   ASSERT_FALSE(decoded.ok());
   EXPECT_EQ(decoded.error().code, ErrorCode::kNotSupported);
   EXPECT_NE(decoded.error().message.find("version 9"), std::string::npos);
-  EXPECT_NE(decoded.error().message.find("up to 1"), std::string::npos);
+  EXPECT_NE(decoded.error().message.find("up to 2"), std::string::npos);
 }
 
 TEST(RecordsTest, KindsThatDisagree) {

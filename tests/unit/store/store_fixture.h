@@ -53,7 +53,8 @@ inline TestChunk MakeChunk(uint64_t seed, size_t size) {
     std::memcpy(chunk.bytes.data() + at, &word, 8);
   }
   for (; at < size; ++at) chunk.bytes[at] = static_cast<char>(random());
-  chunk.digest = chunking::ComputeDigest(AsBytes(chunk.bytes));
+  // The store knows no owners: chunks of several of them are as good as those of none.
+  chunk.digest = chunking::NameBytes({static_cast<uint32_t>(seed % 3)}, AsBytes(chunk.bytes));
   return chunk;
 }
 
