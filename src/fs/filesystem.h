@@ -89,6 +89,8 @@ struct FallocateRequest {
 struct FsSpace {
   uint64_t total_bytes = 0, free_bytes = 0, available_bytes = 0;
   uint64_t inodes_total = 0, inodes_free = 0;
+  // As everybody may see it: bytes rounded down to about a thousandth of the whole, so that no small file shows.
+  FsSpace Rounded() const;
 };
 
 // What a sync point waits for, where there are several nodes.

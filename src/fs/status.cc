@@ -1,5 +1,6 @@
 // What the filesystem tells of itself.
 #include <algorithm>
+#include <bit>
 #include <future>
 #include <memory>
 
@@ -73,6 +74,16 @@ Result<FsSpace> FileSystem::GetSpace() {
   space.inodes_total = kInodesMax;
   space.inodes_free = kInodesMax - static_cast<uint64_t>(std::max<int64_t>(0, impl_->inode_count.load()));
   return space;
+}
+
+FsSpace FsSpace::Rounded() const {
+  constexpr uint64_t kUnitsOfADisk = 1024;
+  const uint64_t unit = std::bit_ceil(std::max<uint64_t>(total_bytes / kUnitsOfADisk, kPageBytes));
+  FsSpace rounded = *this;
+  for (uint64_t* bytes : {&rounded.total_bytes, &rounded.free_bytes, &rounded.available_bytes}) {
+    *bytes = AlignDown(*bytes, unit);
+  }
+  return rounded;
 }
 
 // What files in memory hold beyond their records, modulo 2^64 (files may have shrunk); and into `dirty_bytes` what of

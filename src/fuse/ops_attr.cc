@@ -17,15 +17,16 @@ Timestamp TimestampOf(const timespec& time) { return {time.tv_sec, static_cast<u
 
 void ReplySpace(fuse_req_t request, const Result<fs::FsSpace>& space) {
   if (!space.ok()) return ReplyError(request, space.error());
+  const fs::FsSpace told = space->Rounded();
   struct statvfs out {};
   out.f_bsize = kPageBytes;
   out.f_frsize = kPageBytes;
-  out.f_blocks = space->total_bytes / kPageBytes;
-  out.f_bfree = space->free_bytes / kPageBytes;
-  out.f_bavail = space->available_bytes / kPageBytes;
-  out.f_files = space->inodes_total;
-  out.f_ffree = space->inodes_free;
-  out.f_favail = space->inodes_free;
+  out.f_blocks = told.total_bytes / kPageBytes;
+  out.f_bfree = told.free_bytes / kPageBytes;
+  out.f_bavail = told.available_bytes / kPageBytes;
+  out.f_files = told.inodes_total;
+  out.f_ffree = told.inodes_free;
+  out.f_favail = told.inodes_free;
   out.f_namemax = kNameBytesMax;
   fuse_reply_statfs(request, &out);
 }

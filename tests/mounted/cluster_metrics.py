@@ -18,7 +18,8 @@ from cluster import Cluster, wait_until
 MIB = 1 << 20
 ADDRESS = "127.0.0.1:9464"  # in the network of each host
 # A node is down for some seconds, and so long takes repair, so that both are seen.
-OPTIONS = {"lease": "5s", "out_after": "15s", "repair_rate": "2MiB", "metrics_address": ADDRESS}
+# With chunks for each owner the numbers are exact, and what root wrote on one host is root's on all.
+OPTIONS = {"dedup": "owner", "lease": "5s", "out_after": "15s", "repair_rate": "2MiB", "metrics_address": ADDRESS}
 FETCH = f"import urllib.request; print(urllib.request.urlopen('http://{ADDRESS}/metrics', timeout=10).read().decode())"
 OF_THE_CLUSTER = ("sent_bytes_total", "received_bytes_total", "wire_sent_bytes_total", "wire_received_bytes_total",
                   "new_in_cluster_bytes_total", "known_in_cluster_bytes_total", "remote_reads_total",
@@ -118,6 +119,30 @@ def what_others_have_is_not_sent(world):
     return f"{wire / written:.2%} of it on the wire"
 
 
+def each_owner_has_chunks_of_his_own(world):
+    """Whoever saves what another user has, on whatever host, sees what he would if nobody had it."""
+    one, two, _ = world.hosts
+    content = world.random.randbytes(8 * MIB)
+    names = ("new_in_cluster_bytes_total", "known_in_cluster_bytes_total")
+
+    def saved(host, name, owner):
+        before = sums(world.hosts, *names)
+        with open(host.path(name), "wb") as file:
+            os.fchown(file.fileno(), owner, owner)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        world.cluster.wait_for_copies()
+        return tuple(now - then for now, then in zip(sums(world.hosts, *names), before))
+
+    assert saved(one, "alice", 1001) == (len(content), 0)
+    assert saved(two, "bob", 1002) == (len(content), 0)
+    assert saved(two, "alice-again", 1001) == (0, len(content))
+    for host in world.hosts:
+        assert all(read(host.path(name)) == content for name in ("alice", "bob", "alice-again")), host.name
+    return "stored for each"
+
+
 def what_is_read_from_others_is_counted(world):
     others = world.hosts[1:]
     name, content = world.shared()
@@ -173,7 +198,8 @@ def missing_copies_are_repaired(world):
 
 
 CASES = (every_metric_is_there, what_is_sent_is_what_is_received, what_others_have_is_not_sent,
-         what_is_read_from_others_is_counted, the_lag_is_what_has_not_all_its_copies, missing_copies_are_repaired)
+         each_owner_has_chunks_of_his_own, what_is_read_from_others_is_counted,
+         the_lag_is_what_has_not_all_its_copies, missing_copies_are_repaired)
 
 
 def main():

@@ -27,7 +27,7 @@ from cairnfs_mount import program, run
 PEER_PORT, METADATA_PORT, CLIENT_PORT, ETCD_PORT = 7401, 7402, 2379, 2380
 NETWORK = "10.77.0.0/24"
 NOBODY = "02:00:00:00:00:00"  # a hardware address that no host has: what is sent there is lost
-AGREED = ("min_replicas", "lease", "out_after")  # settings of the whole cluster: init is told of them
+AGREED = ("min_replicas", "lease", "out_after", "dedup")  # settings of the whole cluster: init is told of them
 SMALL = {"pool_size": "64MiB", "reserve": "8MiB", "segment_size": "32MiB"}
 
 

@@ -73,6 +73,11 @@ void FillOneHost(StatusReport& report, Numbers& numbers) {
   store.segment_bytes = store.free_segment_bytes + 50'000;
   report.metadata_bytes = 7000;
   numbers.expected["cairnfs_on_disk_bytes"] = {"gauge", 57'000};
+  LiveReport& live = report.live.emplace();
+  numbers.Gauge("live_bytes", live.totals.live_bytes);
+  numbers.Gauge("unreferenced_bytes", live.totals.unreferenced_bytes);
+  numbers.Gauge("counted_seconds_ago", live.counted_seconds_ago);
+  report.daemon.dedup = "owner";  // else they are rounded
   for (const char* name : {"collecting", "collection_failed", "failed"}) {
     numbers.expected[std::string("cairnfs_") + name] = {"gauge", 0};
   }
@@ -119,6 +124,44 @@ TEST(Metrics, OfAHostOfACluster) {
   FillOneHost(report, numbers);
   FillCluster(report.cluster.emplace(), numbers);
   EXPECT_EQ(Parse(RenderMetrics(report)), numbers.expected);
+}
+
+// A user who writes what somebody else may have stored does not see it in any of them.
+TEST(Metrics, NoSmallStepTellsWhetherBytesWereKnown) {
+  StatusReport report;
+  report.daemon.dedup = "mount";
+  store::StoreStats& store = report.fs.store;
+  cluster::ClusterChunkStats& chunks = report.cluster.emplace().chunks;
+  store::LiveTotals& live = report.live.emplace().totals;
+  const uint64_t base = 3 * 64 * kMiB;
+  std::vector<uint64_t*> all = {&store.unique_bytes,
+                                &store.segment_bytes,
+                                &store.dead_bytes,
+                                &store.new_bytes_total,
+                                &store.known_bytes_total,
+                                &report.metadata_bytes,
+                                &report.available_bytes,
+                                &store.disk_write_bytes_total,
+                                &report.fs.dirty_bytes,
+                                &chunks.sent_bytes_total,
+                                &chunks.received_bytes_total,
+                                &chunks.wire_sent_bytes_total,
+                                &chunks.wire_received_bytes_total,
+                                &chunks.new_in_cluster_bytes_total,
+                                &chunks.known_in_cluster_bytes_total,
+                                &chunks.unacknowledged_bytes,
+                                &live.live_bytes,
+                                &live.unreferenced_bytes};
+  for (uint64_t* bytes : all) *bytes = base;
+  store.chunk_count = 640;
+  const Scrape before = Parse(RenderMetrics(report));
+  EXPECT_EQ(before.at("cairnfs_known_bytes_total").value, static_cast<double>(base));
+  EXPECT_EQ(before.at("cairnfs_chunks").value, 640);
+  for (uint64_t* bytes : all) *bytes += 16 * kMiB;
+  store.chunk_count += 20;
+  EXPECT_EQ(Parse(RenderMetrics(report)), before);
+  for (uint64_t* bytes : all) *bytes += 48 * kMiB;
+  EXPECT_EQ(Parse(RenderMetrics(report)).at("cairnfs_known_bytes_total").value, static_cast<double>(base + 64 * kMiB));
 }
 
 TEST(Metrics, WhatIsSoOrNotIsOneOrZero) {

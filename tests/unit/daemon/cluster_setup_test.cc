@@ -320,6 +320,29 @@ TEST_F(ClusterSetupTest, SaysThatTheFilesystemIsOfANewerFormat) {
   expect_refused(InitCluster(options_));
 }
 
+// Also a host that says nothing, or was about to make the filesystem itself, takes what there is.
+TEST_F(ClusterSetupTest, DedupIsAsTheFilesystemWasMade) {
+  auto engine = kv::OpenMemoryEngine();
+  auto store = kv::HostedStore::Open(*engine);
+  ASSERT_TRUE(store.ok());
+  for (const char* dedup : {"owner", "", "mount"}) {
+    options_.config.dedup = dedup;
+    auto identity = MakeOrReadCluster(**store, options_.config);
+    ASSERT_TRUE(identity.ok()) << identity.error().message;
+    EXPECT_EQ(identity->header.dedup, meta::Dedup::kOwner) << dedup;
+  }
+  auto server = kvnet::KvServer::Start(**store, "127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.error().message;
+  options_.config.metadata = "node:" + (*server)->address();
+  options_.config.serve_metadata.clear();
+  auto directory = DataDirectory::Open({options_.config.data, true, "testing"});
+  ASSERT_TRUE(directory.ok()) << directory.error().message;
+  auto opened = ClusterVolume::Open(**directory, options_.config);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(Has(opened.error(), "was made with \"owner\", which cannot be changed")) << opened.error().message;
+}
+
 TEST_F(ClusterSetupTest, HostsThatStartAtOnceAgree) {
   auto engine = kv::OpenMemoryEngine();
   auto store = kv::HostedStore::Open(*engine);

@@ -148,5 +148,19 @@ TEST_F(OwnersTest, ACopySharesWhatItIsACopyOf) {
   EXPECT_EQ(Content("bob", text.size()), text);
 }
 
+// So that no small file shows in df, and never more than there is.
+TEST(SpaceTest, IsToldRoundedDown) {
+  const FsSpace space{100 * kGiB + 5, 70 * kGiB + 7, 60 * kGiB + 9, 1000, 900};
+  const FsSpace told = space.Rounded();
+  EXPECT_EQ(told.total_bytes, AlignDown(space.total_bytes, 128 * kMiB));
+  EXPECT_EQ(told.free_bytes, AlignDown(space.free_bytes, 128 * kMiB));
+  EXPECT_EQ(told.available_bytes, 60 * kGiB);
+  EXPECT_EQ(told.inodes_free, 900u);
+  FsSpace full{200 * kMiB, 255 * kKiB, 255 * kKiB};
+  EXPECT_EQ(full.Rounded().available_bytes, 0u);
+  full.available_bytes = 256 * kKiB;
+  EXPECT_EQ(full.Rounded().available_bytes, 256 * kKiB);
+}
+
 }  // namespace
 }  // namespace cairnfs::fs
