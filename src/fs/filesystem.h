@@ -246,6 +246,7 @@ class FileSystem {
   // --- names ---------------------------------------------------------------------------------------------------
   // Functions that give an Attr for a name (Lookup, Create, MakeNode, Link) add one to the inode's lookup count,
   // which Forget takes away; an inode without a link goes when it is neither looked up nor open.
+  // "." finds `parent` itself, which need not have been looked up before, ".." what it lies in.
   Result<meta::Attr> Lookup(InodeId parent, std::string_view name);
   void Forget(InodeId inode, uint64_t count);
   Result<meta::Attr> GetAttr(InodeId inode);

@@ -223,7 +223,8 @@ class FileSystem::Impl {
   Result<bool> CommitRename(const meta::RenameParams& params);  // whether it replaced something
   Status FinishRename(const meta::RenameParams& params, bool replaced, const Status& durable);
   void NoteRemoved(const meta::Attr& attr);
-  void NoteFreed(uint64_t bytes);  // that a collection may find
+  Result<meta::Attr> LookUpInode(InodeId id);  // adds one to its lookup count; kNotFound without a link, too
+  void NoteFreed(uint64_t bytes);              // that a collection may find
   // Files with bytes that were accepted and could not be stored, until they are written again or removed.
   void NoteLost(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void ForgetLostInode(InodeId id);

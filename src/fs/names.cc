@@ -8,7 +8,23 @@
 
 namespace cairnfs::fs {
 
+// For handles of files that outlive the kernel's memory of them (name_to_handle_at, NFS).
+Result<meta::Attr> FileSystem::Impl::LookUpInode(InodeId id) {
+  // First: should its last name go from here on, it stays until it is forgotten.
+  table.AddLookup(id);
+  Result<meta::Attr> attr = ReadAttr([&] { return parts.names.GetAttr(id); });
+  if (attr.ok() && attr->nlink > 0) return attr;
+  table.Forget(id, 1);
+  if (!attr.ok()) return attr;
+  return MakeError(ErrorCode::kNotFound, "inode " + std::to_string(id.value) + " is removed");
+}
+
 Result<meta::Attr> FileSystem::Lookup(InodeId parent, std::string_view name) {
+  if (name == ".") return impl_->LookUpInode(parent);
+  if (name == "..") {
+    CAIRNFS_ASSIGN_OR_RETURN(const InodeId above, impl_->parts.names.ParentOf(parent));
+    return impl_->LookUpInode(above);
+  }
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->ReadAttr([&] { return impl_->parts.names.Lookup(parent, name); }));
   impl_->table.AddLookup(attr.inode);
   return attr;

@@ -12,6 +12,8 @@ namespace {
 //  - ASYNC_DIO: one large asynchronous write is sent as several requests at once.
 //  - PARALLEL_DIROPS: look-ups in one directory do not wait for each other.
 //  - CACHE_SYMLINKS: a target never changes.
+//  - EXPORT_SUPPORT: look-ups of "." and ".." in any inode, so that handles of files outlive the kernel's memory of
+//    them. Numbers of inodes are never used again: the generation is 0.
 //  - HANDLE_KILLPRIV_V2: saves a GETXATTR of security.capability before each write; the kernel tells which writes,
 //    truncations and opens take set-user-id away, and chown does always (docs/decisions/set-id.md).
 // Not wanted, though offered:
@@ -23,7 +25,7 @@ namespace {
 //    msync.
 constexpr uint64_t kWantedFlags = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES | FUSE_ASYNC_DIO |
                                   FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO | FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES |
-                                  FUSE_CACHE_SYMLINKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_INIT_EXT |
+                                  FUSE_CACHE_SYMLINKS | FUSE_EXPORT_SUPPORT | FUSE_HANDLE_KILLPRIV_V2 | FUSE_INIT_EXT |
                                   kFuseDirectIoAllowMmap;
 constexpr uint64_t kLockFlags = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
 

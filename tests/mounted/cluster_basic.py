@@ -20,6 +20,7 @@ from cairnfs_mount import program
 from cluster import wait_until
 from cluster_world import (MIB, a_checkpoint_of_all_hosts, check_checkpoint, commit_by_ranks, error_of, main, read,
                            save_checkpoint, write)
+from file_handles import handle_of, open_handle
 
 MUNMAP_SECONDS = 2  # less, and it has waited for all that it wrote
 PROMPT_SECONDS = 10  # once nothing has to be waited for
@@ -122,6 +123,24 @@ def attributes_are_seen_at_once(world):
         os.removexattr(host.path(name), "user.step")
         for other in others:
             assert "user.step" not in os.listxattr(other.path(name))
+
+
+def open_and_close(host, handle):
+    os.close(open_handle(host.path(), handle))
+
+
+def handles_hold_on_all_hosts(world):
+    for host, others in world.pairs():
+        name = f"handle-{host.name}"
+        write(host.path(name), name.encode())
+        handle = handle_of(host.path(name))
+        for other in others:
+            with os.fdopen(open_handle(other.path(), handle), "rb") as file:
+                assert file.read() == name.encode(), other.name
+        os.unlink(others[0].path(name))
+        for each in (host, *others):
+            # A host whose kernel knows the file finds it until all hosts have said that nobody has it open.
+            wait_until(lambda at=each: error_of(open_and_close, at, handle) == errno.ESTALE, what=f"{each.name} is told")
 
 
 def read_much(host, folder, rounds=40):
@@ -316,9 +335,9 @@ def waits_of_another_user(world):
 
 
 CASES = (names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, stores_are_seen_after_munmap,
-         attributes_are_seen_at_once, what_is_read_much_stays_true, a_file_that_is_replaced_is_always_there,
-         a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay, a_checkpoint_of_all_hosts,
-         a_commit_by_all_ranks, a_commit_by_ranks_of_another_user, waits_of_another_user)
+         attributes_are_seen_at_once, handles_hold_on_all_hosts, what_is_read_much_stays_true,
+         a_file_that_is_replaced_is_always_there, a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay,
+         a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_commit_by_ranks_of_another_user, waits_of_another_user)
 
 
 if __name__ == "__main__":

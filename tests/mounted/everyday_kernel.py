@@ -5,6 +5,7 @@ Options: --seed N; names of cases run these alone.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import mmap
@@ -15,11 +16,13 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import run
 from everyday_world import MIB, run_everyday
+from file_handles import handle_of, open_handle
 
 
 def _write_blocks(path, worker, workers, block, blocks):
@@ -262,6 +265,75 @@ def written_and_mapped_at_once(world):
     assert max(stored) - min(stored) < pages, f"stores are lost: {stored}"
 
 
+def handles_outlive_the_daemon(world):
+    """What a server of NFS gives its clients leads to the same files when everything was started anew."""
+    deep = os.path.join(world.path("handles"), "a", "b")
+    os.makedirs(deep)
+    names = {name: os.path.join(deep, name) for name in ("kept", "moved", "removed", "replaced")}
+    for name, path in names.items():
+        with open(path, "w", encoding="ascii") as file:
+            file.write(name)
+    handles = {name: handle_of(path) for name, path in names.items()}
+    folder, root, numbers = handle_of(deep), handle_of(world.mount.path), os.stat(deep).st_ino
+    world.mount.remount()
+
+    def content(name):
+        with os.fdopen(open_handle(world.mount.path, handles[name])) as file:
+            return file.read()
+
+    assert all(content(name) == name for name in names)
+    os.rename(names["moved"], world.path("handles", "elsewhere"))
+    os.unlink(names["removed"])
+    with open(deep + "/new", "w", encoding="ascii") as file:
+        file.write("new")
+    os.rename(deep + "/new", names["replaced"])
+    for _ in range(2):
+        assert content("kept") == "kept" and content("moved") == "moved"
+        for name in ("removed", "replaced"):
+            try:
+                content(name)
+                raise AssertionError(f"{name} is there")
+            except OSError as error:
+                assert error.errno == errno.ESTALE, error
+        fd = open_handle(world.mount.path, folder, os.O_RDONLY | os.O_DIRECTORY)
+        assert os.fstat(fd).st_ino == numbers and sorted(os.listdir(fd)) == ["kept", "replaced"]
+        assert os.path.samestat(os.stat("../../..", dir_fd=fd), os.stat(world.path()))
+        os.close(fd)
+        fd = open_handle(world.mount.path, root, os.O_RDONLY | os.O_DIRECTORY)
+        assert os.path.samestat(os.fstat(fd), os.stat(world.mount.path))
+        os.close(fd)
+        world.mount.remount()
+    with os.fdopen(open_handle(world.mount.path, handles["kept"], os.O_WRONLY | os.O_APPEND), "w") as file:
+        file.write(" and written")
+    with open(names["kept"], encoding="ascii") as file:
+        assert file.read() == "kept and written"
+
+
+def below_an_overlay_not_on_top(world):
+    """docs/operating.md, "NFS and overlayfs". In a mount namespace of its own, which ends with the shell."""
+    lower, upper, work = (world.path("overlay", name) for name in ("lower", "upper", "work"))
+    disk = tempfile.mkdtemp(dir=os.path.dirname(world.mount.path))
+    for path in (lower, upper, work, disk + "/upper", disk + "/work", disk + "/merged"):
+        os.makedirs(path)
+    with open(lower + "/file", "w", encoding="ascii") as file:
+        file.write("lower")
+
+    def overlay(upper, work, then):
+        mount = f"mount -t overlay none -o lowerdir={lower},upperdir={upper},workdir={work} {disk}/merged"
+        return subprocess.run(["unshare", "-m", "sh", "-c", f"{mount} && {then}"], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True, check=False)
+
+    with open("/proc/filesystems", encoding="ascii") as kinds:
+        if "\toverlay\n" not in kinds.read() and subprocess.run(["modprobe", "overlay"], check=False).returncode != 0:
+            return "no overlayfs in this kernel: not tried"
+    done = overlay(disk + "/upper", disk + "/work", f"cd {disk}/merged && cat file && echo more >> file && cat file")
+    assert (done.returncode, done.stdout) == (0, "lowerlowermore\n"), done
+    with open(lower + "/file", encoding="ascii") as file:
+        assert file.read() == "lower"
+    assert overlay(upper, work, "true").returncode == 32, "an upper directory works: the documentation says it does not"
+    return None
+
+
 def umount_while_busy(world):
     path = world.path("busy")
     with open(path, "wb") as file:
@@ -281,7 +353,8 @@ def umount_while_busy(world):
 
 CASES = [several_writers, append_from_many, sparse_files, mapped_readers_and_writers, locks_of_two_processes,
          file_capabilities, append_flag_taken_away, mapped_stores_come_before_later_names,
-         written_and_mapped_at_once, umount_while_busy]
+         written_and_mapped_at_once, handles_outlive_the_daemon,
+         below_an_overlay_not_on_top, umount_while_busy]
 
 
 if __name__ == "__main__":

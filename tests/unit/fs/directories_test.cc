@@ -62,6 +62,31 @@ TEST_F(DirectoriesTest, AListingStaysAsItIsUntilItIsReadFromItsBeginning) {
   EXPECT_EQ(world_.fs->ReadDirectory(*handle, kRootInode, 0).error().code, ErrorCode::kStale);
 }
 
+TEST_F(DirectoriesTest, DotsFindAnyInodeAndWhatItLiesIn) {
+  auto folder = world_.fs->MakeNode(kRootInode, "folder", WithMode(S_IFDIR | 0755));
+  ASSERT_TRUE(folder.ok());
+  auto inner = world_.fs->MakeNode(folder->inode, "inner", WithMode(S_IFDIR | 0755));
+  auto file = world_.fs->MakeNode(folder->inode, "file", WithMode(S_IFREG | 0644));
+  ASSERT_TRUE(inner.ok() && file.ok());
+  world_.Reopen();  // nothing is looked up any more
+  auto found = world_.fs->Lookup(file->inode, ".");
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->inode, file->inode);
+  EXPECT_EQ(world_.fs->Lookup(inner->inode, "..")->inode, folder->inode);
+  EXPECT_EQ(world_.fs->Lookup(folder->inode, "..")->inode, kRootInode);
+  EXPECT_EQ(world_.fs->Lookup(file->inode, "..").error().code, ErrorCode::kNotDirectory);
+  for (uint64_t no_inode : {uint64_t{0}, file->inode.value + 1000, UINT64_MAX}) {
+    EXPECT_EQ(world_.fs->Lookup(InodeId{no_inode}, ".").error().code, ErrorCode::kNotFound) << no_inode;
+    EXPECT_EQ(world_.fs->Lookup(InodeId{no_inode}, "..").error().code, ErrorCode::kNotFound) << no_inode;
+  }
+  // Looked up, it stays without a name until it is forgotten, and is not found anew.
+  ASSERT_TRUE(world_.fs->Unlink(folder->inode, "file").ok());
+  EXPECT_TRUE(world_.fs->GetAttr(file->inode).ok());
+  EXPECT_EQ(world_.fs->Lookup(file->inode, ".").error().code, ErrorCode::kNotFound);
+  world_.fs->Forget(file->inode, 1);
+  EXPECT_EQ(world_.fs->Lookup(file->inode, ".").error().code, ErrorCode::kNotFound);
+}
+
 TEST_F(DirectoriesTest, WhatIsNoDirectoryIsNotListed) {
   Make("file");
   EXPECT_EQ(world_.fs->OpenDirectory(inodes_["file"]).error().code, ErrorCode::kNotDirectory);

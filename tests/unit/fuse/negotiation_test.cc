@@ -21,7 +21,7 @@ std::array<uint8_t, 64> GoldenReply() {
       0x07, 0,    0,    0,                 // major
       0x26, 0,    0,    0,                 // minor, as libfuse wrote it
       0,    0,    0x02, 0,                 // max_readahead, as libfuse wrote it
-      0x29, 0xe0, 0xc4, 0x50,              // flags
+      0x39, 0xe0, 0xc4, 0x50,              // flags
       64,   0,    48,   0,                 // max_background, congestion_threshold, as libfuse wrote them
       0,    0,    0x10, 0,                 // max_write
       1,    0,    0,    0,                 // time_gran
@@ -89,7 +89,7 @@ TEST(NegotiationTest, WhatWouldBeWrongHereIsNeverTaken) {
   const uint64_t agreed = AgreedFlags({7, 45, ~0ULL});
   const uint64_t never = FUSE_WRITEBACK_CACHE | FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS | FUSE_SPLICE_READ |
                          FUSE_SPLICE_WRITE | FUSE_SPLICE_MOVE | FUSE_AUTO_INVAL_DATA | FUSE_HANDLE_KILLPRIV |
-                         FUSE_DONT_MASK | FUSE_POSIX_ACL | FUSE_EXPORT_SUPPORT | FUSE_SETXATTR_EXT;
+                         FUSE_DONT_MASK | FUSE_POSIX_ACL | FUSE_SETXATTR_EXT;
   EXPECT_EQ(agreed & never, 0U);
 }
 
