@@ -14,6 +14,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import SMALL, Mount, Scratch, program, run, run_cases
+from cluster import Cluster
 
 STRANGER = 12345
 CAPABILITY = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)  # version 2, CAP_NET_RAW
@@ -254,8 +255,24 @@ def a_mount_honours_neither_bits_nor_devices_unless_told(world):
     subprocess.run(plain.umount_command(), check=True)
 
 
+def another_host_is_no_way_around(world):
+    options = {"pool_size": "64MiB", "reserve": "64MiB", "mount_options": ["suid"]}
+    with Cluster(world.scratch, hosts=2, metadata="node", copies=1, options=options) as cluster:
+        cluster.start()
+        for here, there in (cluster.hosts, cluster.hosts[::-1]):
+            path, seen = here.path("program"), there.path("program")
+            for i in range(5):
+                world.make(0o4777, path=path)
+                assert mode_of(seen) == 0o4777
+                os.setxattr(path, "security.capability", CAPABILITY)
+                as_stranger(lambda: write(seen, world.id))
+                assert mode_of(path) == mode_of(seen) == 0o777
+                assert "security.capability" not in os.listxattr(path)
+                assert euid_of(path) == euid_of(seen) == STRANGER, i
+
+
 CASES = [bits_go_as_on_ext4, a_strangers_program_runs_as_the_stranger, executed_while_it_is_overwritten,
-         capabilities_go, a_mount_honours_neither_bits_nor_devices_unless_told]
+         capabilities_go, another_host_is_no_way_around, a_mount_honours_neither_bits_nor_devices_unless_told]
 
 
 def main():
