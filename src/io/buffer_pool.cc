@@ -72,6 +72,7 @@ Result<std::unique_ptr<BufferPool>> BufferPool::Create(const Options& options) {
                      ErrnoError(errno, "mapping a buffer pool of " + std::to_string(size) + " bytes").message);
   }
   (void)madvise(mapping, mapped, MADV_HUGEPAGE);  // best effort
+  (void)madvise(mapping, mapped, MADV_DONTDUMP);  // what users wrote is for no core file, which it would fill, too
   return std::unique_ptr<BufferPool>(
       new BufferPool(static_cast<std::byte*>(mapping), mapped, count, options.reserved_count));
 }

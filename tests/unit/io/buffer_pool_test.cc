@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cinttypes>
+#include <cstdio>
+#include <fstream>
 #include <set>
+#include <string>
 
 namespace cairnfs::io {
 namespace {
@@ -36,6 +40,23 @@ TEST(BufferPool, BuffersAreAlignedDistinctAndWritable) {
     EXPECT_EQ(buffers[static_cast<size_t>(i)].payload()[BufferPool::kPayloadBytes - 1], static_cast<std::byte>(i));
   }
   EXPECT_EQ(pool->free_count(), 1u);
+}
+
+// "dd" of proc(5).
+TEST(BufferPool, WhatItHoldsComesIntoNoCoreFile) {
+  auto pool = MakePool(6, 1);
+  const BufferRef buffer = pool->Acquire();
+  const auto address = reinterpret_cast<uintptr_t>(buffer.payload());
+  std::ifstream maps("/proc/self/smaps");
+  bool is_it = false;
+  std::string flags;
+  for (std::string line; flags.empty() && std::getline(maps, line);) {
+    uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) == 2)
+      is_it = begin <= address && address < end;
+    if (is_it && line.starts_with("VmFlags:")) flags = line + " ";
+  }
+  EXPECT_NE(flags.find(" dd "), std::string::npos) << flags;
 }
 
 TEST(BufferPool, TheLastReferenceGivesBack) {
