@@ -214,6 +214,21 @@ Status SyncParent(int directory, const std::string& path) {
   return {};
 }
 
+// Bytes that are written into a link go elsewhere. `name` may be absent.
+Status CheckOwnFile(int directory, const char* name, const std::string& path) {
+  struct stat info;
+  if (fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) != 0) return {};  // whoever opens it says why
+  if (S_ISREG(info.st_mode) && info.st_nlink == 1) return {};
+  const char* what = S_ISLNK(info.st_mode)   ? "a symbolic link"
+                     : S_ISREG(info.st_mode) ? "a file with other names (hard links)"
+                                             : "no regular file";
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{}/{} is {}, and what CairnFS writes there could go elsewhere: remove it, or put a file "
+                  "of its own in its place",
+                  path, name, what));
+}
+
 Error LockOpenError(int error, const std::string& path) {
   if (error == EACCES || error == EPERM || error == EROFS) {
     struct stat info;
@@ -238,6 +253,8 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const OpenOptions& op
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   CAIRNFS_ASSIGN_OR_RETURN(int directory, OpenDirectory(path, options.create));
   if (auto canonical = stdfs::canonical(path, ignored); !ignored) path = canonical.string();
+  auto opened = std::unique_ptr<DataDirectory>(new DataDirectory(path, directory));
+  CAIRNFS_RETURN_IF_ERROR(opened->CheckDirectory());
 
   // A check of some other directory must not leave a LOCK file behind there.
   int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (options.create ? O_CREAT : 0);
@@ -245,13 +262,12 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const OpenOptions& op
   int lock = openat(directory, "LOCK", flags, 0600);
   if (lock < 0) {
     int error = errno;
-    close(directory);
     if (error == ENOENT) {
       return MakeError(ErrorCode::kInvalidArgument, fmt::format("{} is not a CairnFS data directory", path));
     }
     return LockOpenError(error, path);
   }
-  auto opened = std::unique_ptr<DataDirectory>(new DataDirectory(path, directory, lock));
+  opened->lock_ = lock;
   CAIRNFS_RETURN_IF_ERROR(TakeLock(lock, path));
   opened->left_before_ = ReadLockLines(lock).value_or(LockLines()).left;
   if (auto recognised = opened->Recognise(options.create); !recognised.ok()) {
@@ -279,7 +295,7 @@ Result<std::string> DataDirectory::ReadUuid(const std::string& path) {
 DataDirectory::~DataDirectory() {
   if (is_new_) Unmake();
   RestoreLock();
-  close(lock_);
+  if (lock_ >= 0) close(lock_);
   close(directory_);
 }
 
@@ -372,6 +388,27 @@ Status DataDirectory::FinishMaking() {
   }
   fail_after_format.Pass();
   is_new_ = false;
+  return {};
+}
+
+Status DataDirectory::CheckDirectory() const {
+  struct stat info;
+  if (fstat(directory_, &info) != 0) return ErrnoError(errno, "cannot look at the data directory " + path_);
+  if (info.st_uid != geteuid() && info.st_uid != 0 && KeepsOwners(info.st_uid)) {
+    return MakeError(ErrorCode::kPermission,
+                     fmt::format("the data directory {} belongs to {}: run this as that user, who could change what is "
+                                 "stored in it. To hand it over, as root: chown -R {} {}",
+                                 path_, UserName(info.st_uid), UserWord(geteuid()), path_));
+  }
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return MakeError(ErrorCode::kPermission,
+                     fmt::format("others than its owner may write into the data directory {} (mode {:04o}), and could "
+                                 "change what is stored in it: run chmod go-w {}",
+                                 path_, info.st_mode & 07777, path_));
+  }
+  for (const char* name : {"LOCK", "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log"}) {
+    CAIRNFS_RETURN_IF_ERROR(CheckOwnFile(directory_, name, path_));
+  }
   return {};
 }
 

@@ -15,7 +15,8 @@
 // stored anything in it, so it is emptied and made again.
 //
 // Who made the filesystem, the owner of DATA/format, is the only one who opens it: files that another user, root too,
-// made in it would be closed to the owner, and the next mount would find half a directory.
+// made in it would be closed to the owner, and the next mount would find half a directory. Nobody else, but root, may
+// own the directory or write into it: he could replace what is stored, or have files elsewhere written through links.
 #pragma once
 
 #include <sys/types.h>
@@ -38,8 +39,8 @@ class DataDirectory {
     std::string purpose = "running";  // written into LOCK
   };
   // Takes the lock, waiting while its holder is stopping or dying (half a minute at most). kBusy names the holder.
-  // kNotFound, kNotDirectory, kPermission (another user's, too), kNoSpace, kNotSupported (newer version),
-  // kInvalidArgument (holds something else), kCorrupt (damaged): the message says what would be right.
+  // kNotFound, kNotDirectory, kPermission (another user's, or writable by others, too), kNoSpace, kNotSupported (newer
+  // version), kInvalidArgument (holds something else), kCorrupt (damaged): the message says what would be right.
   static Result<std::unique_ptr<DataDirectory>> Open(const OpenOptions& options);
   // Of one that another process holds, too.
   static Result<std::string> ReadUuid(const std::string& path);
@@ -77,13 +78,13 @@ class DataDirectory {
   void RestoreLock();
 
  private:
-  DataDirectory(std::string path, int directory, int lock)
-      : path_(std::move(path)), directory_(directory), lock_(lock) {}
+  DataDirectory(std::string path, int directory) : path_(std::move(path)), directory_(directory) {}
   Status Recognise(bool create);
   Status StartMaking();
   void Unmake();
   std::string FormatText() const;
   Status ReadFormat();
+  Status CheckDirectory() const;
   Status CheckOwner() const;
   bool KeepsOwners(uid_t owner) const;
   void WriteLock(const std::string& text);
@@ -91,7 +92,7 @@ class DataDirectory {
 
   const std::string path_;
   const int directory_;
-  const int lock_;
+  int lock_ = -1;
   std::string uuid_;
   std::string filesystem_;
   std::string previous_state_;

@@ -458,4 +458,4 @@ def leader_of(cluster):
 def small_disk(host, size):
     """A disk of its own for the host's data, which a test can fill. Scratch unmounts it."""
     os.makedirs(host.data, exist_ok=True)
-    run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", host.data)
+    run("mount", "-t", "tmpfs", "-o", f"size={size},mode=0711", "tmpfs", host.data)

@@ -153,7 +153,7 @@ def data_that_is_something_else(_):
 def data_that_cannot_be_written(_):
     with Scratch() as scratch:
         data = scratch.directory("read-only")
-        run("mount", "-t", "tmpfs", "-o", "ro", "none", data)
+        run("mount", "-t", "tmpfs", "-o", "ro,mode=0755", "none", data)
         expect(try_mount(scratch, data=data), PERMISSION, "is not writable")
         run("umount", data)
         private = scratch.directory("private")

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -323,10 +324,63 @@ TEST_F(DataDirectoryTest, BelongsToWhoMadeIt) {
   EXPECT_TRUE(Has(error, "belongs to uid 12345: run this as that user")) << error.message;
   EXPECT_TRUE(Has(error, "chown -R root " + data_)) << error.message;
   EXPECT_FALSE(stdfs::exists(data_ + "/owner.probe"));
-  // The directory's own owner does not matter: root may have been given it.
-  ASSERT_EQ(chown((data_ + "/format").c_str(), 0, 0), 0);
-  ASSERT_EQ(chown(data_.c_str(), 12345, 12345), 0);
+}
+
+TEST_F(DataDirectoryTest, OfAnotherUserIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "gives a directory away";
+  for (const bool is_made : {false, true}) {
+    if (is_made) {
+      ASSERT_EQ(chown(data_.c_str(), 0, 0), 0);
+      Make();
+    } else {
+      stdfs::create_directory(data_);
+    }
+    ASSERT_EQ(chown(data_.c_str(), 12345, 12345), 0);
+    Error error = ErrorOf();
+    EXPECT_EQ(error.code, ErrorCode::kPermission);
+    EXPECT_TRUE(Has(error, data_ + " belongs to uid 12345: run this as that user")) << error.message;
+    EXPECT_TRUE(Has(error, "chown -R root " + data_)) << error.message;
+    EXPECT_EQ(stdfs::exists(data_ + "/LOCK"), is_made);
+    EXPECT_FALSE(stdfs::exists(data_ + "/owner.probe"));
+  }
+}
+
+TEST_F(DataDirectoryTest, ThatOthersMayWriteIntoIsRefused) {
+  Make();
+  for (const mode_t mode : {0770, 0702, 01777}) {
+    ASSERT_EQ(chmod(data_.c_str(), mode), 0);
+    Error error = ErrorOf();
+    EXPECT_EQ(error.code, ErrorCode::kPermission) << std::oct << mode;
+    EXPECT_TRUE(Has(error, "run chmod go-w " + data_)) << error.message;
+  }
+  ASSERT_EQ(chmod(data_.c_str(), 0755), 0);
   EXPECT_TRUE(Open().ok());
+}
+
+TEST_F(DataDirectoryTest, LinksInPlaceOfItsFilesAreRefused) {
+  Make();
+  const std::string victim = folder_ + "/victim";
+  std::ofstream(victim) << "precious";
+  for (const char* name : {"LOCK", "cairnfs.log", "cairnfs.1.log"}) {
+    const std::string path = data_ + "/" + name;
+    for (const bool is_hard : {false, true}) {
+      stdfs::remove(path);
+      if (is_hard) {
+        stdfs::create_hard_link(victim, path);
+      } else {
+        stdfs::create_symlink(victim, path);
+      }
+      Error error = ErrorOf();
+      EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << path;
+      EXPECT_TRUE(Has(error, path + (is_hard ? " is a file with other names" : " is a symbolic link")))
+          << error.message;
+    }
+    stdfs::remove(path);
+    EXPECT_TRUE(Open().ok());
+  }
+  std::string text;
+  std::getline(std::ifstream(victim), text);
+  EXPECT_EQ(text, "precious");
 }
 
 TEST_F(DataDirectoryTest, WrongPlaces) {
