@@ -13,6 +13,7 @@
 #include "daemon/daemon.h"
 #include "daemon/exit_codes.h"
 #include "daemon/notify.h"
+#include "daemon/privileges.h"
 
 namespace cairnfs {
 namespace {
@@ -71,6 +72,11 @@ int Main(int argc, char** argv) {
   daemon::RunOptions options;
   options.ready_fd = arguments.ready_fd;
   options.background = arguments.ready_fd >= 0;
+  if (auto dropped = daemon::DropPrivileges(argv); !dropped.ok()) {
+    spdlog::error("{}", dropped.error().message);
+    daemon::Notifier(arguments.ready_fd).Failed(dropped.error(), daemon::kExitFailed);
+    return daemon::kExitFailed;
+  }
   if (auto configured = Configure(arguments, options.config); !configured.ok()) {
     spdlog::error("{}", configured.error().message);
     // Also a file that is missing or closed to the daemon.

@@ -5,10 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <string_view>
 
 namespace cairnfs::tools {
 namespace {
@@ -26,9 +29,29 @@ std::vector<char*> Argv(const std::string& program, const std::vector<std::strin
   return argv;
 }
 
+// What a daemon reads of its environment, and what those that debug it set. All else is the starter's: proxies of gRPC,
+// libraries to load, keys of whoever called sudo.
+constexpr std::array<std::string_view, 14> kPassedOn = {
+    "PATH",           "TZ",          "LANG",          "LC_ALL",       "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID",
+    "JOURNAL_STREAM", "MALLOC_CONF", "INVOCATION_ID", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS",  "LSAN_OPTIONS"};
+
+std::vector<char*> CleanEnvironment() {
+  std::vector<char*> clean;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::string_view name = text.substr(0, text.find('='));
+    const bool is_passed_on =
+        std::find(kPassedOn.begin(), kPassedOn.end(), name) != kPassedOn.end() || name.starts_with("CAIRNFS_");
+    if (is_passed_on) clean.push_back(*variable);
+  }
+  clean.push_back(nullptr);
+  return clean;
+}
+
 // In the child: leaves nothing of the starter's terminal or pipes behind. Of its directory the daemon frees itself,
 // once it has read what relative paths there are.
-[[noreturn]] void ExecDetached(int pipe_end, const std::string& program, const std::vector<char*>& argv) {
+[[noreturn]] void ExecDetached(int pipe_end, const std::string& program, const std::vector<char*>& argv,
+                               const std::vector<char*>& environment) {
   setsid();
   int null = open("/dev/null", O_RDWR);
   if (null < 0 || pipe_end < 0) _exit(1);
@@ -39,7 +62,7 @@ std::vector<char*> Argv(const std::string& program, const std::vector<std::strin
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  execv(program.c_str(), argv.data());
+  execve(program.c_str(), argv.data(), environment.data());
   std::string message = "failed 1\ncannot start " + program;
   [[maybe_unused]] ssize_t written = write(kReadyFd, message.data(), message.size());
   _exit(1);
@@ -79,12 +102,12 @@ Result<daemon::StartReport> StartInBackground(const std::vector<std::string>& ar
   CAIRNFS_ASSIGN_OR_RETURN(std::string program, FindDaemon());
   std::vector<std::string> all = arguments;
   all.insert(all.end(), {"--ready-fd", std::to_string(kReadyFd)});
-  std::vector<char*> argv = Argv(program, all);
+  std::vector<char*> argv = Argv(program, all), environment = CleanEnvironment();
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoError(errno, "cannot make a pipe");
   pid_t child = fork();
   if (child < 0) return ErrnoError(errno, "cannot start a process");
-  if (child == 0) ExecDetached(ends[1], program, argv);
+  if (child == 0) ExecDetached(ends[1], program, argv, environment);
   close(ends[1]);
   daemon::StartReport report = daemon::ParseStartReport(ReadToEnd(ends[0]));
   close(ends[0]);
@@ -97,7 +120,7 @@ Error BecomeDaemon(const std::vector<std::string>& arguments) {
   auto program = FindDaemon();
   if (!program.ok()) return program.error();
   std::vector<char*> argv = Argv(*program, arguments);
-  execv(program->c_str(), argv.data());
+  execve(program->c_str(), argv.data(), CleanEnvironment().data());
   return ErrnoError(errno, "cannot start " + *program);
 }
 

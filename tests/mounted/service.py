@@ -15,8 +15,8 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import SMALL, Mount, Scratch, await_end, free_port, program, run, run_cases
-from refusals import BUSY, call
+from cairnfs_mount import SMALL, Mount, Scratch, free_port, program, run, run_cases
+from refusals import BUSY, PERMISSION, USAGE, call, expect
 
 
 class SystemdSocket:
@@ -257,6 +257,52 @@ def background_leaves_nothing_of_the_starter():
         mount.umount()
 
 
+def background_has_no_more_rights_than_it_needs():
+    """Of all of root's, each of its threads has those that the units allow, and nothing it starts gains any."""
+    # DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, SYS_PTRACE, SYS_ADMIN
+    kept = sum(1 << capability for capability in (1, 2, 3, 19, 21))
+    with Scratch() as scratch:
+        os.environ["HTTP_PROXY"] = "http://127.0.0.1:9"
+        try:
+            mount = Mount(scratch)
+        finally:
+            del os.environ["HTTP_PROXY"]
+        with open(f"/proc/{mount.pid}/environ", "rb") as file:
+            names = {variable.partition(b"=")[0].decode() for variable in file.read().split(b"\0") if variable}
+        assert "PATH" in names and "HTTP_PROXY" not in names and "HOME" not in names, names
+        for status in glob.glob(f"/proc/{mount.pid}/task/*/status"):
+            with open(status, encoding="utf-8") as file:
+                fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+            for name in ("CapPrm", "CapEff", "CapBnd"):
+                assert int(fields[name], 16) & ~kept == 0, (fields["Name"], name, fields[name])
+            assert int(fields["CapInh"], 16) & ~kept == 0 and fields["NoNewPrivs"] == "1", fields
+        with open(f"/proc/{mount.pid}/comm", encoding="ascii") as file:
+            assert file.read() == "cairnfsd\n"
+        mount.umount()
+
+
+def a_data_directory_that_others_could_change_is_refused():
+    """And a log that leads elsewhere."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        mount.umount()
+        for owner, mode, told in ((65534, 0o711, "run this as that user"), (0, 0o777, "run chmod go-w")):
+            os.chown(mount.data, owner, owner)
+            os.chmod(mount.data, mode)
+            expect(call(*mount.mount_command()), PERMISSION, told)
+            expect(call(program("cairnfs"), "check", "--data", mount.data), PERMISSION, told)
+        os.chmod(mount.data, 0o711)
+        log, victim = mount.data + "/cairnfs.log", scratch.path + "/victim"
+        os.rename(log, victim)
+        size = os.path.getsize(victim)
+        os.symlink(victim, log)
+        expect(call(*mount.mount_command()), USAGE, f"{log} is a symbolic link")
+        assert os.path.getsize(victim) == size
+        os.unlink(log)
+        mount.mount()
+        mount.umount()
+
+
 def mount_after_drain(mount):
     """A drain may take longer than a mount waits for it."""
     deadline = time.monotonic() + 60
@@ -444,8 +490,11 @@ int fsync(int fd) { usleep(500000); return ((int (*)(int))dlsym(RTLD_NEXT, "fsyn
 def commit_while_stopping(mount, shim, folder, delay):
     """SIGTERM comes `delay` seconds after a commit began. Whether the rename returned after it; None if it failed."""
     mount.umount()
-    run(*mount.mount_command()[:-1], SMALL + ",io_uring=false", env=dict(os.environ, LD_PRELOAD=shim))
-    pid = mount.status()["pid"]
+    # cairnfs mount passes no library on to the daemon.
+    process = subprocess.Popen([program("cairnfsd"), mount.path, "--data", mount.data, "-o", SMALL + ",io_uring=false"],
+                               stderr=subprocess.DEVNULL, env=dict(os.environ, LD_PRELOAD=shim))
+    wait_for_mount(mount.path)
+    pid = process.pid
     os.mkdir(folder + ".tmp")
     with open(os.path.join(folder + ".tmp", "file"), "wb") as file:
         file.write(b"x" * 100000)
@@ -470,7 +519,7 @@ def commit_while_stopping(mount, shim, folder, delay):
     finally:
         stop.cancel()
         stop.join()
-    assert await_end(pid, 300), "the daemon does not end"
+    process.wait(300)
     mount.mount()
     place = folder if outlasted is not None or os.path.exists(folder) else folder + ".tmp"
     with open(os.path.join(place, "file"), "rb") as file:
@@ -508,6 +557,7 @@ def main():
         systemd_is_told, umount_from_outside_ends_the_daemon, fstab_helper_mounts, metrics_are_served,
         connections_for_metrics_are_bounded, long_data_path,
         commands_print_json, status_is_right_before_anything_is_durable, unprivileged_user_mounts, background_leaves_nothing_of_the_starter,
+        background_has_no_more_rights_than_it_needs, a_data_directory_that_others_could_change_is_refused,
         remount_right_after_umount, a_commit_that_a_stopping_daemon_answers_is_durable,
     ])
 

@@ -1,0 +1,78 @@
+#include "daemon/privileges.h"
+
+#include <linux/capability.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdint>
+
+namespace cairnfs::daemon {
+namespace {
+
+// Mounting, and the mount's read-ahead; reading and writing in a data directory on a file system whose files are all
+// some other user's; seeing whether a process that waits is being killed.
+constexpr std::array kKept = {CAP_SYS_ADMIN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_SYS_PTRACE};
+
+constexpr uint64_t KeptSet() {
+  uint64_t set = 0;
+  for (int capability : kKept) set |= uint64_t{1} << capability;
+  return set;
+}
+
+// Both halves of each set, as capset(2) takes them.
+struct Capabilities {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};  // of this thread
+  std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> halves{};
+  bool Read() { return syscall(SYS_capget, &header, halves.data()) == 0; }
+  bool Write() { return syscall(SYS_capset, &header, halves.data()) == 0; }
+};
+
+bool IsExcess(int capability) {
+  return (KeptSet() >> capability & 1) == 0 && prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 1;
+}
+
+// Whether there was something to give up.
+Result<bool> LeaveBoundingSet() {
+  bool is_left = false;
+  for (int capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; ++capability) {
+    if (!IsExcess(capability)) continue;
+    if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0) return ErrnoError(errno, "cannot give up capabilities");
+    is_left = true;
+  }
+  return is_left;
+}
+
+Status Restart(char** argv) {
+  // By its name: that of the process follows it.
+  std::array<char, PATH_MAX> path{};
+  if (readlink("/proc/self/exe", path.data(), path.size() - 1) > 0) execv(path.data(), argv);
+  return ErrnoError(errno, "cannot begin anew with fewer capabilities");
+}
+
+}  // namespace
+
+Status DropPrivileges(char** argv) {
+  if (geteuid() != 0) return {};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return ErrnoError(errno, "cannot set no_new_privs");
+  Capabilities capabilities;
+  if (!capabilities.Read()) return ErrnoError(errno, "cannot read the capabilities");
+  bool is_left = false;
+  if ((capabilities.halves[0].effective >> CAP_SETPCAP & 1) != 0) {
+    CAIRNFS_ASSIGN_OR_RETURN(is_left, LeaveBoundingSet());
+  }
+  for (size_t half = 0; half < capabilities.halves.size(); ++half) {
+    const auto kept = static_cast<uint32_t>(KeptSet() >> (32 * half));
+    __user_cap_data_struct& sets = capabilities.halves[half];
+    sets.effective &= kept;
+    sets.permitted &= kept;
+    sets.inheritable &= kept;
+  }
+  if (!capabilities.Write()) return ErrnoError(errno, "cannot give up capabilities");
+  return is_left ? Restart(argv) : Status();
+}
+
+}  // namespace cairnfs::daemon
