@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Installs a build into a folder of its own and looks at what lies there: install_test.py BUILD_DIRECTORY"""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ import tempfile
 
 BINARIES = {"cairnfs", "cairnfsd", "mount.cairnfs"}
 EXPECTED = {"cairnfs.h", "control.proto", "cairnfs.toml", "cairnfs.service", "cairnfs@.service", "cairnfs.1", "cairnfsd.8",
-            "mount.cairnfs.8", "cairnfs.toml.5"}
+            "mount.cairnfs.8", "cairnfs.toml.5", "without-root.conf"}
 PROGRAM = """
 #include <cairnfs/cairnfs.h>
 #include <stdio.h>
@@ -66,6 +67,29 @@ def check_units(files):
         assert lines.index("StartLimitBurst=20") < lines.index("[Service]"), unit
 
 
+def check_hardening(build, files):
+    """The programs are position-independent and bound as they start; optimised ones check their arrays."""
+    options = {option["name"]: option["value"] for option in json.loads(run("meson", "introspect", "--buildoptions", build))}
+    is_checked = options["optimization"] not in ("0", "g") and options["b_sanitize"] == "none"
+    for name in sorted(BINARIES):
+        program = one(files, "bin/" + name)
+        headers = run("readelf", "--wide", "--file-header", "--program-headers", "--dynamic", program)
+        assert "DYN (" in headers and "GNU_RELRO" in headers, headers
+        assert any(" Flags: " in line and " NOW" in line for line in headers.splitlines()), headers
+        symbols = run("readelf", "--wide", "--dyn-syms", program)
+        for check in ("__stack_chk_fail", "_chk@") if is_checked else ():
+            assert check in symbols, f"{program} has no {check}"
+
+
+def check_security(files):
+    """What systemd says of the units' exposure, in tenths. Needs no running systemd."""
+    if not shutil.which("systemd-analyze"):
+        print("systemd-analyze was not tried")
+        return
+    for unit in ("cairnfs.service", "cairnfs@.service"):
+        run("systemd-analyze", "security", "--offline=true", "--threshold=50", one(files, "/system/" + unit))
+
+
 def check_tmpfiles(root, config):
     """A data directory that was given to another user stays that user's at the next boot."""
     if os.geteuid() != 0 or not shutil.which("systemd-tmpfiles"):
@@ -93,6 +117,8 @@ def main():
         assert one(files, "control.proto").endswith("/share/cairnfs/control.proto")
         check_header(root, one(files, ".h"))
         check_units(files)
+        check_hardening(build, files)
+        check_security(files)
         check_tmpfiles(root, one(files, "/tmpfiles.d/cairnfs.conf"))
     finally:
         shutil.rmtree(root)
