@@ -63,6 +63,7 @@ void AddHostOptions(CLI::App& command, ClusterHostOptions& host) {
   command.add_option("--domain", host.domain, "failure domain: what fails together with it");
   command.add_option("--advertise", host.advertise, "HOST:PORT at which others reach it (default: --listen)");
   command.add_flag("--force", host.force, "overwrite the configuration");
+  command.add_flag("--i-know", host.i_know, "trust a network that is not private: whoever reaches it is a node");
 }
 
 void AddClusterSet(CLI::App& cluster, ClusterCommands& commands, int& exit_code) {

@@ -24,6 +24,7 @@ Result<daemon::SetupOptions> OptionsOf(const ClusterHostOptions& host) {
   options.overwrite = host.force;
   daemon::Config& config = options.config;
   CAIRNFS_RETURN_IF_ERROR(Apply("data", host.data, config));
+  config.trust_public_network = host.i_know;
   CAIRNFS_RETURN_IF_ERROR(Apply("mount_point", host.mount_point, config));
   CAIRNFS_RETURN_IF_ERROR(Apply("listen", host.listen, config));
   CAIRNFS_RETURN_IF_ERROR(Apply("advertise", host.advertise, config));

@@ -12,7 +12,8 @@ namespace cairnfs::tools {
 // What init and join write into the configuration of this host. Empty: the default.
 struct ClusterHostOptions {
   std::string config, data, mount_point, listen, advertise, name, domain;
-  bool force = false;  // overwrites a configuration
+  bool force = false;   // overwrites a configuration
+  bool i_know = false;  // trusts a network that is not private
 };
 struct ClusterInitCommand {
   ClusterHostOptions host;

@@ -23,6 +23,21 @@ std::string Joined(const std::vector<std::string>& words) {
   return text;
 }
 
+Status CheckTrusted(const Config& config) {
+  for (const std::string& text : config.trusted_network) {
+    auto network = ParseNetwork(text);
+    if (!network.ok()) return network.error().WithContext("trusted_network");
+    if (config.trust_public_network || IsPrivate(*network)) continue;
+    return Wrong(
+        fmt::format("trusted_network = \"{}\" is no private network: until nodes have certificates, every host and "
+                    "user in it is obeyed as a node. Name one within 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, "
+                    "100.64.0.0/10, 169.254.0.0/16, fc00::/8, fd00::/8 or fe80::/10, or, if you know that nobody else "
+                    "reaches it, set trust_public_network = true (cairnfs cluster init and join: --i-know)",
+                    text));
+  }
+  return {};
+}
+
 // Until nodes have certificates, whoever reaches a port is obeyed.
 Status CheckListens(const Config& config, std::string_view key, const std::string& text) {
   auto address = ParseHostPort(text);
@@ -99,9 +114,7 @@ Status CheckMetadata(const std::string& url) {
 }
 
 Status CheckCluster(const Config& config) {
-  for (const std::string& text : config.trusted_network) {
-    if (auto network = ParseNetwork(text); !network.ok()) return network.error().WithContext("trusted_network");
-  }
+  CAIRNFS_RETURN_IF_ERROR(CheckTrusted(config));
   if (!config.InCluster()) return CheckAlone(config);
   if (!config.metadata.empty()) {
     if (auto checked = CheckMetadata(config.metadata); !checked.ok()) return checked.error().WithContext("metadata");

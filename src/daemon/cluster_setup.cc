@@ -109,6 +109,7 @@ std::string ConfigText(const Config& config, std::string_view made_by) {
   for (const std::string& network : config.trusted_network)
     networks += (networks.empty() ? "" : ", ") + Quoted(network);
   line("trusted_network", "[" + networks + "]");
+  if (config.trust_public_network) line("trust_public_network", "true");
   line("copies", fmt::format("{}", config.copies));
   if (config.min_replicas != 0) line("min_replicas", fmt::format("{}", config.min_replicas));
   if (config.lease_ms != defaults.lease_ms) line("lease", Quoted(FormatDurationMs(config.lease_ms)));

@@ -64,8 +64,9 @@ struct Config {
   std::string listen;          // IP:PORT of the peer service
   std::string advertise;       // HOST:PORT at which others reach it; empty: `listen`
   std::vector<std::string> trusted_network;
-  std::string node_name;       // empty: the host's name
-  std::string failure_domain;  // empty: the node is its own
+  bool trust_public_network = false;  // it may be one that is not private
+  std::string node_name;              // empty: the host's name
+  std::string failure_domain;         // empty: the node is its own
   double weight = kWeightOfCapacity;
   uint64_t copies = 2;
   uint64_t min_replicas = 0;  // 0: as many as `copies`

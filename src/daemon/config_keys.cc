@@ -168,6 +168,7 @@ const std::vector<ConfigKey>& Table() {
       {"listen", Kind::kAddress, &Config::listen},
       {"advertise", Kind::kAddress, &Config::advertise},
       {"trusted_network", Kind::kNetworks, &Config::trusted_network},
+      {"trust_public_network", Kind::kFlag, &Config::trust_public_network},
       {"node_name", Kind::kText, &Config::node_name},
       {"failure_domain", Kind::kText, &Config::failure_domain},
       {"weight", Kind::kWeight, &Config::weight},

@@ -52,6 +52,16 @@ bool Network::Contains(const IpAddress& other) const {
   return true;
 }
 
+bool IsPrivate(const Network& network) {
+  constexpr auto kPrivate = std::to_array<std::string_view>({"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16",
+                                                             "100.64.0.0/10", "169.254.0.0/16", "127.0.0.0/8",
+                                                             "fc00::/8", "fd00::/8", "fe80::/10", "::1/128"});
+  return std::any_of(kPrivate.begin(), kPrivate.end(), [&](std::string_view text) {
+    const Network wider = *ParseNetwork(text);
+    return network.prefix_bits >= wider.prefix_bits && wider.Contains(network.address);
+  });
+}
+
 Result<IpAddress> ParseIp(std::string_view text) {
   const std::string terminated(text);
   IpAddress address;

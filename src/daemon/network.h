@@ -23,6 +23,10 @@ struct Network {
   bool Contains(const IpAddress& other) const;
 };
 struct HostPort {
+// Whether all of its addresses are private ones: of RFC 1918, shared ones of providers (100.64.0.0/10), link-local,
+// unique local ones of IPv6, or loopback. The widest of these has a prefix of 8 bits.
+bool IsPrivate(const Network& network);
+
   std::string host;  // without the brackets of an IPv6 address
   uint16_t port = 0;
 };

@@ -36,6 +36,28 @@ TEST(ClusterConfigTest, AcceptsGoodOnes) {
   EXPECT_EQ(MessageOf(serving), "no error");
 }
 
+TEST(ClusterConfigTest, TrustsPrivateNetworksOnly) {
+  Config config = Good();
+  const std::vector<std::string> good = {"10.0.0.0/8",     "172.16.0.0/12", "192.168.7.0/24", "100.64.0.0/10",
+                                         "169.254.0.0/16", "127.0.0.0/8",   "fd00::/8",       "fc12:3456::/32",
+                                         "fe80::/10",      "::1/128",       "10.1.2.3/32"};
+  for (const std::string& network : good) {
+    config.trusted_network = {"10.0.0.0/8", network};
+    EXPECT_EQ(MessageOf(config), "no error");
+  }
+  const std::vector<std::string> bad = {
+      "0.0.0.0/0",   "8.0.0.0/6",      "11.0.0.0/8", "172.0.0.0/8",   "172.32.0.0/12", "192.0.2.0/24", "193.168.0.0/16",
+      "100.0.0.0/9", "169.254.0.0/15", "fc00::/7",   "2001:db8::/32", "::/0",          "fe00::/8"};
+  for (const std::string& network : bad) {
+    config = Good();
+    config.trusted_network = {"10.0.0.0/8", network};
+    EXPECT_TRUE(Mentions(MessageOf(config), "\"" + network + "\" is no private network")) << MessageOf(config);
+    EXPECT_TRUE(Mentions(MessageOf(config), "set trust_public_network = true")) << MessageOf(config);
+    config.trust_public_network = true;
+    EXPECT_EQ(MessageOf(config), "no error");
+  }
+}
+
 TEST(ClusterConfigTest, ListensInTrustedNetworksOnly) {
   Config config = Good();
   config.trusted_network.clear();
@@ -51,6 +73,7 @@ TEST(ClusterConfigTest, ListensInTrustedNetworksOnly) {
   config.listen = "0.0.0.0:7401";
   EXPECT_TRUE(Mentions(MessageOf(config), "give the address of the interface"));
   config.trusted_network = {"0.0.0.0/0"};
+  config.trust_public_network = true;
   EXPECT_TRUE(Mentions(MessageOf(config), "set advertise"));
   config.advertise = "cairn1:7401";
   EXPECT_EQ(MessageOf(config), "no error");

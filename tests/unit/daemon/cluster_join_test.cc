@@ -53,6 +53,7 @@ class ClusterJoinTest : public ClusterSetupFixture {
 
 TEST_F(ClusterJoinTest, RefusesAnAddressOfAnotherHost) {
   options_.config.trusted_network = {"127.0.0.0/8", "192.0.2.0/24"};
+  options_.config.trust_public_network = true;
   ASSERT_NO_FATAL_FAILURE(Serve());
   options_.config.listen = "192.0.2.1:7401";
   auto joined = Join();

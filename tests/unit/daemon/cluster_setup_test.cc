@@ -211,6 +211,7 @@ TEST_F(ClusterSetupTest, RefusesAnUntrustedAddressBeforeItMakesAnything) {
 // 192.0.2.0/24 is for documentation, and no host's.
 TEST_F(ClusterSetupTest, InitRefusesAnAddressOfAnotherHostBeforeItMakesAnything) {
   options_.config.trusted_network = {"127.0.0.0/8", "192.0.2.0/24"};
+  options_.config.trust_public_network = true;
   options_.config.serve_metadata = "192.0.2.1:7402";
   auto made = InitCluster(options_);
   ASSERT_FALSE(made.ok());
