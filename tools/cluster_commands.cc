@@ -1,6 +1,7 @@
 #include "cluster_commands.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <functional>
@@ -23,8 +24,8 @@ Result<daemon::SetupOptions> OptionsOf(const ClusterHostOptions& host) {
   options.file = host.config.empty() ? daemon::kDefaultConfigFile : host.config;
   options.overwrite = host.force;
   daemon::Config& config = options.config;
-  CAIRNFS_RETURN_IF_ERROR(Apply("data", host.data, config));
   config.trust_public_network = host.i_know;
+  CAIRNFS_RETURN_IF_ERROR(Apply("data", host.data, config));
   CAIRNFS_RETURN_IF_ERROR(Apply("mount_point", host.mount_point, config));
   CAIRNFS_RETURN_IF_ERROR(Apply("listen", host.listen, config));
   CAIRNFS_RETURN_IF_ERROR(Apply("advertise", host.advertise, config));
@@ -82,9 +83,15 @@ int RunClusterInit(const ClusterInitCommand& command) {
       fmt::format("made filesystem {}; {} is written\n"
                   "mount it here:       {}\n"
                   "on every other host: cairnfs cluster join {}\n"
-                  "                     cairnfs mount\n{}",
+                  "                     cairnfs mount\n{}"
+                  "Until nodes have certificates, whoever reaches {}{} from {}, and any local user of a host there, is "
+                  "obeyed as a node:\nhe can read and replace what is stored. On the nodes' own hosts others than root "
+                  "{}are refused.{}\n",
                   made->filesystem, options.file, MountWords(options), made->join_address,
-                  serves ? "This host keeps the metadata: mount it here first, the others ask it.\n" : ""));
+                  serves ? "This host keeps the metadata: mount it here first, the others ask it.\n" : "",
+                  made->config.listen, serves ? " or " + made->config.serve_metadata : "",
+                  fmt::join(made->config.trusted_network, ", "), geteuid() == 0 ? "" : "and this user ",
+                  serves ? "" : " So is whoever reaches that etcd, unless it asks for certificates."));
   return daemon::kExitDone;
 }
 

@@ -13,6 +13,7 @@
 
 #include "cluster/membership.h"
 #include "cluster/peers.h"
+#include "rpc/local_peer.h"
 #include "store/local_chunk_store.h"
 
 namespace cairnfs::cluster {
@@ -121,8 +122,9 @@ class ClusterChunkStore : public store::ChunkStore {
 class PeerService {
  public:
   struct Options {
-    std::string listen;    // IP:PORT
-    std::string metadata;  // as of PeerServer
+    std::string listen;         // IP:PORT
+    std::string metadata;       // as of PeerServer
+    rpc::IsTrusted is_trusted;  // the same
     unsigned threads = 4;
   };
   // kUnavailable: the address cannot be listened on; the message says why. All outlive it.

@@ -5,9 +5,11 @@
 
 #include <chrono>
 #include <deque>
+#include <optional>
 
 #include "base/thread_priority.h"
 #include "cluster/peer_wire.h"
+#include "rpc/guarded_port.h"
 #include "rpc/status.h"
 
 namespace cairnfs::cluster {
@@ -168,6 +170,7 @@ class ServerImpl final : public PeerServer {
   }
 
   ~ServerImpl() override {
+    port_.reset();
     if (server_) {
       server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
       server_.reset();
@@ -177,35 +180,37 @@ class ServerImpl final : public PeerServer {
 
   Status Listen() {
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(shared_.options.listen, grpc::InsecureServerCredentials(), &port);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a port that is taken is an error
+    port_.emplace(builder, grpc::InsecureServerCredentials(), shared_.options.is_trusted);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingIntervalMinMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, static_cast<int>(kMiB));
     builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
     builder.SetMaxSendMessageSize(static_cast<int>(kMessageBytesMax));
     builder.RegisterCallbackGenericService(&service_);
-    RunInBackground([&] { server_ = builder.BuildAndStart(); });
-    if (!server_ || port == 0) {
+    Status opened;
+    RunInBackground([&] {
+      server_ = builder.BuildAndStart();
+      if (server_) opened = port_->Open(shared_.options.listen);
+    });
+    if (!server_ || !opened.ok()) {
       // At a boot the address may come later.
       return MakeError(
           ErrorCode::kUnavailable,
           "cannot listen on " + shared_.options.listen +
               " for other nodes: it is in use, or no address of this host; give IP:PORT of this host, with a "
-              "free port");
+              "free port" +
+              (opened.ok() ? "" : " (" + opened.error().message + ")"));
     }
-    address_ = shared_.options.listen.substr(0, shared_.options.listen.rfind(':')) + ":" + std::to_string(port);
     return {};
   }
 
-  const std::string& address() const override { return address_; }
+  const std::string& address() const override { return port_->address(); }
 
  private:
   Shared shared_;
   Service service_{shared_};
   std::unique_ptr<grpc::Server> server_;
-  std::string address_;
+  std::optional<rpc::GuardedPort> port_;
 };
 
 }  // namespace

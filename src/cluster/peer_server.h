@@ -8,6 +8,7 @@
 #include "cluster/membership.h"
 #include "cluster/peer_client.h"
 #include "cluster/peer_message.h"
+#include "rpc/local_peer.h"
 
 namespace cairnfs::cluster {
 
@@ -31,8 +32,9 @@ class PeerServer {
   // Called on a thread of gRPC's: must not block.
   using Handler = std::function<void(PeerMethod method, const NodeId& caller, PeerMessage request, Respond respond)>;
   struct Options {
-    std::string listen;    // IP:PORT
-    std::string metadata;  // where the cluster's is, told to whoever asks for that here; may be empty
+    std::string listen;         // IP:PORT
+    std::string metadata;       // where the cluster's is, told to whoever asks for that here; may be empty
+    rpc::IsTrusted is_trusted;  // of other hosts, by their addresses
     // Received and not answered; beyond these callers are told to come again (kBusy). Chunks count apart from all else,
     // so that a node which cannot take more of them still answers questions.
     size_t put_bytes_max = 128 * kMiB;

@@ -62,6 +62,7 @@ class PeerServiceImpl final : public PeerService, public Peers {
     PeerServer::Options options;
     options.listen = of_service.listen;
     options.metadata = of_service.metadata;
+    options.is_trusted = of_service.is_trusted;
     CAIRNFS_ASSIGN_OR_RETURN(
         server_, PeerServer::Start(
                      options, membership, chunks_.wire(),

@@ -1,8 +1,5 @@
 #include "control/rank_door.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -21,7 +18,6 @@
 namespace cairnfs::control {
 namespace {
 
-constexpr auto kNoDescriptorsPause = std::chrono::milliseconds(100);
 // Who is refused tries again, and could fill the disk with what the log says of it.
 constexpr auto kWarningInterval = std::chrono::minutes(1);
 constexpr int kGroupsMax = 65536;  // NGROUPS_MAX of Linux
@@ -40,14 +36,6 @@ std::optional<fs::Credentials> CredentialsOf(int connection) {
   return caller;
 }
 
-// A number that the kernel gives to no other socket; nullopt: no socket has this descriptor.
-std::optional<uint64_t> CookieOf(int connection) {
-  uint64_t cookie = 0;
-  socklen_t size = sizeof cookie;
-  if (getsockopt(connection, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return std::nullopt;
-  return cookie;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<RankDoor>> RankDoor::Open(const std::string& path, std::function<void(int)> admit) {
@@ -62,45 +50,29 @@ Result<std::unique_ptr<RankDoor>> RankDoor::Open(const std::string& path, std::f
   unlink(path.c_str());  // of a daemon that is gone: the data directory is locked
   const bool listens = bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
                        chmod(path.c_str(), 0666) == 0 && listen(listener, SOMAXCONN) == 0;
-  const int error = errno;
-  const int stop = listens ? eventfd(0, EFD_CLOEXEC) : -1;
-  if (stop < 0) {
+  if (!listens) {
+    const int error = errno;
     close(listener);
-    return ErrnoError(listens ? errno : error, "cannot listen on the ranks' socket " + path);
+    return ErrnoError(error, "cannot listen on the ranks' socket " + path);
   }
-  return std::unique_ptr<RankDoor>(new RankDoor(path, std::move(admit), listener, stop));
+  auto door = std::unique_ptr<RankDoor>(new RankDoor(path, std::move(admit)));
+  CAIRNFS_ASSIGN_OR_RETURN(
+      door->acceptor_,
+      rpc::Acceptor::Start(listener, "cairn-ranks", [door = door.get()](int connection) { door->Admit(connection); }));
+  return door;
 }
 
-RankDoor::RankDoor(std::string path, std::function<void(int)> admit, int listener, int stop)
-    : path_(std::move(path)), admit_(std::move(admit)), listener_(listener), stop_(stop), thread_([this] { Run(); }) {}
+RankDoor::RankDoor(std::string path, std::function<void(int)> admit)
+    : path_(std::move(path)), admit_(std::move(admit)) {}
 
 RankDoor::~RankDoor() {
-  const uint64_t one = 1;
-  if (write(stop_, &one, sizeof one) != sizeof one) spdlog::error("the ranks' socket cannot be told to close");
-  thread_.join();
-  close(listener_);
-  close(stop_);
+  acceptor_.reset();
   unlink(path_.c_str());
-}
-
-void RankDoor::Run() {
-  pthread_setname_np(pthread_self(), "cairn-ranks");
-  for (;;) {
-    pollfd ready[] = {{stop_, POLLIN, 0}, {listener_, POLLIN, 0}};
-    if (poll(ready, std::size(ready), -1) < 0 && errno != EINTR) return;
-    if (ready[0].revents != 0) return;
-    const int connection = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (connection >= 0) {
-      Admit(connection);
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      std::this_thread::sleep_for(kNoDescriptorsPause);
-    }
-  }
 }
 
 void RankDoor::Admit(int connection) {
   auto credentials = CredentialsOf(connection);
-  const auto cookie = CookieOf(connection);
+  const auto cookie = rpc::SocketCookie(connection);
   bool has_place = false;
   {
     MutexLock lock(mutex_);
@@ -124,7 +96,7 @@ bool RankDoor::TakePlace(uid_t user) {
   if (places_.Take(user)) return true;
   std::erase_if(callers_, [this](const auto& entry) {
     const Caller& caller = entry.second;
-    const bool is_gone = CookieOf(caller.connection) != caller.cookie;
+    const bool is_gone = rpc::SocketCookie(caller.connection) != caller.cookie;
     if (is_gone) places_.Leave(caller.credentials.uid);
     return is_gone;
   });

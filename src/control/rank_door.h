@@ -9,12 +9,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "base/result.h"
 #include "base/thread_annotations.h"
 #include "control/user_shares.h"
 #include "fs/filesystem.h"
+#include "rpc/acceptor.h"
 
 namespace cairnfs::control {
 
@@ -41,8 +41,7 @@ class RankDoor {
     uint64_t cookie;  // tells the connection from a later one with this descriptor
     fs::Credentials credentials;
   };
-  RankDoor(std::string path, std::function<void(int)> admit, int listener, int stop);
-  void Run();
+  RankDoor(std::string path, std::function<void(int)> admit);
   void Admit(int connection);
   // Forgets who is gone when the user has no place left for another; whether he got one.
   bool TakePlace(uid_t user) REQUIRES_LOCK(mutex_);
@@ -50,12 +49,11 @@ class RankDoor {
 
   const std::string path_;
   const std::function<void(int)> admit_;
-  const int listener_, stop_;
   Mutex mutex_;
   std::map<std::string, Caller> callers_ GUARDED_BY(mutex_);  // by what gRPC calls it
   UserShares places_{kRankConnectionsMax};                    // as many are taken as there are callers
   std::optional<std::chrono::steady_clock::time_point> warned_ GUARDED_BY(mutex_);
-  std::thread thread_;
+  std::unique_ptr<rpc::Acceptor> acceptor_;
 };
 
 }  // namespace cairnfs::control

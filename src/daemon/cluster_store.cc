@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "daemon/cluster_config.h"
+#include "daemon/network.h"
 #include "daemon/storage.h"
 #include "kvnet/open.h"
 
@@ -53,7 +54,7 @@ Status ClusterStore::OpenOwn(const DataDirectory& directory, const Config& confi
   if (!hosted.ok()) return ExplainOpening(hosted.error(), "cannot read the shared metadata", path);
   hosted_ = *std::move(hosted);
   if (serve == Serve::kNo) return {};
-  auto server = kvnet::KvServer::Start(*hosted_, config.serve_metadata);
+  auto server = kvnet::KvServer::Start(*hosted_, config.serve_metadata, {}, TrustIn(config.trusted_network));
   if (!server.ok()) return server.error().WithContext("serve_metadata");
   server_ = *std::move(server);
   spdlog::info("serving the cluster's metadata at {}", server_->address());

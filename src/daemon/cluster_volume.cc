@@ -13,6 +13,7 @@
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_setup.h"
 #include "daemon/dedup.h"
+#include "daemon/network.h"
 #include "daemon/volume.h"
 
 namespace cairnfs::daemon {
@@ -189,6 +190,7 @@ Status ClusterVolume::StartServing() {
   cluster::PeerService::Options service;
   service.listen = config_.listen;
   service.metadata = MetadataUrl(config_);
+  service.is_trusted = TrustIn(config_.trusted_network);
   auto started = cluster::PeerService::Start(service, *chunks_, *membership_);
   if (!started.ok()) return started.error().WithContext("listen");
   peer_service_ = *std::move(started);

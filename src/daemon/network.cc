@@ -140,4 +140,8 @@ bool InNetworks(const IpAddress& address, const std::vector<std::string>& networ
   });
 }
 
+rpc::IsTrusted TrustIn(std::vector<std::string> networks) {
+  return [networks = std::move(networks)](const rpc::IpBytes& bytes) { return InNetworks(IpAddress{bytes}, networks); };
+}
+
 }  // namespace cairnfs::daemon

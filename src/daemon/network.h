@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "rpc/local_peer.h"
 
 namespace cairnfs::daemon {
 
@@ -22,11 +23,11 @@ struct Network {
   unsigned prefix_bits = 0;  // of 128
   bool Contains(const IpAddress& other) const;
 };
-struct HostPort {
 // Whether all of its addresses are private ones: of RFC 1918, shared ones of providers (100.64.0.0/10), link-local,
 // unique local ones of IPv6, or loopback. The widest of these has a prefix of 8 bits.
 bool IsPrivate(const Network& network);
 
+struct HostPort {
   std::string host;  // without the brackets of an IPv6 address
   uint16_t port = 0;
 };
@@ -46,5 +47,7 @@ inline constexpr std::string_view kNoAddressHere =
 
 // Whether the address lies in one of the networks. REQUIRES: each parses.
 bool InNetworks(const IpAddress& address, const std::vector<std::string>& networks);
+// The same, of whoever connects to a port. REQUIRES: each parses.
+rpc::IsTrusted TrustIn(std::vector<std::string> networks);
 
 }  // namespace cairnfs::daemon

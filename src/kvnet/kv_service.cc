@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "kv.grpc.pb.h"
 #include "kvnet/channel.h"
 #include "kvnet/kv_convert.h"
+#include "rpc/guarded_port.h"
 #include "rpc/status.h"
 
 namespace cairnfs::kvnet {
@@ -293,21 +295,20 @@ class Server final : public KvServer {
  public:
   explicit Server(kv::HostedStore& store) : service_(store) {}
   ~Server() override {
+    port_.reset();
     if (server_ == nullptr) return;
     server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
     server_->Wait();
   }
-  const std::string& address() const override { return address_; }
+  const std::string& address() const override { return port_->address(); }
 
-  Status Listen(const std::string& listen, const Tls& tls) {
+  Status Listen(const std::string& listen, const Tls& tls, rpc::IsTrusted is_trusted) {
     constexpr int kPingMs = 5'000, kPingTimeoutMs = 3'000, kPingIntervalMinMs = 1'000;
     CAIRNFS_RETURN_IF_ERROR(CheckAddress(listen, /*port_min=*/0));
-    int port = 0;
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(listen, CredentialsOf(tls), &port);
+    port_.emplace(builder, CredentialsOf(tls), std::move(is_trusted));
     builder.RegisterService(&service_.service());
     builder.SetMaxReceiveMessageSize(KvService::kMessageBytesMax);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     // A client that is gone without a word would keep its watches here.
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
@@ -315,26 +316,29 @@ class Server final : public KvServer {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingIntervalMinMs);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) {
-      return MakeError(ErrorCode::kUnavailable, "cannot listen on " + listen +
-                                                    ": it is in use, no address of this host, or needs rights; or the "
-                                                    "certificate and its key do not fit");
+    if (server_ == nullptr) {
+      return MakeError(ErrorCode::kUnavailable,
+                       "cannot serve at " + listen + ": the certificate and its key do not fit");
     }
-    address_ = listen.substr(0, listen.rfind(':') + 1) + std::to_string(port);
-    return {};
+    Status opened = port_->Open(listen);
+    if (opened.ok()) return {};
+    return MakeError(ErrorCode::kUnavailable, "cannot listen on " + listen +
+                                                  ": it is in use, no address of this host, or needs rights (" +
+                                                  opened.error().message + ")");
   }
 
  private:
   KvService service_;
-  std::string address_;
   std::unique_ptr<grpc::Server> server_;
+  std::optional<rpc::GuardedPort> port_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<KvServer>> KvServer::Start(kv::HostedStore& store, const std::string& listen, const Tls& tls) {
+Result<std::unique_ptr<KvServer>> KvServer::Start(kv::HostedStore& store, const std::string& listen, const Tls& tls,
+                                                  rpc::IsTrusted is_trusted) {
   auto server = std::make_unique<Server>(store);
-  CAIRNFS_RETURN_IF_ERROR(server->Listen(listen, tls));
+  CAIRNFS_RETURN_IF_ERROR(server->Listen(listen, tls, std::move(is_trusted)));
   return std::unique_ptr<KvServer>(std::move(server));
 }
 

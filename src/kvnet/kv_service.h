@@ -6,6 +6,7 @@
 
 #include "kv/hosted_store.h"
 #include "kvnet/options.h"
+#include "rpc/local_peer.h"
 
 namespace grpc {
 class Service;
@@ -35,9 +36,9 @@ class KvService {
 class KvServer {
  public:
   // Listens on IP:PORT; port 0: one that is free. `store` outlives it. With TLS, clients must show a certificate of the
-  // same authority. kInvalidArgument or kUnavailable: the address is wrong, or cannot be listened on.
-  static Result<std::unique_ptr<KvServer>> Start(kv::HostedStore& store, const std::string& listen,
-                                                 const Tls& tls = {});
+  // same authority, too. kInvalidArgument or kUnavailable: the address is wrong, or cannot be listened on.
+  static Result<std::unique_ptr<KvServer>> Start(kv::HostedStore& store, const std::string& listen, const Tls& tls = {},
+                                                 rpc::IsTrusted is_trusted = {});
   virtual ~KvServer() = default;                   // ends calls in progress
   virtual const std::string& address() const = 0;  // with the port that was taken
 };

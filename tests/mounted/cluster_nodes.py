@@ -13,8 +13,8 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import Skip, program
-from cluster import NETWORK, wait_until
+from cairnfs_mount import Skip, program, run
+from cluster import METADATA_PORT, NETWORK, PEER_PORT, Namespace, wait_until
 from cluster_world import (MIB, OUT_AFTER_SECONDS, a_checkpoint_of_all_hosts, check_checkpoint, commit_by_ranks,
                            error_of, main, read, write)
 
@@ -157,6 +157,34 @@ def a_directory_belongs_to_its_cluster(world):
     world.cluster.wait_for_states({host.name: "up"})
 
 
+def strangers_are_no_nodes(world):
+    """Users of a node's host other than root, and hosts outside of the trusted network, are refused at each port."""
+    cluster, host = world.cluster, world.hosts[0]
+    nobody = 65534
+    outsider = Namespace(cluster, "outsider", "10.78.0.9")
+    run("ip", "-n", outsider.netns, "route", "add", NETWORK, "dev", "eth0")
+    run("ip", "-n", host.netns, "route", "add", "10.78.0.0/24", "dev", "eth0")
+    own = host.data + "-asked"
+
+    def ask(at, port, uid):
+        command = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups", program("cairnfs"), "cluster",
+                   "join", f"{host.ip}:{port}", "--listen", f"{host.ip}:7499", "--data", own, "--config", own + ".toml"]
+        return subprocess.run(at.inside(*command), check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=120)
+
+    for port in [PEER_PORT] if cluster.etcd else [PEER_PORT, METADATA_PORT]:
+        for at, uid in ((host, nobody), (outsider, 0)):
+            refused = ask(at, port, uid)
+            assert refused.returncode == 6 and f"refused by the node at {host.ip}:{port}:" in refused.stdout, refused
+            assert "on its own host processes of root alone" in refused.stdout, refused
+        served = ask(host, port, 0)
+        if port == PEER_PORT:
+            assert served.returncode == 2 and "serves no metadata" in served.stdout, served
+        else:
+            assert served.returncode == 0, served
+    assert f"on this host, is of nobody (uid {nobody})" in host.log(), host.log()
+
+
 def a_prefix_belongs_to_its_cluster(world):
     """Clusters share an etcd where none begins with another's prefix."""
     cluster, host = world.cluster, world.hosts[0]
@@ -247,7 +275,8 @@ def a_commit_that_lost_bytes_says_so(world):
 
 CASES = (nodes_are_listed, a_checkpoint_of_all_hosts, a_bad_copy_is_repaired_by_a_check, a_host_dies_with_its_disk,
          a_host_that_stays_away_is_replaced, a_commit_that_lost_bytes_says_so, everything_starts_again,
-         a_directory_belongs_to_its_cluster, a_prefix_belongs_to_its_cluster, a_start_that_fails_leaves_no_node)
+         a_directory_belongs_to_its_cluster, strangers_are_no_nodes, a_prefix_belongs_to_its_cluster,
+         a_start_that_fails_leaves_no_node)
 
 
 if __name__ == "__main__":

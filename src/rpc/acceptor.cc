@@ -1,0 +1,93 @@
+#include "rpc/acceptor.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+
+namespace cairnfs::rpc {
+namespace {
+
+constexpr auto kNoDescriptorsPause = std::chrono::milliseconds(100);
+
+}  // namespace
+
+std::optional<uint64_t> SocketCookie(int connection) {
+  uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  if (getsockopt(connection, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return std::nullopt;
+  return cookie;
+}
+
+Result<int> Acceptor::ListenOn(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | AI_PASSIVE;
+  if (colon == std::string::npos || getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) {
+    return MakeError(ErrorCode::kUnavailable, address + " is no IP:PORT");
+  }
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int on = 1, off = 0;
+  if (found->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  // A port that a daemon which is gone has left behind; one that another listens on is an error all the same.
+  const bool listens = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+                       bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
+  const int error = errno;
+  freeaddrinfo(found);
+  if (listens) return fd;
+  if (fd >= 0) close(fd);
+  return MakeError(ErrorCode::kUnavailable, ErrnoError(error, "cannot listen on " + address).message);
+}
+
+Result<std::unique_ptr<Acceptor>> Acceptor::Start(int listener, const char* thread_name,
+                                                  std::function<void(int)> take) {
+  const int stop = eventfd(0, EFD_CLOEXEC);
+  if (stop < 0) {
+    const int error = errno;
+    close(listener);
+    return ErrnoError(error, "eventfd");
+  }
+  return std::unique_ptr<Acceptor>(new Acceptor(listener, stop, thread_name, std::move(take)));
+}
+
+Acceptor::Acceptor(int listener, int stop, const char* thread_name, std::function<void(int)> take)
+    : take_(std::move(take)), listener_(listener), stop_(stop), thread_([this, thread_name] { Run(thread_name); }) {}
+
+Acceptor::~Acceptor() {
+  const uint64_t one = 1;
+  if (write(stop_, &one, sizeof one) != sizeof one) spdlog::error("a thread that takes connections cannot be ended");
+  thread_.join();
+  close(listener_);
+  close(stop_);
+}
+
+void Acceptor::Run(const char* thread_name) {
+  pthread_setname_np(pthread_self(), thread_name);
+  for (;;) {
+    pollfd ready[] = {{stop_, POLLIN, 0}, {listener_, POLLIN, 0}};
+    if (poll(ready, std::size(ready), -1) < 0 && errno != EINTR) return;
+    if (ready[0].revents != 0) return;
+    const int connection = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (connection >= 0) {
+      take_(connection);
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+      std::this_thread::sleep_for(kNoDescriptorsPause);
+    }
+  }
+}
+
+}  // namespace cairnfs::rpc

@@ -1,0 +1,149 @@
+#include "rpc/local_peer.h"
+
+#include <arpa/inet.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+namespace cairnfs::rpc {
+namespace {
+
+constexpr size_t kIpv4Offset = 12;  // of the address in its IPv6 form
+constexpr IpBytes kIpv4Prefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+bool IsIpv4(const IpBytes& address) {
+  return std::equal(kIpv4Prefix.begin(), kIpv4Prefix.begin() + kIpv4Offset, address.begin());
+}
+
+uint8_t FamilyOf(const IpBytes& address) { return IsIpv4(address) ? AF_INET : AF_INET6; }
+
+void CopyAddress(const IpBytes& address, void* to) {
+  const size_t offset = IsIpv4(address) ? kIpv4Offset : 0;
+  std::memcpy(to, address.data() + offset, address.size() - offset);
+}
+
+Result<Endpoint> EndpointOf(const sockaddr_storage& from) {
+  Endpoint endpoint;
+  if (from.ss_family == AF_INET) {
+    sockaddr_in ipv4;
+    std::memcpy(&ipv4, &from, sizeof ipv4);
+    endpoint.address = kIpv4Prefix;
+    std::memcpy(endpoint.address.data() + kIpv4Offset, &ipv4.sin_addr, sizeof ipv4.sin_addr);
+    endpoint.port = ntohs(ipv4.sin_port);
+    return endpoint;
+  }
+  if (from.ss_family != AF_INET6) return MakeError(ErrorCode::kIo, "a connection is none of TCP");
+  sockaddr_in6 ipv6;
+  std::memcpy(&ipv6, &from, sizeof ipv6);
+  std::memcpy(endpoint.address.data(), &ipv6.sin6_addr, endpoint.address.size());
+  endpoint.port = ntohs(ipv6.sin6_port);
+  endpoint.interface = ipv6.sin6_scope_id;
+  return endpoint;
+}
+
+using NameCall = int (*)(int, sockaddr*, socklen_t*);
+Result<Endpoint> NameOf(int connection, NameCall call) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  if (call(connection, reinterpret_cast<sockaddr*>(&name), &size) != 0) return ErrnoError(errno, "a connection's ends");
+  return EndpointOf(name);
+}
+
+// Asks the kernel one question by netlink(7) and copies the answer's payload. `type`: of the answer. An errno; 0: done.
+template <typename Request, typename Answer>
+int AskKernel(int protocol, const Request& request, uint16_t type, Answer& answer) {
+  const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, protocol);
+  if (fd < 0) return errno;
+  alignas(nlmsghdr) std::array<char, 8192> reply;
+  ssize_t size = send(fd, &request, request.header.nlmsg_len, 0);
+  if (size >= 0) size = recv(fd, reply.data(), reply.size(), 0);
+  const int error = errno;
+  close(fd);
+  if (size < 0) return error;
+  const auto payload = static_cast<size_t>(size) - std::min<size_t>(static_cast<size_t>(size), NLMSG_HDRLEN);
+  nlmsghdr header;
+  std::memcpy(&header, reply.data(), sizeof header);
+  if (header.nlmsg_type == NLMSG_ERROR && payload >= sizeof(int)) {
+    int refusal = 0;  // what nlmsgerr begins with
+    std::memcpy(&refusal, reply.data() + NLMSG_HDRLEN, sizeof refusal);
+    return refusal == 0 ? EPROTO : -refusal;
+  }
+  if (header.nlmsg_type != type || payload < sizeof answer) return EPROTO;
+  std::memcpy(&answer, reply.data() + NLMSG_HDRLEN, sizeof answer);
+  return 0;
+}
+
+// By the kernel's routes: it may have whole networks for its own, and processes may be allowed to bind to foreign ones.
+Result<bool> IsOfThisHost(const Endpoint& peer) {
+  struct {
+    nlmsghdr header;
+    rtmsg route;
+    rtattr attribute;
+    IpBytes address;
+  } request{};
+  const bool is_ipv4 = IsIpv4(peer.address);
+  const size_t address_bytes = is_ipv4 ? 4 : 16;
+  request.header.nlmsg_len = static_cast<uint32_t>(offsetof(decltype(request), address) + address_bytes);
+  request.header.nlmsg_type = RTM_GETROUTE;
+  request.header.nlmsg_flags = NLM_F_REQUEST;
+  request.route.rtm_family = FamilyOf(peer.address);
+  request.route.rtm_dst_len = static_cast<uint8_t>(8 * address_bytes);
+  request.attribute.rta_type = RTA_DST;
+  request.attribute.rta_len = static_cast<uint16_t>(RTA_LENGTH(address_bytes));
+  CopyAddress(peer.address, request.address.data());
+  rtmsg route{};
+  const int error = AskKernel(NETLINK_ROUTE, request, RTM_NEWROUTE, route);
+  if (error == ENETUNREACH || error == EHOSTUNREACH) return false;
+  if (error != 0) return MakeError(ErrorCode::kPermission, ErrnoError(error, "netlink(7), routes").message);
+  return route.rtm_type == RTN_LOCAL;
+}
+
+}  // namespace
+
+Result<Endpoint> PeerOf(int connection) { return NameOf(connection, getpeername); }
+
+Result<std::optional<uid_t>> UidOfLocalPeer(int connection) {
+  CAIRNFS_ASSIGN_OR_RETURN(const Endpoint peer, PeerOf(connection));
+  CAIRNFS_ASSIGN_OR_RETURN(const bool is_local, IsOfThisHost(peer));
+  if (!is_local) return std::optional<uid_t>();
+  CAIRNFS_ASSIGN_OR_RETURN(const Endpoint own, NameOf(connection, getsockname));
+  // The socket at the other end: what is remote for this one is local there.
+  struct {
+    nlmsghdr header;
+    inet_diag_req_v2 diag;
+  } request{};
+  request.header.nlmsg_len = sizeof request;
+  request.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  request.header.nlmsg_flags = NLM_F_REQUEST;
+  request.diag.sdiag_family = FamilyOf(peer.address);
+  request.diag.sdiag_protocol = IPPROTO_TCP;
+  request.diag.idiag_states = ~0U;
+  inet_diag_sockid& id = request.diag.id;
+  id.idiag_sport = htons(peer.port);
+  id.idiag_dport = htons(own.port);
+  CopyAddress(peer.address, id.idiag_src);
+  CopyAddress(own.address, id.idiag_dst);
+  id.idiag_if = peer.interface;
+  id.idiag_cookie[0] = id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  inet_diag_msg found{};
+  if (const int error = AskKernel(NETLINK_SOCK_DIAG, request, SOCK_DIAG_BY_FAMILY, found); error != 0) {
+    return MakeError(ErrorCode::kPermission, ErrnoError(error, "sock_diag(7)").message);
+  }
+  // A socket that no process has open any more looks like root's. A listening one is another connection's.
+  if (found.idiag_inode == 0 || found.idiag_state == TCP_LISTEN) {
+    return MakeError(ErrorCode::kPermission, "no process has it open any more");
+  }
+  return std::optional<uid_t>(found.idiag_uid);
+}
+
+}  // namespace cairnfs::rpc
