@@ -34,6 +34,9 @@ constexpr unsigned kWaitsMax = 96;  // beside those of root, of all users togeth
 constexpr int kRankThreadsSpare = 64;
 constexpr auto kRateWindow = std::chrono::seconds(10);
 constexpr auto kProgressInterval = std::chrono::milliseconds(200);
+// What files need: a status that asks for no exact count does not wait longer for one, and metrics begin one so often.
+constexpr auto kQuickCountWait = std::chrono::seconds(5);
+constexpr auto kCountEvery = std::chrono::minutes(1);
 
 uint64_t BytesBelow(const std::string& path) {
   uint64_t bytes = 0;
@@ -217,11 +220,17 @@ class Service::Impl final : public Control::Service {
   void Shutdown();
   StatusReport Report() const;
   bool CountsQuickly() const;
+  void CountNowAndThen() const;
 
   grpc::Status Status(grpc::ServerContext* context, const StatusRequest* request, StatusReply* reply) override {
     if (request->exact() || CountsQuickly()) {
       auto count = [this](fs::Done<fs::LiveCount> done) { filesystem_.CountLive(std::move(done)); };
-      auto counted = Await<fs::LiveCount>(count, Cancelled(context));
+      // A collection may have begun that has to end first.
+      const auto gives_up = [is_cancelled = Cancelled(context), exact = request->exact(),
+                             deadline = Clock::now() + kQuickCountWait] {
+        return is_cancelled() || (!exact && Clock::now() >= deadline);
+      };
+      auto counted = Await<fs::LiveCount>(count, gives_up);
       if (!counted.ok() && request->exact()) return rpc::ToGrpc(counted.error().WithContext("cannot count"));
     }
     StatusReport report = Report();
@@ -392,7 +401,14 @@ void Service::Impl::SampleRates(const std::stop_token& stop) {
   }
 }
 
-// No longer than a status may take. A collection that runs has to end first.
+// For those who only look at what was counted last.
+void Service::Impl::CountNowAndThen() const {
+  const auto last = filesystem_.GetStatus().live;
+  if (last && Clock::now() - last->at < kCountEvery) return;
+  if (CountsQuickly()) filesystem_.CountLive([](const Result<fs::LiveCount>&) {});
+}
+
+// No longer than a status may take.
 bool Service::Impl::CountsQuickly() const {
   constexpr uint64_t kRecordsMax = 100'000;
   if (options_.cluster != nullptr) return false;
@@ -426,7 +442,10 @@ StatusReport Service::Impl::Report() const {
 Service::Service(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Service::~Service() { Shutdown(); }
 void Service::Shutdown() { impl_->Shutdown(); }
-StatusReport Service::Report() const { return impl_->Report(); }
+StatusReport Service::Report() const {
+  impl_->CountNowAndThen();
+  return impl_->Report();
+}
 
 Result<std::unique_ptr<Service>> Service::Start(Options options, fs::FileSystem& filesystem) {
   auto impl = std::make_unique<Impl>(std::move(options), filesystem);

@@ -170,7 +170,12 @@ def metrics_are_served():
                 pass
             with open(mount.path + "/unsynced", "wb") as file:
                 file.write(b"y" * 5000)
-            values = scrape(address)
+            deadline = time.monotonic() + 60
+            while "cairnfs_live_bytes" not in (values := scrape(address)):
+                assert time.monotonic() < deadline, "nobody counts what files need"
+                time.sleep(0.1)
+            # In whole 64 MiB.
+            assert values["cairnfs_live_bytes"] == values["cairnfs_unreferenced_bytes"] == 0, values
             assert values["cairnfs_inodes"] == 5 and values["cairnfs_logical_bytes"] == 105000, values
             mount.umount()
 
