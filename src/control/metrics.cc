@@ -4,6 +4,7 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -19,27 +20,28 @@ using prometheus::MetricType;
 constexpr uint64_t kToldBytes = 64 * kMiB;
 constexpr uint64_t kToldChunks = 64;
 
+void RoundDown(std::initializer_list<uint64_t*> values, uint64_t unit) {
+  for (uint64_t* value : values) *value = AlignDown(*value, unit);
+}
+
+// What was new takes room, goes to the disk and to other nodes, and lies in the cache where it is read then.
 void RoundWhatTells(StatusReport& report) {
-  fs::FsStatus& fs = report.fs;
-  store::StoreStats& store = fs.store;
-  std::vector<uint64_t*> all = {&store.unique_bytes,    &store.segment_bytes,    &store.free_segment_bytes,
-                                &store.dead_bytes,      &store.new_bytes_total,  &store.known_bytes_total,
-                                &report.metadata_bytes, &report.available_bytes, &store.disk_write_bytes_total,
-                                &fs.dirty_bytes};
+  store::StoreStats& store = report.fs.store;
+  RoundDown({&store.unique_bytes, &store.segment_bytes, &store.free_segment_bytes, &store.dead_bytes,
+             &store.new_bytes_total, &store.known_bytes_total, &store.disk_read_bytes_total,
+             &store.disk_write_bytes_total, &report.fs.dirty_bytes, &report.metadata_bytes, &report.available_bytes},
+            kToldBytes);
+  RoundDown({&store.chunk_count, &store.cache_hits_total, &store.cache_misses_total}, kToldChunks);
   if (report.live) {
-    all.push_back(&report.live->totals.live_bytes);
-    all.push_back(&report.live->totals.unreferenced_bytes);
+    RoundDown({&report.live->totals.live_bytes, &report.live->totals.unreferenced_bytes}, kToldBytes);
   }
-  if (report.cluster) {
-    cluster::ClusterChunkStats& chunks = report.cluster->chunks;
-    for (uint64_t* bytes : {&chunks.sent_bytes_total, &chunks.received_bytes_total, &chunks.wire_sent_bytes_total,
-                            &chunks.wire_received_bytes_total, &chunks.new_in_cluster_bytes_total,
-                            &chunks.known_in_cluster_bytes_total, &chunks.unacknowledged_bytes}) {
-      all.push_back(bytes);
-    }
-  }
-  for (uint64_t* bytes : all) *bytes = AlignDown(*bytes, kToldBytes);
-  store.chunk_count = AlignDown(store.chunk_count, kToldChunks);
+  if (!report.cluster) return;
+  cluster::ClusterChunkStats& chunks = report.cluster->chunks;
+  RoundDown({&chunks.sent_bytes_total, &chunks.received_bytes_total, &chunks.wire_sent_bytes_total,
+             &chunks.wire_received_bytes_total, &chunks.new_in_cluster_bytes_total,
+             &chunks.known_in_cluster_bytes_total, &chunks.unacknowledged_bytes, &chunks.remote_read_bytes_total},
+            kToldBytes);
+  RoundDown({&chunks.remote_reads_total}, kToldChunks);
 }
 
 class Collector final : public prometheus::Collectable {

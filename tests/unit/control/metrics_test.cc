@@ -150,18 +150,25 @@ TEST(Metrics, NoSmallStepTellsWhetherBytesWereKnown) {
                                 &chunks.new_in_cluster_bytes_total,
                                 &chunks.known_in_cluster_bytes_total,
                                 &chunks.unacknowledged_bytes,
+                                &chunks.remote_read_bytes_total,
+                                &store.disk_read_bytes_total,
                                 &live.live_bytes,
                                 &live.unreferenced_bytes};
+  const uint64_t base_count = 640;
+  std::vector<uint64_t*> counts = {&store.chunk_count, &store.cache_hits_total, &store.cache_misses_total,
+                                   &chunks.remote_reads_total};
   for (uint64_t* bytes : all) *bytes = base;
-  store.chunk_count = 640;
+  for (uint64_t* count : counts) *count = base_count;
   const Scrape before = Parse(RenderMetrics(report));
   EXPECT_EQ(before.at("cairnfs_known_bytes_total").value, static_cast<double>(base));
   EXPECT_EQ(before.at("cairnfs_chunks").value, 640);
   for (uint64_t* bytes : all) *bytes += 16 * kMiB;
-  store.chunk_count += 20;
+  for (uint64_t* count : counts) *count += 63;
   EXPECT_EQ(Parse(RenderMetrics(report)), before);
   for (uint64_t* bytes : all) *bytes += 48 * kMiB;
+  for (uint64_t* count : counts) *count += 1;
   EXPECT_EQ(Parse(RenderMetrics(report)).at("cairnfs_known_bytes_total").value, static_cast<double>(base + 64 * kMiB));
+  EXPECT_EQ(Parse(RenderMetrics(report)).at("cairnfs_cache_misses_total").value, 704);
 }
 
 TEST(Metrics, WhatIsSoOrNotIsOneOrZero) {
