@@ -37,6 +37,7 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
   workers = std::make_unique<TaskQueue>("cairn-worker", options.worker_threads > 0 ? options.worker_threads : cores);
   waiters = std::make_unique<TaskQueue>("cairn-waiter", std::max(4u, options.waiting_threads));
   space_waiters = std::make_unique<TaskQueue>("cairn-space", kSpaceWaiterThreads);
+  metadata_room = std::make_unique<MetadataRoom>(parts, *waiters, stop.get_token());
   if (parts.cluster) {
     host = std::make_unique<ClusterHost>(*parts.cluster, parts.kv, parts.names, options.durability);
     blocking = std::make_unique<BlockingCalls>("cairn-blocking", kBlockingThreads);

@@ -138,10 +138,11 @@ struct LiveCount {
 };
 
 struct FsStatus {
-  std::vector<CommitFailure> failed_commits;  // in a cluster: the last few, latest first
-  uint64_t logical_bytes = 0;                 // sum of file sizes (without holes), what is not durable yet included
-  uint64_t inode_count = 0;                   // of every type; too few while a start still counts those that it found
-  uint64_t dirty_bytes = 0;                   // written and not durable yet
+  std::vector<CommitFailure> failed_commits;    // in a cluster: the last few, latest first
+  uint64_t logical_bytes = 0;                   // sum of file sizes (without holes), what is not durable yet included
+  uint64_t inode_count = 0;                     // of every type; too few while a start still counts those that it found
+  std::optional<uint64_t> metadata_room_bytes;  // that users other than root may take; nullopt in a cluster
+  uint64_t dirty_bytes = 0;                     // written and not durable yet
   uint64_t open_files = 0;
   uint64_t write_bytes_total = 0, read_bytes_total = 0;  // through the mount, since start
   uint64_t sync_rounds_total = 0, sync_points_total = 0;
@@ -153,6 +154,14 @@ struct FsStatus {
   store::StoreStats store;
   // As the last collection left it, or CountLive found it. nullopt: neither was since the start, or several hosts.
   std::optional<LiveCount> live;
+};
+
+// What a user's entries take in the metadata, before compression.
+struct MetadataOwner {
+  uint32_t uid = 0;
+  uint64_t bytes = 0;  // those of extended attributes included
+  uint64_t xattr_bytes = 0;
+  uint64_t inode_count = 0;
 };
 
 struct CollectionStatus {
@@ -365,6 +374,8 @@ class FileSystem {
   // As many steps as there are files that are open or changed, however many there are. Right after a start it waits
   // until all records were read once.
   FsStatus GetStatus() const;
+  // Whose entries fill the metadata, the largest first: reads all of it.
+  Result<std::vector<MetadataOwner>> GetMetadataOwners() const;
   FsTraffic GetTraffic() const;  // two counters, at no cost
   // In a cluster: how many wait to tell of bytes of a file while another tells of the same file.
   unsigned waiting_puts() const;

@@ -19,6 +19,7 @@
 #include "fs/filesystem.h"
 #include "fs/inode.h"
 #include "fs/loss_witnesses.h"
+#include "fs/metadata_room.h"
 #include "fs/orphans.h"
 #include "fs/record_totals.h"
 #include "fs/streams.h"
@@ -459,8 +460,9 @@ class FileSystem::Impl {
   std::unique_ptr<BlockingCalls> round_waits;  // changes, copies and renames, which wait for rounds too
   std::unique_ptr<TaskQueue> workers;          // cut, hash, store
   std::unique_ptr<TaskQueue> waiters;          // operations that wait for workers, chunks or rounds
-  std::unique_ptr<TaskQueue> host_waits;       // opens that wait until another host has published what it closed
-  std::unique_ptr<TaskQueue> space_waiters;    // writes that wait for space: those that need none pass them by
+  std::unique_ptr<MetadataRoom> metadata_room;
+  std::unique_ptr<TaskQueue> host_waits;     // opens that wait until another host has published what it closed
+  std::unique_ptr<TaskQueue> space_waiters;  // writes that wait for space: those that need none pass them by
   std::unique_ptr<ErrorNames> error_names;
   LossWitnesses loss_witnesses;
   std::atomic<bool> waits_ended{false};  // the server stops: what may never come is not waited for

@@ -51,7 +51,10 @@ void FileSystem::WhenAdmitted(NameChange change, Done<void> go, const Caller& ca
     };
     return impl_->AfterClosed(caller, std::move(unless_full));
   }
-  impl_->rounds->WhenAdmitted(change, std::move(go));
+  if (change != NameChange::kMakes) return impl_->rounds->WhenAdmitted(change, std::move(go));
+  impl_->rounds->WhenAdmitted(change, [this, uid = caller.uid, go = std::move(go)](const Status& admitted) {
+    go(admitted.ok() ? impl_->metadata_room->Admit(uid) : admitted);
+  });
 }
 
 Result<meta::Attr> FileSystem::MakeNode(InodeId parent, std::string_view name, const meta::CreateParams& params) {

@@ -12,8 +12,10 @@
 namespace cairnfs::fs {
 namespace {
 
-// More inodes than anyone makes; numbers are 64 bits wide.
+// Of a cluster, whose metadata lies elsewhere: more inodes than anyone makes; numbers are 64 bits wide.
 constexpr uint64_t kInodesMax = uint64_t{1} << 40;
+// Of a host alone: with so much of metadata it is counted how many more there is room for. Most take less.
+constexpr uint64_t kBytesPerInode = 1024;
 
 constexpr int kTriesMax = 4;
 
@@ -71,8 +73,14 @@ Result<FsSpace> FileSystem::GetSpace() {
       space.available_bytes = space.free_bytes = all->available_bytes;
     }
   }
-  space.inodes_total = kInodesMax;
-  space.inodes_free = kInodesMax - static_cast<uint64_t>(std::max<int64_t>(0, impl_->inode_count.load()));
+  const auto inode_count = static_cast<uint64_t>(std::max<int64_t>(0, impl_->inode_count.load()));
+  if (impl_->host == nullptr) {
+    space.inodes_free = impl_->metadata_room->BytesForUsers() / kBytesPerInode;
+    space.inodes_total = inode_count + space.inodes_free;
+  } else {
+    space.inodes_total = kInodesMax;
+    space.inodes_free = kInodesMax - inode_count;
+  }
   return space;
 }
 
@@ -142,6 +150,7 @@ FsStatus FileSystem::GetStatus() const {
   FsStatus status{};
   status.store = impl_->parts.local_chunks.Stats();
   status.inode_count = static_cast<uint64_t>(std::max<int64_t>(0, impl_->inode_count.load()));
+  if (impl_->host == nullptr) status.metadata_room_bytes = impl_->metadata_room->BytesForUsers();
   if (impl_->host != nullptr) impl_->CountShared();
   for (int tries = 1;; tries++) {
     // A record that is published between the two sums would be missing in both.
@@ -175,6 +184,10 @@ FsStatus FileSystem::GetStatus() const {
   }
   if (status.last_error.empty()) status.last_error = status.store.last_error;
   return status;
+}
+
+Result<std::vector<MetadataOwner>> FileSystem::GetMetadataOwners() const {
+  return CountByOwner(impl_->parts.kv, impl_->stop.get_token());
 }
 
 Status FileSystem::Impl::CheckNoneLeftBehind() {

@@ -22,10 +22,15 @@ Failpoint round_data_sync("fs.round_data_sync", Failpoint::Kind::kSkippable);
 // A file that stays open for writing is left out of background rounds until this many of its chunks are unpublished.
 constexpr size_t kPinsMax = 8192;
 
-// Memory that names may take before they are flushed: past the first, a round is asked for; past the second, names
-// wait.
-constexpr size_t kUnflushedBytesKick = 16 * kMiB;
+// Memory that names may take before they are flushed: past it names wait, past a quarter of it a round is asked for. On
+// a disk with little room it is less: what is not flushed yet has no room for sure.
 constexpr size_t kUnflushedBytesMax = 64 * kMiB;
+constexpr size_t kUnflushedBytesMin = 2 * kMiB;
+constexpr size_t kUnflushedShareOfFree = 16;
+
+size_t UnflushedBytesMax(const store::LocalChunkStore& chunks) {
+  return std::clamp<uint64_t>(chunks.DiskFreeBytes() / kUnflushedShareOfFree, kUnflushedBytesMin, kUnflushedBytesMax);
+}
 
 bool IsOfDisk(ErrorCode code) {
   return code == ErrorCode::kIo || code == ErrorCode::kFailed || code == ErrorCode::kCorrupt ||
@@ -68,19 +73,20 @@ std::optional<Status> SyncRounds::TryAdmit(NameChange change) {
     kicked_ = true;
     wake_.NotifyOne();
   }
-  const size_t limit = change == NameChange::kRemoves ? 2 * kUnflushedBytesMax : kUnflushedBytesMax;
-  if (local_kv_->UnflushedBytes() < limit) return Status();
-  if (failure_) return failure_->WithContext("too many changes wait for the disk");
+  const bool removes = change == NameChange::kRemoves;
+  const size_t unflushed_bytes = local_kv_->UnflushedBytes();
+  if (unflushed_bytes < UnflushedBytesMax(local_chunks_) * (removes ? 2 : 1)) return Status();
+  if (failure_) {
+    if (removes && unflushed_bytes < 2 * kUnflushedBytesMax) return Status();
+    return failure_->WithContext("too many changes wait for the disk");
+  }
   if (stopping_) return MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
   return std::nullopt;
 }
 
 void SyncRounds::WhenAdmitted(NameChange change, Done<void> go) {
   if (local_kv_ == nullptr) return go({});
-  if (change == NameChange::kMakes && local_chunks_.MetadataRoomIsLow()) {
-    return go(MakeError(ErrorCode::kNoSpace, "the disk has little room left, which is kept for removing files"));
-  }
-  if (local_kv_->UnflushedBytes() < kUnflushedBytesKick) return go({});
+  if (local_kv_->UnflushedBytes() < UnflushedBytesMax(local_chunks_) / 4) return go({});
   std::optional<Status> admitted;
   {
     MutexLock lock(mutex_);

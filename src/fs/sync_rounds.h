@@ -49,9 +49,8 @@ class SyncRounds {
 
   // Asked for operations on names before they take an Operation: names that are not flushed yet are kept in memory, and
   // this bounds how much. Calls `go` once the change may be made: at once below the bound; else on a thread of
-  // `waiters` after a round, which takes no thread meanwhile. With the error of the last round when rounds fail, with
-  // kNoSpace for what makes names when the disk has little left for metadata. What removes names is let in for longer,
-  // because it makes room.
+  // `waiters` after a round, which takes no thread meanwhile. With the error of the last round when rounds fail.
+  // What removes names is let in for longer, because it makes room.
   void WhenAdmitted(NameChange change, Done<void> go);
 
   // The inode's content differs from its record now. REQUIRES: an Operation is held.

@@ -19,7 +19,7 @@ Failpoint segment_sync("store.segment_sync", Failpoint::Kind::kSkippable);
 constexpr uint64_t kSegmentBytesMin = 64 * kKiB;
 constexpr size_t kWindowBytesMax = 4 * kMiB;
 constexpr std::chrono::milliseconds kTrimInterval{50};
-constexpr std::chrono::seconds kIdleInterval{10};
+constexpr std::chrono::seconds kIdleInterval{5};
 
 SegmentWriter::Options WriterOptions(const StoreOptions& options) {
   SegmentWriter::Options writer;
@@ -66,8 +66,10 @@ LocalChunkStore::Impl::Impl(io::Disk& disk, kv::KvEngine& engine, io::BufferPool
     : options_(resolved),
       disk_(disk),
       pool_(pool),
+      engine_(engine),
       index_(engine),
-      space_(disk, resolved.reserve_bytes, resolved.segment_bytes, WriterOptions(resolved).SegmentBytesMin()),
+      space_(disk, resolved.reserve_bytes, resolved.segment_bytes, WriterOptions(resolved).SegmentBytesMin(),
+             [&engine] { return engine.GetDiskUse().needed_bytes; }),
       segments_(disk, space_, [this] { Wake(); }),
       writer_(WriterOptions(resolved), segments_, space_, failure_,
               {.wake = [this] { Wake(); },
@@ -223,20 +225,21 @@ void LocalChunkStore::Impl::Maintain() {
     }
     GiveBackTails();
     if (segments_.HasReleased()) segments_.ProcessReleased(options_.free_segments_bytes_max);
-    segments_.GiveUpFree(options_.reserve_bytes);  // what is kept for reuse must leave the metadata its room
+    segments_.GiveUpFree(space_.KeptBytes());  // what is kept for reuse must leave the metadata its room
     writer_.PrepareNext();
     segments_.CloseFilesBeyondLimit();
     cache_.Trim();
+    engine_.Tidy();
     MutexLock lock(maintenance_mutex_);
     ++passes_ended_;
     maintenance_changed_.NotifyAll();
   }
 }
 
-bool LocalChunkStore::Impl::MetadataRoomIsLow() {
-  if (!space_.ReserveIsLow()) return false;
-  if (segments_.HasFree()) Wake();
-  return true;
+uint64_t LocalChunkStore::Impl::MetadataRoom(uint64_t unwritten_bytes) {
+  const uint64_t room = space_.MetadataRoom(unwritten_bytes);
+  if (room == 0 && segments_.HasFree()) Wake();
+  return room;
 }
 
 void LocalChunkStore::Impl::GiveBackTails() {
@@ -360,7 +363,8 @@ Result<LiveTotals> LocalChunkStore::CountLive(const LiveTest& live, const std::s
 StoreStats LocalChunkStore::Stats() const { return impl_->Stats(); }
 uint64_t LocalChunkStore::DiskFreeBytes() const { return impl_->space_.DiskFreeBytes(); }
 uint64_t LocalChunkStore::AvailableBytes() const { return impl_->space_.AvailableBytes(); }
-bool LocalChunkStore::MetadataRoomIsLow() const { return impl_->MetadataRoomIsLow(); }
+uint64_t LocalChunkStore::MetadataRoom(uint64_t unwritten_bytes) const { return impl_->MetadataRoom(unwritten_bytes); }
+uint64_t LocalChunkStore::reserve_bytes() const { return impl_->space_.reserve_bytes(); }
 size_t LocalChunkStore::cache_bytes_max() const { return impl_->options_.cache_bytes_max; }
 
 bool LocalChunkStore::TryReserve(uint64_t bytes) { return impl_->space_.TryReserve(bytes); }

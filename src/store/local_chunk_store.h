@@ -129,9 +129,11 @@ class LocalChunkStore final : public ChunkStore {
   // Admission of data that is not hashed yet: reserves room for `bytes` of possibly new data. False when it would not
   // fit. ReleaseReservation gives it back once the data was put or dropped. Any thread; a few atomic operations.
   bool TryReserve(uint64_t bytes);
-  // Less than a fifth of what is kept for metadata (StoreOptions::reserve_bytes) is left on the disk: what only adds
-  // names should be refused, so that removing them stays possible. Any thread; asks the disk at most every 100 ms.
-  bool MetadataRoomIsLow() const;
+  // What names may still take of the disk, once the metadata has what it needs for what it holds and for
+  // `unwritten_bytes` more. A fifth of what is kept for metadata (reserve_bytes) is left: at 0 what only adds names
+  // should be refused, so that a start and removing them stay possible. Any thread; asks the disk at most every 100 ms.
+  uint64_t MetadataRoom(uint64_t unwritten_bytes) const;
+  uint64_t reserve_bytes() const;
   void ReleaseReservation(uint64_t bytes);
 
   // Reads every record of every segment, verifies each digest and that each index entry points at its record.

@@ -352,9 +352,9 @@ void SegmentWriter::PrepareNext() {
     MutexLock lock(mutex_);
     if (!next_wanted_ || next_) return;
     bool ahead = current_ != nullptr && current_->header.size_bytes - next_offset_ > options_.chunk_bytes_max;
-    options.reserve_bytes = options_.reserve_bytes;
+    options.reserve_bytes = space_.KeptBytes();
     if (next_purpose_ == Purpose::kCompaction && !ahead) {
-      options.reserve_bytes /= 4;
+      options.reserve_bytes = options_.reserve_bytes / 4;
       options.reserve_name = "a quarter of the reserve: a collection may use the rest";
     }
     next_wanted_ = false;

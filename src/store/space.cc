@@ -18,12 +18,14 @@ uint64_t WithOverhead(uint64_t bytes) { return bytes + bytes / 128; }
 
 }  // namespace
 
-SpaceMeter::SpaceMeter(io::Disk& disk, uint64_t reserve_bytes, uint64_t segment_bytes, uint64_t segment_bytes_min)
+SpaceMeter::SpaceMeter(io::Disk& disk, uint64_t reserve_bytes, uint64_t segment_bytes, uint64_t segment_bytes_min,
+                       std::function<uint64_t()> metadata_needs)
     : disk_(disk),
       reserve_bytes_(reserve_bytes),
       segment_bytes_(segment_bytes),
       segment_bytes_min_(segment_bytes_min),
-      slack_bytes_(std::min<uint64_t>(kMiB, segment_bytes / 8)) {
+      slack_bytes_(std::min<uint64_t>(kMiB, segment_bytes / 8)),
+      metadata_needs_(std::move(metadata_needs)) {
   Refresh();
 }
 
@@ -37,6 +39,7 @@ void SpaceMeter::Refresh() {
   refreshed_at_ns_.store(NowNanoseconds(), std::memory_order_relaxed);
   auto space = disk_.GetSpace();
   if (space.ok()) disk_free_.store(space->free_bytes, std::memory_order_relaxed);
+  if (metadata_needs_) metadata_need_bytes_.store(metadata_needs_(), std::memory_order_relaxed);
 }
 
 void SpaceMeter::RefreshIfOlder(std::chrono::milliseconds age) {
@@ -50,7 +53,8 @@ void SpaceMeter::RefreshIfOlder(std::chrono::milliseconds age) {
 
 uint64_t SpaceMeter::RoomBytes() const {
   uint64_t disk_free = disk_free_.load(std::memory_order_relaxed);
-  uint64_t allocatable = disk_free > reserve_bytes_ ? disk_free - reserve_bytes_ : 0;
+  const uint64_t kept = KeptBytes();
+  uint64_t allocatable = disk_free > kept ? disk_free - kept : 0;
   uint64_t room = allocatable / segment_bytes_ * UsableBytes(segment_bytes_) +
                   RoomOfSegment(AlignDown(allocatable % segment_bytes_, kPageBytes));
   return room + open_room_.load(std::memory_order_relaxed) + prepared_room_.load(std::memory_order_relaxed) +
@@ -69,9 +73,13 @@ uint64_t SpaceMeter::DiskFreeBytes() {
   return disk_free_.load(std::memory_order_relaxed);
 }
 
-bool SpaceMeter::ReserveIsLow() {
+uint64_t SpaceMeter::MetadataRoom(uint64_t unwritten_bytes) {
   RefreshIfOlder(kRefreshInterval);
-  return disk_free_.load(std::memory_order_relaxed) < reserve_bytes_ / 5;
+  // They go to the log, and then to tables before the log goes.
+  const uint64_t needed = metadata_need_bytes_.load(std::memory_order_relaxed) + 2 * unwritten_bytes;
+  const uint64_t kept = reserve_bytes_ / 5 + needed;
+  const uint64_t disk_free = disk_free_.load(std::memory_order_relaxed);
+  return disk_free > kept ? disk_free - kept : 0;
 }
 
 bool SpaceMeter::TryReserve(uint64_t bytes) {

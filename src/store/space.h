@@ -1,12 +1,14 @@
 // How many bytes of new chunks still fit, cheaply and on the safe side.
 //
 // What fits is: the rest of the open segment, the segments that stand ready (prepared or freed), and what the disk has
-// free beyond the reserve. The disk is asked at most every 100 ms, and sooner when a reservation would fail. From each
-// segment's room a chunk is taken off, because a chunk that does not fit the tail goes to the next segment.
+// free beyond the reserve and what the metadata needs for what it holds already. The disk is asked at most every 100
+// ms, and sooner when a reservation would fail. From each segment's room a chunk is taken off, because a chunk that
+// does not fit the tail goes to the next segment.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 
 #include "base/thread_annotations.h"
 #include "io/file.h"
@@ -15,23 +17,28 @@ namespace cairnfs::store {
 
 class SpaceMeter {
  public:
-  // `segment_bytes_min`: no segment is made that is smaller, so lesser room is none.
-  SpaceMeter(io::Disk& disk, uint64_t reserve_bytes, uint64_t segment_bytes, uint64_t segment_bytes_min);
+  // `segment_bytes_min`: no segment is made that is smaller, so lesser room is none. `metadata_needs`: what of the disk
+  // the metadata may take beyond what it takes now, without a new entry (kv::DiskUse); null: nothing.
+  SpaceMeter(io::Disk& disk, uint64_t reserve_bytes, uint64_t segment_bytes, uint64_t segment_bytes_min,
+             std::function<uint64_t()> metadata_needs = nullptr);
 
   bool TryReserve(uint64_t bytes);
   void ReleaseReservation(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
   uint64_t AvailableBytes();  // less the reservations
   uint64_t DiskFreeBytes();   // the reserve included
   void Refresh();             // asks the disk now
-  // Metadata has taken most of the reserve. Less than what a compaction may leave for the while.
-  bool ReserveIsLow();
+  // What metadata may still take of the disk, once it has all that it needs and `unwritten_bytes` more are in it. A
+  // fifth of the reserve is left.
+  uint64_t MetadataRoom(uint64_t unwritten_bytes);
+  uint64_t reserve_bytes() const { return reserve_bytes_; }
 
   // Kept up to date by the writer and the segment set.
   void SetOpenRoom(uint64_t bytes) { open_room_.store(bytes, std::memory_order_relaxed); }
   void SetPreparedRoom(uint64_t bytes) { prepared_room_.store(bytes, std::memory_order_relaxed); }
   void SetFreeSegmentsRoom(uint64_t bytes) { free_segments_room_.store(bytes, std::memory_order_relaxed); }
 
-  uint64_t reserve_bytes() const { return reserve_bytes_; }
+  // Of the disk, for metadata: the reserve, and what is needed for what is written already.
+  uint64_t KeptBytes() const { return reserve_bytes_ + metadata_need_bytes_.load(std::memory_order_relaxed); }
   // Chunk bytes that a segment of this size would bring, were it made or taken up now.
   uint64_t RoomOfSegment(uint64_t segment_bytes) const {
     return segment_bytes < segment_bytes_min_ ? 0 : UsableBytes(segment_bytes);
@@ -48,8 +55,10 @@ class SpaceMeter {
   const uint64_t segment_bytes_;
   const uint64_t segment_bytes_min_;
   const uint64_t slack_bytes_;
+  const std::function<uint64_t()> metadata_needs_;
   std::atomic<uint64_t> reserved_{0};
   std::atomic<uint64_t> disk_free_{0};
+  std::atomic<uint64_t> metadata_need_bytes_{0};
   std::atomic<int64_t> refreshed_at_ns_{0};
   std::atomic<uint64_t> open_room_{0}, prepared_room_{0}, free_segments_room_{0};
   Mutex refreshing_;

@@ -34,7 +34,7 @@ class LocalChunkStore::Impl {
   Status Sync();
   StoreStats Stats() const;
   void Report(const Error& error);
-  bool MetadataRoomIsLow();
+  uint64_t MetadataRoom(uint64_t unwritten_bytes);
 
   // sweep.cc
   Status Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
@@ -68,6 +68,7 @@ class LocalChunkStore::Impl {
   std::map<uint64_t, std::string> unusable_;  // segment id: what is wrong; constant once open, empty unless tolerated
   io::Disk& disk_;
   io::BufferPool& pool_;
+  kv::KvEngine& engine_;
   FailureState failure_;
   ChunkIndex index_;
   SpaceMeter space_;

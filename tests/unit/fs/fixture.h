@@ -50,10 +50,11 @@ inline meta::CreateParams WithMode(uint32_t mode) {
 class FullableEngine final : public kv::KvEngine {
  public:
   std::atomic<bool> full{false};
-  Status verified;                             // what is found on its disk
-  std::atomic<bool> index_unreadable{false};   // the chunk index's part of it: nothing can be put
-  std::atomic<int> name_scans_until_hold{-1};  // below zero: never
-  std::atomic<bool> holding{false};            // a scan or a read waits; set to false to let it go on
+  Status verified;                                       // what is found on its disk
+  std::atomic<bool> index_unreadable{false};             // the chunk index's part of it: nothing can be put
+  std::atomic<int> name_scans_until_hold{-1};            // below zero: never
+  std::atomic<bool> holding{false};                      // a scan or a read waits; set to false to let it go on
+  std::atomic<uint64_t> held_bytes{0}, needed_bytes{0};  // of the disk, as it is told
   std::atomic<uint64_t> gets_total{0}, scans_total{0}, writes_total{0}, written_keys_total{0};
   void AwaitHold() const {
     while (!holding) std::this_thread::yield();
@@ -88,6 +89,7 @@ class FullableEngine final : public kv::KvEngine {
   }
   std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override { return memory_->GetSnapshot(); }
   Status Verify(const std::stop_token& /*stop*/) override { return verified; }
+  kv::DiskUse GetDiskUse() override { return {held_bytes, needed_bytes}; }
 
  private:
   void Hold() {

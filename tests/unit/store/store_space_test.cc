@@ -47,6 +47,24 @@ TEST_F(SpaceTest, ARecycledSegmentGrowsOnlyByWhatTheReserveLeaves) {
   EXPECT_EQ(FreeBytes(), kReserve);
 }
 
+TEST_F(SpaceTest, WhatTheMetadataNeedsIsKeptBesideTheReserve) {
+  uint64_t needed = 0;
+  SpaceMeter meter(small_, kReserve, kMiB, 64 * kKiB, [&] { return needed; });
+  LeaveFree(kReserve + 6 * kMiB);
+  meter.Refresh();
+  EXPECT_TRUE(meter.TryReserve(kMiB));
+  EXPECT_EQ(meter.MetadataRoom(0), kReserve / 5 * 4 + 6 * kMiB + kReserve % 5);
+  EXPECT_EQ(meter.MetadataRoom(kMiB), meter.MetadataRoom(0) - 2 * kMiB);  // for the log, and for tables
+  EXPECT_EQ(meter.MetadataRoom(kReserve / 2 + 3 * kMiB), 0u);
+  needed = 6 * kMiB;
+  meter.Refresh();
+  EXPECT_FALSE(meter.TryReserve(kMiB));
+  EXPECT_GT(meter.MetadataRoom(0), 0u);
+  needed += kReserve;
+  meter.Refresh();
+  EXPECT_EQ(meter.MetadataRoom(0), 0u);
+}
+
 // An error of the disk is told to a descriptor that was open when the bytes were on their way to it.
 TEST_F(SpaceTest, AFileWithBytesThatAreNotSyncedStaysOpen) {
   std::vector<SegmentPtr> segments;

@@ -1,0 +1,135 @@
+#include "fs/metadata_room.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/coding.h"
+#include "base/log.h"
+#include "fs/scan.h"
+#include "meta/records.h"
+
+namespace cairnfs::fs {
+namespace {
+
+// From one count to the next: so many times what it took.
+constexpr int kPausePerCount = 20;
+constexpr std::chrono::nanoseconds kPauseMin = std::chrono::seconds(1);
+constexpr auto kToldAgainAfter = std::chrono::minutes(1);
+
+// Of the inodes in a scan of their records, in the order of their numbers: where one owner's begin.
+using OwnerRuns = std::map<uint64_t, uint32_t>;
+
+uint32_t OwnerOf(const OwnerRuns& runs, uint64_t inode) {
+  auto next = runs.upper_bound(inode);
+  return next == runs.begin() ? 0 : std::prev(next)->second;
+}
+
+// Of a key that begins with a letter and the number of an inode.
+uint64_t InodeIn(std::string_view key) { return Decoder(key.substr(std::min<size_t>(1, key.size()))).BigEndianU64(); }
+
+Error NoRoom(const std::string& why) { return MakeError(ErrorCode::kNoSpace, why); }
+
+}  // namespace
+
+Result<std::vector<MetadataOwner>> CountByOwner(kv::KvStore& kv, const std::stop_token& stop) {
+  std::map<uint32_t, MetadataOwner> owners;
+  OwnerRuns runs;
+  CAIRNFS_RETURN_IF_ERROR(ScanPrefix(kv, "I", stop, [&](const kv::KvEntry& entry) {
+    auto record = meta::InodeRecord::Decode(entry.value);
+    if (!record.ok()) return true;  // a check tells of it
+    if (runs.empty() || runs.rbegin()->second != record->uid) runs[InodeIn(entry.key)] = record->uid;
+    owners[record->uid].bytes += entry.key.size() + entry.value.size();
+    ++owners[record->uid].inode_count;
+    return true;
+  }));
+  for (const char* prefix : {"D", "E", "X"}) {
+    CAIRNFS_RETURN_IF_ERROR(ScanPrefix(kv, prefix, stop, [&](const kv::KvEntry& entry) {
+      MetadataOwner& owner = owners[OwnerOf(runs, InodeIn(entry.key))];
+      const uint64_t bytes = entry.key.size() + entry.value.size();
+      owner.bytes += bytes;
+      if (*prefix == 'X') owner.xattr_bytes += bytes;
+      return true;
+    }));
+  }
+  std::vector<MetadataOwner> result;
+  for (auto& [uid, owner] : owners) {
+    owner.uid = uid;
+    result.push_back(owner);
+  }
+  std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  return result;
+}
+
+MetadataRoom::MetadataRoom(const FileSystem::Parts& parts, TaskQueue& waiters, std::stop_token stop)
+    : parts_(parts), waiters_(waiters), stop_(std::move(stop)), own_uid_(geteuid()) {}
+
+uint64_t MetadataRoom::BytesForUsers() const {
+  if (parts_.local_kv == nullptr) return UINT64_MAX;
+  const uint64_t room = parts_.local_chunks.MetadataRoom(parts_.local_kv->UnflushedBytes());
+  const uint64_t kept = parts_.local_chunks.reserve_bytes() / 5;
+  return room > kept ? room - kept : 0;
+}
+
+Status MetadataRoom::Admit(uint32_t uid) {
+  if (parts_.local_kv == nullptr) return {};
+  const uint64_t room = parts_.local_chunks.MetadataRoom(parts_.local_kv->UnflushedBytes());
+  Status judged = Judge(uid, room);
+  if (!judged.ok()) TellOfRefusal(judged.error());
+  return judged;
+}
+
+Status MetadataRoom::Judge(uint32_t uid, uint64_t room) {
+  if (room == 0) return NoRoom("what is left of the disk is kept for removing files");
+  if (uid == 0 || uid == own_uid_) return {};
+  if (room <= parts_.local_chunks.reserve_bytes() / 5) return NoRoom("what is left is kept for root");
+  if (!HoldsTooMuch(uid, room)) return {};
+  return NoRoom("user " + std::to_string(uid) + " has more than half of it, and what is left is kept for others");
+}
+
+bool MetadataRoom::HoldsTooMuch(uint32_t uid, uint64_t room) {
+  const uint64_t held = parts_.engine.GetDiskUse().held_bytes;
+  if (room > held) return false;
+  CountInBackground();
+  if (room > (held + room) / 4) return false;
+  MutexLock lock(mutex_);
+  auto own = bytes_by_uid_.find(uid);
+  if (own == bytes_by_uid_.end()) return false;
+  // As a share: on the disk entries are compressed.
+  const double share = static_cast<double>(own->second) / static_cast<double>(counted_bytes_);
+  return share * static_cast<double>(held) > static_cast<double>(held + room) / 2;
+}
+
+void MetadataRoom::CountInBackground() {
+  const auto began = std::chrono::steady_clock::now();
+  MutexLock lock(mutex_);
+  if (is_counting_ || began < not_counted_before_) return;
+  is_counting_ = true;
+  waiters_.Post([this, began] {
+    auto owners = CountByOwner(parts_.kv, stop_);
+    const auto now = std::chrono::steady_clock::now();
+    MutexLock counted(mutex_);
+    is_counting_ = false;
+    not_counted_before_ = now + std::max<std::chrono::nanoseconds>(kPausePerCount * (now - began), kPauseMin);
+    if (!owners.ok()) return;
+    bytes_by_uid_.clear();
+    counted_bytes_ = 0;
+    for (const MetadataOwner& owner : *owners) {
+      bytes_by_uid_[owner.uid] = owner.bytes;
+      counted_bytes_ += owner.bytes;
+    }
+  });
+}
+
+void MetadataRoom::TellOfRefusal(const Error& why) {
+  const auto now = std::chrono::steady_clock::now();
+  auto told_at = told_at_.load();
+  const bool was_told = told_at != decltype(told_at){} && now - told_at < kToldAgainAfter;
+  if (was_told || !told_at_.compare_exchange_strong(told_at, now)) return;
+  spdlog::warn(
+      "the metadata is what is full, and new names and attributes are refused: {}; `cairnfs status "
+      "--metadata` tells whose take how much",
+      why.message);
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,57 @@
+// Room on a host's disk for names and attributes: who may take of it while it gets short, and who has.
+//
+//   - Once it is gone nothing that makes names is let in, so that removing them stays possible
+//     (store::LocalChunkStore::MetadataRoom).
+//   - A fifth of the reserve before that, only root and the user whom the daemon runs as are let in.
+//   - Of the others, one whose own entries take more than half of all room for metadata is not let in once less than a
+//     quarter of it is left: he leaves it to the rest.
+// Whose entries take what is counted by reading them all: seldom, in the background, and only while less than half of
+// the room is left and others than root make names. So the last rule knows of a user what he had some seconds ago.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <stop_token>
+#include <vector>
+
+#include "base/task_queue.h"
+#include "base/thread_annotations.h"
+#include "fs/filesystem.h"
+
+namespace cairnfs::fs {
+
+// What each user's entries take, by uid, the largest first; before compression. Names count for who owns the directory.
+// The entries change meanwhile: each counts as it was at some moment of the call. kInterrupted once `stop` is set.
+Result<std::vector<MetadataOwner>> CountByOwner(kv::KvStore& kv, const std::stop_token& stop);
+
+class MetadataRoom {
+ public:
+  // `waiters` counts. All outlive this. On a host whose names lie elsewhere everybody is let in.
+  MetadataRoom(const FileSystem::Parts& parts, TaskQueue& waiters, std::stop_token stop);
+
+  // Whether this user may make a name or an attribute now: kNoSpace. Any thread.
+  Status Admit(uint32_t uid);
+  // That users other than root may take. Any thread.
+  uint64_t BytesForUsers() const;
+
+ private:
+  Status Judge(uint32_t uid, uint64_t room);
+  bool HoldsTooMuch(uint32_t uid, uint64_t room);
+  void CountInBackground();
+  void TellOfRefusal(const Error& why);
+
+  const FileSystem::Parts& parts_;
+  TaskQueue& waiters_;
+  const std::stop_token stop_;
+  const uint32_t own_uid_;
+  std::atomic<std::chrono::steady_clock::time_point> told_at_{};  // of a refusal, in the log
+
+  Mutex mutex_;
+  std::map<uint32_t, uint64_t> bytes_by_uid_ GUARDED_BY(mutex_);  // as of the last count
+  uint64_t counted_bytes_ GUARDED_BY(mutex_) = 0;
+  bool is_counting_ GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::time_point not_counted_before_ GUARDED_BY(mutex_){};
+};
+
+}  // namespace cairnfs::fs
