@@ -154,8 +154,8 @@ struct StoreCommands {
   bool json = false;
   std::string wait_path;
   bool wait_json = false;
-  bool exact = false;
   CheckCommand check;
+  StatusCommand status;
 };
 
 void AddMount(CLI::App& app, MountCommands& commands, int& exit_code) {
@@ -182,14 +182,15 @@ void AddMount(CLI::App& app, MountCommands& commands, int& exit_code) {
 
 void AddStatusAndWait(CLI::App& app, StoreCommands& commands, int& exit_code) {
   auto* status_command = app.add_subcommand("status", "space, activity and health of a mount");
-  AddTarget(*status_command, commands.target,
+  AddTarget(*status_command, commands.status.target,
             "the mount point; or any path in the mount: of the failed commits, those at, above or below it");
   status_command->footer(
       "Of a cluster it lists failed commits: the last 16 that this host tried since its daemon started.\n"
       "Only root and the user whom the daemon runs as may ask.");
-  status_command->add_flag("--exact", commands.exact, "count what files need now, however long that takes");
-  status_command->add_flag("--json", commands.json, "print JSON");
-  status_command->callback([&] { exit_code = RunStatus({commands.target, commands.exact, commands.json}); });
+  status_command->add_flag("--exact", commands.status.exact, "count what files need now, however long that takes");
+  status_command->add_flag("--metadata", commands.status.metadata, "whose entries fill the metadata: reads all of it");
+  status_command->add_flag("--json", commands.status.json, "print JSON");
+  status_command->callback([&] { exit_code = RunStatus(commands.status); });
 
   auto* wait_command = app.add_subcommand("wait", "return once everything written so far is durable");
   wait_command->add_option("PATH", commands.wait_path, "a path in the mount")->required();

@@ -194,7 +194,7 @@ int RunUmount(const UmountCommand& command) {
 int RunStatus(const StatusCommand& command) {
   auto located = LocateDaemon(command.target);
   if (!located.ok()) return Fail(located.error());
-  auto status = located->client.GetStatus({located->location.path, command.exact});
+  auto status = located->client.GetStatus({located->location.path, command.exact, command.metadata});
   if (!status.ok()) return Fail(status.error());
   Print(command.json ? StatusJson(*status) : StatusText(*status));
   return daemon::kExitDone;

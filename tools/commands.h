@@ -18,6 +18,10 @@ struct UmountCommand {
   std::string mount_point;
   bool lazy = false;
 };
+struct StatusCommand {
+  Target target;
+  bool exact = false, metadata = false, json = false;
+};
 struct CheckCommand {
   Target target;
   bool rebuild_index = false, json = false;
@@ -25,10 +29,6 @@ struct CheckCommand {
 
 int RunMount(const MountCommand& command);
 int RunUmount(const UmountCommand& command);
-struct StatusCommand {
-  Target target;
-  bool exact = false, json = false;
-};
 int RunStatus(const StatusCommand& command);
 int RunWait(const std::string& path);
 int RunGc(const Target& target, bool json);

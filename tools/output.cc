@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "base/user.h"
 #include "daemon/size_text.h"
 #include "json_text.h"
 
@@ -40,6 +41,23 @@ std::string LiveText(const std::optional<control::LiveReport>& live) {
   return fmt::format("{} in {} chunks that files need; dead, until collected: {} in {} ({})",
                      FormatSize(totals.live_bytes), totals.live_chunks, FormatSize(totals.unreferenced_bytes),
                      totals.unreferenced_chunks, when);
+}
+
+std::string RoomForNamesText(uint64_t bytes) {
+  if (bytes == 0) return "full: the metadata has no room for more names and attributes (status --metadata: whose)";
+  return fmt::format("room for {} more of names and attributes", FormatSize(bytes));
+}
+
+std::string OwnerText(const fs::MetadataOwner& owner) {
+  return fmt::format("{}: {} in {} inodes ({} of it attributes)", UserName(owner.uid), FormatSize(owner.bytes),
+                     owner.inode_count, FormatSize(owner.xattr_bytes));
+}
+
+nlohmann::ordered_json OwnerObject(const fs::MetadataOwner& owner) {
+  return {{"uid", owner.uid},
+          {"bytes", owner.bytes},
+          {"xattr_bytes", owner.xattr_bytes},
+          {"inode_count", owner.inode_count}};
 }
 
 nlohmann::ordered_json ClusterObject(const control::ClusterActivityReport& report) {
@@ -125,6 +143,8 @@ std::string StatusText(const control::StatusReport& report) {
                               FormatSize(store.dead_bytes), FormatSize(store.free_segment_bytes)));
   if (!report.cluster) line("dedup ratio", fmt::format("{:.2f}", DedupRatio(report)));
   line("available", FormatSize(report.available_bytes));
+  if (report.fs.metadata_room_bytes) line("names", RoomForNamesText(*report.fs.metadata_room_bytes));
+  for (const fs::MetadataOwner& owner : report.owners) line("metadata of", OwnerText(owner));
   line("not durable", FormatSize(report.fs.dirty_bytes));
   line("rates", fmt::format("{}/s written, {}/s read", FormatSize(static_cast<uint64_t>(report.write_bytes_per_second)),
                             FormatSize(static_cast<uint64_t>(report.read_bytes_per_second))));
@@ -201,6 +221,8 @@ std::string StatusJson(const control::StatusReport& report) {
     json["unreferenced_chunk_count"] = report.live->totals.unreferenced_chunks;
     json["counted_seconds_ago"] = report.live->counted_seconds_ago;
   }
+  if (report.fs.metadata_room_bytes) json["metadata_room_bytes"] = *report.fs.metadata_room_bytes;
+  for (const fs::MetadataOwner& owner : report.owners) json["metadata_owners"].push_back(OwnerObject(owner));
   if (report.cluster) {
     json["cluster"] = ClusterObject(*report.cluster);
   } else {

@@ -103,8 +103,10 @@ Result<StatusReport> Client::GetStatus(const StatusQuery& query) {
   StatusRequest request;
   request.set_path(query.failures_at);
   request.set_exact(query.exact);
+  request.set_metadata_owners(query.metadata_owners);
   StatusReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Status, request, reply, query.exact ? 0 : 60));
+  const int seconds_max = query.exact ? 0 : query.metadata_owners ? 3600 : 60;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Status, request, reply, seconds_max));
   return FromMessage(reply);
 }
 

@@ -12,6 +12,14 @@
 
 namespace cairnfs::control {
 
+struct StatusQuery {
+  // Of the commits that failed those of directories at, above or below this path, which begins below the root; empty:
+  // all.
+  std::string failures_at;
+  bool exact = false;            // counts anew what files need, which may take long
+  bool metadata_owners = false;  // all metadata is read for them
+};
+
 // A connection for each call; one thread at a time. Every call: kUnavailable when no daemon answers, kPermission when
 // the socket is another user's, else the daemon's own error.
 class Client {
@@ -20,11 +28,7 @@ class Client {
   Client(Client&&) noexcept;
   ~Client();
 
-  struct StatusQuery {
-    std::string failures_at;  // of the commits that failed those of directories at, above or below it; empty: all
-    bool exact = false;       // counts anew what files need, which may take long
-  };
-  Result<StatusReport> GetStatus(const StatusQuery& query);
+  Result<StatusReport> GetStatus(const StatusQuery& query = {});
   // Until everything is durable that was written on this host, and of the inode, a file or a directory with all that is
   // below it, what other hosts have closed. `path` is how an error calls it. nullopt: no daemon could be asked, for
   // want of one or of the right to pass the directories above its sockets.

@@ -119,6 +119,13 @@ void ToMessage(const StatusReport& report, StatusReply& reply) {
   reply.set_failing(report.fs.failing);
   if (report.cluster) ToMessage(*report.cluster, *reply.mutable_cluster());
   for (const std::string& failure : report.failures) reply.add_failures(failure);
+  for (const fs::MetadataOwner& owner : report.owners) {
+    MetadataOwner& message = *reply.add_metadata_owners();
+    message.set_uid(owner.uid);
+    message.set_bytes(owner.bytes);
+    message.set_xattr_bytes(owner.xattr_bytes);
+    message.set_inode_count(owner.inode_count);
+  }
 
   const store::StoreStats& store = report.fs.store;
   Space& space = *reply.mutable_space();
@@ -140,6 +147,7 @@ void ToMessage(const StatusReport& report, StatusReply& reply) {
     live.set_unreferenced_chunk_count(report.live->totals.unreferenced_chunks);
     live.set_counted_seconds_ago(report.live->counted_seconds_ago);
   }
+  if (report.fs.metadata_room_bytes) space.set_metadata_room_bytes(*report.fs.metadata_room_bytes);
 
   Activity& activity = *reply.mutable_activity();
   activity.set_dirty_bytes(report.fs.dirty_bytes);
@@ -189,10 +197,14 @@ StatusReport FromMessage(const StatusReply& reply) {
 
   if (reply.has_cluster()) report.cluster = FromMessage(reply.cluster());
   report.failures.assign(reply.failures().begin(), reply.failures().end());
+  for (const MetadataOwner& owner : reply.metadata_owners()) {
+    report.owners.push_back({owner.uid(), owner.bytes(), owner.xattr_bytes(), owner.inode_count()});
+  }
 
   fs::FsStatus& fs = report.fs;
   fs.logical_bytes = reply.space().logical_bytes();
   fs.inode_count = reply.space().inode_count();
+  if (reply.space().has_metadata_room_bytes()) fs.metadata_room_bytes = reply.space().metadata_room_bytes();
   fs.dirty_bytes = activity.dirty_bytes();
   fs.open_files = activity.open_files();
   fs.write_bytes_total = activity.write_bytes_total();

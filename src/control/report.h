@@ -51,6 +51,7 @@ struct StatusReport {
   std::optional<LiveReport> live;                // nullopt: not counted since the daemon's start; in a cluster
   std::optional<ClusterActivityReport> cluster;  // nullopt: this host is alone
   std::vector<std::string> failures;             // of commits, the newest first; where a client asks
+  std::vector<fs::MetadataOwner> owners;         // of the metadata, the largest first; where a client asks
 
   uint64_t OnDiskBytes() const {
     return fs.store.segment_bytes - std::min(fs.store.segment_bytes, fs.store.free_segment_bytes) + metadata_bytes;

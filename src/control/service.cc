@@ -235,6 +235,11 @@ class Service::Impl final : public Control::Service {
     }
     StatusReport report = Report();
     report.failures = DescribeFailures(report.fs.failed_commits, request->path());
+    if (request->metadata_owners()) {
+      auto owners = filesystem_.GetMetadataOwners();
+      if (!owners.ok()) return rpc::ToGrpc(owners.error());
+      report.owners = *std::move(owners);
+    }
     ToMessage(report, *reply);
     return grpc::Status::OK;
   }
