@@ -149,7 +149,8 @@ std::string StatusText(const control::StatusReport& report) {
   line("rates", fmt::format("{}/s written, {}/s read", FormatSize(static_cast<uint64_t>(report.write_bytes_per_second)),
                             FormatSize(static_cast<uint64_t>(report.read_bytes_per_second))));
   line("since start", fmt::format("{}, {} read", WrittenText(report), FormatSize(report.fs.read_bytes_total)));
-  line("pool", fmt::format("{} of {} buffers free", report.fs.pool_buffers_free, report.fs.pool_buffers));
+  line("pool", fmt::format("{} of {} buffers free, {} in memory", report.fs.pool_buffers_free, report.fs.pool_buffers,
+                           report.fs.pool_buffers_touched));
   line("open files", fmt::format("{}", report.fs.open_files));
   line("collecting", report.fs.collecting ? "yes" : (report.fs.collection_failed ? "no, the last one failed" : "no"));
   line("state", report.fs.failing ? "failing: nothing becomes durable" : "good");
@@ -208,6 +209,7 @@ std::string StatusJson(const control::StatusReport& report) {
       {"sync_points_total", report.fs.sync_points_total},
       {"pool_buffers", report.fs.pool_buffers},
       {"pool_buffers_free", report.fs.pool_buffers_free},
+      {"pool_buffers_touched", report.fs.pool_buffers_touched},
       {"collecting", report.fs.collecting},
       {"collection_failed", report.fs.collection_failed},
       {"failing", report.fs.failing},

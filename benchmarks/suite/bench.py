@@ -25,6 +25,7 @@ from subjects import Cairn, Load
 SOURCE = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 EXPERIMENTS = {  # name: what measures its rows
     "new": saving.new_rows,
+    "first-save": saving.first_save_rows,
     "recycled": saving.recycled_rows,
     "unchanged": saving.unchanged_rows,
     "frameworks": frameworks.framework_rows,
@@ -139,7 +140,7 @@ class Bench:
             peak = process_memory(cairn.pid)
         except (CannotRun, OSError):
             return
-        pool = status["pool_buffers"] * MIB
+        pool = status["pool_buffers_touched"] * MIB
         self.memory_seen.append({"name": os.path.basename(cairn.data), "beside_pool": peak - pool,
                                  "allowed": 256 * MIB + 64 * status["chunk_count"]})
 

@@ -1,8 +1,9 @@
 """The rows about saving: stall, durable into new and recycled segments, unchanged, partly changed, more writers."""
 
 import shutil
+import time
 
-from machine import GIB, MIB, CannotRun, Usage, settle
+from machine import GIB, MIB, CannotRun, Usage, process_memory, settle
 from measuring import Row, take_turns
 from profiling import record
 from subjects import Cairn, Floor, fio
@@ -109,6 +110,35 @@ def new_rows(bench):
 
 def recycled_rows(bench):
     return save_rows(bench, "recycled")
+
+
+def first_save_rows(bench):
+    """The first save after a mount: into a pool that takes memory as it is used, and into one that has it."""
+    size = bench.size // 2
+    ways = {"as it is used": "false", "before": "true"}
+
+    def first_save(way):
+        cairn = Cairn(bench, "first-save", touch_pool=ways[way], free_segments_max=MIB)
+        time.sleep(3)  # hosts of virtual machines take back what is free within two seconds
+        with cairn:
+            idle = process_memory(cairn.pid, "VmRSS")
+            sample = save_cairn(bench, cairn, "step", size)
+            return {**sample, "idle": idle, "after": process_memory(cairn.pid, "VmRSS")}
+
+    series = take_turns(bench.rounds, {way: lambda way=way: first_save(way) for way in ways},
+                        before_round=lambda number: bench.load("fill", bench.next_seed(), 0, size))
+    rows = []
+    for measure, key in (("time in write(2)", "write_s"), ("save and rename", "total_s")):
+        row = Row(f"first save after a mount, {size // MIB} MiB: {measure}")
+        for way in ways:
+            row.figure(f"memory taken {way}", series.rates(way, size, key), "B/s")
+        row.ratio("as used vs before", "memory taken as it is used", "memory taken before")
+        rows.append(row)
+    row = Row("memory of a daemon that was not used yet")
+    for way in ways:
+        row.figure(f"memory taken {way}", [one / MIB for one in series.get(way, "idle")], "MiB")
+        row.figure(f"memory taken {way}, after its first save", [one / MIB for one in series.get(way, "after")], "MiB")
+    return rows + [row]
 
 
 def unchanged_rows(bench):

@@ -24,7 +24,7 @@ constexpr size_t kLoadsHereMax = 32;
 bool ClusterChunkStoreImpl::WritersGoFirst() {
   const auto now = Clock::now();
   const bool do_write = now - last_put_at_ < options_.writer_pause && sync_waiters_ == 0 &&
-                        unacknowledged_bytes_ < pool_.count() * io::BufferPool::kPayloadBytes / 8 * 5;
+                        unacknowledged_bytes_ < pool_.touched_count() * io::BufferPool::kPayloadBytes / 8 * 5;
   if (!do_write) {
     writers_first_since_.reset();
     return false;

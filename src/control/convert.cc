@@ -165,6 +165,7 @@ void ToMessage(const StatusReport& report, StatusReply& reply) {
   activity.set_sync_points_total(report.fs.sync_points_total);
   activity.set_pool_buffers(report.fs.pool_buffers);
   activity.set_pool_buffers_free(report.fs.pool_buffers_free);
+  activity.set_pool_buffers_touched(report.fs.pool_buffers_touched);
   activity.set_collecting(report.fs.collecting);
   activity.set_collection_failed(report.fs.collection_failed);
   activity.set_write_bytes_per_second(report.write_bytes_per_second);
@@ -213,6 +214,7 @@ StatusReport FromMessage(const StatusReply& reply) {
   fs.sync_points_total = activity.sync_points_total();
   fs.pool_buffers = activity.pool_buffers();
   fs.pool_buffers_free = activity.pool_buffers_free();
+  fs.pool_buffers_touched = activity.pool_buffers_touched();
   fs.collecting = activity.collecting();
   fs.collection_failed = activity.collection_failed();
   fs.last_error = reply.last_error();

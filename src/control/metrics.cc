@@ -90,6 +90,8 @@ class Collector final : public prometheus::Collectable {
     gauge("cairnfs_pool_buffers", "Buffers of the pool.", static_cast<double>(report.fs.pool_buffers));
     gauge("cairnfs_pool_buffers_free", "Buffers of the pool that are free.",
           static_cast<double>(report.fs.pool_buffers_free));
+    gauge("cairnfs_pool_buffers_touched", "Buffers of the pool that take memory.",
+          static_cast<double>(report.fs.pool_buffers_touched));
     gauge("cairnfs_collecting", "1 while a collection runs.", report.fs.collecting ? 1 : 0);
     gauge("cairnfs_collection_failed", "1 when the last collection failed.", report.fs.collection_failed ? 1 : 0);
     gauge("cairnfs_failed", "1 while nothing becomes durable, because a write or sync of the disk fails or has failed.",

@@ -24,6 +24,7 @@ struct Config {
 
   // Sizes in bytes. 0 means: chosen from the machine (see docs/operating.md).
   uint64_t pool_size = 0;
+  bool touch_pool = false;
   uint64_t cache_size = 0;
   uint64_t segment_size = 0;
   uint64_t free_segments_max = 0;

@@ -136,6 +136,7 @@ const std::vector<ConfigKey>& Table() {
       {"data", Kind::kPath, &Config::data},
       {"mount_point", Kind::kPath, &Config::mount_point},
       {"pool_size", Kind::kSize, &Config::pool_size, 32 * kMiB, kTiB, kAutomatic},
+      {"touch_pool", Kind::kFlag, &Config::touch_pool},
       {"cache_size", Kind::kSize, &Config::cache_size, kMiB, kTiB, kAutomatic},
       {"segment_size", Kind::kSize, &Config::segment_size, 4 * kMiB, 4 * kGiB, kAutomatic},
       {"free_segments_max", Kind::kSize, &Config::free_segments_max, kMiB, 1024 * kTiB, kAutomatic},

@@ -53,6 +53,7 @@ bool HoldsFilesOfOthers(const std::string& path) {
 io::BufferPool::Options PoolOptions(const Config& config) {
   io::BufferPool::Options options;
   options.size_bytes_max = config.pool_size != 0 ? config.pool_size : DefaultPoolSize();
+  options.touches_all = config.touch_pool;
   return options;
 }
 

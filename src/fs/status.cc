@@ -173,6 +173,7 @@ FsStatus FileSystem::GetStatus() const {
   status.sync_points_total = impl_->rounds->requests_total();
   status.pool_buffers = impl_->parts.pool.count();
   status.pool_buffers_free = impl_->parts.pool.free_count();
+  status.pool_buffers_touched = impl_->parts.pool.touched_count();
   status.collecting = impl_->collector->running();
   status.live = impl_->collector->last_count();
   status.failing = impl_->rounds->failing();

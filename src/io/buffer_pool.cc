@@ -73,16 +73,16 @@ Result<std::unique_ptr<BufferPool>> BufferPool::Create(const Options& options) {
   }
   (void)madvise(mapping, mapped, MADV_HUGEPAGE);  // best effort
   (void)madvise(mapping, mapped, MADV_DONTDUMP);  // what users wrote is for no core file, which it would fill, too
-  return std::unique_ptr<BufferPool>(
-      new BufferPool(static_cast<std::byte*>(mapping), mapped, count, options.reserved_count));
+  return std::unique_ptr<BufferPool>(new BufferPool(static_cast<std::byte*>(mapping), mapped, count, options));
 }
 
-BufferPool::BufferPool(std::byte* mapping, size_t mapped, size_t count, uint32_t reserved_count)
+BufferPool::BufferPool(std::byte* mapping, size_t mapped, size_t count, const Options& options)
     : mapping_(mapping),
       mapped_(mapped),
       base_(mapping + (kHugePageBytes - reinterpret_cast<uintptr_t>(mapping) % kHugePageBytes) % kHugePageBytes),
       count_(count),
-      reserved_count_(reserved_count),
+      reserved_count_(options.reserved_count),
+      first_touched_count_(options.touches_all ? count : std::min(count, kFirstTouchedCount)),
       references_(count) {
   {
     MutexLock lock(mutex_);
@@ -90,12 +90,17 @@ BufferPool::BufferPool(std::byte* mapping, size_t mapped, size_t count, uint32_t
     untouched_.reserve(count);
     for (size_t index = count; index > 0; index--) untouched_.push_back(static_cast<uint32_t>(index - 1));
     free_count_.store(count, std::memory_order_relaxed);
+    NoteTouched();
   }
-  toucher_ = std::jthread([this](std::stop_token stop) { TouchAll(std::move(stop)); });
+  toucher_ = std::jthread([this](const std::stop_token& stop) { TouchAhead(stop); });
 }
 
 BufferPool::~BufferPool() {
   toucher_.request_stop();
+  {
+    MutexLock lock(mutex_);
+    touch_wanted_.NotifyAll();
+  }
   toucher_.join();
   assert(free_count() == count_ && "a BufferRef outlives its pool");
   munmap(mapping_, mapped_);
@@ -108,6 +113,8 @@ BufferRef BufferPool::Take(size_t keep_count) {
   const uint32_t index = from.back();
   from.pop_back();
   free_count_.fetch_sub(1, std::memory_order_relaxed);
+  NoteTouched();
+  if (WantsTouching()) touch_wanted_.NotifyOne();
   references_[index].store(1, std::memory_order_relaxed);
   return BufferRef(this, index);
 }
@@ -196,29 +203,45 @@ void BufferPool::Touch(std::byte* begin) {
   }
 }
 
-void BufferPool::TouchAll(std::stop_token stop) {
+bool BufferPool::HasFreeLessThan(size_t divisor) const {
+  return ready_count() < reserved_count_ + touched_count() / divisor;
+}
+
+bool BufferPool::WantsTouching() const {
+  if (untouched_.empty()) return false;
+  const bool is_first = untouched_.size() > count_ - first_touched_count_;
+  return is_first || ready_count() < touched_count() / 2;
+}
+
+void BufferPool::NoteTouched() {
+  const size_t touched = count_ - untouched_.size() - touching_count_;
+  touched_count_.store(std::max(touched, first_touched_count_), std::memory_order_relaxed);
+}
+
+void BufferPool::TouchAhead(const std::stop_token& stop) {
   pthread_setname_np(pthread_self(), "pool-touch");
-  (void)setpriority(PRIO_PROCESS, 0, 19);  // of this thread: it is seconds of work that nobody waits for
+  (void)setpriority(PRIO_PROCESS, 0, 19);  // of this thread: nobody waits for its work
   std::vector<uint32_t> batch;
-  while (!stop.stop_requested()) {
-    {
-      MutexLock lock(mutex_);
-      free_.insert(free_.end(), batch.begin(), batch.end());
-      if (!batch.empty()) WakeWaiters();
-      batch.clear();
-      if (untouched_.empty()) return;
-      // Seldom in the lock: whoever has it at the lowest priority may keep it for long.
-      while (!untouched_.empty() && batch.size() < std::clamp<size_t>(count_ / 64, 1, 16)) {
-        batch.push_back(untouched_.back());
-        untouched_.pop_back();
-      }
+  MutexLock lock(mutex_);
+  for (;;) {
+    while (!WantsTouching() && !stop.stop_requested()) touch_wanted_.Wait(mutex_);
+    if (stop.stop_requested()) return;
+    // Seldom in the lock: whoever has it at the lowest priority may keep it for long.
+    while (WantsTouching() && batch.size() < std::clamp<size_t>(count_ / 64, 1, 16)) {
+      batch.push_back(untouched_.back());
+      untouched_.pop_back();
     }
+    touching_count_ = batch.size();
+    lock.Unlock();
     // While they are touched, the buffers count as free but are in neither list: nobody else can have them.
     for (uint32_t index : batch) Touch(base_ + size_t{index} * kBufferBytes);
+    lock.Lock();
+    free_.insert(free_.end(), batch.begin(), batch.end());
+    batch.clear();
+    touching_count_ = 0;
+    NoteTouched();
+    WakeWaiters();
   }
-  MutexLock lock(mutex_);
-  free_.insert(free_.end(), batch.begin(), batch.end());
-  WakeWaiters();
 }
 
 }  // namespace cairnfs::io

@@ -3,8 +3,13 @@
 // One mapping of private memory in huge pages, cut into equal buffers. Each buffer has
 // kHeadroomBytes in front of a page boundary, where the headers of a FUSE request land, and kPayloadBytes after it.
 // The pool's size is the back-pressure of the whole data path.
+//
+// A buffer takes memory once it is touched, and keeps it. Buffers are touched as the pool is used, by a thread that
+// keeps half of those that have memory free; so who is quicker than that thread reuses buffers rather than meet new
+// pages.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -63,7 +68,9 @@ class BufferPool {
   struct Options {
     size_t size_bytes_max;        // rounded down to whole buffers
     uint32_t reserved_count = 8;  // buffers that only AcquireReserved hands out: requests that are no writes, reads
+    bool touches_all = false;     // all of it is touched at once, not as it is used
   };
+  static constexpr size_t kFirstTouchedCount = 128;  // without being used: what a save needs to keep the disk busy
   // Maps the pool; kInvalidArgument when fewer than 2 * reserved_count buffers fit, kIo when memory cannot be had.
   // A thread of the pool touches the memory; buffers already touched are handed out first.
   static Result<std::unique_ptr<BufferPool>> Create(const Options& options);
@@ -82,8 +89,12 @@ class BufferPool {
   size_t count() const { return count_; }
   size_t reserved_count() const { return reserved_count_; }
   size_t free_count() const { return free_count_.load(std::memory_order_relaxed); }
-  // True when fewer than an eighth of the buffers are free beside the reserve: nothing should be fetched ahead of need.
-  bool UnderPressure() const { return free_count() < reserved_count_ + count_ / 8; }
+  // Buffers that have memory; those that get it first count from the start.
+  size_t touched_count() const { return touched_count_.load(std::memory_order_relaxed); }
+  // True when fewer than that part of the buffers that have memory are free beside the reserve.
+  bool HasFreeLessThan(size_t divisor) const;
+  // Nothing should be fetched ahead of need.
+  bool UnderPressure() const { return HasFreeLessThan(8); }
   // Called each time an Acquire finds nothing and starts to wait, and every kPressureInterval while it waits, with the
   // same time. On the acquiring thread, no lock held.
   using PressureCallback = std::function<void(std::chrono::milliseconds without_release)>;
@@ -92,7 +103,7 @@ class BufferPool {
 
  private:
   friend class BufferRef;
-  BufferPool(std::byte* mapping, size_t mapped, size_t count, uint32_t reserved_count);
+  BufferPool(std::byte* mapping, size_t mapped, size_t count, const Options& options);
   struct Waiters {
     CondVar freed;
     size_t count = 0;
@@ -108,21 +119,29 @@ class BufferPool {
   void WakeWaiters() REQUIRES_LOCK(mutex_);
   void Release(uint32_t index) EXCLUDES_LOCK(mutex_);
   static void Touch(std::byte* begin);
-  void TouchAll(std::stop_token stop) EXCLUDES_LOCK(mutex_);
+  // Of how many of the buffers that have memory are free.
+  size_t ready_count() const { return touched_count() - std::min(touched_count(), count_ - free_count()); }
+  bool WantsTouching() const REQUIRES_LOCK(mutex_);
+  void NoteTouched() REQUIRES_LOCK(mutex_);
+  void TouchAhead(const std::stop_token& stop) EXCLUDES_LOCK(mutex_);
 
   std::byte* const mapping_;
   const size_t mapped_;
   std::byte* const base_;  // in the mapping, on the border of a huge page
   const size_t count_;
   const uint32_t reserved_count_;
+  const size_t first_touched_count_;
   PressureCallback on_pressure_;  // set before threads start
   std::vector<std::atomic<uint32_t>> references_;
-  std::atomic<size_t> free_count_{0};  // changed under mutex_ only
-  Mutex mutex_;                        // a leaf: nothing else is locked under it
+  std::atomic<size_t> free_count_{0};     // changed under mutex_ only
+  std::atomic<size_t> touched_count_{0};  // changed under mutex_ only
+  Mutex mutex_;                           // a leaf: nothing else is locked under it
   Waiters ordinary_ GUARDED_BY(mutex_);
   Waiters reserved_ GUARDED_BY(mutex_);
   std::vector<uint32_t> free_ GUARDED_BY(mutex_);       // last in, first out: the warmest buffer is used again
   std::vector<uint32_t> untouched_ GUARDED_BY(mutex_);  // free, and never used: the first use of each page is slow
+  size_t touching_count_ GUARDED_BY(mutex_) = 0;        // free, and in neither list: they are being touched
+  CondVar touch_wanted_;
   bool closed_ GUARDED_BY(mutex_) = false;
   std::jthread toucher_;
 };

@@ -79,7 +79,7 @@ class ChunkCache {
     size_t size;
     Reader used_by;
   };
-  bool PoolIsShort() const { return pool_.free_count() < pool_.reserved_count() + pool_.count() / 4; }
+  bool PoolIsShort() const { return pool_.HasFreeLessThan(4); }
   ChunkData Keep(const Digest& digest, ChunkData data, QueueName queue, Reader reader, Reader used_by);
   void Insert(const Digest& digest, const ChunkData& data, QueueName queue, Reader reader, Reader used_by);
   Queue& QueueToShorten() REQUIRES_LOCK(mutex_);        // REQUIRES: not empty

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,8 @@ import time
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import SMALL, Mount, Scratch, free_port, mounts_below, program, run, run_cases
-from refusals import CORRUPT, NO_DAEMON, call, expect
+from cairnfs_mount import SMALL, Mount, Scratch, Skip, free_port, mounts_below, program, run, run_cases
+from refusals import CORRUPT, NO_DAEMON, NOBODY, USAGE, call, expect
 
 
 def lock_text(mount):
@@ -95,6 +96,128 @@ def a_check_leaves_what_lock_tells_and_tells_it_too():
         assert report["closed_cleanly"] is True and report["last_end"] == "", report
         code, output = call(program("cairnfs"), "check", "--data", mount.data)
         assert code == 0 and "not closed cleanly" not in output, (code, output)
+
+
+def interrupt_a_check(mount, number):
+    """An offline check gets the signal while it has the directory."""
+    for _ in range(50):
+        check = subprocess.Popen([program("cairnfs"), "check", "--data", mount.data], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL)
+        while check.poll() is None and not lock_text(mount).startswith(f"{check.pid} checking\n"):
+            time.sleep(0.001)
+        check.send_signal(number)
+        if check.wait(60) == -number:
+            return
+    raise AssertionError("each check was over before it was interrupted")
+
+
+def a_check_that_is_interrupted_says_nothing_of_the_last_end():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        with open(mount.path + "/file", "wb") as file:
+            file.write(os.urandom(32 << 20))
+        for died in (False, True):
+            left = ""
+            if died:
+                mount.mount()
+                left = die(mount)
+            else:
+                mount.umount()
+            for number in (signal.SIGINT, signal.SIGKILL):
+                interrupt_a_check(mount, number)
+                report = offline_report(mount)
+                assert report["clean"] and report["closed_cleanly"] == (not died), report
+                assert report["last_end"] == left, report
+            interrupt_a_check(mount, signal.SIGINT)
+            log_size = os.path.getsize(mount.data + "/cairnfs.log")
+            mount.mount()
+            with open(mount.data + "/cairnfs.log", encoding="utf-8") as log:
+                log.seek(log_size)
+                assert ("not closed cleanly" in log.read()) == died
+            mount.umount()
+
+
+def what_lock_holds_is_printed_as_text():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        mount.umount()
+        shown = "1 \\x1b[31m\\x9b\\xff"
+        for words in ([], ["--json"]):
+            with open(mount.data + "/LOCK", "wb") as lock:
+                lock.write(b"1 \x1b[31m\x9b\xff\n")
+            output = subprocess.run([program("cairnfs"), "check", "--data", mount.data, *words], check=True,
+                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+            text = json.loads(output)["last_end"] if words else output.decode("ascii")
+            assert shown in text and all(32 <= byte < 127 or byte == 10 for byte in output), output
+        mount.mount()
+        assert shown in mount.log() and "\x1b" not in mount.log(), mount.log()
+        mount.umount()
+
+
+def a_refused_first_start_is_no_crash():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        mount.umount()
+        data = scratch.path + "/new"
+        command = [program("cairnfs"), "mount", mount.path, "--data", data, "-o"]
+        expect(call(*command, "pool_size=1TiB"), USAGE, "pool_size = 1TiB does not fit the ", "give less")
+        assert not os.path.exists(data)
+        run(*command, SMALL)
+        with open(data + "/cairnfs.log", encoding="utf-8") as log:
+            text = log.read()
+        assert "made a new filesystem" in text and "crash" not in text and "half-made" not in text, text
+        mount.umount()
+
+
+def process_memory(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS:")) << 10
+
+
+def memory_is_taken_as_it_is_used():
+    """A quarter of the machine's would be gone as soon as it is mounted."""
+    with Scratch() as scratch:
+        mount = Mount(scratch, "pool_size=1GiB,reserve=8MiB")
+        time.sleep(1)  # in which more would have come
+        status = mount.status()
+        assert 1000 < status["pool_buffers"] and status["pool_buffers_touched"] == 128, status
+        assert process_memory(mount.pid) < 320 << 20, process_memory(mount.pid)
+        with open(mount.path + "/file", "wb") as file:
+            for _ in range(300):
+                file.write(os.urandom(1 << 20))
+        run(program("cairnfs"), "wait", mount.path)
+        status = mount.status()
+        assert 128 < status["pool_buffers_touched"] <= status["pool_buffers"], status
+        mount.remount()
+        assert mount.status()["pool_buffers_touched"] == 128
+        mount.umount()
+
+
+def json_objects(text):
+    while text.strip():
+        found, end = json.JSONDecoder().raw_decode(text := text.lstrip())
+        yield found
+        text = text[end:]
+
+
+def daemons_share_a_quarter_of_the_memory():
+    """In a pid namespace of their own, so that no other daemons of the machine count. Nor does what a stranger runs."""
+    with Scratch() as scratch:
+        stranger = scratch.path + "/cairnfsd"
+        shutil.copy("/usr/bin/sleep", stranger)
+        os.chmod(stranger, 0o755)
+        points = [scratch.directory(name) for name in ("one", "two")]
+        cairnfs = program("cairnfs")
+        lines = [f"setpriv --reuid={NOBODY} --clear-groups {stranger} 300 >/dev/null 2>&1 &",
+                 "until grep -q cairnfsd /proc/$!/comm; do sleep 0.05; done"]
+        lines += [f"{cairnfs} mount {point} --data {point}-data -o reserve=8MiB" for point in points]
+        lines += [f"{cairnfs} status {point} --json" for point in points]
+        lines += [f"{cairnfs} umount {point}" for point in points]
+        output = run("unshare", "--pid", "--fork", "--mount-proc", "sh", "-ec", "\n".join(lines))
+        first, second = (status["pool_buffers"] for status in json_objects(output))
+        if first >= 8000 or second <= 64:
+            raise Skip("the default pool is at one of its bounds")
+        assert abs(first - 2 * second) <= 2, (first, second)
 
 
 def umount_tells_that_the_daemon_had_died():
@@ -273,6 +396,8 @@ def main():
     return run_cases([
         starts_that_fail_say_nothing_of_the_last_end, a_check_leaves_what_lock_tells_and_tells_it_too,
         umount_tells_that_the_daemon_had_died, a_check_whose_daemon_dies_says_so, data_paths_that_look_like_addresses,
+        a_check_that_is_interrupted_says_nothing_of_the_last_end, what_lock_holds_is_printed_as_text,
+        a_refused_first_start_is_no_crash, memory_is_taken_as_it_is_used, daemons_share_a_quarter_of_the_memory,
         one_damaged_chunk_is_no_failure, umount_says_whose_namespace_still_has_the_mount,
         a_stop_ends_while_another_namespace_writes,
     ])

@@ -18,6 +18,7 @@ TEST(Convert, StatusSurvivesTheWire) {
   report.fs.logical_bytes = 11;
   report.fs.dirty_bytes = 12;
   report.fs.pool_buffers = 64;
+  report.fs.pool_buffers_touched = 32;
   report.fs.collecting = true;
   report.fs.collection_failed = true;
   report.fs.last_error = "disk on fire";
@@ -43,6 +44,7 @@ TEST(Convert, StatusSurvivesTheWire) {
   EXPECT_EQ(back.fs.last_error, "disk on fire");
   EXPECT_TRUE(back.fs.failing);
   EXPECT_EQ(back.fs.logical_bytes, 11U);
+  EXPECT_EQ(back.fs.pool_buffers_touched, 32U);
   EXPECT_TRUE(back.fs.collecting);
   EXPECT_TRUE(back.fs.collection_failed);
   EXPECT_EQ(back.write_bytes_per_second, 2.5);

@@ -59,6 +59,7 @@ void FillOneHost(StatusReport& report, Numbers& numbers) {
   numbers.Gauge("open_files", fs.open_files);
   numbers.Gauge("pool_buffers", fs.pool_buffers);
   numbers.Gauge("pool_buffers_free", fs.pool_buffers_free);
+  numbers.Gauge("pool_buffers_touched", fs.pool_buffers_touched);
   numbers.Counter("write_bytes", fs.write_bytes_total);
   numbers.Counter("read_bytes", fs.read_bytes_total);
   numbers.Counter("new_bytes", store.new_bytes_total);

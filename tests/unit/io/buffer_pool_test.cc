@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <string>
 
@@ -226,6 +227,57 @@ TEST(BufferPool, ManyThreadsNeverShareABuffer) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(pool->free_count(), 6u);
+}
+
+// In memory at the moment.
+size_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  size_t mapped = 0, resident = 0;
+  file >> mapped >> resident;
+  return resident * kPageBytes;
+}
+
+bool Eventually(const std::function<bool()>& is_so) {
+  for (int i = 0; i < 60'000 && !is_so(); i++) std::this_thread::sleep_for(1ms);
+  return is_so();
+}
+
+TEST(BufferPool, TakesMemoryAsItIsUsed) {
+  const size_t before = ResidentBytes();
+  constexpr size_t kFirst = BufferPool::kFirstTouchedCount;
+  auto pool = MakePool(8 * kFirst, 2);
+  EXPECT_EQ(pool->touched_count(), kFirst);
+  EXPECT_TRUE(Eventually([&] { return ResidentBytes() >= before + kFirst * BufferPool::kBufferBytes; }));
+  std::vector<BufferRef> held;
+  for (size_t i = 0; i < kFirst / 4; i++) held.push_back(pool->Acquire());
+  std::this_thread::sleep_for(200ms);
+  EXPECT_EQ(pool->touched_count(), kFirst) << "half of them are free";
+  EXPECT_LT(ResidentBytes(), before + (kFirst + 32) * BufferPool::kBufferBytes);
+  for (size_t i = held.size(); i < kFirst; i++) held.push_back(pool->Acquire());
+  EXPECT_TRUE(Eventually([&] { return pool->touched_count() >= 2 * kFirst - 1; })) << pool->touched_count();
+  held.clear();
+  std::this_thread::sleep_for(200ms);
+  EXPECT_LT(pool->touched_count(), 2 * kFirst + 32) << "nobody wants more";
+}
+
+TEST(BufferPool, HandsOutAllThereIsWhetherItWasTouchedOrNot) {
+  auto pool = MakePool(3 * BufferPool::kFirstTouchedCount, 2);
+  std::vector<BufferRef> held;
+  while (pool->free_count() > 2) held.push_back(pool->Acquire());
+  EXPECT_EQ(held.size(), pool->count() - 2);
+  EXPECT_TRUE(Eventually([&] { return pool->touched_count() == pool->count(); }));
+  EXPECT_TRUE(pool->HasFreeLessThan(4));
+  EXPECT_FALSE(pool->TryAcquire());
+  held.clear();
+  EXPECT_FALSE(pool->HasFreeLessThan(4));
+}
+
+TEST(BufferPool, TouchesAllWhereThatIsAskedFor) {
+  auto pool =
+      BufferPool::Create({.size_bytes_max = 256 * BufferPool::kBufferBytes, .reserved_count = 2, .touches_all = true});
+  ASSERT_TRUE(pool.ok());
+  EXPECT_EQ((*pool)->touched_count(), 256u);
+  EXPECT_TRUE(Eventually([&] { return ResidentBytes() >= 256 * BufferPool::kBufferBytes; }));
 }
 
 TEST(BufferPool, RefusesSizesThatCannotWork) {
