@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-BINARIES = {"cairnfs", "cairnfsd", "mount.cairnfs"}
+BINARIES = {"cairnfs", "cairnfsd", "mount.cairnfs", "mount.fuse.cairnfs"}
 EXPECTED = {"cairnfs.h", "control.proto", "cairnfs.toml", "cairnfs.service", "cairnfs@.service", "cairnfs.1", "cairnfsd.8",
             "mount.cairnfs.8", "cairnfs.toml.5", "without-root.conf"}
 PROGRAM = """

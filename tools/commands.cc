@@ -23,6 +23,7 @@
 #include "fuse/server.h"
 #include "mount_holders.h"
 #include "output.h"
+#include "remount.h"
 #include "spawn.h"
 
 namespace cairnfs::tools {
@@ -92,15 +93,6 @@ int WaitAndTellEnd(uint64_t pid, const control::MountEntry& mount) {
   return daemon::kExitDone;
 }
 
-// Without touching the path unless its text is not the mount point's: a dead daemon's mount cannot be asked.
-bool NamesMountPoint(const std::string& path, const std::string& mount_point) {
-  std::string absolute = Absolute(path);
-  while (absolute.size() > 1 && absolute.back() == '/') absolute.pop_back();
-  if (absolute == mount_point) return true;
-  std::error_code error;
-  return stdfs::canonical(path, error).string() == mount_point && !error;
-}
-
 // fsync of anything in the mount is a sync point for all that this host did before.
 Status SyncThroughMount(const std::string& path) {
   int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
@@ -137,6 +129,14 @@ std::string Absolute(const std::string& path) {
   return error ? path : absolute.lexically_normal().string();
 }
 
+bool NamesMountPoint(const std::string& path, const std::string& mount_point) {
+  std::string absolute = Absolute(path);
+  while (absolute.size() > 1 && absolute.back() == '/') absolute.pop_back();
+  if (absolute == mount_point) return true;
+  std::error_code error;
+  return stdfs::canonical(path, error).string() == mount_point && !error;
+}
+
 int Fail(const Error& error) {
   fmt::print(stderr, "cairnfs: {}\n", error.message);
   return daemon::ExitCodeOf(error);
@@ -153,6 +153,10 @@ std::vector<std::string> DaemonArguments(const MountCommand& command) {
 
 int RunMount(const MountCommand& command) {
   std::vector<std::string> arguments = DaemonArguments(command);
+  if (IsRemount(command)) {
+    const Status remounted = Remount(command);
+    return remounted.ok() ? int{daemon::kExitDone} : Fail(remounted.error());
+  }
   if (command.foreground) return Fail(BecomeDaemon(arguments));
   auto report = StartInBackground(arguments);
   if (!report.ok()) return Fail(report.error());

@@ -36,6 +36,9 @@ int RunCheck(const CheckCommand& command);
 
 // As the text says, without looking at what lies there.
 std::string Absolute(const std::string& path);
+// Whether the path is this mount point; without touching it unless its text is not the mount point's: a dead daemon's
+// mount cannot be asked.
+bool NamesMountPoint(const std::string& path, const std::string& mount_point);
 // "cairnfs: message" on stderr; the exit code that fits.
 int Fail(const Error& error);
 // The words that hand a mount's settings to cairnfsd; paths are made absolute.

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "commands.h"
+#include "remount.h"
 #include "spawn.h"
 
 namespace cairnfs::tools {
@@ -66,6 +67,12 @@ int Main(int argc, char** argv) {
   }
   command.config = config.value_or("");
   if (fake) return 0;
+  if (IsRemount(command)) {
+    const Status remounted = Remount(command);
+    if (remounted.ok()) return 0;
+    fmt::print(stderr, "mount.cairnfs: {}\n", remounted.error().message);
+    return kMountFailed;
+  }
   auto report = StartInBackground(DaemonArguments(command));
   if (report.ok() && report->ready) return 0;
   fmt::print(stderr, "mount.cairnfs: {}\n", report.ok() ? report->message : report.error().message);

@@ -26,6 +26,11 @@ void ClusterChunkStoreImpl::SetMinReplicas(unsigned min_replicas) {
   RetryAllStuck();
 }
 
+void ClusterChunkStoreImpl::SetRepairRate(uint64_t bytes_per_second_max) {
+  repair_->SetRate(bytes_per_second_max);
+  healing_->SetRate(bytes_per_second_max);
+}
+
 // As many as were asked for; fewer only while there are too few nodes and the operator allows it.
 size_t ClusterChunkStoreImpl::CopiesNeeded() {
   const unsigned min_replicas = MinReplicas();

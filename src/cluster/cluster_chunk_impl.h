@@ -62,6 +62,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   Status AwaitHealing(const std::stop_token& stop) override { return healing_->Await(stop); }
   ClusterChunkStats ClusterStats() const override;
   void SetMinReplicas(unsigned min_replicas) override EXCLUDES_LOCK(mutex_);
+  void SetRepairRate(uint64_t bytes_per_second_max) override;
   ChunkPeer& peer() override { return *this; }
 
   // syncing.cc

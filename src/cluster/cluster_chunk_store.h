@@ -79,6 +79,8 @@ class ClusterChunkStore : public store::ChunkStore {
   // ClusterChunkOptions::min_replicas from now on, also for the Syncs that wait: they go on at once where the new value
   // allows it. What was done with fewer copies stays done, and is left to repair. Any thread.
   virtual void SetMinReplicas(unsigned min_replicas) = 0;
+  // ClusterChunkOptions::repair_bytes_per_second_max from now on. Any thread.
+  virtual void SetRepairRate(uint64_t bytes_per_second_max) = 0;
   // Sync, for this node's own disk alone (durability level `local`); the copies follow by themselves.
   virtual Status SyncLocal() = 0;
   enum class SyncScope { kCopies, kThisNode };

@@ -106,7 +106,7 @@ void Healing::OnEnded(const Digest& digest, std::optional<size_t> replaced_bytes
     left_.erase(digest);
     pause_ = kAgainAfter;
     const std::chrono::nanoseconds second = std::chrono::seconds(1);
-    next_at_ = std::max(now, next_at_) + second * *replaced_bytes / bytes_per_second_max_;
+    next_at_ = std::max(now, next_at_) + second * *replaced_bytes / bytes_per_second_max_.load();
   } else {
     if (put_off_.empty()) {
       retry_at_ = now + pause_;

@@ -2,6 +2,8 @@
 // as a read here would.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <optional>
@@ -27,6 +29,7 @@ class Healing {
 
   // This node's copy is damaged. Any thread; does not block. Beyond a bound it is left to the next check.
   void Add(const Digest& digest) EXCLUDES_LOCK(mutex_);
+  void SetRate(uint64_t bytes_per_second_max) { bytes_per_second_max_ = std::max<uint64_t>(1, bytes_per_second_max); }
   // The nodes have changed: what could not be replaced is tried again.
   void RetryNow() EXCLUDES_LOCK(mutex_);
   size_t left() const EXCLUDES_LOCK(mutex_);  // damaged here, and not replaced yet
@@ -41,7 +44,7 @@ class Healing {
   void OnEnded(const Digest& digest, std::optional<size_t> replaced_bytes) EXCLUDES_LOCK(mutex_);
 
   ClusterChunkStoreImpl& store_;
-  const uint64_t bytes_per_second_max_;
+  std::atomic<uint64_t> bytes_per_second_max_;
   mutable Mutex mutex_;
   CondVar wake_;
   bool stopping_ GUARDED_BY(mutex_) = false;

@@ -299,7 +299,7 @@ bool Repair::Copy(const Todo& todo) {
     --(is_spread ? spreading_ : replicating_);
     return false;
   }
-  StopsWithin(std::chrono::nanoseconds(std::chrono::seconds(1)) * size / bytes_per_second_max_);
+  StopsWithin(std::chrono::nanoseconds(std::chrono::seconds(1)) * size / bytes_per_second_max_.load());
   return true;
 }
 

@@ -7,6 +7,7 @@
 // tells the chunk's home, when that has changed, who holds it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 #include <set>
@@ -29,6 +30,7 @@ class Repair {
 
   // kLists: what the lists say is taken as true. kHolders: who is named is asked.
   enum class Depth { kLists, kHolders };
+  void SetRate(uint64_t bytes_per_second_max) { bytes_per_second_max_ = std::max<uint64_t>(1, bytes_per_second_max); }
   // Goes through the lists once more. Any thread; does not block.
   void Kick(Depth depth);
   struct Progress {
@@ -65,7 +67,7 @@ class Repair {
   void SetPhase(const char* phase);
 
   ClusterChunkStoreImpl& store_;
-  const uint64_t bytes_per_second_max_;
+  std::atomic<uint64_t> bytes_per_second_max_;
   std::atomic<uint64_t> chunks_left_{0}, missing_copies_{0};
   mutable Mutex mutex_;
   CondVar wake_;

@@ -167,6 +167,22 @@ Result<ForgottenNode> Client::Forget(const std::string& node) {
   return ForgottenNode{reply.id(), reply.name()};
 }
 
+Status Client::Remount(const RemountCall& call, const std::function<Status(const RemountReport&)>& tell_kernel,
+                       const std::function<void()>& take_back) {
+  RemountRequest request;
+  for (const std::string& option : call.options) request.add_options(option);
+  request.set_config(call.config);
+  request.set_directory(call.directory);
+  request.set_only_look(true);
+  RemountReply reply;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Remount, request, reply, 60));
+  CAIRNFS_RETURN_IF_ERROR(tell_kernel({reply.read_only(), {reply.mount_words().begin(), reply.mount_words().end()}}));
+  request.set_only_look(false);
+  Status done = impl_->Call(&Control::Stub::Remount, request, reply);
+  if (!done.ok()) take_back();
+  return done;
+}
+
 Result<ReplicasReport> Client::SetMinReplicas(uint32_t min_replicas) {
   SetMinReplicasRequest request;
   request.set_min_replicas(min_replicas);

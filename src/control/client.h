@@ -38,6 +38,10 @@ class Client {
   Result<std::optional<CheckReport>> Check();
   Result<ClusterReport> GetCluster();
   Result<ForgottenNode> Forget(const std::string& node);
+  // Asks what the kernel is to be told, has `tell_kernel` do so, and has the daemon take its own part. Where that
+  // fails, `take_back` undoes what the kernel was told.
+  Status Remount(const RemountCall& call, const std::function<Status(const RemountReport&)>& tell_kernel,
+                 const std::function<void()>& take_back);
   // 0: as many as copies.
   Result<ReplicasReport> SetMinReplicas(uint32_t min_replicas);
   // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.

@@ -85,6 +85,19 @@ struct ClusterReport {
   std::vector<NodeReport> nodes;
 };
 
+// A remount: the words of -o, in their order, and the configuration that is read before them (empty: none); paths in
+// them are taken from `directory`.
+struct RemountCall {
+  std::vector<std::string> options;
+  std::string config;
+  std::string directory;
+};
+// What it means for the kernel.
+struct RemountReport {
+  bool read_only = false;
+  std::vector<std::string> mount_words;  // nosuid, ...: those that the call names
+};
+
 // A node that was taken out of the cluster.
 struct ForgottenNode {
   std::string id, name;

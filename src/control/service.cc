@@ -295,6 +295,18 @@ class Service::Impl final : public Control::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status Remount(grpc::ServerContext* context, const RemountRequest* request, RemountReply* reply) override {
+    const RemountCall call{
+        {request->options().begin(), request->options().end()}, request->config(), request->directory()};
+    auto looked = options_.remount->Look(call);
+    if (!looked.ok()) return rpc::ToGrpc(looked.error());
+    reply->set_read_only(looked->read_only);
+    for (const std::string& word : looked->mount_words) reply->add_mount_words(word);
+    if (request->only_look()) return grpc::Status::OK;
+    auto done = options_.remount->Remount(call, Cancelled(context));
+    return done.ok() ? grpc::Status::OK : rpc::ToGrpc(done.error());
+  }
+
   grpc::Status SetMinReplicas(grpc::ServerContext* context, const SetMinReplicasRequest* request,
                               SetMinReplicasReply* reply) override {
     if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());

@@ -26,12 +26,24 @@ class ClusterControl {
   virtual Result<ReplicasReport> SetMinReplicas(uint32_t min_replicas, const std::function<bool()>& cancelled) = 0;
 };
 
+// What changes options while the filesystem is mounted. Any thread.
+class RemountControl {
+ public:
+  virtual ~RemountControl() = default;
+  // What would come of it; changes nothing. kInvalidArgument names an option that is wrong, or that cannot change.
+  virtual Result<RemountReport> Look(const RemountCall& call) = 0;
+  // After the kernel has taken its part. A filesystem that becomes read-only is so, and all of it durable, when this
+  // has returned; where that fails nothing is changed.
+  virtual Status Remount(const RemountCall& call, const std::function<bool()>& cancelled) = 0;
+};
+
 class Service {
  public:
   struct Options {
     std::string socket_path;
     DaemonInfo daemon;
     RankGate* gate = nullptr;           // not null; outlives the service
+    RemountControl* remount = nullptr;  // null: nothing can be changed; outlives the service
     ClusterControl* cluster = nullptr;  // null: this host is alone; outlives the service
     // That commit at once, each with a thread, of all users together (control/user_shares.h); one more is refused
     // (kBusy).

@@ -26,6 +26,10 @@ class AnyVolume {
   virtual void Stopping() {}
   // This start comes to nothing: what it made known to other hosts is taken back when the volume ends.
   virtual void StartFailed() {}
+  // Of a configuration that has changed, what is none of the filesystem's. kNoSpace: it says that files may be changed,
+  // and the disk was too full to open the metadata for that; nothing is taken then.
+  virtual Status MayTake(const Config&) const { return {}; }
+  virtual void Take(const Config&) {}
   virtual control::ClusterControl* cluster() { return nullptr; }  // null: this host is alone
 };
 

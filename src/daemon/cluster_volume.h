@@ -46,6 +46,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   meta::Dedup dedup() const override { return dedup_; }
   void Stopping() override;
   void StartFailed() override;
+  void Take(const Config& config) override { chunks_->SetRepairRate(config.repair_rate); }
   control::ClusterControl* cluster() override { return this; }
 
   control::ClusterActivityReport Activity() const override;

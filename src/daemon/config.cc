@@ -156,11 +156,11 @@ Status ApplyMountOptions(std::string_view options, Config& config) {
   return {};
 }
 
-Status MakePathsAbsolute(Config& config) {
+Status MakePathsAbsolute(Config& config, const std::string& base) {
   for (std::string* path : {&config.data, &config.mount_point, &config.log_file}) {
     if (path->empty() || path->front() == '/' || (path == &config.log_file && *path == kLogToJournal)) continue;
     std::error_code error;
-    stdfs::path absolute = stdfs::absolute(*path, error);
+    stdfs::path absolute = base.empty() ? stdfs::absolute(*path, error) : stdfs::path(base) / *path;
     if (error) return ErrnoError(error.value(), fmt::format("cannot make {} an absolute path", *path));
     *path = absolute.lexically_normal().string();
   }

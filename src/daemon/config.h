@@ -91,9 +91,9 @@ Status ApplyMountOptions(std::string_view options, Config& config);
 // Applies one key as text, as -o does.
 Status ApplyKey(std::string_view name, std::string_view value, Config& config);
 
-// Makes the paths of `config` absolute, from the working directory: a daemon in the background has "/" as its own. An
-// error when that directory is gone and a path needs it.
-Status MakePathsAbsolute(Config& config);
+// Makes the paths of `config` absolute, from `base`, or from the working directory where that is empty: a daemon in the
+// background has "/" as its own. An error when that directory is gone and a path needs it.
+Status MakePathsAbsolute(Config& config, const std::string& base = "");
 
 // The pool's size when the configuration leaves it open: a quarter of the memory that the process may use (of the
 // machine, or of its control group), which the daemons of the machine share (DaemonsBeside); 64 MiB at least, 8 GiB at

@@ -27,6 +27,7 @@
 #include "daemon/data_directory.h"
 #include "daemon/dedup.h"
 #include "daemon/exit_codes.h"
+#include "daemon/live_config.h"
 #include "daemon/network.h"
 #include "daemon/notify.h"
 #include "daemon/preflight.h"
@@ -164,6 +165,7 @@ class Daemon {
   std::unique_ptr<AnyVolume> volume_;
   std::unique_ptr<fs::FileSystem> filesystem_;
   std::unique_ptr<fuse::Server> server_;
+  std::unique_ptr<LiveConfig> live_config_;
   std::unique_ptr<control::Service> service_;
   std::unique_ptr<control::Metrics> metrics_;
 };
@@ -280,6 +282,8 @@ Status Daemon::StartControl() {
                     directory_->uuid(),      log_name_,          static_cast<uint64_t>(getpid()),
                     NameOf(volume_->dedup())};
   options.gate = &volume_->gate();
+  live_config_ = std::make_unique<LiveConfig>(config_, *volume_, *filesystem_);
+  options.remount = live_config_.get();
   options.cluster = volume_->cluster();
   CAIRNFS_ASSIGN_OR_RETURN(service_, control::Service::Start(options, *filesystem_));
   if (config_.allow_other) LetOthersPass(directory_->path());

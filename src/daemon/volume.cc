@@ -135,10 +135,14 @@ fs::FileSystem::Parts Volume::Parts() {
 }
 
 fs::FsOptions Volume::FileSystemOptions() const {
-  fs::FsOptions options = daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
-  options.collect_by_itself = !config_.read_only;
-  options.read_only = config_.read_only;
-  return options;
+  return daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
+}
+
+Status Volume::MayTake(const Config& config) const {
+  if (config.read_only || !storage_->is_open_for_reading()) return {};
+  return MakeError(
+      ErrorCode::kNoSpace,
+      "its metadata was opened for reading alone, on a full disk: make room, unmount it and mount it again");
 }
 
 fs::FsOptions FileSystemOptions(const Config& config, size_t cache_bytes_max) {
@@ -149,6 +153,7 @@ fs::FsOptions FileSystemOptions(const Config& config, size_t cache_bytes_max) {
   options.waiting_threads = static_cast<unsigned>(config.waiting_threads);
   const auto& words = config.mount_options;
   options.update_atime = !config.read_only && std::find(words.begin(), words.end(), "noatime") == words.end();
+  options.read_only = config.read_only;
   options.flush_interval_ms = static_cast<unsigned>(config.flush_interval_ms);
   options.metadata_wait_ms = static_cast<unsigned>(config.metadata_wait_ms);
   const auto commit_wait =

@@ -36,6 +36,7 @@ class Volume final : public AnyVolume {
   store::LocalChunkStore& chunks() { return storage_->chunks(); }
   fs::FileSystem::Parts Parts() override;
   fs::FsOptions FileSystemOptions() const override;
+  Status MayTake(const Config& config) const override;
   control::RankGate& gate() override { return *gate_; }
   meta::Dedup dedup() const override { return dedup_; }
 

@@ -60,16 +60,50 @@ Collector::Collector(kv::KvStore& kv, store::LocalChunkStore* chunks, SyncRounds
       options_(options),
       freed_bytes_(owed),
       last_freed_(std::chrono::steady_clock::now()),
-      due_since_(last_freed_) {
+      due_since_(last_freed_),
+      is_held_(options.read_only),
+      bytes_per_second_max_(options.collect_bytes_per_second_max) {
   thread_ = std::thread([this] { Run(); });
 }
 
 Collector::~Collector() { Stop(); }
 
-void Collector::Stop() {
-  stop_.request_stop();
+cairnfs::Status Collector::Hold() {
   {
     MutexLock lock(mutex_);
+    if (is_held_) return {};
+    is_held_ = true;
+    stop_.request_stop();
+    while (is_working_) idle_.Wait(mutex_);
+  }
+  return WriteOwed();
+}
+
+cairnfs::Status Collector::Resume() {
+  {
+    MutexLock lock(mutex_);
+    if (!is_held_) return {};
+  }
+  uint64_t owed = 0;
+  if (chunks_ != nullptr) {
+    FsOptions options = options_;
+    options.read_only = false;
+    CAIRNFS_ASSIGN_OR_RETURN(owed, TakeOwed(kv_, options));
+  }
+  MutexLock lock(mutex_);
+  is_held_ = false;
+  if (!stopping_) stop_ = std::stop_source();
+  freed_bytes_ = std::max(freed_bytes_, owed);
+  last_freed_ = due_since_ = std::chrono::steady_clock::now();
+  not_before_ = {};
+  return {};
+}
+
+void Collector::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stop_.request_stop();
+    count_stop_.request_stop();
     stopping_ = true;
     wake_.NotifyAll();
   }
@@ -100,7 +134,7 @@ std::chrono::nanoseconds Collector::PauseForRoomAfter(std::chrono::nanoseconds t
 bool Collector::IsDue() const {
   const auto now = std::chrono::steady_clock::now();
   const auto delay = std::chrono::milliseconds(options_.collect_delay_ms);
-  if (chunks_ == nullptr || !options_.collect_by_itself || freed_bytes_ == 0) return false;
+  if (chunks_ == nullptr || !options_.collect_by_itself || is_held_ || freed_bytes_ == 0) return false;
   if (!is_room_short_ || now < not_for_room_before_) {
     if (freed_bytes_ < options_.collect_after_bytes) return false;
     if (now - last_freed_ < delay && now - due_since_ < kDelaysMax * delay) return false;
@@ -114,7 +148,7 @@ bool Collector::IsDue() const {
 }
 
 Result<uint64_t> Collector::TakeOwed(kv::KvStore& kv, const FsOptions& options) {
-  if (!options.collect_by_itself) return 0;
+  if (!options.collect_by_itself || options.read_only) return 0;
   CAIRNFS_ASSIGN_OR_RETURN(auto left, kv.Get(meta::FreedBytesKey()));
   if (left) {
     CAIRNFS_RETURN_IF_ERROR(kv.Commit(kv::Transaction().Delete(meta::FreedBytesKey())));
@@ -127,6 +161,14 @@ Result<uint64_t> Collector::TakeOwed(kv::KvStore& kv, const FsOptions& options) 
 }
 
 cairnfs::Status Collector::LeaveOwed() {
+  {
+    MutexLock lock(mutex_);
+    if (is_held_) return {};  // it was left when that began
+  }
+  return WriteOwed();
+}
+
+cairnfs::Status Collector::WriteOwed() {
   if (chunks_ == nullptr || !options_.collect_by_itself) return {};  // what was left is there still
   uint64_t bytes = 0;
   {
@@ -204,13 +246,13 @@ Result<LiveCount> Collector::CountOnce() {
   if (chunks_ == nullptr) return SeveralHosts();
   LiveSet live;
   chunks_->BeginCollection();
-  if (cairnfs::Status marked = Mark(live); !marked.ok()) {
+  if (cairnfs::Status marked = Mark(live, count_stop_.get_token()); !marked.ok()) {
     chunks_->AbortCollection();
     return marked.error();
   }
   live.Seal();
   auto is_live = [&](const Digest& digest) { return live.Contains(digest); };
-  CAIRNFS_ASSIGN_OR_RETURN(const store::LiveTotals totals, chunks_->CountLive(is_live, stop_.get_token()));
+  CAIRNFS_ASSIGN_OR_RETURN(const store::LiveTotals totals, chunks_->CountLive(is_live, count_stop_.get_token()));
   return LiveCount{totals, std::chrono::steady_clock::now()};
 }
 
@@ -225,9 +267,13 @@ void Collector::Run() {
     AnswerCounts();
     std::vector<Done<CollectionStatus>> requests;
     uint64_t freed_before = 0;
+    std::stop_token stop;
     {
       MutexLock lock(mutex_);
+      is_working_ = false;
+      idle_.NotifyAll();
       if (!count_requests_.empty()) continue;
+      if (stopping_ && requests_.empty()) return;
       if (!stopping_ && requests_.empty() && !IsDue()) {
         vain_looks_total_++;
         wake_.WaitFor(mutex_, std::chrono::milliseconds(500));
@@ -236,11 +282,11 @@ void Collector::Run() {
       requests.swap(requests_);
       freed_before = std::exchange(freed_bytes_, 0);
       is_room_short_ = false;
+      is_working_ = true;
+      stop = stop_.get_token();
     }
     const auto began = std::chrono::steady_clock::now();
-    cairnfs::Status status = stop_.stop_requested()
-                                 ? cairnfs::Status(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"))
-                                 : CollectOnce();
+    cairnfs::Status status = stop.stop_requested() ? cairnfs::Status(WhyStopped()) : CollectOnce(stop);
     const store::StoreStats left = status.ok() ? chunks_->Stats() : store::StoreStats();
     {
       MutexLock lock(mutex_);
@@ -264,9 +310,13 @@ void Collector::Run() {
         done(status.error());
       }
     }
-    MutexLock lock(mutex_);
-    if (stopping_ && requests_.empty() && count_requests_.empty()) return;
   }
+}
+
+Error Collector::WhyStopped() const {
+  MutexLock lock(mutex_);
+  if (!stopping_ && is_held_) return MakeError(ErrorCode::kPermission, "the filesystem was made read_only");
+  return MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
 }
 
 void Collector::NoteFailure(const Error& error, uint64_t freed_before) {
@@ -274,7 +324,7 @@ void Collector::NoteFailure(const Error& error, uint64_t freed_before) {
   freed_bytes_at_failure_ = freed_bytes_;
   failed_at_ = due_since_ = std::chrono::steady_clock::now();
   not_before_ = failed_at_ + kRetryAfter;
-  if (stop_.stop_requested() || chunks_ == nullptr) return;
+  if (stop_.get_token().stop_requested() || chunks_ == nullptr) return;
   if (error.code == ErrorCode::kNoSpace) {
     free_bytes_at_failure_ = std::max(free_bytes_at_failure_.value_or(0), chunks_->DiskFreeBytes());
   } else {
@@ -288,7 +338,7 @@ void Collector::NoteFailure(const Error& error, uint64_t freed_before) {
   spdlog::warn("collection failed: {}", error.message);
 }
 
-cairnfs::Status Collector::CollectOnce() {
+cairnfs::Status Collector::CollectOnce(const std::stop_token& stop) {
   if (chunks_ == nullptr) return SeveralHosts();
   running_ = true;
   struct Clear {
@@ -310,11 +360,11 @@ cairnfs::Status Collector::CollectOnce() {
   set_phase("mark");
   LiveSet live;
   chunks_->BeginCollection();
-  cairnfs::Status status = Mark(live);
+  cairnfs::Status status = Mark(live, stop);
   live.Seal();
   collect_marked.Pass();
   if (status.ok()) status = rounds_.RequestAndWait(SyncRounds::Scope::kNames);
-  if (status.ok() && stop_.stop_requested()) status = MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
+  if (status.ok() && stop.stop_requested()) status = WhyStopped();
   collect_synced.Pass();
   if (!status.ok()) {
     chunks_->AbortCollection();
@@ -322,18 +372,18 @@ cairnfs::Status Collector::CollectOnce() {
   }
   set_phase("sweep");
   store::SweepOptions sweep;
-  sweep.bytes_per_second_max = options_.collect_bytes_per_second_max;
-  sweep.stop = stop_.get_token();
+  sweep.bytes_per_second_max = bytes_per_second_max_;
+  sweep.stop = stop;
   status = chunks_->Sweep([&](const Digest& digest) { return live.Contains(digest); }, sweep, progress_);
   collect_swept.Pass();
   return status;
 }
 
-cairnfs::Status Collector::Mark(LiveSet& live) {
+cairnfs::Status Collector::Mark(LiveSet& live, const std::stop_token& stop) {
   std::string begin = "D";
   const std::string end = kv::PrefixEnd("D");
   for (bool more = true; more;) {
-    if (stop_.stop_requested()) return MakeError(ErrorCode::kUnavailable, "the filesystem is stopping");
+    if (stop.stop_requested()) return WhyStopped();
     CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, kv_.Range(begin, end, kRecordsPerRead));
     for (const kv::KvEntry& entry : range.entries) {
       auto record = meta::FileRecord::Decode(entry.value);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <optional>
+#include <stop_token>
 #include <thread>
 
 #include "fs/filesystem.h"
@@ -53,6 +54,11 @@ class Collector {
   CollectionStatus Status() const;
   bool running() const { return running_.load(); }
   std::string last_error() const;  // of the last collection; empty when it went well
+  // Gives up a collection that runs, returns once it has ended, and lets none begin until Resume; what is to be
+  // collected is left as LeaveOwed leaves it, and Resume takes it. Nothing to do where that is so already.
+  cairnfs::Status Hold();
+  cairnfs::Status Resume();
+  void SetRate(uint64_t bytes_per_second_max) { bytes_per_second_max_ = bytes_per_second_max; }  // of the next one
   // Ends the thread; a collection that runs is given up.
   void Stop();
 
@@ -66,10 +72,12 @@ class Collector {
   void Run();
   void AnswerCounts();
   Result<LiveCount> CountOnce();
+  Error WhyStopped() const;
+  cairnfs::Status WriteOwed();
   bool IsDue() const REQUIRES_LOCK(mutex_);
   void NoteFailure(const Error& error, uint64_t freed_before) REQUIRES_LOCK(mutex_);
-  cairnfs::Status CollectOnce();
-  cairnfs::Status Mark(LiveSet& live);
+  cairnfs::Status CollectOnce(const std::stop_token& stop);
+  cairnfs::Status Mark(LiveSet& live, const std::stop_token& stop);
 
   kv::KvStore& kv_;
   store::LocalChunkStore* const chunks_;
@@ -97,13 +105,18 @@ class Collector {
   std::string logged_error_ GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point logged_at_ GUARDED_BY(mutex_);
   bool stopping_ GUARDED_BY(mutex_) = false;
+  bool is_held_ GUARDED_BY(mutex_);
+  bool is_working_ GUARDED_BY(mutex_) = false;
+  CondVar idle_;                              // is_working_ became false
+  std::stop_source stop_ GUARDED_BY(mutex_);  // of the collection that runs
   std::string phase_ GUARDED_BY(mutex_) = "idle";
   uint64_t runs_total_ GUARDED_BY(mutex_) = 0, vain_looks_total_ GUARDED_BY(mutex_) = 0;
 
   std::atomic<bool> running_{false};
   std::atomic<uint64_t> inodes_marked_{0};
+  std::atomic<uint64_t> bytes_per_second_max_;
   store::SweepProgress progress_;
-  std::stop_source stop_;
+  std::stop_source count_stop_;  // of counts, which Hold does not end
   std::thread thread_;
 };
 

@@ -25,6 +25,8 @@ Failpoint start_orphans("fs.start_orphans", Failpoint::Kind::kKill);
 FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes)
     : parts(the_parts),
       options(the_options),
+      read_only(options.read_only),
+      update_atime(options.update_atime && !parts.cluster),
       table([this](const InodePtr& inode) {
         if (orphans != nullptr) return orphans->Add(inode->id);
         // More may have been published since it was unlinked. Its record goes with the next round.
@@ -43,7 +45,6 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
     blocking = std::make_unique<BlockingCalls>("cairn-blocking", kBlockingThreads);
     round_waits = std::make_unique<BlockingCalls>("cairn-roundwait", kRoundWaitThreads);
     host_waits = std::make_unique<TaskQueue>("cairn-hosts", kHostWaitThreads);
-    options.update_atime = false;
   }
   error_names = std::make_unique<ErrorNames>(parts.kv, parts.names, *waiters, parts.cluster.has_value());
   Streams::Hooks hooks;

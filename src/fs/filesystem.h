@@ -379,6 +379,10 @@ class FileSystem {
   FsTraffic GetTraffic() const;  // two counters, at no cost
   // In a cluster: how many wait to tell of bytes of a file while another tells of the same file.
   unsigned waiting_puts() const;
+  // Of the options that the filesystem was started with, changes these: flush_interval_ms, update_atime,
+  // collect_bytes_per_second_max, read_only. Where it is read_only from now on, `done` is told once everything is
+  // durable and no collection runs; what else it is told is the error of that. May block while a collection ends.
+  void Change(const FsOptions& options, Done<void> done);
   // A sync point for everything before the call.
   void Sync(Done<void> done);
   // As Sync, and blocks; among other hosts also for what each of them has closed of the inode, or of files below it.

@@ -394,7 +394,8 @@ class FileSystem::Impl {
   std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes);
 
   Parts parts;
-  FsOptions options;
+  FsOptions options;  // as it was started with
+  std::atomic<bool> read_only, update_atime;
   // Declared before the threads that use them; destroyed after.
   InodeTable table;
   IdTable<Handle> handles;

@@ -397,7 +397,7 @@ void FileSystem::Impl::PrefetchRange(const InodePtr& inode, uint64_t from, uint6
 
 // relatime: once per open, and only when the time is older than the last change or than a day.
 void FileSystem::Impl::CheckAtime(Handle& handle) {
-  if (!options.update_atime || handle.flags.no_atime) return;
+  if (!update_atime || handle.flags.no_atime) return;
   {
     MutexLock lock(handle.mutex);
     if (handle.atime_checked) return;

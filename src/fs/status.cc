@@ -204,6 +204,16 @@ void FileSystem::Sync(Done<void> done) {
   });
 }
 
+void FileSystem::Change(const FsOptions& options, Done<void> done) {
+  impl_->rounds->SetInterval(options.flush_interval_ms);
+  impl_->collector->SetRate(options.collect_bytes_per_second_max);
+  impl_->update_atime = options.update_atime && impl_->host == nullptr;
+  impl_->read_only = options.read_only;
+  Status collects = options.read_only ? impl_->collector->Hold() : impl_->collector->Resume();
+  if (!collects.ok() || !options.read_only) return done(collects);
+  Sync(std::move(done));
+}
+
 Status FileSystem::SyncBelow(InodeId inode, const Caller& caller) {
   auto promise = std::make_shared<std::promise<Status>>();
   auto synced = promise->get_future();
@@ -220,7 +230,7 @@ void FileSystem::SyncNames(Done<void> done) {
 }
 
 void FileSystem::Collect(Done<CollectionStatus> done) {
-  if (impl_->options.read_only) {
+  if (impl_->read_only) {
     return done(
         MakeError(ErrorCode::kPermission, "the filesystem is mounted read_only, and nothing of it is collected"));
   }

@@ -60,7 +60,7 @@ SyncRounds::SyncRounds(const FileSystem::Parts& parts, ClusterHost* host, Stream
       streams_(streams),
       table_(table),
       waiters_queue_(waiters),
-      options_(options) {
+      interval_ms_(options.interval_ms) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -197,7 +197,7 @@ void SyncRounds::Run() {
     {
       MutexLock lock(mutex_);
       if (waiters_.empty() && !kicked_ && !stopping_) {
-        wake_.WaitFor(mutex_, std::chrono::milliseconds(options_.interval_ms));
+        wake_.WaitFor(mutex_, std::chrono::milliseconds(interval_ms_.load()));
       }
       if (stopping_ && waiters_.empty()) break;
       waiters.swap(waiters_);
@@ -232,7 +232,7 @@ void SyncRounds::Run() {
     if (!status.ok()) {
       // Do not spin on a disk that is full: whoever makes room asks again, and so does the interval.
       MutexLock lock(mutex_);
-      if (waiters_.empty() && !stopping_) wake_.WaitFor(mutex_, std::chrono::milliseconds(options_.interval_ms));
+      if (waiters_.empty() && !stopping_) wake_.WaitFor(mutex_, std::chrono::milliseconds(interval_ms_.load()));
     }
   }
   LetInPostponed();

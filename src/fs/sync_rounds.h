@@ -4,6 +4,7 @@
 // each file changed before the freeze a record with every byte accepted before it.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -33,6 +34,9 @@ class SyncRounds {
   SyncRounds(const FileSystem::Parts& parts, ClusterHost* host, Streams& streams, InodeTable& table, TaskQueue& waiters,
              const Options& options);
   ~SyncRounds();  // REQUIRES: Stop() returned
+
+  // From the next wait for a round on. Any thread.
+  void SetInterval(unsigned interval_ms) { interval_ms_ = interval_ms; }
 
   // Held (shared) by every operation that changes names, by the change of an inode from unchanged to changed, and by
   // changes of a file that are no writes: so that a freeze falls between operations, never into one. Short: never wait
@@ -188,7 +192,7 @@ class SyncRounds {
   Streams& streams_;
   InodeTable& table_;
   TaskQueue& waiters_queue_;
-  const Options options_;
+  std::atomic<unsigned> interval_ms_;
 
   // The gate: a freeze takes it exclusively. The turnstile keeps a stream of operations from shutting a freeze out.
   Mutex turnstile_;

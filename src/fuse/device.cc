@@ -26,7 +26,7 @@ struct OptionWord {
   unsigned long clear;
 };
 
-constexpr std::array<OptionWord, 20> kOptionWords{{
+constexpr std::array<OptionWord, 22> kOptionWords{{
     {"ro", MS_RDONLY, 0},
     {"rw", 0, MS_RDONLY},
     {"nosuid", MS_NOSUID, 0},
@@ -35,17 +35,19 @@ constexpr std::array<OptionWord, 20> kOptionWords{{
     {"dev", 0, MS_NODEV},
     {"noexec", MS_NOEXEC, 0},
     {"exec", 0, MS_NOEXEC},
-    {"noatime", MS_NOATIME, 0},
+    {"noatime", MS_NOATIME, MS_RELATIME | MS_STRICTATIME},
     {"atime", 0, MS_NOATIME},
     {"nodiratime", MS_NODIRATIME, 0},
     {"diratime", 0, MS_NODIRATIME},
-    {"relatime", MS_RELATIME, 0},
+    {"relatime", MS_RELATIME, MS_NOATIME | MS_STRICTATIME},
     {"norelatime", 0, MS_RELATIME},
-    {"strictatime", MS_STRICTATIME, 0},
+    {"strictatime", MS_STRICTATIME, MS_NOATIME | MS_RELATIME},
     {"nostrictatime", 0, MS_STRICTATIME},
     {"sync", MS_SYNCHRONOUS, 0},
     {"async", 0, MS_SYNCHRONOUS},
     {"dirsync", MS_DIRSYNC, 0},
+    {"nosymfollow", MS_NOSYMFOLLOW, 0},
+    {"symfollow", 0, MS_NOSYMFOLLOW},
     {"default_permissions", 0, 0},
 }};
 
@@ -139,8 +141,8 @@ bool IsFstabWord(std::string_view word) {
   return std::find(kFstabWords.begin(), kFstabWords.end(), word) != kFstabWords.end();
 }
 
-Result<KernelMountFlags> ParseKernelOptions(const std::vector<std::string>& words) {
-  KernelMountFlags result{MS_NOSUID | MS_NODEV};
+Result<KernelMountFlags> ParseKernelOptions(const std::vector<std::string>& words, unsigned long flags) {
+  KernelMountFlags result{flags};
   for (const std::string& word : words) {
     if (IsFstabWord(word)) continue;
     const OptionWord* option = FindWord(word);

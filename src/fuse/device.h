@@ -4,6 +4,8 @@
 // and writes it; so a process other than the one that mounted could hand it to a new worker.
 #pragma once
 
+#include <sys/mount.h>
+
 #include <memory>
 #include <string>
 
@@ -39,11 +41,13 @@ class Device {
   Mutex unmount_mutex_;        // one unmount at a time
 };
 
-// The words of -o as mount(2) takes them, on top of nosuid and nodev; later words win. kInvalidArgument names a word
-// that is unknown. Words that only mount(8) or fstab read ("defaults", "nofail", "x-...") are left out.
+// The words of -o as mount(2) takes them; later words win. kInvalidArgument names a word that is unknown. Words that
+// only mount(8) or fstab read ("defaults", "nofail", "x-...") are left out.
 struct KernelMountFlags {
   unsigned long flags = 0;
 };
-Result<KernelMountFlags> ParseKernelOptions(const std::vector<std::string>& words);
+// `flags`: what there is already, which the words add to and take from; a new mount is nosuid and nodev.
+Result<KernelMountFlags> ParseKernelOptions(const std::vector<std::string>& words,
+                                            unsigned long flags = MS_NOSUID | MS_NODEV);
 
 }  // namespace cairnfs::fuse

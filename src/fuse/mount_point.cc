@@ -1,6 +1,7 @@
 #include "fuse/mount_point.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -66,9 +67,19 @@ Status CheckIsEmptyDirectory(const std::string& path) {
                                              "\", which the mount would hide); give an empty directory");
 }
 
-// "PID (name)" of processes but this one with a working directory, root or open file below `mount_point`. Best effort:
-// an unprivileged process sees its own only.
-std::string ProcessesUsing(const std::string& mount_point) {
+// As /proc/PID/fdinfo tells.
+bool IsForWriting(const std::filesystem::path& fdinfo) {
+  std::ifstream file(fdinfo);
+  for (std::string name; file >> name;) {
+    unsigned flags = 0;
+    if (name == "flags:") return (file >> std::oct >> flags) && (flags & O_ACCMODE) != O_RDONLY;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string ProcessesUsing(const std::string& mount_point, UseOfMount use) {
   namespace stdfs = std::filesystem;
   std::string list;
   int named = 0;
@@ -83,11 +94,12 @@ std::string ProcessesUsing(const std::string& mount_point) {
     const stdfs::path process = processes->path();
     const std::string pid = process.filename().string();
     if (pid.find_first_not_of("0123456789") != std::string::npos || pid == std::to_string(getpid())) continue;
-    bool uses = is_below(process / "cwd") || is_below(process / "root");
+    bool uses = use == UseOfMount::kAny && (is_below(process / "cwd") || is_below(process / "root"));
     std::error_code fd_error;
     for (stdfs::directory_iterator files(process / "fd", fd_error); !uses && !fd_error && files != end;
          files.increment(fd_error)) {
-      uses = is_below(files->path());
+      uses = is_below(files->path()) &&
+             (use == UseOfMount::kAny || IsForWriting(process / "fdinfo" / files->path().filename()));
     }
     if (!uses) continue;
     if (++named > kNamedProcessesMax) return list + ", ...";
@@ -98,8 +110,10 @@ std::string ProcessesUsing(const std::string& mount_point) {
   return list;
 }
 
+namespace {
+
 Error BusyError(const std::string& mount_point) {
-  std::string who = ProcessesUsing(mount_point);
+  std::string who = ProcessesUsing(mount_point, UseOfMount::kAny);
   return MakeError(ErrorCode::kBusy, mount_point + " is busy" + (who.empty() ? "" : ": used by process " + who) +
                                          "; end what uses it, or unmount lazily");
 }

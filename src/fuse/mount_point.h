@@ -14,6 +14,11 @@ Result<std::string> CanonicalMountPoint(const std::string& path);
 // way, with a warning. Errors as Server::Mount lists them.
 Result<std::string> PrepareMountPoint(const std::string& path);
 
+// "PID (name)" of processes but this one with a working directory, root or open file below `mount_point`, or with a
+// file there that is open for writing; a few of them. Best effort: an unprivileged process sees its own only.
+enum class UseOfMount { kAny, kWriting };
+std::string ProcessesUsing(const std::string& mount_point, UseOfMount use);
+
 // Unmounts what is at `canonical`, by umount2 or, when that is not permitted, by fusermount3. kBusy names processes
 // that keep it busy, as far as they can be seen.
 Status UnmountAt(const std::string& canonical, bool lazy);

@@ -26,13 +26,14 @@ std::string Unescape(std::string_view field) {
 // proc(5): id parent major:minor root mount-point options [optional...] - type source super-options
 std::optional<MountEntry> ParseLine(const std::string& line) {
   std::istringstream words(line);
-  std::string id, parent, root, options, word;
+  std::string id, parent, root, word;
   MountEntry entry;
-  if (!(words >> id >> parent >> entry.device >> root >> entry.mount_point >> options)) return std::nullopt;
+  if (!(words >> id >> parent >> entry.device >> root >> entry.mount_point >> entry.options)) return std::nullopt;
   while (words >> word) {
     if (word == "-") break;
   }
   if (!(words >> entry.type >> entry.source)) return std::nullopt;
+  words >> entry.super_options;
   entry.mount_point = Unescape(entry.mount_point);
   entry.source = Unescape(entry.source);
   return entry;

@@ -17,6 +17,8 @@ struct MountEntry {
   std::string mount_point;
   std::string type;
   std::string source;
+  std::string options;        // "rw,nosuid,relatime": of this mount
+  std::string super_options;  // of the filesystem, wherever it is mounted
 };
 
 // Lines that do not look like mountinfo are left out. The escapes \040, \011, \012 and \134 are undone.

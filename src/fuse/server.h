@@ -63,6 +63,19 @@ bool IsFstabWord(std::string_view word);
 // Errno of an error code, and the only place that makes one.
 int ErrnoOf(const Error& error);
 
+// Whether the kernel takes the filesystem at the mount point for read-only, and with which flags of mount(2).
+struct MountState {
+  bool read_only = false;
+  unsigned long flags = 0;
+  bool operator==(const MountState&) const = default;
+};
+Result<MountState> StateOfMount(const std::string& mount_point);
+// The state after `words` ("nosuid", "suid", ...), of which it keeps what they do not name. kInvalidArgument.
+Result<MountState> StateAfter(const MountState& now, const std::vector<std::string>& words, bool read_only);
+// Has the kernel change the mount; nothing to do, and no right needed, where it is in that state. kBusy, with the
+// processes: files are open for writing, and it was to become read-only. kPermission: only root may.
+Status RemountAt(const std::string& mount_point, const MountState& state);
+
 // Unmounts a cairnfs mount point; lazily when asked. kNotFound when nothing of ours is mounted there, kBusy with the
 // reason, kPermission.
 Status Unmount(const std::string& mount_point, bool lazy);

@@ -334,10 +334,29 @@ def waits_of_another_user(world):
     shutil.rmtree(victim.path("waited"))
 
 
+def one_host_is_remounted_read_only(world):
+    """By its configuration, as fstab names it: it writes nothing, the others do, and what they write it reads."""
+    host, other = world.hosts[-1], world.hosts[0]
+    write(host.path("before"), b"before")
+    remount = ["mount", host.mount_point, "--config", host.config, "-o"]
+    host.cairnfs(*remount, "remount,ro,repair_rate=64MiB")
+    assert os.getxattr(other.path("before"), "user.cairnfs.durability") == b"replicated"
+    assert error_of(os.unlink, host.path("before")) == errno.EROFS
+    write(other.path("meanwhile"), b"meanwhile")
+    assert read(host.path("meanwhile")) == b"meanwhile"
+    refused = subprocess.run(host.inside(program("cairnfs"), *remount, "remount,copies=3"), check=False, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    assert refused.returncode == 2 and "copies cannot change" in refused.stdout, refused
+    host.cairnfs(*remount, "remount,rw")
+    os.unlink(host.path("before"))
+    os.unlink(host.path("meanwhile"))
+
+
 CASES = (names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, stores_are_seen_after_munmap,
          attributes_are_seen_at_once, handles_hold_on_all_hosts, what_is_read_much_stays_true,
          a_file_that_is_replaced_is_always_there, a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay,
-         a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_commit_by_ranks_of_another_user, waits_of_another_user)
+         a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_commit_by_ranks_of_another_user, waits_of_another_user,
+         one_host_is_remounted_read_only)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import SMALL, Mount, Scratch, free_port, program, run, run_cases
-from refusals import BUSY, PERMISSION, USAGE, call, expect
+from refusals import BUSY, NO_DAEMON, PERMISSION, USAGE, call, expect, expect_errno
 
 
 class SystemdSocket:
@@ -138,6 +138,107 @@ def fstab_helper_mounts():
                 assert error.errno == 30, error  # EROFS
         finally:
             run(program("cairnfs"), "umount", point)
+
+
+MOUNTS_AS_INSTALLED = """
+import os, subprocess, sys
+sbin, here, helper = os.path.realpath("/sbin"), sys.argv[1], sys.argv[2]
+os.makedirs(here + "/all")
+os.makedirs(here + "/sbin")
+subprocess.run(["mount", "--bind", sbin, here + "/all"], check=True)
+for name in os.listdir(sbin):
+    if name not in ("mount.cairnfs", "mount.fuse.cairnfs"):
+        os.symlink(here + "/all/" + name, here + "/sbin/" + name)
+os.symlink(helper, here + "/sbin/mount.cairnfs")
+os.symlink("mount.cairnfs", here + "/sbin/mount.fuse.cairnfs")
+subprocess.run(["mount", "--bind", here + "/sbin", sbin], check=True)
+os.execvp("sh", ["sh", "-c", sys.argv[3]])
+"""
+
+
+def mount_state(point):
+    """What the kernel says: of the mount, and of the filesystem."""
+    with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
+        words = next(line.split() for line in mounts if line.split()[4] == point)
+    return set(words[5].split(",")), set(words[words.index("-") + 3].split(","))
+
+
+def mount_8_remounts():
+    """As an administrator types it, with fstab and without; mount(8) finds the helpers where they are installed."""
+    with Scratch() as scratch:
+        point, data, fstab = scratch.directory("point"), scratch.path + "/data", scratch.path + "/fstab"
+        with open(fstab, "w", encoding="ascii") as file:
+            file.write(f"{data} {point} cairnfs nosuid,nodev,{SMALL} 0 0\n")
+        script = f"""
+            set -e
+            mount -t cairnfs {data} {point} -o nosuid,{SMALL}
+            echo x > {point}/x
+            mount -o remount,ro {point}
+            if touch {point}/y 2> {scratch.path}/refused; then exit 3; fi
+            grep -q "Read-only" {scratch.path}/refused
+            mount -o remount,log_level=debug {point}
+            if touch {point}/y 2> {scratch.path}/refused; then exit 3; fi
+            if mount -o remount,pool_size=96MiB {point} 2> {scratch.path}/refused; then exit 3; fi
+            grep -q "pool_size cannot change" {scratch.path}/refused
+            mount -o remount,rw {point}
+            grep " {point} rw,nosuid,relatime " /proc/self/mountinfo
+            touch {point}/y
+            mount -T {fstab} -o remount,ro {point}
+            grep " {point} ro,nosuid,nodev,relatime " /proc/self/mountinfo
+            mount -T {fstab} -o remount {point}
+            touch {point}/y
+            {program("cairnfs")} umount {point}
+        """
+        run("unshare", "-m", sys.executable, "-c", MOUNTS_AS_INSTALLED, scratch.directory("names"),
+            program("mount.cairnfs"), script)
+
+
+def read_only_by_a_remount():
+    """Nobody writes, all is durable at once, nothing is collected; and back. What cannot change is named."""
+    with Scratch() as scratch:
+        mount = Mount(scratch, options=SMALL + ",flush_interval=4s,nosuid")
+
+        def remount(words):
+            return call(program("cairnfs"), "mount", mount.path, "-o", "remount," + words)
+
+        with open(mount.path + "/file", "wb") as file:
+            file.write(b"x" * 100000)
+            file.flush()
+            expect(remount("ro"), BUSY, f"open for writing by process {os.getpid()} (")
+            file.write(b"y")
+        expect(remount("ro"), 0)
+        of_mount, of_filesystem = mount_state(mount.path)
+        assert {"ro", "nosuid"} <= of_mount and "ro" in of_filesystem, (of_mount, of_filesystem)
+        for refused in (lambda: os.unlink(mount.path + "/file"), lambda: os.truncate(mount.path + "/file", 0),
+                        lambda: open(mount.path + "/new", "wb")):
+            expect_errno(errno.EROFS, refused)
+        assert mount.status()["dirty_bytes"] == 0
+        expect(call(program("cairnfs"), "gc", mount.path), PERMISSION, "read_only")
+        # A crash takes nothing of it.
+        mount.kill()
+        mount.mount()
+        assert os.path.getsize(mount.path + "/file") == 100001
+        expect(remount("ro,log_level=debug,collect_rate=1MiB"), 0)
+        expect(remount("log_level=info"), 0)
+        assert "ro" in mount_state(mount.path)[0], "a remount that names another option made it writable"
+        expect(remount("rw,noatime,nodev"), 0)
+        assert {"rw", "nosuid", "nodev", "noatime"} <= mount_state(mount.path)[0], mount_state(mount.path)
+        os.unlink(mount.path + "/file")
+        mount.collect()
+        expect(remount("pool_size=64MiB"), 0)
+        expect(remount("pool_size=65MiB"), USAGE, "pool_size cannot change")
+        expect(remount("data=/elsewhere"), USAGE, "data cannot change")
+        expect(remount("log_level=loud"), USAGE, "log_level: must be one of")
+        expect(call(program("cairnfs"), "mount", mount.path, "--data", scratch.path, "-o", "remount"), USAGE,
+               "is mounted from " + mount.data)
+        expect(call(program("cairnfs"), "mount", scratch.path, "-o", "remount,ro"), NO_DAEMON, "no CairnFS is mounted")
+        # As `mount -i` does: the kernel alone is told. The next remount goes by what it finds.
+        run("mount", "-i", "-o", "remount,ro", mount.path)
+        expect(remount("log_level=error"), 0)
+        assert "ro" in mount_state(mount.path)[0]
+        expect(call(program("cairnfs"), "gc", mount.path), PERMISSION, "read_only")
+        expect(remount("rw"), 0)
+        mount.umount()
 
 
 def scrape(address, source=None):
@@ -560,7 +661,7 @@ def main():
         umount_tells_when_not_everything_became_durable, umount_of_a_folder_inside_is_refused,
         set_group_id_of_a_directory_survives_a_chown, noatime_leaves_times_alone,
         systemd_is_told, umount_from_outside_ends_the_daemon, fstab_helper_mounts, metrics_are_served,
-        connections_for_metrics_are_bounded, long_data_path,
+        connections_for_metrics_are_bounded, mount_8_remounts, read_only_by_a_remount, long_data_path,
         commands_print_json, status_is_right_before_anything_is_durable, unprivileged_user_mounts, background_leaves_nothing_of_the_starter,
         background_has_no_more_rights_than_it_needs, a_data_directory_that_others_could_change_is_refused,
         remount_right_after_umount, a_commit_that_a_stopping_daemon_answers_is_durable,

@@ -192,6 +192,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
     return own_.Sync();
   }
   void SetMinReplicas(unsigned) override {}
+  void SetRepairRate(uint64_t) override {}
   Status SyncLocal() override {
     local_syncs++;
     return own_.Sync();

@@ -21,6 +21,8 @@ TEST(MountTableTest, ReadsFieldsWithAndWithoutOptionalOnes) {
   EXPECT_EQ(table[1].mount_point, "/mnt/a b");
   EXPECT_EQ(table[1].type, kFilesystemType);
   EXPECT_EQ(table[1].source, "cairn fs");
+  EXPECT_EQ(table[1].options, "rw,relatime");
+  EXPECT_EQ(table[1].super_options, "rw,user_id=0");
   EXPECT_EQ(table[3].mount_point, "/mnt/plain");
 }
 

@@ -1,0 +1,40 @@
+// LiveConfig: the options that can change while the filesystem is mounted, and how they do.
+#pragma once
+
+#include <functional>
+
+#include "base/result.h"
+#include "base/thread_annotations.h"
+#include "control/service.h"
+#include "daemon/any_volume.h"
+#include "daemon/config.h"
+#include "fs/filesystem.h"
+
+namespace cairnfs::daemon {
+
+// What `running` becomes by a remount. Whatever the call does not name stays, and so do the data directory and the
+// mount point, by which it was found. kInvalidArgument: a key that cannot change is named with another value; or as of
+// ReadConfigFile and ApplyMountOptions. `mount_words`, when given, takes the words for the kernel that the call names.
+Result<Config> ConfigAfter(const Config& running, const control::RemountCall& call,
+                           std::vector<std::string>* mount_words = nullptr);
+
+class LiveConfig final : public control::RemountControl {
+ public:
+  // Both outlive it.
+  LiveConfig(const Config& config, AnyVolume& volume, fs::FileSystem& filesystem)
+      : volume_(volume), filesystem_(filesystem), config_(config) {}
+
+  Result<control::RemountReport> Look(const control::RemountCall& call) override EXCLUDES_LOCK(mutex_);
+  Status Remount(const control::RemountCall& call, const std::function<bool()>& cancelled) override
+      EXCLUDES_LOCK(mutex_);
+
+ private:
+  Status Change(const Config& config, const std::function<bool()>& cancelled);
+
+  AnyVolume& volume_;
+  fs::FileSystem& filesystem_;
+  Mutex mutex_;  // one remount at a time
+  Config config_ GUARDED_BY(mutex_);
+};
+
+}  // namespace cairnfs::daemon

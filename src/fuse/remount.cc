@@ -1,0 +1,73 @@
+// Changes what the kernel holds of a mount: whether it may be written to, and the flags of mount(2). The kernel's own
+// flag of the filesystem is what keeps writers out, and knows whether there are any.
+#include <sys/mount.h>
+
+#include <cerrno>
+#include <sstream>
+
+#include "fuse/device.h"
+#include "fuse/mount_point.h"
+#include "fuse/mount_table.h"
+#include "fuse/server.h"
+
+namespace cairnfs::fuse {
+namespace {
+
+std::vector<std::string> Words(const std::string& options) {
+  std::vector<std::string> words;
+  std::istringstream text(options);
+  for (std::string word; std::getline(text, word, ',');) words.push_back(word);
+  return words;
+}
+
+// Of words as the kernel writes them those that are flags.
+Result<unsigned long> FlagsOf(const std::string& options, unsigned long flags) {
+  std::vector<std::string> words = Words(options);
+  std::erase_if(words, [](const std::string& word) { return !IsMountFlag(word); });
+  CAIRNFS_ASSIGN_OR_RETURN(const KernelMountFlags parsed, ParseKernelOptions(words, flags));
+  return parsed.flags;
+}
+
+Error WhyNotRemounted(int error, const std::string& mount_point) {
+  if (error == EPERM || error == EACCES) {
+    return MakeError(ErrorCode::kPermission, "only root may remount " + mount_point +
+                                                 " read-only, read-write or with other words for the kernel");
+  }
+  if (error != EBUSY) return ErrnoError(error, "remount " + mount_point);
+  const std::string who = ProcessesUsing(mount_point, UseOfMount::kWriting);
+  const std::string what = who.empty() ? "files are open or mapped for writing, or deleted and still open"
+                                       : "files are open for writing by process " + who;
+  return MakeError(ErrorCode::kBusy, mount_point + " is busy: " + what + "; end what uses them first");
+}
+
+}  // namespace
+
+Result<MountState> StateOfMount(const std::string& mount_point) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::string canonical, CanonicalMountPoint(mount_point));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto table, ReadMountTable());
+  const auto entry = FindMount(table, canonical);
+  if (!entry || entry->type != kFilesystemType) {
+    return MakeError(ErrorCode::kNotFound, canonical + " is not the mount point of a cairnfs");
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(const unsigned long of_filesystem, FlagsOf(entry->super_options, 0));
+  MountState state;
+  state.read_only = (of_filesystem & MS_RDONLY) != 0;
+  CAIRNFS_ASSIGN_OR_RETURN(state.flags, FlagsOf(entry->options, of_filesystem & ~(MS_RDONLY | 0UL)));
+  return state;
+}
+
+Result<MountState> StateAfter(const MountState& now, const std::vector<std::string>& words, bool read_only) {
+  CAIRNFS_ASSIGN_OR_RETURN(KernelMountFlags parsed, ParseKernelOptions(words, now.flags));
+  parsed.flags = read_only ? parsed.flags | MS_RDONLY : parsed.flags & ~(MS_RDONLY | 0UL);
+  return MountState{read_only, parsed.flags};
+}
+
+Status RemountAt(const std::string& mount_point, const MountState& state) {
+  CAIRNFS_ASSIGN_OR_RETURN(const MountState now, StateOfMount(mount_point));
+  if (now == state) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const std::string canonical, CanonicalMountPoint(mount_point));
+  if (mount(nullptr, canonical.c_str(), nullptr, MS_REMOUNT | state.flags, nullptr) == 0) return {};
+  return WhyNotRemounted(errno, canonical);
+}
+
+}  // namespace cairnfs::fuse

@@ -1,0 +1,95 @@
+#include "remount.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <string_view>
+
+#include "daemon/config.h"
+#include "fuse/server.h"
+
+namespace cairnfs::tools {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+// What mount(8) finds in the mount table and hands over with what the user wrote. They say how it was mounted.
+constexpr std::array<std::string_view, 7> kTold = {"user_id", "group_id", "rootmode", "max_read",
+                                                   "blksize", "fsname",   "subtype"};
+
+std::vector<std::string_view> SplitAtCommas(std::string_view options) {
+  std::vector<std::string_view> words;
+  while (!options.empty()) {
+    const size_t comma = options.find(',');
+    words.push_back(options.substr(0, comma));
+    options = comma == std::string_view::npos ? std::string_view{} : options.substr(comma + 1);
+  }
+  return words;
+}
+
+bool IsForDaemon(std::string_view word) {
+  return word != "remount" && std::find(kTold.begin(), kTold.end(), word.substr(0, word.find('='))) == kTold.end();
+}
+
+// As mount(8) does, it begins with what the kernel says: somebody may have told the kernel alone.
+control::RemountCall MakeCall(const MountCommand& command, const fuse::MountState& before) {
+  control::RemountCall call;
+  if (command.config.empty()) call.options.emplace_back(before.read_only ? "ro" : "rw");
+  for (const std::string& options : command.options) {
+    std::string kept;
+    for (std::string_view word : SplitAtCommas(options)) {
+      if (IsForDaemon(word)) kept += (kept.empty() ? "" : ",") + std::string(word);
+    }
+    if (!kept.empty()) call.options.push_back(kept);
+  }
+  std::error_code error;
+  call.directory = stdfs::current_path(error).string();
+  if (!command.config.empty()) call.config = Absolute(command.config);
+  return call;
+}
+
+// fstab and --data may name it in other words than the mount table.
+Status CheckData(const std::string& data, const control::MountEntry& mount) {
+  std::error_code error;
+  if (data.empty() || data == mount.data || stdfs::equivalent(data, mount.data, error)) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   fmt::format("{} is mounted from {}, and a remount cannot change that to {}", mount.mount_point,
+                               mount.data, data));
+}
+
+}  // namespace
+
+bool IsRemount(const MountCommand& command) {
+  return std::any_of(command.options.begin(), command.options.end(), [](const std::string& options) {
+    const auto words = SplitAtCommas(options);
+    return std::find(words.begin(), words.end(), "remount") != words.end();
+  });
+}
+
+Status Remount(const MountCommand& command) {
+  const std::string point = command.mount_point.empty() ? daemon::kDefaultMountPoint : command.mount_point;
+  CAIRNFS_ASSIGN_OR_RETURN(const control::MountEntry mount, LocateMount(point));
+  if (!NamesMountPoint(point, mount.mount_point)) {
+    return MakeError(ErrorCode::kUnavailable,
+                     fmt::format("{} is not a mount point; it lies in the mount {}", point, mount.mount_point));
+  }
+  CAIRNFS_RETURN_IF_ERROR(CheckData(command.data, mount));
+  CAIRNFS_ASSIGN_OR_RETURN(control::Client client, Connect({mount.data, mount.mount_point}));
+  CAIRNFS_ASSIGN_OR_RETURN(const fuse::MountState before, fuse::StateOfMount(mount.mount_point));
+  const control::RemountCall call = MakeCall(command, before);
+  auto tell_kernel = [&](const control::RemountReport& report) -> Status {
+    CAIRNFS_ASSIGN_OR_RETURN(const fuse::MountState after,
+                             fuse::StateAfter(before, report.mount_words, report.read_only));
+    return fuse::RemountAt(mount.mount_point, after);
+  };
+  auto take_back = [&] {
+    const Status back = fuse::RemountAt(mount.mount_point, before);
+    if (!back.ok()) fmt::print(stderr, "cairnfs: {}\n", back.error().message);
+  };
+  return client.Remount(call, tell_kernel, take_back);
+}
+
+}  // namespace cairnfs::tools
