@@ -27,6 +27,7 @@
 #include "daemon/data_directory.h"
 #include "daemon/dedup.h"
 #include "daemon/exit_codes.h"
+#include "daemon/last_end.h"
 #include "daemon/live_config.h"
 #include "daemon/network.h"
 #include "daemon/notify.h"
@@ -160,6 +161,7 @@ class Daemon {
   Notifier& notifier_;
   SignalWaiter& signals_;
   std::string log_name_;
+  std::vector<std::string> left_mounts_;  // of the data directory, before this start
   // Destroyed from the last to the first.
   std::unique_ptr<DataDirectory> directory_;
   std::unique_ptr<AnyVolume> volume_;
@@ -190,6 +192,9 @@ Status Daemon::StartLog() {
 }
 
 Status Daemon::TakeWhatIsNamed() {
+  std::error_code unknown;
+  const std::string data = std::filesystem::weakly_canonical(config_.data, unknown).string();
+  left_mounts_ = fuse::MountPointsOf(data);  // before the check takes a dead one away
   if (auto checked = fuse::Server::Check(MountOptions()); !checked.ok()) return AsWrongConfiguration(checked.error());
   CAIRNFS_RETURN_IF_ERROR(CheckNothingIsHidden(config_));
   if (config_.log_file != kLogToJournal) {
@@ -216,8 +221,7 @@ Status Daemon::Start() {
   spdlog::info("cairnfsd {} starts: data {}, mount point {}", CAIRNFS_VERSION, directory_->path(), config_.mount_point);
   for (const std::string& note : directory_->notes()) spdlog::warn("{}", note);
   if (!directory_->previous_state().empty()) {
-    spdlog::warn("{} was not closed cleanly (\"{}\"): what no sync point covered may be lost", directory_->path(),
-                 directory_->previous_state());
+    spdlog::warn("{}", DescribeLastEnd(LookAtLastEnd(directory_->path(), directory_->previous_state(), left_mounts_)));
   }
   notifier_.Starting(config_.metadata.empty() ? "opening " + directory_->path()
                                               : "joining the cluster at " + config_.metadata);

@@ -176,6 +176,16 @@ Status UnmountAt(const std::string& canonical, bool lazy) {
   return status;
 }
 
+std::vector<std::string> MountPointsOf(const std::string& source) {
+  std::vector<std::string> mount_points;
+  auto table = ReadMountTable();
+  if (!table.ok()) return mount_points;
+  for (const MountEntry& entry : *table) {
+    if (entry.type == kFilesystemType && entry.source == source) mount_points.push_back(entry.mount_point);
+  }
+  return mount_points;
+}
+
 Status Unmount(const std::string& mount_point, bool lazy) {
   CAIRNFS_ASSIGN_OR_RETURN(std::string canonical, CanonicalMountPoint(mount_point));
   CAIRNFS_ASSIGN_OR_RETURN(auto table, ReadMountTable());

@@ -76,6 +76,9 @@ Result<MountState> StateAfter(const MountState& now, const std::vector<std::stri
 // processes: files are open for writing, and it was to become read-only. kPermission: only root may.
 Status RemountAt(const std::string& mount_point, const MountState& state);
 
+// Where a data directory, under the name that it was mounted by, is mounted, alive or dead; not in a container's copy.
+std::vector<std::string> MountPointsOf(const std::string& source);
+
 // Unmounts a cairnfs mount point; lazily when asked. kNotFound when nothing of ours is mounted there, kBusy with the
 // reason, kPermission.
 Status Unmount(const std::string& mount_point, bool lazy);

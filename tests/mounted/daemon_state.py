@@ -3,9 +3,12 @@
 the mount. Run as root."""
 
 import contextlib
+import datetime
+import errno
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +18,7 @@ import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import SMALL, Mount, Scratch, Skip, free_port, mounts_below, program, run, run_cases
-from refusals import CORRUPT, NO_DAEMON, NOBODY, USAGE, call, expect
+from refusals import CORRUPT, NO_DAEMON, NOBODY, USAGE, call, expect, expect_errno
 
 
 def lock_text(mount):
@@ -220,6 +223,39 @@ def daemons_share_a_quarter_of_the_memory():
         assert abs(first - 2 * second) <= 2, (first, second)
 
 
+def the_next_mount_says_what_programs_saw():
+    """Also where it is mounted elsewhere, and only where a mount was left; when something was durable last is told."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        with open(mount.path + "/file", "wb", buffering=0) as file:
+            file.write(b"x" * 100000)
+            os.fsync(file.fileno())
+            synced = time.time()
+            die(mount)
+            expect_errno((errno.ENOTCONN, errno.ECONNABORTED), file.write, b"y")
+            with contextlib.suppress(OSError):
+                file.close()
+        expect_errno(errno.ENOTCONN, os.listdir, mount.path)
+        assert not os.path.isdir(mount.path), "frameworks say that it is no directory"
+        elsewhere = Mount(scratch, name="-elsewhere", data=mount.data)
+        log = elsewhere.log()
+        line = next(line for line in log.splitlines() if "was not closed cleanly" in line)
+        for words in (f"The daemon that served {mount.path} died", "ENOTCONN", "TensorFlow", "unexpected pos",
+                      "start them again from their last checkpoint"):
+            assert words in line, line
+        told = re.search(r"made durable last at (\S+)\.", line)[1]
+        told = datetime.datetime.strptime(told, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+        assert -60 < told - synced < 1, (told, synced)
+        # Unmounted before the next start, as by a reboot: no program can have seen anything.
+        die(elsewhere)
+        subprocess.run(["umount", "-l", elsewhere.path], check=True)
+        subprocess.run(["umount", "-l", mount.path], check=True)
+        elsewhere.mount()
+        line = [line for line in elsewhere.log().splitlines() if "was not closed cleanly" in line][-1]
+        assert "ENOTCONN" not in line and "what no sync point covered may be lost" in line, line
+        elsewhere.umount()
+
+
 def umount_tells_that_the_daemon_had_died():
     with Scratch() as scratch:
         mount = Mount(scratch)
@@ -395,9 +431,10 @@ def a_stop_ends_while_another_namespace_writes():
 def main():
     return run_cases([
         starts_that_fail_say_nothing_of_the_last_end, a_check_leaves_what_lock_tells_and_tells_it_too,
-        umount_tells_that_the_daemon_had_died, a_check_whose_daemon_dies_says_so, data_paths_that_look_like_addresses,
-        a_check_that_is_interrupted_says_nothing_of_the_last_end, what_lock_holds_is_printed_as_text,
-        a_refused_first_start_is_no_crash, memory_is_taken_as_it_is_used, daemons_share_a_quarter_of_the_memory,
+        the_next_mount_says_what_programs_saw, umount_tells_that_the_daemon_had_died, a_check_whose_daemon_dies_says_so,
+        data_paths_that_look_like_addresses, a_check_that_is_interrupted_says_nothing_of_the_last_end,
+        what_lock_holds_is_printed_as_text, a_refused_first_start_is_no_crash, memory_is_taken_as_it_is_used,
+        daemons_share_a_quarter_of_the_memory,
         one_damaged_chunk_is_no_failure, umount_says_whose_namespace_still_has_the_mount,
         a_stop_ends_while_another_namespace_writes,
     ])
