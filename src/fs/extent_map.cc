@@ -29,10 +29,6 @@ constexpr uint64_t kMergedBytesMax = 256 * kKiB;
 
 using ExtentIterator = std::vector<Extent>::const_iterator;
 
-// A hole that is not filled: so the file takes no more than with a file system whose blocks are pages, however often
-// its pieces are merged.
-bool HasWholePage(uint64_t begin, uint64_t end) { return AlignUp(begin, kPageBytes) < AlignDown(end, kPageBytes); }
-
 // The end of the pieces from `first` on that fit one merged chunk, and may be merged.
 ExtentIterator EndOfGroup(ExtentIterator first, ExtentIterator end, const RangeSet& keep) {
   ExtentIterator last = first + 1;
@@ -76,6 +72,8 @@ Result<std::string> ReadPage(store::ChunkStore& chunks, const Digest& digest) {
 }
 
 }  // namespace
+
+bool HasWholePage(uint64_t begin, uint64_t end) { return AlignUp(begin, kPageBytes) < AlignDown(end, kPageBytes); }
 
 Error OfNamedChunk(Error error) {
   if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kCorrupt;

@@ -18,6 +18,10 @@ namespace cairnfs::fs {
 // the file is not there.
 Error OfNamedChunk(Error error);
 
+// Whether [begin, end) is a hole to keep. Others are filled where bytes are stored, and so the file takes no more than
+// with a file system whose blocks are pages.
+bool HasWholePage(uint64_t begin, uint64_t end);
+
 // Where an extent map puts chunks.
 struct ChunkSink {
   store::ChunkStore& chunks;

@@ -70,6 +70,11 @@ void ResetScan(Run& run) {
 
 }  // namespace
 
+bool Overlay::HasRunTo(uint64_t offset) const {
+  const auto next = runs_.lower_bound(offset);
+  return next != runs_.begin() && std::prev(next)->first + std::prev(next)->second.length == offset;
+}
+
 void Overlay::Write(uint64_t offset, const io::Slice& data) {
   Remove(offset, data.size);
   auto next = runs_.lower_bound(offset);

@@ -57,6 +57,8 @@ class Overlay {
   // a run that begins with such bytes is not joined to what was written before it.
   void KeepStoredApart() { keeps_stored_apart_ = true; }
 
+  // Whether a run ends at `offset`: a write there makes it longer.
+  bool HasRunTo(uint64_t offset) const;
   // Lays `data` over [offset, offset + data.size), growing the run that ends there if there is one.
   void Write(uint64_t offset, const io::Slice& data);
   // Drops what lies in [offset, offset + length).

@@ -1,6 +1,7 @@
 #include "fs/streams.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -83,10 +84,30 @@ void Streams::ForgetHealed(const InodePtr& inode) {
   inode->error_heals = false;
 }
 
+// Lays zeros where a hole ends at `end` that has no whole page: a file system whose blocks are pages has none there
+// either, and in a stream without a gap the cuts are those of the file that has the zeros written.
+void Streams::FillSmallHole(const InodePtr& inode, uint64_t end) {
+  static constexpr std::array<std::byte, 2 * kPageBytes> kZeros{};
+  Content& content = *inode->content;
+  if (content.shared) return;  // another host may write there just now
+  const uint64_t page = AlignDown(end, kPageBytes);
+  const uint64_t least = page - std::min<uint64_t>(page, kPageBytes);
+  uint64_t begin = end;
+  content.overlay.Visit(
+      least, end - least, [&](uint64_t, const io::Slice&) { begin = end; },
+      [&](uint64_t gap, uint64_t) { begin = gap; });
+  if (begin == end || !content.extents.IsLoaded(begin, end - begin)) return;
+  content.extents.ForEach(begin, end - begin, [&](const Extent& extent) { begin = extent.end(); });
+  if (begin == end || HasWholePage(begin, end) || content.HasLost(begin, end)) return;
+  if (!local_.TryReserve(end - begin)) return;
+  content.overlay.Write(begin, io::Slice{{}, kZeros.data(), end - begin});
+}
+
 bool Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
   Content& content = *inode->content;
   Overlay& overlay = content.overlay;
   content.written_at = std::chrono::steady_clock::now();
+  if (!overlay.HasRunTo(offset)) FillSmallHole(inode, offset);
   uint64_t before = overlay.run_bytes();
   overlay.Write(offset, data);
   // What was overwritten before it was cut needs no room any more.

@@ -72,6 +72,7 @@ class Streams {
   chunking::ChunkParams params() const { return params_; }
 
  private:
+  void FillSmallHole(const InodePtr& inode, uint64_t end) REQUIRES_LOCK(inode->mutex);
   static bool TakeCutting(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // false: somebody is at it, or must wait
   void Cut(const InodePtr& inode);
   bool CutOnce(const InodePtr& inode);

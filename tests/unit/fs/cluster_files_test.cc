@@ -78,6 +78,24 @@ TEST_F(ClusterFilesTest, LocalLevelSyncsThisNodeAlone) {
   ASSERT_TRUE(host(0).CloseFile(file).ok());
 }
 
+// A hole between the pieces of one host is not its own to fill, however small.
+TEST_F(ClusterFilesTest, SmallPiecesThatTwoWritersLayBetweenEachOthersBothStay) {
+  MakeHosts(2);
+  host(0).Put("file", "");
+  auto one = host(0).Open("file"), two = host(1).Open("file");
+  ASSERT_TRUE(one.ok() && two.ok());
+  std::string expected;
+  for (uint64_t at = 0; at < 4000; at += 200) {
+    ASSERT_TRUE(host(0).Write(*one, at, std::string(100, '1')).ok());
+    ASSERT_TRUE(host(1).Write(*two, at + 100, std::string(100, '2')).ok());
+    expected += std::string(100, '1') + std::string(100, '2');
+  }
+  ASSERT_TRUE(host(1).CloseFile(*two).ok());
+  ASSERT_TRUE(host(0).CloseFile(*one).ok());
+  EXPECT_EQ(host(0).Cat("file"), expected);
+  EXPECT_EQ(host(1).Cat("file"), expected);
+}
+
 TEST_F(ClusterFilesTest, DisjointRangesOfTwoWritersBothStay) {
   MakeHosts(2);
   host(0).Put("file", std::string(40'000, '.'));

@@ -1,0 +1,110 @@
+// Files that come in small pieces, with seeks over a few zeros.
+#include "fixture.h"
+#include "fs/recipe.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr uint64_t kChunkBytesMin = 64 * kKiB;
+
+class SmallWrites : public testing::Test {
+ protected:
+  SmallWrites() {
+    world_.params = {.size_bytes_min = kChunkBytesMin, .size_bytes_max = 512 * kKiB, .mask_bits = 0};
+    world_.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
+    world_.Remake();
+  }
+  void Sync() {
+    EXPECT_TRUE(World::Await<void>([&](Done<void> done) { world_.fs->Sync(std::move(done)); }).ok());
+  }
+  // A small write does not take a buffer of its own.
+  Status Write(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
+    auto copy = std::make_shared<const std::string>(bytes);
+    FileSystem::WriteRequest request;
+    request.handle = file.handle;
+    request.inode = file.attr.inode;
+    request.offset = offset;
+    request.data.data = reinterpret_cast<const std::byte*>(copy->data());
+    request.data.size = copy->size();
+    request.data.memory = std::move(copy);
+    auto written = World::Await<size_t>([&](Done<size_t> done) { world_.fs->Write(std::move(request), done); });
+    return written.ok() ? Status() : Status(written.error());
+  }
+  void Save(std::string_view name, std::string_view bytes) {
+    FileSystem::Created file = world_.Create(name);
+    EXPECT_TRUE(world_.Write(file, 0, bytes).ok());
+    world_.CloseFile(file);
+  }
+  std::string TextOf(std::string_view name) {
+    FileSystem::Created file = world_.OpenByName(name);
+    auto text = world_.Read(file, 0, file.attr.size);
+    world_.CloseFile(file);
+    return text.ok() ? *text : text.error().message;
+  }
+  // What the file's durable record names.
+  std::vector<Extent> ExtentsOf(std::string_view name) {
+    const InodeId inode = world_.fs->Lookup(kRootInode, name)->inode;
+    auto entry = world_.kv->Get(meta::FileKey(inode));
+    EXPECT_TRUE(entry.ok() && *entry);
+    auto recipe = Recipe::Decode(meta::FileRecord::Decode((*entry)->value)->recipe);
+    EXPECT_TRUE(recipe.ok() && !recipe->is_tree);
+    return recipe->extents;
+  }
+  uint64_t NewBytes() { return world_.chunks->Stats().new_bytes_total; }
+
+  World world_;
+};
+
+// As rsync --sparse writes: zeros that it finds at the borders of its blocks are seeks.
+TEST_F(SmallWrites, SeeksOverAFewZerosDoNotMoveTheCuts) {
+  std::string text = RandomText(6, 2 * kMiB);
+  for (size_t at = 0; at < text.size(); at += 100'000) text[at] = '\0';
+  text.replace(500'000, 4095, 4095, '\0');  // from 500,000 to 504,095: no whole page
+  Save("dense", text);
+  Sync();
+  const uint64_t before = NewBytes();
+  FileSystem::Created file = world_.Create("sparse");
+  for (size_t at = 0; at < text.size();) {
+    if (text[at] == '\0') {
+      ++at;
+      continue;
+    }
+    const size_t end = std::min({text.find(std::string(1, '\0'), at), text.size(), at + 1024});
+    ASSERT_TRUE(Write(file, at, std::string_view(text).substr(at, end - at)).ok());
+    at = end;
+  }
+  world_.CloseFile(file);
+  Sync();
+  EXPECT_EQ(NewBytes() - before, 0u);
+  EXPECT_EQ(ExtentsOf("sparse").size(), ExtentsOf("dense").size());
+  EXPECT_EQ(TextOf("sparse"), text);
+}
+
+TEST_F(SmallWrites, AHoleOfAWholePageStaysOne) {
+  FileSystem::Created file = world_.Create("holes");
+  const auto seek = [&](uint64_t from, FileSystem::Seek what) {
+    auto found = World::Await<uint64_t>(
+        [&](Done<uint64_t> done) { world_.fs->SeekTo(file.handle, file.attr.inode, from, what, std::move(done)); });
+    return found.ok() ? *found : UINT64_MAX;
+  };
+  ASSERT_TRUE(world_.Write(file, 100, "after 100 zeros").ok());
+  ASSERT_TRUE(world_.Write(file, 2 * kPageBytes, "after a page and more").ok());
+  ASSERT_TRUE(world_.Write(file, 5 * kPageBytes - 1, "after a page, a byte and what was written").ok());
+  for (int times = 0; times < 2; ++times) {
+    EXPECT_EQ(seek(0, FileSystem::Seek::kData), 0u);
+    EXPECT_EQ(seek(0, FileSystem::Seek::kHole), 115u);
+    EXPECT_EQ(seek(200, FileSystem::Seek::kData), 2 * kPageBytes);
+    EXPECT_EQ(seek(2 * kPageBytes, FileSystem::Seek::kHole), 2 * kPageBytes + 21);
+    EXPECT_EQ(seek(3 * kPageBytes, FileSystem::Seek::kData), 5 * kPageBytes - 1);
+    ASSERT_TRUE(world_.Fsync(file).ok());
+  }
+  // A punched hole that is no whole page is zeros once bytes come behind it.
+  ASSERT_TRUE(world_.Punch(file, 5 * kPageBytes, 10).ok());
+  ASSERT_TRUE(world_.Write(file, 5 * kPageBytes + 10, "behind").ok());
+  EXPECT_EQ(seek(5 * kPageBytes - 1, FileSystem::Seek::kHole), world_.fs->GetAttr(file.attr.inode)->size);
+  EXPECT_EQ(*world_.Read(file, 5 * kPageBytes - 1, 17), "a" + std::string(10, '\0') + "behind");
+  world_.CloseFile(file);
+}
+
+}  // namespace
+}  // namespace cairnfs::fs
