@@ -40,16 +40,6 @@ ExtentIterator EndOfGroup(ExtentIterator first, ExtentIterator end, const RangeS
   return last;
 }
 
-Result<Digest> PutText(std::string_view text, ChunkSink& sink) {
-  const Digest digest = chunking::NameBytes(sink.owner, AsBytes(text));
-  io::Slice slice;
-  slice.data = reinterpret_cast<const std::byte*>(text.data());
-  slice.size = text.size();
-  CAIRNFS_ASSIGN_OR_RETURN(store::PutResult put, sink.chunks.Put(digest, {&slice, 1}));
-  sink.pins.push_back(std::move(put.pin));
-  return digest;
-}
-
 // One chunk with the bytes of [first, last), zeros between them.
 Result<Extent> PutMerged(ExtentIterator first, ExtentIterator last, ChunkSink& sink) {
   std::vector<Digest> digests;
@@ -74,6 +64,16 @@ Result<std::string> ReadPage(store::ChunkStore& chunks, const Digest& digest) {
 }  // namespace
 
 bool HasWholePage(uint64_t begin, uint64_t end) { return AlignUp(begin, kPageBytes) < AlignDown(end, kPageBytes); }
+
+Result<Digest> PutText(std::string_view text, ChunkSink& sink) {
+  const Digest digest = chunking::NameBytes(sink.owner, AsBytes(text));
+  io::Slice slice;
+  slice.data = reinterpret_cast<const std::byte*>(text.data());
+  slice.size = text.size();
+  CAIRNFS_ASSIGN_OR_RETURN(store::PutResult put, sink.chunks.Put(digest, {&slice, 1}));
+  sink.pins.push_back(std::move(put.pin));
+  return digest;
+}
 
 Error OfNamedChunk(Error error) {
   if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kCorrupt;

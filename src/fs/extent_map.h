@@ -28,6 +28,8 @@ struct ChunkSink {
   chunking::Owner owner;               // of the file
   std::vector<store::ChunkPin>& pins;  // get one for each chunk
 };
+// Puts a small chunk (a recipe page) there.
+Result<Digest> PutText(std::string_view text, ChunkSink& sink);
 
 class ExtentMap {
  public:

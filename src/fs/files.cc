@@ -405,7 +405,7 @@ void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done) {
     if (handle->flags.write && inode->content && inode->content->changed) {
       is_pending = true;
       inode->content->must_publish = true;
-      if (inode->content->barriers_waiting == 0) impl_->streams->CutAll(inode);
+      if (inode->content->barriers_waiting == 0) impl_->streams->CutClosed(inode);
     }
     if (status.ok() && handle->flags.write) status = impl_->CheckDisk(inode);
     if (handle->flags.write) inode->closed_while_open = true;
@@ -443,7 +443,7 @@ void FileSystem::Release(HandleId handle_id, InodeId) {
     if (inode->content) {
       if (inode->content->changed) inode->content->must_publish = true;
       if (inode->write_open_count == 0) {
-        if (inode->content->barriers_waiting == 0) impl_->streams->CutAll(inode);
+        if (inode->content->barriers_waiting == 0) impl_->streams->CutClosed(inode);
         impl_->streams->DropStoredRuns(inode);
       }
       impl_->DropContentIfUnused(inode);

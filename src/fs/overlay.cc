@@ -232,15 +232,15 @@ void Overlay::DropRunFront(uint64_t start, uint64_t size) {
   MoveStart(run, size);
 }
 
-std::shared_ptr<FlyingChunk> Overlay::CarveProvisional(uint64_t start, uint64_t id) {
+std::shared_ptr<FlyingChunk> Overlay::CarveProvisional(uint64_t start, uint64_t from, uint64_t id) {
   Run& run = runs_.find(start)->second;
   auto chunk = std::make_shared<FlyingChunk>();
   chunk->id = id;
-  chunk->offset = start;
-  chunk->size = run.length;
-  chunk->stored_before = run.stored;
+  chunk->offset = from;
+  chunk->size = start + run.length - from;
+  chunk->stored_before = start + run.stored - from;
   chunk->provisional = true;
-  for (const io::Slice& slice : run.pieces) chunk->slices.push_back(slice);
+  ForSlices(run.pieces, from - start, run.length, [&](const io::Slice& slice) { chunk->slices.push_back(slice); });
   run.stored = run.length;
   return chunk;
 }

@@ -71,8 +71,9 @@ class Overlay {
   // Takes the first `size` bytes of the run at `start` out as a chunk that is from now on in flight, and leaves a view
   // of it in their place. The run goes on after them. REQUIRES: a run starts at `start` and is at least that long.
   std::shared_ptr<FlyingChunk> Carve(uint64_t start, uint64_t size, uint64_t id);
-  // A chunk of all bytes of the run at `start`, which stay in the run too.
-  std::shared_ptr<FlyingChunk> CarveProvisional(uint64_t start, uint64_t id);
+  // A chunk of the bytes of the run at `start` from `from` on, which stay in the run too. REQUIRES: `from` lies in the
+  // run, and all before it is stored.
+  std::shared_ptr<FlyingChunk> CarveProvisional(uint64_t start, uint64_t from, uint64_t id);
   // Drops the views of `chunk`: its bytes are stored now.
   void DropViews(const FlyingChunk& chunk);
   // Drops the first `size` bytes of the run at `start`; what was scanned and stored of the rest stays so. REQUIRES: a

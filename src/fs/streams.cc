@@ -6,6 +6,7 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "chunking/digest.h"
+#include "fs/tail_merge.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -20,6 +21,20 @@ constexpr uint64_t kScanBytesMin = 256 * kKiB;
 constexpr size_t kRunsMax = 4096;
 
 bool IsWorthCutting(const Run& run) { return run.length - run.scanned >= kScanBytesMin; }
+
+// From where on a run [start, end) that is stored up to `stored_end` is stored, so that the new bytes join pieces of
+// about their length.
+uint64_t TailStart(const Content& content, uint64_t start, uint64_t stored_end, uint64_t end) {
+  if (!content.extents.IsLoaded(start, stored_end - start)) return stored_end;
+  std::vector<Extent> pieces;
+  content.extents.ForEach(start, stored_end - start, [&](const Extent& extent) { pieces.push_back(extent); });
+  uint64_t from = stored_end;
+  for (auto piece = pieces.rbegin(); piece != pieces.rend() && piece->end() == from; ++piece) {
+    if (!IsJoined(piece->length, end - from)) break;
+    from = piece->offset;
+  }
+  return from;
+}
 
 bool IsPassing(ErrorCode code) { return code == ErrorCode::kUnavailable || code == ErrorCode::kExhausted; }
 
@@ -134,6 +149,17 @@ void Streams::MergeSmallExtents(const InodePtr& inode) {
   if (uint64_t replaced = content.extents.MergeSmall(keep, sink)) hooks_.freed(replaced);
 }
 
+void Streams::MergeTail(const InodePtr& inode, uint64_t size) {
+  Content& content = *inode->content;
+  const uint64_t grown_from = content.published_size;
+  if (grown_from == 0 || size <= grown_from || !content.lost.empty()) return;
+  if (content.overlay.HasRunTo(size)) return;  // it goes on, and is in memory from its last cut on
+  const TailMerge merge{.size = size, .grown_from = grown_from, .params = params_};
+  // From this host alone: a round waits for no other to read what it could leave as it is.
+  ChunkSink sink{chunks_, content.owner, content.pins};
+  if (uint64_t replaced = fs::MergeTail(content.extents, merge, local_, sink)) hooks_.freed(replaced);
+}
+
 bool Streams::TakeCutting(const InodePtr& inode) {
   inode->mutex.AssertHeld();
   Content& content = *inode->content;
@@ -207,7 +233,11 @@ bool Streams::CutOnce(const InodePtr& inode) {
   return true;
 }
 
-void Streams::CutAll(const InodePtr& inode) {
+void Streams::CutAll(const InodePtr& inode) { CutRuns(inode, 0); }
+
+void Streams::CutClosed(const InodePtr& inode) { CutRuns(inode, params_.size_bytes_min); }
+
+void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min) {
   Content& content = *inode->content;
   auto& runs = content.overlay.runs();
   std::vector<uint64_t> starts;
@@ -215,6 +245,7 @@ void Streams::CutAll(const InodePtr& inode) {
   for (uint64_t start : starts) {
     Run& run = runs.find(start)->second;
     if (run.stored == run.length) continue;
+    if (start > 0 && run.length - run.stored < appended_bytes_min) continue;
     // The run is looked through from its beginning: a scan that goes on elsewhere is thus made void.
     run.version++;
     chunking::CutFinder finder(params_);
@@ -238,9 +269,10 @@ void Streams::CutAll(const InodePtr& inode) {
     if (tail == runs.end()) continue;
     tail->second.scanned = position - at;
     tail->second.finder = finder;
-    if (tail->second.stored < tail->second.length) {
-      Launch(inode, content.overlay.CarveProvisional(at, content.next_chunk_id++));
-    }
+    const uint64_t stored = tail->second.stored;
+    if (stored == tail->second.length) continue;
+    const uint64_t from = content.HasLost(at, at + stored) ? at : TailStart(content, at, at + stored, position);
+    Launch(inode, content.overlay.CarveProvisional(at, from, content.next_chunk_id++));
   }
 }
 

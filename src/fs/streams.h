@@ -40,9 +40,14 @@ class Streams {
   // Cuts everything that waits, tails too: tails as provisional chunks, so that a stream that goes on is cut as if
   // nothing had happened. Everything accepted so far is applied once chunk number `next_chunk_id - 1` is.
   void CutAll(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // The same for a file that was closed, but for runs so short that they could not be a chunk of their own, unless they
+  // begin the file: the next round stores them, with what others who open the file to append to it bring until then.
+  void CutClosed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // Rewrites the pieces of ranges that many small writes have cut up as larger chunks, as far as they can be read and
   // stored, so that recipes stay small. Reads and puts chunks.
   void MergeSmallExtents(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // The same for the end of a file that has grown, of which so many bytes are stored (tail_merge.h).
+  void MergeTail(const InodePtr& inode, uint64_t size) REQUIRES_LOCK(inode->mutex);
   // Cuts what is worth cutting, if nobody is at it.
   void ScheduleCut(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // Starts again what found no space.
@@ -74,6 +79,8 @@ class Streams {
  private:
   void FillSmallHole(const InodePtr& inode, uint64_t end) REQUIRES_LOCK(inode->mutex);
   static bool TakeCutting(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // false: somebody is at it, or must wait
+  // All but appended runs shorter than that.
+  void CutRuns(const InodePtr& inode, uint64_t appended_bytes_min) REQUIRES_LOCK(inode->mutex);
   void Cut(const InodePtr& inode);
   bool CutOnce(const InodePtr& inode);
   void Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk) REQUIRES_LOCK(inode->mutex);

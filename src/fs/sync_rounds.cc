@@ -382,6 +382,7 @@ Result<meta::FileRecord> SyncRounds::MakeRecord(const InodePtr& inode) {
   content.loss_told = true;
   const uint64_t durable_size = DurableSize(content);  // before holes are filled
   streams_.MergeSmallExtents(inode);
+  streams_.MergeTail(inode, durable_size);
   ChunkSink sink{chunks_, content.owner, content.pins};
   auto recipe = content.extents.Store(sink);
   if (!recipe.ok()) {

@@ -96,6 +96,25 @@ TEST_F(ClusterFilesTest, SmallPiecesThatTwoWritersLayBetweenEachOthersBothStay) 
   EXPECT_EQ(host(1).Cat("file"), expected);
 }
 
+// Each host stores the end of the file anew with what it has appended.
+TEST_F(ClusterFilesTest, HostsThatAppendInTurnsKeepWhatEachHasWritten) {
+  MakeHosts(2);
+  host(0).Put("file", "begin");
+  std::string expected = "begin";
+  for (unsigned i = 0; i < 20; i++) {
+    Host& by = host(i % 2);
+    auto file = by.Open("file");
+    ASSERT_TRUE(file.ok());
+    const std::string text = TextOf(i, 700);
+    ASSERT_TRUE(by.Write(*file, expected.size(), text).ok());
+    if (i % 3 == 0) ASSERT_TRUE(by.Fsync(*file).ok());
+    ASSERT_TRUE(by.CloseFile(*file).ok());
+    expected += text;
+  }
+  EXPECT_EQ(host(0).Cat("file"), expected);
+  EXPECT_EQ(host(1).Cat("file"), expected);
+}
+
 TEST_F(ClusterFilesTest, DisjointRangesOfTwoWritersBothStay) {
   MakeHosts(2);
   host(0).Put("file", std::string(40'000, '.'));

@@ -50,12 +50,12 @@ TEST(Overlay, ARunWithoutItsFrontKeepsWhatIsStoredOfTheRest) {
   Bytes bytes;
   Overlay overlay(kParams);
   overlay.Write(0, bytes.Make("abcd"));
-  overlay.CarveProvisional(0, 1);
+  overlay.CarveProvisional(0, 0, 1);
   overlay.Write(4, bytes.Make("efgh"));
   overlay.DropRunFront(0, 3);
   EXPECT_EQ(Show(overlay, 0, 8), "...defgh");
   EXPECT_EQ(overlay.run_bytes(), 5u);
-  auto chunk = overlay.CarveProvisional(3, 2);
+  auto chunk = overlay.CarveProvisional(3, 3, 2);
   EXPECT_EQ(chunk->offset, 3u);
   EXPECT_EQ(chunk->stored_before, 1u);
   EXPECT_EQ(chunk->size, 5u);
@@ -85,11 +85,11 @@ TEST(Overlay, TellsWhatIsNotStored) {
   Overlay overlay(kParams);
   overlay.Write(10, bytes.Make("abcd"));
   EXPECT_EQ(Unstored(overlay), (Ranges{{10, 14}}));
-  overlay.CarveProvisional(10, 1);
+  overlay.CarveProvisional(10, 10, 1);
   EXPECT_FALSE(overlay.HasUnstored());
   overlay.Write(14, bytes.Make("ef"));
   EXPECT_EQ(Unstored(overlay), (Ranges{{14, 16}}));
-  overlay.CarveProvisional(10, 2);
+  overlay.CarveProvisional(10, 10, 2);
   overlay.DropStoredRuns();
   EXPECT_TRUE(overlay.empty());
 }

@@ -1,4 +1,5 @@
-// Files that come in small pieces, with seeks over a few zeros.
+// Files that come in small pieces: appended to by open, write and close, synced again and again, written with seeks
+// over a few zeros.
 #include "fixture.h"
 #include "fs/recipe.h"
 
@@ -30,6 +31,11 @@ class SmallWrites : public testing::Test {
     auto written = World::Await<size_t>([&](Done<size_t> done) { world_.fs->Write(std::move(request), done); });
     return written.ok() ? Status() : Status(written.error());
   }
+  void Append(std::string_view name, std::string_view bytes) {
+    FileSystem::Created file = world_.OpenByName(name);
+    EXPECT_TRUE(Write(file, file.attr.size, bytes).ok());
+    world_.CloseFile(file);
+  }
   void Save(std::string_view name, std::string_view bytes) {
     FileSystem::Created file = world_.Create(name);
     EXPECT_TRUE(world_.Write(file, 0, bytes).ok());
@@ -51,9 +57,82 @@ class SmallWrites : public testing::Test {
     return recipe->extents;
   }
   uint64_t NewBytes() { return world_.chunks->Stats().new_bytes_total; }
+  // Of bytes saved now, how many are not stored yet.
+  uint64_t NewBytesOf(std::string_view name, std::string_view bytes) {
+    const uint64_t before = NewBytes();
+    Save(name, bytes);
+    Sync();
+    return NewBytes() - before;
+  }
 
   World world_;
 };
+
+TEST_F(SmallWrites, WhatIsAppendedBetweenTwoRoundsIsOnePiece) {
+  std::string text = RandomText(1, 100);
+  Save("log", text);
+  Sync();
+  const uint64_t before = world_.chunks->Stats().chunk_count;
+  for (uint64_t i = 0; i < 500; ++i) {
+    text += RandomText(i, 32);
+    Append("log", std::string_view(text).substr(text.size() - 32));
+  }
+  Sync();
+  EXPECT_LE(world_.chunks->Stats().chunk_count, before + 2);
+  EXPECT_EQ(ExtentsOf("log").size(), 1u);
+  EXPECT_EQ(TextOf("log"), text);
+  world_.Reopen();
+  EXPECT_EQ(TextOf("log"), text);
+}
+
+TEST_F(SmallWrites, AFileThatGrowsInManyRoundsHasTheChunksOfOneThatIsWrittenAtOnce) {
+  const std::string text = RandomText(2, 2 * kMiB);
+  Save("log", {});
+  for (size_t at = 0; at < text.size(); at += 5000) {
+    Append("log", std::string_view(text).substr(at, 5000));
+    Sync();
+  }
+  EXPECT_EQ(TextOf("log"), text);
+  // Each byte is stored again a few times, not with each round.
+  EXPECT_LE(NewBytes(), 10 * text.size());
+  const std::vector<Extent> grown = ExtentsOf("log");
+  EXPECT_LE(NewBytesOf("whole", text), 512 * kKiB) << "but for the last chunk all are there";
+  EXPECT_LE(grown.size(), ExtentsOf("whole").size() + 8);
+  world_.Reopen();
+  EXPECT_EQ(TextOf("log"), text);
+}
+
+TEST_F(SmallWrites, ASyncStoresWhatIsNewOfAStream) {
+  const std::string text = RandomText(3, kMiB);
+  FileSystem::Created file = world_.Create("log");
+  for (size_t at = 0; at < text.size(); at += 4096) {
+    ASSERT_TRUE(Write(file, at, std::string_view(text).substr(at, 4096)).ok());
+    ASSERT_TRUE(world_.Fsync(file).ok());
+  }
+  EXPECT_LE(NewBytes(), 10 * text.size());
+  EXPECT_LE(ExtentsOf("log").size(), 24u);
+  world_.CloseFile(file);
+  Sync();
+  EXPECT_LE(NewBytesOf("whole", text), 512 * kKiB);
+  EXPECT_EQ(TextOf("log"), text);
+}
+
+// What the merge of a tail must not take for one: a file that is written at once, and one that ends at a cut.
+TEST_F(SmallWrites, ATailIsNotStoredAgainWhereNothingWasAppended) {
+  const std::string text = RandomText(4, 2 * kMiB);
+  Save("whole", text);
+  Sync();
+  const std::vector<Extent> whole = ExtentsOf("whole");
+  ASSERT_GE(whole.size(), 4u);
+  EXPECT_EQ(NewBytes(), text.size());
+  const uint64_t cut = whole[2].end();  // a file that ends there grows by as much as a chunk
+  EXPECT_EQ(NewBytesOf("cut", std::string_view(text).substr(0, cut)), 0u);
+  const std::string more = RandomText(5, 2 * kChunkBytesMin - 1);
+  Append("cut", more);
+  Sync();
+  EXPECT_EQ(ExtentsOf("cut").at(2), whole[2]);
+  EXPECT_EQ(TextOf("cut"), text.substr(0, cut) + more);
+}
 
 // As rsync --sparse writes: zeros that it finds at the borders of its blocks are seeks.
 TEST_F(SmallWrites, SeeksOverAFewZerosDoNotMoveTheCuts) {

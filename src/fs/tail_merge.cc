@@ -1,0 +1,101 @@
+#include "fs/tail_merge.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace cairnfs::fs {
+namespace {
+
+// A piece up to this size is stored again with whatever follows it: the disk writes whole pages anyway.
+constexpr uint64_t kSmallBytes = kPageBytes;
+
+bool IsWholeChunk(const Extent& extent) { return extent.chunk_offset == 0 && extent.length == extent.chunk_size; }
+
+// Where the chunks of the bytes end, the last end included, if the first of them begins one.
+std::vector<uint64_t> FindEnds(std::string_view bytes, const chunking::ChunkParams& params) {
+  chunking::CutFinder finder(params);
+  std::vector<uint64_t> ends;
+  uint64_t position = 0;
+  while (position < bytes.size()) {
+    position += finder.Feed(AsBytes(bytes.substr(position))).consumed;
+    ends.push_back(position);
+  }
+  return ends;
+}
+
+bool EndsAtCut(std::string_view chunk, const chunking::ChunkParams& params) {
+  chunking::CutFinder finder(params);
+  const auto step = finder.Feed(AsBytes(chunk));
+  return step.cut && step.consumed == chunk.size();
+}
+
+// The extents before the end of the file, in its last leaf.
+std::vector<Extent> LastExtents(const ExtentMap& extents, const TailMerge& merge) {
+  const uint64_t window = std::min<uint64_t>(merge.size, 4 * uint64_t{merge.params.size_bytes_max});
+  const uint64_t begin = std::max(merge.size - window, AlignDown(merge.size - 1, kLeafBytes));
+  std::vector<Extent> last;
+  if (!extents.IsLoaded(begin, merge.size - begin)) return last;
+  extents.ForEach(begin, merge.size - begin, [&](const Extent& extent) { last.push_back(extent); });
+  return last;
+}
+
+// How many of the last extents are to be merged. A piece joins what follows it once that is as long. One that is long
+// enough to end at a cut may do so, and is `uncertain` then: the first of those counted.
+size_t CountPieces(const std::vector<Extent>& last, const TailMerge& merge, bool& uncertain) {
+  const uint64_t chunk_bytes_min = merge.params.size_bytes_min;
+  uncertain = false;
+  if (last.empty() || last.back().end() != merge.size || !IsWholeChunk(last.back())) return 0;
+  uint64_t length = last.back().length;
+  size_t count = 1;
+  for (; count < last.size(); ++count) {
+    const Extent& piece = last[last.size() - 1 - count];
+    const uint64_t end = merge.size - length;
+    if (!IsWholeChunk(piece) || piece.end() != end) break;
+    if (piece.length >= chunk_bytes_min) {
+      // Where nothing else is merged, and the file did not end there, it was cut there.
+      uncertain = length >= chunk_bytes_min && (count > 1 || end == merge.grown_from);
+      return uncertain ? count + 1 : count;
+    }
+    if (!IsJoined(piece.length, length)) break;
+    length += piece.length;
+  }
+  return count;
+}
+
+}  // namespace
+
+bool IsJoined(uint64_t piece_bytes, uint64_t following_bytes) {
+  return piece_bytes <= std::max(following_bytes, kSmallBytes);
+}
+
+uint64_t MergeTail(ExtentMap& extents, const TailMerge& merge, store::ChunkStore& readable, ChunkSink& sink) {
+  const std::vector<Extent> last = LastExtents(extents, merge);
+  bool uncertain = false;
+  size_t count = CountPieces(last, merge, uncertain);
+  std::string bytes;
+  for (auto piece = last.end() - static_cast<ptrdiff_t>(count); piece != last.end() && count > 1; ++piece) {
+    auto chunk = store::GetText(readable, piece->digest);
+    if (!chunk.ok() || chunk->size() != piece->length) return 0;
+    if (std::exchange(uncertain, false) && EndsAtCut(*chunk, merge.params)) {
+      --count;
+    } else {
+      bytes += *chunk;
+    }
+  }
+  if (count < 2) return 0;
+  const uint64_t begin = merge.size - bytes.size();
+  std::vector<Extent> merged;
+  uint64_t from = 0;
+  for (uint64_t end : FindEnds(bytes, merge.params)) {
+    const uint64_t length = end - from;
+    auto digest = PutText(std::string_view(bytes).substr(from, length), sink);
+    if (!digest.ok()) return 0;  // the next round tries again
+    merged.push_back({begin + from, length, *digest, 0, static_cast<uint32_t>(length)});
+    from = end;
+  }
+  for (const Extent& extent : merged) extents.Replace(extent.offset, extent.length, &extent);
+  return bytes.size();
+}
+
+}  // namespace cairnfs::fs
