@@ -442,6 +442,7 @@ class FileSystem::Impl {
   CondVar waits_wake;
   std::vector<std::shared_ptr<Wait>> waits GUARDED_BY(waits_mutex);
   bool waits_stopping GUARDED_BY(waits_mutex) = false;
+  bool waits_watched GUARDED_BY(waits_mutex) = false;  // the watcher looks at them soon without being woken
 
   struct SessionGuard {
     Mutex mutex;  // held while a loss is worked on

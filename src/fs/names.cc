@@ -151,7 +151,7 @@ SyncRounds::Answer FileSystem::Impl::UnlessCancelled(const Caller& caller,
   {
     MutexLock lock(waits_mutex);
     waits.push_back(wait);
-    waits_wake.NotifyOne();
+    if (!waits_watched) waits_wake.NotifyOne();
   }
   return [wait](const Status& status) {
     Done<void> answer;
@@ -170,8 +170,12 @@ void FileSystem::Impl::WatchWaits() {
     std::vector<std::shared_ptr<Wait>> current;
     {
       MutexLock lock(waits_mutex);
-      while (waits.empty() && !waits_stopping) waits_wake.Wait(waits_mutex);
+      while (waits.empty() && !waits_stopping) {
+        waits_watched = false;
+        waits_wake.Wait(waits_mutex);
+      }
       if (waits_stopping) return;
+      waits_watched = true;
       std::erase_if(waits, [](const auto& wait) {
         MutexLock answer(wait->mutex);
         return wait->answered;

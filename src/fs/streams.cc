@@ -233,11 +233,23 @@ bool Streams::CutOnce(const InodePtr& inode) {
   return true;
 }
 
-void Streams::CutAll(const InodePtr& inode) { CutRuns(inode, 0); }
+void Streams::CutAll(const InodePtr& inode) { CutRuns(inode, 0, nullptr); }
 
-void Streams::CutClosed(const InodePtr& inode) { CutRuns(inode, params_.size_bytes_min); }
+void Streams::CutClosed(const InodePtr& inode) { CutRuns(inode, params_.size_bytes_min, nullptr); }
 
-void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min) {
+void Streams::Drain(const InodePtr& inode, uint64_t& here_bytes_max) {
+  Here here{here_bytes_max, {}};
+  {
+    MutexLock lock(inode->mutex);
+    RetryFailed(inode);
+    CutRuns(inode, 0, &here);
+    inode->content->drain_target = inode->content->next_chunk_id - 1;
+  }
+  for (const auto& chunk : here.chunks) Hash(inode, chunk);
+  here_bytes_max = here.bytes_max;
+}
+
+void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* here) {
   Content& content = *inode->content;
   auto& runs = content.overlay.runs();
   std::vector<uint64_t> starts;
@@ -262,7 +274,7 @@ void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min) {
     }
     uint64_t at = start;
     for (uint64_t cut : cuts) {
-      Launch(inode, content.overlay.Carve(at, cut - at, content.next_chunk_id++));
+      Launch(inode, content.overlay.Carve(at, cut - at, content.next_chunk_id++), here);
       at = cut;
     }
     auto tail = runs.find(at);
@@ -272,13 +284,20 @@ void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min) {
     const uint64_t stored = tail->second.stored;
     if (stored == tail->second.length) continue;
     const uint64_t from = content.HasLost(at, at + stored) ? at : TailStart(content, at, at + stored, position);
-    Launch(inode, content.overlay.CarveProvisional(at, from, content.next_chunk_id++));
+    Launch(inode, content.overlay.CarveProvisional(at, from, content.next_chunk_id++), here);
   }
 }
 
-void Streams::Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk) {
+void Streams::Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk, Here* here) {
   chunk->owner = inode->content->owner;
   inode->content->flying.emplace(chunk->id, chunk);
+  // What a small chunk costs beside its bytes counts too.
+  const uint64_t size = std::max<uint64_t>(chunk->size, kPageBytes);
+  if (here != nullptr && size <= here->bytes_max) {
+    here->bytes_max -= size;
+    here->chunks.push_back(std::move(chunk));
+    return;
+  }
   workers_.Post([this, inode, chunk = std::move(chunk)] { Hash(inode, chunk); });
 }
 

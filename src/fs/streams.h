@@ -43,6 +43,9 @@ class Streams {
   // The same for a file that was closed, but for runs so short that they could not be a chunk of their own, unless they
   // begin the file: the next round stores them, with what others who open the file to append to it bring until then.
   void CutClosed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // The same for a round, which starts again what found no space, and waits for all of it: notes up to which chunk. It
+  // stores what is little itself sooner than another thread wakes: up to `here_bytes_max`, which is lowered by that.
+  void Drain(const InodePtr& inode, uint64_t& here_bytes_max) EXCLUDES_LOCK(inode->mutex);
   // Rewrites the pieces of ranges that many small writes have cut up as larger chunks, as far as they can be read and
   // stored, so that recipes stay small. Reads and puts chunks.
   void MergeSmallExtents(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
@@ -79,11 +82,17 @@ class Streams {
  private:
   void FillSmallHole(const InodePtr& inode, uint64_t end) REQUIRES_LOCK(inode->mutex);
   static bool TakeCutting(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // false: somebody is at it, or must wait
-  // All but appended runs shorter than that.
-  void CutRuns(const InodePtr& inode, uint64_t appended_bytes_min) REQUIRES_LOCK(inode->mutex);
+  // Chunks that the caller is to Hash once it has let go of the lock.
+  struct Here {
+    uint64_t bytes_max = 0;  // of those still to come
+    std::vector<std::shared_ptr<FlyingChunk>> chunks;
+  };
+  // All but appended runs shorter than that. `here` takes some of the chunks, unless it is null.
+  void CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* here) REQUIRES_LOCK(inode->mutex);
   void Cut(const InodePtr& inode);
   bool CutOnce(const InodePtr& inode);
-  void Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk) REQUIRES_LOCK(inode->mutex);
+  void Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk, Here* here = nullptr)
+      REQUIRES_LOCK(inode->mutex);
   void Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk);
   void ApplyLanded(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void NoteNoSpace(const InodePtr& inode, uint64_t chunk_id, const Error& error) REQUIRES_LOCK(inode->mutex);

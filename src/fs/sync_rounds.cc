@@ -22,6 +22,9 @@ Failpoint round_data_sync("fs.round_data_sync", Failpoint::Kind::kSkippable);
 // A file that stays open for writing is left out of background rounds until this many of its chunks are unpublished.
 constexpr size_t kPinsMax = 8192;
 
+// What a round stores on its own thread, however many files it is of.
+constexpr uint64_t kStoredHereBytesMax = 32 * kKiB;
+
 // Memory that names may take before they are flushed: past it names wait, past a quarter of it a round is asked for. On
 // a disk with little room it is less: what is not flushed yet has no room for sure.
 constexpr size_t kUnflushedBytesMax = 64 * kMiB;
@@ -318,13 +321,6 @@ void SyncRounds::Open(bool everything) {
   round_opened.Pass();
 }
 
-void SyncRounds::StartDrain(const InodePtr& inode) {
-  MutexLock lock(inode->mutex);
-  streams_.RetryFailed(inode);
-  streams_.CutAll(inode);
-  inode->content->drain_target = inode->content->next_chunk_id - 1;
-}
-
 // A file for which there was no space, and which was deleted since, holds nobody up any more.
 bool SyncRounds::DiscardIfGone(const InodePtr& inode) {
   {
@@ -443,7 +439,8 @@ void SyncRounds::LetGo(const InodePtr& inode) {
 }
 
 void SyncRounds::DrainOwed() {
-  for (const InodePtr& inode : owed_) StartDrain(inode);
+  uint64_t here_bytes_max = kStoredHereBytesMax;
+  for (const InodePtr& inode : owed_) streams_.Drain(inode, here_bytes_max);
   // Bytes and recipes that have no space must not hold up the names: among them are the deletions that make space.
   // Their files are published as far as they are stored, and are owed to the next round.
   std::erase_if(owed_, [this](const InodePtr& inode) {

@@ -116,7 +116,6 @@ class SyncRounds {
   Status Finish();             // drains, publishes, syncs, flushes what Open took over
   void LetGo(const InodePtr& inode);
   bool DiscardIfGone(const InodePtr& inode);
-  void StartDrain(const InodePtr& inode);
   Status WaitDrained(const InodePtr& inode);
   Status Publish(const InodePtr& inode, std::vector<kv::KvWrite>& writes, std::vector<store::ChunkPin>& pins);
   // The record of what is stored of the file; on failure the file comes again in the next round.

@@ -37,9 +37,10 @@ class File {
   virtual bool direct() const = 0;  // opened with O_DIRECT
   virtual const std::string& path() const = 0;
 
-  // The blocking forms of the above, for start-up, checks and tests. Not to be called inside an IoCallback.
+  // The blocking forms of the above, for start-up, checks, tests, and writes so small that waking other threads for
+  // them would take longer. Not to be called inside an IoCallback.
   Result<size_t> Read(uint64_t offset, MutableByteSpan data);
-  Status Write(uint64_t offset, ByteSpan data);
+  virtual Status Write(uint64_t offset, ByteSpan data);
 };
 
 // A directory of files. Names contain no '/'; subdirectories are not seen.

@@ -19,6 +19,7 @@ class PosixFile final : public File {
 
   void ReadAsync(uint64_t offset, MutableByteSpan data, IoCallback done) override;
   void WriteAsync(uint64_t offset, ByteSpan data, IoCallback done) override;
+  Status Write(uint64_t offset, ByteSpan data) override;
   Status DataSync() override;
   Status Allocate(uint64_t size) override;
   Status Truncate(uint64_t size) override;

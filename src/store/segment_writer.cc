@@ -6,6 +6,11 @@
 #include "store/stream_copy.h"
 
 namespace cairnfs::store {
+namespace {
+
+constexpr size_t kLittleBytesMax = 128 * kKiB;
+
+}  // namespace
 
 SegmentWriter::SegmentWriter(const Options& options, SegmentSet& segments, SpaceMeter& space, FailureState& failure,
                              Hooks hooks)
@@ -202,6 +207,18 @@ void SegmentWriter::SubmitReady() {
   }
 }
 
+// Who waits for one small write makes it: to wake two threads for it would take longer.
+void SegmentWriter::WriteLittle() {
+  if (ready_.size() != 1 || ready_.back()->used > kLittleBytesMax) return;
+  Window* window = ready_.back();
+  ready_.pop_back();
+  ++in_flight_;
+  mutex_.Unlock();
+  const Status written = window->file->Write(window->file_offset, ByteSpan(window->memory.get(), window->used));
+  OnWritten(window, written.ok() ? Result<size_t>(window->used) : Result<size_t>(written.error()));
+  mutex_.Lock();
+}
+
 void SegmentWriter::OnWritten(Window* window, const Result<size_t>& result) {
   const bool out_of_space = !result.ok() && result.error().code == ErrorCode::kNoSpace;
   const bool failed = !result.ok() && !out_of_space;
@@ -251,6 +268,7 @@ Result<SegmentWriter::WrittenOut> SegmentWriter::WriteOut(WriteOutScope scope) {
     out.open_end = next_offset_;
   }
   uint64_t sequence = last_sequence_;
+  WriteLittle();
   SubmitReady();
   while (!unwritten_.empty() && *unwritten_.begin() <= sequence && stuck_.empty() && !failure_.failed()) {
     changed_.Wait(mutex_);

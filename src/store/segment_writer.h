@@ -118,6 +118,7 @@ class SegmentWriter {
   void CloseWindow() REQUIRES_LOCK(mutex_);
   void FinishCopies(const Grant& grant);
   void SubmitReady() REQUIRES_LOCK(mutex_);  // lets go of the lock meanwhile
+  void WriteLittle() REQUIRES_LOCK(mutex_);  // the same
   void OnWritten(Window* window, const Result<size_t>& result);
   void ReleaseIfDone(Window& window) REQUIRES_LOCK(mutex_);
   void ReportIfComplete(const SegmentPtr& segment) REQUIRES_LOCK(mutex_);

@@ -432,11 +432,13 @@ TEST_F(NoRoomForAccepted, WhatFoundRoomAfterAllIsNotToldAsAnError) {
 
 // The bytes that found no room are tried again by each round, and others of the file may be known and need none.
 TEST_F(NoRoomForAccepted, TheSameErrorIsToldOnce) {
-  const std::string known = RandomText(2, 1000), unknown = RandomText(3, 1000);
+  // Chunks of their own, of which the round's thread takes the first and the last.
+  const std::string first = RandomText(4, 20'000), known = RandomText(2, 20'000), unknown = RandomText(3, 1000);
   disk_->SetFaults({});
   ASSERT_TRUE(Sync().ok());
-  ASSERT_TRUE(world_.Write(file_, 4 * kMiB, known).ok());  // a chunk of its own
-  ReopenWithoutRoom({{kMiB, known}, {2 * kMiB, unknown}});
+  ASSERT_TRUE(world_.Write(file_, 4 * kMiB, known).ok());
+  ASSERT_TRUE(world_.Write(file_, 5 * kMiB, first).ok());
+  ReopenWithoutRoom({{kMiB / 2, first}, {kMiB, known}, {2 * kMiB, unknown}});
   world_.engine->HoldPutOf(known);
   std::future<Status> round = std::async(std::launch::async, [&] { return Sync(); });
   world_.engine->AwaitHold();
