@@ -79,19 +79,19 @@ int RunClusterInit(const ClusterInitCommand& command) {
   auto made = Init(command, options);
   if (!made.ok()) return Fail(made.error());
   const bool serves = !made->config.serve_metadata.empty();
-  Print(
-      fmt::format("made filesystem {}; {} is written\n"
-                  "mount it here:       {}\n"
-                  "on every other host: cairnfs cluster join {}\n"
-                  "                     cairnfs mount\n{}"
-                  "Until nodes have certificates, whoever reaches {}{} from {}, and any local user of a host there, is "
-                  "obeyed as a node:\nhe can read and replace what is stored. On the nodes' own hosts others than root "
-                  "{}are refused.{}\n",
-                  made->filesystem, options.file, MountWords(options), made->join_address,
-                  serves ? "This host keeps the metadata: mount it here first, the others ask it.\n" : "",
-                  made->config.listen, serves ? " or " + made->config.serve_metadata : "",
-                  fmt::join(made->config.trusted_network, ", "), geteuid() == 0 ? "" : "and this user ",
-                  serves ? "" : " So is whoever reaches that etcd, unless it asks for certificates."));
+  Print(fmt::format(
+      "made filesystem {}; {} is written\n"
+      "mount it here:       {}\n"
+      "on every other host: cairnfs cluster join {}\n"
+      "                     cairnfs mount\n{}"
+      "Until nodes have certificates, whoever reaches {}{} from {}, and any local user of a host there, is "
+      "obeyed as a node:\nhe can read and replace what is stored. Of its own host's users a node refuses all "
+      "but root{}, of other hosts' none.{}\n",
+      made->filesystem, options.file, MountWords(options), made->join_address,
+      serves ? "This host keeps the metadata: mount it here first, the others ask it.\n" : "", made->config.listen,
+      serves ? " or " + made->config.serve_metadata : "", fmt::join(made->config.trusted_network, ", "),
+      geteuid() == 0 ? "" : " and this one",
+      serves ? "" : " So is whoever reaches that etcd, unless it asks for certificates."));
   return daemon::kExitDone;
 }
 

@@ -185,6 +185,21 @@ def strangers_are_no_nodes(world):
     assert f"on this host, is of nobody (uid {nobody})" in host.log(), host.log()
 
 
+def init_says_who_is_obeyed(world):
+    host = world.hosts[0]
+    own = host.data + "-warned"
+
+    def init(*words):
+        return subprocess.run(host.inside(program("cairnfs"), "cluster", "init", "--listen", f"{host.ip}:7499", "--data",
+                                          own, "--config", own + ".toml", *words),
+                              check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+
+    wide = init("--trusted-network", "8.0.0.0/6")
+    assert wide.returncode == 2 and "is no private network" in wide.stdout and "--i-know" in wide.stdout, wide
+    made = init("--trusted-network", "8.0.0.0/6", "--i-know")
+    assert made.returncode == 0 and "any local user of a host there, is obeyed as a node" in made.stdout, made
+
+
 def a_prefix_belongs_to_its_cluster(world):
     """Clusters share an etcd where none begins with another's prefix."""
     cluster, host = world.cluster, world.hosts[0]
@@ -275,8 +290,8 @@ def a_commit_that_lost_bytes_says_so(world):
 
 CASES = (nodes_are_listed, a_checkpoint_of_all_hosts, a_bad_copy_is_repaired_by_a_check, a_host_dies_with_its_disk,
          a_host_that_stays_away_is_replaced, a_commit_that_lost_bytes_says_so, everything_starts_again,
-         a_directory_belongs_to_its_cluster, strangers_are_no_nodes, a_prefix_belongs_to_its_cluster,
-         a_start_that_fails_leaves_no_node)
+         a_directory_belongs_to_its_cluster, strangers_are_no_nodes, init_says_who_is_obeyed,
+         a_prefix_belongs_to_its_cluster, a_start_that_fails_leaves_no_node)
 
 
 if __name__ == "__main__":
