@@ -88,7 +88,7 @@ Status MetadataRoom::Judge(uint32_t uid, uint64_t room) {
 }
 
 bool MetadataRoom::HoldsTooMuch(uint32_t uid, uint64_t room) {
-  const uint64_t held = parts_.engine.GetDiskUse().held_bytes;
+  const uint64_t held = parts_.local_chunks.MetadataBytes();
   if (room > held) return false;
   CountInBackground();
   if (room > (held + room) / 4) return false;

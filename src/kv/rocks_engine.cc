@@ -39,9 +39,10 @@ class RocksSnapshot final : public EngineSnapshot {
   const rocksdb::Snapshot* const snapshot_;
 };
 
-// From one flush of deletions to the next. Fewer than that many are not worth one where the disk has much room.
+// From one flush of deletions to the next, and how many are worth one.
 constexpr std::chrono::seconds kDeletionsFlushedAfter{10};
 constexpr uint64_t kDeletionsWorthAFlush = 1'000;
+constexpr uint64_t kDeletionsWorthAFlushWhenShort = 100;
 
 // What RocksDB's own threads tell. Self-synchronised.
 struct Background {
@@ -122,7 +123,7 @@ class RocksEngine final : public KvEngine {
 
   std::atomic<bool> has_failed_{false};
   std::atomic<bool> must_reopen_{false};
-  std::atomic<uint64_t> deletions_{0};  // not flushed yet, at the most
+  std::atomic<uint64_t> deletions_{0};  // written and perhaps not flushed
 
   Mutex tidy_mutex_;  // taken before db_mutex_
   std::chrono::steady_clock::time_point flushed_at_ GUARDED_BY(tidy_mutex_){};
@@ -237,7 +238,9 @@ Status RocksEngine::Write(const std::vector<EngineWrite>& writes, bool sync) {
     return MakeError(ErrorCode::kPermission, "the database in " + path_ + " is open read-only");
   }
   rocksdb::WriteBatch batch;
+  uint64_t deletions = 0;
   for (const EngineWrite& write : writes) {
+    if (!write.value) ++deletions;
     rocksdb::Status status = write.value ? batch.Put(write.key, *write.value) : batch.Delete(write.key);
     if (!status.ok()) return MakeError(ErrorCode::kTooLarge, "database in " + path_ + ": " + status.ToString());
   }
@@ -250,8 +253,10 @@ Status RocksEngine::Write(const std::vector<EngineWrite>& writes, bool sync) {
     status = WriteOnce(batch, sync);
     if (status.ok() || status.error().code != ErrorCode::kNoSpace) break;
   }
-  if (status.ok()) after_write.Pass();
-  return status;
+  if (!status.ok()) return status;
+  deletions_ += deletions;
+  after_write.Pass();
+  return {};
 }
 
 Status RocksEngine::WriteOnce(rocksdb::WriteBatch& batch, bool sync) {
@@ -271,7 +276,6 @@ Status RocksEngine::WriteOnce(rocksdb::WriteBatch& batch, bool sync) {
   }
   if (status.ok()) {
     if (sync) background_.mark.RaiseSequence(sequence);
-    if (batch.HasDelete()) deletions_ += static_cast<uint64_t>(batch.Count());
     return {};
   }
   Error error = ToWriteError(status, path_);
@@ -321,7 +325,8 @@ void RocksEngine::Tidy() {
   if (background_.found_no_room.load() && HasRoomToRecover(path_, options_.write_buffer_size)) must_reopen_.store(true);
   if (must_reopen_.load()) return static_cast<void>(Reopen().ok());
   const uint64_t deletions = deletions_.load();
-  if (deletions == 0 || (deletions < kDeletionsWorthAFlush && !IsDiskShort(path_))) return;
+  if (deletions < kDeletionsWorthAFlushWhenShort) return;
+  if (deletions < kDeletionsWorthAFlush && !IsDiskShort(path_)) return;
   const auto now = std::chrono::steady_clock::now();
   MutexLock lock(tidy_mutex_);
   if (now - flushed_at_ < kDeletionsFlushedAfter) return;

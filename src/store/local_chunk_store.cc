@@ -69,7 +69,7 @@ LocalChunkStore::Impl::Impl(io::Disk& disk, kv::KvEngine& engine, io::BufferPool
       engine_(engine),
       index_(engine),
       space_(disk, resolved.reserve_bytes, resolved.segment_bytes, WriterOptions(resolved).SegmentBytesMin(),
-             [&engine] { return engine.GetDiskUse().needed_bytes; }),
+             [&engine] { return engine.GetDiskUse(); }),
       segments_(disk, space_, [this] { Wake(); }),
       writer_(WriterOptions(resolved), segments_, space_, failure_,
               {.wake = [this] { Wake(); },
@@ -364,6 +364,7 @@ StoreStats LocalChunkStore::Stats() const { return impl_->Stats(); }
 uint64_t LocalChunkStore::DiskFreeBytes() const { return impl_->space_.DiskFreeBytes(); }
 uint64_t LocalChunkStore::AvailableBytes() const { return impl_->space_.AvailableBytes(); }
 uint64_t LocalChunkStore::MetadataRoom(uint64_t unwritten_bytes) const { return impl_->MetadataRoom(unwritten_bytes); }
+uint64_t LocalChunkStore::MetadataBytes() const { return impl_->space_.MetadataBytes(); }
 uint64_t LocalChunkStore::reserve_bytes() const { return impl_->space_.reserve_bytes(); }
 size_t LocalChunkStore::cache_bytes_max() const { return impl_->options_.cache_bytes_max; }
 

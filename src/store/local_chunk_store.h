@@ -133,6 +133,7 @@ class LocalChunkStore final : public ChunkStore {
   // `unwritten_bytes` more. A fifth of what is kept for metadata (reserve_bytes) is left: at 0 what only adds names
   // should be refused, so that a start and removing them stay possible. Any thread; asks the disk at most every 100 ms.
   uint64_t MetadataRoom(uint64_t unwritten_bytes) const;
+  uint64_t MetadataBytes() const;  // that the metadata takes now
   uint64_t reserve_bytes() const;
   void ReleaseReservation(uint64_t bytes);
 

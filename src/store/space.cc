@@ -19,13 +19,13 @@ uint64_t WithOverhead(uint64_t bytes) { return bytes + bytes / 128; }
 }  // namespace
 
 SpaceMeter::SpaceMeter(io::Disk& disk, uint64_t reserve_bytes, uint64_t segment_bytes, uint64_t segment_bytes_min,
-                       std::function<uint64_t()> metadata_needs)
+                       std::function<kv::DiskUse()> metadata_use)
     : disk_(disk),
       reserve_bytes_(reserve_bytes),
       segment_bytes_(segment_bytes),
       segment_bytes_min_(segment_bytes_min),
       slack_bytes_(std::min<uint64_t>(kMiB, segment_bytes / 8)),
-      metadata_needs_(std::move(metadata_needs)) {
+      metadata_use_(std::move(metadata_use)) {
   Refresh();
 }
 
@@ -39,7 +39,10 @@ void SpaceMeter::Refresh() {
   refreshed_at_ns_.store(NowNanoseconds(), std::memory_order_relaxed);
   auto space = disk_.GetSpace();
   if (space.ok()) disk_free_.store(space->free_bytes, std::memory_order_relaxed);
-  if (metadata_needs_) metadata_need_bytes_.store(metadata_needs_(), std::memory_order_relaxed);
+  if (!metadata_use_) return;
+  const kv::DiskUse use = metadata_use_();
+  metadata_held_bytes_.store(use.held_bytes, std::memory_order_relaxed);
+  metadata_need_bytes_.store(use.needed_bytes, std::memory_order_relaxed);
 }
 
 void SpaceMeter::RefreshIfOlder(std::chrono::milliseconds age) {

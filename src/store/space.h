@@ -12,15 +12,16 @@
 
 #include "base/thread_annotations.h"
 #include "io/file.h"
+#include "kv/engine.h"
 
 namespace cairnfs::store {
 
 class SpaceMeter {
  public:
-  // `segment_bytes_min`: no segment is made that is smaller, so lesser room is none. `metadata_needs`: what of the disk
-  // the metadata may take beyond what it takes now, without a new entry (kv::DiskUse); null: nothing.
+  // `segment_bytes_min`: no segment is made that is smaller, so lesser room is none. `metadata_use`: what of the disk
+  // the metadata takes; null: nothing. It is asked as often as the disk.
   SpaceMeter(io::Disk& disk, uint64_t reserve_bytes, uint64_t segment_bytes, uint64_t segment_bytes_min,
-             std::function<uint64_t()> metadata_needs = nullptr);
+             std::function<kv::DiskUse()> metadata_use = nullptr);
 
   bool TryReserve(uint64_t bytes);
   void ReleaseReservation(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
@@ -30,6 +31,7 @@ class SpaceMeter {
   // What metadata may still take of the disk, once it has all that it needs and `unwritten_bytes` more are in it. A
   // fifth of the reserve is left.
   uint64_t MetadataRoom(uint64_t unwritten_bytes);
+  uint64_t MetadataBytes() const { return metadata_held_bytes_.load(std::memory_order_relaxed); }
   uint64_t reserve_bytes() const { return reserve_bytes_; }
 
   // Kept up to date by the writer and the segment set.
@@ -55,10 +57,10 @@ class SpaceMeter {
   const uint64_t segment_bytes_;
   const uint64_t segment_bytes_min_;
   const uint64_t slack_bytes_;
-  const std::function<uint64_t()> metadata_needs_;
+  const std::function<kv::DiskUse()> metadata_use_;
   std::atomic<uint64_t> reserved_{0};
   std::atomic<uint64_t> disk_free_{0};
-  std::atomic<uint64_t> metadata_need_bytes_{0};
+  std::atomic<uint64_t> metadata_held_bytes_{0}, metadata_need_bytes_{0};
   std::atomic<int64_t> refreshed_at_ns_{0};
   std::atomic<uint64_t> open_room_{0}, prepared_room_{0}, free_segments_room_{0};
   Mutex refreshing_;

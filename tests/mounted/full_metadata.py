@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import time
+import traceback
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import Mount, Scratch, program, run, run_cases, seed_from_arguments
@@ -20,11 +21,12 @@ from cairnfs_mount import Mount, Scratch, program, run, run_cases, seed_from_arg
 SECONDS_TO_REFUSE = 2  # refused for so long: full, and not only for the moment
 SECONDS_TO_COME_BACK = 30  # the promise
 LETTERS = bytes(range(48, 58)) + bytes(range(65, 91)) + bytes(range(97, 123)) + b"+-"
+TO_LETTERS = bytes(LETTERS[byte % 64] for byte in range(256))
 
 
 def text(rng, size):
     """Bytes that may stand in a name and hardly compress."""
-    return rng.randbytes(size).translate(bytes(LETTERS[byte % 64] for byte in range(256)))
+    return rng.randbytes(size).translate(TO_LETTERS)
 
 
 def symlinks(directory, number, rng):
@@ -64,11 +66,11 @@ def locks(directory, number, rng):
 
 LARGE_KINDS = (symlinks, xattrs)  # these fill a disk alone, the others what data leaves of it
 KINDS = (*LARGE_KINDS, names, links, tiny, locks)
-LEFT_BY_DATA = 48 << 20
+LEFT_BY_DATA = 16 << 20
 
 
-def fill(root, kind, rng, limit=None):
-    """Makes entries of the kind until they are refused for good, or `limit` of them; how many."""
+def fill(root, kind, rng, patience=SECONDS_TO_REFUSE, limit=None):
+    """Makes entries of the kind until they are refused for `patience` seconds, or `limit` of them; how many."""
     refused_since, number = None, 0
     directory = root
     while limit is None or number < limit:
@@ -87,7 +89,7 @@ def fill(root, kind, rng, limit=None):
             assert error.errno == errno.ENOSPC, error
             now = time.monotonic()
             refused_since = refused_since or now
-            if now - refused_since > SECONDS_TO_REFUSE:
+            if now - refused_since >= patience:
                 return number
             time.sleep(0.01)
         number += 1
@@ -166,11 +168,14 @@ def one_round(seed, kind, size, kills):
             if kind not in LARGE_KINDS:
                 fill_with_data(mount, rng)
             began = time.monotonic()
-            count = fill(root, kind, rng)
-            filled = time.monotonic()
-            says_what_is_full(mount)
-            if "full" in kills:
+            if "full" in kills:  # perhaps at once, while tables are still merged
+                count = fill(root, kind, rng, patience=rng.choice((0, 0, 0.1, 1)))
+                filled = time.monotonic()
                 crash(mount)
+            else:
+                count = fill(root, kind, rng)
+                filled = time.monotonic()
+                says_what_is_full(mount)
             if "deleting" in kills:
                 removed = remove_below(root, rng, share=rng.random())
                 sync(root)
@@ -207,11 +212,48 @@ def one_round(seed, kind, size, kills):
 
 
 def filled_with_links_and_killed(seed):
-    return one_round(seed, symlinks, 200 << 20, ("full", "deleting"))
+    return one_round(seed, symlinks, 80 << 20, ("full", "deleting"))
 
 
 def filled_with_attributes(seed):
     return one_round(seed, xattrs, 200 << 20, ())
+
+
+def as_user(uid, act):
+    """Runs `act` in a process of that user; it must not raise."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            act()
+            code = 0
+        except BaseException:  # pylint: disable=broad-except
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, f"user {uid} failed, see above"
+
+
+def one_user_leaves_room_to_others(seed):
+    hog, other = 65531, 65532
+    with Scratch() as scratch:
+        mount = Mount(scratch, "pool_size=64MiB,allow_other=true", data=scratch.ext4("disk", 200 << 20) + "/data")
+        for uid in (hog, other):
+            os.mkdir(f"{mount.path}/{uid}")
+            os.chown(f"{mount.path}/{uid}", uid, uid)
+        as_user(hog, lambda: fill(f"{mount.path}/{hog}", xattrs, random.Random(seed)))
+        assert os.statvfs(mount.path).f_favail > 1000, "one user took all"
+        for uid in (other, 0):
+            def make(uid=uid):
+                for number in range(300):
+                    names(f"{mount.path}/{other}", f"{uid}-{number}", random.Random(number))
+            as_user(uid, make)
+        owners = json.loads(run(program("cairnfs"), "status", mount.path, "--metadata", "--json"))["metadata_owners"]
+        assert owners[0]["uid"] == hog and owners[0]["xattr_bytes"] > 20 << 20, owners
+        mount.umount()
 
 
 def many_rounds(rounds):
@@ -230,7 +272,7 @@ def many_rounds(rounds):
 
 def main():
     arguments = sys.argv[1:]
-    cases = [filled_with_links_and_killed, filled_with_attributes]
+    cases = [filled_with_links_and_killed, filled_with_attributes, one_user_leaves_room_to_others]
     if "--rounds" in arguments:
         cases = many_rounds(int(arguments[arguments.index("--rounds") + 1]))
     return run_cases(cases, seed_from_arguments())

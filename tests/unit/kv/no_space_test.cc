@@ -2,6 +2,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -219,6 +220,32 @@ TEST_F(NoSpace, WhoHeedsWhatIsNeededCanAlwaysDelete) {
     engine_->Tidy();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
+}
+
+// RocksDB then writes no table any more until it is opened again.
+TEST_F(NoSpace, AFlushThatFoundNoRoomIsMadeUpForThoughNobodyWrites) {
+  Open();
+  for (int i = 0; i < 8; ++i) MustSucceed(Write("key" + std::to_string(i), 100'000));
+  std::vector<EngineWrite> deletions;
+  for (int i = 0; i < 200; ++i) deletions.push_back({"gone" + std::to_string(i), std::nullopt});
+  MustSucceed(engine_->Write(deletions, true));
+  auto has_table = [&] {
+    const fs::directory_iterator files(directory_.path() + "/db");
+    return std::any_of(begin(files), end(files),
+                       [](const auto& file) { return file.path().extension() == ".sst" && file.file_size() > 0; });
+  };
+  Fill();
+  engine_->Tidy();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // for it to fail in
+  EXPECT_FALSE(has_table());
+  MakeRoom();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!has_table()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    engine_->Tidy();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(Must(engine_->Get("key" + std::to_string(i))).has_value()) << i;
 }
 
 TEST_F(NoSpace, ReadingNeedsNoRoom) {

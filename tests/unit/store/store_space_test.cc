@@ -49,7 +49,7 @@ TEST_F(SpaceTest, ARecycledSegmentGrowsOnlyByWhatTheReserveLeaves) {
 
 TEST_F(SpaceTest, WhatTheMetadataNeedsIsKeptBesideTheReserve) {
   uint64_t needed = 0;
-  SpaceMeter meter(small_, kReserve, kMiB, 64 * kKiB, [&] { return needed; });
+  SpaceMeter meter(small_, kReserve, kMiB, 64 * kKiB, [&] { return kv::DiskUse{0, needed}; });
   LeaveFree(kReserve + 6 * kMiB);
   meter.Refresh();
   EXPECT_TRUE(meter.TryReserve(kMiB));
