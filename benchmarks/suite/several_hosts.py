@@ -98,7 +98,7 @@ def remount_all(cluster, peaks):
         host.mount()
     cluster.wait_for_states({host.name: "up" for host in cluster.hosts})
     for host in cluster.hosts:
-        wait_until_warm(host.pid)
+        wait_until_warm(host.pid, host.status())
     drop_caches(1)
 
 

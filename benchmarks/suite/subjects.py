@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 
-from machine import MIB, CannotRun, process_cpu_seconds, run, settle, wait_until
+from machine import MIB, CannotRun, process_cpu_seconds, process_memory, run, settle, wait_until
 
 PASSTHROUGH_SOURCE = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c"
 
@@ -37,8 +37,11 @@ class Load:
         return answer
 
 
-def wait_until_warm(pid):
-    """Waits until the daemon has touched its pool, and comes to rest."""
+def wait_until_warm(pid, status):
+    """Waits until the daemon has touched what it touches of its pool at the start, and comes to rest."""
+    touched = status["pool_buffers_touched"] * MIB
+    wait_until(lambda: process_memory(pid, "VmRSS") >= touched, "the daemon touches its pool", 300)
+
     def idle():
         before = process_cpu_seconds(pid)
         time.sleep(0.15)
@@ -106,7 +109,7 @@ class Cairn:
 
     def warm(self):
         """Waits until the daemon has touched its pool."""
-        wait_until_warm(self.pid)
+        wait_until_warm(self.pid, self.status())
         self.is_warm = True
 
     def status(self):

@@ -17,6 +17,9 @@ namespace cairnfs::io {
 namespace {
 
 constexpr size_t kHugePageBytes = 2 * kMiB;
+// For a buffer that has memory, before one without is taken: about as long as its first touch lasts on virtual
+// machines.
+constexpr std::chrono::milliseconds kTouchPatience{5};
 
 }  // namespace
 
@@ -122,6 +125,12 @@ BufferRef BufferPool::Take(size_t keep_count) {
 BufferRef BufferPool::WaitAndTake(size_t keep_count, Waiters BufferPool::*waiters, const GiveUp& gives_up) {
   MutexLock lock(mutex_);
   if (closed_) return {};
+  if (free_.empty() && !untouched_.empty() && untouched_.size() <= count_ - first_touched_count_) {
+    (this->*waiters).count++;
+    (this->*waiters).freed.WaitFor(mutex_, kTouchPatience);
+    (this->*waiters).count--;
+    if (closed_) return {};
+  }
   if (BufferRef buffer = Take(keep_count)) return buffer;
   for (;;) {
     const std::chrono::milliseconds without_release = WithoutRelease(waiters);

@@ -60,6 +60,36 @@ TEST_F(ClusterCheckTest, WhatAnotherNodeReplacedIsNoProblem) {
   EXPECT_EQ(report.damaged_file_count, 1U);
 }
 
+// Of which the tables on the disk are damaged.
+class DamagedEngine final : public kv::KvEngine {
+ public:
+  Result<std::optional<std::string>> Get(std::string_view /*key*/, const kv::EngineSnapshot* /*snapshot*/) override {
+    return std::optional<std::string>();
+  }
+  Status Scan(std::string_view /*begin*/, std::string_view /*end*/, const kv::EngineSnapshot* /*snapshot*/,
+              const std::function<bool(std::string_view, std::string_view)>& /*visit*/) override {
+    return {};
+  }
+  Status Write(const std::vector<kv::EngineWrite>& /*writes*/, bool /*sync*/) override { return {}; }
+  std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override { return nullptr; }
+  Status Verify(const std::stop_token& /*stop*/) override {
+    return MakeError(ErrorCode::kCorrupt, "000007.sst fails its checksum");
+  }
+};
+
+TEST_F(ClusterCheckTest, TheHostThatServesTheNamesReadsTheirTables) {
+  MakeHosts(2);
+  DamagedEngine damaged;
+  ASSERT_TRUE(host(1).fs->Stop().ok());
+  host(1).fs.reset();
+  host(1).served_engine = &damaged;
+  ASSERT_NO_FATAL_FAILURE(host(1).Start());
+  EXPECT_EQ(Check(host(0)).problem_count, 0U);
+  EXPECT_EQ(Check(host(1)).problems, std::vector<std::string>{"000007.sst fails its checksum"});
+  ASSERT_TRUE(host(1).fs->Stop().ok());
+  host(1).fs.reset();
+}
+
 // As of a segment that cannot be read.
 TEST(FindingsTest, AProblemOfWhichAPartWasReplacedHurtsTheOtherFilesAlone) {
   Digest kept, lost;

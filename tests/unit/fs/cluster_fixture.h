@@ -72,6 +72,7 @@ class Host {
   void Start() {
     FileSystem::Parts parts(*pool, *gate, *engine, *names, *local, meta::SystemClock(), shared_.params,
                             FileSystem::ClusterParts{*membership, *peers, *chunks});
+    parts.served_engine = served_engine;
     parts.lacks_copies = [this] { return lacks_copies.load(); };
     auto started = FileSystem::Start(parts, options);
     ASSERT_TRUE(started.ok()) << started.error().message;
@@ -224,6 +225,7 @@ class Host {
     return file.attr.inode;
   }
 
+  kv::KvEngine* served_engine = nullptr;  // of a host that serves the names
   std::atomic<bool> lacks_copies{false};
   const Shared shared_;
   FsOptions options;
