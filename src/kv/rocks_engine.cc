@@ -41,8 +41,7 @@ class RocksSnapshot final : public EngineSnapshot {
 
 // From one flush of deletions to the next, and how many are worth one.
 constexpr std::chrono::seconds kDeletionsFlushedAfter{10};
-constexpr uint64_t kDeletionsWorthAFlush = 1'000;
-constexpr uint64_t kDeletionsWorthAFlushWhenShort = 100;
+constexpr uint64_t kDeletionsWorthAFlush = 100;
 
 // What RocksDB's own threads tell. Self-synchronised.
 struct Background {
@@ -325,8 +324,7 @@ void RocksEngine::Tidy() {
   if (background_.found_no_room.load() && HasRoomToRecover(path_, options_.write_buffer_size)) must_reopen_.store(true);
   if (must_reopen_.load()) return static_cast<void>(Reopen().ok());
   const uint64_t deletions = deletions_.load();
-  if (deletions < kDeletionsWorthAFlushWhenShort) return;
-  if (deletions < kDeletionsWorthAFlush && !IsDiskShort(path_)) return;
+  if (deletions < kDeletionsWorthAFlush) return;
   const auto now = std::chrono::steady_clock::now();
   MutexLock lock(tidy_mutex_);
   if (now - flushed_at_ < kDeletionsFlushedAfter) return;

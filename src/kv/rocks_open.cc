@@ -186,11 +186,6 @@ TableBytes MeasureTables(rocksdb::DB& db) {
   return {tables.size, std::min<uint64_t>(tables.size, compaction_max)};
 }
 
-bool IsDiskShort(const std::string& path) {
-  struct statvfs info;
-  return statvfs(path.c_str(), &info) == 0 && info.f_bavail < info.f_blocks / 2;
-}
-
 bool HasRoomToRecover(const std::string& path, size_t write_buffer_bytes) {
   rocksdb::Env* env = rocksdb::Env::Default();
   uint64_t needed_bytes = write_buffer_bytes + (1 << 20);

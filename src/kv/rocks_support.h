@@ -66,9 +66,6 @@ struct TableBytes {
 };
 TableBytes MeasureTables(rocksdb::DB& db);
 
-// Less than half of the disk is free.
-bool IsDiskShort(const std::string& path);
-
 // Whether opening the database, which writes what its logs hold into tables, will find room. An estimate.
 bool HasRoomToRecover(const std::string& path, size_t write_buffer_bytes);
 
