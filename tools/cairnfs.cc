@@ -195,10 +195,7 @@ void AddStatusAndWait(CLI::App& app, StoreCommands& commands, int& exit_code) {
   auto* wait_command = app.add_subcommand("wait", "return once everything written so far is durable");
   wait_command->add_option("PATH", commands.wait_path, "a path in the mount")->required();
   wait_command->add_flag("--json", commands.wait_json, "print JSON");
-  wait_command->callback([&] {
-    exit_code = RunWait(commands.wait_path);
-    if (commands.wait_json && exit_code == 0) std::cout << "{\"durable\": true}" << std::endl;
-  });
+  wait_command->callback([&] { exit_code = RunWait(commands.wait_path, commands.wait_json); });
 }
 
 void AddGcAndCheck(CLI::App& app, StoreCommands& commands, int& exit_code) {

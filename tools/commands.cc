@@ -9,11 +9,18 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <mutex>
 #include <optional>
+#include <stop_token>
+#include <thread>
 
 #include "cairnfs/cairnfs.h"
 #include "control/mount_table.h"
@@ -23,6 +30,7 @@
 #include "fuse/server.h"
 #include "mount_holders.h"
 #include "output.h"
+#include "progress.h"
 #include "remount.h"
 #include "spawn.h"
 
@@ -32,6 +40,7 @@ namespace {
 namespace stdfs = std::filesystem;
 
 constexpr int kLookForHoldersMs = 2000;
+constexpr auto kWaitProgressEvery = std::chrono::milliseconds(500);
 
 // The daemon serves on as long as the filesystem is mounted anywhere, which may be for ever: true once that was told.
 bool TellWhoHolds(const control::MountEntry& mount, uint64_t daemon_pid) {
@@ -108,10 +117,25 @@ Status SyncThroughMount(const std::string& path) {
   return {};
 }
 
+// Of a check, from when it is made on.
+std::function<void(const control::CheckState&)> ShowsCheck(ProgressLine& line) {
+  return [&line, phase = std::string(),
+          began = std::chrono::steady_clock::now()](const control::CheckState& state) mutable {
+    const auto now = std::chrono::steady_clock::now();
+    if (state.phase != phase) began = now;
+    phase = state.phase;
+    if (phase.empty()) return line.Show("checking: waiting for what was written before");
+    const bool is_of_bytes = state.bytes_done > 0 && state.bytes_done < state.bytes_total;
+    line.Show("checking " + phase +
+              (is_of_bytes ? ": " + ShareText(state.bytes_done, state.bytes_total, now - began) : std::string()));
+  };
+}
+
 // nullopt where no daemon runs.
-Result<std::optional<control::CheckReport>> CheckBesideDaemon(const Location& location) {
+Result<std::optional<control::CheckReport>> CheckBesideDaemon(
+    const Location& location, const std::function<void(const control::CheckState&)>& on_progress) {
   CAIRNFS_ASSIGN_OR_RETURN(control::Client client, Connect(location));
-  auto report = client.Check();
+  auto report = client.Check(on_progress);
   if (report.ok() || report.error().code != ErrorCode::kUnavailable) return report;
   return report.error().WithContext("the check was not finished");
 }
@@ -204,7 +228,49 @@ int RunStatus(const StatusCommand& command) {
   return daemon::kExitDone;
 }
 
-int RunWait(const std::string& named) {
+namespace {
+
+// While it lives, says on a terminal how much of what this host had written is not durable yet. Who may not ask for the
+// daemon's status is told that it waits.
+class WaitProgress {
+ public:
+  WaitProgress(const Location& location, bool is_wanted) : line_(is_wanted) {
+    if (line_.is_shown()) {
+      thread_ = std::jthread([this, location](const std::stop_token& stop) { Run(location, stop); });
+    }
+  }
+
+ private:
+  void Run(const Location& location, const std::stop_token& stop) {
+    const auto began = std::chrono::steady_clock::now();
+    std::mutex mutex;
+    std::condition_variable_any wake;
+    uint64_t dirty_bytes_max = 0;
+    for (;;) {
+      std::unique_lock lock(mutex);
+      wake.wait_for(lock, stop, kWaitProgressEvery, [] { return false; });
+      if (stop.stop_requested()) return;
+      auto client = Connect(location);
+      auto status = client.ok() ? client->GetStatus() : Result<control::StatusReport>(client.error());
+      std::string text = "waiting until everything is durable";
+      if (status.ok()) {
+        const uint64_t dirty_bytes =
+            status->fs.dirty_bytes + (status->cluster ? status->cluster->chunks.unacknowledged_bytes : 0);
+        dirty_bytes_max = std::max(dirty_bytes_max, dirty_bytes);
+        const auto elapsed = std::chrono::steady_clock::now() - began;
+        if (dirty_bytes > 0) text += ": " + ShareText(dirty_bytes_max - dirty_bytes, dirty_bytes_max, elapsed);
+      }
+      line_.Show(text);
+    }
+  }
+
+  ProgressLine line_;
+  std::jthread thread_;  // ends before the line does
+};
+
+}  // namespace
+
+int RunWait(const std::string& named, bool json) {
   std::error_code dangles;
   const std::string resolved = stdfs::canonical(named, dangles).string();
   const std::string path = dangles ? named : resolved;  // of a link that leads nowhere the link itself
@@ -214,9 +280,12 @@ int RunWait(const std::string& named) {
   if (!mount.ok()) return Fail(mount.error());
   auto client = Connect({mount->data, mount->mount_point});
   if (!client.ok()) return Fail(client.error());
+  std::optional<WaitProgress> progress;
+  progress.emplace(Location{mount->data, mount->mount_point}, !json);
   std::optional<Status> answer;
   if (minor(info.st_dev) == mount->device_minor) answer = client->Wait(InodeId{info.st_ino}, Absolute(path));
   Status waited = answer ? *answer : SyncThroughMount(path);
+  progress.reset();
   char durability[16] = {};
   const bool is_told =
       waited.ok() && lgetxattr(path.c_str(), CAIRNFS_XATTR_DURABILITY, durability, sizeof durability - 1) > 0;
@@ -231,25 +300,24 @@ int RunWait(const std::string& named) {
             "is gone; a rename of the directory names the files, and so does getfattr -n " CAIRNFS_XATTR_DURABILITY
             " of each of them");
   }
-  return waited.ok() ? int{daemon::kExitDone} : Fail(waited.error());
+  if (!waited.ok()) return Fail(waited.error());
+  if (json) Print("{\"durable\": true}\n");
+  return daemon::kExitDone;
 }
 
 int RunGc(const Target& target, bool json) {
   auto located = LocateDaemon(target);
   if (!located.ok()) return Fail(located.error());
-  bool is_terminal = isatty(STDERR_FILENO) == 1;
+  ProgressLine line(!json);
   std::string last_phase;
   auto result = located->client.Gc([&](const control::GcReport& report) {
     if (json || !report.running) return;
-    // On a terminal one line that moves; in a file one line for each phase.
-    if (is_terminal) {
-      fmt::print(stderr, "\r\x1b[K{}", GcLine(report));
-    } else if (report.phase != last_phase) {
-      fmt::print(stderr, "{}\n", GcLine(report));
-    }
+    line.Show(GcLine(report));
+    // In a file, one line for each phase.
+    if (!line.is_shown() && report.phase != last_phase) fmt::print(stderr, "{}\n", GcLine(report));
     last_phase = report.phase;
   });
-  if (is_terminal && !last_phase.empty()) fmt::print(stderr, "\r\x1b[K");
+  line.Clear();
   if (!result.ok()) return Fail(result.error());
   if (result->phase.starts_with("failed")) return Fail(MakeError(ErrorCode::kFailed, "collection " + result->phase));
   Print(json ? GcJson(*result) : GcText(*result));
@@ -262,8 +330,10 @@ int RunCheck(const CheckCommand& command) {
     location = Locate({{}, command.target.data.empty() ? daemon::kDefaultData : command.target.data});
   }
   if (!location.ok()) return Fail(location.error());
+  ProgressLine line(!command.json);
   if (!command.rebuild_index) {
-    auto report = CheckBesideDaemon(*location);
+    auto report = CheckBesideDaemon(*location, ShowsCheck(line));
+    line.Clear();
     if (!report.ok()) return Fail(report.error());
     if (*report) return PrintCheck(**report, std::nullopt, command.json);
   }
@@ -271,7 +341,9 @@ int RunCheck(const CheckCommand& command) {
   daemon::OfflineCheckOptions options;
   options.config.data = location->data;
   options.rebuild_index = command.rebuild_index;
+  options.on_progress = ShowsCheck(line);
   auto result = daemon::CheckOffline(options);
+  line.Clear();
   if (!result.ok()) return Fail(result.error());
   if (result->chunks_found) fmt::print(stderr, "index rebuilt: {} chunks found\n", *result->chunks_found);
   return PrintCheck(result->report, result->last_end, command.json);

@@ -142,15 +142,24 @@ Result<GcReport> Client::Gc(const std::function<void(const GcReport&)>& on_progr
   return last;
 }
 
-Result<std::optional<CheckReport>> Client::Check() {
+Result<std::optional<CheckReport>> Client::Check(const std::function<void(const CheckState&)>& on_progress) {
   const auto stub = StubFor(impl_->socket_path_);
   if (!stub.ok() && stub.error().code == ErrorCode::kUnavailable) return std::optional<CheckReport>();
   if (!stub.ok()) return stub.error();
   grpc::ClientContext context;
-  CheckReply reply;
-  const grpc::Status status = (*stub)->Check(&context, CheckRequest{}, &reply);
+  auto reader = (*stub)->Check(&context, CheckRequest{});
+  std::optional<CheckReport> report;
+  for (CheckStep step; reader->Read(&step);) {
+    if (step.has_reply()) {
+      report = FromMessage(step.reply());
+    } else {
+      const CheckProgress& progress = step.progress();
+      on_progress({progress.phase(), progress.bytes_done(), progress.bytes_total()});
+    }
+  }
+  const grpc::Status status = reader->Finish();
   if (!status.ok()) return ErrorOf(status);
-  return std::optional<CheckReport>(FromMessage(reply));
+  return report;
 }
 
 Result<ClusterReport> Client::GetCluster() {

@@ -35,7 +35,7 @@ class Client {
   std::optional<Status> Wait(InodeId inode, const std::string& path);
   Result<GcReport> Gc(const std::function<void(const GcReport&)>& on_progress);
   // nullopt: no daemon listens there. One that ends while it checks is an error, kUnavailable.
-  Result<std::optional<CheckReport>> Check();
+  Result<std::optional<CheckReport>> Check(const std::function<void(const CheckState&)>& on_progress);
   Result<ClusterReport> GetCluster();
   Result<ForgottenNode> Forget(const std::string& node);
   // Asks what the kernel is to be told, has `tell_kernel` do so, and has the daemon take its own part. Where that

@@ -106,5 +106,6 @@ struct ForgottenNode {
 using GcReport = fs::CollectionStatus;
 
 using CheckReport = fs::CheckReport;
+using CheckState = fs::CheckProgress;
 
 }  // namespace cairnfs::control

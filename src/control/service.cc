@@ -268,13 +268,25 @@ class Service::Impl final : public Control::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Check(grpc::ServerContext* context, const CheckRequest*, CheckReply* reply) override {
+  grpc::Status Check(grpc::ServerContext* context, const CheckRequest*,
+                     grpc::ServerWriter<CheckStep>* writer) override {
     std::stop_source stop;
-    auto report = Await<CheckReport>(
-        [&](fs::Done<CheckReport> done) { filesystem_.Check(stop.get_token(), std::move(done)); }, Cancelled(context));
+    auto tell = [&] {
+      const CheckState state = filesystem_.GetCheckProgress();
+      CheckStep step;
+      step.mutable_progress()->set_phase(state.phase);
+      step.mutable_progress()->set_bytes_done(state.bytes_done);
+      step.mutable_progress()->set_bytes_total(state.bytes_total);
+      writer->Write(step);
+    };
+    auto report =
+        Await<CheckReport>([&](fs::Done<CheckReport> done) { filesystem_.Check(stop.get_token(), std::move(done)); },
+                           Cancelled(context), tell);
     stop.request_stop();  // nobody waits for a check that goes on
     if (!report.ok()) return rpc::ToGrpc(report.error());
-    ToMessage(*report, *reply);
+    CheckStep last;
+    ToMessage(*report, *last.mutable_reply());
+    writer->Write(last);
     return grpc::Status::OK;
   }
 

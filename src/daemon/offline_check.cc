@@ -1,5 +1,7 @@
 #include "daemon/offline_check.h"
 
+#include <atomic>
+#include <chrono>
 #include <future>
 #include <system_error>
 
@@ -13,14 +15,34 @@
 namespace cairnfs::daemon {
 namespace {
 
-Result<fs::CheckReport> CheckAndWait(fs::FileSystem& filesystem) {
+constexpr auto kProgressEvery = std::chrono::milliseconds(200);
+
+using OnProgress = std::function<void(const control::CheckState&)>;
+
+Result<fs::CheckReport> CheckAndWait(fs::FileSystem& filesystem, const OnProgress& on_progress) {
   std::promise<Result<fs::CheckReport>> promise;
+  auto checked = promise.get_future();
   filesystem.Check({}, [&](Result<fs::CheckReport> report) { promise.set_value(std::move(report)); });
-  return promise.get_future().get();
+  while (checked.wait_for(kProgressEvery) != std::future_status::ready) {
+    if (on_progress) on_progress(filesystem.GetCheckProgress());
+  }
+  return checked.get();
+}
+
+// Of a store alone.
+Status CheckChunks(store::LocalChunkStore& chunks, const std::function<void(const store::CheckProblem&)>& report,
+                   const OnProgress& on_progress) {
+  std::atomic<uint64_t> bytes_done{0};
+  const uint64_t bytes_total = chunks.Stats().unique_bytes;
+  auto checked = std::async(std::launch::async, [&] { return chunks.Check(report, {}, &bytes_done); });
+  while (checked.wait_for(kProgressEvery) != std::future_status::ready) {
+    if (on_progress) on_progress({"chunks", bytes_done, bytes_total});
+  }
+  return checked.get();
 }
 
 // A node of a cluster has names elsewhere: its own chunks are what can be checked without the others.
-Result<fs::CheckReport> CheckNode(DataDirectory& directory, const Config& config) {
+Result<fs::CheckReport> CheckNode(DataDirectory& directory, const Config& config, const OnProgress& on_progress) {
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                            Storage::Open(directory, config, Storage::WhenFull::kOpenForReading));
   CAIRNFS_RETURN_IF_ERROR(storage->OpenChunks(Storage::Purpose::kCheck));
@@ -35,21 +57,21 @@ Result<fs::CheckReport> CheckNode(DataDirectory& directory, const Config& config
   // The names of the cluster, where this node serves them.
   const Status served = kv::VerifyRocksChecksums(directory.shared_path());
   if (!served.ok() && served.error().code == ErrorCode::kCorrupt) add({served.error().message});
-  CAIRNFS_RETURN_IF_ERROR(storage->chunks().Check(add, {}));
+  CAIRNFS_RETURN_IF_ERROR(CheckChunks(storage->chunks(), add, on_progress));
   const store::StoreStats stats = storage->chunks().Stats();
   report.chunks = stats.chunk_count;
   report.bytes = stats.unique_bytes;
   return report;
 }
 
-Result<fs::CheckReport> CheckOpened(DataDirectory& directory, const Config& config) {
-  if (!directory.filesystem().empty()) return CheckNode(directory, config);
+Result<fs::CheckReport> CheckOpened(DataDirectory& directory, const Config& config, const OnProgress& on_progress) {
+  if (!directory.filesystem().empty()) return CheckNode(directory, config, on_progress);
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<Volume> volume, Volume::Open(directory, config, Volume::Purpose::kCheck));
   fs::FsOptions fs_options = volume->FileSystemOptions();
   fs_options.collect_by_itself = false;  // what is damaged may yet be put back
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<fs::FileSystem> filesystem,
                            fs::FileSystem::Start(volume->Parts(), fs_options));
-  auto report = CheckAndWait(*filesystem);
+  auto report = CheckAndWait(*filesystem, on_progress);
   CAIRNFS_RETURN_IF_ERROR(filesystem->Stop());
   return report;
 }
@@ -79,7 +101,7 @@ static Result<OfflineCheckResult> CheckClosed(const OfflineCheckOptions& options
     CAIRNFS_ASSIGN_OR_RETURN(rebuilt, Volume::RebuildIndex(*directory, options.config));
     result.chunks_found = rebuilt.chunk_count;
   }
-  auto report = CheckOpened(*directory, options.config);
+  auto report = CheckOpened(*directory, options.config, options.on_progress);
   if (!report.ok()) {
     // With damaged metadata, that is what keeps the rest from being checked.
     Status verified = VerifyMetadata(*directory);

@@ -14,6 +14,7 @@ namespace cairnfs::daemon {
 struct OfflineCheckOptions {
   Config config;
   bool rebuild_index = false;
+  std::function<void(const control::CheckState&)> on_progress = {};  // some times a second; may be empty
 };
 struct OfflineCheckResult {
   control::CheckReport report;

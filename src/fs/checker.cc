@@ -55,6 +55,7 @@ void Checker::Run(const std::stop_token& asker, const Done<CheckReport>& done) {
     std::stop_callback by_asker(asker, request_stop);
     std::stop_callback by_stop(stop_.get_token(), request_stop);
     report = Check(either.get_token());
+    phase_ = "";
   }
   if (either.stop_requested() && !report.ok()) report = MakeError(ErrorCode::kInterrupted, "the check was stopped");
   {
@@ -105,6 +106,9 @@ Result<CheckReport> Checker::Check(const std::stop_token& stop) {
   CheckReport report;
   Findings findings;
   FilesCheck files(kv_, chunks_, findings);
+  bytes_done_ = 0;
+  bytes_total_ = local_chunks_.Stats().unique_bytes;
+  phase_ = "names and recipes";
   CAIRNFS_RETURN_IF_ERROR(AwaitRound(stop));
   CAIRNFS_RETURN_IF_ERROR(CheckTables(stop, findings));
   CAIRNFS_RETURN_IF_ERROR(CheckNames(kv_, stop, findings, report));
@@ -114,7 +118,9 @@ Result<CheckReport> Checker::Check(const std::stop_token& stop) {
   // What only other nodes' files name may be here.
   report.unreferenced_chunks = cluster_chunks_ != nullptr ? 0 : report.chunks - std::min<uint64_t>(report.chunks, live);
   auto damaged = [&](const store::CheckProblem& problem) { findings.AddChunks(problem.what, problem.chunks); };
-  CAIRNFS_RETURN_IF_ERROR(local_chunks_.Check(damaged, stop));
+  phase_ = "chunks";
+  CAIRNFS_RETURN_IF_ERROR(local_chunks_.Check(damaged, stop, &bytes_done_));
+  phase_ = "what is damaged";
   CAIRNFS_RETURN_IF_ERROR(NoteRepaired(stop, findings));
   CAIRNFS_RETURN_IF_ERROR(files.NoteDamagedFiles(stop));
   CAIRNFS_ASSIGN_OR_RETURN(auto paths, FindPaths(kv_, names_, findings.InodesToName(), stop));

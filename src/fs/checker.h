@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <stop_token>
 #include <thread>
 
@@ -31,6 +32,7 @@ class Checker {
   // kBusy while another check runs; kInterrupted once `stop` is set, or Stop was called; kUnavailable when the system
   // gives no thread for it.
   void Request(const std::stop_token& stop, Done<CheckReport> done);
+  CheckProgress progress() const { return {phase_.load(), bytes_done_.load(), bytes_total_.load()}; }  // any thread
   // Gives up the check that runs and waits for its thread. Later requests are refused.
   void Stop();
 
@@ -49,6 +51,9 @@ class Checker {
   store::LocalChunkStore& local_chunks_;
   cluster::ClusterChunkStore* const cluster_chunks_;  // null: this host is alone, and has all the chunks
   SyncRounds& rounds_;
+
+  std::atomic<const char*> phase_{""};
+  std::atomic<uint64_t> bytes_done_{0}, bytes_total_{0};
 
   Mutex mutex_;
   bool running_ GUARDED_BY(mutex_) = false;

@@ -186,6 +186,12 @@ struct CheckReport {
                                            // number where no name leads to one
 };
 
+// How far the check is that runs.
+struct CheckProgress {
+  std::string phase;                         // what it is at, in words; empty: none runs
+  uint64_t bytes_done = 0, bytes_total = 0;  // of chunks, which are most of its work
+};
+
 class ClusterLocks;
 
 class FileSystem {
@@ -400,6 +406,7 @@ class FileSystem {
   // Reads every inode, recipe and chunk. Beside everything else; one at a time: kBusy while another check runs.
   // kInterrupted soon after `stop` is set, or Stop was called.
   void Check(const std::stop_token& stop, Done<CheckReport> done);
+  CheckProgress GetCheckProgress() const;
 
  private:
   class Impl;

@@ -245,4 +245,6 @@ void FileSystem::Check(const std::stop_token& stop, Done<CheckReport> done) {
   impl_->checker->Request(stop, std::move(done));
 }
 
+CheckProgress FileSystem::GetCheckProgress() const { return impl_->checker->progress(); }
+
 }  // namespace cairnfs::fs

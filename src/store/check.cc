@@ -48,7 +48,7 @@ std::vector<Digest> DigestsOf(const std::vector<ChunkIndex::Entry>& entries) {
 
 }  // namespace
 
-Status LocalChunkStore::Impl::Check(const Reporter& report, std::stop_token stop) {
+Status LocalChunkStore::Impl::Check(const Reporter& report, std::stop_token stop, std::atomic<uint64_t>& bytes_read) {
   // First which segments the index names, and how often.
   SegmentUses uses;
   ChunkIndex::View view = index_.TakeView();
@@ -83,7 +83,7 @@ Status LocalChunkStore::Impl::Check(const Reporter& report, std::stop_token stop
     CAIRNFS_ASSIGN_OR_RETURN(Victims victims, CollectEntries(std::span(segments).subspan(begin, end - begin)));
     for (size_t i = begin; i < end; ++i) segments[i] = nullptr;
     for (Victim& victim : victims) {
-      CAIRNFS_RETURN_IF_ERROR(CheckSegment(victim, report, stop));
+      CAIRNFS_RETURN_IF_ERROR(CheckSegment(victim, report, stop, bytes_read));
       victim = Victim();  // lets it be freed meanwhile
     }
     begin = end;
@@ -155,7 +155,8 @@ void LocalChunkStore::Impl::NoteDamaged(const ChunkIndex::Entry& entry) {
   if (on_damage_) on_damage_(entry.digest);
 }
 
-Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& report, std::stop_token stop) {
+Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& report, std::stop_token stop,
+                                           std::atomic<uint64_t>& bytes_read) {
   const Segment& segment = *victim.segment;
   auto file = segments_.FileOf(*victim.segment);
   if (!file.ok()) {
@@ -182,6 +183,7 @@ Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& repor
     if (stop.stop_requested()) return Stopped();
     auto record = window.Load(entry.location.offset, kRecordHeaderBytes + entry.location.stored_bytes, limit);
     auto wrong = WhatIsWrong(entry, record, segment.header.generation);
+    bytes_read += entry.location.raw_bytes;
     if (!wrong || !StillThere(entry)) continue;
     if (!wrong->chunks.empty()) NoteDamaged(entry);
     report(*wrong);

@@ -371,8 +371,10 @@ size_t LocalChunkStore::cache_bytes_max() const { return impl_->options_.cache_b
 bool LocalChunkStore::TryReserve(uint64_t bytes) { return impl_->space_.TryReserve(bytes); }
 void LocalChunkStore::ReleaseReservation(uint64_t bytes) { impl_->space_.ReleaseReservation(bytes); }
 
-Status LocalChunkStore::Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop) {
-  return impl_->Check(report, stop);
+Status LocalChunkStore::Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop,
+                              std::atomic<uint64_t>* bytes_read) {
+  std::atomic<uint64_t> unread{0};
+  return impl_->Check(report, stop, bytes_read != nullptr ? *bytes_read : unread);
 }
 
 void LocalChunkStore::SetDamageHandler(std::function<void(const Digest&)> handler) {

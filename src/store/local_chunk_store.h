@@ -139,8 +139,9 @@ class LocalChunkStore final : public ChunkStore {
 
   // Reads every record of every segment, verifies each digest and that each index entry points at its record.
   // `report` is called for each problem found. For `cairnfs check`; may run beside everything else. kInterrupted soon
-  // after `stop` is set.
-  Status Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop);
+  // after `stop` is set. Adds the lengths of the chunks that it has read to `bytes_read`, when given.
+  Status Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop,
+               std::atomic<uint64_t>* bytes_read = nullptr);
   // Called by Check for each chunk whose copy it finds damaged; must not block. null: for none any more. Returns once
   // no call of the one before goes on.
   void SetDamageHandler(std::function<void(const Digest&)> handler);

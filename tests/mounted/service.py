@@ -7,6 +7,8 @@ import glob
 import http.client
 import json
 import os
+import pty
+import re
 import signal
 import socket
 import subprocess
@@ -593,6 +595,80 @@ int fsync(int fd) { usleep(500000); return ((int (*)(int))dlsym(RTLD_NEXT, "fsyn
 """
 
 
+SLOW_WHILE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+static void wait_for(int microseconds) { if (access(getenv("SLOW_WHILE"), F_OK) == 0) usleep(microseconds); }
+int fdatasync(int fd) { wait_for(600000); return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd); }
+int fsync(int fd) { wait_for(600000); return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd); }
+ssize_t pread64(int fd, void* to, size_t size, off64_t offset) {
+  if (size >= 1 << 20) wait_for(300000);
+  return ((ssize_t (*)(int, void*, size_t, off64_t))dlsym(RTLD_NEXT, "pread64"))(fd, to, size, offset);
+}
+ssize_t pread(int fd, void* to, size_t size, off_t offset) { return pread64(fd, to, size, offset); }
+"""
+
+
+def on_terminal(*command, **options):
+    """Runs it with stderr on a terminal; its exit code, its output, and what the terminal got."""
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, **options) as process:
+            os.close(theirs)
+            shown = b""
+            with contextlib.suppress(OSError):  # EIO: nobody has the other end any more
+                while part := os.read(ours, 65536):
+                    shown += part
+            return process.wait(60), process.stdout.read(), shown.decode()
+    finally:
+        os.close(ours)
+
+
+def wait_and_check_say_how_far_they_are():
+    """One line on a terminal, rewritten and gone at the end; nothing where there is none."""
+    with Scratch() as scratch:
+        source, shim = os.path.join(scratch.path, "slow.c"), os.path.join(scratch.path, "slow.so")
+        with open(source, "w", encoding="ascii") as file:
+            file.write(SLOW_WHILE)
+        run("cc", "-shared", "-fPIC", "-o", shim, source)
+        slow = scratch.path + "/slow"
+        mount = Mount(scratch)
+        mount.umount()
+        run(*mount.mount_command()[:-1], SMALL + ",io_uring=false",
+            env=dict(os.environ, LD_PRELOAD=shim, SLOW_WHILE=slow))
+        mount.pid = mount.status()["pid"]
+        cairnfs, clear = program("cairnfs"), "\r\x1b[K"
+
+        def write(mib):
+            with open(mount.path + "/file", "wb") as file:
+                file.write(os.urandom(mib << 20))
+
+        write(40)
+        with open(slow, "wb"):
+            pass
+        code, output, shown = on_terminal(cairnfs, "wait", mount.path)
+        assert (code, output) == (0, "") and shown.endswith(clear), (code, output, shown)
+        assert "waiting until everything is durable" in shown and "\n" not in shown, shown
+        code, output, shown = on_terminal(cairnfs, "check", mount.path)
+        assert code == 0 and output.endswith("clean\n") and shown.endswith(clear), (code, output, shown)
+        share = [int(number) for number in re.findall(r"checking chunks: \S+ MiB of \S+ MiB \((\d+) %\)", shown)]
+        assert len(set(share)) > 2 and share == sorted(share), shown
+        assert re.search(r"%\), about \d+ s left", shown) and "\n" not in shown, shown
+        os.unlink(slow)
+        write(1)
+        assert call(cairnfs, "wait", mount.path) == (0, "")
+        run("umount", mount.path)
+        assert await_end(mount.pid), "the daemon does not end"
+        code, output, shown = on_terminal(cairnfs, "check", "--data", mount.data)
+        assert code == 0 and output.endswith("clean\n") and "\n" not in shown, (code, output, shown)
+        code, output, shown = on_terminal(cairnfs, "check", "--data", mount.data, "--json")
+        assert code == 0 and shown == "", (code, shown)
+        code, output = call(cairnfs, "check", "--data", mount.data)
+        assert code == 0 and "checking" not in output, output
+
+
 def commit_while_stopping(mount, shim, folder, delay):
     """SIGTERM comes `delay` seconds after a commit began. Whether the rename returned after it; None if it failed."""
     mount.umount()
@@ -662,8 +738,9 @@ def main():
         set_group_id_of_a_directory_survives_a_chown, noatime_leaves_times_alone,
         systemd_is_told, umount_from_outside_ends_the_daemon, fstab_helper_mounts, metrics_are_served,
         connections_for_metrics_are_bounded, mount_8_remounts, read_only_by_a_remount, long_data_path,
-        commands_print_json, status_is_right_before_anything_is_durable, unprivileged_user_mounts, background_leaves_nothing_of_the_starter,
-        background_has_no_more_rights_than_it_needs, a_data_directory_that_others_could_change_is_refused,
+        commands_print_json, status_is_right_before_anything_is_durable, wait_and_check_say_how_far_they_are,
+        unprivileged_user_mounts, background_leaves_nothing_of_the_starter, background_has_no_more_rights_than_it_needs,
+        a_data_directory_that_others_could_change_is_refused,
         remount_right_after_umount, a_commit_that_a_stopping_daemon_answers_is_durable,
     ])
 

@@ -1,0 +1,31 @@
+// A line on the terminal that says how far a command is. It is rewritten in place, and gone when the command is done.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace cairnfs::tools {
+
+class ProgressLine {
+ public:
+  // Shows nothing where stderr is no terminal, and nothing when `is_wanted` is false.
+  explicit ProgressLine(bool is_wanted);
+  ~ProgressLine() { Clear(); }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  bool is_shown() const { return is_terminal_; }
+  void Show(const std::string& text);
+  void Clear();
+
+ private:
+  const bool is_terminal_;
+  bool has_text_ = false;
+};
+
+// How far something has come, and how long the rest will take at the rate so far. "1.0 GiB of 4.0 GiB (25 %), about 3
+// min left"; the last part only once enough is done to tell.
+std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, std::chrono::steady_clock::duration elapsed);
+
+}  // namespace cairnfs::tools
