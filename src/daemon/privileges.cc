@@ -57,22 +57,25 @@ Status Restart(char** argv) {
 
 Status DropPrivileges(char** argv) {
   if (geteuid() != 0) return {};
+  bool is_less = prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1;
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return ErrnoError(errno, "cannot set no_new_privs");
   Capabilities capabilities;
   if (!capabilities.Read()) return ErrnoError(errno, "cannot read the capabilities");
-  bool is_left = false;
   if ((capabilities.halves[0].effective >> CAP_SETPCAP & 1) != 0) {
-    CAIRNFS_ASSIGN_OR_RETURN(is_left, LeaveBoundingSet());
+    CAIRNFS_ASSIGN_OR_RETURN(const bool is_left, LeaveBoundingSet());
+    is_less |= is_left;
   }
   for (size_t half = 0; half < capabilities.halves.size(); ++half) {
     const auto kept = static_cast<uint32_t>(KeptSet() >> (32 * half));
     __user_cap_data_struct& sets = capabilities.halves[half];
+    is_less |= ((sets.permitted | sets.inheritable) & ~kept) != 0;
     sets.effective &= kept;
     sets.permitted &= kept;
     sets.inheritable &= kept;
   }
   if (!capabilities.Write()) return ErrnoError(errno, "cannot give up capabilities");
-  return is_left ? Restart(argv) : Status();
+  // With no_new_privs the program gets none of them back, whatever the bounding set.
+  return is_less ? Restart(argv) : Status();
 }
 
 }  // namespace cairnfs::daemon

@@ -270,6 +270,40 @@ def umount_tells_that_the_daemon_had_died():
         mount.umount()  # nothing to tell of this end
 
 
+HOLD_CONNECTIONS = """
+import socket, sys
+held = []
+for _ in range(400):
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].connect(sys.argv[1])
+    held[-1].settimeout(60)
+refused = sum(1 for each in held if not each.recv(1))  # the daemon speaks first, or closes
+print(len(held) - refused, flush=True)
+sys.stdin.read()
+"""
+
+
+def one_user_leaves_the_socket_of_ranks_to_others():
+    def as_user(uid, *command):
+        return ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups", *command]
+
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        with open(mount.path + "/file", "wb") as file:
+            file.write(b"x" * 100000)
+        holder = subprocess.Popen(as_user(12345, sys.executable, "-c", HOLD_CONNECTIONS, mount.data + "/ranks.sock"),
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            held = int(holder.stdout.readline())
+            assert held == 256, held
+            expect(call(*as_user(12346, program("cairnfs"), "wait", mount.path + "/file")), 0)
+            code, output = call(*as_user(12345, program("cairnfs"), "wait", mount.path + "/file"))
+            assert code != 0, output
+        finally:
+            holder.communicate()
+        mount.umount()
+
+
 def has_socket(pid):
     names = []
     for fd in glob.glob(f"/proc/{pid}/fd/*"):
@@ -435,6 +469,7 @@ def main():
         data_paths_that_look_like_addresses, a_check_that_is_interrupted_says_nothing_of_the_last_end,
         what_lock_holds_is_printed_as_text, a_refused_first_start_is_no_crash, memory_is_taken_as_it_is_used,
         daemons_share_a_quarter_of_the_memory,
+        one_user_leaves_the_socket_of_ranks_to_others,
         one_damaged_chunk_is_no_failure, umount_says_whose_namespace_still_has_the_mount,
         a_stop_ends_while_another_namespace_writes,
     ])
