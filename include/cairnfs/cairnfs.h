@@ -29,7 +29,8 @@
 enum cairnfs_exit_code {
   CAIRNFS_EXIT_DONE = 0,
   CAIRNFS_EXIT_FAILED = 1, /* the operation failed; the message says why */
-  /* Wrong command line or configuration; what `metadata` names, or `cluster join` was sent to, answers and serves none.
+  /* Wrong command line or configuration; `cluster status`, `cluster set` and `node` on a host that is alone; what
+   * `metadata` names, or `cluster join` was sent to, answers and serves none.
    * Of a start also: the configuration cannot be read; the mount point is missing, no directory or not empty; the data
    * directory or the log file lies in the mount point, or has no directory to lie in; the limit on open files is too
    * low. */
@@ -38,8 +39,8 @@ enum cairnfs_exit_code {
    * `serve_metadata` cannot be listened on; `log_file` is "journal" and there is no journal. */
   CAIRNFS_EXIT_NO_DAEMON = 3,
   CAIRNFS_EXIT_PROBLEMS = 4, /* `cairnfs check` found problems, other than what it repaired */
-  /* In use: the data directory, the mount point, files in the mount; a check runs already; `gc` in a cluster;
-   * `node forget` of a node that is up; 256 ranks commit on this host. */
+  /* In use: the data directory, the mount point, files in the mount (to a remount with `ro`: for writing); a check runs
+   * already; `gc` in a cluster; `node forget` of a node that is up; 256 ranks commit on this host. */
   CAIRNFS_EXIT_BUSY = 5,
   CAIRNFS_EXIT_PERMISSION = 6, /* not allowed */
   /* The data directory is damaged, or of a newer format. */

@@ -193,6 +193,12 @@ Status SyncRounds::Stop() {
   return status;
 }
 
+void SyncRounds::SetInterval(unsigned interval_ms) {
+  interval_ms_ = interval_ms;
+  MutexLock lock(mutex_);
+  wake_.NotifyAll();  // who waits goes by the one before
+}
+
 void SyncRounds::Run() {
   pthread_setname_np(pthread_self(), "cairn-rounds");
   for (;;) {

@@ -35,8 +35,8 @@ class SyncRounds {
              const Options& options);
   ~SyncRounds();  // REQUIRES: Stop() returned
 
-  // From the next wait for a round on. Any thread.
-  void SetInterval(unsigned interval_ms) { interval_ms_ = interval_ms; }
+  // Options::interval_ms from now on. Any thread.
+  void SetInterval(unsigned interval_ms);
 
   // Held (shared) by every operation that changes names, by the change of an inode from unchanged to changed, and by
   // changes of a file that are no writes: so that a freeze falls between operations, never into one. Short: never wait

@@ -236,7 +236,10 @@ def read_only_by_a_remount():
         expect(call(program("cairnfs"), "mount", scratch.path, "-o", "remount,ro"), NO_DAEMON, "no CairnFS is mounted")
         # As `mount -i` does: the kernel alone is told. The next remount goes by what it finds.
         run("mount", "-i", "-o", "remount,ro", mount.path)
+        expect(remount("log_level=info"), 0)
+        told = mount.log().count("remounted ")
         expect(remount("log_level=error"), 0)
+        assert mount.log().count("remounted ") == told > 0, mount.log()
         assert "ro" in mount_state(mount.path)[0]
         expect(call(program("cairnfs"), "gc", mount.path), PERMISSION, "read_only")
         expect(remount("rw"), 0)
