@@ -173,7 +173,7 @@ def mount_8_remounts():
             file.write(f"{data} {point} cairnfs nosuid,nodev,{SMALL} 0 0\n")
         script = f"""
             set -e
-            mount -t cairnfs {data} {point} -o nosuid,{SMALL}
+            mount -t cairnfs {data} {point} -o nosuid,nodev,noexec,{SMALL}
             echo x > {point}/x
             mount -o remount,ro {point}
             if touch {point}/y 2> {scratch.path}/refused; then exit 3; fi
@@ -183,10 +183,10 @@ def mount_8_remounts():
             if mount -o remount,pool_size=96MiB {point} 2> {scratch.path}/refused; then exit 3; fi
             grep -q "pool_size cannot change" {scratch.path}/refused
             mount -o remount,rw {point}
-            grep " {point} rw,nosuid,relatime " /proc/self/mountinfo
+            grep " {point} rw,nosuid,nodev,noexec,relatime " /proc/self/mountinfo
             touch {point}/y
             mount -T {fstab} -o remount,ro {point}
-            grep " {point} ro,nosuid,nodev,relatime " /proc/self/mountinfo
+            grep " {point} ro,nosuid,nodev,noexec,relatime " /proc/self/mountinfo
             mount -T {fstab} -o remount {point}
             touch {point}/y
             {program("cairnfs")} umount {point}
@@ -448,6 +448,9 @@ def unprivileged_user_mounts():
         cairnfs, point = program("cairnfs"), scratch.path + "/point"
         steps = [f"{cairnfs} mount {point} --data {scratch.path}/data -o {SMALL}", f"echo hello > {point}/file",
                  f"cat {point}/file", f"{cairnfs} status {point}", f"{cairnfs} wait {point}/file",
+                 f"{cairnfs} mount {point} -o remount,flush_interval=2s,log_level=debug",
+                 # What the kernel is to be told only root may tell it.
+                 f"if {cairnfs} mount {point} -o remount,ro; then exit 9; else test $? = 6; fi",
                  f"{cairnfs} umount {point}"]
         device = scratch.path + "/fuse"
         os.mknod(device, 0o666 | 0o020000, os.makedev(10, 229))
@@ -455,7 +458,7 @@ def unprivileged_user_mounts():
         script = (f"mount --bind {device} /dev/fuse && exec setpriv --reuid {nobody} --regid {nobody} --clear-groups "
                   f"sh -ec '{' && '.join(steps)}'")
         output = run("unshare", "-m", "sh", "-ec", script)
-        assert "hello" in output and "not durable" in output, output
+        assert "hello" in output and "not durable" in output and "only root may remount" in output, output
 
 
 def umount_tells_when_not_everything_became_durable():
