@@ -16,6 +16,7 @@ import reading
 import report
 import saving
 import several_hosts
+import small_syncs
 from machine import (GIB, MIB, CannotRun, Scratch, describe, hold_dirty_limits, load_average, memory, process_memory, run,
                      size_of)
 from measuring import Row
@@ -39,6 +40,7 @@ EXPERIMENTS = {  # name: what measures its rows
     "copy": names.copy_rows,
     "remove": names.remove_rows,
     "overwrite": names.overwrite_rows,
+    "small-syncs": small_syncs.small_sync_rows,
     "start": daemon.start_rows,
     "dedup": dedup.dedup_rows,
     "writers": saving.writers_rows,
