@@ -181,13 +181,13 @@ cairnfs::Status Collector::WriteOwed() {
 
 void Collector::Request(Done<CollectionStatus> done) {
   MutexLock lock(mutex_);
-  if (!stopping_) {
+  if (!stopping_ && !is_held_) {
     requests_.push_back(std::move(done));
     wake_.NotifyAll();
     return;
   }
   lock.Unlock();
-  done(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
+  done(WhyStopped());
 }
 
 CollectionStatus Collector::Status() const {
@@ -357,6 +357,8 @@ cairnfs::Status Collector::CollectOnce(const std::stop_token& stop) {
   // What was deleted just now counts: its records go before the next freeze.
   set_phase("sync");
   CAIRNFS_RETURN_IF_ERROR(rounds_.RequestAndWait(SyncRounds::Scope::kNames));
+  // Small chunks that no round has indexed yet (SyncWithEngine) would be passed over.
+  static_cast<void>(chunks_->Sync().ok());
   set_phase("mark");
   LiveSet live;
   chunks_->BeginCollection();

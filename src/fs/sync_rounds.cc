@@ -190,6 +190,8 @@ Status SyncRounds::Stop() {
     wake_.NotifyOne();
   }
   thread_.join();
+  // All is durable. Small chunks go to their segment, or the next start would have to see to it.
+  if (status.ok() && host_ == nullptr && rounds_total_ > 0) static_cast<void>(chunks_.Sync().ok());
   return status;
 }
 
@@ -215,6 +217,7 @@ void SyncRounds::Run() {
     }
     const auto is_for_all = [](const Waiter& waiter) { return waiter.scope == Scope::kAll; };
     const auto is_for_open = [](const Waiter& waiter) { return waiter.scope != Scope::kClosed; };
+    is_awaited_ = std::any_of(waiters.begin(), waiters.end(), is_for_all);
     const Status flushed = RunOnce(std::any_of(waiters.begin(), waiters.end(), is_for_open));
     Status status = flushed;
     if (status.ok() && loss_) status = loss_->WithContext("bytes of a file are lost");
@@ -479,7 +482,10 @@ Status SyncRounds::Finish() {
   for (const InodePtr& inode : published_) LetGo(inode);
   published_.clear();
   round_published.Pass();
-  if (!round_data_sync.PassOrSkip()) CAIRNFS_RETURN_IF_ERROR(chunks_.Sync());
+  // Somebody waits for it: what is little goes with the names. Segments are synced by rounds that nobody waits for.
+  if (!round_data_sync.PassOrSkip()) {
+    CAIRNFS_RETURN_IF_ERROR(is_awaited_ ? local_chunks_.SyncWithEngine() : chunks_.Sync());
+  }
   round_data_synced.Pass();
   CAIRNFS_RETURN_IF_ERROR(local_kv_->FlushFrozen());
   round_flushed.Pass();

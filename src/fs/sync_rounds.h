@@ -215,6 +215,7 @@ class SyncRounds {
   std::atomic<bool> open_{false};         // a round was opened and is not finished; set by the round thread
 
   // Of the round thread alone.
+  bool is_awaited_ = false;     // the round that runs is for a sync point
   std::vector<InodePtr> owed_;  // and these are still to be published
   std::vector<InodePtr> published_;
   std::optional<Unsettled> unsettled_;  // no round goes on before it is settled

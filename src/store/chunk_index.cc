@@ -229,7 +229,8 @@ void ChunkIndex::AddSegmentKey(const SegmentPtr& segment, std::vector<kv::Engine
   counters_.next_segment_id = std::max(counters_.next_segment_id, id + 1);
 }
 
-Status ChunkIndex::WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail& tail) {
+Status ChunkIndex::WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail& tail,
+                                std::vector<kv::EngineWrite> also) {
   MutexLock lock(write_mutex_);
   counters_.next_segment_id = std::max(counters_.next_segment_id, tail.next_segment_id);
   counters_.open_segment = tail.open_segment;
@@ -238,7 +239,8 @@ Status ChunkIndex::WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail&
   Status status;
   while (done < chunks.size() && status.ok()) {
     size_t count = std::min(kEntriesPerBatch, chunks.size() - done);
-    status = WriteBatch(std::span(chunks).subspan(done, count));
+    const bool is_last = done + count == chunks.size();
+    status = WriteBatch(std::span(chunks).subspan(done, count), is_last ? also : std::vector<kv::EngineWrite>());
     if (status.ok()) done += count;
   }
   chunks.erase(chunks.begin(), chunks.begin() + static_cast<ptrdiff_t>(done));
@@ -255,9 +257,8 @@ void ChunkIndex::ForgetPending(Shard& shard, const UnindexedChunk& chunk) {
   if (!pending.putting) shard.pending.erase(found);
 }
 
-Status ChunkIndex::WriteBatch(std::span<const UnindexedChunk> chunks) {
-  std::vector<kv::EngineWrite> writes;
-  writes.reserve(chunks.size() + 2);
+Status ChunkIndex::WriteBatch(std::span<const UnindexedChunk> chunks, std::vector<kv::EngineWrite> writes) {
+  writes.reserve(writes.size() + chunks.size() + 2);
   std::vector<uint64_t> added;
   IndexCounters before = counters_;
   uint64_t bytes = 0;

@@ -75,8 +75,8 @@ class ChunkIndex {
     uint64_t open_synced_end;
   };
   // Writes the entries, unsynced, and takes the chunks off the pending ones. On failure those written are off
-  // `chunks`.
-  Status WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail& tail);
+  // `chunks`. `also` is written with the last of them.
+  Status WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail& tail, std::vector<kv::EngineWrite> also = {});
 
   // --- collecting ---
   void BeginRecording();
@@ -147,7 +147,8 @@ class ChunkIndex {
   static bool IsInUse(const Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
   static void ForgetPending(Shard& shard, const UnindexedChunk& chunk) REQUIRES_LOCK(shard.mutex);
   std::string CountersValue() REQUIRES_LOCK(write_mutex_);
-  Status WriteBatch(std::span<const UnindexedChunk> chunks) REQUIRES_LOCK(write_mutex_);
+  Status WriteBatch(std::span<const UnindexedChunk> chunks, std::vector<kv::EngineWrite> writes)
+      REQUIRES_LOCK(write_mutex_);
   void AddSegmentKey(const SegmentPtr& segment, std::vector<kv::EngineWrite>* writes, std::vector<uint64_t>* added)
       REQUIRES_LOCK(write_mutex_);
 

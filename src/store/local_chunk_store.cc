@@ -68,6 +68,7 @@ LocalChunkStore::Impl::Impl(io::Disk& disk, kv::KvEngine& engine, io::BufferPool
       pool_(pool),
       engine_(engine),
       index_(engine),
+      journal_(engine),
       space_(disk, resolved.reserve_bytes, resolved.segment_bytes, WriterOptions(resolved).SegmentBytesMin(),
              [&engine] { return engine.GetDiskUse(); }),
       segments_(disk, space_, [this] { Wake(); }),
@@ -171,9 +172,9 @@ Status LocalChunkStore::Impl::SyncRound() {
   after_segment_sync.Pass();
   if (!chunks.empty()) {
     const ChunkIndex::Tail tail{segments_.next_id(), out->open_segment, out->open_end};
-    Status indexed = index_.WriteEntries(chunks, tail);
+    Status indexed = WriteIndex(chunks, tail);
     if (!indexed.ok() && indexed.error().code == ErrorCode::kNoSpace && segments_.GiveUpFree(UINT64_MAX)) {
-      indexed = index_.WriteEntries(chunks, tail);
+      indexed = WriteIndex(chunks, tail);
     }
     if (!indexed.ok()) {
       index_.PutBackUnindexed(std::move(chunks));
@@ -183,8 +184,17 @@ Status LocalChunkStore::Impl::SyncRound() {
       }
       return indexed;
     }
+  } else {
+    CAIRNFS_RETURN_IF_ERROR(journal_.Drop());
   }
   after_index_write.Pass();
+  return {};
+}
+
+// What is in the journal is among the chunks, or was indexed before.
+Status LocalChunkStore::Impl::WriteIndex(std::vector<UnindexedChunk>& chunks, const ChunkIndex::Tail& tail) {
+  CAIRNFS_RETURN_IF_ERROR(index_.WriteEntries(chunks, tail, journal_.Deletions()));
+  journal_.Forget();
   return {};
 }
 
@@ -273,7 +283,8 @@ StoreStats LocalChunkStore::Impl::Stats() const {
   for (const SegmentPtr& segment : segments_.All()) used += segment->used_end.load() - kSegmentHeaderBytes;
   uint64_t live = stats.unique_bytes + stats.chunk_count * kRecordHeaderBytes;
   stats.dead_bytes = used > live ? used - live : 0;
-  stats.pending_bytes = index_.pending_bytes();
+  const uint64_t pending = index_.pending_bytes();
+  stats.pending_bytes = pending - std::min(pending, journal_.bytes());
   stats.new_bytes_total = new_bytes_total_.load(std::memory_order_relaxed);
   stats.known_bytes_total = known_bytes_total_.load(std::memory_order_relaxed);
   stats.disk_read_bytes_total = reader_.counters().disk_read_bytes.load(std::memory_order_relaxed);
@@ -301,6 +312,7 @@ Result<std::unique_ptr<LocalChunkStore>> LocalChunkStore::Open(io::Disk& disk, k
   CAIRNFS_ASSIGN_OR_RETURN(StoreOptions resolved, ResolveOptions(options, space, pool));
   auto impl = std::make_unique<Impl>(disk, engine, pool, resolved);
   CAIRNFS_RETURN_IF_ERROR(impl->Start());
+  CAIRNFS_RETURN_IF_ERROR(impl->ReplayJournal());
   return std::unique_ptr<LocalChunkStore>(new LocalChunkStore(std::move(impl)));
 }
 
@@ -348,6 +360,7 @@ void LocalChunkStore::PrefetchFor(Reader reader, std::span<const Digest> digests
   impl_->reader_.Prefetch(digests, reader);
 }
 Status LocalChunkStore::Sync() { return impl_->Sync(); }
+Status LocalChunkStore::SyncWithEngine() { return impl_->SyncWithEngine(); }
 void LocalChunkStore::Unpin(const Digest& digest) { impl_->index_.Unpin(digest); }
 
 void LocalChunkStore::BeginCollection() { impl_->index_.BeginRecording(); }

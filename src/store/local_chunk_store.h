@@ -4,6 +4,7 @@
 //  - The engine never holds an index entry for bytes that are not synced: Put notes the entry in memory (pending), Sync
 //    seals the tail of the open segment, waits for its writes, syncs the files touched, and only then writes the
 //    entries to the engine (unsynced: the caller's next synced engine write makes them durable).
+//  - Bytes of small chunks may be in the engine before (journal.h), and then their entries follow with a later Sync.
 //  - A synced block of a segment is never written again until the whole segment is freed and gets a new generation.
 //  - A chunk found damaged is not known to a Put: it is stored anew, and its index entry goes over to the new copy by
 //    these rules.
@@ -108,6 +109,9 @@ class LocalChunkStore final : public ChunkStore {
   void GetFor(Reader reader, const Digest& digest, ChunkCallback done);
   void PrefetchFor(Reader reader, std::span<const Digest> digests);
   Status Sync() override;
+  // The same, for a caller who goes on with a synced write to the engine: durable is all of it only then. The bytes of
+  // a few small chunks go with that write, and no segment is synced.
+  Status SyncWithEngine();
 
   // Collection, one at a time. BeginCollection starts recording every Put, Pin and Has that succeeds, and takes over
   // all pins that are held; only after it may the caller take the snapshot that it marks from. Sweep then removes the

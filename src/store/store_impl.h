@@ -11,6 +11,7 @@
 #include "store/chunk_index.h"
 #include "store/chunk_reader.h"
 #include "store/failure.h"
+#include "store/journal.h"
 #include "store/local_chunk_store.h"
 #include "store/segment.h"
 #include "store/segment_writer.h"
@@ -35,6 +36,10 @@ class LocalChunkStore::Impl {
   StoreStats Stats() const;
   void Report(const Error& error);
   uint64_t MetadataRoom(uint64_t unwritten_bytes);
+
+  // journal.cc
+  Status SyncWithEngine();
+  Status ReplayJournal();  // REQUIRES: Start() has returned, and nothing else uses the store yet
 
   // sweep.cc
   Status Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
@@ -72,6 +77,7 @@ class LocalChunkStore::Impl {
   kv::KvEngine& engine_;
   FailureState failure_;
   ChunkIndex index_;
+  Journal journal_;  // of the thread that syncs (sync_running_)
   SpaceMeter space_;
   SegmentSet segments_;
   SegmentWriter writer_;
@@ -80,6 +86,10 @@ class LocalChunkStore::Impl {
 
  private:
   Status SyncRound();
+  Status WriteIndex(std::vector<UnindexedChunk>& chunks, const ChunkIndex::Tail& tail);
+  bool TryJournal();
+  std::optional<std::vector<Journal::Entry>> ReadToJournal(const std::vector<UnindexedChunk>& chunks);
+  Status PutBack(const Journal::Entry& entry);
   void Maintain();
   void Wake();
   void AwaitMaintenance();  // until what was due for the background thread is done

@@ -30,6 +30,7 @@ class Checked : public ::testing::Test {
     EXPECT_TRUE(file.ok());
     EXPECT_TRUE(world_.Write(*file, 0, text).ok());
     EXPECT_TRUE(world_.Fsync(*file).ok());
+    EXPECT_TRUE(world_.chunks->Sync().ok());  // from the journal to their segment
     world_.CloseFile(*file);
     return file->attr.inode;
   }

@@ -239,7 +239,7 @@ TEST(SyncRounds, AfterTheDiskHasFailedCloseAndRenameSayIt) {
   ASSERT_TRUE(world.Write(durable, 0, "durable").ok());
   ASSERT_TRUE(sync().ok());
   const FileSystem::Created file = world.Create("file");
-  ASSERT_TRUE(world.Write(file, 0, "bytes").ok());
+  ASSERT_TRUE(world.Write(file, 0, RandomText(1, 100'000)).ok());  // too much for the engine
   const FileSystem::Created second = world.OpenByName("file");
   ASSERT_TRUE(flush(file).ok());
 

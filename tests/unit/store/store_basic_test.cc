@@ -229,5 +229,72 @@ TEST_F(StoreTest, OnARealDisk) {
   std::filesystem::remove_all(path);
 }
 
+// A few small chunks are durable with the engine: no segment is synced, and a power cut takes what was written of it.
+TEST_F(StoreTest, SmallChunksAreDurableWithTheEngine) {
+  Open();
+  const std::vector<TestChunk> chunks{MakeChunk(1, 1), MakeChunk(2, 1000), MakeChunk(3, 20'000)};
+  const TestChunk large = MakeChunk(4, 100'000);
+  Put(large);
+  const uint64_t syncs_before = disk_.GetCounts().syncs;
+  ASSERT_OK(store_->SyncWithEngine());
+  EXPECT_GT(disk_.GetCounts().syncs, syncs_before) << "that much is not written twice";
+  const uint64_t syncs = disk_.GetCounts().syncs;
+  for (const TestChunk& chunk : chunks) {
+    Put(chunk);
+    EXPECT_GT(store_->Stats().pending_bytes, 0u);
+    ASSERT_OK(store_->SyncWithEngine());
+    EXPECT_EQ(store_->Stats().pending_bytes, 0u);
+  }
+  EXPECT_EQ(disk_.GetCounts().syncs, syncs);
+  for (int times = 0; times < 2; ++times) {
+    store_.reset();
+    memory_.Crash(1);
+    Open();
+    EXPECT_EQ(store_->Stats().chunk_count, 4u);
+    for (const TestChunk& chunk : chunks) ExpectReads(chunk);
+    ExpectReads(large);
+  }
+  Put(chunks[1], /*is_new=*/false);
+}
+
+// Enough small chunks are synced in their segment, and the engine need not keep them.
+TEST_F(StoreTest, TheEngineKeepsFewSmallChunks) {
+  Open();
+  const auto count_kept = [&] {
+    uint64_t kept = 0;
+    auto count = [&](std::string_view, std::string_view) { return ++kept > 0; };
+    EXPECT_TRUE(engine_->Scan("J", "K", nullptr, count).ok());
+    return kept;
+  };
+  for (uint64_t i = 0; i < 600; ++i) {
+    Put(MakeChunk(i, 100));
+    ASSERT_OK(store_->SyncWithEngine());
+    if (i == 500) {
+      EXPECT_EQ(count_kept(), 501u);
+    }
+  }
+  EXPECT_LE(count_kept(), 100u);
+  ASSERT_OK(store_->Sync());
+  EXPECT_EQ(count_kept(), 0u);
+}
+
+// Whoever comes to make room must get in.
+TEST_F(StoreTest, WithoutRoomForThemItOpensAndSmallChunksAreKept) {
+  Open();
+  const TestChunk chunk = MakeChunk(1, 1000);
+  Put(chunk);
+  ASSERT_OK(store_->SyncWithEngine());
+  store_.reset();
+  memory_.Crash(1);
+  io::Faults full;
+  full.growth_bytes_max = 0;
+  disk_.SetFaults(full);
+  Open();
+  EXPECT_FALSE(GetText(*store_, chunk.digest).ok());
+  disk_.SetFaults({});
+  Open();
+  ExpectReads(chunk);
+}
+
 }  // namespace
 }  // namespace cairnfs::store

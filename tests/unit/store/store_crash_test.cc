@@ -112,7 +112,7 @@ class CrashRun {
       names.push_back({NameKey(chunk.digest), "1"});
     }
     if (random_() % 4 == 0) return;  // given up
-    if (!store_->Sync().ok()) return;
+    if (!(random_() % 2 == 0 ? store_->Sync() : store_->SyncWithEngine()).ok()) return;
     (void)engine_.Write(names, random_() % 2 == 0);
   }
 
