@@ -61,6 +61,22 @@ def rsync(world):
     assert checked.strip() == "", checked[:500]
 
 
+def rsync_sparse(world):
+    """Zeros at the borders of its blocks become seeks; the file shares its chunks with the one that was copied."""
+    plain, size = world.scratch.path + "/random", 8 * MIB
+    with open(plain, "wb") as file:
+        file.write(world.random.randbytes(size))
+    run("cp", plain, world.path("dense"))
+    run(program("cairnfs"), "wait", world.path("dense"))
+    before = world.mount.status()["new_bytes_total"]
+    run("rsync", "--sparse", plain, world.path("sparse"))
+    run(program("cairnfs"), "wait", world.path("sparse"))
+    new = world.mount.status()["new_bytes_total"] - before
+    run("cmp", plain, world.path("sparse"))
+    os.unlink(plain)
+    assert new < 64 * 1024, f"{new} of {size} bytes were stored anew"
+
+
 def tar(world):
     run("tar", "-C", world.source, "--format=posix", "-cf", world.path("tree.tar"), ".")
     os.mkdir(world.path("untarred"))
@@ -230,8 +246,8 @@ def large_file(world):
     return f"{size / 2**30:.1f} GiB written in {written - begin:.1f} s, read in {read - written:.1f} s"
 
 
-CASES = [cp, cp_inside_moves_no_data, rsync, tar, git, replace_by_rename, dd_odd_sizes, fio, small_files, sqlite,
-         df_du_find, large_file]
+CASES = [cp, cp_inside_moves_no_data, rsync, rsync_sparse, tar, git, replace_by_rename, dd_odd_sizes, fio, small_files,
+         sqlite, df_du_find, large_file]
 
 
 if __name__ == "__main__":
