@@ -65,8 +65,8 @@ Result<StoreOptions> ResolveOptions(StoreOptions options, const io::Disk::Space&
 LocalChunkStore::Impl::Impl(io::Disk& disk, kv::KvEngine& engine, io::BufferPool& pool, const StoreOptions& resolved)
     : options_(resolved),
       disk_(disk),
-      pool_(pool),
       engine_(engine),
+      pool_(pool),
       index_(engine),
       journal_(engine),
       space_(disk, resolved.reserve_bytes, resolved.segment_bytes, WriterOptions(resolved).SegmentBytesMin(),

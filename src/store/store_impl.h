@@ -73,8 +73,8 @@ class LocalChunkStore::Impl {
   const StoreOptions options_;
   std::map<uint64_t, std::string> unusable_;  // segment id: what is wrong; constant once open, empty unless tolerated
   io::Disk& disk_;
-  io::BufferPool& pool_;
   kv::KvEngine& engine_;
+  io::BufferPool& pool_;
   FailureState failure_;
   ChunkIndex index_;
   Journal journal_;  // of the thread that syncs (sync_running_)

@@ -223,6 +223,37 @@ def damaged_tables_are_found_beside_the_daemon():
         mount.umount()
 
 
+def small_files_that_were_synced_are_sound_after_a_kill():
+    """Their bytes are in the engine, and go to a segment when the daemon, or a check, opens the directory."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        contents = {f"small-{i}": os.urandom(1000 + i) for i in range(5)}
+
+        def save_and_kill(prefix):
+            for name, content in contents.items():
+                with open(f"{mount.path}/{prefix}{name}", "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            mount.kill()
+
+        def look(prefix):
+            for name, content in contents.items():
+                with open(f"{mount.path}/{prefix}{name}", "rb") as file:
+                    assert file.read() == content, prefix + name
+
+        save_and_kill("a-")
+        run(program("cairnfs"), "check", "--data", mount.data)
+        mount.mount()
+        look("a-")
+        contents = {name: content[::-1] for name, content in contents.items()}
+        save_and_kill("b-")
+        mount.mount()  # without a check before it
+        look("b-")
+        run(program("cairnfs"), "check", mount.path)
+
+
 if __name__ == "__main__":
     sys.exit(run_cases([interrupted_checks_hold_nobody_up, damage_is_told_once_with_its_files,
-                        damaged_tables_are_found_beside_the_daemon]))
+                        damaged_tables_are_found_beside_the_daemon,
+                        small_files_that_were_synced_are_sound_after_a_kill]))
