@@ -9,6 +9,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/types.h"
@@ -39,7 +40,15 @@ bool IsSupported(Implementation implementation);
 std::optional<size_t> FindCandidate(ByteSpan bytes, uint32_t mask_bits);
 std::optional<size_t> FindCandidate(ByteSpan bytes, uint32_t mask_bits, Implementation implementation);
 
+// Two anchors of a chunk lie so far apart at least.
+inline constexpr uint32_t kAnchorDistanceMin = 16 * kKiB;
+
 // Finds the cuts of a run of bytes that arrives in pieces of any size; the cuts do not depend on the pieces.
+//
+// The same search finds the anchors of each chunk: places that equal data has in common wherever it lies, 80 KiB apart
+// on average. An anchor is the end of a window that passes the byte tests, whatever its mix, among those that are
+// looked at for cuts, at least kAnchorDistanceMin after the one before. They are no part of any format.
+//
 // One thread at a time. Remembers the last 15 bytes, so windows may span pieces.
 class CutFinder {
  public:
@@ -54,19 +63,24 @@ class CutFinder {
   struct Step {
     size_t consumed;
     bool cut;
+    std::vector<uint32_t> anchors = {};  // with a cut: those of the chunk that ends, rising
   };
   Step Feed(ByteSpan piece);
 
   // Bytes of the current chunk consumed so far; 0 after a cut.
   size_t chunk_size() const { return chunk_size_; }
+  // Of the current chunk, found so far: how many of its bytes lie before each.
+  const std::vector<uint32_t>& anchors() const { return anchors_; }
   void Reset();  // the next byte starts a new chunk
 
  private:
-  std::optional<size_t> FindInSeam(ByteSpan room, size_t position_min) const;
+  std::optional<size_t> FindCut(ByteSpan bytes, size_t base, size_t position_min);
+  std::optional<size_t> FindInSeam(ByteSpan room, size_t position_min);
   void Remember(ByteSpan room);
 
   ChunkParams params_;
   size_t chunk_size_ = 0;
+  std::vector<uint32_t> anchors_;
   std::array<std::byte, kWindowBytes - 1> tail_{};  // the last min(15, chunk_size_) bytes consumed
 };
 

@@ -45,6 +45,37 @@ std::vector<size_t> Cuts(ByteSpan bytes, const ChunkParams& params, NextPieceSiz
   return sizes;
 }
 
+// The anchors of all chunks that were cut, counted from the first byte, by the rule of chunker.h.
+std::vector<size_t> ReferenceAnchors(ByteSpan bytes, const ChunkParams& params) {
+  std::vector<size_t> anchors;
+  size_t start = 0;
+  for (size_t size : ReferenceCuts(bytes, params)) {
+    size_t next = start + params.size_bytes_min;
+    for (size_t end = next; end <= start + size; end++) {
+      if (end < next || !IsCandidate(bytes, end - kWindowBytes, 0)) continue;
+      anchors.push_back(end);
+      next = end + kAnchorDistanceMin;
+    }
+    start += size;
+  }
+  return anchors;
+}
+
+template <typename NextPieceSize>
+std::vector<size_t> Anchors(ByteSpan bytes, const ChunkParams& params, NextPieceSize next_piece_size) {
+  CutFinder finder(params);
+  std::vector<size_t> anchors;
+  size_t start = 0, at = 0;
+  while (at < bytes.size()) {
+    const auto step = finder.Feed(bytes.subspan(at, std::min<size_t>(bytes.size() - at, next_piece_size())));
+    at += step.consumed;
+    if (!step.cut) continue;
+    for (uint32_t anchor : step.anchors) anchors.push_back(start + anchor);
+    start = at;
+  }
+  return anchors;
+}
+
 ChunkParams SmallParams(uint32_t min, uint32_t max, uint32_t mask_bits) {
   ChunkParams params;
   params.size_bytes_min = min;
@@ -76,6 +107,44 @@ TEST(CutFinder, CutsDoNotDependOnThePieces) {
 TEST(CutFinder, DefaultParametersInMegabytePieces) {
   auto bytes = RandomBytes(12 * kMiB + 12345, 5);
   EXPECT_EQ(Cuts(bytes, ChunkParams(), [] { return kMiB; }), ReferenceCuts(bytes, ChunkParams()));
+}
+
+TEST(CutFinder, AnchorsDoNotDependOnThePieces) {
+  for (uint64_t seed = 1; seed <= 2; seed++) {
+    std::mt19937_64 random(seed);
+    // Candidates lie closer together than anchors may.
+    auto bytes = NarrowBytes(400'000, seed);
+    const ChunkParams params = SmallParams(64, 100'000, 14);
+    const auto expected = ReferenceAnchors(bytes, params);
+    ASSERT_GE(expected.size(), 8u);
+    EXPECT_EQ(Anchors(bytes, params, [&] { return bytes.size(); }), expected);
+    for (size_t piece_size_max : {3, 200, 50'000}) {
+      EXPECT_EQ(Anchors(bytes, params, [&] { return 1 + random() % piece_size_max; }), expected);
+    }
+  }
+}
+
+TEST(CutFinder, AnchorsOfTheDefaultParameters) {
+  auto bytes = RandomBytes(6 * kMiB, 6);
+  const auto expected = ReferenceAnchors(bytes, ChunkParams());
+  EXPECT_EQ(Anchors(bytes, ChunkParams(), [] { return kMiB; }), expected);
+  // 80 KiB apart in the two thirds of the bytes that are looked at.
+  EXPECT_GE(expected.size(), 20u);
+  EXPECT_LE(expected.size(), 80u);
+}
+
+// Without a cut, those of the chunk that has begun.
+TEST(CutFinder, TheCurrentChunkHasAnchorsToo) {
+  auto bytes = RandomBytes(kMiB, 9);
+  ChunkParams params;
+  params.mask_bits = 16;
+  CutFinder finder(params);
+  ASSERT_FALSE(finder.Feed(bytes).cut);
+  const std::vector<uint32_t> anchors = finder.anchors();
+  ASSERT_FALSE(anchors.empty());
+  for (uint32_t anchor : anchors) EXPECT_TRUE(IsCandidate(bytes, anchor - kWindowBytes, 0));
+  finder.Reset();
+  EXPECT_TRUE(finder.anchors().empty());
 }
 
 TEST(CutFinder, EveryBoundaryOfACandidate) {
