@@ -60,7 +60,8 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
     found_no_room = true;
     collector->NoteNoRoom();
   };
-  streams = std::make_unique<Streams>(parts.chunks, parts.local_chunks, parts.chunk_params, *workers, std::move(hooks));
+  streams = std::make_unique<Streams>(parts.chunks, parts.local_chunks, parts.pool, parts.chunk_params, *workers,
+                                      std::move(hooks));
   rounds = std::make_unique<SyncRounds>(parts, host.get(), *streams, table, *waiters,
                                         SyncRounds::Options{options.flush_interval_ms});
   collector = std::make_unique<Collector>(parts.kv, host ? nullptr : &parts.local_chunks, *rounds, options, owed_bytes);

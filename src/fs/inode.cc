@@ -28,7 +28,7 @@ static bool IsWrittenAnew(const Content& content, const Content::LostRange& rang
 
 // Bytes are lost that nothing on its way takes the place of.
 static bool LacksLost(const Content& content) {
-  const auto will_be_lost = [](const auto& item) { return !item.second.pin && !item.second.failure; };
+  const auto will_be_lost = [](const auto& item) { return item.second.saved.extents.empty() && !item.second.failure; };
   if (std::any_of(content.landed.begin(), content.landed.end(), will_be_lost)) return true;
   const auto is_missing = [&](const Content::LostRange& range) { return !IsWrittenAnew(content, range); };
   return std::any_of(content.lost.begin(), content.lost.end(), is_missing);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/thread_annotations.h"
+#include "fs/chunk_saver.h"
 #include "fs/extent_map.h"
 #include "fs/overlay.h"
 #include "fs/range_set.h"
@@ -38,8 +39,7 @@ struct Content {
   // Chunks in flight: carved, and not applied to `extents`. Applied in order of id, so that `extents` always holds the
   // bytes as of some carve, and newer bytes are never replaced by older ones that took longer.
   struct Landed {
-    Digest digest;
-    store::ChunkPin pin;           // empty without a failure: the bytes are lost
+    ChunkSaver::Saved saved;       // empty without a failure: the bytes are lost
     std::optional<Error> failure;  // no space, or a part of the recipe that is away: the next round tries again
   };
   std::map<uint64_t, std::shared_ptr<FlyingChunk>> flying;

@@ -29,6 +29,7 @@ struct FlyingChunk {
   // Others may have written over what was stored before: applied without it. Guarded by the inode's lock.
   bool skips_stored = false;
   std::vector<io::Slice> slices;
+  std::vector<uint32_t> anchors;  // as CutFinder found them
 };
 
 struct Run {

@@ -5,7 +5,6 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "chunking/digest.h"
 #include "fs/tail_merge.h"
 
 namespace cairnfs::fs {
@@ -178,6 +177,40 @@ void Streams::ScheduleCut(const InodePtr& inode) {
   }
 }
 
+// Where a chunk ends, and its anchors.
+struct Streams::FoundCut {
+  uint64_t end;
+  std::vector<uint32_t> anchors;
+};
+
+// `position`: in the file, of the first byte; then of the end.
+template <typename Slices>
+std::vector<Streams::FoundCut> Streams::FindCuts(const Slices& slices, chunking::CutFinder& finder,
+                                                 uint64_t& position) {
+  std::vector<FoundCut> cuts;
+  for (const io::Slice& slice : slices) {
+    ByteSpan rest = slice.bytes();
+    while (!rest.empty()) {
+      auto step = finder.Feed(rest);
+      position += step.consumed;
+      rest = rest.subspan(step.consumed);
+      if (step.cut) cuts.push_back({position, std::move(step.anchors)});
+    }
+  }
+  return cuts;
+}
+
+uint64_t Streams::LaunchCuts(const InodePtr& inode, uint64_t start, std::vector<FoundCut> cuts, Here* here) {
+  Content& content = *inode->content;
+  for (FoundCut& cut : cuts) {
+    auto chunk = content.overlay.Carve(start, cut.end - start, content.next_chunk_id++);
+    chunk->anchors = std::move(cut.anchors);
+    Launch(inode, std::move(chunk), here);
+    start = cut.end;
+  }
+  return start;
+}
+
 void Streams::Cut(const InodePtr& inode) {
   while (CutOnce(inode)) {
   }
@@ -203,17 +236,8 @@ bool Streams::CutOnce(const InodePtr& inode) {
       [&](uint64_t, const io::Slice& slice) { slices.push_back(slice); }, [](uint64_t, uint64_t) {});
   lock.Unlock();
 
-  std::vector<uint64_t> cuts;
   uint64_t position = start + scanned;
-  for (const io::Slice& slice : slices) {
-    ByteSpan rest = slice.bytes();
-    while (!rest.empty()) {
-      auto step = finder.Feed(rest);
-      position += step.consumed;
-      rest = rest.subspan(step.consumed);
-      if (step.cut) cuts.push_back(position);
-    }
-  }
+  std::vector<FoundCut> cuts = FindCuts(slices, finder, position);
 
   lock.Lock();
   if (!inode->content) return false;
@@ -221,11 +245,7 @@ bool Streams::CutOnce(const InodePtr& inode) {
   if (run == runs.end() || run->second.id != id || run->second.version != version || run->second.scanned != scanned) {
     return true;  // overwritten or drained meanwhile: what is left is looked through anew
   }
-  uint64_t at = start;
-  for (uint64_t cut : cuts) {
-    Launch(inode, content.overlay.Carve(at, cut - at, content.next_chunk_id++));
-    at = cut;
-  }
+  const uint64_t at = LaunchCuts(inode, start, std::move(cuts));
   if (auto rest = runs.find(at); rest != runs.end()) {
     rest->second.scanned = position - at;
     rest->second.finder = finder;
@@ -261,22 +281,8 @@ void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* 
     // The run is looked through from its beginning: a scan that goes on elsewhere is thus made void.
     run.version++;
     chunking::CutFinder finder(params_);
-    std::vector<uint64_t> cuts;
     uint64_t position = start;
-    for (const io::Slice& piece : run.pieces) {
-      ByteSpan rest = piece.bytes();
-      while (!rest.empty()) {
-        auto step = finder.Feed(rest);
-        position += step.consumed;
-        rest = rest.subspan(step.consumed);
-        if (step.cut) cuts.push_back(position);
-      }
-    }
-    uint64_t at = start;
-    for (uint64_t cut : cuts) {
-      Launch(inode, content.overlay.Carve(at, cut - at, content.next_chunk_id++), here);
-      at = cut;
-    }
+    const uint64_t at = LaunchCuts(inode, start, FindCuts(run.pieces, finder, position), here);
     auto tail = runs.find(at);
     if (tail == runs.end()) continue;
     tail->second.scanned = position - at;
@@ -284,7 +290,11 @@ void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* 
     const uint64_t stored = tail->second.stored;
     if (stored == tail->second.length) continue;
     const uint64_t from = content.HasLost(at, at + stored) ? at : TailStart(content, at, at + stored, position);
-    Launch(inode, content.overlay.CarveProvisional(at, from, content.next_chunk_id++), here);
+    auto chunk = content.overlay.CarveProvisional(at, from, content.next_chunk_id++);
+    for (uint32_t anchor : finder.anchors()) {
+      if (anchor > from - at) chunk->anchors.push_back(static_cast<uint32_t>(anchor - (from - at)));
+    }
+    Launch(inode, std::move(chunk), here);
   }
 }
 
@@ -302,10 +312,7 @@ void Streams::Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk, 
 }
 
 void Streams::Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk) {
-  chunking::Digester digester;
-  for (const io::Slice& slice : chunk->slices) digester.Update(slice.bytes());
-  const Digest digest = chunking::NameOf(digester.Finish(), chunk->owner);
-  auto put = chunks_.Put(digest, chunk->slices);
+  auto saved = saver_.Save(*chunk);
   chunk_put.Pass();
 
   MutexLock lock(inode->mutex);
@@ -314,22 +321,21 @@ void Streams::Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& ch
   auto flying = content.flying.find(chunk->id);
   if (flying == content.flying.end() || flying->second != chunk) return;  // discarded meanwhile
   Content::Landed landed;
-  landed.digest = digest;
-  if (put.ok()) {
-    landed.pin = std::move(put->pin);
+  if (saved.ok()) {
+    landed.saved = *std::move(saved);
   } else {
-    const bool no_space = put.error().code == ErrorCode::kNoSpace;
+    const bool no_space = saved.error().code == ErrorCode::kNoSpace;
     if (!no_space || !content.no_space_noted) {
       spdlog::error("inode {}: bytes at {} (+{}) could not be stored: {}", inode->id.value, chunk->offset, chunk->size,
-                    put.error().message);
+                    saved.error().message);
     }
     // Without space the bytes stay in memory and are tried again; a failed store will not take them any more.
     if (no_space) {
-      landed.failure = put.error();
-      NoteNoSpace(inode, chunk->id, put.error());
+      landed.failure = saved.error();
+      NoteNoSpace(inode, chunk->id, saved.error());
     } else {
       content.no_space_noted = false;
-      SetError(inode, put.error());
+      SetError(inode, saved.error());
     }
   }
   content.landed[chunk->id] = std::move(landed);
@@ -345,7 +351,9 @@ void Streams::ApplyLanded(const InodePtr& inode) {
     if (landed == content.landed.end() || landed->second.failure) break;
     std::shared_ptr<FlyingChunk> chunk = first->second;
     Status loaded;
-    if (landed->second.pin) loaded = content.extents.EnsureLoaded(chunk->offset, chunk->size, chunks_);
+    if (!landed->second.saved.extents.empty()) {
+      loaded = content.extents.EnsureLoaded(chunk->offset, chunk->size, chunks_);
+    }
     // What lies below may be on nodes that do not answer just now, or there be no descriptor to read it. That is no
     // reason to lose what is stored.
     if (!loaded.ok() && IsPassing(loaded.error().code)) {
@@ -386,7 +394,7 @@ static RangeSet NewRanges(const Content& content, const FlyingChunk& chunk) {
 
 // Lays the chunk over the extents. Bytes that an earlier chunk has brought take its place too where only this host can
 // have written since, so that a stream that is synced again and again keeps few extents. Returns how many bytes.
-static uint64_t LayChunk(Content& content, const FlyingChunk& chunk, const Digest& digest) {
+static uint64_t LayChunk(Content& content, const FlyingChunk& chunk, const std::vector<Extent>& extents) {
   RangeSet ranges(SIZE_MAX);
   if (content.shared) {
     ranges = NewRanges(content, chunk);
@@ -394,24 +402,30 @@ static uint64_t LayChunk(Content& content, const FlyingChunk& chunk, const Diges
   }
   if (!chunk.skips_stored) ranges.Add(chunk.offset, chunk.offset + chunk.size);
   uint64_t laid = 0;
-  ranges.ForEach([&](uint64_t begin, uint64_t end) {
-    const Extent part{begin, end - begin, digest, static_cast<uint32_t>(begin - chunk.offset),
-                      static_cast<uint32_t>(chunk.size)};
-    content.extents.Replace(part.offset, part.length, &part);
-    laid += part.length;
-  });
+  for (const Extent& extent : extents) {
+    const uint64_t extent_begin = chunk.offset + extent.offset;
+    ranges.ForEach([&](uint64_t range_begin, uint64_t range_end) {
+      const uint64_t begin = std::max(range_begin, extent_begin);
+      const uint64_t end = std::min(range_end, extent_begin + extent.length);
+      if (begin >= end) return;
+      const auto chunk_offset = static_cast<uint32_t>(extent.chunk_offset + (begin - extent_begin));
+      const Extent part{begin, end - begin, extent.digest, chunk_offset, extent.chunk_size};
+      content.extents.Replace(part.offset, part.length, &part);
+      laid += part.length;
+    });
+  }
   return laid;
 }
 
 // `loaded`: whether the extents below are.
 void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed, const Status& loaded) {
   Content& content = *inode->content;
-  bool stored = static_cast<bool>(landed.pin);
+  bool stored = !landed.saved.extents.empty();
   if (stored) {
     if (loaded.ok()) {
       uint64_t before = content.extents.allocated_bytes();
-      const uint64_t laid = LayChunk(content, chunk, landed.digest);
-      content.pins.push_back(std::move(landed.pin));
+      const uint64_t laid = LayChunk(content, chunk, landed.saved.extents);
+      std::move(landed.saved.pins.begin(), landed.saved.pins.end(), std::back_inserter(content.pins));
       content.ForgetLost(chunk.offset, chunk.offset + chunk.size, chunk.id);
       if (uint64_t replaced = before + laid - content.extents.allocated_bytes()) hooks_.freed(replaced);
     } else {

@@ -24,9 +24,14 @@ class Streams {
     std::function<void()> no_room;  // a chunk, or a page of a recipe, found no space, for the first time or again
   };
   // `local` has the reservations.
-  Streams(store::ChunkStore& chunks, store::LocalChunkStore& local, const chunking::ChunkParams& params,
-          TaskQueue& workers, Hooks hooks)
-      : chunks_(chunks), local_(local), params_(params), workers_(workers), hooks_(std::move(hooks)) {}
+  Streams(store::ChunkStore& chunks, store::LocalChunkStore& local, const io::BufferPool& pool,
+          const chunking::ChunkParams& params, TaskQueue& workers, Hooks hooks)
+      : chunks_(chunks),
+        local_(local),
+        params_(params),
+        workers_(workers),
+        hooks_(std::move(hooks)),
+        saver_(chunks, local, pool.count() * io::BufferPool::kBufferBytes) {}
 
   void NoteClosedLost() { hooks_.closed_lost(); }
 
@@ -91,6 +96,12 @@ class Streams {
   void CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* here) REQUIRES_LOCK(inode->mutex);
   void Cut(const InodePtr& inode);
   bool CutOnce(const InodePtr& inode);
+  struct FoundCut;
+  template <typename Slices>
+  static std::vector<FoundCut> FindCuts(const Slices& slices, chunking::CutFinder& finder, uint64_t& position);
+  // Carves the first chunks of the run at `start`, up to each cut. Returns where the run goes on.
+  uint64_t LaunchCuts(const InodePtr& inode, uint64_t start, std::vector<FoundCut> cuts, Here* here = nullptr)
+      REQUIRES_LOCK(inode->mutex);
   void Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk, Here* here = nullptr)
       REQUIRES_LOCK(inode->mutex);
   void Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk);
@@ -109,6 +120,7 @@ class Streams {
   const chunking::ChunkParams params_;
   TaskQueue& workers_;
   const Hooks hooks_;
+  ChunkSaver saver_;
 };
 
 }  // namespace cairnfs::fs

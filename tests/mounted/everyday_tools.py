@@ -51,6 +51,31 @@ def cp_inside_moves_no_data(world):
     return f"{written} bytes went through write"
 
 
+def values_in_another_order(world):
+    values = [world.random.randbytes(2 * MIB) for _ in range(24)]
+    path = world.path("ordered")
+
+    def save(name, saved):
+        with open(name, "wb") as file:
+            for value in saved:
+                file.write(value)
+            os.fsync(file.fileno())
+
+    save(path, values)
+    before = world.mount.status()["new_bytes_total"]
+    world.random.shuffle(values)
+    save(path + ".again", values)
+    new = world.mount.status()["new_bytes_total"] - before
+    assert new <= 48 * MIB * 12 // 100, f"{new} bytes were stored anew"
+    os.unlink(path)
+    run(program("cairnfs"), "gc", world.mount.path)
+    world.mount.remount()
+    with open(path + ".again", "rb") as file:
+        for value in values:
+            assert file.read(2 * MIB) == value
+    return f"{new} bytes were stored anew"
+
+
 def rsync(world):
     # By default rsync leaves a time alone that differs by less than a second; -1 compares nanoseconds.
     run("rsync", "-aHX", "--modify-window=-1", world.source + "/", world.path("rsync/"))
@@ -246,8 +271,8 @@ def large_file(world):
     return f"{size / 2**30:.1f} GiB written in {written - begin:.1f} s, read in {read - written:.1f} s"
 
 
-CASES = [cp, cp_inside_moves_no_data, rsync, rsync_sparse, tar, git, replace_by_rename, dd_odd_sizes, fio, small_files,
-         sqlite, df_du_find, large_file]
+CASES = [cp, cp_inside_moves_no_data, values_in_another_order, rsync, rsync_sparse, tar, git, replace_by_rename,
+         dd_odd_sizes, fio, small_files, sqlite, df_du_find, large_file]
 
 
 if __name__ == "__main__":

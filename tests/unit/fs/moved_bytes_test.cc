@@ -1,5 +1,6 @@
 // What saving, copying, changing and reading moves to and from the disk, with the chunk sizes that a filesystem is made
 // with: those goals of docs/performance.md that need no clock.
+#include <map>
 #include <set>
 #include <thread>
 
@@ -38,9 +39,26 @@ class MovedBytesTest : public testing::Test {
     EXPECT_TRUE(world_.Write(file, 0, text).ok());
     EXPECT_TRUE(world_.Fsync(file).ok());
     world_.CloseFile(file);
+    world_.fs->Forget(file.attr.inode, 1);
   }
   Moved Resave(const std::string& text) {
     return Count([&] { Save("again", text); });
+  }
+  void ExpectText(const std::string& name, const std::string& text) {
+    const FileSystem::Created file = world_.OpenByName(name);
+    for (uint64_t at = 0; at < text.size(); at += kMiB) {
+      auto part = world_.Read(file, at, kMiB);
+      ASSERT_TRUE(part.ok()) << name << " at " << at << ": " << part.error().message;
+      ASSERT_TRUE(*part == std::string_view(text).substr(at, kMiB)) << name << " at " << at;
+    }
+    world_.CloseFile(file);
+    world_.fs->Forget(file.attr.inode, 1);
+  }
+  void RemoveAndCollect(const std::string& name) {
+    EXPECT_TRUE(world_.fs->Unlink(kRootInode, name).ok());
+    EXPECT_TRUE(
+        World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world_.fs->Collect(std::move(done)); }).ok());
+    world_.chunks->DropCache();
   }
   // As copy_file_range(2) of a whole file.
   void Copy(const std::string& from_name, const std::string& to_name) {
@@ -58,6 +76,15 @@ class MovedBytesTest : public testing::Test {
   }
   World world_;
 };
+
+constexpr uint64_t kValue = 2 * kMiB;
+
+// The values of `text`, the last first, with `between` before each.
+std::string InAnotherOrder(const std::string& text, const std::string& between = "") {
+  std::string other;
+  for (uint64_t end = text.size(); end > 0; end -= kValue) other += between + text.substr(end - kValue, kValue);
+  return other;
+}
 
 TEST_F(MovedBytesTest, ANewSaveIsWrittenOnce) {
   const Moved moved = Resave(RandomText(1, kSize));
@@ -131,6 +158,138 @@ TEST_F(MovedBytesTest, ASaveOfWhichATensorChangedSharesTheOthers) {
   const Moved moved = Resave(text);
   EXPECT_GE(moved.stored, kTensor);
   EXPECT_LE(moved.stored, kTensor + 2 * world_.params.size_bytes_max);
+}
+
+TEST_F(MovedBytesTest, ValuesInAnotherOrderAreStoredOnce) {
+  const std::string text = RandomText(1, kSize);
+  Save("first", text);
+  const Moved moved = Resave(InAnotherOrder(text));
+  EXPECT_LE(moved.stored, kSize * 12 / 100);
+  EXPECT_LE(moved.written, kSize * 12 / 100);
+  world_.Reopen();
+  ExpectText("again", InAnotherOrder(text));
+}
+
+// As torch.save writes before each tensor.
+TEST_F(MovedBytesTest, ValuesWithHeadersBetweenThemAreStoredOnce) {
+  const std::string text = RandomText(1, kSize), header = RandomText(2, 100);
+  Save("first", text);
+  const Moved moved = Resave(InAnotherOrder(text, header));
+  EXPECT_GT(moved.stored, 0u);
+  EXPECT_LE(moved.stored, kSize * 12 / 100);
+  world_.chunks->DropCache();
+  ExpectText("again", InAnotherOrder(text, header));
+}
+
+TEST_F(MovedBytesTest, SavedOnceMoreInAnotherOrderStoresNothing) {
+  const std::string text = RandomText(1, kSize);
+  Save("first", text);
+  Save("again", InAnotherOrder(text));
+  const Moved moved = Count([&] { Save("once more", InAnotherOrder(text)); });
+  EXPECT_EQ(moved.stored, 0u);
+}
+
+TEST_F(MovedBytesTest, WhatIsSharedStaysWhenTheFileThatBroughtItGoes) {
+  const std::string text = RandomText(1, kSize);
+  Save("first", text);
+  Save("again", InAnotherOrder(text));
+  RemoveAndCollect("first");
+  ExpectText("again", InAnotherOrder(text));
+}
+
+TEST_F(MovedBytesTest, WhatWasCollectedIsStoredAnew) {
+  const std::string text = RandomText(1, kSize);
+  Save("first", text);
+  RemoveAndCollect("first");
+  const Moved moved = Resave(InAnotherOrder(text));
+  EXPECT_EQ(moved.stored, kSize);
+  RemoveAndCollect("again");
+  EXPECT_EQ(world_.chunks->Stats().unique_bytes, 0u);
+}
+
+TEST_F(MovedBytesTest, WhatIsDamagedIsStoredAnew) {
+  const std::string text = RandomText(1, kSize), other = InAnotherOrder(text);
+  Save("first", text);
+  auto& disk = dynamic_cast<io::MemoryDisk&>(*world_.disk);
+  const auto names = disk.List();
+  ASSERT_TRUE(names.ok());
+  for (const std::string& name : *names) {
+    const auto contents = disk.Contents(name);
+    for (uint64_t at = 8 * kKiB; contents && at < contents->size(); at += 128 * kKiB) disk.FlipBit(name, 8 * at);
+  }
+  world_.chunks->DropCache();
+  // A chunk that is not known to be damaged counts as stored.
+  size_t problems = 0;
+  ASSERT_TRUE(world_.chunks->Check([&](const store::CheckProblem&) { problems++; }, {}).ok());
+  ASSERT_GE(problems, world_.chunks->Stats().chunk_count);
+  const Moved moved = Resave(other);
+  EXPECT_EQ(moved.stored, kSize);
+  ExpectText("again", other);
+}
+
+// An extent of its own costs a read and room in the recipe.
+TEST_F(MovedBytesTest, ShortRunsAreStoredAgain) {
+  constexpr uint64_t kRun = 60 * kKiB;
+  const std::string text = RandomText(1, kSize);
+  Save("first", text);
+  std::string other = RandomText(2, kSize);
+  for (uint64_t at = 0; at < kSize; at += 4 * kRun) {
+    other.replace(at, std::min(kRun, kSize - at), text, at, std::min(kRun, kSize - at));
+  }
+  const Moved moved = Resave(other);
+  EXPECT_GE(moved.stored, kSize);
+  EXPECT_LE(moved.stored, kSize + 64 * kKiB);  // and what the recipe takes
+  ExpectText("again", other);
+}
+
+// What a sync stores of a chunk that goes on takes no part in how the chunk is stored.
+TEST_F(MovedBytesTest, AStreamThatIsSyncedIsStoredInTheChunksOfOneThatIsNot) {
+  const std::string text = RandomText(1, kSize);
+  const FileSystem::Created file = world_.Create("stream");
+  for (uint64_t at = 0; at < kSize; at += 600'000) {
+    ASSERT_TRUE(world_.Write(file, at, std::string_view(text).substr(at, 600'000)).ok());
+    ASSERT_TRUE(world_.Fsync(file).ok());
+  }
+  world_.CloseFile(file);
+  world_.Reopen();  // and forgets what it has saved
+  const Moved moved = Resave(text);
+  EXPECT_EQ(moved.stored, 0u);
+}
+
+// Pieces of all lengths of what is known, and new bytes, come in all kinds of writes.
+TEST_F(MovedBytesTest, WhateverIsKnownOfItAFileHoldsWhatWasWritten) {
+  const std::string text = RandomText(1, kSize);
+  Save("first", text);
+  std::map<std::string, std::string> saved;
+  for (uint64_t seed = 1; seed <= 4; seed++) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    std::string other;
+    while (other.size() < 10 * kMiB) {
+      const uint64_t length = random() % (uint64_t{1} << (9 + random() % 12));
+      other += random() % 8 == 0 ? RandomText(random(), length / 2) : text.substr(random() % (kSize - length), length);
+    }
+    const std::string name = "file" + std::to_string(seed);
+    const FileSystem::Created file = world_.Create(name);
+    for (uint64_t at = 0; at < other.size();) {
+      const uint64_t length = std::min<uint64_t>(other.size() - at, 1 + random() % (700 * kKiB));
+      ASSERT_TRUE(world_.Write(file, at, std::string_view(other).substr(at, length)).ok());
+      at += length;
+      if (random() % 8 == 0) {
+        const uint64_t begin = random() % at, size = std::min<uint64_t>(at - begin, random() % (300 * kKiB));
+        other.replace(begin, size, text, random() % (kSize - size), size);
+        ASSERT_TRUE(world_.Write(file, begin, std::string_view(other).substr(begin, size)).ok());
+      }
+      if (random() % 12 == 0) {
+        ASSERT_TRUE(world_.Fsync(file).ok());
+      }
+    }
+    world_.CloseFile(file);
+    saved[name] = std::move(other);
+    if (seed == 2) RemoveAndCollect("first");
+  }
+  world_.Reopen();
+  for (const auto& [name, bytes] : saved) ExpectText(name, bytes);
 }
 
 TEST_F(MovedBytesTest, AnOverwriteOfAPageWritesAsLittleInABigFileAsInASmallOne) {
