@@ -128,9 +128,24 @@ def insertion(case, bench, size):
     return found(size, 16, case.save("insertion-2"))
 
 
+def other_order(case, bench, size, value=2 * MIB):
+    """The same values in another order, as frameworks store what many threads write."""
+    seeds = [bench.next_seed() for _ in range(size // value)]
+
+    def put(order):
+        case.clear()
+        for seed in order:
+            case.random(seed, value)
+
+    put(seeds)
+    case.save(f"order-1-{value}")
+    put(random.Random(value).sample(seeds, len(seeds)))
+    return found(case.end, 0, case.save(f"order-2-{value}"))
+
+
 def frozen_base(case, bench, size, layer=32 * MIB):
     """Layers that stay, an adapter of 1 MiB after each that does not. A matrix of 4096 by 4096 in bfloat16 takes
-    32 MiB, and its adapter of rank 64 takes 1 MiB. Each adapter costs about a chunk of what stays."""
+    32 MiB, and its adapter of rank 64 takes 1 MiB."""
     seed, layers = bench.next_seed(), max(2, size // layer)
 
     def put():
@@ -156,7 +171,7 @@ save_file(state, safetensors_path)
 
 
 def two_formats(case, bench, size, tensor=16 * MIB):
-    """Between two tensors torch.save writes a record header, so each tensor loses a chunk: the larger, the better."""
+    """Between two tensors torch.save writes a record header."""
     python = bench.framework_python()
     directory = bench.plain_directory("formats")
     run(python, "-c", TWO_FORMATS, directory + "/model.pt", directory + "/model.safetensors", size, tensor)
@@ -178,7 +193,15 @@ def frozen_base_small(case, bench, size):
 
 
 def two_formats_small(case, bench, size):
-    return two_formats(case, bench, size, 4 * MIB)
+    return two_formats(case, bench, size, 2 * MIB)
+
+
+def two_formats_middle(case, bench, size):
+    return two_formats(case, bench, size, 8 * MIB)
+
+
+def other_order_large(case, bench, size):
+    return other_order(case, bench, size, 8 * MIB)
 
 
 def dedup_rows(bench):
@@ -190,9 +213,12 @@ def dedup_rows(bench):
              ("cp from outside of a checkpoint already stored", copy_from_outside, half, 95),
              ("one 16-byte insertion at the front", insertion, min(bench.size - MIB, GIB), 99),
              ("frozen base with 1 MiB adapters between its layers of 32 MiB", frozen_base, half, 95),
-             ("the same with layers of 16 MiB", frozen_base_small, half, None),
-             ("the same tensors of 16 MiB by torch.save and by safetensors", two_formats, half, 90),
-             ("the same tensors of 4 MiB", two_formats_small, half, None))
+             ("the same with layers of 16 MiB", frozen_base_small, half, 95),
+             ("values of 8 MiB in another order", other_order_large, half, 94),
+             ("values of 2 MiB in another order", other_order, half, 88),
+             ("the same tensors of 16 MiB by torch.save and by safetensors", two_formats, half, 94),
+             ("the same tensors of 8 MiB", two_formats_middle, half, 94),
+             ("the same tensors of 2 MiB", two_formats_small, half, 88))
     row = Row("dedup: share of the duplicate bytes that is found")
     with Cairn(bench, "dedup") as cairn:
         for name, measure, size, goal in cases:
