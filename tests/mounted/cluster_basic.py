@@ -16,7 +16,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import program
+from cairnfs_mount import program, run
 from cluster import wait_until
 from cluster_world import (MIB, a_checkpoint_of_all_hosts, check_checkpoint, commit_by_ranks, error_of, main, read,
                            save_checkpoint, write)
@@ -79,6 +79,22 @@ def bytes_are_seen_after_close_and_fsync(world):
         write(others[0].path(name), second)
         assert read(host.path(name)) == second
         assert read(others[1].path(name)) == second
+
+
+def values_in_another_order_are_shared(world):
+    host, *others = world.hosts
+    values = [world.content(2 * MIB) for _ in range(12)]
+    write(host.path("values"), b"".join(values))
+    run(program("cairnfs"), "wait", host.path("values"))
+    before = host.status()["cluster"]["new_in_cluster_bytes_total"]
+    other_order = b"".join(reversed(values))
+    write(host.path("values-again"), other_order)
+    run(program("cairnfs"), "wait", host.path("values-again"))
+    new = host.status()["cluster"]["new_in_cluster_bytes_total"] - before
+    assert new <= len(other_order) * 12 // 100, f"{new} bytes were new to the cluster"
+    for other in others:
+        assert read(other.path("values-again")) == other_order, other.name
+    return f"{new} bytes were new to the cluster"
 
 
 def stores_are_seen_after_munmap(world):
@@ -352,8 +368,8 @@ def one_host_is_remounted_read_only(world):
     os.unlink(host.path("meanwhile"))
 
 
-CASES = (names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, stores_are_seen_after_munmap,
-         attributes_are_seen_at_once, handles_hold_on_all_hosts, what_is_read_much_stays_true,
+CASES = (names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, values_in_another_order_are_shared,
+         stores_are_seen_after_munmap, attributes_are_seen_at_once, handles_hold_on_all_hosts, what_is_read_much_stays_true,
          a_file_that_is_replaced_is_always_there, a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay,
          a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_commit_by_ranks_of_another_user, waits_of_another_user,
          one_host_is_remounted_read_only)
