@@ -96,7 +96,9 @@ void Overlay::Write(uint64_t offset, const io::Slice& data) {
 void Overlay::JoinNext(std::map<uint64_t, Run>::iterator run) {
   auto next = std::next(run);
   if (next == runs_.end() || run->first + run->second.length != next->first) return;
-  if (keeps_stored_apart_ && next->second.stored > 0) return;
+  // What is stored must not count as new again: to store it anew would cost more than the page that was written before
+  // it, and other hosts may have written there since.
+  if (next->second.stored > 0) return;
   for (const io::Slice& piece : next->second.pieces) AppendSlice(run->second.pieces, piece);
   run->second.length += next->second.length;
   runs_.erase(next);

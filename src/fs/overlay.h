@@ -54,10 +54,6 @@ class Overlay {
  public:
   explicit Overlay(const chunking::ChunkParams& params) : params_(params) {}
 
-  // Among other hosts: bytes that are stored never count as new again, because others may have written there since. So
-  // a run that begins with such bytes is not joined to what was written before it.
-  void KeepStoredApart() { keeps_stored_apart_ = true; }
-
   // Whether a run ends at `offset`: a write there makes it longer.
   bool HasRunTo(uint64_t offset) const;
   // Lays `data` over [offset, offset + data.size), growing the run that ends there if there is one.
@@ -109,7 +105,6 @@ class Overlay {
   std::map<uint64_t, View> views_;
   uint64_t run_bytes_ = 0;
   uint64_t next_run_id_ = 1;
-  bool keeps_stored_apart_ = false;
 };
 
 }  // namespace cairnfs::fs

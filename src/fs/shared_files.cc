@@ -39,7 +39,6 @@ std::unique_ptr<Content> FileSystem::Impl::MakeContent(chunking::Owner owner) co
   content->owner = owner;
   if (host == nullptr) return content;
   content->shared = std::make_unique<SharedContent>();
-  content->overlay.KeepStoredApart();
   return content;
 }
 

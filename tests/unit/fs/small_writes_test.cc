@@ -117,6 +117,24 @@ TEST_F(SmallWrites, ASyncStoresWhatIsNewOfAStream) {
   EXPECT_EQ(TextOf("log"), text);
 }
 
+// As a database writes, which keeps its file open.
+TEST_F(SmallWrites, APageOfASyncedFileIsStoredAlone) {
+  std::string text = RandomText(7, kMiB);
+  FileSystem::Created file = world_.Create("base");
+  ASSERT_TRUE(Write(file, 0, text).ok());
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  for (uint64_t page : {100, 25, 101, 99}) {
+    const uint64_t before = NewBytes();
+    const std::string bytes = RandomText(page, kPageBytes);
+    text.replace(page * kPageBytes, kPageBytes, bytes);
+    ASSERT_TRUE(Write(file, page * kPageBytes, bytes).ok());
+    ASSERT_TRUE(world_.Fsync(file).ok());
+    EXPECT_LE(NewBytes() - before, 3 * kPageBytes) << page;
+  }
+  world_.CloseFile(file);
+  EXPECT_EQ(TextOf("base"), text);
+}
+
 // What the merge of a tail must not take for one: a file that is written at once, and one that ends at a cut.
 TEST_F(SmallWrites, ATailIsNotStoredAgainWhereNothingWasAppended) {
   const std::string text = RandomText(4, 2 * kMiB);
