@@ -245,6 +245,7 @@ void Collector::AnswerCounts() {
 Result<LiveCount> Collector::CountOnce() {
   if (chunks_ == nullptr) return SeveralHosts();
   LiveSet live;
+  static_cast<void>(chunks_->Sync().ok());  // as in CollectOnce
   chunks_->BeginCollection();
   if (cairnfs::Status marked = Mark(live, count_stop_.get_token()); !marked.ok()) {
     chunks_->AbortCollection();

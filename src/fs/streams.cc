@@ -21,9 +21,13 @@ constexpr size_t kRunsMax = 4096;
 
 bool IsWorthCutting(const Run& run) { return run.length - run.scanned >= kScanBytesMin; }
 
-// From where on a run [start, end) that is stored up to `stored_end` is stored, so that the new bytes join pieces of
-// about their length.
+// A sync that brings a share of the tail as large as this stores all of it, in the chunk of a file written at once.
+constexpr uint64_t kWholeTailShare = 16;
+
+// From where on the tail [start, end) that is stored up to `stored_end` is stored. Where little is new it joins pieces
+// of about its length.
 uint64_t TailStart(const Content& content, uint64_t start, uint64_t stored_end, uint64_t end) {
+  if (content.HasLost(start, stored_end) || (end - stored_end) * kWholeTailShare >= end - start) return start;
   if (!content.extents.IsLoaded(start, stored_end - start)) return stored_end;
   std::vector<Extent> pieces;
   content.extents.ForEach(start, stored_end - start, [&](const Extent& extent) { pieces.push_back(extent); });
@@ -289,7 +293,7 @@ void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* 
     tail->second.finder = finder;
     const uint64_t stored = tail->second.stored;
     if (stored == tail->second.length) continue;
-    const uint64_t from = content.HasLost(at, at + stored) ? at : TailStart(content, at, at + stored, position);
+    const uint64_t from = TailStart(content, at, at + stored, position);
     auto chunk = content.overlay.CarveProvisional(at, from, content.next_chunk_id++);
     for (uint32_t anchor : finder.anchors()) {
       if (anchor > from - at) chunk->anchors.push_back(static_cast<uint32_t>(anchor - (from - at)));
