@@ -69,7 +69,8 @@ def check_units(files):
 
 def check_hardening(build, files):
     """The programs are position-independent and bound as they start; optimised ones check their arrays."""
-    options = {option["name"]: option["value"] for option in json.loads(run("meson", "introspect", "--buildoptions", build))}
+    listed = json.loads(run("meson", "introspect", "--buildoptions", build))
+    options = {option["name"]: option["value"] for option in listed}
     is_checked = options["optimization"] not in ("0", "g") and options["b_sanitize"] == "none"
     for name in sorted(BINARIES):
         program = one(files, "bin/" + name)

@@ -118,7 +118,7 @@ std::string ProgramOf(const stdfs::path& process) {
 }
 
 // Whether all four of its user ids (real, effective, saved, of files) are that one: a set-id program that a stranger
-// started is half his.
+// started belongs half to the stranger.
 bool IsOf(const stdfs::path& process, uid_t user) {
   std::ifstream status(process / "status");
   for (std::string name; status >> name; std::getline(status, name)) {

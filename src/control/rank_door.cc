@@ -109,7 +109,7 @@ void RankDoor::Warn(uid_t user) {
   const auto now = std::chrono::steady_clock::now();
   if (warned_ && now - *warned_ < kWarningInterval) return;
   warned_ = now;
-  spdlog::warn("{} connections of ranks are open at {}: {} has his share of them, more are refused until some end",
+  spdlog::warn("{} connections of ranks are open at {}: {} has a full share of them, more are refused until some end",
                callers_.size(), path_, UserName(user));
 }
 

@@ -43,7 +43,7 @@ class RankDoor {
   };
   RankDoor(std::string path, std::function<void(int)> admit);
   void Admit(int connection);
-  // Forgets who is gone when the user has no place left for another; whether he got one.
+  // Forgets who is gone when the user has no place left for another. Whether the user got one.
   bool TakePlace(uid_t user) REQUIRES_LOCK(mutex_);
   void Warn(uid_t user) REQUIRES_LOCK(mutex_);
 

@@ -1,5 +1,5 @@
 // UserShares: places that any user may take and none may take all of. A user has at most twice as many as are free: two
-// thirds while he is alone, and whoever comes later finds some.
+// thirds while nobody else has any, and whoever comes later finds some.
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +20,7 @@ class UserShares {
   // The most that one user has, which is while no other has any.
   static constexpr size_t MostOfOne(size_t places) { return (2 * places + 2) / 3; }
 
-  // False: the user has his share.
+  // False: the user has a full share.
   bool Take(uid_t user) {
     MutexLock lock(mutex_);
     const auto found = taken_.find(user);
@@ -29,7 +29,7 @@ class UserShares {
     ++total_;
     return true;
   }
-  // REQUIRES: a place that he took.
+  // REQUIRES: a place that the user took.
   void Leave(uid_t user) {
     MutexLock lock(mutex_);
     --total_;

@@ -209,7 +209,7 @@ Status StoreValue(const ConfigKey& key, const ConfigValue& value, Config& config
     case Kind::kWords: {
       const auto* words = std::get_if<std::vector<std::string>>(&value);
       if (words == nullptr) {
-        return Wrong(fmt::format("must be a list of texts such as [\"nosuid\", \"nodev\"], not {}", Describe(value)));
+        return Wrong(fmt::format("must be a list of texts such as [\"noexec\", \"noatime\"], not {}", Describe(value)));
       }
       config.*std::get<std::vector<std::string> Config::*>(key.target) = *words;
       return {};

@@ -16,7 +16,7 @@
 //
 // Who made the filesystem, the owner of DATA/format, is the only one who opens it: files that another user, root too,
 // made in it would be closed to the owner, and the next mount would find half a directory. Nobody else, but root, may
-// own the directory or write into it: he could replace what is stored, or have files elsewhere written through links.
+// own the directory or write into it: they could replace what is stored, or have files elsewhere written through links.
 #pragma once
 
 #include <sys/types.h>

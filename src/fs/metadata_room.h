@@ -4,9 +4,9 @@
 //     (store::LocalChunkStore::MetadataRoom).
 //   - A fifth of the reserve before that, only root and the user whom the daemon runs as are let in.
 //   - Of the others, one whose own entries take more than half of all room for metadata is not let in once less than a
-//     quarter of it is left: he leaves it to the rest.
+//     quarter of it is left: that is for the rest.
 // Whose entries take what is counted by reading them all: seldom, in the background, and only while less than half of
-// the room is left and others than root make names. So the last rule knows of a user what he had some seconds ago.
+// the room is left and others than root make names. So the last rule knows what a user had some seconds ago.
 #pragma once
 
 #include <atomic>

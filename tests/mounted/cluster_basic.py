@@ -369,8 +369,8 @@ def one_host_is_remounted_read_only(world):
 
 
 CASES = (names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, values_in_another_order_are_shared,
-         stores_are_seen_after_munmap, attributes_are_seen_at_once, handles_hold_on_all_hosts, what_is_read_much_stays_true,
-         a_file_that_is_replaced_is_always_there, a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay,
+         stores_are_seen_after_munmap, attributes_are_seen_at_once, handles_hold_on_all_hosts,
+         what_is_read_much_stays_true, a_file_that_is_replaced_is_always_there, a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay,
          a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_commit_by_ranks_of_another_user, waits_of_another_user,
          one_host_is_remounted_read_only)
 

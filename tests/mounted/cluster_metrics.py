@@ -119,8 +119,8 @@ def what_others_have_is_not_sent(world):
     return f"{wire / written:.2%} of it on the wire"
 
 
-def each_owner_has_chunks_of_his_own(world):
-    """Whoever saves what another user has, on whatever host, sees what he would if nobody had it."""
+def each_owner_has_chunks_of_its_own(world):
+    """Users who save what another user has, on whatever host, see what they would if nobody had it."""
     one, two, _ = world.hosts
     content = world.random.randbytes(8 * MIB)
     names = ("new_in_cluster_bytes_total", "known_in_cluster_bytes_total")
@@ -198,7 +198,7 @@ def missing_copies_are_repaired(world):
 
 
 CASES = (every_metric_is_there, what_is_sent_is_what_is_received, what_others_have_is_not_sent,
-         each_owner_has_chunks_of_his_own, what_is_read_from_others_is_counted,
+         each_owner_has_chunks_of_its_own, what_is_read_from_others_is_counted,
          the_lag_is_what_has_not_all_its_copies, missing_copies_are_repaired)
 
 

@@ -40,7 +40,7 @@ def added_by(mount, save):
     return (after["live_bytes"] - before["live_bytes"], after["known_bytes_total"] - before["known_bytes_total"])
 
 
-def each_owner_has_chunks_of_his_own(seed):
+def each_owner_has_chunks_of_its_own(seed):
     secret = random.Random(seed).randbytes(8 * MIB)
     with Scratch() as scratch:
         mount = Mount(scratch, options=SMALL + ",dedup=owner")
@@ -151,7 +151,7 @@ def live_is_what_files_need(seed):
         mount.umount()
 
 
-CASES = (each_owner_has_chunks_of_his_own, df_tells_no_small_file, live_is_what_files_need)
+CASES = (each_owner_has_chunks_of_its_own, df_tells_no_small_file, live_is_what_files_need)
 
 if __name__ == "__main__":
     sys.exit(run_cases(CASES, seed_from_arguments()))

@@ -35,7 +35,7 @@ TEST(Digest, PiecesMakeNoDifference) {
   }
 }
 
-TEST(Digest, EveryOwnerHasANameOfHisOwn) {
+TEST(Digest, EveryOwnerHasItsOwnName) {
   const auto bytes = RandomBytes(5000, 7);
   const Digest digest = ComputeDigest(bytes);
   EXPECT_EQ(NameBytes(Owner{}, bytes), digest);

@@ -107,7 +107,9 @@ TEST_F(ClusterFilesTest, HostsThatAppendInTurnsKeepWhatEachHasWritten) {
     ASSERT_TRUE(file.ok());
     const std::string text = TextOf(i, 700);
     ASSERT_TRUE(by.Write(*file, expected.size(), text).ok());
-    if (i % 3 == 0) ASSERT_TRUE(by.Fsync(*file).ok());
+    if (i % 3 == 0) {
+      ASSERT_TRUE(by.Fsync(*file).ok());
+    }
     ASSERT_TRUE(by.CloseFile(*file).ok());
     expected += text;
   }

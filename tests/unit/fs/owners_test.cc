@@ -130,7 +130,7 @@ TEST_F(OwnersTest, AFileThatIsGivenAwayIsWrittenForItsNewOwner) {
   EXPECT_GE(Save("alice never had it", kAlice, more), more.size());
 }
 
-// Who copies can read the bytes, and takes no room: that tells him nothing.
+// Who copies can read the bytes, and takes no room: that tells nothing new.
 TEST_F(OwnersTest, ACopySharesWhatItIsACopyOf) {
   const std::string text = Random(5, 1'000'000);
   Save("alice", kAlice, text);
