@@ -46,11 +46,12 @@ Result<std::vector<Journal::Entry>> Journal::Load() {
     return true;
   });
   CAIRNFS_RETURN_IF_ERROR(scanned);
-  for (const Entry& entry : entries) {
-    held_.insert(entry.digest);
-    bytes_ += entry.bytes.size();
-  }
   return entries;
+}
+
+void Journal::Hold(const Entry& entry) {
+  held_.insert(entry.digest);
+  bytes_ += entry.bytes.size();
 }
 
 Status Journal::Write(std::vector<Entry> entries) {
@@ -122,6 +123,9 @@ std::optional<std::vector<Journal::Entry>> LocalChunkStore::Impl::ReadToJournal(
   std::vector<Journal::Entry> entries;
   uint64_t bytes = 0;
   for (const UnindexedChunk& chunk : chunks) {
+    // After a crash the entry of the damaged copy would be all that is known of it: a sync of the segment replaces
+    // that.
+    if (chunk.replaced_bytes) return std::nullopt;
     if (journal_.Holds(chunk.digest)) continue;
     const Location& location = chunk.location;
     bytes += location.raw_bytes;
@@ -143,6 +147,7 @@ Status LocalChunkStore::Impl::ReplayJournal() {
   for (const Journal::Entry& entry : entries) {
     status = PutBack(entry);
     if (!status.ok()) break;
+    journal_.Hold(entry);
   }
   // A check of a full disk may write nothing, and reads them from memory.
   if (status.ok() && engine_.Write({}, /*sync=*/false).ok()) status = Sync();

@@ -25,8 +25,10 @@ class Journal {
     Digest digest;
     std::string bytes;
   };
-  // Reads what an earlier life of the store has left, which from now on is held.
+  // Reads what an earlier life of the store has left. It stays in the engine until it is held.
   Result<std::vector<Entry>> Load();
+  // Of what was loaded: the next sync of the segments covers it too.
+  void Hold(const Entry& entry);
   // Unsynced.
   Status Write(std::vector<Entry> entries);
   // Takes all out of the engine, unsynced.

@@ -29,6 +29,23 @@ TEST_F(DamageTest, FlippedByteIsCorrupt) {
   ExpectReads(chunks_[6]);
 }
 
+// It may be the only sound copy: the entry of the damaged one must not outlive it.
+TEST_F(DamageTest, WhatIsStoredAnewWithTheEngineOutlivesACrash) {
+  Open();
+  const TestChunk chunk = MakeChunk(1, 10'000);
+  Put(chunk);
+  ASSERT_OK(store_->Sync());
+  Open();
+  Flip(chunk);
+  EXPECT_EQ(ReadCode(chunk), ErrorCode::kCorrupt);
+  Put(chunk);
+  ASSERT_OK(store_->SyncWithEngine());
+  store_.reset();
+  memory_.Crash(1);
+  Open();
+  ExpectReads(chunk);
+}
+
 TEST_F(DamageTest, DamagedRecordHeaderIsReportedAndHarmless) {
   Fill();
   ASSERT_TRUE(memory_.FlipBit(SegmentOf(chunks_[3]), (Find(chunks_[3]).offset + 10) * 8));
