@@ -27,37 +27,38 @@ std::span<AnchorTable::Entry> AnchorTable::BucketOf(uint64_t fingerprint) {
 }
 
 // Null: none.
-AnchorTable::Entry* AnchorTable::FindEntry(uint32_t owner, uint64_t fingerprint) {
+AnchorTable::Entry* AnchorTable::FindEntry(uint32_t writer, uint64_t fingerprint) {
   for (Entry& entry : BucketOf(fingerprint)) {
     if (entry.tag != TagOf(fingerprint) || entry.number == 0 || AgeOf(entry) >= chunks_.size()) continue;
-    if (ChunkOf(entry).owner == owner) return &entry;
+    if (ChunkOf(entry).writer == writer) return &entry;
   }
   return nullptr;
 }
 
-std::optional<AnchorTable::Place> AnchorTable::FindLocked(uint32_t owner, uint64_t fingerprint) {
-  const Entry* entry = FindEntry(owner, fingerprint);
+std::optional<AnchorTable::Place> AnchorTable::FindLocked(uint32_t writer, uint64_t fingerprint) {
+  const Entry* entry = FindEntry(writer, fingerprint);
   if (entry == nullptr) return std::nullopt;
   const Chunk& chunk = ChunkOf(*entry);
+  if (entry->offset > chunk.size) return std::nullopt;  // of a chunk whose number came round
   return Place{chunk.digest, chunk.size, static_cast<uint32_t>(entry->offset)};
 }
 
-std::optional<AnchorTable::Place> AnchorTable::Find(uint32_t owner, uint64_t fingerprint) {
+std::optional<AnchorTable::Place> AnchorTable::Find(uint32_t writer, uint64_t fingerprint) {
   MutexLock lock(mutex_);
-  return FindLocked(owner, fingerprint);
+  return FindLocked(writer, fingerprint);
 }
 
-std::vector<std::optional<AnchorTable::Place>> AnchorTable::FindAll(uint32_t owner, std::span<const Anchor> anchors) {
+std::vector<std::optional<AnchorTable::Place>> AnchorTable::FindAll(uint32_t writer, std::span<const Anchor> anchors) {
   std::vector<std::optional<Place>> places;
   places.reserve(anchors.size());
   MutexLock lock(mutex_);
-  for (const Anchor& anchor : anchors) places.push_back(FindLocked(owner, anchor.fingerprint));
+  for (const Anchor& anchor : anchors) places.push_back(FindLocked(writer, anchor.fingerprint));
   return places;
 }
 
 // Takes the place of the same anchor of another chunk, else of the anchor that was noted first.
-void AnchorTable::Note(uint32_t owner, const Anchor& anchor) {
-  Entry* place = FindEntry(owner, anchor.fingerprint);
+void AnchorTable::Note(uint32_t writer, const Anchor& anchor) {
+  Entry* place = FindEntry(writer, anchor.fingerprint);
   if (place == nullptr) {
     const auto age = [this](const Entry& entry) {
       mutex_.AssertHeld();
@@ -72,16 +73,17 @@ void AnchorTable::Note(uint32_t owner, const Anchor& anchor) {
   place->offset = anchor.offset & 0xff'ffff;
 }
 
-void AnchorTable::Remember(uint32_t owner, const Digest& digest, uint32_t chunk_size, std::span<const Anchor> anchors) {
+void AnchorTable::Remember(uint32_t writer, const Digest& digest, uint32_t chunk_size,
+                           std::span<const Anchor> anchors) {
   if (anchors.empty()) return;
   MutexLock lock(mutex_);
   // What is saved again and again takes no room of what was saved before it.
-  const Entry* last = FindEntry(owner, anchors.back().fingerprint);
+  const Entry* last = FindEntry(writer, anchors.back().fingerprint);
   const bool is_young = last != nullptr && AgeOf(*last) < chunks_.size() / 2;
   if (is_young && ChunkOf(*last).digest == digest) return;
   if ((++last_number_ & kNumberMask) == 0) ++last_number_;
-  ChunkOf(last_number_) = Chunk{digest, chunk_size, owner};
-  for (const Anchor& anchor : anchors) Note(owner, anchor);
+  ChunkOf(last_number_) = Chunk{digest, chunk_size, writer};
+  for (const Anchor& anchor : anchors) Note(writer, anchor);
 }
 
 }  // namespace cairnfs::fs

@@ -37,10 +37,11 @@ class AnchorTable {
   // Takes so many bytes, as far as it comes to be used, and knows the chunks saved last: about 4 GiB for each megabyte.
   explicit AnchorTable(size_t bytes_max);
 
-  // Any thread. What one owner has saved is found for that owner only.
-  void Remember(uint32_t owner, const Digest& digest, uint32_t chunk_size, std::span<const Anchor> anchors);
-  std::optional<Place> Find(uint32_t owner, uint64_t fingerprint);
-  std::vector<std::optional<Place>> FindAll(uint32_t owner, std::span<const Anchor> anchors);
+  // Any thread. What one user has written is found for that user only: a match is grown byte by byte,
+  // and would tell others what they could only guess.
+  void Remember(uint32_t writer, const Digest& digest, uint32_t chunk_size, std::span<const Anchor> anchors);
+  std::optional<Place> Find(uint32_t writer, uint64_t fingerprint);
+  std::vector<std::optional<Place>> FindAll(uint32_t writer, std::span<const Anchor> anchors);
 
   size_t chunk_count_max() const { return chunks_.size(); }
 
@@ -48,7 +49,7 @@ class AnchorTable {
   struct Chunk {
     Digest digest;
     uint32_t size = 0;
-    uint32_t owner = 0;
+    uint32_t writer = 0;
   };
   struct Entry {
     uint64_t tag : 20;     // of the fingerprint
@@ -70,9 +71,9 @@ class AnchorTable {
   uint32_t AgeOf(const Entry& entry) const REQUIRES_LOCK(mutex_) { return (last_number_ - entry.number) & kNumberMask; }
   Chunk& ChunkOf(const Entry& entry) REQUIRES_LOCK(mutex_) { return ChunkOf(last_number_ - AgeOf(entry)); }
   Chunk& ChunkOf(uint32_t number) REQUIRES_LOCK(mutex_) { return chunks_[number % chunks_.size()]; }
-  std::optional<Place> FindLocked(uint32_t owner, uint64_t fingerprint) REQUIRES_LOCK(mutex_);
-  Entry* FindEntry(uint32_t owner, uint64_t fingerprint) REQUIRES_LOCK(mutex_);
-  void Note(uint32_t owner, const Anchor& anchor) REQUIRES_LOCK(mutex_);  // of the last chunk
+  std::optional<Place> FindLocked(uint32_t writer, uint64_t fingerprint) REQUIRES_LOCK(mutex_);
+  Entry* FindEntry(uint32_t writer, uint64_t fingerprint) REQUIRES_LOCK(mutex_);
+  void Note(uint32_t writer, const Anchor& anchor) REQUIRES_LOCK(mutex_);  // of the last chunk
 
   const size_t bucket_count_;
   Mutex mutex_;  // a leaf

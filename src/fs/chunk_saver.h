@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,12 +37,12 @@ class ChunkSaver {
   Result<Saved> Save(const FlyingChunk& chunk);
 
  private:
-  Status PutChunk(const SlicedBytes& bytes, const Digest& digest, chunking::Owner owner,
+  Status PutChunk(const SlicedBytes& bytes, const Digest& digest, std::optional<uint32_t> writer,
                   std::span<const Anchor> anchors, size_t offset, Saved& saved);
   // Of `chunk`, whose bytes they are.
   Status PutRest(const SlicedBytes& bytes, size_t begin, size_t end, const FlyingChunk& chunk, Saved& saved);
-  void RememberRun(const Extent& run, chunking::Owner owner, std::span<const Anchor> anchors);
-  std::vector<KnownRun> FindRuns(const SlicedBytes& bytes, const Digest& digest, chunking::Owner owner,
+  void RememberRun(const Extent& run, uint32_t writer, std::span<const Anchor> anchors);
+  std::vector<KnownRun> FindRuns(const SlicedBytes& bytes, const Digest& digest, uint32_t writer,
                                  std::span<const Anchor> anchors);
 
   store::ChunkStore& chunks_;

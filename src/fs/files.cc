@@ -298,7 +298,11 @@ Result<bool> FileSystem::Impl::AcceptWrite(const WriteRequest& request, const Ha
     MarkChanged(inode);
     // Stores through a mapping count from msync, munmap or close on, which come here as such writes: no names after
     // them may be durable before, though somebody still has the file open.
-    if (request.from_page_cache) content.must_publish = true;
+    if (request.from_page_cache) {
+      content.must_publish = true;
+    } else {
+      content.writer = request.caller.uid;
+    }
     uint64_t offset = request.offset;
     if (request.append && content.shared) offset = PlaceAppend(inode, request);
     if (request.data.size > kFileSizeMax - offset) {

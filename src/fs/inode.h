@@ -29,7 +29,8 @@ namespace cairnfs::fs {
 struct Content {
   explicit Content(const chunking::ChunkParams& params) : overlay(params) {}
 
-  chunking::Owner owner;  // for whom its chunks are stored
+  chunking::Owner owner;           // for whom its chunks are stored
+  std::optional<uint32_t> writer;  // uid of who wrote last by write(2); nullopt: nobody did since it was opened
   uint64_t size = 0;
   Timestamp mtime, ctime;
   ExtentMap extents;

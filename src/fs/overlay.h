@@ -30,6 +30,8 @@ struct FlyingChunk {
   bool skips_stored = false;
   std::vector<io::Slice> slices;
   std::vector<uint32_t> anchors;  // as CutFinder found them
+  // The user among whose earlier saves its bytes are looked for; nullopt: nobody knows who wrote them.
+  std::optional<uint32_t> writer;
 };
 
 struct Run {

@@ -304,6 +304,8 @@ void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* 
 
 void Streams::Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk, Here* here) {
   chunk->owner = inode->content->owner;
+  const std::optional<uint32_t> writer = inode->content->writer;
+  if (chunk->owner.number == 0 || chunk->owner.number == writer) chunk->writer = writer;
   inode->content->flying.emplace(chunk->id, chunk);
   // What a small chunk costs beside its bytes counts too.
   const uint64_t size = std::max<uint64_t>(chunk->size, kPageBytes);

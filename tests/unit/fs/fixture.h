@@ -184,7 +184,7 @@ class World {
     EXPECT_TRUE(created.ok());
     return *created;
   }
-  Status Write(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
+  Status Write(const FileSystem::Created& file, uint64_t offset, std::string_view bytes, const Caller& caller = {}) {
     while (!bytes.empty()) {
       std::string_view part = bytes.substr(0, kMiB);
       FileSystem::WriteRequest request;
@@ -192,6 +192,7 @@ class World {
       request.inode = file.attr.inode;
       request.offset = offset;
       request.data = SliceOf(*pool, part);
+      request.caller = caller;
       auto written = Await<size_t>([&](Done<size_t> done) { fs->Write(std::move(request), std::move(done)); });
       if (!written.ok()) return written.error();
       offset += part.size();

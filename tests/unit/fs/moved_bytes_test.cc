@@ -242,6 +242,24 @@ TEST_F(MovedBytesTest, ShortRunsAreStoredAgain) {
   ExpectText("again", other);
 }
 
+// How much a run saves tells each byte at its end. So another user's file is no place to look for one.
+TEST_F(MovedBytesTest, RunsOfAnotherUserAreNotLookedFor) {
+  const std::string text = RandomText(1, kSize);
+  Save("first", text);
+  const FileSystem::Created file = world_.Create("guess");
+  const std::string guess = text.substr(0, 300'000);
+  Caller stranger;
+  stranger.uid = 1000;
+  const Moved of_stranger = Count([&] {
+    EXPECT_TRUE(world_.Write(file, 0, guess, stranger).ok());
+    EXPECT_TRUE(world_.Fsync(file).ok());
+  });
+  EXPECT_GE(of_stranger.stored, guess.size());
+  world_.CloseFile(file);
+  const Moved of_the_same = Count([&] { Save("own", text.substr(0, 400'000)); });
+  EXPECT_LT(of_the_same.stored, 400'000u);
+}
+
 // What a sync stores of a chunk that goes on takes no part in how the chunk is stored.
 TEST_F(MovedBytesTest, AStreamThatIsSyncedIsStoredInTheChunksOfOneThatIsNot) {
   const std::string text = RandomText(1, kSize);
