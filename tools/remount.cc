@@ -51,6 +51,16 @@ control::RemountCall MakeCall(const MountCommand& command, const fuse::MountStat
   return call;
 }
 
+// The words for the kernel are those that the caller named, and not what a daemon, perhaps a stranger's, would answer.
+Result<std::vector<std::string>> WordsOf(const control::RemountCall& call) {
+  daemon::Config named;
+  if (!call.config.empty()) CAIRNFS_RETURN_IF_ERROR(daemon::ReadConfigFile(call.config, named));
+  for (const std::string& options : call.options) {
+    CAIRNFS_RETURN_IF_ERROR(daemon::ApplyMountOptions(options, named));
+  }
+  return named.mount_options;
+}
+
 // fstab and --data may name it in other words than the mount table.
 Status CheckData(const std::string& data, const control::MountEntry& mount) {
   std::error_code error;
@@ -80,9 +90,9 @@ Status Remount(const MountCommand& command) {
   CAIRNFS_ASSIGN_OR_RETURN(control::Client client, Connect({mount.data, mount.mount_point}));
   CAIRNFS_ASSIGN_OR_RETURN(const fuse::MountState before, fuse::StateOfMount(mount.mount_point));
   const control::RemountCall call = MakeCall(command, before);
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<std::string> words, WordsOf(call));
   auto tell_kernel = [&](const control::RemountReport& report) -> Status {
-    CAIRNFS_ASSIGN_OR_RETURN(const fuse::MountState after,
-                             fuse::StateAfter(before, report.mount_words, report.read_only));
+    CAIRNFS_ASSIGN_OR_RETURN(const fuse::MountState after, fuse::StateAfter(before, words, report.read_only));
     return fuse::RemountAt(mount.mount_point, after);
   };
   auto take_back = [&] {

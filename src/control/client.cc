@@ -185,7 +185,7 @@ Status Client::Remount(const RemountCall& call, const std::function<Status(const
   request.set_only_look(true);
   RemountReply reply;
   CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Remount, request, reply, 60));
-  CAIRNFS_RETURN_IF_ERROR(tell_kernel({reply.read_only(), {reply.mount_words().begin(), reply.mount_words().end()}}));
+  CAIRNFS_RETURN_IF_ERROR(tell_kernel({reply.read_only()}));
   request.set_only_look(false);
   Status done = impl_->Call(&Control::Stub::Remount, request, reply);
   if (!done.ok()) take_back();

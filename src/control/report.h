@@ -95,7 +95,6 @@ struct RemountCall {
 // What it means for the kernel.
 struct RemountReport {
   bool read_only = false;
-  std::vector<std::string> mount_words;  // nosuid, ...: those that the call names
 };
 
 // A node that was taken out of the cluster.

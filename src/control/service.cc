@@ -313,7 +313,6 @@ class Service::Impl final : public Control::Service {
     auto looked = options_.remount->Look(call);
     if (!looked.ok()) return rpc::ToGrpc(looked.error());
     reply->set_read_only(looked->read_only);
-    for (const std::string& word : looked->mount_words) reply->add_mount_words(word);
     if (request->only_look()) return grpc::Status::OK;
     auto done = options_.remount->Remount(call, Cancelled(context));
     return done.ok() ? grpc::Status::OK : rpc::ToGrpc(done.error());

@@ -50,8 +50,7 @@ void TakeAtimeWords(const std::vector<std::string>& named, std::vector<std::stri
 
 }  // namespace
 
-Result<Config> ConfigAfter(const Config& running, const control::RemountCall& call,
-                           std::vector<std::string>* mount_words) {
+Result<Config> ConfigAfter(const Config& running, const control::RemountCall& call) {
   Config wanted = running;
   wanted.mount_options.clear();
   if (!call.config.empty()) {
@@ -64,7 +63,6 @@ Result<Config> ConfigAfter(const Config& running, const control::RemountCall& ca
   CAIRNFS_RETURN_IF_ERROR(CheckMayChange(running, wanted));
   std::vector<std::string> words = running.mount_options;
   TakeAtimeWords(wanted.mount_options, words);
-  if (mount_words != nullptr) *mount_words = wanted.mount_options;
   wanted.mount_options = std::move(words);
   return wanted;
 }
@@ -72,7 +70,7 @@ Result<Config> ConfigAfter(const Config& running, const control::RemountCall& ca
 Result<control::RemountReport> LiveConfig::Look(const control::RemountCall& call) {
   MutexLock lock(mutex_);
   control::RemountReport report;
-  CAIRNFS_ASSIGN_OR_RETURN(const Config wanted, ConfigAfter(config_, call, &report.mount_words));
+  CAIRNFS_ASSIGN_OR_RETURN(const Config wanted, ConfigAfter(config_, call));
   CAIRNFS_RETURN_IF_ERROR(volume_.MayTake(wanted));
   report.read_only = wanted.read_only;
   return report;

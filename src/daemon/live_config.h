@@ -14,9 +14,8 @@ namespace cairnfs::daemon {
 
 // What `running` becomes by a remount. Whatever the call does not name stays, and so do the data directory and the
 // mount point, by which it was found. kInvalidArgument: a key that cannot change is named with another value; or as of
-// ReadConfigFile and ApplyMountOptions. `mount_words`, when given, takes the words for the kernel that the call names.
-Result<Config> ConfigAfter(const Config& running, const control::RemountCall& call,
-                           std::vector<std::string>* mount_words = nullptr);
+// ReadConfigFile and ApplyMountOptions.
+Result<Config> ConfigAfter(const Config& running, const control::RemountCall& call);
 
 class LiveConfig final : public control::RemountControl {
  public:
