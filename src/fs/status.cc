@@ -91,6 +91,11 @@ FsSpace FsSpace::Rounded() const {
   for (uint64_t* bytes : {&rounded.total_bytes, &rounded.free_bytes, &rounded.available_bytes}) {
     *bytes = AlignDown(*bytes, unit);
   }
+  // They are counted by the same room. Few must not look like none, so their unit is a share of what is left.
+  constexpr uint64_t kUnitsOfInodes = 16;
+  const uint64_t inodes_hidden = inodes_free % std::bit_ceil(std::max<uint64_t>(inodes_free / kUnitsOfInodes, 1));
+  rounded.inodes_free -= inodes_hidden;
+  rounded.inodes_total -= inodes_hidden;
   return rounded;
 }
 
