@@ -33,6 +33,7 @@ struct CreateRequest {
   std::string name;
   meta::CreateParams params;
   int open_flags = 0;
+  bool kills_set_id = false;  // where the name is there after all
   // Other hosts may make and remove the name between our calls.
   int tries_left = 100;
 };
@@ -67,7 +68,14 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
     auto now = filesystem.GetAttr(attr.inode);
     ReplyCreate(request, {now.ok() ? *now : attr, *handle});
   };
-  filesystem.Open(attr->inode, flags, std::move(reply), CallerOf(request));
+  const InodeId inode = attr->inode;
+  if (!create.kills_set_id) return filesystem.Open(inode, flags, std::move(reply), CallerOf(request));
+  fs::SetAttrRequest changes;
+  changes.kill_suid_sgid = true;
+  filesystem.SetAttr(inode, changes, [request, &filesystem, inode, flags, reply](Result<meta::Attr> changed) mutable {
+    if (!changed.ok()) return reply(changed.error());
+    filesystem.Open(inode, flags, std::move(reply), CallerOf(request));
+  });
 }
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
@@ -114,7 +122,8 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
   params.mode = (mode & 07777) | S_IFREG;
   params.uid = caller->uid;
   params.gid = caller->gid;
-  auto create = [request, create = CreateRequest{InodeId{parent}, name, params, file->flags}](
+  const bool kills_set_id = (Receiver::Current().Body<fuse_create_in>().open_flags & FUSE_OPEN_KILL_SUIDGID) != 0;
+  auto create = [request, create = CreateRequest{InodeId{parent}, name, params, file->flags, kills_set_id}](
                     fs::FileSystem& filesystem) { CreateAndReply(request, filesystem, create); };
   WhenAdmitted(request, fs::NameChange::kMakes, std::move(create));
 }
