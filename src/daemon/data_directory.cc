@@ -91,7 +91,7 @@ std::optional<LockLines> ReadLockLines(int fd) {
 
 Result<LockLines> ReadLockFile(const std::string& data_path) {
   const std::string path = data_path + "/LOCK";
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   std::optional<LockLines> lines = fd >= 0 ? ReadLockLines(fd) : std::nullopt;
   const int error = errno;
   if (fd >= 0) close(fd);
@@ -536,7 +536,7 @@ Result<std::string> ReadLastEnd(const std::string& data_path) {
 }
 
 bool IsInUse(const std::string& data_path) {
-  int fd = open((data_path + "/LOCK").c_str(), O_RDONLY | O_CLOEXEC);
+  int fd = open((data_path + "/LOCK").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return true;
   // Held for a moment only, and TakeLock tries again.
   bool is_free = flock(fd, LOCK_SH | LOCK_NB) == 0;

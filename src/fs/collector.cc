@@ -271,8 +271,6 @@ void Collector::Run() {
     std::stop_token stop;
     {
       MutexLock lock(mutex_);
-      is_working_ = false;
-      idle_.NotifyAll();
       if (!count_requests_.empty()) continue;
       if (stopping_ && requests_.empty()) return;
       if (!stopping_ && requests_.empty() && !IsDue()) {
@@ -303,6 +301,8 @@ void Collector::Run() {
       } else {
         NoteFailure(status.error(), freed_before);
       }
+      is_working_ = false;
+      idle_.NotifyAll();
     }
     for (auto& done : requests) {
       if (status.ok()) {

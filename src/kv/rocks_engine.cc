@@ -111,6 +111,10 @@ class RocksEngine final : public KvEngine {
   }
   // Takes the database away from everyone once nobody uses it. Null when somebody does for long.
   std::shared_ptr<rocksdb::DB> TakeUnusedDb() REQUIRES_LOCK(db_mutex_);
+  bool IsUnused() {
+    MutexLock lock(db_mutex_);
+    return db_.use_count() == 1;
+  }
   Error Fail(const Error& error);
   Error Failure();
 
@@ -321,7 +325,10 @@ DiskUse RocksEngine::GetDiskUse() {
 void RocksEngine::Tidy() {
   if (read_lock_ != nullptr || has_failed_.load()) return;
   // Writes go on after a compaction that found no room, and nothing is compacted any more.
-  if (background_.found_no_room.load() && HasRoomToRecover(path_, options_.write_buffer_size)) must_reopen_.store(true);
+  // Not while somebody reads: until it is open again no write would go on.
+  if (background_.found_no_room.load() && HasRoomToRecover(path_, options_.write_buffer_size) && IsUnused()) {
+    must_reopen_.store(true);
+  }
   if (must_reopen_.load()) return static_cast<void>(Reopen().ok());
   const uint64_t deletions = deletions_.load();
   if (deletions < kDeletionsWorthAFlush) return;

@@ -79,7 +79,10 @@ void Acceptor::Run(const char* thread_name) {
   pthread_setname_np(pthread_self(), thread_name);
   for (;;) {
     pollfd ready[] = {{stop_, POLLIN, 0}, {listener_, POLLIN, 0}};
-    if (poll(ready, std::size(ready), -1) < 0 && errno != EINTR) return;
+    if (poll(ready, std::size(ready), -1) < 0) {
+      if (errno != EINTR) std::this_thread::sleep_for(kNoDescriptorsPause);  // out of memory, say
+      continue;
+    }
     if (ready[0].revents != 0) return;
     const int connection = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (connection >= 0) {

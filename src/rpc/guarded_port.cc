@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/types.h"
 #include "base/user.h"
 #include "rpc/status.h"
 
@@ -22,6 +23,8 @@ namespace {
 // Connections that are being told so. Each takes a descriptor; beyond them, they are closed without a word.
 constexpr size_t kRefusedMax = 16;
 constexpr int kRefusedAgeMs = 5'000, kRefusedGraceMs = 1'000;
+constexpr int kRefusedCallsMax = 4;  // of a connection
+constexpr size_t kRefusedBytesMax = 16 * kMiB;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(100);
 // Who is refused tries again, and could fill the disk with what the log says of it.
 constexpr auto kWarningInterval = std::chrono::minutes(1);
@@ -62,6 +65,10 @@ class GuardedPort::Refusals final : public grpc::CallbackGenericService {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kRefusedAgeMs);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kRefusedGraceMs);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kRefusedAgeMs);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kRefusedCallsMax);
+    grpc::ResourceQuota quota("refusals");
+    quota.Resize(kRefusedBytesMax);
+    builder.SetResourceQuota(quota);
     builder.RegisterCallbackGenericService(refusals.get());
     refusals->server_ = builder.BuildAndStart();
     if (refusals->server_ == nullptr) return MakeError(ErrorCode::kUnavailable, "cannot start a server");

@@ -90,7 +90,7 @@ TEST_F(ConfigTest, SaysWhatIsRight) {
   EXPECT_EQ(MessageOf("data = 5.5").substr(0, 20), "c.toml:1: data: must");
   EXPECT_EQ(
       MessageOf("mount_options = [1]"),
-      "c.toml:1: mount_options: must be a list of texts such as [\"nosuid\", \"nodev\"], not a list with a number "
+      "c.toml:1: mount_options: must be a list of texts such as [\"noexec\", \"noatime\"], not a list with a number "
       "in it");
   EXPECT_EQ(MessageOf("pool_size = [1]"),
             "c.toml:1: pool_size: must be a size such as \"256MiB\", not a list with a number in it");
