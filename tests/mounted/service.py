@@ -632,6 +632,14 @@ def on_terminal(*command, **options):
         os.close(ours)
 
 
+def start_with_library(mount, shim, **environment):
+    """Its daemon, with a library before its own, which cairnfs mount does not pass on; mounted."""
+    process = subprocess.Popen([program("cairnfsd"), mount.path, "--data", mount.data, "-o", SMALL + ",io_uring=false"],
+                               stderr=subprocess.DEVNULL, env=dict(os.environ, LD_PRELOAD=shim, **environment))
+    wait_for_mount(mount.path)
+    return process
+
+
 def wait_and_check_say_how_far_they_are():
     """One line on a terminal, rewritten and gone at the end; nothing where there is none."""
     with Scratch() as scratch:
@@ -642,9 +650,8 @@ def wait_and_check_say_how_far_they_are():
         slow = scratch.path + "/slow"
         mount = Mount(scratch)
         mount.umount()
-        run(*mount.mount_command()[:-1], SMALL + ",io_uring=false",
-            env=dict(os.environ, LD_PRELOAD=shim, SLOW_WHILE=slow))
-        mount.pid = mount.status()["pid"]
+        process = start_with_library(mount, shim, SLOW_WHILE=slow)
+        mount.pid = process.pid
         cairnfs, clear = program("cairnfs"), "\r\x1b[K"
 
         def write(mib):
@@ -666,7 +673,8 @@ def wait_and_check_say_how_far_they_are():
         write(1)
         assert call(cairnfs, "wait", mount.path) == (0, "")
         run("umount", mount.path)
-        assert await_end(mount.pid), "the daemon does not end"
+        assert process.wait(60) == 0
+        mount.pid = None
         code, output, shown = on_terminal(cairnfs, "check", "--data", mount.data)
         assert code == 0 and output.endswith("clean\n") and "\n" not in shown, (code, output, shown)
         code, output, shown = on_terminal(cairnfs, "check", "--data", mount.data, "--json")
@@ -678,10 +686,7 @@ def wait_and_check_say_how_far_they_are():
 def commit_while_stopping(mount, shim, folder, delay):
     """SIGTERM comes `delay` seconds after a commit began. Whether the rename returned after it; None if it failed."""
     mount.umount()
-    # cairnfs mount passes no library on to the daemon.
-    process = subprocess.Popen([program("cairnfsd"), mount.path, "--data", mount.data, "-o", SMALL + ",io_uring=false"],
-                               stderr=subprocess.DEVNULL, env=dict(os.environ, LD_PRELOAD=shim))
-    wait_for_mount(mount.path)
+    process = start_with_library(mount, shim)
     pid = process.pid
     os.mkdir(folder + ".tmp")
     with open(os.path.join(folder + ".tmp", "file"), "wb") as file:
