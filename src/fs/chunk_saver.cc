@@ -44,7 +44,7 @@ ChunkSaver::~ChunkSaver() = default;
 Result<ChunkSaver::Saved> ChunkSaver::Save(const FlyingChunk& chunk) {
   const SlicedBytes bytes(chunk.slices);
   const Digest digest = NameOf(chunk.slices, chunk.owner);
-  const std::vector<Anchor> anchors = AnchorsOf(bytes, chunk.anchors);
+  const std::vector<Anchor> anchors = chunk.writer ? AnchorsOf(bytes, chunk.anchors) : std::vector<Anchor>();
   std::vector<KnownRun> runs;
   if (chunk.stored_before == 0 && chunk.writer) runs = FindRuns(bytes, digest, *chunk.writer, anchors);
   Saved saved;
