@@ -57,12 +57,17 @@ def starts_that_fail_say_nothing_of_the_last_end():
             taken = ["-o", "metrics_address=256.0.0.1:1"]  # found out after the mount
             expect(call(*mount.mount_command(), *taken), 1, "cannot serve metrics")
             assert lock_text(mount) == before, lock_text(mount)
-            log_size = os.path.getsize(mount.data + "/cairnfs.log")
-            mount.mount()
-            with open(mount.data + "/cairnfs.log", encoding="utf-8") as log:
-                log.seek(log_size)
-                assert ("not closed cleanly" in log.read()) == died
+            mount_after(mount, died)
         mount.umount()
+
+
+def mount_after(mount, died):
+    """Mounts it again; the log says whether its daemon had died."""
+    log_size = os.path.getsize(mount.data + "/cairnfs.log")
+    mount.mount()
+    with open(mount.data + "/cairnfs.log", encoding="utf-8") as log:
+        log.seek(log_size)
+        assert ("not closed cleanly" in log.read()) == died
 
 
 def die(mount):
@@ -132,11 +137,7 @@ def a_check_that_is_interrupted_says_nothing_of_the_last_end():
                 assert report["clean"] and report["closed_cleanly"] == (not died), report
                 assert report["last_end"] == left, report
             interrupt_a_check(mount, signal.SIGINT)
-            log_size = os.path.getsize(mount.data + "/cairnfs.log")
-            mount.mount()
-            with open(mount.data + "/cairnfs.log", encoding="utf-8") as log:
-                log.seek(log_size)
-                assert ("not closed cleanly" in log.read()) == died
+            mount_after(mount, died)
             mount.umount()
 
 

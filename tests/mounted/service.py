@@ -632,6 +632,15 @@ def on_terminal(*command, **options):
         os.close(ours)
 
 
+def build_library(scratch, text):
+    """From its text in C; its path."""
+    source, library = os.path.join(scratch.path, "library.c"), os.path.join(scratch.path, "library.so")
+    with open(source, "w", encoding="ascii") as file:
+        file.write(text)
+    run("cc", "-shared", "-fPIC", "-o", library, source)
+    return library
+
+
 def start_with_library(mount, shim, **environment):
     """Its daemon, with a library before its own, which cairnfs mount does not pass on; mounted."""
     process = subprocess.Popen([program("cairnfsd"), mount.path, "--data", mount.data, "-o", SMALL + ",io_uring=false"],
@@ -643,10 +652,7 @@ def start_with_library(mount, shim, **environment):
 def wait_and_check_say_how_far_they_are():
     """One line on a terminal, rewritten and gone at the end; nothing where there is none."""
     with Scratch() as scratch:
-        source, shim = os.path.join(scratch.path, "slow.c"), os.path.join(scratch.path, "slow.so")
-        with open(source, "w", encoding="ascii") as file:
-            file.write(SLOW_WHILE)
-        run("cc", "-shared", "-fPIC", "-o", shim, source)
+        shim = build_library(scratch, SLOW_WHILE)
         slow = scratch.path + "/slow"
         mount = Mount(scratch)
         mount.umount()
@@ -723,10 +729,7 @@ def commit_while_stopping(mount, shim, folder, delay):
 def a_commit_that_a_stopping_daemon_answers_is_durable():
     """On a slow disk: whatever moment of a commit SIGTERM comes at, it is there when the rename has returned."""
     with Scratch() as scratch:
-        source, shim = os.path.join(scratch.path, "slow.c"), os.path.join(scratch.path, "slow.so")
-        with open(source, "w", encoding="ascii") as file:
-            file.write(SLOW_SYNCS)
-        run("cc", "-shared", "-fPIC", "-o", shim, source)
+        shim = build_library(scratch, SLOW_SYNCS)
         mount = Mount(scratch)
         stopped_before = 0
         for delay in (0.4, 1.2, 2.2):
