@@ -1,4 +1,4 @@
-// ClusterChunkStore: the ChunkStore of a host in a cluster. docs/cluster.md has the protocol.
+// ClusterChunkStore: the ChunkStore of a host in a cluster. docs/cluster/chunks.md has the protocol.
 //
 // A chunk is put once in the whole cluster: digests go to their homes in batches, and only what no R nodes hold durably
 // is stored, on this node and on the first others of its order. Put returns before that is known and keeps the slices

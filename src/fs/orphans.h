@@ -1,4 +1,4 @@
-// Orphans: removes inodes that have no link left, once no process on any host has them open. docs/cluster.md.
+// Orphans: removes inodes that have no link left, once no process on any host has them open. docs/cluster/namespace.md.
 //
 // The host that takes the last name away asks, or the one that closes the inode last. Each host that says that nobody
 // has it open refuses to open it from then on, so nobody can come in between. What is left over (of a host that died

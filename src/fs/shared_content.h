@@ -1,5 +1,5 @@
 // What a host that is not alone knows of a file beside its content: on which record that is based, and what of it is
-// this host's own. docs/cluster.md, "The namespace".
+// this host's own. docs/cluster/publishing.md.
 //
 // Whoever publishes compares the revision of the record that the content is based on. Where another host has published
 // since, this host's own changes are laid over what is there (Rebase), and the publish is tried again: so ranges that

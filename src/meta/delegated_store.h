@@ -1,5 +1,5 @@
-// DelegatedStore: the shared store as the namespace sees it, with what this host may remember (docs/cluster.md,
-// "Delegations").
+// DelegatedStore: the shared store as the namespace sees it, with what this host may remember
+// (docs/cluster/delegations.md).
 //
 // A delegation on a directory is a key under the host's session lease. It covers the directory's entries, times and own
 // records, and the records of the inodes whose I record names it as their parent. While a host holds one, and its lease

@@ -48,7 +48,8 @@ struct FileRecord {
   static Result<FileRecord> Decode(std::string_view value);
 };
 
-// What everybody may know at once of bytes that the node of the key has closed and not published. docs/cluster.md.
+// What everybody may know at once of bytes that the node of the key has closed and not published:
+// docs/cluster/publishing.md.
 struct PendingRecord {
   struct Range {
     uint64_t begin = 0, end = 0;  // bytes [begin, end) of the file
