@@ -49,7 +49,7 @@ std::vector<Digest> DigestsOf(const std::vector<ChunkIndex::Entry>& entries) {
 }  // namespace
 
 Status LocalChunkStore::Impl::Check(const Reporter& report, std::stop_token stop, std::atomic<uint64_t>& bytes_read) {
-  // First which segments the index names, and how often.
+  // First: which segments does the index name, and how often?
   SegmentUses uses;
   ChunkIndex::View view = index_.TakeView();
   uint64_t seen_count = 0, seen_bytes = 0;
@@ -115,7 +115,7 @@ Status LocalChunkStore::Impl::ReportMissing(const SegmentUses& uses, const Chunk
   return {};
 }
 
-// Segments that are open, and whose file somebody removed or renamed: all is well until this process ends.
+// Reports open segments whose file somebody removed or renamed. They can be read until this process ends.
 Status LocalChunkStore::Impl::ReportUnnamed(const Reporter& report) {
   const std::vector<SegmentPtr> segments = segments_.All();
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_.List());

@@ -6,12 +6,12 @@ namespace cairnfs::store {
 namespace {
 
 constexpr size_t kWrittenBytesMin = 256 * kKiB;
-// Of what passes by: what one reader has fetched ahead and is about to use fits in. With more, less is left of what the
-// readers of other hosts come for; measured in docs/decisions/reading.md.
-// What was fetched and still waits for its reader may take the whole share: other readers' does not drive it out.
+// The size of `passing`: what one reader has fetched ahead fits in. A larger one leaves less of what the readers of
+// other hosts come for (measured in docs/decisions/reading.md). Chunks that still wait for their reader may take the
+// whole share: those of other readers do not drive them out.
 constexpr size_t kPassingBytes = 96 * kMiB;
 
-// What a chunk counts for: its name takes memory too.
+// The bytes that a chunk counts for. Its name takes memory too.
 size_t ChargeOf(const ChunkData& data) { return std::max(data.size, kPageBytes); }
 
 bool OwnedByPool(std::span<const io::Slice> slices) {
@@ -78,7 +78,7 @@ std::optional<ChunkData> ChunkCache::Pack(const ChunkData& data) {
   return packed;
 }
 
-// Also while the pool is short, the new takes the place of the old.
+// While the pool is short too, new chunks take the place of old ones.
 void ChunkCache::Insert(const Digest& digest, const ChunkData& data, QueueName queue, Reader reader, Reader used_by) {
   const size_t charge = ChargeOf(data);
   if (charge > bytes_max_) return;
@@ -124,9 +124,9 @@ void ChunkCache::EvictOne(Items* evicted) {
   bytes_.fetch_sub(charge, std::memory_order_relaxed);
   queue.bytes -= charge;
   by_digest_.erase(oldest->digest);
-  // What was fetched ahead and went before its reader came was not read yet. What passes by, and is of use to other
-  // nodes alone or was handed over as it came, is done with: names of a whole restore would push out those of what
-  // hosts that are behind come for.
+  // A chunk that leaves before its reader came was not read yet, so its name is not remembered. Nor is that of a chunk
+  // in `passing` that only other nodes used, or that was handed over as it came: the names of a whole restore would
+  // push out those of the chunks that late hosts come for.
   const bool was_used = oldest->used_by != Reader::kNone;
   const bool is_done = oldest->queue == kPassing && oldest->used_by == Reader::kOtherNode;
   if (oldest->queue != kLasting && was_used && !is_done) Remember(*oldest);

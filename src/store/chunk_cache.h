@@ -2,19 +2,20 @@
 //
 // Queues after 2Q (Johnson and Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement
 // Algorithm", VLDB 1994), so that reading much once does not drive out what was saved or is read again:
-//  - what was read from this node's disk for the first time enters `recent`, first in, first out, of a quarter of
-//    what the cache holds;
-//  - what came from another node enters `passing`, the same again or less: only readers on this host want it from here,
-//    while those of other hosts may still come for what is in `recent`;
-//  - what was written, and what this host reads again soon after it left one of these, enters `lasting`, least recently
-//    used out.
-// What another node reads, which keeps it itself, is no sign of more to come: where several hosts read the same and one
-// is so far behind that its chunks have left, they enter `passing`, as does what it had read and this host reads then.
-// Were they kept, they would take the place of those that it comes for next.
+//  - `recent`: chunks that were read from this node's disk for the first time. First in, first out; a quarter of the
+//    cache.
+//  - `passing`: chunks that came from another node. First in, first out; as large as `recent` or smaller, because only
+//    readers on this host want these from here, while readers on all hosts may come for those in `recent`.
+//  - `lasting`: chunks that were written, and those that this host reads again soon after they left one of the others.
+//    The least recently used goes first.
+// A read by another node is no sign of more to come, since that node keeps the chunk itself. When several hosts read
+// the same and one is so far behind that its chunks have left here, these enter `passing` again, and so do chunks that
+// it had read when this host reads them. Kept for longer, they would take the place of the chunks that it comes for
+// next.
 //
-// It never starves the pool: it keeps at most bytes_max, gives up more bytes than it takes while the pool is short, and
-// gives buffers up when Trim or MakeRoom asks. It counts bytes; a buffer stays taken as long as any chunk in it is
-// kept. So a chunk that would keep a whole buffer for a few bytes is packed with others of its kind.
+// The cache never starves the pool. It keeps at most bytes_max, gives up more bytes than it takes while the pool is
+// short, and gives buffers up when Trim or MakeRoom asks. It counts bytes, but a buffer stays taken as long as any
+// chunk in it is kept. So small chunks are packed into buffers that they share.
 #pragma once
 
 #include <array>
@@ -27,11 +28,11 @@
 
 namespace cairnfs::store {
 
-// A pool buffer of a megabyte would be wasted on a chunk of less: such are read into memory of their own, and packed
-// together to be kept.
+// Smaller chunks would waste a pool buffer of a megabyte. They are read into memory of their own, and packed together
+// to be kept.
 inline constexpr size_t kSmallChunkBytesMax = 128 * kKiB;
 
-// For whom a chunk is read; the later one counts where it is for several.
+// Who reads a chunk. Where several do, the value that stands last here counts.
 enum class Reader : uint8_t { kNone, kOtherNode, kThisHost };
 
 class ChunkCache {
@@ -41,8 +42,8 @@ class ChunkCache {
   std::optional<ChunkData> Find(const Digest& digest, Reader reader);
   bool Contains(const Digest& digest);
   // A chunk that was read, from this node's disk or from another node. Small ones are copied into a shared buffer:
-  // returns what the reader should use. Larger ones are kept only when they lie in pool buffers. `reader`: for whom it
-  // was read; `used_by`: who of these has waited for it, and need not find it.
+  // returns what the reader should use. Larger ones are kept only when they lie in pool buffers. `reader`: who it was
+  // read for. `used_by`: who waited for it and has it already.
   ChunkData InsertRead(const Digest& digest, ChunkData data, Reader reader, Reader used_by) {
     return Keep(digest, std::move(data), kRecent, reader, used_by);
   }
@@ -54,7 +55,7 @@ class ChunkCache {
 
   // Gives up chunks until the pool is no longer short, or all are gone.
   void Trim();
-  // Gives up the oldest chunks that hold about so many buffers.
+  // Gives up the oldest chunks, until about `buffer_count` buffers are free of them.
   void MakeRoom(size_t buffer_count);
   void Clear();
   bool empty() const { return bytes_.load(std::memory_order_relaxed) == 0; }
@@ -66,7 +67,7 @@ class ChunkCache {
     Digest digest;
     ChunkData data;
     QueueName queue;
-    Reader used_by;       // since it came; of what was fetched, who has found it here
+    Reader used_by;       // who has used it since it came; a chunk fetched ahead: who has found it here
     bool is_handed_over;  // somebody waited for it as it came
   };
   using Items = std::list<Item>;
@@ -94,8 +95,8 @@ class ChunkCache {
   Mutex mutex_;
   std::array<Queue, 3> queues_ GUARDED_BY(mutex_);
   std::unordered_map<Digest, Items::iterator, DigestHash> by_digest_ GUARDED_BY(mutex_);
-  // What left the queues other than kLasting of late after use, but for what passed by for other nodes; newest first.
-  // Names only, for half as many bytes as the cache holds.
+  // Names of chunks that were used and have left `recent` or `passing` lately, but for those that passed by for other
+  // nodes. Newest first; for half as many bytes as the cache holds.
   std::list<Left> left_ GUARDED_BY(mutex_);
   size_t left_bytes_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<Digest, std::list<Left>::iterator, DigestHash> left_by_digest_ GUARDED_BY(mutex_);

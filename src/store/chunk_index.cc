@@ -88,8 +88,8 @@ Result<ChunkIndex::Claim> ChunkIndex::ClaimForPut(const Digest& digest) {
   }
   auto found = FindInEngine(digest);
   if (found.ok() && !found->has_value()) return Claim::kMustStore;
-  // An entry that cannot be read is no reason to refuse the bytes: theirs takes its place. Whether one was there, and
-  // counted, is not known; what is counted twice a collection corrects.
+  // An entry that cannot be read is no reason to refuse the bytes: a new entry takes its place. The chunk may then be
+  // counted twice, until a collection corrects that.
   const bool is_unreadable =
       !found.ok() && (found.error().code == ErrorCode::kCorrupt || found.error().code == ErrorCode::kIo);
   if (is_unreadable) {
@@ -100,7 +100,7 @@ Result<ChunkIndex::Claim> ChunkIndex::ClaimForPut(const Digest& digest) {
   }
   MutexLock lock(shard.mutex);
   if (found.ok() && IsDamaged(shard, digest, **found)) {
-    // The entry stays until the new copy's takes its place: a pending chunk is never collected.
+    // The entry stays until that of the new copy takes its place. A pending chunk is never collected.
     shard.pending[digest].replaced_bytes = (*found)->raw_bytes;
     return Claim::kMustStore;
   }
@@ -124,7 +124,7 @@ void ChunkIndex::Stored(UnindexedChunk chunk) {
   shard.damaged.erase(chunk.digest);
   PinAndRecord(shard, chunk.digest);
   {
-    // Before anybody can learn that the chunk is known: a sync of theirs must take it along.
+    // Before anybody can learn that the chunk is known, because their sync must cover it.
     MutexLock unindexed_lock(unindexed_mutex_);
     unindexed_.push_back(std::move(chunk));
   }
@@ -170,7 +170,7 @@ Result<std::optional<Location>> ChunkIndex::Find(const Digest& digest) {
     auto found = shard.pending.find(digest);
     if (found != shard.pending.end() && found->second.stored) return std::optional<Location>{found->second.location};
   }
-  // A chunk that leaves the pending ones is in the engine before.
+  // A chunk is in the engine before it stops being pending.
   return FindInEngine(digest);
 }
 
@@ -225,7 +225,7 @@ void ChunkIndex::AddSegmentKey(const SegmentPtr& segment, std::vector<kv::Engine
   if (!named_segments_.insert(id).second) return;
   added->push_back(id);
   writes->push_back({SegmentKey(segment->header.id), EncodeGeneration(segment->header.generation)});
-  // It may be gone, file and key, before any put is indexed: its id must not be given again.
+  // The segment may be gone, file and key, before any put is indexed. Its id must not be given again.
   counters_.next_segment_id = std::max(counters_.next_segment_id, id + 1);
 }
 
@@ -247,7 +247,7 @@ Status ChunkIndex::WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail&
   return status;
 }
 
-// The chunk is in the engine. A damaged copy may have a successor that is still pending, or be about to get one.
+// The chunk is in the engine. If its copy is damaged, a new copy may be pending already, or about to be put.
 void ChunkIndex::ForgetPending(Shard& shard, const UnindexedChunk& chunk) {
   auto found = shard.pending.find(chunk.digest);
   if (found == shard.pending.end()) return;

@@ -3,13 +3,14 @@
 //
 // A digest belongs to one shard. Put, Pin, Has and the sweep all decide under the shard's lock:
 //  - a put, pin or look-up marks the digest (in progress, pinned, recorded) before it asks the engine;
-//  - the sweep marks it dying only if it bears no such mark, and whoever comes while it is dying waits until the entry
-//    is gone and then finds nothing.
+//  - the sweep marks it dying only if it bears no such mark; a caller that comes while it is dying waits until the
+//  entry
+//    is gone, and then finds nothing.
 // So a chunk that a save refers to again at that moment is either kept, or gone before the save asks.
 //
-// A chunk whose stored copy was found damaged is not known to a put: it is stored anew, and its entry goes over to the
-// new copy in the same way as that of a new chunk comes to be. What was found is kept in memory only, by place, so that
-// it says nothing of a copy elsewhere.
+// A put does not count a chunk as known whose stored copy was found damaged. It stores the chunk anew, and the entry
+// goes over to the new copy as a new chunk gets its entry. That a copy is damaged is kept in memory only, by its place,
+// so it says nothing of a copy in another place.
 //
 // Lock order: write_mutex_, then a shard's mutex, then unindexed_mutex_. No shard lock is held across an engine call.
 #pragma once
@@ -60,7 +61,7 @@ class ChunkIndex {
   void Unpin(const Digest& digest);
   Result<bool> Has(const Digest& digest);
   Result<std::optional<Location>> Find(const Digest& digest);
-  // As Find, of the engine alone: what a segment must not be freed before.
+  // As Find, but asks the engine alone: a segment must not be freed while the engine names it.
   Result<std::optional<Location>> FindInEngine(const Digest& digest);
   // The copy at that place cannot be read, or fails its digest. Forgotten when it is replaced, and beyond a bound.
   void NoteDamaged(const Digest& digest, const Location& location);
@@ -74,8 +75,8 @@ class ChunkIndex {
     SegmentId open_segment;
     uint64_t open_synced_end;
   };
-  // Writes the entries, unsynced, and takes the chunks off the pending ones. On failure those written are off
-  // `chunks`. `also` is written with the last of them.
+  // Writes the entries, unsynced; their chunks are pending no more. On failure `chunks` keeps those that were not
+  // written. `also` is written with the last entries.
   Status WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail& tail, std::vector<kv::EngineWrite> also = {});
 
   // --- collecting ---
@@ -111,7 +112,7 @@ class ChunkIndex {
   bool NamesSegment(SegmentId id);  // it has an entry in the engine
   // Corrects the counters by what a full scan found to be wrong.
   void CorrectCounters(int64_t chunks, int64_t bytes);
-  // Fills in, by segment id, where the last record ends that an entry names. Reads every entry; leaves out those that
+  // Fills in, by segment id, the end of the last record that an entry names. Reads every entry; leaves out those that
   // do not decode.
   using SegmentEnds = std::unordered_map<uint64_t, uint64_t>;
   Status FindSegmentEnds(SegmentEnds* ends);

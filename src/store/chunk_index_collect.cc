@@ -11,7 +11,7 @@ void ChunkIndex::BeginRecording() {
     shard.recording = true;
     shard.recorded.clear();
     for (const auto& [digest, count] : shard.pins) shard.recorded.insert(digest);
-    // A put that is under way pins its chunk only later, and is recorded then.
+    // A put that is under way pins its chunk later, and is recorded then.
   }
 }
 

@@ -9,13 +9,14 @@ namespace cairnfs::store {
 namespace {
 
 constexpr int kAttemptsMax = 4;
-// Chunks read together: so far apart at most, and so much in one read.
+// Chunks are read together across gaps of this size at most, and up to so many bytes in one read.
 constexpr uint64_t kGapBytesMax = 64 * kKiB;
 constexpr uint64_t kRunBytesMax = 4 * kMiB;
-// On their way to the disk at once, of what nobody waits for: measured in docs/decisions/reading.md.
+// Bytes that nobody waits for yet and that are on their way from the disk at once. docs/decisions/reading.md has the
+// measurements.
 constexpr size_t kLaneBytesMax = 16 * kMiB;
-// Of reads beside the pool: a few of the longest chunks at least, and no more than the disk has on its way at once and
-// as much in the hands of who waits.
+// Bounds on the memory of reads that have no pool buffer. The least holds a few of the longest chunks. The most is what
+// the disk has on its way at once, and as much again for readers that have their chunk.
 constexpr size_t kMemoryBytesMin = 16 * kMiB;
 constexpr size_t kMemoryBytesMax = 32 * kMiB;
 
@@ -124,7 +125,7 @@ void ChunkReader::Prefetch(std::span<const Digest> digests, Reader reader) {
     bytes += operation->location.stored_bytes;
     found.push_back({std::move(operation), *std::move(place)});
   }
-  // In the order of the disk, those side by side in one read.
+  // In the order of the disk; chunks that lie side by side share a read.
   std::stable_sort(found.begin(), found.end(), [](const Located& a, const Located& b) {
     return std::pair(a.operation->location.segment.value, a.operation->begin()) <
            std::pair(b.operation->location.segment.value, b.operation->begin());
@@ -217,7 +218,7 @@ void ChunkReader::StartWithMemory(const OperationPtr& operation) {
   CopyOrRead(operation);
 }
 
-// Prefetches of one segment, in the order of their places.
+// Starts the prefetches of one segment. REQUIRES: `run` is in the order of their places.
 void ChunkReader::StartTogether(std::span<const Located> run) {
   const Operation &first = *run.front().operation, &last = *run.back().operation;
   auto read = std::make_shared<SegmentRead>(run.front().place, first.begin(), last.end());
@@ -269,7 +270,8 @@ void ChunkReader::ReadFromDisk(const OperationPtr& operation) {
   HurryIfAwaited(ticket, {&operation, 1});
 }
 
-// For those who came after it was decided that nobody waits, and before they could see the ticket of what is in line.
+// For callers that came after it was decided that nobody waits, and before they could see the ticket of the read that
+// stands in line.
 void ChunkReader::HurryIfAwaited(ReadLane::Ticket ticket, std::span<const OperationPtr> operations) {
   {
     MutexLock lock(mutex_);
@@ -309,13 +311,13 @@ ChunkData ChunkReader::Keep(const Operation& operation, ChunkData data) {
   return cache_.InsertRead(operation.digest, std::move(data), reader, used_by);
 }
 
-// What failed may be a neighbour; and the chunk may have moved since it was looked up: a second look tells damage from
-// that.
+// A neighbour in the same read may have failed, or the chunk may have moved since it was looked up. A second look tells
+// damage from these.
 void ChunkReader::Retry(const OperationPtr& operation, Error error) {
   operation->read.reset();
   if (std::exchange(operation->together, false)) return Locate(operation);
   if (std::exchange(operation->partly_staged, false)) {
-    // A window may have been written between the read and the copy. Nothing of it is damage on the disk.
+    // A window may have been written between the read and the copy. That is no damage on the disk.
     if (++operation->attempts < kAttemptsMax) return Locate(operation);
     return Finish(operation, MakeError(ErrorCode::kIo, error.message + "; the disk refuses a part of them"));
   }

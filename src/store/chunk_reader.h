@@ -1,8 +1,9 @@
-// Reads chunks: cache, then the staging windows, then one disk read that all who ask at once share, then verification.
-// Chunks that are asked for ahead of need are read together where they lie side by side, as those of one save do.
+// Reads chunks: from the cache, else from the staging windows, else by one disk read that all callers at that time
+// share; then verifies them. Chunks that are fetched ahead are read together where they lie side by side, as those of
+// one save do.
 //
-// A read never waits for pool buffers, which writers that wait for the read's chunk may hold: when none is free after
-// the cache gave some up, and for small chunks, it takes memory of its own, waiting in line where that is all taken
+// A read never waits for pool buffers: a writer that waits for the chunk may hold them. When none is free after the
+// cache gave some up, and for small chunks, it takes memory of its own, and waits in line when all of that is taken
 // (read_memory.h). The threads of the I/O engine only count down and post.
 #pragma once
 

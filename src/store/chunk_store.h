@@ -1,4 +1,5 @@
-// ChunkStore: chunks by digest. fs knows only this interface; the local segments implement it, later a sharded one.
+// ChunkStore: chunks by digest. fs knows only this interface. LocalChunkStore implements it with segments on this
+// node's disk, cluster::ClusterChunkStore with the disks of several nodes.
 #pragma once
 
 #include <functional>
@@ -59,16 +60,16 @@ class ChunkStore {
   // block. kNotFound: no such chunk. kCorrupt: the bytes fail their digest. kIo. Readers of one chunk at one time share
   // one disk read, and chunks read lately come from memory.
   virtual void Get(const Digest& digest, ChunkCallback done) = 0;
-  // As Get, for somebody who reads a file and would rather wait than fail: while the chunk is on hosts alone that
-  // cannot be reached, and are expected back, it waits for them for some time, without a thread or buffers. Not for
-  // what holds things that others need meanwhile.
+  // As Get, for a reader of a file, who would rather wait than fail. While only hosts that cannot be reached and are
+  // expected back have the chunk, it waits for them for some time, without a thread or buffers. Not for a caller that
+  // holds something that others need meanwhile.
   virtual void GetForReader(const Digest& digest, ChunkCallback done) { Get(digest, std::move(done)); }
-  // Slices of what was put lie in memory until other hosts have it.
+  // True: slices that were put stay in memory until other hosts have the chunk.
   virtual bool KeepsPutSlices() { return false; }
   // Reads wait no more from now on, and those that do end with their error at once.
   virtual void EndWaits() {}
-  // Starts reading chunks into the cache that are not there, as long as room can be had, those that lie side by side in
-  // one read; never waits, reports nothing.
+  // Starts reading chunks into the cache that are not there, as long as there is room. Chunks that lie side by side
+  // share a read. Never waits, reports nothing.
   virtual void Prefetch(std::span<const Digest> digests) = 0;
 
   // Every Put that returned before the call is durable on return. Concurrent calls share their syncs. On failure

@@ -23,7 +23,8 @@ constexpr uint64_t kEntriesPerGroupMax = 1'000'000;  // about 80 MB of memory
 constexpr size_t kReadBytesMax = 8 * kMiB;
 constexpr uint64_t kReadGapMax = 64 * kKiB;  // dead bytes that are read along rather than skipped
 
-// Where the first of `entries`, which are in the order of their places, and those close behind it end.
+// The end of the first of `entries` and of those that lie close behind it. REQUIRES: they are in the order of their
+// places.
 uint64_t FindExtentEnd(std::span<const ChunkIndex::Entry> entries) {
   uint64_t extent_end = 0;
   for (const ChunkIndex::Entry& entry : entries) {
@@ -37,7 +38,7 @@ uint64_t FindExtentEnd(std::span<const ChunkIndex::Entry> entries) {
 
 }  // namespace
 
-// Copies whose index entries are still the old ones, and segments that are empty once those change.
+// Copies whose index entries still name the old place, and segments that are empty once these entries change.
 struct LocalChunkStore::Impl::Batch {
   std::vector<ChunkIndex::Move> moves;
   std::vector<SegmentId> emptied;
@@ -48,7 +49,7 @@ struct LocalChunkStore::Impl::Batch {
 
 Status LocalChunkStore::Impl::CompactAll(std::vector<SegmentPtr> chosen, SegmentUses& uses, const SweepOptions& options,
                                          SweepProgress& progress) {
-  // Those that give room without taking any come first: on a full disk the others need it.
+  // Segments without live bytes come first: they give room without taking any, and on a full disk the others need it.
   auto live_bytes = [&](const SegmentPtr& segment) { return uses[segment->header.id.value].live_bytes; };
   std::stable_sort(chosen.begin(), chosen.end(),
                    [&](const SegmentPtr& a, const SegmentPtr& b) { return live_bytes(a) < live_bytes(b); });
@@ -92,7 +93,7 @@ Result<LocalChunkStore::Impl::Victims> LocalChunkStore::Impl::CollectEntries(std
   return victims;
 }
 
-// Of a segment that was filled since the sweep began `uses` says nothing, and all that is in it may be live.
+// `uses` says nothing of a segment that was filled since the sweep began: all in it may be live.
 bool LocalChunkStore::Impl::IsWorthMoving(const Victim& victim, double dead_share_min) {
   if (victim.entries.empty() || victim.segment->header_damaged) return true;
   uint64_t live = 0;
@@ -132,7 +133,7 @@ Status LocalChunkStore::Impl::CompactGroup(Victims& victims, const SweepOptions&
 }
 
 // kCorrupt: some of it is damaged or cannot be read. The sound chunks move, the others stay where they are. kExhausted:
-// its file cannot be opened now, which says nothing about them.
+// its file cannot be opened now, which says nothing about the chunks.
 Status LocalChunkStore::Impl::CopyVictim(Victim& victim, const SweepOptions& options, SweepProgress& progress,
                                          Batch& batch) {
   auto file = segments_.FileOf(*victim.segment);
@@ -199,7 +200,7 @@ Status LocalChunkStore::Impl::FinishBatch(Batch& batch, SweepProgress& progress)
     compaction_copied.Pass();
     Status status = compaction_sync.PassOrSkip() ? Status() : Sync();
     if (status.ok()) status = index_.MoveEntries(batch.moves, /*sync=*/batch.emptied.empty());
-    // Those that did not move are dead from the start.
+    // Copies whose entry did not move are dead from the start.
     for (const ChunkIndex::Move& move : batch.moves) move.target->unindexed.fetch_sub(1);
     batch.moves.clear();
     batch.bytes = 0;

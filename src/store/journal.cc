@@ -18,7 +18,7 @@ Failpoint journal_replayed("store.journal_replayed", Failpoint::Kind::kKill);
 constexpr std::string_view kJournalBegin = "J";
 constexpr std::string_view kJournalEnd = "K";
 
-// Of one sync, and of all until a segment is synced: what the engine's log and tables are to take beside names.
+// Bounds on the bytes of one sync, and of all syncs until a segment is synced: the engine is made for names.
 constexpr uint64_t kSyncBytesMax = 64 * kKiB;
 constexpr uint64_t kJournalBytesMax = kMiB;
 constexpr size_t kJournalChunksMax = 512;
@@ -109,22 +109,21 @@ bool LocalChunkStore::Impl::TryJournal() {
   if (failure_.failed() || space_.MetadataRoom(kJournalBytesMax) == 0) return false;
   std::vector<UnindexedChunk> chunks = index_.TakeUnindexed();
   auto entries = ReadToJournal(chunks);
-  // They stay what the next sync of the segments takes along.
+  // The next sync of the segments writes their entries.
   index_.PutBackUnindexed(std::move(chunks));
   if (!entries || !journal_.Write(std::move(*entries)).ok()) return false;
   journal_written.Pass();
   return true;
 }
 
-// nullopt: they are too much, or on their way to the disk already.
+// nullopt: the chunks are too large, or on their way to the disk already.
 std::optional<std::vector<Journal::Entry>> LocalChunkStore::Impl::ReadToJournal(
     const std::vector<UnindexedChunk>& chunks) {
   if (chunks.size() > kJournalChunksMax) return std::nullopt;
   std::vector<Journal::Entry> entries;
   uint64_t bytes = 0;
   for (const UnindexedChunk& chunk : chunks) {
-    // After a crash the entry of the damaged copy would be all that is known of it: a sync of the segment replaces
-    // that.
+    // After a crash the index would still name the damaged copy. A sync of the segment changes that entry.
     if (chunk.replaced_bytes) return std::nullopt;
     if (journal_.Holds(chunk.digest)) continue;
     const Location& location = chunk.location;
@@ -153,7 +152,7 @@ Status LocalChunkStore::Impl::ReplayJournal() {
   if (status.ok() && engine_.Write({}, /*sync=*/false).ok()) status = Sync();
   journal_replayed.Pass();
   if (status.ok()) return {};
-  // They are where they were. Opened it must be, or nobody could make room.
+  // The chunks are still in the engine. The store opens all the same, or nobody could make room.
   spdlog::error(
       "{} small chunks cannot be taken from the journal, and files that have them not be read until the next "
       "start: {}",
@@ -161,7 +160,7 @@ Status LocalChunkStore::Impl::ReplayJournal() {
   return status.error().code == ErrorCode::kNoSpace || options_.tolerate_damage ? Status() : status;
 }
 
-// As a collection, it may use room that saves may not.
+// It may use room that saves may not, as a collection may.
 Status LocalChunkStore::Impl::PutBack(const Journal::Entry& entry) {
   CAIRNFS_ASSIGN_OR_RETURN(ChunkIndex::Claim claim, index_.ClaimForPut(entry.digest));
   if (claim == ChunkIndex::Claim::kMustStore) {

@@ -1,8 +1,8 @@
 // Journal: the bytes of small chunks in the node's KvEngine, from the sync that made them durable until the segment
 // that has them is synced. docs/formats/chunk-index.md, "Small chunks".
 //
-// A sync of little would cost two writes that wait for the disk, one after the other: the segment, and then the engine,
-// for what names the chunks. With the bytes in the engine it is one.
+// Without it a small sync would wait for the disk twice: for the segment, then for the engine, which names the chunks.
+// With the bytes in the engine it waits once.
 #pragma once
 
 #include <atomic>
@@ -25,15 +25,15 @@ class Journal {
     Digest digest;
     std::string bytes;
   };
-  // Reads what an earlier life of the store has left. It stays in the engine until it is held.
+  // Reads what an earlier process has left. It stays in the engine until it is held.
   Result<std::vector<Entry>> Load();
-  // Of what was loaded: the next sync of the segments covers it too.
+  // Takes over an entry that Load gave: the next sync of the segments covers it too.
   void Hold(const Entry& entry);
   // Unsynced.
   Status Write(std::vector<Entry> entries);
-  // Takes all out of the engine, unsynced.
+  // Deletes all from the engine, unsynced.
   Status Drop();
-  // The same, for a batch that somebody else writes; Forget once that has succeeded.
+  // The deletions that Drop would write, for the caller's own batch. Call Forget once that has succeeded.
   std::vector<kv::EngineWrite> Deletions() const;
   void Forget();
 

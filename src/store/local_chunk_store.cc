@@ -191,7 +191,7 @@ Status LocalChunkStore::Impl::SyncRound() {
   return {};
 }
 
-// What is in the journal is among the chunks, or was indexed before.
+// Every chunk of the journal is among `chunks`, or was indexed before.
 Status LocalChunkStore::Impl::WriteIndex(std::vector<UnindexedChunk>& chunks, const ChunkIndex::Tail& tail) {
   CAIRNFS_RETURN_IF_ERROR(index_.WriteEntries(chunks, tail, journal_.Deletions()));
   journal_.Forget();

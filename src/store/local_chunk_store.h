@@ -4,10 +4,9 @@
 //  - The engine never holds an index entry for bytes that are not synced: Put notes the entry in memory (pending), Sync
 //    seals the tail of the open segment, waits for its writes, syncs the files touched, and only then writes the
 //    entries to the engine (unsynced: the caller's next synced engine write makes them durable).
-//  - Bytes of small chunks may be in the engine before (journal.h), and then their entries follow with a later Sync.
+//  - Bytes of small chunks may be in the engine first (journal.h). Their entries then follow with a later Sync.
 //  - A synced block of a segment is never written again until the whole segment is freed and gets a new generation.
-//  - A chunk found damaged is not known to a Put: it is stored anew, and its index entry goes over to the new copy by
-//    these rules.
+//  - A Put stores a chunk anew whose copy was found damaged. Its index entry goes over to the new copy by these rules.
 //  - A segment is freed only after the index entries that named it are gone durably and no reader holds it.
 // Formats: docs/formats/segment.md, docs/formats/chunk-index.md.
 #pragma once
@@ -54,8 +53,8 @@ struct StoreStats {
   std::string last_error;        // empty: none
 };
 
-// Answers whether a digest is reachable. Made by the marker (src/fs) at one snapshot; may say true for what is not
-// reachable (a filter), never false for what is.
+// Answers whether a digest is reachable. Made by the marker (src/fs) at one snapshot. May say true for one that is not
+// reachable (it is a filter), never false for one that is.
 using LiveTest = std::function<bool(const Digest&)>;
 
 // Of the chunks in the index: those that are needed, and those that the next collection frees.
@@ -105,39 +104,38 @@ class LocalChunkStore final : public ChunkStore {
   std::vector<bool> HasSound(std::span<const Digest> digests);
   void Get(const Digest& digest, ChunkCallback done) override;
   void Prefetch(std::span<const Digest> digests) override;
-  // Get and Prefetch are for readers on this host; these say for whom, which decides how long the chunks are kept.
+  // Get and Prefetch are for readers on this host. These say who reads, which decides how long the chunks are kept.
   void GetFor(Reader reader, const Digest& digest, ChunkCallback done);
   void PrefetchFor(Reader reader, std::span<const Digest> digests);
   Status Sync() override;
-  // The same, for a caller who goes on with a synced write to the engine: durable is all of it only then. The bytes of
-  // a few small chunks go with that write, and no segment is synced.
+  // As Sync, for a caller that goes on with a synced write to the engine, which makes all of it durable. The bytes of a
+  // few small chunks go with that write, and no segment is synced.
   Status SyncWithEngine();
 
   // Collection, one at a time. BeginCollection starts recording every Put, Pin and Has that succeeds, and takes over
   // all pins that are held; only after it may the caller take the snapshot that it marks from. Sweep then removes the
   // index entries of chunks that are neither live nor recorded nor pinned, and compacts and frees segments.
-  // REQUIRES for Sweep: what the snapshot saw is durable, or a deletion that a crash undoes would bring back a name
-  // whose chunks are gone.
-  // AbortCollection ends recording without a sweep. A stopped sweep returns kInterrupted.
+  // REQUIRES for Sweep: what the snapshot saw is durable. Otherwise a crash could undo a deletion, and bring back a
+  // name whose chunks are gone. AbortCollection ends recording without a sweep. A stopped sweep returns kInterrupted.
   void BeginCollection();
   Status Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
   void AbortCollection();
-  // What Sweep would keep and remove; removes nothing. REQUIRES: BeginCollection; ends recording.
+  // Counts what Sweep would keep and remove; removes nothing. Ends recording. REQUIRES: BeginCollection.
   Result<LiveTotals> CountLive(const LiveTest& live, const std::stop_token& stop);
 
   StoreStats Stats() const;
-  // What the disk has free, the reserve included. Any thread; asks the disk at most every 100 ms.
+  // Free bytes of the disk, the reserve included. Any thread; asks the disk at most every 100 ms.
   uint64_t DiskFreeBytes() const;
   // StoreStats::available_bytes alone. Any thread; asks the disk at most every 100 ms.
   uint64_t AvailableBytes() const;
   // Admission of data that is not hashed yet: reserves room for `bytes` of possibly new data. False when it would not
   // fit. ReleaseReservation gives it back once the data was put or dropped. Any thread; a few atomic operations.
   bool TryReserve(uint64_t bytes);
-  // What names may still take of the disk, once the metadata has what it needs for what it holds and for
-  // `unwritten_bytes` more. A fifth of what is kept for metadata (reserve_bytes) is left: at 0 what only adds names
-  // should be refused, so that a start and removing them stay possible. Any thread; asks the disk at most every 100 ms.
+  // Bytes of the disk that names may still take, beside what the metadata needs for its present content and for
+  // `unwritten_bytes` more. It leaves a fifth of reserve_bytes. At 0, calls that only add names should be refused, so
+  // that a start and removals stay possible. Any thread; asks the disk at most every 100 ms.
   uint64_t MetadataRoom(uint64_t unwritten_bytes) const;
-  uint64_t MetadataBytes() const;  // that the metadata takes now
+  uint64_t MetadataBytes() const;  // of the disk, taken by the metadata now
   uint64_t reserve_bytes() const;
   void ReleaseReservation(uint64_t bytes);
 
@@ -146,22 +144,22 @@ class LocalChunkStore final : public ChunkStore {
   // after `stop` is set. Adds the lengths of the chunks that it has read to `bytes_read`, when given.
   Status Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop,
                std::atomic<uint64_t>* bytes_read = nullptr);
-  // Called by Check for each chunk whose copy it finds damaged; must not block. null: for none any more. Returns once
-  // no call of the one before goes on.
+  // Check calls the handler for each chunk whose copy it finds damaged; it must not block. null: none is called any
+  // more. Returns once no call of the handler before is under way.
   void SetDamageHandler(std::function<void(const Digest&)> handler);
   // Writes the index anew from the segments, and takes over from the old one what the segments alone do not tell. For
-  // an index that is lost or wrong; nothing else may use the store's files meanwhile. What cannot be read is stepped
-  // over. kNoSpace and every other error leave what can be run again, and an index that was usable as usable as it was.
+  // an index that is lost or wrong. Nothing else may use the store's files meanwhile. What cannot be read is stepped
+  // over. After kNoSpace and every other error it can be run again, and an index that was usable is still so.
   static Result<RebuildResult> RebuildIndex(io::Disk& disk, kv::KvEngine& engine, io::BufferPool& pool);
-  // Removes the files that hold no chunks: those kept for reuse and those half-made. How many. For a disk so full that
-  // the engine cannot be opened; no store may have the disk open.
+  // Removes the files that hold no chunks, those kept for reuse and those half-made, and returns their count. For a
+  // disk so full that the engine cannot be opened. No store may have the disk open.
   static Result<uint64_t> RemoveUnusedFiles(io::Disk& disk);
   // Drops every verified chunk from memory (tests, benchmarks).
   void DropCache();
   size_t cache_bytes_max() const;  // verified chunks kept after use
-  // Get finds there what others have put in, too: verified chunks that this store does not hold.
+  // Others may put in verified chunks that this store does not hold; Get finds these too.
   ChunkCache& cache();
-  // What Get would give without a disk; counted as it is there.
+  // The chunk, if Get would give it without asking a disk. Counts as a hit or miss as there.
   std::optional<ChunkData> FindCached(const Digest& digest);
 
  protected:

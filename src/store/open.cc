@@ -1,4 +1,4 @@
-// Opening a store: what a crash left is put in order, and what the index names must be there.
+// Opening a store: puts in order what a crash left, and checks that the segments which the index names are there.
 #include <algorithm>
 #include <set>
 
@@ -121,7 +121,7 @@ Result<SegmentPtr> LocalChunkStore::Impl::MakeFromHeader(io::File& file, Segment
     if (header->id == id) return segments_.Make(*header);
     return MakeError(ErrorCode::kCorrupt, "the header is that of segment " + std::to_string(header->id.value));
   }
-  // Of a file that short nothing is left.
+  // A file that short holds nothing.
   if (header.error().code != ErrorCode::kCorrupt || *read < kSegmentHeaderBytes) return header.error();
   spdlog::error(
       "{}: {}; its chunks are read by what the index says and verified by their digests, and the next collection moves "
@@ -142,7 +142,8 @@ Result<uint64_t> LocalChunkStore::Impl::FindEnd(io::File& file, const SegmentHea
   SegmentScanner scanner(file, header.generation, end, header.size_bytes, SegmentScanner::Want::kHeaders);
   while (auto record = scanner.Next()) end = record->end();
   if (is_named && !scanner.rest_is_zero()) {
-    // What an earlier life of the file left, or chunks whose record headers are damaged: the index tells.
+    // Either an earlier use of the file left these bytes, or they are chunks whose record headers are damaged. The
+    // index tells.
     CAIRNFS_ASSIGN_OR_RETURN(uint64_t named_end, FindNamedEnd(header));
     end = std::max(end, named_end);
   }

@@ -1,5 +1,5 @@
-// Reads ahead of need on their way to the disk, a few at a time; the others wait in line and are started by those that
-// come back, on the thread of the I/O engine, so that the disk has work however late the readers come.
+// A line of reads that nobody waits for yet. A few are on their way to the disk; the others stand in line. Each read
+// that comes back starts the next, on the thread of the I/O engine, so the disk has work however late the readers come.
 //
 // Why few: a disk that is given much at once gives it back all at once, and has nothing to do while that is verified.
 #pragma once
@@ -19,7 +19,7 @@ class ReadLane {
   using Ticket = uint64_t;
   static constexpr Ticket kNoTicket = 0;
 
-  // `bytes_max`: so much is on its way at once; one read always is, however large.
+  // `bytes_max`: bytes on their way at once. One read always is, however large.
   explicit ReadLane(size_t bytes_max) : bytes_max_(bytes_max) {}
   // REQUIRES: no read is under way or in line.
   ~ReadLane();

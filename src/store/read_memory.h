@@ -1,9 +1,9 @@
 // Memory of their own for reads that have no pool buffer: all of them when the pool is empty, and small ones always.
 //
-// Its total is bounded. Whoever reads a file may hold one chunk while it waits for the next, so a read that waited for
-// memory alone might wait for ever. Therefore one is let in beyond the bound when no other is on its way: those on
-// their way wait for nothing but the disk and the threads that verify, and each that ends lets another in. A read that
-// waits here holds neither memory nor buffers.
+// Its total is bounded. A reader of a file may hold one chunk while it waits for the next, so a read that waited for
+// free memory alone might wait for ever. Therefore, when no read is on its way, one is let in beyond the bound. Reads
+// on their way wait for nothing but the disk and the threads that verify, and each that ends lets another in. A read
+// that waits here holds neither memory nor buffers.
 #pragma once
 
 #include <deque>
@@ -20,12 +20,12 @@ class ReadMemory {
  public:
   explicit ReadMemory(size_t bytes_max) : bytes_max_(bytes_max) {}
 
-  // Lets a read in, which may now allocate `bytes`. False: too much is taken. Any thread.
+  // Lets a read in: it may allocate `bytes` then. False: too much is taken. Any thread.
   bool TryEnter(size_t bytes);
   // The same, in the order of the calls. False: `start` is called once the read is let in, on any thread and perhaps
   // before this returns; it must not block.
   bool EnterOrWait(size_t bytes, std::function<void()> start);
-  // A read that was let in ended. What it read may be held on.
+  // To be called when a read that was let in has ended. Its memory may be held on.
   void Leave();
   void GiveBack(size_t bytes);
 

@@ -1,9 +1,9 @@
 // Rebuilding the chunk index from the segments.
 //
-// First every sound record that is found gets its entry, in place of an old one or beside it; an entry written is
-// right whatever comes after. Only when all segments were read do the old entries go that no record bears out. So a
-// rebuilding that ends early, for want of space too, can be begun again, and an index that the store opened before it
-// opens meanwhile. One that it did not open, or that is not there, is marked first, or a collection would free what the
+// First every sound record gets its entry, in place of an old one or beside it. An entry that is written is right,
+// whatever comes after. Old entries that no record bears out go only when all segments were read. So a rebuilding that
+// ends early, for want of space too, can be begun again; and until then the store opens an index that it opened before.
+// An index that it did not open, or that is not there, is marked first: otherwise a collection would free what the
 // half-made one does not name. What a newer program wrote is refused, not given up.
 #include <algorithm>
 #include <map>
@@ -98,8 +98,8 @@ class IndexBuilder {
     return {};
   }
 
-  // For a header that is damaged or cannot be read: what records need of it stands in the old index, if there is one.
-  // What a damaged header says is believed when the checksum of a record bears it out.
+  // For a header that is damaged or cannot be read. The old index, if there is one, has the generation too. What a
+  // damaged header says is believed when the checksum of a record bears it out.
   Result<std::optional<Generation>> FindGeneration(io::File& file, SegmentId id, const Result<ByteSpan>& block,
                                                    uint64_t file_bytes) {
     CAIRNFS_ASSIGN_OR_RETURN(auto value, engine_.Get(SegmentKey(id)));
@@ -124,7 +124,8 @@ class IndexBuilder {
     return FlushIfMany();
   }
 
-  // False when another copy of the chunk has the entry. The entry of a segment comes before the first that names it.
+  // False when another copy of the chunk has the entry. A segment's own entry is written before the first that names
+  // it.
   bool Count(const Digest& digest, const Location& location) {
     if (!seen_.insert(digest).second) return false;
     if (named_.insert(location.segment.value).second) {
@@ -135,7 +136,7 @@ class IndexBuilder {
     return true;
   }
 
-  // Segments whose records cannot be told from what an earlier life of the file left. They are put aside, not removed.
+  // Puts aside segments whose records cannot be told from what an earlier use of the file left. Removes none.
   Status PutAside() {
     for (const auto& [name, why] : aside_) {
       spdlog::error("{}: {}; put aside as damaged-{}", name, why, name);
@@ -177,8 +178,8 @@ class IndexBuilder {
     }
   }
 
-  // Whether the chunk's bytes are there, though its record's header is not. Bytes that cannot be read now are not given
-  // up: reading the chunk tells.
+  // Whether the chunk's bytes are there, though its record's header is not. True when they cannot be read now: a read
+  // of the chunk will tell.
   bool IsThere(const Digest& digest, const Location& location) {
     auto file = disk_.Open(MakeSegmentName(SegmentName::kSegment, location.segment));
     if (!file.ok()) return true;

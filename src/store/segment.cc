@@ -89,7 +89,7 @@ Result<SegmentPtr> SegmentSet::Recycle(const CreateOptions& options) {
     segment_recycled.Pass();
     auto size_bytes = PrepareRecycled(header, options);
     if (!size_bytes.ok()) {
-      // Nobody knows the file by its new name. One that no descriptor was left for is as it was.
+      // Nobody knows the file by its new name. If only a descriptor was lacking, the file is as it was.
       const bool keep = size_bytes.error().code == ErrorCode::kExhausted;
       ReleaseFile({header.id, SegmentName::kNew, free_file->bytes, keep}, UINT64_MAX);
       return size_bytes.error();
@@ -110,8 +110,8 @@ Result<uint64_t> SegmentSet::PrepareRecycled(SegmentHeader& header, const Create
   return header.size_bytes;
 }
 
-// The size that a freed file serves with; 0 when it is too small. Its tail was given back when it was sealed: it grows
-// by what the disk has beyond the reserve, and without that serves as it is.
+// The size that a freed file can serve with; 0 when it is too small. Its tail was given back when it was sealed. It
+// grows by what the disk has free beyond the reserve; without that it serves as it is.
 Result<uint64_t> SegmentSet::FitRecycled(io::File& file, const CreateOptions& options) {
   CAIRNFS_ASSIGN_OR_RETURN(uint64_t size_bytes, file.Size());
   if (size_bytes >= options.size_bytes) return size_bytes;
@@ -213,7 +213,7 @@ void SegmentSet::CloseFilesBeyondLimit() {
     std::shared_ptr<io::File> closing;
     MutexLock lock(segment->file_mutex);
     if (!segment->file || !segment->sealed.load()) continue;
-    // What is written and not synced may fail to reach the disk: that is told to a descriptor that was open meanwhile.
+    // A write that is not synced may fail to reach the disk. Only a descriptor that was open meanwhile is told.
     if (segment->unindexed.load() > 0) continue;
     closing = std::move(segment->file);
     segment->file = nullptr;

@@ -29,8 +29,8 @@ class SegmentRead {
   ~SegmentRead();
   const Segment& segment() const { return *from_.segment; }
 
-  // The memory that the bytes go to: pool buffers, or false and none taken; or memory of its own, for which `memory`
-  // let this read in.
+  // Takes the memory that the bytes go to: pool buffers (false: none is taken), or memory of its own, for which
+  // `memory` has let this read in.
   bool TakeBuffers(io::BufferPool& pool);
   void TakeMemory(const std::shared_ptr<ReadMemory>& memory);
   // Counts the memory in `total` for as long as this lives.

@@ -1,7 +1,7 @@
 // Walks the records of a segment file from a given offset on, without an index.
 //
-// Where no record begins it looks for the next 8-byte boundary at which one does: padding at the end of a sync, a part
-// that a crash tore, and a damaged header are all stepped over the same way. So are blocks that cannot be read.
+// Where no record begins it looks for the next 8-byte boundary at which one does. So it steps over padding at the end
+// of a sync, a part that a crash tore, a damaged header, and blocks that cannot be read.
 #pragma once
 
 #include <optional>
@@ -12,15 +12,15 @@
 
 namespace cairnfs::store {
 
-// A piece of a file in memory, read in large aligned pieces; in small ones where a large one met a read error, so that
-// a bad sector takes along no more than what lies on it.
+// A part of a file in memory. It is read in large aligned pieces, and in small ones where a large one met a read error:
+// so a bad sector costs no more than what lies on it.
 class FileWindow {
  public:
   FileWindow(io::File& file, size_t bytes_max)
       : file_(file), bytes_max_(bytes_max), buffer_(AllocateUntouched(bytes_max)) {}
-  // The bytes [offset, offset + size), fewer where the file or `limit` ends; valid until the next call. Reads at least
-  // those, and up to bytes_max when they are not there yet. An error is one of reading just these bytes.
-  // REQUIRES: size + 2 * kPageBytes <= bytes_max.
+  // The bytes [offset, offset + size), fewer where the file or `limit` ends; valid until the next call. When they are
+  // not in memory it reads up to bytes_max. An error concerns these bytes alone. REQUIRES: size + 2 * kPageBytes <=
+  // bytes_max.
   Result<ByteSpan> Load(uint64_t offset, size_t size, uint64_t limit);
   // What is there from `offset` on. REQUIRES: the last Load covered `offset`.
   ByteSpan From(uint64_t offset) const {

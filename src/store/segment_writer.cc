@@ -65,7 +65,7 @@ Result<SegmentWriter::Grant> SegmentWriter::Allocate(size_t record_bytes, Purpos
   return grant;
 }
 
-// On return current_ has room for the record, and the window with the free ones do.
+// On return current_ has room for the record, and so have the window and the free ones together.
 Status SegmentWriter::WaitForRoom(size_t record_bytes, Purpose purpose) {
   for (;;) {
     CAIRNFS_RETURN_IF_ERROR(failure_.Check());
@@ -88,7 +88,7 @@ Status SegmentWriter::SwitchSegment(Purpose purpose) {
     return {};
   }
   if (!next_) {
-    // An attempt for a save may fail while the one that compaction asked for, with more room, is still to come.
+    // An attempt for a save may fail, while the attempt for compaction, which may take more room, is still to come.
     uint64_t attempts_end = prepare_attempts_ + (purpose == Purpose::kCompaction ? 3 : 1);
     while (!next_ && !current_ && prepare_attempts_ < attempts_end && !failure_.failed()) {
       RequestNext(purpose);
@@ -207,7 +207,7 @@ void SegmentWriter::SubmitReady() {
   }
 }
 
-// Who waits for one small write makes it: to wake two threads for it would take longer.
+// A thread that waits for one small write makes it itself: to wake two threads for it would take longer.
 void SegmentWriter::WriteLittle() {
   if (ready_.size() != 1 || ready_.back()->used > kLittleBytesMax) return;
   Window* window = ready_.back();
@@ -386,7 +386,7 @@ void SegmentWriter::PrepareNext() {
     space_.SetPreparedRoom(SpaceMeter::UsableBytes(next_->header.size_bytes));
   } else {
     Error error = made.error();
-    // No file was opened, so of all that was written nothing is in doubt: as without room, the bytes wait.
+    // No file was opened, so nothing that was written is in doubt. The bytes wait, as they do without room.
     if (error.code == ErrorCode::kExhausted) error.code = ErrorCode::kNoSpace;
     if (error.code != ErrorCode::kNoSpace) failure_.Fail(error.WithContext("making a segment"));
     prepare_status_ = std::move(error);

@@ -70,11 +70,11 @@ class SegmentWriter {
   // Seals the open segment; the next append opens another.
   void SealOpen();
 
-  // Whether bytes of [begin, end) of the segment are still in the windows. What is not has been written.
+  // Whether bytes of [begin, end) of the segment are still in the windows. The others have been written.
   bool HasStaged(SegmentId segment, uint64_t begin, uint64_t end) const;
   enum class Staged { kNo, kPartly, kCopied };
-  // Copies what of [offset, offset + size) of the segment is still in the windows to where it belongs in `out`, whose
-  // spans are that range in order.
+  // Copies those bytes of [offset, offset + size) of the segment that are still in the windows to their place in `out`.
+  // The spans of `out` are that range in order.
   Staged CopyStaged(SegmentId segment, uint64_t offset, std::span<const MutableByteSpan> out);
 
   // Makes the next segment if one is wanted. For the background thread.

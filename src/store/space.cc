@@ -78,7 +78,7 @@ uint64_t SpaceMeter::DiskFreeBytes() {
 
 uint64_t SpaceMeter::MetadataRoom(uint64_t unwritten_bytes) {
   RefreshIfOlder(kRefreshInterval);
-  // They go to the log, and then to tables before the log goes.
+  // Twice, because the bytes are in the log and in tables for a while.
   const uint64_t needed = metadata_need_bytes_.load(std::memory_order_relaxed) + 2 * unwritten_bytes;
   const uint64_t kept = reserve_bytes_ / 5 + needed;
   const uint64_t disk_free = disk_free_.load(std::memory_order_relaxed);

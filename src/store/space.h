@@ -1,9 +1,9 @@
 // How many bytes of new chunks still fit, cheaply and on the safe side.
 //
-// What fits is: the rest of the open segment, the segments that stand ready (prepared or freed), and what the disk has
-// free beyond the reserve and what the metadata needs for what it holds already. The disk is asked at most every 100
-// ms, and sooner when a reservation would fail. From each segment's room a chunk is taken off, because a chunk that
-// does not fit the tail goes to the next segment.
+// These have room: the rest of the open segment, the segments that stand ready (prepared or freed), and what the disk
+// has free beyond the reserve and the need of the metadata. The disk is asked at most every 100 ms, and sooner when a
+// reservation would fail. A chunk's size is taken off each segment's room, because a chunk that does not fit the tail
+// goes to the next segment.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@ namespace cairnfs::store {
 
 class SpaceMeter {
  public:
-  // `segment_bytes_min`: no segment is made that is smaller, so lesser room is none. `metadata_use`: what of the disk
-  // the metadata takes; null: nothing. It is asked as often as the disk.
+  // `segment_bytes_min`: no smaller segment is made, so less free room than that counts as none. `metadata_use`: bytes
+  // of the disk that the metadata takes; null: none. It is asked as often as the disk.
   SpaceMeter(io::Disk& disk, uint64_t reserve_bytes, uint64_t segment_bytes, uint64_t segment_bytes_min,
              std::function<kv::DiskUse()> metadata_use = nullptr);
 
@@ -28,8 +28,8 @@ class SpaceMeter {
   uint64_t AvailableBytes();  // less the reservations
   uint64_t DiskFreeBytes();   // the reserve included
   void Refresh();             // asks the disk now
-  // What metadata may still take of the disk, once it has all that it needs and `unwritten_bytes` more are in it. A
-  // fifth of the reserve is left.
+  // Bytes of the disk that metadata may still take, once `unwritten_bytes` more are in it and it has all that it needs.
+  // A fifth of the reserve is left.
   uint64_t MetadataRoom(uint64_t unwritten_bytes);
   uint64_t MetadataBytes() const { return metadata_held_bytes_.load(std::memory_order_relaxed); }
   uint64_t reserve_bytes() const { return reserve_bytes_; }
@@ -39,7 +39,7 @@ class SpaceMeter {
   void SetPreparedRoom(uint64_t bytes) { prepared_room_.store(bytes, std::memory_order_relaxed); }
   void SetFreeSegmentsRoom(uint64_t bytes) { free_segments_room_.store(bytes, std::memory_order_relaxed); }
 
-  // Of the disk, for metadata: the reserve, and what is needed for what is written already.
+  // Bytes of the disk kept for metadata: the reserve, and what the metadata needs for its present content.
   uint64_t KeptBytes() const { return reserve_bytes_ + metadata_need_bytes_.load(std::memory_order_relaxed); }
   // Chunk bytes that a segment of this size would bring, were it made or taken up now.
   uint64_t RoomOfSegment(uint64_t segment_bytes) const {

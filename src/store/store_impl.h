@@ -19,7 +19,7 @@
 
 namespace cairnfs::store {
 
-// Replaces every 0 of `options` by what it stands for. kInvalidArgument.
+// Replaces every 0 of `options` by the value that it stands for. kInvalidArgument.
 Result<StoreOptions> ResolveOptions(StoreOptions options, const io::Disk::Space& space, const io::BufferPool& pool);
 
 class LocalChunkStore::Impl {
@@ -92,7 +92,7 @@ class LocalChunkStore::Impl {
   Status PutBack(const Journal::Entry& entry);
   void Maintain();
   void Wake();
-  void AwaitMaintenance();  // until what was due for the background thread is done
+  void AwaitMaintenance();  // until the background thread has done what was due
   void GiveBackLater(SegmentPtr segment);
   void GiveBackTails();
 
@@ -138,7 +138,7 @@ class LocalChunkStore::Impl {
   // Fills in, for each segment that is a key, the chunks that the index names in it.
   Status CollectChunks(const ChunkIndex::View& view, std::map<uint64_t, std::vector<Digest>>& chunks);
   void NoteDamaged(const ChunkIndex::Entry& entry);
-  // True when the index still says so: what is wrong there is a problem, not a chunk that moved.
+  // True when the index still has the entry: so what is wrong there is damage, not a chunk that moved.
   bool StillThere(const ChunkIndex::Entry& entry);
   Status ReportMissing(const SegmentUses& uses, const ChunkIndex::View& view, const Reporter& report);
   Status ReportUnnamed(const Reporter& report);

@@ -16,7 +16,7 @@ namespace cairnfs::store {
 namespace {
 
 constexpr size_t kLineBytes = 64;
-// Below it the ends, which go through the caches, and the fence cost more than is gained.
+// For fewer bytes the fence, and the ends, which go through the caches, cost more than is gained.
 constexpr size_t kStreamBytesMin = 16 * kKiB;
 
 }  // namespace

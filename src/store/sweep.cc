@@ -87,7 +87,7 @@ Status LocalChunkStore::Impl::DeleteDead(const LiveTest& live, const SweepOption
   return {};
 }
 
-// Chunks that are put meanwhile are recorded, and so in use, whether or not they are come upon.
+// Chunks that are put meanwhile are recorded, and so count as in use, whether or not the loop meets them.
 Result<LiveTotals> LocalChunkStore::Impl::CountLive(const LiveTest& live, const std::stop_token& stop) {
   struct EndRecording {
     ChunkIndex& index;
@@ -121,13 +121,13 @@ void LocalChunkStore::Impl::SealOpenIfWasteful(const SegmentUses& uses, double d
   if (waste >= kWasteBytesMin && IsWasteful(waste, used, dead_share_min)) writer_.SealOpen();
 }
 
-// `uses` is a little old and only guides the choice: what is in a chosen segment is looked up again.
+// `uses` is a little old and only guides the choice: the content of a chosen segment is looked up again.
 std::vector<SegmentPtr> LocalChunkStore::Impl::ChooseForCompaction(const SegmentUses& uses, double dead_share_min) {
   std::vector<SegmentPtr> chosen, small;
   uint64_t small_waste = 0;
   uint64_t spare = space_.AvailableBytes() / 2;  // for moves that give no room
   for (const SegmentPtr& segment : segments_.All()) {
-    // All its records have their index entries in the engine, so that the engine alone says what is live in it.
+    // All its records must have their index entries in the engine: then the engine alone says what is live in it.
     if (!segment->sealed.load() || segment->unindexed.load() > 0) continue;
     auto use = uses.find(segment->header.id.value);
     uint64_t live = use == uses.end() ? 0 : use->second.live_bytes;
