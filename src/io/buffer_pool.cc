@@ -17,8 +17,8 @@ namespace cairnfs::io {
 namespace {
 
 constexpr size_t kHugePageBytes = 2 * kMiB;
-// For a buffer that has memory, before one without is taken: about as long as its first touch lasts on virtual
-// machines.
+// How long to wait for a buffer that has memory before one without is taken: about as long as a buffer's first touch
+// lasts on virtual machines.
 constexpr std::chrono::milliseconds kTouchPatience{5};
 
 }  // namespace
@@ -38,7 +38,7 @@ BufferRef& BufferRef::operator=(BufferRef other) noexcept {
 
 BufferRef::~BufferRef() {
   if (pool_ == nullptr) return;
-  // Acquire-release: what other holders did to the bytes happens before the next owner's use of them.
+  // Acquire-release: all that other holders did to the bytes happens before the next owner uses them.
   if (pool_->references_[index_].fetch_sub(1, std::memory_order_acq_rel) == 1) pool_->Release(index_);
 }
 
@@ -66,8 +66,8 @@ Result<std::unique_ptr<BufferPool>> BufferPool::Create(const Options& options) {
     return MakeError(ErrorCode::kIo, "a buffer pool of " + std::to_string(size) + " bytes does not fit the " +
                                          std::to_string(memory) + " bytes of memory of this machine");
   }
-  // Aligned, so that huge pages can serve all of it: the kernel pins pages for every direct read and write of them, and
-  // with huge pages that costs half.
+  // Aligned, so that huge pages can serve all of it. The kernel pins the pages of every direct read and write, and with
+  // huge pages that costs half.
   const size_t mapped = size + kHugePageBytes;
   void* mapping = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) {
@@ -235,7 +235,7 @@ void BufferPool::TouchAhead(const std::stop_token& stop) {
   for (;;) {
     while (!WantsTouching() && !stop.stop_requested()) touch_wanted_.Wait(mutex_);
     if (stop.stop_requested()) return;
-    // Seldom in the lock: whoever has it at the lowest priority may keep it for long.
+    // Takes the lock seldom: a thread of the lowest priority may keep it for long.
     while (WantsTouching() && batch.size() < std::clamp<size_t>(count_ / 64, 1, 16)) {
       batch.push_back(untouched_.back());
       untouched_.pop_back();

@@ -4,8 +4,8 @@
 // kHeadroomBytes in front of a page boundary, where the headers of a FUSE request land, and kPayloadBytes after it.
 // The pool's size is the back-pressure of the whole data path.
 //
-// A buffer takes memory once it is touched, and keeps it. Buffers are touched as the pool is used, by a thread that
-// keeps half of those that have memory free; so who is quicker than that thread reuses buffers rather than meet new
+// A buffer takes memory once it is touched, and keeps it. A thread touches buffers as the pool is used, so that half of
+// those that have memory are free. A user that is quicker than this thread reuses warm buffers rather than meet new
 // pages.
 #pragma once
 
@@ -76,11 +76,10 @@ class BufferPool {
   static Result<std::unique_ptr<BufferPool>> Create(const Options& options);
   ~BufferPool();  // REQUIRES: every BufferRef is gone
 
-  // Asked now and then while an Acquire waits, with the time for which nobody who waits has seen a buffer come free
-  // that it may take; true ends it. That time goes on from one who waits to the next: who comes later need not wait as
-  // long.
+  // Called now and then while an Acquire waits; true ends the wait. `without_release`: how long no waiting Acquire has
+  // seen a buffer come free that it may take. All of them share that time, so a later one need not wait as long.
   using GiveUp = std::function<bool(std::chrono::milliseconds without_release)>;
-  // Waits for a free buffer that is not of the reserve. Null only after Close(), or when it gave up.
+  // Waits for a free buffer outside of the reserve. Null only after Close(), or when `gives_up` said true.
   BufferRef Acquire(const GiveUp& gives_up = nullptr);
   BufferRef TryAcquire();       // null when none is free beside the reserve
   BufferRef AcquireReserved();  // may take from the reserve; waits; null only after Close()
@@ -89,11 +88,11 @@ class BufferPool {
   size_t count() const { return count_; }
   size_t reserved_count() const { return reserved_count_; }
   size_t free_count() const { return free_count_.load(std::memory_order_relaxed); }
-  // Buffers that have memory; those that get it first count from the start.
+  // Buffers that have memory. The first kFirstTouchedCount count from the start.
   size_t touched_count() const { return touched_count_.load(std::memory_order_relaxed); }
-  // True when fewer than that part of the buffers that have memory are free beside the reserve.
+  // True when fewer than 1 / `divisor` of the buffers that have memory are free, beside the reserve.
   bool HasFreeLessThan(size_t divisor) const;
-  // Nothing should be fetched ahead of need.
+  // True: nothing should be fetched ahead.
   bool UnderPressure() const { return HasFreeLessThan(8); }
   // Called each time an Acquire finds nothing and starts to wait, and every kPressureInterval while it waits, with the
   // same time. On the acquiring thread, no lock held.
@@ -107,19 +106,19 @@ class BufferPool {
   struct Waiters {
     CondVar freed;
     size_t count = 0;
-    // When one found nothing to take; none since a buffer came free for them. What readers take from the reserve and
-    // give back to it does not count for those that may not take it.
+    // When one of them found nothing to take, if no buffer came free for them since. A buffer that readers give back to
+    // the reserve does not count for waiters that may not take it.
     std::optional<std::chrono::steady_clock::time_point> dry_since;
   };
   // Takes a free buffer, touched ones first, when more than `keep_count` are free; else null.
   BufferRef Take(size_t keep_count) REQUIRES_LOCK(mutex_);
   BufferRef WaitAndTake(size_t keep_count, Waiters BufferPool::*waiters, const GiveUp& gives_up) EXCLUDES_LOCK(mutex_);
-  // For how long nothing came free for these, in whole kPressureIntervals; begins to count if nobody has.
+  // How long nothing came free for these waiters, in whole kPressureIntervals. Begins to count if nobody has.
   std::chrono::milliseconds WithoutRelease(Waiters BufferPool::*waiters) REQUIRES_LOCK(mutex_);
   void WakeWaiters() REQUIRES_LOCK(mutex_);
   void Release(uint32_t index) EXCLUDES_LOCK(mutex_);
   static void Touch(std::byte* begin);
-  // Of how many of the buffers that have memory are free.
+  // How many of the buffers that have memory are free.
   size_t ready_count() const { return touched_count() - std::min(touched_count(), count_ - free_count()); }
   bool WantsTouching() const REQUIRES_LOCK(mutex_);
   void NoteTouched() REQUIRES_LOCK(mutex_);

@@ -77,7 +77,7 @@ class FaultyDisk::Plan {
     return {};
   }
 
-  // Takes the growth of a file out of what is left; false when that is too little.
+  // Takes the growth of a file off growth_bytes_max; false when too little is left.
   bool TakeGrowth(uint64_t bytes) {
     MutexLock lock(mutex_);
     if (!faults_.growth_bytes_max) return true;

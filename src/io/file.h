@@ -13,8 +13,8 @@
 namespace cairnfs::io {
 
 // Called once, on a thread of the engine; must not block (it may start other operations). The value is the count of
-// bytes moved; a short read (end of file) is a success with fewer bytes, a short write is continued inside and never
-// seen.
+// bytes moved. A short read (end of file) is a success with fewer bytes. Callers see no short write: the engine goes
+// on.
 using IoCallback = std::function<void(Result<size_t>)>;
 
 // One open file. All functions may be called from any thread at once.
@@ -27,8 +27,8 @@ class File {
   virtual void ReadAsync(uint64_t offset, MutableByteSpan data, IoCallback done) = 0;
   virtual void WriteAsync(uint64_t offset, ByteSpan data, IoCallback done) = 0;
 
-  // Everything whose WriteAsync called back before is on stable storage on return (fdatasync). After a failure the
-  // state of the file is unknown: the caller must not write to it again.
+  // On return every write that called back before the call is on stable storage (fdatasync). After a failure the state
+  // of the file is unknown: the caller must not write to it again.
   virtual Status DataSync() = 0;
   // Gives [0, size) blocks. kNoSpace when they do not exist; kExhausted.
   virtual Status Allocate(uint64_t size) = 0;

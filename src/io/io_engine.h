@@ -1,4 +1,4 @@
-// What carries out reads and writes: io_uring, or threads where the kernel refuses it. Internal.
+// Carries out reads and writes, by io_uring, or by threads where the kernel refuses that. Internal.
 #pragma once
 
 #include <memory>

@@ -212,7 +212,7 @@ Status MemoryDisk::Grow(Node& node, uint64_t size) {
 }
 
 void MemoryDisk::CrashNode(Node& node, std::mt19937_64& random) {
-  // The extremes are as likely as everything between: nothing of what was not synced, or all of it.
+  // The extremes, no unsynced change or all of them, are as likely as everything between.
   enum class Kept { kNothing, kSome, kEverything };
   const auto kept = static_cast<Kept>(random() % 3);
   if (kept == Kept::kEverything) {
@@ -265,7 +265,7 @@ bool MemoryDisk::FlipBit(const std::string& name, uint64_t bit) {
   MutexLock lock(mutex_);
   auto found = names_.find(name);
   if (found == names_.end() || bit / 8 >= found->second->live.size()) return false;
-  // What was not synced becomes so: the damage is to be found after a crash as well.
+  // Syncs the file, so that the damage is found after a crash as well.
   found->second->Sync();
   for (SparseBytes* bytes : {&found->second->live, &found->second->synced}) {
     std::byte byte;

@@ -1,8 +1,8 @@
 // A disk in memory, for unit tests, with a power cut.
 //
-// What it takes a real disk to do (the fault model of Crash):
-//  - What a file's DataSync covered is there afterwards, its size included. What SyncDirectory covered of the names is
-//    there. The two are independent: a synced file whose name was not synced is lost.
+// The fault model of Crash, which is what a real disk is taken to do:
+//  - All that a file's DataSync covered is there afterwards, its size included. So are the names that SyncDirectory
+//    covered. The two are independent: a synced file whose name was not synced is lost.
 //  - Of the writes that no DataSync covered, any set of 512-byte sectors is there; a sector is never half-written.
 //    Changes of size that no DataSync covered are there up to some point in their order.
 //  - Of the creations, renames and removals since the last SyncDirectory, those up to some point in their order are

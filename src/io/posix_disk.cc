@@ -89,7 +89,8 @@ Result<std::unique_ptr<File>> PosixDisk::OpenFile(const std::string& name, int f
   CAIRNFS_RETURN_IF_ERROR(CheckName(name));
   int fd = openat(directory_fd_, name.c_str(), flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0 && errno == EROFS && flags == 0) {
-    // After an error of its own: what is stored stays readable, and is perhaps being copied away just now.
+    // A file system that was made read-only after an error. Its files stay readable, and perhaps somebody is copying
+    // them away.
     fd = openat(directory_fd_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   }
   if (fd < 0) return OpenError(errno, what + PathOf(name));

@@ -63,7 +63,7 @@ void PosixFile::WriteAsync(uint64_t offset, ByteSpan data, IoCallback done) {
   Start(true, offset, const_cast<std::byte*>(data.data()), data.size(), std::move(done));
 }
 
-// What one call leaves unwritten is the engine's, which knows how to go on and what an error means.
+// The engine writes what one call leaves unwritten: it knows how to go on, and what an error means.
 Status PosixFile::Write(uint64_t offset, ByteSpan data) {
   const ssize_t written = pwrite(fd_, data.data(), data.size(), static_cast<off_t>(offset));
   if (written >= 0 && static_cast<size_t>(written) == data.size()) return {};
@@ -76,8 +76,8 @@ Status PosixFile::DataSync() {
   return {};
 }
 
-// A fallocate that fails takes all the blocks there are before it finds that they are too few, and keeps them. So it is
-// not tried without a prospect, and what it took is given back.
+// A fallocate that fails takes all free blocks before it finds that they are too few, and keeps them. So it is tried
+// only when the disk seems to have enough, and blocks that a failed one took are given back.
 Status PosixFile::Allocate(uint64_t size) {
   if (size == 0) return {};
   const std::string what = "allocating " + std::to_string(size) + " bytes for " + path_;

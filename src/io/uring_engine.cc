@@ -1,9 +1,9 @@
 // io_uring: one ring, one thread that takes the completions.
 //
 // Invariants: at most `queue_depth_` requests are in the ring, which has as many submission entries and twice as many
-// completion entries: neither side can overflow. The submission side belongs to whoever holds mutex_, the completion
-// side to the reaper alone. The reaper never waits for a free place: what a callback submits to a full ring goes to
-// `overflow_`, which holds no more than callbacks have submitted.
+// completion entries, so neither side can overflow. The submission side belongs to the thread that holds mutex_, the
+// completion side to the reaper alone. The reaper never waits for a free place: a request that a callback submits to a
+// full ring goes to `overflow_`, which holds no more than callbacks have submitted.
 #include <liburing.h>
 #include <pthread.h>
 
