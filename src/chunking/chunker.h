@@ -35,19 +35,20 @@ enum class Implementation { kScalar, kAvx2, kAvx512 };
 bool IsSupported(Implementation implementation);
 
 // The least p >= 0 with p + kWindowBytes <= bytes.size() at which the window test holds; nullopt if there is none.
-// Reads nothing outside `bytes`. Pure; any thread. All implementations give the same answer; without one named, the one
-// is taken that was faster with the first bytes searched.
+// Reads nothing outside `bytes`. Pure; any thread. All implementations give the same answer. When none is named, it
+// takes the one that was faster with the first bytes searched.
 std::optional<size_t> FindCandidate(ByteSpan bytes, uint32_t mask_bits);
 std::optional<size_t> FindCandidate(ByteSpan bytes, uint32_t mask_bits, Implementation implementation);
 
-// Two anchors of a chunk lie so far apart at least.
+// The least distance of two anchors of a chunk.
 inline constexpr uint32_t kAnchorDistanceMin = 16 * kKiB;
 
 // Finds the cuts of a run of bytes that arrives in pieces of any size; the cuts do not depend on the pieces.
 //
 // The same search finds the anchors of each chunk: places that equal data has in common wherever it lies, 80 KiB apart
-// on average. An anchor is the end of a window that passes the byte tests, whatever its mix, among those that are
-// looked at for cuts, at least kAnchorDistanceMin after the one before. They are no part of any format.
+// on average. An anchor is the end of a window that passes the two byte tests, whatever its mix; the search looks at
+// the same windows for cuts. It lies at least kAnchorDistanceMin after the anchor before. Anchors are no part of any
+// format.
 //
 // One thread at a time. Remembers the last 15 bytes, so windows may span pieces.
 class CutFinder {

@@ -24,8 +24,8 @@ void Add(Hasher* hasher, ByteSpan bytes) { blake3_hasher_update(hasher, bytes.da
 void Finalize(const Hasher* hasher, uint8_t* out) { blake3_hasher_finalize(hasher, out, Digest::kBytes); }
 #endif
 
-// They come first: what makes a hash of a name (DigestHash, the collector's marks) takes the first eight bytes, and
-// must tell the chunks of two owners apart.
+// The owner's bytes come first. Code that makes a hash of a name (DigestHash, the collector's marks) takes the first
+// eight bytes, and must tell the chunks of two owners apart.
 constexpr size_t kOwnerBytes = sizeof(Owner::number);
 
 Digest ResultOf(const Hasher* hasher) {

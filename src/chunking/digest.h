@@ -1,8 +1,8 @@
 // BLAKE3-256, and the names of chunks that are made of it. https://github.com/BLAKE3-team/BLAKE3-specs
 //
 // A chunk's name is the digest of its bytes, with the first four XORed with the owner's number. So equal bytes of two
-// owners have two names, and whoever stores or fetches a chunk verifies it without knowing whose it is: the other 28
-// bytes are those of the digest (Names).
+// owners have two names. A chunk can be verified without knowing its owner, because the other 28 bytes are those of the
+// digest (Names).
 #pragma once
 
 #include <memory>
@@ -14,9 +14,9 @@ namespace cairnfs::chunking {
 // Digest of bytes in one piece. Pure; any thread.
 Digest ComputeDigest(ByteSpan bytes);
 
-// For whom a chunk is stored: equal bytes of one owner are one chunk.
+// Whose chunk it is: equal bytes of one owner are one chunk.
 struct Owner {
-  uint32_t number = 0;  // a uid; 0: whoever shares all chunks, and root
+  uint32_t number = 0;  // a uid; 0: root, and everybody where all files share chunks
   bool operator==(const Owner&) const = default;
 };
 
@@ -36,8 +36,8 @@ class Digester {
   void Reset();
 
  private:
-  // The library hashes sixteen kilobytes at once, side by side, but fewer where one call ends between two sixteens and
-  // the next goes on: it gets whole sixteens.
+  // The library hashes sixteen kilobytes at once, side by side, but fewer where one call ends inside a sixteen and the
+  // next goes on. So it gets whole sixteens.
   static constexpr size_t kBlockBytes = 16 * kKiB;
   void Hold(ByteSpan bytes);
   alignas(16) std::array<std::byte, 2048> state_;  // the hasher of the library, whose size is asserted in digest.cc

@@ -20,8 +20,8 @@
 namespace cairnfs::chunking {
 namespace {
 
-// The values are ordinary ones for the sign and exponent byte of small weights and for text, so that weights widened
-// from bfloat16 to float32, half of whose bytes are zero, and text have candidates too.
+// The values are ordinary ones for the sign and exponent byte of small weights, and for text. So text has candidates,
+// and so have weights that were widened from bfloat16 to float32, half of whose bytes are zero.
 constexpr uint8_t kXor = 0x0c;
 constexpr uint8_t kSum = 0xbc;
 constexpr uint64_t kMixLow = 0x9e37'79b9'7f4a'7c15;
@@ -30,11 +30,11 @@ constexpr size_t kXorOther = 3;
 constexpr size_t kSumOne = 5;
 constexpr size_t kSumOther = 10;
 
-// Searches of fewer bytes are not timed, and so many of each are.
+// Searches of fewer bytes are not timed, and this many of each kind are.
 constexpr size_t kTimedBytesMin = 64 * kKiB;
 constexpr size_t kTimedSearches = 31;
 
-// How far ahead of the search memory is asked for: the processor's own prefetching keeps up with neither.
+// How far ahead of the search memory is asked for. The processor's own prefetching keeps up with neither kind.
 constexpr size_t kPrefetchAheadBytes = 8 * kKiB;
 constexpr size_t kCacheLineBytes = 64;
 
@@ -155,9 +155,9 @@ std::optional<size_t> Find(ByteSpan bytes, uint32_t mask_bits, Finder finder) {
   return found;
 }
 
-// Which instructions are faster differs between processors that have them all, and with where the bytes lie: in the
-// caches of an EPYC AVX-512 takes two thirds of AVX2's time, in its memory half as much more, and what is cut comes
-// from both. So the first searches are done by both in turn, and timed, and the one with the lower median goes on.
+// Which instructions are faster depends on the processor, and on where the bytes lie. On an EPYC AVX-512 takes two
+// thirds of AVX2's time for bytes in the caches and one and a half times as long for bytes in memory, and there are
+// both. So the first searches are done by both in turn, and timed, and the one with the lower median goes on.
 class FasterOfTwo {
  public:
   // Any thread.
