@@ -22,13 +22,13 @@ uint64_t NumberIn(const std::string& path) {
   return file >> number ? number : UINT64_MAX;
 }
 
-// Cores that a group's share of time comes to: `quota` of each `period`, in microseconds.
+// How many cores a group's share of the time comes to. It has `quota` of each `period`, in microseconds.
 uint64_t CoresIn(uint64_t quota, uint64_t period) {
   if (quota == UINT64_MAX || period == UINT64_MAX || period == 0) return UINT64_MAX;
   return std::max<uint64_t>(1, (quota + period - 1) / period);
 }
 
-// What the group in a folder of cgroup v1 or v2 is limited to; UINT64_MAX: nothing.
+// The limit of the group in a folder of cgroup v1 or v2; UINT64_MAX: none.
 struct Limit {
   std::string_view controller;  // of v1, and the name of its hierarchy
   uint64_t (*first_version)(const std::string& group);
@@ -103,8 +103,8 @@ uint64_t MachineMemory(const std::string& root) {
   return UINT64_MAX;
 }
 
-// The program that a process runs, without its folder. Its file cannot be seen where this process may do less than that
-// one; its name, which it could have changed, can. Empty: it has ended, or is a thread of the kernel.
+// The name of the program that a process runs, without its folder. Where this process may not see that one's file, it
+// is the process's name, which it could have changed. Empty: it has ended, or is a thread of the kernel.
 std::string ProgramOf(const stdfs::path& process) {
   std::error_code error;
   std::string program = stdfs::read_symlink(process / "exe", error).filename().string();
@@ -117,8 +117,8 @@ std::string ProgramOf(const stdfs::path& process) {
   return program;
 }
 
-// Whether all four of its user ids (real, effective, saved, of files) are that one: a set-id program that a stranger
-// started belongs half to the stranger.
+// Whether all four user ids of the process (real, effective, saved, of files) are `user`. A set-id program that a
+// stranger started belongs half to the stranger.
 bool IsOf(const stdfs::path& process, uid_t user) {
   std::ifstream status(process / "status");
   for (std::string name; status >> name; std::getline(status, name)) {

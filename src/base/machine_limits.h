@@ -1,4 +1,4 @@
-// What of the machine the process may use.
+// How much of the machine the process may use.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@ namespace cairnfs {
 // and v2), in bytes; UINT64_MAX when none can be read. `root` is put before /proc and /sys: tests give a folder.
 uint64_t UsableMemory(const std::string& root = "");
 
-// How many threads can run at once: the cores that the process may run on, or as many as the time comes to, rounded up,
-// that its control group and those above it may have of them; 1 at least.
+// How many threads can run at once, 1 at least: the number of cores that the process may run on, or fewer where its
+// control group and those above it have less than that in time (rounded up).
 unsigned UsableCores(const std::string& root = "");
 
-// How many other processes of the program cairnfsd there are that are root's, or of this process's own user: another
-// user could start any number, under any name.
+// How many other processes run the program cairnfsd as root or as this process's user. Those of other users do not
+// count: they could start any number, under any name.
 unsigned DaemonsBeside(const std::string& root = "");
 
 }  // namespace cairnfs

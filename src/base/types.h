@@ -49,7 +49,7 @@ struct SegmentId {
   auto operator<=>(const SegmentId&) const = default;
 };
 
-// A chunk's name: the BLAKE3-256 of its bytes, and for whom they are stored (chunking/digest.h).
+// A chunk's name: the BLAKE3-256 of its bytes, and their owner (chunking/digest.h).
 struct Digest {
   static constexpr size_t kBytes = 32;
   std::array<std::byte, kBytes> bytes{};
