@@ -7,7 +7,7 @@ namespace cairnfs::kv {
 namespace {
 
 constexpr std::chrono::minutes kLeaseTtl{60};
-// How often who waits for another's lease asks whether it still has time.
+// How often a thread that waits for another one to grant the lease asks whether it still has time.
 constexpr std::chrono::milliseconds kLookInterval{100};
 // In front of an attempt's name: that attempt did not run.
 constexpr char kRuledOut = '!';
@@ -22,7 +22,8 @@ std::string RandomName() {
   return name;
 }
 
-// Who names no operation cannot ask again, for whom it makes no difference whether that is so for good.
+// kStale only for transactions with an operation id. A caller without one cannot ask again, so it makes no difference
+// to it whether the outcome is unknown for good.
 Error Unknown(const Transaction& transaction, const Error& cause) {
   const bool is_for_good = cause.code == ErrorCode::kStale && !transaction.operation_id.empty();
   return MakeError(is_for_good ? ErrorCode::kStale : ErrorCode::kUnavailable,
@@ -40,7 +41,7 @@ CommitSlots::~CommitSlots() {
   MutexLock lock(mutex_);
   const LeaseId lease = lease_;
   lock.Unlock();
-  // Where the store cannot be reached they go by themselves.
+  // Where the store cannot be reached the slots go with their lease.
   if (lease != 0) static_cast<void>(transport_.TryRevokeLease(lease));
 }
 
@@ -86,7 +87,8 @@ Result<uint64_t> CommitSlots::CommitOperation(const Transaction& transaction) {
   return result;
 }
 
-// One whose answer is lost, or that is tried again, is not forgotten: it would be sent anew, and run twice.
+// Does not forget an operation whose answer is lost, or that is being tried again: it would be sent anew, and run
+// twice.
 void CommitSlots::Remember(const std::string& operation_id, Operation& operation) {
   if (!std::exchange(operation.is_in_order, true)) operation_order_.push_back(operation_id);
   for (size_t looks = operation_order_.size(); looks > 0 && operation_order_.size() > kOperationsRemembered; --looks) {
@@ -113,7 +115,7 @@ Result<uint64_t> CommitSlots::CommitCompares(const Transaction& transaction, Ret
   }
 }
 
-// `open` is set on return exactly when it is not known whether the transaction ran.
+// Sets `open` exactly when it is not known on return whether the transaction ran.
 Result<uint64_t> CommitSlots::CommitOnce(const Transaction& transaction, std::optional<Attempt>& open) {
   Retry retry(options_);
   if (transaction.writes.empty() && !open) return CommitCompares(transaction, retry);

@@ -1,4 +1,4 @@
-// CommitSlots: commits to a store far away, each of which runs at most once whatever becomes of its answers (slots.h).
+// CommitSlots: commits to a store far away. Each runs at most once, whatever becomes of its answers (slots.h).
 //
 // The slots of one object are keys under a lease of an hour. Half an hour after it was granted a new lease with new
 // slots takes its place, so that no slot ends while somebody asks about it, and the store forgets the old ones.
@@ -36,7 +36,7 @@ class CommitSlots {
   CommitSlots(const CommitSlots&) = delete;
 
   // As KvStore::Commit. Any thread. When it fails with kUnavailable and the transaction has an operation id, committing
-  // it again finds out first what became of it; kStale where nobody can tell any more, because the slot is gone.
+  // it again first finds out what became of it; kStale where nobody can tell any more, because the slot is gone.
   Result<uint64_t> Commit(const Transaction& transaction);
 
  private:
@@ -60,8 +60,8 @@ class CommitSlots {
   Result<uint64_t> CommitOperation(const Transaction& transaction);
   Result<uint64_t> CommitOnce(const Transaction& transaction, std::optional<Attempt>& open);
   Result<uint64_t> CommitCompares(const Transaction& transaction, Retry& retry);
-  // What became of the attempt: its revision, or nullopt: it did not run and never will. Its slot is up to date then.
-  // Errors: not known; kStale: for good.
+  // The revision of the attempt, or nullopt: it did not run and never will. Its slot is up to date then. Errors: not
+  // known; kStale: and never will be.
   Result<std::optional<uint64_t>> FindOut(Attempt& attempt, Retry& retry);
   Result<Slot> TakeSlot(Retry& retry);
   void GiveBack(Slot slot);

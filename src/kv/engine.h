@@ -22,8 +22,8 @@ struct EngineWrite {
 // Bytes of the disk.
 struct DiskUse {
   uint64_t held_bytes = 0;
-  // What may be taken beside it for what was written already: the log's entries become tables before the log goes, and
-  // a compaction writes its tables before the old ones go.
+  // What the engine may take beside that for a while, for writes that are done: entries of the log become tables before
+  // the log goes, and a compaction writes its tables before the old ones go.
   uint64_t needed_bytes = 0;
 };
 
@@ -48,7 +48,7 @@ class KvEngine {
   virtual Status Write(const std::vector<EngineWrite>& writes, bool sync) = 0;
   virtual std::unique_ptr<EngineSnapshot> GetSnapshot() = 0;
   virtual DiskUse GetDiskUse() { return {}; }  // any thread; cheap
-  // Gives back the room of what was deleted, and goes on after a full disk, though nobody writes. To be called every
+  // Gives back the room of deleted entries, and recovers after a full disk, also when nobody writes. To be called every
   // few seconds; mostly does nothing.
   virtual void Tidy() {}
   // Reads every table on the disk anew, past what is cached, beside everything else. kCorrupt names those that are
@@ -58,7 +58,8 @@ class KvEngine {
 
 std::unique_ptr<KvEngine> OpenMemoryEngine();
 
-// What an error of an engine whose files are damaged (kCorrupt) advises, so that who adds to it need not say it again.
+// The advice in the error of an engine whose files are damaged (kCorrupt). Code that adds to the error need not repeat
+// it.
 inline constexpr std::string_view kDamageAdvice = "restore the data directory from a copy";
 
 inline constexpr int kRocksFilesOpenMax = 128;  // tables, of each engine
@@ -71,7 +72,7 @@ struct RocksOptions {
   size_t write_buffer_bytes = 32 << 20;
 };
 // kBusy when another process holds it; kCorrupt with RocksDB's words when files are damaged or missing. kNotFound:
-// there is nothing of a database, and none is to be made.
+// there is no database, nor a part of one, and none is to be made.
 Result<std::unique_ptr<KvEngine>> OpenRocksEngine(const RocksOptions& options);
 
 // For `cairnfs check`: reads every block of every file and verifies its checksum. kNotFound as above.

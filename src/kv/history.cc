@@ -9,9 +9,9 @@
 namespace cairnfs::kv {
 namespace {
 
-// Memory that an event and a change take beside the bytes of key and value, roughly.
+// Memory of an event and a change beside the bytes of key and value, roughly.
 constexpr size_t kEventOverheadBytes = 96;
-// What a watch is told in one call, at most; a revision is never cut.
+// The most bytes that a watch is told in one call. A revision is never cut.
 constexpr size_t kCallBytes = 1 << 20;
 
 }  // namespace
@@ -62,7 +62,7 @@ void History::Append(uint64_t revision, std::vector<KvEvent> events) {
   }
   MutexLock lock(mutex_);
   for (Watcher* watcher : watchers_) {
-    // A watch that this does not concern moves on without waking up.
+    // A watch that the change does not concern moves on without waking up.
     if (watcher->told == revision_ && !watcher->is_lost && !watcher->Matches(*change)) {
       watcher->told = revision;
     } else {
@@ -145,7 +145,7 @@ void History::Run(Watcher& watcher) {
     }
     if (!events.empty()) watcher.callbacks.changed(std::move(events), revision);
     lock.Lock();
-    // Unless the history was restarted meanwhile, `told` is what this thread left there.
+    // Nobody else changes `told`, unless the history was restarted meanwhile.
     watcher.told = std::max(watcher.told, revision);
   }
 }

@@ -1,7 +1,7 @@
 // History: the last changes of a store that this process owns, and the watches that are told of them.
 //
 // Invariant: it knows every change of the revisions above forgotten_ and not above revision_. It keeps at most
-// `bytes_max` of them; a watch that fell behind what is kept is told `lost`.
+// `bytes_max` of them. A watch that falls behind the changes that are kept is told `lost`.
 #pragma once
 
 #include <deque>
@@ -22,9 +22,9 @@ class History {
   ~History();  // REQUIRES: no watch is left
   History(const History&) = delete;
 
-  // What revision `revision` changed, perhaps nothing. REQUIRES: the revision is one more than the one before.
+  // Adds what `revision` changed, perhaps nothing. REQUIRES: the revision is one more than the one before.
   void Append(uint64_t revision, std::vector<KvEvent> events);
-  // The store is at `revision`, and how it came there is not known.
+  // Forgets all changes: the store is at `revision`, and how it came there is not known.
   void Restart(uint64_t revision);
 
   // As SharedKvStore::Watch; the watches must not outlive the history.

@@ -1,5 +1,5 @@
-// HostedBatch: transactions that a HostedStore writes to its engine together. Each sees what those before it in the
-// batch did; nobody else does until the batch is written.
+// HostedBatch: transactions that a HostedStore writes to its engine together. Each sees the changes of those before it
+// in the batch. Nobody else sees them until the batch is written.
 #pragma once
 
 #include <map>
@@ -27,7 +27,7 @@ class HostedBatch {
   // Deletes the lease's keys. Nothing when it has ended already.
   Status EndLease(LeaseId lease);
 
-  // For each revision that the batch makes, what watches are told, in order.
+  // The revisions that the batch makes, in order, each with the events that watches are told.
   using Changes = std::vector<std::pair<uint64_t, std::vector<KvEvent>>>;
 
   bool empty() const { return entries_.empty() && granted_.empty() && ended_.empty(); }
@@ -47,7 +47,7 @@ class HostedBatch {
   Result<Entry> Find(const std::string& engine_key) const;
   Result<bool> Holds(const Compare& compare) const;
   Result<bool> RangeHolds(const Compare& compare) const;
-  // The events of the transaction's writes, those that change nothing left out.
+  // The events of the transaction's writes, without those that change nothing.
   Result<std::vector<KvEvent>> EventsOf(const Transaction& transaction, uint64_t revision) const;
 
   KvEngine& engine_;

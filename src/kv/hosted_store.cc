@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kBatchRequestsMax = 4096;
 constexpr size_t kBatchBytesMax = 16 << 20;
 constexpr std::chrono::milliseconds kExpiryTick{100};
-// A process that was stopped for longer could not hear who kept a lease alive.
+// A process that was stopped for longer could not hear that leases were kept alive.
 constexpr std::chrono::milliseconds kPauseNoticed{1500};
 constexpr std::chrono::milliseconds kLeaseMin{1}, kLeaseMax{std::chrono::hours(24 * 365)};
 
@@ -29,7 +29,7 @@ size_t BytesOf(const Transaction& transaction) {
   return bytes;
 }
 
-// But for want of room, the log of an engine whose write failed may hold it when it is opened again.
+// When a write fails for another reason than want of room, the engine's log may hold it when it is opened again.
 Error ErrorOfWrite(Error error) {
   if (error.code != ErrorCode::kNoSpace && !MayHaveRun(error.code)) error.code = ErrorCode::kIo;
   return error;
@@ -37,7 +37,7 @@ Error ErrorOfWrite(Error error) {
 
 }  // namespace
 
-// On the stack of the thread that waits for it.
+// Lies on the stack of the thread that waits for it.
 struct HostedStore::Request {
   // One of these.
   const Transaction* transaction = nullptr;
@@ -86,7 +86,7 @@ Result<std::optional<KvEntry>> HostedStore::Get(std::string_view key) {
   return std::optional<KvEntry>(KvEntry{std::string(key), std::string(stored.value), stored.revision});
 }
 
-// An empty end: that of all keys.
+// A span with an empty end reaches to the end of all keys.
 Status HostedStore::ReadSpan(const KvSpan& span, const EngineSnapshot& snapshot,
                              const std::function<bool(std::optional<KvEntry>)>& take) {
   const std::string engine_begin = EngineKey(span.begin), engine_end = EngineRangeEnd(span.end);
@@ -202,7 +202,7 @@ Result<std::unique_ptr<KvWatch>> HostedStore::Watch(std::string_view begin, std:
 
 Result<std::unique_ptr<KvWatch>> HostedStore::WatchAfter(std::string_view begin, std::string_view end,
                                                          uint64_t after_revision, WatchCallbacks callbacks) {
-  // Whoever names a revision above the engine's has it from a store that was ahead of this one.
+  // A revision above the engine's comes from a store that was ahead of this one.
   Result<std::optional<uint64_t>> revision = ReadRevision(engine_, nullptr);
   const bool is_lost = !revision.ok() || after_revision > revision->value_or(0);
   return history_.Watch(begin, end, {after_revision, is_lost}, std::move(callbacks));
@@ -281,7 +281,7 @@ void HostedStore::Process(const std::vector<Request*>& batch) {
     Status written = engine_.Write(work.Writes(), /*sync=*/true);
     if (!written.ok()) {
       must_reload_ = true;
-      return fail(ErrorOfWrite(written.error()));  // those too that lost against a commit that is not there now
+      return fail(ErrorOfWrite(written.error()));  // also requests that conflicted with a commit of this batch
     }
     work.ApplyTo(leases_);
     revision_ = work.revision();
@@ -311,7 +311,7 @@ void HostedStore::RememberOperation(const std::string& id, uint64_t revision) {
 
 void HostedStore::EndLeases() {
   auto last = LeaseTable::Clock::now();
-  // The time, after a look whether the process was stopped since the last one.
+  // Returns the time, and first looks whether the process was stopped since the last call.
   auto look = [&] {
     const auto now = LeaseTable::Clock::now();
     if (now - last > kPauseNoticed) leases_.ExtendAll();
@@ -323,13 +323,13 @@ void HostedStore::EndLeases() {
     stopped_.WaitFor(stop_mutex_, kExpiryTick);
     if (stopping_) return;
     lock.Unlock();
-    // At that time: the process may be stopped right after it.
+    // The time is taken before: the process may be stopped right after that.
     for (LeaseId lease : leases_.TakeExpired(look())) {
       const Status ended = RevokeLease(lease);
-      // Each write has its own time: many are no pause. A single one that takes so long is taken for one, which only
-      // lets the other leases live on for their time.
+      // A look after each write, so that many writes are not taken for a pause. A single write that takes so long is;
+      // that only lets the other leases live on for their time.
       look();
-      // What cannot be written now is taken again at the next tick.
+      // A lease whose end cannot be written now is taken again at the next tick.
       if (!ended.ok()) {
         if (!has_warned) spdlog::warn("leases that are over cannot be ended for now: {}", ended.error().message);
         has_warned = true;

@@ -1,8 +1,8 @@
 // HostedStore: the SharedKvStore of the process that owns the engine.
 //
-// Commits queue up. The thread at the head of the queue takes what waits, evaluates it in order, writes it as one
-// synced batch of the engine and answers all; meanwhile the next ones queue up (group commit). An engine shows a batch
-// only once it is durable, and reads go to the engine alone: what anybody has read, a crash does not take back.
+// Commits queue up (group commit). The thread at the head of the queue takes all that wait, evaluates them in order,
+// writes them as one synced batch of the engine and answers them; meanwhile the next ones queue up. An engine shows a
+// batch only once it is durable, and reads go to the engine alone. So a crash takes nothing back that anybody has read.
 //
 // The layout is LocalKvStore's, with leases and slots beside it (docs/formats/kv.md). It must not be opened as a
 // LocalKvStore while leases are held: those would not end.
@@ -52,18 +52,18 @@ class HostedStore final : public SharedKvStore {
   // As Watch, but 0 is the revision of a store that was never written to.
   Result<std::unique_ptr<KvWatch>> WatchAfter(std::string_view begin, std::string_view end, uint64_t after_revision,
                                               WatchCallbacks callbacks);
-  // As Read, but hands over each entry as it is read, and keeps none. An empty end is that of all keys here. The state
-  // that it reads is kept for as long as it runs.
+  // As Read, but hands over each entry as it is read, and keeps none. Here an empty end means the end of all keys. The
+  // engine keeps the state that it reads for as long as it runs.
   struct Piece {
     uint64_t revision;             // of the store, the same for all
-    size_t span;                   // index of the span that it is of; they come in order
-    std::optional<KvEntry> entry;  // nullopt: the span's limit cut off what follows
+    size_t span;                   // index of its span; they come in order
+    std::optional<KvEntry> entry;  // nullopt: the span's limit cut off the rest
   };
-  // `take` says whether to go on. The revision.
+  // `take` says whether to go on. Returns the revision.
   Result<uint64_t> ReadPieces(std::span<const KvSpan> spans, const std::function<bool(Piece)>& take);
 
-  // The id of this opening of the store, and whether a state that a client knows is one of this store's, in the past or
-  // now: `opening` told it of `revision` (0: which one did is not known). Where it is not, the store went back.
+  // The id of this opening of the store; and whether the store is, or was, in a state that a client knows: `opening`
+  // told the client of `revision` (0: it is not known which opening did). If it never was, the store went back.
   uint64_t opening() const { return openings_.current(); }
   Result<bool> WasAt(uint64_t opening, uint64_t revision);
   // Commit on behalf of a client far away (slots.h).
@@ -74,7 +74,7 @@ class HostedStore final : public SharedKvStore {
 
   HostedStore(KvEngine& engine, const HostedStoreOptions& options, uint64_t revision);
 
-  // Waits until the request is answered; leads in writing others' requests meanwhile.
+  // Waits until the request is answered. Meanwhile this thread may lead: write the requests of others too.
   void Submit(Request& request) EXCLUDES_LOCK(queue_mutex_);
   std::vector<Request*> TakeBatch() REQUIRES_LOCK(queue_mutex_);
   // These three: REQUIRES: the caller leads.

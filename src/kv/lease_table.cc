@@ -99,7 +99,7 @@ Result<std::chrono::milliseconds> LeaseTable::KeepAlive(LeaseId lease) {
   MutexLock lock(mutex_);
   auto found = leases_.find(lease);
   const Clock::time_point now = Clock::now();
-  // One that is past its time and not taken yet may live on: its keys are all there.
+  // A lease that is past its time and not taken yet may live on: its keys are all there.
   if (found == leases_.end() || found->second.is_ending) {
     return MakeError(ErrorCode::kNotFound, "the lease has ended");
   }

@@ -1,4 +1,4 @@
-// LeaseTable: the leases of a HostedStore in memory, and which keys they hold. What lasts is on the engine.
+// LeaseTable: the leases of a HostedStore in memory, and which keys they hold. The engine has what must last.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ class LeaseTable {
   using Clock = std::chrono::steady_clock;
 
   // All functions may be called from any thread at once.
-  // Puts what is on the engine in place of what is known. Every lease has its full time from now on.
+  // Reads the leases of the engine, and forgets all others. Every lease has its full time from now on.
   Status Load(KvEngine& engine);
   void Add(LeaseId lease, std::chrono::milliseconds ttl);
   void Remove(LeaseId lease);
@@ -34,8 +34,8 @@ class LeaseTable {
 
   // kNotFound when it has ended.
   Result<std::chrono::milliseconds> KeepAlive(LeaseId lease);
-  // From now on they do not live, whatever comes: those whose time was over at `now`, and those told of before that are
-  // still there.
+  // Returns the leases whose time was over at `now`, and those that an earlier call returned and that are still there.
+  // From now on they do not live, whatever comes.
   std::vector<LeaseId> TakeExpired(Clock::time_point now);
   void ExtendAll();  // gives each lease that lives its full time again
 

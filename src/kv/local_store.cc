@@ -12,10 +12,10 @@ namespace {
 Failpoint flush_begin("kv.flush_begin", Failpoint::Kind::kKill);
 Failpoint flush_done("kv.flush_done", Failpoint::Kind::kKill);
 
-// Memory that a map node takes beside the bytes of key and value, roughly.
+// Memory of a map node beside the bytes of key and value, roughly.
 constexpr size_t kEntryOverheadBytes = 128;
 
-// Of 30,000 to 50,000 keys: a directory of 10,000 files is looked at, and removed, without RocksDB.
+// For 30,000 to 50,000 keys: so a directory of 10,000 files is listed, and removed, without reads of RocksDB.
 constexpr size_t kReadCacheBytes = 16 * kMiB;
 
 void CheckRequirement(bool holds) {
@@ -134,7 +134,7 @@ Result<std::optional<KvEntry>> LocalKvStore::Get(std::string_view key) {
       return std::optional<KvEntry>(KvEntry{std::string(key), *value->value, value->revision});
     }
   }
-  // If the key was committed and flushed since, what is known is one that was current during this call.
+  // If the key was committed and flushed since, `known` is still a value that it had during this call.
   CAIRNFS_ASSIGN_OR_RETURN(ReadCache::Known known, ReadPastLayers(key, cache_epoch));
   if (!known.value) return std::optional<KvEntry>();
   return std::optional<KvEntry>(KvEntry{std::string(key), std::move(*known.value), known.revision});
@@ -205,7 +205,7 @@ void LocalKvStore::TellWatcher(const std::vector<KvWrite>& writes, const Watched
   for (const KvWrite& write : writes) {
     if (was == before.end()) return;
     if (!IsWatched(write)) continue;
-    // A late write below a newer one is not seen.
+    // A late write below a newer one cannot be seen.
     const Value* now = FindInLayers(write.key);
     if (now != nullptr && now->revision == revision) watcher_(write.key, *was, now->value, revision);
     ++was;

@@ -3,7 +3,7 @@
 // Commits go to an *active* layer in memory and are visible at once; nothing reaches the engine until it is flushed.
 // Freeze() turns the active layer into the *frozen* one and starts a new active layer; FlushFrozen() writes the frozen
 // layer to the engine as one synced, atomic batch. So what survives a crash is always a prefix of the commits, cut at a
-// Freeze, and whoever calls FlushFrozen decides what must be durable before it (the data that the layer names).
+// Freeze; the caller of FlushFrozen decides what must be durable before it (the data that the layer names).
 // In between, CommitLate() adds blind puts to the frozen layer: state that belongs to the time before the freeze but
 // was worked out after it (the recipe of a file whose bytes were still being hashed).
 //
@@ -38,7 +38,7 @@ class LocalKvStore final : public KvStore {
   Status VisitRange(std::string_view begin, std::string_view end, const EntryVisitor& visit) override;
   Result<KvSnapshot> Read(std::span<const KvSpan> spans) override;
   Result<uint64_t> Commit(const Transaction& transaction) override;
-  // Freeze and FlushFrozen. Only for users who keep no data outside the store that its values name.
+  // Freeze and FlushFrozen. Only for users whose values name no data outside the store.
   Status Sync() override;
   KvLimits limits() const override;
 
@@ -54,20 +54,20 @@ class LocalKvStore final : public KvStore {
   // repeated (after kNoSpace) or will fail again (kFailed).
   Status FlushFrozen();
 
-  // Told of each change that a read sees of a key that begins with a letter: what it was, what it is, at which
-  // revision; in order of revision. The store is locked meanwhile: be quick, and do not call it. Costs whoever changes
-  // such a key a read. REQUIRES: such keys are changed by one thread at a time.
+  // Called for each change, as reads see it, of a key that begins with a certain letter, in order of revision. The
+  // store is locked meanwhile: be quick, and do not call it. A change of such a key costs a read. REQUIRES: such keys
+  // are changed by one thread at a time.
   using Watcher = std::function<void(std::string_view key, const std::optional<std::string>& before,
                                      const std::optional<std::string>& after, uint64_t revision)>;
-  void Watch(char letter, Watcher watcher);  // in place of the one before; none: empty
+  void Watch(char letter, Watcher watcher);  // in place of the one before; an empty one: none
 
   bool HasUnflushed() const;  // the active or the frozen layer is not empty
   // Whether a change of a key in [begin, end) that `matches` is not flushed. The store is locked meanwhile: be quick.
   using ChangeMatcher = std::function<bool(std::string_view key, const std::optional<std::string>& value)>;
   bool HasUnflushed(std::string_view begin, std::string_view end, const ChangeMatcher& matches) const;
   size_t UnflushedBytes() const;  // memory that both layers take, roughly
-  // Commits that must not wait for a flush (the inode number reservation): straight to the engine, synced, before
-  // return. The keys written must never be written through Commit.
+  // A commit that must not wait for a flush (the inode number reservation). It goes straight to the engine, synced,
+  // before return. REQUIRES: the keys are never written through Commit.
   Status CommitDurable(const std::vector<KvWrite>& writes);
 
  private:
@@ -97,7 +97,7 @@ class LocalKvStore final : public KvStore {
 
   explicit LocalKvStore(KvEngine& engine);
 
-  // What can not be read counts as absent: the write goes on.
+  // A value that cannot be read counts as absent, and the write goes on.
   WatchedBefore ReadWatched(const std::vector<KvWrite>& writes);
   bool IsWatched(const KvWrite& write) const;
 
@@ -112,13 +112,13 @@ class LocalKvStore final : public KvStore {
   Result<Evaluation> Evaluate(const Transaction& transaction);
   Result<bool> PointsHold(const Transaction& transaction, Evaluation& evaluation);
   Result<bool> RangeHolds(const Compare& compare);
-  // Of the engine. REQUIRES: the key was in no layer after `cache_epoch` was taken.
+  // Reads the engine, through the cache. REQUIRES: the key was in no layer after `cache_epoch` was taken.
   Result<ReadCache::Known> ReadPastLayers(std::string_view key, uint64_t cache_epoch);
   // The revision alone; 0: the key is absent.
   Result<uint64_t> EngineRevision(std::string_view key, uint64_t cache_epoch);
-  // Once the engine has the writes of `layer`, and as long as readers find them in a layer.
+  // Tells the cache the writes of `layer`. REQUIRES: the engine has them, and readers still find them in a layer.
   void TellCache(const Layer& layer);
-  // nullopt: what Evaluate saw no longer tells. REQUIRES: mutex_ is held, evaluation.holds.
+  // nullopt: what Evaluate saw is not enough to tell. REQUIRES: mutex_ is held, evaluation.holds.
   std::optional<bool> StillHolds(const Transaction& transaction, const Evaluation& evaluation) const;
 
   // `copies_max` bounds how many entries of the layers are copied; 0: no bound.

@@ -1,8 +1,8 @@
 // LocalKvStore::Commit.
 //
-// The compares are evaluated without the exclusive lock, because they may have to read the disk. Then, under it, what
-// they saw is looked at again. If nothing was committed in between, it holds. Otherwise a key's state is its entry in a
-// layer, or what the engine said when it was asked, as long as no layer was flushed away since (engine_epoch_).
+// The compares are evaluated without the exclusive lock, because they may have to read the disk. Under the lock they
+// are looked at again. If nothing was committed in between, they hold. Otherwise a key's state is its entry in a layer,
+// or what the engine said when it was asked, as long as no layer was flushed away since (engine_epoch_).
 #include <algorithm>
 
 #include "kv/local_store.h"
@@ -19,7 +19,7 @@ bool PointHolds(const Compare& compare, uint64_t revision) {
 }
 
 Result<uint64_t> LocalKvStore::EngineRevision(std::string_view key, uint64_t cache_epoch) {
-  // Nearly always: a transaction compares what was read just before.
+  // Nearly always found: a transaction compares keys that were read just before.
   if (auto revision = cache_.FindRevision(key)) return *revision;
   CAIRNFS_ASSIGN_OR_RETURN(ReadCache::Known known, ReadPastLayers(key, cache_epoch));
   return known.revision;
@@ -133,11 +133,11 @@ Result<uint64_t> LocalKvStore::Commit(const Transaction& transaction) {
     CAIRNFS_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(transaction));
     if (evaluation.earlier_result) return *evaluation.earlier_result;
     std::unique_lock lock(mutex_);
-    // The same operation may have been committed by another thread meanwhile, and its writes may be what failed us.
+    // Another thread may have committed the same operation meanwhile, and its writes may be why this compare failed.
     if (const uint64_t* earlier = FindOperation(transaction.operation_id)) return *earlier;
     if (evaluation.holds) {
       std::optional<bool> holds = StillHolds(transaction, evaluation);
-      if (!holds) continue;  // each round costs somebody else's commit into the range, or a flush
+      if (!holds) continue;  // only after somebody else's commit into the range, or a flush
       if (*holds) {
         const uint64_t revision = Apply(transaction);
         TellWatcher(transaction.writes, before, revision);

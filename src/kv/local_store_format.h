@@ -48,7 +48,7 @@ std::string AttachmentKey(uint64_t lease, std::string_view engine_key);
 std::string EncodeStored(uint64_t revision, std::string_view value);
 // The engine's revision; nullopt: it has none.
 Result<std::optional<uint64_t>> ReadRevision(KvEngine& engine, const EngineSnapshot* snapshot);
-// kCorrupt when there are keys: asked of a store without a revision.
+// kCorrupt when there are keys. For a store without a revision.
 Status CheckNoKeys(KvEngine& engine);
 
 bool IsRange(const Compare& compare);

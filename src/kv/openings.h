@@ -1,9 +1,9 @@
 // Openings: which process made which revisions of a hosted store.
 //
 // Each opening of the store has a random id, and the engine keeps the ids of the last ones with the revision at which
-// each began. A client that knows a revision of some opening can so be told whether this store was ever in that state:
-// it was not, if the store was put back to an older state since (a backup was restored) and went another way from
-// there, whatever its revision is by now. Immutable.
+// each began. So a client that knows a revision of some opening can be told whether this store was ever in that state.
+// It was not, if the store was put back to an older state since (a backup was restored) and went another way from
+// there, whatever its revision is. Immutable.
 #pragma once
 
 #include <string_view>
@@ -22,8 +22,8 @@ class Openings {
   static Result<Openings> Begin(KvEngine& engine, uint64_t revision);
 
   uint64_t current() const { return openings_.empty() ? 0 : openings_.back().id; }
-  // Whether the state at `revision`, of which a client was told by the opening `id`, is one of this store's. False also
-  // of an opening that is so old that it is not known any more.
+  // Whether the state at `revision`, which the opening `id` told a client, is one of this store's. False too for an
+  // opening that is so old that it is not known any more.
   bool Contain(uint64_t id, uint64_t revision) const;
 
  private:

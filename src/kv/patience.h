@@ -1,6 +1,6 @@
-// Patience: how long the calls of a store far away go on without an answer: those of all threads once this host is told
-// to stop, those of one thread once nobody waits for what it does. Until then each call has the time that its own
-// options give it.
+// Patience: how long calls to a store far away go on without an answer. It ends the calls of all threads once this host
+// is told to stop, and those of one thread once nobody waits for their result. Until then each call has the time that
+// its own options give it.
 #pragma once
 
 #include <atomic>
@@ -22,16 +22,16 @@ class Patience {
   Patience(const Patience&) = delete;
 
   // All functions may be called from any thread at once.
-  // It is over now.
+  // Ends it now.
   void End();
-  // From now on it is over as soon as calls have waited for `silence_max`, counted from this one at the earliest, and
-  // none was answered meanwhile. A second Limit changes nothing.
+  // From now on it ends as soon as calls have waited for `silence_max` and none was answered meanwhile. The time counts
+  // from this call at the earliest. A second Limit changes nothing.
   void Limit(std::chrono::milliseconds silence_max);
-  // For good. Cheap. Whoever makes calls makes none any more.
+  // It stays over. Cheap. A thread that sees true makes no more calls.
   bool IsOver() const { return is_over_; }
 
-  // While it lives, this thread's calls wait for no longer than `patience`, beside the store's own, and not for that of
-  // an OfThread around it. Null: they have their own time.
+  // While it lives, the calls of this thread wait for no longer than `patience` and the store's own allow. It hides an
+  // OfThread around it. Null: the calls have their own time.
   class OfThread {
    public:
     explicit OfThread(Patience* patience);
@@ -42,11 +42,11 @@ class Patience {
    private:
     Patience* const around_;
   };
-  // That of this thread, for threads that work for it meanwhile; null: none.
+  // The patience of this thread, for threads that work for it meanwhile; null: none.
   static Patience* Current();
-  // Of those below, `patience` is the store's and may be null; that of the thread counts as well.
+  // In the functions below `patience` is the store's and may be null. That of the thread counts as well.
   static bool IsWaitOver(const Patience* patience);
-  // False, at once or woken: it is over.
+  // False, at once or as soon as it happens: it is over.
   static bool Sleep(Patience* patience, std::chrono::microseconds time);
 
  private:
@@ -63,9 +63,9 @@ class Patience {
   };
 
  public:
-  // One that waits for the store's answer: `give_up` is called when the patience is over, in the constructor when it is
-  // already. It must make the waiting end, and not wait itself. Destroying it waits for a `give_up` that runs, so
-  // whatever `give_up` locks must not be locked there.
+  // A call that waits for the store's answer. `give_up` is called when the patience is over, in the constructor when it
+  // is over already. It must make the waiting end, and not wait itself. The destructor waits for a `give_up` that runs:
+  // so do not hold a lock there that `give_up` takes.
   class Call {
    public:
     Call(Patience* patience, const std::function<void()>& give_up);

@@ -5,7 +5,7 @@ namespace {
 
 // Larger values, as recipes of many chunks are, are read from the engine: they would drive out hundreds of others.
 constexpr size_t kValueBytesMax = 4096;
-// Two nodes of a list and of a hash table with its bucket, and their allocations, beside the bytes of key and value.
+// Memory beside the bytes of key and value: nodes of a list and of a hash table with its bucket, and their allocations.
 constexpr size_t kItemOverheadBytes = 192;
 
 }  // namespace
@@ -41,7 +41,7 @@ std::optional<uint64_t> ReadCache::FindRevision(std::string_view key) {
 void ReadCache::Insert(std::string_view key, const Known& known, uint64_t epoch) {
   Shard& shard = ShardOf(key);
   MutexLock lock(shard.mutex);
-  // An epoch that begins after this look at it updates the key after this, for the shard is locked.
+  // An epoch that begins after this look updates the key after this insert, because the shard is locked.
   if (epoch == epoch_.load(std::memory_order_acquire)) Put(shard, key, known);
 }
 

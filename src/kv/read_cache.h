@@ -1,9 +1,9 @@
-// What a KvEngine is known to say of single keys, absent ones among them: a look-up in RocksDB's memtable costs
-// microseconds, and an operation on a name asks for the same few keys that the one before it on that name asked for.
+// ReadCache: values of single keys of a KvEngine, and which keys are absent. A look-up in RocksDB's memtable costs
+// microseconds, and an operation on a name asks for the same few keys as the one before it.
 //
-// Nothing stale is found, because a value that a thread read comes with the epoch that the cache had before the thread
-// began, and each change of the engine begins a new epoch before it tells the cache what it changed. The user's part is
-// to keep the keys that are being changed from being looked for here until Update() has been told of them.
+// Nothing stale is found. A value that a thread read comes with the epoch that the cache had before the read, and each
+// change of the engine begins a new epoch before it tells the cache what it changed. The user's part: no key is looked
+// for here while it is being changed, until Update() has been told of it.
 //
 // All functions may be called from any thread.
 #pragma once
@@ -35,12 +35,12 @@ class ReadCache {
   std::optional<uint64_t> FindRevision(std::string_view key);  // 0: absent
 
   uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
-  // What the engine said to who asked after it took `epoch`. Left out when that is over.
+  // Adds what the engine said, to a caller that took `epoch` before it asked. Does nothing when that epoch is over.
   void Insert(std::string_view key, const Known& known, uint64_t epoch);
 
   // The engine has changed: BeginEpoch, and then Update for each key that did.
   void BeginEpoch() { epoch_.fetch_add(1, std::memory_order_acq_rel); }
-  // A key that is gone is forgotten: few ask for it again.
+  // A key that is gone is forgotten, since few ask for it again.
   void Update(std::string_view key, uint64_t revision, const std::optional<std::string>& value);
 
  private:

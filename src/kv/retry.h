@@ -21,14 +21,14 @@ class Retry {
  public:
   using Clock = std::chrono::steady_clock;
   explicit Retry(const RetryOptions& options);
-  // Waits before the next try, for a random time so that many clients do not come at once. False, at once: the time is
-  // over. False also as soon as the patience is over, or that of this thread (Patience::OfThread).
+  // Waits before the next try, for a random time, so that many clients do not come at once. False, at once, when the
+  // time is over; and as soon as the patience is over, or that of this thread (Patience::OfThread).
   bool Wait();
   // Whether the next Wait would return false for certain.
   bool IsOver() const;
-  // What Wait would sleep, for who sleeps on a condition of their own.
+  // The time that Wait would sleep, for a caller that sleeps on a condition of its own.
   std::chrono::microseconds NextWait();
-  // What is tried went well: the next wait is short again.
+  // A try went well: the next wait is short again.
   void NoteProgress() { wait_ = wait_min_; }
 
  private:

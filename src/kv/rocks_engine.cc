@@ -39,18 +39,18 @@ class RocksSnapshot final : public EngineSnapshot {
   const rocksdb::Snapshot* const snapshot_;
 };
 
-// From one flush of deletions to the next, and how many are worth one.
+// The time between two flushes of deletions, and how many deletions are worth a flush.
 constexpr std::chrono::seconds kDeletionsFlushedAfter{10};
 constexpr uint64_t kDeletionsWorthAFlush = 100;
 
-// What RocksDB's own threads tell. Self-synchronised.
+// What RocksDB's own threads report. Self-synchronised.
 struct Background {
   SyncMark mark;
   std::atomic<uint64_t> table_bytes{0}, compaction_bytes_max{0};  // TableBytes
   std::atomic<bool> found_no_room{false};                         // since the database was opened
 };
 
-// Keeps what is known of the tables fresh, and RocksDB from recovering by itself.
+// Notes the sizes of the tables as they change, and keeps RocksDB from recovering by itself.
 class Listener final : public rocksdb::EventListener {
  public:
   Listener(std::string path, Background& background) : path_(std::move(path)), background_(background) {}
@@ -77,8 +77,8 @@ class Listener final : public rocksdb::EventListener {
 };
 
 // After a full disk the database is closed and opened again before the next write: RocksDB 7.8's Resume leaves a log
-// writer in place that refuses every later write. Opening keeps all that was written, synced or not, because it is in
-// the log files; that is checked by the sequence number.
+// writer in place that refuses every later write. Opening keeps all writes, synced or not, because they are in the log
+// files; the sequence number is compared to be sure.
 class RocksEngine final : public KvEngine {
  public:
   explicit RocksEngine(std::string path, rocksdb::Options options)
@@ -109,7 +109,7 @@ class RocksEngine final : public KvEngine {
   Error NoSpaceError() const {
     return MakeError(ErrorCode::kNoSpace, "metadata in " + path_ + ": no space left on the device");
   }
-  // Takes the database away from everyone once nobody uses it. Null when somebody does for long.
+  // Waits until nobody uses the database, and takes it: nobody else gets it then. Null when somebody uses it for long.
   std::shared_ptr<rocksdb::DB> TakeUnusedDb() REQUIRES_LOCK(db_mutex_);
   bool IsUnused() {
     MutexLock lock(db_mutex_);
@@ -148,13 +148,13 @@ rocksdb::ReadOptions MakeReadOptions(const EngineSnapshot* snapshot) {
 RocksEngine::~RocksEngine() {
   std::shared_ptr<rocksdb::DB> db = CurrentDb();
   if (db == nullptr || read_lock_ != nullptr || has_failed_.load() || must_reopen_.load()) return;
-  // A clean end leaves nothing unsynced, so that damage to any of it will be seen.
+  // A clean end leaves nothing unsynced, so the mark can show damage to any of it.
   uint64_t sequence = db->GetLatestSequenceNumber();
   if (db->SyncWAL().ok()) background_.mark.RaiseSequence(sequence);
 }
 
 Result<std::shared_ptr<rocksdb::DB>> RocksEngine::OpenDb() {
-  // What opening begins and has no room for would only take more of the room.
+  // Without room to finish, an opening would only take more of the room.
   if (!HasRoomToRecover(path_, options_.write_buffer_size)) {
     RemoveUnnamedTables(options_, path_);
     if (!HasRoomToRecover(path_, options_.write_buffer_size)) return NoSpaceError();
@@ -265,7 +265,7 @@ Status RocksEngine::Write(const std::vector<EngineWrite>& writes, bool sync) {
 Status RocksEngine::WriteOnce(rocksdb::WriteBatch& batch, bool sync) {
   std::shared_ptr<rocksdb::DB> db = CurrentDb();
   if (db == nullptr) return Failure();
-  // Another thread found the disk full since, and what is open may be for reading alone by now.
+  // Another thread may have found the disk full since, and the database may be open for reading alone.
   if (must_reopen_.load()) return NoSpaceError();
   // Everything that is visible now is in the log before this batch, so the sync covers it and the batch.
   const uint64_t sequence = db->GetLatestSequenceNumber() + static_cast<uint64_t>(batch.Count());
@@ -300,7 +300,7 @@ Status RocksEngine::Reopen() {
   background_.found_no_room.store(false);
   Result<std::shared_ptr<rocksdb::DB>> opened = OpenDb();
   if (!opened.ok()) {
-    // The room went again: at least what is there can be read.
+    // The room is gone again. Opened for reading, the data can at least be read.
     Result<std::unique_ptr<rocksdb::DB>> unchanged = OpenUnchanged(options_, path_);
     if (!unchanged.ok()) return Fail(unchanged.error());
     db_ = std::move(*unchanged);
@@ -324,8 +324,8 @@ DiskUse RocksEngine::GetDiskUse() {
 
 void RocksEngine::Tidy() {
   if (read_lock_ != nullptr || has_failed_.load()) return;
-  // Writes go on after a compaction that found no room, and nothing is compacted any more.
-  // Not while somebody reads: until it is open again no write would go on.
+  // After a compaction that found no room writes go on, but nothing is compacted any more until the database is opened
+  // anew. Not while somebody reads: writes would have to wait for the reader.
   if (background_.found_no_room.load() && HasRoomToRecover(path_, options_.write_buffer_size) && IsUnused()) {
     must_reopen_.store(true);
   }

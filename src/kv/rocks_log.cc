@@ -16,8 +16,8 @@ namespace {
 
 constexpr off_t kLogBytesMax = 1 << 20;
 
-// What cannot be written is dropped, so that a full or dead disk ends nothing: RocksDB 7.8's own logger goes on to use
-// a file that a write to has failed, and there the library as Debian builds it, with assertions, aborts the process.
+// Drops lines that cannot be written, so that a full or dead disk ends nothing. RocksDB 7.8's own logger goes on to use
+// a file after a failed write, and then the library as Debian builds it, with assertions, aborts the process.
 class WarningLog final : public rocksdb::Logger {
  public:
   explicit WarningLog(std::string path) : rocksdb::Logger(rocksdb::InfoLogLevel::WARN_LEVEL), path_(std::move(path)) {}

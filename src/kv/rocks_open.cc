@@ -41,7 +41,7 @@ std::string ManifestPath(const std::string& path, uint64_t number) {
   return path + "/MANIFEST-" + std::string(digits.size() < 6 ? 6 - digits.size() : 0, '0') + digits;
 }
 
-// The first `bytes` bytes of the file; shorter when it is shorter, empty when it is not there.
+// The first `bytes` bytes of the file; fewer when it is shorter, none when it is not there.
 Result<std::string> ReadPrefix(const std::string& path, const std::string& file, uint64_t bytes) {
   std::string text;
   rocksdb::Status status = rocksdb::ReadFileToString(rocksdb::Env::Default(), file, &text);
@@ -72,7 +72,8 @@ Status CheckManifest(const std::string& path, const SyncMarkRecord& mark) {
   return {};
 }
 
-// Whether the disk gives this process that much, asked by taking it for a moment. False where that cannot be asked.
+// Whether the disk gives this process so many bytes. Takes them for a moment to find out. False where that cannot be
+// done.
 bool CanAllocate(const std::string& path, uint64_t bytes) {
   const int fd = open(path.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
   if (fd < 0) return false;
@@ -84,8 +85,8 @@ bool CanAllocate(const std::string& path, uint64_t bytes) {
   return result == 0;
 }
 
-// Of what is free but not for everybody, root may use one part, and the filesystem keeps another for itself (ext4's
-// reserved clusters). RocksDB's GetFreeSpace takes all of it for root's.
+// Some free space is not for everybody: root may use one part of it, and the filesystem keeps another for itself
+// (ext4's reserved clusters). RocksDB's GetFreeSpace counts all of it as root's.
 bool HasRoom(const std::string& path, uint64_t bytes) {
   struct statvfs info;
   if (statvfs(path.c_str(), &info) != 0) return true;
@@ -146,9 +147,9 @@ Result<std::unique_ptr<rocksdb::DB>> OpenUnchanged(const rocksdb::Options& optio
   rocksdb::Status status = rocksdb::DB::OpenForReadOnly(quiet, path, &raw);
   std::unique_ptr<rocksdb::DB> db(raw);
   if (!status.ok()) {
-    // A file that the database names and that is not there is damage too.
+    // A file that the database names and that is missing is damage too.
     std::string words = status.ToString();
-    // RocksDB looks for a table under LevelDB's name last, and tells of that one.
+    // RocksDB looks for a table under LevelDB's name last, and its message has that name.
     if (size_t at = words.find(".ldb"); at != std::string::npos) words.replace(at, 4, ".sst");
     if (words.find("No such file") != std::string::npos) return Damaged(path, words);
     return ToError(status, path);
@@ -178,7 +179,7 @@ void RemoveUnnamedTables(const rocksdb::Options& options, const std::string& pat
 TableBytes MeasureTables(rocksdb::DB& db) {
   rocksdb::ColumnFamilyMetaData tables;
   db.GetColumnFamilyMetaData(&tables);
-  uint64_t upper_bytes = 0;  // a compaction of level 0 may take in all of it, and of level 1
+  uint64_t upper_bytes = 0;  // of levels 0 and 1: a compaction of level 0 may take in all of both
   for (const rocksdb::LevelMetaData& level : tables.levels) {
     if (level.level <= 1) upper_bytes += level.size;
   }

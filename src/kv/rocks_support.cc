@@ -47,8 +47,8 @@ rocksdb::CompressionType BestCompression() {
   return has_lz4 ? rocksdb::kLZ4Compression : rocksdb::kNoCompression;
 }
 
-// What the write-ahead log, a flush and a compaction take for a while is some write buffers: keep that small against a
-// small disk.
+// The write-ahead log, a flush and a compaction take the size of some write buffers for a while. So the buffers are
+// small on a small disk.
 size_t WriteBufferBytes(const RocksOptions& options) {
   struct statvfs info;
   if (statvfs(options.path.c_str(), &info) != 0) return options.write_buffer_bytes;
@@ -91,8 +91,8 @@ Error ToError(const rocksdb::Status& status, const std::string& path) {
 Error ToWriteError(const rocksdb::Status& status, const std::string& path) {
   Error error = ToError(status, path);
   if (error.code != ErrorCode::kNoSpace) return error;
-  // Unlike an append, a sync leaves unknown what of the log is on the disk: once opened again the database may have
-  // replayed this very write.
+  // After a failed sync, unlike a failed append, it is unknown how much of the log is on the disk. Opened again, the
+  // database may have replayed this very write.
   if (IsOfLogSync(status.ToString())) error.code = ErrorCode::kIo;
   return error;
 }
@@ -106,8 +106,8 @@ rocksdb::Options MakeRocksOptions(const RocksOptions& options) {
 
   // Integrity. The recovery mode is point in time because a power cut may leave anything behind the last sync: bytes
   // that end early, but also zeros or sectors of a later record after missing ones. kTolerateCorruptedTailRecords
-  // refuses the second kind (a record that is all there and does not check), kAbsoluteConsistency both. What point in
-  // time would forgive too much, damage to synced records, is found by the sync mark (sync_mark.h).
+  // refuses the second kind (a record that is all there and does not check), kAbsoluteConsistency both. Point in time
+  // forgives damage to synced records too; the sync mark finds that (sync_mark.h).
   rocks.paranoid_checks = true;
   rocks.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   rocks.file_checksum_gen_factory = rocksdb::GetFileChecksumGenCrc32cFactory();
@@ -120,7 +120,7 @@ rocksdb::Options MakeRocksOptions(const RocksOptions& options) {
   rocks.target_file_size_base = rocks.write_buffer_size;
   rocks.max_bytes_for_level_base = 8 * rocks.write_buffer_size;
   rocks.max_compaction_bytes = 16 * rocks.target_file_size_base;
-  // Tables full of deletions are compacted at once, so that the room of what was deleted comes back.
+  // Tables full of deletions are compacted at once, so that the room of deleted entries comes back.
   rocks.table_properties_collector_factories = {rocksdb::NewCompactOnDeletionCollectorFactory(
       kDeletionWindow, /*deletion_trigger=*/kDeletionWindow / 2, /*deletion_ratio=*/0.5)};
   rocks.max_open_files = kRocksFilesOpenMax;

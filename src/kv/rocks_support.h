@@ -25,10 +25,10 @@ Error ToWriteError(const rocksdb::Status& status, const std::string& path);
 
 rocksdb::Options MakeRocksOptions(const RocksOptions& options);
 
-// What RocksDB logs of the database in `path`; loses what finds no room.
+// Logs RocksDB's warnings of the database in `path`. Loses lines that find no room.
 std::shared_ptr<rocksdb::Logger> MakeInfoLog(const std::string& path);
 
-// The lock that keeps a second process out: RocksDB's own LOCK file, held from here.
+// RocksDB's own LOCK file, held by this process to keep a second one out.
 class RocksLock {
  public:
   // kBusy when somebody holds it, in this process or another.

@@ -1,4 +1,5 @@
-// Reading the tables of a database that is in use anew, against the checksums that its manifest holds of them.
+// Verifies the tables of a database that is in use: reads them anew, and compares the checksums that its manifest
+// holds.
 #include <fcntl.h>
 #include <rocksdb/file_checksum.h>
 #include <rocksdb/metadata.h>
@@ -21,7 +22,7 @@ constexpr size_t kNamedMax = 8;
 
 Error Stopped() { return MakeError(ErrorCode::kInterrupted, "the check was stopped"); }
 
-// Reads so many bytes per second at most.
+// Keeps a reader at `kBytesPerSecondMax`.
 class Pace {
  public:
   // False once `stop` is set.
@@ -62,7 +63,7 @@ Result<Reading> ReadTable(const Table& table, rocksdb::FileChecksumGenerator& ge
                           const std::stop_token& stop) {
   const int fd = open(table.file.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return Reading{errno};
-  // What the kernel keeps of it says nothing about the disk.
+  // Pages that the kernel has in memory say nothing about the disk.
   (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
   std::string piece(kPieceBytes, '\0');
   ssize_t size;
@@ -117,7 +118,7 @@ Status VerifyTables(const std::function<std::shared_ptr<rocksdb::DB>()>& current
       damaged[name] = "fails its checksum";
     }
   }
-  // Those that a compaction replaced meanwhile are gone rightly.
+  // Tables that a compaction replaced meanwhile are rightly gone.
   if (!missing.empty() && (db = current()) != nullptr) {
     for (const auto& [name, table] : LiveTables(*db)) {
       if (auto found = missing.find(name); found != missing.end()) damaged.insert(*found);

@@ -3,8 +3,8 @@
 // Implementations: HostedStore (in the process that owns the engine), NodeStore (the same, reached over gRPC) and
 // EtcdStore. Every Commit is durable on return. While the store cannot be reached calls try again, at another endpoint
 // if there is one, for as long as the implementation's options say, then fail with kUnavailable. A Commit whose answer
-// was lost is found out: it never runs twice, and kUnavailable means that it may or may not have run. kStale: so it is,
-// and committing it again, by its operation id, will not tell either.
+// was lost never runs twice: the implementation finds out what became of it. kUnavailable means that it may or may not
+// have run. kStale means the same, and that committing it again, by its operation id, will not tell either.
 #pragma once
 
 #include <chrono>
@@ -22,13 +22,14 @@ struct KvEvent {
 };
 
 struct WatchCallbacks {
-  // Changes of one or more whole revisions, in order. `revision`: everything up to it was told.
+  // Changes of one or more whole revisions, in order. All changes up to `revision` have been told then.
   std::function<void(std::vector<KvEvent> events, uint64_t revision)> changed;
-  // What happened meanwhile can not be told any more (compacted, or the store went back to an older state): read the
-  // range anew; the watch goes on with changes after `revision`, a revision of the store not older than this call.
+  // Changes were missed and cannot be told any more (they were compacted, or the store went back to an older state):
+  // read the range anew. The watch goes on with changes after `revision`, which is not older than this call.
   std::function<void(uint64_t revision)> lost;
-  // In place of `lost`, where the store went back to an older state (a backup was restored) and perhaps on from there:
-  // every revision that was read before may stand for something else now, also one below `revision`. Empty: `lost`.
+  // In place of `lost`, where the store went back to an older state (a backup was restored), and perhaps on from there.
+  // Every revision that was read before may stand for something else then, also one below `revision`. Empty: `lost` is
+  // called.
   std::function<void(uint64_t revision)> went_back = {};
 
   void TellWentBack(uint64_t revision) const { went_back ? went_back(revision) : lost(revision); }
@@ -42,11 +43,11 @@ class KvWatch {
 
 class SharedKvStore : public KvStore {
  public:
-  // A lease ends `ttl` after it was granted or kept alive last, not before; then the keys written with it go, each as
-  // a change of its own or together. After a restart of the store every lease has its full ttl again.
+  // A lease ends `ttl` after it was granted or last kept alive, not before. Then the keys written with it go, each as a
+  // change of its own or together. After a restart of the store every lease has its full ttl again.
   virtual Result<LeaseId> GrantLease(std::chrono::milliseconds ttl) = 0;
-  // The time it has left, counted from when the request was sent. kNotFound: it has ended. Tries once per endpoint,
-  // then kUnavailable: whoever keeps a lease alive has a schedule of their own.
+  // Returns the time that the lease has left, counted from when the request was sent. kNotFound: it has ended. Tries
+  // once per endpoint, then kUnavailable, because a caller that keeps a lease alive has a schedule of its own.
   virtual Result<std::chrono::milliseconds> KeepLeaseAlive(LeaseId lease) = 0;
   // Ends it now. No error when it has ended already.
   virtual Status RevokeLease(LeaseId lease) = 0;

@@ -1,10 +1,10 @@
 // Slots: how a client finds out what became of a commit whose answer was lost.
 //
 // Each commit that is sent also compares a key of the client's own, its slot, with what the slot last had, and puts the
-// attempt's unique name into it. A slot carries one commit at a time. When an answer is lost the slot is claimed once
-// more, with a name that means nothing: if that succeeds, the attempt did not run and never can, because the slot is no
-// longer what it compares; if it fails, the slot holds the attempt's name, and its revision is that of the commit.
-// CommitSlots is the client's side; a store takes part by committing a SlotClaim along with a transaction.
+// attempt's unique name into it. A slot carries one commit at a time. When an answer is lost, the client claims the
+// slot once more, with a name that means nothing. If that succeeds, the attempt did not run and never can, because its
+// compare of the slot fails from then on. If it fails, the slot holds the attempt's name, and its revision is that of
+// the commit. CommitSlots is the client's side; a store takes part by committing a SlotClaim along with a transaction.
 #pragma once
 
 #include <cstdint>

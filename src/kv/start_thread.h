@@ -1,4 +1,4 @@
-// Threads that may not start: a machine, or a container, has only so many.
+// Starting a thread can fail: a machine, or a container, has a limit on threads.
 #pragma once
 
 #include <string>

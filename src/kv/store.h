@@ -23,7 +23,7 @@ struct KvEntry {
   uint64_t revision = 0;  // of the key's last change; 0 means the key does not exist
 };
 
-// The same where it lies: valid while it is being visited.
+// An entry where it lies: valid while it is being visited.
 struct KvEntryView {
   std::string_view key;
   std::string_view value;
@@ -52,7 +52,7 @@ struct KvWrite {
   LeaseId lease = 0;  // the key goes when the lease ends (SharedKvStore only: elsewhere kInvalidArgument)
 };
 
-// Of how many transactions with an operation_id a store knows the results: more than the 1024 that are promised.
+// How many transactions with an operation_id a store remembers: more than the 1024 that are promised.
 constexpr size_t kOperationsRemembered = 4096;
 
 struct Transaction {
@@ -107,8 +107,8 @@ class KvStore {
   virtual Result<std::optional<KvEntry>> Get(std::string_view key) = 0;
   // Keys in [begin, end) at one revision; `limit` 0: no limit.
   virtual Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) = 0;
-  // Visits the keys in [begin, end) in order until `visit` returns false, without keeping what was visited. Thousands
-  // of neighbours are of one revision, those after them perhaps of a later one.
+  // Visits the keys in [begin, end) in order until `visit` returns false, and keeps none of them in memory. Some
+  // thousands of neighbours are read at one revision, those after them perhaps at a later one.
   using EntryVisitor = std::function<bool(const KvEntryView& entry)>;
   virtual Status VisitRange(std::string_view begin, std::string_view end, const EntryVisitor& visit);
   // Several ranges at one revision, in one round trip where the store is far away.
@@ -121,8 +121,8 @@ class KvStore {
   virtual KvLimits limits() const = 0;
 };
 
-// Reads the keys, `keys_per_read` in a round trip, and visits each with its index and what is there (null: nothing), in
-// order, before the next are read. Ends with what Read or `visit` say first.
+// Reads the keys, `keys_per_read` in a round trip, and visits each in order with its index and its entry (null: there
+// is none), before the next are read. Ends with the first error of Read or `visit`.
 Status ReadKeys(KvStore& store, const std::vector<std::string>& keys, size_t keys_per_read,
                 const std::function<Status(size_t index, const KvEntry* entry)>& visit);
 

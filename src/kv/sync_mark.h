@@ -1,12 +1,12 @@
 // The sync mark: a small file beside RocksDB's own that says how much of the database is known to be durable.
 //
-// RocksDB recovers the write-ahead log up to the first record that does not check, and takes what follows for the torn
-// tail of a power cut. It cannot tell that from damage to records that were synced long ago. The mark can: it holds a
-// lower bound of the sequence numbers that a sync has covered, so a recovery that ends below it has lost synced data.
-// In the same way it holds a checksum of the manifest's synced prefix.
+// RocksDB recovers the write-ahead log up to the first record that does not check, and takes the rest for the torn tail
+// of a power cut. It cannot tell that from damage to records that were synced long ago. The mark can: it holds a lower
+// bound of the sequence numbers that a sync has covered, so a recovery that ends below it has lost synced data. It also
+// holds a checksum of the manifest's synced prefix.
 //
-// The mark is written after the sync that it tells of and is not synced itself: after a power cut it may be old, which
-// makes the check weaker, but it never claims too much. The layout is in docs/formats/kv.md.
+// The mark is written after the sync that it tells of, and is not synced itself. So after a power cut it may be old,
+// which makes the check weaker; it never claims too much. The layout is in docs/formats/kv.md.
 #pragma once
 
 #include <memory>
