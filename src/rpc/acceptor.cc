@@ -43,7 +43,8 @@ Result<int> Acceptor::ListenOn(const std::string& address) {
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const int on = 1, off = 0;
   if (found->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  // A port that a daemon which is gone has left behind; one that another listens on is an error all the same.
+  // Takes a port over that a daemon which is gone has left behind. A port that another process listens on is still an
+  // error.
   const bool listens = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
                        bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
   const int error = errno;

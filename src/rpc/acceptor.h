@@ -17,12 +17,12 @@ std::optional<uint64_t> SocketCookie(int connection);
 
 class Acceptor {
  public:
-  // Listens on IP:PORT of TCP; port 0: one that is free. A descriptor, which does not block. kUnavailable: what the
-  // system said.
+  // Listens on IP:PORT of TCP; port 0: one that is free. Returns a descriptor that does not block. kUnavailable: the
+  // message is the system's.
   static Result<int> ListenOn(const std::string& address);
 
-  // Takes over `listener`, a socket that listens and does not block, and gives each connection, a descriptor that does
-  // not block either, to `take`, which owns it. `thread_name` has 15 characters at most. kIo.
+  // Takes over `listener`, a socket that listens and does not block. Gives each connection to `take`, which owns it: a
+  // descriptor that does not block either. `thread_name` has 15 characters at most. kIo.
   static Result<std::unique_ptr<Acceptor>> Start(int listener, const char* thread_name, std::function<void(int)> take);
   ~Acceptor();  // takes no more connections
   Acceptor(const Acceptor&) = delete;

@@ -20,13 +20,13 @@
 namespace cairnfs::rpc {
 namespace {
 
-// Connections that are being told so. Each takes a descriptor; beyond them, they are closed without a word.
+// Refused connections that are told why. Each takes a descriptor. Beyond this number they are closed without a word.
 constexpr size_t kRefusedMax = 16;
 constexpr int kRefusedAgeMs = 5'000, kRefusedGraceMs = 1'000;
 constexpr int kRefusedCallsMax = 4;  // of a connection
 constexpr size_t kRefusedBytesMax = 16 * kMiB;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(100);
-// Who is refused tries again, and could fill the disk with what the log says of it.
+// A refused process tries again, and could fill the disk with the log's lines about it.
 constexpr auto kWarningInterval = std::chrono::minutes(1);
 
 void HandOver(grpc::experimental::ExternalConnectionAcceptor& to, int connection) {
@@ -82,7 +82,7 @@ class GuardedPort::Refusals final : public grpc::CallbackGenericService {
     return new RefusedCall(answer_);
   }
 
-  // By the thread that takes connections.
+  // Called by the thread that takes connections.
   void Tell(int connection, const std::string& why) {
     const auto now = std::chrono::steady_clock::now();
     if (!warned_ || now - *warned_ >= kWarningInterval) {

@@ -1,7 +1,7 @@
-// GuardedPort: the TCP port of a service for other nodes, which obeys whoever reaches it. Of processes on this host it
-// lets in root's and those of the daemon's own user, of other hosts those with a trusted address. The others are told
-// so by each call, of whatever service. A connection is judged once, before anything that it sends is read: calls cost
-// nothing, and a port that another process has later is judged anew.
+// GuardedPort: the TCP port of a service for other nodes. The service obeys whoever reaches it, so the port decides who
+// may: of this host's processes those of root and of the daemon's user, and other hosts with a trusted address. Others
+// get the refusal as the answer to each call, of any service. A connection is judged once, before anything that it
+// sends is read. So calls cost nothing, and a port that another process has later is judged anew.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -17,7 +17,7 @@ namespace cairnfs::rpc {
 
 class GuardedPort {
  public:
-  // Adds the port to what the builder will build, which takes the connections that are let in.
+  // Adds the port to the server that `builder` will build. That server takes the connections that are let in.
   GuardedPort(grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& credentials,
               IsTrusted is_trusted);
   // To be destroyed before the server is shut down.

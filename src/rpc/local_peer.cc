@@ -83,7 +83,8 @@ int AskKernel(int protocol, const Request& request, uint16_t type, Answer& answe
   return 0;
 }
 
-// By the kernel's routes: it may have whole networks for its own, and processes may be allowed to bind to foreign ones.
+// Decides by the kernel's routes. The host may own whole networks, and processes may be allowed to bind to foreign
+// addresses, so a list of the host's addresses would not do.
 Result<bool> IsOfThisHost(const Endpoint& peer) {
   struct {
     nlmsghdr header;
@@ -139,7 +140,7 @@ Result<std::optional<uid_t>> UidOfLocalPeer(int connection) {
   if (const int error = AskKernel(NETLINK_SOCK_DIAG, request, SOCK_DIAG_BY_FAMILY, found); error != 0) {
     return MakeError(ErrorCode::kPermission, ErrnoError(error, "sock_diag(7)").message);
   }
-  // A socket that no process has open any more looks like root's. A listening one is another connection's.
+  // A socket that no process has open any more looks like root's. A listening socket is not the other end of this one.
   if (found.idiag_inode == 0 || found.idiag_state == TCP_LISTEN) {
     return MakeError(ErrorCode::kPermission, "no process has it open any more");
   }

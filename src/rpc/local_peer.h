@@ -15,7 +15,7 @@ namespace cairnfs::rpc {
 // IPv4 addresses lie in ::ffff:0:0/96, so that both kinds compare alike.
 using IpBytes = std::array<uint8_t, 16>;
 
-// Of an address of another host. Any thread. An empty function trusts all of them.
+// Whether the address of another host is trusted. Any thread. An empty function trusts all of them.
 using IsTrusted = std::function<bool(const IpBytes& address)>;
 
 struct Endpoint {
@@ -24,13 +24,13 @@ struct Endpoint {
   uint32_t interface = 0;  // of a link-local address; else 0
 };
 
-// Of the other end. kIo: the connection is gone, or is none of TCP.
+// The address of the other end. kIo: the connection is gone, or is not one of TCP.
 Result<Endpoint> PeerOf(int connection);
 
 // The user of the process that made the connection, as the kernel tells. nullopt: the peer's address is none of this
-// host, in the network namespace of this process. kPermission: it is one, but whose the connection is cannot be told:
-// it was closed meanwhile, was translated, or the kernel has no inet_diag. Any thread; blocks no longer than a system
-// call.
+// host, in the network namespace of this process. kPermission: it is, but nobody can tell whose the connection is: it
+// was closed meanwhile, its address was translated, or the kernel has no inet_diag. Any thread; blocks no longer than a
+// system call.
 Result<std::optional<uid_t>> UidOfLocalPeer(int connection);
 
 }  // namespace cairnfs::rpc

@@ -6,7 +6,7 @@
 namespace cairnfs::rpc {
 namespace {
 
-// Of two codes with one like in gRPC, the first is what that comes back as when nothing tells more.
+// Where two of our codes have the same counterpart in gRPC, that one comes back as the first when nothing tells more.
 constexpr std::array<std::pair<ErrorCode, grpc::StatusCode>, 12> kCodes = {{
     {ErrorCode::kNotFound, grpc::StatusCode::NOT_FOUND},
     {ErrorCode::kAlreadyExists, grpc::StatusCode::ALREADY_EXISTS},
@@ -24,7 +24,8 @@ constexpr std::array<std::pair<ErrorCode, grpc::StatusCode>, 12> kCodes = {{
 
 constexpr std::string_view kDetails = "cairnfs: ";
 
-// A status is a header, which gRPC lets grow to 8 KiB, three for each byte that is not ASCII. Paths may be longer.
+// A status is a header, for which gRPC takes 8 KiB at most, and a byte that is not ASCII counts as three. Paths may be
+// longer.
 constexpr size_t kMessageBytesMax = 2400;
 
 std::string Shortened(const std::string& message) {

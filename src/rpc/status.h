@@ -9,8 +9,8 @@ namespace cairnfs::rpc {
 
 // The code travels in the status' details beside gRPC's nearest one, so that FromGrpc gives it back exactly.
 grpc::Status ToGrpc(const Error& error);
-// Of a status that gRPC itself made, or a server that is not CairnFS: DEADLINE_EXCEEDED and UNAVAILABLE are
-// kUnavailable, and what has no like is kIo.
+// When gRPC itself made the status, or a server that is not CairnFS, DEADLINE_EXCEEDED and UNAVAILABLE are
+// kUnavailable, and codes without a counterpart are kIo.
 Error FromGrpc(const grpc::Status& status);
 
 }  // namespace cairnfs::rpc
