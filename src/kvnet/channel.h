@@ -15,22 +15,22 @@ namespace cairnfs::kvnet {
 // and a peer that is silent for some seconds while a call waits for it counts as gone.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const RemoteOptions& options);
 
-// False: it cannot be connected now. To be asked before each call: connections are made only while some thread waits
-// for one, and a call that does not wait for a connection fails while there is none.
+// False: the channel cannot be connected now. To be asked before each call, since connections are made only while some
+// thread waits for one, and a call that does not wait fails while there is none.
 bool Connect(grpc::Channel& channel, std::chrono::milliseconds timeout);
-// What a call would have ended with.
+// The status of a call that is not made because there is no connection.
 grpc::Status NotConnected();
-// Of calls that are not made, because nobody waits for them any more.
+// The status of a call that is not made because nobody waits for it any more.
 grpc::Status GivenUp();
 
-// gRPC may send a call on its own again only when the server cannot have seen it: kUnavailable then, as for every
-// status of which it is not known that the server refused the call.
+// Whether the server may have carried out the call: every status that does not show that the server refused it. The
+// error is kUnavailable then. (gRPC sends a call again by itself only when the server cannot have seen it.)
 bool IsLostCall(const grpc::Status& status);
 
 void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout);
 
-// One try of a call: it is cancelled when the patience of `options` is over, and not made when it is already; an answer
-// is noted there. `call(context)` sends it on `channel`, which is connected.
+// One try of a call. It is cancelled when the patience of `options` ends, and not made when that is over already; the
+// patience learns of an answer. `call(context)` sends it on `channel`. REQUIRES: the channel is connected.
 template <typename Call>
 grpc::Status TryCall(grpc::Channel& channel, const RemoteOptions& options, std::chrono::milliseconds timeout,
                      grpc::ClientContext& context, const Call& call) {

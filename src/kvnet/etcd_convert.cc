@@ -9,12 +9,12 @@ namespace {
 
 using etcdserverpb::Compare;
 
-// A compare of a range holds in etcd when every key in it satisfies it. In an empty range one that does not exist is
-// looked at, with version and revisions 0.
+// A compare of a range holds in etcd when every key in it satisfies it. For an empty range etcd looks at a key that
+// does not exist, with version and revisions 0.
 void AddCompare(const EtcdKeys& keys, const kv::Compare& compare, etcdserverpb::TxnRequest& request) {
   using Kind = kv::Compare::Kind;
   const bool is_range = compare.kind == Kind::kRangeEmpty || compare.kind == Kind::kRangeUnchanged;
-  if (is_range && !compare.range_end.empty() && compare.range_end <= compare.key) return;  // no key is in there
+  if (is_range && !compare.range_end.empty() && compare.range_end <= compare.key) return;  // holds: no key is in it
   Compare& to = *request.add_compare();
   to.set_key(keys.Key(compare.key));
   if (is_range) to.set_range_end(keys.RangeEnd(compare.range_end));

@@ -16,7 +16,7 @@ class EtcdKeys {
   explicit EtcdKeys(std::string prefix) : prefix_(std::move(prefix)), key_prefix_(prefix_ + 'k') {}
 
   std::string Key(std::string_view key) const { return key_prefix_ + std::string(key); }
-  // Of a range that ends at `end`; empty: at the end of the store's keys.
+  // etcd's end of a range that ends at `end`; empty: at the end of the store's keys.
   std::string RangeEnd(std::string_view end) const { return end.empty() ? prefix_ + 'l' : Key(end); }
   std::string Slot(std::string_view slot) const { return prefix_ + 's' + std::string(slot); }
   const std::string& prefix() const { return prefix_; }
@@ -27,13 +27,13 @@ class EtcdKeys {
   const std::string prefix_, key_prefix_;
 };
 
-// With `slot` not null, its compare and put, and a failure branch that reads it.
+// When `slot` is not null the request also has its compare and put, and a failure branch that reads it.
 etcdserverpb::TxnRequest ToEtcd(const EtcdKeys& keys, const kv::Transaction& transaction, const kv::SlotClaim* slot);
-// nullopt: it is no answer to such a request.
+// nullopt: the response does not answer such a request.
 std::optional<kv::SlottedAnswer> FromEtcd(const etcdserverpb::TxnResponse& response, bool has_slot);
 
-// Of a transaction that was refused without a look at its slot, or ran all the same: what a read of its slot afterwards
-// tells. Not committed where the slot is not as the claim expects. nullopt: it did not run.
+// What a read of the slot tells of a transaction that was refused without a look at its slot, or ran all the same. Not
+// committed where the slot is not as the claim expects. nullopt: it did not run.
 std::optional<kv::SlottedAnswer> FoundInSlot(const etcdserverpb::RangeResponse& read, const kv::SlotClaim& slot);
 
 // The code that etcd's words mean. `status` is not OK; the call was one to `endpoint`.

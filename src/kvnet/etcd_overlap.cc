@@ -1,4 +1,4 @@
-// Clusters whose keys would lie among those of another one in the same etcd.
+// Finds another cluster in the same etcd among whose keys this one's would lie.
 #include <chrono>
 #include <set>
 
@@ -11,7 +11,7 @@ namespace pb = etcdserverpb;
 namespace {
 
 constexpr int64_t kScannedKeysPerPage = 1000;
-// Of keys below the prefix that belong to no cluster: those of one are found at the first of them.
+// How many pages of keys that belong to no cluster are passed over. A cluster is found at its first key.
 constexpr int kScannedPagesMax = 10;
 constexpr std::chrono::seconds kScanMax{5};
 

@@ -7,7 +7,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-// With ever so many endpoints: what a member that lives needs to answer.
+// The least time for each endpoint, however many there are: a member that lives needs it to answer.
 constexpr milliseconds kLeaseTimeoutMin{100};
 
 }  // namespace

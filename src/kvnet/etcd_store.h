@@ -27,11 +27,11 @@ class EtcdStore : public kv::SharedKvStore {
   // Connects when it is used. kInvalidArgument: an endpoint or the prefix is none.
   static Result<std::unique_ptr<EtcdStore>> Create(const EtcdOptions& options);
 
-  // Has etcd forget what happened before the last `revisions_kept` revisions: watches from before are lost.
+  // Has etcd forget all but the last `revisions_kept` revisions. Watches that are further behind are lost.
   virtual Status CompactHistory(uint64_t revisions_kept) = 0;
 
-  // The prefix of another cluster with which this store's begins, or which begins with it; each cluster has the key
-  // `header`. nullopt: there is none, or it lies behind thousands of keys of something else.
+  // Finds another cluster whose prefix this store's prefix begins with, or the other way round, and returns its prefix.
+  // Each cluster has the key `header`. nullopt: there is none, or it lies behind thousands of keys of something else.
   virtual Result<std::optional<std::string>> FindOverlap(std::string_view header) = 0;
 };
 

@@ -61,7 +61,7 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
   Result<std::optional<std::string>> FindOverlap(std::string_view header) override;
 
  private:
-  // What is read of one span, in etcd's terms.
+  // A span to be read, in etcd's terms.
   struct Span {
     std::string key, range_end;  // range_end empty: one key
     size_t limit = 0;
@@ -93,7 +93,7 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
     if (error.code == ErrorCode::kUnavailable) LeaveEndpoint(index);
     return error;
   }
-  // As Try, again until there is another answer than kUnavailable or the time is over.
+  // As Try, again and again until the answer is another one than kUnavailable, or the time is over.
   template <typename Call>
   Status TryLong(const Call& call) {
     kv::Retry retry(options_.retry);
@@ -105,18 +105,18 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
   void LeaveEndpoint(size_t index) { current_.compare_exchange_strong(index, (index + 1) % endpoints_.size()); }
 
   Result<kv::KvSnapshot> ReadSpans(const std::vector<Span>& spans);
-  // kStale: the history that it reads was compacted away meanwhile.
+  // kStale: the revision that it reads at was compacted meanwhile.
   Result<kv::KvSnapshot> ReadSpansOnce(const std::vector<Span>& spans);
   Result<etcdserverpb::TxnResponse> ReadFirstPages(std::span<const Span> spans, uint64_t revision);
   Status ReadPages(const Span& span, uint64_t revision, kv::KvRange& range);
-  // Takes what a page holds. True: more is wanted, and there.
+  // Takes the entries of a page. True: there are more, and they are wanted.
   bool Take(const Span& span, etcdserverpb::RangeResponse& page, kv::KvRange& range) const;
   static etcdserverpb::RangeRequest PageOf(const Span& span, size_t have, uint64_t revision);
 
   Result<bool> IsOfCluster(const std::string& prefix, std::string_view header);
   Result<Now> ReadNow(grpc::ClientContext& context);
   bool Follow(RemoteWatch& watch, WatchState& state, uint64_t& after);
-  // Tells what comes until the stream breaks or says that the history is gone (true).
+  // Tells the changes that come, until the stream breaks or says that the history is gone (true).
   bool FollowStream(grpc::ClientReaderWriter<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>& stream,
                     WatchState& state, uint64_t& after);
   void Tell(etcdserverpb::WatchResponse& response, WatchState& state, uint64_t& after);

@@ -7,7 +7,7 @@ namespace cairnfs::kvnet {
 
 namespace pb = etcdserverpb;
 
-// After which revision a watch goes on that could not ask what the revision was when it began.
+// In place of the revision from which a watch goes on, while it could not ask what the revision was when it began.
 constexpr uint64_t kNotKnown = UINT64_MAX;
 
 Result<EtcdStoreImpl::Now> EtcdStoreImpl::ReadNow(grpc::ClientContext& context) {
@@ -93,8 +93,8 @@ bool EtcdStoreImpl::FollowStream(grpc::ClientReaderWriter<pb::WatchRequest, pb::
   pb::WatchCreateRequest& create = *request.mutable_create_request();
   create.set_key(state.begin);
   create.set_range_end(state.end);
-  // With what was told last, which Tell leaves out: etcd before 3.4.36 and 3.5.18 silently leaves out what was deleted
-  // at the revision that a watch starts at when the history was compacted there.
+  // Starts at the revision that was told last, which Tell leaves out. When the history was compacted at the revision
+  // that a watch starts at, etcd before 3.4.36 and 3.5.18 silently leaves out the deletions of that revision.
   create.set_start_revision(static_cast<int64_t>(std::max<uint64_t>(after, 1)));
   if (!stream.Write(request)) return false;
   for (pb::WatchResponse response; stream.Read(&response);) {

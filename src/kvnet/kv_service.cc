@@ -15,7 +15,7 @@
 namespace cairnfs::kvnet {
 namespace {
 
-// Of one part of an answer; one entry may be larger.
+// The size of one part of an answer; one entry may be larger.
 constexpr size_t kPartBytes = 1 << 20;
 constexpr size_t kEntryOverheadBytes = 16;
 constexpr size_t kSpansMax = 1 << 14;
@@ -31,7 +31,7 @@ grpc::Status TooMany(int watches_max) {
               "keep the metadata of so many hosts in an etcd"};
 }
 
-// How many watches there are. gRPC may end a call a moment after its server is shut down.
+// Counts the watches. gRPC may end a call a moment after its server is shut down.
 class WatchCount {
  public:
   explicit WatchCount(int count_max) : count_max_(count_max) {}
@@ -99,7 +99,7 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
   }
 
  private:
-  // The watch, and before anything that it tells the first reply.
+  // Begins the watch, and sends the first reply before anything that the watch tells.
   Status Begin(kv::HostedStore& store, const proto::WatchRequest& request, kv::WatchCallbacks callbacks) {
     proto::WatchReply first;
     first.set_opening(store.opening());
@@ -120,7 +120,7 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
     StartWrite(&reply_);
     return {};
   }
-  // Waits until the one before is on its way: what a slow client does not take stays in the store's history.
+  // Waits until the reply before is on its way: changes that a slow client does not take stay in the store's history.
   void Send(proto::WatchReply reply) {
     MutexLock lock(mutex_);
     while (is_writing_ && !has_ended_) written_.Wait(mutex_);
@@ -207,7 +207,7 @@ class KvService::Impl final : public ServiceBase {
                     grpc::ServerWriter<proto::ReadPart>* writer) override {
     if (request->spans_size() > static_cast<int>(kSpansMax)) return Refused("a read of too many spans");
     if (request->to_the_end() && request->spans_size() != 1) return Refused("to_the_end goes with one span");
-    // Sent as it is read: of an answer of any size this process holds one part, and what gRPC has on its way.
+    // Sent as it is read. However large an answer is, this process holds one part of it, and what gRPC has on its way.
     PartWriter parts(*context, *writer);
     Result<uint64_t> revision =
         store_.ReadPieces(SpansOf(*request), [&](kv::HostedStore::Piece piece) { return parts.Add(std::move(piece)); });

@@ -14,8 +14,8 @@ class Service;
 
 namespace cairnfs::kvnet {
 
-// To register with a gRPC server, which must be shut down, calls included, before this is destroyed. A server that it
-// is registered with takes messages of at least kMessageBytesMax.
+// To be registered with a gRPC server. The server must be shut down, calls included, before this is destroyed, and
+// takes messages of at least kMessageBytesMax.
 class KvService {
  public:
   static constexpr int kMessageBytesMax = 24 << 20;

@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// After which revision a watch goes on that could not ask what the revision was when it began.
+// In place of the revision from which a watch goes on, while it could not ask what the revision was when it began.
 constexpr uint64_t kNotKnown = UINT64_MAX;
 
 class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
@@ -75,7 +75,7 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
 
 Error NodeStore::ErrorOf(const grpc::Status& status) const {
   const std::string context = "the node that serves the keys, " + address_;
-  // What the node itself says it says with a code of ours.
+  // An error of the node itself has a code of ours.
   if (status.error_details().empty() && IsLostCall(status)) {
     return MakeError(ErrorCode::kUnavailable, context + ": " + status.error_message());
   }
@@ -163,7 +163,7 @@ Result<kv::SlottedAnswer> NodeStore::TryCommit(const kv::Transaction& transactio
   });
   if (status.ok()) return FromProto(reply);
   Error error = ErrorOf(status);
-  // Its disk failed: what that left is known when the node was started again.
+  // The node's disk failed: whether the commit is there is known once the node was started again.
   if (error.code == ErrorCode::kFailed || error.code == ErrorCode::kIo) error.code = ErrorCode::kUnavailable;
   return error;
 }
@@ -234,8 +234,8 @@ Result<std::unique_ptr<kv::KvWatch>> NodeStore::Watch(std::string_view begin, st
   });
 }
 
-// Whatever ended it, it is made anew. One that is refused again and again tells nothing while all else goes on, so
-// whoever listens is to look by itself meanwhile.
+// Whatever ended the stream, it is made anew. While it is refused again and again, the watch tells nothing and all else
+// goes on: so the listener is told to look by itself meanwhile.
 void NodeStore::NoteEnd(WatchState& state, const grpc::Status& status, uint64_t after) const {
   if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) return;
   if (after != kNotKnown) state.callbacks.lost(after);

@@ -19,7 +19,7 @@ struct Tls {
 struct RemoteOptions {
   kv::RetryOptions retry;
   std::chrono::milliseconds lease_timeout{1'500};  // of one try to keep a lease alive
-  // Of a try at each of the endpoints, one after the other: members that do not answer must not use the lease up.
+  // Of one try at all endpoints, one after the other: members that do not answer must not use the lease up.
   std::chrono::milliseconds lease_timeout_all{3'750};
   Tls tls;
 };

@@ -26,9 +26,9 @@ class RemoteWatch final : public kv::KvWatch {
     RemoteWatch& watch_;
   };
 
-  // Called on the watch's thread, again and again: makes a stream, tells what comes, and returns when it breaks. Its
-  // calls have a Scope each. `after`: everything up to this revision was told; it keeps that up to date. True: the
-  // stream was a good one, so the next try need not wait long.
+  // Called on the watch's thread, again and again: makes a stream, tells the changes that come, and returns when it
+  // breaks. Each of its calls has a Scope. `after`: all changes up to this revision were told; it keeps that up to
+  // date. True: the stream was a good one, so the next try need not wait long.
   using Follow = std::function<bool(RemoteWatch& watch, uint64_t& after)>;
   // kUnavailable: no thread can be started.
   static Result<std::unique_ptr<kv::KvWatch>> Start(const kv::RetryOptions& options, uint64_t after, Follow follow);
