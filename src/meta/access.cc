@@ -79,7 +79,7 @@ Result<std::optional<Entry>> FindEntry(kv::KvStore& store, InodeId parent, std::
     auto inode = LoadInode(store, dentry->record.inode);
     if (inode.ok()) return std::optional(Entry{std::move(*dentry), std::move(*inode)});
     if (inode.error().code != ErrorCode::kNotFound) return inode.error();
-    // The name was removed, and its inode forgotten, between the two reads; then the name has changed by now.
+    // Perhaps the name was removed, and its inode forgotten, between the two reads. Then the name has changed.
     if (revision_without_inode == dentry->revision) {
       return MakeError(ErrorCode::kCorrupt, Describe(parent, name) + " leads to " + Describe(dentry->record.inode) +
                                                 ", which does not exist");
@@ -170,7 +170,7 @@ void PutDirectoryTimes(kv::Transaction& transaction, InodeId directory, Timestam
 void DropLink(kv::Transaction& transaction, InodeId inode, InodeRecord& record, Timestamp now) {
   if (record.nlink > 0) record.nlink--;
   record.ctime = now;
-  // Where the names that are left stand is not known.
+  // Nobody knows in which directories the other names are.
   if (record.nlink > 0 && !IsDirectory(record)) record.parent = InodeId{};
   transaction.Put(InodeKey(inode), record.Encode());
   if (record.nlink == 0) transaction.Put(OrphanKey(inode), "");

@@ -1,10 +1,12 @@
 // What the operations share: loading records with their revisions, retrying, and the order of a directory's times.
 // For src/meta alone.
 //
-// How operations keep each other out (docs/formats/namespace.md has the whole argument): whoever makes a name in a
-// directory compares the revision of the directory's I record, and whoever removes a directory rewrites that record
-// with nlink 0. Whoever removes a name compares the name, and rmdir compares that there are none. So names are never
-// made in, and T records never put for, a directory that is gone; and creates in one directory do not conflict.
+// How operations keep each other out (docs/formats/namespace.md has the whole argument):
+//  - An operation that makes a name in a directory compares the revision of the directory's I record.
+//  - One that removes a directory rewrites that record with nlink 0, and compares that there are no names.
+//  - One that removes a name compares the name.
+// So no name is made in a directory that is gone, and no T record put for it; and creates in one directory do not
+// conflict.
 #pragma once
 
 #include <sys/stat.h>
@@ -50,16 +52,16 @@ Result<std::optional<Versioned<DentryRecord>>> FindDentry(kv::KvStore& store, In
 Result<Versioned<InodeRecord>> LoadInode(kv::KvStore& store, InodeId inode);  // kNotFound
 // kNotDirectory; kNotFound also when the directory was removed and only waits to be forgotten.
 Result<Versioned<InodeRecord>> LoadLiveDirectory(kv::KvStore& store, InodeId inode);
-// nullopt: no such name, be there a directory or not.
+// nullopt: no such name, whether or not the directory exists.
 Result<std::optional<Entry>> FindEntry(kv::KvStore& store, InodeId parent, std::string_view name);
 Result<Entry> LoadEntry(kv::KvStore& store, InodeId parent, std::string_view name);  // kNotFound, kNotDirectory
 // The inode's attributes, with those that its D or T record holds.
 Result<Attr> LoadAttr(kv::KvStore& store, InodeId inode, const InodeRecord& record);
-// LoadAttr for after the commit: what cannot be read any more no longer makes the operation fail.
+// As LoadAttr, for after the commit: a record that cannot be read does not make the operation fail then.
 Attr LoadAttrOrBasics(kv::KvStore& store, InodeId inode, const InodeRecord& record);
-// What is pending of a regular file, appended.
+// Appends the pending records of a regular file.
 Status LoadPending(kv::KvStore& store, InodeId inode, std::vector<Pending>& pending);
-// The attributes that the record alone tells.
+// The attributes that the I record alone tells.
 Attr AttrOf(InodeId inode, const InodeRecord& record);
 Result<bool> IsEmptyDirectory(kv::KvStore& store, InodeId directory);
 
@@ -68,10 +70,10 @@ void PutDirectoryTimes(kv::Transaction& transaction, InodeId directory, Timestam
 // Takes one link of the inode away: writes its I record, and its O record when that was the last link.
 void DropLink(kv::Transaction& transaction, InodeId inode, InodeRecord& record, Timestamp now);
 
-// Holds the stripes of one or two directories while an operation takes the time and commits, so that the times of a
-// directory do not run backwards although their records are put without compares. Held across nothing but Commit. Where
-// the store is remote nothing is held: a lock over a round trip would make one host's creates in a directory wait for
-// each other, and other hosts' clocks differ anyway (Namespace::TimeFor does what it can).
+// Locks the stripes of one or two directories while an operation takes the time and commits. So the times of a
+// directory do not run backwards, although their records are put without compares. Held across nothing but Commit.
+// Where the store is remote nothing is locked: a lock over a round trip would make one host's creates in a directory
+// wait for each other, and other hosts' clocks differ anyway (Namespace::TimeFor does what it can).
 class DirectoryTimesLock {
  public:
   DirectoryTimesLock(std::array<Mutex, kDirectoryTimesStripes>& stripes, const NamespaceOptions& options, InodeId first,

@@ -1,9 +1,9 @@
-// What makes operations on a store that is far away take few round trips. For src/meta alone.
+// Saves round trips in operations on a store that is far away. For src/meta alone.
 //
 // LookAhead is a store in front of the store: it fetches several keys and ranges at once, at one revision, and answers
-// the reads that follow from those. Each answer is given once: who asks again wants to know what is there now.
+// the reads that follow from these. It gives each answer once, because a caller that asks again wants the state of now.
 // Hints are what this host saw last: which inode a name led to, a directory's record. They only say what to fetch, and
-// what to compare with; a transaction that relies on a wrong one fails and reads.
+// what to compare with. A transaction that relies on a wrong hint fails, and is tried again after a read.
 #pragma once
 
 #include <map>
@@ -24,9 +24,9 @@ class LookAhead final : public kv::KvStore {
   void WantRange(std::string begin, std::string end, size_t limit);
   // Everything that an operation may ask of an inode: I, D and T, and what is pending if it is to be told.
   void WantInode(InodeId inode, bool with_pending);
-  // One round trip for all that is wanted. What fails is left to the reads that follow.
+  // Fetches all that is wanted, in one round trip. Errors are left to the reads that follow.
   void Fetch();
-  // What was fetched under the key and not given yet; null: nothing, or the key does not exist.
+  // The entry that was fetched under the key and not given yet; null: none, or the key does not exist.
   const kv::KvEntry* Peek(const std::string& key) const;
 
   Result<std::optional<kv::KvEntry>> Get(std::string_view key) override;
@@ -47,7 +47,7 @@ class Hints {
  public:
   std::optional<InodeId> InodeOf(const std::string& dentry_key);
   void NoteName(const std::string& dentry_key, InodeId inode);
-  // A name of what is no directory with its inode, and the inode's attributes, for an operation that takes the name
+  // A name that leads to no directory, its inode, and the inode's attributes: for an operation that takes the name
   // away. Given once.
   struct SeenEntry {
     Entry entry;
@@ -58,11 +58,11 @@ class Hints {
   void NoteEntry(const std::string& dentry_key, Entry entry, Attr attr);  // and the name
   std::optional<Versioned<InodeRecord>> DirectoryOf(InodeId inode);
   void NoteDirectory(InodeId inode, const Versioned<InodeRecord>& record);
-  // The latest of `now` and the times noted before, which it becomes.
+  // Returns, and notes, the latest of `now` and the times noted before.
   Timestamp AdvanceTime(InodeId directory, Timestamp now);
 
  private:
-  // Past this all are forgotten: they come back as they are needed.
+  // Beyond this number all hints are forgotten. They come back as they are needed.
   static constexpr size_t kNamesMax = 100'000;
   static constexpr size_t kEntriesMax = 10'000;
   static constexpr size_t kDirectoriesMax = 20'000;

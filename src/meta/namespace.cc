@@ -11,7 +11,7 @@
 namespace cairnfs::meta {
 namespace {
 
-// How often who waits for another's reservation asks whether it still has time.
+// How often a thread that waits for another one's reservation asks whether it still has time.
 constexpr std::chrono::milliseconds kReservingLook{100};
 
 class WallClock final : public Clock {
@@ -55,7 +55,7 @@ Result<InodeId> Namespace::AllocateInode() {
   return InodeId{next_inode_++};
 }
 
-// The store is asked without the lock: whoever waits for numbers waits with the patience of their own.
+// Asks the store without the lock, so that each thread that waits for numbers waits with its own patience.
 Status Namespace::WhileReserving(const std::function<Result<NumberRange>(uint64_t reserved_end)>& ask) {
   const uint64_t reserved_end = reserved_end_;
   is_reserving_ = true;
@@ -103,7 +103,7 @@ Result<Namespace::NextInode> Namespace::ReadNextInode() {
   return NextInode{number, entry->revision};
 }
 
-// Where other hosts reserve too, the compare tells who came first. A store that went back may offer numbers that this
+// Where other hosts reserve too, the compare decides who came first. A store that went back may offer numbers that this
 // host has given out already.
 Result<Namespace::NumberRange> Namespace::ReserveInodes(uint64_t reserved_end) {
   CAIRNFS_ASSIGN_OR_RETURN(const NextInode next, ReadNextInode());

@@ -4,8 +4,8 @@
 // number of times, then kBusy). Nothing is cached here, so two hosts may run it on one KvStore at once. One operation
 // per file: src/meta/ops/. Names are any bytes but '/' and NUL, 1 to 255 of them, not "." or "..".
 //
-// On a store that is far away (Options::remote) an operation first reads what it is about to need in one round trip,
-// guessing by what it saw before (src/meta/look_ahead.h); nothing it guessed is believed without a compare.
+// On a store that is far away (Options::remote) an operation first reads, in one round trip, all that it is about to
+// need. It guesses that from what it saw before (src/meta/look_ahead.h), and no guess is believed without a compare.
 //
 // Content of regular files is not handled here: fs publishes FileRecords itself (it alone knows what is durable). Where
 // an operation returns Attr, size, mtime, ctime and allocated bytes of a regular file are those of the FileRecord last
@@ -37,7 +37,7 @@ class Clock {
 };
 Clock& SystemClock();
 
-// Somebody's bytes of a file that are not in its D record yet.
+// Bytes of a file that a node has closed and that are not in its D record yet.
 struct Pending {
   std::string node;  // id, kNodeIdBytes
   PendingRecord record;
@@ -51,8 +51,8 @@ struct Attr {
   uint64_t size = 0;  // symlink: length of the target; directory: 4096
   uint64_t allocated_bytes = 0;
   Timestamp atime, mtime, ctime;
-  // On a remote store alone, of a regular file: the revision of its D record (0: there is none), and what is pending.
-  // Size and times above are those of the D record.
+  // Of a regular file on a remote store: the revision of its D record (0: there is none), and its pending records. Size
+  // and times above are those of the D record.
   uint64_t content_revision = 0;
   std::vector<Pending> pending;
 };
@@ -89,10 +89,10 @@ struct RenameParams {
   InodeId to_parent;
   std::string to_name;
   RenameMode mode = RenameMode::kReplace;
-  // For who has waited for what these names stood for: kStale when they stand for others by now. `expected_to` is for
-  // kExchange.
+  // The inodes that the names are to lead to, from a caller that has waited for these inodes' bytes. kStale when a name
+  // leads to another one. `expected_to` is for kExchange.
   std::optional<InodeId> expected_from = {}, expected_to = {};
-  // Called for each attempt: an error ends the rename, and what it adds to the transaction is compared with it.
+  // Called for each attempt. It may add compares to the transaction; an error ends the rename.
   std::function<Status(kv::Transaction&)> guard = {};
 };
 struct RenameResult {
@@ -114,8 +114,8 @@ struct NamespaceOptions {
   size_t xattr_value_bytes_max = 64 * kKiB;
   size_t xattr_name_bytes_max = 255;
   uint64_t inode_batch = 65536;  // inode numbers reserved durably at a time
-  // The store is reached over a network and other hosts use it too: each Commit is durable, a round trip costs as much
-  // as all else. Inode numbers are then reserved by a compare, and every inode's record names its directory.
+  // The store is reached over a network, and other hosts use it too. Each Commit is durable, and a round trip costs as
+  // much as all else. Then inode numbers are reserved by a compare, and every inode's record names its directory.
   bool remote = false;
 };
 
@@ -145,8 +145,8 @@ class Namespace {
   Result<Attr> Lookup(InodeId parent, std::string_view name);  // kNotFound, kNotDirectory, kNameTooLong
   Result<Attr> GetAttr(InodeId inode);                         // kNotFound: no such inode
   // Regular files, directories, symlinks, devices, FIFOs, sockets. kAlreadyExists, kNotFound (the parent was removed).
-  // `numbered` (may be empty) is called with its number before anybody can find it; Create may fail after that. It is
-  // called again where the number is taken, as after a backup was restored: the last one counts.
+  // `numbered` (may be empty) is called with the inode's number before anybody can find it; Create may fail after that.
+  // It is called again when that number was taken, as after a backup was restored. The last call counts.
   Result<Attr> Create(InodeId parent, std::string_view name, const CreateParams& params,
                       const std::function<void(InodeId)>& numbered = {});
   Result<Attr> Link(InodeId inode, InodeId new_parent, std::string_view new_name);  // kPermission for a directory;
@@ -167,7 +167,7 @@ class Namespace {
   using EntryVisitor = std::function<void(std::string_view name, InodeId inode, uint32_t type)>;
   Status VisitDirectory(InodeId directory, const EntryVisitor& visit);
   Result<InodeId> ParentOf(InodeId directory);
-  // All there is to know of a file, in one read. kNotFound: no such inode.
+  // Reads all records of a file at once. kNotFound: no such inode.
   Result<FileState> ReadFile(InodeId inode);
   // Every pending record that there is, at one revision; only where the store is remote.
   struct PendingFile {
@@ -175,12 +175,12 @@ class Namespace {
     Pending pending;
   };
   Result<std::vector<PendingFile>> ListPending();
-  // Which of the inodes may lie below `directory`: those that names below it lead to, and those of which that is not
-  // known (more than one name). Inodes that are gone lie nowhere.
+  // The inodes that may lie below `directory`: those that names below it lead to, and those with more than one name, of
+  // which that is not known. Inodes that are gone lie nowhere.
   Result<std::vector<InodeId>> FindBelow(InodeId directory, const std::vector<InodeId>& inodes);
 
-  // Of each inode: which of these directories it is, or lies below, the nearest one; 0: none. nullopt: it has more than
-  // one name, or where it lies is not known. Only where the store is remote.
+  // For each inode the nearest of these directories that it is, or lies below; 0: none. nullopt: it has more than one
+  // name, or its place is not known. Only where the store is remote.
   Result<std::vector<std::optional<InodeId>>> FindNearest(const std::set<InodeId>& directories,
                                                           const std::vector<InodeId>& inodes);
 
@@ -191,24 +191,25 @@ class Namespace {
   Result<std::vector<std::string>> ListXattrs(InodeId inode);
   Status RemoveXattr(InodeId inode, std::string_view name);  // kNoData
 
-  // Where the store is remote, once it may have gone back to an older state: the numbers that this host has reserved
-  // and not used are given up, and the store's record is raised past all that it ever reserved, so that nobody is given
-  // numbers again that this host may have given out.
+  // To be called when a remote store may have gone back to an older state. Gives up the numbers that this host has
+  // reserved and not used, and raises the store's record past all that this host ever reserved. So nobody gets a number
+  // that this host may have given out.
   Status ForgetReservedInodes();
 
   // Inodes without a link, left by this process or one before it.
   Result<std::vector<InodeId>> ListOrphans();
-  // Deletes them with their content and xattrs, a batch per transaction. Those that are no orphans are left alone.
+  // Deletes orphans with their content and xattrs, a batch per transaction. Other inodes are left alone.
   Status RemoveOrphans(const std::vector<InodeId>& inodes);
 
   // The path of a directory entry for messages: "a/b/c" below the root by walking up from `parent`; best effort.
   std::string PathOf(InodeId parent, std::string_view name);
-  // Of an inode, by the directory that its record names: "#" and its number where it names none.
+  // The path of an inode, by the directory that its record names; "#" and its number where it names none.
   std::string PathOfInode(InodeId inode);
 
  private:
   Result<InodeId> AllocateInode();
-  // Another host has used the number, so others that were reserved with it are not this host's own either.
+  // To be called when another host has used the number `taken`: then the numbers that were reserved with it are not
+  // this host's either.
   void GiveUpRangeOf(InodeId taken);
   struct NextInode {
     uint64_t number = 0;
@@ -219,11 +220,11 @@ class Namespace {
     uint64_t first = 0, end = 0;
   };
   Result<NumberRange> ReserveInodes(uint64_t reserved_end);
-  // Takes over the numbers that `ask` reserves, given up to where they were reserved before. One at a time.
+  // Takes over the numbers that `ask` reserves. `ask` is given the end of those reserved before. One call at a time.
   Status WhileReserving(const std::function<Result<NumberRange>(uint64_t reserved_end)>& ask)
       REQUIRES_LOCK(allocation_mutex_);
-  // The store to read from in one attempt of an operation on these names or this inode: where it is remote, one that
-  // has fetched what those lead to. `ahead` lives as long.
+  // The store to read from in one attempt of an operation on these names or this inode. Where the store is remote, it
+  // is one that has fetched what these lead to. `ahead` must live as long.
   struct Name {
     InodeId parent;
     std::string_view name;
@@ -231,7 +232,7 @@ class Namespace {
   kv::KvStore& LookAt(LookAhead& ahead, std::initializer_list<Name> names, bool with_pending = false);
   kv::KvStore& LookAt(LookAhead& ahead, InodeId inode, bool with_pending = false);
   Status CommitRemoval(InodeId parent, std::string_view name, Entry& entry);
-  // Now, but not before a time that this host has seen of the directory.
+  // The time of now, or the latest that this host has seen of the directory, whichever is later.
   Timestamp TimeFor(InodeId directory);
 
   kv::KvStore& store_;

@@ -124,7 +124,7 @@ void EncodeRanges(Encoder& encoder, const std::vector<PendingRecord::Range>& ran
   for (const PendingRecord::Range& range : ranges) encoder.Varint(range.begin).Varint(range.end - range.begin);
 }
 
-// False where they are none that EncodeRanges makes.
+// False when the bytes are none that EncodeRanges makes.
 bool DecodeRanges(Decoder& decoder, std::vector<PendingRecord::Range>& ranges) {
   const uint64_t count = decoder.Varint();
   if (count > PendingRecord::kRangesMax) return false;

@@ -48,8 +48,7 @@ struct FileRecord {
   static Result<FileRecord> Decode(std::string_view value);
 };
 
-// What everybody may know at once of bytes that the node of the key has closed and not published:
-// docs/cluster/publishing.md.
+// What other hosts may know of bytes that the node of the key has closed and not published: docs/cluster/publishing.md.
 struct PendingRecord {
   struct Range {
     uint64_t begin = 0, end = 0;  // bytes [begin, end) of the file
@@ -92,7 +91,7 @@ struct DirectoryTimes {
   static Result<DirectoryTimes> Decode(std::string_view value);
 };
 
-// Among which files equal data is stored once.
+// Which files share equal data.
 enum class Dedup : uint8_t {
   kMount = 0,  // all
   kOwner = 1,  // those of one owner
@@ -134,7 +133,7 @@ std::optional<InodeId> InodeOfLevelKey(std::string_view key);
 std::string MoveKey();
 std::string FreedBytesKey();
 std::string NextInodeKey();
-// The inode of a key made by InodeKey, FileKey or OrphanKey; nullopt when the key is none.
+// The inode of a key made by InodeKey, FileKey or OrphanKey; nullopt for another key.
 std::optional<InodeId> InodeOfKey(std::string_view key);
 
 }  // namespace cairnfs::meta

@@ -3,8 +3,8 @@
 namespace cairnfs::meta {
 namespace {
 
-// Conflicts come of the directory as a rule. When they go on the number may be another inode's: a backup was restored,
-// and numbers that this host had reserved were given to somebody else.
+// As a rule a conflict is about the directory. After this many in a row the number may be another inode's: a backup was
+// restored, and numbers that this host had reserved were given to another host.
 constexpr int kConflictsToDoubtNumber = 3;
 
 Status Validate(const CreateParams& params) {
@@ -54,7 +54,7 @@ Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const Crea
   std::optional<InodeId> inode;
   return RetryOnConflict("create", PaceOf(options_), [&](int attempt) -> Result<Attr> {
     LookAhead ahead(store_);
-    // What this host saw last of the directory is as good as a look at it: the compare tells.
+    // The record that this host saw last of the directory is as good as a read of it: the compare tells.
     std::optional<Versioned<InodeRecord>> seen;
     if (hints_ && attempt == 0) seen = hints_->DirectoryOf(parent);
     kv::KvStore& store = seen ? store_ : LookAt(ahead, {{parent, name}});
@@ -64,7 +64,7 @@ Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const Crea
     } else {
       CAIRNFS_ASSIGN_OR_RETURN(directory, LoadLiveDirectory(store, parent));
     }
-    // The first time the compare alone tells whether the name is taken.
+    // In the first attempt the compare alone tells whether the name is taken.
     if (attempt > 0) {
       CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(store, parent, name));
       if (taken) return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(parent, name));
@@ -89,7 +89,8 @@ Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const Crea
         .IfAbsent(DentryKey(parent, name))
         .Put(InodeKey(*inode), record.Encode())
         .Put(DentryKey(parent, name), DentryRecord{*inode, record.mode & S_IFMT}.Encode());
-    // Says that it is new, and so lies nowhere yet: what covers the records of an old one would have to be asked for.
+    // Shows that the inode is new, and has no home yet. Otherwise the store would have to be asked which delegation
+    // covers its records.
     if (options_.remote) transaction.IfAbsent(InodeKey(*inode));
     PutDirectoryTimes(transaction, parent, now);
     CAIRNFS_ASSIGN_OR_RETURN(const uint64_t revision, store_.Commit(transaction));

@@ -1,4 +1,4 @@
-// Ancestry by the directories that records name: a level of all inodes at once is one read.
+// Finds ancestors by the directories that records name. One read takes all inodes a level up.
 #include <set>
 #include <unordered_map>
 
@@ -23,7 +23,7 @@ Status LoadInodes(kv::KvStore& store, const std::vector<InodeId>& inodes, Record
   });
 }
 
-// Of the inodes and all directories above them, but for what is above `ends`.
+// Loads the records of the inodes and of all directories above them, but not above `ends`.
 Status LoadAncestry(kv::KvStore& store, const std::set<InodeId>& ends, const std::vector<InodeId>& inodes,
                     Records& records) {
   std::vector<InodeId> unknown = inodes;

@@ -23,7 +23,7 @@ Status Namespace::Format(const FilesystemHeader& header, uint32_t uid, uint32_t 
       .Put(HeaderKey(), header.Encode())
       .Put(InodeKey(kRootInode), root.Encode())
       .Put(MoveKey(), Encoder().U64(0).Take());
-  // Another host may be at it too: what is all in one transaction is made by one of them.
+  // Another host may be making it too. All is in one transaction, so one of them makes it.
   if (!next_inode && options_.remote) {
     transaction.IfAbsent(NextInodeKey()).Put(NextInodeKey(), Encoder().U64(kRootInode.value + 1).Take());
   }

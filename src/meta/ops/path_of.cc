@@ -6,8 +6,8 @@ namespace {
 constexpr int kLevelsMax = 64;
 constexpr size_t kEntriesSearchedMax = 10000;
 
-// The name that leads to `child` in `parent`, or "#" and its number: entries are not indexed by inode, and a message
-// is not worth reading a huge directory for.
+// The name that leads to `child` in `parent`, or "#" and its number. Entries are not indexed by inode, and a huge
+// directory is not read for a message.
 std::string NameOf(Namespace& names, InodeId parent, InodeId child) {
   auto entries = names.ReadDirectory(parent, "", kEntriesSearchedMax);
   if (entries.ok()) {

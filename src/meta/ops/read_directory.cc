@@ -23,7 +23,7 @@ Result<DentryRecord> DecodeEntry(InodeId directory, std::string_view prefix, std
 Result<std::vector<DirectoryEntry>> Namespace::ReadDirectory(InodeId directory, std::string_view after, size_t limit) {
   const std::string prefix = DentryPrefix(directory);
   std::string begin = prefix;
-  // The least key after that of `after`, be that entry still there or not.
+  // The least key after that of `after`, whether or not that entry is still there.
   if (!after.empty()) begin.append(after).push_back('\0');
   LookAhead ahead(store_);
   kv::KvStore& store = options_.remote ? ahead : store_;

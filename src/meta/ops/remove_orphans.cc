@@ -16,7 +16,7 @@ constexpr size_t kPageEntries = 1024;
 constexpr size_t kBatchOperationsMax = 1024;  // so that one batch does not hold up other commits for long
 constexpr size_t kBatchBytesMax = 256 * kKiB;
 constexpr size_t kOwnKeysMax = 5;  // I, D, T, O, Y
-// Where a round trip costs as much as all else: four spans each, and etcd takes 127 in one request.
+// For a remote store: each inode takes four spans, and etcd takes 127 in one request.
 constexpr size_t kFetchedAtOnce = 31;
 
 struct Orphan {
@@ -53,7 +53,7 @@ Status AddKeys(kv::KvStore& store, const std::string& prefix, std::vector<std::s
   return {};
 }
 
-// nullopt: not an orphan. `among_hosts`: others may have left pending records, and set a level.
+// nullopt: not an orphan. `among_hosts`: other hosts may have left pending records, and set a level.
 Result<std::optional<Orphan>> LoadOrphan(kv::KvStore& store, InodeId inode, bool among_hosts) {
   CAIRNFS_ASSIGN_OR_RETURN(auto mark, store.Get(OrphanKey(inode)));
   if (!mark) return std::optional<Orphan>();
@@ -71,8 +71,8 @@ Result<std::optional<Orphan>> LoadOrphan(kv::KvStore& store, InodeId inode, bool
   return std::optional(std::move(orphan));
 }
 
-// Deletes keys beside in transactions of their own until what is left fits one together with the inode's own keys. A
-// crash in between leaves a whole orphan with fewer xattrs, which nobody can see any more.
+// Deletes keys beside the inode's own, in transactions of their own, until the rest fits into one with these. A crash
+// in between leaves a whole orphan with fewer xattrs, which nobody can see any more.
 Status ShrinkOrphan(kv::KvStore& store, const BatchLimits& limits, Orphan& orphan) {
   while (orphan.keys_beside.size() + kOwnKeysMax > limits.operations || DeleteBytes(orphan) > limits.bytes) {
     if (orphan.keys_beside.empty()) return {};
@@ -88,7 +88,7 @@ Status ShrinkOrphan(kv::KvStore& store, const BatchLimits& limits, Orphan& orpha
   return {};
 }
 
-// What LoadOrphan asks for, in one round trip.
+// Fetches what LoadOrphan asks for, in one round trip.
 void LookAtOrphans(LookAhead& ahead, std::span<const InodeId> inodes) {
   for (InodeId inode : inodes) {
     ahead.Want(OrphanKey(inode));
@@ -100,8 +100,8 @@ void LookAtOrphans(LookAhead& ahead, std::span<const InodeId> inodes) {
   ahead.Fetch();
 }
 
-// Deletes as many of the inodes from `first` on as fit one transaction; returns the index of the next one.
-// The compare of the I record keeps out a setxattr that came between.
+// Deletes as many of the inodes from `first` on as fit into one transaction; returns the index of the next one.
+// Compares the I records, so that it fails when a setxattr came in between.
 Result<size_t> RemoveBatch(kv::KvStore& store, const std::vector<InodeId>& inodes, size_t first, bool among_hosts) {
   const BatchLimits limits = LimitsOf(store);
   LookAhead ahead(store);

@@ -1,8 +1,8 @@
 // rename(2), with RENAME_NOREPLACE and RENAME_EXCHANGE.
 //
-// No cycles: whoever moves a directory to another parent reads V, walks up from the new parent to the root to see that
-// the directory is not on the way, and commits only if V is still the same; and bumps it. So of two such moves that
-// overlap, one starts again and walks over what the other one did.
+// No cycles: a move of a directory to another parent reads V, walks up from the new parent to the root to see that the
+// directory is not on the way, and commits only if V is still the same; the commit bumps V. So when two such moves
+// overlap, one starts again, and its walk sees what the other one did.
 #include "base/coding.h"
 #include "base/failpoint.h"
 #include "meta/look_ahead.h"
@@ -38,7 +38,7 @@ Result<Versioned<uint64_t>> LoadMoves(kv::KvStore& store) {
   return Versioned<uint64_t>{count, entry->revision};
 }
 
-// kInvalidArgument when `directory` is `below` or one of those above it.
+// kInvalidArgument when `directory` is `below`, or a directory above it.
 Status CheckNotAbove(kv::KvStore& store, InodeId directory, InodeId below) {
   InodeId current = below;
   for (int depth = 0; depth < kDepthMax; depth++) {
@@ -162,7 +162,7 @@ Result<RenameResult> Namespace::Rename(const RenameParams& params) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(params.to_name));
   return RetryOnConflict("rename", PaceOf(options_), [&](int attempt) -> Result<RenameResult> {
     LookAhead ahead(store_);
-    // As far as was seen last: where a directory is after all, the next attempt knows.
+    // A guess from what was seen last. If it is a directory after all, the next attempt knows.
     auto is_file = [&](InodeId parent, const std::string& name) {
       return hints_ && attempt == 0 && hints_->IsFile(DentryKey(parent, name));
     };
@@ -170,7 +170,7 @@ Result<RenameResult> Namespace::Rename(const RenameParams& params) {
     const bool may_move_directory =
         !is_file(params.from_parent, params.from_name) || (exchanges && !is_file(params.to_parent, params.to_name));
     if (hints_ && may_move_directory && params.from_parent != params.to_parent) {
-      // What a move of a directory looks at: V, and the way up, as it was when this host last saw it.
+      // A move of a directory reads V and the way up to the root, as this host last saw that.
       ahead.Want(MoveKey());
       InodeId above = params.to_parent;
       for (int level = 0; level < kLevelsGuessedMax && above != kRootInode; level++) {

@@ -11,7 +11,7 @@ Result<Attr> Namespace::Rmdir(InodeId parent, std::string_view name) {
     if (!IsDirectory(entry)) {
       return MakeError(ErrorCode::kNotDirectory, Describe(parent, name) + " is not a directory");
     }
-    // The first time the compare alone tells whether the directory is empty.
+    // In the first attempt the compare alone tells whether the directory is empty.
     if (attempt > 0) {
       CAIRNFS_ASSIGN_OR_RETURN(const bool empty, IsEmptyDirectory(store_, entry.id()));
       if (!empty) return MakeError(ErrorCode::kNotEmpty, Describe(parent, name) + " is not empty");

@@ -3,7 +3,7 @@
 namespace cairnfs::meta {
 
 void Namespace::TouchAtime(InodeId inode, Timestamp atime) {
-  // An atime that cannot be kept is no failure of the read that it tells of.
+  // A read does not fail because its atime cannot be stored.
   (void)RetryOnConflict("touch", PaceOf(options_), [&](int) -> Status {
     CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store_, inode));
     if (loaded.record.atime == atime) return {};

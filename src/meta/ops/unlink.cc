@@ -5,7 +5,7 @@ namespace cairnfs::meta {
 Result<Attr> Namespace::Unlink(InodeId parent, std::string_view name) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(name));
   return RetryOnConflict("unlink", PaceOf(options_), [&](int attempt) -> Result<Attr> {
-    // What this host saw last of a file is as good as a look at it: the compares tell.
+    // The records that this host saw last of a file are as good as a read of them: the compares tell.
     std::optional<Hints::SeenEntry> seen;
     if (hints_ && attempt == 0) seen = hints_->TakeEntry(DentryKey(parent, name));
     if (seen) {
@@ -23,7 +23,7 @@ Result<Attr> Namespace::Unlink(InodeId parent, std::string_view name) {
   });
 }
 
-// Takes the name away, of a directory if that is empty. The entry's inode is as it is afterwards.
+// Takes the name away; that of a directory only if it is empty. On return the entry's inode is as the commit left it.
 Status Namespace::CommitRemoval(InodeId parent, std::string_view name, Entry& entry) {
   DirectoryTimesLock lock(directory_times_stripes_, options_, parent);
   const Timestamp now = TimeFor(parent);
