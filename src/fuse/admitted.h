@@ -13,8 +13,8 @@
 namespace cairnfs::fuse {
 
 // Calls `act(filesystem)`: at once where nothing waits for other hosts, else on another thread, perhaps after the
-// handler has returned: `act` owns what it needs of the request's message. When the caller is killed meanwhile, `act`
-// soon fails, or is not called and the request answered with EINTR.
+// handler has returned. So `act` must own what it needs of the request's message. When the caller is killed meanwhile,
+// `act` soon fails, or is not called and the request is answered with EINTR.
 template <typename Act>
 void WhereItMayWait(fuse_req_t request, Act act) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
@@ -24,7 +24,7 @@ void WhereItMayWait(fuse_req_t request, Act act) {
                          [request](const Error& killed) { ReplyError(request, killed); });
 }
 
-// The same for what must happen whoever is killed.
+// The same for an act that must happen even when the caller is killed.
 template <typename Act>
 void WhereItMayWaitToTheEnd(fuse_req_t request, Act act) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
@@ -33,7 +33,8 @@ void WhereItMayWaitToTheEnd(fuse_req_t request, Act act) {
 }
 
 // Calls `act(filesystem)` once the change is let in (fs::FileSystem::WhenAdmitted), perhaps on another thread and after
-// the handler has returned: `act` owns what it needs of the request's message. Replies when it is refused.
+// the handler has returned. So `act` must own what it needs of the request's message. Replies when the change is
+// refused.
 template <typename Act>
 void WhenAdmitted(fuse_req_t request, fs::NameChange change, Act act) {
   WhereItMayWait(request, [request, change, act = std::move(act)](fs::FileSystem& filesystem) {

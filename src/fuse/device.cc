@@ -82,8 +82,8 @@ std::string Escaped(const std::string& value) {
   return escaped;
 }
 
-// The limit of all FUSE mounts of the machine on the size of a request (kernel 6.13), which the kernel looks at when it
-// mounts. It is only ever raised, and does nothing to a filesystem that does not ask for more.
+// Raises the machine's limit on the size of a FUSE request (kernel 6.13), which the kernel reads when it mounts. It is
+// never lowered, and changes nothing for a filesystem that does not ask for more.
 void RaiseRequestLimit() {
   constexpr const char* kLimit = "/proc/sys/fs/fuse/max_pages_limit";
   uint64_t pages = 0;

@@ -28,7 +28,7 @@ class Device {
 
   // True while this very mount (not another one in its place) is in the mount table.
   bool Mounted() const;
-  // Nothing to do, and a success, when it is not mounted any more.
+  // A success also when it is not mounted any more.
   Status Unmount(bool lazy);
   // How much a mapped file is read ahead. Best effort: needs root and a writable sysfs.
   void SetReadAhead(size_t bytes) const;
@@ -46,7 +46,7 @@ class Device {
 struct KernelMountFlags {
   unsigned long flags = 0;
 };
-// `flags`: what there is already, which the words add to and take from; a new mount is nosuid and nodev.
+// `flags`: those of the mount so far, which the words add to and take from. A new mount is nosuid and nodev.
 Result<KernelMountFlags> ParseKernelOptions(const std::vector<std::string>& words,
                                             unsigned long flags = MS_NOSUID | MS_NODEV);
 

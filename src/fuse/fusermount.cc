@@ -139,9 +139,9 @@ Status FusermountUnmount(const std::string& mount_point, bool lazy) {
   arguments.insert(arguments.end(), {"--", mount_point});
   CAIRNFS_ASSIGN_OR_RETURN(HelperResult result, RunHelper(arguments, -1));
   if (result.exit_code == 0) return {};
-  // It ends with 1 whatever it was, and says what umount2 gave, in English in every locale.
+  // fusermount3 ends with 1 whatever went wrong, and prints the error of umount2, in English in every locale.
   const bool is_busy = result.said.find("busy") != std::string::npos;
-  // Of another user's mount it says that it finds none.
+  // For another user's mount it says that it finds none.
   const bool may_not =
       result.said.find("not permitted") != std::string::npos || result.said.find("not found in") != std::string::npos;
   return MakeError(is_busy ? ErrorCode::kBusy : ErrorCode::kPermission,

@@ -8,10 +8,10 @@
 
 namespace cairnfs::fuse {
 
-// Mounts on `mount_point` and returns the descriptor of /dev/fuse, which the caller owns. kPermission with what the
-// helper said, or that it is not installed.
+// Mounts on `mount_point` and returns the descriptor of /dev/fuse, which the caller owns. kPermission: the message is
+// the helper's, or says that it is not installed.
 Result<int> FusermountMount(const std::string& mount_point, const std::vector<std::string>& options);
-// The same. kBusy: the mount is in use.
+// Unmounts. kPermission as above. kBusy: the mount is in use.
 Status FusermountUnmount(const std::string& mount_point, bool lazy);
 
 // True when /etc/fuse.conf lets unprivileged users say allow_other.

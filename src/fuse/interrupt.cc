@@ -43,7 +43,7 @@ bool IsBeingKilled(pid_t thread) {
   if (thread == 0) return false;
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/status", thread);
-  // The caller's groups, of which there may be thousands, stand before its signals.
+  // In that file the caller's groups, perhaps thousands, come before its signals.
   return ShowsPendingKill(ReadProcFile(path));
 }
 

@@ -14,22 +14,22 @@ namespace cairnfs::fuse {
 // True when the text of a /proc/TID/status shows a pending SIGKILL.
 bool ShowsPendingKill(std::string_view proc_status);
 
-// All of a file of /proc, however long it is; what could be read of it when that fails.
+// All of a file of /proc, however long it is. When that fails, as much as could be read.
 std::string ReadProcFile(const char* path);
 
 // Whether a thread of that id has a SIGKILL pending. False for 0, which the kernel says of threads in other pid
 // namespaces. Reads /proc.
 bool IsBeingKilled(pid_t thread);
 
-// The groups of who made the request, from /proc; to be asked before the answer. A process that cannot be seen has its
-// first group alone.
+// The caller's user and groups; the groups come from /proc, so ask before the answer. A process that cannot be seen has
+// its first group alone.
 fs::Credentials CredentialsOf(fuse_req_t request);
-// Whether who made the request is a member, or root.
+// Whether the caller is a member of the group, or root.
 bool IsInGroup(fuse_req_t request, uint32_t gid);
 
-// Who made the request. Its `cancelled` is true once the server stops, or the kernel interrupted the request and its
-// caller has a SIGKILL pending. The kernel sends FUSE_INTERRUPT for any signal, a handled SIGALRM too, so the second
-// question is asked of /proc. May be called until the request is answered, not after.
+// The caller of the request. Its `cancelled` is true once the server stops, or once the kernel interrupted the request
+// and the caller has a SIGKILL pending. The kernel sends FUSE_INTERRUPT for any signal, also a SIGALRM that is handled,
+// so /proc is asked whether it is a SIGKILL. REQUIRES: the request is not answered yet.
 fs::Caller CallerOf(fuse_req_t request);
 // The same, but a server that stops waits for the answer.
 fs::Caller CallerThatStopAwaits(fuse_req_t request);

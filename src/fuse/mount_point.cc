@@ -37,7 +37,8 @@ Result<std::string> RealPath(const std::string& path, int* error_number = nullpt
   return result;
 }
 
-// By statfs(2), which the kernel always passes on: it answers stat(2) of a dead mount from its cache for a second.
+// Asks by statfs(2), which the kernel always passes on. It would answer stat(2) of a dead mount from its cache for a
+// second.
 bool IsDead(const std::string& path) {
   struct statfs answer;
   return statfs(path.c_str(), &answer) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
@@ -67,7 +68,7 @@ Status CheckIsEmptyDirectory(const std::string& path) {
                                              "\", which the mount would hide); give an empty directory");
 }
 
-// As /proc/PID/fdinfo tells.
+// Whether the file of /proc/PID/fdinfo says so.
 bool IsForWriting(const std::filesystem::path& fdinfo) {
   std::ifstream file(fdinfo);
   for (std::string name; file >> name;) {

@@ -14,8 +14,9 @@ Result<std::string> CanonicalMountPoint(const std::string& path);
 // way, with a warning. Errors as Server::Mount lists them.
 Result<std::string> PrepareMountPoint(const std::string& path);
 
-// "PID (name)" of processes but this one with a working directory, root or open file below `mount_point`, or with a
-// file there that is open for writing; a few of them. Best effort: an unprivileged process sees its own only.
+// "PID (name)" of a few other processes that use the mount: with a working directory, root or open file below
+// `mount_point`, or (kWriting) with a file there that is open for writing. Best effort: an unprivileged process sees
+// only processes of its own user.
 enum class UseOfMount { kAny, kWriting };
 std::string ProcessesUsing(const std::string& mount_point, UseOfMount use);
 

@@ -14,8 +14,8 @@ namespace {
 //  - CACHE_SYMLINKS: a target never changes.
 //  - EXPORT_SUPPORT: look-ups of "." and ".." in any inode, so that handles of files outlive the kernel's memory of
 //    them. Numbers of inodes are never used again: the generation is 0.
-//  - HANDLE_KILLPRIV_V2: saves a GETXATTR of security.capability before each write; the kernel tells which writes,
-//    truncations and opens take set-user-id away, and chown does always (docs/decisions/set-id.md).
+//  - HANDLE_KILLPRIV_V2: saves a GETXATTR of security.capability before each write. The kernel says which writes,
+//    truncations and opens take set-user-id away; chown always does (docs/decisions/set-id.md).
 // Not wanted, though offered:
 //  - WRITEBACK_CACHE: the page cache is the slow way in.
 //  - SPLICE_*: no faster than read(2), and pages would arrive unaligned.

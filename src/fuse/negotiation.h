@@ -1,7 +1,7 @@
 // What is agreed with the kernel in the INIT exchange.
 //
-// libfuse 3.14 answers INIT, but it knows no name for some flags and sets others by default that are wrong here. So the
-// answer's flags are made anew, from what the kernel offers alone, just before the answer is written.
+// libfuse 3.14 answers INIT, but it has no name for some flags, and sets others by default that are wrong here. So the
+// flags are made anew, from the kernel's offer alone, just before the answer is written.
 #pragma once
 
 #include <linux/fuse.h>
@@ -19,7 +19,7 @@ inline constexpr uint64_t kFuseDirectIoAllowMmap = 1ULL << 36;
 inline constexpr uint32_t kMaxWriteBytes = kMiB;
 // Fewer and larger requests: a reader waits for each in turn. The kernel takes the least of this and its own limit.
 inline constexpr uint32_t kMaxReadBytes = 4 * kMiB;
-// What a kernel without FUSE_MAX_PAGES sends at most.
+// The most that a kernel without FUSE_MAX_PAGES sends.
 inline constexpr uint32_t kOldMaxWriteBytes = 32 * kPageBytes;
 
 struct KernelOffer {

@@ -17,7 +17,7 @@ const fuse_lowlevel_ops& Operations(void (*init)(void* user_data, fuse_conn_info
 // Gives the write to the filesystem and replies when that is done.
 void SubmitWrite(fuse_req_t request, fs::FileSystem::WriteRequest write);
 
-// Answers a write that no buffer came for. `write` has no data: the payload is the message's, or a copy.
+// Answers a write for which no buffer came. `write` has no data; `payload` lies in the message, or is a copy.
 void RefuseWrite(fuse_req_t request, fs::FileSystem::WriteRequest write, ByteSpan payload, const Error& why);
 
 // Open flags as open(2) has them.

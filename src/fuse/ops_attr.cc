@@ -49,8 +49,8 @@ fs::SetAttrRequest SetAttrRequestOf(uint32_t valid, const struct stat& values) {
   } else if (valid & FATTR_MTIME) {
     changes.mtime = TimestampOf(values.st_mtim);
   }
-  // With HANDLE_KILLPRIV_V2 the kernel leaves it to us that chown always takes the bits away. chown(-1, -1) comes as a
-  // request that sets nothing.
+  // With HANDLE_KILLPRIV_V2 the daemon must take the bits away on every chown. chown(-1, -1) comes as a request that
+  // sets nothing.
   constexpr uint32_t kWithoutMeaning = FATTR_FH | FATTR_LOCKOWNER;
   const bool is_chown = (valid & (FATTR_UID | FATTR_GID)) != 0 || (valid & ~kWithoutMeaning) == 0;
   changes.kill_suid_sgid = is_chown || (valid & kFattrKillSuidGid) != 0;

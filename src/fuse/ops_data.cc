@@ -15,7 +15,7 @@
 namespace cairnfs::fuse {
 namespace {
 
-// writev(2) takes 1024, one of them the header.
+// writev(2) takes 1024 pieces, one of them the header.
 constexpr size_t kSlicesMax = 1000;
 // The answer has 32 bits for the count of bytes copied.
 constexpr size_t kCopyBytesMax = kGiB;
@@ -38,7 +38,7 @@ void ReplyRead(fuse_req_t request, const fs::FileSystem::ReadResult& read) {
 }  // namespace
 
 void OpRead(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
-  // The kernel names the owner of locks in reads for a process, and in none for its page cache.
+  // The kernel names an owner of locks in a process's reads, and none in reads for its page cache.
   fs::ReadOptions options;
   options.for_page_cache = (Receiver::Current().Body<fuse_read_in>().read_flags & FUSE_READ_LOCKOWNER) == 0;
   options.caller = CallerOf(request);
@@ -60,7 +60,7 @@ void SubmitWrite(fuse_req_t request, fs::FileSystem::WriteRequest write) {
 void RefuseWrite(fuse_req_t request, fs::FileSystem::WriteRequest write, ByteSpan payload, const Error& why) {
   Session& session = SessionOf(request);
   write.data = io::Slice{{}, payload.data(), payload.size()};
-  // A server that stops and has given a disk up that hangs asks nothing of it any more.
+  // When a server that stops has given up a disk that hangs, it asks nothing of that disk any more.
   const bool is_given_up = session.stopping() && why.code == ErrorCode::kFailed;
   if (!is_given_up) session.filesystem().NoteRefused(write, why);
   ReplyError(request, why);

@@ -51,9 +51,9 @@ void ListWithAttrAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeI
     const fs::DirectoryListing::Entry entry = (*listing)->At(i);
     if (fuse_add_direntry_plus(request, nullptr, 0, entry.name, nullptr, 0) > size - used) break;
     fuse_entry_param known = EntryWithoutAttr(entry);
-    // Attributes that the kernel may not keep are not worth a round trip each.
+    // Where the kernel may not keep attributes, they are not worth a round trip each.
     if (!IsDots(entry.name) && !filesystem.blocks()) {
-      // A name that went away since the listing was taken is listed without attributes.
+      // A name that has gone since the listing was taken is listed without attributes.
       auto attr = filesystem.Lookup(inode, entry.name);
       if (attr.ok()) {
         known = EntryOf(*attr, CacheTimesOf(request, *attr));

@@ -20,7 +20,7 @@ constexpr int kOpenForExec = 0x20;
 
 void OpenAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, const fs::OpenFlags& flags) {
   auto reply = [request, inode](Result<fs::HandleId> handle) {
-    // As the kernel says it of a program that is open for writing.
+    // The kernel's own error for a program that is open for writing.
     if (!handle.ok() && handle.error().code == ErrorCode::kBusy) return (void)fuse_reply_err(request, ETXTBSY);
     if (!handle.ok()) return ReplyInodeError(request, handle.error());
     ReplyOpen(request, inode, *handle);
@@ -40,7 +40,7 @@ struct CreateRequest {
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create);
 
-// CREATE of a name that is there after all and may be opened as it is.
+// Answers a CREATE whose name is there after all, and whose file may be opened as it is.
 void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
   auto fail = [request, &filesystem](const Error& error, CreateRequest again) {
     const bool is_gone = error.code == ErrorCode::kNotFound || error.code == ErrorCode::kStale;
@@ -50,12 +50,12 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
   auto attr = filesystem.Lookup(create.parent, create.name);
   if (!attr.ok()) return fail(attr.error(), std::move(create));
   if ((attr->mode & S_IFMT) != S_IFREG) {
-    // The kernel, which knew the name to be absent, takes nothing else for an answer; this makes it look up again.
+    // The kernel took the name for absent, and accepts only a new file. This error makes it look up again.
     filesystem.Forget(attr->inode, 1);
     return (void)fuse_reply_err(request, ESTALE);
   }
   const fs::OpenFlags flags = OpenFlagsOf(create.open_flags);
-  // The kernel takes the file for a new one, whose mode it need not judge.
+  // The kernel takes the file for a new one, and does not judge its mode.
   if (Status allowed = fs::FileSystem::CheckMayOpen(CredentialsOf(request), *attr, flags); !allowed.ok()) {
     filesystem.Forget(attr->inode, 1);
     return (void)fuse_reply_err(request, EACCES);
@@ -133,8 +133,8 @@ void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
     fs::ClusterLocks* locks = filesystem.locks();
     filesystem.Flush(handle, InodeId{inode}, [=](Result<void> flushed) {
       if (locks == nullptr) return ReplyStatus(request, flushed);
-      // POSIX: closing any descriptor of a file frees all that the process locked in it. After the flush, so that
-      // whoever gets the lock next finds what was written under it.
+      // POSIX: closing any descriptor of a file frees all locks that the process holds in it. After the flush, so that
+      // the next holder of a lock finds the bytes that were written under it.
       locks->ReleaseOwner(InodeId{inode}, owner, [request, flushed](const Result<void>& released) {
         ReplyStatus(request, flushed.ok() ? released : flushed);
       });

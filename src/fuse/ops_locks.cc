@@ -1,5 +1,5 @@
-// Locks that hold across hosts. The kernel sends these requests only where a cluster's locks were negotiated: else it
-// keeps the locks itself (docs/decisions/locks-on-one-host.md, docs/decisions/locks-over-hosts.md).
+// Locks that hold across hosts. The kernel sends these requests only in a cluster. On one host it keeps the locks
+// itself (docs/decisions/locks-on-one-host.md, docs/decisions/locks-over-hosts.md).
 #include <fcntl.h>
 #include <sys/file.h>
 
@@ -42,9 +42,9 @@ int ErrnoOfLock(const Result<ClusterLocks::Outcome>& outcome) {
   return EIO;
 }
 
-// A lock that the kernel did not learn of is nobody's. Nor is one that was granted in the host's next session: what the
-// open file locked before is lost, and its process has to be told. Who has the lock reads what those wrote and synced
-// who had it before, through a descriptor that was open meanwhile too.
+// Replies, and frees the lock again when the kernel does not learn of it. It is an error, too, when the lock was granted
+// in the host's next session: the locks that the open file had before are lost, and its process has to be told. The new
+// holder reads what the holders before it wrote and synced, also through a descriptor that was open meanwhile.
 void ReplyLock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock,
                const Result<ClusterLocks::Outcome>& outcome) {
   int error = ErrnoOfLock(outcome);
@@ -62,7 +62,7 @@ void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
   auto waiting = std::make_shared<WaitingRequest>(locks);
   fuse_req_interrupt_func(request, &OnInterrupt, waiting.get());
   const auto ticket = locks.Lock(lock, [request, &filesystem, lock, waiting](Result<ClusterLocks::Outcome> outcome) {
-    // Returns once OnInterrupt has, and lets it not be called again: `waiting` may go.
+    // Waits for an OnInterrupt that runs, and none is called after it. So `waiting` may go.
     fuse_req_interrupt_func(request, nullptr, nullptr);
     ReplyLock(request, filesystem, lock, outcome);
   });
@@ -70,7 +70,7 @@ void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
   if (waiting->interrupted.load()) locks.Cancel(ticket);
 }
 
-// Calls `act()` when others can find what was written under the lock.
+// Calls `act()` once others can find the bytes that were written under the lock.
 template <typename Act>
 void AfterTelling(fs::FileSystem& filesystem, const ClusterLocks::Request& lock, Act act) {
   if (!filesystem.HasToTell(lock.handle)) return act();
@@ -110,12 +110,12 @@ ClusterLocks::Request RequestOf(fuse_req_t request, fuse_ino_t inode, const fuse
   return lock;
 }
 
-// The kernel has made start and length of what the caller gave, and checked them.
+// The kernel has computed and checked start and length.
 void TakeRange(const struct flock& range, ClusterLocks::Request& lock) {
   lock.start = static_cast<uint64_t>(range.l_start);
   lock.last = range.l_len == 0 ? meta::kLockOffsetMax : lock.start + static_cast<uint64_t>(range.l_len) - 1;
   lock.type = range.l_type == F_WRLCK ? meta::LockType::kExclusive : meta::LockType::kShared;
-  // The thread group's, where the context has the thread's.
+  // The process's id; the request's context has the thread's.
   if (range.l_pid != 0) lock.pid = static_cast<uint32_t>(range.l_pid);
 }
 

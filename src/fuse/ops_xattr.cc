@@ -40,7 +40,7 @@ void ReplyNames(fuse_req_t request, const Result<std::vector<std::string>>& name
   std::string list;
   const bool privileged = fuse_req_ctx(request)->uid == 0;
   for (const std::string& name : *names) {
-    // As the kernel's own filesystems do: who may not read them does not see them.
+    // As in the kernel's own filesystems, a caller that may not read them does not see them.
     if (!privileged && name.starts_with("trusted.")) continue;
     list.append(name).push_back('\0');
   }

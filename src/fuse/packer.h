@@ -1,5 +1,5 @@
-// Small payloads, one after another in a buffer of the pool. Each is a slice that keeps the buffer alive, and those of
-// one writer in a row lie in one piece. For one thread.
+// Packs small payloads one after another into a buffer of the pool. Each becomes a slice that keeps the buffer alive,
+// and payloads of one writer in a row lie in one piece. For one thread.
 #pragma once
 
 #include <cstring>

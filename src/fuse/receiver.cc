@@ -42,7 +42,8 @@ void TakeOnlyWakeSignal() {
 
 int64_t Ticks(SteadyClock::time_point time) { return time.time_since_epoch().count(); }
 
-// Marks a wait for the pool as no work, so that back-pressure is not taken for a stuck thread.
+// While it lives, the thread counts as idle: so a wait for the pool, which is back-pressure, is not taken for a stuck
+// thread.
 class IdleScope {
  public:
   explicit IdleScope(std::atomic<int64_t>& busy_since) : busy_since_(busy_since) {

@@ -8,17 +8,18 @@
 //  1. Each receiver always holds a buffer of its own to read the next request into (the first comes from the pool's
 //     reserve). No request but a WRITE needs another one: its reply is small, or a READ's slices, which the filesystem
 //     takes from the reserve.
-//  2. A receiver that has a WRITE in hand gives its data away only after it has got a replacement. With the pool empty
+//  2. A receiver that has a WRITE in hand gives its data away only after it has got another buffer. With the pool empty
 //     it waits for one, holding back the reply: that is the back-pressure. Buffers that the filesystem holds come back
-//     by cutting, hashing and storing, which need no request of the mount. What finds no room on a full disk keeps its
-//     buffers, perhaps all there are: once the filesystem knows that (FileSystem::WhyNoBufferComes), and no buffer has
-//     come back meanwhile, the WRITE is refused. So the wait ends, whatever else happens.
+//     by cutting, hashing and storing, which need no request of the mount. Bytes that find no room on a full disk keep
+//     their buffers, perhaps all there are. Once the filesystem knows that (FileSystem::WhyNoBufferComes), and no
+//     buffer has come back meanwhile, the WRITE is refused. So the wait ends, whatever else happens.
 //  3. So that a look-up does not wait behind a slow disk, one receiver, the keeper, never waits longer than
 //     kKeeperPatience: it then copies the payload to ordinary memory, gives it to WriteOverflow, whose thread waits in
 //     its place, and receives on. So requests that are no writes are served while every other receiver waits.
-//  4. The overflow is bounded (kOverflowBytesMax): a kernel queue of that many WRITEs ahead of another request, all of
-//     them refused by a full pool, makes the keeper wait as in 2. The queue is in order of arrival, and each WRITE in
-//     it gets a buffer or is refused, so the other request is reached: also an unlink, which alone may make room.
+//  4. The overflow is bounded (kOverflowBytesMax). When more WRITEs than that stand in the kernel's queue ahead of
+//  another
+//     request, and the pool is full, the keeper waits as in 2. The queue is in order of arrival, and each WRITE in it
+//     gets a buffer or is refused. So the other request is reached: also an unlink, which alone may make room.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -54,8 +55,8 @@ class Receiver {
   Receiver& operator=(const Receiver&) = delete;
 
   void Start();
-  // Makes a read of the device in progress return. A call that comes just before the read is without effect: repeat it
-  // until the thread ended.
+  // Makes a read of the device that is under way return. A call just before the read has no effect: repeat it until the
+  // thread has ended.
   void Wake();
   void Join();
   bool Stuck(std::chrono::steady_clock::time_point now) const;
@@ -63,8 +64,8 @@ class Receiver {
   // The receiver that runs on this thread. REQUIRES: called from an operation's handler.
   static Receiver& Current();
 
-  // The body of the request in hand, as the kernel sent it: for what libfuse does not hand on. REQUIRES: the request
-  // has a body of type T; its payload was not taken.
+  // The body of the request in hand, as the kernel sent it: for fields that libfuse does not hand on. REQUIRES: the
+  // request has a body of type T, and its payload was not taken.
   template <typename T>
   const T& Body() const {
     return *reinterpret_cast<const T*>(message_ + sizeof(fuse_in_header));
@@ -88,7 +89,7 @@ class Receiver {
   // Receives and processes one request; false when the thread shall end.
   bool ReceiveOne();
   void Process(size_t size);
-  // A buffer beside the one in hand; a payload without its slice.
+  // Gets a buffer beside the one in hand, and returns a payload without its slice.
   Payload Admit(io::BufferRef& buffer);
   io::BufferRef AcquireWithPatience();
   Payload Pack(ByteSpan payload);

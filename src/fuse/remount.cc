@@ -1,5 +1,5 @@
-// Changes what the kernel holds of a mount: whether it may be written to, and the flags of mount(2). The kernel's own
-// flag of the filesystem is what keeps writers out, and knows whether there are any.
+// Changes a mount's state in the kernel: whether it may be written to, and the flags of mount(2). The kernel's own flag
+// of the filesystem keeps writers out, and only the kernel knows whether there are any.
 #include <sys/mount.h>
 
 #include <cerrno>
@@ -20,7 +20,7 @@ std::vector<std::string> Words(const std::string& options) {
   return words;
 }
 
-// Of words as the kernel writes them those that are flags.
+// The flags among options as the kernel writes them.
 Result<unsigned long> FlagsOf(const std::string& options, unsigned long flags) {
   std::vector<std::string> words = Words(options);
   std::erase_if(words, [](const std::string& word) { return !IsMountFlag(word); });

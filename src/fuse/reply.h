@@ -10,20 +10,20 @@
 
 namespace cairnfs::fuse {
 
-// On one host every name changes through this kernel only, so what it knows of a name, its absence included, stays
-// true.
+// On one host names change through this kernel only. So all that it knows of a name stays true, also that there is
+// none.
 inline constexpr double kEntrySeconds = 86400.0 * 365;
-// The kernel drops attributes that its own operations change. A second, not for ever: a stat whose reply crosses with
-// another process's operation in the same directory may store what was true just before it.
+// The kernel drops attributes that its own operations change. A second, not for ever, because the reply to a stat may
+// cross with another process's operation in the same directory, and then leave attributes from just before it.
 inline constexpr double kAttrSeconds = 1.0;
 // How long the kernel may believe an answer.
 struct CacheTimes {
   double entry_seconds = kEntrySeconds, attr_seconds = kAttrSeconds;
 };
-// Of the mount that the request came through. None where other hosts change names and attributes, too.
+// The times of the mount that the request came through: zero where other hosts change names and attributes, too.
 CacheTimes CacheTimesOf(fuse_req_t request);
-// The same for these attributes, which are about to be told. None for those of a file with set-id bits: a stranger's
-// write clears them here, and the kernel is to ask again before it executes the file (docs/decisions/set-id.md).
+// The same for an answer with these attributes. No time for those of a file with set-id bits: a stranger's write clears
+// the bits in the daemon, and the kernel must ask again before it executes the file (docs/decisions/set-id.md).
 CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr);
 // What the kernel does with attributes when it has learned of a change of the file since it asked.
 enum class WhenOld {
@@ -36,14 +36,14 @@ inline constexpr uint32_t kPreferredBytes = kMiB;
 struct stat StatOf(const meta::Attr& attr);
 fuse_entry_param EntryOf(const meta::Attr& attr, const CacheTimes& times);
 
-// Logs those that say that something is wrong with the store, since the errno alone tells nobody what.
+// Logs errors that say that something is wrong with the store, since the errno alone does not tell what.
 void ReplyError(fuse_req_t request, const Error& error);
-// To a request on the inode that a path led to. One that is not there any more was removed, or replaced under its name,
-// by another host since the kernel looked the path up: with ESTALE the kernel looks it up once more.
+// Replies to a request on the inode that a path led to. When the inode is gone, another host has removed it or replaced
+// it under its name since the kernel looked the path up; with ESTALE the kernel looks it up once more.
 void ReplyInodeError(fuse_req_t request, const Error& error);
 // errno 0 for success.
 void ReplyStatus(fuse_req_t request, const Status& status);
-// Takes the look-up back when the kernel does not take the answer.
+// Undoes the look-up when the kernel does not take the answer.
 void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old);
 void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old);
 // Answers OPEN of a regular file, by hand because FOPEN_PARALLEL_DIRECT_WRITES has no name in libfuse 3.14. Releases

@@ -33,8 +33,8 @@ class Server {
   // root and fusermount3 missing or refusing (kPermission), an unknown kernel option (kInvalidArgument). A mount left
   // over from a dead daemon (ENOTCONN) is unmounted lazily first, with a warning. `pool` outlives the server.
   static Result<std::unique_ptr<Server>> Mount(const MountOptions& options, io::BufferPool& pool);
-  // What Mount refuses before it touches /dev/fuse, to be asked before anything is made for the mount. Takes a dead
-  // mount away as Mount does.
+  // The checks of Mount that come before it touches /dev/fuse, to be made before anything is made for the mount. Takes
+  // a dead mount away as Mount does.
   static Status Check(const MountOptions& options);
   ~Server();  // unmounts if still mounted
   Server(const Server&) = delete;
@@ -46,7 +46,7 @@ class Server {
   // Unmounts, lazily when it is busy, and lets Serve return. Any thread, but no signal handler; may be called more than
   // once and before Serve.
   void Stop();
-  // For the watchdog: no receiving thread has been at work on one request for longer than it ever should.
+  // For the watchdog: false when a receiving thread has been at work on one request for too long (kStuckAfter).
   bool Alive() const;
 
  private:
@@ -63,20 +63,21 @@ bool IsFstabWord(std::string_view word);
 // Errno of an error code, and the only place that makes one.
 int ErrnoOf(const Error& error);
 
-// Whether the kernel takes the filesystem at the mount point for read-only, and with which flags of mount(2).
+// Whether the kernel has the filesystem at the mount point as read-only, and with which flags of mount(2).
 struct MountState {
   bool read_only = false;
   unsigned long flags = 0;
   bool operator==(const MountState&) const = default;
 };
 Result<MountState> StateOfMount(const std::string& mount_point);
-// The state after `words` ("nosuid", "suid", ...), of which it keeps what they do not name. kInvalidArgument.
+// The state after `words` ("nosuid", "suid", ...). Flags that they do not name stay as they are. kInvalidArgument.
 Result<MountState> StateAfter(const MountState& now, const std::vector<std::string>& words, bool read_only);
-// Has the kernel change the mount; nothing to do, and no right needed, where it is in that state. kBusy, with the
-// processes: files are open for writing, and it was to become read-only. kPermission: only root may.
+// Has the kernel change the mount. Where it is in that state already, it does nothing and needs no right. kBusy, with
+// the processes: it was to become read-only, and files are open for writing. kPermission: only root may.
 Status RemountAt(const std::string& mount_point, const MountState& state);
 
-// Where a data directory, under the name that it was mounted by, is mounted, alive or dead; not in a container's copy.
+// The mount points, alive or dead, of a data directory under the name by which it was mounted. Copies of the mount in
+// containers are left out.
 std::vector<std::string> MountPointsOf(const std::string& source);
 
 // Unmounts a cairnfs mount point; lazily when asked. kNotFound when nothing of ours is mounted there, kBusy with the

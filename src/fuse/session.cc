@@ -81,7 +81,7 @@ void Session::Init(void* user_data, fuse_conn_info* connection) {
   auto* session = static_cast<Session*>(user_data);
   connection->max_background = session->options_.max_background;
   connection->congestion_threshold = std::max(1U, session->options_.max_background * 3 / 4);
-  // What libfuse itself does differently by these; the answer's flags are set by PatchInitReply.
+  // These change what libfuse itself does. PatchInitReply sets the flags of the answer.
   connection->want &= ~(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
 }
 
@@ -168,7 +168,7 @@ Status Session::Serve(fs::FileSystem& filesystem) {
   stopping_.store(true);
   fuse_session_exit(session_);
   overflow_.Stop();
-  // Nobody is there any more who could free what they wait for.
+  // Nobody is left who could free what these waits are for.
   filesystem.EndWaits();
   WaitForReplies();
   MutexLock lock(mutex_);
@@ -178,7 +178,7 @@ Status Session::Serve(fs::FileSystem& filesystem) {
 void Session::WaitForReceivers() {
   MutexLock lock(mutex_);
   while (running_ > 0) {
-    // One that ended takes the others with it: they would wait for ever when the descriptor failed.
+    // One receiver that ended ends the others: when the descriptor failed they would wait for ever.
     if (running_ < receivers_.size()) stopping_.store(true);
     if (!stopping()) {
       changed_.Wait(mutex_);

@@ -1,4 +1,4 @@
-// One mount being served: the libfuse session, the receiving threads, and the count of requests that are owed a reply.
+// One mount being served: the libfuse session, the receiving threads, and the count of requests without a reply yet.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -26,8 +26,8 @@ struct SessionOptions {
   size_t read_ahead_bytes = 4 * kMiB;
 };
 
-// A server that stops and sees no buffer given back for so long gives the writes up that wait for one: what is accepted
-// is stuck, on a disk that hangs.
+// When a server stops and no buffer comes back for this long, it gives up the writes that wait for one: the accepted
+// bytes are stuck, on a disk that hangs.
 inline constexpr std::chrono::seconds kStopPatience{10};
 
 class Session {
@@ -50,14 +50,14 @@ class Session {
   Device& device() { return device_; }
   fuse_session* handle() const { return session_; }
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
-  // Waits for a buffer of the pool to take a write with. The error is what to answer the write with: accepted bytes
-  // hold all buffers and find no room, or are stuck while the server stops.
+  // Waits for a buffer of the pool for a write. An error is the answer to the write: accepted bytes hold all buffers
+  // and find no room, or are stuck while the server stops.
   Result<io::BufferRef> AwaitBuffer();
   // Before the request in `header` is processed; `body` follows the header.
   void NoteRequest(const fuse_in_header& header, ByteSpan body);
   // After it was processed.
   void NoteProcessed(const fuse_in_header& header);
-  // A receiver is about to end, by itself or with an error.
+  // To be called when a receiver is about to end, by itself or with an error.
   void NoteReceiverEnd(Status status);
 
  private:

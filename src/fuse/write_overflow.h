@@ -1,5 +1,5 @@
-// Writes whose data found no room in the buffer pool, and the thread that waits for it in the receiver's place. Why it
-// is there stands in receiver.h.
+// Writes whose data found no buffer in the pool, and the thread that waits for one in the receiver's place. receiver.h
+// says why it is there.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -27,10 +27,10 @@ class WriteOverflow {
   explicit WriteOverflow(AwaitBuffer await_buffer) : await_buffer_(std::move(await_buffer)) {}
   ~WriteOverflow();
 
-  // Starts the thread: not only when the pool runs dry, for the system may have none left by then. kUnavailable.
+  // Starts the thread. Done early, because when the pool runs dry the system may have no thread left. kUnavailable.
   Status Start();
 
-  // False when it is full. Only the keeper adds, so that what it is told stays true until it does.
+  // False when it is full. Only the keeper adds, so a true answer holds until it does.
   bool HasRoom() const;
   // Copies the payload; the write is given to the filesystem, and the request answered, once the pool has a buffer, or
   // refused. REQUIRES: started.
