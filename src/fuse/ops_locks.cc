@@ -42,9 +42,9 @@ int ErrnoOfLock(const Result<ClusterLocks::Outcome>& outcome) {
   return EIO;
 }
 
-// Replies, and frees the lock again when the kernel does not learn of it. It is an error, too, when the lock was granted
-// in the host's next session: the locks that the open file had before are lost, and its process has to be told. The new
-// holder reads what the holders before it wrote and synced, also through a descriptor that was open meanwhile.
+// Replies, and frees the lock again when the kernel does not learn of it. It is an error, too, when the lock was
+// granted in the host's next session: the locks that the open file had before are lost, and its process has to be told.
+// The new holder reads what the holders before it wrote and synced, also through a descriptor that was open meanwhile.
 void ReplyLock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock,
                const Result<ClusterLocks::Outcome>& outcome) {
   int error = ErrnoOfLock(outcome);
