@@ -22,8 +22,8 @@ namespace {
 // A check may name thousands of paths.
 constexpr int kReplyBytesMax = 64 << 20;
 
-// A connection made by hand tells apart what gRPC reports alike, and takes the path as it is: gRPC would take it for a
-// list at each comma.
+// Connects by hand: that tells errors apart which gRPC reports alike, and takes the path as it is. gRPC would split it
+// at each comma.
 Result<int> ConnectTo(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -46,15 +46,15 @@ Result<int> ConnectTo(const std::string& path) {
 // Over a new connection, which ends with the stub.
 Result<std::unique_ptr<Control::Stub>> StubFor(const std::string& path) {
   CAIRNFS_ASSIGN_OR_RETURN(const int fd, ConnectTo(path));
-  // gRPC wants it so; made only now, since connect would otherwise not wait while the daemon is busy.
+  // gRPC wants that. Set only now, because a connect that does not block would not wait for a busy daemon.
   fcntl(fd, F_SETFL, O_NONBLOCK);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
   return Control::NewStub(grpc::CreateCustomInsecureChannelFromFd("control", fd, arguments));
 }
 
-// A daemon marks its own errors (rpc/status.h). Over a connection that stood, gRPC's own "unavailable" means that the
-// other end of it is gone, and "cancelled", which nobody does here, that its server was shut down.
+// A daemon marks its own errors (rpc/status.h). After a connection was made, gRPC's own "unavailable" means that its
+// other end is gone, and "cancelled", which nobody does here, that the server was shut down.
 Error ErrorOf(const grpc::Status& status) {
   Error error = rpc::FromGrpc(status);
   const grpc::StatusCode code = status.error_code();

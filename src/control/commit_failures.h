@@ -1,4 +1,4 @@
-// What the status tells of commits that failed.
+// Commits that failed, as the status tells them.
 #pragma once
 
 #include <span>
@@ -10,8 +10,8 @@
 
 namespace cairnfs::control {
 
-// Of the failures those of directories at, above or below `path`, which like theirs begins below the root; empty: all.
-// One whose path is not known ("#" and a number instead of its beginning) may lie anywhere. In their order, as
+// The failures of directories at, above or below `path`; empty: all. `path` begins below the root, as theirs do. A
+// failure whose path is not known ("#" and a number instead of its beginning) may lie anywhere. In their order, as
 // "2026-11-21 20:41:25 UTC: DIRECTORY was not renamed: CAUSE; CAUSE".
 std::vector<std::string> DescribeFailures(std::span<const fs::CommitFailure> failures, std::string_view path);
 

@@ -1,4 +1,4 @@
-// Between the service's messages and the structs of report.h.
+// Converts between the service's messages and the structs of report.h.
 #pragma once
 
 #include "base/result.h"

@@ -15,8 +15,8 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-// Everybody who reaches the address reads these. Small steps would tell whoever writes something whether it was there
-// already: so they are as of whole units of these, rounded down (docs/security.md).
+// Everybody who reaches the address reads the metrics. Small steps would tell a writer whether its bytes were there
+// already. So values that depend on it are rounded down to whole units of these (docs/security.md).
 constexpr uint64_t kToldBytes = 64 * kMiB;
 constexpr uint64_t kToldChunks = 64;
 
@@ -24,7 +24,8 @@ void RoundDown(std::initializer_list<uint64_t*> values, uint64_t unit) {
   for (uint64_t* value : values) *value = AlignDown(*value, unit);
 }
 
-// What was new takes room, goes to the disk and to other nodes, and lies in the cache where it is read then.
+// Rounds all values that depend on it: new bytes take room, go to the disk and to other nodes, and are then read from
+// the cache.
 void RoundWhatTells(StatusReport& report) {
   store::StoreStats& store = report.fs.store;
   RoundDown({&store.unique_bytes, &store.segment_bytes, &store.free_segment_bytes, &store.dead_bytes,

@@ -1,4 +1,4 @@
-// Serves the metrics over HTTP. The socket is made here: then an error says what the system said.
+// Serves the metrics over HTTP. The socket is made here, so that an error has the system's words.
 #include <microhttpd.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -15,7 +15,7 @@
 namespace cairnfs::control {
 namespace {
 
-// Whoever reaches the port may connect, and must not take the descriptors that the daemon needs.
+// Anybody who reaches the port may connect. These bounds leave the daemon the descriptors that it needs.
 constexpr unsigned kConnectionsMax = 32, kConnectionsOfOneAddressMax = 8;
 constexpr unsigned kIdleSecondsMax = 10;
 constexpr int kBacklog = 16;
@@ -81,7 +81,7 @@ class Metrics::Impl {
 
   // Takes the socket, also when it fails.
   bool Start(int fd) {
-    // Of the ways to wait only select(2) knows no descriptor above 1,023.
+    // Not select(2), which knows no descriptor above 1,023.
     constexpr unsigned kFlags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL;
     server_ =
         MHD_start_daemon(kFlags, 0, nullptr, nullptr, &Impl::Serve, this, MHD_OPTION_LISTEN_SOCKET, fd,

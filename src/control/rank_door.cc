@@ -18,7 +18,7 @@
 namespace cairnfs::control {
 namespace {
 
-// Who is refused tries again, and could fill the disk with what the log says of it.
+// A refused process tries again, and could fill the disk with the log's lines about it.
 constexpr auto kWarningInterval = std::chrono::minutes(1);
 constexpr int kGroupsMax = 65536;  // NGROUPS_MAX of Linux
 

@@ -1,5 +1,5 @@
-// RankDoor: a Unix socket that every user may connect to. Who connects is known from the kernel (SO_PEERCRED), so that
-// what is asked there can be judged by the caller's rights.
+// RankDoor: a Unix socket that every user may connect to. The kernel tells whose a connection is (SO_PEERCRED), so that
+// a request can be judged by the caller's rights.
 #pragma once
 
 #include <chrono>
@@ -18,21 +18,21 @@
 
 namespace cairnfs::control {
 
-// Connections of ranks that are open at once, of all users together (control/user_shares.h). Each takes a descriptor,
-// and any user may make them: more are refused, so that those which the daemon itself needs are left.
+// The most connections of ranks that are open at once, of all users together (control/user_shares.h). Any user may make
+// them, and each takes a descriptor: more are refused, so that the daemon keeps the descriptors that it needs.
 inline constexpr size_t kRankConnectionsMax = 384;
 
 class RankDoor {
  public:
-  // Listens at `path` (mode 0666) and gives each connection, a descriptor that does not block, to `admit`, which owns
-  // it from then on; one that is too many, of all or of its user, is closed. kInvalidArgument: the path is too long;
-  // kIo.
+  // Listens at `path` (mode 0666). Gives each connection, a descriptor that does not block, to `admit`, which owns it
+  // from then on. A connection that is one too many, of all or of its user, is closed. kInvalidArgument: the path is
+  // too long; kIo.
   static Result<std::unique_ptr<RankDoor>> Open(const std::string& path, std::function<void(int)> admit);
   ~RankDoor();  // takes no more connections
   RankDoor(const RankDoor&) = delete;
 
-  // Of whoever made the connection that had this descriptor last; nullopt: none had, or it is long gone. As gRPC calls
-  // it: "fd:NUMBER".
+  // The user of the connection that had this descriptor last; nullopt: none had, or it is long gone. `peer` is gRPC's
+  // name of the connection, "fd:NUMBER".
   std::optional<fs::Credentials> CallerOf(const std::string& peer);
 
  private:
@@ -43,7 +43,7 @@ class RankDoor {
   };
   RankDoor(std::string path, std::function<void(int)> admit);
   void Admit(int connection);
-  // Forgets who is gone when the user has no place left for another. Whether the user got one.
+  // Takes a place for the user, and forgets callers that are gone when none is left. False: the user got none.
   bool TakePlace(uid_t user) REQUIRES_LOCK(mutex_);
   void Warn(uid_t user) REQUIRES_LOCK(mutex_);
 

@@ -14,8 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A watch tells of every change of the state; this is for what it does not tell: that the record of a rank is gone, or
-// that one hangs between coming and counting (Visit::IsToCount).
+// A watch tells every change of the state. It does not tell that the record of a rank is gone, or that a rank hangs
+// between coming and counting (Visit::IsToCount). So a call looks again this often.
 constexpr auto kLookAgainInterval = std::chrono::seconds(5);
 constexpr auto kWithdrawAgainInterval = std::chrono::seconds(1);
 constexpr size_t kRememberedRanksMax = 4096;
@@ -49,7 +49,7 @@ Status CheckCall(const GateCall& call) {
   return {};
 }
 
-// Whether it is not known if the transaction ran. With the session gone it did not, and never can.
+// Whether the transaction may have run. When the session is gone it did not, and never can.
 bool IsUnknown(const Result<uint64_t>& committed) {
   return !committed.ok() && committed.error().code != ErrorCode::kStale && kv::MayHaveRun(committed.error().code);
 }
@@ -64,7 +64,7 @@ class Signal {
     MutexLock lock(mutex_);
     return count_;
   }
-  // Until it was raised more than `seen` times, or `until`. kInterrupted: `cancelled` said so.
+  // Waits until it was raised more than `seen` times, or until `until`. kInterrupted: `cancelled` said so.
   Status Await(uint64_t seen, Clock::time_point until, const std::function<bool()>& cancelled) {
     while (count() <= seen && Clock::now() < until) {
       if (cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
@@ -121,11 +121,11 @@ Status RankGate::Commit(const GateCall& call, const Caller& caller) {
                  withdrawn.error().message);
     WithdrawLater(std::move(visit));
   } else if (visit->is_committed()) {
-    result = {};  // whatever ended the call: the others had it done meanwhile
+    result = {};  // whatever ended the call, the other ranks had the directory renamed meanwhile
   }
   MutexLock lock(mutex_);
   live_calls_.erase(number);
-  // Who is forgotten may be told once more that it is late.
+  // A rank that is forgotten here may be told once more that it is late.
   if (last_ended_.size() >= kRememberedRanksMax) last_ended_.clear();
   last_ended_[std::hash<std::string>()(GateRankKey(call.directory, call.rank, call.id))] = {number, result.ok()};
   return result;
@@ -133,7 +133,7 @@ Status RankGate::Commit(const GateCall& call, const Caller& caller) {
 
 void RankGate::WithdrawLater(std::shared_ptr<Visit> visit) {
   MutexLock lock(mutex_);
-  // Its record goes with the session, at the latest.
+  // The call's record goes with the session, at the latest.
   if (withdrawing_.size() >= kWithdrawingMax) withdrawing_.pop_front();
   withdrawing_.push_back(std::move(visit));
   withdrawing_changed_.NotifyAll();
@@ -173,7 +173,8 @@ Status RankGate::Visit::Run(const Caller& caller) {
     CAIRNFS_ASSIGN_OR_RETURN(const Arrival arrival, ArriveInTheEnd(caller));
     if (arrival == Arrival::kCommitted) return {};
     if (arrival == Arrival::kCame) {
-      // The others wait for what it waited for, for as long: it gives them the time to come.
+      // It was late for a rename. The other ranks waited for the same one for as long, so it gives them the time to
+      // come.
       if (late_for_ != 0) deadline_ = Clock::now() + call_.timeout;
       return AwaitOthers(caller);
     }
@@ -191,8 +192,8 @@ Result<RankGate::Visit::Arrival> RankGate::Visit::ArriveInTheEnd(const Caller& c
       if (!EarlierCallEnds(caller.cancelled)) return arrived;
     } else if (((code == ErrorCode::kUnavailable || code == ErrorCode::kStale) && (may_have_come_ || late_for_ != 0)) ||
                (code == ErrorCode::kStale && Clock::now() < deadline_)) {
-      // The others may count this rank, or are at the rename that it waits for: it is not for it to give up. And a host
-      // whose session is lost takes a new one.
+      // It does not give up on its own: the others may count this rank, or are at the rename that it waits for. And a
+      // host whose session is lost takes a new one.
       if (caller.cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
       std::this_thread::sleep_for(kCancelledInterval);
     } else if (code != ErrorCode::kConflict) {
@@ -202,7 +203,7 @@ Result<RankGate::Visit::Arrival> RankGate::Visit::ArriveInTheEnd(const Caller& c
   }
 }
 
-// Of a rank that is late: until the state or the elected one changed since it looked, for a while at most.
+// For a rank that is late. Waits, for a while at most, until the state or the elected rank has changed since it looked.
 Status RankGate::Visit::AwaitChange(const Caller& caller) {
   Signal signal;
   const auto watch = gate_.options_.watched.Watch(state_key_, ranks_begin_, late_revision_, signal.Callbacks());
@@ -267,7 +268,7 @@ Status RankGate::Visit::Commit(const kv::Transaction& transaction) {
   return {};
 }
 
-// Of a transaction that writes that this rank waits.
+// Commits a transaction that records that this rank waits.
 Status RankGate::Visit::CommitArrival(kv::Transaction transaction) {
   transaction.operation_id = fmt::format("gate/{:x}/{}/{}", gate_.incarnation_, call_number_, ++arrivals_);
   auto came = store_.Commit(transaction);
@@ -278,8 +279,8 @@ Status RankGate::Visit::CommitArrival(kv::Transaction transaction) {
   return {};
 }
 
-// Where the answer to the arrival was lost it may run yet, and would come after whatever is seen now: another
-// transaction of its name, which writes nothing, finds out or rules it out.
+// After the answer to the arrival was lost, that transaction may run yet, after anything that is seen now. Another one
+// with its operation id, which writes nothing, finds out whether it ran, or rules it out.
 Status RankGate::Visit::SettleArrival() {
   if (unsettled_arrival_.empty()) return {};
   kv::Transaction nothing;
@@ -299,7 +300,7 @@ Result<kv::KvWrite> RankGate::Visit::OwnRecord(bool waits) {
   return kv::KvWrite{own_key_, OwnVisitor(waits).Encode(), lease};
 }
 
-// Of this call, not only of this rank.
+// Whether the record is this call's, not only this rank's.
 bool RankGate::Visit::IsOwn(const std::optional<GateVisitor>& visitor) const {
   return visitor && visitor->incarnation == gate_.incarnation_ && visitor->call == call_number_;
 }

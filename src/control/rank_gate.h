@@ -7,11 +7,12 @@
 //   B ino 1       who renames; under the session of its host, so another rank takes over from one that died
 //   B ino 2 rank  a rank that waits; under the session of its host
 //
-// Whoever sees all N ranks makes itself the one that renames, by one transaction that compares the state and that no
-// rank came, or gave up waiting, since. Only ranks that came before that take over from it: one that comes later may be
-// of the next job, after this one was killed. The rename itself is done by the caller, through the mount, with the
-// rights and through the kernel of its process. It may be asked of a second rank when the first one died in the middle:
-// renaming an inode to a name that it has already is no error, so the directory is renamed once.
+// A rank that sees all N ranks makes itself the one that renames. It does so by one transaction, which compares that
+// the state is the same and that no rank came, or gave up waiting, since. Only ranks that came before take over from
+// it: one that comes later may be of the next job, after this one was killed. The caller does the rename itself,
+// through the mount, with the rights and through the kernel of its process. A second rank may be asked for it when the
+// first one died in the middle. Renaming an inode to a name that it has already is no error, so the directory is
+// renamed once.
 #pragma once
 
 #include <chrono>
@@ -51,33 +52,35 @@ class RankGate {
     kv::SharedKvStore& watched;                  // the same keys
     std::function<Result<kv::LeaseId>()> lease;  // of this host's session; 0: none is needed
     std::string host;                            // for messages
-    // So long a rank waits for an earlier call of this host as the same rank: it may be that of a killed process.
+    // How long a rank waits for an earlier call as the same rank on this host: that may be a killed process's.
     std::chrono::milliseconds patience{2000};
-    // So long a rank waits for one that renames, and whose session lives. Longer than any rename takes.
+    // How long a rank waits for one that renames and whose session lives. Longer than any rename takes.
     std::chrono::milliseconds rename_wait_max = std::chrono::hours(1);
   };
-  // What the gate asks of whoever calls. Any thread of the call.
+  // What the gate asks its caller. Any thread of the call.
   struct Caller {
     // Renames, durably; no error when the inode has its final name already, durably. kInterrupted: the caller is gone.
-    // kUnavailable, kStale: it is not known whether it has run; it is called again.
+    // kUnavailable, kStale: nobody knows whether it has run; it is called again.
     std::function<Status()> rename;
     std::function<bool()> cancelled;  // nobody waits for the outcome any more
     // Whether the directory has the final name now, durably, as all hosts see it.
     std::function<Result<bool>()> has_final_name;
   };
 
-  // What it refers to outlives it. Throws std::system_error where the system gives no thread.
+  // The objects in `options` outlive it. Throws std::system_error where the system gives no thread.
   explicit RankGate(Options options);
   ~RankGate();  // REQUIRES: no Commit runs
   RankGate(const RankGate&) = delete;
 
-  // Blocks until the directory is renamed (ok), or is known not to be: kFailed names the ranks that did not come, or
-  // says why the rename failed. Past its timeout too while the store does not answer: only the gate knows the outcome.
-  // kFailed also, and the message says so, when who renames does not come back within rename_wait_max.
-  // kStale: the host lost its session while ranks gathered, or had none until the timeout.
-  // kInvalidArgument: this rank does not agree with the others, who hear so as kFailed. kAlreadyExists: this rank waits
-  // already. Whoever was told of an error and calls again joins the next try, or begins it. kInterrupted: `cancelled`
-  // said so; the rank counts as not come. Any thread, any number at once.
+  // Blocks until the directory is renamed (ok), or is known not to be. While the store does not answer it waits past
+  // its timeout too, because only the gate knows the outcome. Errors:
+  //   kFailed: the message names the ranks that did not come, says why the rename failed, or says that the rank that
+  //     renames did not come back within rename_wait_max.
+  //   kStale: the host lost its session while ranks gathered, or had none until the timeout.
+  //   kInvalidArgument: this rank does not agree with the others, which get kFailed.
+  //   kAlreadyExists: this rank waits already.
+  //   kInterrupted: `cancelled` said so; the rank counts as not come.
+  // A rank that calls again after an error joins the next try, or begins it. Any thread, any number at once.
   Status Commit(const GateCall& call, const Caller& caller);
 
  private:

@@ -31,15 +31,15 @@ Result<RankGate::Visit::Arrival> RankGate::Visit::Arrive(const Caller& caller) {
   return Arrival::kCame;
 }
 
-// Of a gate that is done or gone, what the directory is called now tells whether it is this rank's. One that waited
-// for that very rename need not ask.
+// Whether the gate, which is done or gone, was this rank's: the directory's name tells. A rank that waited for that
+// very rename need not ask.
 Result<bool> RankGate::Visit::IsCommitted(const Seen& seen, const Caller& caller) {
   if (seen.state && seen.state->phase != GatePhase::kDone) return false;
   if (seen.state && seen.state->generation == late_for_ && Agrees(*seen.state)) return true;
   return caller.has_final_name();
 }
 
-// The ranks that gather, or will from now on.
+// Joins the ranks that gather, or will from now on.
 Status RankGate::Visit::Join(const Seen& seen) {
   if (!seen.state) return Begin(seen, 1, "");
   const GateState& state = *seen.state;
@@ -55,9 +55,10 @@ Status RankGate::Visit::Join(const Seen& seen) {
   return Disagreement(state);
 }
 
-// All ranks were counted before this one came: it has no say in the rename, and leaves no record, so that those of this
-// generation are of ranks that were counted. Once none of them is left to rename, it may be of the next job, which
-// writes into the directory anew: then all have to come again. The rename of who has gone may have run, though.
+// All ranks were counted before this one came. It has no say in the rename, and leaves no record: so all records of
+// this generation are of ranks that were counted. Once none of these is left to rename, this rank may be of the next
+// job, which writes into the directory anew; then all have to come again. But the rename of a rank that has gone may
+// have run.
 Result<RankGate::Visit::Arrival> RankGate::Visit::ArriveAtRename(const Seen& seen, const Caller& caller) {
   late_for_ = seen.state->generation;
   late_revision_ = seen.revision;
@@ -82,8 +83,8 @@ Result<RankGate::Visit::Arrival> RankGate::Visit::ArriveAtRename(const Seen& see
   return Arrival::kCame;
 }
 
-// Whoever is late learns that the others have gone, once; whoever was there, or was told of any failure, tries again. A
-// record goes with its session, what this daemon told does not.
+// A rank that is late is told once that the others have gone. One that was there, or was told of any failure, tries
+// again. What this daemon told a rank outlives that rank's record, which goes with its session.
 Status RankGate::Visit::ArriveAtFailed(const Seen& seen) {
   const GateState& state = *seen.state;
   const auto last = gate_.LastEnded(own_key_);
@@ -99,8 +100,8 @@ Status RankGate::Visit::ArriveAtFailed(const Seen& seen) {
   return MakeError(ErrorCode::kFailed, fmt::format("{}: {} came too late", state.message, RankName(call_)));
 }
 
-// Ranks of a job that died, or is done, leave a gate behind at which nobody waits. Where somebody does, this rank or
-// that one is wrong: no rank may wait for ranks that never agree, so all of them are told.
+// Ranks of a job that died, or is done, leave a gate behind at which nobody waits. Where a rank does wait, it or this
+// one is wrong. No rank may wait for ranks that never agree with it, so all of them are told.
 Status RankGate::Visit::TakeOver(const Seen& seen) {
   // Another rank may have taken the gate over meanwhile: then those that wait are of its job, not of the dead one.
   CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange ranks, ReadRanks(seen));
@@ -122,7 +123,7 @@ Status RankGate::Visit::FailOfDisagreement(const Seen& seen) {
   return why;
 }
 
-// Any rank that waits, or may. One of an earlier generation waits no more.
+// Finds a rank that waits, or may. One of an earlier generation waits no more.
 Result<std::optional<GateVisitor>> RankGate::Visit::FindWaiting(const Seen& seen, const kv::KvRange& ranks) const {
   for (const kv::KvEntry& entry : ranks.entries) {
     CAIRNFS_ASSIGN_OR_RETURN(GateVisitor visitor, DecodeGateVisitor(entry.value));
@@ -162,7 +163,8 @@ Status RankGate::Visit::ArriveAt(const Seen& seen) {
   return CommitArrival(std::move(transaction));
 }
 
-// That of a process that was killed, where this host did not notice it yet.
+// Waits for the end of an earlier call as this rank: its process may have been killed, and this host not have noticed
+// yet.
 bool RankGate::Visit::EarlierCallEnds(const std::function<bool()>& cancelled) {
   while (earlier_call_ != 0 && gate_.IsLive(earlier_call_)) {
     if (cancelled() || Clock::now() >= patient_until_) return false;
@@ -176,7 +178,7 @@ bool RankGate::Visit::EarlierCallCommitted() {
   return earlier_call_ != 0 && last && last->call == earlier_call_ && last->is_committed;
 }
 
-// A generation of the gate begins with the first rank that comes. `ranks_revision`: nobody waited then.
+// Begins a generation of the gate, with this rank as the first. At `ranks_revision` nobody waited.
 Status RankGate::Visit::Begin(const Seen& seen, uint32_t generation, const std::string& message,
                               std::optional<uint64_t> ranks_revision) {
   generation_ = generation;

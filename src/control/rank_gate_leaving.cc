@@ -1,4 +1,4 @@
-// Who leaves a gate, and who takes it down. docs/formats/gate.md says who may delete what.
+// How ranks leave a gate, and how gates are taken down. docs/formats/gate.md says who may delete what.
 #include "control/rank_gate_visit.h"
 
 namespace cairnfs::control {
@@ -19,14 +19,15 @@ Status RankGate::Visit::Withdraw() {
   return {};
 }
 
-// A record that says that the rank has gone, and not its removal: whoever counts the ranks compares that none of them
-// changed. Under the state that was seen, so that whoever leaves last, once it is done, sees this record as it is then.
+// Writes that the rank has gone, and does not remove its record: a count of the ranks compares that none of the records
+// changed. It compares the state that was seen, so that the rank that leaves last, once the gate is done, sees this
+// record in its last form.
 Status RankGate::Visit::TryToWithdraw() {
   CAIRNFS_RETURN_IF_ERROR(SettleArrival());
   CAIRNFS_ASSIGN_OR_RETURN(const Seen seen, Look());
   const bool is_done = seen.state && seen.state->phase == GatePhase::kDone && seen.state->generation == generation_;
   is_committed_ |= is_done && Agrees(*seen.state);
-  // Where the session ended, another call may be there as this rank by now: its record stays.
+  // After the session ended another call may have come as this rank. Its record stays.
   const bool has_record = IsOwn(seen.own), is_elected = IsOwn(seen.elected);
   if (!has_record && !is_elected) return {};
   if (has_record && (!seen.state || seen.state->phase == GatePhase::kDone)) {
@@ -43,8 +44,8 @@ Status RankGate::Visit::TryToWithdraw() {
   return Commit(transaction);
 }
 
-// Of a gate that is done. Once this rank's record is gone, or is another call's, all is well; a gate that then cannot
-// be taken down is left to whoever leaves after this one, comes next, or sweeps.
+// Leaves a gate that is done. All is well once this rank's record is gone, or is another call's. A gate that then
+// cannot be taken down is left to a rank that leaves later, the next that comes, or the sweep.
 Status RankGate::Visit::Leave(const std::optional<GateState>& done, uint64_t state_revision) {
   if (own_revision_ != 0) {
     kv::Transaction transaction;
@@ -78,7 +79,7 @@ Status RankGate::Visit::TakeDown(InodeId directory, const std::optional<GateStat
   return {};
 }
 
-// Gates that nobody came back to. A clock may be wrong, so that this takes down none that is in use.
+// Takes down gates to which nobody came back. A clock may be wrong, so it never takes down one that is in use.
 void RankGate::Visit::Sweep() {
   auto gates = store_.Range(kGatesPrefix, kv::PrefixEnd(kGatesPrefix), kSweptKeysMax);
   if (!gates.ok()) return;

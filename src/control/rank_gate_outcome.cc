@@ -1,4 +1,4 @@
-// What comes of a gate: all ranks are there and one of them renames, or some do not come.
+// The outcome of a gate: all ranks are there and one of them renames, or some do not come.
 #include <fmt/format.h>
 
 #include <random>
@@ -36,7 +36,7 @@ std::string MissingRanks(const std::vector<unsigned>& present, unsigned ranks) {
 
 }  // namespace
 
-// Looks at the gate and does what is this rank's to do.
+// Looks at the gate, and does this rank's part.
 Status RankGate::Visit::Evaluate(const Caller& caller) {
   CAIRNFS_ASSIGN_OR_RETURN(const Seen seen, Look());
   if (!seen.state || seen.state->generation != generation_) {
@@ -66,7 +66,7 @@ Status RankGate::Visit::Evaluate(const Caller& caller) {
   return {};
 }
 
-// Whoever waits while the state is as it was seen: else those that are there say nothing of it.
+// Reads the records of the ranks, if the state is still as it was seen. Otherwise they say nothing of that state.
 Result<kv::KvRange> RankGate::Visit::ReadRanks(const Seen& seen) {
   const std::vector<kv::KvSpan> spans = {{state_key_, {}, 0}, {ranks_begin_, ranks_end_, 0}};
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot now, store_.Read(spans));
@@ -104,16 +104,17 @@ Status RankGate::Visit::Gather(const Seen& seen, const Caller& caller) {
   return Conflict();  // to be read as by all others
 }
 
-// Whoever comes last sees all, so each rank counts once it has come. Afterwards that is only for a last one that hangs
-// before it has counted: for all that wait together one of them counts at each round of looks, on average, since a
-// count reads the records of all.
+// Each rank counts once it has come, and the last one sees all. Later counts are needed only when the last rank hangs
+// before it has counted. Since a count reads the records of all, on average one of all waiting ranks counts at each
+// round of looks.
 bool RankGate::Visit::IsToCount() const {
   static thread_local std::minstd_rand random(std::random_device{}());
   return !has_counted_ || std::uniform_int_distribution<unsigned>(1, call_.ranks)(random) == 1;
 }
 
 Status RankGate::Visit::AwaitRename(const Seen& seen, const Caller& caller) {
-  // The answer to the election, or to what this rank recorded, was lost: the directory is renamed once all the same.
+  // The answer to the election, or to this rank's record of the outcome, was lost. The directory is renamed once all
+  // the same.
   if (IsOwn(seen.elected)) return DoRename(*seen.state, seen.state_revision, caller);
   // This rank was among those that were counted: one that comes later waits in ArriveAtRename.
   if (!seen.elected || IsGone(*seen.elected)) return BeElected(seen, std::nullopt, caller);
@@ -121,7 +122,7 @@ Status RankGate::Visit::AwaitRename(const Seen& seen, const Caller& caller) {
   return {};
 }
 
-// A rank of that host is to rename. Gives up where it has not for longer than that takes.
+// Waits for a rank of that host to rename. Gives up after a time that is longer than any rename takes.
 void RankGate::Visit::AwaitRenamer(const Seen& seen, const std::string& host) {
   if (election_ != seen.state_revision) election_seen_ = Clock::now();
   election_ = seen.state_revision;
@@ -150,7 +151,8 @@ Status RankGate::Visit::GiveUp(const Seen& seen, const std::vector<unsigned>& pr
   return Commit(transaction);
 }
 
-// This rank renames from here on. `ranks_revision`: all were there then; nullopt: one renamed before, and is gone.
+// This rank is to rename from here on. At `ranks_revision` all were there; nullopt: a rank was to rename before, and is
+// gone.
 Status RankGate::Visit::BeElected(const Seen& seen, std::optional<uint64_t> ranks_revision, const Caller& caller) {
   GateState state = *seen.state;
   state.phase = GatePhase::kRenaming;
@@ -191,7 +193,7 @@ Status RankGate::Visit::RecordDone(GateState state, uint64_t state_revision) {
   return Record(std::move(state), state_revision);
 }
 
-// How the rename went. Whoever was elected has done its part.
+// Records how the rename went, and ends the election.
 Status RankGate::Visit::Record(GateState state, uint64_t state_revision) {
   state.changed = WallClock();
   kv::Transaction transaction;

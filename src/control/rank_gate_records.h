@@ -23,7 +23,7 @@ struct GateState {
   std::string Encode() const;
 };
 
-// Whoever waits at a gate, or renames for it.
+// A rank that waits at a gate, or renames for it.
 struct GateVisitor {
   uint32_t generation = 1;
   bool waits = true;  // false: came, and has gone

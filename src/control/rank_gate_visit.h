@@ -15,13 +15,15 @@
 
 namespace cairnfs::control {
 
-// So often a call that waits looks whether anybody still wants it.
+// How often a call that waits looks whether anybody still wants it.
 inline constexpr auto kCancelledInterval = std::chrono::milliseconds(200);
 
 // One call of Commit. Its functions are called by one thread at a time. Those that return a Status or a Result act
-// under compares of what they saw: kConflict when something changed since, kUnavailable when it is not known whether
-// they did, kStale when they did not, as the host's session is lost; in all three the gate says what is to be done
-// next, so they look again. Any other error ends the call.
+// under compares of what they saw:
+//   kConflict: something has changed since.
+//   kUnavailable: nobody knows whether they acted.
+//   kStale: they did not act, because the host's session is lost.
+// After these three the call looks at the gate again, which says what to do next. Any other error ends the call.
 class RankGate::Visit {
  public:
   Visit(RankGate& gate, const GateCall& call, uint64_t call_number)
@@ -38,9 +40,10 @@ class RankGate::Visit {
         own_key_(GateRankKey(call.directory, call.rank, call.id)) {}
 
   Status Run(const Caller& caller);
-  // After Run: nothing of this call counts any more. An error: that is not known, so it is to be called again.
+  // To be called after Run. Afterwards nothing of this call counts any more. An error: that is not known; call it
+  // again.
   Status Withdraw();
-  // The directory, as this call came to know.
+  // Whether the directory has its final name, as far as this call knows.
   bool is_committed() const { return is_committed_; }
 
  private:

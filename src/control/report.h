@@ -20,13 +20,13 @@ struct DaemonInfo {
   std::string dedup;  // "mount", "owner"
 };
 
-// How many copies there are to be, and with how many of them a commit may do while nodes are missing.
+// How many copies there are to be, and how many suffice for a commit while nodes are missing.
 struct ReplicasReport {
   uint32_t copies = 0, min_replicas = 0;  // 1 to copies
   bool IsLowered() const { return min_replicas < copies; }
 };
 
-// What a node of a cluster does for the others, and they for it.
+// What a node of a cluster does for other nodes, and they for it.
 struct ClusterActivityReport {
   cluster::ClusterChunkStats chunks{};
   meta::DelegationStats names{};
@@ -35,7 +35,7 @@ struct ClusterActivityReport {
   bool session_holds = false;
 };
 
-// Of the chunks on this host: those that files need, and those that the next collection frees, as of a moment.
+// The chunks on this host that files need, and those that the next collection frees, as of one moment.
 struct LiveReport {
   store::LiveTotals totals;
   uint64_t counted_seconds_ago = 0;
@@ -92,7 +92,7 @@ struct RemountCall {
   std::string config;
   std::string directory;
 };
-// What it means for the kernel.
+// The state that a remount asks of the kernel.
 struct RemountReport {
   bool read_only = false;
 };

@@ -30,11 +30,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kWaitsMax = 96;  // beside those of root, of all users together
-// Beside those of calls that wait, so that one too many can be told so: gRPC's own answer names no limit.
+// Threads beside those of calls that wait. They tell one call too many of the limit, which gRPC's own answer does not
+// name.
 constexpr int kRankThreadsSpare = 64;
 constexpr auto kRateWindow = std::chrono::seconds(10);
 constexpr auto kProgressInterval = std::chrono::milliseconds(200);
-// What files need: a status that asks for no exact count does not wait longer for one, and metrics begin one so often.
+// About the count of what files need: how long a status that asks for no exact one waits for it, and how often metrics
+// begin one.
 constexpr auto kQuickCountWait = std::chrono::seconds(5);
 constexpr auto kCountEvery = std::chrono::minutes(1);
 
@@ -48,8 +50,8 @@ uint64_t BytesBelow(const std::string& path) {
   return bytes;
 }
 
-// Calls `start` with a Done and waits for it, or until `cancelled` says that nobody wants the answer any more; the
-// operation then goes on by itself, unless `start` gave it a way to be stopped.
+// Calls `start` with a Done and waits for that, or until `cancelled` says that nobody wants the answer any more. Then
+// the operation goes on by itself, unless `start` gave it a way to be stopped.
 template <typename T>
 Result<T> Await(const std::function<void(fs::Done<T>)>& start, const std::function<bool()>& cancelled,
                 const std::function<void()>& on_tick = {}) {
@@ -90,7 +92,7 @@ std::string CannotMakeDurable(const WaitRequest& request) { return "cannot make 
 
 }  // namespace
 
-// What every user may ask: this alone.
+// The calls that every user may make; there are no others.
 class RankService final : public Control::Service {
  public:
   RankService(RankGate& gate, fs::FileSystem& filesystem, const std::atomic<bool>& stopping, unsigned ranks_max)
@@ -117,7 +119,7 @@ class RankService final : public Control::Service {
       return rpc::ToGrpc(MakeError(ErrorCode::kInvalidArgument, "a commit begins with an arrival"));
     }
     const GateCall call = FromMessage(request.arrival());
-    // Who could not rename the directory has no say in when others do.
+    // A user who could not rename the directory has no say in when others do.
     if (auto allowed = filesystem_.CheckMayRename(*caller, call.directory, call.final_parent); !allowed.ok()) {
       return rpc::ToGrpc(allowed.error());
     }
@@ -178,12 +180,13 @@ class RankService final : public Control::Service {
     const bool is_taken;
   };
 
-  // Of an error: whether the store that comes back, the next session or another rank has the answer.
+  // Whether the answer may come later: from the store when it is back, from the next session, or from another rank.
   static bool IsLater(ErrorCode code) {
     return code == ErrorCode::kUnavailable || code == ErrorCode::kStale || code == ErrorCode::kInterrupted;
   }
 
-  // Durably. On a host alone a name is seen before that, and whoever renamed may not have waited for it to the end.
+  // Whether the directory has its final name, durably. On a host alone a name is seen before it is durable, and the
+  // caller that renamed may not have waited for the end.
   Result<bool> HasFinalName(const GateCall& call, const std::function<bool()>& cancelled) {
     auto has_name = [&] { return filesystem_.HasName(call.directory, call.final_parent, call.final_name); };
     CAIRNFS_ASSIGN_OR_RETURN(const bool is_seen, has_name());
@@ -195,7 +198,7 @@ class RankService final : public Control::Service {
 
   Result<fs::Credentials> CallerOf(const grpc::ServerContext& context) {
     auto caller = door_.load()->CallerOf(context.peer());
-    // Only when a connection is gone, and its calls with it, another gets its descriptor's number.
+    // Another connection gets this one's descriptor number only when this one and its calls are gone.
     if (!caller || context.IsCancelled()) return MakeError(ErrorCode::kInterrupted, "the caller is gone");
     return *std::move(caller);
   }
@@ -225,7 +228,7 @@ class Service::Impl final : public Control::Service {
   grpc::Status Status(grpc::ServerContext* context, const StatusRequest* request, StatusReply* reply) override {
     if (request->exact() || CountsQuickly()) {
       auto count = [this](fs::Done<fs::LiveCount> done) { filesystem_.CountLive(std::move(done)); };
-      // A collection may have begun that has to end first.
+      // A collection that has begun may have to end first.
       const auto gives_up = [is_cancelled = Cancelled(context), exact = request->exact(),
                              deadline = Clock::now() + kQuickCountWait] {
         return is_cancelled() || (!exact && Clock::now() >= deadline);
@@ -383,7 +386,7 @@ cairnfs::Status Service::Impl::ListenForRanks() {
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-  // A call that waits holds a thread. Any user may connect, and must not take all that the daemon can have.
+  // A call that waits holds a thread. Any user may connect, and must not take all threads that the daemon can have.
   grpc::ResourceQuota quota("ranks");
   quota.SetMaxThreads(static_cast<int>(options_.ranks_max + kWaitsMax) + kRankThreadsSpare);
   builder.SetResourceQuota(quota);
@@ -429,14 +432,14 @@ void Service::Impl::SampleRates(const std::stop_token& stop) {
   }
 }
 
-// For those who only look at what was counted last.
+// Counts now and then, for readers that only look at the last count.
 void Service::Impl::CountNowAndThen() const {
   const auto last = filesystem_.GetStatus().live;
   if (last && Clock::now() - last->at < kCountEvery) return;
   if (CountsQuickly()) filesystem_.CountLive([](const Result<fs::LiveCount>&) {});
 }
 
-// No longer than a status may take.
+// Whether a count takes no longer than a status may.
 bool Service::Impl::CountsQuickly() const {
   constexpr uint64_t kRecordsMax = 100'000;
   if (options_.cluster != nullptr) return false;

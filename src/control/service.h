@@ -21,19 +21,19 @@ class ClusterControl {
   virtual Result<ClusterReport> Report() = 0;          // asks the shared store
   // By name or id in hex. kNotFound; kInvalidArgument: several have that name; kBusy: it is up.
   virtual Result<ForgottenNode> Forget(const std::string& node) = 0;
-  // For the whole cluster; 0: as many as copies. What counts then. kInvalidArgument: there are not so many copies.
-  // Nothing is set once `cancelled`.
+  // Sets it for the whole cluster; 0: as many as copies. Returns what is in force then. kInvalidArgument: it is more
+  // than there are copies. Sets nothing once `cancelled`.
   virtual Result<ReplicasReport> SetMinReplicas(uint32_t min_replicas, const std::function<bool()>& cancelled) = 0;
 };
 
-// What changes options while the filesystem is mounted. Any thread.
+// Changes options while the filesystem is mounted. Any thread.
 class RemountControl {
  public:
   virtual ~RemountControl() = default;
-  // What would come of it; changes nothing. kInvalidArgument names an option that is wrong, or that cannot change.
+  // Says what the call would do, and changes nothing. kInvalidArgument names an option that is wrong or cannot change.
   virtual Result<RemountReport> Look(const RemountCall& call) = 0;
-  // After the kernel has taken its part. A filesystem that becomes read-only is so, and all of it durable, when this
-  // has returned; where that fails nothing is changed.
+  // To be called after the kernel has taken its part. When it returns, a filesystem that becomes read-only is so, and
+  // all of it is durable. When that fails nothing is changed.
   virtual Status Remount(const RemountCall& call, const std::function<bool()>& cancelled) = 0;
 };
 
@@ -45,7 +45,7 @@ class Service {
     RankGate* gate = nullptr;           // not null; outlives the service
     RemountControl* remount = nullptr;  // null: nothing can be changed; outlives the service
     ClusterControl* cluster = nullptr;  // null: this host is alone; outlives the service
-    // That commit at once, each with a thread, of all users together (control/user_shares.h); one more is refused
+    // How many ranks of all users may commit at once, each with a thread (control/user_shares.h). One more is refused
     // (kBusy).
     unsigned ranks_max = 384;
     // A connection of a rank on which no call runs is closed after so long.

@@ -5,11 +5,12 @@
 
 namespace cairnfs::control {
 
-// "unix:" and the path, with what has a meaning of its own in a URI ('#', '?', '%') and all that is no plain letter or
-// digit as %XX: for servers, which undo %XX. Not for channels, which undo it too, but then split the path at commas.
+// "unix:" and the path. Characters with a meaning in a URI ('#', '?', '%'), and all that are no plain letters or
+// digits, are written as %XX. For servers, which undo %XX. Not for channels, which undo it too, but then split the path
+// at commas.
 std::string SocketUri(const std::string& path);
 
-// Of the socket for ranks of every user, which lies beside the control socket.
+// The path of the socket for ranks of every user, which lies beside the control socket.
 std::string RankSocketPath(const std::string& control_socket_path);
 
 }  // namespace cairnfs::control

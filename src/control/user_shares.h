@@ -1,5 +1,5 @@
-// UserShares: places that any user may take and none may take all of. A user has at most twice as many as are free: two
-// thirds while nobody else has any, and whoever comes later finds some.
+// UserShares: places that any user may take, and no user all of them. A user has at most twice as many as are free: two
+// thirds while nobody else has any. So a user who comes later finds some.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +17,7 @@ class UserShares {
   explicit UserShares(size_t places) : places_(places) {}
   UserShares(const UserShares&) = delete;
 
-  // The most that one user has, which is while no other has any.
+  // The most that one user can have: while no other has any.
   static constexpr size_t MostOfOne(size_t places) { return (2 * places + 2) / 3; }
 
   // False: the user has a full share.
