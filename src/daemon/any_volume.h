@@ -1,4 +1,4 @@
-// AnyVolume: a data directory opened with all that lives in it, of a host alone (Volume) or of one in a cluster
+// AnyVolume: a data directory opened with all that lives in it, on a host alone (Volume) or on one in a cluster
 // (ClusterVolume).
 #pragma once
 
@@ -21,19 +21,19 @@ class AnyVolume {
   virtual fs::FsOptions FileSystemOptions() const = 0;
   virtual control::RankGate& gate() = 0;
   virtual meta::Dedup dedup() const = 0;
-  // This host is told to stop: from now on calls that wait for something outside it, also those under way, give up soon
-  // where it does not answer. Any thread, any number of times.
+  // To be called when this host is told to stop. From then on calls that wait for something outside this host, also
+  // those under way, give up soon when it does not answer. Any thread, any number of times.
   virtual void Stopping() {}
-  // This start comes to nothing: what it made known to other hosts is taken back when the volume ends.
+  // To be called when the start has failed: what it made known to other hosts is taken back when the volume ends.
   virtual void StartFailed() {}
-  // Of a configuration that has changed, what is none of the filesystem's. kNoSpace: it says that files may be changed,
-  // and the disk was too full to open the metadata for that; nothing is taken then.
+  // Whether the parts below the filesystem can take a changed configuration. kNoSpace: files are to become changeable,
+  // but the metadata was opened for reading alone on a full disk.
   virtual Status MayTake(const Config&) const { return {}; }
   virtual void Take(const Config&) {}
   virtual control::ClusterControl* cluster() { return nullptr; }  // null: this host is alone
 };
 
-// As the configuration says. `directory` is locked by the caller and outlives the volume.
+// Opens the volume that the configuration describes. `directory` is locked by the caller and outlives the volume.
 Result<std::unique_ptr<AnyVolume>> OpenVolume(DataDirectory& directory, const Config& config);
 
 }  // namespace cairnfs::daemon

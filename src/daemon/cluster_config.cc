@@ -38,7 +38,7 @@ Status CheckTrusted(const Config& config) {
   return {};
 }
 
-// Until nodes have certificates, whoever reaches a port is obeyed.
+// Until nodes have certificates, a port obeys everybody who reaches it.
 Status CheckListens(const Config& config, std::string_view key, const std::string& text) {
   auto address = ParseHostPort(text);
   if (!address.ok()) return address.error().WithContext(key);

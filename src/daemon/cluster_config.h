@@ -1,4 +1,4 @@
-// What the configuration of a cluster's host must be to make sense, and what follows from it.
+// Checks of the configuration of a cluster's host, and values that follow from it.
 #pragma once
 
 #include <string>
@@ -12,7 +12,8 @@ namespace cairnfs::daemon {
 // nobody called trusted. The message names the keys and says what would be right. Good for a host alone, too.
 Status CheckCluster(const Config& config);
 
-// Whether `metadata` can be such: kInvalidArgument says what is wrong, without the key's name. REQUIRES: not empty.
+// Whether `url` can be a value of `metadata`. kInvalidArgument says what is wrong, without the key's name. REQUIRES: it
+// is not empty.
 Status CheckMetadata(const std::string& url);
 // The `metadata` that `cluster join ADDRESS` means: ADDRESS, if it is one, or else "node:" before it. kInvalidArgument
 // says what ADDRESS may be.
@@ -24,7 +25,7 @@ std::string MetadataUrl(const Config& config);
 std::string AdvertisedAddress(const Config& config);
 // `node_name`, or the host's name.
 std::string NodeName(const Config& config);
-// The most copies of which min_replicas may be asked: `min_replicas`, or `copies`.
+// The number that `min_replicas` stands for: itself, or `copies` when it is 0.
 unsigned MinReplicas(const Config& config);
 
 }  // namespace cairnfs::daemon

@@ -143,7 +143,7 @@ void SettingsWatch::TakeEvents(const std::vector<kv::KvEvent>& events) {
   }
 }
 
-// On the watch's thread, which has nothing else to tell before this.
+// Runs on the watch's thread, which tells nothing else before this.
 void SettingsWatch::Reread(bool went_back) {
   for (bool is_told = false;;) {
     auto stored = ReadSettings(store_);

@@ -33,32 +33,35 @@ struct StoredSettings {
 };
 
 std::string SettingsKey();
-// Of a transaction on the settings that conflicts. Each wait is random, so that of hosts that set at once a slow one
-// does not lose to the same quick one every time.
+// How a transaction on the settings that conflicts is tried again. Each wait is random, so that when several hosts set
+// at once, a slow one does not lose to the same quick one every time.
 kv::RetryOptions SettingsConflicts();
 // kNotFound: there is no cluster in the store.
 Result<StoredSettings> ReadSettings(kv::KvStore& store);
-// Writes the number of copies that suffice while nodes are missing, 0 for all of them, and nothing else. Returns what
-// the record is then. kInvalidArgument: there are not so many copies.
-// kInterrupted, with nothing written: `cancelled`, which may be empty, said that nobody waits for the answer.
+// Writes the number of copies that suffice while nodes are missing, 0 for all of them, and nothing else. Returns the
+// record as it is then. kInvalidArgument: it is more than there are copies. kInterrupted, with nothing written:
+// `cancelled`, which may be empty, said that nobody waits for the answer.
 Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas,
                                       const std::function<bool()>& cancelled = {});
 
-// Tells of the settings, and of each change that any host makes.
+// Tells the settings, and each change that any host makes.
 class SettingsWatch {
  public:
   using Changed = std::function<void(const StoredSettings&)>;
-  // `changed` is called with what is there, before this returns, and then after each change; one call at a time, in the
-  // order of the changes, also for some that change nothing. It must not call the watch. `store` outlives the watch.
+  // `changed` is called with the present settings before this returns, and then after each change: one call at a time,
+  // in the order of the changes, also for some that change nothing. It must not call the watch. `store` outlives the
+  // watch.
   static Result<std::unique_ptr<SettingsWatch>> Start(kv::SharedKvStore& store, Changed changed);
   ~SettingsWatch();  // after a call that runs
   SettingsWatch(const SettingsWatch&) = delete;
   SettingsWatch& operator=(const SettingsWatch&) = delete;
 
-  // How often the store was found to have gone back to an older state: of which of them a revision is.
+  // How often the store was found to have gone back to an older state. Revisions from before and after that differ in
+  // meaning.
   uint64_t TimesWentBack() const EXCLUDES_LOCK(mutex_);
-  // What this host has just written or read, which the store may tell of later. `times_went_back`: as it was before
-  // that; what is of a state that the store has gone back from since does not count.
+  // Takes over settings that this host has just written or read, and that the store may tell only later.
+  // `times_went_back`: TimesWentBack from before that. Settings of a state that the store has since gone back from do
+  // not count.
   void Take(const StoredSettings& stored, uint64_t times_went_back) EXCLUDES_LOCK(mutex_);
 
  private:

@@ -48,7 +48,7 @@ std::string Quoted(std::string_view text) {
   return quoted + "\"";
 }
 
-// UTF-8 without control characters: what TOML takes between quotes as it is.
+// UTF-8 without control characters, which TOML takes between quotes as it is.
 bool IsPlainText(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i++]);
@@ -65,7 +65,7 @@ bool IsPlainText(std::string_view text) {
   return true;
 }
 
-// Before anything is made: the next mount would refuse a configuration that holds anything else.
+// To be checked before anything is made: the next mount would refuse a configuration that holds other texts.
 Status CheckTexts(const Config& config) {
   struct Named {
     std::string_view key;
@@ -152,7 +152,7 @@ Status WriteConfig(const std::string& path, const std::string& text) {
   return SyncFolder(folder.empty() ? "." : folder);
 }
 
-// Before anything else is read: from then on an error is not about the address.
+// The first read. When it succeeds, later errors are not about the address.
 Status ReachMetadata(kv::KvStore& store, const std::string& url) {
   const auto header = store.Get(meta::HeaderKey());
   return header.ok() ? Status() : ExplainUnreachable(header.error(), url);
@@ -181,7 +181,7 @@ Result<ClusterIdentity> MakeCluster(kv::KvStore& store, const Config& config) {
                   MetadataUrl(config), ToHex(made.header.uuid), MetadataUrl(config)));
 }
 
-// The settings of a filesystem that is to be made: in place of those that an init left which was cut short. Nothing
+// Puts the settings of a filesystem that is to be made, in place of those that an interrupted init left. Does nothing
 // when the filesystem is there.
 Status PutSettings(kv::KvStore& store, const Config& config) {
   const std::string wanted = SettingsOf(config).Encode();
@@ -198,7 +198,7 @@ Status PutSettings(kv::KvStore& store, const Config& config) {
   }
 }
 
-// Of the directory of a host alone. What its files are made of could be taken over, but not who has the name.
+// The directory of a host alone must hold no files: a cluster could take over their chunks, but not their names.
 Status CheckHoldsNoFiles(const DataDirectory& directory, const Config& config) {
   if (directory.is_new()) return {};
   CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(directory, config));
@@ -222,7 +222,7 @@ Status CheckMayBeAdopted(const DataDirectory& directory, const Config& config, c
                                directory.path(), directory.filesystem(), MetadataUrl(config), filesystem));
 }
 
-// For a filesystem that is to be made.
+// Whether a filesystem may be made with this directory.
 Status CheckMayBegin(const DataDirectory& directory, const Config& config) {
   if (directory.filesystem().empty()) return CheckHoldsNoFiles(directory, config);
   return MakeError(
@@ -233,7 +233,7 @@ Status CheckMayBegin(const DataDirectory& directory, const Config& config) {
                   directory.path(), directory.filesystem()));
 }
 
-// One that does not exist yet is made by the first mount.
+// The same for the configured directory. One that does not exist yet is made by the first mount.
 Status CheckDataMayBegin(const Config& config) {
   std::error_code error;
   if (!stdfs::exists(config.data + "/format", error)) return {};
@@ -242,16 +242,16 @@ Status CheckDataMayBegin(const Config& config) {
   open.create = false;
   open.purpose = "checking";
   auto directory = DataDirectory::Open(open);
-  // Nothing is known of one that belongs to another user before the daemon runs as that.
+  // A directory of another user cannot be looked at before the daemon runs as that user.
   if (!directory.ok() && directory.error().code == ErrorCode::kPermission) return {};
   if (!directory.ok()) return directory.error();
   return CheckMayBegin(**directory, config);
 }
 
-// Of a host that joins: its first mount would refuse a directory of another filesystem. One that does not exist yet is
-// made then, and one that a daemon holds was found to be right by it. Of one that belongs to another user, as whom the
-// daemon is to run, nothing is known before it does.
-// The directory's uuid, which is its node's id: empty before it is made, none where it cannot be read.
+// Whether a host may join with its data directory: the first mount would refuse one of another filesystem. One that
+// does not exist yet is made by that mount. One that a daemon holds was found right by that daemon. One of another user
+// cannot be looked at before the daemon runs as that user. Returns the directory's uuid, which is its node's id: empty
+// before it is made, nullopt where it cannot be read.
 Result<std::optional<std::string>> CheckDataMayJoin(const Config& config, const std::string& filesystem) {
   std::error_code error;
   if (!stdfs::exists(config.data + "/format", error)) return std::make_optional(std::string());
@@ -270,8 +270,8 @@ Result<std::optional<std::string>> CheckDataMayJoin(const Config& config, const 
   return std::make_optional((*directory)->uuid());
 }
 
-// What others send to an address that two nodes have comes to one of them, which is not the one they mean. A node that
-// is not up may have lost its disk and join anew, so only one that is up keeps its address to itself.
+// No two nodes may have one address: messages for one would come to the other. But a node that is not up may have lost
+// its disk and join anew, so only a node that is up keeps its address to itself.
 Status CheckAddressIsFree(kv::KvStore& store, const Config& config, const std::string& own_id) {
   const std::string wanted = AdvertisedAddress(config);
   CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange members, store.Range(cluster::MembersBegin(), cluster::MembersEnd(), 0));
@@ -290,7 +290,7 @@ Status CheckAddressIsFree(kv::KvStore& store, const Config& config, const std::s
   return {};
 }
 
-// The data directory of the host that keeps the metadata is made whole here; that of any other one by its first mount.
+// Makes the data directory of the host that keeps the metadata. That of any other host is made by its first mount.
 Result<ClusterIdentity> MakeServedCluster(const Config& config) {
   DataDirectory::OpenOptions open;
   open.path = config.data;
@@ -310,7 +310,7 @@ Result<ClusterIdentity> MakeServedCluster(const Config& config) {
   return identity;
 }
 
-// The metadata is elsewhere. The data directory is looked at before that is changed.
+// For metadata that is elsewhere. Looks at the data directory before it changes the metadata.
 Result<ClusterIdentity> MakeRemoteCluster(const Config& config) {
   Config patient = config;
   patient.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
@@ -407,7 +407,7 @@ Status CheckPrefix(ClusterStore& store, const Config& config) {
   theirs.metadata = kvnet::StoreAddress::TextOfEtcd(address.endpoints, *other);
   CAIRNFS_ASSIGN_OR_RETURN(auto their_store, ClusterStore::Open(nullptr, theirs));
   const auto identity = ReadCluster(their_store->store());
-  // One of a newer program cannot be read, and is there all the same.
+  // A filesystem of a newer program cannot be read, but it is there.
   const std::string name = identity.ok() ? ToHex(identity->header.uuid) : "(" + identity.error().message + ")";
   return MakeError(
       ErrorCode::kInvalidArgument,

@@ -23,8 +23,8 @@ struct ClusterIdentity {
   bool settings_were_changed = false;  // since the filesystem was made, which is after they were written first
 };
 
-// Of a first read of the store at `url`, which failed: says what would be right. kInvalidArgument: what answers there
-// serves no metadata.
+// Explains the failure of a first read of the store at `url`, and says what would be right. kInvalidArgument: a server
+// answers there, and serves no metadata.
 Error ExplainUnreachable(const Error& error, const std::string& url);
 
 // The namespace of a cluster; `store` outlives it.
@@ -32,14 +32,14 @@ std::unique_ptr<meta::Namespace> MakeSharedNamespace(kv::KvStore& store);
 
 // kNotFound: there is no filesystem in the store.
 Result<ClusterIdentity> ReadCluster(kv::KvStore& store);
-// Makes the filesystem, with these settings, unless it is there; hosts that do so at once agree on one, whose settings
-// are those of one of them.
+// Makes the filesystem, with these settings, unless it is there. Hosts that do so at once agree on one filesystem, with
+// the settings of one of them.
 Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& config);
-// kInvalidArgument: a key of the configuration that must be the same on every host is not what the others have. That of
-// min_replicas is none of them: what `cluster init` wrote, and `cluster set` after it, counts.
+// kInvalidArgument: a key that must be the same on every host has another value here. min_replicas is no such key: the
+// value that `cluster init` wrote, and `cluster set` after it, counts.
 Status CheckAgreement(const ClusterSettings& settings, const Config& config);
-// Of a filesystem that is to be made: kInvalidArgument where the keys of another cluster lie below its prefix in the
-// etcd, or its own would lie below that one's.
+// For a filesystem that is to be made. kInvalidArgument: the keys of another cluster lie below its prefix in the etcd,
+// or its own would lie below the other's.
 Status CheckPrefix(ClusterStore& store, const Config& config);
 // Makes a data directory one of this filesystem, or finds that it is. kInvalidArgument: it belongs to another one, or
 // is that of a host alone with files in it. `directory` is locked.
@@ -56,8 +56,8 @@ struct SetupResult {
   Config config;             // as written
 };
 // Makes a filesystem for several hosts, and writes the configuration of this one. Needs no daemon. kAlreadyExists:
-// there is a filesystem, or a configuration, or the data directory is one of a filesystem. kInvalidArgument: also where
-// that is of a host alone and holds files. Nothing has changed then.
+// there is a filesystem, or a configuration, or the data directory belongs to a filesystem. kInvalidArgument: also when
+// the data directory is that of a host alone and holds files. After these nothing has changed.
 Result<SetupResult> InitCluster(const SetupOptions& options);
 // Asks the metadata at `address` ("etcd://...", "node:HOST:PORT" or HOST:PORT) for the settings, and writes the
 // configuration of this host.

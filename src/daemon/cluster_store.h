@@ -1,4 +1,4 @@
-// ClusterStore: the shared metadata as a host of a cluster reaches it, and on the host that keeps it, the server.
+// ClusterStore: the shared metadata as a host of a cluster reaches it; on the host that keeps it also the server.
 #pragma once
 
 #include <memory>
@@ -21,17 +21,17 @@ class ClusterStore {
  public:
   enum class Serve { kYes, kNo };  // kNo: this process alone uses it, to prepare it
 
-  // With `serve_metadata` the keys lie in DATA/shared of `directory`, which is locked; else wherever `metadata` says,
+  // With `serve_metadata` the keys lie in DATA/shared of `directory`, which is locked. Otherwise `metadata` says where,
   // and the connection is made when it is used. kInvalidArgument, kCorrupt, kUnavailable: the message says what is
   // wrong with which key or path.
   static Result<std::unique_ptr<ClusterStore>> Open(const DataDirectory* directory, const Config& config,
                                                     Serve serve = Serve::kYes);
   ~ClusterStore();
 
-  // Of a store that is elsewhere; null: it is here.
+  // The patience of calls to a store that is elsewhere; null: it is here.
   const std::shared_ptr<kv::Patience>& patience() const { return patience_; }
   kv::SharedKvStore& store() { return hosted_ ? *hosted_ : *remote_; }
-  // What the keys lie in, where this host keeps them; else null.
+  // The engine of the keys, where this host keeps them; else null.
   kv::KvEngine* engine() { return engine_.get(); }
   // Forgets old versions where the store keeps them until told so. Cheap where it does not.
   Status CompactHistory();

@@ -22,7 +22,7 @@ namespace {
 constexpr uint64_t kStartWaitMs = 60'000;
 constexpr uint64_t kAnswersSoonMs = 2'000;
 constexpr auto kStopSilenceMax = std::chrono::seconds(10);  // of metadata, while this host stops
-// So many cores do not feel the copies that are made while others write; with fewer, copies wait for such a pause.
+// On this many cores copies do not disturb programs that write. On fewer cores copies wait for a pause of these.
 constexpr unsigned kCoresForAll = 8;
 constexpr std::chrono::milliseconds kWriterPause{5};
 constexpr size_t kIdPrefixMin = 4;         // digits: with fewer, a slip of the fingers could name a node
@@ -57,9 +57,9 @@ void LogMinReplicas(const ClusterSettings& settings) {
 
 }  // namespace
 
-// In sequence: this host's round, that of other hosts, and the copies of what moves to where they are promised wait for
-// data; the transaction waits for a session, for delegations, and for the store. One of the latter more is for all
-// else.
+// One after the other: three waits for data (this host's round, that of other hosts, the copies of what moves to a
+// directory at level `replicated`), and three of the transaction (for a session, for delegations, for the store). One
+// more of the latter is for all else.
 std::chrono::milliseconds RenameWaitMax(const Config& config) {
   constexpr int kWaitsForData = 3, kWaitsForMetadata = 3;
   const std::chrono::milliseconds data(config.commit_wait_max_ms), metadata(config.metadata_wait_ms);
@@ -84,7 +84,7 @@ ClusterVolume::~ClusterVolume() {
   names_.reset();
   peer_service_.reset();
   chunks_.reset();
-  // A node that has chunks is waited for, and its chunks are copied once it is out.
+  // Not of a node that has chunks: others expect it back, and copy its chunks once it is out.
   if (membership_ != nullptr && storage_->chunks().Stats().chunk_count == 0) membership_->ForgetAtEnd();
 }
 
@@ -96,7 +96,7 @@ Status ClusterVolume::OpenParts() {
   return StartServing();
 }
 
-// Somebody waits for the mount, and not as long as what runs may wait for metadata that comes back.
+// Waits for the metadata for a short time, because somebody waits for the mount. Calls of a running mount wait longer.
 Status ClusterVolume::ReachMetadata() const {
   if (!config_.serve_metadata.empty()) return {};
   auto try_for = [&](uint64_t wait_ms) -> Status {
@@ -115,7 +115,7 @@ Status ClusterVolume::ReachMetadata() const {
   return reached.ok() ? reached : ExplainUnreachable(reached.error(), MetadataUrl(config_));
 }
 
-// To which filesystem the directory belongs, and its own disk.
+// Finds to which filesystem the directory belongs, and opens its own disk.
 Status ClusterVolume::OpenFilesystem() {
   kv::SharedKvStore& store = cluster_store_->store();
   if (directory_.is_new()) CAIRNFS_RETURN_IF_ERROR(CheckPrefix(*cluster_store_, config_));
@@ -220,7 +220,7 @@ Status ClusterVolume::StartServing() {
   return {};
 }
 
-// By the watch: the number that counts from now on, also for commits that wait.
+// Called by the watch: the number counts from now on, also for commits that wait.
 void ClusterVolume::TakeSettings(const StoredSettings& stored) {
   const uint32_t min_replicas = stored.settings.MinReplicas();
   if (stored.revision != settings_revision_) may_lack_copies_ = true;  // also when it was lowered and set back unseen

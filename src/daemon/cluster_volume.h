@@ -1,5 +1,6 @@
-// ClusterVolume: what a host of a cluster opens, in the order in which the parts need each other: its own disk, the
-// shared metadata (which one host also serves), its session, its chunks and those of the others, the peer service.
+// ClusterVolume: all that a host of a cluster opens, in the order in which the parts need each other. These are its own
+// disk, the shared metadata (which one host also serves), its session, its chunks and those of the others, and the peer
+// service.
 #pragma once
 
 #include <atomic>
@@ -28,8 +29,8 @@ namespace cairnfs::daemon {
 // How long a rename of a directory may take among hosts that go on answering.
 std::chrono::milliseconds RenameWaitMax(const Config& config);
 
-// What fits in the cluster, in bytes of files whose chunks are all different: the nodes' together, divided by the
-// copies. Those that have not told theirs yet are left out, and those of weight 0 have nothing available.
+// How much fits in the cluster, in bytes of files whose chunks are all different: the space of all nodes, divided by
+// the copies. Nodes that have not told theirs yet are left out, and nodes of weight 0 have nothing available.
 fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReport& report);
 
 class ClusterVolume final : public AnyVolume, public control::ClusterControl {
@@ -77,8 +78,8 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   bool start_failed_ = false;
   uint64_t settings_revision_ = 0;         // as it was opened with
   std::atomic<uint32_t> min_replicas_{0};  // in force; 1 to copies once the parts are open
-  // Copies of something that was saved may be missing although nobody waits for them: min_replicas is lowered, or has
-  // been. What was saved meanwhile is told from what was not by looking for missing copies alone.
+  // min_replicas is lowered, or has been. So copies of saved chunks may be missing though nobody waits for them, and
+  // only a look for missing copies tells.
   std::atomic<bool> may_lack_copies_{false};
   mutable Mutex session_mutex_;
   mutable uint64_t session_revision_ GUARDED_BY(session_mutex_) = 0;

@@ -1,4 +1,4 @@
-// What a host of a cluster tells of itself and of all: its activity, the space and usage of the nodes.
+// Reports of a cluster's host: its own activity, and the space and usage of all nodes.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -60,7 +60,7 @@ control::NodeUsage ClusterVolume::OwnUsage() const {
   return usage;
 }
 
-// For df: what all nodes tell, not newer than they tell it.
+// For df: the space that all nodes tell, no newer than they tell it.
 std::optional<fs::FileSystem::Parts::Space> ClusterVolume::SpaceOfAll() {
   const auto now = std::chrono::steady_clock::now();
   {
@@ -81,7 +81,7 @@ std::optional<fs::FileSystem::Parts::Space> ClusterVolume::SpaceOfAll() {
   return space_;
 }
 
-// This node knows at once what a commit of its own left out; what others know of is some seconds old.
+// This node knows at once of copies that its own commits left out. What other nodes know is some seconds old.
 bool ClusterVolume::LacksCopies() {
   const cluster::ClusterChunkStats own = chunks_->ClusterStats();
   if (own.missing_copies > 0 || !own.knows_missing_copies) return true;
@@ -121,7 +121,7 @@ Result<control::ClusterReport> ClusterVolume::Report() {
   report.metadata = MetadataUrl(config_);
   report.replicas = Replicas();
   if (auto session = membership_->session(); !session.ok()) report.session = session.error().message;
-  // Without its session the host knows what it saw last; the store may not answer for long.
+  // Without its session the host tells what it saw last, since the store may not answer for long.
   std::map<cluster::NodeId, control::NodeUsage> usages;
   if (report.session.empty()) {
     CAIRNFS_ASSIGN_OR_RETURN(usages, ReadUsage(*fenced_));

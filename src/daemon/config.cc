@@ -80,8 +80,8 @@ Status ApplyTable(const std::string& path, const toml::table& table, Config& con
   return {};
 }
 
-// "ro" among the words for the kernel is read_only: below a mount that only the kernel holds for read-only, times of
-// access would go on being written. "rw" is what a mount is anyway.
+// "ro" among the words for the kernel means read_only: if only the kernel took the mount for read-only, the daemon
+// would go on writing times of access. "rw" is the default.
 void TakeReadOnlyWords(Config& config) {
   auto& words = config.mount_options;
   config.read_only |= std::find(words.begin(), words.end(), "ro") != words.end();

@@ -91,8 +91,8 @@ Status ApplyMountOptions(std::string_view options, Config& config);
 // Applies one key as text, as -o does.
 Status ApplyKey(std::string_view name, std::string_view value, Config& config);
 
-// Makes the paths of `config` absolute, from `base`, or from the working directory where that is empty: a daemon in the
-// background has "/" as its own. An error when that directory is gone and a path needs it.
+// Makes the paths of `config` absolute, from `base`, or from the working directory when that is empty. (A daemon in the
+// background has "/" as its working directory.) An error when that directory is gone and a path needs it.
 Status MakePathsAbsolute(Config& config, const std::string& base = "");
 
 // The pool's size when the configuration leaves it open: a quarter of the memory that the process may use (of the

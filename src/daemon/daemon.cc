@@ -51,9 +51,9 @@ class SignalWaiter {
   SignalWaiter(const SignalWaiter&) = delete;
   SignalWaiter& operator=(const SignalWaiter&) = delete;
 
-  // From here on a signal ends the process at once, as if it were not blocked: while the daemon starts, perhaps waiting
-  // for a metadata store that does not answer, there is nothing that has to be made durable. REQUIRES: the process has
-  // no thread that must not be killed.
+  // From here on a signal ends the process at once, as if it were not blocked. While the daemon starts, and perhaps
+  // waits for a metadata store that does not answer, nothing has to be made durable. REQUIRES: the process has no
+  // thread that must not be killed.
   void Start() {
     thread_ = std::thread([this] {
       while (!ending_.load()) {
@@ -62,7 +62,7 @@ class SignalWaiter {
       }
     });
   }
-  // What is done before a signal ends the process.
+  // Sets the function that is called before a signal ends the process.
   void WhileStarting(std::function<void()> before_end) {
     MutexLock lock(mutex_);
     before_end_ = std::move(before_end);
@@ -72,7 +72,7 @@ class SignalWaiter {
     MutexLock lock(mutex_);
     is_held_ = true;
   }
-  // What a signal does from now on, the one that came meanwhile too.
+  // Sets the function that a signal calls from now on. A signal that came meanwhile calls it too.
   void OnStop(std::function<void()> on_stop) {
     MutexLock lock(mutex_);
     on_stop_ = std::move(on_stop);
@@ -126,7 +126,7 @@ bool SendStderrToJournal() {
   return redirected;
 }
 
-// The usual reason, in the words that other addresses get.
+// Explains the usual reason, in the words that errors of other addresses have.
 Error ExplainMetrics(const Error& error, const std::string& address_text) {
   auto address = ParseHostPort(address_text);
   if (!address.ok()) return error;
@@ -145,7 +145,7 @@ class Daemon {
 
   // Everything up to a mount that is ready.
   Status Start();
-  // Serves, then drains. The first error that cost data or may have.
+  // Serves, then drains. Returns the first error that cost data, or may have.
   Status Serve();
 
  private:
@@ -215,7 +215,7 @@ Status Daemon::Start() {
   CAIRNFS_RETURN_IF_ERROR(RaiseFileLimit(config_));
   CAIRNFS_RETURN_IF_ERROR(CheckThreadsCanStart(config_));
   CAIRNFS_RETURN_IF_ERROR(TakeWhatIsNamed());
-  // Nothing was served: the next start is told what the last one that served had left.
+  // Nothing was served, so the next start is told what the last daemon that served had left.
   signals_.WhileStarting([directory = directory_.get()] { directory->RestoreLock(); });
   CAIRNFS_RETURN_IF_ERROR(StartLog());
   spdlog::info("cairnfsd {} starts: data {}, mount point {}", CAIRNFS_VERSION, directory_->path(), config_.mount_point);
@@ -246,7 +246,7 @@ Status Daemon::StartServing() {
   metrics_.reset();
   service_.reset();
   server_.reset();
-  // What failed is the mount; a failing stop would only hide that.
+  // The error to report is the mount's; one of the stop would hide it.
   if (auto stopped = filesystem_->Stop(); !stopped.ok()) directory_->MarkFailed(stopped.error().message);
   return mounted;
 }
@@ -270,7 +270,8 @@ Status Daemon::MountIt() {
   return {};
 }
 
-// To the socket for ranks. All else in the directory is the daemon's alone by its own mode, and nobody may list it.
+// Lets other users pass to the socket for ranks. All else in the directory is closed to them by its own mode, and they
+// cannot list the directory.
 void LetOthersPass(const std::string& data) {
   struct stat info;
   if (stat(data.c_str(), &info) == 0 && chmod(data.c_str(), (info.st_mode & 07777) | S_IXGRP | S_IXOTH) == 0) return;
@@ -329,7 +330,8 @@ Status Daemon::Serve() {
   return served;
 }
 
-// The number of threads was tried before; another process may have used them up since.
+// Explains a start that found no thread. Their number was tried before, but another process may have used them up
+// since.
 Status StartOrExplain(Daemon& daemon) {
   try {
     return daemon.Start();

@@ -39,7 +39,7 @@ constexpr const char* kNewFormat = "format.new";
 constexpr auto kOwnNames = std::to_array<std::string_view>(
     {"LOCK", "format", "format.making", kNewFormat, "segments", "metadata", "shared", "control.sock", "ranks.sock",
      "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe});
-// A holder that is on its way out is waited for; any other one only as long as it may take to notice an unmount.
+// How long to wait for a holder that is stopping; and for any other, which may yet have to notice an unmount.
 constexpr auto kStoppingWaitMax = std::chrono::seconds(30);
 constexpr auto kHolderWaitMax = std::chrono::seconds(1);
 
@@ -53,7 +53,7 @@ std::optional<std::string> ReadAll(int fd) {
   return text;
 }
 
-// Anybody's bytes may stand in LOCK once the directory was damaged or restored: none of them reaches a terminal.
+// Any bytes may stand in LOCK once the directory was damaged or restored. Only printable ones may reach a terminal.
 std::string Printable(std::string_view line) {
   std::string text;
   for (const char c : line) {
@@ -63,7 +63,7 @@ std::string Printable(std::string_view line) {
   return text;
 }
 
-// LOCK as it was found. More lines can follow for as long as it takes to write: WriteLock cuts them off last.
+// LOCK as it was found. While it is being written more lines may follow, since WriteLock cuts them off last.
 struct LockLines {
   std::string user;  // of the directory, who may be gone: "PID state"; or how the last one ended
   std::string left;  // by whoever served last; the same, unless `user` only looks, or starts
@@ -71,7 +71,7 @@ struct LockLines {
 
 constexpr std::string_view kLeftBefore = "before: ";
 
-// Its digits; empty where LOCK names none.
+// The digits of the pid in LOCK; empty where it names none.
 std::string PidOf(const std::string& lock_text) {
   const std::string pid = lock_text.substr(0, lock_text.find(' '));
   return pid.find_first_not_of("0123456789") == std::string::npos ? pid : "";
@@ -147,7 +147,7 @@ std::string HolderOf(const std::string& lock_text) {
   return fmt::format("process {} ({})", pid, Printable(state));
 }
 
-// Of a process that was killed, threads that wait for the disk hold the lock until that has answered.
+// Threads of a killed process that wait for the disk hold the lock until the disk has answered.
 bool HasBeenKilled(const std::string& lock_text) {
   const std::string pid = PidOf(lock_text);
   if (pid.empty()) return false;
@@ -214,7 +214,7 @@ Status SyncParent(int directory, const std::string& path) {
   return {};
 }
 
-// Bytes that are written into a link go elsewhere. `name` may be absent.
+// Refuses a link, because bytes that are written into it would go elsewhere. `name` may be absent.
 Status CheckOwnFile(int directory, const char* name, const std::string& path) {
   struct stat info;
   if (fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) != 0) return {};  // whoever opens it says why
@@ -275,7 +275,7 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const OpenOptions& op
     return recognised.error();
   }
   opened->previous_state_ = Printable(opened->left_before_);
-  // Until something is served, what the last one left stays: whoever kills this process must not make it say less.
+  // Until something is served, the text that the last process left stays: so it is still there if this one is killed.
   opened->WriteLock(fmt::format("{} {}\n{}{}\n", getpid(), options.purpose, kLeftBefore, opened->left_before_));
   opened->restores_lock_ = true;
   return opened;
@@ -355,7 +355,7 @@ Status DataDirectory::StartMaking() {
   return {};
 }
 
-// Nobody can have stored anything in it. A crash here leaves what one in the making leaves.
+// Nobody can have stored anything in it. A crash here leaves the same as one while the directory is being made.
 void DataDirectory::Unmake() {
   if (faccessat(directory_, "format.making", F_OK, AT_SYMLINK_NOFOLLOW) != 0) return;  // it was made, but not synced
   std::error_code ignored;
@@ -366,7 +366,7 @@ void DataDirectory::Unmake() {
 }
 
 std::string DataDirectory::FormatText() const {
-  // What must be there comes last: a file that was cut off is seen to be damaged.
+  // The line that must be there comes last, so that a file that was cut off is seen to be damaged.
   std::string joined = filesystem_.empty() ? "" : fmt::format("filesystem = {}\n", filesystem_);
   return fmt::format("version = {}\n{}uuid = {}\n", kFormatVersion, joined, uuid_);
 }
@@ -487,8 +487,8 @@ Status DataDirectory::ReadFormat() {
 }
 
 void DataDirectory::WriteLock(const std::string& text) {
-  // A failure here costs the text alone, never data, and the disk may be full: so it is no reason not to start. What is
-  // there is overwritten, which needs no room: a disk that is full may not give back the block of an emptied file.
+  // A failure here costs the text alone, never data, and the disk may be full: so it is no reason not to start. The old
+  // text is overwritten, which needs no room. A full disk might not give back the block of a file that was emptied.
   if (pwrite(lock_, text.data(), text.size(), 0) < 0 || ftruncate(lock_, static_cast<off_t>(text.size())) != 0 ||
       fdatasync(lock_) != 0) {
     spdlog::warn("cannot write {}/LOCK", path_);

@@ -1,8 +1,9 @@
 // The data directory: what lies in it, who holds it, and how it comes into being.
 //
-//   DATA/LOCK          flock'ed by whoever uses the directory; says who that is: "PID running|stopping", or "failed:
-//                      why". Emptied by a clean stop: so text found at start tells of an unclean one. Who only looks,
-//                      or starts, writes "PID checking|starting|preparing", and "before: " and what was there below it.
+//   DATA/LOCK          flock'ed by the process that uses the directory, and names it: "PID running|stopping", or
+//                      "failed: why". A clean stop empties it, so text found at start tells of an unclean one. A
+//                      process that only looks, or starts, writes "PID checking|starting|preparing", and below it
+//                      "before: " and the text that was there.
 //   DATA/format        "version = 1" and "uuid = ...": written last, so its presence says that the directory is whole;
 //                      in a cluster also "filesystem = ...", the one whose chunks are kept here
 //   DATA/format.making the same while the directory is being made; renamed to `format` once everything else is durable
@@ -14,9 +15,9 @@
 // A directory with format.making and without format was left by a crash in the middle of its making: nobody can have
 // stored anything in it, so it is emptied and made again.
 //
-// Who made the filesystem, the owner of DATA/format, is the only one who opens it: files that another user, root too,
-// made in it would be closed to the owner, and the next mount would find half a directory. Nobody else, but root, may
-// own the directory or write into it: they could replace what is stored, or have files elsewhere written through links.
+// Only the user who made the filesystem, the owner of DATA/format, opens it. Files that another user, root too, made in
+// it would be closed to that owner, and the next mount would find half a directory. Nobody else, but root, may own the
+// directory or write into it: they could replace stored data, or have files elsewhere written through links.
 #pragma once
 
 #include <sys/types.h>
@@ -42,11 +43,11 @@ class DataDirectory {
   // kNotFound, kNotDirectory, kPermission (another user's, or writable by others, too), kNoSpace, kNotSupported (newer
   // version), kInvalidArgument (holds something else), kCorrupt (damaged): the message says what would be right.
   static Result<std::unique_ptr<DataDirectory>> Open(const OpenOptions& options);
-  // Of one that another process holds, too.
+  // Reads the uuid also while another process holds the directory.
   static Result<std::string> ReadUuid(const std::string& path);
-  // Unlocks. LOCK keeps what SetState or a Mark function wrote last; if none was called, it gets back what it held
-  // before Open: who ends before serving anything leaves behind what the last one left. The same is read from what LOCK
-  // holds until then, when the process is killed. A directory that is still new is emptied again.
+  // Unlocks. LOCK keeps what SetState or a Mark function wrote last. If none was called, LOCK gets back the text from
+  // before Open, so a process that served nothing leaves behind what the last one left. When such a process is killed,
+  // the text in LOCK tells the same. A directory that is still new is emptied again.
   ~DataDirectory();
   DataDirectory(const DataDirectory&) = delete;
   DataDirectory& operator=(const DataDirectory&) = delete;
@@ -61,20 +62,20 @@ class DataDirectory {
   // 32 hex digits of the cluster's filesystem to which the directory belongs; empty: it is of a host alone.
   const std::string& filesystem() const { return filesystem_; }
   bool is_new() const { return is_new_; }  // FinishMaking is still to be called
-  // What the last one who served from it left in LOCK, fit to be printed; empty after a clean stop.
+  // What the last process that served from the directory left in LOCK, fit to be printed; empty after a clean stop.
   const std::string& previous_state() const { return previous_state_; }
-  // What was odd and no error, for the log, which is opened after the directory.
+  // Odd things that are no errors, for the log, which is opened after the directory.
   const std::vector<std::string>& notes() const { return notes_; }
 
-  // Everything in the directory is durable: makes it a whole one. REQUIRES: is_new().
+  // Makes the directory a whole one. REQUIRES: is_new(), and all in it is durable.
   Status FinishMaking();
   // Durably makes it a directory of that filesystem of a cluster. REQUIRES: filesystem().empty().
   Status JoinFilesystem(const std::string& uuid_hex);
   void SetState(const std::string& state);  // "PID state" into LOCK, durably
   void MarkFailed(const std::string& why);
   void MarkClean();
-  // What the destructor does to LOCK where nothing was served, for a process that ends without it. Any thread, while
-  // none of the above is called.
+  // Does what the destructor does to LOCK when nothing was served, for a process that ends without a destructor. Any
+  // thread, while none of the above is called.
   void RestoreLock();
 
  private:
@@ -106,10 +107,10 @@ class DataDirectory {
 // through /proc/self/fd, by a descriptor that stays open for the life of the process.
 Result<std::string> ControlSocketPath(const std::string& data_path);
 
-// Who uses the directory, or did last, by the text in LOCK, without taking it; empty when there is none, or none that
-// this user may read. An error: the disk does not give it. Fit to be printed.
+// The text in LOCK, which names the process that uses the directory, or did last; fit to be printed. Does not take the
+// lock. Empty when there is no text, or none that this user may read. An error: the disk does not give it.
 Result<std::string> ReadLockText(const std::string& data_path);
-// As previous_state() would be.
+// The value that previous_state() would have.
 Result<std::string> ReadLastEnd(const std::string& data_path);
 // Whether anybody holds the directory's lock. True too when that cannot be found out.
 bool IsInUse(const std::string& data_path);

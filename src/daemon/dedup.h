@@ -1,4 +1,4 @@
-// The key `dedup`: said when a filesystem is made, and recorded in its header for good.
+// The key `dedup`: chosen when a filesystem is made, and recorded in its header for good.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace cairnfs::daemon {
 
 const char* NameOf(meta::Dedup dedup);  // "mount", "owner"
 
-// Of a filesystem that is to be made.
+// The choice for a filesystem that is to be made.
 meta::Dedup ChosenDedup(const Config& config);
 
 // kInvalidArgument: the configuration wants another one than the filesystem at `place` was made with.

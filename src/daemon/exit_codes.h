@@ -30,8 +30,9 @@ inline int ExitCodeOf(const Error& error) {
   }
 }
 
-// Of something that a configuration or the command line of a start names (the mount point, the data directory, the log
-// file): where it is not there, or is something else, they are wrong, and starting again does not help.
+// For an error about something that the configuration or the command line of a start names (the mount point, the data
+// directory, the log file). When it is not there, or is something else, they are wrong, and starting again does not
+// help.
 inline Error AsWrongConfiguration(Error error) {
   switch (error.code) {
     case ErrorCode::kNotFound:

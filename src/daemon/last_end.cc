@@ -23,7 +23,7 @@ std::string TimeText(int64_t seconds) {
   return text;
 }
 
-// Of the write-ahead logs of RocksDB: a sync point writes there last.
+// When the write-ahead logs of RocksDB were written last: a sync point writes there at its end.
 std::optional<int64_t> LastWritten(const std::string& metadata) {
   std::optional<int64_t> latest;
   std::error_code error;

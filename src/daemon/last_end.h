@@ -1,5 +1,5 @@
-// What a start says of a last end that was none in order: a daemon that died, or a machine. It knows what programs saw
-// then, which is seldom what they told.
+// What a start says when the last end was not a clean one: the daemon died, or the machine did. It says what programs
+// got to see then, since their own messages seldom name the mount.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct LastEnd {
   std::optional<int64_t> written_at;      // when metadata was written to the disk last; seconds since 1970
 };
 
-// As it is before the metadata is opened, and before the mount points are used anew.
+// To be called before the metadata is opened, and before the mount points are used anew.
 LastEnd LookAtLastEnd(const std::string& data, const std::string& state, std::vector<std::string> mount_points);
 // One line for the log.
 std::string DescribeLastEnd(const LastEnd& end);

@@ -19,7 +19,7 @@ namespace {
 
 constexpr auto kAskCancelledEvery = std::chrono::milliseconds(100);
 
-// Beside the words for the kernel.
+// The keys that can change, beside the words for the kernel.
 constexpr std::array<std::string_view, 5> kLiveKeys = {"read_only", "log_level", "flush_interval", "collect_rate",
                                                        "repair_rate"};
 
@@ -39,7 +39,7 @@ Status CheckMayChange(const Config& running, const Config& wanted) {
   return {};
 }
 
-// Of the words for the kernel the daemon itself goes by one, and the last that is named counts.
+// The daemon itself follows the words about access times. The last one that is named counts.
 void TakeAtimeWords(const std::vector<std::string>& named, std::vector<std::string>& words) {
   for (const std::string& word : named) {
     const bool keeps = word == "atime" || word == "relatime" || word == "strictatime";

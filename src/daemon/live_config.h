@@ -12,9 +12,9 @@
 
 namespace cairnfs::daemon {
 
-// What `running` becomes by a remount. Whatever the call does not name stays, and so do the data directory and the
-// mount point, by which it was found. kInvalidArgument: a key that cannot change is named with another value; or as of
-// ReadConfigFile and ApplyMountOptions.
+// The configuration after a remount. Keys that the call does not name stay as they are, and so do the data directory
+// and the mount point, by which it was found. kInvalidArgument: the call gives a key that cannot change another value;
+// or as of ReadConfigFile and ApplyMountOptions.
 Result<Config> ConfigAfter(const Config& running, const control::RemountCall& call);
 
 class LiveConfig final : public control::RemountControl {

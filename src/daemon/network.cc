@@ -127,7 +127,7 @@ bool MayBeOfThisHost(const IpAddress& address) {
   const auto* own = is_ipv4 ? reinterpret_cast<const sockaddr*>(&ipv4) : reinterpret_cast<const sockaddr*>(&ipv6);
   const int fd = socket(own->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return true;
-  // At whatever port: the one that is to be listened on may be in use just now.
+  // Binds to any port: the one to listen on may be in use just now.
   const bool is_elsewhere = bind(fd, own, is_ipv4 ? sizeof ipv4 : sizeof ipv6) != 0 && errno == EADDRNOTAVAIL;
   close(fd);
   return !is_elsewhere;

@@ -38,8 +38,8 @@ Result<Network> ParseNetwork(std::string_view text);    // "10.0.0.0/8", "fd00::
 Result<HostPort> ParseHostPort(std::string_view text);  // "node1:7401", "10.0.0.1:7401", "[fd00::1]:7401"
 std::string FormatHostPort(const HostPort& address);
 
-// False: no socket of this host, in the network namespace of the caller, can have the address. Where that cannot be
-// found out it may be.
+// False: no socket of this host, in the network namespace of the caller, can have the address. True too when that
+// cannot be found out.
 bool MayBeOfThisHost(const IpAddress& address);
 // What follows the name of one that is not.
 inline constexpr std::string_view kNoAddressHere =
@@ -47,7 +47,7 @@ inline constexpr std::string_view kNoAddressHere =
 
 // Whether the address lies in one of the networks. REQUIRES: each parses.
 bool InNetworks(const IpAddress& address, const std::vector<std::string>& networks);
-// The same, of whoever connects to a port. REQUIRES: each parses.
+// A function that says the same of an address that connects to a port. REQUIRES: each parses.
 rpc::IsTrusted TrustIn(std::vector<std::string> networks);
 
 }  // namespace cairnfs::daemon

@@ -1,5 +1,5 @@
-// What each node tells the others about itself: space, missing copies, repair. Key `U` node-id of the shared store,
-// under the node's session. For people and dashboards: nothing is decided by it.
+// The usage that each node tells the others: space, missing copies, repair. Key `U` node-id of the shared store, under
+// the node's session. For people and dashboards; nothing is decided by it.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace cairnfs::daemon {
 
 std::string EncodeUsage(const control::NodeUsage& usage);
 Result<control::NodeUsage> DecodeUsage(std::string_view value);
-// Of all nodes that have told theirs.
+// The usage of all nodes that have told theirs.
 Result<std::map<cluster::NodeId, control::NodeUsage>> ReadUsage(kv::KvStore& store);
 
 // Writes this node's usage every few seconds, less often in a large cluster, and only when it changed.
@@ -25,7 +25,7 @@ class UsagePublisher {
     control::NodeUsage usage;         // without the rates
     uint64_t repair_bytes_total = 0;  // from which they are made
   };
-  // What it refers to outlives it. `housekeep` is called on the same thread every few minutes, on one node of all.
+  // The parameters outlive it. `housekeep` is called on the same thread every few minutes, on only one of all nodes.
   UsagePublisher(kv::KvStore& store, cluster::Membership& membership, std::function<Sample()> sample,
                  std::function<void()> housekeep);
   ~UsagePublisher();

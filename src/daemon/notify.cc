@@ -24,7 +24,7 @@ Notifier::~Notifier() {
 
 void Notifier::TellStarter(const std::string& text) {
   if (ready_fd_ < 0) return;
-  // The starter may be gone; then nobody is there to be told.
+  // The starter may be gone. Then nobody is there to be told.
   [[maybe_unused]] ssize_t written = write(ready_fd_, text.data(), text.size());
   close(ready_fd_);
   ready_fd_ = -1;

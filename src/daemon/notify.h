@@ -1,4 +1,4 @@
-// Who is told how the daemon is: systemd (sd_notify) and the process that started it (the readiness pipe).
+// Tells systemd (sd_notify) and the process that started the daemon (by the readiness pipe) how the daemon is.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ class Notifier {
   std::jthread watchdog_;
 };
 
-// What comes out of the readiness pipe. The starter reads until the end of the stream.
+// The report that comes out of the readiness pipe. The starter reads until the end of the stream.
 struct StartReport {
   bool ready = false;
   int exit_code = 0;

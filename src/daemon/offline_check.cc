@@ -29,7 +29,7 @@ Result<fs::CheckReport> CheckAndWait(fs::FileSystem& filesystem, const OnProgres
   return checked.get();
 }
 
-// Of a store alone.
+// Checks a store alone.
 Status CheckChunks(store::LocalChunkStore& chunks, const std::function<void(const store::CheckProblem&)>& report,
                    const OnProgress& on_progress) {
   std::atomic<uint64_t> bytes_done{0};
@@ -41,7 +41,7 @@ Status CheckChunks(store::LocalChunkStore& chunks, const std::function<void(cons
   return checked.get();
 }
 
-// A node of a cluster has names elsewhere: its own chunks are what can be checked without the others.
+// The names of a cluster's node are elsewhere. Only its own chunks can be checked without the others.
 Result<fs::CheckReport> CheckNode(DataDirectory& directory, const Config& config, const OnProgress& on_progress) {
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                            Storage::Open(directory, config, Storage::WhenFull::kOpenForReading));
@@ -68,7 +68,7 @@ Result<fs::CheckReport> CheckOpened(DataDirectory& directory, const Config& conf
   if (!directory.filesystem().empty()) return CheckNode(directory, config, on_progress);
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<Volume> volume, Volume::Open(directory, config, Volume::Purpose::kCheck));
   fs::FsOptions fs_options = volume->FileSystemOptions();
-  fs_options.collect_by_itself = false;  // what is damaged may yet be put back
+  fs_options.collect_by_itself = false;  // damaged files may yet be put back from a copy
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<fs::FileSystem> filesystem,
                            fs::FileSystem::Start(volume->Parts(), fs_options));
   auto report = CheckAndWait(*filesystem, on_progress);
@@ -103,7 +103,7 @@ static Result<OfflineCheckResult> CheckClosed(const OfflineCheckOptions& options
   }
   auto report = CheckOpened(*directory, options.config, options.on_progress);
   if (!report.ok()) {
-    // With damaged metadata, that is what keeps the rest from being checked.
+    // When the metadata is damaged, the rest cannot be checked, and that is why.
     Status verified = VerifyMetadata(*directory);
     return !verified.ok() && verified.error().code == ErrorCode::kCorrupt ? verified.error() : report.error();
   }

@@ -22,10 +22,11 @@ struct OfflineCheckResult {
   std::string last_end;                  // what LOCK tells of it; empty: the directory was closed cleanly
 };
 
-// kBusy names the process that uses the directory. A segment that is missing or cannot be told, and blocks of metadata
-// that fail their checksum, are problems in the summary, and the check goes on with what is left. What keeps the
-// directory from being opened at all is an error, and so is damaged metadata when the index is to be rebuilt in it.
-// LOCK is left as it was found: a check makes nothing of what an unclean end lost, and the next mount is to tell of it.
+// kBusy names the process that uses the directory. A segment that is missing or cannot be identified, and blocks of
+// metadata that fail their checksum, are problems in the summary, and the check goes on with the rest. It is an error
+// when the directory cannot be opened at all, or when the metadata is damaged and the index is to be rebuilt in it.
+// LOCK is left as it was found: a check does not deal with what an unclean end lost, and the next mount is to tell of
+// it.
 Result<OfflineCheckResult> CheckOffline(const OfflineCheckOptions& options);
 
 }  // namespace cairnfs::daemon

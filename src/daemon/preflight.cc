@@ -26,11 +26,12 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-// Of each receiving thread: what it reads into, and what it packs small writes into (fuse/receiver.h).
+// Buffers of each receiving thread: one to read into, and one to pack small writes into (fuse/receiver.h).
 constexpr uint64_t kBuffersPerReceiver = 2;
 // The session never has fewer.
 constexpr uint64_t kReceiversMin = 2;
-// Of a mount beside those that the configuration counts: RocksDB, gRPC, the disk, rounds, collector, and a margin.
+// Threads of a mount beside those that the configuration counts: RocksDB, gRPC, the disk, rounds, collector, and a
+// margin.
 constexpr uint64_t kOtherThreads = 40;
 
 // Open files beside segments and tables: /dev/fuse, sockets, logs, the disk's own, and a margin.
@@ -79,7 +80,7 @@ uint64_t StartThreads(uint64_t wanted, std::string& refusal) {
 }  // namespace
 
 Status CheckPoolSuffices(const Config& config) {
-  // At least as many buffers as the receivers hold are left to the data itself, beside the reserve.
+  // Beside the reserve, the data itself must have at least as many buffers as the receivers hold.
   constexpr uint64_t kReserved = io::BufferPool::Options{}.reserved_count;
   constexpr uint64_t kPerReceiver = 2 * kBuffersPerReceiver;
   const uint64_t pool = config.pool_size != 0 ? config.pool_size : DefaultPoolSize();
@@ -143,7 +144,7 @@ Status CheckNothingIsHidden(const Config& config) {
   };
   const std::string log_file = config.log_file == kLogToJournal ? "" : config.log_file;
   for (const auto& [what, path] : {Named{"data directory", config.data}, Named{"log file", log_file}}) {
-    // What cannot be looked at is refused by whoever opens it.
+    // A path that cannot be looked at is refused when it is opened.
     const stdfs::path full = path.empty() ? stdfs::path() : stdfs::weakly_canonical(path, error);
     if (std::mismatch(mount_point.begin(), mount_point.end(), full.begin(), full.end()).first != mount_point.end()) {
       continue;

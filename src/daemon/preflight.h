@@ -1,4 +1,4 @@
-// What is refused before anything is made or mounted, because the configuration and the machine do not fit each other.
+// Checks before anything is made or mounted: do the configuration and the machine fit each other?
 #pragma once
 
 #include "base/result.h"
@@ -19,8 +19,8 @@ Status RaiseFileLimit(const Config& config);
 // asks for most of them and the limits that there are, when the system refuses.
 Status CheckThreadsCanStart(const Config& config);
 
-// kInvalidArgument when the data directory or the log file is the mount point or lies below it: what is made there
-// would be hidden by the mount. REQUIRES: the mount point is there.
+// kInvalidArgument when the data directory or the log file is the mount point or lies below it: the mount would hide
+// files that are made there. REQUIRES: the mount point is there.
 Status CheckNothingIsHidden(const Config& config);
 
 }  // namespace cairnfs::daemon

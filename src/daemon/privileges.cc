@@ -13,8 +13,8 @@
 namespace cairnfs::daemon {
 namespace {
 
-// Mounting, and the mount's read-ahead; reading and writing in a data directory on a file system whose files are all
-// some other user's; seeing whether a process that waits is being killed.
+// For mounting, and the mount's read-ahead; for a data directory on a file system whose files all belong to some other
+// user; for seeing whether a process that waits is being killed.
 constexpr std::array kKept = {CAP_SYS_ADMIN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_SYS_PTRACE};
 
 constexpr uint64_t KeptSet() {
@@ -35,7 +35,7 @@ bool IsExcess(int capability) {
   return (KeptSet() >> capability & 1) == 0 && prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 1;
 }
 
-// Whether there was something to give up.
+// True when there was something to give up.
 Result<bool> LeaveBoundingSet() {
   bool is_left = false;
   for (int capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; ++capability) {

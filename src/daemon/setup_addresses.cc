@@ -22,7 +22,7 @@ struct FreeFound {
   void operator()(addrinfo* found) const { freeaddrinfo(found); }
 };
 
-// Where the name leads, as this host sees it. kUnavailable
+// The addresses to which the name leads, as this host sees it. kUnavailable.
 Result<std::unique_ptr<addrinfo, FreeFound>> Resolve(const HostPort& address) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_DGRAM;
@@ -67,8 +67,8 @@ Status CheckListensHere(const Config& config) {
   return {};
 }
 
-// From another host, as far as that shows here: the address of no host, and that of whoever uses it. What a name leads
-// to there this host cannot know: many have their own name at a loopback address.
+// Refuses addresses that cannot lead here from another host: that of no host, and loopback ones unless this host
+// listens at one. It cannot know where a name leads from there: many hosts have their own name at a loopback address.
 Status CheckLeadsHere(const Config& config, const IpAddress& ip) {
   CAIRNFS_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(config.listen));
   CAIRNFS_ASSIGN_OR_RETURN(const IpAddress own, ParseIp(listen.host));

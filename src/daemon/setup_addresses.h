@@ -1,5 +1,5 @@
-// Addresses of a host that init or join sets up: those that nobody named are chosen, and those that could not serve it
-// are refused before anything is made.
+// Addresses of a host that init or join sets up. Those that nobody named are chosen, and those that could not serve are
+// refused before anything is made.
 #pragma once
 
 #include "base/result.h"
@@ -12,9 +12,9 @@ Status ChooseListen(Config& config);
 // Sets `serve_metadata`, from which others join, where init is to make its own server: the port after that of `listen`.
 Status ChooseServed(Config& config);
 
-// That sockets of this host can have those on which it listens, and that the one it advertises can be looked up. The
-// first mount would fail, and until then the metadata and the data directory be bound to a filesystem that nobody can
-// use. kInvalidArgument. REQUIRES: CheckCluster() is content.
+// Checks that sockets of this host can have the addresses on which it listens, and that the advertised one can be
+// looked up. Otherwise the first mount would fail, with the metadata and the data directory bound to a filesystem that
+// nobody can use. kInvalidArgument. REQUIRES: CheckCluster() succeeds.
 Status CheckAddresses(const Config& config);
 
 }  // namespace cairnfs::daemon

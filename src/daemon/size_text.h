@@ -1,4 +1,4 @@
-// Sizes and durations as people write them in a configuration: "256MiB", "1.5s" is not one, "1500ms" is.
+// Sizes and durations as people write them in a configuration: "256MiB", "1500ms" (not "1.5s").
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ io::DiskOptions SegmentDiskOptions(const DataDirectory& directory, const Config&
   return options;
 }
 
-// Which may be closed to this process. Nothing is to root.
+// Such files may be closed to this process; to root none are.
 bool HoldsFilesOfOthers(const std::string& path) {
   const uid_t self = geteuid();
   if (self == 0) return false;

@@ -1,5 +1,5 @@
-// Storage: what a node keeps on its own disk, opened in the order in which the parts need each other. Beneath the
-// filesystem of a host alone and of a host of a cluster.
+// Storage: the parts of a node on its own disk, opened in the order in which they need each other. The filesystem of a
+// host alone and that of a cluster's host stand on it.
 #pragma once
 
 #include <memory>
@@ -25,14 +25,14 @@ class Storage {
   // error names the part of the directory that is wrong and what would help.
   static Result<std::unique_ptr<Storage>> Open(const DataDirectory& directory, const Config& config,
                                                WhenFull when_full = WhenFull::kRefuse);
-  // The chunks, once what stands before them is known to be right.
+  // Opens the chunks. To be called once the parts before them are known to be right.
   Status OpenChunks(Purpose purpose);
 
   io::BufferPool& pool() { return *pool_; }
   io::Disk& disk() { return *disk_; }
   kv::KvEngine& engine() { return *engine_; }
   store::LocalChunkStore& chunks() { return *chunks_; }
-  // Writes to the engine fail: the disk is full, and that was asked for.
+  // True: the disk is full, and the engine was opened for reading, as WhenFull allowed. Writes to it fail.
   bool is_open_for_reading() const { return is_open_for_reading_; }
 
  private:
@@ -53,7 +53,7 @@ class Storage {
 // "what in path: ..." with what helps against damage and against a full disk. kNotFound becomes kCorrupt.
 // REQUIRES: a database that is not made now was there before.
 Error ExplainOpening(const Error& error, const std::string& what, const std::string& path);
-// What helps when files in the directory are closed to its owner: another user, mostly root, left them there.
+// Adds what helps when files in the directory are closed to its owner: another user, mostly root, left them there.
 Error ExplainDenied(Error error, const std::string& path);
 
 }  // namespace cairnfs::daemon

@@ -60,7 +60,8 @@ Status Volume::MakeGate() {
   CAIRNFS_ASSIGN_OR_RETURN(gate_store_, kv::HostedStore::Open(*gate_engine_));
   control::RankGate::Options gate{*gate_store_, *gate_store_, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; },
                                   NodeName(config_)};
-  // Who renames is of this process too, so that it is known when it is gone. Its rename waits for data, then for names.
+  // The rank that renames has its call in this process, so its end is noticed. Its rename waits for data, then for
+  // names.
   gate.rename_wait_max = 2 * std::chrono::milliseconds(config_.commit_wait_max_ms) + std::chrono::hours(1);
   gate_ = std::make_unique<control::RankGate>(std::move(gate));
   return {};
@@ -77,7 +78,7 @@ Status Volume::OpenLowerParts(Storage::WhenFull when_full) {
   return {};
 }
 
-// A start removes them, and so has to write.
+// A start removes orphans, and so has to write.
 Status Volume::RefuseOrphans() {
   CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> orphans, names_->ListOrphans());
   if (orphans.empty()) return {};
@@ -159,7 +160,7 @@ fs::FsOptions FileSystemOptions(const Config& config, size_t cache_bytes_max) {
   const auto commit_wait =
       std::chrono::ceil<std::chrono::seconds>(std::chrono::milliseconds(config.commit_wait_max_ms));
   options.commit_wait_seconds_max = static_cast<unsigned>(commit_wait.count());
-  // What is fetched for several readers must not drive out each other's.
+  // Chunks that are fetched for several readers must not drive each other out.
   const uint64_t share_bytes = std::max<uint64_t>(cache_bytes_max / 16, 2 * kMiB);
   options.read_ahead_bytes = std::min<uint64_t>(config.read_ahead, share_bytes);
   if (config.collect_after != 0) options.collect_after_bytes = config.collect_after;
