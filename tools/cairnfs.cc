@@ -213,8 +213,8 @@ void AddGcAndCheck(CLI::App& app, StoreCommands& commands, int& exit_code) {
   check_command->callback([&] { exit_code = RunCheck(commands.check); });
 }
 
-// Where the command line ends with a command that has commands of its own, or goes on with a word that is none of them:
-// what would be right. Else empty.
+// What would be right, when the command line ends with a command that has commands of its own, or goes on with a word
+// that is none of these. Else empty.
 std::string AboutCommands(const CLI::App& app) {
   const CLI::App* last = &app;
   std::string words = app.get_name();

@@ -79,11 +79,11 @@ int Main(int argc, char** argv) {
   }
   if (auto configured = Configure(arguments, options.config); !configured.ok()) {
     spdlog::error("{}", configured.error().message);
-    // Also a file that is missing or closed to the daemon.
+    // This exit code also for a file that is missing or closed to the daemon.
     daemon::Notifier(arguments.ready_fd).Failed(configured.error(), daemon::kExitUsage);
     return daemon::kExitUsage;
   }
-  // Keeps no directory in use. Never fails where a process can start at all; then only that is lost.
+  // So that the daemon keeps no directory in use. It never fails where a process can start at all.
   if (options.background) static_cast<void>(chdir("/") == 0);
   return daemon::Run(options);
 }

@@ -9,7 +9,7 @@
 
 namespace cairnfs::tools {
 
-// What init and join write into the configuration of this host. Empty: the default.
+// Values that init and join write into the configuration of this host. Empty: the default.
 struct ClusterHostOptions {
   std::string config, data, mount_point, listen, advertise, name, domain;
   bool force = false;   // overwrites a configuration

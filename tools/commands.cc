@@ -42,7 +42,8 @@ namespace stdfs = std::filesystem;
 constexpr int kLookForHoldersMs = 2000;
 constexpr auto kWaitProgressEvery = std::chrono::milliseconds(500);
 
-// The daemon serves on as long as the filesystem is mounted anywhere, which may be for ever: true once that was told.
+// The daemon serves on as long as the filesystem is mounted anywhere, which may be for ever. True once the user was
+// told by whom.
 bool TellWhoHolds(const control::MountEntry& mount, uint64_t daemon_pid) {
   std::vector<MountHolder> holders = FindMountHolders(mount.device_minor);
   if (holders.empty()) return false;
@@ -59,7 +60,7 @@ bool TellWhoHolds(const control::MountEntry& mount, uint64_t daemon_pid) {
   return true;
 }
 
-// Waits for the end of the daemon, which is no child.
+// Waits for the end of the daemon, which is no child of this process.
 void WaitForEnd(uint64_t pid, const control::MountEntry& mount) {
   if (pid == 0) return;
   int fd = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
@@ -73,19 +74,19 @@ void WaitForEnd(uint64_t pid, const control::MountEntry& mount) {
   close(fd);
 }
 
-// The daemon that holds a data directory by its LOCK; for a user who may not use the control socket it is unreadable
-// too.
+// The pid of the daemon that holds a data directory, from its LOCK. A user who may not use the control socket cannot
+// read that either.
 uint64_t HolderPid(const std::string& data) {
   auto text = daemon::ReadLockText(data);
   if (!text.ok() || text->empty() || text->starts_with("failed") || !daemon::IsInUse(data)) return 0;
   uint64_t pid = std::strtoull(text->c_str(), nullptr, 10);
-  // It may be a check, or of another pid namespace.
+  // The process may be a check, or one of another pid namespace.
   std::ifstream comm(fmt::format("/proc/{}/comm", pid));
   std::string name;
   return std::getline(comm, name) && name == "cairnfsd" ? pid : 0;
 }
 
-// Returns once the daemon has ended, with the exit code for what it left.
+// Returns once the daemon has ended, with the exit code for the text that it left in LOCK.
 int WaitAndTellEnd(uint64_t pid, const control::MountEntry& mount) {
   WaitForEnd(pid, mount);
   auto left = daemon::ReadLastEnd(mount.data);
@@ -206,7 +207,7 @@ int RunUmount(const UmountCommand& command) {
     auto text = daemon::ReadLastEnd(mount->data);
     last_end = text.ok() ? *text : text.error().message;
   }
-  // Called in the mount, this process must not be what keeps it busy. Whoever may not go there is told so below.
+  // When called in the mount, this process must not be the one that keeps it busy.
   static_cast<void>(chdir("/") == 0);
   if (auto unmounted = fuse::Unmount(mount->mount_point, command.lazy); !unmounted.ok()) return Fail(unmounted.error());
   if (!last_end.empty()) {
@@ -230,8 +231,8 @@ int RunStatus(const StatusCommand& command) {
 
 namespace {
 
-// While it lives, says on a terminal how much of what this host had written is not durable yet. Who may not ask for the
-// daemon's status is told that it waits.
+// While it lives, shows on a terminal how many of the bytes that this host had written are not durable yet. A user who
+// may not ask for the daemon's status sees only that it waits.
 class WaitProgress {
  public:
   WaitProgress(const Location& location, bool is_wanted) : line_(is_wanted) {
@@ -273,7 +274,7 @@ class WaitProgress {
 int RunWait(const std::string& named, bool json) {
   std::error_code dangles;
   const std::string resolved = stdfs::canonical(named, dangles).string();
-  const std::string path = dangles ? named : resolved;  // of a link that leads nowhere the link itself
+  const std::string path = dangles ? named : resolved;  // a link that leads nowhere stands for itself
   struct stat info;
   if (lstat(path.c_str(), &info) != 0) return Fail(ErrnoError(errno, "cannot wait for " + named));
   auto mount = LocateMount(path);

@@ -34,12 +34,12 @@ int RunWait(const std::string& path, bool json);
 int RunGc(const Target& target, bool json);
 int RunCheck(const CheckCommand& command);
 
-// As the text says, without looking at what lies there.
+// Makes the path absolute by its text alone, without looking at the file.
 std::string Absolute(const std::string& path);
-// Whether the path is this mount point; without touching it unless its text is not the mount point's: a dead daemon's
-// mount cannot be asked.
+// Whether the path is this mount point. Touches the path only when its text is not that of the mount point, because the
+// mount of a dead daemon cannot be asked.
 bool NamesMountPoint(const std::string& path, const std::string& mount_point);
-// "cairnfs: message" on stderr; the exit code that fits.
+// Prints "cairnfs: message" to stderr, and returns the exit code that fits.
 int Fail(const Error& error);
 // The words that hand a mount's settings to cairnfsd; paths are made absolute.
 std::vector<std::string> DaemonArguments(const MountCommand& command);

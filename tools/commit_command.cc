@@ -66,7 +66,7 @@ std::optional<struct stat> Look(const std::string& path) {
   return info;
 }
 
-// The directory, or, where a call before this one renamed it and its answer was lost, what has the final name by now.
+// Looks at the directory; or at the final name, when an earlier call renamed the directory and its answer was lost.
 Result<struct stat> LookAtDirectory(const std::string& from, const std::string& to) {
   auto info = Look(from);
   const int error = errno;
@@ -97,7 +97,7 @@ Result<control::GateCall> MakeCall(const CommitCommand& command, const std::stri
   return call;
 }
 
-// The daemon asks for it where the directory does not have the final name already.
+// Called when the daemon asks for it: the directory does not have the final name yet.
 Status Rename(const std::string& from, const std::string& to) {
   if (rename(from.c_str(), to.c_str()) == 0) return {};
   return ErrnoError(errno, fmt::format("cannot rename {} to {}", from, to));

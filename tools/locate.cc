@@ -7,7 +7,7 @@
 namespace cairnfs::tools {
 namespace {
 
-// Of a mount, "not found" means that no daemon is there to be asked: a code of its own for the exit code.
+// When a mount is not found, no daemon is there to be asked. That has a code, and so an exit code, of its own.
 Error NobodyToAsk(Error error) {
   if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kUnavailable;
   return error;

@@ -18,7 +18,7 @@ struct Target {
 struct Location {
   std::string data;         // absolute
   std::string mount_point;  // empty when only the data directory is known
-  std::string path = {};    // that was named, as the filesystem has it (control::PathInFilesystem); empty: all of it
+  std::string path = {};    // the named path, as the filesystem has it (control::PathInFilesystem); empty: all of it
 };
 
 // The mount that `path` lies in. kUnavailable: no CairnFS is mounted there, so nobody can be asked.
@@ -28,7 +28,7 @@ Result<control::MountEntry> LocateMount(const std::string& path);
 // kInvalidArgument: several mounts might be meant.
 Result<Location> Locate(const Target& target);
 
-// A client of the daemon that serves the data directory. Whether one does shows in the first call.
+// A client of the daemon that serves the data directory. The first call shows whether there is one.
 Result<control::Client> Connect(const Location& location);
 
 // Both, for a command that does nothing but ask the daemon.

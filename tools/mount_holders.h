@@ -1,4 +1,4 @@
-// Who keeps a mount that is unmounted here: copies of it in other mount namespaces.
+// Finds the processes that keep a mount alive that is unmounted here, by copies in other mount namespaces.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@ namespace {
 
 using daemon::FormatSize;
 
-// Of a host alone: in a cluster the files are those of all hosts, and the chunks those of this one.
+// For a host alone: in a cluster the files are those of all hosts, and the chunks those of this one.
 double DedupRatio(const control::StatusReport& report) {
   const bool is_counted_now = report.live && report.live->counted_seconds_ago == 0;
   const uint64_t unique = is_counted_now ? report.live->totals.live_bytes : report.fs.store.unique_bytes;

@@ -9,7 +9,7 @@
 namespace cairnfs::tools {
 
 void Print(const std::string& text);  // to stdout, at once
-// Names may hold any byte: what would break the line or drive a terminal is shown as its number.
+// Names may hold any byte. Bytes that would break the line or drive a terminal are shown as numbers.
 std::string OneLine(const std::string& text);
 std::string StatusText(const control::StatusReport& report);
 std::string StatusJson(const control::StatusReport& report);

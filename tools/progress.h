@@ -24,8 +24,8 @@ class ProgressLine {
   bool has_text_ = false;
 };
 
-// How far something has come, and how long the rest will take at the rate so far. "1.0 GiB of 4.0 GiB (25 %), about 3
-// min left"; the last part only once enough is done to tell.
+// How far something has come, and how long the rest will take at the rate so far: "1.0 GiB of 4.0 GiB (25 %), about 3
+// min left". The last part only once enough is done to tell.
 std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, std::chrono::steady_clock::duration elapsed);
 
 }  // namespace cairnfs::tools
