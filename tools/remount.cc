@@ -16,7 +16,7 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-// What mount(8) finds in the mount table and hands over with what the user wrote. They say how it was mounted.
+// Words that mount(8) finds in the mount table, and hands over with those of the user. They say how it was mounted.
 constexpr std::array<std::string_view, 7> kTold = {"user_id", "group_id", "rootmode", "max_read",
                                                    "blksize", "fsname",   "subtype"};
 
@@ -34,7 +34,7 @@ bool IsForDaemon(std::string_view word) {
   return word != "remount" && std::find(kTold.begin(), kTold.end(), word.substr(0, word.find('='))) == kTold.end();
 }
 
-// As mount(8) does, it begins with what the kernel says: somebody may have told the kernel alone.
+// Begins with the kernel's state of the mount, as mount(8) does: somebody may have changed the kernel's alone.
 control::RemountCall MakeCall(const MountCommand& command, const fuse::MountState& before) {
   control::RemountCall call;
   if (command.config.empty()) call.options.emplace_back(before.read_only ? "ro" : "rw");
@@ -51,7 +51,7 @@ control::RemountCall MakeCall(const MountCommand& command, const fuse::MountStat
   return call;
 }
 
-// The words for the kernel are those that the caller named, and not what a daemon, perhaps a stranger's, would answer.
+// The words for the kernel are those that the caller named, and not the answer of a daemon, which may be a stranger's.
 Result<std::vector<std::string>> WordsOf(const control::RemountCall& call) {
   daemon::Config named;
   if (!call.config.empty()) CAIRNFS_RETURN_IF_ERROR(daemon::ReadConfigFile(call.config, named));
@@ -61,7 +61,7 @@ Result<std::vector<std::string>> WordsOf(const control::RemountCall& call) {
   return named.mount_options;
 }
 
-// fstab and --data may name it in other words than the mount table.
+// fstab and --data may name the data directory in other words than the mount table.
 Status CheckData(const std::string& data, const control::MountEntry& mount) {
   std::error_code error;
   if (data.empty() || data == mount.data || stdfs::equivalent(data, mount.data, error)) return {};

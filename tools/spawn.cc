@@ -29,8 +29,8 @@ std::vector<char*> Argv(const std::string& program, const std::vector<std::strin
   return argv;
 }
 
-// What a daemon reads of its environment, and what those that debug it set. All else is the starter's: proxies of gRPC,
-// libraries to load, keys of whoever called sudo.
+// Variables that a daemon reads, and those that people set to debug it. All others are the starter's business: proxies
+// of gRPC, libraries to load, keys of the user who called sudo.
 constexpr std::array<std::string_view, 14> kPassedOn = {
     "PATH",           "TZ",          "LANG",          "LC_ALL",       "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID",
     "JOURNAL_STREAM", "MALLOC_CONF", "INVOCATION_ID", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS",  "LSAN_OPTIONS"};
@@ -48,8 +48,8 @@ std::vector<char*> CleanEnvironment() {
   return clean;
 }
 
-// In the child: leaves nothing of the starter's terminal or pipes behind. Of its directory the daemon frees itself,
-// once it has read what relative paths there are.
+// Runs in the child. Keeps nothing of the starter's terminal or pipes. The daemon leaves the starter's directory
+// itself, once it has resolved relative paths.
 [[noreturn]] void ExecDetached(int pipe_end, const std::string& program, const std::vector<char*>& argv,
                                const std::vector<char*>& environment) {
   setsid();
@@ -111,7 +111,7 @@ Result<daemon::StartReport> StartInBackground(const std::vector<std::string>& ar
   close(ends[1]);
   daemon::StartReport report = daemon::ParseStartReport(ReadToEnd(ends[0]));
   close(ends[0]);
-  // A daemon that failed goes on to end: its lock is free once it has.
+  // A daemon that failed is still ending. Its lock is free once it has ended.
   if (!report.ready) waitpid(child, nullptr, 0);
   return report;
 }
