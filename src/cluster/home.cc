@@ -6,7 +6,7 @@ namespace cairnfs::cluster {
 namespace {
 
 constexpr std::chrono::seconds kHoldTimeMax{2};
-constexpr std::chrono::milliseconds kLookInterval{500};  // there may be a million claims
+constexpr std::chrono::milliseconds kClaimLookInterval{500};  // there may be a million claims
 // Once one of the chunks of a held answer has come, more are likely to.
 constexpr std::chrono::milliseconds kGatherTime{20};
 // More than the hosts of a cluster have on their way, and than one waits with. Beyond it a node that asks without end
@@ -201,7 +201,7 @@ void HomeClaims::Tick() {
     MutexLock lock(mutex_);
     if (view != looked_with_ || now >= look_at_) {
       looked_with_ = view;
-      look_at_ = now + kLookInterval;
+      look_at_ = now + kClaimLookInterval;
       EndOldClaims(*view, now);
     }
     due = TakeDue(now);

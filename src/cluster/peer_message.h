@@ -15,8 +15,8 @@
 
 namespace cairnfs::cluster {
 
-enum class PeerMethod { kHas, kConfirm, kPut, kGet, kFinishFiles, kHoldOrphans };
-inline constexpr size_t kPeerMethodCount = 6;
+enum class PeerMethod { kHas, kConfirm, kPut, kGet, kHoldOrphans };
+inline constexpr size_t kPeerMethodCount = 5;
 const char* PeerMethodPath(PeerMethod method);  // of the gRPC call
 std::optional<PeerMethod> PeerMethodOfPath(std::string_view path);
 
@@ -103,7 +103,7 @@ struct GetAnswer {
 std::string EncodeGetReply(const std::vector<GetAnswer>& answers);
 std::optional<std::vector<GetAnswer>> DecodeGetReply(std::string_view head);
 
-std::string EncodeInodes(const std::vector<InodeId>& inodes);  // requests of FinishFiles and HoldOrphans
+std::string EncodeInodes(const std::vector<InodeId>& inodes);  // a request of HoldOrphans
 std::optional<std::vector<InodeId>> DecodeInodes(std::string_view head);
 
 // Cuts slices of `size` bytes off the front of a payload.

@@ -98,14 +98,13 @@ class Call final : public grpc::ServerGenericBidiReactor {
 
   void Answer() {
     if (context_->IsCancelled()) return Fail(MakeError(ErrorCode::kUnavailable, "the caller waits no more"));
-    auto answer = [this](Result<PeerMessage> reply) {
+    auto respond = [this](Result<PeerMessage> reply) {
       if (!reply.ok()) return Fail(reply.error());
       reply_ = ToByteBuffer("", *reply, shared_.lending);
       shared_.counters->sent_bytes.fetch_add(WireBytes(reply_.Length()), std::memory_order_relaxed);
       StartWriteAndFinish(&reply_, grpc::WriteOptions(), grpc::Status::OK);
     };
-    shared_.handler(*method_, caller_, std::move(message_),
-                    PeerServer::Respond(answer, [this] { return context_->IsCancelled(); }));
+    shared_.handler(*method_, caller_, std::move(message_), std::move(respond));
   }
 
   void OnDone() override {

@@ -14,21 +14,8 @@ namespace cairnfs::cluster {
 
 class PeerServer {
  public:
-  // The answer to one call. Copies are of the same call.
-  class Respond {
-   public:
-    Respond() = default;  // of no call
-    Respond(std::function<void(Result<PeerMessage>)> answer, std::function<bool()> is_forsaken)
-        : answer_(std::move(answer)), is_forsaken_(std::move(is_forsaken)) {}
-    // Once, by any thread.
-    void operator()(Result<PeerMessage> reply) const { answer_(std::move(reply)); }
-    // Any thread, until it is answered: whether the caller waits no more, because it has gone or its time is over.
-    bool IsForsaken() const { return is_forsaken_(); }
-
-   private:
-    std::function<void(Result<PeerMessage>)> answer_;
-    std::function<bool()> is_forsaken_;
-  };
+  // Answers one call: once, by any thread.
+  using Respond = std::function<void(Result<PeerMessage>)>;
   // Called on a thread of gRPC's: must not block.
   using Handler = std::function<void(PeerMethod method, const NodeId& caller, PeerMessage request, Respond respond)>;
   struct Options {

@@ -1,5 +1,5 @@
-// The peer service of a node: chunk questions go to the chunk store, on threads of their own; those that may take
-// minutes go to the PeerHandler, on others.
+// The peer service of a node: chunk questions go to the chunk store, those about open files to the PeerHandler, on
+// threads of their own.
 #include <algorithm>
 #include <atomic>
 #include <future>
@@ -9,8 +9,6 @@
 #include "base/task_queue.h"
 #include "cluster/chunk_peer.h"
 #include "cluster/cluster_chunk_store.h"
-#include "cluster/finish_failures.h"
-#include "cluster/finish_queue.h"
 #include "kv/patience.h"
 
 namespace cairnfs::cluster {
@@ -19,7 +17,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kAskThreads = 2;
-constexpr unsigned kFinishThreads = 16;
 constexpr unsigned kOrphanThreads = 2;
 constexpr std::chrono::milliseconds kRetryPauseMax{400};
 
@@ -55,7 +52,6 @@ class PeerServiceImpl final : public PeerService, public Peers {
       : chunks_(chunks),
         serve_("cairn-serve", std::max(1U, threads), TaskQueue::Priority::kBackground),
         ask_("cairn-ask", kAskThreads),
-        finish_(kFinishThreads),
         orphans_("cairn-orphans", kOrphanThreads) {}
 
   Status Listen(const PeerService::Options& of_service, Membership& membership) {
@@ -83,14 +79,6 @@ class PeerServiceImpl final : public PeerService, public Peers {
 
   void SetHandler(PeerHandler* handler) override { handler_.Set(handler); }
 
-  Result<FinishFailures> FinishFiles(const NodeId& node, const std::vector<InodeId>& inodes,
-                                     Clock::time_point deadline) override {
-    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallUntil(node, PeerMethod::kFinishFiles, inodes, deadline));
-    auto failures = DecodeFailures(reply.head);
-    if (!failures) return MakeError(ErrorCode::kIo, "node " + node.ToHex() + " answered what cannot be decoded");
-    return *std::move(failures);
-  }
-
   Result<std::vector<bool>> HoldOrphans(const NodeId& node, const std::vector<InodeId>& inodes,
                                         Clock::time_point deadline) override {
     CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallUntil(node, PeerMethod::kHoldOrphans, inodes, deadline));
@@ -104,11 +92,8 @@ class PeerServiceImpl final : public PeerService, public Peers {
  private:
   void Dispatch(PeerMethod method, const NodeId& caller, PeerMessage request, PeerServer::Respond respond) {
     auto shared = std::make_shared<PeerMessage>(std::move(request));
-    if (method == PeerMethod::kFinishFiles) {
-      return finish_.Post([this, shared, respond] { AskHandler(/*is_finish=*/true, shared->head, respond); }, respond);
-    }
     if (method == PeerMethod::kHoldOrphans) {
-      return orphans_.Post([this, shared, respond] { AskHandler(/*is_finish=*/false, shared->head, respond); });
+      return orphans_.Post([this, shared, respond] { AskHandler(shared->head, respond); });
     }
     // Questions do not wait behind chunks that are being stored.
     TaskQueue& queue = method == PeerMethod::kPut ? serve_ : ask_;
@@ -117,18 +102,18 @@ class PeerServiceImpl final : public PeerService, public Peers {
     });
   }
 
-  void AskHandler(bool is_finish, std::string_view head, const PeerServer::Respond& respond) {
+  void AskHandler(std::string_view head, const PeerServer::Respond& respond) {
     auto inodes = DecodeInodes(head);
     if (!inodes) return respond(MakeError(ErrorCode::kInvalidArgument, "the request cannot be decoded"));
     PeerHandler* handler = handler_.Enter();
     if (handler == nullptr) return respond(MakeError(ErrorCode::kUnavailable, "no filesystem runs on this node"));
     PeerMessage reply;
-    reply.head = is_finish ? EncodeFailures(handler->FinishFiles(*inodes)) : EncodeBits(handler->HoldOrphans(*inodes));
+    reply.head = EncodeBits(handler->HoldOrphans(*inodes));
     handler_.Leave();
     respond(std::move(reply));
   }
 
-  // Both questions may be asked again: until the deadline, with pauses that differ from host to host.
+  // The question may be asked again: until the deadline, with pauses that differ from host to host.
   Result<PeerMessage> CallUntil(const NodeId& node, PeerMethod method, const std::vector<InodeId>& inodes,
                                 Clock::time_point deadline) {
     static thread_local std::minstd_rand random(std::random_device{}());
@@ -167,7 +152,6 @@ class PeerServiceImpl final : public PeerService, public Peers {
   std::unique_ptr<PeerServer> server_;
   TaskQueue serve_;  // chunks to store; these may wait for the disk, and never for another node
   TaskQueue ask_;    // who has chunks, and to read them; the same
-  FinishQueue finish_;
   TaskQueue orphans_;
 };
 

@@ -14,14 +14,6 @@ namespace cairnfs::cluster {
 class PeerHandler {
  public:
   virtual ~PeerHandler() = default;
-  struct FinishFailure {
-    InodeId inode;
-    std::string path;  // below the root, as far as it is known
-    std::string why;
-  };
-  // Makes what was closed or synced of these files on this host before the call durable, and publishes their records.
-  // Returns those that it could not do. Waits as long as that takes.
-  virtual std::vector<FinishFailure> FinishFiles(const std::vector<InodeId>& inodes) = 0;
   // For each: whether a process on this host has it open. Where not, the host refuses (kStale) to open it from now on:
   // asked only about inodes that have no name left.
   virtual std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes) = 0;
@@ -34,8 +26,6 @@ class Peers {
   virtual void SetHandler(PeerHandler* handler) = 0;
   // kUnavailable: the node cannot be reached, or did not answer by the deadline. kNotFound: no such node. kInterrupted:
   // this thread's patience (kv::Patience) ended before.
-  virtual Result<std::vector<PeerHandler::FinishFailure>> FinishFiles(
-      const NodeId& node, const std::vector<InodeId>& inodes, std::chrono::steady_clock::time_point deadline) = 0;
   virtual Result<std::vector<bool>> HoldOrphans(const NodeId& node, const std::vector<InodeId>& inodes,
                                                 std::chrono::steady_clock::time_point deadline) = 0;
 };

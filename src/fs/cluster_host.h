@@ -1,5 +1,5 @@
 // ClusterHost: what this host knows of the others and asks them. The namespace is shared, so is the chunk store; all
-// that is left are bytes that somebody has closed and not published, and inodes that somebody has open.
+// that is left are the sessions of the hosts, and inodes that somebody has open.
 #pragma once
 
 #include <algorithm>
@@ -37,9 +37,6 @@ Error Forsaken();
 
 class ClusterHost {
  public:
-  static constexpr std::chrono::milliseconds kAskAgain{100};  // after an answer that did not settle it
-  static constexpr size_t kKeysPerRead = 64;                  // of pending records
-
   // `chunks` of the parts: what a round syncs. `durability`: where no directory says otherwise.
   ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names, Durability durability);
 
@@ -62,6 +59,8 @@ class ClusterHost {
   // under an earlier one is never published.
   uint64_t session() const { return session_.load(std::memory_order_acquire); }
   void EndSession() { session_.store(0, std::memory_order_release); }
+  // As its transactions are refused: if it is this host's still, which takes leave of it soon.
+  void EndSession(uint64_t session) { session_.compare_exchange_strong(session, 0); }
   Status BeginSession();  // that of the membership; the error of that
   // Of a file that was published at level `local`: their copies are still to be waited for (ClusterChunkStore::Owe).
   void OweCopies(std::span<const store::ChunkPin> pins);
@@ -72,53 +71,21 @@ class ClusterHost {
     transaction.IfRevision(session_key_, session);
   }
 
-  // Whether the session still lives under which the record was made: else its bytes are lost. What the view does not
-  // know yet lives.
-  bool Lives(const meta::Pending& pending) const;
-  bool HasLost(const meta::Pending& pending) const {
-    return pending.record.lost_session != 0 || (!Lives(pending) && !pending.record.TellsOfNothing());
-  }
-  bool IsOwn(const meta::Pending& pending) const { return pending.node == self_; }
-  // Takes over what is pending of the file: this host's own P key, and what is lost.
-  void NotePending(const meta::FileState& state, SharedContent& shared) const;
+  // Takes over which marks of the file are of sessions that have ended. `state` was read with the marks.
+  void NoteMarks(const meta::FileState& state, SharedContent& shared) const;
+  bool IsOwn(const meta::Mark& mark) const { return mark.node == self_; }
+  // Whether the session lives that the mark is of: what the view does not know yet lives.
+  bool Lives(const meta::Mark& mark) const;
+  // Adds to the transaction the put of this host's mark of the file, under this session.
+  void AddMark(kv::Transaction& transaction, InodeId inode, uint64_t session, const std::string& failure = {}) const;
   std::string NameOf(std::string_view node) const;  // for people
   bool IsFirstUp() const;                           // cluster::View::FirstUp
 
-  // What a node could not finish: `why` names it.
-  struct Failure {
-    std::string node;
-    cluster::PeerHandler::FinishFailure what;
-    bool is_gone = false;  // the node has no session any more
-  };
-  // What is asked of one node.
-  struct WorkOfNode {
-    std::set<InodeId> inodes;
-    uint64_t session = 0;  // under which the node has closed them: the latest
-    void Add(InodeId inode, const meta::Pending& pending) {
-      inodes.insert(inode);
-      session = std::max(session, pending.record.session);
-    }
-  };
-  using Work = std::map<std::string, WorkOfNode>;  // by node id
-  struct FinishOptions {
-    std::chrono::steady_clock::time_point deadline;
-    std::function<bool()> cancelled;  // may be empty
-  };
-  // Asks the nodes, all at once, to publish what they have closed of these files. Tries again where a node does not
-  // answer whose session lives, until it has published by itself. Blocks, no longer than this thread has patience
-  // (kv::Patience).
-  std::vector<Failure> Finish(const Work& work, const FinishOptions& options);
   static constexpr size_t kAskedAtOnce = 1024;  // files; many cost little more than one
   // Of each: whether a process on some other host that is up has it open. kUnavailable: one does not answer.
   Result<std::vector<bool>> HeldElsewhere(const std::vector<InodeId>& inodes);
 
  private:
-  std::vector<Failure> FinishAt(const std::string& node, const WorkOfNode& work, const FinishOptions& options);
-  // Those of which the node's pending record is there still; all of them while the store does not answer.
-  std::vector<InodeId> NotPublished(const std::string& node, std::vector<InodeId> inodes);
-  // Whether the node's session may be that one still: what the view does not know yet lives.
-  bool LivesSession(std::string_view node, uint64_t session) const;
-
   Result<std::vector<cluster::NodeId>> OthersWithSession();  // as the store has it now
 
   const FileSystem::ClusterParts parts_;

@@ -18,9 +18,6 @@ namespace {
 
 Failpoint shared_rename_ready("fs.shared_rename_ready", Failpoint::Kind::kKill);
 
-// How often a node is asked that answers, and whose pending record stays.
-constexpr int kAskedMax = 20;
-
 constexpr size_t kFailedCommitsMax = 16;
 constexpr size_t kCausesNamedMax = 5;    // in an error's message
 constexpr size_t kLackingNamedMax = 20;  // files of one commit
@@ -90,22 +87,22 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Calle
   meta::RenameParams params = names;
   const uint64_t session = host->session();
   std::vector<meta::Attr> sources;
-  auto source = parts.names.Lookup(params.from_parent, params.from_name);
+  constexpr auto kWithMarks = meta::Namespace::WithMarks::kYes;
+  auto source = parts.names.Lookup(params.from_parent, params.from_name, kWithMarks);
   if (!source.ok()) return done(source.error());
   sources.push_back(std::move(*source));
   if (params.mode == meta::RenameMode::kExchange) {
-    auto target = parts.names.Lookup(params.to_parent, params.to_name);
+    auto target = parts.names.Lookup(params.to_parent, params.to_name, kWithMarks);
     if (!target.ok()) return done(target.error());
     sources.push_back(std::move(*target));
     params.expected_to = sources.back().inode;
   }
   params.expected_from = sources.front().inode;
   bool has_directory = false;
-  bool waits = params.from_parent != params.to_parent;  // perhaps: for other hosts, or for copies
-  const auto is_of_another = [this](const meta::Pending& pending) { return !host->IsOwn(pending); };
+  bool waits = params.from_parent != params.to_parent;  // perhaps: for copies
   for (const meta::Attr& attr : sources) {
     has_directory = has_directory || S_ISDIR(attr.mode);
-    waits = waits || S_ISDIR(attr.mode) || std::any_of(attr.pending.begin(), attr.pending.end(), is_of_another);
+    waits = waits || S_ISDIR(attr.mode);
     Status ready = PrepareForNewName(attr.inode);
     if (!ready.ok()) return done(ready);
   }
@@ -126,8 +123,7 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Calle
 
 void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Caller& caller,
                                     const std::vector<meta::Attr>& sources, uint64_t session, Done<void> done) {
-  Status status = loss_witnesses.Tell(caller.pid);
-  if (!status.ok()) return RefuseRename(params, status.error(), done);
+  Status status;
   bool is_noted = false;
   for (const meta::Attr& attr : sources) {
     InodePtr inode = S_ISREG(attr.mode) ? table.Find(attr.inode) : nullptr;
@@ -135,7 +131,7 @@ void FileSystem::Impl::CommitShared(const meta::RenameParams& params, const Call
   }
   if (status.ok()) status = CheckNothingLost(params);
   if (status.ok()) {
-    auto causes = FinishBelow(sources, caller);
+    auto causes = FindUnpublished(sources);
     if (!causes.ok()) {
       status = causes.error();
     } else if (!causes->empty()) {
@@ -174,51 +170,24 @@ Covering FileSystem::Impl::CoveringFor(const Caller& caller) {
   return {parts, *host, {std::chrono::steady_clock::now() + wait_max, std::move(check)}};
 }
 
-// What is pending of the sources as this operation has read them, or of files below them. What this host has closed
-// since its round began is not covered.
-Result<std::vector<meta::Namespace::PendingFile>> FileSystem::Impl::PendingBelow(
-    const std::vector<meta::Attr>& sources) {
-  std::vector<meta::Namespace::PendingFile> pending;
-  const bool has_directory =
-      std::any_of(sources.begin(), sources.end(), [](const auto& attr) { return S_ISDIR(attr.mode); });
-  std::vector<meta::Namespace::PendingFile> all;
-  std::vector<InodeId> inodes;
-  if (has_directory) {
-    CAIRNFS_ASSIGN_OR_RETURN(all, parts.names.ListPending());
-    for (const auto& file : all) inodes.push_back(file.inode);
-  }
-  std::set<InodeId> below;
-  for (const meta::Attr& attr : sources) {
-    for (const meta::Pending& each : attr.pending) pending.push_back({attr.inode, each});
-    if (!S_ISDIR(attr.mode) || inodes.empty()) continue;
-    CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> found, parts.names.FindBelow(attr.inode, inodes));
-    below.insert(found.begin(), found.end());
-  }
-  for (auto& file : all) {
-    if (below.contains(file.inode)) pending.push_back(std::move(file));
-  }
-  std::erase_if(pending, [&](const auto& file) { return host->IsOwn(file.pending) && !host->HasLost(file.pending); });
-  return pending;
-}
-
 // FindBelow names what may lie there, which is right for what is waited for, and not for what a commit fails for.
 Result<std::set<InodeId>> FileSystem::Impl::LyingBelow(const std::vector<meta::Attr>& sources,
                                                        const std::vector<InodeId>& inodes) {
-  std::set<InodeId> directories, below, unknown;
+  std::set<InodeId> directories, below, candidates, unknown;
   if (inodes.empty()) return below;
   for (const meta::Attr& attr : sources) {
-    if (S_ISDIR(attr.mode)) directories.insert(attr.inode);
+    if (std::find(inodes.begin(), inodes.end(), attr.inode) != inodes.end()) below.insert(attr.inode);
+    if (!S_ISDIR(attr.mode)) continue;
+    directories.insert(attr.inode);
+    CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> found, parts.names.FindBelow(attr.inode, inodes));
+    candidates.insert(found.begin(), found.end());
   }
-  CAIRNFS_ASSIGN_OR_RETURN(const auto nearest, parts.names.FindNearest(directories, inodes));
-  for (size_t i = 0; i < inodes.size(); i++) {
-    const InodeId inode = inodes[i];
-    const bool is_source =
-        std::any_of(sources.begin(), sources.end(), [&](const auto& at) { return at.inode == inode; });
-    if (is_source || (nearest[i] && nearest[i]->value != 0)) {
-      below.insert(inode);
-    } else if (!nearest[i]) {
-      unknown.insert(inode);
-    }
+  if (candidates.empty()) return below;
+  const std::vector<InodeId> asked(candidates.begin(), candidates.end());
+  CAIRNFS_ASSIGN_OR_RETURN(const auto nearest, parts.names.FindNearest(directories, asked));
+  for (size_t i = 0; i < asked.size(); i++) {
+    if (nearest[i] && nearest[i]->value != 0) below.insert(asked[i]);
+    if (!nearest[i]) unknown.insert(asked[i]);
   }
   for (InodeId directory : directories) {
     if (unknown.empty()) break;
@@ -228,105 +197,49 @@ Result<std::set<InodeId>> FileSystem::Impl::LyingBelow(const std::vector<meta::A
   return below;
 }
 
-// Of the files those whose pending record is as it was, by node; without those of which a failure was told. Those whose
-// host has lost its session since go to `lost`: its record may be as it was, or tell of the loss in another place.
-Result<ClusterHost::Work> FileSystem::Impl::StillPending(const std::vector<meta::Namespace::PendingFile>& files,
-                                                         const std::set<InodeId>& told,
-                                                         std::vector<meta::Namespace::PendingFile>& lost) {
-  std::vector<std::string> keys;
-  for (const auto& file : files) keys.push_back(meta::PendingKey(file.inode, file.pending.node));
-  ClusterHost::Work work;
-  auto take = [&](size_t i, const kv::KvEntry* entry) -> Status {
-    const InodeId inode = files[i].inode;
-    const meta::Pending& pending = files[i].pending;
-    if (entry == nullptr || told.contains(inode)) return {};
-    CAIRNFS_ASSIGN_OR_RETURN(auto record, meta::PendingRecord::Decode(entry->value));
-    const meta::Pending now{pending.node, std::move(record), entry->revision};
-    if (host->HasLost(now)) {
-      const bool is_known = std::any_of(lost.begin(), lost.end(), [&](const auto& file) {
-        return file.inode == inode && file.pending.node == now.node;
-      });
-      if (!is_known) lost.push_back({inode, now});
-    } else if (entry->revision == pending.revision) {
-      work[pending.node].Add(inode, pending);
-    }
-    return {};
-  };
-  CAIRNFS_RETURN_IF_ERROR(kv::ReadKeys(parts.kv, keys, ClusterHost::kKeysPerRead, take));
-  return work;
-}
-
-Result<std::vector<std::string>> FileSystem::Impl::FinishBelow(const std::vector<meta::Attr>& sources,
-                                                               const Caller& caller) {
+// What this host is still to publish the round before has done, or left behind. What a live host is still writing is
+// not waited for: its close has not returned.
+Result<std::vector<std::string>> FileSystem::Impl::FindUnpublished(const std::vector<meta::Attr>& sources) {
   std::vector<std::string> causes;
-  auto add_cause = [&](InodeId inode, const std::string& path, const std::string& why) {
-    causes.push_back("'" + (path.empty() ? parts.names.PathOfInode(inode) : path) + "': " + why);
-  };
   const std::map<InodeId, Error> left_behind = rounds->LeftBehind();
-  std::vector<InodeId> left_ids;
-  for (const auto& [inode, why] : left_behind) left_ids.push_back(inode);
-  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> left_below, LyingBelow(sources, left_ids));
-  for (InodeId inode : left_below) {
-    add_cause(inode, "", "host " + host->NameOf(host->self()) + ": " + left_behind.at(inode).message);
-  }
-  CAIRNFS_ASSIGN_OR_RETURN(auto pending, PendingBelow(sources));
-  ClusterHost::Work work;
-  std::vector<meta::Namespace::PendingFile> alive, lost;
-  for (auto& file : pending) {
-    // Asked first: a session that ends between the two is among the lost, and not in neither.
-    const bool lives = host->Lives(file.pending);
-    if (host->HasLost(file.pending)) lost.push_back(file);
-    if (!lives || host->IsOwn(file.pending)) continue;
-    work[file.pending.node].Add(file.inode, file.pending);
-    alive.push_back(std::move(file));
-  }
-  const ClusterHost::FinishOptions finish{
-      std::chrono::steady_clock::now() + std::chrono::seconds(options.commit_wait_seconds_max), caller.cancelled};
-  std::set<InodeId> told;
-  for (int asked = 0; !work.empty(); asked++) {
-    std::vector<InodeId> failed_ids;
-    auto failures = host->Finish(work, finish);
-    if (IsForsaken(caller)) return Forsaken();
-    std::erase_if(failures, [&](const auto& failure) { return !told.insert(failure.what.inode).second; });
-    for (const auto& failure : failures) failed_ids.push_back(failure.what.inode);
-    CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> failed_below, LyingBelow(sources, failed_ids));
-    for (const auto& [node, what, is_gone] : failures) {
-      if (failed_below.contains(what.inode)) add_cause(what.inode, what.path, what.why);
+  std::vector<InodeId> inodes;
+  for (const auto& [inode, why] : left_behind) inodes.push_back(inode);
+  std::vector<meta::Namespace::MarkedFile> marked;
+  const auto is_directory = [](const meta::Attr& attr) { return S_ISDIR(attr.mode); };
+  if (std::any_of(sources.begin(), sources.end(), is_directory)) {
+    CAIRNFS_ASSIGN_OR_RETURN(marked, parts.names.ListMarks());
+  } else {
+    for (const meta::Attr& attr : sources) {
+      for (const meta::Mark& mark : attr.marks) marked.push_back({attr.inode, mark});
     }
-    // A node that has nothing to do says so too when it has lost what it had: the record tells.
-    CAIRNFS_ASSIGN_OR_RETURN(work, StillPending(alive, told, lost));
-    if (work.empty()) break;
-    if (asked == kAskedMax) {
-      for (const auto& [node, of_node] : work) {
-        for (InodeId inode : of_node.inodes) {
-          add_cause(inode, "", "host " + host->NameOf(node) + " does not publish its bytes");
-        }
-      }
-      break;
-    }
-    if (!kv::Patience::Sleep(nullptr, ClusterHost::kAskAgain)) return Forsaken();
   }
-  std::vector<InodeId> lost_ids;
-  for (const auto& file : lost) lost_ids.push_back(file.inode);
-  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> lost_below, LyingBelow(sources, lost_ids));
-  for (const auto& file : lost) {
-    if (!lost_below.contains(file.inode)) continue;
-    // Somebody who has written the file anew has settled it, perhaps just now, and perhaps not all of it.
-    CAIRNFS_ASSIGN_OR_RETURN(auto now, parts.kv.Get(meta::PendingKey(file.inode, file.pending.node)));
-    if (!now) continue;
-    CAIRNFS_ASSIGN_OR_RETURN(auto record, meta::PendingRecord::Decode(now->value));
-    if (!host->HasLost({file.pending.node, std::move(record), now->revision})) continue;
-    add_cause(file.inode, "",
-              "host " + host->NameOf(file.pending.node) +
-                  " was lost before its bytes were safe: write the file again, truncate or remove it");
+  std::erase_if(marked, [&](const auto& file) {
+    return host->Lives(file.mark) && (host->IsOwn(file.mark) || file.mark.record.failure.empty());
+  });
+  for (const auto& file : marked) inodes.push_back(file.inode);
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> below, LyingBelow(sources, inodes));
+  const auto add_cause = [&](InodeId inode, std::string_view node, const std::string& why) {
+    if (!below.contains(inode)) return;
+    causes.push_back("'" + parts.names.PathOfInode(inode) + "': host " + host->NameOf(node) + why);
+  };
+  for (const auto& [inode, why] : left_behind) add_cause(inode, host->self(), ": " + why.message);
+  for (const auto& [inode, mark] : marked) {
+    const bool is_lost = !host->Lives(mark);
+    add_cause(inode, mark.node,
+              is_lost ? " was lost before its bytes were safe: write the file again, truncate or remove it"
+                      : ": " + mark.record.failure);
   }
   return causes;
 }
 
-Status FileSystem::Impl::FinishElsewhere(InodeId inode, const Caller& caller) {
+Status FileSystem::Impl::CheckPublishedBelow(InodeId inode) {
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, parts.names.GetAttr(inode));
+  if (S_ISREG(attr.mode)) {
+    CAIRNFS_ASSIGN_OR_RETURN(meta::FileState state, parts.names.ReadFile(inode, meta::Namespace::WithMarks::kYes));
+    attr.marks = std::move(state.marks);
+  }
   CommitFailure failure;
-  CAIRNFS_ASSIGN_OR_RETURN(failure.causes, FinishBelow({std::move(attr)}, caller));
+  CAIRNFS_ASSIGN_OR_RETURN(failure.causes, FindUnpublished({std::move(attr)}));
   if (failure.causes.empty()) return {};
   return MakeError(ErrorCode::kIo, failure.JoinCauses());
 }
@@ -408,40 +321,22 @@ std::string FileSystem::Impl::NoteFailedCommit(const meta::RenameParams& params,
 
 Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
   CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, parts.names.GetAttr(id));
-  bool is_pending = false, is_lost = false, is_local = false;
-  auto note = [&](const meta::Pending& pending) {
-    is_pending = is_pending || host->Lives(pending);
-    is_lost = is_lost || host->HasLost(pending);
-  };
+  bool is_pending = false, is_local = false;
   if (S_ISDIR(attr.mode)) {
     is_pending = !rounds->NothingPending();
-    CAIRNFS_ASSIGN_OR_RETURN(std::vector<meta::Namespace::PendingFile> files, parts.names.ListPending());
-    std::vector<InodeId> inodes;
-    for (const auto& file : files) inodes.push_back(file.inode);
-    CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> found, parts.names.FindBelow(id, inodes));
-    const std::set<InodeId> below(found.begin(), found.end());
-    std::erase_if(files, [&](const auto& file) { return !below.contains(file.inode); });
-    for (const auto& file : files) is_pending = is_pending || host->Lives(file.pending);
-    std::vector<InodeId> lost;
-    for (const auto& file : files) {
-      if (host->HasLost(file.pending)) lost.push_back(file.inode);
-    }
-    CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> lost_below, LyingBelow({attr}, lost));
-    is_lost = !lost_below.empty();
-  } else {
-    for (const meta::Pending& pending : attr.pending) {
-      if (host->IsOwn(pending) && host->Lives(pending) && IsPublished(id)) {
-        is_lost = is_lost || host->HasLost(pending);
-        DropStalePending({id});
-      } else {
-        note(pending);
-      }
-    }
-    if (InodePtr inode = table.Find(id)) {
-      MutexLock lock(inode->mutex);
-      is_pending = is_pending || (inode->content && inode->content->changed);
-      is_local = inode->content && inode->content->shared->published_locally;
-    }
+  } else if (InodePtr inode = table.Find(id)) {
+    MutexLock lock(inode->mutex);
+    is_pending = inode->content && inode->content->changed;
+    is_local = inode->content && inode->content->shared->published_locally;
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<meta::Namespace::MarkedFile> marked, parts.names.ListMarks());
+  std::vector<InodeId> live, dead;
+  for (const auto& file : marked) (host->Lives(file.mark) ? live : dead).push_back(file.inode);
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> dead_below, LyingBelow({attr}, dead));
+  const bool is_lost = !dead_below.empty();
+  if (!is_pending) {
+    CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> live_below, LyingBelow({attr}, live));
+    is_pending = !live_below.empty();
   }
   if (is_lost) return std::string(CAIRNFS_DURABILITY_LOST);
   if (is_pending) return std::string(CAIRNFS_DURABILITY_PENDING);

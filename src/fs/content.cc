@@ -90,7 +90,6 @@ Result<meta::Attr> FileSystem::Impl::ReadAttr(const std::function<Result<meta::A
     CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, read());
     if (host != nullptr) {
       if ((attr.mode & S_IFMT) != S_IFREG) return attr;
-      LayPending(attr);
       if (OverlayShared(attr) || tries >= kTriesMax) return attr;
       continue;
     }

@@ -10,6 +10,9 @@
 namespace cairnfs::fs {
 namespace {
 
+constexpr std::chrono::milliseconds kAskAgain{100};  // whether the copies are there
+constexpr size_t kKeysPerRead = 64;                  // records of files
+
 constexpr size_t kChunksPerWait = 4096;
 constexpr size_t kEntriesPerRead = 1024;
 
@@ -34,7 +37,7 @@ Status Covering::PauseAfter(InodeId file, const Error& why) {
   if (why.code != ErrorCode::kUnavailable) return ErrorOf(file, why);
   if (limits_.check) CAIRNFS_RETURN_IF_ERROR(limits_.check());
   if (IsLate()) return ErrorOf(file, why);
-  static_cast<void>(kv::Patience::Sleep(nullptr, ClusterHost::kAskAgain));  // over: so says the check
+  static_cast<void>(kv::Patience::Sleep(nullptr, kAskAgain));  // over: so says the check
   return {};
 }
 
@@ -90,7 +93,7 @@ Status Covering::AddFiles(const std::vector<InodeId>& files) {
   std::vector<std::string> keys;
   keys.reserve(files.size());
   for (InodeId file : files) keys.push_back(meta::FileKey(file));
-  return kv::ReadKeys(parts_.kv, keys, ClusterHost::kKeysPerRead, [&](size_t i, const kv::KvEntry* entry) -> Status {
+  return kv::ReadKeys(parts_.kv, keys, kKeysPerRead, [&](size_t i, const kv::KvEntry* entry) -> Status {
     if (entry == nullptr) return {};
     auto record = meta::FileRecord::Decode(entry->value);
     if (!record.ok()) return ErrorOf(files[i], record.error());

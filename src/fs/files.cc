@@ -3,15 +3,19 @@
 
 #include <algorithm>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "fs/impl.h"
 
 namespace cairnfs::fs {
 namespace {
 
+// A close returns before its bytes are published: other hosts read old ones.
+Failpoint skip_close_wait("fs.skip_close_wait", Failpoint::Kind::kSkippable);
+
 // The kernel writes back and drops the pages of a write(2) before that returns: after this long, what comes is newer.
 constexpr auto kOldPagesWrittenBackIn = std::chrono::seconds(10);
-constexpr auto kWordOfPagesWaitMax = std::chrono::seconds(2);
+constexpr auto kMarkWaitMax = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -34,9 +38,19 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
     held->open_count++;
   };
   Created created;
+  meta::CreateParams marked = params;
+  uint64_t session = 0;
+  if (impl_->host != nullptr) {
+    if (Status status = impl_->AwaitSession(); !status.ok()) return status.error();
+    session = impl_->host->session();
+    marked.also = [this, session](kv::Transaction& transaction, InodeId inode) {
+      impl_->host->AddSessionCompare(transaction, session);
+      impl_->host->AddMark(transaction, inode, session);
+    };
+  }
   {
     SyncRounds::Operation operation(*impl_->rounds);
-    auto attr = impl_->parts.names.Create(parent, name, params,
+    auto attr = impl_->parts.names.Create(parent, name, marked,
                                           impl_->host != nullptr ? std::function<void(InodeId)>(hold) : nullptr);
     if (!attr.ok()) {
       unhold();
@@ -56,11 +70,16 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
       inode->content->mtime = created.attr.mtime;
       inode->content->ctime = created.attr.ctime;
     }
+    if (session != 0 && session == impl_->host->session()) inode->content->shared->is_marked = true;
     if (inode->privileges_given == 0) {
       inode->no_capability = true;
       inode->no_set_id = (created.attr.mode & (S_ISUID | S_ISGID)) == 0;
     }
     created.handle = impl_->AddHandle(inode, flags);
+  }
+  // The mark that came with the name is of a session that was lost meanwhile: the first publish takes it away.
+  if (session != 0 && session != impl_->host->session()) {
+    static_cast<void>(impl_->Refresh(inode, {}, {.may_wait = true, .writes = true}).ok());
   }
   unhold();
   return created;
@@ -201,80 +220,56 @@ void FileSystem::Impl::FinishPlainWrite(const WriteRequest& request, const Handl
   if (!cuts.ok()) return GiveUpWrite(request, inode, cuts.error(), done);
   write_bytes_total += request.data.size;
   const bool is_synced = request.sync || (handle && handle->flags.sync);
-  const bool tells = host != nullptr && request.from_page_cache && TellsOfPages(inode);
+  const bool marks = host != nullptr && request.from_page_cache && MarksPages(inode);
   auto finish = [this, handle, is_synced, size = request.data.size, caller = request.caller, done = std::move(done)] {
     if (!is_synced) return done(size);
-    rounds->Request(UnlessKilled(caller, [this, handle, done, size, caller](Status synced) {
+    rounds->Request(UnlessKilled(caller, [this, handle, done, size](Status synced) {
       if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced.error());
       if (handle && (synced.ok() || IsDurableHere(handle->inode))) synced = CheckSynced(*handle);
-      if (synced.ok()) synced = loss_witnesses.Tell(caller.pid);
       if (!synced.ok()) return done(synced.error());
       done(size);
     }));
   };
   // The answer goes first where nothing else holds it up: a worker that wakes may take the writer's processor.
-  const bool answers_first = !tells && !is_synced;
+  const bool answers_first = !marks && !is_synced;
   if (*cuts && !answers_first) streams->BeginCut(inode);
-  if (tells) {
-    AnswerOnceTold(inode, finish);
+  if (marks) {
+    AnswerOnceMarked(inode, finish);
   } else {
     finish();
   }
   if (*cuts && answers_first) streams->BeginCut(inode);
 }
 
-// munmap of a mapping whose descriptor was closed before sends its stores without a word that it ends, and what was
-// stored by then is to be seen by other hosts, as after a close.
-bool FileSystem::Impl::TellsOfPages(const InodePtr& inode) {
+// munmap of a mapping whose descriptor was closed before sends its stores without a word that it ends. They are
+// published in the background; until then the file is marked.
+bool FileSystem::Impl::MarksPages(const InodePtr& inode) {
   MutexLock lock(inode->mutex);
-  return inode->closed_while_open;
-}
-
-// One word tells of all pages that came before it.
-void FileSystem::Impl::AnswerOnceTold(const InodePtr& inode, std::function<void()> answer) {
-  {
-    MutexLock lock(inode->mutex);
-    inode->page_answers.push_back(std::move(answer));
-    if (std::exchange(inode->tells_of_pages, true)) return;
-  }
-  PostWordOfPages(inode);
+  return inode->closed_while_open && inode->content && !inode->content->shared->is_marked;
 }
 
 // Not for long: while pages wait for their answer the kernel sends no other background requests of the mount. The bytes
-// are kept and will be published, whatever becomes of the word: no reason to drop the pages.
-void FileSystem::Impl::PostWordOfPages(const InodePtr& inode) {
-  const auto until = std::chrono::steady_clock::now() + kWordOfPagesWaitMax;
-  auto take = [inode] {
-    MutexLock lock(inode->mutex);
-    return std::exchange(inode->page_answers, {});
-  };
-  auto answer = [this, inode](const std::vector<std::function<void()>>& answers, const Status& told) {
+// are kept and will be published, whatever becomes of the mark: no reason to drop the pages.
+void FileSystem::Impl::AnswerOnceMarked(const InodePtr& inode, std::function<void()> answer) {
+  const auto until = std::chrono::steady_clock::now() + kMarkWaitMax;
+  auto finish = [this, inode, answer = std::move(answer)](const Status& marked) {
     const kv::Patience::OfThread own_time(nullptr);
-    if (!told.ok()) {
+    if (!marked.ok()) {
       spdlog::warn("inode {}: other hosts do not know yet of stores through a mapping that may have ended: {}",
-                   inode->id.value, told.error().message);
+                   inode->id.value, marked.error().message);
       error_names->Note(inode->id);
     }
-    for (const auto& one : answers) one();
-    {
-      MutexLock lock(inode->mutex);
-      inode->tells_of_pages = !inode->page_answers.empty();
-      if (!inode->tells_of_pages) return;
-    }
-    PostWordOfPages(inode);
-  };
-  auto tell = [this, inode, take, answer] {
-    const auto answers = take();
-    answer(answers, host->membership().LeaseHolds() ? PutPending(inode) : Status(Unanswered()));
+    answer();
   };
   blocking->Post(
-      tell, [until] { return std::chrono::steady_clock::now() >= until; },
-      [take, answer](const Error& why) { answer(take(), why); });
+      [this, inode, finish] { finish(host->membership().LeaseHolds() ? MarkUnpublished(inode) : Unanswered()); },
+      [until] { return std::chrono::steady_clock::now() >= until; }, [finish](const Error& why) { finish(why); });
 }
 
 Result<bool> FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePtr& handle,
                                            const InodePtr& inode) {
   if (handle) {
+    if (host != nullptr && !request.from_page_cache) NoteWriter(*handle, request.caller);
     const Status holds = CheckSession(*handle);
     // The loss that the inode remembers is told with that, and to nobody who opens the file later.
     if (!holds.ok() && !request.from_page_cache) static_cast<void>(TakeErrorLocked(*handle).ok());
@@ -300,6 +295,7 @@ Result<bool> FileSystem::Impl::AcceptWrite(const WriteRequest& request, const Ha
     // them may be durable before, though somebody still has the file open.
     if (request.from_page_cache) {
       content.must_publish = true;
+      if (content.shared) content.shared->has_pages = true;
     } else {
       content.writer = request.caller.uid;
     }
@@ -397,30 +393,35 @@ bool FileSystem::Impl::AcceptPages(const InodePtr& inode, uint64_t offset, const
   return cuts;
 }
 
-void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done) {
+void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done, const Caller& caller) {
+  using Closer = Impl::Closer;
   HandlePtr handle = impl_->handles.Find(handle_id);
   if (!handle) return done({});
   const InodePtr& inode = handle->inode;
+  const bool is_alone = impl_->host == nullptr;
+  const Closer closer = is_alone ? Closer::kWriter : impl_->JudgeCloser(*handle, caller);
   Status status;
-  bool is_pending = false;
   {
     MutexLock lock(inode->mutex);
     status = impl_->TakeError(inode, *handle);
-    if (handle->flags.write && inode->content && inode->content->changed) {
-      is_pending = true;
-      inode->content->must_publish = true;
-      if (inode->content->barriers_waiting == 0) impl_->streams->CutClosed(inode);
+    Content* content = inode->content.get();
+    if (handle->flags.write && content != nullptr && content->changed && closer != Closer::kOther) {
+      content->must_publish = true;
+      if (content->shared) content->shared->is_closed = true;
+      if (content->barriers_waiting == 0) impl_->streams->CutClosed(inode);
     }
     if (status.ok() && handle->flags.write) status = impl_->CheckDisk(inode);
     if (handle->flags.write) inode->closed_while_open = true;
   }
-  if (impl_->host != nullptr) {
-    if (status.ok()) status = impl_->CheckSession(*handle);
-    if (status.ok() && is_pending) status = impl_->PutPending(inode);
-    // What was given up with the session looks as if it were published.
-    if (status.ok()) status = impl_->CheckSession(*handle);
-  }
-  done(status);
+  if (status.ok() && !is_alone) status = impl_->CheckSession(*handle);
+  if (!status.ok() || is_alone || !handle->flags.write || closer != Closer::kWriter) return done(status);
+  if (skip_close_wait.PassOrSkip()) return done(status);
+  auto answer = [this, handle, done = std::move(done)](const Status& round) {
+    const Status outcome = impl_->CheckOutcome(handle->inode, handle->session, round);
+    if (!outcome.ok()) static_cast<void>(Impl::TakeErrorLocked(*handle).ok());  // it is told now
+    done(outcome);
+  };
+  impl_->rounds->Request(impl_->UnlessKilled(caller, std::move(answer)), SyncRounds::Scope::kClosed);
 }
 
 Status FileSystem::Impl::CheckDisk(const InodePtr& inode) {
@@ -445,6 +446,9 @@ void FileSystem::Release(HandleId handle_id, InodeId) {
     if (handle->flags.write) inode->write_open_count--;
     if (inode->write_open_count == 0) inode->closed_while_open = false;
     if (inode->content) {
+      // Nothing was written since it was made or truncated: a round in the background takes the mark away.
+      const bool is_marked = inode->content->shared && inode->content->shared->is_marked;
+      if (is_marked && inode->write_open_count == 0 && !inode->content->must_reload()) impl_->MarkChanged(inode);
       if (inode->content->changed) inode->content->must_publish = true;
       if (inode->write_open_count == 0) {
         if (inode->content->barriers_waiting == 0) impl_->streams->CutClosed(inode);
@@ -464,11 +468,10 @@ void FileSystem::Fsync(HandleId handle_id, InodeId inode, bool, Done<void> done,
   Status status = handle ? Impl::TakeErrorLocked(*handle) : Status();
   if (status.ok() && handle) status = impl_->CheckSession(*handle);
   if (!status.ok()) return done(status);
-  auto finish = [this, handle, thread = caller.pid, done = std::move(done)](Status synced) {
+  auto finish = [this, handle, done = std::move(done)](Status synced) {
     if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced);
     // What failed while the round ran is told too.
     if (handle && (synced.ok() || impl_->IsDurableHere(handle->inode))) synced = impl_->CheckSynced(*handle);
-    if (synced.ok()) synced = impl_->loss_witnesses.Tell(thread);
     done(synced);
   };
   impl_->rounds->Request(impl_->UnlessKilled(caller, std::move(finish)));

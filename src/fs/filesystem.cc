@@ -15,7 +15,6 @@ namespace {
 
 constexpr unsigned kSpaceWaiterThreads = 8;
 constexpr unsigned kBlockingThreads = 32;
-constexpr unsigned kHostWaitThreads = 32;
 constexpr unsigned kRoundWaitThreads = 32;
 
 Failpoint start_orphans("fs.start_orphans", Failpoint::Kind::kKill);
@@ -44,7 +43,6 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
     host = std::make_unique<ClusterHost>(*parts.cluster, parts.kv, parts.names, options.durability);
     blocking = std::make_unique<BlockingCalls>("cairn-blocking", kBlockingThreads);
     round_waits = std::make_unique<BlockingCalls>("cairn-roundwait", kRoundWaitThreads);
-    host_waits = std::make_unique<TaskQueue>("cairn-hosts", kHostWaitThreads);
   }
   error_names = std::make_unique<ErrorNames>(parts.kv, parts.names, *waiters, parts.cluster.has_value());
   Streams::Hooks hooks;
@@ -54,7 +52,6 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
     NoteLost(inode);
   };
   hooks.failed = [this](InodeId inode) { error_names->Note(inode); };
-  hooks.closed_lost = [this] { loss_witnesses.NoteLoss(); };
   hooks.no_room = [this] {
     no_room_at = std::chrono::steady_clock::now();
     found_no_room = true;
@@ -84,10 +81,8 @@ void FileSystem::Impl::End() {
   collector->Stop();
   error_names->Stop();
   space_waiters.reset();
-  // What runs on these and on host_waits posts to them still.
   if (blocking) blocking->Stop();
   if (round_waits) round_waits->Stop();
-  host_waits.reset();  // where nobody waits for an answer any more
   waiters.reset();
   workers.reset();
 }

@@ -333,8 +333,10 @@ class FileSystem {
   };
   void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<ReadResult> done,
             const ReadOptions& options = {});
-  void Flush(HandleId handle, InodeId inode, Done<void> done);  // close(2) of one descriptor
-  void Release(HandleId handle, InodeId inode);                 // the last descriptor is gone
+  // close(2) of one descriptor. Among other hosts it waits until what its process wrote is published; who else has the
+  // descriptor, or is killed, does not.
+  void Flush(HandleId handle, InodeId inode, Done<void> done, const Caller& caller = {});
+  void Release(HandleId handle, InodeId inode);  // the last descriptor is gone
   // Of a file or directory. kInterrupted: the caller was killed meanwhile.
   void Fsync(HandleId handle, InodeId inode, bool data_only, Done<void> done, const Caller& caller = {});
   void Fallocate(HandleId handle, InodeId inode, const FallocateRequest& request, Done<void> done,
@@ -371,10 +373,9 @@ class FileSystem {
   Status CheckSession(HandleId handle) const;
   // Somebody was granted a lock on the file: what other hosts have synced or closed of it by now is read from now on.
   void NoteLocked(HandleId handle);
-  // To be called before a lock is given up, where this filesystem blocks: whoever gets it next finds what was written
-  // under it, as after a close. On a thread that may wait.
-  void TellBeforeUnlock(HandleId handle);
-  bool HasToTell(HandleId handle);  // whether that may take more than a moment
+  // To be called before a lock is given up, where this filesystem blocks: calls `then` once whoever gets it next finds
+  // what was written under it, as after a close. Perhaps on another thread, and then `then` must not block.
+  void PublishBeforeUnlock(HandleId handle, std::function<void()> then);
 
   // --- for the control service ------------------------------------------------------------------------------------
   // As many steps as there are files that are open or changed, however many there are. Right after a start it waits
@@ -383,8 +384,6 @@ class FileSystem {
   // Whose entries fill the metadata, the largest first: reads all of it.
   Result<std::vector<MetadataOwner>> GetMetadataOwners() const;
   FsTraffic GetTraffic() const;  // two counters, at no cost
-  // In a cluster: how many wait to tell of bytes of a file while another tells of the same file.
-  unsigned waiting_puts() const;
   // Of the options that the filesystem was started with, changes these: flush_interval_ms, update_atime,
   // collect_bytes_per_second_max, read_only. Where it is read_only from now on, `done` is told once everything is
   // durable and no collection runs; what else it is told is the error of that. May block while a collection ends.

@@ -18,9 +18,9 @@
 #include "fs/error_names.h"
 #include "fs/filesystem.h"
 #include "fs/inode.h"
-#include "fs/loss_witnesses.h"
 #include "fs/metadata_room.h"
 #include "fs/orphans.h"
+#include "fs/processes.h"
 #include "fs/record_totals.h"
 #include "fs/streams.h"
 #include "fs/sync_rounds.h"
@@ -40,6 +40,9 @@ struct Handle {
   uint64_t next_offset GUARDED_BY(mutex) = 0;     // where the last read ended
   uint64_t read_ahead_end GUARDED_BY(mutex) = 0;  // up to where chunks were asked for
   uint64_t read_ahead_window GUARDED_BY(mutex) = 0;
+  // Who wrote through it: their closes wait. 0: some process that is not known. Among other hosts.
+  std::set<pid_t> writers GUARDED_BY(mutex);
+  std::set<uint32_t> writer_threads GUARDED_BY(mutex);
 };
 using HandlePtr = std::shared_ptr<Handle>;
 
@@ -147,9 +150,8 @@ class FileSystem::Impl {
   void NoteNameRemoved(const meta::Attr& attr);              // before the answer goes out
 
   // --- writing (files.cc) ---
-  bool TellsOfPages(const InodePtr& inode);
-  void AnswerOnceTold(const InodePtr& inode, std::function<void()> answer);
-  void PostWordOfPages(const InodePtr& inode);
+  bool MarksPages(const InodePtr& inode);
+  void AnswerOnceMarked(const InodePtr& inode, std::function<void()> answer);
   // True: the caller is to call streams->BeginCut.
   Result<bool> AcceptWrite(const WriteRequest& request, const HandlePtr& handle, const InodePtr& inode);
   // Bytes of the file were accepted and the disk failed before they were durable: not silent at their close. One host.
@@ -268,44 +270,41 @@ class FileSystem::Impl {
   // --- among other hosts; `host` is null on one host. What may block is for threads that may wait. ---
   // shared_files.cc
   std::unique_ptr<Content> MakeContent(chunking::Owner owner) const;
-  // What live hosts have closed of the file and not published. `tells`: of those that were lost, to the log.
-  ClusterHost::Work UnfinishedElsewhere(InodeId id, const meta::FileState& state, bool tells);
-  // Waits until what other hosts have closed of the file is published, until `deadline`, for a minute without one; what
-  // died with its host is not waited for.
-  using Deadline = std::chrono::steady_clock::time_point;
-  Result<meta::FileState> ReadFinished(InodeId id, const Caller& caller, std::optional<Deadline> deadline = {});
   // Whether what waits for the answer is to give up: nobody waits for it any more, or the server stops and the store
   // may be gone for good.
   bool GivesUpOn(const Content& content) const;
   // Whether the state may hold what this host has sent to be published, with or without what others wrote after it.
   bool AwaitsAnswer(const InodePtr& inode, const meta::FileState& state) const REQUIRES_LOCK(inode->mutex);
   // The state, or a later one that can be told from what this host publishes; waits for the answer.
-  Result<meta::FileState> AfterAnswer(const InodePtr& inode, const Caller& caller, Result<meta::FileState> state);
-  // Whether one of these two would wait. Tells the log of what was lost.
-  bool MustAwaitOthers(const InodePtr& inode, const meta::FileState& state);
+  Result<meta::FileState> AfterAnswer(const InodePtr& inode, const Caller& caller, meta::Namespace::WithMarks marks,
+                                      Result<meta::FileState> state);
   // Brings the content in memory to what the store has, with this host's changes laid over it. False when that would
-  // have to wait for another host or for a round, and `may_wait` is not set.
-  Result<bool> Refresh(const InodePtr& inode, const Caller& caller, bool may_wait);
+  // have to wait for the answer to a publish, and `may_wait` is not set.
+  struct RefreshOptions {
+    bool may_wait = false;
+    bool writes = false;  // dead marks of the file are read too
+  };
+  Result<bool> Refresh(const InodePtr& inode, const Caller& caller, RefreshOptions how);
   Status Adopt(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
   Status LoadShared(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
-  void LayPending(meta::Attr& attr);     // size and times that other hosts' closed files have
   bool OverlayShared(meta::Attr& attr);  // false: older than what this host has published, read it again
   void OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller);
-  void LoadForOpen(const InodePtr& inode, const Caller& caller, HostWaits waits, Done<void> done);
-  void AdoptForOpen(const InodePtr& inode, const Caller& caller, HostWaits waits, uint64_t noticed,
-                    Result<meta::FileState> state, Done<void> done);
-  // As for who opens the file now: what others have closed is published, and in the content. On another thread.
+  struct Opening {
+    InodePtr inode;
+    Caller caller;
+    bool writes = false;
+  };
+  void LoadForOpen(const Opening& opening, HostWaits waits, Done<void> done);
+  // As for who opens the file now: what others have published is in the content. On another thread.
   void SeeOthers(const InodePtr& inode, const Caller& caller, Done<void> done);
   // The same where something was noticed of them since; else at once.
   void WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done);
-  // Whether others have published, or closed, what the content has not.
-  bool IsBehind(const InodePtr& inode, uint64_t revision, const std::vector<meta::Pending>& pending)
-      REQUIRES_LOCK(inode->mutex);
-  // For an open file that is read: takes over, beside the reads and now and then, what others have published, and has
-  // those publish that have closed bytes of it. Reads do not wait for these.
+  // Whether others have published what the content has not.
+  bool IsBehind(const InodePtr& inode, uint64_t revision) REQUIRES_LOCK(inode->mutex);
+  // For an open file that is read: takes over, beside the reads and now and then, what others have published. Reads do
+  // not wait for that.
   void LookAgain(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   bool AdoptPublished(const InodePtr& inode, const meta::FileState& state);  // whether there was anything
-  void AskToPublish(const InodePtr& inode, const ClusterHost::Work& work);
   void NoteEnd(const InodePtr& inode, uint64_t before, uint64_t now) REQUIRES_LOCK(inode->mutex);
   // Of those that loading a file begins with, the next that cannot be read as they are.
   std::vector<Digest> PagesToOpen(const meta::FileState& state);
@@ -313,8 +312,7 @@ class FileSystem::Impl {
     bool empties = false;    // as ChangeWhenQuiet
     bool removes = false;    // bytes: what was closed before is durable first
     bool publishes = false;  // others see it once the answer is given
-    bool sets_times = false;
-    uint64_t session = 0;  // of the open file that it goes through; 0: through none, and the host's is taken
+    uint64_t session = 0;    // of the open file that it goes through; 0: through none, and the host's is taken
   };
   struct SharedChange {
     InodePtr inode;
@@ -330,10 +328,18 @@ class FileSystem::Impl {
   // round, and `may_wait` is not set.
   std::optional<Status> ChangeCurrent(const SharedChange& one, bool may_wait);
   void FinishChange(const SharedChange& one, Status changed, Done<void> done);
-  // Tells everybody what was closed and is not published yet.
-  Status PutPending(const InodePtr& inode);
-  Result<bool> TryPutPending(const InodePtr& inode);
-  Status AwaitTurnToPut(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // Who closes a descriptor: each dup, fork and exec sends a close.
+  enum class Closer {
+    kOther,         // did not write through it, and who did is still there
+    kWriter,        // waits for the publish; also who is left once those who wrote are gone
+    kKilledWriter,  // ends by a signal, and does not wait
+  };
+  static Closer JudgeCloser(Handle& handle, const Caller& caller);
+  static void NoteWriter(Handle& handle, const Caller& caller);
+  // Puts this host's mark of a file that is changed. Waits for the store.
+  Status MarkUnpublished(const InodePtr& inode);
+  // Of a file that was to be published by a round that ended so; the session under which it was written.
+  Status CheckOutcome(const InodePtr& inode, uint64_t session, Status round);
   // After a round for what is closed: why the file is not published, if so.
   Status CheckPublished(const InodePtr& inode);
   // Whether all of the file is published at level `local`: what other files wait for is no matter then.
@@ -361,17 +367,12 @@ class FileSystem::Impl {
                     uint64_t session, Done<void> done);
   // For no longer than a commit waits, and until the caller is being killed or the server stops.
   Covering CoveringFor(const Caller& caller);
-  Result<std::vector<meta::Namespace::PendingFile>> PendingBelow(const std::vector<meta::Attr>& sources);
   // Which of the inodes lie below the sources, or are among them: also of those with more than one name.
   Result<std::set<InodeId>> LyingBelow(const std::vector<meta::Attr>& sources, const std::vector<InodeId>& inodes);
-  Result<ClusterHost::Work> StillPending(const std::vector<meta::Namespace::PendingFile>& files,
-                                         const std::set<InodeId>& told,
-                                         std::vector<meta::Namespace::PendingFile>& lost);
-  // A sentence for each file below them, or of them, that another host cannot make safe any more.
-  Result<std::vector<std::string>> FinishBelow(const std::vector<meta::Attr>& sources, const Caller& caller);
-  Status CheckNoneLeftBehind();  // status.cc: the error of a file of this host that could not be published
-  // Waits for what other hosts have closed of the inode or below it. kIo: what FinishBelow says.
-  Status FinishElsewhere(InodeId inode, const Caller& caller);
+  // A sentence for each file below them, or of them, whose bytes some host has lost or failed to publish.
+  Result<std::vector<std::string>> FindUnpublished(const std::vector<meta::Attr>& sources);
+  Status CheckNoneLeftBehind();               // status.cc: the error of a file of this host that could not be published
+  Status CheckPublishedBelow(InodeId inode);  // kIo: what FindUnpublished says
   // For the log, the status and the rank gate. Returns the causes in one line.
   std::string NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes);
   // Of a rename that was refused for lack of copies: a sentence for each file of this host below the sources, or of
@@ -387,10 +388,7 @@ class FileSystem::Impl {
   Status StartSession();
   void StopShared();
   void LoseSession();
-  class Answers;                 // to other hosts
-  bool IsPublished(InodeId id);  // nothing of the file waits for a round
-  // Deletes this host's pending records of these files, of which nothing is pending: their puts seemed to fail.
-  void DropStalePending(const std::vector<InodeId>& inodes);
+  class Answers;  // to other hosts
   std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes);
 
   Parts parts;
@@ -420,10 +418,8 @@ class FileSystem::Impl {
   RoomProbe room_probe;
   std::atomic<uint64_t> reads_running{0};  // until the last thread has let go of them
   std::atomic<bool> pressure_posted{false};
-  std::atomic<bool> any_set_id_told{false};                     // some answer to the kernel told set-id bits of a file
-  std::atomic<unsigned> looks_under_way{0}, asks_under_way{0};  // LookAgain
-  std::atomic<unsigned> waiting_puts{0};                        // TryPutPending
-  std::atomic<uint64_t> puts_total{0};                          // names their transactions
+  std::atomic<bool> any_set_id_told{false};  // some answer to the kernel told set-id bits of a file
+  std::atomic<unsigned> looks_under_way{0};  // LookAgain
   std::atomic<std::chrono::milliseconds> pressure_without_release{};  // the longest told since the last pass
 
   Mutex lost_mutex;  // taken after an inode's
@@ -455,18 +451,15 @@ class FileSystem::Impl {
   std::atomic<int64_t> shared_counted_ms{-1};  // steady clock: when that began; -1: never
 
   std::unique_ptr<ClusterHost> host;
-  // Operations that wait for the shared store. What may take longer, because it waits for another host or for a round,
-  // is for round_waits and host_waits: however much of that there is, the others go on. What is waited for needs no
-  // thread of these on any host: rounds and the answers to other hosts have their own.
+  // Operations that wait for the shared store. What may take longer, because it waits for a round, is for round_waits:
+  // however much of that there is, the others go on. Rounds have a thread of their own.
   std::unique_ptr<BlockingCalls> blocking;
   std::unique_ptr<BlockingCalls> round_waits;  // changes, copies and renames, which wait for rounds too
   std::unique_ptr<TaskQueue> workers;          // cut, hash, store
   std::unique_ptr<TaskQueue> waiters;          // operations that wait for workers, chunks or rounds
   std::unique_ptr<MetadataRoom> metadata_room;
-  std::unique_ptr<TaskQueue> host_waits;     // opens that wait until another host has published what it closed
   std::unique_ptr<TaskQueue> space_waiters;  // writes that wait for space: those that need none pass them by
   std::unique_ptr<ErrorNames> error_names;
-  LossWitnesses loss_witnesses;
   std::atomic<bool> waits_ended{false};  // the server stops: what may never come is not waited for
   std::unique_ptr<Streams> streams;
   std::unique_ptr<SyncRounds> rounds;

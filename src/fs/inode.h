@@ -109,11 +109,7 @@ class Inode {
   std::unique_ptr<Content> content GUARDED_BY(mutex);
   uint64_t open_count GUARDED_BY(mutex) = 0;
   uint64_t write_open_count GUARDED_BY(mutex) = 0;
-  // Pages that came after a close and are answered once other hosts know of them (several hosts).
-  std::vector<std::function<void()>> page_answers GUARDED_BY(mutex);
-  bool tells_of_pages GUARDED_BY(mutex) = false;     // a task is at it
   bool closed_while_open GUARDED_BY(mutex) = false;  // a descriptor of a file that is open for writing since
-  unsigned pending_puts GUARDED_BY(mutex) = 0;       // P records that are on their way to the store
   // The first error that a descriptor has not been told: each handle compares the number of the last that it was told.
   std::optional<Error> error GUARDED_BY(mutex);
   uint64_t error_number GUARDED_BY(mutex) = 0;

@@ -14,7 +14,7 @@ namespace {
 
 // From one count to the next: so many times what it took.
 constexpr int kPausePerCount = 20;
-constexpr std::chrono::nanoseconds kPauseMin = std::chrono::seconds(1);
+constexpr std::chrono::nanoseconds kRoomPauseMin = std::chrono::seconds(1);
 constexpr auto kToldAgainAfter = std::chrono::minutes(1);
 
 // Of the inodes in a scan of their records, in the order of their numbers: where one owner's begin.
@@ -110,7 +110,7 @@ void MetadataRoom::CountInBackground() {
     const auto now = std::chrono::steady_clock::now();
     MutexLock counted(mutex_);
     is_counting_ = false;
-    not_counted_before_ = now + std::max<std::chrono::nanoseconds>(kPausePerCount * (now - began), kPauseMin);
+    not_counted_before_ = now + std::max<std::chrono::nanoseconds>(kPausePerCount * (now - began), kRoomPauseMin);
     if (!owners.ok()) return;
     bytes_by_uid_.clear();
     counted_bytes_ = 0;

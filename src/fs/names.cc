@@ -42,14 +42,14 @@ void FileSystem::WhenAdmitted(NameChange change, Done<void> go, const Caller& ca
   if (impl_->host != nullptr) {
     if (Status session = impl_->AwaitSession(); !session.ok()) return go(session);
   }
-  // A crash never leaves a deletion without the data that was to take the place of what it deleted.
-  // But what makes room does not wait for room.
+  // What was closed and waited for is durable. Stores of an munmap are to be so before what they took the place of is
+  // deleted; but what makes room does not wait for room, nor for copies that cannot be made.
   if (impl_->host != nullptr && change == NameChange::kRemoves) {
-    auto unless_full = [this, go = std::move(go), thread = caller.pid](const Status& durable) {
-      if (!durable.ok() && durable.error().code != ErrorCode::kNoSpace) return go(durable);
-      go(impl_->loss_witnesses.Tell(thread));
-    };
-    return impl_->AfterClosed(caller, std::move(unless_full));
+    if (impl_->rounds->failing()) return go({});
+    return impl_->AfterClosed(caller, [go = std::move(go)](const Status& durable) {
+      const bool is_killed = !durable.ok() && durable.error().code == ErrorCode::kInterrupted;
+      go(is_killed ? durable : Status());
+    });
   }
   if (change != NameChange::kMakes) return impl_->rounds->WhenAdmitted(change, std::move(go));
   impl_->rounds->WhenAdmitted(change, [this, uid = caller.uid, go = std::move(go)](const Status& admitted) {
@@ -280,8 +280,7 @@ void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Don
   const bool empties = request.size == uint64_t{0};
   if (impl_->host != nullptr) {
     const bool cuts = request.size.has_value();
-    const Impl::ChangeKind kind{
-        .empties = empties, .removes = cuts, .publishes = cuts, .sets_times = !cuts, .session = session};
+    const Impl::ChangeKind kind{.empties = empties, .removes = cuts, .publishes = true, .session = session};
     return impl_->ChangeShared(inode, change, finish, kind, caller);
   }
   impl_->ChangeWhenQuiet(inode, change, finish, empties);

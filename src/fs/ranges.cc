@@ -75,6 +75,7 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
                           "fallocate past the largest file size, or of nothing"));
   }
   if (auto session = impl_->CheckSession(*handle); !session.ok()) return done(session);
+  if (impl_->host != nullptr) Impl::NoteWriter(*handle, caller);
   if (Status killed = impl_->KillPrivileges(handle->inode, caller.uid != 0, caller); !killed.ok()) return done(killed);
   bool allocate = !request.punch_hole && !request.zero_range;
   const uint64_t available = impl_->parts.local_chunks.Stats().available_bytes;
@@ -258,6 +259,7 @@ void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, 
     // The kernel does not say whether the caller keeps the bits; it does before that, by what it knows of the mode.
     if (error.ok()) error = impl_->KillPrivileges(to->inode, caller.uid != 0, caller);
     if (!error.ok()) return done(error.error());
+    if (impl_->host != nullptr) Impl::NoteWriter(*to, caller);
     done(impl_->CopyNow(from->inode, from_offset, to->inode, to_offset, length, to->session));
   };
   impl_->WhenCurrent(from->inode, caller, [this, copy, caller, done](const Status& current) {

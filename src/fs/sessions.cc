@@ -20,74 +20,11 @@ class FileSystem::Impl::Answers final : public cluster::PeerHandler {
  public:
   explicit Answers(Impl& impl) : impl_(impl) {}
 
-  std::vector<FinishFailure> FinishFiles(const std::vector<InodeId>& inodes) override {
-    std::vector<InodePtr> files;
-    std::vector<InodeId> done;
-    for (InodeId id : inodes) {
-      if (impl_.IsPublished(id)) {
-        done.push_back(id);
-        continue;
-      }
-      InodePtr inode = impl_.table.Find(id);
-      if (!inode) continue;
-      MutexLock lock(inode->mutex);
-      if (!inode->content) continue;
-      inode->content->must_publish = true;
-      files.push_back(inode);
-    }
-    impl_.DropStalePending(done);
-    std::vector<FinishFailure> failures;
-    if (files.empty()) return failures;
-    const Status round = impl_.rounds->RequestAndWait(SyncRounds::Scope::kClosed);
-    for (const InodePtr& inode : files) {
-      Status published = impl_.CheckPublished(inode);
-      if (published.ok() && !round.ok()) {
-        MutexLock lock(inode->mutex);
-        if (inode->content && inode->content->changed) published = round;
-      }
-      if (published.ok()) continue;
-      failures.push_back({inode->id, impl_.parts.names.PathOfInode(inode->id), published.error().message});
-    }
-    return failures;
-  }
-
   std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes) override { return impl_.HoldOrphans(inodes); }
 
  private:
   Impl& impl_;
 };
-
-bool FileSystem::Impl::IsPublished(InodeId id) {
-  InodePtr inode = table.Find(id);
-  if (!inode) return true;
-  MutexLock lock(inode->mutex);
-  if (inode->pending_puts > 0) return false;
-  return !inode->content || (!inode->content->changed && inode->content->lost.empty());
-}
-
-// Many at a time: of nearly all of them there is none, and whoever asks waits for the answer.
-void FileSystem::Impl::DropStalePending(const std::vector<InodeId>& inodes) {
-  const uint64_t session = host->session();
-  std::vector<std::string> keys;
-  for (InodeId inode : inodes) keys.push_back(meta::PendingKey(inode, host->self()));
-  auto drop = [&](size_t i, const kv::KvEntry* entry) -> Status {
-    if (entry == nullptr) return {};
-    auto record = meta::PendingRecord::Decode(entry->value);
-    // A put that is on its way compares what is there: it does not take this for its own.
-    if (!record.ok() || record->session != session || !IsPublished(inodes[i])) return {};
-    const meta::Pending pending{host->self(), std::move(*record), entry->revision};
-    kv::Transaction transaction;
-    host->AddSessionCompare(transaction, session);
-    AddPendingChange(transaction, inodes[i], {pending.node, pending.revision, LostBytes::Of(pending, true)});
-    auto dropped = parts.kv.Commit(transaction);
-    if (!dropped.ok() && dropped.error().code != ErrorCode::kConflict) {
-      spdlog::warn("inode {}: its pending record cannot be removed: {}", inodes[i].value, dropped.error().message);
-    }
-    return {};
-  };
-  // A read that fails ends it: the others would wait for the store as long each.
-  (void)kv::ReadKeys(parts.kv, keys, ClusterHost::kKeysPerRead, drop).ok();
-}
 
 std::vector<bool> FileSystem::Impl::HoldOrphans(const std::vector<InodeId>& inodes) {
   std::vector<bool> held;
@@ -169,6 +106,7 @@ void FileSystem::Impl::LoseSession() {
     if (!inode->content) return;
     if (!inode->content->changed) {
       inode->content->shared->must_reload = !inode->unlinked;
+      inode->content->shared->is_marked = false;  // it stays, of a session that has ended
       return;
     }
     files++;

@@ -1,26 +1,17 @@
-// Changes of files among other hosts that are no writes, and how others are told of what was closed.
+// Changes of files among other hosts that are no writes, and how what was written is published.
 #include <utility>
 
 #include "base/log.h"
 #include "fs/impl.h"
 
 namespace cairnfs::fs {
-namespace {
-
-// How often who waits for the answer to a publish asks whether anybody waits for it.
-constexpr auto kLook = std::chrono::milliseconds(100);
-
-}  // namespace
-
 void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
                                     const ChangeKind& kind, const Caller& caller) {
   if (Status status = AwaitSession(); !status.ok()) return done(status);
   const uint64_t session = kind.session != 0 ? kind.session : host->session();
   auto one = std::make_shared<const SharedChange>(SharedChange{inode, std::move(change), kind, caller, session});
   auto act = [this, one, done = std::move(done)](const Status& ordered) {
-    Status status = ordered;
-    if (status.ok() && one->kind.removes) status = loss_witnesses.Tell(one->caller.pid);
-    if (!status.ok()) return done(status);
+    if (!ordered.ok()) return done(ordered);
     // Most need not wait, and have no part in the waits of those that do.
     if (auto changed = ChangeCurrent(*one, /*may_wait=*/false)) return FinishChange(*one, *changed, done);
     PostToWait(
@@ -31,7 +22,7 @@ void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(
 }
 
 std::optional<Status> FileSystem::Impl::ChangeCurrent(const SharedChange& one, bool may_wait) {
-  const Result<bool> current = Refresh(one.inode, one.caller, may_wait);
+  const Result<bool> current = Refresh(one.inode, one.caller, {.may_wait = may_wait, .writes = true});
   if (!current.ok()) {
     // Who empties the file needs nothing of what is there.
     const ErrorCode code = current.error().code;
@@ -44,15 +35,75 @@ std::optional<Status> FileSystem::Impl::ChangeCurrent(const SharedChange& one, b
 }
 
 void FileSystem::Impl::FinishChange(const SharedChange& one, Status changed, Done<void> done) {
-  if (changed.ok() && one.kind.sets_times) changed = PutPending(one.inode);
   if (changed.ok() && !one.kind.publishes) changed = CheckSameSession(one.session);
   if (!changed.ok() || !one.kind.publishes) return done(changed);
-  AfterClosed(one.caller, [this, inode = one.inode, session = one.session, done = std::move(done)](Status published) {
-    if (published.ok()) published = CheckPublished(inode);
-    // What was given up with the session looks as if it were published.
-    if (published.ok()) published = CheckSameSession(session);
-    done(published);
-  });
+  AfterClosed(one.caller, [this, inode = one.inode, session = one.session,
+                           done = std::move(done)](const Status& round) { done(CheckOutcome(inode, session, round)); });
+}
+
+Status FileSystem::Impl::CheckOutcome(const InodePtr& inode, uint64_t session, Status round) {
+  {
+    // What failed may be of other files.
+    MutexLock lock(inode->mutex);
+    if (!inode->content || !inode->content->changed) round = {};
+  }
+  if (round.ok()) round = CheckPublished(inode);
+  // What was given up with the session looks as if it were published.
+  if (round.ok()) round = CheckSameSession(session);
+  return round;
+}
+
+FileSystem::Impl::Closer FileSystem::Impl::JudgeCloser(Handle& handle, const Caller& caller) {
+  bool has_pages = false;
+  {
+    MutexLock lock(handle.inode->mutex);
+    const Content* content = handle.inode->content.get();
+    if (content == nullptr || !content->changed) return Closer::kOther;
+    has_pages = content->shared->has_pages;
+  }
+  std::set<pid_t> writers;
+  {
+    MutexLock lock(handle.mutex);
+    writers = handle.writers;
+  }
+  if (writers.empty() && !has_pages) return Closer::kOther;
+  const pid_t closer = ProcessOf(caller.pid);
+  const bool wrote = has_pages || closer == 0 || writers.contains(closer) || writers.contains(0) ||
+                     std::none_of(writers.begin(), writers.end(), IsAlive);
+  if (!wrote) return Closer::kOther;
+  return DiesBySignal(caller.pid) ? Closer::kKilledWriter : Closer::kWriter;
+}
+
+void FileSystem::Impl::NoteWriter(Handle& handle, const Caller& caller) {
+  constexpr size_t kThreadsMax = 256;
+  MutexLock lock(handle.mutex);
+  if (handle.writers.contains(0) || handle.writer_threads.contains(caller.pid)) return;
+  const bool are_too_many = handle.writer_threads.size() == kThreadsMax;
+  handle.writer_threads.insert(caller.pid);
+  handle.writers.insert(are_too_many ? 0 : ProcessOf(caller.pid));
+}
+
+Status FileSystem::Impl::MarkUnpublished(const InodePtr& inode) {
+  uint64_t session = 0;
+  {
+    MutexLock lock(inode->mutex);
+    if (!inode->content || !inode->content->changed || inode->content->shared->is_marked) return {};
+    session = inode->content->shared->session;
+  }
+  kv::Transaction transaction;
+  host->AddSessionCompare(transaction, session);
+  transaction.IfExists(meta::InodeKey(inode->id));
+  host->AddMark(transaction, inode->id, session);
+  const auto marked = parts.kv.Commit(transaction);
+  if (!marked.ok() && !kv::MayHaveRun(marked.error().code)) return marked.error();
+  MutexLock lock(inode->mutex);
+  if (inode->content && session == host->session()) {
+    MarkChanged(inode);  // a round takes the mark away again, also where it has published the file meanwhile
+    inode->content->must_publish = true;
+    inode->content->shared->is_marked = true;
+  }
+  if (!marked.ok()) return marked.error();
+  return {};
 }
 
 Status FileSystem::Impl::CheckPublished(const InodePtr& inode) {
@@ -82,112 +133,6 @@ Status FileSystem::Impl::CheckSynced(Handle& handle) const {
   const Content* content = handle.inode->content.get();
   if (content == nullptr || !content->changed || !content->publish_error) return {};
   return *content->publish_error;
-}
-
-Status FileSystem::Impl::PutPending(const InodePtr& inode) {
-  constexpr int kTriesMax = 16;
-  for (int tries = 1;; tries++) {
-    CAIRNFS_ASSIGN_OR_RETURN(const bool done, TryPutPending(inode));
-    if (done) return {};
-    if (tries == kTriesMax) return MakeError(ErrorCode::kBusy, "the file is closed by others all the time");
-    auto state = parts.names.ReadFile(inode->id);
-    if (!state.ok() && state.error().code == ErrorCode::kNotFound) return {};  // no error of those who close it
-    if (!state.ok()) return state.error();
-    MutexLock lock(inode->mutex);
-    if (!inode->content) return {};
-    host->NotePending(*state, *inode->content->shared);
-  }
-}
-
-// Until no put of the file's pending record is under way, and no publish: that takes what it brings out of the record
-// that is there, and whoever puts another knows what is left.
-Status FileSystem::Impl::AwaitTurnToPut(const InodePtr& inode) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.metadata_wait_ms);
-  waiting_puts++;
-  Status status;
-  while (status.ok()) {
-    const Content* content = inode->content.get();
-    const bool is_sent = content != nullptr && content->shared->is_sent;
-    if (inode->pending_puts == 0 && !is_sent) break;
-    if (kv::Patience::IsWaitOver(nullptr)) {
-      status = Unanswered();
-      break;
-    }
-    if (is_sent && (GivesUpOn(*content) || std::chrono::steady_clock::now() >= deadline)) {
-      status = Unanswered();
-    } else {
-      inode->changed_state.WaitFor(inode->mutex, kLook);
-    }
-  }
-  waiting_puts--;
-  return status;
-}
-
-// One attempt. False: the record that was there is not what was known of it, or the file is gone. It must be known,
-// because what it tells of lost bytes must stay told.
-Result<bool> FileSystem::Impl::TryPutPending(const InodePtr& inode) {
-  meta::PendingRecord record;
-  uint64_t revision_before = 0, number = 0;
-  {
-    MutexLock lock(inode->mutex);
-    // One at a time: each compares what the one before has put, so that those who close the file at once would refuse
-    // each other. A put that began after this call tells what this one would, and what became of it counts for both:
-    // else a queue of them would wait for each other one by one.
-    const uint64_t seen = inode->content ? inode->content->shared->puts_begun : 0;
-    CAIRNFS_RETURN_IF_ERROR(AwaitTurnToPut(inode));
-    if (!inode->content || !inode->content->changed) return true;
-    Content& content = *inode->content;
-    SharedContent& shared = *content.shared;
-    if (shared.put_ended > seen) {
-      if (shared.put_error) return *shared.put_error;
-      return true;
-    }
-    number = ++shared.puts_begun;
-    content.must_publish = true;
-    record.session = shared.session;
-    record.size = shared.SizeMin();
-    record.times_are_set = shared.TimesAreSet();
-    record.mtime = content.mtime;
-    record.ctime = content.ctime;
-    record.ranges = UnpublishedRanges(content);
-    revision_before = shared.pending_revision;
-    if (const LostBytes* lost = shared.LostOf(host->self())) {
-      revision_before = lost->revision;
-      if (!lost->is_nothing) lost->AddTo(record);
-    }
-    inode->pending_puts++;
-  }
-  const std::string key = meta::PendingKey(inode->id, host->self());
-  kv::Transaction transaction;
-  transaction.operation_id = fmt::format("pending/{}/{}/{}", host->self(), record.session, ++puts_total);
-  host->AddSessionCompare(transaction, record.session);
-  transaction.IfExists(meta::InodeKey(inode->id)).IfRevision(key, revision_before).Put(key, record.Encode());
-  auto revision = parts.kv.Commit(transaction);
-  {
-    MutexLock lock(inode->mutex);
-    inode->pending_puts--;
-    // Forsaken meanwhile, it is nobody's to publish: not under the session that came after either.
-    const bool is_known = inode->content && inode->content->shared->session == record.session &&
-                          record.session == host->session() && !inode->content->must_reload();
-    if (is_known && (revision.ok() || revision.error().code != ErrorCode::kConflict)) {
-      SharedContent& shared = *inode->content->shared;
-      shared.put_ended = number;
-      shared.put_error.reset();
-      if (!revision.ok()) shared.put_error = revision.error();
-      const bool may_have_run =
-          !revision.ok() && revision.error().code != ErrorCode::kStale && kv::MayHaveRun(revision.error().code);
-      if (may_have_run) shared.unanswered_puts.push_back({std::move(transaction), record});
-    }
-    if (is_known && revision.ok()) {
-      inode->content->shared->NotePut(host->self(), *revision, record);
-      MarkChanged(inode);  // a round takes the record away again
-      inode->content->must_publish = true;
-    }
-    inode->changed_state.NotifyAll();
-  }
-  if (!revision.ok() && revision.error().code != ErrorCode::kConflict) return revision.error();
-  if (record.session == host->session()) return revision.ok();
-  return SessionLost("what was written is lost");
 }
 
 }  // namespace cairnfs::fs

@@ -20,38 +20,6 @@ namespace cairnfs::fs {
 
 struct Content;
 
-// Bytes that were closed under a session that is gone, and are lost: told by that node's P key, which a later session
-// of the node may have put since. The key stays until all of them were written again, or cut off.
-struct LostBytes {
-  std::string node;
-  uint64_t revision = 0;  // of the key
-  uint64_t session = 0;   // that is gone
-  uint64_t size = 0;
-  RangeSet ranges{SIZE_MAX};  // empty: size or times alone were lost
-  bool is_nothing = false;    // the key is left over, and goes with the next publish
-
-  // nullopt: the record tells of none, and whoever put it takes it away. `lives`: so does the session that put it.
-  static std::optional<LostBytes> Of(const meta::Pending& pending, bool lives);
-  // The record that tells of them alone.
-  meta::PendingRecord Record() const;
-  // Makes one of a later session of the node tell of them too.
-  void AddTo(meta::PendingRecord& record) const;
-};
-
-// What a publish does to a P key, which goes where nothing is left of what it told.
-struct PendingChange {
-  std::string node;
-  uint64_t revision = 0;                            // compared
-  std::optional<LostBytes> left = {};               // of lost bytes
-  std::optional<meta::PendingRecord> pending = {};  // of bytes that this host has closed
-};
-
-// A put of this host's P key that may have run, or may run yet.
-struct UnansweredPut {
-  kv::Transaction transaction;  // tells what became of it when it is committed again
-  meta::PendingRecord record;
-};
-
 struct SharedContent {
   struct Changes {
     RangeSet ranges{SIZE_MAX};  // of the extents; none is ever forgotten
@@ -69,45 +37,30 @@ struct SharedContent {
   bool is_sent = false;                   // that has been sent, and there is no answer yet
   bool is_unanswered = false;             // and the store was waited for in vain
   uint64_t session = 0;                   // the host's session when it was changed
-  uint64_t pending_revision = 0;          // of this host's P key, if it is of this session; 0: it has none
-  meta::PendingRecord told;               // what that key tells
-  std::vector<LostBytes> lost;            // as last read: what P keys tell
   bool published_locally = false;         // the last record of this host waited for this node's disk alone
   bool must_reload = false;               // nothing in memory counts any more
-  // Puts of this host's P key, of which there is one at a time, and none while a publish is sent: each tells all that
-  // was closed before it began.
-  uint64_t puts_begun = 0;
-  uint64_t put_ended = 0;          // the number of the last that was made, or failed for good
-  std::optional<Error> put_error;  // why that failed
-  std::vector<UnansweredPut> unanswered_puts;
+
+  // Marks of unpublished files (meta::UnpublishedMark).
+  bool is_marked = false;              // this host's is in the store, or may be: the next publish takes it away
+  bool stays_marked = false;           // but for that one: it publishes what an open has truncated
+  bool is_closed = false;              // a descriptor that wrote was closed since the last publish
+  bool has_pages = false;              // stores through a mapping came since then
+  std::optional<std::string> failure;  // why a publish failed since then
+  std::vector<meta::Mark> dead;        // of sessions that have ended, as last read
 
   // Whether the size is what this host has set, not the greatest that any host made.
   bool SizeIsSet() const { return own.size_is_set || publishing.size_is_set; }
   bool TimesAreSet() const { return own.times_are_set || publishing.times_are_set; }
   uint64_t SizeMin() const { return std::max(own.size_min, publishing.size_min); }
 
-  // What the publish of `publishing` does to P keys. `pending`: what that of `self` is to tell of closed bytes then.
-  std::vector<PendingChange> PendingChanges(const std::string& self,
-                                            const std::optional<meta::PendingRecord>& pending) const;
-  // It was published at this revision.
-  void Apply(const std::string& self, const std::vector<PendingChange>& changes, uint64_t revision);
-  // This host's P key was put at this revision, with what was known as lost of it.
-  void NotePut(const std::string& self, uint64_t revision, const meta::PendingRecord& record);
-  // What P key `node` tells as lost; null: nothing.
-  const LostBytes* LostOf(const std::string& node) const;
   void EndPublishing();  // nothing is on its way to be published, whatever became of what was
 };
 
-// Compare and write of the change.
-void AddPendingChange(kv::Transaction& transaction, InodeId inode, const PendingChange& change);
+// Whether the content has bytes that no record has, and that are in none that is on its way.
+bool HasUnpublishedBytes(const Content& content);
 
-// Where bytes lie that no record has yet, for a P key.
-std::vector<meta::PendingRecord::Range> UnpublishedRanges(const Content& content);
-// What this host's P key tells that is in no record either once `publishing` is published in one of this size; nullopt:
-// nothing.
-std::optional<meta::PendingRecord> StaysPending(const Content& content, uint64_t published_size);
-// At most kRangesMax of them: those closest to each other as one.
-std::vector<meta::PendingRecord::Range> FewRanges(const RangeSet& ranges);
+// Whether these changes leave nothing of the first `size` bytes that the file had before.
+bool ReplaceAll(const SharedContent::Changes& changes, uint64_t size);
 
 // Takes over what the record says (nullopt: there is none yet), with this host's own changes laid over it. Reads recipe
 // pages; on failure the content is as it was. REQUIRES: the content's inode is locked, and `content.shared`.

@@ -1,5 +1,5 @@
-// Files among other hosts: close-to-open. What was closed or synced elsewhere is there when a file is opened here; what
-// is closed here everybody can know of at once (a pending record), and it is published by the next round.
+// Files among other hosts: close-to-open. What was closed or synced elsewhere was published before that returned, and
+// is there when a file is opened here.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,11 +10,6 @@
 namespace cairnfs::fs {
 namespace {
 
-// A host that is up and does not publish what it closed: whoever opens the file gets an error after this long.
-constexpr auto kFinishWait = std::chrono::seconds(60);
-constexpr auto kFinishWaitMin = std::chrono::seconds(1);  // of who comes to its turn late: long enough to ask once
-// Somebody who closes a file again and again need not keep readers from what was published meanwhile.
-constexpr int kFinishTriesMax = 8;
 constexpr int kAnswersMax = 8;  // so many publishes of this host's in a row are waited for
 constexpr auto kCancelledLook = std::chrono::milliseconds(100);
 // An open file that is read is compared with the store so often, more seldom while nothing changes; and no more than so
@@ -22,7 +17,6 @@ constexpr auto kCancelledLook = std::chrono::milliseconds(100);
 constexpr auto kLookAfterMin = std::chrono::milliseconds(100);
 constexpr auto kLookAfterMax = std::chrono::milliseconds(2000);
 constexpr unsigned kLooksMax = 4;
-constexpr unsigned kAsksMax = 4;  // so many looks at once have other hosts asked to publish what the file lacks
 
 void PostOn(BlockingCalls& calls, const Caller& caller, std::function<void()> task, Done<void> refused) {
   if (!caller.killed) {
@@ -68,43 +62,6 @@ void FileSystem::Impl::AfterClosed(const Caller& caller, Done<void> then) {
   rounds->Request(std::move(post), SyncRounds::Scope::kClosed);
 }
 
-ClusterHost::Work FileSystem::Impl::UnfinishedElsewhere(InodeId id, const meta::FileState& state, bool tells) {
-  ClusterHost::Work work;
-  for (const meta::Pending& pending : state.pending) {
-    if (host->IsOwn(pending)) continue;
-    if (host->Lives(pending)) {
-      work[pending.node].Add(id, pending);
-    } else if (tells && host->HasLost(pending)) {
-      spdlog::warn("inode {}: host {} was lost with bytes that it had closed; the file is as it was before", id.value,
-                   host->NameOf(pending.node));
-    }
-  }
-  return work;
-}
-
-Result<meta::FileState> FileSystem::Impl::ReadFinished(InodeId id, const Caller& caller,
-                                                       std::optional<Deadline> deadline) {
-  const auto now = std::chrono::steady_clock::now();
-  const ClusterHost::FinishOptions finish{std::max(deadline.value_or(now + kFinishWait), now + kFinishWaitMin),
-                                          caller.cancelled};
-  for (int tries = 1;; tries++) {
-    CAIRNFS_ASSIGN_OR_RETURN(meta::FileState state, parts.names.ReadFile(id));
-    const ClusterHost::Work work = UnfinishedElsewhere(id, state, /*tells=*/tries == 1);
-    if (work.empty() || tries == kFinishTriesMax) return state;
-    const auto failures = host->Finish(work, finish);
-    if (IsForsaken(caller)) return Forsaken();
-    for (const ClusterHost::Failure& failure : failures) {
-      if (failure.is_gone) continue;
-      if (std::chrono::steady_clock::now() >= finish.deadline) {
-        return MakeError(ErrorCode::kUnavailable, failure.what.why);
-      }
-      // It answers, and cannot: what was published is there.
-      spdlog::warn("inode {}: {}; the file is as it was published last", id.value, failure.what.why);
-      return parts.names.ReadFile(id);
-    }
-  }
-}
-
 // In place: whoever works on the content meanwhile finds it changed, not gone.
 Status FileSystem::Impl::LoadShared(const InodePtr& inode, const meta::FileState& state) {
   const chunking::Owner owner = OwnerOf(state.inode.uid);
@@ -124,8 +81,9 @@ Status FileSystem::Impl::LoadShared(const InodePtr& inode, const meta::FileState
   content.published_size = fresh->published_size;
   content.mtime = fresh->mtime;
   content.ctime = fresh->ctime;
-  *content.shared = std::move(*fresh->shared);
-  host->NotePending(state, *content.shared);
+  content.shared->base_revision = fresh->shared->base_revision;
+  content.shared->own = content.shared->publishing = {};
+  content.shared->must_reload = false;
   if (state.has_capability) inode->no_capability = false;
   if ((state.inode.mode & (S_ISUID | S_ISGID)) != 0) inode->no_set_id = false;
   return {};
@@ -143,7 +101,6 @@ Status FileSystem::Impl::Adopt(const InodePtr& inode, const meta::FileState& sta
   if ((state.inode.mode & (S_ISUID | S_ISGID)) != 0) inode->no_set_id = false;
   Content& content = *inode->content;
   content.owner = OwnerOf(state.inode.uid);
-  host->NotePending(state, *content.shared);
   if (state.record_revision > content.shared->base_revision) {
     if (!content.changed && content.idle()) return LoadShared(inode, state);
     const uint64_t size_before = content.size;
@@ -161,7 +118,7 @@ bool FileSystem::Impl::AwaitsAnswer(const InodePtr& inode, const meta::FileState
 }
 
 Result<meta::FileState> FileSystem::Impl::AfterAnswer(const InodePtr& inode, const Caller& caller,
-                                                      Result<meta::FileState> state) {
+                                                      meta::Namespace::WithMarks marks, Result<meta::FileState> state) {
   for (int tries = 0; state.ok() && tries < kAnswersMax; tries++) {
     {
       MutexLock lock(inode->mutex);
@@ -172,34 +129,22 @@ Result<meta::FileState> FileSystem::Impl::AfterAnswer(const InodePtr& inode, con
         inode->changed_state.WaitFor(inode->mutex, kCancelledLook);
       }
     }
-    state = parts.names.ReadFile(inode->id);
+    state = parts.names.ReadFile(inode->id, marks);
   }
   return state;
 }
 
-bool FileSystem::Impl::MustAwaitOthers(const InodePtr& inode, const meta::FileState& state) {
-  if (!UnfinishedElsewhere(inode->id, state, /*tells=*/true).empty()) return true;
+Result<bool> FileSystem::Impl::Refresh(const InodePtr& inode, const Caller& caller, RefreshOptions how) {
+  using WithMarks = meta::Namespace::WithMarks;
+  const WithMarks marks = how.writes ? WithMarks::kYes : WithMarks::kNo;
+  auto read = parts.names.ReadFile(inode->id, marks);
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state,
+                           how.may_wait ? AfterAnswer(inode, caller, marks, std::move(read)) : std::move(read));
   MutexLock lock(inode->mutex);
-  return AwaitsAnswer(inode, state);
-}
-
-Result<bool> FileSystem::Impl::Refresh(const InodePtr& inode, const Caller& caller, bool may_wait) {
-  CAIRNFS_ASSIGN_OR_RETURN(
-      const meta::FileState state,
-      may_wait ? AfterAnswer(inode, caller, ReadFinished(inode->id, caller)) : parts.names.ReadFile(inode->id));
-  if (!may_wait && MustAwaitOthers(inode, state)) return false;
-  MutexLock lock(inode->mutex);
+  if (!how.may_wait && AwaitsAnswer(inode, state)) return false;
   CAIRNFS_RETURN_IF_ERROR(Adopt(inode, state));
+  if (how.writes) host->NoteMarks(state, *inode->content->shared);
   return true;
-}
-
-void FileSystem::Impl::LayPending(meta::Attr& attr) {
-  for (const meta::Pending& pending : attr.pending) {
-    if (host->IsOwn(pending) || !host->Lives(pending)) continue;
-    attr.size = std::max(attr.size, pending.record.size);
-    attr.mtime = pending.record.times_are_set ? pending.record.mtime : std::max(attr.mtime, pending.record.mtime);
-    attr.ctime = std::max(attr.ctime, pending.record.ctime);
-  }
 }
 
 bool FileSystem::Impl::OverlayShared(meta::Attr& attr) {
@@ -208,7 +153,7 @@ bool FileSystem::Impl::OverlayShared(meta::Attr& attr) {
   MutexLock lock(inode->mutex);
   if (attr.content_revision < inode->published_revision) return false;
   // Who has seen the size or time of what another host did reads its bytes.
-  if (IsBehind(inode, attr.content_revision, attr.pending)) inode->others_noticed++;
+  if (IsBehind(inode, attr.content_revision)) inode->others_noticed++;
   if (!inode->content || inode->content->must_reload()) return true;
   // What is clean says nothing that the store does not say, which may be newer.
   if (!inode->content->changed) return true;
@@ -254,6 +199,7 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
     auto change = [this, inode](Content& content) -> Status {
       inode->mutex.AssertHeld();
       content.must_publish = true;
+      content.shared->stays_marked = true;
       return Truncate(inode, content, 0);
     };
     return ChangeShared(inode, change, finish, {.empties = true, .removes = true, .publishes = true}, caller);
@@ -268,38 +214,18 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
     }
     finish(status);
   };
-  LoadForOpen(inode, caller, {}, std::move(tell));
+  LoadForOpen({inode, caller, flags.write}, {}, std::move(tell));
 }
 
-void FileSystem::Impl::LoadForOpen(const InodePtr& inode, const Caller& caller, HostWaits waits, Done<void> done) {
+void FileSystem::Impl::LoadForOpen(const Opening& opening, HostWaits waits, Done<void> done) {
+  const auto& [inode, caller, writes] = opening;
+  const auto marks = writes ? meta::Namespace::WithMarks::kYes : meta::Namespace::WithMarks::kNo;
   uint64_t noticed = 0;
   {
     MutexLock lock(inode->mutex);
     noticed = inode->others_noticed;
   }
-  auto state = parts.names.ReadFile(inode->id);
-  if (!state.ok() || !MustAwaitOthers(inode, *state)) {
-    return AdoptForOpen(inode, caller, waits, noticed, std::move(state), std::move(done));
-  }
-  // A host can take its time, and so can an answer. That is waited for elsewhere, so that all that asks no host does
-  // not wait with it. Who is killed is answered at once, and then is asked about no more.
-  auto is_answered = std::make_shared<std::atomic<bool>>(false);
-  Caller inside = caller;
-  inside.cancelled = [is_answered] { return is_answered->load(); };
-  auto answer = UnlessKilled(caller, [is_answered, done = std::move(done)](const Status& status) {
-    *is_answered = true;
-    done(status);
-  });
-  // The time to come to its turn counts: others may wait for the same host.
-  const Deadline deadline = std::chrono::steady_clock::now() + kFinishWait;
-  host_waits->Post([this, inode, inside, waits, noticed, deadline, answer] {
-    AdoptForOpen(inode, inside, waits, noticed, ReadFinished(inode->id, inside, deadline), answer);
-  });
-}
-
-void FileSystem::Impl::AdoptForOpen(const InodePtr& inode, const Caller& caller, HostWaits waits, uint64_t noticed,
-                                    Result<meta::FileState> state, Done<void> done) {
-  state = AfterAnswer(inode, caller, std::move(state));
+  const auto state = AfterAnswer(inode, caller, marks, parts.names.ReadFile(inode->id, marks));
   if (!state.ok()) return done(state.error());
   if (S_ISDIR(state->inode.mode)) return done(MakeError(ErrorCode::kIsDirectory, "is a directory"));
   Status status;
@@ -307,6 +233,7 @@ void FileSystem::Impl::AdoptForOpen(const InodePtr& inode, const Caller& caller,
     MutexLock lock(inode->mutex);
     status = Adopt(inode, *state);
     if (status.ok()) {
+      if (writes) host->NoteMarks(*state, *inode->content->shared);
       inode->others_seen = std::max(inode->others_seen, noticed);
       inode->looked_at = std::chrono::steady_clock::now();
       inode->look_after = kLookAfterMin;
@@ -318,26 +245,22 @@ void FileSystem::Impl::AdoptForOpen(const InodePtr& inode, const Caller& caller,
   const bool is_away = !status.ok() && status.error().code == ErrorCode::kUnavailable;
   if (is_away && !stop.stop_requested() && waits.MayWait()) away = PagesToOpen(*state);
   if (away.empty()) return done(status);
-  AwaitChunks(away, caller, [this, inode, caller, waits, done = std::move(done)](const Status& there) {
-    auto load = [this, inode, caller, waits, done, there] {
+  AwaitChunks(away, caller, [this, opening, waits, done = std::move(done)](const Status& there) {
+    auto load = [this, opening, waits, done, there] {
       if (!there.ok()) return done(there);
-      LoadForOpen(inode, caller, waits, done);
+      LoadForOpen(opening, waits, done);
     };
-    PostFor(caller, std::move(load), done);
+    PostFor(opening.caller, std::move(load), done);
   });
 }
 
-bool FileSystem::Impl::IsBehind(const InodePtr& inode, uint64_t revision, const std::vector<meta::Pending>& pending) {
-  if (!inode->content) return false;  // it will be read
-  const bool others_closed = std::any_of(pending.begin(), pending.end(), [&](const meta::Pending& each) {
-    return !host->IsOwn(each) && host->Lives(each);
-  });
-  return others_closed || revision > inode->content->shared->base_revision;
+bool FileSystem::Impl::IsBehind(const InodePtr& inode, uint64_t revision) {
+  return inode->content && revision > inode->content->shared->base_revision;  // else it will be read
 }
 
 void FileSystem::Impl::SeeOthers(const InodePtr& inode, const Caller& caller, Done<void> done) {
   auto see = [this, inode, caller, done] {
-    LoadForOpen(inode, caller, {}, [inode, done](const Status& status) {
+    LoadForOpen({inode, caller}, {}, [inode, done](const Status& status) {
       if (status.ok() || status.error().code != ErrorCode::kNotFound) return done(status);
       // Removed, and open here: nobody else writes to it any more.
       {
@@ -371,13 +294,10 @@ void FileSystem::Impl::LookAgain(const InodePtr& inode) {
     const auto state = parts.names.ReadFile(inode->id);
     looks_under_way--;
     const bool has_changed = state.ok() && AdoptPublished(inode, *state);
-    {
-      MutexLock lock(inode->mutex);
-      inode->look_under_way = false;
-      if (!state.ok()) return;
-      inode->look_after = has_changed ? kLookAfterMin : std::clamp(2 * inode->look_after, kLookAfterMin, kLookAfterMax);
-    }
-    AskToPublish(inode, UnfinishedElsewhere(inode->id, *state, /*tells=*/false));
+    MutexLock lock(inode->mutex);
+    inode->look_under_way = false;
+    if (!state.ok()) return;
+    inode->look_after = has_changed ? kLookAfterMin : std::clamp(2 * inode->look_after, kLookAfterMin, kLookAfterMax);
   });
 }
 
@@ -402,19 +322,6 @@ bool FileSystem::Impl::AdoptPublished(const InodePtr& inode, const meta::FileSta
   // What cannot be read is told by the next read, which waits for it or fails.
   if (!Adopt(inode, state).ok()) inode->others_noticed++;
   return true;
-}
-
-void FileSystem::Impl::AskToPublish(const InodePtr& inode, const ClusterHost::Work& work) {
-  if (work.empty()) return;
-  if (asks_under_way++ >= kAsksMax) {
-    asks_under_way--;
-    return;
-  }
-  host_waits->Post([this, inode, work] {
-    static_cast<void>(host->Finish(work, {std::chrono::steady_clock::now() + kFinishWaitMin, {}}));
-    if (const auto state = parts.names.ReadFile(inode->id); state.ok()) AdoptPublished(inode, *state);
-    asks_under_way--;
-  });
 }
 
 std::vector<Digest> FileSystem::Impl::PagesToOpen(const meta::FileState& state) {

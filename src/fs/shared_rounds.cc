@@ -5,6 +5,9 @@
 // session under which the bytes were accepted. When another host has published the file meanwhile, its record is taken
 // over with this host's own ranges laid over it, and the publish is tried again. Bytes of a session that is gone are
 // given up: nobody may publish them.
+//
+// A file whose bytes were closed and that no mark tells of yet is marked before its chunks are waited for; the publish
+// takes the mark away. Where it fails the mark tells why.
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -18,8 +21,10 @@
 namespace cairnfs::fs {
 namespace {
 
-// Of one file: compares and writes that it takes at most beside pending records that are lost.
-constexpr size_t kOperationsOfFile = 3;
+constexpr size_t kOperationsOfFile = 4;      // compares and writes of one file, beside dead marks
+constexpr size_t kOperationsOfDeadMark = 2;  // of each
+constexpr size_t kOperationsOfMark = 2;
+constexpr size_t kMarksPerTransaction = 32;
 constexpr size_t kBatchBytesMax = 512 * kKiB;
 constexpr int kConflictsMax = 100;
 constexpr char kNotPublished[] = "bytes of the file that were not published are lost";
@@ -50,7 +55,10 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   SharedContent& shared = *content.shared;
   SharedItem item;
   item.inode = inode;
-  CAIRNFS_ASSIGN_OR_RETURN(item.record, MakeRecord(inode));
+  const bool is_unwritten = shared.own.empty() && !HasUnpublishedBytes(content) && content.lost.empty();
+  if (!is_unwritten) {
+    CAIRNFS_ASSIGN_OR_RETURN(item.record, MakeRecord(inode));
+  }
   item.base_revision = shared.base_revision;
   item.session = shared.session;
   item.pins = std::move(content.pins);
@@ -60,17 +68,13 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   shared.publishing = std::move(shared.own);
   shared.own = {};
   shared.own.size_min = content.UnstoredEnd();
-  KeepPastEnd(content, item.record.size);
-  NotePendingChanges(item, content);
-  return item;
-}
-
-// As far as is known now: the file may be closed until its record is sent.
-void SyncRounds::NotePendingChanges(SharedItem& item, const Content& content) const {
+  if (item.record) KeepPastEnd(content, item.record->size);
   // What was closed before the round began is in the record, unless it could not be stored.
   const bool has_all_closed = !content.must_publish && content.lost.empty();
-  const auto stays = has_all_closed ? std::nullopt : StaysPending(content, item.record.size);
-  item.pending = content.shared->PendingChanges(host_->self(), stays);
+  item.marks = shared.stays_marked;
+  item.unmarks = !item.marks && shared.is_marked && has_all_closed;
+  if (item.record && ReplaceAll(shared.publishing, item.record->size)) item.clears = shared.dead;
+  return item;
 }
 
 void SyncRounds::Withdraw(SharedItem& item, Content& content) {
@@ -85,7 +89,16 @@ bool SyncRounds::IsStillOwed(const SharedItem& item, const Content& content) {
   return content.changed && content.shared->session == item.session;
 }
 
-void SyncRounds::GiveBack(SharedItem& item) {
+// To be told by the file's mark at the end of the round. Where the store is away nobody is to be told, and where the
+// session is gone the mark says enough.
+void SyncRounds::NoteFailure(const InodePtr& inode, const Error& why) {
+  SharedContent& shared = *inode->content->shared;
+  if (!shared.is_closed || shared.failure == why.message) return;
+  shared.failure = why.message;
+  failed_.push_back(inode);
+}
+
+void SyncRounds::GiveBack(SharedItem& item, const Error& why) {
   const InodePtr& inode = item.inode;
   bool is_forsaken = false;
   {
@@ -98,6 +111,7 @@ void SyncRounds::GiveBack(SharedItem& item) {
     } else {
       Withdraw(item, content);
       content.must_publish = true;
+      NoteFailure(inode, why);
       MutexLock list(mutex_);
       changed_.push_back(inode);
     }
@@ -106,8 +120,8 @@ void SyncRounds::GiveBack(SharedItem& item) {
   if (is_forsaken) LetGo(inode);
 }
 
-void SyncRounds::GiveBackAll(std::span<SharedItem> items) {
-  for (SharedItem& item : items) GiveBack(item);
+void SyncRounds::GiveBackAll(std::span<SharedItem> items, const Error& why) {
+  for (SharedItem& item : items) GiveBack(item, why);
 }
 
 void SyncRounds::LeaveBehind(SharedItem& item, const Error& why) {
@@ -121,14 +135,13 @@ void SyncRounds::LeaveBehind(SharedItem& item, const Error& why) {
         // Where others are only quicker nothing is lost: the next round tries again.
         const bool may_be_lost = why.code != ErrorCode::kBusy;
         if (may_be_lost) streams_.SetError(inode, why);
-        if (may_be_lost && WasClosed(inode)) streams_.NoteClosedLost();
       }
       content.publish_error = why;
       MutexLock list(mutex_);
       left_behind_.insert(inode->id);
     }
   }
-  GiveBack(item);
+  GiveBack(item, why);
 }
 
 // Nullopt: it is not any more, and forgotten.
@@ -160,22 +173,17 @@ std::map<InodeId, Error> SyncRounds::LeftBehind() {
   return files;
 }
 
-bool SyncRounds::WasClosed(const InodePtr& inode) {
-  return !inode->unlinked && (inode->write_open_count == 0 || inode->content->shared->pending_revision != 0);
-}
-
-void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& why, bool is_needed) {
+void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& why) {
   Content& content = *inode->content;
   SharedContent& shared = *content.shared;
-  if (is_needed && WasClosed(inode)) streams.NoteClosedLost();
   streams.Discard(inode);
   Streams::ForgetRecipeError(inode);
   content.pins.clear();
   content.lost.clear();
   shared.own = {};
   shared.EndPublishing();
-  shared.unanswered_puts.clear();
-  shared.pending_revision = 0;
+  shared.is_marked = shared.stays_marked = shared.is_closed = shared.has_pages = false;
+  shared.failure.reset();
   shared.must_reload = true;
   content.changed = content.must_publish = false;
   content.publish_error.reset();
@@ -190,7 +198,7 @@ void SyncRounds::Abandon(const InodePtr& inode, uint64_t session, const Error& w
     if (content.changed && content.shared->session == session) {
       const auto level = is_needed || inode->open_count > 0 ? spdlog::level::err : spdlog::level::debug;
       spdlog::log(level, "inode {}: what was not published is given up: {}", inode->id.value, why.message);
-      Forsake(streams_, inode, why, is_needed);
+      Forsake(streams_, inode, why);
     }
     content.owed = false;
     inode->changed_state.NotifyAll();
@@ -209,16 +217,21 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
     SharedContent& shared = *content.shared;
     content.owed = false;
     if (IsStillOwed(item, content)) {  // else it was forsaken while the answer was on its way
-      inode->published_revision = std::max(inode->published_revision.load(), revision);
       content.publish_error.reset();
       shared.EndPublishing();
-      // Also where the content was rebased on a later record meanwhile: the next look at that finds it newer.
-      shared.base_revision = revision;
       shared.published_locally = item.level == Durability::kLocal;
-      shared.Apply(host_->self(), item.pending, revision);
-      content.published_size = item.record.size;
-      is_changed = !shared.own.empty() || content.overlay.HasUnstored() || !content.flying.empty() ||
-                   shared.pending_revision != 0;
+      if (item.record) {
+        // Also where the content was rebased on a later record meanwhile: the next look at that finds it newer.
+        shared.base_revision = revision;
+        inode->published_revision = std::max(inode->published_revision.load(), revision);
+        content.published_size = item.record->size;
+      }
+      if (item.marks || item.unmarks) shared.is_marked = item.marks;
+      shared.stays_marked = false;
+      shared.failure.reset();
+      if (!item.clears.empty()) shared.dead.clear();
+      is_changed = !shared.own.empty() || HasUnpublishedBytes(content) || (shared.is_marked && content.must_publish);
+      if (!is_changed) shared.is_closed = shared.has_pages = false;
       content.changed = is_changed;
       if (is_changed) {
         MutexLock list(mutex_);
@@ -239,10 +252,13 @@ kv::Transaction SyncRounds::TransactionOf(std::span<const SharedItem> items) {
   host_->AddSessionCompare(transaction, items.front().session);
   for (const SharedItem& item : items) {
     const InodeId id = item.inode->id;
-    transaction.IfExists(meta::InodeKey(id))
-        .IfRevision(meta::FileKey(id), item.base_revision)
-        .Put(meta::FileKey(id), item.record.Encode());
-    for (const PendingChange& change : item.pending) AddPendingChange(transaction, id, change);
+    transaction.IfExists(meta::InodeKey(id));
+    if (item.record) {
+      transaction.IfRevision(meta::FileKey(id), item.base_revision).Put(meta::FileKey(id), item.record->Encode());
+    }
+    if (item.marks) host_->AddMark(transaction, id, item.session);
+    if (item.unmarks) transaction.Delete(meta::MarkKey(id, host_->self(), item.session));
+    for (const meta::Mark& dead : item.clears) transaction.IfRevision(dead.key, dead.revision).Delete(dead.key);
   }
   return transaction;
 }
@@ -255,30 +271,6 @@ void SyncRounds::Note(const SharedItem& item, bool SharedContent::*state, bool i
   inode->changed_state.NotifyAll();
 }
 
-// A P key tells nothing that is published, or it would count as lost once the host is gone. So of a file either a put
-// of the key is under way or a publish, and that takes out of the key what it brings.
-Status SyncRounds::SettlePuts(std::span<SharedItem> items) {
-  for (const SharedItem& item : items) Note(item, &SharedContent::is_sent, true);
-  for (SharedItem& item : items) {
-    const InodePtr& inode = item.inode;
-    MutexLock lock(inode->mutex);
-    while (IsStillOwed(item, *inode->content) && inode->pending_puts > 0) inode->changed_state.Wait(inode->mutex);
-    while (IsStillOwed(item, *inode->content) && !inode->content->shared->unanswered_puts.empty()) {
-      const UnansweredPut put = inode->content->shared->unanswered_puts.front();
-      lock.Unlock();
-      const Result<uint64_t> revision = kv_.Commit(put.transaction);
-      if (IsUnknown(revision)) return revision.error();
-      lock.Lock();
-      if (!IsStillOwed(item, *inode->content)) break;
-      SharedContent& shared = *inode->content->shared;
-      shared.unanswered_puts.erase(shared.unanswered_puts.begin());
-      if (revision.ok()) shared.NotePut(host_->self(), *revision, put.record);
-    }
-    if (IsStillOwed(item, *inode->content)) NotePendingChanges(item, *inode->content);
-  }
-  return {};
-}
-
 Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one, std::vector<SharedItem>& conflicts) {
   Status first;
   const kv::KvLimits limits = kv_.limits();
@@ -286,29 +278,24 @@ Status SyncRounds::CommitBatches(std::vector<SharedItem>& items, bool one_by_one
     size_t operations = 1, bytes = 0;
     for (end = begin; end < items.size(); end++) {
       const SharedItem& item = items[end];
-      operations += kOperationsOfFile + item.pending.size();
-      bytes += item.record.recipe.size() + kPageBytes * (1 + item.pending.size());
+      operations += kOperationsOfFile + kOperationsOfDeadMark * item.clears.size();
+      bytes += (item.record ? item.record->recipe.size() : 0) + kPageBytes * (1 + item.clears.size());
       const bool fits = operations <= limits.operations_per_transaction_max - 2 &&
                         bytes <= std::min(kBatchBytesMax, limits.transaction_bytes_max / 2) && !one_by_one;
       if (end > begin && (!fits || item.session != items[begin].session)) break;
     }
     std::vector<SharedItem> batch(std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(begin)),
                                   std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(end)));
-    if (Status settled = SettlePuts(batch); !settled.ok()) {
-      if (first.ok()) first = settled.error().WithContext("pending records of files");
-      GiveBackAll(batch);
-      GiveBackAll(std::span<SharedItem>(items).subspan(end));
-      return first;
-    }
+    for (const SharedItem& item : batch) Note(item, &SharedContent::is_sent, true);
     kv::Transaction transaction = TransactionOf(batch);
     auto revision = kv_.Commit(transaction);
     const bool has_failed = !revision.ok() && !IsOfOneFile(revision.error().code);
     if (has_failed && first.ok()) first = revision.error().WithContext("records of files");
     if (IsUnknown(revision)) {
       for (SharedItem& item : batch) Note(item, &SharedContent::is_unanswered, true);
-      unsettled_ = Unsettled{std::move(transaction), std::move(batch)};
+      unsettled_ = Unsettled{std::move(transaction), batch.front().session, std::move(batch)};
       // The store is away, and each of the others would wait for it as long.
-      GiveBackAll(std::span<SharedItem>(items).subspan(end));
+      GiveBackAll(std::span<SharedItem>(items).subspan(end), revision.error());
       return first;
     }
     Conclude(batch, revision, conflicts);
@@ -322,6 +309,8 @@ void SyncRounds::Conclude(std::vector<SharedItem>& items, const Result<uint64_t>
     if (revision.ok()) {
       Complete(item, *revision);
     } else if (revision.error().code == ErrorCode::kStale) {
+      // First: who waits for the file must not find nothing left to publish, and the session alive.
+      host_->EndSession(item.session);
       Abandon(item.inode, item.session, SessionLost(kNotPublished));
     } else if (revision.error().code == ErrorCode::kCorrupt && items.size() == 1) {
       LeaveBehind(item, revision.error());
@@ -329,7 +318,7 @@ void SyncRounds::Conclude(std::vector<SharedItem>& items, const Result<uint64_t>
       Note(item, &SharedContent::is_sent, false);
       conflicts.push_back(std::move(item));
     } else {
-      GiveBack(item);
+      GiveBack(item, revision.error());
     }
   }
 }
@@ -337,26 +326,27 @@ void SyncRounds::Conclude(std::vector<SharedItem>& items, const Result<uint64_t>
 Status SyncRounds::Settle() {
   if (!unsettled_) return {};
   // What was given up with its session can run no more: whether it did is nobody's concern.
-  const bool is_given_up = unsettled_->items.front().session != host_->session();
+  const bool is_given_up = unsettled_->session != host_->session();
   const Result<uint64_t> revision =
       is_given_up ? MakeError(ErrorCode::kStale, kNotPublished) : kv_.Commit(unsettled_->transaction);
   if (IsUnknown(revision)) return revision.error().WithContext("records of files");
   Unsettled settled = *std::exchange(unsettled_, std::nullopt);
   std::vector<SharedItem> conflicts;
   Conclude(settled.items, revision, conflicts);
-  GiveBackAll(conflicts);  // the round that follows finds out why
+  // The round that follows finds out why.
+  if (!conflicts.empty()) GiveBackAll(conflicts, revision.error());
   return {};
 }
 
 Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem item) {
   const InodePtr& inode = item.inode;
-  auto state = names_.ReadFile(inode->id);
+  auto state = names_.ReadFile(inode->id, meta::Namespace::WithMarks::kYes);
   if (!state.ok() && state.error().code == ErrorCode::kCorrupt) {
     LeaveBehind(item, state.error());
     return std::optional<SharedItem>();
   }
   if (!state.ok() && state.error().code != ErrorCode::kNotFound) {
-    GiveBack(item);
+    GiveBack(item, state.error());
     return state.error();
   }
   if (!state.ok()) {
@@ -374,7 +364,7 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
     Content& content = *inode->content;
     if (IsStillOwed(item, content)) {
       Withdraw(item, content);
-      host_->NotePending(*state, *content.shared);
+      host_->NoteMarks(*state, *content.shared);
       if (state->record_revision != content.shared->base_revision) {
         rebased = Rebase(content, state->record, state->record_revision, chunks_);
         if (rebased.ok()) streams_.DropStoredFronts(inode);
@@ -388,41 +378,15 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
     }
   }
   if (rebased.ok()) {
-    GiveBack(item);
+    GiveBack(item, SessionLost(kNotPublished));
   } else {
     LeaveBehind(item, rebased.error().WithContext("what another host has written of the file cannot be read"));
   }
   return std::optional<SharedItem>();
 }
 
-// Nobody misses the bytes of a file that is gone on all hosts; owed, they ask for room that everything else waits for.
-bool SyncRounds::AbandonRemoved(std::vector<SharedItem>& items) {
-  std::vector<InodeId> gone;
-  for (const SharedItem& item : items) {
-    MutexLock lock(item.inode->mutex);
-    if (table_.IsGone(item.inode)) gone.push_back(item.inode->id);
-  }
-  std::set<InodeId> unheld;
-  for (size_t begin = 0; begin < gone.size(); begin += ClusterHost::kAskedAtOnce) {
-    const auto first = gone.begin() + static_cast<ptrdiff_t>(begin);
-    const auto end = gone.begin() + static_cast<ptrdiff_t>(std::min(gone.size(), begin + ClusterHost::kAskedAtOnce));
-    const std::vector<InodeId> asked(first, end);
-    // Those that say no open it no more.
-    const auto held = host_->HeldElsewhere(asked);
-    if (!held.ok()) break;
-    for (size_t i = 0; i < asked.size(); i++) {
-      if (!(*held)[i]) unheld.insert(asked[i]);
-    }
-  }
-  const auto abandoned = std::erase_if(items, [&](const SharedItem& item) {
-    if (!unheld.contains(item.inode->id)) return false;
-    Abandon(item.inode, item.session, MakeError(ErrorCode::kStale, "the file was removed"), /*is_needed=*/false);
-    return true;
-  });
-  return abandoned > 0;
-}
-
 void SyncRounds::NoteShortage(const InodePtr& inode, const Error& error) {
+  NoteFailure(inode, error);
   shortage_ = error.WithContext("recipe of inode " + std::to_string(inode->id.value));
 }
 
@@ -433,7 +397,7 @@ Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
   for (const SharedItem& item : items) inodes.push_back(item.inode->id);
   auto levels = host_->levels().Of(inodes);
   if (!levels.ok()) {
-    GiveBackAll(items);
+    GiveBackAll(items, levels.error());
     return levels.error();
   }
   std::vector<SharedItem> local, replicated;
@@ -443,7 +407,7 @@ Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
   }
   const Status here = PublishAt(Durability::kLocal, std::move(local));
   if (unsettled_) {
-    GiveBackAll(replicated);
+    if (!here.ok()) GiveBackAll(replicated, here.error());
     return here;
   }
   const Status everywhere = PublishAt(Durability::kReplicated, std::move(replicated));
@@ -453,13 +417,9 @@ Status SyncRounds::PublishShared(std::vector<SharedItem> items) {
 Status SyncRounds::PublishAt(Durability level, std::vector<SharedItem> items) {
   Status first;
   for (int attempt = 0; !items.empty(); attempt++) {
-    auto unreadable = host_->SyncReadableChunks(level);
-    while (!unreadable.ok() && unreadable.error().code == ErrorCode::kNoSpace && AbandonRemoved(items)) {
-      if (items.empty()) return first;
-      unreadable = host_->SyncReadableChunks(level);
-    }
+    const auto unreadable = host_->SyncReadableChunks(level);
     if (!unreadable.ok()) {
-      GiveBackAll(items);
+      GiveBackAll(items, unreadable.error());
       return unreadable.error();
     }
     std::erase_if(items, [&](SharedItem& item) {
@@ -478,7 +438,7 @@ Status SyncRounds::PublishAt(Durability level, std::vector<SharedItem> items) {
     bool is_away = unsettled_.has_value();
     for (SharedItem& item : conflicts) {
       if (is_away) {
-        GiveBack(item);
+        GiveBack(item, first.error());
         continue;
       }
       if (attempt == kConflictsMax) {
@@ -494,13 +454,88 @@ Status SyncRounds::PublishAt(Durability level, std::vector<SharedItem> items) {
       is_away = !again.ok() && again.error().code == ErrorCode::kUnavailable;
     }
     if (!is_away) continue;
-    GiveBackAll(items);
+    GiveBackAll(items, first.error());
     break;
   }
   return first;
 }
 
+// The transaction that marks these files; `files` are left that need it still.
+kv::Transaction SyncRounds::MarkTransaction(std::span<const InodePtr> files, uint64_t session) {
+  kv::Transaction transaction;
+  transaction.operation_id = fmt::format("mark/{}/{}/{}", host_->self(), session, ++operations_);
+  host_->AddSessionCompare(transaction, session);
+  for (const InodePtr& inode : files) {
+    MutexLock lock(inode->mutex);
+    const bool is_of_session = inode->content && inode->content->shared->session == session;
+    if (!is_of_session || !inode->content->changed) continue;
+    SharedContent& shared = *inode->content->shared;
+    shared.is_marked = true;  // perhaps: it is taken away in any case
+    transaction.IfExists(meta::InodeKey(inode->id));
+    host_->AddMark(transaction, inode->id, session, shared.failure.value_or(""));
+  }
+  return transaction;
+}
+
+Status SyncRounds::MarkFiles(std::span<const InodePtr> files) {
+  const uint64_t session = host_->session();
+  if (session == 0 || unsettled_) return {};
+  for (size_t begin = 0, step = kMarksPerTransaction; begin < files.size();) {
+    kv::Transaction transaction = MarkTransaction(files.subspan(begin, std::min(step, files.size() - begin)), session);
+    const Result<uint64_t> revision = kv_.Commit(transaction);
+    if (IsUnknown(revision)) {
+      unsettled_ = Unsettled{std::move(transaction), session, {}};
+      return revision.error().WithContext("marks of unpublished files");
+    }
+    // One of them was removed: each alone. Any other error is that of the publish too, which tells it.
+    const bool is_one = !revision.ok() && revision.error().code == ErrorCode::kConflict && step > 1;
+    if (is_one) {
+      step = 1;
+      continue;
+    }
+    begin += step;
+  }
+  return {};
+}
+
+// Before chunks are waited for: should this host end meanwhile, others know that the file is not what was closed.
+Status SyncRounds::MarkClosed() {
+  std::vector<InodePtr> unmarked;
+  for (const InodePtr& inode : owed_) {
+    MutexLock lock(inode->mutex);
+    const Content& content = *inode->content;
+    const bool is_owed = content.changed && !content.must_reload() && content.shared->is_closed;
+    if (is_owed && !content.shared->is_marked && HasUnpublishedBytes(content)) unmarked.push_back(inode);
+  }
+  return MarkFiles(unmarked);
+}
+
+void SyncRounds::TellFailures() {
+  const std::vector<InodePtr> failed = std::exchange(failed_, {});
+  if (Status told = MarkFiles(failed); !told.ok()) {
+    spdlog::warn("other hosts do not know yet that files could not be published: {}", told.error().message);
+  }
+}
+
+// Before any of them was prepared.
+void SyncRounds::GiveBackOwed(const Error& why) {
+  for (const InodePtr& inode : owed_) {
+    SharedItem item;
+    item.inode = inode;
+    {
+      MutexLock lock(inode->mutex);
+      item.session = inode->content->shared->session;
+    }
+    GiveBack(item, why);
+  }
+  owed_.clear();
+}
+
 Status SyncRounds::FinishShared() {
+  if (Status marked = MarkClosed(); !marked.ok()) {
+    GiveBackOwed(marked.error());  // whoever changes such a file does not wait for the answer
+    return marked;
+  }
   DrainOwed();
   std::vector<SharedItem> items;
   for (const InodePtr& inode : owed_) {
@@ -519,11 +554,13 @@ Status SyncRounds::FinishShared() {
     } else if (item.ok()) {
       items.push_back(std::move(*item));
     } else {
+      MutexLock lock(inode->mutex);
       NoteShortage(inode, item.error());
     }
   }
   owed_.clear();
   const Status published = PublishShared(std::move(items));
+  TellFailures();
   open_ = unsettled_.has_value();
   if (published.ok()) rounds_total_++;
   return published;

@@ -37,21 +37,25 @@ Status FileSystem::CheckSession(HandleId handle_id) const {
   return SessionLost("its locks are lost, open the file again");
 }
 
-bool FileSystem::HasToTell(HandleId handle_id) {
-  HandlePtr handle = impl_->handles.Find(handle_id);
-  if (!handle || impl_->host == nullptr) return false;
-  MutexLock lock(handle->inode->mutex);
-  return handle->inode->content && handle->inode->content->changed;
-}
-
-void FileSystem::TellBeforeUnlock(HandleId handle_id) {
-  HandlePtr handle = impl_->handles.Find(handle_id);
-  if (!handle || impl_->host == nullptr) return;
-  // Whoever unlocks is not told of an error: fsync and close tell it.
-  if (Status told = impl_->PutPending(handle->inode); !told.ok()) {
-    spdlog::warn("inode {}: unlocked before others could be told of what was written: {}", handle->inode->id.value,
-                 told.error().message);
+void FileSystem::PublishBeforeUnlock(HandleId handle_id, std::function<void()> then) {
+  HandlePtr handle = impl_->host == nullptr ? nullptr : impl_->handles.Find(handle_id);
+  if (!handle) return then();
+  {
+    MutexLock lock(handle->inode->mutex);
+    Content* content = handle->inode->content.get();
+    if (content == nullptr || !content->changed) return then();
+    content->must_publish = true;
   }
+  auto answer = [this, handle, then = std::move(then)](const Status& round) {
+    // Whoever unlocks is not told of an error: fsync and close tell it.
+    const Status outcome = impl_->CheckOutcome(handle->inode, handle->session, round);
+    if (!outcome.ok()) {
+      spdlog::warn("inode {}: unlocked before what was written could be published: {}", handle->inode->id.value,
+                   outcome.error().message);
+    }
+    then();
+  };
+  impl_->rounds->Request(Done<void>(std::move(answer)), SyncRounds::Scope::kClosed);
 }
 
 void FileSystem::NoteLocked(HandleId handle_id) {
@@ -149,8 +153,6 @@ void FileSystem::Impl::CountShared() {
 
 FsTraffic FileSystem::GetTraffic() const { return {impl_->write_bytes_total, impl_->read_bytes_total}; }
 
-unsigned FileSystem::waiting_puts() const { return impl_->waiting_puts; }
-
 FsStatus FileSystem::GetStatus() const {
   FsStatus status{};
   status.store = impl_->parts.local_chunks.Stats();
@@ -225,7 +227,7 @@ Status FileSystem::SyncBelow(InodeId inode, const Caller& caller) {
   auto answer = impl_->UnlessKilled(caller, [promise](const Status& status) { promise->set_value(status); });
   impl_->rounds->Request(std::move(answer));
   CAIRNFS_RETURN_IF_ERROR(synced.get());
-  if (impl_->host != nullptr) CAIRNFS_RETURN_IF_ERROR(impl_->FinishElsewhere(inode, caller));
+  if (impl_->host != nullptr) CAIRNFS_RETURN_IF_ERROR(impl_->CheckPublishedBelow(inode));
   return impl_->CheckNoneLeftBehind();
 }
 

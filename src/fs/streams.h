@@ -20,7 +20,6 @@ class Streams {
     std::function<void(uint64_t)> freed;        // so many stored bytes lost their place in a file
     std::function<void(const InodePtr&)> lost;  // it has bytes that could not be stored
     std::function<void(InodeId)> failed;        // the log has an error of it
-    std::function<void()> closed_lost;          // bytes that were closed are given up
     std::function<void()> no_room;  // a chunk, or a page of a recipe, found no space, for the first time or again
   };
   // `local` has the reservations.
@@ -32,8 +31,6 @@ class Streams {
         workers_(workers),
         hooks_(std::move(hooks)),
         saver_(chunks, local, pool.count() * io::BufferPool::kBufferBytes) {}
-
-  void NoteClosedLost() { hooks_.closed_lost(); }
 
   // Lays accepted bytes, for which the caller has reserved room, into the overlay, and has them cut once there are
   // enough: true when the caller has to call BeginCut, after it has let go of the lock and answered whoever waits. The

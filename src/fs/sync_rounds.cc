@@ -303,9 +303,7 @@ void SyncRounds::Open(bool everything) {
       continue;
     }
     Content& content = *inode->content;
-    // Other hosts may have the file open, and were told what was closed.
-    const bool is_told = content.shared && content.shared->pending_revision != 0;
-    if (!is_told && table_.IsGone(inode)) {
+    if (table_.IsGone(inode)) {
       // It went before this freeze: nothing of it is owed to anyone.
       streams_.Discard(inode);
       content.pins.clear();
@@ -460,6 +458,7 @@ void SyncRounds::DrainOwed() {
     MutexLock lock(inode->mutex);
     inode->content->owed_size = 0;
     inode->content->must_publish = true;  // by the next round, whoever has it open
+    if (inode->content->shared) NoteFailure(inode, drained.error());
     return false;
   });
   round_drained.Pass();

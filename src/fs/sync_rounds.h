@@ -79,10 +79,9 @@ class SyncRounds {
   // Runs a last round and ends the thread.
   Status Stop();
 
-  // Ends what the round or the next ones would do for this file: its bytes can never be published. is_needed false:
-  // nobody misses them. REQUIRES: only among other hosts.
-  static void Forsake(Streams& streams, const InodePtr& inode, const Error& why, bool is_needed = true)
-      REQUIRES_LOCK(inode->mutex);
+  // Ends what the round or the next ones would do for this file: its bytes can never be published. REQUIRES: only among
+  // other hosts.
+  static void Forsake(Streams& streams, const InodePtr& inode, const Error& why) REQUIRES_LOCK(inode->mutex);
 
   // Files that the last round could not publish, each with why, while others went on: whoever waits for one of them, or
   // for all, is to be told. Takes inodes' locks.
@@ -126,10 +125,11 @@ class SyncRounds {
   // shared_rounds.cc
   struct SharedItem {
     InodePtr inode;
-    meta::FileRecord record;
+    std::optional<meta::FileRecord> record;  // nullopt: nothing was written, and the mark alone goes
     uint64_t base_revision = 0, session = 0;
     Durability level = Durability::kReplicated;
-    std::vector<PendingChange> pending;  // what becomes of P keys with the publish
+    bool marks = false, unmarks = false;  // this host's mark is put, or taken away
+    std::vector<meta::Mark> clears;       // dead marks that are taken away
     std::vector<store::ChunkPin> pins;
   };
   Status FinishShared();
@@ -146,12 +146,16 @@ class SyncRounds {
   //                                         by then is given back
   struct Unsettled {
     kv::Transaction transaction;
-    std::vector<SharedItem> items;  // of one session
+    uint64_t session = 0;
+    std::vector<SharedItem> items;  // none: it puts marks
   };
-  void NotePendingChanges(SharedItem& item, const Content& content) const;
-  // Before these are sent: finds out what became of the puts of their P keys, and lets none begin until the answer.
-  // An error: that is not known, and they may not be sent.
-  Status SettlePuts(std::span<SharedItem> items);
+  kv::Transaction MarkTransaction(std::span<const InodePtr> files, uint64_t session);
+  // Puts this host's mark of each of them. An error: it is not known whether that ran, and no round may go on before it
+  // is.
+  Status MarkFiles(std::span<const InodePtr> files);
+  Status MarkClosed();
+  void TellFailures();
+  void NoteFailure(const InodePtr& inode, const Error& why) REQUIRES_LOCK(inode->mutex);
   static void Note(const SharedItem& item, bool SharedContent::*state, bool is_so);
   kv::Transaction TransactionOf(std::span<const SharedItem> items);
   // Publishes those that nothing stands against; appends to `conflicts` those that are to be tried again. Ends with the
@@ -164,17 +168,16 @@ class SyncRounds {
   Status Settle();
   void Complete(SharedItem& item, uint64_t revision);
   static void Withdraw(SharedItem& item, Content& content);  // as if it had not been prepared
-  void GiveBack(SharedItem& item);                           // to the next round
-  void GiveBackAll(std::span<SharedItem> items);
-  bool AbandonRemoved(std::vector<SharedItem>& items);  // whether there were any
-  void NoteShortage(const InodePtr& inode, const Error& error);
+  // To the next round, after this error.
+  void GiveBack(SharedItem& item, const Error& why);
+  void GiveBackAll(std::span<SharedItem> items, const Error& why);
+  void GiveBackOwed(const Error& why);
+  void NoteShortage(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
   std::optional<Error> WhyLeftBehind(InodeId id) EXCLUDES_LOCK(mutex_);
   void LeaveBehind(SharedItem& item, const Error& why);  // to the next round, which others need not wait for
   // Ends what was owed of the file and, unless they were accepted under a later session, gives up its bytes. is_needed
   // false: an error only for who has the file open.
   void Abandon(const InodePtr& inode, uint64_t session, const Error& why, bool is_needed = true);
-  // Bytes of it were closed and are not published: no descriptor may be left that would tell of their loss.
-  static bool WasClosed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // False when it was given up since with its session; what there is by now was accepted under another one, and is owed
   // to a round of its own.
   static bool IsStillOwed(const SharedItem& item, const Content& content);
@@ -219,6 +222,7 @@ class SyncRounds {
   std::vector<InodePtr> owed_;  // and these are still to be published
   std::vector<InodePtr> published_;
   std::optional<Unsettled> unsettled_;  // no round goes on before it is settled
+  std::vector<InodePtr> failed_;        // by this round, and their marks do not tell it yet
   uint64_t operations_ = 0;             // names transactions
   std::optional<Error> shortage_;       // of the last round: bytes of some file had no space and wait for the next
   std::optional<Error> loss_;  // bytes of some file could not be stored: whoever waits for a round next is told

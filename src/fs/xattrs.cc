@@ -118,7 +118,7 @@ void FileSystem::GetXattr(InodeId id, std::string_view name, Done<std::string> d
   InodePtr inode = impl_->table.Hold(id);
   auto count = [this, inode, unique = name == kUniqueBytes, done, caller] {
     // Where it cannot be had, what is in memory is told.
-    if (impl_->host != nullptr) static_cast<void>(impl_->Refresh(inode, caller, /*may_wait=*/true).ok());
+    if (impl_->host != nullptr) static_cast<void>(impl_->Refresh(inode, caller, {.may_wait = true}).ok());
     auto taken = impl_->ChunksOf(inode);
     impl_->table.Unhold(inode);
     if (!taken.ok()) return done(taken.error());

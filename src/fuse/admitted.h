@@ -24,14 +24,6 @@ void WhereItMayWait(fuse_req_t request, Act act) {
                          [request](const Error& killed) { ReplyError(request, killed); });
 }
 
-// The same for an act that must happen even when the caller is killed.
-template <typename Act>
-void WhereItMayWaitToTheEnd(fuse_req_t request, Act act) {
-  fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  if (!filesystem.blocks()) return act(filesystem);
-  filesystem.RunBlocking([&filesystem, act = std::move(act)] { act(filesystem); });
-}
-
 // Calls `act(filesystem)` once the change is let in (fs::FileSystem::WhenAdmitted), perhaps on another thread and after
 // the handler has returned. So `act` must own what it needs of the request's message. Replies when the change is
 // refused.

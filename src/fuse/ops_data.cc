@@ -81,6 +81,12 @@ void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
     write.caller = CallerThatStopAwaits(request);
   } else if (write.append && SessionOf(request).filesystem().blocks()) {
     write.caller = CallerOf(request);
+  } else {
+    // It waits for nothing that it could be called away from. Whose it is counts all the same.
+    const fuse_ctx* context = fuse_req_ctx(request);
+    write.caller.uid = context->uid;
+    write.caller.gid = context->gid;
+    write.caller.pid = static_cast<uint32_t>(context->pid);
   }
   write.kill_suid_sgid = (write_flags & FUSE_WRITE_KILL_SUIDGID) != 0;
   if (write.kill_suid_sgid) write.caller.is_in_group = [request](uint32_t gid) { return IsInGroup(request, gid); };

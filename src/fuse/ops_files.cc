@@ -129,18 +129,16 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
 }
 
 void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  auto flush = [request, inode, handle = file->fh, owner = file->lock_owner](fs::FileSystem& filesystem) {
-    fs::ClusterLocks* locks = filesystem.locks();
-    filesystem.Flush(handle, InodeId{inode}, [=](Result<void> flushed) {
-      if (locks == nullptr) return ReplyStatus(request, flushed);
-      // POSIX: closing any descriptor of a file frees all locks that the process holds in it. After the flush, so that
-      // the next holder of a lock finds the bytes that were written under it.
-      locks->ReleaseOwner(InodeId{inode}, owner, [request, flushed](const Result<void>& released) {
-        ReplyStatus(request, flushed.ok() ? released : flushed);
-      });
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  auto flushed = [request, inode, owner = file->lock_owner, locks = filesystem.locks()](Result<void> status) {
+    if (locks == nullptr) return ReplyStatus(request, status);
+    // POSIX: closing any descriptor of a file frees all that the process locked in it. After the flush, so that
+    // whoever gets the lock next finds what was written under it.
+    locks->ReleaseOwner(InodeId{inode}, owner, [request, status](const Result<void>& released) {
+      ReplyStatus(request, status.ok() ? released : status);
     });
   };
-  WhereItMayWaitToTheEnd(request, flush);
+  filesystem.Flush(file->fh, InodeId{inode}, std::move(flushed), CallerThatStopAwaits(request));
 }
 
 void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {

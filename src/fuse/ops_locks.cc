@@ -70,18 +70,8 @@ void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
   if (waiting->interrupted.load()) locks.Cancel(ticket);
 }
 
-// Calls `act()` once others can find the bytes that were written under the lock.
-template <typename Act>
-void AfterTelling(fs::FileSystem& filesystem, const ClusterLocks::Request& lock, Act act) {
-  if (!filesystem.HasToTell(lock.handle)) return act();
-  filesystem.RunBlocking([&filesystem, handle = lock.handle, act = std::move(act)] {
-    filesystem.TellBeforeUnlock(handle);
-    act();
-  });
-}
-
 void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock) {
-  AfterTelling(filesystem, lock, [request, &filesystem, lock] {
+  filesystem.PublishBeforeUnlock(lock.handle, [request, &filesystem, lock] {
     filesystem.locks()->Unlock(lock, [request](const Result<void>& status) { ReplyStatus(request, status); });
   });
 }
@@ -97,7 +87,7 @@ void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
     });
   };
   // A shared lock may take the place of an exclusive one.
-  if (lock.type == meta::LockType::kShared) return AfterTelling(filesystem, lock, ask);
+  if (lock.type == meta::LockType::kShared) return filesystem.PublishBeforeUnlock(lock.handle, ask);
   ask();
 }
 

@@ -134,17 +134,12 @@ Result<Attr> LoadAttr(kv::KvStore& store, InodeId inode, const InodeRecord& reco
   return attr;
 }
 
-Status LoadPending(kv::KvStore& store, InodeId inode, std::vector<Pending>& pending) {
-  const std::string prefix = PendingPrefix(inode);
-  CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(prefix, kv::PrefixEnd(prefix), 0));
-  for (const kv::KvEntry& entry : range.entries) {
-    auto key = DecodePendingKey(entry.key);
-    auto record = PendingRecord::Decode(entry.value);
-    if (!key) return MakeError(ErrorCode::kCorrupt, "the key of a pending record of " + Describe(inode));
-    if (!record.ok()) return record.error().WithContext(Describe(inode));
-    pending.push_back({std::move(key->node), *record, entry.revision});
-  }
-  return {};
+Result<Namespace::MarkedFile> DecodeMark(const kv::KvEntry& entry) {
+  auto key = DecodeMarkKey(entry.key);
+  if (!key) return MakeError(ErrorCode::kCorrupt, "the key of a mark of an unpublished file does not decode");
+  auto mark = UnpublishedMark::Decode(entry.value);
+  if (!mark.ok()) return mark.error().WithContext(Describe(key->inode));
+  return Namespace::MarkedFile{key->inode, {entry.key, std::move(key->node), *std::move(mark), entry.revision}};
 }
 
 Attr LoadAttrOrBasics(kv::KvStore& store, InodeId inode, const InodeRecord& record) {

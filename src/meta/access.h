@@ -57,11 +57,11 @@ Result<std::optional<Entry>> FindEntry(kv::KvStore& store, InodeId parent, std::
 Result<Entry> LoadEntry(kv::KvStore& store, InodeId parent, std::string_view name);  // kNotFound, kNotDirectory
 // The inode's attributes, with those that its D or T record holds.
 Result<Attr> LoadAttr(kv::KvStore& store, InodeId inode, const InodeRecord& record);
-// As LoadAttr, for after the commit: a record that cannot be read does not make the operation fail then.
+// The mark that an entry of the store is.
+Result<Namespace::MarkedFile> DecodeMark(const kv::KvEntry& entry);
+// LoadAttr for after the commit: what cannot be read any more no longer makes the operation fail.
 Attr LoadAttrOrBasics(kv::KvStore& store, InodeId inode, const InodeRecord& record);
-// Appends the pending records of a regular file.
-Status LoadPending(kv::KvStore& store, InodeId inode, std::vector<Pending>& pending);
-// The attributes that the I record alone tells.
+// The attributes that the record alone tells.
 Attr AttrOf(InodeId inode, const InodeRecord& record);
 Result<bool> IsEmptyDirectory(kv::KvStore& store, InodeId directory);
 

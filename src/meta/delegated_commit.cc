@@ -199,8 +199,6 @@ void DelegatedStore::RememberNew(Directory& directory, InodeId inode, uint64_t r
   for (const std::string& key : {FileKey(inode), DirectoryTimesKey(inode)}) {
     if (!directory.points.contains(key)) Remember(directory, {key, {}, 0}, nothing);
   }
-  const std::string pending = PendingPrefix(inode);
-  Remember(directory, {pending, kv::PrefixEnd(pending), 0}, nothing);
 }
 
 // What the commit looked at, or may have changed, is asked for again.

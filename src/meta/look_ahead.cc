@@ -8,11 +8,11 @@ void LookAhead::WantRange(std::string begin, std::string end, size_t limit) {
   wanted_.push_back({std::move(begin), std::move(end), limit});
 }
 
-void LookAhead::WantInode(InodeId inode, bool with_pending) {
+void LookAhead::WantInode(InodeId inode, Namespace::WithMarks marks) {
   Want(InodeKey(inode));
   Want(FileKey(inode));
   Want(DirectoryTimesKey(inode));
-  if (with_pending) WantRange(PendingPrefix(inode), kv::PrefixEnd(PendingPrefix(inode)), 0);
+  if (marks == Namespace::WithMarks::kYes) WantRange(MarkPrefix(inode), kv::PrefixEnd(MarkPrefix(inode)), 0);
 }
 
 void LookAhead::Fetch() {

@@ -23,8 +23,8 @@ class LookAhead final : public kv::KvStore {
   void Want(std::string key);
   void WantRange(std::string begin, std::string end, size_t limit);
   // Everything that an operation may ask of an inode: I, D and T, and what is pending if it is to be told.
-  void WantInode(InodeId inode, bool with_pending);
-  // Fetches all that is wanted, in one round trip. Errors are left to the reads that follow.
+  void WantInode(InodeId inode, Namespace::WithMarks marks);
+  // One round trip for all that is wanted. What fails is left to the reads that follow.
   void Fetch();
   // The entry that was fetched under the key and not given yet; null: none, or the key does not exist.
   const kv::KvEntry* Peek(const std::string& key) const;

@@ -131,11 +131,11 @@ void NoteDirectory(Hints& hints, const LookAhead& ahead, InodeId inode) {
 
 }  // namespace
 
-kv::KvStore& Namespace::LookAt(LookAhead& ahead, std::initializer_list<Name> names, bool with_pending) {
+kv::KvStore& Namespace::LookAt(LookAhead& ahead, std::initializer_list<Name> names, WithMarks marks) {
   if (!hints_) return store_;
   for (const Name& name : names) {
     const std::string key = DentryKey(name.parent, name.name);
-    if (auto inode = hints_->InodeOf(key)) ahead.WantInode(*inode, with_pending);
+    if (auto inode = hints_->InodeOf(key)) ahead.WantInode(*inode, marks);
     ahead.Want(key);
     ahead.Want(InodeKey(name.parent));
   }
@@ -146,16 +146,16 @@ kv::KvStore& Namespace::LookAt(LookAhead& ahead, std::initializer_list<Name> nam
     const kv::KvEntry* entry = ahead.Peek(key);
     auto dentry = entry == nullptr ? DentryRecord::Decode("") : DentryRecord::Decode(entry->value);
     if (!dentry.ok()) continue;
-    if (ahead.Peek(InodeKey(dentry->inode)) == nullptr) ahead.WantInode(dentry->inode, with_pending);
+    if (ahead.Peek(InodeKey(dentry->inode)) == nullptr) ahead.WantInode(dentry->inode, marks);
     hints_->NoteName(key, dentry->inode);
   }
   ahead.Fetch();
   return ahead;
 }
 
-kv::KvStore& Namespace::LookAt(LookAhead& ahead, InodeId inode, bool with_pending) {
+kv::KvStore& Namespace::LookAt(LookAhead& ahead, InodeId inode) {
   if (!hints_) return store_;
-  ahead.WantInode(inode, with_pending);
+  ahead.WantInode(inode, WithMarks::kNo);
   ahead.Fetch();
   NoteDirectory(*hints_, ahead, inode);
   return ahead;

@@ -37,11 +37,12 @@ class Clock {
 };
 Clock& SystemClock();
 
-// Bytes of a file that a node has closed and that are not in its D record yet.
-struct Pending {
+// An UnpublishedMark and its key.
+struct Mark {
+  std::string key;
   std::string node;  // id, kNodeIdBytes
-  PendingRecord record;
-  uint64_t revision = 0;  // of the P key
+  UnpublishedMark record;
+  uint64_t revision = 0;
 };
 
 struct Attr {
@@ -51,10 +52,10 @@ struct Attr {
   uint64_t size = 0;  // symlink: length of the target; directory: 4096
   uint64_t allocated_bytes = 0;
   Timestamp atime, mtime, ctime;
-  // Of a regular file on a remote store: the revision of its D record (0: there is none), and its pending records. Size
-  // and times above are those of the D record.
+  // On a remote store alone, of a regular file: the revision of its D record (0: there is none). Size and times above
+  // are those of the D record.
   uint64_t content_revision = 0;
-  std::vector<Pending> pending;
+  std::vector<Mark> marks;  // if they were asked for
 };
 
 // A regular file as the store has it at one revision.
@@ -62,9 +63,9 @@ struct FileState {
   InodeRecord inode;
   std::optional<FileRecord> record;
   uint64_t record_revision = 0;  // 0: there is no D record
-  std::vector<Pending> pending;
-  bool has_capability = false;  // the extended attribute security.capability
-  uint64_t revision = 0;        // of the store, at which all this held
+  std::vector<Mark> marks;       // if they were asked for
+  bool has_capability = false;   // the extended attribute security.capability
+  uint64_t revision = 0;         // of the store, at which all this held
 };
 
 struct CreateParams {
@@ -73,6 +74,8 @@ struct CreateParams {
            gid = 0;  // of the caller; a set-group-id parent overrides gid, and a new directory inherits the bit
   uint64_t rdev = 0;
   std::string symlink_target;  // S_IFLNK only, at most 4095 bytes (kNameTooLong)
+  // Called for each attempt with the new inode's number: what it adds is part of the transaction.
+  std::function<void(kv::Transaction&, InodeId)> also = {};
 };
 
 struct AttrChanges {
@@ -142,8 +145,11 @@ class Namespace {
   // kNotFound: not formatted. kNotSupported: newer format.
   Result<FilesystemHeader> ReadHeader();
 
-  Result<Attr> Lookup(InodeId parent, std::string_view name);  // kNotFound, kNotDirectory, kNameTooLong
-  Result<Attr> GetAttr(InodeId inode);                         // kNotFound: no such inode
+  // Marks of unpublished files cost a round trip where they are asked for and the name's inode is not known.
+  enum class WithMarks { kNo, kYes };
+  // kNotFound, kNotDirectory, kNameTooLong.
+  Result<Attr> Lookup(InodeId parent, std::string_view name, WithMarks marks = WithMarks::kNo);
+  Result<Attr> GetAttr(InodeId inode);  // kNotFound: no such inode
   // Regular files, directories, symlinks, devices, FIFOs, sockets. kAlreadyExists, kNotFound (the parent was removed).
   // `numbered` (may be empty) is called with the inode's number before anybody can find it; Create may fail after that.
   // It is called again when that number was taken, as after a backup was restored. The last call counts.
@@ -167,16 +173,16 @@ class Namespace {
   using EntryVisitor = std::function<void(std::string_view name, InodeId inode, uint32_t type)>;
   Status VisitDirectory(InodeId directory, const EntryVisitor& visit);
   Result<InodeId> ParentOf(InodeId directory);
-  // Reads all records of a file at once. kNotFound: no such inode.
-  Result<FileState> ReadFile(InodeId inode);
-  // Every pending record that there is, at one revision; only where the store is remote.
-  struct PendingFile {
+  // All there is to know of a file, in one read. kNotFound: no such inode.
+  Result<FileState> ReadFile(InodeId inode, WithMarks marks = WithMarks::kNo);
+  // Every mark that there is, at one revision; only where the store is remote.
+  struct MarkedFile {
     InodeId inode;
-    Pending pending;
+    Mark mark;
   };
-  Result<std::vector<PendingFile>> ListPending();
-  // The inodes that may lie below `directory`: those that names below it lead to, and those with more than one name, of
-  // which that is not known. Inodes that are gone lie nowhere.
+  Result<std::vector<MarkedFile>> ListMarks();
+  // Which of the inodes may lie below `directory`: those that names below it lead to, and those of which that is not
+  // known (more than one name). Inodes that are gone lie nowhere.
   Result<std::vector<InodeId>> FindBelow(InodeId directory, const std::vector<InodeId>& inodes);
 
   // For each inode the nearest of these directories that it is, or lies below; 0: none. nullopt: it has more than one
@@ -229,8 +235,8 @@ class Namespace {
     InodeId parent;
     std::string_view name;
   };
-  kv::KvStore& LookAt(LookAhead& ahead, std::initializer_list<Name> names, bool with_pending = false);
-  kv::KvStore& LookAt(LookAhead& ahead, InodeId inode, bool with_pending = false);
+  kv::KvStore& LookAt(LookAhead& ahead, std::initializer_list<Name> names, WithMarks marks = WithMarks::kNo);
+  kv::KvStore& LookAt(LookAhead& ahead, InodeId inode);
   Status CommitRemoval(InodeId parent, std::string_view name, Entry& entry);
   // The time of now, or the latest that this host has seen of the directory, whichever is later.
   Timestamp TimeFor(InodeId directory);

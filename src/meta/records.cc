@@ -117,63 +117,28 @@ Result<FileRecord> FileRecord::Decode(std::string_view value) {
 
 namespace {
 
-constexpr uint8_t kPendingVersion = 2;
-
-void EncodeRanges(Encoder& encoder, const std::vector<PendingRecord::Range>& ranges) {
-  encoder.Varint(ranges.size());
-  for (const PendingRecord::Range& range : ranges) encoder.Varint(range.begin).Varint(range.end - range.begin);
-}
-
-// False when the bytes are none that EncodeRanges makes.
-bool DecodeRanges(Decoder& decoder, std::vector<PendingRecord::Range>& ranges) {
-  const uint64_t count = decoder.Varint();
-  if (count > PendingRecord::kRangesMax) return false;
-  uint64_t last = 0;
-  for (uint64_t i = 0; i < count && decoder.ok(); i++) {
-    const uint64_t begin = decoder.Varint(), length = decoder.Varint();
-    if (begin < last || begin > kFileSizeMax || length == 0 || length > kFileSizeMax - begin) return false;
-    last = begin + length;
-    ranges.push_back({begin, last});
-  }
-  return decoder.ok();
-}
+constexpr uint8_t kMarkVersion = 3;
+constexpr uint8_t kOldestMarkVersion = 1;  // versions 1 and 2 also told what was written, after the session
 
 }  // namespace
 
-std::string PendingRecord::Encode() const {
-  Encoder encoder;
-  encoder.U8(kPendingVersion).U64(session).U64(size).U8(times_are_set ? 1 : 0).Time(mtime).Time(ctime);
-  EncodeRanges(encoder, ranges);
-  encoder.U64(lost_session);
-  EncodeRanges(encoder, lost);
-  return encoder.Take();
+std::string UnpublishedMark::Encode() const {
+  return Encoder().U8(kMarkVersion).U64(session).LengthPrefixed(failure).Take();
 }
 
-Result<PendingRecord> PendingRecord::Decode(std::string_view value) {
+Result<UnpublishedMark> UnpublishedMark::Decode(std::string_view value) {
   Decoder decoder(value);
-  PendingRecord record;
+  UnpublishedMark mark;
   const uint8_t version = decoder.U8();
-  record.session = decoder.U64();
-  record.size = decoder.U64();
-  const uint8_t times_are_set = decoder.U8();
-  record.mtime = decoder.Time();
-  record.ctime = decoder.Time();
-  if (decoder.ok() && version != 1 && version != kPendingVersion) {
-    return Corrupt("pending record", "unknown record version");
+  mark.session = decoder.U64();
+  if (!decoder.ok()) return Corrupt("mark of an unpublished file", "it is cut short");
+  if (version < kOldestMarkVersion || version > kMarkVersion) {
+    return Corrupt("mark of an unpublished file", "unknown record version");
   }
-  if (record.size > kFileSizeMax) return Corrupt("pending record", "its size is past the largest");
-  if (version == kPendingVersion) {
-    bool sound = DecodeRanges(decoder, record.ranges);
-    record.lost_session = decoder.U64();
-    sound = sound && DecodeRanges(decoder, record.lost) && (record.lost_session != 0 || record.lost.empty());
-    if (!sound) return Corrupt("pending record", "its ranges are cut short, out of order or too many");
-  } else if (record.size > 0) {
-    record.ranges.push_back({0, record.size});  // which of them it did not tell
-  }
-  if (!decoder.Finished()) return Corrupt("pending record", "it is cut short or too long");
-  if (times_are_set > 1) return Corrupt("pending record", "a flag is neither 0 nor 1");
-  record.times_are_set = times_are_set == 1;
-  return record;
+  if (version < kMarkVersion) return mark;
+  mark.failure = decoder.LengthPrefixed();
+  if (!decoder.Finished()) return Corrupt("mark of an unpublished file", "it is cut short or too long");
+  return mark;
 }
 
 std::string LevelRecord::Encode() const { return Encoder().U8(kRecordVersion).U8(is_replicated ? 1 : 0).Take(); }
@@ -266,19 +231,24 @@ std::optional<InodeId> InodeOfLevelKey(std::string_view key) {
   if (!decoder.Finished() || kind != 'Y') return std::nullopt;
   return inode;
 }
-std::string PendingKey(InodeId inode, std::string_view node) { return KeyOf('P', inode, node); }
-std::string PendingPrefix(InodeId inode) { return KeyOf('P', inode); }
+std::string MarkKey(InodeId inode, std::string_view node, uint64_t session) {
+  return KeyOf('P', inode, Encoder().Text(node).BigEndianU64(session).Take());
+}
+std::string MarkPrefix(InodeId inode) { return KeyOf('P', inode); }
 std::string MoveKey() { return "V"; }
 std::string FreedBytesKey() { return "G"; }
 std::string NextInodeKey() { return "N"; }
 
-std::optional<PendingKeyParts> DecodePendingKey(std::string_view key) {
+std::optional<MarkKeyParts> DecodeMarkKey(std::string_view key) {
   Decoder decoder(key);
   const char kind = static_cast<char>(decoder.U8());
-  PendingKeyParts parts;
+  MarkKeyParts parts;
   parts.inode.value = decoder.BigEndianU64();
   parts.node = decoder.Text(kNodeIdBytes);
-  if (!decoder.Finished() || kind != 'P') return std::nullopt;
+  // Marks of versions 1 and 2 have no session in their key.
+  const std::string_view rest = decoder.Rest();
+  const bool is_sound = rest.empty() || rest.size() == sizeof(uint64_t);
+  if (!decoder.ok() || !is_sound || kind != 'P') return std::nullopt;
   return parts;
 }
 

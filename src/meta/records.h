@@ -48,27 +48,13 @@ struct FileRecord {
   static Result<FileRecord> Decode(std::string_view value);
 };
 
-// What other hosts may know of bytes that the node of the key has closed and not published: docs/cluster/publishing.md.
-struct PendingRecord {
-  struct Range {
-    uint64_t begin = 0, end = 0;  // bytes [begin, end) of the file
-    bool operator==(const Range&) const = default;
-  };
-  static constexpr size_t kRangesMax = 64;
-
-  uint64_t session = 0;        // revision of the node's session: once that is gone, so are the bytes
-  uint64_t size = 0;           // the file is at least this long
-  bool times_are_set = false;  // by utimensat: they count as they are, not as the latest
-  Timestamp mtime, ctime;
-  std::vector<Range> ranges;  // where the bytes lie, or more: in order, kRangesMax at most; none: no byte was changed
-  // Of an earlier session of the node that is gone, whose record this one took the place of: what was lost with it.
-  uint64_t lost_session = 0;  // 0: nothing was
-  std::vector<Range> lost;
-  // Whether all bytes that were closed are published too: made between that and the removal of the record, whose end
-  // takes nothing with it then. What is closed later is told by a record of its own.
-  bool TellsOfNothing() const { return ranges.empty() && size == 0 && !times_are_set && lost_session == 0; }
+// Says of a file that the node of the key has made it, truncated it or is overwriting it, and has not published what it
+// wrote. docs/cluster.md, "The namespace".
+struct UnpublishedMark {
+  uint64_t session = 0;  // revision of the node's session, as in the key: once that has ended the bytes are lost
+  std::string failure;   // why a publish failed; empty: none did
   std::string Encode() const;
-  static Result<PendingRecord> Decode(std::string_view value);
+  static Result<UnpublishedMark> Decode(std::string_view value);
 };
 
 // What `user.cairnfs.level` says of a directory.
@@ -120,13 +106,14 @@ std::string XattrKey(InodeId inode, std::string_view name);
 std::string XattrPrefix(InodeId inode);
 std::string OrphanKey(InodeId inode);
 inline constexpr size_t kNodeIdBytes = 16;
-std::string PendingKey(InodeId inode, std::string_view node);  // kNodeIdBytes of it
-std::string PendingPrefix(InodeId inode);
-struct PendingKeyParts {
+// Of the node's UnpublishedMark, kNodeIdBytes of its id, under a session of it.
+std::string MarkKey(InodeId inode, std::string_view node, uint64_t session);
+std::string MarkPrefix(InodeId inode);
+struct MarkKeyParts {
   InodeId inode;
   std::string node;
 };
-std::optional<PendingKeyParts> DecodePendingKey(std::string_view key);
+std::optional<MarkKeyParts> DecodeMarkKey(std::string_view key);
 std::string LevelKey(InodeId directory);
 std::string LevelsPrefix();
 std::optional<InodeId> InodeOfLevelKey(std::string_view key);

@@ -92,6 +92,7 @@ Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const Crea
     // Shows that the inode is new, and has no home yet. Otherwise the store would have to be asked which delegation
     // covers its records.
     if (options_.remote) transaction.IfAbsent(InodeKey(*inode));
+    if (params.also) params.also(transaction, *inode);
     PutDirectoryTimes(transaction, parent, now);
     CAIRNFS_ASSIGN_OR_RETURN(const uint64_t revision, store_.Commit(transaction));
     const std::string key = DentryKey(parent, name);

@@ -6,7 +6,7 @@ Result<Attr> Namespace::Link(InodeId inode, InodeId new_parent, std::string_view
   CAIRNFS_RETURN_IF_ERROR(ValidateName(new_name));
   return RetryOnConflict("link", PaceOf(options_), [&](int attempt) -> Result<Attr> {
     LookAhead ahead(store_);
-    if (options_.remote) ahead.WantInode(inode, /*with_pending=*/false);
+    if (options_.remote) ahead.WantInode(inode, WithMarks::kNo);
     kv::KvStore& store = LookAt(ahead, {{new_parent, new_name}});
     CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(store, new_parent));
     if (attempt > 0) {

@@ -2,15 +2,22 @@
 
 namespace cairnfs::meta {
 
-Result<Attr> Namespace::Lookup(InodeId parent, std::string_view name) {
+Result<Attr> Namespace::Lookup(InodeId parent, std::string_view name, WithMarks marks) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(name));
   LookAhead ahead(store_);
-  kv::KvStore& store = LookAt(ahead, {{parent, name}}, /*with_pending=*/true);
+  kv::KvStore& store = LookAt(ahead, {{parent, name}}, marks);
   CAIRNFS_ASSIGN_OR_RETURN(auto entry, LoadEntry(store, parent, name));
   CAIRNFS_ASSIGN_OR_RETURN(Attr attr, LoadAttr(store, entry.id(), entry.inode.record));
   if (options_.remote && IsRegular(entry.inode.record)) {
     hints_->NoteEntry(DentryKey(parent, name), entry, attr);
-    CAIRNFS_RETURN_IF_ERROR(LoadPending(store, entry.id(), attr.pending));
+    if (marks == WithMarks::kYes) {
+      const std::string prefix = MarkPrefix(entry.id());
+      CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(prefix, kv::PrefixEnd(prefix), 0));
+      for (const kv::KvEntry& each : range.entries) {
+        CAIRNFS_ASSIGN_OR_RETURN(MarkedFile marked, DecodeMark(each));
+        attr.marks.push_back(std::move(marked.mark));
+      }
+    }
   }
   return attr;
 }

@@ -2,12 +2,11 @@
 
 namespace cairnfs::meta {
 
-Result<FileState> Namespace::ReadFile(InodeId inode) {
-  const std::string pending = PendingPrefix(inode);
-  const kv::KvSpan spans[] = {{InodeKey(inode), "", 0},
-                              {FileKey(inode), "", 0},
-                              {XattrKey(inode, "security.capability"), "", 0},
-                              {pending, kv::PrefixEnd(pending), 0}};
+Result<FileState> Namespace::ReadFile(InodeId inode, WithMarks marks) {
+  std::vector<kv::KvSpan> spans = {
+      {InodeKey(inode), "", 0}, {FileKey(inode), "", 0}, {XattrKey(inode, "security.capability"), "", 0}};
+  const std::string prefix = MarkPrefix(inode);
+  if (marks == WithMarks::kYes) spans.push_back({prefix, kv::PrefixEnd(prefix), 0});
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(spans));
   auto first = [&](size_t span) -> const kv::KvEntry* {
     const auto& entries = snapshot.ranges[span].entries;
@@ -22,11 +21,10 @@ Result<FileState> Namespace::ReadFile(InodeId inode) {
     state.record_revision = entry->revision;
   }
   state.has_capability = first(2) != nullptr;
-  for (const kv::KvEntry& entry : snapshot.ranges[3].entries) {
-    auto key = DecodePendingKey(entry.key);
-    if (!key) return MakeError(ErrorCode::kCorrupt, "the key of a pending record of " + Describe(inode));
-    CAIRNFS_ASSIGN_OR_RETURN(PendingRecord record, PendingRecord::Decode(entry.value));
-    state.pending.push_back({std::move(key->node), record, entry.revision});
+  if (marks == WithMarks::kNo) return state;
+  for (const kv::KvEntry& entry : snapshot.ranges.back().entries) {
+    CAIRNFS_ASSIGN_OR_RETURN(MarkedFile marked, DecodeMark(entry));
+    state.marks.push_back(std::move(marked.mark));
   }
   return state;
 }

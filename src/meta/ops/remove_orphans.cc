@@ -67,7 +67,7 @@ Result<std::optional<Orphan>> LoadOrphan(kv::KvStore& store, InodeId inode, bool
     return loaded.error();
   }
   CAIRNFS_RETURN_IF_ERROR(AddKeys(store, XattrPrefix(inode), orphan.keys_beside));
-  if (among_hosts) CAIRNFS_RETURN_IF_ERROR(AddKeys(store, PendingPrefix(inode), orphan.keys_beside));
+  if (among_hosts) CAIRNFS_RETURN_IF_ERROR(AddKeys(store, MarkPrefix(inode), orphan.keys_beside));
   return std::optional(std::move(orphan));
 }
 
@@ -93,7 +93,7 @@ void LookAtOrphans(LookAhead& ahead, std::span<const InodeId> inodes) {
   for (InodeId inode : inodes) {
     ahead.Want(OrphanKey(inode));
     ahead.Want(InodeKey(inode));
-    for (const std::string& prefix : {XattrPrefix(inode), PendingPrefix(inode)}) {
+    for (const std::string& prefix : {XattrPrefix(inode), MarkPrefix(inode)}) {
       ahead.WantRange(prefix, kv::PrefixEnd(prefix), kPageEntries);
     }
   }

@@ -17,22 +17,14 @@ using Clock = std::chrono::steady_clock;
 
 class Handler final : public PeerHandler {
  public:
-  std::vector<FinishFailure> FinishFiles(const std::vector<InodeId>& inodes) override {
+  std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes) override {
     ++running;
     while (blocked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     --running;
-    std::vector<FinishFailure> failures;
-    for (const InodeId& inode : inodes) {
-      if (inode.value % 2 == 1) failures.push_back({inode, "a/b", why});
-    }
-    return failures;
-  }
-  std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes) override {
     std::vector<bool> held;
     for (const InodeId& inode : inodes) held.push_back(inode.value > 10);
     return held;
   }
-  std::string why = "its bytes are lost";  // set while nobody asks
   std::atomic<bool> blocked{false};
   std::atomic<int> running{0};
 };
@@ -51,30 +43,10 @@ class PeerServiceTest : public ClusterChunkTest {
   Handler handler_;
 };
 
-TEST_F(PeerServiceTest, FinishFilesAndHoldOrphans) {
-  auto failures = peers().FinishFiles(nodes_[1]->id, {InodeId{2}, InodeId{3}}, Soon());
-  ASSERT_OK(failures);
-  ASSERT_EQ(failures->size(), 1u);
-  EXPECT_EQ((*failures)[0].inode, InodeId{3});
-  EXPECT_EQ((*failures)[0].path, "a/b");
-  EXPECT_EQ((*failures)[0].why, "its bytes are lost");
+TEST_F(PeerServiceTest, HoldOrphans) {
   auto held = peers().HoldOrphans(nodes_[1]->id, {InodeId{5}, InodeId{50}}, Soon());
   ASSERT_OK(held);
   EXPECT_EQ(*held, (std::vector<bool>{false, true}));
-}
-
-// They would be more than a reply may hold: it names as many as fit, and says that there are more.
-TEST_F(PeerServiceTest, FinishFilesNamesSomeOfVeryManyFailures) {
-  handler_.why.assign(4096, 'y');
-  std::vector<InodeId> inodes;
-  for (uint64_t i = 0; i < 3000; ++i) inodes.push_back(InodeId{2 * i + 1});
-  auto failures = peers().FinishFiles(nodes_[1]->id, inodes, Soon());
-  ASSERT_OK(failures);
-  ASSERT_GT(failures->size(), 100u);
-  ASSERT_LT(failures->size(), inodes.size());
-  EXPECT_EQ((*failures)[0].why, handler_.why);
-  const std::string more = std::to_string(inodes.size() - failures->size()) + " more of its files";
-  EXPECT_NE(failures->back().why.find(more), std::string::npos) << failures->back().why.substr(4096);
 }
 
 TEST_F(PeerServiceTest, ErrorsAreToldApart) {
@@ -87,7 +59,7 @@ TEST_F(PeerServiceTest, ErrorsAreToldApart) {
   ASSERT_FALSE(nobody.ok());
   EXPECT_EQ(nobody.error().code, ErrorCode::kUnavailable);
   handler_.blocked = true;
-  auto late = peers().FinishFiles(nodes_[1]->id, {InodeId{1}}, Soon(std::chrono::milliseconds(300)));
+  auto late = peers().HoldOrphans(nodes_[1]->id, {InodeId{1}}, Soon(std::chrono::milliseconds(300)));
   handler_.blocked = false;
   ASSERT_FALSE(late.ok());
   EXPECT_EQ(late.error().code, ErrorCode::kUnavailable);
@@ -108,18 +80,17 @@ TEST_F(PeerServiceTest, ANodeThatIsOutIsNotAnswered) {
   EXPECT_EQ(held.error().code, ErrorCode::kUnavailable);
 }
 
-TEST_F(PeerServiceTest, BlockedFinishesDoNotHoldUpChunks) {
+TEST_F(PeerServiceTest, ABlockedHandlerDoesNotHoldUpChunks) {
   handler_.blocked = true;
   std::vector<std::thread> askers;
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 2; ++i) {
     askers.emplace_back(
-        [&] { EXPECT_TRUE(peers().FinishFiles(nodes_[1]->id, {InodeId{2}}, Soon(std::chrono::minutes(2))).ok()); });
+        [&] { EXPECT_TRUE(peers().HoldOrphans(nodes_[1]->id, {InodeId{2}}, Soon(std::chrono::minutes(2))).ok()); });
   }
-  EXPECT_TRUE(Eventually([&] { return handler_.running == 12; }));
+  EXPECT_TRUE(Eventually([&] { return handler_.running == 2; }));
   const auto chunks = MakeChunks(1, 10);
   PutAll(*nodes_[0], chunks);
   EXPECT_TRUE(nodes_[0]->chunks->Sync().ok());
-  EXPECT_TRUE(peers().HoldOrphans(nodes_[1]->id, {InodeId{5}}, Soon()).ok());
   handler_.blocked = false;
   for (std::thread& asker : askers) asker.join();
 }
@@ -129,20 +100,20 @@ TEST_F(PeerServiceTest, WhoWaitsNoMoreDoesNotWaitForAnAnswerEither) {
   kv::Patience patience;
   auto asked = std::async(std::launch::async, [&] {
     const kv::Patience::OfThread of_thread(patience);
-    return peers().FinishFiles(nodes_[1]->id, {InodeId{2}}, Soon(std::chrono::minutes(10)));
+    return peers().HoldOrphans(nodes_[1]->id, {InodeId{2}}, Soon(std::chrono::minutes(10)));
   });
   EXPECT_TRUE(Eventually([&] { return handler_.running == 1; }));
   patience.End();
   EXPECT_EQ(asked.wait_for(std::chrono::seconds(60)), std::future_status::ready);
   handler_.blocked = false;
-  const auto failures = asked.get();
-  ASSERT_FALSE(failures.ok());
-  EXPECT_EQ(failures.error().code, ErrorCode::kInterrupted);
+  const auto answer = asked.get();
+  ASSERT_FALSE(answer.ok());
+  EXPECT_EQ(answer.error().code, ErrorCode::kInterrupted);
 }
 
 TEST_F(PeerServiceTest, TakingTheHandlerAwayWaitsForItsCalls) {
   handler_.blocked = true;
-  std::thread asker([&] { static_cast<void>(peers().FinishFiles(nodes_[1]->id, {InodeId{2}}, Soon())); });
+  std::thread asker([&] { static_cast<void>(peers().HoldOrphans(nodes_[1]->id, {InodeId{2}}, Soon())); });
   EXPECT_TRUE(Eventually([&] { return handler_.running == 1; }));
   std::thread unblocker([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -258,25 +229,6 @@ TEST_F(PeerServerTest, ANodeThatCannotTakeMoreChunksAnswersQuestions) {
   EXPECT_EQ(first.get(), kAnswered);
 }
 
-TEST_F(PeerServerTest, ACallWhoseTimeIsOverIsForsaken) {
-  Listen({}, PeerMethod::kFinishFiles);
-  auto last_is_forsaken = [&] {
-    MutexLock lock(mutex_);
-    return held_.size() > 1 && held_.back().IsForsaken();
-  };
-  auto in_time = Call(PeerMethod::kFinishFiles, 0, std::chrono::minutes(10));
-  ASSERT_TRUE(Eventually([&] { return begun_ == 1; }));
-  // One whose time was over before it came here was not held: another is made.
-  while (begun_ < 2) EXPECT_NE(Call(PeerMethod::kFinishFiles, 0, std::chrono::seconds(1)).get(), kAnswered);
-  EXPECT_TRUE(Eventually(last_is_forsaken));
-  {
-    MutexLock lock(mutex_);
-    EXPECT_FALSE(held_.front().IsForsaken());
-  }
-  Release();
-  EXPECT_EQ(in_time.get(), kAnswered);
-}
-
 TEST_F(PeerServerTest, GetsWaitForThoseWhoseRepliesTakeMemory) {
   PeerServer::Options options;
   options.gets_at_once_max = 2;
@@ -316,8 +268,8 @@ TEST_F(PeerServerTest, WhoAsksForTheMetadataIsToldWhereItIs) {
 TEST_F(PeerServiceTest, MalformedRequestsAreRefused) {
   WireCounters counters;
   PeerClient client(*nodes_[0]->membership, 1, counters, options_.timeouts.connect);
-  for (PeerMethod method : {PeerMethod::kHas, PeerMethod::kConfirm, PeerMethod::kPut, PeerMethod::kGet,
-                            PeerMethod::kFinishFiles, PeerMethod::kHoldOrphans}) {
+  for (PeerMethod method :
+       {PeerMethod::kHas, PeerMethod::kConfirm, PeerMethod::kPut, PeerMethod::kGet, PeerMethod::kHoldOrphans}) {
     std::promise<ErrorCode> promise;
     client.Call(nodes_[1]->id, method, {"\xff\xff\xff\xff nonsense", {}}, std::chrono::seconds(10),
                 [&](const Result<PeerMessage>& reply) {

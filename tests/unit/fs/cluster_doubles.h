@@ -291,8 +291,7 @@ struct Switchboard {
   std::mutex mutex;
   std::map<cluster::NodeId, cluster::PeerHandler*> handlers;
   std::map<cluster::NodeId, int> busy;
-  std::atomic<int> finish_calls{0}, hold_calls{0};
-  std::atomic<int> unanswered_finishes{0};  // so many FinishFiles fail, as if their node could not be reached
+  std::atomic<int> hold_calls{0};
 };
 
 class TestPeers final : public cluster::Peers {
@@ -310,17 +309,6 @@ class TestPeers final : public cluster::Peers {
       std::this_thread::yield();
       lock.lock();
     }
-  }
-  Result<std::vector<cluster::PeerHandler::FinishFailure>> FinishFiles(const cluster::NodeId& node,
-                                                                       const std::vector<InodeId>& inodes,
-                                                                       std::chrono::steady_clock::time_point) override {
-    board_.finish_calls++;
-    if (board_.unanswered_finishes > 0) {
-      board_.unanswered_finishes--;
-      return MakeError(ErrorCode::kUnavailable, "nobody answers");
-    }
-    using Failures = std::vector<cluster::PeerHandler::FinishFailure>;
-    return Call<Failures>(node, [&](cluster::PeerHandler& handler) { return handler.FinishFiles(inodes); });
   }
   Result<std::vector<bool>> HoldOrphans(const cluster::NodeId& node, const std::vector<InodeId>& inodes,
                                         std::chrono::steady_clock::time_point) override {

@@ -167,8 +167,8 @@ class Host {
                              const Caller& caller = {}) {
     return Await<HandleId>([&](Done<HandleId> done) { fs->Open(inode, flags, std::move(done), caller); });
   }
-  Status Flush(const FileSystem::Created& file) {
-    return Await<void>([&](Done<void> done) { fs->Flush(file.handle, file.attr.inode, std::move(done)); });
+  Status Flush(const FileSystem::Created& file, const Caller& caller = {}) {
+    return Await<void>([&](Done<void> done) { fs->Flush(file.handle, file.attr.inode, std::move(done), caller); });
   }
   Status CloseFile(const FileSystem::Created& file) {
     Status status = Flush(file);
@@ -216,6 +216,26 @@ class Host {
     auto text = Read(*file, 0, kMiB);
     EXPECT_TRUE(CloseFile(*file).ok());
     return text.ok() ? *text : "cannot read: " + text.error().message;
+  }
+  // Writes a new file that stays open, and so is not published.
+  InodeId PutOpen(std::string_view file_name, std::string_view bytes, InodeId parent = kRootInode) {
+    auto file = Create(file_name, parent);
+    EXPECT_TRUE(Write(file, 0, bytes).ok());
+    return file.attr.inode;
+  }
+  // Writes a new file as a process that is killed then: nobody waits for its close.
+  InodeId PutKilled(std::string_view file_name, std::string_view bytes, InodeId parent = kRootInode) {
+    auto file = Create(file_name, parent);
+    EXPECT_TRUE(Write(file, 0, bytes).ok());
+    fs->Release(file.handle, file.attr.inode);
+    return file.attr.inode;
+  }
+  // Writes a new file whose close fails.
+  InodeId PutInVain(std::string_view file_name, std::string_view bytes, InodeId parent = kRootInode) {
+    auto file = Create(file_name, parent);
+    EXPECT_TRUE(Write(file, 0, bytes).ok());
+    EXPECT_FALSE(CloseFile(file).ok());
+    return file.attr.inode;
   }
   // Writes a whole new file and closes it.
   InodeId Put(std::string_view file_name, std::string_view bytes, InodeId parent = kRootInode) {

@@ -41,10 +41,10 @@ TEST_F(ClusterOpenFilesTest, WhoHasSeenTheSizeReadsTheBytes) {
   EXPECT_EQ(*host(1).Read(*reader, 0, 100), "first");
   Rewrite(host(0), "file", "SECOND");
   EXPECT_EQ(host(1).fs->GetAttr(reader->attr.inode)->size, 6u);
-  EXPECT_EQ(*host(1).Read(*reader, 0, 100), "SECOND") << "closed, and not published";
+  EXPECT_EQ(*host(1).Read(*reader, 0, 100), "SECOND");
   ASSERT_TRUE(host(0).Truncate(reader->attr.inode, 3).ok());
   EXPECT_EQ(host(1).fs->GetAttr(reader->attr.inode)->size, 3u);
-  EXPECT_EQ(*host(1).Read(*reader, 0, 100), "SEC") << "published";
+  EXPECT_EQ(*host(1).Read(*reader, 0, 100), "SEC");
   ASSERT_TRUE(host(1).CloseFile(*reader).ok());
 }
 
@@ -74,39 +74,6 @@ TEST_F(ClusterOpenFilesTest, ReadsGoOnWhileTheStoreIsAway) {
   EXPECT_EQ(*host(1).Read(*reader, 0, 100), "bytes");
   host(1).gate->shut = false;
   ASSERT_TRUE(host(1).CloseFile(*reader).ok());
-}
-
-// Nobody waits for a host that cannot publish what it closed, nor for what another published beside that.
-TEST_F(ClusterOpenFilesTest, ReadsGoOnWhereAnotherHostDoesNotPublish) {
-  MakeHosts(3);
-  host(0).Put("file", "....");
-  auto reader = host(0).Open("file", {.read = true});
-  ASSERT_TRUE(reader.ok());
-  EXPECT_EQ(*host(0).Read(*reader, 0, 100), "....");
-  auto stuck = host(1).Open("file"), other = host(2).Open("file");
-  ASSERT_TRUE(stuck.ok() && other.ok());
-  board_.unanswered_finishes = 1'000'000;
-  ASSERT_TRUE(host(1).Write(*stuck, 0, "s").ok());
-  ASSERT_TRUE(host(1).CloseFile(*stuck).ok());
-  auto slowest = std::chrono::steady_clock::duration::zero();
-  auto comes_to_read = [&](std::string_view bytes) {
-    return Eventually([&] {
-      const auto begun_at = std::chrono::steady_clock::now();
-      const auto read = host(0).Read(*reader, 0, 100);
-      slowest = std::max(slowest, std::chrono::steady_clock::now() - begun_at);
-      return read.ok() && *read == bytes;
-    });
-  };
-  const int calls = board_.finish_calls;
-  EXPECT_TRUE(Eventually([&] { return comes_to_read("....") && board_.finish_calls > calls; }));
-  ASSERT_TRUE(host(2).Write(*other, 1, "o").ok());
-  ASSERT_TRUE(host(2).Fsync(*other).ok());
-  EXPECT_TRUE(comes_to_read(".o.."));
-  board_.unanswered_finishes = 0;
-  EXPECT_TRUE(comes_to_read("so.."));
-  EXPECT_LT(slowest, std::chrono::seconds(30)) << "it waited for the host";
-  ASSERT_TRUE(host(2).CloseFile(*other).ok());
-  ASSERT_TRUE(host(0).CloseFile(*reader).ok());
 }
 
 // The hosts take turns as under a lock.
@@ -173,8 +140,9 @@ TEST_F(ClusterOpenFilesTest, WhatWasWrittenUnderALockIsTheNextHolders) {
   host(0).Put("file", "");
   std::vector<FileSystem::Created> files{*host(0).Open("file"), *host(1).Open("file")};
   ASSERT_TRUE(host(0).Write(files[0], 0, "first").ok());
-  EXPECT_TRUE(host(0).fs->HasToTell(files[0].handle));
-  host(0).fs->TellBeforeUnlock(files[0].handle);
+  std::promise<void> published;
+  host(0).fs->PublishBeforeUnlock(files[0].handle, [&] { published.set_value(); });
+  published.get_future().wait();
   host(1).fs->NoteLocked(files[1].handle);
   EXPECT_EQ(*host(1).Read(files[1], 0, 100), "first");
   for (size_t i = 0; i < 2; i++) ASSERT_TRUE(host(i).CloseFile(files[i]).ok());
@@ -222,16 +190,17 @@ TEST_F(ClusterOpenFilesTest, AMappingThatOutlivesItsDescriptorIsSeenWhenItEnds) 
   const InodeId directory = host(0).MakeDirectory("directory");
   auto file = host(0).Create("file", directory);
   ASSERT_TRUE(WriteBack(host(0), file, "open").ok());
-  EXPECT_EQ(KeyCount("P"), 0u) << "the descriptor is open, and its close will tell of it";
   ASSERT_TRUE(host(0).Flush(file).ok());
-  ASSERT_TRUE(host(0).Sync().ok());
   ASSERT_EQ(KeyCount("P"), 0u);
   ASSERT_TRUE(WriteBack(host(0), file, "mapped bytes").ok());
-  EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->size, 12u);
+  EXPECT_EQ(KeyCount("P"), 1u) << "no close will wait for it";
+  ASSERT_TRUE(host(0).Sync().ok());
+  EXPECT_EQ(KeyCount("P"), 0u);
   EXPECT_EQ(host(1).Cat("file", directory), "mapped bytes");
   // Lost with the host before they are published, they fail the commit.
   ASSERT_TRUE(WriteBack(host(0), file, "MAPPED").ok());
   host(0).Die();
+  EXPECT_TRUE(Eventually([&] { return *host(1).Durability(file.attr.inode) == "lost"; }));
   const Status committed = host(1).Rename(kRootInode, "directory", kRootInode, "final");
   ASSERT_FALSE(committed.ok());
   EXPECT_NE(committed.error().message.find("directory/file"), std::string::npos) << committed.error().message;
@@ -314,17 +283,15 @@ TEST_F(ClusterOpenFilesTest, ALockOnAFileThatWasRemovedElsewhere) {
 }
 
 // By another descriptor, between the truncation and its publication.
-TEST_F(ClusterOpenFilesTest, ACloseDoesNotTellTheSizeBeforeATruncation) {
+TEST_F(ClusterOpenFilesTest, ACloseWhileATruncationIsPublished) {
   MakeHosts(2);
   auto file = host(0).Create("file");
   ASSERT_TRUE(host(0).Write(file, 0, std::string(10'000, 'x')).ok());
-  uint64_t told = 0;
-  host(0).chunks->before_sync = [&] {
-    EXPECT_TRUE(host(0).Flush(file).ok());
-    told = host(1).fs->GetAttr(file.attr.inode)->size;
-  };
+  std::future<Status> closed;
+  host(0).chunks->before_sync = [&] { closed = std::async(std::launch::async, [&] { return host(0).Flush(file); }); };
   ASSERT_TRUE(host(0).Truncate(file.attr.inode, 3000).ok());
-  EXPECT_EQ(told, 3000u);
+  EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->size, 3000u);
+  ASSERT_TRUE(closed.get().ok());
   EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->size, 3000u);
   ASSERT_TRUE(host(0).CloseFile(file).ok());
 }

@@ -156,16 +156,18 @@ TEST_F(ClusterPublishTest, NothingWaitsForWhatAFullStoreRefused) {
   EXPECT_EQ(synced.error().code, ErrorCode::kNoSpace);
   auto set = SetTime(file.attr.inode);
   EXPECT_EQ(set.wait_for(kSoon), std::future_status::ready);
+  const auto times = set.get();
+  ASSERT_FALSE(times.ok());
+  EXPECT_EQ(times.error().code, ErrorCode::kNoSpace);
   RefuseNone();
   EXPECT_TRUE(host(0).Fsync(file).ok());
-  EXPECT_TRUE(set.get().ok());
   EXPECT_TRUE(host(0).CloseFile(file).ok());
 }
 
 TEST_F(ClusterPublishTest, AKeyThatCannotBeReadHoldsUpNoOtherFile) {
   MakeHosts(2);
-  const InodeId bad = host(0).Put("bad", "aaaa");
-  host(0).Put("good", "bbbb");
+  const InodeId bad = host(0).PutOpen("bad", "aaaa");
+  host(0).PutOpen("good", "bbbb");
   Refuse(MakeError(ErrorCode::kCorrupt, "a block of the store is damaged"),
          [key = meta::FileKey(bad)](const kv::Transaction& transaction) {
            return std::any_of(transaction.writes.begin(), transaction.writes.end(),
@@ -184,7 +186,7 @@ TEST_F(ClusterPublishTest, AKeyThatCannotBeReadHoldsUpNoOtherFile) {
 TEST_F(ClusterPublishTest, ARoundAsksAStoreThatIsAwayOnce) {
   MakeHosts(2);
   constexpr size_t kFiles = 100;  // more than a few transactions publish
-  for (size_t i = 0; i < kFiles; i++) host(0).Put("file-" + std::to_string(i), "bytes");
+  for (size_t i = 0; i < kFiles; i++) host(0).PutOpen("file-" + std::to_string(i), "bytes");
   auto asked = std::make_shared<std::atomic<int>>(0);
   Refuse(Gate::Away(), [asked](const kv::Transaction&) { return ++*asked > 0; });
   EXPECT_FALSE(host(0).Sync().ok());
@@ -200,7 +202,7 @@ TEST_F(ClusterPublishTest, ARoundAsksAStoreThatIsAwayOnce) {
 
 TEST_F(ClusterPublishTest, NothingIsLostWhereAnotherHostIsQuickerAllTheTime) {
   MakeHosts(1);
-  host(0).Put("file", "bytes");
+  host(0).PutOpen("file", "bytes");
   Refuse(MakeError(ErrorCode::kConflict, "another host has published it"));
   EXPECT_FALSE(host(0).Sync().ok());
   RefuseNone();
@@ -208,28 +210,6 @@ TEST_F(ClusterPublishTest, NothingIsLostWhereAnotherHostIsQuickerAllTheTime) {
       Host::Await<void>([&](Done<void> done) { host(0).fs->WhenAdmitted(NameChange::kRemoves, std::move(done)); });
   EXPECT_TRUE(admitted.ok()) << admitted.error().message;
   EXPECT_EQ(host(0).Cat("file"), "bytes");
-}
-
-TEST_F(ClusterPublishTest, APendingRecordWhosePutSeemedToFailGoesAway) {
-  MakeHosts(2);
-  const InodeId directory = host(0).MakeDirectory("dir");
-  auto file = host(1).Create("file", directory);
-  ASSERT_TRUE(host(1).Write(file, 0, "bytes").ok());
-  host(1).gate->lose_answer = true;
-  EXPECT_FALSE(host(1).Flush(file).ok());
-  EXPECT_EQ(KeyCount("P"), 1u);
-  ASSERT_TRUE(host(1).Fsync(file).ok());
-  Status renamed = host(0).Rename(kRootInode, "dir", kRootInode, "final");
-  EXPECT_TRUE(renamed.ok()) << renamed.error().message;
-  EXPECT_EQ(KeyCount("P"), 0u);
-
-  ASSERT_TRUE(host(1).Write(file, 5, "more").ok());
-  host(1).gate->lose_answer = true;
-  EXPECT_FALSE(host(1).Flush(file).ok());
-  ASSERT_TRUE(host(1).Write(file, 9, "still").ok());
-  EXPECT_TRUE(host(1).CloseFile(file).ok()) << "that there is a record by now is no error";
-  EXPECT_EQ(host(0).Cat("file", directory), "bytesmorestill");
-  EXPECT_EQ(KeyCount("P"), 0u);
 }
 
 // What is written while the round runs, behind a gap that is not stored yet: the record has it, and ends before it.

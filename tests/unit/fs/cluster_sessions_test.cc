@@ -33,9 +33,12 @@ class ClusterSessionsTest : public ClusterTest {
   // Another directory takes the name, with a file whose copies cannot be made.
   void Swap(Host& by) {
     EXPECT_TRUE(by.Rename(kRootInode, "step.tmp", kRootInode, "old.tmp").ok());
-    const InodeId directory = by.MakeDirectory("step.tmp");
+    const auto file = by.Create("file", by.MakeDirectory("step.tmp"));
     by.chunks->syncs_fail = true;
-    by.Put("file", "new bytes", directory);
+    EXPECT_TRUE(by.Write(file, 0, "new bytes").ok());
+    EXPECT_FALSE(by.CloseFile(file).ok());
+    // Its mark tells why.
+    EXPECT_TRUE(Eventually([&] { return !host(0).fs->SyncBelow(file.attr.inode, {}).ok(); }));
   }
 };
 
@@ -96,53 +99,44 @@ TEST_F(ClusterSessionsTest, ARoundOfTheLostSessionLeavesWhatCameSince) {
   MakeHosts(2);
   auto before = host(0).Create("file");
   ASSERT_TRUE(host(0).Write(before, 0, "of before").ok());
+  std::future<Status> closed;
   host(0).gate->before_commit = [&] {
     LoseSession(0);
     EXPECT_FALSE(host(0).Write(before, 0, "is told").ok());
     auto since = host(0).Open("file");
     ASSERT_TRUE(since.ok());
     EXPECT_TRUE(host(0).Write(*since, 0, "of the next session").ok());
-    EXPECT_TRUE(host(0).CloseFile(*since).ok());
+    // It waits for the round after this one.
+    closed = std::async(std::launch::async, [&, file = *since] { return host(0).CloseFile(file); });
+    static_cast<void>(closed.wait_for(std::chrono::milliseconds(100)));
   };
   EXPECT_FALSE(host(0).Fsync(before).ok());
+  EXPECT_TRUE(closed.get().ok());
   EXPECT_TRUE(host(0).Sync().ok());
   EXPECT_EQ(host(1).Cat("file"), "of the next session");
   EXPECT_EQ(host(0).Cat("file"), "of the next session");
   static_cast<void>(host(0).CloseFile(before).ok());
 }
 
-// No descriptor is left that would tell: who goes on to remove what is older is told first.
-TEST_F(ClusterSessionsTest, WhoRemovesSomethingIsToldOfClosedBytesThatWereLost) {
+// And no commit goes ahead as if the bytes were there.
+TEST_F(ClusterSessionsTest, WhatIsLostAfterAFailedCloseWasToldByIt) {
   MakeHosts(2);
   host(0).Put("old", "whole");
-  const InodeId old = host(0).Put("other", "whole");
-  ASSERT_TRUE(host(0).Sync().ok());
-  auto removes = [&] {
-    return Host::Await<void>(
-        [&](Done<void> done) { host(0).fs->WhenAdmitted(NameChange::kRemoves, std::move(done), {}); });
-  };
-  for (int call = 0; call < 4; call++) {
-    host(0).chunks->syncs_fail = true;
-    host(0).Put("new-" + std::to_string(call), "not durable yet");
-    LoseSession(0);
-    host(0).chunks->syncs_fail = false;
-    auto act = [&]() -> Status {
-      if (call == 0) return removes();
-      if (call == 1) return host(0).Rename(kRootInode, "other", kRootInode, "old");
-      if (call == 2) return host(0).Truncate(old, 0);
-      auto file = host(0).Open("old");
-      const Status synced = host(0).Fsync(*file);
-      EXPECT_TRUE(host(0).CloseFile(*file).ok());
-      return synced;
-    };
-    const Status told = act();
-    ASSERT_FALSE(told.ok()) << call;
-    EXPECT_EQ(told.error().code, ErrorCode::kIo);
-    EXPECT_TRUE(act().ok()) << call << ": told once";
-  }
+  const InodeId directory = host(0).MakeDirectory("step.tmp");
+  auto file = host(0).Create("new", directory);
+  host(0).chunks->syncs_fail = true;
+  ASSERT_TRUE(host(0).Write(file, 0, "not durable yet").ok());
+  EXPECT_FALSE(host(0).CloseFile(file).ok());
+  EXPECT_TRUE(host(0).Unlink("old").ok()) << "which makes room, and does not wait for what cannot be stored";
+  LoseSession(0);
+  host(0).chunks->syncs_fail = false;
+  EXPECT_FALSE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
+  EXPECT_FALSE(host(1).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
+  EXPECT_EQ(*host(0).Durability(file.attr.inode), "lost");
+  EXPECT_EQ(host(1).Cat("new", directory), "");
 }
 
-TEST_F(ClusterSessionsTest, ARenameThatWaitedPublishesWhatItWaitedFor) {
+TEST_F(ClusterSessionsTest, ARenameFindsWhatStandsThereByThen) {
   MakeHosts(2);
   const InodeId directory = host(0).MakeDirectory("step.tmp");
   host(0).Put("file", "old bytes", directory);
@@ -151,7 +145,8 @@ TEST_F(ClusterSessionsTest, ARenameThatWaitedPublishesWhatItWaitedFor) {
   EXPECT_FALSE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
   EXPECT_FALSE(host(1).fs->Lookup(kRootInode, "step").ok());
   host(1).chunks->syncs_fail = false;
-  EXPECT_TRUE(Eventually([&] { return host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok(); }));
+  EXPECT_TRUE(host(1).Sync().ok());
+  EXPECT_TRUE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
   const auto step = host(1).fs->Lookup(kRootInode, "step");
   ASSERT_TRUE(step.ok());
   EXPECT_NE(step->inode, directory);
@@ -239,25 +234,6 @@ TEST_F(ClusterSessionsTest, BytesWaitForTheRecipeThatTheyBelongTo) {
   EXPECT_EQ(host(0).Cat("file").substr(9000, 6000), TextOf(1, 1000000).substr(9000, 1000) + mine);
 }
 
-TEST_F(ClusterSessionsTest, OpensThatWaitForAHostLeaveTheOthersAlone) {
-  constexpr int kOpens = 40;
-  MakeHosts(2);
-  std::vector<InodeId> files;
-  for (int i = 0; i < kOpens; i++) files.push_back(host(0).Put("file-" + std::to_string(i), "x"));
-  host(0).chunks->syncs_hang = true;
-  std::atomic<int> opened{0};
-  for (InodeId id : files) {
-    host(1).fs->RunBlocking([&, id] { host(1).fs->Open(id, {.read = true}, [&](Result<HandleId>) { opened++; }, {}); });
-  }
-  // It gets its turn once all but as many opens as there are threads have given theirs back.
-  std::atomic<bool> stat{false};
-  host(1).fs->RunBlocking([&] { stat = host(1).fs->GetAttr(kRootInode).ok(); });
-  EXPECT_TRUE(Eventually([&] { return stat && board_.finish_calls > 0; }));
-  EXPECT_EQ(opened, 0);
-  host(0).chunks->syncs_hang = false;
-  EXPECT_TRUE(Eventually([&] { return opened == kOpens; }));
-}
-
 TEST_F(ClusterSessionsTest, AnOpenWaitsForTheNextSession) {
   MakeHosts(1);
   auto file = OpenAndLoseSession();
@@ -315,6 +291,7 @@ TEST_F(ClusterSessionsTest, AFileThatIsMadeAsTheSessionIsLostCanBeWritten) {
   EXPECT_TRUE(host(0).Write(file, 0, "bytes").ok());
   EXPECT_TRUE(host(0).Fsync(file).ok());
   EXPECT_TRUE(host(0).CloseFile(file).ok());
+  EXPECT_EQ(*host(0).Durability(file.attr.inode), "replicated") << "the mark that came with the name is gone";
   EXPECT_FALSE(host(0).CloseFile(before).ok());
 }
 
@@ -387,7 +364,7 @@ TEST_F(ClusterSessionsTest, WhatWasClosedAsTheSessionWasLostIsNotPublishedUnderT
   MakeHosts(2);
   auto file = host(0).Create("file");
   ASSERT_TRUE(host(0).Write(file, 0, TextOf(1, 50'000)).ok());
-  host(0).gate->after_commit = [&] { LoseSession(0); };
+  host(0).gate->before_commit = [&] { LoseSession(0); };
   EXPECT_FALSE(host(0).CloseFile(file).ok());
   ASSERT_TRUE(host(0).Sync().ok());
   EXPECT_FALSE(HasKey(meta::FileKey(file.attr.inode)));

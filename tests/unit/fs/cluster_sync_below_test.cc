@@ -1,4 +1,5 @@
-// `cairnfs wait` among several hosts: it waits for what others closed of a file, or below a directory.
+// `cairnfs wait` among several hosts: it makes durable what this host was given, and names what others have lost or
+// could not publish of a file, or below a directory.
 #include "cluster_fixture.h"
 
 namespace cairnfs::fs {
@@ -16,62 +17,71 @@ class ClusterSyncBelowTest : public ClusterTest {
   }
 };
 
-TEST_F(ClusterSyncBelowTest, WaitsForWhatOthersClosedBelow) {
-  MakeHosts(4);
+TEST_F(ClusterSyncBelowTest, WaitsForWhatThisHostWroteAndForNoOther) {
+  MakeHosts(3);
   const InodeId directory = host(0).MakeDirectory("step");
-  const InodeId own = host(0).Put("elsewhere", "own");
-  const InodeId one = host(1).Put("one", TextOf(1, 10'000), host(1).MakeDirectory("deep", directory));
-  const InodeId two = host(2).Put("two", TextOf(2, 10'000), directory);
-  const InodeId other = host(3).Put("other", "x");
+  auto own = host(0).Create("elsewhere"), other = host(2).Create("other", directory);
+  ASSERT_TRUE(host(0).Write(own, 0, "own").ok());
+  ASSERT_TRUE(host(2).Write(other, 0, "other").ok());
+  host(1).Put("closed", TextOf(1, 10'000), host(1).MakeDirectory("deep", directory));
   ASSERT_TRUE(SyncBelow(host(0), directory).ok());
-  EXPECT_TRUE(HasKey(meta::FileKey(own))) << "this host's own, wherever it lies";
-  EXPECT_TRUE(HasKey(meta::FileKey(one)));
-  EXPECT_TRUE(HasKey(meta::FileKey(two)));
-  EXPECT_FALSE(HasKey(meta::FileKey(other))) << "of another host, and not below";
-  EXPECT_EQ(board_.finish_calls, 2);
+  EXPECT_TRUE(HasKey(meta::FileKey(own.attr.inode))) << "wherever it lies";
+  EXPECT_FALSE(HasKey(meta::FileKey(other.attr.inode))) << "still being written by another host";
+  EXPECT_EQ(*host(0).Durability(directory), "pending");
+  ASSERT_TRUE(host(2).CloseFile(other).ok());
   EXPECT_EQ(*host(0).Durability(directory), "replicated");
-  ASSERT_TRUE(SyncBelow(host(1), other).ok()) << "of a file";
-  EXPECT_TRUE(HasKey(meta::FileKey(other)));
+  EXPECT_TRUE(SyncBelow(host(0), directory).ok());
+  EXPECT_TRUE(SyncBelow(host(1), other.attr.inode).ok()) << "of a file";
+  EXPECT_TRUE(host(0).CloseFile(own).ok());
 }
 
 TEST_F(ClusterSyncBelowTest, NamesWhatIsLost) {
   MakeHosts(3);
   const InodeId directory = host(0).MakeDirectory("step");
   host(1).Put("good", "good", directory);
-  const InodeId bad = host(2).Put("bad", "bad", directory);
+  auto bad = host(2).Create("bad", directory);
+  ASSERT_TRUE(host(2).Write(bad, 0, "bad").ok());
+  const cluster::NodeId gone = host(2).membership->self();
   host(2).Die();
-  ExpectNamed(SyncBelow(host(0), directory), "'step/bad': host host3 ");
-  // Who has seen that the host is down knows what was lost.
-  ASSERT_TRUE(Eventually(
-      [&] { return host(1).membership->view()->Find(host(2).membership->self())->state != cluster::NodeState::kUp; }));
-  ExpectNamed(SyncBelow(host(1), bad), "'step/bad': host host3 was lost before its bytes were safe");
+  for (size_t i = 0; i < 2; i++) {
+    ASSERT_TRUE(Eventually([&] { return host(i).membership->view()->Find(gone)->state != cluster::NodeState::kUp; }));
+  }
+  ExpectNamed(SyncBelow(host(0), directory), "'step/bad': host host3 was lost before its bytes were safe");
+  ExpectNamed(SyncBelow(host(1), bad.attr.inode), "'step/bad': host host3 was lost before its bytes were safe");
   EXPECT_TRUE(SyncBelow(host(1), host(1).MakeDirectory("beside")).ok());
   EXPECT_TRUE(host(0).fs->GetStatus().failed_commits.empty());
 }
 
 TEST_F(ClusterSyncBelowTest, NamesWhatAHostCannotStore) {
-  options_.commit_wait_seconds_max = 2;
   MakeHosts(2);
   const InodeId directory = host(0).MakeDirectory("step");
-  host(1).Put("file", "bytes", directory);
+  auto file = host(1).Create("file", directory);
+  ASSERT_TRUE(host(1).Write(file, 0, "bytes").ok());
   host(1).chunks->syncs_fail = true;
-  ExpectNamed(SyncBelow(host(0), directory), "host2: too few nodes");
+  EXPECT_FALSE(host(1).CloseFile(file).ok());
+  EXPECT_TRUE(Eventually([&] { return !SyncBelow(host(0), directory).ok(); }));  // the failure is told after the close
+  ExpectNamed(SyncBelow(host(0), directory), "'step/file': host host2: too few nodes");
+  EXPECT_FALSE(SyncBelow(host(1), directory).ok());
   host(1).chunks->syncs_fail = false;
+  EXPECT_TRUE(SyncBelow(host(1), directory).ok());
   EXPECT_TRUE(SyncBelow(host(0), directory).ok());
 }
 
 TEST_F(ClusterSyncBelowTest, WhoIsGoneWaitsNoMore) {
-  options_.commit_wait_seconds_max = 600;
-  MakeHosts(2);
+  MakeHosts(1);
   const InodeId directory = host(0).MakeDirectory("step");
-  host(1).Put("file", "bytes", directory);
-  board_.unanswered_finishes = 1'000'000;
+  auto file = host(0).Create("file", directory);
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  TestChunks& chunks = *host(0).chunks;
+  const uint64_t before = chunks.syncs;
+  chunks.syncs_hang = true;
   Caller caller;
-  caller.cancelled = [this] { return board_.finish_calls > 0; };
+  caller.cancelled = [&] { return chunks.syncs > before; };
   const Status waited = SyncBelow(host(0), directory, caller);
-  board_.unanswered_finishes = 0;
+  chunks.syncs_hang = false;
   ASSERT_FALSE(waited.ok());
   EXPECT_EQ(waited.error().code, ErrorCode::kInterrupted) << waited.error().message;
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
 }
 
 TEST_F(ClusterSyncBelowTest, WhatIsNotThereIsAnError) {

@@ -1,4 +1,5 @@
-// Opening and reading while the hosts that have the bytes do not answer: they wait, and what ends the wait.
+// What waits for chunks that other hosts have, for copies, or for a round of its own host: that it holds up nothing
+// else, and what ends the wait. No call waits for another host to publish.
 #include <future>
 #include <vector>
 
@@ -43,8 +44,6 @@ class ClusterWaitsTest : public ClusterTest {
     EXPECT_TRUE(Eventually([&] { return stat && ended == kCrowd; }));
     EXPECT_EQ(failed, 0);
   }
-  // All threads of a kind ask another host.
-  bool AllAsk() const { return board_.finish_calls >= 32; }
   using KilledCall = std::function<void(const Caller&, Done<void>)>;
   // What a call gives whose caller is killed once it waits.
   static Status KillOnce(const std::function<bool()>& waits, const KilledCall& call) {
@@ -59,13 +58,11 @@ class ClusterWaitsTest : public ClusterTest {
     if (result.wait_for(std::chrono::seconds(40)) == std::future_status::ready) return result.get();
     return MakeError(ErrorCode::kBusy, "it waits on");
   }
-  // What a call gives whose caller is killed while another host does not answer.
-  Status KillWhileNobodyAnswers(const KilledCall& call) {
-    board_.unanswered_finishes = 1'000'000;
-    Status result = KillOnce([&] { return board_.finish_calls > 0; }, call);
-    board_.unanswered_finishes = 0;
-    return result;
+  static void ExpectInterrupted(const Status& status) {
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kInterrupted) << status.error().message;
   }
+  static Status CommitTmp(Host& at) { return at.Rename(kRootInode, "tmp", kRootInode, "step"); }
   // A file of level `local`, that host 0 has written below "scratch"; host 1 knows that by then.
   struct Scratch {
     InodeId directory, file;
@@ -189,25 +186,6 @@ TEST_F(ClusterWaitsTest, WhatWaitsForCopiesEndsWithItsTime) {
   EXPECT_EQ(status.error().code, ErrorCode::kUnavailable) << status.error().message;
 }
 
-// A chunk that left memory before it had its copies, and that the disk does not give back.
-TEST_F(ClusterWaitsTest, AChunkThatCannotBeReadBackHoldsUpItsOwnFileAlone) {
-  MakeHosts(2);
-  const std::string text = TextOf(1, 1000);
-  auto bad = host(0).Create("bad"), good = host(0).Create("good");
-  host(0).chunks->SetUnreadable(chunking::ComputeDigest(AsBytes(text)));
-  ASSERT_TRUE(host(0).Write(bad, 0, text).ok());
-  ASSERT_TRUE(host(0).Write(good, 0, TextOf(2, 1000)).ok());
-  EXPECT_FALSE(host(0).Fsync(bad).ok());
-  EXPECT_TRUE(host(0).Fsync(good).ok());
-  EXPECT_EQ(host(1).Cat("good"), TextOf(2, 1000));
-  EXPECT_TRUE(host(0).CloseFile(good).ok());
-  EXPECT_TRUE(host(0).fs->Unlink(kRootInode, "good").ok());
-  host(0).chunks->SetAllReadable();
-  EXPECT_TRUE(Eventually([&] { return host(0).Fsync(bad).ok(); }));
-  EXPECT_EQ(host(1).Cat("bad"), text);
-  static_cast<void>(host(0).CloseFile(bad).ok());
-}
-
 TEST_F(ClusterWaitsTest, AReadThatWaitedGivesWhatTheFileIsThen) {
   MakeHosts(2);
   host(0).Put("file", TextOf(1, 5000));
@@ -275,84 +253,6 @@ TEST_F(ClusterWaitsTest, WhoIsKilledWaitsForOthersNoMore) {
   ASSERT_TRUE(host(1).CloseFile(*opened).ok());
 }
 
-TEST_F(ClusterWaitsTest, ChangesThatWaitForAHostLeaveTheOthersAlone) {
-  MakeHosts(2);
-  std::vector<InodeId> files;
-  for (int i = 0; i < kCrowd; i++) files.push_back(host(0).Put("file-" + std::to_string(i), "x"));
-  host(0).chunks->syncs_hang = true;
-  ExpectStatBeside(
-      host(1), [&](int i, Done<void> done) { SetTime(host(1), files[static_cast<size_t>(i)], std::move(done)); },
-      [&] { return AllAsk(); }, [&] { host(0).chunks->syncs_hang = false; });
-}
-
-TEST_F(ClusterWaitsTest, ChangesThatWaitForARoundLeaveTheOthersAlone) {
-  MakeHosts(1);
-  std::vector<InodeId> files;
-  for (int i = 0; i < kCrowd; i++) files.push_back(host(0).Put("file-" + std::to_string(i), "x"));
-  const uint64_t before = host(0).chunks->syncs;
-  host(0).chunks->syncs_hang = true;
-  auto synced = std::async(std::launch::async, [&] { return host(0).Sync(); });
-  EXPECT_TRUE(Eventually([&] { return host(0).chunks->syncs > before; }));  // the round has them all
-  // Each has its turn before the stat has: nothing is to be waited for.
-  ExpectStatBeside(
-      host(0), [&](int i, Done<void> done) { SetTime(host(0), files[static_cast<size_t>(i)], std::move(done)); },
-      [] { return true; }, [&] { host(0).chunks->syncs_hang = false; });
-  EXPECT_TRUE(synced.get().ok());
-}
-
-TEST_F(ClusterWaitsTest, RenamesThatWaitForAHostLeaveTheOthersAlone) {
-  options_.commit_wait_seconds_max = 600;
-  MakeHosts(2);
-  std::vector<InodeId> parents;
-  for (int i = 0; i < kCrowd; i++) {
-    parents.push_back(host(0).MakeDirectory("parent-" + std::to_string(i)));
-    host(0).Put("file", "x", host(0).MakeDirectory("tmp", parents.back()));
-  }
-  host(0).chunks->syncs_hang = true;
-  ExpectStatBeside(
-      host(1),
-      [&](int i, Done<void> done) {
-        const InodeId parent = parents[static_cast<size_t>(i)];
-        meta::RenameParams params{parent, "tmp", parent, "step", meta::RenameMode::kReplace};
-        host(1).fs->Rename(params, {}, std::move(done));
-      },
-      [&] { return AllAsk(); }, [&] { host(0).chunks->syncs_hang = false; });
-}
-
-TEST_F(ClusterWaitsTest, WhoIsKilledDoesNotWaitForAHostToPublishBeforeAChange) {
-  MakeHosts(2);
-  const InodeId inode = host(0).Put("file", "bytes");
-  const Status set = KillWhileNobodyAnswers(
-      [&](const Caller& caller, Done<void> done) { SetTime(host(1), inode, std::move(done), caller); });
-  ASSERT_FALSE(set.ok());
-  EXPECT_EQ(set.error().code, ErrorCode::kInterrupted);
-  EXPECT_EQ(host(1).Cat("file"), "bytes");
-}
-
-TEST_F(ClusterWaitsTest, ACommitWhoseCallerWasKilledHasNotFailed) {
-  options_.commit_wait_seconds_max = 600;
-  MakeHosts(2);
-  host(0).Put("file", "bytes", host(0).MakeDirectory("tmp"));
-  const Status renamed = KillWhileNobodyAnswers([&](const Caller& caller, Done<void> done) {
-    meta::RenameParams params{kRootInode, "tmp", kRootInode, "step", meta::RenameMode::kReplace};
-    host(1).fs->Rename(params, caller, std::move(done));
-  });
-  ASSERT_FALSE(renamed.ok());
-  EXPECT_EQ(renamed.error().code, ErrorCode::kInterrupted);
-  EXPECT_TRUE(host(1).fs->GetStatus().failed_commits.empty());
-  EXPECT_TRUE(host(1).fs->Lookup(kRootInode, "tmp").ok());
-}
-
-// The view of the host that asks lags behind; until it does not, calls to the other cannot be made.
-TEST_F(ClusterWaitsTest, AHostThatHasJustJoinedIsNotTakenForGone) {
-  MakeHosts(2);
-  host(0).membership->FreezeView();
-  AddHost(3).Put("file", "bytes");
-  board_.unanswered_finishes = 20;
-  EXPECT_EQ(host(0).Cat("file"), "bytes");
-  EXPECT_EQ(board_.unanswered_finishes, 0);
-}
-
 // The store does not answer the transaction itself, which comes after the wait for what was written.
 TEST_F(ClusterWaitsTest, WhoIsKilledDoesNotWaitForTheStoreToCommitANameEither) {
   MakeHosts(1);
@@ -389,59 +289,247 @@ TEST_F(ClusterWaitsTest, WhoIsKilledDoesNotWaitForTheStoreToCommitANameEither) {
   host(0).gate->refuse = nullptr;
 }
 
-// The record that was pending when the rename began is replaced, while the rename waits, by one that tells of the loss.
+// A chunk that left memory before it had its copies, and that the disk does not give back.
+TEST_F(ClusterWaitsTest, AChunkThatCannotBeReadBackHoldsUpItsOwnFileAlone) {
+  MakeHosts(2);
+  const std::string text = TextOf(1, 1000);
+  auto bad = host(0).Create("bad"), good = host(0).Create("good");
+  host(0).chunks->SetUnreadable(chunking::ComputeDigest(AsBytes(text)));
+  ASSERT_TRUE(host(0).Write(bad, 0, text).ok());
+  ASSERT_TRUE(host(0).Write(good, 0, TextOf(2, 1000)).ok());
+  EXPECT_FALSE(host(0).Flush(bad).ok());
+  EXPECT_FALSE(host(0).Fsync(bad).ok());
+  EXPECT_TRUE(host(0).Fsync(good).ok());
+  EXPECT_EQ(host(1).Cat("good"), TextOf(2, 1000));
+  EXPECT_TRUE(host(0).CloseFile(good).ok());
+  EXPECT_TRUE(host(0).fs->Unlink(kRootInode, "good").ok());
+  host(0).chunks->SetAllReadable();
+  EXPECT_TRUE(Eventually([&] { return host(0).Fsync(bad).ok(); }));
+  EXPECT_EQ(host(1).Cat("bad"), text);
+  EXPECT_TRUE(host(0).CloseFile(bad).ok());
+}
+
+TEST_F(ClusterWaitsTest, ClosesThatWaitForARoundLeaveTheOthersAlone) {
+  MakeHosts(2);
+  std::vector<FileSystem::Created> files;
+  for (int i = 0; i < kCrowd; i++) files.push_back(host(0).Create("file-" + std::to_string(i)));
+  TestChunks& chunks = *host(0).chunks;
+  const uint64_t before = chunks.syncs;
+  chunks.syncs_hang = true;
+  ExpectStatBeside(
+      host(0),
+      [&](int i, Done<void> done) {
+        const FileSystem::Created& file = files[static_cast<size_t>(i)];
+        EXPECT_TRUE(host(0).Write(file, 0, "x").ok());
+        host(0).fs->Flush(file.handle, file.attr.inode, std::move(done));
+      },
+      [&] { return chunks.syncs > before; }, [&] { chunks.syncs_hang = false; });
+  for (int i = 0; i < kCrowd; i++) EXPECT_EQ(host(1).Cat("file-" + std::to_string(i)), "x");
+  for (const auto& file : files) host(0).fs->Release(file.handle, file.attr.inode);
+}
+
+TEST_F(ClusterWaitsTest, ChangesThatWaitForARoundLeaveTheOthersAlone) {
+  MakeHosts(1);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "x").ok());
+  const uint64_t before = host(0).chunks->syncs;
+  host(0).chunks->syncs_hang = true;
+  auto synced = std::async(std::launch::async, [&] { return host(0).Sync(); });
+  EXPECT_TRUE(Eventually([&] { return host(0).chunks->syncs > before; }));  // the round has it
+  // Each has its turn before the stat has: nothing is to be waited for.
+  ExpectStatBeside(
+      host(0), [&](int, Done<void> done) { SetTime(host(0), file.attr.inode, std::move(done)); }, [] { return true; },
+      [&] { host(0).chunks->syncs_hang = false; });
+  EXPECT_TRUE(synced.get().ok());
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterWaitsTest, CommitsThatWaitForARoundLeaveTheOthersAlone) {
+  options_.commit_wait_seconds_max = 600;
+  MakeHosts(1);
+  std::vector<InodeId> parents;
+  for (int i = 0; i < kCrowd; i++) {
+    parents.push_back(host(0).MakeDirectory("parent-" + std::to_string(i)));
+    host(0).Put("file", "x", host(0).MakeDirectory("tmp", parents.back()));
+  }
+  auto written = host(0).Create("written");
+  ASSERT_TRUE(host(0).Write(written, 0, "x").ok());
+  TestChunks& chunks = *host(0).chunks;
+  const uint64_t before = chunks.syncs;
+  chunks.syncs_hang = true;
+  ExpectStatBeside(
+      host(0),
+      [&](int i, Done<void> done) {
+        const InodeId parent = parents[static_cast<size_t>(i)];
+        meta::RenameParams params{parent, "tmp", parent, "step", meta::RenameMode::kReplace};
+        host(0).fs->Rename(params, {}, std::move(done));
+      },
+      [&] { return chunks.syncs > before; }, [&] { chunks.syncs_hang = false; });
+  EXPECT_TRUE(host(0).CloseFile(written).ok());
+}
+
+TEST_F(ClusterWaitsTest, NobodyWaitsForAHostThatCannotPublish) {
+  MakeHosts(2);
+  const InodeId tmp = host(1).MakeDirectory("tmp");
+  const InodeId inode = host(1).Put("file", "old", tmp);
+  auto file = host(1).Open("file", {.read = true, .write = true}, tmp);
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(host(1).Write(*file, 0, "newer").ok());
+  TestChunks& chunks = *host(1).chunks;
+  const uint64_t before = chunks.syncs;
+  chunks.syncs_hang = true;
+  auto closed = std::async(std::launch::async, [&] { return host(1).Flush(*file); });
+  EXPECT_TRUE(Eventually([&] { return chunks.syncs > before; }));
+  EXPECT_EQ(host(0).Cat("file", tmp), "old");
+  EXPECT_EQ(host(0).fs->GetAttr(inode)->size, 3u);
+  EXPECT_EQ(*host(0).Durability(inode), "pending");
+  EXPECT_TRUE(Host::Await<void>([&](Done<void> done) { SetTime(host(0), inode, std::move(done)); }).ok());
+  EXPECT_TRUE(CommitTmp(host(0)).ok());
+  EXPECT_EQ(closed.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  chunks.syncs_hang = false;
+  EXPECT_TRUE(closed.get().ok());
+  EXPECT_EQ(host(0).Cat("file", tmp), "newer");
+  EXPECT_EQ(*host(0).Durability(inode), "replicated");
+  EXPECT_TRUE(host(1).CloseFile(*file).ok());
+}
+
+// The round goes on without them.
+TEST_F(ClusterWaitsTest, WhoIsKilledWaitsForNoRound) {
+  MakeHosts(2);
+  const InodeId timed = host(0).Put("timed", "x");
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  TestChunks& chunks = *host(0).chunks;
+  const uint64_t before = chunks.syncs;
+  chunks.syncs_hang = true;
+  const auto waits = [&] { return chunks.syncs > before; };
+  ExpectInterrupted(KillOnce(waits, [&](const Caller& caller, Done<void> done) {
+    host(0).fs->Flush(file.handle, file.attr.inode, std::move(done), caller);
+  }));
+  ExpectInterrupted(KillOnce(waits, [&](const Caller& caller, Done<void> done) {
+    host(0).fs->Fsync(file.handle, file.attr.inode, false, std::move(done), caller);
+  }));
+  ExpectInterrupted(KillOnce(
+      waits, [&](const Caller& caller, Done<void> done) { SetTime(host(0), timed, std::move(done), caller); }));
+  chunks.syncs_hang = false;
+  EXPECT_TRUE(host(0).Sync().ok());
+  EXPECT_EQ(host(1).Cat("file"), "bytes");
+  EXPECT_EQ(host(1).fs->GetAttr(timed)->mtime.seconds, 100);
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
+}
+
+TEST_F(ClusterWaitsTest, WhoIsKilledDoesNotWaitForTheStoreToPublish) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  std::atomic<bool> is_asked{false}, may_answer{false};
+  host(0).gate->refuse = [&](const kv::Transaction&) -> std::optional<Error> {
+    is_asked = true;
+    while (!may_answer) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return std::nullopt;
+  };
+  ExpectInterrupted(KillOnce([&] { return is_asked.load(); },
+                             [&](const Caller& caller, Done<void> done) {
+                               host(0).fs->Flush(file.handle, file.attr.inode, std::move(done), caller);
+                             }));
+  may_answer = true;
+  EXPECT_TRUE(host(0).Sync().ok());
+  host(0).gate->refuse = nullptr;
+  EXPECT_EQ(host(1).Cat("file"), "bytes");
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
+}
+
+// It may never come, and who waits must not keep a server from stopping.
+TEST_F(ClusterWaitsTest, NothingWaitsForTheAnswerToAMark) {
+  MakeHosts(1);
+  const InodeId inode = host(0).Put("file", "old");
+  auto file = host(0).Open("file");
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(host(0).Write(*file, 0, "newer").ok());
+  host(0).gate->refuse = [](const kv::Transaction& transaction) -> std::optional<Error> {
+    if (!transaction.operation_id.starts_with("mark/")) return std::nullopt;
+    return Gate::Away();
+  };
+  EXPECT_FALSE(host(0).Flush(*file).ok());
+  auto set = std::async(std::launch::async, [&] {
+    return Host::Await<void>([&](Done<void> done) { SetTime(host(0), inode, std::move(done)); });
+  });
+  host(0).fs->EndWaits();
+  EXPECT_EQ(set.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  host(0).gate->refuse = nullptr;
+  EXPECT_TRUE(Eventually([&] { return host(0).Fsync(*file).ok(); }));
+  static_cast<void>(set.get().ok());
+  EXPECT_TRUE(host(0).CloseFile(*file).ok());
+  EXPECT_EQ(host(0).Cat("file"), "newer");
+}
+
+TEST_F(ClusterWaitsTest, ACloseThatCannotReachTheStoreFailsAndItsBytesFollow) {
+  MakeHosts(2);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  host(0).gate->shut = true;
+  const Status closed = host(0).CloseFile(file);
+  ASSERT_FALSE(closed.ok());
+  EXPECT_EQ(closed.error().code, ErrorCode::kUnavailable) << closed.error().message;
+  EXPECT_EQ(host(1).Cat("file"), "");
+  EXPECT_EQ(*host(1).Durability(file.attr.inode), "pending");
+  host(0).gate->shut = false;
+  EXPECT_TRUE(host(0).Sync().ok());
+  EXPECT_EQ(host(1).Cat("file"), "bytes");
+  EXPECT_EQ(*host(1).Durability(file.attr.inode), "replicated");
+}
+
+TEST_F(ClusterWaitsTest, ACommitWhoseCallerWasKilledHasNotFailed) {
+  options_.commit_wait_seconds_max = 600;
+  MakeHosts(1);
+  auto file = host(0).Create("file", host(0).MakeDirectory("tmp"));
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  TestChunks& chunks = *host(0).chunks;
+  const uint64_t before = chunks.syncs;
+  chunks.syncs_hang = true;
+  const auto waits = [&] { return chunks.syncs > before; };
+  ExpectInterrupted(KillOnce(waits, [&](const Caller& caller, Done<void> done) {
+    host(0).fs->Rename({kRootInode, "tmp", kRootInode, "step", meta::RenameMode::kReplace}, caller, std::move(done));
+  }));
+  chunks.syncs_hang = false;
+  EXPECT_TRUE(host(0).fs->GetStatus().failed_commits.empty());
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
+  EXPECT_TRUE(CommitTmp(host(0)).ok());
+}
+
+// The view of the host that commits lags behind.
+TEST_F(ClusterWaitsTest, AHostThatHasJustJoinedIsNotTakenForGone) {
+  MakeHosts(2);
+  const InodeId tmp = host(0).MakeDirectory("tmp");
+  host(0).membership->FreezeView();
+  Host& joined = AddHost(3);
+  auto file = joined.Create("file", tmp);
+  ASSERT_TRUE(joined.Write(file, 0, "bytes").ok());
+  EXPECT_EQ(*host(0).Durability(file.attr.inode), "pending");
+  EXPECT_TRUE(CommitTmp(host(0)).ok());
+  EXPECT_TRUE(joined.CloseFile(file).ok());
+  EXPECT_EQ(host(0).Cat("file", tmp), "bytes");
+}
+
 TEST_F(ClusterWaitsTest, ACommitFailsForBytesThatAreLostWhileItWaits) {
-  MakeHosts(3);
-  const InodeId temporary = host(0).MakeDirectory("tmp");
-  host(1).Put("bad", TextOf(1, 1000), temporary);
-  host(1).chunks->syncs_hang = true;
-  const int calls = board_.finish_calls;
-  auto renamed =
-      std::async(std::launch::async, [&] { return host(0).Rename(kRootInode, "tmp", kRootInode, "step-1"); });
-  EXPECT_TRUE(Eventually([&] { return board_.finish_calls > calls; }));
+  MakeHosts(2);
+  const InodeId tmp = host(0).MakeDirectory("tmp");
+  auto own = host(0).Create("own", tmp), bad = host(1).Create("bad", tmp);
+  ASSERT_TRUE(host(0).Write(own, 0, TextOf(1, 1000)).ok());
+  ASSERT_TRUE(host(1).Write(bad, 0, TextOf(2, 1000)).ok());
+  TestChunks& chunks = *host(0).chunks;
+  const uint64_t before = chunks.syncs;
+  chunks.syncs_hang = true;
+  auto renamed = std::async(std::launch::async, [&] { return CommitTmp(host(0)); });
+  EXPECT_TRUE(Eventually([&] { return chunks.syncs > before; }));
   LoseSession(1);
-  auto again = host(2).Open("bad", {.read = true, .write = true}, temporary);
-  ASSERT_TRUE(again.ok());
-  ASSERT_TRUE(host(2).Write(*again, 0, TextOf(2, 300)).ok());
-  ASSERT_TRUE(host(2).Fsync(*again).ok());
-  ASSERT_TRUE(host(2).CloseFile(*again).ok());
-  host(1).chunks->syncs_hang = false;
+  chunks.syncs_hang = false;
   const Status status = renamed.get();
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("host2"), std::string::npos) << status.error().message;
   EXPECT_NE(status.error().message.find("tmp/bad"), std::string::npos) << status.error().message;
-}
-
-// The host that closed the file reaches the store, and not those who wait for it.
-TEST_F(ClusterWaitsTest, AHostThatDoesNotAnswerAndPublishesByItselfHoldsNobodyUp) {
-  MakeHosts(2);
-  const InodeId directory = host(1).MakeDirectory("directory");
-  auto close_one = [&](std::string_view name) {
-    auto file = host(1).Create(name, directory);
-    EXPECT_TRUE(host(1).Write(file, 0, name).ok());
-    EXPECT_TRUE(host(1).CloseFile(file).ok());
-  };
-  board_.unanswered_finishes = 1'000'000;
-  close_one("opened");
-  std::atomic<bool> is_open{false};
-  std::thread opens([&] {
-    EXPECT_EQ(host(0).Cat("opened", directory), "opened");
-    is_open = true;
-  });
-  EXPECT_TRUE(Eventually([&] { return board_.finish_calls >= 3; }));
-  EXPECT_FALSE(is_open);
-  const auto published = std::chrono::steady_clock::now();
-  EXPECT_TRUE(host(1).Sync().ok());
-  opens.join();
-  EXPECT_LT(std::chrono::steady_clock::now() - published, std::chrono::seconds(20)) << "the wait of an open is 60 s";
-  close_one("renamed");
-  Status renamed;
-  std::thread renames([&] { renamed = host(0).Rename(kRootInode, "directory", kRootInode, "final"); });
-  const int asked = board_.finish_calls;
-  EXPECT_TRUE(Eventually([&] { return board_.finish_calls >= asked + 2; }));
-  EXPECT_TRUE(host(1).Sync().ok());
-  renames.join();
-  EXPECT_TRUE(renamed.ok()) << renamed.error().message;
+  EXPECT_FALSE(host(1).CloseFile(bad).ok());
+  EXPECT_TRUE(host(0).CloseFile(own).ok());
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ TEST_F(DelegatedStoreTest, RangesFollowOwnChanges) {
   MakeDirectory(kDirectory);
   MakeFile(kFile, kDirectory);
   Host host(*store_, 1);
-  const std::string begin = PendingPrefix(kFile), end = kv::PrefixEnd(begin);
+  const std::string begin = MarkPrefix(kFile), end = kv::PrefixEnd(begin);
   ReadUntilHeld(host, InodeKey(kFile), 1);
   EXPECT_TRUE(host.names->Range(begin, end, 0)->entries.empty());
   const std::string first = begin + std::string(16, 'a'), second = begin + std::string(16, 'b');

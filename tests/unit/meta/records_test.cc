@@ -271,77 +271,38 @@ TEST(RecordsTest, KindsThatDisagree) {
   EXPECT_FALSE(FileRecord::Decode(content.Encode()).ok());
 }
 
-TEST(RecordsTest, PendingRecordsAndTheirKeys) {
-  PendingRecord record;
-  record.session = 0x0102;
-  record.size = 5000;
-  record.times_are_set = true;
-  record.mtime = {1'700'000'000, 1};
-  record.ctime = {1'700'000'001, 2};
-  record.ranges = {{0, 10}, {20, 5000}};
-  record.lost_session = 7;
-  record.lost = {{5, 6}};
-  const std::string encoded = record.Encode();
-  EXPECT_EQ(encoded.size(), 42u + 6 + 8 + 3);
-  EXPECT_EQ(encoded.substr(0, 18), std::string("\x02\x02\x01\0\0\0\0\0\0\x88\x13\0\0\0\0\0\0\x01", 18));
-  auto decoded = PendingRecord::Decode(encoded);
+TEST(RecordsTest, MarksOfUnpublishedFilesAndTheirKeys) {
+  const UnpublishedMark mark{0x0102030405060708, "no space"};
+  const std::string encoded = mark.Encode();
+  EXPECT_EQ(encoded, std::string("\x03\x08\x07\x06\x05\x04\x03\x02\x01\x08no space"));
+  auto decoded = UnpublishedMark::Decode(encoded);
   ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(decoded->session, record.session);
-  EXPECT_EQ(decoded->size, record.size);
-  EXPECT_TRUE(decoded->times_are_set);
-  EXPECT_EQ(decoded->mtime, record.mtime);
-  EXPECT_EQ(decoded->ctime, record.ctime);
-  EXPECT_EQ(decoded->ranges, record.ranges);
-  EXPECT_EQ(decoded->lost_session, 7u);
-  EXPECT_EQ(decoded->lost, record.lost);
+  EXPECT_EQ(decoded->session, mark.session);
+  EXPECT_EQ(decoded->failure, mark.failure);
   for (size_t size = 0; size < encoded.size(); size++) {
-    EXPECT_FALSE(PendingRecord::Decode(encoded.substr(0, size)).ok()) << size;
+    EXPECT_FALSE(UnpublishedMark::Decode(encoded.substr(0, size)).ok()) << size;
   }
-  EXPECT_FALSE(PendingRecord::Decode(encoded + "x").ok());
+  EXPECT_FALSE(UnpublishedMark::Decode(encoded + "x").ok());
+  EXPECT_FALSE(UnpublishedMark::Decode("\x04" + encoded.substr(1)).ok());
+  // Versions 1 and 2 told more than the session.
+  auto old = UnpublishedMark::Decode("\x02" + encoded.substr(1, 8) + "and more");
+  ASSERT_TRUE(old.ok());
+  EXPECT_EQ(old->session, mark.session);
+  EXPECT_EQ(old->failure, "");
 
-  // Those of version 1 do not tell which bytes: all of them.
-  const std::string old = "\x01" + encoded.substr(1, 41);
-  auto first = PendingRecord::Decode(old);
-  ASSERT_TRUE(first.ok());
-  EXPECT_EQ(first->ranges, (std::vector<PendingRecord::Range>{{0, 5000}}));
-  EXPECT_EQ(first->lost_session, 0u);
-  for (size_t size = 0; size < old.size(); size++) {
-    EXPECT_FALSE(PendingRecord::Decode(old.substr(0, size)).ok()) << size;
+  const std::string node(kNodeIdBytes, 'n');
+  const std::string key = MarkKey(InodeId{77}, node, 5);
+  EXPECT_TRUE(key.starts_with(MarkPrefix(InodeId{77})));
+  for (const std::string& each : {key, key.substr(0, key.size() - sizeof(uint64_t))}) {
+    auto parts = DecodeMarkKey(each);
+    ASSERT_TRUE(parts.has_value());
+    EXPECT_EQ(parts->inode, InodeId{77});
+    EXPECT_EQ(parts->node, node);
   }
-  EXPECT_FALSE(PendingRecord::Decode(old + "x").ok());
-  record.ranges = {{20, 30}, {0, 10}};
-  EXPECT_FALSE(PendingRecord::Decode(record.Encode()).ok()) << "out of order";
-  record.ranges = {{10, 10}};
-  EXPECT_FALSE(PendingRecord::Decode(record.Encode()).ok()) << "of nothing";
-  record.ranges.clear();
-  record.lost_session = 0;
-  EXPECT_FALSE(PendingRecord::Decode(record.Encode()).ok()) << "lost with no session";
-
-  PendingRecord left;
-  left.session = 0x0102;
-  left.mtime = left.ctime = record.mtime;
-  EXPECT_TRUE(PendingRecord::Decode(left.Encode())->TellsOfNothing());
-  for (auto tell : std::vector<void (*)(PendingRecord&)>{[](PendingRecord& one) {
-                                                           one.ranges = {{0, 1}};
-                                                         },
-                                                         [](PendingRecord& one) { one.size = 1; },
-                                                         [](PendingRecord& one) { one.times_are_set = true; },
-                                                         [](PendingRecord& one) { one.lost_session = 7; }}) {
-    PendingRecord one = left;
-    tell(one);
-    EXPECT_FALSE(PendingRecord::Decode(one.Encode())->TellsOfNothing());
-  }
-
-  const std::string node = "0123456789abcdef";
-  const std::string key = PendingKey(InodeId{77}, node);
-  EXPECT_TRUE(key.starts_with(PendingPrefix(InodeId{77})));
-  auto parts = DecodePendingKey(key);
-  ASSERT_TRUE(parts.has_value());
-  EXPECT_EQ(parts->inode, InodeId{77});
-  EXPECT_EQ(parts->node, node);
-  EXPECT_FALSE(DecodePendingKey(key.substr(0, key.size() - 1)).has_value());
-  EXPECT_FALSE(DecodePendingKey(key + "x").has_value());
-  EXPECT_FALSE(DecodePendingKey(XattrKey(InodeId{77}, node)).has_value());
+  EXPECT_NE(key, MarkKey(InodeId{77}, node, 6));
+  EXPECT_FALSE(DecodeMarkKey(key.substr(0, key.size() - 1)).has_value());
+  EXPECT_FALSE(DecodeMarkKey(key + "x").has_value());
+  EXPECT_FALSE(DecodeMarkKey(XattrKey(InodeId{77}, node)).has_value());
 }
 
 TEST(RecordsTest, LevelsAndTheirKeys) {
