@@ -4,7 +4,7 @@ What must hold:
   - of a checkpoint whose commit (the rename of its directory) returned success, every host sees every file with exactly
     its bytes, from the moment on at which the rename returned;
   - of one whose commit did not return success, every host sees nothing under the final name, or all of it;
-  - a file whose fsync and close returned success has its bytes, whether or not its directory was renamed.
+  - a file whose close returned success has its bytes, whether or not its directory was renamed.
 """
 
 import random
@@ -17,9 +17,7 @@ RECENT = 9  # the last ones, which are inspected on every host
 
 
 class Checkpoint:
-    """One that a host saved or tried to. `files`: path below the directory -> (bytes, seed, kept).
-
-    kept: all calls on it succeeded, with an fsync."""
+    """One that a host saved or tried to. `files`, all calls on which succeeded: path below the directory -> (bytes, seed)."""
 
     def __init__(self, name, host):
         self.name = name
@@ -88,7 +86,7 @@ def save(client, host, name, rng, ledger):
         seed, sync = rng.randrange(1 << 40), rng.random() < 0.3
         if not did(client.call("put", path=f"{temporary}/{path}", bytes=size, seed=seed, sync=sync)):
             return checkpoint
-        checkpoint.files[path] = (size, seed, sync)
+        checkpoint.files[path] = (size, seed)
     checkpoint.rename_began = True
     line = client.call("rename", path=temporary, target=name)
     if did(line):
@@ -141,7 +139,7 @@ def inspect(client, checkpoint, after_healing):
         wrong("there, although nobody renamed it")
     if set(listing["names"]) != expected:
         wrong(f"has {listing['names']} instead of {sorted(expected)}")
-    for path, (size, seed, _) in checkpoint.files.items():
+    for path, (size, seed) in checkpoint.files.items():
         line = ask("verify", path=f"{name}/{path}", bytes=size, seed=seed)
         if line.get("error") == 0 and line["is"] != "same":
             wrong(f"{path} is {line['is']} (of {size} bytes, at {line.get('first_difference', '-')})")
@@ -149,13 +147,11 @@ def inspect(client, checkpoint, after_healing):
 
 
 def inspect_kept_files(ask, wrong, checkpoint, directory):
-    """Never renamed: what was synced must be there all the same."""
-    for path, (size, seed, kept) in checkpoint.files.items():
-        if not kept:
-            continue
+    """Never renamed: what was closed must be there all the same."""
+    for path, (size, seed) in checkpoint.files.items():
         line = ask("verify", path=f"{directory}/{path}", bytes=size, seed=seed)
         if line.get("error") == 0 and line["is"] != "same":
-            wrong(f"{path} was synced and is {line['is']} (of {size} bytes)")
+            wrong(f"{path} was closed and is {line['is']} (of {size} bytes)")
     return []
 
 

@@ -70,7 +70,7 @@ class PlainCluster:
     def heal(self):
         """Damages one committed checkpoint that has bytes."""
         committed = [one for one in self.ledger.committed() if os.path.isdir(os.path.join(self.directory, one.name))
-                     and any(size for size, _, _ in one.files.values())]
+                     and any(size for size, _ in one.files.values())]
         age, _, damage = self.damage.rpartition(" ")
         committed = committed[:-checkpoints.RECENT] if age else committed[-3:]
         if not committed or damage not in OF_CHECKPOINTS:

@@ -132,7 +132,7 @@ PROFILES = [
 ]
 
 
-def tree_arguments(rng, token, sync, profile):
+def tree_arguments(rng, token, profile):
     """One random call on names: (op, arguments)."""
     shares, paths = profile
     op = rng.choices(list(shares), shares.values())[0]
@@ -148,7 +148,7 @@ def tree_arguments(rng, token, sync, profile):
     if op == "write":
         arguments["first_slot"] = rng.randrange(SLOTS)
         arguments["slots"] = rng.randint(1, SLOTS - arguments["first_slot"])
-        arguments["sync"] = sync or rng.random() < 0.3
+        arguments["sync"] = rng.random() < 0.3  # close(2) promises as much
     if op == "truncate":
         arguments["slots"] = rng.randint(0, SLOTS)
     if op in ("write", "setxattr"):
@@ -209,7 +209,7 @@ class Round:
         return path
 
 
-def tree_work(calls, sync=False, pause_s=0.0):
+def tree_work(calls, pause_s=0.0):
     """Work of a round on names: `calls` random calls by each client, below the directory of the round."""
 
     def work(round_, client, index, rng):
@@ -217,7 +217,7 @@ def tree_work(calls, sync=False, pause_s=0.0):
         for number in range(calls):
             if not client.alive:
                 return
-            op, arguments = tree_arguments(rng, index * 1000 + number + 1, sync, profile)
+            op, arguments = tree_arguments(rng, index * 1000 + number + 1, profile)
             if pause_s:
                 time.sleep(rng.random() * 2 * pause_s)
             round_.note(client, client.call(op, root=round_.name, **arguments))
@@ -282,7 +282,8 @@ def reading_work(calls):
                 if op in ("create", "chmod"):
                     arguments["mode"] = rng.choice([0o644, 0o600])
                 if op == "write":
-                    arguments.update(first_slot=0, slots=rng.randint(1, SLOTS), token=index * 1000 + number + 1, sync=True)
+                    arguments.update(first_slot=0, slots=rng.randint(1, SLOTS), token=index * 1000 + number + 1,
+                                     sync=rng.random() < 0.3)
                 round_.note(client, client.call(op, root=round_.name, **arguments))
             return
         for _ in range(calls):

@@ -25,7 +25,7 @@ class Zombie:
 
     def overwrite(self, heir):
         """By another host, once the session of the first one has ended."""
-        heir.must("put", path=self.path, bytes=BYTES, seed=3, sync=True)
+        heir.must("put", path=self.path, bytes=BYTES, seed=3, sync=False)
 
     def go_on(self):
         self.last_words = [self.client.call("pwrite", handle="zombie", offset=32768, bytes=8192, seed=4),

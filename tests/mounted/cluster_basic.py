@@ -22,7 +22,6 @@ from cluster_world import (MIB, a_checkpoint_of_all_hosts, check_checkpoint, com
                            save_checkpoint, write)
 from file_handles import handle_of, open_handle
 
-MUNMAP_SECONDS = 2  # less, and it has waited for all that it wrote
 PROMPT_SECONDS = 10  # once nothing has to be waited for
 
 
@@ -98,14 +97,17 @@ def values_in_another_order_are_shared(world):
 
 
 def stores_are_seen_after_munmap(world):
-    """The descriptor is closed first: nothing but its pages tells that the mapping has ended."""
+    """The descriptor is closed first: nothing but its pages tells that the mapping has ended, and a round in the background
+    publishes them. A commit of their host covers them at once."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     size = 2 * MIB
     for host, others in world.pairs():
-        name = f"mapped-{host.name}"
+        folder = f"mapped-{host.name}"
+        os.mkdir(host.path(folder))
+        name = os.path.join(folder, "f")
         write(host.path(name), world.content(size))
         for content in (world.content(size), world.content(size)):
             descriptor = os.open(host.path(name), os.O_RDWR)
@@ -113,12 +115,19 @@ def stores_are_seen_after_munmap(world):
             assert address != ctypes.c_void_p(-1).value, os.strerror(ctypes.get_errno())
             os.close(descriptor)
             ctypes.memmove(address, content, size)
-            began = time.monotonic()
             assert libc.munmap(address, size) == 0
-            # One that took so long may have given up waiting for its pages: they follow.
-            patience = 60 if time.monotonic() - began >= MUNMAP_SECONDS else 0
             for other in others:
-                wait_until(lambda at=other: read(at.path(name)) == content, patience, f"{other.name} sees the stores")
+                wait_until(lambda at=other: read(at.path(name)) == content, 60, f"{other.name} sees the stores")
+        content = world.content(size)
+        descriptor = os.open(host.path(name), os.O_RDWR)
+        address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+        assert address != ctypes.c_void_p(-1).value, os.strerror(ctypes.get_errno())
+        os.close(descriptor)
+        ctypes.memmove(address, content, size)
+        assert libc.munmap(address, size) == 0
+        os.rename(host.path(folder), host.path(folder + "-committed"))
+        for other in others:
+            assert read(other.path(folder + "-committed", "f")) == content, other.name
 
 
 def attributes_are_seen_at_once(world):
@@ -238,7 +247,6 @@ def a_paused_host_holds_nobody_up(world):
     os.mkdir(writer.path("paused"))
     write(writer.path("paused", "f"), b"before")
     read_much(paused, "paused")
-    paused.cairnfs("wait", paused.mount_point)  # what it had not published would be lost with its session
     with concurrent.futures.ThreadPoolExecutor() as threads:
         paused.pause()
         try:
@@ -325,7 +333,7 @@ def a_commit_by_ranks_of_another_user(world):
 
 
 def waits_of_another_user(world):
-    """`cairnfs wait` waits for what another host closed, for any user; which files are lost is for root alone."""
+    """`cairnfs wait` counts for every host's files, for any user; which files are lost is for root alone."""
     first, victim = world.hosts[0], world.hosts[-1]
     os.mkdir(first.path("waited"))
 
@@ -336,17 +344,16 @@ def waits_of_another_user(world):
 
     nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     write(victim.path("waited", "kept"), b"kept")
+    assert os.getxattr(first.path("waited", "kept"), "user.cairnfs.durability") == b"replicated"
     answer = wait(*nobody)
     assert answer == (0, ""), answer
-    assert os.getxattr(first.path("waited", "kept"), "user.cairnfs.durability") == b"replicated"
-    for attempt in range(10):  # it may be published before the kill
-        write(victim.path("waited", f"secret-{attempt}"), os.urandom(MIB))
+    with open(victim.path("waited", "secret"), "wb", buffering=0) as left_open:
+        left_open.write(os.urandom(MIB))
         victim.kill()
-        code, told = wait()
-        if code != 0:
-            break
-        victim.mount()
-    assert code == 1 and f"secret-{attempt}" in told, (code, told)
+        assert error_of(left_open.close) == errno.ENOTCONN
+    world.cluster.wait_for_states({victim.name: "down"}, at=[first])
+    code, told = wait()
+    assert code == 1 and "waited/secret" in told and victim.name in told, (code, told)
     code, told = wait(*nobody)
     assert code == 1 and "root is told of which files" in told and "secret" not in told, (code, told)
     victim.mount()

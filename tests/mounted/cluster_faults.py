@@ -90,8 +90,8 @@ def jobs_of(seed):
     jobs = [Job(name, "faults.py", "--seed", seed + number, "--store", store, "--hosts", hosts, "--copies", copies,
                 "--rounds", ROUNDS) for number, (name, (store, hosts, copies)) in enumerate(clusters.items())]
     # A safeguard that is left out has to be noticed.
-    jobs.append(Job("recall", "faults.py", "--seed", seed, "--store", "etcd", "--planted", "meta.skip_delegation_recall",
-                    "--rounds", 20))
+    for name, planted in (("recall", "meta.skip_delegation_recall"), ("close", "fs.skip_close_wait")):
+        jobs.append(Job(name, "faults.py", "--seed", seed, "--store", "etcd", "--planted", planted, "--rounds", 20))
     jobs.append(Job("fence", "late_transactions.py", "--tries", 1))
     jobs.append(Job("unfenced", "late_transactions.py", "--tries", 3, "--planted"))
     return jobs

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -256,18 +257,36 @@ def a_start_that_fails_leaves_no_node(world):
 
 
 def a_commit_that_lost_bytes_says_so(world):
-    """A host dies whose bytes were closed and had not reached another one: the commit names the host and the file."""
+    """A host dies while closes wait for bytes to reach another one, of a new file and of one that was there: the commit
+    names the host and the files."""
     cluster = world.cluster
     if not cluster.etcd:
         raise Skip("the host that serves the metadata cannot be cut off from one host alone")
     victim, host = world.hosts[-1], world.hosts[0]
     os.mkdir(host.path("torn.tmp"))
     write(host.path("torn.tmp", "whole"), world.content(MIB))
+    write(host.path("torn.tmp", "changed"), world.content(MIB))
     for other in world.hosts[:-1]:
         cluster.cut(victim, other)
-    write(victim.path("torn.tmp", "lost"), world.content(2 * MIB))
-    assert os.stat(host.path("torn.tmp", "lost")).st_size == 2 * MIB
+    closed = []
+
+    def change(path, content):
+        with open(path, "r+b") as file:
+            file.write(content)
+
+    def start(call, name):
+        content = world.content(MIB // 2)
+        thread = threading.Thread(target=lambda: closed.append(error_of(call, victim.path("torn.tmp", name), content)))
+        thread.start()
+        return thread
+    writers = [start(write, "lost"), start(change, "changed")]
+    writers[0].join(3)
+    assert not closed, f"a close did not wait, and ended with {closed}"
+    assert os.stat(host.path("torn.tmp", "lost")).st_size == 0
     victim.kill()
+    for writer in writers:
+        writer.join(30)
+    assert len(closed) == 2 and all(closed), closed
     cluster.heal()
     cluster.wait_for_states({victim.name: "down"})
     assert error_of(os.rename, host.path("torn.tmp"), host.path("torn")) == errno.EIO
@@ -282,8 +301,11 @@ def a_commit_that_lost_bytes_says_so(world):
     for result in commit_by_ranks(world.hosts[:-1], "torn", len(world.hosts) - 1):
         assert result.returncode == 1 and victim.name in result.stdout and "torn.tmp/lost" in result.stdout, result
     os.unlink(host.path("torn.tmp", "lost"))
+    assert error_of(os.rename, host.path("torn.tmp"), host.path("torn")) == errno.EIO
+    assert "torn.tmp/changed" in host.status()["failures"][0], host.status()["failures"]
+    write(host.path("torn.tmp", "changed"), b"again")
     os.rename(host.path("torn.tmp"), host.path("torn"))
-    assert os.listdir(world.hosts[1].path("torn")) == ["whole"]
+    assert sorted(os.listdir(world.hosts[1].path("torn"))) == ["changed", "whole"]
     victim.mount()
     cluster.wait_for_states({other.name: "up" for other in world.hosts})
 

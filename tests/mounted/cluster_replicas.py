@@ -7,6 +7,7 @@ Options: names of cases run these alone.
 
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -14,9 +15,15 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from cairnfs_mount import Scratch, run_cases
 from cluster import Cluster, on, wait_until
 
-MIB = 1 << 20
+SAVED_BYTES = 3 << 20
 OPTIONS = {"lease": "5s"}
-RENAMES = "import os, sys; os.rename(sys.argv[1], sys.argv[2])"
+# Writes argv[3] random bytes into the directory argv[1], and gives that its name.
+SAVES = """
+import os, random, sys
+with open(sys.argv[1] + "/shard", "wb") as file:
+    file.write(random.Random(sys.argv[2]).randbytes(int(sys.argv[3])))
+os.rename(sys.argv[1], sys.argv[2])
+"""
 
 
 def set_min_replicas(host, number):
@@ -32,29 +39,23 @@ def refusal(host, number):
     raise AssertionError(f"min-replicas {number} was accepted")
 
 
-def save(host, name):
-    """A checkpoint under its temporary name, and what is in it."""
+def begin_save(host, name):
+    """A process that writes a checkpoint and commits it, and what will be in it."""
     os.mkdir(host.path(name + ".tmp"))
-    content = os.urandom(3 * MIB)
-    with open(host.path(name + ".tmp", "shard"), "wb") as file:
-        file.write(content)
-    return content
+    words = [host.path(name + ".tmp"), host.path(name), str(SAVED_BYTES)]
+    return subprocess.Popen([sys.executable, "-c", SAVES, *words]), random.Random(words[1]).randbytes(SAVED_BYTES)
 
 
-def begin_commit(host, name):
-    return subprocess.Popen([sys.executable, "-c", RENAMES, host.path(name + ".tmp"), host.path(name)])
-
-
-def assert_waits(commit):
+def assert_waits(save):
     try:
-        commit.wait(3)
+        save.wait(3)
     except subprocess.TimeoutExpired:
         return
-    raise AssertionError(f"the commit did not wait, and ended with {commit.returncode}")
+    raise AssertionError(f"the save did not wait, and ended with {save.returncode}")
 
 
-def assert_done(commit, seconds=60):
-    assert commit.wait(seconds) == 0, commit.returncode
+def assert_done(save, seconds=60):
+    assert save.wait(seconds) == 0, save.returncode
 
 
 def read(host, name):
@@ -85,13 +86,17 @@ def a_commit_that_waits_goes_on(store):
         for number in ("all", 0):
             assert "is no number of copies" in refusal(host, number)
         other.kill()
-        commits = []
+        saves, saved = [], {}
+
+        def begin(name):
+            save, saved[name] = begin_save(host, name)
+            saves.append(save)
+            return save
         try:
-            saved = {"first": save(host, "first")}
-            commits.append(begin_commit(host, "first"))
-            assert_waits(commits[0])
+            first = begin("first")
+            assert_waits(first)
             assert set_min_replicas(host, 1) == {"copies": 2, "min_replicas": 1, "min_replicas_lowered": True}
-            assert_done(commits[0])
+            assert_done(first)
             assert durability(host, "first") == "local"
             assert replicas(host) == (1, True)
             assert host.cluster_status()["missing_copies"] > 0
@@ -102,16 +107,15 @@ def a_commit_that_waits_goes_on(store):
             assert set_min_replicas(host, "default") == {"copies": 2, "min_replicas": 2, "min_replicas_lowered": False}
             assert durability(host, "first") == "local"
             assert host.cluster_status()["missing_copies"] > 0
-            saved["second"] = save(host, "second")
-            commits.append(begin_commit(host, "second"))
-            assert_waits(commits[1])
+            second = begin("second")
+            assert_waits(second)
             name_in_file(other, 1)
             other.mount()
             assert "min_replicas = 1 in the configuration does not count" in other.log(), other.log()
-            assert_done(commits[1], 60)
+            assert_done(second)
         finally:
-            for commit in commits:
-                commit.kill()
+            for save in saves:
+                save.kill()
         cluster.wait_for_copies()
         for name, content in saved.items():
             wait_until(lambda of=name: durability(host, of) == "replicated", 60, f"{name} has its copies")
@@ -124,14 +128,13 @@ def every_host_follows(store):
         cluster.start()
         host, other, victim = cluster.hosts
         victim.kill()
-        content = save(host, "step")
-        commit = begin_commit(host, "step")
+        save, content = begin_save(host, "step")
         try:
-            assert_waits(commit)
+            assert_waits(save)
             set_min_replicas(other, 2)
-            assert_done(commit)
+            assert_done(save)
         finally:
-            commit.kill()
+            save.kill()
         assert replicas(host) == replicas(other) == (2, True)
         assert "min_replicas is lowered: a commit needs 2 of 3 copies" in host.log(), host.log()
         assert durability(host, "step") == "local"

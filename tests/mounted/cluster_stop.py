@@ -256,8 +256,8 @@ def a_read_outlasts_a_restart(store):
 
 
 def who_waits_for_copies_ends_when_killed(store):
-    """An fsync; a removal, which waits for what was closed before it and holds its directory in the kernel; and a
-    truncation, which waits for the same."""
+    """An fsync; a close; a removal, which waits for what was closed before it and holds its directory in the kernel; and a
+    truncation, which waits for the same. What was closed is there once there are copies."""
     with Scratch() as scratch, Cluster(scratch, hosts=2, metadata=store) as cluster:
         cluster.start()
         host, other = cluster.hosts
@@ -266,10 +266,12 @@ def who_waits_for_copies_ends_when_killed(store):
                 file.write(os.urandom(MIB))
         cluster.wait_for_copies()
         other.kill()
-        with open(host.path("new"), "wb", buffering=0) as file:
-            file.write(os.urandom(MIB))
-            syncs = "import os, sys; os.fsync(0); os._exit(7)"
-            waiting = [subprocess.Popen([sys.executable, "-c", syncs], stdin=file)]
+        writes = "import os, sys; os.write(1, b'w' * (1 << 20)); os.{}(1); os._exit(7)"
+        waiting = []
+        for name, call in (("synced", "fsync"), ("closed", "close")):
+            with open(host.path(name), "wb") as file:
+                waiting.append(subprocess.Popen([sys.executable, "-c", writes.format(call)], stdout=file))
+        time.sleep(1)
         waiting += [subprocess.Popen(["truncate", "--size=1", host.path("cut")]),
                     subprocess.Popen(["rm", host.path("old")])]
         try:
@@ -285,6 +287,10 @@ def who_waits_for_copies_ends_when_killed(store):
                 process.kill()
         assert os.path.exists(host.path("old")), "removed after its remover was told that it was not"
         other.mount()
+        for name in ("synced", "closed"):
+            wait_until(lambda at=other.path(name): os.stat(at).st_size == MIB, 60, f"{name} is published")
+            with open(other.path(name), "rb") as file:
+                assert file.read() == b"w" * MIB, name
         cluster.wait_for_copies()
         return f"{took:.1f} s after the kill"
 

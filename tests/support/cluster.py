@@ -22,7 +22,7 @@ import signal
 import subprocess
 import time
 
-from cairnfs_mount import program, run
+from cairnfs_mount import has_ended, program, run
 
 PEER_PORT, METADATA_PORT, CLIENT_PORT, ETCD_PORT = 7401, 7402, 2379, 2380
 NETWORK = "10.77.0.0/24"
@@ -204,11 +204,8 @@ class Host(Namespace):
         subprocess.run(["umount", "-l", self.mount_point], check=False, stderr=subprocess.DEVNULL)
 
     def is_alive(self):
-        try:
-            with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as stat:
-                return stat.read().rpartition(")")[2].split()[0] != "Z"
-        except OSError:
-            return False
+        """Until then it holds its port and its data directory."""
+        return not has_ended(self.pid)
 
     def signal(self, number):
         """To the daemon, if it still is one."""
