@@ -14,7 +14,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ROOMS = ["base", "io", "chunking", "kv", "store", "rpc", "kvnet", "cluster", "meta", "fs", "fuse", "control", "daemon"]
+ROOMS = ["base", "io", "chunking", "kv", "store", "rpc", "kvnet", "cluster", "meta", "coherence", "fs", "fuse", "control", "daemon"]
 FORBIDDEN = {("control", "fuse")}  # above in the list, and still not its business
 FOREIGN = {  # include prefix -> the folders that may use it
     "spdlog/": {"src/base"},

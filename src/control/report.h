@@ -8,8 +8,8 @@
 
 #include "cluster/cluster_chunk_store.h"
 #include "cluster/types.h"
+#include "coherence/delegated_store.h"
 #include "fs/filesystem.h"
-#include "meta/delegated_store.h"
 
 namespace cairnfs::control {
 
@@ -29,7 +29,7 @@ struct ReplicasReport {
 // What a node of a cluster does for other nodes, and they for it.
 struct ClusterActivityReport {
   cluster::ClusterChunkStats chunks{};
-  meta::DelegationStats names{};
+  coherence::DelegationStats names{};
   ReplicasReport replicas;
   uint64_t nodes_up = 0, nodes_down = 0, nodes_out = 0;
   bool session_holds = false;

@@ -164,12 +164,13 @@ Status ClusterVolume::JoinCluster() {
   auto joined = cluster::Membership::Join(cluster_store_->store(), options);
   if (!joined.ok()) return joined.error().WithContext("cannot join the cluster at " + MetadataUrl(config_));
   membership_ = *std::move(joined);
-  cluster::FencedStoreOptions fenced;
+  coherence::FencedStoreOptions fenced;
   fenced.wait_max = std::chrono::milliseconds(config_.metadata_wait_ms);
-  fenced_ = cluster::MakeFencedStore(cluster_store_->store(), *membership_, fenced);
-  meta::DelegationOptions delegations;
+  fenced_ = coherence::MakeFencedStore(cluster_store_->store(), *membership_, fenced);
+  coherence::DelegationOptions delegations;
   delegations.recall_wait_max = fenced.wait_max;
-  delegated_ = std::make_unique<meta::DelegatedStore>(cluster_store_->store(), *fenced_, *membership_, delegations);
+  delegated_ =
+      std::make_unique<coherence::DelegatedStore>(cluster_store_->store(), *fenced_, *membership_, delegations);
   names_ = MakeSharedNamespace(*delegated_);
   spdlog::info("joined the cluster at {} as {} ({}), {} nodes known", MetadataUrl(config_), options.self.name,
                options.self.address, membership_->view()->nodes.size());
@@ -194,7 +195,7 @@ Status ClusterVolume::StartServing() {
   auto started = cluster::PeerService::Start(service, *chunks_, *membership_);
   if (!started.ok()) return started.error().WithContext("listen");
   peer_service_ = *std::move(started);
-  locks_ = fs::ClusterLocks::Start({cluster_store_->store(), *fenced_, *membership_}, {});
+  locks_ = coherence::ClusterLocks::Start({cluster_store_->store(), *fenced_, *membership_}, {});
   control::RankGate::Options gate{*fenced_, cluster_store_->store(), {}, NodeName(config_)};
   // Just after an outage the next renewal is yet to come.
   gate.lease = [this, wait_max = std::chrono::milliseconds(config_.metadata_wait_ms)]() -> Result<kv::LeaseId> {

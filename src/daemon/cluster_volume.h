@@ -13,6 +13,9 @@
 #include "chunking/chunker.h"
 #include "cluster/cluster_chunk_store.h"
 #include "cluster/membership.h"
+#include "coherence/delegated_store.h"
+#include "coherence/fenced_store.h"
+#include "coherence/locks.h"
 #include "daemon/any_volume.h"
 #include "daemon/cluster_settings.h"
 #include "daemon/cluster_store.h"
@@ -20,8 +23,6 @@
 #include "daemon/data_directory.h"
 #include "daemon/node_usage.h"
 #include "daemon/storage.h"
-#include "fs/locks.h"
-#include "meta/delegated_store.h"
 #include "meta/namespace.h"
 
 namespace cairnfs::daemon {
@@ -92,11 +93,11 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<cluster::Membership> membership_;
   std::unique_ptr<kv::KvStore> fenced_;
-  std::unique_ptr<meta::DelegatedStore> delegated_;  // on fenced_: what the namespace and the filesystem use
+  std::unique_ptr<coherence::DelegatedStore> delegated_;  // on fenced_: what the namespace and the filesystem use
   std::unique_ptr<cluster::ClusterChunkStore> chunks_;
   std::unique_ptr<cluster::PeerService> peer_service_;
   std::unique_ptr<meta::Namespace> names_;
-  std::unique_ptr<fs::ClusterLocks> locks_;
+  std::unique_ptr<coherence::ClusterLocks> locks_;
   std::unique_ptr<control::RankGate> gate_;
   std::unique_ptr<UsagePublisher> usage_;
   std::unique_ptr<SettingsWatch> settings_;

@@ -32,6 +32,9 @@ class ClusterChunkStore;
 class Membership;
 class Peers;
 }  // namespace cairnfs::cluster
+namespace cairnfs::coherence {
+class ClusterLocks;
+}
 
 namespace cairnfs::fs {
 
@@ -192,8 +195,6 @@ struct CheckProgress {
   uint64_t bytes_done = 0, bytes_total = 0;  // of chunks, which are most of its work
 };
 
-class ClusterLocks;
-
 class FileSystem {
  public:
   struct ClusterParts {  // all outlive the filesystem
@@ -205,8 +206,8 @@ class FileSystem {
     // One host.
     Parts(io::BufferPool& pool, kv::LocalKvStore& kv, kv::KvEngine& engine, meta::Namespace& names,
           store::LocalChunkStore& chunks, meta::Clock& clock, const chunking::ChunkParams& chunk_params);
-    // One of several: `kv` compares the host's session in each commit (cluster::MakeFencedStore), `names` is remote on
-    // it. The filesystem ends its open files when the session is lost, and then has the membership rejoin.
+    // One of several: `kv` compares the host's session in each commit (coherence::MakeFencedStore), `names` is remote
+    // on it. The filesystem ends its open files when the session is lost, and then has the membership rejoin.
     Parts(io::BufferPool& pool, kv::KvStore& kv, kv::KvEngine& engine, meta::Namespace& names,
           store::LocalChunkStore& chunks, meta::Clock& clock, const chunking::ChunkParams& chunk_params,
           const ClusterParts& cluster);
@@ -233,7 +234,7 @@ class FileSystem {
     std::function<std::optional<Space>()> cluster_space;
     // In a cluster whose commits may lack copies: whether some are known to be missing. May wait for the shared store.
     std::function<bool()> lacks_copies;
-    ClusterLocks* locks = nullptr;  // null: one host, whose kernel keeps the locks
+    coherence::ClusterLocks* locks = nullptr;  // null: one host, whose kernel keeps the locks
   };
   // Removes orphans of an earlier process (not in a cluster), starts the threads.
   static Result<std::unique_ptr<FileSystem>> Start(const Parts& parts, const FsOptions& options);
@@ -364,7 +365,7 @@ class FileSystem {
   Result<FsSpace> GetSpace();
 
   // Parts::locks. The front end brings its lock requests there, and tells of closed descriptors.
-  ClusterLocks* locks() const;
+  coherence::ClusterLocks* locks() const;
   // Ends, with errors, requests that wait for others: locks, reads of what is on hosts that do not answer, and moves
   // and links that wait for copies. None waits from now on. For the front end, once it takes no more requests.
   void EndWaits();

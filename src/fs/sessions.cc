@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "coherence/locks.h"
 #include "fs/impl.h"
-#include "fs/locks.h"
 #include "kv/patience.h"
 
 namespace cairnfs::fs {

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "base/log.h"
+#include "coherence/locks.h"
 #include "fs/impl.h"
-#include "fs/locks.h"
 #include "fs/scan.h"
 
 namespace cairnfs::fs {
@@ -21,7 +21,7 @@ constexpr int kTriesMax = 4;
 
 }  // namespace
 
-ClusterLocks* FileSystem::locks() const { return impl_->parts.locks; }
+coherence::ClusterLocks* FileSystem::locks() const { return impl_->parts.locks; }
 
 void FileSystem::EndWaits() {
   impl_->waits_ended = true;

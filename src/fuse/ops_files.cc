@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <string>
 
-#include "fs/locks.h"
+#include "coherence/locks.h"
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
@@ -145,7 +145,7 @@ void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   // First: what asks for a lock after this request must find it asked for. Flocks, and OFD locks, for which the kernel
   // sends no unlock and no owner.
-  if (fs::ClusterLocks* locks = filesystem.locks()) locks->ReleaseHandle(InodeId{inode}, file->fh);
+  if (coherence::ClusterLocks* locks = filesystem.locks()) locks->ReleaseHandle(InodeId{inode}, file->fh);
   filesystem.Release(file->fh, InodeId{inode});
   fuse_reply_err(request, 0);
 }

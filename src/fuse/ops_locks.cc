@@ -6,7 +6,7 @@
 #include <atomic>
 #include <memory>
 
-#include "fs/locks.h"
+#include "coherence/locks.h"
 #include "fuse/ops.h"
 #include "fuse/reply.h"
 #include "fuse/session.h"
@@ -14,7 +14,7 @@
 namespace cairnfs::fuse {
 namespace {
 
-using fs::ClusterLocks;
+using coherence::ClusterLocks;
 
 // A lock that waits, as FUSE_INTERRUPT finds it.
 struct WaitingRequest {
@@ -87,7 +87,7 @@ void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
     });
   };
   // A shared lock may take the place of an exclusive one.
-  if (lock.type == meta::LockType::kShared) return filesystem.PublishBeforeUnlock(lock.handle, ask);
+  if (lock.type == coherence::LockType::kShared) return filesystem.PublishBeforeUnlock(lock.handle, ask);
   ask();
 }
 
@@ -103,8 +103,8 @@ ClusterLocks::Request RequestOf(fuse_req_t request, fuse_ino_t inode, const fuse
 // The kernel has computed and checked start and length.
 void TakeRange(const struct flock& range, ClusterLocks::Request& lock) {
   lock.start = static_cast<uint64_t>(range.l_start);
-  lock.last = range.l_len == 0 ? meta::kLockOffsetMax : lock.start + static_cast<uint64_t>(range.l_len) - 1;
-  lock.type = range.l_type == F_WRLCK ? meta::LockType::kExclusive : meta::LockType::kShared;
+  lock.last = range.l_len == 0 ? coherence::kLockOffsetMax : lock.start + static_cast<uint64_t>(range.l_len) - 1;
+  lock.type = range.l_type == F_WRLCK ? coherence::LockType::kExclusive : coherence::LockType::kShared;
   // The process's id; the request's context has the thread's.
   if (range.l_pid != 0) lock.pid = static_cast<uint32_t>(range.l_pid);
 }
@@ -122,9 +122,9 @@ void OpGetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct 
     answer.l_type = F_UNLCK;
     answer.l_whence = SEEK_SET;
     if (const auto& held = *holder) {
-      answer.l_type = held->type == meta::LockType::kExclusive ? F_WRLCK : F_RDLCK;
+      answer.l_type = held->type == coherence::LockType::kExclusive ? F_WRLCK : F_RDLCK;
       answer.l_start = static_cast<off_t>(held->start);
-      answer.l_len = held->last == meta::kLockOffsetMax ? 0 : static_cast<off_t>(held->last - held->start + 1);
+      answer.l_len = held->last == coherence::kLockOffsetMax ? 0 : static_cast<off_t>(held->last - held->start + 1);
       answer.l_pid = static_cast<pid_t>(held->pid);
     }
     fuse_reply_lock(request, &answer);
@@ -144,8 +144,8 @@ void OpFlock(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, int ope
   ClusterLocks* locks = SessionOf(request).filesystem().locks();
   if (locks == nullptr) return (void)fuse_reply_err(request, ENOSYS);
   ClusterLocks::Request lock = RequestOf(request, inode, *file);
-  lock.kind = meta::LockKind::kFlock;
-  lock.type = (operation & LOCK_EX) != 0 ? meta::LockType::kExclusive : meta::LockType::kShared;
+  lock.kind = coherence::LockKind::kFlock;
+  lock.type = (operation & LOCK_EX) != 0 ? coherence::LockType::kExclusive : coherence::LockType::kShared;
   if ((operation & LOCK_UN) != 0) return Unlock(request, SessionOf(request).filesystem(), lock);
   Lock(request, SessionOf(request).filesystem(), lock, (operation & LOCK_NB) == 0);
 }

@@ -10,7 +10,7 @@
 #include <cstdio>
 
 #include "base/log.h"
-#include "fs/locks.h"
+#include "coherence/locks.h"
 #include "fuse/ops.h"
 
 namespace cairnfs::fuse {

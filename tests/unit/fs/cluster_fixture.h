@@ -18,6 +18,7 @@
 #include "../../support/eventually.h"
 #include "cluster/cluster_chunk_store.h"
 #include "cluster_doubles.h"
+#include "coherence/fenced_store.h"
 #include "fs/filesystem.h"
 #include "io/memory_disk.h"
 #include "kv/hosted_store.h"
@@ -60,7 +61,7 @@ class Host {
     auto joined = cluster::Membership::Join(shared_.store, membership_options);
     EXPECT_TRUE(joined.ok());
     membership = std::make_unique<TestMembership>(std::move(*joined));
-    fenced = cluster::MakeFencedStore(shared_.store, *membership);
+    fenced = coherence::MakeFencedStore(shared_.store, *membership);
     gate = std::make_unique<Gate>(*fenced);
     meta::NamespaceOptions names_options;
     names_options.remote = true;

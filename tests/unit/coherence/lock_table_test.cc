@@ -1,5 +1,5 @@
 // The algebra of locked ranges against a model of single bytes, and the bytes of the record.
-#include "meta/lock_table.h"
+#include "coherence/lock_table.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "../../support/random.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
 namespace {
 
 using cairnfs::testing::Random;
@@ -303,4 +303,4 @@ TEST(LockTable, BrokenRecordsAreRefused) {
 }
 
 }  // namespace
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence

@@ -1,13 +1,13 @@
-#include "meta/delegated_store.h"
+#include "coherence/delegated_store.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/coding.h"
-#include "meta/delegated_keys.h"
+#include "coherence/delegated_keys.h"
 #include "meta/records.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
 namespace {
 
 constexpr size_t kHomesMax = 1 << 20;
@@ -171,7 +171,7 @@ void DelegatedStore::LearnHomes(const kv::KvRange& range, uint64_t began) {
   for (const kv::KvEntry& entry : range.entries) {
     const ParsedKey parsed = Parse(entry.key);
     if (parsed.kind != 'I') continue;
-    auto record = InodeRecord::Decode(entry.value);
+    auto record = meta::InodeRecord::Decode(entry.value);
     if (!record.ok()) continue;
     SetHome(parsed.inode, {HomeOf(parsed.inode, *record), entry.revision, began});
   }
@@ -314,4 +314,4 @@ std::vector<InodeId> DelegatedStore::CountReads(std::span<const kv::KvSpan> span
   return wanted;
 }
 
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence

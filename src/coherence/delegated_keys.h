@@ -10,7 +10,7 @@
 #include "base/coding.h"
 #include "meta/records.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
 
 struct ParsedKey {
   char kind = 0;
@@ -30,11 +30,13 @@ inline ParsedKey Parse(std::string_view key) {
 inline constexpr size_t kInodePrefixBytes = 1 + sizeof(uint64_t);
 
 // The directory whose delegation covers an inode's own records.
-inline InodeId HomeOf(InodeId inode, const InodeRecord& record) { return S_ISDIR(record.mode) ? inode : record.parent; }
+inline InodeId HomeOf(InodeId inode, const meta::InodeRecord& record) {
+  return S_ISDIR(record.mode) ? inode : record.parent;
+}
 
 // `span`: begin, end, limit.
 inline bool IsIn(const std::tuple<std::string, std::string, size_t>& span, std::string_view key) {
   return std::get<0>(span) <= key && key < std::get<1>(span);
 }
 
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence

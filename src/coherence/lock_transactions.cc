@@ -9,9 +9,9 @@
 #include <set>
 
 #include "cluster/records.h"
-#include "fs/locks.h"
+#include "coherence/locks.h"
 
-namespace cairnfs::fs {
+namespace cairnfs::coherence {
 namespace {
 
 constexpr auto kPauseMin = std::chrono::milliseconds(20);
@@ -65,7 +65,7 @@ Status ClusterLocks::TryOnce(Batch& batch, bool must_read) {
 Status ClusterLocks::WriteGuard(Batch& batch, const Session& session) {
   kv::Transaction transaction;
   transaction.IfRevision(session.key, session.revision);
-  transaction.writes.push_back({meta::LocksGuardKey(parts_.membership.self()), "", session.lease});
+  transaction.writes.push_back({LocksGuardKey(parts_.membership.self()), "", session.lease});
   CAIRNFS_RETURN_IF_ERROR(parts_.fenced.Commit(transaction));
   batch.answer_lost = false;
   return {};
@@ -80,7 +80,7 @@ Result<ClusterLocks::Session> ClusterLocks::SessionOf(const Batch& batch) const 
 }
 
 ClusterLocks::Plan ClusterLocks::MakePlan(const Batch& batch) {
-  const meta::LockSession& self = batch.session;
+  const LockSession& self = batch.session;
   Plan plan;
   plan.inode = batch.inode;
   plan.table = batch.record.table;
@@ -99,9 +99,9 @@ ClusterLocks::Plan ClusterLocks::MakePlan(const Batch& batch) {
   return plan;
 }
 
-void ClusterLocks::PurgeDead(const Batch& batch, const meta::LockSession& self, Plan& plan) {
+void ClusterLocks::PurgeDead(const Batch& batch, const LockSession& self, Plan& plan) {
   bool purged = false;
-  for (const meta::LockSession& session : plan.table.Sessions()) {
+  for (const LockSession& session : plan.table.Sessions()) {
     auto key = batch.session_keys.find(session.node);
     if (session == self || key == batch.session_keys.end() || key->second == session.revision) continue;
     if (plan.compares.size() == kPurgedAtOnceMax) {
@@ -115,8 +115,8 @@ void ClusterLocks::PurgeDead(const Batch& batch, const meta::LockSession& self, 
   if (purged) Grant(self, plan);
 }
 
-void ClusterLocks::Apply(const Operation& operation, const meta::LockSession& self, size_t index, Plan& plan) {
-  meta::FileLock lock = operation.lock;
+void ClusterLocks::Apply(const Operation& operation, const LockSession& self, size_t index, Plan& plan) {
+  FileLock lock = operation.lock;
   lock.owner.session = self;
   Answer answer;
   switch (operation.kind) {
@@ -131,7 +131,7 @@ void ClusterLocks::Apply(const Operation& operation, const meta::LockSession& se
       Grant(self, plan);
       break;
     case Operation::Kind::kTest:
-      if (const meta::FileLock* holder = plan.table.Conflict(lock)) {
+      if (const FileLock* holder = plan.table.Conflict(lock)) {
         plan.blocked = true;
         answer.holder = *holder;
       }
@@ -152,13 +152,13 @@ void ClusterLocks::Apply(const Operation& operation, const meta::LockSession& se
   plan.answers[index] = std::move(answer);
 }
 
-void ClusterLocks::ApplyLock(const Operation& operation, const meta::LockSession& self, size_t index, Plan& plan) {
-  meta::FileLock wanted = operation.lock;
+void ClusterLocks::ApplyLock(const Operation& operation, const LockSession& self, size_t index, Plan& plan) {
+  FileLock wanted = operation.lock;
   wanted.owner.session = self;
   const bool waits = operation.kind == Operation::Kind::kWait;
   if (waits && plan.table.FindWaiting(self, operation.ticket) != nullptr) return;  // an earlier try put it there
-  if (wanted.owner.kind == meta::LockKind::kFlock) {
-    auto is_mine = [&](const meta::FileLock& held) { return held.owner == wanted.owner; };
+  if (wanted.owner.kind == LockKind::kFlock) {
+    auto is_mine = [&](const FileLock& held) { return held.owner == wanted.owner; };
     const auto mine = std::find_if(plan.table.held().begin(), plan.table.held().end(), is_mine);
     if (mine != plan.table.held().end() && mine->type == wanted.type) {
       plan.answers[index] = Answer{};
@@ -168,11 +168,11 @@ void ClusterLocks::ApplyLock(const Operation& operation, const meta::LockSession
     plan.table.Unset(wanted.owner, wanted.start, wanted.last);
     Grant(self, plan);
   }
-  if (const meta::FileLock* holder = plan.table.Conflict(wanted)) {
+  if (const FileLock* holder = plan.table.Conflict(wanted)) {
     plan.blocked = true;
     if (!waits) {
       plan.answers[index] = Answer{Outcome::kWouldBlock, *holder};
-    } else if (wanted.owner.kind == meta::LockKind::kRecord && ClosesCycle(plan, wanted, operation.ticket)) {
+    } else if (wanted.owner.kind == LockKind::kRecord && ClosesCycle(plan, wanted, operation.ticket)) {
       plan.answers[index] = Answer{Outcome::kDeadlock, *holder};
     } else if (Status added = plan.table.AddWaiting({operation.ticket, wanted}); !added.ok()) {
       plan.answers[index] = added.error();
@@ -192,24 +192,24 @@ void ClusterLocks::ApplyLock(const Operation& operation, const meta::LockSession
   plan.answers[index] = Answer{};
 }
 
-void ClusterLocks::Grant(const meta::LockSession& self, Plan& plan) {
-  for (const meta::WaitingLock& granted : plan.table.GrantWaiting()) {
+void ClusterLocks::Grant(const LockSession& self, Plan& plan) {
+  for (const WaitingLock& granted : plan.table.GrantWaiting()) {
     if (granted.lock.owner.session == self) plan.ended.insert_or_assign(granted.ticket, Answer{});
   }
 }
 
 Status ClusterLocks::Reload(Batch& batch, bool with_session_keys) {
-  std::vector<kv::KvSpan> spans{{meta::LocksKey(batch.inode), {}}, {meta::LocksGuardKey(parts_.membership.self()), {}}};
+  std::vector<kv::KvSpan> spans{{LocksKey(batch.inode), {}}, {LocksGuardKey(parts_.membership.self()), {}}};
   std::set<cluster::NodeId> nodes;
   if (with_session_keys) {
-    for (const meta::LockSession& session : batch.record.table.Sessions()) nodes.insert(session.node);
+    for (const LockSession& session : batch.record.table.Sessions()) nodes.insert(session.node);
   }
   for (const cluster::NodeId& node : nodes) spans.push_back({cluster::SessionKey(node), {}});
   CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, parts_.fenced.Read(spans));
   Record record;
   record.as_of = snapshot.revision;
   if (const auto& entries = snapshot.ranges[0].entries; !entries.empty()) {
-    CAIRNFS_ASSIGN_OR_RETURN(record.table, meta::LockTable::Decode(entries[0].value));
+    CAIRNFS_ASSIGN_OR_RETURN(record.table, LockTable::Decode(entries[0].value));
     record.key_revision = entries[0].revision;
   }
   const auto revision_of = [&](size_t span) {
@@ -227,11 +227,11 @@ Status ClusterLocks::Reload(Batch& batch, bool with_session_keys) {
 }
 
 Status ClusterLocks::CommitPlan(Batch& batch, const Session& session, Plan& plan) {
-  const std::string key = meta::LocksKey(batch.inode);
+  const std::string key = LocksKey(batch.inode);
   kv::Transaction transaction;
   // The session beside the fence's own compare of it: the entries name this one, not the one that may follow it.
   transaction.IfRevision(key, batch.record.key_revision).IfRevision(session.key, session.revision);
-  transaction.IfRevision(meta::LocksGuardKey(parts_.membership.self()), batch.guard_revision);
+  transaction.IfRevision(LocksGuardKey(parts_.membership.self()), batch.guard_revision);
   for (const kv::Compare& compare : plan.compares) transaction.compares.push_back(compare);
   if (plan.table.empty()) {
     transaction.Delete(key);
@@ -259,10 +259,10 @@ bool ClusterLocks::Pause(const Batch& batch, unsigned failures) {
   return !ending_;
 }
 
-bool ClusterLocks::Doubtful(const meta::LockTable& table) const {
+bool ClusterLocks::Doubtful(const LockTable& table) const {
   const cluster::ViewPtr view = parts_.membership.view();
   const Result<Session> own = parts_.membership.session();
-  for (const meta::LockSession& session : table.Sessions()) {
+  for (const LockSession& session : table.Sessions()) {
     if (session.node == parts_.membership.self()) {
       if (own.ok() && own->revision != session.revision) return true;
       continue;
@@ -273,15 +273,15 @@ bool ClusterLocks::Doubtful(const meta::LockTable& table) const {
   return false;
 }
 
-std::vector<uint64_t> ClusterLocks::BlockersOf(const meta::LockTable& table, const meta::FileLock& lock) {
+std::vector<uint64_t> ClusterLocks::BlockersOf(const LockTable& table, const FileLock& lock) {
   std::vector<uint64_t> blockers;
-  for (const meta::FileLock* held : table.Conflicts(lock)) {
+  for (const FileLock* held : table.Conflicts(lock)) {
     if (held->owner.session == lock.owner.session) blockers.push_back(held->owner.number);
   }
   return blockers;
 }
 
-bool ClusterLocks::ClosesCycle(const Plan& plan, const meta::FileLock& wanted, Ticket ticket) {
+bool ClusterLocks::ClosesCycle(const Plan& plan, const FileLock& wanted, Ticket ticket) {
   const uint64_t owner = wanted.owner.number;
   std::vector<uint64_t> blockers = BlockersOf(plan.table, wanted);
   MutexLock lock(mutex_);
@@ -293,9 +293,9 @@ bool ClusterLocks::ClosesCycle(const Plan& plan, const meta::FileLock& wanted, T
     left.pop_back();
     if (next == owner) return true;
     if (!seen.insert(next).second) continue;
-    meta::LockOwner blocker = wanted.owner;
+    LockOwner blocker = wanted.owner;
     blocker.number = next;
-    for (const meta::WaitingLock& waiting : plan.table.waiting()) {
+    for (const WaitingLock& waiting : plan.table.waiting()) {
       if (waiting.lock.owner != blocker) continue;
       const std::vector<uint64_t> more = BlockersOf(plan.table, waiting.lock);
       left.insert(left.end(), more.begin(), more.end());
@@ -325,4 +325,4 @@ void ClusterLocks::DropEdge(uint64_t owner, Ticket ticket) {
   }
 }
 
-}  // namespace cairnfs::fs
+}  // namespace cairnfs::coherence

@@ -17,7 +17,7 @@
 #include "base/types.h"
 #include "cluster/types.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
 
 inline constexpr uint64_t kLockOffsetMax = 0x7fff'ffff'ffff'ffff;  // the last byte of a lock "to the end"
 
@@ -109,4 +109,4 @@ std::string LocksGuardKey(const cluster::NodeId& node);
 // nullopt: no key of an inode's locks.
 std::optional<InodeId> InodeOfLocksKey(std::string_view key);
 
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence

@@ -12,11 +12,12 @@
 
 #include "../../support/random.h"
 #include "cluster/records.h"
-#include "fs/locks.h"
+#include "coherence/fenced_store.h"
+#include "coherence/locks.h"
 #include "kv/engine.h"
 #include "kv/hosted_store.h"
 
-namespace cairnfs::fs {
+namespace cairnfs::coherence {
 
 using std::chrono::milliseconds;
 using Outcome = ClusterLocks::Outcome;
@@ -164,7 +165,7 @@ class LocksTest : public ::testing::Test {
     auto membership = cluster::Membership::Join(*store_, options);
     EXPECT_TRUE(membership.ok()) << membership.error().message;
     host.membership = std::move(*membership);
-    host.store = std::make_unique<LossyStore>(cluster::MakeFencedStore(*store_, *host.membership));
+    host.store = std::make_unique<LossyStore>(MakeFencedStore(*store_, *host.membership));
     host.locks = ClusterLocks::Start({*store_, *host.store, *host.membership}, {});
     return host;
   }
@@ -185,13 +186,13 @@ class LocksTest : public ::testing::Test {
     ASSERT_TRUE(hosts_[host].membership->Rejoin().ok());
   }
 
-  static Request Posix(uint64_t owner, meta::LockType type, uint64_t start = 0, uint64_t last = meta::kLockOffsetMax) {
-    return {kFile, meta::LockKind::kRecord, owner, owner, static_cast<uint32_t>(owner), type, start, last};
+  static Request Posix(uint64_t owner, LockType type, uint64_t start = 0, uint64_t last = kLockOffsetMax) {
+    return {kFile, LockKind::kRecord, owner, owner, static_cast<uint32_t>(owner), type, start, last};
   }
-  static Request Flock(HandleId handle, meta::LockType type) {
+  static Request Flock(uint64_t handle, LockType type) {
     Request request;
     request.inode = kFile;
-    request.kind = meta::LockKind::kFlock;
+    request.kind = LockKind::kFlock;
     request.handle = handle;
     request.type = type;
     return request;
@@ -231,9 +232,9 @@ class LocksTest : public ::testing::Test {
     ClusterLocks& locks = *hosts_[host].locks;
     std::promise<void> over;
     // The next transaction begins when the function that gets this answer has returned.
-    locks.Test(Posix(1000, meta::LockType::kShared), [&](const auto&) {
+    locks.Test(Posix(1000, LockType::kShared), [&](const auto&) {
       ask();
-      locks.Test(Posix(1000, meta::LockType::kShared), [&](const auto&) { over.set_value(); });
+      locks.Test(Posix(1000, LockType::kShared), [&](const auto&) { over.set_value(); });
     });
     over.get_future().get();
   }
@@ -250,13 +251,13 @@ class LocksTest : public ::testing::Test {
     ASSERT_TRUE(outcome.ok()) << outcome.error().message;
     EXPECT_EQ(*outcome, Outcome::kGranted);
   }
-  meta::LockTable Stored(InodeId inode = kFile) {
-    auto entry = store_->Get(meta::LocksKey(inode));
+  LockTable Stored(InodeId inode = kFile) {
+    auto entry = store_->Get(LocksKey(inode));
     EXPECT_TRUE(entry.ok());
     if (!entry.ok() || !entry->has_value()) return {};
-    auto table = meta::LockTable::Decode((*entry)->value);
+    auto table = LockTable::Decode((*entry)->value);
     EXPECT_TRUE(table.ok());
-    return table.ok() ? *table : meta::LockTable();
+    return table.ok() ? *table : LockTable();
   }
   // Until `count` wait, as everybody sees.
   void AwaitWaiting(size_t count) {
@@ -272,7 +273,7 @@ class LocksTest : public ::testing::Test {
   std::vector<Host> hosts_;
 };
 
-inline constexpr auto kExclusive = meta::LockType::kExclusive;
-inline constexpr auto kShared = meta::LockType::kShared;
+inline constexpr auto kExclusive = LockType::kExclusive;
+inline constexpr auto kShared = LockType::kShared;
 
-}  // namespace cairnfs::fs
+}  // namespace cairnfs::coherence

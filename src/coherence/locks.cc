@@ -1,4 +1,4 @@
-#include "fs/locks.h"
+#include "coherence/locks.h"
 
 #include <algorithm>
 #include <iterator>
@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 
-namespace cairnfs::fs {
+namespace cairnfs::coherence {
 namespace {
 
 constexpr size_t kBatchOperationsMax = 256;
@@ -48,13 +48,13 @@ ClusterLocks::~ClusterLocks() {
 // --- calls
 // ------------------------------------------------------------------------------------------------------------
 
-meta::FileLock ClusterLocks::LockOf(const Request& request) {
-  meta::FileLock lock;
+FileLock ClusterLocks::LockOf(const Request& request) {
+  FileLock lock;
   lock.owner.kind = request.kind;
   lock.type = request.type;
   lock.handle = request.handle;
   lock.pid = request.pid;
-  if (request.kind == meta::LockKind::kFlock) {
+  if (request.kind == LockKind::kFlock) {
     lock.owner.number = request.handle;
   } else {
     lock.owner.number = request.owner;
@@ -112,10 +112,10 @@ void ClusterLocks::Cancel(Ticket ticket) {
 }
 
 void ClusterLocks::Unlock(const Request& request, Done<void> done) {
-  const meta::FileLock freed = LockOf(request);
+  const FileLock freed = LockOf(request);
   {
     MutexLock lock(mutex_);
-    auto matches = [&](const meta::FileLock& held) {
+    auto matches = [&](const FileLock& held) {
       return held.owner.kind == freed.owner.kind && held.owner.number == freed.owner.number;
     };
     if (Holds(request.inode, matches)) {
@@ -134,7 +134,7 @@ void ClusterLocks::Test(const Request& request, Done<std::optional<Holder>> done
       {Operation::Kind::kTest, LockOf(request), 0, [self, done = std::move(done)](Result<Answer> answer) {
          if (!answer.ok()) return done(answer.error());
          if (!answer->holder) return done(std::optional<Holder>());
-         const meta::FileLock& held = *answer->holder;
+         const FileLock& held = *answer->holder;
          done(std::optional(Holder{held.type, held.start, held.last, held.owner.session.node == self ? held.pid : 0}));
        }});
 }
@@ -148,7 +148,7 @@ void ClusterLocks::ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) 
 
 void ClusterLocks::ReleaseHandle(InodeId inode, HandleId handle) {
   MutexLock lock(mutex_);
-  if (!Holds(inode, [&](const meta::FileLock& held) { return held.handle == handle; })) return;
+  if (!Holds(inode, [&](const FileLock& held) { return held.handle == handle; })) return;
   Operation operation{Operation::Kind::kReleaseHandle, {}, 0, {}};
   operation.lock.handle = handle;
   Enqueue(inode, inodes_[inode], std::move(operation));
@@ -224,16 +224,16 @@ void ClusterLocks::Wake(InodeId inode, Inode& state) {
   tasks_.Post([this, inode] { Serve(inode); });
 }
 
-bool ClusterLocks::Holds(InodeId inode, const std::function<bool(const meta::FileLock&)>& matches) const {
+bool ClusterLocks::Holds(InodeId inode, const std::function<bool(const FileLock&)>& matches) const {
   auto found = inodes_.find(inode);
   if (found == inodes_.end()) return false;
   const Inode& state = found->second;
   if (state.running || !state.queue.empty()) return true;
   if (std::any_of(state.refused.begin(), state.refused.end(), MayTake)) return true;
-  auto is_mine = [&](const meta::FileLock& held) {
+  auto is_mine = [&](const FileLock& held) {
     return held.owner.session.node == parts_.membership.self() && matches(held);
   };
-  const std::vector<meta::FileLock>& held = state.known.table.held();
+  const std::vector<FileLock>& held = state.known.table.held();
   if (std::any_of(held.begin(), held.end(), is_mine)) return true;
   // One that waits may have been granted just now.
   return std::any_of(state.waiters.begin(), state.waiters.end(),
@@ -288,8 +288,8 @@ ClusterLocks::Step ClusterLocks::NextStep(InodeId inode, Batch& batch, Told& tol
   }
   if (state.waiters.empty() && state.watch != nullptr) return Step::kEndWatch;
   state.running = false;
-  const std::vector<meta::FileLock>& held = state.known.table.held();
-  const bool holds = std::any_of(held.begin(), held.end(), [&](const meta::FileLock& lock) {
+  const std::vector<FileLock>& held = state.known.table.held();
+  const bool holds = std::any_of(held.begin(), held.end(), [&](const FileLock& lock) {
     return lock.owner.session.node == parts_.membership.self();
   });
   if (!holds && state.waiters.empty() && state.refused.empty()) inodes_.erase(inode);
@@ -374,7 +374,7 @@ void ClusterLocks::Tell(Told& told) {
 void ClusterLocks::Adopt(InodeId inode, Inode& state, Record record) {
   if (record.as_of >= state.known.as_of) state.known = std::move(record);
   for (const auto& [ticket, waiter] : state.waiters) {
-    if (waiter.lock.owner.kind != meta::LockKind::kRecord) continue;
+    if (waiter.lock.owner.kind != LockKind::kRecord) continue;
     SetEdge(waiter.lock.owner.number, {inode, ticket, BlockersOf(state.known.table, waiter.lock)});
   }
 }
@@ -413,7 +413,7 @@ void ClusterLocks::StartWatch(InodeId inode) {
     MutexLock lock(mutex_);
     after = inodes_[inode].known.as_of;
   }
-  const std::string key = meta::LocksKey(inode);
+  const std::string key = LocksKey(inode);
   kv::WatchCallbacks callbacks;
   callbacks.changed = [this, inode, key](const std::vector<kv::KvEvent>& events, uint64_t) {
     for (const kv::KvEvent& event : events) {
@@ -448,7 +448,7 @@ void ClusterLocks::OnEvent(InodeId inode, const kv::KvEvent& event) {
   Record record;
   record.as_of = event.revision;
   if (event.value) {
-    Result<meta::LockTable> table = meta::LockTable::Decode(*event.value);
+    Result<LockTable> table = LockTable::Decode(*event.value);
     if (!table.ok()) return SweepNow(inode);  // which reports it
     record.table = std::move(*table);
     record.key_revision = event.revision;
@@ -495,8 +495,8 @@ void ClusterLocks::SweepAll() {
   auto is_up = [](const cluster::NodeInfo& node) { return node.state == cluster::NodeState::kUp; };
   const auto first = std::find_if(view->nodes.begin(), view->nodes.end(), is_up);
   if (first == view->nodes.end() || first->id != parts_.membership.self()) return;
-  const std::string end = kv::PrefixEnd(meta::LocksPrefix());
-  std::string begin = meta::LocksPrefix();
+  const std::string end = kv::PrefixEnd(LocksPrefix());
+  std::string begin = LocksPrefix();
   for (bool more = true; more;) {
     {
       MutexLock lock(mutex_);
@@ -506,8 +506,8 @@ void ClusterLocks::SweepAll() {
     // Whoever meets such a record sweeps it as well.
     if (!page.ok() || page->entries.empty()) return;
     for (const kv::KvEntry& entry : page->entries) {
-      const std::optional<InodeId> inode = meta::InodeOfLocksKey(entry.key);
-      const Result<meta::LockTable> table = meta::LockTable::Decode(entry.value);
+      const std::optional<InodeId> inode = InodeOfLocksKey(entry.key);
+      const Result<LockTable> table = LockTable::Decode(entry.value);
       if (inode && table.ok() && Doubtful(*table)) SweepNow(*inode);
     }
     more = page->more;
@@ -515,4 +515,4 @@ void ClusterLocks::SweepAll() {
   }
 }
 
-}  // namespace cairnfs::fs
+}  // namespace cairnfs::coherence

@@ -1,11 +1,12 @@
+#include "coherence/fenced_store.h"
+
 #include <algorithm>
 
 #include "base/failpoint.h"
 #include "base/thread_annotations.h"
-#include "cluster/membership.h"
 #include "cluster/records.h"
 
-namespace cairnfs::cluster {
+namespace cairnfs::coherence {
 namespace {
 
 // Leaves the fence out: commits neither wait until the session is known to live nor compare it, and a compare of it
@@ -17,7 +18,7 @@ constexpr size_t kFenceBytes = 256;
 
 class FencedStore final : public kv::KvStore {
  public:
-  FencedStore(kv::SharedKvStore& store, Membership& membership, const FencedStoreOptions& options)
+  FencedStore(kv::SharedKvStore& store, cluster::Membership& membership, const FencedStoreOptions& options)
       : store_(store), membership_(membership), options_(options) {}
 
   Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return store_.Get(key); }
@@ -32,17 +33,17 @@ class FencedStore final : public kv::KvStore {
   struct Before {
     uint64_t number;  // of the session under which `revision` was seen
     uint64_t revision;
-    std::optional<Membership::Session> session;
+    std::optional<cluster::Membership::Session> session;
   };
-  Before Begin(std::optional<Membership::Session> session) EXCLUDES_LOCK(mutex_);
+  Before Begin(std::optional<cluster::Membership::Session> session) EXCLUDES_LOCK(mutex_);
   Before Begin() EXCLUDES_LOCK(mutex_);
   // Every answer is of a revision that is not less than those that were known when it was asked for.
   Status CheckRevision(const Before& before, uint64_t revision) EXCLUDES_LOCK(mutex_);
   Result<uint64_t> CommitUnfenced(kv::Transaction transaction);
-  Result<uint64_t> ExplainRefusal(const Membership::Session& session, Error error);
+  Result<uint64_t> ExplainRefusal(const cluster::Membership::Session& session, Error error);
 
   kv::SharedKvStore& store_;
-  Membership& membership_;
+  cluster::Membership& membership_;
   const FencedStoreOptions options_;
   Mutex mutex_;
   // The highest revision that was seen under the newest session. Earlier ones' may be of a state that the store went
@@ -51,7 +52,7 @@ class FencedStore final : public kv::KvStore {
   uint64_t revision_ GUARDED_BY(mutex_) = 0;
 };
 
-FencedStore::Before FencedStore::Begin(std::optional<Membership::Session> session) {
+FencedStore::Before FencedStore::Begin(std::optional<cluster::Membership::Session> session) {
   MutexLock lock(mutex_);
   if (session && session->number > number_) {
     number_ = session->number;
@@ -63,7 +64,7 @@ FencedStore::Before FencedStore::Begin(std::optional<Membership::Session> sessio
 }
 
 FencedStore::Before FencedStore::Begin() {
-  Result<Membership::Session> session = membership_.session();
+  Result<cluster::Membership::Session> session = membership_.session();
   return Begin(session.ok() ? std::optional(*std::move(session)) : std::nullopt);
 }
 
@@ -100,14 +101,14 @@ Result<kv::KvSnapshot> FencedStore::Read(std::span<const kv::KvSpan> spans) {
 }
 
 Result<uint64_t> FencedStore::CommitUnfenced(kv::Transaction transaction) {
-  const std::string own = KeyOf(MemberKey::kSession, membership_.self());
+  const std::string own = cluster::KeyOf(cluster::MemberKey::kSession, membership_.self());
   std::erase_if(transaction.compares, [&](const kv::Compare& compare) { return compare.key == own; });
   return store_.Commit(transaction);
 }
 
 Result<uint64_t> FencedStore::Commit(const kv::Transaction& transaction) {
   if (skip_session_compare.PassOrSkip()) return CommitUnfenced(transaction);
-  CAIRNFS_ASSIGN_OR_RETURN(const Membership::Session session, membership_.WaitForSession(options_.wait_max));
+  CAIRNFS_ASSIGN_OR_RETURN(const cluster::Membership::Session session, membership_.WaitForSession(options_.wait_max));
   const Before before = Begin(session);
   kv::Transaction fenced = transaction;
   fenced.IfRevision(session.key, session.revision);
@@ -125,7 +126,7 @@ Result<uint64_t> FencedStore::Commit(const kv::Transaction& transaction) {
   return ExplainRefusal(session, revision.error());
 }
 
-Result<uint64_t> FencedStore::ExplainRefusal(const Membership::Session& session, Error error) {
+Result<uint64_t> FencedStore::ExplainRefusal(const cluster::Membership::Session& session, Error error) {
   Result<std::optional<kv::KvEntry>> entry = store_.Get(session.key);
   // The transaction certainly did not run; a caller that tries again is fenced again.
   if (!entry.ok()) return error;
@@ -144,9 +145,9 @@ kv::KvLimits FencedStore::limits() const {
 
 }  // namespace
 
-std::unique_ptr<kv::KvStore> MakeFencedStore(kv::SharedKvStore& store, Membership& membership,
+std::unique_ptr<kv::KvStore> MakeFencedStore(kv::SharedKvStore& store, cluster::Membership& membership,
                                              const FencedStoreOptions& options) {
   return std::make_unique<FencedStore>(store, membership, options);
 }
 
-}  // namespace cairnfs::cluster
+}  // namespace cairnfs::coherence

@@ -1,7 +1,7 @@
 // ClusterLocks of several hosts over one store.
 #include "locks_fixture.h"
 
-namespace cairnfs::fs {
+namespace cairnfs::coherence {
 namespace {
 
 // Calls `held_up` before the first range is read.
@@ -155,7 +155,7 @@ TEST_F(LocksTest, TheEndOfASessionFreesItsLocks) {
   EndSession(1);  // it waits first, and must not get it
   EndSession(0);
   ExpectGranted(wait);
-  const meta::LockTable table = Stored();
+  const LockTable table = Stored();
   ASSERT_EQ(table.held().size(), 1U);
   EXPECT_EQ(table.held()[0].owner.session.node, hosts_[2].membership->self());
 }
@@ -191,7 +191,7 @@ TEST_F(LocksTest, RecordsOfDeadSessionsAreSweptThoughNobodyAsks) {
   EndSession(2);
   const auto deadline = std::chrono::steady_clock::now() + kSoon;
   for (;;) {
-    auto left = store_->Range(meta::LocksPrefix(), kv::PrefixEnd(meta::LocksPrefix()), 0);
+    auto left = store_->Range(LocksPrefix(), kv::PrefixEnd(LocksPrefix()), 0);
     ASSERT_TRUE(left.ok());
     if (left->entries.empty()) break;
     ASSERT_LT(std::chrono::steady_clock::now(), deadline);
@@ -410,15 +410,15 @@ TEST_F(LocksTest, ACommitThatComesLateFindsTheDoorShut) {
 // As after a cluster's power cut: every host was killed with locks on the file.
 TEST_F(LocksTest, MoreDeadSessionsThanATransactionComparesGo) {
   constexpr int kSessions = 130;
-  meta::LockTable table;
+  LockTable table;
   for (int i = 0; i < kSessions; ++i) {
-    meta::FileLock lock;
+    FileLock lock;
     lock.owner.session.node.bytes[1] = static_cast<std::byte>(i + 1);
     lock.owner.session.revision = 1;
     lock.owner.number = 1;
     ASSERT_TRUE(table.Set(lock).ok());
   }
-  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(meta::LocksKey(kFile), table.Encode())).ok());
+  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(LocksKey(kFile), table.Encode())).ok());
   auto outcome = TryResult(0, Posix(1, kExclusive));
   ASSERT_TRUE(outcome.ok()) << outcome.error().message;
   EXPECT_EQ(*outcome, Outcome::kGranted);
@@ -427,17 +427,17 @@ TEST_F(LocksTest, MoreDeadSessionsThanATransactionComparesGo) {
 
 TEST_F(LocksTest, WhoGivesUpMakesRoomInAFullRecord) {
   ASSERT_EQ(Try(0, Posix(1, kExclusive)), Outcome::kGranted);
-  meta::LockTable table = Stored();
-  meta::FileLock lock = table.held()[0];
+  LockTable table = Stored();
+  FileLock lock = table.held()[0];
   lock.start = lock.last = 100;
-  for (uint64_t i = 0; i + 4 < meta::LockTable::kLocksMax; ++i) {
+  for (uint64_t i = 0; i + 4 < LockTable::kLocksMax; ++i) {
     lock.owner.number = 1000 + i;
     ASSERT_TRUE(table.AddWaiting({1'000'000 + i, lock}).ok());
   }
-  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(meta::LocksKey(kFile), table.Encode())).ok());
+  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(LocksKey(kFile), table.Encode())).ok());
   Wait wait = Lock(1, Posix(1, kExclusive, 5, 5));
   Wait two = Lock(1, Posix(2, kExclusive, 200, 200)), three = Lock(1, Posix(3, kExclusive, 200, 200));
-  AwaitWaiting(meta::LockTable::kLocksMax - 1);
+  AwaitWaiting(LockTable::kLocksMax - 1);
   // What is held becomes two pieces, with no room for a third.
   Unlock(0, Posix(1, kExclusive, 5, 5));
   EXPECT_FALSE(wait.IsOver(kWhile));
@@ -450,14 +450,14 @@ TEST_F(LocksTest, WhoGivesUpMakesRoomInAFullRecord) {
 // a queue that is gone.
 TEST_F(LocksTest, ASweepThatTheEndOvertakesMayStillFindWork) {
   for (Host& host : hosts_) host.locks.reset();  // which sweep too
-  meta::FileLock lock;
+  FileLock lock;
   lock.owner.session.node.bytes[1] = std::byte{1};  // of a node that is gone
   lock.owner.session.revision = 1;
-  meta::LockTable table;
+  LockTable table;
   ASSERT_TRUE(table.Set(lock).ok());
   constexpr uint64_t kFiles = 200;  // it is still at it when the queue is being taken down
   for (uint64_t i = 0; i < kFiles; ++i) {
-    const std::string key = meta::LocksKey(InodeId{kFile.value + i});
+    const std::string key = LocksKey(InodeId{kFile.value + i});
     ASSERT_TRUE(store_->Commit(kv::Transaction().Put(key, table.Encode())).ok());
   }
 
@@ -489,4 +489,4 @@ TEST_F(LocksTest, AHandOverCostsWhoWaitsNothing) {
 }
 
 }  // namespace
-}  // namespace cairnfs::fs
+}  // namespace cairnfs::coherence

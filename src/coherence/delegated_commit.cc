@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "base/failpoint.h"
-#include "meta/delegated_keys.h"
-#include "meta/delegated_store.h"
+#include "coherence/delegated_keys.h"
+#include "coherence/delegated_store.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
 namespace {
 
 // Leaves out the compare that no other host holds a delegation: readers there would see old names.
@@ -57,7 +57,7 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
     if (is_new) homeless.insert(parsed.inode);
     // Numbers of inodes are never used again: what is remembered of one that is gone stays true.
     if (!write.value) continue;
-    CAIRNFS_ASSIGN_OR_RETURN(InodeRecord record, InodeRecord::Decode(*write.value));
+    CAIRNFS_ASSIGN_OR_RETURN(meta::InodeRecord record, meta::InodeRecord::Decode(*write.value));
     note(HomeOf(parsed.inode, record));
     guards.written.push_back({parsed.inode, HomeOf(parsed.inode, record), is_new});
   }
@@ -65,7 +65,7 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
   auto add_home = [&](InodeId inode) {
     mutex_.AssertHeld();
     auto home = homes_.find(inode.value);
-    const std::string key = InodeKey(inode);
+    const std::string key = meta::InodeKey(inode);
     const kv::Compare* compare = FindRevisionCompare(transaction, key);
     if (home == homes_.end() || home->second.doubted ||
         (compare != nullptr && compare->revision != home->second.revision))
@@ -83,7 +83,7 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
   }
   if (unknown.empty()) return guards;
   std::vector<kv::KvSpan> spans;
-  for (InodeId inode : unknown) spans.push_back({InodeKey(inode), {}, 0});
+  for (InodeId inode : unknown) spans.push_back({meta::InodeKey(inode), {}, 0});
   stats_.read_total++;
   const uint64_t began = ++tick_;
   lock.Unlock();
@@ -93,7 +93,7 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
     LearnHomes(range, began);
     // One that is gone has no home, and nobody remembers it.
     for (const kv::KvEntry& entry : range.entries) {
-      CAIRNFS_ASSIGN_OR_RETURN(InodeRecord record, InodeRecord::Decode(entry.value));
+      CAIRNFS_ASSIGN_OR_RETURN(meta::InodeRecord record, meta::InodeRecord::Decode(entry.value));
       note(HomeOf(Parse(entry.key).inode, record));
       // Where the caller compares another revision, the commit fails by that.
       if (FindRevisionCompare(transaction, entry.key) == nullptr) {
@@ -196,7 +196,7 @@ void DelegatedStore::Apply(Directory& directory, const kv::KvWrite& write, uint6
 void DelegatedStore::RememberNew(Directory& directory, InodeId inode, uint64_t revision) {
   kv::KvRange nothing;
   nothing.revision = revision;
-  for (const std::string& key : {FileKey(inode), DirectoryTimesKey(inode)}) {
+  for (const std::string& key : {meta::FileKey(inode), meta::DirectoryTimesKey(inode)}) {
     if (!directory.points.contains(key)) Remember(directory, {key, {}, 0}, nothing);
   }
 }
@@ -261,4 +261,4 @@ Result<uint64_t> DelegatedStore::Commit(const kv::Transaction& transaction) {
   }
 }
 
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence

@@ -2,7 +2,7 @@
 // told that there is no lock where there may be one.
 #include "locks_fixture.h"
 
-namespace cairnfs::fs {
+namespace cairnfs::coherence {
 namespace {
 
 class LocksNoSpaceTest : public LocksTest {
@@ -103,7 +103,7 @@ TEST_F(LocksNoSpaceTest, ALockComesAfterTheUnlockBeforeIt) {
   EXPECT_EQ(UnlockRefused(0, Posix(1, kExclusive)), ErrorCode::kNoSpace);
   hosts_[0].store->SetFull(false);
   EXPECT_EQ(Try(0, Posix(1, kShared, 5, 9)), Outcome::kGranted);
-  const meta::LockTable table = Stored();
+  const LockTable table = Stored();
   ASSERT_EQ(table.held().size(), 1U);
   EXPECT_EQ(table.held()[0].type, kShared);
   EXPECT_EQ(table.held()[0].last, 9U);
@@ -233,4 +233,4 @@ TEST_F(LocksNoSpaceTest, AWaitThatTheSessionTookAlongIsNoDeadlock) {
 }
 
 }  // namespace
-}  // namespace cairnfs::fs
+}  // namespace cairnfs::coherence

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
@@ -24,18 +25,22 @@
 
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
+#include "base/types.h"
 #include "cluster/membership.h"
-#include "fs/filesystem.h"
+#include "coherence/lock_table.h"
 #include "kv/shared_store.h"
-#include "meta/lock_table.h"
 
-namespace cairnfs::fs {
+namespace cairnfs::coherence {
 
 class ClusterLocks {
  public:
+  template <typename T>
+  using Done = std::function<void(Result<T>)>;
+  using HandleId = uint64_t;  // of an open file of this host
+
   struct Parts {                      // all outlive it
     kv::SharedKvStore& shared;        // for watches
-    kv::KvStore& fenced;              // for all else: cluster::MakeFencedStore
+    kv::KvStore& fenced;              // for all else: MakeFencedStore
     cluster::Membership& membership;  // its view tells whom to doubt
   };
   struct Options {
@@ -50,15 +55,15 @@ class ClusterLocks {
   };
   struct Request {
     InodeId inode;
-    meta::LockKind kind = meta::LockKind::kRecord;
+    LockKind kind = LockKind::kRecord;
     uint64_t owner = 0;   // of record locks: the kernel's number
     HandleId handle = 0;  // of the open file, which is the owner of a flock
     uint32_t pid = 0;
-    meta::LockType type = meta::LockType::kShared;
-    uint64_t start = 0, last = meta::kLockOffsetMax;  // of record locks
+    LockType type = LockType::kShared;
+    uint64_t start = 0, last = kLockOffsetMax;  // of record locks
   };
   struct Holder {
-    meta::LockType type;
+    LockType type;
     uint64_t start, last;
     uint32_t pid;  // 0: on another host
   };
@@ -97,24 +102,24 @@ class ClusterLocks {
  private:
   struct Answer {
     Outcome outcome = Outcome::kGranted;
-    std::optional<meta::FileLock> holder;
+    std::optional<FileLock> holder;
   };
   struct Operation {
     enum class Kind { kTry, kWait, kCancel, kUnlock, kTest, kReleaseHandle, kSweep };
     Kind kind;
-    meta::FileLock lock;    // without its session
+    FileLock lock;          // without its session
     Ticket ticket = 0;      // kWait, kCancel
     Done<Answer> done;      // may be empty
     unsigned tries = 0;     // kTry: runs that were refused
     bool in_doubt = false;  // a transaction with it was sent, and it is not known whether it ran or will run
   };
   struct Record {
-    meta::LockTable table;
+    LockTable table;
     uint64_t key_revision = 0;  // for compares; 0: the key does not exist
     uint64_t as_of = 0;         // the store's revision at which it held; 0: guessed
   };
   struct Waiter {  // its entry stands in the record
-    meta::FileLock lock;
+    FileLock lock;
     Done<Answer> done;
   };
   struct Inode {
@@ -140,7 +145,7 @@ class ClusterLocks {
     InodeId inode;
     uint64_t epoch = 0;
     std::vector<Operation> operations;
-    std::map<Ticket, meta::FileLock> waiters;
+    std::map<Ticket, FileLock> waiters;
 
     Record record;                                     // at first what was known, at last what is
     bool proven = false;                               // `record` was read or written by this batch
@@ -149,7 +154,7 @@ class ClusterLocks {
     uint64_t guard_revision = 0;
     bool answer_lost = false;  // of the last commit
 
-    meta::LockSession session;  // what was written was written in
+    LockSession session;  // what was written was written in
     Status status;
     std::vector<std::optional<Result<Answer>>> answers;  // of each operation; nullopt: it waits now
     std::map<Ticket, Result<Answer>> ended;              // of `waiters` and of those that wait now
@@ -159,7 +164,7 @@ class ClusterLocks {
   // One try at a batch's transaction.
   struct Plan {
     InodeId inode;
-    meta::LockTable table;
+    LockTable table;
     std::vector<kv::Compare> compares;
     std::vector<std::optional<Result<Answer>>> answers;
     std::map<Ticket, Result<Answer>> ended;
@@ -176,12 +181,12 @@ class ClusterLocks {
   ClusterLocks(const Parts& parts, const Options& options);
 
   // locks.cc: queues, waits, watches.
-  static meta::FileLock LockOf(const Request& request);
+  static FileLock LockOf(const Request& request);
   void Ask(InodeId inode, Operation operation);
   void Enqueue(InodeId inode, Inode& state, Operation operation) REQUIRES_LOCK(mutex_);
   void Wake(InodeId inode, Inode& state) REQUIRES_LOCK(mutex_);
   // Whether a lock that `matches` may be held here, or something is going on.
-  bool Holds(InodeId inode, const std::function<bool(const meta::FileLock&)>& matches) const REQUIRES_LOCK(mutex_);
+  bool Holds(InodeId inode, const std::function<bool(const FileLock&)>& matches) const REQUIRES_LOCK(mutex_);
   void Serve(InodeId inode);
   Step NextStep(InodeId inode, Batch& batch, Told& told) REQUIRES_LOCK(mutex_);
   void StartWatch(InodeId inode);
@@ -228,21 +233,21 @@ class ClusterLocks {
   Status WriteGuard(Batch& batch, const Session& session);
   Result<Session> SessionOf(const Batch& batch) const;
   Plan MakePlan(const Batch& batch);
-  static void PurgeDead(const Batch& batch, const meta::LockSession& self, Plan& plan);
-  void Apply(const Operation& operation, const meta::LockSession& self, size_t index, Plan& plan);
-  void ApplyLock(const Operation& operation, const meta::LockSession& self, size_t index, Plan& plan);
-  static void Grant(const meta::LockSession& self, Plan& plan);
+  static void PurgeDead(const Batch& batch, const LockSession& self, Plan& plan);
+  void Apply(const Operation& operation, const LockSession& self, size_t index, Plan& plan);
+  void ApplyLock(const Operation& operation, const LockSession& self, size_t index, Plan& plan);
+  static void Grant(const LockSession& self, Plan& plan);
   Status Reload(Batch& batch, bool with_session_keys);
   Status CommitPlan(Batch& batch, const Session& session, Plan& plan);
   // Waits before the next try; false when there is no sense in one.
   bool Pause(const Batch& batch, unsigned failures);
   // Whether a session in the table may be gone, as far as the view tells.
-  bool Doubtful(const meta::LockTable& table) const;
+  bool Doubtful(const LockTable& table) const;
 
   // Deadlocks among the owners of this host. Notes that the owner of `wanted` waits, unless that closes a cycle. In
   // the plan's inode its table tells who waits for whom: the edges know nothing of what the plan has handed over.
-  static std::vector<uint64_t> BlockersOf(const meta::LockTable& table, const meta::FileLock& lock);
-  bool ClosesCycle(const Plan& plan, const meta::FileLock& wanted, Ticket ticket);
+  static std::vector<uint64_t> BlockersOf(const LockTable& table, const FileLock& lock);
+  bool ClosesCycle(const Plan& plan, const FileLock& wanted, Ticket ticket);
   void SetEdge(uint64_t owner, WaitEdge edge) REQUIRES_LOCK(mutex_);
   void DropEdge(uint64_t owner, Ticket ticket) REQUIRES_LOCK(mutex_);
 
@@ -266,4 +271,4 @@ class ClusterLocks {
   TaskQueue tasks_;  // the last: goes first, and runs what is queued, which may queue more
 };
 
-}  // namespace cairnfs::fs
+}  // namespace cairnfs::coherence

@@ -6,10 +6,10 @@
 
 #include "base/coding.h"
 #include "base/log.h"
-#include "meta/delegated_store.h"
+#include "coherence/delegated_store.h"
 #include "meta/records.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
 namespace {
 
 constexpr size_t kNamesAtOnceMax = 4096;  // a directory with more is not read whole
@@ -56,7 +56,7 @@ void DelegatedStore::Take(InodeId id, const cluster::Membership::Session& sessio
 
 // With all names at hand those that are not there need no look: each name that is made is looked up before.
 void DelegatedStore::ReadNames(InodeId id) {
-  const std::string prefix = DentryPrefix(id), end = kv::PrefixEnd(prefix);
+  const std::string prefix = meta::DentryPrefix(id), end = kv::PrefixEnd(prefix);
   uint64_t generation = 0;
   {
     MutexLock lock(mutex_);
@@ -273,4 +273,4 @@ Result<bool> DelegatedStore::Recall(const std::set<InodeId>& directories) {
   return true;
 }
 
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence

@@ -21,7 +21,7 @@
 #include "cluster/membership.h"
 #include "kv/shared_store.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
 
 struct DelegationOptions {
   unsigned reads_to_take = 16;  // of a directory from the store within `read_window`, to take a delegation on it
@@ -188,4 +188,4 @@ class DelegatedStore final : public kv::KvStore {
   std::unique_ptr<kv::KvWatch> watch_;
 };
 
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence

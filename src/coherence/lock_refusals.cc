@@ -8,15 +8,15 @@
 #include <utility>
 
 #include "base/log.h"
-#include "fs/locks.h"
+#include "coherence/locks.h"
 
-namespace cairnfs::fs {
+namespace cairnfs::coherence {
 namespace {
 
 // Of one file at a time, however many wait: the first that goes through brings the others.
 constexpr auto kRetryPause = std::chrono::seconds(1);
 // Of a file. A process that unlocks byte by byte makes more; what it had then goes when it closes the file.
-constexpr size_t kRefusedMax = meta::LockTable::kLocksMax;
+constexpr size_t kRefusedMax = LockTable::kLocksMax;
 
 }  // namespace
 
@@ -64,7 +64,7 @@ void ClusterLocks::KeepRefused(Operation operation, const Error& error, Inode& s
       if (Absorb(*kept, operation)) return;
     }
     const bool is_part = operation.kind == Operation::Kind::kUnlock &&
-                         (operation.lock.start > 0 || operation.lock.last < meta::kLockOffsetMax);
+                         (operation.lock.start > 0 || operation.lock.last < kLockOffsetMax);
     if (is_part && state.refused.size() >= kRefusedMax) return;
   }
   state.refused.push_back(std::move(operation));
@@ -132,4 +132,4 @@ void ClusterLocks::RetryNow(InodeId inode) {
   Wake(inode, state);
 }
 
-}  // namespace cairnfs::fs
+}  // namespace cairnfs::coherence

@@ -1,10 +1,14 @@
+#include "coherence/fenced_store.h"
+
 #include <stdlib.h>
 
+#include "../cluster/member_fixture.h"
 #include "base/failpoint.h"
-#include "member_fixture.h"
 
-namespace cairnfs::cluster {
+namespace cairnfs::coherence {
 namespace {
+
+using namespace cluster;  // its fixture
 
 class FencedStoreTest : public MemberTest {
  protected:
@@ -197,4 +201,4 @@ TEST_F(FencedStoreTest, PlantedWithoutTheFenceALostSessionWrites) {
 }
 
 }  // namespace
-}  // namespace cairnfs::cluster
+}  // namespace cairnfs::coherence

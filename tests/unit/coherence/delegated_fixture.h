@@ -12,13 +12,15 @@
 #include <thread>
 #include <utility>
 
+#include "coherence/delegated_store.h"
 #include "fake_session.h"
 #include "kv/engine.h"
 #include "kv/hosted_store.h"
-#include "meta/delegated_store.h"
 #include "meta/records.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
+
+using namespace meta;  // the records that are covered
 
 using std::chrono::milliseconds;
 
@@ -142,4 +144,4 @@ inline std::optional<std::string> ValueOf(DelegatedStore& names, const std::stri
   return (*entry)->value;
 }
 
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence

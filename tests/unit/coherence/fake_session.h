@@ -9,7 +9,7 @@
 #include "cluster/membership.h"
 #include "kv/shared_store.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
 
 using std::chrono::milliseconds;
 
@@ -60,4 +60,4 @@ class FakeSession final : public cluster::Membership {
   std::atomic<std::chrono::steady_clock::time_point> expires_;
 };
 
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence

@@ -6,7 +6,7 @@
 #include "base/failpoint.h"
 #include "delegated_fixture.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
 namespace {
 
 TEST_F(DelegatedStoreTest, ReadsOfAMuchReadDirectoryComeFromMemory) {
@@ -338,4 +338,4 @@ TEST_F(DelegatedStoreTest, PlantedWithoutRecallsOldReadsAreFound) {
 }
 
 }  // namespace
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence

@@ -2,14 +2,16 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "coherence/delegated_store.h"
 #include "fake_session.h"
 #include "kv/engine.h"
 #include "kv/hosted_store.h"
-#include "meta/delegated_store.h"
 #include "meta/namespace.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
 namespace {
+
+using namespace meta;  // what is counted
 
 // Each call is a round trip.
 class CountingStore final : public kv::KvStore {
@@ -198,4 +200,4 @@ TEST_F(RoundTripsTest, AFileThatIsADirectoryByNowMovesAsOne) {
 }
 
 }  // namespace
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence

@@ -1,4 +1,4 @@
-#include "meta/lock_table.h"
+#include "coherence/lock_table.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -6,7 +6,7 @@
 
 #include "base/coding.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
 namespace {
 
 constexpr uint8_t kLocksVersion = 1;
@@ -268,4 +268,4 @@ std::optional<InodeId> InodeOfLocksKey(std::string_view key) {
   return inode;
 }
 
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence

@@ -1,7 +1,7 @@
 // How a delegation is had back from those that hold it.
 #include "delegated_fixture.h"
 
-namespace cairnfs::meta {
+namespace cairnfs::coherence {
 namespace {
 
 class DelegatedRecallTest : public DelegatedStoreTest {
@@ -97,4 +97,4 @@ TEST_F(DelegatedRecallTest, ARecallOfSomebodyElseIsNotTakenBack) {
 }
 
 }  // namespace
-}  // namespace cairnfs::meta
+}  // namespace cairnfs::coherence
