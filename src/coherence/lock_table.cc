@@ -2,25 +2,19 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/coding.h"
 
 namespace cairnfs::coherence {
 namespace {
 
-constexpr uint8_t kLocksVersion = 1;
+constexpr uint8_t kLocksVersion = 2;
 constexpr char kLocksKind = 'K';
 // The bits of a lock's flags.
 constexpr uint8_t kExclusiveBit = 1;
 constexpr uint8_t kFlockBit = 2;
 
 bool Overlap(const FileLock& a, const FileLock& b) { return a.start <= b.last && b.start <= a.last; }
-
-bool InConflict(const FileLock& held, const FileLock& wanted) {
-  if (held.owner.kind != wanted.owner.kind || held.owner == wanted.owner || !Overlap(held, wanted)) return false;
-  return held.type == LockType::kExclusive || wanted.type == LockType::kExclusive;
-}
 
 bool Before(const FileLock& a, const FileLock& b) {
   if (a.owner != b.owner) return a.owner < b.owner;
@@ -33,11 +27,12 @@ bool Joins(const FileLock& left, const FileLock& right) {
          left.last != kLockOffsetMax && left.last + 1 == right.start;
 }
 
-Error Full() {
-  return MakeError(ErrorCode::kTooLarge, "more than " + std::to_string(LockTable::kLocksMax) + " locks on one file");
-}
-
 }  // namespace
+
+bool InConflict(const FileLock& held, const FileLock& wanted) {
+  if (held.owner.kind != wanted.owner.kind || held.owner == wanted.owner || !Overlap(held, wanted)) return false;
+  return held.type == LockType::kExclusive || wanted.type == LockType::kExclusive;
+}
 
 const FileLock* LockTable::Conflict(const FileLock& wanted) const {
   const FileLock* first = nullptr;
@@ -47,29 +42,12 @@ const FileLock* LockTable::Conflict(const FileLock& wanted) const {
   return first;
 }
 
-std::vector<const FileLock*> LockTable::Conflicts(const FileLock& wanted) const {
-  std::vector<const FileLock*> found;
-  for (const FileLock& lock : held_) {
-    if (InConflict(lock, wanted)) found.push_back(&lock);
-  }
-  return found;
-}
-
-bool LockTable::Covers(const FileLock& wanted) const {
-  uint64_t next = wanted.start;
-  for (const FileLock& lock : held_) {  // of one owner: in the order of start
-    if (lock.owner != wanted.owner || lock.last < next) continue;
-    if (lock.start > next || (lock.type == LockType::kShared && wanted.type == LockType::kExclusive)) return false;
-    if (lock.last >= wanted.last) return true;
-    next = lock.last + 1;
-  }
-  return false;
-}
-
 Status LockTable::Set(const FileLock& lock) {
   if (lock.start > lock.last || lock.last > kLockOffsetMax || Conflict(lock) != nullptr) std::abort();
   // One goes in, and one in the middle of another splits it.
-  if (held_.size() + waiting_.size() + 2 > kLocksMax) return Full();
+  if (held_.size() + 2 > kLocksMax) {
+    return MakeError(ErrorCode::kTooLarge, "more than " + std::to_string(kLocksMax) + " locks of one host on one file");
+  }
   Unset(lock.owner, lock.start, lock.last);
   auto at = held_.insert(std::lower_bound(held_.begin(), held_.end(), lock, Before), lock);
   if (auto next = at + 1; next != held_.end() && Joins(*at, *next)) {
@@ -83,7 +61,8 @@ Status LockTable::Set(const FileLock& lock) {
   return {};
 }
 
-void LockTable::Unset(const LockOwner& owner, uint64_t start, uint64_t last) {
+bool LockTable::Unset(const LockOwner& owner, uint64_t start, uint64_t last) {
+  bool found = false;
   std::vector<FileLock> rest;
   rest.reserve(held_.size() + 1);
   for (const FileLock& lock : held_) {
@@ -91,6 +70,7 @@ void LockTable::Unset(const LockOwner& owner, uint64_t start, uint64_t last) {
       rest.push_back(lock);
       continue;
     }
+    found = true;
     if (lock.start < start) {
       rest.push_back(lock);
       rest.back().last = start - 1;
@@ -101,171 +81,155 @@ void LockTable::Unset(const LockOwner& owner, uint64_t start, uint64_t last) {
     }
   }
   held_ = std::move(rest);
+  return found;
 }
 
-void LockTable::UnsetHandle(const LockSession& session, uint64_t handle) {
-  std::erase_if(held_, [&](const FileLock& lock) { return lock.owner.session == session && lock.handle == handle; });
+bool LockTable::UnsetHandle(uint64_t handle) {
+  return std::erase_if(held_, [&](const FileLock& lock) { return lock.handle == handle; }) > 0;
 }
 
-Status LockTable::AddWaiting(WaitingLock waiting) {
-  if (held_.size() + waiting_.size() >= kLocksMax) return Full();
-  waiting_.push_back(std::move(waiting));
-  return {};
-}
-
-const WaitingLock* LockTable::FindWaiting(const LockSession& session, uint64_t ticket) const {
-  for (const WaitingLock& waiting : waiting_) {
-    if (waiting.ticket == ticket && waiting.lock.owner.session == session) return &waiting;
+std::optional<LockTable> LockTable::FromOrdered(std::vector<FileLock> locks) {
+  for (size_t i = 1; i < locks.size(); ++i) {
+    const FileLock &left = locks[i - 1], &right = locks[i];
+    if (!Before(left, right) || (left.owner == right.owner && left.last >= right.start)) return std::nullopt;
   }
-  return nullptr;
+  LockTable table;
+  table.held_ = std::move(locks);
+  return table;
 }
 
-void LockTable::RemoveWaiting(const LockSession& session, uint64_t ticket) {
-  std::erase_if(waiting_, [&](const WaitingLock& waiting) {
-    return waiting.ticket == ticket && waiting.lock.owner.session == session;
-  });
-}
-
-std::vector<WaitingLock> LockTable::GrantWaiting() {
-  std::vector<WaitingLock> granted;
-  for (size_t i = 0; i < waiting_.size();) {
-    const WaitingLock wanted = waiting_[i];
-    if (Conflict(wanted.lock) != nullptr) {
-      ++i;
-      continue;
-    }
-    // Its own place is room for it, or nobody would be let into a full table that nobody holds a lock of any more.
-    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
-    if (!Set(wanted.lock).ok()) {
-      // It would split a lock: room for that comes with the next entry that goes.
-      waiting_.insert(waiting_.begin() + static_cast<ptrdiff_t>(i), wanted);
-      ++i;
-      continue;
-    }
-    granted.push_back(wanted);
-    // An owner's exclusive lock that became a shared one lets those before in.
-    i = 0;
-  }
-  return granted;
-}
-
-std::vector<LockSession> LockTable::Sessions() const {
-  std::vector<LockSession> sessions;
-  for (const FileLock& lock : held_) sessions.push_back(lock.owner.session);
-  for (const WaitingLock& waiting : waiting_) sessions.push_back(waiting.lock.owner.session);
-  std::sort(sessions.begin(), sessions.end());
-  sessions.erase(std::unique(sessions.begin(), sessions.end()), sessions.end());
-  return sessions;
-}
-
-void LockTable::RemoveSession(const LockSession& session) {
-  std::erase_if(held_, [&](const FileLock& lock) { return lock.owner.session == session; });
-  std::erase_if(waiting_, [&](const WaitingLock& waiting) { return waiting.lock.owner.session == session; });
-}
-
-std::string LockTable::Encode() const {
-  const std::vector<LockSession> sessions = Sessions();
-  Encoder out;
-  auto put_lock = [&](const FileLock& lock) {
-    auto session = std::lower_bound(sessions.begin(), sessions.end(), lock.owner.session);
-    out.Varint(static_cast<uint64_t>(session - sessions.begin()));
-    out.U8(static_cast<uint8_t>((lock.type == LockType::kExclusive ? kExclusiveBit : 0) |
-                                (lock.owner.kind == LockKind::kFlock ? kFlockBit : 0)));
-    out.U64(lock.owner.number).Varint(lock.handle).Varint(lock.pid).Varint(lock.start).Varint(lock.last);
-  };
-  out.U8(kLocksVersion).Varint(sessions.size());
-  for (const LockSession& session : sessions) out.Text(session.node.AsKey()).U64(session.revision);
-  out.Varint(held_.size());
-  for (const FileLock& lock : held_) put_lock(lock);
-  out.Varint(waiting_.size());
-  for (const WaitingLock& waiting : waiting_) {
-    out.U64(waiting.ticket);
-    put_lock(waiting.lock);
-  }
-  return out.Take();
-}
+// --- the record ---
 
 namespace {
 
-std::vector<LockSession> DecodeSessions(Decoder& in) {
-  std::vector<LockSession> sessions;
-  const uint64_t count = in.Varint();
-  for (uint64_t i = 0; i < count && in.ok(); ++i) {
-    LockSession session;
-    const std::string_view node = in.Text(cluster::NodeId::kBytes);
-    if (in.ok()) std::memcpy(session.node.bytes.data(), node.data(), node.size());
-    session.revision = in.U64();
-    sessions.push_back(session);
-  }
-  return sessions;
+void PutLock(Encoder& out, const FileLock& lock) {
+  out.U8(static_cast<uint8_t>((lock.type == LockType::kExclusive ? kExclusiveBit : 0) |
+                              (lock.owner.kind == LockKind::kFlock ? kFlockBit : 0)));
+  out.U64(lock.owner.number).Varint(lock.handle).Varint(lock.pid).Varint(lock.start).Varint(lock.last);
 }
 
 // False when it is none.
-bool DecodeLock(Decoder& in, const std::vector<LockSession>& sessions, FileLock& lock) {
-  const uint64_t session = in.Varint();
+bool TakeLock(Decoder& in, FileLock& lock) {
   const uint8_t flags = in.U8();
   lock.owner.number = in.U64();
   lock.handle = in.Varint();
   const uint64_t pid = in.Varint();
   lock.start = in.Varint();
   lock.last = in.Varint();
-  if (!in.ok() || session >= sessions.size() || (flags & ~(kExclusiveBit | kFlockBit)) != 0 || pid > UINT32_MAX ||
-      lock.start > lock.last || lock.last > kLockOffsetMax) {
+  if (!in.ok() || (flags & ~(kExclusiveBit | kFlockBit)) != 0 || pid > UINT32_MAX || lock.start > lock.last ||
+      lock.last > kLockOffsetMax) {
     return false;
   }
-  lock.owner.session = sessions[session];
   lock.owner.kind = (flags & kFlockBit) != 0 ? LockKind::kFlock : LockKind::kRecord;
   lock.type = (flags & kExclusiveBit) != 0 ? LockType::kExclusive : LockType::kShared;
   lock.pid = static_cast<uint32_t>(pid);
   return true;
 }
 
-// As the invariants of the table have it, but for conflicts.
-bool InOrder(const FileLock& left, const FileLock& right) {
-  return Before(left, right) && (left.owner != right.owner || left.last < right.start);
-}
-
 }  // namespace
 
-Result<LockTable> LockTable::Decode(std::string_view value) {
+std::string HostLocks::Encode() const {
+  Encoder out;
+  out.U8(kLocksVersion).Varint(held.held().size());
+  for (const FileLock& lock : held.held()) PutLock(out, lock);
+  out.Varint(waiting.size());
+  for (const WaitingLock& entry : waiting) {
+    out.U64(entry.since);
+    PutLock(out, entry.lock);
+  }
+  return out.Take();
+}
+
+Result<HostLocks> HostLocks::Decode(const cluster::NodeId& node, std::string_view value) {
   const Error corrupt = MakeError(ErrorCode::kCorrupt, "a record of locks does not decode");
   Decoder in(value);
   if (const uint8_t version = in.U8(); in.ok() && version != kLocksVersion) {
     return MakeError(ErrorCode::kNotSupported, "a record of locks has version " + std::to_string(version) +
-                                                   "; this program knows version 1: update it");
+                                                   "; this program knows version 2: update it");
   }
-  const std::vector<LockSession> sessions = DecodeSessions(in);
-  LockTable table;
-  const uint64_t held = in.Varint();
-  for (uint64_t i = 0; i < held; ++i) {
-    FileLock lock;
-    if (!DecodeLock(in, sessions, lock)) return corrupt;
-    if (!table.held_.empty() && !InOrder(table.held_.back(), lock)) return corrupt;
-    table.held_.push_back(lock);
+  FileLock lock;
+  lock.owner.node = node;
+  std::vector<FileLock> held;
+  const uint64_t held_count = in.Varint();
+  for (uint64_t i = 0; i < held_count; ++i) {
+    if (!TakeLock(in, lock)) return corrupt;
+    held.push_back(lock);
   }
+  std::optional<LockTable> table = LockTable::FromOrdered(std::move(held));
+  if (!table) return corrupt;
+  HostLocks locks{*std::move(table), {}};
   const uint64_t waiting = in.Varint();
   for (uint64_t i = 0; i < waiting; ++i) {
-    WaitingLock entry;
-    entry.ticket = in.U64();
-    if (!DecodeLock(in, sessions, entry.lock)) return corrupt;
-    table.waiting_.push_back(entry);
+    const uint64_t since = in.U64();
+    if (!TakeLock(in, lock)) return corrupt;
+    locks.waiting.push_back({since, lock});
   }
   if (!in.Finished()) return corrupt;
-  return table;
+  return locks;
 }
 
-std::string LocksKey(InodeId inode) { return Encoder().U8(kLocksKind).BigEndianU64(inode.value).Take(); }
+// --- all hosts' ---
 
-std::string LocksGuardKey(const cluster::NodeId& node) { return Encoder().U8(kLocksKind).Text(node.AsKey()).Take(); }
-
-std::string LocksPrefix() { return std::string(1, kLocksKind); }
-
-std::optional<InodeId> InodeOfLocksKey(std::string_view key) {
+Status KnownLocks::Set(std::string_view key, const std::optional<std::string>& value) {
   Decoder in(key);
-  if (in.U8() != kLocksKind) return std::nullopt;
-  const InodeId inode{in.BigEndianU64()};
-  if (!in.Finished()) return std::nullopt;
-  return inode;
+  in.U8();
+  in.BigEndianU64();
+  const std::optional<cluster::NodeId> node = cluster::NodeId::FromKey(in.Text(cluster::NodeId::kBytes));
+  if (!in.Finished() || !node || *node == self_) return {};
+  if (!value) {
+    others_.erase(*node);
+    return {};
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(others_[*node], HostLocks::Decode(*node, *value));
+  return {};
+}
+
+Status KnownLocks::Load(const kv::KvRange& range) {
+  if (range.revision < told_) return MakeError(ErrorCode::kConflict, "the locks have changed since they were read");
+  others_.clear();
+  for (const kv::KvEntry& entry : range.entries) CAIRNFS_RETURN_IF_ERROR(Set(entry.key, entry.value));
+  as_of_ = range.revision;
+  return {};
+}
+
+Status KnownLocks::Apply(const std::vector<kv::KvEvent>& events, uint64_t revision) {
+  told_ = std::max(told_, revision);
+  if (as_of_ == 0) return {};
+  for (const kv::KvEvent& event : events) {
+    if (event.revision > as_of_) CAIRNFS_RETURN_IF_ERROR(Set(event.key, event.value));
+  }
+  as_of_ = std::max(as_of_, revision);
+  return {};
+}
+
+void KnownLocks::ForgetOthers() {
+  others_.clear();
+  as_of_ = 0;
+}
+
+const FileLock* KnownLocks::Conflict(const FileLock& wanted) const {
+  const FileLock* first = own.Conflict(wanted);
+  for (const auto& [node, locks] : others_) {
+    const FileLock* next = locks.held.Conflict(wanted);
+    if (next != nullptr && (first == nullptr || next->start < first->start)) first = next;
+  }
+  return first;
+}
+
+bool KnownLocks::MustLetPass(const FileLock& wanted, uint64_t since) const {
+  for (const auto& [node, locks] : others_) {
+    for (const WaitingLock& other : locks.waiting) {
+      const bool is_first = other.since < since || (other.since == since && node < self_);
+      if (is_first && InConflict(other.lock, wanted) && Conflict(other.lock) == nullptr) return true;
+    }
+  }
+  return false;
+}
+
+std::string LocksBegin(InodeId inode) { return Encoder().U8(kLocksKind).BigEndianU64(inode.value).Take(); }
+
+std::string LocksKey(InodeId inode, const cluster::NodeId& node) {
+  return Encoder().U8(kLocksKind).BigEndianU64(inode.value).Text(node.AsKey()).Take();
 }
 
 }  // namespace cairnfs::coherence

@@ -1,13 +1,11 @@
-// The locks of one inode, as the record `K` holds them: docs/formats/locks.md has the bytes.
+// The locks of one inode: what a host has of them, and how that stands in the store. docs/formats/locks.md has the
+// bytes.
 //
 // Two kinds live side by side and do not conflict with each other, as on Linux: record locks (POSIX and OFD, on ranges
-// of bytes) and flocks (on the whole file). Who waits for a lock stands in the record too, in order: whoever frees a
-// lock hands it to the first that it suits, in the same transaction, so a waiter needs no further round trip.
-//
-// Plain values: no locking, no store. Invariants: the held locks are ordered by owner and start; those of one owner do
-// not overlap; no two of different owners conflict.
+// of bytes) and flocks (on the whole file). Plain values: no locking, no store.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +14,7 @@
 #include "base/result.h"
 #include "base/types.h"
 #include "cluster/types.h"
+#include "kv/shared_store.h"
 
 namespace cairnfs::coherence {
 
@@ -27,17 +26,10 @@ enum class LockKind : uint8_t {
 };
 enum class LockType : uint8_t { kShared, kExclusive };
 
-// A session of a node: the revision that made its session key. Later sessions of the same node are others.
-struct LockSession {
-  cluster::NodeId node;
-  uint64_t revision = 0;
-  auto operator<=>(const LockSession&) const = default;
-};
-
 struct LockOwner {
-  LockSession session;
+  cluster::NodeId node;
   LockKind kind = LockKind::kRecord;
-  uint64_t number = 0;  // unique within the session and kind
+  uint64_t number = 0;  // unique within the node's session and kind
   auto operator<=>(const LockOwner&) const = default;
 };
 
@@ -50,63 +42,85 @@ struct FileLock {
   bool operator==(const FileLock&) const = default;
 };
 
-struct WaitingLock {
-  uint64_t ticket = 0;  // unique within the session
-  FileLock lock;
-  bool operator==(const WaitingLock&) const = default;
-};
+// Whether the two cannot be held at once.
+bool InConflict(const FileLock& held, const FileLock& wanted);
 
+// What is held. Invariants: ordered by owner and start; the locks of one owner do not overlap; no two of different
+// owners conflict.
 class LockTable {
  public:
-  // Held and waiting together. Past it a record would outgrow a transaction.
   static constexpr size_t kLocksMax = 8192;
 
-  bool empty() const { return held_.empty() && waiting_.empty(); }
+  bool empty() const { return held_.empty(); }
   const std::vector<FileLock>& held() const { return held_; }
-  const std::vector<WaitingLock>& waiting() const { return waiting_; }
   bool operator==(const LockTable&) const = default;
 
-  // The held lock that stands in the way of `wanted`, the one with the least start; null when none does.
+  // The lock that stands in the way of `wanted`, the one with the least start; null when none does.
   const FileLock* Conflict(const FileLock& wanted) const;
-  // All of them.
-  std::vector<const FileLock*> Conflicts(const FileLock& wanted) const;
-  // Whether its owner holds all of `wanted`'s range, with its type or a stronger one.
-  bool Covers(const FileLock& wanted) const;
 
   // In place of what its owner held in its range. kTooLarge when the table is full.
   // REQUIRES: !Conflict(lock); start <= last <= kLockOffsetMax.
   Status Set(const FileLock& lock);
-  // Frees the owner's locks in [start, last]; splits those that reach beyond.
-  void Unset(const LockOwner& owner, uint64_t start, uint64_t last);
-  void UnsetHandle(const LockSession& session, uint64_t handle);
+  // Frees the owner's locks in [start, last]; splits those that reach beyond. True when there were any.
+  bool Unset(const LockOwner& owner, uint64_t start, uint64_t last);
+  bool UnsetHandle(uint64_t handle);
 
-  // Behind those that wait already. kTooLarge when the table is full.
-  Status AddWaiting(WaitingLock waiting);
-  const WaitingLock* FindWaiting(const LockSession& session, uint64_t ticket) const;
-  void RemoveWaiting(const LockSession& session, uint64_t ticket);
-  // Gives those that wait what they wait for, in order, as far as nothing held stands in the way. One that waits does
-  // not stand in the way of another: with open files of one process that share a lock, it could for ever. Returns what
-  // was given.
-  std::vector<WaitingLock> GrantWaiting();
-
-  // All sessions that have a lock or wait for one, in order.
-  std::vector<LockSession> Sessions() const;
-  // Takes away what a session held and waited for. Grants nothing.
-  void RemoveSession(const LockSession& session);
-
-  std::string Encode() const;
-  static Result<LockTable> Decode(std::string_view value);
+  // nullopt: out of order, or those of one owner overlap. REQUIRES: those of different owners do not conflict.
+  static std::optional<LockTable> FromOrdered(std::vector<FileLock> locks);
 
  private:
   std::vector<FileLock> held_;
-  std::vector<WaitingLock> waiting_;
 };
 
-std::string LocksKey(InodeId inode);
-std::string LocksPrefix();
-// Of a host's session: docs/formats/locks.md.
-std::string LocksGuardKey(const cluster::NodeId& node);
-// nullopt: no key of an inode's locks.
-std::optional<InodeId> InodeOfLocksKey(std::string_view key);
+struct WaitingLock {
+  uint64_t since = 0;  // the store's revision when it began: who waits for less long lets it pass
+  FileLock lock;
+  bool operator==(const WaitingLock&) const = default;
+};
+
+// The record of one host.
+struct HostLocks {
+  LockTable held;
+  std::vector<WaitingLock> waiting;
+  bool operator==(const HostLocks&) const = default;
+
+  bool empty() const { return held.empty() && waiting.empty(); }
+  std::string Encode() const;
+  static Result<HostLocks> Decode(const cluster::NodeId& node, std::string_view value);
+};
+
+// What a host knows of an inode's locks. Its own are the truth, of which the store has a copy; the others' are as the
+// store had them at a revision.
+class KnownLocks {
+ public:
+  explicit KnownLocks(const cluster::NodeId& self) : self_(self) {}
+
+  LockTable own;
+  uint64_t as_of() const { return as_of_; }  // 0: none of the others' are known
+
+  // The range of the inode's keys, as it was read. kConflict: a watch has told of later changes, read it again.
+  Status Load(const kv::KvRange& range);
+  // All changes of that range up to `revision` that Apply or Load have not told of.
+  Status Apply(const std::vector<kv::KvEvent>& events, uint64_t revision);
+  // Some changes will not be told: nothing is known of the others until the next Load.
+  void ForgetOthers();
+
+  // As LockTable::Conflict, of all hosts' locks.
+  const FileLock* Conflict(const FileLock& wanted) const;
+  // Whether a process of another host waits for longer, could have its lock now, and `wanted` would be in its way.
+  bool MustLetPass(const FileLock& wanted, uint64_t since) const;
+
+ private:
+  Status Set(std::string_view key, const std::optional<std::string>& value);
+
+  cluster::NodeId self_;
+  std::map<cluster::NodeId, HostLocks> others_;
+  uint64_t as_of_ = 0;
+  uint64_t told_ = 0;  // the last revision that Apply was told of
+};
+
+// One key for each host with locks in the inode, all in the range of LocksBegin.
+std::string LocksBegin(InodeId inode);
+std::string LocksKey(InodeId inode, const cluster::NodeId& node);
 
 }  // namespace cairnfs::coherence

@@ -195,7 +195,8 @@ Status ClusterVolume::StartServing() {
   auto started = cluster::PeerService::Start(service, *chunks_, *membership_);
   if (!started.ok()) return started.error().WithContext("listen");
   peer_service_ = *std::move(started);
-  locks_ = coherence::ClusterLocks::Start({cluster_store_->store(), *fenced_, *membership_}, {});
+  locks_ = std::make_unique<coherence::ClusterLocks>(
+      coherence::ClusterLocks::Parts{cluster_store_->store(), *fenced_, *membership_});
   control::RankGate::Options gate{*fenced_, cluster_store_->store(), {}, NodeName(config_)};
   // Just after an outage the next renewal is yet to come.
   gate.lease = [this, wait_max = std::chrono::milliseconds(config_.metadata_wait_ms)]() -> Result<kv::LeaseId> {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "coherence/locks.h"
+#include "coherence/cluster_locks.h"
 #include "fs/impl.h"
 #include "kv/patience.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/log.h"
-#include "coherence/locks.h"
+#include "coherence/cluster_locks.h"
 #include "fs/impl.h"
 #include "fs/scan.h"
 

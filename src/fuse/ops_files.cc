@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <string>
 
-#include "coherence/locks.h"
+#include "coherence/cluster_locks.h"
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"

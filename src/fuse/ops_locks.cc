@@ -6,7 +6,7 @@
 #include <atomic>
 #include <memory>
 
-#include "coherence/locks.h"
+#include "coherence/cluster_locks.h"
 #include "fuse/ops.h"
 #include "fuse/reply.h"
 #include "fuse/session.h"
@@ -18,8 +18,9 @@ using coherence::ClusterLocks;
 
 // A lock that waits, as FUSE_INTERRUPT finds it.
 struct WaitingRequest {
-  explicit WaitingRequest(ClusterLocks& the_locks) : locks(the_locks) {}
+  WaitingRequest(ClusterLocks& the_locks, InodeId the_inode) : locks(the_locks), inode(the_inode) {}
   ClusterLocks& locks;
+  const InodeId inode;
   std::atomic<ClusterLocks::Ticket> ticket{0};  // 0: not known yet
   std::atomic<bool> interrupted{false};
 };
@@ -28,7 +29,8 @@ struct WaitingRequest {
 void OnInterrupt(fuse_req_t, void* data) {
   auto* waiting = static_cast<WaitingRequest*>(data);
   waiting->interrupted.store(true);
-  if (const ClusterLocks::Ticket ticket = waiting->ticket.load(); ticket != 0) waiting->locks.Cancel(ticket);
+  if (const ClusterLocks::Ticket ticket = waiting->ticket.load(); ticket != 0)
+    waiting->locks.Cancel(waiting->inode, ticket);
 }
 
 int ErrnoOfLock(const Result<ClusterLocks::Outcome>& outcome) {
@@ -59,7 +61,7 @@ void ReplyLock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLock
 
 void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock) {
   ClusterLocks& locks = *filesystem.locks();
-  auto waiting = std::make_shared<WaitingRequest>(locks);
+  auto waiting = std::make_shared<WaitingRequest>(locks, lock.inode);
   fuse_req_interrupt_func(request, &OnInterrupt, waiting.get());
   const auto ticket = locks.Lock(lock, [request, &filesystem, lock, waiting](Result<ClusterLocks::Outcome> outcome) {
     // Waits for an OnInterrupt that runs, and none is called after it. So `waiting` may go.
@@ -67,7 +69,7 @@ void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
     ReplyLock(request, filesystem, lock, outcome);
   });
   waiting->ticket.store(ticket);
-  if (waiting->interrupted.load()) locks.Cancel(ticket);
+  if (waiting->interrupted.load()) locks.Cancel(lock.inode, ticket);
 }
 
 void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock) {

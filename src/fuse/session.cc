@@ -10,7 +10,7 @@
 #include <cstdio>
 
 #include "base/log.h"
-#include "coherence/locks.h"
+#include "coherence/cluster_locks.h"
 #include "fuse/ops.h"
 
 namespace cairnfs::fuse {

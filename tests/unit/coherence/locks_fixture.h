@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <functional>
 #include <future>
@@ -12,8 +13,8 @@
 
 #include "../../support/random.h"
 #include "cluster/records.h"
+#include "coherence/cluster_locks.h"
 #include "coherence/fenced_store.h"
-#include "coherence/locks.h"
 #include "kv/engine.h"
 #include "kv/hosted_store.h"
 
@@ -28,7 +29,8 @@ inline constexpr auto kSoon = std::chrono::seconds(60);  // what happens at all 
 inline constexpr auto kWhile = milliseconds(50);         // what should not happen is looked for so long
 
 // A store whose commits are counted, and which loses answers or has no room when it is told so. What was sent and not
-// answered runs at once, or later, or never.
+// answered runs at once, or later, or never; who commits it again, by its operation id, finds out, and then it does not
+// run later. While there is no room nobody finds out.
 class LossyStore final : public kv::KvStore {
  public:
   explicit LossyStore(std::unique_ptr<kv::KvStore> below) : below_(std::move(below)) {}
@@ -47,24 +49,26 @@ class LossyStore final : public kv::KvStore {
 
   Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return below_->Get(key); }
   Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
-    return below_->Range(begin, end, limit);
-  }
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
     ++reads_;
     if (Draw(2)) RunLate();
-    return below_->Read(spans);
+    return below_->Range(begin, end, limit);
   }
+  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return below_->Read(spans); }
   Result<uint64_t> Commit(const kv::Transaction& transaction) override {
     ++commits_;
     if (Status fits = kv::CheckLimits(transaction, limits()); !fits.ok()) return fits.error();
+    if (full_ && IsLate(transaction.operation_id)) {
+      NoteRefusal();
+      return MakeError(ErrorCode::kUnavailable, "there is no room for finding out");
+    }
+    RuleOut(transaction.operation_id);
     if (delay_next_.exchange(false)) {
       std::lock_guard lock(mutex_);
       late_.push_back(transaction);
       return MakeError(ErrorCode::kUnavailable, "the answer was lost");
     }
     if (full_) {
-      if (on_refusal) std::exchange(on_refusal, nullptr)();
-      ++refusals_;
+      NoteRefusal();
       return MakeError(ErrorCode::kNoSpace, "the store is full");
     }
     if (Draw(2)) RunLate();
@@ -93,6 +97,18 @@ class LossyStore final : public kv::KvStore {
   }
 
  private:
+  bool IsLate(const std::string& operation_id) {
+    std::lock_guard lock(mutex_);
+    return std::any_of(late_.begin(), late_.end(), [&](const auto& late) { return late.operation_id == operation_id; });
+  }
+  void RuleOut(const std::string& operation_id) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(late_, [&](const auto& late) { return late.operation_id == operation_id; });
+  }
+  void NoteRefusal() {
+    if (on_refusal) std::exchange(on_refusal, nullptr)();
+    ++refusals_;
+  }
   bool Draw(unsigned divisor = 1) {
     std::lock_guard lock(mutex_);
     return percent_ > 0 && random_.Percent(percent_ / divisor);
@@ -105,28 +121,6 @@ class LossyStore final : public kv::KvStore {
   unsigned percent_ = 0;
   testing::Random random_{0};
   std::vector<kv::Transaction> late_;
-};
-
-// Knows of no node, as a host whose view lags far behind.
-class BlindMembership : public cluster::Membership {
- public:
-  explicit BlindMembership(cluster::Membership& below) : below_(below) {}
-  const cluster::NodeId& self() const override { return below_.self(); }
-  cluster::ViewPtr view() const override { return nothing_; }
-  std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)>) override { return nullptr; }
-  Result<Session> session() const override { return below_.session(); }
-  Result<Session> WaitForSession(milliseconds wait_max) const override { return below_.WaitForSession(wait_max); }
-  bool LeaseHolds() const override { return below_.LeaseHolds(); }
-  void OnLost(std::function<void()> lost) override { below_.OnLost(std::move(lost)); }
-  Status Rejoin() override { return below_.Rejoin(); }
-  void ReportLost(const Session& session, const Loss& loss) override { below_.ReportLost(session, loss); }
-  void SetFull(bool full) override { below_.SetFull(full); }
-  Status Forget(const cluster::NodeId& id) override { return below_.Forget(id); }
-  cluster::MembershipStats stats() const override { return below_.stats(); }
-
- private:
-  cluster::Membership& below_;
-  const cluster::ViewPtr nothing_ = std::make_shared<const cluster::View>();
 };
 
 struct Host {
@@ -166,7 +160,7 @@ class LocksTest : public ::testing::Test {
     EXPECT_TRUE(membership.ok()) << membership.error().message;
     host.membership = std::move(*membership);
     host.store = std::make_unique<LossyStore>(MakeFencedStore(*store_, *host.membership));
-    host.locks = ClusterLocks::Start({*store_, *host.store, *host.membership}, {});
+    host.locks = std::make_unique<ClusterLocks>(ClusterLocks::Parts{*store_, *host.store, *host.membership});
     return host;
   }
   // Its lease ends, and it does not know yet.
@@ -220,18 +214,18 @@ class LocksTest : public ::testing::Test {
     Result<void> status = told.get_future().get();
     EXPECT_TRUE(status.ok()) << status.error().message;
   }
-  // `then` runs before the next transaction on the file.
+  // `then` runs before the next operation on the file.
   void StartUnlock(int host, const Request& request, std::function<void()> then = {}) {
     hosts_[host].locks->Unlock(request, [then = std::move(then)](const Result<void>& status) {
       EXPECT_TRUE(status.ok());
       if (then) then();
     });
   }
-  // What `ask` asks the host about kFile runs in one transaction, which is over when this returns.
-  void InOneTransaction(int host, const std::function<void()>& ask) {
+  // What `ask` asks the host about kFile is queued before any of it runs, and is over when this returns.
+  void AllAtOnce(int host, const std::function<void()>& ask) {
     ClusterLocks& locks = *hosts_[host].locks;
     std::promise<void> over;
-    // The next transaction begins when the function that gets this answer has returned.
+    // The next operation begins when the function that gets this answer has returned.
     locks.Test(Posix(1000, LockType::kShared), [&](const auto&) {
       ask();
       locks.Test(Posix(1000, LockType::kShared), [&](const auto&) { over.set_value(); });
@@ -251,18 +245,38 @@ class LocksTest : public ::testing::Test {
     ASSERT_TRUE(outcome.ok()) << outcome.error().message;
     EXPECT_EQ(*outcome, Outcome::kGranted);
   }
-  LockTable Stored(InodeId inode = kFile) {
-    auto entry = store_->Get(LocksKey(inode));
-    EXPECT_TRUE(entry.ok());
-    if (!entry.ok() || !entry->has_value()) return {};
-    auto table = LockTable::Decode((*entry)->value);
-    EXPECT_TRUE(table.ok());
-    return table.ok() ? *table : LockTable();
+  // The records of all hosts.
+  struct Records {
+    std::vector<FileLock> held;
+    std::vector<WaitingLock> waiting;
+    bool empty() const { return held.empty() && waiting.empty(); }
+  };
+  Records Stored(InodeId inode = kFile) {
+    const std::string begin = LocksBegin(inode);
+    auto range = store_->Range(begin, kv::PrefixEnd(begin), 0);
+    EXPECT_TRUE(range.ok());
+    Records all;
+    for (const kv::KvEntry& entry : range->entries) {
+      const auto node = cluster::NodeId::FromKey(std::string_view(entry.key).substr(begin.size()));
+      auto locks = HostLocks::Decode(*node, entry.value);
+      EXPECT_TRUE(locks.ok() && !locks->empty());
+      all.held.insert(all.held.end(), locks->held.held().begin(), locks->held.held().end());
+      all.waiting.insert(all.waiting.end(), locks->waiting.begin(), locks->waiting.end());
+    }
+    return all;
+  }
+  // Until the host has a lock or waits for one, as everybody sees.
+  void AwaitRecord(int host) {
+    const auto deadline = std::chrono::steady_clock::now() + kSoon;
+    while (!(*store_->Get(LocksKey(kFile, hosts_[host].membership->self()))).has_value()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      std::this_thread::sleep_for(milliseconds(1));
+    }
   }
   // Until `count` wait, as everybody sees.
   void AwaitWaiting(size_t count) {
     const auto deadline = std::chrono::steady_clock::now() + kSoon;
-    while (Stored().waiting().size() != count) {
+    while (Stored().waiting.size() != count) {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline);
       std::this_thread::sleep_for(milliseconds(1));
     }
