@@ -27,7 +27,7 @@ FOREIGN = {  # include prefix -> the folders that may use it
     "fuse3/": {"src/fuse"},
     "linux/fuse.h": {"src/fuse", "benchmarks/floor"},
     "grpcpp/": {"src/rpc", "src/kvnet", "src/cluster", "src/control"},
-    "google/protobuf/": {"src/kvnet", "src/cluster", "src/control"},
+    "google/protobuf/": {"src/kvnet", "src/cluster", "src/control", "tools"},
     "prometheus/": {"src/control"},
     "microhttpd.h": {"src/control"},
     "toml++/": {"src/daemon"},
@@ -113,16 +113,15 @@ def check_config_keys(problems):
 
 
 def check_metrics(problems):
-    """The table of metrics names those that there are."""
-    source = (ROOT / "src/control/metrics.cc").read_text()
-    of_a_cluster = source.index("static void AddCluster(")
-    made = re.compile(r'\b(gauge|counter)\(\s*"(\w+)"|MetricFamily \w+\{\s*"(\w+)",[^{}]*MetricType::(\w+)')
+    """The table of metrics names those that control.proto marks as such."""
+    proto = (ROOT / "src/control/control.proto").read_text()
     metrics = {}  # name -> type, place
-    for match in made.finditer(source):
-        place = "cluster" if match.start() > of_a_cluster else "all"
-        metrics[match[2] or match[3]] = ((match[1] or match[4]).lower(), place)
-    for name in set(re.findall(r'"(cairnfs_\w+)"', source)) - set(metrics):
-        problems.append(f"src/control/metrics.cc: this check does not see how {name} is made")
+    for message, body in re.findall(r"^message (\w+) \{$(.*?)^\}$", proto, re.M | re.S):
+        for field, options in re.findall(r"^ +\w+ (\w+) = \d+ \[\(metric\) = \{(.*?)\}\];", body, re.M | re.S):
+            named = re.search(r'\bname: "(\w+)"', options)
+            name = "cairnfs_" + (named[1] if named else field)
+            kind = "counter" if name.endswith("_total") else "gauge"
+            metrics[name] = (kind, "cluster" if message == "ClusterActivity" else "all")
     page = (ROOT / "docs/operating.md").read_text()
     rows = re.findall(r"^\| `(cairnfs_\w+)` \| (\w+) \| [^|]+ \| (\w+) \| ", page, re.M)
     table = {name: (kind, where) for name, kind, where in rows}

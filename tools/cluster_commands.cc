@@ -62,8 +62,8 @@ Result<uint32_t> ParseMinReplicas(const std::string& text) {
       fmt::format("min-replicas = \"{}\" is no number of copies: give 1 to copies, or default for all of them", text));
 }
 
-// Asks the daemon, and prints the text that `text` makes of its answer.
-int Show(const Target& target, const std::function<std::string(const control::ClusterReport&)>& text) {
+// Asks the daemon, and prints what `text` makes of its answer.
+int Show(const Target& target, const std::function<std::string(const control::ClusterReply&)>& text) {
   auto located = LocateDaemon(target);
   if (!located.ok()) return Fail(located.error());
   auto report = located->client.GetCluster();

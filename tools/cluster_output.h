@@ -3,16 +3,17 @@
 
 #include <string>
 
-#include "control/report.h"
+#include "control.pb.h"
 
 namespace cairnfs::tools {
 
-std::string ClusterText(const control::ClusterReport& report);
-std::string ClusterJson(const control::ClusterReport& report);
-std::string ReplicasText(const control::ReplicasReport& replicas);  // what `cairnfs cluster set min-replicas` prints
-std::string ReplicasJson(const control::ReplicasReport& replicas);
-std::string ForgottenJson(const control::ForgottenNode& node);  // what `cairnfs node forget --json` prints
-std::string NodesText(const control::ClusterReport& report);
-std::string NodesJson(const control::ClusterReport& report);
+std::string ClusterText(const control::ClusterReply& reply);
+std::string ClusterJson(const control::ClusterReply& reply);
+std::string ReplicasText(
+    const control::SetMinReplicasReply& replicas);  // what `cairnfs cluster set min-replicas` prints
+std::string ReplicasJson(const control::SetMinReplicasReply& replicas);
+std::string ForgottenJson(const control::ForgetReply& node);  // what `cairnfs node forget --json` prints
+std::string NodesText(const control::ClusterReply& reply);
+std::string NodesJson(const control::ClusterReply& reply);
 
 }  // namespace cairnfs::tools

@@ -23,6 +23,7 @@
 #include <thread>
 
 #include "cairnfs/cairnfs.h"
+#include "control/convert.h"
 #include "control/mount_table.h"
 #include "daemon/data_directory.h"
 #include "daemon/exit_codes.h"
@@ -119,31 +120,31 @@ Status SyncThroughMount(const std::string& path) {
 }
 
 // Of a check, from when it is made on.
-std::function<void(const control::CheckState&)> ShowsCheck(ProgressLine& line) {
+std::function<void(const control::CheckProgress&)> ShowsCheck(ProgressLine& line) {
   return [&line, phase = std::string(),
-          began = std::chrono::steady_clock::now()](const control::CheckState& state) mutable {
+          began = std::chrono::steady_clock::now()](const control::CheckProgress& state) mutable {
     const auto now = std::chrono::steady_clock::now();
-    if (state.phase != phase) began = now;
-    phase = state.phase;
+    if (state.phase() != phase) began = now;
+    phase = state.phase();
     if (phase.empty()) return line.Show("checking: waiting for what was written before");
-    const bool is_of_bytes = state.bytes_done > 0 && state.bytes_done < state.bytes_total;
+    const bool is_of_bytes = state.bytes_done() > 0 && state.bytes_done() < state.bytes_total();
     line.Show("checking " + phase +
-              (is_of_bytes ? ": " + ShareText(state.bytes_done, state.bytes_total, now - began) : std::string()));
+              (is_of_bytes ? ": " + ShareText(state.bytes_done(), state.bytes_total(), now - began) : std::string()));
   };
 }
 
 // nullopt where no daemon runs.
-Result<std::optional<control::CheckReport>> CheckBesideDaemon(
-    const Location& location, const std::function<void(const control::CheckState&)>& on_progress) {
+Result<std::optional<control::CheckReply>> CheckBesideDaemon(
+    const Location& location, const std::function<void(const control::CheckProgress&)>& on_progress) {
   CAIRNFS_ASSIGN_OR_RETURN(control::Client client, Connect(location));
   auto report = client.Check(on_progress);
   if (report.ok() || report.error().code != ErrorCode::kUnavailable) return report;
   return report.error().WithContext("the check was not finished");
 }
 
-int PrintCheck(const control::CheckReport& report, const std::optional<std::string>& last_end, bool json) {
-  Print(json ? CheckJson(report, last_end) : CheckText(report, last_end));
-  return report.problem_count == 0 ? daemon::kExitDone : daemon::kExitProblems;
+int PrintCheck(const control::CheckReply& reply, const std::optional<std::string>& last_end, bool json) {
+  Print(json ? CheckJson(reply, last_end) : CheckText(reply, last_end));
+  return reply.problem_count() == 0 ? daemon::kExitDone : daemon::kExitProblems;
 }
 
 }  // namespace
@@ -199,7 +200,7 @@ int RunUmount(const UmountCommand& command) {
   }
   uint64_t pid = 0;
   if (auto client = Connect({mount->data, mount->mount_point}); client.ok()) {
-    if (auto status = client->GetStatus({}); status.ok()) pid = status->daemon.pid;
+    if (auto status = client->GetStatus({}); status.ok()) pid = status->pid();
   }
   if (pid == 0) pid = HolderPid(mount->data);
   std::string last_end;
@@ -252,11 +253,10 @@ class WaitProgress {
       wake.wait_for(lock, stop, kWaitProgressEvery, [] { return false; });
       if (stop.stop_requested()) return;
       auto client = Connect(location);
-      auto status = client.ok() ? client->GetStatus() : Result<control::StatusReport>(client.error());
+      auto status = client.ok() ? client->GetStatus() : Result<control::StatusReply>(client.error());
       std::string text = "waiting until everything is durable";
       if (status.ok()) {
-        const uint64_t dirty_bytes =
-            status->fs.dirty_bytes + (status->cluster ? status->cluster->chunks.unacknowledged_bytes : 0);
+        const uint64_t dirty_bytes = status->activity().dirty_bytes() + status->cluster().unacknowledged_bytes();
         dirty_bytes_max = std::max(dirty_bytes_max, dirty_bytes);
         const auto elapsed = std::chrono::steady_clock::now() - began;
         if (dirty_bytes > 0) text += ": " + ShareText(dirty_bytes_max - dirty_bytes, dirty_bytes_max, elapsed);
@@ -311,16 +311,17 @@ int RunGc(const Target& target, bool json) {
   if (!located.ok()) return Fail(located.error());
   ProgressLine line(!json);
   std::string last_phase;
-  auto result = located->client.Gc([&](const control::GcReport& report) {
-    if (json || !report.running) return;
-    line.Show(GcLine(report));
+  auto result = located->client.Gc([&](const control::GcProgress& progress) {
+    if (json || !progress.running()) return;
+    line.Show(GcLine(progress));
     // In a file, one line for each phase.
-    if (!line.is_shown() && report.phase != last_phase) fmt::print(stderr, "{}\n", GcLine(report));
-    last_phase = report.phase;
+    if (!line.is_shown() && progress.phase() != last_phase) fmt::print(stderr, "{}\n", GcLine(progress));
+    last_phase = progress.phase();
   });
   line.Clear();
   if (!result.ok()) return Fail(result.error());
-  if (result->phase.starts_with("failed")) return Fail(MakeError(ErrorCode::kFailed, "collection " + result->phase));
+  if (result->phase().starts_with("failed"))
+    return Fail(MakeError(ErrorCode::kFailed, "collection " + result->phase()));
   Print(json ? GcJson(*result) : GcText(*result));
   return daemon::kExitDone;
 }
@@ -342,12 +343,18 @@ int RunCheck(const CheckCommand& command) {
   daemon::OfflineCheckOptions options;
   options.config.data = location->data;
   options.rebuild_index = command.rebuild_index;
-  options.on_progress = ShowsCheck(line);
+  options.on_progress = [show = ShowsCheck(line)](const fs::CheckProgress& at) {
+    control::CheckProgress progress;
+    control::ToMessage(at, progress);
+    show(progress);
+  };
   auto result = daemon::CheckOffline(options);
   line.Clear();
   if (!result.ok()) return Fail(result.error());
   if (result->chunks_found) fmt::print(stderr, "index rebuilt: {} chunks found\n", *result->chunks_found);
-  return PrintCheck(result->report, result->last_end, command.json);
+  control::CheckReply reply;
+  control::ToMessage(result->report, reply);
+  return PrintCheck(reply, result->last_end, command.json);
 }
 
 }  // namespace cairnfs::tools

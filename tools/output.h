@@ -4,20 +4,20 @@
 #include <optional>
 #include <string>
 
-#include "control/report.h"
+#include "control.pb.h"
 
 namespace cairnfs::tools {
 
 void Print(const std::string& text);  // to stdout, at once
 // Names may hold any byte. Bytes that would break the line or drive a terminal are shown as numbers.
 std::string OneLine(const std::string& text);
-std::string StatusText(const control::StatusReport& report);
-std::string StatusJson(const control::StatusReport& report);
-std::string GcLine(const control::GcReport& report);  // one line of progress
-std::string GcText(const control::GcReport& report);  // the end of it
-std::string GcJson(const control::GcReport& report);
+std::string StatusText(const control::StatusReply& status);
+std::string StatusJson(const control::StatusReply& status);
+std::string GcLine(const control::GcProgress& progress);  // one line of progress
+std::string GcText(const control::GcProgress& progress);  // the end of it
+std::string GcJson(const control::GcProgress& progress);
 // `last_end`: what the directory's LOCK tells of its last end, empty after a clean one; nullopt beside a daemon.
-std::string CheckText(const control::CheckReport& report, const std::optional<std::string>& last_end);
-std::string CheckJson(const control::CheckReport& report, const std::optional<std::string>& last_end);
+std::string CheckText(const control::CheckReply& reply, const std::optional<std::string>& last_end);
+std::string CheckJson(const control::CheckReply& reply, const std::optional<std::string>& last_end);
 
 }  // namespace cairnfs::tools

@@ -99,7 +99,7 @@ Client::Client(const std::string& socket_path) : impl_(std::make_unique<Impl>(so
 Client::Client(Client&&) noexcept = default;
 Client::~Client() = default;
 
-Result<StatusReport> Client::GetStatus(const StatusQuery& query) {
+Result<StatusReply> Client::GetStatus(const StatusQuery& query) {
   StatusRequest request;
   request.set_path(query.failures_at);
   request.set_exact(query.exact);
@@ -107,7 +107,7 @@ Result<StatusReport> Client::GetStatus(const StatusQuery& query) {
   StatusReply reply;
   const int seconds_max = query.exact ? 0 : query.metadata_owners ? 3600 : 60;
   CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Status, request, reply, seconds_max));
-  return FromMessage(reply);
+  return reply;
 }
 
 std::optional<Status> Client::Wait(InodeId inode, const std::string& path) {
@@ -127,34 +127,29 @@ std::optional<Status> Client::Wait(InodeId inode, const std::string& path) {
   return status.ok() ? Status() : Status(ErrorOf(status));
 }
 
-Result<GcReport> Client::Gc(const std::function<void(const GcReport&)>& on_progress) {
+Result<GcProgress> Client::Gc(const std::function<void(const GcProgress&)>& on_progress) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto stub, StubFor(impl_->socket_path_));
   grpc::ClientContext context;
   auto reader = stub->Gc(&context, GcRequest{});
   GcProgress progress;
-  GcReport last;
-  while (reader->Read(&progress)) {
-    last = FromMessage(progress);
-    on_progress(last);
-  }
+  while (reader->Read(&progress)) on_progress(progress);
   grpc::Status status = reader->Finish();
   if (!status.ok()) return ErrorOf(status);
-  return last;
+  return progress;
 }
 
-Result<std::optional<CheckReport>> Client::Check(const std::function<void(const CheckState&)>& on_progress) {
+Result<std::optional<CheckReply>> Client::Check(const std::function<void(const CheckProgress&)>& on_progress) {
   const auto stub = StubFor(impl_->socket_path_);
-  if (!stub.ok() && stub.error().code == ErrorCode::kUnavailable) return std::optional<CheckReport>();
+  if (!stub.ok() && stub.error().code == ErrorCode::kUnavailable) return std::optional<CheckReply>();
   if (!stub.ok()) return stub.error();
   grpc::ClientContext context;
   auto reader = (*stub)->Check(&context, CheckRequest{});
-  std::optional<CheckReport> report;
+  std::optional<CheckReply> report;
   for (CheckStep step; reader->Read(&step);) {
     if (step.has_reply()) {
-      report = FromMessage(step.reply());
+      report = std::move(*step.mutable_reply());
     } else {
-      const CheckProgress& progress = step.progress();
-      on_progress({progress.phase(), progress.bytes_done(), progress.bytes_total()});
+      on_progress(step.progress());
     }
   }
   const grpc::Status status = reader->Finish();
@@ -162,18 +157,18 @@ Result<std::optional<CheckReport>> Client::Check(const std::function<void(const 
   return report;
 }
 
-Result<ClusterReport> Client::GetCluster() {
+Result<ClusterReply> Client::GetCluster() {
   ClusterReply reply;
   CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Cluster, ClusterRequest{}, reply, 60));
-  return FromMessage(reply);
+  return reply;
 }
 
-Result<ForgottenNode> Client::Forget(const std::string& node) {
+Result<ForgetReply> Client::Forget(const std::string& node) {
   ForgetRequest request;
   request.set_node(node);
   ForgetReply reply;
   CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Forget, request, reply, 60));
-  return ForgottenNode{reply.id(), reply.name()};
+  return reply;
 }
 
 Status Client::Remount(const RemountCall& call, const std::function<Status(const RemountReport&)>& tell_kernel,
@@ -192,12 +187,12 @@ Status Client::Remount(const RemountCall& call, const std::function<Status(const
   return done;
 }
 
-Result<ReplicasReport> Client::SetMinReplicas(uint32_t min_replicas) {
+Result<SetMinReplicasReply> Client::SetMinReplicas(uint32_t min_replicas) {
   SetMinReplicasRequest request;
   request.set_min_replicas(min_replicas);
   SetMinReplicasReply reply;
   CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::SetMinReplicas, request, reply, 60));
-  return ReplicasReport{reply.copies(), reply.min_replicas()};
+  return reply;
 }
 
 Status Client::Commit(const GateCall& call, const std::function<Status()>& rename) {

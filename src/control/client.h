@@ -7,8 +7,9 @@
 #include <string>
 
 #include "base/result.h"
+#include "control.pb.h"
 #include "control/rank_gate.h"
-#include "control/report.h"
+#include "control/remount_call.h"
 
 namespace cairnfs::control {
 
@@ -28,22 +29,22 @@ class Client {
   Client(Client&&) noexcept;
   ~Client();
 
-  Result<StatusReport> GetStatus(const StatusQuery& query = {});
-  // Waits until all that was written on this host is durable, and so is what other hosts have closed of the inode: a
-  // file, or a directory with all that is below it. `path` is its name in errors. nullopt: no daemon could be asked;
-  // there is none, or this process may not pass the directories above its sockets.
+  Result<StatusReply> GetStatus(const StatusQuery& query = {});
+  // Until everything is durable that was written on this host, and of the inode, a file or a directory with all that is
+  // below it, what other hosts have closed. `path` is how an error calls it. nullopt: no daemon could be asked, for
+  // want of one or of the right to pass the directories above its sockets.
   std::optional<Status> Wait(InodeId inode, const std::string& path);
-  Result<GcReport> Gc(const std::function<void(const GcReport&)>& on_progress);
-  // nullopt: no daemon listens there. kUnavailable: the daemon ended while it checked.
-  Result<std::optional<CheckReport>> Check(const std::function<void(const CheckState&)>& on_progress);
-  Result<ClusterReport> GetCluster();
-  Result<ForgottenNode> Forget(const std::string& node);
-  // Asks the daemon what to tell the kernel, has `tell_kernel` do that, and has the daemon take its own part. Where the
-  // last step fails, `take_back` undoes what the kernel was told.
+  Result<GcProgress> Gc(const std::function<void(const GcProgress&)>& on_progress);
+  // nullopt: no daemon listens there. One that ends while it checks is an error, kUnavailable.
+  Result<std::optional<CheckReply>> Check(const std::function<void(const CheckProgress&)>& on_progress);
+  Result<ClusterReply> GetCluster();
+  Result<ForgetReply> Forget(const std::string& node);
+  // Asks what the kernel is to be told, has `tell_kernel` do so, and has the daemon take its own part. Where that
+  // fails, `take_back` undoes what the kernel was told.
   Status Remount(const RemountCall& call, const std::function<Status(const RemountReport&)>& tell_kernel,
                  const std::function<void()>& take_back);
   // 0: as many as copies.
-  Result<ReplicasReport> SetMinReplicas(uint32_t min_replicas);
+  Result<SetMinReplicasReply> SetMinReplicas(uint32_t min_replicas);
   // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.
   Status Commit(const GateCall& call, const std::function<Status()>& rename);
 

@@ -1,22 +1,21 @@
-// Converts between the service's messages and the structs of report.h.
+// Between the service's messages and what the filesystem and the rank gate know.
 #pragma once
 
 #include "base/result.h"
 #include "control.pb.h"
 #include "control/rank_gate.h"
-#include "control/report.h"
+#include "fs/filesystem.h"
 
 namespace cairnfs::control {
 
-void ToMessage(const StatusReport& report, StatusReply& reply);
-StatusReport FromMessage(const StatusReply& reply);
-void ToMessage(const ClusterReport& report, ClusterReply& reply);
-ClusterReport FromMessage(const ClusterReply& reply);
+// All that a filesystem tells, but for the age of its count and its failed commits. In `space` the bytes on disk are
+// those of segments with data alone.
+void ToMessage(const fs::FsStatus& status, StatusReply& reply);
+void ToMessage(const fs::MetadataOwner& owner, MetadataOwner& message);
+void ToMessage(const fs::CollectionStatus& status, GcProgress& progress);
+void ToMessage(const fs::CheckProgress& at, CheckProgress& progress);
+void ToMessage(const fs::CheckReport& report, CheckReply& reply);
 void ToMessage(const GateCall& call, CommitArrival& arrival);
 GateCall FromMessage(const CommitArrival& arrival);
-void ToMessage(const GcReport& report, GcProgress& progress);
-GcReport FromMessage(const GcProgress& progress);
-void ToMessage(const CheckReport& report, CheckReply& reply);
-CheckReport FromMessage(const CheckReply& reply);
 
 }  // namespace cairnfs::control

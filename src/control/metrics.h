@@ -6,17 +6,17 @@
 #include <string>
 
 #include "base/result.h"
-#include "control/report.h"
+#include "control.pb.h"
 
 namespace cairnfs::control {
 
-// What a scrape gets: the text format of Prometheus.
-std::string RenderMetrics(const StatusReport& report);
+// What a scrape gets, in the text format of Prometheus: the fields that control.proto marks as metrics.
+std::string RenderMetrics(const StatusReply& status);
 
 class Metrics {
  public:
-  // Serves what `report` gives at each scrape. kIo when the address ("host:port") cannot be listened on.
-  static Result<std::unique_ptr<Metrics>> Start(const std::string& address, std::function<StatusReport()> report);
+  // Serves what `status` gives at each scrape. kIo when the address ("host:port") cannot be listened on.
+  static Result<std::unique_ptr<Metrics>> Start(const std::string& address, std::function<StatusReply()> status);
   ~Metrics();
 
  private:

@@ -72,7 +72,7 @@ MHD_Result Answer(MHD_Connection* connection, unsigned status, std::string text,
 
 class Metrics::Impl {
  public:
-  explicit Impl(std::function<StatusReport()> report) : report_(std::move(report)) {}
+  explicit Impl(std::function<StatusReply()> status) : status_(std::move(status)) {}
   // Ends its thread, and closes the socket.
   ~Impl() {
     if (server_ != nullptr) MHD_stop_daemon(server_);
@@ -102,20 +102,20 @@ class Metrics::Impl {
     if (path != std::string_view("/metrics")) {
       return Answer(connection, MHD_HTTP_NOT_FOUND, "the metrics are at /metrics\n", "text/plain");
     }
-    return Answer(connection, MHD_HTTP_OK, RenderMetrics(static_cast<Impl*>(self)->report_()),
+    return Answer(connection, MHD_HTTP_OK, RenderMetrics(static_cast<Impl*>(self)->status_()),
                   "text/plain; version=0.0.4; charset=utf-8");
   }
 
-  const std::function<StatusReport()> report_;
+  const std::function<StatusReply()> status_;
   MHD_Daemon* server_ = nullptr;
 };
 
 Metrics::Metrics(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Metrics::~Metrics() = default;
 
-Result<std::unique_ptr<Metrics>> Metrics::Start(const std::string& address, std::function<StatusReport()> report) {
+Result<std::unique_ptr<Metrics>> Metrics::Start(const std::string& address, std::function<StatusReply()> status) {
   CAIRNFS_ASSIGN_OR_RETURN(const int fd, Listen(address));
-  auto impl = std::make_unique<Impl>(std::move(report));
+  auto impl = std::make_unique<Impl>(std::move(status));
   if (!impl->Start(fd)) return CannotServe(address, "the HTTP server does not start");
   return std::unique_ptr<Metrics>(new Metrics(std::move(impl)));
 }

@@ -50,8 +50,12 @@ uint64_t BytesBelow(const std::string& path) {
   return bytes;
 }
 
-// Calls `start` with a Done and waits for that, or until `cancelled` says that nobody wants the answer any more. Then
-// the operation goes on by itself, unless `start` gave it a way to be stopped.
+uint64_t SecondsSince(Clock::time_point then) {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - then).count());
+}
+
+// Calls `start` with a Done and waits for it, or until `cancelled` says that nobody wants the answer any more; the
+// operation then goes on by itself, unless `start` gave it a way to be stopped.
 template <typename T>
 Result<T> Await(const std::function<void(fs::Done<T>)>& start, const std::function<bool()>& cancelled,
                 const std::function<void()>& on_tick = {}) {
@@ -221,7 +225,8 @@ class Service::Impl final : public Control::Service {
   cairnfs::Status Listen();
   cairnfs::Status ListenForRanks();
   void Shutdown();
-  StatusReport Report() const;
+  StatusReply Report() const { return Report(filesystem_.GetStatus()); }
+  StatusReply Report(const fs::FsStatus& status) const;
   bool CountsQuickly() const;
   void CountNowAndThen() const;
 
@@ -236,14 +241,16 @@ class Service::Impl final : public Control::Service {
       auto counted = Await<fs::LiveCount>(count, gives_up);
       if (!counted.ok() && request->exact()) return rpc::ToGrpc(counted.error().WithContext("cannot count"));
     }
-    StatusReport report = Report();
-    report.failures = DescribeFailures(report.fs.failed_commits, request->path());
+    const fs::FsStatus status = filesystem_.GetStatus();
+    *reply = Report(status);
+    for (std::string& failure : DescribeFailures(status.failed_commits, request->path())) {
+      reply->add_failures(std::move(failure));
+    }
     if (request->metadata_owners()) {
       auto owners = filesystem_.GetMetadataOwners();
       if (!owners.ok()) return rpc::ToGrpc(owners.error());
-      report.owners = *std::move(owners);
+      for (const fs::MetadataOwner& owner : *owners) ToMessage(owner, *reply->add_metadata_owners());
     }
-    ToMessage(report, *reply);
     return grpc::Status::OK;
   }
 
@@ -253,21 +260,17 @@ class Service::Impl final : public Control::Service {
   }
 
   grpc::Status Gc(grpc::ServerContext* context, const GcRequest*, grpc::ServerWriter<GcProgress>* writer) override {
-    auto send = [&](const GcReport& report) {
+    auto send = [&](const fs::CollectionStatus& status, bool is_running) {
       GcProgress progress;
-      ToMessage(report, progress);
+      ToMessage(status, progress);
+      progress.set_running(is_running);
       writer->Write(progress);
     };
-    auto result =
-        Await<GcReport>([this](fs::Done<GcReport> done) { filesystem_.Collect(std::move(done)); }, Cancelled(context),
-                        [&] {
-                          GcReport report = filesystem_.GetCollection();
-                          report.running = true;
-                          send(report);
-                        });
+    auto collect = [this](fs::Done<fs::CollectionStatus> done) { filesystem_.Collect(std::move(done)); };
+    auto tell = [&] { send(filesystem_.GetCollection(), true); };
+    auto result = Await<fs::CollectionStatus>(collect, Cancelled(context), tell);
     if (!result.ok()) return rpc::ToGrpc(result.error());
-    result->running = false;
-    send(*result);
+    send(*result, false);
     return grpc::Status::OK;
   }
 
@@ -275,16 +278,12 @@ class Service::Impl final : public Control::Service {
                      grpc::ServerWriter<CheckStep>* writer) override {
     std::stop_source stop;
     auto tell = [&] {
-      const CheckState state = filesystem_.GetCheckProgress();
       CheckStep step;
-      step.mutable_progress()->set_phase(state.phase);
-      step.mutable_progress()->set_bytes_done(state.bytes_done);
-      step.mutable_progress()->set_bytes_total(state.bytes_total);
+      ToMessage(filesystem_.GetCheckProgress(), *step.mutable_progress());
       writer->Write(step);
     };
-    auto report =
-        Await<CheckReport>([&](fs::Done<CheckReport> done) { filesystem_.Check(stop.get_token(), std::move(done)); },
-                           Cancelled(context), tell);
+    auto check = [&](fs::Done<fs::CheckReport> done) { filesystem_.Check(stop.get_token(), std::move(done)); };
+    auto report = Await<fs::CheckReport>(check, Cancelled(context), tell);
     stop.request_stop();  // nobody waits for a check that goes on
     if (!report.ok()) return rpc::ToGrpc(report.error());
     CheckStep last;
@@ -297,7 +296,7 @@ class Service::Impl final : public Control::Service {
     if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
     auto report = options_.cluster->Report();
     if (!report.ok()) return rpc::ToGrpc(report.error());
-    ToMessage(*report, *reply);
+    *reply = *std::move(report);
     return grpc::Status::OK;
   }
 
@@ -305,8 +304,7 @@ class Service::Impl final : public Control::Service {
     if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
     auto forgotten = options_.cluster->Forget(request->node());
     if (!forgotten.ok()) return rpc::ToGrpc(forgotten.error());
-    reply->set_id(forgotten->id);
-    reply->set_name(forgotten->name);
+    *reply = *std::move(forgotten);
     return grpc::Status::OK;
   }
 
@@ -326,8 +324,7 @@ class Service::Impl final : public Control::Service {
     if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
     auto set = options_.cluster->SetMinReplicas(request->min_replicas(), Cancelled(context));
     if (!set.ok()) return rpc::ToGrpc(set.error());
-    reply->set_copies(set->copies);
-    reply->set_min_replicas(set->min_replicas);
+    *reply = *std::move(set);
     return grpc::Status::OK;
   }
 
@@ -447,33 +444,31 @@ bool Service::Impl::CountsQuickly() const {
   return !status.collecting && status.store.chunk_count + status.inode_count <= kRecordsMax;
 }
 
-StatusReport Service::Impl::Report() const {
-  StatusReport report;
-  report.daemon = options_.daemon;
-  report.uptime_seconds =
-      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started_).count());
-  report.fs = filesystem_.GetStatus();
-  if (report.fs.live) {
-    const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - report.fs.live->at);
-    report.live = {report.fs.live->totals, static_cast<uint64_t>(age.count())};
-  }
-  report.metadata_bytes = BytesBelow(options_.daemon.data + "/metadata");
-  if (auto space = filesystem_.GetSpace(); space.ok()) report.available_bytes = space->available_bytes;
-  if (options_.cluster != nullptr) report.cluster = options_.cluster->Activity();
+StatusReply Service::Impl::Report(const fs::FsStatus& status) const {
+  StatusReply reply = options_.daemon;
+  ToMessage(status, reply);
+  reply.set_uptime_seconds(SecondsSince(started_));
+  Space& space = *reply.mutable_space();
+  if (status.live) space.mutable_live()->set_counted_seconds_ago(SecondsSince(status.live->at));
+  space.set_metadata_bytes(BytesBelow(reply.data() + "/metadata"));
+  space.set_on_disk_bytes(space.on_disk_bytes() + space.metadata_bytes());
+  if (auto known = filesystem_.GetSpace(); known.ok()) space.set_available_bytes(known->available_bytes);
+  if (options_.cluster != nullptr) *reply.mutable_cluster() = options_.cluster->Activity();
   MutexLock lock(mutex_);
   if (!samples_.empty()) {
     const Sample& first = samples_.front();
     double seconds = std::max(0.5, std::chrono::duration<double>(Clock::now() - first.when).count());
-    report.write_bytes_per_second = static_cast<double>(report.fs.write_bytes_total - first.written) / seconds;
-    report.read_bytes_per_second = static_cast<double>(report.fs.read_bytes_total - first.read) / seconds;
+    Activity& activity = *reply.mutable_activity();
+    activity.set_write_bytes_per_second(static_cast<double>(status.write_bytes_total - first.written) / seconds);
+    activity.set_read_bytes_per_second(static_cast<double>(status.read_bytes_total - first.read) / seconds);
   }
-  return report;
+  return reply;
 }
 
 Service::Service(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Service::~Service() { Shutdown(); }
 void Service::Shutdown() { impl_->Shutdown(); }
-StatusReport Service::Report() const {
+StatusReply Service::Report() const {
   impl_->CountNowAndThen();
   return impl_->Report();
 }

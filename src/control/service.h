@@ -7,8 +7,9 @@
 #include <string>
 
 #include "base/result.h"
+#include "control.pb.h"
 #include "control/rank_gate.h"
-#include "control/report.h"
+#include "control/remount_call.h"
 #include "fs/filesystem.h"
 
 namespace cairnfs::control {
@@ -17,13 +18,13 @@ namespace cairnfs::control {
 class ClusterControl {
  public:
   virtual ~ClusterControl() = default;
-  virtual ClusterActivityReport Activity() const = 0;  // at no cost
-  virtual Result<ClusterReport> Report() = 0;          // asks the shared store
+  virtual ClusterActivity Activity() const = 0;  // at no cost
+  virtual Result<ClusterReply> Report() = 0;     // asks the shared store
   // By name or id in hex. kNotFound; kInvalidArgument: several have that name; kBusy: it is up.
-  virtual Result<ForgottenNode> Forget(const std::string& node) = 0;
-  // Sets it for the whole cluster; 0: as many as copies. Returns what is in force then. kInvalidArgument: it is more
-  // than there are copies. Sets nothing once `cancelled`.
-  virtual Result<ReplicasReport> SetMinReplicas(uint32_t min_replicas, const std::function<bool()>& cancelled) = 0;
+  virtual Result<ForgetReply> Forget(const std::string& node) = 0;
+  // For the whole cluster; 0: as many as copies. What counts then. kInvalidArgument: there are not so many copies.
+  // Nothing is set once `cancelled`.
+  virtual Result<SetMinReplicasReply> SetMinReplicas(uint32_t min_replicas, const std::function<bool()>& cancelled) = 0;
 };
 
 // Changes options while the filesystem is mounted. Any thread.
@@ -41,7 +42,7 @@ class Service {
  public:
   struct Options {
     std::string socket_path;
-    DaemonInfo daemon;
+    StatusReply daemon;                 // with what is constant for the life of a daemon
     RankGate* gate = nullptr;           // not null; outlives the service
     RemountControl* remount = nullptr;  // null: nothing can be changed; outlives the service
     ClusterControl* cluster = nullptr;  // null: this host is alone; outlives the service
@@ -59,7 +60,7 @@ class Service {
 
   // Cancels the calls in progress and waits for them; after it the filesystem may be stopped.
   void Shutdown();
-  StatusReport Report() const;
+  StatusReply Report() const;
 
  private:
   class Impl;

@@ -253,7 +253,7 @@ fs::FsOptions ClusterVolume::FileSystemOptions() const {
   return daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
 }
 
-Result<control::ForgottenNode> ClusterVolume::Forget(const std::string& node) {
+Result<control::ForgetReply> ClusterVolume::Forget(const std::string& node) {
   std::vector<cluster::NodeInfo> found;
   const auto view = membership_->view();
   for (const cluster::NodeInfo& info : view->nodes) {
@@ -263,7 +263,10 @@ Result<control::ForgottenNode> ClusterVolume::Forget(const std::string& node) {
   if (found.empty()) return MakeError(ErrorCode::kNotFound, fmt::format("there is no node '{}'", node));
   if (found.size() == 1) {
     CAIRNFS_RETURN_IF_ERROR(membership_->Forget(found.front().id));
-    return control::ForgottenNode{found.front().id.ToHex(), found.front().name};
+    control::ForgetReply reply;
+    reply.set_id(found.front().id.ToHex());
+    reply.set_name(found.front().name);
+    return reply;
   }
   std::string ids;
   for (const cluster::NodeInfo& info : found) ids += (ids.empty() ? "" : ", ") + info.id.ToHex();
@@ -271,12 +274,15 @@ Result<control::ForgottenNode> ClusterVolume::Forget(const std::string& node) {
                    fmt::format("'{}' may be several nodes: give the id of one of them: {}", node, ids));
 }
 
-Result<control::ReplicasReport> ClusterVolume::SetMinReplicas(uint32_t min_replicas,
-                                                              const std::function<bool()>& cancelled) {
+Result<control::SetMinReplicasReply> ClusterVolume::SetMinReplicas(uint32_t min_replicas,
+                                                                   const std::function<bool()>& cancelled) {
   const uint64_t times_went_back = settings_->TimesWentBack();
   CAIRNFS_ASSIGN_OR_RETURN(const StoredSettings stored, daemon::SetMinReplicas(*fenced_, min_replicas, cancelled));
   settings_->Take(stored, times_went_back);  // who is told that it is done finds it done on this host
-  return control::ReplicasReport{stored.settings.copies, stored.settings.MinReplicas()};
+  control::SetMinReplicasReply reply;
+  reply.set_copies(stored.settings.copies);
+  reply.set_min_replicas(stored.settings.MinReplicas());
+  return reply;
 }
 
 }  // namespace cairnfs::daemon

@@ -30,9 +30,9 @@ namespace cairnfs::daemon {
 // How long a rename of a directory may take among hosts that go on answering.
 std::chrono::milliseconds RenameWaitMax(const Config& config);
 
-// How much fits in the cluster, in bytes of files whose chunks are all different: the space of all nodes, divided by
-// the copies. Nodes that have not told theirs yet are left out, and nodes of weight 0 have nothing available.
-fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReport& report);
+// What fits in the cluster, in bytes of files whose chunks are all different: the nodes' together, divided by the
+// copies. Those that have not told theirs yet are left out, and those of weight 0 have nothing available.
+fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReply& report);
 
 class ClusterVolume final : public AnyVolume, public control::ClusterControl {
  public:
@@ -51,11 +51,11 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   void Take(const Config& config) override { chunks_->SetRepairRate(config.repair_rate); }
   control::ClusterControl* cluster() override { return this; }
 
-  control::ClusterActivityReport Activity() const override;
-  Result<control::ClusterReport> Report() override;
-  Result<control::ForgottenNode> Forget(const std::string& node) override;
-  Result<control::ReplicasReport> SetMinReplicas(uint32_t min_replicas,
-                                                 const std::function<bool()>& cancelled) override;
+  control::ClusterActivity Activity() const override;
+  Result<control::ClusterReply> Report() override;
+  Result<control::ForgetReply> Forget(const std::string& node) override;
+  Result<control::SetMinReplicasReply> SetMinReplicas(uint32_t min_replicas,
+                                                      const std::function<bool()>& cancelled) override;
 
  private:
   ClusterVolume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
@@ -65,11 +65,10 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Status JoinCluster();
   Status StartServing();
   void TakeSettings(const StoredSettings& stored);
-  control::NodeUsage OwnUsage() const;
+  NodeUsage OwnUsage() const;
   uint64_t SessionBegan() const;
   std::optional<fs::FileSystem::Parts::Space> SpaceOfAll();
   bool LacksCopies();
-  control::ReplicasReport Replicas() const { return {static_cast<uint32_t>(config_.copies), min_replicas_}; }
 
   DataDirectory& directory_;
   const Config config_;

@@ -11,51 +11,53 @@ namespace cairnfs::daemon {
 namespace {
 
 constexpr auto kSpaceReadEvery = std::chrono::seconds(2);
-
-// The usage of this moment, with the rates that were worked out last.
-control::NodeUsage Newer(control::NodeUsage now, const std::optional<control::NodeUsage>& told) {
-  if (!told) return now;
-  now.repair_bytes_per_second = told->repair_bytes_per_second;
-  now.repair_chunks_per_second = told->repair_chunks_per_second;
-  return now;
-}
+constexpr const char* kOutText = "out";
 
 uint64_t WallClockSeconds() {
   auto now = std::chrono::system_clock::now().time_since_epoch();
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
 }
 
+const char* StateName(cluster::NodeState state) {
+  switch (state) {
+    case cluster::NodeState::kUp: return "up";
+    case cluster::NodeState::kDown: return "down";
+    case cluster::NodeState::kOut: break;
+  }
+  return kOutText;
+}
+
 }  // namespace
 
-fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReport& report) {
+fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReply& report) {
   fs::FileSystem::Parts::Space space;
-  for (const control::NodeReport& node : report.nodes) {
-    if (!node.usage) {
-      space.has_silent_nodes = space.has_silent_nodes || node.info.state != cluster::NodeState::kOut;
+  for (const control::Node& node : report.nodes()) {
+    if (!node.has_usage()) {
+      space.has_silent_nodes = space.has_silent_nodes || node.state() != kOutText;
       continue;
     }
-    space.missing_copies += node.usage->missing_copies;
-    const uint64_t available = node.info.weight > 0 ? node.usage->available_bytes : 0;
+    space.missing_copies += node.usage().missing_copies();
+    const uint64_t available = node.weight() > 0 ? node.usage().available_bytes() : 0;
     space.available_bytes += available;
-    space.total_bytes += node.usage->stored_bytes + available;
+    space.total_bytes += node.usage().stored_bytes() + available;
   }
-  const uint64_t copies = std::max<uint32_t>(1, report.replicas.copies);
+  const uint64_t copies = std::max<uint32_t>(1, report.copies());
   space.total_bytes /= copies;
   space.available_bytes /= copies;
   return space;
 }
 
-control::NodeUsage ClusterVolume::OwnUsage() const {
+NodeUsage ClusterVolume::OwnUsage() const {
   const store::StoreStats store = storage_->chunks().Stats();
   const cluster::ClusterChunkStats chunks = chunks_->ClusterStats();
-  control::NodeUsage usage;
-  usage.total_bytes = directory_.DiskBytes();
-  usage.available_bytes = store.available_bytes;
-  usage.stored_bytes = store.unique_bytes;
-  usage.missing_copies = chunks.missing_copies;
-  usage.unacknowledged_bytes = chunks.unacknowledged_bytes;
-  usage.repair_phase = chunks.repair_phase;
-  usage.repair_chunks_left = chunks.repair_chunks_left;
+  NodeUsage usage;
+  usage.told.set_total_bytes(directory_.DiskBytes());
+  usage.told.set_available_bytes(store.available_bytes);
+  usage.told.set_stored_bytes(store.unique_bytes);
+  usage.told.set_missing_copies(chunks.missing_copies);
+  usage.told.set_unacknowledged_bytes(chunks.unacknowledged_bytes);
+  usage.told.set_repair_phase(chunks.repair_phase);
+  usage.told.set_repair_chunks_left(chunks.repair_chunks_left);
   usage.session_began_seconds = SessionBegan();
   return usage;
 }
@@ -100,43 +102,75 @@ uint64_t ClusterVolume::SessionBegan() const {
   return session_began_seconds_;
 }
 
-control::ClusterActivityReport ClusterVolume::Activity() const {
-  control::ClusterActivityReport report;
-  report.chunks = chunks_->ClusterStats();
-  report.names = delegated_->Stats();
-  report.replicas = Replicas();
-  report.session_holds = membership_->LeaseHolds();
+control::ClusterActivity ClusterVolume::Activity() const {
+  control::ClusterActivity activity;
+  const cluster::ClusterChunkStats chunks = chunks_->ClusterStats();
+  activity.set_sent_bytes_total(chunks.sent_bytes_total);
+  activity.set_received_bytes_total(chunks.received_bytes_total);
+  activity.set_wire_sent_bytes_total(chunks.wire_sent_bytes_total);
+  activity.set_wire_received_bytes_total(chunks.wire_received_bytes_total);
+  activity.set_new_in_cluster_bytes_total(chunks.new_in_cluster_bytes_total);
+  activity.set_known_in_cluster_bytes_total(chunks.known_in_cluster_bytes_total);
+  activity.set_remote_reads_total(chunks.remote_reads_total);
+  activity.set_remote_read_bytes_total(chunks.remote_read_bytes_total);
+  activity.set_unacknowledged_bytes(chunks.unacknowledged_bytes);
+  activity.set_missing_copies(chunks.missing_copies);
+  activity.set_repair_phase(chunks.repair_phase);
+  activity.set_repair_bytes_total(chunks.repair_bytes_total);
+  activity.set_repair_chunks_left(chunks.repair_chunks_left);
+  const coherence::DelegationStats names = delegated_->Stats();
+  activity.set_metadata_reads_total(names.read_total);
+  activity.set_metadata_commits_total(names.commits_total);
+  activity.set_metadata_answers_total(names.answered_total);
+  activity.set_delegations(names.held);
+  activity.set_delegations_recalled_total(names.recalled_total);
+  activity.set_session_holds(membership_->LeaseHolds());
+  activity.set_copies(static_cast<uint32_t>(config_.copies));
+  activity.set_min_replicas(min_replicas_);
   const auto view = membership_->view();
-  for (const cluster::NodeInfo& node : view->nodes) {
-    report.nodes_up += node.state == cluster::NodeState::kUp ? 1 : 0;
-    report.nodes_down += node.state == cluster::NodeState::kDown ? 1 : 0;
-    report.nodes_out += node.state == cluster::NodeState::kOut ? 1 : 0;
-  }
-  return report;
+  const auto count = [&](cluster::NodeState state) {
+    return static_cast<uint64_t>(std::ranges::count(view->nodes, state, &cluster::NodeInfo::state));
+  };
+  activity.set_nodes_up(count(cluster::NodeState::kUp));
+  activity.set_nodes_down(count(cluster::NodeState::kDown));
+  activity.set_nodes_out(count(cluster::NodeState::kOut));
+  return activity;
 }
 
-Result<control::ClusterReport> ClusterVolume::Report() {
-  control::ClusterReport report;
-  report.filesystem = filesystem_;
-  report.metadata = MetadataUrl(config_);
-  report.replicas = Replicas();
-  if (auto session = membership_->session(); !session.ok()) report.session = session.error().message;
-  // Without its session the host tells what it saw last, since the store may not answer for long.
-  std::map<cluster::NodeId, control::NodeUsage> usages;
-  if (report.session.empty()) {
+Result<control::ClusterReply> ClusterVolume::Report() {
+  control::ClusterReply report;
+  report.set_filesystem(filesystem_);
+  report.set_metadata(MetadataUrl(config_));
+  report.set_copies(static_cast<uint32_t>(config_.copies));
+  report.set_min_replicas(min_replicas_);
+  if (auto session = membership_->session(); !session.ok()) report.set_session(session.error().message);
+  // Without its session the host knows what it saw last; the store may not answer for long.
+  std::map<cluster::NodeId, NodeUsage> usages;
+  if (report.session().empty()) {
     CAIRNFS_ASSIGN_OR_RETURN(usages, ReadUsage(*fenced_));
   }
+  // Its own usage is that of this moment, with the rates that it has told last.
+  NodeUsage own = OwnUsage();
+  control::UsageMessage& told = usages[membership_->self()].told;
+  own.told.set_repair_bytes_per_second(told.repair_bytes_per_second());
+  own.told.set_repair_chunks_per_second(told.repair_chunks_per_second());
+  usages[membership_->self()] = std::move(own);
   const auto view = membership_->view();
   const uint64_t now = WallClockSeconds();
   for (const cluster::NodeInfo& info : view->nodes) {
-    control::NodeReport node;
-    node.info = info;
-    node.is_self = info.id == membership_->self();
-    if (auto usage = usages.find(info.id); usage != usages.end()) node.usage = usage->second;
-    if (node.is_self) node.usage = Newer(OwnUsage(), node.usage);
-    if (info.state != cluster::NodeState::kUp) node.usage.reset();
-    if (node.usage) node.usage->session_age_seconds = now - std::min(now, node.usage->session_began_seconds);
-    report.nodes.push_back(std::move(node));
+    control::Node& node = *report.add_nodes();
+    node.set_id(info.id.ToHex());
+    node.set_name(info.name);
+    node.set_address(info.address);
+    node.set_domain(info.domain);
+    node.set_weight(info.weight);
+    node.set_state(StateName(info.state));
+    node.set_full(info.full);
+    node.set_is_self(info.id == membership_->self());
+    const auto usage = usages.find(info.id);
+    if (info.state != cluster::NodeState::kUp || usage == usages.end()) continue;
+    *node.mutable_usage() = usage->second.told;
+    node.mutable_usage()->set_session_age_seconds(now - std::min(now, usage->second.session_began_seconds));
   }
   return report;
 }

@@ -283,9 +283,13 @@ Status Daemon::StartControl() {
   CAIRNFS_ASSIGN_OR_RETURN(options.socket_path, ControlSocketPath(directory_->path()));
   std::error_code ignored;
   std::string mount_point = std::filesystem::absolute(config_.mount_point, ignored).lexically_normal().string();
-  options.daemon = {CAIRNFS_VERSION,         directory_->path(), mount_point,
-                    directory_->uuid(),      log_name_,          static_cast<uint64_t>(getpid()),
-                    NameOf(volume_->dedup())};
+  options.daemon.set_version(CAIRNFS_VERSION);
+  options.daemon.set_data(directory_->path());
+  options.daemon.set_mount_point(mount_point);
+  options.daemon.set_uuid(directory_->uuid());
+  options.daemon.set_log(log_name_);
+  options.daemon.set_pid(static_cast<uint64_t>(getpid()));
+  options.daemon.set_dedup(NameOf(volume_->dedup()));
   options.gate = &volume_->gate();
   live_config_ = std::make_unique<LiveConfig>(config_, *volume_, *filesystem_);
   options.remount = live_config_.get();

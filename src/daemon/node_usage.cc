@@ -28,43 +28,45 @@ uint64_t BitsOf(double value) { return std::bit_cast<uint64_t>(value); }
 
 }  // namespace
 
-std::string EncodeUsage(const control::NodeUsage& usage) {
+std::string EncodeUsage(const NodeUsage& usage) {
+  const control::UsageMessage& told = usage.told;
   return Encoder()
       .U8(kVersion)
-      .U64(usage.total_bytes)
-      .U64(usage.available_bytes)
-      .U64(usage.stored_bytes)
-      .U64(usage.missing_copies)
-      .U64(usage.unacknowledged_bytes)
-      .LengthPrefixed(usage.repair_phase)
-      .U64(usage.repair_chunks_left)
-      .U64(BitsOf(usage.repair_bytes_per_second))
-      .U64(BitsOf(usage.repair_chunks_per_second))
+      .U64(told.total_bytes())
+      .U64(told.available_bytes())
+      .U64(told.stored_bytes())
+      .U64(told.missing_copies())
+      .U64(told.unacknowledged_bytes())
+      .LengthPrefixed(told.repair_phase())
+      .U64(told.repair_chunks_left())
+      .U64(BitsOf(told.repair_bytes_per_second()))
+      .U64(BitsOf(told.repair_chunks_per_second()))
       .U64(usage.session_began_seconds)
       .Take();
 }
 
-Result<control::NodeUsage> DecodeUsage(std::string_view value) {
+Result<NodeUsage> DecodeUsage(std::string_view value) {
   Decoder decoder(value);
   const uint8_t version = decoder.U8();
-  control::NodeUsage usage;
-  usage.total_bytes = decoder.U64();
-  usage.available_bytes = decoder.U64();
-  usage.stored_bytes = decoder.U64();
-  usage.missing_copies = decoder.U64();
-  usage.unacknowledged_bytes = decoder.U64();
-  usage.repair_phase = decoder.LengthPrefixed();
-  usage.repair_chunks_left = decoder.U64();
-  usage.repair_bytes_per_second = DoubleOf(decoder.U64());
-  usage.repair_chunks_per_second = DoubleOf(decoder.U64());
+  NodeUsage usage;
+  control::UsageMessage& told = usage.told;
+  told.set_total_bytes(decoder.U64());
+  told.set_available_bytes(decoder.U64());
+  told.set_stored_bytes(decoder.U64());
+  told.set_missing_copies(decoder.U64());
+  told.set_unacknowledged_bytes(decoder.U64());
+  told.set_repair_phase(std::string(decoder.LengthPrefixed()));
+  told.set_repair_chunks_left(decoder.U64());
+  told.set_repair_bytes_per_second(DoubleOf(decoder.U64()));
+  told.set_repair_chunks_per_second(DoubleOf(decoder.U64()));
   usage.session_began_seconds = decoder.U64();
   if (decoder.Finished() && version == kVersion) return usage;
   return MakeError(ErrorCode::kCorrupt, "what a node told of itself does not decode");
 }
 
-Result<std::map<cluster::NodeId, control::NodeUsage>> ReadUsage(kv::KvStore& store) {
+Result<std::map<cluster::NodeId, NodeUsage>> ReadUsage(kv::KvStore& store) {
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, store.Range(kUsagePrefix, kv::PrefixEnd(kUsagePrefix), 0));
-  std::map<cluster::NodeId, control::NodeUsage> usages;
+  std::map<cluster::NodeId, NodeUsage> usages;
   for (const kv::KvEntry& entry : range.entries) {
     const auto id = cluster::NodeId::FromKey(std::string_view(entry.key).substr(kUsagePrefix.size()));
     auto usage = DecodeUsage(entry.value);
@@ -92,13 +94,12 @@ void UsagePublisher::Run(const std::stop_token& stop) {
     Sample now = sample_();
     const Clock::time_point time = Clock::now();
     const double seconds = std::max(0.5, std::chrono::duration<double>(time - last_time).count());
-    if (last.usage.repair_chunks_left > now.usage.repair_chunks_left) {
-      const uint64_t done = last.usage.repair_chunks_left - now.usage.repair_chunks_left;
-      now.usage.repair_chunks_per_second = static_cast<double>(done) / seconds;
+    control::UsageMessage& told = now.usage.told;
+    if (const uint64_t left = last.usage.told.repair_chunks_left(); left > told.repair_chunks_left()) {
+      told.set_repair_chunks_per_second(static_cast<double>(left - told.repair_chunks_left()) / seconds);
     }
-    now.usage.repair_bytes_per_second =
-        static_cast<double>(now.repair_bytes_total - std::min(last.repair_bytes_total, now.repair_bytes_total)) /
-        seconds;
+    const uint64_t repaired = now.repair_bytes_total - std::min(last.repair_bytes_total, now.repair_bytes_total);
+    told.set_repair_bytes_per_second(static_cast<double>(repaired) / seconds);
     last = now;
     last_time = time;
     const auto view = membership_.view();
@@ -117,7 +118,7 @@ void UsagePublisher::Run(const std::stop_token& stop) {
 }
 
 // A node whose session is not certain keeps quiet; the others show it without usage.
-void UsagePublisher::Publish(const control::NodeUsage& usage) {
+void UsagePublisher::Publish(const NodeUsage& usage) {
   auto session = membership_.session();
   if (!session.ok() || !membership_.LeaseHolds()) return;
   std::string value = EncodeUsage(usage);

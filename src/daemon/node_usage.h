@@ -8,21 +8,26 @@
 #include <thread>
 
 #include "cluster/membership.h"
-#include "control/report.h"
+#include "control.pb.h"
 #include "kv/store.h"
 
 namespace cairnfs::daemon {
 
-std::string EncodeUsage(const control::NodeUsage& usage);
-Result<control::NodeUsage> DecodeUsage(std::string_view value);
-// The usage of all nodes that have told theirs.
-Result<std::map<cluster::NodeId, control::NodeUsage>> ReadUsage(kv::KvStore& store);
+struct NodeUsage {
+  control::UsageMessage told;          // without the age of the session, which whoever reports works out
+  uint64_t session_began_seconds = 0;  // by the node's wall clock, since 1970
+};
+
+std::string EncodeUsage(const NodeUsage& usage);
+Result<NodeUsage> DecodeUsage(std::string_view value);
+// Of all nodes that have told theirs.
+Result<std::map<cluster::NodeId, NodeUsage>> ReadUsage(kv::KvStore& store);
 
 // Writes this node's usage every few seconds, less often in a large cluster, and only when it changed.
 class UsagePublisher {
  public:
   struct Sample {
-    control::NodeUsage usage;         // without the rates
+    NodeUsage usage;                  // without the rates
     uint64_t repair_bytes_total = 0;  // from which they are made
   };
   // The parameters outlive it. `housekeep` is called on the same thread every few minutes, on only one of all nodes.
@@ -32,7 +37,7 @@ class UsagePublisher {
 
  private:
   void Run(const std::stop_token& stop);
-  void Publish(const control::NodeUsage& usage);
+  void Publish(const NodeUsage& usage);
 
   kv::KvStore& store_;
   cluster::Membership& membership_;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto kProgressEvery = std::chrono::milliseconds(200);
 
-using OnProgress = std::function<void(const control::CheckState&)>;
+using OnProgress = std::function<void(const fs::CheckProgress&)>;
 
 Result<fs::CheckReport> CheckAndWait(fs::FileSystem& filesystem, const OnProgress& on_progress) {
   std::promise<Result<fs::CheckReport>> promise;

@@ -6,18 +6,18 @@
 #include <string>
 
 #include "base/result.h"
-#include "control/report.h"
 #include "daemon/config.h"
+#include "fs/filesystem.h"
 
 namespace cairnfs::daemon {
 
 struct OfflineCheckOptions {
   Config config;
   bool rebuild_index = false;
-  std::function<void(const control::CheckState&)> on_progress = {};  // some times a second; may be empty
+  std::function<void(const fs::CheckProgress&)> on_progress = {};  // some times a second; may be empty
 };
 struct OfflineCheckResult {
-  control::CheckReport report;
+  fs::CheckReport report;
   std::optional<uint64_t> chunks_found;  // by rebuild_index
   std::string last_end;                  // what LOCK tells of it; empty: the directory was closed cleanly
 };

@@ -7,126 +7,115 @@
 namespace cairnfs::control {
 namespace {
 
-TEST(Convert, StatusSurvivesTheWire) {
-  StatusReport report;
-  report.daemon = {"1.2", "/d", "/m", "u", "log", 42, "owner"};
-  report.live = {{1, 2, 3, 4}, 5};
-  report.uptime_seconds = 7;
-  report.metadata_bytes = 1000;
-  report.available_bytes = 99;
-  report.write_bytes_per_second = 2.5;
-  report.fs.logical_bytes = 11;
-  report.fs.dirty_bytes = 12;
-  report.fs.pool_buffers = 64;
-  report.fs.pool_buffers_touched = 32;
-  report.fs.collecting = true;
-  report.fs.collection_failed = true;
-  report.fs.last_error = "disk on fire";
-  report.fs.failing = true;
-  report.fs.store.unique_bytes = 5;
-  report.fs.store.segment_bytes = 5000;
-  report.fs.store.free_segment_bytes = 2000;
+TEST(Convert, AStatusHasWhatTheFilesystemTells) {
+  fs::FsStatus status;
+  status.logical_bytes = 11;
+  status.inode_count = 12;
+  status.metadata_room_bytes = 13;
+  status.dirty_bytes = 14;
+  status.open_files = 15;
+  status.write_bytes_total = 16;
+  status.read_bytes_total = 17;
+  status.sync_rounds_total = 18;
+  status.sync_points_total = 19;
+  status.pool_buffers = 20;
+  status.pool_buffers_free = 21;
+  status.pool_buffers_touched = 22;
+  status.collecting = true;
+  status.collection_failed = true;
+  status.failing = true;
+  status.last_error = "disk \xff on fire";
   StatusReply reply;
-  ToMessage(report, reply);
-  EXPECT_EQ(reply.space().on_disk_bytes(), 4000U);
-  StatusReport back = FromMessage(reply);
-  EXPECT_EQ(back.daemon.pid, 42U);
-  EXPECT_EQ(back.daemon.mount_point, "/m");
-  EXPECT_EQ(back.daemon.dedup, "owner");
-  ASSERT_TRUE(back.live.has_value());
-  EXPECT_EQ(back.live->totals.live_chunks, 1U);
-  EXPECT_EQ(back.live->totals.live_bytes, 2U);
-  EXPECT_EQ(back.live->totals.unreferenced_chunks, 3U);
-  EXPECT_EQ(back.live->totals.unreferenced_bytes, 4U);
-  EXPECT_EQ(back.live->counted_seconds_ago, 5U);
-  EXPECT_EQ(back.OnDiskBytes(), report.OnDiskBytes());
-  EXPECT_EQ(back.fs.store.segment_bytes, 5000U);
-  EXPECT_EQ(back.fs.last_error, "disk on fire");
-  EXPECT_TRUE(back.fs.failing);
-  EXPECT_EQ(back.fs.logical_bytes, 11U);
-  EXPECT_EQ(back.fs.pool_buffers_touched, 32U);
-  EXPECT_TRUE(back.fs.collecting);
-  EXPECT_TRUE(back.fs.collection_failed);
-  EXPECT_EQ(back.write_bytes_per_second, 2.5);
+  ToMessage(status, reply);
+  EXPECT_TRUE(reply.failing());
+  EXPECT_EQ(reply.last_error(), status.last_error);
+  const Space& space = reply.space();
+  EXPECT_EQ(space.logical_bytes(), 11U);
+  EXPECT_EQ(space.inode_count(), 12U);
+  EXPECT_EQ(space.metadata_room_bytes(), 13U);
+  const Activity& activity = reply.activity();
+  EXPECT_EQ(activity.dirty_bytes(), 14U);
+  EXPECT_EQ(activity.open_files(), 15U);
+  EXPECT_EQ(activity.write_bytes_total(), 16U);
+  EXPECT_EQ(activity.read_bytes_total(), 17U);
+  EXPECT_EQ(activity.sync_rounds_total(), 18U);
+  EXPECT_EQ(activity.sync_points_total(), 19U);
+  EXPECT_EQ(activity.pool_buffers(), 20U);
+  EXPECT_EQ(activity.pool_buffers_free(), 21U);
+  EXPECT_EQ(activity.pool_buffers_touched(), 22U);
+  EXPECT_TRUE(activity.collecting());
+  EXPECT_TRUE(activity.collection_failed());
+}
+
+TEST(Convert, AStatusHasWhatTheStoreTells) {
+  fs::FsStatus status;
+  status.store.chunk_count = 1;
+  status.store.unique_bytes = 2;
+  status.store.segment_count = 3;
+  status.store.segment_bytes = 5000;
+  status.store.free_segment_bytes = 2000;
+  status.store.dead_bytes = 4;
+  status.store.new_bytes_total = 5;
+  status.store.known_bytes_total = 6;
+  status.store.disk_read_bytes_total = 7;
+  status.store.disk_write_bytes_total = 8;
+  status.store.cache_hits_total = 9;
+  status.store.cache_misses_total = 10;
+  status.store.corrupt_chunks_total = 11;
+  StatusReply reply;
+  ToMessage(status, reply);
+  const Space& space = reply.space();
+  EXPECT_EQ(space.chunk_count(), 1U);
+  EXPECT_EQ(space.unique_bytes(), 2U);
+  EXPECT_EQ(space.segment_count(), 3U);
+  EXPECT_EQ(space.on_disk_bytes(), 3000U);
+  EXPECT_EQ(space.free_segment_bytes(), 2000U);
+  EXPECT_EQ(space.dead_bytes(), 4U);
+  const Activity& activity = reply.activity();
+  EXPECT_EQ(activity.new_bytes_total(), 5U);
+  EXPECT_EQ(activity.known_bytes_total(), 6U);
+  EXPECT_EQ(activity.disk_read_bytes_total(), 7U);
+  EXPECT_EQ(activity.disk_write_bytes_total(), 8U);
+  EXPECT_EQ(activity.cache_hits_total(), 9U);
+  EXPECT_EQ(activity.cache_misses_total(), 10U);
+  EXPECT_EQ(activity.corrupt_chunks_total(), 11U);
+}
+
+TEST(Convert, WhatWasNotCountedIsAbsent) {
+  fs::FsStatus status;
+  StatusReply reply;
+  ToMessage(status, reply);
+  EXPECT_FALSE(reply.space().has_live());
+  EXPECT_FALSE(reply.space().has_metadata_room_bytes());
+  EXPECT_FALSE(reply.has_cluster());
+  status.live.emplace().totals = {1, 2, 3, 4};
+  ToMessage(status, reply);
+  EXPECT_EQ(reply.space().live().live_chunk_count(), 1U);
+  EXPECT_EQ(reply.space().live().live_bytes(), 2U);
+  EXPECT_EQ(reply.space().live().unreferenced_chunk_count(), 3U);
+  EXPECT_EQ(reply.space().live().unreferenced_bytes(), 4U);
 }
 
 TEST(Convert, ProblemsWithOddBytesTravel) {
-  CheckReport report;
+  fs::CheckReport report;
   report.problems = {"file \xff\xfe is torn"};
   report.problem_count = 3;
   report.repaired = {"chunk of \xff\xfe"};
   report.repaired_count = 4;
   report.damaged_files = {"a/\xff\xfe"};
   report.damaged_file_count = 2;
-  CheckReply reply;
+  CheckReply reply, back;
   ToMessage(report, reply);
-  CheckReport back = FromMessage(reply);
-  EXPECT_EQ(back.problems, report.problems);
-  EXPECT_EQ(back.problem_count, 3U);
-  EXPECT_EQ(back.repaired, report.repaired);
-  EXPECT_EQ(back.repaired_count, 4U);
-  EXPECT_EQ(back.damaged_files, report.damaged_files);
-  EXPECT_EQ(back.damaged_file_count, 2U);
-}
-
-TEST(Convert, AHostAloneHasNoCluster) {
-  StatusReport report;
-  StatusReply reply;
-  ToMessage(report, reply);
-  EXPECT_FALSE(FromMessage(reply).cluster.has_value());
-  EXPECT_FALSE(FromMessage(reply).live.has_value());
-  report.cluster.emplace();
-  report.cluster->chunks.missing_copies = 5;
-  report.cluster->chunks.repair_phase = "copying";
-  report.cluster->chunks.wire_sent_bytes_total = 6;
-  report.cluster->chunks.wire_received_bytes_total = 7;
-  report.cluster->replicas = {4, 2};
-  report.cluster->nodes_out = 1;
-  report.failures = {"step \xff was not renamed"};
-  reply.Clear();
-  ToMessage(report, reply);
-  StatusReport back = FromMessage(reply);
-  ASSERT_TRUE(back.cluster.has_value());
-  EXPECT_EQ(back.cluster->chunks.missing_copies, 5U);
-  EXPECT_EQ(back.cluster->chunks.repair_phase, "copying");
-  EXPECT_EQ(back.cluster->chunks.wire_sent_bytes_total, 6U);
-  EXPECT_EQ(back.cluster->chunks.wire_received_bytes_total, 7U);
-  EXPECT_EQ(back.cluster->replicas.copies, 4U);
-  EXPECT_EQ(back.cluster->replicas.min_replicas, 2U);
-  EXPECT_EQ(back.cluster->nodes_out, 1U);
-  EXPECT_EQ(back.failures, report.failures);
-}
-
-TEST(Convert, NodesSurviveTheWire) {
-  ClusterReport report;
-  report.filesystem = "ff";
-  report.replicas = {3, 2};
-  NodeReport node;
-  node.info.id = *cluster::NodeId::FromHex("00112233445566778899aabbccddeeff");
-  node.info.name = "rack 1 \xff";
-  node.info.state = cluster::NodeState::kOut;
-  node.info.weight = 1.5;
-  report.nodes.push_back(node);
-  node.is_self = true;
-  node.info.state = cluster::NodeState::kUp;
-  node.usage.emplace();
-  node.usage->available_bytes = 77;
-  node.usage->repair_bytes_per_second = 2.5;
-  report.nodes.push_back(node);
-  ClusterReply reply;
-  ToMessage(report, reply);
-  ClusterReport back = FromMessage(reply);
-  EXPECT_EQ(back.replicas.copies, 3U);
-  EXPECT_EQ(back.replicas.min_replicas, 2U);
-  ASSERT_EQ(back.nodes.size(), 2U);
-  EXPECT_EQ(back.nodes[0].info.id, node.info.id);
-  EXPECT_EQ(back.nodes[0].info.name, node.info.name);
-  EXPECT_EQ(back.nodes[0].info.state, cluster::NodeState::kOut);
-  EXPECT_EQ(back.nodes[0].info.weight, 1.5);
-  EXPECT_FALSE(back.nodes[0].usage.has_value());
-  ASSERT_TRUE(back.nodes[1].usage.has_value());
-  EXPECT_EQ(back.nodes[1].usage->available_bytes, 77U);
-  EXPECT_EQ(back.nodes[1].usage->repair_bytes_per_second, 2.5);
+  ASSERT_TRUE(back.ParseFromString(reply.SerializeAsString()));
+  ASSERT_EQ(back.problems_size(), 1);
+  EXPECT_EQ(back.problems(0), report.problems[0]);
+  EXPECT_EQ(back.problem_count(), 3U);
+  ASSERT_EQ(back.repaired_size(), 1);
+  EXPECT_EQ(back.repaired(0), report.repaired[0]);
+  EXPECT_EQ(back.repaired_count(), 4U);
+  ASSERT_EQ(back.damaged_files_size(), 1);
+  EXPECT_EQ(back.damaged_files(0), report.damaged_files[0]);
+  EXPECT_EQ(back.damaged_file_count(), 2U);
 }
 
 TEST(Convert, ArrivalsSurviveTheWire) {

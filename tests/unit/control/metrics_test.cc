@@ -1,13 +1,20 @@
 // What Prometheus reads: each number of a report under its own name and of its own type.
 #include "control/metrics.h"
 
+#include <google/protobuf/message.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <sstream>
+#include <vector>
+
+#include "base/types.h"
 
 namespace cairnfs::control {
 namespace {
+
+using google::protobuf::Message;
 
 struct Metric {
   std::string type;
@@ -30,161 +37,181 @@ Scrape Parse(const std::string& text) {
   return metrics;
 }
 
-// Puts another number into each field.
+// Puts another number into each field, and expects it in the metric of that name.
 class Numbers {
  public:
-  void Gauge(const std::string& name, uint64_t& field) { Set(name, "gauge", field); }
-  void Counter(const std::string& name, uint64_t& field) { Set(name + "_total", "counter", field); }
+  void Gauge(Message& message, const std::string& field) { Gauge(message, field, field); }
+  void Gauge(Message& message, const std::string& field, const std::string& name) {
+    Set(message, field, name, "gauge");
+  }
+  void Counter(Message& message, const std::string& name) { Set(message, name + "_total", name + "_total", "counter"); }
   Scrape expected;
 
  private:
-  void Set(const std::string& name, const std::string& type, uint64_t& field) {
-    field = ++last_;
-    expected["cairnfs_" + name] = {type, static_cast<double>(field)};
+  void Set(Message& message, const std::string& field, const std::string& name, const std::string& type) {
+    ++last_;
+    const auto* descriptor = message.GetDescriptor()->FindFieldByName(field);
+    if (descriptor->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_UINT32) {
+      message.GetReflection()->SetUInt32(&message, descriptor, static_cast<uint32_t>(last_));
+    } else {
+      message.GetReflection()->SetUInt64(&message, descriptor, last_);
+    }
+    expected["cairnfs_" + name] = {type, static_cast<double>(last_)};
   }
   uint64_t last_ = 1000;
 };
 
-void FillOneHost(StatusReport& report, Numbers& numbers) {
-  fs::FsStatus& fs = report.fs;
-  store::StoreStats& store = fs.store;
-  numbers.Gauge("logical_bytes", fs.logical_bytes);
-  numbers.Gauge("unique_bytes", store.unique_bytes);
-  numbers.Gauge("free_segment_bytes", store.free_segment_bytes);
-  numbers.Gauge("dead_bytes", store.dead_bytes);
-  numbers.Gauge("available_bytes", report.available_bytes);
-  numbers.Gauge("inodes", fs.inode_count);
-  numbers.Gauge("chunks", store.chunk_count);
-  numbers.Gauge("dirty_bytes", fs.dirty_bytes);
-  numbers.Gauge("open_files", fs.open_files);
-  numbers.Gauge("pool_buffers", fs.pool_buffers);
-  numbers.Gauge("pool_buffers_free", fs.pool_buffers_free);
-  numbers.Gauge("pool_buffers_touched", fs.pool_buffers_touched);
-  numbers.Counter("write_bytes", fs.write_bytes_total);
-  numbers.Counter("read_bytes", fs.read_bytes_total);
-  numbers.Counter("new_bytes", store.new_bytes_total);
-  numbers.Counter("known_bytes", store.known_bytes_total);
-  numbers.Counter("disk_read_bytes", store.disk_read_bytes_total);
-  numbers.Counter("disk_write_bytes", store.disk_write_bytes_total);
-  numbers.Counter("cache_hits", store.cache_hits_total);
-  numbers.Counter("cache_misses", store.cache_misses_total);
-  numbers.Counter("corrupt_chunks", store.corrupt_chunks_total);
-  numbers.Counter("sync_rounds", fs.sync_rounds_total);
-  numbers.Counter("sync_points", fs.sync_points_total);
-  store.segment_bytes = store.free_segment_bytes + 50'000;
-  report.metadata_bytes = 7000;
-  numbers.expected["cairnfs_on_disk_bytes"] = {"gauge", 57'000};
-  LiveReport& live = report.live.emplace();
-  numbers.Gauge("live_bytes", live.totals.live_bytes);
-  numbers.Gauge("unreferenced_bytes", live.totals.unreferenced_bytes);
-  numbers.Gauge("counted_seconds_ago", live.counted_seconds_ago);
-  report.daemon.dedup = "owner";  // else they are rounded
+void FillOneHost(StatusReply& status, Numbers& numbers) {
+  Space& space = *status.mutable_space();
+  for (const char* name :
+       {"logical_bytes", "unique_bytes", "on_disk_bytes", "free_segment_bytes", "dead_bytes", "available_bytes"}) {
+    numbers.Gauge(space, name);
+  }
+  numbers.Gauge(space, "inode_count", "inodes");
+  numbers.Gauge(space, "chunk_count", "chunks");
+  for (const char* name : {"live_bytes", "unreferenced_bytes", "counted_seconds_ago"}) {
+    numbers.Gauge(*space.mutable_live(), name);
+  }
+  Activity& activity = *status.mutable_activity();
+  for (const char* name : {"dirty_bytes", "open_files", "pool_buffers", "pool_buffers_free", "pool_buffers_touched"}) {
+    numbers.Gauge(activity, name);
+  }
+  for (const char* name :
+       {"write_bytes", "read_bytes", "new_bytes", "known_bytes", "disk_read_bytes", "disk_write_bytes", "cache_hits",
+        "cache_misses", "corrupt_chunks", "sync_rounds", "sync_points"}) {
+    numbers.Counter(activity, name);
+  }
   for (const char* name : {"collecting", "collection_failed", "failed"}) {
     numbers.expected[std::string("cairnfs_") + name] = {"gauge", 0};
   }
+  status.set_dedup("owner");  // else they are rounded
 }
 
-void FillCluster(ClusterActivityReport& report, Numbers& numbers) {
-  cluster::ClusterChunkStats& chunks = report.chunks;
-  numbers.Counter("sent_bytes", chunks.sent_bytes_total);
-  numbers.Counter("received_bytes", chunks.received_bytes_total);
-  numbers.Counter("wire_sent_bytes", chunks.wire_sent_bytes_total);
-  numbers.Counter("wire_received_bytes", chunks.wire_received_bytes_total);
-  numbers.Counter("new_in_cluster_bytes", chunks.new_in_cluster_bytes_total);
-  numbers.Counter("known_in_cluster_bytes", chunks.known_in_cluster_bytes_total);
-  numbers.Counter("remote_reads", chunks.remote_reads_total);
-  numbers.Counter("remote_read_bytes", chunks.remote_read_bytes_total);
-  numbers.Gauge("unacknowledged_bytes", chunks.unacknowledged_bytes);
-  numbers.Gauge("missing_copies", chunks.missing_copies);
-  numbers.Counter("repair_bytes", chunks.repair_bytes_total);
-  numbers.Gauge("repair_chunks_left", chunks.repair_chunks_left);
-  numbers.Counter("metadata_reads", report.names.read_total);
-  numbers.Counter("metadata_commits", report.names.commits_total);
-  numbers.Counter("metadata_answers", report.names.answered_total);
-  numbers.Gauge("delegations", report.names.held);
-  numbers.Counter("delegations_recalled", report.names.recalled_total);
-  numbers.Gauge("nodes{state=\"up\"}", report.nodes_up);
-  numbers.Gauge("nodes{state=\"down\"}", report.nodes_down);
-  numbers.Gauge("nodes{state=\"out\"}", report.nodes_out);
+void FillCluster(ClusterActivity& cluster, Numbers& numbers) {
+  for (const char* name :
+       {"sent_bytes", "received_bytes", "wire_sent_bytes", "wire_received_bytes", "new_in_cluster_bytes",
+        "known_in_cluster_bytes", "remote_reads", "remote_read_bytes", "repair_bytes", "metadata_reads",
+        "metadata_commits", "metadata_answers", "delegations_recalled"}) {
+    numbers.Counter(cluster, name);
+  }
+  for (const char* name :
+       {"unacknowledged_bytes", "missing_copies", "repair_chunks_left", "delegations", "copies", "min_replicas"}) {
+    numbers.Gauge(cluster, name);
+  }
+  numbers.Gauge(cluster, "nodes_up", "nodes{state=\"up\"}");
+  numbers.Gauge(cluster, "nodes_down", "nodes{state=\"down\"}");
+  numbers.Gauge(cluster, "nodes_out", "nodes{state=\"out\"}");
   numbers.expected["cairnfs_session"] = {"gauge", 0};
-  report.replicas = {3, 2};
-  numbers.expected["cairnfs_copies"] = {"gauge", 3};
-  numbers.expected["cairnfs_min_replicas"] = {"gauge", 2};
 }
 
 TEST(Metrics, OfOneHost) {
-  StatusReport report;
+  StatusReply status;
   Numbers numbers;
-  FillOneHost(report, numbers);
-  EXPECT_EQ(Parse(RenderMetrics(report)), numbers.expected);
+  FillOneHost(status, numbers);
+  EXPECT_EQ(Parse(RenderMetrics(status)), numbers.expected);
 }
 
 TEST(Metrics, OfAHostOfACluster) {
-  StatusReport report;
+  StatusReply status;
   Numbers numbers;
-  FillOneHost(report, numbers);
-  FillCluster(report.cluster.emplace(), numbers);
-  EXPECT_EQ(Parse(RenderMetrics(report)), numbers.expected);
+  FillOneHost(status, numbers);
+  FillCluster(*status.mutable_cluster(), numbers);
+  EXPECT_EQ(Parse(RenderMetrics(status)), numbers.expected);
+}
+
+TEST(Metrics, WhatWasNotCountedIsAbsent) {
+  StatusReply status;
+  status.mutable_space();
+  const Scrape scrape = Parse(RenderMetrics(status));
+  EXPECT_TRUE(scrape.contains("cairnfs_unique_bytes"));
+  EXPECT_FALSE(scrape.contains("cairnfs_live_bytes"));
+}
+
+TEST(Metrics, EachHasAHelp) {
+  StatusReply status;
+  Numbers numbers;
+  FillOneHost(status, numbers);
+  FillCluster(*status.mutable_cluster(), numbers);
+  std::map<std::string, size_t> helps;  // words after the name
+  std::string line, first, second, name, word;
+  for (std::istringstream lines(RenderMetrics(status)); std::getline(lines, line);) {
+    std::istringstream words(line);
+    words >> first >> second >> name;
+    if (second != "HELP") continue;
+    for (size_t& count = helps[name]; words >> word;) ++count;
+  }
+  EXPECT_EQ(helps.size(), numbers.expected.size() - 2);  // three of them are one
+  for (const auto& [metric, count] : helps) EXPECT_GE(count, 2U) << metric;
 }
 
 // A user who writes what somebody else may have stored does not see it in any of them.
 TEST(Metrics, NoSmallStepTellsWhetherBytesWereKnown) {
-  StatusReport report;
-  report.daemon.dedup = "mount";
-  store::StoreStats& store = report.fs.store;
-  cluster::ClusterChunkStats& chunks = report.cluster.emplace().chunks;
-  store::LiveTotals& live = report.live.emplace().totals;
-  const uint64_t base = 3 * 64 * kMiB;
-  std::vector<uint64_t*> all = {&store.unique_bytes,
-                                &store.segment_bytes,
-                                &store.dead_bytes,
-                                &store.new_bytes_total,
-                                &store.known_bytes_total,
-                                &report.metadata_bytes,
-                                &report.available_bytes,
-                                &store.disk_write_bytes_total,
-                                &report.fs.dirty_bytes,
-                                &chunks.sent_bytes_total,
-                                &chunks.received_bytes_total,
-                                &chunks.wire_sent_bytes_total,
-                                &chunks.wire_received_bytes_total,
-                                &chunks.new_in_cluster_bytes_total,
-                                &chunks.known_in_cluster_bytes_total,
-                                &chunks.unacknowledged_bytes,
-                                &chunks.remote_read_bytes_total,
-                                &store.disk_read_bytes_total,
-                                &live.live_bytes,
-                                &live.unreferenced_bytes};
-  const uint64_t base_count = 640;
-  std::vector<uint64_t*> counts = {&store.chunk_count, &store.cache_hits_total, &store.cache_misses_total,
-                                   &chunks.remote_reads_total};
-  for (uint64_t* bytes : all) *bytes = base;
-  for (uint64_t* count : counts) *count = base_count;
-  const Scrape before = Parse(RenderMetrics(report));
+  StatusReply status;
+  status.set_dedup("mount");
+  Message& space = *status.mutable_space();
+  Message& live = *status.mutable_space()->mutable_live();
+  Message& activity = *status.mutable_activity();
+  Message& cluster = *status.mutable_cluster();
+  const std::vector<std::pair<Message*, const char*>> bytes = {{&space, "unique_bytes"},
+                                                               {&space, "on_disk_bytes"},
+                                                               {&space, "free_segment_bytes"},
+                                                               {&space, "dead_bytes"},
+                                                               {&space, "available_bytes"},
+                                                               {&live, "live_bytes"},
+                                                               {&live, "unreferenced_bytes"},
+                                                               {&activity, "dirty_bytes"},
+                                                               {&activity, "new_bytes_total"},
+                                                               {&activity, "known_bytes_total"},
+                                                               {&activity, "disk_read_bytes_total"},
+                                                               {&activity, "disk_write_bytes_total"},
+                                                               {&cluster, "sent_bytes_total"},
+                                                               {&cluster, "received_bytes_total"},
+                                                               {&cluster, "wire_sent_bytes_total"},
+                                                               {&cluster, "wire_received_bytes_total"},
+                                                               {&cluster, "new_in_cluster_bytes_total"},
+                                                               {&cluster, "known_in_cluster_bytes_total"},
+                                                               {&cluster, "unacknowledged_bytes"},
+                                                               {&cluster, "remote_read_bytes_total"}};
+  const std::vector<std::pair<Message*, const char*>> counts = {{&space, "chunk_count"},
+                                                                {&activity, "cache_hits_total"},
+                                                                {&activity, "cache_misses_total"},
+                                                                {&cluster, "remote_reads_total"}};
+  const auto set = [](const auto& fields, uint64_t value) {
+    for (const auto& [message, name] : fields) {
+      message->GetReflection()->SetUInt64(message, message->GetDescriptor()->FindFieldByName(name), value);
+    }
+  };
+  const uint64_t base = 3 * 64 * kMiB, base_count = 640;
+  set(bytes, base);
+  set(counts, base_count);
+  const Scrape before = Parse(RenderMetrics(status));
   EXPECT_EQ(before.at("cairnfs_known_bytes_total").value, static_cast<double>(base));
   EXPECT_EQ(before.at("cairnfs_chunks").value, 640);
-  for (uint64_t* bytes : all) *bytes += 16 * kMiB;
-  for (uint64_t* count : counts) *count += 63;
-  EXPECT_EQ(Parse(RenderMetrics(report)), before);
-  for (uint64_t* bytes : all) *bytes += 48 * kMiB;
-  for (uint64_t* count : counts) *count += 1;
-  EXPECT_EQ(Parse(RenderMetrics(report)).at("cairnfs_known_bytes_total").value, static_cast<double>(base + 64 * kMiB));
-  EXPECT_EQ(Parse(RenderMetrics(report)).at("cairnfs_cache_misses_total").value, 704);
+  set(bytes, base + 64 * kMiB - 1);
+  set(counts, base_count + 63);
+  EXPECT_EQ(Parse(RenderMetrics(status)), before);
+  set(bytes, base + 64 * kMiB);
+  set(counts, base_count + 64);
+  const Scrape after = Parse(RenderMetrics(status));
+  EXPECT_EQ(after.at("cairnfs_known_bytes_total").value, static_cast<double>(base + 64 * kMiB));
+  EXPECT_EQ(after.at("cairnfs_cache_misses_total").value, 704);
 }
 
 TEST(Metrics, WhatIsSoOrNotIsOneOrZero) {
-  StatusReport report;
-  report.cluster.emplace();
-  const std::pair<const char*, bool*> all[] = {{"cairnfs_collecting", &report.fs.collecting},
-                                               {"cairnfs_collection_failed", &report.fs.collection_failed},
-                                               {"cairnfs_failed", &report.fs.failing},
-                                               {"cairnfs_session", &report.cluster->session_holds}};
-  for (const auto& [name, is_so] : all) {
-    *is_so = true;
-    for (const auto& [other, value] : Parse(RenderMetrics(report))) {
+  StatusReply status;
+  Activity& activity = *status.mutable_activity();
+  ClusterActivity& cluster = *status.mutable_cluster();
+  const std::pair<const char*, std::function<void(bool)>> all[] = {
+      {"cairnfs_collecting", [&](bool is_so) { activity.set_collecting(is_so); }},
+      {"cairnfs_collection_failed", [&](bool is_so) { activity.set_collection_failed(is_so); }},
+      {"cairnfs_failed", [&](bool is_so) { status.set_failing(is_so); }},
+      {"cairnfs_session", [&](bool is_so) { cluster.set_session_holds(is_so); }}};
+  for (const auto& [name, set] : all) {
+    set(true);
+    for (const auto& [other, value] : Parse(RenderMetrics(status))) {
       EXPECT_EQ(value.value, other == name ? 1 : 0) << name << ' ' << other;
     }
-    *is_so = false;
+    set(false);
   }
 }
 

@@ -394,16 +394,16 @@ TEST_F(ClusterSetupTest, ADirectoryKeepsToItsFilesystem) {
 }
 
 TEST(NodeUsageTest, RefusesEveryTruncation) {
-  control::NodeUsage usage;
-  usage.available_bytes = 7;
-  usage.repair_phase = "copying";
-  usage.repair_bytes_per_second = 1.5;
+  NodeUsage usage;
+  usage.told.set_available_bytes(7);
+  usage.told.set_repair_phase("copying");
+  usage.told.set_repair_bytes_per_second(1.5);
   const std::string text = EncodeUsage(usage);
   auto decoded = DecodeUsage(text);
   ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(decoded->available_bytes, 7U);
-  EXPECT_EQ(decoded->repair_phase, "copying");
-  EXPECT_EQ(decoded->repair_bytes_per_second, 1.5);
+  EXPECT_EQ(decoded->told.available_bytes(), 7U);
+  EXPECT_EQ(decoded->told.repair_phase(), "copying");
+  EXPECT_EQ(decoded->told.repair_bytes_per_second(), 1.5);
   for (size_t size = 0; size < text.size(); ++size) EXPECT_FALSE(DecodeUsage(text.substr(0, size)).ok());
 }
 

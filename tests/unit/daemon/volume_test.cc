@@ -113,18 +113,15 @@ TEST(ClusterRename, IsWaitedForUntilAllItsWaitsAreOver) {
 }
 
 TEST(ClusterSpace, IsThatOfAllNodesDividedByTheCopies) {
-  control::ClusterReport report;
-  report.replicas.copies = 2;
+  control::ClusterReply report;
+  report.set_copies(2);
   auto add = [&](double weight, std::optional<uint64_t> stored, uint64_t available) {
-    control::NodeReport node;
-    node.info.weight = weight;
-    if (stored) {
-      node.usage.emplace();
-      node.usage->stored_bytes = *stored;
-      node.usage->available_bytes = available;
-      node.usage->missing_copies = 2;
-    }
-    report.nodes.push_back(std::move(node));
+    control::Node& node = *report.add_nodes();
+    node.set_weight(weight);
+    if (!stored) return;
+    node.mutable_usage()->set_stored_bytes(*stored);
+    node.mutable_usage()->set_available_bytes(available);
+    node.mutable_usage()->set_missing_copies(2);
   };
   EXPECT_EQ(SpaceOf(report).total_bytes, 0u);
   add(1, 100, 1000);
@@ -134,7 +131,7 @@ TEST(ClusterSpace, IsThatOfAllNodesDividedByTheCopies) {
   EXPECT_EQ(SpaceOf(report).available_bytes, 2000u);
   EXPECT_EQ(SpaceOf(report).total_bytes, 2225u);
   EXPECT_EQ(SpaceOf(report).missing_copies, 6u);
-  report.replicas.copies = 0;
+  report.set_copies(0);
   EXPECT_EQ(SpaceOf(report).available_bytes, 4000u);
 }
 
