@@ -43,10 +43,9 @@ namespace stdfs = std::filesystem;
 constexpr int kLookForHoldersMs = 2000;
 constexpr auto kWaitProgressEvery = std::chrono::milliseconds(500);
 
-// The daemon serves on as long as the filesystem is mounted anywhere, which may be for ever. True once the user was
-// told by whom.
-bool TellWhoHolds(const control::MountEntry& mount, uint64_t daemon_pid) {
-  std::vector<MountHolder> holders = FindMountHolders(mount.device_minor);
+// The daemon serves on as long as the filesystem is mounted anywhere, which may be for ever: true once that was told.
+bool TellWhoHolds(const MountEntry& mount, uint64_t daemon_pid) {
+  std::vector<MountHolder> holders = FindMountHolders(mount.device);
   if (holders.empty()) return false;
   std::string message =
       fmt::format("cairnfs: {} is unmounted, but the filesystem is still mounted elsewhere:\n", mount.mount_point);
@@ -61,8 +60,8 @@ bool TellWhoHolds(const control::MountEntry& mount, uint64_t daemon_pid) {
   return true;
 }
 
-// Waits for the end of the daemon, which is no child of this process.
-void WaitForEnd(uint64_t pid, const control::MountEntry& mount) {
+// Waits for the end of the daemon, which is no child.
+void WaitForEnd(uint64_t pid, const MountEntry& mount) {
   if (pid == 0) return;
   int fd = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
   if (fd < 0) return;
@@ -87,10 +86,10 @@ uint64_t HolderPid(const std::string& data) {
   return std::getline(comm, name) && name == "cairnfsd" ? pid : 0;
 }
 
-// Returns once the daemon has ended, with the exit code for the text that it left in LOCK.
-int WaitAndTellEnd(uint64_t pid, const control::MountEntry& mount) {
+// Returns once the daemon has ended, with the exit code for what it left.
+int WaitAndTellEnd(uint64_t pid, const MountEntry& mount) {
   WaitForEnd(pid, mount);
-  auto left = daemon::ReadLastEnd(mount.data);
+  auto left = daemon::ReadLastEnd(mount.source);
   if (!left.ok()) {
     return Fail(left.error().WithContext("unmounted, but whether everything became durable cannot be told"));
   }
@@ -199,13 +198,13 @@ int RunUmount(const UmountCommand& command) {
                           command.mount_point + " is not a mount point; it lies in the mount " + mount->mount_point));
   }
   uint64_t pid = 0;
-  if (auto client = Connect({mount->data, mount->mount_point}); client.ok()) {
+  if (auto client = Connect({mount->source, mount->mount_point}); client.ok()) {
     if (auto status = client->GetStatus({}); status.ok()) pid = status->pid();
   }
-  if (pid == 0) pid = HolderPid(mount->data);
+  if (pid == 0) pid = HolderPid(mount->source);
   std::string last_end;
-  if (pid == 0 && !daemon::IsInUse(mount->data)) {
-    auto text = daemon::ReadLastEnd(mount->data);
+  if (pid == 0 && !daemon::IsInUse(mount->source)) {
+    auto text = daemon::ReadLastEnd(mount->source);
     last_end = text.ok() ? *text : text.error().message;
   }
   // When called in the mount, this process must not be the one that keeps it busy.
@@ -216,7 +215,7 @@ int RunUmount(const UmountCommand& command) {
         ErrorCode::kFailed,
         fmt::format("unmounted; its daemon had ended before, without closing {} cleanly (\"{}\"): what no sync point "
                     "covered may be lost",
-                    mount->data, last_end)));
+                    mount->source, last_end)));
   }
   return command.lazy ? int{daemon::kExitDone} : WaitAndTellEnd(pid, *mount);
 }
@@ -279,12 +278,13 @@ int RunWait(const std::string& named, bool json) {
   if (lstat(path.c_str(), &info) != 0) return Fail(ErrnoError(errno, "cannot wait for " + named));
   auto mount = LocateMount(path);
   if (!mount.ok()) return Fail(mount.error());
-  auto client = Connect({mount->data, mount->mount_point});
+  auto client = Connect({mount->source, mount->mount_point});
   if (!client.ok()) return Fail(client.error());
   std::optional<WaitProgress> progress;
-  progress.emplace(Location{mount->data, mount->mount_point}, !json);
+  progress.emplace(Location{mount->source, mount->mount_point}, !json);
   std::optional<Status> answer;
-  if (minor(info.st_dev) == mount->device_minor) answer = client->Wait(InodeId{info.st_ino}, Absolute(path));
+  if (fmt::format("{}:{}", major(info.st_dev), minor(info.st_dev)) == mount->device)
+    answer = client->Wait(InodeId{info.st_ino}, Absolute(path));
   Status waited = answer ? *answer : SyncThroughMount(path);
   progress.reset();
   char durability[16] = {};

@@ -111,7 +111,7 @@ int RunCommit(const CommitCommand& command) {
   if (!call.ok()) return Fail(call.error());
   auto mount = LocateMount(stdfs::path(Absolute(to)).parent_path().string());
   if (!mount.ok()) return Fail(mount.error());
-  auto client = Connect({mount->data, mount->mount_point});
+  auto client = Connect({mount->source, mount->mount_point});
   if (!client.ok()) return Fail(client.error());
   Status committed = client->Commit(*call, [&] { return Rename(from, to); });
   if (!committed.ok()) return Fail(committed.error());

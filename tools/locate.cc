@@ -15,7 +15,7 @@ Error NobodyToAsk(Error error) {
 
 }  // namespace
 
-Result<control::MountEntry> LocateMount(const std::string& path) {
+Result<MountEntry> LocateMount(const std::string& path) {
   auto mount = control::FindMount(path);
   if (!mount.ok()) return NobodyToAsk(mount.error());
   return mount;
@@ -29,19 +29,19 @@ Result<Location> Locate(const Target& target) {
     return Location{data, {}};
   }
   if (!target.path.empty()) {
-    CAIRNFS_ASSIGN_OR_RETURN(control::MountEntry mount, LocateMount(target.path));
-    return Location{mount.data, mount.mount_point, control::PathInFilesystem(mount, target.path)};
+    CAIRNFS_ASSIGN_OR_RETURN(MountEntry mount, LocateMount(target.path));
+    return Location{mount.source, mount.mount_point, control::PathInFilesystem(mount, target.path)};
   }
-  CAIRNFS_ASSIGN_OR_RETURN(std::vector<control::MountEntry> mounts, control::ListMounts());
+  CAIRNFS_ASSIGN_OR_RETURN(std::vector<MountEntry> mounts, control::ListMounts());
   if (mounts.empty()) {
     return MakeError(ErrorCode::kUnavailable, "no CairnFS is mounted here; mount one with: cairnfs mount DIR");
   }
   if (mounts.size() > 1) {
     std::string message = "several CairnFS mounts are here; name one of them:";
-    for (const control::MountEntry& mount : mounts) message += " " + mount.mount_point;
+    for (const MountEntry& mount : mounts) message += " " + mount.mount_point;
     return MakeError(ErrorCode::kInvalidArgument, message);
   }
-  return Location{mounts.front().data, mounts.front().mount_point};
+  return Location{mounts.front().source, mounts.front().mount_point};
 }
 
 Result<control::Client> Connect(const Location& location) {

@@ -22,7 +22,7 @@ struct Location {
 };
 
 // The mount that `path` lies in. kUnavailable: no CairnFS is mounted there, so nobody can be asked.
-Result<control::MountEntry> LocateMount(const std::string& path);
+Result<MountEntry> LocateMount(const std::string& path);
 
 // With an empty target: the one mount there is. kUnavailable: there is none, or no such data directory.
 // kInvalidArgument: several mounts might be meant.

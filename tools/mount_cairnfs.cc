@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/comma_list.h"
 #include "commands.h"
 #include "remount.h"
 #include "spawn.h"
@@ -20,10 +21,7 @@ constexpr int kMountFailed = 32;
 // -o "config=FILE,a,b" -> the file, and "a,b".
 std::string TakeConfig(std::string_view options, std::optional<std::string>& config) {
   std::string rest;
-  while (!options.empty()) {
-    size_t comma = options.find(',');
-    std::string_view word = options.substr(0, comma);
-    options = comma == std::string_view::npos ? std::string_view{} : options.substr(comma + 1);
+  for (std::string_view word : SplitAtCommas(options)) {
     if (word.starts_with("config=")) {
       config = word.substr(7);
     } else if (!word.empty()) {

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <sstream>
 
 #include "control/mount_table.h"
 
@@ -29,7 +28,7 @@ std::vector<uint64_t> ProcessIds() {
 
 }  // namespace
 
-std::vector<MountHolder> FindMountHolders(uint64_t device_minor) {
+std::vector<MountHolder> FindMountHolders(const std::string& device) {
   std::vector<MountHolder> holders;
   std::set<std::string> seen;
   for (uint64_t pid : ProcessIds()) {
@@ -37,10 +36,10 @@ std::vector<MountHolder> FindMountHolders(uint64_t device_minor) {
     std::error_code hidden;
     const std::string mount_namespace = stdfs::read_symlink(process + "/ns/mnt", hidden).string();
     if (!hidden && !seen.insert(mount_namespace).second) continue;
-    std::ostringstream text;
-    text << std::ifstream(process + "/mountinfo").rdbuf();
-    for (const control::MountEntry& mount : control::ParseMountInfo(text.str())) {
-      if (mount.device_minor != device_minor) continue;
+    const auto mounts = control::ListMounts(process + "/mountinfo");
+    if (!mounts.ok()) continue;
+    for (const MountEntry& mount : *mounts) {
+      if (mount.device != device) continue;
       MountHolder holder{pid, {}, mount.mount_point};
       std::getline(std::ifstream(process + "/comm") >> std::ws, holder.name);
       holders.push_back(std::move(holder));

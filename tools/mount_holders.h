@@ -13,8 +13,8 @@ struct MountHolder {
   std::string mount_point;  // as that process sees it
 };
 
-// One process of each mount namespace that holds the mount of this device number ("0:MINOR"), in the order of their
+// One process of each mount namespace that holds the mount of this device number ("MAJOR:MINOR"), in the order of their
 // pids. Best effort: without root, processes of others may not be seen.
-std::vector<MountHolder> FindMountHolders(uint64_t device_minor);
+std::vector<MountHolder> FindMountHolders(const std::string& device);
 
 }  // namespace cairnfs::tools

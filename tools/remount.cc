@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/comma_list.h"
 #include "daemon/config.h"
 #include "fuse/server.h"
 
@@ -20,18 +21,9 @@ namespace stdfs = std::filesystem;
 constexpr std::array<std::string_view, 7> kTold = {"user_id", "group_id", "rootmode", "max_read",
                                                    "blksize", "fsname",   "subtype"};
 
-std::vector<std::string_view> SplitAtCommas(std::string_view options) {
-  std::vector<std::string_view> words;
-  while (!options.empty()) {
-    const size_t comma = options.find(',');
-    words.push_back(options.substr(0, comma));
-    options = comma == std::string_view::npos ? std::string_view{} : options.substr(comma + 1);
-  }
-  return words;
-}
-
 bool IsForDaemon(std::string_view word) {
-  return word != "remount" && std::find(kTold.begin(), kTold.end(), word.substr(0, word.find('='))) == kTold.end();
+  return !word.empty() && word != "remount" &&
+         std::find(kTold.begin(), kTold.end(), word.substr(0, word.find('='))) == kTold.end();
 }
 
 // Begins with the kernel's state of the mount, as mount(8) does: somebody may have changed the kernel's alone.
@@ -61,13 +53,13 @@ Result<std::vector<std::string>> WordsOf(const control::RemountCall& call) {
   return named.mount_options;
 }
 
-// fstab and --data may name the data directory in other words than the mount table.
-Status CheckData(const std::string& data, const control::MountEntry& mount) {
+// fstab and --data may name it in other words than the mount table.
+Status CheckData(const std::string& data, const MountEntry& mount) {
   std::error_code error;
-  if (data.empty() || data == mount.data || stdfs::equivalent(data, mount.data, error)) return {};
+  if (data.empty() || data == mount.source || stdfs::equivalent(data, mount.source, error)) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    fmt::format("{} is mounted from {}, and a remount cannot change that to {}", mount.mount_point,
-                               mount.data, data));
+                               mount.source, data));
 }
 
 }  // namespace
@@ -81,13 +73,13 @@ bool IsRemount(const MountCommand& command) {
 
 Status Remount(const MountCommand& command) {
   const std::string point = command.mount_point.empty() ? daemon::kDefaultMountPoint : command.mount_point;
-  CAIRNFS_ASSIGN_OR_RETURN(const control::MountEntry mount, LocateMount(point));
+  CAIRNFS_ASSIGN_OR_RETURN(const MountEntry mount, LocateMount(point));
   if (!NamesMountPoint(point, mount.mount_point)) {
     return MakeError(ErrorCode::kUnavailable,
                      fmt::format("{} is not a mount point; it lies in the mount {}", point, mount.mount_point));
   }
   CAIRNFS_RETURN_IF_ERROR(CheckData(command.data, mount));
-  CAIRNFS_ASSIGN_OR_RETURN(control::Client client, Connect({mount.data, mount.mount_point}));
+  CAIRNFS_ASSIGN_OR_RETURN(control::Client client, Connect({mount.source, mount.mount_point}));
   CAIRNFS_ASSIGN_OR_RETURN(const fuse::MountState before, fuse::StateOfMount(mount.mount_point));
   const control::RemountCall call = MakeCall(command, before);
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<std::string> words, WordsOf(call));

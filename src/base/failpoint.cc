@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/comma_list.h"
+
 namespace cairnfs {
 namespace {
 
@@ -38,10 +40,7 @@ bool Failpoint::PassSlow() {
 }
 
 Status Failpoint::Arm(std::string_view spec) {
-  while (!spec.empty()) {
-    size_t comma = spec.find(',');
-    std::string_view item = spec.substr(0, comma);
-    spec = comma == std::string_view::npos ? std::string_view{} : spec.substr(comma + 1);
+  for (std::string_view item : SplitAtCommas(spec)) {
     size_t equals = item.find('=');
     std::string_view name = item.substr(0, equals);
     std::string_view action = equals == std::string_view::npos ? std::string_view{} : item.substr(equals + 1);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <thread>
 
+#include "base/comma_list.h"
 #include "base/types.h"
 
 namespace cairnfs {
@@ -67,12 +68,7 @@ uint64_t LeastUpwards(const std::string& hierarchy, std::string group, uint64_t 
 }
 
 bool HoldsWord(std::string_view list, std::string_view word) {
-  while (!list.empty()) {
-    const size_t comma = list.find(',');
-    if (list.substr(0, comma) == word) return true;
-    list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
-  }
-  return false;
+  return std::ranges::count(SplitAtCommas(list), word) > 0;
 }
 
 // By the lines ID:CONTROLLERS:PATH of /proc/self/cgroup; without controllers it is the one of cgroup v2.

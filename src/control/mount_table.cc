@@ -2,54 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 namespace cairnfs::control {
 namespace {
-
-bool IsOctalDigit(char digit) { return digit >= '0' && digit <= '7'; }
-
-// The kernel writes blanks and backslashes as \ooo.
-std::string Unescape(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    bool escaped = text[i] == '\\' && i + 3 < text.size() && IsOctalDigit(text[i + 1]) && IsOctalDigit(text[i + 2]) &&
-                   IsOctalDigit(text[i + 3]);
-    if (!escaped) {
-      out += text[i];
-      continue;
-    }
-    out += static_cast<char>(((text[i + 1] - '0') << 6) | ((text[i + 2] - '0') << 3) | (text[i + 3] - '0'));
-    i += 3;
-  }
-  return out;
-}
-
-std::vector<std::string_view> Words(std::string_view line) {
-  std::vector<std::string_view> words;
-  while (!line.empty()) {
-    size_t end = line.find(' ');
-    if (end != 0) words.push_back(line.substr(0, end));
-    line = end == std::string_view::npos ? std::string_view{} : line.substr(end + 1);
-  }
-  return words;
-}
-
-// id parent major:minor root mount_point options [optional...] - type source super_options
-std::optional<MountEntry> ParseLine(std::string_view line) {
-  std::vector<std::string_view> words = Words(line);
-  size_t dash = 6;
-  while (dash < words.size() && words[dash] != "-") ++dash;
-  if (dash + 2 >= words.size()) return std::nullopt;
-  if (words[dash + 1] != "fuse.cairnfs" && words[dash + 1] != "cairnfs") return std::nullopt;
-  MountEntry entry{Unescape(words[4]), Unescape(words[dash + 2]), 0, Unescape(words[3])};
-  std::string device(words[2]);
-  if (size_t colon = device.find(':'); colon != std::string::npos) {
-    entry.device_minor = std::strtoull(device.c_str() + colon + 1, nullptr, 10);
-  }
-  return entry;
-}
 
 bool LiesIn(const std::string& path, const std::string& directory) {
   if (directory == "/") return true;
@@ -74,22 +29,10 @@ std::string AbsoluteText(const std::string& path) {
 
 }  // namespace
 
-std::vector<MountEntry> ParseMountInfo(std::string_view text) {
-  std::vector<MountEntry> mounts;
-  while (!text.empty()) {
-    size_t end = text.find('\n');
-    if (auto entry = ParseLine(text.substr(0, end))) mounts.push_back(*std::move(entry));
-    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
-  }
+Result<std::vector<MountEntry>> ListMounts(const std::string& mountinfo) {
+  CAIRNFS_ASSIGN_OR_RETURN(std::vector<MountEntry> mounts, ReadMountInfo(mountinfo));
+  std::erase_if(mounts, [](const MountEntry& mount) { return mount.type != kMountType; });
   return mounts;
-}
-
-Result<std::vector<MountEntry>> ListMounts() {
-  std::ifstream file("/proc/self/mountinfo");
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return MakeError(ErrorCode::kIo, "cannot read /proc/self/mountinfo; is /proc mounted?");
-  return ParseMountInfo(text.str());
 }
 
 Result<MountEntry> FindMount(const std::string& path) {

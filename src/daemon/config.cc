@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "base/comma_list.h"
 #include "base/machine_limits.h"
 #include "daemon/config_keys.h"
 #include "fuse/server.h"
@@ -136,11 +137,8 @@ Status ApplyKey(std::string_view name, std::string_view value, Config& config) {
 }
 
 Status ApplyMountOptions(std::string_view options, Config& config) {
-  while (!options.empty()) {
-    size_t comma = options.find(',');
-    std::string_view word = options.substr(0, comma);
-    options = comma == std::string_view::npos ? std::string_view{} : options.substr(comma + 1);
-    if (fuse::IsFstabWord(word)) continue;
+  for (std::string_view word : SplitAtCommas(options)) {
+    if (word.empty() || fuse::IsFstabWord(word)) continue;
     if (word == "ro" || word == "rw") {
       config.read_only = word == "ro";
     } else if (fuse::IsMountFlag(word)) {

@@ -12,9 +12,9 @@
 #include <fstream>
 
 #include "base/log.h"
+#include "base/mount_info.h"
 #include "fuse/fusermount.h"
 #include "fuse/mount_point.h"
-#include "fuse/mount_table.h"
 #include "fuse/negotiation.h"
 
 namespace cairnfs::fuse {
@@ -104,7 +104,7 @@ Result<int> MountAsRoot(const MountOptions& options, const std::string& mount_po
   char data[160];
   std::snprintf(data, sizeof data, "fd=%d,rootmode=%o,user_id=%u,group_id=%u,default_permissions%s", fd, S_IFDIR,
                 getuid(), getgid(), options.allow_other ? ",allow_other" : "");
-  if (mount(options.source.c_str(), mount_point.c_str(), kFilesystemType, flags, data) == 0) return fd;
+  if (mount(options.source.c_str(), mount_point.c_str(), kMountType, flags, data) == 0) return fd;
   int error = errno;
   close(fd);
   if (error == EPERM || error == EACCES) {
@@ -157,9 +157,9 @@ Result<KernelMountFlags> ParseKernelOptions(const std::vector<std::string>& word
 }
 
 Device::Device(int fd, std::string mount_point) : fd_(fd), mount_point_(std::move(mount_point)) {
-  auto table = ReadMountTable();
-  if (!table.ok()) return;
-  if (auto entry = FindMount(*table, mount_point_)) device_number_ = entry->device;
+  auto mounts = ReadMountInfo();
+  if (!mounts.ok()) return;
+  if (auto entry = TopmostAt(*mounts, mount_point_)) device_number_ = entry->device;
 }
 
 Device::~Device() { close(fd_); }
@@ -183,9 +183,9 @@ Result<std::unique_ptr<Device>> Device::Mount(const MountOptions& options) {
 }
 
 bool Device::Mounted() const {
-  auto table = ReadMountTable();
-  if (!table.ok()) return false;
-  for (const MountEntry& entry : *table) {
+  auto mounts = ReadMountInfo();
+  if (!mounts.ok()) return false;
+  for (const MountEntry& entry : *mounts) {
     if (entry.mount_point == mount_point_ && entry.device == device_number_) return true;
   }
   return false;

@@ -14,8 +14,8 @@
 #include <fstream>
 
 #include "base/log.h"
+#include "base/mount_info.h"
 #include "fuse/fusermount.h"
-#include "fuse/mount_table.h"
 #include "fuse/server.h"
 
 namespace cairnfs::fuse {
@@ -121,9 +121,9 @@ Error BusyError(const std::string& mount_point) {
 
 Status RemoveDeadMounts(const std::string& canonical) {
   for (int i = 0; i < kStackedMountsMax && IsDead(canonical); ++i) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto table, ReadMountTable());
-    auto entry = FindMount(table, canonical);
-    if (!entry || entry->type != kFilesystemType) {
+    CAIRNFS_ASSIGN_OR_RETURN(auto mounts, ReadMountInfo());
+    auto entry = TopmostAt(mounts, canonical);
+    if (!entry || entry->type != kMountType) {
       return MakeError(ErrorCode::kBusy, "mount point " + canonical + " holds a dead mount of type " +
                                              (entry ? entry->type : "unknown") + ", which is not ours; unmount it");
     }
@@ -159,8 +159,8 @@ Result<std::string> PrepareMountPoint(const std::string& path) {
     return canonical.error().WithContext("mount point");
   }
   CAIRNFS_RETURN_IF_ERROR(RemoveDeadMounts(*canonical));
-  CAIRNFS_ASSIGN_OR_RETURN(auto table, ReadMountTable());
-  if (auto entry = FindMount(table, *canonical); entry && entry->type == kFilesystemType) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto mounts, ReadMountInfo());
+  if (auto entry = TopmostAt(mounts, *canonical); entry && entry->type == kMountType) {
     return MakeError(ErrorCode::kBusy, "mount point " + *canonical + " is already a cairnfs mount (" + entry->source +
                                            "); unmount it with: cairnfs umount " + *canonical);
   }
@@ -179,20 +179,20 @@ Status UnmountAt(const std::string& canonical, bool lazy) {
 
 std::vector<std::string> MountPointsOf(const std::string& source) {
   std::vector<std::string> mount_points;
-  auto table = ReadMountTable();
-  if (!table.ok()) return mount_points;
-  for (const MountEntry& entry : *table) {
-    if (entry.type == kFilesystemType && entry.source == source) mount_points.push_back(entry.mount_point);
+  auto mounts = ReadMountInfo();
+  if (!mounts.ok()) return mount_points;
+  for (const MountEntry& entry : *mounts) {
+    if (entry.type == kMountType && entry.source == source) mount_points.push_back(entry.mount_point);
   }
   return mount_points;
 }
 
 Status Unmount(const std::string& mount_point, bool lazy) {
   CAIRNFS_ASSIGN_OR_RETURN(std::string canonical, CanonicalMountPoint(mount_point));
-  CAIRNFS_ASSIGN_OR_RETURN(auto table, ReadMountTable());
-  auto entry = FindMount(table, canonical);
+  CAIRNFS_ASSIGN_OR_RETURN(auto mounts, ReadMountInfo());
+  auto entry = TopmostAt(mounts, canonical);
   if (!entry) return MakeError(ErrorCode::kNotFound, canonical + " is not a mount point");
-  if (entry->type != kFilesystemType) {
+  if (entry->type != kMountType) {
     return MakeError(ErrorCode::kNotFound, canonical + " is a mount of type " + entry->type + ", not of cairnfs");
   }
   return UnmountAt(canonical, lazy);

@@ -3,27 +3,22 @@
 #include <sys/mount.h>
 
 #include <cerrno>
-#include <sstream>
 
+#include "base/comma_list.h"
+#include "base/mount_info.h"
 #include "fuse/device.h"
 #include "fuse/mount_point.h"
-#include "fuse/mount_table.h"
 #include "fuse/server.h"
 
 namespace cairnfs::fuse {
 namespace {
 
-std::vector<std::string> Words(const std::string& options) {
-  std::vector<std::string> words;
-  std::istringstream text(options);
-  for (std::string word; std::getline(text, word, ',');) words.push_back(word);
-  return words;
-}
-
-// The flags among options as the kernel writes them.
+// Of words as the kernel writes them those that are flags.
 Result<unsigned long> FlagsOf(const std::string& options, unsigned long flags) {
-  std::vector<std::string> words = Words(options);
-  std::erase_if(words, [](const std::string& word) { return !IsMountFlag(word); });
+  std::vector<std::string> words;
+  for (std::string_view word : SplitAtCommas(options)) {
+    if (IsMountFlag(word)) words.emplace_back(word);
+  }
   CAIRNFS_ASSIGN_OR_RETURN(const KernelMountFlags parsed, ParseKernelOptions(words, flags));
   return parsed.flags;
 }
@@ -44,9 +39,9 @@ Error WhyNotRemounted(int error, const std::string& mount_point) {
 
 Result<MountState> StateOfMount(const std::string& mount_point) {
   CAIRNFS_ASSIGN_OR_RETURN(const std::string canonical, CanonicalMountPoint(mount_point));
-  CAIRNFS_ASSIGN_OR_RETURN(const auto table, ReadMountTable());
-  const auto entry = FindMount(table, canonical);
-  if (!entry || entry->type != kFilesystemType) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto mounts, ReadMountInfo());
+  const auto entry = TopmostAt(mounts, canonical);
+  if (!entry || entry->type != kMountType) {
     return MakeError(ErrorCode::kNotFound, canonical + " is not the mount point of a cairnfs");
   }
   CAIRNFS_ASSIGN_OR_RETURN(const unsigned long of_filesystem, FlagsOf(entry->super_options, 0));

@@ -1,5 +1,6 @@
 #include "kvnet/store_address.h"
 
+#include "base/comma_list.h"
 #include "kvnet/channel.h"
 #include "kvnet/etcd_store.h"
 
@@ -8,16 +9,6 @@ namespace {
 
 constexpr std::string_view kNodeScheme = "node:", kEtcdScheme = "etcd://";
 
-std::vector<std::string> SplitAtCommas(std::string_view text) {
-  std::vector<std::string> words;
-  for (;;) {
-    const size_t comma = text.find(',');
-    words.emplace_back(text.substr(0, comma));
-    if (comma == std::string_view::npos) return words;
-    text.remove_prefix(comma + 1);
-  }
-}
-
 StoreAddress EtcdAddress(std::string_view text) {
   StoreAddress address{StoreAddress::Kind::kEtcd, {}, EtcdOptions().prefix};
   const size_t slash = text.find('/');
@@ -25,7 +16,7 @@ StoreAddress EtcdAddress(std::string_view text) {
     address.prefix = text.substr(slash);
     if (!address.prefix.ends_with('/')) address.prefix += '/';
   }
-  address.endpoints = SplitAtCommas(text.substr(0, slash));
+  for (std::string_view endpoint : SplitAtCommas(text.substr(0, slash))) address.endpoints.emplace_back(endpoint);
   return address;
 }
 
@@ -40,7 +31,7 @@ Result<StoreAddress> StoreAddress::Parse(std::string_view text) {
   const StoreAddress address = *kind == Kind::kEtcd
                                    ? EtcdAddress(text.substr(kEtcdScheme.size()))
                                    : StoreAddress{Kind::kNode, {std::string(text.substr(kNodeScheme.size()))}, {}};
-  if (*kind == Kind::kEtcd && address.endpoints == std::vector<std::string>{""}) {
+  if (*kind == Kind::kEtcd && address.endpoints.empty()) {
     return MakeError(
         ErrorCode::kInvalidArgument,
         "\"" + std::string(text) + "\" lacks an endpoint of the etcd; write etcd://HOST:PORT,HOST:PORT,.../PREFIX");

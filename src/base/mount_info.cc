@@ -1,10 +1,10 @@
-#include "fuse/mount_table.h"
+#include "base/mount_info.h"
 
-#include <cerrno>
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
-namespace cairnfs::fuse {
+namespace cairnfs {
 namespace {
 
 bool IsOctal(char c) { return c >= '0' && c <= '7'; }
@@ -25,44 +25,40 @@ std::string Unescape(std::string_view field) {
 
 // proc(5): id parent major:minor root mount-point options [optional...] - type source super-options
 std::optional<MountEntry> ParseLine(const std::string& line) {
-  std::istringstream words(line);
-  std::string id, parent, root, word;
-  MountEntry entry;
-  if (!(words >> id >> parent >> entry.device >> root >> entry.mount_point >> entry.options)) return std::nullopt;
-  while (words >> word) {
-    if (word == "-") break;
-  }
-  if (!(words >> entry.type >> entry.source)) return std::nullopt;
-  words >> entry.super_options;
-  entry.mount_point = Unescape(entry.mount_point);
-  entry.source = Unescape(entry.source);
-  return entry;
+  constexpr ptrdiff_t kWordsBefore = 6;
+  std::vector<std::string> words;
+  std::istringstream rest(line);
+  for (std::string word; std::getline(rest, word, ' ');) words.push_back(Unescape(word));
+  if (std::ssize(words) < kWordsBefore) return std::nullopt;
+  const auto dash = std::find(words.begin() + kWordsBefore, words.end(), "-");
+  if (words.end() - dash < 3) return std::nullopt;
+  return MountEntry{words[2], words[3], words[4], dash[1], dash[2], words[5], words.end() - dash > 3 ? dash[3] : ""};
 }
 
 }  // namespace
 
 std::vector<MountEntry> ParseMountInfo(std::string_view text) {
-  std::vector<MountEntry> table;
+  std::vector<MountEntry> mounts;
   std::istringstream lines{std::string(text)};
   for (std::string line; std::getline(lines, line);) {
-    if (auto entry = ParseLine(line)) table.push_back(std::move(*entry));
+    if (auto entry = ParseLine(line)) mounts.push_back(std::move(*entry));
   }
-  return table;
+  return mounts;
 }
 
-Result<std::vector<MountEntry>> ReadMountTable() {
-  std::ifstream file("/proc/self/mountinfo");
-  if (!file) return ErrnoError(errno, "open /proc/self/mountinfo");
+Result<std::vector<MountEntry>> ReadMountInfo(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return MakeError(ErrorCode::kIo, "cannot read " + path + "; is /proc mounted?");
   std::ostringstream text;
   text << file.rdbuf();
   return ParseMountInfo(text.str());
 }
 
-std::optional<MountEntry> FindMount(const std::vector<MountEntry>& table, std::string_view mount_point) {
-  for (auto entry = table.rbegin(); entry != table.rend(); ++entry) {
+std::optional<MountEntry> TopmostAt(const std::vector<MountEntry>& mounts, std::string_view mount_point) {
+  for (auto entry = mounts.rbegin(); entry != mounts.rend(); ++entry) {
     if (entry->mount_point == mount_point) return *entry;
   }
   return std::nullopt;
 }
 
-}  // namespace cairnfs::fuse
+}  // namespace cairnfs
