@@ -49,7 +49,7 @@ struct FileRecord {
 };
 
 // Says of a file that the node of the key has made it, truncated it or is overwriting it, and has not published what it
-// wrote. docs/cluster.md, "The namespace".
+// wrote. docs/cluster/publishing.md.
 struct UnpublishedMark {
   uint64_t session = 0;  // revision of the node's session, as in the key: once that has ended the bytes are lost
   std::string failure;   // why a publish failed; empty: none did
