@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "base/clock.h"
+
 #if defined(__clang__)
 #define CAIRNFS_ATTRIBUTE(x) __attribute__((x))
 #else
@@ -62,12 +64,15 @@ class CondVar {
     condition_.wait(lock);
     lock.release();
   }
-  // As Wait; false when `timeout` passed first.
-  bool WaitFor(Mutex& mutex, std::chrono::nanoseconds timeout) REQUIRES_LOCK(mutex) {
+  // As Wait; false once it is `time` by the clock, or `timeout` has passed.
+  bool WaitUntil(Mutex& mutex, Clock::time_point time) REQUIRES_LOCK(mutex) {
     std::unique_lock<std::mutex> lock(mutex.native(), std::adopt_lock);
-    auto status = condition_.wait_until(lock, std::chrono::steady_clock::now() + timeout);
+    Clock::WaitUntil(condition_, lock, time);
     lock.release();
-    return status == std::cv_status::no_timeout;
+    return Clock::Now() < time;
+  }
+  bool WaitFor(Mutex& mutex, std::chrono::nanoseconds timeout) REQUIRES_LOCK(mutex) {
+    return WaitUntil(mutex, Clock::Now() + timeout);
   }
   void NotifyOne() { condition_.notify_one(); }
   void NotifyAll() { condition_.notify_all(); }

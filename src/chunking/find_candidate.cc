@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "chunking/chunker.h"
 
@@ -167,9 +168,9 @@ class FasterOfTwo {
       return chunking::FindCandidate(bytes, mask_bits, chosen);
     }
     const bool is_other = turn_.fetch_add(1, std::memory_order_relaxed) % 2 == 1;
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::ThreadTime();
     const auto found = chunking::FindCandidate(bytes, mask_bits, is_other ? kOther : chosen);
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+    const std::chrono::duration<double> time = Clock::ThreadTime() - begin;
     const size_t searched = found.value_or(bytes.size());
     if (searched >= kTimedBytesMin) Note(is_other, time.count() / static_cast<double>(searched));
     return found;

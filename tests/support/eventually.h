@@ -1,18 +1,22 @@
 // Waiting in tests for what comes about by itself.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
-#include <thread>
+
+#include "base/clock.h"
 
 namespace cairnfs {
 
 // Whether `condition` becomes true; a time that no machine needs.
 template <typename Condition>
 bool Eventually(Condition condition, std::chrono::milliseconds within = std::chrono::seconds(60)) {
-  const auto until = std::chrono::steady_clock::now() + within;
+  const auto until = Clock::Now() + within;
+  Clock::duration pause = std::chrono::milliseconds(1);
   while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (Clock::Now() > until) return false;
+    Clock::SleepFor(pause);
+    pause = std::min<Clock::duration>(pause * 2, std::chrono::milliseconds(20));
   }
   return true;
 }
