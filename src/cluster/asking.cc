@@ -1,6 +1,7 @@
 // Who has a chunk that was put: its home is asked, and the nodes that the home names confirm.
 #include <algorithm>
 
+#include "base/clock.h"
 #include "cluster/cluster_chunk_impl.h"
 #include "cluster/peer_call.h"
 #include "cluster/placement.h"
@@ -44,7 +45,7 @@ bool ClusterChunkStoreImpl::StartAsks(const NodeId& node, bool hold) {
     Peer& peer = peers_[node];
     auto& queue = hold ? peer.waits : peer.asks;
     unsigned& running = hold ? peer.waits_running : peer.asks_running;
-    if (!peer.asks_busy.MaySend(Clock::now(), 0)) return false;
+    if (!peer.asks_busy.MaySend(Clock::Now(), 0)) return false;
     if (queue.empty() || (running > 0 && queue.size() < kDigestsPerMessageMax)) return false;
     if (hold && running >= kHeldAsksMax) return false;
     if (queue.size() < kAskedBesideWriters && WritersGoFirst()) {  // the ticker comes by
@@ -154,7 +155,7 @@ void ClusterChunkStoreImpl::OnAnswer(const NodeId& node, const EntryPtr& entry, 
 // A node that is busy is not down: the ticker comes by.
 void ClusterChunkStoreImpl::AskAgainLater(const NodeId& node, std::deque<EntryPtr>& queue,
                                           const std::vector<EntryPtr>& entries) {
-  peers_[node].asks_busy.NoteBusy(Clock::now());
+  peers_[node].asks_busy.NoteBusy(Clock::Now());
   queue.insert(queue.begin(), entries.begin(), entries.end());
 }
 
@@ -174,7 +175,7 @@ bool ClusterChunkStoreImpl::StartConfirms(const NodeId& node) {
   {
     MutexLock lock(mutex_);
     Peer& peer = peers_[node];
-    if (peer.confirms.empty() || !peer.asks_busy.MaySend(Clock::now(), 0)) return false;
+    if (peer.confirms.empty() || !peer.asks_busy.MaySend(Clock::Now(), 0)) return false;
     if (peer.confirms_running > 0 && peer.confirms.size() < kDigestsPerMessageMax) return false;
     entries = TakeFront(peer.confirms, kDigestsPerMessageMax);
     ++peer.confirms_running;

@@ -1,6 +1,7 @@
 // A chunk that too few nodes have: it is stored here and sent to others, until enough have it.
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "cluster/cluster_chunk_impl.h"
 #include "cluster/placement.h"
@@ -135,14 +136,14 @@ void ClusterChunkStoreImpl::PutLocally(const EntryPtr& entry) {
 
 void ClusterChunkStoreImpl::NoteStuck(const EntryPtr& entry) {
   stuck_.insert(entry);
-  if (entry->stuck_since == Clock::time_point{}) entry->stuck_since = Clock::now();
+  if (entry->stuck_since == Clock::time_point{}) entry->stuck_since = Clock::Now();
 }
 
 // Looks whether the entry has come to its end, and what is to be done next.
 void ClusterChunkStoreImpl::Settle(const EntryPtr& entry) {
   if (closing_ || entry->state != Entry::State::kBringing) return;
   if (CopiesOf(*entry) >= CopiesWanted(*entry)) return Complete(entry);
-  if (entry->failure && Clock::now() < entry->read_again_at) {
+  if (entry->failure && Clock::Now() < entry->read_again_at) {
     NoteStuck(entry);
     return;
   }

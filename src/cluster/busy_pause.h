@@ -7,13 +7,13 @@
 #include <limits>
 #include <random>
 
+#include "base/clock.h"
+
 namespace cairnfs::cluster {
 
 // Not thread-safe.
 class BusyPause {
  public:
-  using Clock = std::chrono::steady_clock;
-
   // `running`: messages that are on their way to it.
   bool MaySend(Clock::time_point now, unsigned running) const { return now >= until_ && running < at_once_max_; }
 
@@ -25,7 +25,7 @@ class BusyPause {
     // Those that were refused at the same time do not come back at the same time.
     static thread_local std::minstd_rand random(std::random_device{}());
     until_ =
-        now + Clock::duration(std::uniform_int_distribution<Clock::rep>(pause_.count() / 2, pause_.count())(random));
+        now + Clock::duration(std::uniform_int_distribution<Clock::duration::rep>(pause_.count() / 2, pause_.count())(random));
   }
 
   void NoteTaken() {

@@ -24,6 +24,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/clock.h"
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "cluster/busy_pause.h"
@@ -85,8 +86,6 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
   void Unpin(const Digest& digest) override;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   struct Entry {
     enum class State { kAsking, kWaiting, kConfirming, kBringing, kDone };
     enum class Local { kNone, kQueued, kStored, kRefused };
@@ -112,7 +111,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore, public ChunkPeer {
     unsigned corrupt_count = 0;
     std::optional<Error> failure;  // its bytes are in memory no more, and cannot be read
     Clock::time_point read_again_at{};
-    Clock::time_point put_at = Clock::now();
+    Clock::time_point put_at = Clock::Now();
     Clock::time_point stuck_since{};  // for the first time
   };
   using EntryPtr = std::shared_ptr<Entry>;

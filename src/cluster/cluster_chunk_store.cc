@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "cluster/cluster_chunk_impl.h"
 #include "cluster/peer_call.h"
@@ -257,7 +258,7 @@ void ClusterChunkStoreImpl::Get(const Digest& digest, store::ChunkCallback done)
 }
 
 void ClusterChunkStoreImpl::GetForReader(const Digest& digest, store::ChunkCallback done) {
-  GetOnce(digest, [this, digest, began = Clock::now(), done = std::move(done)](Result<store::ChunkData> data,
+  GetOnce(digest, [this, digest, began = Clock::Now(), done = std::move(done)](Result<store::ChunkData> data,
                                                                                const auto& away_since) {
     if (data.ok() || !away_since) return done(std::move(data));
     waiting_reads_.Add({digest, began, done}, data.error(), *away_since);
@@ -408,7 +409,7 @@ void ClusterChunkStoreImpl::LookWhetherFull() {
 void ClusterChunkStoreImpl::DropSlicesUnderPressure() {
   if (!pool_.UnderPressure()) return;
   MutexLock lock(mutex_);
-  const auto now = Clock::now();
+  const auto now = Clock::Now();
   for (auto sequence = in_memory_.begin(); sequence != in_memory_.end();) {
     Entry& entry = *by_sequence_.at(*sequence);
     if (now - entry.put_at < kSlicesKeptFor) break;
@@ -439,7 +440,7 @@ void ClusterChunkStoreImpl::KickRepair(ShortWatch& watch, Clock::time_point now)
 
 void ClusterChunkStoreImpl::Tick() {
   pthread_setname_np(pthread_self(), "cairn-tick");
-  auto slow_at = Clock::now(), retry_at = Clock::now();
+  auto slow_at = Clock::Now(), retry_at = Clock::Now();
   ShortWatch watch;
   for (;;) {
     {
@@ -450,7 +451,7 @@ void ClusterChunkStoreImpl::Tick() {
     home_.Tick();
     waiting_reads_.Tick();
     DropSlicesUnderPressure();
-    const auto now = Clock::now();
+    const auto now = Clock::Now();
     if (now >= retry_at) {
       retry_at = now + kRetryInterval;
       RetryStuck();

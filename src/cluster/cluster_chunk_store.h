@@ -11,6 +11,7 @@
 #include <memory>
 #include <stop_token>
 
+#include "base/clock.h"
 #include "cluster/membership.h"
 #include "cluster/peers.h"
 #include "rpc/local_peer.h"
@@ -88,7 +89,7 @@ class ClusterChunkStore : public store::ChunkStore {
   using Unreadable = std::map<Digest, Error>;
   // What ends the wait of one call before sync_wait_max.
   struct SyncLimits {
-    std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+    Clock::time_point deadline = Clock::time_point::max();
     // Asked now and then while it waits, and its error returned. Must not block, nor call the store. May be empty.
     std::function<Status()> check = {};
   };

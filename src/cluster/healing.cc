@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "cluster/cluster_chunk_impl.h"
 
@@ -53,9 +54,9 @@ size_t Healing::left() const {
 }
 
 Status Healing::Await(const std::stop_token& stop) {
-  const auto begun = Clock::now();
+  const auto begun = Clock::Now();
   MutexLock lock(mutex_);
-  while (!untried_.empty() && Clock::now() < std::max(begun, replaced_at_) + kSilenceMax) {
+  while (!untried_.empty() && Clock::Now() < std::max(begun, replaced_at_) + kSilenceMax) {
     if (stopping_ || stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "stopped");
     wake_.WaitFor(mutex_, kLookInterval);
   }
@@ -74,7 +75,7 @@ std::optional<Digest> Healing::AwaitNext() {
   MutexLock lock(mutex_);
   for (;;) {
     if (stopping_) return std::nullopt;
-    const auto now = Clock::now();
+    const auto now = Clock::Now();
     if (!put_off_.empty() && now >= retry_at_) {
       spdlog::warn("{} chunks are damaged on this node and could not be replaced: trying again", put_off_.size());
       waiting_.insert(waiting_.end(), put_off_.begin(), put_off_.end());
@@ -98,7 +99,7 @@ std::optional<Digest> Healing::AwaitNext() {
 
 void Healing::OnEnded(const Digest& digest, std::optional<size_t> replaced_bytes) {
   MutexLock lock(mutex_);
-  const auto now = Clock::now();
+  const auto now = Clock::Now();
   --running_;
   untried_.erase(digest);
   if (replaced_bytes) {

@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/thread_annotations.h"
 #include "base/types.h"
@@ -38,7 +39,6 @@ class Healing {
   Status Await(const std::stop_token& stop) EXCLUDES_LOCK(mutex_);
 
  private:
-  using Clock = std::chrono::steady_clock;
   void Run() EXCLUDES_LOCK(mutex_);
   std::optional<Digest> AwaitNext() EXCLUDES_LOCK(mutex_);  // nullopt: stopping
   void OnEnded(const Digest& digest, std::optional<size_t> replaced_bytes) EXCLUDES_LOCK(mutex_);

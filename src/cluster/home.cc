@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
+
 namespace cairnfs::cluster {
 namespace {
 
@@ -46,7 +48,7 @@ HasAnswer HomeClaims::Find(const Digest& digest, GroupCommit::Presence here, con
 std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const NodeId& caller) {
   using Presence = GroupCommit::Presence;
   const ViewPtr view = membership_.view();
-  const auto now = Clock::now();
+  const auto now = Clock::Now();
   const NodeInfo* info = view->Find(caller);
   const uint64_t session = info != nullptr ? info->session : 0;
   std::vector<HasAnswer> answers(digests.size());
@@ -99,7 +101,7 @@ void HomeClaims::AskAgain(const std::vector<Digest>& digests, const std::vector<
   const std::vector<GroupCommit::Presence> here = commit_.Find(asked);
   std::vector<HasAnswer> found;
   for (size_t k = 0; k < asked.size(); ++k) found.push_back(Find(asked[k], here[k], view));
-  const auto now = Clock::now();
+  const auto now = Clock::Now();
   MutexLock lock(mutex_);
   for (size_t k = 0; k < asked.size(); ++k) {
     HasAnswer& answer = answers[indexes[k]];
@@ -123,7 +125,7 @@ void HomeClaims::AskAndHold(std::vector<Digest> digests, const NodeId& caller, R
   if (all_wait && !digests.empty()) {
     auto held = std::make_shared<Held>();
     held->caller = caller;
-    held->until = Clock::now() + kHoldTimeMax;
+    held->until = Clock::Now() + kHoldTimeMax;
     MutexLock lock(mutex_);
     // A claim may have ended since: then nobody would wake this before its time, which is bounded.
     size_t& held_already = held_of_[caller];
@@ -156,7 +158,7 @@ void HomeClaims::EndClaim(const Digest& digest) {
 void HomeClaims::EndClaimLocked(const Digest& digest) {
   if (claims_.erase(digest) == 0) return;
   ++ended_count_;
-  NoteCame(digest, Clock::now());
+  NoteCame(digest, Clock::Now());
 }
 
 void HomeClaims::EndOldClaims(const View& view, Clock::time_point now) {
@@ -195,7 +197,7 @@ std::vector<HomeClaims::HeldPtr> HomeClaims::TakeDue(Clock::time_point now) {
 // Each answer looks up as much as a question does: not on the thread that ticks.
 void HomeClaims::Tick() {
   const ViewPtr view = membership_.view();
-  const auto now = Clock::now();
+  const auto now = Clock::Now();
   std::vector<HeldPtr> due;
   {
     MutexLock lock(mutex_);
@@ -216,7 +218,7 @@ void HomeClaims::Close() {
   {
     MutexLock lock(mutex_);
     closed_ = true;
-    due = TakeDue(Clock::now());
+    due = TakeDue(Clock::Now());
   }
   for (const HeldPtr& held : due) Answer(*held);
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "cluster/group_commit.h"
 #include "cluster/membership.h"
@@ -41,7 +42,6 @@ class HomeClaims {
   void Close() EXCLUDES_LOCK(mutex_);
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Claim {
     NodeId claimant;
     uint64_t session;

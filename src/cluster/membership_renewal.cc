@@ -1,8 +1,8 @@
 // The thread that renews the lease, and the chores after each renewal: who is out, whether this node is full.
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/log.h"
-#include "cluster/boot_clock.h"
 #include "cluster/membership_impl.h"
 
 namespace cairnfs::cluster {
@@ -13,12 +13,6 @@ using std::chrono::nanoseconds;
 
 constexpr size_t kOutFindersMax = 5;  // beyond this rank all try at once when nobody before them did
 
-Timestamp WallClock() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(now);
-  return {seconds.count(), static_cast<uint32_t>(std::chrono::duration_cast<nanoseconds>(now - seconds).count())};
-}
-
 }  // namespace
 
 void MembershipImpl::Run() {
@@ -26,12 +20,12 @@ void MembershipImpl::Run() {
   while (!stopping_) {
     wakes_ = false;
     lock.Unlock();
-    const nanoseconds began = BootTime();
+    const nanoseconds began = Clock::SinceBoot();
     Tick();
     const nanoseconds next = began + options_.renew_every;
     lock.Lock();
     while (!stopping_ && !wakes_) {
-      const nanoseconds left = next - BootTime();
+      const nanoseconds left = next - Clock::SinceBoot();
       if (left.count() <= 0) break;
       wake_.WaitFor(mutex_, left);
     }
@@ -53,7 +47,7 @@ void MembershipImpl::Tick() {
 
 // A pause of this process, or of the store, counts as one round: who was down could not come back, or not be seen.
 nanoseconds MembershipImpl::PassedSinceRenewal(const Session& session) {
-  const nanoseconds now = BootTime();
+  const nanoseconds now = Clock::SinceBoot();
   const bool counts = renewed_at_.count() != 0 && renewed_session_ == session.number;
   const nanoseconds passed =
       counts ? std::min<nanoseconds>(now - renewed_at_, 2 * options_.renew_every) : nanoseconds(0);
@@ -87,7 +81,7 @@ bool MembershipImpl::IsStopping() const {
 }
 
 bool MembershipImpl::Renew(const Session& session) {
-  const nanoseconds sent = BootTime();
+  const nanoseconds sent = Clock::SinceBoot();
   Result<milliseconds> left = store_.KeepLeaseAlive(session.lease);
   if (left.ok()) {
     state_.Extend(session.number, sent + *left - options_.lease / kLeaseMarginDivisor);
@@ -155,7 +149,7 @@ void MembershipImpl::MarkOut(const Session& session, const NodeInfo& node) {
   transaction.IfRevision(session.key, session.revision);
   transaction.IfExists(KeyOf(MemberKey::kNode, node.id));
   transaction.IfAbsent(SessionKey(node.id)).IfAbsent(KeyOf(MemberKey::kOut, node.id));
-  transaction.Put(KeyOf(MemberKey::kOut, node.id), OutRecord{WallClock(), options_.self.id}.Encode());
+  transaction.Put(KeyOf(MemberKey::kOut, node.id), OutRecord{Clock::WallTime(), options_.self.id}.Encode());
   if (!store_.Commit(transaction).ok()) return;  // it came back, somebody else wrote it, or it is tried again
   spdlog::warn("node {} ({}) is out: it was down for {} s", node.name, node.id.ToHex(),
                std::chrono::duration_cast<std::chrono::seconds>(options_.out_after).count());

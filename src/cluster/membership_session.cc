@@ -1,6 +1,6 @@
 // Taking a session, losing it, taking another one.
+#include "base/clock.h"
 #include "base/log.h"
-#include "cluster/boot_clock.h"
 #include "cluster/membership_impl.h"
 
 namespace cairnfs::cluster {
@@ -37,11 +37,11 @@ bool MembershipImpl::MayReplace(const OwnKeys& own, bool joins) const {
 }
 
 Result<MembershipImpl::OwnKeys> MembershipImpl::WaitForForeignSession(bool joins) {
-  const nanoseconds deadline = BootTime() + 2 * options_.lease;
+  const nanoseconds deadline = Clock::SinceBoot() + 2 * options_.lease;
   for (;;) {
     CAIRNFS_ASSIGN_OR_RETURN(OwnKeys own, ReadOwnKeys());
     if (MayReplace(own, joins)) return own;
-    if (BootTime() > deadline) {
+    if (Clock::SinceBoot() > deadline) {
       return MakeError(ErrorCode::kAlreadyExists,
                        "another daemon runs as node " + options_.self.id.ToHex() +
                            ": the data directory is a copy of its, or has moved while it still runs; stop the other "
@@ -69,7 +69,7 @@ Result<kv::LeaseId> MembershipImpl::TakeSession(bool joins) {
   for (int attempt = 1;; attempt++) {
     CAIRNFS_ASSIGN_OR_RETURN(const OwnKeys own, WaitForForeignSession(joins));
     if (joins && attempt == 1) has_registered_ = !own.node;
-    const nanoseconds sent = BootTime();
+    const nanoseconds sent = Clock::SinceBoot();
     CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId lease, store_.GrantLease(options_.lease));
     Result<uint64_t> revision = CommitSession(own, lease);
     if (revision.ok()) {

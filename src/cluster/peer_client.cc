@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/clock.h"
 #include "cluster/peer_wire.h"
 #include "rpc/status.h"
 
@@ -117,7 +118,7 @@ void PeerClient::Impl::Call(const NodeId& node, PeerMethod method, PeerMessage r
   auto call = std::make_shared<Running>();
   call->node = node;
   call->channel = *std::move(channel);
-  call->context.set_deadline(std::chrono::system_clock::now() + timeout);
+  call->context.set_deadline(Clock::LibraryDeadline(timeout));
   call->request = ToByteBuffer(EncodeEnvelope({node, membership_.self()}), request, lending_);
   request = {};
   call->done = std::move(done);

@@ -7,6 +7,7 @@
 #include <deque>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/thread_priority.h"
 #include "cluster/peer_wire.h"
 #include "rpc/guarded_port.h"
@@ -171,7 +172,7 @@ class ServerImpl final : public PeerServer {
   ~ServerImpl() override {
     port_.reset();
     if (server_) {
-      server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+      server_->Shutdown(Clock::LibraryDeadline(kShutdownGrace));
       server_.reset();
     }
     shared_.lending.AwaitReturn();

@@ -5,6 +5,7 @@
 #include <future>
 #include <random>
 
+#include "base/clock.h"
 #include "base/coding.h"
 #include "base/task_queue.h"
 #include "cluster/chunk_peer.h"
@@ -13,8 +14,6 @@
 
 namespace cairnfs::cluster {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kAskThreads = 2;
 constexpr unsigned kOrphanThreads = 2;
@@ -118,14 +117,14 @@ class PeerServiceImpl final : public PeerService, public Peers {
                                 Clock::time_point deadline) {
     static thread_local std::minstd_rand random(std::random_device{}());
     for (;;) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::Now());
       if (left.count() <= 0) {
         return MakeError(ErrorCode::kUnavailable, "node " + node.ToHex() + " did not answer in time");
       }
       Result<PeerMessage> reply = CallOnce(node, method, inodes, left);
       const auto pause = kRetryPauseMax / 4 + std::chrono::milliseconds(random() % (kRetryPauseMax.count() * 3 / 4));
       if (reply.ok() || (reply.error().code != ErrorCode::kUnavailable && reply.error().code != ErrorCode::kBusy) ||
-          Clock::now() + pause >= deadline) {
+          Clock::Now() + pause >= deadline) {
         return reply;
       }
       if (!kv::Patience::Sleep(nullptr, pause)) return reply;

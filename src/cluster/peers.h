@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "cluster/types.h"
 
 namespace cairnfs::cluster {
@@ -27,7 +28,7 @@ class Peers {
   // kUnavailable: the node cannot be reached, or did not answer by the deadline. kNotFound: no such node. kInterrupted:
   // this thread's patience (kv::Patience) ended before.
   virtual Result<std::vector<bool>> HoldOrphans(const NodeId& node, const std::vector<InodeId>& inodes,
-                                                std::chrono::steady_clock::time_point deadline) = 0;
+                                                Clock::time_point deadline) = 0;
 };
 
 }  // namespace cairnfs::cluster

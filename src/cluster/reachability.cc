@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
+
 namespace cairnfs::cluster {
 namespace {
 
@@ -14,7 +16,7 @@ ViewPtr Reachability::view() {
   ViewPtr base = membership_.view();
   MutexLock lock(mutex_);
   if (noticed_.empty()) return base;
-  const auto now = Clock::now();
+  const auto now = Clock::Now();
   if (adjusted_ && base == base_ && now < valid_until_) return adjusted_;
   valid_until_ = Clock::time_point::max();
   std::vector<NodeInfo> nodes = base->nodes;
@@ -40,19 +42,19 @@ ViewPtr Reachability::view() {
 
 void Reachability::NoteFailed(const NodeId& node) {
   MutexLock lock(mutex_);
-  noticed_[node].failed_until = Clock::now() + kFailedFor;
+  noticed_[node].failed_until = Clock::Now() + kFailedFor;
   adjusted_ = nullptr;
 }
 
 void Reachability::NoteFull(const NodeId& node) {
   MutexLock lock(mutex_);
-  noticed_[node].full_until = Clock::now() + kFullFor;
+  noticed_[node].full_until = Clock::Now() + kFullFor;
   adjusted_ = nullptr;
 }
 
 void Reachability::Reset() {
   MutexLock lock(mutex_);
-  const auto now = Clock::now();
+  const auto now = Clock::Now();
   std::erase_if(noticed_, [&](const auto& item) { return item.second.full_until <= now; });
   for (auto& [node, noticed] : noticed_) noticed.failed_until = {};
   adjusted_ = nullptr;

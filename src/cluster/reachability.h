@@ -5,6 +5,7 @@
 #include <chrono>
 #include <unordered_map>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "cluster/membership.h"
 
@@ -22,7 +23,6 @@ class Reachability {
   void Reset() EXCLUDES_LOCK(mutex_);
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Noticed {
     Clock::time_point failed_until{}, full_until{};
   };

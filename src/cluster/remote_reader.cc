@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "chunking/digest.h"
 #include "cluster/holder_lists.h"
@@ -144,7 +145,7 @@ Error RemoteReader::NotFoundAnywhere(const Operation& operation) const {
 }
 
 void RemoteReader::NoteAway(Peer& peer) {
-  const auto now = Clock::now();
+  const auto now = Clock::Now();
   if (!peer.away_since || now - peer.away_seen > kAwayKnownFor) peer.away_since = now;
   peer.away_seen = now;
 }
@@ -155,7 +156,7 @@ void RemoteReader::NoteUp(const NodeId& node) {
 }
 
 // Nodes that are out are not expected back.
-std::optional<RemoteReader::Clock::time_point> RemoteReader::AwaySince(const Operation& operation) {
+std::optional<Clock::time_point> RemoteReader::AwaySince(const Operation& operation) {
   const ViewPtr view = parts_.membership.view();
   std::optional<Clock::time_point> since;
   MutexLock lock(mutex_);

@@ -9,6 +9,7 @@
 #include <deque>
 #include <unordered_map>
 
+#include "base/clock.h"
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "cluster/group_commit.h"
@@ -33,7 +34,6 @@ class RemoteReader {
   };
   // What a fetch came to. `away_since` comes with kUnavailable and kCorrupt where nodes that may come back could not be
   // asked, or were busy: when the last of them fell silent.
-  using Clock = std::chrono::steady_clock;
   using FetchCallback =
       std::function<void(Result<store::ChunkData>, const std::optional<Clock::time_point>& away_since)>;
   explicit RemoteReader(const Parts& parts);

@@ -6,6 +6,7 @@
 #include <future>
 #include <map>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "cluster/cluster_chunk_impl.h"
 #include "cluster/placement.h"
@@ -55,9 +56,9 @@ void Repair::SetPhase(const char* phase) {
 
 bool Repair::StopsWithin(std::chrono::nanoseconds time) {
   MutexLock lock(mutex_);
-  const auto until = std::chrono::steady_clock::now() + time;
-  while (!stopping_ && std::chrono::steady_clock::now() < until) {
-    wake_.WaitFor(mutex_, until - std::chrono::steady_clock::now());
+  const auto until = Clock::Now() + time;
+  while (!stopping_ && Clock::Now() < until) {
+    wake_.WaitFor(mutex_, until - Clock::Now());
   }
   return stopping_;
 }
@@ -66,24 +67,23 @@ bool Repair::StopsWithin(std::chrono::nanoseconds time) {
 // what nobody noticed.
 void Repair::Run() {
   pthread_setname_np(pthread_self(), "cairn-repair");
-  using Clock = std::chrono::steady_clock;
   std::chrono::nanoseconds pause = kAgainAfter;
-  auto look_at = Clock::now() + pause;
+  auto look_at = Clock::Now() + pause;
   for (;;) {
     Depth depth = Depth::kHolders;
     {
       MutexLock lock(mutex_);
-      while (!kicked_ && !stopping_ && Clock::now() < look_at) wake_.WaitFor(mutex_, look_at - Clock::now());
+      while (!kicked_ && !stopping_ && Clock::Now() < look_at) wake_.WaitFor(mutex_, look_at - Clock::Now());
       if (stopping_) return;
       depth = std::exchange(kicked_, std::nullopt).value_or(depth);
     }
     const bool ok = RunOnce(depth);
     SetPhase("");
     if (!ok) {
-      look_at = Clock::now() + pause;
+      look_at = Clock::Now() + pause;
       pause = std::min(2 * pause, kAgainAfterMax);
     } else if (depth == Depth::kHolders) {
-      look_at = Clock::now() + kLookEvery;
+      look_at = Clock::Now() + kLookEvery;
       pause = kAgainAfter;
     }
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "cluster/cluster_chunk_impl.h"
 #include "cluster/peer_call.h"
@@ -22,7 +23,7 @@ constexpr size_t kLoadsHereMax = 32;
 }  // namespace
 
 bool ClusterChunkStoreImpl::WritersGoFirst() {
-  const auto now = Clock::now();
+  const auto now = Clock::Now();
   const bool do_write = now - last_put_at_ < options_.writer_pause && sync_waiters_ == 0 &&
                         unacknowledged_bytes_ < pool_.touched_count() * io::BufferPool::kPayloadBytes / 8 * 5;
   if (!do_write) {
@@ -40,7 +41,7 @@ void ClusterChunkStoreImpl::SchedulePump(const NodeId& node) {
 }
 
 void ClusterChunkStoreImpl::PumpAll() {
-  const auto now = Clock::now();
+  const auto now = Clock::Now();
   for (auto& [node, peer] : peers_) {
     const bool asks = !peer.asks.empty() || !peer.waits.empty() || !peer.confirms.empty();
     const bool may_send = now >= peer.quiet_until && peer.sends_busy.MaySend(now, peer.sends_running);
@@ -74,7 +75,7 @@ bool ClusterChunkStoreImpl::StartSend(const NodeId& node) {
   {
     MutexLock lock(mutex_);
     Peer& peer = peers_[node];
-    const auto now = Clock::now();
+    const auto now = Clock::Now();
     if (closing_ || now < peer.quiet_until || !peer.sends_busy.MaySend(now, peer.sends_running)) return false;
     if (WritersGoFirst()) {  // the ticker comes by
       if (!peer.sends.empty()) ++put_off_;
@@ -208,7 +209,7 @@ void ClusterChunkStoreImpl::OnLoadFailed(const NodeId& node, const EntryPtr& ent
                          ? " was put on another node or before, and cannot be read to be copied"
                          : " was put and cannot be read back to be sent to other nodes; save it once more";
   entry->failure = error.WithContext("chunk " + entry->digest.ToHex() + what);
-  entry->read_again_at = Clock::now() + kReadAgainAfter;
+  entry->read_again_at = Clock::Now() + kReadAgainAfter;
   Settle(entry);
   if (sync_waiters_ > 0) changed_.NotifyAll();
 }
@@ -289,7 +290,7 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
   peer.window -= bytes;
   --peer.sends_running;
   if (is_busy) {
-    peer.sends_busy.NoteBusy(Clock::now());
+    peer.sends_busy.NoteBusy(Clock::Now());
     for (auto item = items.rbegin(); item != items.rend(); ++item) peer.sends.push_front(std::move(*item));
     return;  // the ticker comes by
   }
@@ -312,7 +313,7 @@ void ClusterChunkStoreImpl::OnSent(const NodeId& node, std::vector<SendItem> ite
     Settle(item.entry);
   }
   if (!ok) {
-    peer.quiet_until = Clock::now() + kFailedPause;
+    peer.quiet_until = Clock::Now() + kFailedPause;
     RerouteQueue(node);
   }
   SchedulePump(node);

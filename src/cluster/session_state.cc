@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cluster/boot_clock.h"
+#include "base/clock.h"
 
 namespace cairnfs::cluster {
 
@@ -32,7 +32,7 @@ bool SessionState::Lose(uint64_t number, const std::string& why) {
   return true;
 }
 
-bool SessionState::LeaseHolds() const { return std::chrono::nanoseconds(lease_end_) > BootTime(); }
+bool SessionState::LeaseHolds() const { return std::chrono::nanoseconds(lease_end_) > Clock::SinceBoot(); }
 
 Result<Membership::Session> SessionState::GetLocked() const {
   if (!has_session_) {
@@ -52,7 +52,7 @@ Result<Membership::Session> SessionState::Get() const {
 }
 
 Result<Membership::Session> SessionState::Wait(std::chrono::milliseconds wait_max) const {
-  const std::chrono::nanoseconds deadline = BootTime() + wait_max;
+  const std::chrono::nanoseconds deadline = Clock::SinceBoot() + wait_max;
   uint64_t number = 0;
   {
     MutexLock lock(mutex_);
@@ -75,7 +75,7 @@ Result<Membership::Session> SessionState::Wait(std::chrono::milliseconds wait_ma
       return MakeError(ErrorCode::kStale, "this host's session with the cluster was lost and made anew meanwhile");
     }
     Result<Membership::Session> session = GetLocked();
-    const std::chrono::nanoseconds left = deadline - BootTime();
+    const std::chrono::nanoseconds left = deadline - Clock::SinceBoot();
     if (session.ok() || session.error().code != ErrorCode::kUnavailable || left.count() <= 0) return session;
     if (kv::Patience::IsWaitOver(patience_.get())) return session;
     changed_.WaitFor(mutex_, left);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "cluster/confirmed_set.h"
 
@@ -26,12 +27,11 @@ class SharedReads {
     served_.Insert(digest);
     if (read_.Contains(digest)) SeenShared();
   }
-  bool AreGoingOn() const { return Clock::now() < until_.load(std::memory_order_relaxed); }
+  bool AreGoingOn() const { return Clock::Now() < until_.load(std::memory_order_relaxed); }
 
  private:
-  using Clock = std::chrono::steady_clock;
   static constexpr size_t kRemembered = 16 * 1024;
-  void SeenShared() { until_.store(Clock::now() + last_, std::memory_order_relaxed); }
+  void SeenShared() { until_.store(Clock::Now() + last_, std::memory_order_relaxed); }
 
   const std::chrono::milliseconds last_;
   Mutex mutex_;

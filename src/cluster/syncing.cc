@@ -3,6 +3,7 @@
 #include <functional>
 #include <future>
 
+#include "base/clock.h"
 #include "cluster/cluster_chunk_impl.h"
 
 namespace cairnfs::cluster {
@@ -149,7 +150,7 @@ Status ClusterChunkStoreImpl::CheckSync(SyncCall& call) {
   if (options_.patience != nullptr && options_.patience->IsOver()) {
     return Shortage("this host is stopping, and the shared metadata does not answer", *view);
   }
-  const auto now = Clock::now();
+  const auto now = Clock::Now();
   if (call.limits.check && now >= call.check_at) {
     call.check_at = now + kLookInterval;
     CAIRNFS_RETURN_IF_ERROR(call.limits.check());
@@ -206,7 +207,7 @@ Status ClusterChunkStoreImpl::WaitForCopies(SyncCall& call) {
 }
 
 Status ClusterChunkStoreImpl::SyncUntil(SyncScope scope, Unreadable* unreadable, const SyncLimits& limits) {
-  const auto begun_at = Clock::now();
+  const auto begun_at = Clock::Now();
   const auto deadline = std::min(begun_at + options_.sync_wait_max, limits.deadline);
   struct Waiter {
     ClusterChunkStoreImpl& store;

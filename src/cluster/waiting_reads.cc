@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
+
 namespace cairnfs::cluster {
 namespace {
 
@@ -10,7 +12,7 @@ constexpr std::chrono::milliseconds kPauseMax{1000};
 
 }  // namespace
 
-WaitingReads::Clock::time_point WaitingReads::Until(const Request& request, Clock::time_point away_since) const {
+Clock::time_point WaitingReads::Until(const Request& request, Clock::time_point away_since) const {
   return std::min(request.began, away_since) + wait_max_;
 }
 
@@ -29,7 +31,7 @@ void WaitingReads::Add(Request request, const Error& error, Clock::time_point aw
   read->pause = kPauseMin;
   {
     MutexLock lock(mutex_);
-    const auto now = Clock::now();
+    const auto now = Clock::Now();
     if (!closed_ && now < read->until) {
       Schedule(*read, now);
       reads_.insert(std::move(read));
@@ -43,7 +45,7 @@ void WaitingReads::Tick() {
   std::vector<ReadPtr> due, ended;
   {
     MutexLock lock(mutex_);
-    const auto now = Clock::now();
+    const auto now = Clock::Now();
     for (auto it = reads_.begin(); it != reads_.end();) {
       const ReadPtr read = *it;
       if (now >= read->until) {
@@ -76,7 +78,7 @@ bool WaitingReads::HasEnded(const ReadPtr& read, Result<store::ChunkData>& data,
   auto found = reads_.find(read);
   if (found == reads_.end()) return false;
   if (!data.ok() && away_since) {
-    const auto now = Clock::now();
+    const auto now = Clock::Now();
     read->error = data.error();
     read->until = Until(read->request, *away_since);
     if (now < read->until) {

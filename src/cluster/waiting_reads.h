@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "cluster/remote_reader.h"
 
@@ -19,7 +20,6 @@ namespace cairnfs::cluster {
 // who reads on over chunks of nodes that do not come back waits for these nodes once, not once for each chunk.
 class WaitingReads {
  public:
-  using Clock = std::chrono::steady_clock;
   // Reads once more; must not block.
   using Attempt = std::function<void(const Digest&, RemoteReader::FetchCallback)>;
   struct Request {

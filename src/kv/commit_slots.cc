@@ -3,6 +3,8 @@
 #include <random>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace cairnfs::kv {
 namespace {
 
@@ -187,7 +189,7 @@ Result<std::optional<uint64_t>> CommitSlots::FindOut(Attempt& attempt, Retry& re
 Result<CommitSlots::Slot> CommitSlots::TakeSlot(Retry& retry) {
   MutexLock lock(mutex_);
   for (;;) {
-    if (lease_ != 0 && Retry::Clock::now() < lease_until_) {
+    if (lease_ != 0 && Clock::Now() < lease_until_) {
       if (free_.empty()) return Slot{instance_ + "/slot" + std::to_string(++names_), 0, lease_};
       Slot slot = std::move(free_.back());
       free_.pop_back();
@@ -200,7 +202,7 @@ Result<CommitSlots::Slot> CommitSlots::TakeSlot(Retry& retry) {
     }
     is_granting_ = true;
     lock.Unlock();
-    const auto sent = Retry::Clock::now();
+    const auto sent = Clock::Now();
     Result<LeaseId> lease = transport_.TryGrantLease(kLeaseTtl);
     lock.Lock();
     is_granting_ = false;

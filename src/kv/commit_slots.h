@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "kv/retry.h"
 #include "kv/slots.h"
@@ -77,7 +78,7 @@ class CommitSlots {
   CondVar changed_;
   uint64_t names_ GUARDED_BY(mutex_) = 0;
   LeaseId lease_ GUARDED_BY(mutex_) = 0;  // 0: none yet
-  Retry::Clock::time_point lease_until_ GUARDED_BY(mutex_){};
+  Clock::time_point lease_until_ GUARDED_BY(mutex_){};
   bool is_granting_ GUARDED_BY(mutex_) = false;
   std::vector<Slot> free_ GUARDED_BY(mutex_);
   std::unordered_map<std::string, Operation> operations_ GUARDED_BY(mutex_);

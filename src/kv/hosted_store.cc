@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "kv/hosted_batch.h"
 #include "kv/local_store_format.h"
@@ -310,10 +311,10 @@ void HostedStore::RememberOperation(const std::string& id, uint64_t revision) {
 }
 
 void HostedStore::EndLeases() {
-  auto last = LeaseTable::Clock::now();
+  auto last = Clock::Now();
   // Returns the time, and first looks whether the process was stopped since the last call.
   auto look = [&] {
-    const auto now = LeaseTable::Clock::now();
+    const auto now = Clock::Now();
     if (now - last > kPauseNoticed) leases_.ExtendAll();
     return last = now;
   };

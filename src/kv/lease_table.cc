@@ -1,12 +1,13 @@
 #include "kv/lease_table.h"
 
+#include "base/clock.h"
 #include "base/coding.h"
 #include "kv/local_store_format.h"
 
 namespace cairnfs::kv {
 
 Status LeaseTable::Load(KvEngine& engine) {
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = Clock::Now();
   std::map<LeaseId, Lease> leases;
   std::unordered_map<std::string, LeaseId> lease_of_key;
   Status decoded;
@@ -44,7 +45,7 @@ Status LeaseTable::Load(KvEngine& engine) {
 
 void LeaseTable::Add(LeaseId lease, std::chrono::milliseconds ttl) {
   MutexLock lock(mutex_);
-  leases_.emplace(lease, Lease{ttl, Clock::now() + ttl, false, {}});
+  leases_.emplace(lease, Lease{ttl, Clock::Now() + ttl, false, {}});
 }
 
 void LeaseTable::Remove(LeaseId lease) {
@@ -98,7 +99,7 @@ std::set<std::string> LeaseTable::KeysOf(LeaseId lease) const {
 Result<std::chrono::milliseconds> LeaseTable::KeepAlive(LeaseId lease) {
   MutexLock lock(mutex_);
   auto found = leases_.find(lease);
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = Clock::Now();
   // A lease that is past its time and not taken yet may live on: its keys are all there.
   if (found == leases_.end() || found->second.is_ending) {
     return MakeError(ErrorCode::kNotFound, "the lease has ended");
@@ -120,7 +121,7 @@ std::vector<LeaseId> LeaseTable::TakeExpired(Clock::time_point now) {
 
 void LeaseTable::ExtendAll() {
   MutexLock lock(mutex_);
-  for (auto& [id, lease] : leases_) lease.deadline = Clock::now() + lease.ttl;
+  for (auto& [id, lease] : leases_) lease.deadline = Clock::Now() + lease.ttl;
 }
 
 }  // namespace cairnfs::kv

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "kv/engine.h"
 #include "kv/store.h"
@@ -16,8 +17,6 @@ namespace cairnfs::kv {
 
 class LeaseTable {
  public:
-  using Clock = std::chrono::steady_clock;
-
   // All functions may be called from any thread at once.
   // Reads the leases of the engine, and forgets all others. Every lease has its full time from now on.
   Status Load(KvEngine& engine);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "kv/start_thread.h"
 
@@ -27,7 +28,7 @@ void Patience::Limit(std::chrono::milliseconds silence_max) {
   if (is_limited_) return;
   is_limited_ = true;
   auto thread =
-      StartThread("the end of waiting", [this, since = Clock::now(), silence_max] { Run(since, silence_max); });
+      StartThread("the end of waiting", [this, since = Clock::Now(), silence_max] { Run(since, silence_max); });
   if (thread.ok()) {
     thread_ = *std::move(thread);
   } else {
@@ -42,7 +43,7 @@ void Patience::Run(Clock::time_point since, std::chrono::milliseconds silence_ma
       changed_.Wait(mutex_);
       continue;
     }
-    const auto left = std::max(since, *unanswered_since_) + silence_max - Clock::now();
+    const auto left = std::max(since, *unanswered_since_) + silence_max - Clock::Now();
     if (left <= Clock::duration::zero()) {
       spdlog::warn(
           "the shared metadata has not answered for {} s and this host is stopping: what waits for it is given up",
@@ -75,7 +76,7 @@ bool Patience::IsWaitOver(const Patience* patience) {
 }
 
 bool Patience::Sleep(Patience* patience, std::chrono::microseconds time) {
-  const auto until = Clock::now() + time;
+  const auto until = Clock::Now() + time;
   Mutex mutex;
   CondVar changed;
   const std::function<void()> wake = [&] {
@@ -85,7 +86,7 @@ bool Patience::Sleep(Patience* patience, std::chrono::microseconds time) {
   const Entry at_store(patience, wake), at_thread(of_this_thread, wake);
   MutexLock lock(mutex);
   while (!IsWaitOver(patience)) {
-    const auto left = until - Clock::now();
+    const auto left = until - Clock::Now();
     if (left <= Clock::duration::zero()) return true;
     changed.WaitFor(mutex, left);
   }
@@ -112,7 +113,7 @@ Patience::Call::Call(Patience* patience, const std::function<void()>& give_up)
   MutexLock lock(patience_->mutex_);
   patience_->calls_++;
   if (patience_->unanswered_since_) return;
-  patience_->unanswered_since_ = Clock::now();
+  patience_->unanswered_since_ = Clock::Now();
   if (patience_->is_limited_) patience_->changed_.NotifyAll();
 }
 
@@ -120,7 +121,7 @@ void Patience::Call::NoteAnswer() {
   if (patience_ == nullptr) return;
   MutexLock lock(patience_->mutex_);
   patience_->unanswered_since_.reset();
-  if (patience_->calls_ > 1) patience_->unanswered_since_ = Clock::now();
+  if (patience_->calls_ > 1) patience_->unanswered_since_ = Clock::Now();
 }
 
 Patience::Call::~Call() {

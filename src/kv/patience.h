@@ -10,13 +10,13 @@
 #include <optional>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 
 namespace cairnfs::kv {
 
 class Patience {
  public:
-  using Clock = std::chrono::steady_clock;
   Patience() = default;
   ~Patience();  // REQUIRES: no Call is left
   Patience(const Patience&) = delete;

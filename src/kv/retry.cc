@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <random>
 
+#include "base/clock.h"
+
 namespace cairnfs::kv {
 
 using std::chrono::microseconds;
@@ -10,7 +12,7 @@ using std::chrono::microseconds;
 Retry::Retry(const RetryOptions& options)
     : wait_min_(options.wait_min),
       wait_max_(options.wait_max),
-      deadline_(Clock::now() + options.give_up_after),
+      deadline_(Clock::Now() + options.give_up_after),
       patience_(options.patience),
       wait_(options.wait_min) {}
 
@@ -21,11 +23,11 @@ microseconds Retry::NextWait() {
   return microseconds(std::uniform_int_distribution<microseconds::rep>(most / 2, most)(random));
 }
 
-bool Retry::IsOver() const { return Clock::now() >= deadline_ || Patience::IsWaitOver(patience_.get()); }
+bool Retry::IsOver() const { return Clock::Now() >= deadline_ || Patience::IsWaitOver(patience_.get()); }
 
 bool Retry::Wait() {
   const microseconds wait = NextWait();
-  if (Clock::now() + wait >= deadline_) return false;
+  if (Clock::Now() + wait >= deadline_) return false;
   return Patience::Sleep(patience_.get(), wait);
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "base/clock.h"
 #include "kv/patience.h"
 
 namespace cairnfs::kv {
@@ -19,7 +20,6 @@ struct RetryOptions {
 // The tries of one call. Of one thread.
 class Retry {
  public:
-  using Clock = std::chrono::steady_clock;
   explicit Retry(const RetryOptions& options);
   // Waits before the next try, for a random time, so that many clients do not come at once. False, at once, when the
   // time is over; and as soon as the patience is over, or that of this thread (Patience::OfThread).

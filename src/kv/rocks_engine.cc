@@ -7,6 +7,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/thread_annotations.h"
 #include "kv/engine.h"
@@ -129,7 +130,7 @@ class RocksEngine final : public KvEngine {
   std::atomic<uint64_t> deletions_{0};  // written and perhaps not flushed
 
   Mutex tidy_mutex_;  // taken before db_mutex_
-  std::chrono::steady_clock::time_point flushed_at_ GUARDED_BY(tidy_mutex_){};
+  Clock::time_point flushed_at_ GUARDED_BY(tidy_mutex_){};
   Mutex reopen_mutex_;  // taken before db_mutex_ and failure_mutex_
   Mutex db_mutex_;
   std::shared_ptr<rocksdb::DB> db_ GUARDED_BY(db_mutex_);
@@ -332,7 +333,7 @@ void RocksEngine::Tidy() {
   if (must_reopen_.load()) return static_cast<void>(Reopen().ok());
   const uint64_t deletions = deletions_.load();
   if (deletions < kDeletionsWorthAFlush) return;
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::Now();
   MutexLock lock(tidy_mutex_);
   if (now - flushed_at_ < kDeletionsFlushedAfter) return;
   flushed_at_ = now;
@@ -347,7 +348,7 @@ std::shared_ptr<rocksdb::DB> RocksEngine::TakeUnusedDb() {
   // Nobody can take a new reference while the mutex is held; reads in progress end soon.
   for (int wait = 0; wait < 200; ++wait) {
     if (db_.use_count() == 1) return std::exchange(db_, nullptr);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    Clock::SleepFor(std::chrono::milliseconds(1));
   }
   return nullptr;
 }

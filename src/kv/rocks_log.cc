@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "kv/rocks_support.h"
 
@@ -26,7 +27,7 @@ class WarningLog final : public rocksdb::Logger {
   // Warnings are rare: the file is opened for each, and not made before the first.
   void Logv(const char* format, va_list arguments) override {
     std::array<char, 2048> line;
-    const std::time_t now = std::time(nullptr);
+    const std::time_t now = Clock::WallTime().seconds;
     struct tm utc {};
     gmtime_r(&now, &utc);
     size_t size = std::strftime(line.data(), line.size(), "%Y-%m-%dT%H:%M:%SZ ", &utc);

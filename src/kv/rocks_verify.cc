@@ -11,6 +11,7 @@
 #include <map>
 #include <thread>
 
+#include "base/clock.h"
 #include "kv/rocks_support.h"
 
 namespace cairnfs::kv {
@@ -28,12 +29,12 @@ class Pace {
   // False once `stop` is set.
   bool Await(uint64_t bytes, const std::stop_token& stop) {
     bytes_ += bytes;
-    std::this_thread::sleep_until(began_ + std::chrono::nanoseconds(bytes_ * 1'000'000'000 / kBytesPerSecondMax));
+    Clock::SleepUntil(began_ + std::chrono::nanoseconds(bytes_ * 1'000'000'000 / kBytesPerSecondMax));
     return !stop.stop_requested();
   }
 
  private:
-  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  const Clock::time_point began_ = Clock::Now();
   uint64_t bytes_ = 0;
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/clock.h"
+
 namespace cairnfs::kvnet {
 namespace {
 
@@ -37,7 +39,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Rem
 
 bool Connect(grpc::Channel& channel, std::chrono::milliseconds timeout) {
   const auto deadline =
-      std::chrono::system_clock::now() + std::min(timeout, std::chrono::milliseconds(kConnectMs + kReconnectMaxMs));
+      Clock::LibraryDeadline(std::min(timeout, std::chrono::milliseconds(kConnectMs + kReconnectMaxMs)));
   bool has_tried = false;
   for (;;) {
     const grpc_connectivity_state state = channel.GetState(/*try_to_connect=*/true);
@@ -67,7 +69,7 @@ bool IsLostCall(const grpc::Status& status) {
 }
 
 void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout) {
-  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  context.set_deadline(Clock::LibraryDeadline(timeout));
 }
 
 Status CheckAddress(const std::string& address, unsigned port_min) {

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <set>
 
+#include "base/clock.h"
 #include "kvnet/etcd_store_impl.h"
 
 namespace cairnfs::kvnet {
@@ -35,7 +36,7 @@ Result<std::optional<std::string>> EtcdStoreImpl::FindOverlap(std::string_view h
     CAIRNFS_ASSIGN_OR_RETURN(const bool is_of_cluster, IsOfCluster(above, header));
     if (is_of_cluster) return std::optional(std::move(above));
   }
-  const auto deadline = std::chrono::steady_clock::now() + kScanMax;
+  const auto deadline = Clock::Now() + kScanMax;
   std::set<std::string> looked_at;
   pb::RangeRequest request;
   request.set_key(own);
@@ -52,7 +53,7 @@ Result<std::optional<std::string>> EtcdStoreImpl::FindOverlap(std::string_view h
       for (size_t slash = key.find('/', own.size()); slash < kEtcdPrefixBytesMax; slash = key.find('/', slash + 1)) {
         std::string below = key.substr(0, slash + 1);
         if (!looked_at.insert(below).second) continue;
-        if (std::chrono::steady_clock::now() >= deadline) return std::optional<std::string>();
+        if (Clock::Now() >= deadline) return std::optional<std::string>();
         CAIRNFS_ASSIGN_OR_RETURN(const bool is_of_cluster, IsOfCluster(below, header));
         if (is_of_cluster) return std::optional(std::move(below));
       }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 
+#include "base/clock.h"
 #include "kv.grpc.pb.h"
 #include "kvnet/channel.h"
 #include "kvnet/kv_convert.h"
@@ -297,7 +298,7 @@ class Server final : public KvServer {
   ~Server() override {
     port_.reset();
     if (server_ == nullptr) return;
-    server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+    server_->Shutdown(Clock::LibraryDeadline(kShutdownGrace));
     server_->Wait();
   }
   const std::string& address() const override { return port_->address(); }
