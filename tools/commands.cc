@@ -22,6 +22,7 @@
 #include <stop_token>
 #include <thread>
 
+#include "base/clock.h"
 #include "cairnfs/cairnfs.h"
 #include "control/convert.h"
 #include "control/mount_table.h"
@@ -121,8 +122,8 @@ Status SyncThroughMount(const std::string& path) {
 // Of a check, from when it is made on.
 std::function<void(const control::CheckProgress&)> ShowsCheck(ProgressLine& line) {
   return [&line, phase = std::string(),
-          began = std::chrono::steady_clock::now()](const control::CheckProgress& state) mutable {
-    const auto now = std::chrono::steady_clock::now();
+          began = Clock::Now()](const control::CheckProgress& state) mutable {
+    const auto now = Clock::Now();
     if (state.phase() != phase) began = now;
     phase = state.phase();
     if (phase.empty()) return line.Show("checking: waiting for what was written before");
@@ -243,7 +244,7 @@ class WaitProgress {
 
  private:
   void Run(const Location& location, const std::stop_token& stop) {
-    const auto began = std::chrono::steady_clock::now();
+    const auto began = Clock::Now();
     std::mutex mutex;
     std::condition_variable_any wake;
     uint64_t dirty_bytes_max = 0;
@@ -257,7 +258,7 @@ class WaitProgress {
       if (status.ok()) {
         const uint64_t dirty_bytes = status->activity().dirty_bytes() + status->cluster().unacknowledged_bytes();
         dirty_bytes_max = std::max(dirty_bytes_max, dirty_bytes);
-        const auto elapsed = std::chrono::steady_clock::now() - began;
+        const auto elapsed = Clock::Now() - began;
         if (dirty_bytes > 0) text += ": " + ShareText(dirty_bytes_max - dirty_bytes, dirty_bytes_max, elapsed);
       }
       line_.Show(text);

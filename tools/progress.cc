@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/clock.h"
 #include "daemon/size_text.h"
 
 namespace cairnfs::tools {
@@ -38,7 +39,7 @@ void ProgressLine::Clear() {
   has_text_ = false;
 }
 
-std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, std::chrono::steady_clock::duration elapsed) {
+std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, Clock::duration elapsed) {
   if (bytes_total == 0) return "nothing";
   bytes_done = std::min(bytes_done, bytes_total);
   const double share = static_cast<double>(bytes_done) / static_cast<double>(bytes_total);

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/clock.h"
+
 namespace cairnfs::tools {
 
 class ProgressLine {
@@ -26,6 +28,6 @@ class ProgressLine {
 
 // How far something has come, and how long the rest will take at the rate so far: "1.0 GiB of 4.0 GiB (25 %), about 3
 // min left". The last part only once enough is done to tell.
-std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, std::chrono::steady_clock::duration elapsed);
+std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, Clock::duration elapsed);
 
 }  // namespace cairnfs::tools

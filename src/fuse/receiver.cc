@@ -8,12 +8,11 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/clock.h"
 #include "fuse/session.h"
 
 namespace cairnfs::fuse {
 namespace {
-
-using SteadyClock = std::chrono::steady_clock;
 
 // In front of a WRITE's payload.
 constexpr size_t kWriteHeaderBytes = sizeof(fuse_in_header) + sizeof(fuse_write_in);
@@ -40,7 +39,7 @@ void TakeOnlyWakeSignal() {
   pthread_sigmask(SIG_SETMASK, &set, nullptr);
 }
 
-int64_t Ticks(SteadyClock::time_point time) { return time.time_since_epoch().count(); }
+int64_t Ticks(Clock::time_point time) { return time.time_since_epoch().count(); }
 
 // While it lives, the thread counts as idle: so a wait for the pool, which is back-pressure, is not taken for a stuck
 // thread.
@@ -49,7 +48,7 @@ class IdleScope {
   explicit IdleScope(std::atomic<int64_t>& busy_since) : busy_since_(busy_since) {
     busy_since_.store(0, std::memory_order_relaxed);
   }
-  ~IdleScope() { busy_since_.store(Ticks(SteadyClock::now()), std::memory_order_relaxed); }
+  ~IdleScope() { busy_since_.store(Ticks(Clock::Now()), std::memory_order_relaxed); }
   IdleScope(const IdleScope&) = delete;
   IdleScope& operator=(const IdleScope&) = delete;
 
@@ -78,9 +77,9 @@ void Receiver::Wake() {
   if (!ended_.load()) pthread_kill(thread_.native_handle(), WakeSignal());
 }
 
-bool Receiver::Stuck(SteadyClock::time_point now) const {
+bool Receiver::Stuck(Clock::time_point now) const {
   const int64_t since = busy_since_.load(std::memory_order_relaxed);
-  return since != 0 && Ticks(now) - since > SteadyClock::duration(kStuckAfter).count();
+  return since != 0 && Ticks(now) - since > Clock::duration(kStuckAfter).count();
 }
 
 void Receiver::Run() {
@@ -116,7 +115,7 @@ bool Receiver::ReceiveOne() {
 }
 
 void Receiver::Process(size_t size) {
-  busy_since_.store(Ticks(SteadyClock::now()), std::memory_order_relaxed);
+  busy_since_.store(Ticks(Clock::Now()), std::memory_order_relaxed);
   // The header is copied: the buffer may belong to the filesystem after the call.
   fuse_in_header header;
   std::memcpy(&header, message_, sizeof header);
@@ -130,11 +129,11 @@ void Receiver::Process(size_t size) {
 }
 
 io::BufferRef Receiver::AcquireWithPatience() {
-  const auto deadline = SteadyClock::now() + kKeeperPatience;
+  const auto deadline = Clock::Now() + kKeeperPatience;
   for (;;) {
     if (io::BufferRef buffer = pool_.TryAcquire()) return buffer;
-    if (SteadyClock::now() >= deadline) return {};
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (Clock::Now() >= deadline) return {};
+    Clock::SleepFor(std::chrono::milliseconds(1));
   }
 }
 

@@ -30,6 +30,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/types.h"
 #include "fuse/packer.h"
@@ -59,7 +60,7 @@ class Receiver {
   // thread has ended.
   void Wake();
   void Join();
-  bool Stuck(std::chrono::steady_clock::time_point now) const;
+  bool Stuck(Clock::time_point now) const;
 
   // The receiver that runs on this thread. REQUIRES: called from an operation's handler.
   static Receiver& Current();

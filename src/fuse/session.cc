@@ -9,6 +9,7 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "coherence/cluster_locks.h"
 #include "fuse/ops.h"
@@ -109,7 +110,7 @@ ssize_t Session::WriteAndCount(int fd, iovec* parts, int count) {
 
 Result<io::BufferRef> Session::AwaitBuffer() {
   std::optional<Error> why;
-  const auto waits_since = std::chrono::steady_clock::now();
+  const auto waits_since = Clock::Now();
   io::BufferRef buffer = pool_.Acquire([this, &why, waits_since](std::chrono::milliseconds without_release) {
     if (stopping() && without_release >= kStopPatience) {
       why = MakeError(ErrorCode::kFailed, "write: the server stops, and no buffer comes free");
@@ -190,7 +191,7 @@ void Session::WaitForReceivers() {
 }
 
 void Session::WaitForReplies() {
-  while (owed_replies_.load(std::memory_order_acquire) > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (owed_replies_.load(std::memory_order_acquire) > 0) Clock::SleepFor(std::chrono::milliseconds(1));
 }
 
 void Session::RequestStop() {
@@ -200,7 +201,7 @@ void Session::RequestStop() {
 }
 
 bool Session::Alive() const {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::Now();
   return std::none_of(receivers_.begin(), receivers_.end(), [&](const auto& receiver) { return receiver->Stuck(now); });
 }
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 
 namespace cairnfs::io {
@@ -138,8 +139,8 @@ BufferRef BufferPool::WaitAndTake(size_t keep_count, Waiters BufferPool::*waiter
     if (gives_up && gives_up(without_release)) return {};
     if (on_pressure_) on_pressure_(without_release);
     lock.Lock();
-    const auto ask_again_at = std::chrono::steady_clock::now() + kPressureInterval;
-    for (auto now = ask_again_at - kPressureInterval; now < ask_again_at; now = std::chrono::steady_clock::now()) {
+    const auto ask_again_at = Clock::Now() + kPressureInterval;
+    for (auto now = ask_again_at - kPressureInterval; now < ask_again_at; now = Clock::Now()) {
       if (closed_) return {};
       if (BufferRef buffer = Take(keep_count)) {
         // The wake-up of another waiter may have come to this one.
@@ -154,7 +155,7 @@ BufferRef BufferPool::WaitAndTake(size_t keep_count, Waiters BufferPool::*waiter
 }
 
 std::chrono::milliseconds BufferPool::WithoutRelease(Waiters BufferPool::*waiters) {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::Now();
   auto& dry_since = (this->*waiters).dry_since;
   if (!dry_since) dry_since = now;
   const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(now - *dry_since);

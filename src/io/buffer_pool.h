@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/thread_annotations.h"
 #include "base/types.h"
@@ -108,7 +109,7 @@ class BufferPool {
     size_t count = 0;
     // When one of them found nothing to take, if no buffer came free for them since. A buffer that readers give back to
     // the reserve does not count for waiters that may not take it.
-    std::optional<std::chrono::steady_clock::time_point> dry_since;
+    std::optional<Clock::time_point> dry_since;
   };
   // Takes a free buffer, touched ones first, when more than `keep_count` are free; else null.
   BufferRef Take(size_t keep_count) REQUIRES_LOCK(mutex_);

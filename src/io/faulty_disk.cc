@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/clock.h"
+
 namespace cairnfs::io {
 namespace {
 
@@ -106,7 +108,7 @@ class FaultyDisk::Plan {
       if (faults_.delay_max.count() == 0) return;
       delay = std::chrono::microseconds(random_() % static_cast<uint64_t>(faults_.delay_max.count() + 1));
     }
-    std::this_thread::sleep_for(delay);
+    Clock::SleepFor(delay);
   }
 
  private:

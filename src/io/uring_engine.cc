@@ -15,6 +15,7 @@
 #include <deque>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/thread_annotations.h"
 #include "io/io_engine.h"
@@ -89,7 +90,7 @@ void UringEngine::SubmitEntries() {
     int submitted = io_uring_submit(&ring_);
     if (submitted >= 0 && io_uring_sq_ready(&ring_) == 0) return;
     if (submitted < 0 && !IsPassing(submitted)) StopForBrokenRing("io_uring_submit", submitted);
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    Clock::SleepFor(std::chrono::microseconds(100));
   }
 }
 

@@ -14,6 +14,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 
 namespace cairnfs::rpc {
@@ -81,7 +82,7 @@ void Acceptor::Run(const char* thread_name) {
   for (;;) {
     pollfd ready[] = {{stop_, POLLIN, 0}, {listener_, POLLIN, 0}};
     if (poll(ready, std::size(ready), -1) < 0) {
-      if (errno != EINTR) std::this_thread::sleep_for(kNoDescriptorsPause);  // out of memory, say
+      if (errno != EINTR) Clock::SleepFor(kNoDescriptorsPause);  // out of memory, say
       continue;
     }
     if (ready[0].revents != 0) return;
@@ -89,7 +90,7 @@ void Acceptor::Run(const char* thread_name) {
     if (connection >= 0) {
       take_(connection);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      std::this_thread::sleep_for(kNoDescriptorsPause);
+      Clock::SleepFor(kNoDescriptorsPause);
     }
   }
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/types.h"
 #include "base/user.h"
@@ -75,7 +76,7 @@ class GuardedPort::Refusals final : public grpc::CallbackGenericService {
     return refusals;
   }
   ~Refusals() override {
-    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+    if (server_ != nullptr) server_->Shutdown(Clock::LibraryDeadline(kShutdownGrace));
   }
 
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
@@ -84,7 +85,7 @@ class GuardedPort::Refusals final : public grpc::CallbackGenericService {
 
   // Called by the thread that takes connections.
   void Tell(int connection, const std::string& why) {
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = Clock::Now();
     if (!warned_ || now - *warned_ >= kWarningInterval) {
       warned_ = now;
       spdlog::warn("{}: {}", answer_.error_message(), why);
@@ -110,7 +111,7 @@ class GuardedPort::Refusals final : public grpc::CallbackGenericService {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> tell_;
   std::unique_ptr<grpc::Server> server_;
   std::vector<Told> told_;
-  std::optional<std::chrono::steady_clock::time_point> warned_;
+  std::optional<Clock::time_point> warned_;
 };
 
 GuardedPort::GuardedPort(grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& credentials,

@@ -6,6 +6,7 @@
 #include <map>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "chunking/digest.h"
 #include "store/segment_scanner.h"
@@ -44,7 +45,7 @@ struct LocalChunkStore::Impl::Batch {
   std::vector<SegmentId> emptied;
   uint64_t bytes = 0;
   uint64_t bytes_max = 0;
-  std::chrono::steady_clock::time_point throttled_until = std::chrono::steady_clock::now();
+  Clock::time_point throttled_until = Clock::Now();
 };
 
 Status LocalChunkStore::Impl::CompactAll(std::vector<SegmentPtr> chosen, SegmentUses& uses, const SweepOptions& options,
@@ -182,14 +183,13 @@ Status LocalChunkStore::Impl::CopyChunk(const ChunkIndex::Entry& entry, const Re
   batch.bytes += data.size();
   progress.bytes_moved += data.size();
   if (options.bytes_per_second_max > 0) {
-    auto now = std::chrono::steady_clock::now();
+    auto now = Clock::Now();
     auto share = std::chrono::duration<double>(static_cast<double>(data.size()) /
                                                static_cast<double>(options.bytes_per_second_max));
     batch.throttled_until = std::max(batch.throttled_until, now - std::chrono::milliseconds(20)) +
-                            std::chrono::duration_cast<std::chrono::steady_clock::duration>(share);
-    while (batch.throttled_until > std::chrono::steady_clock::now() && !options.stop.stop_requested()) {
-      std::this_thread::sleep_until(
-          std::min(batch.throttled_until, std::chrono::steady_clock::now() + std::chrono::milliseconds(50)));
+                            std::chrono::duration_cast<Clock::duration>(share);
+    while (batch.throttled_until > Clock::Now() && !options.stop.stop_requested()) {
+      Clock::SleepUntil(std::min(batch.throttled_until, Clock::Now() + std::chrono::milliseconds(50)));
     }
   }
   return {};

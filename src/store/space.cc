@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "store/segment_format.h"
 
 namespace cairnfs::store {
@@ -11,7 +12,7 @@ constexpr std::chrono::milliseconds kRefreshInterval{100};
 constexpr std::chrono::milliseconds kRefreshIntervalWhenShort{2};
 constexpr uint64_t kTailLoss = 2 * kMiB;
 
-int64_t NowNanoseconds() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+int64_t NowNanoseconds() { return Clock::Now().time_since_epoch().count(); }
 
 // Record headers, padding at syncs.
 uint64_t WithOverhead(uint64_t bytes) { return bytes + bytes / 128; }
