@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "coherence/delegated_keys.h"
 #include "coherence/delegated_store.h"
@@ -223,12 +224,12 @@ void DelegatedStore::AfterFailure(const kv::Transaction& transaction, const Guar
     Directory& directory = directories_[id.value];
     if (directory.held) Drop(directory);
     directory.recalls++;  // one that is being taken is given back
-    directory.rest_until = Clock::now() + kUnknownOutcomeLasts;
+    directory.rest_until = Clock::Now() + kUnknownOutcomeLasts;
   }
 }
 
 Result<uint64_t> DelegatedStore::Commit(const kv::Transaction& transaction) {
-  const auto deadline = Clock::now() + options_.recall_wait_max;
+  const auto deadline = Clock::Now() + options_.recall_wait_max;
   std::optional<Error> conflict;
   std::vector<std::pair<std::string, uint64_t>> compared;
   for (int attempt = 0;;) {
@@ -251,7 +252,7 @@ Result<uint64_t> DelegatedStore::Commit(const kv::Transaction& transaction) {
     CAIRNFS_ASSIGN_OR_RETURN(bool recalled, Recall(guards.directories));
     conflict.reset();
     if (recalled) {
-      if (Clock::now() < deadline) continue;
+      if (Clock::Now() < deadline) continue;
       return MakeError(ErrorCode::kUnavailable, "other hosts take delegations on the directory again and again");
     }
     // No delegation was in the way. It was a record: one of the caller's, or one that told a home.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/coding.h"
 #include "base/log.h"
 #include "coherence/delegated_store.h"
@@ -45,7 +46,7 @@ void DelegatedStore::Take(InodeId id, const cluster::Membership::Session& sessio
     if (held) {
       directory.held = true;
       held_++;
-      directory.held_since = Clock::now();
+      directory.held_since = Clock::Now();
       directory.held_from = directory.valid_since = directory.generation = ++tick_;
     }
   }
@@ -94,7 +95,7 @@ void DelegatedStore::GiveBack(InodeId id) {
     Directory& directory = directories_[id.value];
     directory.recalls++;
     directory.giving_back++;
-    const auto now = Clock::now();
+    const auto now = Clock::Now();
     if (directory.held) {
       // One that was held for long was worth it: the rest begins small again.
       const bool soon = now - directory.held_since < 16 * options_.rest_after_recall;
@@ -117,7 +118,7 @@ void DelegatedStore::GiveBack(InodeId id) {
   Directory& directory = directories_[id.value];
   directory.giving_back--;
   // It would take away a delegation that is taken now.
-  if (may_run_yet) directory.rest_until = Clock::now() + kUnknownOutcomeLasts;
+  if (may_run_yet) directory.rest_until = Clock::Now() + kUnknownOutcomeLasts;
 }
 
 void DelegatedStore::StartRecallWatch() {
@@ -218,8 +219,8 @@ void DelegatedStore::TakeRecallsBack(const std::vector<Holding>& asked) {
 
 Status DelegatedStore::WaitUntilGivenBack(const std::vector<kv::KvSpan>& spans, std::vector<Holding>& asked,
                                           Changes& changes) {
-  const auto deadline = Clock::now() + options_.recall_wait_max;
-  auto ask_again_at = Clock::now() + options_.ask_again_after;
+  const auto deadline = Clock::Now() + options_.recall_wait_max;
+  auto ask_again_at = Clock::Now() + options_.ask_again_after;
   for (uint64_t seen = 0;;) {
     CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(spans));
     const std::vector<Holding> there = HeldByOthers(snapshot);
@@ -230,15 +231,15 @@ Status DelegatedStore::WaitUntilGivenBack(const std::vector<kv::KvSpan>& spans, 
     });
     const std::span<Holding> left(asked.begin(), given_back);
     if (left.empty()) return {};
-    if (Clock::now() >= deadline) {
+    if (Clock::Now() >= deadline) {
       return MakeError(ErrorCode::kUnavailable,
                        "node " + left.front().holder.ToHex() + " does not give back its delegation on directory " +
                            std::to_string(left.front().directory.value) + ", and its lease lives");
     }
     // A holder may miss a recall, or fail to answer it.
-    if (Clock::now() >= ask_again_at) {
+    if (Clock::Now() >= ask_again_at) {
       CAIRNFS_RETURN_IF_ERROR(AskFor(left));
-      ask_again_at = Clock::now() + options_.ask_again_after;
+      ask_again_at = Clock::Now() + options_.ask_again_after;
     }
     MutexLock lock(changes.mutex);
     // The end of a lease comes as a change too; the second is for a watch that says nothing.

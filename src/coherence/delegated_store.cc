@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/coding.h"
 #include "coherence/delegated_keys.h"
 #include "meta/records.h"
@@ -290,7 +291,7 @@ std::vector<InodeId> DelegatedStore::CountReads(std::span<const kv::KvSpan> span
   for (const kv::KvSpan& span : spans) touched.insert(CoverOf(span));
   touched.erase(InodeId{});
   std::vector<InodeId> wanted;
-  const auto now = Clock::now();
+  const auto now = Clock::Now();
   for (InodeId id : touched) {
     if (directories_.size() >= 2 * options_.directories_max) {
       std::erase_if(directories_, [now](const auto& one) {

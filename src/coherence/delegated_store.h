@@ -16,6 +16,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "base/types.h"
 #include "cluster/membership.h"
@@ -64,7 +65,6 @@ class DelegatedStore final : public kv::KvStore {
   DelegationStats Stats() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
   // The directory whose delegation covers an inode's own records.
   struct Home {
     InodeId directory;      // 0: none

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/clock.h"
 #include "control.grpc.pb.h"
 #include "control/convert.h"
 #include "control/socket_uri.h"
@@ -88,7 +89,7 @@ class Client::Impl {
   Status Call(Method method, const Request& request, Reply& reply, int seconds = 0) {
     CAIRNFS_ASSIGN_OR_RETURN(const auto stub, StubFor(socket_path_));
     grpc::ClientContext context;
-    if (seconds != 0) context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
+    if (seconds != 0) context.set_deadline(Clock::LibraryDeadline(std::chrono::seconds(seconds)));
     grpc::Status status = (stub.get()->*method)(&context, request, &reply);
     if (!status.ok()) return ErrorOf(status);
     return {};

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/user.h"
 
@@ -106,7 +107,7 @@ bool RankDoor::TakePlace(uid_t user) {
 }
 
 void RankDoor::Warn(uid_t user) {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::Now();
   if (warned_ && now - *warned_ < kWarningInterval) return;
   warned_ = now;
   spdlog::warn("{} connections of ranks are open at {}: {} has a full share of them, more are refused until some end",

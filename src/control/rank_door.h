@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/thread_annotations.h"
 #include "control/user_shares.h"
@@ -52,7 +53,7 @@ class RankDoor {
   Mutex mutex_;
   std::map<std::string, Caller> callers_ GUARDED_BY(mutex_);  // by what gRPC calls it
   UserShares places_{kRankConnectionsMax};                    // as many are taken as there are callers
-  std::optional<std::chrono::steady_clock::time_point> warned_ GUARDED_BY(mutex_);
+  std::optional<Clock::time_point> warned_ GUARDED_BY(mutex_);
   std::unique_ptr<rpc::Acceptor> acceptor_;
 };
 

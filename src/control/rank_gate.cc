@@ -6,13 +6,12 @@
 #include <random>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "control/rank_gate_visit.h"
 
 namespace cairnfs::control {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // A watch tells every change of the state. It does not tell that the record of a rank is gone, or that a rank hangs
 // between coming and counting (Visit::IsToCount). So a call looks again this often.
@@ -66,9 +65,9 @@ class Signal {
   }
   // Waits until it was raised more than `seen` times, or until `until`. kInterrupted: `cancelled` said so.
   Status Await(uint64_t seen, Clock::time_point until, const std::function<bool()>& cancelled) {
-    while (count() <= seen && Clock::now() < until) {
+    while (count() <= seen && Clock::Now() < until) {
       if (cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
-      WaitPast(seen, std::min(until, Clock::now() + kCancelledInterval));
+      WaitPast(seen, std::min(until, Clock::Now() + kCancelledInterval));
     }
     return {};
   }
@@ -82,7 +81,7 @@ class Signal {
   void WaitPast(uint64_t seen, Clock::time_point until) {
     MutexLock lock(mutex_);
     while (count_ <= seen) {
-      const auto left = until - Clock::now();
+      const auto left = until - Clock::Now();
       if (left <= Clock::duration::zero() || !raised_.WaitFor(mutex_, left)) return;
     }
   }
@@ -175,7 +174,7 @@ Status RankGate::Visit::Run(const Caller& caller) {
     if (arrival == Arrival::kCame) {
       // It was late for a rename. The other ranks waited for the same one for as long, so it gives them the time to
       // come.
-      if (late_for_ != 0) deadline_ = Clock::now() + call_.timeout;
+      if (late_for_ != 0) deadline_ = Clock::Now() + call_.timeout;
       return AwaitOthers(caller);
     }
     if (outcome_) return *outcome_;
@@ -191,11 +190,11 @@ Result<RankGate::Visit::Arrival> RankGate::Visit::ArriveInTheEnd(const Caller& c
     if (code == ErrorCode::kAlreadyExists) {
       if (!EarlierCallEnds(caller.cancelled)) return arrived;
     } else if (((code == ErrorCode::kUnavailable || code == ErrorCode::kStale) && (may_have_come_ || late_for_ != 0)) ||
-               (code == ErrorCode::kStale && Clock::now() < deadline_)) {
+               (code == ErrorCode::kStale && Clock::Now() < deadline_)) {
       // It does not give up on its own: the others may count this rank, or are at the rename that it waits for. And a
       // host whose session is lost takes a new one.
       if (caller.cancelled()) return MakeError(ErrorCode::kInterrupted, "the commit was interrupted");
-      std::this_thread::sleep_for(kCancelledInterval);
+      Clock::SleepFor(kCancelledInterval);
     } else if (code != ErrorCode::kConflict) {
       return arrived;
     }
@@ -209,7 +208,7 @@ Status RankGate::Visit::AwaitChange(const Caller& caller) {
   const auto watch = gate_.options_.watched.Watch(state_key_, ranks_begin_, late_revision_, signal.Callbacks());
   const bool is_away = !watch.ok() && watch.error().code == ErrorCode::kUnavailable;
   if (!watch.ok() && !is_away) return watch.error();
-  return signal.Await(0, Clock::now() + (is_away ? kCancelledInterval : kLookAgainInterval), caller.cancelled);
+  return signal.Await(0, Clock::Now() + (is_away ? kCancelledInterval : kLookAgainInterval), caller.cancelled);
 }
 
 Status RankGate::Visit::AwaitOthers(const Caller& caller) {
@@ -220,23 +219,21 @@ Status RankGate::Visit::AwaitOthers(const Caller& caller) {
     const uint64_t seen = signal.count();
     Status result = Evaluate(caller);
     if (outcome_) return *outcome_;
-    auto again = Clock::now() + kLookAgainInterval;
+    auto again = Clock::Now() + kLookAgainInterval;
     if (!result.ok()) {
       const ErrorCode code = result.error().code;
       if (code == ErrorCode::kConflict) continue;
       if (code != ErrorCode::kUnavailable && code != ErrorCode::kStale) return result;
-      again = Clock::now() + kCancelledInterval;
-    } else if (deadline_ > Clock::now()) {
+      again = Clock::Now() + kCancelledInterval;
+    } else if (deadline_ > Clock::Now()) {
       again = std::min(again, deadline_);
     }
     CAIRNFS_RETURN_IF_ERROR(signal.Await(seen, again, caller.cancelled));
   }
 }
 
-Timestamp RankGate::Visit::WallClock() {
-  auto since = std::chrono::system_clock::now().time_since_epoch();
-  return {std::chrono::duration_cast<std::chrono::seconds>(since).count(), 0};
-}
+// In whole seconds.
+Timestamp RankGate::Visit::WallClock() { return {Clock::WallTime().seconds, 0}; }
 
 std::string RankGate::Visit::RankName(const GateCall& call) {
   return call.rank ? fmt::format("rank {}", *call.rank) : fmt::format("rank \"{}\"", call.id);

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "control/rank_gate_visit.h"
 
 namespace cairnfs::control {
@@ -167,8 +168,8 @@ Status RankGate::Visit::ArriveAt(const Seen& seen) {
 // yet.
 bool RankGate::Visit::EarlierCallEnds(const std::function<bool()>& cancelled) {
   while (earlier_call_ != 0 && gate_.IsLive(earlier_call_)) {
-    if (cancelled() || Clock::now() >= patient_until_) return false;
-    std::this_thread::sleep_for(kCancelledInterval);
+    if (cancelled() || Clock::Now() >= patient_until_) return false;
+    Clock::SleepFor(kCancelledInterval);
   }
   return earlier_call_ != 0;
 }

@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "base/clock.h"
 #include "control/rank_gate_visit.h"
 
 namespace cairnfs::control {
@@ -83,7 +84,7 @@ Status RankGate::Visit::Gather(const Seen& seen, const Caller& caller) {
                                                         gate_.options_.host, RankName(call_)));
     return {};
   }
-  const bool has_timed_out = Clock::now() >= deadline_;
+  const bool has_timed_out = Clock::Now() >= deadline_;
   if (!has_timed_out && !IsToCount()) return {};
   std::vector<unsigned> present;
   size_t present_count = 0;
@@ -124,9 +125,9 @@ Status RankGate::Visit::AwaitRename(const Seen& seen, const Caller& caller) {
 
 // Waits for a rank of that host to rename. Gives up after a time that is longer than any rename takes.
 void RankGate::Visit::AwaitRenamer(const Seen& seen, const std::string& host) {
-  if (election_ != seen.state_revision) election_seen_ = Clock::now();
+  if (election_ != seen.state_revision) election_seen_ = Clock::Now();
   election_ = seen.state_revision;
-  if (Clock::now() - election_seen_ < gate_.options_.rename_wait_max) return;
+  if (Clock::Now() - election_seen_ < gate_.options_.rename_wait_max) return;
   outcome_ =
       MakeError(ErrorCode::kFailed,
                 fmt::format("it is not known whether the directory is committed: a rank on host {} was to rename "

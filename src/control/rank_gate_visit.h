@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "control/rank_gate.h"
 #include "control/rank_gate_records.h"
 
@@ -31,8 +32,8 @@ class RankGate::Visit {
         store_(gate.options_.store),
         call_(call),
         call_number_(call_number),
-        deadline_(Clock::now() + call.timeout),
-        patient_until_(std::min(deadline_, Clock::now() + gate.options_.patience)),
+        deadline_(Clock::Now() + call.timeout),
+        patient_until_(std::min(deadline_, Clock::Now() + gate.options_.patience)),
         state_key_(GateStateKey(call.directory)),
         elected_key_(GateElectedKey(call.directory)),
         ranks_begin_(GateRanksPrefix(call.directory)),
@@ -47,7 +48,6 @@ class RankGate::Visit {
   bool is_committed() const { return is_committed_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
   enum class Arrival {
     kCame,       // its record stands in the gate
     kLate,       // it has none: it waits for a rename for which it was not counted

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/thread_annotations.h"
 #include "control.grpc.pb.h"
@@ -26,8 +27,6 @@
 
 namespace cairnfs::control {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kWaitsMax = 96;  // beside those of root, of all users together
 // Threads beside those of calls that wait. They tell one call too many of the limit, which gRPC's own answer does not
@@ -51,7 +50,7 @@ uint64_t BytesBelow(const std::string& path) {
 }
 
 uint64_t SecondsSince(Clock::time_point then) {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - then).count());
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(Clock::Now() - then).count());
 }
 
 // Calls `start` with a Done and waits for it, or until `cancelled` says that nobody wants the answer any more; the
@@ -235,8 +234,8 @@ class Service::Impl final : public Control::Service {
       auto count = [this](fs::Done<fs::LiveCount> done) { filesystem_.CountLive(std::move(done)); };
       // A collection that has begun may have to end first.
       const auto gives_up = [is_cancelled = Cancelled(context), exact = request->exact(),
-                             deadline = Clock::now() + kQuickCountWait] {
-        return is_cancelled() || (!exact && Clock::now() >= deadline);
+                             deadline = Clock::Now() + kQuickCountWait] {
+        return is_cancelled() || (!exact && Clock::Now() >= deadline);
       };
       auto counted = Await<fs::LiveCount>(count, gives_up);
       if (!counted.ok() && request->exact()) return rpc::ToGrpc(counted.error().WithContext("cannot count"));
@@ -346,7 +345,7 @@ class Service::Impl final : public Control::Service {
 
   const Options options_;
   fs::FileSystem& filesystem_;
-  const Clock::time_point started_ = Clock::now();
+  const Clock::time_point started_ = Clock::Now();
   std::atomic<bool> stopping_{false};
   RankService ranks_;
   std::unique_ptr<grpc::Server> server_, rank_server_;
@@ -404,12 +403,12 @@ void Service::Impl::Shutdown() {
   if (server_ == nullptr) return;
   stopping_.store(true);
   if (rank_server_ != nullptr) {
-    rank_server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    rank_server_->Shutdown(Clock::LibraryDeadline(std::chrono::seconds(5)));
     rank_server_->Wait();
     door_.reset();
     rank_server_.reset();
   }
-  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  server_->Shutdown(Clock::LibraryDeadline(std::chrono::seconds(5)));
   server_->Wait();
   server_.reset();
   sampler_ = {};
@@ -418,7 +417,7 @@ void Service::Impl::Shutdown() {
 void Service::Impl::SampleRates(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     fs::FsTraffic traffic = filesystem_.GetTraffic();
-    Clock::time_point now = Clock::now();
+    Clock::time_point now = Clock::Now();
     {
       MutexLock lock(mutex_);
       samples_.push_back({now, traffic.write_bytes_total, traffic.read_bytes_total});
@@ -432,7 +431,7 @@ void Service::Impl::SampleRates(const std::stop_token& stop) {
 // Counts now and then, for readers that only look at the last count.
 void Service::Impl::CountNowAndThen() const {
   const auto last = filesystem_.GetStatus().live;
-  if (last && Clock::now() - last->at < kCountEvery) return;
+  if (last && Clock::Now() - last->at < kCountEvery) return;
   if (CountsQuickly()) filesystem_.CountLive([](const Result<fs::LiveCount>&) {});
 }
 
@@ -457,7 +456,7 @@ StatusReply Service::Impl::Report(const fs::FsStatus& status) const {
   MutexLock lock(mutex_);
   if (!samples_.empty()) {
     const Sample& first = samples_.front();
-    double seconds = std::max(0.5, std::chrono::duration<double>(Clock::now() - first.when).count());
+    double seconds = std::max(0.5, std::chrono::duration<double>(Clock::Now() - first.when).count());
     Activity& activity = *reply.mutable_activity();
     activity.set_write_bytes_per_second(static_cast<double>(status.write_bytes_total - first.written) / seconds);
     activity.set_read_bytes_per_second(static_cast<double>(status.read_bytes_total - first.read) / seconds);

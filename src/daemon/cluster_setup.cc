@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "base/clock.h"
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/random_bytes.h"
@@ -345,7 +346,7 @@ std::unique_ptr<meta::Namespace> MakeSharedNamespace(kv::KvStore& store) {
   meta::NamespaceOptions options;
   options.remote = true;
   return std::make_unique<meta::Namespace>(
-      store, [](const std::vector<kv::KvWrite>&) -> Status { return {}; }, meta::SystemClock(), options);
+      store, [](const std::vector<kv::KvWrite>&) -> Status { return {}; }, options);
 }
 
 Result<ClusterIdentity> ReadCluster(kv::KvStore& store) {
@@ -366,7 +367,7 @@ Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& conf
   if (!header.ok() && header.error().code == ErrorCode::kNotFound) {
     meta::FilesystemHeader fresh;
     fresh.uuid = RandomBytes(16);
-    fresh.created = meta::SystemClock().Now();
+    fresh.created = Clock::WallTime();
     fresh.chunk_params = chunking::ChunkParams().Encode();
     fresh.dedup = ChosenDedup(config);
     Status made = names->Format(fresh, geteuid(), getegid());

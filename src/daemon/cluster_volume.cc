@@ -7,6 +7,7 @@
 #include <chrono>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/machine_limits.h"
@@ -240,7 +241,7 @@ void ClusterVolume::StartFailed() { start_failed_ = true; }
 
 fs::FileSystem::Parts ClusterVolume::Parts() {
   fs::FileSystem::Parts parts(storage_->pool(), *delegated_, storage_->engine(), *names_, storage_->chunks(),
-                              meta::SystemClock(), chunk_params_, {*membership_, peer_service_->peers(), *chunks_});
+                              chunk_params_, {*membership_, peer_service_->peers(), *chunks_});
   parts.served_engine = cluster_store_->engine();
   parts.dedup = dedup_;
   parts.locks = locks_.get();

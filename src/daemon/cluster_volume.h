@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/thread_annotations.h"
 #include "chunking/chunker.h"
@@ -86,7 +87,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   mutable uint64_t session_began_seconds_ GUARDED_BY(session_mutex_) = 0;
   Mutex space_mutex_;
   std::optional<fs::FileSystem::Parts::Space> space_ GUARDED_BY(space_mutex_);
-  std::chrono::steady_clock::time_point space_read_at_ GUARDED_BY(space_mutex_);
+  Clock::time_point space_read_at_ GUARDED_BY(space_mutex_);
   // Destroyed from the last to the first: whoever serves the metadata ends that last.
   std::unique_ptr<ClusterStore> cluster_store_;
   std::unique_ptr<Storage> storage_;

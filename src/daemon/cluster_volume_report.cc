@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "base/clock.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_volume.h"
 
@@ -13,10 +14,7 @@ namespace {
 constexpr auto kSpaceReadEvery = std::chrono::seconds(2);
 constexpr const char* kOutText = "out";
 
-uint64_t WallClockSeconds() {
-  auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
-}
+uint64_t WallClockSeconds() { return static_cast<uint64_t>(Clock::WallTime().seconds); }
 
 const char* StateName(cluster::NodeState state) {
   switch (state) {
@@ -64,7 +62,7 @@ NodeUsage ClusterVolume::OwnUsage() const {
 
 // For df: the space that all nodes tell, no newer than they tell it.
 std::optional<fs::FileSystem::Parts::Space> ClusterVolume::SpaceOfAll() {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::Now();
   {
     MutexLock lock(space_mutex_);
     if (space_ && now - space_read_at_ < kSpaceReadEvery) return space_;

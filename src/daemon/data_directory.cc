@@ -18,6 +18,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/hex.h"
 #include "base/log.h"
@@ -159,20 +160,20 @@ bool HasBeenKilled(const std::string& lock_text) {
 }
 
 Status TakeLock(int lock, const std::string& path) {
-  auto began = std::chrono::steady_clock::now();
+  auto began = Clock::Now();
   for (;;) {
     if (flock(lock, LOCK_EX | LOCK_NB) == 0) return {};
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return ErrnoError(errno, fmt::format("cannot lock {}/LOCK", path));
     const std::string holder = ReadLockLines(lock).value_or(LockLines()).user;
     bool is_stopping = holder.empty() || holder.ends_with(" stopping") || HasBeenKilled(holder);
-    auto waited = std::chrono::steady_clock::now() - began;
+    auto waited = Clock::Now() - began;
     if (waited > (is_stopping ? kStoppingWaitMax : kHolderWaitMax)) {
       return MakeError(ErrorCode::kBusy, fmt::format("the data directory {} is in use by {}; stop that one first, or "
                                                      "give another data directory",
                                                      path, HolderOf(holder)));
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    Clock::SleepFor(std::chrono::milliseconds(50));
   }
 }
 

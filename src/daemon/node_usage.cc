@@ -6,13 +6,12 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "base/clock.h"
 #include "base/coding.h"
 #include "base/log.h"
 
 namespace cairnfs::daemon {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kUsagePrefix = "U";
 constexpr uint8_t kVersion = 1;
@@ -89,10 +88,10 @@ void UsagePublisher::Run(const std::stop_token& stop) {
   std::mutex mutex;
   std::condition_variable_any wake;
   Sample last = sample_();
-  Clock::time_point last_time = Clock::now(), published{}, kept = Clock::now();
+  Clock::time_point last_time = Clock::Now(), published{}, kept = Clock::Now();
   while (!stop.stop_requested()) {
     Sample now = sample_();
-    const Clock::time_point time = Clock::now();
+    const Clock::time_point time = Clock::Now();
     const double seconds = std::max(0.5, std::chrono::duration<double>(time - last_time).count());
     control::UsageMessage& told = now.usage.told;
     if (const uint64_t left = last.usage.told.repair_chunks_left(); left > told.repair_chunks_left()) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/hex.h"
 #include "base/log.h"
@@ -73,8 +74,7 @@ Status Volume::OpenLowerParts(Storage::WhenFull when_full) {
   if (!kv.ok()) return ExplainOpening(kv.error(), "cannot read the metadata", directory_.metadata_path());
   kv_ = std::move(kv).value();
   names_ = std::make_unique<meta::Namespace>(
-      *kv_, [store = kv_.get()](const std::vector<kv::KvWrite>& writes) { return store->CommitDurable(writes); },
-      meta::SystemClock());
+      *kv_, [store = kv_.get()](const std::vector<kv::KvWrite>& writes) { return store->CommitDurable(writes); });
   return {};
 }
 
@@ -93,7 +93,7 @@ Status Volume::MakeOrReadHeader() {
   if (directory_.is_new()) {
     meta::FilesystemHeader header;
     header.uuid = uuid;
-    header.created = meta::SystemClock().Now();
+    header.created = Clock::WallTime();
     header.chunk_params = chunk_params_.Encode();
     header.dedup = ChosenDedup(config_);
     CAIRNFS_RETURN_IF_ERROR(names_->Format(header, geteuid(), getegid()));
@@ -129,8 +129,7 @@ Result<store::RebuildResult> Volume::RebuildIndex(DataDirectory& directory, cons
 }
 
 fs::FileSystem::Parts Volume::Parts() {
-  fs::FileSystem::Parts parts(storage_->pool(), *kv_, storage_->engine(), *names_, storage_->chunks(),
-                              meta::SystemClock(), chunk_params_);
+  fs::FileSystem::Parts parts(storage_->pool(), *kv_, storage_->engine(), *names_, storage_->chunks(), chunk_params_);
   parts.dedup = dedup_;
   return parts;
 }

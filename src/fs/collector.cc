@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/coding.h"
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -59,7 +60,7 @@ Collector::Collector(kv::KvStore& kv, store::LocalChunkStore* chunks, SyncRounds
       rounds_(rounds),
       options_(options),
       freed_bytes_(owed),
-      last_freed_(std::chrono::steady_clock::now()),
+      last_freed_(Clock::Now()),
       due_since_(last_freed_),
       is_held_(options.read_only),
       bytes_per_second_max_(options.collect_bytes_per_second_max) {
@@ -94,7 +95,7 @@ cairnfs::Status Collector::Resume() {
   is_held_ = false;
   if (!stopping_) stop_ = std::stop_source();
   freed_bytes_ = std::max(freed_bytes_, owed);
-  last_freed_ = due_since_ = std::chrono::steady_clock::now();
+  last_freed_ = due_since_ = Clock::Now();
   not_before_ = {};
   return {};
 }
@@ -113,7 +114,7 @@ void Collector::Stop() {
 void Collector::NoteFreed(uint64_t bytes) {
   if (bytes == 0) return;
   MutexLock lock(mutex_);
-  last_freed_ = std::chrono::steady_clock::now();
+  last_freed_ = Clock::Now();
   if (freed_bytes_ < options_.collect_after_bytes && freed_bytes_ + bytes >= options_.collect_after_bytes) {
     due_since_ = last_freed_;
   }
@@ -132,7 +133,7 @@ std::chrono::nanoseconds Collector::PauseForRoomAfter(std::chrono::nanoseconds t
 // When enough was freed, nothing more came for a while, or that while never comes; or when anything was freed and room
 // is short.
 bool Collector::IsDue() const {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::Now();
   const auto delay = std::chrono::milliseconds(options_.collect_delay_ms);
   if (chunks_ == nullptr || !options_.collect_by_itself || is_held_ || freed_bytes_ == 0) return false;
   if (!is_room_short_ || now < not_for_room_before_) {
@@ -254,7 +255,7 @@ Result<LiveCount> Collector::CountOnce() {
   live.Seal();
   auto is_live = [&](const Digest& digest) { return live.Contains(digest); };
   CAIRNFS_ASSIGN_OR_RETURN(const store::LiveTotals totals, chunks_->CountLive(is_live, count_stop_.get_token()));
-  return LiveCount{totals, std::chrono::steady_clock::now()};
+  return LiveCount{totals, Clock::Now()};
 }
 
 std::string Collector::last_error() const {
@@ -284,13 +285,13 @@ void Collector::Run() {
       is_working_ = true;
       stop = stop_.get_token();
     }
-    const auto began = std::chrono::steady_clock::now();
+    const auto began = Clock::Now();
     cairnfs::Status status = stop.stop_requested() ? cairnfs::Status(WhyStopped()) : CollectOnce(stop);
     const store::StoreStats left = status.ok() ? chunks_->Stats() : store::StoreStats();
     {
       MutexLock lock(mutex_);
       phase_ = status.ok() ? "done" : "failed: " + status.error().message;
-      const auto now = std::chrono::steady_clock::now();
+      const auto now = Clock::Now();
       not_for_room_before_ = now + PauseForRoomAfter(now - began);
       if (status.ok()) {
         runs_total_++;
@@ -323,7 +324,7 @@ Error Collector::WhyStopped() const {
 void Collector::NoteFailure(const Error& error, uint64_t freed_before) {
   freed_bytes_ += freed_before;
   freed_bytes_at_failure_ = freed_bytes_;
-  failed_at_ = due_since_ = std::chrono::steady_clock::now();
+  failed_at_ = due_since_ = Clock::Now();
   not_before_ = failed_at_ + kRetryAfter;
   if (stop_.get_token().stop_requested() || chunks_ == nullptr) return;
   if (error.code == ErrorCode::kNoSpace) {

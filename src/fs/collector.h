@@ -11,6 +11,7 @@
 #include <stop_token>
 #include <thread>
 
+#include "base/clock.h"
 #include "fs/filesystem.h"
 #include "fs/sync_rounds.h"
 
@@ -92,18 +93,18 @@ class Collector {
   uint64_t freed_bytes_ GUARDED_BY(mutex_) = 0;
   bool is_room_short_ GUARDED_BY(mutex_) = false;  // since the last collection began
   // A full disk stays full, and little is freed all the time: that does not keep the collector always at work.
-  std::chrono::steady_clock::time_point not_for_room_before_ GUARDED_BY(mutex_);
-  std::chrono::steady_clock::time_point last_freed_ GUARDED_BY(mutex_);
-  std::chrono::steady_clock::time_point due_since_ GUARDED_BY(mutex_);   // when enough was freed
-  std::chrono::steady_clock::time_point not_before_ GUARDED_BY(mutex_);  // by itself, after one that failed
-  std::chrono::steady_clock::time_point failed_at_ GUARDED_BY(mutex_);
+  Clock::time_point not_for_room_before_ GUARDED_BY(mutex_);
+  Clock::time_point last_freed_ GUARDED_BY(mutex_);
+  Clock::time_point due_since_ GUARDED_BY(mutex_);   // when enough was freed
+  Clock::time_point not_before_ GUARDED_BY(mutex_);  // by itself, after one that failed
+  Clock::time_point failed_at_ GUARDED_BY(mutex_);
   // The most that the disk had free when one failed for lack of room, since one succeeded: with more, the next need
   // not wait for not_before_.
   std::optional<uint64_t> free_bytes_at_failure_ GUARDED_BY(mutex_);
   uint64_t freed_bytes_at_failure_ GUARDED_BY(mutex_) = 0;
   std::string last_error_ GUARDED_BY(mutex_);
   std::string logged_error_ GUARDED_BY(mutex_);
-  std::chrono::steady_clock::time_point logged_at_ GUARDED_BY(mutex_);
+  Clock::time_point logged_at_ GUARDED_BY(mutex_);
   bool stopping_ GUARDED_BY(mutex_) = false;
   bool is_held_ GUARDED_BY(mutex_);
   bool is_working_ GUARDED_BY(mutex_) = false;

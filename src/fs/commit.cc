@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "cairnfs/cairnfs.h"
@@ -303,7 +304,7 @@ void FileSystem::Impl::RefuseRename(const meta::RenameParams& params, const Erro
 
 std::string FileSystem::Impl::NoteFailedCommit(const meta::RenameParams& params, std::vector<std::string> causes) {
   CommitFailure failure;
-  failure.at = parts.clock.Now();
+  failure.at = Clock::WallTime();
   failure.source = params.expected_from.value_or(InodeId{});
   // The path is read from the metadata, for which nobody who is to hear of a failure waits once more.
   const bool may_ask = host->membership().LeaseHolds();

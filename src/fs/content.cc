@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "fs/impl.h"
 
@@ -73,7 +74,7 @@ void FileSystem::Impl::DropContentIfUnused(const InodePtr& inode) {
   table.contents_dropped++;
 }
 
-void FileSystem::Impl::Touch(Content& content) { content.mtime = content.ctime = parts.clock.Now(); }
+void FileSystem::Impl::Touch(Content& content) { content.mtime = content.ctime = Clock::WallTime(); }
 
 void FileSystem::Impl::MarkChanged(const InodePtr& inode) {
   if (inode->content->changed) return;
@@ -274,7 +275,7 @@ void FileSystem::Impl::GiveBackBuffers(std::chrono::milliseconds without_release
     });
     is_stuck = !any_on_its_way;
   }
-  const auto idle_since = std::chrono::steady_clock::now() - kIdleFor;
+  const auto idle_since = Clock::Now() - kIdleFor;
   table.ForEachHeld([this, is_stuck, idle_since](const InodePtr& inode) {
     MutexLock lock(inode->mutex);
     if (!inode->content || inode->content->overlay.runs().empty()) return;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "fs/cluster_host.h"
 #include "fs/filesystem.h"
 #include "meta/namespace.h"
@@ -37,7 +38,7 @@ class Covering {
   Status AddPage(InodeId file, const Digest& digest, std::string* text);
   Status Add(InodeId file, const Digest& digest, size_t size);
   Status AwaitCopies();  // of those that were added
-  bool IsLate() const { return std::chrono::steady_clock::now() >= limits_.deadline; }
+  bool IsLate() const { return Clock::Now() >= limits_.deadline; }
   Status CheckLimits() const;
   Status PauseAfter(InodeId file, const Error& why);
   Error ErrorOf(InodeId file, const Error& why);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "fs/paths.h"
 
@@ -20,9 +21,9 @@ void ErrorNames::Stop() {
   stopped_ = true;
   changed_.NotifyAll();
   // What the last messages are about is told too, if that does not take long.
-  const auto until = std::chrono::steady_clock::now() + kStopWaitsMax;
+  const auto until = Clock::Now() + kStopWaitsMax;
   while (is_searching_) {
-    const auto left = until - std::chrono::steady_clock::now();
+    const auto left = until - Clock::Now();
     if (left <= left.zero()) break;
     changed_.WaitFor(mutex_, left);
   }
@@ -30,7 +31,7 @@ void ErrorNames::Stop() {
 }
 
 void ErrorNames::Note(InodeId inode) {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::Now();
   MutexLock lock(mutex_);
   if (stopped_) return;
   ForgetOld(now);
@@ -61,10 +62,10 @@ void ErrorNames::Search() {
 }
 
 std::set<InodeId> ErrorNames::Gather() {
-  const auto until = std::chrono::steady_clock::now() + kGatherFor;
+  const auto until = Clock::Now() + kGatherFor;
   MutexLock lock(mutex_);
   while (!stopped_) {
-    const auto left = until - std::chrono::steady_clock::now();
+    const auto left = until - Clock::Now();
     if (left <= left.zero()) break;
     changed_.WaitFor(mutex_, left);
   }

@@ -11,6 +11,7 @@
 #include <set>
 #include <stop_token>
 
+#include "base/clock.h"
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "kv/store.h"
@@ -30,7 +31,7 @@ class ErrorNames {
   void Note(InodeId inode);
 
  private:
-  using TimePoint = std::chrono::steady_clock::time_point;
+  using TimePoint = Clock::time_point;
   void ForgetOld(TimePoint now) REQUIRES_LOCK(mutex_);
   void PostSearch() REQUIRES_LOCK(mutex_);
   void Search();

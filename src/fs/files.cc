@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "fs/impl.h"
@@ -251,7 +252,7 @@ bool FileSystem::Impl::MarksPages(const InodePtr& inode) {
 // Not for long: while pages wait for their answer the kernel sends no other background requests of the mount. The bytes
 // are kept and will be published, whatever becomes of the mark: no reason to drop the pages.
 void FileSystem::Impl::AnswerOnceMarked(const InodePtr& inode, std::function<void()> answer) {
-  const auto until = std::chrono::steady_clock::now() + kMarkWaitMax;
+  const auto until = Clock::Now() + kMarkWaitMax;
   auto finish = [this, inode, answer = std::move(answer)](const Status& marked) {
     const kv::Patience::OfThread own_time(nullptr);
     if (!marked.ok()) {
@@ -263,7 +264,7 @@ void FileSystem::Impl::AnswerOnceMarked(const InodePtr& inode, std::function<voi
   };
   blocking->Post(
       [this, inode, finish] { finish(host->membership().LeaseHolds() ? MarkUnpublished(inode) : Unanswered()); },
-      [until] { return std::chrono::steady_clock::now() >= until; }, [finish](const Error& why) { finish(why); });
+      [until] { return Clock::Now() >= until; }, [finish](const Error& why) { finish(why); });
 }
 
 Result<bool> FileSystem::Impl::AcceptWrite(const WriteRequest& request, const HandlePtr& handle,
@@ -365,12 +366,12 @@ void FileSystem::Impl::LosePages(const WriteRequest& request, const InodePtr& in
 void FileSystem::Impl::NoteUnderPages(const InodePtr& inode, uint64_t begin, uint64_t end) {
   if (!inode->mapped || begin >= end) return;
   inode->written_under_pages.Add(begin, end);
-  inode->written_under_pages_at = std::chrono::steady_clock::now();
+  inode->written_under_pages_at = Clock::Now();
 }
 
 // Pages that are written back so long after write(2) hold what was stored after it.
 void FileSystem::Impl::ForgetOldWrites(const InodePtr& inode) {
-  if (std::chrono::steady_clock::now() - inode->written_under_pages_at > kOldPagesWrittenBackIn) {
+  if (Clock::Now() - inode->written_under_pages_at > kOldPagesWrittenBackIn) {
     inode->written_under_pages.Clear();
   }
 }

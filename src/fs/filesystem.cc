@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/machine_limits.h"
@@ -53,7 +54,7 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
   };
   hooks.failed = [this](InodeId inode) { error_names->Note(inode); };
   hooks.no_room = [this] {
-    no_room_at = std::chrono::steady_clock::now();
+    no_room_at = Clock::Now();
     found_no_room = true;
     collector->NoteNoRoom();
   };
@@ -69,7 +70,7 @@ FileSystem::Impl::Impl(const Parts& the_parts, const FsOptions& the_options, uin
 void FileSystem::Impl::End() {
   if (!wait_watcher.joinable()) return;
   // The chunk store's threads answer reads, and outlive the session that takes the answers: none may still be in there.
-  while (reads_running.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (reads_running.load() > 0) Clock::SleepFor(std::chrono::milliseconds(1));
   stop.request_stop();
   {
     MutexLock lock(waits_mutex);
@@ -118,7 +119,7 @@ FileSystem::~FileSystem() {
 }
 
 FileSystem::Parts::Parts(io::BufferPool& the_pool, kv::LocalKvStore& local, kv::KvEngine& the_engine,
-                         meta::Namespace& the_names, store::LocalChunkStore& the_chunks, meta::Clock& the_clock,
+                         meta::Namespace& the_names, store::LocalChunkStore& the_chunks,
                          const chunking::ChunkParams& params)
     : pool(the_pool),
       kv(local),
@@ -127,11 +128,10 @@ FileSystem::Parts::Parts(io::BufferPool& the_pool, kv::LocalKvStore& local, kv::
       names(the_names),
       chunks(the_chunks),
       local_chunks(the_chunks),
-      clock(the_clock),
       chunk_params(params) {}
 
 FileSystem::Parts::Parts(io::BufferPool& the_pool, kv::KvStore& shared, kv::KvEngine& the_engine,
-                         meta::Namespace& the_names, store::LocalChunkStore& the_chunks, meta::Clock& the_clock,
+                         meta::Namespace& the_names, store::LocalChunkStore& the_chunks,
                          const chunking::ChunkParams& params, const ClusterParts& the_cluster)
     : pool(the_pool),
       kv(shared),
@@ -140,7 +140,6 @@ FileSystem::Parts::Parts(io::BufferPool& the_pool, kv::KvStore& shared, kv::KvEn
       names(the_names),
       chunks(the_cluster.chunks),
       local_chunks(the_chunks),
-      clock(the_clock),
       chunk_params(params),
       cluster(the_cluster) {}
 

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/types.h"
 #include "chunking/chunker.h"
@@ -137,7 +138,7 @@ struct CommitFailure {
 // Chunks of this host that files need, and those that nothing names any more, as of a moment.
 struct LiveCount {
   store::LiveTotals totals;
-  std::chrono::steady_clock::time_point at;
+  Clock::time_point at;
 };
 
 struct FsStatus {
@@ -205,12 +206,11 @@ class FileSystem {
   struct Parts {  // all outlive the filesystem
     // One host.
     Parts(io::BufferPool& pool, kv::LocalKvStore& kv, kv::KvEngine& engine, meta::Namespace& names,
-          store::LocalChunkStore& chunks, meta::Clock& clock, const chunking::ChunkParams& chunk_params);
+          store::LocalChunkStore& chunks, const chunking::ChunkParams& chunk_params);
     // One of several: `kv` compares the host's session in each commit (coherence::MakeFencedStore), `names` is remote
     // on it. The filesystem ends its open files when the session is lost, and then has the membership rejoin.
     Parts(io::BufferPool& pool, kv::KvStore& kv, kv::KvEngine& engine, meta::Namespace& names,
-          store::LocalChunkStore& chunks, meta::Clock& clock, const chunking::ChunkParams& chunk_params,
-          const ClusterParts& cluster);
+          store::LocalChunkStore& chunks, const chunking::ChunkParams& chunk_params, const ClusterParts& cluster);
 
     io::BufferPool& pool;
     kv::KvStore& kv;
@@ -220,7 +220,6 @@ class FileSystem {
     meta::Namespace& names;
     store::ChunkStore& chunks;
     store::LocalChunkStore& local_chunks;
-    meta::Clock& clock;
     chunking::ChunkParams chunk_params;
     meta::Dedup dedup = meta::Dedup::kMount;
     std::optional<ClusterParts> cluster;  // none: one host
@@ -320,8 +319,7 @@ class FileSystem {
   // For who has waited since `waits_since` for a buffer of the pool to take a write with, while none came free for
   // `without_release`: why none comes, once accepted bytes that find no room hold them all. Has it tried first, beside,
   // whether they find some. Does not wait; to be asked again and again.
-  std::optional<Error> WhyNoBufferComes(std::chrono::milliseconds without_release,
-                                        std::chrono::steady_clock::time_point waits_since);
+  std::optional<Error> WhyNoBufferComes(std::chrono::milliseconds without_release, Clock::time_point waits_since);
   // The write was answered with this error and not given to Write: what the kernel drops then is known to be lost. Of
   // the data, which need not outlive the call, only the size counts.
   void NoteRefused(const WriteRequest& request, const Error& why);

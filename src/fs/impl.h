@@ -9,6 +9,7 @@
 #include <span>
 #include <unordered_map>
 
+#include "base/clock.h"
 #include "base/task_queue.h"
 #include "fs/blocking_calls.h"
 #include "fs/checker.h"
@@ -198,7 +199,7 @@ class FileSystem::Impl {
 
    private:
     unsigned count_ = 0;
-    std::optional<std::chrono::steady_clock::time_point> since_;
+    std::optional<Clock::time_point> since_;
   };
   void ReadAhead(Handle& handle, const InodePtr& inode, uint64_t offset, size_t size);
   void PrefetchRange(const InodePtr& inode, uint64_t from, uint64_t to);
@@ -244,8 +245,8 @@ class FileSystem::Impl {
   void RequestUnlessCancelled(const Caller& caller, Done<void> done, SyncRounds::Scope scope = SyncRounds::Scope::kAll);
   // `done` is called once: with what the returned function is given, with kInterrupted once the caller is being killed,
   // or at the deadline with what `late` says then, whichever comes first.
-  SyncRounds::Answer UnlessCancelled(const Caller& caller, std::chrono::steady_clock::time_point deadline,
-                                     std::function<Error()> late, Done<void> done);
+  SyncRounds::Answer UnlessCancelled(const Caller& caller, Clock::time_point deadline, std::function<Error()> late,
+                                     Done<void> done);
   SyncRounds::Answer UnlessKilled(const Caller& caller, Done<void> done);  // without a deadline
   Error TookTooLong() const;                                               // the sync point; what it waits for
   void WatchWaits();
@@ -407,13 +408,13 @@ class FileSystem::Impl {
   std::atomic<uint64_t> free_count{0}, free_count_at_vain_collection{0};
   // Accepted bytes found no room when they were last tried.
   std::atomic<bool> found_no_room{false};
-  std::atomic<std::chrono::steady_clock::time_point> no_room_at{};  // the last of them
+  std::atomic<Clock::time_point> no_room_at{};  // the last of them
   struct RoomProbe {
     Mutex mutex;
     bool is_running GUARDED_BY(mutex) = false;
     std::optional<Error> why GUARDED_BY(mutex);  // what the last one found
     uint64_t free_count GUARDED_BY(mutex) = 0;   // before it
-    std::chrono::steady_clock::time_point began_at GUARDED_BY(mutex), ended_at GUARDED_BY(mutex);
+    Clock::time_point began_at GUARDED_BY(mutex), ended_at GUARDED_BY(mutex);
   };
   RoomProbe room_probe;
   std::atomic<uint64_t> reads_running{0};  // until the last thread has let go of them
@@ -430,7 +431,7 @@ class FileSystem::Impl {
     Mutex mutex;
     bool answered GUARDED_BY(mutex) = false;
     std::function<bool()> cancelled;
-    std::chrono::steady_clock::time_point deadline;
+    Clock::time_point deadline;
     std::function<Error()> late;
     Done<void> done;
   };

@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "fs/chunk_saver.h"
 #include "fs/extent_map.h"
@@ -73,8 +74,8 @@ struct Content {
   unsigned barriers_waiting = 0;  // operations that wait until nothing is in flight; no new cuts meanwhile
   std::unique_ptr<SharedContent> shared;  // where other hosts are; else null
 
-  bool drop_runs = false;  // under memory pressure: runs that are stored give their buffers back
-  std::chrono::steady_clock::time_point written_at;  // when bytes were last laid into `overlay`
+  bool drop_runs = false;        // under memory pressure: runs that are stored give their buffers back
+  Clock::time_point written_at;  // when bytes were last laid into `overlay`
 
   bool must_reload() const { return shared != nullptr && shared->must_reload; }
   bool quiet() const { return flying.empty() && !owed; }
@@ -123,8 +124,8 @@ class Inode {
   // How often it was noticed that another host may have published or closed bytes of the file, and how often by the
   // time at which the content that is there was read.
   uint64_t others_noticed GUARDED_BY(mutex) = 0, others_seen GUARDED_BY(mutex) = 0;
-  std::chrono::steady_clock::time_point looked_at GUARDED_BY(mutex);  // whether others have changed it
-  std::chrono::milliseconds look_after GUARDED_BY(mutex){};           // from then on, again
+  Clock::time_point looked_at GUARDED_BY(mutex);             // whether others have changed it
+  std::chrono::milliseconds look_after GUARDED_BY(mutex){};  // from then on, again
   bool look_under_way GUARDED_BY(mutex) = false;
   // Where the file ended here before another host cut it, and what was appended there since: the kernel may believe so
   // still, and append there.
@@ -135,7 +136,7 @@ class Inode {
   // What write(2), copy_file_range(2) and fallocate(2) have changed since the kernel last filled the pages that lie
   // there (docs/decisions/mappings.md).
   RangeSet written_under_pages GUARDED_BY(mutex);
-  std::chrono::steady_clock::time_point written_under_pages_at GUARDED_BY(mutex);  // the last of it
+  Clock::time_point written_under_pages_at GUARDED_BY(mutex);  // the last of it
 
   // Set-id bits and capabilities (set_id.cc).
   uint64_t privileges_given GUARDED_BY(mutex) = 0;  // changes that may have set no_capability or no_set_id wrong

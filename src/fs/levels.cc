@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "cairnfs/cairnfs.h"
 
 namespace cairnfs::fs {
@@ -18,7 +19,7 @@ std::optional<Durability> DurabilityOfName(std::string_view name) {
 }
 
 Result<Levels::ByDirectory> Levels::Read() {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::Now();
   {
     MutexLock lock(mutex_);
     if (read_at_ && now - *read_at_ < kReadEvery) return known_;

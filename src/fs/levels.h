@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "fs/filesystem.h"
 #include "meta/namespace.h"
@@ -48,7 +49,7 @@ class Levels {
   const Durability of_mount_;
   Mutex mutex_;
   ByDirectory known_ GUARDED_BY(mutex_);
-  std::optional<std::chrono::steady_clock::time_point> read_at_ GUARDED_BY(mutex_);
+  std::optional<Clock::time_point> read_at_ GUARDED_BY(mutex_);
 };
 
 }  // namespace cairnfs::fs

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/coding.h"
 #include "base/log.h"
 #include "fs/scan.h"
@@ -101,13 +102,13 @@ bool MetadataRoom::HoldsTooMuch(uint32_t uid, uint64_t room) {
 }
 
 void MetadataRoom::CountInBackground() {
-  const auto began = std::chrono::steady_clock::now();
+  const auto began = Clock::Now();
   MutexLock lock(mutex_);
   if (is_counting_ || began < not_counted_before_) return;
   is_counting_ = true;
   waiters_.Post([this, began] {
     auto owners = CountByOwner(parts_.kv, stop_);
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = Clock::Now();
     MutexLock counted(mutex_);
     is_counting_ = false;
     not_counted_before_ = now + std::max<std::chrono::nanoseconds>(kPausePerCount * (now - began), kRoomPauseMin);
@@ -122,7 +123,7 @@ void MetadataRoom::CountInBackground() {
 }
 
 void MetadataRoom::TellOfRefusal(const Error& why) {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::Now();
   auto told_at = told_at_.load();
   const bool was_told = told_at != decltype(told_at){} && now - told_at < kToldAgainAfter;
   if (was_told || !told_at_.compare_exchange_strong(told_at, now)) return;

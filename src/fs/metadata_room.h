@@ -15,6 +15,7 @@
 #include <stop_token>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "fs/filesystem.h"
@@ -45,13 +46,13 @@ class MetadataRoom {
   TaskQueue& waiters_;
   const std::stop_token stop_;
   const uint32_t own_uid_;
-  std::atomic<std::chrono::steady_clock::time_point> told_at_{};  // of a refusal, in the log
+  std::atomic<Clock::time_point> told_at_{};  // of a refusal, in the log
 
   Mutex mutex_;
   std::map<uint32_t, uint64_t> bytes_by_uid_ GUARDED_BY(mutex_);  // as of the last count
   uint64_t counted_bytes_ GUARDED_BY(mutex_) = 0;
   bool is_counting_ GUARDED_BY(mutex_) = false;
-  std::chrono::steady_clock::time_point not_counted_before_ GUARDED_BY(mutex_){};
+  Clock::time_point not_counted_before_ GUARDED_BY(mutex_){};
 };
 
 }  // namespace cairnfs::fs

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/clock.h"
 #include "fs/impl.h"
 
 namespace cairnfs::fs {
@@ -117,8 +118,7 @@ Status FileSystem::Rmdir(InodeId parent, std::string_view name) {
 void FileSystem::Impl::RequestUnlessCancelled(const Caller& caller, Done<void> done, SyncRounds::Scope scope) {
   const unsigned seconds_max = options.commit_wait_seconds_max;
   auto answer = UnlessCancelled(
-      caller, std::chrono::steady_clock::now() + std::chrono::seconds(seconds_max), [this] { return TookTooLong(); },
-      std::move(done));
+      caller, Clock::Now() + std::chrono::seconds(seconds_max), [this] { return TookTooLong(); }, std::move(done));
   rounds->Request(std::move(answer), scope);
 }
 
@@ -129,7 +129,7 @@ SyncRounds::Answer FileSystem::Impl::UnlessKilled(const Caller& caller, Done<voi
       return true;
     };
   }
-  return UnlessCancelled(caller, std::chrono::steady_clock::time_point::max(), {}, std::move(done));
+  return UnlessCancelled(caller, Clock::time_point::max(), {}, std::move(done));
 }
 
 // The wait for a round may end before the round does, which then tells nobody what it waits for.
@@ -140,8 +140,7 @@ Error FileSystem::Impl::TookTooLong() const {
                                                 " s (commit_wait_max)" + (lacking.empty() ? "" : ": " + lacking));
 }
 
-SyncRounds::Answer FileSystem::Impl::UnlessCancelled(const Caller& caller,
-                                                     std::chrono::steady_clock::time_point deadline,
+SyncRounds::Answer FileSystem::Impl::UnlessCancelled(const Caller& caller, Clock::time_point deadline,
                                                      std::function<Error()> late, Done<void> done) {
   auto wait = std::make_shared<Wait>();
   wait->cancelled = caller.cancelled;
@@ -182,7 +181,7 @@ void FileSystem::Impl::WatchWaits() {
       });
       current = waits;
     }
-    auto now = std::chrono::steady_clock::now();
+    auto now = Clock::Now();
     for (const auto& wait : current) {
       bool killed = false;
       Done<void> answer;
@@ -245,7 +244,7 @@ void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Don
     if (const Status same = impl_->CheckSession(*handle); !same.ok()) return done(same.error());
     session = handle->session;
   }
-  Timestamp now = impl_->parts.clock.Now();
+  Timestamp now = Clock::WallTime();
   std::optional<Timestamp> mtime = request.mtime_now ? now : request.mtime;
   const meta::AttrChanges changes = Impl::ChangesOf(request, *before, now, caller);
   if (regular && (request.uid || request.gid || request.size)) {

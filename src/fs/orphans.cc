@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/log.h"
 
 namespace cairnfs::fs {
@@ -41,7 +42,7 @@ void Orphans::Add(InodeId inode) {
 }
 
 void Orphans::Refuse(InodeId inode) {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::Now();
   MutexLock lock(mutex_);
   if (now >= next_tidy_) {
     next_tidy_ = now + kTidyEvery;
@@ -88,23 +89,23 @@ std::vector<InodeId> Orphans::Settle(const std::vector<InodeId>& inodes) {
 
 void Orphans::Run() {
   pthread_setname_np(pthread_self(), "cairn-orphans");
-  auto next_sweep = std::chrono::steady_clock::now() + sweep_every_;
+  auto next_sweep = Clock::Now() + sweep_every_;
   for (;;) {
     std::vector<InodeId> inodes;
     {
       MutexLock lock(mutex_);
       if (waiting_.empty() && !stopping_) wake_.WaitFor(mutex_, std::min(kTryAgain, sweep_every_));
-      const auto gathered = std::chrono::steady_clock::now() + kGatherFor;
+      const auto gathered = Clock::Now() + kGatherFor;
       while (!stopping_ && !waiting_.empty() && waiting_.size() < ClusterHost::kAskedAtOnce) {
-        const auto left = gathered - std::chrono::steady_clock::now();
+        const auto left = gathered - Clock::Now();
         if (left <= left.zero()) break;
         wake_.WaitFor(mutex_, left);
       }
       if (stopping_) return;
       inodes.swap(waiting_);
     }
-    if (std::chrono::steady_clock::now() >= next_sweep) {
-      next_sweep = std::chrono::steady_clock::now() + sweep_every_;
+    if (Clock::Now() >= next_sweep) {
+      next_sweep = Clock::Now() + sweep_every_;
       auto all = host_.IsFirstUp() ? names_.ListOrphans() : Result<std::vector<InodeId>>(std::vector<InodeId>());
       if (all.ok()) inodes.insert(inodes.end(), all->begin(), all->end());
     }

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "fs/cluster_host.h"
 
@@ -43,8 +44,8 @@ class Orphans {
   CondVar wake_;
   std::vector<InodeId> waiting_ GUARDED_BY(mutex_);
   bool stopping_ GUARDED_BY(mutex_) = false;
-  std::unordered_map<InodeId, std::chrono::steady_clock::time_point> refused_ GUARDED_BY(mutex_);
-  std::chrono::steady_clock::time_point next_tidy_ GUARDED_BY(mutex_){};
+  std::unordered_map<InodeId, Clock::time_point> refused_ GUARDED_BY(mutex_);
+  Clock::time_point next_tidy_ GUARDED_BY(mutex_){};
   std::thread thread_;
 };
 

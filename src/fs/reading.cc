@@ -1,6 +1,7 @@
 // Reading: what is in memory from the overlay, what is stored from the chunk store, ahead of the reader.
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "cluster/cluster_chunk_store.h"
 #include "fs/impl.h"
@@ -306,7 +307,7 @@ void FileSystem::Impl::LoadForRead(const std::shared_ptr<ReadPlan>& plan) {
 
 bool FileSystem::Impl::HostWaits::MayWait() {
   constexpr unsigned kCountMax = 4;
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::Now();
   if (!since_) since_ = now;
   return count_++ < kCountMax && now - *since_ < cluster::kReadWaitMax;
 }
@@ -411,7 +412,7 @@ void FileSystem::Impl::CheckAtime(Handle& handle) {
   auto attr = parts.names.GetAttr(handle.inode->id);
   if (!attr.ok()) return;
   Overlay(*attr);
-  Timestamp now = parts.clock.Now();
+  Timestamp now = Clock::WallTime();
   if (attr->atime > attr->mtime && attr->atime > attr->ctime && now.seconds - attr->atime.seconds < 24 * 3600) return;
   SyncRounds::Operation operation(*rounds);
   parts.names.TouchAtime(handle.inode->id, now);

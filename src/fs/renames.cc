@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "fs/impl.h"
@@ -104,7 +105,7 @@ Status FileSystem::Impl::PrepareForNewName(InodeId id) {
 // Whether bytes of the files, or their recipes, that are still on their way to the disk may find no room there: what
 // was reserved for them is an estimate, and the disk has other users.
 bool FileSystem::Impl::MayFindNoRoom(std::span<const InodeId> files) {
-  const bool was_short = std::chrono::steady_clock::now() - no_room_at.load() < kNoRoomHolds;
+  const bool was_short = Clock::Now() - no_room_at.load() < kNoRoomHolds;
   if (!was_short && parts.local_chunks.AvailableBytes() >= kPlentyBytes) return false;
   return std::any_of(files.begin(), files.end(), [&](InodeId id) {
     InodePtr inode = table.Find(id);

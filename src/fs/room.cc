@@ -1,6 +1,7 @@
 // Room for what is written: waiting for it, and knowing that none comes.
 #include <future>
 
+#include "base/clock.h"
 #include "fs/impl.h"
 
 namespace cairnfs::fs {
@@ -35,24 +36,24 @@ Status FileSystem::Impl::ReserveOrWait(uint64_t bytes) {
   // What nothing names any more may be most of the disk. One collection serves all who wait; when it was in vain, the
   // next few writers need not try again, unless something was freed since.
   using namespace std::chrono;
-  int64_t now_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+  int64_t now_ms = duration_cast<milliseconds>(Clock::Now().time_since_epoch()).count();
   const uint64_t count_before = free_count;
   if (now_ms - vain_collection_ms < 1000 && count_before == free_count_at_vain_collection) return NoSpace();
   CollectAndWait();
   if (parts.local_chunks.TryReserve(bytes)) return {};
   free_count_at_vain_collection = count_before;
-  vain_collection_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+  vain_collection_ms = duration_cast<milliseconds>(Clock::Now().time_since_epoch()).count();
   return NoSpace();
 }
 
 std::optional<Error> FileSystem::WhyNoBufferComes(std::chrono::milliseconds without_release,
-                                                  std::chrono::steady_clock::time_point waits_since) {
+                                                  Clock::time_point waits_since) {
   if (without_release < kNoBufferPatience || !impl_->found_no_room) return std::nullopt;
   Impl::RoomProbe& probe = impl_->room_probe;
   MutexLock lock(probe.mutex);
   // Who has just deleted something has perhaps made room, and is not told what was found before.
   const bool is_of_now = waits_since <= probe.began_at || probe.free_count == impl_->free_count;
-  if (is_of_now && std::chrono::steady_clock::now() - probe.ended_at < kProbeHolds) return probe.why;
+  if (is_of_now && Clock::Now() - probe.ended_at < kProbeHolds) return probe.why;
   if (!std::exchange(probe.is_running, true)) impl_->space_waiters->Post([this] { impl_->ProbeRoom(); });
   return std::nullopt;
 }
@@ -69,14 +70,14 @@ std::optional<Error> FileSystem::Impl::RetryWithoutRoom() {
   if (!found_no_room) return std::nullopt;
   // The round may have taken long over something else, and room have come meanwhile. What the meter says is an
   // estimate.
-  if (std::chrono::steady_clock::now() - no_room_at.load() < kProbeHolds) return NoSpace();
+  if (Clock::Now() - no_room_at.load() < kProbeHolds) return NoSpace();
   if (!parts.local_chunks.TryReserve(io::BufferPool::kPayloadBytes)) return NoSpace();
   parts.local_chunks.ReleaseReservation(io::BufferPool::kPayloadBytes);
   return std::nullopt;
 }
 
 void FileSystem::Impl::ProbeRoom() {
-  const auto began_at = std::chrono::steady_clock::now();
+  const auto began_at = Clock::Now();
   const uint64_t count_before = free_count;
   std::optional<Error> why = RetryWithoutRoom();
   // What was deleted since such a collection was last in vain may have held most of the disk.
@@ -90,7 +91,7 @@ void FileSystem::Impl::ProbeRoom() {
   room_probe.why = std::move(why);
   room_probe.free_count = count_before;
   room_probe.began_at = began_at;
-  room_probe.ended_at = std::chrono::steady_clock::now();
+  room_probe.ended_at = Clock::Now();
   room_probe.is_running = false;
 }
 

@@ -4,6 +4,7 @@
 #include <future>
 #include <memory>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "coherence/cluster_locks.h"
 #include "fs/impl.h"
@@ -129,7 +130,7 @@ uint64_t FileSystem::Impl::UnrecordedBytes(uint64_t& dirty_bytes) {
 void FileSystem::Impl::CountShared() {
   constexpr int64_t kCountEveryMs = 600'000;
   using namespace std::chrono;
-  const int64_t now_ms = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+  const int64_t now_ms = duration_cast<milliseconds>(Clock::Now().time_since_epoch()).count();
   int64_t counted_ms = shared_counted_ms;
   if (counted_ms >= 0 && now_ms - counted_ms < kCountEveryMs) return;
   if (!shared_counted_ms.compare_exchange_strong(counted_ms, now_ms)) return;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "fs/tail_merge.h"
@@ -124,7 +125,7 @@ void Streams::FillSmallHole(const InodePtr& inode, uint64_t end) {
 bool Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
   Content& content = *inode->content;
   Overlay& overlay = content.overlay;
-  content.written_at = std::chrono::steady_clock::now();
+  content.written_at = Clock::Now();
   if (!overlay.HasRunTo(offset)) FillSmallHole(inode, offset);
   uint64_t before = overlay.run_bytes();
   overlay.Write(offset, data);

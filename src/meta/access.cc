@@ -3,6 +3,8 @@
 #include <chrono>
 #include <thread>
 
+#include "base/clock.h"
+
 namespace cairnfs::meta {
 namespace {
 
@@ -198,7 +200,7 @@ void ConflictWaits::WaitAfter(int attempt) {
     options.wait_max = 64 * options.wait_min;
     retry_.emplace(options);
   }
-  std::this_thread::sleep_for(retry_->NextWait());
+  Clock::SleepFor(retry_->NextWait());
 }
 
 }  // namespace cairnfs::meta

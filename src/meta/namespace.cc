@@ -4,6 +4,7 @@
 #include <chrono>
 #include <ctime>
 
+#include "base/clock.h"
 #include "base/coding.h"
 #include "kv/patience.h"
 #include "meta/look_ahead.h"
@@ -14,26 +15,11 @@ namespace {
 // How often a thread that waits for another one's reservation asks whether it still has time.
 constexpr std::chrono::milliseconds kReservingLook{100};
 
-class WallClock final : public Clock {
- public:
-  Timestamp Now() override {
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    return {now.tv_sec, static_cast<uint32_t>(now.tv_nsec)};
-  }
-};
-
 }  // namespace
 
-Clock& SystemClock() {
-  static WallClock clock;
-  return clock;
-}
-
-Namespace::Namespace(kv::KvStore& store, DurablePut durable_put, Clock& clock, Options options)
+Namespace::Namespace(kv::KvStore& store, DurablePut durable_put, Options options)
     : store_(store),
       durable_put_(std::move(durable_put)),
-      clock_(clock),
       options_(options),
       hints_(options.remote ? std::make_unique<Hints>() : nullptr) {}
 
@@ -162,7 +148,7 @@ kv::KvStore& Namespace::LookAt(LookAhead& ahead, InodeId inode) {
 }
 
 Timestamp Namespace::TimeFor(InodeId directory) {
-  const Timestamp now = clock_.Now();
+  const Timestamp now = Clock::WallTime();
   return hints_ ? hints_->AdvanceTime(directory, now) : now;
 }
 

@@ -29,14 +29,6 @@
 
 namespace cairnfs::meta {
 
-// Where times come from; tests have their own.
-class Clock {
- public:
-  virtual ~Clock() = default;
-  virtual Timestamp Now() = 0;  // wall clock
-};
-Clock& SystemClock();
-
 // An UnpublishedMark and its key.
 struct Mark {
   std::string key;
@@ -136,7 +128,7 @@ class Namespace {
   using DurablePut = std::function<Status(const std::vector<kv::KvWrite>&)>;
 
   // All of the store, the clock and `durable_put` must outlive the namespace.
-  Namespace(kv::KvStore& store, DurablePut durable_put, Clock& clock, Options options = {});
+  Namespace(kv::KvStore& store, DurablePut durable_put, Options options = {});
   ~Namespace();
 
   // Makes an empty filesystem: header, root directory (mode 0755, owned by uid and gid). kAlreadyExists if there is a
@@ -243,7 +235,6 @@ class Namespace {
 
   kv::KvStore& store_;
   const DurablePut durable_put_;
-  Clock& clock_;
   const Options options_;
   const std::unique_ptr<Hints> hints_;  // null unless remote
   // Lock order: stripes by index. Held while an operation takes the time and commits: access.h, DirectoryTimesLock.

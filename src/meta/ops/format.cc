@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "base/coding.h"
 #include "meta/access.h"
 
@@ -16,7 +17,7 @@ Status Namespace::Format(const FilesystemHeader& header, uint32_t uid, uint32_t 
   root.uid = uid;
   root.gid = gid;
   root.nlink = 1;
-  root.atime = root.mtime = root.ctime = clock_.Now();
+  root.atime = root.mtime = root.ctime = Clock::WallTime();
   root.parent = kRootInode;
   kv::Transaction transaction;
   transaction.IfAbsent(HeaderKey())

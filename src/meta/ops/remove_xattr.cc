@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "meta/access.h"
 
 namespace cairnfs::meta {
@@ -9,7 +10,7 @@ Status Namespace::RemoveXattr(InodeId inode, std::string_view name) {
     const std::string key = XattrKey(inode, name);
     CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(key));
     if (!entry) return NoXattr(inode, name);
-    loaded.record.ctime = clock_.Now();
+    loaded.record.ctime = Clock::WallTime();
     kv::Transaction transaction;
     transaction.IfRevision(InodeKey(inode), loaded.revision).Put(InodeKey(inode), loaded.record.Encode()).Delete(key);
     CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));

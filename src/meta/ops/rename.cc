@@ -3,6 +3,7 @@
 // No cycles: a move of a directory to another parent reads V, walks up from the new parent to the root to see that the
 // directory is not on the way, and commits only if V is still the same; the commit bumps V. So when two such moves
 // overlap, one starts again, and its walk sees what the other one did.
+#include "base/clock.h"
 #include "base/coding.h"
 #include "base/failpoint.h"
 #include "meta/look_ahead.h"
@@ -191,7 +192,7 @@ Result<RenameResult> Namespace::Rename(const RenameParams& params) {
     {
       DirectoryTimesLock lock(directory_times_stripes_, options_, params.from_parent, params.to_parent);
       kv::Transaction transaction = BuildTransaction(
-          params, plan, hints_ ? std::max(TimeFor(params.from_parent), TimeFor(params.to_parent)) : clock_.Now());
+          params, plan, hints_ ? std::max(TimeFor(params.from_parent), TimeFor(params.to_parent)) : Clock::WallTime());
       if (params.guard) CAIRNFS_RETURN_IF_ERROR(params.guard(transaction));
       before_commit.Pass();
       CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));

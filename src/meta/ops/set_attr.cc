@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "meta/look_ahead.h"
 
 namespace cairnfs::meta {
@@ -25,7 +26,7 @@ Result<Attr> Namespace::SetAttr(InodeId inode, const AttrChanges& changes) {
     if (changes.gid) record.gid = *changes.gid;
     if (changes.atime) record.atime = *changes.atime;
     if (changes.mtime) record.mtime = *changes.mtime;
-    record.ctime = changes.ctime ? *changes.ctime : clock_.Now();
+    record.ctime = changes.ctime ? *changes.ctime : Clock::WallTime();
     transaction.Put(InodeKey(inode), record.Encode());
     CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
     return LoadAttrOrBasics(store, inode, record);

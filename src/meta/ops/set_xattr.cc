@@ -1,5 +1,6 @@
 // Every change of an extended attribute rewrites the inode's I record (its ctime), so comparing that record's revision
 // is enough to know that none of the inode's attributes changed.
+#include "base/clock.h"
 #include "meta/access.h"
 
 namespace cairnfs::meta {
@@ -21,7 +22,7 @@ Status Namespace::SetXattr(InodeId inode, std::string_view name, std::string_vie
                          Describe(inode) + " has the extended attribute '" + std::string(name) + "'");
       }
     }
-    loaded.record.ctime = clock_.Now();
+    loaded.record.ctime = Clock::WallTime();
     kv::Transaction transaction;
     transaction.IfRevision(InodeKey(inode), loaded.revision)
         .Put(InodeKey(inode), loaded.record.Encode())

@@ -51,7 +51,7 @@ struct Host {
     NamespaceOptions options;
     options.remote = true;
     names = std::make_unique<Namespace>(
-        delegated, [](const auto&) { return Status(); }, SystemClock(), options);
+        delegated, [](const auto&) { return Status(); }, options);
   }
   FakeSession session;
   CountingStore counted;

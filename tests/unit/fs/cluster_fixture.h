@@ -65,13 +65,13 @@ class Host {
     gate = std::make_unique<Gate>(*fenced);
     meta::NamespaceOptions names_options;
     names_options.remote = true;
-    names = std::make_unique<meta::Namespace>(*gate, nullptr, meta::SystemClock(), names_options);
+    names = std::make_unique<meta::Namespace>(*gate, nullptr, names_options);
     chunks = std::make_unique<TestChunks>(*local, shared_.stores);
     peers = std::make_unique<TestPeers>(shared_.board, membership->self());
   }
   ~Host() { Close(); }
   void Start() {
-    FileSystem::Parts parts(*pool, *gate, *engine, *names, *local, meta::SystemClock(), shared_.params,
+    FileSystem::Parts parts(*pool, *gate, *engine, *names, *local, shared_.params,
                             FileSystem::ClusterParts{*membership, *peers, *chunks});
     parts.served_engine = served_engine;
     parts.lacks_copies = [this] { return lacks_copies.load(); };

@@ -22,8 +22,7 @@ class ErrorNamesTest : public testing::Test {
   static constexpr int kThreads = 4;
   FullableEngine engine_;
   std::unique_ptr<kv::LocalKvStore> kv_ = *kv::LocalKvStore::Open(engine_);
-  meta::Namespace names_{*kv_, [this](const std::vector<kv::KvWrite>& writes) { return kv_->CommitDurable(writes); },
-                         meta::SystemClock()};
+  meta::Namespace names_{*kv_, [this](const std::vector<kv::KvWrite>& writes) { return kv_->CommitDurable(writes); }};
   std::unique_ptr<TaskQueue> queue_ = std::make_unique<TaskQueue>("names", kThreads);
   ErrorNames errors_{*kv_, names_, *queue_, /*records_name_directories=*/false};
 };

@@ -141,14 +141,14 @@ class World {
     ASSERT_TRUE(chunks_or.ok()) << chunks_or.error().message;
     chunks = std::move(*chunks_or);
     names = std::make_unique<meta::Namespace>(
-        *kv, [this](const std::vector<kv::KvWrite>& writes) { return kv->CommitDurable(writes); }, meta::SystemClock());
+        *kv, [this](const std::vector<kv::KvWrite>& writes) { return kv->CommitDurable(writes); });
     if (format) {
       meta::FilesystemHeader header;
       header.uuid = std::string(16, 'u');
       header.chunk_params = params.Encode();
       ASSERT_TRUE(names->Format(header, 0, 0).ok());
     }
-    FileSystem::Parts parts{*pool, *kv, *engine, *names, *chunks, meta::SystemClock(), params};
+    FileSystem::Parts parts{*pool, *kv, *engine, *names, *chunks, params};
     parts.dedup = dedup;
     auto fs_or = FileSystem::Start(parts, fs_options);
     ASSERT_TRUE(fs_or.ok());

@@ -8,17 +8,25 @@
 #include <functional>
 #include <memory>
 
+#include "base/clock.h"
 #include "kv/local_store.h"
 #include "meta/namespace.h"
 
 namespace cairnfs::meta {
 
-// Each question is answered with a time one millisecond later.
-class SteppingClock final : public Clock {
+// Each question for the time of day is answered with one a millisecond later.
+class SteppingTime final : public TimeSource {
  public:
-  Timestamp Now() override {
+  SteppingTime() { Clock::Replace(this); }
+  ~SteppingTime() override { Clock::Replace(nullptr); }
+  Clock::time_point Now() override { return std::chrono::steady_clock::now(); }
+  Timestamp WallTime() override {
     const int64_t tick = ticks_.fetch_add(1) + 1;
     return {1'700'000'000 + tick / 1000, static_cast<uint32_t>(tick % 1000 * 1'000'000)};
+  }
+  void WaitUntil(std::condition_variable& condition, std::unique_lock<std::mutex>& lock,
+                 Clock::time_point time) override {
+    condition.wait_until(lock, time);
   }
 
  private:
@@ -114,7 +122,7 @@ class NamespaceTest : public testing::Test {
           durable_puts_++;
           return local_->CommitDurable(writes);
         },
-        clock_, options_);
+        options_);
   }
 
   Namespace& names() { return *names_; }
@@ -160,7 +168,7 @@ class NamespaceTest : public testing::Test {
   }
 
   NamespaceOptions options_;
-  SteppingClock clock_;
+  SteppingTime time_;
   std::unique_ptr<kv::KvEngine> engine_;
   std::unique_ptr<kv::LocalKvStore> local_;
   std::unique_ptr<InterferingStore> store_;

@@ -17,7 +17,7 @@ class InodeNumbersTest : public testing::Test {
       NamespaceOptions options;
       options.remote = true;
       options.inode_batch = inode_batch;
-      names = std::make_unique<Namespace>(store, nullptr, SystemClock(), options);
+      names = std::make_unique<Namespace>(store, nullptr, options);
     }
     InodeId Create(const std::string& name) {
       CreateParams params;
