@@ -6,6 +6,8 @@
 #include <iterator>
 #include <thread>
 
+#include "base/clock.h"
+
 namespace cairnfs::coherence {
 namespace {
 
@@ -19,9 +21,9 @@ constexpr nanoseconds kReleaseGraceMax = std::chrono::milliseconds(100);
 
 // How late it ended.
 nanoseconds Rest(nanoseconds length) {
-  const auto begin = std::chrono::steady_clock::now();
-  std::this_thread::sleep_for(length);
-  return std::chrono::steady_clock::now() - begin - length;
+  const auto begin = Clock::Now();
+  Clock::SleepFor(length);
+  return Clock::Now() - begin - length;
 }
 
 }  // namespace

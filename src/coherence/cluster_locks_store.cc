@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "coherence/cluster_locks.h"
 
@@ -33,10 +34,10 @@ Result<cluster::Membership::Session> ClusterLocks::SessionOf(uint64_t epoch) con
 }
 
 bool ClusterLocks::Pause(uint64_t epoch, unsigned failures) {
-  const auto until = std::chrono::steady_clock::now() + std::min(kPauseMin * (1 << std::min(failures, 10U)), kPauseMax);
+  const auto until = Clock::Now() + std::min(kPauseMin * (1 << std::min(failures, 10U)), kPauseMax);
   MutexLock lock(mutex_);
   while (!ending_ && epoch_ == epoch) {
-    const auto left = until - std::chrono::steady_clock::now();
+    const auto left = until - Clock::Now();
     if (left <= left.zero()) break;
     changed_.WaitFor(mutex_, left);
   }
@@ -160,10 +161,10 @@ void ClusterLocks::WakeStalled(size_t count) {
 }
 
 void ClusterLocks::RetryStalled() {
-  const auto until = std::chrono::steady_clock::now() + kStalledRetry;
+  const auto until = Clock::Now() + kStalledRetry;
   MutexLock lock(mutex_);
   while (!ending_) {
-    const auto left = until - std::chrono::steady_clock::now();
+    const auto left = until - Clock::Now();
     if (left <= left.zero()) break;
     changed_.WaitFor(mutex_, left);
   }
@@ -201,7 +202,7 @@ void ClusterLocks::StartWatch(InodeId inode) {
   }
   // Until there is one, a look now and then tells the same.
   spdlog::warn("locks of inode {} cannot be watched: {}", inode.value, watch.error().message);
-  std::this_thread::sleep_for(kWatchRetry);
+  Clock::SleepFor(kWatchRetry);
   ReadAnew(inode);
 }
 

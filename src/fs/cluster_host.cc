@@ -1,5 +1,6 @@
 #include "fs/cluster_host.h"
 
+#include "base/clock.h"
 #include "cluster/records.h"
 #include "kv/patience.h"
 
@@ -103,7 +104,7 @@ Result<std::vector<bool>> ClusterHost::HeldElsewhere(const std::vector<InodeId>&
   // The view may lag behind a node that has just joined, and has opened the file since.
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<cluster::NodeId> others, OthersWithSession());
   for (const cluster::NodeId& node : others) {
-    const auto deadline = std::chrono::steady_clock::now() + kOrphanAnswer;
+    const auto deadline = Clock::Now() + kOrphanAnswer;
     CAIRNFS_ASSIGN_OR_RETURN(std::vector<bool> there, parts_.peers.HoldOrphans(node, inodes, deadline));
     for (size_t i = 0; i < held.size() && i < there.size(); i++) held[i] = held[i] || there[i];
   }

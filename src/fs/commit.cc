@@ -168,7 +168,7 @@ Covering FileSystem::Impl::CoveringFor(const Caller& caller) {
     if (waits_ended) return MakeError(ErrorCode::kUnavailable, "this host is stopping, and copies are still missing");
     return {};
   };
-  return {parts, *host, {std::chrono::steady_clock::now() + wait_max, std::move(check)}};
+  return {parts, *host, {Clock::Now() + wait_max, std::move(check)}};
 }
 
 // FindBelow names what may lie there, which is right for what is waited for, and not for what a commit fails for.
@@ -250,10 +250,8 @@ Status FileSystem::Impl::CheckPublishedBelow(InodeId inode) {
 std::vector<std::string> FileSystem::Impl::LackingCopies(const Error& why, const std::vector<meta::Attr>& sources) {
   if (why.code != ErrorCode::kUnavailable && why.code != ErrorCode::kNoSpace) return {};
   if (host->WhatIsLacking().empty()) return {};
-  const auto deadline = std::chrono::steady_clock::now() + kNamingTimeMax;
-  const auto goes_on = [&] {
-    return !waits_ended && host->membership().LeaseHolds() && std::chrono::steady_clock::now() < deadline;
-  };
+  const auto deadline = Clock::Now() + kNamingTimeMax;
+  const auto goes_on = [&] { return !waits_ended && host->membership().LeaseHolds() && Clock::Now() < deadline; };
   if (!goes_on()) return {};
   std::map<InodeId, std::vector<Digest>> unpublished;
   table.ForEachHeld([&](const InodePtr& inode) {

@@ -1,6 +1,7 @@
 // A filesystem's life among other hosts: what they ask, and what happens when this host's session is lost.
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "coherence/cluster_locks.h"
 #include "fs/impl.h"
@@ -129,14 +130,14 @@ void FileSystem::Impl::LoseSession() {
       return;
     }
     spdlog::warn("no new session with the cluster yet: {}", status.error().message);
-    std::this_thread::sleep_for(kRejoinEvery);
+    Clock::SleepFor(kRejoinEvery);
   }
 }
 
 Status FileSystem::Impl::AwaitSession() const {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.metadata_wait_ms);
+  const auto deadline = Clock::Now() + std::chrono::milliseconds(options.metadata_wait_ms);
   while (host->session() == 0) {
-    if (waits_ended || stop.stop_requested() || std::chrono::steady_clock::now() >= deadline) return NoSession();
+    if (waits_ended || stop.stop_requested() || Clock::Now() >= deadline) return NoSession();
     if (!kv::Patience::Sleep(nullptr, kSessionLook)) return NoSession();
   }
   return {};

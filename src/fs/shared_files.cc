@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "fs/impl.h"
 
@@ -235,7 +236,7 @@ void FileSystem::Impl::LoadForOpen(const Opening& opening, HostWaits waits, Done
     if (status.ok()) {
       if (writes) host->NoteMarks(*state, *inode->content->shared);
       inode->others_seen = std::max(inode->others_seen, noticed);
-      inode->looked_at = std::chrono::steady_clock::now();
+      inode->looked_at = Clock::Now();
       inode->look_after = kLookAfterMin;
     }
     // Who was killed has gone: nobody drops it later.
@@ -284,7 +285,7 @@ void FileSystem::Impl::WhenCurrent(const InodePtr& inode, const Caller& caller, 
 }
 
 void FileSystem::Impl::LookAgain(const InodePtr& inode) {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::Now();
   if (inode->look_under_way || now - inode->looked_at < inode->look_after) return;
   if (looks_under_way >= kLooksMax || host->session() == 0) return;
   inode->look_under_way = true;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 
 #include "base/clock.h"
 
@@ -19,6 +20,13 @@ bool Eventually(Condition condition, std::chrono::milliseconds within = std::chr
     pause = std::min<Clock::duration>(pause * 2, std::chrono::milliseconds(20));
   }
   return true;
+}
+
+// Whether `future`, of std, has its result within that time.
+template <typename Future>
+bool IsReadyWithin(Future& future, Clock::duration time) {
+  const auto is_ready = [&future] { return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready; };
+  return Eventually(is_ready, std::chrono::ceil<std::chrono::milliseconds>(time));
 }
 
 }  // namespace cairnfs

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../../support/few_threads.h"
+#include "base/clock.h"
 
 namespace cairnfs {
 namespace {
@@ -48,10 +49,10 @@ TEST(TaskQueue, TooManyThreadsAreAnExceptionAndLeaveNone) {
     for (int tries = 0; tries < 3; ++tries) {
       // None is left behind: each try gets as far as the first, once the system counts those before no more, which is
       // a little after they were joined.
-      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+      const auto end = Clock::Now() + std::chrono::seconds(30);
       while (try_once() != first) {
-        if (std::chrono::steady_clock::now() > end) return 3;
-        usleep(10'000);
+        if (Clock::Now() > end) return 3;
+        Clock::SleepFor(std::chrono::milliseconds(10));
       }
     }
     return 0;

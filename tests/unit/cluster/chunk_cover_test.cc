@@ -1,4 +1,5 @@
 // Chunks that were put on one node, by whoever, and get their copies since another name needs them.
+#include "base/clock.h"
 #include "chunk_fixture.h"
 
 namespace cairnfs::cluster {
@@ -87,7 +88,7 @@ TEST_F(CoverTest, WhoWaitsForCopiesSaysForHowLong) {
   for (const TestChunk& chunk : chunks) Plant(*nodes_[0], chunk, {nodes_[0]->id});
   const auto pins = Cover(*nodes_[0], chunks);
   ClusterChunkStore::SyncLimits limits;
-  limits.deadline = std::chrono::steady_clock::now();
+  limits.deadline = Clock::Now();
   const auto late = nodes_[0]->chunks->SyncReadable(Scope::kCopies, limits);
   ASSERT_FALSE(late.ok());
   EXPECT_EQ(late.error().code, ErrorCode::kUnavailable) << late.error().message;

@@ -1,4 +1,6 @@
 // What goes wrong: nodes that are down, full, gone.
+#include "../../support/eventually.h"
+#include "base/clock.h"
 #include "chunk_fixture.h"
 
 namespace cairnfs::cluster {
@@ -116,7 +118,7 @@ TEST_F(ClusterChunkTest, WhatHasNoRoomAndIsNamedIsWaitedForWithoutPins) {
   EXPECT_EQ(nodes_[0]->chunks->Sync().error().code, ErrorCode::kNoSpace);
   const size_t lacking = nodes_[0]->chunks->CountLacking(digests);
   EXPECT_GT(lacking, 0u);
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // in which what is not needed would be dropped
+  Clock::SleepFor(std::chrono::milliseconds(500));  // in which what is not needed would be dropped
   EXPECT_EQ(nodes_[0]->chunks->CountLacking(digests), lacking);
   AddNode();
   EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->Sync().ok(); }));
@@ -206,7 +208,7 @@ TEST_F(ClusterChunkTest, LoweringMinReplicasLetsASyncThatWaitsGoOn) {
   const auto chunks = MakeChunks(1, 10);
   PutAll(*nodes_[0], chunks);
   auto synced = std::async(std::launch::async, [&] { return nodes_[0]->chunks->Sync(); });
-  EXPECT_EQ(synced.wait_for(std::chrono::seconds(1)), std::future_status::timeout) << "it did not wait";
+  EXPECT_FALSE(IsReadyWithin(synced, std::chrono::seconds(1))) << "it did not wait";
   nodes_[0]->chunks->SetMinReplicas(1);
   ASSERT_OK(synced.get());
   EXPECT_EQ(nodes_[0]->chunks->ClusterStats().missing_copies, chunks.size());
@@ -218,7 +220,7 @@ TEST_F(ClusterChunkTest, LoweringMinReplicasLetsASyncThatWaitsGoOn) {
   const auto later = MakeChunks(100, 10);
   PutAll(*nodes_[0], later);
   synced = std::async(std::launch::async, [&] { return nodes_[0]->chunks->Sync(); });
-  EXPECT_EQ(synced.wait_for(std::chrono::seconds(1)), std::future_status::timeout) << "it did not wait";
+  EXPECT_FALSE(IsReadyWithin(synced, std::chrono::seconds(1))) << "it did not wait";
   Start(*nodes_[1]);
   ASSERT_OK(synced.get());
   ExpectCopies(later, 2);
@@ -438,7 +440,7 @@ TEST_F(ClusterChunkTest, WhatIsDamagedOnBothIsNotReadAgainAndAgain) {
     return bytes;
   };
   const uint64_t before = bytes_read();
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  Clock::SleepFor(std::chrono::seconds(1));
   EXPECT_LT(bytes_read() - before, 20 * chunk.bytes.size());
 }
 

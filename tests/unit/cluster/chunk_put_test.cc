@@ -1,6 +1,7 @@
 // Saving in a cluster: each chunk is stored on as many nodes as asked for, and crosses the network as rarely as it can.
 #include <atomic>
 
+#include "base/clock.h"
 #include "chunk_fixture.h"
 #include "cluster/busy_pause.h"
 #include "cluster/peer_server.h"
@@ -251,7 +252,7 @@ TEST_F(ClusterChunkTest, ABusyNodeIsAskedMoreAndMoreRarely) {
   AddNodes(2);
   constexpr int kRefusedMax = 16;
   std::atomic<int> refused{0};
-  std::atomic<std::chrono::steady_clock::time_point> first{}, last{};
+  std::atomic<Clock::time_point> first{}, last{};
   WireCounters counters;
   PeerServer::Options options;
   options.listen = "127.0.0.1:0";
@@ -261,7 +262,7 @@ TEST_F(ClusterChunkTest, ABusyNodeIsAskedMoreAndMoreRarely) {
         if (method != PeerMethod::kPut || refused >= kRefusedMax) {
           return nodes_[1]->chunks->peer().Handle(method, caller, std::move(request), std::move(respond));
         }
-        last = std::chrono::steady_clock::now();
+        last = Clock::Now();
         if (++refused == 1) first = last.load();
         respond(MakeError(ErrorCode::kBusy, "too many chunks"));
       });
@@ -280,7 +281,7 @@ TEST_F(ClusterChunkTest, ABusyNodeIsAskedMoreAndMoreRarely) {
 
 TEST(BusyPauseTest, GoesOnSlowlyAndThenFaster) {
   BusyPause busy;
-  auto now = BusyPause::Clock::now();
+  auto now = Clock::Now();
   EXPECT_TRUE(busy.MaySend(now, 1000));
   busy.NoteBusy(now);
   busy.NoteBusy(now);  // sent together with the first

@@ -1,4 +1,5 @@
 // Repair: copies are made again, and in the failure domains that lack them.
+#include "base/clock.h"
 #include "chunk_fixture.h"
 
 namespace cairnfs::cluster {
@@ -72,7 +73,7 @@ TEST_F(ClusterChunkTest, ADomainThatDoesNotAnswerCostsTheOthersNothing) {
   // Up, as all believe, each of whom finds its copies in one domain; and nobody is there.
   for (int pass = 0; pass < 2; ++pass) {
     cluster_.SetState(nodes_[3]->id, NodeState::kUp);
-    std::this_thread::sleep_for(std::chrono::seconds(2));
+    Clock::SleepFor(std::chrono::seconds(2));
     cluster_.SetState(nodes_[3]->id, NodeState::kDown);
   }
   ExpectCopies(chunks, 2);

@@ -5,7 +5,9 @@
 
 #include <future>
 
+#include "../../support/eventually.h"
 #include "../store/hooked_engine.h"
+#include "base/clock.h"
 #include "chunk_fixture.h"
 
 namespace cairnfs::cluster {
@@ -159,11 +161,11 @@ TEST_F(HomeTest, AHeldAnswerComesWhenTheChunkHasCome) {
   auto future = promise.get_future();
   home_->AskAndHold({chunk_.digest}, ids_[2], [&](std::vector<HasAnswer> answers) { promise.set_value(answers); });
   home_->Tick();
-  EXPECT_EQ(future.wait_for(std::chrono::milliseconds(30)), std::future_status::timeout);
+  EXPECT_FALSE(IsReadyWithin(future, std::chrono::milliseconds(30)));
   Store(chunk_);
   ASSERT_OK(commit_->CommitAndWait());
   home_->EndClaim(chunk_.digest);
-  while (future.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) home_->Tick();
+  while (!IsReadyWithin(future, std::chrono::milliseconds(5))) home_->Tick();
   EXPECT_EQ(future.get()[0].kind, Kind::kKnownHere);
 }
 
@@ -173,7 +175,7 @@ TEST_F(HomeTest, AHeldAskerGetsTheClaimOfANodeThatWentDown) {
   auto future = promise.get_future();
   home_->AskAndHold({chunk_.digest}, ids_[2], [&](std::vector<HasAnswer> answers) { promise.set_value(answers); });
   cluster_.SetState(ids_[1], NodeState::kDown);
-  while (future.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) home_->Tick();
+  while (!IsReadyWithin(future, std::chrono::milliseconds(5))) home_->Tick();
   EXPECT_EQ(future.get()[0].kind, Kind::kBring);
 }
 
@@ -214,7 +216,10 @@ TEST_F(HomeTest, ManyWhoWaitForTheSameAreEachAnsweredOnce) {
     EXPECT_EQ(std::count(answered.begin(), answered.end(), 0u), static_cast<std::ptrdiff_t>(kHosts));
     for (const TestChunk& chunk : chunks) Store(chunk);
     for (const TestChunk& chunk : chunks) home_->EndClaim(chunk.digest);
-    while (std::count(answered.begin(), answered.end(), 0u) > 0) home_->Tick();
+    while (std::count(answered.begin(), answered.end(), 0u) > 0) {
+      home_->Tick();
+      Clock::SleepFor(std::chrono::milliseconds(1));
+    }
   }
   EXPECT_EQ(answered, std::vector<unsigned>(kHosts, 2));
   EXPECT_EQ(known, std::vector<unsigned>(kHosts, static_cast<unsigned>(digests.size())));
@@ -232,7 +237,10 @@ TEST_F(HomeTest, WhoWasAnsweredMayWaitAgain) {
     }
     EXPECT_EQ(answered, 0u);
     home_->EndClaim(chunk.digest);
-    while (answered < kHeldAtMost) home_->Tick();
+    while (answered < kHeldAtMost) {
+      home_->Tick();
+      Clock::SleepFor(std::chrono::milliseconds(1));
+    }
   }
 }
 

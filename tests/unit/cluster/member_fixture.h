@@ -20,7 +20,6 @@
 namespace cairnfs::cluster {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 template <typename T>
 T Must(Result<T> result) {

@@ -1,6 +1,6 @@
 #include "cluster/membership.h"
 
-#include "cluster/boot_clock.h"
+#include "base/clock.h"
 #include "cluster/session_state.h"
 #include "member_fixture.h"
 
@@ -202,9 +202,9 @@ TEST_F(MembershipTest, ASessionLeftByACrashIsReplacedAtOnce) {
   held.writes.push_back(kv::KvWrite{"L1", "delegation", old_session.lease});
   Must(store_->Commit(held));
 
-  const auto began = std::chrono::steady_clock::now();
+  const auto began = Clock::Now();
   auto restarted = Must(Membership::Join(*store_, OptionsOf(1)));
-  EXPECT_LT(std::chrono::steady_clock::now() - began, OptionsOf(1).lease / 2);
+  EXPECT_LT(Clock::Now() - began, OptionsOf(1).lease / 2);
   EXPECT_GT(Must(restarted->session()).revision, old_session.revision);
   EXPECT_FALSE(Exists("L1"));  // what else it held ended with its lease
 
@@ -225,10 +225,10 @@ TEST_F(MembershipTest, ASessionOfAnotherPlaceIsWaitedOut) {
   auto there = Must(Membership::Join(line_, BriefOptionsOf(1)));
   MembershipOptions options = BriefOptionsOf(1);
   options.place = "another machine";
-  const auto began = steady_clock::now();
+  const auto began = Clock::Now();
   auto refused = Membership::Join(*store_, options);
   EXPECT_EQ(CodeOf(refused), ErrorCode::kAlreadyExists);
-  EXPECT_GE(steady_clock::now() - began, options.lease);
+  EXPECT_GE(Clock::Now() - began, options.lease);
   EXPECT_TRUE(there->session().ok());
   line_.cut = true;
   // On a busy machine the store may end the lease later than a Join waits.
@@ -270,12 +270,12 @@ TEST_F(MembershipTest, WhileNobodyLookedNobodyWentOut) {
   auto second = Must(Membership::Join(*store_, OptionsOf(2)));
   first.reset();
   second.reset();
-  std::this_thread::sleep_for(options.out_after * 2);
+  Clock::SleepFor(options.out_after * 2);
   EXPECT_FALSE(Exists(KeyOf(MemberKey::kOut, IdOf(2))));
-  const auto joins_at = steady_clock::now();
+  const auto joins_at = Clock::Now();
   first = Must(Membership::Join(*store_, options));
   ExpectSeen(*first, "1+ 2x");
-  EXPECT_GE(steady_clock::now() - joins_at, options.out_after) << "somebody has to look for so long";
+  EXPECT_GE(Clock::Now() - joins_at, options.out_after) << "somebody has to look for so long";
 }
 
 TEST_F(MembershipTest, WhileTheObserverWasCutOffNobodyWentOut) {
@@ -283,19 +283,19 @@ TEST_F(MembershipTest, WhileTheObserverWasCutOffNobodyWentOut) {
   options.out_after = milliseconds(500);
   auto first = Must(Membership::Join(line_, options));
   auto second = Must(Membership::Join(*store_, OptionsOf(2)));
-  const auto goes_at = steady_clock::now();
+  const auto goes_at = Clock::Now();
   second.reset();
   EXPECT_TRUE(Eventually([&] { return Seen(*first) != "1+ 2+"; }));
   const uint64_t renewals = first->stats().renewals_total;
   EXPECT_TRUE(Eventually([&] { return first->stats().renewals_total > renewals + 2; }));  // it has begun to count
   line_.cut = true;
-  const auto cut_at = steady_clock::now();
-  std::this_thread::sleep_for(options.out_after * 2);
-  const auto back_at = steady_clock::now();
+  const auto cut_at = Clock::Now();
+  Clock::SleepFor(options.out_after * 2);
+  const auto back_at = Clock::Now();
   line_.cut = false;
   ExpectSeen(*first, "1+ 2x");
   // A renewal counts for what passed since the one before it, for two rounds at most.
-  const auto looked = (cut_at - goes_at) + (steady_clock::now() - back_at);
+  const auto looked = (cut_at - goes_at) + (Clock::Now() - back_at);
   EXPECT_GE(looked + 4 * options.renew_every, options.out_after);
 }
 
@@ -393,10 +393,10 @@ TEST_F(MembershipTest, ACommitThatWaitsDoesNotHoldUpTheRenewals) {
   auto member = Must(Membership::Join(line_, OptionsOf(1)));
   line_.before_commit = [&](const kv::Transaction&) {
     waits = true;
-    while (!go_on) std::this_thread::sleep_for(milliseconds(5));
+    while (!go_on) Clock::SleepFor(milliseconds(5));
   };
   member->SetFull(true);
-  while (!waits) std::this_thread::sleep_for(milliseconds(5));
+  while (!waits) Clock::SleepFor(milliseconds(5));
   const uint64_t renewals = member->stats().renewals_total;
   EXPECT_TRUE(Eventually([&] { return member->stats().renewals_total > renewals + 25; }));
   EXPECT_TRUE(member->session().ok());
@@ -433,31 +433,31 @@ TEST_F(MembershipTest, ThatTheStoreWentBackMayBeToldAfterTheLoss) {
 TEST(SessionState, LivesUntilTheLeaseMayHaveEnded) {
   SessionState state;
   EXPECT_EQ(CodeOf(state.Get()), ErrorCode::kStale);
-  state.Begin({"key", 7, 3}, BootTime() + std::chrono::seconds(60));
+  state.Begin({"key", 7, 3}, Clock::SinceBoot() + std::chrono::seconds(60));
   EXPECT_EQ(Must(state.Get()).revision, 7u);
   EXPECT_TRUE(state.LeaseHolds());
-  state.Extend(1, BootTime());  // an answer that was overtaken by a later one takes nothing back
+  state.Extend(1, Clock::SinceBoot());  // an answer that was overtaken by a later one takes nothing back
   EXPECT_TRUE(state.LeaseHolds());
   EXPECT_FALSE(state.Lose(2, "not this one"));
   EXPECT_TRUE(state.Lose(1, "a reason"));
   EXPECT_FALSE(state.Lose(1, "a reason"));
   EXPECT_FALSE(state.LeaseHolds());
   EXPECT_NE(state.Get().error().message.find("a reason"), std::string::npos);
-  state.Extend(1, BootTime() + std::chrono::seconds(60));
+  state.Extend(1, Clock::SinceBoot() + std::chrono::seconds(60));
   EXPECT_FALSE(state.LeaseHolds());
 
-  state.Begin({"key", 9, 4}, BootTime());
+  state.Begin({"key", 9, 4}, Clock::SinceBoot());
   EXPECT_EQ(CodeOf(state.Get()), ErrorCode::kUnavailable);
   EXPECT_EQ(state.Current()->number, 2u);
 }
 
 TEST(SessionState, WhoWaitsAcrossALossIsRefused) {
   SessionState state;
-  state.Begin({"key", 7, 3}, BootTime());
+  state.Begin({"key", 7, 3}, Clock::SinceBoot());
   std::thread other([&] {
     EXPECT_TRUE(Eventually([&] { return state.waiting_count() == 1; }));
     state.Lose(1, "a reason");
-    state.Begin({"key", 9, 4}, BootTime() + std::chrono::seconds(60));
+    state.Begin({"key", 9, 4}, Clock::SinceBoot() + std::chrono::seconds(60));
   });
   EXPECT_EQ(CodeOf(state.Wait(milliseconds(60'000))), ErrorCode::kStale);
   other.join();
@@ -467,14 +467,14 @@ TEST(SessionState, WhoWaitsAcrossALossIsRefused) {
 TEST(SessionState, NobodyWaitsForAStoreThatIsGivenUp) {
   auto patience = std::make_shared<kv::Patience>();
   SessionState state(patience);
-  state.Begin({"key", 7, 3}, BootTime());
+  state.Begin({"key", 7, 3}, Clock::SinceBoot());
   std::thread waits([&] { EXPECT_EQ(CodeOf(state.Wait(std::chrono::minutes(10))), ErrorCode::kUnavailable); });
   EXPECT_TRUE(Eventually([&] { return state.waiting_count() == 1; }));
   patience->Limit(milliseconds(50));
   waits.join();
   EXPECT_EQ(CodeOf(state.Wait(std::chrono::minutes(10))), ErrorCode::kUnavailable);
   // One that is known to live needs no store.
-  state.Extend(1, BootTime() + std::chrono::seconds(60));
+  state.Extend(1, Clock::SinceBoot() + std::chrono::seconds(60));
   EXPECT_EQ(Must(state.Wait(milliseconds(0))).revision, 7u);
 }
 

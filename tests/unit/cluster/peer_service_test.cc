@@ -5,6 +5,8 @@
 #include <atomic>
 #include <future>
 
+#include "../../support/eventually.h"
+#include "base/clock.h"
 #include "chunk_fixture.h"
 #include "cluster/peer_client.h"
 #include "cluster/peer_server.h"
@@ -13,13 +15,11 @@
 namespace cairnfs::cluster {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 class Handler final : public PeerHandler {
  public:
   std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes) override {
     ++running;
-    while (blocked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (blocked) Clock::SleepFor(std::chrono::milliseconds(1));
     --running;
     std::vector<bool> held;
     for (const InodeId& inode : inodes) held.push_back(inode.value > 10);
@@ -38,7 +38,7 @@ class PeerServiceTest : public ClusterChunkTest {
   }
   Peers& peers() { return nodes_[0]->service->peers(); }
   static Clock::time_point Soon(std::chrono::milliseconds time = std::chrono::seconds(20)) {
-    return Clock::now() + time;
+    return Clock::Now() + time;
   }
   Handler handler_;
 };
@@ -104,7 +104,7 @@ TEST_F(PeerServiceTest, WhoWaitsNoMoreDoesNotWaitForAnAnswerEither) {
   });
   EXPECT_TRUE(Eventually([&] { return handler_.running == 1; }));
   patience.End();
-  EXPECT_EQ(asked.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_TRUE(IsReadyWithin(asked, std::chrono::seconds(60)));
   handler_.blocked = false;
   const auto answer = asked.get();
   ASSERT_FALSE(answer.ok());
@@ -116,7 +116,7 @@ TEST_F(PeerServiceTest, TakingTheHandlerAwayWaitsForItsCalls) {
   std::thread asker([&] { static_cast<void>(peers().HoldOrphans(nodes_[1]->id, {InodeId{2}}, Soon())); });
   EXPECT_TRUE(Eventually([&] { return handler_.running == 1; }));
   std::thread unblocker([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    Clock::SleepFor(std::chrono::milliseconds(50));
     handler_.blocked = false;
   });
   nodes_[1]->service->peers().SetHandler(nullptr);
@@ -140,9 +140,9 @@ TEST_F(PeerServiceTest, ANodeThatComesBackIsFoundAgainSoon) {
   EXPECT_FALSE(away.ok());
   Start(*nodes_[1]);
   nodes_[1]->service->peers().SetHandler(&handler_);
-  const auto begin = Clock::now();
+  const auto begin = Clock::Now();
   ASSERT_OK(peers().HoldOrphans(nodes_[1]->id, {InodeId{5}}, Soon()));
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));
+  EXPECT_LT(Clock::Now() - begin, std::chrono::seconds(15));
 }
 
 TEST_F(PeerServiceTest, NewsIsDurableWhenItIsAnswered) {

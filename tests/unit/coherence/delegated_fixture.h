@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "coherence/delegated_store.h"
 #include "fake_session.h"
 #include "kv/engine.h"
@@ -122,10 +123,10 @@ class DelegatedStoreTest : public testing::Test {
     ASSERT_TRUE(store_->Commit(kv::Transaction().Put(InodeKey(id), RecordOf(S_IFREG, parent))).ok());
   }
   static void ReadUntilHeld(Host& host, const std::string& key, uint64_t held) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (host.names->Stats().held < held && std::chrono::steady_clock::now() < until) {
+    const auto until = Clock::Now() + std::chrono::seconds(60);
+    while (host.names->Stats().held < held && Clock::Now() < until) {
       ASSERT_TRUE(host.names->Get(key).ok());
-      std::this_thread::sleep_for(milliseconds(1));
+      Clock::SleepFor(milliseconds(1));
     }
     ASSERT_EQ(host.names->Stats().held, held);
     ASSERT_TRUE(host.names->Get(key).ok());  // and it is remembered

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 
+#include "base/clock.h"
 #include "cluster/membership.h"
 #include "kv/shared_store.h"
 
@@ -30,7 +31,7 @@ class FakeSession final : public cluster::Membership {
     kv::Transaction transaction;
     transaction.writes.push_back({session_.key, "", session_.lease});
     session_.revision = *store.Commit(transaction);
-    expires_ = std::chrono::steady_clock::now() + ttl;
+    expires_ = Clock::Now() + ttl;
   }
   const cluster::NodeId& self() const override { return self_; }
   cluster::ViewPtr view() const override { return std::make_shared<cluster::View>(); }
@@ -43,21 +44,21 @@ class FakeSession final : public cluster::Membership {
     if (LeaseHolds()) return session_;
     return MakeError(ErrorCode::kUnavailable, "the lease may have ended");
   }
-  bool LeaseHolds() const override { return std::chrono::steady_clock::now() < expires_.load() - milliseconds(100); }
+  bool LeaseHolds() const override { return Clock::Now() < expires_.load() - milliseconds(100); }
   void OnLost(std::function<void()>) override {}
   Status Rejoin() override { return {}; }
   // Called at the next call of session(), once.
   mutable std::function<void()> between_calls;
   kv::LeaseId lease() const { return session_.lease; }
   // By this host's clock; the store may keep it yet.
-  void LetLeaseEnd() { expires_ = std::chrono::steady_clock::now(); }
+  void LetLeaseEnd() { expires_ = Clock::Now(); }
   void SetFull(bool) override {}
   Status Forget(const cluster::NodeId&) override { return {}; }
 
  private:
   cluster::NodeId self_;
   Session session_;
-  std::atomic<std::chrono::steady_clock::time_point> expires_;
+  std::atomic<Clock::time_point> expires_;
 };
 
 }  // namespace cairnfs::coherence

@@ -72,7 +72,7 @@ TEST_F(RankDoorTest, TellsWhoConnects) {
   ASSERT_TRUE(door.ok()) << door.error().message;
   const pid_t child = ConnectAs(kNobody);
   auto connection = admitted.get_future();
-  ASSERT_EQ(connection.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  ASSERT_TRUE(IsReadyWithin(connection, std::chrono::seconds(30)));
   const int fd = connection.get();
   auto caller = (*door)->CallerOf("fd:" + std::to_string(fd));
   ASSERT_TRUE(caller.has_value());

@@ -114,7 +114,7 @@ class Pending {
   Status get() { return status_.get(); }
   void wait() { status_.wait(); }
   void Cancel() { *cancelled_ = true; }
-  bool IsOverWithin(milliseconds time) { return status_.wait_for(time) == std::future_status::ready; }
+  bool IsOverWithin(milliseconds time) { return IsReadyWithin(status_, time); }
 
  private:
   std::future<Status> status_;  // waits when it goes

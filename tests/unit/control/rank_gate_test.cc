@@ -1,3 +1,5 @@
+#include "../../support/eventually.h"
+#include "base/clock.h"
 #include "rank_gate_fixture.h"
 
 namespace cairnfs::control {
@@ -142,7 +144,7 @@ TEST_F(RankGateTest, AnotherTakesOverFromADeadHost) {
   std::atomic<int> asked{0};
   auto rename = [&]() -> Status {
     if (asked++ > 0) return {};
-    while (is_dead) std::this_thread::sleep_for(milliseconds(1));
+    while (is_dead) Clock::SleepFor(milliseconds(1));
     return {};
   };
   auto first = Start(0, Call(0, 2), rename);
@@ -253,7 +255,7 @@ TEST_F(RankGateTest, ARankThatWasKilledMayCallAgainAtOnce) {
     };
     return hosts_[0]->gate->Commit(Call(0, 2), CallerThat([] { return Status(); }, looks_again));
   });
-  auto is_refused = [&] { return again.wait_for(milliseconds(0)) == std::future_status::ready; };
+  auto is_refused = [&] { return IsReadyWithin(again, milliseconds(0)); };
   ASSERT_TRUE(Eventually([&] { return is_refused() || killed.IsOverWithin(milliseconds(0)); }));
   ASSERT_FALSE(is_refused());
   EXPECT_EQ(killed.get().error().code, ErrorCode::kInterrupted);

@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/clock.h"
+
 namespace cairnfs::daemon {
 namespace {
 
@@ -88,7 +90,7 @@ TEST_F(DataDirectoryTest, WaitsForOneThatIsStopping) {
     auto held = Open();
     (*held)->SetState("stopping");
     if (write(ends[1], "x", 1) != 1) _exit(1);
-    usleep(300'000);
+    Clock::SleepFor(std::chrono::milliseconds(300));
     (*held)->MarkClean();
     _exit(0);
   }

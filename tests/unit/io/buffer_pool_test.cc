@@ -9,6 +9,8 @@
 #include <set>
 #include <string>
 
+#include "base/clock.h"
+
 namespace cairnfs::io {
 namespace {
 
@@ -110,7 +112,7 @@ TEST(BufferPool, AcquireWaitsAndCallsThePressureCallbackAgainAndAgain) {
     EXPECT_TRUE(buffer);
     got = true;
   });
-  while (!got_stuck) std::this_thread::sleep_for(1ms);
+  while (!got_stuck) Clock::SleepFor(1ms);
   EXPECT_GE(calls, 3);
   EXPECT_FALSE(got);
   held.pop_back();
@@ -125,17 +127,17 @@ TEST(BufferPool, AReservedWaiterIsWokenBesideAnOrdinaryOne) {
   BufferRef reserved = pool->AcquireReserved();
   std::atomic<bool> ordinary_got = false;
   std::thread ordinary_waiter([&] { ordinary_got = static_cast<bool>(pool->Acquire()); });
-  std::this_thread::sleep_for(10ms);
+  Clock::SleepFor(10ms);
   std::atomic<bool> release = false;
   std::atomic<bool> reserved_got = false;
   std::thread reserved_waiter([&] {
     BufferRef buffer = pool->AcquireReserved();
     reserved_got = static_cast<bool>(buffer);
-    while (!release) std::this_thread::sleep_for(1ms);
+    while (!release) Clock::SleepFor(1ms);
   });
-  std::this_thread::sleep_for(10ms);
+  Clock::SleepFor(10ms);
   reserved = BufferRef();
-  while (!reserved_got) std::this_thread::sleep_for(1ms);
+  while (!reserved_got) Clock::SleepFor(1ms);
   EXPECT_FALSE(ordinary_got);
   release = true;
   reserved_waiter.join();
@@ -150,7 +152,7 @@ TEST(BufferPool, CloseWakesAllWhoWait) {
   BufferRef second = pool->AcquireReserved();
   std::thread ordinary([&] { EXPECT_FALSE(pool->Acquire()); });
   std::thread reserved([&] { EXPECT_FALSE(pool->AcquireReserved()); });
-  std::this_thread::sleep_for(10ms);
+  Clock::SleepFor(10ms);
   pool->Close();
   ordinary.join();
   reserved.join();
@@ -192,12 +194,12 @@ TEST(BufferPool, WhoComesLaterIsToldHowLongNothingCameFree) {
 TEST(BufferPool, WhatGoesBackToTheReserveHasNotComeFreeForOthers) {
   auto pool = MakePool(4, 2);
   const std::vector<BufferRef> held{pool->Acquire(), pool->Acquire()};
-  const auto deadline = std::chrono::steady_clock::now() + 60s;
+  const auto deadline = Clock::Now() + 60s;
   bool is_told = false;
   EXPECT_FALSE(pool->Acquire([&](std::chrono::milliseconds without_release) {
     EXPECT_TRUE(pool->AcquireReserved());  // and is given back at once
     is_told = without_release >= 4 * BufferPool::kPressureInterval;
-    return is_told || std::chrono::steady_clock::now() > deadline;
+    return is_told || Clock::Now() > deadline;
   }));
   EXPECT_TRUE(is_told);
 }
@@ -238,7 +240,7 @@ size_t ResidentBytes() {
 }
 
 bool Eventually(const std::function<bool()>& is_so) {
-  for (int i = 0; i < 60'000 && !is_so(); i++) std::this_thread::sleep_for(1ms);
+  for (int i = 0; i < 60'000 && !is_so(); i++) Clock::SleepFor(1ms);
   return is_so();
 }
 
@@ -250,13 +252,13 @@ TEST(BufferPool, TakesMemoryAsItIsUsed) {
   EXPECT_TRUE(Eventually([&] { return ResidentBytes() >= before + kFirst * BufferPool::kBufferBytes; }));
   std::vector<BufferRef> held;
   for (size_t i = 0; i < kFirst / 4; i++) held.push_back(pool->Acquire());
-  std::this_thread::sleep_for(200ms);
+  Clock::SleepFor(200ms);
   EXPECT_EQ(pool->touched_count(), kFirst) << "half of them are free";
   EXPECT_LT(ResidentBytes(), before + (kFirst + 32) * BufferPool::kBufferBytes);
   for (size_t i = held.size(); i < kFirst; i++) held.push_back(pool->Acquire());
   EXPECT_TRUE(Eventually([&] { return pool->touched_count() >= 2 * kFirst - 1; })) << pool->touched_count();
   held.clear();
-  std::this_thread::sleep_for(200ms);
+  Clock::SleepFor(200ms);
   EXPECT_LT(pool->touched_count(), 2 * kFirst + 32) << "nobody wants more";
 }
 

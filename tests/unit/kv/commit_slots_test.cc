@@ -4,6 +4,7 @@
 #include <deque>
 #include <thread>
 
+#include "base/clock.h"
 #include "kv/hosted_store.h"
 #include "support.h"
 
@@ -119,7 +120,7 @@ TEST_F(CommitSlotsTest, EveryIncrementCountsOnceWhateverIsLost) {
     std::jthread late([&] {
       while (!done) {
         network_.DeliverLate();
-        std::this_thread::sleep_for(std::chrono::microseconds(300));
+        Clock::SleepFor(std::chrono::microseconds(300));
       }
     });
     std::vector<std::jthread> threads;

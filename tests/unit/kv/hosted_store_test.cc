@@ -12,6 +12,7 @@
 
 #include "../../support/eventually.h"
 #include "../../support/no_threads.h"
+#include "base/clock.h"
 #include "support.h"
 
 namespace cairnfs::kv {
@@ -42,7 +43,7 @@ TEST(HostedStore, AWatchWithoutAThreadIsAnError) {
   // What could not start is in nobody's way.
   const auto watch = Must(store->Watch("", "", 0, callbacks));
   Must(store->Commit(Transaction().Put("a", "1")));
-  while (told == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (told == 0) Clock::SleepFor(std::chrono::milliseconds(1));
 }
 
 TEST(HostedStore, AReadThatFailsIsNoStateThatWasLost) {
@@ -70,15 +71,15 @@ TEST(HostedStore, APauseInTheEndOfALeaseIsNoticed) {
   std::promise<void> paused;
   engine.before_write = [&] {
     if (std::this_thread::get_id() == test_thread || !armed.exchange(false)) return;
-    std::this_thread::sleep_for(kTerm + std::chrono::milliseconds(500));
+    Clock::SleepFor(kTerm + std::chrono::milliseconds(500));
     paused.set_value();
   };
   auto store = Must(HostedStore::Open(engine));
   const LeaseId kept = Must(store->GrantLease(kTerm));
   armed = true;
   Must(store->GrantLease(std::chrono::milliseconds(1)));
-  ASSERT_EQ(paused.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // it is looked which are over, several times
+  paused.get_future().wait();
+  Clock::SleepFor(std::chrono::milliseconds(500));  // it is looked which are over, several times
   EXPECT_TRUE(store->KeepLeaseAlive(kept).ok());
 }
 
@@ -91,8 +92,8 @@ TEST(HostedStore, ConcurrentCommitsShareASync) {
   engine.before_write = [&] {
     ++syncs;
     // However slow the machine is: whoever is not in this write has come to wait for the next one.
-    while (committing < working) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    while (committing < working) Clock::SleepFor(std::chrono::milliseconds(1));
+    Clock::SleepFor(std::chrono::milliseconds(2));
   };
   {
     std::vector<std::jthread> threads;
@@ -171,19 +172,19 @@ TEST(HostedStore, NothingIsSeenBeforeItIsDurable) {
   std::atomic<bool> is_writing{false}, go_on{false};
   engine.before_write = [&] {
     is_writing = true;
-    while (!go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (!go_on) Clock::SleepFor(std::chrono::milliseconds(1));
   };
   std::atomic<int> told{0};
   const auto watch = Must(store->Watch("", "", 0, {[&](auto, auto) { ++told; }, [](auto) {}}));
   std::jthread writer([&] { Must(store->Commit(Transaction().Put("a", "1"))); });
-  while (!is_writing) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (!is_writing) Clock::SleepFor(std::chrono::milliseconds(1));
   EXPECT_FALSE(Must(store->Get("a")).has_value());
   EXPECT_TRUE(Must(store->Range("", "", 0)).entries.empty());
   EXPECT_EQ(told, 0);
   go_on = true;
   writer.join();
   EXPECT_TRUE(Must(store->Get("a")).has_value());
-  while (told == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (told == 0) Clock::SleepFor(std::chrono::milliseconds(1));
 }
 
 TEST(HostedStore, FailedWriteChangesNothingAndLaterOnesGoOn) {
@@ -212,7 +213,7 @@ TEST(HostedStore, FailedWriteChangesNothingAndLaterOnesGoOn) {
   engine.fail_writes = false;
   EXPECT_GT(Must(store->Commit(create)), revision);
   for (int i = 0; i < 6000 && Must(store->Get("leased")); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    Clock::SleepFor(std::chrono::milliseconds(10));
   }
   EXPECT_FALSE(Must(store->Get("leased")).has_value());
 }
@@ -238,9 +239,9 @@ TEST(HostedStore, RestartGivesLeasesTheirFullTime) {
     lease = Must(store->GrantLease(kLease));
     Must(store->Commit(LeasedPut("leased", lease)));
   }
-  std::this_thread::sleep_for(kLease + std::chrono::milliseconds(200));
+  Clock::SleepFor(kLease + std::chrono::milliseconds(200));
   auto store = Must(HostedStore::Open(*engine));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  Clock::SleepFor(std::chrono::milliseconds(200));
   EXPECT_TRUE(Must(store->Get("leased")).has_value());
   MustSucceed(store->RevokeLease(lease));
   store.reset();
@@ -264,7 +265,7 @@ TEST(HostedStore, WatchOverARestartIsLostUnlessNothingChanged) {
   const auto level = Must(
       store->Watch("", "", second, {[&](auto, uint64_t at) { told = at; }, [&](uint64_t at) { lost_second = at; }}));
   const uint64_t third = Must(store->Commit(Transaction().Put("a", "3")));
-  while (told == 0 || lost_first == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (told == 0 || lost_first == 0) Clock::SleepFor(std::chrono::milliseconds(1));
   EXPECT_EQ(told, third);
   EXPECT_GE(lost_first, second);
   EXPECT_EQ(lost_second, 0u);
@@ -324,15 +325,17 @@ TEST(HostedStore, KilledProcessKeepsEveryAcknowledgedCommit) {
       _exit(127);
     }
     close(pipes[1]);
-    std::string acknowledged(1, '\0');
-    ASSERT_EQ(read(pipes[0], acknowledged.data(), 1), 1);  // it has begun
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::string acknowledged;
+    const auto take = [&] {
+      char buffer[1 << 16];
+      const ssize_t size = read(pipes[0], buffer, sizeof buffer);
+      if (size > 0) acknowledged.append(buffer, static_cast<size_t>(size));
+      return size > 0;
+    };
+    while (acknowledged.size() < 2000) ASSERT_TRUE(take());
     kill(child, SIGKILL);
     ASSERT_EQ(waitpid(child, nullptr, 0), child);
-    char buffer[1 << 16];
-    for (ssize_t size; (size = read(pipes[0], buffer, sizeof buffer)) > 0;) {
-      acknowledged.append(buffer, static_cast<size_t>(size));
-    }
+    while (take()) continue;
     close(pipes[0]);
     auto engine = MustOpenRocks(directory.path() + "/db");
     auto store = Must(HostedStore::Open(*engine));

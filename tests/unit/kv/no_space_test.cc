@@ -8,6 +8,7 @@
 #include <map>
 #include <thread>
 
+#include "base/clock.h"
 #include "kv/rocks_support.h"
 #include "support.h"
 
@@ -214,11 +215,11 @@ TEST_F(NoSpace, WhoHeedsWhatIsNeededCanAlwaysDelete) {
   EXPECT_EQ(deletions.size(), static_cast<size_t>(count));
   MustSucceed(engine_->Write(deletions, true));
   // The room comes back though nobody writes.
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  const auto deadline = Clock::Now() + std::chrono::minutes(1);
   while (room() < room_at_first - (4 << 20)) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << (room() >> 10) << " KiB free";
+    ASSERT_LT(Clock::Now(), deadline) << (room() >> 10) << " KiB free";
     engine_->Tidy();
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    Clock::SleepFor(std::chrono::milliseconds(100));
   }
 }
 
@@ -236,14 +237,14 @@ TEST_F(NoSpace, AFlushThatFoundNoRoomIsMadeUpForThoughNobodyWrites) {
   };
   Fill();
   engine_->Tidy();
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // for it to fail in
+  Clock::SleepFor(std::chrono::milliseconds(500));  // for it to fail in
   EXPECT_FALSE(has_table());
   MakeRoom();
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  const auto deadline = Clock::Now() + std::chrono::minutes(1);
   while (!has_table()) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    ASSERT_LT(Clock::Now(), deadline);
     engine_->Tidy();
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    Clock::SleepFor(std::chrono::milliseconds(10));
   }
   for (int i = 0; i < 8; ++i) EXPECT_TRUE(Must(engine_->Get("key" + std::to_string(i))).has_value()) << i;
 }

@@ -5,13 +5,13 @@
 
 #include <thread>
 
+#include "base/clock.h"
 #include "kv/retry.h"
 
 namespace cairnfs::kv {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = Patience::Clock;
 
 TEST(Patience, HasNoEndUntilItIsLimited) {
   Patience patience;
@@ -24,13 +24,13 @@ TEST(Patience, HasNoEndUntilItIsLimited) {
 
 TEST(Patience, EndsWithTheSilenceOfAStoreThatIsAsked) {
   Patience patience;
-  const auto begin = Clock::now();
+  const auto begin = Clock::Now();
   std::atomic<int> given_up{0};
   Patience::Call before(&patience, [&] { ++given_up; });
   patience.Limit(milliseconds(100));
   patience.Limit(std::chrono::hours(1));
   EXPECT_FALSE(Patience::Sleep(&patience, std::chrono::hours(1)));
-  EXPECT_GE(Clock::now() - begin, milliseconds(100));
+  EXPECT_GE(Clock::Now() - begin, milliseconds(100));
   EXPECT_TRUE(patience.IsOver());
   Patience::Call after(&patience, [&] { ++given_up; });
   EXPECT_EQ(given_up, 2);
@@ -55,7 +55,7 @@ TEST(Patience, LastsWhileThereAreAnswers) {
   EXPECT_TRUE(Patience::Sleep(&patience, milliseconds(3500)));  // nobody asked
   for (int i = 0; i < 35; ++i) {
     Patience::Call call(&patience, [] { ADD_FAILURE() << "given up"; });
-    std::this_thread::sleep_for(milliseconds(100));
+    Clock::SleepFor(milliseconds(100));
     call.NoteAnswer();
   }
   EXPECT_FALSE(patience.IsOver());
@@ -70,12 +70,12 @@ TEST(Patience, AnAnswerToOneCallCountsForTheOthers) {
   Clock::time_point answered_at;
   {
     Patience::Call call(&patience, [] {});
-    std::this_thread::sleep_for(milliseconds(200));
-    answered_at = Clock::now();
+    Clock::SleepFor(milliseconds(200));
+    answered_at = Clock::Now();
     call.NoteAnswer();
   }
   EXPECT_FALSE(Patience::Sleep(&patience, std::chrono::hours(1)));
-  EXPECT_GE(Clock::now() - answered_at, kSilenceMax);
+  EXPECT_GE(Clock::Now() - answered_at, kSilenceMax);
 }
 
 TEST(Patience, OfAThreadEndsWhatThatThreadWaitsFor) {

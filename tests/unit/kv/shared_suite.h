@@ -6,6 +6,7 @@
 #include <map>
 
 #include "../../support/sanitizers.h"
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "conformance_suite.h"
 #include "kv/shared_store.h"
@@ -13,7 +14,6 @@
 namespace cairnfs::kv {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 // Stays while the store behind it is opened anew.
 class SharedHandle final : public SharedKvStore {
@@ -82,10 +82,10 @@ class WatchLog {
   }
   // False: it did not come in time.
   bool WaitFor(const std::function<bool(const std::vector<KvEvent>& events, const std::vector<uint64_t>& lost)>& seen) {
-    const auto until = steady_clock::now() + std::chrono::seconds(30);
+    const auto until = Clock::Now() + std::chrono::seconds(30);
     MutexLock lock(mutex_);
     while (!seen(events_, lost_)) {
-      if (steady_clock::now() > until) return false;
+      if (Clock::Now() > until) return false;
       changed_.WaitFor(mutex_, milliseconds(100));
     }
     return true;
@@ -129,9 +129,9 @@ class SharedConformance : public testing::TestWithParam<SharedSetup> {
   }
   bool Exists(const std::string& key) { return Must(store_.Get(key)).has_value(); }
   bool GoesWithin(const std::string& key, milliseconds time) {
-    for (const auto until = steady_clock::now() + time; steady_clock::now() < until;) {
+    for (const auto until = Clock::Now() + time; Clock::Now() < until;) {
       if (!Exists(key)) return true;
-      std::this_thread::sleep_for(milliseconds(20));
+      Clock::SleepFor(milliseconds(20));
     }
     return false;
   }
@@ -148,13 +148,13 @@ class SharedConformance : public testing::TestWithParam<SharedSetup> {
 
 TEST_P(SharedConformance, LeaseEndsAndItsKeysGo) {
   const auto watch = Must(store_.Watch("", "", 0, log_.Callbacks()));
-  const auto start = steady_clock::now();
+  const auto start = Clock::Now();
   const LeaseId lease = Must(store_.GrantLease(subject_->lease_min));
   Put("leased/1", "a", lease);
   Put("leased/2", "b", lease);
   Put("kept", "c");
   ASSERT_TRUE(GoesWithin("leased/1", subject_->lease_min + std::chrono::seconds(15)));
-  EXPECT_GE(steady_clock::now() - start, subject_->lease_min) << "it ended early";
+  EXPECT_GE(Clock::Now() - start, subject_->lease_min) << "it ended early";
   ASSERT_TRUE(GoesWithin("leased/2", std::chrono::seconds(5)));
   EXPECT_TRUE(Exists("kept"));
   EXPECT_EQ(CodeOf(store_.KeepLeaseAlive(lease)), ErrorCode::kNotFound);
@@ -170,11 +170,11 @@ TEST_P(SharedConformance, LeaseEndsAndItsKeysGo) {
 TEST_P(SharedConformance, LeaseThatIsKeptAliveStays) {
   const LeaseId lease = Must(store_.GrantLease(subject_->lease_min));
   Put("leased", "a", lease);
-  const auto until = steady_clock::now() + subject_->lease_min * 3 / 2;
-  while (steady_clock::now() < until) {
+  const auto until = Clock::Now() + subject_->lease_min * 3 / 2;
+  while (Clock::Now() < until) {
     const milliseconds left = Must(store_.KeepLeaseAlive(lease));
     EXPECT_GE(left, subject_->lease_min * 9 / 10);
-    std::this_thread::sleep_for(subject_->lease_min / 10);
+    Clock::SleepFor(subject_->lease_min / 10);
   }
   EXPECT_TRUE(Exists("leased"));
   EXPECT_TRUE(GoesWithin("leased", subject_->lease_min + std::chrono::seconds(15)));

@@ -33,11 +33,10 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-// A seed from the environment variable CAIRNFS_SEED, or from the clock; printed so that a failure can be replayed.
+// A seed from the environment variable CAIRNFS_SEED, or a random one; printed so that a failure can be replayed.
 inline uint64_t TestSeed() {
   const char* text = getenv("CAIRNFS_SEED");
-  uint64_t seed = text != nullptr ? strtoull(text, nullptr, 10)
-                                  : static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+  uint64_t seed = text != nullptr ? strtoull(text, nullptr, 10) : std::random_device()();
   printf("replay with CAIRNFS_SEED=%llu\n", static_cast<unsigned long long>(seed));
   return seed;
 }

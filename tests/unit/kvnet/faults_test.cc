@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 
+#include "base/clock.h"
 #include "support.h"
 
 namespace cairnfs::kvnet {
@@ -115,7 +116,7 @@ class Creator {
       Result<uint64_t> result = store_.Commit(Transaction().IfAbsent(key).Put(key, key));
       ASSERT_TRUE(result.ok()) << result.error().message;  // a conflict would be its own write that was applied twice
       created_[key] = *result;
-      std::this_thread::sleep_for(milliseconds(2));
+      Clock::SleepFor(milliseconds(2));
     }
   }
   void Check(kv::KvStore& store) {
@@ -168,7 +169,7 @@ class Mirror {
         MutexLock lock(mutex_);
         if (keys_ == expected) return true;
       }
-      std::this_thread::sleep_for(milliseconds(10));
+      Clock::SleepFor(milliseconds(10));
     }
     return false;
   }
@@ -204,12 +205,12 @@ TEST(Restart, NodeKeepsEveryAcknowledgedCommitAndWatchesGoOn) {
     threads.emplace_back([&done, creator = creators.back().get()] { creator->Run(done); });
   }
   for (int round = 0; round < 3; ++round) {
-    std::this_thread::sleep_for(milliseconds(200));
+    Clock::SleepFor(milliseconds(200));
     node.Stop();
-    std::this_thread::sleep_for(milliseconds(100));
+    Clock::SleepFor(milliseconds(100));
     node.Start();
   }
-  std::this_thread::sleep_for(milliseconds(200));
+  Clock::SleepFor(milliseconds(200));
   done = true;
   threads.clear();
   for (const auto& creator : creators) creator->Check(node.store());
@@ -268,7 +269,7 @@ TEST(Restart, WatchesSeeThroughCuts) {
   proxy.cut_per_mille = 200;
   for (int i = 0; i < 200; ++i) {
     Must(node.store().Commit(Transaction().Put("k" + std::to_string(i % 50), "v" + std::to_string(i))));
-    std::this_thread::sleep_for(milliseconds(2));
+    Clock::SleepFor(milliseconds(2));
   }
   proxy.cut_per_mille = 0;
   EXPECT_GT(proxy.cuts, 0);
@@ -305,12 +306,12 @@ TEST(Etcd, ThreeMembersLoseTheirLeader) {
   }
   // One of them is the leader, and each but the last comes back.
   for (size_t member = 0; member < etcd.size(); ++member) {
-    std::this_thread::sleep_for(milliseconds(200));
+    Clock::SleepFor(milliseconds(200));
     etcd.Kill(member);
-    std::this_thread::sleep_for(milliseconds(800));
+    Clock::SleepFor(milliseconds(800));
     EXPECT_TRUE(Must(store->Get("leased")).has_value());
     if (member + 1 < etcd.size()) etcd.Start(member);
-    std::this_thread::sleep_for(milliseconds(500));
+    Clock::SleepFor(milliseconds(500));
   }
   done = true;
   threads.clear();
@@ -351,15 +352,15 @@ void ExpectStopEndsCalls(kv::SharedKvStore& store, kv::Patience& patience, const
   calls.emplace_back([&] { EXPECT_EQ(CodeOf(store.Get("a")), ErrorCode::kUnavailable); });
   calls.emplace_back([&] { EXPECT_EQ(CodeOf(store.Range("a", "b", 0)), ErrorCode::kUnavailable); });
   calls.emplace_back([&] { EXPECT_EQ(CodeOf(store.Commit(Transaction().Put("b", "1"))), ErrorCode::kUnavailable); });
-  std::this_thread::sleep_for(milliseconds(100));
-  const auto begin = steady_clock::now();
+  Clock::SleepFor(milliseconds(100));
+  const auto begin = Clock::Now();
   patience.Limit(milliseconds(300));
   calls.clear();
-  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(30)) << "of the minutes that calls may take";
-  EXPECT_GE(steady_clock::now() - begin, milliseconds(300));
-  const auto later = steady_clock::now();
+  EXPECT_LT(Clock::Now() - begin, std::chrono::seconds(30)) << "of the minutes that calls may take";
+  EXPECT_GE(Clock::Now() - begin, milliseconds(300));
+  const auto later = Clock::Now();
   for (int i = 0; i < 100; ++i) EXPECT_EQ(CodeOf(store.Get("a")), ErrorCode::kUnavailable);
-  EXPECT_LT(steady_clock::now() - later, std::chrono::seconds(10));
+  EXPECT_LT(Clock::Now() - later, std::chrono::seconds(10));
 }
 
 RemoteOptions WithPatience(const std::shared_ptr<kv::Patience>& patience) {
@@ -396,10 +397,10 @@ TEST(Stop, AStoreThatAnswersIsUsedToTheEnd) {
   auto store = Must(MakeNodeStore(node.address(), WithPatience(patience)));
   Must(store->Get("a"));  // connects
   patience->Limit(std::chrono::seconds(3));
-  std::this_thread::sleep_for(milliseconds(3500));  // nobody asked, so nothing was kept from anybody
+  Clock::SleepFor(milliseconds(3500));  // nobody asked, so nothing was kept from anybody
   for (int i = 0; i < 35; ++i) {
     Must(store->Commit(Transaction().Put("a", std::to_string(i))));
-    std::this_thread::sleep_for(milliseconds(100));
+    Clock::SleepFor(milliseconds(100));
   }
   EXPECT_FALSE(patience->IsOver());
 }

@@ -16,6 +16,7 @@
 
 #include "../../support/own_address.h"
 #include "../kv/support.h"
+#include "base/clock.h"
 #include "kvnet/etcd_store.h"
 #include "kvnet/kv_service.h"
 #include "kvnet/node_store.h"
@@ -26,7 +27,6 @@ using kv::Must;
 using kv::MustSucceed;
 using kv::Transaction;
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 // Of this process's own address.
 inline sockaddr_in SocketAddress(int port) {
@@ -191,7 +191,7 @@ class CuttingProxy {
   }
   bool Pass(int client, int server) {
     if (is_silent) {
-      std::this_thread::sleep_for(milliseconds(5));
+      Clock::SleepFor(milliseconds(5));
       return true;
     }
     pollfd ends[2] = {{client, POLLIN, 0}, {server, POLLIN, 0}};

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "../../support/eventually.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "support.h"
 
@@ -64,7 +65,7 @@ TEST(WatchLimit, ARefusedWatchIsToldOnceAndServedWhenThereIsRoom) {
     ASSERT_TRUE(Eventually([&] { return !log.Lines().empty(); }));
     EXPECT_NE(log.Lines()[0].find("has 1 watches, and serves no more"), std::string::npos) << log.Lines()[0];
     EXPECT_NE(log.Lines()[0].find("keep the metadata of so many hosts in an etcd"), std::string::npos);
-    std::this_thread::sleep_for(std::chrono::seconds(1));  // in which it is tried more than once
+    Clock::SleepFor(std::chrono::seconds(1));  // in which it is tried more than once
     EXPECT_EQ(log.Lines().size(), 1u);
     EXPECT_GT(lost_second, 1) << "who is told nothing is to look by itself";
     EXPECT_EQ(lost_first, 0);
@@ -73,7 +74,7 @@ TEST(WatchLimit, ARefusedWatchIsToldOnceAndServedWhenThereIsRoom) {
     first.reset();
     EXPECT_TRUE(Eventually([&] { return seen_second > 0; }));
   }
-  server->Shutdown(std::chrono::system_clock::now());
+  server->Shutdown(Clock::LibraryDeadline(Clock::duration::zero()));
   server->Wait();
 }
 

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
 #include "rpc/status.h"
 
 namespace cairnfs::rpc {
@@ -54,7 +55,7 @@ Error Call(const std::string& address) {
   grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+  context.set_deadline(Clock::LibraryDeadline(std::chrono::minutes(1)));
   grpc::CompletionQueue queue;
   grpc::ByteBuffer request, reply;
   auto call = stub.PrepareUnaryCall(&context, "/cairnfs.Any/Thing", request, &queue);
