@@ -15,7 +15,7 @@ bool Eventually(Condition condition, std::chrono::milliseconds within = std::chr
   const auto until = Clock::Now() + within;
   Clock::duration pause = std::chrono::milliseconds(1);
   while (!condition()) {
-    if (Clock::Now() > until) return false;
+    if (Clock::Now() >= until) return false;
     Clock::SleepFor(pause);
     pause = std::min<Clock::duration>(pause * 2, std::chrono::milliseconds(20));
   }

@@ -11,7 +11,9 @@
 #include <thread>
 #include <utility>
 
+#include "../../support/eventually.h"
 #include "../../support/random.h"
+#include "base/clock.h"
 #include "cluster/records.h"
 #include "coherence/cluster_locks.h"
 #include "coherence/fenced_store.h"
@@ -132,7 +134,7 @@ struct Host {
 struct Wait {
   std::future<Result<Outcome>> outcome;
   ClusterLocks::Ticket ticket = 0;
-  bool IsOver(std::chrono::nanoseconds within) { return outcome.wait_for(within) == std::future_status::ready; }
+  bool IsOver(std::chrono::nanoseconds within) { return IsReadyWithin(outcome, within); }
 };
 
 class LocksTest : public ::testing::Test {
@@ -171,10 +173,10 @@ class LocksTest : public ::testing::Test {
   }
   // As a daemon does once it knows.
   void LearnOfTheEndAndRejoin(int host) {
-    const auto deadline = std::chrono::steady_clock::now() + kSoon;
+    const auto deadline = Clock::Now() + kSoon;
     while (hosts_[host].membership->session().ok()) {
-      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-      std::this_thread::sleep_for(milliseconds(1));
+      ASSERT_LT(Clock::Now(), deadline);
+      Clock::SleepFor(milliseconds(1));
     }
     hosts_[host].locks->ForgetAll();
     ASSERT_TRUE(hosts_[host].membership->Rejoin().ok());
@@ -275,9 +277,9 @@ class LocksTest : public ::testing::Test {
   }
   // Until `count` wait, as everybody sees.
   void AwaitWaiting(size_t count) {
-    const auto deadline = std::chrono::steady_clock::now() + kSoon;
+    const auto deadline = Clock::Now() + kSoon;
     while (Stored().waiting.size() != count) {
-      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      ASSERT_LT(Clock::Now(), deadline);
       std::this_thread::sleep_for(milliseconds(1));
     }
   }

@@ -1,5 +1,6 @@
 // ClusterLocks when the store has no room for a change: what frees is tried again, nothing else waits, and nobody is
 // told that there is no lock where there may be one.
+#include "base/clock.h"
 #include "locks_fixture.h"
 
 namespace cairnfs::coherence {
@@ -25,22 +26,22 @@ class LocksNoSpaceTest : public LocksTest {
     auto told = std::make_shared<std::promise<Result<void>>>();
     auto status = told->get_future();
     hosts_[host].locks->Unlock(request, [told](Result<void> answer) { told->set_value(std::move(answer)); });
-    if (status.wait_for(kSoon) != std::future_status::ready) return ErrorCode::kInterrupted;
+    if (!IsReadyWithin(status, kSoon)) return ErrorCode::kInterrupted;
     const Result<void> answer = status.get();
     return answer.ok() ? ErrorCode::kConflict : answer.error().code;
   }
   // Until the full store refused something to the host, after `before` times.
   void AwaitRefusal(int host, size_t before = 0) {
-    const auto deadline = std::chrono::steady_clock::now() + kSoon;
+    const auto deadline = Clock::Now() + kSoon;
     while (hosts_[host].store->refusals() <= before) {
-      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-      std::this_thread::sleep_for(milliseconds(1));
+      ASSERT_LT(Clock::Now(), deadline);
+      Clock::SleepFor(milliseconds(1));
     }
   }
   void AwaitHeld(size_t count, InodeId inode = kFile) {
-    const auto deadline = std::chrono::steady_clock::now() + kSoon;
+    const auto deadline = Clock::Now() + kSoon;
     while (Stored(inode).held.size() != count) {
-      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      ASSERT_LT(Clock::Now(), deadline);
       std::this_thread::sleep_for(milliseconds(1));
     }
   }

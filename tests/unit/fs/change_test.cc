@@ -1,6 +1,7 @@
 // Options that change while files are in use.
 #include <gtest/gtest.h>
 
+#include "base/clock.h"
 #include "fixture.h"
 
 namespace cairnfs::fs {
@@ -59,6 +60,7 @@ TEST(Change, ReadsLeaveTimesOfAccessOfAReadOnlyFilesystem) {
   options.read_only = true;
   options.update_atime = false;
   ASSERT_TRUE(Change(world, options).ok());
+  Clock::SleepFor(std::chrono::seconds(1));
   ASSERT_TRUE(world.Read(file, 0, 4).ok());
   EXPECT_EQ(world.fs->GetAttr(file.attr.inode)->atime, before);
   ASSERT_TRUE(Change(world, world.fs_options).ok());

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "../../support/eventually.h"
+#include "base/clock.h"
 #include "cluster/cluster_chunk_store.h"
 #include "fs/filesystem.h"
 #include "io/memory_disk.h"
@@ -180,8 +181,8 @@ class TestChunks final : public cluster::ClusterChunkStore {
     syncs++;
     while (syncs_hang) {
       if (limits.check) CAIRNFS_RETURN_IF_ERROR(limits.check());
-      if (std::chrono::steady_clock::now() >= limits.deadline) return MakeError(ErrorCode::kUnavailable, "too late");
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (Clock::Now() >= limits.deadline) return MakeError(ErrorCode::kUnavailable, "too late");
+      Clock::SleepFor(std::chrono::milliseconds(1));
     }
     if (syncs_fail) return MakeError(sync_error, "too few nodes");
     {
@@ -306,12 +307,12 @@ class TestPeers final : public cluster::Peers {
     board_.handlers.erase(self_);
     while (board_.busy[self_] > 0) {
       lock.unlock();
-      std::this_thread::yield();
+      Clock::SleepFor(std::chrono::milliseconds(1));
       lock.lock();
     }
   }
   Result<std::vector<bool>> HoldOrphans(const cluster::NodeId& node, const std::vector<InodeId>& inodes,
-                                        std::chrono::steady_clock::time_point) override {
+                                        Clock::time_point) override {
     board_.hold_calls++;
     return Call<std::vector<bool>>(node, [&](cluster::PeerHandler& handler) { return handler.HoldOrphans(inodes); });
   }

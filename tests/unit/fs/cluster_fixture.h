@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "../../support/eventually.h"
+#include "base/clock.h"
 #include "cluster/cluster_chunk_store.h"
 #include "cluster_doubles.h"
 #include "coherence/fenced_store.h"
@@ -284,7 +285,7 @@ class ClusterTest : public testing::Test {
     for (unsigned i = 1; i <= count; i++) AddHost(i);
     // What one says of another names it, once its view does.
     for (const auto& host : hosts_) {
-      while (host->membership->view()->nodes.size() < count) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      while (host->membership->view()->nodes.size() < count) Clock::SleepFor(std::chrono::milliseconds(1));
     }
   }
   Host& AddHost(unsigned number) {

@@ -1,4 +1,5 @@
 // Files that stay open on one host while others write them: what a process sees that does not open them anew.
+#include "base/clock.h"
 #include "cluster_fixture.h"
 
 namespace cairnfs::fs {

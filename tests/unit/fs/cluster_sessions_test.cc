@@ -176,7 +176,7 @@ TEST_F(ClusterSessionsTest, AReadAfterALossAsksTheStoreWithoutTheLock) {
   bool is_free = false;
   host(0).gate->before_read = [&] {
     looked = std::async(std::launch::async, [&] { return host(0).fs->GetAttr(file->attr.inode).ok(); });
-    is_free = looked.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+    is_free = IsReadyWithin(looked, std::chrono::seconds(10));
   };
   EXPECT_EQ(*host(0).Read(*file, 0, 5), "bytes");
   EXPECT_TRUE(is_free);
@@ -241,7 +241,7 @@ TEST_F(ClusterSessionsTest, AnOpenWaitsForTheNextSession) {
   const uint64_t before = host(0).gate->trips;
   auto text = std::async(std::launch::async, [&] { return host(0).Cat("file"); });
   EXPECT_TRUE(Eventually([&] { return host(0).gate->trips > before; }));  // it has looked the name up
-  EXPECT_EQ(text.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  EXPECT_FALSE(IsReadyWithin(text, std::chrono::milliseconds(100)));
   host(0).membership->may_rejoin = true;
   EXPECT_EQ(text.get(), "bytes");
   EXPECT_TRUE(host(0).CloseFile(*file).ok());
@@ -269,7 +269,7 @@ TEST_F(ClusterSessionsTest, AFileThatIsMadeBetweenTwoSessionsCanBeWritten) {
       return host(0).Create("file");
     });
     // Time for one that does not wait; one that does gives the same however long this is.
-    static_cast<void>(made.wait_for(std::chrono::milliseconds(300)));
+    static_cast<void>(IsReadyWithin(made, std::chrono::milliseconds(300)));
   };
   LoseSession(0);
   const auto file = made.get();

@@ -3,6 +3,7 @@
 #include <future>
 #include <vector>
 
+#include "base/clock.h"
 #include "chunking/digest.h"
 #include "cluster_fixture.h"
 #include "fs/recipe.h"
@@ -55,7 +56,7 @@ class ClusterWaitsTest : public ClusterTest {
     call(caller, [promise](const Status& status) { promise->set_value(status); });
     EXPECT_TRUE(Eventually(waits));
     *killed = true;
-    if (result.wait_for(std::chrono::seconds(40)) == std::future_status::ready) return result.get();
+    if (IsReadyWithin(result, std::chrono::seconds(40))) return result.get();
     return MakeError(ErrorCode::kBusy, "it waits on");
   }
   static void ExpectInterrupted(const Status& status) {
@@ -160,7 +161,7 @@ TEST_F(ClusterWaitsTest, AServerThatStopsAwaitsNoCopies) {
   Move(host(1), scratch, {}, [promise](const Status& status) { promise->set_value(status); });
   EXPECT_TRUE(Eventually([&] { return chunks.syncs > before; }));
   host(1).fs->EndWaits();
-  const bool is_over = moved.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+  const bool is_over = IsReadyWithin(moved, std::chrono::seconds(60));
   chunks.syncs_hang = false;
   ASSERT_TRUE(is_over);
   const Status status = moved.get();
@@ -178,7 +179,7 @@ TEST_F(ClusterWaitsTest, WhatWaitsForCopiesEndsWithItsTime) {
   auto promise = std::make_shared<std::promise<Status>>();
   auto linked = promise->get_future();
   Link(host(1), scratch.file, "link", {}, [promise](const Status& status) { promise->set_value(status); });
-  const bool is_over = linked.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+  const bool is_over = IsReadyWithin(linked, std::chrono::seconds(60));
   chunks.syncs_hang = false;
   ASSERT_TRUE(is_over);
   const Status status = linked.get();
@@ -236,10 +237,10 @@ TEST_F(ClusterWaitsTest, WhoIsKilledWaitsForOthersNoMore) {
     chunks.OthersGo();
     auto result = std::async(std::launch::async, call);
     EXPECT_TRUE(Eventually([&] { return chunks.waiting_count() > 0; }));
-    EXPECT_EQ(result.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+    EXPECT_FALSE(IsReadyWithin(result, std::chrono::milliseconds(100)));
     killed = true;
-    EXPECT_EQ(result.wait_for(std::chrono::seconds(20)), std::future_status::ready);
-    if (result.wait_for(std::chrono::seconds(0)) != std::future_status::ready) chunks.OthersComeBack();
+    EXPECT_TRUE(IsReadyWithin(result, std::chrono::seconds(20)));
+    if (!IsReadyWithin(result, std::chrono::seconds(0))) chunks.OthersComeBack();
     auto outcome = result.get();
     EXPECT_TRUE(!outcome.ok() && outcome.error().code == ErrorCode::kInterrupted);
     chunks.OthersComeBack();

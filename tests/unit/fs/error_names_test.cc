@@ -1,12 +1,11 @@
 // The log's lines that say which file an inode is.
 #include "fs/error_names.h"
 
+#include "base/clock.h"
 #include "fixture.h"
 
 namespace cairnfs::fs {
 namespace {
-
-using std::chrono::steady_clock;
 
 class ErrorNamesTest : public testing::Test {
  protected:
@@ -28,13 +27,13 @@ class ErrorNamesTest : public testing::Test {
 };
 
 TEST_F(ErrorNamesTest, InodesThatFailOneAfterTheOtherAreLookedForTogether) {
-  const auto began = steady_clock::now();
+  const auto began = Clock::Now();
   for (uint64_t inode = 1; inode <= 40; ++inode) {
     errors_.Note(InodeId{inode});
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    Clock::SleepFor(std::chrono::milliseconds(10));
   }
   const int passes = Passes();
-  EXPECT_LE(passes, std::chrono::duration_cast<std::chrono::seconds>(steady_clock::now() - began).count());
+  EXPECT_LE(passes, std::chrono::duration_cast<std::chrono::seconds>(Clock::Now() - began).count());
   EXPECT_TRUE(Eventually([&] { return Passes() > 0; })) << "after a while they are";
 }
 

@@ -3,6 +3,7 @@
 #include <random>
 #include <thread>
 
+#include "base/clock.h"
 #include "fixture.h"
 #include "fs/recipe.h"
 
@@ -421,7 +422,7 @@ TEST(FileSystem, AStopWaitsUntilAReadsAnswerIsTaken) {
     world.fs->Read(file.handle, file.attr.inode, 0, 5, [&](Result<FileSystem::ReadResult> read) {
       EXPECT_TRUE(read.ok());
       answering.set_value();
-      for (int i = 0; i < 500 && !stopped; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      for (int i = 0; i < 500 && !stopped; ++i) Clock::SleepFor(std::chrono::milliseconds(1));
       taken = true;
     });
   });
@@ -478,7 +479,7 @@ TEST(FileSystem, NobodyIsAskedAfterTheAnswer) {
         auto alive = std::make_shared<std::atomic<bool>>(true);
         Caller caller;
         caller.cancelled = [&asked_late, alive] {
-          usleep(200);
+          Clock::SleepFor(std::chrono::microseconds(200));
           if (!*alive) asked_late++;
           return false;
         };

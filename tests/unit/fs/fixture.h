@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "../../support/eventually.h"
+#include "base/clock.h"
 #include "chunking/digest.h"
 #include "fs/filesystem.h"
 #include "io/faulty_disk.h"
@@ -57,7 +58,7 @@ class FullableEngine final : public kv::KvEngine {
   std::atomic<uint64_t> held_bytes{0}, needed_bytes{0};  // of the disk, as it is told
   std::atomic<uint64_t> gets_total{0}, scans_total{0}, writes_total{0}, written_keys_total{0};
   void AwaitHold() const {
-    while (!holding) std::this_thread::yield();
+    while (!holding) Clock::SleepFor(std::chrono::milliseconds(1));
   }
   // The next put of the chunk with these bytes waits.
   void HoldPutOf(std::string_view bytes) {
@@ -94,7 +95,7 @@ class FullableEngine final : public kv::KvEngine {
  private:
   void Hold() {
     holding = true;
-    while (holding && !lets_go_) std::this_thread::yield();
+    while (holding && !lets_go_) Clock::SleepFor(std::chrono::milliseconds(1));
   }
 
   std::unique_ptr<kv::KvEngine> memory_ = kv::OpenMemoryEngine();

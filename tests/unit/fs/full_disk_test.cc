@@ -1,4 +1,5 @@
 // A disk without room for new bytes: what is refused, what is lost, and the way out.
+#include "base/clock.h"
 #include "fs/collector.h"
 #include "full_disk_fixture.h"
 
@@ -277,12 +278,12 @@ class NoRoomInThePool : public testing::Test {
   // As for a write that waits: a buffer, or why none comes; neither where that is not known in a time that no machine
   // needs.
   std::pair<io::BufferRef, std::optional<Error>> AwaitBuffer() {
-    const auto since = std::chrono::steady_clock::now();
+    const auto since = Clock::Now();
     const auto deadline = since + std::chrono::seconds(60);
     std::optional<Error> why;
     io::BufferRef buffer = world_.pool->Acquire([&](std::chrono::milliseconds without_release) {
       why = world_.fs->WhyNoBufferComes(without_release, since);
-      return why || std::chrono::steady_clock::now() > deadline;
+      return why || Clock::Now() > deadline;
     });
     return {std::move(buffer), why};
   }
@@ -341,7 +342,7 @@ TEST_F(NoRoomInThePool, WhenTheFileIsRemovedItsBuffersComeBack) {
 TEST_F(NoRoomInThePool, ADiskThatIsSlowRefusesNobody) {
   ExpectNoSpace();
   world_.engine->HoldPutOf(pieces_[0]);
-  const auto since = std::chrono::steady_clock::now();
+  const auto since = Clock::Now();
   auto why = [&] { return world_.fs->WhyNoBufferComes(std::chrono::hours(1), since); };
   ASSERT_TRUE(Eventually([&] {
     static_cast<void>(why());
@@ -402,7 +403,7 @@ TEST_F(NoRoomForAccepted, TheFileCanBeEmptiedWhileARoundIsAtWork) {
   std::future<Status> round = std::async(std::launch::async, [&] { return Sync(); });
   world_.engine->AwaitHold();
   std::future<Status> emptied = std::async(std::launch::async, [&] { return world_.Truncate(file_, 0); });
-  EXPECT_EQ(emptied.wait_for(std::chrono::milliseconds(500)), std::future_status::timeout);
+  EXPECT_FALSE(IsReadyWithin(emptied, std::chrono::milliseconds(500)));
   world_.engine->holding = false;
   const Status status = emptied.get();
   EXPECT_TRUE(status.ok()) << status.error().message;

@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "base/clock.h"
 #include "fixture.h"
 #include "fs/extent_map.h"
 #include "io/faulty_disk.h"
@@ -92,7 +93,7 @@ TEST(SyncRounds, ARecipeThatCanNotBeStoredHoldsNobodyUp) {
   ASSERT_TRUE(world.Write(big, 0, "changed").ok());
   ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Flush(big.handle, big.attr.inode, done); }).ok());
   for (FsStatus status = world.fs->GetStatus(); status.dirty_bytes > status.store.pending_bytes;) {
-    std::this_thread::yield();
+    Clock::SleepFor(std::chrono::milliseconds(1));
     status = world.fs->GetStatus();
   }
   world.engine->index_unreadable = true;  // so that nothing can be put
@@ -355,12 +356,13 @@ TEST(Collector, FilesThatGoAllTheTimeDoNotPutItOffForEver) {
   world.fs_options.collect_after_bytes = 16 * kKiB;
   world.fs_options.collect_delay_ms = 100;
   world.Remake();
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  for (int i = 0; std::chrono::steady_clock::now() < end && world.fs->GetCollection().runs_total == 0; ++i) {
+  const auto end = Clock::Now() + std::chrono::seconds(60);
+  for (int i = 0; Clock::Now() < end && world.fs->GetCollection().runs_total == 0; ++i) {
     FileSystem::Created file = SaveAndSync(world, "heartbeat", RandomText(static_cast<uint64_t>(i), 8 * kKiB));
     world.CloseFile(file);
     ASSERT_TRUE(world.fs->Unlink(kRootInode, "heartbeat").ok());
     world.fs->Forget(file.attr.inode, 1);
+    Clock::SleepFor(std::chrono::milliseconds(10));
   }
   EXPECT_GE(world.fs->GetCollection().runs_total, 1u);
 }
