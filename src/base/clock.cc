@@ -51,8 +51,8 @@ void Clock::SleepUntil(time_point time) {
 }
 
 void Clock::WaitUntil(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, time_point time) {
-  TimeSource* const source = Replacement();
-  if (source != nullptr) return source->WaitUntil(condition, lock, time);
+  if (time == time_point::max()) return condition.wait(lock);
+  if (TimeSource* const source = Replacement(); source != nullptr) return source->WaitUntil(condition, lock, time);
   condition.wait_until(lock, time);
 }
 

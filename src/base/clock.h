@@ -32,8 +32,8 @@ class Clock {
 
   static void SleepFor(duration time) { SleepUntil(Now() + time); }
   static void SleepUntil(time_point time);
-  // Returns at `time`, when `condition` is notified, or earlier, as any condition may. REQUIRES: `lock` is held. Code
-  // outside base waits by CondVar.
+  // Returns at `time` (max: never by itself), when `condition` is notified, or earlier, as any condition may. REQUIRES:
+  // `lock` is held. Code outside base waits by CondVar.
   static void WaitUntil(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, time_point time);
 
   // `timeout` from now as a deadline for a library that keeps time by itself (gRPC): not of a replaced clock.

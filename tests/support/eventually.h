@@ -17,7 +17,7 @@ bool Eventually(Condition condition, std::chrono::milliseconds within = std::chr
   while (!condition()) {
     if (Clock::Now() >= until) return false;
     Clock::SleepFor(pause);
-    pause = std::min<Clock::duration>(pause * 2, std::chrono::milliseconds(20));
+    pause = std::min<Clock::duration>(pause * 2, std::chrono::milliseconds(100));
   }
   return true;
 }

@@ -1,9 +1,9 @@
 // Time for unit tests: it passes only while every thread of the process sleeps, and then at once.
 //
 // While a VirtualTime lives, whatever asks base/clock.h is shown its time. Code that runs takes none of it. When no
-// thread runs, or waits for a disk, it is the time at which the first of those that wait by the clock goes on. So a test
-// of a timeout or a lease is written as with real time, with SleepFor and Eventually, and takes milliseconds; and on a
-// busy machine no timeout passes while a thread that would have met it waits for a processor.
+// thread runs, or waits for a disk, it is the time at which the first of those that wait by the clock goes on. So a
+// test of a timeout or a lease is written as with real time, with SleepFor and Eventually, and takes milliseconds; and
+// on a busy machine no timeout passes while a thread that would have met it waits for a processor.
 //
 // What it does not know: waits for other processes, and waits of libraries by the real time (gRPC, RocksDB). Meanwhile
 // the time flies. A program that tests these links no virtual_time.
@@ -35,12 +35,11 @@ class VirtualTime final : public TimeSource {
                  Clock::time_point time) override;
 
  private:
-  // Of each thread but the one that lets time pass: how often it was taken off a processor.
-  using Switches = std::map<std::string, std::string>;
-
   void Run();
-  // False: one of them runs, or waits for a disk.
-  bool AllSleep(Switches& switches) const;
+  // Whether at some instant of the call all other threads slept: none ran, or waited for a disk.
+  bool AllSleep();
+  // `threads` is the folder of all.
+  bool Sleeps(int threads, const std::string& id);
 
   std::atomic<Clock::duration> passed_{};
   const Clock::time_point began_ = std::chrono::steady_clock::now();
@@ -51,7 +50,8 @@ class VirtualTime final : public TimeSource {
   std::multimap<Clock::time_point, std::condition_variable*> waits_;
   uint64_t changes_ = 0;  // of waits_
   bool is_ending_ = false;
-  std::string own_id_;  // of thread_
+  std::string own_id_;                // of thread_, as the next
+  std::map<std::string, int> files_;  // of each thread
   std::thread thread_;
 };
 

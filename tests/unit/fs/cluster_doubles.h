@@ -182,7 +182,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
     while (syncs_hang) {
       if (limits.check) CAIRNFS_RETURN_IF_ERROR(limits.check());
       if (Clock::Now() >= limits.deadline) return MakeError(ErrorCode::kUnavailable, "too late");
-      Clock::SleepFor(std::chrono::milliseconds(1));
+      Clock::SleepFor(std::chrono::milliseconds(10));
     }
     if (syncs_fail) return MakeError(sync_error, "too few nodes");
     {

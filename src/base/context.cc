@@ -1,0 +1,79 @@
+#include "base/context.h"
+
+#include <algorithm>
+#include <atomic>
+#include <list>
+#include <utility>
+
+namespace cairnfs {
+
+struct Context::Stops {
+  std::stop_token stop;
+  std::shared_ptr<const Stops> others;
+};
+
+Context Context::WithDeadline(Clock::time_point time) const {
+  Context context = *this;
+  context.deadline_ = std::min(deadline_, time);
+  return context;
+}
+
+Context Context::WithStop(std::stop_token stop) const {
+  Context context = *this;
+  if (stop.stop_possible()) context.stops_ = std::make_shared<Stops>(Stops{std::move(stop), stops_});
+  return context;
+}
+
+bool Context::IsStopped() const {
+  for (const Stops* at = stops_.get(); at != nullptr; at = at->others.get()) {
+    if (at->stop.stop_requested()) return true;
+  }
+  return false;
+}
+
+bool Context::Wait(Mutex& mutex, CondVar& changed, const std::function<bool()>& is_ready) const {
+  if (is_ready()) return true;
+  mutex.Unlock();
+  bool ready = false;
+  {
+    // Locks, so that the wake-up does not come between a look and the wait.
+    const OnStop wake(*this, [&mutex, &changed] {
+      MutexLock lock(mutex);
+      changed.NotifyAll();
+    });
+    MutexLock lock(mutex);
+    while (!(ready = is_ready()) && !Expired()) changed.WaitUntil(mutex, deadline_);
+  }
+  mutex.Lock();
+  return ready;
+}
+
+bool Context::Sleep(Clock::duration time) const {
+  Mutex mutex;
+  CondVar never;
+  const auto until = Clock::Now() + time;
+  MutexLock lock(mutex);
+  WithDeadline(until).Wait(mutex, never, [] { return false; });
+  return Clock::Now() >= until && !Expired();
+}
+
+struct Context::OnStop::Callbacks {
+  explicit Callbacks(std::function<void()> stopped_) : stopped(std::move(stopped_)) {}
+  std::function<void()> stopped;
+  std::atomic<bool> is_called = false;
+  std::list<std::stop_callback<std::function<void()>>> list;
+};
+
+Context::OnStop::OnStop(const Context& context, const std::function<void()>& stopped) {
+  if (context.stops_ == nullptr) return;
+  callbacks_ = std::make_unique<Callbacks>(stopped);
+  for (const Stops* at = context.stops_.get(); at != nullptr; at = at->others.get()) {
+    callbacks_->list.emplace_back(at->stop, [callbacks = callbacks_.get()] {
+      if (!callbacks->is_called.exchange(true)) callbacks->stopped();
+    });
+  }
+}
+
+Context::OnStop::~OnStop() = default;
+
+}  // namespace cairnfs

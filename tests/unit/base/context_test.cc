@@ -1,0 +1,98 @@
+#include "base/context.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <stop_token>
+#include <thread>
+
+namespace cairnfs {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::minutes;
+
+TEST(Context, HasNoEndByItself) {
+  const Context context;
+  EXPECT_FALSE(context.Expired());
+  EXPECT_TRUE(context.Sleep(hours(1000)));
+  EXPECT_FALSE(context.Expired());
+}
+
+TEST(Context, TheEarlierDeadlineCounts) {
+  const auto begin = Clock::Now();
+  const Context hour = Context().WithTimeout(hours(1));
+  EXPECT_EQ(hour.WithTimeout(hours(2)).deadline(), begin + hours(1));
+  const Context minute = hour.WithTimeout(minutes(1));
+  EXPECT_FALSE(minute.Sleep(hours(2)));
+  EXPECT_EQ(Clock::Now(), begin + minutes(1));
+  EXPECT_TRUE(minute.IsLate());
+  EXPECT_FALSE(minute.IsStopped());
+  EXPECT_FALSE(hour.Expired()) << "what it was made of goes on";
+}
+
+TEST(Context, EitherStopEndsIt) {
+  for (const bool first : {true, false}) {
+    std::stop_source one, other;
+    const Context context = Context(one.get_token()).WithStop(other.get_token());
+    EXPECT_FALSE(context.IsStopped());
+    const auto begin = Clock::Now();
+    std::thread stopper([&] {
+      Clock::SleepFor(minutes(1));
+      (first ? one : other).request_stop();
+    });
+    EXPECT_FALSE(context.Sleep(hours(1)));
+    EXPECT_EQ(Clock::Now(), begin + minutes(1));
+    EXPECT_TRUE(context.IsStopped());
+    EXPECT_FALSE(context.IsLate());
+    EXPECT_FALSE(context.Sleep(hours(1))) << "at once";
+    EXPECT_EQ(Clock::Now(), begin + minutes(1));
+    stopper.join();
+  }
+}
+
+TEST(Context, AWaitEndsWithWhatItWaitsForOrWithTheContext) {
+  Mutex mutex;
+  CondVar changed;
+  bool is_set = false;
+  std::stop_source stop;
+  const Context context(stop.get_token());
+  const auto begin = Clock::Now();
+  std::thread setter([&] {
+    Clock::SleepFor(minutes(1));
+    {
+      MutexLock lock(mutex);
+      is_set = true;
+      changed.NotifyAll();
+    }
+    Clock::SleepFor(minutes(1));
+    stop.request_stop();
+  });
+  {
+    MutexLock lock(mutex);
+    EXPECT_TRUE(context.Wait(mutex, changed, [&] { return is_set; }));
+    EXPECT_EQ(Clock::Now(), begin + minutes(1));
+    EXPECT_FALSE(context.Wait(mutex, changed, [] { return false; }));
+    EXPECT_EQ(Clock::Now(), begin + minutes(2));
+    EXPECT_TRUE(context.Wait(mutex, changed, [&] { return is_set; })) << "what is there is no matter of time";
+  }
+  setter.join();
+}
+
+TEST(Context, WhoeverIsToBeToldOfTheStopIsToldOnce) {
+  std::stop_source one, other;
+  const Context context = Context(one.get_token()).WithStop(other.get_token());
+  int told = 0;
+  {
+    const Context::OnStop early(context, [&] { told++; });
+    EXPECT_EQ(told, 0);
+    one.request_stop();
+    other.request_stop();
+    EXPECT_EQ(told, 1);
+  }
+  const Context::OnStop late(context, [&] { told++; });
+  EXPECT_EQ(told, 2) << "it is stopped already";
+}
+
+}  // namespace
+}  // namespace cairnfs
