@@ -320,9 +320,37 @@ def a_full_cluster_fails_the_close(world):
         return failures[0]
 
 
+def a_close_gives_up_on_copies(world):
+    """After commit_wait_max it fails, and so do commits on other hosts, which name host and file. Its bytes are kept, and
+    published once there are nodes for them."""
+    store = "etcd" if world.cluster.etcd else "node"
+    options = {**OPTIONS, "commit_wait_max": "2s", "out_after": "10min"}
+    with Scratch() as scratch, Cluster(scratch, hosts=3, copies=3, metadata=store, options=options) as cluster:
+        cluster.start()
+        committer, writer, away = cluster.hosts
+        os.mkdir(writer.path("step.tmp"))
+        away.kill()
+        cluster.wait_for_states({away.name: "down"}, at=[committer, writer])
+        content = world.content(2 * MIB)
+        began = time.monotonic()
+        assert error_of(write, writer.path("step.tmp", "part"), content) == errno.ETIMEDOUT
+        took = time.monotonic() - began
+        assert error_of(os.rename, committer.path("step.tmp"), committer.path("step")) == errno.EIO
+        failures = committer.status()["failures"]
+        assert failures and writer.name in failures[0] and "step.tmp/part" in failures[0], failures
+        assert os.getxattr(committer.path("step.tmp", "part"), DURABILITY) == b"pending"
+        away.mount()
+        wait_until(lambda: error_of(os.rename, committer.path("step.tmp"), committer.path("step")) == 0, 60, "the commit",
+                   every=0.5)
+        for host in cluster.hosts:
+            assert read(host.path("step", "part")) == content, host.name
+        return f"gave up after {took:.1f} s: {failures[0]}"
+
+
 CASES = (what_is_closed_outlives_its_host, no_call_changes_a_file_behind_its_close, a_close_waits_for_its_copies,
          a_child_that_holds_the_descriptor_does_not_wait, a_writer_that_is_killed_does_not_hang,
-         a_touched_file_is_committed, a_host_that_dies_with_files_open, a_full_cluster_fails_the_close)
+         a_touched_file_is_committed, a_host_that_dies_with_files_open, a_full_cluster_fails_the_close,
+         a_close_gives_up_on_copies)
 
 
 if __name__ == "__main__":
