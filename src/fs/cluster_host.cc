@@ -63,10 +63,8 @@ bool ClusterHost::Lives(const meta::Mark& mark) const {
 }
 
 void ClusterHost::NoteMarks(const meta::FileState& state, SharedContent& shared) const {
-  shared.dead.clear();
-  for (const meta::Mark& mark : state.marks) {
-    if (!Lives(mark)) shared.dead.push_back(mark);
-  }
+  shared.others_marks = state.marks;
+  std::erase_if(shared.others_marks, [&](const meta::Mark& mark) { return IsOwn(mark) && Lives(mark); });
 }
 
 void ClusterHost::AddMark(kv::Transaction& transaction, InodeId inode, uint64_t session,

@@ -71,7 +71,7 @@ class ClusterHost {
     transaction.IfRevision(session_key_, session);
   }
 
-  // Takes over which marks of the file are of sessions that have ended. `state` was read with the marks.
+  // Takes over which marks the file has of other sessions. `state` was read with the marks.
   void NoteMarks(const meta::FileState& state, SharedContent& shared) const;
   bool IsOwn(const meta::Mark& mark) const { return mark.node == self_; }
   // Whether the session lives that the mark is of: what the view does not know yet lives.

@@ -283,7 +283,7 @@ class FileSystem::Impl {
   // have to wait for the answer to a publish, and `may_wait` is not set.
   struct RefreshOptions {
     bool may_wait = false;
-    bool writes = false;  // dead marks of the file are read too
+    bool writes = false;  // marks of the file are read too
   };
   Result<bool> Refresh(const InodePtr& inode, const Caller& caller, RefreshOptions how);
   Status Adopt(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);

@@ -41,12 +41,12 @@ struct SharedContent {
   bool must_reload = false;               // nothing in memory counts any more
 
   // Marks of unpublished files (meta::UnpublishedMark).
-  bool is_marked = false;              // this host's is in the store, or may be: the next publish takes it away
-  bool stays_marked = false;           // but for that one: it publishes what an open has truncated
-  bool is_closed = false;              // a descriptor that wrote was closed since the last publish
-  bool has_pages = false;              // stores through a mapping came since then
-  std::optional<std::string> failure;  // why a publish failed since then
-  std::vector<meta::Mark> dead;        // of sessions that have ended, as last read
+  bool is_marked = false;                // this host's is in the store, or may be: the next publish takes it away
+  bool stays_marked = false;             // but for that one: it publishes what an open has truncated
+  bool is_closed = false;                // a descriptor that wrote was closed since the last publish
+  bool has_pages = false;                // stores through a mapping came since then
+  std::optional<std::string> failure;    // why a publish failed since then
+  std::vector<meta::Mark> others_marks;  // of other sessions, as last read
 
   // Whether the size is what this host has set, not the greatest that any host made.
   bool SizeIsSet() const { return own.size_is_set || publishing.size_is_set; }

@@ -73,7 +73,10 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   const bool has_all_closed = !content.must_publish && content.lost.empty();
   item.marks = shared.stays_marked;
   item.unmarks = !item.marks && shared.is_marked && has_all_closed;
-  if (item.record && ReplaceAll(shared.publishing, item.record->size)) item.clears = shared.dead;
+  if (item.record && ReplaceAll(shared.publishing, item.record->size)) {
+    std::copy_if(shared.others_marks.begin(), shared.others_marks.end(), std::back_inserter(item.clears),
+                 [&](const meta::Mark& mark) { return !host_->Lives(mark); });
+  }
   return item;
 }
 
@@ -229,7 +232,9 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
       if (item.marks || item.unmarks) shared.is_marked = item.marks;
       shared.stays_marked = false;
       shared.failure.reset();
-      if (!item.clears.empty()) shared.dead.clear();
+      for (const meta::Mark& dead : item.clears) {
+        std::erase_if(shared.others_marks, [&](const meta::Mark& mark) { return mark.key == dead.key; });
+      }
       is_changed = !shared.own.empty() || HasUnpublishedBytes(content) || (shared.is_marked && content.must_publish);
       if (!is_changed) shared.is_closed = shared.has_pages = false;
       content.changed = is_changed;

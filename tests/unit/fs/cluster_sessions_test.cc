@@ -136,6 +136,27 @@ TEST_F(ClusterSessionsTest, WhatIsLostAfterAFailedCloseWasToldByIt) {
   EXPECT_EQ(host(1).Cat("new", directory), "");
 }
 
+// As by a job that starts anew on other hosts while the lease of one that was cut off still holds.
+TEST_F(ClusterSessionsTest, AFileThatWasOpenedBeforeItsHostWasTakenForDeadIsWholeOnceRewritten) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("step.tmp");
+  const auto file = host(1).Create("file", directory);
+  ASSERT_TRUE(host(1).Write(file, 0, "half").ok());
+  auto again = host(0).Open("file", {.write = true, .truncate = true}, directory);
+  ASSERT_TRUE(again.ok());
+  ASSERT_TRUE(host(0).Write(*again, 0, "whole").ok());
+  const cluster::NodeId gone = host(1).membership->self();
+  host(1).Die();
+  ASSERT_TRUE(Eventually([&] {
+    const cluster::ViewPtr view = host(0).membership->view();
+    return view->Find(gone) == nullptr || view->Find(gone)->session == 0;
+  }));
+  ASSERT_TRUE(host(0).CloseFile(*again).ok());
+  EXPECT_EQ(*host(0).Durability(file.attr.inode), "replicated");
+  EXPECT_TRUE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
+  EXPECT_EQ(host(0).Cat("file", directory), "whole");
+}
+
 TEST_F(ClusterSessionsTest, ARenameFindsWhatStandsThereByThen) {
   MakeHosts(2);
   const InodeId directory = host(0).MakeDirectory("step.tmp");
