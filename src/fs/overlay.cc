@@ -76,12 +76,16 @@ bool Overlay::HasRunTo(uint64_t offset) const {
 }
 
 void Overlay::Write(uint64_t offset, const io::Slice& data) {
+  const uint64_t before = run_bytes_;
   Remove(offset, data.size);
+  const bool is_overwritten = run_bytes_ < before;
   auto next = runs_.lower_bound(offset);
   auto run = runs_.end();
   if (next != runs_.begin()) {
     auto previous = std::prev(next);
-    if (previous->first + previous->second.length == offset) run = previous;
+    const bool is_stored = previous->second.stored == previous->second.length;
+    // A page that is written again is stored alone: what lies before it is not new.
+    if (previous->first + previous->second.length == offset && !(is_overwritten && is_stored)) run = previous;
   }
   if (run == runs_.end()) {
     run = runs_.emplace(offset, Run(params_)).first;

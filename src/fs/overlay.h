@@ -58,7 +58,8 @@ class Overlay {
 
   // Whether a run ends at `offset`: a write there makes it longer.
   bool HasRunTo(uint64_t offset) const;
-  // Lays `data` over [offset, offset + data.size), growing the run that ends there if there is one.
+  // Lays `data` over [offset, offset + data.size), growing the run that ends there if there is one; but what takes the
+  // place of a run's bytes does not grow one that is stored.
   void Write(uint64_t offset, const io::Slice& data);
   // Drops what lies in [offset, offset + length).
   void Remove(uint64_t offset, uint64_t length);

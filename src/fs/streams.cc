@@ -22,13 +22,17 @@ constexpr size_t kRunsMax = 4096;
 
 bool IsWorthCutting(const Run& run) { return run.length - run.scanned >= kScanBytesMin; }
 
-// A sync that brings a share of the tail as large as this stores all of it, in the chunk of a file written at once.
+// A sync that brings a share of the tail as large as this stores all of it, in the chunk of a file written at once. Of
+// a few pages it is only made to wait.
 constexpr uint64_t kWholeTailShare = 16;
+constexpr uint64_t kWholeTailNewBytesMin = 16 * kKiB;
 
 // From where on the tail [start, end) that is stored up to `stored_end` is stored. Where little is new it joins pieces
 // of about its length.
 uint64_t TailStart(const Content& content, uint64_t start, uint64_t stored_end, uint64_t end) {
-  if (content.HasLost(start, stored_end) || (end - stored_end) * kWholeTailShare >= end - start) return start;
+  const uint64_t new_bytes = end - stored_end;
+  const bool is_large_share = new_bytes >= kWholeTailNewBytesMin && new_bytes * kWholeTailShare >= end - start;
+  if (content.HasLost(start, stored_end) || is_large_share) return start;
   if (!content.extents.IsLoaded(start, stored_end - start)) return stored_end;
   std::vector<Extent> pieces;
   content.extents.ForEach(start, stored_end - start, [&](const Extent& extent) { pieces.push_back(extent); });
@@ -182,6 +186,15 @@ void Streams::ScheduleCut(const InodePtr& inode) {
   }
 }
 
+// The bytes of the run at `start` that its finder has not seen.
+static std::vector<io::Slice> Unscanned(const Overlay& overlay, uint64_t start, const Run& run) {
+  std::vector<io::Slice> slices;
+  overlay.Visit(
+      start + run.scanned, run.length - run.scanned, [&](uint64_t, const io::Slice& slice) { slices.push_back(slice); },
+      [](uint64_t, uint64_t) {});
+  return slices;
+}
+
 // Where a chunk ends, and its anchors.
 struct Streams::FoundCut {
   uint64_t end;
@@ -189,8 +202,7 @@ struct Streams::FoundCut {
 };
 
 // `position`: in the file, of the first byte; then of the end.
-template <typename Slices>
-std::vector<Streams::FoundCut> Streams::FindCuts(const Slices& slices, chunking::CutFinder& finder,
+std::vector<Streams::FoundCut> Streams::FindCuts(const std::vector<io::Slice>& slices, chunking::CutFinder& finder,
                                                  uint64_t& position) {
   std::vector<FoundCut> cuts;
   for (const io::Slice& slice : slices) {
@@ -235,10 +247,7 @@ bool Streams::CutOnce(const InodePtr& inode) {
   uint64_t start = found->first, id = found->second.id, version = found->second.version;
   uint64_t scanned = found->second.scanned;
   chunking::CutFinder finder = found->second.finder;
-  std::vector<io::Slice> slices;
-  content.overlay.Visit(
-      start + scanned, found->second.length - scanned,
-      [&](uint64_t, const io::Slice& slice) { slices.push_back(slice); }, [](uint64_t, uint64_t) {});
+  const std::vector<io::Slice> slices = Unscanned(content.overlay, start, found->second);
   lock.Unlock();
 
   uint64_t position = start + scanned;
@@ -283,11 +292,11 @@ void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* 
     Run& run = runs.find(start)->second;
     if (run.stored == run.length) continue;
     if (start > 0 && run.length - run.stored < appended_bytes_min) continue;
-    // The run is looked through from its beginning: a scan that goes on elsewhere is thus made void.
-    run.version++;
-    chunking::CutFinder finder(params_);
-    uint64_t position = start;
-    const uint64_t at = LaunchCuts(inode, start, FindCuts(run.pieces, finder, position), here);
+    run.version++;  // a scan that goes on elsewhere is made void
+    chunking::CutFinder finder = run.finder;
+    uint64_t position = start + run.scanned;
+    const std::vector<io::Slice> slices = Unscanned(content.overlay, start, run);
+    const uint64_t at = LaunchCuts(inode, start, FindCuts(slices, finder, position), here);
     auto tail = runs.find(at);
     if (tail == runs.end()) continue;
     tail->second.scanned = position - at;

@@ -94,8 +94,8 @@ class Streams {
   void Cut(const InodePtr& inode);
   bool CutOnce(const InodePtr& inode);
   struct FoundCut;
-  template <typename Slices>
-  static std::vector<FoundCut> FindCuts(const Slices& slices, chunking::CutFinder& finder, uint64_t& position);
+  static std::vector<FoundCut> FindCuts(const std::vector<io::Slice>& slices, chunking::CutFinder& finder,
+                                        uint64_t& position);
   // Carves the first chunks of the run at `start`, up to each cut. Returns where the run goes on.
   uint64_t LaunchCuts(const InodePtr& inode, uint64_t start, std::vector<FoundCut> cuts, Here* here = nullptr)
       REQUIRES_LOCK(inode->mutex);

@@ -135,6 +135,45 @@ TEST_F(SmallWrites, APageOfASyncedFileIsStoredAlone) {
   EXPECT_EQ(TextOf("base"), text);
 }
 
+// As above, where the file is so short that all of it is in memory.
+TEST_F(SmallWrites, APageOfASmallFileIsStoredAlone) {
+  constexpr uint64_t kPages = 16;
+  std::string text = RandomText(8, kPages * kPageBytes);
+  FileSystem::Created file = world_.Create("base");
+  ASSERT_TRUE(Write(file, 0, text).ok());
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  for (uint64_t step = 0; step < 3 * kPages; ++step) {
+    const uint64_t before = NewBytes(), page = step % kPages;
+    const std::string bytes = RandomText(100 + step, kPageBytes);
+    text.replace(page * kPageBytes, kPageBytes, bytes);
+    ASSERT_TRUE(Write(file, page * kPageBytes, bytes).ok());
+    ASSERT_TRUE(world_.Fsync(file).ok());
+    EXPECT_EQ(NewBytes() - before, kPageBytes) << step;
+  }
+  world_.CloseFile(file);
+  Sync();
+  EXPECT_EQ(TextOf("base"), text);
+  world_.Reopen();
+  EXPECT_EQ(TextOf("base"), text);
+}
+
+// As a write-ahead log begins: a page at a time, and nothing before it.
+TEST_F(SmallWrites, ASyncOfAPageStoresAPageOrTwoOfAShortTail) {
+  const std::string text = RandomText(9, 15 * kPageBytes);
+  FileSystem::Created file = world_.Create("log");
+  uint64_t little = 0;
+  for (size_t at = 0; at < text.size(); at += kPageBytes) {
+    const uint64_t before = NewBytes();
+    ASSERT_TRUE(Write(file, at, std::string_view(text).substr(at, kPageBytes)).ok());
+    ASSERT_TRUE(world_.Fsync(file).ok());
+    little += NewBytes() - before <= 2 * kPageBytes ? 1 : 0;
+  }
+  EXPECT_GE(little, 11u) << "of 15";
+  world_.CloseFile(file);
+  Sync();
+  EXPECT_EQ(TextOf("log"), text);
+}
+
 // What the merge of a tail must not take for one: a file that is written at once, and one that ends at a cut.
 TEST_F(SmallWrites, ATailIsNotStoredAgainWhereNothingWasAppended) {
   const std::string text = RandomText(4, 2 * kMiB);
