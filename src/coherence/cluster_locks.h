@@ -5,11 +5,9 @@
 // other host's has changed since it was looked at. Whoever finds somebody in the way watches the records, and tries
 // again when they change.
 //
-// What this host's processes hold is kept here. Freeing changes that, and then the record. So a record that could not
-// be written, because the store had no room, is made good later by whatever is written next.
-//
-// Operations on one inode run one after the other, in the order in which they were called. While the store cannot be
-// reached they wait; they fail with kStale once the session is lost. Any thread may call all functions.
+// InodeLocks decides what is to be done for an inode; ClusterLocks does it, on threads of its own. Operations on one
+// inode run one after the other, in the order in which they were called. While the store cannot be reached they wait;
+// they fail with kStale once the session is lost. Any thread may call all functions.
 #pragma once
 
 #include <atomic>
@@ -28,7 +26,7 @@
 #include "base/thread_annotations.h"
 #include "base/types.h"
 #include "cluster/membership.h"
-#include "coherence/lock_table.h"
+#include "coherence/inode_locks.h"
 #include "kv/shared_store.h"
 
 namespace cairnfs::coherence {
@@ -47,12 +45,8 @@ class ClusterLocks {
     unsigned threads = 4;  // each waits for the store on behalf of one inode
   };
 
-  enum class Outcome {
-    kGranted,
-    kWouldBlock,  // TryLock: somebody holds what stands in the way
-    kDeadlock,    // Lock: record locks of processes on this host would wait for each other for ever
-    kInterrupted,
-  };
+  using Outcome = LockOutcome;
+  using Ticket = LockTicket;
   struct Request {
     InodeId inode;
     LockKind kind = LockKind::kRecord;
@@ -67,7 +61,6 @@ class ClusterLocks {
     uint64_t start, last;
     uint32_t pid;  // 0: on another host
   };
-  using Ticket = uint64_t;  // not 0
 
   explicit ClusterLocks(const Parts& parts) : ClusterLocks(parts, Options()) {}
   ClusterLocks(const Parts& parts, const Options& options);
@@ -103,98 +96,49 @@ class ClusterLocks {
   void EndWaits();
 
  private:
-  struct Answer {
-    Outcome outcome = Outcome::kGranted;
-    std::optional<FileLock> holder;
-  };
-  enum class Kind { kTry, kWait, kCancel, kUnlock, kReleaseHandle, kTest };
-  struct Operation {
-    Kind kind;
-    FileLock lock;
-    Ticket ticket = 0;        // kWait, kCancel
-    Done<Answer> done;        // may be empty
-    unsigned tries = 0;       // kTry: that were refused
-    uint64_t since = kNever;  // kWait: as WaitingLock
-  };
-  static constexpr uint64_t kNever = UINT64_MAX;
+  using Operation = LockOperation;
+  using Told = InodeLocks::Told;
   struct Inode {
-    explicit Inode(const cluster::NodeId& self) : known(self) {}
-    KnownLocks known;
-    std::deque<Operation> queue;
-    std::vector<Operation> waiting;      // found somebody in the way, the oldest first
+    explicit Inode(const cluster::NodeId& self) : locks(self) {}
+    InodeLocks locks;
     bool running = false;                // a task for it is posted or at work
-    bool must_read = false;              // `known` is out of date
-    bool is_fresh = false;               // the others' locks were read for the first of the queue
-    bool behind = false;                 // the host's record is not as `known.own` and `waiting` have it
-    bool stalled = false;                // nothing is tried but what is asked for: the store refused the last write
     std::unique_ptr<kv::KvWatch> watch;  // made and ended by the task alone
     bool watch_failed = false;           // the last try to make it
     bool ends_watch = false;             // once nobody waits
   };
-  enum class Step { kIdle, kRead, kCommit, kStartWatch, kEndWatch, kRest };
-  // What the task of an inode does without the mutex.
-  struct Work {
-    Step step = Step::kIdle;
-    uint64_t epoch = 0;
-    bool is_for_first = false;         // kRead: the first of the queue asked for it
-    std::chrono::nanoseconds rest{0};  // kRest
-    // kCommit: a transaction that writes the host's record.
-    HostLocks record{};
-    bool takes = false;  // a lock: compares that the others' records are as they were known
-    uint64_t as_of = 0;
-    std::optional<Operation> operation{};  // to be answered with `answer`
-    Answer answer{};
-    Ticket ticket = 0;  // of one of `waiting`, which takes its lock, or is announced
-  };
-  using Told = std::vector<std::pair<Done<Answer>, Result<Answer>>>;  // what is over, to be told without the mutex
 
   FileLock LockOf(const Request& request) const;
   Inode& StateOf(InodeId inode) REQUIRES_LOCK(mutex_);
-  void Ask(InodeId inode, Operation operation);
+  void Ask(InodeId inode, Operation operation) EXCLUDES_LOCK(mutex_);
+  void AskIn(InodeId inode, Operation operation) REQUIRES_LOCK(mutex_);
   void Wake(InodeId inode, Inode& state) REQUIRES_LOCK(mutex_);
   // Whether a lock that `matches` may be held here or in the record, or something is going on.
   bool MayHold(InodeId inode, const std::function<bool(const FileLock&)>& matches) const REQUIRES_LOCK(mutex_);
+  bool ClosesCycle(const InodeLocks& locks, const FileLock& wanted) REQUIRES_LOCK(mutex_);
   static void Tell(Told& told);
-  static Error LocksLost();                                                             // kStale: with the session
-  static Result<Answer> AnswerWithout(const Operation& operation, const Error& error);  // it could not be done
+  static Error LocksLost();  // kStale: with the session
 
-  // The task of an inode: what to do next, and doing it.
+  // cluster_locks_store.cc: the task of an inode, which works until there is nothing to do.
   void Serve(InodeId inode);
-  Work NextWork(InodeId inode, std::chrono::nanoseconds late, Told& told) REQUIRES_LOCK(mutex_);
-  // For the first of the queue. nullopt: it was answered, or waits.
-  std::optional<Work> Begin(InodeId inode, Inode& state, std::chrono::nanoseconds late, Told& told)
-      REQUIRES_LOCK(mutex_);
-  std::optional<Work> BeginLock(InodeId inode, Inode& state, std::chrono::nanoseconds late, Told& told)
-      REQUIRES_LOCK(mutex_);
-  std::optional<Work> BeginWait(InodeId inode, Inode& state, Told& told) REQUIRES_LOCK(mutex_);
-  // Answers the first of the queue, once the record is written where it is behind.
-  std::optional<Work> End(Inode& state, Answer answer, Told& told) REQUIRES_LOCK(mutex_);
-  // A transaction that takes a lock, for the first of the queue or for one that waits (`ticket`).
-  std::optional<Work> Take(Inode& state, const Operation& operation, Ticket ticket, Told& told) REQUIRES_LOCK(mutex_);
-  static HostLocks RecordOf(const Inode& state);
-  static Work ReadFor(const Inode& state);
-  static Work WriteOf(const Inode& state);  // the record alone
-  static Operation TakeFirst(Inode& state);
-  static bool EndWait(Inode& state, Ticket ticket, Result<Answer> answer, Told& told);
-  // Whether the wait would close a cycle of owners of this host that wait for each other.
-  bool ClosesCycle(const Inode& state, const FileLock& wanted) REQUIRES_LOCK(mutex_);
-
-  void Read(InodeId inode, const Work& work);
-  void Commit(InodeId inode, Work& work);
-  Status TryCommit(InodeId inode, const Work& work);
-  void NoteRefusal(InodeId inode, Work& work, const Error& error, Told& told) REQUIRES_LOCK(mutex_);
+  LockWork NextWork(InodeId inode, std::chrono::nanoseconds late, uint64_t& epoch) EXCLUDES_LOCK(mutex_);
+  void Read(InodeId inode, uint64_t epoch, const LockWork& work);
+  void Commit(InodeId inode, uint64_t epoch, LockWork& work);
+  Status TryCommit(InodeId inode, uint64_t epoch, const LockWork& work);
   Result<cluster::Membership::Session> SessionOf(uint64_t epoch) const;
   // Waits before the next try; false when there is no sense in one.
   bool Pause(uint64_t epoch, unsigned failures);
-  void StartWatch(InodeId inode);
+
+  // Begins or ends the watch of an inode where that is due. True when it did something.
+  bool TendWatch(InodeId inode);
+  bool StartWatch(InodeId inode, uint64_t after);
   void KeepWatch(InodeId inode) REQUIRES_LOCK(mutex_);
-  void EndWatch(InodeId inode);
-  void OnChanges(InodeId inode, const std::vector<kv::KvEvent>& events, uint64_t revision);
-  void ReadAnew(InodeId inode);
-  // The store refused a write: again in a while.
-  void Stall(InodeId inode, Inode& state, const Error& error) REQUIRES_LOCK(mutex_);
-  void WakeStalled(size_t count) REQUIRES_LOCK(mutex_);
+  // What a watch tells. nullopt: something is not told.
+  void OnChanges(InodeId inode, const std::optional<std::vector<kv::KvEvent>>& events, uint64_t revision);
+
+  // The store refused what was to be written: again in a while.
+  void RetryLater(InodeId inode, const Error& error) REQUIRES_LOCK(mutex_);
   void RetryStalled();
+  void WakeStalled(size_t count) REQUIRES_LOCK(mutex_);
 
   const Parts parts_;
   std::atomic<Ticket> next_ticket_{1};

@@ -1,4 +1,4 @@
-// ClusterLocks: reading, writing and watching the records of an inode.
+// ClusterLocks: the task of an inode, which reads, writes and watches the records of its locks.
 //
 // A transaction whose answer was lost is committed again under the same operation id, which finds out whether it ran
 // (docs/decisions/lost-answers.md). Only then does anything follow for that inode.
@@ -13,6 +13,7 @@ namespace cairnfs::coherence {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
 
 constexpr milliseconds kPauseMin{20}, kPauseMax{1000};
 constexpr milliseconds kWatchRetry{100};  // after a watch that could not be made
@@ -21,7 +22,54 @@ constexpr size_t kWatchesKept = 4;
 // Of one file at a time, however many are stalled: the first that goes through brings the others.
 constexpr milliseconds kStalledRetry{1000};
 
+// How late it ended.
+nanoseconds Rest(nanoseconds length) {
+  const auto begin = Clock::Now();
+  Clock::SleepFor(length);
+  return Clock::Now() - begin - length;
+}
+
 }  // namespace
+
+void ClusterLocks::Serve(InodeId inode) {
+  nanoseconds late{0};  // the end of the last rest
+  for (;;) {
+    if (TendWatch(inode)) continue;
+    uint64_t epoch;
+    LockWork work = NextWork(inode, std::exchange(late, nanoseconds(0)), epoch);
+    switch (work.step) {
+      case LockWork::Step::kIdle: return;
+      case LockWork::Step::kRead: Read(inode, epoch, work); break;
+      case LockWork::Step::kCommit: Commit(inode, epoch, work); break;
+      case LockWork::Step::kRest: late = Rest(work.rest); break;
+    }
+  }
+}
+
+LockWork ClusterLocks::NextWork(InodeId inode, nanoseconds late, uint64_t& epoch) {
+  Told told;
+  LockWork work;
+  {
+    MutexLock lock(mutex_);
+    Inode& state = StateOf(inode);
+    const auto closes_cycle = [this, &state](const FileLock& wanted)
+                                  REQUIRES_LOCK(mutex_) { return ClosesCycle(state.locks, wanted); };
+    work = state.locks.Next({ending_, late, closes_cycle}, told);
+    epoch = epoch_;
+    if (state.locks.waits()) {
+      waited_in_.insert(inode);
+    } else {
+      waited_in_.erase(inode);
+    }
+    if (work.step == LockWork::Step::kIdle) {
+      state.running = false;
+      const bool is_empty = state.locks.held().empty() && !state.locks.waits() && !state.locks.is_behind();
+      if (is_empty && state.watch == nullptr) inodes_.erase(inode);
+    }
+  }
+  Tell(told);
+  return work;
+}
 
 // --- transactions ---
 
@@ -44,38 +92,29 @@ bool ClusterLocks::Pause(uint64_t epoch, unsigned failures) {
   return !ending_;
 }
 
-void ClusterLocks::Read(InodeId inode, const Work& work) {
-  const std::string begin = LocksBegin(inode);
-  Result<kv::KvRange> range = parts_.fenced.Range(begin, kv::PrefixEnd(begin), 0);
-  for (unsigned failures = 0; !range.ok() && range.error().code == ErrorCode::kUnavailable;) {
-    if (!Pause(work.epoch, failures++)) break;
-    range = parts_.fenced.Range(begin, kv::PrefixEnd(begin), 0);
+void ClusterLocks::Read(InodeId inode, uint64_t epoch, const LockWork& work) {
+  const std::string begin = LocksBegin(inode), end = kv::PrefixEnd(begin);
+  Result<kv::KvRange> records = parts_.fenced.Range(begin, end, 0);
+  for (unsigned failures = 0; !records.ok() && records.error().code == ErrorCode::kUnavailable;) {
+    if (!Pause(epoch, failures++)) break;
+    records = parts_.fenced.Range(begin, end, 0);
   }
   Told told;
   {
     MutexLock lock(mutex_);
-    if (epoch_ != work.epoch) return;
+    if (epoch_ != epoch) return;
     Inode& state = StateOf(inode);
-    const Status status = range.ok() ? state.known.Load(*range) : Status(range.error());
-    state.must_read = !status.ok();
-    if (!status.ok() && status.error().code == ErrorCode::kConflict) return;
-    if (status.ok()) {
-      state.is_fresh = work.is_for_first;
-    } else if (!state.queue.empty()) {
-      Operation operation = TakeFirst(state);
-      told.emplace_back(std::move(operation.done), AnswerWithout(operation, status.error()));
-    } else {
-      Stall(inode, state, status.error());
-    }
+    state.locks.NoteRead(work, records, told);
+    if (state.locks.is_stalled()) RetryLater(inode, records.ok() ? Error() : records.error());
   }
   Tell(told);
 }
 
-Status ClusterLocks::TryCommit(InodeId inode, const Work& work) {
+Status ClusterLocks::TryCommit(InodeId inode, uint64_t epoch, const LockWork& work) {
   const std::string begin = LocksBegin(inode), key = LocksKey(inode, parts_.membership.self());
   kv::Transaction transaction;
   for (unsigned failures = 0;;) {
-    const Result<cluster::Membership::Session> session = SessionOf(work.epoch);
+    const Result<cluster::Membership::Session> session = SessionOf(epoch);
     Status status = session.ok() ? Status() : Status(session.error());
     if (session.ok() && transaction.writes.empty()) {
       // The session beside the fence's own compare of it: the locks are of this one, not of one that may follow it.
@@ -96,68 +135,37 @@ Status ClusterLocks::TryCommit(InodeId inode, const Work& work) {
       const Result<uint64_t> committed = parts_.fenced.Commit(transaction);
       status = committed.ok() ? Status() : Status(committed.error());
     }
-    if (status.ok() || status.error().code != ErrorCode::kUnavailable || !Pause(work.epoch, failures++)) return status;
+    if (status.ok() || status.error().code != ErrorCode::kUnavailable || !Pause(epoch, failures++)) return status;
   }
 }
 
-void ClusterLocks::Commit(InodeId inode, Work& work) {
-  const Status status = TryCommit(inode, work);
+void ClusterLocks::Commit(InodeId inode, uint64_t epoch, LockWork& work) {
+  const Status status = TryCommit(inode, epoch, work);
   Told told;
   {
     MutexLock lock(mutex_);
-    if (epoch_ != work.epoch) {
-      if (work.operation) {
-        told.emplace_back(std::move(work.operation->done), AnswerWithout(*work.operation, LocksLost()));
+    if (epoch_ != epoch) {
+      if (auto& lost = work.operation) {
+        told.emplace_back(std::move(lost->done), InodeLocks::AnswerWithout(*lost, LocksLost()));
       }
-    } else if (status.ok()) {
-      Inode& state = StateOf(inode);
-      state.known.own = std::move(work.record.held);
-      state.behind = false;
-      if (work.operation) told.emplace_back(std::move(work.operation->done), std::move(work.answer));
-      if (work.ticket != 0 && work.takes) EndWait(state, work.ticket, Answer{}, told);
-      if (std::exchange(state.stalled, false)) WakeStalled(stalled_.size());
+    } else if (InodeLocks& locks = StateOf(inode).locks; status.ok()) {
+      const bool was_stalled = locks.is_stalled();
+      locks.NoteCommitted(work, told);
+      if (was_stalled) WakeStalled(stalled_.size());
     } else {
-      NoteRefusal(inode, work, status.error(), told);
+      locks.NoteRefused(work, status.error(), told);
+      if (locks.is_stalled()) RetryLater(inode, status.error());
     }
   }
   Tell(told);
 }
 
-void ClusterLocks::NoteRefusal(InodeId inode, Work& work, const Error& error, Told& told) {
-  Inode& state = StateOf(inode);
-  // Another host's record has changed. kNotFound: the lease that the record was to go with has ended.
-  if (error.code == ErrorCode::kConflict || error.code == ErrorCode::kNotFound) {
-    state.must_read = true;
-    if (work.operation) state.queue.push_front(*std::move(work.operation));
-    return;
-  }
-  if (work.operation) {
-    told.emplace_back(std::move(work.operation->done), AnswerWithout(*work.operation, error));
-  }
-  // Who waits already goes on until there is room.
-  const bool goes_on = work.takes && error.code == ErrorCode::kNoSpace;
-  if (work.ticket != 0 && !goes_on) state.behind |= EndWait(state, work.ticket, error, told);
-  if (state.behind || !state.waiting.empty()) Stall(inode, state, error);
-}
-
 // --- what the store refused ---
 
-void ClusterLocks::Stall(InodeId inode, Inode& state, const Error& error) {
-  if (std::exchange(state.stalled, true)) return;
+void ClusterLocks::RetryLater(InodeId inode, const Error& error) {
   if (stalled_.empty()) spdlog::warn("locks cannot be written for now, and are tried again: {}", error.message);
-  stalled_.push_back(inode);
+  if (std::find(stalled_.begin(), stalled_.end(), inode) == stalled_.end()) stalled_.push_back(inode);
   if (!std::exchange(retry_posted_, true)) tasks_.Post([this] { RetryStalled(); });
-}
-
-void ClusterLocks::WakeStalled(size_t count) {
-  for (; count > 0 && !stalled_.empty(); --count) {
-    const InodeId inode = stalled_.front();
-    stalled_.pop_front();
-    auto found = inodes_.find(inode);
-    if (found == inodes_.end()) continue;
-    found->second.stalled = false;
-    Wake(inode, found->second);
-  }
 }
 
 void ClusterLocks::RetryStalled() {
@@ -169,25 +177,46 @@ void ClusterLocks::RetryStalled() {
     changed_.WaitFor(mutex_, left);
   }
   retry_posted_ = false;
-  if (ending_ || stalled_.empty()) return;
+  if (ending_) return;
   WakeStalled(1);
   if (!stalled_.empty() && !std::exchange(retry_posted_, true)) tasks_.Post([this] { RetryStalled(); });
 }
 
+void ClusterLocks::WakeStalled(size_t count) {
+  for (; count > 0 && !stalled_.empty(); --count) {
+    const auto found = inodes_.find(stalled_.front());
+    stalled_.pop_front();
+    if (found == inodes_.end()) continue;
+    found->second.locks.GoOn();
+    Wake(found->first, found->second);
+  }
+}
+
 // --- watches ---
 
-void ClusterLocks::StartWatch(InodeId inode) {
-  uint64_t after;
-  {
-    MutexLock lock(mutex_);
-    after = StateOf(inode).known.as_of();
+bool ClusterLocks::TendWatch(InodeId inode) {
+  std::unique_ptr<kv::KvWatch> ended;
+  MutexLock lock(mutex_);
+  Inode& state = StateOf(inode);
+  const bool is_watched = state.watch != nullptr, waits = state.locks.waits();
+  if (is_watched && !waits && (state.ends_watch || ending_)) {
+    ended = std::move(state.watch);
+    lock.Unlock();  // a callback may wait for the mutex, and the watch for the callback
+    return true;
   }
+  if (is_watched || !waits || (state.watch_failed && state.locks.is_asked())) return false;
+  const uint64_t after = state.locks.as_of();
+  lock.Unlock();
+  return StartWatch(inode, after);
+}
+
+bool ClusterLocks::StartWatch(InodeId inode, uint64_t after) {
   const std::string begin = LocksBegin(inode);
   kv::WatchCallbacks callbacks;
-  callbacks.changed = [this, inode](const std::vector<kv::KvEvent>& events, uint64_t revision) {
-    OnChanges(inode, events, revision);
+  callbacks.changed = [this, inode](std::vector<kv::KvEvent> events, uint64_t revision) {
+    OnChanges(inode, std::move(events), revision);
   };
-  callbacks.lost = [this, inode](uint64_t) { ReadAnew(inode); };
+  callbacks.lost = [this, inode](uint64_t revision) { OnChanges(inode, std::nullopt, revision); };
   auto watch = parts_.shared.Watch(begin, kv::PrefixEnd(begin), after, std::move(callbacks));
   {
     MutexLock lock(mutex_);
@@ -197,51 +226,37 @@ void ClusterLocks::StartWatch(InodeId inode) {
       state.watch = std::move(*watch);
       state.ends_watch = false;
       KeepWatch(inode);
-      return;
+      return true;
     }
   }
   // Until there is one, a look now and then tells the same.
   spdlog::warn("locks of inode {} cannot be watched: {}", inode.value, watch.error().message);
   Clock::SleepFor(kWatchRetry);
-  ReadAnew(inode);
+  OnChanges(inode, std::nullopt, 0);
+  return false;
 }
 
 void ClusterLocks::KeepWatch(InodeId inode) {
   watched_.push_back(inode);
   if (watched_.size() <= kWatchesKept) return;
-  auto oldest = inodes_.find(watched_.front());
+  const auto oldest = inodes_.find(watched_.front());
   watched_.pop_front();
   if (oldest == inodes_.end()) return;
   oldest->second.ends_watch = true;
   Wake(oldest->first, oldest->second);
 }
 
-void ClusterLocks::EndWatch(InodeId inode) {
-  std::unique_ptr<kv::KvWatch> watch;
+void ClusterLocks::OnChanges(InodeId inode, const std::optional<std::vector<kv::KvEvent>>& events, uint64_t revision) {
   MutexLock lock(mutex_);
-  watch = std::move(StateOf(inode).watch);
-  lock.Unlock();  // a callback may wait for the mutex, and the watch for the callback
-}
-
-void ClusterLocks::OnChanges(InodeId inode, const std::vector<kv::KvEvent>& events, uint64_t revision) {
-  MutexLock lock(mutex_);
-  auto found = inodes_.find(inode);
+  const auto found = inodes_.find(inode);
   if (found == inodes_.end()) return;
   Inode& state = found->second;
-  if (!state.known.Apply(events, revision).ok()) {
-    state.known.ForgetOthers();
-    state.must_read = true;  // which tells who asks next
+  if (events) {
+    state.locks.NoteChanges(*events, revision);
+  } else {
+    state.locks.NoteChangesLost();
   }
-  if (!state.waiting.empty()) Wake(inode, state);
-}
-
-void ClusterLocks::ReadAnew(InodeId inode) {
-  MutexLock lock(mutex_);
-  auto found = inodes_.find(inode);
-  if (found == inodes_.end()) return;
-  found->second.known.ForgetOthers();
-  found->second.must_read = true;
-  if (!found->second.waiting.empty()) Wake(inode, found->second);
+  if (state.locks.waits()) Wake(inode, state);
 }
 
 }  // namespace cairnfs::coherence

@@ -1,0 +1,130 @@
+// InodeLocks: what the processes of this host ask of the locks of one inode, and what that takes. A state machine
+// without threads, store or clock: ClusterLocks asks it for the next piece of work, does that, and says how it ended.
+// There is one piece at a time.
+//
+// What is held is kept here, and the host's record in the store is a copy of it. Freeing changes what is held at once,
+// and the record is behind until it is written. A lock is held once the record that has it is written.
+//
+// Not thread-safe: ClusterLocks guards it.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "coherence/lock_table.h"
+
+namespace cairnfs::coherence {
+
+enum class LockOutcome {
+  kGranted,
+  kWouldBlock,  // of a try: somebody holds what stands in the way
+  kDeadlock,    // of a wait: record locks of processes on this host would wait for each other for ever
+  kInterrupted,
+};
+struct LockAnswer {
+  LockOutcome outcome = LockOutcome::kGranted;
+  std::optional<FileLock> holder;  // of what stands in the way
+};
+
+using LockTicket = uint64_t;  // of a wait; not 0
+
+struct LockOperation {
+  enum class Kind { kTry, kWait, kCancel, kUnlock, kReleaseHandle, kTest };
+  using Done = std::function<void(Result<LockAnswer>)>;
+  Kind kind;
+  FileLock lock;
+  LockTicket ticket = 0;        // kWait, kCancel
+  Done done;                    // may be empty
+  unsigned tries = 0;           // kTry: that were refused
+  uint64_t since = UINT64_MAX;  // kWait: as WaitingLock
+};
+
+struct LockWork {
+  enum class Step {
+    kIdle,
+    kRead,    // the records of all hosts
+    kCommit,  // this host's record
+    kRest,    // before the next work
+  };
+  Step step = Step::kIdle;
+  bool is_for_first = false;         // kRead: the first of the queue asked for it
+  std::chrono::nanoseconds rest{0};  // kRest
+  // kCommit:
+  HostLocks record{};
+  bool takes = false;                        // a lock: compares that no other host's record has changed after `as_of`
+  uint64_t as_of = 0;                        // a revision
+  std::optional<LockOperation> operation{};  // to be answered with `answer`
+  LockAnswer answer{};
+  LockTicket ticket = 0;  // of a wait that takes its lock, or is announced
+};
+
+class InodeLocks {
+ public:
+  // What is over, to be told when no mutex is held. `done` is called once for each operation.
+  using Told = std::vector<std::pair<LockOperation::Done, Result<LockAnswer>>>;
+  struct Now {
+    bool ending = false;               // the mount ends: nobody waits
+    std::chrono::nanoseconds late{0};  // how late the last rest ended
+    // Whether a wait for the lock would close a cycle of owners of this host that wait for each other.
+    std::function<bool(const FileLock&)> closes_cycle;
+  };
+
+  explicit InodeLocks(const cluster::NodeId& self) : self_(self), known_(self) {}
+
+  bool is_asked() const { return !queue_.empty(); }
+  bool waits() const { return !waiting_.empty(); }
+  bool is_behind() const { return behind_; }
+  const std::vector<FileLock>& held() const { return known_.own.held(); }
+  const std::vector<LockOperation>& waiting() const { return waiting_; }  // the oldest first
+  uint64_t as_of() const { return known_.as_of(); }                       // of the others' records
+
+  void Ask(LockOperation operation) { queue_.push_back(std::move(operation)); }
+  LockWork Next(const Now& now, Told& told);
+
+  // How the work ended. A refusal that is noted may leave it stalled: then it does what is asked for, and no more.
+  void NoteRead(const LockWork& work, const Result<kv::KvRange>& records, Told& told);
+  void NoteCommitted(LockWork& work, Told& told);
+  void NoteRefused(LockWork& work, const Error& error, Told& told);
+  bool is_stalled() const { return stalled_; }
+  void GoOn() { stalled_ = false; }
+
+  // A watch tells of the others' records: all changes up to the revision, or that it does not know.
+  void NoteChanges(const std::vector<kv::KvEvent>& events, uint64_t revision);
+  void NoteChangesLost();
+
+  // Ends all waits.
+  void EndWaits(const Result<LockAnswer>& answer, Told& told);
+  // The session is lost: ends all that is asked for, and holds nothing.
+  void Forget(const Error& why, Told& told);
+  // The answer to what could not be done.
+  static Result<LockAnswer> AnswerWithout(const LockOperation& operation, const Error& error);
+
+ private:
+  // For the first of the queue. nullopt: it was answered, or waits.
+  std::optional<LockWork> Begin(const Now& now, Told& told);
+  std::optional<LockWork> BeginLock(const Now& now, Told& told);
+  std::optional<LockWork> BeginWait(const Now& now, Told& told);
+  // Answers the first of the queue, once the record is written where it is behind.
+  std::optional<LockWork> End(LockAnswer answer, Told& told);
+  // A lock for the first of the queue, or for one that waits (`ticket`).
+  std::optional<LockWork> Take(const LockOperation& operation, LockTicket ticket, Told& told);
+  LockWork Read() const;
+  LockWork Write(LockTicket without = 0) const;  // the record, without one of those that wait
+  LockOperation TakeFirst();
+  bool EndWait(LockTicket ticket, Result<LockAnswer> answer, Told& told);
+
+  const cluster::NodeId self_;
+  KnownLocks known_;
+  std::deque<LockOperation> queue_;
+  std::vector<LockOperation> waiting_;  // found somebody in the way
+  bool must_read_ = false;              // `known_` is out of date
+  bool is_fresh_ = false;               // the others' records were read for the first of the queue
+  bool behind_ = false;                 // the record is not as what is held and who waits
+  bool stalled_ = false;
+};
+
+}  // namespace cairnfs::coherence

@@ -1,0 +1,163 @@
+// InodeLocks: what is to be done for one inode, step by step, with neither threads nor a store.
+#include "coherence/inode_locks.h"
+
+#include <gtest/gtest.h>
+
+namespace cairnfs::coherence {
+namespace {
+
+using Kind = LockOperation::Kind;
+using Step = LockWork::Step;
+
+cluster::NodeId Node(int number) {
+  cluster::NodeId id;
+  id.bytes[0] = static_cast<std::byte>(number);
+  return id;
+}
+
+FileLock Exclusive(int node, uint64_t owner) {
+  return {{Node(node), LockKind::kRecord, owner}, LockType::kExclusive, 0, kLockOffsetMax, owner, 1};
+}
+
+kv::KvEvent Changed(int node, const std::optional<HostLocks>& locks, uint64_t revision) {
+  const std::string key = LocksKey(InodeId{7}, Node(node));
+  return {key, locks ? std::optional(locks->Encode()) : std::nullopt, revision};
+}
+
+HostLocks Holding(const FileLock& lock) {
+  HostLocks locks;
+  EXPECT_TRUE(locks.held.Set(lock).ok());
+  return locks;
+}
+
+class InodeLocksTest : public ::testing::Test {
+ protected:
+  void Ask(Kind kind, const FileLock& lock, LockTicket ticket = 0) {
+    locks_.Ask({kind, lock, ticket, [this](Result<LockAnswer> answer) { answers_.push_back(std::move(answer)); }});
+  }
+  LockWork Next() {
+    InodeLocks::Told told;
+    LockWork work = locks_.Next({false, {}, [](const FileLock&) { return false; }}, told);
+    Tell(told);
+    return work;
+  }
+  void Committed(LockWork work) {
+    InodeLocks::Told told;
+    locks_.NoteCommitted(work, told);
+    Tell(told);
+  }
+  void Refused(LockWork work, ErrorCode code) {
+    InodeLocks::Told told;
+    locks_.NoteRefused(work, MakeError(code, "refused"), told);
+    Tell(told);
+  }
+  // The other host has the locks.
+  void Read(const LockWork& work, const HostLocks& other, uint64_t revision) {
+    kv::KvRange range;
+    range.entries.push_back({LocksKey(InodeId{7}, Node(2)), other.Encode(), revision});
+    range.revision = revision;
+    InodeLocks::Told told;
+    locks_.NoteRead(work, range, told);
+    Tell(told);
+  }
+  void ExpectAnswer(LockOutcome outcome) {
+    ASSERT_EQ(answers_.size(), 1U);
+    ASSERT_TRUE(answers_[0].ok());
+    EXPECT_EQ(answers_[0]->outcome, outcome);
+    answers_.clear();
+  }
+
+  InodeLocks locks_{Node(1)};
+  std::vector<Result<LockAnswer>> answers_;
+
+ private:
+  static void Tell(InodeLocks::Told& told) {
+    for (auto& [done, answer] : told) done(std::move(answer));
+  }
+};
+
+TEST_F(InodeLocksTest, AGuessSavesTheRead) {
+  Ask(Kind::kTry, Exclusive(1, 1));
+  LockWork work = Next();
+  EXPECT_EQ(work.step, Step::kCommit);
+  EXPECT_TRUE(work.takes);
+  EXPECT_EQ(work.as_of, 0U);  // no other host has locks
+  EXPECT_EQ(work.record.held.held().size(), 1U);
+  EXPECT_TRUE(answers_.empty());
+  Committed(std::move(work));
+  ExpectAnswer(LockOutcome::kGranted);
+  EXPECT_EQ(Next().step, Step::kIdle);
+}
+
+TEST_F(InodeLocksTest, WhatWasWrongIsReadAndThenRefused) {
+  Ask(Kind::kTry, Exclusive(1, 1));
+  Refused(Next(), ErrorCode::kConflict);
+  LockWork read = Next();
+  ASSERT_EQ(read.step, Step::kRead);
+  Read(read, Holding(Exclusive(2, 1)), 10);
+  EXPECT_EQ(Next().step, Step::kIdle);
+  ExpectAnswer(LockOutcome::kWouldBlock);
+  EXPECT_TRUE(locks_.held().empty());
+}
+
+TEST_F(InodeLocksTest, AWaitIsAnnouncedAndTakesItsLockWhenItIsFree) {
+  Ask(Kind::kWait, Exclusive(1, 1), 5);
+  Refused(Next(), ErrorCode::kConflict);
+  Read(Next(), Holding(Exclusive(2, 1)), 10);
+  locks_.NoteChanges({}, 11);
+  LockWork announced = Next();
+  ASSERT_EQ(announced.step, Step::kCommit);
+  EXPECT_FALSE(announced.takes);
+  ASSERT_EQ(announced.record.waiting.size(), 1U);
+  EXPECT_EQ(announced.record.waiting[0].since, 11U);
+  Committed(std::move(announced));
+  EXPECT_EQ(Next().step, Step::kIdle);
+  EXPECT_TRUE(answers_.empty());
+
+  locks_.NoteChanges({Changed(2, std::nullopt, 20)}, 20);
+  LockWork taken = Next();
+  ASSERT_TRUE(taken.takes);
+  EXPECT_EQ(taken.as_of, 20U);
+  EXPECT_TRUE(taken.record.waiting.empty());
+  // Another host was quicker.
+  Refused(std::move(taken), ErrorCode::kConflict);
+  Read(Next(), Holding(Exclusive(2, 3)), 21);
+  EXPECT_EQ(Next().step, Step::kIdle);
+  EXPECT_TRUE(locks_.waits());
+  locks_.NoteChanges({Changed(2, std::nullopt, 22)}, 22);
+  Committed(Next());
+  ExpectAnswer(LockOutcome::kGranted);
+  EXPECT_FALSE(locks_.waits());
+}
+
+TEST_F(InodeLocksTest, WhatCannotBeFreedInTheStoreIsMadeGoodLater) {
+  Ask(Kind::kTry, Exclusive(1, 1));
+  Committed(Next());
+  answers_.clear();
+  Ask(Kind::kUnlock, Exclusive(1, 1));
+  LockWork work = Next();
+  EXPECT_TRUE(work.record.empty());
+  Refused(std::move(work), ErrorCode::kNoSpace);
+  ASSERT_EQ(answers_.size(), 1U);
+  EXPECT_EQ(answers_[0].error().code, ErrorCode::kNoSpace);
+  answers_.clear();
+  EXPECT_TRUE(locks_.held().empty());
+  EXPECT_TRUE(locks_.is_stalled());
+  EXPECT_EQ(Next().step, Step::kIdle);
+  // What is asked for takes it along.
+  Ask(Kind::kTry, Exclusive(1, 2));
+  work = Next();
+  ASSERT_EQ(work.record.held.held().size(), 1U);
+  EXPECT_EQ(work.record.held.held()[0].owner.number, 2U);
+  Refused(std::move(work), ErrorCode::kNoSpace);
+  answers_.clear();
+  locks_.GoOn();
+  work = Next();
+  EXPECT_TRUE(work.record.empty());
+  Committed(std::move(work));
+  EXPECT_FALSE(locks_.is_behind());
+  EXPECT_EQ(Next().step, Step::kIdle);
+}
+
+}  // namespace
+}  // namespace cairnfs::coherence
