@@ -204,7 +204,7 @@ Status KnownLocks::Apply(const std::vector<kv::KvEvent>& events, uint64_t revisi
 
 void KnownLocks::ForgetOthers() {
   others_.clear();
-  as_of_ = 0;
+  as_of_ = told_ = 0;  // whatever is read from now on is younger, or the store went back to an older state
 }
 
 const FileLock* KnownLocks::Conflict(const FileLock& wanted) const {
