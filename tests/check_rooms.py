@@ -5,6 +5,7 @@ Run from anywhere; exit code 1 and one line per problem when something is wrong:
   - a room (src/ROOM) includes only rooms above it in the list;
   - a foreign header is included in one room only;
   - no file names a path of some machine;
+  - nothing takes the time, or sleeps, but by src/base/clock.h;
   - the pages on configuration name every key with its default;
   - the table of metrics names every metric with its type, and whether it is of a cluster's hosts alone;
   - every tests/**/*_test.cc is named in a meson.build.
@@ -34,6 +35,16 @@ FOREIGN = {  # include prefix -> the folders that may use it
     "systemd/": {"src/daemon"},
     "CLI/": {"tools", "benchmarks/floor", "benchmarks/index"},
     "nlohmann/": {"tools"},
+}
+# What takes the time, sleeps or waits past the clock.
+DIRECT_TIME = re.compile(
+    r"(steady|system|high_resolution)_clock::now|\bclock_gettime\(|\bgettimeofday\(|\bstd::time\(|"
+    r"this_thread::sleep|\b(u|nano)sleep\(|\.wait_(for|until)\("
+)
+OUTSIDE_CLOCK = {  # the clock itself, and what does not use it yet
+    "src/base/clock.cc",
+    "src/fs/cluster_host.cc", "src/fs/commit.cc", "src/fs/locks.cc", "src/fs/loss_witnesses.cc", "src/fs/sessions.cc",
+    "src/fs/shared_changes.cc", "src/fs/shared_files.cc",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 # Written so that this file does not match itself.
@@ -82,6 +93,17 @@ def check_machine_paths(problems):
         for number, line in enumerate(text.splitlines(), 1):
             if MACHINE_PATHS.search(line):
                 problems.append(f"{path.relative_to(ROOT)}:{number}: names a path of one machine")
+
+
+def check_clock(problems):
+    for top in ("src", "tools"):
+        for path in sources(top, {".cc", ".h"}):
+            relative = str(path.relative_to(ROOT))
+            if relative in OUTSIDE_CLOCK:
+                continue
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if DIRECT_TIME.search(line):
+                    problems.append(f"{relative}:{number}: takes the time past base/clock.h")
 
 
 def check_registered(problems):
@@ -140,6 +162,7 @@ def main():
     check_metrics(problems)
     check_includes(problems)
     check_machine_paths(problems)
+    check_clock(problems)
     check_registered(problems)
     for problem in problems:
         print(problem)

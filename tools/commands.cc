@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -23,6 +22,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/context.h"
 #include "cairnfs/cairnfs.h"
 #include "control/convert.h"
 #include "control/mount_table.h"
@@ -245,13 +245,8 @@ class WaitProgress {
  private:
   void Run(const Location& location, const std::stop_token& stop) {
     const auto began = Clock::Now();
-    std::mutex mutex;
-    std::condition_variable_any wake;
     uint64_t dirty_bytes_max = 0;
-    for (;;) {
-      std::unique_lock lock(mutex);
-      wake.wait_for(lock, stop, kWaitProgressEvery, [] { return false; });
-      if (stop.stop_requested()) return;
+    while (Context(stop).Sleep(kWaitProgressEvery)) {
       auto client = Connect(location);
       auto status = client.ok() ? client->GetStatus() : Result<control::StatusReply>(client.error());
       std::string text = "waiting until everything is durable";

@@ -7,14 +7,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <filesystem>
-#include <future>
-#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "base/answer.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread_annotations.h"
@@ -58,15 +56,14 @@ uint64_t SecondsSince(Clock::time_point then) {
 template <typename T>
 Result<T> Await(const std::function<void(fs::Done<T>)>& start, const std::function<bool()>& cancelled,
                 const std::function<void()>& on_tick = {}) {
-  auto promise = std::make_shared<std::promise<Result<T>>>();
-  std::future<Result<T>> future = promise->get_future();
-  start([promise](Result<T> result) { promise->set_value(std::move(result)); });
-  while (future.wait_for(kProgressInterval) != std::future_status::ready) {
+  const auto answer = std::make_shared<Answer<Result<T>>>();
+  start([answer](Result<T> result) { answer->Set(std::move(result)); });
+  while (!answer->Wait(Context().WithTimeout(kProgressInterval))) {
     // A client that went away does not read this.
     if (cancelled()) return MakeError(ErrorCode::kInterrupted, "the daemon is stopping");
     if (on_tick) on_tick();
   }
-  return future.get();
+  return answer->Take();
 }
 
 // `cancelled` is not asked any more once this has returned.
@@ -352,8 +349,6 @@ class Service::Impl final : public Control::Service {
   std::unique_ptr<RankDoor> door_;
 
   mutable Mutex mutex_;
-  std::condition_variable_any wake_;
-  std::mutex wake_mutex_;
   std::deque<Sample> samples_ GUARDED_BY(mutex_);
   std::jthread sampler_;
 };
@@ -423,8 +418,7 @@ void Service::Impl::SampleRates(const std::stop_token& stop) {
       samples_.push_back({now, traffic.write_bytes_total, traffic.read_bytes_total});
       while (samples_.front().when + kRateWindow < now) samples_.pop_front();
     }
-    std::unique_lock wait_lock(wake_mutex_);
-    wake_.wait_for(wait_lock, stop, std::chrono::seconds(1), [] { return false; });
+    static_cast<void>(Context(stop).Sleep(std::chrono::seconds(1)));
   }
 }
 

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <future>
 #include <memory>
 #include <string_view>
 #include <variant>
 
+#include "base/answer.h"
 #include "base/log.h"
 #include "daemon/config_keys.h"
 #include "daemon/volume.h"
@@ -94,13 +94,12 @@ Status LiveConfig::Remount(const control::RemountCall& call, const std::function
 }
 
 Status LiveConfig::Change(const Config& config, const std::function<bool()>& cancelled) {
-  auto promise = std::make_shared<std::promise<Status>>();
-  auto changed = promise->get_future();
-  filesystem_.Change(FileSystemOptions(config, 0), [promise](const Status& status) { promise->set_value(status); });
-  while (changed.wait_for(kAskCancelledEvery) != std::future_status::ready) {
+  const auto changed = std::make_shared<Answer<Status>>();
+  filesystem_.Change(FileSystemOptions(config, 0), [changed](const Status& status) { changed->Set(status); });
+  while (!changed->Wait(Context().WithTimeout(kAskCancelledEvery))) {
     if (cancelled()) return MakeError(ErrorCode::kInterrupted, "interrupted before everything was durable");
   }
-  return changed.get();
+  return changed->Take();
 }
 
 }  // namespace cairnfs::daemon

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 
 #include "base/clock.h"
 #include "base/coding.h"
+#include "base/context.h"
 #include "base/log.h"
 
 namespace cairnfs::daemon {
@@ -85,8 +84,6 @@ UsagePublisher::UsagePublisher(kv::KvStore& store, cluster::Membership& membersh
 UsagePublisher::~UsagePublisher() = default;
 
 void UsagePublisher::Run(const std::stop_token& stop) {
-  std::mutex mutex;
-  std::condition_variable_any wake;
   Sample last = sample_();
   Clock::time_point last_time = Clock::Now(), published{}, kept = Clock::Now();
   while (!stop.stop_requested()) {
@@ -111,8 +108,7 @@ void UsagePublisher::Run(const std::stop_token& stop) {
       if (first != nullptr && first->id == membership_.self()) housekeep_();
       kept = time;
     }
-    std::unique_lock lock(mutex);
-    wake.wait_for(lock, stop, kSampleInterval, [] { return false; });
+    static_cast<void>(Context(stop).Sleep(kSampleInterval));
   }
 }
 

@@ -6,8 +6,8 @@
 
 #include <charconv>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
+
+#include "base/context.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -48,12 +48,9 @@ void Notifier::StartWatchdog(std::function<bool()> alive) {
   uint64_t interval_us = 0;
   if (sd_watchdog_enabled(0, &interval_us) <= 0) return;
   watchdog_ = std::jthread([interval_us, alive = std::move(alive)](const std::stop_token& stop) {
-    std::mutex mutex;
-    std::condition_variable_any wake;
-    std::unique_lock lock(mutex);
     while (!stop.stop_requested()) {
       if (alive()) sd_notify(0, "WATCHDOG=1");
-      wake.wait_for(lock, stop, std::chrono::microseconds(interval_us / 3), [] { return false; });
+      static_cast<void>(Context(stop).Sleep(std::chrono::microseconds(interval_us / 3)));
     }
   });
 }

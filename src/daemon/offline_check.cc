@@ -2,9 +2,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <future>
+#include <memory>
 #include <system_error>
+#include <thread>
 
+#include "base/answer.h"
 #include "base/log.h"
 #include "daemon/data_directory.h"
 #include "daemon/preflight.h"
@@ -20,13 +22,12 @@ constexpr auto kProgressEvery = std::chrono::milliseconds(200);
 using OnProgress = std::function<void(const fs::CheckProgress&)>;
 
 Result<fs::CheckReport> CheckAndWait(fs::FileSystem& filesystem, const OnProgress& on_progress) {
-  std::promise<Result<fs::CheckReport>> promise;
-  auto checked = promise.get_future();
-  filesystem.Check({}, [&](Result<fs::CheckReport> report) { promise.set_value(std::move(report)); });
-  while (checked.wait_for(kProgressEvery) != std::future_status::ready) {
+  const auto checked = std::make_shared<Answer<Result<fs::CheckReport>>>();
+  filesystem.Check({}, [checked](Result<fs::CheckReport> report) { checked->Set(std::move(report)); });
+  while (!checked->Wait(Context().WithTimeout(kProgressEvery))) {
     if (on_progress) on_progress(filesystem.GetCheckProgress());
   }
-  return checked.get();
+  return checked->Take();
 }
 
 // Checks a store alone.
@@ -34,11 +35,12 @@ Status CheckChunks(store::LocalChunkStore& chunks, const std::function<void(cons
                    const OnProgress& on_progress) {
   std::atomic<uint64_t> bytes_done{0};
   const uint64_t bytes_total = chunks.Stats().unique_bytes;
-  auto checked = std::async(std::launch::async, [&] { return chunks.Check(report, {}, &bytes_done); });
-  while (checked.wait_for(kProgressEvery) != std::future_status::ready) {
+  Answer<Status> checked;
+  const std::jthread checker([&] { checked.Set(chunks.Check(report, {}, &bytes_done)); });
+  while (!checked.Wait(Context().WithTimeout(kProgressEvery))) {
     if (on_progress) on_progress({"chunks", bytes_done, bytes_total});
   }
-  return checked.get();
+  return checked.Take();
 }
 
 // The names of a cluster's node are elsewhere. Only its own chunks can be checked without the others.

@@ -2,8 +2,9 @@
 
 #include <pthread.h>
 
-#include <future>
+#include <memory>
 
+#include "base/answer.h"
 #include "cluster/cluster_chunk_store.h"
 #include "fs/check_files.h"
 #include "fs/check_names.h"
@@ -67,13 +68,10 @@ void Checker::Run(const std::stop_token& asker, const Done<CheckReport>& done) {
 
 // The check is about what was written before it. A round may take long; whoever asked need not wait for its end.
 Status Checker::AwaitRound(const std::stop_token& stop) {
-  auto promise = std::make_shared<std::promise<Status>>();
-  std::future<Status> round = promise->get_future();
-  rounds_.Request([promise](Status status) { promise->set_value(std::move(status)); }, SyncRounds::Scope::kNames);
-  while (round.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
-    if (stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "stopped");
-  }
-  return round.get();
+  const auto round = std::make_shared<Answer<Status>>();
+  rounds_.Request([round](Status status) { round->Set(std::move(status)); }, SyncRounds::Scope::kNames);
+  if (!round->Wait(Context(stop))) return MakeError(ErrorCode::kInterrupted, "stopped");
+  return round->Take();
 }
 
 // The check has told the cluster's chunk store of each damaged chunk, which is replacing them.

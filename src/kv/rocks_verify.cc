@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/context.h"
 #include "kv/rocks_support.h"
 
 namespace cairnfs::kv {
@@ -29,8 +30,8 @@ class Pace {
   // False once `stop` is set.
   bool Await(uint64_t bytes, const std::stop_token& stop) {
     bytes_ += bytes;
-    Clock::SleepUntil(began_ + std::chrono::nanoseconds(bytes_ * 1'000'000'000 / kBytesPerSecondMax));
-    return !stop.stop_requested();
+    const auto until = began_ + std::chrono::nanoseconds(bytes_ * 1'000'000'000 / kBytesPerSecondMax);
+    return Context(stop).Sleep(until - Clock::Now());
   }
 
  private:

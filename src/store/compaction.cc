@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/context.h"
 #include "base/failpoint.h"
 #include "chunking/digest.h"
 #include "store/segment_scanner.h"
@@ -188,9 +189,7 @@ Status LocalChunkStore::Impl::CopyChunk(const ChunkIndex::Entry& entry, const Re
                                                static_cast<double>(options.bytes_per_second_max));
     batch.throttled_until = std::max(batch.throttled_until, now - std::chrono::milliseconds(20)) +
                             std::chrono::duration_cast<Clock::duration>(share);
-    while (batch.throttled_until > Clock::Now() && !options.stop.stop_requested()) {
-      Clock::SleepUntil(std::min(batch.throttled_until, Clock::Now() + std::chrono::milliseconds(50)));
-    }
+    static_cast<void>(Context(options.stop).Sleep(batch.throttled_until - Clock::Now()));  // it looks for a stop itself
   }
   return {};
 }
