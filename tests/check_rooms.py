@@ -41,10 +41,8 @@ DIRECT_TIME = re.compile(
     r"(steady|system|high_resolution)_clock::now|\bclock_gettime\(|\bgettimeofday\(|\bstd::time\(|"
     r"this_thread::sleep|\b(u|nano)sleep\(|\.wait_(for|until)\("
 )
-OUTSIDE_CLOCK = {  # the clock itself, and what does not use it yet
-    "src/base/clock.cc",
-    "src/fs/cluster_host.cc", "src/fs/commit.cc", "src/fs/locks.cc", "src/fs/loss_witnesses.cc", "src/fs/sessions.cc",
-    "src/fs/shared_changes.cc", "src/fs/shared_files.cc",
+OUTSIDE_CLOCK = {  # the clock itself, and what compares with the ticks of /proc
+    "src/base/clock.cc", "src/fs/loss_witnesses.cc",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 # Written so that this file does not match itself.
