@@ -1,75 +1,101 @@
 #include "fs/anchor_table.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 
 namespace cairnfs::fs {
 namespace {
 
+constexpr size_t kGenerations = 8;
+
 // Chunks take a quarter of the memory: 40 bytes each, where their eight or nine anchors take 8 bytes each in buckets
 // that are never all full.
 constexpr size_t kChunksShare = 4;
+constexpr size_t kChunksMax = (1 << 20) - 1;  // of a generation: Entry::number
 
 uint32_t TagOf(uint64_t fingerprint) { return static_cast<uint32_t>(fingerprint & 0xf'ffff); }
 
 }  // namespace
 
 AnchorTable::AnchorTable(size_t bytes_max)
-    : bucket_count_(std::max<size_t>(1, (bytes_max - bytes_max / kChunksShare) / sizeof(Bucket))),
-      // The pages are zeros, and in memory once they are used.
-      buckets_(static_cast<Bucket*>(std::calloc(bucket_count_, sizeof(Bucket)))),
-      chunks_(std::clamp<size_t>(bytes_max / kChunksShare / sizeof(Chunk), 1, kChunksMax)) {
-  if (buckets_ == nullptr) throw std::bad_alloc();
+    : generation_count_max_(std::clamp<size_t>(bytes_max / kChunksShare / sizeof(Chunk), 1, kGenerations)),
+      generation_chunks_(
+          std::clamp<size_t>(bytes_max / kChunksShare / sizeof(Chunk) / generation_count_max_, 1, kChunksMax)),
+      bucket_count_(
+          std::max<size_t>(1, (bytes_max - bytes_max / kChunksShare) / sizeof(Bucket) / generation_count_max_)) {
+  generations_.reserve(generation_count_max_);
 }
 
-std::span<AnchorTable::Entry> AnchorTable::BucketOf(uint64_t fingerprint) {
-  return buckets_[(fingerprint >> 32) * bucket_count_ >> 32].entries;
+std::span<AnchorTable::Entry> AnchorTable::BucketOf(Generation& generation, uint64_t fingerprint) const {
+  return generation.buckets[(fingerprint >> 32) * bucket_count_ >> 32].entries;
 }
 
-// Null: none.
-AnchorTable::Entry* AnchorTable::FindEntry(uint32_t writer, uint64_t fingerprint) {
-  for (Entry& entry : BucketOf(fingerprint)) {
-    if (entry.tag != TagOf(fingerprint) || entry.number == 0 || AgeOf(entry) >= chunks_.size()) continue;
-    if (ChunkOf(entry).writer == writer) return &entry;
+AnchorTable::Entry* AnchorTable::FindIn(Generation& generation, uint32_t writer, uint64_t fingerprint) const {
+  for (Entry& entry : BucketOf(generation, fingerprint)) {
+    if (entry.tag != TagOf(fingerprint) || entry.number == 0) continue;
+    if (generation.chunks[entry.number - 1].writer == writer) return &entry;
   }
   return nullptr;
 }
 
-std::optional<AnchorTable::Place> AnchorTable::FindLocked(uint32_t writer, uint64_t fingerprint) {
-  const Entry* entry = FindEntry(writer, fingerprint);
-  if (entry == nullptr) return std::nullopt;
-  const Chunk& chunk = ChunkOf(*entry);
-  if (entry->offset > chunk.size) return std::nullopt;  // of a chunk whose number came round
-  return Place{chunk.digest, chunk.size, static_cast<uint32_t>(entry->offset)};
+AnchorTable::Found AnchorTable::FindLocked(uint32_t writer, uint64_t fingerprint) {
+  for (auto generation = generations_.rbegin(); generation != generations_.rend(); ++generation) {
+    if (Entry* entry = FindIn(*generation, writer, fingerprint)) return {&*generation, entry};
+  }
+  return {};
+}
+
+std::optional<AnchorTable::Place> AnchorTable::PlaceOf(const Found& found) {
+  if (found.entry == nullptr) return std::nullopt;
+  return Place{found.chunk().digest, found.chunk().size, static_cast<uint32_t>(found.entry->offset)};
 }
 
 std::optional<AnchorTable::Place> AnchorTable::Find(uint32_t writer, uint64_t fingerprint) {
   MutexLock lock(mutex_);
-  return FindLocked(writer, fingerprint);
+  return PlaceOf(FindLocked(writer, fingerprint));
 }
 
 std::vector<std::optional<AnchorTable::Place>> AnchorTable::FindAll(uint32_t writer, std::span<const Anchor> anchors) {
   std::vector<std::optional<Place>> places;
   places.reserve(anchors.size());
   MutexLock lock(mutex_);
-  for (const Anchor& anchor : anchors) places.push_back(FindLocked(writer, anchor.fingerprint));
+  for (const Anchor& anchor : anchors) places.push_back(PlaceOf(FindLocked(writer, anchor.fingerprint)));
   return places;
 }
 
+bool AnchorTable::IsYoung(const Generation& generation) const {
+  const auto age = static_cast<size_t>(&generations_.back() - &generation);
+  return age * 2 < generation_count_max_;
+}
+
+AnchorTable::Generation& AnchorTable::Current() {
+  if (!generations_.empty() && generations_.back().chunks.size() < generation_chunks_) return generations_.back();
+  if (generations_.size() < generation_count_max_) {
+    // The pages are zeros, and in memory once they are used.
+    Generation next{{},
+                    decltype(Generation::buckets)(static_cast<Bucket*>(std::calloc(bucket_count_, sizeof(Bucket))))};
+    if (next.buckets == nullptr) throw std::bad_alloc();
+    next.chunks.reserve(generation_chunks_);
+    generations_.push_back(std::move(next));
+  } else {
+    std::rotate(generations_.begin(), generations_.begin() + 1, generations_.end());
+    generations_.back().chunks.clear();
+    std::memset(generations_.back().buckets.get(), 0, bucket_count_ * sizeof(Bucket));
+  }
+  return generations_.back();
+}
+
 // Takes the place of the same anchor of another chunk, else of the anchor that was noted first.
-void AnchorTable::Note(uint32_t writer, const Anchor& anchor) {
-  Entry* place = FindEntry(writer, anchor.fingerprint);
+void AnchorTable::Note(Generation& generation, uint32_t writer, const Anchor& anchor) const {
+  Entry* place = FindIn(generation, writer, anchor.fingerprint);
   if (place == nullptr) {
-    const auto age = [this](const Entry& entry) {
-      mutex_.AssertHeld();
-      return entry.number == 0 ? UINT32_MAX : AgeOf(entry);
-    };
-    const std::span<Entry> bucket = BucketOf(anchor.fingerprint);
-    place = &*std::max_element(bucket.begin(), bucket.end(),
-                               [&](const Entry& a, const Entry& b) { return age(a) < age(b); });
+    const std::span<Entry> bucket = BucketOf(generation, anchor.fingerprint);
+    place = &*std::min_element(bucket.begin(), bucket.end(),
+                               [](const Entry& a, const Entry& b) { return a.number < b.number; });
   }
   place->tag = TagOf(anchor.fingerprint);
-  place->number = last_number_ & kNumberMask;
+  place->number = generation.chunks.size() & kChunksMax;
   place->offset = anchor.offset & 0xff'ffff;
 }
 
@@ -78,12 +104,11 @@ void AnchorTable::Remember(uint32_t writer, const Digest& digest, uint32_t chunk
   if (anchors.empty()) return;
   MutexLock lock(mutex_);
   // What is saved again and again takes no room of what was saved before it.
-  const Entry* last = FindEntry(writer, anchors.back().fingerprint);
-  const bool is_young = last != nullptr && AgeOf(*last) < chunks_.size() / 2;
-  if (is_young && ChunkOf(*last).digest == digest) return;
-  if ((++last_number_ & kNumberMask) == 0) ++last_number_;
-  ChunkOf(last_number_) = Chunk{digest, chunk_size, writer};
-  for (const Anchor& anchor : anchors) Note(writer, anchor);
+  const Found last = FindLocked(writer, anchors.back().fingerprint);
+  if (last.entry != nullptr && last.chunk().digest == digest && IsYoung(*last.generation)) return;
+  Generation& current = Current();
+  current.chunks.push_back(Chunk{digest, chunk_size, writer});
+  for (const Anchor& anchor : anchors) Note(current, writer, anchor);
 }
 
 }  // namespace cairnfs::fs

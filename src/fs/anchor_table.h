@@ -3,8 +3,8 @@
 // An anchor (chunking/chunker.h) is a place that equal data has in common. What stands in the table is a hint: the
 // bytes may differ, and the chunk may be collected. So who finds something there compares the bytes.
 //
-// Memory is bounded: the chunks are a ring, and the anchors of those that have left it count no more. A full bucket
-// gives up the anchor that was noted first. Docs: docs/decisions/anchors.md.
+// Memory is bounded, and taken as it fills: chunks and their anchors stand in a few generations, and the oldest gives
+// its place to the next. A full bucket gives up the anchor that was noted first. Docs: docs/decisions/anchors.md.
 #pragma once
 
 #include <cstdlib>
@@ -34,7 +34,8 @@ class AnchorTable {
     uint32_t offset = 0;  // of the anchor in the chunk
   };
 
-  // Takes so many bytes, as far as it comes to be used, and knows the chunks saved last: about 4 GiB for each megabyte.
+  // Takes so many bytes, as far as it comes to be used, and knows the chunks saved last: seven eighths of
+  // chunk_count_max at least, about 4 GiB for each megabyte.
   explicit AnchorTable(size_t bytes_max);
 
   // Any thread. What one user has written is found for that user only: a match is grown byte by byte,
@@ -43,7 +44,7 @@ class AnchorTable {
   std::optional<Place> Find(uint32_t writer, uint64_t fingerprint);
   std::vector<std::optional<Place>> FindAll(uint32_t writer, std::span<const Anchor> anchors);
 
-  size_t chunk_count_max() const { return chunks_.size(); }
+  size_t chunk_count_max() const { return generation_count_max_ * generation_chunks_; }
 
  private:
   struct Chunk {
@@ -53,11 +54,9 @@ class AnchorTable {
   };
   struct Entry {
     uint64_t tag : 20;     // of the fingerprint
-    uint64_t number : 20;  // of the chunk, the lower bits; 0: no entry
+    uint64_t number : 20;  // of the chunk in its generation, from 1 on; 0: no entry
     uint64_t offset : 24;
   };
-  static constexpr uint32_t kNumberMask = (1 << 20) - 1;
-  static constexpr size_t kChunksMax = (kNumberMask + 1) / 2;
   static constexpr size_t kEntriesPerBucket = 8;
   struct Bucket {
     Entry entries[kEntriesPerBucket];
@@ -65,21 +64,28 @@ class AnchorTable {
   struct Free {
     void operator()(Bucket* buckets) const { std::free(buckets); }
   };
+  struct Generation {
+    std::vector<Chunk> chunks;
+    std::unique_ptr<Bucket[], Free> buckets;
+  };
+  struct Found {
+    Generation* generation = nullptr;  // null: nowhere
+    Entry* entry = nullptr;
+    const Chunk& chunk() const { return generation->chunks[entry->number - 1]; }
+  };
 
-  std::span<Entry> BucketOf(uint64_t fingerprint) REQUIRES_LOCK(mutex_);
-  // How many chunks were remembered since.
-  uint32_t AgeOf(const Entry& entry) const REQUIRES_LOCK(mutex_) { return (last_number_ - entry.number) & kNumberMask; }
-  Chunk& ChunkOf(const Entry& entry) REQUIRES_LOCK(mutex_) { return ChunkOf(last_number_ - AgeOf(entry)); }
-  Chunk& ChunkOf(uint32_t number) REQUIRES_LOCK(mutex_) { return chunks_[number % chunks_.size()]; }
-  std::optional<Place> FindLocked(uint32_t writer, uint64_t fingerprint) REQUIRES_LOCK(mutex_);
-  Entry* FindEntry(uint32_t writer, uint64_t fingerprint) REQUIRES_LOCK(mutex_);
-  void Note(uint32_t writer, const Anchor& anchor) REQUIRES_LOCK(mutex_);  // of the last chunk
+  std::span<Entry> BucketOf(Generation& generation, uint64_t fingerprint) const;
+  Entry* FindIn(Generation& generation, uint32_t writer, uint64_t fingerprint) const;  // null: not there
+  Found FindLocked(uint32_t writer, uint64_t fingerprint) REQUIRES_LOCK(mutex_);       // in the youngest that has it
+  static std::optional<Place> PlaceOf(const Found& found);
+  bool IsYoung(const Generation& generation) const REQUIRES_LOCK(mutex_);
+  // The one that takes the next chunk.
+  Generation& Current() REQUIRES_LOCK(mutex_);
+  void Note(Generation& generation, uint32_t writer, const Anchor& anchor) const;  // of its last chunk
 
-  const size_t bucket_count_;
-  Mutex mutex_;  // a leaf
-  std::unique_ptr<Bucket[], Free> buckets_ GUARDED_BY(mutex_);
-  std::vector<Chunk> chunks_;                    // a ring, by number; the elements are guarded too
-  uint32_t last_number_ GUARDED_BY(mutex_) = 0;  // given to a chunk; never ends in 20 zeros again
+  const size_t generation_count_max_, generation_chunks_, bucket_count_;  // the last two: of one generation
+  Mutex mutex_;                                                           // a leaf
+  std::vector<Generation> generations_ GUARDED_BY(mutex_);                // the oldest first
 };
 
 }  // namespace cairnfs::fs

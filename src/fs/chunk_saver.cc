@@ -9,9 +9,10 @@
 namespace cairnfs::fs {
 namespace {
 
-// Enough for what was saved within the last 64 GiB, where the pool is not below 1 GiB.
-constexpr size_t kTableBytesMax = 16 * kMiB;
-constexpr size_t kTableShareOfPool = 64;
+// Enough for what was saved within the last 64 GiB, where the pool is not below 1 GiB, and for an eighth more, which
+// goes at once.
+constexpr size_t kTableBytesMax = 18 * kMiB;
+constexpr size_t kTableShareOfPool = 56;
 
 Digest NameOf(std::span<const io::Slice> slices, chunking::Owner owner) {
   chunking::Digester digester;
