@@ -1,5 +1,7 @@
-"""The rows about small fsyncs of one writer: a log, a file of its own, a page of a file, a transaction of SQLite."""
+"""The rows about small fsyncs: a log, a file of its own, a page of a file, a transaction of SQLite, of one writer; and
+SQLite in four processes at once."""
 
+import multiprocessing
 import os
 import sqlite3
 import statistics
@@ -97,6 +99,45 @@ def round_of(loads, first, count):
     return {who: statistics.median(of_who) for who, of_who in seconds.items()}
 
 
+PROCESSES = 4
+
+
+def work(kind, directory, count, ready):
+    os.mkdir(directory)
+    load = kind(directory)
+    ready.wait()
+    for number in range(count):
+        load.step(number)
+    load.close()
+
+
+def seconds_at_once(kind, directory, count):
+    """What the processes take for `count` steps each, every one with a base of its own."""
+    context = multiprocessing.get_context("fork")
+    ready = context.Barrier(PROCESSES + 1)
+    workers = [context.Process(target=work, args=(kind, f"{directory}-{number}", count, ready))
+               for number in range(PROCESSES)]
+    for worker in workers:
+        worker.start()
+    ready.wait(timeout=60)
+    begin = time.monotonic()
+    for worker in workers:
+        worker.join()
+    assert not any(worker.exitcode for worker in workers), [worker.exitcode for worker in workers]
+    return time.monotonic() - begin
+
+
+def at_once_row(bench, places, kind, count):
+    settle()
+    row = Row(f"{kind.name}, {PROCESSES} processes")
+    rounds = [{who: seconds_at_once(kind, f"{directory}/{kind.journal}-{number}", count)
+               for who, directory in places.items()} for number in range(1 + bench.rounds)][1:]
+    for who in places:
+        row.figure(who, [each[who] for each in rounds], "s")
+    row.check(f"times {bench.file_system}'s", [each["CairnFS"] / each[bench.file_system] for each in rounds])
+    return row
+
+
 def small_sync_rows(bench):
     rows, count = [], 50 if bench.quick else 200
     with Cairn(bench, "small-syncs") as cairn:
@@ -114,4 +155,5 @@ def small_sync_rows(bench):
             row.check(f"times {bench.file_system}'s", [each["CairnFS"] / each[bench.file_system] for each in rounds],
                       at_most=AT_MOST)
             rows.append(row)
+        rows += [at_once_row(bench, places, kind, count) for kind in (SqliteWal, SqliteDelete)]
     return rows

@@ -25,7 +25,7 @@ EXPERIMENTS = {
     "commit": ("commit: ",),
     "copy": ("cp -r ",),
     "overwrite": ("fsync after a 4 KiB overwrite",),
-    "small-syncs": ("fsync of a log", "fsync of a new file", "fdatasync of a file", "SQLite, a row", "SQLite, a row"),
+    "small-syncs": ("fsync of a log", "fsync of a new file", "fdatasync of a file", *["SQLite, a row"] * 4),
     "start": ("start: ",),
     "memory": ("memory of the daemon",),
 }
