@@ -22,10 +22,10 @@ constexpr size_t kRunsMax = 4096;
 
 bool IsWorthCutting(const Run& run) { return run.length - run.scanned >= kScanBytesMin; }
 
-// A sync that brings a share of the tail as large as this stores all of it, in the chunk of a file written at once. Of
-// a few pages it is only made to wait.
+// A sync that brings a share of the tail as large as this stores all of it, in the chunk of a file written at once. One
+// of a page or two, and what a log adds to them, would only wait for it.
 constexpr uint64_t kWholeTailShare = 16;
-constexpr uint64_t kWholeTailNewBytesMin = 16 * kKiB;
+constexpr uint64_t kWholeTailNewBytesMin = 9 * kKiB;
 
 // From where on the tail [start, end) that is stored up to `stored_end` is stored. Where little is new it joins pieces
 // of about its length.
