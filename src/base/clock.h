@@ -22,8 +22,8 @@ class Clock {
 
   // Never goes back. Stands still while the machine is suspended.
   static time_point Now();
-  // Since the machine started, with the time in which it was suspended: by Now() a suspended host would take a lease that
-  // ended long ago for its own.
+  // Since the machine started, with the time in which it was suspended: by Now() a suspended host would take a lease
+  // that ended long ago for its own.
   static std::chrono::nanoseconds SinceBoot();
   // The time of day; somebody may set it.
   static Timestamp WallTime();

@@ -24,8 +24,8 @@ class BusyPause {
     pause_ = std::clamp(2 * pause_, kPauseMin, kPauseMax);
     // Those that were refused at the same time do not come back at the same time.
     static thread_local std::minstd_rand random(std::random_device{}());
-    until_ =
-        now + Clock::duration(std::uniform_int_distribution<Clock::duration::rep>(pause_.count() / 2, pause_.count())(random));
+    until_ = now + Clock::duration(
+                       std::uniform_int_distribution<Clock::duration::rep>(pause_.count() / 2, pause_.count())(random));
   }
 
   void NoteTaken() {

@@ -106,7 +106,7 @@ class MembershipImpl final : public Membership {
 
   // Of the thread that renews alone.
   bool renewal_fails_ = false;
-  std::chrono::nanoseconds renewed_at_{0};  // BootTime; 0: not yet in this session
+  std::chrono::nanoseconds renewed_at_{0};  // Clock::SinceBoot; 0: not yet in this session
   uint64_t renewed_session_ = 0;
 
   // Of the chores alone.

@@ -20,7 +20,7 @@ class SessionState {
   explicit SessionState(std::shared_ptr<kv::Patience> patience = nullptr) : patience_(std::move(patience)) {}
 
   // Takes the key, revision and lease of `session` and gives it the next number. `lease_end`, here and below: in
-  // BootTime, at which the lease may end at the earliest.
+  // Clock::SinceBoot, at which the lease may end at the earliest.
   void Begin(Membership::Session session, std::chrono::nanoseconds lease_end);
   // Without effect unless the session of this number is there.
   void Extend(uint64_t number, std::chrono::nanoseconds lease_end);
@@ -41,7 +41,7 @@ class SessionState {
   Result<Membership::Session> GetLocked() const REQUIRES_LOCK(mutex_);
 
   const std::shared_ptr<kv::Patience> patience_;
-  // Nanoseconds of BootTime; 0 while there is no session. Changed under the mutex, read without.
+  // Nanoseconds of Clock::SinceBoot; 0 while there is no session. Changed under the mutex, read without.
   std::atomic<int64_t> lease_end_{0};
   mutable std::atomic<unsigned> waiting_count_{0};
 

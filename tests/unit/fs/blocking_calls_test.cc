@@ -1,5 +1,4 @@
 // Requests on threads that may wait, whose callers are killed.
-#include "../../support/eventually.h"
 #include "fs/blocking_calls.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +7,7 @@
 #include <chrono>
 #include <future>
 
+#include "../../support/eventually.h"
 #include "kv/patience.h"
 
 namespace cairnfs::fs {
