@@ -475,7 +475,9 @@ void FileSystem::Fsync(HandleId handle_id, InodeId inode, bool, Done<void> done,
     if (handle && (synced.ok() || impl_->IsDurableHere(handle->inode))) synced = impl_->CheckSynced(*handle);
     done(synced);
   };
-  impl_->rounds->Request(impl_->UnlessKilled(caller, std::move(finish)));
+  SyncRounds::Answer answer = impl_->UnlessKilled(caller, std::move(finish));
+  if (caller.lends_thread) return impl_->rounds->RequestHere(std::move(answer));
+  impl_->rounds->Request(std::move(answer));
 }
 
 }  // namespace cairnfs::fs

@@ -53,6 +53,8 @@ struct Caller {
   std::function<bool()> killed;
   // Whether it is in the group, or may do what members may. To be asked until the answer. Empty: taken for a no.
   std::function<bool(uint32_t gid)> is_in_group;
+  // The thread that calls may wait for the disk: a sync of little is done on it, without a second thread.
+  bool lends_thread = false;
 };
 
 // Who asks for something that no file operation of the kernel stands for.

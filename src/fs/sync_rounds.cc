@@ -31,6 +31,9 @@ constexpr size_t kUnflushedBytesMax = 64 * kMiB;
 constexpr size_t kUnflushedBytesMin = 2 * kMiB;
 constexpr size_t kUnflushedShareOfFree = 16;
 
+// A round of so little is run by the thread that asks for it: it takes some milliseconds.
+constexpr uint64_t kBytesRunHereMax = 8 * kMiB;
+
 size_t UnflushedBytesMax(const store::LocalChunkStore& chunks) {
   return std::clamp<uint64_t>(chunks.DiskFreeBytes() / kUnflushedShareOfFree, kUnflushedBytesMin, kUnflushedBytesMax);
 }
@@ -158,6 +161,26 @@ void SyncRounds::Request(Answer answer, Scope scope) {
   answer(is_published ? Status() : Status(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping")));
 }
 
+// Not after a failure: the rounds' thread knows when to try again.
+bool SyncRounds::MayRunHere() {
+  if (host_ != nullptr || has_runner_ || stopping_ || !waiters_.empty() || !last_error_.empty()) return false;
+  return local_chunks_.ReservedBytes() + local_kv_->UnflushedBytes() <= kBytesRunHereMax;
+}
+
+void SyncRounds::RequestHere(Answer answer) {
+  bool runs_here = false;
+  if (!NothingPending()) {
+    MutexLock lock(mutex_);
+    runs_here = MayRunHere();
+    if (runs_here) BeginRound();
+  }
+  if (!runs_here) return Request(std::move(answer), Scope::kAll);
+  requests_total_++;
+  std::vector<Waiter> waiters;
+  waiters.push_back({Scope::kAll, std::move(answer)});
+  RunRound(std::move(waiters));
+}
+
 Status SyncRounds::RequestAndWait(Scope scope) {
   std::promise<Status> promise;
   Request([&](Status status) { promise.set_value(std::move(status)); }, scope);
@@ -210,44 +233,56 @@ void SyncRounds::Run() {
       if (waiters_.empty() && !kicked_ && !stopping_) {
         wake_.WaitFor(mutex_, std::chrono::milliseconds(interval_ms_.load()));
       }
+      while (has_runner_) runner_left_.Wait(mutex_);
       if (stopping_ && waiters_.empty()) break;
       waiters.swap(waiters_);
-      kicked_ = false;
-      running_ = true;
+      BeginRound();
     }
-    const auto is_for_all = [](const Waiter& waiter) { return waiter.scope == Scope::kAll; };
-    const auto is_for_open = [](const Waiter& waiter) { return waiter.scope != Scope::kClosed; };
-    is_awaited_ = std::any_of(waiters.begin(), waiters.end(), is_for_all);
-    const Status flushed = RunOnce(std::any_of(waiters.begin(), waiters.end(), is_for_open));
-    Status status = flushed;
-    if (status.ok() && loss_) status = loss_->WithContext("bytes of a file are lost");
-    if (status.ok() && shortage_) status = *shortage_;
-    has_loss_ = loss_.has_value();
-    {
-      MutexLock lock(mutex_);
-      running_ = false;
-      NoteOutcome(status);
-      failure_.reset();
-      if (!flushed.ok()) failure_ = flushed.error();
-      disk_failed_ = failure_ && IsOfDisk(failure_->code);
-    }
-    LetInPostponed();
-    bool is_told = false;
-    for (const Waiter& waiter : waiters) {
-      const bool is_taken = waiter.answer(is_for_all(waiter) ? status : flushed);
-      is_told = is_told || (is_taken && is_for_all(waiter));
-    }
-    if (flushed.ok() && is_told) {
-      loss_.reset();
-      has_loss_ = false;
-    }
-    if (!status.ok()) {
-      // Do not spin on a disk that is full: whoever makes room asks again, and so does the interval.
-      MutexLock lock(mutex_);
-      if (waiters_.empty() && !stopping_) wake_.WaitFor(mutex_, std::chrono::milliseconds(interval_ms_.load()));
+    RunRound(std::move(waiters));
+    // Do not spin on a disk that is full: whoever makes room asks again, and so does the interval.
+    MutexLock lock(mutex_);
+    if (!last_error_.empty() && waiters_.empty() && !stopping_) {
+      wake_.WaitFor(mutex_, std::chrono::milliseconds(interval_ms_.load()));
     }
   }
   LetInPostponed();
+}
+
+void SyncRounds::BeginRound() {
+  kicked_ = false;
+  running_ = has_runner_ = true;
+}
+
+void SyncRounds::RunRound(std::vector<Waiter> waiters) {
+  const auto is_for_all = [](const Waiter& waiter) { return waiter.scope == Scope::kAll; };
+  const auto is_for_open = [](const Waiter& waiter) { return waiter.scope != Scope::kClosed; };
+  is_awaited_ = std::any_of(waiters.begin(), waiters.end(), is_for_all);
+  const Status flushed = RunOnce(std::any_of(waiters.begin(), waiters.end(), is_for_open));
+  Status status = flushed;
+  if (status.ok() && loss_) status = loss_->WithContext("bytes of a file are lost");
+  if (status.ok() && shortage_) status = *shortage_;
+  has_loss_ = loss_.has_value();
+  {
+    MutexLock lock(mutex_);
+    running_ = false;
+    NoteOutcome(status);
+    failure_.reset();
+    if (!flushed.ok()) failure_ = flushed.error();
+    disk_failed_ = failure_ && IsOfDisk(failure_->code);
+  }
+  LetInPostponed();
+  bool is_told = false;
+  for (const Waiter& waiter : waiters) {
+    const bool is_taken = waiter.answer(is_for_all(waiter) ? status : flushed);
+    is_told = is_told || (is_taken && is_for_all(waiter));
+  }
+  if (flushed.ok() && is_told) {
+    loss_.reset();
+    has_loss_ = false;
+  }
+  MutexLock lock(mutex_);
+  has_runner_ = false;
+  runner_left_.NotifyOne();
 }
 
 void SyncRounds::NoteOutcome(const Status& status) {

@@ -74,6 +74,9 @@ class SyncRounds {
   // `answer` once that is so; at once if it is already.
   void Request(Answer answer, Scope scope = Scope::kAll);
   void Request(Done<void> done, Scope scope = Scope::kAll);  // who takes the answer in any case
+  // As Request of kAll, for a thread that may wait. Where no round runs or is asked for and little is to be done, the
+  // round is run on it: one thread less to wake.
+  void RequestHere(Answer answer);
   Status RequestAndWait(Scope scope = Scope::kAll);
   bool NothingPending() const;
   // Runs a last round and ends the thread.
@@ -105,6 +108,9 @@ class SyncRounds {
     Done<void> go;
   };
   void Run();
+  bool MayRunHere() REQUIRES_LOCK(mutex_);
+  void BeginRound() REQUIRES_LOCK(mutex_);     // REQUIRES: !has_runner_
+  void RunRound(std::vector<Waiter> waiters);  // REQUIRES: this thread called BeginRound
   // Asks for a round. Whether the change may be made; nullopt: not before that has ended.
   std::optional<Status> TryAdmit(NameChange change) REQUIRES_LOCK(mutex_);
   void LetInPostponed();
@@ -208,6 +214,8 @@ class SyncRounds {
   std::set<InodeId> left_behind_ GUARDED_BY(mutex_);  // and perhaps published or given up since
   bool kicked_ GUARDED_BY(mutex_) = false;
   bool running_ GUARDED_BY(mutex_) = false;
+  bool has_runner_ GUARDED_BY(mutex_) = false;  // a thread runs a round, or tells how it went: no other begins one
+  CondVar runner_left_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::vector<Postponed> postponed_ GUARDED_BY(mutex_);  // until the next round has ended
   std::optional<Error> failure_ GUARDED_BY(mutex_);      // of the last round, when it could not be finished
@@ -215,9 +223,9 @@ class SyncRounds {
 
   std::atomic<bool> disk_failed_{false};  // failure_ is one of the disk
   std::atomic<bool> has_loss_{false};     // there is a loss that nobody was told
-  std::atomic<bool> open_{false};         // a round was opened and is not finished; set by the round thread
+  std::atomic<bool> open_{false};         // a round was opened and is not finished; set by the round
 
-  // Of the round thread alone.
+  // Of the thread that runs the round.
   bool is_awaited_ = false;     // the round that runs is for a sync point
   std::vector<InodePtr> owed_;  // and these are still to be published
   std::vector<InodePtr> published_;

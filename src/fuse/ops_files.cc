@@ -151,9 +151,12 @@ void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
 }
 
 void OpFsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* file) {
+  const Receiver::Wait wait(Receiver::Current());
+  fs::Caller caller = CallerThatStopAwaits(request);
+  caller.lends_thread = wait.is_long();
   SessionOf(request).filesystem().Fsync(
       file->fh, InodeId{inode}, data_only != 0, [request](Result<void> status) { ReplyStatus(request, status); },
-      CallerThatStopAwaits(request));
+      caller);
 }
 
 }  // namespace cairnfs::fuse

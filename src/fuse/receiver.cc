@@ -41,22 +41,26 @@ void TakeOnlyWakeSignal() {
 
 int64_t Ticks(Clock::time_point time) { return time.time_since_epoch().count(); }
 
-// While it lives, the thread counts as idle: so a wait for the pool, which is back-pressure, is not taken for a stuck
-// thread.
-class IdleScope {
- public:
-  explicit IdleScope(std::atomic<int64_t>& busy_since) : busy_since_(busy_since) {
-    busy_since_.store(0, std::memory_order_relaxed);
-  }
-  ~IdleScope() { busy_since_.store(Ticks(Clock::Now()), std::memory_order_relaxed); }
-  IdleScope(const IdleScope&) = delete;
-  IdleScope& operator=(const IdleScope&) = delete;
-
- private:
-  std::atomic<int64_t>& busy_since_;
-};
+// A signal to wake would cut calls short that others make.
+void HoldWakeSignal(bool holds) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, WakeSignal());
+  pthread_sigmask(holds ? SIG_BLOCK : SIG_UNBLOCK, &set, nullptr);
+}
 
 }  // namespace
+
+Receiver::Wait::Wait(Receiver& receiver) : receiver_(receiver), is_long_(receiver.session_.TryBeginWait()) {
+  HoldWakeSignal(true);
+  receiver_.busy_since_.store(0, std::memory_order_relaxed);
+}
+
+Receiver::Wait::~Wait() {
+  receiver_.busy_since_.store(Ticks(Clock::Now()), std::memory_order_relaxed);
+  if (is_long_) receiver_.session_.EndWait();
+  HoldWakeSignal(false);
+}
 
 void Receiver::Join() {
   if (thread_.joinable()) thread_.join();
@@ -84,7 +88,7 @@ bool Receiver::Stuck(Clock::time_point now) const {
 
 void Receiver::Run() {
   TakeOnlyWakeSignal();
-  pthread_setname_np(pthread_self(), role_ == Role::kKeeper ? "fuse-keeper" : "fuse-receiver");
+  pthread_setname_np(pthread_self(), "fuse-receiver");
   current_receiver = this;
   home_ = pool_.AcquireReserved();
   while (home_ && !session_.stopping() && ReceiveOne()) {
@@ -140,8 +144,8 @@ io::BufferRef Receiver::AcquireWithPatience() {
 Receiver::Payload Receiver::Admit(io::BufferRef& buffer) {
   buffer = pool_.TryAcquire();
   if (buffer) return {Outcome::kTaken, {}, {}};
-  IdleScope idle(busy_since_);
-  if (role_ == Role::kKeeper && session_.overflow().HasRoom()) {
+  const Wait wait(*this);
+  if (!wait.is_long() && session_.overflow().HasRoom()) {
     buffer = AcquireWithPatience();
     return {buffer ? Outcome::kTaken : Outcome::kPostponed, {}, {}};
   }

@@ -10,16 +10,16 @@
 //     takes from the reserve.
 //  2. A receiver that has a WRITE in hand gives its data away only after it has got another buffer. With the pool empty
 //     it waits for one, holding back the reply: that is the back-pressure. Buffers that the filesystem holds come back
-//     by cutting, hashing and storing, which need no request of the mount. Bytes that find no room on a full disk keep
-//     their buffers, perhaps all there are. Once the filesystem knows that (FileSystem::WhyNoBufferComes), and no
-//     buffer has come back meanwhile, the WRITE is refused. So the wait ends, whatever else happens.
-//  3. So that a look-up does not wait behind a slow disk, one receiver, the keeper, never waits longer than
-//     kKeeperPatience: it then copies the payload to ordinary memory, gives it to WriteOverflow, whose thread waits in
-//     its place, and receives on. So requests that are no writes are served while every other receiver waits.
-//  4. The overflow is bounded (kOverflowBytesMax). When more WRITEs than that stand in the kernel's queue ahead of
-//  another
-//     request, and the pool is full, the keeper waits as in 2. The queue is in order of arrival, and each WRITE in it
-//     gets a buffer or is refused. So the other request is reached: also an unlink, which alone may make room.
+//     by cutting, hashing and storing, which need no request of the mount. What finds no room on a full disk keeps its
+//     buffers, perhaps all there are: once the filesystem knows that (FileSystem::WhyNoBufferComes), and no buffer has
+//     come back meanwhile, the WRITE is refused. So the wait ends, whatever else happens.
+//  3. So that a look-up does not wait behind a slow disk, the keeper, which is the last receiver that does not wait,
+//     never waits longer than kKeeperPatience: it then copies the payload to ordinary memory, gives it to
+//     WriteOverflow, whose thread waits in its place, and receives on. So requests that are no writes are served while
+//     every other receiver waits.
+//  4. The overflow is bounded (kOverflowBytesMax): a kernel queue of that many WRITEs ahead of another request, all of
+//     them refused by a full pool, makes the keeper wait as in 2. The queue is in order of arrival, and each WRITE in
+//     it gets a buffer or is refused, so the other request is reached: also an unlink, which alone may make room.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -48,9 +48,8 @@ inline constexpr auto kStuckAfter = std::chrono::seconds(60);
 
 class Receiver {
  public:
-  enum class Role { kKeeper, kOther };
   // Both outlive the receiver.
-  Receiver(Session& session, io::BufferPool& pool, Role role) : session_(session), pool_(pool), role_(role) {}
+  Receiver(Session& session, io::BufferPool& pool) : session_(session), pool_(pool) {}
   ~Receiver() { Join(); }
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
@@ -65,8 +64,22 @@ class Receiver {
   // The receiver that runs on this thread. REQUIRES: called from an operation's handler.
   static Receiver& Current();
 
-  // The body of the request in hand, as the kernel sent it: for fields that libfuse does not hand on. REQUIRES: the
-  // request has a body of type T, and its payload was not taken.
+  // A wait of the receiver in the request in hand, which is not taken for being stuck. It may be long where another
+  // receiver is left that does not wait.
+  class Wait {
+   public:
+    explicit Wait(Receiver& receiver);
+    ~Wait();
+    Wait(const Wait&) = delete;
+    bool is_long() const { return is_long_; }
+
+   private:
+    Receiver& receiver_;
+    const bool is_long_;
+  };
+
+  // The body of the request in hand, as the kernel sent it: for what libfuse does not hand on. REQUIRES: the request
+  // has a body of type T; its payload was not taken.
   template <typename T>
   const T& Body() const {
     return *reinterpret_cast<const T*>(message_ + sizeof(fuse_in_header));
@@ -97,13 +110,12 @@ class Receiver {
 
   Session& session_;
   io::BufferPool& pool_;
-  const Role role_;
   // Of the receiving thread alone.
   io::BufferRef home_;                  // what the next request is read into
   const std::byte* message_ = nullptr;  // the request in hand
   Packer packer_;
 
-  std::atomic<int64_t> busy_since_{0};  // steady clock; 0: waits for a request or for the pool
+  std::atomic<int64_t> busy_since_{0};  // steady clock; 0: waits for a request or in one
   std::atomic<bool> ended_{true};
   std::thread thread_;
 };

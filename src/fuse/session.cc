@@ -42,11 +42,10 @@ void LogFromLibfuse(fuse_log_level level, const char* format, va_list arguments)
 
 Session::Session(Device& device, io::BufferPool& pool, const SessionOptions& options)
     : device_(device), pool_(pool), options_(options), overflow_([this] { return AwaitBuffer(); }) {
-  // One keeper (receiver.h), so one other at least.
+  // One that does not wait (receiver.h), so one other at least.
   const size_t count = std::max(2U, options.receive_threads);
   for (size_t i = 0; i < count; ++i) {
-    auto role = i == 0 ? Receiver::Role::kKeeper : Receiver::Role::kOther;
-    receivers_.push_back(std::make_unique<Receiver>(*this, pool, role));
+    receivers_.push_back(std::make_unique<Receiver>(*this, pool));
   }
 }
 
@@ -106,6 +105,14 @@ ssize_t Session::WriteAndCount(int fd, iovec* parts, int count) {
   if (unique != 0 && !(unique & kInterruptBit)) owed_replies_.fetch_sub(1, std::memory_order_release);
   errno = error;
   return written;
+}
+
+bool Session::TryBeginWait() {
+  size_t waiting = waiting_.load();
+  while (waiting + 1 < receivers_.size()) {
+    if (waiting_.compare_exchange_weak(waiting, waiting + 1)) return true;
+  }
+  return false;
 }
 
 Result<io::BufferRef> Session::AwaitBuffer() {

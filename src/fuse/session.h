@@ -53,6 +53,9 @@ class Session {
   // Waits for a buffer of the pool for a write. An error is the answer to the write: accepted bytes hold all buffers
   // and find no room, or are stuck while the server stops.
   Result<io::BufferRef> AwaitBuffer();
+  // For a receiver that may have to wait: whether another one is left that does not. EndWait after each true.
+  bool TryBeginWait();
+  void EndWait() { waiting_.fetch_sub(1); }
   // Before the request in `header` is processed; `body` follows the header.
   void NoteRequest(const fuse_in_header& header, ByteSpan body);
   // After it was processed.
@@ -79,6 +82,7 @@ class Session {
 
   WriteOverflow overflow_;
   std::atomic<bool> stopping_{false};
+  std::atomic<size_t> waiting_{0};  // receivers
   std::atomic<int64_t> owed_replies_{0};
 
   // The INIT exchange happens on one thread, before any other request is sent.

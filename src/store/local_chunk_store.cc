@@ -382,6 +382,7 @@ uint64_t LocalChunkStore::reserve_bytes() const { return impl_->space_.reserve_b
 size_t LocalChunkStore::cache_bytes_max() const { return impl_->options_.cache_bytes_max; }
 
 bool LocalChunkStore::TryReserve(uint64_t bytes) { return impl_->space_.TryReserve(bytes); }
+uint64_t LocalChunkStore::ReservedBytes() const { return impl_->space_.ReservedBytes(); }
 void LocalChunkStore::ReleaseReservation(uint64_t bytes) { impl_->space_.ReleaseReservation(bytes); }
 
 Status LocalChunkStore::Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop,

@@ -138,6 +138,7 @@ class LocalChunkStore final : public ChunkStore {
   uint64_t MetadataBytes() const;  // of the disk, taken by the metadata now
   uint64_t reserve_bytes() const;
   void ReleaseReservation(uint64_t bytes);
+  uint64_t ReservedBytes() const;  // of all, at present. Any thread
 
   // Reads every record of every segment, verifies each digest and that each index entry points at its record.
   // `report` is called for each problem found. For `cairnfs check`; may run beside everything else. kInterrupted soon

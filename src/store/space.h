@@ -25,6 +25,7 @@ class SpaceMeter {
 
   bool TryReserve(uint64_t bytes);
   void ReleaseReservation(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
+  uint64_t ReservedBytes() const { return reserved_.load(std::memory_order_relaxed); }
   uint64_t AvailableBytes();  // less the reservations
   uint64_t DiskFreeBytes();   // the reserve included
   void Refresh();             // asks the disk now

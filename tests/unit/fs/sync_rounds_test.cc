@@ -1,5 +1,6 @@
 #include "fs/sync_rounds.h"
 
+#include <future>
 #include <thread>
 
 #include "base/clock.h"
@@ -45,6 +46,57 @@ TEST(SyncRounds, AWriterElsewhereInTheFileDoesNotCutOffWhatWasSynced) {
     writer.join();
     world.CloseFile(file);
   }
+}
+
+// The thread on which the sync was answered; a caller's thread may run the round itself.
+std::thread::id SyncOnLentThread(World& world, const FileSystem::Created& file) {
+  Caller caller;
+  caller.lends_thread = true;
+  std::promise<std::thread::id> answered;
+  world.fs->Fsync(
+      file.handle, file.attr.inode, false,
+      [&](Result<void> synced) {
+        EXPECT_TRUE(synced.ok()) << synced.error().message;
+        answered.set_value(std::this_thread::get_id());
+      },
+      caller);
+  return answered.get_future().get();
+}
+
+TEST(SyncRounds, ASyncOfLittleIsDoneOnALentThread) {
+  World world;
+  world.fs_options.flush_interval_ms = 600'000;  // no round but those that are asked for
+  world.Remake();
+  FileSystem::Created file = world.Create("log");
+  for (uint64_t i = 0; i < 10; ++i) {
+    ASSERT_TRUE(world.Write(file, 100 * i, RandomText(i, 100)).ok());
+    EXPECT_EQ(SyncOnLentThread(world, file), std::this_thread::get_id());
+    EXPECT_EQ(RecordedSize(world, file.attr.inode), 100 * (i + 1));
+  }
+  world.CloseFile(file);
+}
+
+// Rounds of threads that lend themselves, of the rounds' own and of others at once: each sync covers what was before
+// it.
+TEST(SyncRounds, SyncsOnManyLentThreadsAtOnceCoverWhatWasWritten) {
+  World world;
+  std::vector<std::thread> writers;
+  for (int number = 0; number < 4; ++number) {
+    writers.emplace_back([&world, number] {
+      FileSystem::Created file = world.Create("f" + std::to_string(number));
+      for (uint64_t i = 0; i < 200; ++i) {
+        ASSERT_TRUE(world.Write(file, 50 * i, RandomText(1000 * number + i, 50)).ok());
+        if (i % 4 == 3) {
+          ASSERT_TRUE(world.Fsync(file).ok());
+        } else {
+          SyncOnLentThread(world, file);
+        }
+        ASSERT_GE(RecordedSize(world, file.attr.inode), 50 * (i + 1));
+      }
+      world.CloseFile(file);
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
 }
 
 // A file that is no more than many small pieces can be made durable, and the recipe is not as long as they are many.
