@@ -141,8 +141,22 @@ def await_room(mount, wanted):
         time.sleep(0.2)
 
 
-def says_what_is_full(mount):
-    """The status and the log of a mount that refused names. There may be room again, once tables were merged."""
+def df_says_that_no_name_fits(mount, rng):
+    """Names fill what room there is again, once tables were merged."""
+    deadline = time.monotonic() + 60
+    while (shown := run("df", "--output=iavail,ipcent", mount.path).split()[-2:])[0] != "0":
+        assert time.monotonic() < deadline, shown
+        try:
+            for _ in range(1000):
+                names(mount.path + "/filled", "more", rng)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC, error
+    assert shown[1] == "100%", shown
+
+
+def says_what_is_full(mount, rng):
+    """What df, the status and the log say of a mount that refused names."""
+    df_says_that_no_name_fits(mount, rng)
     owners = json.loads(run(program("cairnfs"), "status", mount.path, "--metadata", "--json"))["metadata_owners"]
     assert owners[0]["uid"] == os.geteuid() and owners[0]["bytes"] > 10 << 20, owners
     assert mount.status()["metadata_room_bytes"] < 64 << 20, mount.status()
@@ -177,7 +191,7 @@ def one_round(seed, kind, size, kills):
             else:
                 count = fill(root, kind, rng)
                 filled = time.monotonic()
-                says_what_is_full(mount)
+                says_what_is_full(mount, rng)
             if "deleting" in kills:
                 removed = remove_below(root, rng, share=rng.random())
                 sync(root)
