@@ -121,8 +121,7 @@ Status SyncThroughMount(const std::string& path) {
 
 // Of a check, from when it is made on.
 std::function<void(const control::CheckProgress&)> ShowsCheck(ProgressLine& line) {
-  return [&line, phase = std::string(),
-          began = Clock::Now()](const control::CheckProgress& state) mutable {
+  return [&line, phase = std::string(), began = Clock::Now()](const control::CheckProgress& state) mutable {
     const auto now = Clock::Now();
     if (state.phase() != phase) began = now;
     phase = state.phase();
