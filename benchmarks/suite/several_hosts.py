@@ -31,7 +31,7 @@ def hosts_of(bench, name, metadata="etcd", last_stores=True):
         def directory(*names):
             return bench.scratch.directory(name, *names)
 
-    options = {"pool_size": POOL, "touch_pool": "true", "reserve": "64MiB", "segment_size": "256MiB"}
+    options = {"pool_size": POOL, "touch_pool": True, "reserve": "64MiB", "segment_size": "256MiB"}
     with contextlib.ExitStack() as stack:
         # Last, when no daemon runs: what was saved would take the disk from the rows that follow.
         stack.callback(lambda: [shutil.rmtree(host.data, ignore_errors=True) for host in cluster.hosts])
