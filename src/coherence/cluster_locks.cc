@@ -74,6 +74,20 @@ void ClusterLocks::Test(const Request& request, Done<std::optional<Holder>> done
        }});
 }
 
+bool ClusterLocks::MayHoldOf(InodeId inode, uint64_t owner) const {
+  Request request;
+  request.inode = inode;
+  request.owner = owner;
+  const FileLock freed = LockOf(request);
+  MutexLock lock(mutex_);
+  return MayHold(inode, [&](const FileLock& held) { return held.owner == freed.owner; });
+}
+
+bool ClusterLocks::MayHoldThrough(InodeId inode, uint64_t handle) const {
+  MutexLock lock(mutex_);
+  return MayHold(inode, [&](const FileLock& held) { return held.handle == handle; });
+}
+
 void ClusterLocks::ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) {
   Request request;
   request.inode = inode;

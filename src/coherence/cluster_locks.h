@@ -68,6 +68,10 @@ class ClusterLocks {
   ~ClusterLocks();
   ClusterLocks(const ClusterLocks&) = delete;
 
+  // Whether closing may free locks: of this owner, as ReleaseOwner, or through this open file, as ReleaseHandle.
+  bool MayHoldOf(InodeId inode, uint64_t owner) const;
+  bool MayHoldThrough(InodeId inode, uint64_t handle) const;
+
   // `done` is called exactly once, perhaps before the function returns, on any thread and with no lock held. After an
   // error the lock is not held.
   // What the owner holds in the range is replaced; a flock of another type goes before the new one is tried, as

@@ -20,8 +20,7 @@ constexpr nanoseconds kReleaseGraceMax = std::chrono::milliseconds(100);
 // --- what is next ---
 
 LockWork InodeLocks::Next(const Now& now, Told& told) {
-  if (must_read_ && (is_asked() || (waits() && !stalled_))) return Read();
-  while (!stalled_) {
+  while (!stalled_ && !must_read_) {
     const auto first = std::find_if(waiting_.begin(), waiting_.end(), [&](const LockOperation& wait) {
       return known_.Conflict(wait.lock) == nullptr && !known_.MustLetPass(wait.lock, wait.since);
     });
@@ -29,9 +28,17 @@ LockWork InodeLocks::Next(const Now& now, Told& told) {
     if (std::optional<LockWork> work = Take(*first, first->ticket, told)) return *std::move(work);
   }
   while (is_asked()) {
+    if (must_read_ && Looks()) return Read();  // what frees is written without a look
     if (std::optional<LockWork> work = Begin(now, told)) return *std::move(work);
   }
+  if (must_read_ && waits() && !stalled_) return Read();
   return behind_ && !stalled_ ? Write() : LockWork();
+}
+
+bool InodeLocks::Looks() const {
+  if (!is_asked()) return false;
+  const Kind kind = queue_.front().kind;
+  return kind == Kind::kTry || kind == Kind::kWait || kind == Kind::kTest;
 }
 
 std::optional<LockWork> InodeLocks::Begin(const Now& now, Told& told) {
@@ -138,7 +145,8 @@ std::optional<LockWork> InodeLocks::Take(const LockOperation& operation, LockTic
 
 LockWork InodeLocks::Read() const {
   LockWork work{Step::kRead};
-  work.is_for_first = is_asked();
+  work.is_for_first = Looks();
+  work.losses = losses_;
   return work;
 }
 
@@ -170,13 +178,14 @@ bool InodeLocks::EndWait(LockTicket ticket, Result<LockAnswer> answer, Told& tol
 // --- how it ended ---
 
 void InodeLocks::NoteRead(const LockWork& work, const Result<kv::KvRange>& records, Told& told) {
+  if (work.losses != losses_) return;  // it may be older than what was lost: once more
   const Status status = records.ok() ? known_.Load(*records) : Status(records.error());
   must_read_ = !status.ok();
   if (status.ok()) {
     is_fresh_ = work.is_for_first;
   } else if (status.error().code == ErrorCode::kConflict) {
     return;  // read once more
-  } else if (is_asked()) {
+  } else if (work.is_for_first && Looks()) {
     LockOperation operation = TakeFirst();
     told.emplace_back(std::move(operation.done), AnswerWithout(operation, status.error()));
   } else {
@@ -212,6 +221,7 @@ void InodeLocks::NoteChanges(const std::vector<kv::KvEvent>& events, uint64_t re
 void InodeLocks::NoteChangesLost() {
   known_.ForgetOthers();
   must_read_ = true;
+  losses_++;
 }
 
 void InodeLocks::EndWaits(const Result<LockAnswer>& answer, Told& told) {

@@ -52,6 +52,7 @@ struct LockWork {
   };
   Step step = Step::kIdle;
   bool is_for_first = false;         // kRead: the first of the queue asked for it
+  uint64_t losses = 0;               // kRead: how often the watch had lost changes before
   std::chrono::nanoseconds rest{0};  // kRest
   // kCommit:
   HostLocks record{};
@@ -104,6 +105,7 @@ class InodeLocks {
   static Result<LockAnswer> AnswerWithout(const LockOperation& operation, const Error& error);
 
  private:
+  bool Looks() const;  // whether the first of the queue depends on what other hosts hold
   // For the first of the queue. nullopt: it was answered, or waits.
   std::optional<LockWork> Begin(const Now& now, Told& told);
   std::optional<LockWork> BeginLock(const Now& now, Told& told);
@@ -122,6 +124,7 @@ class InodeLocks {
   std::deque<LockOperation> queue_;
   std::vector<LockOperation> waiting_;  // found somebody in the way
   bool must_read_ = false;              // `known_` is out of date
+  uint64_t losses_ = 0;                 // how often the watch lost changes
   bool is_fresh_ = false;               // the others' records were read for the first of the queue
   bool behind_ = false;                 // the record is not as what is held and who waits
   bool stalled_ = false;

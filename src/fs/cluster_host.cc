@@ -64,7 +64,12 @@ bool ClusterHost::Lives(const meta::Mark& mark) const {
 
 void ClusterHost::NoteMarks(const meta::FileState& state, SharedContent& shared) const {
   shared.others_marks = state.marks;
-  std::erase_if(shared.others_marks, [&](const meta::Mark& mark) { return IsOwn(mark) && Lives(mark); });
+  std::erase_if(shared.others_marks, [&](const meta::Mark& mark) {
+    const bool is_of_now = IsOwn(mark) && Lives(mark);
+    // Perhaps of a call whose answer was lost: the next publish takes it away.
+    if (is_of_now) shared.is_marked = true;
+    return is_of_now;
+  });
 }
 
 void ClusterHost::AddMark(kv::Transaction& transaction, InodeId inode, uint64_t session,

@@ -43,8 +43,9 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
   uint64_t session = 0;
   if (impl_->host != nullptr) {
     if (Status status = impl_->AwaitSession(); !status.ok()) return status.error();
-    session = impl_->host->session();
-    marked.also = [this, session](kv::Transaction& transaction, InodeId inode) {
+    // Each attempt is of the session that there is then.
+    marked.also = [this, &session](kv::Transaction& transaction, InodeId inode) {
+      session = impl_->host->session();
       impl_->host->AddSessionCompare(transaction, session);
       impl_->host->AddMark(transaction, inode, session);
     };
@@ -221,6 +222,7 @@ void FileSystem::Impl::FinishPlainWrite(const WriteRequest& request, const Handl
   if (!cuts.ok()) return GiveUpWrite(request, inode, cuts.error(), done);
   write_bytes_total += request.data.size;
   const bool is_synced = request.sync || (handle && handle->flags.sync);
+  if (is_synced) NoteAskedFor(inode);
   const bool marks = host != nullptr && request.from_page_cache && MarksPages(inode);
   auto finish = [this, handle, is_synced, size = request.data.size, caller = request.caller, done = std::move(done)] {
     if (!is_synced) return done(size);
@@ -408,7 +410,7 @@ void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done, const Calle
     Content* content = inode->content.get();
     if (handle->flags.write && content != nullptr && content->changed && closer != Closer::kOther) {
       content->must_publish = true;
-      if (content->shared) content->shared->is_closed = true;
+      if (content->shared) content->shared->is_closed = content->shared->is_asked_for = true;
       if (content->barriers_waiting == 0) impl_->streams->CutClosed(inode);
     }
     if (status.ok() && handle->flags.write) status = impl_->CheckDisk(inode);
@@ -469,6 +471,7 @@ void FileSystem::Fsync(HandleId handle_id, InodeId inode, bool, Done<void> done,
   Status status = handle ? Impl::TakeErrorLocked(*handle) : Status();
   if (status.ok() && handle) status = impl_->CheckSession(*handle);
   if (!status.ok()) return done(status);
+  if (handle) impl_->NoteAskedFor(handle->inode);
   auto finish = [this, handle, done = std::move(done)](Status synced) {
     if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced);
     // What failed while the round ran is told too.

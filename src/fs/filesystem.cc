@@ -179,6 +179,7 @@ Status FileSystem::Stop() {
   impl_->stop.request_stop();  // whoever waits for the first count of records has what there is
   impl_->checker->Stop();
   impl_->collector->Stop();
+  impl_->AskForMarked();
   static_cast<void>(
       impl_->rounds->RequestAndWait(SyncRounds::Scope::kNames));  // which may replace stored bytes, and so free them
   if (auto left = impl_->collector->LeaveOwed(); !left.ok()) {

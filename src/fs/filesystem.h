@@ -376,7 +376,8 @@ class FileSystem {
   void NoteLocked(HandleId handle);
   // To be called before a lock is given up, where this filesystem blocks: calls `then` once whoever gets it next finds
   // what was written under it, as after a close. Perhaps on another thread, and then `then` must not block.
-  void PublishBeforeUnlock(HandleId handle, std::function<void()> then);
+  // Once the caller is being killed it does not wait on.
+  void PublishBeforeUnlock(HandleId handle, std::function<void()> then, const Caller& caller = {});
 
   // --- for the control service ------------------------------------------------------------------------------------
   // As many steps as there are files that are open or changed, however many there are. Right after a start it waits

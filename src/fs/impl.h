@@ -289,6 +289,7 @@ class FileSystem::Impl {
   Status Adopt(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
   Status LoadShared(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
   bool OverlayShared(meta::Attr& attr);  // false: older than what this host has published, read it again
+  void ForgetTruncation(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller);
   struct Opening {
     InodePtr inode;
@@ -336,6 +337,9 @@ class FileSystem::Impl {
     kKilledWriter,  // ends by a signal, and does not wait
   };
   static Closer JudgeCloser(Handle& handle, const Caller& caller);
+  // A call on the file itself asks for all of it: its publish takes the mark away. A sync point of another does not.
+  static void NoteAskedFor(const InodePtr& inode);
+  void AskForMarked();  // at a stop: of all files, whoever has them open
   static void NoteWriter(Handle& handle, const Caller& caller);
   // Puts this host's mark of a file that is changed. Waits for the store.
   Status MarkUnpublished(const InodePtr& inode);

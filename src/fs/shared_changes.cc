@@ -37,8 +37,11 @@ std::optional<Status> FileSystem::Impl::ChangeCurrent(const SharedChange& one, b
 void FileSystem::Impl::FinishChange(const SharedChange& one, Status changed, Done<void> done) {
   if (changed.ok() && !one.kind.publishes) changed = CheckSameSession(one.session);
   if (!changed.ok() || !one.kind.publishes) return done(changed);
-  AfterClosed(one.caller, [this, inode = one.inode, session = one.session,
-                           done = std::move(done)](const Status& round) { done(CheckOutcome(inode, session, round)); });
+  auto finish = [this, inode = one.inode, session = one.session, done = std::move(done)](const Status& round) {
+    const bool is_killed = !round.ok() && round.error().code == ErrorCode::kInterrupted;
+    done(is_killed ? round : CheckOutcome(inode, session, round));
+  };
+  AfterClosed(one.caller, std::move(finish));
 }
 
 Status FileSystem::Impl::CheckOutcome(const InodePtr& inode, uint64_t session, Status round) {
@@ -74,6 +77,22 @@ FileSystem::Impl::Closer FileSystem::Impl::JudgeCloser(Handle& handle, const Cal
   return DiesBySignal(caller.pid) ? Closer::kKilledWriter : Closer::kWriter;
 }
 
+void FileSystem::Impl::NoteAskedFor(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  if (inode->content && inode->content->shared) inode->content->shared->is_asked_for = true;
+}
+
+void FileSystem::Impl::AskForMarked() {
+  if (host == nullptr) return;
+  table.ForEachHeld([this](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    Content* content = inode->content.get();
+    if (content == nullptr || content->must_reload() || !content->shared->is_marked) return;
+    content->must_publish = content->shared->is_asked_for = true;
+    MarkChanged(inode);
+  });
+}
+
 void FileSystem::Impl::NoteWriter(Handle& handle, const Caller& caller) {
   constexpr size_t kThreadsMax = 256;
   MutexLock lock(handle.mutex);
@@ -100,7 +119,7 @@ Status FileSystem::Impl::MarkUnpublished(const InodePtr& inode) {
   if (inode->content && session == host->session()) {
     MarkChanged(inode);  // a round takes the mark away again, also where it has published the file meanwhile
     inode->content->must_publish = true;
-    inode->content->shared->is_marked = true;
+    inode->content->shared->is_marked = inode->content->shared->is_asked_for = true;
   }
   if (!marked.ok()) return marked.error();
   return {};
@@ -110,7 +129,7 @@ Status FileSystem::Impl::CheckPublished(const InodePtr& inode) {
   MutexLock lock(inode->mutex);
   const Content* content = inode->content.get();
   if (content == nullptr) return {};
-  const bool is_owed = content->changed && content->must_publish;
+  const bool is_owed = content->changed && (content->must_publish || content->owed);
   if (content->lost.empty()) {
     if (!is_owed) return {};
     if (content->publish_error) return *content->publish_error;

@@ -43,7 +43,7 @@ Status LayOver(ExtentMap& to, ExtentMap& from, uint64_t begin, uint64_t end, sto
 
 bool ReplaceAll(const SharedContent::Changes& changes, uint64_t size) {
   bool covers = true;
-  changes.ranges.ForEachGap(0, size, [&](uint64_t, uint64_t) { covers = false; });
+  changes.ranges.ForEachGap(0, std::max<uint64_t>(size, 1), [&](uint64_t, uint64_t) { covers = false; });
   return covers;
 }
 

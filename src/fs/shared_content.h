@@ -43,6 +43,7 @@ struct SharedContent {
   // Marks of unpublished files (meta::UnpublishedMark).
   bool is_marked = false;                // this host's is in the store, or may be: the next publish takes it away
   bool stays_marked = false;             // but for that one: it publishes what an open has truncated
+  bool is_asked_for = false;             // its own close, fsync or unlock asks for all of it since then
   bool is_closed = false;                // a descriptor that wrote was closed since the last publish
   bool has_pages = false;                // stores through a mapping came since then
   std::optional<std::string> failure;    // why a publish failed since then

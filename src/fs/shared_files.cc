@@ -172,6 +172,16 @@ bool FileSystem::Impl::OverlayShared(meta::Attr& attr) {
   return true;
 }
 
+// No descriptor comes of the open whose publish was to leave a mark: a round in the background takes it away.
+void FileSystem::Impl::ForgetTruncation(const InodePtr& inode) {
+  if (!inode->content || inode->content->must_reload() || inode->write_open_count > 0) return;
+  SharedContent& shared = *inode->content->shared;
+  shared.stays_marked = false;
+  if (!shared.is_marked && !inode->content->changed) return;
+  MarkChanged(inode);
+  inode->content->must_publish = true;
+}
+
 void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
   InodePtr inode = table.Hold(id);
   {
@@ -187,6 +197,7 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
         handle = AddHandle(inode, flags);
       } else {
         handle = status.error();
+        if (flags.truncate) ForgetTruncation(inode);
       }
       inode->open_count--;
       DropContentIfUnused(inode);

@@ -23,7 +23,6 @@ namespace {
 
 constexpr size_t kOperationsOfFile = 4;      // compares and writes of one file, beside dead marks
 constexpr size_t kOperationsOfDeadMark = 2;  // of each
-constexpr size_t kOperationsOfMark = 2;
 constexpr size_t kMarksPerTransaction = 32;
 constexpr size_t kBatchBytesMax = 512 * kKiB;
 constexpr int kConflictsMax = 100;
@@ -71,8 +70,11 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   if (item.record) KeepPastEnd(content, item.record->size);
   // What was closed before the round began is in the record, unless it could not be stored.
   const bool has_all_closed = !content.must_publish && content.lost.empty();
-  item.marks = shared.stays_marked;
-  item.unmarks = !item.marks && shared.is_marked && has_all_closed;
+  const bool is_done = inode->write_open_count == 0 || shared.is_asked_for;  // else it is being written
+  const bool is_lost = shared.is_closed && !content.lost.empty();
+  if (is_lost) item.failure = "bytes of the file could not be stored and are lost";
+  item.marks = shared.stays_marked || is_lost;
+  item.unmarks = !item.marks && shared.is_marked && has_all_closed && is_done;
   if (item.record && ReplaceAll(shared.publishing, item.record->size)) {
     std::copy_if(shared.others_marks.begin(), shared.others_marks.end(), std::back_inserter(item.clears),
                  [&](const meta::Mark& mark) { return !host_->Lives(mark); });
@@ -185,7 +187,7 @@ void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& w
   content.lost.clear();
   shared.own = {};
   shared.EndPublishing();
-  shared.is_marked = shared.stays_marked = shared.is_closed = shared.has_pages = false;
+  shared.is_marked = shared.stays_marked = shared.is_closed = shared.has_pages = shared.is_asked_for = false;
   shared.failure.reset();
   shared.must_reload = true;
   content.changed = content.must_publish = false;
@@ -230,6 +232,7 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
         content.published_size = item.record->size;
       }
       if (item.marks || item.unmarks) shared.is_marked = item.marks;
+      if (item.unmarks && !content.must_publish) shared.is_asked_for = false;  // else it was asked for again
       shared.stays_marked = false;
       shared.failure.reset();
       for (const meta::Mark& dead : item.clears) {
@@ -261,7 +264,7 @@ kv::Transaction SyncRounds::TransactionOf(std::span<const SharedItem> items) {
     if (item.record) {
       transaction.IfRevision(meta::FileKey(id), item.base_revision).Put(meta::FileKey(id), item.record->Encode());
     }
-    if (item.marks) host_->AddMark(transaction, id, item.session);
+    if (item.marks) host_->AddMark(transaction, id, item.session, item.failure);
     if (item.unmarks) transaction.Delete(meta::MarkKey(id, host_->self(), item.session));
     for (const meta::Mark& dead : item.clears) transaction.IfRevision(dead.key, dead.revision).Delete(dead.key);
   }
@@ -516,6 +519,7 @@ Status SyncRounds::MarkClosed() {
 }
 
 void SyncRounds::TellFailures() {
+  if (unsettled_) return;  // by a later round
   const std::vector<InodePtr> failed = std::exchange(failed_, {});
   if (Status told = MarkFiles(failed); !told.ok()) {
     spdlog::warn("other hosts do not know yet that files could not be published: {}", told.error().message);

@@ -38,14 +38,14 @@ Status FileSystem::CheckSession(HandleId handle_id) const {
   return SessionLost("its locks are lost, open the file again");
 }
 
-void FileSystem::PublishBeforeUnlock(HandleId handle_id, std::function<void()> then) {
+void FileSystem::PublishBeforeUnlock(HandleId handle_id, std::function<void()> then, const Caller& caller) {
   HandlePtr handle = impl_->host == nullptr ? nullptr : impl_->handles.Find(handle_id);
   if (!handle) return then();
   {
     MutexLock lock(handle->inode->mutex);
     Content* content = handle->inode->content.get();
     if (content == nullptr || !content->changed) return then();
-    content->must_publish = true;
+    content->must_publish = content->shared->is_asked_for = true;
   }
   auto answer = [this, handle, then = std::move(then)](const Status& round) {
     // Whoever unlocks is not told of an error: fsync and close tell it.
@@ -56,7 +56,7 @@ void FileSystem::PublishBeforeUnlock(HandleId handle_id, std::function<void()> t
     }
     then();
   };
-  impl_->rounds->Request(Done<void>(std::move(answer)), SyncRounds::Scope::kClosed);
+  impl_->rounds->Request(impl_->UnlessKilled(caller, std::move(answer)), SyncRounds::Scope::kClosed);
 }
 
 void FileSystem::NoteLocked(HandleId handle_id) {

@@ -135,6 +135,7 @@ class SyncRounds {
     uint64_t base_revision = 0, session = 0;
     Durability level = Durability::kReplicated;
     bool marks = false, unmarks = false;  // this host's mark is put, or taken away
+    std::string failure;                  // that the mark tells
     std::vector<meta::Mark> clears;       // dead marks that are taken away
     std::vector<store::ChunkPin> pins;
   };

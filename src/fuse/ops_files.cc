@@ -5,6 +5,7 @@
 #include <string>
 
 #include "coherence/cluster_locks.h"
+#include "fs/processes.h"
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
@@ -130,12 +131,19 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
 
 void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  auto flushed = [request, inode, owner = file->lock_owner, locks = filesystem.locks()](Result<void> status) {
-    if (locks == nullptr) return ReplyStatus(request, status);
-    // POSIX: closing any descriptor of a file frees all that the process locked in it. After the flush, so that
-    // whoever gets the lock next finds what was written under it.
-    locks->ReleaseOwner(InodeId{inode}, owner, [request, status](const Result<void>& released) {
-      ReplyStatus(request, status.ok() ? released : status);
+  auto flushed = [request, inode = InodeId{inode}, handle = file->fh, owner = file->lock_owner,
+                  thread = static_cast<uint32_t>(fuse_req_ctx(request)->pid), &filesystem](Result<void> status) {
+    coherence::ClusterLocks* locks = filesystem.locks();
+    if (locks == nullptr || !locks->MayHoldOf(inode, owner)) return ReplyStatus(request, status);
+    // POSIX: closing any descriptor of a file frees all that the process locked in it. Whoever gets the lock next finds
+    // what was written under it, though this close published nothing: of another descriptor, or of a killed process,
+    // which does not wait.
+    const bool is_answered = fs::DiesBySignal(thread);
+    if (is_answered) ReplyStatus(request, status);
+    filesystem.PublishBeforeUnlock(handle, [locks, request, inode, owner, status, is_answered] {
+      locks->ReleaseOwner(inode, owner, [request, status, is_answered](const Result<void>& released) {
+        if (!is_answered) ReplyStatus(request, status.ok() ? released : status);
+      });
     });
   };
   filesystem.Flush(file->fh, InodeId{inode}, std::move(flushed), CallerThatStopAwaits(request));
@@ -144,8 +152,12 @@ void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
 void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   // First: what asks for a lock after this request must find it asked for. Flocks, and OFD locks, for which the kernel
-  // sends no unlock and no owner.
-  if (coherence::ClusterLocks* locks = filesystem.locks()) locks->ReleaseHandle(InodeId{inode}, file->fh);
+  // sends no unlock and no owner; after what was written under them is published.
+  coherence::ClusterLocks* locks = filesystem.locks();
+  if (locks != nullptr && locks->MayHoldThrough(InodeId{inode}, file->fh)) {
+    filesystem.PublishBeforeUnlock(
+        file->fh, [locks, inode = InodeId{inode}, handle = file->fh] { locks->ReleaseHandle(inode, handle); });
+  }
   filesystem.Release(file->fh, InodeId{inode});
   fuse_reply_err(request, 0);
 }

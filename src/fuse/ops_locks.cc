@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "coherence/cluster_locks.h"
+#include "fuse/interrupt.h"
 #include "fuse/ops.h"
 #include "fuse/reply.h"
 #include "fuse/session.h"
@@ -73,9 +74,12 @@ void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
 }
 
 void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock) {
-  filesystem.PublishBeforeUnlock(lock.handle, [request, &filesystem, lock] {
-    filesystem.locks()->Unlock(lock, [request](const Result<void>& status) { ReplyStatus(request, status); });
-  });
+  filesystem.PublishBeforeUnlock(
+      lock.handle,
+      [request, &filesystem, lock] {
+        filesystem.locks()->Unlock(lock, [request](const Result<void>& status) { ReplyStatus(request, status); });
+      },
+      CallerThatStopAwaits(request));
 }
 
 void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock, bool sleep) {
@@ -89,7 +93,8 @@ void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
     });
   };
   // A shared lock may take the place of an exclusive one.
-  if (lock.type == coherence::LockType::kShared) return filesystem.PublishBeforeUnlock(lock.handle, ask);
+  if (lock.type == coherence::LockType::kShared)
+    return filesystem.PublishBeforeUnlock(lock.handle, ask, CallerThatStopAwaits(request));
   ask();
 }
 

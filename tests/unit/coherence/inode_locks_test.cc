@@ -159,5 +159,27 @@ TEST_F(InodeLocksTest, WhatCannotBeFreedInTheStoreIsMadeGoodLater) {
   EXPECT_EQ(Next().step, Step::kIdle);
 }
 
+// What was read before the watch lost changes may lack them.
+TEST_F(InodeLocksTest, AReadThatWasUnderWayAtALossCountsForNothing) {
+  locks_.NoteChangesLost();
+  Ask(Kind::kWait, Exclusive(1, 1), 1);
+  const LockWork before = Next();
+  ASSERT_EQ(before.step, Step::kRead);
+  locks_.NoteChangesLost();
+  Read(before, HostLocks(), 100);
+  EXPECT_EQ(Next().step, Step::kRead);
+}
+
+TEST_F(InodeLocksTest, WhatFreesNeedsNoRecordOfOthers) {
+  Ask(Kind::kTry, Exclusive(1, 1));
+  Committed(Next());
+  ExpectAnswer(LockOutcome::kGranted);
+  locks_.NoteChangesLost();
+  Ask(Kind::kUnlock, Exclusive(1, 1));
+  const LockWork work = Next();
+  EXPECT_EQ(work.step, Step::kCommit);
+  EXPECT_TRUE(work.record.held.held().empty());
+}
+
 }  // namespace
 }  // namespace cairnfs::coherence

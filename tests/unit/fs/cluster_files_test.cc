@@ -374,7 +374,7 @@ TEST_F(ClusterFilesTest, ChunksAreSyncedBeforeTheirRecordIsPublished) {
 TEST_F(ClusterFilesTest, ManyFilesArePublishedInFewTransactions) {
   MakeHosts(1);
   constexpr int kFiles = 100;
-  for (int i = 0; i < kFiles; i++) host(0).PutOpen("file" + std::to_string(i), TextOf(static_cast<uint64_t>(i), 100));
+  for (int i = 0; i < kFiles; i++) host(0).PutKilled("file" + std::to_string(i), TextOf(static_cast<uint64_t>(i), 100));
   const uint64_t before = host(0).gate->commits;
   ASSERT_TRUE(host(0).Sync().ok());
   EXPECT_LE(host(0).gate->commits - before, 5u);

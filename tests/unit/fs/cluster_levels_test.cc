@@ -70,7 +70,7 @@ TEST_F(ClusterLevelsTest, ALevelGoesWithItsDirectory) {
 TEST_F(ClusterLevelsTest, NothingIsReplicatedWhileCopiesAreMissing) {
   MakeHosts(1);
   const InodeId directory = host(0).MakeDirectory("directory");
-  const InodeId file = host(0).PutOpen("file", "bytes", directory);
+  const InodeId file = host(0).PutKilled("file", "bytes", directory);
   EXPECT_EQ(*host(0).Durability(file), "pending");
   host(0).lacks_copies = true;
   EXPECT_EQ(*host(0).Durability(file), "pending");

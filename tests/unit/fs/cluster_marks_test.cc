@@ -240,6 +240,34 @@ TEST_F(ClusterMarksTest, ACloseFailsWhereTheStoreKnowsOfTheLossBeforeTheHost) {
   ExpectRefused("lost");
 }
 
+// Who else asks for everything does not say that the file is whole.
+TEST_F(ClusterMarksTest, ASyncOfAnotherFileLeavesTheMark) {
+  const auto other = host(1).Create("other", directory_);
+  ASSERT_TRUE(host(1).Write(other, 0, "x").ok());
+  ASSERT_TRUE(host(1).Fsync(other).ok());
+  EXPECT_TRUE(HasKey(meta::FileKey(file_.attr.inode))) << "it was published as far as it was written";
+  EXPECT_EQ(Marks(), 1u);
+  LoseSecondHost();
+  ExpectRefused("lost");
+}
+
+TEST_F(ClusterMarksTest, SettingTimesClearsNoDeadMark) {
+  LoseSecondHost();
+  SetAttrRequest times;
+  times.mtime = Timestamp{1'000'000'000, 0};
+  ASSERT_TRUE(host(0).SetAttr(file_.attr.inode, times).ok());
+  ExpectRefused("lost");
+}
+
+TEST_F(ClusterMarksTest, AnOpenThatFailsToTruncateLeavesNoMark) {
+  ASSERT_TRUE(host(1).CloseFile(file_).ok());
+  host(1).chunks->syncs_fail = true;
+  EXPECT_FALSE(host(1).Open("file", {.write = true, .truncate = true}, directory_).ok());
+  host(1).chunks->syncs_fail = false;
+  ASSERT_TRUE(host(1).Sync().ok());
+  EXPECT_EQ(Marks(), 0u);
+}
+
 // A fork, or a dup that was given away: its close tells nothing of what the writer is about to do.
 TEST_F(ClusterMarksTest, ACloseOfAProcessThatDidNotWriteDoesNotWait) {
   auto file = host(1).Create("shared", directory_);
@@ -251,7 +279,9 @@ TEST_F(ClusterMarksTest, ACloseOfAProcessThatDidNotWriteDoesNotWait) {
     for (;;) pause();
   }
   const uint64_t commits = host(1).gate->commits;
-  const Caller other{.pid = static_cast<uint32_t>(child)};
+  Caller self, other;
+  self.pid = static_cast<uint32_t>(getpid());
+  other.pid = static_cast<uint32_t>(child);
   ASSERT_TRUE(host(1).Flush(file, other).ok());
   EXPECT_EQ(host(1).gate->commits, commits);
   kill(child, SIGKILL);
@@ -263,7 +293,7 @@ TEST_F(ClusterMarksTest, ACloseOfAProcessThatDidNotWriteDoesNotWait) {
   ASSERT_TRUE(host(1).Flush(file, other).ok());
   EXPECT_EQ(host(1).gate->commits, commits);
   waitpid(child, nullptr, 0);
-  ASSERT_TRUE(host(1).Flush(file, {.pid = static_cast<uint32_t>(getpid())}).ok());
+  ASSERT_TRUE(host(1).Flush(file, self).ok());
   EXPECT_EQ(host(0).Cat("shared", directory_), "bytesmore");
 }
 

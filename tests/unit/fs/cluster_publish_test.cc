@@ -186,7 +186,7 @@ TEST_F(ClusterPublishTest, AKeyThatCannotBeReadHoldsUpNoOtherFile) {
 TEST_F(ClusterPublishTest, ARoundAsksAStoreThatIsAwayOnce) {
   MakeHosts(2);
   constexpr size_t kFiles = 100;  // more than a few transactions publish
-  for (size_t i = 0; i < kFiles; i++) host(0).PutOpen("file-" + std::to_string(i), "bytes");
+  for (size_t i = 0; i < kFiles; i++) host(0).PutKilled("file-" + std::to_string(i), "bytes");
   auto asked = std::make_shared<std::atomic<int>>(0);
   Refuse(Gate::Away(), [asked](const kv::Transaction&) { return ++*asked > 0; });
   EXPECT_FALSE(host(0).Sync().ok());
