@@ -30,9 +30,9 @@ class Client {
   ~Client();
 
   Result<StatusReply> GetStatus(const StatusQuery& query = {});
-  // Until everything is durable that was written on this host, and of the inode, a file or a directory with all that is
-  // below it, what other hosts have closed. `path` is how an error calls it. nullopt: no daemon could be asked, for
-  // want of one or of the right to pass the directories above its sockets.
+  // Until everything is durable that was written on this host. An error where bytes of the inode, a file or a directory
+  // with all that is below it, are lost or cannot be published, on whichever host. `path` is how an error calls it.
+  // nullopt: no daemon could be asked, for want of one or of the right to pass the directories above its sockets.
   std::optional<Status> Wait(InodeId inode, const std::string& path);
   Result<GcProgress> Gc(const std::function<void(const GcProgress&)>& on_progress);
   // nullopt: no daemon listens there. One that ends while it checks is an error, kUnavailable.

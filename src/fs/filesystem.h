@@ -311,8 +311,8 @@ class FileSystem {
     bool direct = false;  // O_DIRECT: one large asynchronous write may come in pieces, in any order
     bool from_page_cache = false;
     bool kill_suid_sgid = false;
-    // Of a sync point, and with `append` in a cluster: who waits, for what other hosts have closed. With
-    // `kill_suid_sgid`: is_in_group.
+    // Of a sync point, and with `append` in a cluster, which first reads what other hosts have published: who waits.
+    // With `kill_suid_sgid`: is_in_group.
     Caller caller;
   };
   // The reply may be sent as soon as `done` is called, which is before the bytes are hashed: kNoSpace, kTooLarge, or
@@ -392,10 +392,10 @@ class FileSystem {
   void Change(const FsOptions& options, Done<void> done);
   // A sync point for everything before the call.
   void Sync(Done<void> done);
-  // As Sync, and blocks; among other hosts also for what each of them has closed of the inode, or of files below it.
-  // Not to be called where this filesystem calls back. kNotFound: the inode is not there. kIo: bytes are lost, or a
-  // host cannot publish them; names files and hosts. kUnavailable, kNoSpace, kStale: as of fsync. kInterrupted: soon
-  // after the caller is cancelled.
+  // As Sync, and blocks. Among other hosts it fails, too, where one of them has lost or cannot publish bytes of the
+  // inode, or of files below it; what they have closed is published already. Not to be called where this filesystem
+  // calls back. kNotFound: the inode is not there. kIo: bytes are lost, or a host cannot publish them; names files and
+  // hosts. kUnavailable, kNoSpace, kStale: as of fsync. kInterrupted: soon after the caller is cancelled.
   Status SyncBelow(InodeId inode, const Caller& caller);
   // As Sync, but of names alone: also while bytes find no space. Among other hosts what is seen is durable.
   void SyncNames(Done<void> done);

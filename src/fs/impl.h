@@ -326,8 +326,8 @@ class FileSystem::Impl {
   // shared_changes.cc
   void ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
                     const ChangeKind& kind, const Caller& caller);
-  // One attempt, on what others have made of the file: nullopt when it would have to wait for another host or for a
-  // round, and `may_wait` is not set.
+  // One attempt, on what others have made of the file: nullopt when it would have to wait for the answer to a publish,
+  // or for a round, and `may_wait` is not set.
   std::optional<Status> ChangeCurrent(const SharedChange& one, bool may_wait);
   void FinishChange(const SharedChange& one, Status changed, Done<void> done);
   // Who closes a descriptor: each dup, fork and exec sends a close.
@@ -364,7 +364,8 @@ class FileSystem::Impl {
   // `task` on a thread that may wait for other hosts, for no longer than until the caller is being killed; then
   // `refused` is told where it has not begun.
   void PostFor(const Caller& caller, std::function<void()> task, Done<void> refused);
-  // The same for what may wait for another host to publish, or for a round. On one host for what waits for a round.
+  // The same for what may wait for copies, for the answer to a publish, or for a round. On one host for what waits for
+  // a round.
   void PostToWait(const Caller& caller, std::function<void()> task, Done<void> refused);
   // commit.cc
   void RenameShared(const meta::RenameParams& names, const Caller& caller, Done<void> done);

@@ -121,8 +121,8 @@ class Inode {
   std::optional<Error> told_before GUARDED_BY(mutex);
   uint64_t told_before_number GUARDED_BY(mutex) = 0;
 
-  // How often it was noticed that another host may have published or closed bytes of the file, and how often by the
-  // time at which the content that is there was read.
+  // How often it was noticed that another host may have published bytes of the file, and how often by the time at which
+  // the content that is there was read.
   uint64_t others_noticed GUARDED_BY(mutex) = 0, others_seen GUARDED_BY(mutex) = 0;
   Clock::time_point looked_at GUARDED_BY(mutex);             // whether others have changed it
   std::chrono::milliseconds look_after GUARDED_BY(mutex){};  // from then on, again

@@ -22,7 +22,7 @@ class LookAhead final : public kv::KvStore {
 
   void Want(std::string key);
   void WantRange(std::string begin, std::string end, size_t limit);
-  // Everything that an operation may ask of an inode: I, D and T, and what is pending if it is to be told.
+  // Everything that an operation may ask of an inode: I, D and T, and its marks if they are asked for.
   void WantInode(InodeId inode, Namespace::WithMarks marks);
   // One round trip for all that is wanted. What fails is left to the reads that follow.
   void Fetch();

@@ -7,7 +7,8 @@
 //   T <ino be64>          mtime and ctime of a directory, put blindly so that creates in one directory do not conflict
 //   X <ino be64> name     extended attribute
 //   O <ino be64>          orphan: an inode with no link left, kept until nobody has it open
-//   P <ino be64> node     pending: this node of a cluster closed the file with bytes that are not in its D record yet
+//   P <ino be64> node session  mark: this session of a cluster's node has made, emptied or closed the file, and has not
+//                         published it since
 //   Y <ino be64>          durability level that was set for a directory of a cluster, and what is below it
 //   V                     bumped by every move of a directory between directories (no cycles)
 //   G                     bytes freed that no collection has looked at: only between a clean stop and the next start
@@ -48,8 +49,8 @@ struct FileRecord {
   static Result<FileRecord> Decode(std::string_view value);
 };
 
-// Says of a file that the node of the key has made it, truncated it or is overwriting it, and has not published what it
-// wrote. docs/cluster/publishing.md.
+// Says of a file that the node of the key has made or emptied it, or closed it after writing, and has not published it
+// since. docs/cluster/publishing.md.
 struct UnpublishedMark {
   uint64_t session = 0;  // revision of the node's session, as in the key: once that has ended the bytes are lost
   std::string failure;   // why a publish failed; empty: none did
