@@ -23,7 +23,7 @@
 #define CAIRNFS_DURABILITY_PENDING "pending" /* accepted, not durable yet; fsync(2) or `cairnfs wait` waits for it */
 #define CAIRNFS_DURABILITY_LOCAL "local"     /* durable on this host's disk */
 #define CAIRNFS_DURABILITY_REPLICATED "replicated" /* durable on as many nodes of the cluster as were asked for */
-#define CAIRNFS_DURABILITY_LOST "lost" /* accepted bytes could not be stored; the daemon's log names the file */
+#define CAIRNFS_DURABILITY_LOST "lost" /* accepted bytes could not be stored, or their host died before they were safe */
 
 /* Exit codes of cairnfs and cairnfsd. (mount.cairnfs has those of mount(8).) */
 enum cairnfs_exit_code {
@@ -40,7 +40,7 @@ enum cairnfs_exit_code {
   CAIRNFS_EXIT_NO_DAEMON = 3,
   CAIRNFS_EXIT_PROBLEMS = 4, /* `cairnfs check` found problems, other than what it repaired */
   /* In use: the data directory, the mount point, files in the mount (to a remount with `ro`: for writing); a check runs
-   * already; `gc` in a cluster; `node forget` of a node that is up; 256 ranks commit on this host. */
+   * already; `gc` in a cluster; `node forget` of a node that is up; a user's share of this host's ranks commits. */
   CAIRNFS_EXIT_BUSY = 5,
   CAIRNFS_EXIT_PERMISSION = 6, /* not allowed */
   /* The data directory is damaged, or of a newer format. */
