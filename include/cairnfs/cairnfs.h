@@ -23,7 +23,7 @@
 #define CAIRNFS_DURABILITY_PENDING "pending" /* accepted, not durable yet; fsync(2) or `cairnfs wait` waits for it */
 #define CAIRNFS_DURABILITY_LOCAL "local"     /* durable on this host's disk */
 #define CAIRNFS_DURABILITY_REPLICATED "replicated" /* durable on as many nodes of the cluster as were asked for */
-#define CAIRNFS_DURABILITY_LOST "lost" /* accepted bytes could not be stored, or their host died before they were safe */
+#define CAIRNFS_DURABILITY_LOST "lost"             /* accepted bytes could not be stored, or their host died before */
 
 /* Exit codes of cairnfs and cairnfsd. (mount.cairnfs has those of mount(8).) */
 enum cairnfs_exit_code {
