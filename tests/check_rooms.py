@@ -41,8 +41,8 @@ DIRECT_TIME = re.compile(
     r"(steady|system|high_resolution)_clock::now|\bclock_gettime\(|\bgettimeofday\(|\bstd::time\(|"
     r"this_thread::sleep|\b(u|nano)sleep\(|\.wait_(for|until)\("
 )
-OUTSIDE_CLOCK = {  # the clock itself, and what compares with the ticks of /proc
-    "src/base/clock.cc", "src/fs/loss_witnesses.cc",
+OUTSIDE_CLOCK = {  # the clock itself
+    "src/base/clock.cc",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 # Written so that this file does not match itself.

@@ -22,7 +22,7 @@ constexpr size_t kFetchedAtOnce = 31;
 struct Orphan {
   uint64_t inode_revision = 0;           // 0: the I record is gone already
   bool may_have_level = false;           // a directory, among other hosts
-  std::vector<std::string> keys_beside;  // of its xattrs and pending records
+  std::vector<std::string> keys_beside;  // of its xattrs and marks
 };
 
 struct BatchLimits {
@@ -53,7 +53,7 @@ Status AddKeys(kv::KvStore& store, const std::string& prefix, std::vector<std::s
   return {};
 }
 
-// nullopt: not an orphan. `among_hosts`: other hosts may have left pending records, and set a level.
+// nullopt: not an orphan. `among_hosts`: other hosts may have left marks, and set a level.
 Result<std::optional<Orphan>> LoadOrphan(kv::KvStore& store, InodeId inode, bool among_hosts) {
   CAIRNFS_ASSIGN_OR_RETURN(auto mark, store.Get(OrphanKey(inode)));
   if (!mark) return std::optional<Orphan>();
