@@ -101,7 +101,9 @@ void FileSystem::Impl::RenameShared(const meta::RenameParams& names, const Calle
   params.expected_from = sources.front().inode;
   bool has_directory = false;
   bool waits = params.from_parent != params.to_parent;  // perhaps: for copies
-  for (const meta::Attr& attr : sources) {
+  for (meta::Attr& attr : sources) {
+    // A file that a dead host was writing can be moved: its name says no more than before.
+    std::erase_if(attr.marks, [](const meta::Mark& mark) { return mark.record.failure.empty(); });
     has_directory = has_directory || S_ISDIR(attr.mode);
     waits = waits || S_ISDIR(attr.mode);
     Status ready = PrepareForNewName(attr.inode);

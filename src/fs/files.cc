@@ -449,9 +449,14 @@ void FileSystem::Release(HandleId handle_id, InodeId) {
     if (handle->flags.write) inode->write_open_count--;
     if (inode->write_open_count == 0) inode->closed_while_open = false;
     if (inode->content) {
-      // Nothing was written since it was made or truncated: a round in the background takes the mark away.
-      const bool is_marked = inode->content->shared && inode->content->shared->is_marked;
-      if (is_marked && inode->write_open_count == 0 && !inode->content->must_reload()) impl_->MarkChanged(inode);
+      // Nothing was written since it was made or truncated, or all of that is published: a round in the background
+      // takes the mark away.
+      SharedContent* shared = inode->content->shared.get();
+      const bool is_settled = inode->write_open_count == 0 || !inode->content->changed;
+      if (handle->flags.write && shared != nullptr && shared->is_marked && is_settled && !shared->must_reload) {
+        shared->is_asked_for = true;
+        impl_->MarkChanged(inode);
+      }
       if (inode->content->changed) inode->content->must_publish = true;
       if (inode->write_open_count == 0) {
         if (inode->content->barriers_waiting == 0) impl_->streams->CutClosed(inode);
