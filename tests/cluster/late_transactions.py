@@ -167,6 +167,8 @@ class Attempt:
         return self.judge()
 
     def lose_and_deliver(self):
+        # A file that was made and closed with nothing in it counts as unpublished until a round has passed.
+        self.victim.cairnfs("wait", self.victim.mount_point)
         time.sleep(1)
         self.way.tell("hold")
         time.sleep(ON_THEIR_WAY_S)
