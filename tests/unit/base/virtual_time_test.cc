@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -28,14 +29,16 @@ TEST(VirtualTime, SleepingTakesNone) {
 }
 
 TEST(VirtualTime, ThreadsWakeInTheOrderOfTheirTimes) {
+  std::mutex mutex;
   std::vector<int> order;
   std::vector<std::thread> threads;
   const auto begin = Clock::Now();
   for (const int at : {3, 1, 2, 4}) {
-    threads.emplace_back([&order, begin, at] {
+    threads.emplace_back([&order, &mutex, begin, at] {
       Clock::SleepUntil(begin + milliseconds(at));
       EXPECT_EQ(Clock::Now(), begin + milliseconds(at));
-      order.push_back(at);  // no lock: the next wakes only once this thread has ended
+      std::lock_guard lock(mutex);
+      order.push_back(at);
     });
   }
   for (std::thread& thread : threads) thread.join();
