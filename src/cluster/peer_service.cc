@@ -80,7 +80,7 @@ class PeerServiceImpl final : public PeerService, public Peers {
 
   Result<std::vector<bool>> HoldOrphans(const NodeId& node, const std::vector<InodeId>& inodes,
                                         Clock::time_point deadline) override {
-    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallUntil(node, PeerMethod::kHoldOrphans, inodes, deadline));
+    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallUntil(node, inodes, deadline));
     auto bits = DecodeBits(reply.head);
     if (!bits || bits->size() != inodes.size()) {
       return MakeError(ErrorCode::kIo, "node " + node.ToHex() + " answered what cannot be decoded");
@@ -113,15 +113,14 @@ class PeerServiceImpl final : public PeerService, public Peers {
   }
 
   // The question may be asked again: until the deadline, with pauses that differ from host to host.
-  Result<PeerMessage> CallUntil(const NodeId& node, PeerMethod method, const std::vector<InodeId>& inodes,
-                                Clock::time_point deadline) {
+  Result<PeerMessage> CallUntil(const NodeId& node, const std::vector<InodeId>& inodes, Clock::time_point deadline) {
     static thread_local std::minstd_rand random(std::random_device{}());
     for (;;) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::Now());
       if (left.count() <= 0) {
         return MakeError(ErrorCode::kUnavailable, "node " + node.ToHex() + " did not answer in time");
       }
-      Result<PeerMessage> reply = CallOnce(node, method, inodes, left);
+      Result<PeerMessage> reply = CallOnce(node, inodes, left);
       const auto pause = kRetryPauseMax / 4 + std::chrono::milliseconds(random() % (kRetryPauseMax.count() * 3 / 4));
       if (reply.ok() || (reply.error().code != ErrorCode::kUnavailable && reply.error().code != ErrorCode::kBusy) ||
           Clock::Now() + pause >= deadline) {
@@ -132,7 +131,7 @@ class PeerServiceImpl final : public PeerService, public Peers {
   }
 
   // Where this thread's patience ends first, what comes later is an answer to nobody.
-  Result<PeerMessage> CallOnce(const NodeId& node, PeerMethod method, const std::vector<InodeId>& inodes,
+  Result<PeerMessage> CallOnce(const NodeId& node, const std::vector<InodeId>& inodes,
                                std::chrono::milliseconds timeout) {
     auto promise = std::make_shared<std::promise<Result<PeerMessage>>>();
     auto future = promise->get_future();
@@ -142,7 +141,7 @@ class PeerServiceImpl final : public PeerService, public Peers {
     };
     const kv::Patience::Call patient(
         nullptr, [tell] { tell(MakeError(ErrorCode::kInterrupted, "nobody waits for the answer any more")); });
-    chunks_.client().Call(node, method, {EncodeInodes(inodes), {}}, timeout, tell);
+    chunks_.client().Call(node, PeerMethod::kHoldOrphans, {EncodeInodes(inodes), {}}, timeout, tell);
     return future.get();
   }
 

@@ -2,12 +2,7 @@
 // that is left are the sessions of the hosts, and inodes that somebody has open.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <functional>
-#include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>

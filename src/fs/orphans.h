@@ -6,6 +6,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <thread>
 #include <unordered_map>
 #include <vector>

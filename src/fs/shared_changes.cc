@@ -1,10 +1,12 @@
 // Changes of files among other hosts that are no writes, and how what was written is published.
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
 #include "fs/impl.h"
 
 namespace cairnfs::fs {
+
 void FileSystem::Impl::ChangeShared(const InodePtr& inode, std::function<Status(Content&)> change, Done<void> done,
                                     const ChangeKind& kind, const Caller& caller) {
   if (Status status = AwaitSession(); !status.ok()) return done(status);

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "../../support/random.h"
+#include "base/hex.h"
 
 namespace cairnfs::coherence {
 namespace {
@@ -28,16 +29,6 @@ FileLock Exclusive(const LockOwner& owner, uint64_t start = 0, uint64_t last = k
 
 FileLock Shared(const LockOwner& owner, uint64_t start = 0, uint64_t last = kLockOffsetMax) {
   return {owner, LockType::kShared, start, last, 1, 1};
-}
-
-std::string Hex(std::string_view bytes) {
-  static const char* digits = "0123456789abcdef";
-  std::string out;
-  for (char c : bytes) {
-    out.push_back(digits[static_cast<uint8_t>(c) >> 4]);
-    out.push_back(digits[static_cast<uint8_t>(c) & 15]);
-  }
-  return out;
 }
 
 // --- the model ---
@@ -224,7 +215,7 @@ HostLocks Sample() {
 }
 
 TEST(LockTable, BytesOfTheRecord) {
-  EXPECT_EQ(Hex(Sample().Encode()),
+  EXPECT_EQ(ToHex(Sample().Encode()),
             "02"  // version
             "02"  // held
             "01"
@@ -247,8 +238,8 @@ TEST(LockTable, BytesOfTheRecord) {
             "01"
             "00"
             "06");
-  EXPECT_EQ(Hex(LocksBegin(InodeId{258})), "4b0000000000000102");
-  EXPECT_EQ(Hex(LocksKey(InodeId{258}, Node(1))), "4b000000000000010201000000000000000000000000000000");
+  EXPECT_EQ(ToHex(LocksBegin(InodeId{258})), "4b0000000000000102");
+  EXPECT_EQ(ToHex(LocksKey(InodeId{258}, Node(1))), "4b000000000000010201000000000000000000000000000000");
 }
 
 TEST(LockTable, BrokenRecordsAreRefused) {

@@ -6,18 +6,10 @@
 
 #include <functional>
 
+#include "base/hex.h"
+
 namespace cairnfs::meta {
 namespace {
-
-std::string Hex(std::string_view bytes) {
-  static const char* digits = "0123456789abcdef";
-  std::string out;
-  for (char c : bytes) {
-    out.push_back(digits[static_cast<uint8_t>(c) >> 4]);
-    out.push_back(digits[static_cast<uint8_t>(c) & 15]);
-  }
-  return out;
-}
 
 InodeRecord SampleFile() {
   InodeRecord record;
@@ -72,21 +64,21 @@ FilesystemHeader HeaderOfOwners() {
 
 TEST(RecordsTest, GoldenKeys) {
   const InodeId inode{0x0102030405060708};
-  EXPECT_EQ(Hex(HeaderKey()), "48");
-  EXPECT_EQ(Hex(InodeKey(inode)), "490102030405060708");
-  EXPECT_EQ(Hex(FileKey(inode)), "440102030405060708");
-  EXPECT_EQ(Hex(DentryPrefix(inode)), "450102030405060708");
-  EXPECT_EQ(Hex(DentryKey(inode, "ab")), "4501020304050607086162");
-  EXPECT_EQ(Hex(DirectoryTimesKey(inode)), "540102030405060708");
-  EXPECT_EQ(Hex(XattrPrefix(inode)), "580102030405060708");
-  EXPECT_EQ(Hex(XattrKey(inode, "user.a")), "580102030405060708757365722e61");
-  EXPECT_EQ(Hex(OrphanKey(inode)), "4f0102030405060708");
-  EXPECT_EQ(Hex(MoveKey()), "56");
-  EXPECT_EQ(Hex(NextInodeKey()), "4e");
+  EXPECT_EQ(ToHex(HeaderKey()), "48");
+  EXPECT_EQ(ToHex(InodeKey(inode)), "490102030405060708");
+  EXPECT_EQ(ToHex(FileKey(inode)), "440102030405060708");
+  EXPECT_EQ(ToHex(DentryPrefix(inode)), "450102030405060708");
+  EXPECT_EQ(ToHex(DentryKey(inode, "ab")), "4501020304050607086162");
+  EXPECT_EQ(ToHex(DirectoryTimesKey(inode)), "540102030405060708");
+  EXPECT_EQ(ToHex(XattrPrefix(inode)), "580102030405060708");
+  EXPECT_EQ(ToHex(XattrKey(inode, "user.a")), "580102030405060708757365722e61");
+  EXPECT_EQ(ToHex(OrphanKey(inode)), "4f0102030405060708");
+  EXPECT_EQ(ToHex(MoveKey()), "56");
+  EXPECT_EQ(ToHex(NextInodeKey()), "4e");
 }
 
 TEST(RecordsTest, GoldenValues) {
-  EXPECT_EQ(Hex(SampleFile().Encode()),
+  EXPECT_EQ(ToHex(SampleFile().Encode()),
             "01"
             "a0810000"
             "e8030000"
@@ -101,7 +93,7 @@ TEST(RecordsTest, GoldenValues) {
             "ffc99a3b"
             "0000000000000000"
             "00");
-  EXPECT_EQ(Hex(SampleSymlink().Encode()),
+  EXPECT_EQ(ToHex(SampleSymlink().Encode()),
             "01"
             "ffa10000"
             "e8030000"
@@ -117,7 +109,7 @@ TEST(RecordsTest, GoldenValues) {
             "0000000000000000"
             "07"
             "2e2e2f68657265");
-  EXPECT_EQ(Hex(SampleDirectory().Encode()),
+  EXPECT_EQ(ToHex(SampleDirectory().Encode()),
             "01"
             "ed450000"
             "e8030000"
@@ -132,7 +124,7 @@ TEST(RecordsTest, GoldenValues) {
             "ffc99a3b"
             "0100000000000000"
             "00");
-  EXPECT_EQ(Hex(SampleContent().Encode()),
+  EXPECT_EQ(ToHex(SampleContent().Encode()),
             "01"
             "9a78563412000000"
             "0010000000000000"
@@ -142,17 +134,17 @@ TEST(RecordsTest, GoldenValues) {
             "06000000"
             "06"
             "726563697065");
-  EXPECT_EQ(Hex(DentryRecord{InodeId{7}, S_IFDIR}.Encode()),
+  EXPECT_EQ(ToHex(DentryRecord{InodeId{7}, S_IFDIR}.Encode()),
             "01"
             "0700000000000000"
             "00400000");
-  EXPECT_EQ(Hex(DirectoryTimes{{1700000000, 1}, {1700000001, 2}}.Encode()),
+  EXPECT_EQ(ToHex(DirectoryTimes{{1700000000, 1}, {1700000001, 2}}.Encode()),
             "01"
             "00f1536500000000"
             "01000000"
             "01f1536500000000"
             "02000000");
-  EXPECT_EQ(Hex(SampleHeader().Encode()),
+  EXPECT_EQ(ToHex(SampleHeader().Encode()),
             "436169726e46530a"
             "01000000"
             "30313233343536373839616263646566"
@@ -160,7 +152,7 @@ TEST(RecordsTest, GoldenValues) {
             "07000000"
             "02"
             "6370");
-  EXPECT_EQ(Hex(HeaderOfOwners().Encode()),
+  EXPECT_EQ(ToHex(HeaderOfOwners().Encode()),
             "436169726e46530a"
             "02000000"
             "30313233343536373839616263646566"
