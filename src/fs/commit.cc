@@ -45,8 +45,8 @@ Status MakeReplicated(const Moved& moved, Covering covering, ClusterHost& host, 
   std::vector<InodeId> ids;
   table.ForEachHeld([&](const InodePtr& inode) {
     MutexLock lock(inode->mutex);
-    if (!inode->content || !inode->content->shared->published_locally) return;
-    published.emplace(inode->id, inode->content->shared->base_revision);
+    if (!inode->content || !inode->content->shared().published_locally) return;
+    published.emplace(inode->id, inode->content->shared().base_revision);
     ids.push_back(inode->id);
   });
   CAIRNFS_RETURN_IF_ERROR(covering.Cover(source));
@@ -60,8 +60,8 @@ Status MakeReplicated(const Moved& moved, Covering covering, ClusterHost& host, 
     InodePtr inode = table.Find(id);
     if (!inode) continue;
     MutexLock lock(inode->mutex);
-    if (!inode->content || inode->content->shared->base_revision != published[id]) continue;
-    inode->content->shared->published_locally = false;
+    if (!inode->content || inode->content->shared().base_revision != published[id]) continue;
+    inode->content->shared().published_locally = false;
   }
   return {};
 }
@@ -260,7 +260,7 @@ std::vector<std::string> FileSystem::Impl::LackingCopies(const Error& why, const
     MutexLock lock(inode->mutex);
     if (!inode->content || !inode->content->changed) return;
     std::vector<Digest>& chunks = unpublished[inode->id];
-    chunks = inode->content->shared->publishing_chunks;
+    chunks = inode->content->shared().publishing_chunks;
     for (const store::ChunkPin& pin : inode->content->pins) chunks.push_back(pin.digest());
   });
   std::map<InodeId, size_t> counts;
@@ -328,7 +328,7 @@ Result<std::string> FileSystem::Impl::DurabilityShared(InodeId id) {
   } else if (InodePtr inode = table.Find(id)) {
     MutexLock lock(inode->mutex);
     is_pending = inode->content && inode->content->changed;
-    is_local = inode->content && inode->content->shared->published_locally;
+    is_local = inode->content && inode->content->shared().published_locally;
   }
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<meta::Namespace::MarkedFile> marked, parts.names.ListMarks());
   std::vector<InodeId> live, dead;

@@ -78,7 +78,7 @@ void FileSystem::Impl::Touch(Content& content) { content.mtime = content.ctime =
 
 void FileSystem::Impl::MarkChanged(const InodePtr& inode) {
   if (inode->content->changed) return;
-  if (host != nullptr) inode->content->shared->session = host->session();
+  if (host != nullptr) inode->content->shared().session = host->session();
   rounds->AddChanged(inode);
 }
 
@@ -124,7 +124,7 @@ std::optional<Status> FileSystem::Impl::TryChange(const InodePtr& inode, const s
                  loaded.error().message);
     CAIRNFS_ASSIGN_OR_RETURN(const chunking::Owner owner, FindOwner(inode->id));
     if (!inode->content || host == nullptr) inode->content = MakeContent(owner);
-    if (inode->content->shared) inode->content->shared->must_reload = false;
+    if (host != nullptr) inode->content->shared().is_void = false;
     loaded = true;
   }
   if (!loaded.ok()) return loaded.error();
@@ -183,7 +183,7 @@ Status FileSystem::Impl::Punch(const InodePtr& inode, Content& content, uint64_t
   streams->RemoveRange(inode, offset, length);
   content.extents.Replace(offset, length, nullptr);
   content.ForgetLost(offset, offset + length);
-  if (content.shared) content.shared->own.ranges.Add(offset, offset + length);
+  content.publish->NoteRange(offset, offset + length);
   if (uint64_t freed = before - content.extents.allocated_bytes()) NoteFreed(freed);
   return {};
 }
@@ -201,11 +201,7 @@ Status FileSystem::Impl::Truncate(const InodePtr& inode, Content& content, uint6
   } else if (size < content.size) {
     CAIRNFS_RETURN_IF_ERROR(Punch(inode, content, size, kFileSizeMax - size));
   }
-  if (content.shared) {
-    content.shared->own.ranges.Add(size, kFileSizeMax);
-    content.shared->own.size_is_set = true;
-    content.shared->own.size_min = std::min(content.shared->own.size_min, size);
-  }
+  content.publish->NoteTruncation(size);
   content.published_size = std::min(content.published_size, size);
   content.size = size;
   Touch(content);

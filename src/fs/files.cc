@@ -72,7 +72,7 @@ Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view 
       inode->content->mtime = created.attr.mtime;
       inode->content->ctime = created.attr.ctime;
     }
-    if (session != 0 && session == impl_->host->session()) inode->content->shared->is_marked = true;
+    if (session != 0 && session == impl_->host->session()) inode->content->shared().is_marked = true;
     if (inode->privileges_given == 0) {
       inode->no_capability = true;
       inode->no_set_id = (created.attr.mode & (S_ISUID | S_ISGID)) == 0;
@@ -248,7 +248,7 @@ void FileSystem::Impl::FinishPlainWrite(const WriteRequest& request, const Handl
 // published in the background; until then the file is marked.
 bool FileSystem::Impl::MarksPages(const InodePtr& inode) {
   MutexLock lock(inode->mutex);
-  return inode->closed_while_open && inode->content && !inode->content->shared->is_marked;
+  return inode->closed_while_open && inode->content && !inode->content->shared().is_marked;
 }
 
 // Not for long: while pages wait for their answer the kernel sends no other background requests of the mount. The bytes
@@ -298,20 +298,17 @@ Result<bool> FileSystem::Impl::AcceptWrite(const WriteRequest& request, const Ha
     // them may be durable before, though somebody still has the file open.
     if (request.from_page_cache) {
       content.must_publish = true;
-      if (content.shared) content.shared->has_pages = true;
+      content.publish->NotePages();
     } else {
       content.writer = request.caller.uid;
     }
     uint64_t offset = request.offset;
-    if (request.append && content.shared) offset = PlaceAppend(inode, request);
+    if (request.append && host != nullptr) offset = PlaceAppend(inode, request);
     if (request.data.size > kFileSizeMax - offset) {
       return MakeError(ErrorCode::kTooLarge, "write past the largest file size");
     }
     content.size = std::max(content.size, offset + request.data.size);
-    if (content.shared) {
-      uint64_t& size_min = content.shared->own.size_min;
-      size_min = std::max(size_min, offset + request.data.size);
-    }
+    content.publish->NoteSizeMin(offset + request.data.size);
     Touch(content);
     if (request.from_page_cache) {
       return AcceptPages(inode, request.offset, request.data);
@@ -410,7 +407,7 @@ void FileSystem::Flush(HandleId handle_id, InodeId, Done<void> done, const Calle
     Content* content = inode->content.get();
     if (handle->flags.write && content != nullptr && content->changed && closer != Closer::kOther) {
       content->must_publish = true;
-      if (content->shared) content->shared->is_closed = content->shared->is_asked_for = true;
+      content->publish->NoteClosed();
       if (content->barriers_waiting == 0) impl_->streams->CutClosed(inode);
     }
     if (status.ok() && handle->flags.write) status = impl_->CheckDisk(inode);
@@ -451,9 +448,9 @@ void FileSystem::Release(HandleId handle_id, InodeId) {
     if (inode->content) {
       // Nothing was written since it was made or truncated, or all of that is published: a round in the background
       // takes the mark away.
-      SharedContent* shared = inode->content->shared.get();
+      SharedContent* shared = impl_->host != nullptr ? &inode->content->shared() : nullptr;
       const bool is_settled = inode->write_open_count == 0 || !inode->content->changed;
-      if (handle->flags.write && shared != nullptr && shared->is_marked && is_settled && !shared->must_reload) {
+      if (handle->flags.write && shared != nullptr && shared->is_marked && is_settled && !shared->is_void) {
         shared->is_asked_for = true;
         impl_->MarkChanged(inode);
       }

@@ -14,7 +14,7 @@ const Error* Content::Failure() const {
 // All of the range was written since, and the next round that takes the file stores it.
 static bool IsWrittenAnew(const Content& content, const Content::LostRange& range) {
   // Other hosts see what was closed and published, and what is still on its way is not.
-  if (content.shared) return false;
+  if (content.publish->is_shared()) return false;
   RangeSet newer(SIZE_MAX);
   // Not all that is in memory: a run keeps the bytes of a provisional chunk that was lost, and they count as stored.
   content.overlay.ForEachUnstored([&](uint64_t begin, uint64_t end) { newer.Add(begin, end); });

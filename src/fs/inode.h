@@ -20,6 +20,7 @@
 #include "fs/chunk_saver.h"
 #include "fs/extent_map.h"
 #include "fs/overlay.h"
+#include "fs/publish_state.h"
 #include "fs/range_set.h"
 #include "fs/shared_content.h"
 #include "meta/namespace.h"
@@ -28,7 +29,11 @@ namespace cairnfs::fs {
 
 // What is known of a regular file's bytes. Exists once the file was opened, or changed.
 struct Content {
-  explicit Content(const chunking::ChunkParams& params) : overlay(params) {}
+  Content(const chunking::ChunkParams& params, std::unique_ptr<PublishState> state)
+      : publish(std::move(state)), overlay(params) {}
+  explicit Content(const chunking::ChunkParams& params) : Content(params, std::make_unique<PublishState>()) {}
+
+  const std::unique_ptr<PublishState> publish;
 
   chunking::Owner owner;           // for whom its chunks are stored
   std::optional<uint32_t> writer;  // uid of who wrote last by write(2); nullopt: nobody did since it was opened
@@ -72,12 +77,14 @@ struct Content {
   bool owed = false;              // the round that runs has to publish the state as of its start, and has not yet
   uint64_t drain_target = 0;      // the round waits until every chunk with an id up to this one is applied
   unsigned barriers_waiting = 0;  // operations that wait until nothing is in flight; no new cuts meanwhile
-  std::unique_ptr<SharedContent> shared;  // where other hosts are; else null
 
   bool drop_runs = false;        // under memory pressure: runs that are stored give their buffers back
   Clock::time_point written_at;  // when bytes were last laid into `overlay`
 
-  bool must_reload() const { return shared != nullptr && shared->must_reload; }
+  bool must_reload() const { return publish->must_reload(); }
+  // REQUIRES: publish->is_shared().
+  SharedContent& shared() { return static_cast<SharedContent&>(*publish); }
+  const SharedContent& shared() const { return static_cast<const SharedContent&>(*publish); }
   bool quiet() const { return flying.empty() && !owed; }
   // Nothing but chunks that could not be stored, and that nobody is at: quiet once they are discarded.
   bool IsQuietButForFailed() const;

@@ -267,7 +267,7 @@ void FileSystem::SetAttrNow(InodeId id, const SetAttrRequest& request, const Don
     if (size) CAIRNFS_RETURN_IF_ERROR(impl_->Truncate(inode, content, *size));
     if (mtime) content.mtime = *mtime;
     content.ctime = now;
-    if (content.shared) content.shared->own.times_are_set = true;
+    content.publish->NoteTimes();
     content.must_publish = true;
     return {};
   };

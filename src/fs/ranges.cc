@@ -96,7 +96,7 @@ void FileSystem::Fallocate(HandleId handle_id, InodeId, const FallocateRequest& 
     }
     if (!request.keep_size && !request.punch_hole) {
       content.size = std::max(content.size, end);
-      if (content.shared) content.shared->own.size_min = std::max(content.shared->own.size_min, end);
+      content.publish->NoteSizeMin(end);
     }
     impl_->Touch(content);
     content.must_publish = true;
@@ -230,9 +230,7 @@ Result<size_t> FileSystem::Impl::CopyNow(const InodePtr& from, uint64_t from_off
     NoteUnderPages(to, to_offset, to_offset + length);
     std::move(pins.begin(), pins.end(), std::back_inserter(content.pins));
     content.size = std::max(content.size, to_offset + length);
-    if (content.shared) {
-      content.shared->own.size_min = std::max(content.shared->own.size_min, to_offset + length);
-    }
+    content.publish->NoteSizeMin(to_offset + length);
     Touch(content);
     return {};
   };

@@ -106,8 +106,8 @@ void FileSystem::Impl::LoseSession() {
     inode->published_revision = 0;
     if (!inode->content) return;
     if (!inode->content->changed) {
-      inode->content->shared->must_reload = !inode->unlinked;
-      inode->content->shared->is_marked = false;  // it stays, of a session that has ended
+      inode->content->shared().is_void = !inode->unlinked;
+      inode->content->shared().is_marked = false;  // it stays, of a session that has ended
       return;
     }
     files++;
@@ -144,8 +144,8 @@ Status FileSystem::Impl::AwaitSession() const {
 }
 
 bool FileSystem::Impl::GivesUpOn(const Content& content) const {
-  if (content.shared == nullptr) return false;
-  return kv::Patience::IsWaitOver(nullptr) || (waits_ended && content.shared->is_unanswered);
+  if (host == nullptr) return false;
+  return kv::Patience::IsWaitOver(nullptr) || (waits_ended && content.shared().is_unanswered);
 }
 
 Status FileSystem::Impl::CheckSameSession(uint64_t session) const {

@@ -64,7 +64,7 @@ FileSystem::Impl::Closer FileSystem::Impl::JudgeCloser(Handle& handle, const Cal
     MutexLock lock(handle.inode->mutex);
     const Content* content = handle.inode->content.get();
     if (content == nullptr || !content->changed) return Closer::kOther;
-    has_pages = content->shared->has_pages;
+    has_pages = content->shared().has_pages;
   }
   std::set<pid_t> writers;
   {
@@ -81,7 +81,7 @@ FileSystem::Impl::Closer FileSystem::Impl::JudgeCloser(Handle& handle, const Cal
 
 void FileSystem::Impl::NoteAskedFor(const InodePtr& inode) {
   MutexLock lock(inode->mutex);
-  if (inode->content && inode->content->shared) inode->content->shared->is_asked_for = true;
+  if (inode->content) inode->content->publish->NoteAskedFor();
 }
 
 void FileSystem::Impl::AskForMarked() {
@@ -89,8 +89,8 @@ void FileSystem::Impl::AskForMarked() {
   table.ForEachHeld([this](const InodePtr& inode) {
     MutexLock lock(inode->mutex);
     Content* content = inode->content.get();
-    if (content == nullptr || content->must_reload() || !content->shared->is_marked) return;
-    content->must_publish = content->shared->is_asked_for = true;
+    if (content == nullptr || content->must_reload() || !content->shared().is_marked) return;
+    content->must_publish = content->shared().is_asked_for = true;
     MarkChanged(inode);
   });
 }
@@ -108,8 +108,8 @@ Status FileSystem::Impl::MarkUnpublished(const InodePtr& inode) {
   uint64_t session = 0;
   {
     MutexLock lock(inode->mutex);
-    if (!inode->content || !inode->content->changed || inode->content->shared->is_marked) return {};
-    session = inode->content->shared->session;
+    if (!inode->content || !inode->content->changed || inode->content->shared().is_marked) return {};
+    session = inode->content->shared().session;
   }
   kv::Transaction transaction;
   host->AddSessionCompare(transaction, session);
@@ -121,7 +121,7 @@ Status FileSystem::Impl::MarkUnpublished(const InodePtr& inode) {
   if (inode->content && session == host->session()) {
     MarkChanged(inode);  // a round takes the mark away again, also where it has published the file meanwhile
     inode->content->must_publish = true;
-    inode->content->shared->is_marked = inode->content->shared->is_asked_for = true;
+    inode->content->shared().is_marked = inode->content->shared().is_asked_for = true;
   }
   if (!marked.ok()) return marked.error();
   return {};
@@ -144,7 +144,7 @@ bool FileSystem::Impl::IsDurableHere(const InodePtr& inode) const {
   if (host == nullptr) return false;
   MutexLock lock(inode->mutex);
   const Content* content = inode->content.get();
-  return content != nullptr && !content->changed && content->shared->published_locally;
+  return content != nullptr && !content->changed && content->shared().published_locally;
 }
 
 Status FileSystem::Impl::CheckSynced(Handle& handle) const {

@@ -13,6 +13,12 @@ void SharedContent::Changes::Add(const Changes& more) {
   times_are_set = times_are_set || more.times_are_set;
 }
 
+void SharedContent::NoteTruncation(uint64_t size) {
+  own.ranges.Add(size, kFileSizeMax);
+  own.size_is_set = true;
+  own.size_min = std::min(own.size_min, size);
+}
+
 void SharedContent::EndPublishing() {
   publishing = {};
   publishing_chunks.clear();
@@ -20,7 +26,7 @@ void SharedContent::EndPublishing() {
 }
 
 bool HasUnpublishedBytes(const Content& content) {
-  return !content.shared->own.ranges.empty() || content.overlay.HasUnstored() || !content.flying.empty();
+  return !content.shared().own.ranges.empty() || content.overlay.HasUnstored() || !content.flying.empty();
 }
 
 namespace {
@@ -49,7 +55,7 @@ bool ReplaceAll(const SharedContent::Changes& changes, uint64_t size) {
 
 Status Rebase(Content& content, const std::optional<meta::FileRecord>& record, uint64_t revision,
               store::ChunkStore& chunks) {
-  SharedContent& shared = *content.shared;
+  SharedContent& shared = content.shared();
   SharedContent::Changes ours = shared.publishing;
   ours.Add(shared.own);
   ExtentMap merged;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fs/extent_map.h"
+#include "fs/publish_state.h"
 #include "fs/range_set.h"
 #include "meta/namespace.h"
 
@@ -20,7 +21,7 @@ namespace cairnfs::fs {
 
 struct Content;
 
-struct SharedContent {
+struct SharedContent final : PublishState {
   struct Changes {
     RangeSet ranges{SIZE_MAX};  // of the extents; none is ever forgotten
     uint64_t size_min = 0;      // the file is at least this long by what this host wrote
@@ -38,7 +39,7 @@ struct SharedContent {
   bool is_unanswered = false;             // and the store was waited for in vain
   uint64_t session = 0;                   // the host's session when it was changed
   bool published_locally = false;         // the last record of this host waited for this node's disk alone
-  bool must_reload = false;               // nothing in memory counts any more
+  bool is_void = false;                   // nothing in memory counts any more
 
   // Marks of unpublished files (meta::UnpublishedMark).
   bool is_marked = false;                // this host's is in the store, or may be: the next publish takes it away
@@ -54,6 +55,17 @@ struct SharedContent {
   bool TimesAreSet() const { return own.times_are_set || publishing.times_are_set; }
   uint64_t SizeMin() const { return std::max(own.size_min, publishing.size_min); }
 
+  void NoteRanges(const RangeSet& ranges) override { own.ranges.Add(ranges); }
+  void NoteRange(uint64_t begin, uint64_t end) override { own.ranges.Add(begin, end); }
+  void NoteSizeMin(uint64_t size) override { own.size_min = std::max(own.size_min, size); }
+  void NoteTruncation(uint64_t size) override;
+  void NoteTimes() override { own.times_are_set = true; }
+  void NotePages() override { has_pages = true; }
+  void NoteClosed() override { is_closed = is_asked_for = true; }
+  void NoteAskedFor() override { is_asked_for = true; }
+  bool must_reload() const override { return is_void; }
+  bool is_shared() const override { return true; }
+
   void EndPublishing();  // nothing is on its way to be published, whatever became of what was
 };
 
@@ -64,7 +76,8 @@ bool HasUnpublishedBytes(const Content& content);
 bool ReplaceAll(const SharedContent::Changes& changes, uint64_t size);
 
 // Takes over what the record says (nullopt: there is none yet), with this host's own changes laid over it. Reads recipe
-// pages; on failure the content is as it was. REQUIRES: the content's inode is locked, and `content.shared`.
+// pages; on failure the content is as it was. REQUIRES: the content's inode is locked, and its publish state is a
+// SharedContent.
 Status Rebase(Content& content, const std::optional<meta::FileRecord>& record, uint64_t revision,
               store::ChunkStore& chunks);
 

@@ -30,10 +30,13 @@ void PostOn(BlockingCalls& calls, const Caller& caller, std::function<void()> ta
 }  // namespace
 
 std::unique_ptr<Content> FileSystem::Impl::MakeContent(chunking::Owner owner) const {
-  auto content = std::make_unique<Content>(parts.chunk_params);
+  std::unique_ptr<PublishState> state;
+  if (host == nullptr)
+    state = std::make_unique<PublishState>();
+  else
+    state = std::make_unique<SharedContent>();
+  auto content = std::make_unique<Content>(parts.chunk_params, std::move(state));
   content->owner = owner;
-  if (host == nullptr) return content;
-  content->shared = std::make_unique<SharedContent>();
   return content;
 }
 
@@ -82,9 +85,9 @@ Status FileSystem::Impl::LoadShared(const InodePtr& inode, const meta::FileState
   content.published_size = fresh->published_size;
   content.mtime = fresh->mtime;
   content.ctime = fresh->ctime;
-  content.shared->base_revision = fresh->shared->base_revision;
-  content.shared->own = content.shared->publishing = {};
-  content.shared->must_reload = false;
+  content.shared().base_revision = fresh->shared().base_revision;
+  content.shared().own = content.shared().publishing = {};
+  content.shared().is_void = false;
   if (state.has_capability) inode->no_capability = false;
   if ((state.inode.mode & (S_ISUID | S_ISGID)) != 0) inode->no_set_id = false;
   return {};
@@ -102,7 +105,7 @@ Status FileSystem::Impl::Adopt(const InodePtr& inode, const meta::FileState& sta
   if ((state.inode.mode & (S_ISUID | S_ISGID)) != 0) inode->no_set_id = false;
   Content& content = *inode->content;
   content.owner = OwnerOf(state.inode.uid);
-  if (state.record_revision > content.shared->base_revision) {
+  if (state.record_revision > content.shared().base_revision) {
     if (!content.changed && content.idle()) return LoadShared(inode, state);
     const uint64_t size_before = content.size;
     CAIRNFS_RETURN_IF_ERROR(Rebase(content, state.record, state.record_revision, parts.chunks));
@@ -114,7 +117,7 @@ Status FileSystem::Impl::Adopt(const InodePtr& inode, const meta::FileState& sta
 
 bool FileSystem::Impl::AwaitsAnswer(const InodePtr& inode, const meta::FileState& state) const {
   if (!inode->content || inode->content->must_reload()) return false;
-  const SharedContent& shared = *inode->content->shared;
+  const SharedContent& shared = inode->content->shared();
   return shared.is_sent && state.record_revision > shared.base_revision;
 }
 
@@ -144,7 +147,7 @@ Result<bool> FileSystem::Impl::Refresh(const InodePtr& inode, const Caller& call
   MutexLock lock(inode->mutex);
   if (!how.may_wait && AwaitsAnswer(inode, state)) return false;
   CAIRNFS_RETURN_IF_ERROR(Adopt(inode, state));
-  if (how.writes) host->NoteMarks(state, *inode->content->shared);
+  if (how.writes) host->NoteMarks(state, inode->content->shared());
   return true;
 }
 
@@ -159,7 +162,7 @@ bool FileSystem::Impl::OverlayShared(meta::Attr& attr) {
   // What is clean says nothing that the store does not say, which may be newer.
   if (!inode->content->changed) return true;
   const Content& content = *inode->content;
-  const SharedContent& shared = *content.shared;
+  const SharedContent& shared = content.shared();
   if (shared.SizeIsSet()) {
     attr.size = content.size;
   } else {
@@ -175,7 +178,7 @@ bool FileSystem::Impl::OverlayShared(meta::Attr& attr) {
 // No descriptor comes of the open whose publish was to leave a mark: a round in the background takes it away.
 void FileSystem::Impl::ForgetTruncation(const InodePtr& inode) {
   if (!inode->content || inode->content->must_reload() || inode->write_open_count > 0) return;
-  SharedContent& shared = *inode->content->shared;
+  SharedContent& shared = inode->content->shared();
   shared.stays_marked = false;
   if (!shared.is_marked && !inode->content->changed) return;
   MarkChanged(inode);
@@ -211,7 +214,7 @@ void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<Handl
     auto change = [this, inode](Content& content) -> Status {
       inode->mutex.AssertHeld();
       content.must_publish = true;
-      content.shared->stays_marked = true;
+      content.shared().stays_marked = true;
       return Truncate(inode, content, 0);
     };
     return ChangeShared(inode, change, finish, {.empties = true, .removes = true, .publishes = true}, caller);
@@ -245,7 +248,7 @@ void FileSystem::Impl::LoadForOpen(const Opening& opening, HostWaits waits, Done
     MutexLock lock(inode->mutex);
     status = Adopt(inode, *state);
     if (status.ok()) {
-      if (writes) host->NoteMarks(*state, *inode->content->shared);
+      if (writes) host->NoteMarks(*state, inode->content->shared());
       inode->others_seen = std::max(inode->others_seen, noticed);
       inode->looked_at = Clock::Now();
       inode->look_after = kLookAfterMin;
@@ -267,7 +270,7 @@ void FileSystem::Impl::LoadForOpen(const Opening& opening, HostWaits waits, Done
 }
 
 bool FileSystem::Impl::IsBehind(const InodePtr& inode, uint64_t revision) {
-  return inode->content && revision > inode->content->shared->base_revision;  // else it will be read
+  return inode->content && revision > inode->content->shared().base_revision;  // else it will be read
 }
 
 void FileSystem::Impl::SeeOthers(const InodePtr& inode, const Caller& caller, Done<void> done) {
@@ -317,7 +320,7 @@ bool FileSystem::Impl::AdoptPublished(const InodePtr& inode, const meta::FileSta
   const auto is_newer = [&] {
     inode->mutex.AssertHeld();
     if (!inode->content || inode->content->must_reload()) return false;  // it will be read
-    return state.record_revision > inode->content->shared->base_revision;
+    return state.record_revision > inode->content->shared().base_revision;
   };
   {
     MutexLock lock(inode->mutex);

@@ -41,7 +41,7 @@ bool IsOfOneFile(ErrorCode code) { return code == ErrorCode::kConflict || code =
 // What a record has past its end nobody else sees, and whoever publishes next leaves it out: it stays this host's own.
 static void KeepPastEnd(Content& content, uint64_t record_size) {
   if (record_size >= content.size) return;
-  SharedContent& shared = *content.shared;
+  SharedContent& shared = content.shared();
   content.extents.ForEach(record_size, content.size - record_size,
                           [&](const Extent& extent) { shared.own.ranges.Add(extent.offset, extent.end()); });
   shared.publishing.ranges.Remove(shared.own.ranges);
@@ -51,7 +51,7 @@ static void KeepPastEnd(Content& content, uint64_t record_size) {
 // REQUIRES: the content stays what it is until the record is published, but for what is accepted meanwhile.
 Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
   Content& content = *inode->content;
-  SharedContent& shared = *content.shared;
+  SharedContent& shared = content.shared();
   SharedItem item;
   item.inode = inode;
   const bool is_unwritten = shared.own.empty() && !HasUnpublishedBytes(content) && content.lost.empty();
@@ -83,7 +83,7 @@ Result<SyncRounds::SharedItem> SyncRounds::Prepare(const InodePtr& inode) {
 }
 
 void SyncRounds::Withdraw(SharedItem& item, Content& content) {
-  SharedContent& shared = *content.shared;
+  SharedContent& shared = content.shared();
   shared.own.Add(shared.publishing);
   shared.EndPublishing();
   std::move(item.pins.begin(), item.pins.end(), std::back_inserter(content.pins));
@@ -91,13 +91,13 @@ void SyncRounds::Withdraw(SharedItem& item, Content& content) {
 }
 
 bool SyncRounds::IsStillOwed(const SharedItem& item, const Content& content) {
-  return content.changed && content.shared->session == item.session;
+  return content.changed && content.shared().session == item.session;
 }
 
 // To be told by the file's mark at the end of the round. Where the store is away nobody is to be told, and where the
 // session is gone the mark says enough.
 void SyncRounds::NoteFailure(const InodePtr& inode, const Error& why) {
-  SharedContent& shared = *inode->content->shared;
+  SharedContent& shared = inode->content->shared();
   if (!shared.is_closed || shared.failure == why.message) return;
   shared.failure = why.message;
   failed_.push_back(inode);
@@ -180,7 +180,7 @@ std::map<InodeId, Error> SyncRounds::LeftBehind() {
 
 void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& why) {
   Content& content = *inode->content;
-  SharedContent& shared = *content.shared;
+  SharedContent& shared = content.shared();
   streams.Discard(inode);
   Streams::ForgetRecipeError(inode);
   content.pins.clear();
@@ -189,7 +189,7 @@ void SyncRounds::Forsake(Streams& streams, const InodePtr& inode, const Error& w
   shared.EndPublishing();
   shared.is_marked = shared.stays_marked = shared.is_closed = shared.has_pages = shared.is_asked_for = false;
   shared.failure.reset();
-  shared.must_reload = true;
+  shared.is_void = true;
   content.changed = content.must_publish = false;
   content.publish_error.reset();
   if (inode->open_count > 0) streams.SetError(inode, why);
@@ -200,7 +200,7 @@ void SyncRounds::Abandon(const InodePtr& inode, uint64_t session, const Error& w
   {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
-    if (content.changed && content.shared->session == session) {
+    if (content.changed && content.shared().session == session) {
       const auto level = is_needed || inode->open_count > 0 ? spdlog::level::err : spdlog::level::debug;
       spdlog::log(level, "inode {}: what was not published is given up: {}", inode->id.value, why.message);
       Forsake(streams_, inode, why);
@@ -219,7 +219,7 @@ void SyncRounds::Complete(SharedItem& item, uint64_t revision) {
   {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
-    SharedContent& shared = *content.shared;
+    SharedContent& shared = content.shared();
     content.owed = false;
     if (IsStillOwed(item, content)) {  // else it was forsaken while the answer was on its way
       content.publish_error.reset();
@@ -275,7 +275,7 @@ void SyncRounds::Note(const SharedItem& item, bool SharedContent::*state, bool i
   const InodePtr& inode = item.inode;
   MutexLock lock(inode->mutex);
   if (!IsStillOwed(item, *inode->content)) return;
-  (*inode->content->shared).*state = is_so;
+  (inode->content->shared()).*state = is_so;
   inode->changed_state.NotifyAll();
 }
 
@@ -372,8 +372,8 @@ Result<std::optional<SyncRounds::SharedItem>> SyncRounds::Reconcile(SharedItem i
     Content& content = *inode->content;
     if (IsStillOwed(item, content)) {
       Withdraw(item, content);
-      host_->NoteMarks(*state, *content.shared);
-      if (state->record_revision != content.shared->base_revision) {
+      host_->NoteMarks(*state, content.shared());
+      if (state->record_revision != content.shared().base_revision) {
         rebased = Rebase(content, state->record, state->record_revision, chunks_);
         if (rebased.ok()) streams_.DropStoredFronts(inode);
       }
@@ -475,9 +475,9 @@ kv::Transaction SyncRounds::MarkTransaction(std::span<const InodePtr> files, uin
   host_->AddSessionCompare(transaction, session);
   for (const InodePtr& inode : files) {
     MutexLock lock(inode->mutex);
-    const bool is_of_session = inode->content && inode->content->shared->session == session;
+    const bool is_of_session = inode->content && inode->content->shared().session == session;
     if (!is_of_session || !inode->content->changed) continue;
-    SharedContent& shared = *inode->content->shared;
+    SharedContent& shared = inode->content->shared();
     shared.is_marked = true;  // perhaps: it is taken away in any case
     transaction.IfExists(meta::InodeKey(inode->id));
     host_->AddMark(transaction, inode->id, session, shared.failure.value_or(""));
@@ -512,8 +512,8 @@ Status SyncRounds::MarkClosed() {
   for (const InodePtr& inode : owed_) {
     MutexLock lock(inode->mutex);
     const Content& content = *inode->content;
-    const bool is_owed = content.changed && !content.must_reload() && content.shared->is_closed;
-    if (is_owed && !content.shared->is_marked && HasUnpublishedBytes(content)) unmarked.push_back(inode);
+    const bool is_owed = content.changed && !content.must_reload() && content.shared().is_closed;
+    if (is_owed && !content.shared().is_marked && HasUnpublishedBytes(content)) unmarked.push_back(inode);
   }
   return MarkFiles(unmarked);
 }
@@ -533,7 +533,7 @@ void SyncRounds::GiveBackOwed(const Error& why) {
     item.inode = inode;
     {
       MutexLock lock(inode->mutex);
-      item.session = inode->content->shared->session;
+      item.session = inode->content->shared().session;
     }
     GiveBack(item, why);
   }
@@ -554,7 +554,7 @@ Status SyncRounds::FinishShared() {
     {
       MutexLock lock(inode->mutex);
       const Content& content = *inode->content;
-      session = content.shared->session;
+      session = content.shared().session;
       is_abandoned = !content.changed || content.must_reload() || session != host_->session();
       if (!is_abandoned) item = Prepare(inode);
     }

@@ -45,7 +45,7 @@ void FileSystem::PublishBeforeUnlock(HandleId handle_id, std::function<void()> t
     MutexLock lock(handle->inode->mutex);
     Content* content = handle->inode->content.get();
     if (content == nullptr || !content->changed) return then();
-    content->must_publish = content->shared->is_asked_for = true;
+    content->must_publish = content->shared().is_asked_for = true;
   }
   auto answer = [this, handle, then = std::move(then)](const Status& round) {
     // Whoever unlocks is not told of an error: fsync and close tell it.

@@ -112,7 +112,7 @@ void Streams::ForgetHealed(const InodePtr& inode) {
 void Streams::FillSmallHole(const InodePtr& inode, uint64_t end) {
   static constexpr std::array<std::byte, 2 * kPageBytes> kZeros{};
   Content& content = *inode->content;
-  if (content.shared) return;  // another host may write there just now
+  if (content.publish->is_shared()) return;  // another host may write there just now
   const uint64_t page = AlignDown(end, kPageBytes);
   const uint64_t least = page - std::min<uint64_t>(page, kPageBytes);
   uint64_t begin = end;
@@ -412,9 +412,9 @@ static RangeSet NewRanges(const Content& content, const FlyingChunk& chunk) {
 // have written since, so that a stream that is synced again and again keeps few extents. Returns how many bytes.
 static uint64_t LayChunk(Content& content, const FlyingChunk& chunk, const std::vector<Extent>& extents) {
   RangeSet ranges(SIZE_MAX);
-  if (content.shared) {
+  if (content.publish->is_shared()) {
     ranges = NewRanges(content, chunk);
-    content.shared->own.ranges.Add(ranges);
+    content.publish->NoteRanges(ranges);
   }
   if (!chunk.skips_stored) ranges.Add(chunk.offset, chunk.offset + chunk.size);
   uint64_t laid = 0;

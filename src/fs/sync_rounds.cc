@@ -493,7 +493,7 @@ void SyncRounds::DrainOwed() {
     MutexLock lock(inode->mutex);
     inode->content->owed_size = 0;
     inode->content->must_publish = true;  // by the next round, whoever has it open
-    if (inode->content->shared) NoteFailure(inode, drained.error());
+    if (host_ != nullptr) NoteFailure(inode, drained.error());
     return false;
   });
   round_drained.Pass();

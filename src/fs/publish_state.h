@@ -1,0 +1,31 @@
+// PublishState: what is to be published of a file, beside its bytes. A host alone publishes whole records and needs no
+// more than this; SharedContent notes, for a file that other hosts may change too, what is this host's own.
+#pragma once
+
+#include <cstdint>
+
+#include "fs/range_set.h"
+
+namespace cairnfs::fs {
+
+// All functions: with the inode's lock held.
+class PublishState {
+ public:
+  virtual ~PublishState() = default;
+  // What was changed of the file: these bytes; its size, which is at least so much, or exactly that; its times.
+  virtual void NoteRanges(const RangeSet& /*ranges*/) {}
+  virtual void NoteRange(uint64_t /*begin*/, uint64_t /*end*/) {}
+  virtual void NoteSizeMin(uint64_t /*size*/) {}
+  virtual void NoteTruncation(uint64_t /*size*/) {}
+  virtual void NoteTimes() {}
+  // Stores through a mapping came; a descriptor that wrote was closed; a close, fsync or unlock asks for all of it.
+  virtual void NotePages() {}
+  virtual void NoteClosed() {}
+  virtual void NoteAskedFor() {}
+  // Nothing in memory counts any more.
+  virtual bool must_reload() const { return false; }
+  // Other hosts may write to the file at the same time.
+  virtual bool is_shared() const { return false; }
+};
+
+}  // namespace cairnfs::fs
