@@ -21,6 +21,8 @@
 #include "control/convert.h"
 #include "control/rank_door.h"
 #include "control/socket_uri.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 #include "rpc/status.h"
 
 namespace cairnfs::control {
@@ -82,7 +84,7 @@ Status WaitFor(fs::FileSystem& filesystem, const WaitRequest& request, const std
     MutexLock lock(watch->mutex);
     return watch->cancelled == nullptr || (*watch->cancelled)();
   };
-  Status synced = filesystem.SyncBelow(InodeId{request.inode()}, caller);
+  Status synced = filesystem.maintenance().SyncBelow(InodeId{request.inode()}, caller);
   MutexLock lock(watch->mutex);
   watch->cancelled = nullptr;
   return synced;
@@ -120,7 +122,7 @@ class RankService final : public Control::Service {
     }
     const GateCall call = FromMessage(request.arrival());
     // A user who could not rename the directory has no say in when others do.
-    if (auto allowed = filesystem_.CheckMayRename(*caller, call.directory, call.final_parent); !allowed.ok()) {
+    if (auto allowed = filesystem_.names().CheckMayRename(*caller, call.directory, call.final_parent); !allowed.ok()) {
       return rpc::ToGrpc(allowed.error());
     }
     auto cancelled = [this, context] { return stopping_ || context->IsCancelled(); };
@@ -130,7 +132,7 @@ class RankService final : public Control::Service {
       // Another rank may have been at it before and died: then there is nothing left to do.
       CAIRNFS_ASSIGN_OR_RETURN(const bool was_renamed, has_final_name());
       if (was_renamed) return {};
-      const auto before = filesystem_.LastFailedCommit(call.directory);
+      const auto before = filesystem_.names().LastFailedCommit(call.directory);
       CommitRequest outcome;
       if (!stream->Write(CommitReply()) || !stream->Read(&outcome) || !outcome.has_outcome()) {
         return MakeError(ErrorCode::kInterrupted, "the process that renamed is gone");
@@ -140,7 +142,7 @@ class RankService final : public Control::Service {
       if (is_renamed.ok() && *is_renamed) return {};
       if (!is_renamed.ok() && IsLater(is_renamed.error().code)) return is_renamed.error();
       // rename(2) has told its caller no more than a number.
-      const auto failure = filesystem_.LastFailedCommit(call.directory);
+      const auto failure = filesystem_.names().LastFailedCommit(call.directory);
       const bool is_new = failure && !(before && before->at == failure->at);
       return MakeError(ErrorCode::kFailed,
                        outcome.outcome().error() + (is_new ? " (" + failure->JoinCauses() + ")" : ""));
@@ -188,10 +190,10 @@ class RankService final : public Control::Service {
   // Whether the directory has its final name, durably. On a host alone a name is seen before it is durable, and the
   // caller that renamed may not have waited for the end.
   Result<bool> HasFinalName(const GateCall& call, const std::function<bool()>& cancelled) {
-    auto has_name = [&] { return filesystem_.HasName(call.directory, call.final_parent, call.final_name); };
+    auto has_name = [&] { return filesystem_.names().HasName(call.directory, call.final_parent, call.final_name); };
     CAIRNFS_ASSIGN_OR_RETURN(const bool is_seen, has_name());
     if (!is_seen) return false;
-    auto sync = [this](fs::Done<void> done) { filesystem_.SyncNames(std::move(done)); };
+    auto sync = [this](fs::Done<void> done) { filesystem_.maintenance().SyncNames(std::move(done)); };
     CAIRNFS_RETURN_IF_ERROR(Await<void>(sync, cancelled));
     return has_name();  // a rename that cannot be made durable is taken back
   }
@@ -221,14 +223,14 @@ class Service::Impl final : public Control::Service {
   cairnfs::Status Listen();
   cairnfs::Status ListenForRanks();
   void Shutdown();
-  StatusReply Report() const { return Report(filesystem_.GetStatus()); }
+  StatusReply Report() const { return Report(filesystem_.maintenance().GetStatus()); }
   StatusReply Report(const fs::FsStatus& status) const;
   bool CountsQuickly() const;
   void CountNowAndThen() const;
 
   grpc::Status Status(grpc::ServerContext* context, const StatusRequest* request, StatusReply* reply) override {
     if (request->exact() || CountsQuickly()) {
-      auto count = [this](fs::Done<fs::LiveCount> done) { filesystem_.CountLive(std::move(done)); };
+      auto count = [this](fs::Done<fs::LiveCount> done) { filesystem_.maintenance().CountLive(std::move(done)); };
       // A collection that has begun may have to end first.
       const auto gives_up = [is_cancelled = Cancelled(context), exact = request->exact(),
                              deadline = Clock::Now() + kQuickCountWait] {
@@ -237,13 +239,13 @@ class Service::Impl final : public Control::Service {
       auto counted = Await<fs::LiveCount>(count, gives_up);
       if (!counted.ok() && request->exact()) return rpc::ToGrpc(counted.error().WithContext("cannot count"));
     }
-    const fs::FsStatus status = filesystem_.GetStatus();
+    const fs::FsStatus status = filesystem_.maintenance().GetStatus();
     *reply = Report(status);
     for (std::string& failure : DescribeFailures(status.failed_commits, request->path())) {
       reply->add_failures(std::move(failure));
     }
     if (request->metadata_owners()) {
-      auto owners = filesystem_.GetMetadataOwners();
+      auto owners = filesystem_.maintenance().GetMetadataOwners();
       if (!owners.ok()) return rpc::ToGrpc(owners.error());
       for (const fs::MetadataOwner& owner : *owners) ToMessage(owner, *reply->add_metadata_owners());
     }
@@ -262,8 +264,8 @@ class Service::Impl final : public Control::Service {
       progress.set_running(is_running);
       writer->Write(progress);
     };
-    auto collect = [this](fs::Done<fs::CollectionStatus> done) { filesystem_.Collect(std::move(done)); };
-    auto tell = [&] { send(filesystem_.GetCollection(), true); };
+    auto collect = [this](fs::Done<fs::CollectionStatus> done) { filesystem_.maintenance().Collect(std::move(done)); };
+    auto tell = [&] { send(filesystem_.maintenance().GetCollection(), true); };
     auto result = Await<fs::CollectionStatus>(collect, Cancelled(context), tell);
     if (!result.ok()) return rpc::ToGrpc(result.error());
     send(*result, false);
@@ -275,10 +277,12 @@ class Service::Impl final : public Control::Service {
     std::stop_source stop;
     auto tell = [&] {
       CheckStep step;
-      ToMessage(filesystem_.GetCheckProgress(), *step.mutable_progress());
+      ToMessage(filesystem_.maintenance().GetCheckProgress(), *step.mutable_progress());
       writer->Write(step);
     };
-    auto check = [&](fs::Done<fs::CheckReport> done) { filesystem_.Check(stop.get_token(), std::move(done)); };
+    auto check = [&](fs::Done<fs::CheckReport> done) {
+      filesystem_.maintenance().Check(stop.get_token(), std::move(done));
+    };
     auto report = Await<fs::CheckReport>(check, Cancelled(context), tell);
     stop.request_stop();  // nobody waits for a check that goes on
     if (!report.ok()) return rpc::ToGrpc(report.error());
@@ -411,7 +415,7 @@ void Service::Impl::Shutdown() {
 
 void Service::Impl::SampleRates(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
-    fs::FsTraffic traffic = filesystem_.GetTraffic();
+    fs::FsTraffic traffic = filesystem_.maintenance().GetTraffic();
     Clock::time_point now = Clock::Now();
     {
       MutexLock lock(mutex_);
@@ -424,16 +428,16 @@ void Service::Impl::SampleRates(const std::stop_token& stop) {
 
 // Counts now and then, for readers that only look at the last count.
 void Service::Impl::CountNowAndThen() const {
-  const auto last = filesystem_.GetStatus().live;
+  const auto last = filesystem_.maintenance().GetStatus().live;
   if (last && Clock::Now() - last->at < kCountEvery) return;
-  if (CountsQuickly()) filesystem_.CountLive([](const Result<fs::LiveCount>&) {});
+  if (CountsQuickly()) filesystem_.maintenance().CountLive([](const Result<fs::LiveCount>&) {});
 }
 
 // Whether a count takes no longer than a status may.
 bool Service::Impl::CountsQuickly() const {
   constexpr uint64_t kRecordsMax = 100'000;
   if (options_.cluster != nullptr) return false;
-  const fs::FsStatus status = filesystem_.GetStatus();
+  const fs::FsStatus status = filesystem_.maintenance().GetStatus();
   return !status.collecting && status.store.chunk_count + status.inode_count <= kRecordsMax;
 }
 
@@ -445,7 +449,7 @@ StatusReply Service::Impl::Report(const fs::FsStatus& status) const {
   if (status.live) space.mutable_live()->set_counted_seconds_ago(SecondsSince(status.live->at));
   space.set_metadata_bytes(BytesBelow(reply.data() + "/metadata"));
   space.set_on_disk_bytes(space.on_disk_bytes() + space.metadata_bytes());
-  if (auto known = filesystem_.GetSpace(); known.ok()) space.set_available_bytes(known->available_bytes);
+  if (auto known = filesystem_.maintenance().GetSpace(); known.ok()) space.set_available_bytes(known->available_bytes);
   if (options_.cluster != nullptr) *reply.mutable_cluster() = options_.cluster->Activity();
   MutexLock lock(mutex_);
   if (!samples_.empty()) {

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "daemon/config_keys.h"
 #include "daemon/volume.h"
+#include "fs/maintenance.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -95,7 +96,8 @@ Status LiveConfig::Remount(const control::RemountCall& call, const std::function
 
 Status LiveConfig::Change(const Config& config, const std::function<bool()>& cancelled) {
   const auto changed = std::make_shared<Answer<Status>>();
-  filesystem_.Change(FileSystemOptions(config, 0), [changed](const Status& status) { changed->Set(status); });
+  filesystem_.maintenance().Change(FileSystemOptions(config, 0),
+                                   [changed](const Status& status) { changed->Set(status); });
   while (!changed->Wait(Context().WithTimeout(kAskCancelledEvery))) {
     if (cancelled()) return MakeError(ErrorCode::kInterrupted, "interrupted before everything was durable");
   }

@@ -12,6 +12,7 @@
 #include "daemon/preflight.h"
 #include "daemon/storage.h"
 #include "daemon/volume.h"
+#include "fs/maintenance.h"
 #include "kv/engine.h"
 
 namespace cairnfs::daemon {
@@ -23,9 +24,9 @@ using OnProgress = std::function<void(const fs::CheckProgress&)>;
 
 Result<fs::CheckReport> CheckAndWait(fs::FileSystem& filesystem, const OnProgress& on_progress) {
   const auto checked = std::make_shared<Answer<Result<fs::CheckReport>>>();
-  filesystem.Check({}, [checked](Result<fs::CheckReport> report) { checked->Set(std::move(report)); });
+  filesystem.maintenance().Check({}, [checked](Result<fs::CheckReport> report) { checked->Set(std::move(report)); });
   while (!checked->Wait(Context().WithTimeout(kProgressEvery))) {
-    if (on_progress) on_progress(filesystem.GetCheckProgress());
+    if (on_progress) on_progress(filesystem.maintenance().GetCheckProgress());
   }
   return checked->Take();
 }

@@ -1,7 +1,6 @@
-// Reading directories: a listing is taken once, from the first read at offset 0, so that cookies stay true.
-#include <sys/stat.h>
+#include "fs/directories.h"
 
-#include "fs/impl.h"
+#include <sys/stat.h>
 
 namespace cairnfs::fs {
 namespace {
@@ -18,30 +17,29 @@ Result<std::shared_ptr<const DirectoryListing>> List(meta::Namespace& names, Ino
 
 }  // namespace
 
-Result<HandleId> FileSystem::OpenDirectory(InodeId inode) {
-  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, impl_->parts.names.GetAttr(inode));
+Result<HandleId> Directories::Open(InodeId inode) {
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, names_.GetAttr(inode));
   if ((attr.mode & S_IFMT) != S_IFDIR) return MakeError(ErrorCode::kNotDirectory, "not a directory");
   auto handle = std::make_shared<DirectoryHandle>();
   handle->inode = inode;
-  impl_->table.Hold(inode);
-  return impl_->directories.Add(std::move(handle));
+  table_.Hold(inode);
+  return handles_.Add(std::move(handle));
 }
 
-Result<std::shared_ptr<const DirectoryListing>> FileSystem::ReadDirectory(HandleId handle_id, InodeId inode,
-                                                                          uint64_t offset) {
-  std::shared_ptr<DirectoryHandle> handle = impl_->directories.Find(handle_id);
+Result<std::shared_ptr<const DirectoryListing>> Directories::Read(HandleId handle_id, InodeId inode, uint64_t offset) {
+  std::shared_ptr<DirectoryHandle> handle = handles_.Find(handle_id);
   if (!handle) return MakeError(ErrorCode::kStale, "the directory is not open");
   MutexLock lock(handle->mutex);
   if (offset == 0 || !handle->listing) {
-    CAIRNFS_ASSIGN_OR_RETURN(handle->listing, List(impl_->parts.names, inode));
+    CAIRNFS_ASSIGN_OR_RETURN(handle->listing, List(names_, inode));
   }
   return handle->listing;
 }
 
-void FileSystem::ReleaseDirectory(HandleId handle_id) {
-  std::shared_ptr<DirectoryHandle> handle = impl_->directories.Take(handle_id);
+void Directories::Release(HandleId handle_id) {
+  std::shared_ptr<DirectoryHandle> handle = handles_.Take(handle_id);
   if (!handle) return;
-  if (InodePtr inode = impl_->table.Find(handle->inode)) impl_->table.Unhold(inode);
+  if (InodePtr inode = table_.Find(handle->inode)) table_.Unhold(inode);
 }
 
 }  // namespace cairnfs::fs

@@ -5,8 +5,8 @@
 // before they return, perhaps later on a thread of the filesystem. All functions may be called from any thread at once.
 //
 // Where other hosts share the namespace (Parts::cluster) a metadata read is a round trip over the network, or several:
-// blocks() is true then, and all functions but Forget, Write, Read, Release, Fsync and Sync belong on a thread that may
-// wait (RunBlocking).
+// blocks() is true then, and all functions but Names::Forget, Write, Read, Release, Fsync and Maintenance::Sync belong
+// on a thread that may wait (RunBlocking).
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -198,6 +197,11 @@ struct CheckProgress {
   uint64_t bytes_done = 0, bytes_total = 0;  // of chunks, which are most of its work
 };
 
+class Names;
+class Attributes;
+class Directories;
+class Maintenance;
+
 class FileSystem {
  public:
   struct ClusterParts {  // all outlive the filesystem
@@ -242,14 +246,7 @@ class FileSystem {
   // Makes everything durable and stops the threads. No call may be in progress or follow. The error of the last sync.
   Status Stop();
   ~FileSystem();
-
-  // Calls `go` once names may be changed so: nearly always before it returns; after the next sync round, on another
-  // thread, when too many changes wait for the disk. kNoSpace for kMakes when little room is left for metadata. Asked
-  // by the caller before Create, MakeNode, Link, SetXattr (kMakes), RemoveXattr (kAlters), Unlink and Rmdir (kRemoves),
-  // which do not wait for that themselves; SetAttr and Rename ask by themselves. In a cluster it blocks while this host
-  // has no session, and kRemoves waits until what was closed on this host before is durable: `go` runs on a thread that
-  // may wait; or is told kInterrupted, when the caller is killed meanwhile.
-  void WhenAdmitted(NameChange change, Done<void> go, const Caller& caller = {});
+  struct Impl;  // fs/wiring.h
 
   // Whether the functions below wait for other hosts.
   bool blocks() const;
@@ -257,40 +254,14 @@ class FileSystem {
   // caller that can be killed, and is then not to wait for the shared store any more (fs/blocking_calls.h). Functions
   // below that tell `done` and have to wait for another host, or for a round, give that thread back.
   void RunBlocking(std::function<void()> task);
-  void RunBlocking(std::function<void()> task, std::function<bool()> is_killed,
-                   std::function<void(const Error&)> refused);
+  void RunBlocking(const Caller& caller, std::function<void()> task, Done<void> refused);
 
-  // --- names ---------------------------------------------------------------------------------------------------
-  // Functions that give an Attr for a name (Lookup, Create, MakeNode, Link) add one to the inode's lookup count,
-  // which Forget takes away; an inode without a link goes when it is neither looked up nor open.
-  // "." finds `parent` itself, which need not have been looked up before, ".." what it lies in.
-  Result<meta::Attr> Lookup(InodeId parent, std::string_view name);
-  void Forget(InodeId inode, uint64_t count);
-  Result<meta::Attr> GetAttr(InodeId inode);
-  // In a cluster a new size waits until what was closed on this host before is durable, unless `caller` is killed.
-  void SetAttr(InodeId inode, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller = {});
-  // To be called before an answer to the kernel that tells these attributes. False: it is to ask anew each time.
-  bool NoteTold(const meta::Attr& attr);
-  Result<std::string> ReadLink(InodeId inode);
-  Result<meta::Attr> MakeNode(InodeId parent, std::string_view name, const meta::CreateParams& params);  // all types
-  // Waits, in a cluster, where the file may lack the copies that are promised for the new name: for them, on another
-  // thread, for no longer than a commit does. kInterrupted: the caller was killed meanwhile.
-  void Link(InodeId inode, InodeId new_parent, std::string_view new_name, Done<meta::Attr> done,
-            const Caller& caller = {});
-  Status Unlink(InodeId parent, std::string_view name);
-  Status Rmdir(InodeId parent, std::string_view name);
-  void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done);
-  // Whether open(2) would let the caller open the file with these attributes: kPermission if not.
-  static Status CheckMayOpen(const Credentials& caller, const meta::Attr& attr, const OpenFlags& flags);
-  // Whether rename(2) would let the caller give the directory a name in `final_parent`, by the modes and owners of both
-  // and of the directory that it lies in: kPermission says what is missing. May wait for other hosts.
-  Status CheckMayRename(const Credentials& caller, InodeId directory, InodeId final_parent);
-  // Whether the directory has this name now. May wait for other hosts.
-  Result<bool> HasName(InodeId directory, InodeId parent, std::string_view name);
-  // Why the last rename of it was refused, if one was lately, in a cluster.
-  std::optional<CommitFailure> LastFailedCommit(InodeId directory) const;
+  // Calls of other themes.
+  Names& names();
+  Attributes& attributes();
+  Directories& directories();
+  Maintenance& maintenance();
 
-  // --- files ---------------------------------------------------------------------------------------------------
   struct Created {
     meta::Attr attr;
     HandleId handle;
@@ -348,22 +319,6 @@ class FileSystem {
   void CopyRange(HandleId from_handle, InodeId from, uint64_t from_offset, HandleId to_handle, InodeId to,
                  uint64_t to_offset, uint64_t length, Done<size_t> done, const Caller& caller = {});
 
-  // --- directories, xattrs, space --------------------------------------------------------------------------------
-  // A listing is taken when the directory is read from offset 0, and is the handle's from then on.
-  Result<HandleId> OpenDirectory(InodeId inode);
-  // The whole listing, "." and ".." first; with `offset` 0 as it is now.
-  Result<std::shared_ptr<const DirectoryListing>> ReadDirectory(HandleId handle, InodeId inode, uint64_t offset);
-  void ReleaseDirectory(HandleId handle);
-
-  // Answers user.cairnfs.durability ("local" or "replicated" once durable, "pending" before, "lost" where
-  // bytes could not be stored, or a host died before they were safe), .level, .unique_bytes and .chunks itself; refuses
-  // to set those, but for the level of a directory of a cluster.
-  void GetXattr(InodeId inode, std::string_view name, Done<std::string> done, const Caller& caller = {});
-  Status SetXattr(InodeId inode, std::string_view name, std::string_view value, meta::Namespace::XattrMode mode);
-  Result<std::vector<std::string>> ListXattrs(InodeId inode);
-  Status RemoveXattr(InodeId inode, std::string_view name);
-  Result<FsSpace> GetSpace();
-
   // Parts::locks. The front end brings its lock requests there, and tells of closed descriptors.
   coherence::ClusterLocks* locks() const;
   // Ends, with errors, requests that wait for others: locks, reads of what is on hosts that do not answer, and moves
@@ -379,39 +334,7 @@ class FileSystem {
   // Once the caller is being killed it does not wait on.
   void PublishBeforeUnlock(HandleId handle, std::function<void()> then, const Caller& caller = {});
 
-  // --- for the control service ------------------------------------------------------------------------------------
-  // As many steps as there are files that are open or changed, however many there are. Right after a start it waits
-  // until all records were read once.
-  FsStatus GetStatus() const;
-  // Whose entries fill the metadata, the largest first: reads all of it.
-  Result<std::vector<MetadataOwner>> GetMetadataOwners() const;
-  FsTraffic GetTraffic() const;  // two counters, at no cost
-  // Of the options that the filesystem was started with, changes these: flush_interval_ms, update_atime,
-  // collect_bytes_per_second_max, read_only. Where it is read_only from now on, `done` is told once everything is
-  // durable and no collection runs; what else it is told is the error of that. May block while a collection ends.
-  void Change(const FsOptions& options, Done<void> done);
-  // A sync point for everything before the call.
-  void Sync(Done<void> done);
-  // As Sync, and blocks. Among other hosts it fails, too, where one of them has lost or cannot publish bytes of the
-  // inode, or of files below it; what they have closed is published already. Not to be called where this filesystem
-  // calls back. kNotFound: the inode is not there. kIo: bytes are lost, or a host cannot publish them; names files and
-  // hosts. kUnavailable, kNoSpace, kStale: as of fsync. kInterrupted: soon after the caller is cancelled.
-  Status SyncBelow(InodeId inode, const Caller& caller);
-  // As Sync, but of names alone: also while bytes find no space. Among other hosts what is seen is durable.
-  void SyncNames(Done<void> done);
-  // Runs a collection now (or joins the one that runs); `done` when it is over. GetCollection tells how far it is.
-  void Collect(Done<CollectionStatus> done);
-  // What a collection that began now would keep and free, those that wait for it first. kBusy among several hosts.
-  void CountLive(Done<LiveCount> done);
-  CollectionStatus GetCollection() const;
-  // Reads every inode, recipe and chunk. Beside everything else; one at a time: kBusy while another check runs.
-  // kInterrupted soon after `stop` is set, or Stop was called.
-  void Check(const std::stop_token& stop, Done<CheckReport> done);
-  CheckProgress GetCheckProgress() const;
-
  private:
-  class Impl;
-  void SetAttrNow(InodeId inode, const SetAttrRequest& request, const Done<meta::Attr>& done, const Caller& caller);
   explicit FileSystem(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

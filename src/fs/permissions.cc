@@ -1,9 +1,8 @@
-// Rights that the kernel does not check for us, because it is not asked through a mount.
+#include "fs/permissions.h"
+
 #include <sys/stat.h>
 
 #include <algorithm>
-
-#include "fs/impl.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -23,13 +22,12 @@ Error Denied(const std::string& what) { return MakeError(ErrorCode::kPermission,
 
 }  // namespace
 
-Status FileSystem::CheckMayOpen(const Credentials& caller, const meta::Attr& attr, const OpenFlags& flags) {
+Status CheckMayOpen(const Credentials& caller, const meta::Attr& attr, const OpenFlags& flags) {
   const uint32_t rights = (flags.read ? kRead : 0) | (flags.write || flags.truncate ? kWrite : 0);
   return Allows(attr, caller, rights) ? Status() : Denied("the file's mode does not let you open it so");
 }
 
-Status FileSystem::CheckMayRename(const Credentials& caller, InodeId directory, InodeId final_parent) {
-  meta::Namespace& names = impl_->parts.names;
+Status CheckMayRename(meta::Namespace& names, const Credentials& caller, InodeId directory, InodeId final_parent) {
   CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr moved, names.GetAttr(directory));
   if (!S_ISDIR(moved.mode)) return MakeError(ErrorCode::kNotDirectory, "only directories are committed");
   CAIRNFS_ASSIGN_OR_RETURN(const InodeId parent_id, names.ParentOf(directory));
@@ -49,13 +47,6 @@ Status FileSystem::CheckMayRename(const Credentials& caller, InodeId directory, 
   // Its entry ".." changes.
   if (!Allows(moved, caller, kWrite)) return Denied("you may not write to the directory itself");
   return {};
-}
-
-Result<bool> FileSystem::HasName(InodeId directory, InodeId parent, std::string_view name) {
-  auto found = impl_->parts.names.Lookup(parent, name);
-  if (!found.ok() && found.error().code == ErrorCode::kNotFound) return false;
-  if (!found.ok()) return found.error();
-  return found->inode == directory;
 }
 
 }  // namespace cairnfs::fs

@@ -18,7 +18,9 @@ class PublishState {
   virtual void NoteSizeMin(uint64_t /*size*/) {}
   virtual void NoteTruncation(uint64_t /*size*/) {}
   virtual void NoteTimes() {}
-  // Stores through a mapping came; a descriptor that wrote was closed; a close, fsync or unlock asks for all of it.
+  // An open has emptied it, and may write to it; stores through a mapping came; a descriptor that wrote was closed; a
+  // close, fsync or unlock asks for all of it.
+  virtual void NoteEmptiedByOpen() {}
   virtual void NotePages() {}
   virtual void NoteClosed() {}
   virtual void NoteAskedFor() {}

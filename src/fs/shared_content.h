@@ -60,6 +60,7 @@ struct SharedContent final : PublishState {
   void NoteSizeMin(uint64_t size) override { own.size_min = std::max(own.size_min, size); }
   void NoteTruncation(uint64_t size) override;
   void NoteTimes() override { own.times_are_set = true; }
+  void NoteEmptiedByOpen() override { stays_marked = true; }
   void NotePages() override { has_pages = true; }
   void NoteClosed() override { is_closed = is_asked_for = true; }
   void NoteAskedFor() override { is_asked_for = true; }

@@ -1,12 +1,15 @@
 // Files among other hosts: close-to-open. What was closed or synced elsewhere was published before that returned, and
 // is there when a file is opened here.
+#include "fs/shared_files.h"
+
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "fs/impl.h"
+#include "fs/closing.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -19,140 +22,92 @@ constexpr auto kLookAfterMin = std::chrono::milliseconds(100);
 constexpr auto kLookAfterMax = std::chrono::milliseconds(2000);
 constexpr unsigned kLooksMax = 4;
 
-void PostOn(BlockingCalls& calls, const Caller& caller, std::function<void()> task, Done<void> refused) {
-  if (!caller.killed) {
-    if (!calls.Post(std::move(task))) refused(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
-    return;
-  }
-  calls.Post(std::move(task), caller.killed, [refused = std::move(refused)](const Error& why) { refused(why); });
+// Whether others have published what the content has not.
+bool IsBehind(const InodePtr& inode, uint64_t revision) REQUIRES_LOCK(inode->mutex) {
+  return inode->content && revision > inode->content->shared().base_revision;  // else it will be read
 }
 
 }  // namespace
 
-std::unique_ptr<Content> FileSystem::Impl::MakeContent(chunking::Owner owner) const {
-  std::unique_ptr<PublishState> state;
-  if (host == nullptr)
-    state = std::make_unique<PublishState>();
-  else
-    state = std::make_unique<SharedContent>();
-  auto content = std::make_unique<Content>(parts.chunk_params, std::move(state));
-  content->owner = owner;
-  return content;
+// Each attempt is of the session that there is then.
+std::function<void(kv::Transaction&, InodeId)> SharedFiles::MarkCreated(uint64_t& session) {
+  return [this, &session](kv::Transaction& transaction, InodeId inode) {
+    session = at_.host.session();
+    at_.host.AddSessionCompare(transaction, session);
+    at_.host.AddMark(transaction, inode, session);
+  };
 }
 
-bool FileSystem::Impl::IsRefused(InodeId id) {
-  if (!orphans->Refuses(id)) return false;
+void SharedFiles::NoteCreated(const InodePtr& inode, uint64_t session) {
+  if (session != 0 && session == at_.host.session()) inode->content->shared().is_marked = true;
+}
+
+// The mark that came with the name may be of a session that was lost meanwhile: the first publish takes it away.
+void SharedFiles::EndCreate(const InodePtr& inode, uint64_t session) {
+  if (session == 0 || session == at_.host.session()) return;
+  static_cast<void>(Refresh({inode, {}, WithMarks::kYes}, MayWait::kYes).ok());
+}
+
+Status SharedFiles::MayOpen(InodeId id) {
+  CAIRNFS_RETURN_IF_ERROR(at_.session.Await());
+  if (IsRefused(id)) return MakeError(ErrorCode::kStale, "the file was removed on another host");
+  return {};
+}
+
+bool SharedFiles::IsRefused(InodeId id) {
+  if (!orphans_->Refuses(id)) return false;
   // It has a name where the store went back to a state before it was deleted.
-  const auto attr = parts.names.GetAttr(id);
+  const auto attr = at_.parts.names.GetAttr(id);
   if (!attr.ok() || attr->nlink == 0) return true;
-  orphans->Allow(id);
+  orphans_->Allow(id);
   return false;
 }
 
-void FileSystem::Impl::PostFor(const Caller& caller, std::function<void()> task, Done<void> refused) {
-  PostOn(*blocking, caller, std::move(task), std::move(refused));
-}
-
-void FileSystem::Impl::PostToWait(const Caller& caller, std::function<void()> task, Done<void> refused) {
-  if (host == nullptr) return waiters->Post(std::move(task));
-  PostOn(*round_waits, caller, std::move(task), std::move(refused));
-}
-
-void FileSystem::Impl::AfterClosed(const Caller& caller, Done<void> then) {
-  auto post = [this, caller, then = Done<void>(UnlessKilled(caller, std::move(then)))](const Status& status) {
-    PostFor(
-        caller, [then, status] { then(status); }, then);
-  };
-  rounds->Request(std::move(post), SyncRounds::Scope::kClosed);
-}
-
-// In place: whoever works on the content meanwhile finds it changed, not gone.
-Status FileSystem::Impl::LoadShared(const InodePtr& inode, const meta::FileState& state) {
-  const chunking::Owner owner = OwnerOf(state.inode.uid);
-  auto fresh = MakeContent(owner);
-  CAIRNFS_RETURN_IF_ERROR(Rebase(*fresh, state.record, state.record_revision, parts.chunks));
-  if (!state.record) {
-    fresh->mtime = state.inode.mtime;
-    fresh->ctime = state.inode.ctime;
-  }
-  if (!inode->content) inode->content = MakeContent(owner);
-  Content& content = *inode->content;
-  content.owner = owner;
-  streams->RemoveRange(inode, 0, kFileSizeMax);  // bytes that are stored, kept for a stream that goes on
-  content.extents = std::move(fresh->extents);
-  NoteEnd(inode, content.size, fresh->size);
-  content.size = fresh->size;
-  content.published_size = fresh->published_size;
-  content.mtime = fresh->mtime;
-  content.ctime = fresh->ctime;
-  content.shared().base_revision = fresh->shared().base_revision;
-  content.shared().own = content.shared().publishing = {};
-  content.shared().is_void = false;
-  if (state.has_capability) inode->no_capability = false;
-  if ((state.inode.mode & (S_ISUID | S_ISGID)) != 0) inode->no_set_id = false;
-  return {};
-}
-
-void FileSystem::Impl::NoteEnd(const InodePtr& inode, uint64_t before, uint64_t now) {
-  const uint64_t believed = std::max(before, inode->others_cut_from);
-  inode->others_cut_from = believed > now ? believed : 0;
-  inode->late_appends.Clear();
-}
-
-Status FileSystem::Impl::Adopt(const InodePtr& inode, const meta::FileState& state) {
-  if (!inode->content || inode->content->must_reload()) return LoadShared(inode, state);
-  if (state.has_capability) inode->no_capability = false;
-  if ((state.inode.mode & (S_ISUID | S_ISGID)) != 0) inode->no_set_id = false;
-  Content& content = *inode->content;
-  content.owner = OwnerOf(state.inode.uid);
-  if (state.record_revision > content.shared().base_revision) {
-    if (!content.changed && content.idle()) return LoadShared(inode, state);
-    const uint64_t size_before = content.size;
-    CAIRNFS_RETURN_IF_ERROR(Rebase(content, state.record, state.record_revision, parts.chunks));
-    NoteEnd(inode, size_before, content.size);
-    streams->DropStoredFronts(inode);
-  }
-  return {};
-}
-
-bool FileSystem::Impl::AwaitsAnswer(const InodePtr& inode, const meta::FileState& state) const {
-  if (!inode->content || inode->content->must_reload()) return false;
-  const SharedContent& shared = inode->content->shared();
-  return shared.is_sent && state.record_revision > shared.base_revision;
-}
-
-Result<meta::FileState> FileSystem::Impl::AfterAnswer(const InodePtr& inode, const Caller& caller,
-                                                      meta::Namespace::WithMarks marks, Result<meta::FileState> state) {
+Result<meta::FileState> SharedFiles::ReadAfterAnswer(const Opening& opening) {
+  const auto& [inode, caller, marks] = opening;
+  auto state = at_.parts.names.ReadFile(inode->id, marks);
   for (int tries = 0; state.ok() && tries < kAnswersMax; tries++) {
     {
       MutexLock lock(inode->mutex);
-      if (!AwaitsAnswer(inode, *state)) break;
-      while (AwaitsAnswer(inode, *state)) {
+      if (!SharedRecords::AwaitsAnswer(inode, *state)) break;
+      while (SharedRecords::AwaitsAnswer(inode, *state)) {
         if (IsForsaken(caller)) return Forsaken();
-        if (GivesUpOn(*inode->content)) return Unanswered();
+        if (at_.session.GivesUpOn(inode->content->shared())) return Unanswered();
         inode->changed_state.WaitFor(inode->mutex, kCancelledLook);
       }
     }
-    state = parts.names.ReadFile(inode->id, marks);
+    state = at_.parts.names.ReadFile(inode->id, marks);
   }
   return state;
 }
 
-Result<bool> FileSystem::Impl::Refresh(const InodePtr& inode, const Caller& caller, RefreshOptions how) {
-  using WithMarks = meta::Namespace::WithMarks;
-  const WithMarks marks = how.writes ? WithMarks::kYes : WithMarks::kNo;
-  auto read = parts.names.ReadFile(inode->id, marks);
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state,
-                           how.may_wait ? AfterAnswer(inode, caller, marks, std::move(read)) : std::move(read));
+Result<bool> SharedFiles::Refresh(const Opening& opening, MayWait may_wait) {
+  const InodePtr& inode = opening.inode;
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state, may_wait == MayWait::kYes
+                                                            ? ReadAfterAnswer(opening)
+                                                            : at_.parts.names.ReadFile(inode->id, opening.marks));
   MutexLock lock(inode->mutex);
-  if (!how.may_wait && AwaitsAnswer(inode, state)) return false;
-  CAIRNFS_RETURN_IF_ERROR(Adopt(inode, state));
-  if (how.writes) host->NoteMarks(state, inode->content->shared());
+  if (may_wait == MayWait::kNo && SharedRecords::AwaitsAnswer(inode, state)) return false;
+  CAIRNFS_RETURN_IF_ERROR(at_.records.Adopt(inode, state));
+  if (opening.marks == WithMarks::kYes) at_.host.NoteMarks(state, inode->content->shared());
   return true;
 }
 
-bool FileSystem::Impl::OverlayShared(meta::Attr& attr) {
-  InodePtr inode = table.Find(attr.inode);
+void SharedFiles::Refresh(const InodePtr& inode, const Caller& caller) {
+  static_cast<void>(Refresh({inode, caller}, MayWait::kYes).ok());
+}
+
+Result<meta::Attr> SharedFiles::ReadAttr(const std::function<Result<meta::Attr>()>& read) {
+  // A store that gave a record's revision gives no older one; should it all the same, what it gives is told.
+  constexpr int kTriesMax = 64;
+  for (int tries = 1;; tries++) {
+    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, read());
+    if (!S_ISREG(attr.mode) || Overlay(attr) || tries >= kTriesMax) return attr;
+  }
+}
+
+bool SharedFiles::Overlay(meta::Attr& attr) {
+  InodePtr inode = at_.table.Find(attr.inode);
   if (!inode) return true;
   MutexLock lock(inode->mutex);
   if (attr.content_revision < inode->published_revision) return false;
@@ -176,106 +131,66 @@ bool FileSystem::Impl::OverlayShared(meta::Attr& attr) {
 }
 
 // No descriptor comes of the open whose publish was to leave a mark: a round in the background takes it away.
-void FileSystem::Impl::ForgetTruncation(const InodePtr& inode) {
+void SharedFiles::NoteTruncationFailed(const InodePtr& inode) {
   if (!inode->content || inode->content->must_reload() || inode->write_open_count > 0) return;
   SharedContent& shared = inode->content->shared();
   shared.stays_marked = false;
   if (!shared.is_marked && !inode->content->changed) return;
-  MarkChanged(inode);
+  at_.contents.MarkChanged(inode);
   inode->content->must_publish = true;
 }
 
-void FileSystem::Impl::OpenShared(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
-  InodePtr inode = table.Hold(id);
-  {
-    // Open from now on: should its last name go meanwhile, its bytes stay.
-    MutexLock lock(inode->mutex);
-    inode->open_count++;
-  }
-  auto finish = [this, inode, flags, done = std::move(done)](const Status& status) {
-    Result<HandleId> handle = HandleId{0};
-    {
-      MutexLock lock(inode->mutex);
-      if (status.ok()) {
-        handle = AddHandle(inode, flags);
-      } else {
-        handle = status.error();
-        if (flags.truncate) ForgetTruncation(inode);
-      }
-      inode->open_count--;
-      DropContentIfUnused(inode);
-    }
-    table.Unhold(inode);
-    done(std::move(handle));
-  };
-  if (Status status = AwaitSession(); !status.ok()) return finish(status);
-  if (IsRefused(id)) return finish(MakeError(ErrorCode::kStale, "the file was removed on another host"));
-  if (flags.truncate) {
-    auto change = [this, inode](Content& content) -> Status {
-      inode->mutex.AssertHeld();
-      content.must_publish = true;
-      content.shared().stays_marked = true;
-      return Truncate(inode, content, 0);
-    };
-    return ChangeShared(inode, change, finish, {.empties = true, .removes = true, .publishes = true}, caller);
-  }
-  auto tell = [this, id, finish = std::move(finish)](const Status& status) {
-    const ErrorCode code = status.ok() ? ErrorCode{} : status.error().code;
-    const bool is_no_fault =
-        code == ErrorCode::kNotFound || code == ErrorCode::kIsDirectory || code == ErrorCode::kInterrupted;
-    if (!status.ok() && !is_no_fault) {
-      spdlog::error("inode {}: cannot be opened: {}", id.value, status.error().message);
-      error_names->Note(id);
-    }
-    finish(status);
-  };
-  LoadForOpen({inode, caller, flags.write}, {}, std::move(tell));
+void SharedFiles::LoadForOpen(const InodePtr& inode, const OpenFlags& flags, const Caller& caller, Done<void> done) {
+  Load({inode, caller, flags.write ? WithMarks::kYes : WithMarks::kNo}, {}, std::move(done));
 }
 
-void FileSystem::Impl::LoadForOpen(const Opening& opening, HostWaits waits, Done<void> done) {
-  const auto& [inode, caller, writes] = opening;
-  const auto marks = writes ? meta::Namespace::WithMarks::kYes : meta::Namespace::WithMarks::kNo;
+Status SharedFiles::Adopt(const Opening& opening, const meta::FileState& state, uint64_t noticed) {
+  const auto& [inode, caller, marks] = opening;
+  MutexLock lock(inode->mutex);
+  const Status status = at_.records.Adopt(inode, state);
+  if (status.ok()) {
+    if (marks == WithMarks::kYes) at_.host.NoteMarks(state, inode->content->shared());
+    inode->others_seen = std::max(inode->others_seen, noticed);
+    inode->looked_at = Clock::Now();
+    inode->look_after = kLookAfterMin;
+  }
+  // Who was killed has gone: nobody drops it later.
+  if (caller.cancelled && caller.cancelled()) at_.contents.DropIfUnused(inode);
+  return status;
+}
+
+void SharedFiles::Load(const Opening& opening, HostWaits waits, Done<void> done) {
+  const InodePtr& inode = opening.inode;
   uint64_t noticed = 0;
   {
     MutexLock lock(inode->mutex);
     noticed = inode->others_noticed;
   }
-  const auto state = AfterAnswer(inode, caller, marks, parts.names.ReadFile(inode->id, marks));
+  const auto state = ReadAfterAnswer(opening);
   if (!state.ok()) return done(state.error());
   if (S_ISDIR(state->inode.mode)) return done(MakeError(ErrorCode::kIsDirectory, "is a directory"));
-  Status status;
-  {
-    MutexLock lock(inode->mutex);
-    status = Adopt(inode, *state);
-    if (status.ok()) {
-      if (writes) host->NoteMarks(*state, inode->content->shared());
-      inode->others_seen = std::max(inode->others_seen, noticed);
-      inode->looked_at = Clock::Now();
-      inode->look_after = kLookAfterMin;
-    }
-    // Who was killed has gone: nobody drops it later.
-    if (caller.cancelled && caller.cancelled()) DropContentIfUnused(inode);
-  }
+  const Status status = Adopt(opening, *state, noticed);
   std::vector<Digest> away;
   const bool is_away = !status.ok() && status.error().code == ErrorCode::kUnavailable;
-  if (is_away && !stop.stop_requested() && waits.MayWait()) away = PagesToOpen(*state);
+  if (is_away && !at_.stop.stop_requested() && waits.MayWait()) away = at_.records.PagesToOpen(*state);
   if (away.empty()) return done(status);
-  AwaitChunks(away, caller, [this, opening, waits, done = std::move(done)](const Status& there) {
+  auto go_on = [this, opening, waits, done = std::move(done)](const Status& there) {
     auto load = [this, opening, waits, done, there] {
       if (!there.ok()) return done(there);
-      LoadForOpen(opening, waits, done);
+      Load(opening, waits, done);
     };
-    PostFor(opening.caller, std::move(load), done);
-  });
+    at_.calls.Run(opening.caller, std::move(load), done);
+  };
+  AwaitChunks(at_.parts.chunks, at_.waits, away, opening.caller, std::move(go_on));
 }
 
-bool FileSystem::Impl::IsBehind(const InodePtr& inode, uint64_t revision) {
-  return inode->content && revision > inode->content->shared().base_revision;  // else it will be read
+bool SharedFiles::MustLook(const InodePtr& inode) {
+  return !inode->content || inode->content->must_reload() || inode->others_seen != inode->others_noticed;
 }
 
-void FileSystem::Impl::SeeOthers(const InodePtr& inode, const Caller& caller, Done<void> done) {
-  auto see = [this, inode, caller, done] {
-    LoadForOpen({inode, caller}, {}, [inode, done](const Status& status) {
+void SharedFiles::LookForOthers(const InodePtr& inode, const Caller& caller, Done<void> done) {
+  auto look = [this, inode, caller, done] {
+    Load({inode, caller}, {}, [inode, done](const Status& status) {
       if (status.ok() || status.error().code != ErrorCode::kNotFound) return done(status);
       // Removed, and open here: nobody else writes to it any more.
       {
@@ -285,38 +200,34 @@ void FileSystem::Impl::SeeOthers(const InodePtr& inode, const Caller& caller, Do
       done({});
     });
   };
-  PostFor(caller, std::move(see), done);
+  at_.calls.Run(caller, std::move(look), done);
 }
 
-void FileSystem::Impl::WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) {
-  bool is_current = true;
-  if (host != nullptr) {
-    MutexLock lock(inode->mutex);
-    is_current = inode->content && !inode->content->must_reload() && inode->others_seen == inode->others_noticed;
-  }
-  if (is_current) return done({});
-  SeeOthers(inode, caller, std::move(done));
+void SharedFiles::NoteLocked(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  inode->others_noticed++;
 }
 
-void FileSystem::Impl::LookAgain(const InodePtr& inode) {
+void SharedFiles::NoteRead(const InodePtr& inode) {
   const auto now = Clock::Now();
   if (inode->look_under_way || now - inode->looked_at < inode->look_after) return;
-  if (looks_under_way >= kLooksMax || host->session() == 0) return;
+  if (looks_under_way_ >= kLooksMax || at_.host.session() == 0) return;
   inode->look_under_way = true;
   inode->looked_at = now;
-  looks_under_way++;
-  blocking->Post([this, inode] {
-    const auto state = parts.names.ReadFile(inode->id);
-    looks_under_way--;
+  looks_under_way_++;
+  auto look = [this, inode] {
+    const auto state = at_.parts.names.ReadFile(inode->id);
+    looks_under_way_--;
     const bool has_changed = state.ok() && AdoptPublished(inode, *state);
     MutexLock lock(inode->mutex);
     inode->look_under_way = false;
     if (!state.ok()) return;
     inode->look_after = has_changed ? kLookAfterMin : std::clamp(2 * inode->look_after, kLookAfterMin, kLookAfterMax);
-  });
+  };
+  static_cast<void>(at_.calls.Run(std::move(look)));
 }
 
-bool FileSystem::Impl::AdoptPublished(const InodePtr& inode, const meta::FileState& state) {
+bool SharedFiles::AdoptPublished(const InodePtr& inode, const meta::FileState& state) {
   const auto is_newer = [&] {
     inode->mutex.AssertHeld();
     if (!inode->content || inode->content->must_reload()) return false;  // it will be read
@@ -327,27 +238,89 @@ bool FileSystem::Impl::AdoptPublished(const InodePtr& inode, const meta::FileSta
     if (!is_newer()) return false;
   }
   // Waited for here, so that no read waits for them with the inode's lock. What is away is there for a later look.
-  for (const Digest& page : PagesToOpen(state)) {
-    const auto read = store::GetBlocking(parts.chunks, page);
+  for (const Digest& page : at_.records.PagesToOpen(state)) {
+    const auto read = store::GetBlocking(at_.parts.chunks, page);
     if (!read.ok() && read.error().code == ErrorCode::kUnavailable) return false;
   }
   MutexLock lock(inode->mutex);
   if (!is_newer()) return false;
-  if (AwaitsAnswer(inode, state)) return false;  // the next look
+  if (SharedRecords::AwaitsAnswer(inode, state)) return false;  // the next look
   // What cannot be read is told by the next read, which waits for it or fails.
-  if (!Adopt(inode, state).ok()) inode->others_noticed++;
+  if (!at_.records.Adopt(inode, state).ok()) inode->others_noticed++;
   return true;
 }
 
-std::vector<Digest> FileSystem::Impl::PagesToOpen(const meta::FileState& state) {
-  std::vector<Digest> pages;
-  if (!state.record) return pages;
-  auto recipe = Recipe::Decode(state.record->recipe);
-  if (!recipe.ok()) return pages;
-  ExtentMap extents;
-  if (extents.Load(*recipe, parts.chunks).ok()) return extents.MissingPages(state.record->size, 1);
-  for (const PageRef& inner : recipe->inner) pages.push_back(inner.digest);
-  return pages;
+std::vector<Digest> SharedFiles::PagesToOpen(InodeId id) {
+  const auto state = at_.parts.names.ReadFile(id);
+  return state.ok() ? at_.records.PagesToOpen(*state) : std::vector<Digest>();
+}
+
+// A stream of appends is of one host: it does not ask each time.
+bool SharedFiles::ContinuesAppends(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  return inode->content && inode->content->changed && inode->others_seen == inode->others_noticed;
+}
+
+// The kernel appends at the size that it believes in, which other hosts' appends, and where those had this host's go,
+// leave behind: an append goes to the end. Only pieces of one large direct write may come out of order, and lie where
+// they say; the kernel sends all others one after the other.
+uint64_t SharedFiles::PlaceAppend(const InodePtr& inode, const FileSystem::WriteRequest& request) {
+  const uint64_t end = inode->content->size;
+  if (!request.direct) return end;
+  const uint64_t offset = request.offset, offset_end = offset + request.data.size;
+  if (offset > end) {
+    if (offset <= inode->others_cut_from) {
+      inode->others_cut_from = std::max(inode->others_cut_from, offset_end);  // it goes on from there
+      return end;
+    }
+    inode->late_appends.Add(end, offset);
+    return offset;
+  }
+  bool is_late_piece = offset < end;
+  inode->late_appends.ForEachGap(offset, offset_end, [&](uint64_t, uint64_t) { is_late_piece = false; });
+  if (!is_late_piece) return end;
+  inode->late_appends.Remove(offset, offset_end);
+  return offset;
+}
+
+void SharedFiles::Change(FileChange change, Done<void> done) {
+  if (Status status = at_.session.Await(); !status.ok()) return done(status);
+  if (change.session == 0) change.session = at_.host.session();
+  const bool removes = change.removes;
+  const Caller caller = change.caller;
+  auto act = [this, change = std::move(change), done = std::move(done)](const Status& ordered) {
+    if (!ordered.ok()) return done(ordered);
+    // Most need not wait, and have no part in the waits of those that do.
+    if (auto changed = ChangeCurrent(change, MayWait::kNo)) return FinishChange(change, *changed, done);
+    at_.calls.RunToWait(
+        change.caller, [this, change, done] { FinishChange(change, *ChangeCurrent(change, MayWait::kYes), done); },
+        done);
+  };
+  if (removes) return AfterClosed({at_.rounds, at_.waits, at_.calls}, caller, act);
+  act({});
+}
+
+std::optional<Status> SharedFiles::ChangeCurrent(const FileChange& change, MayWait may_wait) {
+  const Result<bool> current = Refresh({change.inode, change.caller, WithMarks::kYes}, may_wait);
+  if (!current.ok()) {
+    // Who empties the file needs nothing of what is there.
+    const ErrorCode code = current.error().code;
+    if (!change.empties || code == ErrorCode::kNotFound || code == ErrorCode::kInterrupted) return current.error();
+  } else if (!*current) {
+    return std::nullopt;
+  }
+  if (may_wait == MayWait::kYes) return at_.contents.Change(change);
+  return at_.contents.TryChange(change, MayWait::kYes);
+}
+
+void SharedFiles::FinishChange(const FileChange& change, Status changed, Done<void> done) {
+  if (changed.ok() && !change.publishes) changed = at_.session.Check(change.session);
+  if (!changed.ok() || !change.publishes) return done(changed);
+  auto finish = [this, inode = change.inode, session = change.session, done = std::move(done)](const Status& round) {
+    const bool is_killed = !round.ok() && round.error().code == ErrorCode::kInterrupted;
+    done(is_killed ? round : CheckOutcome(at_.session, inode, session, round));
+  };
+  AfterClosed({at_.rounds, at_.waits, at_.calls}, change.caller, std::move(finish));
 }
 
 }  // namespace cairnfs::fs

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fs/filesystem.h"
+#include "fs/names.h"
 #include "fuse/interrupt.h"
 #include "fuse/reply.h"
 #include "fuse/session.h"
@@ -19,9 +20,11 @@ template <typename Act>
 void WhereItMayWait(fuse_req_t request, Act act) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   if (!filesystem.blocks()) return act(filesystem);
-  filesystem.RunBlocking([&filesystem, act = std::move(act)] { act(filesystem); },
-                         [thread = fuse_req_ctx(request)->pid] { return IsBeingKilled(thread); },
-                         [request](const Error& killed) { ReplyError(request, killed); });
+  fs::Caller caller;
+  caller.killed = [thread = fuse_req_ctx(request)->pid] { return IsBeingKilled(thread); };
+  filesystem.RunBlocking(
+      caller, [&filesystem, act = std::move(act)] { act(filesystem); },
+      [request](const Status& killed) { ReplyError(request, killed.error()); });
 }
 
 // Calls `act(filesystem)` once the change is let in (fs::FileSystem::WhenAdmitted), perhaps on another thread and after
@@ -34,7 +37,7 @@ void WhenAdmitted(fuse_req_t request, fs::NameChange change, Act act) {
       if (!admitted.ok()) return ReplyError(request, admitted.error());
       act(filesystem);
     };
-    filesystem.WhenAdmitted(change, std::move(go), CallerThatStopAwaits(request));
+    filesystem.names().WhenAdmitted(change, std::move(go), CallerThatStopAwaits(request));
   });
 }
 

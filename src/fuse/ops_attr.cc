@@ -1,6 +1,9 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include "fs/attributes.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 #include "fuse/admitted.h"
 #include "fuse/ops.h"
 #include "fuse/receiver.h"
@@ -59,7 +62,7 @@ fs::SetAttrRequest SetAttrRequestOf(uint32_t valid, const struct stat& values) {
 
 void OpGetAttr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
   WhereItMayWait(request, [request, inode](fs::FileSystem& filesystem) {
-    ReplyAttr(request, filesystem.GetAttr(InodeId{inode}), WhenOld::kDropped);
+    ReplyAttr(request, filesystem.names().GetAttr(InodeId{inode}), WhenOld::kDropped);
   });
 }
 
@@ -69,14 +72,15 @@ void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, f
   fs::SetAttrRequest changes = SetAttrRequestOf(valid, *values);
   if (file != nullptr) changes.handle = file->fh;
   WhereItMayWait(request, [request, inode, changes](fs::FileSystem& filesystem) {
-    filesystem.SetAttr(
+    filesystem.attributes().SetAttr(
         InodeId{inode}, changes, [request](Result<meta::Attr> attr) { ReplyAttr(request, attr, WhenOld::kTaken); },
         CallerThatStopAwaits(request));
   });
 }
 
 void OpStatFs(fuse_req_t request, fuse_ino_t) {
-  WhereItMayWait(request, [request](fs::FileSystem& filesystem) { ReplySpace(request, filesystem.GetSpace()); });
+  WhereItMayWait(request,
+                 [request](fs::FileSystem& filesystem) { ReplySpace(request, filesystem.maintenance().GetSpace()); });
 }
 
 void OpIoctl(fuse_req_t request, fuse_ino_t, unsigned, void*, fuse_file_info*, unsigned, const void*, size_t, size_t) {

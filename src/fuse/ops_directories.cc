@@ -4,6 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "fs/directories.h"
+#include "fs/names.h"
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
@@ -25,7 +27,7 @@ fuse_entry_param EntryWithoutAttr(const fs::DirectoryListing::Entry& listed) {
 
 void ListAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, fs::HandleId handle, size_t size,
                   uint64_t offset) {
-  auto listing = filesystem.ReadDirectory(handle, inode, offset);
+  auto listing = filesystem.directories().Read(handle, inode, offset);
   if (!listing.ok()) return ReplyError(request, listing.error());
   std::string out(size, '\0');
   size_t used = 0;
@@ -42,7 +44,7 @@ void ListAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode,
 
 void ListWithAttrAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, fs::HandleId handle,
                           size_t size, uint64_t offset) {
-  auto listing = filesystem.ReadDirectory(handle, inode, offset);
+  auto listing = filesystem.directories().Read(handle, inode, offset);
   if (!listing.ok()) return ReplyError(request, listing.error());
   std::string out(size, '\0');
   std::vector<InodeId> looked_up;
@@ -54,7 +56,7 @@ void ListWithAttrAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeI
     // Where the kernel may not keep attributes, they are not worth a round trip each.
     if (!IsDots(entry.name) && !filesystem.blocks()) {
       // A name that has gone since the listing was taken is listed without attributes.
-      auto attr = filesystem.Lookup(inode, entry.name);
+      auto attr = filesystem.names().Lookup(inode, entry.name);
       if (attr.ok()) {
         known = EntryOf(*attr, CacheTimesOf(request, *attr));
         looked_up.push_back(attr->inode);
@@ -64,18 +66,18 @@ void ListWithAttrAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeI
                                    static_cast<off_t>(entry.next_offset));
   }
   if (fuse_reply_buf(request, out.data(), used) == 0) return;
-  for (InodeId each : looked_up) filesystem.Forget(each, 1);
+  for (InodeId each : looked_up) filesystem.names().Forget(each, 1);
 }
 
 }  // namespace
 
 void OpOpenDir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   WhereItMayWait(request, [request, inode, file = *file](fs::FileSystem& filesystem) {
-    auto handle = filesystem.OpenDirectory(InodeId{inode});
+    auto handle = filesystem.directories().Open(InodeId{inode});
     if (!handle.ok()) return ReplyInodeError(request, handle.error());
     fuse_file_info opened = file;
     opened.fh = *handle;
-    if (fuse_reply_open(request, &opened) != 0) filesystem.ReleaseDirectory(*handle);
+    if (fuse_reply_open(request, &opened) != 0) filesystem.directories().Release(*handle);
   });
 }
 
@@ -92,7 +94,7 @@ void OpReadDirPlus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offs
 }
 
 void OpReleaseDir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
-  SessionOf(request).filesystem().ReleaseDirectory(file->fh);
+  SessionOf(request).filesystem().directories().Release(file->fh);
   fuse_reply_err(request, 0);
 }
 

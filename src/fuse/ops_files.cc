@@ -5,6 +5,9 @@
 #include <string>
 
 #include "coherence/cluster_locks.h"
+#include "fs/attributes.h"
+#include "fs/names.h"
+#include "fs/permissions.h"
 #include "fs/processes.h"
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
@@ -48,35 +51,36 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
     if (!is_gone || again.tries_left-- == 0) return ReplyError(request, error);
     CreateAndReply(request, filesystem, std::move(again));
   };
-  auto attr = filesystem.Lookup(create.parent, create.name);
+  auto attr = filesystem.names().Lookup(create.parent, create.name);
   if (!attr.ok()) return fail(attr.error(), std::move(create));
   if ((attr->mode & S_IFMT) != S_IFREG) {
     // The kernel took the name for absent, and accepts only a new file. This error makes it look up again.
-    filesystem.Forget(attr->inode, 1);
+    filesystem.names().Forget(attr->inode, 1);
     return (void)fuse_reply_err(request, ESTALE);
   }
   const fs::OpenFlags flags = OpenFlagsOf(create.open_flags);
   // The kernel takes the file for a new one, and does not judge its mode.
-  if (Status allowed = fs::FileSystem::CheckMayOpen(CredentialsOf(request), *attr, flags); !allowed.ok()) {
-    filesystem.Forget(attr->inode, 1);
+  if (Status allowed = fs::CheckMayOpen(CredentialsOf(request), *attr, flags); !allowed.ok()) {
+    filesystem.names().Forget(attr->inode, 1);
     return (void)fuse_reply_err(request, EACCES);
   }
   auto reply = [request, &filesystem, attr = *attr, create, fail](Result<fs::HandleId> handle) mutable {
     if (!handle.ok()) {
-      filesystem.Forget(attr.inode, 1);
+      filesystem.names().Forget(attr.inode, 1);
       return fail(handle.error(), std::move(create));
     }
-    auto now = filesystem.GetAttr(attr.inode);
+    auto now = filesystem.names().GetAttr(attr.inode);
     ReplyCreate(request, {now.ok() ? *now : attr, *handle});
   };
   const InodeId inode = attr->inode;
   if (!create.kills_set_id) return filesystem.Open(inode, flags, std::move(reply), CallerOf(request));
   fs::SetAttrRequest changes;
   changes.kill_suid_sgid = true;
-  filesystem.SetAttr(inode, changes, [request, &filesystem, inode, flags, reply](Result<meta::Attr> changed) mutable {
-    if (!changed.ok()) return reply(changed.error());
-    filesystem.Open(inode, flags, std::move(reply), CallerOf(request));
-  });
+  filesystem.attributes().SetAttr(inode, changes,
+                                  [request, &filesystem, inode, flags, reply](Result<meta::Attr> changed) mutable {
+                                    if (!changed.ok()) return reply(changed.error());
+                                    filesystem.Open(inode, flags, std::move(reply), CallerOf(request));
+                                  });
 }
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
@@ -113,7 +117,7 @@ void OpOpen(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
       if (!attr.ok()) return ReplyInodeError(request, attr.error());
       OpenAndReply(request, filesystem, InodeId{inode}, flags);
     };
-    filesystem.SetAttr(InodeId{inode}, changes, std::move(open), CallerOf(request));
+    filesystem.attributes().SetAttr(InodeId{inode}, changes, std::move(open), CallerOf(request));
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "fs/names.h"
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
@@ -24,7 +25,7 @@ meta::CreateParams ParamsOf(fuse_req_t request, uint32_t mode) {
 void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, const meta::CreateParams& params) {
   WhenAdmitted(request, fs::NameChange::kMakes,
                [request, parent, name = std::string(name), params](fs::FileSystem& filesystem) {
-                 ReplyEntry(request, filesystem.MakeNode(InodeId{parent}, name, params), WhenOld::kTaken);
+                 ReplyEntry(request, filesystem.names().MakeNode(InodeId{parent}, name, params), WhenOld::kTaken);
                });
 }
 
@@ -32,7 +33,7 @@ void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, c
 
 void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   WhereItMayWait(request, [request, parent, name = std::string(name)](fs::FileSystem& filesystem) {
-    auto attr = filesystem.Lookup(InodeId{parent}, name);
+    auto attr = filesystem.names().Lookup(InodeId{parent}, name);
     if (attr.ok() || attr.error().code != ErrorCode::kNotFound) return ReplyEntry(request, attr, WhenOld::kDropped);
     // Inode 0: the kernel remembers that the name is absent.
     fuse_entry_param absent{};
@@ -42,19 +43,19 @@ void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
 }
 
 void OpForget(fuse_req_t request, fuse_ino_t inode, uint64_t count) {
-  SessionOf(request).filesystem().Forget(InodeId{inode}, count);
+  SessionOf(request).filesystem().names().Forget(InodeId{inode}, count);
   fuse_reply_none(request);
 }
 
 void OpForgetMulti(fuse_req_t request, size_t count, fuse_forget_data* forgets) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  for (size_t i = 0; i < count; ++i) filesystem.Forget(InodeId{forgets[i].ino}, forgets[i].nlookup);
+  for (size_t i = 0; i < count; ++i) filesystem.names().Forget(InodeId{forgets[i].ino}, forgets[i].nlookup);
   fuse_reply_none(request);
 }
 
 void OpReadLink(fuse_req_t request, fuse_ino_t inode) {
   WhereItMayWait(request, [request, inode](fs::FileSystem& filesystem) {
-    auto target = filesystem.ReadLink(InodeId{inode});
+    auto target = filesystem.names().ReadLink(InodeId{inode});
     if (!target.ok()) return ReplyInodeError(request, target.error());
     fuse_reply_readlink(request, target->c_str());
   });
@@ -82,21 +83,21 @@ void OpLink(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const c
                [request, inode, new_parent, name = std::string(new_name),
                 caller = CallerThatStopAwaits(request)](fs::FileSystem& filesystem) {
                  auto reply = [request](const Result<meta::Attr>& attr) { ReplyEntry(request, attr, WhenOld::kTaken); };
-                 filesystem.Link(InodeId{inode}, InodeId{new_parent}, name, std::move(reply), caller);
+                 filesystem.names().Link(InodeId{inode}, InodeId{new_parent}, name, std::move(reply), caller);
                });
 }
 
 void OpUnlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
   WhenAdmitted(request, fs::NameChange::kRemoves,
                [request, parent, name = std::string(name)](fs::FileSystem& filesystem) {
-                 ReplyStatus(request, filesystem.Unlink(InodeId{parent}, name));
+                 ReplyStatus(request, filesystem.names().Unlink(InodeId{parent}, name));
                });
 }
 
 void OpRmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
   WhenAdmitted(request, fs::NameChange::kRemoves,
                [request, parent, name = std::string(name)](fs::FileSystem& filesystem) {
-                 ReplyStatus(request, filesystem.Rmdir(InodeId{parent}, name));
+                 ReplyStatus(request, filesystem.names().Rmdir(InodeId{parent}, name));
                });
 }
 
@@ -116,7 +117,7 @@ void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name,
     return;
   }
   WhereItMayWait(request, [request, params, caller = CallerThatStopAwaits(request)](fs::FileSystem& filesystem) {
-    filesystem.Rename(params, caller, [request](Result<void> status) { ReplyStatus(request, status); });
+    filesystem.names().Rename(params, caller, [request](Result<void> status) { ReplyStatus(request, status); });
   });
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fs/attributes.h"
 #include "fuse/admitted.h"
 #include "fuse/ops.h"
 #include "fuse/reply.h"
@@ -66,7 +67,7 @@ void OpSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, const ch
   WhenAdmitted(
       request, fs::NameChange::kMakes,
       [request, inode, name = std::string(name), value = std::string(value, size), mode](fs::FileSystem& filesystem) {
-        const Status set = filesystem.SetXattr(InodeId{inode}, name, value, mode);
+        const Status set = filesystem.attributes().SetXattr(InodeId{inode}, name, value, mode);
         if (!set.ok()) return ReplyInodeError(request, set.error());
         fuse_reply_err(request, 0);
       });
@@ -82,13 +83,13 @@ void OpGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, size_t s
       if (!value.ok()) return ReplyInodeError(request, value.error());
       ReplyValue(request, *value, size);
     };
-    filesystem.GetXattr(InodeId{inode}, name, reply, CallerThatStopAwaits(request));
+    filesystem.attributes().GetXattr(InodeId{inode}, name, reply, CallerThatStopAwaits(request));
   });
 }
 
 void OpListXattr(fuse_req_t request, fuse_ino_t inode, size_t size) {
   WhereItMayWait(request, [request, inode, size](fs::FileSystem& filesystem) {
-    ReplyNames(request, filesystem.ListXattrs(InodeId{inode}), size);
+    ReplyNames(request, filesystem.attributes().ListXattrs(InodeId{inode}), size);
   });
 }
 
@@ -99,7 +100,7 @@ void OpRemoveXattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
   }
   WhenAdmitted(request, fs::NameChange::kAlters,
                [request, inode, name = std::string(name)](fs::FileSystem& filesystem) {
-                 const Status removed = filesystem.RemoveXattr(InodeId{inode}, name);
+                 const Status removed = filesystem.attributes().RemoveXattr(InodeId{inode}, name);
                  if (!removed.ok()) return ReplyInodeError(request, removed.error());
                  fuse_reply_err(request, 0);
                });

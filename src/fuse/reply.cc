@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "fs/attributes.h"
+#include "fs/names.h"
 #include "fuse/server.h"
 #include "fuse/session.h"
 
@@ -48,7 +50,7 @@ CacheTimes CacheTimesOf(fuse_req_t request) {
 
 CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr) {
   CacheTimes times = CacheTimesOf(request);
-  if (!SessionOf(request).filesystem().NoteTold(attr)) times.attr_seconds = 0;
+  if (!SessionOf(request).filesystem().attributes().NoteTold(attr)) times.attr_seconds = 0;
   return times;
 }
 
@@ -123,7 +125,7 @@ void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when
   if (!attr.ok()) return ReplyError(request, attr.error());
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   const fuse_entry_param entry = EntryOf(AttrToTell(*attr, when_old), CacheTimesOf(request, *attr));
-  if (fuse_reply_entry(request, &entry) != 0) filesystem.Forget(attr->inode, 1);
+  if (fuse_reply_entry(request, &entry) != 0) filesystem.names().Forget(attr->inode, 1);
 }
 
 void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old) {
@@ -150,7 +152,7 @@ void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created) {
   static_assert(sizeof out == sizeof(fuse_entry_out) + sizeof(fuse_open_out));
   if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
     filesystem.Release(created.handle, created.attr.inode);
-    filesystem.Forget(created.attr.inode, 1);
+    filesystem.names().Forget(created.attr.inode, 1);
   }
 }
 

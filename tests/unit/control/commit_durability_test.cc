@@ -9,6 +9,9 @@
 #include "control/client.h"
 #include "control/rank_gate_records.h"
 #include "control/service.h"
+#include "fs/attributes.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 #include "kv/hosted_store.h"
 #include "only_rank.h"
 
@@ -36,12 +39,13 @@ class CommitDurabilityTest : public ::testing::Test {
     fs::SetAttrRequest open_to_all;
     open_to_all.mode = 0777;
     auto set = fs::World::Await<meta::Attr>(
-        [&](fs::Done<meta::Attr> done) { world_.fs->SetAttr(kRootInode, open_to_all, std::move(done)); });
+        [&](fs::Done<meta::Attr> done) { world_.fs->attributes().SetAttr(kRootInode, open_to_all, std::move(done)); });
     ASSERT_TRUE(set.ok());
-    auto made = world_.fs->MakeNode(kRootInode, "tmp", fs::WithMode(S_IFDIR | 0755));
+    auto made = world_.fs->names().MakeNode(kRootInode, "tmp", fs::WithMode(S_IFDIR | 0755));
     ASSERT_TRUE(made.ok());
     directory_ = made->inode;
-    ASSERT_TRUE(fs::World::Await<void>([&](fs::Done<void> done) { world_.fs->Sync(std::move(done)); }).ok());
+    ASSERT_TRUE(
+        fs::World::Await<void>([&](fs::Done<void> done) { world_.fs->maintenance().Sync(std::move(done)); }).ok());
     world_.engine->full = true;
     ASSERT_TRUE(world_.names->Rename({kRootInode, "tmp", kRootInode, "final"}).ok());
   }

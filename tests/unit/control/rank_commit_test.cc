@@ -9,6 +9,8 @@
 #include "../fs/fixture.h"
 #include "control/client.h"
 #include "control/service.h"
+#include "fs/attributes.h"
+#include "fs/names.h"
 #include "kv/hosted_store.h"
 #include "rank_process.h"
 
@@ -39,7 +41,7 @@ TEST(RankCommit, IsForThoseWhoMayRename) {
     auto make = [&](const char* name, uint32_t uid) {
       meta::CreateParams params = fs::WithMode(S_IFDIR | 0755);
       params.uid = params.gid = uid;
-      auto made = world.fs->MakeNode(kRootInode, name, params);
+      auto made = world.fs->names().MakeNode(kRootInode, name, params);
       EXPECT_TRUE(made.ok());
       return made.ok() ? made->inode : InodeId{};
     };
@@ -48,7 +50,7 @@ TEST(RankCommit, IsForThoseWhoMayRename) {
     fs::SetAttrRequest open_to_all;
     open_to_all.mode = 01777;
     auto changed = fs::World::Await<meta::Attr>(
-        [&](fs::Done<meta::Attr> done) { world.fs->SetAttr(kRootInode, open_to_all, std::move(done)); });
+        [&](fs::Done<meta::Attr> done) { world.fs->attributes().SetAttr(kRootInode, open_to_all, std::move(done)); });
     ASSERT_TRUE(changed.ok());
     EXPECT_EQ(rank.Commit(mine), "");
     EXPECT_NE(rank.Commit(make("roots", 0)).find("Permission denied"), std::string::npos) << "sticky";

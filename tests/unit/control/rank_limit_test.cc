@@ -11,6 +11,8 @@
 
 #include "../fs/fixture.h"
 #include "control/service.h"
+#include "fs/attributes.h"
+#include "fs/names.h"
 #include "kv/hosted_store.h"
 #include "rank_process.h"
 
@@ -39,12 +41,12 @@ TEST(RankLimit, OneUserLeavesPlacesToOthers) {
     fs::SetAttrRequest open_to_all;
     open_to_all.mode = 0777;
     auto set = fs::World::Await<meta::Attr>(
-        [&](fs::Done<meta::Attr> done) { world.fs->SetAttr(kRootInode, open_to_all, std::move(done)); });
+        [&](fs::Done<meta::Attr> done) { world.fs->attributes().SetAttr(kRootInode, open_to_all, std::move(done)); });
     ASSERT_TRUE(set.ok());
-    auto gathers = world.fs->MakeNode(kRootInode, "gathers", fs::WithMode(S_IFDIR | 0755));
+    auto gathers = world.fs->names().MakeNode(kRootInode, "gathers", fs::WithMode(S_IFDIR | 0755));
     meta::CreateParams of_stranger = fs::WithMode(S_IFDIR | 0755);
     of_stranger.uid = of_stranger.gid = kNobody;
-    auto ready = world.fs->MakeNode(kRootInode, "ready", of_stranger);
+    auto ready = world.fs->names().MakeNode(kRootInode, "ready", of_stranger);
     ASSERT_TRUE(gathers.ok() && ready.ok());
     auto engine = kv::OpenMemoryEngine();
     auto store = kv::HostedStore::Open(*engine);

@@ -8,6 +8,7 @@
 #include "../fs/fixture.h"
 #include "control/client.h"
 #include "control/service.h"
+#include "fs/names.h"
 #include "kv/hosted_store.h"
 
 namespace cairnfs::control {
@@ -30,7 +31,7 @@ TEST(Wait, TheDaemonsErrorIsTheAnswer) {
   auto service = Service::Start(options, *world.fs);
   ASSERT_TRUE(service.ok()) << service.error().message;
 
-  ASSERT_TRUE(world.fs->MakeNode(kRootInode, "made", fs::WithMode(S_IFDIR | 0755)).ok());
+  ASSERT_TRUE(world.fs->names().MakeNode(kRootInode, "made", fs::WithMode(S_IFDIR | 0755)).ok());
   world.engine->full = true;
   ASSERT_TRUE(world.names->Rename({kRootInode, "made", kRootInode, "moved"}).ok());
   const auto refused = Client(socket).Wait(kRootInode, "/mnt");

@@ -3,17 +3,19 @@
 
 #include "base/clock.h"
 #include "fixture.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 
 namespace cairnfs::fs {
 namespace {
 
 Status Change(World& world, const FsOptions& options) {
-  return World::Await<void>([&](Done<void> done) { world.fs->Change(options, std::move(done)); });
+  return World::Await<void>([&](Done<void> done) { world.fs->maintenance().Change(options, std::move(done)); });
 }
 
 void Remove(World& world, const FileSystem::Created& file, std::string_view name) {
-  ASSERT_TRUE(world.fs->Unlink(kRootInode, name).ok());
-  world.fs->Forget(file.attr.inode, 1);
+  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, name).ok());
+  world.fs->names().Forget(file.attr.inode, 1);
 }
 
 TEST(Change, WhatBecomesReadOnlyIsDurable) {
@@ -23,14 +25,14 @@ TEST(Change, WhatBecomesReadOnlyIsDurable) {
   auto file = world.Create("file");
   ASSERT_TRUE(world.Write(file, 0, RandomText(1, 300'000)).ok());
   world.CloseFile(file);
-  ASSERT_GT(world.fs->GetStatus().dirty_bytes, 0U);
+  ASSERT_GT(world.fs->maintenance().GetStatus().dirty_bytes, 0U);
   FsOptions options = world.fs_options;
   options.read_only = true;
   world.engine->full = true;
   EXPECT_EQ(Change(world, options).error().code, ErrorCode::kNoSpace);
   world.engine->full = false;
   ASSERT_TRUE(Change(world, options).ok());
-  EXPECT_EQ(world.fs->GetStatus().dirty_bytes, 0U);
+  EXPECT_EQ(world.fs->maintenance().GetStatus().dirty_bytes, 0U);
 }
 
 TEST(Change, RoundsComeAsOftenAsIsSaidLast) {
@@ -46,7 +48,7 @@ TEST(Change, RoundsComeAsOftenAsIsSaidLast) {
     if (i == 0) {
       ASSERT_TRUE(Change(world, options).ok());
     }
-    EXPECT_TRUE(Eventually([&] { return world.fs->GetStatus().dirty_bytes == 0; }));
+    EXPECT_TRUE(Eventually([&] { return world.fs->maintenance().GetStatus().dirty_bytes == 0; }));
   }
 }
 
@@ -56,16 +58,16 @@ TEST(Change, ReadsLeaveTimesOfAccessOfAReadOnlyFilesystem) {
   auto file = world.Create("file");
   ASSERT_TRUE(world.Write(file, 0, "text").ok());
   ASSERT_TRUE(world.Fsync(file).ok());
-  const Timestamp before = world.fs->GetAttr(file.attr.inode)->atime;
+  const Timestamp before = world.fs->names().GetAttr(file.attr.inode)->atime;
   options.read_only = true;
   options.update_atime = false;
   ASSERT_TRUE(Change(world, options).ok());
   Clock::SleepFor(std::chrono::seconds(1));
   ASSERT_TRUE(world.Read(file, 0, 4).ok());
-  EXPECT_EQ(world.fs->GetAttr(file.attr.inode)->atime, before);
+  EXPECT_EQ(world.fs->names().GetAttr(file.attr.inode)->atime, before);
   ASSERT_TRUE(Change(world, world.fs_options).ok());
   ASSERT_TRUE(world.Read(file, 0, 4).ok());
-  EXPECT_NE(world.fs->GetAttr(file.attr.inode)->atime, before);
+  EXPECT_NE(world.fs->names().GetAttr(file.attr.inode)->atime, before);
   world.CloseFile(file);
 }
 
@@ -88,20 +90,22 @@ TEST(Change, ReadOnlyEndsACollectionAndReadWriteLetsItBegin) {
   }
   for (int i = 0; i < 12; ++i) Remove(world, gone[i], "gone" + std::to_string(i));
   auto collected = std::async(std::launch::async, [&] {
-    return World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world.fs->Collect(std::move(done)); });
+    return World::Await<CollectionStatus>(
+        [&](Done<CollectionStatus> done) { world.fs->maintenance().Collect(std::move(done)); });
   });
-  EXPECT_TRUE(Eventually([&] { return world.fs->GetCollection().bytes_moved > 0; }));
+  EXPECT_TRUE(Eventually([&] { return world.fs->maintenance().GetCollection().bytes_moved > 0; }));
   options.read_only = true;
   ASSERT_TRUE(Change(world, options).ok());
-  EXPECT_FALSE(world.fs->GetStatus().collecting);
+  EXPECT_FALSE(world.fs->maintenance().GetStatus().collecting);
   EXPECT_FALSE(collected.get().ok());
-  auto refused =
-      World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world.fs->Collect(std::move(done)); });
+  auto refused = World::Await<CollectionStatus>(
+      [&](Done<CollectionStatus> done) { world.fs->maintenance().Collect(std::move(done)); });
   EXPECT_EQ(refused.error().code, ErrorCode::kPermission);
   options.read_only = false;
   options.collect_bytes_per_second_max = 0;
   ASSERT_TRUE(Change(world, options).ok());
-  auto again = World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world.fs->Collect(std::move(done)); });
+  auto again = World::Await<CollectionStatus>(
+      [&](Done<CollectionStatus> done) { world.fs->maintenance().Collect(std::move(done)); });
   EXPECT_TRUE(again.ok()) << again.error().message;
   EXPECT_LT(world.chunks->Stats().unique_bytes, 3'000'000U);
 }
@@ -122,13 +126,13 @@ TEST(Change, WhatWasFreedIsCollectedOnceItMayBe) {
   ASSERT_TRUE(world.Write(kept, 0, RandomText(2, 100'000)).ok());
   world.CloseFile(kept);
   Remove(world, gone, "gone");
-  const uint64_t looks = world.fs->GetCollection().vain_looks_total;
-  EXPECT_TRUE(Eventually([&] { return world.fs->GetCollection().vain_looks_total > looks + 1; }));
-  EXPECT_EQ(world.fs->GetCollection().runs_total, 0U);
+  const uint64_t looks = world.fs->maintenance().GetCollection().vain_looks_total;
+  EXPECT_TRUE(Eventually([&] { return world.fs->maintenance().GetCollection().vain_looks_total > looks + 1; }));
+  EXPECT_EQ(world.fs->maintenance().GetCollection().runs_total, 0U);
   world.Reopen();
-  EXPECT_EQ(world.fs->GetCollection().runs_total, 0U);
+  EXPECT_EQ(world.fs->maintenance().GetCollection().runs_total, 0U);
   ASSERT_TRUE(Change(world, options).ok());
-  EXPECT_TRUE(Eventually([&] { return world.fs->GetCollection().runs_total > 0; }));
+  EXPECT_TRUE(Eventually([&] { return world.fs->maintenance().GetCollection().runs_total > 0; }));
 }
 
 }  // namespace

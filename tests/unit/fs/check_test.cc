@@ -6,6 +6,8 @@
 #include "../../support/no_threads.h"
 #include "chunking/digest.h"
 #include "fixture.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 #include "fs/recipe.h"
 #include "io/memory_disk.h"
 #include "meta/records.h"
@@ -15,13 +17,14 @@ namespace cairnfs::fs {
 namespace {
 
 Result<CheckReport> Check(World& world, const std::stop_token& stop = {}) {
-  return World::Await<CheckReport>([&](Done<CheckReport> done) { world.fs->Check(stop, std::move(done)); });
+  return World::Await<CheckReport>(
+      [&](Done<CheckReport> done) { world.fs->maintenance().Check(stop, std::move(done)); });
 }
 
 class Checked : public ::testing::Test {
  protected:
   InodeId MakeDirectory(InodeId parent, std::string_view name) {
-    auto made = world_.fs->MakeNode(parent, name, WithMode(S_IFDIR | 0755));
+    auto made = world_.fs->names().MakeNode(parent, name, WithMode(S_IFDIR | 0755));
     EXPECT_TRUE(made.ok());
     return made->inode;
   }
@@ -123,7 +126,7 @@ TEST_F(Checked, AFileWhoseRecipeOrBytesAreNowhereIsDamaged) {
 
   for (const Digest& page : {leaves->at(0).digest, inner}) {
     forget(page);
-    ASSERT_TRUE(world_.fs->Lookup(kRootInode, "big").ok());
+    ASSERT_TRUE(world_.fs->names().Lookup(kRootInode, "big").ok());
     auto opened =
         World::Await<HandleId>([&](Done<HandleId> done) { world_.fs->Open(inode, {.read = true}, std::move(done)); });
     ASSERT_FALSE(opened.ok());
@@ -179,7 +182,8 @@ TEST_F(Checked, OneAtATimeAndItEndsWhenToldTo) {
   world_.engine->name_scans_until_hold = 0;
   std::stop_source stop;
   std::promise<Result<CheckReport>> first;
-  world_.fs->Check(stop.get_token(), [&](Result<CheckReport> report) { first.set_value(std::move(report)); });
+  world_.fs->maintenance().Check(stop.get_token(),
+                                 [&](Result<CheckReport> report) { first.set_value(std::move(report)); });
   world_.engine->AwaitHold();
   for (int i = 0; i < 40; i++) {
     auto refused = Check(world_);
@@ -210,7 +214,7 @@ TEST_F(Checked, WithoutAThreadItIsRefusedAndCanBeAskedForAgain) {
 TEST_F(Checked, StopOfTheFilesystemEndsIt) {
   world_.engine->name_scans_until_hold = 0;
   std::promise<Result<CheckReport>> answer;
-  world_.fs->Check({}, [&](Result<CheckReport> report) { answer.set_value(std::move(report)); });
+  world_.fs->maintenance().Check({}, [&](Result<CheckReport> report) { answer.set_value(std::move(report)); });
   world_.engine->AwaitHold();
   std::thread stop([&] { EXPECT_TRUE(world_.fs->Stop().ok()); });
   // Whoever asks now is told that another check runs, until Stop has come so far.
@@ -226,7 +230,7 @@ TEST_F(Checked, OthersGoOnWhileASuspectIsLookedAtAgain) {
   ChangeLinks(Save(kRootInode, "f", "text"), 7);
   world_.engine->name_scans_until_hold = 1;  // the first finds the suspect
   std::promise<Result<CheckReport>> answer;
-  world_.fs->Check({}, [&](Result<CheckReport> report) { answer.set_value(std::move(report)); });
+  world_.fs->maintenance().Check({}, [&](Result<CheckReport> report) { answer.set_value(std::move(report)); });
   world_.engine->AwaitHold();
   Save(kRootInode, "another", "made and synced meanwhile");
   world_.engine->holding = false;
@@ -246,24 +250,25 @@ TEST_F(Checked, WhatOnlyMovesIsNoProblem) {
       for (int i = 0; !over; i++) {
         auto rename = [&](InodeId from, InodeId to) {
           EXPECT_TRUE(World::Await<void>([&](Done<void> done) {
-                        world_.fs->Rename({from, name, to, name}, {}, std::move(done));
+                        world_.fs->names().Rename({from, name, to, name}, {}, std::move(done));
                       }).ok());
         };
         rename(a, b);
         EXPECT_TRUE(World::Await<meta::Attr>([&](Done<meta::Attr> done) {
-                      world_.fs->Link(inode, a, link, std::move(done));
+                      world_.fs->names().Link(inode, a, link, std::move(done));
                     }).ok());
-        EXPECT_TRUE(world_.fs->Unlink(a, link).ok());
+        EXPECT_TRUE(world_.fs->names().Unlink(a, link).ok());
         rename(b, a);
         std::string made = link + "-" + std::to_string(i);
         Save(b, made, RandomText(i, 5'000));
-        EXPECT_TRUE(world_.fs->Unlink(b, made).ok());
+        EXPECT_TRUE(world_.fs->names().Unlink(b, made).ok());
       }
     });
   }
   std::thread collector([&] {
     while (!over) {
-      static_cast<void>(World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world_.fs->Collect(done); }));
+      static_cast<void>(
+          World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world_.fs->maintenance().Collect(done); }));
     }
   });
   for (int i = 0; i < 30; i++) {

@@ -2,6 +2,7 @@
 #include "chunking/digest.h"
 #include "cluster_fixture.h"
 #include "fs/findings.h"
+#include "fs/maintenance.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -33,7 +34,8 @@ class ClusterCheckTest : public ClusterTest {
     EXPECT_TRUE(put->is_new);
   }
   static CheckReport Check(Host& at) {
-    auto report = Host::Await<CheckReport>([&](Done<CheckReport> done) { at.fs->Check({}, std::move(done)); });
+    auto report =
+        Host::Await<CheckReport>([&](Done<CheckReport> done) { at.fs->maintenance().Check({}, std::move(done)); });
     EXPECT_TRUE(report.ok());
     return report.ok() ? *std::move(report) : CheckReport();
   }

@@ -20,7 +20,10 @@
 #include "cluster/cluster_chunk_store.h"
 #include "cluster_doubles.h"
 #include "coherence/fenced_store.h"
+#include "fs/attributes.h"
 #include "fs/filesystem.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 #include "io/memory_disk.h"
 #include "kv/hosted_store.h"
 
@@ -126,7 +129,7 @@ class Host {
   InodeId MakeDirectory(std::string_view directory_name, InodeId parent = kRootInode) {
     meta::CreateParams params;
     params.mode = S_IFDIR | 0755;
-    auto made = fs->MakeNode(parent, directory_name, params);
+    auto made = fs->names().MakeNode(parent, directory_name, params);
     EXPECT_TRUE(made.ok());
     return made.ok() ? made->inode : InodeId{};
   }
@@ -160,8 +163,8 @@ class Host {
   Result<FileSystem::Created> Open(std::string_view file_name, OpenFlags flags = {.read = true, .write = true},
                                    InodeId parent = kRootInode, const Caller& caller = {}) {
     FileSystem::Created file;
-    CAIRNFS_ASSIGN_OR_RETURN(file.attr, fs->Lookup(parent, file_name));
-    fs->Forget(file.attr.inode, 1);
+    CAIRNFS_ASSIGN_OR_RETURN(file.attr, fs->names().Lookup(parent, file_name));
+    fs->names().Forget(file.attr.inode, 1);
     CAIRNFS_ASSIGN_OR_RETURN(file.handle, OpenInode(file.attr.inode, flags, caller));
     return file;
   }
@@ -181,10 +184,10 @@ class Host {
     return Await<void>([&](Done<void> done) { fs->Fsync(file.handle, file.attr.inode, false, done); });
   }
   Status Sync() {
-    return Await<void>([&](Done<void> done) { fs->Sync(std::move(done)); });
+    return Await<void>([&](Done<void> done) { fs->maintenance().Sync(std::move(done)); });
   }
   Result<meta::Attr> SetAttr(InodeId inode, const SetAttrRequest& request) {
-    return Await<meta::Attr>([&](Done<meta::Attr> done) { fs->SetAttr(inode, request, done); });
+    return Await<meta::Attr>([&](Done<meta::Attr> done) { fs->attributes().SetAttr(inode, request, done); });
   }
   // As ftruncate(2), with the open file's handle.
   Status Truncate(InodeId inode, uint64_t size, std::optional<HandleId> handle = std::nullopt) {
@@ -196,20 +199,21 @@ class Host {
   }
   Status Rename(InodeId from, std::string from_name, InodeId to, std::string to_name) {
     meta::RenameParams params{from, std::move(from_name), to, std::move(to_name), meta::RenameMode::kReplace};
-    return Await<void>([&](Done<void> done) { fs->Rename(params, {}, std::move(done)); });
+    return Await<void>([&](Done<void> done) { fs->names().Rename(params, {}, std::move(done)); });
   }
   Status Link(InodeId inode, InodeId to, std::string_view to_name, const Caller& caller = {}) {
-    auto linked =
-        Await<meta::Attr>([&](Done<meta::Attr> done) { fs->Link(inode, to, to_name, std::move(done), caller); });
+    auto linked = Await<meta::Attr>(
+        [&](Done<meta::Attr> done) { fs->names().Link(inode, to, to_name, std::move(done), caller); });
     return linked.ok() ? Status() : Status(linked.error());
   }
   Status Unlink(std::string_view file_name, InodeId parent = kRootInode) {
-    Status admitted = Await<void>([&](Done<void> done) { fs->WhenAdmitted(NameChange::kRemoves, std::move(done)); });
-    return admitted.ok() ? fs->Unlink(parent, file_name) : admitted;
+    Status admitted =
+        Await<void>([&](Done<void> done) { fs->names().WhenAdmitted(NameChange::kRemoves, std::move(done)); });
+    return admitted.ok() ? fs->names().Unlink(parent, file_name) : admitted;
   }
   Result<std::string> Durability(InodeId inode) {
     return Await<std::string>(
-        [&](Done<std::string> done) { fs->GetXattr(inode, "user.cairnfs.durability", std::move(done)); });
+        [&](Done<std::string> done) { fs->attributes().GetXattr(inode, "user.cairnfs.durability", std::move(done)); });
   }
   // The whole content, as a process finds it that opens the file, reads and closes it.
   std::string Cat(std::string_view file_name, InodeId parent = kRootInode) {
@@ -323,7 +327,7 @@ class ClusterTest : public testing::Test {
   void SettleOrphans(Host& by) {
     const InodeId last = by.Put("last deleted", "x");
     ASSERT_TRUE(by.Unlink("last deleted").ok());
-    by.fs->Forget(last, 1);
+    by.fs->names().Forget(last, 1);
     EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(last)); }));
   }
   size_t KeyCount(std::string_view prefix) {

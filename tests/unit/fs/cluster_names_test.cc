@@ -1,5 +1,7 @@
 // Names among several hosts: visibility, commits, order, orphans, lost sessions.
 #include "cluster_fixture.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -9,13 +11,13 @@ using ClusterNamesTest = ClusterTest;
 TEST_F(ClusterNamesTest, NamesAreSeenAtOnce) {
   MakeHosts(2);
   const InodeId directory = host(0).MakeDirectory("dir");
-  EXPECT_EQ(host(1).fs->Lookup(kRootInode, "dir")->inode, directory);
+  EXPECT_EQ(host(1).fs->names().Lookup(kRootInode, "dir")->inode, directory);
   host(1).Create("file", directory);
-  EXPECT_TRUE(host(0).fs->Lookup(directory, "file").ok());
+  EXPECT_TRUE(host(0).fs->names().Lookup(directory, "file").ok());
   ASSERT_TRUE(host(0).Unlink("file", directory).ok());
-  EXPECT_EQ(host(1).fs->Lookup(directory, "file").error().code, ErrorCode::kNotFound);
-  ASSERT_TRUE(host(1).fs->Rmdir(kRootInode, "dir").ok());
-  EXPECT_EQ(host(0).fs->Lookup(kRootInode, "dir").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(host(1).fs->names().Lookup(directory, "file").error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(host(1).fs->names().Rmdir(kRootInode, "dir").ok());
+  EXPECT_EQ(host(0).fs->names().Lookup(kRootInode, "dir").error().code, ErrorCode::kNotFound);
   meta::CreateParams params;
   params.mode = S_IFREG | 0644;
   auto made = host(0).fs->Create(directory, "late", params, {.write = true});
@@ -50,14 +52,14 @@ TEST_F(ClusterNamesTest, OperationsTakeFewRoundTrips) {
     return host(0).gate->trips - before;
   };
   EXPECT_EQ(trips([&] { host(0).Create("file", directory); }), 1u) << "the commit alone";
-  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->Lookup(directory, "file").ok()); }), 1u);
-  EXPECT_EQ(trips([&] { EXPECT_FALSE(host(0).fs->Lookup(directory, "none").ok()); }), 1u);
-  const InodeId file = host(0).fs->Lookup(directory, "file")->inode;
-  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->GetAttr(file).ok()); }), 1u);
+  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->names().Lookup(directory, "file").ok()); }), 1u);
+  EXPECT_EQ(trips([&] { EXPECT_FALSE(host(0).fs->names().Lookup(directory, "none").ok()); }), 1u);
+  const InodeId file = host(0).fs->names().Lookup(directory, "file")->inode;
+  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->names().GetAttr(file).ok()); }), 1u);
   EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).OpenInode(file).ok()); }), 1u);
   EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).Rename(directory, "file", directory, "new").ok()); }), 3u)
       << "the look that tells what it is, the look at all, the commit";
-  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->Unlink(directory, "new").ok()); }), 2u);
+  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->names().Unlink(directory, "new").ok()); }), 2u);
 }
 
 TEST_F(ClusterNamesTest, CommitHasWhatOtherHostsClosedBelow) {
@@ -69,7 +71,7 @@ TEST_F(ClusterNamesTest, CommitHasWhatOtherHostsClosedBelow) {
   ASSERT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
   EXPECT_EQ(host(0).Cat("one", temporary), TextOf(1, 10'000));
   EXPECT_EQ(host(1).Cat("two", deep), TextOf(2, 10'000));
-  EXPECT_TRUE(host(2).fs->Lookup(kRootInode, "step-1").ok());
+  EXPECT_TRUE(host(2).fs->names().Lookup(kRootInode, "step-1").ok());
 }
 
 // As long as the commit's host has not seen it die, the file counts as one that is being written.
@@ -98,23 +100,23 @@ TEST_F(ClusterNamesTest, CommitFailsWithTheNamesOfWhatADeadHostHadNotSaved) {
   EXPECT_NE(renamed.error().message.find("host3"), std::string::npos) << renamed.error().message;
   EXPECT_NE(renamed.error().message.find("tmp/bad"), std::string::npos) << renamed.error().message;
   EXPECT_EQ(renamed.error().message.find("good"), std::string::npos) << renamed.error().message;
-  EXPECT_TRUE(host(1).fs->Lookup(kRootInode, "tmp").ok());
-  EXPECT_FALSE(host(1).fs->Lookup(kRootInode, "step-1").ok());
-  const FsStatus status = host(0).fs->GetStatus();
+  EXPECT_TRUE(host(1).fs->names().Lookup(kRootInode, "tmp").ok());
+  EXPECT_FALSE(host(1).fs->names().Lookup(kRootInode, "step-1").ok());
+  const FsStatus status = host(0).fs->maintenance().GetStatus();
   ASSERT_EQ(status.failed_commits.size(), 1u);
   EXPECT_EQ(status.failed_commits[0].directory, "tmp");
   ASSERT_EQ(status.failed_commits[0].causes.size(), 1u);
   EXPECT_NE(status.failed_commits[0].causes[0].find("tmp/bad"), std::string::npos);
-  const auto last = host(0).fs->LastFailedCommit(temporary);
+  const auto last = host(0).fs->names().LastFailedCommit(temporary);
   ASSERT_TRUE(last);
   EXPECT_EQ(last->JoinCauses(), renamed.error().message);
-  EXPECT_FALSE(host(0).fs->LastFailedCommit(bad));
+  EXPECT_FALSE(host(0).fs->names().LastFailedCommit(bad));
   EXPECT_TRUE(Eventually([&] { return *host(0).Durability(bad) == "lost"; }));
   EXPECT_TRUE(Eventually([&] { return *host(1).Durability(temporary) == "lost"; }));
 
   // The file has what was published of it, which is nothing. A part of it settles nothing; once all of it is written
   // anew the commit goes through.
-  EXPECT_EQ(host(1).fs->GetAttr(bad)->size, 0u);
+  EXPECT_EQ(host(1).fs->names().GetAttr(bad)->size, 0u);
   auto write_again = [&](Host& writer, uint64_t offset, std::string_view bytes) {
     auto again = writer.Open("bad", {.read = true, .write = true}, temporary);
     ASSERT_TRUE(again.ok());
@@ -211,7 +213,7 @@ TEST_F(ClusterNamesTest, LostBytesOfAFileWithTwoNamesFailWhatIsAboveThemAlone) {
   EXPECT_TRUE(host(0).Rename(kRootInode, "elsewhere.tmp", kRootInode, "elsewhere").ok());
   EXPECT_FALSE(host(0).Rename(kRootInode, "above.tmp", kRootInode, "above").ok());
   EXPECT_FALSE(host(0).Rename(above, "deep", kRootInode, "deep").ok());
-  ASSERT_TRUE(host(0).fs->Unlink(deep, "second").ok());
+  ASSERT_TRUE(host(0).fs->names().Unlink(deep, "second").ok());
   EXPECT_TRUE(host(0).Rename(above, "deep", kRootInode, "deep").ok());
 }
 
@@ -226,7 +228,7 @@ TEST_F(ClusterNamesTest, ACommitThatLacksCopiesIsListed) {
   Status renamed = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
   ASSERT_FALSE(renamed.ok());
   EXPECT_EQ(renamed.error().code, ErrorCode::kUnavailable);
-  const FsStatus status = host(0).fs->GetStatus();
+  const FsStatus status = host(0).fs->maintenance().GetStatus();
   ASSERT_EQ(status.failed_commits.size(), 1u);
   EXPECT_EQ(status.failed_commits[0].directory, "tmp");
   ASSERT_EQ(status.failed_commits[0].causes.size(), 2u);
@@ -243,7 +245,7 @@ TEST_F(ClusterNamesTest, OfManyFilesThatLackCopiesFewAreNamed) {
   host(0).chunks->syncs_fail = true;
   for (int i = 0; i < kFiles; i++) host(0).PutOpen("file" + std::to_string(i), TextOf(i, 1000), temporary);
   ASSERT_FALSE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
-  const FsStatus status = host(0).fs->GetStatus();
+  const FsStatus status = host(0).fs->maintenance().GetStatus();
   ASSERT_EQ(status.failed_commits.size(), 1u);
   const std::vector<std::string>& causes = status.failed_commits[0].causes;
   ASSERT_EQ(causes.size(), 22u);
@@ -258,11 +260,11 @@ TEST_F(ClusterNamesTest, ACommitThatTakesTooLongSaysWhatIsLacking) {
   host(0).chunks->syncs_hang = true;
   const uint64_t syncs = host(0).chunks->syncs;
   host(0).PutKilled("file", TextOf(1, 1000), temporary);
-  host(0).fs->Sync([](const Status&) {});
+  host(0).fs->maintenance().Sync([](const Status&) {});
   EXPECT_TRUE(Eventually([&] { return host(0).chunks->syncs > syncs; }));
   host(0).PutKilled("later", TextOf(2, 1000), temporary);
   Status renamed = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
-  const FsStatus status = host(0).fs->GetStatus();
+  const FsStatus status = host(0).fs->maintenance().GetStatus();
   host(0).chunks->syncs_hang = false;
   ASSERT_FALSE(renamed.ok());
   EXPECT_NE(renamed.error().message.find("do not answer: other"), std::string::npos) << renamed.error().message;
@@ -321,7 +323,7 @@ TEST_F(ClusterNamesTest, UnlinkedHereStaysOpenThere) {
   auto open = host(1).Open("file");
   ASSERT_TRUE(open.ok());
   ASSERT_TRUE(host(0).Unlink("file").ok());
-  host(0).fs->Forget(inode, 1);
+  host(0).fs->names().Forget(inode, 1);
   SettleOrphans(host(0));
   EXPECT_GE(board_.hold_calls, 2);
   EXPECT_TRUE(HasKey(meta::InodeKey(inode)));
@@ -343,7 +345,7 @@ TEST_F(ClusterNamesTest, AHostThatStartsLeavesOrphansThatOthersHold) {
   auto open = host(0).Open("file");
   ASSERT_TRUE(open.ok());
   ASSERT_TRUE(host(0).Unlink("file").ok());
-  host(0).fs->Forget(inode, 1);
+  host(0).fs->names().Forget(inode, 1);
   AddHost(1);  // the first in the order of ids: it sweeps
   // Who holds the file asks nobody before it closes it, and each sweep comes when the one before it is over.
   ASSERT_TRUE(Eventually([&] { return board_.hold_calls >= 3; }));
@@ -386,8 +388,8 @@ TEST_F(ClusterNamesTest, AHostThatLostItsSessionPublishesNothingOfIt) {
   EXPECT_FALSE(HasKey(meta::FileKey(closed)));
   EXPECT_FALSE(HasKey(meta::FileKey(open.attr.inode)));
   EXPECT_EQ(host(1).Cat("closed"), "");
-  EXPECT_EQ(host(1).fs->GetAttr(closed)->size, 0u);
-  EXPECT_EQ(host(0).fs->GetAttr(closed)->size, 0u);
+  EXPECT_EQ(host(1).fs->names().GetAttr(closed)->size, 0u);
+  EXPECT_EQ(host(0).fs->names().GetAttr(closed)->size, 0u);
   EXPECT_EQ(*host(0).Durability(closed), "lost") << "its own old mark tells so";
   EXPECT_EQ(*host(1).Durability(closed), "lost");
   // New opens go on.
@@ -445,7 +447,7 @@ TEST_F(ClusterNamesTest, AFileRemovedElsewhereHoldsUpNoRound) {
   const InodeId inode = file.attr.inode;
   ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
   host(0).fs->Release(file.handle, inode);
-  host(0).fs->Forget(inode, 1);
+  host(0).fs->names().Forget(inode, 1);
   ASSERT_TRUE(host(1).Unlink("file").ok());
   EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(inode)); }));
   EXPECT_TRUE(host(0).Sync().ok());
@@ -457,12 +459,13 @@ TEST_F(ClusterNamesTest, TheCheckFindsChunksOfOtherNodes) {
   MakeHosts(2);
   host(0).Put("file", TextOf(1, 200'000));
   EXPECT_EQ(host(1).Cat("file"), TextOf(1, 200'000));
-  auto report = Host::Await<CheckReport>([&](Done<CheckReport> done) { host(1).fs->Check({}, std::move(done)); });
+  auto report =
+      Host::Await<CheckReport>([&](Done<CheckReport> done) { host(1).fs->maintenance().Check({}, std::move(done)); });
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->problem_count, 0u) << report->problems[0];
   EXPECT_EQ(report->files, 1u);
-  auto collected =
-      Host::Await<CollectionStatus>([&](Done<CollectionStatus> done) { host(1).fs->Collect(std::move(done)); });
+  auto collected = Host::Await<CollectionStatus>(
+      [&](Done<CollectionStatus> done) { host(1).fs->maintenance().Collect(std::move(done)); });
   EXPECT_EQ(collected.error().code, ErrorCode::kBusy);
 }
 

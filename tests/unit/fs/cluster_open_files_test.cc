@@ -1,6 +1,7 @@
 // Files that stay open on one host while others write them: what a process sees that does not open them anew.
 #include "base/clock.h"
 #include "cluster_fixture.h"
+#include "fs/names.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -41,10 +42,10 @@ TEST_F(ClusterOpenFilesTest, WhoHasSeenTheSizeReadsTheBytes) {
   ASSERT_TRUE(reader.ok());
   EXPECT_EQ(*host(1).Read(*reader, 0, 100), "first");
   Rewrite(host(0), "file", "SECOND");
-  EXPECT_EQ(host(1).fs->GetAttr(reader->attr.inode)->size, 6u);
+  EXPECT_EQ(host(1).fs->names().GetAttr(reader->attr.inode)->size, 6u);
   EXPECT_EQ(*host(1).Read(*reader, 0, 100), "SECOND");
   ASSERT_TRUE(host(0).Truncate(reader->attr.inode, 3).ok());
-  EXPECT_EQ(host(1).fs->GetAttr(reader->attr.inode)->size, 3u);
+  EXPECT_EQ(host(1).fs->names().GetAttr(reader->attr.inode)->size, 3u);
   EXPECT_EQ(*host(1).Read(*reader, 0, 100), "SEC");
   ASSERT_TRUE(host(1).CloseFile(*reader).ok());
 }
@@ -161,8 +162,8 @@ TEST_F(ClusterOpenFilesTest, WhatIsClosedAfterTheFileWasRemovedElsewhere) {
   EXPECT_GE(board_.hold_calls, 2);
   ASSERT_TRUE(host(0).Write(*writer, 0, "new bytes, and more").ok());
   ASSERT_TRUE(host(0).CloseFile(*writer).ok());
-  host(0).fs->Forget(inode, 1);
-  EXPECT_EQ(host(2).fs->GetAttr(reader->attr.inode)->size, 19u);
+  host(0).fs->names().Forget(inode, 1);
+  EXPECT_EQ(host(2).fs->names().GetAttr(reader->attr.inode)->size, 19u);
   EXPECT_EQ(*host(2).Read(*reader, 0, 100), "new bytes, and more");
   ASSERT_TRUE(host(2).CloseFile(*reader).ok());
 }
@@ -179,9 +180,9 @@ TEST_F(ClusterOpenFilesTest, WhatWasClosedBeforeTheFileWasRemovedElsewhere) {
   ASSERT_TRUE(host(0).CloseFile(*writer).ok());
   ASSERT_TRUE(host(1).Unlink("file").ok());
   SettleOrphans(host(1));  // all hosts were asked whether they have it open
-  host(0).fs->Forget(inode, 1);
+  host(0).fs->names().Forget(inode, 1);
   ASSERT_TRUE(host(0).Sync().ok());
-  EXPECT_EQ(host(2).fs->GetAttr(reader->attr.inode)->size, 19u);
+  EXPECT_EQ(host(2).fs->names().GetAttr(reader->attr.inode)->size, 19u);
   EXPECT_EQ(*host(2).Read(*reader, 0, 100), "new bytes, and more");
   ASSERT_TRUE(host(2).CloseFile(*reader).ok());
 }
@@ -291,9 +292,9 @@ TEST_F(ClusterOpenFilesTest, ACloseWhileATruncationIsPublished) {
   std::future<Status> closed;
   host(0).chunks->before_sync = [&] { closed = std::async(std::launch::async, [&] { return host(0).Flush(file); }); };
   ASSERT_TRUE(host(0).Truncate(file.attr.inode, 3000).ok());
-  EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->size, 3000u);
+  EXPECT_EQ(host(1).fs->names().GetAttr(file.attr.inode)->size, 3000u);
   ASSERT_TRUE(closed.get().ok());
-  EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->size, 3000u);
+  EXPECT_EQ(host(1).fs->names().GetAttr(file.attr.inode)->size, 3000u);
   ASSERT_TRUE(host(0).CloseFile(file).ok());
 }
 

@@ -3,6 +3,7 @@
 #include <future>
 
 #include "cluster_fixture.h"
+#include "fs/names.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -176,7 +177,7 @@ TEST_F(ClusterPublishTest, AKeyThatCannotBeReadHoldsUpNoOtherFile) {
   const Status synced = host(0).Sync();
   ASSERT_FALSE(synced.ok());
   EXPECT_EQ(synced.error().code, ErrorCode::kCorrupt);
-  EXPECT_TRUE(HasKey(meta::FileKey(host(0).fs->Lookup(kRootInode, "good")->inode)));
+  EXPECT_TRUE(HasKey(meta::FileKey(host(0).fs->names().Lookup(kRootInode, "good")->inode)));
   EXPECT_EQ(host(1).Cat("good"), "bbbb");
   RefuseNone();
   EXPECT_TRUE(host(0).Sync().ok());
@@ -206,8 +207,8 @@ TEST_F(ClusterPublishTest, NothingIsLostWhereAnotherHostIsQuickerAllTheTime) {
   Refuse(MakeError(ErrorCode::kConflict, "another host has published it"));
   EXPECT_FALSE(host(0).Sync().ok());
   RefuseNone();
-  const Status admitted =
-      Host::Await<void>([&](Done<void> done) { host(0).fs->WhenAdmitted(NameChange::kRemoves, std::move(done)); });
+  const Status admitted = Host::Await<void>(
+      [&](Done<void> done) { host(0).fs->names().WhenAdmitted(NameChange::kRemoves, std::move(done)); });
   EXPECT_TRUE(admitted.ok()) << admitted.error().message;
   EXPECT_EQ(host(0).Cat("file"), "bytes");
 }
@@ -233,7 +234,7 @@ TEST_F(ClusterPublishTest, WhatLiesPastTheEndOfARecordOutlivesAnotherHostsPublis
   ASSERT_TRUE(host(0).Write(file, kGap, std::string(kGap, 'g')).ok());
   may_end.set_value();
   ASSERT_TRUE(synced.get().ok());
-  EXPECT_EQ(host(1).fs->GetAttr(file.attr.inode)->size, kGap);
+  EXPECT_EQ(host(1).fs->names().GetAttr(file.attr.inode)->size, kGap);
   WriteSynced(host(1), "file", kElsewhere, "elsewhere");
   ASSERT_TRUE(host(0).Fsync(file).ok());
   std::string expected = "0123456789" + std::string(kGap - 10, '\0') + std::string(kGap, 'g') + behind;

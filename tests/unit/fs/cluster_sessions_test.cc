@@ -2,6 +2,9 @@
 #include <future>
 
 #include "cluster_fixture.h"
+#include "fs/attributes.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -38,7 +41,7 @@ class ClusterSessionsTest : public ClusterTest {
     EXPECT_TRUE(by.Write(file, 0, "new bytes").ok());
     EXPECT_FALSE(by.CloseFile(file).ok());
     // Its mark tells why.
-    EXPECT_TRUE(Eventually([&] { return !host(0).fs->SyncBelow(file.attr.inode, {}).ok(); }));
+    EXPECT_TRUE(Eventually([&] { return !host(0).fs->maintenance().SyncBelow(file.attr.inode, {}).ok(); }));
   }
 };
 
@@ -59,7 +62,8 @@ TEST_F(ClusterSessionsTest, AHostWhoseSessionEndsAsItStartsTakesAnother) {
 TEST_F(ClusterSessionsTest, ACopyThatWaitedIsNotMadeUnderTheNextSession) {
   MakeHosts(2);
   const InodeId scratch = host(0).MakeDirectory("scratch");  // what comes from there has its copies yet to be made
-  ASSERT_TRUE(host(0).fs->SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  ASSERT_TRUE(
+      host(0).fs->attributes().SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
   host(0).Put("from", std::string(9000, 'z'), scratch);
   host(0).Put("to", "of before");
   ASSERT_TRUE(host(0).Sync().ok());
@@ -164,11 +168,11 @@ TEST_F(ClusterSessionsTest, ARenameFindsWhatStandsThereByThen) {
   ASSERT_TRUE(host(0).Sync().ok());
   host(0).gate->before_commit = [&] { Swap(host(1)); };
   EXPECT_FALSE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
-  EXPECT_FALSE(host(1).fs->Lookup(kRootInode, "step").ok());
+  EXPECT_FALSE(host(1).fs->names().Lookup(kRootInode, "step").ok());
   host(1).chunks->syncs_fail = false;
   EXPECT_TRUE(host(1).Sync().ok());
   EXPECT_TRUE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
-  const auto step = host(1).fs->Lookup(kRootInode, "step");
+  const auto step = host(1).fs->names().Lookup(kRootInode, "step");
   ASSERT_TRUE(step.ok());
   EXPECT_NE(step->inode, directory);
   EXPECT_EQ(host(0).Cat("file", step->inode), "new bytes");
@@ -181,7 +185,7 @@ TEST_F(ClusterSessionsTest, ARenameIsNotCommittedUnderTheNextSession) {
   ASSERT_TRUE(host(0).Sync().ok());
   host(0).gate->before_commit = [&] { LoseSession(0); };
   EXPECT_FALSE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
-  EXPECT_FALSE(host(1).fs->Lookup(kRootInode, "step").ok());
+  EXPECT_FALSE(host(1).fs->names().Lookup(kRootInode, "step").ok());
   EXPECT_TRUE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
 }
 
@@ -196,7 +200,7 @@ TEST_F(ClusterSessionsTest, AReadAfterALossAsksTheStoreWithoutTheLock) {
   std::future<bool> looked;
   bool is_free = false;
   host(0).gate->before_read = [&] {
-    looked = std::async(std::launch::async, [&] { return host(0).fs->GetAttr(file->attr.inode).ok(); });
+    looked = std::async(std::launch::async, [&] { return host(0).fs->names().GetAttr(file->attr.inode).ok(); });
     is_free = IsReadyWithin(looked, std::chrono::seconds(10));
   };
   EXPECT_EQ(*host(0).Read(*file, 0, 5), "bytes");
@@ -284,8 +288,8 @@ TEST_F(ClusterSessionsTest, AFileThatIsMadeBetweenTwoSessionsCanBeWritten) {
   std::future<FileSystem::Created> made;
   host(0).membership->after_rejoin = [&] {
     made = std::async(std::launch::async, [&] {
-      const Status admitted =
-          Host::Await<void>([&](Done<void> done) { host(0).fs->WhenAdmitted(NameChange::kMakes, std::move(done)); });
+      const Status admitted = Host::Await<void>(
+          [&](Done<void> done) { host(0).fs->names().WhenAdmitted(NameChange::kMakes, std::move(done)); });
       EXPECT_TRUE(admitted.ok());
       return host(0).Create("file");
     });
@@ -401,7 +405,7 @@ TEST_F(ClusterSessionsTest, ARecordThatWentBackIsToldAsItIs) {
   kv::Transaction older;
   older.Delete(meta::FileKey(inode));
   ASSERT_TRUE(store_->Commit(older).ok());
-  auto attr = host(0).fs->GetAttr(inode);
+  auto attr = host(0).fs->names().GetAttr(inode);
   ASSERT_TRUE(attr.ok());
   EXPECT_EQ(attr->size, 0u);
   LoseSession(0);

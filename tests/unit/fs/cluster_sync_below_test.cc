@@ -1,6 +1,7 @@
 // `cairnfs wait` among several hosts: it makes durable what this host was given, and names what others have lost or
 // could not publish of a file, or below a directory.
 #include "cluster_fixture.h"
+#include "fs/maintenance.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -8,7 +9,7 @@ namespace {
 class ClusterSyncBelowTest : public ClusterTest {
  protected:
   static Status SyncBelow(Host& host, InodeId inode, const Caller& caller = {}) {
-    return host.fs->SyncBelow(inode, caller);
+    return host.fs->maintenance().SyncBelow(inode, caller);
   }
   static void ExpectNamed(const Status& status, const std::string& what) {
     ASSERT_FALSE(status.ok());
@@ -49,7 +50,7 @@ TEST_F(ClusterSyncBelowTest, NamesWhatIsLost) {
   ExpectNamed(SyncBelow(host(0), directory), "'step/bad': host host3 was lost before its bytes were safe");
   ExpectNamed(SyncBelow(host(1), bad.attr.inode), "'step/bad': host host3 was lost before its bytes were safe");
   EXPECT_TRUE(SyncBelow(host(1), host(1).MakeDirectory("beside")).ok());
-  EXPECT_TRUE(host(0).fs->GetStatus().failed_commits.empty());
+  EXPECT_TRUE(host(0).fs->maintenance().GetStatus().failed_commits.empty());
 }
 
 TEST_F(ClusterSyncBelowTest, NamesWhatAHostCannotStore) {

@@ -6,6 +6,9 @@
 #include "base/clock.h"
 #include "chunking/digest.h"
 #include "cluster_fixture.h"
+#include "fs/attributes.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 #include "fs/recipe.h"
 
 namespace cairnfs::fs {
@@ -21,7 +24,7 @@ class ClusterWaitsTest : public ClusterTest {
     auto tell = [done = std::move(done)](const Result<meta::Attr>& attr) {
       done(attr.ok() ? Status() : Status(attr.error()));
     };
-    host.fs->SetAttr(inode, request, std::move(tell), caller);
+    host.fs->attributes().SetAttr(inode, request, std::move(tell), caller);
   }
   // `call(i, done)` is made kCrowd times, as requests of the kernel are. They all wait, until `end` is called, and a
   // stat that is asked for once `is_crowded` does not wait with them.
@@ -38,7 +41,7 @@ class ClusterWaitsTest : public ClusterTest {
     }
     EXPECT_TRUE(Eventually(is_crowded));
     std::atomic<bool> stat{false};
-    at.fs->RunBlocking([&] { stat = at.fs->GetAttr(kRootInode).ok(); });
+    at.fs->RunBlocking([&] { stat = at.fs->names().GetAttr(kRootInode).ok(); });
     EXPECT_TRUE(Eventually([&] { return stat.load(); }));
     EXPECT_EQ(ended, 0);
     end();
@@ -70,7 +73,10 @@ class ClusterWaitsTest : public ClusterTest {
   };
   Scratch MakeScratch() {
     const InodeId scratch = host(0).MakeDirectory("scratch");
-    EXPECT_TRUE(host(0).fs->SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+    EXPECT_TRUE(host(0)
+                    .fs->attributes()
+                    .SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
+                    .ok());
     auto file = host(0).Create("file", scratch);
     EXPECT_TRUE(host(0).Write(file, 0, "bytes").ok());
     EXPECT_TRUE(host(0).Fsync(file).ok());
@@ -80,12 +86,12 @@ class ClusterWaitsTest : public ClusterTest {
   }
   // Of the file, to where copies are promised.
   static void Move(Host& at, const Scratch& scratch, const Caller& caller, Done<void> done) {
-    at.fs->Rename({scratch.directory, "file", kRootInode, "moved", meta::RenameMode::kReplace}, caller,
-                  std::move(done));
+    at.fs->names().Rename({scratch.directory, "file", kRootInode, "moved", meta::RenameMode::kReplace}, caller,
+                          std::move(done));
   }
   static void Link(Host& at, InodeId file, const std::string& name, const Caller& caller, const Done<void>& done) {
     auto tell = [done](const Result<meta::Attr>& attr) { done(attr.ok() ? Status() : Status(attr.error())); };
-    at.fs->Link(file, kRootInode, name, std::move(tell), caller);
+    at.fs->names().Link(file, kRootInode, name, std::move(tell), caller);
   }
 };
 
@@ -279,13 +285,13 @@ TEST_F(ClusterWaitsTest, WhoIsKilledDoesNotWaitForTheStoreToCommitANameEither) {
   };
   end_by_kill([&](Done<void> done) {
     meta::RenameParams params{kRootInode, "old", kRootInode, "new", meta::RenameMode::kReplace};
-    host(0).fs->Rename(params, caller, std::move(done));
+    host(0).fs->names().Rename(params, caller, std::move(done));
   });
   end_by_kill([&](Done<void> done) {
     auto unlink = [&, done = std::move(done)](const Status& admitted) {
-      done(admitted.ok() ? host(0).fs->Unlink(kRootInode, "old") : admitted);
+      done(admitted.ok() ? host(0).fs->names().Unlink(kRootInode, "old") : admitted);
     };
-    host(0).fs->WhenAdmitted(NameChange::kRemoves, std::move(unlink), caller);
+    host(0).fs->names().WhenAdmitted(NameChange::kRemoves, std::move(unlink), caller);
   });
   host(0).gate->refuse = nullptr;
 }
@@ -303,7 +309,7 @@ TEST_F(ClusterWaitsTest, AChunkThatCannotBeReadBackHoldsUpItsOwnFileAlone) {
   EXPECT_TRUE(host(0).Fsync(good).ok());
   EXPECT_EQ(host(1).Cat("good"), TextOf(2, 1000));
   EXPECT_TRUE(host(0).CloseFile(good).ok());
-  EXPECT_TRUE(host(0).fs->Unlink(kRootInode, "good").ok());
+  EXPECT_TRUE(host(0).fs->names().Unlink(kRootInode, "good").ok());
   host(0).chunks->SetAllReadable();
   EXPECT_TRUE(Eventually([&] { return host(0).Fsync(bad).ok(); }));
   EXPECT_EQ(host(1).Cat("bad"), text);
@@ -363,7 +369,7 @@ TEST_F(ClusterWaitsTest, CommitsThatWaitForARoundLeaveTheOthersAlone) {
       [&](int i, Done<void> done) {
         const InodeId parent = parents[static_cast<size_t>(i)];
         meta::RenameParams params{parent, "tmp", parent, "step", meta::RenameMode::kReplace};
-        host(0).fs->Rename(params, {}, std::move(done));
+        host(0).fs->names().Rename(params, {}, std::move(done));
       },
       [&] { return chunks.syncs > before; }, [&] { chunks.syncs_hang = false; });
   EXPECT_TRUE(host(0).CloseFile(written).ok());
@@ -382,7 +388,7 @@ TEST_F(ClusterWaitsTest, NobodyWaitsForAHostThatCannotPublish) {
   auto closed = std::async(std::launch::async, [&] { return host(1).Flush(*file); });
   EXPECT_TRUE(Eventually([&] { return chunks.syncs > before; }));
   EXPECT_EQ(host(0).Cat("file", tmp), "old");
-  EXPECT_EQ(host(0).fs->GetAttr(inode)->size, 3u);
+  EXPECT_EQ(host(0).fs->names().GetAttr(inode)->size, 3u);
   EXPECT_EQ(*host(0).Durability(inode), "pending");
   EXPECT_TRUE(Host::Await<void>([&](Done<void> done) { SetTime(host(0), inode, std::move(done)); }).ok());
   EXPECT_TRUE(CommitTmp(host(0)).ok());
@@ -415,7 +421,7 @@ TEST_F(ClusterWaitsTest, WhoIsKilledWaitsForNoRound) {
   chunks.syncs_hang = false;
   EXPECT_TRUE(host(0).Sync().ok());
   EXPECT_EQ(host(1).Cat("file"), "bytes");
-  EXPECT_EQ(host(1).fs->GetAttr(timed)->mtime.seconds, 100);
+  EXPECT_EQ(host(1).fs->names().GetAttr(timed)->mtime.seconds, 100);
   EXPECT_TRUE(host(0).CloseFile(file).ok());
 }
 
@@ -490,10 +496,11 @@ TEST_F(ClusterWaitsTest, ACommitWhoseCallerWasKilledHasNotFailed) {
   chunks.syncs_hang = true;
   const auto waits = [&] { return chunks.syncs > before; };
   ExpectInterrupted(KillOnce(waits, [&](const Caller& caller, Done<void> done) {
-    host(0).fs->Rename({kRootInode, "tmp", kRootInode, "step", meta::RenameMode::kReplace}, caller, std::move(done));
+    host(0).fs->names().Rename({kRootInode, "tmp", kRootInode, "step", meta::RenameMode::kReplace}, caller,
+                               std::move(done));
   }));
   chunks.syncs_hang = false;
-  EXPECT_TRUE(host(0).fs->GetStatus().failed_commits.empty());
+  EXPECT_TRUE(host(0).fs->maintenance().GetStatus().failed_commits.empty());
   EXPECT_TRUE(host(0).CloseFile(file).ok());
   EXPECT_TRUE(CommitTmp(host(0)).ok());
 }

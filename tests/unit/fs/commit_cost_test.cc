@@ -1,6 +1,8 @@
 // What the rename of a finished directory costs: the same however many files lie below it, once their bytes are safe.
 #include "cluster_fixture.h"
 #include "fixture.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -38,17 +40,17 @@ EngineCalls CostOfRename(uint64_t file_count) {
   World world;
   world.fs_options.flush_interval_ms = 3'600'000;
   world.Remake();
-  auto directory = world.fs->MakeNode(kRootInode, "step.tmp", WithMode(S_IFDIR | 0755));
+  auto directory = world.fs->names().MakeNode(kRootInode, "step.tmp", WithMode(S_IFDIR | 0755));
   EXPECT_TRUE(directory.ok());
   for (uint64_t i = 0; i < file_count; i++) MakeSmallFile(world, directory->inode, "file" + std::to_string(i));
-  EXPECT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }).ok());
+  EXPECT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); }).ok());
   world.Reopen();
   // The count of what is there, which a start begins with, is over.
-  EXPECT_TRUE(Eventually([&] { return world.fs->GetStatus().inode_count == file_count + 2; }));
+  EXPECT_TRUE(Eventually([&] { return world.fs->maintenance().GetStatus().inode_count == file_count + 2; }));
   const EngineCalls before = CallsOf(*world.engine);
   EXPECT_TRUE(World::Await<void>([&](Done<void> done) {
                 meta::RenameParams params{kRootInode, "step.tmp", kRootInode, "step", meta::RenameMode::kReplace};
-                world.fs->Rename(params, {}, std::move(done));
+                world.fs->names().Rename(params, {}, std::move(done));
               }).ok());
   const EngineCalls after = CallsOf(*world.engine);
   return {after.gets - before.gets, after.scans - before.scans, after.writes - before.writes,

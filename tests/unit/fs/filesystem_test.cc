@@ -5,6 +5,9 @@
 
 #include "base/clock.h"
 #include "fixture.h"
+#include "fs/attributes.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 #include "fs/recipe.h"
 
 namespace cairnfs::fs {
@@ -130,13 +133,14 @@ TEST(FileSystem, ACollectionFreesWhatNothingNames) {
   ASSERT_TRUE(world.Write(gone, 0, RandomText(random, 5'000'000)).ok());
   world.CloseFile(gone);
   ASSERT_TRUE(world.Fsync(kept).ok());
-  ASSERT_TRUE(world.fs->Unlink(kRootInode, "gone").ok());
-  world.fs->Forget(gone.attr.inode, 1);
-  auto collected =
-      World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world.fs->Collect(std::move(done)); });
+  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "gone").ok());
+  world.fs->names().Forget(gone.attr.inode, 1);
+  auto collected = World::Await<CollectionStatus>(
+      [&](Done<CollectionStatus> done) { world.fs->maintenance().Collect(std::move(done)); });
   ASSERT_TRUE(collected.ok()) << collected.error().message;
   EXPECT_LT(world.chunks->Stats().unique_bytes, 600'000u);
-  auto report = World::Await<CheckReport>([&](Done<CheckReport> done) { world.fs->Check({}, std::move(done)); });
+  auto report =
+      World::Await<CheckReport>([&](Done<CheckReport> done) { world.fs->maintenance().Check({}, std::move(done)); });
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->problems, std::vector<std::string>());
   EXPECT_EQ(report->unreferenced_chunks, 0u);
@@ -212,8 +216,8 @@ TEST(FileSystem, AFileIsAStringOfBytes) {
         break;
       case 9:
         if (random() % 8 == 0) {
-          auto collected =
-              World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world.fs->Collect(std::move(done)); });
+          auto collected = World::Await<CollectionStatus>(
+              [&](Done<CollectionStatus> done) { world.fs->maintenance().Collect(std::move(done)); });
           ASSERT_TRUE(collected.ok()) << collected.error().message;
         }
         break;
@@ -239,7 +243,7 @@ TEST(FileSystem, AFileIsAStringOfBytes) {
         ASSERT_EQ(*read == (offset < model.size() ? model.substr(offset, 100'000) : ""), true) << "step " << step;
       }
     }
-    ASSERT_EQ(world.fs->GetAttr(file.attr.inode)->size, model.size()) << "step " << step;
+    ASSERT_EQ(world.fs->names().GetAttr(file.attr.inode)->size, model.size()) << "step " << step;
   }
   world.CloseFile(file);
   world.Reopen();
@@ -252,14 +256,15 @@ TEST(FileSystem, AFileIsAStringOfBytes) {
 
 Status Admitted(World& world, NameChange change) {
   std::promise<Status> promise;
-  world.fs->WhenAdmitted(change, [&](Status status) { promise.set_value(std::move(status)); });
+  world.fs->names().WhenAdmitted(change, [&](Status status) { promise.set_value(std::move(status)); });
   return promise.get_future().get();
 }
 
 TEST(FileSystem, NamesDoNotPileUpWhileTheDiskIsFull) {
   World world;
-  ASSERT_TRUE(
-      world.fs->SetXattr(world.Create("first").attr.inode, "user.a", "1", meta::Namespace::XattrMode::kSet).ok());
+  ASSERT_TRUE(world.fs->attributes()
+                  .SetXattr(world.Create("first").attr.inode, "user.a", "1", meta::Namespace::XattrMode::kSet)
+                  .ok());
   world.engine->full = true;
   const std::string value(60 * kKiB, 'x');
   std::vector<std::string> made;
@@ -270,10 +275,10 @@ TEST(FileSystem, NamesDoNotPileUpWhileTheDiskIsFull) {
     std::string name = "fifo-" + std::to_string(i);
     refused = Admitted(world, NameChange::kMakes);
     if (!refused.ok()) break;
-    auto attr = world.fs->MakeNode(kRootInode, name, params);
+    auto attr = world.fs->names().MakeNode(kRootInode, name, params);
     ASSERT_TRUE(attr.ok()) << attr.error().message;
     made.push_back(name);
-    refused = world.fs->SetXattr(attr->inode, "user.big", value, meta::Namespace::XattrMode::kSet);
+    refused = world.fs->attributes().SetXattr(attr->inode, "user.big", value, meta::Namespace::XattrMode::kSet);
   }
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace) << refused.error().message;
@@ -281,24 +286,25 @@ TEST(FileSystem, NamesDoNotPileUpWhileTheDiskIsFull) {
   // Deleting makes room again.
   for (const std::string& name : made) {
     ASSERT_TRUE(Admitted(world, NameChange::kRemoves).ok());
-    ASSERT_TRUE(world.fs->Unlink(kRootInode, name).ok()) << name;
+    ASSERT_TRUE(world.fs->names().Unlink(kRootInode, name).ok()) << name;
   }
   world.engine->full = false;
   ASSERT_TRUE(Eventually([&] { return Admitted(world, NameChange::kMakes).ok(); }));
   meta::CreateParams params;
   params.mode = S_IFIFO | 0600;
-  EXPECT_TRUE(world.fs->MakeNode(kRootInode, "again", params).ok());
+  EXPECT_TRUE(world.fs->names().MakeNode(kRootInode, "again", params).ok());
   world.Reopen();
-  EXPECT_TRUE(world.fs->Lookup(kRootInode, "again").ok());
-  EXPECT_FALSE(world.fs->Lookup(kRootInode, made.front()).ok());
+  EXPECT_TRUE(world.fs->names().Lookup(kRootInode, "again").ok());
+  EXPECT_FALSE(world.fs->names().Lookup(kRootInode, made.front()).ok());
 }
 
 // What others do does not make a file pending that is durable.
 TEST(FileSystem, DurabilityIsAFilesOwn) {
   World world;
   auto durability = [&](InodeId inode) {
-    auto value = World::Await<std::string>(
-        [&](Done<std::string> done) { world.fs->GetXattr(inode, "user.cairnfs.durability", std::move(done)); });
+    auto value = World::Await<std::string>([&](Done<std::string> done) {
+      world.fs->attributes().GetXattr(inode, "user.cairnfs.durability", std::move(done));
+    });
     return value.ok() ? *value : value.error().message;
   };
   auto file = world.Create("file");
@@ -313,7 +319,7 @@ TEST(FileSystem, DurabilityIsAFilesOwn) {
   EXPECT_EQ(durability(file.attr.inode), "local");
   EXPECT_EQ(durability(other.attr.inode), "pending");
   EXPECT_EQ(durability(kRootInode), "pending");
-  ASSERT_TRUE(world.fs->SetXattr(file.attr.inode, "user.a", "1", meta::Namespace::XattrMode::kSet).ok());
+  ASSERT_TRUE(world.fs->attributes().SetXattr(file.attr.inode, "user.a", "1", meta::Namespace::XattrMode::kSet).ok());
   EXPECT_EQ(durability(file.attr.inode), "pending");
   world.engine->full = false;
 }
@@ -324,7 +330,7 @@ TEST(FileSystem, LostBytesAreNotPublished) {
   World world;
   meta::CreateParams params;
   params.mode = S_IFDIR | 0755;
-  auto directory = world.fs->MakeNode(kRootInode, "step.tmp", params);
+  auto directory = world.fs->names().MakeNode(kRootInode, "step.tmp", params);
   ASSERT_TRUE(directory.ok());
   params.mode = S_IFREG | 0644;
   auto file = world.fs->Create(directory->inode, "weights", params, {.read = true, .write = true});
@@ -338,13 +344,15 @@ TEST(FileSystem, LostBytesAreNotPublished) {
 
   auto rename = [&] {
     auto result = World::Await<void>([&](Done<void> done) {
-      world.fs->Rename({kRootInode, "step.tmp", kRootInode, "step", meta::RenameMode::kReplace}, {}, std::move(done));
+      world.fs->names().Rename({kRootInode, "step.tmp", kRootInode, "step", meta::RenameMode::kReplace}, {},
+                               std::move(done));
     });
     return result;
   };
   auto durability = [&](InodeId inode) {
-    auto value = World::Await<std::string>(
-        [&](Done<std::string> done) { world.fs->GetXattr(inode, "user.cairnfs.durability", std::move(done)); });
+    auto value = World::Await<std::string>([&](Done<std::string> done) {
+      world.fs->attributes().GetXattr(inode, "user.cairnfs.durability", std::move(done));
+    });
     return value.ok() ? *value : value.error().message;
   };
   Status refused = rename();
@@ -364,8 +372,8 @@ TEST(FileSystem, LostBytesAreNotPublished) {
 
 TEST(FileSystem, ATruncateThatCannotBeChangesNothing) {
   World world;
-  auto directory = world.fs->MakeNode(kRootInode, "directory", WithMode(S_IFDIR | 0755));
-  auto fifo = world.fs->MakeNode(kRootInode, "fifo", WithMode(S_IFIFO | 0644));
+  auto directory = world.fs->names().MakeNode(kRootInode, "directory", WithMode(S_IFDIR | 0755));
+  auto fifo = world.fs->names().MakeNode(kRootInode, "fifo", WithMode(S_IFIFO | 0644));
   auto file = world.Create("file");
   ASSERT_TRUE(directory.ok() && fifo.ok());
   auto truncate = [&](InodeId inode, uint64_t size) -> std::optional<ErrorCode> {
@@ -373,7 +381,8 @@ TEST(FileSystem, ATruncateThatCannotBeChangesNothing) {
     request.size = size;
     request.mode = 0700;
     request.uid = 5;
-    auto done = World::Await<meta::Attr>([&](Done<meta::Attr> answer) { world.fs->SetAttr(inode, request, answer); });
+    auto done = World::Await<meta::Attr>(
+        [&](Done<meta::Attr> answer) { world.fs->attributes().SetAttr(inode, request, answer); });
     if (done.ok()) return std::nullopt;
     return done.error().code;
   };
@@ -381,7 +390,7 @@ TEST(FileSystem, ATruncateThatCannotBeChangesNothing) {
   EXPECT_EQ(truncate(fifo->inode, 0), ErrorCode::kInvalidArgument);
   EXPECT_EQ(truncate(file.attr.inode, UINT64_MAX), ErrorCode::kTooLarge);
   for (const meta::Attr& before : {*directory, *fifo, file.attr}) {
-    auto attr = world.fs->GetAttr(before.inode);
+    auto attr = world.fs->names().GetAttr(before.inode);
     ASSERT_TRUE(attr.ok());
     EXPECT_EQ(attr->mode, before.mode);
     EXPECT_EQ(attr->uid, before.uid);
@@ -398,13 +407,15 @@ TEST(FileSystem, ReadsOfWhoOpenedItSoLeaveTheAccessTimeAlone) {
   times.atime = Timestamp{1000, 0};
   times.mtime = Timestamp{2000, 0};
   const InodeId inode = file.attr.inode;
-  ASSERT_TRUE(World::Await<meta::Attr>([&](Done<meta::Attr> done) { world.fs->SetAttr(inode, times, done); }).ok());
+  ASSERT_TRUE(World::Await<meta::Attr>([&](Done<meta::Attr> done) {
+                world.fs->attributes().SetAttr(inode, times, done);
+              }).ok());
   auto atime_after_read = [&](const OpenFlags& flags) {
     FileSystem::Created opened = file;
     opened.handle = *World::Await<HandleId>([&](Done<HandleId> done) { world.fs->Open(inode, flags, done); });
     EXPECT_EQ(*world.Read(opened, 0, 100), "text");
     world.fs->Release(opened.handle, inode);
-    return world.fs->GetAttr(inode)->atime.seconds;
+    return world.fs->names().GetAttr(inode)->atime.seconds;
   };
   EXPECT_EQ(atime_after_read({.read = true, .no_atime = true}), 1000);
   EXPECT_NE(atime_after_read({.read = true}), 1000);
@@ -442,7 +453,7 @@ TEST(FileSystem, AFileWhoseRecipeIsUnreadableCanBeEmptied) {
   ASSERT_TRUE(world.Fsync(file).ok());
   world.fs->Release(file.handle, file.attr.inode);
   world.Reopen();
-  auto attr = world.fs->Lookup(kRootInode, "file");
+  auto attr = world.fs->names().Lookup(kRootInode, "file");
   ASSERT_TRUE(attr.ok());
   world.engine->index_unreadable = true;
   auto open = [&](bool truncate) {
@@ -452,11 +463,12 @@ TEST(FileSystem, AFileWhoseRecipeIsUnreadableCanBeEmptied) {
   };
   SetAttrRequest longer;
   longer.size = 2 * kMiB;
-  EXPECT_FALSE(
-      World::Await<meta::Attr>([&](Done<meta::Attr> done) { world.fs->SetAttr(attr->inode, longer, done); }).ok());
+  EXPECT_FALSE(World::Await<meta::Attr>([&](Done<meta::Attr> done) {
+                 world.fs->attributes().SetAttr(attr->inode, longer, done);
+               }).ok());
   EXPECT_TRUE(open(true).ok());
   world.engine->index_unreadable = false;
-  auto after = world.fs->GetAttr(attr->inode);
+  auto after = world.fs->names().GetAttr(attr->inode);
   ASSERT_TRUE(after.ok());
   EXPECT_EQ(after->size, 0u);
   EXPECT_EQ(after->allocated_bytes, 0u);
@@ -467,12 +479,12 @@ TEST(FileSystem, NobodyIsAskedAfterTheAnswer) {
   World world;
   meta::CreateParams params;
   params.mode = S_IFDIR | 0755;
-  ASSERT_TRUE(world.fs->MakeNode(kRootInode, "a", params).ok());
+  ASSERT_TRUE(world.fs->names().MakeNode(kRootInode, "a", params).ok());
   std::atomic<int> asked_late{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
     std::string name = "d" + std::to_string(i);
-    ASSERT_TRUE(world.fs->MakeNode(kRootInode, name, params).ok());
+    ASSERT_TRUE(world.fs->names().MakeNode(kRootInode, name, params).ok());
     threads.emplace_back([&, name] {
       std::string from = name, to = name + "-other";
       for (int round = 0; round < 100; ++round) {
@@ -488,7 +500,7 @@ TEST(FileSystem, NobodyIsAskedAfterTheAnswer) {
             *alive = false;
             done(status);
           };
-          world.fs->Rename({kRootInode, from, kRootInode, to, meta::RenameMode::kReplace}, caller, answer);
+          world.fs->names().Rename({kRootInode, from, kRootInode, to, meta::RenameMode::kReplace}, caller, answer);
         });
         EXPECT_TRUE(renamed.ok());
         std::swap(from, to);
@@ -516,14 +528,15 @@ TEST(FileSystem, ManyFilesByManyThreads) {
         EXPECT_EQ(*world.Read(file, 0, text.size()) == text, true);
         world.CloseFile(file);
         if (i % 3 == 0) {
-          EXPECT_TRUE(world.fs->Unlink(kRootInode, name).ok());
-          world.fs->Forget(file.attr.inode, 1);
+          EXPECT_TRUE(world.fs->names().Unlink(kRootInode, name).ok());
+          world.fs->names().Forget(file.attr.inode, 1);
         }
       }
     });
   }
   for (auto& thread : threads) thread.join();
-  auto report = World::Await<CheckReport>([&](Done<CheckReport> done) { world.fs->Check({}, std::move(done)); });
+  auto report =
+      World::Await<CheckReport>([&](Done<CheckReport> done) { world.fs->maintenance().Check({}, std::move(done)); });
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->problems, std::vector<std::string>());
 }
@@ -534,12 +547,12 @@ TEST(FileSystem, WhoMayRenameADirectoryIsJudgedAsByTheKernel) {
     meta::CreateParams params = WithMode(S_IFDIR | mode);
     params.uid = uid;
     params.gid = gid;
-    auto made = world.fs->MakeNode(parent, name, params);
+    auto made = world.fs->names().MakeNode(parent, name, params);
     EXPECT_TRUE(made.ok());
     return made.ok() ? made->inode : InodeId{};
   };
   auto may = [&](const Credentials& caller, InodeId directory, InodeId final_parent) {
-    Status status = world.fs->CheckMayRename(caller, directory, final_parent);
+    Status status = world.fs->names().CheckMayRename(caller, directory, final_parent);
     EXPECT_TRUE(status.ok() || status.error().code == ErrorCode::kPermission);
     return status.ok();
   };
@@ -562,7 +575,7 @@ TEST(FileSystem, WhoMayRenameADirectoryIsJudgedAsByTheKernel) {
   EXPECT_TRUE(may(member, mine, sticky));
   EXPECT_TRUE(may(root, mine, sticky));
   EXPECT_FALSE(may(owner, mine, sticky));
-  EXPECT_EQ(world.fs->CheckMayRename(root, InodeId{9999}, home).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(world.fs->names().CheckMayRename(root, InodeId{9999}, home).error().code, ErrorCode::kNotFound);
 }
 
 }  // namespace

@@ -13,7 +13,9 @@
 #include "../../support/eventually.h"
 #include "base/clock.h"
 #include "chunking/digest.h"
+#include "fs/attributes.h"
 #include "fs/filesystem.h"
+#include "fs/names.h"
 #include "io/faulty_disk.h"
 #include "io/memory_disk.h"
 #include "store/chunk_index_format.h"
@@ -225,7 +227,8 @@ class World {
   Status Truncate(const FileSystem::Created& file, uint64_t size) {
     SetAttrRequest request;
     request.size = size;
-    auto result = Await<meta::Attr>([&](Done<meta::Attr> done) { fs->SetAttr(file.attr.inode, request, done); });
+    auto result =
+        Await<meta::Attr>([&](Done<meta::Attr> done) { fs->attributes().SetAttr(file.attr.inode, request, done); });
     return result.ok() ? Status() : Status(result.error());
   }
   Status Fallocate(const FileSystem::Created& file, const FallocateRequest& request) {
@@ -243,7 +246,7 @@ class World {
   }
   FileSystem::Created OpenByName(std::string_view name) {
     FileSystem::Created file;
-    auto attr = fs->Lookup(kRootInode, name);
+    auto attr = fs->names().Lookup(kRootInode, name);
     EXPECT_TRUE(attr.ok());
     file.attr = *attr;
     auto handle = Await<HandleId>(

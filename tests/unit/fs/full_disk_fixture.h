@@ -2,6 +2,8 @@
 #pragma once
 
 #include "fixture.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 #include "io/faulty_disk.h"
 
 namespace cairnfs::fs {
@@ -52,11 +54,12 @@ class NoRoomForAccepted : public testing::Test {
         [&](Done<void> done) { world_.fs->Flush(file_.handle, file_.attr.inode, std::move(done)); });
   }
   Status Sync() {
-    return World::Await<void>([&](Done<void> done) { world_.fs->Sync(std::move(done)); });
+    return World::Await<void>([&](Done<void> done) { world_.fs->maintenance().Sync(std::move(done)); });
   }
   Status Rename() {
     return World::Await<void>([&](Done<void> done) {
-      world_.fs->Rename({kRootInode, "file", kRootInode, "final", meta::RenameMode::kReplace}, {}, std::move(done));
+      world_.fs->names().Rename({kRootInode, "file", kRootInode, "final", meta::RenameMode::kReplace}, {},
+                                std::move(done));
     });
   }
 

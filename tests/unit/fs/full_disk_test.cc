@@ -1,6 +1,9 @@
 // A disk without room for new bytes: what is refused, what is lost, and the way out.
 #include "base/clock.h"
+#include "fs/attributes.h"
 #include "fs/collector.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 #include "full_disk_fixture.h"
 
 namespace cairnfs::fs {
@@ -25,18 +28,20 @@ class FullDiskTest : public testing::Test {
     }
   }
   std::string Durability(InodeId inode) {
-    auto value = World::Await<std::string>(
-        [&](Done<std::string> done) { world_.fs->GetXattr(inode, "user.cairnfs.durability", std::move(done)); });
+    auto value = World::Await<std::string>([&](Done<std::string> done) {
+      world_.fs->attributes().GetXattr(inode, "user.cairnfs.durability", std::move(done));
+    });
     return value.ok() ? *value : value.error().message;
   }
   void Remove(const FileSystem::Created& file, std::string_view name) {
     world_.fs->Release(file.handle, file.attr.inode);
-    ASSERT_TRUE(world_.fs->Unlink(kRootInode, name).ok());
-    world_.fs->Forget(file.attr.inode, 1);
+    ASSERT_TRUE(world_.fs->names().Unlink(kRootInode, name).ok());
+    world_.fs->names().Forget(file.attr.inode, 1);
   }
   Status Rename(std::string_view from, std::string_view to, meta::RenameMode mode = meta::RenameMode::kReplace) {
     return World::Await<void>([&](Done<void> done) {
-      world_.fs->Rename({kRootInode, std::string(from), kRootInode, std::string(to), mode}, {}, std::move(done));
+      world_.fs->names().Rename({kRootInode, std::string(from), kRootInode, std::string(to), mode}, {},
+                                std::move(done));
     });
   }
   Status RenameStep() { return Rename("step.tmp", "step"); }
@@ -56,7 +61,7 @@ TEST_F(FullDiskTest, AllocatingWhatTheFileHasNeedsNoRoom) {
   ASSERT_TRUE(world_.Fsync(file).ok());
   EXPECT_TRUE(allocate(61 * kMiB).ok()) << "stored";
   EXPECT_EQ(allocate(200 * kMiB).error().code, ErrorCode::kNoSpace);
-  EXPECT_EQ(world_.fs->GetAttr(file.attr.inode)->size, 61 * kMiB);
+  EXPECT_EQ(world_.fs->names().GetAttr(file.attr.inode)->size, 61 * kMiB);
   world_.CloseFile(file);
 }
 
@@ -64,7 +69,7 @@ TEST_F(FullDiskTest, AllocatingWhatTheFileHasNeedsNoRoom) {
 TEST_F(FullDiskTest, StoresThroughAMappingThatFindNoRoomAreLostAndKnown) {
   meta::CreateParams params;
   params.mode = S_IFDIR | 0755;
-  auto directory = world_.fs->MakeNode(kRootInode, "step.tmp", params);
+  auto directory = world_.fs->names().MakeNode(kRootInode, "step.tmp", params);
   ASSERT_TRUE(directory.ok());
   params.mode = S_IFREG | 0644;
   auto mapped = world_.fs->Create(directory->inode, "weights", params, {.read = true, .write = true});
@@ -131,12 +136,12 @@ TEST_F(FullDiskTest, AFileWithLostBytesTakesTheNameOfNoOther) {
     EXPECT_FALSE(Rename("weights.tmp", "weights", meta::RenameMode::kExchange).ok());
     EXPECT_FALSE(Rename("weights", "weights.tmp", meta::RenameMode::kExchange).ok());
   }
-  EXPECT_EQ(world_.fs->Lookup(kRootInode, "weights")->inode, good.attr.inode);
+  EXPECT_EQ(world_.fs->names().Lookup(kRootInode, "weights")->inode, good.attr.inode);
 
   ASSERT_TRUE(world_.Write(mapped, 0, stores).ok());
   ASSERT_TRUE(world_.Fsync(mapped).ok());
   EXPECT_TRUE(Rename("weights.tmp", "weights").ok());
-  EXPECT_EQ(world_.fs->Lookup(kRootInode, "weights")->inode, mapped.attr.inode);
+  EXPECT_EQ(world_.fs->names().Lookup(kRootInode, "weights")->inode, mapped.attr.inode);
   world_.fs->Release(mapped.handle, mapped.attr.inode);
 }
 
@@ -178,15 +183,15 @@ TEST_F(FullDiskTest, ACollectionThatFoundNoRoomIsSeenAndTriedAgainOnceThereIsSom
       world_.fs->Release(files[i].handle, files[i].attr.inode);
     }
   }
-  ASSERT_TRUE(Eventually([&] { return world_.fs->GetStatus().collection_failed; }));
-  const std::string error = world_.fs->GetStatus().last_error;
+  ASSERT_TRUE(Eventually([&] { return world_.fs->maintenance().GetStatus().collection_failed; }));
+  const std::string error = world_.fs->maintenance().GetStatus().last_error;
   EXPECT_TRUE(error.starts_with("collection failed: ")) << error;
   EXPECT_NE(error.find("quarter of the reserve"), std::string::npos) << error;
 
   foreign->reset();
   ASSERT_TRUE(world_.disk->Remove("foreign").ok());
-  EXPECT_TRUE(Eventually([&] { return !world_.fs->GetStatus().collection_failed; }));
-  EXPECT_EQ(world_.fs->GetStatus().last_error, "");
+  EXPECT_TRUE(Eventually([&] { return !world_.fs->maintenance().GetStatus().collection_failed; }));
+  EXPECT_EQ(world_.fs->maintenance().GetStatus().last_error, "");
   auto file = world_.Create("new");
   EXPECT_TRUE(world_.Write(file, 0, RandomText(1000, 16 * kMiB)).ok());
   world_.fs->Release(file.handle, file.attr.inode);
@@ -199,7 +204,9 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
   world.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
   io::FaultyDisk& disk = world.RemakeOnFaultyDisk();
   ASSERT_NO_FATAL_FAILURE(SaveOld(world));
-  auto sync = [&] { return World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }); };
+  auto sync = [&] {
+    return World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); });
+  };
   auto file = world.Create("file");
   const std::string bytes = RandomText(2, 20'000);
   ASSERT_TRUE(world.Write(file, 0, bytes).ok());
@@ -208,7 +215,7 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
   disk.SetFaults(full);
   const Status refused = sync();
   EXPECT_TRUE(!refused.ok() && refused.error().code == ErrorCode::kNoSpace);
-  ASSERT_TRUE(world.fs->Unlink(kRootInode, "old").ok());
+  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "old").ok());
   EXPECT_TRUE(Eventually([&] { return sync().ok(); }));
   EXPECT_EQ(*world.Read(file, 0, bytes.size()), bytes);
   world.fs->Release(file.handle, file.attr.inode);
@@ -229,7 +236,7 @@ TEST(FullDisk, WhereTheDiskIsBrokenToo) {
   disk.SetFaults(faults);
   ASSERT_TRUE(world.Write(file, 0, "what is left of it has room for this").ok());
   const std::string large(2 * world.store_options.segment_bytes, 'l');
-  ASSERT_TRUE(Eventually([&] { return world.fs->GetStatus().store.available_bytes < large.size(); }));
+  ASSERT_TRUE(Eventually([&] { return world.fs->maintenance().GetStatus().store.available_bytes < large.size(); }));
   FileSystem::WriteRequest request;
   request.handle = file.handle;
   request.inode = file.attr.inode;
@@ -323,7 +330,7 @@ TEST_F(NoRoomInThePool, NothingIsLostAndWritesGoOnOnceThereIsRoom) {
 // Who deletes and tries again at once is not told what was found before.
 TEST_F(NoRoomInThePool, WhatIsDeletedIsCollectedBeforeTheNextWriteIsRefused) {
   ExpectNoSpace();
-  ASSERT_TRUE(world_.fs->Unlink(kRootInode, "old").ok());
+  ASSERT_TRUE(world_.fs->names().Unlink(kRootInode, "old").ok());
   const auto [buffer, why] = AwaitBuffer();
   EXPECT_TRUE(buffer);
   EXPECT_FALSE(why) << why->message;
@@ -333,8 +340,8 @@ TEST_F(NoRoomInThePool, WhatIsDeletedIsCollectedBeforeTheNextWriteIsRefused) {
 TEST_F(NoRoomInThePool, WhenTheFileIsRemovedItsBuffersComeBack) {
   ExpectNoSpace();
   world_.fs->Release(std::exchange(file_.handle, 0), file_.attr.inode);
-  ASSERT_TRUE(world_.fs->Unlink(kRootInode, "file").ok());
-  world_.fs->Forget(file_.attr.inode, 1);
+  ASSERT_TRUE(world_.fs->names().Unlink(kRootInode, "file").ok());
+  world_.fs->names().Forget(file_.attr.inode, 1);
   EXPECT_TRUE(Eventually([&] { return static_cast<bool>(AwaitBuffer().first); }));
 }
 
@@ -384,7 +391,7 @@ TEST_F(NoRoomInThePool, AStoreThroughAMappingThatIsRefusedIsKnownToBeLost) {
 
 TEST_F(NoRoomForAccepted, TheFileCanBeEmptied) {
   EXPECT_TRUE(world_.Truncate(file_, 0).ok());
-  EXPECT_EQ(world_.fs->GetAttr(file_.attr.inode)->size, 0u);
+  EXPECT_EQ(world_.fs->names().GetAttr(file_.attr.inode)->size, 0u);
   EXPECT_TRUE(Sync().ok()) << "nothing is left that needs room";
   // Its error was of bytes that are no more.
   EXPECT_TRUE(Rename().ok());
@@ -394,7 +401,7 @@ TEST_F(NoRoomForAccepted, TheFileCanBeEmptied) {
 TEST_F(NoRoomForAccepted, TheFileCanBeEmptiedWhileARoundIsAtWork) {
   disk_->SetFaults({});
   // The room is looked at now and then.
-  ASSERT_TRUE(Eventually([&] { return world_.fs->GetStatus().store.available_bytes > kMiB; }));
+  ASSERT_TRUE(Eventually([&] { return world_.fs->maintenance().GetStatus().store.available_bytes > kMiB; }));
   const std::string bytes = "bytes of another file";
   auto other = world_.Create("other");
   ASSERT_TRUE(world_.Write(other, 0, bytes).ok());

@@ -1,5 +1,8 @@
 // Who may make names while the room for metadata gets short, and who has taken it.
 #include "fixture.h"
+#include "fs/attributes.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -17,7 +20,8 @@ class MetadataRoomTest : public testing::Test {
   Status Admit(NameChange change, uint32_t uid) {
     Caller caller;
     caller.uid = uid;
-    return World::Await<void>([&](Done<void> done) { world_.fs->WhenAdmitted(change, std::move(done), caller); });
+    return World::Await<void>(
+        [&](Done<void> done) { world_.fs->names().WhenAdmitted(change, std::move(done), caller); });
   }
   bool IsRefused(uint32_t uid) {
     const Status admitted = Admit(NameChange::kMakes, uid);
@@ -34,7 +38,7 @@ class MetadataRoomTest : public testing::Test {
     meta::CreateParams params = WithMode(S_IFLNK | 0777);
     params.uid = uid;
     params.symlink_target = std::string(size, 'x');
-    auto made = world_.fs->MakeNode(kRootInode, name, params);
+    auto made = world_.fs->names().MakeNode(kRootInode, name, params);
     EXPECT_TRUE(made.ok());
     return made->inode;
   }
@@ -48,12 +52,12 @@ class MetadataRoomTest : public testing::Test {
 
 TEST_F(MetadataRoomTest, RootHasTheLastOfIt) {
   EXPECT_FALSE(IsRefused(kAlice));
-  EXPECT_GT(world_.fs->GetSpace()->inodes_free, 0u);
+  EXPECT_GT(world_.fs->maintenance().GetSpace()->inodes_free, 0u);
   LeaveRoom(kReserve / 10);
   EXPECT_TRUE(Eventually([&] { return IsRefused(kAlice); }));
   EXPECT_FALSE(IsRefused(0));
-  EXPECT_EQ(world_.fs->GetSpace()->inodes_free, 0u);
-  EXPECT_EQ(world_.fs->GetStatus().metadata_room_bytes, 0u);
+  EXPECT_EQ(world_.fs->maintenance().GetSpace()->inodes_free, 0u);
+  EXPECT_EQ(world_.fs->maintenance().GetStatus().metadata_room_bytes, 0u);
   LeaveRoom(0);
   EXPECT_TRUE(Eventually([&] { return IsRefused(0); }));
   EXPECT_TRUE(Admit(NameChange::kRemoves, kAlice).ok());
@@ -76,8 +80,8 @@ TEST_F(MetadataRoomTest, WhoHasMostOfItLeavesTheLastQuarterToOthers) {
 TEST_F(MetadataRoomTest, WhatEachUserHasIsCounted) {
   AliceMakesMuch();
   const InodeId link = MakeLink("more of bob", kBob, 10);
-  ASSERT_TRUE(world_.fs->SetXattr(link, "trusted.big", std::string(5000, 'v'), {}).ok());
-  auto owners = world_.fs->GetMetadataOwners();
+  ASSERT_TRUE(world_.fs->attributes().SetXattr(link, "trusted.big", std::string(5000, 'v'), {}).ok());
+  auto owners = world_.fs->maintenance().GetMetadataOwners();
   ASSERT_TRUE(owners.ok());
   ASSERT_EQ(owners->size(), 3u);  // the root directory is root's
   const MetadataOwner& alice = (*owners)[0];

@@ -5,6 +5,8 @@
 #include <thread>
 
 #include "fixture.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -39,7 +41,7 @@ class MovedBytesTest : public testing::Test {
     EXPECT_TRUE(world_.Write(file, 0, text).ok());
     EXPECT_TRUE(world_.Fsync(file).ok());
     world_.CloseFile(file);
-    world_.fs->Forget(file.attr.inode, 1);
+    world_.fs->names().Forget(file.attr.inode, 1);
   }
   Moved Resave(const std::string& text) {
     return Count([&] { Save("again", text); });
@@ -52,12 +54,13 @@ class MovedBytesTest : public testing::Test {
       ASSERT_TRUE(*part == std::string_view(text).substr(at, kMiB)) << name << " at " << at;
     }
     world_.CloseFile(file);
-    world_.fs->Forget(file.attr.inode, 1);
+    world_.fs->names().Forget(file.attr.inode, 1);
   }
   void RemoveAndCollect(const std::string& name) {
-    EXPECT_TRUE(world_.fs->Unlink(kRootInode, name).ok());
-    EXPECT_TRUE(
-        World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world_.fs->Collect(std::move(done)); }).ok());
+    EXPECT_TRUE(world_.fs->names().Unlink(kRootInode, name).ok());
+    EXPECT_TRUE(World::Await<CollectionStatus>([&](Done<CollectionStatus> done) {
+                  world_.fs->maintenance().Collect(std::move(done));
+                }).ok());
     world_.chunks->DropCache();
   }
   // As copy_file_range(2) of a whole file.
@@ -372,7 +375,7 @@ TEST_F(MovedBytesTest, ASparseFileStaysSparseHoweverOftenItsPiecesAreMerged) {
   for (int i = 0; i < 6; i++) {
     write_piece();
     ASSERT_TRUE(world_.Fsync(file).ok());
-    EXPECT_LE(world_.fs->GetAttr(file.attr.inode)->allocated_bytes, pages.size() * kPageBytes);
+    EXPECT_LE(world_.fs->names().GetAttr(file.attr.inode)->allocated_bytes, pages.size() * kPageBytes);
   }
   // What one small write costs in the end: its page of the recipe and a merged piece.
   const Moved last = Count([&] {
@@ -380,7 +383,7 @@ TEST_F(MovedBytesTest, ASparseFileStaysSparseHoweverOftenItsPiecesAreMerged) {
     ASSERT_TRUE(world_.Fsync(file).ok());
   });
   EXPECT_LE(last.stored, kMiB);
-  model.resize(world_.fs->GetAttr(file.attr.inode)->size);
+  model.resize(world_.fs->names().GetAttr(file.attr.inode)->size);
   for (uint64_t at = 0; at < model.size(); at += kMiB) {
     ASSERT_TRUE(*world_.Read(file, at, kMiB) == model.substr(at, kMiB)) << at;
   }
@@ -394,7 +397,7 @@ TEST_F(MovedBytesTest, PiecesFarApartStayApartHoweverManyThereAre) {
     for (uint64_t i = 0; i < 33; i++) ASSERT_TRUE(world_.Write(file, page + 100 * i, RandomText(page + i, 30)).ok());
   }
   ASSERT_TRUE(world_.Fsync(file).ok());
-  EXPECT_LE(world_.fs->GetAttr(file.attr.inode)->allocated_bytes, pages * kPageBytes);
+  EXPECT_LE(world_.fs->names().GetAttr(file.attr.inode)->allocated_bytes, pages * kPageBytes);
   world_.CloseFile(file);
 }
 

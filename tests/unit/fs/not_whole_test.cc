@@ -1,4 +1,6 @@
 // Files of which something accepted found no room or is lost: what becomes of their renames, and of their errors.
+#include "fs/maintenance.h"
+#include "fs/names.h"
 #include "fs/recipe.h"
 #include "full_disk_fixture.h"
 
@@ -38,7 +40,7 @@ TEST_F(NoRoomForAccepted, NoRenameShowsAFileThatIsNotWhole) {
     ASSERT_FALSE(renamed.ok()) << "told before or not";
     EXPECT_EQ(renamed.error().code, ErrorCode::kNoSpace) << renamed.error().message;
   }
-  EXPECT_TRUE(world_.fs->Lookup(kRootInode, "file").ok());
+  EXPECT_TRUE(world_.fs->names().Lookup(kRootInode, "file").ok());
   disk_->SetFaults({});
   ASSERT_TRUE(Sync().ok());
   EXPECT_TRUE(Rename().ok());
@@ -69,11 +71,11 @@ TEST_F(NoRoomForAccepted, ARenameWaitsUntilItIsKnownWhetherWhatIsOnItsWayHasRoom
   const std::string bytes = RandomText(2, 1000);
   disk_->SetFaults({});
   ReopenWithoutRoom({{kMiB, bytes}});
-  ASSERT_TRUE(Eventually([&] { return world_.fs->GetStatus().store.available_bytes == 0; }));
+  ASSERT_TRUE(Eventually([&] { return world_.fs->maintenance().GetStatus().store.available_bytes == 0; }));
   world_.engine->HoldPutOf(bytes);
   std::future<Status> renamed = std::async(std::launch::async, [&] { return Rename(); });
   EXPECT_TRUE(Eventually([&] { return world_.engine->holding.load(); }));
-  EXPECT_FALSE(world_.fs->Lookup(kRootInode, "final").ok());
+  EXPECT_FALSE(world_.fs->names().Lookup(kRootInode, "final").ok());
   world_.engine->LetGo();
   const Status refused = renamed.get();
   ASSERT_FALSE(refused.ok());
@@ -132,7 +134,9 @@ TEST(FullDisk, ALackOfDescriptorsForTheRecipeLosesNothing) {
   World world;
   world.fs_options.flush_interval_ms = 600'000;  // rounds run when they are asked for
   io::FaultyDisk& disk = world.RemakeOnFaultyDisk();
-  auto sync = [&] { return World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }); };
+  auto sync = [&] {
+    return World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); });
+  };
   auto file = world.Create("file");
   for (const auto& [offset, piece] : ManyPieces(RandomText(1, 1000))) {
     ASSERT_TRUE(world.Write(file, offset, piece).ok());
@@ -177,14 +181,16 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForARecipe) {
   world.CloseFile(known);
   world.Reopen();
   ASSERT_NO_FATAL_FAILURE(SaveOld(world));
-  auto sync = [&] { return World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }); };
+  auto sync = [&] {
+    return World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); });
+  };
   auto file = world.Create("file");
   for (const auto& [offset, piece] : ManyPieces(bytes)) ASSERT_TRUE(world.Write(file, offset, piece).ok());
   io::Faults full;
   full.growth_bytes_max = 0;
   disk.SetFaults(full);
   ExpectRecipeWithoutRoom(sync());
-  ASSERT_TRUE(world.fs->Unlink(kRootInode, "old").ok());
+  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "old").ok());
   EXPECT_TRUE(Eventually([&] { return sync().ok(); }));
   EXPECT_EQ(*world.Read(file, kMiB, bytes.size()), bytes);
   world.fs->Release(file.handle, file.attr.inode);

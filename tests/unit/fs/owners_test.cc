@@ -4,6 +4,9 @@
 #include <random>
 
 #include "fixture.h"
+#include "fs/attributes.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -33,16 +36,17 @@ class OwnersTest : public ::testing::Test {
     EXPECT_TRUE(world_.Write(file, 0, text).ok());
     EXPECT_TRUE(world_.Fsync(file).ok());
     world_.CloseFile(file);
-    world_.fs->Forget(file.attr.inode, 1);
+    world_.fs->names().Forget(file.attr.inode, 1);
     return Taken() - before;
   }
   void Chown(std::string_view name, uint32_t uid) {
-    auto attr = world_.fs->Lookup(kRootInode, name);
+    auto attr = world_.fs->names().Lookup(kRootInode, name);
     ASSERT_TRUE(attr.ok());
     SetAttrRequest request;
     request.uid = uid;
-    EXPECT_TRUE(
-        World::Await<meta::Attr>([&](Done<meta::Attr> done) { world_.fs->SetAttr(attr->inode, request, done); }).ok());
+    EXPECT_TRUE(World::Await<meta::Attr>([&](Done<meta::Attr> done) {
+                  world_.fs->attributes().SetAttr(attr->inode, request, done);
+                }).ok());
   }
   std::string Content(std::string_view name, size_t size) {
     auto file = world_.OpenByName(name);
@@ -52,7 +56,8 @@ class OwnersTest : public ::testing::Test {
     return text.ok() ? *text : "";
   }
   CollectionStatus Collect() {
-    auto collected = World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world_.fs->Collect(done); });
+    auto collected =
+        World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world_.fs->maintenance().Collect(done); });
     EXPECT_TRUE(collected.ok()) << collected.error().message;
     return collected.ok() ? *collected : CollectionStatus();
   }
@@ -107,7 +112,7 @@ TEST_F(OwnersTest, WhatOneDeletesGoesWhoeverElseHasIt) {
   const std::string text = Random(2, 3'000'000);
   const uint64_t each = Save("alice", kAlice, text);
   Save("bob", kBob, text);
-  ASSERT_TRUE(world_.fs->Unlink(kRootInode, "bob").ok());
+  ASSERT_TRUE(world_.fs->names().Unlink(kRootInode, "bob").ok());
   EXPECT_EQ(Collect().bytes_freed, each);
   EXPECT_EQ(Content("alice", text.size()), text);
 }

@@ -1,5 +1,7 @@
 // lseek for data and holes, and listing of chunks, in files whose recipes have many pages.
 #include "fixture.h"
+#include "fs/attributes.h"
+#include "fs/maintenance.h"
 #include "fs/recipe.h"
 
 namespace cairnfs::fs {
@@ -95,12 +97,14 @@ TEST_F(RangesOfLargeFile, BytesThatWaitCountAsData) {
 
 // Those of its recipe too: a lone file takes what the store has once nothing else is left.
 TEST_F(RangesOfLargeFile, ItsChunksAreCounted) {
-  ASSERT_TRUE(World::Await<CollectionStatus>([&](Done<CollectionStatus> done) { world_.fs->Collect(done); }).ok());
+  ASSERT_TRUE(World::Await<CollectionStatus>([&](Done<CollectionStatus> done) {
+                world_.fs->maintenance().Collect(done);
+              }).ok());
   const store::StoreStats stats = world_.chunks->Stats();
   EXPECT_GT(stats.unique_bytes, kPiece);
   auto ask = [&](std::string_view name) {
-    auto told =
-        World::Await<std::string>([&](Done<std::string> done) { world_.fs->GetXattr(file_.attr.inode, name, done); });
+    auto told = World::Await<std::string>(
+        [&](Done<std::string> done) { world_.fs->attributes().GetXattr(file_.attr.inode, name, done); });
     return told.ok() ? *told : told.error().message;
   };
   for (const bool is_reopened : {false, true}) {

@@ -1,5 +1,7 @@
 // What a stranger's change takes away from a file, and what the kernel may execute (docs/decisions/set-id.md).
 #include "fixture.h"
+#include "fs/attributes.h"
+#include "fs/names.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -21,12 +23,12 @@ class SetIdTest : public ::testing::Test {
     SetAttrRequest request;
     request.mode = mode;
     auto set = World::Await<meta::Attr>(
-        [&](Done<meta::Attr> done) { world.fs->SetAttr(file.attr.inode, request, std::move(done)); });
+        [&](Done<meta::Attr> done) { world.fs->attributes().SetAttr(file.attr.inode, request, std::move(done)); });
     if (!set.ok()) return set.error();
-    world.fs->NoteTold(*set);  // the answer
+    world.fs->attributes().NoteTold(*set);  // the answer
     return {};
   }
-  uint32_t ModeOf(const FileSystem::Created& file) { return world.fs->GetAttr(file.attr.inode)->mode & 07777; }
+  uint32_t ModeOf(const FileSystem::Created& file) { return world.fs->names().GetAttr(file.attr.inode)->mode & 07777; }
   Status WriteAs(const Caller& caller, const FileSystem::Created& file) {
     FileSystem::WriteRequest request;
     request.handle = file.handle;
@@ -112,24 +114,26 @@ TEST_F(SetIdTest, ItAndCapabilitiesGoEachTimeTheyAreGiven) {
   const FileSystem::Created file = world.Create("file");
   for (int i = 0; i < 3; i++) {
     ASSERT_TRUE(Chmod(file, 04777).ok());
-    ASSERT_TRUE(world.fs->SetXattr(file.attr.inode, kCapability, "caps", meta::Namespace::XattrMode::kSet).ok());
+    ASSERT_TRUE(
+        world.fs->attributes().SetXattr(file.attr.inode, kCapability, "caps", meta::Namespace::XattrMode::kSet).ok());
     ASSERT_TRUE(WriteAs(Stranger(), file).ok());
     EXPECT_EQ(ModeOf(file), 0777U);
-    EXPECT_TRUE(world.fs->ListXattrs(file.attr.inode)->empty());
+    EXPECT_TRUE(world.fs->attributes().ListXattrs(file.attr.inode)->empty());
   }
-  ASSERT_TRUE(world.fs->SetXattr(file.attr.inode, kCapability, "caps", meta::Namespace::XattrMode::kSet).ok());
+  ASSERT_TRUE(
+      world.fs->attributes().SetXattr(file.attr.inode, kCapability, "caps", meta::Namespace::XattrMode::kSet).ok());
   ASSERT_TRUE(Open(file, {.write = true, .truncate = true}, {}).ok());
-  EXPECT_TRUE(world.fs->ListXattrs(file.attr.inode)->empty());
+  EXPECT_TRUE(world.fs->attributes().ListXattrs(file.attr.inode)->empty());
 }
 
 TEST_F(SetIdTest, TheKernelKeepsNoModeWithItsBits) {
   const FileSystem::Created file = world.Create("file");
-  EXPECT_TRUE(world.fs->NoteTold(*world.fs->GetAttr(file.attr.inode)));
+  EXPECT_TRUE(world.fs->attributes().NoteTold(*world.fs->names().GetAttr(file.attr.inode)));
   ASSERT_TRUE(Chmod(file, 04777).ok());
-  EXPECT_FALSE(world.fs->NoteTold(*world.fs->GetAttr(file.attr.inode)));
+  EXPECT_FALSE(world.fs->attributes().NoteTold(*world.fs->names().GetAttr(file.attr.inode)));
   ASSERT_TRUE(WriteAs(Stranger(), file).ok());
   // It may not have taken the new one: so it goes on asking.
-  EXPECT_FALSE(world.fs->NoteTold(*world.fs->GetAttr(file.attr.inode)));
+  EXPECT_FALSE(world.fs->attributes().NoteTold(*world.fs->names().GetAttr(file.attr.inode)));
 }
 
 TEST_F(SetIdTest, AProgramRunsWithTheBitsItHas) {
@@ -161,10 +165,10 @@ TEST_F(SetIdTest, NothingIsExecutedWhileAWriterMayHideTheModeFromTheKernel) {
 TEST_F(SetIdTest, ANameThatIsRemovedMayHideTheModeUntilTheNextChmod) {
   const FileSystem::Created file = world.Create("program");
   auto linked = World::Await<meta::Attr>(
-      [&](Done<meta::Attr> done) { world.fs->Link(file.attr.inode, kRootInode, "other", std::move(done)); });
+      [&](Done<meta::Attr> done) { world.fs->names().Link(file.attr.inode, kRootInode, "other", std::move(done)); });
   ASSERT_TRUE(linked.ok());
   ASSERT_TRUE(Chmod(file, 04777).ok());
-  ASSERT_TRUE(world.fs->Unlink(kRootInode, "other").ok());
+  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "other").ok());
   ASSERT_TRUE(WriteAs(Stranger(), file).ok());
   world.CloseFile(file);
   EXPECT_EQ(CodeOf(OpenForExec(file)), ErrorCode::kBusy);

@@ -1,6 +1,8 @@
 // Files that come in small pieces: appended to by open, write and close, synced again and again, written with seeks
 // over a few zeros.
 #include "fixture.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 #include "fs/recipe.h"
 
 namespace cairnfs::fs {
@@ -16,7 +18,7 @@ class SmallWrites : public testing::Test {
     world_.Remake();
   }
   void Sync() {
-    EXPECT_TRUE(World::Await<void>([&](Done<void> done) { world_.fs->Sync(std::move(done)); }).ok());
+    EXPECT_TRUE(World::Await<void>([&](Done<void> done) { world_.fs->maintenance().Sync(std::move(done)); }).ok());
   }
   // A small write does not take a buffer of its own.
   Status Write(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
@@ -49,7 +51,7 @@ class SmallWrites : public testing::Test {
   }
   // What the file's durable record names.
   std::vector<Extent> ExtentsOf(std::string_view name) {
-    const InodeId inode = world_.fs->Lookup(kRootInode, name)->inode;
+    const InodeId inode = world_.fs->names().Lookup(kRootInode, name)->inode;
     auto entry = world_.kv->Get(meta::FileKey(inode));
     EXPECT_TRUE(entry.ok() && *entry);
     auto recipe = Recipe::Decode(meta::FileRecord::Decode((*entry)->value)->recipe);
@@ -237,7 +239,7 @@ TEST_F(SmallWrites, AHoleOfAWholePageStaysOne) {
   // A punched hole that is no whole page is zeros once bytes come behind it.
   ASSERT_TRUE(world_.Punch(file, 5 * kPageBytes, 10).ok());
   ASSERT_TRUE(world_.Write(file, 5 * kPageBytes + 10, "behind").ok());
-  EXPECT_EQ(seek(5 * kPageBytes - 1, FileSystem::Seek::kHole), world_.fs->GetAttr(file.attr.inode)->size);
+  EXPECT_EQ(seek(5 * kPageBytes - 1, FileSystem::Seek::kHole), world_.fs->names().GetAttr(file.attr.inode)->size);
   EXPECT_EQ(*world_.Read(file, 5 * kPageBytes - 1, 17), "a" + std::string(10, '\0') + "behind");
   world_.CloseFile(file);
 }

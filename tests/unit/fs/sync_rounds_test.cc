@@ -6,6 +6,8 @@
 #include "base/clock.h"
 #include "fixture.h"
 #include "fs/extent_map.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
 #include "io/faulty_disk.h"
 #include "meta/records.h"
 
@@ -144,13 +146,13 @@ TEST(SyncRounds, ARecipeThatCanNotBeStoredHoldsNobodyUp) {
   ASSERT_TRUE(world.Fsync(big).ok());
   ASSERT_TRUE(world.Write(big, 0, "changed").ok());
   ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Flush(big.handle, big.attr.inode, done); }).ok());
-  for (FsStatus status = world.fs->GetStatus(); status.dirty_bytes > status.store.pending_bytes;) {
+  for (FsStatus status = world.fs->maintenance().GetStatus(); status.dirty_bytes > status.store.pending_bytes;) {
     Clock::SleepFor(std::chrono::milliseconds(1));
-    status = world.fs->GetStatus();
+    status = world.fs->maintenance().GetStatus();
   }
   world.engine->index_unreadable = true;  // so that nothing can be put
   FileSystem::Created other = world.Create("other");
-  Status synced = World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); });
+  Status synced = World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); });
   ASSERT_FALSE(synced.ok());
   EXPECT_NE(synced.error().message.find("recipe of inode"), std::string::npos) << synced.error().message;
   EXPECT_FALSE(world.kv->HasUnflushed());
@@ -158,7 +160,8 @@ TEST(SyncRounds, ARecipeThatCanNotBeStoredHoldsNobodyUp) {
   EXPECT_TRUE(world.Truncate(big, 7 * kMiB + 1).ok());
   auto rename = [&] {
     return World::Await<void>([&](Done<void> done) {
-      world.fs->Rename({kRootInode, "big", kRootInode, "final", meta::RenameMode::kReplace}, {}, std::move(done));
+      world.fs->names().Rename({kRootInode, "big", kRootInode, "final", meta::RenameMode::kReplace}, {},
+                               std::move(done));
     });
   };
   for (int times = 0; times < 2; ++times) EXPECT_FALSE(rename().ok()) << "the new name would be of older bytes";
@@ -176,23 +179,24 @@ TEST(SyncRounds, ARenameThatIsNotDurableIsTakenBack) {
   World world;
   world.fs_options.flush_interval_ms = 600'000;
   world.Remake();
-  ASSERT_TRUE(world.fs->MakeNode(kRootInode, "step.tmp", WithMode(S_IFDIR | 0755)).ok());
+  ASSERT_TRUE(world.fs->names().MakeNode(kRootInode, "step.tmp", WithMode(S_IFDIR | 0755)).ok());
   auto rename = [&] {
     return World::Await<void>([&](Done<void> done) {
-      world.fs->Rename({kRootInode, "step.tmp", kRootInode, "step", meta::RenameMode::kReplace}, {}, std::move(done));
+      world.fs->names().Rename({kRootInode, "step.tmp", kRootInode, "step", meta::RenameMode::kReplace}, {},
+                               std::move(done));
     });
   };
-  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }).ok());
+  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); }).ok());
   world.engine->full = true;
   Status refused = rename();
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace) << refused.error().message;
-  EXPECT_TRUE(world.fs->Lookup(kRootInode, "step.tmp").ok());
-  EXPECT_FALSE(world.fs->Lookup(kRootInode, "step").ok());
+  EXPECT_TRUE(world.fs->names().Lookup(kRootInode, "step.tmp").ok());
+  EXPECT_FALSE(world.fs->names().Lookup(kRootInode, "step").ok());
   world.engine->full = false;
   EXPECT_TRUE(rename().ok());
-  EXPECT_FALSE(world.fs->Lookup(kRootInode, "step.tmp").ok());
-  EXPECT_TRUE(world.fs->Lookup(kRootInode, "step").ok());
+  EXPECT_FALSE(world.fs->names().Lookup(kRootInode, "step.tmp").ok());
+  EXPECT_TRUE(world.fs->names().Lookup(kRootInode, "step").ok());
 }
 
 // A world with files "old" and "new", whose renames wait; rounds run when they are asked for.
@@ -207,11 +211,12 @@ class DurableFileRename : public testing::Test {
       EXPECT_TRUE(world_.Write(file, 0, name).ok());
       world_.CloseFile(file);
     }
-    EXPECT_TRUE(World::Await<void>([&](Done<void> done) { world_.fs->Sync(std::move(done)); }).ok());
+    EXPECT_TRUE(World::Await<void>([&](Done<void> done) { world_.fs->maintenance().Sync(std::move(done)); }).ok());
   }
   Status Rename(const Caller& caller = {}) {
     return World::Await<void>([&](Done<void> done) {
-      world_.fs->Rename({kRootInode, "new", kRootInode, "old", meta::RenameMode::kReplace}, caller, std::move(done));
+      world_.fs->names().Rename({kRootInode, "new", kRootInode, "old", meta::RenameMode::kReplace}, caller,
+                                std::move(done));
     });
   }
   std::string TextOf(std::string_view name) {
@@ -276,7 +281,7 @@ TEST_F(DurableFileRename, ThatHasReplacedAFileAndIsNotDurableIsInterrupted) {
   ASSERT_FALSE(renamed.ok());
   EXPECT_EQ(renamed.error().code, ErrorCode::kInterrupted) << renamed.error().message;
   EXPECT_EQ(TextOf("old"), "new");
-  EXPECT_FALSE(world_.fs->Lookup(kRootInode, "new").ok());
+  EXPECT_FALSE(world_.fs->names().Lookup(kRootInode, "new").ok());
 }
 
 // The bytes were accepted, their descriptor closed, and only then does the disk fail.
@@ -284,7 +289,9 @@ TEST(SyncRounds, AfterTheDiskHasFailedCloseAndRenameSayIt) {
   World world;
   world.fs_options.flush_interval_ms = 600'000;
   io::FaultyDisk& disk = world.RemakeOnFaultyDisk();
-  auto sync = [&] { return World::Await<void>([&](Done<void> done) { world.fs->Sync(std::move(done)); }); };
+  auto sync = [&] {
+    return World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); });
+  };
   auto flush = [&](const FileSystem::Created& file) {
     return World::Await<void>([&](Done<void> done) { world.fs->Flush(file.handle, file.attr.inode, std::move(done)); });
   };
@@ -304,10 +311,11 @@ TEST(SyncRounds, AfterTheDiskHasFailedCloseAndRenameSayIt) {
   EXPECT_TRUE(flush(durable).ok()) << "all of it is on the disk";
   for (std::string name : {"file", "durable"}) {
     const Status renamed = World::Await<void>([&](Done<void> done) {
-      world.fs->Rename({kRootInode, name, kRootInode, "final", meta::RenameMode::kReplace}, {}, std::move(done));
+      world.fs->names().Rename({kRootInode, name, kRootInode, "final", meta::RenameMode::kReplace}, {},
+                               std::move(done));
     });
     EXPECT_FALSE(renamed.ok()) << name;
-    EXPECT_TRUE(world.fs->Lookup(kRootInode, name).ok());
+    EXPECT_TRUE(world.fs->names().Lookup(kRootInode, name).ok());
   }
   for (const FileSystem::Created& open : {durable, file, second}) world.fs->Release(open.handle, open.attr.inode);
   EXPECT_FALSE(world.fs->Stop().ok());
@@ -320,7 +328,7 @@ TEST(SyncRounds, WithLittleRoomForMetadataNamesAreRefusedAndRemovalsAreNot) {
   world.store_options.reserve_bytes = 60 * kMiB;
   world.Remake();
   auto admitted = [&](NameChange change) {
-    return World::Await<void>([&](Done<void> done) { world.fs->WhenAdmitted(change, std::move(done)); });
+    return World::Await<void>([&](Done<void> done) { world.fs->names().WhenAdmitted(change, std::move(done)); });
   };
   EXPECT_TRUE(admitted(NameChange::kMakes).ok());
   auto other = world.disk->Create("metadata-of-others");
@@ -346,13 +354,13 @@ FileSystem::Created SaveAndSync(World& world, std::string_view name, const std::
 
 // The collector has looked whether one is due, of all that was freed before.
 void AwaitCollectorLook(World& world) {
-  const uint64_t before = world.fs->GetCollection().vain_looks_total;
-  EXPECT_TRUE(Eventually([&] { return world.fs->GetCollection().vain_looks_total > before; }));
+  const uint64_t before = world.fs->maintenance().GetCollection().vain_looks_total;
+  EXPECT_TRUE(Eventually([&] { return world.fs->maintenance().GetCollection().vain_looks_total > before; }));
 }
 
 uint64_t AwaitCollections(World& world, uint64_t count) {
-  EXPECT_TRUE(Eventually([&] { return world.fs->GetCollection().runs_total >= count; }));
-  return world.fs->GetCollection().runs_total;
+  EXPECT_TRUE(Eventually([&] { return world.fs->maintenance().GetCollection().runs_total >= count; }));
+  return world.fs->maintenance().GetCollection().runs_total;
 }
 
 TEST(Collector, WhatWasFreedBeforeAStopIsCollectedAfterIt) {
@@ -362,15 +370,15 @@ TEST(Collector, WhatWasFreedBeforeAStopIsCollectedAfterIt) {
   world.Remake();
   FileSystem::Created file = SaveAndSync(world, "gone", RandomText(1, 3 * kMiB));
   world.CloseFile(file);
-  ASSERT_TRUE(world.fs->Unlink(kRootInode, "gone").ok());
-  world.fs->Forget(file.attr.inode, 1);
+  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "gone").ok());
+  world.fs->names().Forget(file.attr.inode, 1);
   world.fs_options.collect_delay_ms = 0;
   world.Reopen();  // sooner than the delay
   EXPECT_EQ(AwaitCollections(world, 1), 1u);
-  EXPECT_EQ(world.fs->GetStatus().store.chunk_count, 0u);
+  EXPECT_EQ(world.fs->maintenance().GetStatus().store.chunk_count, 0u);
   world.Reopen();  // and only once
   AwaitCollectorLook(world);
-  EXPECT_EQ(world.fs->GetCollection().runs_total, 0u);
+  EXPECT_EQ(world.fs->maintenance().GetCollection().runs_total, 0u);
 }
 
 TEST(Collector, AFileThatIsOpenCountsWhenItIsClosed) {
@@ -379,13 +387,13 @@ TEST(Collector, AFileThatIsOpenCountsWhenItIsClosed) {
   world.fs_options.collect_delay_ms = 0;
   world.Remake();
   FileSystem::Created file = SaveAndSync(world, "open", RandomText(1, 3 * kMiB));
-  ASSERT_TRUE(world.fs->Unlink(kRootInode, "open").ok());
-  world.fs->Forget(file.attr.inode, 1);
+  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "open").ok());
+  world.fs->names().Forget(file.attr.inode, 1);
   AwaitCollectorLook(world);
-  EXPECT_EQ(world.fs->GetCollection().runs_total, 0u);
+  EXPECT_EQ(world.fs->maintenance().GetCollection().runs_total, 0u);
   world.CloseFile(file);
   EXPECT_EQ(AwaitCollections(world, 1), 1u);
-  EXPECT_EQ(world.fs->GetStatus().store.chunk_count, 0u);
+  EXPECT_EQ(world.fs->maintenance().GetStatus().store.chunk_count, 0u);
 }
 
 TEST(Collector, WhatWasWrittenAfterTheFileWasUnlinkedCounts) {
@@ -394,13 +402,13 @@ TEST(Collector, WhatWasWrittenAfterTheFileWasUnlinkedCounts) {
   world.fs_options.collect_delay_ms = 0;
   world.Remake();
   FileSystem::Created file = world.Create("spill");
-  ASSERT_TRUE(world.fs->Unlink(kRootInode, "spill").ok());
-  world.fs->Forget(file.attr.inode, 1);
+  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "spill").ok());
+  world.fs->names().Forget(file.attr.inode, 1);
   ASSERT_TRUE(world.Write(file, 0, RandomText(1, 3 * kMiB)).ok());
   ASSERT_TRUE(world.Fsync(file).ok());
   world.CloseFile(file);
   EXPECT_EQ(AwaitCollections(world, 1), 1u);
-  EXPECT_TRUE(Eventually([&] { return world.fs->GetStatus().store.chunk_count == 0; }));
+  EXPECT_TRUE(Eventually([&] { return world.fs->maintenance().GetStatus().store.chunk_count == 0; }));
 }
 
 TEST(Collector, FilesThatGoAllTheTimeDoNotPutItOffForEver) {
@@ -409,14 +417,14 @@ TEST(Collector, FilesThatGoAllTheTimeDoNotPutItOffForEver) {
   world.fs_options.collect_delay_ms = 100;
   world.Remake();
   const auto end = Clock::Now() + std::chrono::seconds(60);
-  for (int i = 0; Clock::Now() < end && world.fs->GetCollection().runs_total == 0; ++i) {
+  for (int i = 0; Clock::Now() < end && world.fs->maintenance().GetCollection().runs_total == 0; ++i) {
     FileSystem::Created file = SaveAndSync(world, "heartbeat", RandomText(static_cast<uint64_t>(i), 8 * kKiB));
     world.CloseFile(file);
-    ASSERT_TRUE(world.fs->Unlink(kRootInode, "heartbeat").ok());
-    world.fs->Forget(file.attr.inode, 1);
+    ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "heartbeat").ok());
+    world.fs->names().Forget(file.attr.inode, 1);
     Clock::SleepFor(std::chrono::milliseconds(10));
   }
-  EXPECT_GE(world.fs->GetCollection().runs_total, 1u);
+  EXPECT_GE(world.fs->maintenance().GetCollection().runs_total, 1u);
 }
 
 }  // namespace

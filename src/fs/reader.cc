@@ -1,10 +1,10 @@
-// Reading: what is in memory from the overlay, what is stored from the chunk store, ahead of the reader.
+#include "fs/reader.h"
+
 #include <algorithm>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "cluster/cluster_chunk_store.h"
-#include "fs/impl.h"
+#include "fs/host_waits.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -30,8 +30,8 @@ void AppendZeros(std::vector<io::Slice>& slices, uint64_t length) {
 }  // namespace
 
 // One read in progress: parts in file order, each bytes in memory, a hole, or a chunk that is being fetched.
-struct FileSystem::Impl::ReadPlan {
-  explicit ReadPlan(std::atomic<uint64_t>& running_count) : running(running_count) {}
+struct Reader::Plan {
+  explicit Plan(std::atomic<uint64_t>& running_count) : running(running_count) {}
   struct Running {
     explicit Running(std::atomic<uint64_t>& running_count) : count(running_count) { ++count; }
     ~Running() { --count; }
@@ -52,7 +52,7 @@ struct FileSystem::Impl::ReadPlan {
   unsigned attempt = 0;
   bool saw_others = false;
   HostWaits waits;
-  Done<ReadResult> done;
+  Done<FileSystem::ReadResult> done;
   std::vector<Part> parts;
   std::atomic<size_t> missing{0};
   Mutex mutex;
@@ -77,11 +77,11 @@ struct FileSystem::Impl::ReadPlan {
     part.length = length;
     parts.push_back(std::move(part));
   }
-  ReadResult Assemble() const;
+  FileSystem::ReadResult Assemble() const;
 };
 
-FileSystem::ReadResult FileSystem::Impl::ReadPlan::Assemble() const {
-  ReadResult result;
+FileSystem::ReadResult Reader::Plan::Assemble() const {
+  FileSystem::ReadResult result;
   for (const Part& part : parts) {
     result.size += part.length;
     if (part.extent) {
@@ -127,83 +127,88 @@ void Coalesce(FileSystem::ReadResult& result, io::BufferPool& pool) {
 
 }  // namespace
 
-void FileSystem::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t size, Done<ReadResult> done,
-                      const ReadOptions& options) {
-  HandlePtr handle = impl_->handles.Find(handle_id);
-  InodePtr inode = handle ? handle->inode : impl_->table.Find(id);
+void Reader::AwaitRunning() {
+  while (running_.load() > 0) Clock::SleepFor(std::chrono::milliseconds(1));
+}
+
+void Reader::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t size, Done<FileSystem::ReadResult> done,
+                  const ReadOptions& options) {
+  HandlePtr handle = at_.handles.Find(handle_id);
+  InodePtr inode = handle ? handle->inode : at_.table.Find(id);
   if (!inode) return done(MakeError(ErrorCode::kStale, "the file is not open"));
   if (options.for_page_cache) inode->mapped = true;
-  auto plan = std::make_shared<Impl::ReadPlan>(impl_->reads_running);
+  auto plan = std::make_shared<Plan>(running_);
   plan->inode = inode;
   plan->offset = offset;
   plan->size = size;
   plan->options = options;
-  plan->done = [this, handle, done = std::move(done)](Result<ReadResult> result) {
+  plan->done = [this, handle, done = std::move(done)](Result<FileSystem::ReadResult> result) {
     // After the look at the store, which may be how it comes out.
-    if (const Status same = handle ? impl_->CheckSameStore(*handle) : Status(); !same.ok()) return done(same.error());
+    if (const Status same = handle ? at_.session.CheckStore(*handle) : Status(); !same.ok()) return done(same.error());
     if (result.ok()) {
-      impl_->read_bytes_total += result->size;
-      Coalesce(*result, impl_->parts.pool);
+      bytes_total_ += result->size;
+      Coalesce(*result, at_.parts.pool);
     }
     done(std::move(result));
   };
   if (handle) {
-    impl_->CheckAtime(*handle);
-    impl_->ReadAhead(*handle, inode, offset, size);
+    CheckAtime(*handle);
+    ReadAhead(*handle, inode, offset, size);
   }
   // The first look at a program, from which on the kernel lets nobody write to it.
   const bool executes = handle && handle->flags.executes && !options.for_page_cache;
-  if (executes && inode->told_set_id != 0) return impl_->ReadForExec(plan);
-  impl_->StartRead(plan);
+  if (executes && inode->told_set_id != 0) return ReadForExec(plan);
+  Start(plan);
 }
 
-void FileSystem::Impl::ReadForExec(const std::shared_ptr<ReadPlan>& plan) {
+void Reader::ReadForExec(const PlanPtr& plan) {
   auto read = [this, plan] {
-    const Result<bool> is_in_doubt = MayBelieveOldSetId(plan->inode);
+    const Result<bool> is_in_doubt = at_.privileges.MayBelieveOldSetId(plan->inode);
     if (!is_in_doubt.ok()) return plan->done(is_in_doubt.error());
     if (*is_in_doubt) return plan->done(MakeError(ErrorCode::kBusy, "its set-id bits went while it was opened"));
-    StartRead(plan);
+    Start(plan);
   };
-  if (host == nullptr) return read();
-  PostToWait(plan->options.caller, read, [plan](const Status& refused) { plan->done(refused.error()); });
+  at_.calls.RunToWait(plan->options.caller, read, [plan](const Status& refused) { plan->done(refused.error()); });
 }
 
-void FileSystem::Impl::StartRead(const std::shared_ptr<ReadPlan>& plan) {
-  switch (PlanRead(*plan)) {
-    case ReadStep::kFetch: return FetchParts(plan);
-    case ReadStep::kSeeOthers:
-      return SeeOthers(plan->inode, plan->options.caller, [this, plan](const Status& seen) {
+void Reader::Start(const PlanPtr& plan) {
+  switch (PlanParts(*plan)) {
+    case Step::kFetch: return FetchParts(plan);
+    case Step::kLookForOthers:
+      return at_.sharing.LookForOthers(plan->inode, plan->options.caller, [this, plan](const Status& seen) {
         if (!seen.ok()) return FailLoad(plan, seen.error());
-        StartRead(plan);
+        Start(plan);
       });
-    case ReadStep::kLoad: return waiters->Post([this, plan] { LoadForRead(plan); });
-    case ReadStep::kFailLost:
+    case Step::kLoad: return at_.waiters.Post([this, plan] { Load(plan); });
+    case Step::kFailLost:
       return plan->done(MakeError(ErrorCode::kIo, "bytes of this file could not be stored and are lost"));
   }
 }
 
-FileSystem::Impl::ReadStep FileSystem::Impl::PlanRead(ReadPlan& plan) {
+Reader::Step Reader::PlanParts(Plan& plan) {
   const InodePtr& inode = plan.inode;
   MutexLock lock(inode->mutex);
+  if (!plan.saw_others && at_.sharing.MustLook(inode)) {
+    plan.saw_others = true;
+    return Step::kLookForOthers;
+  }
   bool ready = inode->content != nullptr && !inode->content->must_reload();
-  const bool asks_store = host != nullptr && (!ready || inode->others_seen != inode->others_noticed);
-  if (asks_store && !std::exchange(plan.saw_others, true)) return ReadStep::kSeeOthers;
   uint64_t length = 0;
   if (ready) {
     Content& content = *inode->content;
     length = plan.offset >= content.size ? 0 : std::min<uint64_t>(plan.size, content.size - plan.offset);
     ready = content.extents.IsLoaded(plan.offset, length);
   }
-  if (!ready) return ReadStep::kLoad;
+  if (!ready) return Step::kLoad;
   const Content& content = *inode->content;
-  if (host != nullptr) LookAgain(inode);
+  at_.sharing.NoteRead(inode);
   if (plan.options.for_page_cache) inode->written_under_pages.Remove(plan.offset, plan.offset + plan.size);
   plan.parts.clear();
   bool is_lost = false;
   content.overlay.Visit(
       plan.offset, length,
       [&](uint64_t, const io::Slice& slice) {
-        ReadPlan::Part part;
+        Plan::Part part;
         part.length = slice.size;
         part.bytes = slice;
         plan.parts.push_back(std::move(part));
@@ -213,33 +218,33 @@ FileSystem::Impl::ReadStep FileSystem::Impl::PlanRead(ReadPlan& plan) {
         is_lost = is_lost || content.HasLost(from, from + gap);
         plan.AddExtents(content.extents, from, gap);
       });
-  return is_lost ? ReadStep::kFailLost : ReadStep::kFetch;
+  return is_lost ? Step::kFailLost : Step::kFetch;
 }
 
-void FileSystem::Impl::FetchParts(const std::shared_ptr<ReadPlan>& plan) {
+void Reader::FetchParts(const PlanPtr& plan) {
   size_t extents = 1;
   for (const auto& part : plan->parts) extents += part.extent.has_value() ? 1 : 0;
   plan->missing = extents;
   for (size_t i = 0; i < plan->parts.size(); i++) {
     if (!plan->parts[i].extent) continue;
-    parts.chunks.Get(plan->parts[i].extent->digest, [this, plan, i](Result<store::ChunkData> chunk) {
-      ReadPlan::Part& part = plan->parts[i];
+    at_.parts.chunks.Get(plan->parts[i].extent->digest, [this, plan, i](Result<store::ChunkData> chunk) {
+      Plan::Part& part = plan->parts[i];
       if (chunk.ok() && chunk->size >= part.extent->chunk_offset + part.length) {
         part.chunk = std::move(*chunk);
       } else {
         MutexLock lock(plan->mutex);
         plan->error = chunk.ok() ? MakeError(ErrorCode::kCorrupt, "a chunk is shorter than its extent") : chunk.error();
-        if (host != nullptr && !chunk.ok() && chunk.error().code != ErrorCode::kNotFound) {
+        if (!chunk.ok() && at_.sharing.MayComeBack(chunk.error())) {
           plan->away.push_back(part.extent->digest);
         }
       }
-      if (--plan->missing == 0) FinishRead(plan);
+      if (--plan->missing == 0) Finish(plan);
     });
   }
-  if (--plan->missing == 0) FinishRead(plan);
+  if (--plan->missing == 0) Finish(plan);
 }
 
-void FileSystem::Impl::FinishRead(const std::shared_ptr<ReadPlan>& plan) {
+void Reader::Finish(const PlanPtr& plan) {
   std::optional<Error> error;
   std::vector<Digest> away;
   {
@@ -251,95 +256,62 @@ void FileSystem::Impl::FinishRead(const std::shared_ptr<ReadPlan>& plan) {
   // The file may have changed under the read and its old chunks be collected: look once more at what it is now.
   // Not on this thread, for which others may wait.
   if (error->code == ErrorCode::kNotFound && plan->attempt++ == 0) {
-    return waiters->Post([this, plan] { StartRead(plan); });
+    return at_.waiters.Post([this, plan] { Start(plan); });
   }
   // The wait holds no buffers, and what the file is after it is looked up anew: others may have written.
   if (!away.empty() && plan->waits.MayWait()) {
     plan->parts.clear();
-    return AwaitChunks(away, plan->options.caller, [this, plan](const Status& there) {
-      if (!there.ok()) return FailRead(plan, there.error());
-      waiters->Post([this, plan] { StartRead(plan); });
+    return AwaitChunks(at_.parts.chunks, at_.waits, away, plan->options.caller, [this, plan](const Status& there) {
+      if (!there.ok()) return Fail(plan, there.error());
+      at_.waiters.Post([this, plan] { Start(plan); });
     });
   }
-  FailRead(plan, *error);
+  Fail(plan, *error);
 }
 
-void FileSystem::Impl::FailRead(const std::shared_ptr<ReadPlan>& plan, Error error) {
+void Reader::Fail(const PlanPtr& plan, Error error) {
   if (error.code == ErrorCode::kInterrupted) return plan->done(std::move(error));
   spdlog::error("inode {}: read of {} bytes at {} failed: {}", plan->inode->id.value, plan->size, plan->offset,
                 error.message);
-  error_names->Note(plan->inode->id);
+  at_.error_names.Note(plan->inode->id);
   plan->done(OfNamedChunk(std::move(error)));
 }
 
-void FileSystem::Impl::FailLoad(const std::shared_ptr<ReadPlan>& plan, const Error& error) {
+void Reader::FailLoad(const PlanPtr& plan, const Error& error) {
   if (error.code == ErrorCode::kInterrupted) return plan->done(error);
   spdlog::error("inode {}: cannot read its recipe: {}", plan->inode->id.value, error.message);
-  error_names->Note(plan->inode->id);
+  at_.error_names.Note(plan->inode->id);
   plan->done(error);
 }
 
-void FileSystem::Impl::LoadForRead(const std::shared_ptr<ReadPlan>& plan) {
+void Reader::Load(const PlanPtr& plan) {
   Status status;
   std::vector<Digest> away;
   bool is_away = false;
   {
     const InodePtr& inode = plan->inode;
     MutexLock lock(inode->mutex);
-    auto loaded = LoadContent(inode, true);
-    status = loaded.ok() ? inode->content->extents.EnsureLoaded(plan->offset, plan->size, parts.chunks)
-                         : Status(loaded.error());
+    status = at_.contents.Load(inode);
+    const bool is_loaded = status.ok();
+    if (is_loaded) status = inode->content->extents.EnsureLoaded(plan->offset, plan->size, at_.parts.chunks);
     is_away = !status.ok() && status.error().code == ErrorCode::kUnavailable;
-    if (is_away && loaded.ok()) away = inode->content->extents.MissingPages(plan->offset, plan->size);
+    if (is_away && is_loaded) away = inode->content->extents.MissingPages(plan->offset, plan->size);
   }
   if (is_away && away.empty()) {  // not even the top of the recipe could be read
-    if (auto state = parts.names.ReadFile(plan->inode->id); state.ok()) away = PagesToOpen(*state);
+    away = at_.sharing.PagesToOpen(plan->inode->id);
   }
   if (!away.empty() && plan->waits.MayWait()) {
-    return AwaitChunks(away, plan->options.caller, [this, plan](const Status& there) {
+    return AwaitChunks(at_.parts.chunks, at_.waits, away, plan->options.caller, [this, plan](const Status& there) {
       if (!there.ok()) return FailLoad(plan, there.error());
-      waiters->Post([this, plan] { LoadForRead(plan); });
+      at_.waiters.Post([this, plan] { Load(plan); });
     });
   }
   if (!status.ok()) return FailLoad(plan, status.error());
-  StartRead(plan);
-}
-
-bool FileSystem::Impl::HostWaits::MayWait() {
-  constexpr unsigned kCountMax = 4;
-  const auto now = Clock::Now();
-  if (!since_) since_ = now;
-  return count_++ < kCountMax && now - *since_ < cluster::kReadWaitMax;
-}
-
-void FileSystem::Impl::AwaitChunks(const std::vector<Digest>& digests, const Caller& caller, Done<void> done) {
-  done = UnlessKilled(caller, std::move(done));
-  struct Waiting {
-    std::atomic<size_t> left;
-    Mutex mutex;
-    Status status GUARDED_BY(mutex);
-  };
-  auto waiting = std::make_shared<Waiting>();
-  waiting->left = digests.size();
-  for (const Digest& digest : digests) {
-    parts.chunks.GetForReader(digest, [waiting, done](const Result<store::ChunkData>& data) {
-      if (!data.ok()) {
-        MutexLock lock(waiting->mutex);
-        waiting->status = data.error();
-      }
-      if (--waiting->left > 0) return;
-      Status status;
-      {
-        MutexLock lock(waiting->mutex);
-        status = waiting->status;
-      }
-      done(status);
-    });
-  }
+  Start(plan);
 }
 
 // A reader that goes on where it ended gets chunks asked for ahead of it, in a window that doubles.
-void FileSystem::Impl::ReadAhead(Handle& handle, const InodePtr& inode, uint64_t offset, size_t size) {
+void Reader::ReadAhead(Handle& handle, const InodePtr& inode, uint64_t offset, size_t size) {
   uint64_t from, to;
   {
     MutexLock lock(handle.mutex);
@@ -351,7 +323,7 @@ void FileSystem::Impl::ReadAhead(Handle& handle, const InodePtr& inode, uint64_t
       handle.read_ahead_end = 0;
     } else {
       uint64_t window = std::max<uint64_t>(handle.read_ahead_window * 2, 2 * std::max<uint64_t>(size, 64 * kKiB));
-      handle.read_ahead_window = std::min<uint64_t>(window, options.read_ahead_bytes);
+      handle.read_ahead_window = std::min<uint64_t>(window, at_.options.read_ahead_bytes);
     }
     handle.next_offset = sequential ? std::max(handle.next_offset, offset + size) : offset + size;
     if (!sequential) return;
@@ -366,7 +338,7 @@ void FileSystem::Impl::ReadAhead(Handle& handle, const InodePtr& inode, uint64_t
 
 // Pages of the recipe are asked for earlier than the bytes that they name. Where one is missing all the same, as at the
 // beginning, a thread that may wait loads it and comes back.
-void FileSystem::Impl::PrefetchRange(const InodePtr& inode, uint64_t from, uint64_t to) {
+void Reader::PrefetchRange(const InodePtr& inode, uint64_t from, uint64_t to) {
   std::vector<Digest> digests;
   bool loaded;
   {
@@ -382,40 +354,54 @@ void FileSystem::Impl::PrefetchRange(const InodePtr& inode, uint64_t from, uint6
       content.extents.ForEach(from, to - from, [&](const Extent& extent) { digests.push_back(extent.digest); });
     }
   }
-  parts.chunks.Prefetch(digests);
+  at_.parts.chunks.Prefetch(digests);
   if (loaded) return;
-  waiters->Post([this, inode, from, to, pages = std::move(digests)] {
+  at_.waiters.Post([this, inode, from, to, pages = std::move(digests)] {
     // Waited for here, so that nobody waits for them with the inode's lock.
-    for (const Digest& page : pages) static_cast<void>(store::GetBlocking(parts.chunks, page));
+    for (const Digest& page : pages) static_cast<void>(store::GetBlocking(at_.parts.chunks, page));
     {
       MutexLock lock(inode->mutex);
       // A failure shows when the bytes are read.
-      if (!inode->content || !inode->content->extents.EnsureLoaded(from, to - from, parts.chunks).ok()) return;
+      if (!inode->content || !inode->content->extents.EnsureLoaded(from, to - from, at_.parts.chunks).ok()) return;
     }
     PrefetchRange(inode, from, to);
   });
 }
 
 // relatime: once per open, and only when the time is older than the last change or than a day.
-void FileSystem::Impl::CheckAtime(Handle& handle) {
-  if (!update_atime || handle.flags.no_atime) return;
+void Reader::CheckAtime(Handle& handle) {
+  if (!update_atime_ || handle.flags.no_atime) return;
   {
     MutexLock lock(handle.mutex);
     if (handle.atime_checked) return;
   }
   // It would wait in memory for a round that goes well: that room is for what makes room.
-  if (rounds->failing()) return;
+  if (at_.rounds.failing()) return;
   {
     MutexLock lock(handle.mutex);
     if (std::exchange(handle.atime_checked, true)) return;
   }
-  auto attr = parts.names.GetAttr(handle.inode->id);
+  auto attr = at_.parts.names.GetAttr(handle.inode->id);
   if (!attr.ok()) return;
-  Overlay(*attr);
+  at_.contents.Overlay(*attr);
   Timestamp now = Clock::WallTime();
   if (attr->atime > attr->mtime && attr->atime > attr->ctime && now.seconds - attr->atime.seconds < 24 * 3600) return;
-  SyncRounds::Operation operation(*rounds);
-  parts.names.TouchAtime(handle.inode->id, now);
+  SyncRounds::Operation operation(at_.rounds);
+  at_.parts.names.TouchAtime(handle.inode->id, now);
+}
+
+void Reader::SeekTo(HandleId handle_id, uint64_t offset, FileSystem::Seek what, Done<uint64_t> done,
+                    const Caller& caller) {
+  HandlePtr handle = at_.handles.Find(handle_id);
+  if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
+  auto seek = [this, handle, offset, what, done] {
+    if (const Status same = at_.session.CheckStore(*handle); !same.ok()) return done(same.error());
+    done(at_.contents.FindSought(handle->inode, offset, what));
+  };
+  at_.sharing.WhenCurrent(handle->inode, caller, [this, seek, done](const Status& current) {
+    if (!current.ok()) return done(current.error());
+    at_.waiters.Post(seek);  // may load pages of the recipe
+  });
 }
 
 }  // namespace cairnfs::fs

@@ -1,11 +1,10 @@
-// Set-id bits and file capabilities: what a change of a file's content takes away, and how the kernel is kept from
-// executing a file by bits that are gone (docs/decisions/set-id.md).
+#include "fs/privileges.h"
+
 #include <sys/stat.h>
 
 #include <algorithm>
 
 #include "base/log.h"
-#include "fs/impl.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -15,11 +14,16 @@ constexpr std::string_view kCapability = "security.capability";
 // Of threads whose exec was refused: enough for those that are between the refusal and the kernel's next try.
 constexpr size_t kRefusedExecsMax = 64;
 
+uint64_t PrivilegesGiven(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  return inode->privileges_given;
+}
+
 uint32_t SetIdOf(const meta::Attr& attr) { return S_ISREG(attr.mode) ? attr.mode & kSetId : 0; }
 
 }  // namespace
 
-uint32_t FileSystem::Impl::WithoutSetId(const meta::Attr& attr, const Caller& caller) {
+uint32_t Privileges::WithoutSetId(const meta::Attr& attr, const Caller& caller) {
   uint32_t kept = attr.mode & 07777 & ~static_cast<uint32_t>(S_ISUID);
   if ((attr.mode & S_ISGID) == 0) return kept;
   // Without the right of the group to execute the bit lends no group. Then it goes as the kernel's filesystems have it.
@@ -27,13 +31,13 @@ uint32_t FileSystem::Impl::WithoutSetId(const meta::Attr& attr, const Caller& ca
   return stays ? kept : kept & ~static_cast<uint32_t>(S_ISGID);
 }
 
-bool FileSystem::Impl::MayHavePrivileges(const InodePtr& inode, bool kills_set_id) {
-  return !inode->no_capability || (kills_set_id && !inode->no_set_id);
+bool Privileges::MayHave(const InodePtr& inode, Kills what) {
+  return !inode->no_capability || (what == Kills::kSetIdToo && !inode->no_set_id);
 }
 
-Status FileSystem::Impl::KillPrivileges(const InodePtr& inode, bool kills_set_id, const Caller& caller) {
+Status Privileges::Kill(const InodePtr& inode, Kills what, const Caller& caller) {
   Status status;
-  if (kills_set_id && !inode->no_set_id) status = KillSetId(inode, caller);
+  if (what == Kills::kSetIdToo && !inode->no_set_id) status = KillSetId(inode, caller);
   if (status.ok() && !inode->no_capability) status = KillCapability(inode);
   if (status.ok()) return {};
   spdlog::warn("inode {}: its set-id bits and capabilities could not be cleared, so it is not written to: {}",
@@ -41,50 +45,52 @@ Status FileSystem::Impl::KillPrivileges(const InodePtr& inode, bool kills_set_id
   return status;
 }
 
-void FileSystem::Impl::NotePrivilegesGiven(InodeId id) {
-  InodePtr inode = table.Find(id);
+Status Privileges::Kill(InodeId id, Kills what, const Caller& caller) {
+  InodePtr inode = table_.Hold(id);
+  const Status killed = Kill(inode, what, caller);
+  table_.Unhold(inode);
+  return killed;
+}
+
+void Privileges::NoteGiven(InodeId id) {
+  InodePtr inode = table_.Find(id);
   if (!inode) return;
   MutexLock lock(inode->mutex);
   inode->privileges_given++;
   inode->no_set_id = inode->no_capability = false;
 }
 
-void FileSystem::Impl::NoteModeSet(InodeId id) {
-  NotePrivilegesGiven(id);
-  if (!any_set_id_told) return;
-  InodePtr inode = table.Find(id);
+void Privileges::NoteModeSet(InodeId id) {
+  NoteGiven(id);
+  if (!any_set_id_told_) return;
+  InodePtr inode = table_.Find(id);
   if (!inode) return;
   // The kernel holds a lock of the file through a chmod and through the removal of a name: that one is done with.
   MutexLock lock(inode->mutex);
   inode->name_removed = false;
 }
 
-uint64_t FileSystem::Impl::PrivilegesGiven(const InodePtr& inode) {
-  MutexLock lock(inode->mutex);
-  return inode->privileges_given;
-}
-
-Status FileSystem::Impl::KillSetId(const InodePtr& inode, const Caller& caller) {
+Status Privileges::KillSetId(const InodePtr& inode, const Caller& caller) {
   const uint64_t given = PrivilegesGiven(inode);
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, parts.names.GetAttr(inode->id));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(inode->id));
   const uint32_t kept = WithoutSetId(attr, caller);
   if (kept != (attr.mode & 07777)) {
-    SyncRounds::Operation operation(*rounds);
+    SyncRounds::Operation operation(rounds_);
     meta::AttrChanges changes;
     changes.mode = kept;
-    CAIRNFS_RETURN_IF_ERROR(parts.names.SetAttr(inode->id, changes));
+    CAIRNFS_RETURN_IF_ERROR(names_.SetAttr(inode->id, changes));
   }
   MutexLock lock(inode->mutex);
   if (inode->privileges_given == given && (kept & kSetId) == 0) inode->no_set_id = true;
   return {};
 }
 
-Status FileSystem::Impl::KillCapability(const InodePtr& inode) {
+Status Privileges::KillCapability(const InodePtr& inode) {
   const uint64_t given = PrivilegesGiven(inode);
-  auto found = parts.names.GetXattr(inode->id, kCapability);
+  auto found = names_.GetXattr(inode->id, kCapability);
   if (found.ok()) {
-    SyncRounds::Operation operation(*rounds);
-    Status removed = parts.names.RemoveXattr(inode->id, kCapability);
+    SyncRounds::Operation operation(rounds_);
+    Status removed = names_.RemoveXattr(inode->id, kCapability);
     if (!removed.ok() && removed.error().code != ErrorCode::kNoData) return removed;
   } else if (found.error().code != ErrorCode::kNoData) {
     return found.error();
@@ -94,13 +100,13 @@ Status FileSystem::Impl::KillCapability(const InodePtr& inode) {
   return {};
 }
 
-bool FileSystem::NoteTold(const meta::Attr& attr) {
+bool Privileges::NoteTold(const meta::Attr& attr) {
   const uint32_t bits = SetIdOf(attr);
-  if (bits == 0 && !impl_->any_set_id_told) return true;
-  InodePtr inode = impl_->table.Find(attr.inode);
+  if (bits == 0 && !any_set_id_told_) return true;
+  InodePtr inode = table_.Find(attr.inode);
   if (!inode) return bits == 0;
   if (bits == 0) return inode->told_set_id == 0;
-  impl_->any_set_id_told = true;
+  any_set_id_told_ = true;
   MutexLock lock(inode->mutex);
   inode->told_set_id |= bits;
   inode->refused_execs.clear();
@@ -108,15 +114,15 @@ bool FileSystem::NoteTold(const meta::Attr& attr) {
   return false;
 }
 
-Result<bool> FileSystem::Impl::MayBelieveOldSetId(const InodePtr& inode) {
+Result<bool> Privileges::MayBelieveOldSetId(const InodePtr& inode) {
   const uint32_t told = inode->told_set_id;
   if (told == 0) return false;
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, parts.names.GetAttr(inode->id));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(inode->id));
   return (told & ~attr.mode) != 0;
 }
 
-Status FileSystem::Impl::CheckMayExecute(InodeId id, const Caller& caller) {
-  InodePtr inode = table.Find(id);
+Status Privileges::CheckMayExecute(InodeId id, const Caller& caller) {
+  InodePtr inode = table_.Find(id);
   if (!inode) return {};
   CAIRNFS_ASSIGN_OR_RETURN(const bool is_in_doubt, MayBelieveOldSetId(inode));
   if (!is_in_doubt) return {};
@@ -134,9 +140,9 @@ Status FileSystem::Impl::CheckMayExecute(InodeId id, const Caller& caller) {
   return MakeError(ErrorCode::kStale, "its mode is to be asked for once more");
 }
 
-void FileSystem::Impl::NoteNameRemoved(const meta::Attr& attr) {
-  if (!any_set_id_told || !S_ISREG(attr.mode)) return;
-  InodePtr inode = table.Find(attr.inode);
+void Privileges::NoteNameRemoved(const meta::Attr& attr) {
+  if (!any_set_id_told_ || !S_ISREG(attr.mode)) return;
+  InodePtr inode = table_.Find(attr.inode);
   if (!inode || inode->told_set_id == 0) return;
   MutexLock lock(inode->mutex);
   inode->name_removed = true;

@@ -1,0 +1,193 @@
+#include "fs/attributes.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "base/clock.h"
+#include "cairnfs/cairnfs.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr std::string_view kOwnPrefix = CAIRNFS_XATTR_PREFIX;
+constexpr std::string_view kDurability = CAIRNFS_XATTR_DURABILITY;
+constexpr std::string_view kUniqueBytes = CAIRNFS_XATTR_UNIQUE_BYTES;
+constexpr std::string_view kChunks = CAIRNFS_XATTR_CHUNKS;
+
+constexpr std::string_view kCapability = "security.capability";
+constexpr std::string_view kLevel = CAIRNFS_XATTR_LEVEL;
+
+bool IsOwn(std::string_view name) { return name.starts_with(kOwnPrefix); }
+
+// What of the request is in the inode's record: all but the size and a regular file's time of change.
+meta::AttrChanges ChangesOf(const SetAttrRequest& request, const meta::Attr& before, Timestamp now,
+                            const Caller& caller) {
+  meta::AttrChanges changes;
+  changes.mode = request.mode;
+  changes.uid = request.uid;
+  changes.gid = request.gid;
+  changes.atime = request.atime_now ? now : request.atime;
+  if (!S_ISREG(before.mode)) changes.mtime = request.mtime_now ? now : request.mtime;
+  // The kernel never clears these bits of a directory.
+  if (request.kill_suid_sgid && !request.mode && !S_ISDIR(before.mode)) {
+    const uint32_t kept = Privileges::WithoutSetId(before, caller);
+    if (kept != (before.mode & 07777)) changes.mode = kept;
+  }
+  return changes;
+}
+
+}  // namespace
+
+// ftruncate comes through an open file.
+Result<uint64_t> Attributes::SessionOf(const SetAttrRequest& request) {
+  if (!request.size || !request.handle) return uint64_t{0};
+  const HandlePtr handle = at_.handles.Find(*request.handle);
+  if (!handle) return MakeError(ErrorCode::kStale, "the file is not open");
+  CAIRNFS_RETURN_IF_ERROR(at_.session.Check(*handle));
+  return handle->session;
+}
+
+Status Attributes::SetRecord(const meta::Attr& before, const SetAttrRequest& request, Timestamp now,
+                             const Caller& caller) {
+  const meta::AttrChanges changes = ChangesOf(request, before, now, caller);
+  if (S_ISREG(before.mode) && (request.uid || request.gid || request.size)) {
+    CAIRNFS_RETURN_IF_ERROR(at_.privileges.Kill(before.inode, Kills::kCapability, caller));
+  }
+  if (!changes.mode && !changes.uid && !changes.gid && !changes.atime && !changes.mtime) return {};
+  SyncRounds::Operation operation(at_.rounds);
+  auto changed = at_.parts.names.SetAttr(before.inode, changes);
+  if (!changed.ok()) return changed.error();
+  if (request.mode) at_.privileges.NoteModeSet(before.inode);
+  if (changes.uid) at_.contents.NoteOwner(before.inode, *changes.uid);
+  return {};
+}
+
+void Attributes::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller) {
+  auto set = [this, id, request, caller, done = std::move(done)](const Status& admitted) {
+    if (!admitted.ok()) return done(admitted.error());
+    SetNow(id, request, done, caller);
+  };
+  names_.WhenAdmitted(NameChange::kAlters, std::move(set), caller);
+}
+
+void Attributes::SetNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done, const Caller& caller) {
+  auto before = at_.parts.names.GetAttr(id);
+  if (!before.ok()) return done(before.error());
+  const bool regular = S_ISREG(before->mode);
+  // What cannot be done changes nothing.
+  if (request.size && !regular) {
+    return done(MakeError(S_ISDIR(before->mode) ? ErrorCode::kIsDirectory : ErrorCode::kInvalidArgument,
+                          "only a regular file can be truncated"));
+  }
+  if (request.size && *request.size > kFileSizeMax) {
+    return done(MakeError(ErrorCode::kTooLarge, "file size past the format's limit"));
+  }
+  const Result<uint64_t> session = SessionOf(request);
+  if (!session.ok()) return done(session.error());
+  const Timestamp now = Clock::WallTime();
+  if (Status set = SetRecord(*before, request, now, caller); !set.ok()) return done(set.error());
+  const bool changes_content = regular && (request.size || request.mtime || request.mtime_now);
+  if (!changes_content) return done(names_.GetAttr(id));
+  SetContent(id, request, now, *session, done, caller);
+}
+
+void Attributes::SetContent(InodeId id, const SetAttrRequest& request, Timestamp now, uint64_t session,
+                            const Done<meta::Attr>& done, const Caller& caller) {
+  InodePtr inode = at_.table.Hold(id);
+  const std::optional<Timestamp> mtime = request.mtime_now ? now : request.mtime;
+  auto apply = [this, inode, size = request.size, mtime, now](Content& content) -> Status {
+    inode->mutex.AssertHeld();
+    if (size) CAIRNFS_RETURN_IF_ERROR(at_.contents.Truncate(inode, *size));
+    if (mtime) content.mtime = *mtime;
+    content.ctime = now;
+    content.publish->NoteTimes();
+    content.must_publish = true;
+    return {};
+  };
+  auto finish = [this, inode, done](const Status& status) {
+    Result<meta::Attr> attr = status.ok() ? names_.GetAttr(inode->id) : Result<meta::Attr>(status.error());
+    at_.table.Unhold(inode);
+    done(std::move(attr));
+  };
+  FileChange change{.inode = inode,
+                    .apply = std::move(apply),
+                    .empties = request.size == uint64_t{0},
+                    .removes = request.size.has_value(),
+                    .publishes = true,
+                    .session = session,
+                    .caller = caller};
+  at_.sharing.Change(std::move(change), std::move(finish));
+}
+
+Result<Attributes::ChunkTotals> Attributes::ChunksOf(const InodePtr& inode) {
+  uint64_t length = kFileSizeMax;
+  std::vector<Digest> pages;
+  std::vector<store::ChunkPin> pins;  // of the pages, which a round may replace meanwhile
+  auto extents = at_.contents.StoredExtents(inode, 0, length, /*pins=*/nullptr);
+  {
+    MutexLock lock(inode->mutex);
+    if (inode->content) pages = inode->content->extents.Pages();
+    for (const Digest& page : pages) {
+      CAIRNFS_ASSIGN_OR_RETURN(store::ChunkPin pin, at_.parts.chunks.Pin(page));
+      pins.push_back(std::move(pin));
+    }
+    at_.contents.DropIfUnused(inode);
+  }
+  if (!extents.ok()) return extents.error();
+  std::unordered_map<Digest, uint64_t, DigestHash> sizes;
+  for (const Extent& extent : *extents) sizes[extent.digest] = extent.chunk_size;
+  for (const Digest& page : pages) {
+    CAIRNFS_ASSIGN_OR_RETURN(const std::string text, store::GetText(at_.parts.chunks, page));
+    sizes[page] = text.size();
+  }
+  ChunkTotals totals{sizes.size(), 0};
+  for (const auto& [digest, size] : sizes) totals.bytes += size;
+  return totals;
+}
+
+void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> done, const Caller& caller) {
+  if (!IsOwn(name)) return done(at_.parts.names.GetXattr(id, name));
+  if (name == kDurability) return done(at_.copies.DurabilityOf(id));
+  if (name == kLevel) return done(at_.copies.LevelOf(id));
+  if (name != kUniqueBytes && name != kChunks) {
+    return done(MakeError(ErrorCode::kNoData, "no attribute of this name"));
+  }
+  auto attr = at_.parts.names.GetAttr(id);
+  if (!attr.ok()) return done(attr.error());
+  if ((attr->mode & S_IFMT) != S_IFREG) return done(MakeError(ErrorCode::kNoData, "only regular files have chunks"));
+  InodePtr inode = at_.table.Hold(id);
+  auto count = [this, inode, unique = name == kUniqueBytes, done, caller] {
+    // Where it cannot be had, what is in memory is told.
+    at_.sharing.Refresh(inode, caller);
+    auto taken = ChunksOf(inode);
+    at_.table.Unhold(inode);
+    if (!taken.ok()) return done(taken.error());
+    done(std::to_string(unique ? taken->bytes : taken->count));
+  };
+  at_.calls.RunToWait(caller, std::move(count), [this, inode, done](const Status& refused) {
+    at_.table.Unhold(inode);
+    done(refused.error());
+  });
+}
+
+Status Attributes::SetXattr(InodeId inode, std::string_view name, std::string_view value,
+                            meta::Namespace::XattrMode mode) {
+  if (name == kLevel) return at_.copies.SetLevel(inode, value);
+  if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
+  SyncRounds::Operation operation(at_.rounds);
+  CAIRNFS_RETURN_IF_ERROR(at_.parts.names.SetXattr(inode, name, value, mode));
+  if (name == kCapability) at_.privileges.NoteGiven(inode);
+  return {};
+}
+
+Status Attributes::RemoveXattr(InodeId inode, std::string_view name) {
+  if (name == kLevel) return at_.copies.SetLevel(inode, std::nullopt);
+  if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
+  SyncRounds::Operation operation(at_.rounds);
+  return at_.parts.names.RemoveXattr(inode, name);
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,48 @@
+// Attributes: what belongs to an inode beside its names and bytes.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fs/names.h"
+#include "fs/services.h"
+
+namespace cairnfs::fs {
+
+class Attributes {
+ public:
+  // `names` outlives it.
+  Attributes(const Services& services, Names& names) : at_(services), names_(names) {}
+
+  // In a cluster a new size waits until what was closed on this host before is durable, unless `caller` is killed.
+  void SetAttr(InodeId inode, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller = {});
+  // To be called before an answer to the kernel that tells these attributes. False: it is to ask anew each time.
+  bool NoteTold(const meta::Attr& attr) { return at_.privileges.NoteTold(attr); }
+  // Answers user.cairnfs.durability ("local" or "replicated" once durable, "pending" before, "lost" where
+  // bytes could not be stored, or a host died before they were safe), .level, .unique_bytes and .chunks itself; refuses
+  // to set those, but for the level of a directory of a cluster.
+  void GetXattr(InodeId inode, std::string_view name, Done<std::string> done, const Caller& caller = {});
+  Status SetXattr(InodeId inode, std::string_view name, std::string_view value, meta::Namespace::XattrMode mode);
+  Result<std::vector<std::string>> ListXattrs(InodeId inode) { return at_.parts.names.ListXattrs(inode); }
+  Status RemoveXattr(InodeId inode, std::string_view name);
+
+ private:
+  struct ChunkTotals {
+    uint64_t count = 0, bytes = 0;
+  };
+  void SetNow(InodeId inode, const SetAttrRequest& request, const Done<meta::Attr>& done, const Caller& caller);
+  // The session of the open file through which the request comes; 0: through none.
+  Result<uint64_t> SessionOf(const SetAttrRequest& request);
+  // Changes what of the request is in the inode's record.
+  Status SetRecord(const meta::Attr& before, const SetAttrRequest& request, Timestamp now, const Caller& caller);
+  void SetContent(InodeId id, const SetAttrRequest& request, Timestamp now, uint64_t session,
+                  const Done<meta::Attr>& done, const Caller& caller);
+  // Of the distinct chunks of a file, those of its recipe among them. Waits.
+  Result<ChunkTotals> ChunksOf(const InodePtr& inode);
+
+  const Services at_;
+  Names& names_;
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,37 @@
+#include "fs/calls.h"
+
+#include <utility>
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr unsigned kStoreThreads = 32;
+constexpr unsigned kRoundThreads = 32;
+
+void PostOn(BlockingCalls& calls, const Caller& caller, std::function<void()> task, Done<void> refused) {
+  if (!caller.killed) {
+    if (!calls.Post(std::move(task))) refused(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
+    return;
+  }
+  calls.Post(std::move(task), caller.killed, [refused = std::move(refused)](const Error& why) { refused(why); });
+}
+
+}  // namespace
+
+ThreadedCalls::ThreadedCalls()
+    : for_store_("cairn-blocking", kStoreThreads), for_rounds_("cairn-roundwait", kRoundThreads) {}
+
+void ThreadedCalls::Run(const Caller& caller, std::function<void()> task, Done<void> refused) {
+  PostOn(for_store_, caller, std::move(task), std::move(refused));
+}
+
+void ThreadedCalls::RunToWait(const Caller& caller, std::function<void()> task, Done<void> refused) {
+  PostOn(for_rounds_, caller, std::move(task), std::move(refused));
+}
+
+void ThreadedCalls::Stop() {
+  for_store_.Stop();
+  for_rounds_.Stop();
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,85 @@
+#include "fs/closing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace cairnfs::fs {
+Status TakeError(const InodePtr& inode, Handle& handle) {
+  MutexLock lock(handle.mutex);
+  if (handle.error_seen >= inode->error_number || !inode->error) return {};
+  handle.error_seen = inode->error_number;
+  inode->error_told = true;
+  return *inode->error;
+}
+
+Status TakeErrorLocked(Handle& handle) {
+  const InodePtr& inode = handle.inode;
+  MutexLock lock(inode->mutex);
+  return TakeError(inode, handle);
+}
+
+Status CheckOutcome(const HostSession& session, const InodePtr& inode, uint64_t under, Status round) {
+  {
+    // What failed may be of other files.
+    MutexLock lock(inode->mutex);
+    if (!inode->content || !inode->content->changed) round = {};
+  }
+  if (round.ok()) round = CheckPublished(inode);
+  // What was given up with the session looks as if it were published.
+  if (round.ok()) round = session.Check(under);
+  return round;
+}
+
+Status CheckPublished(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  const Content* content = inode->content.get();
+  if (content == nullptr) return {};
+  const bool is_owed = content->changed && (content->must_publish || content->owed);
+  if (content->lost.empty()) {
+    if (!is_owed) return {};
+    if (content->publish_error) return *content->publish_error;
+  }
+  if (auto why = content->WhyNotWhole()) return *why;
+  return {};
+}
+
+void AfterClosed(const RoundWait& at, const Caller& caller, Done<void> then) {
+  Calls& calls = at.calls;
+  auto run = [&calls, caller, then = Done<void>(at.waits.UnlessKilled(caller, std::move(then)))](const Status& status) {
+    calls.Run(
+        caller, [then, status] { then(status); }, then);
+  };
+  at.rounds.Request(std::move(run), SyncRounds::Scope::kClosed);
+}
+
+void AloneClosing::Close(const HandlePtr& handle, const Caller&, Done<void> done) {
+  const InodePtr& inode = handle->inode;
+  Status status;
+  {
+    MutexLock lock(inode->mutex);
+    status = TakeError(inode, *handle);
+    Content* content = inode->content.get();
+    if (handle->flags.write && content != nullptr && content->changed) {
+      content->must_publish = true;
+      if (content->barriers_waiting == 0) at_.streams.CutClosed(inode);
+    }
+    if (status.ok() && handle->flags.write) status = CheckDisk(inode);
+  }
+  done(status);
+}
+
+Status AloneClosing::CheckDisk(const InodePtr& inode) {
+  if (!inode->content) return {};
+  const auto failure = at_.rounds.DiskFailure();
+  Content& content = *inode->content;
+  if (!failure || (!content.changed && content.flushed_with <= at_.rounds.rounds_total())) return {};
+  if (!std::exchange(content.failure_noted, true)) {
+    spdlog::error("inode {}: what was written to it is not durable: {}", inode->id.value, failure->message);
+    at_.error_names.Note(inode->id);
+  }
+  return *failure;
+}
+
+}  // namespace cairnfs::fs

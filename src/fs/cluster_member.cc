@@ -1,0 +1,130 @@
+#include "fs/cluster_member.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "coherence/cluster_locks.h"
+#include "fs/sync_rounds.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr auto kRejoinEvery = std::chrono::seconds(1);
+constexpr int kStartTriesMax = 10;
+constexpr auto kStartWaitMax = std::chrono::seconds(5);  // for word of the session
+
+}  // namespace
+
+std::vector<bool> ClusterMember::HoldOrphans(const std::vector<InodeId>& inodes) {
+  std::vector<bool> held;
+  for (InodeId id : inodes) {
+    // Refused first: whoever opens it counts itself in first, and then asks whether that is refused.
+    orphans_->Refuse(id);
+    InodePtr inode = at_.table.Find(id);
+    bool is_open = false;
+    if (inode) {
+      MutexLock lock(inode->mutex);
+      is_open = inode->open_count > 0;
+    }
+    if (is_open) {
+      orphans_->Allow(id);
+      at_.table.MarkUnlinked(id, 0);  // asks again once it is closed
+    }
+    held.push_back(is_open);
+  }
+  return held;
+}
+
+// On a machine that stands still as it starts the session may have ended since it was taken. Nothing rests on it yet.
+Status ClusterMember::BeginSession() {
+  const auto wait_max =
+      std::min<std::chrono::milliseconds>(std::chrono::milliseconds(at_.options.metadata_wait_ms), kStartWaitMax);
+  for (int tries = 1;; ++tries) {
+    (void)at_.host.membership().WaitForSession(wait_max).ok();
+    const Status begun = at_.host.BeginSession();
+    if (begun.ok() || begun.error().code != ErrorCode::kStale || tries == kStartTriesMax) return begun;
+    CAIRNFS_RETURN_IF_ERROR(at_.host.membership().Rejoin());
+    CAIRNFS_RETURN_IF_ERROR(at_.parts.names.ForgetReservedInodes());
+  }
+}
+
+Status ClusterMember::Start() {
+  CAIRNFS_RETURN_IF_ERROR(BeginSession());
+  auto holds = [this](const std::vector<InodeId>& inodes) { return HoldOrphans(inodes); };
+  orphans_ = std::make_unique<Orphans>(at_.host, at_.parts.names, std::move(holds),
+                                       std::chrono::milliseconds(at_.options.orphan_sweep_every_ms));
+  at_.host.peers().SetHandler(this);
+  guard_ = std::make_shared<Guard>();
+  {
+    MutexLock lock(guard_->mutex);
+    guard_->member = this;
+  }
+  at_.host.membership().OnLost([guard = guard_] {
+    MutexLock lock(guard->mutex);
+    if (guard->member != nullptr) guard->member->LoseSession();
+  });
+  return {};
+}
+
+void ClusterMember::Stop() {
+  if (guard_ == nullptr) return;
+  at_.stop.request_stop();
+  at_.host.membership().OnLost({});
+  {
+    MutexLock lock(guard_->mutex);
+    guard_->member = nullptr;
+  }
+  at_.host.peers().SetHandler(nullptr);
+  orphans_->Stop();
+}
+
+// Nobody knows what others have done to these files since.
+void ClusterMember::DropUnpublished() {
+  const Error why = SessionLost("what was not published is lost");
+  size_t files = 0;
+  at_.table.ForEach([&](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    // The store may have gone back to an older state: revisions that were read may come to mean something else.
+    inode->published_revision = 0;
+    if (!inode->content) return;
+    if (!inode->content->changed) {
+      inode->content->shared().is_void = !inode->unlinked;
+      inode->content->shared().is_marked = false;  // it stays, of a session that has ended
+      return;
+    }
+    files++;
+    spdlog::error("inode {}: {}", inode->id.value, why.message);
+    at_.error_names.Note(inode->id);
+    SyncRounds::Forsake(at_.streams, inode, why);
+  });
+  spdlog::error(
+      "the session with the cluster was lost, and with it changes of {} files; files that are open for "
+      "writing get errors",
+      files);
+}
+
+// Whatever was accepted under the session that was lost can never be published. Only when all of it is given up a new
+// session is taken.
+void ClusterMember::LoseSession() {
+  // Two losses in quick succession are told twice, and the first time may have been enough.
+  const auto now = at_.host.membership().session();
+  if (now.ok() && now->revision == at_.host.session()) return;
+  at_.host.EndSession();
+  DropUnpublished();
+  if (at_.parts.locks != nullptr) at_.parts.locks->ForgetAll();
+  while (!at_.stop.stop_requested()) {
+    Status status = at_.host.membership().Rejoin();
+    // Before a file is made in the new session: the store may have gone back to before its number was given out.
+    if (status.ok()) status = at_.parts.names.ForgetReservedInodes();
+    if (status.ok()) status = at_.host.BeginSession();
+    if (status.ok()) {
+      spdlog::info("this host has a new session with the cluster");
+      return;
+    }
+    spdlog::warn("no new session with the cluster yet: {}", status.error().message);
+    Clock::SleepFor(kRejoinEvery);
+  }
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,53 @@
+// ClusterMember: a filesystem's life among other hosts: what they ask, and what happens when its session is lost.
+#pragma once
+
+#include <memory>
+#include <stop_token>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "cluster/peers.h"
+#include "fs/cluster_host.h"
+#include "fs/error_names.h"
+#include "fs/inode.h"
+#include "fs/orphans.h"
+#include "fs/streams.h"
+
+namespace cairnfs::fs {
+
+class ClusterMember final : public cluster::PeerHandler {
+ public:
+  struct Parts {  // all outlive it
+    const FileSystem::Parts& parts;
+    const FsOptions& options;
+    ClusterHost& host;
+    InodeTable& table;
+    Streams& streams;
+    ErrorNames& error_names;
+    std::stop_source& stop;  // of what goes on by itself
+  };
+  explicit ClusterMember(const Parts& parts) : at_(parts) {}
+  ~ClusterMember() override { Stop(); }
+
+  Status Start();
+  // What is deleted from now on is left to other hosts. Once.
+  void Stop();
+  Orphans& orphans() { return *orphans_; }  // REQUIRES: Start returned ok
+
+  std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes) override;
+
+ private:
+  struct Guard {
+    Mutex mutex;  // held while a loss is worked on
+    ClusterMember* member GUARDED_BY(mutex) = nullptr;
+  };
+  Status BeginSession();
+  void LoseSession();
+  void DropUnpublished();
+
+  const Parts at_;
+  std::unique_ptr<Orphans> orphans_;
+  std::shared_ptr<Guard> guard_;
+};
+
+}  // namespace cairnfs::fs

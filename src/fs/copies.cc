@@ -1,0 +1,153 @@
+#include "fs/copies.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "base/clock.h"
+#include "cairnfs/cairnfs.h"
+
+namespace cairnfs::fs {
+
+Result<std::string> AloneCopies::LevelOf(InodeId) { return std::string(CAIRNFS_DURABILITY_LOCAL); }
+
+Status AloneCopies::SetLevel(InodeId, std::optional<std::string_view>) {
+  return MakeError(ErrorCode::kNotSupported, "this host is alone: there is one level, " CAIRNFS_DURABILITY_LOCAL);
+}
+
+// A directory stands for all that is below it, which nobody lists in memory: it is pending while anything is. A file is
+// when its bytes, its attributes or a name of it are. (Directories above it need no look: what made or moved them came
+// before its name, and names become durable in order; or is a rename that has not returned.)
+bool AloneCopies::IsPending(InodeId id, uint32_t mode) {
+  if (at_.rounds.NothingPending()) return false;
+  if ((mode & S_IFMT) == S_IFDIR) return true;
+  // First the memory, then the layers: a record goes from the one to the other.
+  if (InodePtr inode = at_.table.Find(id)) {
+    MutexLock lock(inode->mutex);
+    const Content* content = inode->content.get();
+    if (content != nullptr && (content->changed || content->owed || content->unrecorded)) return true;
+  }
+  auto any = [](std::string_view, const std::optional<std::string>&) { return true; };
+  for (const std::string& key : {meta::InodeKey(id), meta::FileKey(id)}) {
+    if (at_.parts.local_kv->HasUnflushed(key, key + '\0', any)) return true;
+  }
+  const std::string xattrs = meta::XattrPrefix(id);
+  if (at_.parts.local_kv->HasUnflushed(xattrs, kv::PrefixEnd(xattrs), any)) return true;
+  return at_.parts.local_kv->HasUnflushed("E", kv::PrefixEnd("E"), [id](std::string_view, const auto& value) {
+    if (!value) return false;
+    auto dentry = meta::DentryRecord::Decode(*value);
+    return dentry.ok() && dentry->inode == id;
+  });
+}
+
+Result<std::string> AloneCopies::DurabilityOf(InodeId id) {
+  if (at_.lost.Inodes().contains(id)) return std::string(CAIRNFS_DURABILITY_LOST);
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, at_.parts.names.GetAttr(id));
+  if (S_ISDIR(attr.mode) && at_.lost.HasBelow(id)) return std::string(CAIRNFS_DURABILITY_LOST);
+  return std::string(IsPending(id, attr.mode) ? CAIRNFS_DURABILITY_PENDING : CAIRNFS_DURABILITY_LOCAL);
+}
+
+Result<std::string> SharedCopies::LevelOf(InodeId id) {
+  CAIRNFS_ASSIGN_OR_RETURN(const Durability level, at_.host.levels().Of(id));
+  return std::string(NameOf(level));
+}
+
+Status SharedCopies::SetLevel(InodeId directory, std::optional<std::string_view> name) {
+  std::optional<Durability> level;
+  if (name) {
+    level = DurabilityOfName(*name);
+    if (!level) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "a level is " CAIRNFS_DURABILITY_LOCAL " or " CAIRNFS_DURABILITY_REPLICATED);
+    }
+  }
+  return at_.host.levels().Set(directory, level);
+}
+
+Result<SharedCopies::Marked> SharedCopies::FindMarked(const meta::Attr& attr) {
+  Marked found;
+  if (!S_ISDIR(attr.mode)) {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto state, at_.parts.names.ReadFile(attr.inode, meta::Namespace::WithMarks::kYes));
+    for (const meta::Mark& mark : state.marks) (at_.host.Lives(mark) ? found.by_live : found.by_dead) = true;
+    return found;
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<meta::Namespace::MarkedFile> marked, at_.parts.names.ListMarks());
+  std::vector<InodeId> live, dead;
+  for (const auto& file : marked) (at_.host.Lives(file.mark) ? live : dead).push_back(file.inode);
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> dead_below, at_.unpublished.LyingBelow({attr}, dead));
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> live_below, at_.unpublished.LyingBelow({attr}, live));
+  found.by_dead = !dead_below.empty();
+  found.by_live = !live_below.empty();
+  return found;
+}
+
+Result<std::string> SharedCopies::DurabilityOf(InodeId id) {
+  if (at_.lost.Inodes().contains(id)) return std::string(CAIRNFS_DURABILITY_LOST);
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, at_.parts.names.GetAttr(id));
+  bool is_pending = false, is_local = false;
+  if (S_ISDIR(attr.mode)) {
+    is_pending = !at_.rounds.NothingPending();
+  } else if (InodePtr inode = at_.table.Find(id)) {
+    MutexLock lock(inode->mutex);
+    is_pending = inode->content && inode->content->changed;
+    is_local = inode->content && inode->content->shared().published_locally;
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(const Marked marked, FindMarked(attr));
+  if (marked.by_dead) return std::string(CAIRNFS_DURABILITY_LOST);
+  is_pending = is_pending || marked.by_live;
+  if (is_pending) return std::string(CAIRNFS_DURABILITY_PENDING);
+  // Wherever it lies by now. Which of the missing copies are of this file is not looked up.
+  if (!is_local && at_.parts.lacks_copies) is_local = at_.parts.lacks_copies();
+  if (is_local) return std::string(CAIRNFS_DURABILITY_LOCAL);
+  CAIRNFS_ASSIGN_OR_RETURN(const Durability level, at_.host.levels().Of(id));
+  return std::string(NameOf(level));
+}
+
+Status SharedCopies::CheckBelow(InodeId inode) {
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, at_.parts.names.GetAttr(inode));
+  if (S_ISREG(attr.mode)) {
+    CAIRNFS_ASSIGN_OR_RETURN(meta::FileState state, at_.parts.names.ReadFile(inode, meta::Namespace::WithMarks::kYes));
+    attr.marks = std::move(state.marks);
+  }
+  CommitFailure failure;
+  CAIRNFS_ASSIGN_OR_RETURN(failure.causes, at_.unpublished.Find({std::move(attr)}));
+  if (failure.causes.empty()) return {};
+  return MakeError(ErrorCode::kIo, failure.JoinCauses());
+}
+
+std::optional<FileSystem::Parts::Space> SharedCopies::Space() {
+  if (!at_.parts.cluster_space) return std::nullopt;
+  return at_.parts.cluster_space();
+}
+
+Covering SharedCopies::CoveringFor(const Caller& caller) const {
+  const auto wait_max = std::chrono::seconds(at_.options.commit_wait_seconds_max);
+  auto check = [this, caller]() -> Status {
+    if (IsForsaken(caller)) return Forsaken();
+    if (at_.session.waits_ended())
+      return MakeError(ErrorCode::kUnavailable, "this host is stopping, and copies are still missing");
+    return {};
+  };
+  return {at_.parts, at_.host, {Clock::Now() + wait_max, std::move(check)}};
+}
+
+void SharedCopies::WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) {
+  const auto may_lack = at_.host.levels().MayLackCopies(file, parent);
+  if (!may_lack.ok()) return go(may_lack.error());
+  if (!*may_lack) return go({});
+  auto cover = [this, file, caller, go] { go(CoveringFor(caller).CoverFile(file)); };
+  at_.calls.RunToWait(caller, std::move(cover), go);
+}
+
+// Where all have the same level they were waited for when the source was published.
+Status SharedCopies::CoverExtents(InodeId from, InodeId to, const std::vector<Extent>& extents) {
+  CAIRNFS_ASSIGN_OR_RETURN(const bool may_lack, at_.host.levels().MayLackCopies(from, to));
+  if (!may_lack) return {};
+  std::vector<ClusterHost::SizedChunk> chunks;
+  chunks.reserve(extents.size());
+  for (const Extent& extent : extents) chunks.push_back({extent.digest, extent.chunk_size});
+  static_cast<void>(at_.host.CoverChunks(chunks));  // they have pins
+  return {};
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,99 @@
+// Copies: on how many nodes the chunks of files lie, and shall lie. On a host alone there is one of each.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fs/calls.h"
+#include "fs/covering.h"
+#include "fs/host_session.h"
+#include "fs/lost_files.h"
+#include "fs/sync_rounds.h"
+#include "fs/unpublished.h"
+
+namespace cairnfs::fs {
+
+// Functions may wait for other hosts.
+class Copies {
+ public:
+  virtual ~Copies() = default;
+  // The level that the inode has (docs/contract.md), and what it has reached: user.cairnfs.level and .durability.
+  virtual Result<std::string> LevelOf(InodeId id) = 0;
+  virtual Status SetLevel(InodeId directory, std::optional<std::string_view> name) = 0;  // nullopt: takes it away
+  virtual Result<std::string> DurabilityOf(InodeId id) = 0;
+  // kIo: some host has lost or failed to publish bytes of the inode, or of files below it.
+  virtual Status CheckBelow(InodeId id) = 0;
+  // Calls `go` once the file may have a name in `parent`: with the copies that are promised there. For no longer than a
+  // commit waits.
+  virtual void WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) = 0;
+  // The round that publishes what `to` names of `from` waits for copies of these chunks, which have pins.
+  virtual Status CoverExtents(InodeId from, InodeId to, const std::vector<Extent>& extents) = 0;
+  // Of all nodes together; nullopt: of this node's disk.
+  virtual std::optional<FileSystem::Parts::Space> Space() = 0;
+  // For people: what keeps copies from being made; empty: nothing.
+  virtual std::string WhatIsLacking() = 0;
+};
+
+class AloneCopies final : public Copies {
+ public:
+  struct Parts {  // all outlive it
+    const FileSystem::Parts& parts;
+    InodeTable& table;
+    SyncRounds& rounds;
+    LostFiles& lost;
+  };
+  explicit AloneCopies(const Parts& parts) : at_(parts) {}
+  Result<std::string> LevelOf(InodeId id) override;
+  Status SetLevel(InodeId directory, std::optional<std::string_view> name) override;
+  Result<std::string> DurabilityOf(InodeId id) override;
+  Status CheckBelow(InodeId) override { return {}; }
+  void WhenCovered(InodeId, InodeId, const Caller&, Done<void> go) override { go({}); }
+  Status CoverExtents(InodeId, InodeId, const std::vector<Extent>&) override { return {}; }
+  std::optional<FileSystem::Parts::Space> Space() override { return std::nullopt; }
+  std::string WhatIsLacking() override { return {}; }
+
+ private:
+  bool IsPending(InodeId id, uint32_t mode);
+
+  const Parts at_;
+};
+
+class SharedCopies final : public Copies {
+ public:
+  struct Parts {  // all outlive it
+    const FileSystem::Parts& parts;
+    const FsOptions& options;
+    ClusterHost& host;
+    const ClusterSession& session;
+    InodeTable& table;
+    SyncRounds& rounds;
+    LostFiles& lost;
+    Calls& calls;
+    Unpublished& unpublished;
+  };
+  explicit SharedCopies(const Parts& parts) : at_(parts) {}
+  Result<std::string> LevelOf(InodeId id) override;
+  Status SetLevel(InodeId directory, std::optional<std::string_view> name) override;
+  Result<std::string> DurabilityOf(InodeId id) override;
+  Status CheckBelow(InodeId id) override;
+  void WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) override;
+  Status CoverExtents(InodeId from, InodeId to, const std::vector<Extent>& extents) override;
+  std::optional<FileSystem::Parts::Space> Space() override;
+  std::string WhatIsLacking() override { return at_.host.WhatIsLacking(); }
+
+  // For no longer than a commit waits, and until the caller is being killed or the server stops.
+  Covering CoveringFor(const Caller& caller) const;
+
+ private:
+  // Whether sessions that live, or that have ended, have not published the file, or files below the directory.
+  struct Marked {
+    bool by_live = false, by_dead = false;
+  };
+  Result<Marked> FindMarked(const meta::Attr& attr);
+
+  const Parts at_;
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,81 @@
+// FileRecords: the record of a file, on which its content in memory is based.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "fs/filesystem.h"
+#include "fs/host_session.h"
+#include "fs/inode.h"
+#include "fs/streams.h"
+
+namespace cairnfs::fs {
+
+// Whether a call may wait for chunks, for a round, or for the answer to a publish.
+enum class MayWait { kNo, kYes };
+
+// For whom the chunks of a user's files are stored.
+chunking::Owner OwnerOf(const FileSystem::Parts& parts, uint32_t uid);
+Result<chunking::Owner> FindOwner(const FileSystem::Parts& parts, InodeId id);
+
+class FileRecords {
+ public:
+  virtual ~FileRecords() = default;
+  virtual std::unique_ptr<Content> MakeContent(chunking::Owner owner) const = 0;
+  // Reads the record into the content; there is none that counts. False when that would have to wait.
+  virtual Result<bool> Load(const InodePtr& inode, MayWait may_wait) REQUIRES_LOCK(inode->mutex) = 0;
+  // Has the content be there without its record, which cannot be read: the file is about to be emptied.
+  virtual void BeginAnew(const InodePtr& inode, chunking::Owner owner) REQUIRES_LOCK(inode->mutex) = 0;
+  // The content is about to differ from its record.
+  virtual void NoteChanging(Content& content) const = 0;
+  // kIo: a change that was begun under this session cannot be made any more.
+  virtual Status CheckSession(uint64_t session) const = 0;
+  // Why such a change is not to wait for the file any longer.
+  virtual Status CheckWait(const Content& content, uint64_t session) const = 0;
+};
+
+class LocalRecords final : public FileRecords {
+ public:
+  explicit LocalRecords(const FileSystem::Parts& parts) : parts_(parts) {}  // outlive it
+  std::unique_ptr<Content> MakeContent(chunking::Owner owner) const override;
+  Result<bool> Load(const InodePtr& inode, MayWait may_wait) override REQUIRES_LOCK(inode->mutex);
+  void BeginAnew(const InodePtr& inode, chunking::Owner owner) override REQUIRES_LOCK(inode->mutex);
+  void NoteChanging(Content&) const override {}
+  Status CheckSession(uint64_t) const override { return {}; }
+  Status CheckWait(const Content&, uint64_t) const override { return {}; }
+
+ private:
+  const FileSystem::Parts& parts_;
+};
+
+// Records that other hosts publish too.
+class SharedRecords final : public FileRecords {
+ public:
+  // All outlive it.
+  SharedRecords(const FileSystem::Parts& parts, ClusterHost& host, const ClusterSession& session, Streams& streams)
+      : parts_(parts), host_(host), session_(session), streams_(streams) {}
+  std::unique_ptr<Content> MakeContent(chunking::Owner owner) const override;
+  Result<bool> Load(const InodePtr& inode, MayWait may_wait) override REQUIRES_LOCK(inode->mutex);
+  void BeginAnew(const InodePtr& inode, chunking::Owner owner) override REQUIRES_LOCK(inode->mutex);
+  void NoteChanging(Content& content) const override { content.shared().session = host_.session(); }
+  Status CheckSession(uint64_t session) const override { return session_.Check(session); }
+  Status CheckWait(const Content& content, uint64_t session) const override;
+
+  // Brings the content to this state, with this host's changes laid over it. On failure it is as it was.
+  Status Adopt(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
+  // Whether the state may hold what this host has sent to be published, with or without what others wrote after it.
+  static bool AwaitsAnswer(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
+  // Of those that loading a file begins with, the next that cannot be read as they are.
+  std::vector<Digest> PagesToOpen(const meta::FileState& state) const;
+
+ private:
+  Status LoadState(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
+  static void NoteEnd(const InodePtr& inode, uint64_t before, uint64_t now) REQUIRES_LOCK(inode->mutex);
+
+  const FileSystem::Parts& parts_;
+  ClusterHost& host_;
+  const ClusterSession& session_;
+  Streams& streams_;
+};
+
+}  // namespace cairnfs::fs

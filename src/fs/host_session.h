@@ -1,0 +1,74 @@
+// HostSession: under which session of this host with the cluster something was begun. What was changed under one that
+// is lost can never be published. A host alone has none, and nothing of it is ever lost.
+#pragma once
+
+#include <chrono>
+#include <stop_token>
+
+#include "base/result.h"
+#include "fs/cluster_host.h"
+#include "fs/handle.h"
+
+namespace cairnfs::fs {
+
+// All functions: any thread.
+class HostSession {
+ public:
+  virtual ~HostSession() = default;
+  // Waits until there is one: kUnavailable after a while.
+  virtual Status Await() const = 0;
+  virtual uint64_t current() const = 0;
+  // Notes in a handle that is made under which it was opened.
+  virtual void Stamp(Handle& handle) const = 0;
+  // kIo: it is not this one any more.
+  virtual Status Check(uint64_t session) const = 0;
+  // kIo: the file was opened for writing under one that is lost, or the store went back since.
+  virtual Status Check(const Handle& handle) const = 0;
+  // kIo: the store went back since it was opened, and the inode's number may be another file's now.
+  virtual Status CheckStore(const Handle& handle) const = 0;
+  // kIo: the session is lost, and with it every lock that was got through the handle.
+  virtual Status CheckLocks(const Handle& handle) const = 0;
+  // From now on nothing waits for other hosts.
+  virtual void EndWaits() = 0;
+};
+
+class LoneSession final : public HostSession {
+ public:
+  Status Await() const override { return {}; }
+  uint64_t current() const override { return 0; }
+  void Stamp(Handle&) const override {}
+  Status Check(uint64_t) const override { return {}; }
+  Status Check(const Handle&) const override { return {}; }
+  Status CheckStore(const Handle&) const override { return {}; }
+  Status CheckLocks(const Handle&) const override { return {}; }
+  void EndWaits() override {}
+};
+
+class ClusterSession final : public HostSession {
+ public:
+  // `host` outlives it. `stop`: the filesystem stops. `wait_max`: of Await.
+  ClusterSession(ClusterHost& host, std::stop_token stop, std::chrono::milliseconds wait_max)
+      : host_(host), stop_(std::move(stop)), wait_max_(wait_max) {}
+
+  Status Await() const override;  // no longer than who asks has patience (kv::Patience)
+  uint64_t current() const override { return host_.session(); }
+  void Stamp(Handle& handle) const override;
+  Status Check(uint64_t session) const override;
+  Status Check(const Handle& handle) const override;
+  Status CheckStore(const Handle& handle) const override;
+  Status CheckLocks(const Handle& handle) const override;
+  void EndWaits() override { waits_ended_ = true; }
+
+  bool waits_ended() const { return waits_ended_; }
+  // Whether who waits for the answer to a publish of the file is to give up: nobody waits for him any more, or the
+  // server stops and the store may be gone for good.
+  bool GivesUpOn(const SharedContent& shared) const;
+
+ private:
+  ClusterHost& host_;
+  const std::stop_token stop_;
+  const std::chrono::milliseconds wait_max_;
+  std::atomic<bool> waits_ended_{false};
+};
+
+}  // namespace cairnfs::fs

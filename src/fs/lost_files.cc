@@ -1,0 +1,95 @@
+#include "fs/lost_files.h"
+
+#include <sys/stat.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace cairnfs::fs {
+
+void LostFiles::Note(const InodePtr& inode) {
+  if (inode->unlinked) return;
+  MutexLock lock(mutex_);
+  // Held for as long as it has lost bytes: they are remembered nowhere else.
+  if (inodes_.insert(inode->id).second) table_.Hold(inode->id);
+}
+
+void LostFiles::Forget(InodeId id) {
+  {
+    MutexLock lock(mutex_);
+    if (inodes_.erase(id) == 0) return;  // somebody else did
+  }
+  if (InodePtr inode = table_.Find(id)) table_.Unhold(inode);
+}
+
+std::set<InodeId> LostFiles::Inodes() {
+  std::set<InodeId> known;
+  {
+    MutexLock lock(mutex_);
+    known = inodes_;
+  }
+  for (InodeId id : std::set<InodeId>(known)) {
+    InodePtr inode = table_.Find(id);
+    bool forgotten = false;
+    if (inode) {
+      MutexLock lock(inode->mutex);
+      if (inode->content && !inode->content->lost.empty() && !inode->unlinked) continue;
+      MutexLock list(mutex_);
+      forgotten = inodes_.erase(id) > 0;  // if not, somebody else did
+    }
+    known.erase(id);
+    if (forgotten) table_.Unhold(inode);
+  }
+  return known;
+}
+
+Result<std::map<InodeId, std::string>> FindNames(meta::Namespace& names, InodeId directory, std::set<InodeId> inodes) {
+  constexpr size_t kEntriesPerRead = 1024;
+  std::map<InodeId, std::string> found;
+  std::vector<std::pair<InodeId, std::string>> todo{{directory, ""}};
+  while (!todo.empty() && !inodes.empty()) {
+    auto [inode, path] = std::move(todo.back());
+    todo.pop_back();
+    std::string after;
+    for (;;) {
+      CAIRNFS_ASSIGN_OR_RETURN(auto entries, names.ReadDirectory(inode, after, kEntriesPerRead));
+      if (entries.empty()) break;
+      for (const meta::DirectoryEntry& entry : entries) {
+        if (inodes.erase(entry.inode) > 0) found.emplace(entry.inode, path + entry.name);
+        if (entry.type == S_IFDIR) todo.emplace_back(entry.inode, path + entry.name + "/");
+      }
+      after = entries.back().name;
+    }
+  }
+  return found;
+}
+
+Status LostFiles::CheckNone(const meta::RenameParams& params) {
+  std::set<InodeId> lost = Inodes();
+  if (lost.empty()) return {};
+  auto check = [&](InodeId parent, const std::string& name) -> Status {
+    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, names_.Lookup(parent, name));
+    std::optional<std::string> path;
+    if (lost.contains(attr.inode)) path = name;
+    if ((attr.mode & S_IFMT) == S_IFDIR) {
+      CAIRNFS_ASSIGN_OR_RETURN(auto below, FindNames(names_, attr.inode, lost));
+      if (!below.empty()) path = name + "/" + below.begin()->second;
+    }
+    if (!path) return {};
+    return MakeError(ErrorCode::kIo,
+                     "bytes of '" + *path + "' could not be stored and are lost: write the file again or remove it");
+  };
+  CAIRNFS_RETURN_IF_ERROR(check(params.from_parent, params.from_name));
+  if (params.mode != meta::RenameMode::kExchange) return {};
+  return check(params.to_parent, params.to_name);
+}
+
+bool LostFiles::HasBelow(InodeId directory) {
+  std::set<InodeId> lost = Inodes();
+  if (lost.empty()) return false;
+  const auto found = FindNames(names_, directory, std::move(lost));
+  return found.ok() && !found->empty();
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,37 @@
+// LostFiles: files with bytes that were accepted and could not be stored, until they are written again or removed.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "base/thread_annotations.h"
+#include "fs/inode.h"
+#include "meta/namespace.h"
+
+namespace cairnfs::fs {
+
+class LostFiles {
+ public:
+  // Both outlive it.
+  LostFiles(InodeTable& table, meta::Namespace& names) : table_(table), names_(names) {}
+
+  void Note(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  void Forget(InodeId id);
+  std::set<InodeId> Inodes();  // takes inodes' locks
+  // kIo names a file below the source.
+  Status CheckNone(const meta::RenameParams& params);
+  // Whether one lies below the directory.
+  bool HasBelow(InodeId directory);
+
+ private:
+  Mutex mutex_;  // taken after an inode's
+  std::set<InodeId> inodes_ GUARDED_BY(mutex_);
+  InodeTable& table_;
+  meta::Namespace& names_;
+};
+
+// Paths below `directory` of those of the inodes that lie there. Reads the names of all directories below it.
+Result<std::map<InodeId, std::string>> FindNames(meta::Namespace& names, InodeId directory, std::set<InodeId> inodes);
+
+}  // namespace cairnfs::fs

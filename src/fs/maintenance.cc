@@ -1,0 +1,119 @@
+#include "fs/maintenance.h"
+
+#include <algorithm>
+#include <bit>
+#include <future>
+#include <memory>
+#include <utility>
+
+#include "fs/metadata_room.h"
+
+namespace cairnfs::fs {
+
+Result<FsSpace> Maintenance::GetSpace() {
+  store::StoreStats stats = at_.parts.local_chunks.Stats();
+  FsSpace space{};
+  const uint64_t used = stats.segment_bytes - std::min(stats.segment_bytes, stats.free_segment_bytes);
+  space.available_bytes = space.free_bytes = stats.available_bytes;
+  space.total_bytes = used + stats.available_bytes;
+  if (const auto all = at_.copies.Space()) {
+    space.total_bytes = all->total_bytes;
+    space.available_bytes = space.free_bytes = all->available_bytes;
+  }
+  at_.totals.AddInodes(space);
+  return space;
+}
+
+FsSpace FsSpace::Rounded() const {
+  constexpr uint64_t kUnitsOfADisk = 1024;
+  const uint64_t unit = std::bit_ceil(std::max<uint64_t>(total_bytes / kUnitsOfADisk, kPageBytes));
+  FsSpace rounded = *this;
+  for (uint64_t* bytes : {&rounded.total_bytes, &rounded.free_bytes, &rounded.available_bytes}) {
+    *bytes = AlignDown(*bytes, unit);
+  }
+  // They are counted by the same room. Few must not look like none, so their unit is a share of what is left.
+  constexpr uint64_t kUnitsOfInodes = 16;
+  const uint64_t inodes_hidden = inodes_free % std::bit_ceil(std::max<uint64_t>(inodes_free / kUnitsOfInodes, 1));
+  rounded.inodes_free -= inodes_hidden;
+  rounded.inodes_total -= inodes_hidden;
+  return rounded;
+}
+
+FsTraffic Maintenance::GetTraffic() const { return {parts_.writer.bytes_total(), parts_.reader.bytes_total()}; }
+
+FsStatus Maintenance::GetStatus() const {
+  FsStatus status{};
+  status.store = at_.parts.local_chunks.Stats();
+  at_.totals.Fill(status);
+  status.failed_commits = parts_.changes.Failures();
+  status.dirty_bytes += status.store.pending_bytes;
+  status.open_files = parts_.open_files.count();
+  const FsTraffic traffic = GetTraffic();
+  status.write_bytes_total = traffic.write_bytes_total;
+  status.read_bytes_total = traffic.read_bytes_total;
+  status.sync_rounds_total = at_.rounds.rounds_total();
+  status.sync_points_total = at_.rounds.requests_total();
+  const io::BufferPool& pool = at_.parts.pool;
+  status.pool_buffers = pool.count();
+  status.pool_buffers_free = pool.free_count();
+  status.pool_buffers_touched = pool.touched_count();
+  status.collecting = parts_.collector.running();
+  status.live = parts_.collector.last_count();
+  status.failing = at_.rounds.failing();
+  status.last_error = at_.rounds.last_error();
+  const std::string collection_error = parts_.collector.last_error();
+  status.collection_failed = !collection_error.empty();
+  if (status.last_error.empty() && status.collection_failed) {
+    status.last_error = "collection failed: " + collection_error;
+  }
+  if (status.last_error.empty()) status.last_error = status.store.last_error;
+  return status;
+}
+
+Result<std::vector<MetadataOwner>> Maintenance::GetMetadataOwners() const {
+  return CountByOwner(at_.parts.kv, parts_.stop);
+}
+
+Status Maintenance::CheckNoneFailed() {
+  const auto failed = at_.rounds.LeftBehind();
+  if (failed.empty()) return {};
+  const auto& [inode, why] = *failed.begin();
+  return why.WithContext("inode " + std::to_string(inode.value));
+}
+
+void Maintenance::Sync(Done<void> done) {
+  at_.rounds.Request(
+      [this, done = std::move(done)](const Status& synced) { done(synced.ok() ? CheckNoneFailed() : synced); });
+}
+
+void Maintenance::Change(const FsOptions& options, Done<void> done) {
+  at_.rounds.SetInterval(options.flush_interval_ms);
+  parts_.collector.SetRate(options.collect_bytes_per_second_max);
+  parts_.reader.SetUpdateAtime(options.update_atime && !at_.calls.blocks());
+  read_only_ = options.read_only;
+  Status collects = options.read_only ? parts_.collector.Hold() : parts_.collector.Resume();
+  if (!collects.ok() || !options.read_only) return done(collects);
+  Sync(std::move(done));
+}
+
+Status Maintenance::SyncBelow(InodeId inode, const Caller& caller) {
+  auto promise = std::make_shared<std::promise<Status>>();
+  auto synced = promise->get_future();
+  auto answer = at_.waits.UnlessKilled(caller, [promise](const Status& status) { promise->set_value(status); });
+  at_.rounds.Request(std::move(answer));
+  CAIRNFS_RETURN_IF_ERROR(synced.get());
+  CAIRNFS_RETURN_IF_ERROR(at_.copies.CheckBelow(inode));
+  return CheckNoneFailed();
+}
+
+void Maintenance::SyncNames(Done<void> done) { parts_.changes.SyncNames(std::move(done)); }
+
+void Maintenance::Collect(Done<CollectionStatus> done) {
+  if (read_only_) {
+    return done(
+        MakeError(ErrorCode::kPermission, "the filesystem is mounted read_only, and nothing of it is collected"));
+  }
+  parts_.collector.Request(std::move(done));
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,70 @@
+// Maintenance: what operators ask of a filesystem and have it do.
+#pragma once
+
+#include <stop_token>
+#include <vector>
+
+#include "fs/checker.h"
+#include "fs/collector.h"
+#include "fs/name_changes.h"
+#include "fs/open_files.h"
+#include "fs/reader.h"
+#include "fs/services.h"
+#include "fs/writer.h"
+
+namespace cairnfs::fs {
+
+// All functions: any thread.
+class Maintenance {
+ public:
+  struct Parts {  // all outlive it
+    NameChanges& changes;
+    OpenFiles& open_files;
+    Reader& reader;
+    Writer& writer;
+    Collector& collector;
+    Checker& checker;
+    std::stop_token stop;  // of the filesystem
+  };
+  Maintenance(const Services& services, const Parts& parts)
+      : at_(services), parts_(parts), read_only_(services.options.read_only) {}
+
+  Result<FsSpace> GetSpace();
+  // As many steps as there are files that are open or changed, however many there are. Right after a start it waits
+  // until all records were read once.
+  FsStatus GetStatus() const;
+  // Whose entries fill the metadata, the largest first: reads all of it.
+  Result<std::vector<MetadataOwner>> GetMetadataOwners() const;
+  FsTraffic GetTraffic() const;  // two counters, at no cost
+  // Of the options that the filesystem was started with, changes these: flush_interval_ms, update_atime,
+  // collect_bytes_per_second_max, read_only. Where it is read_only from now on, `done` is told once everything is
+  // durable and no collection runs; what else it is told is the error of that. May block while a collection ends.
+  void Change(const FsOptions& options, Done<void> done);
+  // A sync point for everything before the call.
+  void Sync(Done<void> done);
+  // As Sync, and blocks. Among other hosts it fails, too, where one of them has lost or cannot publish bytes of the
+  // inode, or of files below it; what they have closed is published already. Not to be called where this filesystem
+  // calls back. kNotFound: the inode is not there. kIo: bytes are lost, or a host cannot publish them; names files and
+  // hosts. kUnavailable, kNoSpace, kStale: as of fsync. kInterrupted: soon after the caller is cancelled.
+  Status SyncBelow(InodeId inode, const Caller& caller);
+  // As Sync, but of names alone: also while bytes find no space. Among other hosts what is seen is durable.
+  void SyncNames(Done<void> done);
+  // Runs a collection now (or joins the one that runs); `done` when it is over. GetCollection tells how far it is.
+  void Collect(Done<CollectionStatus> done);
+  // What a collection that began now would keep and free, those that wait for it first. kBusy among several hosts.
+  void CountLive(Done<LiveCount> done) { parts_.collector.RequestCount(std::move(done)); }
+  CollectionStatus GetCollection() const { return parts_.collector.Status(); }
+  // Reads every inode, recipe and chunk. Beside everything else; one at a time: kBusy while another check runs.
+  // kInterrupted soon after `stop` is set, or Stop was called.
+  void Check(const std::stop_token& stop, Done<CheckReport> done) { parts_.checker.Request(stop, std::move(done)); }
+  CheckProgress GetCheckProgress() const { return parts_.checker.progress(); }
+
+ private:
+  Status CheckNoneFailed();  // the error of a file of this host that could not be published
+
+  const Services at_;
+  const Parts parts_;
+  std::atomic<bool> read_only_;
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,70 @@
+// NameChanges: in which order names change after the bytes that they name. docs/architecture.md.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fs/metadata_room.h"
+#include "fs/services.h"
+
+namespace cairnfs::fs {
+
+class NameChanges {
+ public:
+  explicit NameChanges(const Services& services) : at_(services) {}
+  virtual ~NameChanges() = default;
+
+  // Names::WhenAdmitted.
+  virtual void WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) = 0;
+  virtual void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) = 0;
+  // Maintenance::SyncNames.
+  virtual void SyncNames(Done<void> done) = 0;
+  // Names::LastFailedCommit.
+  virtual std::optional<CommitFailure> LastFailed(InodeId directory) const = 0;
+  virtual std::vector<CommitFailure> Failures() const = 0;
+
+  void NoteRemoved(const meta::Attr& attr);  // a name of the inode was, which has these attributes since
+
+ protected:
+  const Services& at() const { return at_; }
+  Result<bool> Commit(const meta::RenameParams& params);  // whether it replaced something
+  // The error of a write of the file that failed and that nobody was told; a disk that fails will take neither the
+  // bytes nor the name. Whatever round takes the new name of the file takes every byte written before it.
+  Status PrepareForNewName(InodeId id);
+  // A sync point whose caller may give up; kUnavailable when it took too long.
+  void Sync(const Caller& caller, SyncRounds::Scope scope, Done<void> done);
+
+ private:
+  Error TookTooLong() const;  // the sync point; what it waits for
+
+  const Services at_;
+};
+
+class AloneNameChanges final : public NameChanges {
+ public:
+  // `room` outlives it.
+  AloneNameChanges(const Services& services, MetadataRoom& room) : NameChanges(services), room_(room) {}
+
+  void WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) override;
+  void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) override;
+  void SyncNames(Done<void> done) override { at().rounds.Request(std::move(done), SyncRounds::Scope::kNames); }
+  std::optional<CommitFailure> LastFailed(InodeId) const override { return std::nullopt; }
+  std::vector<CommitFailure> Failures() const override { return {}; }
+
+ private:
+  using Files = std::vector<InodeId>;
+  Status PrepareForNewNames(const Files& files);
+  // Whether bytes of the files, or their recipes, that are still on their way to the disk may find no room there.
+  bool MayFindNoRoom(const Files& files);
+  void RenameFile(const meta::RenameParams& params, const Files& files, const Caller& caller, Done<void> done);
+  void RenameWhenAdmitted(const meta::RenameParams& params, const Files& files, Done<void> done);
+  void RenameFileDurably(const meta::RenameParams& params, const Files& files, const Caller& caller, Done<void> done);
+  void RenameDirectory(const meta::RenameParams& params, const Caller& caller, Done<void> done);
+  Status Finish(const meta::RenameParams& params, bool replaced, const Status& durable);
+
+  MetadataRoom& room_;
+};
+
+}  // namespace cairnfs::fs

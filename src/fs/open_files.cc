@@ -1,0 +1,212 @@
+#include "fs/open_files.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace cairnfs::fs {
+
+class OpenFiles::Held {
+ public:
+  explicit Held(InodeTable& table) : table_(table) {}
+  ~Held() { Let(); }
+  Held(const Held&) = delete;
+  void Take(InodeId id) {
+    Let();
+    inode_ = table_.Hold(id);
+    MutexLock lock(inode_->mutex);
+    inode_->open_count++;
+  }
+  void Let() {
+    if (!inode_) return;
+    {
+      MutexLock lock(inode_->mutex);
+      inode_->open_count--;
+    }
+    table_.Unhold(std::exchange(inode_, nullptr));
+  }
+  const InodePtr& inode() const { return inode_; }
+
+ private:
+  InodeTable& table_;
+  InodePtr inode_;
+};
+
+HandleId OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags) {
+  auto handle = std::make_shared<Handle>();
+  handle->inode = inode;
+  handle->flags = flags;
+  at_.session.Stamp(*handle);
+  {
+    // An error that nobody was told is told to whoever opens the file for writing next. Who only reads it is told by
+    // the reads of what is lost.
+    MutexLock lock(handle->mutex);
+    handle->error_seen = inode->errors_total - (flags.write && inode->error && !inode->error_told ? 1 : 0);
+  }
+  inode->open_count++;
+  if (flags.write) {
+    inode->write_open_count++;
+    inode->refused_execs.clear();
+  }
+  at_.table.Hold(inode->id);
+  count_++;
+  return at_.handles.Add(std::move(handle));
+}
+
+Result<FileSystem::Created> OpenFiles::Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
+                                              const OpenFlags& flags) {
+  CAIRNFS_RETURN_IF_ERROR(at_.session.Await());
+  // Another host may find the name, and remove it, before this call has returned: then the file is open already.
+  Held held(at_.table);
+  FileSystem::Created created;
+  meta::CreateParams marked = params;
+  uint64_t session = 0;
+  marked.also = at_.sharing.MarkCreated(session);
+  {
+    SyncRounds::Operation operation(at_.rounds);
+    CAIRNFS_ASSIGN_OR_RETURN(created.attr,
+                             at_.parts.names.Create(parent, name, marked, [&held](InodeId id) { held.Take(id); }));
+    at_.totals.NoteMade();
+  }
+  // Where the session was lost meanwhile: a descriptor of none could not be written to.
+  static_cast<void>(at_.session.Await().ok());
+  InodePtr inode = at_.table.AddLookup(created.attr.inode);
+  {
+    MutexLock lock(inode->mutex);
+    // Somebody may have found the name, opened the file and written to it before this call got here.
+    if (!inode->content) {
+      inode->content = at_.records.MakeContent(OwnerOf(at_.parts, created.attr.uid));
+      inode->content->mtime = created.attr.mtime;
+      inode->content->ctime = created.attr.ctime;
+    }
+    at_.sharing.NoteCreated(inode, session);
+    if (inode->privileges_given == 0) {
+      inode->no_capability = true;
+      inode->no_set_id = (created.attr.mode & (S_ISUID | S_ISGID)) == 0;
+    }
+    created.handle = AddHandle(inode, flags);
+  }
+  at_.sharing.EndCreate(inode, session);
+  return created;
+}
+
+void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
+  if (flags.executes) {
+    if (Status may = at_.privileges.CheckMayExecute(id, caller); !may.ok()) return done(may.error());
+  }
+  if (flags.truncate) {
+    if (Status killed = at_.privileges.Kill(id, Kills::kCapability, caller); !killed.ok()) return done(killed.error());
+  }
+  auto held = std::make_shared<Held>(at_.table);
+  held->Take(id);
+  if (Status may = at_.sharing.MayOpen(id); !may.ok()) return done(may.error());
+  const InodePtr inode = held->inode();
+  auto finish = [this, inode, held, flags, done = std::move(done)](const Status& status) {
+    Result<HandleId> handle = HandleId{0};
+    {
+      MutexLock lock(inode->mutex);
+      if (status.ok()) {
+        handle = AddHandle(inode, flags);
+      } else {
+        handle = status.error();
+        if (flags.truncate) at_.sharing.NoteTruncationFailed(inode);
+      }
+    }
+    held->Let();
+    if (!status.ok()) {
+      MutexLock lock(inode->mutex);
+      at_.contents.DropIfUnused(inode);
+    }
+    done(std::move(handle));
+  };
+  if (flags.truncate) {
+    FileChange change{.inode = inode,
+                      .apply =
+                          [this, inode](Content& content) {
+                            inode->mutex.AssertHeld();
+                            content.must_publish = true;
+                            content.publish->NoteEmptiedByOpen();
+                            return at_.contents.Truncate(inode, 0);
+                          },
+                      .empties = true,
+                      .removes = true,
+                      .publishes = true,
+                      .caller = caller};
+    return at_.sharing.Change(std::move(change), std::move(finish));
+  }
+  auto tell = [this, id, finish = std::move(finish)](const Status& status) {
+    const ErrorCode code = status.ok() ? ErrorCode{} : status.error().code;
+    const bool is_no_fault =
+        code == ErrorCode::kNotFound || code == ErrorCode::kIsDirectory || code == ErrorCode::kInterrupted;
+    if (!status.ok() && !is_no_fault) {
+      spdlog::error("inode {}: cannot be opened: {}", id.value, status.error().message);
+      at_.error_names.Note(id);
+    }
+    finish(status);
+  };
+  at_.sharing.LoadForOpen(inode, flags, caller, std::move(tell));
+}
+
+void OpenFiles::Flush(HandleId handle_id, Done<void> done, const Caller& caller) {
+  HandlePtr handle = at_.handles.Find(handle_id);
+  if (!handle) return done({});
+  at_.closing.Close(handle, caller, std::move(done));
+}
+
+void OpenFiles::Release(HandleId handle_id) {
+  HandlePtr handle = at_.handles.Take(handle_id);
+  if (!handle) return;
+  const InodePtr& inode = handle->inode;
+  {
+    MutexLock lock(inode->mutex);
+    inode->open_count--;
+    if (handle->flags.write) inode->write_open_count--;
+    if (inode->write_open_count == 0) inode->closed_while_open = false;
+    if (inode->content) {
+      at_.closing.NoteReleased(inode, handle->flags);
+      if (inode->content->changed) inode->content->must_publish = true;
+      if (inode->write_open_count == 0) {
+        if (inode->content->barriers_waiting == 0) at_.streams.CutClosed(inode);
+        at_.streams.DropStoredRuns(inode);
+      }
+      at_.contents.DropIfUnused(inode);
+    }
+  }
+  count_--;
+  at_.table.Unhold(inode);
+}
+
+void OpenFiles::Fsync(HandleId handle_id, InodeId inode, Done<void> done, const Caller& caller) {
+  // Handles of directories are numbered apart from those of files.
+  HandlePtr handle = at_.handles.Find(handle_id);
+  if (handle && handle->inode->id != inode) handle = nullptr;
+  if (handle) {
+    Status status = TakeErrorLocked(*handle);
+    if (status.ok()) status = at_.session.Check(*handle);
+    if (!status.ok()) return done(status);
+    MutexLock lock(handle->inode->mutex);
+    if (handle->inode->content) handle->inode->content->publish->NoteAskedFor();
+  }
+  auto finish = [this, handle, done = std::move(done)](Status synced) {
+    if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced);
+    // What failed while the round ran is told too.
+    if (handle && (synced.ok() || at_.closing.IsDurableHere(handle->inode))) synced = CheckSynced(at_.session, *handle);
+    done(synced);
+  };
+  SyncRounds::Answer answer = at_.waits.UnlessKilled(caller, std::move(finish));
+  if (caller.lends_thread) return at_.rounds.RequestHere(std::move(answer));
+  at_.rounds.Request(std::move(answer));
+}
+
+Status CheckSynced(const HostSession& session, Handle& handle) {
+  CAIRNFS_RETURN_IF_ERROR(TakeErrorLocked(handle));
+  CAIRNFS_RETURN_IF_ERROR(session.Check(handle));
+  MutexLock lock(handle.inode->mutex);
+  const Content* content = handle.inode->content.get();
+  if (content == nullptr || !content->changed || !content->publish_error) return {};
+  return *content->publish_error;
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,49 @@
+// Reader: what is in memory from the overlay, what is stored from the chunk store, ahead of the reader.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "fs/services.h"
+
+namespace cairnfs::fs {
+
+class Reader {
+ public:
+  explicit Reader(const Services& services) : at_(services), update_atime_(services.options.update_atime) {}
+  // Waits for the reads in flight: the chunk store's threads answer reads, and outlive who takes the answers.
+  void AwaitRunning();
+
+  // FileSystem::Read. Any thread.
+  void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<FileSystem::ReadResult> done,
+            const ReadOptions& options);
+  // FileSystem::SeekTo.
+  void SeekTo(HandleId handle, uint64_t offset, FileSystem::Seek what, Done<uint64_t> done, const Caller& caller);
+  uint64_t bytes_total() const { return bytes_total_; }
+  void SetUpdateAtime(bool update_atime) { update_atime_ = update_atime; }
+
+ private:
+  struct Plan;
+  using PlanPtr = std::shared_ptr<Plan>;
+  // What is to be done first for the read, or, when it is kFetch, puts its parts into the plan.
+  enum class Step { kFetch, kLookForOthers, kLoad, kFailLost };
+
+  void ReadForExec(const PlanPtr& plan);  // kBusy: set-id bits are gone that the kernel may believe in
+  void Start(const PlanPtr& plan);
+  Step PlanParts(Plan& plan);
+  void FetchParts(const PlanPtr& plan);
+  void Finish(const PlanPtr& plan);  // every part is there, or failed
+  void Load(const PlanPtr& plan);    // blocking
+  void Fail(const PlanPtr& plan, Error error);
+  void FailLoad(const PlanPtr& plan, const Error& error);
+  void ReadAhead(Handle& handle, const InodePtr& inode, uint64_t offset, size_t size);
+  void PrefetchRange(const InodePtr& inode, uint64_t from, uint64_t to);
+  void CheckAtime(Handle& handle);
+
+  const Services at_;
+  std::atomic<bool> update_atime_;
+  std::atomic<uint64_t> bytes_total_{0};
+  std::atomic<uint64_t> running_{0};  // until the last thread has let go of them
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,65 @@
+// Room: space for what is written. Waiting for it, and knowing that none comes.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/clock.h"
+#include "base/task_queue.h"
+#include "base/thread_annotations.h"
+#include "fs/collector.h"
+#include "fs/sync_rounds.h"
+#include "store/local_chunk_store.h"
+
+namespace cairnfs::fs {
+
+class Room {
+ public:
+  // All outlive it.
+  Room(store::LocalChunkStore& chunks, SyncRounds& rounds, Collector& collector);
+  void Stop() { waiters_.reset(); }  // runs what was posted
+
+  // All functions may be called from any thread at once.
+  // Near a full disk: calls `write` with space for so many bytes reserved, or with kNoSpace or the disk's error; on
+  // another thread, perhaps seconds later.
+  void WaitForSpace(uint64_t bytes, Done<void> write);
+  void NoteFreed(uint64_t bytes);  // that a collection may find
+  void NoteRemoved() { free_count_++; }
+  // Accepted bytes found none.
+  void NoteNone();
+  // Whether bytes that are still on their way to the disk may find none there: what was reserved for them is an
+  // estimate, and the disk has other users.
+  bool MayBeShort() const;
+  // FileSystem::WhyNoBufferComes.
+  std::optional<Error> WhyNoBufferComes(std::chrono::milliseconds without_release, Clock::time_point waits_since);
+
+ private:
+  Status ReserveOrWait(uint64_t bytes);
+  void CollectAndWait();
+  // Tries once more to store accepted bytes that found no room. Why they wait on, if it is known that they do.
+  std::optional<Error> RetryWithoutRoom();
+  void Probe();
+
+  store::LocalChunkStore& chunks_;
+  SyncRounds& rounds_;
+  Collector& collector_;
+  std::atomic<Clock::time_point> vain_collection_at_{
+      Clock::time_point(-std::chrono::hours(1))};  // a collection last made too little room
+  // How often something was freed; and before that collection.
+  std::atomic<uint64_t> free_count_{0}, free_count_at_vain_collection_{0};
+  std::atomic<bool> found_none_{false};  // accepted bytes found no room when they were last tried
+  std::atomic<Clock::time_point> none_at_{Clock::time_point(-std::chrono::hours(1))};  // the last of them
+
+  Mutex mutex_;
+  bool is_probing_ GUARDED_BY(mutex_) = false;
+  std::optional<Error> why_ GUARDED_BY(mutex_);       // what the last probe found
+  uint64_t probe_free_count_ GUARDED_BY(mutex_) = 0;  // before it
+  Clock::time_point probe_began_at_ GUARDED_BY(mutex_), probe_ended_at_ GUARDED_BY(mutex_);
+
+  std::unique_ptr<TaskQueue> waiters_;  // writes that wait for space: those that need none pass them by
+};
+
+}  // namespace cairnfs::fs

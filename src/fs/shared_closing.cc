@@ -1,0 +1,177 @@
+// Closing among several hosts.
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "fs/closing.h"
+#include "fs/processes.h"
+#include "kv/patience.h"
+
+namespace cairnfs::fs {
+namespace {
+
+// A close returns before its bytes are published: other hosts read old ones.
+Failpoint skip_close_wait("fs.skip_close_wait", Failpoint::Kind::kSkippable);
+
+constexpr auto kMarkWaitMax = std::chrono::seconds(2);
+
+}  // namespace
+
+Status SharedClosing::BeginClose(Handle& handle, Closer closer) {
+  const InodePtr& inode = handle.inode;
+  Status status;
+  {
+    MutexLock lock(inode->mutex);
+    status = TakeError(inode, handle);
+    Content* content = inode->content.get();
+    if (handle.flags.write && content != nullptr && content->changed && closer != Closer::kOther) {
+      content->must_publish = true;
+      content->publish->NoteClosed();
+      if (content->barriers_waiting == 0) at_.streams.CutClosed(inode);
+    }
+    if (handle.flags.write) inode->closed_while_open = true;
+  }
+  return status.ok() ? at_.session.Check(handle) : status;
+}
+
+void SharedClosing::Close(const HandlePtr& handle, const Caller& caller, Done<void> done) {
+  const Closer closer = Judge(*handle, caller);
+  const Status status = BeginClose(*handle, closer);
+  if (!status.ok() || !handle->flags.write || closer != Closer::kWriter) return done(status);
+  if (skip_close_wait.PassOrSkip()) return done(status);
+  auto answer = [this, handle, done = std::move(done)](const Status& round) {
+    const Status outcome = CheckOutcome(at_.session, handle->inode, handle->session, round);
+    if (!outcome.ok()) static_cast<void>(TakeErrorLocked(*handle).ok());  // it is told now
+    done(outcome);
+  };
+  at_.rounds.Request(at_.waits.UnlessKilled(caller, std::move(answer)), SyncRounds::Scope::kClosed);
+}
+
+// Nothing was written since the file was made or truncated, or all of that is published: a round in the background
+// takes the mark away.
+void SharedClosing::NoteReleased(const InodePtr& inode, const OpenFlags& flags) {
+  SharedContent& shared = inode->content->shared();
+  const bool is_settled = inode->write_open_count == 0 || !inode->content->changed;
+  if (!flags.write || !shared.is_marked || !is_settled || shared.is_void) return;
+  shared.is_asked_for = true;
+  at_.contents.MarkChanged(inode);
+}
+
+SharedClosing::Closer SharedClosing::Judge(Handle& handle, const Caller& caller) {
+  bool has_pages = false;
+  {
+    MutexLock lock(handle.inode->mutex);
+    const Content* content = handle.inode->content.get();
+    if (content == nullptr || !content->changed) return Closer::kOther;
+    has_pages = content->shared().has_pages;
+  }
+  std::set<pid_t> writers;
+  {
+    MutexLock lock(handle.mutex);
+    writers = handle.writers;
+  }
+  if (writers.empty() && !has_pages) return Closer::kOther;
+  const pid_t closer = ProcessOf(caller.pid);
+  const bool wrote = has_pages || closer == 0 || writers.contains(closer) || writers.contains(0) ||
+                     std::none_of(writers.begin(), writers.end(), IsAlive);
+  if (!wrote) return Closer::kOther;
+  return DiesBySignal(caller.pid) ? Closer::kKilledWriter : Closer::kWriter;
+}
+
+void SharedClosing::AskForMarked() {
+  at_.table.ForEachHeld([this](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    Content* content = inode->content.get();
+    if (content == nullptr || content->must_reload() || !content->shared().is_marked) return;
+    content->must_publish = content->shared().is_asked_for = true;
+    at_.contents.MarkChanged(inode);
+  });
+}
+
+void SharedClosing::NoteWriter(Handle& handle, const Caller& caller) {
+  constexpr size_t kThreadsMax = 256;
+  MutexLock lock(handle.mutex);
+  if (handle.writers.contains(0) || handle.writer_threads.contains(caller.pid)) return;
+  const bool are_too_many = handle.writer_threads.size() == kThreadsMax;
+  handle.writer_threads.insert(caller.pid);
+  handle.writers.insert(are_too_many ? 0 : ProcessOf(caller.pid));
+}
+
+Status SharedClosing::MarkUnpublished(const InodePtr& inode) {
+  uint64_t session = 0;
+  {
+    MutexLock lock(inode->mutex);
+    if (!inode->content || !inode->content->changed || inode->content->shared().is_marked) return {};
+    session = inode->content->shared().session;
+  }
+  kv::Transaction transaction;
+  at_.host.AddSessionCompare(transaction, session);
+  transaction.IfExists(meta::InodeKey(inode->id));
+  at_.host.AddMark(transaction, inode->id, session);
+  const auto marked = at_.kv.Commit(transaction);
+  if (!marked.ok() && !kv::MayHaveRun(marked.error().code)) return marked.error();
+  MutexLock lock(inode->mutex);
+  if (inode->content && session == at_.host.session()) {
+    at_.contents.MarkChanged(
+        inode);  // a round takes the mark away again, also where it has published the file meanwhile
+    inode->content->must_publish = true;
+    inode->content->shared().is_marked = inode->content->shared().is_asked_for = true;
+  }
+  if (!marked.ok()) return marked.error();
+  return {};
+}
+
+bool SharedClosing::IsDurableHere(const InodePtr& inode) const {
+  MutexLock lock(inode->mutex);
+  const Content* content = inode->content.get();
+  return content != nullptr && !content->changed && content->shared().published_locally;
+}
+
+// munmap of a mapping whose descriptor was closed before sends its stores without a word that it ends. They are
+// published in the background; until then the file is marked.
+bool SharedClosing::MustMark(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  return inode->closed_while_open && inode->content && !inode->content->shared().is_marked;
+}
+
+// Not for long: while pages wait for their answer the kernel sends no other background requests of the mount. The bytes
+// are kept and will be published, whatever becomes of the mark: no reason to drop the pages.
+void SharedClosing::AnswerOnceMarked(const InodePtr& inode, std::function<void()> answer) {
+  const auto until = Clock::Now() + kMarkWaitMax;
+  auto finish = [this, inode, answer = std::move(answer)](const Status& marked) {
+    const kv::Patience::OfThread own_time(nullptr);
+    if (!marked.ok()) {
+      spdlog::warn("inode {}: other hosts do not know yet of stores through a mapping that may have ended: {}",
+                   inode->id.value, marked.error().message);
+      at_.error_names.Note(inode->id);
+    }
+    answer();
+  };
+  at_.calls.for_store().Post(
+      [this, inode, finish] { finish(at_.host.membership().LeaseHolds() ? MarkUnpublished(inode) : Unanswered()); },
+      [until] { return Clock::Now() >= until; }, [finish](const Error& why) { finish(why); });
+}
+
+void SharedClosing::PublishBeforeUnlock(const HandlePtr& handle, const Caller& caller, std::function<void()> then) {
+  {
+    MutexLock lock(handle->inode->mutex);
+    Content* content = handle->inode->content.get();
+    if (content == nullptr || !content->changed) return then();
+    content->must_publish = content->shared().is_asked_for = true;
+  }
+  auto answer = [this, handle, then = std::move(then)](const Status& round) {
+    // Whoever unlocks is not told of an error: fsync and close tell it.
+    const Status outcome = CheckOutcome(at_.session, handle->inode, handle->session, round);
+    if (!outcome.ok()) {
+      spdlog::warn("inode {}: unlocked before what was written could be published: {}", handle->inode->id.value,
+                   outcome.error().message);
+    }
+    then();
+  };
+  at_.rounds.Request(at_.waits.UnlessKilled(caller, std::move(answer)), SyncRounds::Scope::kClosed);
+}
+
+}  // namespace cairnfs::fs

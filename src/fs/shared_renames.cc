@@ -1,0 +1,251 @@
+#include "fs/shared_renames.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/failpoint.h"
+#include "base/log.h"
+
+namespace cairnfs::fs {
+namespace {
+
+Failpoint shared_rename_ready("fs.shared_rename_ready", Failpoint::Kind::kKill);
+
+constexpr size_t kFailuresMax = 16;
+constexpr size_t kCausesNamedMax = 5;    // in an error's message
+constexpr size_t kLackingNamedMax = 20;  // files of one commit
+// So long a rename that is refused looks for what to name. Each path takes some reads of the metadata.
+constexpr std::chrono::seconds kNamingTimeMax{5};
+
+}  // namespace
+
+std::string CommitFailure::JoinCauses() const {
+  std::string text;
+  for (size_t i = 0; i < causes.size() && i < kCausesNamedMax; i++) text += (i > 0 ? "; " : "") + causes[i];
+  if (causes.size() > kCausesNamedMax) text += "; and " + std::to_string(causes.size() - kCausesNamedMax) + " more";
+  return text;
+}
+
+std::optional<CommitFailure> SharedNameChanges::LastFailed(InodeId directory) const {
+  MutexLock lock(mutex_);
+  for (const CommitFailure& failure : failures_) {
+    if (failure.source == directory) return failure;
+  }
+  return std::nullopt;
+}
+
+std::vector<CommitFailure> SharedNameChanges::Failures() const {
+  MutexLock lock(mutex_);
+  return {failures_.begin(), failures_.end()};
+}
+
+// What was closed and waited for is durable. Stores of an munmap are to be so before what they took the place of is
+// deleted; but what makes room does not wait for room, nor for copies that cannot be made.
+void SharedNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) {
+  if (Status session = shared_.session.Await(); !session.ok()) return go(session);
+  if (change != NameChange::kRemoves || at().rounds.failing()) return go({});
+  auto removes = [go = std::move(go)](const Status& durable) {
+    const bool is_killed = !durable.ok() && durable.error().code == ErrorCode::kInterrupted;
+    go(is_killed ? durable : Status());
+  };
+  AfterClosed({at().rounds, at().waits, at().calls}, caller, std::move(removes));
+}
+
+Result<SharedNameChanges::Renaming> SharedNameChanges::Begin(const meta::RenameParams& names, const Caller& caller) {
+  CAIRNFS_RETURN_IF_ERROR(shared_.session.Await());
+  Renaming renaming{.params = names, .caller = caller, .sources = {}, .session = shared_.host.session()};
+  meta::RenameParams& params = renaming.params;
+  constexpr auto kWithMarks = meta::Namespace::WithMarks::kYes;
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr source,
+                           at().parts.names.Lookup(params.from_parent, params.from_name, kWithMarks));
+  renaming.sources.push_back(std::move(source));
+  if (params.mode == meta::RenameMode::kExchange) {
+    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr target, at().parts.names.Lookup(params.to_parent, params.to_name, kWithMarks));
+    renaming.sources.push_back(std::move(target));
+    params.expected_to = renaming.sources.back().inode;
+  }
+  params.expected_from = renaming.sources.front().inode;
+  for (meta::Attr& attr : renaming.sources) {
+    // A file that a dead host was writing can be moved: its name says no more than before.
+    std::erase_if(attr.marks, [](const meta::Mark& mark) { return mark.record.failure.empty(); });
+    renaming.has_directory = renaming.has_directory || S_ISDIR(attr.mode);
+    CAIRNFS_RETURN_IF_ERROR(PrepareForNewName(attr.inode));
+  }
+  renaming.may_need_copies = renaming.has_directory || params.from_parent != params.to_parent;
+  return renaming;
+}
+
+void SharedNameChanges::Rename(const meta::RenameParams& names, const Caller& caller, Done<void> done) {
+  Result<Renaming> begun = Begin(names, caller);
+  if (!begun.ok()) return done(begun.error());
+  // Of a directory whatever was written; of a file what was closed before, which this one counts as.
+  const auto scope = begun->has_directory ? SyncRounds::Scope::kAll : SyncRounds::Scope::kClosed;
+  auto commit = [this, renaming = std::move(*begun), done = std::move(done)](const Status& durable) {
+    // Who is killed is not kept waiting.
+    if (!durable.ok() && durable.error().code == ErrorCode::kInterrupted) return done(durable);
+    auto go_on = [this, renaming, durable, done] {
+      if (durable.ok()) return CommitPublished(renaming, done);
+      Refuse(renaming.params, durable.error(), done, LackingCopies(durable.error(), renaming.sources));
+    };
+    if (renaming.may_need_copies) return at().calls.RunToWait(renaming.caller, std::move(go_on), done);
+    at().calls.Run(renaming.caller, std::move(go_on), done);
+  };
+  Sync(caller, scope, std::move(commit));
+}
+
+Status SharedNameChanges::CheckAllPublished(const Renaming& renaming) {
+  for (const meta::Attr& attr : renaming.sources) {
+    InodePtr inode = S_ISREG(attr.mode) ? at().table.Find(attr.inode) : nullptr;
+    if (inode) CAIRNFS_RETURN_IF_ERROR(CheckPublished(inode));
+  }
+  CAIRNFS_RETURN_IF_ERROR(at().lost.CheckNone(renaming.params));
+  return {};
+}
+
+void SharedNameChanges::CommitPublished(const Renaming& renaming, const Done<void>& done) {
+  const meta::RenameParams& params = renaming.params;
+  Status status = CheckAllPublished(renaming);
+  if (status.ok()) {
+    auto causes = shared_.unpublished.Find(renaming.sources);
+    if (causes.ok() && !causes->empty()) {
+      return done(MakeError(ErrorCode::kIo, NoteFailure(params, std::move(*causes))));
+    }
+    if (!causes.ok()) status = causes.error();
+  }
+  if (status.ok()) status = MakeReplicated(renaming);
+  // What was given up with the session looks as if it were published.
+  if (status.ok()) status = shared_.session.Check(renaming.session);
+  if (!status.ok()) return Refuse(params, status.error(), done);
+  shared_rename_ready.Pass();
+  meta::RenameParams guarded = params;
+  // The compare that every transaction has is with the session that there is by then.
+  guarded.guard = [this, session = renaming.session](kv::Transaction& transaction) {
+    shared_.host.AddSessionCompare(transaction, session);
+    return shared_.session.Check(session);
+  };
+  auto renamed = Commit(guarded);
+  // Another host has put something else there, which was not waited for.
+  const bool is_another =
+      !renamed.ok() && renamed.error().code == ErrorCode::kStale && renaming.session == shared_.host.session();
+  if (is_another) return Rename(params, renaming.caller, done);
+  done(renamed.ok() ? Status() : Status(renamed.error()));
+}
+
+Status SharedNameChanges::MakeReplicated(const Renaming& renaming) {
+  const meta::RenameParams& params = renaming.params;
+  if (params.from_parent == params.to_parent) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<Durability> levels,
+                           shared_.host.levels().Of({params.from_parent, params.to_parent}));
+  // Where two are exchanged one of them comes to lie there, whichever of the parents it is.
+  const bool is_exchange = params.mode == meta::RenameMode::kExchange;
+  if (levels[0] == levels[1] || (!is_exchange && levels[1] == Durability::kLocal)) return {};
+  const meta::Attr& source = renaming.sources[levels[0] == Durability::kLocal ? 0 : 1];
+  std::map<InodeId, uint64_t> published;  // revisions of the records
+  std::vector<InodeId> ids;
+  at().table.ForEachHeld([&](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    if (!inode->content || !inode->content->shared().published_locally) return;
+    published.emplace(inode->id, inode->content->shared().base_revision);
+    ids.push_back(inode->id);
+  });
+  CAIRNFS_RETURN_IF_ERROR(shared_.copies.CoveringFor(renaming.caller).Cover(source));
+  std::set<InodeId> replicated;
+  if (published.contains(source.inode)) replicated.insert(source.inode);
+  if (S_ISDIR(source.mode) && !ids.empty()) {
+    CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> found, at().parts.names.FindBelow(source.inode, ids));
+    replicated.insert(found.begin(), found.end());
+  }
+  for (InodeId id : replicated) {
+    InodePtr inode = at().table.Find(id);
+    if (!inode) continue;
+    MutexLock lock(inode->mutex);
+    if (!inode->content || inode->content->shared().base_revision != published[id]) continue;
+    inode->content->shared().published_locally = false;
+  }
+  return {};
+}
+
+// A round that waits for copies may go on meanwhile: of what it has taken over the contents tell too, and of chunks
+// that were stored since then.
+std::vector<std::string> SharedNameChanges::LackingCopies(const Error& why, const std::vector<meta::Attr>& sources) {
+  if (why.code != ErrorCode::kUnavailable && why.code != ErrorCode::kNoSpace) return {};
+  if (shared_.host.WhatIsLacking().empty()) return {};
+  const auto deadline = Clock::Now() + kNamingTimeMax;
+  const auto goes_on = [&] {
+    return !shared_.session.waits_ended() && shared_.host.membership().LeaseHolds() && Clock::Now() < deadline;
+  };
+  if (!goes_on()) return {};
+  std::map<InodeId, std::vector<Digest>> unpublished;
+  at().table.ForEachHeld([&](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    if (!inode->content || !inode->content->changed) return;
+    std::vector<Digest>& chunks = unpublished[inode->id];
+    chunks = inode->content->shared().publishing_chunks;
+    for (const store::ChunkPin& pin : inode->content->pins) chunks.push_back(pin.digest());
+  });
+  std::map<InodeId, size_t> counts;
+  std::vector<InodeId> lacking;
+  for (auto& [inode, chunks] : unpublished) {
+    std::sort(chunks.begin(), chunks.end());
+    chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
+    const size_t count = shared_.host.CountLacking(chunks);
+    if (count == 0) continue;
+    counts.emplace(inode, count);
+    lacking.push_back(inode);
+  }
+  const auto below = shared_.unpublished.LyingBelow(sources, lacking);
+  if (!below.ok()) return {};
+  std::vector<std::string> causes;
+  size_t left = below->size();
+  for (InodeId inode : *below) {
+    if (causes.size() == kLackingNamedMax || !goes_on()) {
+      causes.push_back("host " + shared_.host.NameOf(shared_.host.self()) + ": " + std::to_string(left) +
+                       " more of its files lack copies");
+      break;
+    }
+    left--;
+    const auto level = shared_.host.levels().Of(inode);
+    if (level.ok() && *level == Durability::kLocal) continue;  // waits for none
+    const size_t count = counts.at(inode);
+    causes.push_back("'" + at().parts.names.PathOfInode(inode) + "': host " + shared_.host.NameOf(shared_.host.self()) +
+                     ": " + std::to_string(count) + " of its chunks " + (count == 1 ? "lacks" : "lack") +
+                     " durable copies");
+  }
+  return causes;
+}
+
+void SharedNameChanges::Refuse(const meta::RenameParams& params, const Error& why, const Done<void>& done,
+                               const std::vector<std::string>& files) {
+  if (why.code == ErrorCode::kInterrupted) return done(why);
+  std::vector<std::string> causes{"host " + shared_.host.NameOf(shared_.host.self()) + ": " + why.message};
+  causes.insert(causes.end(), files.begin(), files.end());
+  NoteFailure(params, std::move(causes));
+  done(why);
+}
+
+std::string SharedNameChanges::NoteFailure(const meta::RenameParams& params, std::vector<std::string> causes) {
+  CommitFailure failure;
+  failure.at = Clock::WallTime();
+  failure.source = params.expected_from.value_or(InodeId{});
+  // The path is read from the metadata, for which nobody who is to hear of a failure waits once more.
+  const bool may_ask = shared_.host.membership().LeaseHolds();
+  const std::string above =
+      params.from_parent == kRootInode ? "" : "#" + std::to_string(params.from_parent.value) + "/";
+  failure.directory =
+      may_ask ? at().parts.names.PathOf(params.from_parent, params.from_name) : above + params.from_name;
+  for (const std::string& cause : causes) spdlog::error("commit of '{}': {}", failure.directory, cause);
+  failure.causes = std::move(causes);
+  std::string said = failure.JoinCauses();
+  MutexLock lock(mutex_);
+  failures_.push_front(std::move(failure));
+  if (failures_.size() > kFailuresMax) failures_.pop_back();
+  return said;
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,112 @@
+#include "fs/totals.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/clock.h"
+#include "fs/scan.h"
+
+namespace cairnfs::fs {
+namespace {
+
+// Of a cluster, whose metadata lies elsewhere: more inodes than anyone makes; numbers are 64 bits wide.
+constexpr uint64_t kInodesMax = uint64_t{1} << 40;
+// Of a host alone: with so much of metadata it is counted how many more there is room for. Most take less.
+constexpr uint64_t kBytesPerInode = 1024;
+constexpr int kTriesMax = 4;
+constexpr int64_t kCountEveryMs = 600'000;
+
+}  // namespace
+
+uint64_t CountDirtyBytes(InodeTable& table) {
+  uint64_t bytes = 0;
+  table.ForEachHeld([&](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    if (!inode->content) return;
+    const Content& content = *inode->content;
+    for (const auto& [start, run] : content.overlay.runs()) bytes += run.length - run.stored;
+    for (const auto& [id, chunk] : content.flying) bytes += chunk->size;
+  });
+  return bytes;
+}
+
+void AloneTotals::Start() {
+  at().waiters.Post([this] {
+    records_.Count(at().stop);
+    static_cast<void>(ScanPrefix(at().kv, "I", at().stop, [this](const kv::KvEntry&) {
+      NoteMade();
+      return true;
+    }));
+  });
+}
+
+void AloneTotals::AddInodes(FsSpace& space) const {
+  space.inodes_free = room_.BytesForUsers() / kBytesPerInode;
+  space.inodes_total = inode_count() + space.inodes_free;
+}
+
+// What files in memory hold beyond their records, modulo 2^64: files may have shrunk.
+uint64_t AloneTotals::UnrecordedBytes() {
+  uint64_t unrecorded = 0;
+  at().table.ForEachHeld([&](const InodePtr& inode) {
+    uint64_t allocated = 0;
+    {
+      MutexLock lock(inode->mutex);
+      if (!inode->content || (!inode->content->changed && !inode->content->unrecorded)) return;
+      allocated = inode->content->AllocatedBytes();
+    }
+    unrecorded += allocated - records_.AllocatedBytesOf(inode->id);
+  });
+  return unrecorded;
+}
+
+void AloneTotals::Fill(FsStatus& status) {
+  status.inode_count = inode_count();
+  status.metadata_room_bytes = room_.BytesForUsers();
+  status.dirty_bytes = CountDirtyBytes(at().table);
+  for (int tries = 1;; tries++) {
+    // A record that is published between the two sums would be missing in both.
+    const uint64_t recorded = records_.AllocatedBytes();
+    status.logical_bytes = recorded + UnrecordedBytes();
+    if (recorded == records_.AllocatedBytes() || tries == kTriesMax) break;
+  }
+  if (static_cast<int64_t>(status.logical_bytes) < 0) status.logical_bytes = 0;
+}
+
+void SharedTotals::AddInodes(FsSpace& space) const {
+  space.inodes_total = kInodesMax;
+  space.inodes_free = kInodesMax - inode_count();
+}
+
+void SharedTotals::Fill(FsStatus& status) {
+  status.inode_count = inode_count();
+  Count();
+  status.logical_bytes = bytes_;
+  status.dirty_bytes = CountDirtyBytes(at().table);
+}
+
+void SharedTotals::Count() {
+  using namespace std::chrono;
+  const int64_t now_ms = duration_cast<milliseconds>(Clock::Now().time_since_epoch()).count();
+  int64_t counted_ms = counted_ms_;
+  if (counted_ms >= 0 && now_ms - counted_ms < kCountEveryMs) return;
+  if (!counted_ms_.compare_exchange_strong(counted_ms, now_ms)) return;
+  at().waiters.Post([this] {
+    uint64_t bytes = 0;
+    int64_t inodes = 0;
+    const Status records = ScanPrefix(at().kv, "D", at().stop, [&](const kv::KvEntry& entry) {
+      auto record = meta::FileRecord::Decode(entry.value);
+      if (record.ok()) bytes += record->allocated_bytes;
+      return true;
+    });
+    const Status counted = ScanPrefix(at().kv, "I", at().stop, [&](const kv::KvEntry&) {
+      inodes++;
+      return true;
+    });
+    if (!records.ok() || !counted.ok()) return;
+    bytes_ = bytes;
+    SetInodeCount(inodes);
+  });
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,81 @@
+// Totals: how much there is of inodes and bytes.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <stop_token>
+
+#include "base/task_queue.h"
+#include "fs/filesystem.h"
+#include "fs/inode.h"
+#include "fs/metadata_room.h"
+#include "fs/record_totals.h"
+
+namespace cairnfs::fs {
+
+// All functions: any thread.
+class Totals {
+ public:
+  struct Parts {  // all outlive it
+    kv::KvStore& kv;
+    InodeTable& table;
+    TaskQueue& waiters;
+    std::stop_token stop;
+  };
+  explicit Totals(const Parts& parts) : at_(parts) {}
+  virtual ~Totals() = default;
+
+  void NoteMade() { inode_count_++; }
+  void NoteRemoved() { inode_count_--; }
+  // What there is of inodes, and room for.
+  virtual void AddInodes(FsSpace& space) const = 0;
+  // The bytes and inodes of a status.
+  virtual void Fill(FsStatus& status) = 0;
+
+ protected:
+  uint64_t inode_count() const { return static_cast<uint64_t>(std::max<int64_t>(0, inode_count_.load())); }
+  void SetInodeCount(int64_t count) { inode_count_ = count; }
+  const Parts& at() const { return at_; }
+
+ private:
+  const Parts at_;
+  std::atomic<int64_t> inode_count_{0};  // exact once the first count is through
+};
+
+// Of what was written and not stored yet.
+uint64_t CountDirtyBytes(InodeTable& table);
+
+class AloneTotals final : public Totals {
+ public:
+  // Both outlive it.
+  AloneTotals(const Parts& parts, RecordTotals& records, const MetadataRoom& room)
+      : Totals(parts), records_(records), room_(room) {}
+  // Counts in the background. What is made and removed meanwhile is counted as it comes, and may for that one time be
+  // counted twice.
+  void Start();
+  void AddInodes(FsSpace& space) const override;
+  void Fill(FsStatus& status) override;
+
+ private:
+  uint64_t UnrecordedBytes();
+
+  RecordTotals& records_;
+  const MetadataRoom& room_;
+};
+
+// Of a namespace that others change too, the sums are as of a count now and then, which somebody who wants to know
+// starts.
+class SharedTotals final : public Totals {
+ public:
+  explicit SharedTotals(const Parts& parts) : Totals(parts) {}
+  void AddInodes(FsSpace& space) const override;
+  void Fill(FsStatus& status) override;
+
+ private:
+  void Count();
+
+  std::atomic<uint64_t> bytes_{0};       // of all records, as of the last count
+  std::atomic<int64_t> counted_ms_{-1};  // steady clock: when that began; -1: never
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,73 @@
+#include "fs/unpublished.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+
+#include "fs/lost_files.h"
+
+namespace cairnfs::fs {
+
+// FindBelow names what may lie there, which is right for what is waited for, and not for what a commit fails for.
+Result<std::set<InodeId>> Unpublished::LyingBelow(const std::vector<meta::Attr>& sources,
+                                                  const std::vector<InodeId>& inodes) {
+  std::set<InodeId> directories, below, candidates, unknown;
+  if (inodes.empty()) return below;
+  for (const meta::Attr& attr : sources) {
+    if (std::find(inodes.begin(), inodes.end(), attr.inode) != inodes.end()) below.insert(attr.inode);
+    if (!S_ISDIR(attr.mode)) continue;
+    directories.insert(attr.inode);
+    CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> found, names_.FindBelow(attr.inode, inodes));
+    candidates.insert(found.begin(), found.end());
+  }
+  if (candidates.empty()) return below;
+  const std::vector<InodeId> asked(candidates.begin(), candidates.end());
+  CAIRNFS_ASSIGN_OR_RETURN(const auto nearest, names_.FindNearest(directories, asked));
+  for (size_t i = 0; i < asked.size(); i++) {
+    if (nearest[i] && nearest[i]->value != 0) below.insert(asked[i]);
+    if (!nearest[i]) unknown.insert(asked[i]);
+  }
+  for (InodeId directory : directories) {
+    if (unknown.empty()) break;
+    CAIRNFS_ASSIGN_OR_RETURN(const auto found, FindNames(names_, directory, unknown));
+    for (const auto& [inode, path] : found) below.insert(inode);
+  }
+  return below;
+}
+
+// What this host is still to publish the round before has done, or left behind.
+Result<std::vector<std::string>> Unpublished::Find(const std::vector<meta::Attr>& sources) {
+  std::vector<std::string> causes;
+  const std::map<InodeId, Error> left_behind = rounds_.LeftBehind();
+  std::vector<InodeId> inodes;
+  for (const auto& [inode, why] : left_behind) inodes.push_back(inode);
+  std::vector<meta::Namespace::MarkedFile> marked;
+  const auto is_directory = [](const meta::Attr& attr) { return S_ISDIR(attr.mode); };
+  if (std::any_of(sources.begin(), sources.end(), is_directory)) {
+    CAIRNFS_ASSIGN_OR_RETURN(marked, names_.ListMarks());
+  } else {
+    for (const meta::Attr& attr : sources) {
+      for (const meta::Mark& mark : attr.marks) marked.push_back({attr.inode, mark});
+    }
+  }
+  std::erase_if(marked, [&](const auto& file) {
+    return host_.Lives(file.mark) && (host_.IsOwn(file.mark) || file.mark.record.failure.empty());
+  });
+  for (const auto& file : marked) inodes.push_back(file.inode);
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> below, LyingBelow(sources, inodes));
+  const auto add_cause = [&](InodeId inode, std::string_view node, const std::string& why) {
+    if (!below.contains(inode)) return;
+    causes.push_back("'" + names_.PathOfInode(inode) + "': host " + host_.NameOf(node) + why);
+  };
+  for (const auto& [inode, why] : left_behind) add_cause(inode, host_.self(), ": " + why.message);
+  for (const auto& [inode, mark] : marked) {
+    const bool is_lost = !host_.Lives(mark);
+    add_cause(inode, mark.node,
+              is_lost ? " was lost before its bytes were safe: write the file again, truncate or remove it"
+                      : ": " + mark.record.failure);
+  }
+  return causes;
+}
+
+}  // namespace cairnfs::fs

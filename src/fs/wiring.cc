@@ -1,0 +1,191 @@
+#include "fs/wiring.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/machine_limits.h"
+
+namespace cairnfs::fs {
+
+FileSystem::Impl::Impl(const FileSystem::Parts& the_parts, const FsOptions& the_options)
+    : parts(the_parts),
+      options(the_options),
+      table([this](const InodePtr& inode) { sharing->NoteOrphan(inode); }),
+      workers(std::make_unique<TaskQueue>(
+          "cairn-worker", options.worker_threads > 0 ? options.worker_threads : std::max(2u, UsableCores()))),
+      waiters(std::make_unique<TaskQueue>("cairn-waiter", std::max(4u, options.waiting_threads))),
+      error_names(std::make_unique<ErrorNames>(parts.kv, parts.names, *waiters, parts.cluster.has_value())) {
+  Streams::Hooks hooks;
+  hooks.freed = [this](uint64_t bytes) { collector->NoteFreed(bytes); };  // little each time, and often
+  hooks.lost = [this](const InodePtr& inode) {
+    inode->mutex.AssertHeld();
+    lost->Note(inode);
+  };
+  hooks.failed = [this](InodeId inode) { error_names->Note(inode); };
+  hooks.no_room = [this] { room->NoteNone(); };
+  streams = std::make_unique<Streams>(parts.chunks, parts.local_chunks, parts.pool, parts.chunk_params, *workers,
+                                      std::move(hooks));
+}
+
+void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
+                                    std::unique_ptr<Collector> made_collector) {
+  records = std::move(made_records);
+  collector = std::move(made_collector);
+  checker = std::make_unique<Checker>(parts, *rounds);
+  room = std::make_unique<Room>(parts.local_chunks, *rounds, *collector);
+  lost = std::make_unique<LostFiles>(table, parts.names);
+  privileges = std::make_unique<Privileges>(parts.names, table, *rounds);
+  waits = std::make_unique<Waits>();
+  contents = std::make_unique<Contents>(parts, *records, table, *streams, *rounds, *room, *waiters);
+}
+
+Services FileSystem::Impl::MakeServices() {
+  return {.parts = parts,
+          .options = options,
+          .table = table,
+          .handles = handles,
+          .records = *records,
+          .contents = *contents,
+          .streams = *streams,
+          .rounds = *rounds,
+          .room = *room,
+          .privileges = *privileges,
+          .lost = *lost,
+          .totals = *totals,
+          .session = *session,
+          .sharing = *sharing,
+          .closing = *closing,
+          .copies = *copies,
+          .calls = *calls,
+          .waits = *waits,
+          .error_names = *error_names,
+          .waiters = *waiters};
+}
+
+void FileSystem::Impl::MakeThemes(std::unique_ptr<NameChanges> made_changes) {
+  const Services services = MakeServices();
+  changes = std::move(made_changes);
+  names = std::make_unique<Names>(services, *changes);
+  attributes = std::make_unique<Attributes>(services, *names);
+  open_files = std::make_unique<OpenFiles>(services);
+  writer = std::make_unique<Writer>(services);
+  reader = std::make_unique<Reader>(services);
+  directories = std::make_unique<Directories>(parts.names, table);
+  maintenance = std::make_unique<Maintenance>(services, Maintenance::Parts{.changes = *changes,
+                                                                           .open_files = *open_files,
+                                                                           .reader = *reader,
+                                                                           .writer = *writer,
+                                                                           .collector = *collector,
+                                                                           .checker = *checker,
+                                                                           .stop = stop.get_token()});
+}
+
+void FileSystem::Impl::End() {
+  if (!waiters) return;
+  reader->AwaitRunning();
+  stop.request_stop();
+  waits->Stop();
+  checker->Stop();
+  collector->Stop();
+  error_names->Stop();
+  room->Stop();
+  calls->Stop();
+  waiters.reset();
+  workers.reset();
+}
+
+AloneFileSystem::AloneFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes)
+    : Impl(the_parts, the_options), record_totals(parts.local_kv), metadata_room(parts, *waiters, stop.get_token()) {
+  session = std::make_unique<LoneSession>();
+  calls = std::make_unique<DirectCalls>(*waiters);
+  rounds = std::make_unique<SyncRounds>(parts, nullptr, *streams, table, *waiters,
+                                        SyncRounds::Options{options.flush_interval_ms});
+  MakeContents(std::make_unique<LocalRecords>(parts),
+               std::make_unique<Collector>(parts.kv, &parts.local_chunks, *rounds, options, owed_bytes));
+  totals = std::make_unique<AloneTotals>(Totals::Parts{parts.kv, table, *waiters, stop.get_token()}, record_totals,
+                                         metadata_room);
+  copies = std::make_unique<AloneCopies>(AloneCopies::Parts{parts, table, *rounds, *lost});
+  sharing = std::make_unique<AloneSharing>(AloneSharing::Parts{.parts = parts,
+                                                               .table = table,
+                                                               .contents = *contents,
+                                                               .rounds = *rounds,
+                                                               .room = *room,
+                                                               .record_totals = record_totals,
+                                                               .waiters = *waiters});
+  closing = std::make_unique<AloneClosing>(AloneClosing::Parts{*streams, *rounds, *error_names});
+  MakeThemes(std::make_unique<AloneNameChanges>(MakeServices(), metadata_room));
+}
+
+Status AloneFileSystem::Start() {
+  static_cast<AloneTotals&>(*totals).Start();
+  return {};
+}
+
+// Hosts do not keep times of access: each read would be a transaction.
+static FsOptions WithoutAtime(FsOptions options) {
+  options.update_atime = false;
+  return options;
+}
+
+ClusterFileSystem::ClusterFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options)
+    : Impl(the_parts, WithoutAtime(the_options)), host(*parts.cluster, parts.kv, parts.names, options.durability) {
+  auto made_session =
+      std::make_unique<ClusterSession>(host, stop.get_token(), std::chrono::milliseconds(options.metadata_wait_ms));
+  const ClusterSession& own_session = *made_session;
+  session = std::move(made_session);
+  auto made_calls = std::make_unique<ThreadedCalls>();
+  ThreadedCalls& own_calls = *made_calls;
+  calls = std::move(made_calls);
+  rounds = std::make_unique<SyncRounds>(parts, &host, *streams, table, *waiters,
+                                        SyncRounds::Options{options.flush_interval_ms});
+  auto made_records = std::make_unique<SharedRecords>(parts, host, own_session, *streams);
+  SharedRecords& own_records = *made_records;
+  MakeContents(std::move(made_records), std::make_unique<Collector>(parts.kv, nullptr, *rounds, options, 0));
+  totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, stop.get_token()});
+  unpublished = std::make_unique<Unpublished>(parts.names, host, *rounds);
+  auto made_copies = std::make_unique<SharedCopies>(SharedCopies::Parts{.parts = parts,
+                                                                        .options = options,
+                                                                        .host = host,
+                                                                        .session = own_session,
+                                                                        .table = table,
+                                                                        .rounds = *rounds,
+                                                                        .lost = *lost,
+                                                                        .calls = own_calls,
+                                                                        .unpublished = *unpublished});
+  SharedCopies& own_copies = *made_copies;
+  copies = std::move(made_copies);
+  auto made_sharing = std::make_unique<SharedFiles>(SharedFiles::Parts{.parts = parts,
+                                                                       .host = host,
+                                                                       .session = own_session,
+                                                                       .table = table,
+                                                                       .contents = *contents,
+                                                                       .records = own_records,
+                                                                       .rounds = *rounds,
+                                                                       .calls = own_calls,
+                                                                       .waits = *waits,
+                                                                       .stop = stop.get_token()});
+  shared_files = made_sharing.get();
+  sharing = std::move(made_sharing);
+  closing = std::make_unique<SharedClosing>(SharedClosing::Parts{.kv = parts.kv,
+                                                                 .host = host,
+                                                                 .session = own_session,
+                                                                 .table = table,
+                                                                 .streams = *streams,
+                                                                 .contents = *contents,
+                                                                 .rounds = *rounds,
+                                                                 .calls = own_calls,
+                                                                 .waits = *waits,
+                                                                 .error_names = *error_names});
+  MakeThemes(std::make_unique<SharedNameChanges>(
+      MakeServices(), SharedNameChanges::Parts{host, own_session, own_copies, *unpublished}));
+  member =
+      std::make_unique<ClusterMember>(ClusterMember::Parts{parts, options, host, table, *streams, *error_names, stop});
+}
+
+Status ClusterFileSystem::Start() {
+  CAIRNFS_RETURN_IF_ERROR(member->Start());
+  shared_files->SetOrphans(member->orphans());
+  return {};
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,95 @@
+// FileSystem::Impl: the parts of a filesystem. A host alone and one of several are made of different ones; here, and
+// nowhere else, it is decided which.
+#pragma once
+
+#include <memory>
+#include <stop_token>
+
+#include "fs/attributes.h"
+#include "fs/checker.h"
+#include "fs/cluster_member.h"
+#include "fs/collector.h"
+#include "fs/directories.h"
+#include "fs/maintenance.h"
+#include "fs/names.h"
+#include "fs/open_files.h"
+#include "fs/reader.h"
+#include "fs/services.h"
+#include "fs/shared_files.h"
+#include "fs/shared_renames.h"
+#include "fs/writer.h"
+
+namespace cairnfs::fs {
+
+struct FileSystem::Impl {
+  virtual ~Impl() { End(); }
+  virtual Status Start() = 0;
+  // Other hosts are answered, and orphans removed, no more.
+  virtual void LeaveCluster() {}
+  void End();  // ends all threads but the rounds'; waits for the reads in flight
+
+  // In the order in which they are made. Those that other parts use as they end are ended by End.
+  const FileSystem::Parts parts;
+  const FsOptions options;  // as it was started with
+  std::stop_source stop;    // of what goes on by itself
+  InodeTable table;
+  IdTable<Handle> handles;
+  std::unique_ptr<TaskQueue> workers;  // cut, hash, store
+  std::unique_ptr<TaskQueue> waiters;  // operations that wait for workers, chunks or rounds
+  std::unique_ptr<ErrorNames> error_names;
+  std::unique_ptr<Streams> streams;
+  std::unique_ptr<HostSession> session;
+  std::unique_ptr<Calls> calls;
+  std::unique_ptr<FileRecords> records;
+  std::unique_ptr<SyncRounds> rounds;
+  std::unique_ptr<Collector> collector;
+  std::unique_ptr<Checker> checker;
+  std::unique_ptr<Room> room;
+  std::unique_ptr<LostFiles> lost;
+  std::unique_ptr<Privileges> privileges;
+  std::unique_ptr<Waits> waits;
+  std::unique_ptr<Contents> contents;
+  std::unique_ptr<Totals> totals;
+  std::unique_ptr<Copies> copies;
+  std::unique_ptr<Sharing> sharing;
+  std::unique_ptr<Closing> closing;
+  std::unique_ptr<NameChanges> changes;
+  std::unique_ptr<Names> names;
+  std::unique_ptr<Attributes> attributes;
+  std::unique_ptr<OpenFiles> open_files;
+  std::unique_ptr<Writer> writer;
+  std::unique_ptr<Reader> reader;
+  std::unique_ptr<Directories> directories;
+  std::unique_ptr<Maintenance> maintenance;
+
+ protected:
+  Impl(const FileSystem::Parts& the_parts, const FsOptions& the_options);
+  // What both are made of, once the session, the calls and the rounds are there.
+  void MakeContents(std::unique_ptr<FileRecords> made_records, std::unique_ptr<Collector> made_collector);
+  // Once all that comes before `changes` is.
+  Services MakeServices();
+  void MakeThemes(std::unique_ptr<NameChanges> made_changes);
+};
+
+struct AloneFileSystem final : FileSystem::Impl {
+  AloneFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes);
+  ~AloneFileSystem() override { End(); }
+  Status Start() override;
+
+  RecordTotals record_totals;
+  MetadataRoom metadata_room;
+};
+
+struct ClusterFileSystem final : FileSystem::Impl {
+  ClusterFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options);
+  ~ClusterFileSystem() override { End(); }
+  Status Start() override;
+  void LeaveCluster() override { member->Stop(); }
+
+  ClusterHost host;
+  std::unique_ptr<Unpublished> unpublished;
+  std::unique_ptr<ClusterMember> member;
+  SharedFiles* shared_files = nullptr;  // `sharing`
+};
+
+}  // namespace cairnfs::fs

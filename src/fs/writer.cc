@@ -1,0 +1,271 @@
+#include "fs/writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "fs/open_files.h"
+
+namespace cairnfs::fs {
+
+void Writer::Write(Request request, Done<size_t> done) {
+  HandlePtr handle = request.handle == 0 ? nullptr : at_.handles.Find(request.handle);
+  InodePtr inode = handle ? handle->inode : at_.table.Find(request.inode);
+  if (!inode) return done(MakeError(ErrorCode::kStale, "the file is not open"));
+  if (request.data.size == 0) return done(size_t{0});
+  if (request.offset > kFileSizeMax || request.data.size > kFileSizeMax - request.offset) {
+    return done(MakeError(ErrorCode::kTooLarge, "write past the largest file size"));
+  }
+  Target target{handle, inode};
+  if (!request.append || at_.sharing.ContinuesAppends(inode)) {
+    return ReserveAndWrite(std::move(request), target, std::move(done));
+  }
+  // What others have appended comes before it.
+  const Caller caller = request.caller;
+  auto write = [this, request = std::move(request), target, done](const Status& seen) {
+    if (!seen.ok()) return done(seen.error());
+    ReserveAndWrite(request, target, done);
+  };
+  at_.sharing.LookForOthers(inode, caller, std::move(write));
+}
+
+// Nearly full, the answer waits until it is known how much of what was accepted needs room at all.
+void Writer::ReserveAndWrite(Request request, const Target& target, Done<size_t> done) {
+  if (at_.parts.local_chunks.TryReserve(request.data.size)) return Finish(request, target, std::move(done));
+  const uint64_t bytes = request.data.size;
+  auto write = [this, request = std::move(request), target, done = std::move(done)](const Status& reserved) {
+    if (reserved.ok()) return Finish(request, target, done);
+    if (request.from_page_cache) LosePages(request, target.inode, reserved.error());
+    done(reserved.error());
+  };
+  at_.room.WaitForSpace(bytes, std::move(write));
+}
+
+void Writer::GiveUp(const Request& request, const InodePtr& inode, const Error& why, const Done<size_t>& done) {
+  if (request.from_page_cache) LosePages(request, inode, why);
+  at_.parts.local_chunks.ReleaseReservation(request.data.size);
+  done(why);
+}
+
+void Writer::Finish(const Request& request, const Target& target, Done<size_t> done) {
+  // Nobody knows who stored into the pages that the kernel writes back.
+  const Kills what = request.kill_suid_sgid || request.from_page_cache ? Kills::kSetIdToo : Kills::kCapability;
+  if (!Privileges::MayHave(target.inode, what)) return FinishPlain(request, target, std::move(done));
+  auto write = [this, request, target, what, done = std::move(done)] {
+    const Status killed = at_.privileges.Kill(target.inode, what, request.caller);
+    if (!killed.ok()) return GiveUp(request, target.inode, killed.error(), done);
+    FinishPlain(request, target, done);
+  };
+  // What has to be asked of the shared store holds up this write alone.
+  if (!at_.calls.Run(write)) write();
+}
+
+void Writer::FinishPlain(const Request& request, const Target& target, Done<size_t> done) {
+  const auto& [handle, inode] = target;
+  const Result<bool> cuts = Accept(request, target);
+  if (!cuts.ok()) return GiveUp(request, inode, cuts.error(), done);
+  bytes_total_ += request.data.size;
+  const bool is_synced = request.sync || (handle && handle->flags.sync);
+  const bool marks = request.from_page_cache && at_.closing.MustMark(inode);
+  auto finish = [this, target, is_synced, size = request.data.size, caller = request.caller, done = std::move(done)] {
+    if (!is_synced) return done(size);
+    at_.rounds.Request(at_.waits.UnlessKilled(caller, [this, target, done, size](Status synced) {
+      const HandlePtr& through = target.handle;
+      if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced.error());
+      if (through && (synced.ok() || at_.closing.IsDurableHere(target.inode))) {
+        synced = CheckSynced(at_.session, *through);
+      }
+      if (!synced.ok()) return done(synced.error());
+      done(size);
+    }));
+  };
+  // The answer goes first where nothing else holds it up: a worker that wakes may take the writer's processor.
+  const bool answers_first = !marks && !is_synced;
+  if (*cuts && !answers_first) at_.streams.BeginCut(inode);
+  if (marks) {
+    at_.closing.AnswerOnceMarked(inode, finish);
+  } else {
+    finish();
+  }
+  if (*cuts && answers_first) at_.streams.BeginCut(inode);
+}
+
+Result<bool> Writer::Accept(const Request& request, const Target& target) {
+  const auto& [handle, inode] = target;
+  if (handle) {
+    if (!request.from_page_cache) at_.closing.NoteWriter(*handle, request.caller);
+    const Status holds = at_.session.Check(*handle);
+    // The loss that the inode remembers is told with that, and to nobody who opens the file later.
+    if (!holds.ok() && !request.from_page_cache) static_cast<void>(TakeErrorLocked(*handle).ok());
+    CAIRNFS_RETURN_IF_ERROR(holds);
+  }
+  std::optional<SyncRounds::Operation> operation;
+  for (;;) {
+    MutexLock lock(inode->mutex);
+    CAIRNFS_RETURN_IF_ERROR(at_.contents.Load(inode));
+    if (!inode->content->changed && !operation) {
+      lock.Unlock();
+      operation.emplace(at_.rounds);
+      continue;
+    }
+    // The kernel would drop a page whose writeback is refused: an older error is no reason to.
+    if (handle && !request.from_page_cache) CAIRNFS_RETURN_IF_ERROR(TakeError(inode, *handle));
+    // Once more, for that may have been lost since: a loss from here on finds the content changed, and gives it up.
+    if (handle) CAIRNFS_RETURN_IF_ERROR(at_.session.Check(*handle));
+    at_.contents.MarkChanged(inode);
+    if (request.sync || (handle && handle->flags.sync)) inode->content->publish->NoteAskedFor();
+    return AcceptInto(request, inode);
+  }
+}
+
+Result<bool> Writer::AcceptInto(const Request& request, const InodePtr& inode) {
+  Content& content = *inode->content;
+  // Stores through a mapping count from msync, munmap or close on, which come here as such writes: no names after
+  // them may be durable before, though somebody still has the file open.
+  if (request.from_page_cache) {
+    content.must_publish = true;
+    content.publish->NotePages();
+  } else {
+    content.writer = request.caller.uid;
+  }
+  const uint64_t offset = request.append ? at_.sharing.PlaceAppend(inode, request) : request.offset;
+  if (request.data.size > kFileSizeMax - offset) {
+    return MakeError(ErrorCode::kTooLarge, "write past the largest file size");
+  }
+  const uint64_t end = offset + request.data.size;
+  content.size = std::max(content.size, end);
+  content.publish->NoteSizeMin(end);
+  Contents::Touch(content);
+  if (request.from_page_cache) return at_.contents.AcceptPages(inode, offset, request.data);
+  at_.contents.NoteUnderPages(inode, offset, end);
+  return at_.streams.Accept(inode, offset, request.data);
+}
+
+void Writer::NoteRefused(const Request& request, const Error& why) {
+  if (!request.from_page_cache) return;
+  HandlePtr handle = request.handle == 0 ? nullptr : at_.handles.Find(request.handle);
+  InodePtr inode = handle ? handle->inode : at_.table.Find(request.inode);
+  if (inode) LosePages(request, inode, why);
+}
+
+// Pages that the kernel wrote back are refused. It drops them, and tells at most one descriptor: nobody but us
+// remembers.
+void Writer::LosePages(const Request& request, const InodePtr& inode, const Error& why) {
+  SyncRounds::Operation operation(at_.rounds);
+  spdlog::error("inode {}: stores through a mapping at {} (+{}) are lost: {}", inode->id.value, request.offset,
+                request.data.size, why.message);
+  MutexLock lock(inode->mutex);
+  const bool counts = at_.closing.CountsAsLost(why) && at_.contents.Load(inode).ok();
+  if (counts) {
+    at_.contents.MarkChanged(inode);
+    inode->content->must_publish = true;
+  }
+  at_.streams.SetError(inode, why);
+  if (counts) at_.contents.LosePages(inode, request.offset, request.data.size);
+}
+
+void Writer::Fallocate(HandleId handle_id, const FallocateRequest& request, Done<void> done, const Caller& caller) {
+  HandlePtr handle = at_.handles.Find(handle_id);
+  if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
+  if (request.length == 0 || request.offset > kFileSizeMax || request.length > kFileSizeMax - request.offset) {
+    return done(MakeError(request.length == 0 ? ErrorCode::kInvalidArgument : ErrorCode::kTooLarge,
+                          "fallocate past the largest file size, or of nothing"));
+  }
+  if (auto session = at_.session.Check(*handle); !session.ok()) return done(session);
+  at_.closing.NoteWriter(*handle, caller);
+  const InodePtr& inode = handle->inode;
+  const Kills kills = caller.uid != 0 ? Kills::kSetIdToo : Kills::kCapability;
+  if (Status killed = at_.privileges.Kill(inode, kills, caller); !killed.ok()) return done(killed);
+  const uint64_t available = at_.parts.local_chunks.Stats().available_bytes;
+  auto apply = [this, inode, request, available](Content& content) -> Status {
+    inode->mutex.AssertHeld();
+    const uint64_t end = request.offset + request.length;
+    const bool allocates = !request.punch_hole && !request.zero_range;
+    if (allocates && request.length > available) {
+      CAIRNFS_ASSIGN_OR_RETURN(const uint64_t missing, at_.contents.BytesMissingIn(inode, request.offset, end));
+      if (missing > available) {
+        return MakeError(ErrorCode::kNoSpace, "no space for " + std::to_string(missing) + " bytes");
+      }
+    }
+    if (!allocates) {
+      CAIRNFS_RETURN_IF_ERROR(at_.contents.Punch(inode, request.offset, request.length));
+      // The kernel keeps the pages at the edges, and clears a part of them.
+      at_.contents.NoteUnderPages(inode, AlignUp(request.offset, kPageBytes), AlignDown(end, kPageBytes));
+    }
+    if (!request.keep_size && !request.punch_hole) {
+      content.size = std::max(content.size, end);
+      content.publish->NoteSizeMin(end);
+    }
+    Contents::Touch(content);
+    content.must_publish = true;
+    return {};
+  };
+  FileChange change{.inode = inode, .apply = std::move(apply), .session = handle->session, .caller = caller};
+  at_.sharing.Change(std::move(change), std::move(done));
+}
+
+Result<std::vector<Extent>> Writer::FindExtents(Copy& copy, std::vector<store::ChunkPin>& pins) {
+  constexpr int kTriesMax = 8;
+  const InodePtr& from = copy.from->inode;
+  Error why;
+  for (int tries = 0; tries < kTriesMax; tries++) {
+    pins.clear();
+    uint64_t length = copy.length;
+    auto extents = at_.contents.StoredExtents(from, copy.from_offset, length, &pins);
+    if (extents.ok()) {
+      copy.length = length;
+      return extents;
+    }
+    // One that the source had when it was loaded may be gone since another host changed the source.
+    if (extents.error().code != ErrorCode::kNotFound) return extents.error();
+    why = extents.error();
+  }
+  why = OfNamedChunk(std::move(why));
+  spdlog::error("inode {}: bytes at {} (+{}) cannot be copied: {}", from->id.value, copy.from_offset, copy.length,
+                why.message);
+  at_.error_names.Note(from->id);
+  return why;
+}
+
+Result<size_t> Writer::CopyNow(const Copy& asked) {
+  Copy copy = asked;
+  std::vector<store::ChunkPin> pins;
+  CAIRNFS_ASSIGN_OR_RETURN(std::vector<Extent> extents, FindExtents(copy, pins));
+  if (copy.length == 0) return size_t{0};
+  const InodePtr& to = copy.to->inode;
+  CAIRNFS_RETURN_IF_ERROR(at_.copies.CoverExtents(copy.from->inode->id, to->id, extents));
+  for (Extent& extent : extents) extent.offset = extent.offset - copy.from_offset + copy.to_offset;
+  auto apply = [&](Content&) -> Status {
+    to->mutex.AssertHeld();
+    return at_.contents.Lay(to, copy.to_offset, copy.length, extents, std::move(pins));
+  };
+  CAIRNFS_RETURN_IF_ERROR(
+      at_.contents.Change({.inode = to, .apply = apply, .session = copy.to->session, .caller = {}}));
+  return static_cast<size_t>(copy.length);
+}
+
+void Writer::CopyRange(const Copy& asked, Done<size_t> done, const Caller& caller) {
+  if (asked.to_offset > kFileSizeMax || asked.length > kFileSizeMax - asked.to_offset ||
+      asked.from_offset > kFileSizeMax || asked.length > kFileSizeMax - asked.from_offset) {
+    return done(MakeError(ErrorCode::kTooLarge, "copy past the largest file size"));
+  }
+  auto copy = [this, asked, caller, done] {
+    Handle& to = *asked.to;
+    Status error = TakeErrorLocked(to);
+    if (error.ok()) error = at_.session.Check(to);
+    if (error.ok()) error = at_.session.CheckStore(*asked.from);
+    // The kernel does not say whether the caller keeps the bits; it does before that, by what it knows of the mode.
+    const Kills kills = caller.uid != 0 ? Kills::kSetIdToo : Kills::kCapability;
+    if (error.ok()) error = at_.privileges.Kill(to.inode, kills, caller);
+    if (!error.ok()) return done(error.error());
+    at_.closing.NoteWriter(to, caller);
+    done(CopyNow(asked));
+  };
+  const InodePtr& from = asked.from->inode;
+  at_.sharing.WhenCurrent(from, caller, [this, copy, caller, done](const Status& current) {
+    if (!current.ok()) return done(current.error());
+    at_.calls.RunToWait(caller, copy, [done](const Status& refused) { done(refused.error()); });
+  });
+}
+
+}  // namespace cairnfs::fs
