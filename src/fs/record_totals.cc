@@ -16,19 +16,13 @@ uint64_t AllocatedBytesIn(const std::string& value) {
 
 }  // namespace
 
-RecordTotals::RecordTotals(kv::LocalKvStore* kv) : kv_(kv) {
-  if (kv_ == nullptr) {
-    is_counted_ = true;
-    return;
-  }
-  kv_->Watch(
-      'D', [this](std::string_view key, const std::optional<std::string>& before,
-                  const std::optional<std::string>& after, uint64_t revision) { Note(key, before, after, revision); });
+RecordTotals::RecordTotals(kv::LocalKvStore& kv) : kv_(kv) {
+  kv_.Watch('D',
+            [this](std::string_view key, const std::optional<std::string>& before,
+                   const std::optional<std::string>& after, uint64_t revision) { Note(key, before, after, revision); });
 }
 
-RecordTotals::~RecordTotals() {
-  if (kv_ != nullptr) kv_->Watch('D', {});
-}
+RecordTotals::~RecordTotals() { kv_.Watch('D', {}); }
 
 void RecordTotals::Note(std::string_view key, const std::optional<std::string>& before,
                         const std::optional<std::string>& after, uint64_t revision) {
@@ -44,13 +38,12 @@ void RecordTotals::Note(std::string_view key, const std::optional<std::string>& 
 }
 
 void RecordTotals::Count(const std::stop_token& stop) {
-  if (kv_ == nullptr) return;
   std::vector<Page> pages;
   uint64_t bytes = 0;
   const std::string end = kv::PrefixEnd("D");
   std::string begin = "D";
   for (bool more = true; more && !stop.stop_requested();) {
-    auto range = kv_->Range(begin, end, kPageEntries);
+    auto range = kv_.Range(begin, end, kPageEntries);
     if (!range.ok()) break;
     for (const kv::KvEntry& entry : range->entries) bytes += AllocatedBytesIn(entry.value);
     more = range->more && !range->entries.empty();
@@ -76,8 +69,7 @@ uint64_t RecordTotals::AllocatedBytes() {
 }
 
 uint64_t RecordTotals::AllocatedBytesOf(InodeId inode) {
-  if (kv_ == nullptr) return 0;
-  auto entry = kv_->Get(meta::FileKey(inode));
+  auto entry = kv_.Get(meta::FileKey(inode));
   return entry.ok() && entry->has_value() ? AllocatedBytesIn((*entry)->value) : 0;
 }
 

@@ -19,9 +19,8 @@ namespace cairnfs::fs {
 // Any thread.
 class RecordTotals {
  public:
-  // Begins to watch file records; nobody changes them before it is made. null: there is nothing to watch, the totals
-  // are nothing.
-  explicit RecordTotals(kv::LocalKvStore* kv);
+  // Begins to watch file records; nobody changes them before it is made. `kv` outlives it.
+  explicit RecordTotals(kv::LocalKvStore& kv);
   ~RecordTotals();
   RecordTotals(const RecordTotals&) = delete;
 
@@ -45,7 +44,7 @@ class RecordTotals {
   void Note(std::string_view key, const std::optional<std::string>& before, const std::optional<std::string>& after,
             uint64_t revision);
 
-  kv::LocalKvStore* const kv_;
+  kv::LocalKvStore& kv_;
 
   // Lock order: after the store's lock.
   mutable Mutex mutex_;

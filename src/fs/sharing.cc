@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "fs/record_totals.h"
-
 namespace cairnfs::fs {
 
 void Sharing::WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) {
@@ -59,7 +57,7 @@ void AloneSharing::Change(FileChange change, Done<void> done) {
 
 // More may have been published since it was unlinked. Its record goes with the next round.
 void AloneSharing::NoteOrphan(const InodePtr& inode) {
-  const uint64_t freed = std::max<uint64_t>(inode->freed_bytes, at_.record_totals.AllocatedBytesOf(inode->id));
+  const uint64_t freed = std::max<uint64_t>(inode->freed_bytes, at_.totals.AllocatedBytesOf(inode->id));
   at_.rounds.AddOrphan(inode);
   at_.room.NoteFreed(freed);
 }

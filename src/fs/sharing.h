@@ -8,7 +8,7 @@
 #include "fs/contents.h"
 #include "fs/filesystem.h"
 #include "fs/inode.h"
-#include "fs/record_totals.h"
+#include "fs/totals.h"
 
 namespace cairnfs::fs {
 
@@ -70,7 +70,7 @@ class AloneSharing final : public Sharing {
     Contents& contents;
     SyncRounds& rounds;
     Room& room;
-    RecordTotals& record_totals;
+    AloneTotals& totals;
     TaskQueue& waiters;
   };
   explicit AloneSharing(const Parts& parts) : at_(parts) {}

@@ -48,18 +48,20 @@ uint64_t CountDirtyBytes(InodeTable& table);
 class AloneTotals final : public Totals {
  public:
   // Both outlive it.
-  AloneTotals(const Parts& parts, RecordTotals& records, const MetadataRoom& room)
-      : Totals(parts), records_(records), room_(room) {}
+  AloneTotals(const Parts& parts, kv::LocalKvStore& kv, const MetadataRoom& room)
+      : Totals(parts), records_(kv), room_(room) {}
   // Counts in the background. What is made and removed meanwhile is counted as it comes, and may for that one time be
   // counted twice.
   void Start();
+  // Of the file's record; 0 where there is none.
+  uint64_t AllocatedBytesOf(InodeId inode) { return records_.AllocatedBytesOf(inode); }
   void AddInodes(FsSpace& space) const override;
   void Fill(FsStatus& status) override;
 
  private:
   uint64_t UnrecordedBytes();
 
-  RecordTotals& records_;
+  RecordTotals records_;
   const MetadataRoom& room_;
 };
 

@@ -95,29 +95,31 @@ void FileSystem::Impl::End() {
 }
 
 AloneFileSystem::AloneFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes)
-    : Impl(the_parts, the_options), record_totals(parts.local_kv), metadata_room(parts, *waiters, stop.get_token()) {
+    : Impl(the_parts, the_options), metadata_room(parts, *waiters, stop.get_token()) {
   session = std::make_unique<LoneSession>();
   calls = std::make_unique<DirectCalls>(*waiters);
   rounds = std::make_unique<SyncRounds>(parts, nullptr, *streams, table, *waiters,
                                         SyncRounds::Options{options.flush_interval_ms});
   MakeContents(std::make_unique<LocalRecords>(parts),
                std::make_unique<Collector>(parts.kv, &parts.local_chunks, *rounds, options, owed_bytes));
-  totals = std::make_unique<AloneTotals>(Totals::Parts{parts.kv, table, *waiters, stop.get_token()}, record_totals,
-                                         metadata_room);
+  auto made_totals = std::make_unique<AloneTotals>(Totals::Parts{parts.kv, table, *waiters, stop.get_token()},
+                                                   *parts.local_kv, metadata_room);
+  alone_totals = made_totals.get();
+  totals = std::move(made_totals);
   copies = std::make_unique<AloneCopies>(AloneCopies::Parts{parts, table, *rounds, *lost});
   sharing = std::make_unique<AloneSharing>(AloneSharing::Parts{.parts = parts,
                                                                .table = table,
                                                                .contents = *contents,
                                                                .rounds = *rounds,
                                                                .room = *room,
-                                                               .record_totals = record_totals,
+                                                               .totals = *alone_totals,
                                                                .waiters = *waiters});
   closing = std::make_unique<AloneClosing>(AloneClosing::Parts{*streams, *rounds, *error_names});
   MakeThemes(std::make_unique<AloneNameChanges>(MakeServices(), metadata_room));
 }
 
 Status AloneFileSystem::Start() {
-  static_cast<AloneTotals&>(*totals).Start();
+  alone_totals->Start();
   return {};
 }
 

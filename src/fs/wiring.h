@@ -76,8 +76,8 @@ struct AloneFileSystem final : FileSystem::Impl {
   ~AloneFileSystem() override { End(); }
   Status Start() override;
 
-  RecordTotals record_totals;
   MetadataRoom metadata_room;
+  AloneTotals* alone_totals = nullptr;  // `totals`
 };
 
 struct ClusterFileSystem final : FileSystem::Impl {
