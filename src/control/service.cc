@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/thread_annotations.h"
 #include "control.grpc.pb.h"
+#include "control/call_watch.h"
 #include "control/commit_failures.h"
 #include "control/convert.h"
 #include "control/rank_door.h"
@@ -97,8 +98,8 @@ std::string CannotMakeDurable(const WaitRequest& request) { return "cannot make 
 // The calls that every user may make; there are no others.
 class RankService final : public Control::Service {
  public:
-  RankService(RankGate& gate, fs::FileSystem& filesystem, const std::atomic<bool>& stopping, unsigned ranks_max)
-      : gate_(gate), filesystem_(filesystem), stopping_(stopping), ranks_max_(ranks_max), commits_(ranks_max) {}
+  RankService(RankGate& gate, fs::FileSystem& filesystem, CallWatch& calls, unsigned ranks_max)
+      : gate_(gate), filesystem_(filesystem), calls_(calls), ranks_max_(ranks_max), commits_(ranks_max) {}
   void SetDoor(RankDoor* door) {
     door_ = door;
     door_.notify_all();
@@ -125,8 +126,8 @@ class RankService final : public Control::Service {
     if (auto allowed = filesystem_.names().CheckMayRename(*caller, call.directory, call.final_parent); !allowed.ok()) {
       return rpc::ToGrpc(allowed.error());
     }
-    auto cancelled = [this, context] { return stopping_ || context->IsCancelled(); };
-    auto has_final_name = [&] { return HasFinalName(call, cancelled); };
+    const CallWatch::Call running(calls_, *context);
+    auto has_final_name = [&] { return HasFinalName(call, running.wanted()); };
     // The caller is the one that renames: with its own rights, and through the kernel, which keeps names in memory.
     auto rename = [&]() -> cairnfs::Status {
       // Another rank may have been at it before and died: then there is nothing left to do.
@@ -147,7 +148,7 @@ class RankService final : public Control::Service {
       return MakeError(ErrorCode::kFailed,
                        outcome.outcome().error() + (is_new ? " (" + failure->JoinCauses() + ")" : ""));
     };
-    auto committed = gate_.Commit(call, {rename, cancelled, has_final_name});
+    auto committed = gate_.Commit(call, {rename, [&running] { return running.wanted().Expired(); }, has_final_name});
     return committed.ok() ? grpc::Status::OK : rpc::ToGrpc(committed.error());
   }
 
@@ -161,7 +162,8 @@ class RankService final : public Control::Service {
                                                   "same time, and fewer while other users wait",
                                                   UserShares::MostOfOne(kWaitsMax))));
     }
-    auto waited = WaitFor(filesystem_, *request, [this, context] { return stopping_ || context->IsCancelled(); });
+    const CallWatch::Call running(calls_, *context);
+    auto waited = WaitFor(filesystem_, *request, [&running] { return running.wanted().Expired(); });
     if (waited.ok()) return grpc::Status::OK;
     Error error = waited.error();
     if (error.code == ErrorCode::kIo)
@@ -189,12 +191,12 @@ class RankService final : public Control::Service {
 
   // Whether the directory has its final name, durably. On a host alone a name is seen before it is durable, and the
   // caller that renamed may not have waited for the end.
-  Result<bool> HasFinalName(const GateCall& call, const std::function<bool()>& cancelled) {
+  Result<bool> HasFinalName(const GateCall& call, const Context& wanted) {
     auto has_name = [&] { return filesystem_.names().HasName(call.directory, call.final_parent, call.final_name); };
     CAIRNFS_ASSIGN_OR_RETURN(const bool is_seen, has_name());
     if (!is_seen) return false;
     auto sync = [this](fs::Done<void> done) { filesystem_.maintenance().SyncNames(std::move(done)); };
-    CAIRNFS_RETURN_IF_ERROR(Await<void>(sync, cancelled));
+    CAIRNFS_RETURN_IF_ERROR(Await<void>(sync, [&wanted] { return wanted.Expired(); }));
     return has_name();  // a rename that cannot be made durable is taken back
   }
 
@@ -207,7 +209,7 @@ class RankService final : public Control::Service {
 
   RankGate& gate_;
   fs::FileSystem& filesystem_;
-  const std::atomic<bool>& stopping_;
+  CallWatch& calls_;
   const unsigned ranks_max_;
   UserShares commits_, waits_{kWaitsMax};  // of calls that run
   std::atomic<RankDoor*> door_{nullptr};   // set before a connection is admitted
@@ -218,7 +220,7 @@ class Service::Impl final : public Control::Service {
   Impl(Options options, fs::FileSystem& filesystem)
       : options_(std::move(options)),
         filesystem_(filesystem),
-        ranks_(*options_.gate, filesystem, stopping_, options_.ranks_max) {}
+        ranks_(*options_.gate, filesystem, calls_, options_.ranks_max) {}
 
   cairnfs::Status Listen();
   cairnfs::Status ListenForRanks();
@@ -340,14 +342,14 @@ class Service::Impl final : public Control::Service {
                      "cluster init makes a cluster, cairnfs cluster join joins one)");
   }
   std::function<bool()> Cancelled(grpc::ServerContext* context) {
-    return [this, context] { return stopping_.load() || context->IsCancelled(); };
+    return [this, context] { return calls_.serving().Expired() || context->IsCancelled(); };
   }
   void SampleRates(const std::stop_token& stop);
 
   const Options options_;
   fs::FileSystem& filesystem_;
   const Clock::time_point started_ = Clock::Now();
-  std::atomic<bool> stopping_{false};
+  CallWatch calls_;
   RankService ranks_;
   std::unique_ptr<grpc::Server> server_, rank_server_;
   std::unique_ptr<RankDoor> door_;
@@ -400,7 +402,7 @@ cairnfs::Status Service::Impl::ListenForRanks() {
 
 void Service::Impl::Shutdown() {
   if (server_ == nullptr) return;
-  stopping_.store(true);
+  calls_.Stop();
   if (rank_server_ != nullptr) {
     rank_server_->Shutdown(Clock::LibraryDeadline(std::chrono::seconds(5)));
     rank_server_->Wait();
