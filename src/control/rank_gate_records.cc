@@ -5,15 +5,14 @@
 namespace cairnfs::control {
 namespace {
 
-constexpr uint8_t kVersion = 1;
-constexpr char kStateKey = '0', kElectedKey = '1', kRankKey = '2';
+constexpr uint8_t kVersion = 2;
+constexpr char kStateKey = '3', kRankKey = '4';
 constexpr char kNumbered = '#', kNamed = '=';
 constexpr size_t kPrefixBytes = 1 + 8;  // B and the inode number
-constexpr size_t kNumberedKeyBytes = kPrefixBytes + 2 + 8;
 
-std::string WithSuffix(InodeId directory, char suffix) {
-  std::string key = GatePrefix(directory);
-  key.push_back(suffix);
+std::string KeyOf(InodeId directory, char kind) {
+  std::string key = Encoder().Text(kGatesPrefix).BigEndianU64(directory.value).Take();
+  key.push_back(kind);
   return key;
 }
 
@@ -23,36 +22,36 @@ Error Damaged(std::string_view what) {
 
 }  // namespace
 
-std::string GatePrefix(InodeId directory) { return Encoder().Text(kGatesPrefix).BigEndianU64(directory.value).Take(); }
-std::string GateStateKey(InodeId directory) { return WithSuffix(directory, kStateKey); }
-std::string GateElectedKey(InodeId directory) { return WithSuffix(directory, kElectedKey); }
-std::string GateRanksPrefix(InodeId directory) { return WithSuffix(directory, kRankKey); }
+std::string GateStateKey(InodeId directory) { return KeyOf(directory, kStateKey); }
 
-std::string GateRankKey(InodeId directory, const std::optional<unsigned>& rank, std::string_view id) {
-  std::string key = GateRanksPrefix(directory);
-  key.push_back(rank ? kNumbered : kNamed);
-  return key + (rank ? Encoder().BigEndianU64(*rank).Take() : std::string(id));
-}
-
-std::optional<unsigned> RankOfKey(std::string_view key) {
-  if (key.size() != kNumberedKeyBytes || key[kPrefixBytes + 1] != kNumbered) return std::nullopt;
-  return static_cast<unsigned>(Decoder(key.substr(kPrefixBytes + 2)).BigEndianU64());
-}
-
-std::optional<InodeId> DirectoryOfGateKey(std::string_view key) {
-  if (key.size() <= kPrefixBytes || !key.starts_with(kGatesPrefix)) return std::nullopt;
+std::optional<InodeId> DirectoryOfStateKey(std::string_view key) {
+  if (key.size() != kPrefixBytes + 1 || !key.starts_with(kGatesPrefix) || key.back() != kStateKey) return std::nullopt;
   return InodeId{Decoder(key.substr(kGatesPrefix.size())).BigEndianU64()};
+}
+
+std::string GateRanksPrefix(InodeId directory, uint64_t try_id) {
+  return KeyOf(directory, kRankKey) + Encoder().BigEndianU64(try_id).Take();
+}
+
+std::string GateRankName(const std::optional<unsigned>& rank, std::string_view id) {
+  if (rank) return kNumbered + Encoder().BigEndianU64(*rank).Take();
+  return kNamed + std::string(id);
+}
+
+std::optional<unsigned> NumberOfRank(std::string_view name) {
+  if (name.size() != 1 + 8 || name.front() != kNumbered) return std::nullopt;
+  return static_cast<unsigned>(Decoder(name.substr(1)).BigEndianU64());
 }
 
 std::string GateState::Encode() const {
   return Encoder()
       .U8(kVersion)
-      .U32(generation)
+      .U64(try_id)
       .U32(ranks)
       .U8(static_cast<uint8_t>(phase))
-      .Time(changed)
       .U64(final_parent.value)
       .LengthPrefixed(final_name)
+      .LengthPrefixed(renamer)
       .LengthPrefixed(message)
       .Take();
 }
@@ -61,12 +60,12 @@ Result<GateState> DecodeGateState(std::string_view value) {
   Decoder decoder(value);
   const uint8_t version = decoder.U8();
   GateState state;
-  state.generation = decoder.U32();
+  state.try_id = decoder.U64();
   state.ranks = decoder.U32();
   const uint8_t phase = decoder.U8();
-  state.changed = decoder.Time();
   state.final_parent.value = decoder.U64();
   state.final_name = decoder.LengthPrefixed();
+  state.renamer = decoder.LengthPrefixed();
   state.message = decoder.LengthPrefixed();
   if (!decoder.Finished() || version != kVersion || phase > static_cast<uint8_t>(GatePhase::kFailed)) {
     return Damaged("state");
@@ -75,28 +74,16 @@ Result<GateState> DecodeGateState(std::string_view value) {
   return state;
 }
 
-std::string GateVisitor::Encode() const {
-  return Encoder()
-      .U8(kVersion)
-      .U32(generation)
-      .U8(waits ? 1 : 0)
-      .LengthPrefixed(host)
-      .U64(incarnation)
-      .U64(call)
-      .Take();
-}
+std::string GateRank::Encode() const { return Encoder().U8(kVersion).U64(call_id).LengthPrefixed(host).Take(); }
 
-Result<GateVisitor> DecodeGateVisitor(std::string_view value) {
+Result<GateRank> DecodeGateRank(std::string_view value) {
   Decoder decoder(value);
   const uint8_t version = decoder.U8();
-  GateVisitor visitor;
-  visitor.generation = decoder.U32();
-  visitor.waits = decoder.U8() != 0;
-  visitor.host = decoder.LengthPrefixed();
-  visitor.incarnation = decoder.U64();
-  visitor.call = decoder.U64();
+  GateRank rank;
+  rank.call_id = decoder.U64();
+  rank.host = decoder.LengthPrefixed();
   if (!decoder.Finished() || version != kVersion) return Damaged("rank");
-  return visitor;
+  return rank;
 }
 
 }  // namespace cairnfs::control

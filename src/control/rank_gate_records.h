@@ -13,40 +13,39 @@ namespace cairnfs::control {
 enum class GatePhase : uint8_t { kGathering = 0, kRenaming = 1, kDone = 2, kFailed = 3 };
 
 struct GateState {
-  uint32_t generation = 1;  // counts the tries of one directory
+  uint64_t try_id = 0;  // random, never 0; each try of a directory has its own
   uint32_t ranks = 0;
   GatePhase phase = GatePhase::kGathering;
-  Timestamp changed;
   InodeId final_parent;
   std::string final_name;
-  std::string message;  // why this generation, or the one before it, failed
+  std::string renamer;  // name of the rank that is to rename, or did; empty: none
+  std::string message;  // why the try failed
+  bool IsOpen() const { return phase == GatePhase::kGathering || phase == GatePhase::kRenaming; }
   std::string Encode() const;
 };
 
-// A rank that waits at a gate, or renames for it.
-struct GateVisitor {
-  uint32_t generation = 1;
-  bool waits = true;  // false: came, and has gone
+// A rank that has come and whose call runs.
+struct GateRank {
   std::string host;
-  uint64_t incarnation = 0;  // of the daemon
-  uint64_t call = 0;         // within it
+  uint64_t call_id = 0;  // random: a later call as the same rank has another
   std::string Encode() const;
 };
 
 // kCorrupt
 Result<GateState> DecodeGateState(std::string_view value);
-Result<GateVisitor> DecodeGateVisitor(std::string_view value);
+Result<GateRank> DecodeGateRank(std::string_view value);
 
-std::string GatePrefix(InodeId directory);
-std::string GateStateKey(InodeId directory);
-std::string GateElectedKey(InodeId directory);
-std::string GateRanksPrefix(InodeId directory);
-std::string GateRankKey(InodeId directory, const std::optional<unsigned>& rank, std::string_view id);
-// The number of a rank from its key; nullopt for one with a name.
-std::optional<unsigned> RankOfKey(std::string_view key);
 // Keys of all gates begin so.
 inline constexpr std::string_view kGatesPrefix = "B";
-// The directory of any key of a gate.
-std::optional<InodeId> DirectoryOfGateKey(std::string_view key);
+
+std::string GateStateKey(InodeId directory);
+// The directory of a gate's state; nullopt: the key is another one.
+std::optional<InodeId> DirectoryOfStateKey(std::string_view key);
+
+// The key of a rank's record is this prefix and the rank's name.
+std::string GateRanksPrefix(InodeId directory, uint64_t try_id);
+std::string GateRankName(const std::optional<unsigned>& rank, std::string_view id);
+// The number of a rank from its name; nullopt: it has none.
+std::optional<unsigned> NumberOfRank(std::string_view name);
 
 }  // namespace cairnfs::control

@@ -148,7 +148,7 @@ class RankService final : public Control::Service {
       return MakeError(ErrorCode::kFailed,
                        outcome.outcome().error() + (is_new ? " (" + failure->JoinCauses() + ")" : ""));
     };
-    auto committed = gate_.Commit(call, {rename, [&running] { return running.wanted().Expired(); }, has_final_name});
+    auto committed = gate_.Commit(call, {rename, has_final_name, running.wanted(), calls_.serving()});
     return committed.ok() ? grpc::Status::OK : rpc::ToGrpc(committed.error());
   }
 

@@ -84,6 +84,7 @@ TEST_F(CommitDurabilityTest, OfARankThatComesLater) { ExpectThatItIsDoneOnceItIs
 
 TEST_F(CommitDurabilityTest, OfARankThatTakesOver) {
   GateState renaming;
+  renaming.try_id = 5;
   renaming.ranks = 1;
   renaming.phase = GatePhase::kRenaming;
   renaming.final_parent = kRootInode;

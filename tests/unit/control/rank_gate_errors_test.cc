@@ -12,9 +12,8 @@ TEST_F(RankGateErrorsTest, AStoreThatIsAwayForAWhileIsWaitedFor) {
   auto first = Start(0, Call(0, 2));
   WaitForRanks(1);
   ASSERT_TRUE(Eventually([&] { return line.failing_reads == 0; }));
-  EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
-  Status status = first.get();
-  EXPECT_TRUE(status.ok()) << status.error().message;
+  ExpectCommitted(Start(1, Call(1, 2)));
+  ExpectCommitted(std::move(first));
 }
 
 TEST_F(RankGateErrorsTest, WhoIsToldOfAnErrorDoesNotCount) {
@@ -22,68 +21,85 @@ TEST_F(RankGateErrorsTest, WhoIsToldOfAnErrorDoesNotCount) {
   line.read_error = ErrorCode::kIo;
   line.before_commit = [&] { line.failing_reads = 1; };
   EXPECT_TRUE(Has(Start(0, Call(0, 2)).get(), "as the test wants it"));
-  EXPECT_EQ(WaitingRanks(), 0U);
+  EXPECT_EQ(Ranks(), 0U);
   EXPECT_TRUE(Has(Start(1, Call(1, 2, milliseconds(1))).get(), "rank 0 did not come"));
   EXPECT_EQ(renames_, 0);
 }
 
-TEST_F(RankGateErrorsTest, WhatCannotBeWithdrawnIsWithdrawnLater) {
+// A call that is over counts for nothing. So it is not over while its record cannot be taken away.
+TEST_F(RankGateErrorsTest, ACallEndsOnceItsRecordIsGone) {
   Line& line = *hosts_[0]->line;
   line.read_error = ErrorCode::kIo;
   line.before_commit = [&] { line.failing_reads = 1'000'000; };
-  EXPECT_TRUE(Has(Start(0, Call(0, 2)).get(), "as the test wants it"));
-  EXPECT_EQ(WaitingRanks(), 1U);
+  auto call = Start(0, Call(0, 2));
+  WaitForRanks(1);
+  call.Interrupt();
+  EXPECT_FALSE(call.IsOverWithin(milliseconds(30'000)));
   line.failing_reads = 0;
-  EXPECT_TRUE(Eventually([&] { return WaitingRanks() == 0; }));
+  EXPECT_TRUE(Has(call.get(), "as the test wants it"));
+  EXPECT_EQ(Ranks(), 0U);
+}
+
+// The daemon stops: what its ranks have written goes with its session.
+TEST_F(RankGateErrorsTest, ACallEndsWithTheDaemon) {
+  Line& line = *hosts_[0]->line;
+  line.lost_key = GateStateKey(kDirectory);
+  line.lost_answers = 1'000'000;
+  std::stop_source stop;
+  auto call = std::async(std::launch::async, [&] {
+    const Context stopping(stop.get_token());
+    return hosts_[0]->gate->Commit(
+        Call(0, 2), {[] { return Status(); }, []() -> Result<bool> { return false; }, stopping, stopping});
+  });
+  WaitForRanks(1);
+  stop.request_stop();
+  EXPECT_FALSE(call.get().ok());
 }
 
 // The renamer's process is killed, and its daemon cannot say so at once.
-TEST_F(RankGateErrorsTest, AnElectionIsTakenBackLater) {
+TEST_F(RankGateErrorsTest, ARenamerIsTakenBackLater) {
   Line& line = *hosts_[0]->line;
   auto dies = [&]() -> Status {
     line.failing_reads = 1'000'000;
     return MakeError(ErrorCode::kInterrupted, "killed");
   };
-  EXPECT_FALSE(Start(0, Call(0, 1), dies).get().ok());
-  EXPECT_TRUE((*store_->Get(GateElectedKey(kDirectory))).has_value());
+  auto killed = Start(0, Call(0, 1), dies);
+  EXPECT_FALSE(killed.IsOverWithin(milliseconds(10'000)));
+  EXPECT_EQ(State()->renamer, GateRankName(0, ""));
   line.failing_reads = 0;
-  EXPECT_TRUE(Eventually([&] { return !(*store_->Get(GateElectedKey(kDirectory))).has_value(); }));
-  EXPECT_TRUE(Start(1, Call(0, 1)).get().ok());
+  EXPECT_FALSE(killed.get().ok());
+  EXPECT_EQ(State()->renamer, "");
+  ExpectCommitted(Start(1, Call(0, 1)));
   EXPECT_EQ(KeysLeft(), 0U);
 }
 
-// It is interrupted while its request is still on its way.
-TEST_F(RankGateErrorsTest, WhoIsInterruptedDoesNotComeLater) {
+// It is interrupted while the answer to its arrival is on its way.
+TEST_F(RankGateErrorsTest, WhoIsInterruptedAsItComesDoesNotCount) {
   Line& line = *hosts_[0]->line;
-  line.held_key = GateRankKey(kDirectory, 0, "");
-  auto rename = []() -> Status { return {}; };
-  Status status = hosts_[0]->gate->Commit(Call(0, 2), CallerThat(rename, [] { return true; }));
-  EXPECT_EQ(status.error().code, ErrorCode::kInterrupted);
-  line.RunHeld();
-  EXPECT_EQ(WaitingRanks(), 0U);
+  std::stop_source stop;
+  line.before_commit = [&] { stop.request_stop(); };
+  line.lost_answers = 3;
+  EXPECT_EQ(Start(
+                0, Call(0, 2), [] { return Status(); }, stop)
+                .get()
+                .error()
+                .code,
+            ErrorCode::kInterrupted);
+  EXPECT_EQ(line.lost_answers, 0);
+  EXPECT_EQ(Ranks(), 0U);
 }
 
-TEST_F(RankGateErrorsTest, AnElectionWhoseAnswerIsLostIsFoundOut) {
+// It comes, is to rename, has renamed, and leaves: each time it finds out.
+TEST_F(RankGateErrorsTest, EachAnswerThatIsLostIsFoundOut) {
   for (unsigned host : {0U, 1U}) {
-    hosts_[host]->line->lost_key = GateElectedKey(kDirectory);
-    hosts_[host]->line->lost_answers = 1;
+    hosts_[host]->line->lost_key = kGatesPrefix;
+    hosts_[host]->line->lost_answers = 2;
   }
   auto first = Start(0, Call(0, 2));
-  EXPECT_TRUE(Start(1, Call(1, 2)).get().ok());
-  EXPECT_TRUE(first.get().ok());
+  ExpectCommitted(Start(1, Call(1, 2)));
+  ExpectCommitted(std::move(first));
   EXPECT_EQ(renames_, 1);
-  EXPECT_EQ(KeysLeft(), 0U);
-}
-
-// It comes, is elected, and has renamed: each time it finds out.
-TEST_F(RankGateErrorsTest, EachAnswerThatIsLostIsFoundOut) {
-  hosts_[0]->line->lost_key = GateStateKey(kDirectory);
-  hosts_[0]->line->lost_answers = 3;
-  Status status = Start(0, Call(0, 1)).get();
-  EXPECT_TRUE(status.ok()) << status.error().message;
-  EXPECT_EQ(hosts_[0]->line->lost_answers, 0);
-  EXPECT_EQ(renames_, 1);
-  EXPECT_EQ(KeysLeft(), 0U);
+  EXPECT_EQ(Ranks(), 0U);
 }
 
 // The metadata was away when the rename ended: whether it ran shows once they are back.
@@ -98,93 +114,81 @@ TEST_F(RankGateErrorsTest, ARenameThatMayHaveRunIsNotToldAsFailed) {
     };
     auto first = Start(0, Call(0, 2), rename);
     auto second = Start(1, Call(1, 2), rename);
-    for (Pending* call : {&first, &second}) {
-      Status status = call->get();
-      EXPECT_TRUE(status.ok()) << status.error().message;
-    }
+    ExpectCommitted(std::move(first));
+    ExpectCommitted(std::move(second));
     EXPECT_EQ(asked, 2);
-    EXPECT_EQ(KeysLeft(), 0U);
   }
+}
+
+// It has renamed, and the store takes no outcome from it: another rank finds the name.
+TEST_F(RankGateErrorsTest, AnOutcomeThatIsRefusedIsRecordedByAnother) {
+  auto rename = [&](unsigned host) {
+    return [&, host]() -> Status {
+      if (!has_final_name_) hosts_[host]->line->refusals = 1;
+      has_final_name_ = true;
+      return {};
+    };
+  };
+  for (unsigned host : {0U, 1U}) hosts_[host]->line->refusal = ErrorCode::kNoSpace;
+  auto first = Start(0, Call(0, 2), rename(0)), second = Start(1, Call(1, 2), rename(1));
+  const Status statuses[] = {first.get(), second.get()};
+  const Status& refused = statuses[0].ok() ? statuses[1] : statuses[0];
+  EXPECT_TRUE(statuses[0].ok() || statuses[1].ok());
+  EXPECT_TRUE(Has(refused, "the directory is renamed, but the other ranks cannot be told"));
 }
 
 TEST_F(RankGateErrorsTest, WhoRenamesIsNotWaitedForForEver) {
-  hosts_[0]->gate = MakeGate(*hosts_[0], "a", milliseconds(1), milliseconds(0));
+  hosts_[0]->gate = MakeGate(*hosts_[0], "a", milliseconds(20'000));
   BeginRename();
-  EXPECT_TRUE(Has(Start(0, Call(1, 2)).get(), "a rank on host z was to rename it"));
-  EXPECT_EQ(WaitingRanks(), 0U);
+  Pending late = Start(0, Call(1, 2));
+  EXPECT_FALSE(late.IsOverWithin(milliseconds(15'000)));
+  EXPECT_TRUE(Has(late.get(), "a rank on host z was to rename it, and did not say within 20 s how that went"));
+  EXPECT_EQ(Ranks(), 1U);
 }
 
-// A rank of an earlier try that never comes back keeps no gate up.
-TEST_F(RankGateErrorsTest, WhoHasGoneDoesNotKeepAGate) {
-  auto gone = Start(1, Call(1, 2));
-  WaitForRanks(1);
-  gone.Cancel();
-  EXPECT_FALSE(gone.get().ok());
-  EXPECT_TRUE(Has(Start(0, Call(0, 2, milliseconds(1))).get(), "rank 1 did not come"));
-  EXPECT_TRUE(Start(0, Call(0, 1)).get().ok());
-  EXPECT_EQ(renames_, 1);
-  EXPECT_EQ(KeysLeft(), 0U);
-  has_final_name_ = false;  // mv FINAL TMP
-  EXPECT_TRUE(Start(0, Call(0, 1)).get().ok());
-  EXPECT_EQ(renames_, 2);
-}
-
-// As one whose last rank died with its host before it left.
+// As one whose ranks died with their hosts before they left.
 TEST_F(RankGateErrorsTest, AGateThatWasDoneDoesNotSpeakForTheNextCommit) {
-  Put(GateStateKey(kDirectory), DoneState().Encode());
-  auto first = Start(0, Call(0, 2));
-  Status status = Start(1, Call(1, 2)).get();
-  EXPECT_TRUE(status.ok()) << status.error().message;
-  EXPECT_TRUE(first.get().ok());
-  EXPECT_EQ(renames_, 1);
-  Put(GateStateKey(kDirectory), DoneState().Encode());
+  SetState(StateOf(GatePhase::kDone));
+  ExpectThatTwoCommit();
+  SetState(StateOf(GatePhase::kDone));
   has_final_name_ = false;
-  EXPECT_TRUE(Start(0, Call(0, 1)).get().ok()) << "nor against one with fewer ranks";
+  ExpectCommitted(Start(0, Call(0, 1)));  // nor for one with fewer ranks
   EXPECT_EQ(renames_, 2);
   EXPECT_EQ(KeysLeft(), 0U);
 }
 
-TEST_F(RankGateErrorsTest, WhoseAnswerWasLostHearsThatItIsCommitted) {
-  auto first = Start(0, Call(0, 2));
-  ASSERT_TRUE(Start(1, Call(1, 2)).get().ok());
-  ASSERT_TRUE(first.get().ok());
-  ASSERT_EQ(KeysLeft(), 0U);
-  hosts_[1]->gate = MakeGate(*hosts_[1], "b");  // its daemon was killed
-  EXPECT_TRUE(Start(1, Call(1, 2, milliseconds(1))).get().ok());
-  EXPECT_EQ(renames_, 1);
-  EXPECT_EQ(KeysLeft(), 0U);
-}
-
-TEST_F(RankGateErrorsTest, AClockThatIsAheadTakesDownNoGateInUse) {
-  const InodeId used{18}, renaming{19}, unused{20};
-  GateState old = DoneState();  // of 1970
-  old.phase = GatePhase::kGathering;
-  for (InodeId directory : {used, renaming, unused}) {
-    Put(GateStateKey(directory), old.Encode());
-    Put(GateRankKey(directory, 1, ""), GateVisitor{1, false, "c", 5, 6}.Encode());
+TEST_F(RankGateErrorsTest, ACommitTakesDownGatesThatNobodyUses) {
+  for (const GatePhase phase : {GatePhase::kGathering, GatePhase::kRenaming, GatePhase::kDone, GatePhase::kFailed}) {
+    const InodeId used{18}, unused{19};
+    const GateState state = StateOf(phase);
+    for (InodeId directory : {used, unused}) Put(GateStateKey(directory), state.Encode());
+    Put(GateRanksPrefix(used, state.try_id) + GateRankName(0, ""), GateRank{"c", 5}.Encode());
+    Put(GateRanksPrefix(unused, state.try_id + 1) + GateRankName(0, ""), GateRank{"c", 5}.Encode());  // of another try
+    has_final_name_ = false;
+    ExpectCommitted(Start(0, Call(0, 1)));
+    EXPECT_TRUE((*store_->Get(GateStateKey(used))).has_value());
+    EXPECT_FALSE((*store_->Get(GateStateKey(unused))).has_value());
+    EXPECT_FALSE(State().has_value());
   }
-  Put(GateRankKey(used, 0, ""), GateVisitor{1, true, "c", 5, 5}.Encode());
-  Put(GateElectedKey(renaming), GateVisitor{1, true, "c", 5, 5}.Encode());
-  ASSERT_TRUE(Start(0, Call(0, 1)).get().ok());
-  EXPECT_TRUE((*store_->Get(GateStateKey(used))).has_value());
-  EXPECT_TRUE((*store_->Get(GateRankKey(used, 0, ""))).has_value());
-  EXPECT_TRUE((*store_->Get(GateElectedKey(renaming))).has_value());
-  EXPECT_TRUE((*store_->Get(GateStateKey(renaming))).has_value());
-  EXPECT_EQ(KeysLeft(), 6U) << "the third gate is gone";
 }
 
 // Another call of this rank came between what the one that leaves saw and its leaving.
 TEST_F(RankGateErrorsTest, WhoLeavesDoesNotTakeItsSuccessorAway) {
-  const std::string key = GateRankKey(kDirectory, 0, "");
-  const std::string successor = GateVisitor{1, true, "a", 6, 6}.Encode();
-  Put(GateStateKey(kDirectory), DoneState().Encode());
-  Put(key, GateVisitor{1, true, "a", 5, 5}.Encode());
-  has_final_name_ = true;
-  hosts_[0]->line->before_commit = [&] { Put(key, successor); };
-  EXPECT_TRUE(Start(0, Call(0, 2)).get().ok());
-  auto left = *store_->Get(key);
-  ASSERT_TRUE(left.has_value());
-  EXPECT_EQ(left->value, successor);
+  auto first = Start(0, Call(0, 2));
+  WaitForRanks(1);
+  Pending successor;
+  hosts_[0]->line->before_commit = [&] {
+    successor = Start(1, Call(0, 2));
+    EXPECT_TRUE(Eventually([&] {
+      const auto record = *store_->Get(RankKey(State()->try_id, 0));
+      return record && DecodeGateRank(record->value)->host == "b";
+    }));
+  };
+  first.Interrupt();
+  EXPECT_EQ(first.get().error().code, ErrorCode::kInterrupted);
+  ASSERT_EQ(Ranks(), 1U);
+  ExpectCommitted(Start(2, Call(1, 2)));
+  ExpectCommitted(std::move(successor));
 }
 
 }  // namespace

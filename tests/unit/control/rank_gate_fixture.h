@@ -9,6 +9,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -36,32 +37,22 @@ class Line final : public kv::KvStore {
   std::atomic<int> failing_reads{0};
   std::atomic<ErrorCode> read_error{ErrorCode::kUnavailable};
   std::atomic<int> reads{0};
-  std::atomic<int> counts{0};  // those of them that read who waits
-  // Of so many commits that put this key the answer is lost.
+  std::atomic<int> counts{0};  // of all ranks
+  // Of so many commits that put a key with this prefix the answer is lost.
   std::string lost_key;
   std::atomic<int> lost_answers{0};
-  // So many commits that put this key do not run, with this code.
+  // So many commits that put a key with this prefix do not run, with this code.
   std::string refused_key;
   std::atomic<int> refusals{0};
   ErrorCode refusal = ErrorCode::kStale;
 
-  // The next commit that puts this key is answered as lost, and runs when RunHeld is called: unless another one of its
-  // operation id, which finds out what became of it, comes first.
-  std::string held_key;
-  void RunHeld() {
-    if (held_) {
-      EXPECT_TRUE(store_.Commit(*held_).ok());
-    }
-  }
-
   Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return store_.Get(key); }
   Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+    if (limit == 0) ++counts;
     return store_.Range(begin, end, limit);
   }
   Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
     ++reads;
-    const std::string ranks = GateRanksPrefix(kDirectory);
-    counts += std::any_of(spans.begin(), spans.end(), [&](const kv::KvSpan& span) { return span.begin == ranks; });
     if (failing_reads > 0) {
       --failing_reads;
       return MakeError(read_error, "as the test wants it");
@@ -74,18 +65,11 @@ class Line final : public kv::KvStore {
     if (before_commit) std::exchange(before_commit, nullptr)();
     const auto puts = [&](const std::string& key) {
       return std::any_of(transaction.writes.begin(), transaction.writes.end(),
-                         [&](const kv::KvWrite& write) { return write.key == key && write.value; });
+                         [&](const kv::KvWrite& write) { return write.key.starts_with(key) && write.value; });
     };
     if (refusals > 0 && puts(refused_key)) {
       --refusals;
       return MakeError(refusal, "as the test wants it");
-    }
-    const std::string& id = transaction.operation_id;
-    if (held_ && !id.empty() && held_->operation_id == id) held_.reset();
-    if (!held_key.empty() && puts(held_key)) {
-      held_key.clear();
-      held_ = transaction;
-      return MakeError(ErrorCode::kUnavailable, "it is on its way");
     }
     auto committed = store_.Commit(transaction);
     if (!committed.ok() || lost_answers == 0 || !puts(lost_key)) return committed;
@@ -97,28 +81,24 @@ class Line final : public kv::KvStore {
 
  private:
   kv::KvStore& store_;
-  std::optional<kv::Transaction> held_;
 };
 
-// A rank's call that runs. It is cancelled when nobody is interested any more, so that a test that failed ends.
+// A rank's call that runs. It is interrupted when nobody is interested any more, so that a test that failed ends.
 class Pending {
  public:
   Pending() = default;
-  Pending(std::future<Status> status, std::shared_ptr<std::atomic<bool>> cancelled)
-      : status_(std::move(status)), cancelled_(std::move(cancelled)) {}
+  Pending(std::future<Status> status, std::stop_source stop) : status_(std::move(status)), stop_(std::move(stop)) {}
   Pending(Pending&&) = default;
   Pending& operator=(Pending&&) = default;
-  ~Pending() {
-    if (cancelled_) *cancelled_ = true;
-  }
+  ~Pending() { stop_.request_stop(); }
   Status get() { return status_.get(); }
   void wait() { status_.wait(); }
-  void Cancel() { *cancelled_ = true; }
+  void Interrupt() { stop_.request_stop(); }
   bool IsOverWithin(milliseconds time) { return IsReadyWithin(status_, time); }
 
  private:
   std::future<Status> status_;  // waits when it goes
-  std::shared_ptr<std::atomic<bool>> cancelled_;
+  std::stop_source stop_;
 };
 
 // A few hosts around one store, each with a lease of its own.
@@ -145,15 +125,14 @@ class RankGateTest : public ::testing::Test {
     }
   }
 
-  std::unique_ptr<RankGate> MakeGate(Host& host, const std::string& name, milliseconds patience = milliseconds(2000),
+  std::unique_ptr<RankGate> MakeGate(Host& host, const std::string& name,
                                      milliseconds rename_wait_max = std::chrono::hours(1)) {
     auto lease = [&host]() -> Result<kv::LeaseId> {
       if (host.stale_leases <= 0) return host.lease.load();
       --host.stale_leases;
       return MakeError(ErrorCode::kStale, "the session is lost");
     };
-    return std::make_unique<RankGate>(
-        RankGate::Options{*host.line, *store_, std::move(lease), name, patience, rename_wait_max});
+    return std::make_unique<RankGate>(RankGate::Options{*host.line, *store_, std::move(lease), name, rename_wait_max});
   }
   // The host comes back with a session of its own.
   void LoseSession(unsigned host) {
@@ -172,15 +151,12 @@ class RankGateTest : public ::testing::Test {
     return call;
   }
 
-  RankGate::Caller CallerThat(std::function<Status()> rename, std::function<bool()> cancelled) {
-    return {std::move(rename), std::move(cancelled), [this]() -> Result<bool> { return has_final_name_.load(); }};
-  }
-  Pending Start(unsigned host, GateCall call, std::function<Status()> rename) {
-    auto cancelled = std::make_shared<std::atomic<bool>>(false);
-    auto commit = [this, host, call = std::move(call), rename = std::move(rename), cancelled] {
-      return hosts_[host]->gate->Commit(call, CallerThat(rename, [&] { return cancelled->load(); }));
+  Pending Start(unsigned host, GateCall call, std::function<Status()> rename, std::stop_source stop = {}) {
+    auto commit = [this, host, call = std::move(call), rename = std::move(rename), stop] {
+      return hosts_[host]->gate->Commit(
+          call, {rename, [this]() -> Result<bool> { return has_final_name_.load(); }, Context(stop.get_token()), {}});
     };
-    return {std::async(std::launch::async, std::move(commit)), cancelled};
+    return {std::async(std::launch::async, std::move(commit)), stop};
   }
   Pending Start(unsigned host, const GateCall& call) {
     return Start(host, call, [this]() -> Status {
@@ -190,55 +166,71 @@ class RankGateTest : public ::testing::Test {
     });
   }
 
-  static GateState DoneState() {
-    GateState done;
-    done.ranks = 2;
-    done.phase = GatePhase::kDone;
-    done.final_parent = kParent;
-    done.final_name = "step-5";
-    return done;
+  // Of two ranks.
+  static GateState StateOf(GatePhase phase) {
+    GateState state;
+    state.try_id = 77;
+    state.ranks = 2;
+    state.phase = phase;
+    state.final_parent = kParent;
+    state.final_name = "step-5";
+    return state;
   }
-  // A rank of a job of two, on a host "z", is at the rename, until ElectedGoes.
+  std::optional<GateState> State() {
+    const auto entry = *store_->Get(GateStateKey(kDirectory));
+    return entry ? std::optional(*DecodeGateState(entry->value)) : std::nullopt;
+  }
+  void SetState(const GateState& state) { Put(GateStateKey(kDirectory), state.Encode()); }
+  static std::string RankKey(uint64_t try_id, unsigned rank) {
+    return GateRanksPrefix(kDirectory, try_id) + GateRankName(rank, "");
+  }
+  // A rank on a host "z" is to rename in the try that is under way, or in one that has no other rank; until
+  // RenamerGoes.
   void BeginRename() {
-    GateState renaming = DoneState();
+    GateState renaming = State().value_or(StateOf(GatePhase::kRenaming));
     renaming.phase = GatePhase::kRenaming;
+    renaming.renamer = GateRankName({}, "z");
+    renamer_key_ = GateRanksPrefix(kDirectory, renaming.try_id) + renaming.renamer;
     kv::Transaction transaction;
     transaction.Put(GateStateKey(kDirectory), renaming.Encode());
-    transaction.Put(GateElectedKey(kDirectory), GateVisitor{1, true, "z", 5, 5}.Encode());
+    transaction.Put(renamer_key_, GateRank{"z", 5}.Encode());
     EXPECT_TRUE(store_->Commit(transaction).ok());
   }
-  void ElectedGoes() {
+  void RenamerGoes() {
     kv::Transaction lease_ends;
-    EXPECT_TRUE(store_->Commit(lease_ends.Delete(GateElectedKey(kDirectory))).ok());
+    EXPECT_TRUE(store_->Commit(lease_ends.Delete(renamer_key_)).ok());
   }
   void Put(const std::string& key, const std::string& value) {
     kv::Transaction transaction;
     EXPECT_TRUE(store_->Commit(transaction.Put(key, value)).ok());
   }
   size_t KeysLeft() { return store_->Range("B", "C", 0)->entries.size(); }
-  size_t WaitingRanks() {
-    const std::string begin = GateRanksPrefix(kDirectory);
-    size_t waiting = 0;
-    const auto ranks = store_->Range(begin, kv::PrefixEnd(begin), 0);
-    for (const auto& entry : ranks->entries) waiting += DecodeGateVisitor(entry.value)->waits ? 1 : 0;
-    return waiting;
+  // In the try that is under way.
+  size_t Ranks() {
+    const auto state = State();
+    if (!state) return 0;
+    const std::string begin = GateRanksPrefix(kDirectory, state->try_id);
+    return store_->Range(begin, kv::PrefixEnd(begin), 0)->entries.size();
   }
-  uint32_t Generation() { return DecodeGateState((*store_->Get(GateStateKey(kDirectory)))->value)->generation; }
   // Of two ranks, rank 0 on host 0 waits in vain.
   void FailATry() { EXPECT_TRUE(Has(Start(0, Call(0, 2, milliseconds(1))).get(), "rank 1 did not come")); }
-  // Rank 1 of two is the first to come again; then rank 0 does.
-  void ExpectThatRank1Begins(unsigned host, uint32_t generation) {
-    auto first = Start(host, Call(1, 2));
-    ASSERT_TRUE(Eventually([&] { return first.IsOverWithin(milliseconds(0)) || Generation() == generation; }));
-    ASSERT_EQ(Generation(), generation) << first.get().error().message;
-    Status status = Start(0, Call(0, 2)).get();
-    EXPECT_TRUE(status.ok()) << status.error().message;
-    EXPECT_TRUE(first.get().ok());
-    EXPECT_EQ(renames_, 1);
-  }
   // Until so many ranks wait.
   void WaitForRanks(size_t count) {
-    EXPECT_TRUE(Eventually([&] { return WaitingRanks() == count; })) << "there are not " << count << " ranks";
+    EXPECT_TRUE(Eventually([&] { return State() && State()->IsOpen() && Ranks() == count; }))
+        << "there are not " << count << " ranks";
+  }
+  static void ExpectCommitted(Pending call) {
+    Status status = call.get();
+    EXPECT_TRUE(status.ok()) << status.error().message;
+  }
+  // Two ranks come, and nothing is in their way.
+  void ExpectThatTwoCommit() {
+    const int before = renames_;
+    has_final_name_ = false;
+    Pending first = Start(1, Call(0, 2));
+    ExpectCommitted(Start(2, Call(1, 2)));
+    ExpectCommitted(std::move(first));
+    EXPECT_EQ(renames_, before + 1);
   }
   static bool Has(const Status& status, std::string_view text) {
     return !status.ok() && status.error().message.find(text) != std::string::npos;
@@ -249,6 +241,7 @@ class RankGateTest : public ::testing::Test {
   std::vector<std::unique_ptr<Host>> hosts_;
   std::atomic<int> renames_{0};
   std::atomic<bool> has_final_name_{false};
+  std::string renamer_key_;
 };
 
 }  // namespace cairnfs::control

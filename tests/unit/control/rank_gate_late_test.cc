@@ -23,44 +23,45 @@ class RankGateLateTest : public RankGateTest {
     ExpectCommitted(Start(1, Call(1, 2)));
     ExpectCommitted(std::move(next));
     EXPECT_EQ(renames_, 1);
-    EXPECT_EQ(KeysLeft(), 0U);
-  }
-  static void ExpectCommitted(Pending call) {
-    Status status = call.get();
-    EXPECT_TRUE(status.ok()) << status.error().message;
   }
 };
 
 TEST_F(RankGateLateTest, TheNextJobComesAgainWhereAllOfTheLastWereKilled) {
-  std::atomic<bool> is_killed{false};
+  std::stop_source killed;
   auto dies = [&]() -> Status {
-    is_killed = true;
+    killed.request_stop();
     return MakeError(ErrorCode::kInterrupted, "killed");
   };
-  auto run = [&](unsigned rank) {
-    return std::async(std::launch::async, [&, rank] {
-      return hosts_[rank]->gate->Commit(Call(rank, 2), CallerThat(dies, [&] { return is_killed.load(); }));
-    });
-  };
-  auto first = run(0), second = run(1);
+  auto first = Start(0, Call(0, 2), dies, killed), second = Start(1, Call(1, 2), dies, killed);
   EXPECT_FALSE(first.get().ok());
   EXPECT_FALSE(second.get().ok());
-  ASSERT_EQ(DecodeGateState((*store_->Get(GateStateKey(kDirectory)))->value)->phase, GatePhase::kRenaming);
+  ASSERT_EQ(State()->phase, GatePhase::kRenaming);
   ExpectThatAllComeAgain(Start(0, Call(0, 2)));
 }
 
 TEST_F(RankGateLateTest, TheNextJobComesAgainWhereTheHostsOfTheLastDied) {
   BeginRename();
-  ElectedGoes();
+  RenamerGoes();
   ExpectThatAllComeAgain(Start(0, Call(0, 2)));
 }
 
 TEST_F(RankGateLateTest, TheNextJobComesAgainWhenTheHostOfWhoRenamedIsTakenForDead) {
   BeginRename();
   Pending next = StartAndLook(0, Call(0, 2));
-  EXPECT_EQ(WaitingRanks(), 0U);
-  ElectedGoes();
+  EXPECT_EQ(Ranks(), 1U) << "whoever is late leaves no record";
+  RenamerGoes();
   ExpectThatAllComeAgain(std::move(next));
+}
+
+// What it looked at was a try that gathered.
+TEST_F(RankGateLateTest, WhoComesAsTheOthersAreCountedIsLate) {
+  SetState(StateOf(GatePhase::kGathering));
+  hosts_[0]->line->before_commit = [&] { BeginRename(); };
+  Pending late = Start(0, Call(0, 2));
+  EXPECT_FALSE(late.IsOverWithin(milliseconds(300)));
+  EXPECT_EQ(Ranks(), 1U);
+  RenamerGoes();
+  ExpectThatAllComeAgain(std::move(late));
 }
 
 // Its own time was over before it could begin to wait for the others.
@@ -69,8 +70,8 @@ TEST_F(RankGateLateTest, WhoWasLateForLongGivesTheOthersTheirTime) {
   BeginRename();
   Pending late = StartAndLook(0, Call(0, 2, kTimeout));
   EXPECT_FALSE(late.IsOverWithin(kTimeout));
-  ElectedGoes();
-  EXPECT_TRUE(Eventually([&] { return WaitingRanks() == 1 && Generation() == 2; }));
+  RenamerGoes();
+  WaitForRanks(1);
   // It has counted at least once before the other one comes.
   EXPECT_FALSE(late.IsOverWithin(milliseconds(300)));
   ExpectCommitted(Start(1, Call(1, 2)));
@@ -84,8 +85,8 @@ TEST_F(RankGateLateTest, WhoIsLateOutlastsThatItsHostHasNoSession) {
   BeginRename();
   hosts_[0]->stale_leases = 1'000'000;
   Pending late = StartAndLook(0, Call(0, 2, kTimeout));
-  ElectedGoes();
-  EXPECT_FALSE(late.IsOverWithin(kTimeout));
+  RenamerGoes();
+  EXPECT_FALSE(late.IsOverWithin(2 * kTimeout));
   hosts_[0]->stale_leases = 0;
   ExpectCommitted(Start(1, Call(1, 2)));
   ExpectCommitted(std::move(late));
@@ -95,11 +96,10 @@ TEST_F(RankGateLateTest, WhoIsLateOutlastsThatItsHostHasNoSession) {
 TEST_F(RankGateLateTest, RanksThatWaitForTheSameRenameMeetAfterIt) {
   BeginRename();
   Pending first = StartAndLook(0, Call(0, 2)), second = StartAndLook(1, Call(1, 2));
-  ElectedGoes();
+  RenamerGoes();
   ExpectCommitted(std::move(first));
   ExpectCommitted(std::move(second));
   EXPECT_EQ(renames_, 1);
-  EXPECT_EQ(KeysLeft(), 0U);
 }
 
 TEST_F(RankGateLateTest, WhoWasCountedTakesOver) {
@@ -115,12 +115,11 @@ TEST_F(RankGateLateTest, WhoWasCountedTakesOver) {
   hosts_[0]->line->after_read = [&] { has_looked = true; };
   Pending late = Start(0, Call(0, 2), fails);
   ASSERT_TRUE(Eventually([&] { return has_looked.load(); }));
-  ElectedGoes();
+  RenamerGoes();
   ExpectCommitted(std::move(counted));
   ExpectCommitted(std::move(late));
   EXPECT_EQ(asked, 0);
   EXPECT_EQ(renames_, 1);
-  EXPECT_EQ(KeysLeft(), 0U);
 }
 
 // Whoever renamed died before it could say so.
@@ -128,22 +127,27 @@ TEST_F(RankGateLateTest, ARenameThatNobodyTellsOfIsFoundByTheName) {
   BeginRename();
   Pending late = StartAndLook(0, Call(0, 2));
   has_final_name_ = true;
-  ElectedGoes();
+  RenamerGoes();
   ExpectCommitted(std::move(late));
   EXPECT_EQ(renames_, 0);
-  EXPECT_EQ(KeysLeft(), 0U);
 }
 
 // As above, and one that is late was quicker than the rename.
-TEST_F(RankGateLateTest, ARenameThatRunsAfterTheNextGenerationBeganIsFoundByTheName) {
-  Pending counted = Start(1, Call(1, 2));
-  WaitForRanks(1);
-  has_final_name_ = true;
-  GateState next = DoneState();
-  next.phase = GatePhase::kGathering;
-  next.generation = 2;
-  Put(GateStateKey(kDirectory), next.Encode());
-  ExpectCommitted(std::move(counted));
+TEST_F(RankGateLateTest, ARenameThatRunsAfterTheNextTryBeganIsFoundByTheName) {
+  for (const bool has_run : {true, false}) {
+    has_final_name_ = false;
+    Pending counted = Start(1, Call(1, 2));
+    WaitForRanks(1);
+    has_final_name_ = has_run;
+    GateState next = StateOf(GatePhase::kGathering);
+    next.try_id = State()->try_id + 1;
+    SetState(next);
+    const Status told = counted.get();
+    EXPECT_EQ(told.ok(), has_run);
+    if (!has_run) EXPECT_TRUE(Has(told, "not committed: rank 1 was taken for dead while it waited"));
+    EXPECT_EQ(State()->try_id, next.try_id);
+    EXPECT_EQ(State()->phase, GatePhase::kGathering) << "the next try goes on";
+  }
   EXPECT_EQ(renames_, 0);
 }
 
@@ -151,17 +155,31 @@ TEST_F(RankGateLateTest, WhoseTimeoutEndsLooksWhetherTheDirectoryHasItsName) {
   hosts_[0]->line->before_commit = [&] { has_final_name_ = true; };
   ExpectCommitted(Start(0, Call(0, 2, milliseconds(1))));
   EXPECT_EQ(renames_, 0);
-  EXPECT_EQ(KeysLeft(), 0U);
 }
 
-// It has no record that keeps the gate for it; and somebody renames the directory once more.
+// It has no record, and somebody renames the directory once more.
 TEST_F(RankGateLateTest, WhoIsLateHearsWhatItWaitedFor) {
   BeginRename();
   Pending late = StartAndLook(0, Call(0, 2));
   hosts_[0]->line->failing_reads = 1;  // and the store is away for a moment
-  Put(GateStateKey(kDirectory), DoneState().Encode());
+  SetState(StateOf(GatePhase::kDone));
   ExpectCommitted(std::move(late));
   EXPECT_EQ(renames_, 0);
+}
+
+// Both jobs have as many ranks, and want the same.
+TEST_F(RankGateLateTest, ARankOfTheNextJobIsNotCountedForTheLastOne) {
+  Pending old = Start(0, Call(0, 2));
+  WaitForRanks(1);
+  // Rank 1 of the old job was killed before it came; rank 0 lives, and its launcher kills it only now.
+  old.Interrupt();
+  EXPECT_FALSE(old.get().ok());
+  Pending next = Start(1, Call(1, 2));
+  WaitForRanks(1);
+  EXPECT_FALSE(next.IsOverWithin(milliseconds(10'000)));
+  EXPECT_EQ(renames_, 0);
+  ExpectCommitted(Start(0, Call(0, 2)));
+  ExpectCommitted(std::move(next));
 }
 
 }  // namespace

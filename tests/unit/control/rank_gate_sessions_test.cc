@@ -26,7 +26,7 @@ class RankGateSessionsTest : public RankGateTest {
       Status status = call->get();
       EXPECT_TRUE(status.ok()) << status.error().message;
     }
-    EXPECT_EQ(KeysLeft(), 0U);
+    EXPECT_EQ(Ranks(), 0U);
   }
 
   std::atomic<int> asked_{0};
@@ -37,6 +37,12 @@ TEST_F(RankGateSessionsTest, WhoComesWhileItsHostHasNoSessionWaitsForTheNext) {
   Status status = Start(0, Call(0, 1)).get();
   EXPECT_TRUE(status.ok()) << status.error().message;
   EXPECT_EQ(hosts_[0]->stale_leases, 0);
+  EXPECT_EQ(renames_, 1);
+}
+
+TEST_F(RankGateSessionsTest, WhoseSessionEndsAsItComesComesUnderTheNext) {
+  hosts_[0]->line->before_commit = [&] { LoseSession(0); };
+  ExpectCommitted(Start(0, Call(0, 1)));
   EXPECT_EQ(renames_, 1);
 }
 
@@ -58,9 +64,35 @@ TEST_F(RankGateSessionsTest, WhoTakesOverWithoutASessionWaitsForTheNext) {
   WaitForRanks(1);
   BeginRename();
   hosts_[0]->stale_leases = 1;
-  ElectedGoes();
+  RenamerGoes();
   Status status = call.get();
   EXPECT_TRUE(status.ok()) << status.error().message;
+  EXPECT_EQ(renames_, 1);
+}
+
+TEST_F(RankGateSessionsTest, WhoLosesItsSessionWhileRanksGatherMayCallAgain) {
+  auto other = Start(0, Call(0, 3)), lost = Start(1, Call(1, 3));
+  WaitForRanks(2);
+  LoseSession(1);
+  const Status told = lost.get();
+  EXPECT_TRUE(Has(told, "host b lost its session with the cluster while rank 1 waited"));
+  EXPECT_EQ(told.error().code, ErrorCode::kStale);
+  auto again = Start(1, Call(1, 3));
+  ExpectCommitted(Start(2, Call(2, 3)));
+  ExpectCommitted(std::move(other));
+  ExpectCommitted(std::move(again));
+  EXPECT_EQ(renames_, 1);
+}
+
+// The store was away for longer than any session lasts.
+TEST_F(RankGateSessionsTest, RanksThatAllLoseTheirSessionsOnceTheyAreCountedRename) {
+  auto first = Start(0, Call(0, 3)), second = Start(1, Call(1, 3));
+  WaitForRanks(2);
+  BeginRename();
+  for (unsigned host : {0U, 1U}) LoseSession(host);
+  RenamerGoes();
+  ExpectCommitted(std::move(first));
+  ExpectCommitted(std::move(second));
   EXPECT_EQ(renames_, 1);
 }
 
@@ -78,21 +110,23 @@ TEST_F(RankGateSessionsTest, WhoLosesItsSessionOnceItIsCountedHearsTheOutcome) {
   auto call = Start(0, Call(0, 2));
   const auto has_looked_again = [&] { return reads > 0 && line.reads >= reads + 2; };
   ASSERT_TRUE(Eventually([&] { return has_looked_again() || call.IsOverWithin(milliseconds(0)); }));
-  Put(GateStateKey(kDirectory), DoneState().Encode());
+  GateState done = *State();
+  done.phase = GatePhase::kDone;
+  SetState(done);
   Status status = call.get();
   EXPECT_TRUE(status.ok()) << status.error().message;
   EXPECT_EQ(renames_, 0);
 }
 
 // What ends the call is not what the directory is.
-TEST_F(RankGateSessionsTest, WhoWithdrawsFromAGateThatIsDoneHearsThatItIsDone) {
+TEST_F(RankGateSessionsTest, WhoLeavesATryThatIsDoneHearsThatItIsDone) {
   Line& line = *hosts_[0]->line;
   line.refused_key = GateStateKey(kDirectory);
-  line.refusal = ErrorCode::kIo;
+  line.refusal = ErrorCode::kNoSpace;
   Status status = Start(0, Call(0, 1), [&]() -> Status {
-                    GateState done = DoneState();
-                    done.ranks = 1;
-                    Put(GateStateKey(kDirectory), done.Encode());
+                    GateState done = *State();
+                    done.phase = GatePhase::kDone;
+                    SetState(done);
                     line.refusals = 1;
                     return {};
                   }).get();
