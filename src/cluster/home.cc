@@ -12,7 +12,7 @@ constexpr std::chrono::milliseconds kClaimLookInterval{500};  // there may be a 
 // Once one of the chunks of a held answer has come, more are likely to.
 constexpr std::chrono::milliseconds kGatherTime{20};
 // More than the hosts of a cluster have on their way, and than one waits with. Beyond it a node that asks without end
-// costs no more memory: whoever asks brings, and is answered at once.
+// costs no more memory: it is told that it has the claim, at once.
 constexpr size_t kClaimsMax = 1024 * 1024;
 constexpr size_t kHeldPerCallerMax = 64;
 
@@ -39,7 +39,7 @@ HasAnswer HomeClaims::Find(const Digest& digest, GroupCommit::Presence here, con
     // Others count on it from now on, so repair must see it; they have it confirmed, which makes the list durable.
     if (commit_.SetHoldersIfNone(digest, {membership_.self()})) answer.kind = HasAnswer::Kind::kKnown;
   }
-  if (answer.holders.empty()) answer.kind = HasAnswer::Kind::kBring;
+  if (answer.holders.empty()) answer.kind = HasAnswer::Kind::kClaim;
   return answer;
 }
 
@@ -83,7 +83,7 @@ std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const
       }
       if (here[i] != Presence::kAbsent) continue;
       if (ended_count_ != ended_before) outdated.push_back(i);
-      if (answers[i].kind != HasAnswer::Kind::kBring) continue;
+      if (answers[i].kind != HasAnswer::Kind::kClaim) continue;
       if (claim == claims_.end() && claims_.size() >= kClaimsMax) continue;
       claims_.insert_or_assign(digests[i], Claim{caller, session, now + claim_time_max_});
     }
@@ -92,8 +92,8 @@ std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const
   return answers;
 }
 
-// `own` is the claim that the caller got on those that it is to bring, unless there were too many. No other claim is
-// ended here: it may be of a chunk that is not yet on the others that its list names.
+// `own` is the claim that the caller got, unless there were too many. No other claim is ended here: it may be of a chunk
+// that is not yet on the others that its list names.
 void HomeClaims::AskAgain(const std::vector<Digest>& digests, const std::vector<size_t>& indexes, const Claim& own,
                           const View& view, std::vector<HasAnswer>& answers) {
   std::vector<Digest> asked;

@@ -1,6 +1,6 @@
-// What a node answers as the home of digests: who has a chunk, who brings it.
+// What a node answers as the home of digests: who has a chunk, who has the claim on it.
 //
-// Whoever is told to bring a chunk has the claim on it; others who ask are told to wait. A claim ends when the chunk
+// The first to ask for a chunk that nobody has gets the claim on it; others who ask are told to wait. A claim ends when the chunk
 // has come, with the claimant's session, or after a bounded time; then one of those who wait gets it.
 #pragma once
 
@@ -57,9 +57,9 @@ class HomeClaims {
   using HeldPtr = std::shared_ptr<Held>;
 
   bool IsOver(const Claim& claim, const View& view, Clock::time_point now) const;
-  // Of a chunk that somebody is to bring.
+  // Of a chunk on which there is a claim.
   static HasAnswer AnswerOf(const Claim& claim, const NodeId& caller) {
-    return {claim.claimant == caller ? HasAnswer::Kind::kBring : HasAnswer::Kind::kWait, {}};
+    return {claim.claimant == caller ? HasAnswer::Kind::kClaim : HasAnswer::Kind::kWait, {}};
   }
   HasAnswer Find(const Digest& digest, GroupCommit::Presence here, const View& view);
   void AskAgain(const std::vector<Digest>& digests, const std::vector<size_t>& indexes, const Claim& own,

@@ -43,7 +43,7 @@ std::string EncodeEnvelope(const Envelope& envelope);
 std::optional<Envelope> DecodeEnvelope(std::string_view bytes);
 
 struct HasRequest {
-  bool hold = false;  // wait a while for those that another node brings
+  bool hold = false;  // wait a while for those on which another node has the claim
   std::vector<Digest> digests;
   std::string Encode() const;
   static std::optional<HasRequest> Decode(std::string_view head);
@@ -52,12 +52,12 @@ struct HasRequest {
 // One per digest, in their order.
 struct HasAnswer {
   enum class Kind : uint8_t {
-    kBring = 0,  // nobody has it: the asker has the claim now
-    kWait = 1,   // another node brings it
+    kClaim = 0,  // nobody has it: the asker has the claim now
+    kWait = 1,   // another node has the claim
     kKnown = 2,
     kKnownHere = 3,  // and the node that answers has it durably itself
   };
-  Kind kind = Kind::kBring;
+  Kind kind = Kind::kClaim;
   std::vector<NodeId> holders = {};  // of a known one; each but the one of kKnownHere is still to confirm
   bool is_known() const { return kind == Kind::kKnown || kind == Kind::kKnownHere; }
 };

@@ -60,9 +60,9 @@ class HomeTest : public ::testing::Test {
 };
 
 TEST_F(HomeTest, OneBringsAndTheOthersWait) {
-  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  EXPECT_EQ(Ask(ids_[1]), Kind::kClaim);
   EXPECT_EQ(Ask(ids_[2]), Kind::kWait);
-  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);  // the same asks again: its answer may have been lost
+  EXPECT_EQ(Ask(ids_[1]), Kind::kClaim);  // the same asks again: its answer may have been lost
   Store(chunk_);
   EXPECT_EQ(Ask(ids_[2]), Kind::kWait);  // not before the claim ends
   home_->EndClaim(chunk_.digest);
@@ -92,7 +92,7 @@ TEST_F(HomeTest, AChunkWithoutAListIsConfirmedBeforeOthersCountOnIt) {
 // or right after it.
 TEST_F(HomeTest, AChunkThatComesWhileItIsLookedUpIsNotBroughtAgain) {
   auto come = [&] {
-    EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+    EXPECT_EQ(Ask(ids_[1]), Kind::kClaim);
     Store(chunk_);
     ASSERT_OK(commit_->CommitAndWait());
     home_->EndClaim(chunk_.digest);
@@ -109,7 +109,7 @@ TEST_F(HomeTest, AChunkThatComesWhileItIsLookedUpIsNotBroughtAgain) {
 
 TEST_F(HomeTest, AChunkThatIsOnItsWayIsWaitedForThoughItsListIsHere) {
   engine_.before_get = [&] {
-    EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+    EXPECT_EQ(Ask(ids_[1]), Kind::kClaim);
     commit_->SetHolders(chunk_.digest, {ids_[0], ids_[1]});
     ASSERT_OK(commit_->CommitAndWait());
   };
@@ -120,7 +120,7 @@ TEST_F(HomeTest, AChunkThatIsOnItsWayIsWaitedForThoughItsListIsHere) {
 // of both now would miss the other's copy, and store one more.
 TEST_F(HomeTest, AChunkThatIsHereAndOnItsWayToOthersIsWaitedFor) {
   index_engine_.before_get = [&] {
-    EXPECT_EQ(Ask(ids_[0]), Kind::kBring);
+    EXPECT_EQ(Ask(ids_[0]), Kind::kClaim);
     Store(chunk_);
     ASSERT_OK(commit_->CommitAndWait());
   };
@@ -134,7 +134,7 @@ TEST_F(HomeTest, AChunkThatIsHereAndOnItsWayToOthersIsWaitedFor) {
 TEST_F(HomeTest, AQuestionEndsNoClaimOfAnotherQuestion) {
   const TestChunk other = MakeChunk(2, 100);
   engine_.before_get = [&] {
-    EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+    EXPECT_EQ(Ask(ids_[1]), Kind::kClaim);
     home_->Ask({other.digest}, ids_[2]);
     home_->EndClaim(other.digest);  // a claim ended meanwhile, so what is found is looked up again
   };
@@ -142,21 +142,21 @@ TEST_F(HomeTest, AQuestionEndsNoClaimOfAnotherQuestion) {
     Store(chunk_);
     ASSERT_OK(commit_->CommitAndWait());
   };
-  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  EXPECT_EQ(Ask(ids_[1]), Kind::kClaim);
   EXPECT_EQ(Ask(ids_[2]), Kind::kWait);
 }
 
 TEST_F(HomeTest, AClaimEndsWithTheSession) {
-  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  EXPECT_EQ(Ask(ids_[1]), Kind::kClaim);
   cluster_.SetState(ids_[1], NodeState::kDown);
-  EXPECT_EQ(Ask(ids_[2]), Kind::kBring);
+  EXPECT_EQ(Ask(ids_[2]), Kind::kClaim);
   EXPECT_EQ(Ask(ids_[0]), Kind::kWait);
   cluster_.Edit(ids_[2], [](NodeInfo& node) { node.session++; });  // restarted: it forgot
-  EXPECT_EQ(Ask(ids_[0]), Kind::kBring);
+  EXPECT_EQ(Ask(ids_[0]), Kind::kClaim);
 }
 
 TEST_F(HomeTest, AHeldAnswerComesWhenTheChunkHasCome) {
-  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  EXPECT_EQ(Ask(ids_[1]), Kind::kClaim);
   std::promise<std::vector<HasAnswer>> promise;
   auto future = promise.get_future();
   home_->AskAndHold({chunk_.digest}, ids_[2], [&](std::vector<HasAnswer> answers) { promise.set_value(answers); });
@@ -170,18 +170,18 @@ TEST_F(HomeTest, AHeldAnswerComesWhenTheChunkHasCome) {
 }
 
 TEST_F(HomeTest, AHeldAskerGetsTheClaimOfANodeThatWentDown) {
-  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  EXPECT_EQ(Ask(ids_[1]), Kind::kClaim);
   std::promise<std::vector<HasAnswer>> promise;
   auto future = promise.get_future();
   home_->AskAndHold({chunk_.digest}, ids_[2], [&](std::vector<HasAnswer> answers) { promise.set_value(answers); });
   cluster_.SetState(ids_[1], NodeState::kDown);
   while (!IsReadyWithin(future, std::chrono::milliseconds(5))) home_->Tick();
-  EXPECT_EQ(future.get()[0].kind, Kind::kBring);
+  EXPECT_EQ(future.get()[0].kind, Kind::kClaim);
 }
 
 TEST_F(HomeTest, ANodeThatAsksWithoutEndCostsBoundedMemory) {
   constexpr size_t kHeldAtMost = 64;
-  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  EXPECT_EQ(Ask(ids_[1]), Kind::kClaim);
   size_t answered = 0;
   for (size_t i = 0; i < kHeldAtMost + 5; ++i) {
     home_->AskAndHold({chunk_.digest}, ids_[2], [&](const std::vector<HasAnswer>&) { ++answered; });
@@ -230,7 +230,7 @@ TEST_F(HomeTest, WhoWasAnsweredMayWaitAgain) {
   constexpr size_t kHeldAtMost = 64;
   for (int round = 0; round < 3; ++round) {
     const TestChunk chunk = MakeChunk(20 + static_cast<uint64_t>(round), 100);
-    EXPECT_EQ(home_->Ask({chunk.digest}, ids_[1])[0].kind, Kind::kBring);
+    EXPECT_EQ(home_->Ask({chunk.digest}, ids_[1])[0].kind, Kind::kClaim);
     size_t answered = 0;
     for (size_t i = 0; i < kHeldAtMost; ++i) {
       home_->AskAndHold({chunk.digest}, ids_[2], [&](const std::vector<HasAnswer>&) { ++answered; });
@@ -245,7 +245,7 @@ TEST_F(HomeTest, WhoWasAnsweredMayWaitAgain) {
 }
 
 TEST_F(HomeTest, CloseAnswersAll) {
-  EXPECT_EQ(Ask(ids_[1]), Kind::kBring);
+  EXPECT_EQ(Ask(ids_[1]), Kind::kClaim);
   bool answered = false;
   home_->AskAndHold({chunk_.digest}, ids_[2], [&](const std::vector<HasAnswer>&) { answered = true; });
   home_->Close();

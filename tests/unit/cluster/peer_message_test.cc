@@ -45,7 +45,7 @@ TEST(PeerMessage, Has) {
   ExpectRefusesDamage(request.Encode(), [](std::string_view bytes) { return HasRequest::Decode(bytes).has_value(); });
 
   using Kind = HasAnswer::Kind;
-  const std::vector<HasAnswer> answers = {{Kind::kBring, {}},
+  const std::vector<HasAnswer> answers = {{Kind::kClaim, {}},
                                           {Kind::kKnown, {NodeOf(1), NodeOf(2)}},
                                           {Kind::kWait, {}},
                                           {Kind::kKnownHere, {NodeOf(2), NodeOf(3)}}};
