@@ -1,0 +1,196 @@
+// ChunkCopies: what this node knows of the copies of one chunk that is not known to have all of them, and what is to be
+// done next. A pure state machine: it has no thread, lock or clock, and does no I/O. Events go in; each returns what is
+// to be done. docs/cluster/chunks.md has the table of states and events.
+//
+//   asking -> confirming  -> done      enough nodes have it durably
+//          -> waiting     -> asking    another node has the claim
+//          -> replicating -> done      it is stored here and sent to others until enough have it
+//
+// A replicating chunk is under-replicated while too few nodes can take it, or while its bytes cannot be read. Retry
+// tries it again.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "cluster/holder_lists.h"
+#include "cluster/peer_message.h"
+
+namespace cairnfs::cluster {
+
+// A node in the session that it had when it was asked or sent something: what it says counts in that session alone.
+struct PeerSession {
+  NodeId node;
+  uint64_t session = 0;  // 0: it had none
+};
+
+// By what an event is judged.
+struct Situation {
+  NodeId self;
+  ViewPtr members;    // a node that is not up there acknowledges nothing
+  ViewPtr reachable;  // the same, and who did not answer or had no room lately counts as down or full
+  size_t copies;
+  size_t min_replicas;  // 1 to `copies`
+  Clock::time_point now;
+  bool store_fails;  // this node's own store refuses
+  bool may_load;     // a chunk's bytes may be read to be stored here
+
+  PeerSession SessionOf(const NodeId& node) const;
+  bool IsUp(const NodeId& node) const { return SessionOf(node).session != 0; }
+  bool Counts(const PeerSession& peer) const {
+    return peer.session != 0 && SessionOf(peer.node).session == peer.session;
+  }
+  size_t CountTaking() const;     // nodes that take chunks
+  size_t CopiesNeeded() const;    // `copies`; fewer, but `min_replicas`, where fewer nodes take chunks
+  bool IsFullEverywhere() const;  // enough nodes are up, and for want of room too few of them take chunks
+};
+
+class ChunkCopies {
+ public:
+  enum class State { kAsking, kWaiting, kConfirming, kReplicating, kDone };
+  // The copy on this node's disk.
+  enum class Local { kAbsent, kBeingStored, kStored, kNoRoom };
+  enum class Outcome {
+    kReplicated,       // and all copies were confirmed
+    kUnconfirmed,      // as far as a list of holders says
+    kUnderReplicated,  // left to repair
+    kInFewDomains,     // the same: enough copies, in too few failure domains
+    kAbandoned,        // nobody needs it
+  };
+  struct Actions {
+    std::optional<NodeId> ask = {};        // its home, who has it
+    std::optional<NodeId> ask_again = {};  // the same, in a call that the home holds back
+    std::vector<NodeId> confirm = {};      // ask these whether they have it
+    std::vector<NodeId> send = {};         // the chunk to these
+    std::vector<NodeId> tell = {};         // `holders` to these
+    Holders holders = {};
+    bool list_holders = false;  // `holders` are this node's list from now on
+    bool store = false;         // on this node's disk
+    bool load = false;          // its bytes, which are not in memory, to be stored then
+    bool end_claim = false;     // this node is the home
+    bool end_repair = false;    // a Sync waits for it, or too few nodes can take it
+    bool commit = false;        // a copy or a list here counts that may not be durable yet
+  };
+
+  // As many bytes as `bytes` have. `has_room`: it was reserved on this node's disk.
+  struct Put {
+    std::vector<io::Slice> bytes;
+    bool has_room;
+    Clock::time_point at;
+  };
+  ChunkCopies(const Digest& digest, size_t size, Put put);
+  // Nobody has put it here: its bytes are read where they lie.
+  ChunkCopies(const Digest& digest, size_t size, Clock::time_point at);
+  // Repair makes the missing copies of a chunk that lies here. No Sync waits for it.
+  struct Repair {
+    std::vector<io::Slice> bytes;
+    Holders holders;       // the others that have it, by a list
+    size_t domain_copies;  // so many are wanted, if that is more than the cluster's number
+    bool is_here;          // this node's copy is sound
+    Clock::time_point at;
+  };
+  ChunkCopies(const Digest& digest, size_t size, const NodeId& self, Repair repair);
+  ChunkCopies(const ChunkCopies&) = delete;
+
+  // Events. Those that come after its end change nothing.
+  Actions Begin(const Situation& situation);
+  Actions OnHomeFailed(const Situation& situation);  // it did not answer
+  // `is_here`: this node has a sound copy.
+  Actions OnHomeAnswer(const Situation& situation, const PeerSession& home, const HasAnswer& answer, bool is_here);
+  enum class Confirmation { kHasIt, kHasItNot, kNoAnswer };
+  Actions OnConfirmed(const Situation& situation, const PeerSession& peer, Confirmation confirmation);
+  enum class SendResult { kDurable, kNotStored, kCorrupt };
+  Actions OnSent(const Situation& situation, const PeerSession& peer, SendResult result);
+  enum class StoreResult { kStored, kNotStored, kNoBytes };
+  Actions OnStored(const Situation& situation, StoreResult result);
+  void OnLoaded(std::vector<io::Slice> bytes);
+  // Its bytes were to be sent to `node`, or to be stored here.
+  Actions OnLoadFailed(const Situation& situation, const NodeId& node, const Error& error);
+  // What these nodes acknowledged counts no more.
+  Actions OnSessionsLost(const Situation& situation, const std::vector<NodeId>& nodes);
+  // It was put once more. REQUIRES: NeedsBytes(), or nothing is to be done.
+  bool NeedsBytes() const { return !is_done() && (failure_ || is_covered_); }
+  void OnPutAgain(std::vector<io::Slice> bytes);
+  void OnReferenced() { is_referenced_ = true; }  // by a record, whether it has a pin or not
+  // REQUIRES: is_under_replicated().
+  Actions Retry(const Situation& situation, bool is_pinned);
+  // This node's disk is all that a Sync asks for.
+  Actions StoreHere();
+  // True: its bytes have left memory, and can be read again.
+  bool DropBytes();
+
+  // A Sync waits for it from now on. `sequence` is above 0, and is set once.
+  void SetSequence(uint64_t sequence);
+  bool TakeReservation() { return std::exchange(has_room_, false); }
+
+  const Digest& digest() const { return digest_; }
+  size_t size() const { return size_; }
+  uint64_t sequence() const { return sequence_; }  // 0: no Sync waits for it
+  State state() const { return state_; }
+  Local local() const { return local_; }
+  bool is_done() const { return state_ == State::kDone; }
+  bool is_under_replicated() const { return is_under_replicated_; }
+  Clock::time_point under_replicated_since() const { return *under_replicated_since_; }  // for the first time
+  bool is_covered() const { return is_covered_; }
+  bool is_referenced() const { return is_referenced_; }
+  bool WasPut() const { return sequence_ != 0 && !is_covered_; }
+  // What a Sync waits for first: it lies on this node's disk.
+  bool IsPlaced() const { return local_ == Local::kStored && state_ == State::kReplicating; }
+  const std::vector<io::Slice>& bytes() const { return bytes_; }
+  const std::optional<Error>& failure() const { return failure_; }  // its bytes are not in memory and cannot be read
+  const Holders& announced() const { return announced_; }
+  Clock::time_point put_at() const { return put_at_; }
+  Outcome outcome() const { return outcome_; }  // REQUIRES: is_done()
+  bool was_new() const { return was_new_; }     // the same: copies had to be made
+  bool has_copies() const { return CountCopies() > 0; }
+
+ private:
+  size_t CountCopies() const { return holders_.size() + (local_ == Local::kStored ? 1 : 0); }
+  size_t CountWanted(const Situation& situation) const { return std::max(situation.copies, domain_copies_); }
+  Holders ExpectedHolders(const Situation& situation) const;
+  std::vector<NodeId> OtherTargets(const Situation& situation) const;
+  bool AreHoldersListed(const NodeId& self) const;
+  void AddHolder(const NodeId& node);
+  Actions Ask(const Situation& situation);
+  Actions ConfirmTargets(const Situation& situation);
+  Actions Replicate(const Situation& situation);
+  Actions Advance(const Situation& situation);
+  void ChooseTargets(const Situation& situation, Actions& actions);
+  bool StartLoading(const Situation& situation, Actions& actions);
+  Actions Complete(const Situation& situation);
+  void Announce(const Situation& situation, Holders holders, Actions& actions);
+  Actions Abandon(const Situation& situation);
+  void End(Outcome outcome);
+
+  const Digest digest_;
+  const size_t size_;
+  const Clock::time_point put_at_;
+  uint64_t sequence_ = 0;
+  std::vector<io::Slice> bytes_;  // empty: to be read where they lie
+  State state_ = State::kAsking;
+  Local local_ = Local::kAbsent;
+  bool has_room_ = false;
+  bool is_covered_ = false;
+  bool is_referenced_ = false;
+  NodeId home_;                    // that was asked
+  Holders holders_;                // other nodes that have it durably
+  bool are_unconfirmed_ = false;   // some of `holders_` are known by a list alone
+  Holders listed_;                 // the home's list of holders, less those that denied it
+  Holders confirming_;             // asked whether they have it
+  Holders pending_;                // the chunk is on its way to these
+  Holders announced_;              // the list of holders that went with it
+  bool has_list_changed_ = false;  // since then
+  size_t domain_copies_ = 0;
+  unsigned corrupt_count_ = 0;
+  std::optional<Error> failure_;
+  Clock::time_point load_again_at_{};
+  bool is_under_replicated_ = false;  // and nothing is under way
+  std::optional<Clock::time_point> under_replicated_since_;
+  Outcome outcome_ = Outcome::kAbandoned;
+  bool was_new_ = false;
+};
+using ChunkPtr = std::shared_ptr<ChunkCopies>;
+
+}  // namespace cairnfs::cluster

@@ -1,0 +1,106 @@
+#include "cluster/pending_chunks.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+namespace cairnfs::cluster {
+
+ChunkPtr PendingChunks::Find(const Digest& digest) const {
+  const auto found = chunks_.find(digest);
+  return found != chunks_.end() ? found->second : nullptr;
+}
+
+void PendingChunks::Add(const ChunkPtr& chunk) {
+  const bool is_new = chunks_.emplace(chunk->digest(), chunk).second;
+  assert(is_new);
+}
+
+void PendingChunks::AwaitBySync(const ChunkPtr& chunk) {
+  if (chunk->sequence() != 0) return;
+  chunk->SetSequence(++last_sequence_);
+  awaited_.emplace(last_sequence_, chunk);
+  awaited_bytes_ += chunk->size();
+  Update(chunk);
+}
+
+void PendingChunks::Update(const ChunkPtr& chunk) {
+  const uint64_t sequence = chunk->sequence();
+  if (chunk->is_under_replicated()) {
+    under_replicated_.insert(chunk);
+  } else {
+    under_replicated_.erase(chunk);
+  }
+  if (!chunk->is_done()) {
+    if (sequence != 0 && !chunk->bytes().empty()) in_memory_.insert(sequence);
+    return;
+  }
+  const auto found = chunks_.find(chunk->digest());
+  if (found == chunks_.end() || found->second != chunk) return;
+  chunks_.erase(found);
+  if (sequence == 0) return;
+  awaited_bytes_ -= chunk->size();
+  awaited_.erase(sequence);
+  in_memory_.erase(sequence);
+}
+
+void PendingChunks::DropBytes(Clock::time_point now, Clock::duration kept_for) {
+  for (auto sequence = in_memory_.begin(); sequence != in_memory_.end();) {
+    ChunkCopies& chunk = *awaited_.at(*sequence);
+    if (now - chunk.put_at() < kept_for) break;
+    sequence = chunk.DropBytes() ? in_memory_.erase(sequence) : std::next(sequence);
+  }
+}
+
+ChunkPtr PendingChunks::NextUnderReplicated(const ChunkPtr& after) const {
+  const auto next = after ? under_replicated_.upper_bound(after) : under_replicated_.begin();
+  return next != under_replicated_.end() ? *next : nullptr;
+}
+
+// Noted as it is passed over: a moment later it may be readable again, and on its way.
+bool SyncPoint::LeavesOut(const ChunkCopies& chunk) {
+  if (unreadable_ == Unreadable::kFails || !IsUnreadable(chunk)) return false;
+  left_out_.insert_or_assign(chunk.digest(), *chunk.failure());
+  return true;
+}
+
+bool SyncPoint::IsPlaced() {
+  const auto& awaited = pending_.awaited();
+  for (auto at = awaited.upper_bound(placed_); at != awaited.end() && at->first <= last_; ++at) {
+    const ChunkCopies& chunk = *at->second;
+    // What was put elsewhere need not lie here. One for which there is no room here is not waited for twice.
+    const bool is_placed = scope_ == Scope::kThisNode
+                               ? chunk.local() == ChunkCopies::Local::kStored
+                               : chunk.IsPlaced() || chunk.local() == ChunkCopies::Local::kNoRoom;
+    if (!chunk.is_covered() && !is_placed && !LeavesOut(chunk)) return false;
+    placed_ = at->first;
+  }
+  return true;
+}
+
+bool SyncPoint::HasCopies() {
+  left_out_.clear();  // what was passed over before may have its copies by now
+  for (const auto& [sequence, chunk] : pending_.awaited()) {
+    if (sequence > last_) break;
+    if (!LeavesOut(*chunk)) return false;
+  }
+  return true;
+}
+
+std::optional<Error> SyncPoint::UnreadableError() const {
+  if (unreadable_ == Unreadable::kIsLeftOut) return std::nullopt;
+  for (const ChunkPtr& chunk : pending_.under_replicated()) {
+    if (Covers(*chunk) && IsUnreadable(*chunk)) return chunk->failure();
+  }
+  return std::nullopt;
+}
+
+bool SyncPoint::IsShort(Clock::time_point now, Clock::duration time) const {
+  return std::any_of(pending_.under_replicated().begin(), pending_.under_replicated().end(),
+                     [&](const ChunkPtr& chunk) {
+                       return Covers(*chunk) && !chunk->failure() && now - chunk->under_replicated_since() > time &&
+                              (chunk->is_referenced() || is_pinned_(chunk->digest()));
+                     });
+}
+
+}  // namespace cairnfs::cluster

@@ -1,0 +1,88 @@
+// PendingChunks: the chunks that are not known to have their copies, and what of them a Sync waits for. Not
+// thread-safe.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "cluster/chunk_copies.h"
+#include "cluster/cluster_chunk_store.h"
+
+namespace cairnfs::cluster {
+
+class PendingChunks {
+ public:
+  ChunkPtr Find(const Digest& digest) const;  // null: there is none
+  // REQUIRES: none of this digest is there.
+  void Add(const ChunkPtr& chunk);
+  // To be called after each event of a chunk that is there: takes out one that is done.
+  void Update(const ChunkPtr& chunk);
+  // Syncs that begin later wait for it. Without effect where they do already.
+  void AwaitBySync(const ChunkPtr& chunk);
+  // Those that can be read again give up their bytes, `kept_for` after they were put at the earliest.
+  void DropBytes(Clock::time_point now, Clock::duration kept_for);
+
+  const std::unordered_map<Digest, ChunkPtr, DigestHash>& all() const { return chunks_; }
+  // In an order that lasts; null: from the beginning, or there is none behind it.
+  ChunkPtr NextUnderReplicated(const ChunkPtr& after) const;
+  const std::set<ChunkPtr>& under_replicated() const { return under_replicated_; }
+  // Those that a Sync waits for, by sequence.
+  const std::map<uint64_t, ChunkPtr>& awaited() const { return awaited_; }
+  uint64_t awaited_bytes() const { return awaited_bytes_; }
+  uint64_t last_sequence() const { return last_sequence_; }
+
+ private:
+  std::unordered_map<Digest, ChunkPtr, DigestHash> chunks_;
+  std::map<uint64_t, ChunkPtr> awaited_;
+  std::set<uint64_t> in_memory_;  // sequences of those with bytes
+  std::set<ChunkPtr> under_replicated_;
+  uint64_t last_sequence_ = 0;
+  uint64_t awaited_bytes_ = 0;
+};
+
+// What one Sync waits for. Not thread-safe.
+class SyncPoint {
+ public:
+  using Scope = ClusterChunkStore::SyncScope;
+  // Whether a chunk that cannot be read fails the Sync, or is left out.
+  enum class Unreadable { kFails, kIsLeftOut };
+  using IsPinned = std::function<bool(const Digest&)>;
+
+  // All that was put until now.
+  SyncPoint(const PendingChunks& pending, Scope scope, Unreadable unreadable, IsPinned is_pinned)
+      : pending_(pending),
+        scope_(scope),
+        unreadable_(unreadable),
+        last_(pending.last_sequence()),
+        is_pinned_(std::move(is_pinned)) {}
+
+  Scope scope() const { return scope_; }
+  // Whether it waits for the chunk.
+  bool Covers(const ChunkCopies& chunk) const { return chunk.sequence() != 0 && chunk.sequence() <= last_; }
+  // What is to lie on this node's disk lies there; a commit makes it durable. Asked again and again until it is true.
+  bool IsPlaced();
+  // Every chunk has its copies.
+  bool HasCopies();
+  // Of a chunk that somebody has pinned and that cannot be read, if that fails the Sync.
+  std::optional<Error> UnreadableError() const;
+  // Whether a chunk that somebody needs could be placed nowhere for `time`.
+  bool IsShort(Clock::time_point now, Clock::duration time) const;
+  // Those that were left out, each with why.
+  ClusterChunkStore::Unreadable TakeLeftOut() { return std::move(left_out_); }
+
+ private:
+  bool IsUnreadable(const ChunkCopies& chunk) const { return chunk.failure() && is_pinned_(chunk.digest()); }
+  bool LeavesOut(const ChunkCopies& chunk);
+
+  const PendingChunks& pending_;
+  const Scope scope_;
+  const Unreadable unreadable_;
+  const uint64_t last_;
+  const IsPinned is_pinned_;
+  uint64_t placed_ = 0;  // up to this one
+  ClusterChunkStore::Unreadable left_out_;
+};
+
+}  // namespace cairnfs::cluster
