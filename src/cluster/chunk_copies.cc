@@ -13,6 +13,11 @@ namespace {
 constexpr std::chrono::seconds kLoadAgainAfter{5};
 constexpr unsigned kCorruptMax = 3;
 
+// A chunk that was asked about anew may hear of a node twice: from the send and from the question.
+void AddOnce(Holders& holders, const NodeId& node) {
+  if (!Contains(holders, node)) holders.push_back(node);
+}
+
 }  // namespace
 
 PeerSession Situation::SessionOf(const NodeId& node) const {
@@ -41,20 +46,16 @@ bool Situation::IsFullEverywhere() const {
 }
 
 ChunkCopies::ChunkCopies(const Digest& digest, size_t size, Put put)
-    : digest_(digest),
-      size_(size),
-      put_at_(put.at),
+    : ChunkIdentity(digest, size, put.at),
       bytes_(std::move(put.bytes)),
       local_(put.has_room ? Local::kAbsent : Local::kNoRoom),
       has_room_(put.has_room) {}
 
 ChunkCopies::ChunkCopies(const Digest& digest, size_t size, Clock::time_point at)
-    : digest_(digest), size_(size), put_at_(at), is_covered_(true) {}
+    : ChunkIdentity(digest, size, at), is_covered_(true) {}
 
 ChunkCopies::ChunkCopies(const Digest& digest, size_t size, const NodeId& self, Repair repair)
-    : digest_(digest),
-      size_(size),
-      put_at_(repair.at),
+    : ChunkIdentity(digest, size, repair.at),
       bytes_(std::move(repair.bytes)),
       state_(State::kConfirming),
       local_(repair.is_here ? Local::kStored : Local::kAbsent),
@@ -116,7 +117,7 @@ ChunkCopies::Actions ChunkCopies::OnConfirmed(const Situation& situation, const 
   // A list may name a node twice, and then it was asked twice.
   if (std::erase(confirming_, peer.node) == 0) return {};
   if (confirmation == Confirmation::kHasItNot) std::erase(listed_, peer.node);
-  if (confirmation == Confirmation::kHasIt && situation.Counts(peer)) AddHolder(peer.node);
+  if (confirmation == Confirmation::kHasIt && situation.Counts(peer)) AddOnce(holders_, peer.node);
   if (!confirming_.empty()) return {};
   return CountCopies() >= CountWanted(situation) ? Complete(situation) : Replicate(situation);
 }
@@ -125,7 +126,7 @@ ChunkCopies::Actions ChunkCopies::OnSent(const Situation& situation, const PeerS
   std::erase(pending_, peer.node);
   if (is_done()) return {};
   if (result == SendResult::kDurable && situation.Counts(peer)) {
-    AddHolder(peer.node);
+    AddOnce(holders_, peer.node);
   } else {
     has_list_changed_ = true;
     // Its bytes have changed in memory. What is stored here is verified when it is read.
@@ -164,7 +165,7 @@ ChunkCopies::Actions ChunkCopies::OnLoadFailed(const Situation& situation, const
   if (!bytes_.empty()) return Advance(situation);  // a Put has brought them meanwhile
   const char* what = is_covered_ ? " was put on another node or before, and cannot be read to be copied"
                                  : " was put and cannot be read back to be sent to other nodes; save it once more";
-  failure_ = error.WithContext("chunk " + digest_.ToHex() + what);
+  failure_ = error.WithContext("chunk " + digest().ToHex() + what);
   load_again_at_ = situation.now + kLoadAgainAfter;
   return Advance(situation);
 }
@@ -187,7 +188,7 @@ ChunkCopies::Actions ChunkCopies::Retry(const Situation& situation, bool is_pinn
   assert(is_under_replicated());
   if ((failure_ || is_covered_) && !is_pinned) return Abandon(situation);
   // Of a file that was removed before there was room, say: everything that is saved here would wait for it for good.
-  const bool is_unneeded = sequence_ != 0 && !is_referenced_ && !is_pinned;
+  const bool is_unneeded = sequence() != 0 && !is_referenced() && !is_pinned;
   if (is_unneeded && situation.IsFullEverywhere()) {
     return CountCopies() > 0 ? Complete(situation) : Abandon(situation);
   }
@@ -210,11 +211,6 @@ bool ChunkCopies::DropBytes() {
   return true;
 }
 
-void ChunkCopies::SetSequence(uint64_t sequence) {
-  assert(sequence > 0 && sequence_ == 0);
-  sequence_ = sequence;
-}
-
 // Those that have it, or are about to.
 Holders ChunkCopies::ExpectedHolders(const Situation& situation) const {
   Holders holders = holders_;
@@ -231,7 +227,8 @@ std::vector<NodeId> ChunkCopies::OtherTargets(const Situation& situation) const 
   std::vector<NodeId> targets;
   auto add = [&](size_t wanted, NewDomains new_domains) {
     if (have.size() >= wanted) return;
-    for (const NodeInfo* target : MoreTargets(view, digest_, have, wanted - have.size(), new_domains, situation.self)) {
+    for (const NodeInfo* target :
+         MoreTargets(view, digest(), have, wanted - have.size(), new_domains, situation.self)) {
       have.push_back(target);
       targets.push_back(target->id);
     }
@@ -241,19 +238,9 @@ std::vector<NodeId> ChunkCopies::OtherTargets(const Situation& situation) const 
   return targets;
 }
 
-bool ChunkCopies::AreHoldersListed(const NodeId& self) const {
-  if (local_ == Local::kStored && !Contains(listed_, self)) return false;
-  return std::all_of(holders_.begin(), holders_.end(), [&](const NodeId& holder) { return Contains(listed_, holder); });
-}
-
-// A chunk that was asked about anew may hear of a node twice: from the send and from the question.
-void ChunkCopies::AddHolder(const NodeId& node) {
-  if (!Contains(holders_, node)) holders_.push_back(node);
-}
-
 ChunkCopies::Actions ChunkCopies::Ask(const Situation& situation) {
   state_ = State::kAsking;
-  home_ = ActingHome(*situation.reachable, digest_, situation.self);
+  home_ = ActingHome(*situation.reachable, digest(), situation.self);
   return {.ask = home_};
 }
 
@@ -284,7 +271,7 @@ ChunkCopies::Actions ChunkCopies::Advance(const Situation& situation) {
       return actions;
     }
     // What nobody waits for ends so, is counted, and is tried again by a later scan.
-    const bool nobody_waits = sequence_ == 0 && CountCopies() > 0;
+    const bool nobody_waits = sequence() == 0 && CountCopies() > 0;
     if (nobody_waits || CountCopies() >= situation.CopiesNeeded()) return Complete(situation);
     actions.end_repair = true;  // the repair goes on with others
   }
@@ -324,7 +311,7 @@ bool ChunkCopies::StartLoading(const Situation& situation, Actions& actions) {
 
 ChunkCopies::Actions ChunkCopies::Complete(const Situation& situation) {
   // A Sync that joined a repair trusts none but those that said that they have it.
-  if (are_unconfirmed_ && sequence_ != 0) {
+  if (are_unconfirmed_ && sequence() != 0) {
     are_unconfirmed_ = is_under_replicated_ = false;
     domain_copies_ = 0;
     holders_.clear();
@@ -332,26 +319,26 @@ ChunkCopies::Actions ChunkCopies::Complete(const Situation& situation) {
     actions.end_repair = true;
     return actions;
   }
-  was_new_ = state_ == State::kReplicating;
   Holders holders = holders_;
   if (local_ == Local::kStored) holders.push_back(situation.self);
   Actions actions;
-  if (was_new_) {
+  if (state_ == State::kReplicating) {
     Announce(situation, std::move(holders), actions);
-  } else if (!AreHoldersListed(situation.self)) {
+  } else if (!std::all_of(holders.begin(), holders.end(),
+                          [&](const NodeId& holder) { return Contains(listed_, holder); })) {
     // A copy that counts must be in the lists, or nobody makes it anew when it is lost.
     for (const NodeId& node : listed_) {
-      if (node != situation.self && !Contains(holders, node)) holders.push_back(node);
+      if (node != situation.self) AddOnce(holders, node);
     }
     has_list_changed_ = true;
     Announce(situation, std::move(holders), actions);
   }
   if (CountCopies() < situation.copies) {
-    End(Outcome::kUnderReplicated);
+    Finish(Outcome::kUnderReplicated);
   } else if (CountCopies() < CountWanted(situation)) {
-    End(Outcome::kInFewDomains);
+    Finish(Outcome::kInFewDomains);
   } else {
-    End(are_unconfirmed_ ? Outcome::kUnconfirmed : Outcome::kReplicated);
+    Finish(are_unconfirmed_ ? Outcome::kUnconfirmed : Outcome::kReplicated);
   }
   return actions;
 }
@@ -378,13 +365,13 @@ void ChunkCopies::Announce(const Situation& situation, Holders holders, Actions&
 
 // Nobody needs its bytes, which are lost, or lie nowhere yet, or were only covered. Whoever puts it gets the claim.
 ChunkCopies::Actions ChunkCopies::Abandon(const Situation& situation) {
-  End(Outcome::kAbandoned);
+  Finish(Outcome::kAbandoned);
   return {.end_claim = home_ == situation.self};
 }
 
-void ChunkCopies::End(Outcome outcome) {
+void ChunkCopies::Finish(Outcome outcome) {
+  end_ = {outcome, state_ == State::kReplicating, CountCopies() > 0};
   state_ = State::kDone;
-  outcome_ = outcome;
   is_under_replicated_ = false;
   bytes_.clear();
 }

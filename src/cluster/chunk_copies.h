@@ -10,8 +10,10 @@
 // tries it again.
 #pragma once
 
+#include <cassert>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -47,7 +49,32 @@ struct Situation {
   bool IsFullEverywhere() const;  // enough nodes are up, and for want of room too few of them take chunks
 };
 
-class ChunkCopies {
+// What a chunk is, and whether a Sync waits for it.
+class ChunkIdentity {
+ public:
+  ChunkIdentity(const Digest& digest, size_t size, Clock::time_point put_at)
+      : digest_(digest), size_(size), put_at_(put_at) {}
+  const Digest& digest() const { return digest_; }
+  size_t size() const { return size_; }
+  Clock::time_point put_at() const { return put_at_; }
+  uint64_t sequence() const { return sequence_; }  // 0: no Sync waits for it
+  // A Sync waits for it from now on. `sequence` is above 0, and is set once.
+  void SetSequence(uint64_t sequence) {
+    assert(sequence > 0 && sequence_ == 0);
+    sequence_ = sequence;
+  }
+  bool is_referenced() const { return is_referenced_; }  // by a record, whether it has a pin or not
+  void OnReferenced() { is_referenced_ = true; }
+
+ private:
+  const Digest digest_;
+  const size_t size_;
+  const Clock::time_point put_at_;
+  uint64_t sequence_ = 0;
+  bool is_referenced_ = false;
+};
+
+class ChunkCopies : public ChunkIdentity {
  public:
   enum class State { kAsking, kWaiting, kConfirming, kReplicating, kDone };
   // The copy on this node's disk.
@@ -113,7 +140,6 @@ class ChunkCopies {
   // It was put once more. REQUIRES: NeedsBytes(), or nothing is to be done.
   bool NeedsBytes() const { return !is_done() && (failure_ || is_covered_); }
   void OnPutAgain(std::vector<io::Slice> bytes);
-  void OnReferenced() { is_referenced_ = true; }  // by a record, whether it has a pin or not
   // REQUIRES: is_under_replicated().
   Actions Retry(const Situation& situation, bool is_pinned);
   // This node's disk is all that a Sync asks for.
@@ -121,38 +147,34 @@ class ChunkCopies {
   // True: its bytes have left memory, and can be read again.
   bool DropBytes();
 
-  // A Sync waits for it from now on. `sequence` is above 0, and is set once.
-  void SetSequence(uint64_t sequence);
   bool TakeReservation() { return std::exchange(has_room_, false); }
 
-  const Digest& digest() const { return digest_; }
-  size_t size() const { return size_; }
-  uint64_t sequence() const { return sequence_; }  // 0: no Sync waits for it
   State state() const { return state_; }
   Local local() const { return local_; }
   bool is_done() const { return state_ == State::kDone; }
   bool is_under_replicated() const { return is_under_replicated_; }
   Clock::time_point under_replicated_since() const { return *under_replicated_since_; }  // for the first time
   bool is_covered() const { return is_covered_; }
-  bool is_referenced() const { return is_referenced_; }
-  bool WasPut() const { return sequence_ != 0 && !is_covered_; }
-  // What a Sync waits for first: it lies on this node's disk.
-  bool IsPlaced() const { return local_ == Local::kStored && state_ == State::kReplicating; }
+  bool WasPut() const { return sequence() != 0 && !is_covered_; }
   const std::vector<io::Slice>& bytes() const { return bytes_; }
   const std::optional<Error>& failure() const { return failure_; }  // its bytes are not in memory and cannot be read
   const Holders& announced() const { return announced_; }
-  Clock::time_point put_at() const { return put_at_; }
-  Outcome outcome() const { return outcome_; }  // REQUIRES: is_done()
-  bool was_new() const { return was_new_; }     // the same: copies had to be made
-  bool has_copies() const { return CountCopies() > 0; }
+  struct End {
+    Outcome outcome;
+    bool was_new;     // copies had to be made
+    bool has_copies;  // one at least
+  };
+  // REQUIRES: is_done().
+  const End& end() const {
+    assert(end_);
+    return *end_;
+  }
 
  private:
   size_t CountCopies() const { return holders_.size() + (local_ == Local::kStored ? 1 : 0); }
   size_t CountWanted(const Situation& situation) const { return std::max(situation.copies, domain_copies_); }
   Holders ExpectedHolders(const Situation& situation) const;
   std::vector<NodeId> OtherTargets(const Situation& situation) const;
-  bool AreHoldersListed(const NodeId& self) const;
-  void AddHolder(const NodeId& node);
   Actions Ask(const Situation& situation);
   Actions ConfirmTargets(const Situation& situation);
   Actions Replicate(const Situation& situation);
@@ -162,18 +184,13 @@ class ChunkCopies {
   Actions Complete(const Situation& situation);
   void Announce(const Situation& situation, Holders holders, Actions& actions);
   Actions Abandon(const Situation& situation);
-  void End(Outcome outcome);
+  void Finish(Outcome outcome);
 
-  const Digest digest_;
-  const size_t size_;
-  const Clock::time_point put_at_;
-  uint64_t sequence_ = 0;
   std::vector<io::Slice> bytes_;  // empty: to be read where they lie
   State state_ = State::kAsking;
   Local local_ = Local::kAbsent;
   bool has_room_ = false;
   bool is_covered_ = false;
-  bool is_referenced_ = false;
   NodeId home_;                    // that was asked
   Holders holders_;                // other nodes that have it durably
   bool are_unconfirmed_ = false;   // some of `holders_` are known by a list alone
@@ -188,8 +205,7 @@ class ChunkCopies {
   Clock::time_point load_again_at_{};
   bool is_under_replicated_ = false;  // and nothing is under way
   std::optional<Clock::time_point> under_replicated_since_;
-  Outcome outcome_ = Outcome::kAbandoned;
-  bool was_new_ = false;
+  std::optional<End> end_;
 };
 using ChunkPtr = std::shared_ptr<ChunkCopies>;
 

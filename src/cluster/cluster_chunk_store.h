@@ -9,9 +9,8 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <stop_token>
 
-#include "base/clock.h"
+#include "base/context.h"
 #include "cluster/membership.h"
 #include "cluster/peers.h"
 #include "rpc/local_peer.h"
@@ -21,7 +20,7 @@ namespace cairnfs::cluster {
 
 // A read waits so long for a node that may have the chunk and cannot be reached.
 inline constexpr std::chrono::seconds kReadWaitMax{30};
-// Whoever has said that it brings a chunk has so long until others may.
+// Whoever has the claim on a chunk has it for so long.
 inline constexpr std::chrono::seconds kClaimTimeMax{30};
 
 // How long another node has to answer. One that does not counts as down for a moment, and work goes to the next.
@@ -105,19 +104,17 @@ class ClusterChunkStore : public store::ChunkStore {
   // does not. Pins of those that are not known to have their copies: without a pin, what cannot be read is given up.
   // Any thread; does not block.
   virtual std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) = 0;
-  // These are named by what is durable on this node alone (level `local`), and their pins go: a Sync waits for their
-  // copies all the same. What else has no pin is waited for no longer where no node has room for its copies. Any
-  // thread; does not block.
-  virtual void Owe(std::span<const Digest> chunks) = 0;
-  // For people: what the chunks that wait for copies lack, with the nodes that are away and the setting. Empty: none
-  // waits.
-  virtual std::string WhatIsLacking() = 0;
+  // Records at level `local` reference these, and their pins go: a Sync waits for their copies all the same. What else
+  // has no pin is waited for no longer where no node has room for its copies. Any thread; does not block.
+  virtual void NoteReferenced(std::span<const Digest> chunks) = 0;
+  // For people: why chunks wait for copies, with the nodes that are away and the setting. Empty: none waits.
+  virtual std::string DescribeShortage() = 0;
   // Waits until each copy that a check of this node's disk has found damaged so far was replaced by that of another
   // node, or could not be, and no longer than a minute in which none was: the others stay damaged, and are tried again
-  // later. kInterrupted: `stop`, or the store ends.
-  virtual Status AwaitHealing(const std::stop_token& stop) = 0;
+  // later. kInterrupted: the context expired, or the store ends.
+  virtual Status AwaitHealing(const Context& context) = 0;
   // How many of these have not the copies yet that a Sync waits for. Any thread; does not block.
-  virtual size_t CountLacking(std::span<const Digest> chunks) = 0;
+  virtual size_t CountUnderReplicated(std::span<const Digest> chunks) = 0;
   virtual class ChunkPeer& peer() = 0;  // what PeerService serves
 };
 

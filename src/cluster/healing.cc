@@ -1,51 +1,34 @@
 #include "cluster/healing.h"
 
-#include <pthread.h>
-
-#include <algorithm>
-
-#include "base/clock.h"
 #include "base/log.h"
-#include "cluster/cluster_chunk_impl.h"
 
 namespace cairnfs::cluster {
 namespace {
 
 constexpr size_t kAtOnceMax = 4;
-constexpr std::chrono::milliseconds kLookInterval{50};  // whether somebody wants to wait no more
-constexpr std::chrono::seconds kSilenceMax{60};         // after which nobody waits for more to be replaced
-constexpr size_t kLeftMax = 64 * 1024;                  // about as many as the chunk index keeps in mind as damaged
+constexpr std::chrono::seconds kSilenceMax{60};  // after which nobody waits for more to be replaced
+constexpr size_t kLeftMax = 64 * 1024;           // about as many as the chunk index keeps in mind as damaged
 constexpr std::chrono::nanoseconds kAgainAfter = std::chrono::seconds(5);
 constexpr std::chrono::nanoseconds kAgainAfterMax = std::chrono::minutes(5);
 
 }  // namespace
-
-Healing::Healing(ClusterChunkStoreImpl& store, uint64_t bytes_per_second_max)
-    : store_(store), bytes_per_second_max_(std::max<uint64_t>(1, bytes_per_second_max)), pause_(kAgainAfter) {
-  thread_ = std::thread([this] { Run(); });
-}
-
-void Healing::Stop() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    wake_.NotifyAll();
-  }
-  if (thread_.joinable()) thread_.join();
-}
 
 void Healing::Add(const Digest& digest) {
   MutexLock lock(mutex_);
   if (left_.size() >= kLeftMax || !left_.insert(digest).second) return;
   untried_.insert(digest);
   waiting_.push_back(digest);
-  wake_.NotifyAll();
 }
 
 void Healing::RetryNow() {
   MutexLock lock(mutex_);
   retry_at_ = {};
-  wake_.NotifyAll();
+}
+
+void Healing::Close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  ended_.NotifyAll();
 }
 
 size_t Healing::left() const {
@@ -53,48 +36,43 @@ size_t Healing::left() const {
   return left_.size();
 }
 
-Status Healing::Await(const std::stop_token& stop) {
+Status Healing::Await(const Context& context) {
   const auto begun = Clock::Now();
   MutexLock lock(mutex_);
-  while (!untried_.empty() && Clock::Now() < std::max(begun, replaced_at_) + kSilenceMax) {
-    if (stopping_ || stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "stopped");
-    wake_.WaitFor(mutex_, kLookInterval);
-  }
-  return {};
-}
-
-void Healing::Run() {
-  pthread_setname_np(pthread_self(), "cairn-heal");
-  while (auto digest = AwaitNext()) {
-    store_.ReplaceDamaged(
-        *digest, [this, digest = *digest](std::optional<size_t> replaced_bytes) { OnEnded(digest, replaced_bytes); });
-  }
-}
-
-std::optional<Digest> Healing::AwaitNext() {
-  MutexLock lock(mutex_);
   for (;;) {
-    if (stopping_) return std::nullopt;
-    const auto now = Clock::Now();
-    if (!put_off_.empty() && now >= retry_at_) {
-      spdlog::warn("{} chunks are damaged on this node and could not be replaced: trying again", put_off_.size());
-      waiting_.insert(waiting_.end(), put_off_.begin(), put_off_.end());
-      put_off_.clear();
-    }
-    const bool may_begin = !waiting_.empty() && running_ < kAtOnceMax;
-    if (may_begin && now >= next_at_) break;
-    if (may_begin) {
-      wake_.WaitFor(mutex_, next_at_ - now);
-    } else if (!put_off_.empty()) {
-      wake_.WaitFor(mutex_, retry_at_ - now);
-    } else {
-      wake_.Wait(mutex_);
-    }
+    const auto silent_at = std::max(begun, replaced_at_) + kSilenceMax;
+    const size_t untried = untried_.size();
+    const auto has_news = [&] {
+      mutex_.AssertHeld();
+      return closed_ || untried_.empty() || untried_.size() != untried;
+    };
+    const bool is_news = context.WithDeadline(silent_at).Wait(mutex_, ended_, has_news);
+    if (closed_ || context.Expired()) return MakeError(ErrorCode::kInterrupted, "stopped");
+    if (!is_news || untried_.empty()) return {};
   }
-  const Digest digest = waiting_.front();
-  waiting_.pop_front();
-  ++running_;
-  return digest;
+}
+
+void Healing::Tick() {
+  for (const Digest& digest : TakeDue()) {
+    replace_(digest, [this, digest](std::optional<size_t> replaced_bytes) { OnEnded(digest, replaced_bytes); });
+  }
+}
+
+std::vector<Digest> Healing::TakeDue() {
+  std::vector<Digest> due;
+  MutexLock lock(mutex_);
+  const auto now = Clock::Now();
+  if (closed_) return due;
+  if (!put_off_.empty() && now >= retry_at_) {
+    spdlog::warn("{} chunks are damaged on this node and could not be replaced: trying again", put_off_.size());
+    waiting_.insert(waiting_.end(), put_off_.begin(), put_off_.end());
+    put_off_.clear();
+  }
+  for (; !waiting_.empty() && running_ < kAtOnceMax && now >= next_at_; ++running_) {
+    due.push_back(waiting_.front());
+    waiting_.pop_front();
+  }
+  return due;
 }
 
 void Healing::OnEnded(const Digest& digest, std::optional<size_t> replaced_bytes) {
@@ -115,7 +93,7 @@ void Healing::OnEnded(const Digest& digest, std::optional<size_t> replaced_bytes
     }
     put_off_.push_back(digest);
   }
-  wake_.NotifyAll();
+  ended_.NotifyAll();
 }
 
 }  // namespace cairnfs::cluster

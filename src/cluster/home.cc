@@ -92,8 +92,8 @@ std::vector<HasAnswer> HomeClaims::Ask(const std::vector<Digest>& digests, const
   return answers;
 }
 
-// `own` is the claim that the caller got, unless there were too many. No other claim is ended here: it may be of a chunk
-// that is not yet on the others that its list names.
+// `own` is the claim that the caller got, unless there were too many. No other claim is ended here: it may be of a
+// chunk that is not yet on the others that its list names.
 void HomeClaims::AskAgain(const std::vector<Digest>& digests, const std::vector<size_t>& indexes, const Claim& own,
                           const View& view, std::vector<HasAnswer>& answers) {
   std::vector<Digest> asked;

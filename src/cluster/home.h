@@ -1,7 +1,7 @@
 // What a node answers as the home of digests: who has a chunk, who has the claim on it.
 //
-// The first to ask for a chunk that nobody has gets the claim on it; others who ask are told to wait. A claim ends when the chunk
-// has come, with the claimant's session, or after a bounded time; then one of those who wait gets it.
+// The first to ask for a chunk that nobody has gets the claim on it; others who ask are told to wait. A claim ends when
+// the chunk has come, with the claimant's session, or after a bounded time; then one of those who wait gets it.
 #pragma once
 
 #include <chrono>

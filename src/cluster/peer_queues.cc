@@ -125,10 +125,9 @@ void PeerQueues::OnSent(const NodeId& node, Reply reply, Message& message, Clock
   assert(peer.sends_running > 0 && peer.window >= message.bytes);
   peer.window -= message.bytes;
   --peer.sends_running;
-  if (reply == Reply::kAnswered) peer.sends_busy.NoteTaken();
+  if (reply == Reply::kAnswered) return peer.sends_busy.NoteTaken();
   if (reply == Reply::kFailed) peer.quiet_until = now + kFailedPause;
-  if (reply != Reply::kBusy) return;
-  peer.sends_busy.NoteBusy(now);
+  if (reply == Reply::kBusy) peer.sends_busy.NoteBusy(now);
   for (auto item = message.items.rbegin(); item != message.items.rend(); ++item) {
     if (item->chunk == nullptr) ++peer.updates;
     peer.sends.push_front(std::move(*item));

@@ -56,6 +56,7 @@ class PeerQueues {
 
   // The next message, which is under way then where it has items; else none may go now.
   Message TakeMessage(const NodeId& node, Clock::time_point now, Pace pace);
+  // What was not answered waits again, before what came later: see TakeUnsent.
   void OnSent(const NodeId& node, Reply reply, Message& message, Clock::time_point now);
   // An item of Message::to_load: its bytes are there, and it is the next. Or they are not.
   void OnLoaded(const NodeId& node, Item item);

@@ -69,9 +69,10 @@ bool SyncPoint::IsPlaced() {
   for (auto at = awaited.upper_bound(placed_); at != awaited.end() && at->first <= last_; ++at) {
     const ChunkCopies& chunk = *at->second;
     // What was put elsewhere need not lie here. One for which there is no room here is not waited for twice.
-    const bool is_placed = scope_ == Scope::kThisNode
-                               ? chunk.local() == ChunkCopies::Local::kStored
-                               : chunk.IsPlaced() || chunk.local() == ChunkCopies::Local::kNoRoom;
+    using Local = ChunkCopies::Local;
+    const bool needs_no_other = scope_ == Scope::kThisNode || chunk.state() == ChunkCopies::State::kReplicating;
+    const bool has_no_room = scope_ == Scope::kCopies && chunk.local() == Local::kNoRoom;
+    const bool is_placed = (chunk.local() == Local::kStored && needs_no_other) || has_no_room;
     if (!chunk.is_covered() && !is_placed && !LeavesOut(chunk)) return false;
     placed_ = at->first;
   }

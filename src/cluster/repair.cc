@@ -3,12 +3,10 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <future>
+#include <functional>
 #include <map>
 
-#include "base/clock.h"
 #include "base/log.h"
-#include "cluster/cluster_chunk_impl.h"
 #include "cluster/placement.h"
 
 namespace cairnfs::cluster {
@@ -16,25 +14,26 @@ namespace {
 
 constexpr size_t kEntriesPerScan = 1024;
 constexpr size_t kBytesInFlightMax = 16 * kMiB;
+constexpr std::chrono::seconds kEndWaitMax{60};
 constexpr size_t kTellsWaitingMax = 32 * 1024;
 constexpr std::chrono::nanoseconds kAgainAfter = std::chrono::seconds(5);
 constexpr std::chrono::nanoseconds kAgainAfterMax = std::chrono::minutes(5);
 constexpr std::chrono::nanoseconds kLookEvery = std::chrono::hours(1);
 constexpr std::chrono::nanoseconds kPausePerQuestion{20'000};  // 50,000 chunks a second are asked about at most
+constexpr std::chrono::seconds kRetryInterval{2};
+constexpr std::chrono::seconds kRetryIntervalMax{160};
 
 }  // namespace
 
-Repair::Repair(ClusterChunkStoreImpl& store, uint64_t bytes_per_second_max)
-    : store_(store), bytes_per_second_max_(std::max<uint64_t>(1, bytes_per_second_max)) {
+Repair::Repair(const Parts& parts, uint64_t bytes_per_second_max)
+    : parts_(parts),
+      self_(parts.membership.self()),
+      bytes_per_second_max_(std::max<uint64_t>(1, bytes_per_second_max)) {
   thread_ = std::thread([this] { Run(); });
 }
 
 void Repair::Stop() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    wake_.NotifyAll();
-  }
+  stop_.request_stop();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -46,7 +45,7 @@ void Repair::Kick(Depth depth) {
 
 Repair::Progress Repair::progress() const {
   MutexLock lock(mutex_);
-  return {chunks_left_.load(), missing_copies_.load(), phase_, has_looked_};
+  return {chunks_left_.load(), missing_copies_.load(), bytes_total_.load(), phase_, has_looked_};
 }
 
 void Repair::SetPhase(const char* phase) {
@@ -54,13 +53,21 @@ void Repair::SetPhase(const char* phase) {
   phase_ = phase;
 }
 
-bool Repair::StopsWithin(std::chrono::nanoseconds time) {
-  MutexLock lock(mutex_);
-  const auto until = Clock::Now() + time;
-  while (!stopping_ && Clock::Now() < until) {
-    wake_.WaitFor(mutex_, until - Clock::Now());
-  }
-  return stopping_;
+// Chunks that fell short by what lasted a moment are tried again without news of the nodes: soon, when enough nodes
+// take chunks, and more and more rarely, when it does not help.
+void Repair::Tick(Clock::time_point now) {
+  if (parts_.needs.updates_dropped.exchange(false)) Kick(Depth::kHolders);
+  const uint64_t count = parts_.needs.count();
+  if (count == 0) retry_ = {};
+  if (count == 0 || now - retry_.kicked_at < retry_.interval) return;
+  const ViewPtr view = parts_.reachability.view();
+  const auto taking = std::count_if(view->nodes.begin(), view->nodes.end(), std::mem_fn(&NodeInfo::takes_chunks));
+  const bool may_help = static_cast<size_t>(taking) >= parts_.copies;
+  const bool has_grown = count > retry_.count;
+  retry_.interval = may_help && has_grown ? kRetryInterval : std::min(2 * retry_.interval, kRetryIntervalMax);
+  retry_.count = count;
+  retry_.kicked_at = now;
+  if (may_help || retry_.interval == kRetryIntervalMax) Kick(Depth::kLists);
 }
 
 // Once at the start too: copies may have been missing when this node stopped. And now and then without a reason, for
@@ -73,8 +80,11 @@ void Repair::Run() {
     Depth depth = Depth::kHolders;
     {
       MutexLock lock(mutex_);
-      while (!kicked_ && !stopping_ && Clock::Now() < look_at) wake_.WaitFor(mutex_, look_at - Clock::Now());
-      if (stopping_) return;
+      context_.WithDeadline(look_at).Wait(mutex_, wake_, [this] {
+        mutex_.AssertHeld();
+        return kicked_.has_value();
+      });
+      if (context_.IsStopped()) return;
       depth = std::exchange(kicked_, std::nullopt).value_or(depth);
     }
     const bool ok = RunOnce(depth);
@@ -92,13 +102,14 @@ void Repair::Run() {
 bool Repair::RunOnce(Depth depth) {
   SetPhase("scanning");
   // What is short of copies has lists that say so, and these are gone through now.
-  const uint64_t short_before = store_.short_chunks_.load(), unspread_before = store_.unspread_chunks_.load();
+  RepairNeeds& needs = parts_.needs;
+  const uint64_t short_before = needs.under_replicated.load(), in_few_domains_before = needs.in_few_domains.load();
   std::vector<Todo> todo;
   size_t short_count = 0;
   const bool all_seen = Scan(depth, &todo, &short_count);
-  if (StopsWithin({})) return true;
+  if (context_.IsStopped()) return true;
   const auto spread = static_cast<size_t>(
-      std::count_if(todo.begin(), todo.end(), [](const Todo& one) { return one.spread_copies != 0; }));
+      std::count_if(todo.begin(), todo.end(), [](const Todo& one) { return one.domain_copies != 0; }));
   const size_t missing = todo.size() - spread;
   {
     MutexLock lock(mutex_);
@@ -106,9 +117,9 @@ bool Repair::RunOnce(Depth depth) {
     chunks_left_ = todo.size() + replicating_ + spreading_;
   }
   if (all_seen) {
-    store_.short_chunks_.fetch_add(short_count);
-    store_.short_chunks_.fetch_sub(short_before);
-    store_.unspread_chunks_.fetch_sub(unspread_before);
+    needs.under_replicated.fetch_add(short_count);
+    needs.under_replicated.fetch_sub(short_before);
+    needs.in_few_domains.fetch_sub(in_few_domains_before);
     MutexLock lock(mutex_);
     has_looked_ = true;
   }
@@ -117,36 +128,35 @@ bool Repair::RunOnce(Depth depth) {
   SetPhase("copying");
   bool ok = all_seen;
   for (const Todo& one : todo) {
-    {
-      MutexLock lock(mutex_);
-      while (bytes_in_flight_ > kBytesInFlightMax && !stopping_) wake_.Wait(mutex_);
-      if (stopping_) return true;
-    }
+    if (!AwaitInFlight(context_, kBytesInFlightMax)) return true;
     ok = Copy(one) && ok;
   }
   // Those that are still short of copies are found by the next scan.
-  for (int i = 0; i < 600; ++i) {
-    {
-      MutexLock lock(mutex_);
-      if (bytes_in_flight_ == 0) break;
-    }
-    if (StopsWithin(std::chrono::milliseconds(100))) return true;
-  }
+  AwaitInFlight(context_.WithTimeout(kEndWaitMax), 0);
+  if (context_.IsStopped()) return true;
   spdlog::info("repair: done, with {} chunks left", chunks_left_.load());
   return ok && chunks_left_ == 0;
+}
+
+bool Repair::AwaitInFlight(const Context& context, size_t bytes_max) {
+  MutexLock lock(mutex_);
+  return context.Wait(mutex_, wake_, [&] {
+    mutex_.AssertHeld();
+    return bytes_in_flight_ <= bytes_max;
+  });
 }
 
 // False: something could not be read, or somebody did not answer.
 bool Repair::Scan(Depth depth, std::vector<Todo>* todo, size_t* short_count) {
   // So that the lists of this moment are seen, and no older ones.
-  if (Status status = store_.commit_.CommitAndWait(); !status.ok()) {
+  if (Status status = parts_.commit.CommitAndWait(); !status.ok()) {
     spdlog::warn("repair: {}", status.error().message);
     return false;
   }
   std::set<NodeId> silent;
   std::optional<Digest> after;
   for (;;) {
-    auto entries = ScanHolders(store_.engine_, after, kEntriesPerScan);
+    auto entries = ScanHolders(parts_.engine, after, kEntriesPerScan);
     if (!entries.ok()) {
       spdlog::error("repair: {}", entries.error().message);
       return false;
@@ -155,52 +165,50 @@ bool Repair::Scan(Depth depth, std::vector<Todo>* todo, size_t* short_count) {
     after = entries->back().digest;
     std::vector<Finding> findings = Look(*entries);
     if (depth == Depth::kHolders) AskHolders(*entries, &findings, &silent);
-    const ViewPtr view = store_.membership_.view();
+    const ViewPtr view = parts_.membership.view();
     for (size_t i = 0; i < entries->size(); ++i) {
       if (auto found = Examine(depth, (*entries)[i], findings[i], *view, short_count)) {
         todo->push_back(*std::move(found));
       }
     }
     const auto pause = depth == Depth::kHolders ? kPausePerQuestion : std::chrono::nanoseconds();
-    if (StopsWithin(pause * entries->size())) return true;
+    if (!context_.Sleep(pause * entries->size())) return true;
   }
 }
 
 std::vector<Repair::Finding> Repair::Look(const std::vector<HolderEntry>& entries) {
   std::vector<Digest> digests;
   for (const HolderEntry& entry : entries) digests.push_back(entry.digest);
-  const std::vector<bool> here = store_.local_.HasSound(digests);
+  const std::vector<bool> here = parts_.local.HasSound(digests);
+  const std::vector<bool> pending = parts_.replicator.Knows(digests, Replicator::Known::kPending);
   std::vector<Finding> findings(entries.size());
-  MutexLock lock(store_.mutex_);
-  for (size_t i = 0; i < entries.size(); ++i) {
-    findings[i].is_here = here[i];
-    findings[i].is_being_put = store_.pending_.contains(digests[i]);
-  }
+  for (size_t i = 0; i < entries.size(); ++i) findings[i] = {here[i], pending[i], {}};
   return findings;
 }
 
 void Repair::AskHolders(const std::vector<HolderEntry>& entries, std::vector<Finding>* findings,
                         std::set<NodeId>* silent) {
-  const ViewPtr view = store_.membership_.view();
+  const ViewPtr view = parts_.membership.view();
   std::map<NodeId, std::vector<size_t>> questions;
   for (size_t i = 0; i < entries.size(); ++i) {
     if ((*findings)[i].is_being_put) continue;
     for (const NodeId& holder : entries[i].holders) {
       const NodeInfo* node = view->Find(holder);
-      if (holder == store_.self_ || node == nullptr || node->state != NodeState::kUp || silent->contains(holder)) {
+      if (holder == self_ || node == nullptr || node->state != NodeState::kUp || silent->contains(holder)) {
         continue;
       }
       questions[holder].push_back(i);
     }
   }
-  std::map<NodeId, std::future<Result<std::vector<bool>>>> answers;
+  std::map<NodeId, PeerCaller::Bits> answers;
   for (const auto& [node, indexes] : questions) {
     std::vector<Digest> digests;
     for (size_t i : indexes) digests.push_back(entries[i].digest);
-    answers.emplace(node, store_.AskWhetherThere(node, digests));
+    answers.emplace(node, parts_.caller.Confirm(node, digests, parts_.confirm_timeout));
   }
   for (auto& [node, answer] : answers) {
-    const Result<std::vector<bool>> bits = answer.get();
+    answer->Wait({});
+    const Result<std::vector<bool>> bits = answer->Take();
     const std::vector<size_t>& indexes = questions[node];
     if (!bits.ok() || bits->size() != indexes.size()) {
       silent->insert(node);
@@ -218,12 +226,12 @@ std::optional<Repair::Todo> Repair::Examine(Depth depth, const HolderEntry& entr
   Holders left;  // down ones are expected back
   for (const NodeId& holder : entry.holders) {
     const NodeInfo* node = view.Find(holder);
-    if (holder == store_.self_ || node == nullptr || node->state == NodeState::kOut) continue;
+    if (holder == self_ || node == nullptr || node->state == NodeState::kOut) continue;
     if (!Contains(finding.denied, holder)) left.push_back(holder);
   }
-  const bool is_named = Contains(entry.holders, store_.self_);
+  const bool is_named = Contains(entry.holders, self_);
   Holders others = left;
-  if (finding.is_here) left.push_back(store_.self_);
+  if (finding.is_here) left.push_back(self_);
   // Of those that have it, the first that is up does what is to be done.
   const NodeInfo* first = nullptr;
   const std::vector<const NodeInfo*> order = Order(view, entry.digest);
@@ -232,13 +240,14 @@ std::optional<Repair::Todo> Repair::Examine(Depth depth, const HolderEntry& entr
     first = node;
     break;
   }
-  if (first == nullptr || first->id != store_.self_) return std::nullopt;
+  if (first == nullptr || first->id != self_) return std::nullopt;
   // A home that is new to the chunk learns who has it. It became so by a change that brings a full pass; the short ones
   // in between would only say it again.
   const NodeInfo* home = order.front();
   if (depth == Depth::kHolders && home->state == NodeState::kUp && !Contains(left, home->id)) {
     // So many wait only when the node is slow: it gets time.
-    if (store_.Tell(home->id, entry.digest, left) > kTellsWaitingMax) StopsWithin(std::chrono::milliseconds(10));
+    const size_t waiting = parts_.replicator.Tell(home->id, entry.digest, left);
+    if (waiting > kTellsWaitingMax) static_cast<void>(context_.Sleep(std::chrono::milliseconds(10)));
   }
   std::vector<const NodeInfo*> have, possible;
   for (const NodeInfo* node : order) {
@@ -246,7 +255,7 @@ std::optional<Repair::Todo> Repair::Examine(Depth depth, const HolderEntry& entr
     if (has) have.push_back(node);
     if (has || node->takes_chunks()) possible.push_back(node);
   }
-  const size_t copies = store_.options_.copies;
+  const size_t copies = parts_.copies;
   if (left.size() < copies) {
     if (possible.size() > left.size()) return Todo{entry.digest, std::move(others)};
     ++*short_count;
@@ -254,84 +263,57 @@ std::optional<Repair::Todo> Repair::Examine(Depth depth, const HolderEntry& entr
              domains < copies && domains < std::min(copies, DomainCount(possible))) {
     return Todo{entry.digest, std::move(others), left.size() + std::min(copies, DomainCount(possible)) - domains};
   }
-  if (!finding.denied.empty() || !is_named) store_.commit_.SetHolders(entry.digest, left);
+  if (!finding.denied.empty() || !is_named) parts_.commit.SetHolders(entry.digest, left);
   return std::nullopt;
 }
 
 // Its domains may be away again since the scan.
 bool Repair::CanSpread(const Todo& todo) {
-  const ViewPtr view = store_.reachability_.view();
+  const ViewPtr view = parts_.reachability.view();
   Holders holders = todo.others;
-  holders.push_back(store_.self_);
+  holders.push_back(self_);
   return !MoreTargets(*view, todo.digest, FindAll(*view, holders), 1, NewDomains::kOnly).empty();
 }
 
 bool Repair::Copy(const Todo& todo) {
-  const bool is_spread = todo.spread_copies != 0;
+  const bool is_spread = todo.domain_copies != 0;
   if (is_spread && !CanSpread(todo)) {
-    store_.unspread_chunks_.fetch_add(1);
+    parts_.needs.in_few_domains.fetch_add(1);
     chunks_left_.fetch_sub(1);
     return true;
   }
-  auto data = store::GetBlocking(store_, todo.digest);
+  Answer<Result<store::ChunkData>> answer;
+  parts_.reads.Get(todo.digest, [&](Result<store::ChunkData> data) { answer.Set(std::move(data)); });
+  answer.Wait({});
+  auto data = answer.Take();
   if (!data.ok()) {
     spdlog::error("repair: chunk {} cannot be read: {}", todo.digest.ToHex(), data.error().message);
     return false;
   }
   const size_t size = data->size;
-  {
+  enum class Change { kBegins, kIsGivenUp, kEnds };
+  auto note = [this, size, is_spread](Change change) {
     MutexLock lock(mutex_);
-    bytes_in_flight_ += size;
-    ++(is_spread ? spreading_ : replicating_);
-  }
-  auto ended = [this, size, is_spread] {
-    store_.repair_bytes_.fetch_add(size);
-    MutexLock lock(mutex_);
+    size_t& under_way = is_spread ? spreading_ : replicating_;
+    under_way = change == Change::kBegins ? under_way + 1 : under_way - 1;
+    bytes_in_flight_ = change == Change::kBegins ? bytes_in_flight_ + size : bytes_in_flight_ - size;
+    wake_.NotifyAll();
+    if (change != Change::kEnds) return;
+    bytes_total_.fetch_add(size);
     chunks_left_.fetch_sub(1);
     if (!is_spread) missing_copies_.fetch_sub(1);
-    bytes_in_flight_ -= size;
-    --(is_spread ? spreading_ : replicating_);
-    wake_.NotifyAll();
   };
-  if (!store_.Replicate(todo.digest, todo.others, todo.spread_copies, *std::move(data), ended)) {
-    MutexLock lock(mutex_);
-    bytes_in_flight_ -= size;
-    --(is_spread ? spreading_ : replicating_);
+  note(Change::kBegins);
+  // A copy that is damaged or not there after all is stored anew.
+  const bool is_here = parts_.local.HasSound({&todo.digest, 1})[0];
+  ChunkCopies::Repair repair{std::move(data->slices), todo.others, todo.domain_copies, is_here, Clock::Now()};
+  if (!parts_.replicator.Repair(todo.digest, std::move(repair), size, [note] { note(Change::kEnds); })) {
+    note(Change::kIsGivenUp);
     return false;
   }
-  StopsWithin(std::chrono::nanoseconds(std::chrono::seconds(1)) * size / bytes_per_second_max_.load());
+  static_cast<void>(
+      context_.Sleep(std::chrono::nanoseconds(std::chrono::seconds(1)) * size / bytes_per_second_max_.load()));
   return true;
-}
-
-// --- the store's part --------------------------------------------------------------------------------------------
-
-bool ClusterChunkStoreImpl::Replicate(const Digest& digest, const Holders& holders, size_t spread_copies,
-                                      store::ChunkData data, std::function<void()> ended) {
-  auto entry = std::make_shared<Entry>(digest, data.size);
-  entry->spread_copies = spread_copies;
-  entry->slices = std::move(data.slices);
-  entry->holders = holders;
-  entry->hearsay = !holders.empty();  // some are down, or did not answer, or nobody asked them
-  // A copy that is damaged or not there after all is stored anew.
-  const bool is_here = local_.HasSound({&digest, 1})[0];
-  entry->local = is_here ? Entry::Local::kStored : Entry::Local::kNone;
-  entry->home = self_;  // nobody's claim ends with it
-  const ViewPtr view = reachability_.view();
-  MutexLock lock(mutex_);
-  if (!pending_.try_emplace(digest, entry).second) return false;
-  confirmed_.Erase(digest);
-  repairs_.emplace(digest, std::move(ended));
-  // A list may not name all who have the chunk: those that would get it now are asked first.
-  ConfirmTargets(entry, *view);
-  return true;
-}
-
-size_t ClusterChunkStoreImpl::Tell(const NodeId& node, const Digest& digest, const Holders& holders) {
-  MutexLock lock(mutex_);
-  Peer& peer = peers_[node];
-  peer.sends.push_back({nullptr, digest, holders});
-  SchedulePump(node);
-  return peer.sends.size();
 }
 
 }  // namespace cairnfs::cluster

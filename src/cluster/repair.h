@@ -11,20 +11,32 @@
 #include <atomic>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <thread>
 
-#include "base/thread_annotations.h"
-#include "cluster/holder_lists.h"
-#include "cluster/types.h"
+#include "base/context.h"
+#include "cluster/repair_needs.h"
+#include "cluster/replicator.h"
 
 namespace cairnfs::cluster {
 
-class ClusterChunkStoreImpl;
-
 class Repair {
  public:
-  Repair(ClusterChunkStoreImpl& store, uint64_t bytes_per_second_max);
+  struct Parts {  // all outlive it
+    kv::KvEngine& engine;
+    store::LocalChunkStore& local;
+    GroupCommit& commit;
+    Membership& membership;
+    Reachability& reachability;
+    PeerCaller& caller;
+    ChunkReads& reads;
+    Replicator& replicator;
+    RepairNeeds& needs;
+    size_t copies;
+    std::chrono::milliseconds confirm_timeout;
+  };
+  Repair(const Parts& parts, uint64_t bytes_per_second_max);
   ~Repair() { Stop(); }
   void Stop();
 
@@ -33,8 +45,12 @@ class Repair {
   void SetRate(uint64_t bytes_per_second_max) { bytes_per_second_max_ = std::max<uint64_t>(1, bytes_per_second_max); }
   // Goes through the lists once more. Any thread; does not block.
   void Kick(Depth depth);
+  // Now and then, by one thread: looks whether what ended under-replicated is to be tried again.
+  void Tick(Clock::time_point now);
   struct Progress {
-    uint64_t chunks_left, missing_copies;
+    uint64_t chunks_left;
+    uint64_t missing_copies;  // those of RepairNeeds are not among them
+    uint64_t bytes_total;     // copied, since the start
     std::string phase;
     bool has_looked;
   };
@@ -44,7 +60,7 @@ class Repair {
   struct Todo {
     Digest digest;
     Holders others;            // that have it, beside this node
-    size_t spread_copies = 0;  // so many are wanted, for those that there are lie in too few failure domains
+    size_t domain_copies = 0;  // so many are wanted, for those that there are lie in too few failure domains
   };
   // Who of a list's nodes have the chunk. Those that are down are expected back with it, and who does not answer is
   // asked again by the next scan.
@@ -63,20 +79,32 @@ class Repair {
                               size_t* short_count);
   bool Copy(const Todo& todo);
   bool CanSpread(const Todo& todo);
-  bool StopsWithin(std::chrono::nanoseconds time);
+  // Until no more bytes are on their way. False: the context expired.
+  bool AwaitInFlight(const Context& context, size_t bytes_max) EXCLUDES_LOCK(mutex_);
   void SetPhase(const char* phase);
 
-  ClusterChunkStoreImpl& store_;
+  const Parts parts_;
+  const NodeId self_;
   std::atomic<uint64_t> bytes_per_second_max_;
-  std::atomic<uint64_t> chunks_left_{0}, missing_copies_{0};
+  std::atomic<uint64_t> chunks_left_{0}, missing_copies_{0}, bytes_total_{0};
+  std::stop_source stop_;
+  const Context context_{stop_.get_token()};  // of the thread
+
+  // Of the thread that ticks.
+  struct Retry {
+    uint64_t count = 0;
+    Clock::time_point kicked_at{};
+    std::chrono::seconds interval{2};
+  } retry_;
+
   mutable Mutex mutex_;
   CondVar wake_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
   std::optional<Depth> kicked_ GUARDED_BY(mutex_);
   bool has_looked_ GUARDED_BY(mutex_) = false;  // through all lists, since the start
   size_t bytes_in_flight_ GUARDED_BY(mutex_) = 0;
   // Chunks, perhaps of an earlier scan: scans pass over them. Those that lack copies, and those in too few domains.
-  size_t replicating_ GUARDED_BY(mutex_) = 0, spreading_ GUARDED_BY(mutex_) = 0;
+  size_t replicating_ GUARDED_BY(mutex_) = 0;
+  size_t spreading_ GUARDED_BY(mutex_) = 0;
   const char* phase_ GUARDED_BY(mutex_) = "";
   std::thread thread_;
 };

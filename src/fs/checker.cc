@@ -77,7 +77,7 @@ Status Checker::AwaitRound(const std::stop_token& stop) {
 // The check has told the cluster's chunk store of each damaged chunk, which is replacing them.
 Status Checker::NoteRepaired(const std::stop_token& stop, Findings& findings) {
   if (cluster_chunks_ == nullptr) return {};
-  CAIRNFS_RETURN_IF_ERROR(cluster_chunks_->AwaitHealing(stop));
+  CAIRNFS_RETURN_IF_ERROR(cluster_chunks_->AwaitHealing(Context(stop)));
   const std::vector<Digest> chunks = findings.DamagedChunks();
   const std::vector<bool> is_sound = local_chunks_.HasSound(chunks);
   for (size_t i = 0; i < chunks.size(); ++i) {

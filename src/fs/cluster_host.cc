@@ -49,7 +49,7 @@ Status ClusterHost::BeginSession() {
 void ClusterHost::OweCopies(std::span<const store::ChunkPin> pins) {
   std::vector<Digest> chunks;
   for (const store::ChunkPin& pin : pins) chunks.push_back(pin.digest());
-  parts_.chunks.Owe(chunks);
+  parts_.chunks.NoteReferenced(chunks);
 }
 
 bool ClusterHost::Lives(const meta::Mark& mark) const {

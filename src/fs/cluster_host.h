@@ -47,8 +47,8 @@ class ClusterHost {
   // ClusterChunkStore::Cover.
   std::vector<store::ChunkPin> CoverChunks(std::span<const SizedChunk> chunks) { return parts_.chunks.Cover(chunks); }
 
-  std::string WhatIsLacking() { return parts_.chunks.WhatIsLacking(); }
-  size_t CountLacking(std::span<const Digest> chunks) { return parts_.chunks.CountLacking(chunks); }
+  std::string DescribeShortage() { return parts_.chunks.DescribeShortage(); }
+  size_t CountUnderReplicated(std::span<const Digest> chunks) { return parts_.chunks.CountUnderReplicated(chunks); }
 
   // The session of this host, by the revision of its key; 0 between the loss of one and the next. What was changed
   // under an earlier one is never published.

@@ -33,7 +33,7 @@ class Copies {
   // Of all nodes together; nullopt: of this node's disk.
   virtual std::optional<FileSystem::Parts::Space> Space() = 0;
   // For people: what keeps copies from being made; empty: nothing.
-  virtual std::string WhatIsLacking() = 0;
+  virtual std::string DescribeShortage() = 0;
 };
 
 class AloneCopies final : public Copies {
@@ -52,7 +52,7 @@ class AloneCopies final : public Copies {
   void WhenCovered(InodeId, InodeId, const Caller&, Done<void> go) override { go({}); }
   Status CoverExtents(InodeId, InodeId, const std::vector<Extent>&) override { return {}; }
   std::optional<FileSystem::Parts::Space> Space() override { return std::nullopt; }
-  std::string WhatIsLacking() override { return {}; }
+  std::string DescribeShortage() override { return {}; }
 
  private:
   bool IsPending(InodeId id, uint32_t mode);
@@ -81,7 +81,7 @@ class SharedCopies final : public Copies {
   void WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) override;
   Status CoverExtents(InodeId from, InodeId to, const std::vector<Extent>& extents) override;
   std::optional<FileSystem::Parts::Space> Space() override;
-  std::string WhatIsLacking() override { return at_.host.WhatIsLacking(); }
+  std::string DescribeShortage() override { return at_.host.DescribeShortage(); }
 
   // For no longer than a commit waits, and until the caller is being killed or the server stops.
   Covering CoveringFor(const Caller& caller) const;

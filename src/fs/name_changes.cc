@@ -47,7 +47,7 @@ void NameChanges::Sync(const Caller& caller, SyncRounds::Scope scope, Done<void>
 // The wait for a round may end before the round does, which then tells nobody what it waits for.
 Error NameChanges::TookTooLong() const {
   const std::string seconds_max = std::to_string(at_.options.commit_wait_seconds_max);
-  const std::string lacking = at_.copies.WhatIsLacking();
+  const std::string lacking = at_.copies.DescribeShortage();
   return MakeError(ErrorCode::kUnavailable, "the data did not become durable in " + seconds_max +
                                                 " s (commit_wait_max)" + (lacking.empty() ? "" : ": " + lacking));
 }

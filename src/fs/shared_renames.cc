@@ -175,7 +175,7 @@ Status SharedNameChanges::MakeReplicated(const Renaming& renaming) {
 // that were stored since then.
 std::vector<std::string> SharedNameChanges::LackingCopies(const Error& why, const std::vector<meta::Attr>& sources) {
   if (why.code != ErrorCode::kUnavailable && why.code != ErrorCode::kNoSpace) return {};
-  if (shared_.host.WhatIsLacking().empty()) return {};
+  if (shared_.host.DescribeShortage().empty()) return {};
   const auto deadline = Clock::Now() + kNamingTimeMax;
   const auto goes_on = [&] {
     return !shared_.session.waits_ended() && shared_.host.membership().LeaseHolds() && Clock::Now() < deadline;
@@ -194,7 +194,7 @@ std::vector<std::string> SharedNameChanges::LackingCopies(const Error& why, cons
   for (auto& [inode, chunks] : unpublished) {
     std::sort(chunks.begin(), chunks.end());
     chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
-    const size_t count = shared_.host.CountLacking(chunks);
+    const size_t count = shared_.host.CountUnderReplicated(chunks);
     if (count == 0) continue;
     counts.emplace(inode, count);
     lacking.push_back(inode);

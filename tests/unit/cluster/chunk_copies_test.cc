@@ -113,11 +113,11 @@ TEST_F(ChunkCopiesTest, ANewChunkIsStoredHereAndOnItsHome) {
   const auto chunk = MakeReplicating();
   EXPECT_EQ(chunk->announced(), (Holders{home_, self_}));
   EXPECT_TRUE(chunk->OnStored(situation_, StoreResult::kStored).commit);
-  EXPECT_TRUE(chunk->IsPlaced());
+  EXPECT_EQ(chunk->local(), Local::kStored);
   const Actions actions = chunk->OnSent(situation_, Of(home_), SendResult::kDurable);
   EXPECT_TRUE(chunk->is_done());
-  EXPECT_EQ(chunk->outcome(), Outcome::kReplicated);
-  EXPECT_TRUE(chunk->was_new());
+  EXPECT_EQ(chunk->end().outcome, Outcome::kReplicated);
+  EXPECT_TRUE(chunk->end().was_new);
   EXPECT_TRUE(actions.tell.empty()) << "the list went with the chunk, and the home has ended the claim";
 }
 
@@ -137,8 +137,8 @@ TEST_F(ChunkCopiesTest, AKnownChunkThatIsHereTooIsDone) {
   chunk->Begin(situation_);
   const Actions actions =
       chunk->OnHomeAnswer(situation_, Of(home_), {Kind::kKnownHere, {home_, self_}}, /*is_here=*/true);
-  EXPECT_EQ(chunk->outcome(), Outcome::kReplicated);
-  EXPECT_FALSE(chunk->was_new());
+  EXPECT_EQ(chunk->end().outcome, Outcome::kReplicated);
+  EXPECT_FALSE(chunk->end().was_new);
   EXPECT_FALSE(actions.store);
   EXPECT_TRUE(actions.tell.empty());
   EXPECT_TRUE(actions.commit) << "the copy here counts, and may have come after the Sync's commit";
@@ -160,7 +160,7 @@ TEST_F(ChunkCopiesTest, WhoeverTheHomeNamesConfirms) {
   chunk->OnConfirmed(situation_, Of(second_), Confirmation::kHasIt);
   EXPECT_FALSE(chunk->is_done());
   chunk->OnConfirmed(situation_, Of(home_), Confirmation::kHasIt);
-  EXPECT_EQ(chunk->outcome(), Outcome::kReplicated);
+  EXPECT_EQ(chunk->end().outcome, Outcome::kReplicated);
 }
 
 TEST_F(ChunkCopiesTest, WhereOneDeniesACopyIsMade) {
@@ -247,7 +247,7 @@ TEST_F(ChunkCopiesTest, AHolderWhoseSessionIsLostIsReplaced) {
   chunk->OnSent(situation_, Of(second_), SendResult::kDurable);
   EXPECT_FALSE(chunk->is_done());
   chunk->OnSent(situation_, Of(nodes_[3].id), SendResult::kDurable);
-  EXPECT_EQ(chunk->outcome(), Outcome::kReplicated);
+  EXPECT_EQ(chunk->end().outcome, Outcome::kReplicated);
 }
 
 TEST_F(ChunkCopiesTest, ATargetThatRefusesIsReplaced) {
@@ -281,7 +281,7 @@ TEST_F(ChunkCopiesTest, WithTooFewNodesItIsUnderReplicatedUntilOneComes) {
   Set(second_, NodeState::kUp);
   EXPECT_EQ(chunk->Retry(situation_, false).send, Holders{second_});
   const Actions actions = chunk->OnSent(situation_, Of(second_), SendResult::kDurable);
-  EXPECT_EQ(chunk->outcome(), Outcome::kReplicated);
+  EXPECT_EQ(chunk->end().outcome, Outcome::kReplicated);
   EXPECT_TRUE(actions.end_claim);
   EXPECT_TRUE(actions.list_holders);
 }
@@ -294,7 +294,7 @@ TEST_F(ChunkCopiesTest, FewerCopiesDoWhereTheOperatorSaysSo) {
   chunk->OnStored(situation_, StoreResult::kStored);
   situation_.min_replicas = 1;
   chunk->Retry(situation_, true);
-  EXPECT_EQ(chunk->outcome(), Outcome::kUnderReplicated);
+  EXPECT_EQ(chunk->end().outcome, Outcome::kUnderReplicated);
 }
 
 class FullCluster : public ChunkCopiesTest {
@@ -322,7 +322,7 @@ TEST_F(FullCluster, WhatIsReferencedWaitsWithoutAPin) {
 
 TEST_F(FullCluster, WhatNobodyNeedsIsLeftToRepair) {
   chunk_->Retry(situation_, false);
-  EXPECT_EQ(chunk_->outcome(), Outcome::kUnderReplicated);
+  EXPECT_EQ(chunk_->end().outcome, Outcome::kUnderReplicated);
 }
 
 // The pin goes while the chunk is on its way: only a chunk for which nothing can be done is looked at.
@@ -331,7 +331,7 @@ TEST_F(ChunkCopiesTest, UnpinnedWhileItIsSentItGetsItsCopies) {
   chunk->OnStored(situation_, StoreResult::kStored);
   EXPECT_FALSE(chunk->is_under_replicated());
   chunk->OnSent(situation_, Of(home_), SendResult::kDurable);
-  EXPECT_EQ(chunk->outcome(), Outcome::kReplicated);
+  EXPECT_EQ(chunk->end().outcome, Outcome::kReplicated);
 }
 
 TEST_F(ChunkCopiesTest, ANodeWithoutRoomStoresOnOthersAlone) {
@@ -403,8 +403,8 @@ TEST_F(UnreadableChunk, APutBringsItsBytes) {
 
 TEST_F(UnreadableChunk, WithoutAPinItIsForgotten) {
   chunk_->Retry(situation_, false);
-  EXPECT_EQ(chunk_->outcome(), Outcome::kAbandoned);
-  EXPECT_FALSE(chunk_->has_copies());
+  EXPECT_EQ(chunk_->end().outcome, Outcome::kAbandoned);
+  EXPECT_FALSE(chunk_->end().has_copies);
 }
 
 TEST_F(ChunkCopiesTest, ACoveredChunkThatItsHomeDoesNotKnowIsLookedForOnItsTargets) {
@@ -431,7 +431,7 @@ TEST_F(ChunkCopiesTest, ACoveredChunkIsStoredHereWhereNoOtherNodeTakesIt) {
   EXPECT_FALSE(chunk->is_under_replicated());
   chunk->OnLoaded(SomeBytes());
   chunk->OnStored(situation_, StoreResult::kStored);
-  EXPECT_EQ(chunk->outcome(), Outcome::kReplicated);
+  EXPECT_EQ(chunk->end().outcome, Outcome::kReplicated);
 }
 
 TEST_F(ChunkCopiesTest, ALoadThatFailsAfterAPutGoesOnWithItsBytes) {
@@ -463,7 +463,7 @@ TEST_F(ChunkCopiesTest, ARepairEndsUnderReplicatedWithoutASync) {
   EXPECT_EQ(chunk.Begin(situation_).confirm, Holders{home_}) << "no list may name it";
   for (size_t i = 1; i < nodes_.size(); ++i) Set(nodes_[i].id, NodeState::kDown);
   chunk.OnConfirmed(situation_, Of(home_), Confirmation::kNoAnswer);
-  EXPECT_EQ(chunk.outcome(), Outcome::kUnderReplicated);
+  EXPECT_EQ(chunk.end().outcome, Outcome::kUnderReplicated);
 }
 
 TEST_F(ChunkCopiesTest, ASyncThatJoinsARepairTrustsNoList) {
@@ -492,7 +492,7 @@ TEST_F(ChunkCopiesTest, AfterTheEndNothingChanges) {
   EXPECT_TRUE(chunk->OnSessionsLost(situation_, {home_}).send.empty());
   EXPECT_FALSE(chunk->StoreHere().store);
   EXPECT_FALSE(chunk->NeedsBytes());
-  EXPECT_EQ(chunk->outcome(), Outcome::kReplicated);
+  EXPECT_EQ(chunk->end().outcome, Outcome::kReplicated);
 }
 
 // Nodes that lose all that they had when their session ends, and messages that take any time. However the events fall,
@@ -524,7 +524,7 @@ class RandomOrder : public ChunkCopiesTest, public ::testing::WithParamInterface
     }
     if (actions.store) messages_.push_back({MessageKind::kStore, Of(self_)});
     if (actions.load) messages_.push_back({MessageKind::kLoad, Of(self_)});
-    if (chunk.is_done() && chunk.outcome() == Outcome::kReplicated) {
+    if (chunk.is_done() && chunk.end().outcome == Outcome::kReplicated) {
       EXPECT_GE(has_it_.size(), situation_.copies);
     }
   }
@@ -600,7 +600,7 @@ TEST_P(RandomOrder, WhatIsSaidToBeReplicatedIs) {
       if (!chunk->is_done() && !messages_.empty()) DeliverOne(*chunk);
     }
     ASSERT_TRUE(chunk->is_done()) << "run " << run << ": it hangs";
-    ASSERT_EQ(chunk->outcome(), Outcome::kReplicated);
+    ASSERT_EQ(chunk->end().outcome, Outcome::kReplicated);
   }
 }
 

@@ -113,13 +113,13 @@ TEST_F(ClusterChunkTest, WhatHasNoRoomAndIsNamedIsWaitedForWithoutPins) {
   ASSERT_OK(nodes_[0]->chunks->SyncLocal());
   std::vector<Digest> digests;
   for (const TestChunk& chunk : chunks) digests.push_back(chunk.digest);
-  nodes_[0]->chunks->Owe(digests);
+  nodes_[0]->chunks->NoteReferenced(digests);
   kept.clear();
   EXPECT_EQ(nodes_[0]->chunks->Sync().error().code, ErrorCode::kNoSpace);
-  const size_t lacking = nodes_[0]->chunks->CountLacking(digests);
+  const size_t lacking = nodes_[0]->chunks->CountUnderReplicated(digests);
   EXPECT_GT(lacking, 0u);
   Clock::SleepFor(std::chrono::milliseconds(500));  // in which what is not needed would be dropped
-  EXPECT_EQ(nodes_[0]->chunks->CountLacking(digests), lacking);
+  EXPECT_EQ(nodes_[0]->chunks->CountUnderReplicated(digests), lacking);
   AddNode();
   EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->Sync().ok(); }));
 }
@@ -150,17 +150,17 @@ TEST_F(ClusterChunkTest, SyncNamesTheNodesThatLackAndCanBeRepeated) {
                                         "min_replicas is 2, copies is 2"),
             std::string::npos)
       << status.error().message;
-  EXPECT_NE(nodes_[0]->chunks->WhatIsLacking().find("nodes that do not answer: n2"), std::string::npos);
+  EXPECT_NE(nodes_[0]->chunks->DescribeShortage().find("nodes that do not answer: n2"), std::string::npos);
   std::vector<Digest> digests{MakeChunks(2, 1)[0].digest};  // nobody has put it
   for (const TestChunk& chunk : chunks) digests.push_back(chunk.digest);
-  EXPECT_EQ(nodes_[0]->chunks->CountLacking(digests), chunks.size());
+  EXPECT_EQ(nodes_[0]->chunks->CountUnderReplicated(digests), chunks.size());
   ASSERT_OK(nodes_[0]->chunks->SyncLocal());
   EXPECT_GT(nodes_[0]->chunks->ClusterStats().unacknowledged_bytes, 0u);
   Start(*nodes_[1]);
   EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->Sync().ok(); }));
   ExpectCopies(chunks, 2);
-  EXPECT_EQ(nodes_[0]->chunks->WhatIsLacking(), "");
-  EXPECT_EQ(nodes_[0]->chunks->CountLacking(digests), 0u);
+  EXPECT_EQ(nodes_[0]->chunks->DescribeShortage(), "");
+  EXPECT_EQ(nodes_[0]->chunks->CountUnderReplicated(digests), 0u);
 }
 
 // Whichever holder's part it is to make the missing copies counts them.

@@ -116,6 +116,16 @@ TEST_F(ClusterChunkTest, PuttingAgainAfterARestartSendsNoBytes) {
   ExpectCopies(chunks, 2);
 }
 
+TEST_F(ClusterChunkTest, RoomIsReservedOnlyUntilAChunkIsDone) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 20);
+  for (auto& node : nodes_) {  // new on one, known on the others
+    PutAll(*node, chunks);
+    ASSERT_OK(node->chunks->Sync());
+    EXPECT_EQ(node->local->ReservedBytes(), 0U);
+  }
+}
+
 TEST_F(ClusterChunkTest, NodesThatPutTheSameAtOnceStoreItOnce) {
   AddNodes(4);
   ConnectAll();

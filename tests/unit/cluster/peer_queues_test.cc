@@ -132,6 +132,9 @@ TEST_F(PeerQueuesTest, APeerThatFailedIsLeftAloneForAMoment) {
   queues_.Send(node_, MakeChunk(1));
   queues_.OnSent(node_, Reply::kFailed, message, now_);
   EXPECT_TRUE(Take().items.empty());
+  EXPECT_EQ(queues_.TakeUnsent(node_).size(), 2U) << "these go elsewhere";
+  queues_.Send(node_, MakeChunk(1));
+  EXPECT_TRUE(Take().items.empty());
   now_ += std::chrono::milliseconds(300);
   EXPECT_EQ(Take().items.size(), 1U);
 }

@@ -242,11 +242,11 @@ class TestChunks final : public cluster::ClusterChunkStore {
     std::lock_guard lock(mutex_);
     return covered_.size();
   }
-  Status AwaitHealing(const std::stop_token&) override {
+  Status AwaitHealing(const Context&) override {
     if (heal) heal();
     return {};
   }
-  void Owe(std::span<const Digest> chunks) override {
+  void NoteReferenced(std::span<const Digest> chunks) override {
     std::lock_guard lock(mutex_);
     owed_.insert(chunks.begin(), chunks.end());
   }
@@ -254,8 +254,10 @@ class TestChunks final : public cluster::ClusterChunkStore {
     std::lock_guard lock(mutex_);
     return owed_.size();
   }
-  std::string WhatIsLacking() override { return syncs_fail || syncs_hang ? "nodes that do not answer: other" : ""; }
-  size_t CountLacking(std::span<const Digest> chunks) override { return syncs_fail || syncs_hang ? chunks.size() : 0; }
+  std::string DescribeShortage() override { return syncs_fail || syncs_hang ? "nodes that do not answer: other" : ""; }
+  size_t CountUnderReplicated(std::span<const Digest> chunks) override {
+    return syncs_fail || syncs_hang ? chunks.size() : 0;
+  }
   cluster::ClusterChunkStats ClusterStats() const override { return {}; }
   cluster::ChunkPeer& peer() override { abort(); }  // these are asked directly, by no service
 

@@ -1,9 +1,9 @@
-// What this node answers to others about chunks.
+#include "cluster/chunk_server.h"
+
 #include <algorithm>
 
 #include "base/log.h"
 #include "chunking/digest.h"
-#include "cluster/cluster_chunk_impl.h"
 #include "store/chunk_cache.h"
 
 namespace cairnfs::cluster {
@@ -20,8 +20,7 @@ Error Malformed() {
 
 }  // namespace
 
-void ClusterChunkStoreImpl::Handle(PeerMethod method, const NodeId& caller, PeerMessage request,
-                                   PeerServer::Respond respond) {
+void ChunkServer::Handle(PeerMethod method, const NodeId& caller, PeerMessage request, PeerServer::Respond respond) {
   switch (method) {
     case PeerMethod::kHas: return HandleHas(caller, request, std::move(respond));
     case PeerMethod::kConfirm: return HandleConfirm(request, std::move(respond));
@@ -31,67 +30,53 @@ void ClusterChunkStoreImpl::Handle(PeerMethod method, const NodeId& caller, Peer
   }
 }
 
-void ClusterChunkStoreImpl::HandleHas(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond) {
+void ChunkServer::HandleHas(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond) {
   auto has = HasRequest::Decode(request.head);
   if (!has) return respond(Malformed());
-  if (!has->hold) return respond(PeerMessage{EncodeHasReply(home_.Ask(has->digests, caller)), {}});
-  home_.AskAndHold(std::move(has->digests), caller, [respond = std::move(respond)](std::vector<HasAnswer> answers) {
-    respond(PeerMessage{EncodeHasReply(answers), {}});
-  });
+  if (!has->hold) return respond(PeerMessage{EncodeHasReply(parts_.home.Ask(has->digests, caller)), {}});
+  parts_.home.AskAndHold(std::move(has->digests), caller,
+                         [respond = std::move(respond)](std::vector<HasAnswer> answers) {
+                           respond(PeerMessage{EncodeHasReply(answers), {}});
+                         });
 }
 
 // Others may be told of a chunk that is on its way to this node's disk before it has got there.
-void ClusterChunkStoreImpl::PutQueued(const std::vector<Digest>& digests) {
-  struct Queued {
-    Digest digest;
-    std::vector<io::Slice> slices;
-    Holders told;
-  };
-  std::vector<Queued> queued;
-  {
-    MutexLock lock(mutex_);
-    for (const Digest& digest : digests) {
-      auto found = pending_.find(digest);
-      if (found == pending_.end() || found->second->local != Entry::Local::kQueued) continue;
-      if (found->second->slices.empty()) continue;  // they were wrong, or are not in memory any more
-      queued.push_back({digest, found->second->slices, found->second->told});
-    }
-  }
-  for (Queued& one : queued) {
+void ChunkServer::StorePending(const std::vector<Digest>& digests) {
+  for (Replicator::Storing& one : parts_.replicator.FindStoring(digests)) {
     // Its own put may have set a newer list by now.
-    commit_.SetHoldersIfNone(one.digest, one.told.empty() ? Holders{self_} : std::move(one.told));
-    static_cast<void>(commit_.Put(one.digest, one.slices));  // its own put tells
+    parts_.commit.SetHoldersIfNone(one.digest, one.announced.empty() ? Holders{parts_.self} : std::move(one.announced));
+    static_cast<void>(parts_.commit.Put(one.digest, one.bytes));  // its own put tells
   }
 }
 
-void ClusterChunkStoreImpl::HandleConfirm(const PeerMessage& request, PeerServer::Respond respond) {
+void ChunkServer::HandleConfirm(const PeerMessage& request, PeerServer::Respond respond) {
   auto digests = DecodeDigests(request.head);
   if (!digests) return respond(Malformed());
-  PutQueued(*digests);
-  const auto found = commit_.Find(*digests);
+  StorePending(*digests);
+  const auto found = parts_.commit.Find(*digests);
   std::vector<bool> bits(found.size());
   bool any_new = false;
   for (size_t i = 0; i < found.size(); ++i) {
     bits[i] = found[i] != GroupCommit::Presence::kAbsent;
     any_new = any_new || found[i] == GroupCommit::Presence::kNew;
     // Others count on it from now on, so repair must see it.
-    if (bits[i] && commit_.SetHoldersIfNone((*digests)[i], {self_})) any_new = true;
+    if (bits[i] && parts_.commit.SetHoldersIfNone((*digests)[i], {parts_.self})) any_new = true;
   }
   PeerMessage reply{EncodeBits(bits), {}};
   if (!any_new) return respond(std::move(reply));
   // What is here and not synced yet, or its list is not, is synced before it is vouched for.
-  commit_.Commit([reply = std::move(reply), respond = std::move(respond)](Status status) {
+  parts_.commit.Commit([reply = std::move(reply), respond = std::move(respond)](Status status) {
     if (!status.ok()) return respond(status.error());
     respond(reply);
   });
 }
 
-PutAnswer ClusterChunkStoreImpl::StoreReceived(const PutItem& item, const std::vector<io::Slice>& slices) {
+PutAnswer ChunkServer::StoreReceived(const PutItem& item, const std::vector<io::Slice>& slices) {
   chunking::Digester digester;
   for (const io::Slice& slice : slices) digester.Update(slice.bytes());
   if (!chunking::Names(item.digest, digester.Finish())) return PutAnswer::kCorrupt;
-  commit_.SetHolders(item.digest, item.holders);
-  auto put = commit_.Put(item.digest, slices);
+  parts_.commit.SetHolders(item.digest, item.holders);
+  auto put = parts_.commit.Put(item.digest, slices);
   if (!put.ok()) {
     if (put.error().code == ErrorCode::kNoSpace) return PutAnswer::kNoSpace;
     spdlog::error("a chunk from another node is not stored: {}", put.error().message);
@@ -101,7 +86,7 @@ PutAnswer ClusterChunkStoreImpl::StoreReceived(const PutItem& item, const std::v
   return PutAnswer::kDurable;
 }
 
-void ClusterChunkStoreImpl::HandlePut(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond) {
+void ChunkServer::HandlePut(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond) {
   auto items = DecodePut(request.head);
   if (!items) return respond(Malformed());
   PayloadReader payload(request.payload);
@@ -111,7 +96,7 @@ void ClusterChunkStoreImpl::HandlePut(const NodeId& caller, const PeerMessage& r
   for (size_t i = 0; i < items->size(); ++i) {
     const PutItem& item = (*items)[i];
     if (item.size == 0) {
-      HandleNews(item);
+      TakeUpdate(item);
       any = true;
       continue;
     }
@@ -121,29 +106,29 @@ void ClusterChunkStoreImpl::HandlePut(const NodeId& caller, const PeerMessage& r
     if (answers[i] != PutAnswer::kDurable) continue;
     any = true;
     const bool others = std::any_of(item.holders.begin(), item.holders.end(),
-                                    [&](const NodeId& holder) { return holder != caller && holder != self_; });
+                                    [&](const NodeId& holder) { return holder != caller && holder != parts_.self; });
     if (!others) came.push_back(item.digest);
   }
   PeerMessage reply{EncodePutReply(answers), {}};
   auto finish = [this, came = std::move(came), reply = std::move(reply), respond = std::move(respond)](Status status) {
     if (!status.ok()) return respond(status.error());
-    for (const Digest& digest : came) home_.EndClaim(digest);
+    for (const Digest& digest : came) parts_.home.EndClaim(digest);
     respond(reply);
   };
   if (!any) return finish({});
-  commit_.Commit(std::move(finish));  // news too is forgotten by the sender once it was answered
+  parts_.commit.Commit(std::move(finish));  // updates too are forgotten by the sender once they were answered
 }
 
 // Those that wait for the chunk confirm it with the holders that they are told now.
-void ClusterChunkStoreImpl::HandleNews(const PutItem& item) {
-  commit_.SetHolders(item.digest, item.holders);
+void ChunkServer::TakeUpdate(const PutItem& item) {
+  parts_.commit.SetHolders(item.digest, item.holders);
   // It may be up to this node to make the missing copies, if it is not merely the home.
-  const bool is_short = item.holders.size() < options_.copies && local_.HasSound({&item.digest, 1})[0];
-  if (is_short) short_chunks_.fetch_add(1, std::memory_order_relaxed);
-  home_.EndClaim(item.digest);
+  const bool is_short = item.holders.size() < parts_.copies && parts_.local.HasSound({&item.digest, 1})[0];
+  if (is_short) parts_.needs.under_replicated.fetch_add(1);
+  parts_.home.EndClaim(item.digest);
 }
 
-struct ClusterChunkStoreImpl::Serving {
+struct ChunkServer::Serving {
   std::vector<Digest> digests;
   PeerServer::Respond respond;
   Mutex mutex;
@@ -152,18 +137,18 @@ struct ClusterChunkStoreImpl::Serving {
   size_t left GUARDED_BY(mutex) = 0;  // of those that are being read
 };
 
-void ClusterChunkStoreImpl::HandleGet(const PeerMessage& request, PeerServer::Respond respond) {
+void ChunkServer::HandleGet(const PeerMessage& request, PeerServer::Respond respond) {
   auto digests = DecodeDigests(request.head);
   if (!digests || digests->size() > kChunksPerGetMax) return respond(Malformed());
   auto serving = std::make_shared<Serving>();
   serving->respond = std::move(respond);
   serving->digests = *std::move(digests);
-  local_.PrefetchFor(store::Reader::kOtherNode, serving->digests);  // those side by side in one read
+  parts_.local.PrefetchFor(store::Reader::kOtherNode, serving->digests);  // those side by side in one read
   ReadWave(serving);
 }
 
 // Reads the next few chunks, until the reply is full.
-void ClusterChunkStoreImpl::ReadWave(const std::shared_ptr<Serving>& serving) {
+void ChunkServer::ReadWave(const std::shared_ptr<Serving>& serving) {
   size_t begin, end;
   {
     MutexLock lock(serving->mutex);
@@ -181,19 +166,13 @@ void ClusterChunkStoreImpl::ReadWave(const std::shared_ptr<Serving>& serving) {
         serving->found[i] = std::move(data);
         if (--serving->left > 0) return;
       }
-      work_.Post([this, serving] { ReadWave(serving); });
+      parts_.work.Post([this, serving] { ReadWave(serving); });
     };
-    const Digest& digest = serving->digests[i];
-    shared_reads_.NoteServed(digest);
-    if (auto pending = FindPending(digest)) {
-      found(*std::move(pending));
-    } else {
-      local_.GetFor(store::Reader::kOtherNode, digest, std::move(found));
-    }
+    parts_.reads.GetForOther(serving->digests[i], std::move(found));
   }
 }
 
-void ClusterChunkStoreImpl::AnswerGet(const std::shared_ptr<Serving>& serving) {
+void ChunkServer::AnswerGet(const std::shared_ptr<Serving>& serving) {
   std::vector<std::optional<Result<store::ChunkData>>> all_found;
   {
     MutexLock lock(serving->mutex);
@@ -215,17 +194,13 @@ void ClusterChunkStoreImpl::AnswerGet(const std::shared_ptr<Serving>& serving) {
       reply.payload.insert(reply.payload.end(), found->slices.begin(), found->slices.end());
     } else if (found.error().code == ErrorCode::kNotFound) {
       answer.kind = GetAnswer::Kind::kNotHere;
-      if (auto holders = commit_.FindHolders(serving->digests[i])) answer.holders = *std::move(holders);
-      std::erase(answer.holders, self_);
+      if (auto holders = parts_.commit.FindHolders(serving->digests[i])) answer.holders = *std::move(holders);
+      std::erase(answer.holders, parts_.self);
     } else {
       answer.kind = GetAnswer::Kind::kDamaged;
-      // This node's own copy is bad: it gets itself a good one from another node. Not at once and again for each that
-      // asks: where that node's is bad too, it asks here.
-      {
-        MutexLock lock(mutex_);  // one copy fewer than was confirmed, until then
-        confirmed_.Erase(serving->digests[i]);
-      }
-      healing_->Add(serving->digests[i]);
+      // This node gets itself a sound copy from another one. Not at once and again for each that asks: where that
+      // node's is bad too, it asks here.
+      parts_.reads.NoteDamaged(serving->digests[i]);
     }
   }
   sent_bytes_.fetch_add(bytes, std::memory_order_relaxed);

@@ -1,0 +1,55 @@
+// ChunkServer: what this node answers to others about chunks.
+#pragma once
+
+#include <atomic>
+
+#include "cluster/chunk_peer.h"
+#include "cluster/chunk_reads.h"
+#include "cluster/home.h"
+#include "cluster/repair_needs.h"
+#include "cluster/replicator.h"
+
+namespace cairnfs::cluster {
+
+class ChunkServer final : public ChunkPeer {
+ public:
+  struct Parts {  // all outlive it
+    store::LocalChunkStore& local;
+    GroupCommit& commit;
+    HomeClaims& home;
+    Replicator& replicator;
+    ChunkReads& reads;
+    RepairNeeds& needs;
+    PeerClient& client;
+    WireCounters& wire;
+    TaskQueue& work;
+    NodeId self;
+    size_t copies;
+  };
+  explicit ChunkServer(const Parts& parts) : parts_(parts) {}
+
+  void Handle(PeerMethod method, const NodeId& caller, PeerMessage request, PeerServer::Respond respond) override;
+  void StopHolding() override { parts_.home.Close(); }
+  PeerClient& client() override { return parts_.client; }
+  WireCounters& wire() override { return parts_.wire; }
+
+  uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }          // of chunks
+  uint64_t received_bytes() const { return received_bytes_.load(std::memory_order_relaxed); }  // the same
+
+ private:
+  struct Serving;
+  void HandleHas(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond);
+  void HandleConfirm(const PeerMessage& request, PeerServer::Respond respond);
+  void HandlePut(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond);
+  void HandleGet(const PeerMessage& request, PeerServer::Respond respond);
+  void StorePending(const std::vector<Digest>& digests);
+  void TakeUpdate(const PutItem& item);
+  PutAnswer StoreReceived(const PutItem& item, const std::vector<io::Slice>& slices);
+  void ReadWave(const std::shared_ptr<Serving>& serving);
+  void AnswerGet(const std::shared_ptr<Serving>& serving);
+
+  const Parts parts_;
+  std::atomic<uint64_t> sent_bytes_{0}, received_bytes_{0};
+};
+
+}  // namespace cairnfs::cluster

@@ -1,0 +1,333 @@
+#include "cluster/replicator.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+constexpr std::chrono::milliseconds kRetryInterval{200};
+constexpr size_t kRetriedPerTurn = 1024;
+constexpr std::chrono::seconds kBytesKeptFor{2};
+constexpr size_t kLoadsToStoreMax = 32;
+
+// The caller's memory may go when Put returns, unless a slice owns it.
+std::vector<io::Slice> KeepAlive(std::span<const io::Slice> slices) {
+  std::vector<io::Slice> kept;
+  kept.reserve(slices.size());
+  for (const io::Slice& slice : slices) {
+    if (slice.size == 0) continue;
+    if (slice.owner || slice.memory) {
+      kept.push_back(slice);
+      continue;
+    }
+    std::shared_ptr<std::byte[]> copy(new std::byte[slice.size]);
+    std::memcpy(copy.get(), slice.data, slice.size);
+    const std::byte* data = copy.get();
+    kept.push_back(io::Slice{{}, data, slice.size, std::move(copy)});
+  }
+  return kept;
+}
+
+}  // namespace
+
+Replicator::Replicator(const Parts& parts, const ClusterChunkOptions& options)
+    : parts_(parts),
+      options_(options),
+      self_(parts.membership.self()),
+      min_replicas_(MinReplicas(options.min_replicas)),
+      queues_(options.window_bytes_per_peer),
+      writers_(options.writer_pause, options.writers_first_max) {}
+
+void Replicator::Close() {
+  MutexLock lock(mutex_);
+  closing_ = true;
+}
+
+void Replicator::AwaitLoads() {
+  MutexLock lock(mutex_);
+  assert(closing_);
+  while (loads_ > 0) changed_.Wait(mutex_);
+}
+
+// Made anew with the lock held: a session that is lost later is told of to OnNodesChanged afterwards, which drops what
+// was counted before.
+Situation Replicator::Now() {
+  return {.self = self_,
+          .members = parts_.membership.view(),
+          .reachable = parts_.reachability.view(),
+          .copies = options_.copies,
+          .min_replicas = min_replicas_,
+          .now = Clock::Now(),
+          .store_fails = failure_.has_value(),
+          .may_load = loads_to_store_ < kLoadsToStoreMax};
+}
+
+unsigned Replicator::MinReplicas(unsigned setting) const {
+  return std::max(1U, setting == 0 ? options_.copies : std::min(setting, options_.copies));
+}
+
+void Replicator::SetMinReplicas(unsigned min_replicas) {
+  min_replicas_ = MinReplicas(min_replicas);
+  RetryUnderReplicated(Turn::kAll);
+}
+
+Result<bool> Replicator::Put(const Digest& digest, std::span<const io::Slice> slices) {
+  size_t size = 0;
+  for (const io::Slice& slice : slices) size += slice.size;
+  if (size == 0 || size > kPayloadBytesFull) {
+    return MakeError(ErrorCode::kInvalidArgument, "a chunk of " + std::to_string(size) + " bytes; 1 to " +
+                                                      std::to_string(kPayloadBytesFull) + " are possible");
+  }
+  {
+    MutexLock lock(mutex_);
+    if (failure_) return *failure_;
+    if (confirmed_.Contains(digest)) {
+      known_bytes_.fetch_add(size, std::memory_order_relaxed);
+      return false;
+    }
+    if (const ChunkPtr chunk = pending_.Find(digest)) {
+      PutAgain(chunk, slices);
+      return false;
+    }
+  }
+  // Room for it is reserved until it lies here, or is known not to have to.
+  const bool has_room = parts_.local.TryReserve(size);
+  if (!has_room) {
+    const ViewPtr view = parts_.reachability.view();
+    const auto others = std::count_if(view->nodes.begin(), view->nodes.end(),
+                                      [&](const NodeInfo& node) { return node.id != self_ && node.takes_chunks(); });
+    if (static_cast<size_t>(others) < min_replicas_) {
+      return MakeError(ErrorCode::kNoSpace, "no space on this node, nor on enough others");
+    }
+    parts_.reachability.NoteFull(self_);
+  }
+  const auto now = Clock::Now();
+  auto chunk = std::make_shared<ChunkCopies>(digest, size, ChunkCopies::Put{KeepAlive(slices), has_room, now});
+  MutexLock lock(mutex_);
+  if (const ChunkPtr other = pending_.Find(digest)) {
+    if (has_room) parts_.local.ReleaseReservation(size);
+    PutAgain(other, slices);
+    return false;
+  }
+  pending_.Add(chunk);
+  pending_.AwaitBySync(chunk);
+  writers_.NotePut(now);
+  Apply(chunk, chunk->Begin(Now()));
+  return true;
+}
+
+// The first Put of it counts once it has its copies. A repair of it may be under way, which no Sync waits for.
+void Replicator::PutAgain(const ChunkPtr& chunk, std::span<const io::Slice> slices) {
+  if (chunk->WasPut()) known_bytes_.fetch_add(chunk->size(), std::memory_order_relaxed);
+  pending_.AwaitBySync(chunk);
+  if (!chunk->NeedsBytes()) return;
+  chunk->OnPutAgain(KeepAlive(slices));
+  pending_.Update(chunk);
+}
+
+bool Replicator::Cover(const ClusterChunkStore::Sized& sized) {
+  MutexLock lock(mutex_);
+  if (confirmed_.Contains(sized.digest)) return false;
+  ChunkPtr chunk = pending_.Find(sized.digest);
+  const bool is_new = chunk == nullptr;
+  if (is_new) {
+    chunk = std::make_shared<ChunkCopies>(sized.digest, sized.size, Clock::Now());
+    pending_.Add(chunk);
+  }
+  pending_.AwaitBySync(chunk);
+  if (is_new) Apply(chunk, chunk->Begin(Now()));
+  return true;
+}
+
+void Replicator::NoteReferenced(std::span<const Digest> chunks) {
+  for (const Digest& digest : chunks) {
+    MutexLock lock(mutex_);  // let go between them, for there may be thousands
+    if (const ChunkPtr chunk = pending_.Find(digest)) chunk->OnReferenced();
+  }
+}
+
+bool Replicator::Repair(const Digest& digest, ChunkCopies::Repair repair, size_t size, std::function<void()> ended) {
+  auto chunk = std::make_shared<ChunkCopies>(digest, size, self_, std::move(repair));
+  MutexLock lock(mutex_);
+  if (pending_.Find(digest) != nullptr) return false;
+  pending_.Add(chunk);
+  confirmed_.Erase(digest);
+  repairs_.emplace(digest, std::move(ended));
+  Apply(chunk, chunk->Begin(Now()));
+  return true;
+}
+
+size_t Replicator::Tell(const NodeId& node, const Digest& digest, const Holders& holders) {
+  MutexLock lock(mutex_);
+  PumpSoon(node);
+  return queues_.Tell(node, digest, holders);
+}
+
+std::optional<store::ChunkData> Replicator::FindBytes(const Digest& digest) {
+  MutexLock lock(mutex_);
+  const ChunkPtr chunk = pending_.Find(digest);
+  if (chunk == nullptr || chunk->bytes().empty()) return std::nullopt;
+  return store::ChunkData{chunk->bytes(), chunk->size()};
+}
+
+std::vector<Replicator::Storing> Replicator::FindStoring(const std::vector<Digest>& digests) {
+  std::vector<Storing> found;
+  MutexLock lock(mutex_);
+  for (const Digest& digest : digests) {
+    const ChunkPtr chunk = pending_.Find(digest);
+    // Its bytes may be wrong, or not in memory any more.
+    const bool is_stored = chunk && chunk->local() == ChunkCopies::Local::kBeingStored && !chunk->bytes().empty();
+    if (is_stored) found.push_back({digest, chunk->bytes(), chunk->announced()});
+  }
+  return found;
+}
+
+std::vector<bool> Replicator::Knows(std::span<const Digest> digests, Known known) {
+  std::vector<bool> is_known(digests.size());
+  MutexLock lock(mutex_);
+  for (size_t i = 0; i < digests.size(); ++i) {
+    const ChunkPtr chunk = pending_.Find(digests[i]);
+    if (known == Known::kAwaited) is_known[i] = chunk && chunk->sequence() != 0;
+    if (known == Known::kPending) is_known[i] = chunk != nullptr;
+    if (known == Known::kPendingOrConfirmed) is_known[i] = chunk || confirmed_.Contains(digests[i]);
+  }
+  return is_known;
+}
+
+void Replicator::ForgetConfirmed(const Digest& digest) {
+  MutexLock lock(mutex_);
+  confirmed_.Erase(digest);
+}
+
+Shortage Replicator::FindShortage() {
+  return {parts_.reachability.view(), pending_.awaited().size(), options_.copies, min_replicas_};
+}
+
+std::string Replicator::DescribeShortage() {
+  MutexLock lock(mutex_);
+  return pending_.awaited().empty() ? "" : FindShortage().Describe();
+}
+
+bool Replicator::HasAwaited() {
+  MutexLock lock(mutex_);
+  return pending_.awaited_bytes() > 0;
+}
+
+void Replicator::AddTo(ClusterChunkStats& stats) const {
+  stats.sent_bytes_total += sent_bytes_.load(std::memory_order_relaxed);
+  stats.new_in_cluster_bytes_total = new_bytes_.load(std::memory_order_relaxed);
+  stats.known_in_cluster_bytes_total = known_bytes_.load(std::memory_order_relaxed);
+  MutexLock lock(mutex_);
+  stats.put_off_total = queues_.put_off();
+  stats.unacknowledged_bytes = pending_.awaited_bytes();
+}
+
+void Replicator::Apply(const ChunkPtr& chunk, const ChunkCopies::Actions& actions) {
+  const Digest& digest = chunk->digest();
+  if (actions.ask) Ask(*actions.ask, Question::kHas, chunk);
+  if (actions.ask_again) Ask(*actions.ask_again, Question::kHeldHas, chunk);
+  for (const NodeId& node : actions.confirm) Ask(node, Question::kConfirm, chunk);
+  for (const NodeId& node : actions.send) {
+    queues_.Send(node, chunk);
+    PumpSoon(node);
+  }
+  for (const NodeId& node : actions.tell) {
+    queues_.Tell(node, digest, actions.holders);
+    PumpSoon(node);
+  }
+  if (actions.list_holders) parts_.commit.SetHolders(digest, actions.holders);
+  if (actions.end_claim) parts_.home.EndClaim(digest);
+  if (actions.commit) ++late_commits_;
+  if (actions.store) parts_.stores.Post([this, chunk] { Store(chunk); });
+  if (actions.load) LoadThenStore(chunk);
+  if (const auto repair = repairs_.find(digest); repair != repairs_.end() && (actions.end_repair || chunk->is_done())) {
+    parts_.work.Post(std::move(repair->second));
+    repairs_.erase(repair);
+  }
+  pending_.Update(chunk);
+  if (chunk->is_done()) Finish(*chunk);
+  const bool is_news = chunk->is_done() || chunk->is_under_replicated() || actions.commit;
+  if (is_news && sync_waiters_ > 0) changed_.NotifyAll();
+}
+
+void Replicator::Ask(const NodeId& node, Question question, const ChunkPtr& chunk) {
+  queues_.Ask(node, question, chunk);
+  PumpSoon(node);
+}
+
+void Replicator::Finish(ChunkCopies& chunk) {
+  using Outcome = ChunkCopies::Outcome;
+  if (chunk.TakeReservation()) parts_.local.ReleaseReservation(chunk.size());
+  const auto& [outcome, was_new, has_copies] = chunk.end();
+  const bool is_abandoned = outcome == Outcome::kAbandoned;
+  if (is_abandoned && chunk.failure() && !chunk.is_covered()) spdlog::error("{}", chunk.failure()->message);
+  if (!is_abandoned && chunk.WasPut()) {
+    (was_new ? new_bytes_ : known_bytes_).fetch_add(chunk.size(), std::memory_order_relaxed);
+  }
+  const bool is_short = outcome == Outcome::kUnderReplicated || (is_abandoned && has_copies);
+  if (is_short) parts_.needs.under_replicated.fetch_add(1);
+  if (outcome == Outcome::kInFewDomains) parts_.needs.in_few_domains.fetch_add(1);
+  if (outcome == Outcome::kReplicated) confirmed_.Insert(chunk.digest());
+}
+
+void Replicator::OnNodesChanged(const NodeChanges& changes) {
+  {
+    MutexLock lock(mutex_);
+    if (closing_) return;
+    if (!changes.sessions_lost.empty() || changes.any_out) confirmed_.Clear();
+    for (const NodeId& node : changes.down) GiveUpUnsent(node);
+    if (!changes.sessions_lost.empty()) {
+      std::vector<ChunkPtr> chunks;  // an event may take one out
+      for (const auto& [digest, chunk] : pending_.all()) chunks.push_back(chunk);
+      Situation situation = Now();
+      for (const ChunkPtr& chunk : chunks) {
+        Apply(chunk, chunk->OnSessionsLost(situation, changes.sessions_lost));
+        situation.may_load = loads_to_store_ < kLoadsToStoreMax;
+      }
+    }
+  }
+  RetryUnderReplicated(Turn::kAll);
+}
+
+// There may be hundreds of thousands, and others want the lock meanwhile: so many at a time. kSome: one such turn.
+void Replicator::RetryUnderReplicated(Turn turn) {
+  ChunkPtr last = turn == Turn::kSome ? retried_ : nullptr;
+  do {
+    MutexLock lock(mutex_);
+    if (closing_) return;
+    for (size_t i = 0; i < kRetriedPerTurn; ++i) {
+      last = pending_.NextUnderReplicated(last);
+      if (last == nullptr) break;
+      Apply(last, last->Retry(Now(), parts_.pins.IsPinned(last->digest())));
+    }
+  } while (turn == Turn::kAll && last != nullptr);
+  if (turn == Turn::kSome) retried_ = last;
+}
+
+// Beside the nodes there are other reasons to try again, which take longer: time to load once more, room, pins that are
+// gone.
+void Replicator::Tick() {
+  const auto now = Clock::Now();
+  if (parts_.pool.UnderPressure()) {
+    MutexLock lock(mutex_);
+    pending_.DropBytes(now, kBytesKeptFor);
+  }
+  if (now >= retry_at_) {
+    retry_at_ = now + kRetryInterval;
+    std::vector<NodeId> taking;
+    for (const NodeInfo& node : parts_.reachability.view()->nodes) {
+      if (node.takes_chunks()) taking.push_back(node.id);
+    }
+    const bool are_others = std::exchange(retried_with_, taking) != taking;
+    RetryUnderReplicated(are_others ? Turn::kAll : Turn::kSome);
+  }
+  MutexLock lock(mutex_);
+  if (queues_.TakeUpdatesDropped()) parts_.needs.updates_dropped = true;
+  PumpReady();
+}
+
+}  // namespace cairnfs::cluster

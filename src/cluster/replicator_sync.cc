@@ -1,0 +1,89 @@
+// Sync: what was put before the call has its copies.
+#include <algorithm>
+
+#include "cluster/replicator.h"
+
+namespace cairnfs::cluster {
+namespace {
+
+constexpr std::chrono::milliseconds kLookInterval{100};
+constexpr std::chrono::milliseconds kFullPatience{1500};
+
+}  // namespace
+
+Status Replicator::CheckSync(SyncCall& call, const SyncPoint& point) {
+  if (failure_) return *failure_;
+  if (auto error = point.UnreadableError()) return *std::move(error);
+  const Situation situation = Now();
+  if (options_.patience != nullptr && options_.patience->IsOver()) {
+    return FindShortage().ToError("this host is stopping, and the shared metadata does not answer");
+  }
+  const auto now = situation.now;
+  if (call.limits.check && now >= call.check_at) {
+    call.check_at = now + kLookInterval;
+    CAIRNFS_RETURN_IF_ERROR(call.limits.check());
+  }
+  if (now >= call.deadline) {
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - call.begun_at);
+    return FindShortage().ToError("waited " + std::to_string(waited.count()) + " s");
+  }
+  // As long as there is room, the many that may be under-replicated are not looked at.
+  const bool is_short = situation.IsFullEverywhere() && point.IsShort(now, kFullPatience);
+  return is_short ? FindShortage().ToError("no space") : Status();
+}
+
+Status Replicator::WaitUntil(SyncCall& call, const SyncPoint& point, const std::function<bool()>& is_reached) {
+  while (!is_reached()) {
+    CAIRNFS_RETURN_IF_ERROR(CheckSync(call, point));
+    changed_.WaitFor(mutex_, kLookInterval);
+  }
+  return {};
+}
+
+// First what lies on this node's disk, so that its sync runs beside those of the others.
+Status Replicator::AwaitPoint(SyncCall& call, SyncPoint& point) {
+  auto committed = std::make_shared<Answer<Status>>();
+  bool must_commit = false, must_commit_again = false;
+  Status waited;
+  {
+    MutexLock lock(mutex_);
+    CAIRNFS_RETURN_IF_ERROR(WaitUntil(call, point, [&] { return point.IsPlaced(); }));
+    const uint64_t late_before = late_commits_;
+    must_commit = parts_.commit.uncommitted_count() > 0;
+    if (must_commit) parts_.commit.Commit([committed](Status status) { committed->Set(std::move(status)); });
+    const bool has_to_wait = point.scope() == SyncPoint::Scope::kCopies;
+    if (has_to_wait) waited = WaitUntil(call, point, [&] { return point.HasCopies(); });
+    must_commit_again = waited.ok() && late_commits_ != late_before && parts_.commit.uncommitted_count() > 0;
+  }
+  if (must_commit) {
+    committed->Wait({});
+    CAIRNFS_RETURN_IF_ERROR(committed->Take());
+  }
+  if (must_commit_again) CAIRNFS_RETURN_IF_ERROR(parts_.commit.CommitAndWait());
+  return waited;
+}
+
+Result<Replicator::Unreadable> Replicator::Sync(SyncPoint::Scope scope, SyncPoint::Unreadable unreadable,
+                                                const ClusterChunkStore::SyncLimits& limits) {
+  const auto begun_at = Clock::Now();
+  SyncCall call{limits, begun_at, std::min(begun_at + options_.sync_wait_max, limits.deadline), begun_at};
+  std::optional<SyncPoint> point;
+  {
+    MutexLock lock(mutex_);
+    point.emplace(pending_, scope, unreadable, [this](const Digest& digest) { return parts_.pins.IsPinned(digest); });
+    ++sync_waiters_;
+    PumpReady();  // what waited for writers
+    // Durable here is all that is asked for: who else has the chunk need not be known first.
+    for (const auto& [sequence, chunk] : pending_.awaited()) {
+      if (scope == SyncPoint::Scope::kCopies) break;
+      Apply(chunk, chunk->StoreHere());
+    }
+  }
+  const Status status = AwaitPoint(call, *point);
+  MutexLock lock(mutex_);
+  --sync_waiters_;
+  if (!status.ok()) return status.error();
+  return point->TakeLeftOut();
+}
+
+}  // namespace cairnfs::cluster
