@@ -45,7 +45,7 @@ MembershipImpl::MembershipImpl(kv::SharedKvStore& store, const MembershipOptions
       chores_thread_(std::make_unique<TaskQueue>("cluster-chores", 1)) {}
 
 Status MembershipImpl::Start() {
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId replaced, TakeSession(true));
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId replaced, TakeSession(Taking::kJoin));
   CAIRNFS_RETURN_IF_ERROR(Reread());
   uint64_t revision;
   {
@@ -62,10 +62,9 @@ Status MembershipImpl::Start() {
 MembershipImpl::~MembershipImpl() {
   {
     MutexLock lock(mutex_);
-    stopping_ = true;
     lost_ = nullptr;
-    wake_.NotifyAll();
   }
+  stop_.request_stop();
   if (thread_.joinable()) thread_.join();
   chores_thread_.reset();
   {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/context.h"
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "cluster/membership.h"
@@ -59,10 +60,12 @@ class MembershipImpl final : public Membership {
     SessionRecord session_record;  // empty when there is none, or it does not decode
   };
   Result<OwnKeys> ReadOwnKeys();
-  bool MayReplace(const OwnKeys& own, bool joins) const;
-  Result<OwnKeys> WaitForForeignSession(bool joins);
+  // kJoin: of a process that starts, and may take over the session of one that died.
+  enum class Taking { kJoin, kRejoin };
+  bool MayReplace(const OwnKeys& own, Taking taking) const;
+  Result<OwnKeys> WaitForForeignSession(Taking taking);
   // The lease of the session that was replaced, 0 if none was.
-  Result<kv::LeaseId> TakeSession(bool joins);
+  Result<kv::LeaseId> TakeSession(Taking taking);
   Result<uint64_t> CommitSession(const OwnKeys& own, kv::LeaseId lease);
   void Deregister(const Session& session);
   void Lose(uint64_t number, const Loss& loss);
@@ -87,7 +90,6 @@ class MembershipImpl final : public Membership {
   // `session`: if it was renewed just now, `passed` after it was before.
   void DoChores(const std::optional<Session>& session, std::chrono::nanoseconds passed);
   // Each of them may wait for the store for long: the end waits for one at most.
-  bool IsStopping() const EXCLUDES_LOCK(mutex_);
   void ApplyFull(const Session& session);
   void CountDown(const Session& session, std::chrono::nanoseconds passed);
   void MarkOut(const Session& session, const NodeInfo& node);
@@ -98,6 +100,8 @@ class MembershipImpl final : public Membership {
   const std::string place_;
   const uint64_t incarnation_;   // of this object: tells its own sessions from those of others
   bool has_registered_ = false;  // Start did: the node was not known before
+  std::stop_source stop_;
+  const Context context_{stop_.get_token()};  // of all that waits here
 
   SessionState state_;  // self-synchronised
   std::atomic<uint64_t> sessions_lost_{0}, renewals_{0}, renewals_failed_{0}, went_back_{0};
@@ -120,7 +124,6 @@ class MembershipImpl final : public Membership {
 
   mutable Mutex mutex_;
   CondVar wake_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
   bool wakes_ GUARDED_BY(mutex_) = false;  // the next Tick is due now
   bool full_wanted_ GUARDED_BY(mutex_) = false;
   bool must_reread_ GUARDED_BY(mutex_) = false;

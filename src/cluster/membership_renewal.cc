@@ -16,19 +16,19 @@ constexpr size_t kOutFindersMax = 5;  // beyond this rank all try at once when n
 }  // namespace
 
 void MembershipImpl::Run() {
-  MutexLock lock(mutex_);
-  while (!stopping_) {
-    wakes_ = false;
-    lock.Unlock();
+  while (!context_.IsStopped()) {
     const nanoseconds began = Clock::SinceBoot();
-    Tick();
-    const nanoseconds next = began + options_.renew_every;
-    lock.Lock();
-    while (!stopping_ && !wakes_) {
-      const nanoseconds left = next - Clock::SinceBoot();
-      if (left.count() <= 0) break;
-      wake_.WaitFor(mutex_, left);
+    {
+      MutexLock lock(mutex_);
+      wakes_ = false;
     }
+    Tick();
+    const nanoseconds left = began + options_.renew_every - Clock::SinceBoot();
+    MutexLock lock(mutex_);
+    context_.WithTimeout(left).Wait(mutex_, wake_, [this] {
+      mutex_.AssertHeld();
+      return wakes_;
+    });
   }
 }
 
@@ -57,10 +57,10 @@ nanoseconds MembershipImpl::PassedSinceRenewal(const Session& session) {
 }
 
 void MembershipImpl::DoChores(const std::optional<Session>& session, nanoseconds passed) {
+  if (context_.IsStopped()) return;
   bool must_reread;
   {
     MutexLock lock(mutex_);
-    if (stopping_) return;
     must_reread = must_reread_;
   }
   if (must_reread) {
@@ -68,16 +68,11 @@ void MembershipImpl::DoChores(const std::optional<Session>& session, nanoseconds
     if (Status read = Reread(); !read.ok())
       spdlog::debug("the cluster's nodes cannot be read: {}", read.error().message);
   }
-  if (!session || IsStopping()) return;
+  if (!session || context_.IsStopped()) return;
   ApplyFull(*session);
-  if (IsStopping()) return;
+  if (context_.IsStopped()) return;
   if (std::exchange(counted_session_, session->number) != session->number) down_for_.clear();
   CountDown(*session, passed);
-}
-
-bool MembershipImpl::IsStopping() const {
-  MutexLock lock(mutex_);
-  return stopping_;
 }
 
 bool MembershipImpl::Renew(const Session& session) {
@@ -138,7 +133,7 @@ void MembershipImpl::CountDown(const Session& session, nanoseconds passed) {
   // One after the other, so that a thousand nodes do not all write the same.
   const nanoseconds limit = options_.out_after + std::min(rank, kOutFindersMax) * options_.renew_every;
   for (const NodeInfo& node : view->nodes) {
-    if (IsStopping()) return;
+    if (context_.IsStopped()) return;
     auto down = down_for_.find(node.id);
     if (down != down_for_.end() && down->second >= limit) MarkOut(session, node);
   }

@@ -11,6 +11,8 @@ using std::chrono::nanoseconds;
 
 constexpr milliseconds kForeignPoll{100};  // how often to look whether a foreign session has ended
 
+Error Stopping() { return MakeError(ErrorCode::kUnavailable, "the daemon stops"); }
+
 }  // namespace
 
 void PutUnderLease(kv::Transaction& transaction, std::string key, std::string value, kv::LeaseId lease) {
@@ -31,25 +33,23 @@ Result<MembershipImpl::OwnKeys> MembershipImpl::ReadOwnKeys() {
 
 // A process that rejoins lives itself, and so may the one that took its session over: two containers on one kernel may
 // each have a copy of the directory.
-bool MembershipImpl::MayReplace(const OwnKeys& own, bool joins) const {
+bool MembershipImpl::MayReplace(const OwnKeys& own, Taking taking) const {
   if (!own.session || own.session_record.incarnation == incarnation_) return true;
-  return joins && own.session_record.place == place_;
+  return taking == Taking::kJoin && own.session_record.place == place_;
 }
 
-Result<MembershipImpl::OwnKeys> MembershipImpl::WaitForForeignSession(bool joins) {
+Result<MembershipImpl::OwnKeys> MembershipImpl::WaitForForeignSession(Taking taking) {
   const nanoseconds deadline = Clock::SinceBoot() + 2 * options_.lease;
   for (;;) {
     CAIRNFS_ASSIGN_OR_RETURN(OwnKeys own, ReadOwnKeys());
-    if (MayReplace(own, joins)) return own;
+    if (MayReplace(own, taking)) return own;
     if (Clock::SinceBoot() > deadline) {
       return MakeError(ErrorCode::kAlreadyExists,
                        "another daemon runs as node " + options_.self.id.ToHex() +
                            ": the data directory is a copy of its, or has moved while it still runs; stop the other "
                            "one, or let this host begin with an empty directory");
     }
-    MutexLock lock(mutex_);
-    if (stopping_) return MakeError(ErrorCode::kUnavailable, "the daemon stops");
-    wake_.WaitFor(mutex_, kForeignPoll);
+    if (!context_.Sleep(kForeignPoll)) return Stopping();
   }
 }
 
@@ -65,10 +65,10 @@ Result<uint64_t> MembershipImpl::CommitSession(const OwnKeys& own, kv::LeaseId l
   return store_.Commit(transaction);
 }
 
-Result<kv::LeaseId> MembershipImpl::TakeSession(bool joins) {
+Result<kv::LeaseId> MembershipImpl::TakeSession(Taking taking) {
   for (int attempt = 1;; attempt++) {
-    CAIRNFS_ASSIGN_OR_RETURN(const OwnKeys own, WaitForForeignSession(joins));
-    if (joins && attempt == 1) has_registered_ = !own.node;
+    CAIRNFS_ASSIGN_OR_RETURN(const OwnKeys own, WaitForForeignSession(taking));
+    if (taking == Taking::kJoin && attempt == 1) has_registered_ = !own.node;
     const nanoseconds sent = Clock::SinceBoot();
     CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId lease, store_.GrantLease(options_.lease));
     Result<uint64_t> revision = CommitSession(own, lease);
@@ -111,7 +111,6 @@ void MembershipImpl::Lose(uint64_t number, const Loss& loss) {
   MutexLock lock(mutex_);
   wakes_ = true;
   wake_.NotifyAll();
-  if (stopping_) return;
   lost_untold_ = !lost_;
   if (lost_) lost_thread_->Post(lost_);
 }
@@ -130,12 +129,12 @@ Status MembershipImpl::Rejoin() {
   uint64_t told_number, told_revision;
   {
     MutexLock lock(mutex_);
-    if (stopping_) return MakeError(ErrorCode::kUnavailable, "the daemon stops");
+    if (context_.IsStopped()) return Stopping();
     told_number = watch_number_;
     told_revision = watch_revision_;
   }
   if (state_.Current()) return {};
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId replaced, TakeSession(false));
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId replaced, TakeSession(Taking::kRejoin));
   // A new revision is above all that were told, but in a store that went back.
   const std::optional<Session> taken = state_.Current();
   if (taken && taken->revision <= told_revision) NoteWentBack(told_number);
