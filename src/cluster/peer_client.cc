@@ -3,6 +3,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <cassert>
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
@@ -176,6 +177,7 @@ void PeerClient::Impl::Close() {
 
 void PeerClient::Impl::AwaitCalls() {
   MutexLock lock(mutex_);
+  assert(closed_);
   while (!running_.empty()) ended_.Wait(mutex_);
 }
 

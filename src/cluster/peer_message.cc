@@ -19,31 +19,29 @@ constexpr std::array<const char*, kPeerMethodCount> kPaths = {"/cairnfs.Peer/Has
 // Node ids are written once in front of a message, and then by their place in that table.
 class HolderTable {
  public:
-  void Add(const std::vector<NodeId>& nodes) {
-    for (size_t i = 0; i < std::min(nodes.size(), kHoldersMax); ++i) {
-      if (std::find(ids_.begin(), ids_.end(), nodes[i]) == ids_.end()) ids_.push_back(nodes[i]);
+  // Of all that `elements` name, and writes it.
+  template <typename Elements>
+  HolderTable(const Elements& elements, Encoder& out) {
+    for (const auto& element : elements) {
+      for (size_t i = 0; i < std::min(element.holders.size(), kHoldersMax); ++i) {
+        if (PlaceOf(element.holders[i]) == ids_.size()) ids_.push_back(element.holders[i]);
+      }
     }
-  }
-  void EncodeTable(Encoder& out) const {
     out.Varint(ids_.size());
     for (const NodeId& id : ids_) out.Text(id.AsKey());
+  }
+  // Nullopt: malformed.
+  static std::optional<HolderTable> Decode(Decoder& in) {
+    const uint64_t count = in.Varint();
+    if (!in.ok() || count > kNodesPerMessageMax || count * NodeId::kBytes > in.remaining()) return std::nullopt;
+    HolderTable table;
+    for (uint64_t i = 0; i < count; ++i) table.ids_.push_back(*NodeId::FromKey(in.Text(NodeId::kBytes)));
+    return table;
   }
   void EncodeList(const std::vector<NodeId>& nodes, Encoder& out) const {
     const size_t count = std::min(nodes.size(), kHoldersMax);
     out.Varint(count);
-    for (size_t i = 0; i < count; ++i) {
-      out.Varint(static_cast<uint64_t>(std::find(ids_.begin(), ids_.end(), nodes[i]) - ids_.begin()));
-    }
-  }
-  bool DecodeTable(Decoder& in) {
-    const uint64_t count = in.Varint();
-    if (!in.ok() || count > kNodesPerMessageMax || count * NodeId::kBytes > in.remaining()) return false;
-    for (uint64_t i = 0; i < count; ++i) {
-      auto id = NodeId::FromKey(in.Text(NodeId::kBytes));
-      if (!id) return false;
-      ids_.push_back(*id);
-    }
-    return true;
+    for (size_t i = 0; i < count; ++i) out.Varint(PlaceOf(nodes[i]));
   }
   bool DecodeList(Decoder& in, std::vector<NodeId>* nodes) const {
     const uint64_t count = in.Varint();
@@ -58,12 +56,51 @@ class HolderTable {
   }
 
  private:
+  HolderTable() = default;
+  size_t PlaceOf(const NodeId& id) const {
+    return static_cast<size_t>(std::find(ids_.begin(), ids_.end(), id) - ids_.begin());
+  }
+
   std::vector<NodeId> ids_;
 };
 
-bool DecodeCount(Decoder& in, size_t count_max, size_t bytes_each_min, uint64_t* count) {
-  *count = in.Varint();
-  return in.ok() && *count <= count_max && *count * bytes_each_min <= in.remaining();
+// A count, and so many elements. `write` takes an element and the encoder.
+template <typename Elements, typename Write>
+void EncodeList(const Elements& elements, Encoder& out, const Write& write) {
+  out.Varint(elements.size());
+  for (const auto& element : elements) write(element, out);
+}
+
+// The rest of a message: a count, and so many elements of at least `bytes_each_min`. `read` takes the decoder and an
+// element; false: it is malformed.
+template <typename Element, typename Read>
+std::optional<std::vector<Element>> DecodeRest(Decoder& in, size_t count_max, size_t bytes_each_min, const Read& read) {
+  const uint64_t count = in.Varint();
+  if (!in.ok() || count > count_max || count * bytes_each_min > in.remaining()) return std::nullopt;
+  std::vector<Element> elements;
+  elements.reserve(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    Element element{};
+    if (!read(in, element) || !in.ok()) return std::nullopt;
+    elements.push_back(std::move(element));
+  }
+  if (!in.Finished()) return std::nullopt;
+  return elements;
+}
+
+// One of an enum whose values are 0 to `last`.
+template <typename Enum>
+bool DecodeEnum(Decoder& in, Enum last, Enum& value) {
+  const uint8_t number = in.U8();
+  value = static_cast<Enum>(number);
+  return number <= static_cast<uint8_t>(last);
+}
+
+// Of a chunk whose bytes are in the payload.
+bool DecodeSize(Decoder& in, uint32_t& size) {
+  const uint64_t number = in.Varint();
+  size = static_cast<uint32_t>(number);
+  return number <= kChunkBytesMax;
 }
 
 }  // namespace
@@ -92,19 +129,15 @@ std::optional<Envelope> DecodeEnvelope(std::string_view bytes) {
 
 std::string EncodeDigests(const std::vector<Digest>& digests) {
   Encoder out;
-  out.Varint(digests.size());
-  for (const Digest& digest : digests) out.Id(digest);
+  EncodeList(digests, out, [](const Digest& digest, Encoder& to) { to.Id(digest); });
   return out.Take();
 }
 
 static std::optional<std::vector<Digest>> DecodeDigestsFrom(Decoder& in) {
-  uint64_t count;
-  if (!DecodeCount(in, kDigestsPerMessageMax, Digest::kBytes, &count)) return std::nullopt;
-  std::vector<Digest> digests;
-  digests.reserve(count);
-  for (uint64_t i = 0; i < count; ++i) digests.push_back(in.Id());
-  if (!in.Finished()) return std::nullopt;
-  return digests;
+  return DecodeRest<Digest>(in, kDigestsPerMessageMax, Digest::kBytes, [](Decoder& from, Digest& digest) {
+    digest = from.Id();
+    return true;
+  });
 }
 
 std::optional<std::vector<Digest>> DecodeDigests(std::string_view head) {
@@ -124,159 +157,107 @@ std::optional<HasRequest> HasRequest::Decode(std::string_view head) {
 }
 
 std::string EncodeHasReply(const std::vector<HasAnswer>& answers) {
-  HolderTable table;
-  for (const HasAnswer& answer : answers) table.Add(answer.holders);
   Encoder out;
-  table.EncodeTable(out);
-  out.Varint(answers.size());
-  for (const HasAnswer& answer : answers) {
-    out.U8(static_cast<uint8_t>(answer.kind));
-    if (answer.is_known()) table.EncodeList(answer.holders, out);
-  }
+  const HolderTable table(answers, out);
+  EncodeList(answers, out, [&](const HasAnswer& answer, Encoder& to) {
+    to.U8(static_cast<uint8_t>(answer.kind));
+    if (answer.is_known()) table.EncodeList(answer.holders, to);
+  });
   return out.Take();
 }
 
 std::optional<std::vector<HasAnswer>> DecodeHasReply(std::string_view head) {
   Decoder in(head);
-  HolderTable table;
-  uint64_t count;
-  if (!table.DecodeTable(in) || !DecodeCount(in, kDigestsPerMessageMax, 1, &count)) return std::nullopt;
-  std::vector<HasAnswer> answers(count);
-  for (HasAnswer& answer : answers) {
-    const uint8_t kind = in.U8();
-    if (!in.ok() || kind > static_cast<uint8_t>(HasAnswer::Kind::kKnownHere)) return std::nullopt;
-    answer.kind = static_cast<HasAnswer::Kind>(kind);
-    if (answer.is_known() && !table.DecodeList(in, &answer.holders)) return std::nullopt;
-  }
-  if (!in.Finished()) return std::nullopt;
-  return answers;
+  const auto table = HolderTable::Decode(in);
+  if (!table) return std::nullopt;
+  return DecodeRest<HasAnswer>(in, kDigestsPerMessageMax, 1, [&](Decoder& from, HasAnswer& answer) {
+    if (!DecodeEnum(from, HasAnswer::Kind::kKnownHere, answer.kind)) return false;
+    return !answer.is_known() || table->DecodeList(from, &answer.holders);
+  });
 }
 
 std::string EncodeBits(const std::vector<bool>& bits) {
   Encoder out;
-  out.Varint(bits.size());
-  for (bool bit : bits) out.U8(bit ? 1 : 0);
+  EncodeList(bits, out, [](bool bit, Encoder& to) { to.U8(bit ? 1 : 0); });
   return out.Take();
 }
 
 std::optional<std::vector<bool>> DecodeBits(std::string_view head) {
   Decoder in(head);
-  uint64_t count;
-  if (!DecodeCount(in, kInodesPerMessageMax, 1, &count)) return std::nullopt;
-  std::vector<bool> bits;
-  for (uint64_t i = 0; i < count; ++i) {
-    const uint8_t bit = in.U8();
-    if (bit > 1) return std::nullopt;
-    bits.push_back(bit == 1);
-  }
-  if (!in.Finished()) return std::nullopt;
-  return bits;
+  return DecodeRest<bool>(in, kInodesPerMessageMax, 1, [](Decoder& from, bool& bit) {
+    const uint8_t number = from.U8();
+    bit = number == 1;
+    return number <= 1;
+  });
 }
 
 std::string EncodePut(const std::vector<PutItem>& items) {
-  HolderTable table;
-  for (const PutItem& item : items) table.Add(item.holders);
   Encoder out;
-  table.EncodeTable(out);
-  out.Varint(items.size());
-  for (const PutItem& item : items) {
-    out.Id(item.digest).Varint(item.size);
-    table.EncodeList(item.holders, out);
-  }
+  const HolderTable table(items, out);
+  EncodeList(items, out, [&](const PutItem& item, Encoder& to) {
+    to.Id(item.digest).Varint(item.size);
+    table.EncodeList(item.holders, to);
+  });
   return out.Take();
 }
 
 std::optional<std::vector<PutItem>> DecodePut(std::string_view head) {
   Decoder in(head);
-  HolderTable table;
-  uint64_t count;
-  if (!table.DecodeTable(in) || !DecodeCount(in, kDigestsPerMessageMax, Digest::kBytes + 2, &count)) {
-    return std::nullopt;
-  }
-  std::vector<PutItem> items(count);
-  for (PutItem& item : items) {
-    item.digest = in.Id();
-    const uint64_t size = in.Varint();
-    if (!in.ok() || size > kChunkBytesMax) return std::nullopt;
-    item.size = static_cast<uint32_t>(size);
-    if (!table.DecodeList(in, &item.holders)) return std::nullopt;
-  }
-  if (!in.Finished()) return std::nullopt;
-  return items;
+  const auto table = HolderTable::Decode(in);
+  if (!table) return std::nullopt;
+  return DecodeRest<PutItem>(in, kDigestsPerMessageMax, Digest::kBytes + 2, [&](Decoder& from, PutItem& item) {
+    item.digest = from.Id();
+    return DecodeSize(from, item.size) && table->DecodeList(from, &item.holders);
+  });
 }
 
 std::string EncodePutReply(const std::vector<PutAnswer>& answers) {
   Encoder out;
-  out.Varint(answers.size());
-  for (const PutAnswer answer : answers) out.U8(static_cast<uint8_t>(answer));
+  EncodeList(answers, out, [](PutAnswer answer, Encoder& to) { to.U8(static_cast<uint8_t>(answer)); });
   return out.Take();
 }
 
 std::optional<std::vector<PutAnswer>> DecodePutReply(std::string_view head) {
   Decoder in(head);
-  uint64_t count;
-  if (!DecodeCount(in, kDigestsPerMessageMax, 1, &count)) return std::nullopt;
-  std::vector<PutAnswer> answers(count);
-  for (PutAnswer& answer : answers) {
-    const uint8_t number = in.U8();
-    if (number > static_cast<uint8_t>(PutAnswer::kFailed)) return std::nullopt;
-    answer = static_cast<PutAnswer>(number);
-  }
-  if (!in.Finished()) return std::nullopt;
-  return answers;
+  return DecodeRest<PutAnswer>(in, kDigestsPerMessageMax, 1, [](Decoder& from, PutAnswer& answer) {
+    return DecodeEnum(from, PutAnswer::kFailed, answer);
+  });
 }
 
 std::string EncodeGetReply(const std::vector<GetAnswer>& answers) {
-  HolderTable table;
-  for (const GetAnswer& answer : answers) table.Add(answer.holders);
   Encoder out;
-  table.EncodeTable(out);
-  out.Varint(answers.size());
-  for (const GetAnswer& answer : answers) {
-    out.U8(static_cast<uint8_t>(answer.kind));
-    if (answer.kind == GetAnswer::Kind::kBytes) out.Varint(answer.size);
-    if (answer.kind == GetAnswer::Kind::kNotHere) table.EncodeList(answer.holders, out);
-  }
+  const HolderTable table(answers, out);
+  EncodeList(answers, out, [&](const GetAnswer& answer, Encoder& to) {
+    to.U8(static_cast<uint8_t>(answer.kind));
+    if (answer.kind == GetAnswer::Kind::kBytes) to.Varint(answer.size);
+    if (answer.kind == GetAnswer::Kind::kNotHere) table.EncodeList(answer.holders, to);
+  });
   return out.Take();
 }
 
 std::optional<std::vector<GetAnswer>> DecodeGetReply(std::string_view head) {
   Decoder in(head);
-  HolderTable table;
-  uint64_t count;
-  if (!table.DecodeTable(in) || !DecodeCount(in, kDigestsPerMessageMax, 1, &count)) return std::nullopt;
-  std::vector<GetAnswer> answers(count);
-  for (GetAnswer& answer : answers) {
-    const uint8_t kind = in.U8();
-    if (!in.ok() || kind > static_cast<uint8_t>(GetAnswer::Kind::kLater)) return std::nullopt;
-    answer.kind = static_cast<GetAnswer::Kind>(kind);
-    if (answer.kind == GetAnswer::Kind::kBytes) {
-      const uint64_t size = in.Varint();
-      if (!in.ok() || size > kChunkBytesMax) return std::nullopt;
-      answer.size = static_cast<uint32_t>(size);
-    }
-    if (answer.kind == GetAnswer::Kind::kNotHere && !table.DecodeList(in, &answer.holders)) return std::nullopt;
-  }
-  if (!in.Finished()) return std::nullopt;
-  return answers;
+  const auto table = HolderTable::Decode(in);
+  if (!table) return std::nullopt;
+  return DecodeRest<GetAnswer>(in, kDigestsPerMessageMax, 1, [&](Decoder& from, GetAnswer& answer) {
+    if (!DecodeEnum(from, GetAnswer::Kind::kLater, answer.kind)) return false;
+    if (answer.kind == GetAnswer::Kind::kBytes) return DecodeSize(from, answer.size);
+    return answer.kind != GetAnswer::Kind::kNotHere || table->DecodeList(from, &answer.holders);
+  });
 }
 
 std::string EncodeInodes(const std::vector<InodeId>& inodes) {
   Encoder out;
-  out.Varint(inodes.size());
-  for (const InodeId& inode : inodes) out.U64(inode.value);
+  EncodeList(inodes, out, [](InodeId inode, Encoder& to) { to.U64(inode.value); });
   return out.Take();
 }
 
 std::optional<std::vector<InodeId>> DecodeInodes(std::string_view head) {
   Decoder in(head);
-  uint64_t count;
-  if (!DecodeCount(in, kInodesPerMessageMax, sizeof(uint64_t), &count)) return std::nullopt;
-  std::vector<InodeId> inodes;
-  inodes.reserve(count);
-  for (uint64_t i = 0; i < count; ++i) inodes.push_back(InodeId{in.U64()});
-  if (!in.Finished()) return std::nullopt;
-  return inodes;
+  return DecodeRest<InodeId>(in, kInodesPerMessageMax, sizeof(uint64_t), [](Decoder& from, InodeId& inode) {
+    inode.value = from.U64();
+    return true;
+  });
 }
 
 std::optional<std::vector<io::Slice>> PayloadReader::Take(size_t size) {

@@ -1,6 +1,7 @@
 #include "cluster/waiting_reads.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "base/clock.h"
 
@@ -126,6 +127,7 @@ void WaitingReads::Close() {
 
 void WaitingReads::AwaitAttempts() {
   MutexLock lock(mutex_);
+  assert(closed_);
   while (attempts_ > 0) ended_.Wait(mutex_);
 }
 
