@@ -14,6 +14,11 @@ constexpr size_t kRetriedPerTurn = 1024;
 constexpr std::chrono::seconds kBytesKeptFor{2};
 constexpr size_t kLoadsToStoreMax = 32;
 
+// 1 to `copies`; 0: as many.
+unsigned Clamped(unsigned min_replicas, unsigned copies) {
+  return std::max(1U, min_replicas == 0 ? copies : std::min(min_replicas, copies));
+}
+
 // The caller's memory may go when Put returns, unless a slice owns it.
 std::vector<io::Slice> KeepAlive(std::span<const io::Slice> slices) {
   std::vector<io::Slice> kept;
@@ -38,7 +43,7 @@ Replicator::Replicator(const Parts& parts, const ClusterChunkOptions& options)
     : parts_(parts),
       options_(options),
       self_(parts.membership.self()),
-      min_replicas_(MinReplicas(options.min_replicas)),
+      min_replicas_(Clamped(options.min_replicas, options.copies)),
       queues_(options.window_bytes_per_peer),
       writers_(options.writer_pause, options.writers_first_max) {}
 
@@ -66,12 +71,8 @@ Situation Replicator::Now() {
           .may_load = loads_to_store_ < kLoadsToStoreMax};
 }
 
-unsigned Replicator::MinReplicas(unsigned setting) const {
-  return std::max(1U, setting == 0 ? options_.copies : std::min(setting, options_.copies));
-}
-
 void Replicator::SetMinReplicas(unsigned min_replicas) {
-  min_replicas_ = MinReplicas(min_replicas);
+  min_replicas_ = Clamped(min_replicas, options_.copies);
   RetryUnderReplicated(Turn::kAll);
 }
 
@@ -203,13 +204,9 @@ void Replicator::ForgetConfirmed(const Digest& digest) {
   confirmed_.Erase(digest);
 }
 
-Shortage Replicator::FindShortage() {
-  return {parts_.reachability.view(), pending_.awaited().size(), options_.copies, min_replicas_};
-}
-
 std::string Replicator::DescribeShortage() {
   MutexLock lock(mutex_);
-  return pending_.awaited().empty() ? "" : FindShortage().Describe();
+  return pending_.awaited().empty() ? "" : Shortage{Now(), pending_.awaited().size()}.Describe();
 }
 
 bool Replicator::HasAwaited() {
@@ -228,9 +225,14 @@ void Replicator::AddTo(ClusterChunkStats& stats) const {
 
 void Replicator::Apply(const ChunkPtr& chunk, const ChunkCopies::Actions& actions) {
   const Digest& digest = chunk->digest();
-  if (actions.ask) Ask(*actions.ask, Question::kHas, chunk);
-  if (actions.ask_again) Ask(*actions.ask_again, Question::kHeldHas, chunk);
-  for (const NodeId& node : actions.confirm) Ask(node, Question::kConfirm, chunk);
+  auto ask = [&](const NodeId& node, Question question) {
+    mutex_.AssertHeld();
+    queues_.Ask(node, question, chunk);
+    PumpSoon(node);
+  };
+  if (actions.ask) ask(*actions.ask, Question::kHas);
+  if (actions.ask_again) ask(*actions.ask_again, Question::kHeldHas);
+  for (const NodeId& node : actions.confirm) ask(node, Question::kConfirm);
   for (const NodeId& node : actions.send) {
     queues_.Send(node, chunk);
     PumpSoon(node);
@@ -252,11 +254,6 @@ void Replicator::Apply(const ChunkPtr& chunk, const ChunkCopies::Actions& action
   if (chunk->is_done()) Finish(*chunk);
   const bool is_news = chunk->is_done() || chunk->is_under_replicated() || actions.commit;
   if (is_news && sync_waiters_ > 0) changed_.NotifyAll();
-}
-
-void Replicator::Ask(const NodeId& node, Question question, const ChunkPtr& chunk) {
-  queues_.Ask(node, question, chunk);
-  PumpSoon(node);
 }
 
 void Replicator::Finish(ChunkCopies& chunk) {

@@ -92,10 +92,7 @@ class Replicator {
   using Answers = Result<std::vector<HasAnswer>>;
 
   Situation Now() REQUIRES_LOCK(mutex_);
-  unsigned MinReplicas(unsigned setting) const;
-  Shortage FindShortage() REQUIRES_LOCK(mutex_);
   void Apply(const ChunkPtr& chunk, const ChunkCopies::Actions& actions) REQUIRES_LOCK(mutex_);
-  void Ask(const NodeId& node, Question question, const ChunkPtr& chunk) REQUIRES_LOCK(mutex_);
   void Finish(ChunkCopies& chunk) REQUIRES_LOCK(mutex_);
   void PutAgain(const ChunkPtr& chunk, std::span<const io::Slice> slices) REQUIRES_LOCK(mutex_);
 
@@ -117,7 +114,6 @@ class Replicator {
   void LoadThenStore(const ChunkPtr& chunk) REQUIRES_LOCK(mutex_);
   // To be sent to `node`, or to be stored here. `then` is called on the work queue, with the lock held.
   void Load(const ChunkPtr& chunk, const NodeId& node, std::function<void(const Status&)> then) REQUIRES_LOCK(mutex_);
-  void OnLoadFailed(const ChunkPtr& chunk, const NodeId& node, const Error& error) REQUIRES_LOCK(mutex_);
   enum class Turn { kAll, kSome };
   void RetryUnderReplicated(Turn turn) EXCLUDES_LOCK(mutex_);
 

@@ -42,7 +42,8 @@ void Replicator::Store(const ChunkPtr& chunk) {
 }
 
 // The chunk's bytes had to leave memory, or were never there: they are read from this node's disk, or from who has them
-// already.
+// already. Where that fails, only what needs this chunk fails: a Sync that covers it, for as long as somebody has it
+// pinned.
 void Replicator::Load(const ChunkPtr& chunk, const NodeId& node, std::function<void(const Status&)> then) {
   ++loads_;
   auto on_data = [this, chunk, node, then = std::move(then)](Result<store::ChunkData> data) {
@@ -58,8 +59,13 @@ void Replicator::Load(const ChunkPtr& chunk, const NodeId& node, std::function<v
         pending_.Update(chunk);
       }
       then(loaded.ok() ? Status() : Status(loaded.error()));
-      if (!loaded.ok()) OnLoadFailed(chunk, node, loaded.error());
       if (--loads_ == 0 && closing_) changed_.NotifyAll();
+      if (loaded.ok() || closing_ || chunk->is_done()) return;
+      // Of files, whoever waits for it says so.
+      if (chunk->bytes().empty() && !chunk->failure() && !chunk->is_covered()) {
+        spdlog::error("chunk {} cannot be read back to be sent: {}", chunk->digest().ToHex(), loaded.error().message);
+      }
+      Apply(chunk, chunk->OnLoadFailed(Now(), node, loaded.error()));
     });
   };
   parts_.stores.Post([this, chunk, on_data = std::move(on_data)] { parts_.reads.GetStored(chunk->digest(), on_data); });
@@ -72,16 +78,6 @@ void Replicator::LoadThenStore(const ChunkPtr& chunk) {
     --loads_to_store_;
     if (loaded.ok()) parts_.stores.Post([this, chunk] { Store(chunk); });
   });
-}
-
-// Only what needs this chunk fails: a Sync that covers it, for as long as somebody has it pinned. It is read again now
-// and then, and a Put brings its bytes anew. Of files, whoever waits for it says so.
-void Replicator::OnLoadFailed(const ChunkPtr& chunk, const NodeId& node, const Error& error) {
-  if (closing_ || chunk->is_done()) return;
-  if (chunk->bytes().empty() && !chunk->failure() && !chunk->is_covered()) {
-    spdlog::error("chunk {} cannot be read back to be sent: {}", chunk->digest().ToHex(), error.message);
-  }
-  Apply(chunk, chunk->OnLoadFailed(Now(), node, error));
 }
 
 }  // namespace cairnfs::cluster

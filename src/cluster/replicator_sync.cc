@@ -14,9 +14,10 @@ constexpr std::chrono::milliseconds kFullPatience{1500};
 Status Replicator::CheckSync(SyncCall& call, const SyncPoint& point) {
   if (failure_) return *failure_;
   if (auto error = point.UnreadableError()) return *std::move(error);
-  const Situation situation = Now();
+  const Shortage shortage{Now(), pending_.awaited().size()};
+  const Situation& situation = shortage.situation;
   if (options_.patience != nullptr && options_.patience->IsOver()) {
-    return FindShortage().ToError("this host is stopping, and the shared metadata does not answer");
+    return shortage.ToError("this host is stopping, and the shared metadata does not answer");
   }
   const auto now = situation.now;
   if (call.limits.check && now >= call.check_at) {
@@ -25,11 +26,11 @@ Status Replicator::CheckSync(SyncCall& call, const SyncPoint& point) {
   }
   if (now >= call.deadline) {
     const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - call.begun_at);
-    return FindShortage().ToError("waited " + std::to_string(waited.count()) + " s");
+    return shortage.ToError("waited " + std::to_string(waited.count()) + " s");
   }
   // As long as there is room, the many that may be under-replicated are not looked at.
   const bool is_short = situation.IsFullEverywhere() && point.IsShort(now, kFullPatience);
-  return is_short ? FindShortage().ToError("no space") : Status();
+  return is_short ? shortage.ToError("no space") : Status();
 }
 
 Status Replicator::WaitUntil(SyncCall& call, const SyncPoint& point, const std::function<bool()>& is_reached) {

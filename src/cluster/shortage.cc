@@ -1,7 +1,6 @@
 #include "cluster/shortage.h"
 
 #include <algorithm>
-#include <functional>
 
 namespace cairnfs::cluster {
 namespace {
@@ -25,32 +24,32 @@ NotTaking FindNotTaking(const View& view) {
   return nodes;
 }
 
-std::string WhatHelps(const View& view, const NotTaking& nodes, size_t min_replicas) {
+std::string WhatHelps(const Situation& situation, const NotTaking& nodes) {
   if (nodes.IsForRoomAlone()) return "Add room or a node";
   const std::string bring = nodes.away.empty() ? "Add a node" : "Bring nodes back";
-  if (min_replicas <= 1) return bring;
-  const auto taking = std::count_if(view.nodes.begin(), view.nodes.end(), std::mem_fn(&NodeInfo::takes_chunks));
-  const auto enough = std::clamp<size_t>(static_cast<size_t>(taking), 1, min_replicas - 1);
+  if (situation.min_replicas <= 1) return bring;
+  const auto enough = std::clamp<size_t>(situation.CountTaking(), 1, situation.min_replicas - 1);
   return bring + ", or lower min_replicas (cairnfs cluster set min-replicas " + std::to_string(enough) + ")";
 }
 
 }  // namespace
 
 std::string Shortage::Describe() const {
-  const NotTaking nodes = FindNotTaking(*view);
-  std::string text =
-      std::to_string(chunks) + " chunks have fewer than " + std::to_string(min_replicas) + " durable copies";
+  const View& view = *situation.reachable;
+  const std::string min_replicas = std::to_string(situation.min_replicas);
+  const NotTaking nodes = FindNotTaking(view);
+  std::string text = std::to_string(chunks) + " chunks have fewer than " + min_replicas + " durable copies";
   if (!nodes.away.empty()) text += "; nodes that do not answer:" + nodes.away;
   if (!nodes.full.empty()) text += "; nodes that are full:" + nodes.full;
   if (nodes.away.empty() && nodes.full.empty()) {
-    text += "; the cluster has " + std::to_string(view->nodes.size()) + " nodes";
+    text += "; the cluster has " + std::to_string(view.nodes.size()) + " nodes";
   }
-  return text + ". " + WhatHelps(*view, nodes, min_replicas) + "; min_replicas is " + std::to_string(min_replicas) +
-         ", copies is " + std::to_string(copies);
+  return text + ". " + WhatHelps(situation, nodes) + "; min_replicas is " + min_replicas + ", copies is " +
+         std::to_string(situation.copies);
 }
 
 Error Shortage::ToError(std::string_view what) const {
-  return MakeError(FindNotTaking(*view).IsForRoomAlone() ? ErrorCode::kNoSpace : ErrorCode::kUnavailable,
+  return MakeError(FindNotTaking(*situation.reachable).IsForRoomAlone() ? ErrorCode::kNoSpace : ErrorCode::kUnavailable,
                    std::string(what) + ": " + Describe());
 }
 

@@ -5,14 +5,13 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "cluster/types.h"
+#include "cluster/chunk_copies.h"
 
 namespace cairnfs::cluster {
 
 struct Shortage {
-  ViewPtr view;
+  Situation situation;
   size_t chunks;  // that wait for copies
-  size_t copies, min_replicas;
 
   // With the nodes that are away or full, what helps, and the setting.
   std::string Describe() const;

@@ -500,14 +500,19 @@ TEST_F(ChunkCopiesTest, AfterTheEndNothingChanges) {
 class RandomOrder : public ChunkCopiesTest, public ::testing::WithParamInterface<int> {
  protected:
   struct Message {
-    enum class Kind { kAsk, kConfirm, kSend, kStore, kLoad } kind;
+    enum class Kind { kAsk, kConfirm, kSend, kStore, kLoad, kLoadToSend } kind;
     PeerSession peer;
     bool was_durable = false;  // of a kConfirm or kSend that was carried out
   };
-  // Carries out what reaches a node, in the moment in which it is sent.
+  // What reaches a node is carried out in the moment in which it is sent.
   bool Reach(const NodeId& node) {
     if (Node(node).state != NodeState::kUp) return false;
     return !(random_() % 8 == 0);
+  }
+  void Send(const NodeId& node) {
+    const bool is_stored = Reach(node);
+    if (is_stored) has_it_.insert(node);
+    messages_.push_back({Message::Kind::kSend, Of(node), is_stored});
   }
   void Do(ChunkCopies& chunk, const Actions& actions) {
     using MessageKind = Message::Kind;
@@ -518,9 +523,11 @@ class RandomOrder : public ChunkCopiesTest, public ::testing::WithParamInterface
       messages_.push_back({MessageKind::kConfirm, Of(node), Reach(node) && has_it_.contains(node)});
     }
     for (const NodeId& node : actions.send) {
-      const bool is_stored = Reach(node);
-      if (is_stored) has_it_.insert(node);
-      messages_.push_back({MessageKind::kSend, Of(node), is_stored});
+      if (chunk.bytes().empty()) {
+        messages_.push_back({MessageKind::kLoadToSend, Of(node)});
+      } else {
+        Send(node);
+      }
     }
     if (actions.store) messages_.push_back({MessageKind::kStore, Of(self_)});
     if (actions.load) messages_.push_back({MessageKind::kLoad, Of(self_)});
@@ -544,7 +551,13 @@ class RandomOrder : public ChunkCopiesTest, public ::testing::WithParamInterface
         has_it_.insert(self_);
         return Do(chunk, chunk.OnStored(situation_, StoreResult::kStored));
       case MessageKind::kLoad:
+      case MessageKind::kLoadToSend:
+        if (has_it_.empty()) {
+          return Do(chunk, chunk.OnLoadFailed(situation_, message.peer.node, MakeError(ErrorCode::kUnavailable, "")));
+        }
         chunk.OnLoaded(SomeBytes());
+        if (chunk.is_done()) return;
+        if (message.kind == MessageKind::kLoadToSend) return Send(message.peer.node);
         messages_.push_back({MessageKind::kStore, Of(self_)});
         return;
     }
@@ -573,34 +586,69 @@ class RandomOrder : public ChunkCopiesTest, public ::testing::WithParamInterface
     Deliver(chunk, message);
   }
 
+  enum class NodesAre { kUp, kChanging };
+  bool Run(ChunkCopies& chunk, int steps, NodesAre nodes_are);
+  void Begin(ChunkCopies& chunk);
+  void AllUp();
+
   std::mt19937 random_{static_cast<unsigned>(GetParam())};
+  bool is_pinned_ = true;
   std::set<NodeId> has_it_;
   std::vector<Message> messages_;
 };
 
+// Until it is done, or `steps` are over; true: it is.
+bool RandomOrder::Run(ChunkCopies& chunk, int steps, NodesAre nodes_are) {
+  for (int step = 0; step < steps && !chunk.is_done(); ++step) {
+    situation_.now += std::chrono::milliseconds(100);
+    if (nodes_are == NodesAre::kChanging && random_() % 4 == 0) ChangeNode(chunk);
+    if (chunk.is_under_replicated() && random_() % 2 == 0) Do(chunk, chunk.Retry(situation_, is_pinned_));
+    if (!chunk.is_done() && !messages_.empty()) DeliverOne(chunk);
+  }
+  return chunk.is_done();
+}
+
+void RandomOrder::Begin(ChunkCopies& chunk) {
+  messages_.clear();
+  situation_.copies = situation_.min_replicas = 2 + random_() % 2;
+  AllUp();
+  Do(chunk, chunk.Begin(situation_));
+}
+
+void RandomOrder::AllUp() {
+  for (const NodeInfo& node : std::vector<NodeInfo>(nodes_)) {
+    if (node.state != NodeState::kUp) Set(node.id, NodeState::kUp);
+  }
+}
+
 TEST_P(RandomOrder, WhatIsSaidToBeReplicatedIs) {
   for (int run = 0; run < 200; ++run) {
-    messages_.clear();
     has_it_.clear();
-    situation_.copies = situation_.min_replicas = 2 + random_() % 2;
-    for (size_t i = 1; i < nodes_.size(); ++i) Set(nodes_[i].id, NodeState::kUp);
     const auto chunk = MakePut();
-    Do(*chunk, chunk->Begin(situation_));
-    for (int step = 0; step < 60 && !chunk->is_done(); ++step) {
-      situation_.now += std::chrono::milliseconds(100);
-      if (random_() % 4 == 0) ChangeNode(*chunk);
-      if (chunk->is_under_replicated() && random_() % 2 == 0) Do(*chunk, chunk->Retry(situation_, true));
-      if (!chunk->is_done() && !messages_.empty()) DeliverOne(*chunk);
-    }
-    for (const NodeInfo& node : std::vector<NodeInfo>(nodes_)) {
-      if (node.state != NodeState::kUp) Set(node.id, NodeState::kUp);
-    }
-    for (int step = 0; step < 2000 && !chunk->is_done(); ++step) {
-      if (chunk->is_under_replicated()) Do(*chunk, chunk->Retry(situation_, true));
-      if (!chunk->is_done() && !messages_.empty()) DeliverOne(*chunk);
-    }
-    ASSERT_TRUE(chunk->is_done()) << "run " << run << ": it hangs";
+    Begin(*chunk);
+    Run(*chunk, 60, NodesAre::kChanging);
+    AllUp();
+    ASSERT_TRUE(Run(*chunk, 2000, NodesAre::kUp)) << "run " << run << ": it hangs";
     ASSERT_EQ(chunk->end().outcome, Outcome::kReplicated);
+  }
+}
+
+// It lies on one node, which may lose it; and the pin goes in the middle.
+TEST_P(RandomOrder, ACoveredChunkIsReplicatedOrGivenUpOnceNobodyNeedsIt) {
+  for (int run = 0; run < 200; ++run) {
+    has_it_ = {second_};
+    is_pinned_ = true;
+    const auto chunk = MakeCovered();
+    Begin(*chunk);
+    if (!Run(*chunk, 60, NodesAre::kChanging)) {
+      AllUp();
+      is_pinned_ = random_() % 2 == 0;
+      const bool is_done = Run(*chunk, 2000, NodesAre::kUp);
+      ASSERT_TRUE(is_done || (is_pinned_ && has_it_.empty())) << "run " << run << ": it hangs";
+      if (!is_done) continue;
+    }
+    const bool may_be_given_up = !is_pinned_;
+    ASSERT_TRUE(chunk->end().outcome == Outcome::kReplicated || may_be_given_up);
   }
 }
 
