@@ -18,18 +18,18 @@ void PostOn(BlockingCalls& calls, const Caller& caller, std::function<void()> ta
 
 }  // namespace
 
-ThreadedCalls::ThreadedCalls()
+SharedCalls::SharedCalls()
     : for_store_("cairn-blocking", kStoreThreads), for_rounds_("cairn-roundwait", kRoundThreads) {}
 
-void ThreadedCalls::Run(const Caller& caller, std::function<void()> task, Done<void> refused) {
+void SharedCalls::Run(const Caller& caller, std::function<void()> task, Done<void> refused) {
   PostOn(for_store_, caller, std::move(task), std::move(refused));
 }
 
-void ThreadedCalls::RunToWait(const Caller& caller, std::function<void()> task, Done<void> refused) {
+void SharedCalls::RunToWait(const Caller& caller, std::function<void()> task, Done<void> refused) {
   PostOn(for_rounds_, caller, std::move(task), std::move(refused));
 }
 
-void ThreadedCalls::Stop() {
+void SharedCalls::Stop() {
   for_store_.Stop();
   for_rounds_.Stop();
 }

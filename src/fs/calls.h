@@ -25,9 +25,9 @@ class Calls {
   virtual void Stop() = 0;
 };
 
-class DirectCalls final : public Calls {
+class LocalCalls final : public Calls {
  public:
-  explicit DirectCalls(TaskQueue& waiters) : waiters_(waiters) {}  // outlives it
+  explicit LocalCalls(TaskQueue& waiters) : waiters_(waiters) {}  // outlives it
   bool blocks() const override { return false; }
   bool Run(std::function<void()> task) override {
     task();
@@ -42,9 +42,9 @@ class DirectCalls final : public Calls {
 };
 
 // However many wait for rounds, those that wait for the shared store alone go on.
-class ThreadedCalls final : public Calls {
+class SharedCalls final : public Calls {
  public:
-  ThreadedCalls();
+  SharedCalls();
   bool blocks() const override { return true; }
   bool Run(std::function<void()> task) override { return for_store_.Post(std::move(task)); }
   void Run(const Caller& caller, std::function<void()> task, Done<void> refused) override;

@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 namespace cairnfs::fs {
+
 Status TakeError(const InodePtr& inode, Handle& handle) {
   MutexLock lock(handle.mutex);
   if (handle.error_seen >= inode->error_number || !inode->error) return {};
@@ -54,7 +55,7 @@ void AfterClosed(const RoundWait& at, const Caller& caller, Done<void> then) {
   at.rounds.Request(std::move(run), SyncRounds::Scope::kClosed);
 }
 
-void AloneClosing::Close(const HandlePtr& handle, const Caller&, Done<void> done) {
+void LocalClosing::Close(const HandlePtr& handle, const Caller&, Done<void> done) {
   const InodePtr& inode = handle->inode;
   Status status;
   {
@@ -70,7 +71,7 @@ void AloneClosing::Close(const HandlePtr& handle, const Caller&, Done<void> done
   done(status);
 }
 
-Status AloneClosing::CheckDisk(const InodePtr& inode) {
+Status LocalClosing::CheckDisk(const InodePtr& inode) {
   if (!inode->content) return {};
   const auto failure = at_.rounds.DiskFailure();
   Content& content = *inode->content;

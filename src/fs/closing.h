@@ -53,14 +53,14 @@ class Closing {
   virtual void AskForMarked() = 0;
 };
 
-class AloneClosing final : public Closing {
+class LocalClosing final : public Closing {
  public:
   struct Parts {  // all outlive it
     Streams& streams;
     SyncRounds& rounds;
     ErrorNames& error_names;
   };
-  explicit AloneClosing(const Parts& parts) : at_(parts) {}
+  explicit LocalClosing(const Parts& parts) : at_(parts) {}
 
   void Close(const HandlePtr& handle, const Caller& caller, Done<void> done) override;
   void NoteReleased(const InodePtr&, const OpenFlags&) override {}
@@ -84,12 +84,12 @@ class SharedClosing final : public Closing {
   struct Parts {  // all outlive it
     kv::KvStore& kv;
     ClusterHost& host;
-    const ClusterSession& session;
+    const SharedSession& session;
     InodeTable& table;
     Streams& streams;
     Contents& contents;
     SyncRounds& rounds;
-    ThreadedCalls& calls;
+    SharedCalls& calls;
     Waits& waits;
     ErrorNames& error_names;
   };

@@ -77,6 +77,7 @@ void ClusterMember::Stop() {
   }
   at_.host.peers().SetHandler(nullptr);
   orphans_->Stop();
+  guard_.reset();
 }
 
 // Nobody knows what others have done to these files since.

@@ -30,7 +30,7 @@ class ClusterMember final : public cluster::PeerHandler {
   ~ClusterMember() override { Stop(); }
 
   Status Start();
-  // What is deleted from now on is left to other hosts. Once.
+  // What is deleted from now on is left to other hosts.
   void Stop();
   Orphans& orphans() { return *orphans_; }  // REQUIRES: Start returned ok
 

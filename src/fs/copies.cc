@@ -9,16 +9,16 @@
 
 namespace cairnfs::fs {
 
-Result<std::string> AloneCopies::LevelOf(InodeId) { return std::string(CAIRNFS_DURABILITY_LOCAL); }
+Result<std::string> LocalCopies::LevelOf(InodeId) { return std::string(CAIRNFS_DURABILITY_LOCAL); }
 
-Status AloneCopies::SetLevel(InodeId, std::optional<std::string_view>) {
+Status LocalCopies::SetLevel(InodeId, std::optional<std::string_view>) {
   return MakeError(ErrorCode::kNotSupported, "this host is alone: there is one level, " CAIRNFS_DURABILITY_LOCAL);
 }
 
 // A directory stands for all that is below it, which nobody lists in memory: it is pending while anything is. A file is
 // when its bytes, its attributes or a name of it are. (Directories above it need no look: what made or moved them came
 // before its name, and names become durable in order; or is a rename that has not returned.)
-bool AloneCopies::IsPending(InodeId id, uint32_t mode) {
+bool LocalCopies::IsPending(InodeId id, uint32_t mode) {
   if (at_.rounds.NothingPending()) return false;
   if ((mode & S_IFMT) == S_IFDIR) return true;
   // First the memory, then the layers: a record goes from the one to the other.
@@ -40,10 +40,14 @@ bool AloneCopies::IsPending(InodeId id, uint32_t mode) {
   });
 }
 
-Result<std::string> AloneCopies::DurabilityOf(InodeId id) {
-  if (at_.lost.Inodes().contains(id)) return std::string(CAIRNFS_DURABILITY_LOST);
+Result<std::string> LocalCopies::DurabilityOf(InodeId id) {
+  std::set<InodeId> lost = at_.lost.Inodes();
+  if (lost.contains(id)) return std::string(CAIRNFS_DURABILITY_LOST);
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, at_.parts.names.GetAttr(id));
-  if (S_ISDIR(attr.mode) && at_.lost.HasBelow(id)) return std::string(CAIRNFS_DURABILITY_LOST);
+  if (S_ISDIR(attr.mode) && !lost.empty()) {
+    const auto found = FindNames(at_.parts.names, id, std::move(lost));
+    if (found.ok() && !found->empty()) return std::string(CAIRNFS_DURABILITY_LOST);
+  }
   return std::string(IsPending(id, attr.mode) ? CAIRNFS_DURABILITY_PENDING : CAIRNFS_DURABILITY_LOCAL);
 }
 
@@ -64,8 +68,8 @@ Status SharedCopies::SetLevel(InodeId directory, std::optional<std::string_view>
   return at_.host.levels().Set(directory, level);
 }
 
-Result<SharedCopies::Marked> SharedCopies::FindMarked(const meta::Attr& attr) {
-  Marked found;
+Result<SharedCopies::Marked> SharedCopies::FindMarked(const meta::Attr& attr, bool is_pending) {
+  Marked found{.by_live = is_pending};
   if (!S_ISDIR(attr.mode)) {
     CAIRNFS_ASSIGN_OR_RETURN(const auto state, at_.parts.names.ReadFile(attr.inode, meta::Namespace::WithMarks::kYes));
     for (const meta::Mark& mark : state.marks) (at_.host.Lives(mark) ? found.by_live : found.by_dead) = true;
@@ -75,8 +79,9 @@ Result<SharedCopies::Marked> SharedCopies::FindMarked(const meta::Attr& attr) {
   std::vector<InodeId> live, dead;
   for (const auto& file : marked) (at_.host.Lives(file.mark) ? live : dead).push_back(file.inode);
   CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> dead_below, at_.unpublished.LyingBelow({attr}, dead));
-  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> live_below, at_.unpublished.LyingBelow({attr}, live));
   found.by_dead = !dead_below.empty();
+  if (is_pending || found.by_dead) return found;
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> live_below, at_.unpublished.LyingBelow({attr}, live));
   found.by_live = !live_below.empty();
   return found;
 }
@@ -92,9 +97,9 @@ Result<std::string> SharedCopies::DurabilityOf(InodeId id) {
     is_pending = inode->content && inode->content->changed;
     is_local = inode->content && inode->content->shared().published_locally;
   }
-  CAIRNFS_ASSIGN_OR_RETURN(const Marked marked, FindMarked(attr));
+  CAIRNFS_ASSIGN_OR_RETURN(const Marked marked, FindMarked(attr, is_pending));
   if (marked.by_dead) return std::string(CAIRNFS_DURABILITY_LOST);
-  is_pending = is_pending || marked.by_live;
+  is_pending = marked.by_live;
   if (is_pending) return std::string(CAIRNFS_DURABILITY_PENDING);
   // Wherever it lies by now. Which of the missing copies are of this file is not looked up.
   if (!is_local && at_.parts.lacks_copies) is_local = at_.parts.lacks_copies();

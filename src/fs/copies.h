@@ -1,4 +1,4 @@
-// Copies: on how many nodes the chunks of files lie, and shall lie. On a host alone there is one of each.
+// Copies: how many nodes hold the chunks of a file, and how many should. A host alone holds one copy and promises one.
 #pragma once
 
 #include <optional>
@@ -36,7 +36,7 @@ class Copies {
   virtual std::string DescribeShortage() = 0;
 };
 
-class AloneCopies final : public Copies {
+class LocalCopies final : public Copies {
  public:
   struct Parts {  // all outlive it
     const FileSystem::Parts& parts;
@@ -44,7 +44,7 @@ class AloneCopies final : public Copies {
     SyncRounds& rounds;
     LostFiles& lost;
   };
-  explicit AloneCopies(const Parts& parts) : at_(parts) {}
+  explicit LocalCopies(const Parts& parts) : at_(parts) {}
   Result<std::string> LevelOf(InodeId id) override;
   Status SetLevel(InodeId directory, std::optional<std::string_view> name) override;
   Result<std::string> DurabilityOf(InodeId id) override;
@@ -66,7 +66,7 @@ class SharedCopies final : public Copies {
     const FileSystem::Parts& parts;
     const FsOptions& options;
     ClusterHost& host;
-    const ClusterSession& session;
+    const SharedSession& session;
     InodeTable& table;
     SyncRounds& rounds;
     LostFiles& lost;
@@ -91,7 +91,8 @@ class SharedCopies final : public Copies {
   struct Marked {
     bool by_live = false, by_dead = false;
   };
-  Result<Marked> FindMarked(const meta::Attr& attr);
+  // `is_pending`: what lives need not be looked for.
+  Result<Marked> FindMarked(const meta::Attr& attr, bool is_pending);
 
   const Parts at_;
 };

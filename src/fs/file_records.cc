@@ -38,7 +38,7 @@ Result<bool> LocalRecords::Load(const InodePtr& inode, MayWait may_wait) {
     CAIRNFS_ASSIGN_OR_RETURN(meta::FileRecord record, meta::FileRecord::Decode(entry->value));
     CAIRNFS_ASSIGN_OR_RETURN(Recipe recipe, Recipe::Decode(record.recipe));
     if (recipe.is_tree && may_wait == MayWait::kNo) return false;
-    CAIRNFS_RETURN_IF_ERROR(LoadExtents(record, content->extents, parts_.chunks));
+    CAIRNFS_RETURN_IF_ERROR(LoadExtents(recipe, record.size, content->extents, parts_.chunks));
     content->size = content->published_size = record.size;
     content->mtime = record.mtime;
     content->ctime = record.ctime;
@@ -68,7 +68,7 @@ void SharedRecords::BeginAnew(const InodePtr& inode, chunking::Owner owner) {
   inode->content->shared().is_void = false;
 }
 
-// What was given up with its session may be dirty for as long as no round can go on.
+// What was given up with its session may be owed to a round for as long as no round can go on.
 Status SharedRecords::CheckWait(const Content& content, uint64_t session) const {
   CAIRNFS_RETURN_IF_ERROR(session_.Check(session));
   return session_.GivesUpOn(content.shared()) ? Status(Unanswered()) : Status();

@@ -52,7 +52,7 @@ class LocalRecords final : public FileRecords {
 class SharedRecords final : public FileRecords {
  public:
   // All outlive it.
-  SharedRecords(const FileSystem::Parts& parts, ClusterHost& host, const ClusterSession& session, Streams& streams)
+  SharedRecords(const FileSystem::Parts& parts, ClusterHost& host, const SharedSession& session, Streams& streams)
       : parts_(parts), host_(host), session_(session), streams_(streams) {}
   std::unique_ptr<Content> MakeContent(chunking::Owner owner) const override;
   Result<bool> Load(const InodePtr& inode, MayWait may_wait) override REQUIRES_LOCK(inode->mutex);
@@ -74,7 +74,7 @@ class SharedRecords final : public FileRecords {
 
   const FileSystem::Parts& parts_;
   ClusterHost& host_;
-  const ClusterSession& session_;
+  const SharedSession& session_;
   Streams& streams_;
 };
 

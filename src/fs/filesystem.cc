@@ -61,10 +61,10 @@ static Result<uint64_t> PrepareStart(const FileSystem::Parts& parts, const FsOpt
 Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const FsOptions& options) {
   std::unique_ptr<Impl> impl;
   if (parts.cluster) {
-    impl = std::make_unique<ClusterFileSystem>(parts, options);
+    impl = std::make_unique<SharedFileSystem>(parts, options);
   } else {
     CAIRNFS_ASSIGN_OR_RETURN(const uint64_t owed_bytes, PrepareStart(parts, options));
-    impl = std::make_unique<AloneFileSystem>(parts, options, owed_bytes);
+    impl = std::make_unique<LocalFileSystem>(parts, options, owed_bytes);
   }
   if (Status started = impl->Start(); !started.ok()) {
     static_cast<void>(impl->rounds->Stop());

@@ -62,7 +62,7 @@ struct Credentials {
   std::vector<uint32_t> groups;  // supplementary
 };
 
-// What an operation does to names, for FileSystem::WhenAdmitted.
+// What an operation does to names, for Names::WhenAdmitted.
 enum class NameChange { kMakes, kAlters, kRemoves };
 
 struct OpenFlags {

@@ -1,7 +1,8 @@
-// HostSession: under which session of this host with the cluster something was begun. What was changed under one that
-// is lost can never be published. A host alone has none, and nothing of it is ever lost.
+// HostSession: this host's session with the cluster. A change carries the session under which it began; it cannot be
+// published after that session is lost. A host alone has none.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <stop_token>
 
@@ -32,7 +33,7 @@ class HostSession {
   virtual void EndWaits() = 0;
 };
 
-class LoneSession final : public HostSession {
+class LocalSession final : public HostSession {
  public:
   Status Await() const override { return {}; }
   uint64_t current() const override { return 0; }
@@ -44,10 +45,10 @@ class LoneSession final : public HostSession {
   void EndWaits() override {}
 };
 
-class ClusterSession final : public HostSession {
+class SharedSession final : public HostSession {
  public:
   // `host` outlives it. `stop`: the filesystem stops. `wait_max`: of Await.
-  ClusterSession(ClusterHost& host, std::stop_token stop, std::chrono::milliseconds wait_max)
+  SharedSession(ClusterHost& host, std::stop_token stop, std::chrono::milliseconds wait_max)
       : host_(host), stop_(std::move(stop)), wait_max_(wait_max) {}
 
   Status Await() const override;  // no longer than who asks has patience (kv::Patience)

@@ -85,11 +85,4 @@ Status LostFiles::CheckNone(const meta::RenameParams& params) {
   return check(params.to_parent, params.to_name);
 }
 
-bool LostFiles::HasBelow(InodeId directory) {
-  std::set<InodeId> lost = Inodes();
-  if (lost.empty()) return false;
-  const auto found = FindNames(names_, directory, std::move(lost));
-  return found.ok() && !found->empty();
-}
-
 }  // namespace cairnfs::fs

@@ -21,8 +21,6 @@ class LostFiles {
   std::set<InodeId> Inodes();  // takes inodes' locks
   // kIo names a file below the source.
   Status CheckNone(const meta::RenameParams& params);
-  // Whether one lies below the directory.
-  bool HasBelow(InodeId directory);
 
  private:
   Mutex mutex_;  // taken after an inode's

@@ -1,6 +1,7 @@
 // Maintenance: what operators ask of a filesystem and have it do.
 #pragma once
 
+#include <atomic>
 #include <stop_token>
 #include <vector>
 

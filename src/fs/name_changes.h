@@ -1,7 +1,6 @@
-// NameChanges: in which order names change after the bytes that they name. docs/architecture.md.
+// NameChanges: a new name becomes durable after the bytes of its file (docs/architecture.md).
 #pragma once
 
-#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,10 +41,10 @@ class NameChanges {
   const Services at_;
 };
 
-class AloneNameChanges final : public NameChanges {
+class LocalNameChanges final : public NameChanges {
  public:
   // `room` outlives it.
-  AloneNameChanges(const Services& services, MetadataRoom& room) : NameChanges(services), room_(room) {}
+  LocalNameChanges(const Services& services, MetadataRoom& room) : NameChanges(services), room_(room) {}
 
   void WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) override;
   void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) override;

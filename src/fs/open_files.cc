@@ -11,15 +11,15 @@ namespace cairnfs::fs {
 class OpenFiles::Held {
  public:
   explicit Held(InodeTable& table) : table_(table) {}
-  ~Held() { Let(); }
+  ~Held() { Release(); }
   Held(const Held&) = delete;
   void Take(InodeId id) {
-    Let();
+    Release();
     inode_ = table_.Hold(id);
     MutexLock lock(inode_->mutex);
     inode_->open_count++;
   }
-  void Let() {
+  void Release() {
     if (!inode_) return;
     {
       MutexLock lock(inode_->mutex);
@@ -66,8 +66,9 @@ Result<FileSystem::Created> OpenFiles::Create(InodeId parent, std::string_view n
   marked.also = at_.sharing.MarkCreated(session);
   {
     SyncRounds::Operation operation(at_.rounds);
-    CAIRNFS_ASSIGN_OR_RETURN(created.attr,
-                             at_.parts.names.Create(parent, name, marked, [&held](InodeId id) { held.Take(id); }));
+    std::function<void(InodeId)> hold;
+    if (marked.also) hold = [&held](InodeId id) { held.Take(id); };
+    CAIRNFS_ASSIGN_OR_RETURN(created.attr, at_.parts.names.Create(parent, name, marked, hold));
     at_.totals.NoteMade();
   }
   // Where the session was lost meanwhile: a descriptor of none could not be written to.
@@ -101,7 +102,6 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
   }
   auto held = std::make_shared<Held>(at_.table);
   held->Take(id);
-  if (Status may = at_.sharing.MayOpen(id); !may.ok()) return done(may.error());
   const InodePtr inode = held->inode();
   auto finish = [this, inode, held, flags, done = std::move(done)](const Status& status) {
     Result<HandleId> handle = HandleId{0};
@@ -114,13 +114,14 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
         if (flags.truncate) at_.sharing.NoteTruncationFailed(inode);
       }
     }
-    held->Let();
+    held->Release();
     if (!status.ok()) {
       MutexLock lock(inode->mutex);
       at_.contents.DropIfUnused(inode);
     }
     done(std::move(handle));
   };
+  if (Status may = at_.sharing.MayOpen(id); !may.ok()) return finish(may);
   if (flags.truncate) {
     FileChange change{.inode = inode,
                       .apply =

@@ -168,7 +168,7 @@ void Reader::ReadForExec(const PlanPtr& plan) {
     if (*is_in_doubt) return plan->done(MakeError(ErrorCode::kBusy, "its set-id bits went while it was opened"));
     Start(plan);
   };
-  at_.calls.RunToWait(plan->options.caller, read, [plan](const Status& refused) { plan->done(refused.error()); });
+  at_.calls.Run(plan->options.caller, read, [plan](const Status& refused) { plan->done(refused.error()); });
 }
 
 void Reader::Start(const PlanPtr& plan) {

@@ -1,4 +1,4 @@
-// Reader: what is in memory from the overlay, what is stored from the chunk store, ahead of the reader.
+// Reader: answers reads from the overlay and the chunk store, and reads ahead.
 #pragma once
 
 #include <atomic>

@@ -16,7 +16,7 @@ Failpoint rename_committed("fs.rename_committed", Failpoint::Kind::kKill);
 
 }  // namespace
 
-void AloneNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) {
+void LocalNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) {
   if (change != NameChange::kMakes) return at().rounds.WhenAdmitted(change, std::move(go));
   at().rounds.WhenAdmitted(change, [this, uid = caller.uid, go = std::move(go)](const Status& admitted) {
     go(admitted.ok() ? room_.Admit(uid) : admitted);
@@ -28,7 +28,7 @@ void AloneNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Don
 // which the kernel looks both names up again: it would else take the new file for the one under the old name, and who
 // tries again would truncate it. Who was killed meanwhile has no use for an answer, and the kernel shall know the new
 // names.
-Status AloneNameChanges::Finish(const meta::RenameParams& params, bool replaced, const Status& durable) {
+Status LocalNameChanges::Finish(const meta::RenameParams& params, bool replaced, const Status& durable) {
   if (durable.ok() || durable.error().code == ErrorCode::kInterrupted) return {};
   const auto stays = [&] {
     return MakeError(ErrorCode::kInterrupted, "the rename is made and not durable: " + durable.error().message);
@@ -48,7 +48,7 @@ Status AloneNameChanges::Finish(const meta::RenameParams& params, bool replaced,
   return durable;
 }
 
-void AloneNameChanges::Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
+void LocalNameChanges::Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
   auto source = at().parts.names.Lookup(params.from_parent, params.from_name);
   if (!source.ok()) return done(source.error());
   bool directory = S_ISDIR(source->mode);
@@ -66,7 +66,7 @@ void AloneNameChanges::Rename(const meta::RenameParams& params, const Caller& ca
 
 // A file that is not whole must not take the place of a good one, of which a crash would leave nothing: it gets no new
 // name for as long as that is so.
-Status AloneNameChanges::PrepareForNewNames(const Files& files) {
+Status LocalNameChanges::PrepareForNewNames(const Files& files) {
   for (InodeId id : files) {
     CAIRNFS_RETURN_IF_ERROR(PrepareForNewName(id));
     InodePtr inode = at().table.Find(id);
@@ -80,7 +80,7 @@ Status AloneNameChanges::PrepareForNewNames(const Files& files) {
   return {};
 }
 
-bool AloneNameChanges::MayFindNoRoom(const Files& files) {
+bool LocalNameChanges::MayFindNoRoom(const Files& files) {
   if (!at().room.MayBeShort()) return false;
   return std::any_of(files.begin(), files.end(), [&](InodeId id) {
     InodePtr inode = at().table.Find(id);
@@ -90,7 +90,7 @@ bool AloneNameChanges::MayFindNoRoom(const Files& files) {
   });
 }
 
-void AloneNameChanges::RenameFile(const meta::RenameParams& params, const Files& files, const Caller& caller,
+void LocalNameChanges::RenameFile(const meta::RenameParams& params, const Files& files, const Caller& caller,
                                   Done<void> done) {
   if (!MayFindNoRoom(files)) return RenameWhenAdmitted(params, files, std::move(done));
   if (Status ready = PrepareForNewNames(files); !ready.ok()) return done(ready);
@@ -103,7 +103,7 @@ void AloneNameChanges::RenameFile(const meta::RenameParams& params, const Files&
   at().rounds.Request(at().waits.UnlessKilled(caller, std::move(rename)), SyncRounds::Scope::kNames);
 }
 
-void AloneNameChanges::RenameWhenAdmitted(const meta::RenameParams& params, const Files& files, Done<void> done) {
+void LocalNameChanges::RenameWhenAdmitted(const meta::RenameParams& params, const Files& files, Done<void> done) {
   at().rounds.WhenAdmitted(NameChange::kAlters, [this, params, files, done = std::move(done)](Status admitted) {
     if (admitted.ok()) admitted = PrepareForNewNames(files);  // it may have waited for a round
     if (!admitted.ok()) return done(admitted);
@@ -113,7 +113,7 @@ void AloneNameChanges::RenameWhenAdmitted(const meta::RenameParams& params, cons
 }
 
 // In the order of a directory's rename: what fails before the new name is shown leaves everything as it was.
-void AloneNameChanges::RenameFileDurably(const meta::RenameParams& params, const Files& files, const Caller& caller,
+void LocalNameChanges::RenameFileDurably(const meta::RenameParams& params, const Files& files, const Caller& caller,
                                          Done<void> done) {
   if (Status ready = PrepareForNewNames(files); !ready.ok()) return done(ready);
   auto commit = [this, params, files, caller, done = std::move(done)](Status durable) {
@@ -130,7 +130,7 @@ void AloneNameChanges::RenameFileDurably(const meta::RenameParams& params, const
 }
 
 // Waits until everything written before is durable, shows the new name, and makes that durable too.
-void AloneNameChanges::RenameDirectory(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
+void LocalNameChanges::RenameDirectory(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
   auto commit = [this, params, caller, done = std::move(done)](Status durable) mutable {
     if (durable.ok()) {
       rename_data_durable.Pass();

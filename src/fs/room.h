@@ -5,7 +5,6 @@
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <span>
 
 #include "base/clock.h"
 #include "base/task_queue.h"

@@ -156,12 +156,14 @@ void SharedClosing::AnswerOnceMarked(const InodePtr& inode, std::function<void()
 }
 
 void SharedClosing::PublishBeforeUnlock(const HandlePtr& handle, const Caller& caller, std::function<void()> then) {
+  bool is_changed = false;
   {
     MutexLock lock(handle->inode->mutex);
     Content* content = handle->inode->content.get();
-    if (content == nullptr || !content->changed) return then();
-    content->must_publish = content->shared().is_asked_for = true;
+    is_changed = content != nullptr && content->changed;
+    if (is_changed) content->must_publish = content->shared().is_asked_for = true;
   }
+  if (!is_changed) return then();
   auto answer = [this, handle, then = std::move(then)](const Status& round) {
     // Whoever unlocks is not told of an error: fsync and close tell it.
     const Status outcome = CheckOutcome(at_.session, handle->inode, handle->session, round);

@@ -60,7 +60,10 @@ Status Rebase(Content& content, const std::optional<meta::FileRecord>& record, u
   ours.Add(shared.own);
   ExtentMap merged;
   // A recipe of which nothing stays need not be readable.
-  if (record && !ReplaceAll(ours, kFileSizeMax)) CAIRNFS_RETURN_IF_ERROR(LoadExtents(*record, merged, chunks));
+  if (record && !ReplaceAll(ours, kFileSizeMax)) {
+    CAIRNFS_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Decode(record->recipe));
+    CAIRNFS_RETURN_IF_ERROR(LoadExtents(recipe, record->size, merged, chunks));
+  }
   Status status;
   ours.ranges.ForEach([&](uint64_t begin, uint64_t end) {
     if (status.ok()) status = LayOver(merged, content.extents, begin, end, chunks);
@@ -78,13 +81,12 @@ Status Rebase(Content& content, const std::optional<meta::FileRecord>& record, u
   return {};
 }
 
-Status LoadExtents(const meta::FileRecord& record, ExtentMap& extents, store::ChunkStore& chunks) {
-  CAIRNFS_ASSIGN_OR_RETURN(Recipe recipe, Recipe::Decode(record.recipe));
+Status LoadExtents(const Recipe& recipe, uint64_t size, ExtentMap& extents, store::ChunkStore& chunks) {
   CAIRNFS_RETURN_IF_ERROR(extents.Load(recipe, chunks));
   // A record may name extents past its size, of bytes whose predecessors were not stored then.
   if (extents.extent_count() > 0) {
-    CAIRNFS_RETURN_IF_ERROR(extents.EnsureLoaded(record.size, 1, chunks));
-    extents.Replace(record.size, kFileSizeMax - record.size, nullptr);
+    CAIRNFS_RETURN_IF_ERROR(extents.EnsureLoaded(size, 1, chunks));
+    extents.Replace(size, kFileSizeMax - size, nullptr);
   }
   return {};
 }

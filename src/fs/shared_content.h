@@ -82,7 +82,7 @@ bool ReplaceAll(const SharedContent::Changes& changes, uint64_t size);
 Status Rebase(Content& content, const std::optional<meta::FileRecord>& record, uint64_t revision,
               store::ChunkStore& chunks);
 
-// The extents of a record, into an empty map.
-Status LoadExtents(const meta::FileRecord& record, ExtentMap& extents, store::ChunkStore& chunks);
+// The extents of a record of a file of this size, into an empty map.
+Status LoadExtents(const Recipe& recipe, uint64_t size, ExtentMap& extents, store::ChunkStore& chunks);
 
 }  // namespace cairnfs::fs

@@ -203,6 +203,16 @@ void SharedFiles::LookForOthers(const InodePtr& inode, const Caller& caller, Don
   at_.calls.Run(caller, std::move(look), done);
 }
 
+void SharedFiles::WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) {
+  bool is_current = false;
+  {
+    MutexLock lock(inode->mutex);
+    is_current = !MustLook(inode);
+  }
+  if (is_current) return done({});
+  LookForOthers(inode, caller, std::move(done));
+}
+
 void SharedFiles::NoteLocked(const InodePtr& inode) {
   MutexLock lock(inode->mutex);
   inode->others_noticed++;

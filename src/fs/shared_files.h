@@ -19,12 +19,12 @@ class SharedFiles final : public Sharing {
   struct Parts {  // all outlive it
     const FileSystem::Parts& parts;
     ClusterHost& host;
-    const ClusterSession& session;
+    const SharedSession& session;
     InodeTable& table;
     Contents& contents;
     SharedRecords& records;
     SyncRounds& rounds;
-    ThreadedCalls& calls;
+    SharedCalls& calls;
     Waits& waits;
     std::stop_token stop;  // of the filesystem
   };
@@ -43,6 +43,7 @@ class SharedFiles final : public Sharing {
   bool MustLook(const InodePtr& inode) override REQUIRES_LOCK(inode->mutex);
   void LookForOthers(const InodePtr& inode, const Caller& caller, Done<void> done) override;
   void NoteRead(const InodePtr& inode) override REQUIRES_LOCK(inode->mutex);
+  void WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) override;
   void NoteLocked(const InodePtr& inode) override;
   void Refresh(const InodePtr& inode, const Caller& caller) override;
   bool MayComeBack(const Error& error) const override { return error.code != ErrorCode::kNotFound; }
@@ -78,7 +79,7 @@ class SharedFiles final : public Sharing {
 
   const Parts at_;
   Orphans* orphans_ = nullptr;                // set before the first call
-  std::atomic<unsigned> looks_under_way_{0};  // LookAgain
+  std::atomic<unsigned> looks_under_way_{0};  // of NoteRead; kLooksMax at most
 };
 
 }  // namespace cairnfs::fs

@@ -16,7 +16,7 @@ class SharedNameChanges final : public NameChanges {
  public:
   struct Parts {  // all outlive it
     ClusterHost& host;
-    const ClusterSession& session;
+    const SharedSession& session;
     SharedCopies& copies;
     Unpublished& unpublished;
   };

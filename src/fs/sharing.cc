@@ -7,23 +7,13 @@
 
 namespace cairnfs::fs {
 
-void Sharing::WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) {
-  bool is_current = false;
-  {
-    MutexLock lock(inode->mutex);
-    is_current = !MustLook(inode);
-  }
-  if (is_current) return done({});
-  LookForOthers(inode, caller, std::move(done));
-}
-
-Status AloneSharing::MayOpen(InodeId id) {
+Status LocalFiles::MayOpen(InodeId id) {
   CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, at_.parts.names.GetAttr(id));
   if (S_ISDIR(attr.mode)) return MakeError(ErrorCode::kIsDirectory, "is a directory");
   return {};
 }
 
-void AloneSharing::LoadForOpen(const InodePtr& inode, const OpenFlags&, const Caller&, Done<void> done) {
+void LocalFiles::LoadForOpen(const InodePtr& inode, const OpenFlags&, const Caller&, Done<void> done) {
   Result<bool> loaded = false;
   {
     MutexLock lock(inode->mutex);
@@ -41,7 +31,7 @@ void AloneSharing::LoadForOpen(const InodePtr& inode, const OpenFlags&, const Ca
   });
 }
 
-Result<meta::Attr> AloneSharing::ReadAttr(const std::function<Result<meta::Attr>()>& read) {
+Result<meta::Attr> LocalFiles::ReadAttr(const std::function<Result<meta::Attr>()>& read) {
   for (;;) {
     // Between the look at the record and the look at the content a round may publish the one and drop the other.
     const uint64_t dropped = at_.table.contents_dropped;
@@ -50,13 +40,13 @@ Result<meta::Attr> AloneSharing::ReadAttr(const std::function<Result<meta::Attr>
   }
 }
 
-void AloneSharing::Change(FileChange change, Done<void> done) {
+void LocalFiles::Change(FileChange change, Done<void> done) {
   if (auto status = at_.contents.TryChange(change, MayWait::kNo)) return done(*status);
   at_.waiters.Post([this, change = std::move(change), done = std::move(done)] { done(at_.contents.Change(change)); });
 }
 
 // More may have been published since it was unlinked. Its record goes with the next round.
-void AloneSharing::NoteOrphan(const InodePtr& inode) {
+void LocalFiles::NoteOrphan(const InodePtr& inode) {
   const uint64_t freed = std::max<uint64_t>(inode->freed_bytes, at_.totals.AllocatedBytesOf(inode->id));
   at_.rounds.AddOrphan(inode);
   at_.room.NoteFreed(freed);

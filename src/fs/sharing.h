@@ -1,5 +1,5 @@
-// Sharing: what other hosts have to do with the content of a file. What was closed or synced elsewhere is there when a
-// file is opened here (docs/cluster/publishing.md); to a host alone nobody else writes.
+// Sharing: brings in what other hosts have published of a file before it is opened, read or changed: close-to-open
+// (docs/cluster/publishing.md). To the files of a host alone nobody else writes.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace cairnfs::fs {
 
-// Functions that may wait for other hosts belong on a thread of Calls. They are so marked: (*).
+// (*) may wait for other hosts: call it on a thread of Calls.
 class Sharing {
  public:
   virtual ~Sharing() = default;
@@ -38,7 +38,7 @@ class Sharing {
   // As for who opens the file now: what others have published is in the content. On another thread.
   virtual void LookForOthers(const InodePtr& inode, const Caller& caller, Done<void> done) = 0;
   // The same where something was noticed of them since; else at once.
-  void WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done);
+  virtual void WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) = 0;
   // An open file is read: others are looked for beside that, now and then.
   virtual void NoteRead(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) = 0;
   // Somebody was granted a lock on the file: what others have closed of it by now is read from now on.
@@ -62,7 +62,7 @@ class Sharing {
   virtual void NoteOrphan(const InodePtr& inode) = 0;
 };
 
-class AloneSharing final : public Sharing {
+class LocalFiles final : public Sharing {
  public:
   struct Parts {  // all outlive it
     const FileSystem::Parts& parts;
@@ -70,10 +70,10 @@ class AloneSharing final : public Sharing {
     Contents& contents;
     SyncRounds& rounds;
     Room& room;
-    AloneTotals& totals;
+    LocalTotals& totals;
     TaskQueue& waiters;
   };
-  explicit AloneSharing(const Parts& parts) : at_(parts) {}
+  explicit LocalFiles(const Parts& parts) : at_(parts) {}
 
   std::function<void(kv::Transaction&, InodeId)> MarkCreated(uint64_t&) override { return {}; }
   void NoteCreated(const InodePtr&, uint64_t) override {}
@@ -84,6 +84,7 @@ class AloneSharing final : public Sharing {
   Result<meta::Attr> ReadAttr(const std::function<Result<meta::Attr>()>& read) override;
   bool MustLook(const InodePtr&) override { return false; }
   void LookForOthers(const InodePtr&, const Caller&, Done<void> done) override { done({}); }
+  void WhenCurrent(const InodePtr&, const Caller&, Done<void> done) override { done({}); }
   void NoteRead(const InodePtr&) override {}
   void NoteLocked(const InodePtr&) override {}
   void Refresh(const InodePtr&, const Caller&) override {}

@@ -18,19 +18,15 @@ constexpr int64_t kCountEveryMs = 600'000;
 
 }  // namespace
 
-uint64_t CountDirtyBytes(InodeTable& table) {
+// Of what was written and not stored yet.
+static uint64_t DirtyBytesOf(const Content& content) {
   uint64_t bytes = 0;
-  table.ForEachHeld([&](const InodePtr& inode) {
-    MutexLock lock(inode->mutex);
-    if (!inode->content) return;
-    const Content& content = *inode->content;
-    for (const auto& [start, run] : content.overlay.runs()) bytes += run.length - run.stored;
-    for (const auto& [id, chunk] : content.flying) bytes += chunk->size;
-  });
+  for (const auto& [start, run] : content.overlay.runs()) bytes += run.length - run.stored;
+  for (const auto& [id, chunk] : content.flying) bytes += chunk->size;
   return bytes;
 }
 
-void AloneTotals::Start() {
+void LocalTotals::Start() {
   at().waiters.Post([this] {
     records_.Count(at().stop);
     static_cast<void>(ScanPrefix(at().kv, "I", at().stop, [this](const kv::KvEntry&) {
@@ -40,19 +36,21 @@ void AloneTotals::Start() {
   });
 }
 
-void AloneTotals::AddInodes(FsSpace& space) const {
+void LocalTotals::AddInodes(FsSpace& space) const {
   space.inodes_free = room_.BytesForUsers() / kBytesPerInode;
   space.inodes_total = inode_count() + space.inodes_free;
 }
 
-// What files in memory hold beyond their records, modulo 2^64: files may have shrunk.
-uint64_t AloneTotals::UnrecordedBytes() {
+uint64_t LocalTotals::UnrecordedBytes(uint64_t& dirty_bytes) {
   uint64_t unrecorded = 0;
+  dirty_bytes = 0;
   at().table.ForEachHeld([&](const InodePtr& inode) {
     uint64_t allocated = 0;
     {
       MutexLock lock(inode->mutex);
-      if (!inode->content || (!inode->content->changed && !inode->content->unrecorded)) return;
+      if (!inode->content) return;
+      dirty_bytes += DirtyBytesOf(*inode->content);
+      if (!inode->content->changed && !inode->content->unrecorded) return;
       allocated = inode->content->AllocatedBytes();
     }
     unrecorded += allocated - records_.AllocatedBytesOf(inode->id);
@@ -60,14 +58,13 @@ uint64_t AloneTotals::UnrecordedBytes() {
   return unrecorded;
 }
 
-void AloneTotals::Fill(FsStatus& status) {
+void LocalTotals::Fill(FsStatus& status) {
   status.inode_count = inode_count();
   status.metadata_room_bytes = room_.BytesForUsers();
-  status.dirty_bytes = CountDirtyBytes(at().table);
   for (int tries = 1;; tries++) {
     // A record that is published between the two sums would be missing in both.
     const uint64_t recorded = records_.AllocatedBytes();
-    status.logical_bytes = recorded + UnrecordedBytes();
+    status.logical_bytes = recorded + UnrecordedBytes(status.dirty_bytes);
     if (recorded == records_.AllocatedBytes() || tries == kTriesMax) break;
   }
   if (static_cast<int64_t>(status.logical_bytes) < 0) status.logical_bytes = 0;
@@ -82,7 +79,10 @@ void SharedTotals::Fill(FsStatus& status) {
   status.inode_count = inode_count();
   Count();
   status.logical_bytes = bytes_;
-  status.dirty_bytes = CountDirtyBytes(at().table);
+  at().table.ForEachHeld([&](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    if (inode->content) status.dirty_bytes += DirtyBytesOf(*inode->content);
+  });
 }
 
 void SharedTotals::Count() {

@@ -1,8 +1,8 @@
 // Totals: how much there is of inodes and bytes.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
-#include <memory>
 #include <stop_token>
 
 #include "base/task_queue.h"
@@ -42,13 +42,10 @@ class Totals {
   std::atomic<int64_t> inode_count_{0};  // exact once the first count is through
 };
 
-// Of what was written and not stored yet.
-uint64_t CountDirtyBytes(InodeTable& table);
-
-class AloneTotals final : public Totals {
+class LocalTotals final : public Totals {
  public:
   // Both outlive it.
-  AloneTotals(const Parts& parts, kv::LocalKvStore& kv, const MetadataRoom& room)
+  LocalTotals(const Parts& parts, kv::LocalKvStore& kv, const MetadataRoom& room)
       : Totals(parts), records_(kv), room_(room) {}
   // Counts in the background. What is made and removed meanwhile is counted as it comes, and may for that one time be
   // counted twice.
@@ -59,7 +56,9 @@ class AloneTotals final : public Totals {
   void Fill(FsStatus& status) override;
 
  private:
-  uint64_t UnrecordedBytes();
+  // What files in memory hold beyond their records, modulo 2^64: files may have shrunk. `dirty_bytes`: what of them is
+  // not stored yet.
+  uint64_t UnrecordedBytes(uint64_t& dirty_bytes);
 
   RecordTotals records_;
   const MetadataRoom& room_;

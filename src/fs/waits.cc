@@ -13,6 +13,11 @@ void Waits::Stop() {
     wake_.NotifyAll();
   }
   watcher_.join();
+  // Who was not answered by now is not any more; what they hold goes while all else is there.
+  std::vector<std::shared_ptr<Wait>> unanswered;
+  MutexLock lock(mutex_);
+  unanswered.swap(waits_);
+  lock.Unlock();
 }
 
 SyncRounds::Answer Waits::UnlessKilled(const Caller& caller, Done<void> done) {

@@ -19,7 +19,8 @@ class Waits {
   ~Waits() { Stop(); }
   Waits(const Waits&) = delete;
 
-  // Ends the thread that watches: from now on callers wait until they are answered. Not on that thread.
+  // Ends the thread that watches, and forgets who was not answered. REQUIRES: the rounds have ended. Not on that
+  // thread.
   void Stop();
 
   // All functions may be called from any thread at once.

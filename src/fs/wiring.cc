@@ -94,32 +94,32 @@ void FileSystem::Impl::End() {
   workers.reset();
 }
 
-AloneFileSystem::AloneFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes)
+LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes)
     : Impl(the_parts, the_options), metadata_room(parts, *waiters, stop.get_token()) {
-  session = std::make_unique<LoneSession>();
-  calls = std::make_unique<DirectCalls>(*waiters);
+  session = std::make_unique<LocalSession>();
+  calls = std::make_unique<LocalCalls>(*waiters);
   rounds = std::make_unique<SyncRounds>(parts, nullptr, *streams, table, *waiters,
                                         SyncRounds::Options{options.flush_interval_ms});
   MakeContents(std::make_unique<LocalRecords>(parts),
                std::make_unique<Collector>(parts.kv, &parts.local_chunks, *rounds, options, owed_bytes));
-  auto made_totals = std::make_unique<AloneTotals>(Totals::Parts{parts.kv, table, *waiters, stop.get_token()},
+  auto made_totals = std::make_unique<LocalTotals>(Totals::Parts{parts.kv, table, *waiters, stop.get_token()},
                                                    *parts.local_kv, metadata_room);
-  alone_totals = made_totals.get();
+  local_totals = made_totals.get();
   totals = std::move(made_totals);
-  copies = std::make_unique<AloneCopies>(AloneCopies::Parts{parts, table, *rounds, *lost});
-  sharing = std::make_unique<AloneSharing>(AloneSharing::Parts{.parts = parts,
-                                                               .table = table,
-                                                               .contents = *contents,
-                                                               .rounds = *rounds,
-                                                               .room = *room,
-                                                               .totals = *alone_totals,
-                                                               .waiters = *waiters});
-  closing = std::make_unique<AloneClosing>(AloneClosing::Parts{*streams, *rounds, *error_names});
-  MakeThemes(std::make_unique<AloneNameChanges>(MakeServices(), metadata_room));
+  copies = std::make_unique<LocalCopies>(LocalCopies::Parts{parts, table, *rounds, *lost});
+  sharing = std::make_unique<LocalFiles>(LocalFiles::Parts{.parts = parts,
+                                                           .table = table,
+                                                           .contents = *contents,
+                                                           .rounds = *rounds,
+                                                           .room = *room,
+                                                           .totals = *local_totals,
+                                                           .waiters = *waiters});
+  closing = std::make_unique<LocalClosing>(LocalClosing::Parts{*streams, *rounds, *error_names});
+  MakeThemes(std::make_unique<LocalNameChanges>(MakeServices(), metadata_room));
 }
 
-Status AloneFileSystem::Start() {
-  alone_totals->Start();
+Status LocalFileSystem::Start() {
+  local_totals->Start();
   return {};
 }
 
@@ -129,14 +129,15 @@ static FsOptions WithoutAtime(FsOptions options) {
   return options;
 }
 
-ClusterFileSystem::ClusterFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options)
-    : Impl(the_parts, WithoutAtime(the_options)), host(*parts.cluster, parts.kv, parts.names, options.durability) {
+SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options)
+    : HasClusterHost{{*the_parts.cluster, the_parts.kv, the_parts.names, the_options.durability}},
+      Impl(the_parts, WithoutAtime(the_options)) {
   auto made_session =
-      std::make_unique<ClusterSession>(host, stop.get_token(), std::chrono::milliseconds(options.metadata_wait_ms));
-  const ClusterSession& own_session = *made_session;
+      std::make_unique<SharedSession>(host, stop.get_token(), std::chrono::milliseconds(options.metadata_wait_ms));
+  const SharedSession& own_session = *made_session;
   session = std::move(made_session);
-  auto made_calls = std::make_unique<ThreadedCalls>();
-  ThreadedCalls& own_calls = *made_calls;
+  auto made_calls = std::make_unique<SharedCalls>();
+  SharedCalls& own_calls = *made_calls;
   calls = std::move(made_calls);
   rounds = std::make_unique<SyncRounds>(parts, &host, *streams, table, *waiters,
                                         SyncRounds::Options{options.flush_interval_ms});
@@ -184,7 +185,7 @@ ClusterFileSystem::ClusterFileSystem(const FileSystem::Parts& the_parts, const F
       std::make_unique<ClusterMember>(ClusterMember::Parts{parts, options, host, table, *streams, *error_names, stop});
 }
 
-Status ClusterFileSystem::Start() {
+Status SharedFileSystem::Start() {
   CAIRNFS_RETURN_IF_ERROR(member->Start());
   shared_files->SetOrphans(member->orphans());
   return {};

@@ -22,7 +22,7 @@
 namespace cairnfs::fs {
 
 struct FileSystem::Impl {
-  virtual ~Impl() { End(); }
+  virtual ~Impl() = default;  // the whole is ended by End, which what was made half does not need
   virtual Status Start() = 0;
   // Other hosts are answered, and orphans removed, no more.
   virtual void LeaveCluster() {}
@@ -71,22 +71,26 @@ struct FileSystem::Impl {
   void MakeThemes(std::unique_ptr<NameChanges> made_changes);
 };
 
-struct AloneFileSystem final : FileSystem::Impl {
-  AloneFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes);
-  ~AloneFileSystem() override { End(); }
+struct LocalFileSystem final : FileSystem::Impl {
+  LocalFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes);
+  ~LocalFileSystem() override { End(); }
   Status Start() override;
 
   MetadataRoom metadata_room;
-  AloneTotals* alone_totals = nullptr;  // `totals`
+  LocalTotals* local_totals = nullptr;  // `totals`
 };
 
-struct ClusterFileSystem final : FileSystem::Impl {
-  ClusterFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options);
-  ~ClusterFileSystem() override { End(); }
+// Outlives the rounds, which use it on their thread.
+struct HasClusterHost {
+  ClusterHost host;
+};
+
+struct SharedFileSystem final : HasClusterHost, FileSystem::Impl {
+  SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options);
+  ~SharedFileSystem() override { End(); }
   Status Start() override;
   void LeaveCluster() override { member->Stop(); }
 
-  ClusterHost host;
   std::unique_ptr<Unpublished> unpublished;
   std::unique_ptr<ClusterMember> member;
   SharedFiles* shared_files = nullptr;  // `sharing`

@@ -1,6 +1,7 @@
 #include "fs/writer.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -207,7 +208,7 @@ void Writer::Fallocate(HandleId handle_id, const FallocateRequest& request, Done
 Result<std::vector<Extent>> Writer::FindExtents(Copy& copy, std::vector<store::ChunkPin>& pins) {
   constexpr int kTriesMax = 8;
   const InodePtr& from = copy.from->inode;
-  Error why;
+  std::optional<Error> last;
   for (int tries = 0; tries < kTriesMax; tries++) {
     pins.clear();
     uint64_t length = copy.length;
@@ -218,9 +219,9 @@ Result<std::vector<Extent>> Writer::FindExtents(Copy& copy, std::vector<store::C
     }
     // One that the source had when it was loaded may be gone since another host changed the source.
     if (extents.error().code != ErrorCode::kNotFound) return extents.error();
-    why = extents.error();
+    last = extents.error();
   }
-  why = OfNamedChunk(std::move(why));
+  const Error why = OfNamedChunk(*std::move(last));
   spdlog::error("inode {}: bytes at {} (+{}) cannot be copied: {}", from->id.value, copy.from_offset, copy.length,
                 why.message);
   at_.error_names.Note(from->id);

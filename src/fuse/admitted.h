@@ -27,7 +27,7 @@ void WhereItMayWait(fuse_req_t request, Act act) {
       [request](const Status& killed) { ReplyError(request, killed.error()); });
 }
 
-// Calls `act(filesystem)` once the change is let in (fs::FileSystem::WhenAdmitted), perhaps on another thread and after
+// Calls `act(filesystem)` once the change is let in (fs::Names::WhenAdmitted), perhaps on another thread and after
 // the handler has returned. So `act` must own what it needs of the request's message. Replies when the change is
 // refused.
 template <typename Act>
