@@ -9,6 +9,7 @@
 #include "fs/error_names.h"
 #include "fs/handle.h"
 #include "fs/host_session.h"
+#include "fs/marks.h"
 #include "fs/waits.h"
 
 namespace cairnfs::fs {
@@ -82,7 +83,7 @@ class LocalClosing final : public Closing {
 class SharedClosing final : public Closing {
  public:
   struct Parts {  // all outlive it
-    kv::KvStore& kv;
+    Marks& marks;
     ClusterHost& host;
     const SharedSession& session;
     InodeTable& table;
@@ -115,8 +116,6 @@ class SharedClosing final : public Closing {
   };
   static Closer Judge(Handle& handle, const Caller& caller);
   Status BeginClose(Handle& handle, Closer closer);
-  // Puts this host's mark of a file that is changed. Waits for the store.
-  Status MarkUnpublished(const InodePtr& inode);
 
   const Parts at_;
 };

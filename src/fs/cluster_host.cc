@@ -23,6 +23,10 @@ Error Unanswered() {
   return MakeError(ErrorCode::kUnavailable, "the metadata does not tell what became of the file's last record");
 }
 
+bool IsInDoubt(const Result<uint64_t>& revision) {
+  return !revision.ok() && revision.error().code != ErrorCode::kStale && kv::MayHaveRun(revision.error().code);
+}
+
 bool IsForsaken(const Caller& caller) {
   return (caller.cancelled && caller.cancelled()) || kv::Patience::IsWaitOver(nullptr);
 }

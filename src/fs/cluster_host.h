@@ -25,6 +25,9 @@ Error NoSession();
 // kUnavailable: what this host has published of a file is not known while the store does not answer.
 Error Unanswered();
 
+// Of a commit: it is not known whether it ran, or runs yet. Where the session is gone that does not matter.
+bool IsInDoubt(const Result<uint64_t>& revision);
+
 // Whether nobody waits any more for what this thread does for the caller (Caller::cancelled, kv::Patience).
 bool IsForsaken(const Caller& caller);
 // kInterrupted: what is given up then.

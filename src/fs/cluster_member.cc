@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coherence/cluster_locks.h"
-#include "fs/sync_rounds.h"
+#include "fs/publish_items.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -97,7 +97,7 @@ void ClusterMember::DropUnpublished() {
     files++;
     spdlog::error("inode {}: {}", inode->id.value, why.message);
     at_.error_names.Note(inode->id);
-    SyncRounds::Forsake(at_.streams, inode, why);
+    fs::DropUnpublished(at_.streams, inode, why);
   });
   spdlog::error(
       "the session with the cluster was lost, and with it changes of {} files; files that are open for "

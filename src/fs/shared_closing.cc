@@ -55,7 +55,7 @@ void SharedClosing::Close(const HandlePtr& handle, const Caller& caller, Done<vo
 void SharedClosing::NoteReleased(const InodePtr& inode, const OpenFlags& flags) {
   SharedContent& shared = inode->content->shared();
   const bool is_settled = inode->write_open_count == 0 || !inode->content->changed;
-  if (!flags.write || !shared.is_marked || !is_settled || shared.is_void) return;
+  if (!flags.write || !shared.MayBeMarked() || !is_settled || shared.is_void) return;
   shared.is_asked_for = true;
   at_.contents.MarkChanged(inode);
 }
@@ -85,7 +85,7 @@ void SharedClosing::AskForMarked() {
   at_.table.ForEachHeld([this](const InodePtr& inode) {
     MutexLock lock(inode->mutex);
     Content* content = inode->content.get();
-    if (content == nullptr || content->must_reload() || !content->shared().is_marked) return;
+    if (content == nullptr || content->must_reload() || !content->shared().MayBeMarked()) return;
     content->must_publish = content->shared().is_asked_for = true;
     at_.contents.MarkChanged(inode);
   });
@@ -98,30 +98,6 @@ void SharedClosing::NoteWriter(Handle& handle, const Caller& caller) {
   const bool are_too_many = handle.writer_threads.size() == kThreadsMax;
   handle.writer_threads.insert(caller.pid);
   handle.writers.insert(are_too_many ? 0 : ProcessOf(caller.pid));
-}
-
-Status SharedClosing::MarkUnpublished(const InodePtr& inode) {
-  uint64_t session = 0;
-  {
-    MutexLock lock(inode->mutex);
-    if (!inode->content || !inode->content->changed || inode->content->shared().is_marked) return {};
-    session = inode->content->shared().session;
-  }
-  kv::Transaction transaction;
-  at_.host.AddSessionCompare(transaction, session);
-  transaction.IfExists(meta::InodeKey(inode->id));
-  at_.host.AddMark(transaction, inode->id, session);
-  const auto marked = at_.kv.Commit(transaction);
-  if (!marked.ok() && !kv::MayHaveRun(marked.error().code)) return marked.error();
-  MutexLock lock(inode->mutex);
-  if (inode->content && session == at_.host.session()) {
-    at_.contents.MarkChanged(
-        inode);  // a round takes the mark away again, also where it has published the file meanwhile
-    inode->content->must_publish = true;
-    inode->content->shared().is_marked = inode->content->shared().is_asked_for = true;
-  }
-  if (!marked.ok()) return marked.error();
-  return {};
 }
 
 bool SharedClosing::IsDurableHere(const InodePtr& inode) const {
@@ -151,7 +127,9 @@ void SharedClosing::AnswerOnceMarked(const InodePtr& inode, std::function<void()
     answer();
   };
   at_.calls.for_store().Post(
-      [this, inode, finish] { finish(at_.host.membership().LeaseHolds() ? MarkUnpublished(inode) : Unanswered()); },
+      [this, inode, finish] {
+        finish(at_.host.membership().LeaseHolds() ? at_.marks.PutUntilPublished(inode) : Unanswered());
+      },
       [until] { return Clock::Now() >= until; }, [finish](const Error& why) { finish(why); });
 }
 

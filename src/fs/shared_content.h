@@ -43,6 +43,7 @@ struct SharedContent final : PublishState {
 
   // Marks of unpublished files (meta::UnpublishedMark).
   bool is_marked = false;                // this host's is in the store, or may be: the next publish takes it away
+  unsigned marks_in_doubt = 0;           // of this host, that may be put yet (marks.h)
   bool stays_marked = false;             // but for that one: it publishes what an open has truncated
   bool is_asked_for = false;             // its own close, fsync or unlock asks for all of it since then
   bool is_closed = false;                // a descriptor that wrote was closed since the last publish
@@ -50,6 +51,7 @@ struct SharedContent final : PublishState {
   std::optional<std::string> failure;    // why a publish failed since then
   std::vector<meta::Mark> others_marks;  // of other sessions, as last read
 
+  bool MayBeMarked() const { return is_marked || marks_in_doubt > 0; }
   // Whether the size is what this host has set, not the greatest that any host made.
   bool SizeIsSet() const { return own.size_is_set || publishing.size_is_set; }
   bool TimesAreSet() const { return own.times_are_set || publishing.times_are_set; }

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/machine_limits.h"
+#include "fs/local_publisher.h"
+#include "fs/shared_publisher.h"
 
 namespace cairnfs::fs {
 
@@ -25,6 +27,13 @@ FileSystem::Impl::Impl(const FileSystem::Parts& the_parts, const FsOptions& the_
   hooks.no_room = [this] { room->NoteNone(); };
   streams = std::make_unique<Streams>(parts.chunks, parts.local_chunks, parts.pool, parts.chunk_params, *workers,
                                       std::move(hooks));
+  dirty_files = std::make_unique<DirtyFiles>(parts.chunks, *streams, table);
+}
+
+void FileSystem::Impl::MakeRounds(std::unique_ptr<Publisher> made_publisher) {
+  publisher = std::move(made_publisher);
+  rounds = std::make_unique<SyncRounds>(SyncRounds::Parts{parts.names, *dirty_files, *publisher, *waiters},
+                                        SyncRounds::Options{options.flush_interval_ms});
 }
 
 void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
@@ -98,8 +107,7 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
     : Impl(the_parts, the_options), metadata_room(parts, *waiters, stop.get_token()) {
   session = std::make_unique<LocalSession>();
   calls = std::make_unique<LocalCalls>(*waiters);
-  rounds = std::make_unique<SyncRounds>(parts, nullptr, *streams, table, *waiters,
-                                        SyncRounds::Options{options.flush_interval_ms});
+  MakeRounds(std::make_unique<LocalPublisher>(*parts.local_kv, parts.local_chunks, *dirty_files, table));
   MakeContents(std::make_unique<LocalRecords>(parts),
                std::make_unique<Collector>(parts.kv, &parts.local_chunks, *rounds, options, owed_bytes));
   auto made_totals = std::make_unique<LocalTotals>(Totals::Parts{parts.kv, table, *waiters, stop.get_token()},
@@ -130,8 +138,7 @@ static FsOptions WithoutAtime(FsOptions options) {
 }
 
 SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options)
-    : HasClusterHost{{*the_parts.cluster, the_parts.kv, the_parts.names, the_options.durability}},
-      Impl(the_parts, WithoutAtime(the_options)) {
+    : SharedRoundParts(the_parts, the_options), Impl(the_parts, WithoutAtime(the_options)) {
   auto made_session =
       std::make_unique<SharedSession>(host, stop.get_token(), std::chrono::milliseconds(options.metadata_wait_ms));
   const SharedSession& own_session = *made_session;
@@ -139,8 +146,14 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
   auto made_calls = std::make_unique<SharedCalls>();
   SharedCalls& own_calls = *made_calls;
   calls = std::move(made_calls);
-  rounds = std::make_unique<SyncRounds>(parts, &host, *streams, table, *waiters,
-                                        SyncRounds::Options{options.flush_interval_ms});
+  MakeRounds(std::make_unique<SharedPublisher>(SharedPublisher::Parts{.kv = parts.kv,
+                                                                      .names = parts.names,
+                                                                      .chunks = parts.chunks,
+                                                                      .host = host,
+                                                                      .streams = *streams,
+                                                                      .table = table,
+                                                                      .files = *dirty_files,
+                                                                      .marks = marks}));
   auto made_records = std::make_unique<SharedRecords>(parts, host, own_session, *streams);
   SharedRecords& own_records = *made_records;
   MakeContents(std::move(made_records), std::make_unique<Collector>(parts.kv, nullptr, *rounds, options, 0));
@@ -169,7 +182,7 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
                                                                        .stop = stop.get_token()});
   shared_files = made_sharing.get();
   sharing = std::move(made_sharing);
-  closing = std::make_unique<SharedClosing>(SharedClosing::Parts{.kv = parts.kv,
+  closing = std::make_unique<SharedClosing>(SharedClosing::Parts{.marks = marks,
                                                                  .host = host,
                                                                  .session = own_session,
                                                                  .table = table,

@@ -11,6 +11,7 @@
 #include "fs/collector.h"
 #include "fs/directories.h"
 #include "fs/maintenance.h"
+#include "fs/marks.h"
 #include "fs/names.h"
 #include "fs/open_files.h"
 #include "fs/reader.h"
@@ -41,6 +42,8 @@ struct FileSystem::Impl {
   std::unique_ptr<HostSession> session;
   std::unique_ptr<Calls> calls;
   std::unique_ptr<FileRecords> records;
+  std::unique_ptr<DirtyFiles> dirty_files;
+  std::unique_ptr<Publisher> publisher;
   std::unique_ptr<SyncRounds> rounds;
   std::unique_ptr<Collector> collector;
   std::unique_ptr<Checker> checker;
@@ -64,6 +67,7 @@ struct FileSystem::Impl {
 
  protected:
   Impl(const FileSystem::Parts& the_parts, const FsOptions& the_options);
+  void MakeRounds(std::unique_ptr<Publisher> made_publisher);
   // What both are made of, once the session, the calls and the rounds are there.
   void MakeContents(std::unique_ptr<FileRecords> made_records, std::unique_ptr<Collector> made_collector);
   // Once all that comes before `changes` is.
@@ -80,12 +84,15 @@ struct LocalFileSystem final : FileSystem::Impl {
   LocalTotals* local_totals = nullptr;  // `totals`
 };
 
-// Outlives the rounds, which use it on their thread.
-struct HasClusterHost {
+// Outlive the rounds, which use them on their thread.
+struct SharedRoundParts {
+  SharedRoundParts(const FileSystem::Parts& parts, const FsOptions& options)
+      : host(*parts.cluster, parts.kv, parts.names, options.durability), marks(parts.kv, host) {}
   ClusterHost host;
+  Marks marks;
 };
 
-struct SharedFileSystem final : HasClusterHost, FileSystem::Impl {
+struct SharedFileSystem final : SharedRoundParts, FileSystem::Impl {
   SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options);
   ~SharedFileSystem() override { End(); }
   Status Start() override;

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <future>
+#include <memory>
+#include <mutex>
 
 #include "cluster_fixture.h"
 #include "fs/processes.h"
@@ -50,6 +52,21 @@ class ClusterMarksTest : public ClusterTest {
     EXPECT_NE(renamed.error().message.find("'dir/file': host host2"), std::string::npos) << renamed.error().message;
     EXPECT_NE(renamed.error().message.find(why), std::string::npos) << renamed.error().message;
   }
+  // From now on transactions of the second host that put nothing but marks fail so.
+  void RefuseMarks(const Error& why) {
+    host(1).gate->refuse = [state = refusals_, why](const kv::Transaction& transaction) -> std::optional<Error> {
+      std::lock_guard lock(state->mutex);
+      if (!state->refuses || !transaction.operation_id.starts_with("mark/")) return std::nullopt;
+      state->last = transaction;
+      return why;
+    };
+  }
+  // The last that failed.
+  std::optional<kv::Transaction> AllowMarks() {
+    std::lock_guard lock(refusals_->mutex);
+    refusals_->refuses = false;
+    return refusals_->last;
+  }
   Status CloseElsewhere(const std::string& bytes, OpenFlags flags = {.read = true, .write = true}) {
     auto again = host(0).Open("file", flags, directory_);
     if (!again.ok()) return again.error();
@@ -57,6 +74,12 @@ class ClusterMarksTest : public ClusterTest {
     return host(0).CloseFile(*again);
   }
 
+  struct Refusals {
+    std::mutex mutex;
+    bool refuses = true;
+    std::optional<kv::Transaction> last;
+  };
+  const std::shared_ptr<Refusals> refusals_ = std::make_shared<Refusals>();
   InodeId directory_;
   FileSystem::Created file_;
 };
@@ -218,6 +241,36 @@ TEST_F(ClusterMarksTest, AMarkThatMayBePutYet) {
   ASSERT_TRUE(late && !late->operation_id.empty());
   ASSERT_TRUE(host(1).Fsync(file_).ok());
   EXPECT_TRUE(host(1).gate->Commit(*late).ok()) << "what became of it is known";
+  EXPECT_EQ(Marks(), 0u);
+  ExpectWholeWithoutItsHost("bytesmore");
+}
+
+// Stores through a mapping whose descriptor was closed: the mark's answer is lost, and it may be put yet.
+TEST_F(ClusterMarksTest, AMarkOfAMappingThatMayBePutYet) {
+  ASSERT_TRUE(host(1).Flush(file_).ok());
+  RefuseMarks(Gate::Away());
+  FileSystem::WriteRequest pages = host(1).RequestOf(file_, 0, "PAGES");
+  pages.from_page_cache = true;
+  ASSERT_TRUE(host(1).Send(std::move(pages)).ok()) << "the bytes are kept";
+  const auto late = AllowMarks();
+  ASSERT_TRUE(late && !late->operation_id.empty());
+  ASSERT_TRUE(host(1).Fsync(file_).ok());
+  EXPECT_TRUE(host(1).gate->Commit(*late).ok()) << "what became of it is known";
+  EXPECT_EQ(Marks(), 0u);
+  ExpectWholeWithoutItsHost("PAGES");
+}
+
+TEST_F(ClusterMarksTest, AMarkThatWasRefusedIsPutByTheNextRound) {
+  ASSERT_TRUE(host(1).Flush(file_).ok());
+  ASSERT_TRUE(host(1).Write(file_, 5, "more").ok());
+  RefuseMarks(MakeError(ErrorCode::kNoSpace, "the store is full"));
+  host(1).chunks->syncs_fail = true;
+  EXPECT_FALSE(host(1).Flush(file_).ok());
+  EXPECT_EQ(Marks(), 0u);
+  AllowMarks();
+  host(1).chunks->before_sync = [this] { EXPECT_EQ(Marks(), 1u) << "while the close waits"; };
+  host(1).chunks->syncs_fail = false;
+  ASSERT_TRUE(host(1).Flush(file_).ok());
   EXPECT_EQ(Marks(), 0u);
   ExpectWholeWithoutItsHost("bytesmore");
 }

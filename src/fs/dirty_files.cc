@@ -1,0 +1,219 @@
+#include "fs/dirty_files.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/failpoint.h"
+
+namespace cairnfs::fs {
+namespace {
+
+Failpoint round_drained("fs.round_drained", Failpoint::Kind::kKill);
+
+// A file that stays open for writing is left out of background rounds until this many of its chunks are unpublished.
+constexpr size_t kPinsMax = 8192;
+
+// What a round stores on its own thread, however many files it is of.
+constexpr uint64_t kStoredHereBytesMax = 32 * kKiB;
+
+// The size that a record may have now: bytes beyond the last record's size count only up to the first one that no
+// extent covers and that was written, so that a crash never shows a file longer than its durable bytes. Where older
+// bytes of the range are in the extents, those are what the sync point covers. Up to the size at the freeze, what is
+// not stored was written after it: there the file was as the extents have it, or a hole.
+uint64_t DurableSize(const Content& content) {
+  std::optional<uint64_t> limit;
+  uint64_t floor = content.published_size;
+  auto consider = [&](uint64_t begin, uint64_t end) {
+    begin = std::max(begin, floor);
+    if (limit) end = std::min(end, *limit);
+    if (begin >= end) return;
+    uint64_t position = begin;
+    content.extents.ForEach(begin, end - begin, [&](const Extent& extent) {
+      if (extent.offset <= position) position = extent.end();
+    });
+    if (position < end) limit = position;
+  };
+  for (const auto& range : content.lost) consider(range.begin, range.end);
+  floor = std::max(floor, content.owed_size);
+  content.overlay.ForEachUnstored(consider);
+  for (const auto& [id, chunk] : content.flying) consider(chunk->offset, chunk->offset + chunk->size);
+  return limit ? std::min(content.size, *limit) : content.size;
+}
+
+Status WaitDrained(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  Content& content = *inode->content;
+  for (;;) {
+    if (content.flying.empty() || content.flying.begin()->first > content.drain_target) return {};
+    auto landed = content.landed.find(content.flying.begin()->first);
+    if (landed != content.landed.end() && landed->second.failure) {
+      return landed->second.failure->WithContext("bytes of inode " + std::to_string(inode->id.value));
+    }
+    inode->changed_state.Wait(inode->mutex);
+  }
+}
+
+}  // namespace
+
+void DirtyFiles::Add(const InodePtr& inode) {
+  inode->content->changed = true;
+  table_.Hold(inode->id);
+  Requeue(inode);
+}
+
+void DirtyFiles::Requeue(const InodePtr& inode) {
+  MutexLock lock(mutex_);
+  dirty_.push_back(inode);
+}
+
+bool DirtyFiles::empty() const {
+  MutexLock lock(mutex_);
+  return dirty_.empty();
+}
+
+std::vector<InodePtr> DirtyFiles::TakeOver(Which which) {
+  std::vector<InodePtr> dirty, left_out, gone;
+  {
+    MutexLock lock(mutex_);
+    dirty.swap(dirty_);
+  }
+  for (const InodePtr& inode : dirty) {
+    MutexLock lock(inode->mutex);
+    // Dropped meanwhile, because its session was lost; perhaps changed again since, and then twice in the list.
+    if (!inode->content || !inode->content->changed || inode->content->owed) {
+      gone.push_back(inode);
+      continue;
+    }
+    Content& content = *inode->content;
+    const bool is_ready = content.must_publish || inode->write_open_count == 0 || content.pins.size() > kPinsMax;
+    if (table_.IsGone(inode)) {
+      // It went before this freeze: nobody is to see it any more.
+      streams_.Discard(inode);
+      content.pins.clear();
+      content.changed = false;
+      gone.push_back(inode);
+    } else if (which == Which::kAll || is_ready) {
+      content.owed = true;
+      content.owed_size = content.size;
+      content.must_publish = false;
+      taken_.push_back(inode);
+    } else {
+      left_out.push_back(inode);
+    }
+  }
+  MutexLock lock(mutex_);
+  dirty_.insert(dirty_.end(), left_out.begin(), left_out.end());
+  return gone;
+}
+
+// A file for which there was no space, and which was deleted since, holds nobody up any more.
+bool DirtyFiles::DiscardIfGone(const InodePtr& inode) {
+  {
+    MutexLock lock(inode->mutex);
+    if (!table_.IsGone(inode)) return false;
+    streams_.Discard(inode);
+    inode->content->pins.clear();
+    inode->content->changed = inode->content->owed = false;
+    inode->changed_state.NotifyAll();
+  }
+  table_.Unhold(inode);
+  return true;
+}
+
+std::vector<DirtyFiles::Undrained> DirtyFiles::Drain() {
+  uint64_t here_bytes_max = kStoredHereBytesMax;
+  for (const InodePtr& inode : taken_) streams_.Drain(inode, here_bytes_max);
+  // Bytes and recipes that have no space must not hold up the names: among them are the deletions that make space.
+  std::vector<Undrained> undrained;
+  std::erase_if(taken_, [&](const InodePtr& inode) {
+    Status drained = WaitDrained(inode);
+    if (drained.ok()) return false;
+    if (DiscardIfGone(inode)) return true;
+    shortage = drained.error();
+    undrained.push_back({inode, drained.error()});
+    MutexLock lock(inode->mutex);
+    inode->content->owed_size = 0;
+    inode->content->must_publish = true;  // by the next round, whoever has it open
+    return false;
+  });
+  round_drained.Pass();
+  return undrained;
+}
+
+Result<meta::FileRecord> DirtyFiles::MakeRecord(const InodePtr& inode) {
+  Content& content = *inode->content;
+  if (!content.loss_told && inode->error) loss = inode->error;
+  content.loss_told = true;
+  const uint64_t durable_size = DurableSize(content);  // before holes are filled
+  streams_.MergeSmallExtents(inode);
+  streams_.MergeTail(inode, durable_size);
+  ChunkSink sink{chunks_, content.owner, content.pins};
+  auto recipe = content.extents.Store(sink);
+  if (!recipe.ok()) {
+    // The file stays as it was recorded last, and comes again: no other waits for it.
+    streams_.NoteRecipeError(inode, recipe.error());
+    content.owed = false;
+    content.must_publish = true;
+    Requeue(inode);
+    inode->changed_state.NotifyAll();
+    return recipe.error();
+  }
+  Streams::ForgetRecipeError(inode);
+  meta::FileRecord record;
+  record.size = durable_size;
+  record.allocated_bytes = content.extents.allocated_bytes();
+  record.mtime = content.mtime;
+  record.ctime = content.ctime;
+  record.recipe = recipe->Encode();
+  return record;
+}
+
+void DirtyFiles::Release(const InodePtr& inode) {
+  {
+    MutexLock lock(inode->mutex);
+    if (inode->content) inode->content->unrecorded = false;
+    if (inode->content && inode->open_count == 0 && !inode->content->changed && inode->content->idle()) {
+      streams_.RemoveRange(inode, 0, kFileSizeMax);
+      inode->content.reset();
+      table_.contents_dropped++;
+    }
+  }
+  table_.Unhold(inode);
+}
+
+void DirtyFiles::NoteFailed(InodeId inode) {
+  MutexLock lock(mutex_);
+  failed_.insert(inode);
+}
+
+// Nullopt: it is published or dropped since, and forgotten here.
+std::optional<Error> DirtyFiles::WhyFailed(InodeId id) {
+  const InodePtr inode = table_.Find(id);
+  if (inode) {
+    MutexLock lock(inode->mutex);
+    if (inode->content && inode->content->changed && inode->content->publish_error) {
+      return inode->content->publish_error;
+    }
+    MutexLock list(mutex_);
+    failed_.erase(id);
+    return std::nullopt;
+  }
+  MutexLock list(mutex_);
+  failed_.erase(id);
+  return std::nullopt;
+}
+
+std::map<InodeId, Error> DirtyFiles::Failed() {
+  std::set<InodeId> known;
+  {
+    MutexLock lock(mutex_);
+    known = failed_;
+  }
+  std::map<InodeId, Error> files;
+  for (InodeId id : known) {
+    if (auto why = WhyFailed(id)) files.emplace(id, *std::move(why));
+  }
+  return files;
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,123 @@
+#include "fs/local_publisher.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/failpoint.h"
+
+namespace cairnfs::fs {
+namespace {
+
+Failpoint round_published("fs.round_published", Failpoint::Kind::kKill);
+Failpoint round_data_synced("fs.round_data_synced", Failpoint::Kind::kKill);
+Failpoint round_flushed("fs.round_flushed", Failpoint::Kind::kKill);
+// Leaves out the sync of chunk data before names are flushed: the bug that the whole design guards against.
+Failpoint round_data_sync("fs.round_data_sync", Failpoint::Kind::kSkippable);
+
+// Memory that names may take before they are flushed: past it names wait, past a quarter of it a round is asked for. On
+// a disk with little room it is less: what is not flushed yet has no room for sure.
+constexpr size_t kUnflushedBytesMax = 64 * kMiB;
+constexpr size_t kUnflushedBytesMin = 2 * kMiB;
+constexpr size_t kUnflushedShareOfFree = 16;
+
+// A round of so little is run by the thread that asks for it: it takes some milliseconds.
+constexpr uint64_t kBytesRunOnCallerMax = 8 * kMiB;
+
+size_t UnflushedBytesMax(const store::LocalChunkStore& chunks) {
+  return std::clamp<uint64_t>(chunks.DiskFreeBytes() / kUnflushedShareOfFree, kUnflushedBytesMin, kUnflushedBytesMax);
+}
+
+}  // namespace
+
+void LocalPublisher::BeginOperation() {
+  MutexLock turn(turnstile_);
+  gate_.lock_shared();
+}
+
+// What removes names is let in for longer, because it makes room.
+Publisher::Admission LocalPublisher::Admit(NameChange change) const {
+  const size_t unflushed_bytes = kv_.UnflushedBytes(), bytes_max = UnflushedBytesMax(chunks_);
+  if (unflushed_bytes < bytes_max / 4) return Admission::kAtOnce;
+  const bool removes = change == NameChange::kRemoves;
+  return unflushed_bytes < bytes_max * (removes ? 2 : 1) ? Admission::kWithRound : Admission::kAfterRound;
+}
+
+bool LocalPublisher::AdmitsWhileFailing(NameChange change) const {
+  return change == NameChange::kRemoves && kv_.UnflushedBytes() < 2 * kUnflushedBytesMax;
+}
+
+bool LocalPublisher::MayRunOnCaller() const {
+  return chunks_.ReservedBytes() + kv_.UnflushedBytes() <= kBytesRunOnCallerMax;
+}
+
+bool LocalPublisher::IsDiskFailure(const Error& error) const {
+  return error.code == ErrorCode::kIo || error.code == ErrorCode::kFailed || error.code == ErrorCode::kCorrupt ||
+         error.code == ErrorCode::kExhausted || error.code == ErrorCode::kPermission;  // it went read-only
+}
+
+std::vector<InodePtr> LocalPublisher::Freeze(DirtyFiles::Which which) {
+  MutexLock turn(turnstile_);
+  std::unique_lock gate(gate_);
+  if (files_.empty() && !kv_.HasUnflushed()) return {};
+  kv_.BeginFrozen();
+  is_open_ = true;
+  return files_.TakeOver(which);
+}
+
+void LocalPublisher::Open(DirtyFiles::Which which) {
+  for (const InodePtr& inode : Freeze(which)) table_.Unhold(inode);
+}
+
+Status LocalPublisher::Publish(const InodePtr& inode, uint64_t round_number, Batch& batch) {
+  MutexLock lock(inode->mutex);
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileRecord record, files_.MakeRecord(inode));
+  Content& content = *inode->content;
+  batch.writes.push_back({meta::FileKey(inode->id), record.Encode(), 0});
+  content.published_size = record.size;
+  std::move(content.pins.begin(), content.pins.end(), std::back_inserter(batch.pins));
+  content.pins.clear();
+  content.owed = false;
+  content.flushed_with = round_number;
+  content.changed = content.overlay.HasUnstored() || !content.flying.empty();
+  if (content.changed) {
+    files_.Requeue(inode);
+  } else {
+    content.unrecorded = true;
+    batch.whole.push_back(inode);
+  }
+  inode->changed_state.NotifyAll();
+  return {};
+}
+
+void LocalPublisher::PublishTaken(uint64_t round_number) {
+  Batch batch;
+  for (const InodePtr& inode : files_.taken()) {
+    Status published = Publish(inode, round_number, batch);
+    if (published.ok()) continue;
+    files_.shortage = published.error().WithContext("recipe of inode " + std::to_string(inode->id.value));
+  }
+  files_.ClearTaken();
+  kv_.CommitLate(batch.writes);
+  batch.pins.clear();
+  for (const InodePtr& inode : batch.whole) files_.Release(inode);
+}
+
+Status LocalPublisher::Finish(const Round& round) {
+  files_.Drain();
+  PublishTaken(round.number);
+  round_published.Pass();
+  // Somebody waits for it: what is little goes with the names. Segments are synced by rounds that nobody waits for.
+  if (!round_data_sync.PassOrSkip()) {
+    CAIRNFS_RETURN_IF_ERROR(round.is_awaited ? chunks_.SyncWithEngine() : chunks_.Sync());
+  }
+  round_data_synced.Pass();
+  CAIRNFS_RETURN_IF_ERROR(kv_.FlushFrozen());
+  round_flushed.Pass();
+  is_open_ = false;
+  return {};
+}
+
+// Small chunks go to their segment, or the next start would have to see to it.
+void LocalPublisher::Stop() { static_cast<void>(chunks_.Sync().ok()); }
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,59 @@
+// LocalPublisher: the rounds of a host alone. Names and records are written to memory first; a round freezes them,
+// drains the files, syncs the chunks, and flushes what was frozen.
+//
+// Invariant: what FlushFrozen writes names only chunks that ChunkStore::Sync has made durable before, and holds for
+// each file changed before the freeze a record with every byte accepted before it.
+#pragma once
+
+#include <atomic>
+#include <shared_mutex>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "fs/publisher.h"
+
+namespace cairnfs::fs {
+
+class LocalPublisher final : public Publisher {
+ public:
+  // All outlive it.
+  LocalPublisher(kv::LocalKvStore& kv, store::LocalChunkStore& chunks, DirtyFiles& files, InodeTable& table)
+      : kv_(kv), chunks_(chunks), files_(files), table_(table) {}
+
+  void BeginOperation() override;
+  void EndOperation() override { gate_.unlock_shared(); }
+  Admission Admit(NameChange change) const override;
+  bool AdmitsWhileFailing(NameChange change) const override;
+  bool HasUnflushedNames() const override { return kv_.HasUnflushed(); }
+  bool MayRunOnCaller() const override;
+  bool IsDiskFailure(const Error& error) const override;
+  bool is_open() const override { return is_open_; }
+
+  Status Settle() override { return {}; }
+  void Open(DirtyFiles::Which which) override;
+  Status Finish(const Round& round) override;
+  void Stop() override;
+
+ private:
+  struct Batch {
+    std::vector<kv::KvWrite> writes;
+    std::vector<store::ChunkPin> pins;  // given up once the records that name the chunks can be read
+    std::vector<InodePtr> whole;        // of which all is in the record
+  };
+  std::vector<InodePtr> Freeze(DirtyFiles::Which which);
+  Status Publish(const InodePtr& inode, uint64_t round_number, Batch& batch);
+  void PublishTaken(uint64_t round_number);
+
+  kv::LocalKvStore& kv_;
+  store::LocalChunkStore& chunks_;
+  DirtyFiles& files_;
+  InodeTable& table_;
+
+  // A freeze takes the gate exclusively. The turnstile keeps a stream of operations from shutting a freeze out.
+  Mutex turnstile_;
+  std::shared_mutex gate_;
+
+  std::atomic<bool> is_open_{false};  // set by the thread that runs the round
+};
+
+}  // namespace cairnfs::fs

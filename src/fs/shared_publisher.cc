@@ -1,0 +1,267 @@
+#include "fs/shared_publisher.h"
+
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr int kConflictsMax = 100;
+constexpr char kNotPublished[] = "bytes of the file that were not published are lost";
+
+// A transaction was refused for what stands under the keys of one of its files: the others can be published.
+bool IsOfOneFile(ErrorCode code) { return code == ErrorCode::kConflict || code == ErrorCode::kCorrupt; }
+
+}  // namespace
+
+Status SharedPublisher::Settle() {
+  CAIRNFS_RETURN_IF_ERROR(marks_.Settle());
+  if (!in_doubt_) return {};
+  // What was dropped with its session can run no more: whether it did is nobody's concern.
+  const bool is_dropped = in_doubt_->session != host_.session();
+  const Result<uint64_t> revision =
+      is_dropped ? MakeError(ErrorCode::kStale, kNotPublished) : kv_.Commit(in_doubt_->transaction);
+  if (IsInDoubt(revision)) return revision.error().WithContext("records of files");
+  InDoubt settled = *std::exchange(in_doubt_, std::nullopt);
+  std::vector<PublishItem> conflicts;
+  Conclude(settled.items, revision, conflicts);
+  // The round that follows finds out why.
+  if (!conflicts.empty()) items_.RequeueAll(conflicts, revision.error());
+  return {};
+}
+
+void SharedPublisher::Open(DirtyFiles::Which which) {
+  if (files_.empty()) return;
+  is_open_ = true;
+  for (const InodePtr& inode : files_.TakeOver(which)) table_.Unhold(inode);
+}
+
+// Before chunks are waited for: should this host end meanwhile, others know that the file is not what was closed.
+Status SharedPublisher::MarkClosed() {
+  std::vector<InodePtr> unmarked;
+  for (const InodePtr& inode : files_.taken()) {
+    MutexLock lock(inode->mutex);
+    const Content& content = *inode->content;
+    const bool is_closed = content.changed && !content.must_reload() && content.shared().is_closed;
+    if (is_closed && !content.shared().is_marked && HasUnpublishedBytes(content)) unmarked.push_back(inode);
+  }
+  return marks_.Put(unmarked);
+}
+
+void SharedPublisher::TellFailures() {
+  if (in_doubt_ || marks_.in_doubt()) return;  // by a later round
+  const std::vector<InodePtr> failed = items_.TakeFailed();
+  if (Status told = marks_.Put(failed); !told.ok()) {
+    spdlog::warn("other hosts do not know yet that files could not be published: {}", told.error().message);
+  }
+}
+
+void SharedPublisher::Prepare(const InodePtr& inode, std::vector<PublishItem>& items) {
+  uint64_t session = 0;
+  {
+    MutexLock lock(inode->mutex);
+    const Content& content = *inode->content;
+    session = content.shared().session;
+    const bool is_lost = !content.changed || content.must_reload() || session != host_.session();
+    if (!is_lost) {
+      auto item = items_.Prepare(inode);
+      if (item.ok()) items.push_back(std::move(*item));
+      if (!item.ok()) items_.NoteShortage(inode, item.error());
+      return;
+    }
+  }
+  items_.Drop(inode, session, SessionLost(kNotPublished));
+}
+
+Status SharedPublisher::Finish(const Round&) {
+  if (Status marked = MarkClosed(); !marked.ok()) {
+    // Whoever changes such a file does not wait for the answer.
+    for (const InodePtr& inode : files_.taken()) items_.RequeueUnprepared(inode, marked.error());
+    files_.ClearTaken();
+    return marked;
+  }
+  for (const DirtyFiles::Undrained& undrained : files_.Drain()) {
+    MutexLock lock(undrained.inode->mutex);
+    items_.NoteFailure(undrained.inode, undrained.why);
+  }
+  std::vector<PublishItem> items;
+  for (const InodePtr& inode : files_.taken()) Prepare(inode, items);
+  files_.ClearTaken();
+  const Status published = Publish(std::move(items));
+  TellFailures();
+  is_open_ = in_doubt_.has_value() || marks_.in_doubt();
+  return published;
+}
+
+// What needs this node's disk alone does not wait for other nodes.
+Status SharedPublisher::Publish(std::vector<PublishItem> items) {
+  if (items.empty()) return {};
+  std::vector<InodeId> inodes;
+  for (const PublishItem& item : items) inodes.push_back(item.inode->id);
+  auto levels = host_.levels().Of(inodes);
+  if (!levels.ok()) {
+    items_.RequeueAll(items, levels.error());
+    return levels.error();
+  }
+  std::vector<PublishItem> local, replicated;
+  for (size_t i = 0; i < items.size(); i++) {
+    items[i].level = (*levels)[i];
+    (items[i].level == Durability::kLocal ? local : replicated).push_back(std::move(items[i]));
+  }
+  const Status here = PublishAt(Durability::kLocal, std::move(local));
+  if (in_doubt_) {
+    if (!here.ok()) items_.RequeueAll(replicated, here.error());
+    return here;
+  }
+  const Status everywhere = PublishAt(Durability::kReplicated, std::move(replicated));
+  return here.ok() ? everywhere : here;
+}
+
+// Chunks that cannot be read back keep only their own files from being published.
+void SharedPublisher::FailUnreadable(const cluster::ClusterChunkStore::Unreadable& unreadable,
+                                     std::vector<PublishItem>& items) {
+  std::erase_if(items, [&](PublishItem& item) {
+    for (const store::ChunkPin& pin : item.pins) {
+      const auto found = unreadable.find(pin.digest());
+      if (found == unreadable.end()) continue;
+      items_.Fail(item, found->second);
+      return true;
+    }
+    return false;
+  });
+}
+
+Status SharedPublisher::PublishAt(Durability level, std::vector<PublishItem> items) {
+  Status first;
+  for (int attempt = 0; !items.empty(); attempt++) {
+    const auto unreadable = host_.SyncReadableChunks(level);
+    if (!unreadable.ok()) {
+      items_.RequeueAll(items, unreadable.error());
+      return unreadable.error();
+    }
+    FailUnreadable(*unreadable, items);
+    std::vector<PublishItem> conflicts;
+    Status committed = CommitBatches(items, attempt == 0 ? Batching::kFull : Batching::kOneByOne, conflicts);
+    if (first.ok()) first = committed;
+    items.clear();
+    bool is_away = in_doubt_.has_value();
+    for (PublishItem& item : conflicts) {
+      if (is_away) {
+        items_.Requeue(item, first.error());
+        continue;
+      }
+      if (attempt == kConflictsMax) {
+        items_.Fail(item, MakeError(ErrorCode::kBusy, "another host publishes the file all the time"));
+        continue;
+      }
+      auto again = Reconcile(std::move(item));
+      if (again.ok() && *again) {
+        (*again)->level = level;
+        items.push_back(std::move(**again));
+      }
+      if (!again.ok() && first.ok()) first = again.error();
+      is_away = !again.ok() && again.error().code == ErrorCode::kUnavailable;
+    }
+    if (!is_away) continue;
+    items_.RequeueAll(items, first.error());
+    break;
+  }
+  return first;
+}
+
+Status SharedPublisher::CommitBatches(std::span<PublishItem> items, Batching batching,
+                                      std::vector<PublishItem>& conflicts) {
+  Status first;
+  const kv::KvLimits limits = kv_.limits();
+  while (!items.empty()) {
+    const size_t count = batching == Batching::kFull ? CountOfBatch(items, limits) : 1;
+    std::vector<PublishItem> batch(std::make_move_iterator(items.begin()),
+                                   std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(count)));
+    items = items.subspan(count);
+    for (const PublishItem& item : batch) PublishItems::NoteSent(item);
+    kv::Transaction transaction = items_.TransactionOf(batch);
+    auto revision = kv_.Commit(transaction);
+    const bool has_failed = !revision.ok() && !IsOfOneFile(revision.error().code);
+    if (has_failed && first.ok()) first = revision.error().WithContext("records of files");
+    if (IsInDoubt(revision)) {
+      for (const PublishItem& item : batch) PublishItems::NoteUnanswered(item);
+      in_doubt_ = InDoubt{std::move(transaction), batch.front().session, std::move(batch)};
+      // The store is away, and each of the others would wait for it as long.
+      items_.RequeueAll(items, revision.error());
+      return first;
+    }
+    Conclude(batch, revision, conflicts);
+  }
+  return first;
+}
+
+void SharedPublisher::Conclude(std::vector<PublishItem>& items, const Result<uint64_t>& revision,
+                               std::vector<PublishItem>& conflicts) {
+  for (PublishItem& item : items) {
+    if (revision.ok()) {
+      items_.Complete(item, *revision);
+    } else if (revision.error().code == ErrorCode::kStale) {
+      // First: who waits for the file must not find nothing left to publish, and the session alive.
+      host_.EndSession(item.session);
+      items_.Drop(item.inode, item.session, SessionLost(kNotPublished));
+    } else if (revision.error().code == ErrorCode::kCorrupt && items.size() == 1) {
+      items_.Fail(item, revision.error());
+    } else if (IsOfOneFile(revision.error().code)) {
+      PublishItems::NoteRefused(item);
+      conflicts.push_back(std::move(item));
+    } else {
+      items_.Requeue(item, revision.error());
+    }
+  }
+}
+
+Result<std::optional<PublishItem>> SharedPublisher::Reconcile(PublishItem item) {
+  const InodePtr& inode = item.inode;
+  auto state = names_.ReadFile(inode->id, meta::Namespace::WithMarks::kYes);
+  if (!state.ok() && state.error().code == ErrorCode::kCorrupt) {
+    items_.Fail(item, state.error());
+    return std::optional<PublishItem>();
+  }
+  if (!state.ok() && state.error().code != ErrorCode::kNotFound) {
+    items_.Requeue(item, state.error());
+    return state.error();
+  }
+  if (!state.ok()) {
+    const Error why = MakeError(ErrorCode::kStale, "the file was removed on another host");
+    items_.Drop(inode, item.session, why, PublishItems::Who::kWhoHasItOpen);
+    return std::optional<PublishItem>();
+  }
+  if (item.session != host_.session()) {
+    items_.Drop(inode, item.session, SessionLost(kNotPublished));
+    return std::optional<PublishItem>();
+  }
+  Status rebased;
+  {
+    MutexLock lock(inode->mutex);
+    Content& content = *inode->content;
+    if (PublishItems::IsCurrent(item, content)) {
+      PublishItems::Withdraw(item, content);
+      host_.NoteMarks(*state, content.shared());
+      if (state->record_revision != content.shared().base_revision) {
+        rebased = Rebase(content, state->record, state->record_revision, chunks_);
+        if (rebased.ok()) streams_.DropStoredFronts(inode);
+      }
+      if (rebased.ok()) {
+        auto again = items_.Prepare(inode);
+        if (again.ok()) return std::optional(std::move(*again));
+        items_.NoteShortage(inode, again.error());  // it is in the list of the next round
+        return std::optional<PublishItem>();
+      }
+    }
+  }
+  if (rebased.ok()) {
+    items_.Requeue(item, SessionLost(kNotPublished));
+  } else {
+    items_.Fail(item, rebased.error().WithContext("what another host has written of the file cannot be read"));
+  }
+  return std::optional<PublishItem>();
+}
+
+}  // namespace cairnfs::fs
