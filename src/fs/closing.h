@@ -116,6 +116,8 @@ class SharedClosing final : public Closing {
   };
   static Closer Judge(Handle& handle, const Caller& caller);
   Status BeginClose(Handle& handle, Closer closer);
+  // Or need not be: nothing of it is unpublished.
+  static bool IsMarked(const InodePtr& inode);
 
   const Parts at_;
 };

@@ -42,12 +42,28 @@ void SharedClosing::Close(const HandlePtr& handle, const Caller& caller, Done<vo
   const Status status = BeginClose(*handle, closer);
   if (!status.ok() || !handle->flags.write || closer != Closer::kWriter) return done(status);
   if (skip_close_wait.PassOrSkip()) return done(status);
-  auto answer = [this, handle, done = std::move(done)](const Status& round) {
+  auto answer = [this, handle, done](const Status& round) {
     const Status outcome = CheckOutcome(at_.session, handle->inode, handle->session, round);
     if (!outcome.ok()) static_cast<void>(TakeErrorLocked(*handle).ok());  // it is told now
     done(outcome);
   };
-  at_.rounds.Request(at_.waits.UnlessKilled(caller, std::move(answer)), SyncRounds::Scope::kClosed);
+  auto await = [this, caller, answer = std::move(answer)] {
+    at_.rounds.Request(at_.waits.UnlessKilled(caller, answer), SyncRounds::Scope::kClosed);
+  };
+  if (IsMarked(handle->inode)) return await();
+  // Now, not in the round that it waits for: that begins when the one that runs has ended, which may wait for nodes.
+  // Should it fail, the round tells.
+  auto mark = [this, handle, await = std::move(await)] {
+    static_cast<void>(at_.marks.PutUntilPublished(handle->inode).ok());
+    await();
+  };
+  at_.calls.Run(caller, std::move(mark), done);
+}
+
+bool SharedClosing::IsMarked(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  const Content* content = inode->content.get();
+  return content == nullptr || !content->changed || content->shared().MayBeMarked();
 }
 
 // Nothing was written since the file was made or truncated, or all of that is published: a round in the background

@@ -116,6 +116,24 @@ TEST_F(ClusterMarksTest, ManyClosesShareARound) {
   EXPECT_EQ(Marks(), 0u);
 }
 
+// The round that runs may wait for nodes as long as its host lives.
+TEST_F(ClusterMarksTest, ACloseMarksTheFileThoughARoundRuns) {
+  const auto other = host(1).Create("other", directory_);
+  ASSERT_TRUE(host(1).Write(other, 0, "old").ok());
+  ASSERT_TRUE(host(1).Flush(other).ok());
+  EXPECT_EQ(Marks(), 1u) << "of the first file alone";
+  ASSERT_TRUE(host(1).Write(other, 0, "new").ok());
+  std::future<Status> closed;
+  host(1).chunks->before_sync = [&] {
+    closed = std::async(std::launch::async, [&] { return host(1).Flush(other); });
+    EXPECT_TRUE(Eventually([&] { return Marks() == 2; }));
+  };
+  ASSERT_TRUE(host(1).Flush(file_).ok());
+  EXPECT_TRUE(closed.get().ok());
+  EXPECT_EQ(Marks(), 0u);
+  EXPECT_EQ(host(0).Cat("other", directory_), "new");
+}
+
 TEST_F(ClusterMarksTest, AHostThatEndsBeforeTheCloseLeavesTheMark) {
   LoseSecondHost();
   ExpectRefused("lost");
