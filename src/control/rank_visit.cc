@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
+#include "base/coding.h"
 #include "base/log.h"
+#include "base/random_bytes.h"
 
 namespace cairnfs::control {
 namespace {
@@ -20,10 +21,7 @@ constexpr auto kLeaveAgainInterval = std::chrono::seconds(1);
 constexpr size_t kSweptKeysMax = 256;
 
 // Never 0.
-uint64_t RandomId() {
-  std::random_device random;
-  return (static_cast<uint64_t>(random()) << 32 | random()) | 1;
-}
+uint64_t RandomId() { return Decoder(RandomBytes(8)).U64() | 1; }
 
 // Takes down gates at which no rank has a record, of this commit and of others: among the lowest inode numbers.
 void Sweep(kv::KvStore& store) {
