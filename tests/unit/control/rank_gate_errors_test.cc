@@ -33,7 +33,6 @@ TEST_F(RankGateErrorsTest, ACallEndsOnceItsRecordIsGone) {
   line.before_commit = [&] { line.failing_reads = 1'000'000; };
   auto call = Start(0, Call(0, 2));
   WaitForRanks(1);
-  call.Interrupt();
   EXPECT_FALSE(call.IsOverWithin(milliseconds(30'000)));
   line.failing_reads = 0;
   EXPECT_TRUE(Has(call.get(), "as the test wants it"));

@@ -37,7 +37,8 @@ class Line final : public kv::KvStore {
   std::atomic<int> failing_reads{0};
   std::atomic<ErrorCode> read_error{ErrorCode::kUnavailable};
   std::atomic<int> reads{0};
-  std::atomic<int> counts{0};  // of all ranks
+  std::atomic<int> counts{0};           // of all ranks
+  std::atomic<int> looks_for_ranks{0};  // whether there is one
   // Of so many commits that put a key with this prefix the answer is lost.
   std::string lost_key;
   std::atomic<int> lost_answers{0};
@@ -48,8 +49,9 @@ class Line final : public kv::KvStore {
 
   Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return store_.Get(key); }
   Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
-    if (limit == 0) ++counts;
-    return store_.Range(begin, end, limit);
+    auto range = store_.Range(begin, end, limit);
+    ++(limit == 0 ? counts : looks_for_ranks);
+    return range;
   }
   Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
     ++reads;

@@ -8,11 +8,11 @@ namespace {
 class RankGateLateTest : public RankGateTest {
  protected:
   // Returns once it has seen that the rename is under way.
-  Pending StartAndLook(unsigned host, const GateCall& call) {
-    auto has_looked = std::make_shared<std::atomic<bool>>(false);
-    hosts_[host]->line->after_read = [has_looked] { *has_looked = true; };
-    Pending late = Start(host, call);
-    EXPECT_TRUE(Eventually([&] { return has_looked->load(); }));
+  Pending StartAndLook(unsigned host, const GateCall& call, std::function<Status()> rename = {}) {
+    const Line& line = *hosts_[host]->line;
+    const int before = line.looks_for_ranks;
+    Pending late = rename ? Start(host, call, std::move(rename)) : Start(host, call);
+    EXPECT_TRUE(Eventually([&] { return line.looks_for_ranks > before; }));
     return late;
   }
   // Rank 0 of the next job has begun to gather, alone; then rank 1 comes.
@@ -111,10 +111,7 @@ TEST_F(RankGateLateTest, WhoWasCountedTakesOver) {
     ++asked;
     return MakeError(ErrorCode::kIo, "it was not for it to rename");
   };
-  std::atomic<bool> has_looked{false};
-  hosts_[0]->line->after_read = [&] { has_looked = true; };
-  Pending late = Start(0, Call(0, 2), fails);
-  ASSERT_TRUE(Eventually([&] { return has_looked.load(); }));
+  Pending late = StartAndLook(0, Call(0, 2), fails);
   RenamerGoes();
   ExpectCommitted(std::move(counted));
   ExpectCommitted(std::move(late));
