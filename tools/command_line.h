@@ -14,7 +14,7 @@ inline CLI::Validator NotEmpty() {
 
 // The answer to a wrong command line: like every other error, with the program's name in front.
 inline std::string ParseFailure(const CLI::App* app, const CLI::Error& error) {
-  const std::string name = app->get_name();
+  const std::string& name = app->get_name();
   return name + ": " + error.what() + "\nTry " + name + " --help.\n";
 }
 

@@ -30,7 +30,7 @@ struct CheckCommand {
 int RunMount(const MountCommand& command);
 int RunUmount(const UmountCommand& command);
 int RunStatus(const StatusCommand& command);
-int RunWait(const std::string& path, bool json);
+int RunWait(const std::string& named, bool json);
 int RunGc(const Target& target, bool json);
 int RunCheck(const CheckCommand& command);
 

@@ -58,7 +58,7 @@ bool Context::Sleep(Clock::duration time) const {
 }
 
 struct Context::OnStop::Callbacks {
-  explicit Callbacks(std::function<void()> stopped_) : stopped(std::move(stopped_)) {}
+  explicit Callbacks(std::function<void()> function) : stopped(std::move(function)) {}
   std::function<void()> stopped;
   std::atomic<bool> is_called = false;
   std::list<std::stop_callback<std::function<void()>>> list;

@@ -54,6 +54,7 @@ struct Error {
 };
 
 inline Error MakeError(ErrorCode code, std::string message) { return Error{code, std::move(message)}; }
+inline Error InvalidArgument(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
 
 // An Error from errno, with "what: strerror" as its message. ENOSPC, EDQUOT -> kNoSpace; ENOENT -> kNotFound;
 // EEXIST -> kAlreadyExists; EACCES, EPERM, EROFS -> kPermission; EINVAL -> kInvalidArgument; EBUSY, EAGAIN -> kBusy;
@@ -118,9 +119,9 @@ using Status = Result<void>;
 #define CAIRNFS_CONCAT(a, b) CAIRNFS_CONCAT_INNER(a, b)
 
 // Returns the error of `expression` (a Result of any type) to the caller, if it has one.
-#define CAIRNFS_RETURN_IF_ERROR(expression)                         \
-  do {                                                              \
-    if (auto cairnfs_status = (expression); !cairnfs_status.ok()) { \
+#define CAIRNFS_RETURN_IF_ERROR(expression)                                \
+  do {                                                                     \
+    if (const auto& cairnfs_status = (expression); !cairnfs_status.ok()) { \
       return cairnfs_status.error();                                \
     }                                                               \
   } while (false)
@@ -131,4 +132,4 @@ using Status = Result<void>;
   if (!CAIRNFS_CONCAT(cairnfs_result_, __LINE__).ok()) {         \
     return CAIRNFS_CONCAT(cairnfs_result_, __LINE__).error();    \
   }                                                              \
-  target = std::move(CAIRNFS_CONCAT(cairnfs_result_, __LINE__)).value()
+  target = std::move(CAIRNFS_CONCAT(cairnfs_result_, __LINE__)).value()  // NOLINT(bugprone-macro-parentheses)

@@ -8,7 +8,7 @@
 
 namespace cairnfs {
 
-TaskQueue::TaskQueue(std::string name, unsigned thread_count, Priority priority) {
+TaskQueue::TaskQueue(const std::string& name, unsigned thread_count, Priority priority) {
   try {
     for (unsigned i = 0; i < thread_count; i++) {
       threads_.emplace_back([this, name, priority] { Run(name, priority); });

@@ -18,7 +18,7 @@ class TaskQueue {
 
   // `name` shows in ps and gdb, its first 15 characters. Throws std::system_error, with no thread left behind, when the
   // system lets no more threads start. The code that opens the process's parts catches that.
-  TaskQueue(std::string name, unsigned thread_count, Priority priority = Priority::kNormal);
+  TaskQueue(const std::string& name, unsigned thread_count, Priority priority = Priority::kNormal);
   ~TaskQueue();  // runs what is queued, then joins
   TaskQueue(const TaskQueue&) = delete;
 

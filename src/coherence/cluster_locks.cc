@@ -50,7 +50,7 @@ void ClusterLocks::Cancel(InodeId inode, Ticket ticket) {
   if (inodes_.contains(inode)) AskIn(inode, {Kind::kCancel, {}, ticket, {}});
 }
 
-void ClusterLocks::Unlock(const Request& request, Done<void> done) {
+void ClusterLocks::Unlock(const Request& request, const Done<void>& done) {
   const FileLock freed = LockOf(request);
   {
     MutexLock lock(mutex_);

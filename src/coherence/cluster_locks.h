@@ -84,7 +84,7 @@ class ClusterLocks {
   // ended. Calls `done` on another thread.
   void Cancel(InodeId inode, Ticket ticket);
   // Frees the owner's locks in the range. At once when it has none. kNoSpace: they go as soon as the store has room.
-  void Unlock(const Request& request, Done<void> done);
+  void Unlock(const Request& request, const Done<void>& done);
   // The lock that would stand in the way of a record lock; nullopt: none.
   void Test(const Request& request, Done<std::optional<Holder>> done);
 

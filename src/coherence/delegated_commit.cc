@@ -84,6 +84,7 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
   }
   if (unknown.empty()) return guards;
   std::vector<kv::KvSpan> spans;
+  spans.reserve(unknown.size());
   for (InodeId inode : unknown) spans.push_back({meta::InodeKey(inode), {}, 0});
   stats_.read_total++;
   const uint64_t began = ++tick_;

@@ -205,6 +205,7 @@ void DelegatedStore::TakeRecallsBack(const std::vector<Holding>& asked) {
   std::map<std::string, uint64_t> own;
   for (const Holding& one : asked) own[RecallKey(one.holder, one.directory)] = one.recall_revision;
   std::vector<std::string> keys;
+  keys.reserve(own.size());
   for (const auto& [key, revision] : own) keys.push_back(key);
   auto take_back = [&](size_t, const kv::KvEntry* entry) -> Status {
     if (entry == nullptr || entry->revision != own[entry->key]) return {};

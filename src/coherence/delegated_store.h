@@ -139,9 +139,9 @@ class DelegatedStore final : public kv::KvStore {
   void MakeRoom() REQUIRES_LOCK(mutex_);
 
   // REQUIRES: marked as `taking`. Takes none where a recall came since.
-  void Take(InodeId directory, const cluster::Membership::Session& session);
-  void ReadNames(InodeId directory);
-  void GiveBack(InodeId directory);
+  void Take(InodeId id, const cluster::Membership::Session& session);
+  void ReadNames(InodeId id);
+  void GiveBack(InodeId id);
   void StartRecallWatch();
   Result<Guards> FindGuards(const kv::Transaction& transaction);
   void BeforeCommit(const kv::Transaction& transaction, Guards& guards);

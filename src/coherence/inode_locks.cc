@@ -63,7 +63,7 @@ std::optional<LockWork> InodeLocks::Begin(const Now& now, Told& told) {
       if (!is_fresh_) return Read();
       LockAnswer answer;
       if (const FileLock* holder = known_.Conflict(lock)) answer.holder = *holder;
-      told.emplace_back(TakeFirst().done, std::move(answer));
+      told.emplace_back(TakeFirst().done, answer);
       return std::nullopt;
     }
   }
@@ -117,12 +117,12 @@ std::optional<LockWork> InodeLocks::BeginWait(const Now& now, Told& told) {
 std::optional<LockWork> InodeLocks::End(LockAnswer answer, Told& told) {
   LockOperation operation = TakeFirst();
   if (!behind_) {
-    told.emplace_back(std::move(operation.done), std::move(answer));
+    told.emplace_back(std::move(operation.done), answer);
     return std::nullopt;
   }
   LockWork work = Write();
   work.operation = std::move(operation);
-  work.answer = std::move(answer);
+  work.answer = answer;
   return work;
 }
 
@@ -196,7 +196,7 @@ void InodeLocks::NoteRead(const LockWork& work, const Result<kv::KvRange>& recor
 void InodeLocks::NoteCommitted(LockWork& work, Told& told) {
   known_.own = std::move(work.record.held);
   behind_ = stalled_ = false;
-  if (work.operation) told.emplace_back(std::move(work.operation->done), std::move(work.answer));
+  if (work.operation) told.emplace_back(std::move(work.operation->done), work.answer);
   if (work.ticket != 0 && work.takes) EndWait(work.ticket, LockAnswer{}, told);
 }
 

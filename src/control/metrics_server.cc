@@ -59,7 +59,7 @@ Result<int> Listen(const std::string& address) {
   return CannotServe(address, std::strerror(error));
 }
 
-MHD_Result Answer(MHD_Connection* connection, unsigned status, std::string text, const char* type) {
+MHD_Result Respond(MHD_Connection* connection, unsigned status, std::string text, const char* type) {
   MHD_Response* response = MHD_create_response_from_buffer(text.size(), text.data(), MHD_RESPMEM_MUST_COPY);
   if (response == nullptr) return MHD_NO;
   MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
@@ -97,12 +97,12 @@ class Metrics::Impl {
     *upload_size = 0;  // nothing is taken in
     const std::string_view verb = method;
     if (verb != MHD_HTTP_METHOD_GET && verb != MHD_HTTP_METHOD_HEAD) {
-      return Answer(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET is answered\n", "text/plain");
+      return Respond(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET is answered\n", "text/plain");
     }
     if (path != std::string_view("/metrics")) {
-      return Answer(connection, MHD_HTTP_NOT_FOUND, "the metrics are at /metrics\n", "text/plain");
+      return Respond(connection, MHD_HTTP_NOT_FOUND, "the metrics are at /metrics\n", "text/plain");
     }
-    return Answer(connection, MHD_HTTP_OK, RenderMetrics(static_cast<Impl*>(self)->status_()),
+    return Respond(connection, MHD_HTTP_OK, RenderMetrics(static_cast<Impl*>(self)->status_()),
                   "text/plain; version=0.0.4; charset=utf-8");
   }
 

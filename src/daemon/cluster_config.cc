@@ -15,8 +15,6 @@ namespace {
 
 using kvnet::StoreAddress;
 
-Error Wrong(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
-
 std::string Joined(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
@@ -28,7 +26,7 @@ Status CheckTrusted(const Config& config) {
     auto network = ParseNetwork(text);
     if (!network.ok()) return network.error().WithContext("trusted_network");
     if (config.trust_public_network || IsPrivate(*network)) continue;
-    return Wrong(
+    return InvalidArgument(
         fmt::format("trusted_network = \"{}\" is no private network: until nodes have certificates, every host and "
                     "user in it is obeyed as a node. Name one within 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, "
                     "100.64.0.0/10, 169.254.0.0/16, fc00::/8, fd00::/8 or fe80::/10, or, if you know that nobody else "
@@ -42,19 +40,19 @@ Status CheckTrusted(const Config& config) {
 Status CheckListens(const Config& config, std::string_view key, const std::string& text) {
   auto address = ParseHostPort(text);
   if (!address.ok()) return address.error().WithContext(key);
-  if (address->port == 0) return Wrong(fmt::format("{} = \"{}\" has port 0: give one that others can know", key, text));
+  if (address->port == 0) return InvalidArgument(fmt::format("{} = \"{}\" has port 0: give one that others can know", key, text));
   auto ip = ParseIp(address->host);
   if (!ip.ok()) {
-    return Wrong(fmt::format("{} = \"{}\" must be an IP address of this host and a port, not a name", key, text));
+    return InvalidArgument(fmt::format("{} = \"{}\" must be an IP address of this host and a port, not a name", key, text));
   }
   if (config.trusted_network.empty()) {
-    return Wrong(
+    return InvalidArgument(
         fmt::format("{} = \"{}\", but trusted_network is empty: nodes obey whoever reaches that port, so name "
                     "the private network it lies in, for example trusted_network = \"10.0.0.0/8\"",
                     key, text));
   }
   if (InNetworks(*ip, config.trusted_network)) return {};
-  return Wrong(
+  return InvalidArgument(
       fmt::format("{} = \"{}\" does not lie in trusted_network ({}): {}", key, text, Joined(config.trusted_network),
                   ip->IsAny() ? "give the address of the interface that does"
                               : "give an address that does, or name the network it lies in if that is private"));
@@ -75,7 +73,7 @@ Status CheckAlone(const Config& config) {
   };
   for (const Setting& setting : settings) {
     if (!setting.set) continue;
-    return Wrong(
+    return InvalidArgument(
         fmt::format("{} is set, but neither metadata nor serve_metadata: say where the cluster's metadata is "
                     "(cairnfs cluster join writes a configuration that does), or leave {} out for a host alone",
                     setting.key, setting.key));
@@ -86,7 +84,7 @@ Status CheckAlone(const Config& config) {
 Status CheckServed(const Config& config) {
   CAIRNFS_RETURN_IF_ERROR(CheckListens(config, "serve_metadata", config.serve_metadata));
   if (config.serve_metadata == config.listen) {
-    return Wrong(fmt::format("serve_metadata and listen are both \"{}\": give them different ports", config.listen));
+    return InvalidArgument(fmt::format("serve_metadata and listen are both \"{}\": give them different ports", config.listen));
   }
   if (config.metadata.empty()) return {};
   auto address = StoreAddress::Parse(config.metadata);
@@ -95,7 +93,7 @@ Status CheckServed(const Config& config) {
     auto served = ParseHostPort(config.serve_metadata);
     if (used.ok() && served.ok() && used->port == served->port) return {};
   }
-  return Wrong(
+  return InvalidArgument(
       fmt::format("serve_metadata = \"{}\" makes this host the one that serves the metadata, but metadata = "
                   "\"{}\" is elsewhere: leave one of them out",
                   config.serve_metadata, config.metadata));
@@ -105,7 +103,7 @@ Status CheckServed(const Config& config) {
 
 Status CheckMetadata(const std::string& url) {
   if (!StoreAddress::KindOf(url)) {
-    return Wrong(fmt::format(
+    return InvalidArgument(fmt::format(
         "must be \"node:HOST:PORT\", \"etcd://HOST:PORT,HOST:PORT/prefix\", or empty for a host alone, not \"{}\"",
         url));
   }
@@ -120,7 +118,7 @@ Status CheckCluster(const Config& config) {
     if (auto checked = CheckMetadata(config.metadata); !checked.ok()) return checked.error().WithContext("metadata");
   }
   if (config.listen.empty()) {
-    return Wrong(
+    return InvalidArgument(
         "listen is not set: a host of a cluster serves chunks to the others; give an IP address of this host "
         "and a port, for example listen = \"10.0.0.1:7401\"");
   }
@@ -129,17 +127,17 @@ Status CheckCluster(const Config& config) {
   if (!config.advertise.empty()) {
     if (auto address = ParseHostPort(config.advertise); !address.ok()) return address.error().WithContext("advertise");
   } else if (ParseIp(ParseHostPort(config.listen)->host)->IsAny()) {
-    return Wrong(fmt::format("listen = \"{}\" is no address that others could use: set advertise = \"HOST:PORT\"",
+    return InvalidArgument(fmt::format("listen = \"{}\" is no address that others could use: set advertise = \"HOST:PORT\"",
                              config.listen));
   }
   if (config.min_replicas > config.copies) {
-    return Wrong(
+    return InvalidArgument(
         fmt::format("min_replicas = {} is more than copies = {}: it says with how many of the copies a commit "
                     "may do while nodes are missing",
                     config.min_replicas, config.copies));
   }
   if (config.out_after_ms < config.lease_ms) {
-    return Wrong(
+    return InvalidArgument(
         fmt::format("out_after = {} is shorter than lease = {}: a node is out some time after its lease has ended",
                     FormatDurationMs(config.out_after_ms), FormatDurationMs(config.lease_ms)));
   }
@@ -149,7 +147,7 @@ Status CheckCluster(const Config& config) {
 Result<std::string> MetadataOfAddress(const std::string& address) {
   std::string url = StoreAddress::KindOf(address) ? address : StoreAddress::TextOfNode(address);
   if (Status checked = CheckMetadata(url); !checked.ok()) {
-    return Wrong(
+    return InvalidArgument(
         fmt::format("\"{}\" is no address to join: give etcd://HOST:PORT,HOST:PORT/prefix for an etcd, or "
                     "HOST:PORT of the host that serves the metadata",
                     address));

@@ -20,8 +20,6 @@ constexpr uint64_t kCopiesMax = 16;
 constexpr double kWeightMax = 1e6;
 constexpr std::string_view kAutomatic = "chosen automatically";
 
-Error Wrong(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
-
 template <typename Texts>
 std::string Quoted(const Texts& texts) {
   std::string list;
@@ -51,7 +49,7 @@ Status StoreNumber(const ConfigKey& key, uint64_t number, Config& config) {
   bool in_range = number >= key.value_min && number <= key.value_max;
   if (!in_range && !(number == 0 && !key.zero_means.empty())) {
     const std::string or_zero = key.zero_means.empty() ? "" : fmt::format(", or be 0 ({})", key.zero_means);
-    return Wrong(fmt::format("must lie between {} and {}{}, not {}", FormatNumber(key.kind, key.value_min),
+    return InvalidArgument(fmt::format("must lie between {} and {}{}, not {}", FormatNumber(key.kind, key.value_min),
                              FormatNumber(key.kind, key.value_max), or_zero, FormatNumber(key.kind, number)));
   }
   config.*std::get<uint64_t Config::*>(key.target) = number;
@@ -61,9 +59,9 @@ Status StoreNumber(const ConfigKey& key, uint64_t number, Config& config) {
 Status StoreQuantity(const ConfigKey& key, const ConfigValue& value, Config& config) {
   if (const auto* number = std::get_if<int64_t>(&value)) {
     if (key.kind == Kind::kDuration && *number != 0) {
-      return Wrong(fmt::format("needs a unit: ms, s, min or h, for example \"{}s\"", *number));
+      return InvalidArgument(fmt::format("needs a unit: ms, s, min or h, for example \"{}s\"", *number));
     }
-    if (*number < 0) return Wrong(fmt::format("must not be negative, but is {}", *number));
+    if (*number < 0) return InvalidArgument(fmt::format("must not be negative, but is {}", *number));
     return StoreNumber(key, static_cast<uint64_t>(*number), config);
   }
   const auto* text = std::get_if<std::string>(&value);
@@ -71,7 +69,7 @@ Status StoreQuantity(const ConfigKey& key, const ConfigValue& value, Config& con
     const char* right = key.kind == Kind::kSize       ? "a size such as \"256MiB\""
                         : key.kind == Kind::kDuration ? "a duration such as \"5s\""
                                                       : "a whole number";
-    return Wrong(fmt::format("must be {}, not {}", right, Describe(value)));
+    return InvalidArgument(fmt::format("must be {}, not {}", right, Describe(value)));
   }
   CAIRNFS_ASSIGN_OR_RETURN(uint64_t number, key.kind == Kind::kSize ? ParseSize(*text) : ParseDurationMs(*text));
   return StoreNumber(key, number, config);
@@ -79,19 +77,19 @@ Status StoreQuantity(const ConfigKey& key, const ConfigValue& value, Config& con
 
 Status CheckAddress(const std::string& text) {
   if (ParseHostPort(text).ok()) return {};
-  return Wrong(fmt::format(
+  return InvalidArgument(fmt::format(
       "must be ADDRESS:PORT, for example \"127.0.0.1:9464\" (an IPv6 address in brackets), not \"{}\"", text));
 }
 
 Status StoreString(const ConfigKey& key, const ConfigValue& value, Config& config) {
   const auto* text = std::get_if<std::string>(&value);
-  if (text == nullptr) return Wrong(fmt::format("must be a text in quotes, not {}", Describe(value)));
-  if (text->find('\0') != std::string::npos) return Wrong("must not contain a NUL byte");
-  if (key.kind == Kind::kPath && text->empty()) return Wrong("must be a path, not an empty text");
+  if (text == nullptr) return InvalidArgument(fmt::format("must be a text in quotes, not {}", Describe(value)));
+  if (text->find('\0') != std::string::npos) return InvalidArgument("must not contain a NUL byte");
+  if (key.kind == Kind::kPath && text->empty()) return InvalidArgument("must be a path, not an empty text");
   if (key.kind == Kind::kAddress && !text->empty()) CAIRNFS_RETURN_IF_ERROR(CheckAddress(*text));
   if (key.kind == Kind::kStore && !text->empty()) CAIRNFS_RETURN_IF_ERROR(CheckMetadata(*text));
   if (key.kind == Kind::kChoice && std::find(key.choices.begin(), key.choices.end(), *text) == key.choices.end()) {
-    return Wrong(fmt::format("must be one of {}, not \"{}\"", Quoted(key.choices), *text));
+    return InvalidArgument(fmt::format("must be one of {}, not \"{}\"", Quoted(key.choices), *text));
   }
   config.*std::get<std::string Config::*>(key.target) = *text;
   return {};
@@ -104,10 +102,10 @@ Status StoreWeight(const ConfigKey& key, const ConfigValue& value, Config& confi
   } else if (const auto* number = std::get_if<double>(&value)) {
     weight = *number;
   } else {
-    return Wrong(fmt::format("must be a number such as 1.5, not {}", Describe(value)));
+    return InvalidArgument(fmt::format("must be a number such as 1.5, not {}", Describe(value)));
   }
   if (weight != kWeightOfCapacity && !(weight >= 0 && weight <= kWeightMax)) {
-    return Wrong(fmt::format(
+    return InvalidArgument(fmt::format(
         "must lie between 0 (gets no new chunks) and {}, or be -1 (the capacity of the disk in TiB), not {}",
         kWeightMax, weight));
   }
@@ -122,7 +120,7 @@ Status StoreNetworks(const ConfigKey& key, const ConfigValue& value, Config& con
   } else if (const auto* words = std::get_if<std::vector<std::string>>(&value)) {
     networks = *words;
   } else {
-    return Wrong(fmt::format("must be a network such as \"10.0.0.0/8\", or a list of them, not {}", Describe(value)));
+    return InvalidArgument(fmt::format("must be a network such as \"10.0.0.0/8\", or a list of them, not {}", Describe(value)));
   }
   for (const std::string& network : networks) {
     if (auto parsed = ParseNetwork(network); !parsed.ok()) return parsed.error();
@@ -202,14 +200,14 @@ Status StoreValue(const ConfigKey& key, const ConfigValue& value, Config& config
     case Kind::kCount: return StoreQuantity(key, value, config);
     case Kind::kFlag: {
       const auto* flag = std::get_if<bool>(&value);
-      if (flag == nullptr) return Wrong(fmt::format("must be true or false, not {}", Describe(value)));
+      if (flag == nullptr) return InvalidArgument(fmt::format("must be true or false, not {}", Describe(value)));
       config.*std::get<bool Config::*>(key.target) = *flag;
       return {};
     }
     case Kind::kWords: {
       const auto* words = std::get_if<std::vector<std::string>>(&value);
       if (words == nullptr) {
-        return Wrong(fmt::format("must be a list of texts such as [\"noexec\", \"noatime\"], not {}", Describe(value)));
+        return InvalidArgument(fmt::format("must be a list of texts such as [\"noexec\", \"noatime\"], not {}", Describe(value)));
       }
       config.*std::get<std::vector<std::string> Config::*>(key.target) = *words;
       return {};

@@ -18,8 +18,6 @@ constexpr unsigned kIpv4Bits = 32, kIpv6Bits = 128;
 constexpr size_t kIpv4Offset = 12;  // of the address in its IPv6 form
 constexpr std::array<uint8_t, kIpv4Offset> kIpv4Prefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
-Error Wrong(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
-
 template <typename Number>
 bool ParseNumber(std::string_view text, Number& number) {
   auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -68,13 +66,13 @@ Result<IpAddress> ParseIp(std::string_view text) {
   if (inet_pton(AF_INET6, terminated.c_str(), address.bytes.data()) == 1) return address;
   std::copy(kIpv4Prefix.begin(), kIpv4Prefix.end(), address.bytes.begin());
   if (inet_pton(AF_INET, terminated.c_str(), address.bytes.data() + kIpv4Offset) == 1) return address;
-  return Wrong(fmt::format("\"{}\" is no IP address, such as 10.0.0.1 or fd00::1", text));
+  return InvalidArgument(fmt::format("\"{}\" is no IP address, such as 10.0.0.1 or fd00::1", text));
 }
 
 Result<Network> ParseNetwork(std::string_view text) {
   const size_t slash = text.find('/');
   auto wrong = [&] {
-    return Wrong(fmt::format(
+    return InvalidArgument(fmt::format(
         "\"{}\" is no network; write an address and the bits of its prefix, for example \"10.0.0.0/8\"", text));
   };
   if (slash == std::string_view::npos) return wrong();
@@ -83,13 +81,13 @@ Result<Network> ParseNetwork(std::string_view text) {
   if (!address.ok() || !ParseNumber(text.substr(slash + 1), bits)) return wrong();
   const bool is_ipv4 = text.substr(0, slash).find(':') == std::string_view::npos;
   if (const unsigned bits_max = is_ipv4 ? kIpv4Bits : kIpv6Bits; bits > bits_max) {
-    return Wrong(fmt::format("\"{}\" is no network: the prefix of an {} address has at most {} bits", text,
+    return InvalidArgument(fmt::format("\"{}\" is no network: the prefix of an {} address has at most {} bits", text,
                              is_ipv4 ? "IPv4" : "IPv6", bits_max));
   }
   Network network{*address, is_ipv4 ? bits + kIpv6Bits - kIpv4Bits : bits};
   for (unsigned bit = network.prefix_bits; bit < kIpv6Bits; ++bit) {
     if (!BitOf(network.address, bit)) continue;
-    return Wrong(
+    return InvalidArgument(
         fmt::format("\"{}\" names a host in a network: bits of the address after the first {} must be 0", text, bits));
   }
   return network;
@@ -98,7 +96,7 @@ Result<Network> ParseNetwork(std::string_view text) {
 Result<HostPort> ParseHostPort(std::string_view text) {
   const size_t colon = text.rfind(':');
   auto wrong = [&] {
-    return Wrong(fmt::format("\"{}\" is no HOST:PORT, such as 10.0.0.1:7401 or [fd00::1]:7401", text));
+    return InvalidArgument(fmt::format("\"{}\" is no HOST:PORT, such as 10.0.0.1:7401 or [fd00::1]:7401", text));
   };
   HostPort address;
   if (colon == std::string_view::npos || !ParseNumber(text.substr(colon + 1), address.port)) return wrong();

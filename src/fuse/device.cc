@@ -120,9 +120,9 @@ Result<int> MountAsRoot(const MountOptions& options, const std::string& mount_po
 
 Result<int> MountAsUser(const MountOptions& options, const std::string& mount_point) {
   std::vector<std::string> words{"default_permissions", "fsname=" + Escaped(options.source), "subtype=cairnfs"};
-  if (options.read_only) words.push_back("ro");
+  if (options.read_only) words.emplace_back("ro");
   if (options.allow_other && UserMayAllowOther()) {
-    words.push_back("allow_other");
+    words.emplace_back("allow_other");
   } else if (options.allow_other) {
     spdlog::warn("{}: only you will see what is mounted: /etc/fuse.conf does not hold user_allow_other", mount_point);
   }

@@ -12,8 +12,8 @@ int ErrnoOf(const Error& error) {
     case ErrorCode::kConflict: return EBUSY;
     case ErrorCode::kCorrupt: return EIO;
     case ErrorCode::kNoSpace: return ENOSPC;
-    case ErrorCode::kExhausted: return EIO;
-    case ErrorCode::kIo: return EIO;
+    case ErrorCode::kExhausted:
+    case ErrorCode::kIo:
     case ErrorCode::kFailed: return EIO;
     case ErrorCode::kUnavailable: return ETIMEDOUT;
     case ErrorCode::kPermission: return EPERM;

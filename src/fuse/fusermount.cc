@@ -135,7 +135,7 @@ Result<int> FusermountMount(const std::string& mount_point, const std::vector<st
 
 Status FusermountUnmount(const std::string& mount_point, bool lazy) {
   std::vector<std::string> arguments{"-u"};
-  if (lazy) arguments.push_back("-z");
+  if (lazy) arguments.emplace_back("-z");
   arguments.insert(arguments.end(), {"--", mount_point});
   CAIRNFS_ASSIGN_OR_RETURN(HelperResult result, RunHelper(arguments, -1));
   if (result.exit_code == 0) return {};

@@ -73,7 +73,8 @@ void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, f
   if (file != nullptr) changes.handle = file->fh;
   WhereItMayWait(request, [request, inode, changes](fs::FileSystem& filesystem) {
     filesystem.attributes().SetAttr(
-        InodeId{inode}, changes, [request](Result<meta::Attr> attr) { ReplyAttr(request, attr, WhenOld::kTaken); },
+        InodeId{inode}, changes,
+        [request](const Result<meta::Attr>& attr) { ReplyAttr(request, attr, WhenOld::kTaken); },
         CallerThatStopAwaits(request));
   });
 }

@@ -113,7 +113,7 @@ void OpFallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, o
   change.zero_range = (mode & FALLOC_FL_ZERO_RANGE) != 0;
   WhereItMayWait(request, [request, inode, change, handle = file->fh](fs::FileSystem& filesystem) {
     filesystem.Fallocate(
-        handle, InodeId{inode}, change, [request](Result<void> status) { ReplyStatus(request, status); },
+        handle, InodeId{inode}, change, [request](const Result<void>& status) { ReplyStatus(request, status); },
         CallerThatStopAwaits(request));
   });
 }

@@ -100,7 +100,7 @@ void OpReleaseDir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
 
 void OpFsyncDir(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* file) {
   SessionOf(request).filesystem().Fsync(
-      file->fh, InodeId{inode}, data_only != 0, [request](Result<void> status) { ReplyStatus(request, status); },
+      file->fh, InodeId{inode}, data_only != 0, [request](const Result<void>& status) { ReplyStatus(request, status); },
       CallerThatStopAwaits(request));
 }
 

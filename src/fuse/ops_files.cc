@@ -76,11 +76,11 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
   if (!create.kills_set_id) return filesystem.Open(inode, flags, std::move(reply), CallerOf(request));
   fs::SetAttrRequest changes;
   changes.kill_suid_sgid = true;
-  filesystem.attributes().SetAttr(inode, changes,
-                                  [request, &filesystem, inode, flags, reply](Result<meta::Attr> changed) mutable {
-                                    if (!changed.ok()) return reply(changed.error());
-                                    filesystem.Open(inode, flags, std::move(reply), CallerOf(request));
-                                  });
+  filesystem.attributes().SetAttr(
+      inode, changes, [request, &filesystem, inode, flags, reply](const Result<meta::Attr>& changed) mutable {
+        if (!changed.ok()) return reply(changed.error());
+        filesystem.Open(inode, flags, std::move(reply), CallerOf(request));
+      });
 }
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
@@ -136,7 +136,7 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
 void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   auto flushed = [request, inode = InodeId{inode}, handle = file->fh, owner = file->lock_owner,
-                  thread = static_cast<uint32_t>(fuse_req_ctx(request)->pid), &filesystem](Result<void> status) {
+                  thread = static_cast<uint32_t>(fuse_req_ctx(request)->pid), &filesystem](const Result<void>& status) {
     coherence::ClusterLocks* locks = filesystem.locks();
     if (locks == nullptr || !locks->MayHoldOf(inode, owner)) return ReplyStatus(request, status);
     // POSIX: closing any descriptor of a file frees all that the process locked in it. Whoever gets the lock next finds
@@ -171,7 +171,7 @@ void OpFsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info
   fs::Caller caller = CallerThatStopAwaits(request);
   caller.lends_thread = wait.is_long();
   SessionOf(request).filesystem().Fsync(
-      file->fh, InodeId{inode}, data_only != 0, [request](Result<void> status) { ReplyStatus(request, status); },
+      file->fh, InodeId{inode}, data_only != 0, [request](const Result<void>& status) { ReplyStatus(request, status); },
       caller);
 }
 

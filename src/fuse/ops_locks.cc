@@ -64,11 +64,12 @@ void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
   ClusterLocks& locks = *filesystem.locks();
   auto waiting = std::make_shared<WaitingRequest>(locks, lock.inode);
   fuse_req_interrupt_func(request, &OnInterrupt, waiting.get());
-  const auto ticket = locks.Lock(lock, [request, &filesystem, lock, waiting](Result<ClusterLocks::Outcome> outcome) {
-    // Waits for an OnInterrupt that runs, and none is called after it. So `waiting` may go.
-    fuse_req_interrupt_func(request, nullptr, nullptr);
-    ReplyLock(request, filesystem, lock, outcome);
-  });
+  const auto ticket =
+      locks.Lock(lock, [request, &filesystem, lock, waiting](const Result<ClusterLocks::Outcome>& outcome) {
+        // Waits for an OnInterrupt that runs, and none is called after it. So `waiting` may go.
+        fuse_req_interrupt_func(request, nullptr, nullptr);
+        ReplyLock(request, filesystem, lock, outcome);
+      });
   waiting->ticket.store(ticket);
   if (waiting->interrupted.load()) locks.Cancel(lock.inode, ticket);
 }
@@ -88,7 +89,7 @@ void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
   }
   auto ask = [request, &filesystem, lock, sleep] {
     if (sleep) return Wait(request, filesystem, lock);
-    filesystem.locks()->TryLock(lock, [request, &filesystem, lock](Result<ClusterLocks::Outcome> outcome) {
+    filesystem.locks()->TryLock(lock, [request, &filesystem, lock](const Result<ClusterLocks::Outcome>& outcome) {
       ReplyLock(request, filesystem, lock, outcome);
     });
   };

@@ -117,7 +117,7 @@ void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name,
     return;
   }
   WhereItMayWait(request, [request, params, caller = CallerThatStopAwaits(request)](fs::FileSystem& filesystem) {
-    filesystem.names().Rename(params, caller, [request](Result<void> status) { ReplyStatus(request, status); });
+    filesystem.names().Rename(params, caller, [request](const Result<void>& status) { ReplyStatus(request, status); });
   });
 }
 

@@ -46,7 +46,7 @@ struct MemoryDisk::NameChange {
 
 class MemoryFile final : public File {
  public:
-  MemoryFile(MemoryDisk& disk, std::string name, std::shared_ptr<MemoryDisk::Node> node, uint64_t epoch)
+  MemoryFile(MemoryDisk& disk, const std::string& name, std::shared_ptr<MemoryDisk::Node> node, uint64_t epoch)
       : disk_(disk), path_("memory:" + name), node_(std::move(node)), epoch_(epoch) {}
   ~MemoryFile() override { assert(in_flight_.load() == 0 && "a file is closed while an operation is in flight"); }
 

@@ -5,16 +5,14 @@
 namespace cairnfs::kvnet {
 namespace {
 
-using kv::Compare;
-
-constexpr std::array<std::pair<Compare::Kind, proto::Compare::Kind>, 4> kKinds = {{
-    {Compare::Kind::kRevisionIs, proto::Compare::REVISION_IS},
-    {Compare::Kind::kExists, proto::Compare::EXISTS},
-    {Compare::Kind::kRangeEmpty, proto::Compare::RANGE_EMPTY},
-    {Compare::Kind::kRangeUnchanged, proto::Compare::RANGE_UNCHANGED},
+constexpr std::array<std::pair<kv::Compare::Kind, proto::Compare::Kind>, 4> kKinds = {{
+    {kv::Compare::Kind::kRevisionIs, proto::Compare::REVISION_IS},
+    {kv::Compare::Kind::kExists, proto::Compare::EXISTS},
+    {kv::Compare::Kind::kRangeEmpty, proto::Compare::RANGE_EMPTY},
+    {kv::Compare::Kind::kRangeUnchanged, proto::Compare::RANGE_UNCHANGED},
 }};
 
-Result<Compare> CompareFromProto(const proto::Compare& compare) {
+Result<kv::Compare> CompareFromProto(const proto::Compare& compare) {
   for (const auto& [kind, proto_kind] : kKinds) {
     if (proto_kind == compare.kind()) return Compare{kind, compare.key(), compare.range_end(), compare.revision()};
   }
@@ -26,7 +24,7 @@ Result<Compare> CompareFromProto(const proto::Compare& compare) {
 
 proto::CommitRequest ToProto(const kv::Transaction& transaction, const kv::SlotClaim* slot) {
   proto::CommitRequest request;
-  for (const Compare& compare : transaction.compares) {
+  for (const kv::Compare& compare : transaction.compares) {
     proto::Compare& to = *request.add_compares();
     for (const auto& [kind, proto_kind] : kKinds) {
       if (kind == compare.kind) to.set_kind(proto_kind);

@@ -79,7 +79,7 @@ Result<std::optional<Entry>> FindEntry(kv::KvStore& store, InodeId parent, std::
     CAIRNFS_ASSIGN_OR_RETURN(auto dentry, FindDentry(store, parent, name));
     if (!dentry) return std::optional<Entry>();
     auto inode = LoadInode(store, dentry->record.inode);
-    if (inode.ok()) return std::optional(Entry{std::move(*dentry), std::move(*inode)});
+    if (inode.ok()) return std::optional(Entry{*dentry, std::move(*inode)});
     if (inode.error().code != ErrorCode::kNotFound) return inode.error();
     // Perhaps the name was removed, and its inode forgotten, between the two reads. Then the name has changed.
     if (revision_without_inode == dentry->revision) {

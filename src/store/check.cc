@@ -9,8 +9,8 @@
 namespace cairnfs::store {
 namespace {
 
-constexpr uint64_t kEntriesPerGroupMax = 1'000'000;
-constexpr size_t kReadBytesMax = 8 * kMiB;
+constexpr uint64_t kCheckedEntriesMax = 1'000'000;
+constexpr size_t kCheckReadBytesMax = 8 * kMiB;
 
 std::string Describe(const ChunkIndex::Entry& entry) {
   return MakeSegmentName(SegmentName::kSegment, entry.location.segment) + ": chunk " + entry.digest.ToHex() +
@@ -48,7 +48,7 @@ std::vector<Digest> DigestsOf(const std::vector<ChunkIndex::Entry>& entries) {
 
 }  // namespace
 
-Status LocalChunkStore::Impl::Check(const Reporter& report, std::stop_token stop, std::atomic<uint64_t>& bytes_read) {
+Status LocalChunkStore::Impl::Check(const Reporter& report, const std::stop_token& stop, std::atomic<uint64_t>& bytes_read) {
   // First: which segments does the index name, and how often?
   SegmentUses uses;
   ChunkIndex::View view = index_.TakeView();
@@ -77,7 +77,7 @@ Status LocalChunkStore::Impl::Check(const Reporter& report, std::stop_token stop
   while (begin < segments.size()) {
     uint64_t entries = 0;
     size_t end = begin;
-    while (end < segments.size() && (end == begin || entries < kEntriesPerGroupMax)) {
+    while (end < segments.size() && (end == begin || entries < kCheckedEntriesMax)) {
       entries += uses[segments[end++]->header.id.value].live_count;
     }
     CAIRNFS_ASSIGN_OR_RETURN(Victims victims, CollectEntries(std::span(segments).subspan(begin, end - begin)));
@@ -155,7 +155,7 @@ void LocalChunkStore::Impl::NoteDamaged(const ChunkIndex::Entry& entry) {
   if (on_damage_) on_damage_(entry.digest);
 }
 
-Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& report, std::stop_token stop,
+Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& report, const std::stop_token& stop,
                                            std::atomic<uint64_t>& bytes_read) {
   const Segment& segment = *victim.segment;
   auto file = segments_.FileOf(*victim.segment);
@@ -170,7 +170,7 @@ Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& repor
     report({segment.name() + ": " + file.error().message, DigestsOf(victim.entries)});
     return {};
   }
-  FileWindow window(**file, kReadBytesMax);
+  FileWindow window(**file, kCheckReadBytesMax);
   auto block = window.Load(0, kSegmentHeaderBytes, kSegmentHeaderBytes);
   auto header = block.ok() ? DecodeSegmentHeader(*block) : Result<SegmentHeader>(block.error());
   if (!header.ok()) {

@@ -230,7 +230,7 @@ void ChunkIndex::AddSegmentKey(const SegmentPtr& segment, std::vector<kv::Engine
 }
 
 Status ChunkIndex::WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail& tail,
-                                std::vector<kv::EngineWrite> also) {
+                                const std::vector<kv::EngineWrite>& also) {
   MutexLock lock(write_mutex_);
   counters_.next_segment_id = std::max(counters_.next_segment_id, tail.next_segment_id);
   counters_.open_segment = tail.open_segment;

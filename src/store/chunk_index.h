@@ -77,7 +77,8 @@ class ChunkIndex {
   };
   // Writes the entries, unsynced; their chunks are pending no more. On failure `chunks` keeps those that were not
   // written. `also` is written with the last entries.
-  Status WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail& tail, std::vector<kv::EngineWrite> also = {});
+  Status WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail& tail,
+                      const std::vector<kv::EngineWrite>& also = {});
 
   // --- collecting ---
   void BeginRecording();

@@ -385,7 +385,7 @@ bool LocalChunkStore::TryReserve(uint64_t bytes) { return impl_->space_.TryReser
 uint64_t LocalChunkStore::ReservedBytes() const { return impl_->space_.ReservedBytes(); }
 void LocalChunkStore::ReleaseReservation(uint64_t bytes) { impl_->space_.ReleaseReservation(bytes); }
 
-Status LocalChunkStore::Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop,
+Status LocalChunkStore::Check(const std::function<void(const CheckProblem&)>& report, const std::stop_token& stop,
                               std::atomic<uint64_t>* bytes_read) {
   std::atomic<uint64_t> unread{0};
   return impl_->Check(report, stop, bytes_read != nullptr ? *bytes_read : unread);

@@ -143,7 +143,7 @@ class LocalChunkStore final : public ChunkStore {
   // Reads every record of every segment, verifies each digest and that each index entry points at its record.
   // `report` is called for each problem found. For `cairnfs check`; may run beside everything else. kInterrupted soon
   // after `stop` is set. Adds the lengths of the chunks that it has read to `bytes_read`, when given.
-  Status Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop,
+  Status Check(const std::function<void(const CheckProblem&)>& report, const std::stop_token& stop,
                std::atomic<uint64_t>* bytes_read = nullptr);
   // Check calls the handler for each chunk whose copy it finds damaged; it must not block. null: none is called any
   // more. Returns once no call of the handler before is under way.

@@ -235,7 +235,7 @@ void SegmentSet::Free(SegmentId id) {
   }
 }
 
-void SegmentSet::Discard(SegmentPtr segment) { segment->freed = true; }
+void SegmentSet::Discard(const SegmentPtr& segment) { segment->freed = true; }
 
 bool SegmentSet::HasReleased() const {
   MutexLock lock(mutex_);

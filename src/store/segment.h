@@ -60,7 +60,7 @@ class SegmentSet {
   // Not in the table until Publish. kNoSpace, kExhausted: it can be tried again. kIo.
   Result<SegmentPtr> Create(const CreateOptions& options);
   // Frees one that is not in the table.
-  void Discard(SegmentPtr segment);
+  void Discard(const SegmentPtr& segment);
 
   SegmentPtr Find(SegmentId id) const;
   std::vector<SegmentPtr> All() const;  // by id

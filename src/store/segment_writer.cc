@@ -202,7 +202,7 @@ void SegmentWriter::SubmitReady() {
     ++in_flight_;
     mutex_.Unlock();
     window->file->WriteAsync(window->file_offset, ByteSpan(window->memory.get(), window->used),
-                             [this, window](Result<size_t> result) { OnWritten(window, result); });
+                             [this, window](const Result<size_t>& result) { OnWritten(window, result); });
     mutex_.Lock();
   }
 }

@@ -46,7 +46,7 @@ class LocalChunkStore::Impl {
   Result<LiveTotals> CountLive(const LiveTest& live, const std::stop_token& stop);
 
   // check.cc
-  Status Check(const std::function<void(const CheckProblem&)>& report, std::stop_token stop,
+  Status Check(const std::function<void(const CheckProblem&)>& report, const std::stop_token& stop,
                std::atomic<uint64_t>& bytes_read);
 
   Mutex damage_mutex_;
@@ -134,7 +134,7 @@ class LocalChunkStore::Impl {
 
   // check.cc
   using Reporter = std::function<void(const CheckProblem&)>;
-  Status CheckSegment(Victim& victim, const Reporter& report, std::stop_token stop, std::atomic<uint64_t>& bytes_read);
+  Status CheckSegment(Victim& victim, const Reporter& report, const std::stop_token& stop, std::atomic<uint64_t>& bytes_read);
   // Fills in, for each segment that is a key, the chunks that the index names in it.
   Status CollectChunks(const ChunkIndex::View& view, std::map<uint64_t, std::vector<Digest>>& chunks);
   void NoteDamaged(const ChunkIndex::Entry& entry);

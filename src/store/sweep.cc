@@ -12,7 +12,7 @@ namespace {
 
 Failpoint sweep_batch("store.sweep_batch", Failpoint::Kind::kKill);
 
-constexpr size_t kEntriesPerBatch = 512;
+constexpr size_t kSweptEntriesPerBatch = 512;
 // A segment with less waste than this is left alone, unless many such add up to the second figure.
 constexpr uint64_t kWasteBytesMin = 64 * kKiB;
 constexpr uint64_t kSmallWasteBytesMax = kMiB;
@@ -46,7 +46,7 @@ Status LocalChunkStore::Impl::DeleteDead(const LiveTest& live, const SweepOption
   std::string after;
   for (;;) {
     if (options.stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "the collection was stopped");
-    CAIRNFS_ASSIGN_OR_RETURN(auto entries, index_.ReadEntries(view.snapshot.get(), &after, kEntriesPerBatch));
+    CAIRNFS_ASSIGN_OR_RETURN(auto entries, index_.ReadEntries(view.snapshot.get(), &after, kSweptEntriesPerBatch));
     if (entries.empty()) break;
     std::vector<ChunkIndex::Entry> candidates;
     for (const ChunkIndex::Entry& entry : entries) {
@@ -97,7 +97,7 @@ Result<LiveTotals> LocalChunkStore::Impl::CountLive(const LiveTest& live, const 
   std::string after;
   for (;;) {
     if (stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "the count was stopped");
-    CAIRNFS_ASSIGN_OR_RETURN(auto entries, index_.ReadEntries(/*snapshot=*/nullptr, &after, kEntriesPerBatch));
+    CAIRNFS_ASSIGN_OR_RETURN(auto entries, index_.ReadEntries(/*snapshot=*/nullptr, &after, kSweptEntriesPerBatch));
     if (entries.empty()) break;
     for (const ChunkIndex::Entry& entry : entries) {
       if (live(entry.digest) || index_.IsInUse(entry.digest)) continue;

@@ -3,7 +3,7 @@
 namespace cairnfs::meta {
 namespace {
 
-constexpr size_t kPageEntries = 1024;
+constexpr size_t kListedOrphansPerPage = 1024;
 
 }  // namespace
 
@@ -11,7 +11,7 @@ Result<std::vector<InodeId>> Namespace::ListOrphans() {
   std::vector<InodeId> orphans;
   std::string begin = "O";
   for (;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto range, store_.Range(begin, kv::PrefixEnd("O"), kPageEntries));
+    CAIRNFS_ASSIGN_OR_RETURN(auto range, store_.Range(begin, kv::PrefixEnd("O"), kListedOrphansPerPage));
     for (const kv::KvEntry& entry : range.entries) {
       if (auto inode = InodeOfKey(entry.key)) orphans.push_back(*inode);
     }

@@ -3,7 +3,7 @@
 namespace cairnfs::meta {
 namespace {
 
-constexpr size_t kPageEntries = 1024;
+constexpr size_t kXattrsPerPage = 1024;
 
 }  // namespace
 
@@ -13,7 +13,7 @@ Result<std::vector<std::string>> Namespace::ListXattrs(InodeId inode) {
   std::vector<std::string> names;
   std::string begin = prefix;
   for (;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto range, store_.Range(begin, kv::PrefixEnd(prefix), kPageEntries));
+    CAIRNFS_ASSIGN_OR_RETURN(auto range, store_.Range(begin, kv::PrefixEnd(prefix), kXattrsPerPage));
     for (const kv::KvEntry& entry : range.entries) names.push_back(entry.key.substr(prefix.size()));
     if (!range.more || range.entries.empty()) return names;
     begin = range.entries.back().key + '\0';

@@ -3,7 +3,7 @@
 namespace cairnfs::meta {
 namespace {
 
-constexpr int kLevelsMax = 64;
+constexpr int kPathLevelsMax = 64;
 constexpr size_t kEntriesSearchedMax = 10000;
 
 // The name that leads to `child` in `parent`, or "#" and its number. Entries are not indexed by inode, and a huge
@@ -32,7 +32,7 @@ std::string Namespace::PathOf(InodeId parent, std::string_view name) {
   InodeId current = parent;
   for (int level = 0; current != kRootInode; level++) {
     auto above = ParentOf(current);
-    if (!above.ok() || level == kLevelsMax) return "#" + std::to_string(current.value) + "/" + path;
+    if (!above.ok() || level == kPathLevelsMax) return "#" + std::to_string(current.value) + "/" + path;
     path = NameOf(*this, *above, current) + "/" + path;
     current = *above;
   }

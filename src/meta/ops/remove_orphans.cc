@@ -12,7 +12,7 @@ namespace {
 
 Failpoint orphan_removed("meta.orphan_removed", Failpoint::Kind::kKill);
 
-constexpr size_t kPageEntries = 1024;
+constexpr size_t kOrphansPerPage = 1024;
 constexpr size_t kBatchOperationsMax = 1024;  // so that one batch does not hold up other commits for long
 constexpr size_t kBatchBytesMax = 256 * kKiB;
 constexpr size_t kOwnKeysMax = 5;  // I, D, T, O, Y
@@ -45,7 +45,7 @@ size_t DeleteBytes(const Orphan& orphan) {
 Status AddKeys(kv::KvStore& store, const std::string& prefix, std::vector<std::string>& keys) {
   std::string begin = prefix;
   for (bool more = true; more;) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(begin, kv::PrefixEnd(prefix), kPageEntries));
+    CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(begin, kv::PrefixEnd(prefix), kOrphansPerPage));
     for (kv::KvEntry& entry : range.entries) keys.push_back(std::move(entry.key));
     more = range.more && !range.entries.empty();
     if (more) begin = keys.back() + '\0';
@@ -94,7 +94,7 @@ void LookAtOrphans(LookAhead& ahead, std::span<const InodeId> inodes) {
     ahead.Want(OrphanKey(inode));
     ahead.Want(InodeKey(inode));
     for (const std::string& prefix : {XattrPrefix(inode), MarkPrefix(inode)}) {
-      ahead.WantRange(prefix, kv::PrefixEnd(prefix), kPageEntries);
+      ahead.WantRange(prefix, kv::PrefixEnd(prefix), kOrphansPerPage);
     }
   }
   ahead.Fetch();
