@@ -209,7 +209,10 @@ int RunUmount(const UmountCommand& command) {
   }
   // When called in the mount, this process must not be the one that keeps it busy.
   static_cast<void>(chdir("/") == 0);
-  if (auto unmounted = fuse::Unmount(mount->mount_point, command.lazy); !unmounted.ok()) return Fail(unmounted.error());
+  if (auto unmounted =
+          fuse::Unmount(mount->mount_point, command.lazy ? fuse::Unmounting::kLazily : fuse::Unmounting::kUnlessBusy);
+      !unmounted.ok())
+    return Fail(unmounted.error());
   if (!last_end.empty()) {
     return Fail(MakeError(
         ErrorCode::kFailed,

@@ -84,7 +84,8 @@ Status Remount(const MountCommand& command) {
   const control::RemountCall call = MakeCall(command, before);
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<std::string> words, WordsOf(call));
   auto tell_kernel = [&](const control::RemountReport& report) -> Status {
-    CAIRNFS_ASSIGN_OR_RETURN(const fuse::MountState after, fuse::StateAfter(before, words, report.read_only));
+    CAIRNFS_ASSIGN_OR_RETURN(const fuse::MountState after,
+                             fuse::StateAfter(before, {.words = words, .read_only = report.read_only}));
     return fuse::RemountAt(mount.mount_point, after);
   };
   auto take_back = [&] {

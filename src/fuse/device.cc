@@ -191,10 +191,10 @@ bool Device::Mounted() const {
   return false;
 }
 
-Status Device::Unmount(bool lazy) {
+Status Device::Unmount(Unmounting how) {
   MutexLock lock(unmount_mutex_);
   if (!Mounted()) return {};
-  return UnmountAt(mount_point_, lazy);
+  return UnmountAt(mount_point_, how);
 }
 
 void Device::SetReadAhead(size_t bytes) const {

@@ -29,7 +29,7 @@ class Device {
   // True while this very mount (not another one in its place) is in the mount table.
   bool Mounted() const;
   // A success also when it is not mounted any more.
-  Status Unmount(bool lazy);
+  Status Unmount(Unmounting how);
   // How much a mapped file is read ahead. Best effort: needs root and a writable sysfs.
   void SetReadAhead(size_t bytes) const;
 

@@ -133,9 +133,9 @@ Result<int> FusermountMount(const std::string& mount_point, const std::vector<st
   return fd;
 }
 
-Status FusermountUnmount(const std::string& mount_point, bool lazy) {
+Status FusermountUnmount(const std::string& mount_point, Unmounting how) {
   std::vector<std::string> arguments{"-u"};
-  if (lazy) arguments.emplace_back("-z");
+  if (how == Unmounting::kLazily) arguments.emplace_back("-z");
   arguments.insert(arguments.end(), {"--", mount_point});
   CAIRNFS_ASSIGN_OR_RETURN(HelperResult result, RunHelper(arguments, -1));
   if (result.exit_code == 0) return {};

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "fuse/server.h"
 
 namespace cairnfs::fuse {
 
@@ -12,7 +13,7 @@ namespace cairnfs::fuse {
 // the helper's, or says that it is not installed.
 Result<int> FusermountMount(const std::string& mount_point, const std::vector<std::string>& options);
 // Unmounts. kPermission as above. kBusy: the mount is in use.
-Status FusermountUnmount(const std::string& mount_point, bool lazy);
+Status FusermountUnmount(const std::string& mount_point, Unmounting how);
 
 // True when /etc/fuse.conf lets unprivileged users say allow_other.
 bool UserMayAllowOther();

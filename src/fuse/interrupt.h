@@ -29,7 +29,8 @@ bool IsInGroup(fuse_req_t request, uint32_t gid);
 
 // The caller of the request. Its `cancelled` is true once the server stops, or once the kernel interrupted the request
 // and the caller has a SIGKILL pending. The kernel sends FUSE_INTERRUPT for any signal, also a SIGALRM that is handled,
-// so /proc is asked whether it is a SIGKILL. REQUIRES: the request is not answered yet.
+// so /proc is asked whether it is a SIGKILL. REQUIRES (unchecked): the request is not answered
+// yet.
 fs::Caller CallerOf(fuse_req_t request);
 // The same, but a server that stops waits for the answer.
 fs::Caller CallerThatStopAwaits(fuse_req_t request);

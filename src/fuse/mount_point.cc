@@ -128,7 +128,7 @@ Status RemoveDeadMounts(const std::string& canonical) {
                                              (entry ? entry->type : "unknown") + ", which is not ours; unmount it");
     }
     spdlog::warn("{} was left mounted by a daemon that died; unmounting it lazily", canonical);
-    CAIRNFS_RETURN_IF_ERROR(UnmountAt(canonical, true));
+    CAIRNFS_RETURN_IF_ERROR(UnmountAt(canonical, Unmounting::kLazily));
   }
   return {};
 }
@@ -168,11 +168,11 @@ Result<std::string> PrepareMountPoint(const std::string& path) {
   return *canonical;
 }
 
-Status UnmountAt(const std::string& canonical, bool lazy) {
-  if (umount2(canonical.c_str(), UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) == 0) return {};
+Status UnmountAt(const std::string& canonical, Unmounting how) {
+  if (umount2(canonical.c_str(), UMOUNT_NOFOLLOW | (how == Unmounting::kLazily ? MNT_DETACH : 0)) == 0) return {};
   if (errno == EBUSY) return BusyError(canonical);
   if (errno != EPERM) return ErrnoError(errno, "unmount " + canonical);
-  Status status = FusermountUnmount(canonical, lazy);
+  Status status = FusermountUnmount(canonical, how);
   if (!status.ok() && status.error().code == ErrorCode::kBusy) return BusyError(canonical);
   return status;
 }
@@ -187,7 +187,7 @@ std::vector<std::string> MountPointsOf(const std::string& source) {
   return mount_points;
 }
 
-Status Unmount(const std::string& mount_point, bool lazy) {
+Status Unmount(const std::string& mount_point, Unmounting how) {
   CAIRNFS_ASSIGN_OR_RETURN(std::string canonical, CanonicalMountPoint(mount_point));
   CAIRNFS_ASSIGN_OR_RETURN(auto mounts, ReadMountInfo());
   auto entry = TopmostAt(mounts, canonical);
@@ -195,7 +195,7 @@ Status Unmount(const std::string& mount_point, bool lazy) {
   if (entry->type != kMountType) {
     return MakeError(ErrorCode::kNotFound, canonical + " is a mount of type " + entry->type + ", not of cairnfs");
   }
-  return UnmountAt(canonical, lazy);
+  return UnmountAt(canonical, how);
 }
 
 }  // namespace cairnfs::fuse

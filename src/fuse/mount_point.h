@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "fuse/server.h"
 
 namespace cairnfs::fuse {
 
@@ -22,6 +23,6 @@ std::string ProcessesUsing(const std::string& mount_point, UseOfMount use);
 
 // Unmounts what is at `canonical`, by umount2 or, when that is not permitted, by fusermount3. kBusy names processes
 // that keep it busy, as far as they can be seen.
-Status UnmountAt(const std::string& canonical, bool lazy);
+Status UnmountAt(const std::string& canonical, Unmounting how);
 
 }  // namespace cairnfs::fuse

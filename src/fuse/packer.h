@@ -2,6 +2,7 @@
 // and payloads of one writer in a row lie in one piece. For one thread.
 #pragma once
 
+#include <cassert>
 #include <cstring>
 
 #include "io/buffer_pool.h"
@@ -23,6 +24,7 @@ class Packer {
   }
   // REQUIRES: Fits(payload.size()).
   io::Slice Add(ByteSpan payload) {
+    assert(Fits(payload.size()));
     std::byte* to = buffer_.payload() + used_bytes_;
     std::memcpy(to, payload.data(), payload.size());
     used_bytes_ += payload.size();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -42,24 +43,25 @@ void TakeOnlyWakeSignal() {
 int64_t Ticks(Clock::time_point time) { return time.time_since_epoch().count(); }
 
 // A signal to wake would cut calls short that others make.
-void HoldWakeSignal(bool holds) {
+enum class WakeSignals { kHeld, kLetIn };
+void Set(WakeSignals state) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, WakeSignal());
-  pthread_sigmask(holds ? SIG_BLOCK : SIG_UNBLOCK, &set, nullptr);
+  pthread_sigmask(state == WakeSignals::kHeld ? SIG_BLOCK : SIG_UNBLOCK, &set, nullptr);
 }
 
 }  // namespace
 
 Receiver::Wait::Wait(Receiver& receiver) : receiver_(receiver), is_long_(receiver.session_.TryBeginWait()) {
-  HoldWakeSignal(true);
+  Set(WakeSignals::kHeld);
   receiver_.busy_since_.store(0, std::memory_order_relaxed);
 }
 
 Receiver::Wait::~Wait() {
   receiver_.busy_since_.store(Ticks(Clock::Now()), std::memory_order_relaxed);
   if (is_long_) receiver_.session_.EndWait();
-  HoldWakeSignal(false);
+  Set(WakeSignals::kLetIn);
 }
 
 void Receiver::Join() {
@@ -67,7 +69,7 @@ void Receiver::Join() {
 }
 
 Receiver& Receiver::Current() {
-  if (current_receiver == nullptr) std::abort();
+  assert(current_receiver != nullptr);
   return *current_receiver;
 }
 

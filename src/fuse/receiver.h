@@ -78,8 +78,8 @@ class Receiver {
     const bool is_long_;
   };
 
-  // The body of the request in hand, as the kernel sent it: for what libfuse does not hand on. REQUIRES: the request
-  // has a body of type T; its payload was not taken.
+  // The body of the request in hand, as the kernel sent it: for what libfuse does not hand on. REQUIRES
+  // (unchecked): the request has a body of type T; its payload was not taken.
   template <typename T>
   const T& Body() const {
     return *reinterpret_cast<const T*>(message_ + sizeof(fuse_in_header));

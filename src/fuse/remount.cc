@@ -51,10 +51,10 @@ Result<MountState> StateOfMount(const std::string& mount_point) {
   return state;
 }
 
-Result<MountState> StateAfter(const MountState& now, const std::vector<std::string>& words, bool read_only) {
-  CAIRNFS_ASSIGN_OR_RETURN(KernelMountFlags parsed, ParseKernelOptions(words, now.flags));
-  parsed.flags = read_only ? parsed.flags | MS_RDONLY : parsed.flags & ~(MS_RDONLY | 0UL);
-  return MountState{read_only, parsed.flags};
+Result<MountState> StateAfter(const MountState& now, const MountChange& change) {
+  CAIRNFS_ASSIGN_OR_RETURN(KernelMountFlags parsed, ParseKernelOptions(change.words, now.flags));
+  parsed.flags = change.read_only ? parsed.flags | MS_RDONLY : parsed.flags & ~(MS_RDONLY | 0UL);
+  return MountState{change.read_only, parsed.flags};
 }
 
 Status RemountAt(const std::string& mount_point, const MountState& state) {

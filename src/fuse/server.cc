@@ -1,6 +1,7 @@
 #include "fuse/server.h"
 
 #include <atomic>
+#include <cassert>
 
 #include "base/log.h"
 #include "fuse/device.h"
@@ -14,15 +15,16 @@ class Server::Impl {
       : device_(std::move(device)), session_(std::move(session)) {}
 
   Status Serve(fs::FileSystem& filesystem) {
-    serving_.store(true);
+    const bool is_second = serving_.exchange(true);
+    assert(!is_second);
     return session_->Serve(filesystem);
   }
 
   void Stop() {
-    Status status = device_->Unmount(false);
+    Status status = device_->Unmount(Unmounting::kUnlessBusy);
     if (!status.ok()) {
       spdlog::warn("{}; unmounting lazily", status.error().message);
-      status = device_->Unmount(true);
+      status = device_->Unmount(Unmounting::kLazily);
     }
     if (!status.ok()) spdlog::error("{}", status.error().message);
     session_->RequestStop();
@@ -47,7 +49,7 @@ Result<std::unique_ptr<Server>> Server::Mount(const MountOptions& options, io::B
   session_options.read_ahead_bytes = options.read_ahead_bytes;
   auto session = Session::Create(*device, pool, session_options);
   if (!session.ok()) {
-    Status unmounted = device->Unmount(true);
+    Status unmounted = device->Unmount(Unmounting::kLazily);
     if (!unmounted.ok()) spdlog::error("{}", unmounted.error().message);
     return session.error();
   }

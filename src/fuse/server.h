@@ -15,6 +15,9 @@
 
 namespace cairnfs::fuse {
 
+// kLazily: the mount point is free at once, and the mount ends when nothing uses it any more.
+enum class Unmounting { kUnlessBusy, kLazily };
+
 struct MountOptions {
   std::string mount_point;
   std::string source = "cairnfs";  // first column of /proc/mounts
@@ -41,7 +44,7 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   // Serves requests until the mount is gone or Stop was called; returns once all receiving threads ended and every
-  // request that they took was answered. REQUIRES: called once; `filesystem` outlives the call.
+  // request that they took was answered. REQUIRES: called once.
   Status Serve(fs::FileSystem& filesystem);
   // Unmounts, lazily when it is busy, and lets Serve return. Any thread, but no signal handler; may be called more than
   // once and before Serve.
@@ -70,8 +73,12 @@ struct MountState {
   bool operator==(const MountState&) const = default;
 };
 Result<MountState> StateOfMount(const std::string& mount_point);
-// The state after `words` ("nosuid", "suid", ...). Flags that they do not name stay as they are. kInvalidArgument.
-Result<MountState> StateAfter(const MountState& now, const std::vector<std::string>& words, bool read_only);
+struct MountChange {
+  std::vector<std::string> words;  // "nosuid", "suid", ...
+  bool read_only = false;
+};
+// The state after it. Flags that the words do not name stay as they are. kInvalidArgument.
+Result<MountState> StateAfter(const MountState& now, const MountChange& change);
 // Has the kernel change the mount. Where it is in that state already, it does nothing and needs no right. kBusy, with
 // the processes: it was to become read-only, and files are open for writing. kPermission: only root may.
 Status RemountAt(const std::string& mount_point, const MountState& state);
@@ -80,8 +87,8 @@ Status RemountAt(const std::string& mount_point, const MountState& state);
 // containers are left out.
 std::vector<std::string> MountPointsOf(const std::string& source);
 
-// Unmounts a cairnfs mount point; lazily when asked. kNotFound when nothing of ours is mounted there, kBusy with the
+// Unmounts a cairnfs mount point. kNotFound when nothing of ours is mounted there, kBusy with the
 // reason, kPermission.
-Status Unmount(const std::string& mount_point, bool lazy);
+Status Unmount(const std::string& mount_point, Unmounting how);
 
 }  // namespace cairnfs::fuse

@@ -1,5 +1,6 @@
 #include "fuse/write_overflow.h"
 
+#include <cassert>
 #include <cstring>
 
 #include "fuse/ops.h"
@@ -24,8 +25,10 @@ void WriteOverflow::Add(fuse_req_t request, fs::FileSystem::WriteRequest write, 
   // Not value-initialised: the bytes are overwritten at once.
   std::unique_ptr<std::byte[]> copy(new std::byte[payload.size()]);
   std::memcpy(copy.get(), payload.data(), payload.size());
+  assert(thread_.joinable());
   {
     MutexLock lock(mutex_);
+    assert(!stopping_ && queued_bytes_ < kOverflowBytesMax);
     queue_.push_back({request, std::move(write), std::move(copy), payload.size()});
     queued_bytes_ += payload.size();
   }

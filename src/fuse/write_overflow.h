@@ -33,9 +33,9 @@ class WriteOverflow {
   // False when it is full. Only the keeper adds, so a true answer holds until it does.
   bool HasRoom() const;
   // Copies the payload; the write is given to the filesystem, and the request answered, once the pool has a buffer, or
-  // refused. REQUIRES: started.
+  // refused. REQUIRES: started, not stopped, HasRoom().
   void Add(fuse_req_t request, fs::FileSystem::WriteRequest write, ByteSpan payload);
-  // REQUIRES: nothing is added any more. Hands on what is there, then ends the thread.
+  // Nothing is to be added any more. Hands on what is there, then ends the thread.
   void Stop();
 
  private:
@@ -53,7 +53,7 @@ class WriteOverflow {
   const AwaitBuffer await_buffer_;
   mutable Mutex mutex_;
   CondVar changed_;
-  std::deque<Postponed> queue_ GUARDED_BY(mutex_);
+  std::deque<Postponed> queue_ GUARDED_BY(mutex_);  // kOverflowBytesMax, and one more write
   size_t queued_bytes_ GUARDED_BY(mutex_) = 0;
   bool stopping_ GUARDED_BY(mutex_) = false;
   Packer packer_;  // of the thread

@@ -62,10 +62,10 @@ TEST_F(MountPointTest, AnEmptyPathIsRefused) {
 }
 
 TEST_F(MountPointTest, OnlyOwnMountsAreUnmounted) {
-  Status status = Unmount(room_.string(), false);
+  Status status = Unmount(room_.string(), Unmounting::kUnlessBusy);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kNotFound);
-  status = Unmount("/proc", false);
+  status = Unmount("/proc", Unmounting::kUnlessBusy);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kNotFound);
   EXPECT_NE(status.error().message.find("of type proc"), std::string::npos) << status.error().message;

@@ -10,24 +10,24 @@ constexpr unsigned long kSafe = MS_NOSUID | MS_NODEV;
 
 TEST(Remount, KeepsTheFlagsThatAreNotNamed) {
   const MountState now{false, kSafe | MS_RELATIME};
-  EXPECT_EQ(*StateAfter(now, {}, false), now);
-  EXPECT_EQ(*StateAfter(now, {}, true), (MountState{true, kSafe | MS_RELATIME | MS_RDONLY}));
-  EXPECT_EQ(*StateAfter(*StateAfter(now, {}, true), {"defaults", "x-mine"}, false), now);
-  EXPECT_EQ(*StateAfter(now, {"suid", "noexec"}, false), (MountState{false, MS_NODEV | MS_RELATIME | MS_NOEXEC}));
+  EXPECT_EQ(*StateAfter(now, {.words = {}}), now);
+  EXPECT_EQ(*StateAfter(now, {.words = {}, .read_only = true}), (MountState{true, kSafe | MS_RELATIME | MS_RDONLY}));
+  EXPECT_EQ(*StateAfter(*StateAfter(now, {.words = {}, .read_only = true}), {.words = {"defaults", "x-mine"}}), now);
+  EXPECT_EQ(*StateAfter(now, {.words = {"suid", "noexec"}}), (MountState{false, MS_NODEV | MS_RELATIME | MS_NOEXEC}));
 }
 
 TEST(Remount, OneWordOnTimesOfAccessTakesTheOthersPlace) {
   const MountState now{false, MS_RELATIME};
-  const MountState without = *StateAfter(now, {"noatime"}, false);
+  const MountState without = *StateAfter(now, {.words = {"noatime"}});
   EXPECT_EQ(without, (MountState{false, MS_NOATIME}));
-  EXPECT_EQ(*StateAfter(without, {"relatime"}, false), now);
-  EXPECT_EQ(*StateAfter(without, {"strictatime"}, false), (MountState{false, MS_STRICTATIME}));
+  EXPECT_EQ(*StateAfter(without, {.words = {"relatime"}}), now);
+  EXPECT_EQ(*StateAfter(without, {.words = {"strictatime"}}), (MountState{false, MS_STRICTATIME}));
 }
 
 TEST(Remount, IsOfOurMountsOnly) {
   EXPECT_EQ(StateOfMount("/proc").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(RemountAt("/", {true, 0}).error().code, ErrorCode::kNotFound);
-  EXPECT_EQ(StateAfter({}, {"pool_size"}, false).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(StateAfter({}, {.words = {"pool_size"}}).error().code, ErrorCode::kInvalidArgument);
 }
 
 }  // namespace
