@@ -29,7 +29,7 @@ class Answer {
   T Take() {
     MutexLock lock(mutex_);
     assert(value_);
-    return *std::move(value_);
+    return *std::exchange(value_, std::nullopt);
   }
 
  private:

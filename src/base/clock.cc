@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <atomic>
+#include <cassert>
 #include <thread>
 
 namespace cairnfs {
@@ -51,6 +52,7 @@ void Clock::SleepUntil(time_point time) {
 }
 
 void Clock::WaitUntil(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, time_point time) {
+  assert(lock.owns_lock());
   if (time == time_point::max()) return condition.wait(lock);
   if (TimeSource* const source = Replacement(); source != nullptr) return source->WaitUntil(condition, lock, time);
   condition.wait_until(lock, time);

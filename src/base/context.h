@@ -35,7 +35,7 @@ class Context {
   bool Expired() const { return IsStopped() || IsLate(); }
 
   // Waits until `is_ready` is true, which is asked with `mutex` held; whoever changes its answer notifies `changed`.
-  // False: the context expired first. REQUIRES: `mutex` is held; it is released meanwhile. Nobody requests a stop of
+  // False: the context expired first. Meanwhile `mutex` is released. REQUIRES (unchecked): nobody requests a stop of
   // this context while holding `mutex`.
   bool Wait(Mutex& mutex, CondVar& changed, const std::function<bool()>& is_ready) const REQUIRES_LOCK(mutex);
   // False, at once or woken: the context expired before `time` had passed.

@@ -4,7 +4,7 @@
 // codes in src/fuse alone.
 #pragma once
 
-#include <cstdlib>
+#include <cassert>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -70,7 +70,7 @@ class [[nodiscard]] Result {
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  // REQUIRES: ok(). Stops the process otherwise.
+  // REQUIRES: ok().
   T& value() & { return *Checked(); }
   const T& value() const& { return *const_cast<Result*>(this)->Checked(); }
   T&& value() && { return std::move(*Checked()); }
@@ -82,13 +82,13 @@ class [[nodiscard]] Result {
 
   // REQUIRES: !ok().
   const Error& error() const {
-    if (ok()) std::abort();
+    assert(!ok());
     return std::get<1>(state_);
   }
 
  private:
   T* Checked() {
-    if (!ok()) std::abort();
+    assert(ok());
     return &std::get<0>(state_);
   }
   std::variant<T, Error> state_;
@@ -102,8 +102,9 @@ class [[nodiscard]] Result<void> {
 
   bool ok() const { return !error_.has_value(); }
   explicit operator bool() const { return ok(); }
+  // REQUIRES: !ok().
   const Error& error() const {
-    if (ok()) std::abort();
+    assert(!ok());
     return *error_;
   }
 
@@ -122,8 +123,8 @@ using Status = Result<void>;
 #define CAIRNFS_RETURN_IF_ERROR(expression)                                \
   do {                                                                     \
     if (const auto& cairnfs_status = (expression); !cairnfs_status.ok()) { \
-      return cairnfs_status.error();                                \
-    }                                                               \
+      return cairnfs_status.error();                                       \
+    }                                                                      \
   } while (false)
 
 // Assigns the value of `expression` to `target` (which may be a declaration), or returns its error.

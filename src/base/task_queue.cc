@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <cassert>
 #include <system_error>
 
 #include "base/thread_priority.h"
@@ -34,12 +35,14 @@ void TaskQueue::End() {
 void TaskQueue::Post(std::function<void()> task) {
   // Notifies under the lock: once another thread has run the task, the queue may go.
   MutexLock lock(mutex_);
+  assert(tasks_.size() < kTasksMax);
   tasks_.push_back(std::move(task));
   posted_.NotifyOne();
 }
 
 void TaskQueue::PostFirst(std::function<void()> task) {
   MutexLock lock(mutex_);
+  assert(tasks_.size() < kTasksMax);
   tasks_.push_front(std::move(task));
   posted_.NotifyOne();
 }

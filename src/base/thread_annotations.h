@@ -58,7 +58,7 @@ class CAIRNFS_ATTRIBUTE(scoped_lockable) MutexLock {
 
 class CondVar {
  public:
-  // REQUIRES: mutex is held. Releases it while waiting and holds it again on return; may return early.
+  // Releases the mutex while waiting and holds it again on return; may return early.
   void Wait(Mutex& mutex) REQUIRES_LOCK(mutex) {
     std::unique_lock<std::mutex> lock(mutex.native(), std::adopt_lock);
     condition_.wait(lock);

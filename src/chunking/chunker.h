@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <cassert>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,7 +55,7 @@ inline constexpr uint32_t kAnchorDistanceMin = 16 * kKiB;
 class CutFinder {
  public:
   // REQUIRES: params.Validate() is ok.
-  explicit CutFinder(const ChunkParams& params) : params_(params) {}
+  explicit CutFinder(const ChunkParams& params) : params_(params) { assert(params.Validate().ok()); }
 
   // Looks through `piece`, which follows all bytes consumed so far. Consumes up to and including the first cut:
   // returns the count of bytes of `piece` that belong to the current chunk, with cut = true when the chunk ends there

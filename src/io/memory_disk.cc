@@ -47,8 +47,13 @@ struct MemoryDisk::NameChange {
 class MemoryFile final : public File {
  public:
   MemoryFile(MemoryDisk& disk, const std::string& name, std::shared_ptr<MemoryDisk::Node> node, uint64_t epoch)
-      : disk_(disk), path_("memory:" + name), node_(std::move(node)), epoch_(epoch) {}
-  ~MemoryFile() override { assert(in_flight_.load() == 0 && "a file is closed while an operation is in flight"); }
+      : disk_(disk), path_("memory:" + name), node_(std::move(node)), epoch_(epoch) {
+    disk_.open_files_.fetch_add(1);
+  }
+  ~MemoryFile() override {
+    assert(in_flight_.load() == 0 && "a file is closed while an operation is in flight");
+    disk_.open_files_.fetch_sub(1);
+  }
 
   void ReadAsync(uint64_t offset, MutableByteSpan data, IoCallback done) override {
     Start(offset, data.data(), data.size(), std::move(done), [this, offset, data]() -> Result<size_t> {
@@ -133,7 +138,7 @@ class MemoryFile final : public File {
 
 MemoryDisk::MemoryDisk(const Options& options) : options_(options), queue_("memory-disk", options.thread_count) {}
 
-MemoryDisk::~MemoryDisk() = default;
+MemoryDisk::~MemoryDisk() { assert(open_files_.load() == 0 && "a file is open"); }
 
 std::unique_ptr<File> MemoryDisk::MakeFile(const std::string& name, std::shared_ptr<Node> node) {
   return std::make_unique<MemoryFile>(*this, name, std::move(node), epoch_);

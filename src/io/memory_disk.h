@@ -11,6 +11,7 @@
 //  - A write is covered by the first DataSync that began after the write called back.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -69,7 +70,8 @@ class MemoryDisk final : public Disk {
   Names synced_names_ GUARDED_BY(mutex_);
   std::vector<NameChange> unsynced_names_ GUARDED_BY(mutex_);
   uint64_t epoch_ GUARDED_BY(mutex_) = 0;  // count of crashes
-  TaskQueue queue_;
+  std::atomic<uint64_t> open_files_{0};
+  TaskQueue queue_;  // a task for each operation in flight, which has memory of its caller's
 };
 
 }  // namespace cairnfs::io

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cerrno>
 #include <cstdlib>
 
@@ -26,7 +27,10 @@ class PosixDisk final : public Disk {
  public:
   PosixDisk(int directory_fd, std::string path, bool direct, std::unique_ptr<IoEngine> engine)
       : directory_fd_(directory_fd), path_(std::move(path)), engine_(std::move(engine)), direct_(direct) {}
-  ~PosixDisk() override { close(directory_fd_); }
+  ~PosixDisk() override {
+    assert(open_files_.load(std::memory_order_acquire) == 0 && "a file is open");
+    close(directory_fd_);
+  }
 
   Result<std::unique_ptr<File>> Create(const std::string& name) override {
     return OpenFile(name, O_CREAT | O_EXCL, "creating ");
@@ -52,6 +56,7 @@ class PosixDisk final : public Disk {
   const std::string path_;
   const std::unique_ptr<IoEngine> engine_;
   std::atomic<bool> direct_;
+  std::atomic<uint64_t> open_files_{0};
 };
 
 void PosixDisk::GiveUpDirect() {
@@ -95,7 +100,7 @@ Result<std::unique_ptr<File>> PosixDisk::OpenFile(const std::string& name, int f
   }
   if (fd < 0) return OpenError(errno, what + PathOf(name));
   bool direct = TryDirect(fd);
-  return std::unique_ptr<File>(new PosixFile(fd, PathOf(name), direct, *engine_));
+  return std::unique_ptr<File>(new PosixFile(fd, PathOf(name), direct, {*engine_, open_files_}));
 }
 
 Status PosixDisk::Remove(const std::string& name) {

@@ -28,22 +28,25 @@ Error OpenError(int errno_value, const std::string& what) {
   return error;
 }
 
-PosixFile::PosixFile(int fd, std::string path, bool direct, IoEngine& engine)
-    : fd_(fd), path_(std::move(path)), direct_(direct), engine_(engine) {}
+PosixFile::PosixFile(int fd, std::string path, bool direct, const Shared& disk)
+    : fd_(fd), path_(std::move(path)), direct_(direct), disk_(disk) {
+  disk_.open_count.fetch_add(1, std::memory_order_relaxed);
+}
 
 PosixFile::~PosixFile() {
   assert(in_flight_.load(std::memory_order_acquire) == 0 && "a file is closed while an operation is in flight");
   close(fd_);
+  disk_.open_count.fetch_sub(1, std::memory_order_release);
 }
 
-void PosixFile::Start(bool write, uint64_t offset, std::byte* data, size_t size, IoCallback done) {
+void PosixFile::Start(Direction direction, uint64_t offset, std::byte* data, size_t size, IoCallback done) {
   if (direct_) {
     assert(offset % kPageBytes == 0 && size % kPageBytes == 0 && reinterpret_cast<uintptr_t>(data) % kPageBytes == 0 &&
            "direct I/O moves whole aligned pages");
   }
   in_flight_.fetch_add(1, std::memory_order_relaxed);
   auto request = std::make_unique<IoRequest>();
-  request->write = write;
+  request->write = direction == Direction::kWrite;
   request->direct = direct_;
   request->fd = fd_;
   request->offset = offset;
@@ -52,15 +55,15 @@ void PosixFile::Start(bool write, uint64_t offset, std::byte* data, size_t size,
   request->done = std::move(done);
   request->path = &path_;
   request->in_flight = &in_flight_;
-  engine_.Submit(std::move(request));
+  disk_.engine.Submit(std::move(request));
 }
 
 void PosixFile::ReadAsync(uint64_t offset, MutableByteSpan data, IoCallback done) {
-  Start(false, offset, data.data(), data.size(), std::move(done));
+  Start(Direction::kRead, offset, data.data(), data.size(), std::move(done));
 }
 
 void PosixFile::WriteAsync(uint64_t offset, ByteSpan data, IoCallback done) {
-  Start(true, offset, const_cast<std::byte*>(data.data()), data.size(), std::move(done));
+  Start(Direction::kWrite, offset, const_cast<std::byte*>(data.data()), data.size(), std::move(done));
 }
 
 // The engine writes what one call leaves unwritten: it knows how to go on, and what an error means.

@@ -13,8 +13,13 @@ Error OpenError(int errno_value, const std::string& what);
 
 class PosixFile final : public File {
  public:
-  // Takes over `fd`. The engine outlives the file.
-  PosixFile(int fd, std::string path, bool direct, IoEngine& engine);
+  // What a disk has for its files; it outlives them.
+  struct Shared {
+    IoEngine& engine;
+    std::atomic<uint64_t>& open_count;  // of its files
+  };
+  // Takes over `fd`.
+  PosixFile(int fd, std::string path, bool direct, const Shared& disk);
   ~PosixFile() override;
 
   void ReadAsync(uint64_t offset, MutableByteSpan data, IoCallback done) override;
@@ -28,12 +33,13 @@ class PosixFile final : public File {
   const std::string& path() const override { return path_; }
 
  private:
-  void Start(bool write, uint64_t offset, std::byte* data, size_t size, IoCallback done);
+  enum class Direction { kRead, kWrite };
+  void Start(Direction direction, uint64_t offset, std::byte* data, size_t size, IoCallback done);
 
   const int fd_;
   const std::string path_;
   const bool direct_;
-  IoEngine& engine_;
+  const Shared disk_;
   std::atomic<uint64_t> in_flight_{0};
 };
 

@@ -29,7 +29,7 @@ class ThreadEngine final : public IoEngine {
   }
 
  private:
-  TaskQueue queue_{"disk-io", kThreadCount};
+  TaskQueue queue_{"disk-io", kThreadCount};  // a task for each request, which has memory of its caller's
 };
 
 }  // namespace

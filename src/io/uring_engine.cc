@@ -3,7 +3,7 @@
 // Invariants: at most `queue_depth_` requests are in the ring, which has as many submission entries and twice as many
 // completion entries, so neither side can overflow. The submission side belongs to the thread that holds mutex_, the
 // completion side to the reaper alone. The reaper never waits for a free place: a request that a callback submits to a
-// full ring goes to `overflow_`, which holds no more than callbacks have submitted.
+// full ring goes to `overflow_`.
 #include <liburing.h>
 #include <pthread.h>
 
@@ -51,6 +51,7 @@ class UringEngine final : public IoEngine {
   Mutex mutex_;
   CondVar place_freed_;
   unsigned in_ring_ GUARDED_BY(mutex_) = 0;
+  // What callbacks asked for. Bounded as what they were called for: each request has memory of its caller's.
   std::deque<std::unique_ptr<IoRequest>> overflow_ GUARDED_BY(mutex_);
   std::thread reaper_;
 };
