@@ -64,7 +64,7 @@ class ClusterLocks {
 
   explicit ClusterLocks(const Parts& parts) : ClusterLocks(parts, Options()) {}
   ClusterLocks(const Parts& parts, const Options& options);
-  // REQUIRES: no call is in progress or follows. What waits is answered with kInterrupted.
+  // REQUIRES (unchecked): no call is in progress or follows. What waits is answered with kInterrupted.
   ~ClusterLocks();
   ClusterLocks(const ClusterLocks&) = delete;
 
@@ -93,8 +93,8 @@ class ClusterLocks {
   // The open file is gone, and what was locked through it. Later calls for the inode come after it.
   void ReleaseHandle(InodeId inode, uint64_t handle);
 
-  // The session is lost, and every lock with it: what waits or runs fails with kStale. REQUIRES: before
-  // Membership::Rejoin.
+  // The session is lost, and every lock with it: what waits or runs fails with kStale. REQUIRES
+  // (unchecked): before Membership::Rejoin.
   void ForgetAll();
   // The mount ends: waits end with kInterrupted, also later ones, and nothing waits for a store that is away.
   void EndWaits();
@@ -155,10 +155,12 @@ class ClusterLocks {
   std::unordered_map<InodeId, Inode> inodes_ GUARDED_BY(mutex_);
   std::set<InodeId> waited_in_ GUARDED_BY(mutex_);  // all inodes in which somebody waits, and perhaps others
   std::deque<InodeId> watched_ GUARDED_BY(mutex_);  // whose watches go on when nobody waits, the oldest first
-  std::deque<InodeId> stalled_ GUARDED_BY(mutex_);
+  std::deque<InodeId> stalled_ GUARDED_BY(mutex_);  // of inodes_, each once
   bool retry_posted_ GUARDED_BY(mutex_) = false;
 
-  TaskQueue tasks_;  // the last: goes first, and runs what is queued, which may queue more
+  // One task for each of inodes_, and one that tries again. The last: goes first, and runs what is queued, which may
+  // queue more.
+  TaskQueue tasks_;
 };
 
 }  // namespace cairnfs::coherence

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cassert>
 
 #include "base/clock.h"
 #include "base/coding.h"
@@ -25,6 +26,7 @@ void DelegatedStore::Take(InodeId id, const cluster::Membership::Session& sessio
     // away one that is put now.
     MutexLock lock(mutex_);
     Directory& directory = directories_[id.value];
+    assert(directory.taking);
     if (directory.recalls != directory.recalls_before) {
       directory.taking = false;
       taking_--;

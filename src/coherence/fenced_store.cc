@@ -77,7 +77,7 @@ Status FencedStore::CheckRevision(const Before& before, uint64_t revision) {
       // Known now: not to be found again by calls without a session.
       if (number_ == before.number && revision_ == before.revision) revision_ = revision;
     }
-    if (before.session) membership_.ReportLost(*before.session, {why, /*went_back=*/true});
+    if (before.session) membership_.ReportLost(*before.session, {.why = why, .went_back = true});
     return MakeError(ErrorCode::kStale, why);
   }
   MutexLock lock(mutex_);

@@ -121,7 +121,7 @@ class InodeLocks {
 
   const cluster::NodeId self_;
   KnownLocks known_;
-  std::deque<LockOperation> queue_;
+  std::deque<LockOperation> queue_;  // one for each request of the kernel that waits, and for each file that is closed
   std::vector<LockOperation> waiting_;  // found somebody in the way
   bool must_read_ = false;              // `known_` is out of date
   uint64_t losses_ = 0;                 // how often the watch lost changes

@@ -1,6 +1,7 @@
 #include "coherence/lock_table.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 
 #include "base/coding.h"
@@ -43,7 +44,7 @@ const FileLock* LockTable::Conflict(const FileLock& wanted) const {
 }
 
 Status LockTable::Set(const FileLock& lock) {
-  if (lock.start > lock.last || lock.last > kLockOffsetMax || Conflict(lock) != nullptr) std::abort();
+  assert(lock.start <= lock.last && lock.last <= kLockOffsetMax && Conflict(lock) == nullptr);
   // One goes in, and one in the middle of another splits it.
   if (held_.size() + 2 > kLocksMax) {
     return MakeError(ErrorCode::kTooLarge, "more than " + std::to_string(kLocksMax) + " locks of one host on one file");

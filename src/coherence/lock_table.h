@@ -65,7 +65,8 @@ class LockTable {
   bool Unset(const LockOwner& owner, uint64_t start, uint64_t last);
   bool UnsetHandle(uint64_t handle);
 
-  // nullopt: out of order, or those of one owner overlap. REQUIRES: those of different owners do not conflict.
+  // nullopt: out of order, or those of one owner overlap. REQUIRES (unchecked, as it would
+  // take a look at each pair): those of different owners do not conflict.
   static std::optional<LockTable> FromOrdered(std::vector<FileLock> locks);
 
  private:

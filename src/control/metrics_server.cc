@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -28,9 +29,10 @@ Error CannotServe(const std::string& address, const std::string& why) {
 // The host without brackets, and the port. REQUIRES: "HOST:PORT", which the configuration has checked.
 std::pair<std::string, std::string> SplitAddress(const std::string& address) {
   const size_t colon = address.rfind(':');
+  assert(colon != std::string::npos);
   std::string host = address.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  return {host, colon == std::string::npos ? "" : address.substr(colon + 1)};
+  return {host, address.substr(colon + 1)};
 }
 
 Result<int> Listen(const std::string& address) {
@@ -103,7 +105,7 @@ class Metrics::Impl {
       return Respond(connection, MHD_HTTP_NOT_FOUND, "the metrics are at /metrics\n", "text/plain");
     }
     return Respond(connection, MHD_HTTP_OK, RenderMetrics(static_cast<Impl*>(self)->status_()),
-                  "text/plain; version=0.0.4; charset=utf-8");
+                   "text/plain; version=0.0.4; charset=utf-8");
   }
 
   const std::function<StatusReply()> status_;

@@ -15,7 +15,7 @@ Result<std::vector<MountEntry>> ListMounts(const std::string& mountinfo = "/proc
 // dead daemon's mount cannot be asked. kNotFound says that no CairnFS is mounted there.
 Result<MountEntry> FindMount(const std::string& path);
 // The path as the filesystem has it, from below its root on, without a slash in front; empty: the root. It is touched
-// as by FindMount. REQUIRES: FindMount gave `mount` for it.
+// as by FindMount. REQUIRES (unchecked): FindMount gave `mount` for it.
 std::string PathInFilesystem(const MountEntry& mount, const std::string& path);
 
 }  // namespace cairnfs::control

@@ -260,17 +260,18 @@ class Service::Impl final : public Control::Service {
   }
 
   grpc::Status Gc(grpc::ServerContext* context, const GcRequest*, grpc::ServerWriter<GcProgress>* writer) override {
-    auto send = [&](const fs::CollectionStatus& status, bool is_running) {
+    enum class Is { kRunning, kDone };
+    auto send = [&](const fs::CollectionStatus& status, Is state) {
       GcProgress progress;
       ToMessage(status, progress);
-      progress.set_running(is_running);
+      progress.set_running(state == Is::kRunning);
       writer->Write(progress);
     };
     auto collect = [this](fs::Done<fs::CollectionStatus> done) { filesystem_.maintenance().Collect(std::move(done)); };
-    auto tell = [&] { send(filesystem_.maintenance().GetCollection(), true); };
+    auto tell = [&] { send(filesystem_.maintenance().GetCollection(), Is::kRunning); };
     auto result = Await<fs::CollectionStatus>(collect, Cancelled(context), tell);
     if (!result.ok()) return rpc::ToGrpc(result.error());
-    send(*result, false);
+    send(*result, Is::kDone);
     return grpc::Status::OK;
   }
 
@@ -355,7 +356,7 @@ class Service::Impl final : public Control::Service {
   std::unique_ptr<RankDoor> door_;
 
   mutable Mutex mutex_;
-  std::deque<Sample> samples_ GUARDED_BY(mutex_);
+  std::deque<Sample> samples_ GUARDED_BY(mutex_);  // one a second, for kRateWindow
   std::jthread sampler_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cassert>
 #include <cstddef>
 #include <map>
 
@@ -33,7 +34,9 @@ class UserShares {
   void Leave(uid_t user) {
     MutexLock lock(mutex_);
     --total_;
-    if (const auto found = taken_.find(user); --found->second == 0) taken_.erase(found);
+    const auto found = taken_.find(user);
+    assert(found != taken_.end());
+    if (--found->second == 0) taken_.erase(found);
   }
 
  private:

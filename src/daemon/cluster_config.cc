@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cassert>
 #include <climits>
 
 #include "daemon/network.h"
@@ -40,10 +41,12 @@ Status CheckTrusted(const Config& config) {
 Status CheckListens(const Config& config, std::string_view key, const std::string& text) {
   auto address = ParseHostPort(text);
   if (!address.ok()) return address.error().WithContext(key);
-  if (address->port == 0) return InvalidArgument(fmt::format("{} = \"{}\" has port 0: give one that others can know", key, text));
+  if (address->port == 0)
+    return InvalidArgument(fmt::format("{} = \"{}\" has port 0: give one that others can know", key, text));
   auto ip = ParseIp(address->host);
   if (!ip.ok()) {
-    return InvalidArgument(fmt::format("{} = \"{}\" must be an IP address of this host and a port, not a name", key, text));
+    return InvalidArgument(
+        fmt::format("{} = \"{}\" must be an IP address of this host and a port, not a name", key, text));
   }
   if (config.trusted_network.empty()) {
     return InvalidArgument(
@@ -84,7 +87,8 @@ Status CheckAlone(const Config& config) {
 Status CheckServed(const Config& config) {
   CAIRNFS_RETURN_IF_ERROR(CheckListens(config, "serve_metadata", config.serve_metadata));
   if (config.serve_metadata == config.listen) {
-    return InvalidArgument(fmt::format("serve_metadata and listen are both \"{}\": give them different ports", config.listen));
+    return InvalidArgument(
+        fmt::format("serve_metadata and listen are both \"{}\": give them different ports", config.listen));
   }
   if (config.metadata.empty()) return {};
   auto address = StoreAddress::Parse(config.metadata);
@@ -102,6 +106,7 @@ Status CheckServed(const Config& config) {
 }  // namespace
 
 Status CheckMetadata(const std::string& url) {
+  assert(!url.empty());
   if (!StoreAddress::KindOf(url)) {
     return InvalidArgument(fmt::format(
         "must be \"node:HOST:PORT\", \"etcd://HOST:PORT,HOST:PORT/prefix\", or empty for a host alone, not \"{}\"",
@@ -127,8 +132,8 @@ Status CheckCluster(const Config& config) {
   if (!config.advertise.empty()) {
     if (auto address = ParseHostPort(config.advertise); !address.ok()) return address.error().WithContext("advertise");
   } else if (ParseIp(ParseHostPort(config.listen)->host)->IsAny()) {
-    return InvalidArgument(fmt::format("listen = \"{}\" is no address that others could use: set advertise = \"HOST:PORT\"",
-                             config.listen));
+    return InvalidArgument(fmt::format(
+        "listen = \"{}\" is no address that others could use: set advertise = \"HOST:PORT\"", config.listen));
   }
   if (config.min_replicas > config.copies) {
     return InvalidArgument(
@@ -156,10 +161,12 @@ Result<std::string> MetadataOfAddress(const std::string& address) {
 }
 
 std::string MetadataUrl(const Config& config) {
+  assert(config.InCluster());
   return config.metadata.empty() ? StoreAddress::TextOfNode(config.serve_metadata) : config.metadata;
 }
 
 std::string AdvertisedAddress(const Config& config) {
+  assert(config.InCluster());
   return config.advertise.empty() ? config.listen : config.advertise;
 }
 

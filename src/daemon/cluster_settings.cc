@@ -100,8 +100,8 @@ Status SettingsWatch::Begin() {
   Take(stored, 0);
   kv::WatchCallbacks callbacks;
   callbacks.changed = [this](const std::vector<kv::KvEvent>& events, uint64_t) { TakeEvents(events); };
-  callbacks.lost = [this](uint64_t) { Reread(/*went_back=*/false); };
-  callbacks.went_back = [this](uint64_t) { Reread(/*went_back=*/true); };
+  callbacks.lost = [this](uint64_t) { Reread(Revisions::kGoOn); };
+  callbacks.went_back = [this](uint64_t) { Reread(Revisions::kWentBack); };
   CAIRNFS_ASSIGN_OR_RETURN(watch_, store_.Watch(SettingsKey(), SettingsEnd(), range.revision, std::move(callbacks)));
   return {};
 }
@@ -144,12 +144,12 @@ void SettingsWatch::TakeEvents(const std::vector<kv::KvEvent>& events) {
 }
 
 // Runs on the watch's thread, which tells nothing else before this.
-void SettingsWatch::Reread(bool went_back) {
+void SettingsWatch::Reread(Revisions revisions) {
   for (bool is_told = false;;) {
     auto stored = ReadSettings(store_);
     MutexLock lock(mutex_);
     if (stored.ok()) {
-      if (went_back) {  // revisions may mean something else now
+      if (revisions == Revisions::kWentBack) {  // revisions may mean something else now
         revision_ = 0;
         ++times_went_back_;
       }

@@ -69,7 +69,8 @@ class SettingsWatch {
   Status Begin();
   void TakeLocked(const StoredSettings& stored) REQUIRES_LOCK(mutex_);
   void TakeEvents(const std::vector<kv::KvEvent>& events);
-  void Reread(bool went_back) EXCLUDES_LOCK(mutex_);
+  enum class Revisions { kGoOn, kWentBack };
+  void Reread(Revisions revisions) EXCLUDES_LOCK(mutex_);
 
   kv::SharedKvStore& store_;
   const Changed changed_;

@@ -52,8 +52,8 @@ class SignalWaiter {
   SignalWaiter& operator=(const SignalWaiter&) = delete;
 
   // From here on a signal ends the process at once, as if it were not blocked. While the daemon starts, and perhaps
-  // waits for a metadata store that does not answer, nothing has to be made durable. REQUIRES: the process has no
-  // thread that must not be killed.
+  // waits for a metadata store that does not answer, nothing has to be made durable. REQUIRES (unchecked): the
+  // process has no thread that must not be killed.
   void Start() {
     thread_ = std::thread([this] {
       while (!ending_.load()) {

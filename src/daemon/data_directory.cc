@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -373,6 +374,7 @@ std::string DataDirectory::FormatText() const {
 }
 
 Status DataDirectory::JoinFilesystem(const std::string& uuid_hex) {
+  assert(filesystem_.empty());
   filesystem_ = uuid_hex;
   const char* name = is_new_ ? "format.making" : "format";
   CAIRNFS_RETURN_IF_ERROR(WriteSmallFile(directory_, kNewFormat, FormatText(), path_));
@@ -383,6 +385,7 @@ Status DataDirectory::JoinFilesystem(const std::string& uuid_hex) {
 }
 
 Status DataDirectory::FinishMaking() {
+  assert(is_new_);
   fail_before_format.Pass();
   if (renameat(directory_, "format.making", directory_, "format") != 0 || fsync(directory_) != 0) {
     return ErrnoError(errno, fmt::format("cannot finish making the data directory {}", path_));

@@ -67,7 +67,7 @@ class DataDirectory {
   // Odd things that are no errors, for the log, which is opened after the directory.
   const std::vector<std::string>& notes() const { return notes_; }
 
-  // Makes the directory a whole one. REQUIRES: is_new(), and all in it is durable.
+  // Makes the directory a whole one. REQUIRES: is_new(), and (unchecked) all in it is durable.
   Status FinishMaking();
   // Durably makes it a directory of that filesystem of a cluster. REQUIRES: filesystem().empty().
   Status JoinFilesystem(const std::string& uuid_hex);

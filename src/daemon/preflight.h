@@ -20,7 +20,7 @@ Status RaiseFileLimit(const Config& config);
 Status CheckThreadsCanStart(const Config& config);
 
 // kInvalidArgument when the data directory or the log file is the mount point or lies below it: the mount would hide
-// files that are made there. REQUIRES: the mount point is there.
+// files that are made there.
 Status CheckNothingIsHidden(const Config& config);
 
 }  // namespace cairnfs::daemon

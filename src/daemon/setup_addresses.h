@@ -14,7 +14,7 @@ Status ChooseServed(Config& config);
 
 // Checks that sockets of this host can have the addresses on which it listens, and that the advertised one can be
 // looked up. Otherwise the first mount would fail, with the metadata and the data directory bound to a filesystem that
-// nobody can use. kInvalidArgument. REQUIRES: CheckCluster() succeeds.
+// nobody can use. kInvalidArgument. REQUIRES (unchecked): CheckCluster() succeeds.
 Status CheckAddresses(const Config& config);
 
 }  // namespace cairnfs::daemon

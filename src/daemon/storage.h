@@ -51,7 +51,7 @@ class Storage {
 };
 
 // "what in path: ..." with what helps against damage and against a full disk. kNotFound becomes kCorrupt.
-// REQUIRES: a database that is not made now was there before.
+// REQUIRES (unchecked): a database that is not made now was there before.
 Error ExplainOpening(const Error& error, const std::string& what, const std::string& path);
 // Adds what helps when files in the directory are closed to its owner: another user, mostly root, left them there.
 Error ExplainDenied(Error error, const std::string& path);

@@ -76,11 +76,11 @@ etcdserverpb::TxnRequest ToEtcd(const EtcdKeys& keys, const kv::Transaction& tra
   return request;
 }
 
-std::optional<kv::SlottedAnswer> FromEtcd(const etcdserverpb::TxnResponse& response, bool has_slot) {
+std::optional<kv::SlottedAnswer> FromEtcd(const etcdserverpb::TxnResponse& response, const kv::SlotClaim* slot) {
   kv::SlottedAnswer answer;
   answer.committed = response.succeeded();
   if (answer.committed) answer.revision = static_cast<uint64_t>(response.header().revision());
-  if (answer.committed || !has_slot) return answer;
+  if (answer.committed || slot == nullptr) return answer;
   if (response.responses_size() != 1 || !response.responses(0).has_response_range()) return std::nullopt;
   const etcdserverpb::RangeResponse& range = response.responses(0).response_range();
   if (range.kvs_size() == 0) return answer;

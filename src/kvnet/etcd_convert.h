@@ -3,6 +3,8 @@
 
 #include <grpcpp/support/status.h>
 
+#include <cassert>
+
 #include "etcd.pb.h"
 #include "kv/shared_store.h"
 #include "kv/slots.h"
@@ -21,7 +23,10 @@ class EtcdKeys {
   std::string Slot(std::string_view slot) const { return prefix_ + 's' + std::string(slot); }
   const std::string& prefix() const { return prefix_; }
   // REQUIRES: it is a key of the store.
-  std::string Strip(std::string_view etcd_key) const { return std::string(etcd_key.substr(key_prefix_.size())); }
+  std::string Strip(std::string_view etcd_key) const {
+    assert(etcd_key.starts_with(key_prefix_));
+    return std::string(etcd_key.substr(key_prefix_.size()));
+  }
 
  private:
   const std::string prefix_, key_prefix_;
@@ -29,8 +34,8 @@ class EtcdKeys {
 
 // When `slot` is not null the request also has its compare and put, and a failure branch that reads it.
 etcdserverpb::TxnRequest ToEtcd(const EtcdKeys& keys, const kv::Transaction& transaction, const kv::SlotClaim* slot);
-// nullopt: the response does not answer such a request.
-std::optional<kv::SlottedAnswer> FromEtcd(const etcdserverpb::TxnResponse& response, bool has_slot);
+// `slot` as for the request. nullopt: the response does not answer such a request.
+std::optional<kv::SlottedAnswer> FromEtcd(const etcdserverpb::TxnResponse& response, const kv::SlotClaim* slot);
 
 // What a read of the slot tells of a transaction that was refused without a look at its slot, or ran all the same. Not
 // committed where the slot is not as the claim expects. nullopt: it did not run.

@@ -26,7 +26,7 @@ Result<kv::SlottedAnswer> EtcdStoreImpl::TryCommit(const kv::Transaction& transa
   if (!sent.ok() && sent.error().code == ErrorCode::kNoSpace && slot != nullptr)
     return AfterNoSpace(sent.error(), *slot);
   if (!sent.ok()) return sent.error();
-  if (std::optional<kv::SlottedAnswer> answer = FromEtcd(response, slot != nullptr)) return *std::move(answer);
+  if (std::optional<kv::SlottedAnswer> answer = FromEtcd(response, slot)) return *std::move(answer);
   return MakeError(ErrorCode::kUnavailable, "etcd answers what it was not asked");
 }
 

@@ -14,7 +14,7 @@ constexpr std::array<std::pair<kv::Compare::Kind, proto::Compare::Kind>, 4> kKin
 
 Result<kv::Compare> CompareFromProto(const proto::Compare& compare) {
   for (const auto& [kind, proto_kind] : kKinds) {
-    if (proto_kind == compare.kind()) return Compare{kind, compare.key(), compare.range_end(), compare.revision()};
+    if (proto_kind == compare.kind()) return kv::Compare{kind, compare.key(), compare.range_end(), compare.revision()};
   }
   return MakeError(ErrorCode::kInvalidArgument,
                    "a compare of the kind " + std::to_string(compare.kind()) + ", which this server does not know");
@@ -51,7 +51,7 @@ proto::CommitRequest ToProto(const kv::Transaction& transaction, const kv::SlotC
 Result<kv::Transaction> FromProto(const proto::CommitRequest& request) {
   kv::Transaction transaction;
   for (const proto::Compare& compare : request.compares()) {
-    CAIRNFS_ASSIGN_OR_RETURN(Compare converted, CompareFromProto(compare));
+    CAIRNFS_ASSIGN_OR_RETURN(kv::Compare converted, CompareFromProto(compare));
     transaction.compares.push_back(std::move(converted));
   }
   for (const proto::Write& write : request.writes()) {

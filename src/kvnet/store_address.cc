@@ -1,5 +1,7 @@
 #include "kvnet/store_address.h"
 
+#include <cassert>
+
 #include "base/comma_list.h"
 #include "kvnet/channel.h"
 #include "kvnet/etcd_store.h"
@@ -55,6 +57,7 @@ std::string StoreAddress::TextOfNode(std::string_view host_port) {
 std::string StoreAddress::TextOfEtcd(const std::vector<std::string>& endpoints, std::string_view prefix) {
   std::string text(kEtcdScheme);
   for (const std::string& endpoint : endpoints) text += (text.size() > kEtcdScheme.size() ? "," : "") + endpoint;
+  assert(prefix.starts_with('/'));
   return text + std::string(prefix);
 }
 

@@ -24,7 +24,8 @@ class GuardedPort {
   ~GuardedPort();
   GuardedPort(const GuardedPort&) = delete;
 
-  // Listens on IP:PORT; port 0: one that is free. kUnavailable: the message says why. REQUIRES: the server was started.
+  // Listens on IP:PORT; port 0: one that is free. kUnavailable: the message says why. REQUIRES
+  // (unchecked): the server was started.
   Status Open(const std::string& listen);
   const std::string& address() const { return address_; }  // with the port that was taken
 

@@ -83,26 +83,27 @@ TEST(ToEtcd, ASlotIsComparedAndPutAndReadOnFailure) {
 }
 
 TEST(FromEtcd, Answers) {
+  const kv::SlotClaim slot{};
   etcdserverpb::TxnResponse committed;
   committed.set_succeeded(true);
   committed.mutable_header()->set_revision(44);
-  auto answer = FromEtcd(committed, /*has_slot=*/true);
+  auto answer = FromEtcd(committed, &slot);
   ASSERT_TRUE(answer.has_value());
   EXPECT_TRUE(answer->committed);
   EXPECT_EQ(answer->revision, 44u);
 
   etcdserverpb::TxnResponse refused;
-  answer = FromEtcd(refused, /*has_slot=*/false);
+  answer = FromEtcd(refused, /*slot=*/nullptr);
   ASSERT_TRUE(answer.has_value());
   EXPECT_FALSE(answer->committed);
-  EXPECT_FALSE(FromEtcd(refused, /*has_slot=*/true).has_value()) << "it does not tell of the slot";
+  EXPECT_FALSE(FromEtcd(refused, &slot).has_value()) << "it does not tell of the slot";
   auto& range = *refused.add_responses()->mutable_response_range();
-  answer = FromEtcd(refused, /*has_slot=*/true);
+  answer = FromEtcd(refused, &slot);
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(answer->slot_revision, 0u) << "there is none";
   range.add_kvs()->set_mod_revision(13);
   range.mutable_kvs(0)->set_value("another attempt");
-  answer = FromEtcd(refused, /*has_slot=*/true);
+  answer = FromEtcd(refused, &slot);
   ASSERT_TRUE(answer.has_value());
   EXPECT_FALSE(answer->committed);
   EXPECT_EQ(answer->slot_revision, 13u);
