@@ -53,7 +53,7 @@ class IndexMaker {
     counters_.unique_bytes = shape_.chunk_count * shape_.chunk_bytes;
     counters_.next_segment_id = next_id_;
     writes_.push_back({std::string(store::kCountersKey), EncodeCounters(counters_)});
-    CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes_, true));
+    CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes_, kv::WriteMode::kSynced));
     return disk_.SyncDirectory();
   }
 
@@ -80,7 +80,7 @@ class IndexMaker {
     counters_.open_segment = header.id;
     counters_.open_synced_end = used_end;
     if (writes_.size() >= kWritesPerBatch) {
-      CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes_, false));
+      CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes_, kv::WriteMode::kUnsynced));
       writes_.clear();
     }
     return count;

@@ -75,7 +75,7 @@ struct Index {
       store::Location location{SegmentId{1 + i / 300}, 4096 + i % 300 * kMiB, kChunkBytes, kChunkBytes};
       writes.push_back({store::ChunkKey(digests.back()), EncodeLocation(location)});
     }
-    if (!engine->Write(writes, true).ok()) std::abort();
+    if (!engine->Write(writes, kv::WriteMode::kSynced).ok()) std::abort();
     chunks = std::make_unique<store::ChunkIndex>(*engine);
     if (!chunks->Load().ok()) std::abort();
   }

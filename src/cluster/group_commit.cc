@@ -145,7 +145,7 @@ Status GroupCommit::CommitOnce() {
   std::vector<kv::EngineWrite> writes;
   writes.reserve(lists.size());
   for (const auto& [digest, holders] : lists) writes.push_back({HolderKey(digest), EncodeHolders(holders)});
-  return engine_.Write(writes, /*sync=*/true);
+  return engine_.Write(writes, kv::WriteMode::kSynced);
 }
 
 }  // namespace cairnfs::cluster

@@ -33,6 +33,9 @@ class EngineSnapshot {
   virtual ~EngineSnapshot() = default;
 };
 
+enum class WriteMode { kUnsynced, kSynced };
+inline WriteMode SyncedIf(bool condition) { return condition ? WriteMode::kSynced : WriteMode::kUnsynced; }
+
 class KvEngine {
  public:
   virtual ~KvEngine() = default;
@@ -42,10 +45,10 @@ class KvEngine {
   // Visits keys in [begin, end) in byte order until `visit` returns false. `end` empty: to the end of the map.
   virtual Status Scan(std::string_view begin, std::string_view end, const EngineSnapshot* snapshot,
                       const std::function<bool(std::string_view key, std::string_view value)>& visit) = 0;
-  // Applies all writes atomically, in order. Writes become durable in the order of the calls; with `sync`, this one and
-  // all before it are durable on return. After a failed synced write the engine refuses writes (kFailed) until
+  // Applies all writes atomically, in order. Writes become durable in the order of the calls. With kSynced, this one
+  // and all before it are durable on return. After a failed synced write the engine refuses writes (kFailed) until
   // reopened, except after kNoSpace, from which it recovers once there is room.
-  virtual Status Write(const std::vector<EngineWrite>& writes, bool sync) = 0;
+  virtual Status Write(const std::vector<EngineWrite>& writes, WriteMode mode) = 0;
   virtual std::unique_ptr<EngineSnapshot> GetSnapshot() = 0;
   virtual DiskUse GetDiskUse() { return {}; }  // any thread; cheap
   // Gives back the room of deleted entries, and recovers after a full disk, also when nobody writes. To be called every

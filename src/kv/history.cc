@@ -1,6 +1,7 @@
 #include "kv/history.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 #include <thread>
 
@@ -52,7 +53,7 @@ class History::Watcher final : public KvWatch {
 
 History::~History() {
   MutexLock lock(mutex_);
-  if (!watchers_.empty()) std::abort();  // its thread would go on in freed memory
+  assert(watchers_.empty());
 }
 
 void History::Append(uint64_t revision, std::vector<KvEvent> events) {
@@ -61,6 +62,7 @@ void History::Append(uint64_t revision, std::vector<KvEvent> events) {
     change->bytes += kEventOverheadBytes + event.key.size() + (event.value ? event.value->size() : 0);
   }
   MutexLock lock(mutex_);
+  assert(revision == revision_ + 1);
   for (Watcher* watcher : watchers_) {
     // A watch that the change does not concern moves on without waking up.
     if (watcher->told == revision_ && !watcher->is_lost && !watcher->Matches(*change)) {
@@ -99,7 +101,7 @@ Result<std::unique_ptr<KvWatch>> History::WatchFromNowOn(std::string_view begin,
   MutexLock lock(mutex_);
   const uint64_t now = revision_;
   lock.Unlock();
-  return Watch(begin, end, {now, /*is_lost=*/false}, std::move(callbacks));
+  return Watch(begin, end, {.after_revision = now, .is_lost = false}, std::move(callbacks));
 }
 
 Result<std::unique_ptr<KvWatch>> History::Watch(std::string_view begin, std::string_view end, Start start,

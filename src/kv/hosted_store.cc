@@ -279,7 +279,7 @@ void HostedStore::Process(const std::vector<Request*>& batch) {
     }
   }
   if (!work.empty()) {
-    Status written = engine_.Write(work.Writes(), /*sync=*/true);
+    Status written = engine_.Write(work.Writes(), WriteMode::kSynced);
     if (!written.ok()) {
       must_reload_ = true;
       return fail(ErrorOfWrite(written.error()));  // also requests that conflicted with a commit of this batch

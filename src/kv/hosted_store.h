@@ -34,7 +34,7 @@ class HostedStore final : public SharedKvStore {
   // The engine must outlive the store, and nobody else may write this store's keys to it. kCorrupt when what is there
   // does not decode.
   static Result<std::unique_ptr<HostedStore>> Open(KvEngine& engine, const HostedStoreOptions& options = {});
-  ~HostedStore() override;  // REQUIRES: no call is in progress, and no watch is left
+  ~HostedStore() override;  // REQUIRES: no watch is left, and (unchecked) no call in progress
 
   Result<std::optional<KvEntry>> Get(std::string_view key) override;
   Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
@@ -77,7 +77,7 @@ class HostedStore final : public SharedKvStore {
   // Waits until the request is answered. Meanwhile this thread may lead: write the requests of others too.
   void Submit(Request& request) EXCLUDES_LOCK(queue_mutex_);
   std::vector<Request*> TakeBatch() REQUIRES_LOCK(queue_mutex_);
-  // These three: REQUIRES: the caller leads.
+  // These three: REQUIRES (unchecked): the caller leads.
   void Process(const std::vector<Request*>& batch);
   Status ReloadAfterFailure();
   void RememberOperation(const std::string& id, uint64_t revision);
@@ -95,10 +95,10 @@ class HostedStore final : public SharedKvStore {
   uint64_t revision_;
   bool must_reload_ = false;  // a write failed, and what it did is not known
   std::unordered_map<std::string, uint64_t> operations_;
-  std::deque<std::string> operation_order_;
+  std::deque<std::string> operation_order_;  // kOperationsRemembered at most
 
   Mutex queue_mutex_;
-  std::deque<Request*> queue_ GUARDED_BY(queue_mutex_);
+  std::deque<Request*> queue_ GUARDED_BY(queue_mutex_);  // one for each thread that waits in Submit
   bool has_leader_ GUARDED_BY(queue_mutex_) = false;
 
   Mutex stop_mutex_;

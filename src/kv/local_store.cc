@@ -18,10 +18,6 @@ constexpr size_t kEntryOverheadBytes = 128;
 // For 30,000 to 50,000 keys: so a directory of 10,000 files is listed, and removed, without reads of RocksDB.
 constexpr size_t kReadCacheBytes = 16 * kMiB;
 
-void CheckRequirement(bool holds) {
-  if (!holds) std::abort();  // a caller broke a REQUIRES: going on would break the order promise
-}
-
 std::string PrintableKey(std::string_view key) {
   static constexpr char kHex[] = "0123456789abcdef";
   std::string text;
@@ -147,7 +143,7 @@ KvLimits LocalKvStore::limits() const {
 bool LocalKvStore::Freeze() {
   std::unique_lock lock(mutex_);
   if (active_.empty()) return false;
-  CheckRequirement(!has_frozen_);
+  assert(!has_frozen_);
   frozen_.swap(active_);
   frozen_bytes_ = std::exchange(active_bytes_, 0);
   has_frozen_ = true;
@@ -156,7 +152,7 @@ bool LocalKvStore::Freeze() {
 
 void LocalKvStore::BeginFrozen() {
   std::unique_lock lock(mutex_);
-  CheckRequirement(!has_frozen_);
+  assert(!has_frozen_);
   frozen_.swap(active_);
   frozen_bytes_ = std::exchange(active_bytes_, 0);
   has_frozen_ = true;
@@ -166,7 +162,7 @@ void LocalKvStore::CommitLate(const std::vector<KvWrite>& writes) {
   if (writes.empty()) return;
   const WatchedBefore before = ReadWatched(writes);
   std::unique_lock lock(mutex_);
-  CheckRequirement(has_frozen_ && !is_flushing_);
+  assert(has_frozen_ && !is_flushing_);
   ++revision_;
   for (const KvWrite& write : writes) PutInLayer(frozen_, frozen_bytes_, write, revision_);
   TellWatcher(writes, before, revision_);
@@ -238,7 +234,7 @@ Status LocalKvStore::FlushFrozenLocked() {
     if (value.value) writes.back().value = EncodeStored(value.revision, *value.value);
   }
   writes.push_back(EngineWrite{std::string(kRevisionKey), Encoder().U64(revision).Take()});
-  Status status = engine_.Write(writes, /*sync=*/true);
+  Status status = engine_.Write(writes, WriteMode::kSynced);
   if (status.ok()) {
     flush_done.Pass();
     TellCache(frozen_);
@@ -298,7 +294,7 @@ Status LocalKvStore::CommitDurable(const std::vector<KvWrite>& writes) {
     if (write.value) engine_writes.back().value = EncodeStored(revision, *write.value);
   }
   engine_writes.push_back(EngineWrite{std::string(kRevisionKey), Encoder().U64(revision).Take()});
-  CAIRNFS_RETURN_IF_ERROR(engine_.Write(engine_writes, /*sync=*/true));
+  CAIRNFS_RETURN_IF_ERROR(engine_.Write(engine_writes, WriteMode::kSynced));
   cache_.BeginEpoch();
   for (const KvWrite& write : writes) cache_.Update(write.key, revision, write.value);
   std::unique_lock lock(mutex_);

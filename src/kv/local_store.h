@@ -55,8 +55,8 @@ class LocalKvStore final : public KvStore {
   Status FlushFrozen();
 
   // Called for each change, as reads see it, of a key that begins with a certain letter, in order of revision. The
-  // store is locked meanwhile: be quick, and do not call it. A change of such a key costs a read. REQUIRES: such keys
-  // are changed by one thread at a time.
+  // store is locked meanwhile: be quick, and do not call it. A change of such a key costs a read. REQUIRES
+  // (unchecked): such keys are changed by one thread at a time.
   using Watcher = std::function<void(std::string_view key, const std::optional<std::string>& before,
                                      const std::optional<std::string>& after, uint64_t revision)>;
   void Watch(char letter, Watcher watcher);  // in place of the one before; an empty one: none
@@ -67,7 +67,7 @@ class LocalKvStore final : public KvStore {
   bool HasUnflushed(std::string_view begin, std::string_view end, const ChangeMatcher& matches) const;
   size_t UnflushedBytes() const;  // memory that both layers take, roughly
   // A commit that must not wait for a flush (the inode number reservation). It goes straight to the engine, synced,
-  // before return. REQUIRES: the keys are never written through Commit.
+  // before return. REQUIRES (unchecked): the keys are never written through Commit.
   Status CommitDurable(const std::vector<KvWrite>& writes);
 
  private:
@@ -101,7 +101,7 @@ class LocalKvStore final : public KvStore {
   WatchedBefore ReadWatched(const std::vector<KvWrite>& writes);
   bool IsWatched(const KvWrite& write) const;
 
-  // These six: REQUIRES: mutex_ is held, exclusively where they are not const.
+  // These six: REQUIRES (unchecked): mutex_ is held, exclusively where they are not const.
   const Value* FindInLayers(std::string_view key) const;
   const uint64_t* FindOperation(const std::string& operation_id) const;
   bool LayersChangedSince(std::string_view begin, std::string_view end, uint64_t revision) const;
@@ -112,18 +112,20 @@ class LocalKvStore final : public KvStore {
   Result<Evaluation> Evaluate(const Transaction& transaction);
   Result<bool> PointsHold(const Transaction& transaction, Evaluation& evaluation);
   Result<bool> RangeHolds(const Compare& compare);
-  // Reads the engine, through the cache. REQUIRES: the key was in no layer after `cache_epoch` was taken.
+  // Reads the engine, through the cache. REQUIRES (unchecked): the key was in no layer after `cache_epoch` was
+  // taken.
   Result<ReadCache::Known> ReadPastLayers(std::string_view key, uint64_t cache_epoch);
   // The revision alone; 0: the key is absent.
   Result<uint64_t> EngineRevision(std::string_view key, uint64_t cache_epoch);
-  // Tells the cache the writes of `layer`. REQUIRES: the engine has them, and readers still find them in a layer.
+  // Tells the cache the writes of `layer`. REQUIRES (unchecked): the engine has them, and readers still find them
+  // in a layer.
   void TellCache(const Layer& layer);
-  // nullopt: what Evaluate saw is not enough to tell. REQUIRES: mutex_ is held, evaluation.holds.
+  // nullopt: what Evaluate saw is not enough to tell. REQUIRES (unchecked): mutex_ is held, evaluation.holds.
   std::optional<bool> StillHolds(const Transaction& transaction, const Evaluation& evaluation) const;
 
   // `copies_max` bounds how many entries of the layers are copied; 0: no bound.
   RangeView TakeView(std::string_view begin, std::string_view end, size_t copies_max);
-  // REQUIRES: mutex_ is held since before `snapshot` was taken.
+  // REQUIRES (unchecked): mutex_ is held since before `snapshot` was taken.
   RangeView TakeViewLocked(std::string_view begin, std::string_view end, size_t copies_max,
                            std::shared_ptr<EngineSnapshot> snapshot) const;
   // Visits the live keys in order. False: the view's horizon was reached before the end of the range.
@@ -146,7 +148,7 @@ class LocalKvStore final : public KvStore {
   uint64_t engine_epoch_ = 0;  // counts the moments at which reads past the layers began to see other values
   size_t active_bytes_ = 0;
   size_t frozen_bytes_ = 0;
-  std::deque<std::string> operation_order_;
+  std::deque<std::string> operation_order_;  // kOperationsRemembered at most
   std::unordered_map<std::string, uint64_t> operations_;
   char watched_letter_ = 0;
   Watcher watcher_;

@@ -51,7 +51,7 @@ class MemoryEngine final : public KvEngine {
     return {};
   }
 
-  Status Write(const std::vector<EngineWrite>& writes, bool /*sync*/) override {
+  Status Write(const std::vector<EngineWrite>& writes, WriteMode /*mode*/) override {
     std::unique_lock lock(mutex_);
     ++sequence_;
     for (const EngineWrite& write : writes) Apply(write);

@@ -29,7 +29,7 @@ Result<Openings> Openings::Begin(KvEngine& engine, uint64_t revision) {
   if (result.openings_.size() > kKept) result.openings_.erase(result.openings_.begin());
   Encoder encoder;
   for (const Opening& opening : result.openings_) encoder.U64(opening.id).U64(opening.revision);
-  CAIRNFS_RETURN_IF_ERROR(engine.Write({EngineWrite{std::string(kOpeningsKey), encoder.Take()}}, /*sync=*/true));
+  CAIRNFS_RETURN_IF_ERROR(engine.Write({EngineWrite{std::string(kOpeningsKey), encoder.Take()}}, WriteMode::kSynced));
   return result;
 }
 

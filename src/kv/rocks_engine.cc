@@ -92,7 +92,7 @@ class RocksEngine final : public KvEngine {
   Result<std::optional<std::string>> Get(std::string_view key, const EngineSnapshot* snapshot) override;
   Status Scan(std::string_view begin, std::string_view end, const EngineSnapshot* snapshot,
               const std::function<bool(std::string_view key, std::string_view value)>& visit) override;
-  Status Write(const std::vector<EngineWrite>& writes, bool sync) override;
+  Status Write(const std::vector<EngineWrite>& writes, WriteMode mode) override;
   Status Verify(const std::stop_token& stop) override {
     return VerifyTables([this] { return CurrentDb(); }, path_, stop);
   }
@@ -105,7 +105,7 @@ class RocksEngine final : public KvEngine {
   // The database that a read with `snapshot` goes to; null when it could not be opened again.
   std::shared_ptr<rocksdb::DB> DbOf(const EngineSnapshot* snapshot);
   Result<std::shared_ptr<rocksdb::DB>> OpenDb();
-  Status WriteOnce(rocksdb::WriteBatch& batch, bool sync);
+  Status WriteOnce(rocksdb::WriteBatch& batch, WriteMode mode);
   Status Reopen();
   Error NoSpaceError() const {
     return MakeError(ErrorCode::kNoSpace, "metadata in " + path_ + ": no space left on the device");
@@ -237,7 +237,7 @@ Status RocksEngine::Scan(std::string_view begin, std::string_view end, const Eng
   return {};
 }
 
-Status RocksEngine::Write(const std::vector<EngineWrite>& writes, bool sync) {
+Status RocksEngine::Write(const std::vector<EngineWrite>& writes, WriteMode mode) {
   if (read_lock_ != nullptr) {
     return MakeError(ErrorCode::kPermission, "the database in " + path_ + " is open read-only");
   }
@@ -249,12 +249,12 @@ Status RocksEngine::Write(const std::vector<EngineWrite>& writes, bool sync) {
     if (!status.ok()) return MakeError(ErrorCode::kTooLarge, "database in " + path_ + ": " + status.ToString());
   }
   before_write.Pass();
-  if (sync && wal_sync.PassOrSkip()) sync = false;
+  if (mode == WriteMode::kSynced && wal_sync.PassOrSkip()) mode = WriteMode::kUnsynced;
   Status status;
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (has_failed_.load()) return Failure();
     if (must_reopen_.load()) CAIRNFS_RETURN_IF_ERROR(Reopen());
-    status = WriteOnce(batch, sync);
+    status = WriteOnce(batch, mode);
     if (status.ok() || status.error().code != ErrorCode::kNoSpace) break;
   }
   if (!status.ok()) return status;
@@ -263,23 +263,24 @@ Status RocksEngine::Write(const std::vector<EngineWrite>& writes, bool sync) {
   return {};
 }
 
-Status RocksEngine::WriteOnce(rocksdb::WriteBatch& batch, bool sync) {
+Status RocksEngine::WriteOnce(rocksdb::WriteBatch& batch, WriteMode mode) {
   std::shared_ptr<rocksdb::DB> db = CurrentDb();
   if (db == nullptr) return Failure();
   // Another thread may have found the disk full since, and the database may be open for reading alone.
   if (must_reopen_.load()) return NoSpaceError();
+  const bool is_synced = mode == WriteMode::kSynced;
   // Everything that is visible now is in the log before this batch, so the sync covers it and the batch.
   const uint64_t sequence = db->GetLatestSequenceNumber() + static_cast<uint64_t>(batch.Count());
   rocksdb::Status status;
   if (batch.Count() != 0) {
     rocksdb::WriteOptions options;
-    options.sync = sync;
+    options.sync = is_synced;
     status = db->Write(options, &batch);
-  } else if (sync) {
+  } else if (is_synced) {
     status = db->SyncWAL();
   }
   if (status.ok()) {
-    if (sync) background_.mark.RaiseSequence(sequence);
+    if (is_synced) background_.mark.RaiseSequence(sequence);
     return {};
   }
   Error error = ToWriteError(status, path_);

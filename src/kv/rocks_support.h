@@ -42,7 +42,7 @@ class RocksLock {
 };
 
 // Opens without changing anything: recovers in memory, and fails with kCorrupt when that ends before the sync mark.
-// REQUIRES: the lock is held, or nobody writes.
+// REQUIRES (unchecked): the lock is held, or nobody writes.
 Result<std::unique_ptr<rocksdb::DB>> OpenUnchanged(const rocksdb::Options& options, const std::string& path);
 
 // True when `path` holds a database, false when it holds none and one may be made. kCorrupt when one was there and its
@@ -50,14 +50,14 @@ Result<std::unique_ptr<rocksdb::DB>> OpenUnchanged(const rocksdb::Options& optio
 Result<bool> DatabaseExists(const std::string& path);
 
 // Removes the empty logs that a half-done making left: RocksDB makes no database beside a log.
-// REQUIRES: DatabaseExists said false.
+// REQUIRES (unchecked): DatabaseExists said false.
 void RemoveHalfMade(const std::string& path);
 
 // Makes a new directory's own name durable.
 Status SyncParentDirectory(const std::string& path);
 
 // Removes the tables that a crash left half-made. RocksDB removes them only once it has recovered, which needs room.
-// REQUIRES: nobody has the database open.
+// REQUIRES (unchecked): nobody has the database open.
 void RemoveUnnamedTables(const rocksdb::Options& options, const std::string& path);
 
 struct TableBytes {

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <cassert>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -19,6 +20,7 @@ using AlignedMemory = std::unique_ptr<std::byte[], FreeDeleter>;
 
 // REQUIRES: size is a multiple of kPageBytes.
 inline AlignedMemory AllocateUntouched(size_t size) {
+  assert(size % kPageBytes == 0);
   size_t alignment = size >= 2 * kMiB && size % (2 * kMiB) == 0 ? 2 * kMiB : kPageBytes;  // lets huge pages serve it
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(alignment, size));
   if (memory == nullptr) throw std::bad_alloc();

@@ -48,7 +48,8 @@ std::vector<Digest> DigestsOf(const std::vector<ChunkIndex::Entry>& entries) {
 
 }  // namespace
 
-Status LocalChunkStore::Impl::Check(const Reporter& report, const std::stop_token& stop, std::atomic<uint64_t>& bytes_read) {
+Status LocalChunkStore::Impl::Check(const Reporter& report, const std::stop_token& stop,
+                                    std::atomic<uint64_t>& bytes_read) {
   // First: which segments does the index name, and how often?
   SegmentUses uses;
   ChunkIndex::View view = index_.TakeView();

@@ -1,6 +1,7 @@
 #include "store/chunk_cache.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace cairnfs::store {
 namespace {
@@ -119,6 +120,7 @@ ChunkCache::Queue& ChunkCache::QueueToShorten() {
 
 void ChunkCache::EvictOne(Items* evicted) {
   Queue& queue = QueueToShorten();
+  assert(!queue.items.empty());
   auto oldest = std::prev(queue.items.end());
   const size_t charge = ChargeOf(oldest->data);
   bytes_.fetch_sub(charge, std::memory_order_relaxed);

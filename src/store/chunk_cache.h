@@ -83,8 +83,8 @@ class ChunkCache {
   bool PoolIsShort() const { return pool_.HasFreeLessThan(4); }
   ChunkData Keep(const Digest& digest, ChunkData data, QueueName queue, Reader reader, Reader used_by);
   void Insert(const Digest& digest, const ChunkData& data, QueueName queue, Reader reader, Reader used_by);
-  Queue& QueueToShorten() REQUIRES_LOCK(mutex_);        // REQUIRES: not empty
-  void EvictOne(Items* evicted) REQUIRES_LOCK(mutex_);  // REQUIRES: not empty
+  Queue& QueueToShorten() REQUIRES_LOCK(mutex_);        // not empty, if the cache is not
+  void EvictOne(Items* evicted) REQUIRES_LOCK(mutex_);  // REQUIRES: the cache is not empty
   void Remember(const Item& item) REQUIRES_LOCK(mutex_);
   Reader ForgetLeft(const Digest& digest) REQUIRES_LOCK(mutex_);  // who had used it; kNone: it is not remembered
   std::optional<ChunkData> Pack(const ChunkData& data);

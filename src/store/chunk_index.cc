@@ -270,7 +270,7 @@ Status ChunkIndex::WriteBatch(std::span<const UnindexedChunk> chunks, std::vecto
     counters_.unique_bytes += uint64_t{chunk.location.raw_bytes} - chunk.replaced_bytes.value_or(0);
   }
   writes.push_back({std::string(kCountersKey), CountersValue()});
-  Status status = engine_.Write(writes, /*sync=*/false);
+  Status status = engine_.Write(writes, kv::WriteMode::kUnsynced);
   if (!status.ok()) {
     counters_ = before;
     for (uint64_t id : added) named_segments_.erase(id);

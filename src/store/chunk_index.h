@@ -83,6 +83,8 @@ class ChunkIndex {
   // --- collecting ---
   void BeginRecording();
   void EndRecording();
+  bool IsRecording();
+  bool HasPins();  // whether a chunk is pinned
   // The engine's state, and what the counters said at that moment.
   struct View {
     std::unique_ptr<kv::EngineSnapshot> snapshot;
@@ -106,10 +108,10 @@ class ChunkIndex {
     SegmentPtr target;
     bool moved = false;  // out: false when the entry had changed
   };
-  // Points the entries at their new places, synced if told so.
-  Status MoveEntries(std::vector<Move>& moves, bool sync);
-  // Deletes the segments' entries: their files may be freed once it succeeded with `sync`.
-  Status ForgetSegments(std::span<const SegmentId> ids, bool sync);
+  // Points the entries at their new places.
+  Status MoveEntries(std::vector<Move>& moves, kv::WriteMode mode);
+  // Deletes the segments' entries: their files may be freed once it succeeded with kSynced.
+  Status ForgetSegments(std::span<const SegmentId> ids, kv::WriteMode mode);
   bool NamesSegment(SegmentId id);  // it has an entry in the engine
   // Corrects the counters by what a full scan found to be wrong.
   void CorrectCounters(int64_t chunks, int64_t bytes);

@@ -15,6 +15,18 @@ void ChunkIndex::BeginRecording() {
   }
 }
 
+bool ChunkIndex::IsRecording() {
+  MutexLock lock(shards_[0].mutex);
+  return shards_[0].recording;
+}
+
+bool ChunkIndex::HasPins() {
+  return std::any_of(shards_.begin(), shards_.end(), [](Shard& shard) {
+    MutexLock lock(shard.mutex);
+    return !shard.pins.empty();
+  });
+}
+
 void ChunkIndex::EndRecording() {
   for (Shard& shard : shards_) {
     std::unordered_set<Digest, DigestHash> dropped;
@@ -82,7 +94,7 @@ Result<std::vector<ChunkIndex::Entry>> ChunkIndex::DeleteUnused(const std::vecto
       counters_.unique_bytes -= std::min<uint64_t>(counters_.unique_bytes, entry.location.raw_bytes);
     }
     writes.push_back({std::string(kCountersKey), CountersValue()});
-    status = engine_.Write(writes, /*sync=*/false);
+    status = engine_.Write(writes, kv::WriteMode::kUnsynced);
     if (!status.ok()) counters_ = before;
   }
   for (const Entry& entry : deleted) {
@@ -100,7 +112,7 @@ Result<std::vector<ChunkIndex::Entry>> ChunkIndex::DeleteUnused(const std::vecto
   return deleted;
 }
 
-Status ChunkIndex::MoveEntries(std::vector<Move>& moves, bool sync) {
+Status ChunkIndex::MoveEntries(std::vector<Move>& moves, kv::WriteMode mode) {
   MutexLock lock(write_mutex_);
   std::vector<kv::EngineWrite> writes;
   std::vector<uint64_t> added;
@@ -121,7 +133,7 @@ Status ChunkIndex::MoveEntries(std::vector<Move>& moves, bool sync) {
     writes.push_back({ChunkKey(move.digest), EncodeLocation(move.to)});
   }
   writes.push_back({std::string(kCountersKey), CountersValue()});
-  Status status = engine_.Write(writes, sync);
+  Status status = engine_.Write(writes, mode);
   if (!status.ok()) {
     take_back();
     return status.error().WithContext("moving entries of the chunk index");
@@ -129,12 +141,12 @@ Status ChunkIndex::MoveEntries(std::vector<Move>& moves, bool sync) {
   return {};
 }
 
-Status ChunkIndex::ForgetSegments(std::span<const SegmentId> ids, bool sync) {
+Status ChunkIndex::ForgetSegments(std::span<const SegmentId> ids, kv::WriteMode mode) {
   MutexLock lock(write_mutex_);
   std::vector<kv::EngineWrite> writes;
   for (SegmentId id : ids) writes.push_back({SegmentKey(id), std::nullopt});
   writes.push_back({std::string(kCountersKey), CountersValue()});
-  CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes, sync));
+  CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes, mode));
   for (SegmentId id : ids) named_segments_.erase(id.value);
   return {};
 }

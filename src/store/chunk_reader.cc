@@ -220,6 +220,9 @@ void ChunkReader::StartWithMemory(const OperationPtr& operation) {
 
 // Starts the prefetches of one segment. REQUIRES: `run` is in the order of their places.
 void ChunkReader::StartTogether(std::span<const Located> run) {
+  assert(std::is_sorted(run.begin(), run.end(), [](const Located& a, const Located& b) {
+    return a.operation->location.offset < b.operation->location.offset;
+  }));
   const Operation &first = *run.front().operation, &last = *run.back().operation;
   auto read = std::make_shared<SegmentRead>(run.front().place, first.begin(), last.end());
   const bool alone = run.size() == 1 || writer_.HasStaged(first.location.segment, first.begin(), last.end()) ||

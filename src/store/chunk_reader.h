@@ -77,6 +77,7 @@ class ChunkReader {
   std::unordered_map<Digest, OperationPtr, DigestHash> in_flight_ GUARDED_BY(mutex_);
   size_t running_ GUARDED_BY(mutex_) = 0;
 
+  // A task for each operation of in_flight_: those have callers, or buffers of the pool.
   TaskQueue verify_;
   TaskQueue slow_;
 };

@@ -3,6 +3,7 @@
 // The order that keeps a crash harmless: the copies are synced, then the index entries change, then the engine is
 // synced, then the files are freed. Until the last step both places hold the chunk.
 #include <algorithm>
+#include <cassert>
 #include <map>
 #include <thread>
 
@@ -31,6 +32,7 @@ uint64_t FindExtentEnd(std::span<const ChunkIndex::Entry> entries) {
   uint64_t extent_end = 0;
   for (const ChunkIndex::Entry& entry : entries) {
     const uint64_t end = entry.location.data_offset() + entry.location.stored_bytes;
+    assert(end >= extent_end);
     if (extent_end != 0 && entry.location.offset > extent_end + kReadGapMax) break;
     if (extent_end != 0 && end - entries[0].location.offset > kReadBytesMax - 2 * kPageBytes) break;
     extent_end = std::max(extent_end, end);
@@ -198,7 +200,7 @@ Status LocalChunkStore::Impl::FinishBatch(Batch& batch, SweepProgress& progress)
   if (!batch.moves.empty()) {
     compaction_copied.Pass();
     Status status = compaction_sync.PassOrSkip() ? Status() : Sync();
-    if (status.ok()) status = index_.MoveEntries(batch.moves, /*sync=*/batch.emptied.empty());
+    if (status.ok()) status = index_.MoveEntries(batch.moves, kv::SyncedIf(batch.emptied.empty()));
     // Copies whose entry did not move are dead from the start.
     for (const ChunkIndex::Move& move : batch.moves) move.target->unindexed.fetch_sub(1);
     batch.moves.clear();
@@ -206,8 +208,8 @@ Status LocalChunkStore::Impl::FinishBatch(Batch& batch, SweepProgress& progress)
     CAIRNFS_RETURN_IF_ERROR(status);
   }
   if (!batch.emptied.empty()) {
-    bool sync = !compaction_index_sync.PassOrSkip();
-    CAIRNFS_RETURN_IF_ERROR(index_.ForgetSegments(batch.emptied, sync));
+    const bool is_skipped = compaction_index_sync.PassOrSkip();
+    CAIRNFS_RETURN_IF_ERROR(index_.ForgetSegments(batch.emptied, kv::SyncedIf(!is_skipped)));
     compaction_index_updated.Pass();
     for (SegmentId id : batch.emptied) segments_.Free(id);
     progress.segments_freed += batch.emptied.size();

@@ -64,7 +64,7 @@ Status Journal::Write(std::vector<Entry> entries) {
     digests.push_back(entry.digest);
     writes.push_back({JournalKey(entry.digest), std::move(entry.bytes)});
   }
-  CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes, /*sync=*/false));
+  CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes, kv::WriteMode::kUnsynced));
   held_.insert(digests.begin(), digests.end());
   bytes_ += added;
   return {};
@@ -83,7 +83,7 @@ void Journal::Forget() {
 
 Status Journal::Drop() {
   if (held_.empty()) return {};
-  CAIRNFS_RETURN_IF_ERROR(engine_.Write(Deletions(), /*sync=*/false));
+  CAIRNFS_RETURN_IF_ERROR(engine_.Write(Deletions(), kv::WriteMode::kUnsynced));
   Forget();
   return {};
 }
@@ -149,7 +149,7 @@ Status LocalChunkStore::Impl::ReplayJournal() {
     journal_.Hold(entry);
   }
   // A check of a full disk may write nothing, and reads them from memory.
-  if (status.ok() && engine_.Write({}, /*sync=*/false).ok()) status = Sync();
+  if (status.ok() && engine_.Write({}, kv::WriteMode::kUnsynced).ok()) status = Sync();
   journal_replayed.Pass();
   if (status.ok()) return {};
   // The chunks are still in the engine. The store opens all the same, or nobody could make room.

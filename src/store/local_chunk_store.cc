@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -80,6 +81,7 @@ LocalChunkStore::Impl::Impl(io::Disk& disk, kv::KvEngine& engine, io::BufferPool
               [this](const Error& error) { Report(error); }) {}
 
 LocalChunkStore::Impl::~Impl() {
+  assert(!index_.HasPins());
   std::vector<SegmentPtr> tails;  // the last reference to a segment may call Wake, which takes the lock
   {
     MutexLock lock(maintenance_mutex_);

@@ -95,7 +95,7 @@ class LocalChunkStore final : public ChunkStore {
   // empty or another one (the message names it and says what helps); data already stored stays untouched.
   static Result<std::unique_ptr<LocalChunkStore>> Open(io::Disk& disk, kv::KvEngine& engine, io::BufferPool& pool,
                                                        const StoreOptions& options);
-  ~LocalChunkStore() override;  // REQUIRES: no pin, no ChunkData, no call in progress. Does not sync.
+  ~LocalChunkStore() override;  // REQUIRES: no pin is left, and (unchecked) no call in progress. Does not sync.
 
   Result<PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override;
   Result<ChunkPin> Pin(const Digest& digest) override;
@@ -115,8 +115,9 @@ class LocalChunkStore final : public ChunkStore {
   // Collection, one at a time. BeginCollection starts recording every Put, Pin and Has that succeeds, and takes over
   // all pins that are held; only after it may the caller take the snapshot that it marks from. Sweep then removes the
   // index entries of chunks that are neither live nor recorded nor pinned, and compacts and frees segments.
-  // REQUIRES for Sweep: what the snapshot saw is durable. Otherwise a crash could undo a deletion, and bring back a
-  // name whose chunks are gone. AbortCollection ends recording without a sweep. A stopped sweep returns kInterrupted.
+  // REQUIRES for Sweep: BeginCollection, and (unchecked) what the snapshot saw is durable. Otherwise a crash could undo
+  // a deletion, and bring back a name whose chunks are gone. AbortCollection ends recording without a sweep. A stopped
+  // sweep returns kInterrupted.
   void BeginCollection();
   Status Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
   void AbortCollection();

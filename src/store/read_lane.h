@@ -44,7 +44,7 @@ class ReadLane {
   std::atomic<Ticket> next_ticket_{kNoTicket + 1};
   Mutex mutex_;
   size_t bytes_under_way_ GUARDED_BY(mutex_) = 0;
-  std::deque<Waiting> line_ GUARDED_BY(mutex_);
+  std::deque<Waiting> line_ GUARDED_BY(mutex_);  // each holds buffers of the pool, and so it is bounded
 };
 
 }  // namespace cairnfs::store

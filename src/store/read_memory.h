@@ -42,8 +42,8 @@ class ReadMemory {
   const size_t bytes_max_;
   mutable Mutex mutex_;  // a leaf
   size_t bytes_ GUARDED_BY(mutex_) = 0;
-  size_t reads_ GUARDED_BY(mutex_) = 0;  // let in and not ended; not 0 while anybody waits
-  std::deque<Waiter> waiters_ GUARDED_BY(mutex_);
+  size_t reads_ GUARDED_BY(mutex_) = 0;            // let in and not ended; not 0 while anybody waits
+  std::deque<Waiter> waiters_ GUARDED_BY(mutex_);  // one for each chunk that a caller waits for
 };
 
 }  // namespace cairnfs::store

@@ -37,7 +37,7 @@ class IndexBuilder {
     CAIRNFS_RETURN_IF_ERROR(PutAside());
     CAIRNFS_RETURN_IF_ERROR(SettleOldEntries());
     writes_.push_back({std::string(kCountersKey), EncodeCounters(counters_)});
-    CAIRNFS_RETURN_IF_ERROR(Flush(/*sync=*/true));
+    CAIRNFS_RETURN_IF_ERROR(Flush(kv::WriteMode::kSynced));
     result_.chunk_count = counters_.chunk_count;
     return std::move(result_);
   }
@@ -52,15 +52,15 @@ class IndexBuilder {
     }
     if (old.error().code == ErrorCode::kNotSupported) return old.error();
     writes_.push_back({std::string(kCountersKey), std::string(kRebuildingValue)});
-    return Flush(/*sync=*/true);
+    return Flush(kv::WriteMode::kSynced);
   }
 
-  Status Flush(bool sync) {
-    CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes_, sync));
+  Status Flush(kv::WriteMode mode) {
+    CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes_, mode));
     writes_.clear();
     return {};
   }
-  Status FlushIfMany() { return writes_.size() < kWritesPerBatch ? Status() : Flush(/*sync=*/false); }
+  Status FlushIfMany() { return writes_.size() < kWritesPerBatch ? Status() : Flush(kv::WriteMode::kUnsynced); }
 
   Status AddSegment(const std::string& name, SegmentId id) {
     CAIRNFS_ASSIGN_OR_RETURN(std::shared_ptr<io::File> file, disk_.Open(name));
@@ -150,7 +150,7 @@ class IndexBuilder {
     std::string begin(kIndexBegin);
     for (;;) {
       std::vector<kv::EngineWrite> entries;
-      CAIRNFS_RETURN_IF_ERROR(Flush(/*sync=*/false));
+      CAIRNFS_RETURN_IF_ERROR(Flush(kv::WriteMode::kUnsynced));
       CAIRNFS_RETURN_IF_ERROR(
           engine_.Scan(begin, kIndexEnd, nullptr, [&](std::string_view key, std::string_view value) {
             entries.push_back({std::string(key), std::string(value)});

@@ -235,7 +235,8 @@ void SegmentSet::Free(SegmentId id) {
   }
 }
 
-void SegmentSet::Discard(const SegmentPtr& segment) { segment->freed = true; }
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the reference ends here.
+void SegmentSet::Discard(SegmentPtr segment) { segment->freed = true; }
 
 bool SegmentSet::HasReleased() const {
   MutexLock lock(mutex_);

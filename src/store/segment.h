@@ -60,7 +60,7 @@ class SegmentSet {
   // Not in the table until Publish. kNoSpace, kExhausted: it can be tried again. kIo.
   Result<SegmentPtr> Create(const CreateOptions& options);
   // Frees one that is not in the table.
-  void Discard(const SegmentPtr& segment);
+  void Discard(SegmentPtr segment);
 
   SegmentPtr Find(SegmentId id) const;
   std::vector<SegmentPtr> All() const;  // by id
@@ -69,7 +69,8 @@ class SegmentSet {
   // Closes files of sealed segments when many are open; they open again when they are read.
   void CloseFilesBeyondLimit();
 
-  // Takes it out of the table; the file is freed once nobody holds it. REQUIRES: no durable index entry names it.
+  // Takes it out of the table; the file is freed once nobody holds it. REQUIRES (unchecked): no
+  // durable index entry names it.
   void Free(SegmentId id);
   // Renames or removes the files of freed segments; keeps at most `free_bytes_max` for reuse. Blocking.
   void ProcessReleased(uint64_t free_bytes_max);

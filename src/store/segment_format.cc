@@ -70,6 +70,7 @@ void EncodeSegmentHeader(const SegmentHeader& header, MutableByteSpan block) {
 }
 
 Generation GenerationField(ByteSpan block) {
+  assert(block.size() >= kSegmentHeaderBytes);
   Generation generation;
   std::copy_n(block.begin() + kHeaderGenerationAt, generation.size(), generation.begin());
   return generation;

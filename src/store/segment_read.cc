@@ -54,7 +54,7 @@ MutableByteSpan SegmentRead::Piece(size_t index) const {
 }
 
 void SegmentRead::Start(const std::shared_ptr<SegmentRead>& read, std::function<void()> done) {
-  assert(read->bytes_ > 0);
+  assert(read->bytes_ > 0 && (read->memory_ || read->buffers_.size() == read->buffer_count()));
   read->done_ = std::move(done);
   const size_t count = read->buffer_count();
   read->pieces_left_ = count;

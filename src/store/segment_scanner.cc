@@ -1,6 +1,7 @@
 #include "store/segment_scanner.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace cairnfs::store {
 
@@ -17,6 +18,7 @@ Status FileWindow::Fill(uint64_t offset, size_t size, uint64_t limit) {
   uint64_t end = AlignUp(limit, kPageBytes);
   if (begin_ >= end) return {};
   const size_t needed = std::min(AlignUp(offset + size, kPageBytes), end) - begin_;
+  assert(needed <= bytes_max_);
   const size_t wanted = begin_ < suspect_end_ ? needed : std::min<uint64_t>(bytes_max_, end - begin_);
   auto read = file_.Read(begin_, MutableByteSpan(buffer_.get(), wanted));
   if (!read.ok() && wanted > needed) {

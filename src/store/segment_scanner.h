@@ -4,6 +4,7 @@
 // of a sync, a part that a crash tore, a damaged header, and blocks that cannot be read.
 #pragma once
 
+#include <cassert>
 #include <optional>
 
 #include "io/file.h"
@@ -19,11 +20,12 @@ class FileWindow {
   FileWindow(io::File& file, size_t bytes_max)
       : file_(file), bytes_max_(bytes_max), buffer_(AllocateUntouched(bytes_max)) {}
   // The bytes [offset, offset + size), fewer where the file or `limit` ends; valid until the next call. When they are
-  // not in memory it reads up to bytes_max. An error concerns these bytes alone. REQUIRES: size + 2 * kPageBytes <=
-  // bytes_max.
+  // not in memory it reads up to bytes_max. An error concerns these bytes alone. REQUIRES: the pages that hold
+  // them are bytes_max at most.
   Result<ByteSpan> Load(uint64_t offset, size_t size, uint64_t limit);
   // What is there from `offset` on. REQUIRES: the last Load covered `offset`.
   ByteSpan From(uint64_t offset) const {
+    assert(begin_ <= offset && offset <= begin_ + count_);
     return ByteSpan(buffer_.get() + (offset - begin_), static_cast<size_t>(begin_ + count_ - offset));
   }
 

@@ -39,7 +39,7 @@ class LocalChunkStore::Impl {
 
   // journal.cc
   Status SyncWithEngine();
-  Status ReplayJournal();  // REQUIRES: Start() has returned, and nothing else uses the store yet
+  Status ReplayJournal();  // REQUIRES (unchecked): Start() has returned, and nothing else uses the store yet
 
   // sweep.cc
   Status Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
@@ -134,7 +134,8 @@ class LocalChunkStore::Impl {
 
   // check.cc
   using Reporter = std::function<void(const CheckProblem&)>;
-  Status CheckSegment(Victim& victim, const Reporter& report, const std::stop_token& stop, std::atomic<uint64_t>& bytes_read);
+  Status CheckSegment(Victim& victim, const Reporter& report, const std::stop_token& stop,
+                      std::atomic<uint64_t>& bytes_read);
   // Fills in, for each segment that is a key, the chunks that the index names in it.
   Status CollectChunks(const ChunkIndex::View& view, std::map<uint64_t, std::vector<Digest>>& chunks);
   void NoteDamaged(const ChunkIndex::Entry& entry);

@@ -1,6 +1,7 @@
 #include "store/stream_copy.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdint>
 #include <cstring>
 
@@ -22,6 +23,7 @@ constexpr size_t kStreamBytesMin = 16 * kKiB;
 }  // namespace
 
 void StreamCopy(std::byte* to, const std::byte* from, size_t size) {
+  assert(to + size <= from || from + size <= to);
   if (size < kStreamBytesMin) {
     std::memcpy(to, from, size);
     return;

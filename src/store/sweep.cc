@@ -1,6 +1,7 @@
 // A collection's second half: deletes the index entries of chunks that nothing refers to, then has the segments that
 // hold too much waste compacted.
 #include <algorithm>
+#include <cassert>
 #include <unordered_set>
 
 #include "base/failpoint.h"
@@ -24,6 +25,7 @@ bool LocalChunkStore::Impl::IsWasteful(uint64_t waste_bytes, uint64_t total_byte
 }
 
 Status LocalChunkStore::Impl::Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress) {
+  assert(index_.IsRecording());
   SegmentUses uses;
   Status status = DeleteDead(live, options, progress, &uses);
   index_.EndRecording();
@@ -89,6 +91,7 @@ Status LocalChunkStore::Impl::DeleteDead(const LiveTest& live, const SweepOption
 
 // Chunks that are put meanwhile are recorded, and so count as in use, whether or not the loop meets them.
 Result<LiveTotals> LocalChunkStore::Impl::CountLive(const LiveTest& live, const std::stop_token& stop) {
+  assert(index_.IsRecording());
   struct EndRecording {
     ChunkIndex& index;
     ~EndRecording() { index.EndRecording(); }

@@ -343,7 +343,7 @@ TEST_F(ClusterChunkTest, WhatANodeSaidBeforeItsRestartCountsNoMore) {
   EXPECT_TRUE(Answers(*nodes_[0], restarted));
   Stop(restarted);
   for (const TestChunk& chunk : chunks) {
-    ASSERT_OK(restarted.engine->Write({{store::ChunkKey(chunk.digest), std::nullopt}}, /*sync=*/true));
+    ASSERT_OK(restarted.engine->Write({{store::ChunkKey(chunk.digest), std::nullopt}}, kv::WriteMode::kSynced));
   }
   Start(restarted);
   Start(*nodes_[2]);

@@ -185,7 +185,7 @@ class ClusterChunkTest : public ::testing::Test {
     ASSERT_OK(node.local->Sync());
     std::vector<kv::EngineWrite> writes;
     if (!list.empty()) writes.push_back({HolderKey(chunk.digest), EncodeHolders(list)});
-    ASSERT_OK(node.engine->Write(writes, /*sync=*/true));
+    ASSERT_OK(node.engine->Write(writes, kv::WriteMode::kSynced));
   }
   static Holders ListOf(TestNode& node, const TestChunk& chunk) {
     auto holders = ReadHolders(*node.engine, chunk.digest);

@@ -58,7 +58,7 @@ TEST(HolderLists, ADamagedOneIsLeftOutOfAScan) {
   std::vector<kv::EngineWrite> writes;
   for (uint8_t number : {1, 2, 3}) writes.push_back({HolderKey(DigestOf(number)), EncodeHolders({NodeOf(number)})});
   writes[1].value->pop_back();
-  ASSERT_TRUE(engine->Write(writes, /*sync=*/true).ok());
+  ASSERT_TRUE(engine->Write(writes, kv::WriteMode::kSynced).ok());
   auto damaged = ReadHolders(*engine, DigestOf(2));
   ASSERT_FALSE(damaged.ok());
   EXPECT_EQ(damaged.error().code, ErrorCode::kCorrupt);

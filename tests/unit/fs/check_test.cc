@@ -102,7 +102,7 @@ TEST_F(Checked, ADamagedPageOfARecipeIsToldOnce) {
 TEST_F(Checked, AFileWhoseRecipeOrBytesAreNowhereIsDamaged) {
   const std::string text = RandomText(3, 2'000'000);  // more extents than a record holds
   auto forget = [&](const Digest& digest) {
-    EXPECT_TRUE(world_.engine->Write({{store::ChunkKey(digest), std::nullopt}}, true).ok());
+    EXPECT_TRUE(world_.engine->Write({{store::ChunkKey(digest), std::nullopt}}, kv::WriteMode::kSynced).ok());
     world_.Reopen();
   };
   const InodeId inode = Save(kRootInode, "big", text);
@@ -139,7 +139,9 @@ TEST_F(Checked, AMissingChunkIsToldOnce) {
   Save(kRootInode, "a", text);
   Save(kRootInode, "b", text);
   ASSERT_TRUE(
-      world_.engine->Write({{store::ChunkKey(chunking::ComputeDigest(AsBytes(text))), std::nullopt}}, true).ok());
+      world_.engine
+          ->Write({{store::ChunkKey(chunking::ComputeDigest(AsBytes(text))), std::nullopt}}, kv::WriteMode::kSynced)
+          .ok());
   auto report = Check(world_);
   ASSERT_TRUE(report.ok()) << report.error().message;
   // The index notices too that it holds less than it counted.

@@ -72,7 +72,7 @@ class DamagedEngine final : public kv::KvEngine {
               const std::function<bool(std::string_view, std::string_view)>& /*visit*/) override {
     return {};
   }
-  Status Write(const std::vector<kv::EngineWrite>& /*writes*/, bool /*sync*/) override { return {}; }
+  Status Write(const std::vector<kv::EngineWrite>& /*writes*/, kv::WriteMode /*mode*/) override { return {}; }
   std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override { return nullptr; }
   Status Verify(const std::stop_token& /*stop*/) override {
     return MakeError(ErrorCode::kCorrupt, "000007.sst fails its checksum");

@@ -84,11 +84,11 @@ class FullableEngine final : public kv::KvEngine {
     if (begin == "KE" && name_scans_until_hold-- == 0) Hold();
     return memory_->Scan(begin, end, snapshot, visit);
   }
-  Status Write(const std::vector<kv::EngineWrite>& writes, bool sync) override {
+  Status Write(const std::vector<kv::EngineWrite>& writes, kv::WriteMode mode) override {
     writes_total++;
     written_keys_total += writes.size();
     if (full) return MakeError(ErrorCode::kNoSpace, "the disk is full");
-    return memory_->Write(writes, sync);
+    return memory_->Write(writes, mode);
   }
   std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override { return memory_->GetSnapshot(); }
   Status Verify(const std::stop_token& /*stop*/) override { return verified; }

@@ -40,7 +40,7 @@ int KillAWriter(const std::string& path, int kill_after) {
     std::unique_ptr<KvEngine> engine = MustOpenRocks(path);
     for (int i = PrefixLength(*engine);; ++i) {
       bool sync = i % 3 == 0;
-      MustSucceed(engine->Write({EngineWrite{Counted(i), std::string(3000, 'v')}}, sync));
+      MustSucceed(engine->Write({EngineWrite{Counted(i), std::string(3000, 'v')}}, SyncedIf(sync)));
       if (sync && write(reports[1], &i, sizeof i) != sizeof i) _exit(1);
     }
   }
@@ -94,7 +94,8 @@ TornLog MakeTornLog(const std::string& directory) {
   InChild([&] {
     std::unique_ptr<KvEngine> engine = MustOpenRocks(torn.path);
     for (int i = 0; i < TornLog::kAll; ++i) {
-      MustSucceed(engine->Write({EngineWrite{Counted(i), std::string(100 + 60 * i, 'v')}}, i < TornLog::kSynced));
+      MustSucceed(
+          engine->Write({EngineWrite{Counted(i), std::string(100 + 60 * i, 'v')}}, SyncedIf(i < TornLog::kSynced)));
       if (i + 1 == TornLog::kSynced) fs::copy(torn.path, directory + "/synced");
     }
     fflush(nullptr);
@@ -134,7 +135,7 @@ TEST(RocksCrash, TornLogRecoversToTheSyncedPrefixSilently) {
     InChild([&] {
       EXPECT_GE(PrefixLength(*MustOpenRocks(copy)), TornLog::kSynced);
       std::unique_ptr<KvEngine> engine = MustOpenRocks(copy);  // and what was recovered stays
-      MustSucceed(engine->Write({EngineWrite{Counted(PrefixLength(*engine)), "v"}}, true));
+      MustSucceed(engine->Write({EngineWrite{Counted(PrefixLength(*engine)), "v"}}, WriteMode::kSynced));
       EXPECT_GT(PrefixLength(*engine), TornLog::kSynced);
     });
   }
@@ -167,7 +168,7 @@ TEST(RocksCrash, SkippedSyncLeavesTheMarkBehind) {
   TemporaryDirectory directory;
   InChild([&] {
     std::unique_ptr<KvEngine> engine = MustOpenRocks(directory.path());
-    MustSucceed(engine->Write({EngineWrite{Counted(0), "v"}}, true));
+    MustSucceed(engine->Write({EngineWrite{Counted(0), "v"}}, WriteMode::kSynced));
     std::string mark_file = directory.path() + "/cairnfs.synced";
     auto mark = [&] {
       std::ifstream stream(mark_file, std::ios::binary);
@@ -175,7 +176,7 @@ TEST(RocksCrash, SkippedSyncLeavesTheMarkBehind) {
     };
     std::string before = mark();
     MustSucceed(Failpoint::Arm("kv.wal_sync=skip"));
-    MustSucceed(engine->Write({EngineWrite{Counted(1), "v"}}, true));
+    MustSucceed(engine->Write({EngineWrite{Counted(1), "v"}}, WriteMode::kSynced));
     EXPECT_EQ(mark(), before);
     _exit(testing::Test::HasFailure() ? 1 : 0);
   });

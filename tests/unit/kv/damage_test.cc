@@ -35,7 +35,7 @@ void MakeDatabase(const std::string& path) {
       engine.reset();
       engine = MustOpenRocks(path);  // opening writes what the log held into a table
     }
-    MustSucceed(engine->Write({EngineWrite{key, value}}, true));
+    MustSucceed(engine->Write({EngineWrite{key, value}}, WriteMode::kSynced));
   }
 }
 
@@ -82,7 +82,7 @@ Outcome TryToRead(const std::string& path) {
   });
   if (!status.ok()) return Judge(status.error(), path);
   if (scanned != expected) return kWrongData;
-  status = (*engine)->Write({EngineWrite{"new", "value"}}, true);
+  status = (*engine)->Write({EngineWrite{"new", "value"}}, WriteMode::kSynced);
   return status.ok() ? kRightData : Judge(status.error(), path);
 }
 

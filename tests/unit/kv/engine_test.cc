@@ -61,7 +61,7 @@ TEST(RocksOpen, SecondOpenerIsTold) {
 
 TEST(RocksOpen, ReadOnlyReadsAndChangesNothing) {
   TemporaryDirectory directory;
-  MustSucceed(MustOpenRocks(directory.path())->Write({EngineWrite{"a", "1"}}, true));
+  MustSucceed(MustOpenRocks(directory.path())->Write({EngineWrite{"a", "1"}}, WriteMode::kSynced));
   auto listing = [&] {
     std::map<std::string, uintmax_t> sizes;
     for (const auto& entry : fs::directory_iterator(directory.path())) {
@@ -74,7 +74,7 @@ TEST(RocksOpen, ReadOnlyReadsAndChangesNothing) {
   options.read_only = true;
   std::unique_ptr<KvEngine> engine = Must(OpenRocksEngine(options));
   EXPECT_EQ(Must(engine->Get("a")), "1");
-  EXPECT_EQ(engine->Write({EngineWrite{"a", "2"}}, true).error().code, ErrorCode::kPermission);
+  EXPECT_EQ(engine->Write({EngineWrite{"a", "2"}}, WriteMode::kSynced).error().code, ErrorCode::kPermission);
   EXPECT_EQ(OpenError(OptionsFor(directory.path()), "in use"), ErrorCode::kBusy);
   engine.reset();
   MustSucceed(VerifyRocksChecksums(directory.path()));
@@ -85,7 +85,7 @@ TEST(RocksOpen, HalfMadeDatabaseIsMadeAnew) {
   TemporaryDirectory directory;
   std::ofstream(directory.path() + "/MANIFEST-000001") << "half";
   std::ofstream(directory.path() + "/000004.log");
-  MustSucceed(MustOpenRocks(directory.path())->Write({EngineWrite{"a", "1"}}, true));
+  MustSucceed(MustOpenRocks(directory.path())->Write({EngineWrite{"a", "1"}}, WriteMode::kSynced));
   EXPECT_EQ(Must(MustOpenRocks(directory.path())->Get("a")), "1");
 }
 
@@ -94,7 +94,7 @@ TEST(RocksEngine, ScanStopsAndHasBounds) {
   std::unique_ptr<KvEngine> engine = MustOpenRocks(directory.path());
   std::vector<EngineWrite> writes;
   for (int i = 0; i < 100; ++i) writes.push_back(EngineWrite{Counted(i), "v"});
-  MustSucceed(engine->Write(writes, false));
+  MustSucceed(engine->Write(writes, WriteMode::kUnsynced));
   auto count = [&](const std::string& begin, const std::string& end, int stop_after) {
     int visited = 0;
     MustSucceed(
@@ -107,7 +107,7 @@ TEST(RocksEngine, ScanStopsAndHasBounds) {
   EXPECT_EQ(count(Counted(20), Counted(10), 0), 0);
   EXPECT_EQ(count(Counted(20), Counted(20), 0), 0);
   EXPECT_EQ(count(Counted(90), "", 0), 10);
-  MustSucceed(engine->Write({}, true));
+  MustSucceed(engine->Write({}, WriteMode::kSynced));
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ TEST(HostedStore, OpeningsTellWhichStatesWereItsOwn) {
   EXPECT_FALSE(Must(store->WasAt(first, 3))) << "it is forgotten";
   EXPECT_EQ(Must(engine->Get("O"))->size(), Openings::kKept * 16);
   store.reset();
-  MustSucceed(engine->Write({EngineWrite{"O", "short"}}, true));
+  MustSucceed(engine->Write({EngineWrite{"O", "short"}}, WriteMode::kSynced));
   auto damaged = HostedStore::Open(*engine);
   ASSERT_FALSE(damaged.ok());
   EXPECT_EQ(damaged.error().code, ErrorCode::kCorrupt);
@@ -277,11 +277,11 @@ TEST(HostedStore, DamagedRecordsAreNamed) {
                                    {"L\0\0\0\0\0\0\0\1" + std::string(), "short"},
                                    {"A" + std::string(8, '\7') + "Kx", ""},
                                    {"R", "short"}}) {
-    MustSucceed(engine->Write({{key, value}}, true));
+    MustSucceed(engine->Write({{key, value}}, WriteMode::kSynced));
     Result<std::unique_ptr<HostedStore>> opened = HostedStore::Open(*engine);
     ASSERT_FALSE(opened.ok()) << key;
     EXPECT_EQ(opened.error().code, ErrorCode::kCorrupt);
-    MustSucceed(engine->Write({{key, std::nullopt}}, true));
+    MustSucceed(engine->Write({{key, std::nullopt}}, WriteMode::kSynced));
   }
 }
 

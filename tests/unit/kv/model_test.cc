@@ -203,8 +203,8 @@ TEST(KvEngines, AgreeOnRandomOperations) {
       writes.push_back(EngineWrite{generator.Key(), std::nullopt});
       if (generator.Below(3) != 0) writes.back().value = std::to_string(step);
     }
-    MustSucceed(memory->Write(writes, false));
-    MustSucceed(rocks->Write(writes, generator.Below(10) == 0));
+    MustSucceed(memory->Write(writes, WriteMode::kUnsynced));
+    MustSucceed(rocks->Write(writes, SyncedIf(generator.Below(10) == 0)));
     if (generator.Below(20) == 0) snapshots.emplace_back(memory->GetSnapshot(), rocks->GetSnapshot());
     if (snapshots.size() > 4) snapshots.erase(snapshots.begin() + 1 + static_cast<ptrdiff_t>(generator.Below(3)));
     const auto& [of_memory, of_rocks] = snapshots[generator.Below(snapshots.size())];

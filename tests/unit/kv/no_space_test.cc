@@ -35,7 +35,7 @@ class NoSpace : public testing::Test {
   }
   void Open() { engine_ = MustOpenRocks(Options().path); }
   Status Write(const std::string& key, size_t bytes = 100) {
-    return engine_->Write({EngineWrite{key, std::string(bytes, 'v')}}, true);
+    return engine_->Write({EngineWrite{key, std::string(bytes, 'v')}}, WriteMode::kSynced);
   }
   // Takes all the room there is, to the last byte.
   void Fill() {
@@ -201,7 +201,7 @@ TEST_F(NoSpace, WhoHeedsWhatIsNeededCanAlwaysDelete) {
   for (; room() > engine_->GetDiskUse().needed_bytes + 2 * 10'000 + (3 << 20); ++count) {
     std::string value(10'000, '\0');
     for (char& byte : value) byte = static_cast<char>(random());
-    MustSucceed(engine_->Write({EngineWrite{"key" + std::to_string(random()), value}}, count % 20 == 0));
+    MustSucceed(engine_->Write({EngineWrite{"key" + std::to_string(random()), value}}, SyncedIf(count % 20 == 0)));
   }
   printf("%d entries fitted, %lld KiB left\n", count, static_cast<long long>(room() >> 10));
   EXPECT_GT(count, 500);
@@ -213,7 +213,7 @@ TEST_F(NoSpace, WhoHeedsWhatIsNeededCanAlwaysDelete) {
     return true;
   }));
   EXPECT_EQ(deletions.size(), static_cast<size_t>(count));
-  MustSucceed(engine_->Write(deletions, true));
+  MustSucceed(engine_->Write(deletions, WriteMode::kSynced));
   // The room comes back though nobody writes.
   const auto deadline = Clock::Now() + std::chrono::minutes(1);
   while (room() < room_at_first - (4 << 20)) {
@@ -229,7 +229,7 @@ TEST_F(NoSpace, AFlushThatFoundNoRoomIsMadeUpForThoughNobodyWrites) {
   for (int i = 0; i < 8; ++i) MustSucceed(Write("key" + std::to_string(i), 100'000));
   std::vector<EngineWrite> deletions;
   for (int i = 0; i < 200; ++i) deletions.push_back({"gone" + std::to_string(i), std::nullopt});
-  MustSucceed(engine_->Write(deletions, true));
+  MustSucceed(engine_->Write(deletions, WriteMode::kSynced));
   auto has_table = [&] {
     const fs::directory_iterator files(directory_.path() + "/db");
     return std::any_of(begin(files), end(files),
@@ -312,7 +312,7 @@ TEST_F(NoSpace, RandomlyFullAndRoomyAgain) {
     }
     std::string key = "key" + std::to_string(random() % 100);
     std::string value = std::to_string(step) + std::string(random() % 20'000, 'v');
-    Status status = engine_->Write({EngineWrite{key, value}}, random() % 3 == 0);
+    Status status = engine_->Write({EngineWrite{key, value}}, SyncedIf(random() % 3 == 0));
     std::string found = Must(engine_->Get(key)).value_or("");
     if (status.ok()) {
       ++accepted;

@@ -50,7 +50,7 @@ TEST(Openings, ARecordThatIsCutShortIsRefused) {
   ASSERT_EQ(text.size(), 3 * kBytesEach);
   for (size_t size = 0; size < text.size(); ++size) {
     const EngineWrite cut{std::string(kOpeningsKey), text.substr(0, size)};
-    ASSERT_TRUE(engine->Write({cut}, /*sync=*/true).ok());
+    ASSERT_TRUE(engine->Write({cut}, WriteMode::kSynced).ok());
     auto begun = Openings::Begin(*engine, 40);
     EXPECT_EQ(begun.ok(), size % kBytesEach == 0) << size;
     if (begun.ok()) {

@@ -83,10 +83,10 @@ class FailingEngine final : public KvEngine {
       return visit(key, value);
     });
   }
-  Status Write(const std::vector<EngineWrite>& writes, bool sync) override {
+  Status Write(const std::vector<EngineWrite>& writes, WriteMode mode) override {
     if (before_write) before_write();
     if (fail_writes) return MakeError(write_error, "planted");
-    return engine_.Write(writes, sync);
+    return engine_.Write(writes, mode);
   }
   std::unique_ptr<EngineSnapshot> GetSnapshot() override { return engine_.GetSnapshot(); }
 

@@ -319,7 +319,8 @@ TEST_F(WriteBehind, AVisitGoesThroughAllLayers) {
 }
 
 TEST_F(WriteBehind, OtherKeysOfTheEngineAreNotSeen) {
-  MustSucceed(memory_->Write({EngineWrite{"C123", "chunk"}, EngineWrite{"L", "x"}, EngineWrite{"J", "x"}}, true));
+  MustSucceed(
+      memory_->Write({EngineWrite{"C123", "chunk"}, EngineWrite{"L", "x"}, EngineWrite{"J", "x"}}, WriteMode::kSynced));
   Put("a", "1");
   EXPECT_EQ(Must(store_->Range("", "", 0)).entries.size(), 1u);
   MustSucceed(store_->Sync());
@@ -327,17 +328,18 @@ TEST_F(WriteBehind, OtherKeysOfTheEngineAreNotSeen) {
 }
 
 TEST_F(WriteBehind, DamagedValuesAreReported) {
-  MustSucceed(memory_->Write({EngineWrite{"Kshort", "1234567"}, EngineWrite{"R", std::string(8, '\0')}}, true));
+  MustSucceed(
+      memory_->Write({EngineWrite{"Kshort", "1234567"}, EngineWrite{"R", std::string(8, '\0')}}, WriteMode::kSynced));
   EXPECT_EQ(store_->Get("short").error().code, ErrorCode::kCorrupt);
   EXPECT_NE(store_->Get("short").error().message.find("Kshort"), std::string::npos);
   EXPECT_EQ(store_->Range("", "", 0).error().code, ErrorCode::kCorrupt);
   EXPECT_EQ(store_->Commit(Transaction().IfExists("short")).error().code, ErrorCode::kCorrupt);
   EXPECT_EQ(store_->Commit(Transaction().IfRangeEmpty("", "")).error().code, ErrorCode::kCorrupt);
   for (size_t size = 0; size < 8; ++size) {
-    MustSucceed(memory_->Write({EngineWrite{"R", std::string(size, '\0')}}, true));
+    MustSucceed(memory_->Write({EngineWrite{"R", std::string(size, '\0')}}, WriteMode::kSynced));
     EXPECT_EQ(LocalKvStore::Open(*memory_).error().code, ErrorCode::kCorrupt);
   }
-  MustSucceed(memory_->Write({EngineWrite{"R", std::nullopt}}, true));
+  MustSucceed(memory_->Write({EngineWrite{"R", std::nullopt}}, WriteMode::kSynced));
   EXPECT_EQ(LocalKvStore::Open(*memory_).error().code, ErrorCode::kCorrupt);
 }
 

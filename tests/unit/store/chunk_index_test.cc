@@ -50,7 +50,7 @@ TEST_F(ChunkIndexTest, AMoveThatFailsAtAReadLeavesItsTargetToBeNamedLater) {
   std::vector<ChunkIndex::Move> moves;
   moves.push_back({first.digest, PlaceIn(old, 4096, first), PlaceIn(target, 4096, first), target});
   moves.push_back({second.digest, PlaceIn(old, 12288, second), PlaceIn(target, 12288, second), target});
-  EXPECT_FALSE(index_.MoveEntries(moves, /*sync=*/false).ok());
+  EXPECT_FALSE(index_.MoveEntries(moves, kv::WriteMode::kUnsynced).ok());
   engine_.SetReadHook(nullptr);
   EXPECT_FALSE(index_.NamesSegment(target->header.id));
 
@@ -69,7 +69,7 @@ TEST_F(ChunkIndexTest, TheIdOfASegmentThatAMoveNamesIsNotGivenAgain) {
   EXPECT_EQ(next_id(), 9u);
   std::vector<ChunkIndex::Move> moves;
   moves.push_back({first.digest, PlaceIn(old, 4096, first), PlaceIn(target, 4096, first), target});
-  ASSERT_OK(index_.MoveEntries(moves, /*sync=*/false));
+  ASSERT_OK(index_.MoveEntries(moves, kv::WriteMode::kUnsynced));
   EXPECT_EQ(next_id(), 21u);
   PutAndWrite(second, PlaceIn(old, 12288, second), old);  // of a sync that had looked before
   EXPECT_EQ(next_id(), 21u);

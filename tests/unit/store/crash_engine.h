@@ -56,13 +56,13 @@ class CrashEngine final : public kv::KvEngine {
     }
     return {};
   }
-  Status Write(const std::vector<kv::EngineWrite>& writes, bool sync) override {
+  Status Write(const std::vector<kv::EngineWrite>& writes, kv::WriteMode mode) override {
     power_.Count();
     std::lock_guard lock(mutex_);
     if (down_) return MakeError(ErrorCode::kIo, "the power is off");
     Apply(writes, map_);
     unsynced_.push_back(writes);
-    if (sync) {
+    if (mode == kv::WriteMode::kSynced) {
       for (const auto& batch : unsynced_) Apply(batch, durable_);
       unsynced_.clear();
     }

@@ -32,9 +32,9 @@ class HookedEngine final : public kv::KvEngine {
               const std::function<bool(std::string_view, std::string_view)>& visit) override {
     return base_.Scan(begin, end, BaseOf(snapshot), visit);
   }
-  Status Write(const std::vector<kv::EngineWrite>& writes, bool sync) override {
+  Status Write(const std::vector<kv::EngineWrite>& writes, kv::WriteMode mode) override {
     if (hook_) CAIRNFS_RETURN_IF_ERROR(hook_());
-    return base_.Write(writes, sync);
+    return base_.Write(writes, mode);
   }
   std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override {
     return std::make_unique<Snapshot>(base_.GetSnapshot(), live_snapshots_);

@@ -113,19 +113,19 @@ class CrashRun {
     }
     if (random_() % 4 == 0) return;  // given up
     if (!(random_() % 2 == 0 ? store_->Sync() : store_->SyncWithEngine()).ok()) return;
-    (void)engine_.Write(names, random_() % 2 == 0);
+    (void)engine_.Write(names, kv::SyncedIf(random_() % 2 == 0));
   }
 
   void Unname() {
     std::vector<kv::EngineWrite> writes;
     for (int i = 0; i < 12; ++i) writes.push_back({NameKey(chunks_[random_() % chunks_.size()].digest), std::nullopt});
-    (void)engine_.Write(writes, random_() % 2 == 0);
+    (void)engine_.Write(writes, kv::SyncedIf(random_() % 2 == 0));
   }
 
   void Collect() {
     store_->BeginCollection();
     // As the namespace does: what the marker sees must be durable, or a deletion that is lost would come back.
-    (void)engine_.Write({}, true);
+    (void)engine_.Write({}, kv::WriteMode::kSynced);
     std::set<Digest> names = Names();
     if (cut_) return store_->AbortCollection();
     SweepProgress progress;

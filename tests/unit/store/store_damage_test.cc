@@ -254,7 +254,7 @@ TEST_F(DamageTest, SegmentOfAnotherGeneration) {
   std::string name = SegmentOf(chunks_[3]);
   store_.reset();
   auto value = engine_->Get(SegmentKey(Find(chunks_[3]).segment));
-  ASSERT_OK(engine_->Write({{SegmentKey(Find(chunks_[3]).segment), std::string(16, 'x')}}, true));
+  ASSERT_OK(engine_->Write({{SegmentKey(Find(chunks_[3]).segment), std::string(16, 'x')}}, kv::WriteMode::kSynced));
   Error error = OpenError();
   EXPECT_EQ(error.code, ErrorCode::kCorrupt);
   EXPECT_NE(error.message.find("generation"), std::string::npos) << error.message;
@@ -262,19 +262,19 @@ TEST_F(DamageTest, SegmentOfAnotherGeneration) {
 
 TEST_F(DamageTest, BadIndexEntries) {
   Fill();
-  ASSERT_OK(engine_->Write({{ChunkKey(chunks_[0].digest), "garbage"}}, true));
+  ASSERT_OK(engine_->Write({{ChunkKey(chunks_[0].digest), "garbage"}}, kv::WriteMode::kSynced));
   EXPECT_EQ(GetText(*store_, chunks_[0].digest).error().code, ErrorCode::kCorrupt);
   ASSERT_OK(PutChunk(*store_, chunks_[0]));
   ExpectReads(chunks_[0]);
   Location wrong = Find(chunks_[1]);
   wrong.offset += 8;
-  ASSERT_OK(engine_->Write({{ChunkKey(chunks_[1].digest), EncodeLocation(wrong)}}, true));
+  ASSERT_OK(engine_->Write({{ChunkKey(chunks_[1].digest), EncodeLocation(wrong)}}, kv::WriteMode::kSynced));
   EXPECT_EQ(GetText(*store_, chunks_[1].digest).error().code, ErrorCode::kCorrupt);
   wrong.segment = SegmentId{999};
-  ASSERT_OK(engine_->Write({{ChunkKey(chunks_[1].digest), EncodeLocation(wrong)}}, true));
+  ASSERT_OK(engine_->Write({{ChunkKey(chunks_[1].digest), EncodeLocation(wrong)}}, kv::WriteMode::kSynced));
   auto text = GetText(*store_, chunks_[1].digest);
   EXPECT_EQ(text.error().code, ErrorCode::kCorrupt);
-  ASSERT_OK(engine_->Write({{std::string(kCountersKey), "garbage"}}, true));
+  ASSERT_OK(engine_->Write({{std::string(kCountersKey), "garbage"}}, kv::WriteMode::kSynced));
   EXPECT_FALSE(OpenError().message.empty());
   EXPECT_NE(OpenError().code, ErrorCode::kFailed);
 }
@@ -305,7 +305,7 @@ TEST_F(DamageTest, IndexIsRebuiltFromTheSegments) {
 
 TEST_F(DamageTest, UnfinishedRebuildIsNoticed) {
   Fill();
-  ASSERT_OK(engine_->Write({{std::string(kCountersKey), std::string(kRebuildingValue)}}, true));
+  ASSERT_OK(engine_->Write({{std::string(kCountersKey), std::string(kRebuildingValue)}}, kv::WriteMode::kSynced));
   Error error = OpenError();
   EXPECT_EQ(error.code, ErrorCode::kCorrupt);
   EXPECT_NE(error.message.find("--rebuild-index"), std::string::npos) << error.message;
@@ -317,7 +317,7 @@ TEST_F(DamageTest, WrongCountersHealInASweep) {
   IndexCounters counters = *DecodeCounters(**engine_->Get(kCountersKey));
   counters.chunk_count += 7;
   counters.unique_bytes -= 100;
-  ASSERT_OK(engine_->Write({{std::string(kCountersKey), EncodeCounters(counters)}}, true));
+  ASSERT_OK(engine_->Write({{std::string(kCountersKey), EncodeCounters(counters)}}, kv::WriteMode::kSynced));
   Open();
   EXPECT_EQ(Problems().size(), 1u);
   store_->BeginCollection();

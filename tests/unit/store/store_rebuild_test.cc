@@ -121,7 +121,7 @@ TEST_F(RebuildTest, BelievesADamagedHeaderWhenRecordsBearItOut) {
 TEST_F(RebuildTest, PutsAsideASegmentOfWhichNothingTellsTheGeneration) {
   Fill();
   const std::string name = SegmentOf(chunks_[3]);
-  ASSERT_OK(engine_->Write({{SegmentKey(Find(chunks_[3]).segment), std::nullopt}}, true));
+  ASSERT_OK(engine_->Write({{SegmentKey(Find(chunks_[3]).segment), std::nullopt}}, kv::WriteMode::kSynced));
   io::Faults faults;
   faults.bad_sectors.push_back({name, 0, 512});
   disk_.SetFaults(faults);
@@ -158,10 +158,10 @@ TEST_F(RebuildTest, RefusesWhatANewerProgramWrote) {
   flip_between();
   const std::string counters = **engine_->Get(kCountersKey);
   const std::string newer_counters = '\x7f' + counters.substr(1);
-  ASSERT_OK(engine_->Write({{std::string(kCountersKey), newer_counters}}, true));
+  ASSERT_OK(engine_->Write({{std::string(kCountersKey), newer_counters}}, kv::WriteMode::kSynced));
   EXPECT_EQ(LocalChunkStore::RebuildIndex(disk_, *engine_, *pool_).error().code, ErrorCode::kNotSupported);
   EXPECT_EQ(**engine_->Get(kCountersKey), newer_counters);
-  ASSERT_OK(engine_->Write({{std::string(kCountersKey), counters}}, true));
+  ASSERT_OK(engine_->Write({{std::string(kCountersKey), counters}}, kv::WriteMode::kSynced));
   Open();
   ExpectReadsAllBut(chunks_.size());
 }

@@ -170,7 +170,7 @@ TEST_F(RepairTest, ACutWhileDamageIsReplacedLosesNothing) {
     ASSERT_OK(PutChunk(*store, chunk));
     for (uint64_t i = 0; i < 6; ++i) ASSERT_OK(PutChunk(*store, MakeChunk(100 + i, 50'000)));  // dead soon
     ASSERT_OK(store->Sync());
-    ASSERT_OK(engine.Write({{"K", "old"}}, /*sync=*/true));
+    ASSERT_OK(engine.Write({{"K", "old"}}, kv::WriteMode::kSynced));
     const uint64_t at = kSegmentHeaderBytes + kRecordHeaderBytes + 100;
     ASSERT_TRUE(disk.FlipBit(MakeSegmentName(SegmentName::kSegment, SegmentId{1}), at * 8));
     ASSERT_FALSE(GetText(*store, chunk.digest).ok());
@@ -181,7 +181,7 @@ TEST_F(RepairTest, ACutWhileDamageIsReplacedLosesNothing) {
       cut = true;
     });
     auto put = PutChunk(*store, chunk);
-    if (put.ok() && store->Sync().ok()) (void)engine.Write({{"K", "new"}}, /*sync=*/cut_at % 2 == 0);
+    if (put.ok() && store->Sync().ok()) (void)engine.Write({{"K", "new"}}, kv::SyncedIf(cut_at % 2 == 0));
     store->BeginCollection();
     SweepProgress progress;
     (void)store->Sweep([&](const Digest& digest) { return digest == chunk.digest; }, SweepOptions(), progress);
@@ -321,7 +321,7 @@ TEST_F(RepairTest, OpeningCutsNoChunkThatTheIndexNames) {
   IndexCounters counters = *DecodeCounters(**engine_->Get(kCountersKey));
   counters.open_segment = SegmentId{};
   counters.open_synced_end = 0;
-  ASSERT_OK(engine_->Write({{std::string(kCountersKey), EncodeCounters(counters)}}, true));
+  ASSERT_OK(engine_->Write({{std::string(kCountersKey), EncodeCounters(counters)}}, kv::WriteMode::kSynced));
   ASSERT_TRUE(memory_.FlipBit(SegmentOf(chunks_[4]), (Find(chunks_[4]).offset + 10) * 8));
   const size_t size_before = memory_.Contents(SegmentOf(chunks_[4]))->size();
   Open();
@@ -375,7 +375,7 @@ TEST_F(RepairTest, ADiskThatIsAwayIsNoDamage) {
 TEST_F(RepairTest, PutReplacesAnEntryThatDoesNotDecode) {
   Fill();
   const TestChunk& chunk = chunks_[3];
-  ASSERT_OK(engine_->Write({{ChunkKey(chunk.digest), "no location"}}, true));
+  ASSERT_OK(engine_->Write({{ChunkKey(chunk.digest), "no location"}}, kv::WriteMode::kSynced));
   Open();
   Put(chunk, /*is_new=*/true);
   ASSERT_OK(store_->Sync());
