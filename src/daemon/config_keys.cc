@@ -50,7 +50,7 @@ Status StoreNumber(const ConfigKey& key, uint64_t number, Config& config) {
   if (!in_range && !(number == 0 && !key.zero_means.empty())) {
     const std::string or_zero = key.zero_means.empty() ? "" : fmt::format(", or be 0 ({})", key.zero_means);
     return InvalidArgument(fmt::format("must lie between {} and {}{}, not {}", FormatNumber(key.kind, key.value_min),
-                             FormatNumber(key.kind, key.value_max), or_zero, FormatNumber(key.kind, number)));
+                                       FormatNumber(key.kind, key.value_max), or_zero, FormatNumber(key.kind, number)));
   }
   config.*std::get<uint64_t Config::*>(key.target) = number;
   return {};
@@ -120,7 +120,8 @@ Status StoreNetworks(const ConfigKey& key, const ConfigValue& value, Config& con
   } else if (const auto* words = std::get_if<std::vector<std::string>>(&value)) {
     networks = *words;
   } else {
-    return InvalidArgument(fmt::format("must be a network such as \"10.0.0.0/8\", or a list of them, not {}", Describe(value)));
+    return InvalidArgument(
+        fmt::format("must be a network such as \"10.0.0.0/8\", or a list of them, not {}", Describe(value)));
   }
   for (const std::string& network : networks) {
     if (auto parsed = ParseNetwork(network); !parsed.ok()) return parsed.error();
@@ -207,7 +208,8 @@ Status StoreValue(const ConfigKey& key, const ConfigValue& value, Config& config
     case Kind::kWords: {
       const auto* words = std::get_if<std::vector<std::string>>(&value);
       if (words == nullptr) {
-        return InvalidArgument(fmt::format("must be a list of texts such as [\"noexec\", \"noatime\"], not {}", Describe(value)));
+        return InvalidArgument(
+            fmt::format("must be a list of texts such as [\"noexec\", \"noatime\"], not {}", Describe(value)));
       }
       config.*std::get<std::vector<std::string> Config::*>(key.target) = *words;
       return {};

@@ -68,7 +68,9 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
       return;
     }
     kv::WatchCallbacks callbacks;
-    callbacks.changed = [this](const std::vector<kv::KvEvent>& events, uint64_t revision) { Send(ToProto(events, revision)); };
+    callbacks.changed = [this](const std::vector<kv::KvEvent>& events, uint64_t revision) {
+      Send(ToProto(events, revision));
+    };
     callbacks.lost = [this](uint64_t revision) {
       proto::WatchReply reply;
       reply.set_lost(true);
