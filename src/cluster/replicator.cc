@@ -189,8 +189,8 @@ std::vector<Replicator::Storing> Replicator::FindStoring(const std::vector<Diges
 
 std::vector<bool> Replicator::Knows(std::span<const Digest> digests, Known known) {
   std::vector<bool> is_known(digests.size());
-  MutexLock lock(mutex_);
   for (size_t i = 0; i < digests.size(); ++i) {
+    MutexLock lock(mutex_);  // let go between them, for there may be thousands
     const ChunkPtr chunk = pending_.Find(digests[i]);
     if (known == Known::kAwaited) is_known[i] = chunk && chunk->sequence() != 0;
     if (known == Known::kPending) is_known[i] = chunk != nullptr;
@@ -225,6 +225,7 @@ void Replicator::AddTo(ClusterChunkStats& stats) const {
 
 void Replicator::Apply(const ChunkPtr& chunk, const ChunkCopies::Actions& actions) {
   const Digest& digest = chunk->digest();
+  if (pending_.Find(digest) != chunk) return;  // it is done since an earlier event
   auto ask = [&](const NodeId& node, Question question) {
     mutex_.AssertHeld();
     queues_.Ask(node, question, chunk);

@@ -116,6 +116,25 @@ TEST_F(ClusterChunkTest, PuttingAgainAfterARestartSendsNoBytes) {
   ExpectCopies(chunks, 2);
 }
 
+// What is known is done while its bytes are still on their way to this node's disk, at level `local`.
+TEST_F(ClusterChunkTest, AChunkIsCountedOnce) {
+  AddNodes(3);
+  ConnectAll();
+  const auto chunks = MakeChunks(1, 40);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  for (size_t i : {1, 2}) {
+    PutAll(*nodes_[i], chunks);
+    ASSERT_OK(nodes_[i]->chunks->SyncLocal());
+    ASSERT_OK(nodes_[i]->chunks->Sync());
+    Put(*nodes_[i], MakeChunk(1000 + i, 300'000));  // behind the others
+    ASSERT_OK(nodes_[i]->chunks->SyncLocal());
+    const ClusterChunkStats stats = nodes_[i]->chunks->ClusterStats();
+    EXPECT_GE(stats.new_in_cluster_bytes_total + stats.known_in_cluster_bytes_total, SizeOf(chunks));
+    EXPECT_LE(stats.new_in_cluster_bytes_total + stats.known_in_cluster_bytes_total, SizeOf(chunks) + 300'000);
+  }
+}
+
 TEST_F(ClusterChunkTest, RoomIsReservedOnlyUntilAChunkIsDone) {
   AddNodes(3);
   const auto chunks = MakeChunks(1, 20);
