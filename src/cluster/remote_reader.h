@@ -53,7 +53,7 @@ class RemoteReader {
   struct Operation;
   using OperationPtr = std::shared_ptr<Operation>;
   struct Peer {
-    std::deque<OperationPtr> queue;
+    std::deque<OperationPtr> queue;  // a fetch is in one queue at most, so the readers bound it
     unsigned calls = 0;
     std::optional<Clock::time_point> away_since;  // it has not answered since
     Clock::time_point away_seen{};                // when that was seen last
