@@ -35,7 +35,7 @@ void ChunkServer::HandleHas(const NodeId& caller, const PeerMessage& request, Pe
   if (!has) return respond(Malformed());
   if (!has->hold) return respond(PeerMessage{EncodeHasReply(parts_.home.Ask(has->digests, caller)), {}});
   parts_.home.AskAndHold(std::move(has->digests), caller,
-                         [respond = std::move(respond)](std::vector<HasAnswer> answers) {
+                         [respond = std::move(respond)](const std::vector<HasAnswer>& answers) {
                            respond(PeerMessage{EncodeHasReply(answers), {}});
                          });
 }
@@ -65,7 +65,7 @@ void ChunkServer::HandleConfirm(const PeerMessage& request, PeerServer::Respond 
   PeerMessage reply{EncodeBits(bits), {}};
   if (!any_new) return respond(std::move(reply));
   // What is here and not synced yet, or its list is not, is synced before it is vouched for.
-  parts_.commit.Commit([reply = std::move(reply), respond = std::move(respond)](Status status) {
+  parts_.commit.Commit([reply = std::move(reply), respond = std::move(respond)](const Status& status) {
     if (!status.ok()) return respond(status.error());
     respond(reply);
   });
@@ -110,7 +110,8 @@ void ChunkServer::HandlePut(const NodeId& caller, const PeerMessage& request, Pe
     if (!others) came.push_back(item.digest);
   }
   PeerMessage reply{EncodePutReply(answers), {}};
-  auto finish = [this, came = std::move(came), reply = std::move(reply), respond = std::move(respond)](Status status) {
+  auto finish = [this, came = std::move(came), reply = std::move(reply),
+                 respond = std::move(respond)](const Status& status) {
     if (!status.ok()) return respond(status.error());
     for (const Digest& digest : came) parts_.home.EndClaim(digest);
     respond(reply);

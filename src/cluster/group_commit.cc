@@ -39,7 +39,7 @@ void GroupCommit::SetHolders(const Digest& digest, Holders holders) {
   lists_[digest] = std::move(holders);
 }
 
-bool GroupCommit::SetHoldersIfNone(const Digest& digest, Holders holders) {
+bool GroupCommit::SetHoldersIfNone(const Digest& digest, const Holders& holders) {
   {
     // First, so that a list that is being written is seen here or there.
     MutexLock lock(mutex_);

@@ -28,7 +28,7 @@ class GroupCommit {
   void SetHolders(const Digest& digest, Holders holders) EXCLUDES_LOCK(mutex_);
   // As SetHolders, where no list is known: a process that died may have left a chunk without one. Whether the list that
   // there is then, this or another, is yet to become durable (Commit).
-  bool SetHoldersIfNone(const Digest& digest, Holders holders) EXCLUDES_LOCK(mutex_);
+  bool SetHoldersIfNone(const Digest& digest, const Holders& holders) EXCLUDES_LOCK(mutex_);
   // Nullopt: nothing is known.
   std::optional<Holders> FindHolders(const Digest& digest) EXCLUDES_LOCK(mutex_);
   // kNew: stored, and it or its list of holders is not known to be synced.

@@ -8,7 +8,7 @@
 namespace cairnfs::cluster {
 namespace {
 
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kHolderListVersion = 1;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ std::vector<const NodeInfo*> FindAll(const View& view, const Holders& holders) {
 
 std::string EncodeHolders(const Holders& holders) {
   Encoder out;
-  out.U8(kVersion).Varint(holders.size());
+  out.U8(kHolderListVersion).Varint(holders.size());
   for (const NodeId& holder : holders) out.Text(holder.AsKey());
   return out.Take();
 }
@@ -38,7 +38,7 @@ Result<Holders> DecodeHolders(std::string_view value) {
   Decoder in(value);
   const uint8_t version = in.U8();
   const uint64_t count = in.Varint();
-  if (!in.ok() || version != kVersion || count != in.remaining() / NodeId::kBytes) {
+  if (!in.ok() || version != kHolderListVersion || count != in.remaining() / NodeId::kBytes) {
     return MakeError(ErrorCode::kCorrupt, "a list of a chunk's holders cannot be decoded");
   }
   Holders holders;

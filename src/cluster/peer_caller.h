@@ -20,6 +20,7 @@ class PeerCaller {
 
   // As PeerClient::Call, but `done` runs on the queue. kIo: the reply cannot be decoded.
   template <typename Reply>
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved on
   void Call(const NodeId& node, PeerMethod method, PeerMessage request, std::chrono::milliseconds timeout,
             std::optional<Reply> (*decode)(std::string_view), std::function<void(Result<Reply>)> done) {
     client_.Call(node, method, std::move(request), timeout,

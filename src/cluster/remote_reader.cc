@@ -340,7 +340,7 @@ Result<store::ChunkData> RemoteReader::VerifyAndKeep(const OperationPtr& operati
   return parts_.cache.InsertFetched(digest, std::move(data), used_by);
 }
 
-void RemoteReader::Finish(const OperationPtr& operation, Result<store::ChunkData> result,
+void RemoteReader::Finish(const OperationPtr& operation, const Result<store::ChunkData>& result,
                           const std::optional<Clock::time_point>& away_since) {
   std::vector<FetchCallback> waiting;
   {

@@ -74,7 +74,7 @@ class RemoteReader {
   Result<store::ChunkData> VerifyAndKeep(const OperationPtr& operation, const std::vector<io::Slice>& slices,
                                          size_t size) EXCLUDES_LOCK(mutex_);
   std::vector<io::Slice> CopyToPool(const std::vector<io::Slice>& slices, size_t size) EXCLUDES_LOCK(packing_mutex_);
-  void Finish(const OperationPtr& operation, Result<store::ChunkData> result,
+  void Finish(const OperationPtr& operation, const Result<store::ChunkData>& result,
               const std::optional<Clock::time_point>& away_since = std::nullopt) EXCLUDES_LOCK(mutex_);
   void Join(const Digest& digest, FetchCallback done) EXCLUDES_LOCK(mutex_);
 

@@ -16,12 +16,12 @@ constexpr size_t kEntriesPerScan = 1024;
 constexpr size_t kBytesInFlightMax = 16 * kMiB;
 constexpr std::chrono::seconds kEndWaitMax{60};
 constexpr size_t kTellsWaitingMax = 32 * 1024;
-constexpr std::chrono::nanoseconds kAgainAfter = std::chrono::seconds(5);
-constexpr std::chrono::nanoseconds kAgainAfterMax = std::chrono::minutes(5);
+constexpr std::chrono::nanoseconds kRepairAgainAfter = std::chrono::seconds(5);
+constexpr std::chrono::nanoseconds kRepairAgainAfterMax = std::chrono::minutes(5);
 constexpr std::chrono::nanoseconds kLookEvery = std::chrono::hours(1);
 constexpr std::chrono::nanoseconds kPausePerQuestion{20'000};  // 50,000 chunks a second are asked about at most
-constexpr std::chrono::seconds kRetryInterval{2};
-constexpr std::chrono::seconds kRetryIntervalMax{160};
+constexpr std::chrono::seconds kRepairRetryInterval{2};
+constexpr std::chrono::seconds kRepairRetryIntervalMax{160};
 
 }  // namespace
 
@@ -64,17 +64,18 @@ void Repair::Tick(Clock::time_point now) {
   const auto taking = std::count_if(view->nodes.begin(), view->nodes.end(), std::mem_fn(&NodeInfo::takes_chunks));
   const bool may_help = static_cast<size_t>(taking) >= parts_.copies;
   const bool has_grown = count > retry_.count;
-  retry_.interval = may_help && has_grown ? kRetryInterval : std::min(2 * retry_.interval, kRetryIntervalMax);
+  retry_.interval =
+      may_help && has_grown ? kRepairRetryInterval : std::min(2 * retry_.interval, kRepairRetryIntervalMax);
   retry_.count = count;
   retry_.kicked_at = now;
-  if (may_help || retry_.interval == kRetryIntervalMax) Kick(Depth::kLists);
+  if (may_help || retry_.interval == kRepairRetryIntervalMax) Kick(Depth::kLists);
 }
 
 // Once at the start too: copies may have been missing when this node stopped. And now and then without a reason, for
 // what nobody noticed.
 void Repair::Run() {
   pthread_setname_np(pthread_self(), "cairn-repair");
-  std::chrono::nanoseconds pause = kAgainAfter;
+  std::chrono::nanoseconds pause = kRepairAgainAfter;
   auto look_at = Clock::Now() + pause;
   for (;;) {
     Depth depth = Depth::kHolders;
@@ -91,10 +92,10 @@ void Repair::Run() {
     SetPhase("");
     if (!ok) {
       look_at = Clock::Now() + pause;
-      pause = std::min(2 * pause, kAgainAfterMax);
+      pause = std::min(2 * pause, kRepairAgainAfterMax);
     } else if (depth == Depth::kHolders) {
       look_at = Clock::Now() + kLookEvery;
-      pause = kAgainAfter;
+      pause = kRepairAgainAfter;
     }
   }
 }

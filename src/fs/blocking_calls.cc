@@ -12,8 +12,8 @@ constexpr std::chrono::milliseconds kLookInterval{100};
 
 }  // namespace
 
-BlockingCalls::BlockingCalls(std::string name, unsigned thread_count)
-    : queue_(std::make_unique<TaskQueue>(std::move(name), thread_count)), watcher_([this] { Watch(); }) {}
+BlockingCalls::BlockingCalls(const std::string& name, unsigned thread_count)
+    : queue_(std::make_unique<TaskQueue>(name, thread_count)), watcher_([this] { Watch(); }) {}
 
 BlockingCalls::~BlockingCalls() { Stop(); }
 

@@ -17,8 +17,8 @@ namespace cairnfs::fs {
 
 class BlockingCalls {
  public:
-  BlockingCalls(std::string name, unsigned thread_count);  // the threads' name, as TaskQueue's
-  ~BlockingCalls();                                        // Stop
+  BlockingCalls(const std::string& name, unsigned thread_count);  // the threads' name, as TaskQueue's
+  ~BlockingCalls();                                               // Stop
   BlockingCalls(const BlockingCalls&) = delete;
 
   // Runs what was posted, and ends the threads. Not on one of them. What is posted from the beginning of this on, also

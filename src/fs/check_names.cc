@@ -10,14 +10,14 @@
 namespace cairnfs::fs {
 namespace {
 
-struct Names {
+struct InodeNames {
   uint32_t count = 0;
   uint32_t type = 0;  // of the last one
 };
-using NamesOfInodes = std::unordered_map<InodeId, Names>;
+using NamesOfInodes = std::unordered_map<InodeId, InodeNames>;
 
 // Empty: the record says what the names say.
-std::string WhatIsWrong(InodeId id, const meta::InodeRecord& record, const Names& names) {
+std::string WhatIsWrong(InodeId id, const meta::InodeRecord& record, const InodeNames& names) {
   uint32_t expected = id == kRootInode ? 1 : names.count;
   if (record.nlink != expected) {
     return "says " + std::to_string(record.nlink) + " links, but " + std::to_string(expected) + " names lead to it";
@@ -56,7 +56,7 @@ Status FindSuspects(kv::KvStore& kv, const std::stop_token& stop, Findings& find
       findings.Add("a directory entry does not decode: " + dentry.error().message);
       return true;
     }
-    Names& of_inode = names[dentry->inode];
+    InodeNames& of_inode = names[dentry->inode];
     of_inode.count++;
     of_inode.type = dentry->type;
     return true;
@@ -71,7 +71,7 @@ Status FindSuspects(kv::KvStore& kv, const std::stop_token& stop, Findings& find
     }
     ((record->mode & S_IFMT) == S_IFDIR ? report.directories : report.files)++;
     auto found = names.find(*id);
-    if (!WhatIsWrong(*id, *record, found == names.end() ? Names{} : found->second).empty()) {
+    if (!WhatIsWrong(*id, *record, found == names.end() ? InodeNames{} : found->second).empty()) {
       suspects[*id].was_there = true;
     }
     if (found != names.end()) names.erase(found);
@@ -94,14 +94,14 @@ Status LookAgain(kv::KvStore& kv, const std::stop_token& stop, bool last, Findin
   CAIRNFS_RETURN_IF_ERROR(ScanPrefix(kv, "E", stop, [&](const kv::KvEntry& entry) {
     auto dentry = meta::DentryRecord::Decode(entry.value);
     if (!dentry.ok() || !suspects.contains(dentry->inode)) return true;
-    Names& of_inode = names[dentry->inode];
+    InodeNames& of_inode = names[dentry->inode];
     of_inode.count++;
     of_inode.type = dentry->type;
     return true;
   }));
   for (auto suspect = suspects.begin(); suspect != suspects.end();) {
     auto& [id, before] = *suspect;
-    const Names of_inode = names[id];
+    const InodeNames of_inode = names[id];
     CAIRNFS_ASSIGN_OR_RETURN(Look look, LookAt(kv, id));
     std::string wrong;
     if (look.record) wrong = WhatIsWrong(id, *look.record, of_inode);

@@ -10,8 +10,8 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr std::chrono::minutes kAgain{1};
-constexpr std::chrono::seconds kGatherFor{1};
-constexpr std::chrono::seconds kTidyEvery{1};
+constexpr std::chrono::seconds kGatherErrorsFor{1};
+constexpr std::chrono::seconds kTidyErrorsEvery{1};
 constexpr std::chrono::seconds kStopWaitsMax{2};
 
 }  // namespace
@@ -42,7 +42,7 @@ void ErrorNames::Note(InodeId inode) {
 
 // Looks through all that was noted in the last minute, and so not each time.
 void ErrorNames::ForgetOld(TimePoint now) {
-  if (now - tidied_at_ < kTidyEvery) return;
+  if (now - tidied_at_ < kTidyErrorsEvery) return;
   tidied_at_ = now;
   std::erase_if(noted_, [&](const auto& item) { return now - item.second > kAgain; });
 }
@@ -62,7 +62,7 @@ void ErrorNames::Search() {
 }
 
 std::set<InodeId> ErrorNames::Gather() {
-  const auto until = Clock::Now() + kGatherFor;
+  const auto until = Clock::Now() + kGatherErrorsFor;
   MutexLock lock(mutex_);
   while (!stopped_) {
     const auto left = until - Clock::Now();

@@ -15,7 +15,7 @@ struct Name {
   InodeId parent;
   std::string name;
 };
-using Names = std::map<InodeId, Name>;
+using NamesFound = std::map<InodeId, Name>;
 
 std::optional<Name> NameOfKey(std::string_view key) {
   Decoder decoder(key.substr(1));
@@ -25,7 +25,7 @@ std::optional<Name> NameOfKey(std::string_view key) {
 }
 
 Status FindNames(kv::KvStore& kv, const std::string& prefix, const std::set<InodeId>& inodes,
-                 const std::stop_token& stop, Names& found) {
+                 const std::stop_token& stop, NamesFound& found) {
   size_t missing = inodes.size();
   return ScanPrefix(kv, prefix, stop, [&](const kv::KvEntry& entry) {
     auto dentry = meta::DentryRecord::Decode(entry.value);
@@ -36,7 +36,7 @@ Status FindNames(kv::KvStore& kv, const std::string& prefix, const std::set<Inod
 }
 
 // The directories above those found, each below its parent.
-std::map<InodeId, std::set<InodeId>> DirectoriesAbove(meta::Namespace& names, const Names& found) {
+std::map<InodeId, std::set<InodeId>> DirectoriesAbove(meta::Namespace& names, const NamesFound& found) {
   std::map<InodeId, std::set<InodeId>> children;
   std::set<InodeId> seen;
   for (const auto& [inode, name] : found) {
@@ -50,7 +50,7 @@ std::map<InodeId, std::set<InodeId>> DirectoriesAbove(meta::Namespace& names, co
   return children;
 }
 
-std::string PathOf(const Names& found, InodeId inode) {
+std::string PathOf(const NamesFound& found, InodeId inode) {
   std::string path;
   for (size_t level = 0; inode != kRootInode && level < kLevelsMax; level++) {
     auto name = found.find(inode);
@@ -68,7 +68,7 @@ Result<std::map<InodeId, std::string>> FindPaths(kv::KvStore& kv, meta::Namespac
                                                  const std::set<InodeId>& inodes, const std::stop_token& stop) {
   std::map<InodeId, std::string> paths;
   if (inodes.empty()) return paths;
-  Names found;
+  NamesFound found;
   CAIRNFS_RETURN_IF_ERROR(FindNames(kv, "E", inodes, stop, found));
   for (const auto& [parent, children] : DirectoriesAbove(names, found)) {
     CAIRNFS_RETURN_IF_ERROR(FindNames(kv, meta::DentryPrefix(parent), children, stop, found));

@@ -10,7 +10,7 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr uint32_t kSetId = S_ISUID | S_ISGID;
-constexpr std::string_view kCapability = "security.capability";
+constexpr std::string_view kCapabilityXattr = "security.capability";
 // Of threads whose exec was refused: enough for those that are between the refusal and the kernel's next try.
 constexpr size_t kRefusedExecsMax = 64;
 
@@ -87,10 +87,10 @@ Status Privileges::KillSetId(const InodePtr& inode, const Caller& caller) {
 
 Status Privileges::KillCapability(const InodePtr& inode) {
   const uint64_t given = PrivilegesGiven(inode);
-  auto found = names_.GetXattr(inode->id, kCapability);
+  auto found = names_.GetXattr(inode->id, kCapabilityXattr);
   if (found.ok()) {
     SyncRounds::Operation operation(rounds_);
-    Status removed = names_.RemoveXattr(inode->id, kCapability);
+    Status removed = names_.RemoveXattr(inode->id, kCapabilityXattr);
     if (!removed.ok() && removed.error().code != ErrorCode::kNoData) return removed;
   } else if (found.error().code != ErrorCode::kNoData) {
     return found.error();

@@ -122,7 +122,8 @@ void Coalesce(FileSystem::ReadResult& result, io::BufferPool& pool) {
   whole.data = buffer.payload();
   whole.size = at;
   whole.owner = std::move(buffer);
-  result.slices.assign(1, std::move(whole));
+  result.slices.clear();
+  result.slices.push_back(std::move(whole));
 }
 
 }  // namespace

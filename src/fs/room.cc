@@ -53,7 +53,7 @@ void Room::WaitForSpace(uint64_t bytes, Done<void> write) {
 
 void Room::CollectAndWait() {
   std::promise<void> collected;
-  collector_.Request([&](Result<CollectionStatus>) { collected.set_value(); });
+  collector_.Request([&](const Result<CollectionStatus>&) { collected.set_value(); });
   collected.get_future().wait();
 }
 

@@ -45,7 +45,7 @@ void SyncRounds::WhenAdmitted(NameChange change, Done<void> go) {
     admitted = TryAdmit(change);
     if (!admitted) postponed_.push_back({change, std::move(go)});
   }
-  if (admitted) go(*admitted);
+  if (admitted) go(*admitted);  // NOLINT(bugprone-use-after-move): moved only where it was not admitted
 }
 
 // After a round. Those that find the bound passed again wait for the next.

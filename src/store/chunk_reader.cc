@@ -353,7 +353,7 @@ void ChunkReader::Finish(const OperationPtr& operation, Result<ChunkData> result
   if (retry) return Locate(operation);
   for (size_t i = 0; i < waiting.size(); ++i) {
     if (i + 1 < waiting.size()) {
-      waiting[i](result);
+      waiting[i](result);  // NOLINT(bugprone-use-after-move): it is moved to the last one
     } else {
       waiting[i](std::move(result));
     }
