@@ -77,6 +77,7 @@ size_t FirstPassing(const uint8_t* bytes, size_t p, uint64_t hits, size_t count,
 
 // Has no effect where there is no memory.
 inline void Prefetch(const uint8_t* at, size_t bytes_ahead) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer past the memory may not be made
   _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at) + bytes_ahead), _MM_HINT_T0);
 }
 

@@ -49,7 +49,7 @@ bool GroupCommit::SetHoldersIfNone(const Digest& digest, const Holders& holders)
   const auto written = ReadHolders(engine_, digest);
   if (!written.ok() || *written) return false;
   MutexLock lock(mutex_);
-  if (!lists_running_.contains(digest)) lists_.try_emplace(digest, std::move(holders));
+  if (!lists_running_.contains(digest)) lists_.try_emplace(digest, holders);
   return true;
 }
 

@@ -256,7 +256,7 @@ void RemoteReader::OnAnswer(const NodeId& node, const OperationPtr& operation, G
       Result<store::ChunkData> data =
           slices ? VerifyAndKeep(operation, *slices, answer.size)
                  : Result<store::ChunkData>(MakeError(ErrorCode::kCorrupt, "a reply is shorter than it says"));
-      if (data.ok()) return Finish(operation, std::move(data));
+      if (data.ok()) return Finish(operation, data);
       spdlog::warn("node {} sent a chunk that is wrong: {}", node.ToHex(), data.error().message);
       operation->damaged_somewhere = true;
       break;

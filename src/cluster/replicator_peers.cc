@@ -108,7 +108,7 @@ void Replicator::OnAsked(const PeerSession& peer, Question question, const std::
     if (!is_here[i] || !(*answers)[i].is_known()) continue;
     Holders holders = (*answers)[i].holders;  // and this node's copy counts, so repair must see it
     if (!Contains(holders, self_)) holders.push_back(self_);
-    parts_.commit.SetHoldersIfNone(chunks[i]->digest(), std::move(holders));
+    parts_.commit.SetHoldersIfNone(chunks[i]->digest(), holders);
   }
   MutexLock lock(mutex_);
   queues_.OnReply(node, question, reply, chunks, Clock::Now());

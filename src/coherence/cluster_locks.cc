@@ -92,7 +92,7 @@ void ClusterLocks::ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) 
   Request request;
   request.inode = inode;
   request.owner = owner;
-  Unlock(request, std::move(done));
+  Unlock(request, done);
 }
 
 void ClusterLocks::ReleaseHandle(InodeId inode, uint64_t handle) {

@@ -94,7 +94,7 @@ bool RankVisit::MayTryAgain(ErrorCode code) const {
 
 void RankVisit::AwaitChange() {
   if (watch_ == nullptr) {
-    kv::WatchCallbacks callbacks{[this](std::vector<kv::KvEvent>, uint64_t) { signal_.Raise(); },
+    kv::WatchCallbacks callbacks{[this](const std::vector<kv::KvEvent>&, uint64_t) { signal_.Raise(); },
                                  [this](uint64_t) { signal_.Raise(); }};
     auto watch = gate_.watched.Watch(state_key_, state_key_ + '\0', revision_, std::move(callbacks));
     if (watch.ok()) watch_ = *std::move(watch);  // it goes on without one, only more slowly
