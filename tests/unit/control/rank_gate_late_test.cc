@@ -141,7 +141,9 @@ TEST_F(RankGateLateTest, ARenameThatRunsAfterTheNextTryBeganIsFoundByTheName) {
     SetState(next);
     const Status told = counted.get();
     EXPECT_EQ(told.ok(), has_run);
-    if (!has_run) EXPECT_TRUE(Has(told, "not committed: rank 1 was taken for dead while it waited"));
+    if (!has_run) {
+      EXPECT_TRUE(Has(told, "not committed: rank 1 was taken for dead while it waited"));
+    }
     EXPECT_EQ(State()->try_id, next.try_id);
     EXPECT_EQ(State()->phase, GatePhase::kGathering) << "the next try goes on";
   }
