@@ -161,12 +161,10 @@ Result<std::string> MetadataOfAddress(const std::string& address) {
 }
 
 std::string MetadataUrl(const Config& config) {
-  assert(config.InCluster());
   return config.metadata.empty() ? StoreAddress::TextOfNode(config.serve_metadata) : config.metadata;
 }
 
 std::string AdvertisedAddress(const Config& config) {
-  assert(config.InCluster());
   return config.advertise.empty() ? config.listen : config.advertise;
 }
 

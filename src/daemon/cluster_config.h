@@ -19,9 +19,9 @@ Status CheckMetadata(const std::string& url);
 // says what ADDRESS may be.
 Result<std::string> MetadataOfAddress(const std::string& address);
 // Where this host finds the shared metadata: `metadata`, or, where only `serve_metadata` is set, the node itself.
-// REQUIRES: config.InCluster()
+// REQUIRES (unchecked): one of them is set.
 std::string MetadataUrl(const Config& config);
-// The address that other nodes use. REQUIRES: config.InCluster()
+// The address that other nodes use. REQUIRES (unchecked): the host is in a cluster, or about to join one.
 std::string AdvertisedAddress(const Config& config);
 // `node_name`, or the host's name.
 std::string NodeName(const Config& config);
