@@ -18,7 +18,6 @@ class HostSession {
   virtual ~HostSession() = default;
   // Waits until there is one: kUnavailable after a while.
   virtual Status Await() const = 0;
-  virtual uint64_t current() const = 0;
   // Notes in a handle that is made under which it was opened.
   virtual void Stamp(Handle& handle) const = 0;
   // kIo: it is not this one any more.
@@ -36,7 +35,6 @@ class HostSession {
 class LocalSession final : public HostSession {
  public:
   Status Await() const override { return {}; }
-  uint64_t current() const override { return 0; }
   void Stamp(Handle&) const override {}
   Status Check(uint64_t) const override { return {}; }
   Status Check(const Handle&) const override { return {}; }
@@ -52,7 +50,6 @@ class SharedSession final : public HostSession {
       : host_(host), stop_(std::move(stop)), wait_max_(wait_max) {}
 
   Status Await() const override;  // no longer than who asks has patience (kv::Patience)
-  uint64_t current() const override { return host_.session(); }
   void Stamp(Handle& handle) const override;
   Status Check(uint64_t session) const override;
   Status Check(const Handle& handle) const override;

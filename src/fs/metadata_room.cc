@@ -66,14 +66,12 @@ MetadataRoom::MetadataRoom(const FileSystem::Parts& parts, TaskQueue& waiters, s
     : parts_(parts), waiters_(waiters), stop_(std::move(stop)), own_uid_(geteuid()) {}
 
 uint64_t MetadataRoom::BytesForUsers() const {
-  if (parts_.local_kv == nullptr) return UINT64_MAX;
   const uint64_t room = parts_.local_chunks.MetadataRoom(parts_.local_kv->UnflushedBytes());
   const uint64_t kept = parts_.local_chunks.reserve_bytes() / 5;
   return room > kept ? room - kept : 0;
 }
 
 Status MetadataRoom::Admit(uint32_t uid) {
-  if (parts_.local_kv == nullptr) return {};
   const uint64_t room = parts_.local_chunks.MetadataRoom(parts_.local_kv->UnflushedBytes());
   Status judged = Judge(uid, room);
   if (!judged.ok()) TellOfRefusal(judged.error());

@@ -28,7 +28,7 @@ Result<std::vector<MetadataOwner>> CountByOwner(kv::KvStore& kv, const std::stop
 
 class MetadataRoom {
  public:
-  // `waiters` counts. All outlive this. On a host whose names lie elsewhere everybody is let in.
+  // Of a host alone. `waiters` counts. All outlive this.
   MetadataRoom(const FileSystem::Parts& parts, TaskQueue& waiters, std::stop_token stop);
 
   // Whether this user may make a name or an attribute now: kNoSpace. Any thread.
