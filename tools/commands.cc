@@ -240,15 +240,15 @@ class WaitProgress {
  public:
   WaitProgress(const Location& location, bool is_wanted) : line_(is_wanted) {
     if (line_.is_shown()) {
-      thread_ = std::jthread([this, location](const std::stop_token& stop) { Run(location, stop); });
+      thread_ = std::jthread([this, location](std::stop_token stop) { Run(Context(std::move(stop)), location); });
     }
   }
 
  private:
-  void Run(const Location& location, const std::stop_token& stop) {
+  void Run(const Context& context, const Location& location) {
     const auto began = Clock::Now();
     uint64_t dirty_bytes_max = 0;
-    while (Context(stop).Sleep(kWaitProgressEvery)) {
+    while (context.Sleep(kWaitProgressEvery)) {
       auto client = Connect(location);
       auto status = client.ok() ? client->GetStatus() : Result<control::StatusReply>(client.error());
       std::string text = "waiting until everything is durable";

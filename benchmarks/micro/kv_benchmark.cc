@@ -36,23 +36,23 @@ kv::Transaction CreateLike(uint64_t number) {
 
 void KvCommit(benchmark::State& state) {
   Kv kv;
-  if (!kv.store->Commit(kv::Transaction().Put("root", "x")).ok()) state.SkipWithError("commit");
+  if (!kv.store->Commit({}, kv::Transaction().Put("root", "x")).ok()) state.SkipWithError("commit");
   uint64_t number = 0;
   for (auto _ : state) {
-    if (!kv.store->Commit(CreateLike(number++)).ok()) state.SkipWithError("commit");
+    if (!kv.store->Commit({}, CreateLike(number++)).ok()) state.SkipWithError("commit");
   }
 }
 
 void KvGet(benchmark::State& state) {
   Kv kv;
   for (uint64_t i = 0; i < kKeys; i++) {
-    if (!kv.store->Commit(kv::Transaction().Put(Key(i), std::string(120, 'v'))).ok()) state.SkipWithError("commit");
+    if (!kv.store->Commit({}, kv::Transaction().Put(Key(i), std::string(120, 'v'))).ok()) state.SkipWithError("commit");
   }
   if (!kv.store->Sync().ok()) state.SkipWithError("sync");
   uint64_t next = 0;
   for (auto _ : state) {
     next = (next + 7919) % kKeys;
-    auto found = kv.store->Get(Key(next));
+    auto found = kv.store->Get({}, Key(next));
     if (!found.ok() || !found->has_value()) state.SkipWithError("wrong answer");
   }
 }
@@ -60,12 +60,12 @@ void KvGet(benchmark::State& state) {
 // One synced batch of as many entries as a thousand creates leave.
 void KvFlushOfThousandCreates(benchmark::State& state) {
   Kv kv;
-  if (!kv.store->Commit(kv::Transaction().Put("root", "x")).ok()) state.SkipWithError("commit");
+  if (!kv.store->Commit({}, kv::Transaction().Put("root", "x")).ok()) state.SkipWithError("commit");
   uint64_t number = 0;
   for (auto _ : state) {
     state.PauseTiming();
     for (int i = 0; i < 1000; i++) {
-      if (!kv.store->Commit(CreateLike(number++)).ok()) state.SkipWithError("commit");
+      if (!kv.store->Commit({}, CreateLike(number++)).ok()) state.SkipWithError("commit");
     }
     state.ResumeTiming();
     if (!kv.store->Sync().ok()) state.SkipWithError("sync");

@@ -10,6 +10,7 @@ namespace cairnfs {
 struct Context::Stops {
   std::stop_token stop;
   std::shared_ptr<const Stops> others;
+  std::shared_ptr<std::stop_source> source;  // null: not shared
 };
 
 Context Context::WithDeadline(Clock::time_point time) const {
@@ -18,9 +19,22 @@ Context Context::WithDeadline(Clock::time_point time) const {
   return context;
 }
 
+Context Context::WithoutDeadline() const {
+  Context context = *this;
+  context.deadline_ = Clock::time_point::max();
+  return context;
+}
+
 Context Context::WithStop(std::stop_token stop) const {
   Context context = *this;
-  if (stop.stop_possible()) context.stops_ = std::make_shared<Stops>(Stops{std::move(stop), stops_});
+  if (stop.stop_possible()) context.stops_ = std::make_shared<Stops>(Stops{std::move(stop), stops_, nullptr});
+  return context;
+}
+
+Context Context::WithStop(std::shared_ptr<std::stop_source> stop) const {
+  Context context = *this;
+  std::stop_token token = stop->get_token();
+  context.stops_ = std::make_shared<Stops>(Stops{std::move(token), stops_, std::move(stop)});
   return context;
 }
 
@@ -58,15 +72,17 @@ bool Context::Sleep(Clock::duration time) const {
 }
 
 struct Context::OnStop::Callbacks {
-  explicit Callbacks(std::function<void()> function) : stopped(std::move(function)) {}
+  Callbacks(std::function<void()> function, std::shared_ptr<const Stops> list_of_stops)
+      : stopped(std::move(function)), stops(std::move(list_of_stops)) {}
   std::function<void()> stopped;
+  const std::shared_ptr<const Stops> stops;  // so that whoever may stop it knows that somebody waits
   std::atomic<bool> is_called = false;
   std::list<std::stop_callback<std::function<void()>>> list;
 };
 
 Context::OnStop::OnStop(const Context& context, const std::function<void()>& stopped) {
   if (context.stops_ == nullptr) return;
-  callbacks_ = std::make_unique<Callbacks>(stopped);
+  callbacks_ = std::make_unique<Callbacks>(stopped, context.stops_);
   for (const Stops* at = context.stops_.get(); at != nullptr; at = at->others.get()) {
     callbacks_->list.emplace_back(at->stop, [callbacks = callbacks_.get()] {
       if (!callbacks->is_called.exchange(true)) callbacks->stopped();

@@ -25,14 +25,19 @@ class Context {
   // The same, and over at `time` at the latest.
   Context WithDeadline(Clock::time_point time) const;
   Context WithTimeout(Clock::duration time) const { return WithDeadline(Clock::Now() + time); }
+  // The same, over only when it is stopped.
+  Context WithoutDeadline() const;
   // The same, and over once `stop` is requested.
   Context WithStop(std::stop_token stop) const;
+  // The same, and the context shares `stop`: whoever may request it can learn that nobody waits by it any more.
+  Context WithStop(std::shared_ptr<std::stop_source> stop) const;
 
   // All functions may be called from any thread at once.
   Clock::time_point deadline() const { return deadline_; }  // time_point::max(): none
   bool IsStopped() const;
   bool IsLate() const { return deadline_ != Clock::time_point::max() && Clock::Now() >= deadline_; }
   bool Expired() const { return IsStopped() || IsLate(); }
+  bool MayExpire() const { return stops_ != nullptr || deadline_ != Clock::time_point::max(); }
 
   // Waits until `is_ready` is true, which is asked with `mutex` held; whoever changes its answer notifies `changed`.
   // False: the context expired first. Meanwhile `mutex` is released. REQUIRES (unchecked): nobody requests a stop of
@@ -52,7 +57,7 @@ class Context {
 
    private:
     struct Callbacks;
-    std::unique_ptr<Callbacks> callbacks_;
+    std::unique_ptr<Callbacks> callbacks_;  // null: nobody may stop it
   };
 
  private:

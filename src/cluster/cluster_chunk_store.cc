@@ -38,9 +38,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
   void Prefetch(std::span<const Digest> digests) override { reads_.Prefetch(digests); }
   Status Sync() override;
   Status SyncLocal() override;
-  using ClusterChunkStore::SyncReadable;
-  Result<Unreadable> SyncReadable(SyncScope scope, const SyncLimits& limits) override {
-    return replicator_.Sync(scope, SyncPoint::Unreadable::kIsLeftOut, limits);
+  Result<Unreadable> SyncReadable(const Context& context, SyncScope scope) override {
+    return replicator_.Sync(context, scope, SyncPoint::Unreadable::kIsLeftOut);
   }
   std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) override;
   void NoteReferenced(std::span<const Digest> chunks) override { replicator_.NoteReferenced(chunks); }
@@ -196,12 +195,12 @@ std::vector<bool> ClusterChunkStoreImpl::Has(std::span<const Digest> digests) {
 }
 
 Status ClusterChunkStoreImpl::Sync() {
-  const auto synced = replicator_.Sync(SyncScope::kCopies, SyncPoint::Unreadable::kFails, {});
+  const auto synced = replicator_.Sync({}, SyncScope::kCopies, SyncPoint::Unreadable::kFails);
   return synced.ok() ? Status() : synced.error();
 }
 
 Status ClusterChunkStoreImpl::SyncLocal() {
-  const auto synced = replicator_.Sync(SyncScope::kThisNode, SyncPoint::Unreadable::kFails, {});
+  const auto synced = replicator_.Sync({}, SyncScope::kThisNode, SyncPoint::Unreadable::kFails);
   return synced.ok() ? Status() : synced.error();
 }
 

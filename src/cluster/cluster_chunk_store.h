@@ -45,7 +45,7 @@ struct ClusterChunkOptions {
   // Hosts count as reading the same for so long since that was last seen, and then one disk serves all.
   std::chrono::milliseconds shared_reads_last{1000};
   // Of the store that keeps the names: when it is over a Sync waits for nodes no more, since nothing can be published.
-  std::shared_ptr<kv::Patience> patience;
+  std::shared_ptr<kv::AnswerWatch> answers;
   uint64_t repair_bytes_per_second_max = 256 * kMiB;
   // Chunks are sent to other nodes, and small batches of questions asked, once nobody has put one for so long, memory
   // gets short, a Sync waits, or `writers_first_max` has passed. For hosts with few cores, where copying takes from
@@ -86,15 +86,9 @@ class ClusterChunkStore : public store::ChunkStore {
   enum class SyncScope { kCopies, kThisNode };
   // Chunks that were put, and can be read back no more to be sent or stored, each with why.
   using Unreadable = std::map<Digest, Error>;
-  // What ends the wait of one call before sync_wait_max.
-  struct SyncLimits {
-    Clock::time_point deadline = Clock::time_point::max();
-    // Asked now and then while it waits, and its error returned. Must not block, nor call the store. May be empty.
-    std::function<Status()> check = {};
-  };
-  // As Sync or SyncLocal, for all chunks but these: whoever has one of them pinned cannot rely on it.
-  virtual Result<Unreadable> SyncReadable(SyncScope scope, const SyncLimits& limits) = 0;
-  Result<Unreadable> SyncReadable(SyncScope scope) { return SyncReadable(scope, {}); }
+  // As Sync or SyncLocal, for all chunks but these: whoever has one of them pinned cannot rely on it. Waits no longer
+  // than sync_wait_max and the context allow: kInterrupted where that was stopped.
+  virtual Result<Unreadable> SyncReadable(const Context& context, SyncScope scope) = 0;
   struct Sized {
     Digest digest;
     size_t size = 0;  // of the whole chunk

@@ -38,7 +38,7 @@ MembershipImpl::MembershipImpl(kv::SharedKvStore& store, const MembershipOptions
       options_(options),
       place_(options.place.empty() ? PlaceOfThisKernel() : options.place),
       incarnation_(RandomU64()),
-      state_(options.patience),
+      state_(options.answers),
       view_(std::make_shared<const View>()),
       subscribers_(std::make_unique<Subscribers>([this] { return view(); })),
       lost_thread_(std::make_unique<TaskQueue>("cluster-lost", 1)),
@@ -55,7 +55,7 @@ Status MembershipImpl::Start() {
   thread_ = std::thread([this] { Run(); });
   CAIRNFS_RETURN_IF_ERROR(BeginWatch(/*number=*/1, revision));
   // What else the dead process held ends with its lease: now, and not in some seconds.
-  if (replaced != 0) (void)store_.RevokeLease(replaced).ok();
+  if (replaced != 0) (void)store_.RevokeLease(context_, replaced).ok();
   return {};
 }
 
@@ -73,11 +73,12 @@ MembershipImpl::~MembershipImpl() {
   }
   lost_thread_.reset();
   subscribers_.reset();
-  // A store that cannot be reached would be tried for long; the lease ends by itself.
+  // A store that cannot be reached would be tried for long; the lease ends by itself, no later than that.
   const std::optional<Session> session = state_.Current();
   if (!session || renewal_fails_ || !state_.LeaseHolds()) return;
-  if (forgets_at_end_ && has_registered_) Deregister(*session);
-  (void)store_.RevokeLease(session->lease).ok();
+  const Context within_lease = Context().WithTimeout(options_.lease);
+  if (forgets_at_end_ && has_registered_) Deregister(within_lease, *session);
+  (void)store_.RevokeLease(within_lease, session->lease).ok();
 }
 
 // --- What callers ask for. ---
@@ -94,7 +95,7 @@ Status MembershipImpl::Forget(const NodeId& id) {
   for (int attempt = 1;; attempt++) {
     CAIRNFS_ASSIGN_OR_RETURN(const Session own, session());
     const std::vector<kv::KvSpan> spans{{KeyOf(MemberKey::kNode, id), "", 0}, {SessionKey(id), "", 0}};
-    CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(spans));
+    CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(context_, spans));
     if (!snapshot.ranges[1].entries.empty()) {
       return MakeError(ErrorCode::kBusy, "node " + id.ToHex() + " is up: stop its daemon first");
     }
@@ -106,7 +107,7 @@ Status MembershipImpl::Forget(const NodeId& id) {
     transaction.IfRevision(KeyOf(MemberKey::kNode, id), snapshot.ranges[0].entries[0].revision);
     transaction.IfAbsent(SessionKey(id));
     for (MemberKey kind : {MemberKey::kNode, MemberKey::kFull, MemberKey::kOut}) transaction.Delete(KeyOf(kind, id));
-    Result<uint64_t> revision = store_.Commit(transaction);
+    Result<uint64_t> revision = store_.Commit(context_, transaction);
     if (revision.ok()) return {};
     if (revision.error().code != ErrorCode::kConflict || attempt == kMemberAttemptsMax) return revision.error();
   }

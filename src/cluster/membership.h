@@ -14,8 +14,9 @@
 #include <functional>
 #include <memory>
 
+#include "base/context.h"
 #include "cluster/types.h"
-#include "kv/patience.h"
+#include "kv/answer_watch.h"
 #include "kv/shared_store.h"
 
 namespace cairnfs::cluster {
@@ -34,7 +35,7 @@ struct MembershipOptions {
   // dead process, because that lock lets one live at a time; of another place it may be that of a copy of the
   // directory, and is waited out. Empty: PlaceOfThisKernel().
   std::string place;
-  std::shared_ptr<kv::Patience> patience;  // of the store, also for WaitForSession; null: each wait has its own time
+  std::shared_ptr<kv::AnswerWatch> answers;  // of the store, also for WaitForSession; null: nobody ends its calls
 };
 
 struct MembershipStats {
@@ -72,9 +73,9 @@ class Membership {
     uint64_t number = 0;  // of those of this object: 1, 2, ...
   };
   virtual Result<Session> session() const = 0;
-  // As session(), but waits up to `wait_max` while it is not known whether it lives. kStale also when the session that
+  // As session(), but waits within `context` while it is not known whether it lives. kStale also when the session that
   // there was at the call was lost and another one made meanwhile.
-  virtual Result<Session> WaitForSession(std::chrono::milliseconds wait_max) const = 0;
+  virtual Result<Session> WaitForSession(const Context& context) const = 0;
   // Whether the lease certainly lives at this instant, by this host's own clock, which runs on while the process or the
   // machine is suspended: what was cached under it may be used. Any thread, cheap.
   virtual bool LeaseHolds() const = 0;

@@ -41,7 +41,7 @@ class MembershipImpl final : public Membership {
     return subscribers_->Add(std::move(changed));
   }
   Result<Session> session() const override { return state_.Get(); }
-  Result<Session> WaitForSession(std::chrono::milliseconds wait_max) const override { return state_.Wait(wait_max); }
+  Result<Session> WaitForSession(const Context& context) const override { return state_.Wait(context); }
   bool LeaseHolds() const override { return state_.LeaseHolds(); }
   void OnLost(std::function<void()> lost) override;
   Status Rejoin() override;
@@ -67,7 +67,7 @@ class MembershipImpl final : public Membership {
   // The lease of the session that was replaced, 0 if none was.
   Result<kv::LeaseId> TakeSession(Taking taking);
   Result<uint64_t> CommitSession(const OwnKeys& own, kv::LeaseId lease);
-  void Deregister(const Session& session);
+  void Deregister(const Context& context, const Session& session);
   void Lose(uint64_t number, const Loss& loss);
   void NoteWentBack(uint64_t number);
 

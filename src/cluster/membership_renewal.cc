@@ -77,7 +77,7 @@ void MembershipImpl::DoChores(const std::optional<Session>& session, nanoseconds
 
 bool MembershipImpl::Renew(const Session& session) {
   const nanoseconds sent = Clock::SinceBoot();
-  Result<milliseconds> left = store_.KeepLeaseAlive(session.lease);
+  Result<milliseconds> left = store_.KeepLeaseAlive(context_, session.lease);
   if (left.ok()) {
     state_.Extend(session.number, sent + *left - options_.lease / kLeaseMarginDivisor);
     renewals_++;
@@ -85,6 +85,7 @@ bool MembershipImpl::Renew(const Session& session) {
     renewal_fails_ = false;
     return true;
   }
+  if (context_.IsStopped()) return false;  // which says nothing of the store
   renewals_failed_++;
   if (left.error().code == ErrorCode::kNotFound) {
     Lose(session.number, {"its lease has ended"});
@@ -110,7 +111,7 @@ void MembershipImpl::ApplyFull(const Session& session) {
   } else {
     transaction.Delete(Key(MemberKey::kFull));
   }
-  Result<uint64_t> revision = store_.Commit(transaction);
+  Result<uint64_t> revision = store_.Commit(context_, transaction);
   if (!revision.ok()) {  // tried again next time; a lost session shows by itself
     spdlog::debug("the others cannot be told whether this node is full: {}", revision.error().message);
     return;
@@ -145,7 +146,7 @@ void MembershipImpl::MarkOut(const Session& session, const NodeInfo& node) {
   transaction.IfExists(KeyOf(MemberKey::kNode, node.id));
   transaction.IfAbsent(SessionKey(node.id)).IfAbsent(KeyOf(MemberKey::kOut, node.id));
   transaction.Put(KeyOf(MemberKey::kOut, node.id), OutRecord{Clock::WallTime(), options_.self.id}.Encode());
-  if (!store_.Commit(transaction).ok()) return;  // it came back, somebody else wrote it, or it is tried again
+  if (!store_.Commit(context_, transaction).ok()) return;  // it came back, somebody else wrote it, or it is tried again
   spdlog::warn("node {} ({}) is out: it was down for {} s", node.name, node.id.ToHex(),
                std::chrono::duration_cast<std::chrono::seconds>(options_.out_after).count());
 }

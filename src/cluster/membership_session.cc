@@ -21,7 +21,7 @@ void PutUnderLease(kv::Transaction& transaction, std::string key, std::string va
 
 Result<MembershipImpl::OwnKeys> MembershipImpl::ReadOwnKeys() {
   const std::vector<kv::KvSpan> spans{{Key(MemberKey::kNode), "", 0}, {Key(MemberKey::kSession), "", 0}};
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(spans));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(context_, spans));
   OwnKeys own;
   if (!snapshot.ranges[0].entries.empty()) own.node = std::move(snapshot.ranges[0].entries[0]);
   if (snapshot.ranges[1].entries.empty()) return own;
@@ -62,7 +62,7 @@ Result<uint64_t> MembershipImpl::CommitSession(const OwnKeys& own, kv::LeaseId l
   if (!own.node || own.node->value != record) transaction.Put(Key(MemberKey::kNode), record);
   transaction.Delete(Key(MemberKey::kFull)).Delete(Key(MemberKey::kOut));
   PutUnderLease(transaction, Key(MemberKey::kSession), SessionRecord{incarnation_, lease, place_}.Encode(), lease);
-  return store_.Commit(transaction);
+  return store_.Commit(context_, transaction);
 }
 
 Result<kv::LeaseId> MembershipImpl::TakeSession(Taking taking) {
@@ -70,7 +70,7 @@ Result<kv::LeaseId> MembershipImpl::TakeSession(Taking taking) {
     CAIRNFS_ASSIGN_OR_RETURN(const OwnKeys own, WaitForForeignSession(taking));
     if (taking == Taking::kJoin && attempt == 1) has_registered_ = !own.node;
     const nanoseconds sent = Clock::SinceBoot();
-    CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId lease, store_.GrantLease(options_.lease));
+    CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId lease, store_.GrantLease(context_, options_.lease));
     Result<uint64_t> revision = CommitSession(own, lease);
     if (revision.ok()) {
       state_.Begin(Session{Key(MemberKey::kSession), *revision, lease},
@@ -82,15 +82,15 @@ Result<kv::LeaseId> MembershipImpl::TakeSession(Taking taking) {
     const ErrorCode code = revision.error().code;
     const bool is_late = code == ErrorCode::kNotFound;
     if ((code != ErrorCode::kConflict && !is_late) || attempt == kMemberAttemptsMax) return revision.error();
-    if (!is_late) (void)store_.RevokeLease(lease).ok();
+    if (!is_late) (void)store_.RevokeLease(context_, lease).ok();
   }
 }
 
-void MembershipImpl::Deregister(const Session& session) {
+void MembershipImpl::Deregister(const Context& context, const Session& session) {
   kv::Transaction transaction;
   transaction.IfRevision(session.key, session.revision);
   for (MemberKey kind : {MemberKey::kNode, MemberKey::kSession, MemberKey::kFull}) transaction.Delete(Key(kind));
-  if (auto removed = store_.Commit(transaction); !removed.ok()) {
+  if (auto removed = store_.Commit(context, transaction); !removed.ok()) {
     spdlog::warn("this node stays in the list of nodes, though it was not started: {}", removed.error().message);
   }
 }
@@ -142,7 +142,7 @@ Status MembershipImpl::Rejoin() {
     MutexLock lock(mutex_);
     lost_untold_ = false;
   }
-  if (replaced != 0) (void)store_.RevokeLease(replaced).ok();
+  if (replaced != 0) (void)store_.RevokeLease(context_, replaced).ok();
   // The old watch may yet find out that the store went back to the state that the new session began with.
   if (const std::optional<Session> session = state_.Current()) {
     if (Status begun = BeginWatch(session->number, session->revision); !begun.ok()) {

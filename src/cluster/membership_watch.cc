@@ -36,7 +36,7 @@ Status MembershipImpl::Reread() {
     is_rereading_ = true;
     must_reread_ = false;
   }
-  Result<kv::KvRange> range = store_.Range(MembersBegin(), MembersEnd(), 0);
+  Result<kv::KvRange> range = store_.Range(context_, MembersBegin(), MembersEnd(), 0);
   std::optional<std::string> why;
   {
     MutexLock lock(mutex_);
@@ -72,7 +72,7 @@ Status MembershipImpl::BeginWatch(uint64_t number, uint64_t revision) {
   };
   callbacks.lost = [this, number](uint64_t at) { WatchLost(number, at, /*went_back=*/false); };
   callbacks.went_back = [this, number](uint64_t at) { WatchLost(number, at, /*went_back=*/true); };
-  auto watch = store_.Watch(MembersBegin(), MembersEnd(), revision, std::move(callbacks));
+  auto watch = store_.Watch(context_, MembersBegin(), MembersEnd(), revision, std::move(callbacks));
   if (!watch.ok()) {
     MutexLock lock(mutex_);
     watch_number_ = number_before;

@@ -2,15 +2,14 @@
 // threads of their own.
 #include <algorithm>
 #include <atomic>
-#include <future>
 #include <random>
 
-#include "base/clock.h"
+#include "base/answer.h"
 #include "base/coding.h"
+#include "base/context.h"
 #include "base/task_queue.h"
 #include "cluster/chunk_peer.h"
 #include "cluster/cluster_chunk_store.h"
-#include "kv/patience.h"
 
 namespace cairnfs::cluster {
 namespace {
@@ -18,6 +17,8 @@ namespace {
 constexpr unsigned kAskThreads = 2;
 constexpr unsigned kOrphanThreads = 2;
 constexpr std::chrono::milliseconds kRetryPauseMax{400};
+
+Error NobodyWaits() { return MakeError(ErrorCode::kInterrupted, "nobody waits for the answer any more"); }
 
 // The handler, and how many calls are in it.
 class HandlerSlot {
@@ -78,9 +79,9 @@ class PeerServiceImpl final : public PeerService, public Peers {
 
   void SetHandler(PeerHandler* handler) override { handler_.Set(handler); }
 
-  Result<std::vector<bool>> HoldOrphans(const NodeId& node, const std::vector<InodeId>& inodes,
-                                        Clock::time_point deadline) override {
-    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallUntil(node, inodes, deadline));
+  Result<std::vector<bool>> HoldOrphans(const Context& context, const NodeId& node,
+                                        const std::vector<InodeId>& inodes) override {
+    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallWithin(context, node, inodes));
     auto bits = DecodeBits(reply.head);
     if (!bits || bits->size() != inodes.size()) {
       return MakeError(ErrorCode::kIo, "node " + node.ToHex() + " answered what cannot be decoded");
@@ -113,36 +114,30 @@ class PeerServiceImpl final : public PeerService, public Peers {
   }
 
   // The question may be asked again: until the deadline, with pauses that differ from host to host.
-  Result<PeerMessage> CallUntil(const NodeId& node, const std::vector<InodeId>& inodes, Clock::time_point deadline) {
+  Result<PeerMessage> CallWithin(const Context& context, const NodeId& node, const std::vector<InodeId>& inodes) {
     static thread_local std::minstd_rand random(std::random_device{}());
     for (;;) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::Now());
-      if (left.count() <= 0) {
+      if (context.IsLate()) {
         return MakeError(ErrorCode::kUnavailable, "node " + node.ToHex() + " did not answer in time");
       }
-      Result<PeerMessage> reply = CallOnce(node, inodes, left);
+      Result<PeerMessage> reply = CallOnce(context, node, inodes);
       const auto pause = kRetryPauseMax / 4 + std::chrono::milliseconds(random() % (kRetryPauseMax.count() * 3 / 4));
-      if (reply.ok() || (reply.error().code != ErrorCode::kUnavailable && reply.error().code != ErrorCode::kBusy) ||
-          Clock::Now() + pause >= deadline) {
+      if (reply.ok() || (reply.error().code != ErrorCode::kUnavailable && reply.error().code != ErrorCode::kBusy)) {
         return reply;
       }
-      if (!kv::Patience::Sleep(nullptr, pause)) return reply;
+      if (!context.Sleep(pause)) return context.IsStopped() ? NobodyWaits() : reply;
     }
   }
 
-  // Where this thread's patience ends first, what comes later is an answer to nobody.
-  Result<PeerMessage> CallOnce(const NodeId& node, const std::vector<InodeId>& inodes,
-                               std::chrono::milliseconds timeout) {
-    auto promise = std::make_shared<std::promise<Result<PeerMessage>>>();
-    auto future = promise->get_future();
-    auto is_told = std::make_shared<std::atomic<bool>>(false);
-    auto tell = [promise, is_told](Result<PeerMessage> reply) {
-      if (!is_told->exchange(true)) promise->set_value(std::move(reply));
-    };
-    const kv::Patience::Call patient(
-        nullptr, [tell] { tell(MakeError(ErrorCode::kInterrupted, "nobody waits for the answer any more")); });
-    chunks_.client().Call(node, PeerMethod::kHoldOrphans, {EncodeInodes(inodes), {}}, timeout, tell);
-    return future.get();
+  // Where the context is stopped first, what comes later is an answer to nobody.
+  Result<PeerMessage> CallOnce(const Context& context, const NodeId& node, const std::vector<InodeId>& inodes) {
+    const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(context.deadline() - Clock::Now());
+    auto answer = std::make_shared<Answer<Result<PeerMessage>>>();
+    chunks_.client().Call(node, PeerMethod::kHoldOrphans, {EncodeInodes(inodes), {}}, timeout,
+                          [answer](Result<PeerMessage> reply) { answer->Set(std::move(reply)); });
+    // The call itself ends at the deadline.
+    if (answer->Wait(context.WithoutDeadline())) return answer->Take();
+    return NobodyWaits();
   }
 
   ChunkPeer& chunks_;

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/context.h"
 #include "cluster/types.h"
 
 namespace cairnfs::cluster {
@@ -25,10 +25,10 @@ class Peers {
   virtual ~Peers() = default;
   // null: nobody answers any more; returns once no call is in the handler.
   virtual void SetHandler(PeerHandler* handler) = 0;
-  // kUnavailable: the node cannot be reached, or did not answer by the deadline. kNotFound: no such node. kInterrupted:
-  // this thread's patience (kv::Patience) ended before.
-  virtual Result<std::vector<bool>> HoldOrphans(const NodeId& node, const std::vector<InodeId>& inodes,
-                                                Clock::time_point deadline) = 0;
+  // kUnavailable: the node cannot be reached, or did not answer by the deadline of `context`, which has one. kNotFound:
+  // no such node. kInterrupted: the context was stopped.
+  virtual Result<std::vector<bool>> HoldOrphans(const Context& context, const NodeId& node,
+                                                const std::vector<InodeId>& inodes) = 0;
 };
 
 }  // namespace cairnfs::cluster

@@ -64,8 +64,8 @@ class Replicator {
 
   using Unreadable = ClusterChunkStore::Unreadable;
   // As ClusterChunkStore::SyncReadable, or, with kFails, Sync and SyncLocal.
-  Result<Unreadable> Sync(SyncPoint::Scope scope, SyncPoint::Unreadable unreadable,
-                          const ClusterChunkStore::SyncLimits& limits) EXCLUDES_LOCK(mutex_);
+  Result<Unreadable> Sync(const Context& context, SyncPoint::Scope scope, SyncPoint::Unreadable unreadable)
+      EXCLUDES_LOCK(mutex_);
   void SetMinReplicas(unsigned min_replicas) EXCLUDES_LOCK(mutex_);
 
   // The bytes of a chunk that is being put, while they are in memory.
@@ -118,13 +118,13 @@ class Replicator {
   void RetryUnderReplicated(Turn turn) EXCLUDES_LOCK(mutex_);
 
   struct SyncCall {
-    const ClusterChunkStore::SyncLimits& limits;
-    Clock::time_point begun_at, deadline, check_at;
+    Context context;
+    Clock::time_point begun_at;
   };
-  Status WaitUntil(SyncCall& call, const SyncPoint& point, const std::function<bool()>& is_reached)
+  Status WaitUntil(const SyncCall& call, const SyncPoint& point, const std::function<bool()>& is_reached)
       REQUIRES_LOCK(mutex_);
-  Status CheckSync(SyncCall& call, const SyncPoint& point) REQUIRES_LOCK(mutex_);  // whether to wait on
-  Status AwaitPoint(SyncCall& call, SyncPoint& point) EXCLUDES_LOCK(mutex_);
+  Status CheckSync(const SyncCall& call, const SyncPoint& point) REQUIRES_LOCK(mutex_);  // whether to wait on
+  Status AwaitPoint(const SyncCall& call, SyncPoint& point) EXCLUDES_LOCK(mutex_);
 
   const Parts parts_;
   const ClusterChunkOptions options_;

@@ -1,6 +1,4 @@
 // Sync: what was put before the call has its copies.
-#include <algorithm>
-
 #include "cluster/replicator.h"
 
 namespace cairnfs::cluster {
@@ -11,20 +9,17 @@ constexpr std::chrono::milliseconds kFullPatience{1500};
 
 }  // namespace
 
-Status Replicator::CheckSync(SyncCall& call, const SyncPoint& point) {
+Status Replicator::CheckSync(const SyncCall& call, const SyncPoint& point) {
   if (failure_) return *failure_;
   if (auto error = point.UnreadableError()) return *std::move(error);
   const Shortage shortage{Now(), pending_.awaited().size()};
   const Situation& situation = shortage.situation;
-  if (options_.patience != nullptr && options_.patience->IsOver()) {
+  if (options_.answers != nullptr && options_.answers->ended().stop_requested()) {
     return shortage.ToError("this host is stopping, and the shared metadata does not answer");
   }
+  if (call.context.IsStopped()) return MakeError(ErrorCode::kInterrupted, "nobody waits for the copies any more");
   const auto now = situation.now;
-  if (call.limits.check && now >= call.check_at) {
-    call.check_at = now + kLookInterval;
-    CAIRNFS_RETURN_IF_ERROR(call.limits.check());
-  }
-  if (now >= call.deadline) {
+  if (call.context.IsLate()) {
     const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - call.begun_at);
     return shortage.ToError("waited " + std::to_string(waited.count()) + " s");
   }
@@ -33,16 +28,17 @@ Status Replicator::CheckSync(SyncCall& call, const SyncPoint& point) {
   return is_short ? shortage.ToError("no space") : Status();
 }
 
-Status Replicator::WaitUntil(SyncCall& call, const SyncPoint& point, const std::function<bool()>& is_reached) {
-  while (!is_reached()) {
+Status Replicator::WaitUntil(const SyncCall& call, const SyncPoint& point, const std::function<bool()>& is_reached) {
+  for (;;) {
+    if (is_reached()) return {};
     CAIRNFS_RETURN_IF_ERROR(CheckSync(call, point));
-    changed_.WaitFor(mutex_, kLookInterval);
+    // Time alone makes a point short, and a failure is told by no chunk.
+    static_cast<void>(call.context.WithTimeout(kLookInterval).Wait(mutex_, changed_, is_reached));
   }
-  return {};
 }
 
 // First what lies on this node's disk, so that its sync runs beside those of the others.
-Status Replicator::AwaitPoint(SyncCall& call, SyncPoint& point) {
+Status Replicator::AwaitPoint(const SyncCall& call, SyncPoint& point) {
   auto committed = std::make_shared<Answer<Status>>();
   bool must_commit = false, must_commit_again = false;
   Status waited;
@@ -64,10 +60,9 @@ Status Replicator::AwaitPoint(SyncCall& call, SyncPoint& point) {
   return waited;
 }
 
-Result<Replicator::Unreadable> Replicator::Sync(SyncPoint::Scope scope, SyncPoint::Unreadable unreadable,
-                                                const ClusterChunkStore::SyncLimits& limits) {
-  const auto begun_at = Clock::Now();
-  SyncCall call{limits, begun_at, std::min(begun_at + options_.sync_wait_max, limits.deadline), begun_at};
+Result<Replicator::Unreadable> Replicator::Sync(const Context& context, SyncPoint::Scope scope,
+                                                SyncPoint::Unreadable unreadable) {
+  const SyncCall call{context.WithTimeout(options_.sync_wait_max), Clock::Now()};
   std::optional<SyncPoint> point;
   {
     MutexLock lock(mutex_);

@@ -51,8 +51,7 @@ Result<Membership::Session> SessionState::Get() const {
   return GetLocked();
 }
 
-Result<Membership::Session> SessionState::Wait(std::chrono::milliseconds wait_max) const {
-  const std::chrono::nanoseconds deadline = Clock::SinceBoot() + wait_max;
+Result<Membership::Session> SessionState::Wait(const Context& context) const {
   uint64_t number = 0;
   {
     MutexLock lock(mutex_);
@@ -65,21 +64,15 @@ Result<Membership::Session> SessionState::Wait(std::chrono::milliseconds wait_ma
     ~Counted() { count--; }
     std::atomic<unsigned>& count;
   } const counted(waiting_count_);
-  const kv::Patience::Call patient(patience_.get(), [this] {
-    MutexLock lock(mutex_);
-    changed_.NotifyAll();
-  });
+  const kv::AnswerWatch::Call call(answers_.get());
+  const Context within = answers_ == nullptr ? context : context.WithStop(answers_->ended());
   MutexLock lock(mutex_);
-  for (;;) {
-    if (session_.number != number) {
-      return MakeError(ErrorCode::kStale, "this host's session with the cluster was lost and made anew meanwhile");
-    }
-    Result<Membership::Session> session = GetLocked();
-    const std::chrono::nanoseconds left = deadline - Clock::SinceBoot();
-    if (session.ok() || session.error().code != ErrorCode::kUnavailable || left.count() <= 0) return session;
-    if (kv::Patience::IsWaitOver(patience_.get())) return session;
-    changed_.WaitFor(mutex_, left);
-  }
+  const auto is_known = [&]() REQUIRES_LOCK(mutex_) {
+    return session_.number != number || GetLocked().ok() || GetLocked().error().code != ErrorCode::kUnavailable;
+  };
+  static_cast<void>(within.Wait(mutex_, changed_, is_known));
+  if (session_.number == number) return GetLocked();
+  return MakeError(ErrorCode::kStale, "this host's session with the cluster was lost and made anew meanwhile");
 }
 
 std::optional<Membership::Session> SessionState::Current() const {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/context.h"
 #include "base/thread_annotations.h"
 #include "cluster/membership.h"
 
@@ -16,8 +17,8 @@ namespace cairnfs::cluster {
 
 class SessionState {
  public:
-  // `patience`: of the store that says whether the session lives; null: Wait has its own time alone.
-  explicit SessionState(std::shared_ptr<kv::Patience> patience = nullptr) : patience_(std::move(patience)) {}
+  // `answers`: of the store that says whether the session lives; null: nobody ends its calls.
+  explicit SessionState(std::shared_ptr<kv::AnswerWatch> answers = nullptr) : answers_(std::move(answers)) {}
 
   // Takes the key, revision and lease of `session` and gives it the next number. `lease_end`, here and below: in
   // Clock::SinceBoot, at which the lease may end at the earliest.
@@ -29,7 +30,7 @@ class SessionState {
 
   // As Membership's functions of these names.
   Result<Membership::Session> Get() const;
-  Result<Membership::Session> Wait(std::chrono::milliseconds wait_max) const;
+  Result<Membership::Session> Wait(const Context& context) const;
   bool LeaseHolds() const;
 
   unsigned waiting_count() const { return waiting_count_; }  // threads that are in Wait and did not return at once
@@ -40,7 +41,7 @@ class SessionState {
  private:
   Result<Membership::Session> GetLocked() const REQUIRES_LOCK(mutex_);
 
-  const std::shared_ptr<kv::Patience> patience_;
+  const std::shared_ptr<kv::AnswerWatch> answers_;
   // Nanoseconds of Clock::SinceBoot; 0 while there is no session. Changed under the mutex, read without.
   std::atomic<int64_t> lease_end_{0};
   mutable std::atomic<unsigned> waiting_count_{0};

@@ -120,11 +120,10 @@ void ClusterLocks::ForgetAll() {
 }
 
 void ClusterLocks::EndWaits() {
+  ending_.request_stop();  // first: who begins to wait from here on sees it
   Told told;
   {
     MutexLock lock(mutex_);
-    ending_ = true;
-    changed_.NotifyAll();
     for (auto& [inode, state] : inodes_) {
       state.locks.EndWaits(LockAnswer{Outcome::kInterrupted, {}}, told);
       Wake(inode, state);

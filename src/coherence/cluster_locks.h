@@ -17,11 +17,13 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/context.h"
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "base/types.h"
@@ -148,10 +150,12 @@ class ClusterLocks {
   std::atomic<Ticket> next_ticket_{1};
   std::atomic<uint64_t> commits_{0};  // names each
 
+  std::stop_source ending_;                     // requested without the mutex
+  const Context context_{ending_.get_token()};  // of all that waits here, and of the calls to the store
+
   mutable Mutex mutex_;
-  CondVar changed_;                        // of epoch_ and ending_
+  CondVar changed_;                        // of epoch_
   uint64_t epoch_ GUARDED_BY(mutex_) = 0;  // counts ForgetAll
-  bool ending_ GUARDED_BY(mutex_) = false;
   std::unordered_map<InodeId, Inode> inodes_ GUARDED_BY(mutex_);
   std::set<InodeId> waited_in_ GUARDED_BY(mutex_);  // all inodes in which somebody waits, and perhaps others
   std::deque<InodeId> watched_ GUARDED_BY(mutex_);  // whose watches go on when nobody waits, the oldest first

@@ -23,9 +23,9 @@ constexpr size_t kWatchesKept = 4;
 constexpr milliseconds kStalledRetry{1000};
 
 // How late it ended.
-nanoseconds Rest(nanoseconds length) {
+nanoseconds Rest(const Context& context, nanoseconds length) {
   const auto begin = Clock::Now();
-  Clock::SleepFor(length);
+  if (!context.Sleep(length)) return {};
   return Clock::Now() - begin - length;
 }
 
@@ -41,7 +41,7 @@ void ClusterLocks::Serve(InodeId inode) {
       case LockWork::Step::kIdle: return;
       case LockWork::Step::kRead: Read(inode, epoch, work); break;
       case LockWork::Step::kCommit: Commit(inode, epoch, work); break;
-      case LockWork::Step::kRest: late = Rest(work.rest); break;
+      case LockWork::Step::kRest: late = Rest(context_, work.rest); break;
     }
   }
 }
@@ -54,7 +54,7 @@ LockWork ClusterLocks::NextWork(InodeId inode, nanoseconds late, uint64_t& epoch
     Inode& state = StateOf(inode);
     const auto closes_cycle = [this, &state](const FileLock& wanted)
                                   REQUIRES_LOCK(mutex_) { return ClosesCycle(state.locks, wanted); };
-    work = state.locks.Next({ending_, late, closes_cycle}, told);
+    work = state.locks.Next({context_.IsStopped(), late, closes_cycle}, told);
     epoch = epoch_;
     if (state.locks.waits()) {
       waited_in_.insert(inode);
@@ -82,22 +82,21 @@ Result<cluster::Membership::Session> ClusterLocks::SessionOf(uint64_t epoch) con
 }
 
 bool ClusterLocks::Pause(uint64_t epoch, unsigned failures) {
-  const auto until = Clock::Now() + std::min(kPauseMin * (1 << std::min(failures, 10U)), kPauseMax);
+  const Context pause = context_.WithTimeout(std::min(kPauseMin * (1 << std::min(failures, 10U)), kPauseMax));
   MutexLock lock(mutex_);
-  while (!ending_ && epoch_ == epoch) {
-    const auto left = until - Clock::Now();
-    if (left <= left.zero()) break;
-    changed_.WaitFor(mutex_, left);
-  }
-  return !ending_;
+  pause.Wait(mutex_, changed_, [&] {
+    mutex_.AssertHeld();
+    return epoch_ != epoch;
+  });
+  return !context_.IsStopped();
 }
 
 void ClusterLocks::Read(InodeId inode, uint64_t epoch, const LockWork& work) {
   const std::string begin = LocksBegin(inode), end = kv::PrefixEnd(begin);
-  Result<kv::KvRange> records = parts_.fenced.Range(begin, end, 0);
+  Result<kv::KvRange> records = parts_.fenced.Range(context_, begin, end, 0);
   for (unsigned failures = 0; !records.ok() && records.error().code == ErrorCode::kUnavailable;) {
     if (!Pause(epoch, failures++)) break;
-    records = parts_.fenced.Range(begin, end, 0);
+    records = parts_.fenced.Range(context_, begin, end, 0);
   }
   Told told;
   {
@@ -132,7 +131,7 @@ Status ClusterLocks::TryCommit(InodeId inode, uint64_t epoch, const LockWork& wo
           fmt::format("locks/{}/{}/{}", parts_.membership.self().ToHex(), session->revision, ++commits_);
     }
     if (session.ok()) {
-      const Result<uint64_t> committed = parts_.fenced.Commit(transaction);
+      const Result<uint64_t> committed = parts_.fenced.Commit(context_, transaction);
       status = committed.ok() ? Status() : Status(committed.error());
     }
     if (status.ok() || status.error().code != ErrorCode::kUnavailable || !Pause(epoch, failures++)) return status;
@@ -169,15 +168,10 @@ void ClusterLocks::RetryLater(InodeId inode, const Error& error) {
 }
 
 void ClusterLocks::RetryStalled() {
-  const auto until = Clock::Now() + kStalledRetry;
+  const bool is_ending = !context_.Sleep(kStalledRetry);
   MutexLock lock(mutex_);
-  while (!ending_) {
-    const auto left = until - Clock::Now();
-    if (left <= left.zero()) break;
-    changed_.WaitFor(mutex_, left);
-  }
   retry_posted_ = false;
-  if (ending_) return;
+  if (is_ending) return;
   WakeStalled(1);
   if (!stalled_.empty() && !std::exchange(retry_posted_, true)) tasks_.Post([this] { RetryStalled(); });
 }
@@ -199,7 +193,7 @@ bool ClusterLocks::TendWatch(InodeId inode) {
   MutexLock lock(mutex_);
   Inode& state = StateOf(inode);
   const bool is_watched = state.watch != nullptr, waits = state.locks.waits();
-  if (is_watched && !waits && (state.ends_watch || ending_)) {
+  if (is_watched && !waits && (state.ends_watch || context_.IsStopped())) {
     ended = std::move(state.watch);
     lock.Unlock();  // a callback may wait for the mutex, and the watch for the callback
     return true;
@@ -217,7 +211,7 @@ bool ClusterLocks::StartWatch(InodeId inode, uint64_t after) {
     OnChanges(inode, std::move(events), revision);
   };
   callbacks.lost = [this, inode](uint64_t revision) { OnChanges(inode, std::nullopt, revision); };
-  auto watch = parts_.shared.Watch(begin, kv::PrefixEnd(begin), after, std::move(callbacks));
+  auto watch = parts_.shared.Watch(context_, begin, kv::PrefixEnd(begin), after, std::move(callbacks));
   {
     MutexLock lock(mutex_);
     Inode& state = StateOf(inode);
@@ -231,7 +225,7 @@ bool ClusterLocks::StartWatch(InodeId inode, uint64_t after) {
   }
   // Until there is one, a look now and then tells the same.
   spdlog::warn("locks of inode {} cannot be watched: {}", inode.value, watch.error().message);
-  Clock::SleepFor(kWatchRetry);
+  static_cast<void>(context_.Sleep(kWatchRetry));
   OnChanges(inode, std::nullopt, 0);
   return false;
 }

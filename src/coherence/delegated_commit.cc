@@ -42,7 +42,7 @@ const kv::Compare* FindRevisionCompare(const kv::Transaction& transaction, std::
 
 // Whose delegations the transaction's writes touch. Where an inode's records lie is told by its I record, which the
 // commit then compares: its home may change at any time.
-Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction& transaction) {
+Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const Context& context, const kv::Transaction& transaction) {
   Guards guards;
   std::set<InodeId> unknown;
   std::set<InodeId> homeless;  // made by this transaction, or whose home is in it
@@ -89,7 +89,7 @@ Result<DelegatedStore::Guards> DelegatedStore::FindGuards(const kv::Transaction&
   stats_.read_total++;
   const uint64_t began = ++tick_;
   lock.Unlock();
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, fenced_.Read(spans));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, fenced_.Read(context, spans));
   lock.Lock();
   for (const kv::KvRange& range : snapshot.ranges) {
     LearnHomes(range, began);
@@ -229,12 +229,12 @@ void DelegatedStore::AfterFailure(const kv::Transaction& transaction, const Guar
   }
 }
 
-Result<uint64_t> DelegatedStore::Commit(const kv::Transaction& transaction) {
-  const auto deadline = Clock::Now() + options_.recall_wait_max;
+Result<uint64_t> DelegatedStore::Commit(const Context& context, const kv::Transaction& transaction) {
+  const Context recalling = context.WithTimeout(options_.recall_wait_max);
   std::optional<Error> conflict;
   std::vector<std::pair<std::string, uint64_t>> compared;
   for (int attempt = 0;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(Guards guards, FindGuards(transaction));
+    CAIRNFS_ASSIGN_OR_RETURN(Guards guards, FindGuards(context, transaction));
     // What told a home has not changed, so it was a compare of the caller's.
     if (conflict && guards.inode_records == compared) return *conflict;
     kv::Transaction guarded = transaction;
@@ -247,13 +247,13 @@ Result<uint64_t> DelegatedStore::Commit(const kv::Transaction& transaction) {
       }
     }
     BeforeCommit(transaction, guards);
-    auto committed = fenced_.Commit(guarded);
+    auto committed = fenced_.Commit(context, guarded);
     AfterCommit(transaction, guards, committed);
     if (committed.ok() || committed.error().code != ErrorCode::kConflict) return committed;
-    CAIRNFS_ASSIGN_OR_RETURN(bool recalled, Recall(guards.directories));
+    CAIRNFS_ASSIGN_OR_RETURN(bool recalled, Recall(context, guards.directories));
     conflict.reset();
     if (recalled) {
-      if (Clock::Now() < deadline) continue;
+      if (!recalling.Expired()) continue;
       return MakeError(ErrorCode::kUnavailable, "other hosts take delegations on the directory again and again");
     }
     // No delegation was in the way. It was a record: one of the caller's, or one that told a home.

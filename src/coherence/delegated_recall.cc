@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kLookAgainAfter{1000};
 
 }  // namespace
 
-void DelegatedStore::Take(InodeId id, const cluster::Membership::Session& session) {
+void DelegatedStore::Take(const Context& context, InodeId id, const cluster::Membership::Session& session) {
   {
     // A recall may have come since it was wanted, of a key that was there before: the deletion that answers it may take
     // away one that is put now.
@@ -35,7 +35,7 @@ void DelegatedStore::Take(InodeId id, const cluster::Membership::Session& sessio
   }
   kv::Transaction transaction;
   transaction.writes.push_back({DelegationKey(id, membership_.self()), std::string(), session.lease});
-  const auto taken = fenced_.Commit(transaction);
+  const auto taken = fenced_.Commit(context, transaction);
   bool recalled = false, held = false;
   {
     MutexLock lock(mutex_);
@@ -53,12 +53,12 @@ void DelegatedStore::Take(InodeId id, const cluster::Membership::Session& sessio
     }
   }
   // It was recalled before it was here: whoever waits saw the key.
-  if (recalled) GiveBack(id);
-  if (held) ReadNames(id);
+  if (recalled) GiveBack(context, id);
+  if (held) ReadNames(context, id);
 }
 
 // With all names at hand those that are not there need no look: each name that is made is looked up before.
-void DelegatedStore::ReadNames(InodeId id) {
+void DelegatedStore::ReadNames(const Context& context, InodeId id) {
   const std::string prefix = meta::DentryPrefix(id), end = kv::PrefixEnd(prefix);
   uint64_t generation = 0;
   {
@@ -73,7 +73,7 @@ void DelegatedStore::ReadNames(InodeId id) {
       directory->unsure_names.insert(flight->first);
     }
   }
-  auto names = fenced_.Range(prefix, end, kNamesAtOnceMax);
+  auto names = fenced_.Range(context, prefix, end, kNamesAtOnceMax);
   MutexLock lock(mutex_);
   Directory* directory = FindHeld(id);
   if (directory == nullptr || directory->generation != generation || !directory->reading_names) return;
@@ -91,7 +91,7 @@ void DelegatedStore::ReadNames(InodeId id) {
   directory->all_names_at = names->revision;
 }
 
-void DelegatedStore::GiveBack(InodeId id) {
+void DelegatedStore::GiveBack(const Context& context, InodeId id) {
   {
     MutexLock lock(mutex_);
     Directory& directory = directories_[id.value];
@@ -111,7 +111,7 @@ void DelegatedStore::GiveBack(InodeId id) {
   transaction.Delete(DelegationKey(id, membership_.self()));
   transaction.Delete(RecallKey(membership_.self(), id));
   bool may_run_yet = false;
-  if (auto committed = fenced_.Commit(transaction); !committed.ok()) {
+  if (auto committed = fenced_.Commit(context, transaction); !committed.ok()) {
     may_run_yet = kv::MayHaveRun(committed.error().code);
     // The key ends with the lease, and the recall with that of whoever asked.
     spdlog::warn("the delegation on directory {} could not be given back: {}", id.value, committed.error().message);
@@ -128,7 +128,7 @@ void DelegatedStore::StartRecallWatch() {
   auto answer = [this, prefix](std::string_view key) {
     Decoder decoder(key.substr(prefix.size()));
     const InodeId directory{decoder.BigEndianU64()};
-    if (decoder.Finished()) GiveBack(directory);
+    if (decoder.Finished()) GiveBack(context_, directory);
   };
   kv::WatchCallbacks callbacks;
   callbacks.changed = [answer](const std::vector<kv::KvEvent>& events, uint64_t) {
@@ -137,11 +137,11 @@ void DelegatedStore::StartRecallWatch() {
     }
   };
   callbacks.lost = [this, prefix, answer](uint64_t) {
-    auto pending = store_.Range(prefix, kv::PrefixEnd(prefix), 0);
+    auto pending = store_.Range(context_, prefix, kv::PrefixEnd(prefix), 0);
     if (!pending.ok()) return;  // who waits asks again
     for (const kv::KvEntry& entry : pending->entries) answer(entry.key);
   };
-  auto watch = store_.Watch(prefix, kv::PrefixEnd(prefix), 0, std::move(callbacks));
+  auto watch = store_.Watch(context_, prefix, kv::PrefixEnd(prefix), 0, std::move(callbacks));
   if (watch.ok()) {
     watch_ = std::move(*watch);
   } else {
@@ -163,7 +163,8 @@ std::vector<DelegatedStore::Holding> DelegatedStore::HeldByOthers(const kv::KvSn
   return holdings;
 }
 
-std::vector<std::unique_ptr<kv::KvWatch>> DelegatedStore::WatchChanges(const std::vector<kv::KvSpan>& spans,
+std::vector<std::unique_ptr<kv::KvWatch>> DelegatedStore::WatchChanges(const Context& context,
+                                                                       const std::vector<kv::KvSpan>& spans,
                                                                        uint64_t revision,
                                                                        const std::shared_ptr<Changes>& changes) {
   auto notify = [changes] {
@@ -177,14 +178,15 @@ std::vector<std::unique_ptr<kv::KvWatch>> DelegatedStore::WatchChanges(const std
     callbacks.changed = [notify](const std::vector<kv::KvEvent>&, uint64_t) { notify(); };
     callbacks.lost = [notify](uint64_t) { notify(); };
     // Without one WaitUntilGivenBack looks once a second.
-    auto watch = store_.Watch(span.begin, span.end, revision, std::move(callbacks));
+    auto watch = store_.Watch(context, span.begin, span.end, revision, std::move(callbacks));
     if (watch.ok()) watches.push_back(std::move(*watch));
   }
   return watches;
 }
 
-Status DelegatedStore::AskFor(std::span<Holding> asked) {
-  CAIRNFS_ASSIGN_OR_RETURN(const auto session, membership_.WaitForSession(options_.recall_wait_max));
+Status DelegatedStore::AskFor(const Context& context, std::span<Holding> asked) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto session,
+                           membership_.WaitForSession(context.WithTimeout(options_.recall_wait_max)));
   // Of 128 hosts that hold the directory a store may take no more recalls at once than of 127.
   const size_t keys_max = std::max<size_t>(fenced_.limits().operations_per_transaction_max, 1);
   for (size_t first = 0; first < asked.size(); first += keys_max) {
@@ -195,7 +197,7 @@ Status DelegatedStore::AskFor(std::span<Holding> asked) {
       ask.writes.push_back(
           {RecallKey(one.holder, one.directory), std::string(membership_.self().AsKey()), session.lease});
     }
-    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t revision, fenced_.Commit(ask));
+    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t revision, fenced_.Commit(context, ask));
     for (size_t i = first; i < last; i++) asked[i].recall_revision = revision;
   }
   return {};
@@ -203,7 +205,7 @@ Status DelegatedStore::AskFor(std::span<Holding> asked) {
 
 // A holder that is gone does not take its recall away. One that is not this call's own is left: who asks for a
 // delegation that was taken again waits for what that recall does.
-void DelegatedStore::TakeRecallsBack(const std::vector<Holding>& asked) {
+void DelegatedStore::TakeRecallsBack(const Context& context, const std::vector<Holding>& asked) {
   std::map<std::string, uint64_t> own;
   for (const Holding& one : asked) own[RecallKey(one.holder, one.directory)] = one.recall_revision;
   std::vector<std::string> keys;
@@ -214,18 +216,18 @@ void DelegatedStore::TakeRecallsBack(const std::vector<Holding>& asked) {
     kv::Transaction transaction;
     transaction.IfRevision(entry->key, entry->revision).Delete(entry->key);
     // What cannot be taken back ends with this host's session.
-    static_cast<void>(fenced_.Commit(transaction));
+    static_cast<void>(fenced_.Commit(context, transaction));
     return {};
   };
-  static_cast<void>(kv::ReadKeys(store_, keys, kKeysPerRead, take_back));
+  static_cast<void>(kv::ReadKeys(context, store_, keys, kKeysPerRead, take_back));
 }
 
-Status DelegatedStore::WaitUntilGivenBack(const std::vector<kv::KvSpan>& spans, std::vector<Holding>& asked,
-                                          Changes& changes) {
-  const auto deadline = Clock::Now() + options_.recall_wait_max;
+Status DelegatedStore::WaitUntilGivenBack(const Context& context, const std::vector<kv::KvSpan>& spans,
+                                          std::vector<Holding>& asked, Changes& changes) {
+  const Context waiting = context.WithTimeout(options_.recall_wait_max);
   auto ask_again_at = Clock::Now() + options_.ask_again_after;
   for (uint64_t seen = 0;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(spans));
+    CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(context, spans));
     const std::vector<Holding> there = HeldByOthers(snapshot);
     const auto given_back = std::partition(asked.begin(), asked.end(), [&](const Holding& one) {
       return std::any_of(there.begin(), there.end(), [&](const Holding& holding) {
@@ -234,46 +236,48 @@ Status DelegatedStore::WaitUntilGivenBack(const std::vector<kv::KvSpan>& spans, 
     });
     const std::span<Holding> left(asked.begin(), given_back);
     if (left.empty()) return {};
-    if (Clock::Now() >= deadline) {
+    if (waiting.Expired()) {
       return MakeError(ErrorCode::kUnavailable,
                        "node " + left.front().holder.ToHex() + " does not give back its delegation on directory " +
                            std::to_string(left.front().directory.value) + ", and its lease lives");
     }
     // A holder may miss a recall, or fail to answer it.
     if (Clock::Now() >= ask_again_at) {
-      CAIRNFS_RETURN_IF_ERROR(AskFor(left));
+      CAIRNFS_RETURN_IF_ERROR(AskFor(context, left));
       ask_again_at = Clock::Now() + options_.ask_again_after;
     }
-    MutexLock lock(changes.mutex);
     // The end of a lease comes as a change too; the second is for a watch that says nothing.
-    if (changes.count == seen) {
-      static_cast<void>(changes.changed.WaitFor(changes.mutex, std::min(kLookAgainAfter, options_.ask_again_after)));
-    }
+    const Context until_next_look = waiting.WithTimeout(std::min(kLookAgainAfter, options_.ask_again_after));
+    MutexLock lock(changes.mutex);
+    until_next_look.Wait(changes.mutex, changes.changed, [&] {
+      changes.mutex.AssertHeld();
+      return changes.count != seen;
+    });
     seen = changes.count;
   }
 }
 
-Result<bool> DelegatedStore::Recall(const std::set<InodeId>& directories) {
+Result<bool> DelegatedStore::Recall(const Context& context, const std::set<InodeId>& directories) {
   if (directories.empty()) return false;
   std::vector<kv::KvSpan> spans;
   for (InodeId directory : directories) {
     const std::string prefix = DelegationPrefix(directory);
     spans.push_back({prefix, kv::PrefixEnd(prefix), 0});
   }
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(spans));
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(context, spans));
   std::vector<Holding> asked = HeldByOthers(snapshot);
   if (asked.empty()) return false;
 
   // Watched from before the question, so that no answer is missed.
   auto changes = std::make_shared<Changes>();
-  const auto watches = WatchChanges(spans, snapshot.revision, changes);
-  CAIRNFS_RETURN_IF_ERROR(AskFor(asked));
+  const auto watches = WatchChanges(context, spans, snapshot.revision, changes);
+  CAIRNFS_RETURN_IF_ERROR(AskFor(context, asked));
   {
     MutexLock lock(mutex_);
     stats_.recalled_total += asked.size();
   }
-  CAIRNFS_RETURN_IF_ERROR(WaitUntilGivenBack(spans, asked, *changes));
-  TakeRecallsBack(asked);
+  CAIRNFS_RETURN_IF_ERROR(WaitUntilGivenBack(context, spans, asked, *changes));
+  TakeRecallsBack(context, asked);
   return true;
 }
 

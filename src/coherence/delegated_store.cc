@@ -31,7 +31,10 @@ DelegatedStore::DelegatedStore(kv::SharedKvStore& store, kv::KvStore& fenced, cl
   StartRecallWatch();
 }
 
-DelegatedStore::~DelegatedStore() { watch_.reset(); }
+DelegatedStore::~DelegatedStore() {
+  stop_.request_stop();
+  watch_.reset();
+}
 
 kv::KvLimits DelegatedStore::limits() const {
   // For each inode that a transaction writes, a compare of its I record and two of its directory's delegations are
@@ -52,26 +55,27 @@ DelegationStats DelegatedStore::Stats() const {
 
 // --- reading -----------------------------------------------------------------------------------------------------
 
-Result<std::optional<kv::KvEntry>> DelegatedStore::Get(std::string_view key) {
+Result<std::optional<kv::KvEntry>> DelegatedStore::Get(const Context& context, std::string_view key) {
   const kv::KvSpan span{std::string(key), {}, 0};
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, Read({&span, 1}));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, Read(context, {&span, 1}));
   if (snapshot.ranges[0].entries.empty()) return std::optional<kv::KvEntry>();
   return std::optional(std::move(snapshot.ranges[0].entries[0]));
 }
 
-Result<kv::KvRange> DelegatedStore::Range(std::string_view begin, std::string_view end, size_t limit) {
+Result<kv::KvRange> DelegatedStore::Range(const Context& context, std::string_view begin, std::string_view end,
+                                          size_t limit) {
   if (end.empty()) {
     MutexLock lock(mutex_);
     stats_.read_total++;
     lock.Unlock();
-    return fenced_.Range(begin, end, limit);
+    return fenced_.Range(context, begin, end, limit);
   }
   const kv::KvSpan span{std::string(begin), std::string(end), limit};
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, Read({&span, 1}));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, Read(context, {&span, 1}));
   return std::move(snapshot.ranges[0]);
 }
 
-Result<kv::KvSnapshot> DelegatedStore::Read(std::span<const kv::KvSpan> spans) {
+Result<kv::KvSnapshot> DelegatedStore::Read(const Context& context, std::span<const kv::KvSpan> spans) {
   const auto session = membership_.session();
   uint64_t began = 0;
   {
@@ -89,7 +93,7 @@ Result<kv::KvSnapshot> DelegatedStore::Read(std::span<const kv::KvSpan> spans) {
     stats_.read_total++;
     began = ++tick_;
   }
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, fenced_.Read(spans));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, fenced_.Read(context, spans));
   std::vector<InodeId> wanted;
   {
     MutexLock lock(mutex_);
@@ -97,7 +101,7 @@ Result<kv::KvSnapshot> DelegatedStore::Read(std::span<const kv::KvSpan> spans) {
     Keep(spans, snapshot, began);
     if (session.ok()) wanted = CountReads(spans);
   }
-  for (InodeId directory : wanted) Take(directory, *session);
+  for (InodeId directory : wanted) Take(context, directory, *session);
   return snapshot;
 }
 

@@ -12,11 +12,13 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <tuple>
 #include <unordered_map>
 
 #include "base/clock.h"
+#include "base/context.h"
 #include "base/thread_annotations.h"
 #include "base/types.h"
 #include "cluster/membership.h"
@@ -54,12 +56,14 @@ class DelegatedStore final : public kv::KvStore {
                  const DelegationOptions& options = {});
   ~DelegatedStore() override;  // what it holds ends with the session
 
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override;
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override;
-  // As KvStore says; also kUnavailable when a delegation is not given back within recall_wait_max.
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override;
-  Status Sync() override { return fenced_.Sync(); }
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override;
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override;
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override;
+  // As KvStore says; also kUnavailable when a delegation is not given back within recall_wait_max, or the context
+  // expires while it waits for that.
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override;
+  Status Sync(const Context& context) override { return fenced_.Sync(context); }
   kv::KvLimits limits() const override;
 
   DelegationStats Stats() const;
@@ -139,17 +143,17 @@ class DelegatedStore final : public kv::KvStore {
   void MakeRoom() REQUIRES_LOCK(mutex_);
 
   // REQUIRES: marked as `taking`. Takes none where a recall came since.
-  void Take(InodeId id, const cluster::Membership::Session& session);
-  void ReadNames(InodeId id);
-  void GiveBack(InodeId id);
+  void Take(const Context& context, InodeId id, const cluster::Membership::Session& session);
+  void ReadNames(const Context& context, InodeId id);
+  void GiveBack(const Context& context, InodeId id);
   void StartRecallWatch();
-  Result<Guards> FindGuards(const kv::Transaction& transaction);
+  Result<Guards> FindGuards(const Context& context, const kv::Transaction& transaction);
   void BeforeCommit(const kv::Transaction& transaction, Guards& guards);
   void AfterCommit(const kv::Transaction& transaction, const Guards& guards, const Result<uint64_t>& committed);
   void Forget(const kv::Transaction& transaction, const Guards& guards) REQUIRES_LOCK(mutex_);
   void AfterFailure(const kv::Transaction& transaction, const Guards& guards, const Error& error) REQUIRES_LOCK(mutex_);
   // Has every other host give back what it holds of these now. True when there was something to wait for.
-  Result<bool> Recall(const std::set<InodeId>& directories);
+  Result<bool> Recall(const Context& context, const std::set<InodeId>& directories);
   struct Holding {
     InodeId directory;
     cluster::NodeId holder;
@@ -162,17 +166,20 @@ class DelegatedStore final : public kv::KvStore {
     uint64_t count GUARDED_BY(mutex) = 0;
   };
   std::vector<Holding> HeldByOthers(const kv::KvSnapshot& snapshot) const;
-  std::vector<std::unique_ptr<kv::KvWatch>> WatchChanges(const std::vector<kv::KvSpan>& spans, uint64_t revision,
-                                                         const std::shared_ptr<Changes>& changes);
+  std::vector<std::unique_ptr<kv::KvWatch>> WatchChanges(const Context& context, const std::vector<kv::KvSpan>& spans,
+                                                         uint64_t revision, const std::shared_ptr<Changes>& changes);
   // Puts the recalls. While it is not known whether this host's session lives it waits, as commits do.
-  Status AskFor(std::span<Holding> asked);
-  void TakeRecallsBack(const std::vector<Holding>& asked);
-  Status WaitUntilGivenBack(const std::vector<kv::KvSpan>& spans, std::vector<Holding>& asked, Changes& changes);
+  Status AskFor(const Context& context, std::span<Holding> asked);
+  void TakeRecallsBack(const Context& context, const std::vector<Holding>& asked);
+  Status WaitUntilGivenBack(const Context& context, const std::vector<kv::KvSpan>& spans, std::vector<Holding>& asked,
+                            Changes& changes);
 
   kv::SharedKvStore& store_;
   kv::KvStore& fenced_;
   cluster::Membership& membership_;
   const DelegationOptions options_;
+  std::stop_source stop_;
+  const Context context_{stop_.get_token()};  // of what the watch of recalls calls for
 
   mutable Mutex mutex_;
   uint64_t session_ GUARDED_BY(mutex_) = 0;  // number of that under which all below was learned

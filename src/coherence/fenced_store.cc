@@ -21,11 +21,14 @@ class FencedStore final : public kv::KvStore {
   FencedStore(kv::SharedKvStore& store, cluster::Membership& membership, const FencedStoreOptions& options)
       : store_(store), membership_(membership), options_(options) {}
 
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return store_.Get(key); }
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override;
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override;
-  Status Sync() override { return store_.Sync(); }
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
+    return store_.Get(context, key);
+  }
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override;
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override;
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override;
+  Status Sync(const Context& context) override { return store_.Sync(context); }
   kv::KvLimits limits() const override;
 
  private:
@@ -39,8 +42,8 @@ class FencedStore final : public kv::KvStore {
   Before Begin() EXCLUDES_LOCK(mutex_);
   // Every answer is of a revision that is not less than those that were known when it was asked for.
   Status CheckRevision(const Before& before, uint64_t revision) EXCLUDES_LOCK(mutex_);
-  Result<uint64_t> CommitUnfenced(kv::Transaction transaction);
-  Result<uint64_t> ExplainRefusal(const cluster::Membership::Session& session, Error error);
+  Result<uint64_t> CommitUnfenced(const Context& context, kv::Transaction transaction);
+  Result<uint64_t> ExplainRefusal(const Context& context, const cluster::Membership::Session& session, Error error);
 
   kv::SharedKvStore& store_;
   cluster::Membership& membership_;
@@ -86,33 +89,35 @@ Status FencedStore::CheckRevision(const Before& before, uint64_t revision) {
   return {};
 }
 
-Result<kv::KvRange> FencedStore::Range(std::string_view begin, std::string_view end, size_t limit) {
+Result<kv::KvRange> FencedStore::Range(const Context& context, std::string_view begin, std::string_view end,
+                                       size_t limit) {
   const Before before = Begin();
-  Result<kv::KvRange> range = store_.Range(begin, end, limit);
+  Result<kv::KvRange> range = store_.Range(context, begin, end, limit);
   if (range.ok()) CAIRNFS_RETURN_IF_ERROR(CheckRevision(before, range->revision));
   return range;
 }
 
-Result<kv::KvSnapshot> FencedStore::Read(std::span<const kv::KvSpan> spans) {
+Result<kv::KvSnapshot> FencedStore::Read(const Context& context, std::span<const kv::KvSpan> spans) {
   const Before before = Begin();
-  Result<kv::KvSnapshot> snapshot = store_.Read(spans);
+  Result<kv::KvSnapshot> snapshot = store_.Read(context, spans);
   if (snapshot.ok()) CAIRNFS_RETURN_IF_ERROR(CheckRevision(before, snapshot->revision));
   return snapshot;
 }
 
-Result<uint64_t> FencedStore::CommitUnfenced(kv::Transaction transaction) {
+Result<uint64_t> FencedStore::CommitUnfenced(const Context& context, kv::Transaction transaction) {
   const std::string own = cluster::KeyOf(cluster::MemberKey::kSession, membership_.self());
   std::erase_if(transaction.compares, [&](const kv::Compare& compare) { return compare.key == own; });
-  return store_.Commit(transaction);
+  return store_.Commit(context, transaction);
 }
 
-Result<uint64_t> FencedStore::Commit(const kv::Transaction& transaction) {
-  if (skip_session_compare.PassOrSkip()) return CommitUnfenced(transaction);
-  CAIRNFS_ASSIGN_OR_RETURN(const cluster::Membership::Session session, membership_.WaitForSession(options_.wait_max));
+Result<uint64_t> FencedStore::Commit(const Context& context, const kv::Transaction& transaction) {
+  if (skip_session_compare.PassOrSkip()) return CommitUnfenced(context, transaction);
+  CAIRNFS_ASSIGN_OR_RETURN(const cluster::Membership::Session session,
+                           membership_.WaitForSession(context.WithTimeout(options_.wait_max)));
   const Before before = Begin(session);
   kv::Transaction fenced = transaction;
   fenced.IfRevision(session.key, session.revision);
-  Result<uint64_t> revision = store_.Commit(fenced);
+  Result<uint64_t> revision = store_.Commit(context, fenced);
   if (revision.ok()) {
     // The answer to a second commit of the same id is the first one's, which may be old.
     if (transaction.operation_id.empty()) CAIRNFS_RETURN_IF_ERROR(CheckRevision(before, *revision));
@@ -123,11 +128,12 @@ Result<uint64_t> FencedStore::Commit(const kv::Transaction& transaction) {
   // Nothing may be laid over what may have run, and nobody can tell any more: only a new session can go on.
   if (code == ErrorCode::kStale) membership_.ReportLost(session, {revision.error().message});
   if (code != ErrorCode::kConflict && code != ErrorCode::kNotFound) return revision;
-  return ExplainRefusal(session, revision.error());
+  return ExplainRefusal(context, session, revision.error());
 }
 
-Result<uint64_t> FencedStore::ExplainRefusal(const cluster::Membership::Session& session, Error error) {
-  Result<std::optional<kv::KvEntry>> entry = store_.Get(session.key);
+Result<uint64_t> FencedStore::ExplainRefusal(const Context& context, const cluster::Membership::Session& session,
+                                             Error error) {
+  Result<std::optional<kv::KvEntry>> entry = store_.Get(context, session.key);
   // The transaction certainly did not run; a caller that tries again is fenced again.
   if (!entry.ok()) return error;
   if (entry->has_value() && (*entry)->revision == session.revision) return error;

@@ -10,7 +10,8 @@
 namespace cairnfs::coherence {
 
 struct FencedStoreOptions {
-  // How long a Commit waits while it is not known whether the session lives; then kUnavailable, and it did not run.
+  // How long a Commit waits at most while it is not known whether the session lives; then kUnavailable, and it did not
+  // run.
   std::chrono::milliseconds wait_max{120'000};
 };
 

@@ -46,10 +46,11 @@ struct GateCall {
 class RankGate {
  public:
   struct Options {
-    kv::KvStore& store;                          // commits compare this host's session
-    kv::SharedKvStore& watched;                  // the same keys
-    std::function<Result<kv::LeaseId>()> lease;  // of this host's session; 0: none is needed
-    std::string host;                            // for messages
+    kv::KvStore& store;          // commits compare this host's session
+    kv::SharedKvStore& watched;  // the same keys
+    // Of this host's session; 0: none is needed. Waits for no longer than `context` allows.
+    std::function<Result<kv::LeaseId>(const Context& context)> lease;
+    std::string host;  // for messages
     // How long a rank waits for one that renames and whose session lives. Longer than any rename takes.
     std::chrono::milliseconds rename_wait_max = std::chrono::hours(1);
   };

@@ -90,7 +90,7 @@ Status RankVisit::Gather(const Seen& seen) {
   const bool is_time_up = Clock::Now() >= deadline_;
   if (has_counted_ && !is_time_up) return {};
   const std::string ranks = GateRanksPrefix(call_.directory, try_id_);
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange present, gate_.store.Range(ranks, kv::PrefixEnd(ranks), 0));
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange present, gate_.store.Range({}, ranks, kv::PrefixEnd(ranks), 0));
   if (present.entries.size() >= call_.ranks) return BecomeRenamer(seen);
   has_counted_ = true;
   if (!is_time_up) return {};
@@ -108,7 +108,7 @@ Status RankVisit::AwaitRename(const Seen& seen) {
   const GateState& state = *seen.state;
   if (state.renamer == name_ && seen.own) return Rename(state, seen.state_revision);
   const std::string renamer_key = GateRanksPrefix(call_.directory, try_id_) + state.renamer;
-  CAIRNFS_ASSIGN_OR_RETURN(const std::optional<kv::KvEntry> renamer, gate_.store.Get(renamer_key));
+  CAIRNFS_ASSIGN_OR_RETURN(const std::optional<kv::KvEntry> renamer, gate_.store.Get({}, renamer_key));
   if (!renamer) return BecomeRenamer(seen);
   CAIRNFS_ASSIGN_OR_RETURN(const GateRank record, DecodeGateRank(renamer->value));
   AwaitRenamer(seen, record.host);

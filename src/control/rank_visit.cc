@@ -25,7 +25,7 @@ uint64_t RandomId() { return Decoder(RandomBytes(8)).U64() | 1; }
 
 // Takes down gates at which no rank has a record, of this commit and of others: among the lowest inode numbers.
 void Sweep(kv::KvStore& store) {
-  const auto gates = store.Range(kGatesPrefix, kv::PrefixEnd(kGatesPrefix), kSweptKeysMax);
+  const auto gates = store.Range({}, kGatesPrefix, kv::PrefixEnd(kGatesPrefix), kSweptKeysMax);
   if (!gates.ok()) return;
   for (const kv::KvEntry& entry : gates->entries) {
     const auto directory = DirectoryOfStateKey(entry.key);
@@ -34,7 +34,7 @@ void Sweep(kv::KvStore& store) {
     const std::string ranks = GateRanksPrefix(*directory, state->try_id);
     kv::Transaction transaction;
     transaction.IfRevision(entry.key, entry.revision).IfRangeEmpty(ranks, kv::PrefixEnd(ranks)).Delete(entry.key);
-    static_cast<void>(store.Commit(transaction).ok());
+    static_cast<void>(store.Commit({}, transaction).ok());
   }
 }
 
@@ -96,7 +96,7 @@ void RankVisit::AwaitChange() {
   if (watch_ == nullptr) {
     kv::WatchCallbacks callbacks{[this](const std::vector<kv::KvEvent>&, uint64_t) { signal_.Raise(); },
                                  [this](uint64_t) { signal_.Raise(); }};
-    auto watch = gate_.watched.Watch(state_key_, state_key_ + '\0', revision_, std::move(callbacks));
+    auto watch = gate_.watched.Watch({}, state_key_, state_key_ + '\0', revision_, std::move(callbacks));
     if (watch.ok()) watch_ = *std::move(watch);  // it goes on without one, only more slowly
   }
   const auto now = Clock::Now();
@@ -107,7 +107,7 @@ void RankVisit::AwaitChange() {
 Result<RankVisit::Seen> RankVisit::Look() {
   std::vector<kv::KvSpan> spans = {{state_key_, {}, 0}};
   if (try_id_ != 0) spans.push_back({OwnKey(), {}, 0});
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, gate_.store.Read(spans));
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, gate_.store.Read({}, spans));
   revision_ = snapshot.revision;
   Seen seen;
   for (const kv::KvEntry& entry : snapshot.ranges[0].entries) {
@@ -127,7 +127,7 @@ Result<RankVisit::Seen> RankVisit::Look() {
 Result<uint64_t> RankVisit::Commit(kv::Transaction transaction) {
   transaction.operation_id = fmt::format("gate/{:x}/{}", call_id_, ++commits_);
   for (;;) {
-    auto committed = gate_.store.Commit(transaction);
+    auto committed = gate_.store.Commit({}, transaction);
     // When the session is gone it did not run, and never can.
     const bool is_known =
         committed.ok() || committed.error().code == ErrorCode::kStale || !kv::MayHaveRun(committed.error().code);
@@ -136,7 +136,7 @@ Result<uint64_t> RankVisit::Commit(kv::Transaction transaction) {
 }
 
 Result<uint64_t> RankVisit::CommitWithRecord(kv::Transaction transaction, uint64_t try_id) {
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId lease, gate_.lease());
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId lease, gate_.lease(caller_.wanted));
   transaction.writes.push_back(
       {GateRanksPrefix(call_.directory, try_id) + name_, GateRank{gate_.host, call_id_}.Encode(), lease});
   auto committed = Commit(std::move(transaction));
@@ -154,7 +154,7 @@ Status RankVisit::Come() {
       return Arrive(kv::Transaction().IfRevision(state_key_, seen.state_revision), state.try_id);
     }
     const std::string ranks = GateRanksPrefix(call_.directory, state.try_id);
-    CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange waiting, gate_.store.Range(ranks, kv::PrefixEnd(ranks), 1));
+    CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange waiting, gate_.store.Range({}, ranks, kv::PrefixEnd(ranks), 1));
     if (!waiting.entries.empty()) {
       if (!agrees) return Disagree(seen);
       // All were counted before this one came. It has no say in the rename: it may be of the next job, which writes

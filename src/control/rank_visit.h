@@ -18,7 +18,8 @@ namespace cairnfs::control {
 // Used by one thread. Its functions that return a Status act under compares of what they saw:
 //   kConflict: to be looked at again, at once.
 //   kUnavailable, kStale: the same in a moment: the store is away, or the host has no session.
-// Any other error ends the call.
+// Any other error ends the call. Calls to the store take as long as the store lets them, whoever is gone meanwhile:
+// what became of them must be known.
 class RankVisit {
  public:
   // All outlive it.

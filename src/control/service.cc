@@ -54,41 +54,25 @@ uint64_t SecondsSince(Clock::time_point then) {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(Clock::Now() - then).count());
 }
 
-// Calls `start` with a Done and waits for it, or until `cancelled` says that nobody wants the answer any more; the
-// operation then goes on by itself, unless `start` gave it a way to be stopped.
+// Calls `start` with a Done and waits for it while the answer is wanted; the operation then goes on by itself, unless
+// `start` gave it a way to be stopped. Calls `on_tick`, if there is one, now and then.
 template <typename T>
-Result<T> Await(const std::function<void(fs::Done<T>)>& start, const std::function<bool()>& cancelled,
+Result<T> Await(const std::function<void(fs::Done<T>)>& start, const Context& wanted,
                 const std::function<void()>& on_tick = {}) {
   const auto answer = std::make_shared<Answer<Result<T>>>();
   start([answer](Result<T> result) { answer->Set(std::move(result)); });
-  while (!answer->Wait(Context().WithTimeout(kProgressInterval))) {
+  while (!answer->Wait(on_tick ? wanted.WithTimeout(kProgressInterval) : wanted)) {
     // A client that went away does not read this.
-    if (cancelled()) return MakeError(ErrorCode::kInterrupted, "the daemon is stopping");
-    if (on_tick) on_tick();
+    if (wanted.Expired()) return MakeError(ErrorCode::kInterrupted, "the daemon is stopping");
+    on_tick();
   }
   return answer->Take();
 }
 
-// `cancelled` is not asked any more once this has returned.
-Status WaitFor(fs::FileSystem& filesystem, const WaitRequest& request, const std::function<bool()>& cancelled) {
-  struct Watch {
-    Mutex mutex;
-    const std::function<bool()>* cancelled GUARDED_BY(mutex);  // null: the call is over
-  };
-  auto watch = std::make_shared<Watch>();
-  {
-    MutexLock lock(watch->mutex);
-    watch->cancelled = &cancelled;
-  }
+Status WaitFor(fs::FileSystem& filesystem, const WaitRequest& request, const Context& wanted) {
   fs::Caller caller;
-  caller.cancelled = caller.killed = [watch] {
-    MutexLock lock(watch->mutex);
-    return watch->cancelled == nullptr || (*watch->cancelled)();
-  };
-  Status synced = filesystem.maintenance().SyncBelow(InodeId{request.inode()}, caller);
-  MutexLock lock(watch->mutex);
-  watch->cancelled = nullptr;
-  return synced;
+  caller.context = wanted;
+  return filesystem.maintenance().SyncBelow(InodeId{request.inode()}, caller);
 }
 
 std::string CannotMakeDurable(const WaitRequest& request) { return "cannot make " + request.path() + " durable"; }
@@ -123,10 +107,9 @@ class RankService final : public Control::Service {
     }
     const GateCall call = FromMessage(request.arrival());
     // A user who could not rename the directory has no say in when others do.
-    if (auto allowed = filesystem_.names().CheckMayRename(*caller, call.directory, call.final_parent); !allowed.ok()) {
-      return rpc::ToGrpc(allowed.error());
-    }
     const CallWatch::Call running(calls_, *context);
+    auto allowed = filesystem_.names().CheckMayRename(running.wanted(), *caller, call.directory, call.final_parent);
+    if (!allowed.ok()) return rpc::ToGrpc(allowed.error());
     auto has_final_name = [&] { return HasFinalName(call, running.wanted()); };
     // The caller is the one that renames: with its own rights, and through the kernel, which keeps names in memory.
     auto rename = [&]() -> cairnfs::Status {
@@ -163,7 +146,7 @@ class RankService final : public Control::Service {
                                                   UserShares::MostOfOne(kWaitsMax))));
     }
     const CallWatch::Call running(calls_, *context);
-    auto waited = WaitFor(filesystem_, *request, [&running] { return running.wanted().Expired(); });
+    auto waited = WaitFor(filesystem_, *request, running.wanted());
     if (waited.ok()) return grpc::Status::OK;
     Error error = waited.error();
     if (error.code == ErrorCode::kIo)
@@ -192,11 +175,13 @@ class RankService final : public Control::Service {
   // Whether the directory has its final name, durably. On a host alone a name is seen before it is durable, and the
   // caller that renamed may not have waited for the end.
   Result<bool> HasFinalName(const GateCall& call, const Context& wanted) {
-    auto has_name = [&] { return filesystem_.names().HasName(call.directory, call.final_parent, call.final_name); };
+    auto has_name = [&] {
+      return filesystem_.names().HasName(wanted, call.directory, call.final_parent, call.final_name);
+    };
     CAIRNFS_ASSIGN_OR_RETURN(const bool is_seen, has_name());
     if (!is_seen) return false;
     auto sync = [this](fs::Done<void> done) { filesystem_.maintenance().SyncNames(std::move(done)); };
-    CAIRNFS_RETURN_IF_ERROR(Await<void>(sync, [&wanted] { return wanted.Expired(); }));
+    CAIRNFS_RETURN_IF_ERROR(Await<void>(sync, wanted));
     return has_name();  // a rename that cannot be made durable is taken back
   }
 
@@ -231,14 +216,12 @@ class Service::Impl final : public Control::Service {
   void CountNowAndThen() const;
 
   grpc::Status Status(grpc::ServerContext* context, const StatusRequest* request, StatusReply* reply) override {
+    const CallWatch::Call running(calls_, *context);
     if (request->exact() || CountsQuickly()) {
       auto count = [this](fs::Done<fs::LiveCount> done) { filesystem_.maintenance().CountLive(std::move(done)); };
       // A collection that has begun may have to end first.
-      const auto gives_up = [is_cancelled = Cancelled(context), exact = request->exact(),
-                             deadline = Clock::Now() + kQuickCountWait] {
-        return is_cancelled() || (!exact && Clock::Now() >= deadline);
-      };
-      auto counted = Await<fs::LiveCount>(count, gives_up);
+      const Context& wanted = running.wanted();
+      auto counted = Await<fs::LiveCount>(count, request->exact() ? wanted : wanted.WithTimeout(kQuickCountWait));
       if (!counted.ok() && request->exact()) return rpc::ToGrpc(counted.error().WithContext("cannot count"));
     }
     const fs::FsStatus status = filesystem_.maintenance().GetStatus();
@@ -247,7 +230,7 @@ class Service::Impl final : public Control::Service {
       reply->add_failures(std::move(failure));
     }
     if (request->metadata_owners()) {
-      auto owners = filesystem_.maintenance().GetMetadataOwners();
+      auto owners = filesystem_.maintenance().GetMetadataOwners(running.wanted());
       if (!owners.ok()) return rpc::ToGrpc(owners.error());
       for (const fs::MetadataOwner& owner : *owners) ToMessage(owner, *reply->add_metadata_owners());
     }
@@ -255,7 +238,8 @@ class Service::Impl final : public Control::Service {
   }
 
   grpc::Status Wait(grpc::ServerContext* context, const WaitRequest* request, WaitReply*) override {
-    auto waited = WaitFor(filesystem_, *request, Cancelled(context));
+    const CallWatch::Call running(calls_, *context);
+    auto waited = WaitFor(filesystem_, *request, running.wanted());
     return waited.ok() ? grpc::Status::OK : rpc::ToGrpc(waited.error().WithContext(CannotMakeDurable(*request)));
   }
 
@@ -269,7 +253,8 @@ class Service::Impl final : public Control::Service {
     };
     auto collect = [this](fs::Done<fs::CollectionStatus> done) { filesystem_.maintenance().Collect(std::move(done)); };
     auto tell = [&] { send(filesystem_.maintenance().GetCollection(), Is::kRunning); };
-    auto result = Await<fs::CollectionStatus>(collect, Cancelled(context), tell);
+    const CallWatch::Call running(calls_, *context);
+    auto result = Await<fs::CollectionStatus>(collect, running.wanted(), tell);
     if (!result.ok()) return rpc::ToGrpc(result.error());
     send(*result, Is::kDone);
     return grpc::Status::OK;
@@ -277,17 +262,16 @@ class Service::Impl final : public Control::Service {
 
   grpc::Status Check(grpc::ServerContext* context, const CheckRequest*,
                      grpc::ServerWriter<CheckStep>* writer) override {
-    std::stop_source stop;
+    const CallWatch::Call running(calls_, *context);  // nobody waits for a check that goes on
     auto tell = [&] {
       CheckStep step;
       ToMessage(filesystem_.maintenance().GetCheckProgress(), *step.mutable_progress());
       writer->Write(step);
     };
     auto check = [&](fs::Done<fs::CheckReport> done) {
-      filesystem_.maintenance().Check(stop.get_token(), std::move(done));
+      filesystem_.maintenance().Check(running.wanted(), std::move(done));
     };
-    auto report = Await<fs::CheckReport>(check, Cancelled(context), tell);
-    stop.request_stop();  // nobody waits for a check that goes on
+    auto report = Await<fs::CheckReport>(check, running.wanted(), tell);
     if (!report.ok()) return rpc::ToGrpc(report.error());
     CheckStep last;
     ToMessage(*report, *last.mutable_reply());
@@ -295,9 +279,10 @@ class Service::Impl final : public Control::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Cluster(grpc::ServerContext*, const ClusterRequest*, ClusterReply* reply) override {
+  grpc::Status Cluster(grpc::ServerContext* context, const ClusterRequest*, ClusterReply* reply) override {
     if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
-    auto report = options_.cluster->Report();
+    const CallWatch::Call running(calls_, *context);
+    auto report = options_.cluster->Report(running.wanted());
     if (!report.ok()) return rpc::ToGrpc(report.error());
     *reply = *std::move(report);
     return grpc::Status::OK;
@@ -318,14 +303,16 @@ class Service::Impl final : public Control::Service {
     if (!looked.ok()) return rpc::ToGrpc(looked.error());
     reply->set_read_only(looked->read_only);
     if (request->only_look()) return grpc::Status::OK;
-    auto done = options_.remount->Remount(call, Cancelled(context));
+    const CallWatch::Call running(calls_, *context);
+    auto done = options_.remount->Remount(running.wanted(), call);
     return done.ok() ? grpc::Status::OK : rpc::ToGrpc(done.error());
   }
 
   grpc::Status SetMinReplicas(grpc::ServerContext* context, const SetMinReplicasRequest* request,
                               SetMinReplicasReply* reply) override {
     if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
-    auto set = options_.cluster->SetMinReplicas(request->min_replicas(), Cancelled(context));
+    const CallWatch::Call running(calls_, *context);
+    auto set = options_.cluster->SetMinReplicas(running.wanted(), request->min_replicas());
     if (!set.ok()) return rpc::ToGrpc(set.error());
     *reply = *std::move(set);
     return grpc::Status::OK;
@@ -342,10 +329,7 @@ class Service::Impl final : public Control::Service {
                      "this host is alone: its configuration names no metadata that it would share with others (cairnfs "
                      "cluster init makes a cluster, cairnfs cluster join joins one)");
   }
-  std::function<bool()> Cancelled(grpc::ServerContext* context) {
-    return [this, context] { return calls_.serving().Expired() || context->IsCancelled(); };
-  }
-  void SampleRates(const std::stop_token& stop);
+  void SampleRates(const Context& context);
 
   const Options options_;
   fs::FileSystem& filesystem_;
@@ -375,7 +359,7 @@ cairnfs::Status Service::Impl::Listen() {
     return MakeError(ErrorCode::kIo, "cannot listen on the control socket " + options_.socket_path);
   }
   CAIRNFS_RETURN_IF_ERROR(ListenForRanks());
-  sampler_ = std::jthread([this](const std::stop_token& stop) { SampleRates(stop); });
+  sampler_ = std::jthread([this](std::stop_token stop) { SampleRates(Context(std::move(stop))); });
   return {};
 }
 
@@ -416,8 +400,8 @@ void Service::Impl::Shutdown() {
   sampler_ = {};
 }
 
-void Service::Impl::SampleRates(const std::stop_token& stop) {
-  while (!stop.stop_requested()) {
+void Service::Impl::SampleRates(const Context& context) {
+  while (!context.IsStopped()) {
     fs::FsTraffic traffic = filesystem_.maintenance().GetTraffic();
     Clock::time_point now = Clock::Now();
     {
@@ -425,7 +409,7 @@ void Service::Impl::SampleRates(const std::stop_token& stop) {
       samples_.push_back({now, traffic.write_bytes_total, traffic.read_bytes_total});
       while (samples_.front().when + kRateWindow < now) samples_.pop_front();
     }
-    static_cast<void>(Context(stop).Sleep(std::chrono::seconds(1)));
+    static_cast<void>(context.Sleep(std::chrono::seconds(1)));
   }
 }
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 
+#include "base/context.h"
 #include "base/result.h"
 #include "control.pb.h"
 #include "control/rank_gate.h"
@@ -18,13 +18,13 @@ namespace cairnfs::control {
 class ClusterControl {
  public:
   virtual ~ClusterControl() = default;
-  virtual ClusterActivity Activity() const = 0;  // at no cost
-  virtual Result<ClusterReply> Report() = 0;     // asks the shared store
+  virtual ClusterActivity Activity() const = 0;                     // at no cost
+  virtual Result<ClusterReply> Report(const Context& context) = 0;  // asks the shared store
   // By name or id in hex. kNotFound; kInvalidArgument: several have that name; kBusy: it is up.
   virtual Result<ForgetReply> Forget(const std::string& node) = 0;
   // For the whole cluster; 0: as many as copies. What counts then. kInvalidArgument: there are not so many copies.
-  // Nothing is set once `cancelled`.
-  virtual Result<SetMinReplicasReply> SetMinReplicas(uint32_t min_replicas, const std::function<bool()>& cancelled) = 0;
+  // Nothing is set once the context has expired.
+  virtual Result<SetMinReplicasReply> SetMinReplicas(const Context& context, uint32_t min_replicas) = 0;
 };
 
 // Changes options while the filesystem is mounted. Any thread.
@@ -34,8 +34,8 @@ class RemountControl {
   // Says what the call would do, and changes nothing. kInvalidArgument names an option that is wrong or cannot change.
   virtual Result<RemountReport> Look(const RemountCall& call) = 0;
   // To be called after the kernel has taken its part. When it returns, a filesystem that becomes read-only is so, and
-  // all of it is durable. When that fails nothing is changed.
-  virtual Status Remount(const RemountCall& call, const std::function<bool()>& cancelled) = 0;
+  // all of it is durable. When that fails nothing is changed. kInterrupted: the context expired before.
+  virtual Status Remount(const Context& context, const RemountCall& call) = 0;
 };
 
 class Service {

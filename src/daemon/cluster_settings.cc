@@ -57,19 +57,18 @@ kv::RetryOptions SettingsConflicts() {
   return options;
 }
 
-Result<StoredSettings> ReadSettings(kv::KvStore& store) {
-  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(SettingsKey()));
+Result<StoredSettings> ReadSettings(const Context& context, kv::KvStore& store) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(context, SettingsKey()));
   if (!entry) return NoSettings();
   return DecodeStored(entry->value, entry->revision);
 }
 
-Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas,
-                                      const std::function<bool()>& cancelled) {
-  kv::Retry retry(SettingsConflicts());
+Result<StoredSettings> SetMinReplicas(const Context& context, kv::KvStore& store, uint32_t min_replicas) {
+  kv::Retry retry(context, SettingsConflicts());
   while (true) {
-    CAIRNFS_ASSIGN_OR_RETURN(StoredSettings stored, ReadSettings(store));
+    CAIRNFS_ASSIGN_OR_RETURN(StoredSettings stored, ReadSettings(context, store));
     // The metadata may have been away for longer than anybody waited.
-    if (cancelled && cancelled()) return MakeError(ErrorCode::kInterrupted, "nobody waits for the setting any more");
+    if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "nobody waits for the setting any more");
     if (min_replicas > stored.settings.copies) {
       return MakeError(
           ErrorCode::kInvalidArgument,
@@ -80,7 +79,7 @@ Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas,
     stored.settings.min_replicas = min_replicas;
     kv::Transaction transaction;
     transaction.IfRevision(SettingsKey(), stored.revision).Put(SettingsKey(), stored.settings.Encode());
-    auto committed = store.Commit(transaction);
+    auto committed = store.Commit(context, transaction);
     if (committed.ok()) return StoredSettings{std::move(stored.settings), *committed};
     if (committed.error().code != ErrorCode::kConflict || !retry.Wait()) return committed.error();
   }
@@ -93,7 +92,7 @@ Result<std::unique_ptr<SettingsWatch>> SettingsWatch::Start(kv::SharedKvStore& s
 }
 
 Status SettingsWatch::Begin() {
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, store_.Range(SettingsKey(), SettingsEnd(), 1));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, store_.Range(context_, SettingsKey(), SettingsEnd(), 1));
   if (range.entries.empty()) return NoSettings();
   CAIRNFS_ASSIGN_OR_RETURN(StoredSettings stored,
                            DecodeStored(range.entries.front().value, range.entries.front().revision));
@@ -102,16 +101,13 @@ Status SettingsWatch::Begin() {
   callbacks.changed = [this](const std::vector<kv::KvEvent>& events, uint64_t) { TakeEvents(events); };
   callbacks.lost = [this](uint64_t) { Reread(Revisions::kGoOn); };
   callbacks.went_back = [this](uint64_t) { Reread(Revisions::kWentBack); };
-  CAIRNFS_ASSIGN_OR_RETURN(watch_, store_.Watch(SettingsKey(), SettingsEnd(), range.revision, std::move(callbacks)));
+  CAIRNFS_ASSIGN_OR_RETURN(watch_,
+                           store_.Watch(context_, SettingsKey(), SettingsEnd(), range.revision, std::move(callbacks)));
   return {};
 }
 
 SettingsWatch::~SettingsWatch() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    wake_.NotifyAll();
-  }
+  stop_.request_stop();
   watch_.reset();
 }
 
@@ -146,9 +142,9 @@ void SettingsWatch::TakeEvents(const std::vector<kv::KvEvent>& events) {
 // Runs on the watch's thread, which tells nothing else before this.
 void SettingsWatch::Reread(Revisions revisions) {
   for (bool is_told = false;;) {
-    auto stored = ReadSettings(store_);
-    MutexLock lock(mutex_);
+    auto stored = ReadSettings(context_, store_);
     if (stored.ok()) {
+      MutexLock lock(mutex_);
       if (revisions == Revisions::kWentBack) {  // revisions may mean something else now
         revision_ = 0;
         ++times_went_back_;
@@ -157,8 +153,7 @@ void SettingsWatch::Reread(Revisions revisions) {
     }
     if (!is_told) spdlog::warn("cannot read the settings of the cluster yet: {}", stored.error().message);
     is_told = true;
-    if (!stopping_) wake_.WaitFor(mutex_, kReadAgainAfter);
-    if (stopping_) return;
+    if (!context_.Sleep(kReadAgainAfter)) return;
   }
 }
 

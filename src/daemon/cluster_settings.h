@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/context.h"
 #include "base/result.h"
 #include "base/thread_annotations.h"
 #include "kv/retry.h"
@@ -37,12 +39,11 @@ std::string SettingsKey();
 // at once, a slow one does not lose to the same quick one every time.
 kv::RetryOptions SettingsConflicts();
 // kNotFound: there is no cluster in the store.
-Result<StoredSettings> ReadSettings(kv::KvStore& store);
+Result<StoredSettings> ReadSettings(const Context& context, kv::KvStore& store);
 // Writes the number of copies that suffice while nodes are missing, 0 for all of them, and nothing else. Returns the
 // record as it is then. kInvalidArgument: it is more than there are copies. kInterrupted, with nothing written:
-// `cancelled`, which may be empty, said that nobody waits for the answer.
-Result<StoredSettings> SetMinReplicas(kv::KvStore& store, uint32_t min_replicas,
-                                      const std::function<bool()>& cancelled = {});
+// the context expired while the store was away.
+Result<StoredSettings> SetMinReplicas(const Context& context, kv::KvStore& store, uint32_t min_replicas);
 
 // Tells the settings, and each change that any host makes.
 class SettingsWatch {
@@ -74,9 +75,9 @@ class SettingsWatch {
 
   kv::SharedKvStore& store_;
   const Changed changed_;
+  std::stop_source stop_;
+  const Context context_{stop_.get_token()};
   mutable Mutex mutex_;  // held while changed_ runs, so that an older record never comes after a newer one
-  CondVar wake_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
   uint64_t revision_ GUARDED_BY(mutex_) = 0;  // of what was told last
   uint64_t times_went_back_ GUARDED_BY(mutex_) = 0;
   std::unique_ptr<kv::KvWatch> watch_;

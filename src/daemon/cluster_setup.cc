@@ -155,7 +155,7 @@ Status WriteConfig(const std::string& path, const std::string& text) {
 
 // The first read. When it succeeds, later errors are not about the address.
 Status ReachMetadata(kv::KvStore& store, const std::string& url) {
-  const auto header = store.Get(meta::HeaderKey());
+  const auto header = store.Get({}, meta::HeaderKey());
   return header.ok() ? Status() : ExplainUnreachable(header.error(), url);
 }
 
@@ -186,14 +186,14 @@ Result<ClusterIdentity> MakeCluster(kv::KvStore& store, const Config& config) {
 // when the filesystem is there.
 Status PutSettings(kv::KvStore& store, const Config& config) {
   const std::string wanted = SettingsOf(config).Encode();
-  kv::Retry retry(SettingsConflicts());
+  kv::Retry retry({}, SettingsConflicts());
   while (true) {
-    CAIRNFS_ASSIGN_OR_RETURN(const auto header, store.Get(meta::HeaderKey()));
-    CAIRNFS_ASSIGN_OR_RETURN(const auto left, store.Get(SettingsKey()));
+    CAIRNFS_ASSIGN_OR_RETURN(const auto header, store.Get({}, meta::HeaderKey()));
+    CAIRNFS_ASSIGN_OR_RETURN(const auto left, store.Get({}, SettingsKey()));
     if (header || (left && left->value == wanted)) return {};
     kv::Transaction settings;
     settings.IfAbsent(meta::HeaderKey()).IfRevision(SettingsKey(), left ? left->revision : 0);
-    const auto put = store.Commit(settings.Put(SettingsKey(), wanted));
+    const auto put = store.Commit({}, settings.Put(SettingsKey(), wanted));
     if (put.ok()) return {};
     if (put.error().code != ErrorCode::kConflict || !retry.Wait()) return put.error();
   }
@@ -205,7 +205,7 @@ Status CheckHoldsNoFiles(const DataDirectory& directory, const Config& config) {
   CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(directory, config));
   CAIRNFS_ASSIGN_OR_RETURN(auto kv, kv::LocalKvStore::Open(storage->engine()));
   const std::string inodes = meta::InodeKey({}).substr(0, 1);
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange found, kv->Range(inodes, kv::PrefixEnd(inodes), 2));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange found, kv->Range({}, inodes, kv::PrefixEnd(inodes), 2));
   if (found.entries.size() <= 1) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    fmt::format("{} is the filesystem of a host alone and holds files, which a cluster would not see: "
@@ -275,7 +275,8 @@ Result<std::optional<std::string>> CheckDataMayJoin(const Config& config, const 
 // its disk and join anew, so only a node that is up keeps its address to itself.
 Status CheckAddressIsFree(kv::KvStore& store, const Config& config, const std::string& own_id) {
   const std::string wanted = AdvertisedAddress(config);
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange members, store.Range(cluster::MembersBegin(), cluster::MembersEnd(), 0));
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange members,
+                           store.Range({}, cluster::MembersBegin(), cluster::MembersEnd(), 0));
   cluster::NodeTable table;
   table.Reset(members);
   const cluster::ViewPtr view = table.MakeView();
@@ -351,9 +352,9 @@ std::unique_ptr<meta::Namespace> MakeSharedNamespace(kv::KvStore& store) {
 
 Result<ClusterIdentity> ReadCluster(kv::KvStore& store) {
   ClusterIdentity identity;
-  CAIRNFS_ASSIGN_OR_RETURN(identity.header, MakeSharedNamespace(store)->ReadHeader());
-  CAIRNFS_ASSIGN_OR_RETURN(StoredSettings stored, ReadSettings(store));
-  CAIRNFS_ASSIGN_OR_RETURN(auto header, store.Get(meta::HeaderKey()));
+  CAIRNFS_ASSIGN_OR_RETURN(identity.header, MakeSharedNamespace(store)->ReadHeader({}));
+  CAIRNFS_ASSIGN_OR_RETURN(StoredSettings stored, ReadSettings({}, store));
+  CAIRNFS_ASSIGN_OR_RETURN(auto header, store.Get({}, meta::HeaderKey()));
   identity.settings = std::move(stored.settings);
   identity.settings_revision = stored.revision;
   identity.settings_were_changed = header && stored.revision > header->revision;
@@ -363,14 +364,14 @@ Result<ClusterIdentity> ReadCluster(kv::KvStore& store) {
 Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& config) {
   CAIRNFS_RETURN_IF_ERROR(PutSettings(store, config));
   auto names = MakeSharedNamespace(store);
-  auto header = names->ReadHeader();
+  auto header = names->ReadHeader({});
   if (!header.ok() && header.error().code == ErrorCode::kNotFound) {
     meta::FilesystemHeader fresh;
     fresh.uuid = RandomBytes(16);
     fresh.created = Clock::WallTime();
     fresh.chunk_params = chunking::ChunkParams().Encode();
     fresh.dedup = ChosenDedup(config);
-    Status made = names->Format(fresh, geteuid(), getegid());
+    Status made = names->Format({}, fresh, geteuid(), getegid());
     if (made.ok()) spdlog::info("made a new filesystem at {}, uuid {}", MetadataUrl(config), ToHex(fresh.uuid));
     if (!made.ok() && made.error().code != ErrorCode::kAlreadyExists) return made.error();
   }
@@ -397,7 +398,7 @@ Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
 }
 
 Status CheckPrefix(ClusterStore& store, const Config& config) {
-  CAIRNFS_ASSIGN_OR_RETURN(const auto header, store.store().Get(meta::HeaderKey()));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto header, store.store().Get({}, meta::HeaderKey()));
   if (header) return {};
   const auto found = store.FindOverlap(meta::HeaderKey());
   if (!found.ok()) return found.error().WithContext("looking for other clusters in " + config.metadata);

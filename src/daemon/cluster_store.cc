@@ -28,7 +28,7 @@ Result<std::unique_ptr<ClusterStore>> ClusterStore::Open(const DataDirectory* di
   kvnet::RemoteOptions options;
   options.retry.give_up_after = std::chrono::milliseconds(config.metadata_wait_ms);
   options.lease_timeout_all = std::chrono::milliseconds(config.lease_ms * 3 / 4);  // the first begins after a fifth
-  opened->patience_ = options.retry.patience = std::make_shared<kv::Patience>();
+  opened->answers_ = options.retry.answers = std::make_shared<kv::AnswerWatch>();
   CAIRNFS_ASSIGN_OR_RETURN(opened->remote_, kvnet::OpenSharedStore(config.metadata, options));
   return opened;
 }
@@ -63,14 +63,14 @@ Status ClusterStore::OpenOwn(const DataDirectory& directory, const Config& confi
 
 ClusterStore::~ClusterStore() = default;
 
-Status ClusterStore::CompactHistory() {
+Status ClusterStore::CompactHistory(const Context& context) {
   auto* etcd = dynamic_cast<kvnet::EtcdStore*>(remote_.get());
-  return etcd == nullptr ? Status() : etcd->CompactHistory(kRevisionsKept);
+  return etcd == nullptr ? Status() : etcd->CompactHistory(context, kRevisionsKept);
 }
 
 Result<std::optional<std::string>> ClusterStore::FindOverlap(std::string_view header) {
   auto* etcd = dynamic_cast<kvnet::EtcdStore*>(remote_.get());
-  return etcd == nullptr ? std::optional<std::string>() : etcd->FindOverlap(header);
+  return etcd == nullptr ? std::optional<std::string>() : etcd->FindOverlap({}, header);
 }
 
 }  // namespace cairnfs::daemon

@@ -28,13 +28,13 @@ class ClusterStore {
                                                     Serve serve = Serve::kYes);
   ~ClusterStore();
 
-  // The patience of calls to a store that is elsewhere; null: it is here.
-  const std::shared_ptr<kv::Patience>& patience() const { return patience_; }
+  // Of the calls to a store that is elsewhere; null: it is here.
+  const std::shared_ptr<kv::AnswerWatch>& answers() const { return answers_; }
   kv::SharedKvStore& store() { return hosted_ ? *hosted_ : *remote_; }
   // The engine of the keys, where this host keeps them; else null.
   kv::KvEngine* engine() { return engine_.get(); }
   // Forgets old versions where the store keeps them until told so. Cheap where it does not.
-  Status CompactHistory();
+  Status CompactHistory(const Context& context);
   // As EtcdStore::FindOverlap; nullopt for a store that is no etcd.
   Result<std::optional<std::string>> FindOverlap(std::string_view header);
 
@@ -42,7 +42,7 @@ class ClusterStore {
   ClusterStore() = default;
   Status OpenOwn(const DataDirectory& directory, const Config& config, Serve serve);
 
-  std::shared_ptr<kv::Patience> patience_;
+  std::shared_ptr<kv::AnswerWatch> answers_;
   // Destroyed from the last to the first.
   std::unique_ptr<kv::KvEngine> engine_;
   std::unique_ptr<kv::HostedStore> hosted_;

@@ -104,7 +104,7 @@ Status ClusterVolume::ReachMetadata() const {
     Config impatient = config_;
     impatient.metadata_wait_ms = std::min(config_.metadata_wait_ms, wait_ms);
     CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(&directory_, impatient));
-    auto header = store->store().Get(meta::HeaderKey());
+    auto header = store->store().Get({}, meta::HeaderKey());
     return header.ok() ? Status() : header.error();
   };
   Status reached = try_for(kAnswersSoonMs);
@@ -161,7 +161,7 @@ Status ClusterVolume::JoinCluster() {
   options.renew_every = options.lease / 5;
   options.out_after = std::chrono::milliseconds(config_.out_after_ms);
   options.place = PlaceOf(directory_);
-  options.patience = cluster_store_->patience();
+  options.answers = cluster_store_->answers();
   auto joined = cluster::Membership::Join(cluster_store_->store(), options);
   if (!joined.ok()) return joined.error().WithContext("cannot join the cluster at " + MetadataUrl(config_));
   membership_ = *std::move(joined);
@@ -185,7 +185,7 @@ Status ClusterVolume::StartServing() {
   options.sync_wait_max =
       std::chrono::ceil<std::chrono::seconds>(std::chrono::milliseconds(config_.commit_wait_max_ms));
   options.repair_bytes_per_second_max = config_.repair_rate;
-  options.patience = cluster_store_->patience();
+  options.answers = cluster_store_->answers();
   if (UsableCores() < kCoresForAll) options.writer_pause = kWriterPause;
   chunks_ = cluster::ClusterChunkStore::Create(storage_->chunks(), storage_->engine(), storage_->pool(), *membership_,
                                                options);
@@ -200,8 +200,10 @@ Status ClusterVolume::StartServing() {
       coherence::ClusterLocks::Parts{cluster_store_->store(), *fenced_, *membership_});
   control::RankGate::Options gate{*fenced_, cluster_store_->store(), {}, NodeName(config_)};
   // Just after an outage the next renewal is yet to come.
-  gate.lease = [this, wait_max = std::chrono::milliseconds(config_.metadata_wait_ms)]() -> Result<kv::LeaseId> {
-    CAIRNFS_ASSIGN_OR_RETURN(cluster::Membership::Session session, membership_->WaitForSession(wait_max));
+  gate.lease = [this, wait_max = std::chrono::milliseconds(config_.metadata_wait_ms)](
+                   const Context& context) -> Result<kv::LeaseId> {
+    CAIRNFS_ASSIGN_OR_RETURN(cluster::Membership::Session session,
+                             membership_->WaitForSession(context.WithTimeout(wait_max)));
     return session.lease;
   };
   gate.rename_wait_max = RenameWaitMax(config_);
@@ -211,8 +213,8 @@ Status ClusterVolume::StartServing() {
       [this] {
         return UsagePublisher::Sample{OwnUsage(), chunks_->ClusterStats().repair_bytes_total};
       },
-      [this] {
-        if (auto compacted = cluster_store_->CompactHistory(); !compacted.ok()) {
+      [this](const Context& context) {
+        if (auto compacted = cluster_store_->CompactHistory(context); !compacted.ok()) {
           spdlog::warn("cannot compact the history of the metadata: {}", compacted.error().message);
         }
       });
@@ -234,7 +236,7 @@ void ClusterVolume::TakeSettings(const StoredSettings& stored) {
 }
 
 void ClusterVolume::Stopping() {
-  if (cluster_store_->patience() != nullptr) cluster_store_->patience()->Limit(kStopSilenceMax);
+  if (cluster_store_->answers() != nullptr) cluster_store_->answers()->EndAfterSilence(kStopSilenceMax);
 }
 
 void ClusterVolume::StartFailed() { start_failed_ = true; }
@@ -275,10 +277,9 @@ Result<control::ForgetReply> ClusterVolume::Forget(const std::string& node) {
                    fmt::format("'{}' may be several nodes: give the id of one of them: {}", node, ids));
 }
 
-Result<control::SetMinReplicasReply> ClusterVolume::SetMinReplicas(uint32_t min_replicas,
-                                                                   const std::function<bool()>& cancelled) {
+Result<control::SetMinReplicasReply> ClusterVolume::SetMinReplicas(const Context& context, uint32_t min_replicas) {
   const uint64_t times_went_back = settings_->TimesWentBack();
-  CAIRNFS_ASSIGN_OR_RETURN(const StoredSettings stored, daemon::SetMinReplicas(*fenced_, min_replicas, cancelled));
+  CAIRNFS_ASSIGN_OR_RETURN(const StoredSettings stored, daemon::SetMinReplicas(context, *fenced_, min_replicas));
   settings_->Take(stored, times_went_back);  // who is told that it is done finds it done on this host
   control::SetMinReplicasReply reply;
   reply.set_copies(stored.settings.copies);

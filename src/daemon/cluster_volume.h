@@ -53,10 +53,9 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   control::ClusterControl* cluster() override { return this; }
 
   control::ClusterActivity Activity() const override;
-  Result<control::ClusterReply> Report() override;
+  Result<control::ClusterReply> Report(const Context& context) override;
   Result<control::ForgetReply> Forget(const std::string& node) override;
-  Result<control::SetMinReplicasReply> SetMinReplicas(uint32_t min_replicas,
-                                                      const std::function<bool()>& cancelled) override;
+  Result<control::SetMinReplicasReply> SetMinReplicas(const Context& context, uint32_t min_replicas) override;
 
  private:
   ClusterVolume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}

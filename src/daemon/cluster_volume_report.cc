@@ -70,7 +70,7 @@ std::optional<fs::FileSystem::Parts::Space> ClusterVolume::SpaceOfAll() {
   // Without a session nobody can save; what was known last is told at once.
   std::optional<fs::FileSystem::Parts::Space> space;
   if (membership_->session().ok()) {
-    auto report = Report();
+    auto report = Report({});
     if (report.ok()) space = SpaceOf(*report);
   }
   MutexLock lock(space_mutex_);
@@ -135,7 +135,7 @@ control::ClusterActivity ClusterVolume::Activity() const {
   return activity;
 }
 
-Result<control::ClusterReply> ClusterVolume::Report() {
+Result<control::ClusterReply> ClusterVolume::Report(const Context& context) {
   control::ClusterReply report;
   report.set_filesystem(filesystem_);
   report.set_metadata(MetadataUrl(config_));
@@ -145,7 +145,7 @@ Result<control::ClusterReply> ClusterVolume::Report() {
   // Without its session the host knows what it saw last; the store may not answer for long.
   std::map<cluster::NodeId, NodeUsage> usages;
   if (report.session().empty()) {
-    CAIRNFS_ASSIGN_OR_RETURN(usages, ReadUsage(*fenced_));
+    CAIRNFS_ASSIGN_OR_RETURN(usages, ReadUsage(context, *fenced_));
   }
   // Its own usage is that of this moment, with the rates that it has told last.
   NodeUsage own = OwnUsage();

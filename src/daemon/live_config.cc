@@ -18,8 +18,6 @@
 namespace cairnfs::daemon {
 namespace {
 
-constexpr auto kAskCancelledEvery = std::chrono::milliseconds(100);
-
 // The keys that can change, beside the words for the kernel.
 constexpr std::array<std::string_view, 5> kLiveKeys = {"read_only", "log_level", "flush_interval", "collect_rate",
                                                        "repair_rate"};
@@ -77,12 +75,12 @@ Result<control::RemountReport> LiveConfig::Look(const control::RemountCall& call
   return report;
 }
 
-Status LiveConfig::Remount(const control::RemountCall& call, const std::function<bool()>& cancelled) {
+Status LiveConfig::Remount(const Context& context, const control::RemountCall& call) {
   MutexLock lock(mutex_);
   CAIRNFS_ASSIGN_OR_RETURN(const Config wanted, ConfigAfter(config_, call));
   CAIRNFS_RETURN_IF_ERROR(volume_.MayTake(wanted));
-  if (auto changed = Change(wanted, cancelled); !changed.ok()) {
-    static_cast<void>(Change(config_, [] { return false; }));
+  if (auto changed = Change(context, wanted); !changed.ok()) {
+    static_cast<void>(Change({}, config_));
     return changed.error().WithContext("not remounted");
   }
   volume_.Take(wanted);
@@ -94,14 +92,12 @@ Status LiveConfig::Remount(const control::RemountCall& call, const std::function
   return {};
 }
 
-Status LiveConfig::Change(const Config& config, const std::function<bool()>& cancelled) {
+Status LiveConfig::Change(const Context& context, const Config& config) {
   const auto changed = std::make_shared<Answer<Status>>();
   filesystem_.maintenance().Change(FileSystemOptions(config, 0),
                                    [changed](const Status& status) { changed->Set(status); });
-  while (!changed->Wait(Context().WithTimeout(kAskCancelledEvery))) {
-    if (cancelled()) return MakeError(ErrorCode::kInterrupted, "interrupted before everything was durable");
-  }
-  return changed->Take();
+  if (changed->Wait(context)) return changed->Take();
+  return MakeError(ErrorCode::kInterrupted, "interrupted before everything was durable");
 }
 
 }  // namespace cairnfs::daemon

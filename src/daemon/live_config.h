@@ -1,8 +1,7 @@
 // LiveConfig: the options that can change while the filesystem is mounted, and how they do.
 #pragma once
 
-#include <functional>
-
+#include "base/context.h"
 #include "base/result.h"
 #include "base/thread_annotations.h"
 #include "control/service.h"
@@ -24,11 +23,10 @@ class LiveConfig final : public control::RemountControl {
       : volume_(volume), filesystem_(filesystem), config_(config) {}
 
   Result<control::RemountReport> Look(const control::RemountCall& call) override EXCLUDES_LOCK(mutex_);
-  Status Remount(const control::RemountCall& call, const std::function<bool()>& cancelled) override
-      EXCLUDES_LOCK(mutex_);
+  Status Remount(const Context& context, const control::RemountCall& call) override EXCLUDES_LOCK(mutex_);
 
  private:
-  Status Change(const Config& config, const std::function<bool()>& cancelled);
+  Status Change(const Context& context, const Config& config);
 
   AnyVolume& volume_;
   fs::FileSystem& filesystem_;

@@ -62,8 +62,8 @@ Result<NodeUsage> DecodeUsage(std::string_view value) {
   return MakeError(ErrorCode::kCorrupt, "what a node told of itself does not decode");
 }
 
-Result<std::map<cluster::NodeId, NodeUsage>> ReadUsage(kv::KvStore& store) {
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, store.Range(kUsagePrefix, kv::PrefixEnd(kUsagePrefix), 0));
+Result<std::map<cluster::NodeId, NodeUsage>> ReadUsage(const Context& context, kv::KvStore& store) {
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, store.Range(context, kUsagePrefix, kv::PrefixEnd(kUsagePrefix), 0));
   std::map<cluster::NodeId, NodeUsage> usages;
   for (const kv::KvEntry& entry : range.entries) {
     const auto id = cluster::NodeId::FromKey(std::string_view(entry.key).substr(kUsagePrefix.size()));
@@ -74,19 +74,19 @@ Result<std::map<cluster::NodeId, NodeUsage>> ReadUsage(kv::KvStore& store) {
 }
 
 UsagePublisher::UsagePublisher(kv::KvStore& store, cluster::Membership& membership, std::function<Sample()> sample,
-                               std::function<void()> housekeep)
+                               std::function<void(const Context&)> housekeep)
     : store_(store),
       membership_(membership),
       sample_(std::move(sample)),
       housekeep_(std::move(housekeep)),
-      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+      thread_([this](std::stop_token stop) { Run(Context(std::move(stop))); }) {}
 
 UsagePublisher::~UsagePublisher() = default;
 
-void UsagePublisher::Run(const std::stop_token& stop) {
+void UsagePublisher::Run(const Context& context) {
   Sample last = sample_();
   Clock::time_point last_time = Clock::Now(), published{}, kept = Clock::Now();
-  while (!stop.stop_requested()) {
+  while (!context.IsStopped()) {
     Sample now = sample_();
     const Clock::time_point time = Clock::Now();
     const double seconds = std::max(0.5, std::chrono::duration<double>(time - last_time).count());
@@ -100,27 +100,27 @@ void UsagePublisher::Run(const std::stop_token& stop) {
     last_time = time;
     const auto view = membership_.view();
     if (time - published >= std::chrono::seconds(view->nodes.size() / kWritesPerSecondMax)) {
-      Publish(now.usage);
+      Publish(context, now.usage);
       published = time;
     }
     if (time - kept >= kHousekeepInterval) {
       const cluster::NodeInfo* first = view->FirstUp();
-      if (first != nullptr && first->id == membership_.self()) housekeep_();
+      if (first != nullptr && first->id == membership_.self()) housekeep_(context);
       kept = time;
     }
-    static_cast<void>(Context(stop).Sleep(kSampleInterval));
+    static_cast<void>(context.Sleep(kSampleInterval));
   }
 }
 
 // A node whose session is not certain keeps quiet; the others show it without usage.
-void UsagePublisher::Publish(const NodeUsage& usage) {
+void UsagePublisher::Publish(const Context& context, const NodeUsage& usage) {
   auto session = membership_.session();
   if (!session.ok() || !membership_.LeaseHolds()) return;
   std::string value = EncodeUsage(usage);
   if (value == published_ && session->revision == published_session_) return;
   kv::Transaction transaction;
   transaction.writes.push_back({UsageKey(membership_.self()), value, session->lease});
-  if (auto written = store_.Commit(transaction); !written.ok()) {
+  if (auto written = store_.Commit(context, transaction); !written.ok()) {
     spdlog::debug("cannot tell the others of this node's usage: {}", written.error().message);
     return;
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "base/context.h"
 #include "cluster/membership.h"
 #include "control.pb.h"
 #include "kv/store.h"
@@ -21,7 +22,7 @@ struct NodeUsage {
 std::string EncodeUsage(const NodeUsage& usage);
 Result<NodeUsage> DecodeUsage(std::string_view value);
 // Of all nodes that have told theirs.
-Result<std::map<cluster::NodeId, NodeUsage>> ReadUsage(kv::KvStore& store);
+Result<std::map<cluster::NodeId, NodeUsage>> ReadUsage(const Context& context, kv::KvStore& store);
 
 // Writes this node's usage every few seconds, less often in a large cluster, and only when it changed.
 class UsagePublisher {
@@ -32,17 +33,17 @@ class UsagePublisher {
   };
   // The parameters outlive it. `housekeep` is called on the same thread every few minutes, on only one of all nodes.
   UsagePublisher(kv::KvStore& store, cluster::Membership& membership, std::function<Sample()> sample,
-                 std::function<void()> housekeep);
+                 std::function<void(const Context& context)> housekeep);
   ~UsagePublisher();
 
  private:
-  void Run(const std::stop_token& stop);
-  void Publish(const NodeUsage& usage);
+  void Run(const Context& context);
+  void Publish(const Context& context, const NodeUsage& usage);
 
   kv::KvStore& store_;
   cluster::Membership& membership_;
   const std::function<Sample()> sample_;
-  const std::function<void()> housekeep_;
+  const std::function<void(const Context&)> housekeep_;
   // Of the thread.
   std::string published_;
   uint64_t published_session_ = 0;

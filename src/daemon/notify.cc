@@ -47,10 +47,11 @@ void Notifier::Stopping(const std::string& status) { sd_notifyf(0, "STOPPING=1\n
 void Notifier::StartWatchdog(std::function<bool()> alive) {
   uint64_t interval_us = 0;
   if (sd_watchdog_enabled(0, &interval_us) <= 0) return;
-  watchdog_ = std::jthread([interval_us, alive = std::move(alive)](const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
+  watchdog_ = std::jthread([interval_us, alive = std::move(alive)](std::stop_token stop) {
+    const Context context(std::move(stop));
+    while (!context.IsStopped()) {
       if (alive()) sd_notify(0, "WATCHDOG=1");
-      static_cast<void>(Context(stop).Sleep(std::chrono::microseconds(interval_us / 3)));
+      static_cast<void>(context.Sleep(std::chrono::microseconds(interval_us / 3)));
     }
   });
 }

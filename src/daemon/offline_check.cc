@@ -37,7 +37,7 @@ Status CheckChunks(store::LocalChunkStore& chunks, const std::function<void(cons
   std::atomic<uint64_t> bytes_done{0};
   const uint64_t bytes_total = chunks.Stats().unique_bytes;
   Answer<Status> checked;
-  const std::jthread checker([&] { checked.Set(chunks.Check(report, {}, &bytes_done)); });
+  const std::jthread checker([&] { checked.Set(chunks.Check({}, report, &bytes_done)); });
   while (!checked.Wait(Context().WithTimeout(kProgressEvery))) {
     if (on_progress) on_progress({"chunks", bytes_done, bytes_total});
   }

@@ -59,7 +59,8 @@ Status Volume::OpenParts(Purpose purpose) {
 Status Volume::MakeGate() {
   gate_engine_ = kv::OpenMemoryEngine();
   CAIRNFS_ASSIGN_OR_RETURN(gate_store_, kv::HostedStore::Open(*gate_engine_));
-  control::RankGate::Options gate{*gate_store_, *gate_store_, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; },
+  control::RankGate::Options gate{*gate_store_, *gate_store_,
+                                  [](const Context&) -> Result<kv::LeaseId> { return kv::LeaseId{0}; },
                                   NodeName(config_)};
   // The rank that renames has its call in this process, so its end is noticed. Its rename waits for data, then for
   // names.
@@ -80,7 +81,7 @@ Status Volume::OpenLowerParts(Storage::WhenFull when_full) {
 
 // A start removes orphans, and so has to write.
 Status Volume::RefuseOrphans() {
-  CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> orphans, names_->ListOrphans());
+  CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> orphans, names_->ListOrphans({}));
   if (orphans.empty()) return {};
   return MakeError(ErrorCode::kNoSpace,
                    fmt::format("{} holds {} files that were deleted while open, and there is no space to remove them; "
@@ -96,13 +97,13 @@ Status Volume::MakeOrReadHeader() {
     header.created = Clock::WallTime();
     header.chunk_params = chunk_params_.Encode();
     header.dedup = ChosenDedup(config_);
-    CAIRNFS_RETURN_IF_ERROR(names_->Format(header, geteuid(), getegid()));
-    CAIRNFS_RETURN_IF_ERROR(kv_->Sync());
+    CAIRNFS_RETURN_IF_ERROR(names_->Format({}, header, geteuid(), getegid()));
+    CAIRNFS_RETURN_IF_ERROR(kv_->Sync({}));
     fail_after_header.Pass();
     CAIRNFS_RETURN_IF_ERROR(directory_.FinishMaking());
     spdlog::info("made a new filesystem in {}, uuid {}", directory_.path(), directory_.uuid());
   }
-  auto header = names_->ReadHeader();
+  auto header = names_->ReadHeader({});
   if (!header.ok()) {
     if (header.error().code == ErrorCode::kNotFound) {
       return MakeError(ErrorCode::kCorrupt, fmt::format("the metadata in {} has no filesystem header; restore the "

@@ -58,7 +58,7 @@ Status Attributes::SetRecord(const meta::Attr& before, const SetAttrRequest& req
   }
   if (!changes.mode && !changes.uid && !changes.gid && !changes.atime && !changes.mtime) return {};
   SyncRounds::Operation operation(at_.rounds);
-  auto changed = at_.parts.names.SetAttr(before.inode, changes);
+  auto changed = at_.parts.names.SetAttr(caller.context, before.inode, changes);
   if (!changed.ok()) return changed.error();
   if (request.mode) at_.privileges.NoteModeSet(before.inode);
   if (changes.uid) at_.contents.NoteOwner(before.inode, *changes.uid);
@@ -74,7 +74,7 @@ void Attributes::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::A
 }
 
 void Attributes::SetNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done, const Caller& caller) {
-  auto before = at_.parts.names.GetAttr(id);
+  auto before = at_.parts.names.GetAttr(caller.context, id);
   if (!before.ok()) return done(before.error());
   const bool regular = S_ISREG(before->mode);
   // What cannot be done changes nothing.
@@ -90,7 +90,7 @@ void Attributes::SetNow(InodeId id, const SetAttrRequest& request, const Done<me
   const Timestamp now = Clock::WallTime();
   if (Status set = SetRecord(*before, request, now, caller); !set.ok()) return done(set.error());
   const bool changes_content = regular && (request.size || request.mtime || request.mtime_now);
-  if (!changes_content) return done(names_.GetAttr(id));
+  if (!changes_content) return done(names_.GetAttr(caller.context, id));
   SetContent(id, request, now, *session, done, caller);
 }
 
@@ -107,8 +107,8 @@ void Attributes::SetContent(InodeId id, const SetAttrRequest& request, Timestamp
     content.must_publish = true;
     return {};
   };
-  auto finish = [this, inode, done](const Status& status) {
-    Result<meta::Attr> attr = status.ok() ? names_.GetAttr(inode->id) : Result<meta::Attr>(status.error());
+  auto finish = [this, inode, context = caller.context, done](const Status& status) {
+    Result<meta::Attr> attr = status.ok() ? names_.GetAttr(context, inode->id) : Result<meta::Attr>(status.error());
     at_.table.Unhold(inode);
     done(std::move(attr));
   };
@@ -122,11 +122,11 @@ void Attributes::SetContent(InodeId id, const SetAttrRequest& request, Timestamp
   at_.sharing.Change(std::move(change), std::move(finish));
 }
 
-Result<Attributes::ChunkTotals> Attributes::ChunksOf(const InodePtr& inode) {
+Result<Attributes::ChunkTotals> Attributes::ChunksOf(const Context& context, const InodePtr& inode) {
   uint64_t length = kFileSizeMax;
   std::vector<Digest> pages;
   std::vector<store::ChunkPin> pins;  // of the pages, which a round may replace meanwhile
-  auto extents = at_.contents.StoredExtents(inode, 0, length, /*pins=*/nullptr);
+  auto extents = at_.contents.StoredExtents(context, inode, 0, length, /*pins=*/nullptr);
   {
     MutexLock lock(inode->mutex);
     if (inode->content) pages = inode->content->extents.Pages();
@@ -149,20 +149,20 @@ Result<Attributes::ChunkTotals> Attributes::ChunksOf(const InodePtr& inode) {
 }
 
 void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> done, const Caller& caller) {
-  if (!IsOwn(name)) return done(at_.parts.names.GetXattr(id, name));
-  if (name == kDurability) return done(at_.copies.DurabilityOf(id));
-  if (name == kLevel) return done(at_.copies.LevelOf(id));
+  if (!IsOwn(name)) return done(at_.parts.names.GetXattr(caller.context, id, name));
+  if (name == kDurability) return done(at_.copies.DurabilityOf(caller.context, id));
+  if (name == kLevel) return done(at_.copies.LevelOf(caller.context, id));
   if (name != kUniqueBytes && name != kChunks) {
     return done(MakeError(ErrorCode::kNoData, "no attribute of this name"));
   }
-  auto attr = at_.parts.names.GetAttr(id);
+  auto attr = at_.parts.names.GetAttr(caller.context, id);
   if (!attr.ok()) return done(attr.error());
   if ((attr->mode & S_IFMT) != S_IFREG) return done(MakeError(ErrorCode::kNoData, "only regular files have chunks"));
   InodePtr inode = at_.table.Hold(id);
   auto count = [this, inode, unique = name == kUniqueBytes, done, caller] {
     // Where it cannot be had, what is in memory is told.
     at_.sharing.Refresh(inode, caller);
-    auto taken = ChunksOf(inode);
+    auto taken = ChunksOf(caller.context, inode);
     at_.table.Unhold(inode);
     if (!taken.ok()) return done(taken.error());
     done(std::to_string(unique ? taken->bytes : taken->count));
@@ -173,21 +173,21 @@ void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> d
   });
 }
 
-Status Attributes::SetXattr(InodeId inode, std::string_view name, std::string_view value,
+Status Attributes::SetXattr(const Context& context, InodeId inode, std::string_view name, std::string_view value,
                             meta::Namespace::XattrMode mode) {
-  if (name == kLevel) return at_.copies.SetLevel(inode, value);
+  if (name == kLevel) return at_.copies.SetLevel(context, inode, value);
   if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
   SyncRounds::Operation operation(at_.rounds);
-  CAIRNFS_RETURN_IF_ERROR(at_.parts.names.SetXattr(inode, name, value, mode));
+  CAIRNFS_RETURN_IF_ERROR(at_.parts.names.SetXattr(context, inode, name, value, mode));
   if (name == kCapability) at_.privileges.NoteGiven(inode);
   return {};
 }
 
-Status Attributes::RemoveXattr(InodeId inode, std::string_view name) {
-  if (name == kLevel) return at_.copies.SetLevel(inode, std::nullopt);
+Status Attributes::RemoveXattr(const Context& context, InodeId inode, std::string_view name) {
+  if (name == kLevel) return at_.copies.SetLevel(context, inode, std::nullopt);
   if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
   SyncRounds::Operation operation(at_.rounds);
-  return at_.parts.names.RemoveXattr(inode, name);
+  return at_.parts.names.RemoveXattr(context, inode, name);
 }
 
 }  // namespace cairnfs::fs

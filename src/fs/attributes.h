@@ -23,9 +23,12 @@ class Attributes {
   // bytes could not be stored, or a host died before they were safe), .level, .unique_bytes and .chunks itself; refuses
   // to set those, but for the level of a directory of a cluster.
   void GetXattr(InodeId inode, std::string_view name, Done<std::string> done, const Caller& caller = {});
-  Status SetXattr(InodeId inode, std::string_view name, std::string_view value, meta::Namespace::XattrMode mode);
-  Result<std::vector<std::string>> ListXattrs(InodeId inode) { return at_.parts.names.ListXattrs(inode); }
-  Status RemoveXattr(InodeId inode, std::string_view name);
+  Status SetXattr(const Context& context, InodeId inode, std::string_view name, std::string_view value,
+                  meta::Namespace::XattrMode mode);
+  Result<std::vector<std::string>> ListXattrs(const Context& context, InodeId inode) {
+    return at_.parts.names.ListXattrs(context, inode);
+  }
+  Status RemoveXattr(const Context& context, InodeId inode, std::string_view name);
 
  private:
   struct ChunkTotals {
@@ -39,7 +42,7 @@ class Attributes {
   void SetContent(InodeId id, const SetAttrRequest& request, Timestamp now, uint64_t session,
                   const Done<meta::Attr>& done, const Caller& caller);
   // Of the distinct chunks of a file, those of its recipe among them. Waits.
-  Result<ChunkTotals> ChunksOf(const InodePtr& inode);
+  Result<ChunkTotals> ChunksOf(const Context& context, const InodePtr& inode);
 
   const Services at_;
   Names& names_;

@@ -9,11 +9,7 @@ constexpr unsigned kStoreThreads = 32;
 constexpr unsigned kRoundThreads = 32;
 
 void PostOn(BlockingCalls& calls, const Caller& caller, std::function<void()> task, Done<void> refused) {
-  if (!caller.killed) {
-    if (!calls.Post(std::move(task))) refused(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
-    return;
-  }
-  calls.Post(std::move(task), caller.killed, [refused = std::move(refused)](const Error& why) { refused(why); });
+  calls.Post(caller.context, std::move(task), [refused = std::move(refused)](const Error& why) { refused(why); });
 }
 
 }  // namespace

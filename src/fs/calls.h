@@ -50,7 +50,6 @@ class SharedCalls final : public Calls {
   void Run(const Caller& caller, std::function<void()> task, Done<void> refused) override;
   void RunToWait(const Caller& caller, std::function<void()> task, Done<void> refused) override;
   void Stop() override;
-  BlockingCalls& for_store() { return for_store_; }
 
  private:
   BlockingCalls for_store_, for_rounds_;

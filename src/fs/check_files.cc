@@ -92,14 +92,14 @@ FilesCheck::Look FilesCheck::LookAt(const std::string& recipe, LiveCount& live) 
   return look;
 }
 
-void FilesCheck::CheckFile(kv::KvEntry entry, LiveCount& live, CheckReport& report) {
+void FilesCheck::CheckFile(const Context& context, kv::KvEntry entry, LiveCount& live, CheckReport& report) {
   const InodeId inode = meta::InodeOfKey(entry.key).value_or(InodeId{});
   for (int looks = 1;; looks++) {
     auto record = meta::FileRecord::Decode(entry.value);
     if (!record.ok()) return findings_.AddFile("its file record does not decode", inode);
     Look look = LookAt(record->recipe, live);
     // Chunks of a record that was replaced since may have been collected: it counts only if it still holds.
-    auto again = look.clean() ? Result<std::optional<kv::KvEntry>>(std::nullopt) : kv_.Get(entry.key);
+    auto again = look.clean() ? Result<std::optional<kv::KvEntry>>(std::nullopt) : kv_.Get(context, entry.key);
     bool is_gone = again.ok() && !again->has_value() && !look.clean();
     if (is_gone) return;
     if (again.ok() && again->has_value() && (*again)->revision != entry.revision && looks < Findings::kLooksMax) {
@@ -116,24 +116,24 @@ void FilesCheck::CheckFile(kv::KvEntry entry, LiveCount& live, CheckReport& repo
   }
 }
 
-Status FilesCheck::FindMissing(const std::stop_token& stop, CheckReport& report) {
+Status FilesCheck::FindMissing(const Context& context, CheckReport& report) {
   LiveCount live(chunks_);
-  CAIRNFS_RETURN_IF_ERROR(ScanPrefix(kv_, "D", stop, [&](const kv::KvEntry& entry) {
-    CheckFile(entry, live, report);
-    return !stop.stop_requested();
+  CAIRNFS_RETURN_IF_ERROR(ScanPrefix(context, kv_, "D", [&](const kv::KvEntry& entry) {
+    CheckFile(context, entry, live, report);
+    return !context.Expired();
   }));
   live_chunks_ = live.Count();
   return {};
 }
 
-Status FilesCheck::NoteDamagedFiles(const std::stop_token& stop) {
+Status FilesCheck::NoteDamagedFiles(const Context& context) {
   // Most pages that could not be read are chunks that were found missing or damaged, and are told as those.
   for (const UnreadablePage& unreadable : unreadable_pages_) {
     if (findings_.HasChunk(unreadable.page)) continue;
     findings_.AddFile("its recipe cannot be read: " + unreadable.why, unreadable.inode);
   }
   if (!findings_.HasChunks()) return {};
-  return ScanPrefix(kv_, "D", stop, [&](const kv::KvEntry& entry) {
+  return ScanPrefix(context, kv_, "D", [&](const kv::KvEntry& entry) {
     auto inode = meta::InodeOfKey(entry.key);
     auto record = meta::FileRecord::Decode(entry.value);
     if (!inode || !record.ok()) return true;
@@ -146,7 +146,7 @@ Status FilesCheck::NoteDamagedFiles(const std::stop_token& stop) {
                  .unreadable = [](const Digest&, const Error&) {},
                  .undecodable = [](const Error&) {}});
     if (!named.empty()) findings_.NoteFile(*inode, named);
-    return !stop.stop_requested();
+    return !context.Expired();
   });
 }
 

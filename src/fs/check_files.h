@@ -1,8 +1,6 @@
 // The part of a check that looks at content: each file's recipe can be read, and each chunk that it names is there.
 #pragma once
 
-#include <stop_token>
-
 #include "fs/findings.h"
 #include "kv/store.h"
 #include "store/chunk_store.h"
@@ -16,10 +14,10 @@ class FilesCheck {
 
   // Reads every recipe, and asks the index for every chunk. Beside everything else: a record that changed meanwhile is
   // looked at again. Sets bytes of `report`.
-  Status FindMissing(const std::stop_token& stop, CheckReport& report);
+  Status FindMissing(const Context& context, CheckReport& report);
   uint64_t live_chunks() const { return live_chunks_; }  // that files name, and that are there
   // Tells the findings which files name the chunks that are missing or damaged. REQUIRES: all of those are known.
-  Status NoteDamagedFiles(const std::stop_token& stop);
+  Status NoteDamagedFiles(const Context& context);
 
  private:
   // What one look at a record found.
@@ -35,7 +33,7 @@ class FilesCheck {
     std::string why;
   };
   class LiveCount;
-  void CheckFile(kv::KvEntry entry, LiveCount& live, CheckReport& report);
+  void CheckFile(const Context& context, kv::KvEntry entry, LiveCount& live, CheckReport& report);
   Look LookAt(const std::string& recipe, LiveCount& live);
 
   kv::KvStore& kv_;

@@ -39,18 +39,18 @@ struct Look {
   std::optional<meta::InodeRecord> record;
 };
 
-Result<Look> LookAt(kv::KvStore& kv, InodeId id) {
-  CAIRNFS_ASSIGN_OR_RETURN(auto entry, kv.Get(meta::InodeKey(id)));
+Result<Look> LookAt(const Context& context, kv::KvStore& kv, InodeId id) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, kv.Get(context, meta::InodeKey(id)));
   if (!entry) return Look{};
   CAIRNFS_ASSIGN_OR_RETURN(meta::InodeRecord record, meta::InodeRecord::Decode(entry->value));
   return Look{entry->revision, std::move(record)};
 }
 
 // Compares all names with all inodes. What was done meanwhile looks wrong too.
-Status FindSuspects(kv::KvStore& kv, const std::stop_token& stop, Findings& findings, CheckReport& report,
+Status FindSuspects(const Context& context, kv::KvStore& kv, Findings& findings, CheckReport& report,
                     Suspects& suspects) {
   NamesOfInodes names;
-  CAIRNFS_RETURN_IF_ERROR(ScanPrefix(kv, "E", stop, [&](const kv::KvEntry& entry) {
+  CAIRNFS_RETURN_IF_ERROR(ScanPrefix(context, kv, "E", [&](const kv::KvEntry& entry) {
     auto dentry = meta::DentryRecord::Decode(entry.value);
     if (!dentry.ok()) {
       findings.Add("a directory entry does not decode: " + dentry.error().message);
@@ -61,7 +61,7 @@ Status FindSuspects(kv::KvStore& kv, const std::stop_token& stop, Findings& find
     of_inode.type = dentry->type;
     return true;
   }));
-  CAIRNFS_RETURN_IF_ERROR(ScanPrefix(kv, "I", stop, [&](const kv::KvEntry& entry) {
+  CAIRNFS_RETURN_IF_ERROR(ScanPrefix(context, kv, "I", [&](const kv::KvEntry& entry) {
     auto id = meta::InodeOfKey(entry.key);
     auto record = meta::InodeRecord::Decode(entry.value);
     if (!id || !record.ok()) {
@@ -83,15 +83,15 @@ Status FindSuspects(kv::KvStore& kv, const std::stop_token& stop, Findings& find
 
 // One more look at the suspects alone: drops those that are right, reports those that are wrong for sure. Every change
 // of an inode's names changes its record, so a record that stayed the same while the names were counted had that count.
-Status LookAgain(kv::KvStore& kv, const std::stop_token& stop, bool last, Findings& findings, Suspects& suspects) {
+Status LookAgain(const Context& context, kv::KvStore& kv, bool last, Findings& findings, Suspects& suspects) {
   for (auto suspect = suspects.begin(); suspect != suspects.end();) {
-    CAIRNFS_ASSIGN_OR_RETURN(Look look, LookAt(kv, suspect->first));
+    CAIRNFS_ASSIGN_OR_RETURN(Look look, LookAt(context, kv, suspect->first));
     suspect->second.revision = look.revision;
     bool removed = !look.record && suspect->second.was_there;
     suspect = removed ? suspects.erase(suspect) : std::next(suspect);
   }
   NamesOfInodes names;
-  CAIRNFS_RETURN_IF_ERROR(ScanPrefix(kv, "E", stop, [&](const kv::KvEntry& entry) {
+  CAIRNFS_RETURN_IF_ERROR(ScanPrefix(context, kv, "E", [&](const kv::KvEntry& entry) {
     auto dentry = meta::DentryRecord::Decode(entry.value);
     if (!dentry.ok() || !suspects.contains(dentry->inode)) return true;
     InodeNames& of_inode = names[dentry->inode];
@@ -102,7 +102,7 @@ Status LookAgain(kv::KvStore& kv, const std::stop_token& stop, bool last, Findin
   for (auto suspect = suspects.begin(); suspect != suspects.end();) {
     auto& [id, before] = *suspect;
     const InodeNames of_inode = names[id];
-    CAIRNFS_ASSIGN_OR_RETURN(Look look, LookAt(kv, id));
+    CAIRNFS_ASSIGN_OR_RETURN(Look look, LookAt(context, kv, id));
     std::string wrong;
     if (look.record) wrong = WhatIsWrong(id, *look.record, of_inode);
     if (!look.record && before.revision == 0 && of_inode.count > 0) {
@@ -118,11 +118,11 @@ Status LookAgain(kv::KvStore& kv, const std::stop_token& stop, bool last, Findin
 
 }  // namespace
 
-Status CheckNames(kv::KvStore& kv, const std::stop_token& stop, Findings& findings, CheckReport& report) {
+Status CheckNames(const Context& context, kv::KvStore& kv, Findings& findings, CheckReport& report) {
   Suspects suspects;
-  CAIRNFS_RETURN_IF_ERROR(FindSuspects(kv, stop, findings, report, suspects));
+  CAIRNFS_RETURN_IF_ERROR(FindSuspects(context, kv, findings, report, suspects));
   for (int look = 1; !suspects.empty() && look <= Findings::kLooksMax; look++) {
-    CAIRNFS_RETURN_IF_ERROR(LookAgain(kv, stop, look == Findings::kLooksMax, findings, suspects));
+    CAIRNFS_RETURN_IF_ERROR(LookAgain(context, kv, look == Findings::kLooksMax, findings, suspects));
   }
   return {};
 }

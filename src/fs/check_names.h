@@ -9,6 +9,6 @@ namespace cairnfs::fs {
 
 // Beside everything else: what looks wrong is looked at again, by itself, until its record did not change meanwhile.
 // Counts inodes into `report`.
-Status CheckNames(kv::KvStore& kv, const std::stop_token& stop, Findings& findings, CheckReport& report);
+Status CheckNames(const Context& context, kv::KvStore& kv, Findings& findings, CheckReport& report);
 
 }  // namespace cairnfs::fs

@@ -29,19 +29,19 @@ class Checker {
         rounds_(rounds) {}
   ~Checker() { Stop(); }
 
-  // kBusy while another check runs; kInterrupted once `stop` is set, or Stop was called; kUnavailable when the system
-  // gives no thread for it.
-  void Request(const std::stop_token& stop, Done<CheckReport> done);
+  // kBusy while another check runs; kInterrupted once the context has expired, or Stop was called; kUnavailable when
+  // the system gives no thread for it.
+  void Request(const Context& context, Done<CheckReport> done);
   CheckProgress progress() const { return {phase_.load(), bytes_done_.load(), bytes_total_.load()}; }  // any thread
   // Gives up the check that runs and waits for its thread. Later requests are refused.
   void Stop();
 
  private:
-  void Run(const std::stop_token& asker, const Done<CheckReport>& done);
-  Result<CheckReport> Check(const std::stop_token& stop);
-  Status AwaitRound(const std::stop_token& stop);
-  Status CheckTables(const std::stop_token& stop, Findings& findings);
-  Status NoteRepaired(const std::stop_token& stop, Findings& findings);
+  void Run(const Context& asker, const Done<CheckReport>& done);
+  Result<CheckReport> Check(const Context& context);
+  Status AwaitRound(const Context& context);
+  Status CheckTables(const Context& context, Findings& findings);
+  Status NoteRepaired(const Context& context, Findings& findings);
 
   // Constant.
   kv::KvStore& kv_;

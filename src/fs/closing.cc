@@ -48,7 +48,8 @@ Status CheckPublished(const InodePtr& inode) {
 
 void AfterClosed(const RoundWait& at, const Caller& caller, Done<void> then) {
   Calls& calls = at.calls;
-  auto run = [&calls, caller, then = Done<void>(at.waits.UnlessKilled(caller, std::move(then)))](const Status& status) {
+  auto run = [&calls, caller,
+              then = Done<void>(at.waits.Within(caller.context, std::move(then)))](const Status& status) {
     calls.Run(
         caller, [then, status] { then(status); }, then);
   };

@@ -1,8 +1,6 @@
 #include "fs/cluster_host.h"
 
-#include "base/clock.h"
 #include "cluster/records.h"
-#include "kv/patience.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -27,27 +25,30 @@ bool IsInDoubt(const Result<uint64_t>& revision) {
   return !revision.ok() && revision.error().code != ErrorCode::kStale && kv::MayHaveRun(revision.error().code);
 }
 
-bool IsForsaken(const Caller& caller) {
-  return (caller.cancelled && caller.cancelled()) || kv::Patience::IsWaitOver(nullptr);
-}
-
-Error Forsaken() { return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited"); }
+Error CallerIsGone() { return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited"); }
 
 ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names,
                          Durability durability)
     : parts_(parts), kv_(kv), levels_(kv, names, durability), self_(parts.membership.self().AsKey()) {}
 
-Result<cluster::ClusterChunkStore::Unreadable> ClusterHost::SyncReadableChunks(Durability level,
-                                                                               const SyncLimits& limits) {
+Result<cluster::ClusterChunkStore::Unreadable> ClusterHost::SyncReadableChunks(const Context& context,
+                                                                               Durability level) {
   using Scope = cluster::ClusterChunkStore::SyncScope;
-  return parts_.chunks.SyncReadable(level == Durability::kLocal ? Scope::kThisNode : Scope::kCopies, limits);
+  return parts_.chunks.SyncReadable(context, level == Durability::kLocal ? Scope::kThisNode : Scope::kCopies);
 }
 
 Status ClusterHost::BeginSession() {
   CAIRNFS_ASSIGN_OR_RETURN(const cluster::Membership::Session session, parts_.membership.session());
   if (session_key_.empty()) session_key_ = session.key;
+  MutexLock lock(mutex_);
   session_.store(session.revision, std::memory_order_release);
+  session_begun_.NotifyAll();
   return {};
+}
+
+bool ClusterHost::AwaitSession(const Context& context) {
+  MutexLock lock(mutex_);
+  return context.Wait(mutex_, session_begun_, [this] { return session() != 0; });
 }
 
 void ClusterHost::OweCopies(std::span<const store::ChunkPin> pins) {
@@ -89,9 +90,9 @@ std::string ClusterHost::NameOf(std::string_view node) const {
   return info == nullptr || info->name.empty() ? id->ToHex() : info->name;
 }
 
-Result<std::vector<cluster::NodeId>> ClusterHost::OthersWithSession() {
+Result<std::vector<cluster::NodeId>> ClusterHost::OthersWithSession(const Context& context) {
   std::vector<cluster::NodeId> others;
-  CAIRNFS_ASSIGN_OR_RETURN(auto members, kv_.Range(cluster::MembersBegin(), cluster::MembersEnd(), 0));
+  CAIRNFS_ASSIGN_OR_RETURN(auto members, kv_.Range(context, cluster::MembersBegin(), cluster::MembersEnd(), 0));
   for (const kv::KvEntry& entry : members.entries) {
     const auto key = cluster::ParseMemberKey(entry.key);
     if (!key || key->kind != cluster::MemberKey::kSession || key->id.AsKey() == self_) continue;
@@ -106,13 +107,13 @@ bool ClusterHost::IsFirstUp() const {
   return first != nullptr && first->id.AsKey() == self_;
 }
 
-Result<std::vector<bool>> ClusterHost::HeldElsewhere(const std::vector<InodeId>& inodes) {
+Result<std::vector<bool>> ClusterHost::HeldElsewhere(const Context& context, const std::vector<InodeId>& inodes) {
   std::vector<bool> held(inodes.size(), false);
   // The view may lag behind a node that has just joined, and has opened the file since.
-  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<cluster::NodeId> others, OthersWithSession());
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<cluster::NodeId> others, OthersWithSession(context));
   for (const cluster::NodeId& node : others) {
-    const auto deadline = Clock::Now() + kOrphanAnswer;
-    CAIRNFS_ASSIGN_OR_RETURN(std::vector<bool> there, parts_.peers.HoldOrphans(node, inodes, deadline));
+    CAIRNFS_ASSIGN_OR_RETURN(std::vector<bool> there,
+                             parts_.peers.HoldOrphans(context.WithTimeout(kOrphanAnswer), node, inodes));
     for (size_t i = 0; i < held.size() && i < there.size(); i++) held[i] = held[i] || there[i];
   }
   return held;

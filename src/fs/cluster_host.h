@@ -28,10 +28,8 @@ Error Unanswered();
 // Of a commit: it is not known whether it ran, or runs yet. Where the session is gone that does not matter.
 bool IsInDoubt(const Result<uint64_t>& revision);
 
-// Whether nobody waits any more for what this thread does for the caller (Caller::cancelled, kv::Patience).
-bool IsForsaken(const Caller& caller);
-// kInterrupted: what is given up then.
-Error Forsaken();
+// kInterrupted: what is given up once nobody waits for it any more.
+Error CallerIsGone();
 
 class ClusterHost {
  public:
@@ -44,8 +42,7 @@ class ClusterHost {
   Levels& levels() { return levels_; }
   // Makes what was put durable, at this level, but for the chunks that it returns, which cannot be read back
   // (ClusterChunkStore).
-  using SyncLimits = cluster::ClusterChunkStore::SyncLimits;
-  Result<cluster::ClusterChunkStore::Unreadable> SyncReadableChunks(Durability level, const SyncLimits& limits = {});
+  Result<cluster::ClusterChunkStore::Unreadable> SyncReadableChunks(const Context& context, Durability level);
   using SizedChunk = cluster::ClusterChunkStore::Sized;
   // ClusterChunkStore::Cover.
   std::vector<store::ChunkPin> CoverChunks(std::span<const SizedChunk> chunks) { return parts_.chunks.Cover(chunks); }
@@ -57,6 +54,7 @@ class ClusterHost {
   // under an earlier one is never published.
   uint64_t session() const { return session_.load(std::memory_order_acquire); }
   void EndSession() { session_.store(0, std::memory_order_release); }
+  bool AwaitSession(const Context& context);  // false: the context expired while there was none
   // As its transactions are refused: if it is this host's still, which takes leave of it soon.
   void EndSession(uint64_t session) { session_.compare_exchange_strong(session, 0); }
   Status BeginSession();  // that of the membership; the error of that
@@ -81,10 +79,10 @@ class ClusterHost {
 
   static constexpr size_t kAskedAtOnce = 1024;  // files; many cost little more than one
   // Of each: whether a process on some other host that is up has it open. kUnavailable: one does not answer.
-  Result<std::vector<bool>> HeldElsewhere(const std::vector<InodeId>& inodes);
+  Result<std::vector<bool>> HeldElsewhere(const Context& context, const std::vector<InodeId>& inodes);
 
  private:
-  Result<std::vector<cluster::NodeId>> OthersWithSession();  // as the store has it now
+  Result<std::vector<cluster::NodeId>> OthersWithSession(const Context& context);  // as the store has it now
 
   const FileSystem::ClusterParts parts_;
   kv::KvStore& kv_;
@@ -92,6 +90,8 @@ class ClusterHost {
   const std::string self_;
   std::string session_key_;  // constant once a session was begun: the same for all of them
   std::atomic<uint64_t> session_{0};
+  Mutex mutex_;
+  CondVar session_begun_;
 };
 
 }  // namespace cairnfs::fs

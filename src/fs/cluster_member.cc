@@ -41,11 +41,11 @@ Status ClusterMember::BeginSession() {
   const auto wait_max =
       std::min<std::chrono::milliseconds>(std::chrono::milliseconds(at_.options.metadata_wait_ms), kStartWaitMax);
   for (int tries = 1;; ++tries) {
-    (void)at_.host.membership().WaitForSession(wait_max).ok();
+    (void)at_.host.membership().WaitForSession(Context().WithTimeout(wait_max)).ok();
     const Status begun = at_.host.BeginSession();
     if (begun.ok() || begun.error().code != ErrorCode::kStale || tries == kStartTriesMax) return begun;
     CAIRNFS_RETURN_IF_ERROR(at_.host.membership().Rejoin());
-    CAIRNFS_RETURN_IF_ERROR(at_.parts.names.ForgetReservedInodes());
+    CAIRNFS_RETURN_IF_ERROR(at_.parts.names.ForgetReservedInodes({}));
   }
 }
 
@@ -114,17 +114,18 @@ void ClusterMember::LoseSession() {
   at_.host.EndSession();
   DropUnpublished();
   if (at_.parts.locks != nullptr) at_.parts.locks->ForgetAll();
-  while (!at_.stop.stop_requested()) {
+  const Context context(at_.stop.get_token());
+  while (!context.IsStopped()) {
     Status status = at_.host.membership().Rejoin();
     // Before a file is made in the new session: the store may have gone back to before its number was given out.
-    if (status.ok()) status = at_.parts.names.ForgetReservedInodes();
+    if (status.ok()) status = at_.parts.names.ForgetReservedInodes(context);
     if (status.ok()) status = at_.host.BeginSession();
     if (status.ok()) {
       spdlog::info("this host has a new session with the cluster");
       return;
     }
     spdlog::warn("no new session with the cluster yet: {}", status.error().message);
-    Clock::SleepFor(kRejoinEvery);
+    static_cast<void>(context.Sleep(kRejoinEvery));
   }
 }
 

@@ -150,14 +150,14 @@ bool Collector::IsDue() const {
 
 Result<uint64_t> Collector::TakeOwed(kv::KvStore& kv, const FsOptions& options) {
   if (!options.collect_by_itself || options.read_only) return 0;
-  CAIRNFS_ASSIGN_OR_RETURN(auto left, kv.Get(meta::FreedBytesKey()));
+  CAIRNFS_ASSIGN_OR_RETURN(auto left, kv.Get({}, meta::FreedBytesKey()));
   if (left) {
-    CAIRNFS_RETURN_IF_ERROR(kv.Commit(kv::Transaction().Delete(meta::FreedBytesKey())));
+    CAIRNFS_RETURN_IF_ERROR(kv.Commit({}, kv::Transaction().Delete(meta::FreedBytesKey())));
     Decoder decoder(left->value);
     const uint64_t bytes = decoder.U64();
     return decoder.Finished() ? bytes : options.collect_after_bytes;
   }
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange files, kv.Range("D", kv::PrefixEnd("D"), 1));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange files, kv.Range({}, "D", kv::PrefixEnd("D"), 1));
   return files.entries.empty() ? 0 : options.collect_after_bytes;
 }
 
@@ -176,7 +176,7 @@ cairnfs::Status Collector::WriteOwed() {
     MutexLock lock(mutex_);
     bytes = freed_bytes_;
   }
-  CAIRNFS_RETURN_IF_ERROR(kv_.Commit(kv::Transaction().Put(meta::FreedBytesKey(), Encoder().U64(bytes).Take())));
+  CAIRNFS_RETURN_IF_ERROR(kv_.Commit({}, kv::Transaction().Put(meta::FreedBytesKey(), Encoder().U64(bytes).Take())));
   return {};
 }
 
@@ -248,13 +248,14 @@ Result<LiveCount> Collector::CountOnce() {
   LiveSet live;
   static_cast<void>(chunks_->Sync().ok());  // as in CollectOnce
   chunks_->BeginCollection();
-  if (cairnfs::Status marked = Mark(live, count_stop_.get_token()); !marked.ok()) {
+  if (cairnfs::Status marked = Mark(Context(count_stop_.get_token()), live); !marked.ok()) {
     chunks_->AbortCollection();
     return marked.error();
   }
   live.Seal();
   auto is_live = [&](const Digest& digest) { return live.Contains(digest); };
-  CAIRNFS_ASSIGN_OR_RETURN(const store::LiveTotals totals, chunks_->CountLive(is_live, count_stop_.get_token()));
+  CAIRNFS_ASSIGN_OR_RETURN(const store::LiveTotals totals,
+                           chunks_->CountLive(Context(count_stop_.get_token()), is_live));
   return LiveCount{totals, Clock::Now()};
 }
 
@@ -269,7 +270,7 @@ void Collector::Run() {
     AnswerCounts();
     std::vector<Done<CollectionStatus>> requests;
     uint64_t freed_before = 0;
-    std::stop_token stop;
+    Context context;
     {
       MutexLock lock(mutex_);
       if (!count_requests_.empty()) continue;
@@ -283,10 +284,10 @@ void Collector::Run() {
       freed_before = std::exchange(freed_bytes_, 0);
       is_room_short_ = false;
       is_working_ = true;
-      stop = stop_.get_token();
+      context = Context(stop_.get_token());
     }
     const auto began = Clock::Now();
-    cairnfs::Status status = stop.stop_requested() ? cairnfs::Status(WhyStopped()) : CollectOnce(stop);
+    cairnfs::Status status = context.Expired() ? cairnfs::Status(WhyStopped()) : CollectOnce(context);
     const store::StoreStats left = status.ok() ? chunks_->Stats() : store::StoreStats();
     {
       MutexLock lock(mutex_);
@@ -340,7 +341,7 @@ void Collector::NoteFailure(const Error& error, uint64_t freed_before) {
   spdlog::warn("collection failed: {}", error.message);
 }
 
-cairnfs::Status Collector::CollectOnce(const std::stop_token& stop) {
+cairnfs::Status Collector::CollectOnce(const Context& context) {
   if (chunks_ == nullptr) return SeveralHosts();
   running_ = true;
   struct Clear {
@@ -364,11 +365,11 @@ cairnfs::Status Collector::CollectOnce(const std::stop_token& stop) {
   set_phase("mark");
   LiveSet live;
   chunks_->BeginCollection();
-  cairnfs::Status status = Mark(live, stop);
+  cairnfs::Status status = Mark(context, live);
   live.Seal();
   collect_marked.Pass();
   if (status.ok()) status = rounds_.RequestAndWait(SyncRounds::Scope::kNames);
-  if (status.ok() && stop.stop_requested()) status = WhyStopped();
+  if (status.ok() && context.Expired()) status = WhyStopped();
   collect_synced.Pass();
   if (!status.ok()) {
     chunks_->AbortCollection();
@@ -377,18 +378,18 @@ cairnfs::Status Collector::CollectOnce(const std::stop_token& stop) {
   set_phase("sweep");
   store::SweepOptions sweep;
   sweep.bytes_per_second_max = bytes_per_second_max_;
-  sweep.stop = stop;
-  status = chunks_->Sweep([&](const Digest& digest) { return live.Contains(digest); }, sweep, progress_);
+  status = chunks_->Sweep(
+      context, [&](const Digest& digest) { return live.Contains(digest); }, sweep, progress_);
   collect_swept.Pass();
   return status;
 }
 
-cairnfs::Status Collector::Mark(LiveSet& live, const std::stop_token& stop) {
+cairnfs::Status Collector::Mark(const Context& context, LiveSet& live) {
   std::string begin = "D";
   const std::string end = kv::PrefixEnd("D");
   for (bool more = true; more;) {
-    if (stop.stop_requested()) return WhyStopped();
-    CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, kv_.Range(begin, end, kRecordsPerRead));
+    if (context.Expired()) return WhyStopped();
+    CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, kv_.Range(context, begin, end, kRecordsPerRead));
     for (const kv::KvEntry& entry : range.entries) {
       auto record = meta::FileRecord::Decode(entry.value);
       if (!record.ok()) return record.error().WithContext("record of a file");
@@ -396,7 +397,7 @@ cairnfs::Status Collector::Mark(LiveSet& live, const std::stop_token& stop) {
       cairnfs::Status marked = MarkFile(*record, *chunks_, add);
       if (!marked.ok()) {
         // Replaced and collected pages mean that the record changed under the mark: read it again.
-        CAIRNFS_ASSIGN_OR_RETURN(auto again, kv_.Get(entry.key));
+        CAIRNFS_ASSIGN_OR_RETURN(auto again, kv_.Get(context, entry.key));
         if (again && again->revision == entry.revision) {
           const InodeId inode = meta::InodeOfKey(entry.key).value_or(InodeId{0});
           const std::string what = "the recipe of inode " + std::to_string(inode.value);

@@ -77,8 +77,8 @@ class Collector {
   cairnfs::Status WriteOwed();
   bool IsDue() const REQUIRES_LOCK(mutex_);
   void NoteFailure(const Error& error, uint64_t freed_before) REQUIRES_LOCK(mutex_);
-  cairnfs::Status CollectOnce(const std::stop_token& stop);
-  cairnfs::Status Mark(LiveSet& live, const std::stop_token& stop);
+  cairnfs::Status CollectOnce(const Context& context);
+  cairnfs::Status Mark(const Context& context, LiveSet& live);
 
   kv::KvStore& kv_;
   store::LocalChunkStore* const chunks_;

@@ -35,13 +35,13 @@ Result<std::optional<uint64_t>> FindHoleIn(Content& content, uint64_t offset, ui
 
 // Loads the pages of the recipe that tell of the range; they are read while nobody waits for the inode's lock, which a
 // round may want. A failure shows when they are needed.
-void Contents::LoadPages(const InodePtr& inode, uint64_t offset, uint64_t length) {
+void Contents::LoadPages(const Context& context, const InodePtr& inode, uint64_t offset, uint64_t length) {
   length = std::min(length, kFileSizeMax - std::min(offset, kFileSizeMax));
   for (;;) {
     std::vector<Digest> pages;
     {
       MutexLock lock(inode->mutex);
-      if (!Load(inode).ok()) return;
+      if (!Load(context, inode).ok()) return;
       pages = inode->content->extents.MissingPages(offset, length, kPagesAtOnce);
     }
     if (pages.empty()) return;
@@ -67,13 +67,14 @@ Result<uint64_t> Contents::BytesMissingIn(const InodePtr& inode, uint64_t begin,
   return missing;
 }
 
-Result<uint64_t> Contents::FindSought(const InodePtr& inode, uint64_t offset, FileSystem::Seek what) {
+Result<uint64_t> Contents::FindSought(const Context& context, const InodePtr& inode, uint64_t offset,
+                                      FileSystem::Seek what) {
   store::ChunkStore& chunks = parts_.chunks;
   for (uint64_t from = offset;;) {
     // Of data the first page tells, of a hole perhaps the last one.
-    LoadPages(inode, from, what == FileSystem::Seek::kData ? 1 : kSoughtAtOnce);
+    LoadPages(context, inode, from, what == FileSystem::Seek::kData ? 1 : kSoughtAtOnce);
     MutexLock lock(inode->mutex);
-    CAIRNFS_RETURN_IF_ERROR(Load(inode));
+    CAIRNFS_RETURN_IF_ERROR(Load(context, inode));
     Content& content = *inode->content;
     if (from >= content.size) break;
     const bool is_last = what == FileSystem::Seek::kData || content.size - from <= kSoughtAtOnce;
@@ -91,13 +92,13 @@ Result<uint64_t> Contents::FindSought(const InodePtr& inode, uint64_t offset, Fi
 
 // The extents of [offset, offset + length) with everything accepted before the call in them; `pins` takes a pin for
 // each, unless it is null. Lowers `length` to what the file has.
-Result<std::vector<Extent>> Contents::StoredExtents(const InodePtr& inode, uint64_t offset, uint64_t& length,
-                                                    std::vector<store::ChunkPin>* pins) {
-  LoadPages(inode, offset, length);
+Result<std::vector<Extent>> Contents::StoredExtents(const Context& context, const InodePtr& inode, uint64_t offset,
+                                                    uint64_t& length, std::vector<store::ChunkPin>* pins) {
+  LoadPages(context, inode, offset, length);
   std::vector<Extent> extents;
   {
     MutexLock lock(inode->mutex);
-    CAIRNFS_RETURN_IF_ERROR(Load(inode));
+    CAIRNFS_RETURN_IF_ERROR(Load(context, inode));
     streams_.CutAll(inode);
     uint64_t target = inode->content->next_chunk_id - 1;
     while (inode->content && !inode->content->flying.empty() && inode->content->flying.begin()->first <= target) {
@@ -107,7 +108,7 @@ Result<std::vector<Extent>> Contents::StoredExtents(const InodePtr& inode, uint6
       }
       inode->changed_state.Wait(inode->mutex);
     }
-    CAIRNFS_RETURN_IF_ERROR(Load(inode));
+    CAIRNFS_RETURN_IF_ERROR(Load(context, inode));
     Content& content = *inode->content;
     length = offset >= content.size ? 0 : std::min(length, content.size - offset);
     if (content.HasLost(offset, offset + length)) {

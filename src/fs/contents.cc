@@ -22,13 +22,13 @@ constexpr auto kOldPagesWrittenBackIn = std::chrono::seconds(10);
 
 }  // namespace
 
-Result<bool> Contents::Load(const InodePtr& inode, MayWait may_wait) {
+Result<bool> Contents::Load(const Context& context, const InodePtr& inode, MayWait may_wait) {
   if (inode->content && !inode->content->must_reload()) return true;
-  return records_.Load(inode, may_wait);
+  return records_.Load(context, inode, may_wait);
 }
 
-Status Contents::Load(const InodePtr& inode) {
-  CAIRNFS_ASSIGN_OR_RETURN(const bool is_loaded, Load(inode, MayWait::kYes));
+Status Contents::Load(const Context& context, const InodePtr& inode) {
+  CAIRNFS_ASSIGN_OR_RETURN(const bool is_loaded, Load(context, inode, MayWait::kYes));
   static_cast<void>(is_loaded);
   return {};
 }
@@ -74,13 +74,13 @@ std::optional<Status> Contents::TryChange(const FileChange& change, MayWait may_
   const InodePtr& inode = change.inode;
   SyncRounds::Operation operation(rounds_);
   MutexLock lock(inode->mutex);
-  auto loaded = Load(inode, may_wait);
+  auto loaded = Load(change.caller.context, inode, may_wait);
   // A session that is lost from here on finds the change made, and gives it up.
   CAIRNFS_RETURN_IF_ERROR(records_.CheckSession(change.session));
   if (!loaded.ok() && change.empties) {
     spdlog::warn("inode {} is emptied without its recipe, which cannot be read: {}", inode->id.value,
                  loaded.error().message);
-    CAIRNFS_ASSIGN_OR_RETURN(const chunking::Owner owner, FindOwner(parts_, inode->id));
+    CAIRNFS_ASSIGN_OR_RETURN(const chunking::Owner owner, FindOwner(change.caller.context, parts_, inode->id));
     records_.BeginAnew(inode, owner);
     loaded = true;
   }

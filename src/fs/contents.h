@@ -44,8 +44,8 @@ class Contents {
         waiters_(waiters) {}
 
   // Reads the inode's record if its content is not in memory. False when that would have to wait for chunks.
-  Result<bool> Load(const InodePtr& inode, MayWait may_wait) REQUIRES_LOCK(inode->mutex);
-  Status Load(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // may wait
+  Result<bool> Load(const Context& context, const InodePtr& inode, MayWait may_wait) REQUIRES_LOCK(inode->mutex);
+  Status Load(const Context& context, const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // may wait
   // Once nobody has the file open, and its record tells all there is to know.
   void DropIfUnused(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void MarkChanged(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // REQUIRES: an Operation is held
@@ -68,11 +68,11 @@ class Contents {
              std::vector<store::ChunkPin> pins) REQUIRES_LOCK(inode->mutex);
   // How many bytes of the range the file has neither stored nor accepted.
   Result<uint64_t> BytesMissingIn(const InodePtr& inode, uint64_t begin, uint64_t end) REQUIRES_LOCK(inode->mutex);
-  Result<uint64_t> FindSought(const InodePtr& inode, uint64_t offset, FileSystem::Seek what);
+  Result<uint64_t> FindSought(const Context& context, const InodePtr& inode, uint64_t offset, FileSystem::Seek what);
   // The extents of [offset, offset + length) with everything accepted before the call in them; `pins` takes a pin for
   // each, unless it is null. Lowers `length` to what the file has. Waits.
-  Result<std::vector<Extent>> StoredExtents(const InodePtr& inode, uint64_t offset, uint64_t& length,
-                                            std::vector<store::ChunkPin>* pins);
+  Result<std::vector<Extent>> StoredExtents(const Context& context, const InodePtr& inode, uint64_t offset,
+                                            uint64_t& length, std::vector<store::ChunkPin>* pins);
 
   // Bytes that the kernel writes back of its page cache. True: the caller is to call Streams::BeginCut.
   bool AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
@@ -85,7 +85,7 @@ class Contents {
 
  private:
   void GiveBackBuffers(std::chrono::milliseconds without_release);
-  void LoadPages(const InodePtr& inode, uint64_t offset, uint64_t length);
+  void LoadPages(const Context& context, const InodePtr& inode, uint64_t offset, uint64_t length);
   void ForgetOldWrites(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 
   const FileSystem::Parts& parts_;

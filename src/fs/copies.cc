@@ -9,9 +9,9 @@
 
 namespace cairnfs::fs {
 
-Result<std::string> LocalCopies::LevelOf(InodeId) { return std::string(CAIRNFS_DURABILITY_LOCAL); }
+Result<std::string> LocalCopies::LevelOf(const Context&, InodeId) { return std::string(CAIRNFS_DURABILITY_LOCAL); }
 
-Status LocalCopies::SetLevel(InodeId, std::optional<std::string_view>) {
+Status LocalCopies::SetLevel(const Context&, InodeId, std::optional<std::string_view>) {
   return MakeError(ErrorCode::kNotSupported, "this host is alone: there is one level, " CAIRNFS_DURABILITY_LOCAL);
 }
 
@@ -40,23 +40,23 @@ bool LocalCopies::IsPending(InodeId id, uint32_t mode) {
   });
 }
 
-Result<std::string> LocalCopies::DurabilityOf(InodeId id) {
+Result<std::string> LocalCopies::DurabilityOf(const Context& context, InodeId id) {
   std::set<InodeId> lost = at_.lost.Inodes();
   if (lost.contains(id)) return std::string(CAIRNFS_DURABILITY_LOST);
-  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, at_.parts.names.GetAttr(id));
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, at_.parts.names.GetAttr(context, id));
   if (S_ISDIR(attr.mode) && !lost.empty()) {
-    const auto found = FindNames(at_.parts.names, id, std::move(lost));
+    const auto found = FindNames(context, at_.parts.names, id, std::move(lost));
     if (found.ok() && !found->empty()) return std::string(CAIRNFS_DURABILITY_LOST);
   }
   return std::string(IsPending(id, attr.mode) ? CAIRNFS_DURABILITY_PENDING : CAIRNFS_DURABILITY_LOCAL);
 }
 
-Result<std::string> SharedCopies::LevelOf(InodeId id) {
-  CAIRNFS_ASSIGN_OR_RETURN(const Durability level, at_.host.levels().Of(id));
+Result<std::string> SharedCopies::LevelOf(const Context& context, InodeId id) {
+  CAIRNFS_ASSIGN_OR_RETURN(const Durability level, at_.host.levels().Of(context, id));
   return std::string(NameOf(level));
 }
 
-Status SharedCopies::SetLevel(InodeId directory, std::optional<std::string_view> name) {
+Status SharedCopies::SetLevel(const Context& context, InodeId directory, std::optional<std::string_view> name) {
   std::optional<Durability> level;
   if (name) {
     level = DurabilityOfName(*name);
@@ -65,30 +65,31 @@ Status SharedCopies::SetLevel(InodeId directory, std::optional<std::string_view>
                        "a level is " CAIRNFS_DURABILITY_LOCAL " or " CAIRNFS_DURABILITY_REPLICATED);
     }
   }
-  return at_.host.levels().Set(directory, level);
+  return at_.host.levels().Set(context, directory, level);
 }
 
-Result<SharedCopies::Marked> SharedCopies::FindMarked(const meta::Attr& attr, bool is_pending) {
+Result<SharedCopies::Marked> SharedCopies::FindMarked(const Context& context, const meta::Attr& attr, bool is_pending) {
   Marked found{.by_live = is_pending};
   if (!S_ISDIR(attr.mode)) {
-    CAIRNFS_ASSIGN_OR_RETURN(const auto state, at_.parts.names.ReadFile(attr.inode, meta::Namespace::WithMarks::kYes));
+    CAIRNFS_ASSIGN_OR_RETURN(const auto state,
+                             at_.parts.names.ReadFile(context, attr.inode, meta::Namespace::WithMarks::kYes));
     for (const meta::Mark& mark : state.marks) (at_.host.Lives(mark) ? found.by_live : found.by_dead) = true;
     return found;
   }
-  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<meta::Namespace::MarkedFile> marked, at_.parts.names.ListMarks());
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<meta::Namespace::MarkedFile> marked, at_.parts.names.ListMarks(context));
   std::vector<InodeId> live, dead;
   for (const auto& file : marked) (at_.host.Lives(file.mark) ? live : dead).push_back(file.inode);
-  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> dead_below, at_.unpublished.LyingBelow({attr}, dead));
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> dead_below, at_.unpublished.LyingBelow(context, {attr}, dead));
   found.by_dead = !dead_below.empty();
   if (is_pending || found.by_dead) return found;
-  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> live_below, at_.unpublished.LyingBelow({attr}, live));
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> live_below, at_.unpublished.LyingBelow(context, {attr}, live));
   found.by_live = !live_below.empty();
   return found;
 }
 
-Result<std::string> SharedCopies::DurabilityOf(InodeId id) {
+Result<std::string> SharedCopies::DurabilityOf(const Context& context, InodeId id) {
   if (at_.lost.Inodes().contains(id)) return std::string(CAIRNFS_DURABILITY_LOST);
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, at_.parts.names.GetAttr(id));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, at_.parts.names.GetAttr(context, id));
   bool is_pending = false, is_local = false;
   if (S_ISDIR(attr.mode)) {
     is_pending = !at_.rounds.NothingPending();
@@ -97,25 +98,26 @@ Result<std::string> SharedCopies::DurabilityOf(InodeId id) {
     is_pending = inode->content && inode->content->changed;
     is_local = inode->content && inode->content->shared().published_locally;
   }
-  CAIRNFS_ASSIGN_OR_RETURN(const Marked marked, FindMarked(attr, is_pending));
+  CAIRNFS_ASSIGN_OR_RETURN(const Marked marked, FindMarked(context, attr, is_pending));
   if (marked.by_dead) return std::string(CAIRNFS_DURABILITY_LOST);
   is_pending = marked.by_live;
   if (is_pending) return std::string(CAIRNFS_DURABILITY_PENDING);
   // Wherever it lies by now. Which of the missing copies are of this file is not looked up.
   if (!is_local && at_.parts.lacks_copies) is_local = at_.parts.lacks_copies();
   if (is_local) return std::string(CAIRNFS_DURABILITY_LOCAL);
-  CAIRNFS_ASSIGN_OR_RETURN(const Durability level, at_.host.levels().Of(id));
+  CAIRNFS_ASSIGN_OR_RETURN(const Durability level, at_.host.levels().Of(context, id));
   return std::string(NameOf(level));
 }
 
-Status SharedCopies::CheckBelow(InodeId inode) {
-  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, at_.parts.names.GetAttr(inode));
+Status SharedCopies::CheckBelow(const Context& context, InodeId inode) {
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, at_.parts.names.GetAttr(context, inode));
   if (S_ISREG(attr.mode)) {
-    CAIRNFS_ASSIGN_OR_RETURN(meta::FileState state, at_.parts.names.ReadFile(inode, meta::Namespace::WithMarks::kYes));
+    CAIRNFS_ASSIGN_OR_RETURN(meta::FileState state,
+                             at_.parts.names.ReadFile(context, inode, meta::Namespace::WithMarks::kYes));
     attr.marks = std::move(state.marks);
   }
   CommitFailure failure;
-  CAIRNFS_ASSIGN_OR_RETURN(failure.causes, at_.unpublished.Find({std::move(attr)}));
+  CAIRNFS_ASSIGN_OR_RETURN(failure.causes, at_.unpublished.Find(context, {std::move(attr)}));
   if (failure.causes.empty()) return {};
   return MakeError(ErrorCode::kIo, failure.JoinCauses());
 }
@@ -127,17 +129,12 @@ std::optional<FileSystem::Parts::Space> SharedCopies::Space() {
 
 Covering SharedCopies::CoveringFor(const Caller& caller) const {
   const auto wait_max = std::chrono::seconds(at_.options.commit_wait_seconds_max);
-  auto check = [this, caller]() -> Status {
-    if (IsForsaken(caller)) return Forsaken();
-    if (at_.session.waits_ended())
-      return MakeError(ErrorCode::kUnavailable, "this host is stopping, and copies are still missing");
-    return {};
-  };
-  return {at_.parts, at_.host, {Clock::Now() + wait_max, std::move(check)}};
+  const Context context = caller.context.WithStop(at_.session.waits_end()).WithTimeout(wait_max);
+  return {at_.parts, at_.host, context, caller.context};
 }
 
 void SharedCopies::WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) {
-  const auto may_lack = at_.host.levels().MayLackCopies(file, parent);
+  const auto may_lack = at_.host.levels().MayLackCopies(caller.context, file, parent);
   if (!may_lack.ok()) return go(may_lack.error());
   if (!*may_lack) return go({});
   auto cover = [this, file, caller, go] { go(CoveringFor(caller).CoverFile(file)); };
@@ -145,8 +142,9 @@ void SharedCopies::WhenCovered(InodeId file, InodeId parent, const Caller& calle
 }
 
 // Where all have the same level they were waited for when the source was published.
-Status SharedCopies::CoverExtents(InodeId from, InodeId to, const std::vector<Extent>& extents) {
-  CAIRNFS_ASSIGN_OR_RETURN(const bool may_lack, at_.host.levels().MayLackCopies(from, to));
+Status SharedCopies::CoverExtents(const Context& context, InodeId from, InodeId to,
+                                  const std::vector<Extent>& extents) {
+  CAIRNFS_ASSIGN_OR_RETURN(const bool may_lack, at_.host.levels().MayLackCopies(context, from, to));
   if (!may_lack) return {};
   std::vector<ClusterHost::SizedChunk> chunks;
   chunks.reserve(extents.size());

@@ -20,16 +20,17 @@ class Copies {
  public:
   virtual ~Copies() = default;
   // The level that the inode has (docs/contract.md), and what it has reached: user.cairnfs.level and .durability.
-  virtual Result<std::string> LevelOf(InodeId id) = 0;
-  virtual Status SetLevel(InodeId directory, std::optional<std::string_view> name) = 0;  // nullopt: takes it away
-  virtual Result<std::string> DurabilityOf(InodeId id) = 0;
+  virtual Result<std::string> LevelOf(const Context& context, InodeId id) = 0;
+  virtual Status SetLevel(const Context& context, InodeId directory,
+                          std::optional<std::string_view> name) = 0;  // nullopt: takes it away
+  virtual Result<std::string> DurabilityOf(const Context& context, InodeId id) = 0;
   // kIo: some host has lost or failed to publish bytes of the inode, or of files below it.
-  virtual Status CheckBelow(InodeId id) = 0;
+  virtual Status CheckBelow(const Context& context, InodeId id) = 0;
   // Calls `go` once the file may have a name in `parent`: with the copies that are promised there. For no longer than a
   // commit waits.
   virtual void WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) = 0;
   // The round that publishes what `to` names of `from` waits for copies of these chunks, which have pins.
-  virtual Status CoverExtents(InodeId from, InodeId to, const std::vector<Extent>& extents) = 0;
+  virtual Status CoverExtents(const Context& context, InodeId from, InodeId to, const std::vector<Extent>& extents) = 0;
   // Of all nodes together; nullopt: of this node's disk.
   virtual std::optional<FileSystem::Parts::Space> Space() = 0;
   // For people: what keeps copies from being made; empty: nothing.
@@ -45,12 +46,12 @@ class LocalCopies final : public Copies {
     LostFiles& lost;
   };
   explicit LocalCopies(const Parts& parts) : at_(parts) {}
-  Result<std::string> LevelOf(InodeId id) override;
-  Status SetLevel(InodeId directory, std::optional<std::string_view> name) override;
-  Result<std::string> DurabilityOf(InodeId id) override;
-  Status CheckBelow(InodeId) override { return {}; }
+  Result<std::string> LevelOf(const Context& context, InodeId id) override;
+  Status SetLevel(const Context& context, InodeId directory, std::optional<std::string_view> name) override;
+  Result<std::string> DurabilityOf(const Context& context, InodeId id) override;
+  Status CheckBelow(const Context&, InodeId) override { return {}; }
   void WhenCovered(InodeId, InodeId, const Caller&, Done<void> go) override { go({}); }
-  Status CoverExtents(InodeId, InodeId, const std::vector<Extent>&) override { return {}; }
+  Status CoverExtents(const Context&, InodeId, InodeId, const std::vector<Extent>&) override { return {}; }
   std::optional<FileSystem::Parts::Space> Space() override { return std::nullopt; }
   std::string DescribeShortage() override { return {}; }
 
@@ -74,12 +75,12 @@ class SharedCopies final : public Copies {
     Unpublished& unpublished;
   };
   explicit SharedCopies(const Parts& parts) : at_(parts) {}
-  Result<std::string> LevelOf(InodeId id) override;
-  Status SetLevel(InodeId directory, std::optional<std::string_view> name) override;
-  Result<std::string> DurabilityOf(InodeId id) override;
-  Status CheckBelow(InodeId id) override;
+  Result<std::string> LevelOf(const Context& context, InodeId id) override;
+  Status SetLevel(const Context& context, InodeId directory, std::optional<std::string_view> name) override;
+  Result<std::string> DurabilityOf(const Context& context, InodeId id) override;
+  Status CheckBelow(const Context& context, InodeId id) override;
   void WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) override;
-  Status CoverExtents(InodeId from, InodeId to, const std::vector<Extent>& extents) override;
+  Status CoverExtents(const Context& context, InodeId from, InodeId to, const std::vector<Extent>& extents) override;
   std::optional<FileSystem::Parts::Space> Space() override;
   std::string DescribeShortage() override { return at_.host.DescribeShortage(); }
 
@@ -92,7 +93,7 @@ class SharedCopies final : public Copies {
     bool by_live = false, by_dead = false;
   };
   // `is_pending`: what lives need not be looked for.
-  Result<Marked> FindMarked(const meta::Attr& attr, bool is_pending);
+  Result<Marked> FindMarked(const Context& context, const meta::Attr& attr, bool is_pending);
 
   const Parts at_;
 };

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "fs/recipe.h"
-#include "kv/patience.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -26,23 +25,27 @@ struct Walk {
 }  // namespace
 
 // Before it goes on with more.
-Status Covering::CheckLimits() const {
-  if (limits_.check) CAIRNFS_RETURN_IF_ERROR(limits_.check());
-  if (IsLate()) return MakeError(ErrorCode::kUnavailable, "the copies were not made in time (commit_wait_max)");
+Status Covering::CheckContext() const {
+  if (caller_.Expired()) return CallerIsGone();
+  if (context_.IsStopped()) {
+    return MakeError(ErrorCode::kUnavailable, "this host is stopping, and copies are still missing");
+  }
+  if (context_.IsLate()) {
+    return MakeError(ErrorCode::kUnavailable, "the copies were not made in time (commit_wait_max)");
+  }
   return {};
 }
 
 // Of what stands in the way of the file's copies: success once it is to be tried again.
 Status Covering::PauseAfter(InodeId file, const Error& why) {
   if (why.code != ErrorCode::kUnavailable) return ErrorOf(file, why);
-  if (limits_.check) CAIRNFS_RETURN_IF_ERROR(limits_.check());
-  if (IsLate()) return ErrorOf(file, why);
-  static_cast<void>(kv::Patience::Sleep(nullptr, kAskAgain));  // over: so says the check
-  return {};
+  if (context_.IsLate()) return ErrorOf(file, why);
+  static_cast<void>(context_.Sleep(kAskAgain));  // expired: so says the check
+  return context_.IsStopped() ? CheckContext() : Status();
 }
 
 Error Covering::ErrorOf(InodeId file, const Error& why) {
-  return why.WithContext("'" + parts_.names.PathOfInode(file) + "' lacks copies");
+  return why.WithContext("'" + parts_.names.PathOfInode(context_, file) + "' lacks copies");
 }
 
 Status Covering::Cover(const meta::Attr& source) {
@@ -59,25 +62,25 @@ Status Covering::CoverFile(InodeId file) {
 
 Status Covering::CoverBelow(InodeId directory) {
   std::vector<Walk> walks{{directory}};
-  CAIRNFS_ASSIGN_OR_RETURN(const bool source_has_own, host_.levels().HasOwn(directory));
+  CAIRNFS_ASSIGN_OR_RETURN(const bool source_has_own, host_.levels().HasOwn(context_, directory));
   if (source_has_own) return {};
   while (!walks.empty()) {
     Walk& walk = walks.back();
     if (!walk.below.empty()) {
       const InodeId below = walk.below.back();
       walk.below.pop_back();
-      CAIRNFS_ASSIGN_OR_RETURN(const bool has_own, host_.levels().HasOwn(below));
+      CAIRNFS_ASSIGN_OR_RETURN(const bool has_own, host_.levels().HasOwn(context_, below));
       if (!has_own) walks.push_back({below});
       continue;
     }
-    auto entries = parts_.names.ReadDirectory(walk.directory, walk.after, kEntriesPerRead);
+    auto entries = parts_.names.ReadDirectory(context_, walk.directory, walk.after, kEntriesPerRead);
     const bool is_gone = !entries.ok() && entries.error().code == ErrorCode::kNotFound;
     if (!entries.ok() && !is_gone) return entries.error();
     if (is_gone || entries->empty()) {
       walks.pop_back();
       continue;
     }
-    CAIRNFS_RETURN_IF_ERROR(CheckLimits());
+    CAIRNFS_RETURN_IF_ERROR(CheckContext());
     walk.after = entries->back().name;
     std::vector<InodeId> files;
     for (const meta::DirectoryEntry& entry : *entries) {
@@ -93,7 +96,7 @@ Status Covering::AddFiles(const std::vector<InodeId>& files) {
   std::vector<std::string> keys;
   keys.reserve(files.size());
   for (InodeId file : files) keys.push_back(meta::FileKey(file));
-  return kv::ReadKeys(parts_.kv, keys, kKeysPerRead, [&](size_t i, const kv::KvEntry* entry) -> Status {
+  return kv::ReadKeys(context_, parts_.kv, keys, kKeysPerRead, [&](size_t i, const kv::KvEntry* entry) -> Status {
     if (entry == nullptr) return {};
     auto record = meta::FileRecord::Decode(entry->value);
     if (!record.ok()) return ErrorOf(files[i], record.error());
@@ -139,14 +142,16 @@ Status Covering::Add(InodeId file, const Digest& digest, size_t size) {
   files_.push_back(file);
   if (chunks_.size() < kChunksPerWait) return {};
   CAIRNFS_RETURN_IF_ERROR(AwaitCopies());
-  return CheckLimits();
+  return CheckContext();
 }
 
 // A chunk that cannot be read holds up nobody else's sync; this operation waits for the nodes that have it.
 Status Covering::AwaitCopies() {
   const std::vector<store::ChunkPin> pins = host_.CoverChunks(chunks_);
   while (!pins.empty()) {
-    CAIRNFS_ASSIGN_OR_RETURN(const auto unreadable, host_.SyncReadableChunks(Durability::kReplicated, limits_));
+    const auto synced = host_.SyncReadableChunks(context_, Durability::kReplicated);
+    if (!synced.ok() && context_.IsStopped()) return CheckContext();
+    CAIRNFS_ASSIGN_OR_RETURN(const auto unreadable, synced);
     auto first = std::find_if(chunks_.begin(), chunks_.end(),
                               [&](const ClusterHost::SizedChunk& chunk) { return unreadable.contains(chunk.digest); });
     if (first == chunks_.end()) break;
@@ -155,7 +160,7 @@ Status Covering::AwaitCopies() {
   }
   chunks_.clear();
   files_.clear();
-  return limits_.check ? limits_.check() : Status();
+  return context_.IsStopped() ? CheckContext() : Status();
 }
 
 }  // namespace cairnfs::fs

@@ -20,10 +20,10 @@ namespace cairnfs::fs {
 // For one operation on one thread. Blocks. Memory is bounded, however much lies below a directory.
 class Covering {
  public:
-  // All outlive it. At the deadline of `limits`, which is one for all of it, or once their check fails, it waits no
-  // more: kUnavailable, or what the check says.
-  Covering(const FileSystem::Parts& parts, ClusterHost& host, ClusterHost::SyncLimits limits)
-      : parts_(parts), host_(host), limits_(std::move(limits)) {}
+  // All outlive it. It waits for no longer than `context`, which is one for all of it, and `caller`, within which that
+  // was made: kInterrupted where the caller is gone, else kUnavailable.
+  Covering(const FileSystem::Parts& parts, ClusterHost& host, Context context, Context caller)
+      : parts_(parts), host_(host), context_(std::move(context)), caller_(std::move(caller)) {}
 
   // On success all chunks have their copies that the record of the file names, or those of the files below the
   // directory; what lies below a directory with a level of its own keeps that, and is left alone. Else says which file
@@ -38,14 +38,13 @@ class Covering {
   Status AddPage(InodeId file, const Digest& digest, std::string* text);
   Status Add(InodeId file, const Digest& digest, size_t size);
   Status AwaitCopies();  // of those that were added
-  bool IsLate() const { return Clock::Now() >= limits_.deadline; }
-  Status CheckLimits() const;
+  Status CheckContext() const;
   Status PauseAfter(InodeId file, const Error& why);
   Error ErrorOf(InodeId file, const Error& why);
 
   const FileSystem::Parts& parts_;
   ClusterHost& host_;
-  const ClusterHost::SyncLimits limits_;
+  const Context context_, caller_;
   std::vector<ClusterHost::SizedChunk> chunks_;
   std::vector<InodeId> files_;  // that name them, in the same order
 };

@@ -13,9 +13,10 @@ class Directories {
   // Both outlive it.
   Directories(meta::Namespace& names, InodeTable& table) : names_(names), table_(table) {}
 
-  Result<HandleId> Open(InodeId inode);
+  Result<HandleId> Open(const Context& context, InodeId inode);
   // The whole listing, "." and ".." first; with `offset` 0 as it is now.
-  Result<std::shared_ptr<const DirectoryListing>> Read(HandleId handle, InodeId inode, uint64_t offset);
+  Result<std::shared_ptr<const DirectoryListing>> Read(const Context& context, HandleId handle, InodeId inode,
+                                                       uint64_t offset);
   void Release(HandleId handle);
 
  private:

@@ -21,12 +21,9 @@ void ErrorNames::Stop() {
   stopped_ = true;
   changed_.NotifyAll();
   // What the last messages are about is told too, if that does not take long.
-  const auto until = Clock::Now() + kStopWaitsMax;
-  while (is_searching_) {
-    const auto left = until - Clock::Now();
-    if (left <= left.zero()) break;
-    changed_.WaitFor(mutex_, left);
-  }
+  static_cast<void>(Context().WithTimeout(kStopWaitsMax).Wait(mutex_, changed_, [this]() REQUIRES_LOCK(mutex_) {
+    return !is_searching_;
+  }));
   stop_.request_stop();
 }
 
@@ -62,25 +59,23 @@ void ErrorNames::Search() {
 }
 
 std::set<InodeId> ErrorNames::Gather() {
-  const auto until = Clock::Now() + kGatherErrorsFor;
   MutexLock lock(mutex_);
-  while (!stopped_) {
-    const auto left = until - Clock::Now();
-    if (left <= left.zero()) break;
-    changed_.WaitFor(mutex_, left);
-  }
+  static_cast<void>(Context().WithTimeout(kGatherErrorsFor).Wait(mutex_, changed_, [this]() REQUIRES_LOCK(mutex_) {
+    return stopped_;
+  }));
   return std::exchange(wanted_, {});
 }
 
 void ErrorNames::Name(const std::set<InodeId>& inodes) {
+  const Context until_stop(stop_.get_token());
   if (records_name_directories_) {
     for (InodeId inode : inodes) {
-      if (stop_.stop_requested()) return;
-      spdlog::error("inode {} of the messages before is '{}'", inode.value, names_.PathOfInode(inode));
+      if (until_stop.IsStopped()) return;
+      spdlog::error("inode {} of the messages before is '{}'", inode.value, names_.PathOfInode(until_stop, inode));
     }
     return;
   }
-  auto paths = FindPaths(kv_, names_, inodes, stop_.get_token());
+  auto paths = FindPaths(until_stop, kv_, names_, inodes);
   if (!paths.ok()) return;
   for (InodeId inode : inodes) {
     auto path = paths->find(inode);

@@ -13,9 +13,9 @@ chunking::Owner OwnerOf(const FileSystem::Parts& parts, uint32_t uid) {
   return {parts.dedup == meta::Dedup::kOwner ? uid : 0};
 }
 
-Result<chunking::Owner> FindOwner(const FileSystem::Parts& parts, InodeId id) {
+Result<chunking::Owner> FindOwner(const Context& context, const FileSystem::Parts& parts, InodeId id) {
   if (parts.dedup == meta::Dedup::kMount) return chunking::Owner{};
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, parts.names.GetAttr(id));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, parts.names.GetAttr(context, id));
   return OwnerOf(parts, attr.uid);
 }
 
@@ -30,9 +30,9 @@ std::unique_ptr<Content> LocalRecords::MakeContent(chunking::Owner owner) const 
   return MakeOwned(parts_, owner, std::make_unique<PublishState>());
 }
 
-Result<bool> LocalRecords::Load(const InodePtr& inode, MayWait may_wait) {
-  CAIRNFS_ASSIGN_OR_RETURN(auto entry, parts_.kv.Get(meta::FileKey(inode->id)));
-  CAIRNFS_ASSIGN_OR_RETURN(const chunking::Owner owner, FindOwner(parts_, inode->id));
+Result<bool> LocalRecords::Load(const Context& context, const InodePtr& inode, MayWait may_wait) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, parts_.kv.Get(context, meta::FileKey(inode->id)));
+  CAIRNFS_ASSIGN_OR_RETURN(const chunking::Owner owner, FindOwner(context, parts_, inode->id));
   auto content = MakeContent(owner);
   if (entry) {
     CAIRNFS_ASSIGN_OR_RETURN(meta::FileRecord record, meta::FileRecord::Decode(entry->value));
@@ -43,7 +43,7 @@ Result<bool> LocalRecords::Load(const InodePtr& inode, MayWait may_wait) {
     content->mtime = record.mtime;
     content->ctime = record.ctime;
   } else {
-    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, parts_.names.GetAttr(inode->id));
+    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, parts_.names.GetAttr(context, inode->id));
     content->mtime = attr.mtime;
     content->ctime = attr.ctime;
   }
@@ -57,8 +57,8 @@ std::unique_ptr<Content> SharedRecords::MakeContent(chunking::Owner owner) const
   return MakeOwned(parts_, owner, std::make_unique<SharedContent>());
 }
 
-Result<bool> SharedRecords::Load(const InodePtr& inode, MayWait) {
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state, parts_.names.ReadFile(inode->id));
+Result<bool> SharedRecords::Load(const Context& context, const InodePtr& inode, MayWait) {
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state, parts_.names.ReadFile(context, inode->id));
   CAIRNFS_RETURN_IF_ERROR(LoadState(inode, state));
   return true;
 }

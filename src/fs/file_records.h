@@ -16,14 +16,15 @@ enum class MayWait { kNo, kYes };
 
 // For whom the chunks of a user's files are stored.
 chunking::Owner OwnerOf(const FileSystem::Parts& parts, uint32_t uid);
-Result<chunking::Owner> FindOwner(const FileSystem::Parts& parts, InodeId id);
+Result<chunking::Owner> FindOwner(const Context& context, const FileSystem::Parts& parts, InodeId id);
 
 class FileRecords {
  public:
   virtual ~FileRecords() = default;
   virtual std::unique_ptr<Content> MakeContent(chunking::Owner owner) const = 0;
   // Reads the record into the content; there is none that counts. False when that would have to wait.
-  virtual Result<bool> Load(const InodePtr& inode, MayWait may_wait) REQUIRES_LOCK(inode->mutex) = 0;
+  virtual Result<bool> Load(const Context& context, const InodePtr& inode, MayWait may_wait)
+      REQUIRES_LOCK(inode->mutex) = 0;
   // Has the content be there without its record, which cannot be read: the file is about to be emptied.
   virtual void BeginAnew(const InodePtr& inode, chunking::Owner owner) REQUIRES_LOCK(inode->mutex) = 0;
   // The content is about to differ from its record.
@@ -38,7 +39,8 @@ class LocalRecords final : public FileRecords {
  public:
   explicit LocalRecords(const FileSystem::Parts& parts) : parts_(parts) {}  // outlive it
   std::unique_ptr<Content> MakeContent(chunking::Owner owner) const override;
-  Result<bool> Load(const InodePtr& inode, MayWait may_wait) override REQUIRES_LOCK(inode->mutex);
+  Result<bool> Load(const Context& context, const InodePtr& inode, MayWait may_wait) override
+      REQUIRES_LOCK(inode->mutex);
   void BeginAnew(const InodePtr& inode, chunking::Owner owner) override REQUIRES_LOCK(inode->mutex);
   void NoteChanging(Content&) const override {}
   Status CheckSession(uint64_t) const override { return {}; }
@@ -55,7 +57,8 @@ class SharedRecords final : public FileRecords {
   SharedRecords(const FileSystem::Parts& parts, ClusterHost& host, const SharedSession& session, Streams& streams)
       : parts_(parts), host_(host), session_(session), streams_(streams) {}
   std::unique_ptr<Content> MakeContent(chunking::Owner owner) const override;
-  Result<bool> Load(const InodePtr& inode, MayWait may_wait) override REQUIRES_LOCK(inode->mutex);
+  Result<bool> Load(const Context& context, const InodePtr& inode, MayWait may_wait) override
+      REQUIRES_LOCK(inode->mutex);
   void BeginAnew(const InodePtr& inode, chunking::Owner owner) override REQUIRES_LOCK(inode->mutex);
   void NoteChanging(Content& content) const override { content.shared().session = host_.session(); }
   Status CheckSession(uint64_t session) const override { return session_.Check(session); }

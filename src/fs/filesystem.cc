@@ -48,10 +48,10 @@ FileSystem::Parts::Parts(io::BufferPool& the_pool, kv::KvStore& shared, kv::KvEn
 
 // A host alone: removes what was deleted while it was open.
 static Result<uint64_t> PrepareStart(const FileSystem::Parts& parts, const FsOptions& options) {
-  CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> orphans, parts.names.ListOrphans());
+  CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> orphans, parts.names.ListOrphans({}));
   if (!orphans.empty()) {
     spdlog::info("removing {} files that were deleted while open", orphans.size());
-    CAIRNFS_RETURN_IF_ERROR(parts.names.RemoveOrphans(orphans));
+    CAIRNFS_RETURN_IF_ERROR(parts.names.RemoveOrphans({}, orphans));
     start_orphans.Pass();
   }
   CAIRNFS_ASSIGN_OR_RETURN(uint64_t owed_bytes, Collector::TakeOwed(parts.kv, options));
@@ -108,9 +108,9 @@ Attributes& FileSystem::attributes() { return *impl_->attributes; }
 Directories& FileSystem::directories() { return *impl_->directories; }
 Maintenance& FileSystem::maintenance() { return *impl_->maintenance; }
 
-Result<FileSystem::Created> FileSystem::Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
-                                               const OpenFlags& flags) {
-  return impl_->open_files->Create(parent, name, params, flags);
+Result<FileSystem::Created> FileSystem::Create(const Context& context, InodeId parent, std::string_view name,
+                                               const meta::CreateParams& params, const OpenFlags& flags) {
+  return impl_->open_files->Create(context, parent, name, params, flags);
 }
 
 void FileSystem::Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {

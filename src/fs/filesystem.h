@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/context.h"
 #include "base/result.h"
 #include "base/types.h"
 #include "chunking/chunker.h"
@@ -46,10 +47,8 @@ using Done = std::function<void(Result<T>)>;
 struct Caller {
   uint32_t uid = 0, gid = 0;
   uint32_t pid = 0;
-  // Asked while an operation waits: true once the caller is being killed (a pending SIGKILL). May be empty.
-  std::function<bool()> cancelled;
-  // The same, and may be asked also after the operation was answered. May be empty.
-  std::function<bool()> killed;
+  // Over once the caller is being killed (a pending SIGKILL): nobody waits for the operation any more.
+  Context context;
   // Whether it is in the group, or may do what members may. To be asked until the answer. Empty: taken for a no.
   std::function<bool(uint32_t gid)> is_in_group;
   // The thread that calls may wait for the disk: a sync of little is done on it, without a second thread.
@@ -251,7 +250,7 @@ class FileSystem {
   // Whether the functions below wait for other hosts.
   bool blocks() const;
   // Runs the task on a thread that may wait; at once on this one where nothing blocks. Any thread. The second is for a
-  // caller that can be killed, and is then not to wait for the shared store any more (fs/blocking_calls.h). Functions
+  // caller that can be killed, and is then not to wait for a thread any more (fs/blocking_calls.h). Functions
   // below that tell `done` and have to wait for another host, or for a round, give that thread back.
   void RunBlocking(std::function<void()> task);
   void RunBlocking(const Caller& caller, std::function<void()> task, Done<void> refused);
@@ -266,7 +265,8 @@ class FileSystem {
     meta::Attr attr;
     HandleId handle;
   };
-  Result<Created> Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
+  Result<Created> Create(const Context& context, InodeId parent, std::string_view name,
+                         const meta::CreateParams& params,
                          const OpenFlags& flags);  // makes and opens; kAlreadyExists if the name is there
   // kIsDirectory, kNotFound. With truncate: as ftruncate to 0 first. kInterrupted: the caller was killed while it
   // waited for hosts that do not answer. With `executes`, as long as the kernel may take a mode for the file's that has

@@ -1,22 +1,11 @@
 #include "fs/host_session.h"
 
-#include "base/clock.h"
-#include "kv/patience.h"
-
 namespace cairnfs::fs {
-namespace {
 
-constexpr auto kSessionLook = std::chrono::milliseconds(10);
-
-}  // namespace
-
-Status SharedSession::Await() const {
-  const auto deadline = Clock::Now() + wait_max_;
-  while (host_.session() == 0) {
-    if (waits_ended_ || stop_.stop_requested() || Clock::Now() >= deadline) return NoSession();
-    if (!kv::Patience::Sleep(nullptr, kSessionLook)) return NoSession();
-  }
-  return {};
+Status SharedSession::Await(const Context& context) const {
+  if (host_.session() != 0) return {};
+  const Context until_stop = context.WithStop(waits_end()).WithStop(stop_).WithTimeout(wait_max_);
+  return host_.AwaitSession(until_stop) ? Status() : Status(NoSession());
 }
 
 void SharedSession::Stamp(Handle& handle) const {
@@ -46,8 +35,6 @@ Status SharedSession::CheckLocks(const Handle& handle) const {
   return SessionLost("its locks are lost, open the file again");
 }
 
-bool SharedSession::GivesUpOn(const SharedContent& shared) const {
-  return kv::Patience::IsWaitOver(nullptr) || (waits_ended_ && shared.is_unanswered);
-}
+bool SharedSession::GivesUpOn(const SharedContent& shared) const { return waits_ended() && shared.is_unanswered; }
 
 }  // namespace cairnfs::fs

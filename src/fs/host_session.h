@@ -2,7 +2,6 @@
 // published after that session is lost. A host alone has none.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <stop_token>
 
@@ -17,7 +16,7 @@ class HostSession {
  public:
   virtual ~HostSession() = default;
   // Waits until there is one: kUnavailable after a while.
-  virtual Status Await() const = 0;
+  virtual Status Await(const Context& context) const = 0;
   // Notes in a handle that is made under which it was opened.
   virtual void Stamp(Handle& handle) const = 0;
   // kIo: it is not this one any more.
@@ -34,7 +33,7 @@ class HostSession {
 
 class LocalSession final : public HostSession {
  public:
-  Status Await() const override { return {}; }
+  Status Await(const Context&) const override { return {}; }
   void Stamp(Handle&) const override {}
   Status Check(uint64_t) const override { return {}; }
   Status Check(const Handle&) const override { return {}; }
@@ -49,24 +48,26 @@ class SharedSession final : public HostSession {
   SharedSession(ClusterHost& host, std::stop_token stop, std::chrono::milliseconds wait_max)
       : host_(host), stop_(std::move(stop)), wait_max_(wait_max) {}
 
-  Status Await() const override;  // no longer than who asks has patience (kv::Patience)
+  Status Await(const Context& context) const override;
   void Stamp(Handle& handle) const override;
   Status Check(uint64_t session) const override;
   Status Check(const Handle& handle) const override;
   Status CheckStore(const Handle& handle) const override;
   Status CheckLocks(const Handle& handle) const override;
-  void EndWaits() override { waits_ended_ = true; }
+  void EndWaits() override { waits_end_.request_stop(); }
 
-  bool waits_ended() const { return waits_ended_; }
-  // Whether who waits for the answer to a publish of the file is to give up: nobody waits for him any more, or the
-  // server stops and the store may be gone for good.
+  // Requested by EndWaits.
+  std::stop_token waits_end() const { return waits_end_.get_token(); }
+  bool waits_ended() const { return waits_end_.stop_requested(); }
+  // Whether who waits for the answer to a publish of the file is to give up: the server stops and the store may be gone
+  // for good.
   bool GivesUpOn(const SharedContent& shared) const;
 
  private:
   ClusterHost& host_;
   const std::stop_token stop_;
   const std::chrono::milliseconds wait_max_;
-  std::atomic<bool> waits_ended_{false};
+  std::stop_source waits_end_;
 };
 
 }  // namespace cairnfs::fs

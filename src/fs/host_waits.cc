@@ -18,7 +18,7 @@ bool HostWaits::MayWait() {
 
 void AwaitChunks(store::ChunkStore& chunks, Waits& waits, const std::vector<Digest>& digests, const Caller& caller,
                  Done<void> done) {
-  done = waits.UnlessKilled(caller, std::move(done));
+  done = waits.Within(caller.context, std::move(done));
   struct Waiting {
     std::atomic<size_t> left;
     Mutex mutex;

@@ -18,14 +18,14 @@ std::optional<Durability> DurabilityOfName(std::string_view name) {
   return std::nullopt;
 }
 
-Result<Levels::ByDirectory> Levels::Read() {
+Result<Levels::ByDirectory> Levels::Read(const Context& context) {
   const auto now = Clock::Now();
   {
     MutexLock lock(mutex_);
     if (read_at_ && now - *read_at_ < kReadEvery) return known_;
   }
   const std::string prefix = meta::LevelsPrefix();
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, kv_.Range(prefix, kv::PrefixEnd(prefix), 0));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, kv_.Range(context, prefix, kv::PrefixEnd(prefix), 0));
   ByDirectory levels;
   for (const kv::KvEntry& entry : range.entries) {
     CAIRNFS_ASSIGN_OR_RETURN(const meta::LevelRecord record, meta::LevelRecord::Decode(entry.value));
@@ -39,13 +39,14 @@ Result<Levels::ByDirectory> Levels::Read() {
   return levels;
 }
 
-Result<std::vector<std::optional<Durability>>> Levels::Find(const std::vector<InodeId>& inodes) {
+Result<std::vector<std::optional<Durability>>> Levels::Find(const Context& context,
+                                                            const std::vector<InodeId>& inodes) {
   std::vector<std::optional<Durability>> levels(inodes.size(), of_mount_);
-  CAIRNFS_ASSIGN_OR_RETURN(const ByDirectory set, Read());
+  CAIRNFS_ASSIGN_OR_RETURN(const ByDirectory set, Read(context));
   if (set.empty() || inodes.empty()) return levels;
   std::set<InodeId> directories;
   for (const auto& [directory, level] : set) directories.insert(directory);
-  CAIRNFS_ASSIGN_OR_RETURN(const auto nearest, names_.FindNearest(directories, inodes));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto nearest, names_.FindNearest(context, directories, inodes));
   for (size_t i = 0; i < inodes.size(); i++) {
     if (!nearest[i]) {
       levels[i].reset();
@@ -56,8 +57,8 @@ Result<std::vector<std::optional<Durability>>> Levels::Find(const std::vector<In
   return levels;
 }
 
-Result<std::vector<Durability>> Levels::Of(const std::vector<InodeId>& inodes) {
-  CAIRNFS_ASSIGN_OR_RETURN(const auto found, Find(inodes));
+Result<std::vector<Durability>> Levels::Of(const Context& context, const std::vector<InodeId>& inodes) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto found, Find(context, inodes));
   std::vector<Durability> levels;
   levels.reserve(found.size());
   // Where it is not known where one lies: no less than somebody may rely on.
@@ -65,23 +66,23 @@ Result<std::vector<Durability>> Levels::Of(const std::vector<InodeId>& inodes) {
   return levels;
 }
 
-Result<bool> Levels::MayLackCopies(InodeId from, InodeId to) {
-  CAIRNFS_ASSIGN_OR_RETURN(const auto levels, Find({from, to}));
+Result<bool> Levels::MayLackCopies(const Context& context, InodeId from, InodeId to) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto levels, Find(context, {from, to}));
   return levels[0] != Durability::kReplicated && levels[1] != Durability::kLocal;
 }
 
-Result<bool> Levels::HasOwn(InodeId directory) {
-  CAIRNFS_ASSIGN_OR_RETURN(const ByDirectory set, Read());
+Result<bool> Levels::HasOwn(const Context& context, InodeId directory) {
+  CAIRNFS_ASSIGN_OR_RETURN(const ByDirectory set, Read(context));
   return set.contains(directory);
 }
 
-Result<Durability> Levels::Of(InodeId inode) {
-  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<Durability> levels, Of(std::vector<InodeId>{inode}));
+Result<Durability> Levels::Of(const Context& context, InodeId inode) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<Durability> levels, Of(context, std::vector<InodeId>{inode}));
   return levels[0];
 }
 
-Status Levels::Set(InodeId directory, std::optional<Durability> level) {
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(directory));
+Status Levels::Set(const Context& context, InodeId directory, std::optional<Durability> level) {
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(context, directory));
   if (!S_ISDIR(attr.mode)) {
     return MakeError(ErrorCode::kNotDirectory, "a level is set for a directory, and counts for all that is below it");
   }
@@ -91,11 +92,11 @@ Status Levels::Set(InodeId directory, std::optional<Durability> level) {
   if (level) {
     transaction.Put(key, meta::LevelRecord{*level == Durability::kReplicated}.Encode());
   } else {
-    CAIRNFS_ASSIGN_OR_RETURN(const auto entry, kv_.Get(key));
+    CAIRNFS_ASSIGN_OR_RETURN(const auto entry, kv_.Get(context, key));
     if (!entry) return MakeError(ErrorCode::kNoData, "no level is set for this directory");
     transaction.Delete(key);
   }
-  auto committed = kv_.Commit(transaction);
+  auto committed = kv_.Commit(context, transaction);
   {
     MutexLock lock(mutex_);
     read_at_.reset();

@@ -27,22 +27,22 @@ class Levels {
   Levels(kv::KvStore& kv, meta::Namespace& names, Durability of_mount) : kv_(kv), names_(names), of_mount_(of_mount) {}
 
   // Of each inode. At no cost while no directory has a level, but for a look once a second.
-  Result<std::vector<Durability>> Of(const std::vector<InodeId>& inodes);
-  Result<Durability> Of(InodeId inode);
+  Result<std::vector<Durability>> Of(const Context& context, const std::vector<InodeId>& inodes);
+  Result<Durability> Of(const Context& context, InodeId inode);
   // Whether copies are promised of what lies in `to`, and what was published of `from` may be without them: it lies
   // where none are, or where it lies is not known. As `Of` for what it costs.
-  Result<bool> MayLackCopies(InodeId from, InodeId to);
+  Result<bool> MayLackCopies(const Context& context, InodeId from, InodeId to);
   // Whether the directory has a level of its own, which goes with it wherever it is moved.
-  Result<bool> HasOwn(InodeId directory);
+  Result<bool> HasOwn(const Context& context, InodeId directory);
   // Of a directory; nullopt: it has those of the directory above it again. kNotDirectory, kNotFound; kNoData when there
   // was none to take away.
-  Status Set(InodeId directory, std::optional<Durability> level);
+  Status Set(const Context& context, InodeId directory, std::optional<Durability> level);
 
  private:
   using ByDirectory = std::map<InodeId, Durability>;
-  Result<ByDirectory> Read();
+  Result<ByDirectory> Read(const Context& context);
   // nullopt: where it lies is not known.
-  Result<std::vector<std::optional<Durability>>> Find(const std::vector<InodeId>& inodes);
+  Result<std::vector<std::optional<Durability>>> Find(const Context& context, const std::vector<InodeId>& inodes);
 
   kv::KvStore& kv_;
   meta::Namespace& names_;

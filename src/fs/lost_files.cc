@@ -44,7 +44,8 @@ std::set<InodeId> LostFiles::Inodes() {
   return known;
 }
 
-Result<std::map<InodeId, std::string>> FindNames(meta::Namespace& names, InodeId directory, std::set<InodeId> inodes) {
+Result<std::map<InodeId, std::string>> FindNames(const Context& context, meta::Namespace& names, InodeId directory,
+                                                 std::set<InodeId> inodes) {
   constexpr size_t kEntriesPerRead = 1024;
   std::map<InodeId, std::string> found;
   std::vector<std::pair<InodeId, std::string>> todo{{directory, ""}};
@@ -53,7 +54,7 @@ Result<std::map<InodeId, std::string>> FindNames(meta::Namespace& names, InodeId
     todo.pop_back();
     std::string after;
     for (;;) {
-      CAIRNFS_ASSIGN_OR_RETURN(auto entries, names.ReadDirectory(inode, after, kEntriesPerRead));
+      CAIRNFS_ASSIGN_OR_RETURN(auto entries, names.ReadDirectory(context, inode, after, kEntriesPerRead));
       if (entries.empty()) break;
       for (const meta::DirectoryEntry& entry : entries) {
         if (inodes.erase(entry.inode) > 0) found.emplace(entry.inode, path + entry.name);
@@ -65,15 +66,15 @@ Result<std::map<InodeId, std::string>> FindNames(meta::Namespace& names, InodeId
   return found;
 }
 
-Status LostFiles::CheckNone(const meta::RenameParams& params) {
+Status LostFiles::CheckNone(const Context& context, const meta::RenameParams& params) {
   std::set<InodeId> lost = Inodes();
   if (lost.empty()) return {};
   auto check = [&](InodeId parent, const std::string& name) -> Status {
-    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, names_.Lookup(parent, name));
+    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, names_.Lookup(context, parent, name));
     std::optional<std::string> path;
     if (lost.contains(attr.inode)) path = name;
     if ((attr.mode & S_IFMT) == S_IFDIR) {
-      CAIRNFS_ASSIGN_OR_RETURN(auto below, FindNames(names_, attr.inode, lost));
+      CAIRNFS_ASSIGN_OR_RETURN(auto below, FindNames(context, names_, attr.inode, lost));
       if (!below.empty()) path = name + "/" + below.begin()->second;
     }
     if (!path) return {};

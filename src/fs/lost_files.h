@@ -20,7 +20,7 @@ class LostFiles {
   void Forget(InodeId id);
   std::set<InodeId> Inodes();  // takes inodes' locks
   // kIo names a file below the source.
-  Status CheckNone(const meta::RenameParams& params);
+  Status CheckNone(const Context& context, const meta::RenameParams& params);
 
  private:
   Mutex mutex_;  // taken after an inode's
@@ -30,6 +30,7 @@ class LostFiles {
 };
 
 // Paths below `directory` of those of the inodes that lie there. Reads the names of all directories below it.
-Result<std::map<InodeId, std::string>> FindNames(meta::Namespace& names, InodeId directory, std::set<InodeId> inodes);
+Result<std::map<InodeId, std::string>> FindNames(const Context& context, meta::Namespace& names, InodeId directory,
+                                                 std::set<InodeId> inodes);
 
 }  // namespace cairnfs::fs

@@ -70,8 +70,8 @@ FsStatus Maintenance::GetStatus() const {
   return status;
 }
 
-Result<std::vector<MetadataOwner>> Maintenance::GetMetadataOwners() const {
-  return CountByOwner(at_.parts.kv, parts_.stop);
+Result<std::vector<MetadataOwner>> Maintenance::GetMetadataOwners(const Context& context) const {
+  return CountByOwner(context, at_.parts.kv);
 }
 
 Status Maintenance::CheckNoneFailed() {
@@ -99,10 +99,10 @@ void Maintenance::Change(const FsOptions& options, Done<void> done) {
 Status Maintenance::SyncBelow(InodeId inode, const Caller& caller) {
   auto promise = std::make_shared<std::promise<Status>>();
   auto synced = promise->get_future();
-  auto answer = at_.waits.UnlessKilled(caller, [promise](const Status& status) { promise->set_value(status); });
+  auto answer = at_.waits.Within(caller.context, [promise](const Status& status) { promise->set_value(status); });
   at_.rounds.Request(std::move(answer));
   CAIRNFS_RETURN_IF_ERROR(synced.get());
-  CAIRNFS_RETURN_IF_ERROR(at_.copies.CheckBelow(inode));
+  CAIRNFS_RETURN_IF_ERROR(at_.copies.CheckBelow(caller.context, inode));
   return CheckNoneFailed();
 }
 

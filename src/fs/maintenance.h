@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <stop_token>
 #include <vector>
 
 #include "fs/checker.h"
@@ -25,7 +24,6 @@ class Maintenance {
     Writer& writer;
     Collector& collector;
     Checker& checker;
-    std::stop_token stop;  // of the filesystem
   };
   Maintenance(const Services& services, const Parts& parts)
       : at_(services), parts_(parts), read_only_(services.options.read_only) {}
@@ -35,7 +33,7 @@ class Maintenance {
   // until all records were read once.
   FsStatus GetStatus() const;
   // Whose entries fill the metadata, the largest first: reads all of it.
-  Result<std::vector<MetadataOwner>> GetMetadataOwners() const;
+  Result<std::vector<MetadataOwner>> GetMetadataOwners(const Context& context) const;
   FsTraffic GetTraffic() const;  // two counters, at no cost
   // Of the options that the filesystem was started with, changes these: flush_interval_ms, update_atime,
   // collect_bytes_per_second_max, read_only. Where it is read_only from now on, `done` is told once everything is
@@ -56,8 +54,8 @@ class Maintenance {
   void CountLive(Done<LiveCount> done) { parts_.collector.RequestCount(std::move(done)); }
   CollectionStatus GetCollection() const { return parts_.collector.Status(); }
   // Reads every inode, recipe and chunk. Beside everything else; one at a time: kBusy while another check runs.
-  // kInterrupted soon after `stop` is set, or Stop was called.
-  void Check(const std::stop_token& stop, Done<CheckReport> done) { parts_.checker.Request(stop, std::move(done)); }
+  // kInterrupted soon after the context has expired, or Stop was called.
+  void Check(const Context& context, Done<CheckReport> done) { parts_.checker.Request(context, std::move(done)); }
   CheckProgress GetCheckProgress() const { return parts_.checker.progress(); }
 
  private:

@@ -46,8 +46,8 @@ void Marks::Conclude(const Batch& batch, const Result<uint64_t>& revision) {
   }
 }
 
-Result<uint64_t> Marks::Commit(Batch batch) {
-  Result<uint64_t> revision = kv_.Commit(batch.transaction);
+Result<uint64_t> Marks::Commit(const Context& context, Batch batch) {
+  Result<uint64_t> revision = kv_.Commit(context, batch.transaction);
   if (IsInDoubt(revision)) {
     MutexLock lock(mutex_);
     in_doubt_.push_back(std::move(batch));
@@ -57,12 +57,12 @@ Result<uint64_t> Marks::Commit(Batch batch) {
   return revision;
 }
 
-Status Marks::Put(std::span<const InodePtr> files) {
+Status Marks::Put(const Context& context, std::span<const InodePtr> files) {
   const uint64_t session = host_.session();
   if (session == 0) return {};
   for (size_t begin = 0, step = kMarksPerTransaction; begin < files.size();) {
     const auto some = files.subspan(begin, std::min(step, files.size() - begin));
-    const Result<uint64_t> revision = Commit(Prepare(some, session, After::kNothing));
+    const Result<uint64_t> revision = Commit(context, Prepare(some, session, After::kNothing));
     if (IsInDoubt(revision)) return revision.error().WithContext("marks of unpublished files");
     // One of them was removed: each alone.
     const bool is_one = !revision.ok() && revision.error().code == ErrorCode::kConflict && step > 1;
@@ -75,12 +75,12 @@ Status Marks::Put(std::span<const InodePtr> files) {
   return {};
 }
 
-Status Marks::PutUntilPublished(const InodePtr& inode) {
+Status Marks::PutUntilPublished(const Context& context, const InodePtr& inode) {
   const uint64_t session = host_.session();
   if (session == 0) return NoSession();
   Batch batch = Prepare(std::span(&inode, 1), session, After::kPublish);
   if (batch.files.empty()) return {};
-  const Result<uint64_t> revision = Commit(std::move(batch));
+  const Result<uint64_t> revision = Commit(context, std::move(batch));
   return revision.ok() ? Status() : Status(revision.error());
 }
 
@@ -94,7 +94,7 @@ Status Marks::Settle() {
   for (Batch& batch : batches) {
     // What was dropped with its session can run no more: whether it did is nobody's concern.
     if (batch.session != host_.session()) continue;
-    const Result<uint64_t> revision = Commit(std::move(batch));
+    const Result<uint64_t> revision = Commit({}, std::move(batch));
     if (first.ok() && IsInDoubt(revision)) first = revision.error().WithContext("marks of unpublished files");
   }
   return first;

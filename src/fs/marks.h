@@ -21,10 +21,10 @@ class Marks {
 
   // Any thread; waits for the store. An error: it is not known whether the marks were put, and the next Settle finds
   // out. Any other error is that of the publish too, which tells it.
-  Status Put(std::span<const InodePtr> files) EXCLUDES_LOCK(mutex_);
+  Status Put(const Context& context, std::span<const InodePtr> files) EXCLUDES_LOCK(mutex_);
   // The mark of a file that no round is at, which a round takes away again. Any error: it is not there, or in doubt.
   // Nothing to do where the file is not changed, or marked.
-  Status PutUntilPublished(const InodePtr& inode) EXCLUDES_LOCK(mutex_);
+  Status PutUntilPublished(const Context& context, const InodePtr& inode) EXCLUDES_LOCK(mutex_);
 
   // Finds out what became of those whose answers were lost. The thread that runs a round.
   Status Settle() EXCLUDES_LOCK(mutex_);
@@ -40,7 +40,7 @@ class Marks {
   };
   // Of those that were changed under the session.
   Batch Prepare(std::span<const InodePtr> files, uint64_t session, After after) EXCLUDES_LOCK(mutex_);
-  Result<uint64_t> Commit(Batch batch) EXCLUDES_LOCK(mutex_);
+  Result<uint64_t> Commit(const Context& context, Batch batch) EXCLUDES_LOCK(mutex_);
   static void Conclude(const Batch& batch, const Result<uint64_t>& revision);
 
   kv::KvStore& kv_;

@@ -33,10 +33,10 @@ Error NoRoom(const std::string& why) { return MakeError(ErrorCode::kNoSpace, why
 
 }  // namespace
 
-Result<std::vector<MetadataOwner>> CountByOwner(kv::KvStore& kv, const std::stop_token& stop) {
+Result<std::vector<MetadataOwner>> CountByOwner(const Context& context, kv::KvStore& kv) {
   std::map<uint32_t, MetadataOwner> owners;
   OwnerRuns runs;
-  CAIRNFS_RETURN_IF_ERROR(ScanPrefix(kv, "I", stop, [&](const kv::KvEntry& entry) {
+  CAIRNFS_RETURN_IF_ERROR(ScanPrefix(context, kv, "I", [&](const kv::KvEntry& entry) {
     auto record = meta::InodeRecord::Decode(entry.value);
     if (!record.ok()) return true;  // a check tells of it
     if (runs.empty() || runs.rbegin()->second != record->uid) runs[InodeIn(entry.key)] = record->uid;
@@ -45,7 +45,7 @@ Result<std::vector<MetadataOwner>> CountByOwner(kv::KvStore& kv, const std::stop
     return true;
   }));
   for (const char* prefix : {"D", "E", "X"}) {
-    CAIRNFS_RETURN_IF_ERROR(ScanPrefix(kv, prefix, stop, [&](const kv::KvEntry& entry) {
+    CAIRNFS_RETURN_IF_ERROR(ScanPrefix(context, kv, prefix, [&](const kv::KvEntry& entry) {
       MetadataOwner& owner = owners[OwnerOf(runs, InodeIn(entry.key))];
       const uint64_t bytes = entry.key.size() + entry.value.size();
       owner.bytes += bytes;
@@ -62,8 +62,8 @@ Result<std::vector<MetadataOwner>> CountByOwner(kv::KvStore& kv, const std::stop
   return result;
 }
 
-MetadataRoom::MetadataRoom(const FileSystem::Parts& parts, TaskQueue& waiters, std::stop_token stop)
-    : parts_(parts), waiters_(waiters), stop_(std::move(stop)), own_uid_(geteuid()) {}
+MetadataRoom::MetadataRoom(const FileSystem::Parts& parts, TaskQueue& waiters, Context until_stop)
+    : parts_(parts), waiters_(waiters), until_stop_(std::move(until_stop)), own_uid_(geteuid()) {}
 
 uint64_t MetadataRoom::BytesForUsers() const {
   const uint64_t room = parts_.local_chunks.MetadataRoom(parts_.local_kv->UnflushedBytes());
@@ -105,7 +105,7 @@ void MetadataRoom::CountInBackground() {
   if (is_counting_ || began < not_counted_before_) return;
   is_counting_ = true;
   waiters_.Post([this, began] {
-    auto owners = CountByOwner(parts_.kv, stop_);
+    auto owners = CountByOwner(until_stop_, parts_.kv);
     const auto now = Clock::Now();
     MutexLock counted(mutex_);
     is_counting_ = false;

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <chrono>
 #include <map>
-#include <stop_token>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,13 +22,14 @@
 namespace cairnfs::fs {
 
 // What each user's entries take, by uid, the largest first; before compression. Names count for who owns the directory.
-// The entries change meanwhile: each counts as it was at some moment of the call. kInterrupted once `stop` is set.
-Result<std::vector<MetadataOwner>> CountByOwner(kv::KvStore& kv, const std::stop_token& stop);
+// The entries change meanwhile: each counts as it was at some moment of the call. kInterrupted once the context has
+// expired.
+Result<std::vector<MetadataOwner>> CountByOwner(const Context& context, kv::KvStore& kv);
 
 class MetadataRoom {
  public:
   // Of a host alone. `waiters` counts. All outlive this.
-  MetadataRoom(const FileSystem::Parts& parts, TaskQueue& waiters, std::stop_token stop);
+  MetadataRoom(const FileSystem::Parts& parts, TaskQueue& waiters, Context until_stop);
 
   // Whether this user may make a name or an attribute now: kNoSpace. Any thread.
   Status Admit(uint32_t uid);
@@ -44,7 +44,7 @@ class MetadataRoom {
 
   const FileSystem::Parts& parts_;
   TaskQueue& waiters_;
-  const std::stop_token stop_;
+  const Context until_stop_;
   const uint32_t own_uid_;
   std::atomic<Clock::time_point> told_at_{};  // of a refusal, in the log
 

@@ -18,9 +18,9 @@ void NameChanges::NoteRemoved(const meta::Attr& attr) {
   at_.lost.Forget(attr.inode);
 }
 
-Result<bool> NameChanges::Commit(const meta::RenameParams& params) {
+Result<bool> NameChanges::Commit(const Context& context, const meta::RenameParams& params) {
   SyncRounds::Operation operation(at_.rounds);
-  CAIRNFS_ASSIGN_OR_RETURN(meta::RenameResult result, at_.parts.names.Rename(params));
+  CAIRNFS_ASSIGN_OR_RETURN(meta::RenameResult result, at_.parts.names.Rename(context, params));
   if (result.replaced) NoteRemoved(*result.replaced);
   return result.replaced.has_value();
 }
@@ -39,9 +39,9 @@ Status NameChanges::PrepareForNewName(InodeId id) {
 }
 
 void NameChanges::Sync(const Caller& caller, SyncRounds::Scope scope, Done<void> done) {
-  const auto deadline = Clock::Now() + std::chrono::seconds(at_.options.commit_wait_seconds_max);
+  const auto wait_max = std::chrono::seconds(at_.options.commit_wait_seconds_max);
   auto late = [this] { return TookTooLong(); };
-  at_.rounds.Request(at_.waits.UnlessCancelled(caller, deadline, std::move(late), std::move(done)), scope);
+  at_.rounds.Request(at_.waits.Within(caller.context.WithTimeout(wait_max), std::move(late), std::move(done)), scope);
 }
 
 // The wait for a round may end before the round does, which then tells nobody what it waits for.

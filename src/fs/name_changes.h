@@ -28,7 +28,7 @@ class NameChanges {
 
  protected:
   const Services& at() const { return at_; }
-  Result<bool> Commit(const meta::RenameParams& params);  // whether it replaced something
+  Result<bool> Commit(const Context& context, const meta::RenameParams& params);  // whether it replaced something
   // The error of a write of the file that failed and that nobody was told; a disk that fails will take neither the
   // bytes nor the name. Whatever round takes the new name of the file takes every byte written before it.
   Status PrepareForNewName(InodeId id);

@@ -28,32 +28,35 @@ class Names {
   // Functions that give an Attr for a name (Lookup, MakeNode, Link, and FileSystem::Create) add one to the inode's
   // lookup count, which Forget takes away; an inode without a link goes when it is neither looked up nor open.
   // "." finds `parent` itself, which need not have been looked up before, ".." what it lies in.
-  Result<meta::Attr> Lookup(InodeId parent, std::string_view name);
+  Result<meta::Attr> Lookup(const Context& context, InodeId parent, std::string_view name);
   void Forget(InodeId inode, uint64_t count) { at_.table.Forget(inode, count); }
-  Result<meta::Attr> GetAttr(InodeId inode);
-  Result<std::string> ReadLink(InodeId inode) { return at_.parts.names.ReadLink(inode); }
-  Result<meta::Attr> MakeNode(InodeId parent, std::string_view name, const meta::CreateParams& params);  // all types
+  Result<meta::Attr> GetAttr(const Context& context, InodeId inode);
+  Result<std::string> ReadLink(const Context& context, InodeId inode) {
+    return at_.parts.names.ReadLink(context, inode);
+  }
+  Result<meta::Attr> MakeNode(const Context& context, InodeId parent, std::string_view name,
+                              const meta::CreateParams& params);  // all types
   // Waits, in a cluster, where the file may lack the copies that are promised for the new name: for them, on another
   // thread, for no longer than a commit does. kInterrupted: the caller was killed meanwhile.
   void Link(InodeId inode, InodeId new_parent, std::string_view new_name, Done<meta::Attr> done,
             const Caller& caller = {});
-  Status Unlink(InodeId parent, std::string_view name);
-  Status Rmdir(InodeId parent, std::string_view name);
+  Status Unlink(const Context& context, InodeId parent, std::string_view name);
+  Status Rmdir(const Context& context, InodeId parent, std::string_view name);
   void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
     changes_.Rename(params, caller, std::move(done));
   }
   // Whether rename(2) would let the caller give the directory a name in `final_parent`, by the modes and owners of both
   // and of the directory that it lies in: kPermission says what is missing. May wait for other hosts.
-  Status CheckMayRename(const Credentials& caller, InodeId directory, InodeId final_parent);
+  Status CheckMayRename(const Context& context, const Credentials& caller, InodeId directory, InodeId final_parent);
   // Whether the directory has this name now. May wait for other hosts.
-  Result<bool> HasName(InodeId directory, InodeId parent, std::string_view name);
+  Result<bool> HasName(const Context& context, InodeId directory, InodeId parent, std::string_view name);
   // Why the last rename of it was refused, if one was lately, in a cluster.
   std::optional<CommitFailure> LastFailedCommit(InodeId directory) const { return changes_.LastFailed(directory); }
 
  private:
   // Adds one to its lookup count; kNotFound without a link, too.
-  Result<meta::Attr> LookUpInode(InodeId id);
-  Result<meta::Attr> LinkNow(InodeId inode, InodeId new_parent, std::string_view new_name);
+  Result<meta::Attr> LookUpInode(const Context& context, InodeId id);
+  Result<meta::Attr> LinkNow(const Context& context, InodeId inode, InodeId new_parent, std::string_view new_name);
 
   const Services at_;
   NameChanges& changes_;

@@ -55,9 +55,9 @@ HandleId OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags) {
   return at_.handles.Add(std::move(handle));
 }
 
-Result<FileSystem::Created> OpenFiles::Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
-                                              const OpenFlags& flags) {
-  CAIRNFS_RETURN_IF_ERROR(at_.session.Await());
+Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId parent, std::string_view name,
+                                              const meta::CreateParams& params, const OpenFlags& flags) {
+  CAIRNFS_RETURN_IF_ERROR(at_.session.Await(context));
   // Another host may find the name, and remove it, before this call has returned: then the file is open already.
   Held held(at_.table);
   FileSystem::Created created;
@@ -68,11 +68,11 @@ Result<FileSystem::Created> OpenFiles::Create(InodeId parent, std::string_view n
     SyncRounds::Operation operation(at_.rounds);
     std::function<void(InodeId)> hold;
     if (marked.also) hold = [&held](InodeId id) { held.Take(id); };
-    CAIRNFS_ASSIGN_OR_RETURN(created.attr, at_.parts.names.Create(parent, name, marked, hold));
+    CAIRNFS_ASSIGN_OR_RETURN(created.attr, at_.parts.names.Create(context, parent, name, marked, hold));
     at_.totals.NoteMade();
   }
   // Where the session was lost meanwhile: a descriptor of none could not be written to.
-  static_cast<void>(at_.session.Await().ok());
+  static_cast<void>(at_.session.Await(context).ok());
   InodePtr inode = at_.table.AddLookup(created.attr.inode);
   {
     MutexLock lock(inode->mutex);
@@ -89,7 +89,7 @@ Result<FileSystem::Created> OpenFiles::Create(InodeId parent, std::string_view n
     }
     created.handle = AddHandle(inode, flags);
   }
-  at_.sharing.EndCreate(inode, session);
+  at_.sharing.EndCreate(context, inode, session);
   return created;
 }
 
@@ -121,7 +121,7 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
     }
     done(std::move(handle));
   };
-  if (Status may = at_.sharing.MayOpen(id); !may.ok()) return finish(may);
+  if (Status may = at_.sharing.MayOpen(caller.context, id); !may.ok()) return finish(may);
   if (flags.truncate) {
     FileChange change{.inode = inode,
                       .apply =
@@ -196,7 +196,7 @@ void OpenFiles::Fsync(HandleId handle_id, InodeId inode, Done<void> done, const 
     if (handle && (synced.ok() || at_.closing.IsDurableHere(handle->inode))) synced = CheckSynced(at_.session, *handle);
     done(synced);
   };
-  SyncRounds::Answer answer = at_.waits.UnlessKilled(caller, std::move(finish));
+  SyncRounds::Answer answer = at_.waits.Within(caller.context, std::move(finish));
   if (caller.lends_thread) return at_.rounds.RequestHere(std::move(answer));
   at_.rounds.Request(std::move(answer));
 }

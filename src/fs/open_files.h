@@ -12,8 +12,8 @@ class OpenFiles {
  public:
   explicit OpenFiles(const Services& services) : at_(services) {}
 
-  Result<FileSystem::Created> Create(InodeId parent, std::string_view name, const meta::CreateParams& params,
-                                     const OpenFlags& flags);
+  Result<FileSystem::Created> Create(const Context& context, InodeId parent, std::string_view name,
+                                     const meta::CreateParams& params, const OpenFlags& flags);
   void Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller);
   void Flush(HandleId handle, Done<void> done, const Caller& caller);
   void Release(HandleId handle);

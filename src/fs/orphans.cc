@@ -27,11 +27,7 @@ Orphans::Orphans(ClusterHost& host, meta::Namespace& names,
 }
 
 void Orphans::Stop() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    wake_.NotifyAll();
-  }
+  stop_.request_stop();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -61,7 +57,7 @@ bool Orphans::Refuses(InodeId inode) {
   return refused_.contains(inode);
 }
 
-std::vector<InodeId> Orphans::Settle(const std::vector<InodeId>& inodes) {
+std::vector<InodeId> Orphans::Settle(const Context& context, const std::vector<InodeId>& inodes) {
   std::vector<InodeId> left;
   for (size_t first = 0; first < inodes.size(); first += ClusterHost::kAskedAtOnce) {
     const size_t end = std::min(inodes.size(), first + ClusterHost::kAskedAtOnce);
@@ -74,12 +70,12 @@ std::vector<InodeId> Orphans::Settle(const std::vector<InodeId>& inodes) {
       if (!here[i]) asked.push_back(some[i]);
     }
     if (asked.empty()) continue;
-    auto held = host_.HeldElsewhere(asked);
+    auto held = host_.HeldElsewhere(context, asked);
     std::vector<InodeId> gone;
     for (size_t i = 0; held.ok() && i < asked.size(); i++) {
       if (!(*held)[i]) gone.push_back(asked[i]);
     }
-    Status removed = held.ok() ? names_.RemoveOrphans(gone) : Status(held.error());
+    Status removed = held.ok() ? names_.RemoveOrphans(context, gone) : Status(held.error());
     if (removed.ok()) continue;
     spdlog::debug("{} deleted files are not removed yet: {}", asked.size(), removed.error().message);
     left.insert(left.end(), asked.begin(), asked.end());
@@ -89,35 +85,35 @@ std::vector<InodeId> Orphans::Settle(const std::vector<InodeId>& inodes) {
 
 void Orphans::Run() {
   pthread_setname_np(pthread_self(), "cairn-orphans");
+  const Context context(stop_.get_token());
   auto next_sweep = Clock::Now() + sweep_every_;
-  for (;;) {
+  while (!context.IsStopped()) {
     std::vector<InodeId> inodes;
     {
       MutexLock lock(mutex_);
-      if (waiting_.empty() && !stopping_) wake_.WaitFor(mutex_, std::min(kTryAgain, sweep_every_));
-      const auto gathered = Clock::Now() + kGatherFor;
-      while (!stopping_ && !waiting_.empty() && waiting_.size() < ClusterHost::kAskedAtOnce) {
-        const auto left = gathered - Clock::Now();
-        if (left <= left.zero()) break;
-        wake_.WaitFor(mutex_, left);
+      const auto has_any = [this]() REQUIRES_LOCK(mutex_) { return !waiting_.empty(); };
+      const auto has_many = [this]() REQUIRES_LOCK(mutex_) { return waiting_.size() >= ClusterHost::kAskedAtOnce; };
+      if (context.WithTimeout(std::min(kTryAgain, sweep_every_)).Wait(mutex_, wake_, has_any)) {
+        static_cast<void>(context.WithTimeout(kGatherFor).Wait(mutex_, wake_, has_many));
       }
-      if (stopping_) return;
       inodes.swap(waiting_);
     }
     if (Clock::Now() >= next_sweep) {
       next_sweep = Clock::Now() + sweep_every_;
-      auto all = host_.IsFirstUp() ? names_.ListOrphans() : Result<std::vector<InodeId>>(std::vector<InodeId>());
+      auto all = host_.IsFirstUp() ? names_.ListOrphans(context) : Result<std::vector<InodeId>>(std::vector<InodeId>());
       if (all.ok()) inodes.insert(inodes.end(), all->begin(), all->end());
     }
     if (inodes.empty()) continue;
     // The sweep lists those too that could not be settled before.
     std::sort(inodes.begin(), inodes.end());
     inodes.erase(std::unique(inodes.begin(), inodes.end()), inodes.end());
-    std::vector<InodeId> left = Settle(inodes);
+    std::vector<InodeId> left = Settle(context, inodes);
     if (left.empty()) continue;
-    MutexLock lock(mutex_);
-    waiting_.insert(waiting_.end(), left.begin(), left.end());
-    if (!stopping_) wake_.WaitFor(mutex_, kTryAgain);
+    {
+      MutexLock lock(mutex_);
+      waiting_.insert(waiting_.end(), left.begin(), left.end());
+    }
+    static_cast<void>(context.Sleep(kTryAgain));
   }
 }
 

@@ -34,17 +34,17 @@ class Orphans {
  private:
   void Run();
   // Those that could not be settled.
-  std::vector<InodeId> Settle(const std::vector<InodeId>& inodes);
+  std::vector<InodeId> Settle(const Context& context, const std::vector<InodeId>& inodes);
 
   ClusterHost& host_;
   meta::Namespace& names_;
   const std::function<std::vector<bool>(const std::vector<InodeId>&)> holds_;
   const std::chrono::milliseconds sweep_every_;
 
+  std::stop_source stop_;
   Mutex mutex_;
   CondVar wake_;
   std::vector<InodeId> waiting_ GUARDED_BY(mutex_);
-  bool stopping_ GUARDED_BY(mutex_) = false;
   std::unordered_map<InodeId, Clock::time_point> refused_ GUARDED_BY(mutex_);
   Clock::time_point next_tidy_ GUARDED_BY(mutex_){};
   std::thread thread_;

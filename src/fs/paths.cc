@@ -24,10 +24,10 @@ std::optional<Name> NameOfKey(std::string_view key) {
   return Name{parent, std::string(decoder.Rest())};
 }
 
-Status FindNames(kv::KvStore& kv, const std::string& prefix, const std::set<InodeId>& inodes,
-                 const std::stop_token& stop, NamesFound& found) {
+Status FindNames(const Context& context, kv::KvStore& kv, const std::string& prefix, const std::set<InodeId>& inodes,
+                 NamesFound& found) {
   size_t missing = inodes.size();
-  return ScanPrefix(kv, prefix, stop, [&](const kv::KvEntry& entry) {
+  return ScanPrefix(context, kv, prefix, [&](const kv::KvEntry& entry) {
     auto dentry = meta::DentryRecord::Decode(entry.value);
     if (!dentry.ok() || !inodes.contains(dentry->inode)) return true;
     if (auto name = NameOfKey(entry.key); name && found.emplace(dentry->inode, *name).second) missing--;
@@ -36,12 +36,13 @@ Status FindNames(kv::KvStore& kv, const std::string& prefix, const std::set<Inod
 }
 
 // The directories above those found, each below its parent.
-std::map<InodeId, std::set<InodeId>> DirectoriesAbove(meta::Namespace& names, const NamesFound& found) {
+std::map<InodeId, std::set<InodeId>> DirectoriesAbove(const Context& context, meta::Namespace& names,
+                                                      const NamesFound& found) {
   std::map<InodeId, std::set<InodeId>> children;
   std::set<InodeId> seen;
   for (const auto& [inode, name] : found) {
     for (InodeId current = name.parent; current != kRootInode && seen.insert(current).second;) {
-      auto above = names.ParentOf(current);
+      auto above = names.ParentOf(context, current);
       if (!above.ok()) break;
       children[*above].insert(current);
       current = *above;
@@ -64,14 +65,14 @@ std::string PathOf(const NamesFound& found, InodeId inode) {
 
 }  // namespace
 
-Result<std::map<InodeId, std::string>> FindPaths(kv::KvStore& kv, meta::Namespace& names,
-                                                 const std::set<InodeId>& inodes, const std::stop_token& stop) {
+Result<std::map<InodeId, std::string>> FindPaths(const Context& context, kv::KvStore& kv, meta::Namespace& names,
+                                                 const std::set<InodeId>& inodes) {
   std::map<InodeId, std::string> paths;
   if (inodes.empty()) return paths;
   NamesFound found;
-  CAIRNFS_RETURN_IF_ERROR(FindNames(kv, "E", inodes, stop, found));
-  for (const auto& [parent, children] : DirectoriesAbove(names, found)) {
-    CAIRNFS_RETURN_IF_ERROR(FindNames(kv, meta::DentryPrefix(parent), children, stop, found));
+  CAIRNFS_RETURN_IF_ERROR(FindNames(context, kv, "E", inodes, found));
+  for (const auto& [parent, children] : DirectoriesAbove(context, names, found)) {
+    CAIRNFS_RETURN_IF_ERROR(FindNames(context, kv, meta::DentryPrefix(parent), children, found));
   }
   for (InodeId inode : inodes) {
     if (inode == kRootInode) paths[inode] = "/";

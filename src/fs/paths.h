@@ -15,7 +15,7 @@ namespace cairnfs::fs {
 
 // The paths ("a/b/c", below the root) of those of `inodes` that a name leads to; of several names, one. A directory on
 // the way whose name is not found stands as "#" and its number. As of about now: names may move meanwhile.
-Result<std::map<InodeId, std::string>> FindPaths(kv::KvStore& kv, meta::Namespace& names,
-                                                 const std::set<InodeId>& inodes, const std::stop_token& stop);
+Result<std::map<InodeId, std::string>> FindPaths(const Context& context, kv::KvStore& kv, meta::Namespace& names,
+                                                 const std::set<InodeId>& inodes);
 
 }  // namespace cairnfs::fs

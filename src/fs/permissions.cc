@@ -27,12 +27,13 @@ Status CheckMayOpen(const Credentials& caller, const meta::Attr& attr, const Ope
   return Allows(attr, caller, rights) ? Status() : Denied("the file's mode does not let you open it so");
 }
 
-Status CheckMayRename(meta::Namespace& names, const Credentials& caller, InodeId directory, InodeId final_parent) {
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr moved, names.GetAttr(directory));
+Status CheckMayRename(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory,
+                      InodeId final_parent) {
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr moved, names.GetAttr(context, directory));
   if (!S_ISDIR(moved.mode)) return MakeError(ErrorCode::kNotDirectory, "only directories are committed");
-  CAIRNFS_ASSIGN_OR_RETURN(const InodeId parent_id, names.ParentOf(directory));
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr parent, names.GetAttr(parent_id));
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr target, names.GetAttr(final_parent));
+  CAIRNFS_ASSIGN_OR_RETURN(const InodeId parent_id, names.ParentOf(context, directory));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr parent, names.GetAttr(context, parent_id));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr target, names.GetAttr(context, final_parent));
   if (!S_ISDIR(target.mode)) return MakeError(ErrorCode::kNotDirectory, "the final name does not lie in a directory");
   if (!Allows(parent, caller, kWrite | kSearch)) {
     return Denied("you may not change the names in the directory that it lies in");

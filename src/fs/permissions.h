@@ -8,6 +8,7 @@ namespace cairnfs::fs {
 // Whether open(2) would let the caller open the file with these attributes: kPermission if not.
 Status CheckMayOpen(const Credentials& caller, const meta::Attr& attr, const OpenFlags& flags);
 // Names::CheckMayRename.
-Status CheckMayRename(meta::Namespace& names, const Credentials& caller, InodeId directory, InodeId final_parent);
+Status CheckMayRename(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory,
+                      InodeId final_parent);
 
 }  // namespace cairnfs::fs

@@ -38,7 +38,7 @@ bool Privileges::MayHave(const InodePtr& inode, Kills what) {
 Status Privileges::Kill(const InodePtr& inode, Kills what, const Caller& caller) {
   Status status;
   if (what == Kills::kSetIdToo && !inode->no_set_id) status = KillSetId(inode, caller);
-  if (status.ok() && !inode->no_capability) status = KillCapability(inode);
+  if (status.ok() && !inode->no_capability) status = KillCapability(caller.context, inode);
   if (status.ok()) return {};
   spdlog::warn("inode {}: its set-id bits and capabilities could not be cleared, so it is not written to: {}",
                inode->id.value, status.error().message);
@@ -72,25 +72,25 @@ void Privileges::NoteModeSet(InodeId id) {
 
 Status Privileges::KillSetId(const InodePtr& inode, const Caller& caller) {
   const uint64_t given = PrivilegesGiven(inode);
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(inode->id));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(caller.context, inode->id));
   const uint32_t kept = WithoutSetId(attr, caller);
   if (kept != (attr.mode & 07777)) {
     SyncRounds::Operation operation(rounds_);
     meta::AttrChanges changes;
     changes.mode = kept;
-    CAIRNFS_RETURN_IF_ERROR(names_.SetAttr(inode->id, changes));
+    CAIRNFS_RETURN_IF_ERROR(names_.SetAttr(caller.context, inode->id, changes));
   }
   MutexLock lock(inode->mutex);
   if (inode->privileges_given == given && (kept & kSetId) == 0) inode->no_set_id = true;
   return {};
 }
 
-Status Privileges::KillCapability(const InodePtr& inode) {
+Status Privileges::KillCapability(const Context& context, const InodePtr& inode) {
   const uint64_t given = PrivilegesGiven(inode);
-  auto found = names_.GetXattr(inode->id, kCapabilityXattr);
+  auto found = names_.GetXattr(context, inode->id, kCapabilityXattr);
   if (found.ok()) {
     SyncRounds::Operation operation(rounds_);
-    Status removed = names_.RemoveXattr(inode->id, kCapabilityXattr);
+    Status removed = names_.RemoveXattr(context, inode->id, kCapabilityXattr);
     if (!removed.ok() && removed.error().code != ErrorCode::kNoData) return removed;
   } else if (found.error().code != ErrorCode::kNoData) {
     return found.error();
@@ -114,17 +114,17 @@ bool Privileges::NoteTold(const meta::Attr& attr) {
   return false;
 }
 
-Result<bool> Privileges::MayBelieveOldSetId(const InodePtr& inode) {
+Result<bool> Privileges::MayBelieveOldSetId(const Context& context, const InodePtr& inode) {
   const uint32_t told = inode->told_set_id;
   if (told == 0) return false;
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(inode->id));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(context, inode->id));
   return (told & ~attr.mode) != 0;
 }
 
 Status Privileges::CheckMayExecute(InodeId id, const Caller& caller) {
   InodePtr inode = table_.Find(id);
   if (!inode) return {};
-  CAIRNFS_ASSIGN_OR_RETURN(const bool is_in_doubt, MayBelieveOldSetId(inode));
+  CAIRNFS_ASSIGN_OR_RETURN(const bool is_in_doubt, MayBelieveOldSetId(caller.context, inode));
   if (!is_in_doubt) return {};
   MutexLock lock(inode->mutex);
   if (inode->write_open_count > 0) return MakeError(ErrorCode::kBusy, "the file is open for writing");

@@ -32,13 +32,13 @@ class Privileges {
   // Before an answer to the kernel that tells these attributes. False: it is to ask anew each time.
   bool NoteTold(const meta::Attr& attr);
   // The kernel may believe in set-id bits that the file has no more.
-  Result<bool> MayBelieveOldSetId(const InodePtr& inode);
+  Result<bool> MayBelieveOldSetId(const Context& context, const InodePtr& inode);
   Status CheckMayExecute(InodeId id, const Caller& caller);  // errors as of FileSystem::Open
   void NoteNameRemoved(const meta::Attr& attr);              // before the answer goes out
 
  private:
   Status KillSetId(const InodePtr& inode, const Caller& caller);
-  Status KillCapability(const InodePtr& inode);
+  Status KillCapability(const Context& context, const InodePtr& inode);
 
   meta::Namespace& names_;
   InodeTable& table_;

@@ -164,7 +164,7 @@ void Reader::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t size, 
 
 void Reader::ReadForExec(const PlanPtr& plan) {
   auto read = [this, plan] {
-    const Result<bool> is_in_doubt = at_.privileges.MayBelieveOldSetId(plan->inode);
+    const Result<bool> is_in_doubt = at_.privileges.MayBelieveOldSetId(plan->options.caller.context, plan->inode);
     if (!is_in_doubt.ok()) return plan->done(is_in_doubt.error());
     if (*is_in_doubt) return plan->done(MakeError(ErrorCode::kBusy, "its set-id bits went while it was opened"));
     Start(plan);
@@ -292,14 +292,14 @@ void Reader::Load(const PlanPtr& plan) {
   {
     const InodePtr& inode = plan->inode;
     MutexLock lock(inode->mutex);
-    status = at_.contents.Load(inode);
+    status = at_.contents.Load(plan->options.caller.context, inode);
     const bool is_loaded = status.ok();
     if (is_loaded) status = inode->content->extents.EnsureLoaded(plan->offset, plan->size, at_.parts.chunks);
     is_away = !status.ok() && status.error().code == ErrorCode::kUnavailable;
     if (is_away && is_loaded) away = inode->content->extents.MissingPages(plan->offset, plan->size);
   }
   if (is_away && away.empty()) {  // not even the top of the recipe could be read
-    away = at_.sharing.PagesToOpen(plan->inode->id);
+    away = at_.sharing.PagesToOpen(plan->options.caller.context, plan->inode->id);
   }
   if (!away.empty() && plan->waits.MayWait()) {
     return AwaitChunks(at_.parts.chunks, at_.waits, away, plan->options.caller, [this, plan](const Status& there) {
@@ -382,22 +382,22 @@ void Reader::CheckAtime(Handle& handle) {
     MutexLock lock(handle.mutex);
     if (std::exchange(handle.atime_checked, true)) return;
   }
-  auto attr = at_.parts.names.GetAttr(handle.inode->id);
+  auto attr = at_.parts.names.GetAttr({}, handle.inode->id);
   if (!attr.ok()) return;
   at_.contents.Overlay(*attr);
   Timestamp now = Clock::WallTime();
   if (attr->atime > attr->mtime && attr->atime > attr->ctime && now.seconds - attr->atime.seconds < 24 * 3600) return;
   SyncRounds::Operation operation(at_.rounds);
-  at_.parts.names.TouchAtime(handle.inode->id, now);
+  at_.parts.names.TouchAtime({}, handle.inode->id, now);
 }
 
 void Reader::SeekTo(HandleId handle_id, uint64_t offset, FileSystem::Seek what, Done<uint64_t> done,
                     const Caller& caller) {
   HandlePtr handle = at_.handles.Find(handle_id);
   if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
-  auto seek = [this, handle, offset, what, done] {
+  auto seek = [this, handle, offset, what, context = caller.context, done] {
     if (const Status same = at_.session.CheckStore(*handle); !same.ok()) return done(same.error());
-    done(at_.contents.FindSought(handle->inode, offset, what));
+    done(at_.contents.FindSought(context, handle->inode, offset, what));
   };
   at_.sharing.WhenCurrent(handle->inode, caller, [this, seek, done](const Status& current) {
     if (!current.ok()) return done(current.error());

@@ -37,13 +37,13 @@ void RecordTotals::Note(std::string_view key, const std::optional<std::string>& 
   }
 }
 
-void RecordTotals::Count(const std::stop_token& stop) {
+void RecordTotals::Count(const Context& context) {
   std::vector<Page> pages;
   uint64_t bytes = 0;
   const std::string end = kv::PrefixEnd("D");
   std::string begin = "D";
-  for (bool more = true; more && !stop.stop_requested();) {
-    auto range = kv_.Range(begin, end, kPageEntries);
+  for (bool more = true; more && !context.Expired();) {
+    auto range = kv_.Range(context, begin, end, kPageEntries);
     if (!range.ok()) break;
     for (const kv::KvEntry& entry : range->entries) bytes += AllocatedBytesIn(entry.value);
     more = range->more && !range->entries.empty();
@@ -69,7 +69,7 @@ uint64_t RecordTotals::AllocatedBytes() {
 }
 
 uint64_t RecordTotals::AllocatedBytesOf(InodeId inode) {
-  auto entry = kv_.Get(meta::FileKey(inode));
+  auto entry = kv_.Get({}, meta::FileKey(inode));
   return entry.ok() && entry->has_value() ? AllocatedBytesIn((*entry)->value) : 0;
 }
 

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <optional>
-#include <stop_token>
 #include <vector>
 
 #include "base/thread_annotations.h"
@@ -24,8 +23,8 @@ class RecordTotals {
   ~RecordTotals();
   RecordTotals(const RecordTotals&) = delete;
 
-  // The walk; once. Given up when `stop` is set or the store fails: the sum is of what was read, then.
-  void Count(const std::stop_token& stop);
+  // The walk; once. Given up when the context expires or the store fails: the sum is of what was read, then.
+  void Count(const Context& context);
   // Waits for the walk.
   uint64_t AllocatedBytes();
   // Of one file's record; 0 where there is none.

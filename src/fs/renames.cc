@@ -40,7 +40,7 @@ Status LocalNameChanges::Finish(const meta::RenameParams& params, bool replaced,
   }
   meta::RenameParams back{params.to_parent, params.to_name, params.from_parent, params.from_name,
                           params.mode == meta::RenameMode::kExchange ? params.mode : meta::RenameMode::kNoReplace};
-  if (auto undone = Commit(back); !undone.ok()) {
+  if (auto undone = Commit({}, back); !undone.ok()) {
     spdlog::error("rename of '{}' to '{}' is not durable and could not be undone: {}", params.from_name, params.to_name,
                   undone.error().message);
     return stays();
@@ -49,12 +49,12 @@ Status LocalNameChanges::Finish(const meta::RenameParams& params, bool replaced,
 }
 
 void LocalNameChanges::Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
-  auto source = at().parts.names.Lookup(params.from_parent, params.from_name);
+  auto source = at().parts.names.Lookup({}, params.from_parent, params.from_name);
   if (!source.ok()) return done(source.error());
   bool directory = S_ISDIR(source->mode);
   Files files{source->inode};
   if (!directory && params.mode == meta::RenameMode::kExchange) {
-    auto target = at().parts.names.Lookup(params.to_parent, params.to_name);
+    auto target = at().parts.names.Lookup({}, params.to_parent, params.to_name);
     if (!target.ok()) return done(target.error());
     directory = S_ISDIR(target->mode);
     files.push_back(target->inode);
@@ -100,14 +100,14 @@ void LocalNameChanges::RenameFile(const meta::RenameParams& params, const Files&
     if (!round.ok() && (round.error().code == ErrorCode::kInterrupted || MayFindNoRoom(files))) return done(round);
     RenameWhenAdmitted(params, files, done);
   };
-  at().rounds.Request(at().waits.UnlessKilled(caller, std::move(rename)), SyncRounds::Scope::kNames);
+  at().rounds.Request(at().waits.Within(caller.context, std::move(rename)), SyncRounds::Scope::kNames);
 }
 
 void LocalNameChanges::RenameWhenAdmitted(const meta::RenameParams& params, const Files& files, Done<void> done) {
   at().rounds.WhenAdmitted(NameChange::kAlters, [this, params, files, done = std::move(done)](Status admitted) {
     if (admitted.ok()) admitted = PrepareForNewNames(files);  // it may have waited for a round
     if (!admitted.ok()) return done(admitted);
-    auto renamed = Commit(params);
+    auto renamed = Commit({}, params);
     done(renamed.ok() ? Status() : Status(renamed.error()));
   });
 }
@@ -119,14 +119,14 @@ void LocalNameChanges::RenameFileDurably(const meta::RenameParams& params, const
   auto commit = [this, params, files, caller, done = std::move(done)](Status durable) {
     if (durable.ok()) durable = PrepareForNewNames(files);  // what was written meanwhile
     if (!durable.ok()) return done(durable);
-    auto renamed = Commit(params);
+    auto renamed = Commit({}, params);
     if (!renamed.ok()) return done(renamed.error());
     auto finish = [this, params, replaced = *renamed, done](const Status& named) {
       done(Finish(params, replaced, named));
     };
-    at().rounds.Request(at().waits.UnlessKilled(caller, std::move(finish)), SyncRounds::Scope::kNames);
+    at().rounds.Request(at().waits.Within(caller.context, std::move(finish)), SyncRounds::Scope::kNames);
   };
-  at().rounds.Request(at().waits.UnlessKilled(caller, std::move(commit)));
+  at().rounds.Request(at().waits.Within(caller.context, std::move(commit)));
 }
 
 // Waits until everything written before is durable, shows the new name, and makes that durable too.
@@ -134,13 +134,13 @@ void LocalNameChanges::RenameDirectory(const meta::RenameParams& params, const C
   auto commit = [this, params, caller, done = std::move(done)](Status durable) mutable {
     if (durable.ok()) {
       rename_data_durable.Pass();
-      durable = at().lost.CheckNone(params);
+      durable = at().lost.CheckNone({}, params);
     }
     if (!durable.ok()) {
       spdlog::error("rename of '{}' to '{}' refused: {}", params.from_name, params.to_name, durable.error().message);
       return done(durable);
     }
-    auto renamed = Commit(params);
+    auto renamed = Commit({}, params);
     if (!renamed.ok()) return done(renamed.error());
     rename_committed.Pass();
     // Only the name is still owed: what has no space meanwhile is others', and no reason to deny what has happened.

@@ -2,14 +2,14 @@
 
 namespace cairnfs::fs {
 
-Status ScanPrefix(kv::KvStore& kv, const std::string& prefix, const std::stop_token& stop,
+Status ScanPrefix(const Context& context, kv::KvStore& kv, const std::string& prefix,
                   const std::function<bool(const kv::KvEntry&)>& visit) {
   constexpr size_t kPageEntries = 2048;
   const std::string end = kv::PrefixEnd(prefix);
   std::string begin = prefix;
   for (bool more = true; more;) {
-    if (stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "stopped");
-    CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, kv.Range(begin, end, kPageEntries));
+    if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "stopped");
+    CAIRNFS_ASSIGN_OR_RETURN(kv::KvRange range, kv.Range(context, begin, end, kPageEntries));
     for (const kv::KvEntry& entry : range.entries) {
       if (!visit(entry)) return {};
     }

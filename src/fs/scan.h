@@ -2,16 +2,15 @@
 #pragma once
 
 #include <functional>
-#include <stop_token>
 #include <string>
 
 #include "kv/store.h"
 
 namespace cairnfs::fs {
 
-// Visits the entries whose keys begin with `prefix`, in key order, until `visit` gives false. kInterrupted once `stop`
-// is set; else the error of the store.
-Status ScanPrefix(kv::KvStore& kv, const std::string& prefix, const std::stop_token& stop,
+// Visits the entries whose keys begin with `prefix`, in key order, until `visit` gives false. kInterrupted once the
+// context has expired; else the error of the store.
+Status ScanPrefix(const Context& context, kv::KvStore& kv, const std::string& prefix,
                   const std::function<bool(const kv::KvEntry&)>& visit);
 
 }  // namespace cairnfs::fs

@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "fs/closing.h"
 #include "fs/processes.h"
-#include "kv/patience.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -48,13 +47,13 @@ void SharedClosing::Close(const HandlePtr& handle, const Caller& caller, Done<vo
     done(outcome);
   };
   auto await = [this, caller, answer = std::move(answer)] {
-    at_.rounds.Request(at_.waits.UnlessKilled(caller, answer), SyncRounds::Scope::kClosed);
+    at_.rounds.Request(at_.waits.Within(caller.context, answer), SyncRounds::Scope::kClosed);
   };
   if (IsMarked(handle->inode)) return await();
   // Now, not in the round that it waits for: that begins when the one that runs has ended, which may wait for nodes.
   // Should it fail, the round tells.
-  auto mark = [this, handle, await = std::move(await)] {
-    static_cast<void>(at_.marks.PutUntilPublished(handle->inode).ok());
+  auto mark = [this, handle, context = caller.context, await = std::move(await)] {
+    static_cast<void>(at_.marks.PutUntilPublished(context, handle->inode).ok());
     await();
   };
   at_.calls.Run(caller, std::move(mark), done);
@@ -132,9 +131,8 @@ bool SharedClosing::MustMark(const InodePtr& inode) {
 // Not for long: while pages wait for their answer the kernel sends no other background requests of the mount. The bytes
 // are kept and will be published, whatever becomes of the mark: no reason to drop the pages.
 void SharedClosing::AnswerOnceMarked(const InodePtr& inode, std::function<void()> answer) {
-  const auto until = Clock::Now() + kMarkWaitMax;
+  const Context context = Context().WithTimeout(kMarkWaitMax);
   auto finish = [this, inode, answer = std::move(answer)](const Status& marked) {
-    const kv::Patience::OfThread own_time(nullptr);
     if (!marked.ok()) {
       spdlog::warn("inode {}: other hosts do not know yet of stores through a mapping that may have ended: {}",
                    inode->id.value, marked.error().message);
@@ -142,11 +140,12 @@ void SharedClosing::AnswerOnceMarked(const InodePtr& inode, std::function<void()
     }
     answer();
   };
-  at_.calls.for_store().Post(
-      [this, inode, finish] {
-        finish(at_.host.membership().LeaseHolds() ? at_.marks.PutUntilPublished(inode) : Unanswered());
-      },
-      [until] { return Clock::Now() >= until; }, [finish](const Error& why) { finish(why); });
+  SyncRounds::Answer tell = at_.waits.Within(
+      context, [] { return Unanswered(); }, std::move(finish));
+  const bool is_posted = at_.calls.Run([this, inode, context, tell] {
+    tell(at_.host.membership().LeaseHolds() ? at_.marks.PutUntilPublished(context, inode) : Status(Unanswered()));
+  });
+  if (!is_posted) tell(Unanswered());
 }
 
 void SharedClosing::PublishBeforeUnlock(const HandlePtr& handle, const Caller& caller, std::function<void()> then) {
@@ -167,7 +166,7 @@ void SharedClosing::PublishBeforeUnlock(const HandlePtr& handle, const Caller& c
     }
     then();
   };
-  at_.rounds.Request(at_.waits.UnlessKilled(caller, std::move(answer)), SyncRounds::Scope::kClosed);
+  at_.rounds.Request(at_.waits.Within(caller.context, std::move(answer)), SyncRounds::Scope::kClosed);
 }
 
 }  // namespace cairnfs::fs

@@ -15,7 +15,6 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr int kAnswersMax = 8;  // so many publishes of this host's in a row are waited for
-constexpr auto kCancelledLook = std::chrono::milliseconds(100);
 // An open file that is read is compared with the store so often, more seldom while nothing changes; and no more than so
 // many files at once.
 constexpr auto kLookAfterMin = std::chrono::milliseconds(100);
@@ -43,49 +42,57 @@ void SharedFiles::NoteCreated(const InodePtr& inode, uint64_t session) {
 }
 
 // The mark that came with the name may be of a session that was lost meanwhile: the first publish takes it away.
-void SharedFiles::EndCreate(const InodePtr& inode, uint64_t session) {
+void SharedFiles::EndCreate(const Context& context, const InodePtr& inode, uint64_t session) {
   if (session == 0 || session == at_.host.session()) return;
-  static_cast<void>(Refresh({inode, {}, WithMarks::kYes}, MayWait::kYes).ok());
+  Caller caller;
+  caller.context = context;
+  static_cast<void>(Refresh({inode, caller, WithMarks::kYes}, MayWait::kYes).ok());
 }
 
-Status SharedFiles::MayOpen(InodeId id) {
-  CAIRNFS_RETURN_IF_ERROR(at_.session.Await());
-  if (IsRefused(id)) return MakeError(ErrorCode::kStale, "the file was removed on another host");
+Status SharedFiles::MayOpen(const Context& context, InodeId id) {
+  CAIRNFS_RETURN_IF_ERROR(at_.session.Await(context));
+  if (IsRefused(context, id)) return MakeError(ErrorCode::kStale, "the file was removed on another host");
   return {};
 }
 
-bool SharedFiles::IsRefused(InodeId id) {
+bool SharedFiles::IsRefused(const Context& context, InodeId id) {
   if (!orphans_->Refuses(id)) return false;
   // It has a name where the store went back to a state before it was deleted.
-  const auto attr = at_.parts.names.GetAttr(id);
+  const auto attr = at_.parts.names.GetAttr(context, id);
   if (!attr.ok() || attr->nlink == 0) return true;
   orphans_->Allow(id);
   return false;
 }
 
 Result<meta::FileState> SharedFiles::ReadAfterAnswer(const Opening& opening) {
-  const auto& [inode, caller, marks] = opening;
-  auto state = at_.parts.names.ReadFile(inode->id, marks);
+  const InodePtr& inode = opening.inode;
+  const Context& context = opening.caller.context;
+  auto state = at_.parts.names.ReadFile(context, inode->id, opening.marks);
   for (int tries = 0; state.ok() && tries < kAnswersMax; tries++) {
     {
       MutexLock lock(inode->mutex);
       if (!SharedRecords::AwaitsAnswer(inode, *state)) break;
-      while (SharedRecords::AwaitsAnswer(inode, *state)) {
-        if (IsForsaken(caller)) return Forsaken();
-        if (at_.session.GivesUpOn(inode->content->shared())) return Unanswered();
-        inode->changed_state.WaitFor(inode->mutex, kCancelledLook);
+      const auto is_over = [&]() REQUIRES_LOCK(inode->mutex) {
+        return !SharedRecords::AwaitsAnswer(inode, *state) || at_.session.GivesUpOn(inode->content->shared());
+      };
+      // The end of waits wakes it, and is no reason to give up on an answer that is on its way.
+      if (!at_.session.waits_ended()) {
+        static_cast<void>(context.WithStop(at_.session.waits_end()).Wait(inode->mutex, inode->changed_state, is_over));
       }
+      if (!context.Wait(inode->mutex, inode->changed_state, is_over)) return CallerIsGone();
+      if (SharedRecords::AwaitsAnswer(inode, *state)) return Unanswered();
     }
-    state = at_.parts.names.ReadFile(inode->id, marks);
+    state = at_.parts.names.ReadFile(context, inode->id, opening.marks);
   }
   return state;
 }
 
 Result<bool> SharedFiles::Refresh(const Opening& opening, MayWait may_wait) {
   const InodePtr& inode = opening.inode;
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state, may_wait == MayWait::kYes
-                                                            ? ReadAfterAnswer(opening)
-                                                            : at_.parts.names.ReadFile(inode->id, opening.marks));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state,
+                           may_wait == MayWait::kYes
+                               ? ReadAfterAnswer(opening)
+                               : at_.parts.names.ReadFile(opening.caller.context, inode->id, opening.marks));
   MutexLock lock(inode->mutex);
   if (may_wait == MayWait::kNo && SharedRecords::AwaitsAnswer(inode, state)) return false;
   CAIRNFS_RETURN_IF_ERROR(at_.records.Adopt(inode, state));
@@ -155,7 +162,7 @@ Status SharedFiles::Adopt(const Opening& opening, const meta::FileState& state, 
     inode->look_after = kLookAfterMin;
   }
   // Who was killed has gone: nobody drops it later.
-  if (caller.cancelled && caller.cancelled()) at_.contents.DropIfUnused(inode);
+  if (caller.context.Expired()) at_.contents.DropIfUnused(inode);
   return status;
 }
 
@@ -226,7 +233,7 @@ void SharedFiles::NoteRead(const InodePtr& inode) {
   inode->looked_at = now;
   looks_under_way_++;
   auto look = [this, inode] {
-    const auto state = at_.parts.names.ReadFile(inode->id);
+    const auto state = at_.parts.names.ReadFile({}, inode->id);
     looks_under_way_--;
     const bool has_changed = state.ok() && AdoptPublished(inode, *state);
     MutexLock lock(inode->mutex);
@@ -260,8 +267,8 @@ bool SharedFiles::AdoptPublished(const InodePtr& inode, const meta::FileState& s
   return true;
 }
 
-std::vector<Digest> SharedFiles::PagesToOpen(InodeId id) {
-  const auto state = at_.parts.names.ReadFile(id);
+std::vector<Digest> SharedFiles::PagesToOpen(const Context& context, InodeId id) {
+  const auto state = at_.parts.names.ReadFile(context, id);
   return state.ok() ? at_.records.PagesToOpen(*state) : std::vector<Digest>();
 }
 
@@ -294,7 +301,7 @@ uint64_t SharedFiles::PlaceAppend(const InodePtr& inode, const FileSystem::Write
 }
 
 void SharedFiles::Change(FileChange change, Done<void> done) {
-  if (Status status = at_.session.Await(); !status.ok()) return done(status);
+  if (Status status = at_.session.Await(change.caller.context); !status.ok()) return done(status);
   if (change.session == 0) change.session = at_.host.session();
   const bool removes = change.removes;
   const Caller caller = change.caller;

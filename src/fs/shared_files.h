@@ -35,8 +35,8 @@ class SharedFiles final : public Sharing {
 
   std::function<void(kv::Transaction&, InodeId)> MarkCreated(uint64_t& session) override;
   void NoteCreated(const InodePtr& inode, uint64_t session) override REQUIRES_LOCK(inode->mutex);
-  void EndCreate(const InodePtr& inode, uint64_t session) override;
-  Status MayOpen(InodeId id) override;
+  void EndCreate(const Context& context, const InodePtr& inode, uint64_t session) override;
+  Status MayOpen(const Context& context, InodeId id) override;
   void LoadForOpen(const InodePtr& inode, const OpenFlags& flags, const Caller& caller, Done<void> done) override;
   void NoteTruncationFailed(const InodePtr& inode) override REQUIRES_LOCK(inode->mutex);
   Result<meta::Attr> ReadAttr(const std::function<Result<meta::Attr>()>& read) override;
@@ -47,7 +47,7 @@ class SharedFiles final : public Sharing {
   void NoteLocked(const InodePtr& inode) override;
   void Refresh(const InodePtr& inode, const Caller& caller) override;
   bool MayComeBack(const Error& error) const override { return error.code != ErrorCode::kNotFound; }
-  std::vector<Digest> PagesToOpen(InodeId id) override;
+  std::vector<Digest> PagesToOpen(const Context& context, InodeId id) override;
   bool ContinuesAppends(const InodePtr& inode) override;
   uint64_t PlaceAppend(const InodePtr& inode, const FileSystem::WriteRequest& request) override
       REQUIRES_LOCK(inode->mutex);
@@ -62,7 +62,7 @@ class SharedFiles final : public Sharing {
     WithMarks marks = WithMarks::kNo;  // the file is written to: its marks are read too
   };
   // Whether another host was told that this one has the deleted file not open, and so may not open it.
-  bool IsRefused(InodeId id);
+  bool IsRefused(const Context& context, InodeId id);
   void Load(const Opening& opening, HostWaits waits, Done<void> done);
   Result<meta::FileState> ReadAfterAnswer(const Opening& opening);
   // Takes over the state for the opening.

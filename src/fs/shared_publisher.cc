@@ -22,7 +22,7 @@ Status SharedPublisher::Settle() {
   // What was dropped with its session can run no more: whether it did is nobody's concern.
   const bool is_dropped = in_doubt_->session != host_.session();
   const Result<uint64_t> revision =
-      is_dropped ? MakeError(ErrorCode::kStale, kNotPublished) : kv_.Commit(in_doubt_->transaction);
+      is_dropped ? MakeError(ErrorCode::kStale, kNotPublished) : kv_.Commit({}, in_doubt_->transaction);
   if (IsInDoubt(revision)) return revision.error().WithContext("records of files");
   InDoubt settled = *std::exchange(in_doubt_, std::nullopt);
   std::vector<PublishItem> conflicts;
@@ -47,13 +47,13 @@ Status SharedPublisher::MarkClosed() {
     const bool is_closed = content.changed && !content.must_reload() && content.shared().is_closed;
     if (is_closed && !content.shared().is_marked && HasUnpublishedBytes(content)) unmarked.push_back(inode);
   }
-  return marks_.Put(unmarked);
+  return marks_.Put({}, unmarked);
 }
 
 void SharedPublisher::TellFailures() {
   if (in_doubt_ || marks_.in_doubt()) return;  // by a later round
   const std::vector<InodePtr> failed = items_.TakeFailed();
-  if (Status told = marks_.Put(failed); !told.ok()) {
+  if (Status told = marks_.Put({}, failed); !told.ok()) {
     spdlog::warn("other hosts do not know yet that files could not be published: {}", told.error().message);
   }
 }
@@ -100,7 +100,7 @@ Status SharedPublisher::Publish(std::vector<PublishItem> items) {
   if (items.empty()) return {};
   std::vector<InodeId> inodes;
   for (const PublishItem& item : items) inodes.push_back(item.inode->id);
-  auto levels = host_.levels().Of(inodes);
+  auto levels = host_.levels().Of({}, inodes);
   if (!levels.ok()) {
     items_.RequeueAll(items, levels.error());
     return levels.error();
@@ -136,7 +136,7 @@ void SharedPublisher::FailUnreadable(const cluster::ClusterChunkStore::Unreadabl
 Status SharedPublisher::PublishAt(Durability level, std::vector<PublishItem> items) {
   Status first;
   for (int attempt = 0; !items.empty(); attempt++) {
-    const auto unreadable = host_.SyncReadableChunks(level);
+    const auto unreadable = host_.SyncReadableChunks({}, level);
     if (!unreadable.ok()) {
       items_.RequeueAll(items, unreadable.error());
       return unreadable.error();
@@ -182,7 +182,7 @@ Status SharedPublisher::CommitBatches(std::span<PublishItem> items, Batching bat
     items = items.subspan(count);
     for (const PublishItem& item : batch) PublishItems::NoteSent(item);
     kv::Transaction transaction = items_.TransactionOf(batch);
-    auto revision = kv_.Commit(transaction);
+    auto revision = kv_.Commit({}, transaction);
     const bool has_failed = !revision.ok() && !IsOfOneFile(revision.error().code);
     if (has_failed && first.ok()) first = revision.error().WithContext("records of files");
     if (IsInDoubt(revision)) {
@@ -219,7 +219,7 @@ void SharedPublisher::Conclude(std::vector<PublishItem>& items, const Result<uin
 
 Result<std::optional<PublishItem>> SharedPublisher::Reconcile(PublishItem item) {
   const InodePtr& inode = item.inode;
-  auto state = names_.ReadFile(inode->id, meta::Namespace::WithMarks::kYes);
+  auto state = names_.ReadFile({}, inode->id, meta::Namespace::WithMarks::kYes);
   if (!state.ok() && state.error().code == ErrorCode::kCorrupt) {
     items_.Fail(item, state.error());
     return std::optional<PublishItem>();

@@ -48,7 +48,7 @@ std::vector<CommitFailure> SharedNameChanges::Failures() const {
 // What was closed and waited for is durable. Stores of an munmap are to be so before what they took the place of is
 // deleted; but what makes room does not wait for room, nor for copies that cannot be made.
 void SharedNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) {
-  if (Status session = shared_.session.Await(); !session.ok()) return go(session);
+  if (Status session = shared_.session.Await(caller.context); !session.ok()) return go(session);
   if (change != NameChange::kRemoves || at().rounds.failing()) return go({});
   auto removes = [go = std::move(go)](const Status& durable) {
     const bool is_killed = !durable.ok() && durable.error().code == ErrorCode::kInterrupted;
@@ -58,15 +58,16 @@ void SharedNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Do
 }
 
 Result<SharedNameChanges::Renaming> SharedNameChanges::Begin(const meta::RenameParams& names, const Caller& caller) {
-  CAIRNFS_RETURN_IF_ERROR(shared_.session.Await());
+  CAIRNFS_RETURN_IF_ERROR(shared_.session.Await(caller.context));
   Renaming renaming{.params = names, .caller = caller, .sources = {}, .session = shared_.host.session()};
   meta::RenameParams& params = renaming.params;
   constexpr auto kWithMarks = meta::Namespace::WithMarks::kYes;
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr source,
-                           at().parts.names.Lookup(params.from_parent, params.from_name, kWithMarks));
+                           at().parts.names.Lookup(caller.context, params.from_parent, params.from_name, kWithMarks));
   renaming.sources.push_back(std::move(source));
   if (params.mode == meta::RenameMode::kExchange) {
-    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr target, at().parts.names.Lookup(params.to_parent, params.to_name, kWithMarks));
+    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr target,
+                             at().parts.names.Lookup(caller.context, params.to_parent, params.to_name, kWithMarks));
     renaming.sources.push_back(std::move(target));
     params.expected_to = renaming.sources.back().inode;
   }
@@ -104,7 +105,7 @@ Status SharedNameChanges::CheckAllPublished(const Renaming& renaming) {
     InodePtr inode = S_ISREG(attr.mode) ? at().table.Find(attr.inode) : nullptr;
     if (inode) CAIRNFS_RETURN_IF_ERROR(CheckPublished(inode));
   }
-  CAIRNFS_RETURN_IF_ERROR(at().lost.CheckNone(renaming.params));
+  CAIRNFS_RETURN_IF_ERROR(at().lost.CheckNone(renaming.caller.context, renaming.params));
   return {};
 }
 
@@ -112,7 +113,7 @@ void SharedNameChanges::CommitPublished(const Renaming& renaming, const Done<voi
   const meta::RenameParams& params = renaming.params;
   Status status = CheckAllPublished(renaming);
   if (status.ok()) {
-    auto causes = shared_.unpublished.Find(renaming.sources);
+    auto causes = shared_.unpublished.Find(renaming.caller.context, renaming.sources);
     if (causes.ok() && !causes->empty()) {
       return done(MakeError(ErrorCode::kIo, NoteFailure(params, std::move(*causes))));
     }
@@ -129,7 +130,7 @@ void SharedNameChanges::CommitPublished(const Renaming& renaming, const Done<voi
     shared_.host.AddSessionCompare(transaction, session);
     return shared_.session.Check(session);
   };
-  auto renamed = Commit(guarded);
+  auto renamed = Commit(renaming.caller.context, guarded);
   // Another host has put something else there, which was not waited for.
   const bool is_another =
       !renamed.ok() && renamed.error().code == ErrorCode::kStale && renaming.session == shared_.host.session();
@@ -141,7 +142,7 @@ Status SharedNameChanges::MakeReplicated(const Renaming& renaming) {
   const meta::RenameParams& params = renaming.params;
   if (params.from_parent == params.to_parent) return {};
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<Durability> levels,
-                           shared_.host.levels().Of({params.from_parent, params.to_parent}));
+                           shared_.host.levels().Of(renaming.caller.context, {params.from_parent, params.to_parent}));
   // Where two are exchanged one of them comes to lie there, whichever of the parents it is.
   const bool is_exchange = params.mode == meta::RenameMode::kExchange;
   if (levels[0] == levels[1] || (!is_exchange && levels[1] == Durability::kLocal)) return {};
@@ -158,7 +159,8 @@ Status SharedNameChanges::MakeReplicated(const Renaming& renaming) {
   std::set<InodeId> replicated;
   if (published.contains(source.inode)) replicated.insert(source.inode);
   if (S_ISDIR(source.mode) && !ids.empty()) {
-    CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> found, at().parts.names.FindBelow(source.inode, ids));
+    CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> found,
+                             at().parts.names.FindBelow(renaming.caller.context, source.inode, ids));
     replicated.insert(found.begin(), found.end());
   }
   for (InodeId id : replicated) {
@@ -176,10 +178,8 @@ Status SharedNameChanges::MakeReplicated(const Renaming& renaming) {
 std::vector<std::string> SharedNameChanges::LackingCopies(const Error& why, const std::vector<meta::Attr>& sources) {
   if (why.code != ErrorCode::kUnavailable && why.code != ErrorCode::kNoSpace) return {};
   if (shared_.host.DescribeShortage().empty()) return {};
-  const auto deadline = Clock::Now() + kNamingTimeMax;
-  const auto goes_on = [&] {
-    return !shared_.session.waits_ended() && shared_.host.membership().LeaseHolds() && Clock::Now() < deadline;
-  };
+  const Context context = Context(shared_.session.waits_end()).WithTimeout(kNamingTimeMax);
+  const auto goes_on = [&] { return !context.Expired() && shared_.host.membership().LeaseHolds(); };
   if (!goes_on()) return {};
   std::map<InodeId, std::vector<Digest>> unpublished;
   at().table.ForEachHeld([&](const InodePtr& inode) {
@@ -199,7 +199,7 @@ std::vector<std::string> SharedNameChanges::LackingCopies(const Error& why, cons
     counts.emplace(inode, count);
     lacking.push_back(inode);
   }
-  const auto below = shared_.unpublished.LyingBelow(sources, lacking);
+  const auto below = shared_.unpublished.LyingBelow(context, sources, lacking);
   if (!below.ok()) return {};
   std::vector<std::string> causes;
   size_t left = below->size();
@@ -210,12 +210,12 @@ std::vector<std::string> SharedNameChanges::LackingCopies(const Error& why, cons
       break;
     }
     left--;
-    const auto level = shared_.host.levels().Of(inode);
+    const auto level = shared_.host.levels().Of(context, inode);
     if (level.ok() && *level == Durability::kLocal) continue;  // waits for none
     const size_t count = counts.at(inode);
-    causes.push_back("'" + at().parts.names.PathOfInode(inode) + "': host " + shared_.host.NameOf(shared_.host.self()) +
-                     ": " + std::to_string(count) + " of its chunks " + (count == 1 ? "lacks" : "lack") +
-                     " durable copies");
+    causes.push_back("'" + at().parts.names.PathOfInode(context, inode) + "': host " +
+                     shared_.host.NameOf(shared_.host.self()) + ": " + std::to_string(count) + " of its chunks " +
+                     (count == 1 ? "lacks" : "lack") + " durable copies");
   }
   return causes;
 }
@@ -238,7 +238,7 @@ std::string SharedNameChanges::NoteFailure(const meta::RenameParams& params, std
   const std::string above =
       params.from_parent == kRootInode ? "" : "#" + std::to_string(params.from_parent.value) + "/";
   failure.directory =
-      may_ask ? at().parts.names.PathOf(params.from_parent, params.from_name) : above + params.from_name;
+      may_ask ? at().parts.names.PathOf({}, params.from_parent, params.from_name) : above + params.from_name;
   for (const std::string& cause : causes) spdlog::error("commit of '{}': {}", failure.directory, cause);
   failure.causes = std::move(causes);
   std::string said = failure.JoinCauses();

@@ -7,25 +7,25 @@
 
 namespace cairnfs::fs {
 
-Status LocalFiles::MayOpen(InodeId id) {
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, at_.parts.names.GetAttr(id));
+Status LocalFiles::MayOpen(const Context& context, InodeId id) {
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, at_.parts.names.GetAttr(context, id));
   if (S_ISDIR(attr.mode)) return MakeError(ErrorCode::kIsDirectory, "is a directory");
   return {};
 }
 
-void LocalFiles::LoadForOpen(const InodePtr& inode, const OpenFlags&, const Caller&, Done<void> done) {
+void LocalFiles::LoadForOpen(const InodePtr& inode, const OpenFlags&, const Caller& caller, Done<void> done) {
   Result<bool> loaded = false;
   {
     MutexLock lock(inode->mutex);
-    loaded = at_.contents.Load(inode, MayWait::kNo);
+    loaded = at_.contents.Load(caller.context, inode, MayWait::kNo);
   }
   if (!loaded.ok()) return done(loaded.error());
   if (*loaded) return done({});
-  at_.waiters.Post([this, inode, done = std::move(done)] {
+  at_.waiters.Post([this, inode, context = caller.context, done = std::move(done)] {
     Status status;
     {
       MutexLock lock(inode->mutex);
-      status = at_.contents.Load(inode);
+      status = at_.contents.Load(context, inode);
     }
     done(status);
   });

@@ -22,10 +22,10 @@ class Sharing {
   virtual std::function<void(kv::Transaction&, InodeId)> MarkCreated(uint64_t& session) = 0;
   // The content is there, and the transaction was of this session.
   virtual void NoteCreated(const InodePtr& inode, uint64_t session) REQUIRES_LOCK(inode->mutex) = 0;
-  virtual void EndCreate(const InodePtr& inode, uint64_t session) = 0;  // (*)
+  virtual void EndCreate(const Context& context, const InodePtr& inode, uint64_t session) = 0;  // (*)
 
   // kIsDirectory, kNotFound, kStale: the file cannot be opened. (*)
-  virtual Status MayOpen(InodeId id) = 0;
+  virtual Status MayOpen(const Context& context, InodeId id) = 0;
   // Has the content be what others have published by now. (*)
   virtual void LoadForOpen(const InodePtr& inode, const OpenFlags& flags, const Caller& caller, Done<void> done) = 0;
   // An open that was to truncate the file has failed.
@@ -48,7 +48,7 @@ class Sharing {
   // Whether a chunk that could not be read for this reason may be there again soon.
   virtual bool MayComeBack(const Error& error) const = 0;
   // Pages of the recipe that cannot be read as they are, where not even its top can. (*)
-  virtual std::vector<Digest> PagesToOpen(InodeId id) = 0;
+  virtual std::vector<Digest> PagesToOpen(const Context& context, InodeId id) = 0;
 
   // Whether an append goes on where this host's last one ended: others need not be looked for.
   virtual bool ContinuesAppends(const InodePtr& inode) = 0;
@@ -77,8 +77,8 @@ class LocalFiles final : public Sharing {
 
   std::function<void(kv::Transaction&, InodeId)> MarkCreated(uint64_t&) override { return {}; }
   void NoteCreated(const InodePtr&, uint64_t) override {}
-  void EndCreate(const InodePtr&, uint64_t) override {}
-  Status MayOpen(InodeId id) override;
+  void EndCreate(const Context&, const InodePtr&, uint64_t) override {}
+  Status MayOpen(const Context& context, InodeId id) override;
   void LoadForOpen(const InodePtr& inode, const OpenFlags& flags, const Caller& caller, Done<void> done) override;
   void NoteTruncationFailed(const InodePtr&) override {}
   Result<meta::Attr> ReadAttr(const std::function<Result<meta::Attr>()>& read) override;
@@ -89,7 +89,7 @@ class LocalFiles final : public Sharing {
   void NoteLocked(const InodePtr&) override {}
   void Refresh(const InodePtr&, const Caller&) override {}
   bool MayComeBack(const Error&) const override { return false; }
-  std::vector<Digest> PagesToOpen(InodeId) override { return {}; }
+  std::vector<Digest> PagesToOpen(const Context&, InodeId) override { return {}; }
   bool ContinuesAppends(const InodePtr&) override { return true; }
   uint64_t PlaceAppend(const InodePtr&, const FileSystem::WriteRequest& request) override { return request.offset; }
   void Change(FileChange change, Done<void> done) override;

@@ -259,7 +259,7 @@ void SyncRounds::RemoveOrphans() {
     orphans.swap(orphans_);
   }
   if (orphans.empty()) return;
-  if (auto status = at_.names.RemoveOrphans(orphans); !status.ok()) {
+  if (auto status = at_.names.RemoveOrphans({}, orphans); !status.ok()) {
     spdlog::warn("{} deleted files could not be removed and are left to the next start: {}", orphans.size(),
                  status.error().message);
   }

@@ -28,8 +28,8 @@ static uint64_t DirtyBytesOf(const Content& content) {
 
 void LocalTotals::Start() {
   at().waiters.Post([this] {
-    records_.Count(at().stop);
-    static_cast<void>(ScanPrefix(at().kv, "I", at().stop, [this](const kv::KvEntry&) {
+    records_.Count(at().until_stop);
+    static_cast<void>(ScanPrefix(at().until_stop, at().kv, "I", [this](const kv::KvEntry&) {
       NoteMade();
       return true;
     }));
@@ -94,12 +94,12 @@ void SharedTotals::Count() {
   at().waiters.Post([this] {
     uint64_t bytes = 0;
     int64_t inodes = 0;
-    const Status records = ScanPrefix(at().kv, "D", at().stop, [&](const kv::KvEntry& entry) {
+    const Status records = ScanPrefix(at().until_stop, at().kv, "D", [&](const kv::KvEntry& entry) {
       auto record = meta::FileRecord::Decode(entry.value);
       if (record.ok()) bytes += record->allocated_bytes;
       return true;
     });
-    const Status counted = ScanPrefix(at().kv, "I", at().stop, [&](const kv::KvEntry&) {
+    const Status counted = ScanPrefix(at().until_stop, at().kv, "I", [&](const kv::KvEntry&) {
       inodes++;
       return true;
     });

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <stop_token>
 
 #include "base/task_queue.h"
 #include "fs/filesystem.h"
@@ -20,7 +19,7 @@ class Totals {
     kv::KvStore& kv;
     InodeTable& table;
     TaskQueue& waiters;
-    std::stop_token stop;
+    Context until_stop;
   };
   explicit Totals(const Parts& parts) : at_(parts) {}
   virtual ~Totals() = default;

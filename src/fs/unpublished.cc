@@ -10,7 +10,7 @@
 namespace cairnfs::fs {
 
 // FindBelow names what may lie there, which is right for what is waited for, and not for what a commit fails for.
-Result<std::set<InodeId>> Unpublished::LyingBelow(const std::vector<meta::Attr>& sources,
+Result<std::set<InodeId>> Unpublished::LyingBelow(const Context& context, const std::vector<meta::Attr>& sources,
                                                   const std::vector<InodeId>& inodes) {
   std::set<InodeId> directories, below, candidates, unknown;
   if (inodes.empty()) return below;
@@ -18,26 +18,26 @@ Result<std::set<InodeId>> Unpublished::LyingBelow(const std::vector<meta::Attr>&
     if (std::find(inodes.begin(), inodes.end(), attr.inode) != inodes.end()) below.insert(attr.inode);
     if (!S_ISDIR(attr.mode)) continue;
     directories.insert(attr.inode);
-    CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> found, names_.FindBelow(attr.inode, inodes));
+    CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> found, names_.FindBelow(context, attr.inode, inodes));
     candidates.insert(found.begin(), found.end());
   }
   if (candidates.empty()) return below;
   const std::vector<InodeId> asked(candidates.begin(), candidates.end());
-  CAIRNFS_ASSIGN_OR_RETURN(const auto nearest, names_.FindNearest(directories, asked));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto nearest, names_.FindNearest(context, directories, asked));
   for (size_t i = 0; i < asked.size(); i++) {
     if (nearest[i] && nearest[i]->value != 0) below.insert(asked[i]);
     if (!nearest[i]) unknown.insert(asked[i]);
   }
   for (InodeId directory : directories) {
     if (unknown.empty()) break;
-    CAIRNFS_ASSIGN_OR_RETURN(const auto found, FindNames(names_, directory, unknown));
+    CAIRNFS_ASSIGN_OR_RETURN(const auto found, FindNames(context, names_, directory, unknown));
     for (const auto& [inode, path] : found) below.insert(inode);
   }
   return below;
 }
 
 // What this host is still to publish the round before has done, or left behind.
-Result<std::vector<std::string>> Unpublished::Find(const std::vector<meta::Attr>& sources) {
+Result<std::vector<std::string>> Unpublished::Find(const Context& context, const std::vector<meta::Attr>& sources) {
   std::vector<std::string> causes;
   const std::map<InodeId, Error> left_behind = rounds_.LeftBehind();
   std::vector<InodeId> inodes;
@@ -45,7 +45,7 @@ Result<std::vector<std::string>> Unpublished::Find(const std::vector<meta::Attr>
   std::vector<meta::Namespace::MarkedFile> marked;
   const auto is_directory = [](const meta::Attr& attr) { return S_ISDIR(attr.mode); };
   if (std::any_of(sources.begin(), sources.end(), is_directory)) {
-    CAIRNFS_ASSIGN_OR_RETURN(marked, names_.ListMarks());
+    CAIRNFS_ASSIGN_OR_RETURN(marked, names_.ListMarks(context));
   } else {
     for (const meta::Attr& attr : sources) {
       for (const meta::Mark& mark : attr.marks) marked.push_back({attr.inode, mark});
@@ -55,10 +55,10 @@ Result<std::vector<std::string>> Unpublished::Find(const std::vector<meta::Attr>
     return host_.Lives(file.mark) && (host_.IsOwn(file.mark) || file.mark.record.failure.empty());
   });
   for (const auto& file : marked) inodes.push_back(file.inode);
-  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> below, LyingBelow(sources, inodes));
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> below, LyingBelow(context, sources, inodes));
   const auto add_cause = [&](InodeId inode, std::string_view node, const std::string& why) {
     if (!below.contains(inode)) return;
-    causes.push_back("'" + names_.PathOfInode(inode) + "': host " + host_.NameOf(node) + why);
+    causes.push_back("'" + names_.PathOfInode(context, inode) + "': host " + host_.NameOf(node) + why);
   };
   for (const auto& [inode, why] : left_behind) add_cause(inode, host_.self(), ": " + why.message);
   for (const auto& [inode, mark] : marked) {

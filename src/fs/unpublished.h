@@ -20,11 +20,12 @@ class Unpublished {
       : names_(names), host_(host), rounds_(rounds) {}
 
   // Which of the inodes lie below the sources, or are among them: also of those with more than one name.
-  Result<std::set<InodeId>> LyingBelow(const std::vector<meta::Attr>& sources, const std::vector<InodeId>& inodes);
+  Result<std::set<InodeId>> LyingBelow(const Context& context, const std::vector<meta::Attr>& sources,
+                                       const std::vector<InodeId>& inodes);
   // A sentence for each file below the sources, or of them, whose bytes some host has lost or failed to publish. What a
   // live host is still writing is not waited for: its close has not returned. The marks of sources that are files are
   // in their attributes.
-  Result<std::vector<std::string>> Find(const std::vector<meta::Attr>& sources);
+  Result<std::vector<std::string>> Find(const Context& context, const std::vector<meta::Attr>& sources);
 
  private:
   meta::Namespace& names_;

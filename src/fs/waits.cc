@@ -1,92 +1,100 @@
 #include "fs/waits.h"
 
-#include <chrono>
+#include <algorithm>
 #include <utility>
 
 namespace cairnfs::fs {
 
+struct Waits::Wait {
+  Context context;
+  std::function<Error()> late;
+  Done<void> done;
+  bool is_answered = false;  // guarded by the owner's mutex_
+  List::iterator place;      // while it is not
+  // Ends first: what it calls looks at the rest.
+  std::optional<Context::OnStop> on_stop;
+};
+
 void Waits::Stop() {
   if (!watcher_.joinable()) return;
-  {
-    MutexLock lock(mutex_);
-    is_stopping_ = true;
-    wake_.NotifyAll();
-  }
+  watcher_.request_stop();
   watcher_.join();
   // Who was not answered by now is not any more; what they hold goes while all else is there.
-  std::vector<std::shared_ptr<Wait>> unanswered;
+  List unanswered;
   MutexLock lock(mutex_);
+  for (const std::shared_ptr<Wait>& wait : waits_) wait->is_answered = true;
   unanswered.swap(waits_);
   lock.Unlock();
 }
 
-SyncRounds::Answer Waits::UnlessKilled(const Caller& caller, Done<void> done) {
-  if (!caller.cancelled) {
+bool Waits::TakeOut(Wait& wait) {
+  MutexLock lock(mutex_);
+  if (std::exchange(wait.is_answered, true)) return false;
+  waits_.erase(wait.place);
+  return true;
+}
+
+SyncRounds::Answer Waits::Within(const Context& context, std::function<Error()> late, Done<void> done) {
+  if (!context.MayExpire()) {
     return [done = std::move(done)](const Status& status) {
       done(status);
       return true;
     };
   }
-  return UnlessCancelled(caller, Clock::time_point::max(), {}, std::move(done));
-}
-
-SyncRounds::Answer Waits::UnlessCancelled(const Caller& caller, Clock::time_point deadline, std::function<Error()> late,
-                                          Done<void> done) {
   auto wait = std::make_shared<Wait>();
-  wait->cancelled = caller.cancelled;
-  wait->deadline = deadline;
+  wait->context = context;
   wait->late = std::move(late);
   wait->done = std::move(done);
   {
     MutexLock lock(mutex_);
-    waits_.push_back(wait);
-    if (!is_watched_) wake_.NotifyOne();
-  }
-  return [wait](const Status& status) {
-    Done<void> answer;
-    {
-      MutexLock lock(wait->mutex);
-      if (std::exchange(wait->answered, true)) return false;
-      answer = std::move(wait->done);
+    waits_.push_front(wait);
+    wait->place = waits_.begin();
+    // The watcher waits for the first deadline that it knows.
+    if (context.deadline() != Clock::time_point::max()) {
+      must_look_ = true;
+      changed_.NotifyAll();
     }
-    answer(status);
+  }
+  // The answer is given on the watcher's thread: this one may hold what the answer needs.
+  wait->on_stop.emplace(context, [this] {
+    MutexLock lock(mutex_);
+    must_look_ = true;
+    changed_.NotifyAll();
+  });
+  return [this, wait](const Status& status) {
+    if (!TakeOut(*wait)) return false;
+    std::exchange(wait->done, nullptr)(status);
     return true;
   };
 }
 
-void Waits::Watch() {
-  for (;;) {
-    std::vector<std::shared_ptr<Wait>> current;
-    {
-      MutexLock lock(mutex_);
-      while (waits_.empty() && !is_stopping_) {
-        is_watched_ = false;
-        wake_.Wait(mutex_);
-      }
-      if (is_stopping_) return;
-      is_watched_ = true;
-      std::erase_if(waits_, [](const auto& wait) {
-        MutexLock answer(wait->mutex);
-        return wait->answered;
-      });
-      current = waits_;
+Waits::List Waits::TakeExpired() {
+  List expired;
+  for (auto at = waits_.begin(); at != waits_.end();) {
+    const auto wait = at++;
+    if (!(*wait)->context.Expired()) continue;
+    (*wait)->is_answered = true;
+    expired.splice(expired.end(), waits_, wait);
+  }
+  return expired;
+}
+
+void Waits::Watch(const Context& context) {
+  MutexLock lock(mutex_);
+  while (!context.IsStopped()) {
+    auto first = Clock::time_point::max();
+    for (const std::shared_ptr<Wait>& wait : waits_) first = std::min(first, wait->context.deadline());
+    context.WithDeadline(first).Wait(mutex_, changed_, [this]() REQUIRES_LOCK(mutex_) { return must_look_; });
+    must_look_ = false;
+    List expired = TakeExpired();
+    lock.Unlock();
+    for (const std::shared_ptr<Wait>& wait : expired) {
+      std::exchange(wait->done, nullptr)(
+          wait->context.IsStopped() ? MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited")
+                                    : wait->late());
     }
-    auto now = Clock::Now();
-    for (const auto& wait : current) {
-      bool killed = false;
-      Done<void> answer;
-      {
-        MutexLock lock(wait->mutex);
-        if (wait->answered) continue;
-        killed = wait->cancelled && wait->cancelled();
-        if (!killed && now < wait->deadline) continue;
-        wait->answered = true;
-        answer = std::move(wait->done);
-      }
-      answer(killed ? MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited") : wait->late());
-    }
-    MutexLock lock(mutex_);
-    if (!is_stopping_ && !current.empty()) wake_.WaitFor(mutex_, std::chrono::milliseconds(20));
+    expired.clear();
+    lock.Lock();
   }
 }
 

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <list>
 #include <memory>
+#include <optional>
+#include <stop_token>
 #include <thread>
-#include <vector>
 
-#include "base/clock.h"
+#include "base/context.h"
 #include "base/thread_annotations.h"
 #include "fs/filesystem.h"
 #include "fs/sync_rounds.h"
@@ -15,7 +17,7 @@ namespace cairnfs::fs {
 
 class Waits {
  public:
-  Waits() : watcher_([this] { Watch(); }) {}
+  Waits() : watcher_([this](const std::stop_token& stop) { Watch(Context(stop)); }) {}
   ~Waits() { Stop(); }
   Waits(const Waits&) = delete;
 
@@ -23,31 +25,26 @@ class Waits {
   // thread.
   void Stop();
 
-  // All functions may be called from any thread at once.
-  // `done` is called once: with what the returned function is given, with kInterrupted once the caller is being killed,
-  // or at the deadline with what `late` says then, whichever comes first.
-  SyncRounds::Answer UnlessCancelled(const Caller& caller, Clock::time_point deadline, std::function<Error()> late,
-                                     Done<void> done);
-  SyncRounds::Answer UnlessKilled(const Caller& caller, Done<void> done);  // without a deadline
+  // Any thread. `done` is called once: with what the returned function is given; or, once the context has expired, with
+  // kInterrupted where it was stopped, and with what `late` says where it is late.
+  SyncRounds::Answer Within(const Context& context, std::function<Error()> late, Done<void> done);
+  // Of one without a deadline.
+  SyncRounds::Answer Within(const Context& context, Done<void> done) { return Within(context, {}, std::move(done)); }
 
  private:
-  struct Wait {
-    // Held while `cancelled` is asked, so that the request, which ends with the answer, is there as long.
-    Mutex mutex;
-    bool answered GUARDED_BY(mutex) = false;
-    std::function<bool()> cancelled;
-    Clock::time_point deadline;
-    std::function<Error()> late;
-    Done<void> done;
-  };
-  void Watch();
+  struct Wait;
+  using List = std::list<std::shared_ptr<Wait>>;
+  void Watch(const Context& context);
+  // Those whose time is up or who were stopped; they are not in the list any more.
+  List TakeExpired() REQUIRES_LOCK(mutex_);
+  // Whether it was in the list: who takes it out answers it.
+  bool TakeOut(Wait& wait);
 
   Mutex mutex_;
-  CondVar wake_;
-  std::vector<std::shared_ptr<Wait>> waits_ GUARDED_BY(mutex_);
-  bool is_stopping_ GUARDED_BY(mutex_) = false;
-  bool is_watched_ GUARDED_BY(mutex_) = false;  // the watcher looks at them soon without being woken
-  std::thread watcher_;
+  CondVar changed_;
+  List waits_ GUARDED_BY(mutex_);  // not answered yet
+  bool must_look_ GUARDED_BY(mutex_) = false;
+  std::jthread watcher_;
 };
 
 }  // namespace cairnfs::fs

@@ -85,8 +85,7 @@ void FileSystem::Impl::MakeThemes(std::unique_ptr<NameChanges> made_changes) {
                                                                            .reader = *reader,
                                                                            .writer = *writer,
                                                                            .collector = *collector,
-                                                                           .checker = *checker,
-                                                                           .stop = stop.get_token()});
+                                                                           .checker = *checker});
 }
 
 void FileSystem::Impl::End() {
@@ -104,13 +103,13 @@ void FileSystem::Impl::End() {
 }
 
 LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes)
-    : Impl(the_parts, the_options), metadata_room(parts, *waiters, stop.get_token()) {
+    : Impl(the_parts, the_options), metadata_room(parts, *waiters, Context(stop.get_token())) {
   session = std::make_unique<LocalSession>();
   calls = std::make_unique<LocalCalls>(*waiters);
   MakeRounds(std::make_unique<LocalPublisher>(*parts.local_kv, parts.local_chunks, *dirty_files, table));
   MakeContents(std::make_unique<LocalRecords>(parts),
                std::make_unique<Collector>(parts.kv, &parts.local_chunks, *rounds, options, owed_bytes));
-  auto made_totals = std::make_unique<LocalTotals>(Totals::Parts{parts.kv, table, *waiters, stop.get_token()},
+  auto made_totals = std::make_unique<LocalTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                                    *parts.local_kv, metadata_room);
   local_totals = made_totals.get();
   totals = std::move(made_totals);
@@ -157,7 +156,7 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
   auto made_records = std::make_unique<SharedRecords>(parts, host, own_session, *streams);
   SharedRecords& own_records = *made_records;
   MakeContents(std::move(made_records), std::make_unique<Collector>(parts.kv, nullptr, *rounds, options, 0));
-  totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, stop.get_token()});
+  totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())});
   unpublished = std::make_unique<Unpublished>(parts.names, host, *rounds);
   auto made_copies = std::make_unique<SharedCopies>(SharedCopies::Parts{.parts = parts,
                                                                         .options = options,

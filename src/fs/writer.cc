@@ -70,7 +70,7 @@ void Writer::FinishPlain(const Request& request, const Target& target, Done<size
   const bool marks = request.from_page_cache && at_.closing.MustMark(inode);
   auto finish = [this, target, is_synced, size = request.data.size, caller = request.caller, done = std::move(done)] {
     if (!is_synced) return done(size);
-    at_.rounds.Request(at_.waits.UnlessKilled(caller, [this, target, done, size](Status synced) {
+    at_.rounds.Request(at_.waits.Within(caller.context, [this, target, done, size](Status synced) {
       const HandlePtr& through = target.handle;
       if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced.error());
       if (through && (synced.ok() || at_.closing.IsDurableHere(target.inode))) {
@@ -103,7 +103,7 @@ Result<bool> Writer::Accept(const Request& request, const Target& target) {
   std::optional<SyncRounds::Operation> operation;
   for (;;) {
     MutexLock lock(inode->mutex);
-    CAIRNFS_RETURN_IF_ERROR(at_.contents.Load(inode));
+    CAIRNFS_RETURN_IF_ERROR(at_.contents.Load(request.caller.context, inode));
     if (!inode->content->changed && !operation) {
       lock.Unlock();
       operation.emplace(at_.rounds);
@@ -156,7 +156,7 @@ void Writer::LosePages(const Request& request, const InodePtr& inode, const Erro
   spdlog::error("inode {}: stores through a mapping at {} (+{}) are lost: {}", inode->id.value, request.offset,
                 request.data.size, why.message);
   MutexLock lock(inode->mutex);
-  const bool counts = at_.closing.CountsAsLost(why) && at_.contents.Load(inode).ok();
+  const bool counts = at_.closing.CountsAsLost(why) && at_.contents.Load({}, inode).ok();
   if (counts) {
     at_.contents.MarkChanged(inode);
     inode->content->must_publish = true;
@@ -205,14 +205,15 @@ void Writer::Fallocate(HandleId handle_id, const FallocateRequest& request, Done
   at_.sharing.Change(std::move(change), std::move(done));
 }
 
-Result<std::vector<Extent>> Writer::FindExtents(Copy& copy, std::vector<store::ChunkPin>& pins) {
+Result<std::vector<Extent>> Writer::FindExtents(const Context& context, Copy& copy,
+                                                std::vector<store::ChunkPin>& pins) {
   constexpr int kTriesMax = 8;
   const InodePtr& from = copy.from->inode;
   std::optional<Error> last;
   for (int tries = 0; tries < kTriesMax; tries++) {
     pins.clear();
     uint64_t length = copy.length;
-    auto extents = at_.contents.StoredExtents(from, copy.from_offset, length, &pins);
+    auto extents = at_.contents.StoredExtents(context, from, copy.from_offset, length, &pins);
     if (extents.ok()) {
       copy.length = length;
       return extents;
@@ -228,20 +229,20 @@ Result<std::vector<Extent>> Writer::FindExtents(Copy& copy, std::vector<store::C
   return why;
 }
 
-Result<size_t> Writer::CopyNow(const Copy& asked) {
+Result<size_t> Writer::CopyNow(const Copy& asked, const Caller& caller) {
   Copy copy = asked;
   std::vector<store::ChunkPin> pins;
-  CAIRNFS_ASSIGN_OR_RETURN(std::vector<Extent> extents, FindExtents(copy, pins));
+  CAIRNFS_ASSIGN_OR_RETURN(std::vector<Extent> extents, FindExtents(caller.context, copy, pins));
   if (copy.length == 0) return size_t{0};
   const InodePtr& to = copy.to->inode;
-  CAIRNFS_RETURN_IF_ERROR(at_.copies.CoverExtents(copy.from->inode->id, to->id, extents));
+  CAIRNFS_RETURN_IF_ERROR(at_.copies.CoverExtents(caller.context, copy.from->inode->id, to->id, extents));
   for (Extent& extent : extents) extent.offset = extent.offset - copy.from_offset + copy.to_offset;
   auto apply = [&](Content&) -> Status {
     to->mutex.AssertHeld();
     return at_.contents.Lay(to, copy.to_offset, copy.length, extents, std::move(pins));
   };
   CAIRNFS_RETURN_IF_ERROR(
-      at_.contents.Change({.inode = to, .apply = apply, .session = copy.to->session, .caller = {}}));
+      at_.contents.Change({.inode = to, .apply = apply, .session = copy.to->session, .caller = caller}));
   return static_cast<size_t>(copy.length);
 }
 
@@ -260,7 +261,7 @@ void Writer::CopyRange(const Copy& asked, Done<size_t> done, const Caller& calle
     if (error.ok()) error = at_.privileges.Kill(to.inode, kills, caller);
     if (!error.ok()) return done(error.error());
     at_.closing.NoteWriter(to, caller);
-    done(CopyNow(asked));
+    done(CopyNow(asked, caller));
   };
   const InodePtr& from = asked.from->inode;
   at_.sharing.WhenCurrent(from, caller, [this, copy, caller, done](const Status& current) {

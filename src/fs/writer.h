@@ -37,9 +37,9 @@ class Writer {
   Result<bool> AcceptInto(const Request& request, const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void GiveUp(const Request& request, const InodePtr& inode, const Error& why, const Done<size_t>& done);
   void LosePages(const Request& request, const InodePtr& inode, const Error& why);
-  Result<size_t> CopyNow(const Copy& copy);
+  Result<size_t> CopyNow(const Copy& copy, const Caller& caller);
   // The extents to copy, with pins; lowers the copy's length to what there is.
-  Result<std::vector<Extent>> FindExtents(Copy& copy, std::vector<store::ChunkPin>& pins);
+  Result<std::vector<Extent>> FindExtents(const Context& context, Copy& copy, std::vector<store::ChunkPin>& pins);
 
   const Services at_;
   std::atomic<uint64_t> bytes_total_{0};

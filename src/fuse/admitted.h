@@ -13,32 +13,32 @@
 
 namespace cairnfs::fuse {
 
-// Calls `act(filesystem)`: at once where nothing waits for other hosts, else on another thread, perhaps after the
-// handler has returned. So `act` must own what it needs of the request's message. When the caller is killed meanwhile,
-// `act` soon fails, or is not called and the request is answered with EINTR.
+// Calls `act(filesystem, caller)`: at once where nothing waits for other hosts, else on another thread, perhaps after
+// the handler has returned. So `act` must own what it needs of the request's message. When the caller is killed
+// meanwhile, `act` soon fails, or is not called and the request is answered with EINTR.
 template <typename Act>
 void WhereItMayWait(fuse_req_t request, Act act) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  if (!filesystem.blocks()) return act(filesystem);
-  fs::Caller caller;
-  caller.killed = [thread = fuse_req_ctx(request)->pid] { return IsBeingKilled(thread); };
+  const fs::Caller caller = CallerOf(request);
+  if (!filesystem.blocks()) return act(filesystem, caller);
   filesystem.RunBlocking(
-      caller, [&filesystem, act = std::move(act)] { act(filesystem); },
+      caller, [&filesystem, caller, act = std::move(act)] { act(filesystem, caller); },
       [request](const Status& killed) { ReplyError(request, killed.error()); });
 }
 
-// Calls `act(filesystem)` once the change is let in (fs::Names::WhenAdmitted), perhaps on another thread and after
-// the handler has returned. So `act` must own what it needs of the request's message. Replies when the change is
+// Calls `act(filesystem, caller)` once the change is let in (fs::Names::WhenAdmitted), perhaps on another thread and
+// after the handler has returned. So `act` must own what it needs of the request's message. Replies when the change is
 // refused.
 template <typename Act>
 void WhenAdmitted(fuse_req_t request, fs::NameChange change, Act act) {
-  WhereItMayWait(request, [request, change, act = std::move(act)](fs::FileSystem& filesystem) {
-    auto go = [request, &filesystem, act](const Status& admitted) {
-      if (!admitted.ok()) return ReplyError(request, admitted.error());
-      act(filesystem);
-    };
-    filesystem.names().WhenAdmitted(change, std::move(go), CallerThatStopAwaits(request));
-  });
+  WhereItMayWait(request,
+                 [request, change, act = std::move(act)](fs::FileSystem& filesystem, const fs::Caller& caller) {
+                   auto go = [request, &filesystem, caller, act](const Status& admitted) {
+                     if (!admitted.ok()) return ReplyError(request, admitted.error());
+                     act(filesystem, caller);
+                   };
+                   filesystem.names().WhenAdmitted(change, std::move(go), caller);
+                 });
 }
 
 }  // namespace cairnfs::fuse

@@ -64,24 +64,24 @@ bool IsInGroup(fuse_req_t request, uint32_t gid) {
          std::find(caller.groups.begin(), caller.groups.end(), gid) != caller.groups.end();
 }
 
-fs::Caller CallerThatStopAwaits(fuse_req_t request) {
+fs::Caller CallerThatStays(fuse_req_t request) {
   const fuse_ctx* context = fuse_req_ctx(request);
-  auto killed = [request, thread = context->pid] {
-    return fuse_req_interrupted(request) != 0 && IsBeingKilled(thread);
-  };
-  return {context->uid,
-          context->gid,
-          static_cast<uint32_t>(context->pid),
-          killed,
-          [thread = context->pid] { return IsBeingKilled(thread); },
-          [request](uint32_t gid) { return IsInGroup(request, gid); }};
+  fs::Caller caller;
+  caller.uid = context->uid;
+  caller.gid = context->gid;
+  caller.pid = static_cast<uint32_t>(context->pid);
+  return caller;
 }
 
 fs::Caller CallerOf(fuse_req_t request) {
-  fs::Caller caller = CallerThatStopAwaits(request);
-  caller.cancelled = [&session = SessionOf(request), killed = std::move(caller.cancelled)] {
-    return session.stopping() || killed();
-  };
+  fs::Caller caller = CallerThatStays(request);
+  caller.context = SessionOf(request).kill_watch().ContextOf(request);
+  caller.is_in_group = [request](uint32_t gid) { return IsInGroup(request, gid); };
+  return caller;
+}
+
+fs::Caller UntilStop(fuse_req_t request, fs::Caller caller) {
+  caller.context = caller.context.WithStop(SessionOf(request).stop());
   return caller;
 }
 

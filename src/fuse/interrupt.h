@@ -27,12 +27,12 @@ fs::Credentials CredentialsOf(fuse_req_t request);
 // Whether the caller is a member of the group, or root.
 bool IsInGroup(fuse_req_t request, uint32_t gid);
 
-// The caller of the request. Its `cancelled` is true once the server stops, or once the kernel interrupted the request
-// and the caller has a SIGKILL pending. The kernel sends FUSE_INTERRUPT for any signal, also a SIGALRM that is handled,
-// so /proc is asked whether it is a SIGKILL. REQUIRES (unchecked): the request is not answered
-// yet.
+// The caller of the request, whose context is over once the caller is being killed (fuse/kill_watch.h). REQUIRES
+// (unchecked): the request is not answered yet, and this is called once for it.
 fs::Caller CallerOf(fuse_req_t request);
-// The same, but a server that stops waits for the answer.
-fs::Caller CallerThatStopAwaits(fuse_req_t request);
+// The same, for what a server that stops does not wait for.
+fs::Caller UntilStop(fuse_req_t request, fs::Caller caller);
+// The same without a context: for what waits for nothing that the caller could be called away from.
+fs::Caller CallerThatStays(fuse_req_t request);
 
 }  // namespace cairnfs::fuse

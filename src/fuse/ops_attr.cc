@@ -61,8 +61,8 @@ fs::SetAttrRequest SetAttrRequestOf(uint32_t valid, const struct stat& values) {
 }
 
 void OpGetAttr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
-  WhereItMayWait(request, [request, inode](fs::FileSystem& filesystem) {
-    ReplyAttr(request, filesystem.names().GetAttr(InodeId{inode}), WhenOld::kDropped);
+  WhereItMayWait(request, [request, inode](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    ReplyAttr(request, filesystem.names().GetAttr(caller.context, InodeId{inode}), WhenOld::kDropped);
   });
 }
 
@@ -71,17 +71,17 @@ void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, f
   const uint32_t valid = Receiver::Current().Body<fuse_setattr_in>().valid;
   fs::SetAttrRequest changes = SetAttrRequestOf(valid, *values);
   if (file != nullptr) changes.handle = file->fh;
-  WhereItMayWait(request, [request, inode, changes](fs::FileSystem& filesystem) {
+  WhereItMayWait(request, [request, inode, changes](fs::FileSystem& filesystem, const fs::Caller& caller) {
     filesystem.attributes().SetAttr(
         InodeId{inode}, changes,
-        [request](const Result<meta::Attr>& attr) { ReplyAttr(request, attr, WhenOld::kTaken); },
-        CallerThatStopAwaits(request));
+        [request](const Result<meta::Attr>& attr) { ReplyAttr(request, attr, WhenOld::kTaken); }, caller);
   });
 }
 
 void OpStatFs(fuse_req_t request, fuse_ino_t) {
-  WhereItMayWait(request,
-                 [request](fs::FileSystem& filesystem) { ReplySpace(request, filesystem.maintenance().GetSpace()); });
+  WhereItMayWait(request, [request](fs::FileSystem& filesystem, const fs::Caller&) {
+    ReplySpace(request, filesystem.maintenance().GetSpace());
+  });
 }
 
 void OpIoctl(fuse_req_t request, fuse_ino_t, unsigned, void*, fuse_file_info*, unsigned, const void*, size_t, size_t) {

@@ -41,7 +41,9 @@ void OpRead(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fus
   // The kernel names an owner of locks in a process's reads, and none in reads for its page cache.
   fs::ReadOptions options;
   options.for_page_cache = (Receiver::Current().Body<fuse_read_in>().read_flags & FUSE_READ_LOCKOWNER) == 0;
-  options.caller = CallerOf(request);
+  // On a host alone a read waits for nobody.
+  const bool may_wait = SessionOf(request).filesystem().blocks();
+  options.caller = may_wait ? UntilStop(request, CallerOf(request)) : CallerThatStays(request);
   auto reply = [request](Result<fs::FileSystem::ReadResult> read) {
     if (!read.ok() && read.error().code == ErrorCode::kBusy) return (void)fuse_reply_err(request, ETXTBSY);
     if (!read.ok()) return ReplyError(request, read.error());
@@ -78,15 +80,11 @@ void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
   write.append = (file->flags & O_APPEND) != 0 && !write.from_page_cache;
   write.direct = (file->flags & O_DIRECT) != 0;
   if (write.sync) {
-    write.caller = CallerThatStopAwaits(request);
-  } else if (write.append && SessionOf(request).filesystem().blocks()) {
     write.caller = CallerOf(request);
+  } else if (write.append && SessionOf(request).filesystem().blocks()) {
+    write.caller = UntilStop(request, CallerOf(request));
   } else {
-    // It waits for nothing that it could be called away from. Whose it is counts all the same.
-    const fuse_ctx* context = fuse_req_ctx(request);
-    write.caller.uid = context->uid;
-    write.caller.gid = context->gid;
-    write.caller.pid = static_cast<uint32_t>(context->pid);
+    write.caller = CallerThatStays(request);
   }
   write.kill_suid_sgid = (write_flags & FUSE_WRITE_KILL_SUIDGID) != 0;
   if (write.kill_suid_sgid) write.caller.is_in_group = [request](uint32_t gid) { return IsInGroup(request, gid); };
@@ -111,11 +109,12 @@ void OpFallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, o
   change.keep_size = (mode & FALLOC_FL_KEEP_SIZE) != 0;
   change.punch_hole = (mode & FALLOC_FL_PUNCH_HOLE) != 0;
   change.zero_range = (mode & FALLOC_FL_ZERO_RANGE) != 0;
-  WhereItMayWait(request, [request, inode, change, handle = file->fh](fs::FileSystem& filesystem) {
-    filesystem.Fallocate(
-        handle, InodeId{inode}, change, [request](const Result<void>& status) { ReplyStatus(request, status); },
-        CallerThatStopAwaits(request));
-  });
+  WhereItMayWait(request,
+                 [request, inode, change, handle = file->fh](fs::FileSystem& filesystem, const fs::Caller& caller) {
+                   filesystem.Fallocate(
+                       handle, InodeId{inode}, change,
+                       [request](const Result<void>& status) { ReplyStatus(request, status); }, caller);
+                 });
 }
 
 void OpLseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fuse_file_info* file) {
@@ -133,9 +132,8 @@ void OpLseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fus
       ReplyError(request, found.error());
     }
   };
-  WhereItMayWait(request, [=, handle = file->fh](fs::FileSystem& filesystem) {
-    filesystem.SeekTo(handle, InodeId{inode}, static_cast<uint64_t>(offset), what, reply,
-                      CallerThatStopAwaits(request));
+  WhereItMayWait(request, [=, handle = file->fh](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    filesystem.SeekTo(handle, InodeId{inode}, static_cast<uint64_t>(offset), what, reply, caller);
   });
 }
 
@@ -145,14 +143,14 @@ void OpCopyFileRange(fuse_req_t request, fuse_ino_t from, off_t from_offset, fus
     fuse_reply_err(request, EINVAL);
     return;
   }
-  WhereItMayWait(request, [=, from_handle = from_file->fh, to_handle = to_file->fh](fs::FileSystem& filesystem) {
+  WhereItMayWait(request, [=, from_handle = from_file->fh, to_handle = to_file->fh](fs::FileSystem& filesystem,
+                                                                                    const fs::Caller& caller) {
     auto reply = [request](Result<size_t> copied) {
       if (!copied.ok()) return ReplyError(request, copied.error());
       fuse_reply_write(request, *copied);
     };
     filesystem.CopyRange(from_handle, InodeId{from}, static_cast<uint64_t>(from_offset), to_handle, InodeId{to},
-                         static_cast<uint64_t>(to_offset), std::min(length, kCopyBytesMax), reply,
-                         CallerThatStopAwaits(request));
+                         static_cast<uint64_t>(to_offset), std::min(length, kCopyBytesMax), reply, caller);
   });
 }
 

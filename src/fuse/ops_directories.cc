@@ -25,9 +25,9 @@ fuse_entry_param EntryWithoutAttr(const fs::DirectoryListing::Entry& listed) {
   return entry;
 }
 
-void ListAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, fs::HandleId handle, size_t size,
-                  uint64_t offset) {
-  auto listing = filesystem.directories().Read(handle, inode, offset);
+void ListAndReply(const Context& context, fuse_req_t request, fs::FileSystem& filesystem, InodeId inode,
+                  fs::HandleId handle, size_t size, uint64_t offset) {
+  auto listing = filesystem.directories().Read(context, handle, inode, offset);
   if (!listing.ok()) return ReplyError(request, listing.error());
   std::string out(size, '\0');
   size_t used = 0;
@@ -42,9 +42,9 @@ void ListAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode,
   fuse_reply_buf(request, out.data(), used);
 }
 
-void ListWithAttrAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, fs::HandleId handle,
-                          size_t size, uint64_t offset) {
-  auto listing = filesystem.directories().Read(handle, inode, offset);
+void ListWithAttrAndReply(const Context& context, fuse_req_t request, fs::FileSystem& filesystem, InodeId inode,
+                          fs::HandleId handle, size_t size, uint64_t offset) {
+  auto listing = filesystem.directories().Read(context, handle, inode, offset);
   if (!listing.ok()) return ReplyError(request, listing.error());
   std::string out(size, '\0');
   std::vector<InodeId> looked_up;
@@ -56,7 +56,7 @@ void ListWithAttrAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeI
     // Where the kernel may not keep attributes, they are not worth a round trip each.
     if (!IsDots(entry.name) && !filesystem.blocks()) {
       // A name that has gone since the listing was taken is listed without attributes.
-      auto attr = filesystem.names().Lookup(inode, entry.name);
+      auto attr = filesystem.names().Lookup(context, inode, entry.name);
       if (attr.ok()) {
         known = EntryOf(*attr, CacheTimesOf(request, *attr));
         looked_up.push_back(attr->inode);
@@ -72,8 +72,8 @@ void ListWithAttrAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeI
 }  // namespace
 
 void OpOpenDir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  WhereItMayWait(request, [request, inode, file = *file](fs::FileSystem& filesystem) {
-    auto handle = filesystem.directories().Open(InodeId{inode});
+  WhereItMayWait(request, [request, inode, file = *file](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    auto handle = filesystem.directories().Open(caller.context, InodeId{inode});
     if (!handle.ok()) return ReplyInodeError(request, handle.error());
     fuse_file_info opened = file;
     opened.fh = *handle;
@@ -82,14 +82,15 @@ void OpOpenDir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
 }
 
 void OpReadDir(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
-  WhereItMayWait(request, [=, handle = file->fh](fs::FileSystem& filesystem) {
-    ListAndReply(request, filesystem, InodeId{inode}, handle, size, static_cast<uint64_t>(offset));
+  WhereItMayWait(request, [=, handle = file->fh](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    ListAndReply(caller.context, request, filesystem, InodeId{inode}, handle, size, static_cast<uint64_t>(offset));
   });
 }
 
 void OpReadDirPlus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info* file) {
-  WhereItMayWait(request, [=, handle = file->fh](fs::FileSystem& filesystem) {
-    ListWithAttrAndReply(request, filesystem, InodeId{inode}, handle, size, static_cast<uint64_t>(offset));
+  WhereItMayWait(request, [=, handle = file->fh](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    ListWithAttrAndReply(caller.context, request, filesystem, InodeId{inode}, handle, size,
+                         static_cast<uint64_t>(offset));
   });
 }
 
@@ -101,7 +102,7 @@ void OpReleaseDir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
 void OpFsyncDir(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* file) {
   SessionOf(request).filesystem().Fsync(
       file->fh, InodeId{inode}, data_only != 0, [request](const Result<void>& status) { ReplyStatus(request, status); },
-      CallerThatStopAwaits(request));
+      CallerOf(request));
 }
 
 }  // namespace cairnfs::fuse

@@ -22,17 +22,19 @@ namespace {
 // The kernel's FMODE_EXEC, which no open(2) can set: execve(2) opens the file.
 constexpr int kOpenForExec = 0x20;
 
-void OpenAndReply(fuse_req_t request, fs::FileSystem& filesystem, InodeId inode, const fs::OpenFlags& flags) {
+void OpenAndReply(fuse_req_t request, fs::FileSystem& filesystem, const fs::Caller& caller, InodeId inode,
+                  const fs::OpenFlags& flags) {
   auto reply = [request, inode](Result<fs::HandleId> handle) {
     // The kernel's own error for a program that is open for writing.
     if (!handle.ok() && handle.error().code == ErrorCode::kBusy) return (void)fuse_reply_err(request, ETXTBSY);
     if (!handle.ok()) return ReplyInodeError(request, handle.error());
     ReplyOpen(request, inode, *handle);
   };
-  filesystem.Open(inode, flags, reply, CallerOf(request));
+  filesystem.Open(inode, flags, reply, UntilStop(request, caller));
 }
 
 struct CreateRequest {
+  fs::Caller caller;
   InodeId parent;
   std::string name;
   meta::CreateParams params;
@@ -51,7 +53,7 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
     if (!is_gone || again.tries_left-- == 0) return ReplyError(request, error);
     CreateAndReply(request, filesystem, std::move(again));
   };
-  auto attr = filesystem.names().Lookup(create.parent, create.name);
+  auto attr = filesystem.names().Lookup(create.caller.context, create.parent, create.name);
   if (!attr.ok()) return fail(attr.error(), std::move(create));
   if ((attr->mode & S_IFMT) != S_IFREG) {
     // The kernel took the name for absent, and accepts only a new file. This error makes it look up again.
@@ -69,22 +71,26 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
       filesystem.names().Forget(attr.inode, 1);
       return fail(handle.error(), std::move(create));
     }
-    auto now = filesystem.names().GetAttr(attr.inode);
+    auto now = filesystem.names().GetAttr(create.caller.context, attr.inode);
     ReplyCreate(request, {now.ok() ? *now : attr, *handle});
   };
   const InodeId inode = attr->inode;
-  if (!create.kills_set_id) return filesystem.Open(inode, flags, std::move(reply), CallerOf(request));
+  const fs::Caller caller = UntilStop(request, create.caller);
+  if (!create.kills_set_id) return filesystem.Open(inode, flags, std::move(reply), caller);
   fs::SetAttrRequest changes;
   changes.kill_suid_sgid = true;
   filesystem.attributes().SetAttr(
-      inode, changes, [request, &filesystem, inode, flags, reply](const Result<meta::Attr>& changed) mutable {
+      inode, changes,
+      [&filesystem, caller, inode, flags, reply](const Result<meta::Attr>& changed) mutable {
         if (!changed.ok()) return reply(changed.error());
-        filesystem.Open(inode, flags, std::move(reply), CallerOf(request));
-      });
+        filesystem.Open(inode, flags, std::move(reply), caller);
+      },
+      caller);
 }
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
-  auto created = filesystem.Create(create.parent, create.name, create.params, OpenFlagsOf(create.open_flags));
+  auto created = filesystem.Create(create.caller.context, create.parent, create.name, create.params,
+                                   OpenFlagsOf(create.open_flags));
   if (created.ok()) return ReplyCreate(request, *created);
   if (created.error().code == ErrorCode::kAlreadyExists && !(create.open_flags & O_EXCL)) {
     return OpenExistingAndReply(request, filesystem, std::move(create));
@@ -109,28 +115,37 @@ fs::OpenFlags OpenFlagsOf(int flags) {
 void OpOpen(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   const fs::OpenFlags flags = OpenFlagsOf(file->flags);
   const bool kill = (Receiver::Current().Body<fuse_open_in>().open_flags & FUSE_OPEN_KILL_SUIDGID) != 0;
-  WhereItMayWait(request, [request, inode, flags, kill](fs::FileSystem& filesystem) {
-    if (!kill) return OpenAndReply(request, filesystem, InodeId{inode}, flags);
+  WhereItMayWait(request, [request, inode, flags, kill](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    if (!kill) return OpenAndReply(request, filesystem, caller, InodeId{inode}, flags);
     fs::SetAttrRequest changes;
     changes.kill_suid_sgid = true;
-    auto open = [request, &filesystem, inode, flags](const Result<meta::Attr>& attr) {
+    auto open = [request, &filesystem, caller, inode, flags](const Result<meta::Attr>& attr) {
       if (!attr.ok()) return ReplyInodeError(request, attr.error());
-      OpenAndReply(request, filesystem, InodeId{inode}, flags);
+      OpenAndReply(request, filesystem, caller, InodeId{inode}, flags);
     };
-    filesystem.attributes().SetAttr(InodeId{inode}, changes, std::move(open), CallerOf(request));
+    filesystem.attributes().SetAttr(InodeId{inode}, changes, std::move(open), UntilStop(request, caller));
   });
 }
 
 void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* file) {
-  const fuse_ctx* caller = fuse_req_ctx(request);
+  const fuse_ctx* context = fuse_req_ctx(request);
   meta::CreateParams params;
   params.mode = (mode & 07777) | S_IFREG;
-  params.uid = caller->uid;
-  params.gid = caller->gid;
+  params.uid = context->uid;
+  params.gid = context->gid;
   const bool kills_set_id = (Receiver::Current().Body<fuse_create_in>().open_flags & FUSE_OPEN_KILL_SUIDGID) != 0;
-  auto create = [request, create = CreateRequest{InodeId{parent}, name, params, file->flags, kills_set_id}](
-                    fs::FileSystem& filesystem) { CreateAndReply(request, filesystem, create); };
-  WhenAdmitted(request, fs::NameChange::kMakes, std::move(create));
+  CreateRequest create{.caller = {},
+                       .parent = InodeId{parent},
+                       .name = name,
+                       .params = params,
+                       .open_flags = file->flags,
+                       .kills_set_id = kills_set_id};
+  auto make = [request, create = std::move(create)](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    CreateRequest with_caller = create;
+    with_caller.caller = caller;
+    CreateAndReply(request, filesystem, std::move(with_caller));
+  };
+  WhenAdmitted(request, fs::NameChange::kMakes, std::move(make));
 }
 
 void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
@@ -150,7 +165,7 @@ void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
       });
     });
   };
-  filesystem.Flush(file->fh, InodeId{inode}, std::move(flushed), CallerThatStopAwaits(request));
+  filesystem.Flush(file->fh, InodeId{inode}, std::move(flushed), CallerOf(request));
 }
 
 void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
@@ -168,7 +183,7 @@ void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
 
 void OpFsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* file) {
   const Receiver::Wait wait(Receiver::Current());
-  fs::Caller caller = CallerThatStopAwaits(request);
+  fs::Caller caller = CallerOf(request);
   caller.lends_thread = wait.is_long();
   SessionOf(request).filesystem().Fsync(
       file->fh, InodeId{inode}, data_only != 0, [request](const Result<void>& status) { ReplyStatus(request, status); },

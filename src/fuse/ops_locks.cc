@@ -80,7 +80,7 @@ void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::
       [request, &filesystem, lock] {
         filesystem.locks()->Unlock(lock, [request](const Result<void>& status) { ReplyStatus(request, status); });
       },
-      CallerThatStopAwaits(request));
+      CallerOf(request));
 }
 
 void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock, bool sleep) {
@@ -95,7 +95,7 @@ void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
   };
   // A shared lock may take the place of an exclusive one.
   if (lock.type == coherence::LockType::kShared)
-    return filesystem.PublishBeforeUnlock(lock.handle, ask, CallerThatStopAwaits(request));
+    return filesystem.PublishBeforeUnlock(lock.handle, ask, CallerOf(request));
   ask();
 }
 

@@ -23,23 +23,27 @@ meta::CreateParams ParamsOf(fuse_req_t request, uint32_t mode) {
 }
 
 void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, const meta::CreateParams& params) {
-  WhenAdmitted(request, fs::NameChange::kMakes,
-               [request, parent, name = std::string(name), params](fs::FileSystem& filesystem) {
-                 ReplyEntry(request, filesystem.names().MakeNode(InodeId{parent}, name, params), WhenOld::kTaken);
-               });
+  WhenAdmitted(
+      request, fs::NameChange::kMakes,
+      [request, parent, name = std::string(name), params](fs::FileSystem& filesystem, const fs::Caller& caller) {
+        ReplyEntry(request, filesystem.names().MakeNode(caller.context, InodeId{parent}, name, params),
+                   WhenOld::kTaken);
+      });
 }
 
 }  // namespace
 
 void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  WhereItMayWait(request, [request, parent, name = std::string(name)](fs::FileSystem& filesystem) {
-    auto attr = filesystem.names().Lookup(InodeId{parent}, name);
-    if (attr.ok() || attr.error().code != ErrorCode::kNotFound) return ReplyEntry(request, attr, WhenOld::kDropped);
-    // Inode 0: the kernel remembers that the name is absent.
-    fuse_entry_param absent{};
-    absent.entry_timeout = CacheTimesOf(request).entry_seconds;
-    fuse_reply_entry(request, &absent);
-  });
+  WhereItMayWait(request,
+                 [request, parent, name = std::string(name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
+                   auto attr = filesystem.names().Lookup(caller.context, InodeId{parent}, name);
+                   if (attr.ok() || attr.error().code != ErrorCode::kNotFound)
+                     return ReplyEntry(request, attr, WhenOld::kDropped);
+                   // Inode 0: the kernel remembers that the name is absent.
+                   fuse_entry_param absent{};
+                   absent.entry_timeout = CacheTimesOf(request).entry_seconds;
+                   fuse_reply_entry(request, &absent);
+                 });
 }
 
 void OpForget(fuse_req_t request, fuse_ino_t inode, uint64_t count) {
@@ -54,8 +58,8 @@ void OpForgetMulti(fuse_req_t request, size_t count, fuse_forget_data* forgets) 
 }
 
 void OpReadLink(fuse_req_t request, fuse_ino_t inode) {
-  WhereItMayWait(request, [request, inode](fs::FileSystem& filesystem) {
-    auto target = filesystem.names().ReadLink(InodeId{inode});
+  WhereItMayWait(request, [request, inode](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    auto target = filesystem.names().ReadLink(caller.context, InodeId{inode});
     if (!target.ok()) return ReplyInodeError(request, target.error());
     fuse_reply_readlink(request, target->c_str());
   });
@@ -79,25 +83,25 @@ void OpSymlink(fuse_req_t request, const char* target, fuse_ino_t parent, const 
 }
 
 void OpLink(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const char* new_name) {
-  WhenAdmitted(request, fs::NameChange::kMakes,
-               [request, inode, new_parent, name = std::string(new_name),
-                caller = CallerThatStopAwaits(request)](fs::FileSystem& filesystem) {
-                 auto reply = [request](const Result<meta::Attr>& attr) { ReplyEntry(request, attr, WhenOld::kTaken); };
-                 filesystem.names().Link(InodeId{inode}, InodeId{new_parent}, name, std::move(reply), caller);
-               });
+  WhenAdmitted(
+      request, fs::NameChange::kMakes,
+      [request, inode, new_parent, name = std::string(new_name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
+        auto reply = [request](const Result<meta::Attr>& attr) { ReplyEntry(request, attr, WhenOld::kTaken); };
+        filesystem.names().Link(InodeId{inode}, InodeId{new_parent}, name, std::move(reply), caller);
+      });
 }
 
 void OpUnlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
   WhenAdmitted(request, fs::NameChange::kRemoves,
-               [request, parent, name = std::string(name)](fs::FileSystem& filesystem) {
-                 ReplyStatus(request, filesystem.names().Unlink(InodeId{parent}, name));
+               [request, parent, name = std::string(name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
+                 ReplyStatus(request, filesystem.names().Unlink(caller.context, InodeId{parent}, name));
                });
 }
 
 void OpRmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
   WhenAdmitted(request, fs::NameChange::kRemoves,
-               [request, parent, name = std::string(name)](fs::FileSystem& filesystem) {
-                 ReplyStatus(request, filesystem.names().Rmdir(InodeId{parent}, name));
+               [request, parent, name = std::string(name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
+                 ReplyStatus(request, filesystem.names().Rmdir(caller.context, InodeId{parent}, name));
                });
 }
 
@@ -116,7 +120,7 @@ void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name,
     fuse_reply_err(request, EINVAL);
     return;
   }
-  WhereItMayWait(request, [request, params, caller = CallerThatStopAwaits(request)](fs::FileSystem& filesystem) {
+  WhereItMayWait(request, [request, params](fs::FileSystem& filesystem, const fs::Caller& caller) {
     filesystem.names().Rename(params, caller, [request](const Result<void>& status) { ReplyStatus(request, status); });
   });
 }

@@ -64,13 +64,13 @@ void OpSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, const ch
     fuse_reply_err(request, error);
     return;
   }
-  WhenAdmitted(
-      request, fs::NameChange::kMakes,
-      [request, inode, name = std::string(name), value = std::string(value, size), mode](fs::FileSystem& filesystem) {
-        const Status set = filesystem.attributes().SetXattr(InodeId{inode}, name, value, mode);
-        if (!set.ok()) return ReplyInodeError(request, set.error());
-        fuse_reply_err(request, 0);
-      });
+  WhenAdmitted(request, fs::NameChange::kMakes,
+               [request, inode, name = std::string(name), value = std::string(value, size), mode](
+                   fs::FileSystem& filesystem, const fs::Caller& caller) {
+                 const Status set = filesystem.attributes().SetXattr(caller.context, InodeId{inode}, name, value, mode);
+                 if (!set.ok()) return ReplyInodeError(request, set.error());
+                 fuse_reply_err(request, 0);
+               });
 }
 
 void OpGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, size_t size) {
@@ -78,18 +78,19 @@ void OpGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, size_t s
     fuse_reply_err(request, error);
     return;
   }
-  WhereItMayWait(request, [request, inode, name = std::string(name), size](fs::FileSystem& filesystem) {
-    auto reply = [request, size](Result<std::string> value) {
-      if (!value.ok()) return ReplyInodeError(request, value.error());
-      ReplyValue(request, *value, size);
-    };
-    filesystem.attributes().GetXattr(InodeId{inode}, name, reply, CallerThatStopAwaits(request));
-  });
+  WhereItMayWait(
+      request, [request, inode, name = std::string(name), size](fs::FileSystem& filesystem, const fs::Caller& caller) {
+        auto reply = [request, size](Result<std::string> value) {
+          if (!value.ok()) return ReplyInodeError(request, value.error());
+          ReplyValue(request, *value, size);
+        };
+        filesystem.attributes().GetXattr(InodeId{inode}, name, reply, caller);
+      });
 }
 
 void OpListXattr(fuse_req_t request, fuse_ino_t inode, size_t size) {
-  WhereItMayWait(request, [request, inode, size](fs::FileSystem& filesystem) {
-    ReplyNames(request, filesystem.attributes().ListXattrs(InodeId{inode}), size);
+  WhereItMayWait(request, [request, inode, size](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    ReplyNames(request, filesystem.attributes().ListXattrs(caller.context, InodeId{inode}), size);
   });
 }
 
@@ -99,8 +100,8 @@ void OpRemoveXattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
     return;
   }
   WhenAdmitted(request, fs::NameChange::kAlters,
-               [request, inode, name = std::string(name)](fs::FileSystem& filesystem) {
-                 const Status removed = filesystem.attributes().RemoveXattr(InodeId{inode}, name);
+               [request, inode, name = std::string(name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
+                 const Status removed = filesystem.attributes().RemoveXattr(caller.context, InodeId{inode}, name);
                  if (!removed.ok()) return ReplyInodeError(request, removed.error());
                  fuse_reply_err(request, 0);
                });

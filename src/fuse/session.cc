@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coherence/cluster_locks.h"
+#include "fuse/interrupt.h"
 #include "fuse/ops.h"
 
 namespace cairnfs::fuse {
@@ -41,7 +42,9 @@ void LogFromLibfuse(fuse_log_level level, const char* format, va_list arguments)
 }  // namespace
 
 Session::Session(Device& device, io::BufferPool& pool, const SessionOptions& options)
-    : device_(device), pool_(pool), options_(options), overflow_([this] { return AwaitBuffer(); }) {
+    : device_(device), pool_(pool), options_(options), kill_watch_(IsBeingKilled), overflow_([this] {
+        return AwaitBuffer();
+      }) {
   // One that does not wait (receiver.h), so one other at least.
   const size_t count = std::max(2U, options.receive_threads);
   for (size_t i = 0; i < count; ++i) {
@@ -173,7 +176,7 @@ Status Session::Serve(fs::FileSystem& filesystem) {
   for (auto& receiver : receivers_) receiver->Start();
   WaitForReceivers();
   for (auto& receiver : receivers_) receiver->Join();
-  stopping_.store(true);
+  stop_.request_stop();
   fuse_session_exit(session_);
   overflow_.Stop();
   // Nobody is left who could free what these waits are for.
@@ -187,7 +190,7 @@ void Session::WaitForReceivers() {
   MutexLock lock(mutex_);
   while (running_ > 0) {
     // One receiver that ended ends the others: when the descriptor failed they would wait for ever.
-    if (running_ < receivers_.size()) stopping_.store(true);
+    if (running_ < receivers_.size()) stop_.request_stop();
     if (!stopping()) {
       changed_.Wait(mutex_);
       continue;
@@ -202,7 +205,7 @@ void Session::WaitForReplies() {
 }
 
 void Session::RequestStop() {
-  stopping_.store(true);
+  stop_.request_stop();
   MutexLock lock(mutex_);
   changed_.NotifyAll();
 }

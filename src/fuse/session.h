@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/thread_annotations.h"
 #include "fs/filesystem.h"
 #include "fuse/device.h"
+#include "fuse/kill_watch.h"
 #include "fuse/negotiation.h"
 #include "fuse/receiver.h"
 #include "fuse/write_overflow.h"
@@ -49,7 +51,9 @@ class Session {
   WriteOverflow& overflow() { return overflow_; }
   Device& device() { return device_; }
   fuse_session* handle() const { return session_; }
-  bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
+  bool stopping() const { return stop_.stop_requested(); }
+  std::stop_token stop() const { return stop_.get_token(); }  // requested once the server stops
+  KillWatch& kill_watch() { return kill_watch_; }
   // Waits for a buffer of the pool for a write. An error is the answer to the write: accepted bytes hold all buffers
   // and find no room, or are stuck while the server stops.
   Result<io::BufferRef> AwaitBuffer();
@@ -80,8 +84,9 @@ class Session {
   fs::FileSystem* filesystem_ = nullptr;
   std::vector<std::unique_ptr<Receiver>> receivers_;
 
+  KillWatch kill_watch_;
   WriteOverflow overflow_;
-  std::atomic<bool> stopping_{false};
+  std::stop_source stop_;
   std::atomic<size_t> waiting_{0};  // receivers
   std::atomic<int64_t> owed_replies_{0};
 

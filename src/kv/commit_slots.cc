@@ -9,8 +9,6 @@ namespace cairnfs::kv {
 namespace {
 
 constexpr std::chrono::minutes kLeaseTtl{60};
-// How often a thread that waits for another one to grant the lease asks whether it still has time.
-constexpr std::chrono::milliseconds kLookInterval{100};
 // In front of an attempt's name: that attempt did not run.
 constexpr char kRuledOut = '!';
 
@@ -44,7 +42,7 @@ CommitSlots::~CommitSlots() {
   const LeaseId lease = lease_;
   lock.Unlock();
   // Where the store cannot be reached the slots go with their lease.
-  if (lease != 0) static_cast<void>(transport_.TryRevokeLease(lease));
+  if (lease != 0) static_cast<void>(transport_.TryRevokeLease(Context(), lease));
 }
 
 std::string CommitSlots::NewName() {
@@ -52,13 +50,13 @@ std::string CommitSlots::NewName() {
   return instance_ + "/" + std::to_string(++names_);
 }
 
-Result<uint64_t> CommitSlots::Commit(const Transaction& transaction) {
-  if (!transaction.operation_id.empty()) return CommitOperation(transaction);
+Result<uint64_t> CommitSlots::Commit(const Context& context, const Transaction& transaction) {
+  if (!transaction.operation_id.empty()) return CommitOperation(context, transaction);
   std::optional<Attempt> open;
-  return CommitOnce(transaction, open);
+  return CommitOnce(context, transaction, open);
 }
 
-Result<uint64_t> CommitSlots::CommitOperation(const Transaction& transaction) {
+Result<uint64_t> CommitSlots::CommitOperation(const Context& context, const Transaction& transaction) {
   const std::string& id = transaction.operation_id;
   std::optional<Attempt> open;
   MutexLock lock(mutex_);
@@ -71,10 +69,15 @@ Result<uint64_t> CommitSlots::CommitOperation(const Transaction& transaction) {
       operation->second.in_progress = true;
       break;
     }
-    changed_.Wait(mutex_);
+    const auto has_ended = [&]() REQUIRES_LOCK(mutex_) {
+      auto other = operations_.find(id);
+      return other == operations_.end() || !other->second.in_progress;
+    };
+    if (options_.Within(context).Wait(mutex_, changed_, has_ended)) continue;
+    return MakeError(ErrorCode::kUnavailable, "the same transaction is being committed, and nobody waits for it");
   }
   lock.Unlock();
-  Result<uint64_t> result = CommitOnce(transaction, open);
+  Result<uint64_t> result = CommitOnce(context, transaction, open);
   lock.Lock();
   if (result.ok() || open) {
     Operation& operation = operations_[id];
@@ -106,21 +109,19 @@ void CommitSlots::Remember(const std::string& operation_id, Operation& operation
   }
 }
 
-Result<uint64_t> CommitSlots::CommitCompares(const Transaction& transaction, Retry& retry) {
-  for (;;) {
-    Result<SlottedAnswer> answer = transport_.TryCommit(transaction, nullptr);
-    if (answer.ok()) {
-      if (!answer->committed) return CompareFailed();
-      return answer->revision;
-    }
-    if (answer.error().code != ErrorCode::kUnavailable || !retry.Wait()) return answer.error();
-  }
+Result<uint64_t> CommitSlots::CommitCompares(const Context& context, const Transaction& transaction) {
+  CAIRNFS_ASSIGN_OR_RETURN(const SlottedAnswer answer, TryUntilAnswered(context, options_, [&](const Context& limited) {
+                             return transport_.TryCommit(limited, transaction, nullptr);
+                           }));
+  if (!answer.committed) return CompareFailed();
+  return answer.revision;
 }
 
 // Sets `open` exactly when it is not known on return whether the transaction ran.
-Result<uint64_t> CommitSlots::CommitOnce(const Transaction& transaction, std::optional<Attempt>& open) {
-  Retry retry(options_);
-  if (transaction.writes.empty() && !open) return CommitCompares(transaction, retry);
+Result<uint64_t> CommitSlots::CommitOnce(const Context& context, const Transaction& transaction,
+                                         std::optional<Attempt>& open) {
+  if (transaction.writes.empty() && !open) return CommitCompares(context, transaction);
+  Retry retry(context, options_);
   LeaseId dropped = 0;
   for (;;) {
     if (open) {
@@ -133,7 +134,7 @@ Result<uint64_t> CommitSlots::CommitOnce(const Transaction& transaction, std::op
     CAIRNFS_ASSIGN_OR_RETURN(Slot slot, TakeSlot(retry));
     open = Attempt{std::move(slot), NewName()};
     const SlotClaim claim{open->slot.name, open->slot.revision, open->name, open->slot.lease};
-    Result<SlottedAnswer> answer = transport_.TryCommit(transaction, &claim);
+    Result<SlottedAnswer> answer = transport_.TryCommit(retry.context(), transaction, &claim);
     if (answer.ok() && answer->committed) {
       open->slot.revision = answer->revision;
       GiveBack(std::move(open->slot));
@@ -169,7 +170,7 @@ Result<uint64_t> CommitSlots::CommitOnce(const Transaction& transaction, std::op
 Result<std::optional<uint64_t>> CommitSlots::FindOut(Attempt& attempt, Retry& retry) {
   const SlotClaim claim{attempt.slot.name, attempt.slot.revision, kRuledOut + attempt.name, attempt.slot.lease};
   for (;;) {
-    Result<SlottedAnswer> answer = transport_.TryCommit(Transaction(), &claim);
+    Result<SlottedAnswer> answer = transport_.TryCommit(retry.context(), Transaction(), &claim);
     if (!answer.ok()) {
       if (answer.error().code == ErrorCode::kNotFound) return SlotIsGone();
       if (answer.error().code != ErrorCode::kUnavailable || !retry.Wait()) return answer.error();
@@ -196,14 +197,13 @@ Result<CommitSlots::Slot> CommitSlots::TakeSlot(Retry& retry) {
       return slot;
     }
     if (is_granting_) {
-      if (retry.IsOver()) return MakeError(ErrorCode::kUnavailable, "no lease was granted in time");
-      changed_.WaitFor(mutex_, kLookInterval);
-      continue;
+      if (retry.context().Wait(mutex_, changed_, [this]() REQUIRES_LOCK(mutex_) { return !is_granting_; })) continue;
+      return MakeError(ErrorCode::kUnavailable, "no lease was granted in time");
     }
     is_granting_ = true;
     lock.Unlock();
     const auto sent = Clock::Now();
-    Result<LeaseId> lease = transport_.TryGrantLease(kLeaseTtl);
+    Result<LeaseId> lease = transport_.TryGrantLease(retry.context(), kLeaseTtl);
     lock.Lock();
     is_granting_ = false;
     if (lease.ok()) {

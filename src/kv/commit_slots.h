@@ -24,9 +24,10 @@ class SlotTransport {
   virtual ~SlotTransport() = default;
   // `slot` null: none is claimed; the transaction then has no writes. kUnavailable: it may have run, or may yet run.
   // Any other error: it did not and will not. kNotFound: a lease that it names has ended.
-  virtual Result<SlottedAnswer> TryCommit(const Transaction& transaction, const SlotClaim* slot) = 0;
-  virtual Result<LeaseId> TryGrantLease(std::chrono::milliseconds ttl) = 0;
-  virtual Status TryRevokeLease(LeaseId lease) = 0;
+  virtual Result<SlottedAnswer> TryCommit(const Context& context, const Transaction& transaction,
+                                          const SlotClaim* slot) = 0;
+  virtual Result<LeaseId> TryGrantLease(const Context& context, std::chrono::milliseconds ttl) = 0;
+  virtual Status TryRevokeLease(const Context& context, LeaseId lease) = 0;
 };
 
 class CommitSlots {
@@ -38,7 +39,7 @@ class CommitSlots {
 
   // As KvStore::Commit. Any thread. When it fails with kUnavailable and the transaction has an operation id, committing
   // it again first finds out what became of it; kStale where nobody can tell any more, because the slot is gone.
-  Result<uint64_t> Commit(const Transaction& transaction);
+  Result<uint64_t> Commit(const Context& context, const Transaction& transaction);
 
  private:
   struct Slot {
@@ -58,9 +59,9 @@ class CommitSlots {
     std::optional<Attempt> open;
   };
 
-  Result<uint64_t> CommitOperation(const Transaction& transaction);
-  Result<uint64_t> CommitOnce(const Transaction& transaction, std::optional<Attempt>& open);
-  Result<uint64_t> CommitCompares(const Transaction& transaction, Retry& retry);
+  Result<uint64_t> CommitOperation(const Context& context, const Transaction& transaction);
+  Result<uint64_t> CommitOnce(const Context& context, const Transaction& transaction, std::optional<Attempt>& open);
+  Result<uint64_t> CommitCompares(const Context& context, const Transaction& transaction);
   // The revision of the attempt, or nullopt: it did not run and never will. Its slot is up to date then. Errors: not
   // known; kStale: and never will be.
   Result<std::optional<uint64_t>> FindOut(Attempt& attempt, Retry& retry);

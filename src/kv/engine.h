@@ -5,11 +5,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/context.h"
 #include "base/result.h"
 
 namespace cairnfs::kv {
@@ -55,8 +55,8 @@ class KvEngine {
   // few seconds; mostly does nothing.
   virtual void Tidy() {}
   // Reads every table on the disk anew, past what is cached, beside everything else. kCorrupt names those that are
-  // damaged; kInterrupted once `stop` is set. In memory there is nothing to read.
-  virtual Status Verify(const std::stop_token& /*stop*/) { return {}; }
+  // damaged; kInterrupted once `context` expires. In memory there is nothing to read.
+  virtual Status Verify(const Context&) { return {}; }
 };
 
 std::unique_ptr<KvEngine> OpenMemoryEngine();

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdlib>
+#include <stop_token>
 #include <thread>
 
+#include "base/context.h"
 #include "kv/start_thread.h"
 
 namespace cairnfs::kv {
@@ -24,12 +26,8 @@ class History::Watcher final : public KvWatch {
       : history(history), begin(begin), end(end), callbacks(std::move(callbacks)) {}
 
   ~Watcher() override {
-    {
-      MutexLock lock(history.mutex_);
-      stopping = true;
-      changed.NotifyAll();
-    }
     if (!thread.joinable()) return;  // it never ran, and is in no list
+    stop.request_stop();
     thread.join();
     MutexLock lock(history.mutex_);
     history.watchers_.remove(this);
@@ -47,7 +45,7 @@ class History::Watcher final : public KvWatch {
   CondVar changed;
   uint64_t told = 0;  // everything up to this revision
   bool is_lost = false;
-  bool stopping = false;
+  std::stop_source stop;
   std::thread thread;
 };
 
@@ -116,19 +114,16 @@ Result<std::unique_ptr<KvWatch>> History::Watch(std::string_view begin, std::str
 }
 
 void History::Run(Watcher& watcher) {
+  const Context context(watcher.stop.get_token());
   MutexLock lock(mutex_);
-  for (;;) {
-    if (watcher.stopping) return;
+  const auto has_news = [&]() REQUIRES_LOCK(mutex_) { return watcher.is_lost || watcher.told < revision_; };
+  while (context.Wait(mutex_, watcher.changed, has_news) && !context.IsStopped()) {
     if (watcher.is_lost || watcher.told < forgotten_) {
       watcher.is_lost = false;
       const uint64_t revision = watcher.told = revision_;
       lock.Unlock();
       watcher.callbacks.lost(revision);
       lock.Lock();
-      continue;
-    }
-    if (watcher.told >= revision_) {
-      watcher.changed.Wait(mutex_);
       continue;
     }
     auto next = std::upper_bound(changes_.begin(), changes_.end(), watcher.told,

@@ -58,8 +58,9 @@ Result<std::unique_ptr<HostedStore>> HostedStore::Open(KvEngine& engine, const H
   std::unique_ptr<HostedStore> store(new HostedStore(engine, options, revision.value_or(0)));
   CAIRNFS_RETURN_IF_ERROR(store->leases_.Load(engine));
   CAIRNFS_ASSIGN_OR_RETURN(store->openings_, Openings::Begin(engine, store->revision_));
-  CAIRNFS_ASSIGN_OR_RETURN(store->expiry_,
-                           StartThread("the ends of leases", [store = store.get()] { store->EndLeases(); }));
+  CAIRNFS_ASSIGN_OR_RETURN(store->expiry_, StartThread("the ends of leases", [store = store.get()] {
+                             store->EndLeases(Context(store->stop_.get_token()));
+                           }));
   return store;
 }
 
@@ -67,11 +68,7 @@ HostedStore::HostedStore(KvEngine& engine, const HostedStoreOptions& options, ui
     : engine_(engine), history_(revision, options.history_bytes_max), revision_(revision) {}
 
 HostedStore::~HostedStore() {
-  {
-    MutexLock lock(stop_mutex_);
-    stopping_ = true;
-    stopped_.NotifyAll();
-  }
+  stop_.request_stop();
   if (expiry_.joinable()) expiry_.join();
 }
 
@@ -79,7 +76,7 @@ KvLimits HostedStore::limits() const {
   return KvLimits{.operations_per_transaction_max = 1 << 14, .transaction_bytes_max = 16 << 20};
 }
 
-Result<std::optional<KvEntry>> HostedStore::Get(std::string_view key) {
+Result<std::optional<KvEntry>> HostedStore::Get(const Context&, std::string_view key) {
   const std::string engine_key = EngineKey(key);
   CAIRNFS_ASSIGN_OR_RETURN(std::optional<std::string> text, engine_.Get(engine_key));
   if (!text) return std::optional<KvEntry>();
@@ -124,7 +121,7 @@ Result<uint64_t> HostedStore::ReadPieces(std::span<const KvSpan> spans, const st
   return revision.value_or(0);
 }
 
-Result<KvRange> HostedStore::Range(std::string_view begin, std::string_view end, size_t limit) {
+Result<KvRange> HostedStore::Range(const Context&, std::string_view begin, std::string_view end, size_t limit) {
   KvRange range;
   const KvSpan span{std::string(begin), std::string(end), limit};
   CAIRNFS_ASSIGN_OR_RETURN(range.revision, ReadPieces({&span, 1}, [&](Piece piece) {
@@ -135,7 +132,7 @@ Result<KvRange> HostedStore::Range(std::string_view begin, std::string_view end,
   return range;
 }
 
-Result<KvSnapshot> HostedStore::Read(std::span<const KvSpan> spans) {
+Result<KvSnapshot> HostedStore::Read(const Context&, std::span<const KvSpan> spans) {
   KvSnapshot result;
   result.ranges.resize(spans.size());
   std::vector<KvSpan> ended(spans.begin(), spans.end());
@@ -152,7 +149,7 @@ Result<KvSnapshot> HostedStore::Read(std::span<const KvSpan> spans) {
   return result;
 }
 
-Result<uint64_t> HostedStore::Commit(const Transaction& transaction) {
+Result<uint64_t> HostedStore::Commit(const Context&, const Transaction& transaction) {
   CAIRNFS_RETURN_IF_ERROR(CheckLimits(transaction, limits()));
   Request request;
   request.transaction = &transaction;
@@ -171,7 +168,7 @@ Result<SlottedAnswer> HostedStore::CommitSlotted(const Transaction& transaction,
   return request.answer;
 }
 
-Result<LeaseId> HostedStore::GrantLease(std::chrono::milliseconds ttl) {
+Result<LeaseId> HostedStore::GrantLease(const Context&, std::chrono::milliseconds ttl) {
   if (ttl < kLeaseMin || ttl > kLeaseMax) {
     return MakeError(ErrorCode::kInvalidArgument, "a lease of " + std::to_string(ttl.count()) +
                                                       " ms: it must be of at least 1 ms and at most a year");
@@ -186,7 +183,7 @@ Result<LeaseId> HostedStore::GrantLease(std::chrono::milliseconds ttl) {
   return request.lease;
 }
 
-Status HostedStore::RevokeLease(LeaseId lease) {
+Status HostedStore::RevokeLease(const Context&, LeaseId lease) {
   Request request;
   request.ends_lease = true;
   request.lease = lease;
@@ -195,7 +192,7 @@ Status HostedStore::RevokeLease(LeaseId lease) {
   return {};
 }
 
-Result<std::unique_ptr<KvWatch>> HostedStore::Watch(std::string_view begin, std::string_view end,
+Result<std::unique_ptr<KvWatch>> HostedStore::Watch(const Context&, std::string_view begin, std::string_view end,
                                                     uint64_t after_revision, WatchCallbacks callbacks) {
   if (after_revision == 0) return history_.WatchFromNowOn(begin, end, std::move(callbacks));
   return WatchAfter(begin, end, after_revision, std::move(callbacks));
@@ -310,7 +307,7 @@ void HostedStore::RememberOperation(const std::string& id, uint64_t revision) {
   operation_order_.pop_front();
 }
 
-void HostedStore::EndLeases() {
+void HostedStore::EndLeases(const Context& context) {
   auto last = Clock::Now();
   // Returns the time, and first looks whether the process was stopped since the last call.
   auto look = [&] {
@@ -319,14 +316,10 @@ void HostedStore::EndLeases() {
     return last = now;
   };
   bool has_warned = false;
-  MutexLock lock(stop_mutex_);
-  while (!stopping_) {
-    stopped_.WaitFor(stop_mutex_, kExpiryTick);
-    if (stopping_) return;
-    lock.Unlock();
+  while (context.Sleep(kExpiryTick)) {
     // The time is taken before: the process may be stopped right after that.
     for (LeaseId lease : leases_.TakeExpired(look())) {
-      const Status ended = RevokeLease(lease);
+      const Status ended = RevokeLease({}, lease);
       // A look after each write, so that many writes are not taken for a pause. A single write that takes so long is;
       // that only lets the other leases live on for their time.
       look();
@@ -337,7 +330,6 @@ void HostedStore::EndLeases() {
         break;
       }
     }
-    lock.Lock();
   }
 }
 

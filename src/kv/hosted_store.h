@@ -10,6 +10,7 @@
 
 #include <deque>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -36,18 +37,20 @@ class HostedStore final : public SharedKvStore {
   static Result<std::unique_ptr<HostedStore>> Open(KvEngine& engine, const HostedStoreOptions& options = {});
   ~HostedStore() override;  // REQUIRES: no watch is left, and (unchecked) no call in progress
 
-  Result<std::optional<KvEntry>> Get(std::string_view key) override;
-  Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
-  Result<KvSnapshot> Read(std::span<const KvSpan> spans) override;
-  Result<uint64_t> Commit(const Transaction& transaction) override;
-  Status Sync() override { return {}; }
+  Result<std::optional<KvEntry>> Get(const Context& context, std::string_view key) override;
+  Result<KvRange> Range(const Context& context, std::string_view begin, std::string_view end, size_t limit) override;
+  Result<KvSnapshot> Read(const Context& context, std::span<const KvSpan> spans) override;
+  Result<uint64_t> Commit(const Context& context, const Transaction& transaction) override;
+  Status Sync(const Context&) override { return {}; }
   KvLimits limits() const override;
 
-  Result<LeaseId> GrantLease(std::chrono::milliseconds ttl) override;
-  Result<std::chrono::milliseconds> KeepLeaseAlive(LeaseId lease) override { return leases_.KeepAlive(lease); }
-  Status RevokeLease(LeaseId lease) override;
-  Result<std::unique_ptr<KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                         WatchCallbacks callbacks) override;
+  Result<LeaseId> GrantLease(const Context& context, std::chrono::milliseconds ttl) override;
+  Result<std::chrono::milliseconds> KeepLeaseAlive(const Context&, LeaseId lease) override {
+    return leases_.KeepAlive(lease);
+  }
+  Status RevokeLease(const Context& context, LeaseId lease) override;
+  Result<std::unique_ptr<KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
+                                         uint64_t after_revision, WatchCallbacks callbacks) override;
 
   // As Watch, but 0 is the revision of a store that was never written to.
   Result<std::unique_ptr<KvWatch>> WatchAfter(std::string_view begin, std::string_view end, uint64_t after_revision,
@@ -84,7 +87,7 @@ class HostedStore final : public SharedKvStore {
 
   Status ReadSpan(const KvSpan& span, const EngineSnapshot& snapshot,
                   const std::function<bool(std::optional<KvEntry>)>& take);
-  void EndLeases();
+  void EndLeases(const Context& context);
 
   KvEngine& engine_;
   Openings openings_;  // constant once open
@@ -101,9 +104,7 @@ class HostedStore final : public SharedKvStore {
   std::deque<Request*> queue_ GUARDED_BY(queue_mutex_);  // one for each thread that waits in Submit
   bool has_leader_ GUARDED_BY(queue_mutex_) = false;
 
-  Mutex stop_mutex_;
-  CondVar stopped_;
-  bool stopping_ GUARDED_BY(stop_mutex_) = false;
+  std::stop_source stop_;  // of the thread
   std::thread expiry_;
 };
 

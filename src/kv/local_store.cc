@@ -121,7 +121,7 @@ Result<ReadCache::Known> LocalKvStore::ReadPastLayers(std::string_view key, uint
   return known;
 }
 
-Result<std::optional<KvEntry>> LocalKvStore::Get(std::string_view key) {
+Result<std::optional<KvEntry>> LocalKvStore::Get(const Context&, std::string_view key) {
   const uint64_t cache_epoch = cache_.epoch();
   {
     std::shared_lock lock(mutex_);
@@ -189,7 +189,7 @@ LocalKvStore::WatchedBefore LocalKvStore::ReadWatched(const std::vector<KvWrite>
   WatchedBefore before;
   before.reserve(watched.size());
   for (const KvWrite* write : watched) {
-    auto entry = Get(write->key);
+    auto entry = Get({}, write->key);
     bool there = entry.ok() && entry->has_value();
     before.push_back(there ? std::optional<std::string>(std::move((*entry)->value)) : std::nullopt);
   }
@@ -252,7 +252,7 @@ Status LocalKvStore::FlushFrozenLocked() {
   return {};
 }
 
-Status LocalKvStore::Sync() {
+Status LocalKvStore::Sync(const Context&) {
   MutexLock lock(flush_mutex_);
   // A layer that an earlier flush could not write comes first.
   CAIRNFS_RETURN_IF_ERROR(FlushFrozenLocked());

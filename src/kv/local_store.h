@@ -33,13 +33,14 @@ class LocalKvStore final : public KvStore {
   static Result<std::unique_ptr<LocalKvStore>> Open(KvEngine& engine);
   ~LocalKvStore() override;  // does not flush
 
-  Result<std::optional<KvEntry>> Get(std::string_view key) override;
-  Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
-  Status VisitRange(std::string_view begin, std::string_view end, const EntryVisitor& visit) override;
-  Result<KvSnapshot> Read(std::span<const KvSpan> spans) override;
-  Result<uint64_t> Commit(const Transaction& transaction) override;
+  Result<std::optional<KvEntry>> Get(const Context& context, std::string_view key) override;
+  Result<KvRange> Range(const Context& context, std::string_view begin, std::string_view end, size_t limit) override;
+  Status VisitRange(const Context& context, std::string_view begin, std::string_view end,
+                    const EntryVisitor& visit) override;
+  Result<KvSnapshot> Read(const Context& context, std::span<const KvSpan> spans) override;
+  Result<uint64_t> Commit(const Context& context, const Transaction& transaction) override;
   // Freeze and FlushFrozen. Only for users whose values name no data outside the store.
-  Status Sync() override;
+  Status Sync(const Context& context) override;
   KvLimits limits() const override;
 
   // Makes the active layer the frozen one. False, and nothing done, when the active layer was empty.

@@ -122,7 +122,7 @@ uint64_t LocalKvStore::Apply(const Transaction& transaction) {
   return revision_;
 }
 
-Result<uint64_t> LocalKvStore::Commit(const Transaction& transaction) {
+Result<uint64_t> LocalKvStore::Commit(const Context&, const Transaction& transaction) {
   CAIRNFS_RETURN_IF_ERROR(CheckLimits(transaction, limits()));
   for (const KvWrite& write : transaction.writes) {
     if (write.lease == 0) continue;

@@ -79,7 +79,7 @@ Result<bool> LocalKvStore::VisitView(const RangeView& view, std::string_view beg
   return stopped || !view.horizon;
 }
 
-Result<KvRange> LocalKvStore::Range(std::string_view begin, std::string_view end, size_t limit) {
+Result<KvRange> LocalKvStore::Range(const Context&, std::string_view begin, std::string_view end, size_t limit) {
   constexpr size_t kCopiesMin = 64;
   KvRange range;
   if (!end.empty() && end <= begin) {
@@ -107,7 +107,8 @@ Result<KvRange> LocalKvStore::Range(std::string_view begin, std::string_view end
   }
 }
 
-Status LocalKvStore::VisitRange(std::string_view begin, std::string_view end, const EntryVisitor& visit) {
+Status LocalKvStore::VisitRange(const Context&, std::string_view begin, std::string_view end,
+                                const EntryVisitor& visit) {
   constexpr size_t kCopiesMax = 4096;  // the store is locked for as long as they are made
   if (!end.empty() && end <= begin) return {};
   std::string from(begin);
@@ -119,7 +120,7 @@ Status LocalKvStore::VisitRange(std::string_view begin, std::string_view end, co
   }
 }
 
-Result<KvSnapshot> LocalKvStore::Read(std::span<const KvSpan> spans) {
+Result<KvSnapshot> LocalKvStore::Read(const Context&, std::span<const KvSpan> spans) {
   KvSnapshot result;
   std::vector<RangeView> views;
   {

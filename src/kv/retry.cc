@@ -9,11 +9,14 @@ namespace cairnfs::kv {
 
 using std::chrono::microseconds;
 
-Retry::Retry(const RetryOptions& options)
+Context RetryOptions::Within(const Context& context) const {
+  return answers == nullptr ? context : context.WithStop(answers->ended());
+}
+
+Retry::Retry(const Context& context, const RetryOptions& options)
     : wait_min_(options.wait_min),
       wait_max_(options.wait_max),
-      deadline_(Clock::Now() + options.give_up_after),
-      patience_(options.patience),
+      context_(options.Within(context).WithTimeout(options.give_up_after)),
       wait_(options.wait_min) {}
 
 microseconds Retry::NextWait() {
@@ -23,12 +26,10 @@ microseconds Retry::NextWait() {
   return microseconds(std::uniform_int_distribution<microseconds::rep>(most / 2, most)(random));
 }
 
-bool Retry::IsOver() const { return Clock::Now() >= deadline_ || Patience::IsWaitOver(patience_.get()); }
-
 bool Retry::Wait() {
   const microseconds wait = NextWait();
-  if (Clock::Now() + wait >= deadline_) return false;
-  return Patience::Sleep(patience_.get(), wait);
+  if (context_.deadline() - Clock::Now() <= wait) return false;
+  return context_.Sleep(wait);
 }
 
 }  // namespace cairnfs::kv

@@ -93,8 +93,8 @@ class RocksEngine final : public KvEngine {
   Status Scan(std::string_view begin, std::string_view end, const EngineSnapshot* snapshot,
               const std::function<bool(std::string_view key, std::string_view value)>& visit) override;
   Status Write(const std::vector<EngineWrite>& writes, WriteMode mode) override;
-  Status Verify(const std::stop_token& stop) override {
-    return VerifyTables([this] { return CurrentDb(); }, path_, stop);
+  Status Verify(const Context& context) override {
+    return VerifyTables([this] { return CurrentDb(); }, path_, context);
   }
   std::unique_ptr<EngineSnapshot> GetSnapshot() override { return std::make_unique<RocksSnapshot>(CurrentDb()); }
   DiskUse GetDiskUse() override;

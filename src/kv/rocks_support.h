@@ -6,9 +6,9 @@
 
 #include <functional>
 #include <memory>
-#include <stop_token>
 #include <string>
 
+#include "base/context.h"
 #include "base/result.h"
 #include "kv/engine.h"
 #include "kv/sync_mark.h"
@@ -71,7 +71,7 @@ bool HasRoomToRecover(const std::string& path, size_t write_buffer_bytes);
 
 // KvEngine::Verify, of the database that `current` gives, which is asked for anew when it is needed.
 Status VerifyTables(const std::function<std::shared_ptr<rocksdb::DB>()>& current, const std::string& path,
-                    const std::stop_token& stop);
+                    const Context& context);
 
 // Records the manifest as it is now in `mark`.
 void NoteManifest(rocksdb::DB& db, const std::string& path, SyncMark& mark);

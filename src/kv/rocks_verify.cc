@@ -27,11 +27,11 @@ Error Stopped() { return MakeError(ErrorCode::kInterrupted, "the check was stopp
 // Keeps a reader at `kBytesPerSecondMax`.
 class Pace {
  public:
-  // False once `stop` is set.
-  bool Await(uint64_t bytes, const std::stop_token& stop) {
+  // False once the context expires.
+  bool Await(const Context& context, uint64_t bytes) {
     bytes_ += bytes;
     const auto until = began_ + std::chrono::nanoseconds(bytes_ * 1'000'000'000 / kBytesPerSecondMax);
-    return Context(stop).Sleep(until - Clock::Now());
+    return context.Sleep(until - Clock::Now());
   }
 
  private:
@@ -61,8 +61,8 @@ struct Reading {
   bool matches = false;
 };
 
-Result<Reading> ReadTable(const Table& table, rocksdb::FileChecksumGenerator& generator, Pace& pace,
-                          const std::stop_token& stop) {
+Result<Reading> ReadTable(const Context& context, const Table& table, rocksdb::FileChecksumGenerator& generator,
+                          Pace& pace) {
   const int fd = open(table.file.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return Reading{errno};
   // Pages that the kernel has in memory say nothing about the disk.
@@ -72,7 +72,7 @@ Result<Reading> ReadTable(const Table& table, rocksdb::FileChecksumGenerator& ge
   bool is_stopped = false;
   while (!is_stopped && (size = read(fd, piece.data(), piece.size())) > 0) {
     generator.Update(piece.data(), static_cast<size_t>(size));
-    is_stopped = !pace.Await(static_cast<uint64_t>(size), stop);
+    is_stopped = !pace.Await(context, static_cast<uint64_t>(size));
   }
   const int error = size < 0 ? errno : 0;
   close(fd);
@@ -95,7 +95,7 @@ std::string Describe(const std::map<std::string, std::string>& damaged) {
 }  // namespace
 
 Status VerifyTables(const std::function<std::shared_ptr<rocksdb::DB>()>& current, const std::string& path,
-                    const std::stop_token& stop) {
+                    const Context& context) {
   // Nobody holds the database meanwhile: it may have to be opened again, for want of space.
   std::shared_ptr<rocksdb::DB> db = current();
   if (db == nullptr) return MakeError(ErrorCode::kUnavailable, "the database in " + path + " is not open");
@@ -105,13 +105,13 @@ Status VerifyTables(const std::function<std::shared_ptr<rocksdb::DB>()>& current
   std::map<std::string, std::string> damaged, missing;
   Pace pace;
   for (const auto& [name, table] : tables) {
-    if (stop.stop_requested()) return Stopped();
-    rocksdb::FileChecksumGenContext context;
-    context.file_name = table.file;
-    context.requested_checksum_func_name = table.checksum_name;
-    auto generator = factory->CreateFileChecksumGenerator(context);
+    if (context.Expired()) return Stopped();
+    rocksdb::FileChecksumGenContext wanted;
+    wanted.file_name = table.file;
+    wanted.requested_checksum_func_name = table.checksum_name;
+    auto generator = factory->CreateFileChecksumGenerator(wanted);
     if (generator == nullptr) continue;  // another program wrote it, without one
-    CAIRNFS_ASSIGN_OR_RETURN(const Reading reading, ReadTable(table, *generator, pace, stop));
+    CAIRNFS_ASSIGN_OR_RETURN(const Reading reading, ReadTable(context, table, *generator, pace));
     if (reading.error == ENOENT) {
       missing[name] = "is missing";
     } else if (reading.error != 0) {

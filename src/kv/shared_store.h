@@ -2,9 +2,10 @@
 //
 // Implementations: HostedStore (in the process that owns the engine), NodeStore (the same, reached over gRPC) and
 // EtcdStore. Every Commit is durable on return. While the store cannot be reached calls try again, at another endpoint
-// if there is one, for as long as the implementation's options say, then fail with kUnavailable. A Commit whose answer
-// was lost never runs twice: the implementation finds out what became of it. kUnavailable means that it may or may not
-// have run. kStale means the same, and that committing it again, by its operation id, will not tell either.
+// if there is one, for as long as their context and the implementation's options say, then fail with kUnavailable. A
+// Commit whose answer was lost never runs twice: the implementation finds out what became of it. kUnavailable means
+// that it may or may not have run. kStale means the same, and that committing it again, by its operation id, will not
+// tell either.
 #pragma once
 
 #include <chrono>
@@ -45,17 +46,18 @@ class SharedKvStore : public KvStore {
  public:
   // A lease ends `ttl` after it was granted or last kept alive, not before. Then the keys written with it go, each as a
   // change of its own or together. After a restart of the store every lease has its full ttl again.
-  virtual Result<LeaseId> GrantLease(std::chrono::milliseconds ttl) = 0;
+  virtual Result<LeaseId> GrantLease(const Context& context, std::chrono::milliseconds ttl) = 0;
   // Returns the time that the lease has left, counted from when the request was sent. kNotFound: it has ended. Tries
   // once per endpoint, then kUnavailable, because a caller that keeps a lease alive has a schedule of its own.
-  virtual Result<std::chrono::milliseconds> KeepLeaseAlive(LeaseId lease) = 0;
+  virtual Result<std::chrono::milliseconds> KeepLeaseAlive(const Context& context, LeaseId lease) = 0;
   // Ends it now. No error when it has ended already.
-  virtual Status RevokeLease(LeaseId lease) = 0;
+  virtual Status RevokeLease(const Context& context, LeaseId lease) = 0;
 
   // Tells of changes in [begin, end) after `after_revision` (0: from now on), on a thread of the store, one call at a
-  // time for each watch. Callbacks may call the store. kUnavailable: no thread can be started for it.
-  virtual Result<std::unique_ptr<KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                                 WatchCallbacks callbacks) = 0;
+  // time for each watch. Callbacks may call the store. `context` is of this call: the watch goes on until it is
+  // destroyed. kUnavailable: no thread can be started for it.
+  virtual Result<std::unique_ptr<KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
+                                                 uint64_t after_revision, WatchCallbacks callbacks) = 0;
 };
 
 }  // namespace cairnfs::kv

@@ -34,11 +34,12 @@ Transaction& Transaction::Delete(std::string key) {
   return *this;
 }
 
-Status KvStore::VisitRange(std::string_view begin, std::string_view end, const EntryVisitor& visit) {
+Status KvStore::VisitRange(const Context& context, std::string_view begin, std::string_view end,
+                           const EntryVisitor& visit) {
   constexpr size_t kEntriesPerRead = 4096;
   std::string from(begin);
   for (;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(const KvRange range, Range(from, end, kEntriesPerRead));
+    CAIRNFS_ASSIGN_OR_RETURN(const KvRange range, Range(context, from, end, kEntriesPerRead));
     for (const KvEntry& entry : range.entries) {
       if (!visit({entry.key, entry.value, entry.revision})) return {};
     }
@@ -47,13 +48,13 @@ Status KvStore::VisitRange(std::string_view begin, std::string_view end, const E
   }
 }
 
-Status ReadKeys(KvStore& store, const std::vector<std::string>& keys, size_t keys_per_read,
+Status ReadKeys(const Context& context, KvStore& store, const std::vector<std::string>& keys, size_t keys_per_read,
                 const std::function<Status(size_t index, const KvEntry* entry)>& visit) {
   for (size_t begin = 0; begin < keys.size(); begin += keys_per_read) {
     const size_t end = std::min(keys.size(), begin + keys_per_read);
     std::vector<KvSpan> spans;
     for (size_t i = begin; i < end; i++) spans.push_back({keys[i], {}, 0});
-    CAIRNFS_ASSIGN_OR_RETURN(const KvSnapshot snapshot, store.Read(spans));
+    CAIRNFS_ASSIGN_OR_RETURN(const KvSnapshot snapshot, store.Read(context, spans));
     for (size_t i = begin; i < end; i++) {
       const std::vector<KvEntry>& entries = snapshot.ranges[i - begin].entries;
       CAIRNFS_RETURN_IF_ERROR(visit(i, entries.empty() ? nullptr : &entries.front()));

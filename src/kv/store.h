@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/context.h"
 #include "base/result.h"
 
 namespace cairnfs::kv {
@@ -102,28 +103,30 @@ Error CompareFailed();
 class KvStore {
  public:
   virtual ~KvStore() = default;
-  // All functions may be called from any thread at once.
+  // All functions may be called from any thread at once. A store that is far away waits for its answer for no longer
+  // than `context` allows, and then fails with kUnavailable; one in this process does not look at it.
   // Linearizable. nullopt: the key does not exist.
-  virtual Result<std::optional<KvEntry>> Get(std::string_view key) = 0;
+  virtual Result<std::optional<KvEntry>> Get(const Context& context, std::string_view key) = 0;
   // Keys in [begin, end) at one revision; `limit` 0: no limit.
-  virtual Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) = 0;
+  virtual Result<KvRange> Range(const Context& context, std::string_view begin, std::string_view end, size_t limit) = 0;
   // Visits the keys in [begin, end) in order until `visit` returns false, and keeps none of them in memory. Some
   // thousands of neighbours are read at one revision, those after them perhaps at a later one.
   using EntryVisitor = std::function<bool(const KvEntryView& entry)>;
-  virtual Status VisitRange(std::string_view begin, std::string_view end, const EntryVisitor& visit);
+  virtual Status VisitRange(const Context& context, std::string_view begin, std::string_view end,
+                            const EntryVisitor& visit);
   // Several ranges at one revision, in one round trip where the store is far away.
-  virtual Result<KvSnapshot> Read(std::span<const KvSpan> spans) = 0;
+  virtual Result<KvSnapshot> Read(const Context& context, std::span<const KvSpan> spans) = 0;
   // The new revision. kConflict when a compare failed, with nothing changed; kTooLarge past the limits;
   // kNotFound when a lease that it writes with has ended; kCorrupt when one of its keys cannot be read.
-  virtual Result<uint64_t> Commit(const Transaction& transaction) = 0;
+  virtual Result<uint64_t> Commit(const Context& context, const Transaction& transaction) = 0;
   // Every Commit that returned before is durable on return.
-  virtual Status Sync() = 0;
+  virtual Status Sync(const Context& context) = 0;
   virtual KvLimits limits() const = 0;
 };
 
 // Reads the keys, `keys_per_read` in a round trip, and visits each in order with its index and its entry (null: there
 // is none), before the next are read. Ends with the first error of Read or `visit`.
-Status ReadKeys(KvStore& store, const std::vector<std::string>& keys, size_t keys_per_read,
+Status ReadKeys(const Context& context, KvStore& store, const std::vector<std::string>& keys, size_t keys_per_read,
                 const std::function<Status(size_t index, const KvEntry* entry)>& visit);
 
 // The end of the range of all keys that begin with `prefix`; empty when there is none (all 0xff).

@@ -12,6 +12,8 @@ constexpr int kPingMs = 6'000;  // an etcd server refuses clients that ping more
 constexpr int kPingTimeoutMs = 3'000;
 constexpr int kReconnectMinMs = 50, kReconnectMaxMs = 500;
 constexpr int kConnectMs = 1'000;
+// How often a thread that waits for a connection looks whether it is to stop.
+constexpr std::chrono::milliseconds kStopLook{50};
 
 }  // namespace
 
@@ -37,24 +39,24 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Rem
   return grpc::CreateCustomChannel(address, grpc::SslCredentials(ssl), arguments);
 }
 
-bool Connect(grpc::Channel& channel, std::chrono::milliseconds timeout) {
-  const auto deadline =
-      Clock::LibraryDeadline(std::min(timeout, std::chrono::milliseconds(kConnectMs + kReconnectMaxMs)));
+bool Connect(const Context& context, grpc::Channel& channel) {
+  const Context limited = context.WithTimeout(std::chrono::milliseconds(kConnectMs + kReconnectMaxMs));
   bool has_tried = false;
-  for (;;) {
+  while (!limited.Expired()) {
     const grpc_connectivity_state state = channel.GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return true;
     if (state == GRPC_CHANNEL_SHUTDOWN || (state == GRPC_CHANNEL_TRANSIENT_FAILURE && has_tried)) return false;
     has_tried = has_tried || state == GRPC_CHANNEL_CONNECTING;
-    if (!channel.WaitForStateChange(state, deadline)) return false;
+    // False where the state is the same after that time.
+    const auto left = limited.deadline() - Clock::Now();
+    channel.WaitForStateChange(state, Clock::LibraryDeadline(std::min<Clock::duration>(left, kStopLook)));
   }
+  return false;
 }
 
 grpc::Status NotConnected() { return {grpc::StatusCode::UNAVAILABLE, "no connection can be made"}; }
 
-grpc::Status GivenUp() {
-  return {grpc::StatusCode::UNAVAILABLE, "it has not answered for long, and nobody waits for its answer any more"};
-}
+grpc::Status GivenUp() { return {grpc::StatusCode::UNAVAILABLE, "nobody waits for its answer any more"}; }
 
 bool IsLostCall(const grpc::Status& status) {
   switch (status.error_code()) {
@@ -68,8 +70,10 @@ bool IsLostCall(const grpc::Status& status) {
   }
 }
 
-void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout) {
-  context.set_deadline(Clock::LibraryDeadline(timeout));
+CallLimit::CallLimit(const Context& context, grpc::ClientContext& call)
+    : cancel_(context, [&call] { call.TryCancel(); }) {
+  if (context.deadline() == Clock::time_point::max()) return;
+  call.set_deadline(Clock::LibraryDeadline(context.deadline() - Clock::Now()));
 }
 
 Status CheckAddress(const std::string& address, unsigned port_min) {

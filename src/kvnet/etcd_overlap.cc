@@ -2,7 +2,7 @@
 #include <chrono>
 #include <set>
 
-#include "base/clock.h"
+#include "base/context.h"
 #include "kvnet/etcd_store_impl.h"
 
 namespace cairnfs::kvnet {
@@ -18,25 +18,25 @@ constexpr std::chrono::seconds kScanMax{5};
 
 }  // namespace
 
-Result<bool> EtcdStoreImpl::IsOfCluster(const std::string& prefix, std::string_view header) {
+Result<bool> EtcdStoreImpl::IsOfCluster(const Context& context, const std::string& prefix, std::string_view header) {
   pb::RangeRequest request;
   request.set_key(EtcdKeys(prefix).Key(header));
   request.set_count_only(true);
   pb::RangeResponse response;
-  CAIRNFS_RETURN_IF_ERROR(TryLong([&](EtcdEndpoint& endpoint, grpc::ClientContext& context) {
-    return endpoint.kv->Range(&context, request, &response);
+  CAIRNFS_RETURN_IF_ERROR(TryLong(context, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
+    return endpoint.kv->Range(&call, request, &response);
   }));
   return response.count() > 0;
 }
 
-Result<std::optional<std::string>> EtcdStoreImpl::FindOverlap(std::string_view header) {
+Result<std::optional<std::string>> EtcdStoreImpl::FindOverlap(const Context& context, std::string_view header) {
   const std::string& own = keys_.prefix();
   for (size_t slash = own.find('/'); slash < own.size() - 1; slash = own.find('/', slash + 1)) {
     std::string above = own.substr(0, slash + 1);
-    CAIRNFS_ASSIGN_OR_RETURN(const bool is_of_cluster, IsOfCluster(above, header));
+    CAIRNFS_ASSIGN_OR_RETURN(const bool is_of_cluster, IsOfCluster(context, above, header));
     if (is_of_cluster) return std::optional(std::move(above));
   }
-  const auto deadline = Clock::Now() + kScanMax;
+  const Context scan = context.WithTimeout(kScanMax);
   std::set<std::string> looked_at;
   pb::RangeRequest request;
   request.set_key(own);
@@ -45,16 +45,16 @@ Result<std::optional<std::string>> EtcdStoreImpl::FindOverlap(std::string_view h
   request.set_keys_only(true);
   for (int page = 0; page < kScannedPagesMax; ++page) {
     pb::RangeResponse response;
-    CAIRNFS_RETURN_IF_ERROR(TryLong([&](EtcdEndpoint& endpoint, grpc::ClientContext& context) {
-      return endpoint.kv->Range(&context, request, &response);
+    CAIRNFS_RETURN_IF_ERROR(TryLong(context, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
+      return endpoint.kv->Range(&call, request, &response);
     }));
     for (const pb::KeyValue& entry : response.kvs()) {
       const std::string& key = entry.key();
       for (size_t slash = key.find('/', own.size()); slash < kEtcdPrefixBytesMax; slash = key.find('/', slash + 1)) {
         std::string below = key.substr(0, slash + 1);
         if (!looked_at.insert(below).second) continue;
-        if (Clock::Now() >= deadline) return std::optional<std::string>();
-        CAIRNFS_ASSIGN_OR_RETURN(const bool is_of_cluster, IsOfCluster(below, header));
+        if (scan.Expired() && !context.Expired()) return std::optional<std::string>();
+        CAIRNFS_ASSIGN_OR_RETURN(const bool is_of_cluster, IsOfCluster(context, below, header));
         if (is_of_cluster) return std::optional(std::move(below));
       }
     }

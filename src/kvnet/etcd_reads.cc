@@ -27,38 +27,39 @@ bool EtcdStoreImpl::Take(const Span& span, pb::RangeResponse& page, kv::KvRange&
   return page.more() && !is_full && page.kvs_size() != 0;
 }
 
-Status EtcdStoreImpl::ReadPages(const Span& span, uint64_t revision, kv::KvRange& range) {
+Status EtcdStoreImpl::ReadPages(const Context& context, const Span& span, uint64_t revision, kv::KvRange& range) {
   for (;;) {
     Span rest = span;
     rest.key = keys_.Key(range.entries.back().key) + '\0';
     const pb::RangeRequest request = PageOf(rest, range.entries.size(), revision);
     pb::RangeResponse page;
-    CAIRNFS_RETURN_IF_ERROR(TryLong([&](EtcdEndpoint& endpoint, grpc::ClientContext& context) {
-      return endpoint.kv->Range(&context, request, &page);
+    CAIRNFS_RETURN_IF_ERROR(TryLong(context, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
+      return endpoint.kv->Range(&call, request, &page);
     }));
     if (!Take(span, page, range)) return {};
   }
 }
 
-Result<pb::TxnResponse> EtcdStoreImpl::ReadFirstPages(std::span<const Span> spans, uint64_t revision) {
+Result<pb::TxnResponse> EtcdStoreImpl::ReadFirstPages(const Context& context, std::span<const Span> spans,
+                                                      uint64_t revision) {
   pb::TxnRequest request;
   for (const Span& span : spans) *request.add_success()->mutable_request_range() = PageOf(span, 0, revision);
   pb::TxnResponse response;
-  CAIRNFS_RETURN_IF_ERROR(TryLong([&](EtcdEndpoint& endpoint, grpc::ClientContext& context) {
-    return endpoint.kv->Txn(&context, request, &response);
+  CAIRNFS_RETURN_IF_ERROR(TryLong(context, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
+    return endpoint.kv->Txn(&call, request, &response);
   }));
   if (response.responses_size() == static_cast<int>(spans.size())) return response;
   return MakeError(ErrorCode::kIo, "etcd answers what it was not asked");
 }
 
-Result<kv::KvSnapshot> EtcdStoreImpl::ReadSpansOnce(const std::vector<Span>& spans) {
+Result<kv::KvSnapshot> EtcdStoreImpl::ReadSpansOnce(const Context& context, const std::vector<Span>& spans) {
   kv::KvSnapshot snapshot;
   std::vector<size_t> unfinished;
   size_t next = 0;
   do {
     const size_t count = std::min(spans.size() - next, kEtcdOperationsMax);
     CAIRNFS_ASSIGN_OR_RETURN(pb::TxnResponse response,
-                             ReadFirstPages(std::span(spans).subspan(next, count), snapshot.revision));
+                             ReadFirstPages(context, std::span(spans).subspan(next, count), snapshot.revision));
     // The later parts are read at the revision of the first.
     if (next == 0) snapshot.revision = static_cast<uint64_t>(response.header().revision());
     for (size_t i = 0; i < count; ++i) {
@@ -69,38 +70,42 @@ Result<kv::KvSnapshot> EtcdStoreImpl::ReadSpansOnce(const std::vector<Span>& spa
     }
     next += count;
   } while (next < spans.size());
-  for (size_t i : unfinished) CAIRNFS_RETURN_IF_ERROR(ReadPages(spans[i], snapshot.revision, snapshot.ranges[i]));
+  for (size_t i : unfinished) {
+    CAIRNFS_RETURN_IF_ERROR(ReadPages(context, spans[i], snapshot.revision, snapshot.ranges[i]));
+  }
   for (kv::KvRange& range : snapshot.ranges) range.revision = snapshot.revision;
   return snapshot;
 }
 
-Result<kv::KvSnapshot> EtcdStoreImpl::ReadSpans(const std::vector<Span>& spans) {
-  kv::Retry retry(options_.retry);
+Result<kv::KvSnapshot> EtcdStoreImpl::ReadSpans(const Context& context, const std::vector<Span>& spans) {
+  kv::Retry retry(context, options_.retry);
   for (;;) {
-    Result<kv::KvSnapshot> snapshot = ReadSpansOnce(spans);
+    Result<kv::KvSnapshot> snapshot = ReadSpansOnce(retry.context(), spans);
     if (snapshot.ok() || snapshot.error().code != ErrorCode::kStale || !retry.Wait()) return snapshot;
   }
 }
 
-Result<std::optional<kv::KvEntry>> EtcdStoreImpl::Get(std::string_view key) {
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, ReadSpans({Span{keys_.Key(key), "", 0}}));
+Result<std::optional<kv::KvEntry>> EtcdStoreImpl::Get(const Context& context, std::string_view key) {
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, ReadSpans(context, {Span{keys_.Key(key), "", 0}}));
   std::vector<kv::KvEntry>& entries = snapshot.ranges[0].entries;
   if (entries.empty()) return std::optional<kv::KvEntry>();
   return std::optional<kv::KvEntry>(std::move(entries[0]));
 }
 
-Result<kv::KvRange> EtcdStoreImpl::Range(std::string_view begin, std::string_view end, size_t limit) {
+Result<kv::KvRange> EtcdStoreImpl::Range(const Context& context, std::string_view begin, std::string_view end,
+                                         size_t limit) {
   // etcd answers a range that ends before it begins with nothing, but takes an end of one zero byte for "all".
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, ReadSpans({Span{keys_.Key(begin), keys_.RangeEnd(end), limit}}));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot,
+                           ReadSpans(context, {Span{keys_.Key(begin), keys_.RangeEnd(end), limit}}));
   return std::move(snapshot.ranges[0]);
 }
 
-Result<kv::KvSnapshot> EtcdStoreImpl::Read(std::span<const kv::KvSpan> spans) {
+Result<kv::KvSnapshot> EtcdStoreImpl::Read(const Context& context, std::span<const kv::KvSpan> spans) {
   std::vector<Span> converted;
   for (const kv::KvSpan& span : spans) {
     converted.push_back(Span{keys_.Key(span.begin), span.end.empty() ? "" : keys_.Key(span.end), span.limit});
   }
-  return ReadSpans(converted);
+  return ReadSpans(context, converted);
 }
 
 // Commits.

@@ -12,19 +12,20 @@ constexpr milliseconds kLeaseTimeoutMin{100};
 
 }  // namespace
 
-Result<uint64_t> EtcdStoreImpl::Commit(const kv::Transaction& transaction) {
+Result<uint64_t> EtcdStoreImpl::Commit(const Context& context, const kv::Transaction& transaction) {
   CAIRNFS_RETURN_IF_ERROR(kv::CheckLimits(transaction, limits()));
-  return slots_.Commit(transaction);
+  return slots_.Commit(context, transaction);
 }
 
-Result<kv::SlottedAnswer> EtcdStoreImpl::TryCommit(const kv::Transaction& transaction, const kv::SlotClaim* slot) {
+Result<kv::SlottedAnswer> EtcdStoreImpl::TryCommit(const Context& context, const kv::Transaction& transaction,
+                                                   const kv::SlotClaim* slot) {
   const pb::TxnRequest request = ToEtcd(keys_, transaction, slot);
   pb::TxnResponse response;
-  Status sent = Try(options_.retry.try_timeout, [&](EtcdEndpoint& endpoint, grpc::ClientContext& context) {
-    return endpoint.kv->Txn(&context, request, &response);
+  Status sent = Try(context, options_.retry.try_timeout, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
+    return endpoint.kv->Txn(&call, request, &response);
   });
   if (!sent.ok() && sent.error().code == ErrorCode::kNoSpace && slot != nullptr)
-    return AfterNoSpace(sent.error(), *slot);
+    return AfterNoSpace(context, sent.error(), *slot);
   if (!sent.ok()) return sent.error();
   if (std::optional<kv::SlottedAnswer> answer = FromEtcd(response, slot)) return *std::move(answer);
   return MakeError(ErrorCode::kUnavailable, "etcd answers what it was not asked");
@@ -32,12 +33,13 @@ Result<kv::SlottedAnswer> EtcdStoreImpl::TryCommit(const kv::Transaction& transa
 
 // A member that finds its quota used up when it applies a transaction applies it, and answers "no space" all the same
 // (quotaApplierV3 in etcd's server/etcdserver/apply.go). Reads are answered in that state too.
-Result<kv::SlottedAnswer> EtcdStoreImpl::AfterNoSpace(const Error& refused, const kv::SlotClaim& slot) {
+Result<kv::SlottedAnswer> EtcdStoreImpl::AfterNoSpace(const Context& context, const Error& refused,
+                                                      const kv::SlotClaim& slot) {
   pb::RangeRequest request;
   request.set_key(keys_.Slot(slot.slot));
   pb::RangeResponse response;
-  const Status read = Try(options_.retry.try_timeout, [&](EtcdEndpoint& endpoint, grpc::ClientContext& context) {
-    return endpoint.kv->Range(&context, request, &response);
+  const Status read = Try(context, options_.retry.try_timeout, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
+    return endpoint.kv->Range(&call, request, &response);
   });
   if (!read.ok()) return MakeError(ErrorCode::kUnavailable, refused.message + "; then " + read.error().message);
   if (std::optional<kv::SlottedAnswer> ran = FoundInSlot(response, slot)) return *std::move(ran);
@@ -46,7 +48,7 @@ Result<kv::SlottedAnswer> EtcdStoreImpl::AfterNoSpace(const Error& refused, cons
 
 // Leases.
 
-Result<kv::LeaseId> EtcdStoreImpl::TryGrantLease(milliseconds ttl) {
+Result<kv::LeaseId> EtcdStoreImpl::TryGrantLease(const Context& context, milliseconds ttl) {
   if (ttl <= milliseconds(0)) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "a lease of " + std::to_string(ttl.count()) + " ms: it must be longer");
@@ -54,34 +56,32 @@ Result<kv::LeaseId> EtcdStoreImpl::TryGrantLease(milliseconds ttl) {
   pb::LeaseGrantRequest request;
   request.set_ttl(std::chrono::ceil<std::chrono::seconds>(ttl).count());
   pb::LeaseGrantResponse response;
-  CAIRNFS_RETURN_IF_ERROR(Try(options_.retry.try_timeout, [&](EtcdEndpoint& endpoint, grpc::ClientContext& context) {
-    return endpoint.lease->LeaseGrant(&context, request, &response);
-  }));
+  CAIRNFS_RETURN_IF_ERROR(
+      Try(context, options_.retry.try_timeout, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
+        return endpoint.lease->LeaseGrant(&call, request, &response);
+      }));
   return static_cast<kv::LeaseId>(response.id());
 }
 
 // A grant whose answer was lost leaves a lease that nobody knows; it ends by itself.
-Result<kv::LeaseId> EtcdStoreImpl::GrantLease(milliseconds ttl) {
-  kv::Retry retry(options_.retry);
-  for (;;) {
-    Result<kv::LeaseId> lease = TryGrantLease(ttl);
-    if (lease.ok() || lease.error().code != ErrorCode::kUnavailable || !retry.Wait()) return lease;
-  }
+Result<kv::LeaseId> EtcdStoreImpl::GrantLease(const Context& context, milliseconds ttl) {
+  return kv::TryUntilAnswered(context, options_.retry,
+                              [&](const Context& limited) { return TryGrantLease(limited, ttl); });
 }
 
-Result<milliseconds> EtcdStoreImpl::KeepLeaseAlive(kv::LeaseId lease) {
+Result<milliseconds> EtcdStoreImpl::KeepLeaseAlive(const Context& context, kv::LeaseId lease) {
   int64_t seconds_left = 0;
-  auto keep_alive = [&](EtcdEndpoint& endpoint, grpc::ClientContext& context) {
+  auto keep_alive = [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
     // A member without a leader would let the call wait.
-    context.AddMetadata("hasleader", "true");
-    auto stream = endpoint.lease->LeaseKeepAlive(&context);
+    call.AddMetadata("hasleader", "true");
+    auto stream = endpoint.lease->LeaseKeepAlive(&call);
     pb::LeaseKeepAliveRequest request;
     request.set_id(static_cast<int64_t>(lease));
     pb::LeaseKeepAliveResponse response;
     const bool has_answer = stream->Write(request) && stream->Read(&response);
     seconds_left = response.ttl();
     stream->WritesDone();
-    if (has_answer) context.TryCancel();
+    if (has_answer) call.TryCancel();
     const grpc::Status status = stream->Finish();
     if (has_answer) return grpc::Status::OK;
     if (!status.ok()) return status;
@@ -91,7 +91,7 @@ Result<milliseconds> EtcdStoreImpl::KeepLeaseAlive(kv::LeaseId lease) {
   const milliseconds timeout = std::max(kLeaseTimeoutMin, std::min(options_.lease_timeout, each));
   Status status;
   for (size_t i = 0; i < endpoints_.size(); ++i) {
-    status = Try(timeout, keep_alive);
+    status = Try(context, timeout, keep_alive);
     if (status.ok() || status.error().code != ErrorCode::kUnavailable) break;
   }
   CAIRNFS_RETURN_IF_ERROR(status);
@@ -99,34 +99,30 @@ Result<milliseconds> EtcdStoreImpl::KeepLeaseAlive(kv::LeaseId lease) {
   return milliseconds(std::chrono::seconds(seconds_left));
 }
 
-Status EtcdStoreImpl::TryRevokeLease(kv::LeaseId lease) {
+Status EtcdStoreImpl::TryRevokeLease(const Context& context, kv::LeaseId lease) {
   pb::LeaseRevokeRequest request;
   request.set_id(static_cast<int64_t>(lease));
   pb::LeaseRevokeResponse response;
-  Status revoked = Try(options_.lease_timeout, [&](EtcdEndpoint& endpoint, grpc::ClientContext& context) {
-    return endpoint.lease->LeaseRevoke(&context, request, &response);
+  Status revoked = Try(context, options_.lease_timeout, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
+    return endpoint.lease->LeaseRevoke(&call, request, &response);
   });
   if (!revoked.ok() && revoked.error().code == ErrorCode::kNotFound) return {};
   return revoked;
 }
 
-Status EtcdStoreImpl::RevokeLease(kv::LeaseId lease) {
-  kv::Retry retry(options_.retry);
-  for (;;) {
-    Status revoked = TryRevokeLease(lease);
-    if (revoked.ok() || revoked.error().code != ErrorCode::kUnavailable || !retry.Wait()) return revoked;
-  }
+Status EtcdStoreImpl::RevokeLease(const Context& context, kv::LeaseId lease) {
+  return kv::TryUntilAnswered(context, options_.retry,
+                              [&](const Context& limited) { return TryRevokeLease(limited, lease); });
 }
 
-Status EtcdStoreImpl::CompactHistory(uint64_t revisions_kept) {
-  grpc::ClientContext now_context;
-  CAIRNFS_ASSIGN_OR_RETURN(Now now, ReadNow(now_context));
+Status EtcdStoreImpl::CompactHistory(const Context& context, uint64_t revisions_kept) {
+  CAIRNFS_ASSIGN_OR_RETURN(Now now, ReadNow(context));
   if (now.revision <= revisions_kept) return {};
   pb::CompactionRequest request;
   request.set_revision(static_cast<int64_t>(now.revision - revisions_kept));
   pb::CompactionResponse response;
-  Status compacted = TryLong([&](EtcdEndpoint& endpoint, grpc::ClientContext& context) {
-    return endpoint.kv->Compact(&context, request, &response);
+  Status compacted = TryLong(context, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
+    return endpoint.kv->Compact(&call, request, &response);
   });
   if (!compacted.ok() && compacted.error().code == ErrorCode::kStale) return {};  // somebody else did it
   return compacted;

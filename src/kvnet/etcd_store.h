@@ -28,11 +28,11 @@ class EtcdStore : public kv::SharedKvStore {
   static Result<std::unique_ptr<EtcdStore>> Create(const EtcdOptions& options);
 
   // Has etcd forget all but the last `revisions_kept` revisions. Watches that are further behind are lost.
-  virtual Status CompactHistory(uint64_t revisions_kept) = 0;
+  virtual Status CompactHistory(const Context& context, uint64_t revisions_kept) = 0;
 
   // Finds another cluster whose prefix this store's prefix begins with, or the other way round, and returns its prefix.
   // Each cluster has the key `header`. nullopt: there is none, or it lies behind thousands of keys of something else.
-  virtual Result<std::optional<std::string>> FindOverlap(std::string_view header) = 0;
+  virtual Result<std::optional<std::string>> FindOverlap(const Context& context, std::string_view header) = 0;
 };
 
 }  // namespace cairnfs::kvnet

@@ -43,22 +43,23 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
     }
   }
 
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override;
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override;
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override;
-  Status Sync() override { return {}; }
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override;
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override;
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override;
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override;
+  Status Sync(const Context&) override { return {}; }
   kv::KvLimits limits() const override {
     // etcd's default --max-request-bytes is 1.5 MiB; the rest is for prefixes, field tags and the slot.
     return kv::KvLimits{.operations_per_transaction_max = kEtcdOperationsMax - 1, .transaction_bytes_max = 1'280 << 10};
   }
-  Result<kv::LeaseId> GrantLease(std::chrono::milliseconds ttl) override;
-  Result<std::chrono::milliseconds> KeepLeaseAlive(kv::LeaseId lease) override;
-  Status RevokeLease(kv::LeaseId lease) override;
-  Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                             kv::WatchCallbacks callbacks) override;
-  Status CompactHistory(uint64_t revisions_kept) override;
-  Result<std::optional<std::string>> FindOverlap(std::string_view header) override;
+  Result<kv::LeaseId> GrantLease(const Context& context, std::chrono::milliseconds ttl) override;
+  Result<std::chrono::milliseconds> KeepLeaseAlive(const Context& context, kv::LeaseId lease) override;
+  Status RevokeLease(const Context& context, kv::LeaseId lease) override;
+  Result<std::unique_ptr<kv::KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
+                                             uint64_t after_revision, kv::WatchCallbacks callbacks) override;
+  Status CompactHistory(const Context& context, uint64_t revisions_kept) override;
+  Result<std::optional<std::string>> FindOverlap(const Context& context, std::string_view header) override;
 
  private:
   // A span to be read, in etcd's terms.
@@ -75,47 +76,45 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
     uint64_t cluster = 0;  // that the watch was told of; 0: not known yet
   };
 
-  Result<kv::SlottedAnswer> TryCommit(const kv::Transaction& transaction, const kv::SlotClaim* slot) override;
-  Result<kv::SlottedAnswer> AfterNoSpace(const Error& refused, const kv::SlotClaim& slot);
-  Result<kv::LeaseId> TryGrantLease(std::chrono::milliseconds ttl) override;
-  Status TryRevokeLease(kv::LeaseId lease) override;
+  Result<kv::SlottedAnswer> TryCommit(const Context& context, const kv::Transaction& transaction,
+                                      const kv::SlotClaim* slot) override;
+  Result<kv::SlottedAnswer> AfterNoSpace(const Context& context, const Error& refused, const kv::SlotClaim& slot);
+  Result<kv::LeaseId> TryGrantLease(const Context& context, std::chrono::milliseconds ttl) override;
+  Status TryRevokeLease(const Context& context, kv::LeaseId lease) override;
 
-  // `call(endpoint, context)` on the current endpoint. After kUnavailable the next one is the current one.
-  template <typename Call>
-  Status Try(std::chrono::milliseconds timeout, const Call& call) {
+  // `send(endpoint, call)` to the current endpoint. After kUnavailable the next one is the current one.
+  template <typename Send>
+  Status Try(const Context& context, std::chrono::milliseconds timeout, const Send& send) {
     const size_t index = current_.load();
     EtcdEndpoint& endpoint = *endpoints_[index];
-    grpc::ClientContext context;
-    const grpc::Status status = TryCall(*endpoint.channel, options_, timeout, context,
-                                        [&](grpc::ClientContext& connected) { return call(endpoint, connected); });
+    const grpc::Status status = TryCall(context, *endpoint.channel, options_, timeout,
+                                        [&](grpc::ClientContext& call) { return send(endpoint, call); });
     if (status.ok()) return {};
     Error error = EtcdError(endpoint.address, status);
     if (error.code == ErrorCode::kUnavailable) LeaveEndpoint(index);
     return error;
   }
   // As Try, again and again until the answer is another one than kUnavailable, or the time is over.
-  template <typename Call>
-  Status TryLong(const Call& call) {
-    kv::Retry retry(options_.retry);
-    for (;;) {
-      Status status = Try(options_.retry.try_timeout, call);
-      if (status.ok() || status.error().code != ErrorCode::kUnavailable || !retry.Wait()) return status;
-    }
+  template <typename Send>
+  Status TryLong(const Context& context, const Send& send) {
+    return kv::TryUntilAnswered(context, options_.retry,
+                                [&](const Context& limited) { return Try(limited, options_.retry.try_timeout, send); });
   }
   void LeaveEndpoint(size_t index) { current_.compare_exchange_strong(index, (index + 1) % endpoints_.size()); }
 
-  Result<kv::KvSnapshot> ReadSpans(const std::vector<Span>& spans);
+  Result<kv::KvSnapshot> ReadSpans(const Context& context, const std::vector<Span>& spans);
   // kStale: the revision that it reads at was compacted meanwhile.
-  Result<kv::KvSnapshot> ReadSpansOnce(const std::vector<Span>& spans);
-  Result<etcdserverpb::TxnResponse> ReadFirstPages(std::span<const Span> spans, uint64_t revision);
-  Status ReadPages(const Span& span, uint64_t revision, kv::KvRange& range);
+  Result<kv::KvSnapshot> ReadSpansOnce(const Context& context, const std::vector<Span>& spans);
+  Result<etcdserverpb::TxnResponse> ReadFirstPages(const Context& context, std::span<const Span> spans,
+                                                   uint64_t revision);
+  Status ReadPages(const Context& context, const Span& span, uint64_t revision, kv::KvRange& range);
   // Takes the entries of a page. True: there are more, and they are wanted.
   bool Take(const Span& span, etcdserverpb::RangeResponse& page, kv::KvRange& range) const;
   static etcdserverpb::RangeRequest PageOf(const Span& span, size_t have, uint64_t revision);
 
-  Result<bool> IsOfCluster(const std::string& prefix, std::string_view header);
-  Result<Now> ReadNow(grpc::ClientContext& context);
-  bool Follow(RemoteWatch& watch, WatchState& state, uint64_t& after);
+  Result<bool> IsOfCluster(const Context& context, const std::string& prefix, std::string_view header);
+  Result<Now> ReadNow(const Context& context);
+  bool Follow(const Context& context, WatchState& state, uint64_t& after);
   // Tells the changes that come, until the stream breaks or says that the history is gone (true).
   bool FollowStream(grpc::ClientReaderWriter<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>& stream,
                     WatchState& state, uint64_t& after);

@@ -10,77 +10,65 @@ namespace pb = etcdserverpb;
 // In place of the revision from which a watch goes on, while it could not ask what the revision was when it began.
 constexpr uint64_t kNotKnown = UINT64_MAX;
 
-Result<EtcdStoreImpl::Now> EtcdStoreImpl::ReadNow(grpc::ClientContext& context) {
-  const size_t index = current_.load();
-  EtcdEndpoint& endpoint = *endpoints_[index];
+Result<EtcdStoreImpl::Now> EtcdStoreImpl::ReadNow(const Context& context) {
   pb::RangeRequest request;
   request.set_key(keys_.Key(""));
   request.set_count_only(true);
   pb::RangeResponse response;
-  const grpc::Status status =
-      TryCall(*endpoint.channel, options_, options_.retry.try_timeout, context,
-              [&](grpc::ClientContext& connected) { return endpoint.kv->Range(&connected, request, &response); });
-  if (status.ok()) return Now{static_cast<uint64_t>(response.header().revision()), response.header().cluster_id()};
-  Error error = EtcdError(endpoint.address, status);
-  if (error.code == ErrorCode::kUnavailable) LeaveEndpoint(index);
-  return error;
+  CAIRNFS_RETURN_IF_ERROR(
+      Try(context, options_.retry.try_timeout, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
+        return endpoint.kv->Range(&call, request, &response);
+      }));
+  return Now{static_cast<uint64_t>(response.header().revision()), response.header().cluster_id()};
 }
 
-Result<std::unique_ptr<kv::KvWatch>> EtcdStoreImpl::Watch(std::string_view begin, std::string_view end,
-                                                          uint64_t after_revision, kv::WatchCallbacks callbacks) {
+Result<std::unique_ptr<kv::KvWatch>> EtcdStoreImpl::Watch(const Context& context, std::string_view begin,
+                                                          std::string_view end, uint64_t after_revision,
+                                                          kv::WatchCallbacks callbacks) {
   auto state = std::make_shared<WatchState>();
   state->begin = keys_.Key(begin);
   state->end = keys_.RangeEnd(end);
   state->callbacks = std::move(callbacks);
   if (after_revision == 0) {
     // "From now on" is a revision that is read now. Where it cannot be, the watch begins with `lost`.
-    grpc::ClientContext context;
     Result<Now> now = ReadNow(context);
     after_revision = now.ok() ? now->revision : kNotKnown;
     if (now.ok()) state->cluster = now->cluster;
   }
-  return RemoteWatch::Start(options_.retry, after_revision, [this, state](RemoteWatch& watch, uint64_t& after) {
-    return Follow(watch, *state, after);
+  return RemoteWatch::Start(options_.retry, after_revision, [this, state](const Context& watching, uint64_t& after) {
+    return Follow(watching, *state, after);
   });
 }
 
-bool EtcdStoreImpl::Follow(RemoteWatch& watch, WatchState& state, uint64_t& after) {
-  Now now;
-  {
-    grpc::ClientContext context;
-    RemoteWatch::Scope scope(watch, context);
-    Result<Now> read = ReadNow(context);
-    if (!read.ok()) return false;
-    now = *read;
-  }
+bool EtcdStoreImpl::Follow(const Context& context, WatchState& state, uint64_t& after) {
+  const Result<Now> now = ReadNow(context);
+  if (!now.ok()) return false;
   // A restored backup has another cluster id, or at least an older revision.
-  const bool is_another = state.cluster != 0 && state.cluster != now.cluster;
-  state.cluster = now.cluster;
+  const bool is_another = state.cluster != 0 && state.cluster != now->cluster;
+  state.cluster = now->cluster;
   if (after == kNotKnown) {
-    after = now.revision;
+    after = now->revision;
     state.callbacks.lost(after);
-  } else if (now.revision < after || is_another) {
-    after = now.revision;
+  } else if (now->revision < after || is_another) {
+    after = now->revision;
     state.callbacks.TellWentBack(after);
   }
   const size_t index = current_.load();
   bool is_compacted = false;
   {
-    grpc::ClientContext context;
-    RemoteWatch::Scope scope(watch, context);
-    context.AddMetadata("hasleader", "true");  // a member that is cut off ends the stream
-    auto stream = endpoints_[index]->watch->Watch(&context);
+    grpc::ClientContext call;
+    const CallLimit limit(context, call);
+    call.AddMetadata("hasleader", "true");  // a member that is cut off ends the stream
+    auto stream = endpoints_[index]->watch->Watch(&call);
     is_compacted = FollowStream(*stream, state, after);
-    context.TryCancel();
+    call.TryCancel();
     static_cast<void>(stream->Finish());  // whatever ended it, it is made anew
   }
   if (!is_compacted) {
     LeaveEndpoint(index);
     return true;
   }
-  grpc::ClientContext context;
-  RemoteWatch::Scope scope(watch, context);
-  Result<Now> read = ReadNow(context);
+  const Result<Now> read = ReadNow(context);
   if (!read.ok()) return false;
   after = read->revision;
   state.callbacks.lost(after);

@@ -110,7 +110,7 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
     first.set_went_back(!was_at);
     first.set_revision(request.after_revision());
     if (first.went_back()) {
-      CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot now, store.Read({}));
+      CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot now, store.Read({}, {}));
       first.set_revision(now.revision);
     }
     {
@@ -232,7 +232,7 @@ class KvService::Impl final : public ServiceBase {
   grpc::Status GrantLease(grpc::ServerContext* /*context*/, const proto::GrantLeaseRequest* request,
                           proto::GrantLeaseReply* reply) override {
     constexpr uint64_t kTtlMax = INT64_MAX / 1'000'000;
-    Result<kv::LeaseId> lease = store_.GrantLease(std::chrono::milliseconds(std::min(request->ttl_ms(), kTtlMax)));
+    Result<kv::LeaseId> lease = store_.GrantLease({}, std::chrono::milliseconds(std::min(request->ttl_ms(), kTtlMax)));
     if (!lease.ok()) return rpc::ToGrpc(lease.error());
     reply->set_lease(*lease);
     return grpc::Status::OK;
@@ -240,7 +240,7 @@ class KvService::Impl final : public ServiceBase {
 
   grpc::Status KeepLeaseAlive(grpc::ServerContext* /*context*/, const proto::LeaseRequest* request,
                               proto::KeepLeaseAliveReply* reply) override {
-    Result<std::chrono::milliseconds> left = store_.KeepLeaseAlive(request->lease());
+    Result<std::chrono::milliseconds> left = store_.KeepLeaseAlive({}, request->lease());
     if (!left.ok()) return rpc::ToGrpc(left.error());
     reply->set_left_ms(static_cast<uint64_t>(left->count()));
     return grpc::Status::OK;
@@ -248,7 +248,7 @@ class KvService::Impl final : public ServiceBase {
 
   grpc::Status RevokeLease(grpc::ServerContext* /*context*/, const proto::LeaseRequest* request,
                            proto::RevokeLeaseReply* /*reply*/) override {
-    Status revoked = store_.RevokeLease(request->lease());
+    Status revoked = store_.RevokeLease({}, request->lease());
     return revoked.ok() ? grpc::Status::OK : rpc::ToGrpc(revoked.error());
   }
 
@@ -269,7 +269,7 @@ class KvService::Impl final : public ServiceBase {
 
   grpc::Status CommitCompares(const kv::Transaction& transaction, proto::CommitReply* reply) {
     if (!transaction.writes.empty()) return Refused("a transaction with writes and without a slot");
-    Result<uint64_t> revision = store_.Commit(transaction);
+    Result<uint64_t> revision = store_.Commit({}, transaction);
     if (!revision.ok() && revision.error().code != ErrorCode::kConflict) return rpc::ToGrpc(revision.error());
     reply->set_committed(revision.ok());
     if (revision.ok()) reply->set_revision(*revision);

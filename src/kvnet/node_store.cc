@@ -29,42 +29,43 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
         stub_(proto::Kv::NewStub(channel_)),
         slots_(*this, options.retry) {}
 
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override;
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override;
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override;
-  Status Sync() override { return {}; }
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override;
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override;
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override;
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override;
+  Status Sync(const Context&) override { return {}; }
   // Those of HostedStore.
   kv::KvLimits limits() const override {
     return kv::KvLimits{.operations_per_transaction_max = 1 << 14, .transaction_bytes_max = 16 << 20};
   }
-  Result<kv::LeaseId> GrantLease(milliseconds ttl) override;
-  Result<milliseconds> KeepLeaseAlive(kv::LeaseId lease) override;
-  Status RevokeLease(kv::LeaseId lease) override;
-  Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                             kv::WatchCallbacks callbacks) override;
+  Result<kv::LeaseId> GrantLease(const Context& context, milliseconds ttl) override;
+  Result<milliseconds> KeepLeaseAlive(const Context& context, kv::LeaseId lease) override;
+  Status RevokeLease(const Context& context, kv::LeaseId lease) override;
+  Result<std::unique_ptr<kv::KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
+                                             uint64_t after_revision, kv::WatchCallbacks callbacks) override;
 
  private:
-  Result<kv::SlottedAnswer> TryCommit(const kv::Transaction& transaction, const kv::SlotClaim* slot) override;
-  Result<kv::LeaseId> TryGrantLease(milliseconds ttl) override;
-  Status TryRevokeLease(kv::LeaseId lease) override;
+  Result<kv::SlottedAnswer> TryCommit(const Context& context, const kv::Transaction& transaction,
+                                      const kv::SlotClaim* slot) override;
+  Result<kv::LeaseId> TryGrantLease(const Context& context, milliseconds ttl) override;
+  Status TryRevokeLease(const Context& context, kv::LeaseId lease) override;
 
   Error ErrorOf(const grpc::Status& status) const;
-  template <typename Call>
-  grpc::Status Try(milliseconds timeout, const Call& call) {
-    grpc::ClientContext context;
-    return TryCall(*channel_, options_, timeout, context, call);
+  template <typename Send>
+  grpc::Status Try(const Context& context, milliseconds timeout, const Send& send) {
+    return TryCall(context, *channel_, options_, timeout, send);
   }
   // `timeout` of this one try.
-  Result<kv::KvSnapshot> TryRead(const proto::ReadRequest& request, milliseconds timeout);
-  Result<kv::KvSnapshot> ReadRetrying(const proto::ReadRequest& request);
+  Result<kv::KvSnapshot> TryRead(const Context& context, const proto::ReadRequest& request, milliseconds timeout);
+  Result<kv::KvSnapshot> ReadRetrying(const Context& context, const proto::ReadRequest& request);
   struct WatchState {
     proto::WatchRequest request;  // its opening is that of whoever told last
     kv::WatchCallbacks callbacks;
     bool refusal_is_told = false;
   };
   void NoteEnd(WatchState& state, const grpc::Status& status, uint64_t after) const;
-  bool Follow(RemoteWatch& watch, WatchState& state, uint64_t& after);
+  bool Follow(const Context& context, WatchState& state, uint64_t& after);
 
   const std::string address_;
   const RemoteOptions options_;
@@ -74,12 +75,12 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
 };
 
 Error NodeStore::ErrorOf(const grpc::Status& status) const {
-  const std::string context = "the node that serves the keys, " + address_;
+  const std::string who = "the node that serves the keys, " + address_;
   // An error of the node itself has a code of ours.
   if (status.error_details().empty() && IsLostCall(status)) {
-    return MakeError(ErrorCode::kUnavailable, context + ": " + status.error_message());
+    return MakeError(ErrorCode::kUnavailable, who + ": " + status.error_message());
   }
-  return rpc::FromGrpc(status).WithContext(context);
+  return rpc::FromGrpc(status).WithContext(who);
 }
 
 void Take(proto::ReadPart& part, kv::KvRange& range) {
@@ -90,12 +91,13 @@ void Take(proto::ReadPart& part, kv::KvRange& range) {
   }
 }
 
-Result<kv::KvSnapshot> NodeStore::TryRead(const proto::ReadRequest& request, milliseconds timeout) {
+Result<kv::KvSnapshot> NodeStore::TryRead(const Context& context, const proto::ReadRequest& request,
+                                          milliseconds timeout) {
   kv::KvSnapshot snapshot;
   snapshot.ranges.resize(static_cast<size_t>(request.spans_size()));
   bool is_valid = true;
-  const grpc::Status status = Try(timeout, [&](grpc::ClientContext& context) {
-    auto reader = stub_->Read(&context, request);
+  const grpc::Status status = Try(context, timeout, [&](grpc::ClientContext& call) {
+    auto reader = stub_->Read(&call, request);
     for (proto::ReadPart part; reader->Read(&part);) {
       snapshot.revision = part.revision();
       if (snapshot.ranges.empty()) continue;
@@ -110,36 +112,35 @@ Result<kv::KvSnapshot> NodeStore::TryRead(const proto::ReadRequest& request, mil
   return snapshot;
 }
 
-Result<kv::KvSnapshot> NodeStore::ReadRetrying(const proto::ReadRequest& request) {
-  kv::Retry retry(options_.retry);
-  for (;;) {
-    // A long answer is no reason to ask again; a silent peer is noticed by its pings.
-    Result<kv::KvSnapshot> snapshot = TryRead(request, options_.retry.give_up_after);
-    if (snapshot.ok() || snapshot.error().code != ErrorCode::kUnavailable || !retry.Wait()) return snapshot;
-  }
+Result<kv::KvSnapshot> NodeStore::ReadRetrying(const Context& context, const proto::ReadRequest& request) {
+  // A long answer is no reason to ask again; a silent peer is noticed by its pings.
+  return kv::TryUntilAnswered(context, options_.retry, [&](const Context& limited) {
+    return TryRead(limited, request, options_.retry.give_up_after);
+  });
 }
 
-Result<std::optional<kv::KvEntry>> NodeStore::Get(std::string_view key) {
+Result<std::optional<kv::KvEntry>> NodeStore::Get(const Context& context, std::string_view key) {
   proto::ReadRequest request;
   request.add_spans()->set_begin(std::string(key));
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, ReadRetrying(request));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, ReadRetrying(context, request));
   std::vector<kv::KvEntry>& entries = snapshot.ranges[0].entries;
   if (entries.empty()) return std::optional<kv::KvEntry>();
   return std::optional<kv::KvEntry>(std::move(entries[0]));
 }
 
-Result<kv::KvRange> NodeStore::Range(std::string_view begin, std::string_view end, size_t limit) {
+Result<kv::KvRange> NodeStore::Range(const Context& context, std::string_view begin, std::string_view end,
+                                     size_t limit) {
   proto::ReadRequest request;
   proto::Span& span = *request.add_spans();
   span.set_begin(std::string(begin));
   span.set_end(std::string(end));
   span.set_limit(limit);
   request.set_to_the_end(end.empty());
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, ReadRetrying(request));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, ReadRetrying(context, request));
   return std::move(snapshot.ranges[0]);
 }
 
-Result<kv::KvSnapshot> NodeStore::Read(std::span<const kv::KvSpan> spans) {
+Result<kv::KvSnapshot> NodeStore::Read(const Context& context, std::span<const kv::KvSpan> spans) {
   proto::ReadRequest request;
   for (const kv::KvSpan& span : spans) {
     proto::Span& to = *request.add_spans();
@@ -147,20 +148,20 @@ Result<kv::KvSnapshot> NodeStore::Read(std::span<const kv::KvSpan> spans) {
     to.set_end(span.end);
     to.set_limit(span.limit);
   }
-  return ReadRetrying(request);
+  return ReadRetrying(context, request);
 }
 
-Result<uint64_t> NodeStore::Commit(const kv::Transaction& transaction) {
+Result<uint64_t> NodeStore::Commit(const Context& context, const kv::Transaction& transaction) {
   CAIRNFS_RETURN_IF_ERROR(kv::CheckLimits(transaction, limits()));
-  return slots_.Commit(transaction);
+  return slots_.Commit(context, transaction);
 }
 
-Result<kv::SlottedAnswer> NodeStore::TryCommit(const kv::Transaction& transaction, const kv::SlotClaim* slot) {
+Result<kv::SlottedAnswer> NodeStore::TryCommit(const Context& context, const kv::Transaction& transaction,
+                                               const kv::SlotClaim* slot) {
   const proto::CommitRequest request = ToProto(transaction, slot);
   proto::CommitReply reply;
-  const grpc::Status status = Try(options_.retry.try_timeout, [&](grpc::ClientContext& context) {
-    return stub_->Commit(&context, request, &reply);
-  });
+  const grpc::Status status = Try(context, options_.retry.try_timeout,
+                                  [&](grpc::ClientContext& call) { return stub_->Commit(&call, request, &reply); });
   if (status.ok()) return FromProto(reply);
   Error error = ErrorOf(status);
   // The node's disk failed: whether the commit is there is known once the node was started again.
@@ -168,69 +169,63 @@ Result<kv::SlottedAnswer> NodeStore::TryCommit(const kv::Transaction& transactio
   return error;
 }
 
-Result<kv::LeaseId> NodeStore::TryGrantLease(milliseconds ttl) {
+Result<kv::LeaseId> NodeStore::TryGrantLease(const Context& context, milliseconds ttl) {
   proto::GrantLeaseRequest request;
   request.set_ttl_ms(ttl.count() < 0 ? 0 : static_cast<uint64_t>(ttl.count()));
   proto::GrantLeaseReply reply;
-  const grpc::Status status = Try(options_.retry.try_timeout, [&](grpc::ClientContext& context) {
-    return stub_->GrantLease(&context, request, &reply);
-  });
+  const grpc::Status status = Try(context, options_.retry.try_timeout,
+                                  [&](grpc::ClientContext& call) { return stub_->GrantLease(&call, request, &reply); });
   if (!status.ok()) return ErrorOf(status);
   return reply.lease();
 }
 
-Status NodeStore::TryRevokeLease(kv::LeaseId lease) {
+Status NodeStore::TryRevokeLease(const Context& context, kv::LeaseId lease) {
   proto::LeaseRequest request;
   request.set_lease(lease);
   proto::RevokeLeaseReply reply;
-  const grpc::Status status = Try(options_.lease_timeout, [&](grpc::ClientContext& context) {
-    return stub_->RevokeLease(&context, request, &reply);
+  const grpc::Status status = Try(context, options_.lease_timeout, [&](grpc::ClientContext& call) {
+    return stub_->RevokeLease(&call, request, &reply);
   });
   if (!status.ok()) return ErrorOf(status);
   return {};
 }
 
 // A grant whose answer was lost leaves a lease that nobody knows; it ends by itself.
-Result<kv::LeaseId> NodeStore::GrantLease(milliseconds ttl) {
-  kv::Retry retry(options_.retry);
-  for (;;) {
-    Result<kv::LeaseId> lease = TryGrantLease(ttl);
-    if (lease.ok() || lease.error().code != ErrorCode::kUnavailable || !retry.Wait()) return lease;
-  }
+Result<kv::LeaseId> NodeStore::GrantLease(const Context& context, milliseconds ttl) {
+  return kv::TryUntilAnswered(context, options_.retry,
+                              [&](const Context& limited) { return TryGrantLease(limited, ttl); });
 }
 
-Status NodeStore::RevokeLease(kv::LeaseId lease) {
-  kv::Retry retry(options_.retry);
-  for (;;) {
-    Status revoked = TryRevokeLease(lease);
-    if (revoked.ok() || revoked.error().code != ErrorCode::kUnavailable || !retry.Wait()) return revoked;
-  }
+Status NodeStore::RevokeLease(const Context& context, kv::LeaseId lease) {
+  return kv::TryUntilAnswered(context, options_.retry,
+                              [&](const Context& limited) { return TryRevokeLease(limited, lease); });
 }
 
-Result<milliseconds> NodeStore::KeepLeaseAlive(kv::LeaseId lease) {
+Result<milliseconds> NodeStore::KeepLeaseAlive(const Context& context, kv::LeaseId lease) {
   proto::LeaseRequest request;
   request.set_lease(lease);
   proto::KeepLeaseAliveReply reply;
   const grpc::Status status =
-      Try(std::min(options_.lease_timeout, options_.lease_timeout_all),
-          [&](grpc::ClientContext& context) { return stub_->KeepLeaseAlive(&context, request, &reply); });
+      Try(context, std::min(options_.lease_timeout, options_.lease_timeout_all),
+          [&](grpc::ClientContext& call) { return stub_->KeepLeaseAlive(&call, request, &reply); });
   if (!status.ok()) return ErrorOf(status);
   return milliseconds(reply.left_ms());
 }
 
-Result<std::unique_ptr<kv::KvWatch>> NodeStore::Watch(std::string_view begin, std::string_view end,
-                                                      uint64_t after_revision, kv::WatchCallbacks callbacks) {
+Result<std::unique_ptr<kv::KvWatch>> NodeStore::Watch(const Context& context, std::string_view begin,
+                                                      std::string_view end, uint64_t after_revision,
+                                                      kv::WatchCallbacks callbacks) {
   auto state = std::make_shared<WatchState>();
   state->request.set_begin(std::string(begin));
   state->request.set_end(std::string(end));
   state->callbacks = std::move(callbacks);
   if (after_revision == 0) {
     // "From now on" is a revision that is read now. Where it cannot be, the watch begins with `lost`.
-    Result<kv::KvSnapshot> now = TryRead(proto::ReadRequest(), options_.retry.try_timeout);
+    Result<kv::KvSnapshot> now = TryRead(context, proto::ReadRequest(), options_.retry.try_timeout);
     after_revision = now.ok() ? now->revision : kNotKnown;
   }
-  return RemoteWatch::Start(options_.retry, after_revision, [this, state](RemoteWatch& watch, uint64_t& after) {
-    return Follow(watch, *state, after);
+  return RemoteWatch::Start(options_.retry, after_revision, [this, state](const Context& watching, uint64_t& after) {
+    return Follow(watching, *state, after);
   });
 }
 
@@ -243,12 +238,12 @@ void NodeStore::NoteEnd(WatchState& state, const grpc::Status& status, uint64_t 
   spdlog::warn("{} refuses a watch, which is tried again until it does not: {}", address_, status.error_message());
 }
 
-bool NodeStore::Follow(RemoteWatch& watch, WatchState& state, uint64_t& after) {
-  if (!Connect(*channel_, options_.retry.try_timeout)) return false;
-  grpc::ClientContext context;
-  RemoteWatch::Scope scope(watch, context);
+bool NodeStore::Follow(const Context& context, WatchState& state, uint64_t& after) {
+  if (!Connect(context, *channel_)) return false;
+  grpc::ClientContext call;
+  const CallLimit limit(context, call);
   state.request.set_after_revision(after);
-  auto reader = stub_->Watch(&context, state.request);
+  auto reader = stub_->Watch(&call, state.request);
   bool has_answered = false;
   for (proto::WatchReply reply; reader->Read(&reply);) {
     has_answered = true;

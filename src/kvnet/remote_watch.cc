@@ -4,17 +4,6 @@
 
 namespace cairnfs::kvnet {
 
-RemoteWatch::Scope::Scope(RemoteWatch& watch, grpc::ClientContext& context) : watch_(watch) {
-  MutexLock lock(watch_.mutex_);
-  watch_.context_ = &context;
-  if (watch_.stopping_) context.TryCancel();
-}
-
-RemoteWatch::Scope::~Scope() {
-  MutexLock lock(watch_.mutex_);
-  watch_.context_ = nullptr;
-}
-
 Result<std::unique_ptr<kv::KvWatch>> RemoteWatch::Start(const kv::RetryOptions& options, uint64_t after,
                                                         Follow follow) {
   std::unique_ptr<RemoteWatch> watch(new RemoteWatch(options, after, std::move(follow)));
@@ -23,23 +12,16 @@ Result<std::unique_ptr<kv::KvWatch>> RemoteWatch::Start(const kv::RetryOptions& 
 }
 
 RemoteWatch::~RemoteWatch() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    if (context_ != nullptr) context_->TryCancel();
-    stopped_.NotifyAll();
-  }
+  stop_.request_stop();
   if (thread_.joinable()) thread_.join();
 }
 
 void RemoteWatch::Run() {
-  kv::Retry retry(options_);
-  for (;;) {
-    if (follow_(*this, after_)) retry.NoteProgress();
-    MutexLock lock(mutex_);
-    if (!stopping_) stopped_.WaitFor(mutex_, retry.NextWait());
-    if (stopping_) return;
-  }
+  const Context context(stop_.get_token());
+  kv::Retry retry(context, options_);  // it goes on for ever: only the waits are the retry's
+  do {
+    if (follow_(context, after_)) retry.NoteProgress();
+  } while (context.Sleep(retry.NextWait()));
 }
 
 }  // namespace cairnfs::kvnet

@@ -1,13 +1,12 @@
-// RemoteWatch: a watch over streams that break and are made anew. Room-internal: gRPC is in here.
+// RemoteWatch: a watch over streams that break and are made anew.
 #pragma once
-
-#include <grpcpp/grpcpp.h>
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <thread>
 
-#include "base/thread_annotations.h"
+#include "base/context.h"
 #include "kv/retry.h"
 #include "kv/shared_store.h"
 
@@ -15,21 +14,10 @@ namespace cairnfs::kvnet {
 
 class RemoteWatch final : public kv::KvWatch {
  public:
-  // While one lives, destroying the watch cancels the call.
-  class Scope {
-   public:
-    Scope(RemoteWatch& watch, grpc::ClientContext& context);
-    ~Scope();
-    Scope(const Scope&) = delete;
-
-   private:
-    RemoteWatch& watch_;
-  };
-
   // Called on the watch's thread, again and again: makes a stream, tells the changes that come, and returns when it
-  // breaks. Each of its calls has a Scope. `after`: all changes up to this revision were told; it keeps that up to
-  // date. True: the stream was a good one, so the next try need not wait long.
-  using Follow = std::function<bool(RemoteWatch& watch, uint64_t& after)>;
+  // breaks or the context is stopped, which is when the watch is destroyed. `after`: all changes up to this revision
+  // were told; it keeps that up to date. True: the stream was a good one, so the next try need not wait long.
+  using Follow = std::function<bool(const Context& context, uint64_t& after)>;
   // kUnavailable: no thread can be started.
   static Result<std::unique_ptr<kv::KvWatch>> Start(const kv::RetryOptions& options, uint64_t after, Follow follow);
   ~RemoteWatch() override;
@@ -43,10 +31,7 @@ class RemoteWatch final : public kv::KvWatch {
   const Follow follow_;
   uint64_t after_;  // of the thread
 
-  Mutex mutex_;
-  CondVar stopped_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  grpc::ClientContext* context_ GUARDED_BY(mutex_) = nullptr;
+  std::stop_source stop_;
   std::thread thread_;
 };
 

@@ -1,9 +1,6 @@
 #include "meta/access.h"
 
 #include <chrono>
-#include <thread>
-
-#include "base/clock.h"
 
 namespace cairnfs::meta {
 namespace {
@@ -13,8 +10,9 @@ constexpr int kAttemptsWithoutWait = 8;
 constexpr int kRemoteAttemptsWithoutWait = 1;
 
 template <typename Record>
-Result<std::optional<Versioned<Record>>> LoadRecord(kv::KvStore& store, const std::string& key) {
-  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(key));
+Result<std::optional<Versioned<Record>>> LoadRecord(const Context& context, kv::KvStore& store,
+                                                    const std::string& key) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(context, key));
   if (!entry) return std::optional<Versioned<Record>>();
   CAIRNFS_ASSIGN_OR_RETURN(auto record, Record::Decode(entry->value));
   return std::optional(Versioned<Record>{std::move(record), entry->revision});
@@ -49,21 +47,22 @@ Error NoXattr(InodeId inode, std::string_view name) {
   return MakeError(ErrorCode::kNoData, Describe(inode) + " has no extended attribute '" + std::string(name) + "'");
 }
 
-Result<std::optional<Versioned<DentryRecord>>> FindDentry(kv::KvStore& store, InodeId parent, std::string_view name) {
-  auto found = LoadRecord<DentryRecord>(store, DentryKey(parent, name));
+Result<std::optional<Versioned<DentryRecord>>> FindDentry(const Context& context, kv::KvStore& store, InodeId parent,
+                                                          std::string_view name) {
+  auto found = LoadRecord<DentryRecord>(context, store, DentryKey(parent, name));
   if (!found.ok()) return found.error().WithContext(Describe(parent, name));
   return found;
 }
 
-Result<Versioned<InodeRecord>> LoadInode(kv::KvStore& store, InodeId inode) {
-  auto found = LoadRecord<InodeRecord>(store, InodeKey(inode));
+Result<Versioned<InodeRecord>> LoadInode(const Context& context, kv::KvStore& store, InodeId inode) {
+  auto found = LoadRecord<InodeRecord>(context, store, InodeKey(inode));
   if (!found.ok()) return found.error().WithContext(Describe(inode));
   if (!*found) return MakeError(ErrorCode::kNotFound, "there is no " + Describe(inode));
   return std::move(**found);
 }
 
-Result<Versioned<InodeRecord>> LoadLiveDirectory(kv::KvStore& store, InodeId inode) {
-  CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadInode(store, inode));
+Result<Versioned<InodeRecord>> LoadLiveDirectory(const Context& context, kv::KvStore& store, InodeId inode) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadInode(context, store, inode));
   if (!IsDirectory(directory.record)) {
     return MakeError(ErrorCode::kNotDirectory, Describe(inode) + " is not a directory");
   }
@@ -73,12 +72,13 @@ Result<Versioned<InodeRecord>> LoadLiveDirectory(kv::KvStore& store, InodeId ino
   return directory;
 }
 
-Result<std::optional<Entry>> FindEntry(kv::KvStore& store, InodeId parent, std::string_view name) {
+Result<std::optional<Entry>> FindEntry(const Context& context, kv::KvStore& store, InodeId parent,
+                                       std::string_view name) {
   std::optional<uint64_t> revision_without_inode;
   for (;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto dentry, FindDentry(store, parent, name));
+    CAIRNFS_ASSIGN_OR_RETURN(auto dentry, FindDentry(context, store, parent, name));
     if (!dentry) return std::optional<Entry>();
-    auto inode = LoadInode(store, dentry->record.inode);
+    auto inode = LoadInode(context, store, dentry->record.inode);
     if (inode.ok()) return std::optional(Entry{*dentry, std::move(*inode)});
     if (inode.error().code != ErrorCode::kNotFound) return inode.error();
     // Perhaps the name was removed, and its inode forgotten, between the two reads. Then the name has changed.
@@ -90,10 +90,10 @@ Result<std::optional<Entry>> FindEntry(kv::KvStore& store, InodeId parent, std::
   }
 }
 
-Result<Entry> LoadEntry(kv::KvStore& store, InodeId parent, std::string_view name) {
-  CAIRNFS_ASSIGN_OR_RETURN(auto entry, FindEntry(store, parent, name));
+Result<Entry> LoadEntry(const Context& context, kv::KvStore& store, InodeId parent, std::string_view name) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, FindEntry(context, store, parent, name));
   if (entry) return std::move(*entry);
-  CAIRNFS_RETURN_IF_ERROR(LoadLiveDirectory(store, parent));
+  CAIRNFS_RETURN_IF_ERROR(LoadLiveDirectory(context, store, parent));
   return MakeError(ErrorCode::kNotFound, "there is no " + Describe(parent, name));
 }
 
@@ -112,10 +112,10 @@ Attr AttrOf(InodeId inode, const InodeRecord& record) {
   return attr;
 }
 
-Result<Attr> LoadAttr(kv::KvStore& store, InodeId inode, const InodeRecord& record) {
+Result<Attr> LoadAttr(const Context& context, kv::KvStore& store, InodeId inode, const InodeRecord& record) {
   Attr attr = AttrOf(inode, record);
   if (IsRegular(record)) {
-    auto file = LoadRecord<FileRecord>(store, FileKey(inode));
+    auto file = LoadRecord<FileRecord>(context, store, FileKey(inode));
     if (!file.ok()) return file.error().WithContext(Describe(inode));
     if (*file) {
       const FileRecord& content = (*file)->record;
@@ -126,7 +126,7 @@ Result<Attr> LoadAttr(kv::KvStore& store, InodeId inode, const InodeRecord& reco
       attr.ctime = std::max(attr.ctime, content.ctime);
     }
   } else if (IsDirectory(record)) {
-    auto times = LoadRecord<DirectoryTimes>(store, DirectoryTimesKey(inode));
+    auto times = LoadRecord<DirectoryTimes>(context, store, DirectoryTimesKey(inode));
     if (!times.ok()) return times.error().WithContext(Describe(inode));
     if (*times) {
       attr.mtime = std::max(attr.mtime, (*times)->record.mtime);
@@ -144,14 +144,14 @@ Result<Namespace::MarkedFile> DecodeMark(const kv::KvEntry& entry) {
   return Namespace::MarkedFile{key->inode, {entry.key, std::move(key->node), *std::move(mark), entry.revision}};
 }
 
-Attr LoadAttrOrBasics(kv::KvStore& store, InodeId inode, const InodeRecord& record) {
-  auto attr = LoadAttr(store, inode, record);
+Attr LoadAttrOrBasics(const Context& context, kv::KvStore& store, InodeId inode, const InodeRecord& record) {
+  auto attr = LoadAttr(context, store, inode, record);
   return attr.ok() ? *attr : AttrOf(inode, record);
 }
 
-Result<bool> IsEmptyDirectory(kv::KvStore& store, InodeId directory) {
+Result<bool> IsEmptyDirectory(const Context& context, kv::KvStore& store, InodeId directory) {
   const std::string prefix = DentryPrefix(directory);
-  CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(prefix, kv::PrefixEnd(prefix), 1));
+  CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(context, prefix, kv::PrefixEnd(prefix), 1));
   return range.entries.empty();
 }
 
@@ -191,16 +191,16 @@ DirectoryTimesLock::~DirectoryTimesLock() {
   if (low_ != nullptr) low_->Unlock();
 }
 
-void ConflictWaits::WaitAfter(int attempt) {
+bool ConflictWaits::WaitAfter(const Context& context, int attempt) {
   const bool quick = pace_ == Pace::kMicroseconds;
-  if (attempt < (quick ? kAttemptsWithoutWait : kRemoteAttemptsWithoutWait)) return;
+  if (attempt < (quick ? kAttemptsWithoutWait : kRemoteAttemptsWithoutWait)) return !context.Expired();
   if (!retry_) {
     kv::RetryOptions options;
     options.wait_min = std::chrono::microseconds(quick ? 16 : 2'000);
     options.wait_max = 64 * options.wait_min;
-    retry_.emplace(options);
+    retry_.emplace(context, options);
   }
-  Clock::SleepFor(retry_->NextWait());
+  return context.Sleep(retry_->NextWait());
 }
 
 }  // namespace cairnfs::meta

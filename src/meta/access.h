@@ -48,22 +48,25 @@ Status ValidateName(std::string_view name);
 Status ValidateXattrName(std::string_view name, const NamespaceOptions& options);  // kRange
 Error NoXattr(InodeId inode, std::string_view name);                               // kNoData
 
-Result<std::optional<Versioned<DentryRecord>>> FindDentry(kv::KvStore& store, InodeId parent, std::string_view name);
-Result<Versioned<InodeRecord>> LoadInode(kv::KvStore& store, InodeId inode);  // kNotFound
+Result<std::optional<Versioned<DentryRecord>>> FindDentry(const Context& context, kv::KvStore& store, InodeId parent,
+                                                          std::string_view name);
+Result<Versioned<InodeRecord>> LoadInode(const Context& context, kv::KvStore& store, InodeId inode);  // kNotFound
 // kNotDirectory; kNotFound also when the directory was removed and only waits to be forgotten.
-Result<Versioned<InodeRecord>> LoadLiveDirectory(kv::KvStore& store, InodeId inode);
+Result<Versioned<InodeRecord>> LoadLiveDirectory(const Context& context, kv::KvStore& store, InodeId inode);
 // nullopt: no such name, whether or not the directory exists.
-Result<std::optional<Entry>> FindEntry(kv::KvStore& store, InodeId parent, std::string_view name);
-Result<Entry> LoadEntry(kv::KvStore& store, InodeId parent, std::string_view name);  // kNotFound, kNotDirectory
+Result<std::optional<Entry>> FindEntry(const Context& context, kv::KvStore& store, InodeId parent,
+                                       std::string_view name);
+Result<Entry> LoadEntry(const Context& context, kv::KvStore& store, InodeId parent,
+                        std::string_view name);  // kNotFound, kNotDirectory
 // The inode's attributes, with those that its D or T record holds.
-Result<Attr> LoadAttr(kv::KvStore& store, InodeId inode, const InodeRecord& record);
+Result<Attr> LoadAttr(const Context& context, kv::KvStore& store, InodeId inode, const InodeRecord& record);
 // The mark that an entry of the store is.
 Result<Namespace::MarkedFile> DecodeMark(const kv::KvEntry& entry);
 // LoadAttr for after the commit: what cannot be read any more no longer makes the operation fail.
-Attr LoadAttrOrBasics(kv::KvStore& store, InodeId inode, const InodeRecord& record);
+Attr LoadAttrOrBasics(const Context& context, kv::KvStore& store, InodeId inode, const InodeRecord& record);
 // The attributes that the record alone tells.
 Attr AttrOf(InodeId inode, const InodeRecord& record);
-Result<bool> IsEmptyDirectory(kv::KvStore& store, InodeId directory);
+Result<bool> IsEmptyDirectory(const Context& context, kv::KvStore& store, InodeId directory);
 
 void AddDirectoryEmptyCompare(kv::Transaction& transaction, InodeId directory);
 void PutDirectoryTimes(kv::Transaction& transaction, InodeId directory, Timestamp now);
@@ -100,22 +103,28 @@ inline Pace PaceOf(const NamespaceOptions& options) {
 class ConflictWaits {
  public:
   explicit ConflictWaits(Pace pace) : pace_(pace) {}
-  void WaitAfter(int attempt);
+  // False: the context expired.
+  bool WaitAfter(const Context& context, int attempt);
 
  private:
   const Pace pace_;
   std::optional<kv::Retry> retry_;  // made when it is first needed: few operations meet a conflict
 };
 
-// Runs `attempt(n)` for n = 0, 1, ... until it gives something other than kConflict; kBusy after kAttemptsMax.
+// Runs `attempt(n)` for n = 0, 1, ... until it gives something other than kConflict; kBusy after kAttemptsMax, and
+// kUnavailable once the context has expired.
 // Each conflict means that another transaction went through, so the whole always makes progress.
 template <typename Attempt>
-auto RetryOnConflict(std::string_view operation, Pace pace, Attempt attempt) -> decltype(attempt(0)) {
+auto RetryOnConflict(const Context& context, std::string_view operation, Pace pace, Attempt attempt)
+    -> decltype(attempt(0)) {
   ConflictWaits waits(pace);
   for (int n = 0; n < kAttemptsMax; n++) {
     auto result = attempt(n);
     if (result.ok() || result.error().code != ErrorCode::kConflict) return result;
-    waits.WaitAfter(n);
+    if (waits.WaitAfter(context, n)) continue;
+    return MakeError(ErrorCode::kUnavailable, std::string(operation) +
+                                                  " met conflicting changes for as long as its "
+                                                  "caller waits");
   }
   return MakeError(ErrorCode::kBusy, std::string(operation) + " met a conflicting change " +
                                          std::to_string(kAttemptsMax) + " times in a row; try again");

@@ -15,9 +15,9 @@ void LookAhead::WantInode(InodeId inode, Namespace::WithMarks marks) {
   if (marks == Namespace::WithMarks::kYes) WantRange(MarkPrefix(inode), kv::PrefixEnd(MarkPrefix(inode)), 0);
 }
 
-void LookAhead::Fetch() {
+void LookAhead::Fetch(const Context& context) {
   if (wanted_.empty()) return;
-  auto snapshot = store_.Read(wanted_);
+  auto snapshot = store_.Read(context, wanted_);
   if (snapshot.ok()) {
     for (size_t i = 0; i < wanted_.size() && i < snapshot->ranges.size(); i++) {
       auto& table = wanted_[i].end.empty() ? points_ : ranges_;
@@ -32,18 +32,19 @@ const kv::KvEntry* LookAhead::Peek(const std::string& key) const {
   return found == points_.end() || found->second.entries.empty() ? nullptr : &found->second.entries.front();
 }
 
-Result<std::optional<kv::KvEntry>> LookAhead::Get(std::string_view key) {
+Result<std::optional<kv::KvEntry>> LookAhead::Get(const Context& context, std::string_view key) {
   auto found = points_.find(key);
-  if (found == points_.end()) return store_.Get(key);
+  if (found == points_.end()) return store_.Get(context, key);
   std::optional<kv::KvEntry> entry;
   if (!found->second.entries.empty()) entry = std::move(found->second.entries.front());
   points_.erase(found);
   return entry;
 }
 
-Result<kv::KvRange> LookAhead::Range(std::string_view begin, std::string_view end, size_t limit) {
+Result<kv::KvRange> LookAhead::Range(const Context& context, std::string_view begin, std::string_view end,
+                                     size_t limit) {
   auto found = ranges_.find(begin);
-  if (found == ranges_.end()) return store_.Range(begin, end, limit);
+  if (found == ranges_.end()) return store_.Range(context, begin, end, limit);
   kv::KvRange range = std::move(found->second);
   ranges_.erase(found);
   return range;

@@ -25,15 +25,20 @@ class LookAhead final : public kv::KvStore {
   // Everything that an operation may ask of an inode: I, D and T, and its marks if they are asked for.
   void WantInode(InodeId inode, Namespace::WithMarks marks);
   // One round trip for all that is wanted. What fails is left to the reads that follow.
-  void Fetch();
+  void Fetch(const Context& context);
   // The entry that was fetched under the key and not given yet; null: none, or the key does not exist.
   const kv::KvEntry* Peek(const std::string& key) const;
 
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override;
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override;
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return store_.Read(spans); }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override { return store_.Commit(transaction); }
-  Status Sync() override { return store_.Sync(); }
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override;
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override;
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
+    return store_.Read(context, spans);
+  }
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
+    return store_.Commit(context, transaction);
+  }
+  Status Sync(const Context& context) override { return store_.Sync(context); }
   kv::KvLimits limits() const override { return store_.limits(); }
 
  private:

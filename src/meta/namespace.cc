@@ -6,16 +6,9 @@
 
 #include "base/clock.h"
 #include "base/coding.h"
-#include "kv/patience.h"
 #include "meta/look_ahead.h"
 
 namespace cairnfs::meta {
-namespace {
-
-// How often a thread that waits for another one's reservation asks whether it still has time.
-constexpr std::chrono::milliseconds kReservingLook{100};
-
-}  // namespace
 
 Namespace::Namespace(kv::KvStore& store, DurablePut durable_put, Options options)
     : store_(store),
@@ -27,26 +20,31 @@ Namespace::~Namespace() = default;
 
 // A number is used only once the record that says "taken up to here" is durable: after a crash the rest of the batch is
 // never given out.
-Result<InodeId> Namespace::AllocateInode() {
+Result<InodeId> Namespace::AllocateInode(const Context& context) {
   MutexLock lock(allocation_mutex_);
   while (next_inode_ == reserved_end_) {
     if (!is_reserving_) {
-      CAIRNFS_RETURN_IF_ERROR(WhileReserving([this](uint64_t reserved_end) { return ReserveInodes(reserved_end); }));
-    } else if (kv::Patience::IsWaitOver(nullptr)) {
+      CAIRNFS_RETURN_IF_ERROR(
+          WhileReserving(context, [&](uint64_t reserved_end) { return ReserveInodes(context, reserved_end); }));
+    } else if (!AwaitReserving(context)) {
       return MakeError(ErrorCode::kUnavailable, "the store gave this host no inode numbers in time");
-    } else {
-      reserving_ended_.WaitFor(allocation_mutex_, kReservingLook);
     }
   }
   return InodeId{next_inode_++};
 }
 
-// Asks the store without the lock, so that each thread that waits for numbers waits with its own patience.
-Status Namespace::WhileReserving(const std::function<Result<NumberRange>(uint64_t reserved_end)>& ask) {
+bool Namespace::AwaitReserving(const Context& context) {
+  return context.Wait(allocation_mutex_, reserving_ended_,
+                      [this]() REQUIRES_LOCK(allocation_mutex_) { return !is_reserving_; });
+}
+
+// Asks the store without the lock, so that each thread that waits for numbers waits within its own context.
+Status Namespace::WhileReserving(const Context& context,
+                                 const std::function<Result<NumberRange>(uint64_t reserved_end)>& ask) {
   const uint64_t reserved_end = reserved_end_;
   is_reserving_ = true;
   allocation_mutex_.Unlock();
-  auto range = RetryOnConflict("the reservation of inode numbers", PaceOf(options_),
+  auto range = RetryOnConflict(context, "the reservation of inode numbers", PaceOf(options_),
                                [&](int) -> Result<NumberRange> { return ask(reserved_end); });
   allocation_mutex_.Lock();
   is_reserving_ = false;
@@ -62,24 +60,26 @@ void Namespace::GiveUpRangeOf(InodeId taken) {
   if (taken.value >= reserved_begin_ && taken.value < reserved_end_) next_inode_ = reserved_end_;
 }
 
-Status Namespace::ForgetReservedInodes() {
+Status Namespace::ForgetReservedInodes(const Context& context) {
   MutexLock lock(allocation_mutex_);
-  while (is_reserving_) reserving_ended_.Wait(allocation_mutex_);
+  if (!AwaitReserving(context)) {
+    return MakeError(ErrorCode::kUnavailable, "the store did not answer in time what inode numbers this host has");
+  }
   next_inode_ = reserved_end_;
   if (reserved_end_ == 0) return {};
-  return WhileReserving([this](uint64_t reserved_end) -> Result<NumberRange> {
+  return WhileReserving(context, [&](uint64_t reserved_end) -> Result<NumberRange> {
     const NumberRange none{reserved_end, reserved_end};
-    CAIRNFS_ASSIGN_OR_RETURN(const NextInode next, ReadNextInode());
+    CAIRNFS_ASSIGN_OR_RETURN(const NextInode next, ReadNextInode(context));
     if (next.number >= reserved_end) return none;
     kv::Transaction transaction;
     transaction.IfRevision(NextInodeKey(), next.revision).Put(NextInodeKey(), Encoder().U64(reserved_end).Take());
-    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
     return none;
   });
 }
 
-Result<Namespace::NextInode> Namespace::ReadNextInode() {
-  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(NextInodeKey()));
+Result<Namespace::NextInode> Namespace::ReadNextInode(const Context& context) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(context, NextInodeKey()));
   if (!entry) return MakeError(ErrorCode::kCorrupt, "the record of the next inode number is missing");
   Decoder decoder(entry->value);
   const uint64_t number = decoder.U64();
@@ -91,15 +91,15 @@ Result<Namespace::NextInode> Namespace::ReadNextInode() {
 
 // Where other hosts reserve too, the compare decides who came first. A store that went back may offer numbers that this
 // host has given out already.
-Result<Namespace::NumberRange> Namespace::ReserveInodes(uint64_t reserved_end) {
-  CAIRNFS_ASSIGN_OR_RETURN(const NextInode next, ReadNextInode());
+Result<Namespace::NumberRange> Namespace::ReserveInodes(const Context& context, uint64_t reserved_end) {
+  CAIRNFS_ASSIGN_OR_RETURN(const NextInode next, ReadNextInode(context));
   const uint64_t first = std::max(next.number, reserved_end);
   const uint64_t end = first + options_.inode_batch;
   const std::string value = Encoder().U64(end).Take();
   if (options_.remote) {
     kv::Transaction transaction;
     transaction.IfRevision(NextInodeKey(), next.revision).Put(NextInodeKey(), value);
-    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
   } else {
     CAIRNFS_RETURN_IF_ERROR(durable_put_({kv::KvWrite{NextInodeKey(), value}}));
   }
@@ -117,7 +117,8 @@ void NoteDirectory(Hints& hints, const LookAhead& ahead, InodeId inode) {
 
 }  // namespace
 
-kv::KvStore& Namespace::LookAt(LookAhead& ahead, std::initializer_list<Name> names, WithMarks marks) {
+kv::KvStore& Namespace::LookAt(const Context& context, LookAhead& ahead, std::initializer_list<Name> names,
+                               WithMarks marks) {
   if (!hints_) return store_;
   for (const Name& name : names) {
     const std::string key = DentryKey(name.parent, name.name);
@@ -125,7 +126,7 @@ kv::KvStore& Namespace::LookAt(LookAhead& ahead, std::initializer_list<Name> nam
     ahead.Want(key);
     ahead.Want(InodeKey(name.parent));
   }
-  ahead.Fetch();
+  ahead.Fetch(context);
   for (const Name& name : names) {
     NoteDirectory(*hints_, ahead, name.parent);
     const std::string key = DentryKey(name.parent, name.name);
@@ -135,14 +136,14 @@ kv::KvStore& Namespace::LookAt(LookAhead& ahead, std::initializer_list<Name> nam
     if (ahead.Peek(InodeKey(dentry->inode)) == nullptr) ahead.WantInode(dentry->inode, marks);
     hints_->NoteName(key, dentry->inode);
   }
-  ahead.Fetch();
+  ahead.Fetch(context);
   return ahead;
 }
 
-kv::KvStore& Namespace::LookAt(LookAhead& ahead, InodeId inode) {
+kv::KvStore& Namespace::LookAt(const Context& context, LookAhead& ahead, InodeId inode) {
   if (!hints_) return store_;
   ahead.WantInode(inode, WithMarks::kNo);
-  ahead.Fetch();
+  ahead.Fetch(context);
   NoteDirectory(*hints_, ahead, inode);
   return ahead;
 }

@@ -127,85 +127,90 @@ class Namespace {
   // where the store is remote.
   using DurablePut = std::function<Status(const std::vector<kv::KvWrite>&)>;
 
-  // All of the store, the clock and `durable_put` must outlive the namespace.
+  // All of the store, the clock and `durable_put` must outlive the namespace. In the functions below a store that is
+  // far away waits for its answer for no longer than `context` allows, and then the call fails with kUnavailable: what
+  // it changes may have changed, or may change yet.
   Namespace(kv::KvStore& store, DurablePut durable_put, Options options = {});
   ~Namespace();
 
   // Makes an empty filesystem: header, root directory (mode 0755, owned by uid and gid). kAlreadyExists if there is a
   // header. The caller syncs.
-  Status Format(const FilesystemHeader& header, uint32_t uid, uint32_t gid);
+  Status Format(const Context& context, const FilesystemHeader& header, uint32_t uid, uint32_t gid);
   // kNotFound: not formatted. kNotSupported: newer format.
-  Result<FilesystemHeader> ReadHeader();
+  Result<FilesystemHeader> ReadHeader(const Context& context);
 
   // Marks of unpublished files cost a round trip where they are asked for and the name's inode is not known.
   enum class WithMarks { kNo, kYes };
   // kNotFound, kNotDirectory, kNameTooLong.
-  Result<Attr> Lookup(InodeId parent, std::string_view name, WithMarks marks = WithMarks::kNo);
-  Result<Attr> GetAttr(InodeId inode);  // kNotFound: no such inode
+  Result<Attr> Lookup(const Context& context, InodeId parent, std::string_view name, WithMarks marks = WithMarks::kNo);
+  Result<Attr> GetAttr(const Context& context, InodeId inode);  // kNotFound: no such inode
   // Regular files, directories, symlinks, devices, FIFOs, sockets. kAlreadyExists, kNotFound (the parent was removed).
   // `numbered` (may be empty) is called with the inode's number before anybody can find it; Create may fail after that.
   // It is called again when that number was taken, as after a backup was restored. The last call counts.
-  Result<Attr> Create(InodeId parent, std::string_view name, const CreateParams& params,
+  Result<Attr> Create(const Context& context, InodeId parent, std::string_view name, const CreateParams& params,
                       const std::function<void(InodeId)>& numbered = {});
-  Result<Attr> Link(InodeId inode, InodeId new_parent, std::string_view new_name);  // kPermission for a directory;
-                                                                                    // kNotFound if it has no link left
+  Result<Attr> Link(const Context& context, InodeId inode, InodeId new_parent,
+                    std::string_view new_name);  // kPermission for a directory;
+                                                 // kNotFound if it has no link left
   // The inode as it is afterwards. With nlink 0 it has become an orphan: it stays whole until RemoveOrphans.
-  Result<Attr> Unlink(InodeId parent, std::string_view name);  // kIsDirectory
-  Result<Attr> Rmdir(InodeId parent, std::string_view name);   // kNotDirectory, kNotEmpty; becomes an orphan too
+  Result<Attr> Unlink(const Context& context, InodeId parent, std::string_view name);  // kIsDirectory
+  Result<Attr> Rmdir(const Context& context, InodeId parent,
+                     std::string_view name);  // kNotDirectory, kNotEmpty; becomes an orphan too
   // POSIX rename. kNotFound, kAlreadyExists (kNoReplace), kIsDirectory, kNotDirectory, kNotEmpty, kInvalidArgument (a
   // directory into itself or below).
-  Result<RenameResult> Rename(const RenameParams& params);
-  Result<Attr> SetAttr(InodeId inode, const AttrChanges& changes);
+  Result<RenameResult> Rename(const Context& context, const RenameParams& params);
+  Result<Attr> SetAttr(const Context& context, InodeId inode, const AttrChanges& changes);
   // As SetAttr of atime alone, without touching ctime; no error if it went away.
-  void TouchAtime(InodeId inode, Timestamp atime);
-  Result<std::string> ReadLink(InodeId inode);
+  void TouchAtime(const Context& context, InodeId inode, Timestamp atime);
+  Result<std::string> ReadLink(const Context& context, InodeId inode);
   // Entries after `after` ("": from the start) in name order, at most `limit`. Without "." and "..".
-  Result<std::vector<DirectoryEntry>> ReadDirectory(InodeId directory, std::string_view after, size_t limit);
+  Result<std::vector<DirectoryEntry>> ReadDirectory(const Context& context, InodeId directory, std::string_view after,
+                                                    size_t limit);
   // All of them, in the same order. `name` is valid while it is being visited.
   using EntryVisitor = std::function<void(std::string_view name, InodeId inode, uint32_t type)>;
-  Status VisitDirectory(InodeId directory, const EntryVisitor& visit);
-  Result<InodeId> ParentOf(InodeId directory);
+  Status VisitDirectory(const Context& context, InodeId directory, const EntryVisitor& visit);
+  Result<InodeId> ParentOf(const Context& context, InodeId directory);
   // All there is to know of a file, in one read. kNotFound: no such inode.
-  Result<FileState> ReadFile(InodeId inode, WithMarks marks = WithMarks::kNo);
+  Result<FileState> ReadFile(const Context& context, InodeId inode, WithMarks marks = WithMarks::kNo);
   // Every mark that there is, at one revision; only where the store is remote.
   struct MarkedFile {
     InodeId inode;
     Mark mark;
   };
-  Result<std::vector<MarkedFile>> ListMarks();
+  Result<std::vector<MarkedFile>> ListMarks(const Context& context);
   // Which of the inodes may lie below `directory`: those that names below it lead to, and those of which that is not
   // known (more than one name). Inodes that are gone lie nowhere.
-  Result<std::vector<InodeId>> FindBelow(InodeId directory, const std::vector<InodeId>& inodes);
+  Result<std::vector<InodeId>> FindBelow(const Context& context, InodeId directory, const std::vector<InodeId>& inodes);
 
   // For each inode the nearest of these directories that it is, or lies below; 0: none. nullopt: it has more than one
   // name, or its place is not known. Only where the store is remote.
-  Result<std::vector<std::optional<InodeId>>> FindNearest(const std::set<InodeId>& directories,
+  Result<std::vector<std::optional<InodeId>>> FindNearest(const Context& context, const std::set<InodeId>& directories,
                                                           const std::vector<InodeId>& inodes);
 
   enum class XattrMode { kSet, kCreate, kReplace };
-  Result<std::string> GetXattr(InodeId inode, std::string_view name);  // kNoData
+  Result<std::string> GetXattr(const Context& context, InodeId inode, std::string_view name);  // kNoData
   // kAlreadyExists (kCreate), kNoData (kReplace), kValueTooLarge, kRange (name too long). Touches ctime.
-  Status SetXattr(InodeId inode, std::string_view name, std::string_view value, XattrMode mode);
-  Result<std::vector<std::string>> ListXattrs(InodeId inode);
-  Status RemoveXattr(InodeId inode, std::string_view name);  // kNoData
+  Status SetXattr(const Context& context, InodeId inode, std::string_view name, std::string_view value, XattrMode mode);
+  Result<std::vector<std::string>> ListXattrs(const Context& context, InodeId inode);
+  Status RemoveXattr(const Context& context, InodeId inode, std::string_view name);  // kNoData
 
   // To be called when a remote store may have gone back to an older state. Gives up the numbers that this host has
   // reserved and not used, and raises the store's record past all that this host ever reserved. So nobody gets a number
   // that this host may have given out.
-  Status ForgetReservedInodes();
+  Status ForgetReservedInodes(const Context& context);
 
   // Inodes without a link, left by this process or one before it.
-  Result<std::vector<InodeId>> ListOrphans();
+  Result<std::vector<InodeId>> ListOrphans(const Context& context);
   // Deletes orphans with their content and xattrs, a batch per transaction. Other inodes are left alone.
-  Status RemoveOrphans(const std::vector<InodeId>& inodes);
+  Status RemoveOrphans(const Context& context, const std::vector<InodeId>& inodes);
 
   // The path of a directory entry for messages: "a/b/c" below the root by walking up from `parent`; best effort.
-  std::string PathOf(InodeId parent, std::string_view name);
+  std::string PathOf(const Context& context, InodeId parent, std::string_view name);
   // The path of an inode, by the directory that its record names; "#" and its number where it names none.
-  std::string PathOfInode(InodeId inode);
+  std::string PathOfInode(const Context& context, InodeId inode);
 
  private:
-  Result<InodeId> AllocateInode();
+  Result<InodeId> AllocateInode(const Context& context);
   // To be called when another host has used the number `taken`: then the numbers that were reserved with it are not
   // this host's either.
   void GiveUpRangeOf(InodeId taken);
@@ -213,13 +218,15 @@ class Namespace {
     uint64_t number = 0;
     uint64_t revision = 0;  // of its record
   };
-  Result<NextInode> ReadNextInode();
+  Result<NextInode> ReadNextInode(const Context& context);
   struct NumberRange {
     uint64_t first = 0, end = 0;
   };
-  Result<NumberRange> ReserveInodes(uint64_t reserved_end);
+  Result<NumberRange> ReserveInodes(const Context& context, uint64_t reserved_end);
+  // False: the context expired first.
+  bool AwaitReserving(const Context& context) REQUIRES_LOCK(allocation_mutex_);
   // Takes over the numbers that `ask` reserves. `ask` is given the end of those reserved before. One call at a time.
-  Status WhileReserving(const std::function<Result<NumberRange>(uint64_t reserved_end)>& ask)
+  Status WhileReserving(const Context& context, const std::function<Result<NumberRange>(uint64_t reserved_end)>& ask)
       REQUIRES_LOCK(allocation_mutex_);
   // The store to read from in one attempt of an operation on these names or this inode. Where the store is remote, it
   // is one that has fetched what these lead to. `ahead` must live as long.
@@ -227,9 +234,10 @@ class Namespace {
     InodeId parent;
     std::string_view name;
   };
-  kv::KvStore& LookAt(LookAhead& ahead, std::initializer_list<Name> names, WithMarks marks = WithMarks::kNo);
-  kv::KvStore& LookAt(LookAhead& ahead, InodeId inode);
-  Status CommitRemoval(InodeId parent, std::string_view name, Entry& entry);
+  kv::KvStore& LookAt(const Context& context, LookAhead& ahead, std::initializer_list<Name> names,
+                      WithMarks marks = WithMarks::kNo);
+  kv::KvStore& LookAt(const Context& context, LookAhead& ahead, InodeId inode);
+  Status CommitRemoval(const Context& context, InodeId parent, std::string_view name, Entry& entry);
   // The time of now, or the latest that this host has seen of the directory, whichever is later.
   Timestamp TimeFor(InodeId directory);
 

@@ -48,15 +48,14 @@ std::vector<Digest> DigestsOf(const std::vector<ChunkIndex::Entry>& entries) {
 
 }  // namespace
 
-Status LocalChunkStore::Impl::Check(const Reporter& report, const std::stop_token& stop,
-                                    std::atomic<uint64_t>& bytes_read) {
+Status LocalChunkStore::Impl::Check(const Context& context, const Reporter& report, std::atomic<uint64_t>& bytes_read) {
   // First: which segments does the index name, and how often?
   SegmentUses uses;
   ChunkIndex::View view = index_.TakeView();
   uint64_t seen_count = 0, seen_bytes = 0;
   std::string after;
   for (;;) {
-    if (stop.stop_requested()) return Stopped();
+    if (context.Expired()) return Stopped();
     CAIRNFS_ASSIGN_OR_RETURN(auto entries, index_.ReadEntries(view.snapshot.get(), &after, 4096));
     if (entries.empty()) break;
     for (const ChunkIndex::Entry& entry : entries) {
@@ -84,7 +83,7 @@ Status LocalChunkStore::Impl::Check(const Reporter& report, const std::stop_toke
     CAIRNFS_ASSIGN_OR_RETURN(Victims victims, CollectEntries(std::span(segments).subspan(begin, end - begin)));
     for (size_t i = begin; i < end; ++i) segments[i] = nullptr;
     for (Victim& victim : victims) {
-      CAIRNFS_RETURN_IF_ERROR(CheckSegment(victim, report, stop, bytes_read));
+      CAIRNFS_RETURN_IF_ERROR(CheckSegment(context, victim, report, bytes_read));
       victim = Victim();  // lets it be freed meanwhile
     }
     begin = end;
@@ -156,7 +155,7 @@ void LocalChunkStore::Impl::NoteDamaged(const ChunkIndex::Entry& entry) {
   if (on_damage_) on_damage_(entry.digest);
 }
 
-Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& report, const std::stop_token& stop,
+Status LocalChunkStore::Impl::CheckSegment(const Context& context, Victim& victim, const Reporter& report,
                                            std::atomic<uint64_t>& bytes_read) {
   const Segment& segment = *victim.segment;
   auto file = segments_.FileOf(*victim.segment);
@@ -181,7 +180,7 @@ Status LocalChunkStore::Impl::CheckSegment(Victim& victim, const Reporter& repor
   }
   uint64_t limit = segment.header.size_bytes;
   for (const ChunkIndex::Entry& entry : victim.entries) {
-    if (stop.stop_requested()) return Stopped();
+    if (context.Expired()) return Stopped();
     auto record = window.Load(entry.location.offset, kRecordHeaderBytes + entry.location.stored_bytes, limit);
     auto wrong = WhatIsWrong(entry, record, segment.header.generation);
     bytes_read += entry.location.raw_bytes;

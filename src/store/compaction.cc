@@ -51,8 +51,8 @@ struct LocalChunkStore::Impl::Batch {
   Clock::time_point throttled_until = Clock::Now();
 };
 
-Status LocalChunkStore::Impl::CompactAll(std::vector<SegmentPtr> chosen, SegmentUses& uses, const SweepOptions& options,
-                                         SweepProgress& progress) {
+Status LocalChunkStore::Impl::CompactAll(const Context& context, std::vector<SegmentPtr> chosen, SegmentUses& uses,
+                                         const SweepOptions& options, SweepProgress& progress) {
   // Segments without live bytes come first: they give room without taking any, and on a full disk the others need it.
   auto live_bytes = [&](const SegmentPtr& segment) { return uses[segment->header.id.value].live_bytes; };
   std::stable_sort(chosen.begin(), chosen.end(),
@@ -67,7 +67,7 @@ Status LocalChunkStore::Impl::CompactAll(std::vector<SegmentPtr> chosen, Segment
     CAIRNFS_ASSIGN_OR_RETURN(Victims victims, CollectEntries(std::span(chosen).subspan(begin, end - begin)));
     for (size_t i = begin; i < end; ++i) chosen[i] = nullptr;  // or the files could not be freed
     std::erase_if(victims, [&](const Victim& victim) { return !IsWorthMoving(victim, options.dead_share_min); });
-    CAIRNFS_RETURN_IF_ERROR(CompactGroup(victims, options, progress));
+    CAIRNFS_RETURN_IF_ERROR(CompactGroup(context, victims, options, progress));
     begin = end;
   }
   return {};
@@ -106,23 +106,24 @@ bool LocalChunkStore::Impl::IsWorthMoving(const Victim& victim, double dead_shar
   return IsWasteful(taken - std::min(taken, live), taken, dead_share_min);
 }
 
-Status LocalChunkStore::Impl::CompactGroup(Victims& victims, const SweepOptions& options, SweepProgress& progress) {
+Status LocalChunkStore::Impl::CompactGroup(const Context& context, Victims& victims, const SweepOptions& options,
+                                           SweepProgress& progress) {
   Batch batch;
   batch.bytes_max = options_.segment_bytes;
   Status status;
   for (Victim& victim : victims) {
-    if (options.stop.stop_requested()) {
+    if (context.Expired()) {
       status = MakeError(ErrorCode::kInterrupted, "the collection was stopped");
       break;
     }
     if (!victim.entries.empty() && batch.moves.empty() && !batch.emptied.empty()) {
       CAIRNFS_RETURN_IF_ERROR(FinishBatch(batch, progress));  // gives room before any is taken
     }
-    status = CopyVictim(victim, options, progress, batch);
+    status = CopyVictim(context, victim, options, progress, batch);
     if (!status.ok() && status.error().code == ErrorCode::kNoSpace && !batch.emptied.empty()) {
       CAIRNFS_RETURN_IF_ERROR(FinishBatch(batch, progress));
       std::erase_if(victim.entries, [this](const ChunkIndex::Entry& entry) { return !StillNamed(entry); });
-      status = CopyVictim(victim, options, progress, batch);
+      status = CopyVictim(context, victim, options, progress, batch);
     }
     if (!status.ok() && status.error().code == ErrorCode::kCorrupt) {
       Report(status.error());  // the segment stays as it is; the rest goes on
@@ -138,8 +139,8 @@ Status LocalChunkStore::Impl::CompactGroup(Victims& victims, const SweepOptions&
 
 // kCorrupt: some of it is damaged or cannot be read. The sound chunks move, the others stay where they are. kExhausted:
 // its file cannot be opened now, which says nothing about the chunks.
-Status LocalChunkStore::Impl::CopyVictim(Victim& victim, const SweepOptions& options, SweepProgress& progress,
-                                         Batch& batch) {
+Status LocalChunkStore::Impl::CopyVictim(const Context& context, Victim& victim, const SweepOptions& options,
+                                         SweepProgress& progress, Batch& batch) {
   auto file = segments_.FileOf(*victim.segment);
   if (!file.ok() && file.error().code == ErrorCode::kExhausted) return file.error();
   if (!file.ok()) return MakeError(ErrorCode::kCorrupt, file.error().message);
@@ -152,7 +153,7 @@ Status LocalChunkStore::Impl::CopyVictim(Victim& victim, const SweepOptions& opt
     uint64_t end = location.data_offset() + location.stored_bytes;
     if (end > extent_end) extent_end = FindExtentEnd(std::span(entries).subspan(i));
     auto record = window.Load(location.offset, end - location.offset, extent_end);
-    Status copied = CopyChunk(entries[i], record, options, progress, batch);
+    Status copied = CopyChunk(context, entries[i], record, options, progress, batch);
     if (copied.ok()) continue;
     if (copied.error().code != ErrorCode::kCorrupt) return copied;
     if (!StillNamed(entries[i])) continue;  // it was put again meanwhile
@@ -170,8 +171,9 @@ bool LocalChunkStore::Impl::StillNamed(const ChunkIndex::Entry& entry) {
   return !found.ok() || (found->has_value() && **found == entry.location);
 }
 
-Status LocalChunkStore::Impl::CopyChunk(const ChunkIndex::Entry& entry, const Result<ByteSpan>& record,
-                                        const SweepOptions& options, SweepProgress& progress, Batch& batch) {
+Status LocalChunkStore::Impl::CopyChunk(const Context& context, const ChunkIndex::Entry& entry,
+                                        const Result<ByteSpan>& record, const SweepOptions& options,
+                                        SweepProgress& progress, Batch& batch) {
   const Location& from = entry.location;
   const std::string where = "chunk " + entry.digest.ToHex() + " at offset " + std::to_string(from.offset) + ": ";
   if (!record.ok()) return MakeError(ErrorCode::kCorrupt, where + record.error().message);
@@ -191,7 +193,7 @@ Status LocalChunkStore::Impl::CopyChunk(const ChunkIndex::Entry& entry, const Re
                                                static_cast<double>(options.bytes_per_second_max));
     batch.throttled_until = std::max(batch.throttled_until, now - std::chrono::milliseconds(20)) +
                             std::chrono::duration_cast<Clock::duration>(share);
-    static_cast<void>(Context(options.stop).Sleep(batch.throttled_until - Clock::Now()));  // it looks for a stop itself
+    static_cast<void>(context.Sleep(batch.throttled_until - Clock::Now()));  // it looks for a stop itself
   }
   return {};
 }

@@ -367,12 +367,13 @@ void LocalChunkStore::Unpin(const Digest& digest) { impl_->index_.Unpin(digest);
 
 void LocalChunkStore::BeginCollection() { impl_->index_.BeginRecording(); }
 void LocalChunkStore::AbortCollection() { impl_->index_.EndRecording(); }
-Status LocalChunkStore::Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress) {
-  return impl_->Sweep(live, options, progress);
+Status LocalChunkStore::Sweep(const Context& context, const LiveTest& live, const SweepOptions& options,
+                              SweepProgress& progress) {
+  return impl_->Sweep(context, live, options, progress);
 }
 
-Result<LiveTotals> LocalChunkStore::CountLive(const LiveTest& live, const std::stop_token& stop) {
-  return impl_->CountLive(live, stop);
+Result<LiveTotals> LocalChunkStore::CountLive(const Context& context, const LiveTest& live) {
+  return impl_->CountLive(context, live);
 }
 
 StoreStats LocalChunkStore::Stats() const { return impl_->Stats(); }
@@ -387,10 +388,10 @@ bool LocalChunkStore::TryReserve(uint64_t bytes) { return impl_->space_.TryReser
 uint64_t LocalChunkStore::ReservedBytes() const { return impl_->space_.ReservedBytes(); }
 void LocalChunkStore::ReleaseReservation(uint64_t bytes) { impl_->space_.ReleaseReservation(bytes); }
 
-Status LocalChunkStore::Check(const std::function<void(const CheckProblem&)>& report, const std::stop_token& stop,
+Status LocalChunkStore::Check(const Context& context, const std::function<void(const CheckProblem&)>& report,
                               std::atomic<uint64_t>* bytes_read) {
   std::atomic<uint64_t> unread{0};
-  return impl_->Check(report, stop, bytes_read != nullptr ? *bytes_read : unread);
+  return impl_->Check(context, report, bytes_read != nullptr ? *bytes_read : unread);
 }
 
 void LocalChunkStore::SetDamageHandler(std::function<void(const Digest&)> handler) {

@@ -13,8 +13,8 @@
 
 #include <atomic>
 #include <functional>
-#include <stop_token>
 
+#include "base/context.h"
 #include "chunking/digest.h"
 #include "io/file.h"
 #include "kv/engine.h"
@@ -71,7 +71,6 @@ struct SweepProgress {
 struct SweepOptions {
   double dead_share_min = 0.05;       // compact a segment when more than this share of it is dead
   uint64_t bytes_per_second_max = 0;  // moved by compaction; 0: unbounded
-  std::stop_token stop;
 };
 
 struct CheckProblem {
@@ -116,13 +115,14 @@ class LocalChunkStore final : public ChunkStore {
   // all pins that are held; only after it may the caller take the snapshot that it marks from. Sweep then removes the
   // index entries of chunks that are neither live nor recorded nor pinned, and compacts and frees segments.
   // REQUIRES for Sweep: BeginCollection, and (unchecked) what the snapshot saw is durable. Otherwise a crash could undo
-  // a deletion, and bring back a name whose chunks are gone. AbortCollection ends recording without a sweep. A stopped
-  // sweep returns kInterrupted.
+  // a deletion, and bring back a name whose chunks are gone. AbortCollection ends recording without a sweep.
+  // kInterrupted: the context expired.
   void BeginCollection();
-  Status Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
+  Status Sweep(const Context& context, const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
   void AbortCollection();
-  // Counts what Sweep would keep and remove; removes nothing. Ends recording. REQUIRES: BeginCollection.
-  Result<LiveTotals> CountLive(const LiveTest& live, const std::stop_token& stop);
+  // Counts what Sweep would keep and remove; removes nothing. Ends recording. kInterrupted: the context
+  // expired. REQUIRES: BeginCollection.
+  Result<LiveTotals> CountLive(const Context& context, const LiveTest& live);
 
   StoreStats Stats() const;
   // Free bytes of the disk, the reserve included. Any thread; asks the disk at most every 100 ms.
@@ -143,8 +143,8 @@ class LocalChunkStore final : public ChunkStore {
 
   // Reads every record of every segment, verifies each digest and that each index entry points at its record.
   // `report` is called for each problem found. For `cairnfs check`; may run beside everything else. kInterrupted soon
-  // after `stop` is set. Adds the lengths of the chunks that it has read to `bytes_read`, when given.
-  Status Check(const std::function<void(const CheckProblem&)>& report, const std::stop_token& stop,
+  // after the context expired. Adds the lengths of the chunks that it has read to `bytes_read`, when given.
+  Status Check(const Context& context, const std::function<void(const CheckProblem&)>& report,
                std::atomic<uint64_t>* bytes_read = nullptr);
   // Check calls the handler for each chunk whose copy it finds damaged; it must not block. null: none is called any
   // more. Returns once no call of the handler before is under way.

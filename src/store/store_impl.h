@@ -42,11 +42,11 @@ class LocalChunkStore::Impl {
   Status ReplayJournal();  // REQUIRES (unchecked): Start() has returned, and nothing else uses the store yet
 
   // sweep.cc
-  Status Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
-  Result<LiveTotals> CountLive(const LiveTest& live, const std::stop_token& stop);
+  Status Sweep(const Context& context, const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
+  Result<LiveTotals> CountLive(const Context& context, const LiveTest& live);
 
   // check.cc
-  Status Check(const std::function<void(const CheckProblem&)>& report, const std::stop_token& stop,
+  Status Check(const Context& context, const std::function<void(const CheckProblem&)>& report,
                std::atomic<uint64_t>& bytes_read);
 
   Mutex damage_mutex_;
@@ -107,7 +107,7 @@ class LocalChunkStore::Impl {
   Result<uint64_t> FindNamedEnd(const SegmentHeader& header);
 
   // sweep.cc
-  Status DeleteDead(const LiveTest& live, const SweepOptions& options, SweepProgress& progress, SegmentUses* uses);
+  Status DeleteDead(const Context& context, const LiveTest& live, SweepProgress& progress, SegmentUses* uses);
   void SealOpenIfWasteful(const SegmentUses& uses, double dead_share_min);
   std::vector<SegmentPtr> ChooseForCompaction(const SegmentUses& uses, double dead_share_min);
   static bool IsWasteful(uint64_t waste_bytes, uint64_t total_bytes, double dead_share_min);
@@ -119,22 +119,23 @@ class LocalChunkStore::Impl {
   };
   using Victims = std::vector<Victim>;
   struct Batch;
-  Status CompactAll(std::vector<SegmentPtr> chosen, SegmentUses& uses, const SweepOptions& options,
-                    SweepProgress& progress);
+  Status CompactAll(const Context& context, std::vector<SegmentPtr> chosen, SegmentUses& uses,
+                    const SweepOptions& options, SweepProgress& progress);
   // The index entries that name the segments.
   Result<Victims> CollectEntries(std::span<const SegmentPtr> segments);
   static bool IsWorthMoving(const Victim& victim, double dead_share_min);
-  Status CompactGroup(Victims& victims, const SweepOptions& options, SweepProgress& progress);
-  Status CopyVictim(Victim& victim, const SweepOptions& options, SweepProgress& progress, Batch& batch);
-  Status CopyChunk(const ChunkIndex::Entry& entry, const Result<ByteSpan>& record, const SweepOptions& options,
-                   SweepProgress& progress, Batch& batch);
+  Status CompactGroup(const Context& context, Victims& victims, const SweepOptions& options, SweepProgress& progress);
+  Status CopyVictim(const Context& context, Victim& victim, const SweepOptions& options, SweepProgress& progress,
+                    Batch& batch);
+  Status CopyChunk(const Context& context, const ChunkIndex::Entry& entry, const Result<ByteSpan>& record,
+                   const SweepOptions& options, SweepProgress& progress, Batch& batch);
   // The engine says so too; a copy that is only pending might be lost, so it does not count.
   bool StillNamed(const ChunkIndex::Entry& entry);
   Status FinishBatch(Batch& batch, SweepProgress& progress);
 
   // check.cc
   using Reporter = std::function<void(const CheckProblem&)>;
-  Status CheckSegment(Victim& victim, const Reporter& report, const std::stop_token& stop,
+  Status CheckSegment(const Context& context, Victim& victim, const Reporter& report,
                       std::atomic<uint64_t>& bytes_read);
   // Fills in, for each segment that is a key, the chunks that the index names in it.
   Status CollectChunks(const ChunkIndex::View& view, std::map<uint64_t, std::vector<Digest>>& chunks);

@@ -24,21 +24,22 @@ bool LocalChunkStore::Impl::IsWasteful(uint64_t waste_bytes, uint64_t total_byte
   return static_cast<double>(waste_bytes) > dead_share_min * static_cast<double>(total_bytes);
 }
 
-Status LocalChunkStore::Impl::Sweep(const LiveTest& live, const SweepOptions& options, SweepProgress& progress) {
+Status LocalChunkStore::Impl::Sweep(const Context& context, const LiveTest& live, const SweepOptions& options,
+                                    SweepProgress& progress) {
   assert(index_.IsRecording());
   SegmentUses uses;
-  Status status = DeleteDead(live, options, progress, &uses);
+  Status status = DeleteDead(context, live, progress, &uses);
   index_.EndRecording();
   CAIRNFS_RETURN_IF_ERROR(status);
   SealOpenIfWasteful(uses, options.dead_share_min);
   // What the segments to be freed were named by must be in the engine.
   CAIRNFS_RETURN_IF_ERROR(Sync());
-  Status compacted = CompactAll(ChooseForCompaction(uses, options.dead_share_min), uses, options, progress);
+  Status compacted = CompactAll(context, ChooseForCompaction(uses, options.dead_share_min), uses, options, progress);
   AwaitMaintenance();  // so that the space is there when the collection says that it is done
   return compacted;
 }
 
-Status LocalChunkStore::Impl::DeleteDead(const LiveTest& live, const SweepOptions& options, SweepProgress& progress,
+Status LocalChunkStore::Impl::DeleteDead(const Context& context, const LiveTest& live, SweepProgress& progress,
                                          SegmentUses* uses) {
   CAIRNFS_RETURN_IF_ERROR(Sync());
   ChunkIndex::View view = index_.TakeView();
@@ -47,7 +48,7 @@ Status LocalChunkStore::Impl::DeleteDead(const LiveTest& live, const SweepOption
   bool is_one_view = true;
   std::string after;
   for (;;) {
-    if (options.stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "the collection was stopped");
+    if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "the collection was stopped");
     CAIRNFS_ASSIGN_OR_RETURN(auto entries, index_.ReadEntries(view.snapshot.get(), &after, kSweptEntriesPerBatch));
     if (entries.empty()) break;
     std::vector<ChunkIndex::Entry> candidates;
@@ -90,7 +91,7 @@ Status LocalChunkStore::Impl::DeleteDead(const LiveTest& live, const SweepOption
 }
 
 // Chunks that are put meanwhile are recorded, and so count as in use, whether or not the loop meets them.
-Result<LiveTotals> LocalChunkStore::Impl::CountLive(const LiveTest& live, const std::stop_token& stop) {
+Result<LiveTotals> LocalChunkStore::Impl::CountLive(const Context& context, const LiveTest& live) {
   assert(index_.IsRecording());
   struct EndRecording {
     ChunkIndex& index;
@@ -99,7 +100,7 @@ Result<LiveTotals> LocalChunkStore::Impl::CountLive(const LiveTest& live, const 
   LiveTotals totals;
   std::string after;
   for (;;) {
-    if (stop.stop_requested()) return MakeError(ErrorCode::kInterrupted, "the count was stopped");
+    if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "the count was stopped");
     CAIRNFS_ASSIGN_OR_RETURN(auto entries, index_.ReadEntries(/*snapshot=*/nullptr, &after, kSweptEntriesPerBatch));
     if (entries.empty()) break;
     for (const ChunkIndex::Entry& entry : entries) {

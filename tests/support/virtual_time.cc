@@ -102,23 +102,28 @@ void VirtualTime::Run() {
 }
 
 // The threads are looked at one after the other. If each sleeps, and meanwhile none has gone to sleep, all slept when
-// the look began.
+// the look began. A thread that was woken and has no processor yet still seems to wait for a futex; its state says that
+// it runs.
 bool VirtualTime::AllSleep() {
   const uint64_t sleeps = SleepsOfOthers();
   DIR* const threads = opendir("/proc/self/task");
-  bool all_sleep = threads != nullptr;
-  while (const dirent* entry = all_sleep ? readdir(threads) : nullptr) {
-    const std::string id = entry->d_name;
-    if (id[0] == '.' || id == own_id_) continue;
-    all_sleep = Sleeps(dirfd(threads), id);
-  }
-  if (threads != nullptr) closedir(threads);
+  if (threads == nullptr) return false;
+  const auto each = [&](bool (VirtualTime::*sleeps_by)(int threads, const std::string& id)) {
+    rewinddir(threads);
+    while (const dirent* entry = readdir(threads)) {
+      const std::string id = entry->d_name;
+      if (id[0] != '.' && id != own_id_ && !(this->*sleeps_by)(dirfd(threads), id)) return false;
+    }
+    return true;
+  };
+  const bool all_sleep = each(&VirtualTime::WaitsOrSleeps) && each(&VirtualTime::Sleeps);
+  closedir(threads);
   return all_sleep && SleepsOfOthers() == sleeps;
 }
 
 // Nearly all wait for a futex. This shows in a file that is cheap to read again; one of a thread that has ended cannot
 // be read, and is opened anew for another of the same id.
-bool VirtualTime::Sleeps(int threads, const std::string& id) {
+bool VirtualTime::WaitsOrSleeps(int threads, const std::string& id) {
   const auto [place, is_new] = files_.try_emplace(id, -1);
   char text[256];
   ssize_t length = is_new ? -1 : pread(place->second, text, sizeof(text), 0);
@@ -130,8 +135,13 @@ bool VirtualTime::Sleeps(int threads, const std::string& id) {
   }
   const std::string futex = std::to_string(SYS_futex) + " ";
   if (length > 0 && std::string_view(text, static_cast<size_t>(length)).starts_with(futex)) return true;
+  return Sleeps(threads, id);
+}
+
+bool VirtualTime::Sleeps(int threads, const std::string& id) {
+  char text[256];
   const int file = openat(threads, (id + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-  length = file < 0 ? 0 : read(file, text, sizeof(text));
+  const ssize_t length = file < 0 ? 0 : read(file, text, sizeof(text));
   if (file >= 0) close(file);
   if (length <= 0) return true;  // it has ended
   const std::string_view stat(text, static_cast<size_t>(length));

@@ -38,7 +38,8 @@ class VirtualTime final : public TimeSource {
   void Run();
   // Whether at some instant of the call all other threads slept: none ran, or waited for a disk.
   bool AllSleep();
-  // `threads` is the folder of all.
+  // Of one thread; `threads` is the folder of all. The first is cheaper, and true too of one that is about to run.
+  bool WaitsOrSleeps(int threads, const std::string& id);
   bool Sleeps(int threads, const std::string& id);
 
   std::atomic<Clock::duration> passed_{};

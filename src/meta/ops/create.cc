@@ -47,37 +47,37 @@ InodeRecord MakeInode(const CreateParams& params, InodeId parent_id, const Inode
 
 }  // namespace
 
-Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const CreateParams& params,
-                               const std::function<void(InodeId)>& numbered) {
+Result<Attr> Namespace::Create(const Context& context, InodeId parent, std::string_view name,
+                               const CreateParams& params, const std::function<void(InodeId)>& numbered) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(name));
   CAIRNFS_RETURN_IF_ERROR(Validate(params));
   std::optional<InodeId> inode;
-  return RetryOnConflict("create", PaceOf(options_), [&](int attempt) -> Result<Attr> {
+  return RetryOnConflict(context, "create", PaceOf(options_), [&](int attempt) -> Result<Attr> {
     LookAhead ahead(store_);
     // The record that this host saw last of the directory is as good as a read of it: the compare tells.
     std::optional<Versioned<InodeRecord>> seen;
     if (hints_ && attempt == 0) seen = hints_->DirectoryOf(parent);
-    kv::KvStore& store = seen ? store_ : LookAt(ahead, {{parent, name}});
+    kv::KvStore& store = seen ? store_ : LookAt(context, ahead, {{parent, name}});
     Versioned<InodeRecord> directory;
     if (seen && seen->record.nlink > 0) {
       directory = std::move(*seen);
     } else {
-      CAIRNFS_ASSIGN_OR_RETURN(directory, LoadLiveDirectory(store, parent));
+      CAIRNFS_ASSIGN_OR_RETURN(directory, LoadLiveDirectory(context, store, parent));
     }
     // In the first attempt the compare alone tells whether the name is taken.
     if (attempt > 0) {
-      CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(store, parent, name));
+      CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(context, store, parent, name));
       if (taken) return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(parent, name));
     }
     if (inode && options_.remote && attempt >= kConflictsToDoubtNumber) {
-      CAIRNFS_ASSIGN_OR_RETURN(auto other, store_.Get(InodeKey(*inode)));
+      CAIRNFS_ASSIGN_OR_RETURN(auto other, store_.Get(context, InodeKey(*inode)));
       if (other) {
         GiveUpRangeOf(*inode);
         inode.reset();
       }
     }
     if (!inode) {
-      CAIRNFS_ASSIGN_OR_RETURN(inode, AllocateInode());
+      CAIRNFS_ASSIGN_OR_RETURN(inode, AllocateInode(context));
       if (numbered) numbered(*inode);
     }
     InodeRecord record = MakeInode(params, parent, directory.record, options_.remote);
@@ -94,7 +94,7 @@ Result<Attr> Namespace::Create(InodeId parent, std::string_view name, const Crea
     if (options_.remote) transaction.IfAbsent(InodeKey(*inode));
     if (params.also) params.also(transaction, *inode);
     PutDirectoryTimes(transaction, parent, now);
-    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t revision, store_.Commit(transaction));
+    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t revision, store_.Commit(context, transaction));
     const std::string key = DentryKey(parent, name);
     if (hints_ && IsDirectory(record)) {
       hints_->NoteName(key, *inode);

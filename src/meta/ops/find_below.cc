@@ -12,10 +12,10 @@ constexpr int kLevelsMax = 4096;
 
 using Records = std::unordered_map<InodeId, std::optional<InodeRecord>>;
 
-Status LoadInodes(kv::KvStore& store, const std::vector<InodeId>& inodes, Records& records) {
+Status LoadInodes(const Context& context, kv::KvStore& store, const std::vector<InodeId>& inodes, Records& records) {
   std::vector<std::string> keys;
   for (InodeId inode : inodes) keys.push_back(InodeKey(inode));
-  return kv::ReadKeys(store, keys, kSpansMax, [&](size_t i, const kv::KvEntry* entry) -> Status {
+  return kv::ReadKeys(context, store, keys, kSpansMax, [&](size_t i, const kv::KvEntry* entry) -> Status {
     std::optional<InodeRecord>& record = records[inodes[i]];
     if (entry == nullptr) return {};
     CAIRNFS_ASSIGN_OR_RETURN(record, InodeRecord::Decode(entry->value));
@@ -24,11 +24,11 @@ Status LoadInodes(kv::KvStore& store, const std::vector<InodeId>& inodes, Record
 }
 
 // Loads the records of the inodes and of all directories above them, but not above `ends`.
-Status LoadAncestry(kv::KvStore& store, const std::set<InodeId>& ends, const std::vector<InodeId>& inodes,
-                    Records& records) {
+Status LoadAncestry(const Context& context, kv::KvStore& store, const std::set<InodeId>& ends,
+                    const std::vector<InodeId>& inodes, Records& records) {
   std::vector<InodeId> unknown = inodes;
   for (int level = 0; level < kLevelsMax && !unknown.empty(); level++) {
-    CAIRNFS_RETURN_IF_ERROR(LoadInodes(store, unknown, records));
+    CAIRNFS_RETURN_IF_ERROR(LoadInodes(context, store, unknown, records));
     std::set<InodeId> above;
     for (InodeId inode : unknown) {
       const std::optional<InodeRecord>& record = records[inode];
@@ -42,9 +42,10 @@ Status LoadAncestry(kv::KvStore& store, const std::set<InodeId>& ends, const std
 
 }  // namespace
 
-Result<std::vector<InodeId>> Namespace::FindBelow(InodeId directory, const std::vector<InodeId>& inodes) {
+Result<std::vector<InodeId>> Namespace::FindBelow(const Context& context, InodeId directory,
+                                                  const std::vector<InodeId>& inodes) {
   Records records;
-  CAIRNFS_RETURN_IF_ERROR(LoadAncestry(store_, {directory}, inodes, records));
+  CAIRNFS_RETURN_IF_ERROR(LoadAncestry(context, store_, {directory}, inodes, records));
   auto lies_below = [&](InodeId inode) {
     const std::optional<InodeRecord>& file = records[inode];
     if (!file || file->nlink == 0) return false;
@@ -64,10 +65,11 @@ Result<std::vector<InodeId>> Namespace::FindBelow(InodeId directory, const std::
   return below;
 }
 
-Result<std::vector<std::optional<InodeId>>> Namespace::FindNearest(const std::set<InodeId>& directories,
+Result<std::vector<std::optional<InodeId>>> Namespace::FindNearest(const Context& context,
+                                                                   const std::set<InodeId>& directories,
                                                                    const std::vector<InodeId>& inodes) {
   Records records;
-  CAIRNFS_RETURN_IF_ERROR(LoadAncestry(store_, directories, inodes, records));
+  CAIRNFS_RETURN_IF_ERROR(LoadAncestry(context, store_, directories, inodes, records));
   auto nearest_of = [&](InodeId inode) -> std::optional<InodeId> {
     const std::optional<InodeRecord>& file = records[inode];
     if (file && !IsDirectory(*file) && (file->nlink > 1 || file->parent.value == 0)) return std::nullopt;

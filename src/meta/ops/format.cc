@@ -4,11 +4,11 @@
 
 namespace cairnfs::meta {
 
-Status Namespace::Format(const FilesystemHeader& header, uint32_t uid, uint32_t gid) {
-  CAIRNFS_ASSIGN_OR_RETURN(auto existing, store_.Get(HeaderKey()));
+Status Namespace::Format(const Context& context, const FilesystemHeader& header, uint32_t uid, uint32_t gid) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto existing, store_.Get(context, HeaderKey()));
   if (existing) return MakeError(ErrorCode::kAlreadyExists, "there is a filesystem here");
   // The reservation first, and never backwards: an earlier Format may have got no further than this.
-  CAIRNFS_ASSIGN_OR_RETURN(auto next_inode, store_.Get(NextInodeKey()));
+  CAIRNFS_ASSIGN_OR_RETURN(auto next_inode, store_.Get(context, NextInodeKey()));
   if (!next_inode && !options_.remote) {
     CAIRNFS_RETURN_IF_ERROR(durable_put_({kv::KvWrite{NextInodeKey(), Encoder().U64(kRootInode.value + 1).Take()}}));
   }
@@ -28,7 +28,7 @@ Status Namespace::Format(const FilesystemHeader& header, uint32_t uid, uint32_t 
   if (!next_inode && options_.remote) {
     transaction.IfAbsent(NextInodeKey()).Put(NextInodeKey(), Encoder().U64(kRootInode.value + 1).Take());
   }
-  auto committed = store_.Commit(transaction);
+  auto committed = store_.Commit(context, transaction);
   if (committed.ok()) return {};
   if (committed.error().code != ErrorCode::kConflict) return committed.error();
   return MakeError(ErrorCode::kAlreadyExists, "there is a filesystem here");

@@ -2,18 +2,18 @@
 
 namespace cairnfs::meta {
 
-Result<std::string> Namespace::GetXattr(InodeId inode, std::string_view name) {
+Result<std::string> Namespace::GetXattr(const Context& context, InodeId inode, std::string_view name) {
   CAIRNFS_RETURN_IF_ERROR(ValidateXattrName(name, options_));
   LookAhead ahead(store_);
   kv::KvStore& store = options_.remote ? ahead : store_;
   if (options_.remote) {
     ahead.Want(XattrKey(inode, name));
     ahead.Want(InodeKey(inode));
-    ahead.Fetch();
+    ahead.Fetch(context);
   }
-  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(XattrKey(inode, name)));
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(context, XattrKey(inode, name)));
   if (entry) return std::move(entry->value);
-  CAIRNFS_RETURN_IF_ERROR(LoadInode(store, inode));
+  CAIRNFS_RETURN_IF_ERROR(LoadInode(context, store, inode));
   return NoXattr(inode, name);
 }
 

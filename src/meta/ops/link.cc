@@ -2,18 +2,18 @@
 
 namespace cairnfs::meta {
 
-Result<Attr> Namespace::Link(InodeId inode, InodeId new_parent, std::string_view new_name) {
+Result<Attr> Namespace::Link(const Context& context, InodeId inode, InodeId new_parent, std::string_view new_name) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(new_name));
-  return RetryOnConflict("link", PaceOf(options_), [&](int attempt) -> Result<Attr> {
+  return RetryOnConflict(context, "link", PaceOf(options_), [&](int attempt) -> Result<Attr> {
     LookAhead ahead(store_);
     if (options_.remote) ahead.WantInode(inode, WithMarks::kNo);
-    kv::KvStore& store = LookAt(ahead, {{new_parent, new_name}});
-    CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(store, new_parent));
+    kv::KvStore& store = LookAt(context, ahead, {{new_parent, new_name}});
+    CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(context, store, new_parent));
     if (attempt > 0) {
-      CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(store, new_parent, new_name));
+      CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(context, store, new_parent, new_name));
       if (taken) return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(new_parent, new_name));
     }
-    CAIRNFS_ASSIGN_OR_RETURN(auto target, LoadInode(store, inode));
+    CAIRNFS_ASSIGN_OR_RETURN(auto target, LoadInode(context, store, inode));
     InodeRecord& record = target.record;
     if (IsDirectory(record)) {
       return MakeError(ErrorCode::kPermission, Describe(inode) + " is a directory and can have one link only");
@@ -35,8 +35,8 @@ Result<Attr> Namespace::Link(InodeId inode, InodeId new_parent, std::string_view
         .Put(InodeKey(inode), record.Encode())
         .Put(DentryKey(new_parent, new_name), DentryRecord{inode, record.mode & S_IFMT}.Encode());
     PutDirectoryTimes(transaction, new_parent, now);
-    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
-    return LoadAttrOrBasics(store, inode, record);
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
+    return LoadAttrOrBasics(context, store, inode, record);
   });
 }
 

@@ -20,7 +20,8 @@ Result<DentryRecord> DecodeEntry(InodeId directory, std::string_view prefix, std
 
 }  // namespace
 
-Result<std::vector<DirectoryEntry>> Namespace::ReadDirectory(InodeId directory, std::string_view after, size_t limit) {
+Result<std::vector<DirectoryEntry>> Namespace::ReadDirectory(const Context& context, InodeId directory,
+                                                             std::string_view after, size_t limit) {
   const std::string prefix = DentryPrefix(directory);
   std::string begin = prefix;
   // The least key after that of `after`, whether or not that entry is still there.
@@ -30,13 +31,13 @@ Result<std::vector<DirectoryEntry>> Namespace::ReadDirectory(InodeId directory, 
   if (options_.remote) {
     ahead.Want(InodeKey(directory));
     if (limit > 0) ahead.WantRange(begin, kv::PrefixEnd(prefix), limit);
-    ahead.Fetch();
+    ahead.Fetch(context);
   }
-  CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store, directory));
+  CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(context, store, directory));
   CAIRNFS_RETURN_IF_ERROR(CheckIsDirectory(directory, loaded.record));
   std::vector<DirectoryEntry> entries;
   if (limit == 0) return entries;
-  CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(begin, kv::PrefixEnd(prefix), limit));
+  CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(context, begin, kv::PrefixEnd(prefix), limit));
   entries.reserve(range.entries.size());
   for (const kv::KvEntry& entry : range.entries) {
     CAIRNFS_ASSIGN_OR_RETURN(const DentryRecord dentry, DecodeEntry(directory, prefix, entry.key, entry.value));
@@ -45,16 +46,16 @@ Result<std::vector<DirectoryEntry>> Namespace::ReadDirectory(InodeId directory, 
   return entries;
 }
 
-Status Namespace::VisitDirectory(InodeId directory, const EntryVisitor& visit) {
+Status Namespace::VisitDirectory(const Context& context, InodeId directory, const EntryVisitor& visit) {
   if (options_.remote) {
     for (std::string after;;) {
-      CAIRNFS_ASSIGN_OR_RETURN(const auto entries, ReadDirectory(directory, after, kEntriesPerRead));
+      CAIRNFS_ASSIGN_OR_RETURN(const auto entries, ReadDirectory(context, directory, after, kEntriesPerRead));
       for (const DirectoryEntry& entry : entries) visit(entry.name, entry.inode, entry.type);
       if (entries.size() < kEntriesPerRead) return {};
       after = entries.back().name;
     }
   }
-  CAIRNFS_ASSIGN_OR_RETURN(const auto loaded, LoadInode(store_, directory));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto loaded, LoadInode(context, store_, directory));
   CAIRNFS_RETURN_IF_ERROR(CheckIsDirectory(directory, loaded.record));
   const std::string prefix = DentryPrefix(directory);
   Status decoded;
@@ -67,7 +68,7 @@ Status Namespace::VisitDirectory(InodeId directory, const EntryVisitor& visit) {
     }
     return dentry.ok();
   };
-  CAIRNFS_RETURN_IF_ERROR(store_.VisitRange(prefix, kv::PrefixEnd(prefix), visit_entry));
+  CAIRNFS_RETURN_IF_ERROR(store_.VisitRange(context, prefix, kv::PrefixEnd(prefix), visit_entry));
   return decoded;
 }
 

@@ -2,12 +2,12 @@
 
 namespace cairnfs::meta {
 
-Result<FileState> Namespace::ReadFile(InodeId inode, WithMarks marks) {
+Result<FileState> Namespace::ReadFile(const Context& context, InodeId inode, WithMarks marks) {
   std::vector<kv::KvSpan> spans = {
       {InodeKey(inode), "", 0}, {FileKey(inode), "", 0}, {XattrKey(inode, "security.capability"), "", 0}};
   const std::string prefix = MarkPrefix(inode);
   if (marks == WithMarks::kYes) spans.push_back({prefix, kv::PrefixEnd(prefix), 0});
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(spans));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(context, spans));
   auto first = [&](size_t span) -> const kv::KvEntry* {
     const auto& entries = snapshot.ranges[span].entries;
     return entries.empty() ? nullptr : &entries.front();

@@ -2,8 +2,8 @@
 
 namespace cairnfs::meta {
 
-Result<std::string> Namespace::ReadLink(InodeId inode) {
-  CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store_, inode));
+Result<std::string> Namespace::ReadLink(const Context& context, InodeId inode) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(context, store_, inode));
   if (!S_ISLNK(loaded.record.mode)) {
     return MakeError(ErrorCode::kInvalidArgument, Describe(inode) + " is not a symbolic link");
   }

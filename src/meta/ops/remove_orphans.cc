@@ -42,10 +42,10 @@ size_t DeleteBytes(const Orphan& orphan) {
   return bytes;
 }
 
-Status AddKeys(kv::KvStore& store, const std::string& prefix, std::vector<std::string>& keys) {
+Status AddKeys(const Context& context, kv::KvStore& store, const std::string& prefix, std::vector<std::string>& keys) {
   std::string begin = prefix;
   for (bool more = true; more;) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(begin, kv::PrefixEnd(prefix), kOrphansPerPage));
+    CAIRNFS_ASSIGN_OR_RETURN(auto range, store.Range(context, begin, kv::PrefixEnd(prefix), kOrphansPerPage));
     for (kv::KvEntry& entry : range.entries) keys.push_back(std::move(entry.key));
     more = range.more && !range.entries.empty();
     if (more) begin = keys.back() + '\0';
@@ -54,11 +54,11 @@ Status AddKeys(kv::KvStore& store, const std::string& prefix, std::vector<std::s
 }
 
 // nullopt: not an orphan. `among_hosts`: other hosts may have left marks, and set a level.
-Result<std::optional<Orphan>> LoadOrphan(kv::KvStore& store, InodeId inode, bool among_hosts) {
-  CAIRNFS_ASSIGN_OR_RETURN(auto mark, store.Get(OrphanKey(inode)));
+Result<std::optional<Orphan>> LoadOrphan(const Context& context, kv::KvStore& store, InodeId inode, bool among_hosts) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto mark, store.Get(context, OrphanKey(inode)));
   if (!mark) return std::optional<Orphan>();
   Orphan orphan;
-  auto loaded = LoadInode(store, inode);
+  auto loaded = LoadInode(context, store, inode);
   if (loaded.ok()) {
     if (loaded->record.nlink > 0) return std::optional<Orphan>();
     orphan.inode_revision = loaded->revision;
@@ -66,14 +66,14 @@ Result<std::optional<Orphan>> LoadOrphan(kv::KvStore& store, InodeId inode, bool
   } else if (loaded.error().code != ErrorCode::kNotFound) {
     return loaded.error();
   }
-  CAIRNFS_RETURN_IF_ERROR(AddKeys(store, XattrPrefix(inode), orphan.keys_beside));
-  if (among_hosts) CAIRNFS_RETURN_IF_ERROR(AddKeys(store, MarkPrefix(inode), orphan.keys_beside));
+  CAIRNFS_RETURN_IF_ERROR(AddKeys(context, store, XattrPrefix(inode), orphan.keys_beside));
+  if (among_hosts) CAIRNFS_RETURN_IF_ERROR(AddKeys(context, store, MarkPrefix(inode), orphan.keys_beside));
   return std::optional(std::move(orphan));
 }
 
 // Deletes keys beside the inode's own, in transactions of their own, until the rest fits into one with these. A crash
 // in between leaves a whole orphan with fewer xattrs, which nobody can see any more.
-Status ShrinkOrphan(kv::KvStore& store, const BatchLimits& limits, Orphan& orphan) {
+Status ShrinkOrphan(const Context& context, kv::KvStore& store, const BatchLimits& limits, Orphan& orphan) {
   while (orphan.keys_beside.size() + kOwnKeysMax > limits.operations || DeleteBytes(orphan) > limits.bytes) {
     if (orphan.keys_beside.empty()) return {};
     kv::Transaction transaction;
@@ -83,13 +83,13 @@ Status ShrinkOrphan(kv::KvStore& store, const BatchLimits& limits, Orphan& orpha
       transaction.Delete(std::move(orphan.keys_beside.back()));
       orphan.keys_beside.pop_back();
     }
-    CAIRNFS_RETURN_IF_ERROR(store.Commit(transaction));
+    CAIRNFS_RETURN_IF_ERROR(store.Commit(context, transaction));
   }
   return {};
 }
 
 // Fetches what LoadOrphan asks for, in one round trip.
-void LookAtOrphans(LookAhead& ahead, std::span<const InodeId> inodes) {
+void LookAtOrphans(const Context& context, LookAhead& ahead, std::span<const InodeId> inodes) {
   for (InodeId inode : inodes) {
     ahead.Want(OrphanKey(inode));
     ahead.Want(InodeKey(inode));
@@ -97,24 +97,25 @@ void LookAtOrphans(LookAhead& ahead, std::span<const InodeId> inodes) {
       ahead.WantRange(prefix, kv::PrefixEnd(prefix), kOrphansPerPage);
     }
   }
-  ahead.Fetch();
+  ahead.Fetch(context);
 }
 
 // Deletes as many of the inodes from `first` on as fit into one transaction; returns the index of the next one.
 // Compares the I records, so that it fails when a setxattr came in between.
-Result<size_t> RemoveBatch(kv::KvStore& store, const std::vector<InodeId>& inodes, size_t first, bool among_hosts) {
+Result<size_t> RemoveBatch(const Context& context, kv::KvStore& store, const std::vector<InodeId>& inodes, size_t first,
+                           bool among_hosts) {
   const BatchLimits limits = LimitsOf(store);
   LookAhead ahead(store);
   const size_t end = among_hosts ? std::min(inodes.size(), first + kFetchedAtOnce) : inodes.size();
-  if (among_hosts) LookAtOrphans(ahead, std::span(inodes).subspan(first, end - first));
+  if (among_hosts) LookAtOrphans(context, ahead, std::span(inodes).subspan(first, end - first));
   kv::Transaction transaction;
   size_t bytes = 0;
   size_t next = first;
   for (; next < end; next++) {
     const InodeId inode = inodes[next];
-    CAIRNFS_ASSIGN_OR_RETURN(auto orphan, LoadOrphan(among_hosts ? ahead : store, inode, among_hosts));
+    CAIRNFS_ASSIGN_OR_RETURN(auto orphan, LoadOrphan(context, among_hosts ? ahead : store, inode, among_hosts));
     if (!orphan) continue;
-    CAIRNFS_RETURN_IF_ERROR(ShrinkOrphan(store, limits, *orphan));
+    CAIRNFS_RETURN_IF_ERROR(ShrinkOrphan(context, store, limits, *orphan));
     const size_t operations = transaction.writes.size() + orphan->keys_beside.size() + kOwnKeysMax;
     bytes += DeleteBytes(*orphan);
     if (!transaction.writes.empty() && (operations > limits.operations || bytes > limits.bytes)) break;
@@ -127,7 +128,7 @@ Result<size_t> RemoveBatch(kv::KvStore& store, const std::vector<InodeId>& inode
     for (std::string& key : orphan->keys_beside) transaction.Delete(std::move(key));
   }
   if (!transaction.writes.empty()) {
-    CAIRNFS_RETURN_IF_ERROR(store.Commit(transaction));
+    CAIRNFS_RETURN_IF_ERROR(store.Commit(context, transaction));
     orphan_removed.Pass();
   }
   return next;
@@ -135,12 +136,12 @@ Result<size_t> RemoveBatch(kv::KvStore& store, const std::vector<InodeId>& inode
 
 }  // namespace
 
-Status Namespace::RemoveOrphans(const std::vector<InodeId>& inodes) {
+Status Namespace::RemoveOrphans(const Context& context, const std::vector<InodeId>& inodes) {
   for (size_t next = 0; next < inodes.size();) {
-    CAIRNFS_ASSIGN_OR_RETURN(next,
-                             RetryOnConflict("the removal of orphans", PaceOf(options_), [&](int) -> Result<size_t> {
-                               return RemoveBatch(store_, inodes, next, options_.remote);
-                             }));
+    CAIRNFS_ASSIGN_OR_RETURN(
+        next, RetryOnConflict(context, "the removal of orphans", PaceOf(options_), [&](int) -> Result<size_t> {
+          return RemoveBatch(context, store_, inodes, next, options_.remote);
+        }));
   }
   return {};
 }

@@ -3,17 +3,17 @@
 
 namespace cairnfs::meta {
 
-Status Namespace::RemoveXattr(InodeId inode, std::string_view name) {
+Status Namespace::RemoveXattr(const Context& context, InodeId inode, std::string_view name) {
   CAIRNFS_RETURN_IF_ERROR(ValidateXattrName(name, options_));
-  return RetryOnConflict("removexattr", PaceOf(options_), [&](int) -> Status {
-    CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store_, inode));
+  return RetryOnConflict(context, "removexattr", PaceOf(options_), [&](int) -> Status {
+    CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(context, store_, inode));
     const std::string key = XattrKey(inode, name);
-    CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(key));
+    CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(context, key));
     if (!entry) return NoXattr(inode, name);
     loaded.record.ctime = Clock::WallTime();
     kv::Transaction transaction;
     transaction.IfRevision(InodeKey(inode), loaded.revision).Put(InodeKey(inode), loaded.record.Encode()).Delete(key);
-    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
     return {};
   });
 }

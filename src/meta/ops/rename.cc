@@ -30,8 +30,8 @@ struct Plan {
   bool unchanged = false;
 };
 
-Result<Versioned<uint64_t>> LoadMoves(kv::KvStore& store) {
-  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(MoveKey()));
+Result<Versioned<uint64_t>> LoadMoves(const Context& context, kv::KvStore& store) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(context, MoveKey()));
   if (!entry) return Versioned<uint64_t>{0, 0};
   Decoder decoder(entry->value);
   const uint64_t count = decoder.U64();
@@ -40,7 +40,7 @@ Result<Versioned<uint64_t>> LoadMoves(kv::KvStore& store) {
 }
 
 // kInvalidArgument when `directory` is `below`, or a directory above it.
-Status CheckNotAbove(kv::KvStore& store, InodeId directory, InodeId below) {
+Status CheckNotAbove(const Context& context, kv::KvStore& store, InodeId directory, InodeId below) {
   InodeId current = below;
   for (int depth = 0; depth < kDepthMax; depth++) {
     if (current == directory) {
@@ -48,7 +48,7 @@ Status CheckNotAbove(kv::KvStore& store, InodeId directory, InodeId below) {
                        "directory " + std::to_string(directory.value) + " cannot be moved below itself");
     }
     if (current == kRootInode) return {};
-    auto loaded = LoadLiveDirectory(store, current);
+    auto loaded = LoadLiveDirectory(context, store, current);
     if (!loaded.ok() && loaded.error().code == ErrorCode::kNotFound) {
       // Moved away and removed while this walk went over it: start again.
       return MakeError(ErrorCode::kConflict, loaded.error().message);
@@ -59,45 +59,45 @@ Status CheckNotAbove(kv::KvStore& store, InodeId directory, InodeId below) {
   return MakeError(ErrorCode::kCorrupt, "directory " + std::to_string(below.value) + " does not lead up to the root");
 }
 
-Status CheckAncestors(kv::KvStore& store, const RenameParams& params, Plan& plan) {
+Status CheckAncestors(const Context& context, kv::KvStore& store, const RenameParams& params, Plan& plan) {
   const bool moves_back = params.mode == RenameMode::kExchange && plan.to && IsDirectory(*plan.to);
   if (!plan.crosses || (!IsDirectory(plan.from) && !moves_back)) return {};
   if (!plan.may_move_directory) return MakeError(ErrorCode::kConflict, "a directory is where a file was");
-  CAIRNFS_ASSIGN_OR_RETURN(plan.moves, LoadMoves(store));
+  CAIRNFS_ASSIGN_OR_RETURN(plan.moves, LoadMoves(context, store));
   Status status;
-  if (IsDirectory(plan.from)) status = CheckNotAbove(store, plan.from.id(), params.to_parent);
-  if (status.ok() && moves_back) status = CheckNotAbove(store, plan.to->id(), params.from_parent);
+  if (IsDirectory(plan.from)) status = CheckNotAbove(context, store, plan.from.id(), params.to_parent);
+  if (status.ok() && moves_back) status = CheckNotAbove(context, store, plan.to->id(), params.from_parent);
   if (status.ok()) return {};
   // A walk over directories that move meanwhile may see a path that never was.
-  CAIRNFS_ASSIGN_OR_RETURN(auto moves_now, LoadMoves(store));
+  CAIRNFS_ASSIGN_OR_RETURN(auto moves_now, LoadMoves(context, store));
   if (moves_now.revision != plan.moves->revision) return MakeError(ErrorCode::kConflict, "directories moved");
   return status;
 }
 
-Status CheckReplaceable(kv::KvStore& store, const RenameParams& params, const Plan& plan) {
+Status CheckReplaceable(const Context& context, kv::KvStore& store, const RenameParams& params, const Plan& plan) {
   const std::string target = Describe(params.to_parent, params.to_name);
   if (!IsDirectory(*plan.to)) {
     if (!IsDirectory(plan.from)) return {};
     return MakeError(ErrorCode::kNotDirectory, "a directory cannot replace " + target);
   }
   if (!IsDirectory(plan.from)) return MakeError(ErrorCode::kIsDirectory, target + " is a directory");
-  CAIRNFS_ASSIGN_OR_RETURN(const bool empty, IsEmptyDirectory(store, plan.to->id()));
+  CAIRNFS_ASSIGN_OR_RETURN(const bool empty, IsEmptyDirectory(context, store, plan.to->id()));
   if (!empty) return MakeError(ErrorCode::kNotEmpty, target + " is not empty");
   return {};
 }
 
 // The checks come in the order in which Linux makes them.
-Result<Plan> MakePlan(kv::KvStore& store, const RenameParams& params, bool may_move_directory) {
+Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenameParams& params, bool may_move_directory) {
   Plan plan;
   plan.may_move_directory = may_move_directory;
   plan.crosses = params.from_parent != params.to_parent;
-  CAIRNFS_ASSIGN_OR_RETURN(plan.from, LoadEntry(store, params.from_parent, params.from_name));
-  CAIRNFS_ASSIGN_OR_RETURN(plan.to, FindEntry(store, params.to_parent, params.to_name));
+  CAIRNFS_ASSIGN_OR_RETURN(plan.from, LoadEntry(context, store, params.from_parent, params.from_name));
+  CAIRNFS_ASSIGN_OR_RETURN(plan.to, FindEntry(context, store, params.to_parent, params.to_name));
   const bool is_expected = plan.from.id() == params.expected_from.value_or(plan.from.id()) &&
                            (!plan.to || plan.to->id() == params.expected_to.value_or(plan.to->id()));
   if (!is_expected) return MakeError(ErrorCode::kStale, "the name stands for something else by now");
   if (!plan.to && plan.crosses) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(store, params.to_parent));
+    CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(context, store, params.to_parent));
     plan.to_parent_revision = directory.revision;
   }
   if (plan.to && params.mode == RenameMode::kNoReplace) {
@@ -106,13 +106,13 @@ Result<Plan> MakePlan(kv::KvStore& store, const RenameParams& params, bool may_m
   if (!plan.to && params.mode == RenameMode::kExchange) {
     return MakeError(ErrorCode::kNotFound, "there is no " + Describe(params.to_parent, params.to_name));
   }
-  CAIRNFS_RETURN_IF_ERROR(CheckAncestors(store, params, plan));
+  CAIRNFS_RETURN_IF_ERROR(CheckAncestors(context, store, params, plan));
   if (plan.to && plan.to->id() == plan.from.id()) {
     plan.unchanged = true;
     return plan;
   }
   if (plan.to && params.mode == RenameMode::kReplace) {
-    CAIRNFS_RETURN_IF_ERROR(CheckReplaceable(store, params, plan));
+    CAIRNFS_RETURN_IF_ERROR(CheckReplaceable(context, store, params, plan));
   }
   return plan;
 }
@@ -158,10 +158,10 @@ kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timesta
 
 }  // namespace
 
-Result<RenameResult> Namespace::Rename(const RenameParams& params) {
+Result<RenameResult> Namespace::Rename(const Context& context, const RenameParams& params) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(params.from_name));
   CAIRNFS_RETURN_IF_ERROR(ValidateName(params.to_name));
-  return RetryOnConflict("rename", PaceOf(options_), [&](int attempt) -> Result<RenameResult> {
+  return RetryOnConflict(context, "rename", PaceOf(options_), [&](int attempt) -> Result<RenameResult> {
     LookAhead ahead(store_);
     // A guess from what was seen last. If it is a directory after all, the next attempt knows.
     auto is_file = [&](InodeId parent, const std::string& name) {
@@ -181,8 +181,9 @@ Result<RenameResult> Namespace::Rename(const RenameParams& params) {
         ahead.Want(InodeKey(above));
       }
     }
-    kv::KvStore& store = LookAt(ahead, {{params.from_parent, params.from_name}, {params.to_parent, params.to_name}});
-    CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(store, params, may_move_directory));
+    kv::KvStore& store =
+        LookAt(context, ahead, {{params.from_parent, params.from_name}, {params.to_parent, params.to_name}});
+    CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(context, store, params, may_move_directory));
     plan.names_parents = options_.remote;
     RenameResult result;
     result.moved = plan.from.id();
@@ -195,14 +196,14 @@ Result<RenameResult> Namespace::Rename(const RenameParams& params) {
           params, plan, hints_ ? std::max(TimeFor(params.from_parent), TimeFor(params.to_parent)) : Clock::WallTime());
       if (params.guard) CAIRNFS_RETURN_IF_ERROR(params.guard(transaction));
       before_commit.Pass();
-      CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+      CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
     }
     if (hints_) hints_->NoteName(DentryKey(params.to_parent, params.to_name), plan.from.id());
     after_commit.Pass();
     if (params.mode == RenameMode::kExchange) {
       result.exchanged = plan.to->id();
     } else if (plan.to) {
-      result.replaced = LoadAttrOrBasics(store, plan.to->id(), plan.to->inode.record);
+      result.replaced = LoadAttrOrBasics(context, store, plan.to->id(), plan.to->inode.record);
     }
     return result;
   });

@@ -3,11 +3,11 @@
 
 namespace cairnfs::meta {
 
-Result<Attr> Namespace::SetAttr(InodeId inode, const AttrChanges& changes) {
-  return RetryOnConflict("setattr", PaceOf(options_), [&](int) -> Result<Attr> {
+Result<Attr> Namespace::SetAttr(const Context& context, InodeId inode, const AttrChanges& changes) {
+  return RetryOnConflict(context, "setattr", PaceOf(options_), [&](int) -> Result<Attr> {
     LookAhead ahead(store_);
-    kv::KvStore& store = LookAt(ahead, inode);
-    CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store, inode));
+    kv::KvStore& store = LookAt(context, ahead, inode);
+    CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(context, store, inode));
     InodeRecord& record = loaded.record;
     if (changes.mtime && IsRegular(record)) {
       return MakeError(ErrorCode::kInvalidArgument, "the content of " + Describe(inode) + " holds its mtime");
@@ -16,8 +16,8 @@ Result<Attr> Namespace::SetAttr(InodeId inode, const AttrChanges& changes) {
     transaction.IfRevision(InodeKey(inode), loaded.revision);
     if (IsDirectory(record) && (changes.mtime || changes.ctime)) {
       // The later of the I and the T record counts, so a time in the past needs the T record out of the way.
-      CAIRNFS_ASSIGN_OR_RETURN(auto times, store.Get(DirectoryTimesKey(inode)));
-      CAIRNFS_ASSIGN_OR_RETURN(const Attr attr, LoadAttr(store, inode, record));
+      CAIRNFS_ASSIGN_OR_RETURN(auto times, store.Get(context, DirectoryTimesKey(inode)));
+      CAIRNFS_ASSIGN_OR_RETURN(const Attr attr, LoadAttr(context, store, inode, record));
       record.mtime = attr.mtime;
       transaction.IfRevision(DirectoryTimesKey(inode), times ? times->revision : 0).Delete(DirectoryTimesKey(inode));
     }
@@ -28,8 +28,8 @@ Result<Attr> Namespace::SetAttr(InodeId inode, const AttrChanges& changes) {
     if (changes.mtime) record.mtime = *changes.mtime;
     record.ctime = changes.ctime ? *changes.ctime : Clock::WallTime();
     transaction.Put(InodeKey(inode), record.Encode());
-    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
-    return LoadAttrOrBasics(store, inode, record);
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
+    return LoadAttrOrBasics(context, store, inode, record);
   });
 }
 

@@ -5,17 +5,18 @@
 
 namespace cairnfs::meta {
 
-Status Namespace::SetXattr(InodeId inode, std::string_view name, std::string_view value, XattrMode mode) {
+Status Namespace::SetXattr(const Context& context, InodeId inode, std::string_view name, std::string_view value,
+                           XattrMode mode) {
   CAIRNFS_RETURN_IF_ERROR(ValidateXattrName(name, options_));
   if (value.size() > options_.xattr_value_bytes_max) {
     return MakeError(ErrorCode::kValueTooLarge, "the value of an extended attribute has at most " +
                                                     std::to_string(options_.xattr_value_bytes_max) + " bytes");
   }
-  return RetryOnConflict("setxattr", PaceOf(options_), [&](int) -> Status {
-    CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(store_, inode));
+  return RetryOnConflict(context, "setxattr", PaceOf(options_), [&](int) -> Status {
+    CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(context, store_, inode));
     const std::string key = XattrKey(inode, name);
     if (mode != XattrMode::kSet) {
-      CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(key));
+      CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(context, key));
       if (!entry && mode == XattrMode::kReplace) return NoXattr(inode, name);
       if (entry && mode == XattrMode::kCreate) {
         return MakeError(ErrorCode::kAlreadyExists,
@@ -27,7 +28,7 @@ Status Namespace::SetXattr(InodeId inode, std::string_view name, std::string_vie
     transaction.IfRevision(InodeKey(inode), loaded.revision)
         .Put(InodeKey(inode), loaded.record.Encode())
         .Put(key, std::string(value));
-    CAIRNFS_RETURN_IF_ERROR(store_.Commit(transaction));
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
     return {};
   });
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <memory>
 #include <stop_token>
 #include <thread>
 
@@ -92,6 +93,32 @@ TEST(Context, WhoeverIsToBeToldOfTheStopIsToldOnce) {
   }
   const Context::OnStop late(context, [&] { told++; });
   EXPECT_EQ(told, 2) << "it is stopped already";
+}
+
+TEST(Context, WithoutADeadlineItIsOverOnlyWhenItIsStopped) {
+  std::stop_source stop;
+  const Context context = Context(stop.get_token()).WithTimeout(minutes(0)).WithoutDeadline();
+  EXPECT_FALSE(context.Expired());
+  EXPECT_TRUE(context.MayExpire());
+  EXPECT_FALSE(Context().MayExpire());
+  stop.request_stop();
+  EXPECT_TRUE(context.Expired());
+}
+
+TEST(Context, WhoeverStopsItLearnsThatNobodyWaitsByIt) {
+  auto stop = std::make_shared<std::stop_source>();
+  const std::weak_ptr<std::stop_source> is_needed = stop;
+  auto context = std::make_unique<Context>(Context().WithStop(std::move(stop)));
+  auto derived = std::make_unique<Context>(context->WithTimeout(minutes(1)));
+  context.reset();
+  bool told = false;
+  auto wait = std::make_unique<Context::OnStop>(*derived, [&] { told = true; });
+  derived.reset();
+  ASSERT_FALSE(is_needed.expired());
+  is_needed.lock()->request_stop();
+  EXPECT_TRUE(told);
+  wait.reset();
+  EXPECT_TRUE(is_needed.expired());
 }
 
 }  // namespace

@@ -391,7 +391,7 @@ TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackFailsOnlyWhatNeedsIt) {
   const Status status = writer.chunks->Sync();
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find(lost.digest.ToHex()), std::string::npos) << status.error().message;
-  const auto unreadable = writer.chunks->SyncReadable(ClusterChunkStore::SyncScope::kCopies);
+  const auto unreadable = writer.chunks->SyncReadable({}, ClusterChunkStore::SyncScope::kCopies);
   ASSERT_TRUE(unreadable.ok()) << unreadable.error().message;
   ASSERT_EQ(unreadable->size(), 1u);
   EXPECT_EQ(unreadable->begin()->first, lost.digest);
@@ -399,7 +399,7 @@ TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackFailsOnlyWhatNeedsIt) {
   // Who needs it saves it once more.
   const Kept again = PutKept(writer, lost);
   ASSERT_OK(writer.chunks->Sync());
-  EXPECT_TRUE(writer.chunks->SyncReadable(ClusterChunkStore::SyncScope::kCopies)->empty());
+  EXPECT_TRUE(writer.chunks->SyncReadable({}, ClusterChunkStore::SyncScope::kCopies)->empty());
   EXPECT_EQ(CopiesOf(lost), 2u);
 }
 

@@ -381,7 +381,7 @@ TEST_F(ClusterChunkTest, ADamagedCopyElsewhereIsPassedOverAndReplaced) {
 
 size_t ProblemsOf(TestNode& node) {
   size_t count = 0;
-  Status checked = node.local->Check([&](const store::CheckProblem&) { ++count; }, {});
+  Status checked = node.local->Check({}, [&](const store::CheckProblem&) { ++count; });
   EXPECT_TRUE(checked.ok());
   return count;
 }

@@ -85,7 +85,7 @@ class FakeMembership final : public Membership {
     return {nullptr, [this, listener](void*) { cluster_.Unsubscribe(listener); }};
   }
   Result<Session> session() const override { return Session{"S", 1, {}, 1}; }
-  Result<Session> WaitForSession(std::chrono::milliseconds) const override { return session(); }
+  Result<Session> WaitForSession(const Context&) const override { return session(); }
   bool LeaseHolds() const override { return true; }
   void OnLost(std::function<void()>) override {}
   Status Rejoin() override { return {}; }

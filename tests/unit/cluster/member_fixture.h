@@ -53,58 +53,59 @@ class Line final : public kv::SharedKvStore {
   // Runs when a commit has been prepared, and before it reaches the store.
   std::function<void(const kv::Transaction&)> before_commit;
 
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override {
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
     if (cut) return Away();
-    return store_.Get(key);
+    return store_.Get(context, key);
   }
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override {
     if (cut) {
       ranges_failed++;
       return Away();
     }
-    auto range = store_.Range(begin, end, limit);
+    auto range = store_.Range(context, begin, end, limit);
     if (range.ok()) range->revision -= revisions_less;
     return range;
   }
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
     if (cut) return Away();
-    auto snapshot = store_.Read(spans);
+    auto snapshot = store_.Read(context, spans);
     if (snapshot.ok()) snapshot->revision -= revisions_less;
     return snapshot;
   }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
     if (before_commit) before_commit(transaction);
     if (cut) return Away();
-    auto revision = store_.Commit(transaction);
+    auto revision = store_.Commit(context, transaction);
     if (commits_are_unsure) return Away();
     if (answers_are_gone) return MakeError(ErrorCode::kStale, "nobody can tell whether it ran");
     if (revision.ok()) *revision -= revisions_less;
     return revision;
   }
-  Status Sync() override { return {}; }
+  Status Sync(const Context&) override { return {}; }
   kv::KvLimits limits() const override { return store_.limits(); }
 
-  Result<kv::LeaseId> GrantLease(milliseconds ttl) override {
+  Result<kv::LeaseId> GrantLease(const Context& context, milliseconds ttl) override {
     if (cut) return Away();
-    return store_.GrantLease(ttl * lease_factor.load());
+    return store_.GrantLease(context, ttl * lease_factor.load());
   }
-  Result<milliseconds> KeepLeaseAlive(kv::LeaseId lease) override {
+  Result<milliseconds> KeepLeaseAlive(const Context& context, kv::LeaseId lease) override {
     if (cut || keep_alive_fails) return Away();
-    auto left = store_.KeepLeaseAlive(lease);
+    auto left = store_.KeepLeaseAlive(context, lease);
     if (left.ok()) *left /= lease_factor.load();
     return left;
   }
-  Status RevokeLease(kv::LeaseId lease) override {
+  Status RevokeLease(const Context& context, kv::LeaseId lease) override {
     if (cut) return Away();
-    return store_.RevokeLease(lease);
+    return store_.RevokeLease(context, lease);
   }
-  Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                             kv::WatchCallbacks callbacks) override {
+  Result<std::unique_ptr<kv::KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
+                                             uint64_t after_revision, kv::WatchCallbacks callbacks) override {
     callbacks_ = callbacks;
     callbacks.changed = [this, told = callbacks.changed](std::vector<kv::KvEvent> events, uint64_t revision) {
       if (!cut && !watches_are_silent) told(std::move(events), revision);
     };
-    return store_.Watch(begin, end, after_revision, std::move(callbacks));
+    return store_.Watch(context, begin, end, after_revision, std::move(callbacks));
   }
   const kv::WatchCallbacks& callbacks() const { return callbacks_; }  // of the last watch
 
@@ -161,12 +162,12 @@ class MemberTest : public testing::Test {
     return !session.ok() && session.error().code == ErrorCode::kStale;
   }
   // Ends the lease as the store does by itself when nobody keeps it alive.
-  void EndSession(const Membership& member) { EXPECT_TRUE(store_->RevokeLease(Must(member.session()).lease).ok()); }
+  void EndSession(const Membership& member) { EXPECT_TRUE(store_->RevokeLease({}, Must(member.session()).lease).ok()); }
 
   static kv::Transaction PutOf(const std::string& key, const std::string& value = "v") {
     return kv::Transaction().Put(key, value);
   }
-  bool Exists(const std::string& key) { return Must(store_->Get(key)).has_value(); }
+  bool Exists(const std::string& key) { return Must(store_->Get({}, key)).has_value(); }
 
   std::unique_ptr<kv::KvEngine> engine_ = kv::OpenMemoryEngine();
   std::unique_ptr<kv::HostedStore> store_ = Must(kv::HostedStore::Open(*engine_));

@@ -137,11 +137,25 @@ TEST_F(MembershipTest, ACutLineLeavesItUnsureUntilTheStoreSays) {
   line_.cut = true;
   EXPECT_TRUE(Eventually([&] { return !member->LeaseHolds(); }));
   EXPECT_EQ(CodeOf(member->session()), ErrorCode::kUnavailable);
-  EXPECT_EQ(CodeOf(member->WaitForSession(milliseconds(20))), ErrorCode::kUnavailable);
+  EXPECT_EQ(CodeOf(member->WaitForSession(Context().WithTimeout(milliseconds(20)))), ErrorCode::kUnavailable);
   line_.cut = false;
-  EXPECT_EQ(Must(member->WaitForSession(milliseconds(60'000))).number, 1u);
+  EXPECT_EQ(Must(member->WaitForSession({})).number, 1u);
   EXPECT_TRUE(member->LeaseHolds());
   EXPECT_EQ(member->stats().sessions_lost_total, 0u);
+}
+
+TEST_F(MembershipTest, WhoIsStoppedDoesNotWaitForTheSession) {
+  line_.lease_factor = 100;
+  auto member = Must(Membership::Join(line_, BriefOptionsOf(1)));
+  line_.cut = true;
+  EXPECT_TRUE(Eventually([&] { return !member->LeaseHolds(); }));
+  std::stop_source stop;
+  std::thread waits(
+      [&] { EXPECT_EQ(CodeOf(member->WaitForSession(Context(stop.get_token()))), ErrorCode::kUnavailable); });
+  EXPECT_TRUE(Eventually([&] { return member->stats().session_waits == 1; }));
+  stop.request_stop();
+  waits.join();
+  EXPECT_EQ(member->stats().session_waits, 0u);
 }
 
 TEST_F(MembershipTest, AfterACutTheStoreSaysThatItIsLost) {
@@ -151,7 +165,7 @@ TEST_F(MembershipTest, AfterACutTheStoreSaysThatItIsLost) {
   EXPECT_EQ(CodeOf(member->session()), ErrorCode::kUnavailable);  // it cannot know yet
   EXPECT_TRUE(member->Rejoin().ok());                             // and does nothing as long
   line_.cut = false;
-  EXPECT_EQ(CodeOf(member->WaitForSession(milliseconds(60'000))), ErrorCode::kStale);
+  EXPECT_EQ(CodeOf(member->WaitForSession({})), ErrorCode::kStale);
 }
 
 TEST_F(MembershipTest, TheWatchTellsOfTheLossWhenNoRenewalDoes) {
@@ -189,7 +203,7 @@ TEST_F(MembershipTest, ARejoinWhoseAnswerWasLostIsTriedAgain) {
   EXPECT_TRUE(Exists(SessionKey(IdOf(1))));  // it ran
   line_.commits_are_unsure = false;
   ASSERT_TRUE(member->Rejoin().ok());
-  EXPECT_EQ(Must(store_->Get(SessionKey(IdOf(1))))->revision, Must(member->session()).revision);
+  EXPECT_EQ(Must(store_->Get({}, SessionKey(IdOf(1))))->revision, Must(member->session()).revision);
 }
 
 // --- The same data directory twice. ---
@@ -200,7 +214,7 @@ TEST_F(MembershipTest, ASessionLeftByACrashIsReplacedAtOnce) {
   line_.cut = true;  // it says nothing any more
   kv::Transaction held;
   held.writes.push_back(kv::KvWrite{"L1", "delegation", old_session.lease});
-  Must(store_->Commit(held));
+  Must(store_->Commit({}, held));
 
   const auto began = Clock::Now();
   auto restarted = Must(Membership::Join(*store_, OptionsOf(1)));
@@ -252,7 +266,7 @@ TEST_F(MembershipTest, DownForLongIsOutForAllUntilItComesBack) {
   third.reset();
   ExpectSeen(*first, "1+ 2+ 3x");
   ExpectSeen(*second, "1+ 2+ 3x");
-  auto record = OutRecord::Decode(Must(store_->Get(KeyOf(MemberKey::kOut, IdOf(3))))->value);
+  auto record = OutRecord::Decode(Must(store_->Get({}, KeyOf(MemberKey::kOut, IdOf(3))))->value);
   ASSERT_TRUE(record.ok());
   EXPECT_TRUE(record->found_by == IdOf(1) || record->found_by == IdOf(2));
   // Whoever comes later sees the same.
@@ -308,7 +322,7 @@ TEST_F(MembershipTest, ForgetRemovesWhoIsNotUp) {
   second.reset();
   ASSERT_TRUE(first->Forget(IdOf(2)).ok());
   ExpectSeen(*first, "1+");
-  EXPECT_EQ(Must(store_->Range("M", "N", 0)).entries.size(), 2u);
+  EXPECT_EQ(Must(store_->Range({}, "M", "N", 0)).entries.size(), 2u);
   second = Must(Membership::Join(*store_, OptionsOf(2)));
   ExpectSeen(*first, "1+ 2+");
 }
@@ -343,7 +357,7 @@ TEST_F(MembershipTest, AWatchThatLostItsPlaceIsMadeUpForByReading) {
   third.reset();
   EXPECT_EQ(Seen(*first), "1+");
   line_.watches_are_silent = false;
-  line_.callbacks().lost(Must(store_->Range("M", "N", 0)).revision);
+  line_.callbacks().lost(Must(store_->Range({}, "M", "N", 0)).revision);
   ExpectSeen(*first, "1+ 2+ 3-");
   second.reset();
   ExpectSeen(*first, "1+ 2- 3-");
@@ -355,7 +369,7 @@ TEST_F(MembershipTest, AReadThatFailsIsTriedAgain) {
   line_.watches_are_silent = true;
   auto second = Must(Membership::Join(*store_, OptionsOf(2)));
   line_.cut = true;
-  line_.callbacks().lost(Must(store_->Range("M", "N", 0)).revision);
+  line_.callbacks().lost(Must(store_->Range({}, "M", "N", 0)).revision);
   EXPECT_TRUE(Eventually([&] { return line_.ranges_failed >= 2; }));
   EXPECT_EQ(Seen(*first), "1+");
   line_.watches_are_silent = false;
@@ -459,23 +473,37 @@ TEST(SessionState, WhoWaitsAcrossALossIsRefused) {
     state.Lose(1, "a reason");
     state.Begin({"key", 9, 4}, Clock::SinceBoot() + std::chrono::seconds(60));
   });
-  EXPECT_EQ(CodeOf(state.Wait(milliseconds(60'000))), ErrorCode::kStale);
+  EXPECT_EQ(CodeOf(state.Wait({})), ErrorCode::kStale);
   other.join();
-  EXPECT_EQ(Must(state.Wait(milliseconds(0))).revision, 9u);
+  EXPECT_EQ(Must(state.Wait({})).revision, 9u);
+}
+
+TEST(SessionState, AStoppedContextEndsTheWait) {
+  SessionState state;
+  state.Begin({"key", 7, 3}, Clock::SinceBoot());
+  std::stop_source stop;
+  std::thread waits([&] { EXPECT_EQ(CodeOf(state.Wait(Context(stop.get_token()))), ErrorCode::kUnavailable); });
+  EXPECT_TRUE(Eventually([&] { return state.waiting_count() == 1; }));
+  stop.request_stop();
+  waits.join();
+  EXPECT_EQ(CodeOf(state.Wait(Context(stop.get_token()))), ErrorCode::kUnavailable);
+  // One that is known to live is not waited for.
+  state.Extend(1, Clock::SinceBoot() + std::chrono::seconds(60));
+  EXPECT_EQ(Must(state.Wait(Context(stop.get_token()))).revision, 7u);
 }
 
 TEST(SessionState, NobodyWaitsForAStoreThatIsGivenUp) {
-  auto patience = std::make_shared<kv::Patience>();
-  SessionState state(patience);
+  auto answers = std::make_shared<kv::AnswerWatch>();
+  SessionState state(answers);
   state.Begin({"key", 7, 3}, Clock::SinceBoot());
-  std::thread waits([&] { EXPECT_EQ(CodeOf(state.Wait(std::chrono::minutes(10))), ErrorCode::kUnavailable); });
+  std::thread waits([&] { EXPECT_EQ(CodeOf(state.Wait({})), ErrorCode::kUnavailable); });
   EXPECT_TRUE(Eventually([&] { return state.waiting_count() == 1; }));
-  patience->Limit(milliseconds(50));
+  answers->EndAfterSilence(milliseconds(50));
   waits.join();
-  EXPECT_EQ(CodeOf(state.Wait(std::chrono::minutes(10))), ErrorCode::kUnavailable);
+  EXPECT_EQ(CodeOf(state.Wait({})), ErrorCode::kUnavailable);
   // One that is known to live needs no store.
   state.Extend(1, Clock::SinceBoot() + std::chrono::seconds(60));
-  EXPECT_EQ(Must(state.Wait(milliseconds(0))).revision, 7u);
+  EXPECT_EQ(Must(state.Wait({})).revision, 7u);
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include "chunk_fixture.h"
 #include "cluster/peer_client.h"
 #include "cluster/peer_server.h"
-#include "kv/patience.h"
 
 namespace cairnfs::cluster {
 namespace {
@@ -37,14 +36,12 @@ class PeerServiceTest : public ClusterChunkTest {
     nodes_[1]->service->peers().SetHandler(&handler_);
   }
   Peers& peers() { return nodes_[0]->service->peers(); }
-  static Clock::time_point Soon(std::chrono::milliseconds time = std::chrono::seconds(20)) {
-    return Clock::Now() + time;
-  }
+  static Context Soon(std::chrono::milliseconds time = std::chrono::seconds(20)) { return Context().WithTimeout(time); }
   Handler handler_;
 };
 
 TEST_F(PeerServiceTest, HoldOrphans) {
-  auto held = peers().HoldOrphans(nodes_[1]->id, {InodeId{5}, InodeId{50}}, Soon());
+  auto held = peers().HoldOrphans(Soon(), nodes_[1]->id, {InodeId{5}, InodeId{50}});
   ASSERT_OK(held);
   EXPECT_EQ(*held, (std::vector<bool>{false, true}));
 }
@@ -52,14 +49,14 @@ TEST_F(PeerServiceTest, HoldOrphans) {
 TEST_F(PeerServiceTest, ErrorsAreToldApart) {
   NodeId stranger;
   stranger.bytes.fill(std::byte{0xee});
-  auto unknown = peers().HoldOrphans(stranger, {InodeId{1}}, Soon());
+  auto unknown = peers().HoldOrphans(Soon(), stranger, {InodeId{1}});
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().code, ErrorCode::kNotFound);
-  auto nobody = nodes_[1]->service->peers().HoldOrphans(nodes_[0]->id, {InodeId{1}}, Soon(std::chrono::seconds(1)));
+  auto nobody = nodes_[1]->service->peers().HoldOrphans(Soon(std::chrono::seconds(1)), nodes_[0]->id, {InodeId{1}});
   ASSERT_FALSE(nobody.ok());
   EXPECT_EQ(nobody.error().code, ErrorCode::kUnavailable);
   handler_.blocked = true;
-  auto late = peers().HoldOrphans(nodes_[1]->id, {InodeId{1}}, Soon(std::chrono::milliseconds(300)));
+  auto late = peers().HoldOrphans(Soon(std::chrono::milliseconds(300)), nodes_[1]->id, {InodeId{1}});
   handler_.blocked = false;
   ASSERT_FALSE(late.ok());
   EXPECT_EQ(late.error().code, ErrorCode::kUnavailable);
@@ -68,14 +65,14 @@ TEST_F(PeerServiceTest, ErrorsAreToldApart) {
 TEST_F(PeerServiceTest, AnotherNodeAtTheAddressIsNotFound) {
   // Node 1's address leads to node 2 now.
   cluster_.Edit(nodes_[0]->id, [&](NodeInfo& node) { node.address = nodes_[1]->service->address(); });
-  auto held = nodes_[1]->service->peers().HoldOrphans(nodes_[0]->id, {InodeId{1}}, Soon());
+  auto held = nodes_[1]->service->peers().HoldOrphans(Soon(), nodes_[0]->id, {InodeId{1}});
   ASSERT_FALSE(held.ok());
   EXPECT_EQ(held.error().code, ErrorCode::kNotFound);
 }
 
 TEST_F(PeerServiceTest, ANodeThatIsOutIsNotAnswered) {
   cluster_.SetState(nodes_[0]->id, NodeState::kOut);
-  auto held = peers().HoldOrphans(nodes_[1]->id, {InodeId{1}}, Soon(std::chrono::seconds(1)));
+  auto held = peers().HoldOrphans(Soon(std::chrono::seconds(1)), nodes_[1]->id, {InodeId{1}});
   ASSERT_FALSE(held.ok());
   EXPECT_EQ(held.error().code, ErrorCode::kUnavailable);
 }
@@ -85,7 +82,7 @@ TEST_F(PeerServiceTest, ABlockedHandlerDoesNotHoldUpChunks) {
   std::vector<std::thread> askers;
   for (int i = 0; i < 2; ++i) {
     askers.emplace_back(
-        [&] { EXPECT_TRUE(peers().HoldOrphans(nodes_[1]->id, {InodeId{2}}, Soon(std::chrono::minutes(2))).ok()); });
+        [&] { EXPECT_TRUE(peers().HoldOrphans(Soon(std::chrono::minutes(2)), nodes_[1]->id, {InodeId{2}}).ok()); });
   }
   EXPECT_TRUE(Eventually([&] { return handler_.running == 2; }));
   const auto chunks = MakeChunks(1, 10);
@@ -97,13 +94,12 @@ TEST_F(PeerServiceTest, ABlockedHandlerDoesNotHoldUpChunks) {
 
 TEST_F(PeerServiceTest, WhoWaitsNoMoreDoesNotWaitForAnAnswerEither) {
   handler_.blocked = true;
-  kv::Patience patience;
-  auto asked = std::async(std::launch::async, [&] {
-    const kv::Patience::OfThread of_thread(patience);
-    return peers().HoldOrphans(nodes_[1]->id, {InodeId{2}}, Soon(std::chrono::minutes(10)));
-  });
+  std::stop_source stop;
+  const Context context = Soon(std::chrono::minutes(10)).WithStop(stop.get_token());
+  auto asked =
+      std::async(std::launch::async, [&] { return peers().HoldOrphans(context, nodes_[1]->id, {InodeId{2}}); });
   EXPECT_TRUE(Eventually([&] { return handler_.running == 1; }));
-  patience.End();
+  stop.request_stop();
   EXPECT_TRUE(IsReadyWithin(asked, std::chrono::seconds(60)));
   handler_.blocked = false;
   const auto answer = asked.get();
@@ -113,7 +109,7 @@ TEST_F(PeerServiceTest, WhoWaitsNoMoreDoesNotWaitForAnAnswerEither) {
 
 TEST_F(PeerServiceTest, TakingTheHandlerAwayWaitsForItsCalls) {
   handler_.blocked = true;
-  std::thread asker([&] { static_cast<void>(peers().HoldOrphans(nodes_[1]->id, {InodeId{2}}, Soon())); });
+  std::thread asker([&] { static_cast<void>(peers().HoldOrphans(Soon(), nodes_[1]->id, {InodeId{2}})); });
   EXPECT_TRUE(Eventually([&] { return handler_.running == 1; }));
   std::thread unblocker([&] {
     Clock::SleepFor(std::chrono::milliseconds(50));
@@ -136,12 +132,12 @@ TEST_F(PeerServiceTest, AnAddressThatIsTakenIsRefused) {
 
 TEST_F(PeerServiceTest, ANodeThatComesBackIsFoundAgainSoon) {
   Down(*nodes_[1]);
-  auto away = peers().HoldOrphans(nodes_[1]->id, {InodeId{5}}, Soon(std::chrono::milliseconds(300)));
+  auto away = peers().HoldOrphans(Soon(std::chrono::milliseconds(300)), nodes_[1]->id, {InodeId{5}});
   EXPECT_FALSE(away.ok());
   Start(*nodes_[1]);
   nodes_[1]->service->peers().SetHandler(&handler_);
   const auto begin = Clock::Now();
-  ASSERT_OK(peers().HoldOrphans(nodes_[1]->id, {InodeId{5}}, Soon()));
+  ASSERT_OK(peers().HoldOrphans(Soon(), nodes_[1]->id, {InodeId{5}}));
   EXPECT_LT(Clock::Now() - begin, std::chrono::seconds(15));
 }
 

@@ -29,21 +29,26 @@ using std::chrono::milliseconds;
 class UnsureStore final : public kv::KvStore {
  public:
   explicit UnsureStore(kv::KvStore& inner) : inner_(inner) {}
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return inner_.Get(key); }
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
-    return inner_.Range(begin, end, limit);
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
+    return inner_.Get(context, key);
   }
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return inner_.Read(spans); }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override {
+    return inner_.Range(context, begin, end, limit);
+  }
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
+    return inner_.Read(context, spans);
+  }
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
     if (commits_fail_with) return MakeError(*commits_fail_with, "as the test says");
     if (next_commit_fails.exchange(false)) return MakeError(ErrorCode::kNoSpace, "as the test says");
     if (Status fits = kv::CheckLimits(transaction, limits_); !fits.ok()) return fits.error();
     if (auto tell = before_commit) tell(transaction);
-    auto committed = inner_.Commit(transaction);
+    auto committed = inner_.Commit(context, transaction);
     if (auto once = std::exchange(before_answer, nullptr)) once();
     return committed;
   }
-  Status Sync() override { return inner_.Sync(); }
+  Status Sync(const Context& context) override { return inner_.Sync(context); }
   kv::KvLimits limits() const override { return limits_; }
 
   kv::KvLimits limits_{1 << 20, 64 << 20};
@@ -60,20 +65,31 @@ class UnsureStore final : public kv::KvStore {
 class DeafStore final : public kv::SharedKvStore {
  public:
   explicit DeafStore(kv::SharedKvStore& inner) : inner_(inner) {}
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return inner_.Get(key); }
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
-    if (next_range_fails.exchange(false)) return MakeError(ErrorCode::kUnavailable, "as the test says");
-    return inner_.Range(begin, end, limit);
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
+    return inner_.Get(context, key);
   }
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return inner_.Read(spans); }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override { return inner_.Commit(transaction); }
-  Status Sync() override { return inner_.Sync(); }
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override {
+    if (next_range_fails.exchange(false)) return MakeError(ErrorCode::kUnavailable, "as the test says");
+    return inner_.Range(context, begin, end, limit);
+  }
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
+    return inner_.Read(context, spans);
+  }
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
+    return inner_.Commit(context, transaction);
+  }
+  Status Sync(const Context& context) override { return inner_.Sync(context); }
   kv::KvLimits limits() const override { return inner_.limits(); }
-  Result<kv::LeaseId> GrantLease(milliseconds ttl) override { return inner_.GrantLease(ttl); }
-  Result<milliseconds> KeepLeaseAlive(kv::LeaseId lease) override { return inner_.KeepLeaseAlive(lease); }
-  Status RevokeLease(kv::LeaseId lease) override { return inner_.RevokeLease(lease); }
-  Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                             kv::WatchCallbacks callbacks) override {
+  Result<kv::LeaseId> GrantLease(const Context& context, milliseconds ttl) override {
+    return inner_.GrantLease(context, ttl);
+  }
+  Result<milliseconds> KeepLeaseAlive(const Context& context, kv::LeaseId lease) override {
+    return inner_.KeepLeaseAlive(context, lease);
+  }
+  Status RevokeLease(const Context& context, kv::LeaseId lease) override { return inner_.RevokeLease(context, lease); }
+  Result<std::unique_ptr<kv::KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
+                                             uint64_t after_revision, kv::WatchCallbacks callbacks) override {
     auto changed = std::move(callbacks.changed);
     callbacks.changed = [this, changed = std::move(changed), lost = callbacks.lost](std::vector<kv::KvEvent> events,
                                                                                     uint64_t revision) {
@@ -81,7 +97,7 @@ class DeafStore final : public kv::SharedKvStore {
       next_range_fails = true;
       lost(revision);
     };
-    return inner_.Watch(begin, end, after_revision, std::move(callbacks));
+    return inner_.Watch(context, begin, end, after_revision, std::move(callbacks));
   }
 
   std::atomic<bool> missing{false}, next_range_fails{false};
@@ -117,19 +133,20 @@ class DelegatedStoreTest : public testing::Test {
   }
   void MakeDirectory(InodeId id) {
     ASSERT_TRUE(
-        store_->Commit(kv::Transaction().IfAbsent(InodeKey(id)).Put(InodeKey(id), RecordOf(S_IFDIR, kRootInode))).ok());
+        store_->Commit({}, kv::Transaction().IfAbsent(InodeKey(id)).Put(InodeKey(id), RecordOf(S_IFDIR, kRootInode)))
+            .ok());
   }
   void MakeFile(InodeId id, InodeId parent) {
-    ASSERT_TRUE(store_->Commit(kv::Transaction().Put(InodeKey(id), RecordOf(S_IFREG, parent))).ok());
+    ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(InodeKey(id), RecordOf(S_IFREG, parent))).ok());
   }
   static void ReadUntilHeld(Host& host, const std::string& key, uint64_t held) {
     const auto until = Clock::Now() + std::chrono::seconds(60);
     while (host.names->Stats().held < held && Clock::Now() < until) {
-      ASSERT_TRUE(host.names->Get(key).ok());
+      ASSERT_TRUE(host.names->Get({}, key).ok());
       Clock::SleepFor(milliseconds(1));
     }
     ASSERT_EQ(host.names->Stats().held, held);
-    ASSERT_TRUE(host.names->Get(key).ok());  // and it is remembered
+    ASSERT_TRUE(host.names->Get({}, key).ok());  // and it is remembered
   }
 
   std::unique_ptr<kv::KvEngine> engine_;
@@ -139,7 +156,7 @@ class DelegatedStoreTest : public testing::Test {
 inline constexpr InodeId kDirectory{100}, kOther{101}, kFile{200};
 
 inline std::optional<std::string> ValueOf(DelegatedStore& names, const std::string& key) {
-  auto entry = names.Get(key);
+  auto entry = names.Get({}, key);
   EXPECT_TRUE(entry.ok());
   if (!entry.ok() || !*entry) return std::nullopt;
   return (*entry)->value;

@@ -1,4 +1,5 @@
 // How a delegation is had back from those that hold it.
+#include "../../support/eventually.h"
 #include "delegated_fixture.h"
 
 namespace cairnfs::coherence {
@@ -15,6 +16,12 @@ class DelegatedRecallTest : public DelegatedStoreTest {
       return options;
     }
   };
+  void TakeAndHearOfNoRecall(const FakeSession& holder) {
+    kv::Transaction take;
+    take.writes.push_back({DelegationKey(kDirectory, holder.self()), "", holder.lease()});
+    ASSERT_TRUE(store_->Commit({}, take).ok());
+  }
+  static kv::Transaction PutOfA() { return kv::Transaction().Put(DentryKey(kDirectory, "a"), "1"); }
 };
 
 TEST_F(DelegatedRecallTest, MoreHoldersThanATransactionHasRoomForAreRecalled) {
@@ -27,11 +34,11 @@ TEST_F(DelegatedRecallTest, MoreHoldersThanATransactionHasRoomForAreRecalled) {
   }
   Host writer(*store_, 9);
   writer.fenced.limits_.operations_per_transaction_max = 4;
-  auto committed = writer.names->Commit(kv::Transaction().Put(key, "1"));
+  auto committed = writer.names->Commit({}, kv::Transaction().Put(key, "1"));
   ASSERT_TRUE(committed.ok()) << committed.error().message;
   EXPECT_EQ(writer.names->Stats().recalled_total, kHolders);
   for (const auto& reader : readers) EXPECT_EQ(ValueOf(*reader->names, key), "1");
-  EXPECT_TRUE(store_->Range("Q", "R", 0)->entries.empty());
+  EXPECT_TRUE(store_->Range({}, "Q", "R", 0)->entries.empty());
 }
 
 // As just after an outage: the store answers again, and the next renewal is yet to come.
@@ -41,7 +48,7 @@ TEST_F(DelegatedRecallTest, ARecallWaitsUntilTheSessionIsKnownToLive) {
   ReadUntilHeld(reader, key, 1);
   writer.membership.LetLeaseEnd();
   ASSERT_FALSE(writer.membership.session().ok());
-  auto committed = writer.names->Commit(kv::Transaction().Put(key, "1"));
+  auto committed = writer.names->Commit({}, kv::Transaction().Put(key, "1"));
   ASSERT_TRUE(committed.ok()) << committed.error().message;
   EXPECT_EQ(ValueOf(*reader.names, key), "1");
 }
@@ -52,11 +59,11 @@ TEST_F(DelegatedRecallTest, ARecallThatWasNotAnsweredIsAskedAgain) {
   const std::string key = DentryKey(kDirectory, "a");
   ReadUntilHeld(reader, key, 1);
   reader.fenced.next_commit_fails = true;  // which gives it back
-  auto committed = writer.names->Commit(kv::Transaction().Put(key, "1"));
+  auto committed = writer.names->Commit({}, kv::Transaction().Put(key, "1"));
   ASSERT_TRUE(committed.ok()) << committed.error().message;
   EXPECT_FALSE(reader.fenced.next_commit_fails);
   EXPECT_EQ(ValueOf(*reader.names, key), "1");
-  EXPECT_TRUE(store_->Range("Q", "R", 0)->entries.empty());
+  EXPECT_TRUE(store_->Range({}, "Q", "R", 0)->entries.empty());
 }
 
 // Its own watch is broken when the recall comes, and then what it missed cannot be read.
@@ -67,10 +74,44 @@ TEST_F(DelegatedRecallTest, ARecallThatWasMissedIsAskedAgain) {
   const std::string key = DentryKey(kDirectory, "a");
   ReadUntilHeld(reader, key, 1);
   deaf.missing = true;
-  auto committed = writer.names->Commit(kv::Transaction().Put(key, "1"));
+  auto committed = writer.names->Commit({}, kv::Transaction().Put(key, "1"));
   ASSERT_TRUE(committed.ok()) << committed.error().message;
   EXPECT_FALSE(deaf.missing);
   EXPECT_EQ(ValueOf(*reader.names, key), "1");
+}
+
+// It may have been interrupted, or be of a mount that ends.
+TEST_F(DelegatedRecallTest, AStoppedCallerDoesNotWaitForARecall) {
+  Host writer(*store_, 2);
+  FakeSession holder(*store_, 1, std::chrono::minutes(10));
+  TakeAndHearOfNoRecall(holder);
+  std::stop_source stop;
+  Result<uint64_t> committed = 0;
+  std::thread commits([&] { committed = writer.names->Commit(Context(stop.get_token()), PutOfA()); });
+  EXPECT_TRUE(Eventually([&] { return (*store_->Get({}, RecallKey(holder.self(), kDirectory))).has_value(); }));
+  stop.request_stop();
+  commits.join();
+  ASSERT_FALSE(committed.ok());
+  EXPECT_EQ(committed.error().code, ErrorCode::kUnavailable);
+  EXPECT_FALSE((*store_->Get({}, DentryKey(kDirectory, "a"))).has_value());
+  // Whoever asks next has it given back.
+  ASSERT_TRUE(store_->RevokeLease({}, holder.lease()).ok());
+  EXPECT_TRUE(writer.names->Commit({}, PutOfA()).ok());
+}
+
+TEST_F(DelegatedRecallTest, ARecallIsWaitedForNoLongerThanTheCallerHasTime) {
+  Host writer(*store_, 2);
+  FakeSession holder(*store_, 1, std::chrono::minutes(10));
+  TakeAndHearOfNoRecall(holder);
+  const auto begin = Clock::Now();
+  auto committed = writer.names->Commit(Context().WithTimeout(std::chrono::seconds(10)), PutOfA());
+  ASSERT_FALSE(committed.ok());
+  EXPECT_EQ(committed.error().code, ErrorCode::kUnavailable);
+  EXPECT_GE(Clock::Now() - begin, std::chrono::seconds(10));
+  committed = writer.names->Commit({}, PutOfA());
+  ASSERT_FALSE(committed.ok());
+  EXPECT_EQ(committed.error().code, ErrorCode::kUnavailable);
+  EXPECT_GE(Clock::Now() - begin, std::chrono::seconds(10) + DelegationOptions().recall_wait_max);
 }
 
 // Of two that ask, the first to be done leaves the other's question.
@@ -79,19 +120,17 @@ TEST_F(DelegatedRecallTest, ARecallOfSomebodyElseIsNotTakenBack) {
   Host writer(*store_, 2);
   FakeSession holder(*store_, 1, std::chrono::minutes(10));  // which hears of no recall
   const std::string recall = RecallKey(holder.self(), kDirectory);
-  kv::Transaction take;
-  take.writes.push_back({DelegationKey(kDirectory, holder.self()), "", holder.lease()});
-  ASSERT_TRUE(store_->Commit(take).ok());
+  TakeAndHearOfNoRecall(holder);
   writer.fenced.before_commit = [&](const kv::Transaction& transaction) {
     if (transaction.writes.front().key != recall) return;
     writer.fenced.before_commit = nullptr;
     writer.fenced.before_answer = [&] {
-      ASSERT_TRUE(store_->Commit(kv::Transaction().Put(recall, "somebody else")).ok());
-      ASSERT_TRUE(store_->RevokeLease(holder.lease()).ok());
+      ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(recall, "somebody else")).ok());
+      ASSERT_TRUE(store_->RevokeLease({}, holder.lease()).ok());
     };
   };
-  ASSERT_TRUE(writer.names->Commit(kv::Transaction().Put(key, "1")).ok());
-  auto left = store_->Get(recall);
+  ASSERT_TRUE(writer.names->Commit({}, kv::Transaction().Put(key, "1")).ok());
+  auto left = store_->Get({}, recall);
   ASSERT_TRUE(left.ok() && *left);
   EXPECT_EQ((*left)->value, "somebody else");
 }

@@ -11,7 +11,7 @@ namespace cairnfs::coherence {
 namespace {
 
 TEST_F(DelegatedStoreTest, ReadsOfAMuchReadDirectoryComeFromMemory) {
-  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(DentryKey(kDirectory, "c"), "old")).ok());
+  ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(DentryKey(kDirectory, "c"), "old")).ok());
   Host host(*store_, 1);
   ReadUntilHeld(host, DentryKey(kDirectory, "a"), 1);
   const uint64_t before = host.names->Stats().read_total;
@@ -28,15 +28,15 @@ TEST_F(DelegatedStoreTest, ReadsOfAMuchReadDirectoryComeFromMemory) {
 // The reader is held up after it asked for its session.
 TEST_F(DelegatedStoreTest, WhatWasHeldInTheSessionBeforeIsNotAnswered) {
   const std::string key = DentryKey(kDirectory, "latest");
-  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(key, "old")).ok());
+  ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(key, "old")).ok());
   Host reader(*store_, 1), writer(*store_, 2);
   ReadUntilHeld(reader, key, 1);
   bool is_asked = false;  // the first call is the one before the look at what is held
   reader.membership.between_calls = [&] {
     is_asked = true;
     reader.membership.between_calls = [&] {
-      ASSERT_TRUE(store_->RevokeLease(reader.membership.lease()).ok());
-      ASSERT_TRUE(writer.names->Commit(kv::Transaction().Put(key, "new")).ok());
+      ASSERT_TRUE(store_->RevokeLease({}, reader.membership.lease()).ok());
+      ASSERT_TRUE(writer.names->Commit({}, kv::Transaction().Put(key, "new")).ok());
       reader.membership.Begin(*store_, std::chrono::minutes(10));
     };
   };
@@ -48,7 +48,7 @@ TEST_F(DelegatedStoreTest, ANameMadeElsewhereIsNoLongerAbsent) {
   Host reader(*store_, 1), writer(*store_, 2);
   ReadUntilHeld(reader, DentryKey(kDirectory, "a"), 1);
   EXPECT_EQ(ValueOf(*reader.names, DentryKey(kDirectory, "b")), std::nullopt);
-  ASSERT_TRUE(writer.names->Commit(kv::Transaction().Put(DentryKey(kDirectory, "b"), "new")).ok());
+  ASSERT_TRUE(writer.names->Commit({}, kv::Transaction().Put(DentryKey(kDirectory, "b"), "new")).ok());
   EXPECT_EQ(ValueOf(*reader.names, DentryKey(kDirectory, "b")), "new");
 }
 
@@ -57,7 +57,7 @@ TEST_F(DelegatedStoreTest, ADirectoryWithTooManyNamesIsReadNameByName) {
   for (int first = 0; first < kNames; first += 1000) {
     kv::Transaction transaction;
     for (int i = first; i < first + 1000; i++) transaction.Put(DentryKey(kDirectory, std::to_string(i)), "x");
-    ASSERT_TRUE(store_->Commit(transaction).ok());
+    ASSERT_TRUE(store_->Commit({}, transaction).ok());
   }
   Host host(*store_, 1);
   ReadUntilHeld(host, DentryKey(kDirectory, "0"), 1);
@@ -76,10 +76,10 @@ TEST_F(DelegatedStoreTest, AnOwnChangeIsSeenBeforeItsAnswer) {
     EXPECT_EQ(ValueOf(*host.names, key), "1");
     EXPECT_EQ(ValueOf(*host.names, absent), "2");
     // Whose answer comes last is not known here to be whose value stays.
-    ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(key, "3")).ok());
+    ASSERT_TRUE(host.names->Commit({}, kv::Transaction().Put(key, "3")).ok());
     EXPECT_EQ(ValueOf(*host.names, key), "3");
   };
-  ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(key, "1").Put(absent, "2")).ok());
+  ASSERT_TRUE(host.names->Commit({}, kv::Transaction().Put(key, "1").Put(absent, "2")).ok());
   EXPECT_EQ(ValueOf(*host.names, key), "3");
   EXPECT_EQ(ValueOf(*host.names, absent), "2");
 }
@@ -90,22 +90,22 @@ TEST_F(DelegatedStoreTest, RangesFollowOwnChanges) {
   Host host(*store_, 1);
   const std::string begin = MarkPrefix(kFile), end = kv::PrefixEnd(begin);
   ReadUntilHeld(host, InodeKey(kFile), 1);
-  EXPECT_TRUE(host.names->Range(begin, end, 0)->entries.empty());
+  EXPECT_TRUE(host.names->Range({}, begin, end, 0)->entries.empty());
   const std::string first = begin + std::string(16, 'a'), second = begin + std::string(16, 'b');
   const uint64_t before = host.names->Stats().read_total;
-  ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(second, "2")).ok());
-  ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(first, "1")).ok());
-  ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(second, "3")).ok());
-  auto range = host.names->Range(begin, end, 0);
-  const auto there = store_->Range(begin, end, 0);
+  ASSERT_TRUE(host.names->Commit({}, kv::Transaction().Put(second, "2")).ok());
+  ASSERT_TRUE(host.names->Commit({}, kv::Transaction().Put(first, "1")).ok());
+  ASSERT_TRUE(host.names->Commit({}, kv::Transaction().Put(second, "3")).ok());
+  auto range = host.names->Range({}, begin, end, 0);
+  const auto there = store_->Range({}, begin, end, 0);
   ASSERT_EQ(range->entries.size(), 2U);
   for (size_t i = 0; i < 2; i++) {
     EXPECT_EQ(range->entries[i].key, there->entries[i].key);
     EXPECT_EQ(range->entries[i].value, there->entries[i].value);
     EXPECT_EQ(range->entries[i].revision, there->entries[i].revision);
   }
-  ASSERT_TRUE(host.names->Commit(kv::Transaction().Delete(first).Delete(begin + "none")).ok());
-  EXPECT_EQ(host.names->Range(begin, end, 0)->entries.size(), 1U);
+  ASSERT_TRUE(host.names->Commit({}, kv::Transaction().Delete(first).Delete(begin + "none")).ok());
+  EXPECT_EQ(host.names->Range({}, begin, end, 0)->entries.size(), 1U);
   EXPECT_EQ(host.names->Stats().read_total, before);
 }
 
@@ -115,12 +115,12 @@ TEST_F(DelegatedStoreTest, ARefusalIsNoReasonToRest) {
   for (ErrorCode refusal : {ErrorCode::kTooLarge, ErrorCode::kNotFound}) {
     ReadUntilHeld(host, key, 1);
     host.fenced.commits_fail_with = refusal;
-    EXPECT_FALSE(host.names->Commit(kv::Transaction().Put(key, "1")).ok());
+    EXPECT_FALSE(host.names->Commit({}, kv::Transaction().Put(key, "1")).ok());
     host.fenced.commits_fail_with.reset();
     EXPECT_EQ(host.names->Stats().held, 1U);
   }
   host.fenced.commits_fail_with = ErrorCode::kUnavailable;
-  EXPECT_FALSE(host.names->Commit(kv::Transaction().Put(key, "1")).ok());
+  EXPECT_FALSE(host.names->Commit({}, kv::Transaction().Put(key, "1")).ok());
   host.fenced.commits_fail_with.reset();
   EXPECT_EQ(host.names->Stats().held, 0U) << "it may run yet";
   for (int i = 0; i < 20; i++) EXPECT_EQ(ValueOf(*host.names, key), std::nullopt);
@@ -132,26 +132,26 @@ TEST_F(DelegatedStoreTest, AChangeElsewhereIsSeenAtOnce) {
   const std::string key = DentryKey(kDirectory, "a");
   for (int i = 0; i < 5; i++) {
     ReadUntilHeld(reader, key, 1);
-    ASSERT_TRUE(writer.names->Commit(kv::Transaction().Put(key, std::to_string(i))).ok());
+    ASSERT_TRUE(writer.names->Commit({}, kv::Transaction().Put(key, std::to_string(i))).ok());
     EXPECT_EQ(ValueOf(*reader.names, key), std::to_string(i));
   }
   EXPECT_GE(writer.names->Stats().recalled_total, 5U);
-  EXPECT_TRUE(store_->Range("Q", "R", 0)->entries.empty());  // no recall is left behind
+  EXPECT_TRUE(store_->Range({}, "Q", "R", 0)->entries.empty());  // no recall is left behind
 }
 
 TEST_F(DelegatedStoreTest, OwnChangesAreSeenWithoutARead) {
   Host host(*store_, 1);
   const std::string key = DentryKey(kDirectory, "a");
   ReadUntilHeld(host, key, 1);
-  ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(key, "x")).ok());
+  ASSERT_TRUE(host.names->Commit({}, kv::Transaction().Put(key, "x")).ok());
   const uint64_t before = host.names->Stats().read_total;
-  auto entry = host.names->Get(key);
+  auto entry = host.names->Get({}, key);
   ASSERT_TRUE(entry.ok() && *entry);
   EXPECT_EQ((*entry)->value, "x");
-  EXPECT_EQ((*entry)->revision, (*store_->Get(key))->revision);
+  EXPECT_EQ((*entry)->revision, (*store_->Get({}, key))->revision);
   EXPECT_EQ(host.names->Stats().read_total, before);
   EXPECT_EQ(host.names->Stats().held, 1U);
-  ASSERT_TRUE(host.names->Commit(kv::Transaction().Delete(key)).ok());
+  ASSERT_TRUE(host.names->Commit({}, kv::Transaction().Delete(key)).ok());
   EXPECT_EQ(ValueOf(*host.names, key), std::nullopt);
 }
 
@@ -159,11 +159,11 @@ TEST_F(DelegatedStoreTest, ListingsAreForgottenWithTheirEntries) {
   Host reader(*store_, 1), writer(*store_, 2);
   const std::string begin = DentryPrefix(kDirectory), end = kv::PrefixEnd(begin);
   ReadUntilHeld(reader, DentryKey(kDirectory, "a"), 1);
-  EXPECT_TRUE(reader.names->Range(begin, end, 10)->entries.empty());
-  ASSERT_TRUE(reader.names->Commit(kv::Transaction().Put(DentryKey(kDirectory, "a"), "1")).ok());
-  EXPECT_EQ(reader.names->Range(begin, end, 10)->entries.size(), 1U);
-  ASSERT_TRUE(writer.names->Commit(kv::Transaction().Put(DentryKey(kDirectory, "b"), "2")).ok());
-  EXPECT_EQ(reader.names->Range(begin, end, 10)->entries.size(), 2U);
+  EXPECT_TRUE(reader.names->Range({}, begin, end, 10)->entries.empty());
+  ASSERT_TRUE(reader.names->Commit({}, kv::Transaction().Put(DentryKey(kDirectory, "a"), "1")).ok());
+  EXPECT_EQ(reader.names->Range({}, begin, end, 10)->entries.size(), 1U);
+  ASSERT_TRUE(writer.names->Commit({}, kv::Transaction().Put(DentryKey(kDirectory, "b"), "2")).ok());
+  EXPECT_EQ(reader.names->Range({}, begin, end, 10)->entries.size(), 2U);
 }
 
 TEST_F(DelegatedStoreTest, RecordsOfAFileAreCoveredByItsDirectory) {
@@ -173,7 +173,7 @@ TEST_F(DelegatedStoreTest, RecordsOfAFileAreCoveredByItsDirectory) {
   ReadUntilHeld(reader, InodeKey(kFile), 1);
   EXPECT_EQ(ValueOf(*reader.names, FileKey(kFile)), std::nullopt);
   EXPECT_EQ(ValueOf(*reader.names, FileKey(kFile)), std::nullopt);
-  ASSERT_TRUE(writer.names->Commit(kv::Transaction().Put(FileKey(kFile), "content")).ok());
+  ASSERT_TRUE(writer.names->Commit({}, kv::Transaction().Put(FileKey(kFile), "content")).ok());
   EXPECT_EQ(ValueOf(*reader.names, FileKey(kFile)), "content");
 }
 
@@ -185,17 +185,17 @@ TEST_F(DelegatedStoreTest, AFileThatMovesTakesItsRecordsAlong) {
   ReadUntilHeld(reader, InodeKey(kFile), 1);
   ReadUntilHeld(reader, DentryKey(kOther, "x"), 2);
   // The writer knows it in the first directory, and moves it; then changes it where it is.
-  auto before = writer.names->Get(InodeKey(kFile));
+  auto before = writer.names->Get({}, InodeKey(kFile));
   ASSERT_TRUE(before.ok() && *before);
   ASSERT_TRUE(writer.names
-                  ->Commit(kv::Transaction()
-                               .IfRevision(InodeKey(kFile), (*before)->revision)
-                               .Put(InodeKey(kFile), RecordOf(S_IFREG, kOther)))
+                  ->Commit({}, kv::Transaction()
+                                   .IfRevision(InodeKey(kFile), (*before)->revision)
+                                   .Put(InodeKey(kFile), RecordOf(S_IFREG, kOther)))
                   .ok());
   EXPECT_EQ(ValueOf(*reader.names, InodeKey(kFile)), RecordOf(S_IFREG, kOther));
   ReadUntilHeld(reader, InodeKey(kFile), 1);
   Host third(*store_, 3);
-  ASSERT_TRUE(third.names->Commit(kv::Transaction().Put(FileKey(kFile), "new")).ok());
+  ASSERT_TRUE(third.names->Commit({}, kv::Transaction().Put(FileKey(kFile), "new")).ok());
   EXPECT_EQ(ValueOf(*reader.names, FileKey(kFile)), "new");
 }
 
@@ -206,17 +206,17 @@ TEST_F(DelegatedStoreTest, WhereAFileLayBeforeTheDirectoryWasHeldIsNotTrusted) {
   MakeFile(kFile, kDirectory);
   Host reader(*store_, 1), writer(*store_, 2);
   ReadUntilHeld(reader, InodeKey(kFile), 1);
-  auto before = writer.names->Get(InodeKey(kFile));
+  auto before = writer.names->Get({}, InodeKey(kFile));
   ASSERT_TRUE(before.ok() && *before);
   ASSERT_TRUE(writer.names
-                  ->Commit(kv::Transaction()
-                               .IfRevision(InodeKey(kFile), (*before)->revision)
-                               .Put(InodeKey(kFile), RecordOf(S_IFREG, kOther)))
+                  ->Commit({}, kv::Transaction()
+                                   .IfRevision(InodeKey(kFile), (*before)->revision)
+                                   .Put(InodeKey(kFile), RecordOf(S_IFREG, kOther)))
                   .ok());
   ReadUntilHeld(reader, DentryKey(kDirectory, "x"), 1);
   EXPECT_EQ(ValueOf(*reader.names, FileKey(kFile)), std::nullopt);
   Host third(*store_, 3);
-  ASSERT_TRUE(third.names->Commit(kv::Transaction().Put(FileKey(kFile), "new")).ok());
+  ASSERT_TRUE(third.names->Commit({}, kv::Transaction().Put(FileKey(kFile), "new")).ok());
   EXPECT_EQ(ValueOf(*reader.names, FileKey(kFile)), "new");
 }
 
@@ -229,8 +229,8 @@ TEST_F(DelegatedStoreTest, WhatComesBackIsNotAsItWasRemembered) {
   ReadUntilHeld(host, DentryKey(kOther, "x"), 2);
   EXPECT_EQ(ValueOf(*host.names, FileKey(kFile)), std::nullopt);
   for (InodeId to : {kOther, kDirectory}) {
-    ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(InodeKey(kFile), RecordOf(S_IFREG, to))).ok());
-    ASSERT_TRUE(host.names->Commit(kv::Transaction().Put(FileKey(kFile), "in " + std::to_string(to.value))).ok());
+    ASSERT_TRUE(host.names->Commit({}, kv::Transaction().Put(InodeKey(kFile), RecordOf(S_IFREG, to))).ok());
+    ASSERT_TRUE(host.names->Commit({}, kv::Transaction().Put(FileKey(kFile), "in " + std::to_string(to.value))).ok());
   }
   EXPECT_EQ(ValueOf(*host.names, FileKey(kFile)), "in 100");
   EXPECT_EQ(ValueOf(*host.names, InodeKey(kFile)), RecordOf(S_IFREG, kDirectory));
@@ -251,8 +251,8 @@ TEST_F(DelegatedStoreTest, AConflictOfTheCallersOwnIsOne) {
   Host reader(*store_, 1), writer(*store_, 2);
   const std::string key = DentryKey(kDirectory, "a");
   ReadUntilHeld(reader, key, 1);
-  ASSERT_TRUE(writer.names->Commit(kv::Transaction().IfAbsent(key).Put(key, "1")).ok());
-  auto again = writer.names->Commit(kv::Transaction().IfAbsent(key).Put(key, "2"));
+  ASSERT_TRUE(writer.names->Commit({}, kv::Transaction().IfAbsent(key).Put(key, "1")).ok());
+  auto again = writer.names->Commit({}, kv::Transaction().IfAbsent(key).Put(key, "2"));
   ASSERT_FALSE(again.ok());
   EXPECT_EQ(again.error().code, ErrorCode::kConflict);
 }
@@ -264,9 +264,9 @@ TEST_F(DelegatedStoreTest, AHolderThatIsGoneDelaysAChangeByItsLeaseAtMost) {
     ReadUntilHeld(reader, key, 1);
   }
   Host writer(*store_, 2);
-  ASSERT_TRUE(writer.names->Commit(kv::Transaction().Put(key, "1")).ok());
-  EXPECT_TRUE(store_->Range("L", "M", 0)->entries.empty());
-  EXPECT_TRUE(store_->Range("Q", "R", 0)->entries.empty());
+  ASSERT_TRUE(writer.names->Commit({}, kv::Transaction().Put(key, "1")).ok());
+  EXPECT_TRUE(store_->Range({}, "L", "M", 0)->entries.empty());
+  EXPECT_TRUE(store_->Range({}, "Q", "R", 0)->entries.empty());
 }
 
 TEST_F(DelegatedStoreTest, PastItsLeaseAHostAnswersNothingFromMemory) {
@@ -302,16 +302,16 @@ int CountStaleReads(kv::SharedKvStore& store, int operations_per_host) {
         if (random() % 100 == 0) Clock::SleepFor(milliseconds(1));
         const int name = static_cast<int>(random() % kNames);
         if (random() % 20 == 0) {
-          auto entry = names.Get(key_of(name));
+          auto entry = names.Get({}, key_of(name));
           if (!entry.ok()) continue;
           const uint64_t number = *entry ? std::stoull((*entry)->value) + 1 : 1;
-          auto done = names.Commit(kv::Transaction()
-                                       .IfRevision(key_of(name), *entry ? (*entry)->revision : 0)
-                                       .Put(key_of(name), std::to_string(number)));
+          auto done = names.Commit({}, kv::Transaction()
+                                           .IfRevision(key_of(name), *entry ? (*entry)->revision : 0)
+                                           .Put(key_of(name), std::to_string(number)));
           if (done.ok()) raise(told[name], number);
         } else {
           const uint64_t least = told[name].load();
-          auto entry = names.Get(key_of(name));
+          auto entry = names.Get({}, key_of(name));
           if (!entry.ok()) continue;
           if ((*entry ? std::stoull((*entry)->value) : 0) < least) stale++;
         }

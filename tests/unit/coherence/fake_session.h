@@ -24,18 +24,18 @@ class FakeSession final : public cluster::Membership {
   }
   // The first session, or another.
   void Begin(kv::SharedKvStore& store, milliseconds ttl) {
-    auto lease = store.GrantLease(ttl);
+    auto lease = store.GrantLease({}, ttl);
     EXPECT_TRUE(lease.ok());
     session_.lease = *lease;
     session_.number++;
     kv::Transaction transaction;
     transaction.writes.push_back({session_.key, "", session_.lease});
-    session_.revision = *store.Commit(transaction);
+    session_.revision = *store.Commit({}, transaction);
     expires_ = Clock::Now() + ttl;
   }
   const cluster::NodeId& self() const override { return self_; }
   cluster::ViewPtr view() const override { return std::make_shared<cluster::View>(); }
-  Result<Session> WaitForSession(milliseconds) const override { return session_; }
+  Result<Session> WaitForSession(const Context&) const override { return session_; }
   void ReportLost(const Session&, const Loss&) override {}
   cluster::MembershipStats stats() const override { return {}; }
   std::shared_ptr<void> OnChange(std::function<void(const cluster::ViewPtr&)>) override { return nullptr; }

@@ -20,22 +20,22 @@ class FencedStoreTest : public MemberTest {
 TEST_F(FencedStoreTest, CommitsAndReadsAsTheStoreDoes) {
   auto member = Must(Membership::Join(line_, OptionsOf(1)));
   auto fenced = Fence(*member);
-  const uint64_t revision = Must(fenced->Commit(PutOf("a").Put("b", "w")));
-  EXPECT_EQ(Must(fenced->Get("a"))->revision, revision);
-  EXPECT_EQ(Must(fenced->Range("a", "c", 0)).entries.size(), 2u);
+  const uint64_t revision = Must(fenced->Commit({}, PutOf("a").Put("b", "w")));
+  EXPECT_EQ(Must(fenced->Get({}, "a"))->revision, revision);
+  EXPECT_EQ(Must(fenced->Range({}, "a", "c", 0)).entries.size(), 2u);
   const std::vector<kv::KvSpan> spans{{"a", "", 0}, {"b", "", 0}};
-  EXPECT_EQ(Must(fenced->Read(spans)).ranges[1].entries[0].value, "w");
-  EXPECT_TRUE(fenced->Sync().ok());
+  EXPECT_EQ(Must(fenced->Read({}, spans)).ranges[1].entries[0].value, "w");
+  EXPECT_TRUE(fenced->Sync({}).ok());
 }
 
 TEST_F(FencedStoreTest, TheCallersConflictIsTheCallers) {
   auto member = Must(Membership::Join(line_, OptionsOf(1)));
   auto fenced = Fence(*member);
-  Must(fenced->Commit(PutOf("a")));
-  EXPECT_EQ(CodeOf(fenced->Commit(PutOf("a").IfAbsent("a"))), ErrorCode::kConflict);
+  Must(fenced->Commit({}, PutOf("a")));
+  EXPECT_EQ(CodeOf(fenced->Commit({}, PutOf("a").IfAbsent("a"))), ErrorCode::kConflict);
   kv::Transaction leased;
   leased.writes.push_back(kv::KvWrite{"c", "v", 12345});
-  EXPECT_EQ(CodeOf(fenced->Commit(leased)), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf(fenced->Commit({}, leased)), ErrorCode::kNotFound);
   EXPECT_TRUE(member->session().ok());
 }
 
@@ -46,13 +46,13 @@ TEST_F(FencedStoreTest, WhatWasPreparedBeforeTheLossIsRefusedAfterIt) {
   line_.watches_are_silent = true;  // the host does not know
   line_.keep_alive_fails = true;
   line_.before_commit = [&](const kv::Transaction&) { EndSession(*member); };
-  EXPECT_EQ(CodeOf(fenced->Commit(PutOf("a"))), ErrorCode::kStale);
+  EXPECT_EQ(CodeOf(fenced->Commit({}, PutOf("a"))), ErrorCode::kStale);
   EXPECT_FALSE(Exists("a"));
   EXPECT_TRUE(IsLost(*member));
   line_.before_commit = nullptr;
-  EXPECT_EQ(CodeOf(fenced->Commit(PutOf("a"))), ErrorCode::kStale);
+  EXPECT_EQ(CodeOf(fenced->Commit({}, PutOf("a"))), ErrorCode::kStale);
   ASSERT_TRUE(member->Rejoin().ok());
-  Must(fenced->Commit(PutOf("a")));
+  Must(fenced->Commit({}, PutOf("a")));
 }
 
 // As above, but the session is there again when it arrives: by its revision it is another one.
@@ -63,7 +63,7 @@ TEST_F(FencedStoreTest, ASessionMadeAnewDoesNotLetTheOldOnesThrough) {
   line_.watches_are_silent = true;
   line_.keep_alive_fails = true;
   line_.before_commit = [&](const kv::Transaction&) { restarted = Must(Membership::Join(*store_, OptionsOf(1))); };
-  EXPECT_EQ(CodeOf(fenced->Commit(PutOf("a"))), ErrorCode::kStale);
+  EXPECT_EQ(CodeOf(fenced->Commit({}, PutOf("a"))), ErrorCode::kStale);
   EXPECT_FALSE(Exists("a"));
   line_.before_commit = nullptr;
   EXPECT_TRUE(IsLost(*member));
@@ -78,7 +78,7 @@ TEST_F(FencedStoreTest, WritesUnderTheLostSessionsLeaseAreStaleToo) {
   kv::Transaction leased;
   leased.writes.push_back(kv::KvWrite{"L", "v", Must(member->session()).lease});
   line_.before_commit = [&](const kv::Transaction&) { EndSession(*member); };
-  EXPECT_EQ(CodeOf(fenced->Commit(leased)), ErrorCode::kStale);
+  EXPECT_EQ(CodeOf(fenced->Commit({}, leased)), ErrorCode::kStale);
   line_.before_commit = nullptr;
 }
 
@@ -89,10 +89,10 @@ TEST_F(FencedStoreTest, WhileItIsNotKnownCommitsWait) {
   auto hasty = Fence(*member, milliseconds(50));
   line_.keep_alive_fails = true;
   EXPECT_TRUE(Eventually([&] { return !member->LeaseHolds(); }));
-  EXPECT_EQ(CodeOf(hasty->Commit(PutOf("hasty"))), ErrorCode::kUnavailable);
+  EXPECT_EQ(CodeOf(hasty->Commit({}, PutOf("hasty"))), ErrorCode::kUnavailable);
   std::atomic<bool> done{false};
   std::thread waits([&] {
-    Must(patient->Commit(PutOf("patient")));
+    Must(patient->Commit({}, PutOf("patient")));
     done = true;
   });
   EXPECT_TRUE(Eventually([&] { return member->stats().session_waits == 1; }));
@@ -109,7 +109,7 @@ TEST_F(FencedStoreTest, WhoWaitedWhileItWasLostIsRefused) {
   auto fenced = Fence(*member);
   line_.cut = true;
   EXPECT_TRUE(Eventually([&] { return !member->LeaseHolds() && !Exists(SessionKey(IdOf(1))); }));
-  std::thread waits([&] { EXPECT_EQ(CodeOf(fenced->Commit(PutOf("a"))), ErrorCode::kStale); });
+  std::thread waits([&] { EXPECT_EQ(CodeOf(fenced->Commit({}, PutOf("a"))), ErrorCode::kStale); });
   EXPECT_TRUE(Eventually([&] { return member->stats().session_waits == 1; }));
   line_.cut = false;
   waits.join();
@@ -120,7 +120,7 @@ TEST_F(FencedStoreTest, WhereNobodyCanTellWhetherACommitRanTheSessionIsGivenUp) 
   auto member = Must(Membership::Join(line_, OptionsOf(1)));
   auto fenced = Fence(*member);
   line_.answers_are_gone = true;
-  EXPECT_EQ(CodeOf(fenced->Commit(PutOf("a"))), ErrorCode::kStale);
+  EXPECT_EQ(CodeOf(fenced->Commit({}, PutOf("a"))), ErrorCode::kStale);
   EXPECT_TRUE(IsLost(*member));
   line_.answers_are_gone = false;
 }
@@ -129,7 +129,7 @@ TEST_F(FencedStoreTest, AnAnswerThatWasLostIsPassedOn) {
   auto member = Must(Membership::Join(line_, OptionsOf(1)));
   auto fenced = Fence(*member);
   line_.commits_are_unsure = true;
-  EXPECT_EQ(CodeOf(fenced->Commit(PutOf("a"))), ErrorCode::kUnavailable);
+  EXPECT_EQ(CodeOf(fenced->Commit({}, PutOf("a"))), ErrorCode::kUnavailable);
   line_.commits_are_unsure = false;
   EXPECT_TRUE(Exists("a"));
   EXPECT_TRUE(member->session().ok());
@@ -140,21 +140,21 @@ TEST_F(FencedStoreTest, AStoreThatWentBackEndsTheSession) {
     SCOPED_TRACE(way);
     auto member = Must(Membership::Join(line_, OptionsOf(1)));
     auto fenced = Fence(*member);
-    for (int i = 0; i < 5; i++) Must(fenced->Commit(PutOf("a")));
+    for (int i = 0; i < 5; i++) Must(fenced->Commit({}, PutOf("a")));
     line_.revisions_less = 3;
     if (way == 0) {
-      EXPECT_EQ(CodeOf(fenced->Range("a", "b", 0)), ErrorCode::kStale);
+      EXPECT_EQ(CodeOf(fenced->Range({}, "a", "b", 0)), ErrorCode::kStale);
     } else if (way == 1) {
-      EXPECT_EQ(CodeOf(fenced->Read(std::vector<kv::KvSpan>{{"a", "", 0}})), ErrorCode::kStale);
+      EXPECT_EQ(CodeOf(fenced->Read({}, std::vector<kv::KvSpan>{{"a", "", 0}})), ErrorCode::kStale);
     } else {
-      EXPECT_EQ(CodeOf(fenced->Commit(PutOf("b"))), ErrorCode::kStale);
+      EXPECT_EQ(CodeOf(fenced->Commit({}, PutOf("b"))), ErrorCode::kStale);
     }
     EXPECT_TRUE(IsLost(*member));
     EXPECT_EQ(member->stats().went_back_total, 1U);
     line_.revisions_less = 0;
     ASSERT_TRUE(member->Rejoin().ok());
-    Must(fenced->Commit(PutOf("a")));
-    Must(fenced->Range("a", "b", 0));
+    Must(fenced->Commit({}, PutOf("a")));
+    Must(fenced->Range({}, "a", "b", 0));
     EXPECT_TRUE(member->session().ok());
   }
 }
@@ -164,9 +164,9 @@ TEST_F(FencedStoreTest, ASecondCommitOfOneIdIsNoStepBack) {
   auto fenced = Fence(*member);
   kv::Transaction once = PutOf("a");
   once.operation_id = "once";
-  const uint64_t revision = Must(fenced->Commit(once));
-  for (int i = 0; i < 3; i++) Must(fenced->Commit(PutOf("b")));
-  EXPECT_EQ(Must(fenced->Commit(once)), revision);
+  const uint64_t revision = Must(fenced->Commit({}, once));
+  for (int i = 0; i < 3; i++) Must(fenced->Commit({}, PutOf("b")));
+  EXPECT_EQ(Must(fenced->Commit({}, once)), revision);
   EXPECT_TRUE(member->session().ok());
 }
 
@@ -177,9 +177,9 @@ TEST_F(FencedStoreTest, LimitsLeaveRoomForTheFence) {
   kv::Transaction full;
   for (size_t i = 0; i < limits.operations_per_transaction_max; i++) full.IfAbsent("x" + std::to_string(i));
   full.Put("a", "v");
-  Must(fenced->Commit(full));
+  Must(fenced->Commit({}, full));
   full.IfAbsent("y");
-  EXPECT_EQ(CodeOf(fenced->Commit(full)), ErrorCode::kTooLarge);
+  EXPECT_EQ(CodeOf(fenced->Commit({}, full)), ErrorCode::kTooLarge);
 }
 
 // That the tests above can fail: without the fence each of their zombies gets through, whichever way it comes.
@@ -193,10 +193,10 @@ TEST_F(FencedStoreTest, PlantedWithoutTheFenceALostSessionWrites) {
   const Membership::Session session = Must(member->session());
   EndSession(*member);
   kv::Transaction own_compare = PutOf("a");
-  Must(fenced->Commit(own_compare.IfRevision(session.key, session.revision)));
+  Must(fenced->Commit({}, own_compare.IfRevision(session.key, session.revision)));
   member->ReportLost(session, {"the test says so"});
   EXPECT_EQ(CodeOf(member->session()), ErrorCode::kStale);
-  Must(fenced->Commit(PutOf("b")));
+  Must(fenced->Commit({}, PutOf("b")));
   EXPECT_TRUE(Exists("a") && Exists("b"));
 }
 

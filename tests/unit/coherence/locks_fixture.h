@@ -49,14 +49,19 @@ class LossyStore final : public kv::KvStore {
   size_t commits() const { return commits_; }
   size_t reads() const { return reads_; }
 
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return below_->Get(key); }
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
+    return below_->Get(context, key);
+  }
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override {
     ++reads_;
     if (Draw(2)) RunLate();
-    return below_->Range(begin, end, limit);
+    return below_->Range(context, begin, end, limit);
   }
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return below_->Read(spans); }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
+    return below_->Read(context, spans);
+  }
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
     ++commits_;
     if (Status fits = kv::CheckLimits(transaction, limits()); !fits.ok()) return fits.error();
     if (full_ && IsLate(transaction.operation_id)) {
@@ -74,19 +79,19 @@ class LossyStore final : public kv::KvStore {
       return MakeError(ErrorCode::kNoSpace, "the store is full");
     }
     if (Draw(2)) RunLate();
-    if (!Draw()) return below_->Commit(transaction);
+    if (!Draw()) return below_->Commit(context, transaction);
     std::unique_lock lock(mutex_);
     switch (random_.Below(3)) {
       case 0:
         lock.unlock();
-        (void)below_->Commit(transaction).ok();
+        (void)below_->Commit(context, transaction).ok();
         break;
       case 1: late_.push_back(transaction); break;
       default: break;
     }
     return MakeError(ErrorCode::kUnavailable, "the answer was lost");
   }
-  Status Sync() override { return below_->Sync(); }
+  Status Sync(const Context& context) override { return below_->Sync(context); }
   // Those of etcd, less the fence's compare.
   kv::KvLimits limits() const override { return {126, 1'280 << 10}; }
   void RunLate() {
@@ -95,7 +100,7 @@ class LossyStore final : public kv::KvStore {
       std::lock_guard lock(mutex_);
       late.swap(late_);
     }
-    for (const kv::Transaction& transaction : late) (void)below_->Commit(transaction).ok();
+    for (const kv::Transaction& transaction : late) (void)below_->Commit({}, transaction).ok();
   }
 
  private:
@@ -169,7 +174,7 @@ class LocksTest : public ::testing::Test {
   void EndSession(int host) {
     auto session = hosts_[host].membership->session();
     ASSERT_TRUE(session.ok());
-    ASSERT_TRUE(store_->RevokeLease(session->lease).ok());
+    ASSERT_TRUE(store_->RevokeLease({}, session->lease).ok());
   }
   // As a daemon does once it knows.
   void LearnOfTheEndAndRejoin(int host) {
@@ -255,7 +260,7 @@ class LocksTest : public ::testing::Test {
   };
   Records Stored(InodeId inode = kFile) {
     const std::string begin = LocksBegin(inode);
-    auto range = store_->Range(begin, kv::PrefixEnd(begin), 0);
+    auto range = store_->Range({}, begin, kv::PrefixEnd(begin), 0);
     EXPECT_TRUE(range.ok());
     Records all;
     for (const kv::KvEntry& entry : range->entries) {
@@ -270,7 +275,7 @@ class LocksTest : public ::testing::Test {
   // Until the host has a lock or waits for one, as everybody sees.
   void AwaitRecord(int host) {
     const auto deadline = std::chrono::steady_clock::now() + kSoon;
-    while (!(*store_->Get(LocksKey(kFile, hosts_[host].membership->self()))).has_value()) {
+    while (!(*store_->Get({}, LocksKey(kFile, hosts_[host].membership->self()))).has_value()) {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline);
       std::this_thread::sleep_for(milliseconds(1));
     }

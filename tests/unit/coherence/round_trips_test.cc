@@ -17,25 +17,26 @@ using namespace meta;  // what is counted
 class CountingStore final : public kv::KvStore {
  public:
   explicit CountingStore(kv::KvStore& inner) : inner_(inner) {}
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override {
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
     reads++;
-    return inner_.Get(key);
+    return inner_.Get(context, key);
   }
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override {
     reads++;
-    return inner_.Range(begin, end, limit);
+    return inner_.Range(context, begin, end, limit);
   }
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
     reads++;
-    auto snapshot = inner_.Read(spans);
+    auto snapshot = inner_.Read(context, spans);
     if (after_read) after_read();
     return snapshot;
   }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
     commits++;
-    return inner_.Commit(transaction);
+    return inner_.Commit(context, transaction);
   }
-  Status Sync() override { return inner_.Sync(); }
+  Status Sync(const Context& context) override { return inner_.Sync(context); }
   kv::KvLimits limits() const override { return inner_.limits(); }
 
   int reads = 0, commits = 0;
@@ -66,10 +67,10 @@ class RoundTripsTest : public testing::Test {
     user_ = std::make_unique<Host>(*shared_, 2);
     FilesystemHeader header;
     header.uuid = "0123456789abcdef";
-    EXPECT_TRUE(maker_->names->Format(header, 0, 0).ok());
+    EXPECT_TRUE(maker_->names->Format({}, header, 0, 0).ok());
     CreateParams params;
     params.mode = S_IFDIR | 0755;
-    directory_ = maker_->names->Create(kRootInode, "d", params)->inode;
+    directory_ = maker_->names->Create({}, kRootInode, "d", params)->inode;
     // Inode numbers are reserved once in 65,536.
     EXPECT_TRUE(Create("first").ok());
   }
@@ -78,7 +79,7 @@ class RoundTripsTest : public testing::Test {
   Result<Attr> CreateIn(InodeId directory, const std::string& name) {
     CreateParams params;
     params.mode = S_IFREG | 0644;
-    return user_->names->Create(directory, name, params);
+    return user_->names->Create({}, directory, name, params);
   }
   // The round trips of the host that did not make the directory.
   template <typename Function>
@@ -92,12 +93,12 @@ class RoundTripsTest : public testing::Test {
   void Hold(InodeId directory) {
     const size_t before = user_->delegated.Stats().held;
     for (int i = 0; i < 100 && user_->delegated.Stats().held == before; i++) {
-      static_cast<void>(user_->names->Lookup(directory, "absent" + std::to_string(i)));
+      static_cast<void>(user_->names->Lookup({}, directory, "absent" + std::to_string(i)));
     }
     ASSERT_EQ(user_->delegated.Stats().held, before + 1);
   }
   void ExpectBothSeeTheSame(InodeId directory, const std::string& name) {
-    const auto here = user_->names->Lookup(directory, name), there = maker_->names->Lookup(directory, name);
+    const auto here = user_->names->Lookup({}, directory, name), there = maker_->names->Lookup({}, directory, name);
     ASSERT_TRUE(here.ok() && there.ok()) << name;
     EXPECT_EQ(here->inode, there->inode) << name;
     EXPECT_EQ(here->mode, there->mode) << name;
@@ -105,7 +106,7 @@ class RoundTripsTest : public testing::Test {
     EXPECT_EQ(here->mtime, there->mtime) << name;
     EXPECT_EQ(here->ctime, there->ctime) << name;
   }
-  void LookUp(const std::string& name) { static_cast<void>(user_->names->Lookup(directory_, name)); }
+  void LookUp(const std::string& name) { static_cast<void>(user_->names->Lookup({}, directory_, name)); }
 
   std::unique_ptr<kv::KvEngine> engine_;
   std::unique_ptr<kv::HostedStore> shared_;
@@ -118,9 +119,10 @@ TEST_F(RoundTripsTest, WithoutADelegation) {
   InodeId a;
   EXPECT_EQ(Count([&] { a = Create("a")->inode; }), "0 reads, 1 commits") << "create";
   EXPECT_EQ(Count([&] { LookUp("a"); }), "1 reads, 0 commits") << "look-up";
-  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->GetAttr(a).ok()); }), "1 reads, 0 commits") << "stat";
-  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->Unlink(directory_, "a").ok()); }), "0 reads, 1 commits") << "unlink";
-  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->RemoveOrphans({a}).ok()); }), "1 reads, 1 commits");
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->GetAttr({}, a).ok()); }), "1 reads, 0 commits") << "stat";
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->Unlink({}, directory_, "a").ok()); }), "0 reads, 1 commits")
+      << "unlink";
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->RemoveOrphans({}, {a}).ok()); }), "1 reads, 1 commits");
 }
 
 TEST_F(RoundTripsTest, UnderADelegation) {
@@ -128,29 +130,30 @@ TEST_F(RoundTripsTest, UnderADelegation) {
   Hold();
   LookUp("a");
   EXPECT_EQ(Count([&] { LookUp("a"); }), "0 reads, 0 commits") << "look-up";
-  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->GetAttr(a).ok()); }), "0 reads, 0 commits") << "stat";
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->GetAttr({}, a).ok()); }), "0 reads, 0 commits") << "stat";
   EXPECT_EQ(Count([&] { LookUp("b"); }), "0 reads, 0 commits") << "look-up of what is not there";
   EXPECT_EQ(Count([&] { EXPECT_TRUE(Create("b").ok()); }), "0 reads, 1 commits") << "create";
   EXPECT_EQ(Count([&] { LookUp("b"); }), "0 reads, 0 commits") << "look-up of what was made here";
-  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->Unlink(directory_, "a").ok()); }), "0 reads, 1 commits") << "unlink";
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->Unlink({}, directory_, "a").ok()); }), "0 reads, 1 commits")
+      << "unlink";
 }
 
 TEST_F(RoundTripsTest, RenamesUnderDelegations) {
   CreateParams params;
   params.mode = S_IFDIR | 0755;
-  const InodeId other = maker_->names->Create(kRootInode, "other", params)->inode;
+  const InodeId other = maker_->names->Create({}, kRootInode, "other", params)->inode;
   for (const char* name : {"a", "b"}) ASSERT_TRUE(Create(name).ok());
   for (InodeId directory : {directory_, other, kRootInode}) Hold(directory);
   for (const char* name : {"a", "b"}) LookUp(name);
-  static_cast<void>(user_->names->Lookup(kRootInode, "d"));
-  static_cast<void>(user_->names->Lookup(kRootInode, "other"));
+  static_cast<void>(user_->names->Lookup({}, kRootInode, "d"));
+  static_cast<void>(user_->names->Lookup({}, kRootInode, "other"));
   auto rename = [&](const char* name, InodeId to) {
     RenameParams rename_params;
     rename_params.from_parent = directory_;
     rename_params.from_name = name;
     rename_params.to_parent = to;
     rename_params.to_name = std::string(name) + "2";
-    EXPECT_TRUE(user_->names->Rename(rename_params).ok());
+    EXPECT_TRUE(user_->names->Rename({}, rename_params).ok());
   };
   EXPECT_EQ(Count([&] { rename("a", directory_); }), "0 reads, 1 commits");
   EXPECT_EQ(Count([&] { rename("b", other); }), "0 reads, 1 commits");
@@ -158,18 +161,18 @@ TEST_F(RoundTripsTest, RenamesUnderDelegations) {
   const std::vector<std::pair<InodeId, const char*>> names = {
       {kRootInode, "d"}, {kRootInode, "other"}, {directory_, "c"}, {other, "b"}};
   for (const auto& name : names) {
-    auto look_up = [&] { static_cast<void>(user_->names->Lookup(name.first, name.second)); };
+    auto look_up = [&] { static_cast<void>(user_->names->Lookup({}, name.first, name.second)); };
     EXPECT_EQ(Count(look_up), "0 reads, 0 commits") << name.second;
   }
   for (const auto& [directory, name] : {std::pair(kRootInode, "d"), {kRootInode, "other"}, {other, "b2"}}) {
     ExpectBothSeeTheSame(directory, name);
   }
-  EXPECT_FALSE(user_->names->Lookup(directory_, "b").ok());
+  EXPECT_FALSE(user_->names->Lookup({}, directory_, "b").ok());
   // What another host changes then is not what this one remembers.
-  const InodeId moved = user_->names->Lookup(other, "b2")->inode;
+  const InodeId moved = user_->names->Lookup({}, other, "b2")->inode;
   AttrChanges changes;
   changes.mode = 0600;
-  ASSERT_TRUE(maker_->names->SetAttr(moved, changes).ok());
+  ASSERT_TRUE(maker_->names->SetAttr({}, moved, changes).ok());
   ExpectBothSeeTheSame(other, "b2");
 }
 
@@ -181,18 +184,18 @@ TEST_F(RoundTripsTest, AFileThatIsADirectoryByNowMovesAsOne) {
   for (int when = 1; when < 6; when++) {
     const std::string a = "a" + std::to_string(when), b = "b" + std::to_string(when);
     ASSERT_TRUE(CreateIn(kRootInode, a).ok());
-    const InodeId into = maker_->names->Create(kRootInode, b, params)->inode;
-    ASSERT_TRUE(maker_->names->Create(into, "x", params).ok());
-    ASSERT_TRUE(user_->names->Lookup(kRootInode, a).ok());
-    ASSERT_TRUE(user_->names->Lookup(into, "x").ok());
-    ASSERT_TRUE(maker_->names->Unlink(kRootInode, a).ok());
-    const InodeId directory = maker_->names->Create(kRootInode, a, params)->inode;
+    const InodeId into = maker_->names->Create({}, kRootInode, b, params)->inode;
+    ASSERT_TRUE(maker_->names->Create({}, into, "x", params).ok());
+    ASSERT_TRUE(user_->names->Lookup({}, kRootInode, a).ok());
+    ASSERT_TRUE(user_->names->Lookup({}, into, "x").ok());
+    ASSERT_TRUE(maker_->names->Unlink({}, kRootInode, a).ok());
+    const InodeId directory = maker_->names->Create({}, kRootInode, a, params)->inode;
     bool moved_there = false;
     user_->counted.after_read = [&, reads = 0]() mutable {
       if (++reads != when) return;
-      moved_there = maker_->names->Rename({kRootInode, b, directory, b, RenameMode::kReplace}).ok();
+      moved_there = maker_->names->Rename({}, {kRootInode, b, directory, b, RenameMode::kReplace}).ok();
     };
-    const bool moved_here = user_->names->Rename({kRootInode, a, into, "x", RenameMode::kReplace}).ok();
+    const bool moved_here = user_->names->Rename({}, {kRootInode, a, into, "x", RenameMode::kReplace}).ok();
     user_->counted.after_read = nullptr;
     EXPECT_TRUE(moved_here || moved_there);
     EXPECT_FALSE(moved_here && moved_there) << "after read " << when;

@@ -27,7 +27,7 @@ class CommitDurabilityTest : public ::testing::Test {
     auto store = kv::HostedStore::Open(*gate_engine_);
     ASSERT_TRUE(store.ok());
     store_ = *std::move(store);
-    auto lease = []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; };
+    auto lease = [](const Context&) -> Result<kv::LeaseId> { return kv::LeaseId{0}; };
     gate_ = std::make_unique<RankGate>(RankGate::Options{*store_, *store_, lease, "host"});
     Service::Options options;
     options.socket_path = std::string(folder_) + "/control.sock";
@@ -41,13 +41,13 @@ class CommitDurabilityTest : public ::testing::Test {
     auto set = fs::World::Await<meta::Attr>(
         [&](fs::Done<meta::Attr> done) { world_.fs->attributes().SetAttr(kRootInode, open_to_all, std::move(done)); });
     ASSERT_TRUE(set.ok());
-    auto made = world_.fs->names().MakeNode(kRootInode, "tmp", fs::WithMode(S_IFDIR | 0755));
+    auto made = world_.fs->names().MakeNode({}, kRootInode, "tmp", fs::WithMode(S_IFDIR | 0755));
     ASSERT_TRUE(made.ok());
     directory_ = made->inode;
     ASSERT_TRUE(
         fs::World::Await<void>([&](fs::Done<void> done) { world_.fs->maintenance().Sync(std::move(done)); }).ok());
     world_.engine->full = true;
-    ASSERT_TRUE(world_.names->Rename({kRootInode, "tmp", kRootInode, "final"}).ok());
+    ASSERT_TRUE(world_.names->Rename({}, {kRootInode, "tmp", kRootInode, "final"}).ok());
   }
   void TearDown() override {
     world_.engine->full = false;
@@ -90,7 +90,7 @@ TEST_F(CommitDurabilityTest, OfARankThatTakesOver) {
   renaming.final_parent = kRootInode;
   renaming.final_name = "final";
   kv::Transaction transaction;
-  ASSERT_TRUE(store_->Commit(transaction.Put(GateStateKey(directory_), renaming.Encode())).ok());
+  ASSERT_TRUE(store_->Commit({}, transaction.Put(GateStateKey(directory_), renaming.Encode())).ok());
   ExpectThatItIsDoneOnceItIsDurable();
 }
 

@@ -31,7 +31,7 @@ TEST(RankCommit, IsForThoseWhoMayRename) {
     auto engine = kv::OpenMemoryEngine();
     auto store = kv::HostedStore::Open(*engine);
     ASSERT_TRUE(store.ok());
-    RankGate gate({**store, **store, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
+    RankGate gate({**store, **store, [](const Context&) -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
     Service::Options options;
     options.socket_path = socket;
     options.gate = &gate;
@@ -41,7 +41,7 @@ TEST(RankCommit, IsForThoseWhoMayRename) {
     auto make = [&](const char* name, uint32_t uid) {
       meta::CreateParams params = fs::WithMode(S_IFDIR | 0755);
       params.uid = params.gid = uid;
-      auto made = world.fs->names().MakeNode(kRootInode, name, params);
+      auto made = world.fs->names().MakeNode({}, kRootInode, name, params);
       EXPECT_TRUE(made.ok());
       return made.ok() ? made->inode : InodeId{};
     };

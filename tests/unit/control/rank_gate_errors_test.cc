@@ -165,8 +165,8 @@ TEST_F(RankGateErrorsTest, ACommitTakesDownGatesThatNobodyUses) {
     Put(GateRanksPrefix(unused, state.try_id + 1) + GateRankName(0, ""), GateRank{"c", 5}.Encode());  // of another try
     has_final_name_ = false;
     ExpectCommitted(Start(0, Call(0, 1)));
-    EXPECT_TRUE((*store_->Get(GateStateKey(used))).has_value());
-    EXPECT_FALSE((*store_->Get(GateStateKey(unused))).has_value());
+    EXPECT_TRUE((*store_->Get({}, GateStateKey(used))).has_value());
+    EXPECT_FALSE((*store_->Get({}, GateStateKey(unused))).has_value());
     EXPECT_FALSE(State().has_value());
   }
 }
@@ -179,7 +179,7 @@ TEST_F(RankGateErrorsTest, WhoLeavesDoesNotTakeItsSuccessorAway) {
   hosts_[0]->line->before_commit = [&] {
     successor = Start(1, Call(0, 2));
     EXPECT_TRUE(Eventually([&] {
-      const auto record = *store_->Get(RankKey(State()->try_id, 0));
+      const auto record = *store_->Get({}, RankKey(State()->try_id, 0));
       return record && DecodeGateRank(record->value)->host == "b";
     }));
   };

@@ -47,23 +47,26 @@ class Line final : public kv::KvStore {
   std::atomic<int> refusals{0};
   ErrorCode refusal = ErrorCode::kStale;
 
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override { return store_.Get(key); }
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
-    auto range = store_.Range(begin, end, limit);
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
+    return store_.Get(context, key);
+  }
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override {
+    auto range = store_.Range(context, begin, end, limit);
     ++(limit == 0 ? counts : looks_for_ranks);
     return range;
   }
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
     ++reads;
     if (failing_reads > 0) {
       --failing_reads;
       return MakeError(read_error, "as the test wants it");
     }
-    auto snapshot = store_.Read(spans);
+    auto snapshot = store_.Read(context, spans);
     if (after_read) std::exchange(after_read, nullptr)();
     return snapshot;
   }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
     if (before_commit) std::exchange(before_commit, nullptr)();
     const auto puts = [&](const std::string& key) {
       return std::any_of(transaction.writes.begin(), transaction.writes.end(),
@@ -73,12 +76,12 @@ class Line final : public kv::KvStore {
       --refusals;
       return MakeError(refusal, "as the test wants it");
     }
-    auto committed = store_.Commit(transaction);
+    auto committed = store_.Commit(context, transaction);
     if (!committed.ok() || lost_answers == 0 || !puts(lost_key)) return committed;
     --lost_answers;
     return MakeError(ErrorCode::kUnavailable, "the answer was lost");
   }
-  Status Sync() override { return store_.Sync(); }
+  Status Sync(const Context& context) override { return store_.Sync(context); }
   kv::KvLimits limits() const override { return store_.limits(); }
 
  private:
@@ -120,7 +123,7 @@ class RankGateTest : public ::testing::Test {
     store_ = *std::move(store);
     for (const char* name : {"a", "b", "c"}) {
       auto host = std::make_unique<Host>();
-      host->lease = *store_->GrantLease(std::chrono::minutes(10));
+      host->lease = *store_->GrantLease({}, std::chrono::minutes(10));
       host->line = std::make_unique<Line>(*store_);
       host->gate = MakeGate(*host, name);
       hosts_.push_back(std::move(host));
@@ -129,7 +132,7 @@ class RankGateTest : public ::testing::Test {
 
   std::unique_ptr<RankGate> MakeGate(Host& host, const std::string& name,
                                      milliseconds rename_wait_max = std::chrono::hours(1)) {
-    auto lease = [&host]() -> Result<kv::LeaseId> {
+    auto lease = [&host](const Context&) -> Result<kv::LeaseId> {
       if (host.stale_leases <= 0) return host.lease.load();
       --host.stale_leases;
       return MakeError(ErrorCode::kStale, "the session is lost");
@@ -138,8 +141,8 @@ class RankGateTest : public ::testing::Test {
   }
   // The host comes back with a session of its own.
   void LoseSession(unsigned host) {
-    const kv::LeaseId lost = hosts_[host]->lease.exchange(*store_->GrantLease(std::chrono::minutes(10)));
-    EXPECT_TRUE(store_->RevokeLease(lost).ok());
+    const kv::LeaseId lost = hosts_[host]->lease.exchange(*store_->GrantLease({}, std::chrono::minutes(10)));
+    EXPECT_TRUE(store_->RevokeLease({}, lost).ok());
   }
 
   static GateCall Call(unsigned rank, unsigned ranks, milliseconds timeout = std::chrono::seconds(60)) {
@@ -179,7 +182,7 @@ class RankGateTest : public ::testing::Test {
     return state;
   }
   std::optional<GateState> State() {
-    const auto entry = *store_->Get(GateStateKey(kDirectory));
+    const auto entry = *store_->Get({}, GateStateKey(kDirectory));
     return entry ? std::optional(*DecodeGateState(entry->value)) : std::nullopt;
   }
   void SetState(const GateState& state) { Put(GateStateKey(kDirectory), state.Encode()); }
@@ -196,23 +199,23 @@ class RankGateTest : public ::testing::Test {
     kv::Transaction transaction;
     transaction.Put(GateStateKey(kDirectory), renaming.Encode());
     transaction.Put(renamer_key_, GateRank{"z", 5}.Encode());
-    EXPECT_TRUE(store_->Commit(transaction).ok());
+    EXPECT_TRUE(store_->Commit({}, transaction).ok());
   }
   void RenamerGoes() {
     kv::Transaction lease_ends;
-    EXPECT_TRUE(store_->Commit(lease_ends.Delete(renamer_key_)).ok());
+    EXPECT_TRUE(store_->Commit({}, lease_ends.Delete(renamer_key_)).ok());
   }
   void Put(const std::string& key, const std::string& value) {
     kv::Transaction transaction;
-    EXPECT_TRUE(store_->Commit(transaction.Put(key, value)).ok());
+    EXPECT_TRUE(store_->Commit({}, transaction.Put(key, value)).ok());
   }
-  size_t KeysLeft() { return store_->Range("B", "C", 0)->entries.size(); }
+  size_t KeysLeft() { return store_->Range({}, "B", "C", 0)->entries.size(); }
   // In the try that is under way.
   size_t Ranks() {
     const auto state = State();
     if (!state) return 0;
     const std::string begin = GateRanksPrefix(kDirectory, state->try_id);
-    return store_->Range(begin, kv::PrefixEnd(begin), 0)->entries.size();
+    return store_->Range({}, begin, kv::PrefixEnd(begin), 0)->entries.size();
   }
   // Of two ranks, rank 0 on host 0 waits in vain.
   void FailATry() { EXPECT_TRUE(Has(Start(0, Call(0, 2, milliseconds(1))).get(), "rank 1 did not come")); }

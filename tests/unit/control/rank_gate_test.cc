@@ -161,7 +161,7 @@ TEST_F(RankGateTest, WhoIsInterruptedEndsTheTryOfAll) {
 TEST_F(RankGateTest, ADeadHostsRankDoesNotCount) {
   auto first = Start(0, Call(0, 2));
   WaitForRanks(1);
-  ASSERT_TRUE(store_->RevokeLease(hosts_[0]->lease).ok());
+  ASSERT_TRUE(store_->RevokeLease({}, hosts_[0]->lease).ok());
   EXPECT_TRUE(Has(Start(1, Call(1, 2, milliseconds(300))).get(), "rank 0 did not come"));
   EXPECT_FALSE(first.get().ok());
 }
@@ -242,9 +242,9 @@ TEST_F(RankGateTest, ARankThatWasKilledMayCallAgainAtOnce) {
   auto killed = Start(0, Call(0, 2));
   WaitForRanks(1);
   const std::string key = RankKey(State()->try_id, 0);
-  const uint64_t before = (*store_->Get(key))->revision;
+  const uint64_t before = (*store_->Get({}, key))->revision;
   auto again = Start(0, Call(0, 2));
-  ASSERT_TRUE(Eventually([&] { return (*store_->Get(key))->revision != before; }));
+  ASSERT_TRUE(Eventually([&] { return (*store_->Get({}, key))->revision != before; }));
   killed.Interrupt();
   EXPECT_FALSE(killed.get().ok());
   ExpectCommitted(Start(1, Call(1, 2)));
@@ -271,7 +271,7 @@ TEST_F(RankGateTest, RanksMayHaveNames) {
 TEST_F(RankGateTest, ADeadJobsGateIsTakenOver) {
   auto first = Start(0, Call(0, 4));
   WaitForRanks(1);
-  ASSERT_TRUE(store_->RevokeLease(hosts_[0]->lease).ok());
+  ASSERT_TRUE(store_->RevokeLease({}, hosts_[0]->lease).ok());
   EXPECT_FALSE(first.get().ok());
   ASSERT_EQ(State()->ranks, 4U);
   ExpectThatTwoCommit();

@@ -43,15 +43,15 @@ TEST(RankLimit, OneUserLeavesPlacesToOthers) {
     auto set = fs::World::Await<meta::Attr>(
         [&](fs::Done<meta::Attr> done) { world.fs->attributes().SetAttr(kRootInode, open_to_all, std::move(done)); });
     ASSERT_TRUE(set.ok());
-    auto gathers = world.fs->names().MakeNode(kRootInode, "gathers", fs::WithMode(S_IFDIR | 0755));
+    auto gathers = world.fs->names().MakeNode({}, kRootInode, "gathers", fs::WithMode(S_IFDIR | 0755));
     meta::CreateParams of_stranger = fs::WithMode(S_IFDIR | 0755);
     of_stranger.uid = of_stranger.gid = kNobody;
-    auto ready = world.fs->names().MakeNode(kRootInode, "ready", of_stranger);
+    auto ready = world.fs->names().MakeNode({}, kRootInode, "ready", of_stranger);
     ASSERT_TRUE(gathers.ok() && ready.ok());
     auto engine = kv::OpenMemoryEngine();
     auto store = kv::HostedStore::Open(*engine);
     ASSERT_TRUE(store.ok());
-    RankGate gate({**store, **store, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
+    RankGate gate({**store, **store, [](const Context&) -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
     const auto commit = [&](unsigned rank) {
       return Client(socket).Commit(CallOfOneOfThree(gathers->inode, rank), [] { return Status(); });
     };
@@ -64,7 +64,7 @@ TEST(RankLimit, OneUserLeavesPlacesToOthers) {
     ASSERT_TRUE(service.ok()) << service.error().message;
     for (unsigned rank : {0U, 1U}) waiting.push_back(std::async(std::launch::async, commit, rank));
     // The state of the gate, and two ranks.
-    ASSERT_TRUE(Eventually([&] { return (*store)->Range("B", "C", 0)->entries.size() == 3; }));
+    ASSERT_TRUE(Eventually([&] { return (*store)->Range({}, "B", "C", 0)->entries.size() == 3; }));
     Status refused = commit(2);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::kBusy) << refused.error().message;
@@ -83,7 +83,7 @@ TEST(RankLimit, ConnectionWithoutACallIsClosed) {
   auto engine = kv::OpenMemoryEngine();
   auto store = kv::HostedStore::Open(*engine);
   ASSERT_TRUE(store.ok());
-  RankGate gate({**store, **store, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
+  RankGate gate({**store, **store, [](const Context&) -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
   Service::Options options;
   options.socket_path = std::string(folder) + "/control.sock";
   options.gate = &gate;

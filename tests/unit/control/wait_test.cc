@@ -24,16 +24,16 @@ TEST(Wait, TheDaemonsErrorIsTheAnswer) {
   auto engine = kv::OpenMemoryEngine();
   auto store = kv::HostedStore::Open(*engine);
   ASSERT_TRUE(store.ok());
-  RankGate gate({**store, **store, []() -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
+  RankGate gate({**store, **store, [](const Context&) -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
   Service::Options options;
   options.socket_path = socket;
   options.gate = &gate;
   auto service = Service::Start(options, *world.fs);
   ASSERT_TRUE(service.ok()) << service.error().message;
 
-  ASSERT_TRUE(world.fs->names().MakeNode(kRootInode, "made", fs::WithMode(S_IFDIR | 0755)).ok());
+  ASSERT_TRUE(world.fs->names().MakeNode({}, kRootInode, "made", fs::WithMode(S_IFDIR | 0755)).ok());
   world.engine->full = true;
-  ASSERT_TRUE(world.names->Rename({kRootInode, "made", kRootInode, "moved"}).ok());
+  ASSERT_TRUE(world.names->Rename({}, {kRootInode, "made", kRootInode, "moved"}).ok());
   const auto refused = Client(socket).Wait(kRootInode, "/mnt");
   ASSERT_TRUE(refused.has_value());
   ASSERT_FALSE(refused->ok());

@@ -68,7 +68,7 @@ TEST_F(ClusterJoinTest, RefusesTheAddressOfANodeThatIsUp) {
   const auto id = *cluster::NodeId::FromHex(MakeDirectory(filesystem_));
   const std::string node = cluster::KeyOf(cluster::MemberKey::kNode, id), session = cluster::SessionKey(id);
   const std::string record = cluster::NodeRecord{"other", options_.config.listen, "", 1}.Encode();
-  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(node, record).Put(session, "")).ok());
+  ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(node, record).Put(session, "")).ok());
   const std::string its_data = options_.config.data;
   options_.config.data = folder_ + "/another";
   auto joined = Join();
@@ -88,7 +88,7 @@ TEST_F(ClusterJoinTest, RefusesTheAddressOfANodeThatIsUp) {
   joined = JoinCluster({the_node, options_.file, true}, server_->address());
   EXPECT_TRUE(joined.ok()) << joined.error().message;
   // Once that node is down, its host may have lost its disk.
-  ASSERT_TRUE(store_->Commit(kv::Transaction().Delete(session)).ok());
+  ASSERT_TRUE(store_->Commit({}, kv::Transaction().Delete(session)).ok());
   joined = Join();
   EXPECT_TRUE(joined.ok()) << joined.error().message;
 }

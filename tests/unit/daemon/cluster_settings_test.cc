@@ -22,25 +22,32 @@ class ToldStore final : public kv::SharedKvStore {
   bool reads_fail = false;
   int conflicts = 0;  // of the commits to come, as when another host is quicker each time
 
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override {
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
     if (std::exchange(reads_fail, false)) return MakeError(ErrorCode::kUnavailable, "not now");
-    return store_.Get(key);
+    return store_.Get(context, key);
   }
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
-    return store_.Range(begin, end, limit);
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override {
+    return store_.Range(context, begin, end, limit);
   }
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return store_.Read(spans); }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
-    if (conflicts == 0) return store_.Commit(transaction);
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
+    return store_.Read(context, spans);
+  }
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
+    if (conflicts == 0) return store_.Commit(context, transaction);
     --conflicts;
     return MakeError(ErrorCode::kConflict, "another host was quicker");
   }
-  Status Sync() override { return store_.Sync(); }
+  Status Sync(const Context& context) override { return store_.Sync(context); }
   kv::KvLimits limits() const override { return store_.limits(); }
-  Result<kv::LeaseId> GrantLease(std::chrono::milliseconds ttl) override { return store_.GrantLease(ttl); }
-  Result<std::chrono::milliseconds> KeepLeaseAlive(kv::LeaseId lease) override { return store_.KeepLeaseAlive(lease); }
-  Status RevokeLease(kv::LeaseId lease) override { return store_.RevokeLease(lease); }
-  Result<std::unique_ptr<kv::KvWatch>> Watch(std::string_view, std::string_view, uint64_t,
+  Result<kv::LeaseId> GrantLease(const Context& context, std::chrono::milliseconds ttl) override {
+    return store_.GrantLease(context, ttl);
+  }
+  Result<std::chrono::milliseconds> KeepLeaseAlive(const Context& context, kv::LeaseId lease) override {
+    return store_.KeepLeaseAlive(context, lease);
+  }
+  Status RevokeLease(const Context& context, kv::LeaseId lease) override { return store_.RevokeLease(context, lease); }
+  Result<std::unique_ptr<kv::KvWatch>> Watch(const Context&, std::string_view, std::string_view, uint64_t,
                                              kv::WatchCallbacks callbacks) override {
     told = std::move(callbacks);
     return std::make_unique<kv::KvWatch>();
@@ -85,7 +92,7 @@ TEST_F(ClusterSettingsTest, ASetChangesThatNumberAloneAndIsRememberedAsAChange) 
   ASSERT_TRUE(before.ok());
   EXPECT_FALSE(before->settings_were_changed);
   EXPECT_FALSE(before->settings.IsLowered());
-  auto set = SetMinReplicas(*store_, 1);
+  auto set = SetMinReplicas({}, *store_, 1);
   ASSERT_TRUE(set.ok()) << set.error().message;
   auto after = ReadCluster(*store_);
   ASSERT_TRUE(after.ok());
@@ -94,36 +101,45 @@ TEST_F(ClusterSettingsTest, ASetChangesThatNumberAloneAndIsRememberedAsAChange) 
   EXPECT_EQ(after->settings.MinReplicas(), 1U);
   before->settings.min_replicas = 1;
   EXPECT_EQ(after->settings.Encode(), before->settings.Encode());
-  ASSERT_TRUE(SetMinReplicas(*store_, 0).ok());
-  EXPECT_EQ(ReadSettings(*store_)->settings.MinReplicas(), 3U);
+  ASSERT_TRUE(SetMinReplicas({}, *store_, 0).ok());
+  EXPECT_EQ(ReadSettings({}, *store_)->settings.MinReplicas(), 3U);
+}
+
+TEST_F(ClusterSettingsTest, NothingIsSetForACallerThatIsGone) {
+  std::stop_source gone;
+  gone.request_stop();
+  auto set = SetMinReplicas(Context(gone.get_token()), *store_, 1);
+  ASSERT_FALSE(set.ok());
+  EXPECT_EQ(set.error().code, ErrorCode::kInterrupted);
+  EXPECT_FALSE(ReadCluster(*store_)->settings_were_changed);
 }
 
 TEST_F(ClusterSettingsTest, MoreThanThereAreCopiesIsRefused) {
-  auto set = SetMinReplicas(*store_, 4);
+  auto set = SetMinReplicas({}, *store_, 4);
   ASSERT_FALSE(set.ok());
   EXPECT_EQ(set.error().code, ErrorCode::kInvalidArgument);
   EXPECT_NE(set.error().message.find("min_replicas = 4 is more than copies = 3"), std::string::npos)
       << set.error().message;
-  EXPECT_EQ(ReadSettings(*store_)->settings.MinReplicas(), 3U);
+  EXPECT_EQ(ReadSettings({}, *store_)->settings.MinReplicas(), 3U);
 }
 
 TEST_F(ClusterSettingsTest, NoAgreementIsAskedOfTheNumberThatCanBeSet) {
-  ASSERT_TRUE(SetMinReplicas(*store_, 2).ok());
+  ASSERT_TRUE(SetMinReplicas({}, *store_, 2).ok());
   for (uint64_t here : {0, 1, 2, 3}) {
     config_.min_replicas = here;
-    EXPECT_TRUE(CheckAgreement(ReadSettings(*store_)->settings, config_).ok()) << here;
+    EXPECT_TRUE(CheckAgreement(ReadSettings({}, *store_)->settings, config_).ok()) << here;
   }
   config_.copies = 2;
-  EXPECT_FALSE(CheckAgreement(ReadSettings(*store_)->settings, config_).ok());
+  EXPECT_FALSE(CheckAgreement(ReadSettings({}, *store_)->settings, config_).ok());
 }
 
 TEST_F(ClusterSettingsTest, EveryHostFollowsWhatAnyOfThemSets) {
   auto one = Follow(*store_);
   auto other = Follow(*store_);
   EXPECT_EQ(seen(), (Seen{3, 3}));
-  ASSERT_TRUE(SetMinReplicas(*store_, 1).ok());
+  ASSERT_TRUE(SetMinReplicas({}, *store_, 1).ok());
   EXPECT_TRUE(Eventually([&] { return seen() == Seen{3, 3, 1, 1}; }));
-  ASSERT_TRUE(SetMinReplicas(*store_, 0).ok());
+  ASSERT_TRUE(SetMinReplicas({}, *store_, 0).ok());
   EXPECT_TRUE(Eventually([&] { return seen() == Seen{3, 3, 1, 1, 3, 3}; }));
 }
 
@@ -132,12 +148,12 @@ TEST_F(ClusterSettingsTest, HostsThatSetAtOnceEndWithOneOfTheirNumbers) {
   std::vector<std::thread> hosts;
   for (uint32_t number : {1, 2}) {
     hosts.emplace_back([this, number] {
-      for (int i = 0; i < 20; ++i) EXPECT_TRUE(SetMinReplicas(*store_, i % 2 == 0 ? number : 0).ok());
-      EXPECT_TRUE(SetMinReplicas(*store_, number).ok());
+      for (int i = 0; i < 20; ++i) EXPECT_TRUE(SetMinReplicas({}, *store_, i % 2 == 0 ? number : 0).ok());
+      EXPECT_TRUE(SetMinReplicas({}, *store_, number).ok());
     });
   }
   for (std::thread& host : hosts) host.join();
-  const uint32_t last = ReadSettings(*store_)->settings.MinReplicas();
+  const uint32_t last = ReadSettings({}, *store_)->settings.MinReplicas();
   EXPECT_TRUE(last == 1 || last == 2) << last;
   EXPECT_TRUE(Eventually([&] { return seen().back() == last; }));
 }
@@ -145,15 +161,15 @@ TEST_F(ClusterSettingsTest, HostsThatSetAtOnceEndWithOneOfTheirNumbers) {
 TEST_F(ClusterSettingsTest, AHostThatLosesManyTimesSetsItsNumberAllTheSame) {
   ToldStore store(*store_);
   store.conflicts = 25;
-  ASSERT_TRUE(SetMinReplicas(store, 1).ok());
+  ASSERT_TRUE(SetMinReplicas({}, store, 1).ok());
   EXPECT_EQ(store.conflicts, 0);
-  EXPECT_EQ(ReadSettings(*store_)->settings.MinReplicas(), 1U);
+  EXPECT_EQ(ReadSettings({}, *store_)->settings.MinReplicas(), 1U);
 }
 
 TEST_F(ClusterSettingsTest, WhatTheWatchMissedIsRead) {
   ToldStore store(*store_);
   auto watch = Follow(store);
-  auto set = SetMinReplicas(*store_, 1);
+  auto set = SetMinReplicas({}, *store_, 1);
   ASSERT_TRUE(set.ok());
   store.reads_fail = true;  // once; it is tried again
   store.told.lost(set->revision);

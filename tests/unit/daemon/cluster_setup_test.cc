@@ -93,8 +93,8 @@ class InitDataTest : public ClusterSetupTest, public ::testing::WithParamInterfa
       ASSERT_TRUE(kv.ok());
       kv::Transaction made;
       for (uint64_t i = 1; i <= inodes; ++i) made.Put(meta::InodeKey(InodeId{i}), meta::InodeRecord().Encode());
-      ASSERT_TRUE((*kv)->Commit(made).ok());
-      ASSERT_TRUE((*kv)->Sync().ok());
+      ASSERT_TRUE((*kv)->Commit({}, made).ok());
+      ASSERT_TRUE((*kv)->Sync({}).ok());
       ASSERT_TRUE((*storage)->OpenChunks(Storage::Purpose::kMount).ok());
     }
     ASSERT_TRUE((*directory)->FinishMaking().ok());
@@ -108,7 +108,7 @@ class InitDataTest : public ClusterSetupTest, public ::testing::WithParamInterfa
     EXPECT_EQ((*directory)->filesystem(), filesystem);
     EXPECT_EQ((*directory)->previous_state(), "");
     EXPECT_FALSE(stdfs::exists((*directory)->shared_path()));
-    auto all = store_->Range("", "\xff", 0);
+    auto all = store_->Range({}, "", "\xff", 0);
     ASSERT_TRUE(all.ok());
     EXPECT_TRUE(all->entries.empty());
   }
@@ -306,9 +306,9 @@ TEST_F(ClusterSetupTest, SaysThatTheFilesystemIsOfANewerFormat) {
   auto store = kv::HostedStore::Open(*engine);
   ASSERT_TRUE(store.ok());
   ASSERT_TRUE(MakeOrReadCluster(**store, options_.config).ok());
-  meta::FilesystemHeader header = *meta::FilesystemHeader::Decode((*(*store)->Get(meta::HeaderKey()))->value);
+  meta::FilesystemHeader header = *meta::FilesystemHeader::Decode((*(*store)->Get({}, meta::HeaderKey()))->value);
   header.format_version = meta::FilesystemHeader::kFormatVersion + 1;
-  ASSERT_TRUE((*store)->Commit(kv::Transaction().Put(meta::HeaderKey(), header.Encode())).ok());
+  ASSERT_TRUE((*store)->Commit({}, kv::Transaction().Put(meta::HeaderKey(), header.Encode())).ok());
   auto server = kvnet::KvServer::Start(**store, "127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.error().message;
   auto expect_refused = [&](const Result<SetupResult>& result) {
@@ -366,7 +366,7 @@ TEST_F(ClusterSetupTest, WhatAnInitThatWasCutShortLeftDoesNotCount) {
   left.lease_ms = 1000;
   left.out_after_ms = 2000;
   left.trusted_network = {"10.0.0.0/8"};
-  ASSERT_TRUE((*store)->Commit(kv::Transaction().Put(SettingsKey(), left.Encode())).ok());
+  ASSERT_TRUE((*store)->Commit({}, kv::Transaction().Put(SettingsKey(), left.Encode())).ok());
   auto made = MakeOrReadCluster(**store, options_.config);
   ASSERT_TRUE(made.ok()) << made.error().message;
   EXPECT_TRUE(CheckAgreement(made->settings, options_.config).ok());

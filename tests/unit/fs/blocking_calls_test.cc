@@ -4,68 +4,68 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <future>
-
-#include "../../support/eventually.h"
-#include "kv/patience.h"
+#include <optional>
+#include <stop_token>
 
 namespace cairnfs::fs {
 namespace {
 
-using std::chrono::hours;
-using std::chrono::seconds;
-
-constexpr seconds kSoon{20};
-
-TEST(BlockingCalls, WhoIsKilledWaitsForTheStoreNoLonger) {
-  std::atomic<bool> killed{false};
-  std::promise<bool> waited;
-  BlockingCalls calls("test", 2);
-  calls.Post([&] { waited.set_value(kv::Patience::Sleep(nullptr, hours(1))); }, [&] { return killed.load(); },
-             [](const Error&) { ADD_FAILURE() << "it has a thread"; });
-  std::future<bool> result = waited.get_future();
-  EXPECT_FALSE(IsReadyWithin(result, std::chrono::milliseconds(300)));
-  killed = true;
-  ASSERT_TRUE(IsReadyWithin(result, kSoon));
-  EXPECT_FALSE(result.get());
-
-  // What that thread does next is another's.
-  std::atomic<int> patient{0};
-  {
-    std::promise<void> both;
-    std::atomic<int> left{2};
-    for (int i = 0; i < 2; i++) {
-      calls.Post([&] {
-        patient += kv::Patience::Sleep(nullptr, std::chrono::milliseconds(1)) ? 1 : 0;
-        if (--left == 0) both.set_value();
-      });
-    }
-    both.get_future().wait();
+// Has the only thread of `calls` until it goes.
+class Busy {
+ public:
+  explicit Busy(BlockingCalls& calls) {
+    calls.Post([this] {
+      began_.set_value();
+      go_.get_future().wait();
+    });
+    began_.get_future().wait();
   }
-  EXPECT_EQ(patient, 2);
-}
+  ~Busy() { go_.set_value(); }
+
+ private:
+  std::promise<void> began_, go_;
+};
 
 TEST(BlockingCalls, WhoIsKilledWithoutAThreadIsRefused) {
-  std::promise<void> go, began;
-  std::promise<Error> refused;
-  std::atomic<bool> killed{false}, ran{false};
+  std::stop_source kill;
+  std::optional<Error> refused;
+  std::atomic<bool> ran{false};
   {
     BlockingCalls calls("test", 1);
-    calls.Post([&] {
-      began.set_value();
-      go.get_future().wait();
-    });
-    began.get_future().wait();
-    calls.Post([&] { ran = true; }, [&] { return killed.load(); },
-               [&](const Error& error) { refused.set_value(error); });
-    killed = true;
-    auto error = refused.get_future();
-    ASSERT_TRUE(IsReadyWithin(error, kSoon));
-    EXPECT_EQ(error.get().code, ErrorCode::kInterrupted);
-    go.set_value();
+    const Busy busy(calls);
+    calls.Post(
+        Context(kill.get_token()), [&] { ran = true; }, [&](const Error& why) { refused = why; });
+    EXPECT_FALSE(refused);
+    kill.request_stop();
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->code, ErrorCode::kInterrupted);
   }
   EXPECT_FALSE(ran);
+}
+
+TEST(BlockingCalls, WhoIsKilledBeforeTheCallIsRefused) {
+  std::stop_source kill;
+  kill.request_stop();
+  int refused = 0;
+  BlockingCalls calls("test", 1);
+  calls.Post(
+      Context(kill.get_token()), [] { ADD_FAILURE() << "it runs"; }, [&](const Error&) { refused++; });
+  EXPECT_EQ(refused, 1);
+}
+
+TEST(BlockingCalls, WhoHasAThreadIsNotRefused) {
+  std::stop_source kill;
+  std::promise<void> ended;
+  BlockingCalls calls("test", 1);
+  calls.Post(
+      Context(kill.get_token()),
+      [&] {
+        kill.request_stop();
+        ended.set_value();
+      },
+      [](const Error&) { ADD_FAILURE() << "it has a thread"; });
+  ended.get_future().wait();
 }
 
 TEST(BlockingCalls, TwoThatPostToEachOtherAreStoppedOneAfterTheOther) {
@@ -78,7 +78,8 @@ TEST(BlockingCalls, TwoThatPostToEachOtherAreStoppedOneAfterTheOther) {
     began.set_value();
     go.get_future().wait();
     is_posted = first.Post([&] { ran++; });
-    first.Post([&] { ran++; }, [] { return false; }, [&](const Error& why) { refused = why.code; });
+    first.Post(
+        Context(), [&] { ran++; }, [&](const Error& why) { refused = why.code; });
   });
   first.Post([&] { second.Post([&] { ran++; }); });
   began.get_future().wait();
@@ -88,23 +89,6 @@ TEST(BlockingCalls, TwoThatPostToEachOtherAreStoppedOneAfterTheOther) {
   EXPECT_FALSE(is_posted);
   EXPECT_EQ(refused, ErrorCode::kUnavailable);
   EXPECT_EQ(ran, 1);
-}
-
-TEST(BlockingCalls, WhoLivesIsLeftAlone) {
-  std::atomic<int> ran{0}, asked{0};
-  {
-    BlockingCalls calls("test", 4);
-    for (int i = 0; i < 100; i++) {
-      calls.Post([&] { ran += kv::Patience::Sleep(nullptr, std::chrono::milliseconds(20)) ? 1 : 0; },
-                 [&] {
-                   asked++;
-                   return false;
-                 },
-                 [](const Error&) { ADD_FAILURE() << "refused"; });
-    }
-  }
-  EXPECT_EQ(ran, 100);
-  EXPECT_GT(asked, 0);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ Status Change(World& world, const FsOptions& options) {
 }
 
 void Remove(World& world, const FileSystem::Created& file, std::string_view name) {
-  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, name).ok());
+  ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, name).ok());
   world.fs->names().Forget(file.attr.inode, 1);
 }
 
@@ -58,16 +58,16 @@ TEST(Change, ReadsLeaveTimesOfAccessOfAReadOnlyFilesystem) {
   auto file = world.Create("file");
   ASSERT_TRUE(world.Write(file, 0, "text").ok());
   ASSERT_TRUE(world.Fsync(file).ok());
-  const Timestamp before = world.fs->names().GetAttr(file.attr.inode)->atime;
+  const Timestamp before = world.fs->names().GetAttr({}, file.attr.inode)->atime;
   options.read_only = true;
   options.update_atime = false;
   ASSERT_TRUE(Change(world, options).ok());
   Clock::SleepFor(std::chrono::seconds(1));
   ASSERT_TRUE(world.Read(file, 0, 4).ok());
-  EXPECT_EQ(world.fs->names().GetAttr(file.attr.inode)->atime, before);
+  EXPECT_EQ(world.fs->names().GetAttr({}, file.attr.inode)->atime, before);
   ASSERT_TRUE(Change(world, world.fs_options).ok());
   ASSERT_TRUE(world.Read(file, 0, 4).ok());
-  EXPECT_NE(world.fs->names().GetAttr(file.attr.inode)->atime, before);
+  EXPECT_NE(world.fs->names().GetAttr({}, file.attr.inode)->atime, before);
   world.CloseFile(file);
 }
 

@@ -16,7 +16,7 @@
 namespace cairnfs::fs {
 namespace {
 
-Result<CheckReport> Check(World& world, const std::stop_token& stop = {}) {
+Result<CheckReport> Check(World& world, const Context& stop = {}) {
   return World::Await<CheckReport>(
       [&](Done<CheckReport> done) { world.fs->maintenance().Check(stop, std::move(done)); });
 }
@@ -24,12 +24,12 @@ Result<CheckReport> Check(World& world, const std::stop_token& stop = {}) {
 class Checked : public ::testing::Test {
  protected:
   InodeId MakeDirectory(InodeId parent, std::string_view name) {
-    auto made = world_.fs->names().MakeNode(parent, name, WithMode(S_IFDIR | 0755));
+    auto made = world_.fs->names().MakeNode({}, parent, name, WithMode(S_IFDIR | 0755));
     EXPECT_TRUE(made.ok());
     return made->inode;
   }
   InodeId Save(InodeId parent, std::string_view name, std::string_view text) {
-    auto file = world_.fs->Create(parent, name, WithMode(S_IFREG | 0644), {.read = true, .write = true});
+    auto file = world_.fs->Create({}, parent, name, WithMode(S_IFREG | 0644), {.read = true, .write = true});
     EXPECT_TRUE(file.ok());
     EXPECT_TRUE(world_.Write(*file, 0, text).ok());
     EXPECT_TRUE(world_.Fsync(*file).ok());
@@ -54,13 +54,13 @@ class Checked : public ::testing::Test {
     FAIL() << "the bytes are not stored";
   }
   void ChangeLinks(InodeId inode, uint32_t nlink) {
-    auto entry = world_.kv->Get(meta::InodeKey(inode));
+    auto entry = world_.kv->Get({}, meta::InodeKey(inode));
     ASSERT_TRUE(entry.ok() && entry->has_value());
     auto record = meta::InodeRecord::Decode((*entry)->value);
     record->nlink = nlink;
     kv::Transaction transaction;
     transaction.Put(meta::InodeKey(inode), record->Encode());
-    ASSERT_TRUE(world_.kv->Commit(transaction).ok());
+    ASSERT_TRUE(world_.kv->Commit({}, transaction).ok());
   }
   World world_;
 };
@@ -87,7 +87,7 @@ TEST_F(Checked, ADamagedChunkIsToldOnceWithTheFilesThatNameIt) {
 TEST_F(Checked, ADamagedPageOfARecipeIsToldOnce) {
   std::string text = RandomText(3, 2'000'000);  // more extents than a record holds
   InodeId inode = Save(kRootInode, "big", text);
-  auto entry = world_.kv->Get(meta::FileKey(inode));
+  auto entry = world_.kv->Get({}, meta::FileKey(inode));
   auto recipe = Recipe::Decode(meta::FileRecord::Decode((*entry)->value)->recipe);
   ASSERT_TRUE(recipe->is_tree);
   auto page = store::GetText(*world_.chunks, recipe->inner[0].digest);
@@ -106,7 +106,7 @@ TEST_F(Checked, AFileWhoseRecipeOrBytesAreNowhereIsDamaged) {
     world_.Reopen();
   };
   const InodeId inode = Save(kRootInode, "big", text);
-  auto entry = world_.kv->Get(meta::FileKey(inode));
+  auto entry = world_.kv->Get({}, meta::FileKey(inode));
   auto recipe = Recipe::Decode(meta::FileRecord::Decode((*entry)->value)->recipe);
   ASSERT_TRUE(recipe->is_tree);
   const Digest inner = recipe->inner[0].digest;
@@ -126,7 +126,7 @@ TEST_F(Checked, AFileWhoseRecipeOrBytesAreNowhereIsDamaged) {
 
   for (const Digest& page : {leaves->at(0).digest, inner}) {
     forget(page);
-    ASSERT_TRUE(world_.fs->names().Lookup(kRootInode, "big").ok());
+    ASSERT_TRUE(world_.fs->names().Lookup({}, kRootInode, "big").ok());
     auto opened =
         World::Await<HandleId>([&](Done<HandleId> done) { world_.fs->Open(inode, {.read = true}, std::move(done)); });
     ASSERT_FALSE(opened.ok());
@@ -156,7 +156,7 @@ TEST_F(Checked, WrongLinkCountsAndNamesOfNothingAreTold) {
   ChangeLinks(file, 7);
   kv::Transaction transaction;
   transaction.Put(meta::DentryKey(directory, "nothing"), meta::DentryRecord{InodeId{999'999'999}, S_IFREG}.Encode());
-  ASSERT_TRUE(world_.kv->Commit(transaction).ok());
+  ASSERT_TRUE(world_.kv->Commit({}, transaction).ok());
   auto report = Check(world_);
   ASSERT_TRUE(report.ok()) << report.error().message;
   EXPECT_EQ(report->problem_count, 2u);
@@ -184,7 +184,7 @@ TEST_F(Checked, OneAtATimeAndItEndsWhenToldTo) {
   world_.engine->name_scans_until_hold = 0;
   std::stop_source stop;
   std::promise<Result<CheckReport>> first;
-  world_.fs->maintenance().Check(stop.get_token(),
+  world_.fs->maintenance().Check(Context(stop.get_token()),
                                  [&](Result<CheckReport> report) { first.set_value(std::move(report)); });
   world_.engine->AwaitHold();
   for (int i = 0; i < 40; i++) {
@@ -259,11 +259,11 @@ TEST_F(Checked, WhatOnlyMovesIsNoProblem) {
         EXPECT_TRUE(World::Await<meta::Attr>([&](Done<meta::Attr> done) {
                       world_.fs->names().Link(inode, a, link, std::move(done));
                     }).ok());
-        EXPECT_TRUE(world_.fs->names().Unlink(a, link).ok());
+        EXPECT_TRUE(world_.fs->names().Unlink({}, a, link).ok());
         rename(b, a);
         std::string made = link + "-" + std::to_string(i);
         Save(b, made, RandomText(i, 5'000));
-        EXPECT_TRUE(world_.fs->names().Unlink(b, made).ok());
+        EXPECT_TRUE(world_.fs->names().Unlink({}, b, made).ok());
       }
     });
   }

@@ -74,7 +74,7 @@ class DamagedEngine final : public kv::KvEngine {
   }
   Status Write(const std::vector<kv::EngineWrite>& /*writes*/, kv::WriteMode /*mode*/) override { return {}; }
   std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override { return nullptr; }
-  Status Verify(const std::stop_token& /*stop*/) override {
+  Status Verify(const Context& /*context*/) override {
     return MakeError(ErrorCode::kCorrupt, "000007.sst fails its checksum");
   }
 };

@@ -35,35 +35,39 @@ class Gate final : public kv::KvStore {
   std::atomic<bool> lose_answer{false};  // of the next commit, which is made
   // Called for each commit: the error that is given in place of making it.
   std::function<std::optional<Error>(const kv::Transaction&)> refuse;
+  // The same, and is told for how long the caller waits.
+  std::function<std::optional<Error>(const Context&, const kv::Transaction&)> refuse_within;
 
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override {
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
     trips++;
     if (shut) return Away();
-    return inner_.Get(key);
+    return inner_.Get(context, key);
   }
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override {
     trips++;
     if (shut) return Away();
-    return inner_.Range(begin, end, limit);
+    return inner_.Range(context, begin, end, limit);
   }
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override {
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
     trips++;
     if (before_read) std::exchange(before_read, nullptr)();
     if (shut) return Away();
-    return inner_.Read(spans);
+    return inner_.Read(context, spans);
   }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
     trips++;
     commits++;
     if (before_commit) std::exchange(before_commit, nullptr)();
     if (shut) return Away();
     if (auto error = refuse ? refuse(transaction) : std::nullopt) return *error;
-    auto committed = inner_.Commit(transaction);
+    if (auto error = refuse_within ? refuse_within(context, transaction) : std::nullopt) return *error;
+    auto committed = inner_.Commit(context, transaction);
     if (committed.ok() && after_commit) std::exchange(after_commit, nullptr)();
     if (lose_answer.exchange(false)) return Away();
     return committed;
   }
-  Status Sync() override { return inner_.Sync(); }
+  Status Sync(const Context& context) override { return inner_.Sync(context); }
   kv::KvLimits limits() const override { return {128, 1 << 20}; }
   static Error Away() { return MakeError(ErrorCode::kUnavailable, "the store cannot be reached"); }
 
@@ -97,9 +101,7 @@ class TestMembership final : public cluster::Membership {
     return inner_->OnChange(std::move(changed));
   }
   Result<Session> session() const override { return inner_->session(); }
-  Result<Session> WaitForSession(std::chrono::milliseconds wait_max) const override {
-    return inner_->WaitForSession(wait_max);
-  }
+  Result<Session> WaitForSession(const Context& context) const override { return inner_->WaitForSession(context); }
   bool LeaseHolds() const override { return inner_->LeaseHolds(); }
   void OnLost(std::function<void()> lost) override { inner_->OnLost(std::move(lost)); }
   Status Rejoin() override {
@@ -177,12 +179,10 @@ class TestChunks final : public cluster::ClusterChunkStore {
   }
   void Prefetch(std::span<const Digest>) override {}
   Status Sync() override { return SyncWithin({}); }
-  Status SyncWithin(const SyncLimits& limits) {
+  Status SyncWithin(const Context& context) {
     syncs++;
     while (syncs_hang) {
-      if (limits.check) CAIRNFS_RETURN_IF_ERROR(limits.check());
-      if (Clock::Now() >= limits.deadline) return MakeError(ErrorCode::kUnavailable, "too late");
-      Clock::SleepFor(std::chrono::milliseconds(10));
+      if (!context.Sleep(std::chrono::milliseconds(10))) return MakeError(ErrorCode::kUnavailable, "too late");
     }
     if (syncs_fail) return MakeError(sync_error, "too few nodes");
     {
@@ -198,9 +198,9 @@ class TestChunks final : public cluster::ClusterChunkStore {
     local_syncs++;
     return own_.Sync();
   }
-  Result<Unreadable> SyncReadable(SyncScope scope, const SyncLimits& limits) override {
+  Result<Unreadable> SyncReadable(const Context& context, SyncScope scope) override {
     if (before_sync) std::exchange(before_sync, nullptr)();
-    const Status synced = scope == SyncScope::kThisNode ? SyncLocal() : SyncWithin(limits);
+    const Status synced = scope == SyncScope::kThisNode ? SyncLocal() : SyncWithin(context);
     if (!synced.ok()) return synced.error();
     std::lock_guard lock(mutex_);
     return unreadable_;
@@ -313,8 +313,8 @@ class TestPeers final : public cluster::Peers {
       lock.lock();
     }
   }
-  Result<std::vector<bool>> HoldOrphans(const cluster::NodeId& node, const std::vector<InodeId>& inodes,
-                                        Clock::time_point) override {
+  Result<std::vector<bool>> HoldOrphans(const Context&, const cluster::NodeId& node,
+                                        const std::vector<InodeId>& inodes) override {
     board_.hold_calls++;
     return Call<std::vector<bool>>(node, [&](cluster::PeerHandler& handler) { return handler.HoldOrphans(inodes); });
   }

@@ -18,10 +18,10 @@ TEST_F(ClusterFilesTest, SizeAndTimesAreSeenAtOnceAfterClose) {
   MakeHosts(2);
   auto file = host(0).Create("file");
   ASSERT_TRUE(host(0).Write(file, 0, TextOf(1, 5000)).ok());
-  EXPECT_EQ(host(1).fs->names().Lookup(kRootInode, "file")->size, 0u) << "it is not closed yet";
+  EXPECT_EQ(host(1).fs->names().Lookup({}, kRootInode, "file")->size, 0u) << "it is not closed yet";
   ASSERT_TRUE(host(0).CloseFile(file).ok());
-  auto here = host(0).fs->names().GetAttr(file.attr.inode);
-  auto there = host(1).fs->names().GetAttr(file.attr.inode);
+  auto here = host(0).fs->names().GetAttr({}, file.attr.inode);
+  auto there = host(1).fs->names().GetAttr({}, file.attr.inode);
   ASSERT_TRUE(here.ok() && there.ok());
   EXPECT_EQ(there->size, 5000u);
   EXPECT_EQ(there->mtime, here->mtime);
@@ -250,10 +250,10 @@ TEST_F(ClusterFilesTest, TruncationIsSeenWhenItReturned) {
   MakeHosts(2);
   const InodeId inode = host(0).Put("file", std::string(10'000, 'x'));
   ASSERT_TRUE(host(1).Truncate(inode, 3000).ok());
-  EXPECT_EQ(host(0).fs->names().GetAttr(inode)->size, 3000u);
+  EXPECT_EQ(host(0).fs->names().GetAttr({}, inode)->size, 3000u);
   EXPECT_EQ(host(0).Cat("file"), std::string(3000, 'x'));
   ASSERT_TRUE(host(0).Truncate(inode, 6000).ok());
-  EXPECT_EQ(host(1).fs->names().GetAttr(inode)->size, 6000u);
+  EXPECT_EQ(host(1).fs->names().GetAttr({}, inode)->size, 6000u);
   EXPECT_EQ(host(1).Cat("file"), std::string(3000, 'x') + std::string(3000, '\0'));
   EXPECT_EQ(KeyCount("P"), 0u);
 }
@@ -263,7 +263,7 @@ TEST_F(ClusterFilesTest, TruncationAtOpenReplacesWhatOthersWrote) {
   host(0).Put("file", std::string(10'000, 'x'));
   auto file = host(1).Open("file", {.read = true, .write = true, .truncate = true});
   ASSERT_TRUE(file.ok());
-  EXPECT_EQ(host(0).fs->names().GetAttr(file->attr.inode)->size, 0u);
+  EXPECT_EQ(host(0).fs->names().GetAttr({}, file->attr.inode)->size, 0u);
   ASSERT_TRUE(host(1).Write(*file, 0, "new").ok());
   ASSERT_TRUE(host(1).CloseFile(*file).ok());
   EXPECT_EQ(host(0).Cat("file"), "new");
@@ -290,7 +290,7 @@ TEST_F(ClusterFilesTest, AppendsOfTwoHostsInTurn) {
     Host& writer = host(i % 2);
     auto file = writer.Open("log", {.read = true, .write = true});
     ASSERT_TRUE(file.ok());
-    const uint64_t end = writer.fs->names().GetAttr(file->attr.inode)->size;
+    const uint64_t end = writer.fs->names().GetAttr({}, file->attr.inode)->size;
     EXPECT_EQ(end, expected.size());
     const std::string line = "line " + std::to_string(i) + "\n";
     ASSERT_TRUE(writer.Write(*file, end, line).ok());
@@ -328,9 +328,9 @@ TEST_F(ClusterFilesTest, TimesThatAreSetAreSeenAndStay) {
   request.mtime = Timestamp{1'000'000'000, 5};
   ASSERT_TRUE(host(0).SetAttr(file.attr.inode, request).ok());
   ASSERT_TRUE(host(0).CloseFile(file).ok());
-  EXPECT_EQ(host(1).fs->names().GetAttr(file.attr.inode)->mtime, *request.mtime);
+  EXPECT_EQ(host(1).fs->names().GetAttr({}, file.attr.inode)->mtime, *request.mtime);
   EXPECT_EQ(host(1).Cat("file"), "bytes");
-  EXPECT_EQ(host(0).fs->names().GetAttr(file.attr.inode)->mtime, *request.mtime);
+  EXPECT_EQ(host(0).fs->names().GetAttr({}, file.attr.inode)->mtime, *request.mtime);
 }
 
 TEST_F(ClusterFilesTest, WhatFoundNoRoomAndWasRemovedIsOwedNoMore) {
@@ -397,7 +397,7 @@ TEST_F(ClusterFilesTest, ACloseWhileTheRoundPublishesIsOfTheNext) {
   };
   ASSERT_TRUE(host(0).Fsync(file).ok());
   ASSERT_TRUE(closed.get().ok());
-  EXPECT_EQ(host(1).fs->names().GetAttr(file.attr.inode)->size, 6u);
+  EXPECT_EQ(host(1).fs->names().GetAttr({}, file.attr.inode)->size, 6u);
   EXPECT_EQ(host(1).Cat("file"), "onetwo");
   ASSERT_TRUE(host(0).CloseFile(file).ok());
   EXPECT_EQ(KeyCount("P"), 0u);
@@ -430,7 +430,7 @@ TEST_F(ClusterFilesTest, ManyThatCloseAFileAtOnceAllSucceed) {
     for (std::thread& closer : closers) closer.join();
   }
   EXPECT_EQ(failed, 0);
-  EXPECT_EQ(host(1).fs->names().GetAttr(files[0].attr.inode)->size, expected.size());
+  EXPECT_EQ(host(1).fs->names().GetAttr({}, files[0].attr.inode)->size, expected.size());
   for (const auto& file : files) ASSERT_TRUE(host(0).CloseFile(file).ok());
   EXPECT_EQ(host(1).Cat("file"), expected);
   EXPECT_EQ(KeyCount("P"), 0u);
@@ -448,14 +448,14 @@ TEST_F(ClusterFilesTest, AFileThatCannotBePublishedHoldsUpNoOther) {
   ASSERT_TRUE(host(1).Write(good, 0, "bytes").ok());
   // Another host publishes a record whose recipe cannot be read.
   const std::string key = meta::FileKey(bad->attr.inode);
-  auto sound = store_->Get(key);
+  auto sound = store_->Get({}, key);
   ASSERT_TRUE(sound.ok() && *sound);
   auto record = meta::FileRecord::Decode((*sound)->value);
   ASSERT_TRUE(record.ok());
   record->recipe = "no recipe";
   kv::Transaction damage;
   damage.Put(key, record->Encode());
-  ASSERT_TRUE(store_->Commit(damage).ok());
+  ASSERT_TRUE(store_->Commit({}, damage).ok());
 
   ASSERT_FALSE(host(1).Fsync(*bad).ok());
   Status synced = host(1).Fsync(good);
@@ -474,7 +474,7 @@ TEST_F(ClusterFilesTest, AFileThatCannotBePublishedHoldsUpNoOther) {
   }
   kv::Transaction mend;
   mend.Put(key, (*sound)->value);
-  ASSERT_TRUE(store_->Commit(mend).ok());
+  ASSERT_TRUE(store_->Commit({}, mend).ok());
   EXPECT_TRUE(host(1).Fsync(*bad).ok());
   ASSERT_TRUE(host(1).CloseFile(*bad).ok());
   ASSERT_TRUE(host(1).CloseFile(good).ok());

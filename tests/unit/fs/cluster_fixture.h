@@ -102,7 +102,7 @@ class Host {
   void EndSession() {
     auto session = membership->session();
     ASSERT_TRUE(session.ok());
-    ASSERT_TRUE(shared_.store.RevokeLease(session->lease).ok());
+    ASSERT_TRUE(shared_.store.RevokeLease({}, session->lease).ok());
   }
   // Whether the filesystem opens files: it takes a new session after the membership has it.
   bool HasSession() {  // waits for one
@@ -122,14 +122,14 @@ class Host {
   FileSystem::Created Create(std::string_view file_name, InodeId parent = kRootInode) {
     meta::CreateParams params;
     params.mode = S_IFREG | 0644;
-    auto created = fs->Create(parent, file_name, params, {.read = true, .write = true});
+    auto created = fs->Create({}, parent, file_name, params, {.read = true, .write = true});
     EXPECT_TRUE(created.ok()) << (created.ok() ? "" : created.error().message);
     return created.ok() ? *created : FileSystem::Created{};
   }
   InodeId MakeDirectory(std::string_view directory_name, InodeId parent = kRootInode) {
     meta::CreateParams params;
     params.mode = S_IFDIR | 0755;
-    auto made = fs->names().MakeNode(parent, directory_name, params);
+    auto made = fs->names().MakeNode({}, parent, directory_name, params);
     EXPECT_TRUE(made.ok());
     return made.ok() ? made->inode : InodeId{};
   }
@@ -163,7 +163,7 @@ class Host {
   Result<FileSystem::Created> Open(std::string_view file_name, OpenFlags flags = {.read = true, .write = true},
                                    InodeId parent = kRootInode, const Caller& caller = {}) {
     FileSystem::Created file;
-    CAIRNFS_ASSIGN_OR_RETURN(file.attr, fs->names().Lookup(parent, file_name));
+    CAIRNFS_ASSIGN_OR_RETURN(file.attr, fs->names().Lookup({}, parent, file_name));
     fs->names().Forget(file.attr.inode, 1);
     CAIRNFS_ASSIGN_OR_RETURN(file.handle, OpenInode(file.attr.inode, flags, caller));
     return file;
@@ -209,7 +209,7 @@ class Host {
   Status Unlink(std::string_view file_name, InodeId parent = kRootInode) {
     Status admitted =
         Await<void>([&](Done<void> done) { fs->names().WhenAdmitted(NameChange::kRemoves, std::move(done)); });
-    return admitted.ok() ? fs->names().Unlink(parent, file_name) : admitted;
+    return admitted.ok() ? fs->names().Unlink({}, parent, file_name) : admitted;
   }
   Result<std::string> Durability(InodeId inode) {
     return Await<std::string>(
@@ -300,7 +300,7 @@ class ClusterTest : public testing::Test {
       meta::FilesystemHeader header;
       header.uuid = std::string(16, 'u');
       header.chunk_params = params_.Encode();
-      EXPECT_TRUE(host.names->Format(header, 0, 0).ok());
+      EXPECT_TRUE(host.names->Format({}, header, 0, 0).ok());
     }
     if (before_start_) before_start_(host);
     host.Start();
@@ -331,12 +331,12 @@ class ClusterTest : public testing::Test {
     EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(last)); }));
   }
   size_t KeyCount(std::string_view prefix) {
-    auto range = store_->Range(prefix, kv::PrefixEnd(prefix), 0);
+    auto range = store_->Range({}, prefix, kv::PrefixEnd(prefix), 0);
     return range.ok() ? range->entries.size() : SIZE_MAX;
   }
   // Keys of inodes: those of members begin with letters of their own.
   bool HasKey(const std::string& key) {
-    auto entry = store_->Get(key);
+    auto entry = store_->Get({}, key);
     return entry.ok() && entry->has_value();
   }
 

@@ -20,9 +20,10 @@ TEST_F(ClusterLevelsTest, ADirectoryHasALevelOfItsOwn) {
   };
   const InodeId scratch = host(0).MakeDirectory("scratch"), deep = host(0).MakeDirectory("deep", scratch);
   const InodeId kept = host(0).MakeDirectory("kept", deep);
-  ASSERT_TRUE(host(0).fs->attributes().SetXattr(scratch, kLevel, "local", kSet).ok());
-  ASSERT_TRUE(host(0).fs->attributes().SetXattr(kept, kLevel, "replicated", kSet).ok());
-  EXPECT_EQ(host(0).fs->attributes().SetXattr(scratch, kLevel, "both", kSet).error().code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(host(0).fs->attributes().SetXattr({}, scratch, kLevel, "local", kSet).ok());
+  ASSERT_TRUE(host(0).fs->attributes().SetXattr({}, kept, kLevel, "replicated", kSet).ok());
+  EXPECT_EQ(host(0).fs->attributes().SetXattr({}, scratch, kLevel, "both", kSet).error().code,
+            ErrorCode::kInvalidArgument);
   EXPECT_EQ(level_of(host(0), kRootInode), "replicated");
   EXPECT_EQ(level_of(host(0), deep), "local");
   EXPECT_EQ(level_of(host(0), kept), "replicated");
@@ -47,12 +48,12 @@ TEST_F(ClusterLevelsTest, ADirectoryHasALevelOfItsOwn) {
   ASSERT_TRUE(host(0).CloseFile(fast).ok());
   ASSERT_TRUE(host(0).CloseFile(safe).ok());
 
-  EXPECT_EQ(host(0).fs->attributes().SetXattr(fast.attr.inode, kLevel, "local", kSet).error().code,
+  EXPECT_EQ(host(0).fs->attributes().SetXattr({}, fast.attr.inode, kLevel, "local", kSet).error().code,
             ErrorCode::kNotDirectory);
-  ASSERT_TRUE(host(0).fs->attributes().RemoveXattr(kept, kLevel).ok());
-  EXPECT_EQ(host(0).fs->attributes().RemoveXattr(kept, kLevel).error().code, ErrorCode::kNoData);
+  ASSERT_TRUE(host(0).fs->attributes().RemoveXattr({}, kept, kLevel).ok());
+  EXPECT_EQ(host(0).fs->attributes().RemoveXattr({}, kept, kLevel).error().code, ErrorCode::kNoData);
   EXPECT_EQ(level_of(host(0), kept), "local");
-  EXPECT_TRUE(host(0).fs->attributes().ListXattrs(scratch)->empty());
+  EXPECT_TRUE(host(0).fs->attributes().ListXattrs({}, scratch)->empty());
 }
 
 // Every host reads all levels again and again: none may stay behind, whoever knew of it.
@@ -62,11 +63,11 @@ TEST_F(ClusterLevelsTest, ALevelGoesWithItsDirectory) {
   for (InodeId directory : {removed, replaced}) {
     ASSERT_TRUE(host(0)
                     .fs->attributes()
-                    .SetXattr(directory, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
+                    .SetXattr({}, directory, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
                     .ok());
   }
   EXPECT_EQ(KeyCount("Y"), 2u);
-  ASSERT_TRUE(host(1).fs->names().Rmdir(kRootInode, "removed").ok());
+  ASSERT_TRUE(host(1).fs->names().Rmdir({}, kRootInode, "removed").ok());
   host(1).MakeDirectory("empty");
   ASSERT_TRUE(host(1).Rename(kRootInode, "empty", kRootInode, "replaced").ok());
   for (InodeId directory : {removed, replaced}) host(0).fs->names().Forget(directory, 1);
@@ -92,8 +93,10 @@ TEST_F(ClusterLevelsTest, NothingIsReplicatedWhileCopiesAreMissing) {
 TEST_F(ClusterLevelsTest, WhatMovesToWhereCopiesArePromisedHasThem) {
   MakeHosts(2);
   const InodeId scratch = host(0).MakeDirectory("scratch"), below = host(0).MakeDirectory("below", scratch);
-  ASSERT_TRUE(
-      host(0).fs->attributes().SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  ASSERT_TRUE(host(0)
+                  .fs->attributes()
+                  .SetXattr({}, scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
+                  .ok());
   host(0).chunks->syncs_fail = true;
   auto file = host(0).Create("file", scratch), deep = host(0).Create("deep", below);
   for (const auto& each : {file, deep}) {
@@ -117,7 +120,7 @@ TEST_F(ClusterLevelsTest, WhatMovesToWhereCopiesArePromisedHasThem) {
   auto old = host(0).Create("old", scratch);
   ASSERT_TRUE(host(0).Write(old, 0, "bytes").ok());
   ASSERT_TRUE(host(0).Fsync(old).ok());
-  ASSERT_TRUE(host(0).fs->attributes().RemoveXattr(scratch, "user.cairnfs.level").ok());
+  ASSERT_TRUE(host(0).fs->attributes().RemoveXattr({}, scratch, "user.cairnfs.level").ok());
   EXPECT_EQ(*host(0).Durability(old.attr.inode), "local");
   for (const auto& each : {file, deep, old}) ASSERT_TRUE(host(0).CloseFile(each).ok());
 }
@@ -127,8 +130,10 @@ TEST_F(ClusterLevelsTest, WhatAnotherHostHasPutMovesWithItsCopies) {
   MakeHosts(2);
   const InodeId scratch = host(0).MakeDirectory("scratch"), below = host(0).MakeDirectory("below", scratch);
   const InodeId deep = host(0).MakeDirectory("deep", below);
-  ASSERT_TRUE(
-      host(0).fs->attributes().SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  ASSERT_TRUE(host(0)
+                  .fs->attributes()
+                  .SetXattr({}, scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
+                  .ok());
   auto small = host(0).Create("small", scratch), large = host(0).Create("large", deep);
   ASSERT_TRUE(host(0).Write(small, 0, TextOf(1, 50'000)).ok());
   // Of so many chunks that the record names pages, which name the chunks.
@@ -163,8 +168,10 @@ TEST_F(ClusterLevelsTest, WhatAnotherHostHasPutMovesWithItsCopies) {
 TEST_F(ClusterLevelsTest, AMoveThatCannotHaveItsCopiesSaysWhichFileAndWhy) {
   MakeHosts(2);
   const InodeId scratch = host(0).MakeDirectory("scratch"), below = host(0).MakeDirectory("below", scratch);
-  ASSERT_TRUE(
-      host(0).fs->attributes().SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  ASSERT_TRUE(host(0)
+                  .fs->attributes()
+                  .SetXattr({}, scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
+                  .ok());
   auto file = host(0).Create("file", below);
   const std::string text = TextOf(1, 3000);  // one chunk
   ASSERT_TRUE(host(0).Write(file, 0, text).ok());
@@ -187,7 +194,7 @@ TEST_F(ClusterLevelsTest, ADirectoryWithALevelOfItsOwnTakesItAlong) {
   for (InodeId directory : {scratch, own}) {
     ASSERT_TRUE(host(0)
                     .fs->attributes()
-                    .SetXattr(directory, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
+                    .SetXattr({}, directory, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
                     .ok());
   }
   auto file = host(0).Create("file", own);
@@ -202,8 +209,10 @@ TEST_F(ClusterLevelsTest, ADirectoryWithALevelOfItsOwnTakesItAlong) {
 TEST_F(ClusterLevelsTest, ACopyToWhereCopiesArePromisedWaitsForThem) {
   MakeHosts(2);
   const InodeId scratch = host(0).MakeDirectory("scratch");
-  ASSERT_TRUE(
-      host(0).fs->attributes().SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  ASSERT_TRUE(host(0)
+                  .fs->attributes()
+                  .SetXattr({}, scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
+                  .ok());
   const std::string text = TextOf(1, 50'000);
   auto file = host(0).Create("file", scratch);
   ASSERT_TRUE(host(0).Write(file, 0, text).ok());
@@ -237,8 +246,10 @@ TEST_F(ClusterLevelsTest, ACopyToWhereCopiesArePromisedWaitsForThem) {
 TEST_F(ClusterLevelsTest, ALinkToWhereCopiesArePromisedWaitsForThem) {
   MakeHosts(2);
   const InodeId scratch = host(0).MakeDirectory("scratch");
-  ASSERT_TRUE(
-      host(0).fs->attributes().SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  ASSERT_TRUE(host(0)
+                  .fs->attributes()
+                  .SetXattr({}, scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
+                  .ok());
   auto file = host(0).Create("file", scratch);
   ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
   ASSERT_TRUE(host(0).Fsync(file).ok());

@@ -258,7 +258,7 @@ TEST_F(ClusterMarksTest, AMarkThatMayBePutYet) {
   host(1).gate->refuse = nullptr;
   ASSERT_TRUE(late && !late->operation_id.empty());
   ASSERT_TRUE(host(1).Fsync(file_).ok());
-  EXPECT_TRUE(host(1).gate->Commit(*late).ok()) << "what became of it is known";
+  EXPECT_TRUE(host(1).gate->Commit({}, *late).ok()) << "what became of it is known";
   EXPECT_EQ(Marks(), 0u);
   ExpectWholeWithoutItsHost("bytesmore");
 }
@@ -273,7 +273,7 @@ TEST_F(ClusterMarksTest, AMarkOfAMappingThatMayBePutYet) {
   const auto late = AllowMarks();
   ASSERT_TRUE(late && !late->operation_id.empty());
   ASSERT_TRUE(host(1).Fsync(file_).ok());
-  EXPECT_TRUE(host(1).gate->Commit(*late).ok()) << "what became of it is known";
+  EXPECT_TRUE(host(1).gate->Commit({}, *late).ok()) << "what became of it is known";
   EXPECT_EQ(Marks(), 0u);
   ExpectWholeWithoutItsHost("PAGES");
 }

@@ -11,16 +11,16 @@ using ClusterNamesTest = ClusterTest;
 TEST_F(ClusterNamesTest, NamesAreSeenAtOnce) {
   MakeHosts(2);
   const InodeId directory = host(0).MakeDirectory("dir");
-  EXPECT_EQ(host(1).fs->names().Lookup(kRootInode, "dir")->inode, directory);
+  EXPECT_EQ(host(1).fs->names().Lookup({}, kRootInode, "dir")->inode, directory);
   host(1).Create("file", directory);
-  EXPECT_TRUE(host(0).fs->names().Lookup(directory, "file").ok());
+  EXPECT_TRUE(host(0).fs->names().Lookup({}, directory, "file").ok());
   ASSERT_TRUE(host(0).Unlink("file", directory).ok());
-  EXPECT_EQ(host(1).fs->names().Lookup(directory, "file").error().code, ErrorCode::kNotFound);
-  ASSERT_TRUE(host(1).fs->names().Rmdir(kRootInode, "dir").ok());
-  EXPECT_EQ(host(0).fs->names().Lookup(kRootInode, "dir").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(host(1).fs->names().Lookup({}, directory, "file").error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(host(1).fs->names().Rmdir({}, kRootInode, "dir").ok());
+  EXPECT_EQ(host(0).fs->names().Lookup({}, kRootInode, "dir").error().code, ErrorCode::kNotFound);
   meta::CreateParams params;
   params.mode = S_IFREG | 0644;
-  auto made = host(0).fs->Create(directory, "late", params, {.write = true});
+  auto made = host(0).fs->Create({}, directory, "late", params, {.write = true});
   EXPECT_EQ(made.error().code, ErrorCode::kNotFound) << "a directory that another host removed";
 }
 
@@ -52,14 +52,14 @@ TEST_F(ClusterNamesTest, OperationsTakeFewRoundTrips) {
     return host(0).gate->trips - before;
   };
   EXPECT_EQ(trips([&] { host(0).Create("file", directory); }), 1u) << "the commit alone";
-  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->names().Lookup(directory, "file").ok()); }), 1u);
-  EXPECT_EQ(trips([&] { EXPECT_FALSE(host(0).fs->names().Lookup(directory, "none").ok()); }), 1u);
-  const InodeId file = host(0).fs->names().Lookup(directory, "file")->inode;
-  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->names().GetAttr(file).ok()); }), 1u);
+  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->names().Lookup({}, directory, "file").ok()); }), 1u);
+  EXPECT_EQ(trips([&] { EXPECT_FALSE(host(0).fs->names().Lookup({}, directory, "none").ok()); }), 1u);
+  const InodeId file = host(0).fs->names().Lookup({}, directory, "file")->inode;
+  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->names().GetAttr({}, file).ok()); }), 1u);
   EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).OpenInode(file).ok()); }), 1u);
   EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).Rename(directory, "file", directory, "new").ok()); }), 3u)
       << "the look that tells what it is, the look at all, the commit";
-  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->names().Unlink(directory, "new").ok()); }), 2u);
+  EXPECT_EQ(trips([&] { EXPECT_TRUE(host(0).fs->names().Unlink({}, directory, "new").ok()); }), 2u);
 }
 
 TEST_F(ClusterNamesTest, CommitHasWhatOtherHostsClosedBelow) {
@@ -71,7 +71,7 @@ TEST_F(ClusterNamesTest, CommitHasWhatOtherHostsClosedBelow) {
   ASSERT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
   EXPECT_EQ(host(0).Cat("one", temporary), TextOf(1, 10'000));
   EXPECT_EQ(host(1).Cat("two", deep), TextOf(2, 10'000));
-  EXPECT_TRUE(host(2).fs->names().Lookup(kRootInode, "step-1").ok());
+  EXPECT_TRUE(host(2).fs->names().Lookup({}, kRootInode, "step-1").ok());
 }
 
 // As long as the commit's host has not seen it die, the file counts as one that is being written.
@@ -100,8 +100,8 @@ TEST_F(ClusterNamesTest, CommitFailsWithTheNamesOfWhatADeadHostHadNotSaved) {
   EXPECT_NE(renamed.error().message.find("host3"), std::string::npos) << renamed.error().message;
   EXPECT_NE(renamed.error().message.find("tmp/bad"), std::string::npos) << renamed.error().message;
   EXPECT_EQ(renamed.error().message.find("good"), std::string::npos) << renamed.error().message;
-  EXPECT_TRUE(host(1).fs->names().Lookup(kRootInode, "tmp").ok());
-  EXPECT_FALSE(host(1).fs->names().Lookup(kRootInode, "step-1").ok());
+  EXPECT_TRUE(host(1).fs->names().Lookup({}, kRootInode, "tmp").ok());
+  EXPECT_FALSE(host(1).fs->names().Lookup({}, kRootInode, "step-1").ok());
   const FsStatus status = host(0).fs->maintenance().GetStatus();
   ASSERT_EQ(status.failed_commits.size(), 1u);
   EXPECT_EQ(status.failed_commits[0].directory, "tmp");
@@ -116,7 +116,7 @@ TEST_F(ClusterNamesTest, CommitFailsWithTheNamesOfWhatADeadHostHadNotSaved) {
 
   // The file has what was published of it, which is nothing. A part of it settles nothing; once all of it is written
   // anew the commit goes through.
-  EXPECT_EQ(host(1).fs->names().GetAttr(bad)->size, 0u);
+  EXPECT_EQ(host(1).fs->names().GetAttr({}, bad)->size, 0u);
   auto write_again = [&](Host& writer, uint64_t offset, std::string_view bytes) {
     auto again = writer.Open("bad", {.read = true, .write = true}, temporary);
     ASSERT_TRUE(again.ok());
@@ -213,7 +213,7 @@ TEST_F(ClusterNamesTest, LostBytesOfAFileWithTwoNamesFailWhatIsAboveThemAlone) {
   EXPECT_TRUE(host(0).Rename(kRootInode, "elsewhere.tmp", kRootInode, "elsewhere").ok());
   EXPECT_FALSE(host(0).Rename(kRootInode, "above.tmp", kRootInode, "above").ok());
   EXPECT_FALSE(host(0).Rename(above, "deep", kRootInode, "deep").ok());
-  ASSERT_TRUE(host(0).fs->names().Unlink(deep, "second").ok());
+  ASSERT_TRUE(host(0).fs->names().Unlink({}, deep, "second").ok());
   EXPECT_TRUE(host(0).Rename(above, "deep", kRootInode, "deep").ok());
 }
 
@@ -388,8 +388,8 @@ TEST_F(ClusterNamesTest, AHostThatLostItsSessionPublishesNothingOfIt) {
   EXPECT_FALSE(HasKey(meta::FileKey(closed)));
   EXPECT_FALSE(HasKey(meta::FileKey(open.attr.inode)));
   EXPECT_EQ(host(1).Cat("closed"), "");
-  EXPECT_EQ(host(1).fs->names().GetAttr(closed)->size, 0u);
-  EXPECT_EQ(host(0).fs->names().GetAttr(closed)->size, 0u);
+  EXPECT_EQ(host(1).fs->names().GetAttr({}, closed)->size, 0u);
+  EXPECT_EQ(host(0).fs->names().GetAttr({}, closed)->size, 0u);
   EXPECT_EQ(*host(0).Durability(closed), "lost") << "its own old mark tells so";
   EXPECT_EQ(*host(1).Durability(closed), "lost");
   // New opens go on.

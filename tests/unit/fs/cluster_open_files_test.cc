@@ -42,10 +42,10 @@ TEST_F(ClusterOpenFilesTest, WhoHasSeenTheSizeReadsTheBytes) {
   ASSERT_TRUE(reader.ok());
   EXPECT_EQ(*host(1).Read(*reader, 0, 100), "first");
   Rewrite(host(0), "file", "SECOND");
-  EXPECT_EQ(host(1).fs->names().GetAttr(reader->attr.inode)->size, 6u);
+  EXPECT_EQ(host(1).fs->names().GetAttr({}, reader->attr.inode)->size, 6u);
   EXPECT_EQ(*host(1).Read(*reader, 0, 100), "SECOND");
   ASSERT_TRUE(host(0).Truncate(reader->attr.inode, 3).ok());
-  EXPECT_EQ(host(1).fs->names().GetAttr(reader->attr.inode)->size, 3u);
+  EXPECT_EQ(host(1).fs->names().GetAttr({}, reader->attr.inode)->size, 3u);
   EXPECT_EQ(*host(1).Read(*reader, 0, 100), "SEC");
   ASSERT_TRUE(host(1).CloseFile(*reader).ok());
 }
@@ -163,7 +163,7 @@ TEST_F(ClusterOpenFilesTest, WhatIsClosedAfterTheFileWasRemovedElsewhere) {
   ASSERT_TRUE(host(0).Write(*writer, 0, "new bytes, and more").ok());
   ASSERT_TRUE(host(0).CloseFile(*writer).ok());
   host(0).fs->names().Forget(inode, 1);
-  EXPECT_EQ(host(2).fs->names().GetAttr(reader->attr.inode)->size, 19u);
+  EXPECT_EQ(host(2).fs->names().GetAttr({}, reader->attr.inode)->size, 19u);
   EXPECT_EQ(*host(2).Read(*reader, 0, 100), "new bytes, and more");
   ASSERT_TRUE(host(2).CloseFile(*reader).ok());
 }
@@ -182,7 +182,7 @@ TEST_F(ClusterOpenFilesTest, WhatWasClosedBeforeTheFileWasRemovedElsewhere) {
   SettleOrphans(host(1));  // all hosts were asked whether they have it open
   host(0).fs->names().Forget(inode, 1);
   ASSERT_TRUE(host(0).Sync().ok());
-  EXPECT_EQ(host(2).fs->names().GetAttr(reader->attr.inode)->size, 19u);
+  EXPECT_EQ(host(2).fs->names().GetAttr({}, reader->attr.inode)->size, 19u);
   EXPECT_EQ(*host(2).Read(*reader, 0, 100), "new bytes, and more");
   ASSERT_TRUE(host(2).CloseFile(*reader).ok());
 }
@@ -292,9 +292,9 @@ TEST_F(ClusterOpenFilesTest, ACloseWhileATruncationIsPublished) {
   std::future<Status> closed;
   host(0).chunks->before_sync = [&] { closed = std::async(std::launch::async, [&] { return host(0).Flush(file); }); };
   ASSERT_TRUE(host(0).Truncate(file.attr.inode, 3000).ok());
-  EXPECT_EQ(host(1).fs->names().GetAttr(file.attr.inode)->size, 3000u);
+  EXPECT_EQ(host(1).fs->names().GetAttr({}, file.attr.inode)->size, 3000u);
   ASSERT_TRUE(closed.get().ok());
-  EXPECT_EQ(host(1).fs->names().GetAttr(file.attr.inode)->size, 3000u);
+  EXPECT_EQ(host(1).fs->names().GetAttr({}, file.attr.inode)->size, 3000u);
   ASSERT_TRUE(host(0).CloseFile(file).ok());
 }
 

@@ -177,7 +177,7 @@ TEST_F(ClusterPublishTest, AKeyThatCannotBeReadHoldsUpNoOtherFile) {
   const Status synced = host(0).Sync();
   ASSERT_FALSE(synced.ok());
   EXPECT_EQ(synced.error().code, ErrorCode::kCorrupt);
-  EXPECT_TRUE(HasKey(meta::FileKey(host(0).fs->names().Lookup(kRootInode, "good")->inode)));
+  EXPECT_TRUE(HasKey(meta::FileKey(host(0).fs->names().Lookup({}, kRootInode, "good")->inode)));
   EXPECT_EQ(host(1).Cat("good"), "bbbb");
   RefuseNone();
   EXPECT_TRUE(host(0).Sync().ok());
@@ -234,7 +234,7 @@ TEST_F(ClusterPublishTest, WhatLiesPastTheEndOfARecordOutlivesAnotherHostsPublis
   ASSERT_TRUE(host(0).Write(file, kGap, std::string(kGap, 'g')).ok());
   may_end.set_value();
   ASSERT_TRUE(synced.get().ok());
-  EXPECT_EQ(host(1).fs->names().GetAttr(file.attr.inode)->size, kGap);
+  EXPECT_EQ(host(1).fs->names().GetAttr({}, file.attr.inode)->size, kGap);
   WriteSynced(host(1), "file", kElsewhere, "elsewhere");
   ASSERT_TRUE(host(0).Fsync(file).ok());
   std::string expected = "0123456789" + std::string(kGap - 10, '\0') + std::string(kGap, 'g') + behind;

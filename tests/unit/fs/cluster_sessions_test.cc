@@ -62,8 +62,10 @@ TEST_F(ClusterSessionsTest, AHostWhoseSessionEndsAsItStartsTakesAnother) {
 TEST_F(ClusterSessionsTest, ACopyThatWaitedIsNotMadeUnderTheNextSession) {
   MakeHosts(2);
   const InodeId scratch = host(0).MakeDirectory("scratch");  // what comes from there has its copies yet to be made
-  ASSERT_TRUE(
-      host(0).fs->attributes().SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet).ok());
+  ASSERT_TRUE(host(0)
+                  .fs->attributes()
+                  .SetXattr({}, scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
+                  .ok());
   host(0).Put("from", std::string(9000, 'z'), scratch);
   host(0).Put("to", "of before");
   ASSERT_TRUE(host(0).Sync().ok());
@@ -168,11 +170,11 @@ TEST_F(ClusterSessionsTest, ARenameFindsWhatStandsThereByThen) {
   ASSERT_TRUE(host(0).Sync().ok());
   host(0).gate->before_commit = [&] { Swap(host(1)); };
   EXPECT_FALSE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
-  EXPECT_FALSE(host(1).fs->names().Lookup(kRootInode, "step").ok());
+  EXPECT_FALSE(host(1).fs->names().Lookup({}, kRootInode, "step").ok());
   host(1).chunks->syncs_fail = false;
   EXPECT_TRUE(host(1).Sync().ok());
   EXPECT_TRUE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
-  const auto step = host(1).fs->names().Lookup(kRootInode, "step");
+  const auto step = host(1).fs->names().Lookup({}, kRootInode, "step");
   ASSERT_TRUE(step.ok());
   EXPECT_NE(step->inode, directory);
   EXPECT_EQ(host(0).Cat("file", step->inode), "new bytes");
@@ -185,7 +187,7 @@ TEST_F(ClusterSessionsTest, ARenameIsNotCommittedUnderTheNextSession) {
   ASSERT_TRUE(host(0).Sync().ok());
   host(0).gate->before_commit = [&] { LoseSession(0); };
   EXPECT_FALSE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
-  EXPECT_FALSE(host(1).fs->names().Lookup(kRootInode, "step").ok());
+  EXPECT_FALSE(host(1).fs->names().Lookup({}, kRootInode, "step").ok());
   EXPECT_TRUE(host(0).Rename(kRootInode, "step.tmp", kRootInode, "step").ok());
 }
 
@@ -200,7 +202,7 @@ TEST_F(ClusterSessionsTest, AReadAfterALossAsksTheStoreWithoutTheLock) {
   std::future<bool> looked;
   bool is_free = false;
   host(0).gate->before_read = [&] {
-    looked = std::async(std::launch::async, [&] { return host(0).fs->names().GetAttr(file->attr.inode).ok(); });
+    looked = std::async(std::launch::async, [&] { return host(0).fs->names().GetAttr({}, file->attr.inode).ok(); });
     is_free = IsReadyWithin(looked, std::chrono::seconds(10));
   };
   EXPECT_EQ(*host(0).Read(*file, 0, 5), "bytes");
@@ -227,12 +229,12 @@ TEST_F(ClusterSessionsTest, AReaderOfAStoreThatWentBackIsToldSo) {
 
 TEST_F(ClusterSessionsTest, AfterALossNoInodeNumberIsGivenOutAgain) {
   MakeHosts(2);
-  auto next_inode = [&] { return (*store_->Get(meta::NextInodeKey()))->value; };
+  auto next_inode = [&] { return (*store_->Get({}, meta::NextInodeKey()))->value; };
   const std::string backup = next_inode();
   const InodeId inode = host(0).Put("file", "bytes");
   const std::string reserved = next_inode();
   ASSERT_NE(reserved, backup);
-  ASSERT_TRUE(store_->Commit(kv::Transaction().Put(meta::NextInodeKey(), backup)).ok());
+  ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(meta::NextInodeKey(), backup)).ok());
   LoseSession(0);
   EXPECT_EQ(next_inode(), reserved);
   EXPECT_GT(host(1).Put("other", "bytes").value, inode.value);
@@ -324,7 +326,7 @@ TEST_F(ClusterSessionsTest, AFileThatCameBackWithABackupCanBeOpened) {
   MakeHosts(2);
   const InodeId inode = host(0).Put("file", "bytes");
   ASSERT_TRUE(host(0).Sync().ok());
-  auto backup = store_->Range("", "\xff", 0);
+  auto backup = store_->Range({}, "", "\xff", 0);
   ASSERT_TRUE(backup.ok());
   ASSERT_TRUE(host(1).Unlink("file").ok());
   EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(inode)); }));
@@ -332,7 +334,7 @@ TEST_F(ClusterSessionsTest, AFileThatCameBackWithABackupCanBeOpened) {
   for (const kv::KvEntry& entry : backup->entries) {
     if (!HasKey(entry.key)) restore.Put(entry.key, entry.value);
   }
-  ASSERT_TRUE(store_->Commit(restore).ok());
+  ASSERT_TRUE(store_->Commit({}, restore).ok());
   LoseSession(0);
   EXPECT_EQ(host(0).Cat("file"), "bytes");
   ASSERT_TRUE(host(1).Unlink("file").ok());
@@ -404,8 +406,8 @@ TEST_F(ClusterSessionsTest, ARecordThatWentBackIsToldAsItIs) {
   ASSERT_TRUE(host(0).Sync().ok());
   kv::Transaction older;
   older.Delete(meta::FileKey(inode));
-  ASSERT_TRUE(store_->Commit(older).ok());
-  auto attr = host(0).fs->names().GetAttr(inode);
+  ASSERT_TRUE(store_->Commit({}, older).ok());
+  auto attr = host(0).fs->names().GetAttr({}, inode);
   ASSERT_TRUE(attr.ok());
   EXPECT_EQ(attr->size, 0u);
   LoseSession(0);

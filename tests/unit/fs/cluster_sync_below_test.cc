@@ -76,9 +76,13 @@ TEST_F(ClusterSyncBelowTest, WhoIsGoneWaitsNoMore) {
   TestChunks& chunks = *host(0).chunks;
   const uint64_t before = chunks.syncs;
   chunks.syncs_hang = true;
+  std::stop_source gone;
   Caller caller;
-  caller.cancelled = [&] { return chunks.syncs > before; };
-  const Status waited = SyncBelow(host(0), directory, caller);
+  caller.context = Context(gone.get_token());
+  auto sync = std::async(std::launch::async, [&] { return SyncBelow(host(0), directory, caller); });
+  EXPECT_TRUE(Eventually([&] { return chunks.syncs > before; }));
+  gone.request_stop();
+  const Status waited = sync.get();
   chunks.syncs_hang = false;
   ASSERT_FALSE(waited.ok());
   EXPECT_EQ(waited.error().code, ErrorCode::kInterrupted) << waited.error().message;

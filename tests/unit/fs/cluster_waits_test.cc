@@ -41,7 +41,7 @@ class ClusterWaitsTest : public ClusterTest {
     }
     EXPECT_TRUE(Eventually(is_crowded));
     std::atomic<bool> stat{false};
-    at.fs->RunBlocking([&] { stat = at.fs->names().GetAttr(kRootInode).ok(); });
+    at.fs->RunBlocking([&] { stat = at.fs->names().GetAttr({}, kRootInode).ok(); });
     EXPECT_TRUE(Eventually([&] { return stat.load(); }));
     EXPECT_EQ(ended, 0);
     end();
@@ -51,14 +51,14 @@ class ClusterWaitsTest : public ClusterTest {
   using KilledCall = std::function<void(const Caller&, Done<void>)>;
   // What a call gives whose caller is killed once it waits.
   static Status KillOnce(const std::function<bool()>& waits, const KilledCall& call) {
-    auto killed = std::make_shared<std::atomic<bool>>(false);  // asked about also later
+    std::stop_source kill;
     Caller caller;
-    caller.cancelled = caller.killed = [killed] { return killed->load(); };
+    caller.context = Context(kill.get_token());
     auto promise = std::make_shared<std::promise<Status>>();
     auto result = promise->get_future();
     call(caller, [promise](const Status& status) { promise->set_value(status); });
     EXPECT_TRUE(Eventually(waits));
-    *killed = true;
+    kill.request_stop();
     if (IsReadyWithin(result, std::chrono::seconds(40))) return result.get();
     return MakeError(ErrorCode::kBusy, "it waits on");
   }
@@ -75,7 +75,7 @@ class ClusterWaitsTest : public ClusterTest {
     const InodeId scratch = host(0).MakeDirectory("scratch");
     EXPECT_TRUE(host(0)
                     .fs->attributes()
-                    .SetXattr(scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
+                    .SetXattr({}, scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
                     .ok());
     auto file = host(0).Create("file", scratch);
     EXPECT_TRUE(host(0).Write(file, 0, "bytes").ok());
@@ -234,29 +234,29 @@ TEST_F(ClusterWaitsTest, WhoIsKilledWaitsForOthersNoMore) {
   ASSERT_TRUE(host(0).CloseFile(file).ok());
   ASSERT_TRUE(host(0).Sync().ok());
   TestChunks& chunks = *host(1).chunks;
-  std::atomic<bool> killed{false};
-  Caller caller;
-  caller.cancelled = [&] { return killed.load(); };
   // What a call gives whose caller is killed while others are away.
   auto end_by_kill = [&](auto call) {
-    killed = false;
+    std::stop_source kill;
+    Caller caller;
+    caller.context = Context(kill.get_token());
     chunks.OthersGo();
-    auto result = std::async(std::launch::async, call);
+    auto result = std::async(std::launch::async, [&] { return call(caller); });
     EXPECT_TRUE(Eventually([&] { return chunks.waiting_count() > 0; }));
     EXPECT_FALSE(IsReadyWithin(result, std::chrono::milliseconds(100)));
-    killed = true;
+    kill.request_stop();
     EXPECT_TRUE(IsReadyWithin(result, std::chrono::seconds(20)));
     if (!IsReadyWithin(result, std::chrono::seconds(0))) chunks.OthersComeBack();
     auto outcome = result.get();
     EXPECT_TRUE(!outcome.ok() && outcome.error().code == ErrorCode::kInterrupted);
     chunks.OthersComeBack();
   };
-  end_by_kill([&] { return host(1).Open("file", {.read = true}, kRootInode, caller); });
+  end_by_kill([&](const Caller& caller) { return host(1).Open("file", {.read = true}, kRootInode, caller); });
   auto opened = host(1).Open("file", {.read = true});
   ASSERT_TRUE(opened.ok()) << opened.error().message;
-  end_by_kill([&] { return host(1).Read(*opened, 0, kMiB, caller); });  // waits for a page of the recipe
+  end_by_kill(
+      [&](const Caller& caller) { return host(1).Read(*opened, 0, kMiB, caller); });  // waits for a page of the recipe
   ASSERT_TRUE(host(1).Read(*opened, 4096, 1).ok());
-  end_by_kill([&] { return host(1).Read(*opened, 0, kMiB, caller); });  // for bytes
+  end_by_kill([&](const Caller& caller) { return host(1).Read(*opened, 0, kMiB, caller); });  // for bytes
   ASSERT_TRUE(host(1).CloseFile(*opened).ok());
 }
 
@@ -266,34 +266,37 @@ TEST_F(ClusterWaitsTest, WhoIsKilledDoesNotWaitForTheStoreToCommitANameEither) {
   auto file = host(0).Create("old");
   ASSERT_TRUE(host(0).CloseFile(file).ok());
   ASSERT_TRUE(host(0).Sync().ok());
-  std::atomic<bool> killed{false}, gives_up{false};
-  Caller caller;
-  caller.cancelled = caller.killed = [&] { return killed.load(); };
-  host(0).gate->refuse = [&](const kv::Transaction& transaction) -> std::optional<Error> {
+  std::stop_source kill;
+  std::atomic<bool> gives_up{false};
+  host(0).gate->refuse_within = [&](const Context& context,
+                                    const kv::Transaction& transaction) -> std::optional<Error> {
     const bool is_of_name = std::any_of(transaction.writes.begin(), transaction.writes.end(), [](const auto& write) {
       return write.key == meta::DentryKey(kRootInode, "old");
     });
     if (!is_of_name) return std::nullopt;
-    killed = true;
-    gives_up = Eventually([] { return kv::Patience::IsWaitOver(nullptr); });
+    kill.request_stop();
+    gives_up = Eventually([&] { return context.Expired(); });
     return Gate::Away();
   };
-  auto end_by_kill = [&](const std::function<void(Done<void>)>& call) {
-    killed = gives_up = false;
-    EXPECT_FALSE(Host::Await<void>(call).ok());
+  auto end_by_kill = [&](const std::function<void(const Caller&, Done<void>)>& call) {
+    kill = std::stop_source();
+    gives_up = false;
+    Caller caller;
+    caller.context = Context(kill.get_token());
+    EXPECT_FALSE(Host::Await<void>([&](Done<void> done) { call(caller, std::move(done)); }).ok());
     EXPECT_TRUE(gives_up) << "whoever waits for the store must not go on";
   };
-  end_by_kill([&](Done<void> done) {
+  end_by_kill([&](const Caller& caller, Done<void> done) {
     meta::RenameParams params{kRootInode, "old", kRootInode, "new", meta::RenameMode::kReplace};
     host(0).fs->names().Rename(params, caller, std::move(done));
   });
-  end_by_kill([&](Done<void> done) {
-    auto unlink = [&, done = std::move(done)](const Status& admitted) {
-      done(admitted.ok() ? host(0).fs->names().Unlink(kRootInode, "old") : admitted);
+  end_by_kill([&](const Caller& caller, Done<void> done) {
+    auto unlink = [&, caller, done = std::move(done)](const Status& admitted) {
+      done(admitted.ok() ? host(0).fs->names().Unlink(caller.context, kRootInode, "old") : admitted);
     };
     host(0).fs->names().WhenAdmitted(NameChange::kRemoves, std::move(unlink), caller);
   });
-  host(0).gate->refuse = nullptr;
+  host(0).gate->refuse_within = nullptr;
 }
 
 // A chunk that left memory before it had its copies, and that the disk does not give back.
@@ -309,7 +312,7 @@ TEST_F(ClusterWaitsTest, AChunkThatCannotBeReadBackHoldsUpItsOwnFileAlone) {
   EXPECT_TRUE(host(0).Fsync(good).ok());
   EXPECT_EQ(host(1).Cat("good"), TextOf(2, 1000));
   EXPECT_TRUE(host(0).CloseFile(good).ok());
-  EXPECT_TRUE(host(0).fs->names().Unlink(kRootInode, "good").ok());
+  EXPECT_TRUE(host(0).fs->names().Unlink({}, kRootInode, "good").ok());
   host(0).chunks->SetAllReadable();
   EXPECT_TRUE(Eventually([&] { return host(0).Fsync(bad).ok(); }));
   EXPECT_EQ(host(1).Cat("bad"), text);
@@ -388,7 +391,7 @@ TEST_F(ClusterWaitsTest, NobodyWaitsForAHostThatCannotPublish) {
   auto closed = std::async(std::launch::async, [&] { return host(1).Flush(*file); });
   EXPECT_TRUE(Eventually([&] { return chunks.syncs > before; }));
   EXPECT_EQ(host(0).Cat("file", tmp), "old");
-  EXPECT_EQ(host(0).fs->names().GetAttr(inode)->size, 3u);
+  EXPECT_EQ(host(0).fs->names().GetAttr({}, inode)->size, 3u);
   EXPECT_EQ(*host(0).Durability(inode), "pending");
   EXPECT_TRUE(Host::Await<void>([&](Done<void> done) { SetTime(host(0), inode, std::move(done)); }).ok());
   EXPECT_TRUE(CommitTmp(host(0)).ok());
@@ -421,7 +424,7 @@ TEST_F(ClusterWaitsTest, WhoIsKilledWaitsForNoRound) {
   chunks.syncs_hang = false;
   EXPECT_TRUE(host(0).Sync().ok());
   EXPECT_EQ(host(1).Cat("file"), "bytes");
-  EXPECT_EQ(host(1).fs->names().GetAttr(timed)->mtime.seconds, 100);
+  EXPECT_EQ(host(1).fs->names().GetAttr({}, timed)->mtime.seconds, 100);
   EXPECT_TRUE(host(0).CloseFile(file).ok());
 }
 

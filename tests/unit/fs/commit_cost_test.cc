@@ -23,7 +23,7 @@ EngineCalls CallsOf(const FullableEngine& engine) {
 
 void MakeSmallFile(World& world, InodeId directory, const std::string& name) {
   static const std::string text = "bytes of a small file";
-  auto file = world.fs->Create(directory, name, WithMode(S_IFREG | 0644), {.read = true, .write = true});
+  auto file = world.fs->Create({}, directory, name, WithMode(S_IFREG | 0644), {.read = true, .write = true});
   ASSERT_TRUE(file.ok());
   FileSystem::WriteRequest request;
   request.handle = file->handle;
@@ -40,7 +40,7 @@ EngineCalls CostOfRename(uint64_t file_count) {
   World world;
   world.fs_options.flush_interval_ms = 3'600'000;
   world.Remake();
-  auto directory = world.fs->names().MakeNode(kRootInode, "step.tmp", WithMode(S_IFDIR | 0755));
+  auto directory = world.fs->names().MakeNode({}, kRootInode, "step.tmp", WithMode(S_IFDIR | 0755));
   EXPECT_TRUE(directory.ok());
   for (uint64_t i = 0; i < file_count; i++) MakeSmallFile(world, directory->inode, "file" + std::to_string(i));
   EXPECT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); }).ok());

@@ -133,7 +133,7 @@ TEST(FileSystem, ACollectionFreesWhatNothingNames) {
   ASSERT_TRUE(world.Write(gone, 0, RandomText(random, 5'000'000)).ok());
   world.CloseFile(gone);
   ASSERT_TRUE(world.Fsync(kept).ok());
-  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "gone").ok());
+  ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "gone").ok());
   world.fs->names().Forget(gone.attr.inode, 1);
   auto collected = World::Await<CollectionStatus>(
       [&](Done<CollectionStatus> done) { world.fs->maintenance().Collect(std::move(done)); });
@@ -243,7 +243,7 @@ TEST(FileSystem, AFileIsAStringOfBytes) {
         ASSERT_EQ(*read == (offset < model.size() ? model.substr(offset, 100'000) : ""), true) << "step " << step;
       }
     }
-    ASSERT_EQ(world.fs->names().GetAttr(file.attr.inode)->size, model.size()) << "step " << step;
+    ASSERT_EQ(world.fs->names().GetAttr({}, file.attr.inode)->size, model.size()) << "step " << step;
   }
   world.CloseFile(file);
   world.Reopen();
@@ -263,7 +263,7 @@ Status Admitted(World& world, NameChange change) {
 TEST(FileSystem, NamesDoNotPileUpWhileTheDiskIsFull) {
   World world;
   ASSERT_TRUE(world.fs->attributes()
-                  .SetXattr(world.Create("first").attr.inode, "user.a", "1", meta::Namespace::XattrMode::kSet)
+                  .SetXattr({}, world.Create("first").attr.inode, "user.a", "1", meta::Namespace::XattrMode::kSet)
                   .ok());
   world.engine->full = true;
   const std::string value(60 * kKiB, 'x');
@@ -275,10 +275,10 @@ TEST(FileSystem, NamesDoNotPileUpWhileTheDiskIsFull) {
     std::string name = "fifo-" + std::to_string(i);
     refused = Admitted(world, NameChange::kMakes);
     if (!refused.ok()) break;
-    auto attr = world.fs->names().MakeNode(kRootInode, name, params);
+    auto attr = world.fs->names().MakeNode({}, kRootInode, name, params);
     ASSERT_TRUE(attr.ok()) << attr.error().message;
     made.push_back(name);
-    refused = world.fs->attributes().SetXattr(attr->inode, "user.big", value, meta::Namespace::XattrMode::kSet);
+    refused = world.fs->attributes().SetXattr({}, attr->inode, "user.big", value, meta::Namespace::XattrMode::kSet);
   }
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace) << refused.error().message;
@@ -286,16 +286,16 @@ TEST(FileSystem, NamesDoNotPileUpWhileTheDiskIsFull) {
   // Deleting makes room again.
   for (const std::string& name : made) {
     ASSERT_TRUE(Admitted(world, NameChange::kRemoves).ok());
-    ASSERT_TRUE(world.fs->names().Unlink(kRootInode, name).ok()) << name;
+    ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, name).ok()) << name;
   }
   world.engine->full = false;
   ASSERT_TRUE(Eventually([&] { return Admitted(world, NameChange::kMakes).ok(); }));
   meta::CreateParams params;
   params.mode = S_IFIFO | 0600;
-  EXPECT_TRUE(world.fs->names().MakeNode(kRootInode, "again", params).ok());
+  EXPECT_TRUE(world.fs->names().MakeNode({}, kRootInode, "again", params).ok());
   world.Reopen();
-  EXPECT_TRUE(world.fs->names().Lookup(kRootInode, "again").ok());
-  EXPECT_FALSE(world.fs->names().Lookup(kRootInode, made.front()).ok());
+  EXPECT_TRUE(world.fs->names().Lookup({}, kRootInode, "again").ok());
+  EXPECT_FALSE(world.fs->names().Lookup({}, kRootInode, made.front()).ok());
 }
 
 // What others do does not make a file pending that is durable.
@@ -319,7 +319,8 @@ TEST(FileSystem, DurabilityIsAFilesOwn) {
   EXPECT_EQ(durability(file.attr.inode), "local");
   EXPECT_EQ(durability(other.attr.inode), "pending");
   EXPECT_EQ(durability(kRootInode), "pending");
-  ASSERT_TRUE(world.fs->attributes().SetXattr(file.attr.inode, "user.a", "1", meta::Namespace::XattrMode::kSet).ok());
+  ASSERT_TRUE(
+      world.fs->attributes().SetXattr({}, file.attr.inode, "user.a", "1", meta::Namespace::XattrMode::kSet).ok());
   EXPECT_EQ(durability(file.attr.inode), "pending");
   world.engine->full = false;
 }
@@ -330,10 +331,10 @@ TEST(FileSystem, LostBytesAreNotPublished) {
   World world;
   meta::CreateParams params;
   params.mode = S_IFDIR | 0755;
-  auto directory = world.fs->names().MakeNode(kRootInode, "step.tmp", params);
+  auto directory = world.fs->names().MakeNode({}, kRootInode, "step.tmp", params);
   ASSERT_TRUE(directory.ok());
   params.mode = S_IFREG | 0644;
-  auto file = world.fs->Create(directory->inode, "weights", params, {.read = true, .write = true});
+  auto file = world.fs->Create({}, directory->inode, "weights", params, {.read = true, .write = true});
   ASSERT_TRUE(file.ok());
   world.engine->index_unreadable = true;
   ASSERT_TRUE(world.Write(*file, 0, std::string(100000, 'a')).ok());
@@ -372,8 +373,8 @@ TEST(FileSystem, LostBytesAreNotPublished) {
 
 TEST(FileSystem, ATruncateThatCannotBeChangesNothing) {
   World world;
-  auto directory = world.fs->names().MakeNode(kRootInode, "directory", WithMode(S_IFDIR | 0755));
-  auto fifo = world.fs->names().MakeNode(kRootInode, "fifo", WithMode(S_IFIFO | 0644));
+  auto directory = world.fs->names().MakeNode({}, kRootInode, "directory", WithMode(S_IFDIR | 0755));
+  auto fifo = world.fs->names().MakeNode({}, kRootInode, "fifo", WithMode(S_IFIFO | 0644));
   auto file = world.Create("file");
   ASSERT_TRUE(directory.ok() && fifo.ok());
   auto truncate = [&](InodeId inode, uint64_t size) -> std::optional<ErrorCode> {
@@ -390,7 +391,7 @@ TEST(FileSystem, ATruncateThatCannotBeChangesNothing) {
   EXPECT_EQ(truncate(fifo->inode, 0), ErrorCode::kInvalidArgument);
   EXPECT_EQ(truncate(file.attr.inode, UINT64_MAX), ErrorCode::kTooLarge);
   for (const meta::Attr& before : {*directory, *fifo, file.attr}) {
-    auto attr = world.fs->names().GetAttr(before.inode);
+    auto attr = world.fs->names().GetAttr({}, before.inode);
     ASSERT_TRUE(attr.ok());
     EXPECT_EQ(attr->mode, before.mode);
     EXPECT_EQ(attr->uid, before.uid);
@@ -415,7 +416,7 @@ TEST(FileSystem, ReadsOfWhoOpenedItSoLeaveTheAccessTimeAlone) {
     opened.handle = *World::Await<HandleId>([&](Done<HandleId> done) { world.fs->Open(inode, flags, done); });
     EXPECT_EQ(*world.Read(opened, 0, 100), "text");
     world.fs->Release(opened.handle, inode);
-    return world.fs->names().GetAttr(inode)->atime.seconds;
+    return world.fs->names().GetAttr({}, inode)->atime.seconds;
   };
   EXPECT_EQ(atime_after_read({.read = true, .no_atime = true}), 1000);
   EXPECT_NE(atime_after_read({.read = true}), 1000);
@@ -453,7 +454,7 @@ TEST(FileSystem, AFileWhoseRecipeIsUnreadableCanBeEmptied) {
   ASSERT_TRUE(world.Fsync(file).ok());
   world.fs->Release(file.handle, file.attr.inode);
   world.Reopen();
-  auto attr = world.fs->names().Lookup(kRootInode, "file");
+  auto attr = world.fs->names().Lookup({}, kRootInode, "file");
   ASSERT_TRUE(attr.ok());
   world.engine->index_unreadable = true;
   auto open = [&](bool truncate) {
@@ -468,49 +469,13 @@ TEST(FileSystem, AFileWhoseRecipeIsUnreadableCanBeEmptied) {
                }).ok());
   EXPECT_TRUE(open(true).ok());
   world.engine->index_unreadable = false;
-  auto after = world.fs->names().GetAttr(attr->inode);
+  auto after = world.fs->names().GetAttr({}, attr->inode);
   ASSERT_TRUE(after.ok());
   EXPECT_EQ(after->size, 0u);
   EXPECT_EQ(after->allocated_bytes, 0u);
 }
 
 // A caller is asked whether it is being killed only while its request is there.
-TEST(FileSystem, NobodyIsAskedAfterTheAnswer) {
-  World world;
-  meta::CreateParams params;
-  params.mode = S_IFDIR | 0755;
-  ASSERT_TRUE(world.fs->names().MakeNode(kRootInode, "a", params).ok());
-  std::atomic<int> asked_late{0};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 8; ++i) {
-    std::string name = "d" + std::to_string(i);
-    ASSERT_TRUE(world.fs->names().MakeNode(kRootInode, name, params).ok());
-    threads.emplace_back([&, name] {
-      std::string from = name, to = name + "-other";
-      for (int round = 0; round < 100; ++round) {
-        auto alive = std::make_shared<std::atomic<bool>>(true);
-        Caller caller;
-        caller.cancelled = [&asked_late, alive] {
-          Clock::SleepFor(std::chrono::microseconds(200));
-          if (!*alive) asked_late++;
-          return false;
-        };
-        auto renamed = World::Await<void>([&](Done<void> done) {
-          auto answer = [alive, done = std::move(done)](Status status) {
-            *alive = false;
-            done(status);
-          };
-          world.fs->names().Rename({kRootInode, from, kRootInode, to, meta::RenameMode::kReplace}, caller, answer);
-        });
-        EXPECT_TRUE(renamed.ok());
-        std::swap(from, to);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(asked_late, 0);
-}
-
 TEST(FileSystem, ManyFilesByManyThreads) {
   World world;
   std::vector<std::thread> threads;
@@ -528,7 +493,7 @@ TEST(FileSystem, ManyFilesByManyThreads) {
         EXPECT_EQ(*world.Read(file, 0, text.size()) == text, true);
         world.CloseFile(file);
         if (i % 3 == 0) {
-          EXPECT_TRUE(world.fs->names().Unlink(kRootInode, name).ok());
+          EXPECT_TRUE(world.fs->names().Unlink({}, kRootInode, name).ok());
           world.fs->names().Forget(file.attr.inode, 1);
         }
       }
@@ -547,12 +512,12 @@ TEST(FileSystem, WhoMayRenameADirectoryIsJudgedAsByTheKernel) {
     meta::CreateParams params = WithMode(S_IFDIR | mode);
     params.uid = uid;
     params.gid = gid;
-    auto made = world.fs->names().MakeNode(parent, name, params);
+    auto made = world.fs->names().MakeNode({}, parent, name, params);
     EXPECT_TRUE(made.ok());
     return made.ok() ? made->inode : InodeId{};
   };
   auto may = [&](const Credentials& caller, InodeId directory, InodeId final_parent) {
-    Status status = world.fs->names().CheckMayRename(caller, directory, final_parent);
+    Status status = world.fs->names().CheckMayRename({}, caller, directory, final_parent);
     EXPECT_TRUE(status.ok() || status.error().code == ErrorCode::kPermission);
     return status.ok();
   };
@@ -575,7 +540,7 @@ TEST(FileSystem, WhoMayRenameADirectoryIsJudgedAsByTheKernel) {
   EXPECT_TRUE(may(member, mine, sticky));
   EXPECT_TRUE(may(root, mine, sticky));
   EXPECT_FALSE(may(owner, mine, sticky));
-  EXPECT_EQ(world.fs->names().CheckMayRename(root, InodeId{9999}, home).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(world.fs->names().CheckMayRename({}, root, InodeId{9999}, home).error().code, ErrorCode::kNotFound);
 }
 
 }  // namespace

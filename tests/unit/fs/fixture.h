@@ -91,7 +91,7 @@ class FullableEngine final : public kv::KvEngine {
     return memory_->Write(writes, mode);
   }
   std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override { return memory_->GetSnapshot(); }
-  Status Verify(const std::stop_token& /*stop*/) override { return verified; }
+  Status Verify(const Context& /*context*/) override { return verified; }
   kv::DiskUse GetDiskUse() override { return {held_bytes, needed_bytes}; }
 
  private:
@@ -149,7 +149,7 @@ class World {
       meta::FilesystemHeader header;
       header.uuid = std::string(16, 'u');
       header.chunk_params = params.Encode();
-      ASSERT_TRUE(names->Format(header, 0, 0).ok());
+      ASSERT_TRUE(names->Format({}, header, 0, 0).ok());
     }
     FileSystem::Parts parts{*pool, *kv, *engine, *names, *chunks, params};
     parts.dedup = dedup;
@@ -183,7 +183,7 @@ class World {
     meta::CreateParams params_of_files;
     params_of_files.mode = S_IFREG | 0644;
     params_of_files.uid = uid;
-    auto created = fs->Create(kRootInode, name, params_of_files, {.read = true, .write = true});
+    auto created = fs->Create({}, kRootInode, name, params_of_files, {.read = true, .write = true});
     EXPECT_TRUE(created.ok());
     return *created;
   }
@@ -246,7 +246,7 @@ class World {
   }
   FileSystem::Created OpenByName(std::string_view name) {
     FileSystem::Created file;
-    auto attr = fs->names().Lookup(kRootInode, name);
+    auto attr = fs->names().Lookup({}, kRootInode, name);
     EXPECT_TRUE(attr.ok());
     file.attr = *attr;
     auto handle = Await<HandleId>(

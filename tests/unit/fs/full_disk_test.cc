@@ -35,7 +35,7 @@ class FullDiskTest : public testing::Test {
   }
   void Remove(const FileSystem::Created& file, std::string_view name) {
     world_.fs->Release(file.handle, file.attr.inode);
-    ASSERT_TRUE(world_.fs->names().Unlink(kRootInode, name).ok());
+    ASSERT_TRUE(world_.fs->names().Unlink({}, kRootInode, name).ok());
     world_.fs->names().Forget(file.attr.inode, 1);
   }
   Status Rename(std::string_view from, std::string_view to, meta::RenameMode mode = meta::RenameMode::kReplace) {
@@ -61,7 +61,7 @@ TEST_F(FullDiskTest, AllocatingWhatTheFileHasNeedsNoRoom) {
   ASSERT_TRUE(world_.Fsync(file).ok());
   EXPECT_TRUE(allocate(61 * kMiB).ok()) << "stored";
   EXPECT_EQ(allocate(200 * kMiB).error().code, ErrorCode::kNoSpace);
-  EXPECT_EQ(world_.fs->names().GetAttr(file.attr.inode)->size, 61 * kMiB);
+  EXPECT_EQ(world_.fs->names().GetAttr({}, file.attr.inode)->size, 61 * kMiB);
   world_.CloseFile(file);
 }
 
@@ -69,10 +69,10 @@ TEST_F(FullDiskTest, AllocatingWhatTheFileHasNeedsNoRoom) {
 TEST_F(FullDiskTest, StoresThroughAMappingThatFindNoRoomAreLostAndKnown) {
   meta::CreateParams params;
   params.mode = S_IFDIR | 0755;
-  auto directory = world_.fs->names().MakeNode(kRootInode, "step.tmp", params);
+  auto directory = world_.fs->names().MakeNode({}, kRootInode, "step.tmp", params);
   ASSERT_TRUE(directory.ok());
   params.mode = S_IFREG | 0644;
-  auto mapped = world_.fs->Create(directory->inode, "weights", params, {.read = true, .write = true});
+  auto mapped = world_.fs->Create({}, directory->inode, "weights", params, {.read = true, .write = true});
   ASSERT_TRUE(mapped.ok());
   ASSERT_TRUE(world_.Write(*mapped, 0, std::string(kMiB, 'o')).ok());
   ASSERT_TRUE(world_.Fsync(*mapped).ok());
@@ -136,12 +136,12 @@ TEST_F(FullDiskTest, AFileWithLostBytesTakesTheNameOfNoOther) {
     EXPECT_FALSE(Rename("weights.tmp", "weights", meta::RenameMode::kExchange).ok());
     EXPECT_FALSE(Rename("weights", "weights.tmp", meta::RenameMode::kExchange).ok());
   }
-  EXPECT_EQ(world_.fs->names().Lookup(kRootInode, "weights")->inode, good.attr.inode);
+  EXPECT_EQ(world_.fs->names().Lookup({}, kRootInode, "weights")->inode, good.attr.inode);
 
   ASSERT_TRUE(world_.Write(mapped, 0, stores).ok());
   ASSERT_TRUE(world_.Fsync(mapped).ok());
   EXPECT_TRUE(Rename("weights.tmp", "weights").ok());
-  EXPECT_EQ(world_.fs->names().Lookup(kRootInode, "weights")->inode, mapped.attr.inode);
+  EXPECT_EQ(world_.fs->names().Lookup({}, kRootInode, "weights")->inode, mapped.attr.inode);
   world_.fs->Release(mapped.handle, mapped.attr.inode);
 }
 
@@ -215,7 +215,7 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
   disk.SetFaults(full);
   const Status refused = sync();
   EXPECT_TRUE(!refused.ok() && refused.error().code == ErrorCode::kNoSpace);
-  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "old").ok());
+  ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "old").ok());
   EXPECT_TRUE(Eventually([&] { return sync().ok(); }));
   EXPECT_EQ(*world.Read(file, 0, bytes.size()), bytes);
   world.fs->Release(file.handle, file.attr.inode);
@@ -330,7 +330,7 @@ TEST_F(NoRoomInThePool, NothingIsLostAndWritesGoOnOnceThereIsRoom) {
 // Who deletes and tries again at once is not told what was found before.
 TEST_F(NoRoomInThePool, WhatIsDeletedIsCollectedBeforeTheNextWriteIsRefused) {
   ExpectNoSpace();
-  ASSERT_TRUE(world_.fs->names().Unlink(kRootInode, "old").ok());
+  ASSERT_TRUE(world_.fs->names().Unlink({}, kRootInode, "old").ok());
   const auto [buffer, why] = AwaitBuffer();
   EXPECT_TRUE(buffer);
   EXPECT_FALSE(why) << why->message;
@@ -340,7 +340,7 @@ TEST_F(NoRoomInThePool, WhatIsDeletedIsCollectedBeforeTheNextWriteIsRefused) {
 TEST_F(NoRoomInThePool, WhenTheFileIsRemovedItsBuffersComeBack) {
   ExpectNoSpace();
   world_.fs->Release(std::exchange(file_.handle, 0), file_.attr.inode);
-  ASSERT_TRUE(world_.fs->names().Unlink(kRootInode, "file").ok());
+  ASSERT_TRUE(world_.fs->names().Unlink({}, kRootInode, "file").ok());
   world_.fs->names().Forget(file_.attr.inode, 1);
   EXPECT_TRUE(Eventually([&] { return static_cast<bool>(AwaitBuffer().first); }));
 }
@@ -391,7 +391,7 @@ TEST_F(NoRoomInThePool, AStoreThroughAMappingThatIsRefusedIsKnownToBeLost) {
 
 TEST_F(NoRoomForAccepted, TheFileCanBeEmptied) {
   EXPECT_TRUE(world_.Truncate(file_, 0).ok());
-  EXPECT_EQ(world_.fs->names().GetAttr(file_.attr.inode)->size, 0u);
+  EXPECT_EQ(world_.fs->names().GetAttr({}, file_.attr.inode)->size, 0u);
   EXPECT_TRUE(Sync().ok()) << "nothing is left that needs room";
   // Its error was of bytes that are no more.
   EXPECT_TRUE(Rename().ok());

@@ -38,7 +38,7 @@ class MetadataRoomTest : public testing::Test {
     meta::CreateParams params = WithMode(S_IFLNK | 0777);
     params.uid = uid;
     params.symlink_target = std::string(size, 'x');
-    auto made = world_.fs->names().MakeNode(kRootInode, name, params);
+    auto made = world_.fs->names().MakeNode({}, kRootInode, name, params);
     EXPECT_TRUE(made.ok());
     return made->inode;
   }
@@ -80,8 +80,8 @@ TEST_F(MetadataRoomTest, WhoHasMostOfItLeavesTheLastQuarterToOthers) {
 TEST_F(MetadataRoomTest, WhatEachUserHasIsCounted) {
   AliceMakesMuch();
   const InodeId link = MakeLink("more of bob", kBob, 10);
-  ASSERT_TRUE(world_.fs->attributes().SetXattr(link, "trusted.big", std::string(5000, 'v'), {}).ok());
-  auto owners = world_.fs->maintenance().GetMetadataOwners();
+  ASSERT_TRUE(world_.fs->attributes().SetXattr({}, link, "trusted.big", std::string(5000, 'v'), {}).ok());
+  auto owners = world_.fs->maintenance().GetMetadataOwners({});
   ASSERT_TRUE(owners.ok());
   ASSERT_EQ(owners->size(), 3u);  // the root directory is root's
   const MetadataOwner& alice = (*owners)[0];

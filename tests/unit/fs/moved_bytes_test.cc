@@ -57,7 +57,7 @@ class MovedBytesTest : public testing::Test {
     world_.fs->names().Forget(file.attr.inode, 1);
   }
   void RemoveAndCollect(const std::string& name) {
-    EXPECT_TRUE(world_.fs->names().Unlink(kRootInode, name).ok());
+    EXPECT_TRUE(world_.fs->names().Unlink({}, kRootInode, name).ok());
     EXPECT_TRUE(World::Await<CollectionStatus>([&](Done<CollectionStatus> done) {
                   world_.fs->maintenance().Collect(std::move(done));
                 }).ok());
@@ -223,7 +223,7 @@ TEST_F(MovedBytesTest, WhatIsDamagedIsStoredAnew) {
   world_.chunks->DropCache();
   // A chunk that is not known to be damaged counts as stored.
   size_t problems = 0;
-  ASSERT_TRUE(world_.chunks->Check([&](const store::CheckProblem&) { problems++; }, {}).ok());
+  ASSERT_TRUE(world_.chunks->Check({}, [&](const store::CheckProblem&) { problems++; }).ok());
   ASSERT_GE(problems, world_.chunks->Stats().chunk_count);
   const Moved moved = Resave(other);
   EXPECT_EQ(moved.stored, kSize);
@@ -375,7 +375,7 @@ TEST_F(MovedBytesTest, ASparseFileStaysSparseHoweverOftenItsPiecesAreMerged) {
   for (int i = 0; i < 6; i++) {
     write_piece();
     ASSERT_TRUE(world_.Fsync(file).ok());
-    EXPECT_LE(world_.fs->names().GetAttr(file.attr.inode)->allocated_bytes, pages.size() * kPageBytes);
+    EXPECT_LE(world_.fs->names().GetAttr({}, file.attr.inode)->allocated_bytes, pages.size() * kPageBytes);
   }
   // What one small write costs in the end: its page of the recipe and a merged piece.
   const Moved last = Count([&] {
@@ -383,7 +383,7 @@ TEST_F(MovedBytesTest, ASparseFileStaysSparseHoweverOftenItsPiecesAreMerged) {
     ASSERT_TRUE(world_.Fsync(file).ok());
   });
   EXPECT_LE(last.stored, kMiB);
-  model.resize(world_.fs->names().GetAttr(file.attr.inode)->size);
+  model.resize(world_.fs->names().GetAttr({}, file.attr.inode)->size);
   for (uint64_t at = 0; at < model.size(); at += kMiB) {
     ASSERT_TRUE(*world_.Read(file, at, kMiB) == model.substr(at, kMiB)) << at;
   }
@@ -397,7 +397,7 @@ TEST_F(MovedBytesTest, PiecesFarApartStayApartHoweverManyThereAre) {
     for (uint64_t i = 0; i < 33; i++) ASSERT_TRUE(world_.Write(file, page + 100 * i, RandomText(page + i, 30)).ok());
   }
   ASSERT_TRUE(world_.Fsync(file).ok());
-  EXPECT_LE(world_.fs->names().GetAttr(file.attr.inode)->allocated_bytes, pages * kPageBytes);
+  EXPECT_LE(world_.fs->names().GetAttr({}, file.attr.inode)->allocated_bytes, pages * kPageBytes);
   world_.CloseFile(file);
 }
 

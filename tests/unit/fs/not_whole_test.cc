@@ -40,7 +40,7 @@ TEST_F(NoRoomForAccepted, NoRenameShowsAFileThatIsNotWhole) {
     ASSERT_FALSE(renamed.ok()) << "told before or not";
     EXPECT_EQ(renamed.error().code, ErrorCode::kNoSpace) << renamed.error().message;
   }
-  EXPECT_TRUE(world_.fs->names().Lookup(kRootInode, "file").ok());
+  EXPECT_TRUE(world_.fs->names().Lookup({}, kRootInode, "file").ok());
   disk_->SetFaults({});
   ASSERT_TRUE(Sync().ok());
   EXPECT_TRUE(Rename().ok());
@@ -75,7 +75,7 @@ TEST_F(NoRoomForAccepted, ARenameWaitsUntilItIsKnownWhetherWhatIsOnItsWayHasRoom
   world_.engine->HoldPutOf(bytes);
   std::future<Status> renamed = std::async(std::launch::async, [&] { return Rename(); });
   EXPECT_TRUE(Eventually([&] { return world_.engine->holding.load(); }));
-  EXPECT_FALSE(world_.fs->names().Lookup(kRootInode, "final").ok());
+  EXPECT_FALSE(world_.fs->names().Lookup({}, kRootInode, "final").ok());
   world_.engine->LetGo();
   const Status refused = renamed.get();
   ASSERT_FALSE(refused.ok());
@@ -190,7 +190,7 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForARecipe) {
   full.growth_bytes_max = 0;
   disk.SetFaults(full);
   ExpectRecipeWithoutRoom(sync());
-  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "old").ok());
+  ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "old").ok());
   EXPECT_TRUE(Eventually([&] { return sync().ok(); }));
   EXPECT_EQ(*world.Read(file, kMiB, bytes.size()), bytes);
   world.fs->Release(file.handle, file.attr.inode);

@@ -40,7 +40,7 @@ class OwnersTest : public ::testing::Test {
     return Taken() - before;
   }
   void Chown(std::string_view name, uint32_t uid) {
-    auto attr = world_.fs->names().Lookup(kRootInode, name);
+    auto attr = world_.fs->names().Lookup({}, kRootInode, name);
     ASSERT_TRUE(attr.ok());
     SetAttrRequest request;
     request.uid = uid;
@@ -112,7 +112,7 @@ TEST_F(OwnersTest, WhatOneDeletesGoesWhoeverElseHasIt) {
   const std::string text = Random(2, 3'000'000);
   const uint64_t each = Save("alice", kAlice, text);
   Save("bob", kBob, text);
-  ASSERT_TRUE(world_.fs->names().Unlink(kRootInode, "bob").ok());
+  ASSERT_TRUE(world_.fs->names().Unlink({}, kRootInode, "bob").ok());
   EXPECT_EQ(Collect().bytes_freed, each);
   EXPECT_EQ(Content("alice", text.size()), text);
 }

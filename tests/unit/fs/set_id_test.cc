@@ -28,7 +28,9 @@ class SetIdTest : public ::testing::Test {
     world.fs->attributes().NoteTold(*set);  // the answer
     return {};
   }
-  uint32_t ModeOf(const FileSystem::Created& file) { return world.fs->names().GetAttr(file.attr.inode)->mode & 07777; }
+  uint32_t ModeOf(const FileSystem::Created& file) {
+    return world.fs->names().GetAttr({}, file.attr.inode)->mode & 07777;
+  }
   Status WriteAs(const Caller& caller, const FileSystem::Created& file) {
     FileSystem::WriteRequest request;
     request.handle = file.handle;
@@ -114,26 +116,27 @@ TEST_F(SetIdTest, ItAndCapabilitiesGoEachTimeTheyAreGiven) {
   const FileSystem::Created file = world.Create("file");
   for (int i = 0; i < 3; i++) {
     ASSERT_TRUE(Chmod(file, 04777).ok());
-    ASSERT_TRUE(
-        world.fs->attributes().SetXattr(file.attr.inode, kCapability, "caps", meta::Namespace::XattrMode::kSet).ok());
+    ASSERT_TRUE(world.fs->attributes()
+                    .SetXattr({}, file.attr.inode, kCapability, "caps", meta::Namespace::XattrMode::kSet)
+                    .ok());
     ASSERT_TRUE(WriteAs(Stranger(), file).ok());
     EXPECT_EQ(ModeOf(file), 0777U);
-    EXPECT_TRUE(world.fs->attributes().ListXattrs(file.attr.inode)->empty());
+    EXPECT_TRUE(world.fs->attributes().ListXattrs({}, file.attr.inode)->empty());
   }
   ASSERT_TRUE(
-      world.fs->attributes().SetXattr(file.attr.inode, kCapability, "caps", meta::Namespace::XattrMode::kSet).ok());
+      world.fs->attributes().SetXattr({}, file.attr.inode, kCapability, "caps", meta::Namespace::XattrMode::kSet).ok());
   ASSERT_TRUE(Open(file, {.write = true, .truncate = true}, {}).ok());
-  EXPECT_TRUE(world.fs->attributes().ListXattrs(file.attr.inode)->empty());
+  EXPECT_TRUE(world.fs->attributes().ListXattrs({}, file.attr.inode)->empty());
 }
 
 TEST_F(SetIdTest, TheKernelKeepsNoModeWithItsBits) {
   const FileSystem::Created file = world.Create("file");
-  EXPECT_TRUE(world.fs->attributes().NoteTold(*world.fs->names().GetAttr(file.attr.inode)));
+  EXPECT_TRUE(world.fs->attributes().NoteTold(*world.fs->names().GetAttr({}, file.attr.inode)));
   ASSERT_TRUE(Chmod(file, 04777).ok());
-  EXPECT_FALSE(world.fs->attributes().NoteTold(*world.fs->names().GetAttr(file.attr.inode)));
+  EXPECT_FALSE(world.fs->attributes().NoteTold(*world.fs->names().GetAttr({}, file.attr.inode)));
   ASSERT_TRUE(WriteAs(Stranger(), file).ok());
   // It may not have taken the new one: so it goes on asking.
-  EXPECT_FALSE(world.fs->attributes().NoteTold(*world.fs->names().GetAttr(file.attr.inode)));
+  EXPECT_FALSE(world.fs->attributes().NoteTold(*world.fs->names().GetAttr({}, file.attr.inode)));
 }
 
 TEST_F(SetIdTest, AProgramRunsWithTheBitsItHas) {
@@ -168,7 +171,7 @@ TEST_F(SetIdTest, ANameThatIsRemovedMayHideTheModeUntilTheNextChmod) {
       [&](Done<meta::Attr> done) { world.fs->names().Link(file.attr.inode, kRootInode, "other", std::move(done)); });
   ASSERT_TRUE(linked.ok());
   ASSERT_TRUE(Chmod(file, 04777).ok());
-  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "other").ok());
+  ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "other").ok());
   ASSERT_TRUE(WriteAs(Stranger(), file).ok());
   world.CloseFile(file);
   EXPECT_EQ(CodeOf(OpenForExec(file)), ErrorCode::kBusy);

@@ -51,8 +51,8 @@ class SmallWrites : public testing::Test {
   }
   // What the file's durable record names.
   std::vector<Extent> ExtentsOf(std::string_view name) {
-    const InodeId inode = world_.fs->names().Lookup(kRootInode, name)->inode;
-    auto entry = world_.kv->Get(meta::FileKey(inode));
+    const InodeId inode = world_.fs->names().Lookup({}, kRootInode, name)->inode;
+    auto entry = world_.kv->Get({}, meta::FileKey(inode));
     EXPECT_TRUE(entry.ok() && *entry);
     auto recipe = Recipe::Decode(meta::FileRecord::Decode((*entry)->value)->recipe);
     EXPECT_TRUE(recipe.ok() && !recipe->is_tree);
@@ -239,7 +239,7 @@ TEST_F(SmallWrites, AHoleOfAWholePageStaysOne) {
   // A punched hole that is no whole page is zeros once bytes come behind it.
   ASSERT_TRUE(world_.Punch(file, 5 * kPageBytes, 10).ok());
   ASSERT_TRUE(world_.Write(file, 5 * kPageBytes + 10, "behind").ok());
-  EXPECT_EQ(seek(5 * kPageBytes - 1, FileSystem::Seek::kHole), world_.fs->names().GetAttr(file.attr.inode)->size);
+  EXPECT_EQ(seek(5 * kPageBytes - 1, FileSystem::Seek::kHole), world_.fs->names().GetAttr({}, file.attr.inode)->size);
   EXPECT_EQ(*world_.Read(file, 5 * kPageBytes - 1, 17), "a" + std::string(10, '\0') + "behind");
   world_.CloseFile(file);
 }

@@ -26,7 +26,7 @@ TEST(Status, LogicalBytesAreRightBeforeWhileAndAfterARoundRuns) {
   world.CloseFile(file);
   world.Reopen();
   EXPECT_EQ(world.fs->maintenance().GetStatus().logical_bytes, 8192u);
-  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "a").ok());
+  ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "a").ok());
   ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); }).ok());
   ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); }).ok());
   EXPECT_EQ(world.fs->maintenance().GetStatus().logical_bytes, 0u);
@@ -64,8 +64,8 @@ TEST(Status, LiveAndDeadAreCountedApart) {
   ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); }).ok());
   EXPECT_EQ(count().live_bytes, before.live_bytes);
   EXPECT_GT(count().unreferenced_bytes, 0u);
-  auto attr = world.fs->names().Lookup(kRootInode, "deleted");
-  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "deleted").ok());
+  auto attr = world.fs->names().Lookup({}, kRootInode, "deleted");
+  ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "deleted").ok());
   world.fs->names().Forget(attr->inode, UINT32_MAX);
   for (int times = 0; times < 2; times++) {
     ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); }).ok());
@@ -87,11 +87,11 @@ TEST(Status, LiveAndDeadAreCountedApart) {
 TEST(Status, CountsInodesOfEveryType) {
   World world;
   world.CloseFile(world.Create("empty"));
-  ASSERT_TRUE(world.fs->names().MakeNode(kRootInode, "directory", WithMode(S_IFDIR | 0755)).ok());
+  ASSERT_TRUE(world.fs->names().MakeNode({}, kRootInode, "directory", WithMode(S_IFDIR | 0755)).ok());
   world.Reopen();
   while (world.fs->maintenance().GetStatus().inode_count < 3) Clock::SleepFor(std::chrono::milliseconds(1));
   EXPECT_EQ(world.fs->maintenance().GetStatus().inode_count, 3u);  // the root is one
-  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "empty").ok());
+  ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "empty").ok());
   EXPECT_EQ(world.fs->maintenance().GetStatus().inode_count, 2u);
 }
 
@@ -128,9 +128,9 @@ TEST(Status, RecordsThatChangeWhileTheyAreCountedCountOnce) {
         ASSERT_TRUE(world.Fsync(file).ok());
         world.CloseFile(file);
       } else {
-        auto attr = world.fs->names().Lookup(kRootInode, name);
+        auto attr = world.fs->names().Lookup({}, kRootInode, name);
         ASSERT_TRUE(attr.ok());
-        ASSERT_TRUE(world.fs->names().Unlink(kRootInode, name).ok());
+        ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, name).ok());
         world.fs->names().Forget(attr->inode, 1);
         ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); }).ok());
       }

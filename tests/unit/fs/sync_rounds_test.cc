@@ -15,7 +15,7 @@ namespace cairnfs::fs {
 namespace {
 
 uint64_t RecordedSize(World& world, InodeId inode) {
-  auto entry = world.kv->Get(meta::FileKey(inode));
+  auto entry = world.kv->Get({}, meta::FileKey(inode));
   EXPECT_TRUE(entry.ok() && *entry);
   auto record = meta::FileRecord::Decode((*entry)->value);
   EXPECT_TRUE(record.ok());
@@ -127,7 +127,7 @@ TEST(SyncRounds, ManySmallScatteredWritesAreMerged) {
   file = world.OpenByName("scattered");
   EXPECT_TRUE(*world.Read(file, 0, expected.size()) == expected);
   world.CloseFile(file);
-  auto entry = world.kv->Get(meta::FileKey(file.attr.inode));
+  auto entry = world.kv->Get({}, meta::FileKey(file.attr.inode));
   auto record = meta::FileRecord::Decode((*entry)->value);
   auto recipe = Recipe::Decode(record->recipe);
   ASSERT_TRUE(recipe.ok());
@@ -179,7 +179,7 @@ TEST(SyncRounds, ARenameThatIsNotDurableIsTakenBack) {
   World world;
   world.fs_options.flush_interval_ms = 600'000;
   world.Remake();
-  ASSERT_TRUE(world.fs->names().MakeNode(kRootInode, "step.tmp", WithMode(S_IFDIR | 0755)).ok());
+  ASSERT_TRUE(world.fs->names().MakeNode({}, kRootInode, "step.tmp", WithMode(S_IFDIR | 0755)).ok());
   auto rename = [&] {
     return World::Await<void>([&](Done<void> done) {
       world.fs->names().Rename({kRootInode, "step.tmp", kRootInode, "step", meta::RenameMode::kReplace}, {},
@@ -191,12 +191,12 @@ TEST(SyncRounds, ARenameThatIsNotDurableIsTakenBack) {
   Status refused = rename();
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace) << refused.error().message;
-  EXPECT_TRUE(world.fs->names().Lookup(kRootInode, "step.tmp").ok());
-  EXPECT_FALSE(world.fs->names().Lookup(kRootInode, "step").ok());
+  EXPECT_TRUE(world.fs->names().Lookup({}, kRootInode, "step.tmp").ok());
+  EXPECT_FALSE(world.fs->names().Lookup({}, kRootInode, "step").ok());
   world.engine->full = false;
   EXPECT_TRUE(rename().ok());
-  EXPECT_FALSE(world.fs->names().Lookup(kRootInode, "step.tmp").ok());
-  EXPECT_TRUE(world.fs->names().Lookup(kRootInode, "step").ok());
+  EXPECT_FALSE(world.fs->names().Lookup({}, kRootInode, "step.tmp").ok());
+  EXPECT_TRUE(world.fs->names().Lookup({}, kRootInode, "step").ok());
 }
 
 // A world with files "old" and "new", whose renames wait; rounds run when they are asked for.
@@ -238,15 +238,15 @@ TEST(SyncRounds, ALossIsNotToldToWhoWasKilled) {
   ASSERT_TRUE(world.Write(file, 0, bytes).ok());
   world.engine->index_unreadable = true;
   world.engine->HoldPutOf(bytes);
-  std::atomic<bool> is_killed{false};
+  std::stop_source kill;
   Caller killed;
-  killed.cancelled = [&] { return is_killed.load(); };
+  killed.context = Context(kill.get_token());
   auto fsync = std::async(std::launch::async, [&] {
     return World::Await<void>(
         [&](Done<void> done) { world.fs->Fsync(other.handle, other.attr.inode, false, std::move(done), killed); });
   });
   world.engine->AwaitHold();
-  is_killed = true;
+  kill.request_stop();
   const Status interrupted = fsync.get();
   ASSERT_FALSE(interrupted.ok());
   EXPECT_EQ(interrupted.error().code, ErrorCode::kInterrupted) << interrupted.error().message;
@@ -281,7 +281,7 @@ TEST_F(DurableFileRename, ThatHasReplacedAFileAndIsNotDurableIsInterrupted) {
   ASSERT_FALSE(renamed.ok());
   EXPECT_EQ(renamed.error().code, ErrorCode::kInterrupted) << renamed.error().message;
   EXPECT_EQ(TextOf("old"), "new");
-  EXPECT_FALSE(world_.fs->names().Lookup(kRootInode, "new").ok());
+  EXPECT_FALSE(world_.fs->names().Lookup({}, kRootInode, "new").ok());
 }
 
 // The bytes were accepted, their descriptor closed, and only then does the disk fail.
@@ -315,7 +315,7 @@ TEST(SyncRounds, AfterTheDiskHasFailedCloseAndRenameSayIt) {
                                std::move(done));
     });
     EXPECT_FALSE(renamed.ok()) << name;
-    EXPECT_TRUE(world.fs->names().Lookup(kRootInode, name).ok());
+    EXPECT_TRUE(world.fs->names().Lookup({}, kRootInode, name).ok());
   }
   for (const FileSystem::Created& open : {durable, file, second}) world.fs->Release(open.handle, open.attr.inode);
   EXPECT_FALSE(world.fs->Stop().ok());
@@ -370,7 +370,7 @@ TEST(Collector, WhatWasFreedBeforeAStopIsCollectedAfterIt) {
   world.Remake();
   FileSystem::Created file = SaveAndSync(world, "gone", RandomText(1, 3 * kMiB));
   world.CloseFile(file);
-  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "gone").ok());
+  ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "gone").ok());
   world.fs->names().Forget(file.attr.inode, 1);
   world.fs_options.collect_delay_ms = 0;
   world.Reopen();  // sooner than the delay
@@ -387,7 +387,7 @@ TEST(Collector, AFileThatIsOpenCountsWhenItIsClosed) {
   world.fs_options.collect_delay_ms = 0;
   world.Remake();
   FileSystem::Created file = SaveAndSync(world, "open", RandomText(1, 3 * kMiB));
-  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "open").ok());
+  ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "open").ok());
   world.fs->names().Forget(file.attr.inode, 1);
   AwaitCollectorLook(world);
   EXPECT_EQ(world.fs->maintenance().GetCollection().runs_total, 0u);
@@ -402,7 +402,7 @@ TEST(Collector, WhatWasWrittenAfterTheFileWasUnlinkedCounts) {
   world.fs_options.collect_delay_ms = 0;
   world.Remake();
   FileSystem::Created file = world.Create("spill");
-  ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "spill").ok());
+  ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "spill").ok());
   world.fs->names().Forget(file.attr.inode, 1);
   ASSERT_TRUE(world.Write(file, 0, RandomText(1, 3 * kMiB)).ok());
   ASSERT_TRUE(world.Fsync(file).ok());
@@ -420,7 +420,7 @@ TEST(Collector, FilesThatGoAllTheTimeDoNotPutItOffForEver) {
   for (int i = 0; Clock::Now() < end && world.fs->maintenance().GetCollection().runs_total == 0; ++i) {
     FileSystem::Created file = SaveAndSync(world, "heartbeat", RandomText(static_cast<uint64_t>(i), 8 * kKiB));
     world.CloseFile(file);
-    ASSERT_TRUE(world.fs->names().Unlink(kRootInode, "heartbeat").ok());
+    ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "heartbeat").ok());
     world.fs->names().Forget(file.attr.inode, 1);
     Clock::SleepFor(std::chrono::milliseconds(10));
   }

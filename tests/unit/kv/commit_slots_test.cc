@@ -17,10 +17,10 @@ class FaultyNetwork final : public SlotTransport {
  public:
   FaultyNetwork(HostedStore& store, uint64_t seed) : store_(store), random_(seed) {}
 
-  Result<SlottedAnswer> TryCommit(const Transaction& transaction, const SlotClaim* slot) override {
+  Result<SlottedAnswer> TryCommit(const Context&, const Transaction& transaction, const SlotClaim* slot) override {
     const int fate = Draw();
     if (slot == nullptr) {
-      CAIRNFS_ASSIGN_OR_RETURN(uint64_t revision, store_.Commit(transaction));
+      CAIRNFS_ASSIGN_OR_RETURN(uint64_t revision, store_.Commit({}, transaction));
       return SlottedAnswer{.committed = true, .revision = revision};
     }
     if (fate < lose_request) return MakeError(kLost, "the request was lost");
@@ -34,13 +34,13 @@ class FaultyNetwork final : public SlotTransport {
     if (fate < lose_request + delay_request + lose_answer) return MakeError(kLost, "the answer was lost");
     return answer;
   }
-  Result<LeaseId> TryGrantLease(std::chrono::milliseconds ttl) override {
-    Result<LeaseId> lease = store_.GrantLease(ttl);
+  Result<LeaseId> TryGrantLease(const Context&, std::chrono::milliseconds ttl) override {
+    Result<LeaseId> lease = store_.GrantLease({}, ttl);
     if (Draw() < lose_answer) return MakeError(kLost, "the answer was lost");
     if (lease.ok()) last_lease = *lease;
     return lease;
   }
-  Status TryRevokeLease(LeaseId lease) override { return store_.RevokeLease(lease); }
+  Status TryRevokeLease(const Context&, LeaseId lease) override { return store_.RevokeLease({}, lease); }
 
   // Delivers a request that was delayed, if there is one.
   void DeliverLate() {
@@ -83,7 +83,7 @@ class CommitSlotsTest : public testing::Test {
     return options;
   }
   int Counter(const std::string& key) {
-    std::optional<KvEntry> entry = Must(store_->Get(key));
+    std::optional<KvEntry> entry = Must(store_->Get({}, key));
     return entry ? std::stoi(entry->value) : 0;
   }
   size_t SlotsOnEngine() {
@@ -94,10 +94,11 @@ class CommitSlotsTest : public testing::Test {
   // Adds one, as often as it takes. False: the commit said that it does not know.
   bool Increment(CommitSlots& slots, const std::string& key) {
     for (;;) {
-      std::optional<KvEntry> entry = Must(store_->Get(key));
-      Result<uint64_t> result = slots.Commit(Transaction()
-                                                 .IfRevision(key, entry ? entry->revision : 0)
-                                                 .Put(key, std::to_string(entry ? std::stoi(entry->value) + 1 : 1)));
+      std::optional<KvEntry> entry = Must(store_->Get({}, key));
+      Result<uint64_t> result =
+          slots.Commit({}, Transaction()
+                               .IfRevision(key, entry ? entry->revision : 0)
+                               .Put(key, std::to_string(entry ? std::stoi(entry->value) + 1 : 1)));
       if (result.ok()) return true;
       if (result.error().code != ErrorCode::kConflict) {
         EXPECT_EQ(result.error().code, kLost) << result.error().message;
@@ -146,7 +147,7 @@ TEST_F(CommitSlotsTest, LateRequestsChangeNothing) {
   CommitSlots slots(network_, Options());
   for (int i = 0; i < 300; ++i) {
     network_.delay_request = 50;
-    Must(slots.Commit(Transaction().Put("a", std::to_string(i))));
+    Must(slots.Commit({}, Transaction().Put("a", std::to_string(i))));
     network_.delay_request = 0;
     for (int j = 0; j < 20; ++j) network_.DeliverLate();
     ASSERT_EQ(Counter("a"), i);
@@ -159,17 +160,17 @@ TEST_F(CommitSlotsTest, ARequestThatComesTwiceRunsOnceAndIsNoConflict) {
   network_.come_twice = 50;
   for (int i = 0; i < 60; ++i) {
     const std::string key = "key" + std::to_string(i);
-    const uint64_t revision = Must(slots.Commit(Transaction().IfAbsent(key).Put(key, "1")));
-    EXPECT_EQ(Must(store_->Get(key))->revision, revision);
+    const uint64_t revision = Must(slots.Commit({}, Transaction().IfAbsent(key).Put(key, "1")));
+    EXPECT_EQ(Must(store_->Get({}, key))->revision, revision);
   }
 }
 
 TEST_F(CommitSlotsTest, ConflictsAreTold) {
   CommitSlots slots(network_, Options());
-  Must(slots.Commit(Transaction().IfAbsent("a").Put("a", "1")));
+  Must(slots.Commit({}, Transaction().IfAbsent("a").Put("a", "1")));
   network_.lose_answer = 60;
   for (int i = 0; i < 30; ++i) {
-    Result<uint64_t> result = slots.Commit(Transaction().IfAbsent("a").Put("a", "2"));
+    Result<uint64_t> result = slots.Commit({}, Transaction().IfAbsent("a").Put("a", "2"));
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().code, ErrorCode::kConflict);
   }
@@ -180,8 +181,8 @@ TEST_F(CommitSlotsTest, RevisionOfACommitWhoseAnswerWasLost) {
   CommitSlots slots(network_, Options());
   network_.lose_answer = 50;
   for (int i = 0; i < 100; ++i) {
-    const uint64_t revision = Must(slots.Commit(Transaction().Put("a", std::to_string(i))));
-    EXPECT_EQ(Must(store_->Get("a"))->revision, revision);
+    const uint64_t revision = Must(slots.Commit({}, Transaction().Put("a", std::to_string(i))));
+    EXPECT_EQ(Must(store_->Get({}, "a"))->revision, revision);
   }
 }
 
@@ -189,19 +190,19 @@ TEST_F(CommitSlotsTest, OperationThatGaveUpIsFoundOutLater) {
   RetryOptions options = Options();
   options.give_up_after = std::chrono::milliseconds(30);
   CommitSlots slots(network_, options);
-  Must(slots.Commit(Transaction().Put("slots", "are there")));
+  Must(slots.Commit({}, Transaction().Put("slots", "are there")));
   for (int lost : {0, 1}) {
     const std::string key = "key" + std::to_string(lost);
     Transaction create = Transaction().IfAbsent(key).Put(key, "1");
     create.operation_id = key;
     (lost == 0 ? network_.lose_answer : network_.lose_request) = 100;
-    Result<uint64_t> result = slots.Commit(create);
+    Result<uint64_t> result = slots.Commit({}, create);
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().code, kLost);
     network_.lose_answer = network_.lose_request = 0;
-    const uint64_t revision = Must(slots.Commit(create));
-    EXPECT_EQ(Must(store_->Get(key))->revision, revision);
-    EXPECT_EQ(Must(slots.Commit(create)), revision);
+    const uint64_t revision = Must(slots.Commit({}, create));
+    EXPECT_EQ(Must(store_->Get({}, key))->revision, revision);
+    EXPECT_EQ(Must(slots.Commit({}, create)), revision);
   }
 }
 
@@ -211,15 +212,15 @@ TEST_F(CommitSlotsTest, WhatNobodyCanTellAnyMoreIsToldAsThat) {
   options.give_up_after = std::chrono::milliseconds(30);
   for (bool has_slot : {true, false}) {
     CommitSlots slots(network_, options);
-    if (has_slot) Must(slots.Commit(Transaction().Put("slot", "is there")));
+    if (has_slot) Must(slots.Commit({}, Transaction().Put("slot", "is there")));
     Transaction create = Transaction().IfAbsent("key").Put("key", "1");
     create.operation_id = "create";
     (has_slot ? network_.lose_answer : network_.lose_request) = 100;
-    EXPECT_EQ(slots.Commit(create).error().code, kLost);
+    EXPECT_EQ(slots.Commit({}, create).error().code, kLost);
     network_.lose_answer = network_.lose_request = 0;
-    MustSucceed(store_->RevokeLease(network_.last_lease));
-    for (int i = 0; i < 2; ++i) EXPECT_EQ(slots.Commit(create).error().code, ErrorCode::kStale);
-    Must(slots.Commit(Transaction().Put("other", "1")));
+    MustSucceed(store_->RevokeLease({}, network_.last_lease));
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(slots.Commit({}, create).error().code, ErrorCode::kStale);
+    Must(slots.Commit({}, Transaction().Put("other", "1")));
   }
 }
 
@@ -227,31 +228,31 @@ TEST_F(CommitSlotsTest, AnOperationThatAwaitsItsAnswerIsNotForgotten) {
   RetryOptions options = Options();
   options.give_up_after = std::chrono::milliseconds(30);
   CommitSlots slots(network_, options);
-  Must(slots.Commit(Transaction().Put("slots", "are there")));
+  Must(slots.Commit({}, Transaction().Put("slots", "are there")));
   Transaction create = Transaction().IfAbsent("key").Put("key", "1");
   create.operation_id = "create";
   network_.lose_answer = 100;
-  EXPECT_EQ(slots.Commit(create).error().code, kLost);
+  EXPECT_EQ(slots.Commit({}, create).error().code, kLost);
   network_.lose_answer = 0;
   for (int i = 0; i < 5000; ++i) {
     Transaction other = Transaction().Put("other", "1");
     other.operation_id = "other" + std::to_string(i);
-    Must(slots.Commit(other));
+    Must(slots.Commit({}, other));
   }
-  EXPECT_EQ(Must(slots.Commit(create)), Must(store_->Get("key"))->revision);
+  EXPECT_EQ(Must(slots.Commit({}, create)), Must(store_->Get({}, "key"))->revision);
 }
 
 TEST_F(CommitSlotsTest, SlotsWhoseLeaseEndedAreMadeAnew) {
   CommitSlots slots(network_, Options());
   for (int i = 0; i < 5; ++i) {
-    Must(slots.Commit(Transaction().Put("a", std::to_string(i))));
-    MustSucceed(store_->RevokeLease(network_.last_lease));
+    Must(slots.Commit({}, Transaction().Put("a", std::to_string(i))));
+    MustSucceed(store_->RevokeLease({}, network_.last_lease));
   }
-  Must(slots.Commit(Transaction().IfExists("a").Put("a", "5")));
+  Must(slots.Commit({}, Transaction().IfExists("a").Put("a", "5")));
   EXPECT_EQ(Counter("a"), 5);
   Transaction leased;
   leased.writes.push_back(KvWrite{"b", "", 12345});
-  Result<uint64_t> result = slots.Commit(leased);
+  Result<uint64_t> result = slots.Commit({}, leased);
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, ErrorCode::kNotFound);
 }
@@ -265,9 +266,9 @@ TEST_F(CommitSlotsTest, OneOperationFromManyThreadsRunsOnce) {
     std::atomic<uint64_t> revisions{0};
     {
       std::vector<std::jthread> threads;
-      for (int t = 0; t < 4; ++t) threads.emplace_back([&] { revisions += Must(slots.Commit(create)); });
+      for (int t = 0; t < 4; ++t) threads.emplace_back([&] { revisions += Must(slots.Commit({}, create)); });
     }
-    EXPECT_EQ(revisions, 4 * Must(store_->Get("k" + std::to_string(i)))->revision);
+    EXPECT_EQ(revisions, 4 * Must(store_->Get({}, "k" + std::to_string(i)))->revision);
   }
 }
 

@@ -50,7 +50,7 @@ class HostedSubject final : public SharedSubject {
   }
   bool OverflowHistory() override {
     for (size_t bytes = 0; bytes <= kHistoryBytes; bytes += 10'000) {
-      Must(store_->Commit(Transaction().Put("overflow", std::string(10'000, 'x'))));
+      Must(store_->Commit({}, Transaction().Put("overflow", std::string(10'000, 'x'))));
     }
     return true;
   }
@@ -89,10 +89,10 @@ TEST(LocalKvStore, RefusesLeases) {
   StoreUnderTest store(Setup::kMemory);
   Transaction transaction;
   transaction.writes.push_back(KvWrite{"a", "1", 7});
-  Result<uint64_t> result = store.Commit(transaction);
+  Result<uint64_t> result = store.Commit({}, transaction);
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_FALSE(Must(store.Get("a")).has_value());
+  EXPECT_FALSE(Must(store.Get({}, "a")).has_value());
 }
 
 }  // namespace

@@ -190,11 +190,11 @@ TEST(RocksCrash, KillPointsLeaveAllOrNothing) {
     if (child == 0) {
       std::unique_ptr<KvEngine> engine = MustOpenRocks(directory.path());
       std::unique_ptr<LocalKvStore> store = Must(LocalKvStore::Open(*engine));
-      Must(store->Commit(Transaction().Put("a", "1")));
-      MustSucceed(store->Sync());
+      Must(store->Commit({}, Transaction().Put("a", "1")));
+      MustSucceed(store->Sync({}));
       MustSucceed(Failpoint::Arm(std::string(point) + "=kill"));
-      Must(store->Commit(Transaction().Put("a", "2").Put("b", "2")));
-      MustSucceed(store->Sync());
+      Must(store->Commit({}, Transaction().Put("a", "2").Put("b", "2")));
+      MustSucceed(store->Sync({}));
       _exit(0);
     }
     int status = 0;
@@ -204,8 +204,8 @@ TEST(RocksCrash, KillPointsLeaveAllOrNothing) {
       std::unique_ptr<KvEngine> engine = MustOpenRocks(directory.path());
       std::unique_ptr<LocalKvStore> store = Must(LocalKvStore::Open(*engine));
       bool written = std::string(point) == "kv.after_write" || std::string(point) == "kv.flush_done";
-      EXPECT_EQ(Must(store->Get("a"))->value, written ? "2" : "1") << point;
-      EXPECT_EQ(Must(store->Get("b")).has_value(), written) << point;
+      EXPECT_EQ(Must(store->Get({}, "a"))->value, written ? "2" : "1") << point;
+      EXPECT_EQ(Must(store->Get({}, "b")).has_value(), written) << point;
     });
   }
 }

@@ -265,7 +265,7 @@ void VerifyWhatIsDamagedWhileOpen(const std::string& path) {
   MustSucceed(engine->Verify({}));
   std::stop_source stop;
   stop.request_stop();
-  EXPECT_EQ(engine->Verify(stop.get_token()).error().code, ErrorCode::kInterrupted);
+  EXPECT_EQ(engine->Verify(Context(stop.get_token())).error().code, ErrorCode::kInterrupted);
 }
 
 TEST_F(Damage, VerifyFindsWhatBecomesDamagedWhileTheDatabaseIsOpen) {

@@ -32,7 +32,7 @@ TEST(HostedStore, AWatchWithoutAThreadIsAnError) {
   {
     const NoThreads none;
     for (uint64_t after : {0, 1}) {
-      auto watch = store->Watch("", "", after, callbacks);
+      auto watch = store->Watch({}, "", "", after, callbacks);
       ASSERT_FALSE(watch.ok());
       EXPECT_EQ(watch.error().code, ErrorCode::kUnavailable);
     }
@@ -41,8 +41,8 @@ TEST(HostedStore, AWatchWithoutAThreadIsAnError) {
     EXPECT_EQ(other.error().code, ErrorCode::kUnavailable);
   }
   // What could not start is in nobody's way.
-  const auto watch = Must(store->Watch("", "", 0, callbacks));
-  Must(store->Commit(Transaction().Put("a", "1")));
+  const auto watch = Must(store->Watch({}, "", "", 0, callbacks));
+  Must(store->Commit({}, Transaction().Put("a", "1")));
   while (told == 0) Clock::SleepFor(std::chrono::milliseconds(1));
 }
 
@@ -50,7 +50,7 @@ TEST(HostedStore, AReadThatFailsIsNoStateThatWasLost) {
   const auto memory = OpenMemoryEngine();
   FailingEngine engine(*memory);
   auto store = Must(HostedStore::Open(engine));
-  const uint64_t revision = Must(store->Commit(Transaction().Put("a", "1")));
+  const uint64_t revision = Must(store->Commit({}, Transaction().Put("a", "1")));
   engine.fail_reads = true;
   for (const uint64_t opening : {uint64_t{0}, store->opening()}) {
     const Result<bool> was = store->WasAt(opening, revision);
@@ -75,12 +75,12 @@ TEST(HostedStore, APauseInTheEndOfALeaseIsNoticed) {
     paused.set_value();
   };
   auto store = Must(HostedStore::Open(engine));
-  const LeaseId kept = Must(store->GrantLease(kTerm));
+  const LeaseId kept = Must(store->GrantLease({}, kTerm));
   armed = true;
-  Must(store->GrantLease(std::chrono::milliseconds(1)));
+  Must(store->GrantLease({}, std::chrono::milliseconds(1)));
   paused.get_future().wait();
   Clock::SleepFor(std::chrono::milliseconds(500));  // it is looked which are over, several times
-  EXPECT_TRUE(store->KeepLeaseAlive(kept).ok());
+  EXPECT_TRUE(store->KeepLeaseAlive({}, kept).ok());
 }
 
 TEST(HostedStore, ConcurrentCommitsShareASync) {
@@ -102,22 +102,22 @@ TEST(HostedStore, ConcurrentCommitsShareASync) {
         for (int i = 0; i < kCommits; ++i) {
           const std::string key = std::to_string(t) + "/" + std::to_string(i);
           ++committing;
-          const uint64_t revision = Must(store->Commit(Transaction().IfAbsent(key).Put(key, "")));
+          const uint64_t revision = Must(store->Commit({}, Transaction().IfAbsent(key).Put(key, "")));
           --committing;
-          EXPECT_EQ(Must(store->Get(key))->revision, revision);
+          EXPECT_EQ(Must(store->Get({}, key))->revision, revision);
         }
         --working;
       });
     }
   }
-  EXPECT_EQ(Must(store->Range("", "", 0)).revision, static_cast<uint64_t>(kThreads * kCommits));
+  EXPECT_EQ(Must(store->Range({}, "", "", 0)).revision, static_cast<uint64_t>(kThreads * kCommits));
   EXPECT_LT(syncs, kThreads * kCommits / 4);
 }
 
 TEST(HostedStore, OpeningsTellWhichStatesWereItsOwn) {
   const auto engine = OpenMemoryEngine();
   auto put = [](HostedStore& store, int count) {
-    for (int i = 0; i < count; ++i) Must(store.Commit(Transaction().Put("a", "")));
+    for (int i = 0; i < count; ++i) Must(store.Commit({}, Transaction().Put("a", "")));
   };
   auto store = Must(HostedStore::Open(*engine));
   const uint64_t first = store->opening();
@@ -150,7 +150,7 @@ TEST(HostedStore, APieceIsHandedOverBeforeTheNextIsRead) {
   auto store = Must(HostedStore::Open(engine));
   Transaction transaction;
   for (int i = 10; i < 90; ++i) transaction.Put("k" + std::to_string(i), std::string(100, 'x'));
-  const uint64_t revision = Must(store->Commit(transaction));
+  const uint64_t revision = Must(store->Commit({}, transaction));
   engine.visits = 0;
   std::vector<std::string> seen;
   const std::vector<KvSpan> spans{{"k2", "k21", 0}, {"k3", "k4", 2}, {"k5", "", 0}, {"k6", "", 0}};
@@ -175,15 +175,15 @@ TEST(HostedStore, NothingIsSeenBeforeItIsDurable) {
     while (!go_on) Clock::SleepFor(std::chrono::milliseconds(1));
   };
   std::atomic<int> told{0};
-  const auto watch = Must(store->Watch("", "", 0, {[&](auto, auto) { ++told; }, [](auto) {}}));
-  std::jthread writer([&] { Must(store->Commit(Transaction().Put("a", "1"))); });
+  const auto watch = Must(store->Watch({}, "", "", 0, {[&](auto, auto) { ++told; }, [](auto) {}}));
+  std::jthread writer([&] { Must(store->Commit({}, Transaction().Put("a", "1"))); });
   while (!is_writing) Clock::SleepFor(std::chrono::milliseconds(1));
-  EXPECT_FALSE(Must(store->Get("a")).has_value());
-  EXPECT_TRUE(Must(store->Range("", "", 0)).entries.empty());
+  EXPECT_FALSE(Must(store->Get({}, "a")).has_value());
+  EXPECT_TRUE(Must(store->Range({}, "", "", 0)).entries.empty());
   EXPECT_EQ(told, 0);
   go_on = true;
   writer.join();
-  EXPECT_TRUE(Must(store->Get("a")).has_value());
+  EXPECT_TRUE(Must(store->Get({}, "a")).has_value());
   while (told == 0) Clock::SleepFor(std::chrono::milliseconds(1));
 }
 
@@ -197,25 +197,25 @@ TEST(HostedStore, FailedWriteChangesNothingAndLaterOnesGoOn) {
   };
   auto store = Must(HostedStore::Open(engine));
   constexpr std::chrono::milliseconds kLease{2000};  // it outlasts the commit, also on a busy machine
-  const LeaseId lease = Must(store->GrantLease(kLease));
-  const uint64_t revision = Must(store->Commit(LeasedPut("leased", lease)));
+  const LeaseId lease = Must(store->GrantLease({}, kLease));
+  const uint64_t revision = Must(store->Commit({}, LeasedPut("leased", lease)));
   engine.fail_writes = true;
   Transaction create = Transaction().IfAbsent("a").Put("a", "1");
   create.operation_id = "create";
-  Result<uint64_t> refused = store->Commit(create);
+  Result<uint64_t> refused = store->Commit({}, create);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
-  EXPECT_FALSE(store->GrantLease(std::chrono::seconds(1)).ok());
-  EXPECT_FALSE(Must(store->Get("a")).has_value());
+  EXPECT_FALSE(store->GrantLease({}, std::chrono::seconds(1)).ok());
+  EXPECT_FALSE(Must(store->Get({}, "a")).has_value());
   ASSERT_TRUE(Eventually([&] { return ends_tried > 1; }));  // so the first has failed
-  EXPECT_TRUE(Must(store->Get("leased")).has_value()) << "its end could not be made durable";
-  EXPECT_FALSE(store->KeepLeaseAlive(lease).ok());
+  EXPECT_TRUE(Must(store->Get({}, "leased")).has_value()) << "its end could not be made durable";
+  EXPECT_FALSE(store->KeepLeaseAlive({}, lease).ok());
   engine.fail_writes = false;
-  EXPECT_GT(Must(store->Commit(create)), revision);
-  for (int i = 0; i < 6000 && Must(store->Get("leased")); ++i) {
+  EXPECT_GT(Must(store->Commit({}, create)), revision);
+  for (int i = 0; i < 6000 && Must(store->Get({}, "leased")); ++i) {
     Clock::SleepFor(std::chrono::milliseconds(10));
   }
-  EXPECT_FALSE(Must(store->Get("leased")).has_value());
+  EXPECT_FALSE(Must(store->Get({}, "leased")).has_value());
 }
 
 // It may be in the engine's log: these codes would say that it did not run.
@@ -226,7 +226,7 @@ TEST(HostedStore, FailedWriteIsNotToldAsARefusal) {
   engine.fail_writes = true;
   for (ErrorCode code : {ErrorCode::kCorrupt, ErrorCode::kPermission, ErrorCode::kIo, ErrorCode::kFailed}) {
     engine.write_error = code;
-    EXPECT_TRUE(MayHaveRun(store->Commit(Transaction().Put("a", "1")).error().code)) << ErrorCodeName(code);
+    EXPECT_TRUE(MayHaveRun(store->Commit({}, Transaction().Put("a", "1")).error().code)) << ErrorCodeName(code);
   }
 }
 
@@ -236,14 +236,14 @@ TEST(HostedStore, RestartGivesLeasesTheirFullTime) {
   LeaseId lease = 0;
   {
     auto store = Must(HostedStore::Open(*engine));
-    lease = Must(store->GrantLease(kLease));
-    Must(store->Commit(LeasedPut("leased", lease)));
+    lease = Must(store->GrantLease({}, kLease));
+    Must(store->Commit({}, LeasedPut("leased", lease)));
   }
   Clock::SleepFor(kLease + std::chrono::milliseconds(200));
   auto store = Must(HostedStore::Open(*engine));
   Clock::SleepFor(std::chrono::milliseconds(200));
-  EXPECT_TRUE(Must(store->Get("leased")).has_value());
-  MustSucceed(store->RevokeLease(lease));
+  EXPECT_TRUE(Must(store->Get({}, "leased")).has_value());
+  MustSucceed(store->RevokeLease({}, lease));
   store.reset();
   size_t records = 0;
   for (const char* begin : {"A", "L"}) {
@@ -256,15 +256,15 @@ TEST(HostedStore, RestartGivesLeasesTheirFullTime) {
 TEST(HostedStore, WatchOverARestartIsLostUnlessNothingChanged) {
   const auto engine = OpenMemoryEngine();
   auto store = Must(HostedStore::Open(*engine));
-  const uint64_t first = Must(store->Commit(Transaction().Put("a", "1")));
-  const uint64_t second = Must(store->Commit(Transaction().Put("a", "2")));
+  const uint64_t first = Must(store->Commit({}, Transaction().Put("a", "1")));
+  const uint64_t second = Must(store->Commit({}, Transaction().Put("a", "2")));
   store = nullptr;
   store = Must(HostedStore::Open(*engine));
   std::atomic<uint64_t> lost_first{0}, lost_second{0}, told{0};
-  const auto behind = Must(store->Watch("", "", first, {[](auto, auto) {}, [&](uint64_t at) { lost_first = at; }}));
-  const auto level = Must(
-      store->Watch("", "", second, {[&](auto, uint64_t at) { told = at; }, [&](uint64_t at) { lost_second = at; }}));
-  const uint64_t third = Must(store->Commit(Transaction().Put("a", "3")));
+  const auto behind = Must(store->Watch({}, "", "", first, {[](auto, auto) {}, [&](uint64_t at) { lost_first = at; }}));
+  const auto level = Must(store->Watch(
+      {}, "", "", second, {[&](auto, uint64_t at) { told = at; }, [&](uint64_t at) { lost_second = at; }}));
+  const uint64_t third = Must(store->Commit({}, Transaction().Put("a", "3")));
   while (told == 0 || lost_first == 0) Clock::SleepFor(std::chrono::milliseconds(1));
   EXPECT_EQ(told, third);
   EXPECT_GE(lost_first, second);
@@ -301,7 +301,7 @@ TEST(HostedStore, DISABLED_CommitsUntilItIsKilled) {
     threads.emplace_back([&, t] {
       for (int i = 0;; ++i) {
         const std::string key = begin + std::to_string(t) + "/" + std::to_string(i);
-        if (!store->Commit(Transaction().IfAbsent(key).Put(key, key)).ok()) _exit(1);
+        if (!store->Commit({}, Transaction().IfAbsent(key).Put(key, key)).ok()) _exit(1);
         const std::string line = key + "\n";
         if (write(kChildPipe, line.data(), line.size()) < 0) _exit(1);
       }
@@ -342,7 +342,7 @@ TEST(HostedStore, KilledProcessKeepsEveryAcknowledgedCommit) {
     size_t count = 0;
     for (size_t begin = 0, end; (end = acknowledged.find('\n', begin)) != std::string::npos; begin = end + 1) {
       const std::string key = acknowledged.substr(begin, end - begin);
-      std::optional<KvEntry> entry = Must(store->Get(key));
+      std::optional<KvEntry> entry = Must(store->Get({}, key));
       ASSERT_TRUE(entry.has_value()) << key;
       EXPECT_EQ(entry->value, key);
       ++count;

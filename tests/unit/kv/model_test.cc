@@ -107,7 +107,7 @@ TEST_P(KvModel, RandomTransactions) {
   for (int step = 0; step < steps; ++step) {
     Transaction transaction = generator.NextTransaction(model);
     std::optional<uint64_t> expected = model.Commit(transaction);
-    Result<uint64_t> result = store.Commit(transaction);
+    Result<uint64_t> result = store.Commit({}, transaction);
     ASSERT_EQ(result.ok(), expected.has_value()) << "step " << step;
     if (result.ok()) {
       ASSERT_EQ(*result, *expected) << "step " << step;
@@ -115,7 +115,7 @@ TEST_P(KvModel, RandomTransactions) {
     committed += result.ok();
 
     std::string key = generator.Key();
-    std::optional<KvEntry> entry = Must(store.Get(key));
+    std::optional<KvEntry> entry = Must(store.Get({}, key));
     auto found = model.map().find(key);
     ASSERT_EQ(entry.has_value(), found != model.map().end()) << "step " << step << " key " << key;
     if (entry) {
@@ -124,7 +124,7 @@ TEST_P(KvModel, RandomTransactions) {
 
     std::string begin = generator.Key(), end = generator.Bound();
     size_t limit = generator.Below(6);
-    KvRange range = Must(store.Range(begin, end, limit));
+    KvRange range = Must(store.Range({}, begin, end, limit));
     Map part;
     bool more = false;
     for (const auto& [model_key, value] : model.map()) {
@@ -138,9 +138,9 @@ TEST_P(KvModel, RandomTransactions) {
     ASSERT_EQ(range.revision, model.revision()) << "step " << step;
   }
   EXPECT_GT(committed, steps / 2);
-  MustSucceed(store.Sync());
+  MustSucceed(store.Sync({}));
   store.Reopen();
-  EXPECT_EQ(ToMap(Must(store.Range("", "", 0))), model.map());
+  EXPECT_EQ(ToMap(Must(store.Range({}, "", "", 0))), model.map());
 }
 
 // A store that is dropped unflushed comes back as it was at one of its flushes: a prefix of the commits.
@@ -152,12 +152,12 @@ TEST(KvCrash, LeavesThePrefixUpToTheLastFlush) {
     Model model;
     for (int round = 0; round < 40; ++round) {
       std::unique_ptr<LocalKvStore> store = Must(LocalKvStore::Open(*engine));
-      ASSERT_EQ(ToMap(Must(store->Range("", "", 0))), model.map());
+      ASSERT_EQ(ToMap(Must(store->Range({}, "", "", 0))), model.map());
       Model durable = model, frozen = model;
       bool is_frozen = false;
       for (uint64_t step = generator.Below(60); step > 0; --step) {
         Transaction transaction = generator.NextTransaction(model);
-        ASSERT_EQ(store->Commit(transaction).ok(), model.Commit(transaction).has_value());
+        ASSERT_EQ(store->Commit({}, transaction).ok(), model.Commit(transaction).has_value());
         if (!is_frozen && generator.Below(6) == 0) {
           is_frozen = store->Freeze();
           frozen = model;
@@ -175,7 +175,7 @@ TEST(KvCrash, LeavesThePrefixUpToTheLastFlush) {
       }
       // The revision in the engine may be later than the prefix's last: what matters is that it never goes back.
       store = Must(LocalKvStore::Open(*engine));
-      uint64_t revision = Must(store->Range("", "", 0)).revision;
+      uint64_t revision = Must(store->Range({}, "", "", 0)).revision;
       ASSERT_GE(revision, model.revision());
       while (model.revision() < revision) model.Commit(Transaction().Delete("none"));
     }

@@ -138,22 +138,22 @@ TEST_F(NoSpace, AgainAndAgain) {
 TEST_F(NoSpace, StoreKeepsItsCommitsUntilThereIsRoom) {
   Open();
   std::unique_ptr<LocalKvStore> store = Must(LocalKvStore::Open(*engine_));
-  Must(store->Commit(Transaction().Put("a", std::string(8 << 20, 'x'))));
+  Must(store->Commit({}, Transaction().Put("a", std::string(8 << 20, 'x'))));
   Fill();
-  Status status = store->Sync();
+  Status status = store->Sync({});
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kNoSpace);
-  Must(store->Commit(Transaction().Put("b", "2")));
-  EXPECT_FALSE(store->Sync().ok());
-  EXPECT_EQ(Must(store->Get("b"))->value, "2");
+  Must(store->Commit({}, Transaction().Put("b", "2")));
+  EXPECT_FALSE(store->Sync({}).ok());
+  EXPECT_EQ(Must(store->Get({}, "b"))->value, "2");
   MakeRoom();
-  MustSucceed(store->Sync());
+  MustSucceed(store->Sync({}));
   store.reset();
   engine_.reset();
   Open();
   store = Must(LocalKvStore::Open(*engine_));
-  EXPECT_EQ(Must(store->Get("a"))->value.size(), size_t{8} << 20);
-  EXPECT_EQ(Must(store->Get("b"))->value, "2");
+  EXPECT_EQ(Must(store->Get({}, "a"))->value.size(), size_t{8} << 20);
+  EXPECT_EQ(Must(store->Get({}, "b"))->value, "2");
 }
 
 TEST_F(NoSpace, OpeningOnAFullDiskSaysSo) {

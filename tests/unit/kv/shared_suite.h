@@ -5,8 +5,10 @@
 #include <deque>
 #include <map>
 
+#include "../../support/eventually.h"
 #include "../../support/sanitizers.h"
 #include "base/clock.h"
+#include "base/context.h"
 #include "base/thread_annotations.h"
 #include "conformance_suite.h"
 #include "kv/shared_store.h"
@@ -19,20 +21,30 @@ using std::chrono::milliseconds;
 class SharedHandle final : public SharedKvStore {
  public:
   void Set(SharedKvStore* store) { store_ = store; }
-  Result<std::optional<KvEntry>> Get(std::string_view key) override { return store_->Get(key); }
-  Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
-    return store_->Range(begin, end, limit);
+  Result<std::optional<KvEntry>> Get(const Context& context, std::string_view key) override {
+    return store_->Get(context, key);
   }
-  Result<KvSnapshot> Read(std::span<const KvSpan> spans) override { return store_->Read(spans); }
-  Result<uint64_t> Commit(const Transaction& transaction) override { return store_->Commit(transaction); }
-  Status Sync() override { return store_->Sync(); }
+  Result<KvRange> Range(const Context& context, std::string_view begin, std::string_view end, size_t limit) override {
+    return store_->Range(context, begin, end, limit);
+  }
+  Result<KvSnapshot> Read(const Context& context, std::span<const KvSpan> spans) override {
+    return store_->Read(context, spans);
+  }
+  Result<uint64_t> Commit(const Context& context, const Transaction& transaction) override {
+    return store_->Commit(context, transaction);
+  }
+  Status Sync(const Context& context) override { return store_->Sync(context); }
   KvLimits limits() const override { return store_->limits(); }
-  Result<LeaseId> GrantLease(milliseconds ttl) override { return store_->GrantLease(ttl); }
-  Result<milliseconds> KeepLeaseAlive(LeaseId lease) override { return store_->KeepLeaseAlive(lease); }
-  Status RevokeLease(LeaseId lease) override { return store_->RevokeLease(lease); }
-  Result<std::unique_ptr<KvWatch>> Watch(std::string_view begin, std::string_view end, uint64_t after_revision,
-                                         WatchCallbacks callbacks) override {
-    return store_->Watch(begin, end, after_revision, std::move(callbacks));
+  Result<LeaseId> GrantLease(const Context& context, milliseconds ttl) override {
+    return store_->GrantLease(context, ttl);
+  }
+  Result<milliseconds> KeepLeaseAlive(const Context& context, LeaseId lease) override {
+    return store_->KeepLeaseAlive(context, lease);
+  }
+  Status RevokeLease(const Context& context, LeaseId lease) override { return store_->RevokeLease(context, lease); }
+  Result<std::unique_ptr<KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
+                                         uint64_t after_revision, WatchCallbacks callbacks) override {
+    return store_->Watch(context, begin, end, after_revision, std::move(callbacks));
   }
 
  private:
@@ -82,13 +94,9 @@ class WatchLog {
   }
   // False: it did not come in time.
   bool WaitFor(const std::function<bool(const std::vector<KvEvent>& events, const std::vector<uint64_t>& lost)>& seen) {
-    const auto until = Clock::Now() + std::chrono::seconds(30);
+    const Context in_time = Context().WithTimeout(std::chrono::seconds(60));
     MutexLock lock(mutex_);
-    while (!seen(events_, lost_)) {
-      if (Clock::Now() > until) return false;
-      changed_.WaitFor(mutex_, milliseconds(100));
-    }
-    return true;
+    return in_time.Wait(mutex_, changed_, [&]() REQUIRES_LOCK(mutex_) { return seen(events_, lost_); });
   }
   bool WaitForKey(const std::string& key) {
     return WaitFor([&](const auto& events, const auto&) {
@@ -125,15 +133,11 @@ class SharedConformance : public testing::TestWithParam<SharedSetup> {
   uint64_t Put(const std::string& key, const std::string& value, LeaseId lease = 0) {
     Transaction transaction;
     transaction.writes.push_back(KvWrite{key, value, lease});
-    return Must(store_.Commit(transaction));
+    return Must(store_.Commit({}, transaction));
   }
-  bool Exists(const std::string& key) { return Must(store_.Get(key)).has_value(); }
-  bool GoesWithin(const std::string& key, milliseconds time) {
-    for (const auto until = Clock::Now() + time; Clock::Now() < until;) {
-      if (!Exists(key)) return true;
-      Clock::SleepFor(milliseconds(20));
-    }
-    return false;
+  bool Exists(const std::string& key) { return Must(store_.Get({}, key)).has_value(); }
+  bool Goes(const std::string& key) {
+    return Eventually([&] { return !Exists(key); });
   }
   template <typename T>
   ErrorCode CodeOf(const Result<T>& result) {
@@ -147,20 +151,20 @@ class SharedConformance : public testing::TestWithParam<SharedSetup> {
 };
 
 TEST_P(SharedConformance, LeaseEndsAndItsKeysGo) {
-  const auto watch = Must(store_.Watch("", "", 0, log_.Callbacks()));
+  const auto watch = Must(store_.Watch({}, "", "", 0, log_.Callbacks()));
   const auto start = Clock::Now();
-  const LeaseId lease = Must(store_.GrantLease(subject_->lease_min));
+  const LeaseId lease = Must(store_.GrantLease({}, subject_->lease_min));
   Put("leased/1", "a", lease);
   Put("leased/2", "b", lease);
   Put("kept", "c");
-  ASSERT_TRUE(GoesWithin("leased/1", subject_->lease_min + std::chrono::seconds(15)));
+  ASSERT_TRUE(Goes("leased/1"));
   EXPECT_GE(Clock::Now() - start, subject_->lease_min) << "it ended early";
-  ASSERT_TRUE(GoesWithin("leased/2", std::chrono::seconds(5)));
+  ASSERT_TRUE(Goes("leased/2"));
   EXPECT_TRUE(Exists("kept"));
-  EXPECT_EQ(CodeOf(store_.KeepLeaseAlive(lease)), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf(store_.KeepLeaseAlive({}, lease)), ErrorCode::kNotFound);
   Transaction late;
   late.writes.push_back(KvWrite{"late", "", lease});
-  EXPECT_EQ(CodeOf(store_.Commit(late)), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf(store_.Commit({}, late)), ErrorCode::kNotFound);
   EXPECT_FALSE(Exists("late"));
   EXPECT_TRUE(log_.WaitFor([](const auto& events, const auto&) {
     return std::count_if(events.begin(), events.end(), [](const KvEvent& event) { return !event.value; }) == 2;
@@ -168,21 +172,27 @@ TEST_P(SharedConformance, LeaseEndsAndItsKeysGo) {
 }
 
 TEST_P(SharedConformance, LeaseThatIsKeptAliveStays) {
-  const LeaseId lease = Must(store_.GrantLease(subject_->lease_min));
+  const LeaseId lease = Must(store_.GrantLease({}, subject_->lease_min));
   Put("leased", "a", lease);
-  const auto until = Clock::Now() + subject_->lease_min * 3 / 2;
+  auto kept_at = Clock::Now();
+  const auto until = kept_at + subject_->lease_min * 3 / 2;
   while (Clock::Now() < until) {
-    const milliseconds left = Must(store_.KeepLeaseAlive(lease));
-    EXPECT_GE(left, subject_->lease_min * 9 / 10);
     Clock::SleepFor(subject_->lease_min / 10);
+    const auto sent_at = Clock::Now();
+    const Result<milliseconds> left = store_.KeepLeaseAlive({}, lease);
+    // On a machine so busy that this comes too late, it may end.
+    if (!left.ok() && Clock::Now() - kept_at >= subject_->lease_min) return;
+    ASSERT_TRUE(left.ok()) << left.error().message;
+    EXPECT_GE(*left, subject_->lease_min * 9 / 10);
+    kept_at = sent_at;
   }
-  EXPECT_TRUE(Exists("leased"));
-  EXPECT_TRUE(GoesWithin("leased", subject_->lease_min + std::chrono::seconds(15)));
+  EXPECT_TRUE(Exists("leased") || Clock::Now() - kept_at >= subject_->lease_min);
+  EXPECT_TRUE(Goes("leased"));
 }
 
 TEST_P(SharedConformance, RevokedLeaseIsGoneAtOnce) {
-  const LeaseId lease = Must(store_.GrantLease(std::chrono::seconds(60)));
-  const LeaseId other = Must(store_.GrantLease(std::chrono::seconds(60)));
+  const LeaseId lease = Must(store_.GrantLease({}, std::chrono::seconds(60)));
+  const LeaseId other = Must(store_.GrantLease({}, std::chrono::seconds(60)));
   EXPECT_NE(lease, other);
   Put("mine", "a", lease);
   Put("detached", "a", lease);
@@ -190,40 +200,40 @@ TEST_P(SharedConformance, RevokedLeaseIsGoneAtOnce) {
   Put("moved", "a", lease);
   Put("moved", "b", other);
   Put("deleted", "a", lease);
-  Must(store_.Commit(Transaction().Delete("deleted")));
+  Must(store_.Commit({}, Transaction().Delete("deleted")));
   Put("deleted", "again");
-  MustSucceed(store_.RevokeLease(lease));
+  MustSucceed(store_.RevokeLease({}, lease));
   EXPECT_FALSE(Exists("mine"));
   EXPECT_TRUE(Exists("detached"));
   EXPECT_TRUE(Exists("moved"));
   EXPECT_TRUE(Exists("deleted"));
-  EXPECT_EQ(CodeOf(store_.KeepLeaseAlive(lease)), ErrorCode::kNotFound);
-  MustSucceed(store_.RevokeLease(lease));
-  EXPECT_TRUE(store_.KeepLeaseAlive(other).ok());
-  MustSucceed(store_.RevokeLease(other));
+  EXPECT_EQ(CodeOf(store_.KeepLeaseAlive({}, lease)), ErrorCode::kNotFound);
+  MustSucceed(store_.RevokeLease({}, lease));
+  EXPECT_TRUE(store_.KeepLeaseAlive({}, other).ok());
+  MustSucceed(store_.RevokeLease({}, other));
   EXPECT_FALSE(Exists("moved"));
 }
 
 TEST_P(SharedConformance, LeasesLastOverReopening) {
-  const LeaseId lease = Must(store_.GrantLease(std::chrono::seconds(60)));
+  const LeaseId lease = Must(store_.GrantLease({}, std::chrono::seconds(60)));
   Put("leased", "a", lease);
   Put("other", "a");
   subject_->Reopen();
   EXPECT_TRUE(Exists("leased"));
-  EXPECT_GE(Must(store_.KeepLeaseAlive(lease)), std::chrono::seconds(50));
-  MustSucceed(store_.RevokeLease(lease));
+  EXPECT_GE(Must(store_.KeepLeaseAlive({}, lease)), std::chrono::seconds(50));
+  MustSucceed(store_.RevokeLease({}, lease));
   EXPECT_FALSE(Exists("leased"));
   EXPECT_TRUE(Exists("other"));
 }
 
 TEST_P(SharedConformance, WatchTellsWholeRevisionsInOrder) {
   Put("d/before", "0");
-  const auto watch = Must(store_.Watch("d/", "d0", 0, log_.Callbacks()));
+  const auto watch = Must(store_.Watch({}, "d/", "d0", 0, log_.Callbacks()));
   Put("d/first", "1");
   Put("d", "outside");
   const uint64_t revision = Must(store_.Commit(
-      Transaction().Put("d/a", "1").Put("d/b", "old").Put("d/b", "2").Delete("d/before").Delete("d/absent")));
-  Must(store_.Commit(Transaction().Delete("d/a").Put("d0", "outside")));
+      {}, Transaction().Put("d/a", "1").Put("d/b", "old").Put("d/b", "2").Delete("d/before").Delete("d/absent")));
+  Must(store_.Commit({}, Transaction().Delete("d/a").Put("d0", "outside")));
   Put("d/last", "3");
   ASSERT_TRUE(log_.WaitForKey("d/last")) << log_.Text();
   std::vector<KvEvent> events = log_.events();
@@ -247,7 +257,7 @@ TEST_P(SharedConformance, WatchBeginsAfterTheRevisionItIsGiven) {
   const uint64_t second = Put("k/2", "2");
   Put("k/3", "3");
   Put("k/4", "4");
-  const auto watch = Must(store_.Watch("k/", "k0", second, log_.Callbacks()));
+  const auto watch = Must(store_.Watch({}, "k/", "k0", second, log_.Callbacks()));
   Put("k/5", "5");
   ASSERT_TRUE(log_.WaitForKey("k/5"));
   EXPECT_EQ(log_.Text(), "k/3=3; k/4=4; k/5=5; ");
@@ -257,10 +267,10 @@ TEST_P(SharedConformance, WatchOfForgottenChangesIsLostAndGoesOn) {
   const uint64_t old = Put("k/1", "1");
   Put("k/2", "2");
   if (!subject_->OverflowHistory()) GTEST_SKIP() << "its history has no end";
-  const auto watch = Must(store_.Watch("k/", "k0", old, log_.Callbacks()));
+  const auto watch = Must(store_.Watch({}, "k/", "k0", old, log_.Callbacks()));
   ASSERT_TRUE(log_.WaitForLost());
   EXPECT_GT(log_.lost()[0], old);
-  EXPECT_EQ(Must(store_.Range("k/", "k0", 0)).entries.size(), 2u);
+  EXPECT_EQ(Must(store_.Range({}, "k/", "k0", 0)).entries.size(), 2u);
   Put("k/3", "3");
   ASSERT_TRUE(log_.WaitForKey("k/3"));
   EXPECT_EQ(log_.Text(), "k/3=3; ");
@@ -269,7 +279,7 @@ TEST_P(SharedConformance, WatchOfForgottenChangesIsLostAndGoesOn) {
 
 TEST_P(SharedConformance, WatchAfterARevisionThatIsNotThereYetIsLost) {
   const uint64_t revision = Put("k/1", "1");
-  const auto watch = Must(store_.Watch("k/", "k0", revision + 1'000'000, log_.Callbacks()));
+  const auto watch = Must(store_.Watch({}, "k/", "k0", revision + 1'000'000, log_.Callbacks()));
   ASSERT_TRUE(log_.WaitForLost());
   EXPECT_GE(log_.lost()[0], revision);
   EXPECT_LT(log_.lost()[0], revision + 1'000'000);
@@ -279,7 +289,7 @@ TEST_P(SharedConformance, WatchAfterARevisionThatIsNotThereYetIsLost) {
 
 TEST_P(SharedConformance, WatchesOfConcurrentCommitsMissNothing) {
   constexpr int kThreads = 4, kCommits = 40;
-  const auto watch = Must(store_.Watch("k/", "k0", 0, log_.Callbacks()));
+  const auto watch = Must(store_.Watch({}, "k/", "k0", 0, log_.Callbacks()));
   {
     std::vector<std::jthread> threads;
     for (int t = 0; t < kThreads; ++t) {
@@ -300,7 +310,7 @@ TEST_P(SharedConformance, CallbacksMayCallTheStore) {
     if (events[0].key == "k/question") Put("k/answer", *events[0].value);
     log(std::move(events), revision);
   };
-  const auto watch = Must(store_.Watch("k/", "k0", 0, callbacks));
+  const auto watch = Must(store_.Watch({}, "k/", "k0", 0, callbacks));
   Put("k/question", "42");
   ASSERT_TRUE(log_.WaitForKey("k/answer"));
   EXPECT_EQ(log_.Text(), "k/question=42; k/answer=42; ");
@@ -309,7 +319,7 @@ TEST_P(SharedConformance, CallbacksMayCallTheStore) {
 TEST_P(SharedConformance, DestroyedWatchTellsNothing) {
   for (int i = 0; i < 20; ++i) {
     auto told = std::make_unique<std::atomic<int>>(0);
-    auto watch = Must(store_.Watch("k/", "k0", 0, {[&](auto, auto) { ++*told; }, [&](auto) { ++*told; }}));
+    auto watch = Must(store_.Watch({}, "k/", "k0", 0, {[&](auto, auto) { ++*told; }, [&](auto) { ++*told; }}));
     if (i % 2 == 0) Put("k/1", std::to_string(i));
     watch.reset();
     told.reset();  // a callback after this would use freed memory

@@ -124,17 +124,21 @@ class StoreUnderTest final : public KvStore {
  public:
   explicit StoreUnderTest(Setup setup) : setup_(setup) { Open(); }
 
-  Result<std::optional<KvEntry>> Get(std::string_view key) override { return store_->Get(key); }
-  Result<KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
-    return store_->Range(begin, end, limit);
+  Result<std::optional<KvEntry>> Get(const Context& context, std::string_view key) override {
+    return store_->Get(context, key);
   }
-  Result<KvSnapshot> Read(std::span<const KvSpan> spans) override { return store_->Read(spans); }
-  Result<uint64_t> Commit(const Transaction& transaction) override {
-    Result<uint64_t> revision = store_->Commit(transaction);
+  Result<KvRange> Range(const Context& context, std::string_view begin, std::string_view end, size_t limit) override {
+    return store_->Range(context, begin, end, limit);
+  }
+  Result<KvSnapshot> Read(const Context& context, std::span<const KvSpan> spans) override {
+    return store_->Read(context, spans);
+  }
+  Result<uint64_t> Commit(const Context& context, const Transaction& transaction) override {
+    Result<uint64_t> revision = store_->Commit(context, transaction);
     AfterCommit();
     return revision;
   }
-  Status Sync() override { return store_->Sync(); }
+  Status Sync(const Context& context) override { return store_->Sync(context); }
   KvLimits limits() const override { return store_->limits(); }
   LocalKvStore& local() { return *store_; }
 
@@ -167,9 +171,9 @@ class StoreUnderTest final : public KvStore {
           frozen_ = false;
         }
         return;
-      case Setup::kRocksSync: MustSucceed(store_->Sync()); return;
+      case Setup::kRocksSync: MustSucceed(store_->Sync({})); return;
       case Setup::kRocksReopen:
-        MustSucceed(store_->Sync());
+        MustSucceed(store_->Sync({}));
         Reopen();
         return;
     }

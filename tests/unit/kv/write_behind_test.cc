@@ -9,10 +9,10 @@ namespace {
 class WriteBehind : public testing::Test {
  protected:
   uint64_t Put(const std::string& key, const std::string& value) {
-    return Must(store_->Commit(Transaction().Put(key, value)));
+    return Must(store_->Commit({}, Transaction().Put(key, value)));
   }
   std::string Value(LocalKvStore& store, const std::string& key) {
-    std::optional<KvEntry> entry = Must(store.Get(key));
+    std::optional<KvEntry> entry = Must(store.Get({}, key));
     return entry ? entry->value : "absent";
   }
   std::string Value(const std::string& key) { return Value(*store_, key); }
@@ -56,9 +56,9 @@ TEST_F(WriteBehind, AWatcherHearsWhatChanged) {
   Put("Dc", "1");
   store_->BeginFrozen();
   store_->CommitLate({{"a", "2"}, {"Da", "2"}});
-  Must(store_->Commit(Transaction().Delete("Db").Put("a", "3")));
+  Must(store_->Commit({}, Transaction().Delete("Db").Put("a", "3")));
   store_->CommitLate({{"Db", "late, and so below the deletion"}});
-  EXPECT_FALSE(store_->Commit(Transaction().IfAbsent("Da").Put("Da", "3")).ok());
+  EXPECT_FALSE(store_->Commit({}, Transaction().IfAbsent("Da").Put("Da", "3")).ok());
   MustSucceed(store_->FlushFrozen());
   store_->Watch('D', {});
   Put("Da", "4");
@@ -70,7 +70,7 @@ TEST_F(WriteBehind, CommitsAfterTheFreezeStayBehind) {
   Put("b", "1");
   ASSERT_TRUE(store_->Freeze());
   Put("a", "2");
-  Must(store_->Commit(Transaction().Delete("b")));
+  Must(store_->Commit({}, Transaction().Delete("b")));
   Put("c", "1");
   MustSucceed(store_->FlushFrozen());
   EXPECT_EQ(Durable("a"), "1");
@@ -78,7 +78,7 @@ TEST_F(WriteBehind, CommitsAfterTheFreezeStayBehind) {
   EXPECT_EQ(Durable("c"), "absent");
   EXPECT_EQ(Value("a"), "2");
   EXPECT_EQ(Value("b"), "absent");
-  MustSucceed(store_->Sync());
+  MustSucceed(store_->Sync({}));
   EXPECT_EQ(Durable("a"), "2");
   EXPECT_EQ(Durable("b"), "absent");
   EXPECT_EQ(Durable("c"), "1");
@@ -92,15 +92,15 @@ TEST_F(WriteBehind, LateCommitsBelongToTheFrozenLayer) {
   store_->CommitLate({KvWrite{"file", "late"}, KvWrite{"both", "late"}, KvWrite{"new", "late"}});
   EXPECT_EQ(Value("file"), "late");
   EXPECT_EQ(Value("both"), "active");
-  EXPECT_EQ(Must(store_->Get("both"))->revision, active);
-  EXPECT_GT(Must(store_->Get("file"))->revision, active);
-  EXPECT_EQ(Must(store_->Range("", "", 0)).entries.size(), 3u);
+  EXPECT_EQ(Must(store_->Get({}, "both"))->revision, active);
+  EXPECT_GT(Must(store_->Get({}, "file"))->revision, active);
+  EXPECT_EQ(Must(store_->Range({}, "", "", 0)).entries.size(), 3u);
   MustSucceed(store_->FlushFrozen());
   EXPECT_EQ(Durable("file"), "late");
   EXPECT_EQ(Durable("both"), "late");
   EXPECT_EQ(Durable("new"), "late");
   EXPECT_EQ(Value("both"), "active");
-  MustSucceed(store_->Sync());
+  MustSucceed(store_->Sync({}));
   EXPECT_EQ(Durable("both"), "active");
 }
 
@@ -108,11 +108,11 @@ TEST_F(WriteBehind, LateCommitsDefeatTransactionsThatReadBefore) {
   uint64_t revision = Put("file", "old");
   ASSERT_TRUE(store_->Freeze());
   store_->CommitLate({KvWrite{"file", "late"}});
-  Result<uint64_t> result = store_->Commit(Transaction().IfRevision("file", revision).Put("file", "lost"));
+  Result<uint64_t> result = store_->Commit({}, Transaction().IfRevision("file", revision).Put("file", "lost"));
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, ErrorCode::kConflict);
   store_->CommitLate({KvWrite{"file", std::nullopt}});
-  Must(store_->Commit(Transaction().IfAbsent("file").Put("file", "new")));
+  Must(store_->Commit({}, Transaction().IfAbsent("file").Put("file", "new")));
 }
 
 TEST_F(WriteBehind, BeginFrozenNeedsNoCommit) {
@@ -133,10 +133,10 @@ TEST_F(WriteBehind, FailedFlushKeepsTheLayerAndIsRepeated) {
   EXPECT_EQ(Value("a"), "1");
   Put("b", "1");
   store_->CommitLate({KvWrite{"c", "late"}});
-  EXPECT_FALSE(store_->Sync().ok());
+  EXPECT_FALSE(store_->Sync({}).ok());
   engine_.fail_writes = false;
   EXPECT_EQ(Durable("a"), "absent");
-  MustSucceed(store_->Sync());
+  MustSucceed(store_->Sync({}));
   for (const char* key : {"a", "b", "c"}) EXPECT_NE(Durable(key), "absent") << key;
 }
 
@@ -147,8 +147,8 @@ TEST_F(WriteBehind, ReadersSeeTheFrozenLayerWhileItIsWritten) {
   engine_.before_write = [&] {
     ++calls;
     EXPECT_EQ(Value("a"), "1");
-    EXPECT_EQ(Must(store_->Range("", "", 0)).entries.size(), 1u);
-    Must(store_->Commit(Transaction().IfExists("a").Put("a", "2")));
+    EXPECT_EQ(Must(store_->Range({}, "", "", 0)).entries.size(), 1u);
+    Must(store_->Commit({}, Transaction().IfExists("a").Put("a", "2")));
   };
   MustSucceed(store_->FlushFrozen());
   EXPECT_EQ(calls, 1);
@@ -162,9 +162,9 @@ TEST_F(WriteBehind, CommitDurableGoesStraightToTheEngine) {
   EXPECT_EQ(Durable("next"), "65536");
   EXPECT_EQ(Durable("a"), "absent");
   EXPECT_EQ(Value("next"), "65536");
-  uint64_t revision = Must(store_->Get("next"))->revision;
+  uint64_t revision = Must(store_->Get({}, "next"))->revision;
   EXPECT_EQ(revision, 2u);
-  EXPECT_EQ(Must(Must(LocalKvStore::Open(*memory_))->Range("", "", 0)).revision, revision);
+  EXPECT_EQ(Must(Must(LocalKvStore::Open(*memory_))->Range({}, "", "", 0)).revision, revision);
   EXPECT_EQ(Put("b", "1"), revision + 1);
   MustSucceed(store_->CommitDurable({KvWrite{"next", std::nullopt}}));
   EXPECT_EQ(Value("next"), "absent");
@@ -175,9 +175,9 @@ TEST_F(WriteBehind, CommitDurableDoesNotLetTheRevisionGoBack) {
   ASSERT_TRUE(store_->Freeze());
   Put("b", "1");
   MustSucceed(store_->CommitDurable({KvWrite{"next", "1"}}));
-  uint64_t revision = Must(store_->Range("", "", 0)).revision;
+  uint64_t revision = Must(store_->Range({}, "", "", 0)).revision;
   MustSucceed(store_->FlushFrozen());
-  EXPECT_EQ(Must(Must(LocalKvStore::Open(*memory_))->Range("", "", 0)).revision, revision);
+  EXPECT_EQ(Must(Must(LocalKvStore::Open(*memory_))->Range({}, "", "", 0)).revision, revision);
 }
 
 TEST_F(WriteBehind, FailedCommitDurableShowsNothing) {
@@ -200,9 +200,9 @@ TEST_F(WriteBehind, CompareDuringAFlushIsNotFooled) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < kIncrements;) {
-        KvEntry entry = *Must(store_->Get("counter"));
+        KvEntry entry = *Must(store_->Get({}, "counter"));
         std::string next = std::to_string(std::stoi(entry.value) + 1);
-        i += store_->Commit(Transaction().IfRevision("counter", entry.revision).Put("counter", next)).ok();
+        i += store_->Commit({}, Transaction().IfRevision("counter", entry.revision).Put("counter", next)).ok();
       }
     });
   }
@@ -214,10 +214,10 @@ TEST_F(WriteBehind, CompareDuringAFlushIsNotFooled) {
 
 // Whatever layer, engine or cache of the engine's values it comes from.
 TEST_F(WriteBehind, AReadNeverGoesBackDuringFlushes) {
-  std::atomic<uint64_t> committed{Must(store_->Commit(Transaction().Put("key", "value")))};
+  std::atomic<uint64_t> committed{Must(store_->Commit({}, Transaction().Put("key", "value")))};
   std::atomic<bool> stop{false};
   std::jthread flusher([&] {
-    while (!stop) MustSucceed(store_->Sync());
+    while (!stop) MustSucceed(store_->Sync({}));
   });
   std::vector<std::jthread> readers;
   std::atomic<int> stale{0};
@@ -225,13 +225,13 @@ TEST_F(WriteBehind, AReadNeverGoesBackDuringFlushes) {
     readers.emplace_back([&] {
       while (!stop) {
         const uint64_t at_least = committed;
-        auto entry = Must(store_->Get("key"));
+        auto entry = Must(store_->Get({}, "key"));
         stale += !entry || entry->revision < at_least;
       }
     });
   }
   for (int i = 0; i < 3'000; i++) {
-    committed = Must(store_->Commit(Transaction().Put("key", std::to_string(i))));
+    committed = Must(store_->Commit({}, Transaction().Put("key", std::to_string(i))));
     if (i % 16 == 0) std::this_thread::yield();
   }
   stop = true;
@@ -245,8 +245,8 @@ TEST_F(WriteBehind, ConcurrentSyncsMakeEverythingDurable) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 200; ++i) {
         std::string key = std::to_string(t) + "/" + std::to_string(i);
-        Must(store_->Commit(Transaction().Put(key, "x")));
-        MustSucceed(store_->Sync());
+        Must(store_->Commit({}, Transaction().Put(key, "x")));
+        MustSucceed(store_->Sync({}));
         EXPECT_TRUE(Must(memory_->Get("K" + key)).has_value());
       }
     });
@@ -260,8 +260,8 @@ TEST_F(WriteBehind, ConcurrentCommitsOfOneOperation) {
     create.operation_id = "op" + std::to_string(round);
     uint64_t results[2] = {0, 0};
     {
-      std::jthread other([&] { results[0] = Must(store_->Commit(create)); });
-      results[1] = Must(store_->Commit(create));
+      std::jthread other([&] { results[0] = Must(store_->Commit({}, create)); });
+      results[1] = Must(store_->Commit({}, create));
     }
     EXPECT_EQ(results[0], results[1]);
   }
@@ -269,9 +269,9 @@ TEST_F(WriteBehind, ConcurrentCommitsOfOneOperation) {
 
 // The worked example of docs/formats/kv.md.
 TEST_F(WriteBehind, EngineLayoutIsAsDocumented) {
-  Must(store_->Commit(Transaction().Put("a", "xyz").Put("b", "")));
-  Must(store_->Commit(Transaction().Delete("b")));
-  MustSucceed(store_->Sync());
+  Must(store_->Commit({}, Transaction().Put("a", "xyz").Put("b", "")));
+  Must(store_->Commit({}, Transaction().Delete("b")));
+  MustSucceed(store_->Sync({}));
   std::vector<std::pair<std::string, std::string>> entries;
   MustSucceed(memory_->Scan("", "", nullptr, [&](std::string_view key, std::string_view value) {
     entries.emplace_back(key, value);
@@ -294,24 +294,24 @@ TEST_F(WriteBehind, AVisitGoesThroughAllLayers) {
       const std::string key = "k" + std::to_string(100'000 + i);
       deletes ? transaction.Delete(key) : transaction.Put(key, std::to_string(first));
       if (transaction.writes.size() < 100) continue;
-      Must(store_->Commit(transaction));
+      Must(store_->Commit({}, transaction));
       transaction = {};
     }
-    Must(store_->Commit(transaction));
+    Must(store_->Commit({}, transaction));
   };
   change(0, 2, false);
-  MustSucceed(store_->Sync());
+  MustSucceed(store_->Sync({}));
   change(1, 5, false);
   change(2, 4, true);
   ASSERT_TRUE(store_->Freeze());
   change(0, 3, true);
   change(3, 7, false);
   std::vector<std::string> visited, expected;
-  MustSucceed(store_->VisitRange("k", "l", [&](const KvEntryView& entry) {
+  MustSucceed(store_->VisitRange({}, "k", "l", [&](const KvEntryView& entry) {
     visited.push_back(std::string(entry.key).append("=").append(entry.value));
     return true;
   }));
-  for (const KvEntry& entry : Must(store_->Range("k", "l", 0)).entries)
+  for (const KvEntry& entry : Must(store_->Range({}, "k", "l", 0)).entries)
     expected.push_back(entry.key + "=" + entry.value);
   EXPECT_EQ(visited, expected);
   EXPECT_GT(visited.size(), 10'000u);
@@ -322,19 +322,19 @@ TEST_F(WriteBehind, OtherKeysOfTheEngineAreNotSeen) {
   MustSucceed(
       memory_->Write({EngineWrite{"C123", "chunk"}, EngineWrite{"L", "x"}, EngineWrite{"J", "x"}}, WriteMode::kSynced));
   Put("a", "1");
-  EXPECT_EQ(Must(store_->Range("", "", 0)).entries.size(), 1u);
-  MustSucceed(store_->Sync());
-  EXPECT_EQ(Must(store_->Range("", "", 0)).entries.size(), 1u);
+  EXPECT_EQ(Must(store_->Range({}, "", "", 0)).entries.size(), 1u);
+  MustSucceed(store_->Sync({}));
+  EXPECT_EQ(Must(store_->Range({}, "", "", 0)).entries.size(), 1u);
 }
 
 TEST_F(WriteBehind, DamagedValuesAreReported) {
   MustSucceed(
       memory_->Write({EngineWrite{"Kshort", "1234567"}, EngineWrite{"R", std::string(8, '\0')}}, WriteMode::kSynced));
-  EXPECT_EQ(store_->Get("short").error().code, ErrorCode::kCorrupt);
-  EXPECT_NE(store_->Get("short").error().message.find("Kshort"), std::string::npos);
-  EXPECT_EQ(store_->Range("", "", 0).error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(store_->Commit(Transaction().IfExists("short")).error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(store_->Commit(Transaction().IfRangeEmpty("", "")).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(store_->Get({}, "short").error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(store_->Get({}, "short").error().message.find("Kshort"), std::string::npos);
+  EXPECT_EQ(store_->Range({}, "", "", 0).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(store_->Commit({}, Transaction().IfExists("short")).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(store_->Commit({}, Transaction().IfRangeEmpty("", "")).error().code, ErrorCode::kCorrupt);
   for (size_t size = 0; size < 8; ++size) {
     MustSucceed(memory_->Write({EngineWrite{"R", std::string(size, '\0')}}, WriteMode::kSynced));
     EXPECT_EQ(LocalKvStore::Open(*memory_).error().code, ErrorCode::kCorrupt);

@@ -28,7 +28,7 @@ class NodeSubject final : public SharedSubject {
   }
   bool OverflowHistory() override {
     for (size_t bytes = 0; bytes <= Node::kHistoryBytes; bytes += 10'000) {
-      Must(store_->Commit(Transaction().Put("overflow", std::string(10'000, 'x'))));
+      Must(store_->Commit({}, Transaction().Put("overflow", std::string(10'000, 'x'))));
     }
     return true;
   }
@@ -74,8 +74,8 @@ class EtcdSubject final : public SharedSubject {
     handle_.Set(store_.get());
   }
   bool OverflowHistory() override {
-    Must(store_->Commit(Transaction().Put("overflow", "")));
-    MustSucceed(store_->CompactHistory(0));
+    Must(store_->Commit({}, Transaction().Put("overflow", "")));
+    MustSucceed(store_->CompactHistory({}, 0));
     return true;
   }
 

@@ -16,10 +16,10 @@ class EtcdOverlapTest : public testing::Test {
     return Must(EtcdStore::Create(options));
   }
   void Put(const std::string& prefix, std::string_view key) {
-    Must(StoreAt(prefix)->Commit(Transaction().Put(std::string(key), "v")));
+    Must(StoreAt(prefix)->Commit({}, Transaction().Put(std::string(key), "v")));
   }
   std::string FoundAt(const std::string& prefix) {
-    return Must(StoreAt(prefix)->FindOverlap(kHeader)).value_or("none");
+    return Must(StoreAt(prefix)->FindOverlap({}, kHeader)).value_or("none");
   }
   EtcdCluster etcd_{1};
 };

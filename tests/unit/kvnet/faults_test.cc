@@ -2,7 +2,9 @@
 #include <map>
 #include <set>
 
+#include "../../support/held_time.h"
 #include "base/clock.h"
+#include "base/context.h"
 #include "support.h"
 
 namespace cairnfs::kvnet {
@@ -11,11 +13,12 @@ namespace {
 // Adds one to a counter. False: the store could not be reached, or the outcome is not known.
 bool Increment(kv::KvStore& store, const std::string& key) {
   for (;;) {
-    Result<std::optional<kv::KvEntry>> entry = store.Get(key);
+    Result<std::optional<kv::KvEntry>> entry = store.Get({}, key);
     if (!entry.ok()) return false;
     const uint64_t revision = *entry ? (*entry)->revision : 0;
     const int value = *entry ? std::stoi((*entry)->value) : 0;
-    Result<uint64_t> result = store.Commit(Transaction().IfRevision(key, revision).Put(key, std::to_string(value + 1)));
+    Result<uint64_t> result =
+        store.Commit({}, Transaction().IfRevision(key, revision).Put(key, std::to_string(value + 1)));
     if (result.ok()) return true;
     if (result.error().code != ErrorCode::kConflict) {
       ADD_FAILURE() << result.error().message;
@@ -25,7 +28,7 @@ bool Increment(kv::KvStore& store, const std::string& key) {
 }
 
 int Counter(kv::KvStore& store, const std::string& key) {
-  std::optional<kv::KvEntry> entry = Must(store.Get(key));
+  std::optional<kv::KvEntry> entry = Must(store.Get({}, key));
   return entry ? std::stoi(entry->value) : 0;
 }
 
@@ -90,7 +93,7 @@ TEST(LostAnswers, WhatEtcdHasNoSpaceForDidNotRun) {
       const std::string value(20'000, 'v');
       for (int i = 0;; ++i) {
         const std::string key = std::to_string(t) + "/" + std::to_string(i);
-        const Result<uint64_t> result = store->Commit(Transaction().Put(key, value));
+        const Result<uint64_t> result = store->Commit({}, Transaction().Put(key, value));
         if (!result.ok()) {
           EXPECT_EQ(result.error().code, ErrorCode::kNoSpace) << result.error().message;
           return;
@@ -102,7 +105,7 @@ TEST(LostAnswers, WhatEtcdHasNoSpaceForDidNotRun) {
   threads.clear();
   std::set<std::string> expected, stored;
   for (const std::set<std::string>& keys : accepted) expected.insert(keys.begin(), keys.end());
-  for (const kv::KvEntry& entry : Must(store->Range("", "", 0)).entries) stored.insert(entry.key);
+  for (const kv::KvEntry& entry : Must(store->Range({}, "", "", 0)).entries) stored.insert(entry.key);
   EXPECT_EQ(stored, expected);
 }
 
@@ -113,16 +116,21 @@ class Creator {
   void Run(const std::atomic<bool>& done) {
     for (int i = 0; !done; ++i) {
       const std::string key = name_ + "/" + std::to_string(i);
-      Result<uint64_t> result = store_.Commit(Transaction().IfAbsent(key).Put(key, key));
+      Result<uint64_t> result = store_.Commit({}, Transaction().IfAbsent(key).Put(key, key));
       ASSERT_TRUE(result.ok()) << result.error().message;  // a conflict would be its own write that was applied twice
       created_[key] = *result;
-      Clock::SleepFor(milliseconds(2));
+      ++count_;
     }
   }
-  void Check(kv::KvStore& store) {
+  // Waits until it has created as many more.
+  void WaitFor(int more) const {
+    const int from = count_;
+    EXPECT_TRUE(Eventually([&] { return count_ >= from + more; })) << name_ << " created " << count_ - from;
+  }
+  void Check(kv::KvStore& store) const {
     EXPECT_FALSE(created_.empty());
     std::map<std::string, uint64_t> stored;
-    for (const kv::KvEntry& entry : Must(store.Range(name_ + "/", name_ + "0", 0)).entries) {
+    for (const kv::KvEntry& entry : Must(store.Range({}, name_ + "/", name_ + "0", 0)).entries) {
       stored[entry.key] = entry.revision;
     }
     EXPECT_EQ(stored, created_);
@@ -132,6 +140,32 @@ class Creator {
   kv::KvStore& store_;
   const std::string name_;
   std::map<std::string, uint64_t> created_;
+  std::atomic<int> count_{0};  // of created_
+};
+
+// Several of them, each with a thread.
+class Creators {
+ public:
+  void Add(kv::KvStore& store) {
+    creators_.push_back(std::make_unique<Creator>(store, std::to_string(creators_.size())));
+    threads_.emplace_back([this, creator = creators_.back().get()] { creator->Run(done_); });
+  }
+  void WaitForMore() const {
+    for (const auto& creator : creators_) creator->WaitFor(20);
+  }
+  void End() {
+    done_ = true;
+    threads_.clear();
+  }
+  // REQUIRES: it has ended.
+  void Check(kv::KvStore& store) const {
+    for (const auto& creator : creators_) creator->Check(store);
+  }
+
+ private:
+  std::atomic<bool> done_{false};
+  std::vector<std::unique_ptr<Creator>> creators_;
+  std::vector<std::jthread> threads_;
 };
 
 // What a watch was told, put together: with `lost` the range is read anew, as a user would.
@@ -158,26 +192,22 @@ class Mirror {
       ++times_gone_back;
       ReadAnew();
     };
-    watch_ = Must(store.Watch("", "", 0, callbacks));
+    watch_ = Must(store.Watch({}, "", "", 0, callbacks));
   }
   // Whether it becomes what the store holds.
   bool BecomesEqual() {
     std::map<std::string, std::string> expected;
-    for (kv::KvEntry& entry : Must(store_.Range("", "", 0)).entries) expected[entry.key] = entry.value;
-    for (int i = 0; i < 1500; ++i) {
-      {
-        MutexLock lock(mutex_);
-        if (keys_ == expected) return true;
-      }
-      Clock::SleepFor(milliseconds(10));
-    }
-    return false;
+    for (kv::KvEntry& entry : Must(store_.Range({}, "", "", 0)).entries) expected[entry.key] = entry.value;
+    return Eventually([&] {
+      MutexLock lock(mutex_);
+      return keys_ == expected;
+    });
   }
   std::atomic<int> times_lost{0}, times_gone_back{0};
 
  private:
   void ReadAnew() {
-    kv::KvRange range = Must(store_.Range("", "", 0));
+    kv::KvRange range = Must(store_.Range({}, "", "", 0));
     MutexLock lock(mutex_);
     keys_.clear();
     for (kv::KvEntry& entry : range.entries) keys_[entry.key] = entry.value;
@@ -196,27 +226,20 @@ TEST(Restart, NodeKeepsEveryAcknowledgedCommitAndWatchesGoOn) {
   auto store = Must(MakeNodeStore(node.address(), {}));
   auto other = Must(MakeNodeStore(node.address(), {}));
   Mirror mirror(*other);
-  const kv::LeaseId lease = Must(store->GrantLease(std::chrono::seconds(60)));
-  std::atomic<bool> done{false};
-  std::vector<std::unique_ptr<Creator>> creators;
-  std::vector<std::jthread> threads;
-  for (int t = 0; t < 4; ++t) {
-    creators.push_back(std::make_unique<Creator>(*store, std::to_string(t)));
-    threads.emplace_back([&done, creator = creators.back().get()] { creator->Run(done); });
-  }
+  const kv::LeaseId lease = Must(store->GrantLease({}, std::chrono::seconds(60)));
+  Creators creators;
+  for (int t = 0; t < 4; ++t) creators.Add(*store);
   for (int round = 0; round < 3; ++round) {
-    Clock::SleepFor(milliseconds(200));
+    creators.WaitForMore();
     node.Stop();
-    Clock::SleepFor(milliseconds(100));
     node.Start();
   }
-  Clock::SleepFor(milliseconds(200));
-  done = true;
-  threads.clear();
-  for (const auto& creator : creators) creator->Check(node.store());
+  creators.WaitForMore();
+  creators.End();
+  creators.Check(node.store());
   EXPECT_TRUE(mirror.BecomesEqual());
   EXPECT_EQ(mirror.times_gone_back, 0);
-  EXPECT_TRUE(store->KeepLeaseAlive(lease).ok());
+  EXPECT_TRUE(store->KeepLeaseAlive({}, lease).ok());
 }
 
 // A backup is restored, and by the time that a watch is connected again the store has come further than it was: the
@@ -229,7 +252,7 @@ TEST(Restart, AWatchIsToldThatTheStoreWentBack) {
     auto store = Must(MakeNodeStore(node.address(), {}));
     Mirror mirror(*store);
     auto put = [](kv::KvStore& to, const std::string& prefix, int count) {
-      for (int i = 0; i < count; ++i) Must(to.Commit(Transaction().Put(prefix + std::to_string(i), "")));
+      for (int i = 0; i < count; ++i) Must(to.Commit({}, Transaction().Put(prefix + std::to_string(i), "")));
     };
     put(node.store(), "a", 5);
     EXPECT_TRUE(mirror.BecomesEqual());
@@ -267,12 +290,12 @@ TEST(Restart, WatchesSeeThroughCuts) {
   auto store = Must(MakeNodeStore(proxy.address(), {}));
   Mirror mirror(*store);
   proxy.cut_per_mille = 200;
-  for (int i = 0; i < 200; ++i) {
-    Must(node.store().Commit(Transaction().Put("k" + std::to_string(i % 50), "v" + std::to_string(i))));
-    Clock::SleepFor(milliseconds(2));
+  for (int i = 0; proxy.cuts < 10; ++i) {
+    Must(node.store().Commit({}, Transaction().Put("k" + std::to_string(i % 50), "v" + std::to_string(i))));
+    ASSERT_TRUE(mirror.BecomesEqual());
   }
   proxy.cut_per_mille = 0;
-  EXPECT_GT(proxy.cuts, 0);
+  Must(node.store().Commit({}, Transaction().Put("last", "")));
   EXPECT_TRUE(mirror.BecomesEqual());
   EXPECT_EQ(mirror.times_lost, 0) << "the history covers it";
 }
@@ -280,7 +303,7 @@ TEST(Restart, WatchesSeeThroughCuts) {
 // Each call tries each member once, and they may have a leader to elect.
 bool IsKeptAlive(kv::SharedKvStore& store, kv::LeaseId lease) {
   bool is_kept = false;
-  for (int i = 0; !is_kept && i < 15; ++i) is_kept = store.KeepLeaseAlive(lease).ok();
+  for (int i = 0; !is_kept && i < 15; ++i) is_kept = store.KeepLeaseAlive({}, lease).ok();
   return is_kept;
 }
 
@@ -293,29 +316,24 @@ TEST(Etcd, ThreeMembersLoseTheirLeader) {
   auto store = Must(EtcdStore::Create(options));
   auto other = Must(EtcdStore::Create(options));
   Mirror mirror(*other);
-  const kv::LeaseId lease = Must(store->GrantLease(std::chrono::seconds(30)));
+  const kv::LeaseId lease = Must(store->GrantLease({}, std::chrono::seconds(30)));
   Transaction leased;
   leased.writes.push_back(kv::KvWrite{"leased", "", lease});
-  Must(store->Commit(leased));
-  std::atomic<bool> done{false};
-  std::vector<std::unique_ptr<Creator>> creators;
-  std::vector<std::jthread> threads;
-  for (int t = 0; t < 4; ++t) {
-    creators.push_back(std::make_unique<Creator>(t % 2 == 0 ? *store : *other, std::to_string(t)));
-    threads.emplace_back([&done, creator = creators.back().get()] { creator->Run(done); });
-  }
+  Must(store->Commit({}, leased));
+  Creators creators;
+  for (int t = 0; t < 4; ++t) creators.Add(t % 2 == 0 ? *store : *other);
   // One of them is the leader, and each but the last comes back.
   for (size_t member = 0; member < etcd.size(); ++member) {
-    Clock::SleepFor(milliseconds(200));
+    creators.WaitForMore();
     etcd.Kill(member);
-    Clock::SleepFor(milliseconds(800));
-    EXPECT_TRUE(Must(store->Get("leased")).has_value());
-    if (member + 1 < etcd.size()) etcd.Start(member);
-    Clock::SleepFor(milliseconds(500));
+    creators.WaitForMore();
+    EXPECT_TRUE(Must(store->Get({}, "leased")).has_value());
+    if (member + 1 == etcd.size()) break;
+    etcd.Start(member);
+    etcd.WaitUntilReady(member);
   }
-  done = true;
-  threads.clear();
-  for (const auto& creator : creators) creator->Check(*store);
+  creators.End();
+  creators.Check(*store);
   EXPECT_TRUE(mirror.BecomesEqual());
   EXPECT_TRUE(IsKeptAlive(*store, lease));
 }
@@ -328,11 +346,11 @@ TEST(Etcd, StoppedMemberIsLeftForAnother) {
   options.remote.retry.try_timeout = milliseconds(700);
   options.remote.lease_timeout = milliseconds(500);
   auto store = Must(EtcdStore::Create(options));
-  const kv::LeaseId lease = Must(store->GrantLease(std::chrono::seconds(30)));
+  const kv::LeaseId lease = Must(store->GrantLease({}, std::chrono::seconds(30)));
   etcd.Pause(0);  // the store is connected with it, and nothing says that it is gone
   EXPECT_TRUE(IsKeptAlive(*store, lease));
-  Must(store->Commit(Transaction().Put("a", "1")));
-  EXPECT_EQ(Must(store->Get("a"))->value, "1");
+  Must(store->Commit({}, Transaction().Put("a", "1")));
+  EXPECT_EQ(Must(store->Get({}, "a"))->value, "1");
   etcd.Resume(0);
 }
 
@@ -343,66 +361,159 @@ ErrorCode CodeOf(const Result<T>& result) {
   return ErrorCode::kIo;
 }
 
-// The store is connected and says nothing: what waits for it ends when this host is told to stop, and nothing is sent
-// after that.
-void ExpectStopEndsCalls(kv::SharedKvStore& store, kv::Patience& patience, const std::function<void()>& silence) {
-  Must(store.Commit(Transaction().Put("a", "1")));
-  silence();
-  std::vector<std::jthread> calls;
-  calls.emplace_back([&] { EXPECT_EQ(CodeOf(store.Get("a")), ErrorCode::kUnavailable); });
-  calls.emplace_back([&] { EXPECT_EQ(CodeOf(store.Range("a", "b", 0)), ErrorCode::kUnavailable); });
-  calls.emplace_back([&] { EXPECT_EQ(CodeOf(store.Commit(Transaction().Put("b", "1"))), ErrorCode::kUnavailable); });
-  Clock::SleepFor(milliseconds(100));
-  const auto begin = Clock::Now();
-  patience.Limit(milliseconds(300));
-  calls.clear();
-  EXPECT_LT(Clock::Now() - begin, std::chrono::seconds(30)) << "of the minutes that calls may take";
-  EXPECT_GE(Clock::Now() - begin, milliseconds(300));
-  const auto later = Clock::Now();
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(CodeOf(store.Get("a")), ErrorCode::kUnavailable);
-  EXPECT_LT(Clock::Now() - later, std::chrono::seconds(10));
-}
+// The calls of a store that is connected and silent.
+class HangingCalls {
+ public:
+  HangingCalls(const Context& context, kv::SharedKvStore& store) {
+    const auto add = [&](auto call) {
+      threads_.emplace_back([context, &store, call] { EXPECT_EQ(call(context, store), ErrorCode::kUnavailable); });
+    };
+    add([](const Context& own, kv::SharedKvStore& to) { return CodeOf(to.Get(own, "a")); });
+    add([](const Context& own, kv::SharedKvStore& to) { return CodeOf(to.Range(own, "a", "b", 0)); });
+    add([](const Context& own, kv::SharedKvStore& to) { return CodeOf(to.Commit(own, Transaction().Put("b", "1"))); });
+    add([](const Context& own, kv::SharedKvStore& to) { return CodeOf(to.GrantLease(own, std::chrono::minutes(1))); });
+    add([](const Context& own, kv::SharedKvStore& to) { return CodeOf(to.KeepLeaseAlive(own, 1)); });
+  }
+  void AwaitEnd() { threads_.clear(); }
 
-RemoteOptions WithPatience(const std::shared_ptr<kv::Patience>& patience) {
+ private:
+  std::vector<std::jthread> threads_;
+};
+
+// Each call may take longer than a test.
+RemoteOptions WithoutHaste(const std::shared_ptr<kv::AnswerWatch>& answers = nullptr) {
   RemoteOptions options;
-  options.retry.give_up_after = std::chrono::minutes(10);
-  options.retry.try_timeout = std::chrono::minutes(5);
-  options.retry.patience = patience;
+  options.retry.give_up_after = std::chrono::hours(10);
+  options.retry.try_timeout = options.lease_timeout = options.lease_timeout_all = std::chrono::hours(5);
+  options.retry.answers = answers;
   return options;
 }
 
+void ExpectNothingIsSent(const Context& context, kv::SharedKvStore& store) {
+  const auto entry = store.Get(context, "a");
+  ASSERT_EQ(CodeOf(entry), ErrorCode::kUnavailable);
+  EXPECT_NE(entry.error().message.find("nobody waits"), std::string::npos) << entry.error().message;
+}
+
+// What waits for the store ends when this host is told to stop, and nothing is sent after that.
+void ExpectStopEndsCalls(HeldTime& time, kv::SharedKvStore& store, kv::AnswerWatch& answers, CuttingProxy& proxy) {
+  Must(store.Commit({}, Transaction().Put("a", "1")));
+  proxy.SetSilent(true);
+  HangingCalls calls({}, store);
+  proxy.WaitUntilItKeepsBack();
+  answers.EndAfterSilence(std::chrono::seconds(10));
+  time.Pass(std::chrono::seconds(11));
+  calls.AwaitEnd();
+  ExpectNothingIsSent({}, store);
+}
+
 TEST(Stop, CallsToASilentNodeEnd) {
+  HeldTime time;
   Node node;
   CuttingProxy proxy(node.address(), kv::TestSeed());
-  auto patience = std::make_shared<kv::Patience>();
-  auto store = Must(MakeNodeStore(proxy.address(), WithPatience(patience)));
-  ExpectStopEndsCalls(*store, *patience, [&] { proxy.is_silent = true; });
+  auto answers = std::make_shared<kv::AnswerWatch>();
+  auto store = Must(MakeNodeStore(proxy.address(), WithoutHaste(answers)));
+  ExpectStopEndsCalls(time, *store, *answers, proxy);
+}
+
+EtcdOptions OptionsOf(const CuttingProxy& proxy, const RemoteOptions& remote) {
+  EtcdOptions options;
+  options.endpoints = {proxy.address()};
+  options.remote = remote;
+  return options;
 }
 
 TEST(Stop, CallsToASilentEtcdEnd) {
   EtcdCluster etcd(1);
   etcd.WaitUntilReady();
-  auto patience = std::make_shared<kv::Patience>();
-  EtcdOptions options;
-  options.endpoints = etcd.Addresses();
-  options.remote = WithPatience(patience);
-  auto store = Must(EtcdStore::Create(options));
-  ExpectStopEndsCalls(*store, *patience, [&] { etcd.Pause(0); });
-  etcd.Resume(0);
+  HeldTime time;
+  CuttingProxy proxy(etcd.Address(0), kv::TestSeed());
+  auto answers = std::make_shared<kv::AnswerWatch>();
+  auto store = Must(EtcdStore::Create(OptionsOf(proxy, WithoutHaste(answers))));
+  ExpectStopEndsCalls(time, *store, *answers, proxy);
 }
 
 TEST(Stop, AStoreThatAnswersIsUsedToTheEnd) {
+  HeldTime time;
   Node node;
-  auto patience = std::make_shared<kv::Patience>();
-  auto store = Must(MakeNodeStore(node.address(), WithPatience(patience)));
-  Must(store->Get("a"));  // connects
-  patience->Limit(std::chrono::seconds(3));
-  Clock::SleepFor(milliseconds(3500));  // nobody asked, so nothing was kept from anybody
-  for (int i = 0; i < 35; ++i) {
-    Must(store->Commit(Transaction().Put("a", std::to_string(i))));
-    Clock::SleepFor(milliseconds(100));
+  auto answers = std::make_shared<kv::AnswerWatch>();
+  auto store = Must(MakeNodeStore(node.address(), WithoutHaste(answers)));
+  Must(store->Get({}, "a"));  // connects
+  answers->EndAfterSilence(std::chrono::seconds(10));
+  for (int i = 0; i < 10; ++i) {
+    time.Pass(std::chrono::seconds(9));
+    Must(store->Commit({}, Transaction().Put("a", std::to_string(i))));
   }
-  EXPECT_FALSE(patience->IsOver());
+  EXPECT_FALSE(answers->ended().stop_requested());
+}
+
+// A caller that is killed: its calls end, and those of others do not.
+void ExpectContextEndsCalls(kv::SharedKvStore& store, CuttingProxy& proxy) {
+  Must(store.Commit({}, Transaction().Put("a", "1")));
+  proxy.SetSilent(true);
+  std::stop_source stop;
+  const Context context(stop.get_token());
+  HangingCalls calls(context, store);
+  std::jthread other([&] { EXPECT_EQ(Must(store.Get({}, "a"))->value, "1"); });
+  Transaction create = Transaction().IfAbsent("c").Put("c", "1");
+  create.operation_id = "create";
+  std::jthread committing([&] { EXPECT_EQ(CodeOf(store.Commit(context, create)), ErrorCode::kUnavailable); });
+  proxy.WaitUntilItKeepsBack();
+  stop.request_stop();
+  calls.AwaitEnd();
+  committing.join();
+  ExpectNothingIsSent(context, store);
+  proxy.SetSilent(false);
+  other.join();
+  // Whatever became of the commit, it runs once.
+  const uint64_t revision = Must(store.Commit({}, create));
+  EXPECT_EQ(Must(store.Get({}, "c"))->revision, revision);
+}
+
+TEST(StoppedContext, EndsCallsToASilentNode) {
+  Node node;
+  CuttingProxy proxy(node.address(), kv::TestSeed());
+  auto store = Must(MakeNodeStore(proxy.address(), WithoutHaste()));
+  ExpectContextEndsCalls(*store, proxy);
+}
+
+TEST(StoppedContext, EndsCallsToASilentEtcd) {
+  EtcdCluster etcd(1);
+  etcd.WaitUntilReady();
+  CuttingProxy proxy(etcd.Address(0), kv::TestSeed());
+  auto store = Must(EtcdStore::Create(OptionsOf(proxy, WithoutHaste())));
+  ExpectContextEndsCalls(*store, proxy);
+}
+
+// It takes connections and never says a word, or nobody is there at all: so calls wait between their tries.
+TEST(StoppedContext, EndsTriesToReachANode) {
+  int port = 0;
+  const int mute = Listen(port);
+  std::stop_source stop;
+  std::vector<std::unique_ptr<kv::SharedKvStore>> stores;
+  std::vector<std::unique_ptr<HangingCalls>> calls;
+  for (const std::string& address : {OwnAddress() + ":" + std::to_string(port), std::string("127.0.0.1:1")}) {
+    RemoteOptions options = WithoutHaste();
+    options.retry.wait_min = options.retry.wait_max = std::chrono::hours(1);
+    options.lease_timeout = milliseconds(1);  // a lease is kept alive in one try
+    stores.push_back(Must(MakeNodeStore(address, options)));
+    calls.push_back(std::make_unique<HangingCalls>(Context(stop.get_token()), *stores.back()));
+  }
+  stop.request_stop();
+  calls.clear();
+  for (const auto& store : stores) ExpectNothingIsSent(Context(stop.get_token()), *store);
+  close(mute);
+}
+
+TEST(Deadline, EndsCallsToASilentNode) {
+  Node node;
+  CuttingProxy proxy(node.address(), kv::TestSeed());
+  auto store = Must(MakeNodeStore(proxy.address(), WithoutHaste()));
+  Must(store->Commit({}, Transaction().Put("a", "1")));
+  proxy.SetSilent(true);
+  HangingCalls(Context().WithTimeout(milliseconds(200)), *store).AwaitEnd();
+  proxy.SetSilent(false);
+  EXPECT_EQ(Must(store->Get({}, "a"))->value, "1");
 }
 
 }  // namespace

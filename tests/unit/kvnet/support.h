@@ -14,9 +14,11 @@
 
 #include <thread>
 
+#include "../../support/eventually.h"
 #include "../../support/own_address.h"
 #include "../kv/support.h"
-#include "base/clock.h"
+#include "base/context.h"
+#include "base/thread_annotations.h"
 #include "kvnet/etcd_store.h"
 #include "kvnet/kv_service.h"
 #include "kvnet/node_store.h"
@@ -111,19 +113,21 @@ class EtcdCluster {
   }
   size_t size() const { return members_.size(); }
 
-  // Waits until it answers.
-  void WaitUntilReady() {
-    EtcdOptions options;
-    options.endpoints = Addresses();
-    auto store = Must(EtcdStore::Create(options));
-    Must(store->Get("is it there"));
-  }
+  // Wait until it answers; the member alone, with the others behind it.
+  void WaitUntilReady() const { WaitUntilAnswers(Addresses()); }
+  void WaitUntilReady(size_t index) const { WaitUntilAnswers({Address(index)}); }
 
  private:
   struct Member {
     int client_port = 0, peer_port = 0;
     pid_t pid = 0;
   };
+  static void WaitUntilAnswers(std::vector<std::string> endpoints) {
+    EtcdOptions options;
+    options.endpoints = std::move(endpoints);
+    auto store = Must(EtcdStore::Create(options));
+    Must(store->Get({}, "is it there"));
+  }
   static std::string Url(int port) { return "http://" + OwnAddress() + ":" + std::to_string(port); }
   // etcd syncs each commit: in memory that costs nothing.
   struct Directory {
@@ -163,7 +167,19 @@ class CuttingProxy {
 
   std::atomic<int> cut_per_mille{0};  // of the pieces that the server sends
   std::atomic<int> cuts{0};
-  std::atomic<bool> is_silent{false};  // what either end sends is kept back
+
+  // From now on what either end sends is kept back, until it is silent no longer.
+  void SetSilent(bool is_silent) {
+    MutexLock lock(mutex_);
+    is_silent_ = is_silent;
+    keeps_back_ = false;
+    changed_.NotifyAll();
+  }
+  // Waits until a client has sent something that is kept back.
+  void WaitUntilItKeepsBack() {
+    MutexLock lock(mutex_);
+    while (!keeps_back_) changed_.Wait(mutex_);
+  }
 
  private:
   void Accept(const std::stop_token& stop) {
@@ -183,19 +199,19 @@ class CuttingProxy {
     setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     if (connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
-      while (!stop.stop_requested() && Pass(client, server)) {
+      while (!stop.stop_requested() && Pass(Context(stop), client, server)) {
       }
     }
     close(client);
     close(server);
   }
-  bool Pass(int client, int server) {
-    if (is_silent) {
-      Clock::SleepFor(milliseconds(5));
+  bool Pass(const Context& context, int client, int server) {
+    pollfd ends[2] = {{client, POLLIN, 0}, {server, POLLIN, 0}};
+    if (poll(ends, IsSilent() ? 1 : 2, 20) < 0) return false;
+    if (IsSilent()) {
+      if (ends[0].revents != 0) KeepBack(context);
       return true;
     }
-    pollfd ends[2] = {{client, POLLIN, 0}, {server, POLLIN, 0}};
-    if (poll(ends, 2, 20) < 0) return false;
     char buffer[1 << 16];
     for (int i = 0; i < 2; ++i) {
       if ((ends[i].revents & (POLLIN | POLLHUP | POLLERR)) == 0) continue;
@@ -213,6 +229,17 @@ class CuttingProxy {
     }
     return true;
   }
+  bool IsSilent() {
+    MutexLock lock(mutex_);
+    return is_silent_;
+  }
+  // Until it is silent no longer, or the context is stopped.
+  void KeepBack(const Context& context) {
+    MutexLock lock(mutex_);
+    keeps_back_ = true;
+    changed_.NotifyAll();
+    context.Wait(mutex_, changed_, [this]() REQUIRES_LOCK(mutex_) { return !is_silent_; });
+  }
   int Draw() {
     MutexLock lock(mutex_);
     return std::uniform_int_distribution<int>(0, 999)(random_);
@@ -222,6 +249,9 @@ class CuttingProxy {
   int port_ = 0;
   int listener_ = -1;
   Mutex mutex_;
+  CondVar changed_;
+  bool is_silent_ GUARDED_BY(mutex_) = false;
+  bool keeps_back_ GUARDED_BY(mutex_) = false;
   std::mt19937_64 random_ GUARDED_BY(mutex_);
   std::jthread accepter_;
 };

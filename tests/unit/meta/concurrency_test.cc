@@ -23,10 +23,10 @@ class ConcurrencyTest : public NamespaceTest {
       // Takes a batch of inode numbers: two namespaces must not do that at the same time.
       CreateParams params;
       params.mode = S_IFREG | 0644;
-      ASSERT_TRUE(hosts.back()->Create(kRootInode, "warm", params).ok());
-      auto removed = hosts.back()->Unlink(kRootInode, "warm");
+      ASSERT_TRUE(hosts.back()->Create({}, kRootInode, "warm", params).ok());
+      auto removed = hosts.back()->Unlink({}, kRootInode, "warm");
       ASSERT_TRUE(removed.ok());
-      EXPECT_OK(hosts.back()->RemoveOrphans({removed->inode}));
+      EXPECT_OK(hosts.back()->RemoveOrphans({}, {removed->inode}));
     }
     commits_before_ = store_->commits;
     std::vector<std::thread> threads;
@@ -43,11 +43,11 @@ class ConcurrencyTest : public NamespaceTest {
   void CollectDirectories(InodeId directory, std::set<InodeId>& seen, int depth) {
     ASSERT_LT(depth, 100);
     ASSERT_TRUE(seen.insert(directory).second) << "reached twice";
-    auto entries = names().ReadDirectory(directory, "", 1 << 20);
+    auto entries = names().ReadDirectory({}, directory, "", 1 << 20);
     ASSERT_TRUE(entries.ok());
     for (const auto& entry : *entries) {
       if (entry.type != S_IFDIR) continue;
-      EXPECT_EQ(*names().ParentOf(entry.inode), directory);
+      EXPECT_EQ(*names().ParentOf({}, entry.inode), directory);
       CollectDirectories(entry.inode, seen, depth + 1);
     }
   }
@@ -62,10 +62,10 @@ TEST_F(ConcurrencyTest, MovesOfDirectoriesMakeNoCycle) {
       // Each directory keeps its own name wherever it is, so its present parent is all there is to find.
       const size_t which = 1 + random() % 8;
       const std::string name = "d" + std::to_string(which - 1);
-      auto parent = host.ParentOf(directories[which]);
+      auto parent = host.ParentOf({}, directories[which]);
       ASSERT_TRUE(parent.ok());
       const RenameParams params{*parent, name, directories[random() % 9], name, RenameMode::kReplace};
-      auto result = host.Rename(params);
+      auto result = host.Rename({}, params);
       if (result.ok())
         moved++;
       else
@@ -95,7 +95,7 @@ TEST_F(ConcurrencyTest, ExchangesOfDirectoriesMakeNoCycle) {
     for (int i = 0; i < kRounds; i++) {
       const auto& from = slots[random() % slots.size()];
       const auto& to = slots[random() % slots.size()];
-      auto result = host.Rename({from.first, from.second, to.first, to.second, RenameMode::kExchange});
+      auto result = host.Rename({}, {from.first, from.second, to.first, to.second, RenameMode::kExchange});
       if (result.ok() && !result->unchanged) exchanged++;
       if (!result.ok()) {
         EXPECT_EQ(Outcome(result), ErrorCodeName(ErrorCode::kInvalidArgument));
@@ -113,12 +113,12 @@ TEST_F(ConcurrencyTest, CreatesInOneDirectory) {
     for (int i = 0; i < kRounds; i++) {
       CreateParams params;
       params.mode = S_IFREG | 0644;
-      auto created = host.Create(kRootInode, std::to_string(thread) + "-" + std::to_string(i), params);
+      auto created = host.Create({}, kRootInode, std::to_string(thread) + "-" + std::to_string(i), params);
       ASSERT_TRUE(created.ok()) << created.error().message;
     }
   });
   EXPECT_EQ(store_->commits - commits_before_, uint64_t{kThreads * kRounds}) << "none had to be tried again";
-  auto entries = names().ReadDirectory(kRootInode, "", 1 << 20);
+  auto entries = names().ReadDirectory({}, kRootInode, "", 1 << 20);
   ASSERT_TRUE(entries.ok());
   EXPECT_EQ(entries->size(), size_t{kThreads * kRounds});
   std::set<InodeId> inodes;
@@ -132,7 +132,7 @@ TEST_F(ConcurrencyTest, TimesOfADirectoryDoNotRunBackwards) {
   std::thread watcher([&] {
     Timestamp last;
     while (running > 0) {
-      auto attr = host.GetAttr(kRootInode);
+      auto attr = host.GetAttr({}, kRootInode);
       ASSERT_TRUE(attr.ok());
       EXPECT_GE(attr->mtime, last);
       EXPECT_GE(attr->ctime, attr->mtime);
@@ -146,9 +146,9 @@ TEST_F(ConcurrencyTest, TimesOfADirectoryDoNotRunBackwards) {
         CreateParams params;
         params.mode = S_IFREG | 0644;
         const std::string name = std::to_string(thread) + "-" + std::to_string(i);
-        EXPECT_TRUE(host.Create(kRootInode, name, params).ok());
+        EXPECT_TRUE(host.Create({}, kRootInode, name, params).ok());
         if (i % 2 == 0) {
-          EXPECT_TRUE(host.Unlink(kRootInode, name).ok());
+          EXPECT_TRUE(host.Unlink({}, kRootInode, name).ok());
         }
       }
       running--;
@@ -166,10 +166,10 @@ TEST_F(ConcurrencyTest, LinksAreCountedRightly) {
     for (int i = 0; i < kRounds; i++) {
       if (mine.empty() || random() % 2 == 0) {
         mine.push_back(std::to_string(thread) + "-" + std::to_string(i));
-        ASSERT_TRUE(host.Link(file, kRootInode, mine.back()).ok());
+        ASSERT_TRUE(host.Link({}, file, kRootInode, mine.back()).ok());
         links++;
       } else {
-        ASSERT_TRUE(host.Unlink(kRootInode, mine.back()).ok());
+        ASSERT_TRUE(host.Unlink({}, kRootInode, mine.back()).ok());
         mine.pop_back();
         links--;
       }
@@ -187,22 +187,22 @@ TEST_F(ConcurrencyTest, MakingAndRemovingDirectories) {
     file.mode = S_IFREG | 0644;
     for (int i = 0; i < kRounds; i++) {
       const std::string name = "d" + std::to_string(random() % 2);
-      (void)host.Create(kRootInode, name, directory);
-      auto found = host.Lookup(kRootInode, name);
-      if (found.ok() && host.Create(found->inode, file_name, file).ok() && random() % 4 != 0) {
-        EXPECT_OK(host.Unlink(found->inode, file_name));
+      (void)host.Create({}, kRootInode, name, directory);
+      auto found = host.Lookup({}, kRootInode, name);
+      if (found.ok() && host.Create({}, found->inode, file_name, file).ok() && random() % 4 != 0) {
+        EXPECT_OK(host.Unlink({}, found->inode, file_name));
       }
-      (void)host.Rmdir(kRootInode, name);
+      (void)host.Rmdir({}, kRootInode, name);
     }
   });
   // Every name and every T record belongs to a directory that is still there.
   for (std::string_view prefix : {"E", "T"}) {
-    auto range = local_->Range(prefix, kv::PrefixEnd(prefix), 0);
+    auto range = local_->Range({}, prefix, kv::PrefixEnd(prefix), 0);
     ASSERT_TRUE(range.ok());
     for (const auto& entry : range->entries) {
       auto directory = InodeOfKey("I" + entry.key.substr(1, 8));
       ASSERT_TRUE(directory);
-      auto attr = names().GetAttr(*directory);
+      auto attr = names().GetAttr({}, *directory);
       ASSERT_TRUE(attr.ok()) << attr.error().message;
       if (prefix == "E") {
         EXPECT_EQ(attr->nlink, 1u);

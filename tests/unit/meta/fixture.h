@@ -38,15 +38,18 @@ class SteppingTime final : public TimeSource {
 class InterferingStore final : public kv::KvStore {
  public:
   explicit InterferingStore(kv::KvStore& inner) : inner_(inner) {}
-  Result<std::optional<kv::KvEntry>> Get(std::string_view key) override {
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
     gets++;
-    return inner_.Get(key);
+    return inner_.Get(context, key);
   }
-  Result<kv::KvRange> Range(std::string_view begin, std::string_view end, size_t limit) override {
-    return inner_.Range(begin, end, limit);
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override {
+    return inner_.Range(context, begin, end, limit);
   }
-  Result<kv::KvSnapshot> Read(std::span<const kv::KvSpan> spans) override { return inner_.Read(spans); }
-  Result<uint64_t> Commit(const kv::Transaction& transaction) override {
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
+    return inner_.Read(context, spans);
+  }
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
     if (before_commit) std::exchange(before_commit, nullptr)();
     commits++;
     if (conflicts > 0) {
@@ -58,9 +61,9 @@ class InterferingStore final : public kv::KvStore {
         transaction.compares.size() > limits_.operations_per_transaction_max) {
       return MakeError(ErrorCode::kTooLarge, "past the limit of the test");
     }
-    return inner_.Commit(transaction);
+    return inner_.Commit(context, transaction);
   }
-  Status Sync() override { return inner_.Sync(); }
+  Status Sync(const Context& context) override { return inner_.Sync(context); }
   kv::KvLimits limits() const override { return limits_; }
 
   std::function<void()> before_commit;
@@ -101,7 +104,7 @@ class NamespaceTest : public testing::Test {
     header.uuid = "0123456789abcdef";
     header.created = {1, 2};
     header.chunk_params = "params";
-    ASSERT_TRUE(names().Format(header, 0, 0).ok());
+    ASSERT_TRUE(names().Format({}, header, 0, 0).ok());
   }
 
   // As after a restart: what was not synced is lost, as are numbers that were reserved and not used.
@@ -133,7 +136,7 @@ class NamespaceTest : public testing::Test {
     params.uid = kUid;
     params.gid = kGid;
     if (S_ISLNK(mode)) params.symlink_target = "target";
-    auto attr = names().Create(parent, name, params);
+    auto attr = names().Create({}, parent, name, params);
     EXPECT_TRUE(attr.ok()) << (attr.ok() ? "" : attr.error().message);
     return attr.ok() ? attr->inode : InodeId{};
   }
@@ -141,12 +144,12 @@ class NamespaceTest : public testing::Test {
   InodeId MakeDirectory(InodeId parent, std::string_view name) { return Make(parent, name, S_IFDIR | 0755); }
 
   Attr AttrNow(InodeId inode) {
-    auto attr = names().GetAttr(inode);
+    auto attr = names().GetAttr({}, inode);
     EXPECT_TRUE(attr.ok()) << (attr.ok() ? "" : attr.error().message);
     return attr.ok() ? *attr : Attr{};
   }
   std::vector<std::string> Names(InodeId directory) {
-    auto entries = names().ReadDirectory(directory, "", 1 << 20);
+    auto entries = names().ReadDirectory({}, directory, "", 1 << 20);
     EXPECT_TRUE(entries.ok());
     std::vector<std::string> result;
     if (entries.ok()) {
@@ -155,16 +158,16 @@ class NamespaceTest : public testing::Test {
     return result;
   }
   size_t KeyCount(std::string_view prefix) {
-    auto range = local_->Range(prefix, kv::PrefixEnd(prefix), 0);
+    auto range = local_->Range({}, prefix, kv::PrefixEnd(prefix), 0);
     EXPECT_TRUE(range.ok());
     return range.ok() ? range->entries.size() : 0;
   }
   void PutFile(InodeId inode, const FileRecord& record) {
-    EXPECT_OK(local_->Commit(kv::Transaction().Put(FileKey(inode), record.Encode())));
+    EXPECT_OK(local_->Commit({}, kv::Transaction().Put(FileKey(inode), record.Encode())));
   }
   Result<RenameResult> Move(InodeId from, std::string_view from_name, InodeId to, std::string_view to_name,
                             RenameMode mode = RenameMode::kReplace) {
-    return names().Rename({from, std::string(from_name), to, std::string(to_name), mode});
+    return names().Rename({}, {from, std::string(from_name), to, std::string(to_name), mode});
   }
 
   NamespaceOptions options_;

@@ -2,11 +2,11 @@
 #include <chrono>
 #include <future>
 #include <set>
+#include <stop_token>
 
 #include "../../support/eventually.h"
 #include "fixture.h"
 #include "kv/hosted_store.h"
-#include "kv/patience.h"
 
 namespace cairnfs::meta {
 namespace {
@@ -23,7 +23,7 @@ class InodeNumbersTest : public testing::Test {
     InodeId Create(const std::string& name) {
       CreateParams params;
       params.mode = S_IFREG | 0644;
-      auto attr = names->Create(kRootInode, name, params);
+      auto attr = names->Create({}, kRootInode, name, params);
       EXPECT_OK(attr);
       return attr.ok() ? attr->inode : InodeId{};
     }
@@ -34,15 +34,15 @@ class InodeNumbersTest : public testing::Test {
   InodeNumbersTest() : engine_(kv::OpenMemoryEngine()), store_(*kv::HostedStore::Open(*engine_)) {
     FilesystemHeader header;
     header.uuid = "0123456789abcdef";
-    EXPECT_OK(Host(*store_, 1).names->Format(header, 0, 0));
-    backup_ = (*store_->Get(NextInodeKey()))->value;
+    EXPECT_OK(Host(*store_, 1).names->Format({}, header, 0, 0));
+    backup_ = (*store_->Get({}, NextInodeKey()))->value;
   }
   // As it was when it was formatted: without these files.
   void Restore(const std::vector<std::pair<std::string, InodeId>>& files) {
     kv::Transaction transaction;
     transaction.Put(NextInodeKey(), backup_);
     for (const auto& [name, inode] : files) transaction.Delete(DentryKey(kRootInode, name)).Delete(InodeKey(inode));
-    ASSERT_TRUE(store_->Commit(transaction).ok());
+    ASSERT_TRUE(store_->Commit({}, transaction).ok());
   }
 
   std::unique_ptr<kv::KvEngine> engine_;
@@ -59,7 +59,7 @@ TEST_F(InodeNumbersTest, NumbersThatAnotherHostHasUsedAreGivenUp) {
   EXPECT_FALSE(others.contains(first.Create("file")));
   EXPECT_LE(first.store.commits - commits, 10U);
   EXPECT_FALSE(others.contains(first.Create("next")));
-  for (InodeId inode : others) EXPECT_OK(second.names->GetAttr(inode));
+  for (InodeId inode : others) EXPECT_OK(second.names->GetAttr({}, inode));
 }
 
 TEST_F(InodeNumbersTest, WhoeverIsToldOfANumberIsToldOfTheOneThatTookItsPlace) {
@@ -69,7 +69,7 @@ TEST_F(InodeNumbersTest, WhoeverIsToldOfANumberIsToldOfTheOneThatTookItsPlace) {
   std::vector<InodeId> told;
   CreateParams params;
   params.mode = S_IFREG | 0644;
-  auto attr = first.names->Create(kRootInode, "file", params, [&](InodeId inode) { told.push_back(inode); });
+  auto attr = first.names->Create({}, kRootInode, "file", params, [&](InodeId inode) { told.push_back(inode); });
   ASSERT_TRUE(attr.ok()) << attr.error().message;
   ASSERT_EQ(told.size(), 2U);
   EXPECT_EQ(told.back(), attr->inode);
@@ -86,13 +86,13 @@ TEST_F(InodeNumbersTest, AfterALossOthersReserveNothingThatThisHostMayHaveUsed) 
   Host first(*store_, 100), second(*store_, 100);
   const InodeId lost = first.Create("lost");
   Restore({{"lost", lost}});
-  EXPECT_OK(first.names->ForgetReservedInodes());
+  EXPECT_OK(first.names->ForgetReservedInodes({}));
   const InodeId others = second.Create("other");
   EXPECT_GE(others.value, lost.value + 100);
   EXPECT_GE(first.Create("file").value, others.value + 100);
   // Nothing went back: the record stays as it is.
   const uint64_t commits = first.store.commits;
-  EXPECT_OK(first.names->ForgetReservedInodes());
+  EXPECT_OK(first.names->ForgetReservedInodes({}));
   EXPECT_EQ(first.store.commits, commits);
 }
 
@@ -107,12 +107,11 @@ TEST_F(InodeNumbersTest, WhoeverWaitsForAnothersNumbersCanGiveUp) {
   auto first = std::async(std::launch::async, [&] { return host.Create("first"); });
   asks.get_future().wait();
   auto second = std::async(std::launch::async, [&] {
-    kv::Patience patience;
-    patience.End();
-    const kv::Patience::OfThread of_thread(patience);
+    std::stop_source killed;
+    killed.request_stop();
     CreateParams params;
     params.mode = S_IFREG | 0644;
-    return host.names->Create(kRootInode, "second", params).ok();
+    return host.names->Create(Context(killed.get_token()), kRootInode, "second", params).ok();
   });
   EXPECT_TRUE(IsReadyWithin(second, std::chrono::seconds(20)));
   answers.set_value();

@@ -167,7 +167,7 @@ void ModelTest::Create() {
   const uint64_t parent = AnyDirectory();
   const std::string name = AnyName();
   const Code expected = model_.CanCreate(parent, name);
-  auto created = names().Create(InodeId{parent}, name, params);
+  auto created = names().Create({}, InodeId{parent}, name, params);
   Expect("create", Outcome(created), expected);
   if (created.ok()) model_.Created(parent, name, created->inode.value, params.mode);
 }
@@ -191,7 +191,7 @@ void ModelTest::Xattr() {
   Code expected = exists ? kOk : Named(ErrorCode::kNotFound);
   if (random_() % 3 == 0) {
     if (exists && !has) expected = Named(ErrorCode::kNoData);
-    Expect("removexattr", Outcome(names().RemoveXattr(InodeId{inode}, name)), expected);
+    Expect("removexattr", Outcome(names().RemoveXattr({}, InodeId{inode}, name)), expected);
     if (has) node->second.xattrs.erase(name);
     return;
   }
@@ -199,7 +199,7 @@ void ModelTest::Xattr() {
   if (exists && has && mode == Namespace::XattrMode::kCreate) expected = Named(ErrorCode::kAlreadyExists);
   if (exists && !has && mode == Namespace::XattrMode::kReplace) expected = Named(ErrorCode::kNoData);
   const std::string value = std::to_string(random_());
-  Expect("setxattr", Outcome(names().SetXattr(InodeId{inode}, name, value, mode)), expected);
+  Expect("setxattr", Outcome(names().SetXattr({}, InodeId{inode}, name, value, mode)), expected);
   if (expected == kOk) node->second.xattrs[name] = value;
 }
 
@@ -208,7 +208,7 @@ void ModelTest::RemoveOrphans() {
   for (const auto& [inode, node] : model_.nodes()) {
     if (random_() % 2 == 0) inodes.push_back(InodeId{inode});
   }
-  Expect("remove orphans", Outcome(names().RemoveOrphans(inodes)), kOk);
+  Expect("remove orphans", Outcome(names().RemoveOrphans({}, inodes)), kOk);
   for (InodeId inode : inodes) {
     if (model_.nodes()[inode.value].nlink == 0) model_.nodes().erase(inode.value);
   }
@@ -228,22 +228,22 @@ void ModelTest::Step() {
       const uint64_t inode = AnyInode();
       const Code expected = model_.Link(inode, parent, name);
       // Of two errors at once the model names one and the namespace perhaps the other.
-      const Code actual = Outcome(names().Link(InodeId{inode}, InodeId{parent}, name));
+      const Code actual = Outcome(names().Link({}, InodeId{inode}, InodeId{parent}, name));
       if (expected != kOk && actual != kOk) return;
       return Expect("link", actual, expected);
     }
     case 7: {
       const Code expected = model_.Remove(parent, name, false);
-      return Expect("unlink", Outcome(names().Unlink(InodeId{parent}, name)), expected);
+      return Expect("unlink", Outcome(names().Unlink({}, InodeId{parent}, name)), expected);
     }
     case 8: {
       const Code expected = model_.Remove(parent, name, true);
-      return Expect("rmdir", Outcome(names().Rmdir(InodeId{parent}, name)), expected);
+      return Expect("rmdir", Outcome(names().Rmdir({}, InodeId{parent}, name)), expected);
     }
     case 9: {
       uint64_t child = 0;
       const Code expected = model_.Find(parent, name, child);
-      auto found = names().Lookup(InodeId{parent}, name);
+      auto found = names().Lookup({}, InodeId{parent}, name);
       Expect("lookup", Outcome(found), expected);
       if (found.ok()) {
         EXPECT_EQ(found->inode.value, child);
@@ -265,14 +265,14 @@ void ModelTest::CompareAll() {
     ASSERT_EQ(attr.mode, node.mode);
     ASSERT_EQ(attr.nlink, node.nlink) << "inode " << inode << " at step " << step_;
     if (node.nlink == 0) orphans.insert(id);
-    for (const auto& [name, value] : node.xattrs) ASSERT_EQ(*names().GetXattr(id, name), value);
-    ASSERT_EQ(names().ListXattrs(id)->size(), node.xattrs.size());
+    for (const auto& [name, value] : node.xattrs) ASSERT_EQ(*names().GetXattr({}, id, name), value);
+    ASSERT_EQ(names().ListXattrs({}, id)->size(), node.xattrs.size());
     xattr_count += node.xattrs.size();
     if (!node.IsDirectory()) continue;
     if (node.nlink > 0) {
-      ASSERT_EQ(names().ParentOf(id)->value, node.parent);
+      ASSERT_EQ(names().ParentOf({}, id)->value, node.parent);
     }
-    auto entries = names().ReadDirectory(id, "", 1 << 20);
+    auto entries = names().ReadDirectory({}, id, "", 1 << 20);
     ASSERT_TRUE(entries.ok());
     ASSERT_EQ(entries->size(), node.children.size());
     auto child = node.children.begin();
@@ -284,7 +284,7 @@ void ModelTest::CompareAll() {
     }
     dentry_count += node.children.size();
   }
-  auto listed = names().ListOrphans();
+  auto listed = names().ListOrphans({});
   ASSERT_EQ(std::set<InodeId>(listed->begin(), listed->end()), orphans);
   // Nothing is left behind that nobody can reach.
   ASSERT_EQ(KeyCount("I"), model_.nodes().size());
@@ -306,7 +306,7 @@ TEST_F(ModelTest, RandomOperations) {
     if (HasFatalFailure()) return;
     // Now and then what was done so far moves to the engine.
     if (step_ % 3000 == 2999) {
-      EXPECT_OK(local_->Sync());
+      EXPECT_OK(local_->Sync({}));
     }
   }
   CompareAll();

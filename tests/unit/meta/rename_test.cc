@@ -15,10 +15,10 @@ class RenameTest : public NamespaceTest {
     b_ = MakeDirectory(kRootInode, "b");
   }
   InodeId Find(InodeId parent, std::string_view name) {
-    auto attr = names().Lookup(parent, name);
+    auto attr = names().Lookup({}, parent, name);
     return attr.ok() ? attr->inode : InodeId{};
   }
-  uint64_t MoveRevision() { return (*local_->Get(MoveKey()))->revision; }
+  uint64_t MoveRevision() { return (*local_->Get({}, MoveKey()))->revision; }
 
   InodeId a_, b_;
 };
@@ -63,7 +63,7 @@ TEST_F(RenameTest, FileOverFile) {
   FileRecord record;
   record.size = 77;
   PutFile(old, record);
-  EXPECT_OK(names().Link(old, a_, "also"));
+  EXPECT_OK(names().Link({}, old, a_, "also"));
   auto result = Move(a_, "new", b_, "target");
   ASSERT_TRUE(result.ok());
   ASSERT_TRUE(result->replaced);
@@ -71,12 +71,12 @@ TEST_F(RenameTest, FileOverFile) {
   EXPECT_EQ(result->replaced->nlink, 1u);
   EXPECT_EQ(result->replaced->size, 77u);
   EXPECT_EQ(AttrNow(old).ctime, AttrNow(file).ctime);
-  EXPECT_TRUE(names().ListOrphans()->empty());
+  EXPECT_TRUE(names().ListOrphans({})->empty());
   MakeFile(a_, "newer");
   result = Move(a_, "newer", a_, "also");
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->replaced->nlink, 0u);
-  EXPECT_EQ(*names().ListOrphans(), std::vector<InodeId>{old});
+  EXPECT_EQ(*names().ListOrphans({}), std::vector<InodeId>{old});
 }
 
 TEST_F(RenameTest, WhatMayReplaceWhat) {
@@ -103,14 +103,14 @@ TEST_F(RenameTest, WhatMayReplaceWhat) {
   EXPECT_EQ(Names(full), std::vector<std::string>{"inside"});
   CreateParams params;
   params.mode = S_IFREG | 0644;
-  EXPECT_CODE(names().Create(empty, "x", params), ErrorCode::kNotFound);
+  EXPECT_CODE(names().Create({}, empty, "x", params), ErrorCode::kNotFound);
   MakeDirectory(full, "below");
   EXPECT_CODE(Move(full, "below", kRootInode, "empty"), ErrorCode::kNotEmpty) << "its own parent";
 }
 
 TEST_F(RenameTest, LinksToOneFileStay) {
   const InodeId file = MakeFile(a_, "one");
-  EXPECT_OK(names().Link(file, b_, "two"));
+  EXPECT_OK(names().Link({}, file, b_, "two"));
   const Attr before = AttrNow(file);
   for (RenameMode mode : {RenameMode::kReplace, RenameMode::kExchange}) {
     auto result = Move(a_, "one", b_, "two", mode);
@@ -145,8 +145,8 @@ TEST_F(RenameTest, DirectoryToAnotherParent) {
   EXPECT_EQ(MoveRevision(), moves) << "the same parent: nothing to compare";
   EXPECT_OK(Move(a_, "renamed", b_, "moved"));
   EXPECT_GT(MoveRevision(), moves);
-  EXPECT_EQ(*names().ParentOf(inner), b_);
-  EXPECT_EQ(names().PathOf(inner, "file"), "b/moved/file");
+  EXPECT_EQ(*names().ParentOf({}, inner), b_);
+  EXPECT_EQ(names().PathOf({}, inner, "file"), "b/moved/file");
   EXPECT_EQ(AttrNow(a_).nlink, 1u);
   EXPECT_EQ(AttrNow(b_).nlink, 1u);
 }
@@ -165,7 +165,7 @@ TEST_F(RenameTest, NotBelowItself) {
   EXPECT_CODE(Move(kRootInode, "a", deep, "file", RenameMode::kExchange), ErrorCode::kInvalidArgument);
   EXPECT_CODE(Move(deep, "file", kRootInode, "a", RenameMode::kExchange), ErrorCode::kInvalidArgument);
   EXPECT_CODE(Move(inner, "deep", kRootInode, "a", RenameMode::kExchange), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(names().PathOf(deep, "file"), "a/inner/deep/file");
+  EXPECT_EQ(names().PathOf({}, deep, "file"), "a/inner/deep/file");
 }
 
 TEST_F(RenameTest, ExchangeFileAndDirectory) {
@@ -180,16 +180,16 @@ TEST_F(RenameTest, ExchangeFileAndDirectory) {
   EXPECT_FALSE(result->replaced);
   EXPECT_EQ(Find(a_, "x"), directory);
   EXPECT_EQ(Find(b_, "y"), file);
-  EXPECT_EQ(*names().ParentOf(directory), a_);
+  EXPECT_EQ(*names().ParentOf({}, directory), a_);
   EXPECT_GT(MoveRevision(), moves);
   EXPECT_EQ(AttrNow(file).ctime, AttrNow(directory).ctime);
   EXPECT_EQ(AttrNow(a_).mtime, AttrNow(file).ctime);
   EXPECT_EQ(AttrNow(b_).mtime, AttrNow(file).ctime);
   EXPECT_EQ(AttrNow(file).nlink, 1u);
-  auto entries = names().ReadDirectory(a_, "", 10);
+  auto entries = names().ReadDirectory({}, a_, "", 10);
   ASSERT_TRUE(entries.ok());
   EXPECT_EQ((*entries)[0].type, uint32_t{S_IFDIR});
-  EXPECT_TRUE(names().ListOrphans()->empty());
+  EXPECT_TRUE(names().ListOrphans({})->empty());
 }
 
 TEST_F(RenameTest, ExchangeFullDirectories) {
@@ -202,8 +202,8 @@ TEST_F(RenameTest, ExchangeFullDirectories) {
   EXPECT_OK(Move(a_, "c", kRootInode, "a", RenameMode::kExchange));
   EXPECT_EQ(Find(kRootInode, "a"), c);
   EXPECT_EQ(Find(a_, "c"), b_);
-  EXPECT_EQ(*names().ParentOf(c), kRootInode);
-  EXPECT_EQ(*names().ParentOf(b_), a_);
+  EXPECT_EQ(*names().ParentOf({}, c), kRootInode);
+  EXPECT_EQ(*names().ParentOf({}, b_), a_);
 }
 
 TEST_F(RenameTest, KillPoints) {
@@ -217,11 +217,11 @@ TEST_F(RenameTest, KillPoints) {
         },
         testing::KilledBySignal(SIGKILL), "");
   }
-  EXPECT_OK(names().Unlink(a_, "file"));
+  EXPECT_OK(names().Unlink({}, a_, "file"));
   EXPECT_EXIT(
       {
         (void)Failpoint::Arm("meta.orphan_removed=kill");
-        (void)names().RemoveOrphans(*names().ListOrphans());
+        (void)names().RemoveOrphans({}, *names().ListOrphans({}));
       },
       testing::KilledBySignal(SIGKILL), "");
 }

@@ -33,7 +33,7 @@ class DamageTest : public StoreTest {
   std::string SegmentOf(const TestChunk& chunk) { return MakeSegmentName(SegmentName::kSegment, Find(chunk).segment); }
   std::vector<std::string> Problems() {
     std::vector<std::string> problems;
-    Status status = store_->Check([&](const CheckProblem& problem) { problems.push_back(problem.what); }, {});
+    Status status = store_->Check({}, [&](const CheckProblem& problem) { problems.push_back(problem.what); });
     EXPECT_TRUE(status.ok());
     return problems;
   }

@@ -223,7 +223,7 @@ TEST_F(StoreTest, OnARealDisk) {
     (*store)->BeginCollection();
     SweepProgress progress;
     ASSERT_OK((*store)->Sweep(
-        [&](const Digest& digest) { return (digest.bytes[0] & std::byte{1}) == std::byte{0} || !reopened; },
+        {}, [&](const Digest& digest) { return (digest.bytes[0] & std::byte{1}) == std::byte{0} || !reopened; },
         SweepOptions(), progress));
   }
   std::filesystem::remove_all(path);

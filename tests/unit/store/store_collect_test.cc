@@ -15,8 +15,8 @@ class CollectTest : public StoreTest {
   Status Collect(const std::set<Digest>& live, SweepProgress* progress = nullptr) {
     SweepProgress own;
     store_->BeginCollection();
-    return store_->Sweep([&](const Digest& digest) { return live.contains(digest); }, SweepOptions(),
-                         progress ? *progress : own);
+    return store_->Sweep(
+        {}, [&](const Digest& digest) { return live.contains(digest); }, SweepOptions(), progress ? *progress : own);
   }
   // Files of freed segments go beside what comes next. False: the figures do not become so.
   bool StatsBecome(const std::function<bool(const StoreStats&)>& condition) {
@@ -24,7 +24,7 @@ class CollectTest : public StoreTest {
   }
   void ExpectClean() {
     std::vector<std::string> problems;
-    ASSERT_OK(store_->Check([&](const CheckProblem& problem) { problems.push_back(problem.what); }, {}));
+    ASSERT_OK(store_->Check({}, [&](const CheckProblem& problem) { problems.push_back(problem.what); }));
     EXPECT_EQ(problems, std::vector<std::string>{});
   }
 };
@@ -89,7 +89,8 @@ TEST_F(CollectTest, PinnedAndRecordedChunksStay) {
   Put(fresh);
   EXPECT_TRUE(store_->Has(std::span(&asked.digest, 1))[0]);
   SweepProgress progress;
-  ASSERT_OK(store_->Sweep([](const Digest&) { return false; }, SweepOptions(), progress));
+  ASSERT_OK(store_->Sweep(
+      {}, [](const Digest&) { return false; }, SweepOptions(), progress));
   EXPECT_EQ(progress.chunks_freed, 1u);
   for (const TestChunk* chunk : {&pinned, &put_again, &asked, &unpinned_late, &fresh}) ExpectReads(*chunk);
   EXPECT_FALSE(store_->Pin(dead.digest).ok());
@@ -113,7 +114,7 @@ TEST_F(CollectTest, ACountTellsWhatASweepWouldFree) {
     store_->BeginCollection();
     Put(put_again, /*is_new=*/false);
     Put(pending, /*is_new=*/times == 0);
-    auto counted = store_->CountLive(is_live, {});
+    auto counted = store_->CountLive({}, is_live);
     ASSERT_OK(counted);
     EXPECT_EQ(counted->unreferenced_chunks, 1u);
     EXPECT_EQ(counted->unreferenced_bytes, dead.bytes.size());
@@ -124,16 +125,16 @@ TEST_F(CollectTest, ACountTellsWhatASweepWouldFree) {
   // What was put in a count is not remembered after it.
   ASSERT_OK(store_->Sync());
   store_->BeginCollection();
-  auto counted = store_->CountLive(is_live, {});
+  auto counted = store_->CountLive({}, is_live);
   ASSERT_OK(counted);
   EXPECT_EQ(counted->unreferenced_bytes, 8000u + 7000 + 9000);
   std::stop_source stop;
   stop.request_stop();
   store_->BeginCollection();
-  EXPECT_EQ(store_->CountLive(is_live, stop.get_token()).error().code, ErrorCode::kInterrupted);
+  EXPECT_EQ(store_->CountLive(Context(stop.get_token()), is_live).error().code, ErrorCode::kInterrupted);
   store_->BeginCollection();
   SweepProgress progress;
-  ASSERT_OK(store_->Sweep(is_live, SweepOptions(), progress));
+  ASSERT_OK(store_->Sweep({}, is_live, SweepOptions(), progress));
   EXPECT_EQ(progress.bytes_freed, counted->unreferenced_bytes);
 }
 
@@ -149,7 +150,8 @@ TEST_F(CollectTest, AbortedCollectionDeletesNothing) {
   stop.request_stop();
   store_->BeginCollection();
   SweepProgress progress;
-  Status status = store_->Sweep([](const Digest&) { return false; }, {.stop = stop.get_token()}, progress);
+  Status status = store_->Sweep(
+      Context(stop.get_token()), [](const Digest&) { return false; }, SweepOptions(), progress);
   EXPECT_EQ(status.error().code, ErrorCode::kInterrupted);
   ExpectReads(chunk);
 }
@@ -209,7 +211,7 @@ TEST_F(CollectTest, WhatIsSavedDuringASweepIsNotMoved) {
   };
   SweepProgress progress;
   store_->BeginCollection();
-  ASSERT_OK(store_->Sweep(save_once, SweepOptions(), progress));
+  ASSERT_OK(store_->Sweep({}, save_once, SweepOptions(), progress));
   ASSERT_TRUE(has_saved);
   EXPECT_EQ(progress.bytes_moved, 0u);
   for (const TestChunk& chunk : saved) ExpectReads(chunk);
@@ -230,7 +232,8 @@ TEST_F(CollectTest, CompactionKeepsToItsRate) {
   SweepOptions options;
   options.bytes_per_second_max = 4'000'000;
   auto begin = Clock::Now();
-  ASSERT_OK(store_->Sweep([&](const Digest& digest) { return live.contains(digest); }, options, progress));
+  ASSERT_OK(store_->Sweep(
+      {}, [&](const Digest& digest) { return live.contains(digest); }, options, progress));
   double seconds = std::chrono::duration<double>(Clock::Now() - begin).count();
   EXPECT_GT(progress.bytes_moved, 500'000u);
   EXPECT_GT(seconds, static_cast<double>(progress.bytes_moved) / 4e6 * 0.7);
@@ -296,8 +299,8 @@ TEST_F(CollectTest, SavesAndReadsBesideCollections) {
       marked = named;
     }
     SweepProgress progress;
-    const Status swept =
-        store_->Sweep([&](const Digest& digest) { return marked.contains(digest); }, SweepOptions(), progress);
+    const Status swept = store_->Sweep(
+        {}, [&](const Digest& digest) { return marked.contains(digest); }, SweepOptions(), progress);
     EXPECT_TRUE(swept.ok());  // no ASSERT: the threads run
     freed += progress.segments_freed;
     ++rounds;

@@ -88,7 +88,7 @@ class CrashRun {
         problem_ = "a chunk reads back wrong";
       }
     }
-    Status checked = store_->Check([this](const CheckProblem& problem) { problem_ = "check: " + problem.what; }, {});
+    Status checked = store_->Check({}, [this](const CheckProblem& problem) { problem_ = "check: " + problem.what; });
     if (!checked.ok() && problem_.empty()) problem_ = "check: " + checked.error().message;
   }
 
@@ -129,7 +129,8 @@ class CrashRun {
     std::set<Digest> names = Names();
     if (cut_) return store_->AbortCollection();
     SweepProgress progress;
-    (void)store_->Sweep([&](const Digest& digest) { return names.contains(digest); }, SweepOptions(), progress);
+    (void)store_->Sweep(
+        {}, [&](const Digest& digest) { return names.contains(digest); }, SweepOptions(), progress);
   }
 
   std::mt19937_64 random_;

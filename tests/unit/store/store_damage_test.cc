@@ -24,8 +24,8 @@ TEST_F(DamageTest, FlippedByteIsCorrupt) {
   // A collection leaves the damaged segment alone and goes on.
   store_->BeginCollection();
   SweepProgress progress;
-  ASSERT_OK(store_->Sweep([&](const Digest& d) { return d != chunks_[4].digest && d != chunks_[5].digest; },
-                          SweepOptions(), progress));
+  ASSERT_OK(store_->Sweep(
+      {}, [&](const Digest& d) { return d != chunks_[4].digest && d != chunks_[5].digest; }, SweepOptions(), progress));
   ExpectReads(chunks_[6]);
 }
 
@@ -127,7 +127,8 @@ TEST_F(DamageTest, ACollectionMovesTheChunksOfASegmentWithADamagedHeader) {
   Open();
   store_->BeginCollection();
   SweepProgress progress;
-  ASSERT_OK(store_->Sweep([](const Digest&) { return true; }, SweepOptions(), progress));
+  ASSERT_OK(store_->Sweep(
+      {}, [](const Digest&) { return true; }, SweepOptions(), progress));
   EXPECT_NE(SegmentOf(chunks_[3]), name);
   EXPECT_FALSE(memory_.Contents(name).has_value());
   for (int round = 0; round < 2; ++round) {
@@ -184,7 +185,8 @@ TEST_F(DamageTest, ADamagedHeaderOfASegmentThatTheIndexDoesNotName) {
   for (const TestChunk& chunk : chunks_) ExpectReads(chunk);
   store_->BeginCollection();
   SweepProgress progress;
-  ASSERT_OK(store_->Sweep([](const Digest&) { return true; }, SweepOptions(), progress));
+  ASSERT_OK(store_->Sweep(
+      {}, [](const Digest&) { return true; }, SweepOptions(), progress));
   EXPECT_FALSE(memory_.Contents(unnamed).has_value());
   Open();
   EXPECT_EQ(Problems(), std::vector<std::string>{});
@@ -284,8 +286,8 @@ TEST_F(DamageTest, IndexIsRebuiltFromTheSegments) {
   // Some waste, some moved chunks, something unsynced.
   store_->BeginCollection();
   SweepProgress progress;
-  ASSERT_OK(store_->Sweep([&](const Digest& d) { return d != chunks_[1].digest && d != chunks_[2].digest; },
-                          SweepOptions(), progress));
+  ASSERT_OK(store_->Sweep(
+      {}, [&](const Digest& d) { return d != chunks_[1].digest && d != chunks_[2].digest; }, SweepOptions(), progress));
   Put(MakeChunk(500, 10'000));
   store_.reset();
   uint64_t before = 0;
@@ -322,7 +324,8 @@ TEST_F(DamageTest, WrongCountersHealInASweep) {
   EXPECT_EQ(Problems().size(), 1u);
   store_->BeginCollection();
   SweepProgress progress;
-  ASSERT_OK(store_->Sweep([](const Digest&) { return true; }, SweepOptions(), progress));
+  ASSERT_OK(store_->Sweep(
+      {}, [](const Digest&) { return true; }, SweepOptions(), progress));
   EXPECT_EQ(store_->Stats().chunk_count, chunks_.size());
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }

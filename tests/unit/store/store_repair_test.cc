@@ -18,8 +18,9 @@ class RepairTest : public DamageTest {
     for (size_t i : dead) digests.insert(chunks_[i].digest);
     SweepProgress own;
     store_->BeginCollection();
-    return store_->Sweep([&](const Digest& digest) { return !digests.contains(digest); }, SweepOptions(),
-                         progress ? *progress : own);
+    return store_->Sweep(
+        {}, [&](const Digest& digest) { return !digests.contains(digest); }, SweepOptions(),
+        progress ? *progress : own);
   }
   // Leaves chunks_[0] damaged on the disk, that known, and no index entry for it in the engine.
   void PutAndDamageUnsynced() {
@@ -184,7 +185,8 @@ TEST_F(RepairTest, ACutWhileDamageIsReplacedLosesNothing) {
     if (put.ok() && store->Sync().ok()) (void)engine.Write({{"K", "new"}}, kv::SyncedIf(cut_at % 2 == 0));
     store->BeginCollection();
     SweepProgress progress;
-    (void)store->Sweep([&](const Digest& digest) { return digest == chunk.digest; }, SweepOptions(), progress);
+    (void)store->Sweep(
+        {}, [&](const Digest& digest) { return digest == chunk.digest; }, SweepOptions(), progress);
     if (put.ok()) put->pin = ChunkPin();
     store.reset();
     power.Disarm();
@@ -214,7 +216,7 @@ TEST_F(RepairTest, ACheckTakesALackOfDescriptorsForNoDamage) {
   Fill();
   disk_.SetFaults({.opens_max = 0});
   std::vector<CheckProblem> problems;
-  ASSERT_OK(store_->Check([&](const CheckProblem& problem) { problems.push_back(problem); }, {}));
+  ASSERT_OK(store_->Check({}, [&](const CheckProblem& problem) { problems.push_back(problem); }));
   disk_.SetFaults(io::Faults());
   ASSERT_FALSE(problems.empty());
   for (const CheckProblem& problem : problems) EXPECT_TRUE(problem.chunks.empty()) << problem.what;
@@ -298,12 +300,10 @@ TEST_F(RepairTest, NoSnapshotLivesWhileACheckReadsSegments) {
   auto store = LocalChunkStore::Open(disk_, hooked, *pool_, SmallOptions());
   ASSERT_OK(store);
   int calls = 0;
-  ASSERT_OK((*store)->Check(
-      [&](const CheckProblem&) {
-        ++calls;
-        EXPECT_EQ(hooked.live_snapshots(), 0);
-      },
-      {}));
+  ASSERT_OK((*store)->Check({}, [&](const CheckProblem&) {
+    ++calls;
+    EXPECT_EQ(hooked.live_snapshots(), 0);
+  }));
   EXPECT_EQ(calls, 1);
 }
 
@@ -383,7 +383,8 @@ TEST_F(RepairTest, PutReplacesAnEntryThatDoesNotDecode) {
   ExpectReads(chunk);
   store_->BeginCollection();
   SweepProgress progress;
-  ASSERT_OK(store_->Sweep([](const Digest&) { return true; }, SweepOptions(), progress));
+  ASSERT_OK(store_->Sweep(
+      {}, [](const Digest&) { return true; }, SweepOptions(), progress));
   EXPECT_EQ(store_->Stats().chunk_count, chunks_.size());
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }

@@ -121,7 +121,8 @@ TEST_F(SpaceTest, TheStoreGivesFreeSegmentsUpByItself) {
   auto collect = [&] {
     (*store)->BeginCollection();
     SweepProgress progress;
-    ASSERT_OK((*store)->Sweep([](const Digest&) { return false; }, SweepOptions(), progress));
+    ASSERT_OK((*store)->Sweep(
+        {}, [](const Digest&) { return false; }, SweepOptions(), progress));
   };
   collect();
   EXPECT_GE(CountOf("free-"), 2u);
@@ -157,7 +158,8 @@ TEST_F(SpaceTest, ASyncGivesFreeSegmentsUpForTheIndex) {
   for (uint64_t i = 0; i < 30; ++i) ASSERT_OK(PutChunk(**store, MakeChunk(i, 200'000)));
   (*store)->BeginCollection();
   SweepProgress progress;
-  ASSERT_OK((*store)->Sweep([](const Digest&) { return false; }, SweepOptions(), progress));
+  ASSERT_OK((*store)->Sweep(
+      {}, [](const Digest&) { return false; }, SweepOptions(), progress));
   ASSERT_GE(CountOf("free-"), 2u);
   hooked.SetWriteHook([this]() -> Status {
     if (CountOf("free-") > 0) return MakeError(ErrorCode::kNoSpace, "no room");
