@@ -78,7 +78,7 @@ void KillWatch::NoteInterrupted(uint64_t id) {
 void KillWatch::Run(State& state, const Context& context) {
   MutexLock lock(state.mutex);
   const auto has_any = [&state]() REQUIRES_LOCK(state.mutex) { return !state.interrupted.empty(); };
-  while (context.Wait(state.mutex, state.changed, has_any)) {
+  while (!context.IsStopped() && context.Wait(state.mutex, state.changed, has_any)) {
     std::vector<std::weak_ptr<State::Entry>> looked_at = std::exchange(state.interrupted, {}), left;
     lock.Unlock();
     for (std::weak_ptr<State::Entry>& each : looked_at) {

@@ -2,13 +2,14 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <string_view>
+
+#include "files_of_test.h"
 
 namespace cairnfs {
 namespace {
@@ -152,7 +153,6 @@ bool VirtualTime::Sleeps(int threads, const std::string& id) {
 }  // namespace cairnfs
 
 int main(int argument_count, char** arguments) {
-  testing::InitGoogleTest(&argument_count, arguments);
   cairnfs::VirtualTime time;
-  return RUN_ALL_TESTS();
+  return cairnfs::RunTests(argument_count, arguments);
 }

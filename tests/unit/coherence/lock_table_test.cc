@@ -15,13 +15,13 @@ namespace {
 
 using cairnfs::testing::Random;
 
-cluster::NodeId Node(int number) {
+cluster::NodeId Member(int number) {
   cluster::NodeId id;
   id.bytes[0] = static_cast<std::byte>(number);
   return id;
 }
 
-LockOwner Owner(int node, uint64_t number, LockKind kind = LockKind::kRecord) { return {Node(node), kind, number}; }
+LockOwner Owner(int node, uint64_t number, LockKind kind = LockKind::kRecord) { return {Member(node), kind, number}; }
 
 FileLock Exclusive(const LockOwner& owner, uint64_t start = 0, uint64_t last = kLockOffsetMax) {
   return {owner, LockType::kExclusive, start, last, 1, 1};
@@ -113,7 +113,7 @@ TEST(LockTable, DoesWhatAModelOfSingleBytesDoes) {
         model.Set(owner, start, last, Held{type, lock.handle});
       }
       ASSERT_EQ(table.held(), model.Locks());
-      const Result<HostLocks> decoded = HostLocks::Decode(Node(1), HostLocks{table, {}}.Encode());
+      const Result<HostLocks> decoded = HostLocks::Decode(Member(1), HostLocks{table, {}}.Encode());
       ASSERT_TRUE(decoded.ok());
       ASSERT_EQ(decoded->held, table);
     }
@@ -145,40 +145,40 @@ TEST(LockTable, IsBounded) {
 // --- several hosts ---
 
 kv::KvEntry Entry(int node, const HostLocks& locks, uint64_t revision) {
-  return {LocksKey(InodeId{7}, Node(node)), locks.Encode(), revision};
+  return {LocksKey(InodeId{7}, Member(node)), locks.Encode(), revision};
 }
 
-HostLocks Holding(const FileLock& lock) {
+HostLocks RecordOf(const FileLock& lock) {
   HostLocks locks;
   EXPECT_TRUE(locks.held.Set(lock).ok());
   return locks;
 }
 
 TEST(KnownLocks, FollowWhatAWatchTells) {
-  KnownLocks known(Node(1));
+  KnownLocks known(Member(1));
   EXPECT_EQ(known.as_of(), 0U);
   const FileLock lock = Exclusive(Owner(2, 1), 10, 19);
   // The own record is what this host has written; what it holds, it knows.
-  ASSERT_TRUE(known.Load({{Entry(1, Holding(lock), 3), Entry(2, Holding(lock), 4)}, false, 5}).ok());
+  ASSERT_TRUE(known.Load({{Entry(1, RecordOf(lock), 3), Entry(2, RecordOf(lock), 4)}, false, 5}).ok());
   EXPECT_EQ(known.as_of(), 5U);
   EXPECT_EQ(*known.Conflict(Shared(Owner(1, 1), 0, 10)), lock);
   EXPECT_EQ(known.Conflict(Shared(Owner(1, 1), 0, 9)), nullptr);
 
-  const std::string key = LocksKey(InodeId{7}, Node(2));
+  const std::string key = LocksKey(InodeId{7}, Member(2));
   ASSERT_TRUE(known.Apply({{key, std::nullopt, 4}}, 4).ok());  // from before what was read
   EXPECT_NE(known.Conflict(Shared(Owner(1, 1))), nullptr);
   ASSERT_TRUE(known.Apply({{key, std::nullopt, 6}}, 7).ok());
   EXPECT_EQ(known.Conflict(Shared(Owner(1, 1))), nullptr);
   EXPECT_EQ(known.as_of(), 7U);
-  EXPECT_EQ(known.Load({{Entry(2, Holding(lock), 4)}, false, 5}).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(known.Load({{Entry(2, RecordOf(lock), 4)}, false, 5}).error().code, ErrorCode::kConflict);
   EXPECT_EQ(known.Conflict(Shared(Owner(1, 1))), nullptr);
   EXPECT_FALSE(known.Apply({{key, "?", 8}}, 8).ok());
 }
 
 TEST(KnownLocks, AreWholeOrNotKnown) {
-  KnownLocks known(Node(1));
-  const std::string key = LocksKey(InodeId{7}, Node(2));
-  const HostLocks locks = Holding(Exclusive(Owner(2, 1)));
+  KnownLocks known(Member(1));
+  const std::string key = LocksKey(InodeId{7}, Member(2));
+  const HostLocks locks = RecordOf(Exclusive(Owner(2, 1)));
   ASSERT_TRUE(known.Load({{Entry(2, locks, 4)}, false, 5}).ok());
   known.ForgetOthers();
   EXPECT_EQ(known.as_of(), 0U);
@@ -190,8 +190,8 @@ TEST(KnownLocks, AreWholeOrNotKnown) {
 }
 
 TEST(KnownLocks, WhoWaitsForLongerGoesFirst) {
-  KnownLocks known(Node(2));
-  HostLocks other = Holding(Shared(Owner(3, 1), 0, 9));
+  KnownLocks known(Member(2));
+  HostLocks other = RecordOf(Shared(Owner(3, 1), 0, 9));
   other.waiting.push_back({20, Exclusive(Owner(3, 2), 10, 19)});
   ASSERT_TRUE(known.Load({{Entry(3, other, 21)}, false, 30}).ok());
   EXPECT_TRUE(known.MustLetPass(Shared(Owner(2, 1), 0, 10), UINT64_MAX));
@@ -239,18 +239,18 @@ TEST(LockTable, BytesOfTheRecord) {
             "00"
             "06");
   EXPECT_EQ(ToHex(LocksBegin(InodeId{258})), "4b0000000000000102");
-  EXPECT_EQ(ToHex(LocksKey(InodeId{258}, Node(1))), "4b000000000000010201000000000000000000000000000000");
+  EXPECT_EQ(ToHex(LocksKey(InodeId{258}, Member(1))), "4b000000000000010201000000000000000000000000000000");
 }
 
 TEST(LockTable, BrokenRecordsAreRefused) {
   const std::string good = Sample().Encode();
   for (size_t size = 0; size < good.size(); ++size) {
-    EXPECT_FALSE(HostLocks::Decode(Node(1), std::string_view(good).substr(0, size)).ok()) << size;
+    EXPECT_FALSE(HostLocks::Decode(Member(1), std::string_view(good).substr(0, size)).ok()) << size;
   }
-  EXPECT_EQ(HostLocks::Decode(Node(1), good + "x").error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(HostLocks::Decode(Member(1), good + "x").error().code, ErrorCode::kCorrupt);
   std::string newer = good;
   newer[0] = 3;
-  EXPECT_EQ(HostLocks::Decode(Node(1), newer).error().code, ErrorCode::kNotSupported);
+  EXPECT_EQ(HostLocks::Decode(Member(1), newer).error().code, ErrorCode::kNotSupported);
   const FileLock two = Exclusive(Owner(1, 2), 5, 9), overlapping = Exclusive(Owner(1, 2), 9, 10);
   EXPECT_TRUE(LockTable::FromOrdered({Exclusive(Owner(1, 1)), two}).has_value());
   EXPECT_FALSE(LockTable::FromOrdered({two, Exclusive(Owner(1, 1))}).has_value());
@@ -259,7 +259,7 @@ TEST(LockTable, BrokenRecordsAreRefused) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string broken = good;
       broken[at] = static_cast<char>(broken[at] ^ (1 << bit));
-      Result<HostLocks> locks = HostLocks::Decode(Node(1), broken);  // must not crash, nor what follows
+      Result<HostLocks> locks = HostLocks::Decode(Member(1), broken);  // must not crash, nor what follows
       if (locks.ok()) (void)locks->Encode();
     }
   }

@@ -15,16 +15,17 @@ namespace {
 class Busy {
  public:
   explicit Busy(BlockingCalls& calls) {
-    calls.Post([this] {
-      began_.set_value();
-      go_.get_future().wait();
+    std::promise<void> began;
+    calls.Post([&began, goes = go_.get_future().share()] {
+      began.set_value();
+      goes.wait();
     });
-    began_.get_future().wait();
+    began.get_future().wait();
   }
   ~Busy() { go_.set_value(); }
 
  private:
-  std::promise<void> began_, go_;
+  std::promise<void> go_;
 };
 
 TEST(BlockingCalls, WhoIsKilledWithoutAThreadIsRefused) {

@@ -16,8 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string Counted(int i) { return "key" + std::to_string(100'000 + i); }
-
 // How many of Counted(0), Counted(1), ... are there. Fails when they are no prefix.
 int PrefixLength(KvEngine& engine) {
   int count = 0;

@@ -26,8 +26,6 @@ ErrorCode OpenError(const RocksOptions& options, const std::string& message_part
   return engine.error().code;
 }
 
-std::string Counted(int i) { return "key" + std::to_string(100'000 + i); }
-
 TEST(RocksOpen, MissingDirectory) {
   TemporaryDirectory directory;
   RocksOptions options = OptionsFor(directory.path() + "/none");

@@ -33,6 +33,9 @@ class TemporaryDirectory {
   std::string path_;
 };
 
+// Keys in the order of their numbers.
+inline std::string Counted(int i) { return "key" + std::to_string(100'000 + i); }
+
 // A seed from the environment variable CAIRNFS_SEED, or a random one; printed so that a failure can be replayed.
 inline uint64_t TestSeed() {
   const char* text = getenv("CAIRNFS_SEED");

@@ -1,0 +1,3 @@
+#include "files_of_test.h"
+
+int main(int argument_count, char** arguments) { return cairnfs::RunTests(argument_count, arguments); }
