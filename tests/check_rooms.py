@@ -15,8 +15,10 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ROOMS = ["base", "io", "chunking", "kv", "store", "rpc", "kvnet", "cluster", "meta", "coherence", "fs", "fuse", "control", "daemon"]
-FORBIDDEN = {("control", "fuse")}  # above in the list, and still not its business
+ROOMS = ["base", "io", "chunking", "kv", "store", "rpc", "kvnet", "cluster", "meta", "coherence", "fs", "fuse", "control", "daemon", "client"]
+FORBIDDEN = {("control", "fuse")} | {  # above in the list, and still not its business
+    ("client", room) for room in ROOMS if room not in ("base", "chunking", "client")
+}
 FOREIGN = {  # include prefix -> the folders that may use it
     "spdlog/": {"src/base"},
     "liburing": {"src/io", "benchmarks/floor"},
@@ -33,6 +35,7 @@ FOREIGN = {  # include prefix -> the folders that may use it
     "microhttpd.h": {"src/control"},
     "toml++/": {"src/daemon"},
     "systemd/": {"src/daemon"},
+    "cuda": {"src/client"},
     "CLI/": {"tools", "benchmarks/floor", "benchmarks/index"},
     "nlohmann/": {"tools"},
 }
@@ -58,7 +61,7 @@ def sources(folder, suffixes=None):
 
 def check_includes(problems):
     for top in ("src", "tools", "benchmarks"):
-        for path in sources(top, {".cc", ".h"}):
+        for path in sources(top, {".cc", ".h", ".cu"}):
             relative = path.relative_to(ROOT)
             room = "tools" if top == "tools" else relative.parts[1]
             home = "tools" if top == "tools" else f"{top}/{room}"

@@ -51,7 +51,7 @@ enum cairnfs_error_code {
 
 typedef struct cairnfs_error {
   int32_t code;                        /* cairnfs_error_code */
-  int32_t system_errno;                /* of the system call that failed, or 0 */
+  int32_t system_errno;                /* an errno that says about the same, or 0 */
   char text[CAIRNFS_ERROR_TEXT_BYTES]; /* UTF-8, ends with a NUL; what is too long is cut off */
 } cairnfs_error;
 

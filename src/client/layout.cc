@@ -1,0 +1,190 @@
+#include "client/layout.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <unordered_set>
+
+namespace cairnfs::client {
+namespace {
+
+std::string NameOfSegment(const cairnfs_segment& segment, size_t number) {
+  std::string text = "segment " + std::to_string(number);
+  if (segment.kind == CAIRNFS_TENSOR && segment.name != nullptr)
+    text += std::string(" (tensor '") + segment.name + "')";
+  return text;
+}
+
+Status CheckSegment(const cairnfs_segment& segment, uint64_t file_bytes, const std::string& what) {
+  if (segment.kind != CAIRNFS_LITERAL && segment.kind != CAIRNFS_TENSOR) {
+    return InvalidArgument(what + ": kind " + std::to_string(segment.kind) + " is none of cairnfs_segment_kind");
+  }
+  if (segment.offset > file_bytes || segment.bytes > file_bytes - segment.offset) {
+    return InvalidArgument(what + ": " + std::to_string(segment.bytes) + " bytes at offset " +
+                           std::to_string(segment.offset) + " end past the file's size of " +
+                           std::to_string(file_bytes) + " bytes");
+  }
+  if (segment.kind == CAIRNFS_TENSOR && (segment.name == nullptr || segment.name[0] == '\0')) {
+    return InvalidArgument(what + ": a tensor needs a name");
+  }
+  if (segment.device < CAIRNFS_HOST || (segment.kind == CAIRNFS_LITERAL && segment.device != CAIRNFS_HOST)) {
+    return InvalidArgument(what + ": device " + std::to_string(segment.device) + " is no device here");
+  }
+  return {};
+}
+
+Status CheckDeviceMemory(const cairnfs_segment& segment, Devices& devices, const std::string& what) {
+  const Result<Device*> device = devices.Get(segment.device);
+  if (!device.ok()) return device.error().WithContext(what);
+  return (*device)->CheckMemory(segment.data, segment.bytes, what);
+}
+
+void AddTensor(const cairnfs_segment& segment, Layout& layout) {
+  const auto* data = static_cast<const std::byte*>(segment.data);
+  const auto number = static_cast<uint32_t>(layout.tensors.size());
+  layout.tensors.push_back({segment.name, data, segment.bytes, segment.offset, segment.device, layout.blocks.size()});
+  for (uint64_t at = 0; at < segment.bytes; at += kBlockBytes) {
+    layout.blocks.push_back({segment.offset + at, data + at, std::min<uint64_t>(kBlockBytes, segment.bytes - at),
+                             number, segment.device, false, 0});
+    layout.tensor_blocks++;
+  }
+  (segment.device == CAIRNFS_HOST ? layout.host_tensor_bytes : layout.device_tensor_bytes) += segment.bytes;
+}
+
+void AddLiteral(const cairnfs_segment& segment, Layout& layout) {
+  const auto* data = static_cast<const std::byte*>(segment.data);
+  layout.texts.emplace_back(data, data + segment.bytes);
+  // Cut as tensors are, so that it fits where a block does.
+  const std::byte* text = layout.texts.back().data();
+  for (uint64_t at = 0; at < segment.bytes; at += kBlockBytes) {
+    layout.blocks.push_back({segment.offset + at, text + at, std::min<uint64_t>(kBlockBytes, segment.bytes - at),
+                             Block::kLiteral, CAIRNFS_HOST, false, 0});
+  }
+}
+
+}  // namespace
+
+Result<std::map<int32_t, StreamHandle>> StreamsByDevice(const cairnfs_stream* streams, size_t count) {
+  if (streams == nullptr && count > 0) return InvalidArgument("streams is NULL and stream_count is not 0");
+  std::map<int32_t, StreamHandle> by_device;
+  for (size_t i = 0; i < count; i++) {
+    if (streams[i].device < 0) {
+      return InvalidArgument("stream " + std::to_string(i) + ": device " + std::to_string(streams[i].device) +
+                             " is no device");
+    }
+    if (!by_device.emplace(streams[i].device, streams[i].stream).second) {
+      return InvalidArgument("stream " + std::to_string(i) + ": device " + std::to_string(streams[i].device) +
+                             " has a stream already");
+    }
+  }
+  return by_device;
+}
+
+Status CheckHostMemory(const void* data, uint64_t bytes, const std::string& what) {
+  if (bytes == 0) return {};
+  if (data == nullptr) return MakeError(ErrorCode::kStale, what + ": the pointer is NULL");
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uint64_t>(data);
+  if (bytes > UINT64_MAX - begin)
+    return MakeError(ErrorCode::kStale, what + ": the memory ends past the address space");
+  constexpr uint64_t kPagesAtOnce = 64 * kKiB;
+  std::vector<unsigned char> states(kPagesAtOnce);
+  const uint64_t end = begin + bytes;
+  for (uint64_t at = AlignDown(begin, page); at < end; at += kPagesAtOnce * page) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that is asked about, not used
+    if (mincore(reinterpret_cast<void*>(at), std::min(end - at, kPagesAtOnce * page), states.data()) != 0) {
+      return MakeError(ErrorCode::kStale, what + ": its memory of " + std::to_string(bytes) +
+                                              " bytes is not mapped, or not all of it; was it freed?");
+    }
+  }
+  return {};
+}
+
+Result<Layout> MakeLayout(const cairnfs_save_request& request, Devices& devices) {
+  Layout layout;
+  if (request.file_bytes > kFileSizeMax) {
+    return InvalidArgument("file_bytes is " + std::to_string(request.file_bytes) + ", and at most " +
+                           std::to_string(kFileSizeMax) + " is possible");
+  }
+  if (request.segments == nullptr && request.segment_count > 0) {
+    return InvalidArgument("segments is NULL and segment_count is not 0");
+  }
+  if (request.segment_count >= Block::kLiteral) return InvalidArgument("too many segments");
+  CAIRNFS_ASSIGN_OR_RETURN(auto streams, StreamsByDevice(request.streams, request.stream_count));
+  layout.file_bytes = request.file_bytes;
+  std::vector<size_t> order;
+  std::unordered_set<std::string_view> names;
+  for (size_t i = 0; i < request.segment_count; i++) {
+    const cairnfs_segment& segment = request.segments[i];
+    const std::string what = NameOfSegment(segment, i);
+    CAIRNFS_RETURN_IF_ERROR(CheckSegment(segment, request.file_bytes, what));
+    if (segment.kind == CAIRNFS_TENSOR && !names.insert(segment.name).second) {
+      return InvalidArgument(what + ": there are two tensors of that name");
+    }
+    if (segment.bytes == 0) continue;
+    CAIRNFS_RETURN_IF_ERROR(segment.device == CAIRNFS_HOST ? CheckHostMemory(segment.data, segment.bytes, what)
+                                                           : CheckDeviceMemory(segment, devices, what));
+    order.push_back(i);
+  }
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return request.segments[a].offset < request.segments[b].offset; });
+  for (size_t i = 0; i < order.size(); i++) {
+    const cairnfs_segment& segment = request.segments[order[i]];
+    if (i > 0) {
+      const cairnfs_segment& before = request.segments[order[i - 1]];
+      if (before.offset + before.bytes > segment.offset) {
+        return InvalidArgument(NameOfSegment(segment, order[i]) + " overlaps " + NameOfSegment(before, order[i - 1]) +
+                               " in the file, at offset " + std::to_string(segment.offset));
+      }
+    }
+    if (segment.kind == CAIRNFS_TENSOR) {
+      AddTensor(segment, layout);
+      if (segment.device != CAIRNFS_HOST) layout.streams.emplace(segment.device, streams[segment.device]);
+    } else {
+      AddLiteral(segment, layout);
+    }
+  }
+  return layout;
+}
+
+std::vector<Span> MakeSpans(const Layout& layout, SpanKind kind, bool reused, uint64_t bytes_max) {
+  std::vector<Span> spans;
+  // A literal goes with the block before it, else with the one behind it; without any with the host's.
+  const auto kind_of = [&](uint64_t at) {
+    const auto& blocks = layout.blocks;
+    const auto plain = [&](uint64_t i) {
+      return blocks[i].device == CAIRNFS_HOST ? SpanKind::kHost : SpanKind::kDevice;
+    };
+    if (blocks[at].tensor != Block::kLiteral) return plain(at);
+    for (uint64_t i = at; i-- > 0;) {
+      if (blocks[i].tensor != Block::kLiteral) return plain(i);
+    }
+    for (uint64_t i = at + 1; i < blocks.size(); i++) {
+      if (blocks[i].tensor != Block::kLiteral) return plain(i);
+    }
+    return SpanKind::kHost;
+  };
+  int32_t device = CAIRNFS_HOST;  // of the span that is being made
+  for (uint64_t i = 0; i < layout.blocks.size(); i++) {
+    const Block& block = layout.blocks[i];
+    if (block.is_reused != reused || kind_of(i) != kind) continue;
+    const bool fits_memory =
+        block.device == CAIRNFS_HOST || device == CAIRNFS_HOST || device == block.device || spans.empty();
+    if (!spans.empty() && fits_memory && spans.back().first + spans.back().count == i &&
+        layout.blocks[i - 1].offset + layout.blocks[i - 1].bytes == block.offset &&
+        spans.back().bytes + block.bytes <= bytes_max) {
+      spans.back().count++;
+      spans.back().bytes += block.bytes;
+      if (block.device != CAIRNFS_HOST) device = block.device;
+    } else {
+      spans.push_back({i, 1, block.bytes});
+      device = block.device;
+    }
+  }
+  return spans;
+}
+
+}  // namespace cairnfs::client

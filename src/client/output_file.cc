@@ -1,0 +1,102 @@
+#include "client/output_file.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/failpoint.h"
+#include "base/hex.h"
+#include "base/random_bytes.h"
+#include "client/errors.h"
+
+namespace cairnfs::client {
+namespace {
+
+Failpoint before_sync("client.before_sync", Failpoint::Kind::kSkippable);
+Failpoint before_rename("client.before_rename", Failpoint::Kind::kKill);
+Failpoint after_rename("client.after_rename", Failpoint::Kind::kKill);
+
+}  // namespace
+
+Result<std::unique_ptr<OutputFile>> OutputFile::Create(const Options& options) {
+  std::unique_ptr<OutputFile> file(new OutputFile(options.path));
+  CAIRNFS_RETURN_IF_ERROR(file->Open(options));
+  return file;
+}
+
+Status OutputFile::Open(const Options& options) {
+  const size_t slash = path_.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
+  name_ = slash == std::string::npos ? path_ : path_.substr(slash + 1);
+  directory_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory_ < 0) return FileError(errno, path_ + ": its directory " + folder);
+  const std::string name = name_ + ".tmp-" + ToHex(RandomBytes(8));
+  descriptor_ =
+      openat(directory_, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, options.mode == 0 ? 0666 : options.mode);
+  if (descriptor_ < 0) return FileError(errno, path_ + ".tmp-...: cannot be made");
+  temporary_name_ = name;
+  look_ = openat(directory_, name.c_str(), O_RDONLY | O_CLOEXEC);
+  // The mode may not let even its owner read it.
+  if (look_ < 0) look_ = dup(descriptor_);
+  if (look_ < 0) return FileError(errno, path_ + ".tmp-...: cannot be opened");
+  if (ftruncate(descriptor_, static_cast<off_t>(options.bytes)) != 0) {
+    return FileError(errno, path_ + ".tmp-...: cannot have " + std::to_string(options.bytes) + " bytes");
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(created_, IdentityOf(look_, path_));
+  return {};
+}
+
+OutputFile::~OutputFile() {
+  if (!temporary_name_.empty()) unlinkat(directory_, temporary_name_.c_str(), 0);
+  for (const int descriptor : {descriptor_, look_, directory_}) {
+    if (descriptor >= 0) close(descriptor);
+  }
+}
+
+Status OutputFile::Write(const std::byte* data, uint64_t bytes, uint64_t offset) {
+  constexpr uint64_t kBytesAtOnce = kGiB;
+  while (bytes > 0) {
+    const ssize_t written = pwrite(descriptor_, data, std::min(bytes, kBytesAtOnce), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return FileError(written < 0 ? errno : EIO, path_ + ": cannot be written");
+    data += written;
+    offset += static_cast<uint64_t>(written);
+    bytes -= static_cast<uint64_t>(written);
+  }
+  return {};
+}
+
+Status OutputFile::Publish() {
+  if (!before_sync.PassOrSkip() && fsync(descriptor_) != 0) return FileError(errno, path_ + ": cannot be made durable");
+  const int closed = close(descriptor_);
+  descriptor_ = -1;
+  if (closed != 0 && errno != EINTR) return FileError(errno, path_ + ": cannot be made durable");
+  CAIRNFS_ASSIGN_OR_RETURN(written_, IdentityOf(look_, path_));
+  is_settled_ = WaitPast(written_.mtime);
+  before_rename.Pass();
+  if (renameat(directory_, temporary_name_.c_str(), directory_, name_.c_str()) != 0) {
+    return FileError(errno, path_ + ": cannot be put in its place");
+  }
+  temporary_name_.clear();
+  after_rename.Pass();
+  if (fsync(directory_) != 0) return FileError(errno, path_ + ": is there, but its name cannot be made durable");
+  return {};
+}
+
+std::optional<FileIdentity> OutputFile::Look() {
+  const Result<FileIdentity> renamed = IdentityOf(look_, path_);
+  if (!renamed.ok() || !is_settled_ || !WaitPast(renamed->ctime)) return std::nullopt;
+  const Result<FileIdentity> now = IdentityOf(look_, path_);
+  if (!now.ok() || *now != *renamed) return std::nullopt;
+  FileIdentity expected = *now;
+  expected.ctime = written_.ctime;  // the rename sets it
+  if (expected != written_) return std::nullopt;
+  // A file system with ticks of a second or more.
+  if (now->mtime.nanoseconds == 0 && now->ctime.nanoseconds == 0) return std::nullopt;
+  return *now;
+}
+
+}  // namespace cairnfs::client

@@ -1,0 +1,76 @@
+#include "client/ring.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "base/types.h"
+
+namespace cairnfs::client {
+
+Ring::~Ring() {
+  if (buffer_ != nullptr) devices_.FreePinned(buffer_, bytes_);
+}
+
+Status Ring::Reserve(uint64_t bytes) {
+  bytes = AlignUp(bytes, kAlignment);
+  if (bytes <= bytes_) return {};
+  if (buffer_ != nullptr) devices_.FreePinned(buffer_, bytes_);
+  buffer_ = nullptr;
+  bytes_ = 0;
+  CAIRNFS_ASSIGN_OR_RETURN(void* memory, devices_.AllocatePinned(bytes));
+  buffer_ = static_cast<std::byte*>(memory);
+  bytes_ = bytes;
+  return {};
+}
+
+std::byte* Ring::TakeNow(uint64_t bytes) {
+  bytes = AlignUp(std::max<uint64_t>(bytes, 1), kAlignment);
+  uint64_t begin = 0;
+  if (!pieces_.empty()) {
+    const uint64_t head = pieces_.back().end;
+    const uint64_t tail = pieces_.front().begin;
+    // Given out is [tail, head), or [tail, the end) and [0, head) when the last piece lies before the first.
+    if (pieces_.back().begin >= tail) {
+      if (head + bytes <= bytes_) {
+        begin = head;
+      } else if (bytes > tail) {
+        return nullptr;
+      }
+    } else if (head + bytes <= tail) {
+      begin = head;
+    } else {
+      return nullptr;
+    }
+  } else if (bytes > bytes_) {
+    return nullptr;
+  }
+  pieces_.push_back({begin, begin + bytes, false});
+  return buffer_ + begin;
+}
+
+std::byte* Ring::Take(uint64_t bytes) {
+  assert(AlignUp(bytes, kAlignment) <= bytes_ / 2);
+  MutexLock lock(mutex_);
+  for (;;) {
+    if (std::byte* piece = TakeNow(bytes)) return piece;
+    changed_.Wait(mutex_);
+  }
+}
+
+std::byte* Ring::TryTake(uint64_t bytes) {
+  MutexLock lock(mutex_);
+  return TakeNow(bytes);
+}
+
+void Ring::Give(const std::byte* piece) {
+  const auto begin = static_cast<uint64_t>(piece - buffer_);
+  MutexLock lock(mutex_);
+  const auto found = std::find_if(pieces_.begin(), pieces_.end(),
+                                  [&](const Piece& other) { return other.begin == begin && !other.is_back; });
+  assert(found != pieces_.end());
+  found->is_back = true;
+  while (!pieces_.empty() && pieces_.front().is_back) pieces_.pop_front();
+  changed_.NotifyAll();
+}
+
+}  // namespace cairnfs::client

@@ -1,0 +1,48 @@
+// Memory between a source and a file, given out piece by piece from one buffer, in the order of a ring: pieces come
+// back in any order, and their room is free again when all that were given out before them are back.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "base/result.h"
+#include "base/thread_annotations.h"
+#include "client/device.h"
+
+namespace cairnfs::client {
+
+class Ring {
+ public:
+  static constexpr uint64_t kAlignment = 4096;  // of every piece
+
+  explicit Ring(Devices& devices) : devices_(devices) {}
+  ~Ring();  // REQUIRES: all pieces are back.
+  Ring(const Ring&) = delete;
+
+  // Makes the buffer as large as that if it is smaller. kExhausted. REQUIRES: all pieces are back.
+  Status Reserve(uint64_t bytes);
+  uint64_t bytes() const { return bytes_; }
+
+  // Waits until there is room: until pieces come back, which those who have them always give. Any thread. REQUIRES:
+  // bytes <= bytes() / 2.
+  std::byte* Take(uint64_t bytes);
+  // Null where there is no room now. Any thread. REQUIRES: bytes <= bytes().
+  std::byte* TryTake(uint64_t bytes);
+  void Give(const std::byte* piece);  // any thread
+
+ private:
+  struct Piece {
+    uint64_t begin, end;
+    bool is_back;
+  };
+  std::byte* TakeNow(uint64_t bytes) REQUIRES_LOCK(mutex_);
+
+  Devices& devices_;
+  std::byte* buffer_ = nullptr;  // changed by Reserve alone
+  uint64_t bytes_ = 0;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Piece> pieces_ GUARDED_BY(mutex_);  // in the order they were given out; at most bytes_ / kAlignment
+};
+
+}  // namespace cairnfs::client

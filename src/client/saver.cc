@@ -1,0 +1,135 @@
+#include "client/saver.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "client/errors.h"
+
+namespace cairnfs::client {
+namespace {
+
+constexpr uint64_t kHostRingBytes = 64 * kMiB;
+constexpr uint64_t kRingBytesMin = 8 * kMiB;
+constexpr uint32_t kCopiesInFlight = 4;
+
+uint64_t MachineMemory() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+Status CheckOptions(uint32_t threads, uint64_t ring_bytes, uint32_t copies_in_flight, const char* threads_name) {
+  if (threads > 256) {
+    return InvalidArgument(std::string(threads_name) + " is " + std::to_string(threads) +
+                           ", and at most 256 is possible");
+  }
+  if (ring_bytes != 0 && ring_bytes < 2 * uint64_t{kBlockBytes}) {
+    return InvalidArgument("ring_bytes is " + std::to_string(ring_bytes) + ", and at least " +
+                           std::to_string(2 * kBlockBytes) + " (two blocks) is needed");
+  }
+  if (copies_in_flight > 64) {
+    return InvalidArgument("copies_in_flight is " + std::to_string(copies_in_flight) + ", and at most 64 is possible");
+  }
+  return {};
+}
+
+Result<std::string> AbsolutePath(const char* path, const char* what) {
+  if (path == nullptr || path[0] == '\0') return InvalidArgument(std::string(what) + " is NULL or empty");
+  std::string text = path;
+  if (text.back() == '/') return InvalidArgument(std::string(what) + " '" + text + "' ends with '/': it names no file");
+  if (text.front() == '/') return text;
+  std::error_code error;
+  const std::string folder = std::filesystem::current_path(error).string();
+  if (error) return FileError(error.value(), std::string(what) + " '" + text + "': the working directory");
+  return folder + "/" + text;
+}
+
+Result<std::unique_ptr<Saver>> Saver::Open(const cairnfs_saver_options& options, Devices& devices) {
+  CAIRNFS_RETURN_IF_ERROR(CheckOptions(options.writers, options.ring_bytes, options.copies_in_flight, "writers"));
+  if (options.snapshot > CAIRNFS_SNAPSHOT_DEVICE) {
+    return InvalidArgument("snapshot is " + std::to_string(options.snapshot) + ", which is none of cairnfs_snapshot");
+  }
+  return std::unique_ptr<Saver>(new Saver(options, devices));
+}
+
+Saver::Saver(const cairnfs_saver_options& options, Devices& devices)
+    : options_(options), writers_(ThreadsOf(options.writers)), devices_(devices), ring_(devices) {}
+
+Saver::~Saver() {
+  MutexLock lock(mutex_);
+  AwaitEarlier();
+}
+
+void Saver::AwaitEarlier() {
+  if (job_.joinable()) job_.join();
+}
+
+Status Saver::ReserveMemory(const Layout& layout) {
+  scratch_.resize(writers_);
+  for (auto& scratch : scratch_) scratch.resize(kHostSpanBytes);
+  if (options_.ring_bytes != 0) return ring_.Reserve(options_.ring_bytes);
+  uint64_t wanted = std::min(layout.device_tensor_bytes + kHostRingBytes, MachineMemory() / 4);
+  for (;;) {
+    const Status status = ring_.Reserve(std::max(wanted, kRingBytesMin));
+    if (status.ok() || status.error().code != ErrorCode::kExhausted || wanted <= kRingBytesMin) return status;
+    wanted /= 2;
+  }
+}
+
+Status Saver::BeginDevices(Layout& layout, bool has_base) {
+  for (const auto& [number, stream] : layout.streams) {
+    auto& side = sides_[number];
+    if (side == nullptr) {
+      const Result<Device*> device = devices_.Get(number);
+      if (!device.ok()) return device.error();
+      side = std::make_unique<DeviceSide>(devices_, **device, number);
+    }
+    const DeviceSide::Options options{stream, has_base && fingerprints_.has_value() ? &*fingerprints_ : nullptr,
+                                      options_.snapshot == CAIRNFS_SNAPSHOT_DEVICE,
+                                      options_.copies_in_flight == 0 ? kCopiesInFlight : options_.copies_in_flight};
+    CAIRNFS_RETURN_IF_ERROR(side->Begin(layout, options));
+  }
+  return {};
+}
+
+void Saver::FinishDevices(const Layout& layout) {
+  for (const auto& [number, stream] : layout.streams) {
+    if (sides_[number] != nullptr) sides_[number]->Finish();
+  }
+}
+
+Result<std::shared_ptr<SaveOutcome>> Saver::Start(const cairnfs_save_request& request) {
+  auto outcome = std::make_shared<SaveOutcome>();
+  SaveJob::Options options{{}, std::nullopt, request.mode, writers_, options_.snapshot == CAIRNFS_SNAPSHOT_DEVICE};
+  CAIRNFS_ASSIGN_OR_RETURN(options.path, AbsolutePath(request.path, "path"));
+  if (request.base != nullptr) {
+    CAIRNFS_ASSIGN_OR_RETURN(options.base, AbsolutePath(request.base, "base"));
+  }
+  if ((request.mode & ~0777U) != 0) return InvalidArgument("mode has bits beyond 0777");
+  MutexLock lock(mutex_);
+  AwaitEarlier();
+  CAIRNFS_ASSIGN_OR_RETURN(Layout layout, MakeLayout(request, devices_));
+  CAIRNFS_RETURN_IF_ERROR(ReserveMemory(layout));
+  const Status begun = BeginDevices(layout, request.base != nullptr);
+  if (!begun.ok()) {
+    FinishDevices(layout);
+    return begun.error();
+  }
+  auto job = std::make_shared<SaveJob>(std::move(layout), std::move(options),
+                                       SaveParts{ring_, scratch_, sides_, fingerprints_}, outcome);
+  auto started = StartThread([this, job] {
+    SaveJob::Ending ending = job->Run();
+    if (ending.is_saved) fingerprints_ = std::move(ending.fingerprints);
+  });
+  if (!started.ok()) {
+    for (const auto& [number, side] : sides_) side->Finish();
+    return started.error();
+  }
+  job_ = std::move(*started);
+  return outcome;
+}
+
+}  // namespace cairnfs::client

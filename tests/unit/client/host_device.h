@@ -1,0 +1,56 @@
+// Devices in memory of the host: their memory is the host's, work on a stream is done at once, and the kernels are those
+// of CUDA, run one thread after another. What a caller may do with memory of a device is checked.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "client/device.h"
+
+namespace cairnfs::client {
+
+class HostDevice final : public Device {
+ public:
+  ~HostDevice() override;
+  Status CheckMemory(const void* data, uint64_t bytes, const std::string& what) override;
+  Result<void*> Allocate(uint64_t bytes) override;
+  void Free(void* memory) override;
+  Result<StreamHandle> NewStream() override;
+  void DeleteStream(StreamHandle stream) override;
+  Status WaitForStream(StreamHandle) override { return {}; }
+  Result<EventHandle> Record(StreamHandle) override;
+  Status StreamWaits(StreamHandle, EventHandle) override { return {}; }
+  Status WaitForEvent(EventHandle) override { return {}; }
+  void DeleteEvent(EventHandle event) override;
+  Status CopyToHost(void* to, const void* from, uint64_t bytes, StreamHandle stream) override;
+  Status CopyToDevice(void* to, const void* from, uint64_t bytes, StreamHandle stream) override;
+  Status CopyOnDevice(void* to, const void* from, uint64_t bytes, StreamHandle stream) override;
+  Status SetToZero(void* memory, uint64_t bytes, StreamHandle stream) override;
+  Status Fingerprint(const FingerprintJob& job, StreamHandle stream) override;
+
+  std::atomic<uint64_t> room_bytes = UINT64_MAX;      // what Allocate still gives
+  std::atomic<int64_t> copies_until_failure = -1;     // then CopyToHost fails; negative: never
+  std::atomic<int64_t> handles = 0;                   // streams and events that were not deleted
+  std::atomic<uint64_t> bytes_to_host = 0;
+
+ private:
+  bool Has(const void* data, uint64_t bytes);
+  std::mutex mutex_;
+  std::map<const std::byte*, uint64_t> memory_;
+};
+
+// Two devices.
+class HostDevices final : public Devices {
+ public:
+  Result<int32_t> Count() override { return 2; }
+  Result<Device*> Get(int32_t number) override;
+  Result<void*> AllocatePinned(uint64_t bytes) override;
+  void FreePinned(void* memory, uint64_t bytes) override;
+  HostDevice devices[2];
+  std::atomic<uint64_t> pinned_max = UINT64_MAX;
+  std::atomic<int64_t> pinned_bytes = 0;
+};
+
+}  // namespace cairnfs::client
