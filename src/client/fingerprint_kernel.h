@@ -105,7 +105,7 @@ CAIRNFS_KERNEL_FUNCTION void LoadRows(uint32_t thread, uint32_t step, const unsi
     const uint32_t row = number / kUnitsPerRow;
     const uint32_t unit = number % kUnitsPerRow;
     const uint32_t at = row * blake3::kChunkBytes + step * kRowBytes + unit * 16;
-    if (at >= tile_bytes) continue;
+    if (at / blake3::kInputBytes * blake3::kInputBytes >= tile_bytes) continue;  // an input is filled up with zeros
     *reinterpret_cast<Unit*>(shared.words + PlaceOfUnit(row, unit) * 4) = LoadUnit(tile, at, tile_bytes);
   }
 }

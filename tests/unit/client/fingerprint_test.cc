@@ -48,8 +48,8 @@ std::vector<Digest> DeviceDigests(HostDevice& device, const std::byte* data, uin
 std::vector<size_t> Lengths() {
   std::vector<size_t> lengths;
   for (size_t around : {size_t{1}, size_t{64}, size_t{128}, size_t{1024}, size_t{2048}, size_t{3072}, size_t{4096},
-                        size_t{17408}, size_t{65536}, size_t{kTileBytes}, size_t{3 * kTileBytes},
-                        size_t{kBlockBytes}, size_t{kBlockBytes + 5 * kTileBytes}}) {
+                        size_t{17408}, size_t{65536}, size_t{kTileBytes}, size_t{3 * kTileBytes}, size_t{kBlockBytes},
+                        size_t{kBlockBytes + 5 * kTileBytes}}) {
     for (size_t length = around > 3 ? around - 3 : 1; length <= around + 3; length++) lengths.push_back(length);
   }
   return lengths;
@@ -100,17 +100,18 @@ TEST(Fingerprint, BitsSayWhichBlocksChanged) {
   auto third = VectorInput(2 * kBlockBytes);
   std::vector<FingerprintTensor> tensors{
       {reinterpret_cast<unsigned char*>(first.data()), first.size(), 0, 3, 4, 0},
-      {reinterpret_cast<unsigned char*>(second.data()), second.size(), 4, 0, 0, 0},   // was not there
-      {reinterpret_cast<unsigned char*>(third.data()), third.size(), 5, 0, 1, 0}};    // has grown
+      {reinterpret_cast<unsigned char*>(second.data()), second.size(), 4, 0, 0, 0},  // was not there
+      {reinterpret_cast<unsigned char*>(third.data()), third.size(), 5, 0, 1, 0}};   // has grown
   std::vector<uint32_t> values(7 * kTilesPerBlock * blake3::kValueWords);
   std::vector<Digest> digests(7);
   std::vector<Digest> old(7);
+  const auto* old_words = reinterpret_cast<const uint32_t*>(old.data());
   uint32_t bits = 0;
-  FingerprintJob job{tensors.data(), 3, 7, values.data(), nullptr, reinterpret_cast<uint32_t*>(digests.data()), nullptr};
+  FingerprintJob job{tensors.data(), 3, 7, values.data(), old_words, reinterpret_cast<uint32_t*>(digests.data()),
+                     nullptr};
   ASSERT_TRUE(device.Fingerprint(job, nullptr).ok());
   for (size_t i = 0; i < 4; i++) old[3 + i] = digests[i];
   old[0] = digests[5];
-  job.old_digests = reinterpret_cast<const uint32_t*>(old.data());
   job.changed_bits = &bits;
   ASSERT_TRUE(device.Fingerprint(job, nullptr).ok());
   EXPECT_EQ(bits, 0b1010000U);

@@ -1,5 +1,5 @@
-// Devices in memory of the host: their memory is the host's, work on a stream is done at once, and the kernels are those
-// of CUDA, run one thread after another. What a caller may do with memory of a device is checked.
+// Devices in memory of the host: their memory is the host's, work on a stream is done at once, and the kernels are
+// those of CUDA, run one thread after another. What a caller may do with memory of a device is checked.
 #pragma once
 
 #include <atomic>
@@ -30,9 +30,9 @@ class HostDevice final : public Device {
   Status SetToZero(void* memory, uint64_t bytes, StreamHandle stream) override;
   Status Fingerprint(const FingerprintJob& job, StreamHandle stream) override;
 
-  std::atomic<uint64_t> room_bytes = UINT64_MAX;      // what Allocate still gives
-  std::atomic<int64_t> copies_until_failure = -1;     // then CopyToHost fails; negative: never
-  std::atomic<int64_t> handles = 0;                   // streams and events that were not deleted
+  std::atomic<uint64_t> room_bytes = UINT64_MAX;   // what Allocate still gives
+  std::atomic<int64_t> copies_until_failure = -1;  // then CopyToHost fails; negative: never
+  std::atomic<int64_t> handles = 0;                // streams and events that were not deleted
   std::atomic<uint64_t> bytes_to_host = 0;
 
  private:

@@ -1,0 +1,72 @@
+// What a load reads, and what it refuses.
+#include "client/loader.h"
+#include "save_world.h"
+
+namespace cairnfs::client {
+namespace {
+
+class LoadTest : public SaveWorld {
+ protected:
+  LoadTest() {
+    TestTensor all = NewTensor("all", CAIRNFS_HOST, 11'000'003);
+    bytes_.assign(all.data, all.data + all.bytes);
+    std::ofstream(Path("file"), std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes_.data()), static_cast<std::streamsize>(bytes_.size()));
+  }
+  Status ReadInto(std::vector<cairnfs_read> reads, const std::string& path) {
+    cairnfs_loader_options options = {};
+    options.ring_bytes = 2 * kBlockBytes;
+    auto loader = Loader::Open(options, devices_);
+    if (!loader.ok()) return loader.error();
+    cairnfs_load_request request = {};
+    request.path = path.c_str();
+    request.reads = reads.data();
+    request.read_count = reads.size();
+    return (*loader)->Load(request);
+  }
+  std::vector<std::byte> bytes_;
+};
+
+TEST_F(LoadTest, RangesToEachKindOfMemory) {
+  TestTensor host = NewTensor("host", CAIRNFS_HOST, 5'000'000);
+  TestTensor one = NewTensor("one", 0, 6'000'000);
+  TestTensor two = NewTensor("two", 1, 3);
+  const Status status = ReadInto({{1, host.bytes, host.data, CAIRNFS_HOST, 0, "host"},
+                                  {bytes_.size() - one.bytes, one.bytes, one.data, 0, 0, nullptr},
+                                  {7, two.bytes, two.data, 1, 0, nullptr},
+                                  {bytes_.size(), 0, nullptr, CAIRNFS_HOST, 0, nullptr}},
+                                 Path("file"));
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  EXPECT_EQ(std::memcmp(host.data, &bytes_[1], host.bytes), 0);
+  EXPECT_EQ(std::memcmp(one.data, &bytes_[bytes_.size() - one.bytes], one.bytes), 0);
+  EXPECT_EQ(std::memcmp(two.data, &bytes_[7], two.bytes), 0);
+  EXPECT_EQ(devices_.devices[0].handles, 0);
+  EXPECT_EQ(devices_.pinned_bytes, 0);
+}
+
+TEST_F(LoadTest, Refusals) {
+  TestTensor host = NewTensor("host", CAIRNFS_HOST, 100);
+  const auto code = [&](const cairnfs_read& read, const std::string& path) {
+    const Status status = ReadInto({read}, path);
+    EXPECT_FALSE(status.ok());
+    if (status.ok()) return ErrorCode::kFailed;
+    EXPECT_NE(status.error().message.find(path), std::string::npos) << status.error().message;
+    return status.error().code;
+  };
+  const std::string file = Path("file");
+  EXPECT_EQ(code({bytes_.size(), 1, host.data, CAIRNFS_HOST, 0, "x"}, file), ErrorCode::kCorrupt);
+  EXPECT_EQ(code({UINT64_MAX, 2, host.data, CAIRNFS_HOST, 0, "x"}, file), ErrorCode::kCorrupt);
+  EXPECT_EQ(code({0, 1, nullptr, CAIRNFS_HOST, 0, "x"}, file), ErrorCode::kStale);
+  EXPECT_EQ(code({0, 1, host.data, 0, 0, "x"}, file), ErrorCode::kStale);
+  EXPECT_EQ(code({0, 1, host.data, 7, 0, "x"}, file), ErrorCode::kUnavailable);
+  EXPECT_EQ(code({0, 1, host.data, -2, 0, "x"}, file), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({0, 1, host.data, CAIRNFS_HOST, 0, "x"}, Path("none")), ErrorCode::kNotFound);
+  EXPECT_EQ(code({0, 1, host.data, CAIRNFS_HOST, 0, "x"}, folder_), ErrorCode::kIsDirectory);
+  const Status overlap =
+      ReadInto({{0, 60, host.data, CAIRNFS_HOST, 0, "x"}, {0, 60, host.data + 59, CAIRNFS_HOST, 0, "y"}}, file);
+  ASSERT_FALSE(overlap.ok());
+  EXPECT_EQ(overlap.error().code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace cairnfs::client
