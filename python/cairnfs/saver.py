@@ -1,0 +1,240 @@
+"""Saving: a Saver keeps what the next save of a series needs, and each save has a future."""
+
+import concurrent.futures
+import ctypes
+import dataclasses
+import os
+import threading
+
+from . import _abi, errors, safetensors
+
+
+@dataclasses.dataclass(frozen=True)
+class SaveResult:
+    """What a save did; sizes in bytes, times in seconds from the beginning of the save."""
+
+    path: str
+    base_use: str  # one of cairnfs.BASE_USES; "used" and "not asked" are as wanted, else every byte was written
+    base_text: str  # why the base was not used, and which
+    file_bytes: int
+    bytes_written: int
+    bytes_reused: int  # taken from the base
+    bytes_over_bus: int  # between devices and host
+    blocks: int
+    blocks_changed: int
+    source_seconds: float  # until the tensors could be changed again
+    durable_seconds: float
+    ring_bytes: int
+    snapshot: str
+
+
+class SaveFuture(concurrent.futures.Future):
+    """Done when the file is durable under its name: then result() is a SaveResult. It cannot be cancelled."""
+
+
+class _Series:
+    """What the threads of a Saver's saves share with it: they may outlive it."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.error = None  # of a save_async, to be raised at the next save
+        self.last_path = None
+
+
+def _absolute(what, path):
+    """The path in bytes, whatever the current directory will be."""
+    try:
+        encoded = os.fsencode(path)
+    except TypeError:
+        raise errors.InvalidError(f"{what} is a {type(path).__name__}, not a path") from None
+    if not encoded or b"\0" in encoded:
+        raise errors.InvalidError(f"{what} {path!r} is no path")
+    return os.path.join(os.getcwdb(), encoded)
+
+
+class _Running:
+    """A save that was started. Its thread is no daemon: the interpreter ends after the file is durable."""
+
+    def __init__(self, handle, path, sources, series, keeps_error):
+        self._handle, self._path, self._sources = handle, path, sources
+        self._series, self._keeps_error = series, keeps_error
+        self.future = SaveFuture()
+        self.future.set_running_or_notify_cancel()
+        self.source_is_free = threading.Event()
+        self.has_ended = threading.Event()
+        try:
+            threading.Thread(target=self._follow, name="cairnfs-save").start()
+        except RuntimeError:  # no more threads: the caller is held until the end
+            self._follow()
+
+    def _follow(self):
+        library = _abi.library()
+        library.cairnfs_save_wait_source(self._handle, -1, None)
+        self._sources.clear()
+        self.source_is_free.set()
+        result, failure = _abi.sized(_abi.SaveResult), None
+        try:
+            _abi.call("cairnfs_save_wait", self._handle, -1, ctypes.byref(result))
+        except errors.Error as error:
+            failure = error
+        library.cairnfs_save_release(self._handle)
+        with self._series.lock:
+            if failure is None:
+                self._series.last_path = self._path
+            elif self._keeps_error:
+                self._series.error = failure
+        self.has_ended.set()
+        if failure is None:
+            self.future.set_result(_result_of(self._path, result))
+        else:
+            self.future.set_exception(failure)
+
+
+def _result_of(path, result):
+    return SaveResult(
+        path=path,
+        base_use=_abi.BASE_USES[result.base_use],
+        base_text=result.base_text.decode("utf-8", "replace"),
+        file_bytes=result.file_bytes,
+        bytes_written=result.bytes_written,
+        bytes_reused=result.bytes_reused,
+        bytes_over_bus=result.bytes_over_bus,
+        blocks=result.blocks,
+        blocks_changed=result.blocks_changed,
+        source_seconds=result.source_ns / 1e9,
+        durable_seconds=result.durable_ns / 1e9,
+        ring_bytes=result.ring_bytes,
+        snapshot=next(name for name, value in _abi.SNAPSHOTS.items() if value == result.snapshot),
+    )
+
+
+class Saver:
+    """Saves a series of files, each of which can take what did not change from the one before.
+
+    It keeps memory between saves: the ring through which bytes pass, and 32 bytes for each MiB of tensors. Use one Saver
+    for one series (one model on one rank). Saves of one Saver run one after the other; any thread may call it.
+
+    writers           threads that hash and write; 0: 4, or the number of processors if that is less
+    ring_bytes        memory between tensors and file; 0: see cairnfs/client.h
+    copies_in_flight  streams per device; 0: 4
+    snapshot          "none", or "device": copy on the device first, and hold the caller only for that
+    """
+
+    def __init__(self, *, writers=0, ring_bytes=0, copies_in_flight=0, snapshot="none"):
+        self._handle = None
+        if snapshot not in _abi.SNAPSHOTS:
+            raise errors.InvalidError(f"snapshot is {snapshot!r}; it can be 'none' or 'device'")
+        for name, value, limit in (
+            ("writers", writers, 1 << 32),
+            ("ring_bytes", ring_bytes, 1 << 64),
+            ("copies_in_flight", copies_in_flight, 1 << 32),
+        ):
+            if not isinstance(value, int) or not 0 <= value < limit:
+                raise errors.InvalidError(f"{name} is {value!r}; it is a number from 0 on")
+        options = _abi.sized(
+            _abi.SaverOptions,
+            writers=writers,
+            ring_bytes=ring_bytes,
+            copies_in_flight=copies_in_flight,
+            snapshot=_abi.SNAPSHOTS[snapshot],
+        )
+        handle = ctypes.c_void_p()
+        _abi.call("cairnfs_saver_open", ctypes.byref(options), ctypes.byref(handle))
+        self._handle, self._pid = handle, os.getpid()
+        self._series = _Series()
+        self._start_lock = threading.Lock()
+        self._running = None
+
+    @property
+    def last_path(self):
+        """The path of the last save that succeeded, as an absolute one; None before the first."""
+        with self._series.lock:
+            return self._series.last_path
+
+    def save(self, tensors, path, base=None, *, metadata=None, mode=0):
+        """Writes {name: numpy array or DLPack object} as a safetensors file, and returns when it is durable.
+
+        path      replaced if it is there; a failure leaves it as it was
+        base      the file of this Saver's last save, by whatever path it has now: what did not change comes from it;
+                  None: every byte is written
+        metadata  {string: string} for the file's header
+        mode      permission bits before the umask; 0: 0o666
+        Returns a SaveResult. Raises errors.Error.
+        """
+        return self._finish(self._submit(safetensors.layout_of(tensors, metadata), path, base, mode, {}, False))
+
+    def save_async(self, tensors, path, base=None, *, metadata=None, mode=0):
+        """As save, but returns as soon as the tensors may change again, with a SaveFuture.
+
+        An error is raised by the future, and once more by the next save of this Saver, before that begins: a loop that
+        never looks at its futures does not go on unsaved."""
+        return self._release(self._submit(safetensors.layout_of(tensors, metadata), path, base, mode, {}, True))
+
+    def close(self):
+        """Waits for a save that runs, and frees the memory. No save can follow."""
+        with self._start_lock:
+            handle, self._handle = self._handle, None
+            if handle is None or self._pid != os.getpid():
+                return
+            if self._running is not None:
+                self._running.has_ended.wait()
+            _abi.library().cairnfs_saver_close(handle)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        # A child of fork(2) has none of the library's threads: it must not wait for them.
+        if getattr(self, "_handle", None) is not None and self._pid == os.getpid():
+            _abi.library().cairnfs_saver_close(self._handle)
+
+    def _raise_earlier(self):
+        with self._series.lock:
+            error, self._series.error = self._series.error, None
+        if error is not None:
+            text = f"a save that was begun before failed: {error}; nothing was begun now"
+            if error.code is None:
+                raise type(error)(text) from error
+            raise errors.from_code(error.code, text, error.system_errno) from error
+
+    def _submit(self, layout, path, base, mode, streams, keeps_error):
+        """Starts a save of a layout; a _Running."""
+        path_bytes = _absolute("path", path)
+        base_bytes = None if base is None else _absolute("base", base)
+        with self._start_lock:
+            if self._handle is None:
+                raise errors.InvalidError("this Saver is closed")
+            if self._pid != os.getpid():
+                raise errors.InvalidError("this Saver was opened by the parent of this process; open another one")
+            if self._running is not None:
+                self._running.has_ended.wait()
+            self._raise_earlier()
+            segments, c_streams = layout.segments(), _abi.streams_of(streams)
+            request = _abi.sized(
+                _abi.SaveRequest,
+                mode=mode,
+                path=path_bytes,
+                base=base_bytes,
+                file_bytes=layout.file_bytes,
+                segments=segments,
+                segment_count=len(segments),
+                streams=c_streams,
+                stream_count=len(c_streams),
+            )
+            handle = ctypes.c_void_p()
+            _abi.call("cairnfs_save_start", self._handle, ctypes.byref(request), ctypes.byref(handle))
+            sources = [array.owner for _, array, _ in layout.tensors]
+            self._running = _Running(handle, os.fsdecode(path_bytes), sources, self._series, keeps_error)
+            return self._running
+
+    @staticmethod
+    def _finish(running):
+        return running.future.result()
+
+    @staticmethod
+    def _release(running):
+        running.source_is_free.wait()
+        return running.future

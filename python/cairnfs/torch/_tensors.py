@@ -1,0 +1,63 @@
+"""Torch tensors and storages as what the C ABI takes."""
+
+import torch
+
+from .. import _abi, errors
+from .._arrays import Array
+
+TORCH_DTYPES = {
+    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32,
+    "I64": torch.int64, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
+    "C64": torch.complex64, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+for _name, _attribute in (("U16", "uint16"), ("U32", "uint32"), ("U64", "uint64"), ("F8_E8M0", "float8_e8m0fnu")):
+    if hasattr(torch, _attribute):
+        TORCH_DTYPES[_name] = getattr(torch, _attribute)
+NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+
+
+def number_of(device):
+    """The C ABI's number of a torch.device that is the host or a CUDA device; None for others."""
+    if device.type == "cpu":
+        return _abi.HOST
+    if device.type != "cuda":
+        return None
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def streams_of(devices):
+    """{number: the current stream} of the CUDA devices among these numbers."""
+    return {number: torch.cuda.current_stream(number).cuda_stream for number in set(devices) if number != _abi.HOST}
+
+
+def of_storage(storage):
+    """The bytes of an UntypedStorage as an Array. One of a device that is not the host's or CUDA's is copied to the
+    host first."""
+    if number_of(storage.device) is None:
+        storage = storage.cpu()
+    size = storage.nbytes()
+    data = storage.data_ptr() if size > 0 else 0
+    return Array(data, size, (size,), "U8", number_of(storage.device), True, storage)
+
+
+def of_tensor(name, tensor):
+    """A contiguous tensor as an Array; an exception names it and what is wrong."""
+    if not isinstance(tensor, torch.Tensor):
+        raise errors.InvalidError(f"tensor '{name}' is a {type(tensor).__name__}, not a torch.Tensor")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise errors.InvalidError(f"tensor '{name}' has the layout {tensor.layout}; dense ones can be saved")
+    if tensor.dtype not in NAMES:
+        raise errors.DtypeError(f"tensor '{name}': dtype {tensor.dtype} has no name in the safetensors format")
+    number = number_of(tensor.device)
+    if number is None:
+        raise errors.InvalidError(f"tensor '{name}' lies on the device {tensor.device}; 'cpu' and 'cuda' are known")
+    if not tensor.is_contiguous():
+        raise errors.InvalidError(
+            f"tensor '{name}' is not contiguous: shape {tuple(tensor.shape)}, strides {tensor.stride()}; "
+            "use .contiguous()"
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise errors.InvalidError(f"tensor '{name}' is a view that conjugates or negates; use .resolve_conj().resolve_neg()")
+    size = tensor.numel() * tensor.element_size()
+    data = tensor.data_ptr() if size > 0 else 0
+    return Array(data, size, tuple(tensor.shape), NAMES[tensor.dtype], number, True, tensor)

@@ -1,0 +1,149 @@
+"""Loading into torch tensors, on any device."""
+
+import math
+
+import torch
+
+from .. import _abi, errors, fingerprints, loader as _loader, safetensors
+from . import _tensors, _zip
+
+
+def fingerprint(tensor):
+    """As cairnfs.fingerprint, of a contiguous torch tensor, on its device's current stream."""
+    array = _tensors.of_tensor("tensor", tensor)
+    return fingerprints.digests_of(array, _tensors.streams_of([array.device]).get(array.device))
+
+
+def load(path, device="cpu", names=None, slices=None, *, weights_only=True, loader=None):
+    """Reads a file of torch.save or of safetensors, of this package or not, with several threads.
+
+    Without `names` and `slices`: of torch.save the object that was saved, of safetensors {name: tensor}. With them:
+    {name: tensor} alone. Of torch.save the names are keys and indexes joined by dots, as in "model.layers.0.weight";
+    only dense, contiguous tensors have one, and a file with sparse ones can be loaded as a whole alone.
+
+    device        where the tensors go, of the host or CUDA; wherever they lay when they were saved
+    names         which tensors; None: all, or those of `slices`
+    slices        {name: slice or tuple of slices}: that part of a tensor alone
+    weights_only  as of torch.load
+    loader        a cairnfs.Loader whose memory is used again; None: one for this call
+    Raises cairnfs.Error: FormatError, TruncatedError, MissingTensorError, DtypeError, ...
+    """
+    device = torch.device(device)
+    if _tensors.number_of(device) is None:
+        raise errors.InvalidError(f"device is '{device}'; 'cpu' and 'cuda' are known")
+    with _loader.open_file(path) as file:
+        if file.read(4) != b"PK\x03\x04":
+            return _load_entries(path, file, safetensors.read_header(path, file)[0], device, names, slices, loader)
+        file.seek(0)
+        if names is None and not slices:
+            return _load_object(path, file, device, weights_only, loader)
+        entries = _entries(path, file, weights_only)
+        return _load_entries(path, file, entries, device, names, slices, loader)
+
+
+def _read(path, file, ranges, loader):
+    streams = _tensors.streams_of(each.device for each in ranges)
+    if loader is not None:
+        loader.read(path, file, ranges, streams)
+        return
+    with _loader.Loader() as own:
+        own.read(path, file, ranges, streams)
+
+
+def _load_entries(path, file, entries, device, names, slices, loader):
+    parts = _loader.choose(path, entries, names, slices)
+    for name in parts:
+        if entries[name].dtype not in _tensors.TORCH_DTYPES:
+            raise errors.DtypeError(f"tensor '{name}' is {entries[name].dtype}, which torch {torch.__version__} has not")
+    rows, ranges, number = {}, [], _tensors.number_of(device)
+    for name, part in parts.items():
+        rows[name] = torch.empty(part.rows_shape, dtype=_tensors.TORCH_DTYPES[entries[name].dtype], device=device)
+        ranges += _loader.ranges_of(part, rows[name].data_ptr(), number, name)
+    _read(path, file, ranges, loader)
+    return {name: rows[name] if part.inner is None else rows[name][part.inner].clone() for name, part in parts.items()}
+
+
+def _check_byteorder(path, small):
+    if small.get("byteorder", b"little") != b"little":
+        raise errors.FormatError(f"{path} was saved with the other byte order; use torch.load")
+
+
+def _unpickle(path, file, **options):
+    file.seek(0)
+    try:
+        return torch.load(file, **options)
+    except (EOFError, OSError, RuntimeError) as error:
+        raise errors.FormatError(f"{path} cannot be read: torch.load: {error}") from error
+
+
+def _filled_in_order(path, file):
+    """The Records of the storages that are not empty, in the order in which torch.load asks for a place for them."""
+    found, small = _zip.records(path, file)
+    if small.get("byteorder", b"little") != b"little":
+        raise errors.FormatError(f"{path} was saved with the other byte order; use torch.load")
+    try:
+        keys = _zip.keys_in_order(small["data.pkl"])
+    except Exception as error:  # whatever a pickle that is damaged leads to
+        raise errors.FormatError(f"{path}: its data.pkl cannot be read: {error!r}") from None
+    for key in keys:
+        if f"data/{key}" not in found:
+            raise errors.FormatError(f"{path} has no record data/{key}, which its data.pkl names")
+    return [(f"data/{key}", found[f"data/{key}"]) for key in keys if found[f"data/{key}"].bytes > 0]
+
+
+class _Places:
+    """Gives torch.load one of these storages after another, where it asks for a place by `map_location`."""
+
+    def __init__(self, path, storages, device):
+        self._path, self._pending, self._device = path, iter(storages), device
+
+    def __call__(self, storage, _location):
+        if storage.nbytes() == 0:
+            return torch.UntypedStorage(0, device=self._device)
+        ours = next(self._pending, None)
+        if ours is None or ours.nbytes() != storage.nbytes():
+            raise errors.FormatError(f"{self._path}: its data.pkl and its records say other sizes; use torch.load")
+        return ours
+
+
+def _unpickle(path, file, places, weights_only):
+    """The object, with the storages of _Places for its own."""
+    file.seek(0)
+    try:
+        with torch.serialization.skip_data():
+            return torch.load(file, map_location=places, weights_only=weights_only, mmap=False)
+    except (EOFError, OSError, RuntimeError) as error:
+        raise errors.FormatError(f"{path} cannot be read: torch.load: {error}") from error
+
+
+def _load_object(path, file, device, weights_only, loader):
+    records, number = _filled_in_order(path, file), _tensors.number_of(device)
+    storages = [torch.UntypedStorage(record.bytes, device=device) for _, record in records]
+    ranges = [
+        _loader.Range(record.offset, record.bytes, storage.data_ptr(), number, key)
+        for (key, record), storage in zip(records, storages)
+    ]
+    _read(path, file, ranges, loader)
+    return _unpickle(path, file, _Places(path, storages, device), weights_only)
+
+
+def _entries(path, file, weights_only):
+    """{name: Entry} of the dense, contiguous tensors in a file of torch.save."""
+    records = _filled_in_order(path, file)
+    # Tensors without memory show where they would lie in their storages.
+    storages = [torch.UntypedStorage(record.bytes, device="meta") for _, record in records]
+    try:
+        obj = _unpickle(path, file, _Places(path, storages, "meta"), weights_only)
+    except errors.FormatError as error:  # torch looks into sparse tensors while it loads them
+        raise errors.FormatError(f"{path}: tensors cannot be loaded one by one, load it whole: {error}") from error
+    places = {storage._cdata: record for storage, (_, record) in zip(storages, records)}  # pylint: disable=protected-access
+    entries = {}
+    for name, tensor in _zip.paths(obj):
+        if tensor.layout != torch.strided or tensor.dtype not in _tensors.NAMES or not tensor.is_contiguous():
+            continue
+        size, offset = math.prod(tensor.shape) * tensor.element_size(), 0
+        if size > 0:
+            record = places[tensor.untyped_storage()._cdata]  # pylint: disable=protected-access
+            offset = record.offset + tensor.storage_offset() * tensor.element_size()
+        entries[name] = safetensors.Entry(name, _tensors.NAMES[tensor.dtype], tuple(tensor.shape), offset, size)
+    return entries
