@@ -74,7 +74,8 @@ def layout_of(tensors, metadata=None):
 def _entry(path, name, value, begin, file_bytes):
     try:
         dtype, shape, (first, last) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
-        is_sound = all(isinstance(number, int) and number >= 0 for number in (*shape, first, last)) and first <= last
+        numbers = (*shape, first, last)
+        is_sound = isinstance(dtype, str) and all(isinstance(n, int) and n >= 0 for n in numbers) and first <= last
     except (KeyError, TypeError, ValueError):
         is_sound = False
     if not is_sound:

@@ -4,6 +4,7 @@ torch writes it itself, without the bytes of the storages (torch.serialization.s
 are put later. What is left out is their CRC-32: the records say 0, as after torch.serialization.set_crc32_options(False).
 torch.load does not read it."""
 
+import bisect
 import dataclasses
 import io
 import pickle
@@ -16,6 +17,36 @@ import torch
 from .. import errors
 from .._layout import Layout
 from . import _tensors
+
+
+class _Holed(io.RawIOBase):
+    """Reads what a _Sink kept, with zeros where bytes were left out."""
+
+    def __init__(self, sink):
+        super().__init__()
+        self._offsets, self._size, self._at = [offset for offset, _ in sink.written], sink.offset, 0
+        self._pieces = [data for _, data in sink.written]
+
+    def readable(self):
+        return True
+
+    def seekable(self):
+        return True
+
+    def seek(self, offset, whence=io.SEEK_SET):
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence])
+        return self._at
+
+    def readinto(self, buffer):
+        """Up to the next border between what was written and what was not."""
+        i = bisect.bisect_right(self._offsets, self._at) - 1
+        end = self._offsets[i + 1] if i + 1 < len(self._offsets) else self._size
+        data = self._pieces[i][self._at - self._offsets[i] :][: len(buffer)] if i >= 0 else b""
+        if not data:
+            data = bytes(max(0, min(len(buffer), end - self._at)))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 class _Sink:
@@ -82,12 +113,20 @@ def outline(obj, pickle_protocol=2):
     sink, storages = _Sink(), {}
     with torch.serialization.skip_data():
         torch.save(obj, sink, pickle_module=_recording_pickle(storages), pickle_protocol=pickle_protocol)
-    # In the order of their keys; torch seeks over no storage that is empty.
-    filled = [storages[key] for key in sorted(storages, key=int) if storages[key].nbytes() > 0]
-    if [storage.nbytes() for storage in filled] != [size for _, size in sink.gaps]:
+    filled = {key: storage for key, storage in storages.items() if storage.nbytes() > 0}
+    placed = _place(sink, filled)
+    sizes = [(offset, storage.nbytes()) for offset, storage in placed]
+    if sizes != sink.gaps:
         raise errors.FormatError(f"torch {torch.__version__} lays out its files in a way that is not known here")
-    placed = [(offset, storage) for (offset, _), storage in zip(sink.gaps, filled)]
     return Outline(sink.offset, [(offset, bytes(data)) for offset, data in sink.written], placed)
+
+
+def _place(sink, storages):
+    """[(offset, storage)] of {key: storage}, in the order in which torch put them: versions differ in it."""
+    if len(storages) <= 1:
+        return [(offset, storage) for (offset, _), storage in zip(sink.gaps, storages.values())]
+    found, _ = records("the outline", io.BufferedReader(_Holed(sink)))
+    return sorted(((found[f"data/{key}"].offset, storage) for key, storage in storages.items()), key=lambda each: each[0])
 
 
 def paths(obj):

@@ -243,8 +243,7 @@ def _plan_tensor(path, view, info, request, target):
         return _Wanted(request, target, _whole(view), False), []
     record = found["data/0"]
     view.seek(0)
-    with torch.serialization.skip_data():
-        saved = torch.load(view, map_location=_without_memory, weights_only=True)
+    saved = torch.load(view, map_location="meta", weights_only=True)
     if type(saved) is not torch.Tensor or saved.untyped_storage().nbytes() != record.bytes:
         return _Wanted(request, target, _whole(view), False), []
     part = _narrow(saved, request)
@@ -259,10 +258,6 @@ def _plan_tensor(path, view, info, request, target):
     memory = torch.UntypedStorage(record.bytes)
     read = torch.empty(0, dtype=saved.dtype).set_(memory, saved.storage_offset(), saved.size(), saved.stride())
     return _Wanted(request, target, read, False), [_loader.Range(begin, record.bytes, memory.data_ptr(), -1, name)]
-
-
-def _without_memory(storage, _location):
-    return torch.UntypedStorage(storage.nbytes(), device="meta")
 
 
 def _whole(view):

@@ -7,6 +7,9 @@ import torch
 from .. import _abi, errors, fingerprints, loader as _loader, safetensors
 from . import _tensors, _zip
 
+# Whether torch.load can leave the bytes out (torch.serialization.skip_data): from 2.7 on. Before that it reads them.
+_CAN_SKIP_DATA = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 7)
+
 
 def fingerprint(tensor):
     """As cairnfs.fingerprint, of a contiguous torch tensor, on its device's current stream."""
@@ -35,6 +38,8 @@ def load(path, device="cpu", names=None, slices=None, *, weights_only=True, load
         if file.read(4) != b"PK\x03\x04":
             return _load_entries(path, file, safetensors.read_header(path, file)[0], device, names, slices, loader)
         file.seek(0)
+        if not _CAN_SKIP_DATA:
+            return _load_by_torch(path, file, device, names, slices, weights_only)
         if names is None and not slices:
             return _load_object(path, file, device, weights_only, loader)
         entries = _entries(path, file, weights_only)
@@ -127,6 +132,28 @@ def _load_object(path, file, device, weights_only, loader):
     return _unpickle(path, file, _Places(path, storages, device), weights_only)
 
 
+def _load_by_torch(path, file, device, names, slices, weights_only):
+    _zip.records(path, file)  # says what is wrong with a file that is damaged
+    options = {"map_location": device} if names is None and not slices else {"map_location": "cpu", "mmap": True}
+    try:
+        obj = torch.load(path, weights_only=weights_only, **options)
+    except (EOFError, OSError, RuntimeError) as error:
+        raise errors.FormatError(f"{path} cannot be read: torch.load: {error}") from error
+    if "mmap" not in options:
+        return obj
+    tensors = {name: tensor for name, tensor in _zip.paths(obj) if _is_plain(tensor)}
+    entries = {name: safetensors.Entry(name, _tensors.NAMES[t.dtype], tuple(t.shape), 0, t.nbytes) for name, t in tensors.items()}
+    found = {}
+    for name in _loader.choose(path, entries, names, slices):
+        cut = (slices or {}).get(name, ())
+        found[name] = tensors[name][cut].to(device, copy=True)
+    return found
+
+
+def _is_plain(tensor):
+    return tensor.layout == torch.strided and tensor.dtype in _tensors.NAMES and tensor.is_contiguous()
+
+
 def _entries(path, file, weights_only):
     """{name: Entry} of the dense, contiguous tensors in a file of torch.save."""
     records = _filled_in_order(path, file)
@@ -139,7 +166,7 @@ def _entries(path, file, weights_only):
     places = {storage._cdata: record for storage, (_, record) in zip(storages, records)}  # pylint: disable=protected-access
     entries = {}
     for name, tensor in _zip.paths(obj):
-        if tensor.layout != torch.strided or tensor.dtype not in _tensors.NAMES or not tensor.is_contiguous():
+        if not _is_plain(tensor):
             continue
         size, offset = math.prod(tensor.shape) * tensor.element_size(), 0
         if size > 0:

@@ -1,0 +1,235 @@
+"""Saving: the files, reuse from the base, futures and their errors."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import numpy
+
+import cairnfs
+from cairnfs import errors
+from support import DTYPES, Case, read_plain
+
+MIB = 1 << 20
+
+
+class SaveTest(Case):
+    def setUp(self):
+        super().setUp()
+        self.saver = cairnfs.Saver()
+        self.addCleanup(self.saver.close)
+
+    def test_every_dtype_and_shape(self):
+        state = {f"{dtype} {shape}": self.array(shape, dtype)
+                 for dtype in DTYPES for shape in ((), (0,), (3,), (2, 0, 4), (5, 7), (1, 4096))}  # fmt: skip
+        state["größe.層"] = self.array((3, MIB + 1))
+        result = self.saver.save(state, self.path("state"), metadata={"format": "np", "schritt": "ü"})
+        found, metadata = read_plain(self.path("state"))
+        self.assert_same(found, state)
+        self.assertEqual(metadata, {"format": "np", "schritt": "ü"})
+        self.assertEqual((result.base_use, result.file_bytes), ("not asked", os.path.getsize(self.path("state"))))
+        self.assertEqual(os.listdir(self.folder), ["state"])
+
+    def test_no_tensor_at_all(self):
+        self.saver.save({}, self.path("state"))
+        self.assertEqual(read_plain(self.path("state")), ({}, {}))
+
+    def test_dlpack_objects(self):
+        class Foreign:
+            """An array of a library that is not numpy."""
+
+            def __init__(self, array):
+                self.array = array
+
+            def __dlpack_device__(self):
+                return (1, 0)
+
+            def __dlpack__(self, **options):
+                return self.array.__dlpack__(**options)
+
+        array = self.array((300, 1001), "float32")
+        self.saver.save({"whole": Foreign(array), "rows": Foreign(array.copy()[10:20])}, self.path("state"))
+        self.assert_same(read_plain(self.path("state"))[0], {"whole": array, "rows": array[10:20]})
+        with self.assert_raises(errors.InvalidError, "'cut'", "not contiguous"):
+            self.saver.save({"cut": Foreign(array[:, 1:])}, self.path("state"))
+
+    def test_random_changes_upon_a_base(self):
+        """Each file equals what was saved, whatever changed: values, shapes, names, order; and what did not is reused."""
+        state = {f"t{i}": self.array((self.random.randrange(3 * MIB),)) for i in range(6)}
+        before, last = {}, None
+        for step in range(40):
+            if step % 10 == 5:
+                state[f"t{step}"] = self.array((self.random.randrange(2 * MIB),))
+                del state[self.random.choice([name for name in state if name != f"t{step}"])]
+            for name in self.random.sample(list(state), 2):
+                if state[name].size:
+                    state[name] = state[name].copy()
+                    state[name][self.random.randrange(state[name].size)] ^= 1 + self.random.randrange(255)
+            path = self.path(f"step-{step % 3}")
+            result = self.saver.save(state, path, base=last)
+            self.assert_same(read_plain(path)[0], state)
+            if last is not None:
+                same = sum(array[i : i + MIB].tobytes() == before[name][i : i + MIB].tobytes()
+                           for name, array in state.items() if name in before
+                           for i in range(0, array.size, MIB))  # fmt: skip
+                if result.base_use == "used":
+                    self.assertEqual(result.blocks - result.blocks_changed, same)
+                else:
+                    self.assertEqual((result.bytes_reused, result.base_text != ""), (0, True))
+            before, last = {name: array.copy() for name, array in state.items()}, path
+            self.assertEqual(self.saver.last_path, path)
+
+    def test_the_whole_is_written_where_the_base_is_gone_or_changed(self):
+        state = {"a": self.array((3 * MIB,))}
+        self.saver.save(state, self.path("1"))
+        os.unlink(self.path("1"))
+        self.assertEqual(self.saver.save(state, self.path("2"), base=self.path("1")).bytes_reused, 0)
+        with open(self.path("2"), "r+b") as file:
+            file.seek(2 * MIB)
+            file.write(b"other bytes")
+        result = self.saver.save(state, self.path("3"), base=self.path("2"))
+        self.assertEqual(result.bytes_reused, 0)
+        self.assert_same(read_plain(self.path("3"))[0], state)
+
+    def test_a_relative_path_and_a_pathlike(self):
+        here = os.getcwd()
+        os.chdir(self.folder)
+        try:
+            future = self.saver.save_async({"a": self.array((9,))}, "state")
+        finally:
+            os.chdir(here)
+        self.assertEqual(future.result().path, self.path("state"))
+
+    def test_the_source_may_change_after_save_async(self):
+        state = {"a": self.array((5 * MIB,)), "b": self.array((77,), "int32")}
+        expected = {name: array.copy() for name, array in state.items()}
+        future = self.saver.save_async(state, self.path("state"))
+        for array in state.values():
+            array.view(numpy.uint8)[:] = 0
+        future.result()
+        self.assert_same(read_plain(self.path("state"))[0], expected)
+        self.assertFalse(future.cancel())
+
+    def test_memory_is_kept_until_the_source_is_free(self):
+        """Nobody but the saver has these arrays."""
+        expected = self.array((4 * MIB,))
+        futures = [self.saver.save_async({"a": expected.copy()}, self.path(str(i))) for i in range(3)]
+        for i, future in enumerate(futures):
+            future.result()
+            self.assert_same(read_plain(self.path(str(i)))[0], {"a": expected})
+
+
+class ErrorTest(Case):
+    def setUp(self):
+        super().setUp()
+        self.saver = cairnfs.Saver()
+        self.addCleanup(self.saver.close)
+        self.good = {"a": self.array((1000,))}
+
+    def refuse(self, kind, words, state, path=None, **options):
+        """The save raises this, and leaves the folder as it was."""
+        before = sorted(os.listdir(self.folder))
+        with self.assert_raises(kind, *words):
+            self.saver.save(state, path or self.path("state"), **options)
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+    def test_tensors_that_cannot_be_saved(self):
+        array = self.array((10, 10), "float32")
+        good = self.array((7,))
+        self.refuse(errors.InvalidError, ["'bad'", "not contiguous", "(10, 10)"], {"good": good, "bad": array.T})
+        self.refuse(errors.InvalidError, ["'bad'", "not contiguous"], {"good": good, "bad": array[::2]})
+        self.refuse(errors.InvalidError, ["'bad'", "list"], {"bad": [1, 2]})
+        self.refuse(errors.InvalidError, ["'bad'", "float64"], {"bad": numpy.float64(1)})
+        self.refuse(errors.DtypeError, ["'bad'", "object"], {"bad": numpy.array([None])})
+        self.refuse(errors.DtypeError, ["'bad'", "byte order"], {"bad": numpy.arange(3, dtype=">i4")})
+        self.refuse(errors.DtypeError, ["'bad'", "complex128"], {"bad": numpy.zeros(3, "complex128")})
+        self.refuse(errors.DtypeError, ["'bad'"], {"bad": numpy.zeros(3, "S5")})
+        self.refuse(errors.DtypeError, ["'bad'"], {"bad": numpy.zeros(3, "datetime64[s]")})
+
+    def test_views_that_overlap(self):
+        array = self.array((100,))
+        words = ["'head'", "'tail'", "overlap"]
+        self.refuse(errors.InvalidError, words, {"head": array[:60], "tail": array[59:]})
+        self.refuse(errors.InvalidError, ["overlap"], {"whole": array, "again": array})
+        self.refuse(errors.InvalidError, ["'c'", "'all'"], {"all": array, "b": array[90:90], "c": array[90:], "d": array[95:]})
+        self.saver.save({"head": array[:60], "tail": array[60:], "none": array[30:30]}, self.path("state"))
+
+    def test_names_and_metadata(self):
+        for name in ("", "a\0b", 5, None, b"a", "\ud800"):
+            self.refuse(errors.InvalidError, ["no name of a tensor"], {name: self.array((3,))})
+        self.refuse(errors.InvalidError, ["__metadata__"], {"__metadata__": self.array((3,))})
+        self.refuse(errors.InvalidError, ["metadata 'step': 5"], self.good, metadata={"step": 5})
+
+    def test_paths(self):
+        self.refuse(FileNotFoundError, ["missing"], self.good, self.path("missing/state"))
+        os.mkdir(self.path("folder"))
+        self.refuse(OSError, ["folder"], self.good, self.path("folder"))
+        self.refuse(errors.InvalidError, ["path"], self.good, "a\0b")
+        self.refuse(errors.InvalidError, ["path"], self.good, 5)
+        self.refuse(errors.InvalidError, ["base"], self.good, base=5)
+
+    def test_options(self):
+        for options in ({"writers": -1}, {"writers": 257}, {"ring_bytes": 5}, {"ring_bytes": -1}, {"copies_in_flight": 65},
+                        {"writers": 1 << 40}, {"writers": "4"}, {"snapshot": "host"}):  # fmt: skip
+            with self.assert_raises(errors.InvalidError):
+                cairnfs.Saver(**options)
+
+    def test_an_error_of_save_async_is_raised_twice_and_then_forgotten(self):
+        self.saver.save(self.good, self.path("old"))
+        future = self.saver.save_async(self.good, self.path("missing/state"))
+        with self.assert_raises(errors.NotFoundError, "missing"):
+            future.result()
+        self.refuse(errors.NotFoundError, ["before failed", "missing"], self.good)
+        self.saver.save(self.good, self.path("state"))
+        self.assert_same(read_plain(self.path("state"))[0], self.good)
+
+    def test_an_error_of_save_is_raised_once(self):
+        self.refuse(errors.NotFoundError, ["missing"], self.good, self.path("missing/state"))
+        self.saver.save(self.good, self.path("state"))
+
+    def test_a_save_that_failed_is_no_base(self):
+        state = {"a": self.array((3 * MIB,))}
+        self.saver.save(state, self.path("1"))
+        other = {"a": self.array((3 * MIB,))}
+        self.refuse(errors.NotFoundError, [], other, self.path("missing/2"), base=self.path("1"))
+        self.saver.save(other, self.path("3"), base=self.path("1"))
+        self.assert_same(read_plain(self.path("3"))[0], other)
+
+    def test_closed(self):
+        with cairnfs.Saver() as saver:
+            future = saver.save_async(self.good, self.path("state"))
+        self.assertTrue(future.done())
+        with self.assert_raises(errors.InvalidError, "closed"):
+            saver.save(self.good, self.path("state"))
+        saver.close()
+
+    def test_a_child_of_fork_leaves_the_saver_alone(self):
+        self.saver.save(self.good, self.path("state"))
+
+        def child():
+            try:
+                self.saver.save(self.good, self.path("child"))
+            except errors.InvalidError:
+                self.saver.close()
+                with cairnfs.Saver() as own:
+                    own.save(self.good, self.path("own"))
+                os._exit(0)  # pylint: disable=protected-access
+            os._exit(1)  # pylint: disable=protected-access
+
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        process.join(60)
+        self.assertEqual(process.exitcode, 0)
+        self.assert_same(read_plain(self.path("own"))[0], self.good)
+        self.saver.save(self.good, self.path("state"), base=self.path("state"))
+
+    def test_the_interpreter_ends_after_the_file_is_durable(self):
+        code = (
+            "import sys, numpy, cairnfs\n"
+            "saver = cairnfs.Saver()\n"
+            "saver.save_async({'a': numpy.arange(1 << 20)}, sys.argv[1])\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code, self.path("state")], check=False, capture_output=True, timeout=120)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assert_same(read_plain(self.path("state"))[0], {"a": numpy.arange(1 << 20)})
