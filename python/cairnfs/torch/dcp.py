@@ -23,6 +23,7 @@ from .. import errors, loader as _loader
 from .._arrays import Array
 from .._layout import Layout, align
 from . import Saver, _tensors, _zip
+from .loading import load_outline
 
 # Each tensor's own zip begins at a multiple of this, so that its storage lies as in a file of its own.
 ALIGNMENT = 64
@@ -185,7 +186,10 @@ class Reader(FileSystemReader):
             info = self.storage_data[item.storage_index]
             view = io.BufferedReader(_View(file, info.offset, info.length))
             if item.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(item, io.BytesIO(view.read()))
+                data = view.read()
+                if len(data) < info.length:
+                    raise errors.TruncatedError(f"{path} is cut short: '{item.storage_index.fqn}' ends after the file")
+                planner.load_bytes(item, io.BytesIO(data))
                 continue
             target = planner.resolve_tensor(item).detach()
             each, its_ranges = _plan_tensor(path, view, info, item, target)
@@ -242,8 +246,7 @@ def _plan_tensor(path, view, info, request, target):
     if set(found) != {"data/0"} or small.get("byteorder", b"little") != b"little":
         return _Wanted(request, target, _whole(view), False), []
     record = found["data/0"]
-    view.seek(0)
-    saved = torch.load(view, map_location="meta", weights_only=True)
+    saved = load_outline(view)
     if type(saved) is not torch.Tensor or saved.untyped_storage().nbytes() != record.bytes:
         return _Wanted(request, target, _whole(view), False), []
     part = _narrow(saved, request)

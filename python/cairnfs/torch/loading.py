@@ -150,6 +150,19 @@ def _load_by_torch(path, file, device, names, slices, weights_only):
     return found
 
 
+def load_outline(file):
+    """What torch.load of a stream gives, with tensors that have no memory; the stream's bytes of them are not read."""
+    file.seek(0)
+    if not _CAN_SKIP_DATA:
+        return torch.load(file, map_location="meta", weights_only=True)
+    with torch.serialization.skip_data():
+        return torch.load(file, map_location=_without_memory, weights_only=True)
+
+
+def _without_memory(storage, _location):
+    return torch.UntypedStorage(storage.nbytes(), device="meta")
+
+
 def _is_plain(tensor):
     return tensor.layout == torch.strided and tensor.dtype in _tensors.NAMES and tensor.is_contiguous()
 
