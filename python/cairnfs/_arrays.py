@@ -47,19 +47,21 @@ def _of_dlpack(name, value):
     try:
         capsule, tensor, is_read_only = _dlpack.open_capsule(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise errors.InvalidError(f"tensor '{name}' ({type(value).__name__}) gives no DLPack capsule: {error}") from error
+        raise errors.InvalidError(
+            f"tensor '{name}' ({type(value).__name__}) gives no DLPack capsule: {error}"
+        ) from error
     if tensor.device_type in (_dlpack.CPU, _dlpack.CUDA_HOST):
         device = _abi.HOST
     elif tensor.device_type in (_dlpack.CUDA, _dlpack.CUDA_MANAGED):
         device = tensor.device_id
     else:
         raise errors.InvalidError(
-            f"tensor '{name}' lies on a device of DLPack's type {tensor.device_type}; the host and CUDA devices are known"
+            f"tensor '{name}' lies on a device of DLPack's type {tensor.device_type}; the host and CUDA are known"
         )
     dtype = _dtypes.DLPACK.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         raise errors.DtypeError(
-            f"tensor '{name}': DLPack's dtype code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes cannot be saved"
+            f"tensor '{name}': DLPack's dtype {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes, cannot be saved"
         )
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     size = math.prod(shape) * _dtypes.ITEM_BYTES[dtype]
@@ -77,7 +79,9 @@ def describe(name, value):
         return _of_numpy(name, value)
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__") and not isinstance(value, numpy.generic):
         return _of_dlpack(name, value)
-    raise errors.InvalidError(f"tensor '{name}' is a {type(value).__name__}; numpy arrays and DLPack objects can be saved")
+    raise errors.InvalidError(
+        f"tensor '{name}' is a {type(value).__name__}; numpy arrays and DLPack objects can be saved"
+    )
 
 
 def check_apart(arrays):
@@ -88,7 +92,9 @@ def check_apart(arrays):
     for span in spans:
         device, data, size, name = span
         if last is not None and last[0] == device and data < last[1] + last[2]:
-            raise errors.InvalidError(f"tensors '{last[3]}' and '{name}' overlap in memory; pass one of them, or a copy")
+            raise errors.InvalidError(
+                f"tensors '{last[3]}' and '{name}' overlap in memory; pass one of them, or a copy"
+            )
         if last is None or last[0] != device or data + size > last[1] + last[2]:
             last = span
 

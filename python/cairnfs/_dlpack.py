@@ -41,7 +41,7 @@ _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object
 
 
 def open_capsule(value):
-    """(capsule, DLTensor, whether it is read-only) of an object with __dlpack__. The memory stays while the capsule does.
+    """(capsule, DLTensor, whether it is read-only) of an object with __dlpack__. The capsule keeps the memory.
 
     Work that the producer has begun on a CUDA device is ordered before the legacy default stream."""
     arguments = {"stream": _LEGACY_DEFAULT_STREAM} if value.__dlpack_device__()[0] in (CUDA, CUDA_MANAGED) else {}

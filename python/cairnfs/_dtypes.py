@@ -37,7 +37,9 @@ def of_numpy(name, dtype):
     if dtype.hasobject or dtype.name not in NUMPY_NAMES:
         raise errors.DtypeError(f"tensor '{name}': dtype {dtype} cannot be saved; one of {', '.join(NUMPY_NAMES)} can")
     if not dtype.isnative:
-        raise errors.DtypeError(f"tensor '{name}': dtype {dtype} has the other byte order; use .astype(dtype.newbyteorder('='))")
+        raise errors.DtypeError(
+            f"tensor '{name}': dtype {dtype} has the other byte order; use .astype(dtype.newbyteorder('='))"
+        )
     return NUMPY_NAMES[dtype.name]
 
 

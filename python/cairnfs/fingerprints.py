@@ -10,7 +10,13 @@ def digests_of(array, stream=None):
     """As fingerprint, of an _arrays.Array; `stream` is a cudaStream_t as a number."""
     digests = numpy.empty((-(-array.bytes // _abi.BLOCK_BYTES), _abi.DIGEST_BYTES), numpy.uint8)
     _abi.call(
-        "cairnfs_fingerprint", array.data or None, array.bytes, array.device, stream, digests.ctypes.data, digests.nbytes
+        "cairnfs_fingerprint",
+        array.data or None,
+        array.bytes,
+        array.device,
+        stream,
+        digests.ctypes.data,
+        digests.nbytes,
     )
     return digests
 

@@ -40,7 +40,9 @@ def part_of(entry, wanted):
     """The Part for a slice, or a tuple of slices, of a tensor: step 1, as many as dimensions or fewer."""
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     if len(wanted) > len(entry.shape):
-        raise errors.InvalidError(f"tensor '{entry.name}' has {len(entry.shape)} dimensions; {len(wanted)} slices were given")
+        raise errors.InvalidError(
+            f"tensor '{entry.name}' has {len(entry.shape)} dimensions; {len(wanted)} slices were given"
+        )
     bounds = []
     for i, length in enumerate(entry.shape):
         cut = wanted[i] if i < len(wanted) else slice(None)
@@ -128,7 +130,12 @@ class Loader:
             return
         reads = (_abi.Read * len(ranges))()
         for read, each in zip(reads, ranges):
-            read.offset, read.bytes, read.destination, read.device = each.offset, each.bytes, each.destination, each.device
+            read.offset, read.bytes, read.destination, read.device = (
+                each.offset,
+                each.bytes,
+                each.destination,
+                each.device,
+            )
             read.name = each.name.encode("utf-8", "replace")
         by_number = f"/proc/self/fd/{file.fileno()}"
         c_streams = _abi.streams_of(streams or {})
@@ -143,7 +150,9 @@ class Loader:
         try:
             _abi.call("cairnfs_load", self._handle, ctypes.byref(request))
         except errors.Error as error:
-            raise errors.from_code(error.code, str(error).replace(by_number, os.fsdecode(path)), error.system_errno) from None
+            raise errors.from_code(
+                error.code, str(error).replace(by_number, os.fsdecode(path)), error.system_errno
+            ) from None
 
 
 def open_file(path):
@@ -173,9 +182,13 @@ def choose(path, entries, names, slices):
 
 def _check_fits(entry, part, array):
     if array.dtype != entry.dtype:
-        raise errors.DtypeError(f"tensor '{entry.name}' is {entry.dtype} in the file, and {array.dtype} where it is to go")
+        raise errors.DtypeError(
+            f"tensor '{entry.name}' is {entry.dtype} in the file, and {array.dtype} where it is to go"
+        )
     if array.shape != part.shape:
-        raise errors.InvalidError(f"tensor '{entry.name}' has shape {part.shape} in the file, and {array.shape} where it is to go")
+        raise errors.InvalidError(
+            f"tensor '{entry.name}' has shape {part.shape} in the file, and {array.shape} where it is to go"
+        )
     if not array.is_writable:
         raise errors.InvalidError(f"tensor '{entry.name}' cannot be loaded into an array that is read-only")
 
@@ -217,7 +230,9 @@ def _load_into(path, file, entries, parts, out, loader):
     for name, part in parts.items():
         _check_fits(entries[name], part, arrays[name])
         if part.inner is not None:
-            raise errors.InvalidError(f"tensor '{name}': `out` takes no slice that cuts rows into runs below {RUN_BYTES_MIN} bytes")
+            raise errors.InvalidError(
+                f"tensor '{name}': `out` takes no slice that cuts rows into runs below {RUN_BYTES_MIN} bytes"
+            )
         ranges += ranges_of(part, arrays[name].data, arrays[name].device, name)
     _read(path, file, ranges, loader)
     return {name: out[name] for name in parts}

@@ -84,7 +84,9 @@ def _entry(path, name, value, begin, file_bytes):
         raise errors.DtypeError(f"{path}: tensor '{name}' has dtype {dtype}, which this version does not know")
     size = math.prod(shape) * _dtypes.ITEM_BYTES[dtype]
     if last - first != size:
-        raise errors.FormatError(f"{path}: tensor '{name}' of shape {shape} and {dtype} has {last - first} bytes, not {size}")
+        raise errors.FormatError(
+            f"{path}: tensor '{name}' of shape {shape} and {dtype} has {last - first} bytes, not {size}"
+        )
     if begin + last > file_bytes:
         raise errors.TruncatedError(f"{path} is cut short: tensor '{name}' ends at byte {begin + last} of {file_bytes}")
     return Entry(name, dtype, shape, begin + first, size)

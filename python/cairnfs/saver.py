@@ -111,7 +111,7 @@ def _result_of(path, result):
 class Saver:
     """Saves a series of files, each of which can take what did not change from the one before.
 
-    It keeps memory between saves: the ring through which bytes pass, and 32 bytes for each MiB of tensors. Use one Saver
+    It keeps memory between saves: the ring through which bytes pass, and 32 bytes for each MiB of tensors. One Saver is
     for one series (one model on one rank). Saves of one Saver run one after the other; any thread may call it.
 
     writers           threads that hash and write; 0: 4, or the number of processors if that is less

@@ -11,8 +11,10 @@ import unittest
 import numpy
 
 SEED = int(os.environ.get("CAIRNFS_TEST_SEED", random.randrange(10**9)))
-DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
-          "complex64")  # fmt: skip
+DTYPES = (
+    "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
+    "complex64",
+)  # fmt: skip
 
 
 class Case(unittest.TestCase):

@@ -38,7 +38,11 @@ class LoadTest(Case):
             shape, cut = self.state[name].shape, []
             for length in shape[: self.random.randrange(len(shape) + 1)]:
                 begin = self.random.randrange(length + 1)
-                cut.append(self.random.choice([slice(None), slice(begin, self.random.randrange(begin, length + 1)), slice(begin, None)]))
+                cut.append(
+                    self.random.choice(
+                        [slice(None), slice(begin, self.random.randrange(begin, length + 1)), slice(begin, None)]
+                    )
+                )
             cut = tuple(cut)
             found = cairnfs.load(self.path("state"), slices={name: cut})
             self.assert_same(found, {name: self.state[name][cut]})
@@ -75,7 +79,11 @@ class LoadTest(Case):
         refuse(errors.InvalidError, {"big": read_only}, "'big'", "read-only")
         refuse(errors.MissingTensorError, {"absent": big}, "'absent'")
         rows = numpy.zeros((60, 33), "int8")
-        refuse(errors.InvalidError, {"int8": rows[: self.state["int8"].shape[0]], "uint8": rows.view("uint8")[: self.state["uint8"].shape[0]]}, "overlap")
+        refuse(
+            errors.InvalidError,
+            {"int8": rows[: self.state["int8"].shape[0]], "uint8": rows.view("uint8")[: self.state["uint8"].shape[0]]},
+            "overlap",
+        )
         self.assertFalse(big.any())
 
     def test_a_tensor_that_is_not_there(self):

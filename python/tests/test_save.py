@@ -55,7 +55,7 @@ class SaveTest(Case):
             self.saver.save({"cut": Foreign(array[:, 1:])}, self.path("state"))
 
     def test_random_changes_upon_a_base(self):
-        """Each file equals what was saved, whatever changed: values, shapes, names, order; and what did not is reused."""
+        """Each file is what was saved, whatever changed: values, shapes, names, order; and what did not is reused."""
         state = {f"t{i}": self.array((self.random.randrange(3 * MIB),)) for i in range(6)}
         before, last = {}, None
         for step in range(40):
@@ -152,7 +152,9 @@ class ErrorTest(Case):
         words = ["'head'", "'tail'", "overlap"]
         self.refuse(errors.InvalidError, words, {"head": array[:60], "tail": array[59:]})
         self.refuse(errors.InvalidError, ["overlap"], {"whole": array, "again": array})
-        self.refuse(errors.InvalidError, ["'c'", "'all'"], {"all": array, "b": array[90:90], "c": array[90:], "d": array[95:]})
+        self.refuse(
+            errors.InvalidError, ["'c'", "'all'"], {"all": array, "b": array[90:90], "c": array[90:], "d": array[95:]}
+        )
         self.saver.save({"head": array[:60], "tail": array[60:], "none": array[30:30]}, self.path("state"))
 
     def test_names_and_metadata(self):
@@ -170,8 +172,16 @@ class ErrorTest(Case):
         self.refuse(errors.InvalidError, ["base"], self.good, base=5)
 
     def test_options(self):
-        for options in ({"writers": -1}, {"writers": 257}, {"ring_bytes": 5}, {"ring_bytes": -1}, {"copies_in_flight": 65},
-                        {"writers": 1 << 40}, {"writers": "4"}, {"snapshot": "host"}):  # fmt: skip
+        for options in (
+            {"writers": -1},
+            {"writers": 257},
+            {"writers": 1 << 40},
+            {"writers": "4"},
+            {"ring_bytes": 5},
+            {"ring_bytes": -1},
+            {"copies_in_flight": 65},
+            {"snapshot": "host"},
+        ):
             with self.assert_raises(errors.InvalidError):
                 cairnfs.Saver(**options)
 
@@ -230,6 +240,8 @@ class ErrorTest(Case):
             "saver = cairnfs.Saver()\n"
             "saver.save_async({'a': numpy.arange(1 << 20)}, sys.argv[1])\n"
         )
-        done = subprocess.run([sys.executable, "-c", code, self.path("state")], check=False, capture_output=True, timeout=120)
+        done = subprocess.run(
+            [sys.executable, "-c", code, self.path("state")], check=False, capture_output=True, timeout=120
+        )
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         self.assert_same(read_plain(self.path("state"))[0], {"a": numpy.arange(1 << 20)})

@@ -38,13 +38,26 @@ class World:
     def tests(self, folder, directory):
         """Runs the tests of a folder against the installed wheel, away from the sources of the package."""
         environment = {
-            **{name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CAIRNFS_CLIENT_LIBRARY")},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if name not in ("PYTHONPATH", "CAIRNFS_CLIENT_LIBRARY")
+            },
             "CAIRNFS_TEST_DIR": directory,
             "CAIRNFS_TEST_SEED": str(self.seed),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        output = run(self.python, "-W", "ignore", "-m", "unittest", "discover", "-s", os.path.join(ROOT, "python", folder),
-                     cwd=self.scratch.path, env=environment, timeout=1800)  # fmt: skip
+        command = [
+            self.python,
+            "-W",
+            "ignore",
+            "-m",
+            "unittest",
+            "discover",
+            "-s",
+            os.path.join(ROOT, "python", folder),
+        ]
+        output = run(*command, cwd=self.scratch.path, env=environment, timeout=1800)
         return next(line for line in output.splitlines() if line.startswith("Ran "))
 
 
@@ -58,7 +71,10 @@ def wheel_installs(world):
     packages = [f"torch=={world.torch}" if world.torch else "torch", "safetensors"]
     run(*pip, "install", wheel, *packages, timeout=3600)
     run(*pip, "install", "--force-reinstall", "--no-deps", wheel)
-    shown = "import cairnfs, torch, safetensors, numpy; print(cairnfs.build(), torch.__version__, safetensors.__version__, numpy.__version__)"
+    shown = (
+        "import cairnfs, torch, safetensors, numpy\n"
+        "print(cairnfs.build(), *(each.__version__ for each in (torch, safetensors, numpy)))\n"
+    )
     return f"{os.path.basename(wheel)}; " + run(world.python, "-c", shown, cwd=world.scratch.path).strip()
 
 

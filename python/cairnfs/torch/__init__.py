@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from .. import errors, safetensors
+from .. import safetensors
 from ..saver import Saver as _Saver
 from . import _tensors, _zip
 from .loading import fingerprint, load

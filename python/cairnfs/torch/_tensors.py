@@ -57,7 +57,9 @@ def of_tensor(name, tensor):
             "use .contiguous()"
         )
     if tensor.is_conj() or tensor.is_neg():
-        raise errors.InvalidError(f"tensor '{name}' is a view that conjugates or negates; use .resolve_conj().resolve_neg()")
+        raise errors.InvalidError(
+            f"tensor '{name}' is a view that conjugates or negates; use .resolve_conj().resolve_neg()"
+        )
     size = tensor.numel() * tensor.element_size()
     data = tensor.data_ptr() if size > 0 else 0
     return Array(data, size, tuple(tensor.shape), NAMES[tensor.dtype], number, True, tensor)

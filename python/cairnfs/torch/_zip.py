@@ -1,7 +1,7 @@
 """The file of torch.save: a zip with one record for each storage, 64 bytes aligned and not compressed.
 
-torch writes it itself, without the bytes of the storages (torch.serialization.skip_data); where it seeks over them they
-are put later. What is left out is their CRC-32: the records say 0, as after torch.serialization.set_crc32_options(False).
+torch writes it itself, without the bytes of the storages (torch.serialization.skip_data), which are put later where it
+seeks over them. What is left out is their CRC-32: the records say 0, as after torch.serialization.set_crc32_options(False).
 torch.load does not read it."""
 
 import bisect
@@ -126,7 +126,9 @@ def _place(sink, storages):
     if len(storages) <= 1:
         return [(offset, storage) for (offset, _), storage in zip(sink.gaps, storages.values())]
     found, _ = records("the outline", io.BufferedReader(_Holed(sink)))
-    return sorted(((found[f"data/{key}"].offset, storage) for key, storage in storages.items()), key=lambda each: each[0])
+    return sorted(
+        ((found[f"data/{key}"].offset, storage) for key, storage in storages.items()), key=lambda each: each[0]
+    )
 
 
 def paths(obj):
@@ -200,7 +202,9 @@ def records(path, file, is_wanted=lambda name: name.startswith("data/")):
     try:
         archive = zipfile.ZipFile(file)
         infos = archive.infolist()
-        pickles = [info.filename for info in infos if info.filename.count("/") == 1 and info.filename.endswith("/data.pkl")]
+        pickles = [
+            info.filename for info in infos if info.filename.count("/") == 1 and info.filename.endswith("/data.pkl")
+        ]
         if len(pickles) != 1:
             raise errors.FormatError(f"{path} is a zip file, but not of torch.save: it has no data.pkl")
         top = pickles[0][: -len("data.pkl")]
@@ -217,7 +221,9 @@ def records(path, file, is_wanted=lambda name: name.startswith("data/")):
                 small[name] = file.read(record.bytes)
         return found, small
     except (zipfile.BadZipFile, struct.error, EOFError) as error:
-        raise errors.TruncatedError(f"{path} begins as a file of torch.save, and is cut short or damaged: {error}") from None
+        raise errors.TruncatedError(
+            f"{path} begins as a file of torch.save, and is cut short or damaged: {error}"
+        ) from None
 
 
 class _Inert:

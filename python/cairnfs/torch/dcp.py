@@ -1,6 +1,6 @@
 """A StorageWriter and a StorageReader for torch.distributed.checkpoint (dcp.save, dcp.async_save, dcp.load).
 
-The files on disk are those of torch's own FileSystemWriter: torch's FileSystemReader reads what Writer wrote, and Reader
+The files on disk are those of torch's own FileSystemWriter: its FileSystemReader reads what Writer wrote, and Reader
 what FileSystemWriter wrote. What does not change from checkpoint to checkpoint is taken from the one before.
 
     writer = cairnfs.torch.dcp.Writer()                                     # once
@@ -251,7 +251,9 @@ def _plan_tensor(path, view, info, request, target):
         return _Wanted(request, target, _whole(view), False), []
     part = _narrow(saved, request)
     if part.size() != target.size():
-        raise errors.InvalidError(f"tensor '{name}' has shape {tuple(part.shape)} in {path}, and {tuple(target.shape)} in the state")
+        raise errors.InvalidError(
+            f"tensor '{name}' has shape {tuple(part.shape)} in {path}, and {tuple(target.shape)} in the state"
+        )
     number, begin = _tensors.number_of(target.device), info.offset + record.offset
     is_direct = number is not None and part.dtype == target.dtype and part.is_contiguous() and target.is_contiguous()
     if is_direct and type(target) is torch.Tensor:

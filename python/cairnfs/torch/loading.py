@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from .. import _abi, errors, fingerprints, loader as _loader, safetensors
+from .. import errors, fingerprints, loader as _loader, safetensors
 from . import _tensors, _zip
 
 # Whether torch.load can leave the bytes out (torch.serialization.skip_data): from 2.7 on. Before that it reads them.
@@ -59,7 +59,9 @@ def _load_entries(path, file, entries, device, names, slices, loader):
     parts = _loader.choose(path, entries, names, slices)
     for name in parts:
         if entries[name].dtype not in _tensors.TORCH_DTYPES:
-            raise errors.DtypeError(f"tensor '{name}' is {entries[name].dtype}, which torch {torch.__version__} has not")
+            raise errors.DtypeError(
+                f"tensor '{name}' is {entries[name].dtype}, which torch {torch.__version__} has not"
+            )
     rows, ranges, number = {}, [], _tensors.number_of(device)
     for name, part in parts.items():
         rows[name] = torch.empty(part.rows_shape, dtype=_tensors.TORCH_DTYPES[entries[name].dtype], device=device)
@@ -142,7 +144,10 @@ def _load_by_torch(path, file, device, names, slices, weights_only):
     if "mmap" not in options:
         return obj
     tensors = {name: tensor for name, tensor in _zip.paths(obj) if _is_plain(tensor)}
-    entries = {name: safetensors.Entry(name, _tensors.NAMES[t.dtype], tuple(t.shape), 0, t.nbytes) for name, t in tensors.items()}
+    entries = {
+        name: safetensors.Entry(name, _tensors.NAMES[t.dtype], tuple(t.shape), 0, t.nbytes)
+        for name, t in tensors.items()
+    }
     found = {}
     for name in _loader.choose(path, entries, names, slices):
         cut = (slices or {}).get(name, ())

@@ -115,7 +115,9 @@ class OneProcessTest(DcpCase):
             dcp.load(self.blank(state), checkpoint_id=self.path("c"), storage_reader=cairnfs.torch.dcp.Reader())
         self.assertIn("__0_0.distcp", str(raised.exception))
         with self.assert_raises(CheckpointException, "writers"):
-            dcp.save(state, checkpoint_id=self.path("d"), storage_writer=cairnfs.torch.dcp.Writer(saver={"writers": -1}))
+            dcp.save(
+                state, checkpoint_id=self.path("d"), storage_writer=cairnfs.torch.dcp.Writer(saver={"writers": -1})
+            )
 
 
 def expected_of(rows):
@@ -148,7 +150,12 @@ class RanksTest(DcpCase):
     def test_shards(self):
         torch.multiprocessing.spawn(save_on_rank, (self.folder,), RANKS)
         for reader in (None, cairnfs.torch.dcp.Reader()):
-            state = {"rows": torch.zeros(1001, 3000), "columns": torch.zeros(7, 3000), "copies": torch.zeros(5, 3000), "step": 0}
+            state = {
+                "rows": torch.zeros(1001, 3000),
+                "columns": torch.zeros(7, 3000),
+                "copies": torch.zeros(5, 3000),
+                "step": 0,
+            }
             dcp.load(state, checkpoint_id=self.path("step-1"), storage_reader=reader)
             for name, rows in (("rows", 1001), ("columns", 7), ("copies", 5)):
                 self.assertTrue(torch.equal(state[name], expected_of(rows)), name)
