@@ -182,6 +182,14 @@ def sized(struct, **fields):
     return struct(struct_bytes=ctypes.sizeof(struct), **fields)
 
 
+def check_numbers(**numbers):
+    """Raises InvalidError for an option that is no number, or one that no struct holds; the library judges the rest."""
+    for name, value in numbers.items():
+        limit = 1 << 64 if name.endswith("_bytes") else 1 << 32
+        if not isinstance(value, int) or not 0 <= value < limit:
+            raise errors.InvalidError(f"{name} is {value!r}; it is a number from 0 on")
+
+
 def streams_of(streams):
     """A C array of {device: stream}."""
     return (Stream * len(streams))(*(Stream(device=device, stream=stream) for device, stream in streams.items()))

@@ -61,7 +61,7 @@ def _of_dlpack(name, value):
     dtype = _dtypes.DLPACK.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         raise errors.DtypeError(
-            f"tensor '{name}': DLPack's dtype {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes, cannot be saved"
+            f"tensor '{name}': DLPack's dtype {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes is unknown"
         )
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     size = math.prod(shape) * _dtypes.ITEM_BYTES[dtype]

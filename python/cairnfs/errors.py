@@ -1,5 +1,5 @@
 """The exceptions of this package. Each has `code`, a cairnfs_error_code of the C ABI or None, and a text that names
-what is wrong and which; each is also the built-in exception that a program would expect, so that `except OSError` works."""
+what is wrong and which. Each is also the built-in exception that a program would expect: `except OSError` works."""
 
 
 class Error(Exception):

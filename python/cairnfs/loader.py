@@ -99,6 +99,7 @@ class Loader:
 
     def __init__(self, *, readers=0, ring_bytes=0, copies_in_flight=0):
         self._handle = None
+        _abi.check_numbers(readers=readers, ring_bytes=ring_bytes, copies_in_flight=copies_in_flight)
         options = _abi.sized(
             _abi.LoaderOptions, readers=readers, ring_bytes=ring_bytes, copies_in_flight=copies_in_flight
         )

@@ -124,13 +124,7 @@ class Saver:
         self._handle = None
         if snapshot not in _abi.SNAPSHOTS:
             raise errors.InvalidError(f"snapshot is {snapshot!r}; it can be 'none' or 'device'")
-        for name, value, limit in (
-            ("writers", writers, 1 << 32),
-            ("ring_bytes", ring_bytes, 1 << 64),
-            ("copies_in_flight", copies_in_flight, 1 << 32),
-        ):
-            if not isinstance(value, int) or not 0 <= value < limit:
-                raise errors.InvalidError(f"{name} is {value!r}; it is a number from 0 on")
+        _abi.check_numbers(writers=writers, ring_bytes=ring_bytes, copies_in_flight=copies_in_flight)
         options = _abi.sized(
             _abi.SaverOptions,
             writers=writers,
@@ -204,6 +198,7 @@ class Saver:
         """Starts a save of a layout; a _Running."""
         path_bytes = _absolute("path", path)
         base_bytes = None if base is None else _absolute("base", base)
+        _abi.check_numbers(mode=mode)
         with self._start_lock:
             if self._handle is None:
                 raise errors.InvalidError("this Saver is closed")

@@ -1,8 +1,8 @@
 """The file of torch.save: a zip with one record for each storage, 64 bytes aligned and not compressed.
 
 torch writes it itself, without the bytes of the storages (torch.serialization.skip_data), which are put later where it
-seeks over them. What is left out is their CRC-32: the records say 0, as after torch.serialization.set_crc32_options(False).
-torch.load does not read it."""
+seeks over them. What is left out is their CRC-32: the records say 0, as they do after
+torch.serialization.set_crc32_options(False). torch.load does not read it."""
 
 import bisect
 import dataclasses
@@ -172,6 +172,15 @@ def layout(obj, pickle_protocol=2):
     names = _names(obj, [storage for _, storage in plan.storages])
     tensors = [(offset, _tensors.of_storage(storage), name) for (offset, storage), name in zip(plan.storages, names)]
     return Layout(plan.bytes, plan.literals, tensors)
+
+
+def alignment():
+    """To what torch aligns storages in its files: 64, or what it was told."""
+    try:
+        from torch.utils.serialization import config  # pylint: disable=import-outside-toplevel
+    except ImportError:  # torch 2.6
+        return 64
+    return config.save.storage_alignment
 
 
 # ---- Reading ----

@@ -25,9 +25,6 @@ from .._layout import Layout, align
 from . import Saver, _tensors, _zip
 from .loading import load_outline
 
-# Each tensor's own zip begins at a multiple of this, so that its storage lies as in a file of its own.
-ALIGNMENT = 64
-
 
 def _done(value):
     future = Future()
@@ -69,7 +66,8 @@ class _File:
         self._names = set()
 
     def begin_item(self):
-        self.layout.file_bytes = align(self.layout.file_bytes, ALIGNMENT)
+        # Each tensor is a file of torch.save in the file: its storage is aligned in both.
+        self.layout.file_bytes = align(self.layout.file_bytes, _zip.alignment())
         return self.layout.file_bytes
 
     def put_bytes(self, data):

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import unittest
 import zipfile
 
 import safetensors
@@ -114,6 +115,19 @@ class SaveTest(TorchCase):
         result = self.saver.save(state, self.path("2.pt"), base=self.path("1.pt"))
         self.assertEqual((result.base_use, result.blocks_changed), ("used", 2))
         self.assert_state(torch.load(self.path("2.pt")), state)
+
+    @unittest.skipIf(torch.__version__.startswith("2.6."), "torch 2.6 aligns to 64 alone")
+    def test_alignment(self):
+        from torch.utils.serialization import config  # pylint: disable=import-outside-toplevel
+
+        self.addCleanup(setattr, config.save, "storage_alignment", config.save.storage_alignment)
+        config.save.storage_alignment = 4096
+        state = [self.tensor(5000), self.tensor(3), self.tensor(1 << 20)]
+        self.saver.save(state, self.path("state.pt"))
+        with open(self.path("state.pt"), "rb") as file:
+            found, _ = cairnfs.torch._zip.records("state.pt", file)  # pylint: disable=protected-access
+        self.assertEqual([record.offset % 4096 for record in found.values()], [0, 0, 0])
+        self.assert_state(torch.load(self.path("state.pt")), state)
 
     def test_names_that_meet(self):
         state = {
