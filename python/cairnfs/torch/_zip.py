@@ -4,7 +4,6 @@ torch writes it itself, without the bytes of the storages (torch.serialization.s
 seeks over them. What is left out is their CRC-32: the records say 0, as they do after
 torch.serialization.set_crc32_options(False). torch.load does not read it."""
 
-import bisect
 import dataclasses
 import io
 import pickle
@@ -19,34 +18,9 @@ from .._layout import Layout
 from . import _tensors
 
 
-class _Holed(io.RawIOBase):
-    """Reads what a _Sink kept, with zeros where bytes were left out."""
-
-    def __init__(self, sink):
-        super().__init__()
-        self._offsets, self._size, self._at = [offset for offset, _ in sink.written], sink.offset, 0
-        self._pieces = [data for _, data in sink.written]
-
-    def readable(self):
-        return True
-
-    def seekable(self):
-        return True
-
-    def seek(self, offset, whence=io.SEEK_SET):
-        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence])
-        return self._at
-
-    def readinto(self, buffer):
-        """Up to the next border between what was written and what was not."""
-        i = bisect.bisect_right(self._offsets, self._at) - 1
-        end = self._offsets[i + 1] if i + 1 < len(self._offsets) else self._size
-        data = self._pieces[i][self._at - self._offsets[i] :][: len(buffer)] if i >= 0 else b""
-        if not data:
-            data = bytes(max(0, min(len(buffer), end - self._at)))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
+# APPNOTE.TXT of PKWARE, 4.3.7: the length of a record's name stands at byte 26 of its local header, the name after it.
+_LOCAL_HEADER = b"PK\x03\x04"
+_LOCAL_HEADER_BYTES = 30
 
 
 class _Sink:
@@ -55,9 +29,12 @@ class _Sink:
     def __init__(self):
         self.offset = 0
         self.written = []  # (offset, bytearray): no two of them touch
-        self.gaps = []  # (offset, bytes)
+        self.gaps = []  # (offset, bytes, name of the record)
+        self._header = None  # where the last local header of a record is
 
     def write(self, data):
+        if len(data) == _LOCAL_HEADER_BYTES and data[:4] == _LOCAL_HEADER:
+            self._header = self.offset
         if self.written and self.written[-1][0] + len(self.written[-1][1]) == self.offset:
             self.written[-1][1].extend(data)
         else:
@@ -66,10 +43,15 @@ class _Sink:
         return len(data)
 
     def seek(self, offset, whence=0):
-        if whence != 1 or offset < 0:
-            raise OSError("this stream goes forward alone")
-        self.gaps.append((self.offset, offset))
+        if whence != 1 or offset < 0 or self._header is None:
+            raise errors.FormatError(f"torch {torch.__version__} writes its files in a way that is not known here")
+        begin, data = self.written[-1]
+        header = self._header - begin
+        (name_bytes,) = struct.unpack_from("<H", data, header + 26)
+        name = data[header + _LOCAL_HEADER_BYTES :][:name_bytes].decode()
+        self.gaps.append((self.offset, offset, name.rpartition("/")[2]))
         self.offset += offset
+        self._header = None
         return self.offset
 
     def flush(self):
@@ -113,22 +95,11 @@ def outline(obj, pickle_protocol=2):
     sink, storages = _Sink(), {}
     with torch.serialization.skip_data():
         torch.save(obj, sink, pickle_module=_recording_pickle(storages), pickle_protocol=pickle_protocol)
-    filled = {key: storage for key, storage in storages.items() if storage.nbytes() > 0}
-    placed = _place(sink, filled)
-    sizes = [(offset, storage.nbytes()) for offset, storage in placed]
-    if sizes != sink.gaps:
+    filled = {key: storage.nbytes() for key, storage in storages.items() if storage.nbytes() > 0}
+    if filled != {key: size for _, size, key in sink.gaps}:
         raise errors.FormatError(f"torch {torch.__version__} lays out its files in a way that is not known here")
+    placed = [(offset, storages[key]) for offset, _, key in sink.gaps]
     return Outline(sink.offset, [(offset, bytes(data)) for offset, data in sink.written], placed)
-
-
-def _place(sink, storages):
-    """[(offset, storage)] of {key: storage}, in the order in which torch put them: versions differ in it."""
-    if len(storages) <= 1:
-        return [(offset, storage) for (offset, _), storage in zip(sink.gaps, storages.values())]
-    found, _ = records("the outline", io.BufferedReader(_Holed(sink)))
-    return sorted(
-        ((found[f"data/{key}"].offset, storage) for key, storage in storages.items()), key=lambda each: each[0]
-    )
 
 
 def paths(obj):
@@ -195,13 +166,13 @@ class Record:
 
 
 def _record(file, info):
-    """Of one entry; its local header says how much precedes the bytes (APPNOTE.TXT of PKWARE, 4.3.7)."""
+    """Of one entry; its local header says how much precedes the bytes."""
     file.seek(info.header_offset)
-    header = file.read(30)
-    if len(header) < 30 or header[:4] != b"PK\x03\x04":
+    header = file.read(_LOCAL_HEADER_BYTES)
+    if len(header) < _LOCAL_HEADER_BYTES or header[:4] != _LOCAL_HEADER:
         raise zipfile.BadZipFile("no local header")
     name_bytes, extra_bytes = struct.unpack("<HH", header[26:30])
-    return Record(info.header_offset + 30 + name_bytes + extra_bytes, info.file_size)
+    return Record(info.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes, info.file_size)
 
 
 def records(path, file, is_wanted=lambda name: name.startswith("data/")):
