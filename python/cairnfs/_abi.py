@@ -145,13 +145,14 @@ def _load():
     path = named or (packaged if os.path.exists(packaged) else LIBRARY)
     try:
         loaded = ctypes.CDLL(path)
-    except OSError as error:
+        abi = loaded.cairnfs_client_abi()
+    except (AttributeError, OSError) as error:
         raise ImportError(f"cairnfs: the client library cannot be loaded: {error}") from error
+    if abi != ABI:
+        raise ImportError(f"cairnfs: {path} has ABI {abi}, this package needs {ABI}")
     for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
-    if loaded.cairnfs_client_abi() != ABI:
-        raise ImportError(f"cairnfs: {path} has ABI {loaded.cairnfs_client_abi()}, this package needs {ABI}")
     return loaded
 
 

@@ -97,6 +97,8 @@ def read_header(path, file):
     file_bytes = os.fstat(file.fileno()).st_size
     prefix = os.pread(file.fileno(), 9, 0)
     length = struct.unpack("<Q", prefix[:8])[0] if len(prefix) == 9 else 0
+    if prefix[:4] == b"PK\x03\x04":
+        raise errors.FormatError(f"{path} is no safetensors file; cairnfs.torch.load reads those of torch.save")
     if length < 2 or length > HEADER_BYTES_MAX or prefix[8:] != b"{":
         raise errors.FormatError(f"{path} is no safetensors file")
     text = bytearray()

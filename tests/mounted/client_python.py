@@ -4,7 +4,9 @@
 Options: --seed N; names of cases run these alone. tests/by_hand/client_frameworks.py tries it with torch.
 """
 
+import glob
 import os
+import shutil
 import subprocess
 import sys
 
@@ -24,38 +26,63 @@ def library():
     return path
 
 
-def run_tests(directory, seed):
-    if subprocess.run([PYTHON, "-c", "import numpy"], check=False, stderr=subprocess.DEVNULL).returncode != 0:
-        raise Skip("python3-numpy is not installed")
+def require(module, package):
+    if subprocess.run([PYTHON, "-c", f"import {module}"], check=False, stderr=subprocess.DEVNULL).returncode != 0:
+        raise Skip(f"{package} is not installed")
+
+
+def run_tests(python, directory, seed, **variables):
+    """Runs python/tests; `variables` say where the package is."""
+    require("numpy", "python3-numpy")
     environment = {
         **os.environ,
-        "CAIRNFS_CLIENT_LIBRARY": library(),
         "CAIRNFS_TEST_DIR": directory,
         "CAIRNFS_TEST_SEED": str(seed),
-        "PYTHONPATH": os.path.join(ROOT, "python"),
         "PYTHONDONTWRITEBYTECODE": "1",
+        **variables,
     }
     tests = os.path.join(ROOT, "python", "tests")
-    output = run(PYTHON, "-W", "error", "-m", "unittest", "discover", "-s", tests, env=environment)
+    output = run(python, "-W", "error", "-m", "unittest", "discover", "-s", tests, cwd=directory, env=environment)
     return next(line for line in output.splitlines() if line.startswith("Ran "))
 
 
+def from_the_build(directory, seed):
+    sources = os.path.realpath(os.path.join(ROOT, "python"))
+    return run_tests(PYTHON, directory, seed, PYTHONPATH=sources, CAIRNFS_CLIENT_LIBRARY=library())
+
+
 def on_a_plain_directory(scratch, seed):
-    return run_tests(scratch.directory("plain"), seed)
+    return from_the_build(scratch.directory("plain"), seed)
 
 
 def on_cairnfs(scratch, seed):
     mount = Mount(scratch)
-    note = run_tests(mount.path, seed)
+    note = from_the_build(mount.path, seed)
     mount.check()
     mount.umount()
     return note
 
 
+def from_a_wheel(scratch, seed):
+    """The wheel, made with Debian's packages, in an environment of its own that has nothing else but numpy."""
+    for module, package in (("mesonpy", "python3-mesonpy"), ("ensurepip", "python3-venv")):
+        require(module, package)
+    if shutil.which("patchelf") is None:
+        raise Skip("patchelf is not installed")
+    environment, wheels = scratch.directory("environment"), scratch.directory("wheels")
+    run(PYTHON, "-m", "venv", "--system-site-packages", environment)
+    python = os.path.join(environment, "bin", "python")
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    run(*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", wheels, os.path.realpath(ROOT))
+    run(*pip, "install", "--no-index", *glob.glob(os.path.join(wheels, "*.whl")))
+    variables = {"PYTHONPATH": "", "CAIRNFS_CLIENT_LIBRARY": ""}
+    return run_tests(python, scratch.directory("wheel"), seed, **variables)
+
+
 def main():
     seed = seed_from_arguments()
     with Scratch() as scratch:
-        return run_cases([on_a_plain_directory, on_cairnfs], scratch, seed)
+        return run_cases([on_a_plain_directory, on_cairnfs, from_a_wheel], scratch, seed)
 
 
 if __name__ == "__main__":
