@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import math
 import os
+import threading
 
 import numpy
 
@@ -106,11 +107,16 @@ class Loader:
         handle = ctypes.c_void_p()
         _abi.call("cairnfs_loader_open", ctypes.byref(options), ctypes.byref(handle))
         self._handle, self._pid = handle, os.getpid()
+        self._lock = threading.Lock()  # loads run one after the other, and none when it is closed
 
     def close(self):
-        handle, self._handle = self._handle, None
-        if handle is not None and self._pid == os.getpid():
-            _abi.library().cairnfs_loader_close(handle)
+        """Frees the memory, after a load that runs. None can follow."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                _abi.library().cairnfs_loader_close(handle)
 
     def __enter__(self):
         return self
@@ -124,8 +130,6 @@ class Loader:
 
     def read(self, path, file, ranges, streams=None):
         """Fills the Ranges from an open file, so that a file renamed to `path` meanwhile is not mixed with it."""
-        if self._handle is None:
-            raise errors.InvalidError("this Loader is closed")
         ranges = [each for each in ranges if each.bytes > 0]
         if not ranges:
             return
@@ -149,11 +153,20 @@ class Loader:
             stream_count=len(c_streams),
         )
         try:
-            _abi.call("cairnfs_load", self._handle, ctypes.byref(request))
+            self._load(request)
         except errors.Error as error:
-            raise errors.from_code(
-                error.code, str(error).replace(by_number, os.fsdecode(path)), error.system_errno
-            ) from None
+            if error.code is None:
+                raise
+            text = str(error).replace(by_number, os.fsdecode(path))
+            raise errors.from_code(error.code, text, error.system_errno) from None
+
+    def _load(self, request):
+        if self._pid != os.getpid():
+            raise errors.InvalidError("this Loader was opened by the parent of this process; open another one")
+        with self._lock:
+            if self._handle is None:
+                raise errors.InvalidError("this Loader is closed")
+            _abi.call("cairnfs_load", self._handle, ctypes.byref(request))
 
 
 def open_file(path):

@@ -61,7 +61,6 @@ class _Running:
         self.future = SaveFuture()
         self.future.set_running_or_notify_cancel()
         self.source_is_free = threading.Event()
-        self.has_ended = threading.Event()
         try:
             threading.Thread(target=self._follow, name="cairnfs-save").start()
         except RuntimeError:  # no more threads: the caller is held until the end
@@ -83,11 +82,14 @@ class _Running:
                 self._series.last_path = self._path
             elif self._keeps_error:
                 self._series.error = failure
-        self.has_ended.set()
         if failure is None:
             self.future.set_result(_result_of(self._path, result))
         else:
             self.future.set_exception(failure)
+
+    def wait(self):
+        """Until the save has ended. A callback of the future may call it: it is done before those are called."""
+        concurrent.futures.wait((self.future,))
 
 
 def _result_of(path, result):
@@ -171,7 +173,7 @@ class Saver:
             if handle is None or self._pid != os.getpid():
                 return
             if self._running is not None:
-                self._running.has_ended.wait()
+                self._running.wait()
             _abi.library().cairnfs_saver_close(handle)
 
     def __enter__(self):
@@ -205,7 +207,7 @@ class Saver:
             if self._pid != os.getpid():
                 raise errors.InvalidError("this Saver was opened by the parent of this process; open another one")
             if self._running is not None:
-                self._running.has_ended.wait()
+                self._running.wait()
             self._raise_earlier()
             segments, c_streams = layout.segments(), _abi.streams_of(streams)
             request = _abi.sized(
