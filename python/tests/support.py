@@ -1,6 +1,8 @@
 """What the tests of the package share. CAIRNFS_TEST_DIR is where they write; CAIRNFS_TEST_SEED makes a run again."""
 
+import ctypes
 import json
+import mmap
 import os
 import random
 import shutil
@@ -44,6 +46,18 @@ class Case(unittest.TestCase):
     def assert_raises(self, kind, *words):
         """As assertRaises; the text has each of these words."""
         return _Raises(self, kind, words)
+
+
+def unmapped_array(size):
+    """An array whose memory is gone; it may be described, and not be read."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    array = numpy.frombuffer((ctypes.c_uint8 * size).from_address(address), numpy.uint8)
+    assert libc.munmap(address, size) == 0
+    return array
 
 
 class _Raises:

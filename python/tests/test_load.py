@@ -8,7 +8,7 @@ import numpy
 
 import cairnfs
 from cairnfs import errors
-from support import DTYPES, Case
+from support import DTYPES, Case, unmapped_array
 
 
 class LoadTest(Case):
@@ -85,6 +85,11 @@ class LoadTest(Case):
             "overlap",
         )
         self.assertFalse(big.any())
+
+    def test_out_that_was_freed(self):
+        gone = unmapped_array(self.state["uint8"].nbytes).reshape(self.state["uint8"].shape)
+        with self.assert_raises(errors.PointerError, "'uint8'"):
+            cairnfs.load(self.path("state"), out={"uint8": gone})
 
     def test_a_tensor_that_is_not_there(self):
         with self.assert_raises(KeyError, self.path("state"), "'absent'"):

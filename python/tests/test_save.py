@@ -9,7 +9,7 @@ import numpy
 
 import cairnfs
 from cairnfs import errors
-from support import DTYPES, Case, read_plain
+from support import DTYPES, Case, read_plain, unmapped_array
 
 MIB = 1 << 20
 
@@ -156,6 +156,39 @@ class ErrorTest(Case):
             errors.InvalidError, ["'c'", "'all'"], {"all": array, "b": array[90:90], "c": array[90:], "d": array[95:]}
         )
         self.saver.save({"head": array[:60], "tail": array[60:], "none": array[30:30]}, self.path("state"))
+
+    def test_memory_that_was_freed(self):
+        gone = unmapped_array(3 << 20)
+        self.refuse(errors.PointerError, ["'gone'"], {"a": self.array((3,)), "gone": gone})
+        self.refuse(errors.PointerError, ["'gone'"], {"gone": gone[(1 << 20) + 5 :]})
+        self.saver.save(self.good, self.path("state"))
+
+    def test_no_room(self):
+        """The limit on a file's size stands for a full disk: the error says so, nothing is left, the base is whole."""
+        self.saver.save(self.good, self.path("base"))
+        with open(self.path("base"), "rb") as file:
+            before = file.read()
+        code = (
+            "import resource, sys, numpy, cairnfs\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))\n"
+            "saver = cairnfs.Saver()\n"
+            "future = saver.save_async({'a': numpy.ones(8 << 20, 'uint8')}, sys.argv[1])\n"
+            "try:\n"
+            "    future.result()\n"
+            "except cairnfs.errors.NoSpaceError as error:\n"
+            "    print(error)\n"
+        )
+        command = [sys.executable, "-c", code, self.path("base")]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        self.assertIn(self.path("base"), done.stdout)
+        self.assertEqual(os.listdir(self.folder), ["base"])
+        with open(self.path("base"), "rb") as file:
+            self.assertEqual(file.read(), before)
+
+    def test_a_ring_that_cannot_be_had(self):
+        with cairnfs.Saver(ring_bytes=1 << 60) as saver, self.assert_raises(errors.NoMemoryError, 1 << 60):
+            saver.save(self.good, self.path("state"))
+        self.assertEqual(os.listdir(self.folder), [])
 
     def test_names_and_metadata(self):
         for name in ("", "a\0b", 5, None, b"a", "\ud800"):
