@@ -34,9 +34,12 @@ class World:
         self.torch = torch
         self.environment = environment or os.path.join(scratch.path, "environment")
         self.python = os.path.join(self.environment, "bin", "python")
+        self.is_ready = False
 
     def tests(self, folder, directory):
         """Runs the tests of a folder against the installed wheel, away from the sources of the package."""
+        if not self.is_ready:
+            raise Skip("the wheel was not installed by this run")
         environment = {
             **{
                 name: value
@@ -75,6 +78,7 @@ def wheel_installs(world):
         "import cairnfs, torch, safetensors, numpy\n"
         "print(cairnfs.build(), *(each.__version__ for each in (torch, safetensors, numpy)))\n"
     )
+    world.is_ready = True
     return f"{os.path.basename(wheel)}; " + run(world.python, "-c", shown, cwd=world.scratch.path).strip()
 
 
