@@ -9,8 +9,8 @@ import sys
 import tempfile
 
 BINARIES = {"cairnfs", "cairnfsd", "mount.cairnfs", "mount.fuse.cairnfs"}
-EXPECTED = {"cairnfs.h", "control.proto", "cairnfs.toml", "cairnfs.service", "cairnfs@.service", "cairnfs.1", "cairnfsd.8",
-            "mount.cairnfs.8", "cairnfs.toml.5", "without-root.conf"}
+EXPECTED = {"cairnfs.h", "client.h", "libcairnfs_client.so", "control.proto", "cairnfs.toml", "cairnfs.service", "cairnfs@.service",
+            "cairnfs.1", "cairnfsd.8", "mount.cairnfs.8", "cairnfs.toml.5", "without-root.conf"}
 PROGRAM = """
 #include <cairnfs/cairnfs.h>
 #include <stdio.h>
