@@ -170,7 +170,7 @@ std::vector<Span> MakeSpans(const Layout& layout, SpanKind kind, bool reused, ui
   int32_t device = CAIRNFS_HOST;  // of the span that is being made
   for (uint64_t i = 0; i < layout.blocks.size(); i++) {
     const Block& block = layout.blocks[i];
-    if (block.is_reused != reused || kind_of(i) != kind) continue;
+    if (kind_of(i) != kind || block.is_reused != reused) continue;  // writers may still be judging the other kind
     const bool fits_memory =
         block.device == CAIRNFS_HOST || device == CAIRNFS_HOST || device == block.device || spans.empty();
     if (!spans.empty() && fits_memory && spans.back().first + spans.back().count == i &&

@@ -131,7 +131,8 @@ void SaveJob::PostCopies(Where where) {
   };
   std::vector<Run> runs;
   for (const Block& block : layout_.blocks) {
-    if (!block.is_reused || (block.device == CAIRNFS_HOST) != (where == Where::kHost)) continue;
+    // Writers may still be judging the other kind.
+    if ((block.device == CAIRNFS_HOST) != (where == Where::kHost) || !block.is_reused) continue;
     if (!runs.empty() && runs.back().from + runs.back().bytes == block.old_offset &&
         runs.back().to + runs.back().bytes == block.offset && runs.back().bytes + block.bytes <= kBytesMax) {
       runs.back().bytes += block.bytes;
