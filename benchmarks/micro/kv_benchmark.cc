@@ -48,7 +48,7 @@ void KvGet(benchmark::State& state) {
   for (uint64_t i = 0; i < kKeys; i++) {
     if (!kv.store->Commit({}, kv::Transaction().Put(Key(i), std::string(120, 'v'))).ok()) state.SkipWithError("commit");
   }
-  if (!kv.store->Sync().ok()) state.SkipWithError("sync");
+  if (!kv.store->Sync({}).ok()) state.SkipWithError("sync");
   uint64_t next = 0;
   for (auto _ : state) {
     next = (next + 7919) % kKeys;
@@ -68,7 +68,7 @@ void KvFlushOfThousandCreates(benchmark::State& state) {
       if (!kv.store->Commit({}, CreateLike(number++)).ok()) state.SkipWithError("commit");
     }
     state.ResumeTiming();
-    if (!kv.store->Sync().ok()) state.SkipWithError("sync");
+    if (!kv.store->Sync({}).ok()) state.SkipWithError("sync");
   }
 }
 

@@ -7,7 +7,6 @@
 namespace cairnfs::client {
 namespace {
 
-constexpr uint64_t kBlock = kBlockBytes;
 
 class SaveTest : public SaveWorld {
  protected:

@@ -14,7 +14,6 @@
 namespace cairnfs::client {
 namespace {
 
-constexpr uint64_t kBlock = kBlockBytes;
 
 class SaveTrouble : public SaveWorld {
  protected:

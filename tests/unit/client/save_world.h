@@ -19,6 +19,8 @@
 
 namespace cairnfs::client {
 
+inline constexpr uint64_t kBlock = kBlockBytes;
+
 class SaveWorld : public testing::Test {
  protected:
   SaveWorld() {
