@@ -18,6 +18,7 @@ class LoadTest(Case):
         self.addCleanup(self.saver.close)
         self.state = {dtype: self.array((self.random.randrange(1, 50), 33), dtype) for dtype in DTYPES}
         self.state["big"] = self.array((3, 700, 1111), "float32")
+        self.state["tall"] = self.array((3, 4, 5, 2500), "float32")  # cut into long runs
         self.state["deep"] = self.array((5, 6, 7, 8), "int16")
         self.state["scalar"], self.state["empty"] = self.array((), "float64"), self.array((4, 0), "int8")
         self.saver.save(self.state, self.path("state"))
@@ -46,6 +47,10 @@ class LoadTest(Case):
             cut = tuple(cut)
             found = cairnfs.load(self.path("state"), slices={name: cut})
             self.assert_same(found, {name: self.state[name][cut]})
+
+    def test_a_slice_of_many_runs(self):
+        cut = (slice(1, 3), slice(1, 4), slice(2, 4))
+        self.assert_same(cairnfs.load(self.path("state"), slices={"tall": cut}), {"tall": self.state["tall"][cut]})
 
     def test_slices_and_names(self):
         found = cairnfs.load(self.path("state"), names=["big", "deep"], slices={"big": slice(1, 2)})

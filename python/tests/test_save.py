@@ -49,8 +49,9 @@ class SaveTest(Case):
                 return self.array.__dlpack__(**options)
 
         array = self.array((300, 1001), "float32")
-        self.saver.save({"whole": Foreign(array), "rows": Foreign(array.copy()[10:20])}, self.path("state"))
-        self.assert_same(read_plain(self.path("state"))[0], {"whole": array, "rows": array[10:20]})
+        state = {"whole": array, "rows": array.copy()[10:20], "ones": array.copy().reshape(1, 300, 1, 1001, 1)}
+        self.saver.save({name: Foreign(each) for name, each in state.items()}, self.path("state"))
+        self.assert_same(read_plain(self.path("state"))[0], state)
         with self.assert_raises(errors.InvalidError, "'cut'", "not contiguous"):
             self.saver.save({"cut": Foreign(array[:, 1:])}, self.path("state"))
 

@@ -139,10 +139,12 @@ def save_on_rank(rank, folder):
     assert (result.base_use, result.blocks_changed) == ("used", 0), result
     # Loaded again with other shards than it was saved with.
     state = {"rows": distribute_tensor(torch.zeros(1001, 3000), mesh, [Shard(1)]),
-             "columns": distribute_tensor(torch.zeros(7, 3000), mesh, [Shard(0)])}  # fmt: skip
+             "columns": distribute_tensor(torch.zeros(7, 3000), mesh, [Shard(0)]),
+             "copies": distribute_tensor(torch.zeros(5, 3000), mesh, [Shard(0)])}  # fmt: skip
     dcp.load(state, checkpoint_id=f"{folder}/step-1", storage_reader=cairnfs.torch.dcp.Reader())
     assert torch.equal(state["rows"].full_tensor(), expected_of(1001))
     assert torch.equal(state["columns"].full_tensor(), expected_of(7))
+    assert torch.equal(state["copies"].full_tensor(), expected_of(5))
     torch.distributed.destroy_process_group()
 
 

@@ -200,6 +200,27 @@ class SafetensorsTest(TorchCase):
         safetensors.torch.save_file(state, self.path("s"))
         self.assert_state(dict(sorted(cairnfs.torch.load(self.path("s")).items())), dict(sorted(state.items())))
 
+    def test_dlpack(self):
+        """Tensors through cairnfs.Saver, which does not know torch."""
+        for device in DEVICES:
+            state = {
+                "plain": self.tensor(300, 7, device=device),
+                "ones": self.tensor(1, 300, 1, 7, 1, device=device),
+                "half": self.tensor(33, dtype=torch.bfloat16, device=device),
+                "empty": torch.empty(0, 3, device=device),
+            }
+            with cairnfs.Saver() as saver:
+                saver.save(state, self.path("s"))
+                with self.assert_raises(errors.InvalidError, "'turned'", "not contiguous"):
+                    saver.save({"turned": state["plain"].T}, self.path("s"))
+                with self.assert_raises(errors.InvalidError, "'grown'", "grad"):
+                    saver.save({"grown": state["plain"].clone().requires_grad_()}, self.path("s"))
+            found = cairnfs.torch.load(self.path("s"), device)
+            self.assert_state(dict(sorted(found.items())), dict(sorted(state.items())))
+            into = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+            cairnfs.load(self.path("s"), out=into)
+            self.assert_state(into, state)
+
     def test_reuse(self):
         state = {"a": self.tensor(1 << 20), "b": self.tensor(1 << 20)}
         self.saver.save_safetensors(state, self.path("1"))
