@@ -7,7 +7,6 @@
 namespace cairnfs::client {
 namespace {
 
-
 class SaveTest : public SaveWorld {
  protected:
   // One tensor of each kind of memory, blocks of several lengths.

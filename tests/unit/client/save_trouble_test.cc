@@ -14,7 +14,6 @@
 namespace cairnfs::client {
 namespace {
 
-
 class SaveTrouble : public SaveWorld {
  protected:
   // The save is refused with that code and a text that has `word`, and the folder stays as it is.
