@@ -116,7 +116,7 @@ def main():
         names = {os.path.basename(path) for path in files}
         assert EXPECTED | BINARIES <= names, (EXPECTED | BINARIES) - names
         assert one(files, "control.proto").endswith("/share/cairnfs/control.proto")
-        check_header(root, one(files, ".h"))
+        check_header(root, one(files, "/cairnfs.h"))
         check_units(files)
         check_hardening(build, files)
         check_security(files)
