@@ -131,7 +131,7 @@ Status ClusterLocks::TryCommit(InodeId inode, uint64_t epoch, const LockWork& wo
           fmt::format("locks/{}/{}/{}", parts_.membership.self().ToHex(), session->revision, ++commits_);
     }
     if (session.ok()) {
-      const Result<uint64_t> committed = parts_.fenced.Commit(context_, transaction);
+      const Result<uint64_t> committed = parts_.fenced.Commit({}, transaction);
       status = committed.ok() ? Status() : Status(committed.error());
     }
     if (status.ok() || status.error().code != ErrorCode::kUnavailable || !Pause(epoch, failures++)) return status;
