@@ -46,20 +46,22 @@ bool Context::IsStopped() const {
 }
 
 bool Context::Wait(Mutex& mutex, CondVar& changed, const std::function<bool()>& is_ready) const {
-  if (is_ready()) return true;
-  mutex.Unlock();
-  bool ready = false;
-  {
-    // Locks, so that the wake-up does not come between a look and the wait.
-    const OnStop wake(*this, [&mutex, &changed] {
+  while (!is_ready()) {
+    if (Expired()) return false;
+    mutex.Unlock();
+    {
+      // Locks, so that the wake-up does not come between a look and the wait.
+      const OnStop wake(*this, [&mutex, &changed] {
+        MutexLock lock(mutex);
+        changed.NotifyAll();
+      });
       MutexLock lock(mutex);
-      changed.NotifyAll();
-    });
-    MutexLock lock(mutex);
-    while (!(ready = is_ready()) && !Expired()) changed.WaitUntil(mutex, deadline_);
+      while (!is_ready() && !Expired()) changed.WaitUntil(mutex, deadline_);
+    }
+    // What was ready may be another's by now.
+    mutex.Lock();
   }
-  mutex.Lock();
-  return ready;
+  return true;
 }
 
 bool Context::Sleep(Clock::duration time) const {

@@ -40,8 +40,8 @@ class Context {
   bool MayExpire() const { return stops_ != nullptr || deadline_ != Clock::time_point::max(); }
 
   // Waits until `is_ready` is true, which is asked with `mutex` held; whoever changes its answer notifies `changed`.
-  // False: the context expired first. Meanwhile `mutex` is released. REQUIRES (unchecked): nobody requests a stop of
-  // this context while holding `mutex`.
+  // True: it is so on return, with `mutex` held since it was asked. False: the context expired first. Meanwhile `mutex`
+  // is released. REQUIRES (unchecked): nobody requests a stop of this context while holding `mutex`.
   bool Wait(Mutex& mutex, CondVar& changed, const std::function<bool()>& is_ready) const REQUIRES_LOCK(mutex);
   // False, at once or woken: the context expired before `time` had passed.
   bool Sleep(Clock::duration time) const;

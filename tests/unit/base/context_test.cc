@@ -6,6 +6,7 @@
 #include <memory>
 #include <stop_token>
 #include <thread>
+#include <vector>
 
 namespace cairnfs {
 namespace {
@@ -78,6 +79,36 @@ TEST(Context, AWaitEndsWithWhatItWaitsForOrWithTheContext) {
     EXPECT_TRUE(context.Wait(mutex, changed, [&] { return is_set; })) << "what is there is no matter of time";
   }
   setter.join();
+}
+
+// The lock is let go once more before a wait returns. Whoever comes in between may take what was waited for.
+TEST(Context, WhatAWaitFindsReadyIsStillThere) {
+  constexpr int kTakers = 8, kEach = 2000;
+  Mutex mutex;
+  CondVar changed;
+  int there = 0, taken = 0;
+  bool was_gone = false;
+  std::vector<std::thread> takers;
+  for (int i = 0; i < kTakers; i++) {
+    takers.emplace_back([&] {
+      for (int count = 0; count < kEach; count++) {
+        MutexLock lock(mutex);
+        EXPECT_TRUE(Context().Wait(mutex, changed, [&] { return there > 0; }));
+        was_gone = was_gone || there == 0;
+        there--;
+        taken++;
+      }
+    });
+  }
+  for (int count = 0; count < kTakers * kEach; count++) {
+    MutexLock lock(mutex);
+    there++;
+    changed.NotifyAll();
+  }
+  for (std::thread& taker : takers) taker.join();
+  EXPECT_FALSE(was_gone);
+  EXPECT_EQ(there, 0);
+  EXPECT_EQ(taken, kTakers * kEach);
 }
 
 TEST(Context, WhoeverIsToBeToldOfTheStopIsToldOnce) {
