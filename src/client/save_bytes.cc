@@ -87,7 +87,7 @@ Status SaveJob::StageDeviceSpan(const Span& span) {
     return {};
   }
   DeviceSide& side = *parts_.devices.at(of_device->device);
-  const StreamHandle stream = side.NextCopyStream();
+  StreamHandle stream = side.NextCopyStream();
   std::byte* const piece = parts_.ring.Take(span.bytes);
   Status status;
   uint64_t at = 0;

@@ -14,9 +14,7 @@ namespace {
 constexpr std::chrono::milliseconds kLookEvery{20};
 
 // libfuse calls it on a receiving thread and holds the request's mutex: it must not reply, and it does not.
-void OnInterrupt(fuse_req_t request, void* id) {
-  SessionOf(request).kill_watch().NoteInterrupted(reinterpret_cast<uintptr_t>(id));
-}
+void LookAtCaller(fuse_req_t request, void* id) { SessionOf(request).kill_watch().NoteInterrupted(id); }
 
 }  // namespace
 
@@ -27,21 +25,18 @@ struct KillWatch::State {
   const std::function<bool(pid_t thread)> is_killed;
   Mutex mutex;  // nothing is called with it held
   CondVar changed;
-  uint64_t last_id GUARDED_BY(mutex) = 0;
-  std::unordered_map<uint64_t, std::weak_ptr<Entry>> entries GUARDED_BY(mutex);
+  std::unordered_map<const void*, std::weak_ptr<Entry>> entries GUARDED_BY(mutex);  // by their addresses
   std::vector<std::weak_ptr<Entry>> interrupted GUARDED_BY(mutex);
 };
 
 // There as long as anybody has a copy of its context.
 struct KillWatch::State::Entry {
-  Entry(std::shared_ptr<State> the_state, uint64_t the_id, pid_t the_thread)
-      : state(std::move(the_state)), id(the_id), thread(the_thread) {}
+  Entry(std::shared_ptr<State> the_state, pid_t the_thread) : state(std::move(the_state)), thread(the_thread) {}
   ~Entry() {
     MutexLock lock(state->mutex);
-    state->entries.erase(id);
+    state->entries.erase(this);
   }
   const std::shared_ptr<State> state;
-  const uint64_t id;
   const pid_t thread;
   std::stop_source killed;
 };
@@ -50,24 +45,25 @@ KillWatch::KillWatch(std::function<bool(pid_t thread)> is_killed)
     : state_(std::make_shared<State>(std::move(is_killed))),
       thread_([this](const std::stop_token& stop) { Run(*state_, Context(stop)); }) {}
 
-Context KillWatch::MakeContext(pid_t thread, uint64_t* id) {
-  MutexLock lock(state_->mutex);
-  *id = ++state_->last_id;
-  auto entry = std::make_shared<State::Entry>(state_, *id, thread);
-  state_->entries.emplace(*id, entry);
-  lock.Unlock();
+Context KillWatch::MakeContext(pid_t thread, void** id) {
+  auto entry = std::make_shared<State::Entry>(state_, thread);
+  *id = entry.get();
+  {
+    MutexLock lock(state_->mutex);
+    state_->entries.emplace(*id, entry);
+  }
   std::stop_source* killed = &entry->killed;
   return Context().WithStop(std::shared_ptr<std::stop_source>(std::move(entry), killed));
 }
 
 Context KillWatch::ContextOf(fuse_req_t request) {
-  uint64_t id = 0;
+  void* id = nullptr;
   Context context = MakeContext(fuse_req_ctx(request)->pid, &id);
-  fuse_req_interrupt_func(request, &OnInterrupt, reinterpret_cast<void*>(static_cast<uintptr_t>(id)));
+  fuse_req_interrupt_func(request, &LookAtCaller, id);
   return context;
 }
 
-void KillWatch::NoteInterrupted(uint64_t id) {
+void KillWatch::NoteInterrupted(const void* id) {
   MutexLock lock(state_->mutex);
   auto found = state_->entries.find(id);
   if (found == state_->entries.end()) return;

@@ -26,9 +26,10 @@ class KillWatch {
   // fuse_req_interrupt_func for it ends the watching.
   Context ContextOf(fuse_req_t request);
   // The same for what is no request of libfuse: `id` of the context is for NoteInterrupted.
-  Context MakeContext(pid_t thread, uint64_t* id);
-  // A signal came for the caller. Unknown ids are those of requests for which nobody waits any more.
-  void NoteInterrupted(uint64_t id);
+  Context MakeContext(pid_t thread, void** id);
+  // A signal came for the caller. Unknown ids are those of requests for which nobody waits any more. An id may be given
+  // again once nobody waits: then a caller is looked at for nothing.
+  void NoteInterrupted(const void* id);
 
  private:
   struct State;

@@ -27,7 +27,7 @@ struct WaitingRequest {
 };
 
 // libfuse calls it on a receiving thread and holds the request's mutex: it must not reply, and Cancel does not wait.
-void OnInterrupt(fuse_req_t, void* data) {
+void CancelWaiting(fuse_req_t, void* data) {
   auto* waiting = static_cast<WaitingRequest*>(data);
   waiting->interrupted.store(true);
   if (const ClusterLocks::Ticket ticket = waiting->ticket.load(); ticket != 0)
@@ -63,10 +63,10 @@ void ReplyLock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLock
 void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock) {
   ClusterLocks& locks = *filesystem.locks();
   auto waiting = std::make_shared<WaitingRequest>(locks, lock.inode);
-  fuse_req_interrupt_func(request, &OnInterrupt, waiting.get());
+  fuse_req_interrupt_func(request, &CancelWaiting, waiting.get());
   const auto ticket =
       locks.Lock(lock, [request, &filesystem, lock, waiting](const Result<ClusterLocks::Outcome>& outcome) {
-        // Waits for an OnInterrupt that runs, and none is called after it. So `waiting` may go.
+        // Waits for an CancelWaiting that runs, and none is called after it. So `waiting` may go.
         fuse_req_interrupt_func(request, nullptr, nullptr);
         ReplyLock(request, filesystem, lock, outcome);
       });

@@ -15,17 +15,19 @@ using std::chrono::hours;
 
 class KillWatchTest : public testing::Test {
  protected:
+  static constexpr pid_t kGone = 13;
   std::atomic<pid_t> killed_{0};
-  std::atomic<int> asked_{0};
+  std::atomic<int> asked_{0}, asked_of_gone_{0};
   KillWatch watch_{[this](pid_t thread) {
     asked_++;
+    if (thread == kGone) asked_of_gone_++;
     return thread == killed_;
   }};
 };
 
 TEST_F(KillWatchTest, AContextIsOverOnceTheCallerThatWasInterruptedIsKilled) {
-  uint64_t id = 0, other_id = 0;
-  const Context context = watch_.MakeContext(12, &id), other = watch_.MakeContext(13, &other_id);
+  void *id = nullptr, *other_id = nullptr;
+  const Context context = watch_.MakeContext(12, &id), other = watch_.MakeContext(14, &other_id);
   EXPECT_NE(id, other_id);
   watch_.NoteInterrupted(id);
   watch_.NoteInterrupted(other_id);
@@ -37,10 +39,10 @@ TEST_F(KillWatchTest, AContextIsOverOnceTheCallerThatWasInterruptedIsKilled) {
 }
 
 TEST_F(KillWatchTest, NobodyIsLookedAtWhoWasNotInterrupted) {
-  uint64_t id = 0;
+  void* id = nullptr;
   const Context context = watch_.MakeContext(12, &id);
   killed_ = 12;
-  uint64_t other_id = 0;
+  void* other_id = nullptr;
   const Context other = watch_.MakeContext(12, &other_id);
   watch_.NoteInterrupted(other_id);
   EXPECT_FALSE(other.Sleep(hours(1)));
@@ -48,24 +50,31 @@ TEST_F(KillWatchTest, NobodyIsLookedAtWhoWasNotInterrupted) {
 }
 
 TEST_F(KillWatchTest, ARequestForWhichNobodyWaitsIsForgotten) {
-  uint64_t id = 0;
+  void* id = nullptr;
   std::optional<Context> context = watch_.MakeContext(12, &id);
   const Context copy = context->WithTimeout(hours(1));
   context.reset();
   watch_.NoteInterrupted(id);
   EXPECT_TRUE(Eventually([&] { return asked_ > 0; })) << "a context made of it is left";
-  std::optional<Context> gone = watch_.MakeContext(13, &id);
-  gone.reset();
-  killed_ = 13;
+
+  std::optional<Context> gone = watch_.MakeContext(kGone, &id);
   watch_.NoteInterrupted(id);
-  EXPECT_FALSE(copy.IsStopped());
+  EXPECT_TRUE(Eventually([&] { return asked_of_gone_ > 0; }));
+  gone.reset();
+  watch_.NoteInterrupted(id);
+  // A look that runs may have begun before. Two later, none asks of it.
+  const int of_a_look = asked_;
+  EXPECT_TRUE(Eventually([&] { return asked_ >= of_a_look + 3; }));
+  const int of_gone = asked_of_gone_, before = asked_;
+  EXPECT_TRUE(Eventually([&] { return asked_ >= before + 3; }));
+  EXPECT_EQ(asked_of_gone_, of_gone);
 }
 
 TEST(KillWatch, AContextMayOutliveTheWatch) {
   std::optional<Context> context;
   {
     KillWatch watch([](pid_t) { return false; });
-    uint64_t id = 0;
+    void* id = nullptr;
     context = watch.MakeContext(12, &id);
     watch.NoteInterrupted(id);
   }
