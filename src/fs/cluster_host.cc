@@ -25,8 +25,6 @@ bool IsInDoubt(const Result<uint64_t>& revision) {
   return !revision.ok() && revision.error().code != ErrorCode::kStale && kv::MayHaveRun(revision.error().code);
 }
 
-Error CallerIsGone() { return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited"); }
-
 ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names,
                          Durability durability)
     : parts_(parts), kv_(kv), levels_(kv, names, durability), self_(parts.membership.self().AsKey()) {}

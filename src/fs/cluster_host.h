@@ -28,9 +28,6 @@ Error Unanswered();
 // Of a commit: it is not known whether it ran, or runs yet. Where the session is gone that does not matter.
 bool IsInDoubt(const Result<uint64_t>& revision);
 
-// kInterrupted: what is given up once nobody waits for it any more.
-Error CallerIsGone();
-
 class ClusterHost {
  public:
   // `chunks` of the parts: what a round syncs. `durability`: where no directory says otherwise.

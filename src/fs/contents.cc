@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "fs/waits.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -105,7 +106,9 @@ Status Contents::Change(const FileChange& change) {
     inode->content->barriers_waiting++;
     while (inode->content && !inode->content->quiet()) {
       if (change.empties && inode->content->IsQuietButForFailed()) break;
-      if (Status goes_on = records_.CheckWait(*inode->content, change.session); !goes_on.ok()) {
+      Status goes_on =
+          change.caller.context.Expired() ? CallerIsGone() : records_.CheckWait(*inode->content, change.session);
+      if (!goes_on.ok()) {
         inode->content->barriers_waiting--;
         return goes_on;
       }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "fs/recipe.h"
+#include "fs/waits.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -45,7 +46,7 @@ Status Covering::PauseAfter(InodeId file, const Error& why) {
 }
 
 Error Covering::ErrorOf(InodeId file, const Error& why) {
-  return why.WithContext("'" + parts_.names.PathOfInode(context_, file) + "' lacks copies");
+  return why.WithContext("'" + parts_.names.PathOfInode(caller_, file) + "' lacks copies");
 }
 
 Status Covering::Cover(const meta::Attr& source) {

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "fs/closing.h"
+#include "fs/waits.h"
 
 namespace cairnfs::fs {
 namespace {

@@ -1,9 +1,12 @@
 #include "fs/waits.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 namespace cairnfs::fs {
+
+Error CallerIsGone() { return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited"); }
 
 struct Waits::Wait {
   Context context;
@@ -35,6 +38,7 @@ bool Waits::TakeOut(Wait& wait) {
 }
 
 SyncRounds::Answer Waits::Within(const Context& context, std::function<Error()> late, Done<void> done) {
+  assert(late != nullptr || context.deadline() == Clock::time_point::max());
   if (!context.MayExpire()) {
     return [done = std::move(done)](const Status& status) {
       done(status);
@@ -89,9 +93,7 @@ void Waits::Watch(const Context& context) {
     List expired = TakeExpired();
     lock.Unlock();
     for (const std::shared_ptr<Wait>& wait : expired) {
-      std::exchange(wait->done, nullptr)(
-          wait->context.IsStopped() ? MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited")
-                                    : wait->late());
+      std::exchange(wait->done, nullptr)(wait->context.IsStopped() ? CallerIsGone() : wait->late());
     }
     expired.clear();
     lock.Lock();

@@ -15,6 +15,9 @@
 
 namespace cairnfs::fs {
 
+// kInterrupted: what is given up once nobody waits for it any more.
+Error CallerIsGone();
+
 class Waits {
  public:
   Waits() : watcher_([this](const std::stop_token& stop) { Watch(Context(stop)); }) {}
@@ -26,7 +29,8 @@ class Waits {
   void Stop();
 
   // Any thread. `done` is called once: with what the returned function is given; or, once the context has expired, with
-  // kInterrupted where it was stopped, and with what `late` says where it is late.
+  // CallerIsGone where it was stopped, and with what `late` says where it is late. REQUIRES: a context with a deadline
+  // has `late`.
   SyncRounds::Answer Within(const Context& context, std::function<Error()> late, Done<void> done);
   // Of one without a deadline.
   SyncRounds::Answer Within(const Context& context, Done<void> done) { return Within(context, {}, std::move(done)); }

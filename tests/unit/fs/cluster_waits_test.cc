@@ -428,6 +428,34 @@ TEST_F(ClusterWaitsTest, WhoIsKilledWaitsForNoRound) {
   EXPECT_TRUE(host(0).CloseFile(file).ok());
 }
 
+TEST_F(ClusterWaitsTest, WhoIsKilledDoesNotWaitToChangeAFileThatARoundOwes) {
+  MakeHosts(1);
+  auto file = host(0).Create("file");
+  ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
+  TestChunks& chunks = *host(0).chunks;
+  const uint64_t before = chunks.syncs;
+  chunks.syncs_hang = true;
+  auto flushed = std::async(std::launch::async, [&] { return host(0).Flush(file); });
+  EXPECT_TRUE(Eventually([&] { return chunks.syncs > before; }));
+  std::atomic<bool> begins{false};
+  ExpectInterrupted(KillOnce(
+      [&] {
+        if (!begins) return false;
+        Clock::SleepFor(std::chrono::milliseconds(100));  // so that the kill finds it waiting, on most machines
+        return true;
+      },
+      [&](const Caller& caller, Done<void> done) {
+        host(0).fs->RunBlocking([&, caller, done = std::move(done)] {
+          begins = true;
+          SetTime(host(0), file.attr.inode, done, caller);
+        });
+      }));
+  chunks.syncs_hang = false;
+  EXPECT_TRUE(flushed.get().ok());
+  EXPECT_EQ(host(0).Cat("file"), "bytes");
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
+}
+
 TEST_F(ClusterWaitsTest, WhoIsKilledDoesNotWaitForTheStoreToPublish) {
   MakeHosts(2);
   auto file = host(0).Create("file");
