@@ -93,10 +93,10 @@ bool ClusterLocks::Pause(uint64_t epoch, unsigned failures) {
 
 void ClusterLocks::Read(InodeId inode, uint64_t epoch, const LockWork& work) {
   const std::string begin = LocksBegin(inode), end = kv::PrefixEnd(begin);
-  Result<kv::KvRange> records = parts_.fenced.Range(context_, begin, end, 0);
+  Result<kv::KvRange> records = parts_.fenced.Range({}, begin, end, 0);
   for (unsigned failures = 0; !records.ok() && records.error().code == ErrorCode::kUnavailable;) {
     if (!Pause(epoch, failures++)) break;
-    records = parts_.fenced.Range(context_, begin, end, 0);
+    records = parts_.fenced.Range({}, begin, end, 0);
   }
   Told told;
   {

@@ -53,7 +53,7 @@ void DelegatedStore::Take(const Context& context, InodeId id, const cluster::Mem
     }
   }
   // It was recalled before it was here: whoever waits saw the key.
-  if (recalled) GiveBack(context, id);
+  if (recalled) GiveBack(id);
   if (held) ReadNames(context, id);
 }
 
@@ -91,7 +91,7 @@ void DelegatedStore::ReadNames(const Context& context, InodeId id) {
   directory->all_names_at = names->revision;
 }
 
-void DelegatedStore::GiveBack(const Context& context, InodeId id) {
+void DelegatedStore::GiveBack(InodeId id) {
   {
     MutexLock lock(mutex_);
     Directory& directory = directories_[id.value];
@@ -111,7 +111,8 @@ void DelegatedStore::GiveBack(const Context& context, InodeId id) {
   transaction.Delete(DelegationKey(id, membership_.self()));
   transaction.Delete(RecallKey(membership_.self(), id));
   bool may_run_yet = false;
-  if (auto committed = fenced_.Commit(context, transaction); !committed.ok()) {
+  // Whoever waits for it is on another host: a caller of this one that is killed does not end it.
+  if (auto committed = fenced_.Commit(context_, transaction); !committed.ok()) {
     may_run_yet = kv::MayHaveRun(committed.error().code);
     // The key ends with the lease, and the recall with that of whoever asked.
     spdlog::warn("the delegation on directory {} could not be given back: {}", id.value, committed.error().message);
@@ -128,7 +129,7 @@ void DelegatedStore::StartRecallWatch() {
   auto answer = [this, prefix](std::string_view key) {
     Decoder decoder(key.substr(prefix.size()));
     const InodeId directory{decoder.BigEndianU64()};
-    if (decoder.Finished()) GiveBack(context_, directory);
+    if (decoder.Finished()) GiveBack(directory);
   };
   kv::WatchCallbacks callbacks;
   callbacks.changed = [answer](const std::vector<kv::KvEvent>& events, uint64_t) {

@@ -145,7 +145,7 @@ class DelegatedStore final : public kv::KvStore {
   // REQUIRES: marked as `taking`. Takes none where a recall came since.
   void Take(const Context& context, InodeId id, const cluster::Membership::Session& session);
   void ReadNames(const Context& context, InodeId id);
-  void GiveBack(const Context& context, InodeId id);
+  void GiveBack(InodeId id);
   void StartRecallWatch();
   Result<Guards> FindGuards(const Context& context, const kv::Transaction& transaction);
   void BeforeCommit(const kv::Transaction& transaction, Guards& guards);

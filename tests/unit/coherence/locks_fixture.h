@@ -55,6 +55,7 @@ class LossyStore final : public kv::KvStore {
   Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
                             size_t limit) override {
     ++reads_;
+    if (context.Expired()) return GivenUp();
     if (Draw(2)) RunLate();
     return below_->Range(context, begin, end, limit);
   }
@@ -63,6 +64,7 @@ class LossyStore final : public kv::KvStore {
   }
   Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
     ++commits_;
+    if (context.Expired()) return GivenUp();
     if (Status fits = kv::CheckLimits(transaction, limits()); !fits.ok()) return fits.error();
     if (full_ && IsLate(transaction.operation_id)) {
       NoteRefusal();
@@ -104,6 +106,7 @@ class LossyStore final : public kv::KvStore {
   }
 
  private:
+  static Error GivenUp() { return MakeError(ErrorCode::kUnavailable, "nobody waits for the answer"); }
   bool IsLate(const std::string& operation_id) {
     std::lock_guard lock(mutex_);
     return std::any_of(late_.begin(), late_.end(), [&](const auto& late) { return late.operation_id == operation_id; });

@@ -275,6 +275,15 @@ TEST_F(LocksTest, TheEndOfTheMountEndsWaits) {
   EXPECT_EQ(*later.outcome.get(), Outcome::kInterrupted);
 }
 
+// Files are closed then.
+TEST_F(LocksTest, LocksAreFreedAfterTheEndOfWaitsToo) {
+  ASSERT_EQ(Try(0, Flock(1, kShared)), Outcome::kGranted);
+  ASSERT_EQ(Try(1, Flock(2, kShared)), Outcome::kGranted);
+  hosts_[0].locks->EndWaits();
+  Unlock(0, Flock(1, kShared));
+  EXPECT_EQ(Stored().held.size(), 1U);
+}
+
 // Threads on three hosts take turns in a critical section; some give up waiting.
 class Contest {
  public:
