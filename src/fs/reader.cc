@@ -78,6 +78,10 @@ struct Reader::Plan {
     parts.push_back(std::move(part));
   }
   FileSystem::ReadResult Assemble() const;
+  // The error is of no fault: it ended what its caller, who is gone, did not wait for.
+  bool HasNobodyWaiting(const Error& why) const {
+    return why.code == ErrorCode::kInterrupted || options.caller.context.Expired();
+  }
 };
 
 FileSystem::ReadResult Reader::Plan::Assemble() const {
@@ -271,7 +275,7 @@ void Reader::Finish(const PlanPtr& plan) {
 }
 
 void Reader::Fail(const PlanPtr& plan, Error error) {
-  if (error.code == ErrorCode::kInterrupted) return plan->done(std::move(error));
+  if (plan->HasNobodyWaiting(error)) return plan->done(std::move(error));
   spdlog::error("inode {}: read of {} bytes at {} failed: {}", plan->inode->id.value, plan->size, plan->offset,
                 error.message);
   at_.error_names.Note(plan->inode->id);
@@ -279,7 +283,7 @@ void Reader::Fail(const PlanPtr& plan, Error error) {
 }
 
 void Reader::FailLoad(const PlanPtr& plan, const Error& error) {
-  if (error.code == ErrorCode::kInterrupted) return plan->done(error);
+  if (plan->HasNobodyWaiting(error)) return plan->done(error);
   spdlog::error("inode {}: cannot read its recipe: {}", plan->inode->id.value, error.message);
   at_.error_names.Note(plan->inode->id);
   plan->done(error);
