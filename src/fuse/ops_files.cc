@@ -75,17 +75,17 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
     ReplyCreate(request, {now.ok() ? *now : attr, *handle});
   };
   const InodeId inode = attr->inode;
-  const fs::Caller caller = UntilStop(request, create.caller);
-  if (!create.kills_set_id) return filesystem.Open(inode, flags, std::move(reply), caller);
+  const fs::Caller until_stop = UntilStop(request, create.caller);
+  if (!create.kills_set_id) return filesystem.Open(inode, flags, std::move(reply), until_stop);
   fs::SetAttrRequest changes;
   changes.kill_suid_sgid = true;
   filesystem.attributes().SetAttr(
       inode, changes,
-      [&filesystem, caller, inode, flags, reply](const Result<meta::Attr>& changed) mutable {
+      [&filesystem, until_stop, inode, flags, reply](const Result<meta::Attr>& changed) mutable {
         if (!changed.ok()) return reply(changed.error());
-        filesystem.Open(inode, flags, std::move(reply), caller);
+        filesystem.Open(inode, flags, std::move(reply), until_stop);
       },
-      caller);
+      create.caller);
 }
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
@@ -123,7 +123,7 @@ void OpOpen(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
       if (!attr.ok()) return ReplyInodeError(request, attr.error());
       OpenAndReply(request, filesystem, caller, InodeId{inode}, flags);
     };
-    filesystem.attributes().SetAttr(InodeId{inode}, changes, std::move(open), UntilStop(request, caller));
+    filesystem.attributes().SetAttr(InodeId{inode}, changes, std::move(open), caller);
   });
 }
 
