@@ -3,6 +3,7 @@
 #include <grpcpp/server_context.h>
 
 #include <chrono>
+#include <vector>
 
 namespace cairnfs::control {
 namespace {
@@ -37,9 +38,13 @@ void CallWatch::Run(const std::stop_token& end) {
       return !calls_.empty();
     };
     if (!until_end.Wait(mutex_, changed_, has_calls)) return;
-    for (Watched& watched : calls_) {
-      if (watched.call->IsCancelled()) watched.gone.request_stop();
+    // Not under the lock, which whoever is woken takes at its end.
+    std::vector<std::stop_source> gone;
+    for (const Watched& watched : calls_) {
+      if (watched.call->IsCancelled()) gone.push_back(watched.gone);
     }
+    lock.Unlock();
+    for (std::stop_source& each : gone) each.request_stop();
   }
 }
 

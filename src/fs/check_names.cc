@@ -2,8 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <stop_token>
-
 #include "fs/scan.h"
 #include "meta/records.h"
 

@@ -4,7 +4,6 @@
 
 #include <map>
 #include <set>
-#include <stop_token>
 #include <string>
 
 #include "base/result.h"

@@ -190,7 +190,13 @@ void Session::WaitForReceivers() {
   MutexLock lock(mutex_);
   while (running_ > 0) {
     // One receiver that ended ends the others: when the descriptor failed they would wait for ever.
-    if (running_ < receivers_.size()) stop_.request_stop();
+    if (running_ < receivers_.size() && !stopping()) {
+      // Not under the lock: it calls whoever waits.
+      lock.Unlock();
+      stop_.request_stop();
+      lock.Lock();
+      continue;
+    }
     if (!stopping()) {
       changed_.Wait(mutex_);
       continue;
