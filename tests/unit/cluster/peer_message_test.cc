@@ -8,12 +8,12 @@
 namespace cairnfs::cluster {
 namespace {
 
-Digest DigestOf(uint8_t seed) {
+Digest DigestFilledWith(uint8_t seed) {
   Digest digest;
   digest.bytes.fill(static_cast<std::byte>(seed));
   return digest;
 }
-NodeId NodeOf(uint8_t seed) {
+NodeId NodeFilledWith(uint8_t seed) {
   NodeId id;
   id.bytes.fill(static_cast<std::byte>(seed));
   return id;
@@ -37,7 +37,7 @@ void ExpectRefusesDamage(const std::string& bytes, Decode decode) {
 }
 
 TEST(PeerMessage, Has) {
-  const HasRequest request{true, {DigestOf(1), DigestOf(2)}};
+  const HasRequest request{true, {DigestFilledWith(1), DigestFilledWith(2)}};
   auto decoded = HasRequest::Decode(request.Encode());
   ASSERT_TRUE(decoded);
   EXPECT_TRUE(decoded->hold);
@@ -46,9 +46,9 @@ TEST(PeerMessage, Has) {
 
   using Kind = HasAnswer::Kind;
   const std::vector<HasAnswer> answers = {{Kind::kClaim, {}},
-                                          {Kind::kKnown, {NodeOf(1), NodeOf(2)}},
+                                          {Kind::kKnown, {NodeFilledWith(1), NodeFilledWith(2)}},
                                           {Kind::kWait, {}},
-                                          {Kind::kKnownHere, {NodeOf(2), NodeOf(3)}}};
+                                          {Kind::kKnownHere, {NodeFilledWith(2), NodeFilledWith(3)}}};
   auto reply = DecodeHasReply(EncodeHasReply(answers));
   ASSERT_TRUE(reply);
   ASSERT_EQ(reply->size(), answers.size());
@@ -61,7 +61,8 @@ TEST(PeerMessage, Has) {
 }
 
 TEST(PeerMessage, Put) {
-  const std::vector<PutItem> items = {{DigestOf(1), 300'000, {NodeOf(1), NodeOf(2)}}, {DigestOf(2), 0, {NodeOf(3)}}};
+  const std::vector<PutItem> items = {{DigestFilledWith(1), 300'000, {NodeFilledWith(1), NodeFilledWith(2)}},
+                                      {DigestFilledWith(2), 0, {NodeFilledWith(3)}}};
   auto decoded = DecodePut(EncodePut(items));
   ASSERT_TRUE(decoded);
   ASSERT_EQ(decoded->size(), items.size());
@@ -78,12 +79,12 @@ TEST(PeerMessage, Put) {
 
 TEST(PeerMessage, ListsAndChunksAreBounded) {
   std::vector<NodeId> many;
-  for (int i = 0; i < 200; ++i) many.push_back(NodeOf(static_cast<uint8_t>(i)));
-  auto decoded = DecodePut(EncodePut({{DigestOf(1), 1, many}}));
+  for (int i = 0; i < 200; ++i) many.push_back(NodeFilledWith(static_cast<uint8_t>(i)));
+  auto decoded = DecodePut(EncodePut({{DigestFilledWith(1), 1, many}}));
   ASSERT_TRUE(decoded);
   EXPECT_EQ((*decoded)[0].holders.size(), kHoldersMax);
-  EXPECT_TRUE(DecodePut(EncodePut({{DigestOf(1), kChunkBytesMax, {}}})));
-  EXPECT_FALSE(DecodePut(EncodePut({{DigestOf(1), kChunkBytesMax + 1, {}}})));
+  EXPECT_TRUE(DecodePut(EncodePut({{DigestFilledWith(1), kChunkBytesMax, {}}})));
+  EXPECT_FALSE(DecodePut(EncodePut({{DigestFilledWith(1), kChunkBytesMax + 1, {}}})));
   GetAnswer answer;
   answer.kind = GetAnswer::Kind::kBytes;
   answer.size = kChunkBytesMax + 1;
@@ -92,8 +93,10 @@ TEST(PeerMessage, ListsAndChunksAreBounded) {
 
 TEST(PeerMessage, Get) {
   using Kind = GetAnswer::Kind;
-  const std::vector<GetAnswer> answers = {
-      {Kind::kBytes, 5000, {}}, {Kind::kNotHere, 0, {NodeOf(1)}}, {Kind::kDamaged, 0, {}}, {Kind::kLater, 0, {}}};
+  const std::vector<GetAnswer> answers = {{Kind::kBytes, 5000, {}},
+                                          {Kind::kNotHere, 0, {NodeFilledWith(1)}},
+                                          {Kind::kDamaged, 0, {}},
+                                          {Kind::kLater, 0, {}}};
   auto reply = DecodeGetReply(EncodeGetReply(answers));
   ASSERT_TRUE(reply);
   ASSERT_EQ(reply->size(), answers.size());
@@ -107,7 +110,7 @@ TEST(PeerMessage, Get) {
 }
 
 TEST(PeerMessage, ListsOfDigestsBitsAndInodes) {
-  ExpectRefusesDamage(EncodeDigests({DigestOf(1), DigestOf(9)}),
+  ExpectRefusesDamage(EncodeDigests({DigestFilledWith(1), DigestFilledWith(9)}),
                       [](std::string_view bytes) { return DecodeDigests(bytes).has_value(); });
   ExpectRefusesDamage(EncodeBits({true, false, true}),
                       [](std::string_view bytes) { return DecodeBits(bytes).has_value(); });
@@ -121,12 +124,12 @@ TEST(PeerMessage, ListsOfDigestsBitsAndInodes) {
 }
 
 TEST(PeerMessage, EnvelopeOfAnotherVersionIsRefused) {
-  std::string bytes = EncodeEnvelope({NodeOf(1), NodeOf(2)});
+  std::string bytes = EncodeEnvelope({NodeFilledWith(1), NodeFilledWith(2)});
   ASSERT_EQ(bytes.size(), kEnvelopeBytes);
   auto envelope = DecodeEnvelope(bytes + "rest");
   ASSERT_TRUE(envelope);
-  EXPECT_EQ(envelope->to, NodeOf(1));
-  EXPECT_EQ(envelope->from, NodeOf(2));
+  EXPECT_EQ(envelope->to, NodeFilledWith(1));
+  EXPECT_EQ(envelope->from, NodeFilledWith(2));
   bytes[0] = 9;
   EXPECT_FALSE(DecodeEnvelope(bytes));
 }

@@ -14,7 +14,7 @@ using SendResult = ChunkCopies::SendResult;
 using StoreResult = ChunkCopies::StoreResult;
 using Unreadable = SyncPoint::Unreadable;
 
-constexpr size_t kSize = 100;
+constexpr size_t kChunkSize = 100;
 
 class PendingChunksTest : public ::testing::Test {
  protected:
@@ -49,11 +49,11 @@ class PendingChunksTest : public ::testing::Test {
   }
   // Its home has said that nobody has it.
   ChunkPtr Put() {
-    static const std::array<std::byte, kSize> kBytes{};
-    std::vector<io::Slice> bytes{io::Slice{{}, kBytes.data(), kSize, {}}};
-    return Add(std::make_shared<ChunkCopies>(NextDigest(), kSize, ChunkCopies::Put{bytes, true, situation_.now}));
+    static const std::array<std::byte, kChunkSize> kBytes{};
+    std::vector<io::Slice> bytes{io::Slice{{}, kBytes.data(), kChunkSize, {}}};
+    return Add(std::make_shared<ChunkCopies>(NextDigest(), kChunkSize, ChunkCopies::Put{bytes, true, situation_.now}));
   }
-  ChunkPtr Cover() { return Add(std::make_shared<ChunkCopies>(NextDigest(), kSize, situation_.now)); }
+  ChunkPtr Cover() { return Add(std::make_shared<ChunkCopies>(NextDigest(), kChunkSize, situation_.now)); }
   ChunkPtr Add(const ChunkPtr& chunk) {
     pending_.Add(chunk);
     pending_.AwaitBySync(chunk);
@@ -100,7 +100,7 @@ TEST_F(PendingChunksTest, ASyncWaitsForWhatWasPutBefore) {
   EXPECT_FALSE(point.HasCopies());
   SendToTarget(chunk);
   EXPECT_TRUE(point.HasCopies());
-  EXPECT_EQ(pending_.awaited_bytes(), kSize);
+  EXPECT_EQ(pending_.awaited_bytes(), kChunkSize);
   EXPECT_EQ(pending_.Find(chunk->digest()), nullptr);
 }
 
@@ -149,7 +149,7 @@ TEST_F(PendingChunksTest, AnUnreadableChunkIsLeftOutWhileItIsPinned) {
 
 TEST_F(PendingChunksTest, ARepairIsAwaitedOnceItWasPut) {
   auto chunk = std::make_shared<ChunkCopies>(
-      NextDigest(), kSize, situation_.self,
+      NextDigest(), kChunkSize, situation_.self,
       ChunkCopies::Repair{.bytes = {}, .holders = {}, .domain_copies = 0, .is_here = true, .at = situation_.now});
   pending_.Add(chunk);
   pending_.Update(chunk);
@@ -157,7 +157,7 @@ TEST_F(PendingChunksTest, ARepairIsAwaitedOnceItWasPut) {
   EXPECT_EQ(pending_.awaited_bytes(), 0U);
   pending_.AwaitBySync(chunk);
   pending_.AwaitBySync(chunk);
-  EXPECT_EQ(pending_.awaited_bytes(), kSize);
+  EXPECT_EQ(pending_.awaited_bytes(), kChunkSize);
   EXPECT_FALSE(Point(Scope::kCopies).HasCopies());
 }
 

@@ -60,7 +60,7 @@ struct Host {
   std::unique_ptr<Namespace> names;
 };
 
-class RoundTripsTest : public testing::Test {
+class RoundTripsTest : public ::testing::Test {
  protected:
   RoundTripsTest() : engine_(kv::OpenMemoryEngine()), shared_(*kv::HostedStore::Open(*engine_)) {
     maker_ = std::make_unique<Host>(*shared_, 1);

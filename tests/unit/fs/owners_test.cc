@@ -11,10 +11,9 @@
 namespace cairnfs::fs {
 namespace {
 
-constexpr uint32_t kAlice = 1001, kBob = 1002;
-
 class OwnersTest : public ::testing::Test {
  protected:
+  static constexpr uint32_t kAlice = 1001, kBob = 1002;
   explicit OwnersTest(meta::Dedup dedup = meta::Dedup::kOwner) {
     world_.dedup = dedup;
     world_.fs_options.flush_interval_ms = 1000;
