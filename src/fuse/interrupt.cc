@@ -64,17 +64,12 @@ bool IsInGroup(fuse_req_t request, uint32_t gid) {
          std::find(caller.groups.begin(), caller.groups.end(), gid) != caller.groups.end();
 }
 
-fs::Caller CallerThatStays(fuse_req_t request) {
+fs::Caller CallerOf(fuse_req_t request) {
   const fuse_ctx* context = fuse_req_ctx(request);
   fs::Caller caller;
   caller.uid = context->uid;
   caller.gid = context->gid;
   caller.pid = static_cast<uint32_t>(context->pid);
-  return caller;
-}
-
-fs::Caller CallerOf(fuse_req_t request) {
-  fs::Caller caller = CallerThatStays(request);
   caller.context = SessionOf(request).kill_watch().ContextOf(request);
   caller.is_in_group = [request](uint32_t gid) { return IsInGroup(request, gid); };
   return caller;

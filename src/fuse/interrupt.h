@@ -32,7 +32,5 @@ bool IsInGroup(fuse_req_t request, uint32_t gid);
 fs::Caller CallerOf(fuse_req_t request);
 // The same, for what a server that stops does not wait for.
 fs::Caller UntilStop(fuse_req_t request, fs::Caller caller);
-// The same without a context: for what waits for nothing that the caller could be called away from.
-fs::Caller CallerThatStays(fuse_req_t request);
 
 }  // namespace cairnfs::fuse

@@ -41,9 +41,7 @@ void OpRead(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fus
   // The kernel names an owner of locks in a process's reads, and none in reads for its page cache.
   fs::ReadOptions options;
   options.for_page_cache = (Receiver::Current().Body<fuse_read_in>().read_flags & FUSE_READ_LOCKOWNER) == 0;
-  // On a host alone a read waits for nobody.
-  const bool may_wait = SessionOf(request).filesystem().blocks();
-  options.caller = may_wait ? UntilStop(request, CallerOf(request)) : CallerThatStays(request);
+  options.caller = UntilStop(request, CallerOf(request));
   auto reply = [request](Result<fs::FileSystem::ReadResult> read) {
     if (!read.ok() && read.error().code == ErrorCode::kBusy) return (void)fuse_reply_err(request, ETXTBSY);
     if (!read.ok()) return ReplyError(request, read.error());
@@ -79,15 +77,9 @@ void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
   write.from_page_cache = (write_flags & FUSE_WRITE_CACHE) != 0;
   write.append = (file->flags & O_APPEND) != 0 && !write.from_page_cache;
   write.direct = (file->flags & O_DIRECT) != 0;
-  if (write.sync) {
-    write.caller = CallerOf(request);
-  } else if (write.append && SessionOf(request).filesystem().blocks()) {
-    write.caller = UntilStop(request, CallerOf(request));
-  } else {
-    write.caller = CallerThatStays(request);
-  }
+  write.caller = CallerOf(request);
+  if (write.append && !write.sync) write.caller = UntilStop(request, std::move(write.caller));
   write.kill_suid_sgid = (write_flags & FUSE_WRITE_KILL_SUIDGID) != 0;
-  if (write.kill_suid_sgid) write.caller.is_in_group = [request](uint32_t gid) { return IsInGroup(request, gid); };
   const ByteSpan payload = AsBytes({data, size});
   Receiver::Payload taken = receiver.TakePayload(payload);
   switch (taken.outcome) {
