@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Several hosts under faults (tests/cluster), on several clusters at the same time: with metadata in etcd and on a node,
-of three hosts, four and five, with two copies of each chunk and with three; and with safeguards left out, which has to be
+"""Several hosts under faults (tests/cluster), on several clusters at the same time: one with metadata in etcd and one with
+metadata on a node, whose numbers of hosts and copies come from the seed; and with safeguards left out, which has to be
 noticed.
 
-Rounds mostly wait, so clusters side by side take hardly longer than one. What each prints has its name in front. Options:
---seed N. With others they are those of tests/cluster/faults.py, which is then run alone with them; by hand, a long run:
---hosts 5 --rounds 300.
+What each prints has its name in front. Options: --seed N; --all: clusters of every shape. With others they are those of
+tests/cluster/faults.py, which is then run alone with them; by hand, a long run: --hosts 5 --rounds 300.
 """
 
 import concurrent.futures
@@ -23,10 +22,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from cairnfs_mount import run_cpp  # noqa: E402
 
 CLUSTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster")
-# By name: the store of the metadata, hosts, copies. With a host away each chunk still finds nodes for all its copies.
-CLUSTERS = {"etcd-1": ("etcd", 3, 2), "node-1": ("node", 3, 2), "etcd-2": ("etcd", 4, 3), "node-2": ("node", 5, 2)}
-# By odd seeds, so that four and five hosts both come to run on either store.
-SWAPPED = {**CLUSTERS, "etcd-2": ("etcd", 5, 3), "node-2": ("node", 4, 2)}
+# Hosts and copies. With a host away each chunk still finds nodes for all its copies.
+SHAPES = {"etcd": [(3, 2), (4, 3), (5, 3)], "node": [(3, 2), (4, 2), (5, 2)]}
 ROUNDS = 19  # of each cluster: more than there are kinds of faults, so that each has all of them
 AT_ONCE = 5
 SILENT_S = 400  # a round says something when it ends: a job that says nothing for so long hangs
@@ -85,10 +82,13 @@ def end_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
-def jobs_of(seed):
-    clusters = SWAPPED if seed % 2 else CLUSTERS
-    jobs = [Job(name, "faults.py", "--seed", seed + number, "--store", store, "--hosts", hosts, "--copies", copies,
-                "--rounds", ROUNDS) for number, (name, (store, hosts, copies)) in enumerate(clusters.items())]
+def jobs_of(seed, all_shapes):
+    choice = random.Random(seed)
+    jobs = []
+    for store, shapes in SHAPES.items():
+        for hosts, copies in shapes if all_shapes else [choice.choice(shapes)]:
+            jobs.append(Job(f"{store}-{hosts}", "faults.py", "--seed", seed + len(jobs), "--store", store, "--hosts", hosts,
+                            "--copies", copies, "--rounds", ROUNDS))
     # A safeguard that is left out has to be noticed.
     for name, planted in (("recall", "meta.skip_delegation_recall"), ("close", "fs.skip_close_wait")):
         jobs.append(Job(name, "faults.py", "--seed", seed, "--store", "etcd", "--planted", planted, "--rounds", 20))
@@ -114,13 +114,13 @@ def run_all(jobs):
 
 
 def main():
-    words = sys.argv[1:]
+    words = [word for word in sys.argv[1:] if word != "--all"]
     if words and (len(words) != 2 or words[0] != "--seed"):
         return run_cpp([os.path.join(CLUSTER, "faults.py"), *words], timeout=6 * 3600)
     seed = int(words[1]) if words else random.randrange(10**6)
     print(f"cluster_faults.py --seed {seed}", flush=True)
     began = time.monotonic()
-    jobs = jobs_of(seed)
+    jobs = jobs_of(seed, "--all" in sys.argv)
     failed = run_all(jobs)
     for job in failed:
         print(f"\n-- {job.name} again: the end of what it said", *job.lines[-TOLD_AGAIN:], sep="\n", flush=True)
