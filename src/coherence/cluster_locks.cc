@@ -100,7 +100,31 @@ void ClusterLocks::ReleaseHandle(InodeId inode, uint64_t handle) {
   if (!MayHold(inode, [&](const FileLock& held) { return held.handle == handle; })) return;
   Operation operation{Kind::kReleaseHandle, {}, 0, {}};
   operation.lock.handle = handle;
+  StateOf(inode).closing.erase(handle);
   AskIn(inode, std::move(operation));
+}
+
+void ClusterLocks::NoteClosed(InodeId inode, uint64_t handle) {
+  MutexLock lock(mutex_);
+  if (MayHold(inode, [&](const FileLock& held) { return held.handle == handle; }))
+    StateOf(inode).closing.insert(handle);
+}
+
+bool ClusterLocks::AwaitsRelease(const Request& request) const {
+  const FileLock wanted = LockOf(request);
+  MutexLock lock(mutex_);
+  const auto found = inodes_.find(request.inode);
+  if (found == inodes_.end()) return false;
+  const Inode& state = found->second;
+  const std::vector<FileLock>& held = state.locks.held();
+  return std::any_of(held.begin(), held.end(), [&](const FileLock& each) {
+    return InConflict(each, wanted) && state.closing.contains(each.handle);
+  });
+}
+
+void ClusterLocks::StopAwaitingRelease(InodeId inode) {
+  MutexLock lock(mutex_);
+  if (const auto found = inodes_.find(inode); found != inodes_.end()) found->second.closing.clear();
 }
 
 void ClusterLocks::ForgetAll() {

@@ -95,6 +95,15 @@ class ClusterLocks {
   // The open file is gone, and what was locked through it. Later calls for the inode come after it.
   void ReleaseHandle(InodeId inode, uint64_t handle);
 
+  // close(2) does not wait for ReleaseHandle. So whoever tries a lock after the close may be told too early that it is
+  // held.
+  // A descriptor of the open file was closed: perhaps the last one.
+  void NoteClosed(InodeId inode, uint64_t handle);
+  // Whether a lock that this host holds, and that stands in the way, may be freed by a close that has returned.
+  bool AwaitsRelease(const Request& request) const;
+  // It was waited for long enough: those open files have more descriptors.
+  void StopAwaitingRelease(InodeId inode);
+
   // The session is lost, and every lock with it: what waits or runs fails with kStale. REQUIRES
   // (unchecked): before Membership::Rejoin.
   void ForgetAll();
@@ -107,6 +116,7 @@ class ClusterLocks {
   struct Inode {
     explicit Inode(const cluster::NodeId& self) : locks(self) {}
     InodeLocks locks;
+    std::set<uint64_t> closing;          // open files: of NoteClosed
     bool running = false;                // a task for it is posted or at work
     std::unique_ptr<kv::KvWatch> watch;  // made and ended by the task alone
     bool watch_failed = false;           // the last try to make it

@@ -165,6 +165,7 @@ void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
       });
     });
   };
+  if (coherence::ClusterLocks* locks = filesystem.locks()) locks->NoteClosed(InodeId{inode}, file->fh);
   filesystem.Flush(file->fh, InodeId{inode}, std::move(flushed), CallerOf(request));
 }
 

@@ -4,8 +4,10 @@
 #include <sys/file.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 
+#include "base/clock.h"
 #include "coherence/cluster_locks.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
@@ -16,6 +18,8 @@ namespace cairnfs::fuse {
 namespace {
 
 using coherence::ClusterLocks;
+
+constexpr std::chrono::milliseconds kTryAgain{2}, kReleaseWait{1000};
 
 // A lock that waits, as FUSE_INTERRUPT finds it.
 struct WaitingRequest {
@@ -83,15 +87,31 @@ void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::
       CallerOf(request));
 }
 
+// A close frees a lock once its RELEASE is served, for which close(2) does not wait. Whoever asks after the close still
+// finds the lock free.
+void Try(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock, Clock::time_point until) {
+  ClusterLocks& locks = *filesystem.locks();
+  locks.TryLock(lock, [request, &filesystem, &locks, lock, until](const Result<ClusterLocks::Outcome>& outcome) {
+    const bool is_refused = outcome.ok() && *outcome == ClusterLocks::Outcome::kWouldBlock;
+    if (!is_refused || !locks.AwaitsRelease(lock)) return ReplyLock(request, filesystem, lock, outcome);
+    if (Clock::Now() > until) {
+      locks.StopAwaitingRelease(lock.inode);
+      return ReplyLock(request, filesystem, lock, outcome);
+    }
+    filesystem.RunBlocking([request, &filesystem, lock, until] {
+      Clock::SleepFor(kTryAgain);
+      Try(request, filesystem, lock, until);
+    });
+  });
+}
+
 void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock, bool sleep) {
   if (const Status session = filesystem.CheckSession(lock.handle); !session.ok()) {
     return ReplyError(request, session.error());
   }
   auto ask = [request, &filesystem, lock, sleep] {
     if (sleep) return Wait(request, filesystem, lock);
-    filesystem.locks()->TryLock(lock, [request, &filesystem, lock](const Result<ClusterLocks::Outcome>& outcome) {
-      ReplyLock(request, filesystem, lock, outcome);
-    });
+    Try(request, filesystem, lock, Clock::Now() + kReleaseWait);
   };
   // A shared lock may take the place of an exclusive one.
   if (lock.type == coherence::LockType::kShared)

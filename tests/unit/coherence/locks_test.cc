@@ -275,6 +275,24 @@ TEST_F(LocksTest, TheEndOfTheMountEndsWaits) {
   EXPECT_EQ(*later.outcome.get(), Outcome::kInterrupted);
 }
 
+TEST_F(LocksTest, WhatACloseFreesIsAwaitedUntilItIsReleased) {
+  ASSERT_EQ(Try(0, Flock(1, kExclusive)), Outcome::kGranted);
+  ClusterLocks& locks = *hosts_[0].locks;
+  EXPECT_FALSE(locks.AwaitsRelease(Flock(2, kExclusive))) << "nobody closed it";
+  locks.NoteClosed(kFile, 2);
+  EXPECT_FALSE(locks.AwaitsRelease(Flock(2, kExclusive))) << "another file was closed";
+  locks.NoteClosed(kFile, 1);
+  EXPECT_FALSE(locks.AwaitsRelease(Flock(1, kExclusive))) << "its own lock";
+  EXPECT_TRUE(locks.AwaitsRelease(Flock(2, kExclusive)));
+  EXPECT_FALSE(hosts_[1].locks->AwaitsRelease(Flock(2, kExclusive))) << "another host";
+  locks.StopAwaitingRelease(kFile);
+  EXPECT_FALSE(locks.AwaitsRelease(Flock(2, kExclusive)));
+  locks.NoteClosed(kFile, 1);
+  locks.ReleaseHandle(kFile, 1);
+  EXPECT_FALSE(locks.AwaitsRelease(Flock(2, kExclusive)));
+  EXPECT_EQ(Try(0, Flock(2, kExclusive)), Outcome::kGranted);
+}
+
 // Files are closed then.
 TEST_F(LocksTest, LocksAreFreedAfterTheEndOfWaitsToo) {
   ASSERT_EQ(Try(0, Flock(1, kShared)), Outcome::kGranted);
