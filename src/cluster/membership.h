@@ -99,7 +99,8 @@ class Membership {
   // Removes a node that is not coming back, from any node: kNotFound, kBusy while it is up.
   virtual Status Forget(const NodeId& id) = 0;
   // For a start that comes to nothing: where Join registered this node, which was not known before, the destructor
-  // removes it again, unless the session is lost or the store does not answer. REQUIRES: nothing is stored on it.
+  // removes it again, unless the session is lost or the store does not answer. REQUIRES (unchecked): nothing is stored
+  // on it.
   virtual void ForgetAtEnd() {}
 
   virtual MembershipStats stats() const = 0;

@@ -33,7 +33,7 @@ class PeerServer {
   // kUnavailable: the address cannot be listened on. `membership` and `counters` outlive it.
   static Result<std::unique_ptr<PeerServer>> Start(const Options& options, Membership& membership,
                                                    WireCounters& counters, Handler handler);
-  // Calls under way end for their callers. REQUIRES: whatever was given to the handler is answered soon.
+  // Calls under way end for their callers. REQUIRES (unchecked): whatever was given to the handler is answered soon.
   virtual ~PeerServer() = default;
   virtual const std::string& address() const = 0;
 };

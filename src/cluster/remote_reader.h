@@ -37,7 +37,7 @@ class RemoteReader {
   using FetchCallback =
       std::function<void(Result<store::ChunkData>, const std::optional<Clock::time_point>& away_since)>;
   explicit RemoteReader(const Parts& parts);
-  ~RemoteReader();  // waits for the fetches under way. REQUIRES: the client is closed, so that they end
+  ~RemoteReader();  // waits for the fetches under way. REQUIRES (unchecked): the client is closed, so that they end
 
   // kNotFound: every node says that it has no such chunk. kUnavailable: some could not be asked. kCorrupt: those that
   // have it cannot read it. Never blocks; `done` is called on a thread of its own.

@@ -16,7 +16,8 @@ class FilesCheck {
   // looked at again. Sets bytes of `report`.
   Status FindMissing(const Context& context, CheckReport& report);
   uint64_t live_chunks() const { return live_chunks_; }  // that files name, and that are there
-  // Tells the findings which files name the chunks that are missing or damaged. REQUIRES: all of those are known.
+  // Tells the findings which files name the chunks that are missing or damaged. REQUIRES (unchecked): all of those are
+  // known.
   Status NoteDamagedFiles(const Context& context);
 
  private:

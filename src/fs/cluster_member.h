@@ -1,6 +1,7 @@
 // ClusterMember: a filesystem's life among other hosts: what they ask, and what happens when its session is lost.
 #pragma once
 
+#include <cassert>
 #include <memory>
 #include <stop_token>
 #include <vector>
@@ -32,7 +33,11 @@ class ClusterMember final : public cluster::PeerHandler {
   Status Start();
   // What is deleted from now on is left to other hosts.
   void Stop();
-  Orphans& orphans() { return *orphans_; }  // REQUIRES: Start returned ok
+  // REQUIRES: Start returned ok.
+  Orphans& orphans() {
+    assert(orphans_ != nullptr);
+    return *orphans_;
+  }
 
   std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes) override;
 

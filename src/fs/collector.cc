@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cassert>
 
 #include "base/clock.h"
 #include "base/coding.h"
@@ -47,9 +48,13 @@ void LiveSet::Compact() {
   compact_at_ = std::max(compact_at_, prefixes_.size() * 2);
 }
 
-void LiveSet::Seal() { Compact(); }
+void LiveSet::Seal() {
+  Compact();
+  is_sealed_ = true;
+}
 
 bool LiveSet::Contains(const Digest& digest) const {
+  assert(is_sealed_);
   return std::binary_search(prefixes_.begin(), prefixes_.end(), DigestHash()(digest));
 }
 

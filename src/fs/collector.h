@@ -29,6 +29,7 @@ class LiveSet {
   void Compact();
   std::vector<uint64_t> prefixes_;
   size_t compact_at_ = 1 << 20;
+  bool is_sealed_ = false;
 };
 
 class Collector {

@@ -48,7 +48,7 @@ class Contents {
   Status Load(const Context& context, const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // may wait
   // Once nobody has the file open, and its record tells all there is to know.
   void DropIfUnused(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  void MarkChanged(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // REQUIRES: an Operation is held
+  void MarkChanged(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // REQUIRES (unchecked): an Operation is held
   static void Touch(Content& content);                                  // mtime and ctime are now
   // Lays what is in memory over attributes from the namespace. False: there is nothing in memory.
   bool Overlay(meta::Attr& attr);

@@ -4,6 +4,7 @@
 // nobody adds to it may read it on any thread.
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@ class DirectoryListing {
   size_t size() const { return items_.size(); }
   // The entry at cookie `offset`: they count from 0. REQUIRES: it is below size().
   Entry At(uint64_t offset) const {
+    assert(offset < size());
     const Item& item = items_[offset];
     return {names_.data() + item.name_begin, item.inode, item.type, offset + 1};
   }

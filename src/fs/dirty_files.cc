@@ -1,6 +1,7 @@
 #include "fs/dirty_files.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "base/failpoint.h"
@@ -56,6 +57,7 @@ Status WaitDrained(const InodePtr& inode) {
 }  // namespace
 
 void DirtyFiles::Add(const InodePtr& inode) {
+  assert(!inode->content->changed);
   inode->content->changed = true;
   table_.Hold(inode->id);
   Requeue(inode);

@@ -20,7 +20,7 @@ class DirtyFiles {
 
   // Any thread.
 
-  // The content differs from its record from now on. REQUIRES: it did not
+  // The content differs from its record from now on. REQUIRES: it did not.
   void Add(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // A file that differs still, for the next round.
   void Requeue(const InodePtr& inode) EXCLUDES_LOCK(mutex_);

@@ -46,11 +46,12 @@ class ExtentMap {
   // The chunks that EnsureLoaded would read.
   std::vector<Digest> MissingPages(uint64_t offset, uint64_t length, size_t pages_max = SIZE_MAX) const;
 
-  // Calls visit with each extent that touches the range, clipped to it, in file order. REQUIRES: IsLoaded(range).
+  // Calls visit with each extent that touches the range, clipped to it, in file order. REQUIRES (unchecked):
+  // IsLoaded(range).
   void ForEach(uint64_t offset, uint64_t length, const std::function<void(const Extent&)>& visit) const;
 
   // Removes what lies in the range; `replacement`, if given, takes its place (its offset and length are the range).
-  // REQUIRES: IsLoaded(range) - but leaves that lie wholly in the range need not be loaded.
+  // REQUIRES (unchecked): IsLoaded(range) - but leaves that lie wholly in the range need not be loaded.
   void Replace(uint64_t offset, uint64_t length, const Extent* replacement);
 
   // First byte >= offset that an extent covers (or not), nullopt if none below `limit`. Skips unloaded leaves by their

@@ -31,7 +31,7 @@ class Findings {
 
   bool HasChunk(const Digest& chunk) const { return chunks_.contains(chunk); }
   bool HasChunks() const { return !chunks_.empty(); }
-  // The file names those chunks. REQUIRES: all chunks are added, and noted as repaired; once for each file.
+  // The file names those chunks. REQUIRES (unchecked): all chunks are added, and noted as repaired; once for each file.
   void NoteFile(InodeId inode, const std::vector<Digest>& chunks);
 
   // The inodes whose paths Report wants to know.

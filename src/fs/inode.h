@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -83,8 +84,11 @@ struct Content {
 
   bool must_reload() const { return publish->must_reload(); }
   // REQUIRES: publish->is_shared().
-  SharedContent& shared() { return static_cast<SharedContent&>(*publish); }
-  const SharedContent& shared() const { return static_cast<const SharedContent&>(*publish); }
+  SharedContent& shared() {
+    assert(publish->is_shared());
+    return static_cast<SharedContent&>(*publish);
+  }
+  const SharedContent& shared() const { return const_cast<Content*>(this)->shared(); }
   bool quiet() const { return flying.empty() && !owed; }
   // Nothing but chunks that could not be stored, and that nobody is at: quiet once they are discarded.
   bool IsQuietButForFailed() const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 
 namespace cairnfs::fs {
 namespace {
@@ -12,6 +13,7 @@ constexpr unsigned kVainMax = 2;
 }  // namespace
 
 Anchor AnchorAt(const SlicedBytes& bytes, size_t offset) {
+  assert(kAnchorWindowBytes <= offset && offset <= bytes.size());
   std::array<std::byte, kAnchorWindowBytes> window;
   bytes.Copy(offset - window.size(), window);
   return {static_cast<uint32_t>(offset), std::hash<std::string_view>()(AsText(window))};

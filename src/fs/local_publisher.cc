@@ -1,6 +1,7 @@
 #include "fs/local_publisher.h"
 
 #include <algorithm>
+#include <cassert>
 #include <iterator>
 
 #include "base/failpoint.h"
@@ -103,6 +104,7 @@ void LocalPublisher::PublishTaken(uint64_t round_number) {
 }
 
 Status LocalPublisher::Finish(const Round& round) {
+  assert(is_open_);
   files_.Drain();
   PublishTaken(round.number);
   round_published.Pass();

@@ -1,6 +1,7 @@
 #include "fs/overlay.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace cairnfs::fs {
 namespace {
@@ -200,6 +201,7 @@ void Overlay::Visit(uint64_t offset, uint64_t length, const std::function<void(u
 
 std::shared_ptr<FlyingChunk> Overlay::Carve(uint64_t start, uint64_t size, uint64_t id) {
   auto found = runs_.find(start);
+  assert(found != runs_.end() && found->second.length >= size);
   Run& run = found->second;
   auto chunk = std::make_shared<FlyingChunk>();
   chunk->id = id;
@@ -229,8 +231,9 @@ void Overlay::MoveStart(std::map<uint64_t, Run>::iterator run, uint64_t size) {
 }
 
 void Overlay::DropRunFront(uint64_t start, uint64_t size) {
-  run_bytes_ -= size;
   auto run = runs_.find(start);
+  assert(run != runs_.end() && run->second.length > size);
+  run_bytes_ -= size;
   // Where cuts were looked for from its old start on, they are looked for anew.
   run->second.version++;
   run->second.scanned = 0;
@@ -239,7 +242,10 @@ void Overlay::DropRunFront(uint64_t start, uint64_t size) {
 }
 
 std::shared_ptr<FlyingChunk> Overlay::CarveProvisional(uint64_t start, uint64_t from, uint64_t id) {
-  Run& run = runs_.find(start)->second;
+  const auto found = runs_.find(start);
+  assert(found != runs_.end());
+  Run& run = found->second;
+  assert(from >= start && from - start < run.length && run.stored >= from - start);
   auto chunk = std::make_shared<FlyingChunk>();
   chunk->id = id;
   chunk->offset = from;

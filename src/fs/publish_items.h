@@ -36,8 +36,8 @@ class PublishItems {
   PublishItems(ClusterHost& host, Streams& streams, DirtyFiles& files)
       : host_(host), streams_(streams), files_(files) {}
 
-  // An error: the file is requeued. REQUIRES: the content stays what it is until the record is published, but for what
-  // is accepted meanwhile.
+  // An error: the file is requeued. REQUIRES (unchecked): the content stays what it is until the record is published,
+  // but for what is accepted meanwhile.
   Result<PublishItem> Prepare(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // As if it had not been prepared.
   static void Withdraw(PublishItem& item, Content& content);

@@ -79,8 +79,8 @@ bool HasUnpublishedBytes(const Content& content);
 bool ReplaceAll(const SharedContent::Changes& changes, uint64_t size);
 
 // Takes over what the record says (nullopt: there is none yet), with this host's own changes laid over it. Reads recipe
-// pages; on failure the content is as it was. REQUIRES: the content's inode is locked, and its publish state is a
-// SharedContent.
+// pages; on failure the content is as it was. REQUIRES (unchecked): the content's inode is locked, and its publish
+// state is a SharedContent.
 Status Rebase(Content& content, const std::optional<meta::FileRecord>& record, uint64_t revision,
               store::ChunkStore& chunks);
 

@@ -1,5 +1,6 @@
 #include "fs/shared_publisher.h"
 
+#include <cassert>
 #include <iterator>
 #include <utility>
 
@@ -76,6 +77,7 @@ void SharedPublisher::Prepare(const InodePtr& inode, std::vector<PublishItem>& i
 }
 
 Status SharedPublisher::Finish(const Round&) {
+  assert(is_open_);
   if (Status marked = MarkClosed(); !marked.ok()) {
     // Whoever changes such a file does not wait for the answer.
     for (const InodePtr& inode : files_.taken()) items_.RequeueUnprepared(inode, marked.error());

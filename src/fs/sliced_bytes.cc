@@ -12,6 +12,7 @@ constexpr size_t kBlockBytes = 4 * kKiB;
 
 // How many of the first bytes are equal. REQUIRES: the same size.
 size_t EqualFront(ByteSpan a, ByteSpan b) {
+  assert(a.size() == b.size());
   size_t equal = 0;
   while (equal < a.size()) {
     const size_t block = std::min(kBlockBytes, a.size() - equal);
@@ -27,6 +28,7 @@ size_t EqualFront(ByteSpan a, ByteSpan b) {
 
 // How many of the last bytes are equal. REQUIRES: the same size.
 size_t EqualBack(ByteSpan a, ByteSpan b) {
+  assert(a.size() == b.size());
   size_t equal = 0;
   while (equal < a.size()) {
     const size_t block = std::min(kBlockBytes, a.size() - equal);
@@ -59,6 +61,7 @@ ByteSpan SlicedBytes::From(size_t position) const {
 }
 
 ByteSpan SlicedBytes::Before(size_t position) const {
+  assert(position > 0);
   const size_t index = IndexOf(position - 1);
   return slices_[index].bytes().first(position - BeginOf(index));
 }
@@ -74,6 +77,7 @@ void SlicedBytes::Copy(size_t position, MutableByteSpan out) const {
 }
 
 std::vector<io::Slice> SlicedBytes::Sub(size_t begin, size_t end) const {
+  assert(begin <= end && end <= size());
   std::vector<io::Slice> parts;
   while (begin < end) {
     const size_t index = IndexOf(begin);

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cassert>
 #include <future>
 
 #include "base/failpoint.h"
@@ -187,6 +188,7 @@ void SyncRounds::Run() {
 }
 
 void SyncRounds::BeginRound() {
+  assert(!has_runner_);
   kicked_ = false;
   running_ = has_runner_ = true;
 }

@@ -52,7 +52,7 @@ class SyncRounds {
   // fail.
   void WhenAdmitted(NameChange change, Done<void> go);
 
-  // The inode's content differs from its record now. REQUIRES: an Operation is held.
+  // The inode's content differs from its record now. REQUIRES (unchecked): an Operation is held.
   void AddChanged(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) { at_.files.Add(inode); }
   // An inode without link that nobody uses: removed before the next freeze.
   void AddOrphan(const InodePtr& inode);
@@ -101,7 +101,7 @@ class SyncRounds {
   void Run();
   bool MayRunHere() REQUIRES_LOCK(mutex_);
   void BeginRound() REQUIRES_LOCK(mutex_);     // REQUIRES: !has_runner_
-  void RunRound(std::vector<Waiter> waiters);  // REQUIRES: this thread called BeginRound
+  void RunRound(std::vector<Waiter> waiters);  // REQUIRES (unchecked): this thread called BeginRound
   // Asks for a round. Whether the change may be made; nullopt: not before that has ended.
   std::optional<Status> TryAdmit(NameChange change) REQUIRES_LOCK(mutex_);
   void LetInPostponed();

@@ -24,8 +24,8 @@ class Waits {
   ~Waits() { Stop(); }
   Waits(const Waits&) = delete;
 
-  // Ends the thread that watches, and forgets who was not answered. REQUIRES: the rounds have ended. Not on that
-  // thread.
+  // Ends the thread that watches, and forgets who was not answered. REQUIRES (unchecked): the rounds have ended. Not on
+  // that thread.
   void Stop();
 
   // Any thread. `done` is called once: with what the returned function is given; or, once the context has expired, with
