@@ -175,8 +175,9 @@ def _record(file, info):
     return Record(info.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes, info.file_size)
 
 
-def records(path, file, is_wanted=lambda name: name.startswith("data/")):
-    """({name: Record}, {name: bytes} of data.pkl and byteorder) of a file of torch.save that is open at its beginning.
+def records(path, file):
+    """({name: Record} of the storages, {name: bytes} of data.pkl and byteorder) of a file of torch.save that is open at
+    its beginning.
 
     Names are without the folder that they all lie in. `path` is for errors. Records that are compressed are refused."""
     try:
@@ -193,7 +194,7 @@ def records(path, file, is_wanted=lambda name: name.startswith("data/")):
             name = info.filename.removeprefix(top)
             if info.compress_type != zipfile.ZIP_STORED:
                 raise errors.FormatError(f"{path}: record {info.filename} is compressed; use torch.load")
-            if is_wanted(name):
+            if name.startswith("data/"):
                 found[name] = _record(file, info)
             elif name in ("data.pkl", "byteorder"):
                 record = _record(file, info)

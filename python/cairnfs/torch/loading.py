@@ -70,19 +70,6 @@ def _load_entries(path, file, entries, device, names, slices, loader):
     return {name: rows[name] if part.inner is None else rows[name][part.inner].clone() for name, part in parts.items()}
 
 
-def _check_byteorder(path, small):
-    if small.get("byteorder", b"little") != b"little":
-        raise errors.FormatError(f"{path} was saved with the other byte order; use torch.load")
-
-
-def _unpickle(path, file, **options):
-    file.seek(0)
-    try:
-        return torch.load(file, **options)
-    except (EOFError, OSError, RuntimeError) as error:
-        raise errors.FormatError(f"{path} cannot be read: torch.load: {error}") from error
-
-
 def _filled_in_order(path, file):
     """The Records of the storages that are not empty, in the order in which torch.load asks for a place for them."""
     found, small = _zip.records(path, file)
