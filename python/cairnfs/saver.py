@@ -53,30 +53,44 @@ def _absolute(what, path):
 
 
 class _Running:
-    """A save that was started. Its thread is no daemon: the interpreter ends after the file is durable."""
+    """A save, from just before it is started. It keeps the memory of the tensors until the source is free.
 
-    def __init__(self, handle, path, sources, series, keeps_error):
-        self._handle, self._path, self._sources = handle, path, sources
+    `handle` is filled by cairnfs_save_start. Ctrl-C may come at any time in the main thread, also right after that call:
+    whoever holds this object can then still wait for the save. The thread that follows it is not interrupted, and is no
+    daemon: the interpreter ends after the file is durable."""
+
+    def __init__(self, path, sources, series, keeps_error):
+        self.handle = ctypes.c_void_p()
+        self._path, self._sources = path, sources
         self._series, self._keeps_error = series, keeps_error
+        self._is_followed = threading.Lock()  # taken once, by the thread that follows the save
         self.future = SaveFuture()
         self.future.set_running_or_notify_cancel()
         self.source_is_free = threading.Event()
-        try:
-            threading.Thread(target=self._follow, name="cairnfs-save").start()
-        except RuntimeError:  # no more threads: the caller is held until the end
-            self._follow()
+
+    def follow(self):
+        """Has a thread wait for the save, if it was started. More calls do no harm."""
+        if not self.handle:
+            self._sources.clear()
+        elif not self._is_followed.locked():
+            try:
+                threading.Thread(target=self._follow, name="cairnfs-save").start()
+            except RuntimeError:  # no more threads: the caller is held until the end
+                self._follow()
 
     def _follow(self):
+        if not self._is_followed.acquire(blocking=False):
+            return
         library = _abi.library()
-        library.cairnfs_save_wait_source(self._handle, -1, None)
+        library.cairnfs_save_wait_source(self.handle, -1, None)
         self._sources.clear()
         self.source_is_free.set()
         result, failure = _abi.sized(_abi.SaveResult), None
         try:
-            _abi.call("cairnfs_save_wait", self._handle, -1, ctypes.byref(result))
+            _abi.call("cairnfs_save_wait", self.handle, -1, ctypes.byref(result))
         except errors.Error as error:
             failure = error
-        library.cairnfs_save_release(self._handle)
+        library.cairnfs_save_release(self.handle)
         with self._series.lock:
             if failure is None:
                 self._series.last_path = self._path
@@ -89,7 +103,9 @@ class _Running:
 
     def wait(self):
         """Until the save has ended. A callback of the future may call it: it is done before those are called."""
-        concurrent.futures.wait((self.future,))
+        self.follow()  # an interrupt may have come before the thread was there
+        if self.handle:
+            concurrent.futures.wait((self.future,))
 
 
 def _result_of(path, result):
@@ -221,11 +237,13 @@ class Saver:
                 streams=c_streams,
                 stream_count=len(c_streams),
             )
-            handle = ctypes.c_void_p()
-            _abi.call("cairnfs_save_start", self._handle, ctypes.byref(request), ctypes.byref(handle))
             sources = [array.owner for _, array, _ in layout.tensors]
-            self._running = _Running(handle, os.fsdecode(path_bytes), sources, self._series, keeps_error)
-            return self._running
+            running = self._running = _Running(os.fsdecode(path_bytes), sources, self._series, keeps_error)
+            try:
+                _abi.call("cairnfs_save_start", self._handle, ctypes.byref(request), ctypes.byref(running.handle))
+            finally:
+                running.follow()
+            return running
 
     @staticmethod
     def _finish(running):

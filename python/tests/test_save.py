@@ -1,9 +1,12 @@
 """Saving: the files, reuse from the base, futures and their errors."""
 
+import gc
 import multiprocessing
 import os
 import subprocess
 import sys
+import weakref
+from unittest import mock
 
 import numpy
 
@@ -119,6 +122,62 @@ class SaveTest(Case):
         for i, future in enumerate(futures):
             future.result()
             self.assert_same(read_plain(self.path(str(i)))[0], {"a": expected})
+
+
+class InterruptTest(Case):
+    """Ctrl-C comes where it does most harm: the library reads tensors that the caller does not hold any more."""
+
+    def setUp(self):
+        super().setUp()
+        self.saver = cairnfs.Saver()
+        self.addCleanup(self.saver.close)
+        self.expected = self.array((4 * MIB,))
+
+    def save_and_interrupt(self, where):
+        """Begins a save that `where`, a patch, interrupts; a weak reference to its only tensor."""
+        tensor = self.expected.copy()
+        reference = weakref.ref(tensor)
+        with where, self.assertRaises(KeyboardInterrupt):
+            self.saver.save_async({"a": tensor}, self.path("1"))
+        return reference
+
+    def assert_saved(self, reference):
+        """The next save waits for that one, and the memory is given back."""
+        self.saver.save({"a": self.expected}, self.path("2"))
+        for name in "12":
+            self.assert_same(read_plain(self.path(name))[0], {"a": self.expected})
+        self.assertIsNone(reference())
+
+    def test_right_after_the_start(self):
+        call = cairnfs.saver._abi.call
+
+        def interrupted(name, *arguments):
+            call(name, *arguments)
+            if name == "cairnfs_save_start":
+                raise KeyboardInterrupt
+
+        self.assert_saved(self.save_and_interrupt(mock.patch("cairnfs.saver._abi.call", interrupted)))
+
+    def test_before_a_thread_follows_the_save(self):
+        no_thread = mock.patch("threading.Thread.start", side_effect=KeyboardInterrupt)
+        reference = self.save_and_interrupt(no_thread)
+        gc.collect()
+        self.assertIsNotNone(reference())
+        self.assert_saved(reference)
+
+    def test_of_a_saver_that_nobody_holds(self):
+        no_thread = mock.patch("threading.Thread.start", side_effect=KeyboardInterrupt)
+        kept, self.saver = self.saver, cairnfs.Saver()
+        reference = self.save_and_interrupt(no_thread)
+        self.saver = kept  # the other one waits for its save, and goes
+        self.assert_same(read_plain(self.path("1"))[0], {"a": self.expected})
+        self.assertIsNone(reference())
+
+    def test_before_the_start(self):
+        reference = self.save_and_interrupt(mock.patch("cairnfs.saver._abi.call", side_effect=KeyboardInterrupt))
+        self.assertIsNone(reference())
+        self.assertEqual(os.listdir(self.folder), [])
+        self.saver.save({"a": self.expected}, self.path("1"))
 
 
 class ErrorTest(Case):
