@@ -129,8 +129,10 @@ def _result_of(path, result):
 class Saver:
     """Saves a series of files, each of which can take what did not change from the one before.
 
-    It keeps memory between saves: the ring through which bytes pass, and 32 bytes for each MiB of tensors. One Saver is
-    for one series (one model on one rank). Saves of one Saver run one after the other; any thread may call it.
+    It keeps memory between saves: the ring through which bytes pass, 2 MiB for each writer, and for each MiB of tensors
+    320 bytes of their device's memory, or 32 bytes of the host's. With snapshot="device" it also keeps as much memory of
+    the device as the tensors have. One Saver is for one series (one model on one rank). Saves of one Saver run one after
+    the other; any thread may call it.
 
     writers           threads that hash and write; 0: 4, or the number of processors if that is less
     ring_bytes        memory between tensors and file; 0: see cairnfs/client.h
