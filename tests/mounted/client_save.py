@@ -6,39 +6,29 @@ on the mount, what did not change since the save before adds nothing to what fil
 CAIRNFS_BUILD_DIR, else of the build that CAIRNFS_BIN_DIR lies in. Options: --seed N.
 """
 
-import importlib.machinery
-import importlib.util
 import os
 import pathlib
 import random
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", "support"))
+sys.path[:0] = [os.path.join(HERE, "..", "support"), os.path.join(HERE, "..", "..", "tools")]
+sys.dont_write_bytecode = True
 from cairnfs_mount import BIN_DIR, Mount, Scratch, run_cases, seed_from_arguments
+from gpu_check import checks
+from gpu_check.library import Client
+from gpu_check.memory import HostMemory
 
 MIB = 1 << 20
-
-
-def load_gpu_check():
-    """tools/gpu-check has the library's functions for Python."""
-    loader = importlib.machinery.SourceFileLoader("gpu_check", os.path.join(HERE, "..", "..", "tools", "gpu-check"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
-    sys.dont_write_bytecode = True
-    loader.exec_module(module)
-    return module
-
-
-gpu_check = load_gpu_check()
 BUILD = os.environ.get("CAIRNFS_BUILD_DIR", os.path.join(BIN_DIR, ".."))
-client = gpu_check.Client(os.path.join(BUILD, "src", "client", "libcairnfs_client.so"))
+client = Client(os.path.join(BUILD, "src", "client", "libcairnfs_client.so"))
 USED, OTHER_FILESYSTEM = 1, 6
 
 
 def state_of(rng, *sizes):
     tensors = {}
     for i, size in enumerate(sizes):
-        tensors[f"t{i}"] = gpu_check.HostMemory(size)
+        tensors[f"t{i}"] = HostMemory(size)
         tensors[f"t{i}"].fill(0, rng.randbytes(size))
     return tensors
 
@@ -48,27 +38,26 @@ def unchanged_adds_nothing(rng):
         mount = Mount(scratch)
         folder = pathlib.Path(mount.path)
         tensors = state_of(rng, 24 * MIB, 8 * MIB + 4096)
-        saver = client.saver()
-        client.save(saver, tensors, folder / "one")
-        before = mount.status()["live_bytes"]
-        result = client.save(saver, tensors, folder / "two", folder / "one")
-        assert result.base_use == USED, result.base_text
-        assert result.bytes_reused == 32 * MIB + 4096 and result.bytes_written == 0
-        tensors["t0"].fill(5 * MIB + 7, b"changed")
-        result = client.save(saver, tensors, folder / "three", folder / "two")
+        with client.saver() as saver:
+            client.save(saver, tensors, folder / "one")
+            before = mount.status()["live_bytes"]
+            result = client.save(saver, tensors, folder / "two", folder / "one")
+            assert result.base_use == USED, result.base_text
+            assert result.bytes_reused == 32 * MIB + 4096 and result.bytes_written == 0
+            tensors["t0"].fill(5 * MIB + 7, b"changed")
+            result = client.save(saver, tensors, folder / "three", folder / "two")
         assert (result.base_use, result.bytes_written) == (USED, MIB), result.base_text
         added = mount.status()["live_bytes"] - before
         assert added <= 3 * MIB, f"{added} bytes more are needed"
         assert (folder / "one").read_bytes() == (folder / "two").read_bytes()
-        client.library.cairnfs_saver_close(saver)
 
 
 def random_saves(_):
     with Scratch() as scratch:
         mount = Mount(scratch)
         folder = pathlib.Path(mount.path)
-        gpu_check.check_saves(client, gpu_check.HostMemory, folder)
-        gpu_check.check_small_ring(client, gpu_check.HostMemory, folder)
+        checks.check_saves(client, HostMemory, folder)
+        checks.check_small_ring(client, HostMemory, folder)
         assert not [name for name in os.listdir(folder) if ".tmp-" in name]
 
 
@@ -78,12 +67,11 @@ def base_on_the_other_file_system(rng):
         folders = [pathlib.Path(mount.path), pathlib.Path(scratch.directory("plain"))]
         tensors = state_of(rng, 3 * MIB + 1)
         for here, there in (folders, folders[::-1]):
-            saver = client.saver()
-            client.save(saver, tensors, there / "base")
-            result = client.save(saver, tensors, here / "file", there / "base")
+            with client.saver() as saver:
+                client.save(saver, tensors, there / "base")
+                result = client.save(saver, tensors, here / "file", there / "base")
             assert result.base_use == OTHER_FILESYSTEM and result.bytes_reused == 0, result.base_text
             assert (here / "file").read_bytes() == tensors["t0"].read() + bytes(4095)  # the file ends at a page
-            client.library.cairnfs_saver_close(saver)
 
 
 CASES = (unchanged_adds_nothing, random_saves, base_on_the_other_file_system)

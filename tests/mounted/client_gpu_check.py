@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""tools/gpu-check without a GPU: all that it measures with memory of the host on CairnFS, the goals, and what it says
+where nothing can be checked. What it finds in time is not judged here; what it counts in bytes is.
+
+The library is that of CAIRNFS_BUILD_DIR, else of the build that CAIRNFS_BIN_DIR lies in. Options: --seed N (nothing is
+random); names of cases run these alone.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.realpath(os.path.join(HERE, "..", ".."))
+sys.path[:0] = [os.path.join(HERE, "..", "support"), os.path.join(ROOT, "tools")]
+sys.dont_write_bytecode = True
+from cairnfs_mount import BIN_DIR, Mount, Scratch, Skip, run, run_cases, seed_from_arguments
+from gpu_check import goals
+
+BUILD = os.environ.get("CAIRNFS_BUILD_DIR", os.path.join(BIN_DIR, ".."))
+LIBRARY = os.path.realpath(os.path.join(BUILD, "src", "client", "libcairnfs_client.so"))
+PROGRAM = os.path.join(ROOT, "tools", "gpu-check")
+MIB = 1 << 20
+
+
+def rows_of(report):
+    return {row["row"]: row for row in report["rows"]}
+
+
+def measured_on_cairnfs():
+    """The report of a small run."""
+    with Scratch() as scratch:
+        mount = Mount(scratch, options="pool_size=256MiB,reserve=8MiB")
+        out = scratch.directory("out")
+        run("/usr/bin/python3", PROGRAM, "--cpu", "--bytes", "32MiB", "--rounds", "2", "--saves", "12", "--dir",
+            mount.path, "--out", out, "--library", LIBRARY, cwd=out)
+        assert sorted(os.listdir(out)) == ["gpu-check.json", "gpu-check.txt"]
+        assert not os.listdir(mount.path)
+        with open(os.path.join(out, "gpu-check.txt"), encoding="utf-8") as file:
+            assert len(file.read().splitlines()) <= 40, "the text is longer than a page"
+        with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+
+def on_cairnfs():
+    report = measured_on_cairnfs()
+    assert set(report["tests"].values()) == {"passed"} and not report["errors"], report
+    figures, rows = report["figures"], rows_of(report)
+    assert figures["host.unchanged_reused_bytes"] == [32 * MIB] * 2, figures
+    space = rows["saves with 10 % changed: space / what changed"]
+    assert space["verdict"] == "passed" and space["figure"] > 0.9, space  # what changed is stored nowhere else
+    for name, row in rows.items():
+        needs_more = row["note"] == "needs a GPU" or row["note"].startswith("no torch")
+        assert (row["verdict"] == "not measured") == needs_more, (name, row)
+    as_if_of_a_device(figures)
+    return f"space {space['figure']:.3f} of what changed"
+
+
+def as_if_of_a_device(figures):
+    """What was measured has every name that the rows of devices look for."""
+    figures = {**figures, **{name.replace("host.", "device."): value for name, value in figures.items()}}
+    figures.setdefault("device.torch_s", figures["host.changed_held_s"])
+    figures.setdefault("host.torch_s", figures["host.changed_held_s"])
+    figures["device.pinned_to_host_bytes_per_s"] = figures["device.pinned_to_device_bytes_per_s"] = [50e9] * 2
+    figures["device.snapshot_snapshot"] = [1, 1]
+    for row in goals.table("device", figures, {}, 10**10):
+        assert row.verdict != "not measured", row
+
+
+def goals_are_judged():
+    figures = {"device.fingerprint_bytes_per_s": [400e9, 600e9, 900e9], "device.unchanged_held_s": [0.04, 0.06, 0.06],
+               "device.unchanged_bus_bytes": [1000, 2000000], "device.changed_held_s": [1.0, 1.0, 8.0],
+               "device.torch_s": [10.0, 10.0, 10.0], "device.snapshot_held_s": [0.01], "device.snapshot_snapshot": [0]}
+    rows = {row.row: row for row in goals.table("device", figures, {"CairnFS": "no mount"}, 10**10)}
+    assert (rows["fingerprints"].figure, rows["fingerprints"].verdict) == (600, "passed")
+    assert (rows["unchanged: caller held"].figure, rows["unchanged: caller held"].verdict) == (60, "missed")
+    assert rows["unchanged: over the bus"].verdict == "missed"
+    assert rows["changed: caller held / torch.save of device tensors"].figure == 0.1
+    assert "no memory for a snapshot" in rows["changed, snapshot=\"device\": caller held"].note
+    assert rows["saves with 10 % changed: space / what changed"].note == "no mount"
+    assert rows["load: rate / min(as many readers, pinned copies)"].verdict == "not measured"
+    (small,) = [row for row in goals.table("device", figures, {}, 10**9) if row.row == "unchanged: caller held"]
+    assert small.note == "the goal is for 10 GB"
+
+
+def without_a_gpu():
+    if os.path.exists("/dev/nvidiactl"):
+        raise Skip("there is a GPU")
+    with Scratch() as scratch:
+        done = subprocess.run(["/usr/bin/python3", PROGRAM, "--library", LIBRARY], cwd=scratch.path, text=True,
+                              stdout=subprocess.PIPE, check=False)
+        assert done.returncode == 77 and done.stdout.count("\n") == 1 and "no GPU" in done.stdout, done
+        assert not os.listdir(scratch.path)
+
+
+if __name__ == "__main__":
+    seed_from_arguments()
+    sys.exit(run_cases((goals_are_judged, without_a_gpu, on_cairnfs)))

@@ -1,0 +1,72 @@
+"""Memory of the host and of a CUDA device, with the few things that checks and measurements do to it.
+
+Both kinds have: `pointer`, `bytes`, `device` as the C ABI wants them; fill(at, data); read(); randomize(seed);
+change(at, count), which gives every byte there another value, and no block the content that it or another had before;
+and torch(), the same memory as a torch tensor."""
+
+import ctypes
+import random
+
+from .library import BLOCK, abi
+
+# Every byte plus one: 255 changes give 255 new contents, and random ones stay as random as they were.
+_NEXT = bytes((byte + 1) % 256 for byte in range(256))
+
+
+class HostMemory:
+    device = abi.HOST
+
+    def __init__(self, count):
+        self.bytes = count
+        self.buffer = memoryview(bytearray(count))
+        self.pointer = ctypes.addressof((ctypes.c_char * count).from_buffer(self.buffer))
+
+    def fill(self, at, data):
+        self.buffer[at : at + len(data)] = data
+
+    def read(self):
+        return bytes(self.buffer)
+
+    def randomize(self, seed):
+        rng = random.Random(seed)
+        for at in range(0, self.bytes, BLOCK):
+            self.fill(at, rng.randbytes(min(BLOCK, self.bytes - at)))
+
+    def change(self, at, count):
+        for begin in range(at, at + count, BLOCK):
+            end = min(begin + BLOCK, at + count)
+            self.fill(begin, bytes(self.buffer[begin:end]).translate(_NEXT))
+
+    def torch(self):
+        import torch
+        return torch.frombuffer(self.buffer, dtype=torch.uint8)
+
+
+class DeviceMemory:
+    device = 0
+
+    def __init__(self, count):
+        import torch
+        self._torch, self.bytes = torch, count
+        self._tensor = torch.zeros(count, dtype=torch.uint8, device="cuda:0")
+        self.pointer = self._tensor.data_ptr()
+
+    def fill(self, at, data):
+        self._tensor[at : at + len(data)] = self._torch.frombuffer(bytearray(data), dtype=self._torch.uint8).cuda()
+        self._torch.cuda.synchronize()
+
+    def read(self):
+        data = bytearray(self.bytes)
+        self._torch.frombuffer(data, dtype=self._torch.uint8).copy_(self._tensor)
+        return bytes(data)
+
+    def randomize(self, seed):
+        self._tensor.random_(0, 256, generator=self._torch.Generator("cuda:0").manual_seed(seed))
+        self._torch.cuda.synchronize()
+
+    def change(self, at, count):
+        self._tensor[at : at + count].add_(1)
+        self._torch.cuda.synchronize()
+
+    def torch(self):
+        return self._tensor
