@@ -27,9 +27,11 @@ abi = load_abi()
 BLOCK = abi.BLOCK_BYTES
 
 
-def aligned(count):
-    """Tensors begin where file systems can share extents."""
-    return (count + 4095) // 4096 * 4096
+ALIGNMENT = 4096  # where file systems can share extents
+
+
+def aligned(count, alignment=ALIGNMENT):
+    return -(-count // alignment) * alignment
 
 
 def cuda_commands(nvcc, folder):
@@ -71,7 +73,7 @@ def build(folder, nvcc):
 
 class Client:
     """The functions of one built library. Tensors are {name: memory}, see memory.py; a file holds them in that order,
-    each at a multiple of 4096."""
+    each at a multiple of 4096, or of what start is told."""
 
     def __init__(self, path):
         os.environ["CAIRNFS_CLIENT_LIBRARY"] = str(path)
@@ -86,12 +88,12 @@ class Client:
         finally:
             self.library.cairnfs_saver_close(saver)
 
-    def start(self, saver, tensors, path, base=None):
+    def start(self, saver, tensors, path, base=None, alignment=ALIGNMENT):
         offset, segments = 0, []
         for name, memory in tensors.items():
             segments.append(
                 abi.Segment(offset, memory.bytes, memory.pointer, abi.TENSOR, memory.device, name.encode()))
-            offset += aligned(memory.bytes)
+            offset += aligned(memory.bytes, alignment)
         request = abi.sized(abi.SaveRequest, path=os.fsencode(path), base=os.fsencode(base) if base else None,
                             file_bytes=offset, segments=(abi.Segment * len(segments))(*segments),
                             segment_count=len(segments))
