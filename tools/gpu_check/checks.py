@@ -85,6 +85,6 @@ def check_bad_pointers(client, memory_of, folder, _rounds=60):
 
 
 ALL = (check_fingerprints, check_saves, check_small_ring, check_snapshot, check_bad_pointers)
-# What compute-sanitizer runs, a hundred times slower: every kernel and copy. Bad pointers are errors of the API by intent.
+# What compute-sanitizer runs, a hundred times slower: every kernel and copy. Bad pointers are errors by intent.
 SANITIZED = (check_fingerprints, check_saves, check_small_ring, check_snapshot)
 SANITIZED_ROUNDS = 6

@@ -97,7 +97,7 @@ def judge(goal, figures, lacks, size):
     try:
         value = goal.value(figures)
     except (KeyError, ValueError, ZeroDivisionError) as error:
-        return Row(goal.row, None, goal.unit, text, "not measured", f"no figure: {error}")
+        return Row(goal.row, None, goal.unit, text, "not measured", f"no figure {error}")
     is_met = value <= goal.limit if goal.is_at_most else value >= goal.limit
     note = "" if size >= goal.of_bytes * 0.99 else f"the goal is for {goal.of_bytes / GB:.3g} GB"
     return Row(goal.row, value, goal.unit, text, "passed" if is_met else "missed", note)
