@@ -16,7 +16,7 @@ ROOT = os.path.realpath(os.path.join(HERE, "..", ".."))
 sys.path[:0] = [os.path.join(HERE, "..", "support"), os.path.join(ROOT, "tools")]
 sys.dont_write_bytecode = True
 from cairnfs_mount import BIN_DIR, Mount, Scratch, Skip, run, run_cases, seed_from_arguments
-from gpu_check import goals
+from gpu_check import goals, sanitizer
 
 BUILD = os.environ.get("CAIRNFS_BUILD_DIR", os.path.join(BIN_DIR, ".."))
 LIBRARY = os.path.realpath(os.path.join(BUILD, "src", "client", "libcairnfs_client.so"))
@@ -84,6 +84,23 @@ def goals_are_judged():
     assert small.note == "the goal is for 10 GB"
 
 
+def sanitizers_are_run():
+    """By a stand-in for compute-sanitizer that finds a race and no wrong access."""
+    with Scratch() as scratch:
+        stand_in = os.path.join(scratch.path, "compute-sanitizer")
+        with open(stand_in, "w", encoding="ascii") as file:
+            file.write('#!/bin/sh\necho "$@"\n[ "$2" = memcheck ] || exit 9\n')
+        os.chmod(stand_in, 0o755)
+        path = os.environ["PATH"]
+        os.environ["PATH"] = scratch.path + ":" + path
+        try:
+            tests, errors = sanitizer.run(PROGRAM, LIBRARY, scratch.path)
+        finally:
+            os.environ["PATH"] = path
+        assert tests == {"racecheck": "failed", "memcheck": "passed"}, tests
+        assert list(errors) == ["racecheck"] and f"--checks-only {LIBRARY}" in errors["racecheck"], errors
+
+
 def without_a_gpu():
     if os.path.exists("/dev/nvidiactl"):
         raise Skip("there is a GPU")
@@ -96,4 +113,4 @@ def without_a_gpu():
 
 if __name__ == "__main__":
     seed_from_arguments()
-    sys.exit(run_cases((goals_are_judged, without_a_gpu, on_cairnfs)))
+    sys.exit(run_cases((goals_are_judged, sanitizers_are_run, without_a_gpu, on_cairnfs)))
