@@ -114,7 +114,7 @@ def killed_savers_in(parent, rng, kills):
     folder = pathlib.Path(parent, "run")
     folder.mkdir()
     path = folder / "checkpoint"
-    tensors, version, found = client_trouble.state(), 0, collections.Counter()
+    tensors, version, found, known = client_trouble.state(), 0, collections.Counter(), set()
     with client.saver() as saver:
         client.save(saver, tensors, path)
     for _ in range(kills):
@@ -129,9 +129,10 @@ def killed_savers_in(parent, rng, kills):
         names = set(os.listdir(folder))
         left = {name for name in names if name.startswith("checkpoint.tmp-")}
         assert names - left == {"checkpoint"}, names
-        for name in list(left)[: rng.randrange(2)]:  # some stay: the next saver has nothing to do with them
+        found["with a new temporary file"] += len(left - known)
+        known = left
+        for name in sorted(left)[: rng.randrange(2)]:  # some stay: the next saver has nothing to do with them
             os.unlink(folder / name)
-    found["temporary files left"] = len(os.listdir(folder)) - 1
     return ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
 
 
