@@ -79,8 +79,9 @@ typedef struct cairnfs_saver_options {
   /* Memory through which bytes pass from the source to the file: pinned in a library with CUDA where there is a
    * device. It is kept until the saver is closed. At least 2 blocks. 0: what the device tensors of the largest save so
    * far have, and 64 MiB, but at most a quarter of the machine's memory. A size that was asked for and cannot be had is
-   * CAIRNFS_ERROR_NO_MEMORY at the first save. Host tensors that fit into it as a whole are free as soon as they have
-   * been copied there; else when the save has read and judged the last of them. */
+   * CAIRNFS_ERROR_NO_MEMORY at the first save. Host tensors that fit into it as a whole, or where there are device tensors
+   * into half of it and leave 2 blocks, are free as soon as they have been copied there; else when the save has read
+   * and judged the last of them. */
   uint64_t ring_bytes;
   uint32_t copies_in_flight; /* streams per device that copy to the ring; 0: 4; <= 64 */
   uint32_t snapshot;         /* cairnfs_snapshot */

@@ -23,17 +23,23 @@ Status Ring::Reserve(uint64_t bytes) {
   return {};
 }
 
+std::byte* Ring::SetAside(uint64_t bytes) {
+  assert(bytes <= bytes_);
+  first_ = AlignUp(bytes, kAlignment);
+  return buffer_;
+}
+
 std::byte* Ring::TakeNow(uint64_t bytes) {
   bytes = AlignUp(std::max<uint64_t>(bytes, 1), kAlignment);
-  uint64_t begin = 0;
+  uint64_t begin = first_;
   if (!pieces_.empty()) {
     const uint64_t head = pieces_.back().end;
     const uint64_t tail = pieces_.front().begin;
-    // Given out is [tail, head), or [tail, the end) and [0, head) when the last piece lies before the first.
+    // Given out is [tail, head), or [tail, the end) and [first_, head) when the last piece lies before the first.
     if (pieces_.back().begin >= tail) {
       if (head + bytes <= bytes_) {
         begin = head;
-      } else if (bytes > tail) {
+      } else if (first_ + bytes > tail) {
         return nullptr;
       }
     } else if (head + bytes <= tail) {
@@ -41,7 +47,7 @@ std::byte* Ring::TakeNow(uint64_t bytes) {
     } else {
       return nullptr;
     }
-  } else if (bytes > bytes_) {
+  } else if (bytes > room()) {
     return nullptr;
   }
   pieces_.push_back({begin, begin + bytes, false});
@@ -49,17 +55,12 @@ std::byte* Ring::TakeNow(uint64_t bytes) {
 }
 
 std::byte* Ring::Take(uint64_t bytes) {
-  assert(AlignUp(bytes, kAlignment) <= bytes_ / 2);
+  assert(AlignUp(bytes, kAlignment) <= room() / 2);
   MutexLock lock(mutex_);
   for (;;) {
     if (std::byte* piece = TakeNow(bytes)) return piece;
     changed_.Wait(mutex_);
   }
-}
-
-std::byte* Ring::TryTake(uint64_t bytes) {
-  MutexLock lock(mutex_);
-  return TakeNow(bytes);
 }
 
 void Ring::Give(const std::byte* piece) {

@@ -11,6 +11,9 @@
 
 namespace cairnfs::client {
 
+// A piece of one block is taken while another one is out.
+inline constexpr uint64_t kRingBytesMin = 2 * uint64_t{kBlockBytes};
+
 class Ring {
  public:
   static constexpr uint64_t kAlignment = 4096;  // of every piece
@@ -23,11 +26,15 @@ class Ring {
   Status Reserve(uint64_t bytes);
   uint64_t bytes() const { return bytes_; }
 
+  // Takes the first `bytes` of the buffer out of the ring until PutBack: a piece that is kept for long would hold up
+  // all that come after it. REQUIRES: all pieces are back; bytes <= bytes().
+  std::byte* SetAside(uint64_t bytes);
+  void PutBack() { first_ = 0; }                     // REQUIRES: all pieces are back.
+  uint64_t room() const { return bytes_ - first_; }  // what pieces come from
+
   // Waits until there is room: until pieces come back, which those who have them always give. Any thread. REQUIRES:
-  // bytes <= bytes() / 2.
+  // bytes <= room() / 2.
   std::byte* Take(uint64_t bytes);
-  // Null where there is no room now. Any thread. REQUIRES: bytes <= bytes().
-  std::byte* TryTake(uint64_t bytes);
   void Give(const std::byte* piece);  // any thread
 
  private:
@@ -40,6 +47,7 @@ class Ring {
   Devices& devices_;
   std::byte* buffer_ = nullptr;  // changed by Reserve alone
   uint64_t bytes_ = 0;
+  uint64_t first_ = 0;  // what lies before is set aside
   Mutex mutex_;
   CondVar changed_;
   std::deque<Piece> pieces_ GUARDED_BY(mutex_);  // in the order they were given out; at most bytes_ / kAlignment

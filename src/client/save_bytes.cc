@@ -26,7 +26,7 @@ Status SaveJob::SaveHostSpan(const Span& span, Judging judging, unsigned thread)
   std::byte* to = scratch.data();
   for (uint64_t i = span.first; i < span.first + span.count; i++) {
     Block& block = layout_.blocks[i];
-    if (staged_.empty()) {
+    if (!is_staged_) {
       std::memcpy(to, block.data, block.bytes);
       data.push_back(to);
       to += block.bytes;

@@ -55,8 +55,7 @@ Status SaveJob::MoveBytes() {
   PostHost(MakeSpans(layout_, SpanKind::kHost, false, kHostSpanBytes), judging);
   CAIRNFS_RETURN_IF_ERROR(JudgeDevices());
   PostCopies(Where::kDevice);
-  const uint64_t span_bytes = std::min(kDeviceSpanBytesMax, std::max<uint64_t>(parts_.ring.bytes() / 4, kBlockBytes));
-  CAIRNFS_RETURN_IF_ERROR(StageDevices(MakeSpans(layout_, SpanKind::kDevice, false, span_bytes)));
+  CAIRNFS_RETURN_IF_ERROR(StageDevices(MakeSpans(layout_, SpanKind::kDevice, false, DeviceSpanBytes())));
   host_.Wait();
   PostCopies(Where::kHost);
   CAIRNFS_RETURN_IF_ERROR(WaitForSource());
@@ -92,20 +91,24 @@ void SaveJob::DropBase(const BaseProblem& problem) {
   std::snprintf(result_.base_text, sizeof result_.base_text, "%s", problem.text.c_str());
 }
 
+uint64_t SaveJob::DeviceSpanBytes() const {
+  return std::min(kDeviceSpanBytesMax, std::max<uint64_t>(parts_.ring.room() / 4, kBlockBytes));
+}
+
 // Where the ring has room for all host tensors, they are free as soon as they are in it.
 Status SaveJob::StageHost() {
   if (layout_.host_tensor_bytes == 0) return {};
   const std::vector<Span> spans = MakeSpans(layout_, SpanKind::kHost, false, kHostSpanBytes);
-  uint64_t room = 0;
-  for (const Span& span : spans) room += AlignUp(span.bytes, Ring::kAlignment);
-  const uint64_t part = layout_.device_tensor_bytes > 0 ? 2 : 1;  // devices need room in it too
-  if (room > parts_.ring.bytes() / part) return {};
+  uint64_t bytes = 0;
+  for (const Span& span : spans) bytes += span.bytes;
+  // Devices need the rest of it.
+  const uint64_t rest = layout_.device_tensor_bytes > 0 ? std::max(parts_.ring.bytes() / 2, kRingBytesMin) : 0;
+  if (AlignUp(bytes, Ring::kAlignment) + rest > parts_.ring.bytes()) return {};
+  std::byte* place = parts_.ring.SetAside(bytes);
+  is_staged_ = true;
   for (const Span& span : spans) {
-    std::byte* piece = parts_.ring.TryTake(span.bytes);
-    assert(piece != nullptr);
-    staged_.push_back(piece);
-    crew_->Post(host_, [this, span, piece](unsigned) {
-      std::byte* to = piece;
+    crew_->Post(host_, [this, span, place](unsigned) {
+      std::byte* to = place;
       for (uint64_t i = span.first; i < span.first + span.count; i++) {
         Block& block = layout_.blocks[i];
         std::memcpy(to, block.data, block.bytes);
@@ -113,6 +116,7 @@ Status SaveJob::StageHost() {
         to += block.bytes;
       }
     });
+    place += span.bytes;
   }
   host_.Wait();
   if (layout_.device_tensor_bytes == 0) outcome_->SourceIsFree();
@@ -135,7 +139,7 @@ Status SaveJob::JudgeDevices() {
   }
   if (!layout_.streams.empty() && all_snapshots) {
     result_.snapshot = CAIRNFS_SNAPSHOT_DEVICE;
-    if (layout_.host_tensor_bytes == 0 || !staged_.empty()) outcome_->SourceIsFree();
+    if (layout_.host_tensor_bytes == 0 || is_staged_) outcome_->SourceIsFree();
   }
   if (base_ == nullptr) return {};  // nothing to wait for before the copies
   for (const auto& [number, stream] : layout_.streams) {
@@ -174,9 +178,8 @@ Status SaveJob::MoveAgain() {
   if (problem.has_value()) {
     DropBase(*problem);
     bytes_reused_ = 0;
-    const uint64_t span_bytes = std::min(kDeviceSpanBytesMax, std::max<uint64_t>(parts_.ring.bytes() / 4, kBlockBytes));
     const std::vector<Span> host = MakeSpans(layout_, SpanKind::kHost, true, kHostSpanBytes);
-    const std::vector<Span> device = MakeSpans(layout_, SpanKind::kDevice, true, span_bytes);
+    const std::vector<Span> device = MakeSpans(layout_, SpanKind::kDevice, true, DeviceSpanBytes());
     for (Block& block : layout_.blocks) block.is_reused = false;
     PostHost(host, Judging::kWriteAll);
     CAIRNFS_RETURN_IF_ERROR(StageDevices(device));
@@ -202,8 +205,7 @@ void SaveJob::Finish() {
     parts_.devices.at(number)->Finish();
     result_.bytes_over_bus += parts_.devices.at(number)->bytes_over_bus();
   }
-  for (const std::byte* piece : staged_) parts_.ring.Give(piece);
-  staged_.clear();
+  parts_.ring.PutBack();
   base_.reset();
   result_.bytes_written = bytes_written_;
   result_.bytes_reused = bytes_reused_;

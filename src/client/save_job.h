@@ -64,6 +64,8 @@ class SaveJob {
 
   // Parts of them.
   enum class Judging { kCompare, kWriteAll };
+  // Of the device's blocks that move together: so that some are copied while others are written.
+  uint64_t DeviceSpanBytes() const;
   void PostHost(const std::vector<Span>& spans, Judging judging);
   Status SaveHostSpan(const Span& span, Judging judging, unsigned thread);
   void Judge(Block& block, uint64_t number, const std::byte* data, Judging judging);
@@ -84,7 +86,7 @@ class SaveJob {
   std::unique_ptr<BaseFile> base_;  // null: not used; set before tasks run
   std::vector<Digest> host_digests_;
   std::vector<uint64_t> first_host_digest_;  // by tensor
-  std::vector<const std::byte*> staged_;     // pieces of the ring that hold host tensors
+  bool is_staged_ = false;                   // the host's blocks are in the ring
 
   FirstError error_;
   Mutex problem_mutex_;

@@ -12,7 +12,7 @@ namespace cairnfs::client {
 namespace {
 
 constexpr uint64_t kHostRingBytes = 64 * kMiB;
-constexpr uint64_t kRingBytesMin = 8 * kMiB;
+constexpr uint64_t kOwnRingBytesMin = 8 * kMiB;
 constexpr uint32_t kCopiesInFlight = 4;
 
 uint64_t MachineMemory() {
@@ -26,9 +26,9 @@ Status CheckOptions(uint32_t threads, uint64_t ring_bytes, uint32_t copies_in_fl
     return InvalidArgument(std::string(threads_name) + " is " + std::to_string(threads) +
                            ", and at most 256 is possible");
   }
-  if (ring_bytes != 0 && ring_bytes < 2 * uint64_t{kBlockBytes}) {
+  if (ring_bytes != 0 && ring_bytes < kRingBytesMin) {
     return InvalidArgument("ring_bytes is " + std::to_string(ring_bytes) + ", and at least " +
-                           std::to_string(2 * kBlockBytes) + " (two blocks) is needed");
+                           std::to_string(kRingBytesMin) + " (two blocks) is needed");
   }
   if (copies_in_flight > 64) {
     return InvalidArgument("copies_in_flight is " + std::to_string(copies_in_flight) + ", and at most 64 is possible");
@@ -73,8 +73,8 @@ Status Saver::ReserveMemory(const Layout& layout) {
   if (options_.ring_bytes != 0) return ring_.Reserve(options_.ring_bytes);
   uint64_t wanted = std::min(layout.device_tensor_bytes + kHostRingBytes, MachineMemory() / 4);
   for (;;) {
-    const Status status = ring_.Reserve(std::max(wanted, kRingBytesMin));
-    if (status.ok() || status.error().code != ErrorCode::kExhausted || wanted <= kRingBytesMin) return status;
+    const Status status = ring_.Reserve(std::max(wanted, kOwnRingBytesMin));
+    if (status.ok() || status.error().code != ErrorCode::kExhausted || wanted <= kOwnRingBytesMin) return status;
     wanted /= 2;
   }
 }

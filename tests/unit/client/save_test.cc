@@ -130,6 +130,21 @@ TEST_F(SaveTest, SmallRings) {
   }
 }
 
+// Host tensors that wait in the ring for the end of the save leave room for the device's, however small it is.
+TEST_F(SaveTest, StagedHostTensorsDoNotHoldUpTheDevices) {
+  for (const uint64_t ring : {2 * kBlock, 2 * kBlock + 4096, 4 * kBlock}) {
+    cairnfs_saver_options options = {};
+    options.ring_bytes = ring;
+    auto saver = OpenSaver(options);
+    std::vector<TestTensor> state{NewTensor("h", CAIRNFS_HOST, 5), NewTensor("d", 0, 9 * kBlock)};
+    SaveRight(*saver, state, Path("one"), nullptr);
+    Fill(state[0], 0, 5);
+    Fill(state[1], kBlock, 8 * kBlock);
+    const auto result = SaveRight(*saver, state, Path("two"), Path("one").c_str());
+    EXPECT_EQ(result.blocks_changed, 8U);
+  }
+}
+
 TEST_F(SaveTest, FilesWithoutTensors) {
   auto saver = OpenSaver();
   Request made;
