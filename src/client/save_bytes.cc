@@ -24,6 +24,7 @@ Status SaveJob::SaveHostSpan(const Span& span, Judging judging, unsigned thread)
   std::vector<std::byte>& scratch = parts_.scratch[thread];
   std::vector<const std::byte*> data;
   std::byte* to = scratch.data();
+  assert(is_staged_ || span.bytes <= scratch.size());
   for (uint64_t i = span.first; i < span.first + span.count; i++) {
     Block& block = layout_.blocks[i];
     if (!is_staged_) {
@@ -77,13 +78,24 @@ Status SaveJob::StageDevices(const std::vector<Span>& spans) {
   return {};
 }
 
+// Literals alone, beside blocks of a device that are reused: they stay where they are, and may be more than scratch
+// holds.
+void SaveJob::PostLiterals(const Span& span) {
+  crew_->Post(writes_, [this, span](unsigned) {
+    if (error_.IsSet()) return;
+    std::vector<const std::byte*> data;
+    for (uint64_t i = 0; i < span.count; i++) data.push_back(layout_.blocks[span.first + i].data);
+    const Status status = WriteRuns(span, data);
+    if (!status.ok()) error_.Set(status.error());
+  });
+}
+
 Status SaveJob::StageDeviceSpan(const Span& span) {
   Block* const blocks = &layout_.blocks[span.first];
   const auto of_device =
       std::find_if(blocks, blocks + span.count, [](const Block& b) { return b.device != CAIRNFS_HOST; });
-  // A literal alone, beside blocks of a device that are reused.
   if (of_device == blocks + span.count) {
-    PostHost({span}, Judging::kWriteAll);
+    PostLiterals(span);
     return {};
   }
   DeviceSide& side = *parts_.devices.at(of_device->device);

@@ -70,6 +70,7 @@ class SaveJob {
   Status SaveHostSpan(const Span& span, Judging judging, unsigned thread);
   void Judge(Block& block, uint64_t number, const std::byte* data, Judging judging);
   Status WriteRuns(const Span& span, const std::vector<const std::byte*>& data);
+  void PostLiterals(const Span& span);
   Status StageDeviceSpan(const Span& span);
   enum class Where { kHost, kDevice };
   void PostCopies(Where where);

@@ -145,6 +145,18 @@ TEST_F(SaveTest, StagedHostTensorsDoNotHoldUpTheDevices) {
   }
 }
 
+TEST_F(SaveTest, LiteralsLargerThanWhatMovesAtOnce) {
+  auto saver = OpenSaver();
+  for (const int32_t device : {0, CAIRNFS_HOST}) {
+    std::vector<TestTensor> state{NewTensor("t", device, 2 * kBlock)};
+    state[0].header.resize(5 * kBlock);
+    for (char& c : state[0].header) c = static_cast<char>(random_());
+    SaveRight(*saver, state, Path("one"), nullptr);
+    const auto result = SaveRight(*saver, state, Path("two"), Path("one").c_str());
+    EXPECT_EQ(result.bytes_written, 5 * kBlock);
+  }
+}
+
 TEST_F(SaveTest, FilesWithoutTensors) {
   auto saver = OpenSaver();
   Request made;

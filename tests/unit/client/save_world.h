@@ -34,12 +34,13 @@ class SaveWorld : public testing::Test {
     int32_t device = CAIRNFS_HOST;
     std::byte* data = nullptr;
     uint64_t bytes = 0;
+    std::string header = "header of " + name;  // the literal before it
   };
 
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
 
   TestTensor NewTensor(const std::string& name, int32_t device, uint64_t bytes) {
-    TestTensor tensor{name, device, nullptr, bytes};
+    TestTensor tensor{.name = name, .device = device, .bytes = bytes};
     if (device == CAIRNFS_HOST) {
       memory_.emplace_back(bytes);
       tensor.data = memory_.back().data();
@@ -59,8 +60,8 @@ class SaveWorld : public testing::Test {
     }
   }
 
-  // The request's segments: a header, then the tensors in their order, each at a multiple of `alignment` and behind a
-  // short literal.
+  // The request's segments: a header, then the tensors in their order, each at a multiple of `alignment` and behind its
+  // literal.
   struct Request {
     std::vector<std::string> literals;
     std::vector<cairnfs_segment> segments;
@@ -77,7 +78,7 @@ class SaveWorld : public testing::Test {
       made.segments.push_back(segment);
     };
     for (const TestTensor& tensor : tensors) {
-      made.literals.push_back("header of " + tensor.name);
+      made.literals.push_back(tensor.header);
       add({at, made.literals.back().size(), made.literals.back().data(), CAIRNFS_LITERAL, CAIRNFS_HOST, nullptr});
       add({AlignUp(at, alignment), tensor.bytes, tensor.data, CAIRNFS_TENSOR, tensor.device, tensor.name.c_str()});
     }
